@@ -1,0 +1,30 @@
+// Perplexity under a named protocol.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/decoder.h"
+#include "runtime/progress.h"
+
+namespace shiftrt {
+
+struct PerplexityResult {
+  std::string protocol;      // "gptq" or "seq128"
+  int64_t window = 0;        // tokens a window
+  int64_t predicted = 0;     // tokens scored
+  double mean_nll = 0;       // nats a predicted token
+  double perplexity = 0;
+};
+
+// `tokens` is the whole text tokenised once; disjoint windows of `window`, tail dropped, mean over the predicted tokens
+// (the first of a window is not predicted). Throws Error when there is not one whole window.
+PerplexityResult WindowedPerplexity(Decoder& decoder, std::span<const int32_t> tokens, int64_t window,
+                                    std::string_view protocol, Progress& progress);
+// The protocol's window: gptq 2048, seq128 128, cut to the model's context.
+int64_t ProtocolWindow(std::string_view protocol, const ModelConfig& config);
+
+}  // namespace shiftrt

@@ -1,0 +1,17 @@
+// Root-mean-square norm (Zhang & Sennrich 2019): out = x / sqrt(mean(x^2) + eps) * weight, row by row.
+// Cost: reads and writes each element once, 4 FLOP an element.
+#pragma once
+
+#include "runtime/context.h"
+#include "runtime/tensor.h"
+
+namespace shiftrt {
+
+// x, out (tokens, n), out may be x; weight (n) in any float dtype. Sums in float32 (blocked) or better.
+void RmsNorm(const Context& context, MatrixView<const float> x, const TensorView& weight, float eps,
+             MatrixView<float> out);
+
+// The same over each head of x (tokens, heads * head_dim), in place: Qwen3's q and k norm; weight (head_dim).
+void RmsNormHeads(const Context& context, MatrixView<float> x, int64_t head_dim, const TensorView& weight, float eps);
+
+}  // namespace shiftrt

@@ -1,0 +1,63 @@
+// What a checkpoint's config.json says, checked.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shiftrt {
+
+enum class RopeKind { kDefault, kLinear, kLlama3, kYarn };
+
+struct RopeSpec {
+  RopeKind kind = RopeKind::kDefault;
+  double theta = 10000;
+  double factor = 1;
+  double low_freq_factor = 1, high_freq_factor = 4;  // llama3
+  double beta_fast = 32, beta_slow = 1;              // yarn
+  double attention_factor = 0;                       // yarn; 0 = 0.1 ln(factor) + 1
+  bool truncate = true;                              // yarn: correction range rounded to whole dimensions
+  int64_t original_max_positions = 0;
+};
+
+struct ModelConfig {
+  std::string family;  // a row of models/families.cc: "llama", "mistral", "qwen2", "qwen3"
+  int64_t hidden = 0;
+  int64_t intermediate = 0;
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t vocab = 0;
+  int64_t max_positions = 0;
+  double rms_eps = 1e-6;
+  RopeSpec rope;
+  bool qkv_bias = false;
+  bool output_bias = false;  // o_proj
+  bool mlp_bias = false;
+  bool qk_norm = false;
+  bool tied_head = false;
+  int32_t bos_token = -1;            // -1: none
+  std::vector<int32_t> eos_tokens;   // may be empty
+
+  int64_t query_dim() const { return heads * head_dim; }
+  int64_t kv_dim() const { return kv_heads * head_dim; }
+};
+
+// Parses the text of a config.json; `name` stands for the file in errors. Throws Error for invalid JSON, a missing or
+// out-of-range number, an unknown architecture, or a setting that is not supported (sliding windows in use, another
+// activation, another rope type, quantised weights): each by name.
+ModelConfig ParseConfig(std::string_view text, const std::string& name);
+ModelConfig LoadConfig(const std::filesystem::path& file);
+
+// (head_dim / 2) inverse frequencies in radians a position, and the factor on cos and sin. Source: transformers,
+// modeling_rope_utils.py.
+struct RopeFrequencies {
+  std::vector<float> inverse;
+  float scale = 1;
+};
+RopeFrequencies MakeRopeFrequencies(const ModelConfig& config);
+
+}  // namespace shiftrt

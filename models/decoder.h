@@ -1,0 +1,92 @@
+// The one layer loop: prefill, decode, scoring and calibration all run through Decoder::Forward.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "models/plan.h"
+#include "models/weights.h"
+#include "runtime/context.h"
+
+namespace shiftrt {
+
+// Sequences laid end to end: sequence s is tokens[offsets[s]] .. tokens[offsets[s + 1]]. No padding exists.
+struct Batch {
+  std::vector<int32_t> tokens;
+  std::vector<int64_t> offsets = {0};
+
+  void Add(std::span<const int32_t> sequence);
+  int64_t sequences() const { return static_cast<int64_t>(offsets.size()) - 1; }
+  int64_t size() const { return static_cast<int64_t>(tokens.size()); }
+};
+
+enum class TapPoint {
+  kInput,   // residual stream before the block, (tokens, hidden)
+  kUpdate,  // the block's own update before it is added: attention output + MLP output
+  kOutput,  // residual stream after the block; no final norm
+};
+
+// Calls `sink` with a view that is valid during the call only. `layer` counts blocks of the original model; for kInput of
+// layer L (one past the last) the stream the final norm reads.
+struct Tap {
+  int64_t layer = 0;
+  TapPoint point = TapPoint::kInput;
+  std::function<void(MatrixView<const float>)> sink;
+};
+
+// Keys and values of every block stage of one plan, for one sequence. Indexed by stage, so a removed block leaves no hole.
+class KvCache {
+ public:
+  KvCache(const ModelConfig& config, const DepthPlan& plan, int64_t capacity);
+  int64_t size() const { return size_; }
+  int64_t capacity() const { return capacity_; }
+  // Forgets all but the first `size` positions.
+  void Truncate(int64_t size);
+  int64_t bytes() const;
+
+ private:
+  friend class Decoder;
+  struct Layer {
+    Matrix<float> keys, values;  // (capacity, kv_dim)
+  };
+  std::vector<Layer> layers_;  // one a block stage, in plan order
+  int64_t size_ = 0;
+  int64_t capacity_ = 0;
+};
+
+class Decoder {
+ public:
+  // Taps on layers the plan does not run throw Error. Weights and adapters are shared, not copied.
+  Decoder(const Context& context, std::shared_ptr<const Weights> weights, DepthPlan plan, std::vector<Tap> taps = {});
+  ~Decoder();
+  Decoder(Decoder&&) noexcept;
+
+  // The residual stream after the last stage, (batch.size(), hidden) float32, before the final norm. Valid until the next
+  // call. Stops after the last tapped layer when `taps_only`. Positions count from 0 in every sequence.
+  MatrixView<const float> Forward(const Batch& batch, bool taps_only = false);
+  // One sequence that continues `cache`; its tokens are appended. Throws Error when the cache is full.
+  MatrixView<const float> Forward(std::span<const int32_t> tokens, KvCache& cache);
+
+  // Logits (rows, vocab) of residual rows: final norm, then head.
+  Matrix<float> Logits(MatrixView<const float> residual);
+  // log p(targets[t]) of each residual row, natural logarithm; see kernels/logprob.h.
+  std::vector<float> LogProbs(MatrixView<const float> residual, std::span<const int32_t> targets,
+                              std::span<int32_t> argmax = {});
+
+  const Weights& weights() const;
+  const ModelConfig& config() const { return weights().config; }
+  const DepthPlan& plan() const;
+  // Parameters held by this plan (a tied head counted once), and bytes a decoded token reads: every weight but the
+  // embedding table (one row of it), adapters included.
+  int64_t Parameters() const;
+  int64_t BytesPerToken() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shiftrt

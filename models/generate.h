@@ -1,0 +1,36 @@
+// Autoregressive generation for one sequence.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "models/decoder.h"
+#include "runtime/random.h"
+
+namespace shiftrt {
+
+struct SamplingOptions {
+  double temperature = 0;  // 0: greedy
+  double top_p = 1;
+  int64_t top_k = 0;       // 0: all
+};
+
+// The next token from one row of logits (vocab). Ties go to the lowest id. Temperature, then top-k, then top-p.
+// Throws Error if a logit is NaN.
+int32_t SampleToken(std::span<const float> logits, const SamplingOptions& options, Random& random);
+
+struct GenerationResult {
+  std::vector<int32_t> tokens;  // generated ones, without the stop token
+  double prefill_seconds = 0;
+  double decode_seconds = 0;    // of all steps after the first token
+};
+
+// Prefills `prompt` (at least one token; throws Error when prompt + max_tokens exceeds the context), then decodes until
+// max_tokens or a token in `stop`. on_token is called with each token as it comes and returns false to stop.
+GenerationResult Generate(Decoder& decoder, std::span<const int32_t> prompt, int64_t max_tokens,
+                          const SamplingOptions& sampling, uint64_t seed, std::span<const int32_t> stop,
+                          const std::function<bool(int32_t)>& on_token = {});
+
+}  // namespace shiftrt

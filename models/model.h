@@ -1,0 +1,39 @@
+// A model as `--model` names it: weights, tokenizer and, for a directory written by --save, the saved plan.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "models/plan.h"
+#include "models/tokenizer.h"
+#include "models/weights.h"
+
+namespace shiftrt {
+
+struct Model {
+  std::string name;
+  std::filesystem::path directory;  // the base model's
+  std::shared_ptr<const Weights> weights;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  DepthPlan plan;                   // the saved one, or all blocks
+  std::string provenance;           // text of shiftrt.json, empty for a plain model
+};
+
+// Where `name` is: a directory; "demo" (the model that ships: SHIFTRT_DEMO, the source tree, or the install prefix); or a
+// known name looked up in SHIFTRT_MODELS (colon-separated directories) and the Hugging Face cache (HF_HUB_CACHE, HF_HOME,
+// ~/.cache/huggingface/hub). Throws Error listing the places looked at.
+std::filesystem::path ResolveModel(const std::string& name);
+
+// Opens weights and tokenizer and checks that they belong together (ids below the vocabulary). For a saved directory,
+// opens its base model, checks its fingerprint and loads the adapters into `plan`.
+Model OpenModel(const std::string& name, const LoadOptions& options = {});
+
+// Writes DIR/shiftrt.json and DIR/adapters.safetensors (tensor names in docs/formats.md); each is written under a
+// temporary name and renamed. `provenance` is a JSON object stored under "provenance". With `with_weights` the kept
+// blocks are written too, with config.json and the tokenizer, so that the directory stands alone.
+void SaveAdapted(const Model& model, const DepthPlan& plan, const std::string& provenance, bool with_weights,
+                 const std::filesystem::path& directory);
+
+}  // namespace shiftrt

@@ -1,0 +1,63 @@
+// Immutable weights: views into memory-mapped checkpoint files, loaded once and shared by every plan.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/config.h"
+#include "runtime/safetensors.h"
+#include "runtime/tensor.h"
+
+namespace shiftrt {
+
+// One block's tensors as stored; a bias or norm the family lacks is empty().
+struct BlockWeights {
+  TensorView input_norm;              // (hidden)
+  TensorView q, k, v, o;              // (query_dim, hidden), (kv_dim, hidden) twice, (hidden, query_dim)
+  TensorView q_bias, k_bias, v_bias, o_bias;
+  TensorView q_norm, k_norm;          // (head_dim), Qwen3
+  TensorView post_norm;               // (hidden)
+  TensorView gate, up, down;          // (intermediate, hidden) twice, (hidden, intermediate)
+  TensorView gate_bias, up_bias, down_bias;
+};
+
+struct Weights {
+  ModelConfig config;
+  TensorView embedding;   // (vocab, hidden)
+  std::vector<BlockWeights> blocks;
+  TensorView final_norm;  // (hidden)
+  TensorView head;        // (vocab, hidden); the embedding where tied
+  std::filesystem::path directory;
+  std::vector<std::shared_ptr<const void>> storage;  // keeps the files and converted copies alive
+
+  // Calls visit(name, tensor) for every tensor, in layer order; a tied head is not visited again.
+  void ForEach(const std::function<void(const std::string& name, const TensorView&)>& visit) const;
+  // The same for one block's tensors; names are relative ("self_attn.q_proj.weight").
+  static void ForEachInBlock(const BlockWeights& block,
+                             const std::function<void(const std::string& name, const TensorView&)>& visit);
+  // 64-bit hash of config and of a sample of every tensor's bytes, as hex: tells models apart, fast on any size.
+  std::string Fingerprint() const;
+};
+
+enum class LoadDType { kAuto, kFloat32, kFloat16, kBFloat16 };  // kAuto: as stored
+
+struct LoadOptions {
+  LoadDType dtype = LoadDType::kAuto;
+  bool check_finite = false;  // look at every weight for NaN and infinity
+};
+
+// Loads a Hugging Face directory: config.json and model.safetensors, or model.safetensors.index.json and its shards.
+// Throws Error naming file and tensor: missing, duplicate, of the wrong shape, outside the directory.
+std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& directory, const LoadOptions& options = {});
+
+// Writes a checkpoint of seeded random weights with the shapes of `config_file` into `directory` (config.json copied,
+// model.safetensors in `dtype`): for benchmarks and tests. Same bytes on every machine. Weight i of tensor NAME is
+// standard/sqrt(fan_in)-scaled; see weights.cc for the exact rule, which tests/goldens/make_models.py repeats.
+void WriteRandomCheckpoint(const std::filesystem::path& config_file, DType dtype, uint64_t seed,
+                           const std::filesystem::path& directory);
+
+}  // namespace shiftrt

@@ -1,0 +1,25 @@
+// Where work runs: how many threads, and which instruction set the CPU bodies use.
+#pragma once
+
+#include <string_view>
+
+namespace shiftrt {
+
+// Instruction sets with a body of their own, each a superset of the one before.
+enum class Isa { kPortable, kAvx2, kAvx512 };
+
+const char* Name(Isa isa);
+// What this CPU and operating system run: kAvx2 means AVX2 + FMA + F16C, kAvx512 means F, BW, VL and DQ besides.
+Isa BestIsa();
+// "portable", "avx2" or "avx512". Throws UsageError for another word or for a set this CPU lacks.
+Isa ParseIsa(std::string_view name);
+
+struct Context {
+  int threads = 1;
+  Isa isa = Isa::kPortable;
+
+  // All cores this process may use and the best instruction set; the environment variable SHIFTRT_ISA lowers the latter.
+  static Context Default();
+};
+
+}  // namespace shiftrt

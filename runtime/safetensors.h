@@ -1,0 +1,45 @@
+// The safetensors format: 8 bytes of little-endian header length, a JSON header, then the tensors' bytes.
+// Rules as in the reference reader (huggingface/safetensors, `SafeTensors::deserialize`).
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "runtime/files.h"
+#include "runtime/tensor.h"
+
+namespace shiftrt {
+
+// A mapped file and the views into it. Every number in the header is checked before it is used: header at most 100 MB
+// and starting with '{', no duplicate names, known dtypes, shape products without overflow, ranges contiguous, disjoint
+// and covering the data exactly, range length equal to dtype x shape. Throws Error naming file and tensor.
+// Tensors of integer and other types not in DType are checked the same way but not listed.
+class SafetensorsFile {
+ public:
+  explicit SafetensorsFile(const std::filesystem::path& path);
+  const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string, std::less<>>& metadata() const { return metadata_; }
+  const std::filesystem::path& path() const { return file_.path(); }
+
+  // The header rules alone, on bytes in memory (what the fuzzer calls). `name` stands for the file in errors.
+  static std::map<std::string, TensorView, std::less<>> Parse(std::span<const std::byte> bytes, const std::string& name,
+                                                              std::map<std::string, std::string, std::less<>>* metadata);
+
+ private:
+  MappedFile file_;
+  std::map<std::string, TensorView, std::less<>> tensors_;
+  std::map<std::string, std::string, std::less<>> metadata_;
+};
+
+struct NamedTensor {
+  std::string name;
+  TensorView tensor;
+};
+
+// Writes atomically, tensors in the order given, data aligned to 64 bytes from the file's start.
+void WriteSafetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
+                      const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace shiftrt

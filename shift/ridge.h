@@ -1,0 +1,41 @@
+// Closed-form adapters from accumulators (paper eq. ridge_objective, closed_form_solution).
+#pragma once
+
+#include <string>
+
+#include "runtime/context.h"
+#include "shift/statistics.h"
+
+namespace shiftrt {
+
+struct LambdaSpec {
+  enum class Kind { kAbsolute, kRelative, kGcv } kind = Kind::kGcv;
+  double value = 0;  // absolute; or times trace(H'H) / d
+};
+// "1e-2", "1e-4rel" or "gcv". Throws UsageError for anything else, negative or not finite.
+LambdaSpec ParseLambda(const std::string& text);
+std::string Format(const LambdaSpec& spec);
+
+struct RidgeOptions {
+  LambdaSpec lambda;
+  bool penalize_bias = false;  // the paper's main text; false: the bias is free (its supplement), centred regression
+};
+
+struct RidgeSolution {
+  Matrix<double> a;      // (d, d), row-vector convention
+  Matrix<double> b;      // (1, d)
+  double lambda = 0;     // the absolute value used
+  double condition = 0;  // of the regularised Gram, estimated
+  std::string warning;   // empty unless the solve had to fall back
+};
+
+// Solves (G + lambda I) X = C. With a free bias G and C are centred first and lambda acts on A alone. gcv minimises the
+// generalised cross-validation score summed over outputs, over a logarithmic grid refined once, from one
+// eigendecomposition. Throws Error when there are no tokens.
+RidgeSolution SolveRidge(const Context& context, const RidgeAccumulator& sums, const RidgeOptions& options);
+
+// 1 - residual / total on the tokens of `sums`, both about the mean of D; 0 where D does not vary. `a` may be any map.
+double RSquared(const Context& context, const RidgeAccumulator& sums, MatrixView<const double> a,
+                MatrixView<const double> b);
+
+}  // namespace shiftrt
