@@ -1,0 +1,59 @@
+#include "eval/perplexity.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+namespace {
+
+// Tokens scored at once: enough rows to make the products efficient, few enough to bound the activations.
+constexpr int64_t kBatchTokens = 1024;
+
+// Sum of -log p over the predicted tokens of a batch of windows.
+double NegativeLogLikelihood(Decoder& decoder, const Batch& batch) {
+  const MatrixView<const float> h = decoder.Forward(batch);
+  // Row t predicts token t + 1; the last row of each window predicts nothing, and is left out by scoring window by
+  // window.
+  double sum = 0;
+  for (int64_t s = 0; s < batch.sequences(); ++s) {
+    const int64_t begin = batch.offsets[s], count = batch.offsets[s + 1] - begin - 1;
+    const auto targets = std::span<const int32_t>(batch.tokens).subspan(begin + 1, count);
+    for (float log_prob : decoder.LogProbs(h.Rows(begin, count), targets)) sum -= log_prob;
+  }
+  return sum;
+}
+
+}  // namespace
+
+int64_t ProtocolWindow(std::string_view protocol, const ModelConfig& config) {
+  if (protocol == "gptq") return std::min<int64_t>(2048, config.max_positions);
+  if (protocol == "seq128") return std::min<int64_t>(128, config.max_positions);
+  FailUsage("unknown perplexity protocol \"{}\"; known: gptq, seq128", protocol);
+}
+
+PerplexityResult WindowedPerplexity(Decoder& decoder, std::span<const int32_t> tokens, int64_t window,
+                                    std::string_view protocol, Progress& progress) {
+  const int64_t windows = static_cast<int64_t>(tokens.size()) / window;
+  Check(window > 1 && windows > 0, "perplexity needs one whole window of {} tokens; the text has {}", window,
+        tokens.size());
+  progress.Begin("perplexity", windows);
+  double nll = 0;
+  const int64_t at_once = std::max<int64_t>(1, kBatchTokens / window);
+  for (int64_t first = 0; first < windows; first += at_once) {
+    Batch batch;
+    for (int64_t w = first; w < std::min(first + at_once, windows); ++w) batch.Add(tokens.subspan(w * window, window));
+    nll += NegativeLogLikelihood(decoder, batch);
+    progress.Advance(batch.sequences());
+  }
+  progress.End();
+  PerplexityResult result{std::string(protocol), window, windows * (window - 1), 0, 0};
+  result.mean_nll = nll / static_cast<double>(result.predicted);
+  result.perplexity = std::exp(result.mean_nll);
+  Check(std::isfinite(result.mean_nll), "the negative log-likelihood is not finite: the weights hold bad values");
+  return result;
+}
+
+}  // namespace shiftrt
