@@ -13,10 +13,10 @@
 namespace shiftrt {
 
 struct PerplexityResult {
-  std::string protocol;      // "gptq" or "seq128"
-  int64_t window = 0;        // tokens a window
-  int64_t predicted = 0;     // tokens scored
-  double mean_nll = 0;       // nats a predicted token
+  std::string protocol;   // "gptq" or "seq128"
+  int64_t window = 0;     // tokens a window
+  int64_t predicted = 0;  // tokens scored
+  double mean_nll = 0;    // nats a predicted token
   double perplexity = 0;
 };
 

@@ -8,8 +8,9 @@
 
 namespace shiftrt {
 
-// For each row of x (tokens, hidden; already normed): log_probs[t] = log softmax(x W')[targets[t]] in natural logarithm,
-// and, where not empty, argmax[t] = the most likely token (lowest id on a tie). W (vocab, hidden). Memory: tokens x 2048.
+// For each row of x (tokens, hidden; already normed): log_probs[t] = log softmax(x W')[targets[t]] in natural
+// logarithm, and, where not empty, argmax[t] = the most likely token (lowest id on a tie). W (vocab, hidden). Memory:
+// tokens x 2048.
 void TokenLogProbs(const Context& context, MatrixView<const float> x, const TensorView& w,
                    std::span<const int32_t> targets, std::span<float> log_probs, std::span<int32_t> argmax);
 

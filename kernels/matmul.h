@@ -1,7 +1,8 @@
 // Products with a weight matrix as checkpoints store it: y = x W' (+ bias), W (out, in) row-major in its own dtype.
 // Accumulation in float32; 16-bit weights are widened exactly, activations stay float32.
 //
-// Cost: 2 m n k FLOP; reads n k weights once for m = 1 (the bandwidth floor of decoding), and once a block of rows else.
+// Cost: 2 m n k FLOP; reads n k weights once for m = 1 (the bandwidth floor of decoding), and once a block of rows
+// else.
 #pragma once
 
 #include "runtime/context.h"

@@ -39,8 +39,8 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;
   bool tied_head = false;
-  int32_t bos_token = -1;            // -1: none
-  std::vector<int32_t> eos_tokens;   // may be empty
+  int32_t bos_token = -1;           // -1: none
+  std::vector<int32_t> eos_tokens;  // may be empty
 
   int64_t query_dim() const { return heads * head_dim; }
   int64_t kv_dim() const { return kv_heads * head_dim; }

@@ -29,15 +29,16 @@ enum class TapPoint {
   kOutput,  // residual stream after the block; no final norm
 };
 
-// Calls `sink` with a view that is valid during the call only. `layer` counts blocks of the original model; for kInput of
-// layer L (one past the last) the stream the final norm reads.
+// Calls `sink` with a view that is valid during the call only. `layer` counts blocks of the original model; for kInput
+// of layer L (one past the last) the stream the final norm reads.
 struct Tap {
   int64_t layer = 0;
   TapPoint point = TapPoint::kInput;
   std::function<void(MatrixView<const float>)> sink;
 };
 
-// Keys and values of every block stage of one plan, for one sequence. Indexed by stage, so a removed block leaves no hole.
+// Keys and values of every block stage of one plan, for one sequence. Indexed by stage, so a removed block leaves no
+// hole.
 class KvCache {
  public:
   KvCache(const ModelConfig& config, const DepthPlan& plan, int64_t capacity);
@@ -64,8 +65,8 @@ class Decoder {
   ~Decoder();
   Decoder(Decoder&&) noexcept;
 
-  // The residual stream after the last stage, (batch.size(), hidden) float32, before the final norm. Valid until the next
-  // call. Stops after the last tapped layer when `taps_only`. Positions count from 0 in every sequence.
+  // The residual stream after the last stage, (batch.size(), hidden) float32, before the final norm. Valid until the
+  // next call. Stops after the last tapped layer when `taps_only`. Positions count from 0 in every sequence.
   MatrixView<const float> Forward(const Batch& batch, bool taps_only = false);
   // One sequence that continues `cache`; its tokens are appended. Throws Error when the cache is full.
   MatrixView<const float> Forward(std::span<const int32_t> tokens, KvCache& cache);

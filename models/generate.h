@@ -14,7 +14,7 @@ namespace shiftrt {
 struct SamplingOptions {
   double temperature = 0;  // 0: greedy
   double top_p = 1;
-  int64_t top_k = 0;       // 0: all
+  int64_t top_k = 0;  // 0: all
 };
 
 // The next token from one row of logits (vocab). Ties go to the lowest id. Temperature, then top-k, then top-p.
@@ -24,7 +24,7 @@ int32_t SampleToken(std::span<const float> logits, const SamplingOptions& option
 struct GenerationResult {
   std::vector<int32_t> tokens;  // generated ones, without the stop token
   double prefill_seconds = 0;
-  double decode_seconds = 0;    // of all steps after the first token
+  double decode_seconds = 0;  // of all steps after the first token
 };
 
 // Prefills `prompt` (at least one token; throws Error when prompt + max_tokens exceeds the context), then decodes until

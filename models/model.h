@@ -17,12 +17,13 @@ struct Model {
   std::filesystem::path directory;  // the base model's
   std::shared_ptr<const Weights> weights;
   std::shared_ptr<const Tokenizer> tokenizer;
-  DepthPlan plan;                   // the saved one, or all blocks
-  std::string provenance;           // text of shiftrt.json, empty for a plain model
+  DepthPlan plan;          // the saved one, or all blocks
+  std::string provenance;  // text of shiftrt.json, empty for a plain model
 };
 
-// Where `name` is: a directory; "demo" (the model that ships: SHIFTRT_DEMO, the source tree, or the install prefix); or a
-// known name looked up in SHIFTRT_MODELS (colon-separated directories) and the Hugging Face cache (HF_HUB_CACHE, HF_HOME,
+// Where `name` is: a directory; "demo" (the model that ships: SHIFTRT_DEMO, the source tree, or the install prefix); or
+// a known name looked up in SHIFTRT_MODELS (colon-separated directories) and the Hugging Face cache (HF_HUB_CACHE,
+// HF_HOME,
 // ~/.cache/huggingface/hub). Throws Error listing the places looked at.
 std::filesystem::path ResolveModel(const std::string& name);
 

@@ -24,8 +24,8 @@ class Tokenizer {
   virtual std::string Piece(int32_t id) const = 0;
   virtual int32_t vocab_size() const = 0;  // one past the highest id, added tokens included
 
-  int32_t bos_token() const { return bos_; }  // -1: none
-  int32_t eos_token() const { return eos_; }  // -1: none
+  int32_t bos_token() const { return bos_; }   // -1: none
+  int32_t eos_token() const { return eos_; }   // -1: none
   bool adds_bos() const { return adds_bos_; }  // as the tokenizer's own config says
   // Encode() with BOS in front where the tokenizer's config asks for it.
   std::vector<int32_t> EncodeWithBos(std::string_view text) const;
@@ -35,9 +35,10 @@ class Tokenizer {
   bool adds_bos_ = false;
 };
 
-// Opens the tokenizer of a model directory: tokenizer.json; or vocab.json + merges.txt; or tokenizer.model (SentencePiece
-// or tiktoken ranks, told apart by content); with tokenizer_config.json, special_tokens_map.json, added_tokens.json and
-// config.json read where present. Throws Error naming the file for anything malformed or not supported.
+// Opens the tokenizer of a model directory: tokenizer.json; or vocab.json + merges.txt; or tokenizer.model
+// (SentencePiece or tiktoken ranks, told apart by content); with tokenizer_config.json, special_tokens_map.json,
+// added_tokens.json and config.json read where present. Throws Error naming the file for anything malformed or not
+// supported.
 std::unique_ptr<Tokenizer> LoadTokenizer(const std::filesystem::path& directory);
 
 // Text that arrives token by token: Push returns what can be printed now and keeps back the bytes of an unfinished

@@ -16,18 +16,18 @@ namespace shiftrt {
 
 // One block's tensors as stored; a bias or norm the family lacks is empty().
 struct BlockWeights {
-  TensorView input_norm;              // (hidden)
-  TensorView q, k, v, o;              // (query_dim, hidden), (kv_dim, hidden) twice, (hidden, query_dim)
+  TensorView input_norm;  // (hidden)
+  TensorView q, k, v, o;  // (query_dim, hidden), (kv_dim, hidden) twice, (hidden, query_dim)
   TensorView q_bias, k_bias, v_bias, o_bias;
-  TensorView q_norm, k_norm;          // (head_dim), Qwen3
-  TensorView post_norm;               // (hidden)
-  TensorView gate, up, down;          // (intermediate, hidden) twice, (hidden, intermediate)
+  TensorView q_norm, k_norm;  // (head_dim), Qwen3
+  TensorView post_norm;       // (hidden)
+  TensorView gate, up, down;  // (intermediate, hidden) twice, (hidden, intermediate)
   TensorView gate_bias, up_bias, down_bias;
 };
 
 struct Weights {
   ModelConfig config;
-  TensorView embedding;   // (vocab, hidden)
+  TensorView embedding;  // (vocab, hidden)
   std::vector<BlockWeights> blocks;
   TensorView final_norm;  // (hidden)
   TensorView head;        // (vocab, hidden); the embedding where tied

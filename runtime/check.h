@@ -8,8 +8,8 @@
 
 namespace shiftrt {
 
-// Something that went wrong with a file, a tensor or the machine: names the file, the tensor, what was expected and what
-// was found. The tools print it and exit with 1.
+// Something that went wrong with a file, a tensor or the machine: names the file, the tensor, what was expected and
+// what was found. The tools print it and exit with 1.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

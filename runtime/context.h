@@ -18,7 +18,8 @@ struct Context {
   int threads = 1;
   Isa isa = Isa::kPortable;
 
-  // All cores this process may use and the best instruction set; the environment variable SHIFTRT_ISA lowers the latter.
+  // All cores this process may use and the best instruction set; the environment variable SHIFTRT_ISA lowers the
+  // latter.
   static Context Default();
 };
 

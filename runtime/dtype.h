@@ -9,9 +9,7 @@ namespace shiftrt {
 
 enum class DType : uint8_t { kFloat32, kFloat16, kBFloat16, kFloat64 };
 
-constexpr size_t SizeOf(DType type) {
-  return type == DType::kFloat64 ? 8 : type == DType::kFloat32 ? 4 : 2;
-}
+constexpr size_t SizeOf(DType type) { return type == DType::kFloat64 ? 8 : type == DType::kFloat32 ? 4 : 2; }
 
 // "float32", "float16", "bfloat16", "float64".
 constexpr const char* Name(DType type) {

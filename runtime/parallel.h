@@ -7,9 +7,9 @@
 
 namespace shiftrt {
 
-// Calls body(begin, end) on disjoint ranges that cover [0, n), one contiguous range a thread, at most context.threads of
-// them and each at least `grain` long. Which range an index falls in depends only on n, grain and the number of threads.
-// `body` must not throw.
+// Calls body(begin, end) on disjoint ranges that cover [0, n), one contiguous range a thread, at most context.threads
+// of them and each at least `grain` long. Which range an index falls in depends only on n, grain and the number of
+// threads. `body` must not throw.
 template <typename Body>
 void ParallelFor(const Context& context, int64_t n, int64_t grain, Body&& body) {
   int64_t parts = grain > 0 ? n / grain : n;
@@ -18,7 +18,7 @@ void ParallelFor(const Context& context, int64_t n, int64_t grain, Body&& body) 
     if (n > 0) body(int64_t{0}, n);
     return;
   }
-#pragma omp parallel for schedule(static, 1) num_threads(static_cast<int>(parts))
+#pragma omp parallel for schedule(static, 1) num_threads(static_cast <int>(parts))
   for (int64_t p = 0; p < parts; ++p) body(n * p / parts, n * (p + 1) / parts);
 }
 

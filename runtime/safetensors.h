@@ -24,8 +24,9 @@ class SafetensorsFile {
   const std::filesystem::path& path() const { return file_.path(); }
 
   // The header rules alone, on bytes in memory (what the fuzzer calls). `name` stands for the file in errors.
-  static std::map<std::string, TensorView, std::less<>> Parse(std::span<const std::byte> bytes, const std::string& name,
-                                                              std::map<std::string, std::string, std::less<>>* metadata);
+  static std::map<std::string, TensorView, std::less<>> Parse(
+      std::span<const std::byte> bytes, const std::string& name,
+      std::map<std::string, std::string, std::less<>>* metadata);
 
  private:
   MappedFile file_;

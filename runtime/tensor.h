@@ -23,11 +23,12 @@ struct MatrixView {
 
   MatrixView() = default;
   MatrixView(T* data, int64_t rows, int64_t cols) : MatrixView(data, rows, cols, cols) {}
-  MatrixView(T* data, int64_t rows, int64_t cols, int64_t stride) : data(data), rows(rows), cols(cols), stride(stride) {}
+  MatrixView(T* data, int64_t rows, int64_t cols, int64_t stride)
+      : data(data), rows(rows), cols(cols), stride(stride) {}
   // A view of mutable elements is a view of const ones.
   template <typename U>
-    requires(std::is_same_v<const U, T>)
-  MatrixView(const MatrixView<U>& other) : MatrixView(other.data, other.rows, other.cols, other.stride) {}
+  requires(std::is_same_v<const U, T>) MatrixView(const MatrixView<U>& other)
+      : MatrixView(other.data, other.rows, other.cols, other.stride) {}
 
   T* row(int64_t i) const { return data + i * stride; }
   T& operator()(int64_t i, int64_t j) const { return data[i * stride + j]; }

@@ -11,12 +11,12 @@
 namespace shiftrt {
 
 struct PruneSpec {
-  std::string criterion;        // a row of the table in criteria.cc
-  double ratio = 0;             // removes floor(ratio * layers) where count is 0
+  std::string criterion;  // a row of the table in criteria.cc
+  double ratio = 0;       // removes floor(ratio * layers) where count is 0
   int64_t count = 0;
-  std::vector<int64_t> layers;  // layers=3,5,8-10
+  std::vector<int64_t> layers;            // layers=3,5,8-10
   int64_t keep_first = 0, keep_last = 0;  // keep=first:4,last:2
-  std::string text;             // as given
+  std::string text;                       // as given
 };
 // Throws UsageError naming what is wrong and listing the criteria known.
 PruneSpec ParsePrune(const std::string& text);
@@ -37,7 +37,7 @@ struct CriterionInput {
 
 struct Criterion {
   const char* name;
-  const char* summary;       // one line for --help
+  const char* summary;  // one line for --help
   bool needs_calibration;
   std::vector<double> (*score)(const CriterionInput&, Progress&);
 };
@@ -48,6 +48,7 @@ const std::vector<Criterion>& Criteria();
 // leaves.
 Selection SelectLayers(const PruneSpec& spec, const CriterionInput& input, Progress& progress);
 // The choice alone, from scores: the lowest first, ties to the deeper layer.
-std::vector<int64_t> PickLayers(const std::vector<double>& scores, int64_t count, int64_t keep_first, int64_t keep_last);
+std::vector<int64_t> PickLayers(const std::vector<double>& scores, int64_t count, int64_t keep_first,
+                                int64_t keep_last);
 
 }  // namespace shiftrt

@@ -42,8 +42,8 @@ struct ShiftSeconds {
 struct ShiftResult {
   Selection selection;
   std::vector<SiteReport> sites;
-  DepthPlan pruned, corrected;        // corrected: one adapter a removed layer
-  std::optional<DepthPlan> merged;    // where options.merge asks for it
+  DepthPlan pruned, corrected;      // corrected: one adapter a removed layer
+  std::optional<DepthPlan> merged;  // where options.merge asks for it
   ShiftSeconds seconds;
 };
 

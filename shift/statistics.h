@@ -43,7 +43,7 @@ class RidgeAccumulator {
  private:
   int64_t hidden_ = 0;
   int64_t tokens_ = 0;
-  Matrix<double> gram_;   // upper triangle
+  Matrix<double> gram_;  // upper triangle
   Matrix<double> cross_;
   double delta_squares_ = 0;
 };
