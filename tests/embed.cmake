@@ -1,0 +1,9 @@
+# The example of the README, built against an installed copy as a user would.
+set(embed_flags "")
+if(SHIFTRT_SANITIZE)
+  set(embed_flags "-fsanitize=${SHIFTRT_SANITIZE}")
+endif()
+add_test(NAME Embed.InstalledLibraryBuildsAndRunsTheExample
+  COMMAND ${CMAKE_COMMAND} -DBUILD=${CMAKE_BINARY_DIR} -DSOURCE=${PROJECT_SOURCE_DIR}
+          -DWORK=${CMAKE_BINARY_DIR}/embed -DMODEL=${PROJECT_SOURCE_DIR}/models/demo -DFLAGS=${embed_flags}
+          -P ${CMAKE_CURRENT_SOURCE_DIR}/embed/run.cmake)
