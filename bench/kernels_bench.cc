@@ -1,0 +1,103 @@
+#include "bench/kernels_bench.h"
+
+#include <benchmark/benchmark.h>
+
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/lra.h"
+#include "kernels/matmul.h"
+#include "kernels/rmsnorm.h"
+#include "runtime/random.h"
+
+namespace shiftrt {
+
+namespace {
+
+using benchmark::Counter;
+
+Matrix<float> RandomMatrix(int64_t rows, int64_t cols) {
+  Matrix<float> m(rows, cols);
+  Random random(7);
+  for (float& x : m.span()) x = static_cast<float>(random.Uniform() - 0.5);
+  return m;
+}
+
+void SetCounters(benchmark::State& state, double flops, double bytes) {
+  const auto rate = Counter::kIsIterationInvariantRate;
+  state.counters["FLOP/s"] = Counter(flops, rate, Counter::kIs1000);
+  state.counters["bytes/s"] = Counter(bytes, rate, Counter::kIs1000);
+}
+
+// The gate projection of Qwen2-1.5B over `m` tokens, bfloat16 weights.
+void MatMulBench(benchmark::State& state, const Context& context, int64_t m) {
+  const int64_t n = 8960, k = 1536;
+  const Matrix<float> x = RandomMatrix(m, k), y(m, n);
+  Buffer<BFloat16> w(n * k);
+  Random random(3);
+  for (BFloat16& value : w.span()) value = BFloat16(static_cast<float>(random.Uniform() - 0.5));
+  const TensorView weights{w.data(), DType::kBFloat16, {n, k}};
+  for (auto _ : state) MatMul(context, x.view(), weights, {}, false, y.view());
+  SetCounters(state, 2.0 * static_cast<double>(m * n * k), 2.0 * static_cast<double>(n * k));
+}
+
+void RmsNormBench(benchmark::State& state, const Context& context) {
+  const Matrix<float> x = RandomMatrix(512, 1536), weight = RandomMatrix(1, 1536), out(512, 1536);
+  const TensorView w{weight.data(), DType::kFloat32, {1536}};
+  for (auto _ : state) RmsNorm(context, x.view(), w, 1e-6f, out.view());
+  SetCounters(state, 4.0 * static_cast<double>(x.size()), 8.0 * static_cast<double>(x.size()));
+}
+
+void SwiGluBench(benchmark::State& state, const Context& context) {
+  const Matrix<float> gate = RandomMatrix(512, 8960), up = RandomMatrix(512, 8960);
+  for (auto _ : state) SwiGlu(context, gate.view(), up.view());
+  SetCounters(state, 5.0 * static_cast<double>(gate.size()), 12.0 * static_cast<double>(gate.size()));
+}
+
+// `queries` new tokens of Qwen2-1.5B's attention (12 heads, 2 of keys and values, 128 wide) after `past` others.
+void AttentionBench(benchmark::State& state, const Context& context, int64_t queries, int64_t past) {
+  const AttentionShape shape{12, 2, 128, 0.0884f};
+  const Matrix<float> q = RandomMatrix(queries, 12 * 128), keys = RandomMatrix(past + queries, 2 * 128),
+                      values = RandomMatrix(past + queries, 2 * 128), out(queries, 12 * 128);
+  const AttentionSequence sequence{0, queries, past, keys.view(), values.view()};
+  for (auto _ : state) Attention(context, shape, std::span(&sequence, 1), q.view(), out.view());
+  const double pairs =
+      static_cast<double>(queries) * (static_cast<double>(past) + 0.5 * static_cast<double>(queries + 1));
+  SetCounters(state, 4.0 * 128 * 12 * pairs, 8.0 * static_cast<double>(keys.size()));
+}
+
+void LraBench(benchmark::State& state, const Context& context, int64_t tokens) {
+  const int64_t d = 1536, r = 64;
+  const Matrix<float> p = RandomMatrix(d, r), q = RandomMatrix(r, d), b = RandomMatrix(1, d),
+                      h = Matrix<float>::Zeros(tokens, d);
+  for (auto _ : state) ApplyLowRankLra(context, p.view(), q.view(), b.view(), h.view());
+  SetCounters(state, 4.0 * static_cast<double>(tokens * d * r), 4.0 * static_cast<double>(2 * d * r + d));
+}
+
+}  // namespace
+
+int BenchKernels(const Context& context, const std::vector<std::string>& arguments) {
+  std::vector<std::string> owned = {"shiftrt bench kernels"};
+  owned.insert(owned.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& argument : owned) argv.push_back(argument.data());
+  int argc = static_cast<int>(argv.size());
+  benchmark::Initialize(&argc, argv.data());
+  if (benchmark::ReportUnrecognizedArguments(argc, argv.data())) return 2;
+
+  const auto add = [](const std::string& name, auto&& body) {
+    benchmark::RegisterBenchmark(name.c_str(), body)->UseRealTime()->Unit(benchmark::kMicrosecond);
+  };
+  for (int64_t m : {1, 8, 128, 512})
+    add("matmul/8960x1536/tokens:" + std::to_string(m), [=](benchmark::State& s) { MatMulBench(s, context, m); });
+  add("rmsnorm/512x1536", [=](benchmark::State& s) { RmsNormBench(s, context); });
+  add("swiglu/512x8960", [=](benchmark::State& s) { SwiGluBench(s, context); });
+  add("attention/prefill:512", [=](benchmark::State& s) { AttentionBench(s, context, 512, 0); });
+  add("attention/decode:1024", [=](benchmark::State& s) { AttentionBench(s, context, 1, 1023); });
+  for (int64_t tokens : {1, 512})
+    add("lra/rank:64/tokens:" + std::to_string(tokens), [=](benchmark::State& s) { LraBench(s, context, tokens); });
+  benchmark::RunSpecifiedBenchmarks();
+  benchmark::Shutdown();
+  return 0;
+}
+
+}  // namespace shiftrt

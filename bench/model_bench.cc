@@ -1,0 +1,91 @@
+#include "bench/model_bench.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "bench/probe.h"
+#include "runtime/check.h"
+#include "runtime/random.h"
+
+namespace shiftrt {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<int64_t>(values.size()) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::vector<int32_t> RandomTokens(int64_t count, int64_t vocab, Random& random) {
+  std::vector<int32_t> tokens(count);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random.Below(vocab));
+  return tokens;
+}
+
+// Products of the blocks: two FLOP a weight.
+double BlockFlopsPerToken(const Weights& weights) {
+  double elements = 0;
+  for (const BlockWeights& block : weights.blocks)
+    for (const TensorView* w : {&block.q, &block.k, &block.v, &block.o, &block.gate, &block.up, &block.down})
+      elements += static_cast<double>(w->elements());
+  return 2 * elements;
+}
+
+}  // namespace
+
+ModelBenchResult BenchModel(const Context& context, std::shared_ptr<const Weights> weights,
+                            const ModelBenchOptions& options, Progress& progress) {
+  const ModelConfig& config = weights->config;
+  Check(std::max(options.prefill, options.context + options.decode) <= config.max_positions,
+        "the bench needs {} positions; the model's context is {}",
+        std::max(options.prefill, options.context + options.decode), config.max_positions);
+  Decoder decoder(context, weights, DepthPlan::Original(config.layers));
+  Random random(1);
+  const std::vector<int32_t> prompt = RandomTokens(options.prefill, config.vocab, random);
+  const std::vector<int32_t> past = RandomTokens(options.context, config.vocab, random);
+  const std::vector<int32_t> next = RandomTokens(options.decode, config.vocab, random);
+
+  KvCache decode_cache(config, decoder.plan(), options.context + options.decode);
+  KvCache prefill_cache(config, decoder.plan(), options.prefill);
+  decoder.Forward(past, decode_cache);
+  decoder.Logits(decoder.Forward(std::span(next).first(1), decode_cache));  // touches the head's pages too
+
+  ModelBenchResult result;
+  result.bytes_per_token = decoder.BytesPerToken();
+  result.flops_per_token = BlockFlopsPerToken(*weights);
+  result.float32_peak = MeasureFloat32Peak(context);
+  std::vector<double> bandwidth, prefill, decode, share;
+  progress.Begin("measuring", options.rounds);
+  for (int64_t round = 0; round < options.rounds; ++round) {
+    bandwidth.push_back(MeasureReadBandwidth(context));
+
+    decode_cache.Truncate(options.context);
+    auto start = Clock::now();
+    for (int64_t i = 0; i < options.decode; ++i)
+      decoder.Logits(decoder.Forward(std::span(next).subspan(i, 1), decode_cache));
+    decode.push_back(static_cast<double>(options.decode) / SecondsSince(start));
+    share.push_back(decode.back() * static_cast<double>(result.bytes_per_token) / bandwidth.back());
+
+    prefill_cache.Truncate(0);
+    start = Clock::now();
+    const MatrixView<const float> h = decoder.Forward(prompt, prefill_cache);
+    decoder.Logits(h.Rows(h.rows - 1, 1));
+    prefill.push_back(static_cast<double>(options.prefill) / SecondsSince(start));
+    progress.Advance(1);
+  }
+  progress.End();
+  result.read_bandwidth = Median(bandwidth);
+  result.prefill_tokens_per_second = Median(prefill);
+  result.prefill_floor = result.float32_peak / result.flops_per_token;
+  result.decode_tokens_per_second = Median(decode);
+  result.decode_floor = result.read_bandwidth / static_cast<double>(result.bytes_per_token);
+  result.decode_share_of_bandwidth = Median(share);
+  return result;
+}
+
+}  // namespace shiftrt

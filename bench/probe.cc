@@ -1,0 +1,103 @@
+#include "bench/probe.h"
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
+#include "runtime/parallel.h"
+#include "runtime/tensor.h"
+
+namespace shiftrt {
+
+namespace {
+
+template <typename Work>
+double Seconds(Work&& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+uint64_t SumWords(const uint64_t* data, int64_t begin, int64_t end) {
+  uint64_t sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = begin; i < end; ++i) sum += data[i];
+  return sum;
+}
+
+constexpr int64_t kRounds = 20'000'000;
+constexpr int kChains = 12;  // enough independent sums to hide the latency of a multiply-add on two pipes
+
+__attribute__((target("avx2,fma"))) float MultiplyAddAvx2() {
+  __m256 sum[kChains];
+  for (int c = 0; c < kChains; ++c) sum[c] = _mm256_set1_ps(static_cast<float>(c));
+  const __m256 a = _mm256_set1_ps(0.999f), b = _mm256_set1_ps(1e-3f);
+  for (int64_t i = 0; i < kRounds; ++i)
+    for (int c = 0; c < kChains; ++c) sum[c] = _mm256_fmadd_ps(sum[c], a, b);
+  float out = 0;
+  for (int c = 0; c < kChains; ++c) out += _mm256_cvtss_f32(sum[c]);
+  return out;
+}
+
+__attribute__((target("avx512f"))) float MultiplyAddAvx512() {
+  __m512 sum[kChains];
+  for (int c = 0; c < kChains; ++c) sum[c] = _mm512_set1_ps(static_cast<float>(c));
+  const __m512 a = _mm512_set1_ps(0.999f), b = _mm512_set1_ps(1e-3f);
+  for (int64_t i = 0; i < kRounds; ++i)
+    for (int c = 0; c < kChains; ++c) sum[c] = _mm512_fmadd_ps(sum[c], a, b);
+  float out = 0;
+  for (int c = 0; c < kChains; ++c) out += _mm512_cvtss_f32(sum[c]);
+  return out;
+}
+
+float MultiplyAddPortable() {
+  float sum[kChains];
+  for (int c = 0; c < kChains; ++c) sum[c] = static_cast<float>(c);
+  for (int64_t i = 0; i < kRounds; ++i)
+    for (int c = 0; c < kChains; ++c) sum[c] = sum[c] * 0.999f + 1e-3f;
+  float out = 0;
+  for (float s : sum) out += s;
+  return out;
+}
+
+}  // namespace
+
+double MeasureReadBandwidth(const Context& context) {
+  const int64_t words = int64_t{64} << 20;  // 512 MiB
+  Buffer<uint64_t> data(words);
+  ParallelFor(context, words, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) data[i] = static_cast<uint64_t>(i);
+  });
+  std::atomic<uint64_t> sink = 0;
+  double best = 0;
+  for (int pass = 0; pass < 6; ++pass) {
+    const double seconds = Seconds([&] {
+      ParallelFor(context, words, 1, [&](int64_t begin, int64_t end) { sink += SumWords(data.data(), begin, end); });
+    });
+    best = std::max(best, 8.0 * static_cast<double>(words) / seconds);
+  }
+  return best;
+}
+
+double MeasureFloat32Peak(const Context& context) {
+  const int64_t lanes = context.isa == Isa::kAvx512 ? 16 : context.isa == Isa::kAvx2 ? 8 : 1;
+  std::atomic<float> sink = 0;
+  double best = 0;
+  for (int pass = 0; pass < 3; ++pass) {
+    const double seconds = Seconds([&] {
+      ParallelFor(context, context.threads, 1, [&](int64_t, int64_t) {
+        sink = context.isa == Isa::kAvx512 ? MultiplyAddAvx512()
+               : context.isa == Isa::kAvx2 ? MultiplyAddAvx2()
+                                           : MultiplyAddPortable();
+      });
+    });
+    const double flops = 2.0 * kChains * static_cast<double>(lanes) * kRounds * context.threads;
+    best = std::max(best, flops / seconds);
+  }
+  return best;
+}
+
+}  // namespace shiftrt
