@@ -19,5 +19,6 @@ int main(int argc, char** argv) {
   shiftrt::Decoder repaired(context, model.weights, result.corrected);
   const auto prompt = model.tokenizer->EncodeWithBos("It is a truth universally acknowledged");
   const auto reply = shiftrt::Generate(repaired, prompt, /*max_tokens=*/24, {}, /*seed=*/0, {});
-  std::printf("%zu layers removed:%s\n", result.selection.removed.size(), model.tokenizer->Decode(reply.tokens).c_str());
+  std::printf("%zu layers removed:%s\n", result.selection.removed.size(),
+              model.tokenizer->Decode(reply.tokens).c_str());
 }

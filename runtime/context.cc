@@ -1,0 +1,51 @@
+#include "runtime/context.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+const char* Name(Isa isa) {
+  switch (isa) {
+    case Isa::kPortable: return "portable";
+    case Isa::kAvx2: return "avx2";
+    case Isa::kAvx512: return "avx512";
+  }
+  return "?";
+}
+
+Isa BestIsa() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  if (avx2 && avx512) return Isa::kAvx512;
+  if (avx2) return Isa::kAvx2;
+#endif
+  return Isa::kPortable;
+}
+
+Isa ParseIsa(std::string_view name) {
+  for (Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+    if (name != Name(isa)) continue;
+    if (isa > BestIsa()) FailUsage("this CPU does not run {}; its best is {}", name, Name(BestIsa()));
+    return isa;
+  }
+  FailUsage("unknown instruction set \"{}\"; known: portable, avx2, avx512", name);
+}
+
+Context Context::Default() {
+  Context context;
+  context.threads = std::max(1, omp_get_max_threads());
+  context.isa = BestIsa();
+  if (const char* wanted = std::getenv("SHIFTRT_ISA")) context.isa = ParseIsa(wanted);
+  return context;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,136 @@
+#include "runtime/files.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace shiftrt {
+
+namespace {
+
+// A file descriptor that closes itself.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+[[noreturn]] void FailSystem(const char* action, const std::filesystem::path& path) {
+  const int error = errno;
+  Fail("{}: cannot {}: {}", path.string(), action, std::strerror(error));
+}
+
+// The size of a regular file.
+uint64_t OpenedSize(int fd, const std::filesystem::path& path) {
+  struct stat info;
+  if (::fstat(fd, &info) != 0) FailSystem("look at it", path);
+  Check(S_ISREG(info.st_mode), "{}: not a regular file", path.string());
+  return static_cast<uint64_t>(info.st_size);
+}
+
+std::atomic<bool> interrupted = false;
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+}  // namespace
+
+MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
+  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) FailSystem("open it", path);
+  size_ = OpenedSize(fd.get(), path);
+  if (size_ == 0) return;
+  void* address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (address == MAP_FAILED) FailSystem("map it", path);
+  data_ = static_cast<const std::byte*>(address);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), path_(std::move(other.path_)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+std::string ReadFile(const std::filesystem::path& path, uint64_t limit) {
+  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) FailSystem("open it", path);
+  const uint64_t size = OpenedSize(fd.get(), path);
+  Check(size <= limit, "{}: {} bytes, more than the {} this kind of file may have", path.string(), size, limit);
+  std::string text(size, '\0');
+  size_t done = 0;
+  while (done < size) {
+    const ssize_t n = ::read(fd.get(), text.data() + done, size - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) FailSystem("read it", path);
+    Check(n > 0, "{}: ends after {} of {} bytes", path.string(), done, size);
+    done += static_cast<size_t>(n);
+  }
+  return text;
+}
+
+AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
+  temporary_ = path;
+  temporary_ += ".tmp" + std::to_string(::getpid());
+  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd_ < 0) FailSystem("create a file beside it", path_);
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::Write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) FailSystem("write it", path_);
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+}
+
+void AtomicFile::Commit() {
+  if (::fsync(fd_) != 0) FailSystem("flush it to disk", path_);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) FailSystem("put it in place", path_);
+  ::close(std::exchange(fd_, -1));
+  const std::filesystem::path parent = path_.has_parent_path() ? path_.parent_path() : ".";
+  const Descriptor directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory.get() >= 0) ::fsync(directory.get());
+}
+
+void RequestInterrupt() noexcept { interrupted = true; }
+
+void CheckInterrupted() {
+  if (interrupted) throw Interrupted();
+}
+
+std::string HashHex(std::span<const std::byte> bytes) {
+  return fmt::format("{:016x}", XXH3_64bits(bytes.data(), bytes.size()));
+}
+
+std::string HashHex(std::string_view text) { return HashHex(std::as_bytes(std::span(text.data(), text.size()))); }
+
+}  // namespace shiftrt

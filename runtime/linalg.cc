@@ -1,0 +1,122 @@
+#include "runtime/linalg.h"
+
+#include <cblas.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/check.h"
+
+extern "C" {
+// LAPACK's own Fortran interface; the trailing arguments are the lengths of the character ones.
+void dpotrf_(const char* uplo, const int* n, double* a, const int* lda, int* info, size_t);
+void dpocon_(const char* uplo, const int* n, const double* a, const int* lda, const double* anorm, double* rcond,
+             double* work, int* iwork, int* info, size_t);
+void dsyevd_(const char* jobz, const char* uplo, const int* n, double* a, const int* lda, double* w, double* work,
+             const int* lwork, int* iwork, const int* liwork, int* info, size_t, size_t);
+}
+
+namespace shiftrt::linalg {
+
+namespace {
+
+int ToInt(int64_t value) {
+  Check(value <= INT32_MAX, "a matrix side of {} is beyond what LAPACK's 32-bit interface takes", value);
+  return static_cast<int>(value);
+}
+
+int LeadingDimension(const MatrixView<const double>& m) { return std::max(1, ToInt(m.stride)); }
+
+// Row-major a' is column-major a: transposes in place, so that LAPACK's columns become our columns.
+void TransposeInPlace(MatrixView<double> a) {
+  for (int64_t i = 0; i < a.rows; ++i)
+    for (int64_t j = i + 1; j < a.cols; ++j) std::swap(a(i, j), a(j, i));
+}
+
+void CheckFinite(MatrixView<const double> a) {
+  for (int64_t i = 0; i < a.rows; ++i)
+    for (int64_t j = i; j < a.cols; ++j)
+      Check(std::isfinite(a(i, j)), "element ({}, {}) of a {} x {} system is not finite", i, j, a.rows, a.cols);
+}
+
+double SymmetricNorm1(MatrixView<const double> a) {
+  std::vector<double> sum(a.rows, 0.0);
+  for (int64_t i = 0; i < a.rows; ++i) {
+    for (int64_t j = i; j < a.cols; ++j) {
+      sum[j] += std::abs(a(i, j));
+      if (j != i) sum[i] += std::abs(a(i, j));
+    }
+  }
+  return sum.empty() ? 0.0 : *std::max_element(sum.begin(), sum.end());
+}
+
+}  // namespace
+
+void Gemm(const Context& context, bool transpose_a, bool transpose_b, double alpha, MatrixView<const double> a,
+          MatrixView<const double> b, double beta, MatrixView<double> c) {
+  const int64_t inner = transpose_a ? a.rows : a.cols;
+  Check((transpose_a ? a.cols : a.rows) == c.rows && (transpose_b ? b.rows : b.cols) == c.cols &&
+            (transpose_b ? b.cols : b.rows) == inner,
+        "shapes of a product do not match: ({} x {}) ({} x {}) into ({} x {})", a.rows, a.cols, b.rows, b.cols, c.rows,
+        c.cols);
+  openblas_set_num_threads(context.threads);
+  cblas_dgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans,
+              ToInt(c.rows), ToInt(c.cols), ToInt(inner), alpha, a.data, LeadingDimension(a), b.data,
+              LeadingDimension(b), beta, c.data, LeadingDimension(c));
+}
+
+void AddGram(const Context& context, MatrixView<const double> a, MatrixView<double> c) {
+  Check(c.rows == a.cols && c.cols == a.cols, "the Gram of {} columns does not fit {} x {}", a.cols, c.rows, c.cols);
+  openblas_set_num_threads(context.threads);
+  cblas_dsyrk(CblasRowMajor, CblasUpper, CblasTrans, ToInt(a.cols), ToInt(a.rows), 1.0, a.data, LeadingDimension(a),
+              1.0, c.data, LeadingDimension(c));
+}
+
+void SymmetrizeFromUpper(MatrixView<double> c) {
+  for (int64_t i = 0; i < c.rows; ++i)
+    for (int64_t j = i + 1; j < c.cols; ++j) c(j, i) = c(i, j);
+}
+
+bool CholeskySolve(const Context& context, MatrixView<double> a, MatrixView<double> b, double* rcond) {
+  Check(a.rows == a.cols && b.rows == a.rows, "a system of {} x {} with a right side of {} rows", a.rows, a.cols,
+        b.rows);
+  CheckFinite(a);
+  openblas_set_num_threads(context.threads);
+  const int n = ToInt(a.rows), lda = LeadingDimension(a);
+  const double norm = SymmetricNorm1(a);
+  int info = 0;
+  // Row-major upper is column-major lower.
+  dpotrf_("L", &n, a.data, &lda, &info, 1);
+  if (info != 0) return false;
+  if (rcond != nullptr) {
+    std::vector<double> work(3 * a.rows);
+    std::vector<int> iwork(a.rows);
+    dpocon_("L", &n, a.data, &lda, &norm, rcond, work.data(), iwork.data(), &info, 1);
+  }
+  // A' A = L L' in column-major terms: with row-major U' U, X solves U' (U X) = B, by two triangular solves on rows.
+  cblas_dtrsm(CblasRowMajor, CblasLeft, CblasUpper, CblasTrans, CblasNonUnit, n, ToInt(b.cols), 1.0, a.data, lda,
+              b.data, LeadingDimension(b));
+  cblas_dtrsm(CblasRowMajor, CblasLeft, CblasUpper, CblasNoTrans, CblasNonUnit, n, ToInt(b.cols), 1.0, a.data, lda,
+              b.data, LeadingDimension(b));
+  return true;
+}
+
+std::vector<double> SymmetricEigen(const Context& context, MatrixView<double> a) {
+  Check(a.rows == a.cols, "eigenvalues of a {} x {} matrix", a.rows, a.cols);
+  CheckFinite(a);
+  openblas_set_num_threads(context.threads);
+  const int n = ToInt(a.rows), lda = LeadingDimension(a), query = -1;
+  std::vector<double> values(a.rows);
+  double work_size = 0;
+  int iwork_size = 0, info = 0;
+  dsyevd_("V", "L", &n, a.data, &lda, values.data(), &work_size, &query, &iwork_size, &query, &info, 1, 1);
+  std::vector<double> work(static_cast<size_t>(work_size));
+  std::vector<int> iwork(iwork_size);
+  const int lwork = static_cast<int>(work.size()), liwork = iwork_size;
+  dsyevd_("V", "L", &n, a.data, &lda, values.data(), work.data(), &lwork, iwork.data(), &liwork, &info, 1, 1);
+  Check(info == 0, "the eigendecomposition of a {} x {} matrix did not converge", a.rows, a.cols);
+  TransposeInPlace(a);
+  return values;
+}
+
+}  // namespace shiftrt::linalg

@@ -1,0 +1,182 @@
+#include "runtime/safetensors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+namespace shiftrt {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr uint64_t kMaxHeader = 100'000'000;
+constexpr int64_t kDataAlignment = 64;
+
+struct StoredType {
+  const char* name;
+  uint64_t bytes;
+  std::optional<DType> dtype;  // none: checked, but nothing this project computes with
+};
+constexpr StoredType kStoredTypes[] = {
+    {"F32", 4, DType::kFloat32},
+    {"F16", 2, DType::kFloat16},
+    {"BF16", 2, DType::kBFloat16},
+    {"F64", 8, DType::kFloat64},
+    {"I64", 8, {}},
+    {"U64", 8, {}},
+    {"I32", 4, {}},
+    {"U32", 4, {}},
+    {"I16", 2, {}},
+    {"U16", 2, {}},
+    {"I8", 1, {}},
+    {"U8", 1, {}},
+    {"BOOL", 1, {}},
+    {"F8_E4M3", 1, {}},
+    {"F8_E5M2", 1, {}},
+};
+
+const char* StoredName(DType dtype) {
+  for (const StoredType& type : kStoredTypes)
+    if (type.dtype == dtype) return type.name;
+  return "?";
+}
+
+// Parses the header, refusing duplicate keys, which nlohmann's reader would silently let win.
+Json ParseHeader(std::string_view text, const std::string& name) {
+  std::vector<std::set<std::string>> open;
+  std::string duplicate;
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    Check(depth < 8, "{}: safetensors header is nested too deeply", name);
+    if (event == Json::parse_event_t::object_start) open.emplace_back();
+    if (event == Json::parse_event_t::object_end) open.pop_back();
+    if (event == Json::parse_event_t::key && !open.back().insert(parsed.get<std::string>()).second)
+      duplicate = parsed.get<std::string>();
+    return true;
+  };
+  try {
+    Json header = Json::parse(text.begin(), text.end(), watch);
+    Check(duplicate.empty(), "{}: tensor {} stands twice in the header", name, duplicate);
+    return header;
+  } catch (const Json::exception& e) {
+    Fail("{}: safetensors header is not valid JSON: {}", name, e.what());
+  }
+}
+
+// A JSON number that is a whole number in [0, 2^63).
+int64_t ToSize(const Json& value, const std::string& name, const std::string& tensor, const char* what) {
+  Check(value.is_number_unsigned() && value.get<uint64_t>() <= INT64_MAX, "{}: tensor {}: {} {} is not a size", name,
+        tensor, what, value.dump());
+  return value.get<int64_t>();
+}
+
+struct Entry {
+  std::string name;
+  const StoredType* type;
+  std::vector<int64_t> shape;
+  int64_t begin, end;
+};
+
+Entry ParseEntry(const std::string& tensor, const Json& value, const std::string& file) {
+  Check(value.is_object() && value.contains("dtype") && value.contains("shape") && value.contains("data_offsets"),
+        "{}: tensor {}: expected an object with dtype, shape and data_offsets", file, tensor);
+  Entry entry{tensor, nullptr, {}, 0, 0};
+  const Json& dtype = value["dtype"];
+  Check(dtype.is_string(), "{}: tensor {}: dtype is not a string", file, tensor);
+  for (const StoredType& type : kStoredTypes)
+    if (dtype.get_ref<const std::string&>() == type.name) entry.type = &type;
+  Check(entry.type != nullptr, "{}: tensor {}: unknown dtype {}", file, tensor, dtype.dump());
+
+  const Json& shape = value["shape"];
+  Check(shape.is_array() && shape.size() <= 16, "{}: tensor {}: shape is not a list of at most 16 sizes", file, tensor);
+  uint64_t bytes = entry.type->bytes;
+  for (const Json& side : shape) {
+    entry.shape.push_back(ToSize(side, file, tensor, "shape"));
+    Check(!__builtin_mul_overflow(bytes, static_cast<uint64_t>(entry.shape.back()), &bytes),
+          "{}: tensor {}: shape {} overflows", file, tensor, shape.dump());
+  }
+  const Json& offsets = value["data_offsets"];
+  Check(offsets.is_array() && offsets.size() == 2, "{}: tensor {}: data_offsets is not a pair", file, tensor);
+  entry.begin = ToSize(offsets[0], file, tensor, "data offset");
+  entry.end = ToSize(offsets[1], file, tensor, "data offset");
+  Check(entry.begin <= entry.end && static_cast<uint64_t>(entry.end - entry.begin) == bytes,
+        "{}: tensor {}: data_offsets {} hold {} bytes, dtype and shape ask for {}", file, tensor, offsets.dump(),
+        entry.end - entry.begin, bytes);
+  return entry;
+}
+
+}  // namespace
+
+std::map<std::string, TensorView, std::less<>> SafetensorsFile::Parse(
+    std::span<const std::byte> bytes, const std::string& name,
+    std::map<std::string, std::string, std::less<>>* metadata) {
+  Check(bytes.size() >= 8, "{}: {} bytes are too few for a safetensors file", name, bytes.size());
+  uint64_t header_size = 0;
+  for (int i = 7; i >= 0; --i) header_size = header_size << 8 | static_cast<uint64_t>(bytes[i]);
+  Check(header_size <= kMaxHeader, "{}: a header of {} bytes exceeds the limit of {}", name, header_size, kMaxHeader);
+  Check(header_size <= bytes.size() - 8, "{}: truncated: the header has {} bytes, the file {}", name, header_size,
+        bytes.size());
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + 8, header_size);
+  Check(text.starts_with('{'), "{}: the safetensors header does not start with '{{'", name);
+  const Json header = ParseHeader(text, name);
+
+  std::vector<Entry> entries;
+  for (const auto& [tensor, value] : header.items()) {
+    if (tensor != "__metadata__") {
+      entries.push_back(ParseEntry(tensor, value, name));
+      continue;
+    }
+    Check(value.is_object(), "{}: __metadata__ is not an object", name);
+    for (const auto& [key, word] : value.items()) {
+      Check(word.is_string(), "{}: __metadata__ {} is not a string", name, key);
+      if (metadata != nullptr) (*metadata)[key] = word.get<std::string>();
+    }
+  }
+  std::sort(entries.begin(), entries.end(),
+            [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+
+  const std::span<const std::byte> data = bytes.subspan(8 + header_size);
+  std::map<std::string, TensorView, std::less<>> tensors;
+  int64_t covered = 0;
+  for (const Entry& entry : entries) {
+    Check(entry.begin == covered, "{}: tensor {} starts at byte {} of the data, expected {} (a gap or an overlap)",
+          name, entry.name, entry.begin, covered);
+    Check(static_cast<uint64_t>(entry.end) <= data.size(), "{}: tensor {} ends at byte {} of {} (truncated file?)",
+          name, entry.name, entry.end, data.size());
+    covered = entry.end;
+    if (entry.type->dtype) tensors[entry.name] = {data.data() + entry.begin, *entry.type->dtype, entry.shape};
+  }
+  Check(static_cast<uint64_t>(covered) == data.size(), "{}: the tensors cover {} of {} data bytes", name, covered,
+        data.size());
+  return tensors;
+}
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path) {
+  tensors_ = Parse(file_.bytes(), path.string(), &metadata_);
+}
+
+void WriteSafetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
+                      const std::map<std::string, std::string>& metadata) {
+  Json header = Json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  int64_t offset = 0;
+  for (const auto& [name, tensor] : tensors) {
+    const int64_t end = offset + tensor.bytes();
+    header[name] = {{"dtype", StoredName(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
+    offset = end;
+  }
+  std::string text = header.dump();
+  text.resize((8 + text.size() + kDataAlignment - 1) / kDataAlignment * kDataAlignment - 8, ' ');
+  std::byte length[8];
+  for (int i = 0; i < 8; ++i) length[i] = static_cast<std::byte>(text.size() >> (8 * i));
+  AtomicFile file(path);
+  file.Write(length);
+  file.Write(text);
+  for (const auto& [name, tensor] : tensors)
+    file.Write(std::span(static_cast<const std::byte*>(tensor.data), tensor.bytes()));
+  file.Commit();
+}
+
+}  // namespace shiftrt
