@@ -1,6 +1,6 @@
 # Where every dependency comes from: the distribution's packages, found and never vendored.
 #   Debian 12: libfmt-dev nlohmann-json3-dev libxxhash-dev libopenblas-openmp-dev liblapacke-dev libsentencepiece-dev
-#              libpcre2-dev libcli11-dev libgtest-dev libbenchmark-dev
+#              libpcre2-dev libutf8proc-dev libcli11-dev libgtest-dev libbenchmark-dev
 find_package(fmt REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
@@ -8,6 +8,7 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(sentencepiece REQUIRED IMPORTED_TARGET sentencepiece)
+pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 
 # OpenBLAS threaded by OpenMP: the pthread variant's threads would compete with ours. It holds LAPACK; LAPACKE is apart.
 find_library(SHIFTRT_OPENBLAS NAMES openblas PATH_SUFFIXES openblas-openmp REQUIRED)

@@ -1,0 +1,88 @@
+// What happens to a text before its words reach the model: normalization, and cutting into words.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+struct pcre2_real_code_8;
+
+namespace shiftrt {
+
+// The patterns of the families, as their reference tokenizers hold them.
+extern const char* const kGpt2Pattern;
+extern const char* const kQwen2Pattern;
+extern const char* const kLlama3Pattern;
+
+class Normalizer {
+ public:
+  void AddNfc() { steps_.push_back({Step::kNfc, "", ""}); }
+  void AddPrepend(std::string prefix) { steps_.push_back({Step::kPrepend, "", std::move(prefix)}); }
+  void AddReplace(std::string from, std::string to) {
+    steps_.push_back({Step::kReplace, std::move(from), std::move(to)});
+  }
+  std::string Apply(std::string_view text) const;
+
+ private:
+  struct Step {
+    enum Kind { kNfc, kPrepend, kReplace } kind;
+    std::string from, to;
+  };
+  std::vector<Step> steps_;
+};
+
+using PieceSink = std::function<void(std::string_view)>;
+
+// A pattern in the Oniguruma dialect that tokenizer.json is written in, run by PCRE2. Where the two read a construct
+// differently it is translated or refused, never run with the other meaning.
+class SplitPattern {
+ public:
+  // Throws Error, naming `where`, if the pattern is not understood, does not compile or can match nothing at all.
+  SplitPattern(const std::string& pattern, const std::string& where);
+
+  // Calls on_piece(piece, whether it is a match) for all of `text` in order. Throws Error at PCRE2's limits.
+  void Split(std::string_view text, const std::function<void(std::string_view, bool)>& on_piece) const;
+
+ private:
+  std::shared_ptr<pcre2_real_code_8> code_;
+  std::string where_;
+};
+
+class PreTokenizer {
+ public:
+  void AddSplit(SplitPattern pattern, bool keep_matches, bool keep_rest) {
+    steps_.push_back(SplitStep{std::move(pattern), keep_matches, keep_rest});
+  }
+  void AddPrefixSpace() { steps_.push_back(PrefixSpace{}); }
+
+  enum class Prepend { kAlways, kFirst, kNever };
+  void AddMetaspace(std::string replacement, Prepend prepend, bool split) {
+    steps_.push_back(Metaspace{std::move(replacement), prepend, split});
+  }
+
+  // `at_start`: the text begins where the whole input does.
+  void Apply(std::string_view text, bool at_start, const PieceSink& sink) const { Run(0, text, at_start, sink); }
+
+ private:
+  struct SplitStep {
+    SplitPattern pattern;
+    bool keep_matches, keep_rest;
+  };
+  struct PrefixSpace {};
+  struct Metaspace {
+    std::string replacement;
+    Prepend prepend;
+    bool split;
+  };
+
+  void Run(size_t step, std::string_view text, bool at_start, const PieceSink& sink) const;
+  void RunMetaspace(const Metaspace& metaspace, std::string_view text, bool at_start,
+                    const std::function<void(std::string_view, bool)>& next) const;
+
+  std::vector<std::variant<SplitStep, PrefixSpace, Metaspace>> steps_;
+};
+
+}  // namespace shiftrt
