@@ -6,6 +6,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "models/config.h"
@@ -43,6 +45,11 @@ struct Weights {
   std::string Fingerprint() const;
 };
 
+// Every tensor a checkpoint of this configuration holds, in layer order: name and shape.
+std::vector<std::pair<std::string, std::vector<int64_t>>> TensorShapes(const ModelConfig& config);
+// Shape of one tensor of a block by its relative name; empty where the configuration lacks it.
+std::vector<int64_t> BlockTensorShape(const ModelConfig& config, std::string_view name);
+
 enum class LoadDType { kAuto, kFloat32, kFloat16, kBFloat16 };  // kAuto: as stored
 
 struct LoadOptions {
@@ -55,8 +62,8 @@ struct LoadOptions {
 std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& directory, const LoadOptions& options = {});
 
 // Writes a checkpoint of seeded random weights with the shapes of `config_file` into `directory` (config.json copied,
-// model.safetensors in `dtype`): for benchmarks and tests. Same bytes on every machine. Weight i of tensor NAME is
-// standard/sqrt(fan_in)-scaled; see weights.cc for the exact rule, which tests/goldens/make_models.py repeats.
+// model.safetensors in `dtype`, tensor by tensor): for benchmarks and tests. Same bytes on every machine; the rule,
+// which tests/goldens/make_models.py repeats, stands in random_checkpoint.cc. Values are exact in bfloat16 and float16.
 void WriteRandomCheckpoint(const std::filesystem::path& config_file, DType dtype, uint64_t seed,
                            const std::filesystem::path& directory);
 

@@ -157,8 +157,8 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
   tensors_ = Parse(file_.bytes(), path.string(), &metadata_);
 }
 
-void WriteSafetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
-                      const std::map<std::string, std::string>& metadata) {
+std::string SafetensorsHeader(const std::vector<NamedTensor>& tensors,
+                              const std::map<std::string, std::string>& metadata) {
   Json header = Json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t offset = 0;
@@ -167,13 +167,19 @@ void WriteSafetensors(const std::filesystem::path& path, const std::vector<Named
     header[name] = {{"dtype", StoredName(tensor.dtype)}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
-  std::string text = header.dump();
-  text.resize((8 + text.size() + kDataAlignment - 1) / kDataAlignment * kDataAlignment - 8, ' ');
-  std::byte length[8];
-  for (int i = 0; i < 8; ++i) length[i] = static_cast<std::byte>(text.size() >> (8 * i));
+  const std::string text = header.dump();
+  const size_t padded = (8 + text.size() + kDataAlignment - 1) / kDataAlignment * kDataAlignment - 8;
+  std::string out;
+  for (int i = 0; i < 8; ++i) out.push_back(static_cast<char>(padded >> (8 * i)));
+  out += text;
+  out.resize(8 + padded, ' ');
+  return out;
+}
+
+void WriteSafetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
+                      const std::map<std::string, std::string>& metadata) {
   AtomicFile file(path);
-  file.Write(length);
-  file.Write(text);
+  file.Write(SafetensorsHeader(tensors, metadata));
   for (const auto& [name, tensor] : tensors)
     file.Write(std::span(static_cast<const std::byte*>(tensor.data), tensor.bytes()));
   file.Commit();

@@ -39,6 +39,11 @@ struct NamedTensor {
   TensorView tensor;
 };
 
+// The bytes that precede the data: header length and header, padded so that the data starts at a multiple of 64. Only
+// names, dtypes and shapes of `tensors` are looked at; the data follows in the same order.
+std::string SafetensorsHeader(const std::vector<NamedTensor>& tensors,
+                              const std::map<std::string, std::string>& metadata);
+
 // Writes atomically, tensors in the order given, data aligned to 64 bytes from the file's start.
 void WriteSafetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                       const std::map<std::string, std::string>& metadata = {});

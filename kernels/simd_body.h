@@ -1,0 +1,38 @@
+// What every instruction set provides: the inner loops, each compiled with that set's flags in a file of its own.
+// Pointers only, so that no inline code compiled for one CPU can be linked into the path of another.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/context.h"
+#include "runtime/dtype.h"
+
+namespace shiftrt {
+
+struct SimdBody {
+  int64_t tile_rows;  // MR: rows of x a register tile holds
+  int64_t tile_cols;  // NR: output columns of it
+
+  // y[i][j] = (y[i][j] if accumulate) + bias[j] + sum_k x[i][k] w[j][k] for i < m <= 4 and j in [begin, end). One
+  // stream over the rows of w. bias may be null.
+  void (*rows)(const float* x, int64_t x_stride, int64_t m, const void* w, DType dtype, int64_t k, int64_t begin,
+               int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride);
+  // packed[k][j] = w[j][k] in float32 for j < cols (zero up to NR) and k < depth; rows of w are `stride` elements
+  // apart.
+  void (*pack_panel)(const void* w, DType dtype, int64_t stride, int64_t cols, int64_t depth, float* packed);
+  // tile[i][j] = sum_k a[k][i] b[k][j]: a (depth, MR), b (depth, NR), tile (MR, NR), all dense.
+  void (*tile)(const float* a, const float* b, int64_t depth, float* tile);
+  float (*dot)(const float* a, const float* b, int64_t n);
+  // y += alpha x.
+  void (*axpy)(float alpha, const float* x, float* y, int64_t n);
+};
+
+extern const SimdBody kPortableBody;
+extern const SimdBody kAvx2Body;
+extern const SimdBody kAvx512Body;
+
+inline const SimdBody& BodyFor(Isa isa) {
+  return isa == Isa::kAvx512 ? kAvx512Body : isa == Isa::kAvx2 ? kAvx2Body : kPortableBody;
+}
+
+}  // namespace shiftrt
