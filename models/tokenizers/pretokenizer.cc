@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstdlib>
 
 #include "models/tokenizers/utf8.h"
@@ -67,7 +68,11 @@ class Translator {
     if (c == 's' || c == 'S') {  // PCRE2 counts U+180E as space, as Unicode did before version 6.3
       out_ += c == 's' ? "\\p{White_Space}" : "\\P{White_Space}";
       rest_.remove_prefix(2);
-    } else if (std::string_view("pPrntdD").find(c) != std::string_view::npos || std::ispunct(static_cast<uint8_t>(c))) {
+    } else if (c == 'p' || c == 'P') {
+      const size_t end = rest_.substr(2).starts_with('{') ? rest_.find('}') : std::string_view::npos;
+      if (end == std::string_view::npos) Refuse(2);
+      Take(end + 1);
+    } else if (std::string_view("rntdD").find(c) != std::string_view::npos || std::ispunct(static_cast<uint8_t>(c))) {
       Take(2);
     } else {
       Refuse(2);
