@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,8 @@ struct Criterion {
 };
 // The table: one row a criterion.
 const std::vector<Criterion>& Criteria();
+// The row of that name; "bi:token" is "bi". Throws UsageError listing the criteria known.
+const Criterion& FindCriterion(const std::string& name);
 
 // Scores every layer and picks. Throws UsageError for an amount that removes nothing or everything, or more than `keep`
 // leaves.

@@ -1,7 +1,10 @@
 // Exact merging of adapters that stand next to each other with no block between (paper, section on extensions).
 #pragma once
 
+#include <string>
+
 #include "models/plan.h"
+#include "runtime/context.h"
 
 namespace shiftrt {
 
@@ -13,6 +16,6 @@ const char* Name(Merge merge);
 // most the sum of the ranks and stays factored, P (d, sum r) and Q (sum r, d), with no d x d matrix. Composed in
 // float64. Runs of one adapter are left as they are; a full adapter in a run makes lowrank fall back to full for that
 // run.
-DepthPlan MergeAdapters(const DepthPlan& plan, Merge merge);
+DepthPlan MergeAdapters(const DepthPlan& plan, Merge merge, const Context& context = Context::Default());
 
 }  // namespace shiftrt

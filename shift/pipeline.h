@@ -29,7 +29,7 @@ struct SiteReport {
   int64_t layer = 0;
   double lambda = 0;
   int64_t rank = 0;
-  double r2_fit = 0, r2_heldout = 0;  // of the adapter as it runs (after factorization)
+  double r2_fit = 0, r2_heldout = 0;  // of the adapter as it runs; NaN without held-out text
   double condition = 0;
   std::vector<double> singular_values;
   std::string warning;

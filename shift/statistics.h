@@ -40,6 +40,13 @@ class RidgeAccumulator {
   const Matrix<double>& Cross() const { return cross_; }  // C (d + 1, d); last row: column sums of D
   double DeltaSquares() const { return delta_squares_; }  // sum of squares of D
 
+  // About the means over the tokens, which is what a free bias leaves to explain.
+  Matrix<double> InputMean() const;      // (1, d)
+  Matrix<double> DeltaMean() const;      // (1, d)
+  Matrix<double> CenteredGram() const;   // (d, d), both triangles
+  Matrix<double> CenteredCross() const;  // (d, d)
+  double CenteredDeltaSquares() const;   // 0 where D varies by no more than rounding
+
  private:
   int64_t hidden_ = 0;
   int64_t tokens_ = 0;

@@ -1,0 +1,14 @@
+// Directories written by --save: docs/formats.md.
+#pragma once
+
+#include "models/model.h"
+
+namespace shiftrt {
+
+inline constexpr const char* kAdaptedFile = "shiftrt.json";
+
+// Everything of the model but its tokenizer. Throws Error for a malformed file, an adapter that does not fit, a base
+// model that is missing or whose fingerprint is another.
+Model OpenAdapted(const std::filesystem::path& directory, const LoadOptions& options);
+
+}  // namespace shiftrt

@@ -1,0 +1,104 @@
+#include "shift/factorize.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "runtime/check.h"
+#include "runtime/linalg.h"
+
+namespace shiftrt {
+
+namespace {
+
+Matrix<double> Product(const Context& context, bool transpose_a, MatrixView<const double> a,
+                       MatrixView<const double> b) {
+  Matrix<double> c(transpose_a ? a.cols : a.rows, b.cols);
+  linalg::Gemm(context, transpose_a, false, 1.0, a, b, 0.0, c.view());
+  return c;
+}
+
+Matrix<float> Narrowed(const Matrix<double>& m) {
+  Matrix<float> out(m.rows(), m.cols());
+  std::copy(m.span().begin(), m.span().end(), out.data());
+  return out;
+}
+
+// Norms of the columns of X in the metric G, from X and G X.
+std::vector<double> ColumnNorms(MatrixView<const double> x, MatrixView<const double> gx) {
+  std::vector<double> norms(x.cols, 0.0);
+  for (int64_t i = 0; i < x.rows; ++i)
+    for (int64_t j = 0; j < x.cols; ++j) norms[j] += x(i, j) * gx(i, j);
+  for (double& norm : norms) norm = std::sqrt(std::max(0.0, norm));
+  return norms;
+}
+
+}  // namespace
+
+Factorization ParseFactorization(const std::string& text) {
+  if (text == "svd") return Factorization::kSvd;
+  if (text == "rrr") return Factorization::kReducedRank;
+  FailUsage("unknown factorization \"{}\"; known: svd, rrr", text);
+}
+
+const char* Name(Factorization factorization) { return factorization == Factorization::kSvd ? "svd" : "rrr"; }
+
+// With V the leading right singular vectors of G^(1/2) A, which are eigenvectors of A' G A, the best map of rank r in
+// the metric G is A V V': no root or inverse of G is needed, and G = I gives the SVD of A. Only V comes from the squared
+// matrix; P and the singular values are products with A itself, so they do not lose half of the digits.
+LowRank Factorize(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution, int64_t rank,
+                  Factorization factorization) {
+  const int64_t d = sums.hidden();
+  if (rank < 1 || rank > d) FailUsage("an adapter of rank {}: expected 1 to {}, the hidden size", rank, d);
+  const MatrixView<const double> a = solution.a.view();
+  const bool reduced_rank = factorization == Factorization::kReducedRank;
+
+  Matrix<double> image;  // G_c A
+  if (reduced_rank) image = Product(context, false, sums.CenteredGram().view(), a);
+  const MatrixView<const double> metric_a = reduced_rank ? MatrixView<const double>(image.view()) : a;
+  const Matrix<double> v = Product(context, true, a, metric_a);
+  linalg::SymmetricEigen(context, v.view());
+  const Matrix<double> av = Product(context, false, a, v.view());
+  std::vector<double> sigma = reduced_rank
+                                  ? ColumnNorms(av.view(), Product(context, false, metric_a, v.view()).view())
+                                  : ColumnNorms(av.view(), av.view());
+
+  std::vector<int64_t> order(d);
+  std::iota(order.begin(), order.end(), int64_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](int64_t i, int64_t j) { return sigma[i] > sigma[j]; });
+  LowRank out{Matrix<double>(d, rank), Matrix<double>(rank, d), {}, {}};
+  for (int64_t r = 0; r < rank; ++r) {
+    for (int64_t i = 0; i < d; ++i) {
+      out.p(i, r) = av(i, order[r]);
+      out.q(r, i) = v(i, order[r]);
+    }
+  }
+  std::sort(sigma.rbegin(), sigma.rend());
+  out.singular_values = std::move(sigma);
+
+  if (reduced_rank) {
+    out.b = sums.DeltaMean();
+    const Matrix<double> mean_p = Product(context, false, sums.InputMean().view(), out.p.view());
+    linalg::Gemm(context, false, false, -1.0, mean_p.view(), out.q.view(), 1.0, out.b.view());
+  } else {
+    out.b = solution.b.Clone();
+  }
+  return out;
+}
+
+std::shared_ptr<const Lra> MakeLra(const RidgeSolution& solution) {
+  auto lra = std::make_shared<Lra>();
+  lra->a = Narrowed(solution.a);
+  lra->b = Narrowed(solution.b);
+  return lra;
+}
+
+std::shared_ptr<const Lra> MakeLra(const LowRank& factors) {
+  auto lra = std::make_shared<Lra>();
+  lra->p = Narrowed(factors.p);
+  lra->q = Narrowed(factors.q);
+  lra->b = Narrowed(factors.b);
+  return lra;
+}
+
+}  // namespace shiftrt

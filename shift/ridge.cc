@@ -1,0 +1,259 @@
+#include "shift/ridge.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+#include "runtime/check.h"
+#include "runtime/linalg.h"
+#include "shift/parse.h"
+
+namespace shiftrt {
+
+namespace {
+
+// Below this share of the largest eigenvalue a direction of the Gram is rounding, and a Cholesky is not to be trusted.
+constexpr double kRounding = 1e-14;
+// The GCV grid, in powers of ten of trace(H'H) / d.
+constexpr double kLowestPower = -10, kHighestPower = 2, kPowerStep = 0.25;
+constexpr int kRefinement = 16;  // points either side of the best one of the grid
+
+// What is solved: (gram + lambda I) X = cross, centred or augmented, with the quantities GCV needs.
+struct NormalEquations {
+  Matrix<double> gram, cross;
+  double delta_squares = 0;
+  double scale = 0;           // largest diagonal element before centring
+  int64_t tokens = 0;
+  int64_t free = 0;           // parameters an output spends outside X: the free bias
+};
+
+NormalEquations MakeEquations(const RidgeAccumulator& sums, bool penalize_bias) {
+  NormalEquations equations;
+  equations.tokens = sums.tokens();
+  Matrix<double> gram = sums.Gram();
+  for (int64_t i = 0; i < sums.hidden(); ++i) equations.scale = std::max(equations.scale, gram(i, i));
+  if (penalize_bias) {
+    equations.gram = std::move(gram);
+    equations.cross = sums.Cross().Clone();
+    equations.delta_squares = sums.DeltaSquares();
+  } else {
+    equations.gram = sums.CenteredGram();
+    equations.cross = sums.CenteredCross();
+    equations.delta_squares = sums.CenteredDeltaSquares();
+    equations.free = 1;
+  }
+  return equations;
+}
+
+double RelativeUnit(const RidgeAccumulator& sums) {
+  const Matrix<double> gram = sums.Gram();
+  double trace = 0;
+  for (int64_t i = 0; i < sums.hidden(); ++i) trace += gram(i, i);
+  return trace / static_cast<double>(sums.hidden());
+}
+
+// gram = V diag(values) V' and V' cross. Directions before `first` hold nothing but rounding.
+struct Spectrum {
+  std::vector<double> values;
+  Matrix<double> vectors, projected;
+  int64_t first = 0;
+
+  int64_t size() const { return static_cast<int64_t>(values.size()); }
+};
+
+Spectrum Decompose(const Context& context, NormalEquations& equations) {
+  Spectrum spectrum;
+  spectrum.vectors = std::move(equations.gram);
+  spectrum.values = linalg::SymmetricEigen(context, spectrum.vectors.view());
+  const int64_t n = spectrum.size();
+  spectrum.projected = Matrix<double>(n, equations.cross.cols());
+  linalg::Gemm(context, true, false, 1.0, spectrum.vectors.view(), equations.cross.view(), 0.0,
+               spectrum.projected.view());
+  // No more directions than tokens can be real, whatever rounding makes of the others.
+  spectrum.first = std::max<int64_t>(0, n - std::max<int64_t>(0, equations.tokens - equations.free));
+  const double threshold = kRounding * std::max(spectrum.values.back(), equations.scale);
+  while (spectrum.first < n && spectrum.values[spectrum.first] <= threshold) ++spectrum.first;
+  return spectrum;
+}
+
+double Condition(const Spectrum& spectrum, double lambda) {
+  const double lowest = std::max(0.0, spectrum.values.front()) + lambda;
+  return lowest > 0 ? (spectrum.values.back() + lambda) / lowest : std::numeric_limits<double>::infinity();
+}
+
+// X = V (values + lambda)^-1 V' cross over the directions that are real; uses up `spectrum.projected`.
+Matrix<double> SolveSpectral(const Context& context, Spectrum& spectrum, double lambda) {
+  const MatrixView<double> projected = spectrum.projected.view();
+  for (int64_t j = 0; j < spectrum.size(); ++j) {
+    const double factor = j < spectrum.first ? 0.0 : 1.0 / (spectrum.values[j] + lambda);
+    for (int64_t k = 0; k < projected.cols; ++k) projected(j, k) *= factor;
+  }
+  Matrix<double> x(spectrum.size(), projected.cols);
+  linalg::Gemm(context, false, false, 1.0, spectrum.vectors.view(), projected, 0.0, x.view());
+  return x;
+}
+
+// Generalised cross-validation, N RSS / (N - edf)^2 (Golub, Heath, Wahba 1979), as a function of lambda. Residual and
+// N - edf are sums of positive terms, so that neither cancels when lambda is small or N <= d.
+class GcvScore {
+ public:
+  GcvScore(const NormalEquations& equations, const Spectrum& spectrum) : tokens_(static_cast<double>(equations.tokens)) {
+    double explained = 0;
+    for (int64_t j = spectrum.first; j < spectrum.size(); ++j) {
+      double energy = 0;
+      for (int64_t k = 0; k < spectrum.projected.cols(); ++k)
+        energy += spectrum.projected(j, k) * spectrum.projected(j, k);
+      values_.push_back(spectrum.values[j]);
+      explained_.push_back(energy / spectrum.values[j]);
+      explained += explained_.back();
+    }
+    unexplained_ = std::max(0.0, equations.delta_squares - explained);
+    spare_ = tokens_ - static_cast<double>(equations.free + static_cast<int64_t>(values_.size()));
+  }
+
+  double operator()(double lambda) const {
+    double residual = unexplained_, freedom = spare_;
+    for (size_t j = 0; j < values_.size(); ++j) {
+      const double shrinkage = lambda / (values_[j] + lambda);
+      residual += explained_[j] * shrinkage * shrinkage;
+      freedom += shrinkage;
+    }
+    return tokens_ * residual / (freedom * freedom);
+  }
+
+ private:
+  std::vector<double> values_, explained_;  // a direction: eigenvalue, and sum of squares it explains without shrinking
+  double tokens_, unexplained_ = 0, spare_ = 0;
+};
+
+// The power of ten between `low` and `high` with the lowest score; the highest one where they are level.
+double BestPower(const GcvScore& score, double unit, double low, double high, int intervals) {
+  double best = high, best_score = std::numeric_limits<double>::infinity();
+  for (int i = intervals; i >= 0; --i) {
+    const double power = low + (high - low) * i / intervals;
+    const double value = score(unit * std::pow(10.0, power));
+    if (value < best_score) {
+      best = power;
+      best_score = value;
+    }
+  }
+  return best;
+}
+
+double GcvLambda(const NormalEquations& equations, const Spectrum& spectrum, double unit) {
+  const GcvScore score(equations, spectrum);
+  const int intervals = static_cast<int>(std::lround((kHighestPower - kLowestPower) / kPowerStep));
+  const double coarse = BestPower(score, unit, kLowestPower, kHighestPower, intervals);
+  const double low = std::max(kLowestPower, coarse - kPowerStep), high = std::min(kHighestPower, coarse + kPowerStep);
+  return unit * std::pow(10.0, BestPower(score, unit, low, high, 2 * kRefinement));
+}
+
+// By Cholesky; an empty matrix where that fails or is not to be trusted.
+Matrix<double> SolveCholesky(const Context& context, const NormalEquations& equations, double lambda,
+                             double* condition) {
+  Matrix<double> gram = equations.gram.Clone(), x = equations.cross.Clone();
+  for (int64_t i = 0; i < gram.rows(); ++i) gram(i, i) += lambda;
+  double rcond = 0;
+  if (!linalg::CholeskySolve(context, gram.view(), x.view(), &rcond) || !(rcond >= kRounding)) return {};
+  *condition = 1.0 / rcond;
+  return x;
+}
+
+Matrix<double> Solve(const Context& context, NormalEquations& equations, double unit, const LambdaSpec& spec,
+                     RidgeSolution& solution) {
+  const bool gcv = spec.kind == LambdaSpec::Kind::kGcv;
+  if (!gcv) {
+    solution.lambda = spec.kind == LambdaSpec::Kind::kRelative ? spec.value * unit : spec.value;
+    Matrix<double> x = SolveCholesky(context, equations, solution.lambda, &solution.condition);
+    if (!x.empty()) return x;
+  }
+  Spectrum spectrum = Decompose(context, equations);
+  if (gcv) solution.lambda = GcvLambda(equations, spectrum, unit);
+  solution.condition = Condition(spectrum, solution.lambda);
+  if (!gcv) {
+    solution.warning = fmt::format(
+        "the ridge system has condition number {:.1e} at lambda {:.3g}: solved by eigendecomposition, {} of {} "
+        "directions left out",
+        solution.condition, solution.lambda, spectrum.first, spectrum.size());
+  }
+  return SolveSpectral(context, spectrum, solution.lambda);
+}
+
+// mean(D) - mean(H) A: the bias that leaves no mean error.
+Matrix<double> FreeBias(const Context& context, const RidgeAccumulator& sums, MatrixView<const double> a) {
+  Matrix<double> b = sums.DeltaMean();
+  linalg::Gemm(context, false, false, -1.0, sums.InputMean().view(), a, 1.0, b.view());
+  return b;
+}
+
+double Dot(MatrixView<const double> a, MatrixView<const double> b) {
+  double sum = 0;
+  for (int64_t i = 0; i < a.rows; ++i)
+    for (int64_t j = 0; j < a.cols; ++j) sum += a(i, j) * b(i, j);
+  return sum;
+}
+
+}  // namespace
+
+LambdaSpec ParseLambda(const std::string& text) {
+  if (text == "gcv") return {};
+  std::string_view number = text;
+  LambdaSpec spec{LambdaSpec::Kind::kAbsolute, 0};
+  if (number.ends_with("rel")) {
+    spec.kind = LambdaSpec::Kind::kRelative;
+    number.remove_suffix(3);
+  }
+  if (!ParseNumber(number, &spec.value) || !std::isfinite(spec.value) || spec.value < 0)
+    FailUsage("lambda \"{}\": expected a number not below 0 (1e-2), one relative to trace(H'H)/d (1e-4rel), or gcv",
+              text);
+  return spec;
+}
+
+std::string Format(const LambdaSpec& spec) {
+  switch (spec.kind) {
+    case LambdaSpec::Kind::kAbsolute: return fmt::format("{}", spec.value);
+    case LambdaSpec::Kind::kRelative: return fmt::format("{}rel", spec.value);
+    case LambdaSpec::Kind::kGcv: return "gcv";
+  }
+  return "?";
+}
+
+RidgeSolution SolveRidge(const Context& context, const RidgeAccumulator& sums, const RidgeOptions& options) {
+  Check(sums.tokens() > 0, "ridge regression without a single token");
+  RidgeSolution solution;
+  NormalEquations equations = MakeEquations(sums, options.penalize_bias);
+  Matrix<double> x = Solve(context, equations, RelativeUnit(sums), options.lambda, solution);
+  if (options.penalize_bias) {
+    const int64_t d = sums.hidden();
+    solution.a = Matrix<double>(d, d);
+    solution.b = Matrix<double>(1, d);
+    std::copy_n(x.data(), d * d, solution.a.data());
+    std::copy_n(x.row(d), d, solution.b.data());
+  } else {
+    solution.b = FreeBias(context, sums, x.view());
+    solution.a = std::move(x);
+  }
+  return solution;
+}
+
+double RSquared(const Context& context, const RidgeAccumulator& sums, MatrixView<const double> a,
+                MatrixView<const double> b) {
+  const int64_t d = sums.hidden();
+  Check(a.rows == d && a.cols == d && b.rows == 1 && b.cols == d,
+        "an adapter ({}, {}) with bias ({}, {}) on tokens of hidden size {}", a.rows, a.cols, b.rows, b.cols, d);
+  const double total = sums.CenteredDeltaSquares();
+  if (sums.tokens() == 0 || total <= 0) return 0.0;
+  // total - residual = 2 <A, C_c> - <A, G_c A> - N |mean error|^2
+  Matrix<double> image(d, d);
+  linalg::Gemm(context, false, false, 1.0, sums.CenteredGram().view(), a, 0.0, image.view());
+  double mean_error = 0;
+  const Matrix<double> bias = FreeBias(context, sums, a);
+  for (int64_t j = 0; j < d; ++j) mean_error += (bias(0, j) - b(0, j)) * (bias(0, j) - b(0, j));
+  const double explained = 2 * Dot(a, sums.CenteredCross().view()) - Dot(a, image.view()) -
+                           static_cast<double>(sums.tokens()) * mean_error;
+  return explained / total;
+}
+
+}  // namespace shiftrt
