@@ -137,7 +137,7 @@ TEST_F(HostileTokenizer, VocabAndMerges) {
   ExpectRefused("tokenizer_config.json",
                 R"({"tokenizer_class": "Qwen2Tokenizer", "added_tokens_decoder": {"x": {"content": "<y>"}}})", "'x'");
   Write("tokenizer_config.json", config);
-  ExpectRefused("merges.txt", "#version: 0.2\nt h\nbroken\n", "line 3");
+  ExpectRefused("merges.txt", "#version: 0.2\n\nbroken\n", "line 3");
   ExpectRefused("merges.txt", "a b c\n", "line 1");
   ExpectRefused("merges.txt", "\xFF\xFE a\n", "line 1");
   Write("merges.txt", "");
