@@ -17,9 +17,9 @@ struct RopeSpec {
   double factor = 1;
   double low_freq_factor = 1, high_freq_factor = 4;  // llama3
   double beta_fast = 32, beta_slow = 1;              // yarn
-  double attention_factor = 0;                       // yarn; 0 = 0.1 ln(factor) + 1
+  double attention_factor = 1;                       // yarn, on cos and sin
   bool truncate = true;                              // yarn: correction range rounded to whole dimensions
-  int64_t original_max_positions = 0;
+  int64_t original_max_positions = 0;                // llama3, yarn
 };
 
 struct ModelConfig {
@@ -50,6 +50,7 @@ struct ModelConfig {
 // out-of-range number, an unknown architecture, or a setting that is not supported (sliding windows in use, another
 // activation, another rope type, quantised weights): each by name.
 ModelConfig ParseConfig(std::string_view text, const std::string& name);
+inline constexpr uint64_t kMaxConfigBytes = 1 << 24;
 ModelConfig LoadConfig(const std::filesystem::path& file);
 
 // (head_dim / 2) inverse frequencies in radians a position, and the factor on cos and sin. Source: transformers,

@@ -3,12 +3,13 @@
 namespace shiftrt {
 
 const std::vector<FamilySpec>& Families() {
+  using enum BiasRule;
   static const std::vector<FamilySpec> families = {
-      // architecture           family     qkv_bias  from_config  qk_norm  window_switch
-      {"LlamaForCausalLM", "llama", false, true, false, false},
-      {"MistralForCausalLM", "mistral", false, false, false, false},
-      {"Qwen2ForCausalLM", "qwen2", true, false, false, true},
-      {"Qwen3ForCausalLM", "qwen3", false, true, true, true},
+      // architecture, family, qkv_bias, mlp_bias, qk_norm, window
+      {"LlamaForCausalLM", "llama", kFromConfig, kFromConfig, false, WindowRule::kIgnored},
+      {"MistralForCausalLM", "mistral", kNever, kNever, false, WindowRule::kAlways},
+      {"Qwen2ForCausalLM", "qwen2", kAlways, kNever, false, WindowRule::kSwitched},
+      {"Qwen3ForCausalLM", "qwen3", kFromConfig, kNever, true, WindowRule::kSwitched},
   };
   return families;
 }

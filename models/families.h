@@ -1,4 +1,5 @@
-// The table of model families: what one adds to the Llama block.
+// The table of model families: what one adds to the Llama block. All share one scheme of tensor names (TensorShapes in
+// models/weights.h) and have an untied head unless the configuration says otherwise.
 #pragma once
 
 #include <string_view>
@@ -6,13 +7,23 @@
 
 namespace shiftrt {
 
+// Whether config.json can switch a bias on.
+enum class BiasRule { kNever, kAlways, kFromConfig };
+
+// When `sliding_window` means anything.
+enum class WindowRule {
+  kIgnored,
+  kAlways,   // unless null; 4096 where config.json does not mention it
+  kSwitched  // by use_sliding_window, for the layers that layer_types or max_window_layers name
+};
+
 struct FamilySpec {
   const char* architecture;  // config.json's architectures[0]
   const char* family;
-  bool qkv_bias;          // always there; Llama and Mistral ask config's attention_bias instead
-  bool bias_from_config;  // attention_bias and mlp_bias are read
+  BiasRule qkv_bias;  // kFromConfig: attention_bias, which gives o_proj one too
+  BiasRule mlp_bias;
   bool qk_norm;
-  bool sliding_window_needs_switch;  // a window counts only with use_sliding_window (Qwen)
+  WindowRule window;
 };
 
 const std::vector<FamilySpec>& Families();

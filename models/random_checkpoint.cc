@@ -1,12 +1,24 @@
-// The rule, for tensor NAME of `count` elements and fan-in K (its last side; 1 for a vector):
-//   key     = FNV-1a 64 of NAME's bytes, xor (seed * 0x9e3779b97f4a7c15)
-//   u       = first output of SplitMix64 seeded with key + i     (i = 0 .. count - 1; runtime/random.h)
-//   n       = signed byte: (u >> 56) - 128                       (uniform over -128 .. 127)
-//   matrix  : n * 2^-e, e = 6 + round(log2(sqrt(K)))             (standard deviation 1.15 / sqrt(K) within a
-//   factor 1.41) norm    : 1 + floor(n / 16) / 16 bias    : n * 2^-10
+// clang-format off
+// The rule, for element i = 0 .. count - 1 of tensor NAME with fan-in K (its last side), all in unsigned 64-bit
+// arithmetic that wraps:
+//   key = FNV1a64(bytes of NAME) ^ (seed * 0x9e3779b97f4a7c15)
+//   z   = key + i + 0x9e3779b97f4a7c15
+//   z   = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9
+//   z   = (z ^ (z >> 27)) * 0x94d049bb133111eb
+//   z   = z ^ (z >> 31)
+//   n   = (z >> 56) - 128                     signed, uniform over -128 .. 127
+// and the value is
+//   NAME ends with "norm.weight":  1 + floor(n / 16) / 16
+//   NAME ends with ".bias":        n * 2^-10
+//   else:                          n * 2^-(6 + b / 2), b the number of binary digits of K, b / 2 rounded down
+// so that a matrix has a standard deviation within a factor 1.64 of 1 / sqrt(K).
+// FNV1a64: h = 0xcbf29ce484222325; for each byte c: h = (h ^ c) * 0x100000001b3.
 // Every value has at most 8 significant bits, so bfloat16, float16 and float32 hold the same numbers.
+// clang-format on
+#include <algorithm>
+#include <bit>
 #include <cmath>
-#include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "models/weights.h"
 #include "runtime/check.h"
@@ -16,54 +28,68 @@ namespace shiftrt {
 
 namespace {
 
+constexpr int64_t kChunk = 1 << 22;  // elements made and written at a time: no tensor is ever whole in memory
+
 uint64_t Key(std::string_view name, uint64_t seed) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   return hash ^ (seed * 0x9e3779b97f4a7c15u);
 }
 
+// The 256 values a tensor's elements take, by n + 128.
 template <typename T>
-void FillRandom(std::string_view name, const std::vector<int64_t>& shape, uint64_t seed, std::span<T> out) {
-  const uint64_t key = Key(name, seed);
+std::vector<T> Levels(std::string_view name, const std::vector<int64_t>& shape) {
   const bool norm = name.ends_with("norm.weight"), bias = name.ends_with(".bias");
-  const double fan_in = shape.size() == 2 ? static_cast<double>(shape[1]) : 1;
-  const float unit =
-      bias ? 0x1p-10f : std::ldexp(1.0f, -6 - static_cast<int>(std::lround(std::log2(std::sqrt(fan_in)))));
+  const int exponent = bias ? 10 : 6 + std::bit_width(static_cast<uint64_t>(shape.back())) / 2;
+  std::vector<T> levels;
+  for (int n = -128; n < 128; ++n) {
+    const auto value = static_cast<float>(n);
+    levels.push_back(T(norm ? 1 + std::floor(value / 16) / 16 : std::ldexp(value, -exponent)));
+  }
+  return levels;
+}
+
+template <typename T>
+void WriteTensor(const std::string& name, const std::vector<int64_t>& shape, uint64_t seed, Buffer<T>& chunk,
+                 AtomicFile& file) {
+  const uint64_t key = Key(name, seed);
+  const std::vector<T> levels = Levels<T>(name, shape);
+  const int64_t elements = TensorView{nullptr, DTypeOf<T>::value, shape}.elements();
+  for (int64_t begin = 0; begin < elements; begin += kChunk) {
+    CheckInterrupted();
+    const int64_t count = std::min(kChunk, elements - begin);
 #pragma omp parallel for schedule(static)
-  for (size_t i = 0; i < out.size(); ++i) {
-    const int n = static_cast<int>(Random(key + i).Next() >> 56) - 128;
-    out[i] = T(norm ? 1.0f + std::floor(static_cast<float>(n) / 16) / 16 : static_cast<float>(n) * unit);
+    for (int64_t i = 0; i < count; ++i) chunk[i] = levels[Random(key + static_cast<uint64_t>(begin + i)).Next() >> 56];
+    file.Write(std::as_bytes(chunk.span().first(static_cast<size_t>(count))));
   }
 }
 
 template <typename T>
 void WriteTensors(const ModelConfig& config, uint64_t seed, AtomicFile& file) {
-  for (const auto& [name, shape] : TensorShapes(config)) {
-    Buffer<T> values(TensorView{nullptr, DTypeOf<T>::value, shape}.elements());
-    FillRandom(std::string_view(name), shape, seed, values.span());
-    file.Write(std::as_bytes(values.span()));
-  }
+  Buffer<T> chunk(kChunk);
+  for (const auto& [name, shape] : TensorShapes(config)) WriteTensor(name, shape, seed, chunk, file);
 }
 
 }  // namespace
 
 void WriteRandomCheckpoint(const std::filesystem::path& config_file, DType dtype, uint64_t seed,
                            const std::filesystem::path& directory) {
-  const ModelConfig config = LoadConfig(config_file);
-  std::filesystem::create_directories(directory);
+  if (dtype == DType::kFloat64) FailUsage("a checkpoint in float64 cannot be made");
+  const std::string text = ReadFile(config_file, kMaxConfigBytes);
+  const ModelConfig config = ParseConfig(text, config_file.string());
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  Check(!error, "{}: cannot create it: {}", directory.string(), error.message());
   std::vector<NamedTensor> tensors;
   for (const auto& [name, shape] : TensorShapes(config)) tensors.push_back({name, {nullptr, dtype, shape}});
   AtomicFile file(directory / "model.safetensors");
   file.Write(SafetensorsHeader(tensors, {{"format", "pt"}}));
-  switch (dtype) {
-    case DType::kFloat32: WriteTensors<float>(config, seed, file); break;
-    case DType::kFloat16: WriteTensors<Float16>(config, seed, file); break;
-    case DType::kBFloat16: WriteTensors<BFloat16>(config, seed, file); break;
-    case DType::kFloat64: FailUsage("a checkpoint in float64 cannot be made");
-  }
+  if (dtype == DType::kFloat32) WriteTensors<float>(config, seed, file);
+  if (dtype == DType::kFloat16) WriteTensors<Float16>(config, seed, file);
+  if (dtype == DType::kBFloat16) WriteTensors<BFloat16>(config, seed, file);
   file.Commit();
   AtomicFile copy(directory / "config.json");
-  copy.Write(ReadFile(config_file, 1 << 24));
+  copy.Write(text);
   copy.Commit();
 }
 

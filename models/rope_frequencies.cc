@@ -1,3 +1,5 @@
+// Step by step in float32, as the reference does it: at position 100,000 the last bit of a frequency is worth a
+// hundredth of a radian.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -8,56 +10,69 @@ namespace shiftrt {
 
 namespace {
 
+// theta^(2 i / head_dim): positions a radian of phase takes.
+float Period(const RopeSpec& rope, int64_t i, int64_t head_dim) {
+  const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
+  return static_cast<float>(std::pow(rope.theta, static_cast<double>(exponent)));
+}
+
 // Llama 3.1's stretch: long wavelengths are slowed by `factor`, short ones kept, those between interpolated.
-double Llama3Frequency(double frequency, const RopeSpec& rope) {
+float Llama3Frequency(float frequency, const RopeSpec& rope) {
   const auto original = static_cast<double>(rope.original_max_positions);
-  const double wavelength = 2 * std::numbers::pi / frequency;
-  if (wavelength > original / rope.low_freq_factor) return frequency / rope.factor;
-  if (wavelength < original / rope.high_freq_factor) return frequency;
-  const double smooth = (original / wavelength - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
-  return (1 - smooth) * frequency / rope.factor + smooth * frequency;
+  const auto factor = static_cast<float>(rope.factor);
+  const float wavelength = static_cast<float>(2 * std::numbers::pi) / frequency;
+  if (wavelength > static_cast<float>(original / rope.low_freq_factor)) return frequency / factor;
+  if (wavelength < static_cast<float>(original / rope.high_freq_factor)) return frequency;
+  const float smooth = (static_cast<float>(original) / wavelength - static_cast<float>(rope.low_freq_factor)) /
+                       static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);
+  return (1 - smooth) * frequency / factor + smooth * frequency;
 }
 
-// The dimension whose wavelength turns `rotations` times over the original context (Peng et al., YaRN, 2023).
-double YarnDimension(double rotations, const RopeSpec& rope, int64_t head_dim) {
-  const auto original = static_cast<double>(rope.original_max_positions);
-  return static_cast<double>(head_dim) * std::log(original / (rotations * 2 * std::numbers::pi)) /
-         (2 * std::log(rope.theta));
-}
+// YaRN (Peng et al., 2023): frequencies up to `low` are kept, those from `high` on slowed by `factor`, between them a
+// ramp.
+struct YarnRamp {
+  double low, high;
 
-}  // namespace
-
-RopeFrequencies MakeRopeFrequencies(const ModelConfig& config) {
-  const RopeSpec& rope = config.rope;
-  const int64_t half = config.head_dim / 2;
-  RopeFrequencies out;
-  double low = 0, high = 0;
-  if (rope.kind == RopeKind::kYarn) {
-    out.scale = static_cast<float>(rope.attention_factor > 0 ? rope.attention_factor : 0.1 * std::log(rope.factor) + 1);
-    low = YarnDimension(rope.beta_fast, rope, config.head_dim);
-    high = YarnDimension(rope.beta_slow, rope, config.head_dim);
+  YarnRamp(const RopeSpec& rope, int64_t head_dim) {
+    // The dimension that turns `rotations` times over the original context.
+    const auto dimension = [&](double rotations) {
+      const auto original = static_cast<double>(rope.original_max_positions);
+      return static_cast<double>(head_dim) * std::log(original / (rotations * 2 * std::numbers::pi)) /
+             (2 * std::log(rope.theta));
+    };
+    low = dimension(rope.beta_fast);
+    high = dimension(rope.beta_slow);
     if (rope.truncate) {
       low = std::floor(low);
       high = std::ceil(high);
     }
     low = std::max(low, 0.0);
-    high = std::min(high, static_cast<double>(config.head_dim - 1));
+    high = std::min(high, static_cast<double>(head_dim - 1));
     if (low == high) high += 0.001;
   }
-  for (int64_t i = 0; i < half; ++i) {
-    const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(config.head_dim);
-    double frequency = std::pow(rope.theta, -exponent);
+
+  float Frequency(float period, int64_t i, double factor) const {
+    const float position = (static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low);
+    const float kept = 1 - std::clamp(position, 0.0f, 1.0f);
+    return 1 / (static_cast<float>(factor) * period) * (1 - kept) + 1 / period * kept;
+  }
+};
+
+}  // namespace
+
+RopeFrequencies MakeRopeFrequencies(const ModelConfig& config) {
+  const RopeSpec& rope = config.rope;
+  const YarnRamp ramp(rope, config.head_dim);
+  RopeFrequencies out;
+  if (rope.kind == RopeKind::kYarn) out.scale = static_cast<float>(rope.attention_factor);
+  for (int64_t i = 0; i < config.head_dim / 2; ++i) {
+    const float period = Period(rope, i, config.head_dim), frequency = 1 / period;
     switch (rope.kind) {
-      case RopeKind::kDefault: break;
-      case RopeKind::kLinear: frequency /= rope.factor; break;
-      case RopeKind::kLlama3: frequency = Llama3Frequency(frequency, rope); break;
-      case RopeKind::kYarn: {
-        const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
-        frequency = frequency / rope.factor * ramp + frequency * (1 - ramp);
-        break;
-      }
+      case RopeKind::kDefault: out.inverse.push_back(frequency); break;
+      case RopeKind::kLinear: out.inverse.push_back(frequency / static_cast<float>(rope.factor)); break;
+      case RopeKind::kLlama3: out.inverse.push_back(Llama3Frequency(frequency, rope)); break;
+      case RopeKind::kYarn: out.inverse.push_back(ramp.Frequency(period, i, rope.factor)); break;
     }
-    out.inverse.push_back(static_cast<float>(frequency));
   }
   return out;
 }
