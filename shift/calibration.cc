@@ -1,54 +1,69 @@
 #include "shift/calibration.h"
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
-#include <numeric>
+#include <string_view>
 
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/random.h"
+#include "shift/parse.h"
 
 namespace shiftrt {
 
 namespace {
 
-constexpr int64_t kHeldOutEvery = 8;
+constexpr int64_t kHeldoutEvery = 8;
 
-// A whole positive number, or 0.
-int64_t Positive(std::string_view text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() && value > 0 ? value : 0;
+bool ParsePositive(std::string_view text, int64_t* value) {
+  constexpr int64_t kMost = 1'000'000'000;
+  return ParseNumber(text, value) && *value >= 1 && *value <= kMost;
 }
 
-// The documents of a .jsonl file, joined by a blank line.
-std::string JoinJsonLines(const std::string& raw, const std::string& name) {
+// The field `text` of every line, joined by blank lines.
+std::string JoinJsonLines(std::string_view lines, const std::string& name) {
   std::string joined;
-  size_t begin = 0;
-  for (int64_t line = 1; begin < raw.size(); ++line) {
-    const size_t end = std::min(raw.find('\n', begin), raw.size());
-    const std::string_view text(raw.data() + begin, end - begin);
-    begin = end + 1;
-    if (text.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const auto row = nlohmann::json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
-    Check(!row.is_discarded(), "{}: line {} is not valid JSON", name, line);
-    Check(row.is_object() && row.contains("text") && row["text"].is_string(), "{}: line {} has no string field text",
-          name, line);
-    joined += (joined.empty() ? "" : "\n\n") + row["text"].get<std::string>();
+  int64_t number = 0;
+  while (!lines.empty()) {
+    const size_t end = std::min(lines.find('\n'), lines.size());
+    const std::string_view line = lines.substr(0, end);
+    lines.remove_prefix(std::min(end + 1, lines.size()));
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    const nlohmann::json document = nlohmann::json::parse(line, nullptr, false);
+    Check(!document.is_discarded(), "{}:{}: invalid JSON", name, number);
+    Check(document.is_object() && document.contains("text") && document["text"].is_string(),
+          "{}:{}: expected an object with a string \"text\"", name, number);
+    if (!joined.empty()) joined += "\n\n";
+    joined += document["text"].get_ref<const std::string&>();
   }
   return joined;
 }
 
-// `count` of `total` indices, ascending.
-std::vector<int64_t> Choose(int64_t total, int64_t count, uint64_t seed) {
-  std::vector<int64_t> indices(total);
-  std::iota(indices.begin(), indices.end(), int64_t{0});
+std::vector<int32_t> Encode(const Tokenizer& tokenizer, const std::string& text, const std::string& name) {
+  try {
+    return tokenizer.EncodeWithBos(text);
+  } catch (const Error& error) {
+    Fail("{}: {}", name, error.what());
+  }
+}
+
+// `wanted` of the numbers below `available`, ascending, each set equally likely (Knuth, algorithm S).
+std::vector<int64_t> Choose(int64_t wanted, int64_t available, uint64_t seed) {
   Random random(seed);
-  for (int64_t i = 0; i < count; ++i) std::swap(indices[i], indices[i + random.Below(total - i)]);
-  indices.resize(count);
-  std::sort(indices.begin(), indices.end());
-  return indices;
+  std::vector<int64_t> chosen;
+  for (int64_t i = 0; wanted > 0; ++i) {
+    if (random.Below(available - i) >= wanted) continue;
+    chosen.push_back(i);
+    --wanted;
+  }
+  return chosen;
+}
+
+// Every eighth sample, or the last of a few.
+bool IsHeldout(int64_t index, int64_t count) {
+  if (count < kHeldoutEvery) return count >= 2 && index == count - 1;
+  return index % kHeldoutEvery == kHeldoutEvery - 1;
 }
 
 void AddSample(std::span<const int32_t> sample, int64_t batch_tokens, std::vector<Batch>& batches) {
@@ -61,45 +76,45 @@ void AddSample(std::span<const int32_t> sample, int64_t batch_tokens, std::vecto
 
 CalibrationSpec ParseCalibration(const std::string& text) {
   CalibrationSpec spec;
-  spec.file = text;
   const size_t colon = text.rfind(':');
-  if (colon == std::string::npos) return spec;
-  const std::string_view amount = std::string_view(text).substr(colon + 1);
-  const size_t times = amount.find('x');
-  spec.samples = Positive(amount.substr(0, times));
-  if (times != std::string_view::npos) spec.tokens = Positive(amount.substr(times + 1));
-  if (spec.samples == 0 || spec.tokens < 2)
-    FailUsage("calibration \"{}\": expected FILE, FILE:SAMPLES or FILE:SAMPLESxTOKENS", text);
-  spec.file = text.substr(0, colon);
+  const std::string_view size = colon == text.npos ? std::string_view() : std::string_view(text).substr(colon + 1);
+  if (colon == text.npos || size.find_first_of("/.") != size.npos) {
+    spec.file = text;  // a colon before a '/' or '.' belongs to the name
+  } else {
+    spec.file = text.substr(0, colon);
+    const size_t times = size.find('x');
+    if (!ParsePositive(size.substr(0, times), &spec.samples) ||
+        (times != size.npos && !ParsePositive(size.substr(times + 1), &spec.tokens)))
+      FailUsage("--calib {}: \"{}\" is neither a number of samples (128) nor samples x tokens (128x256)", text, size);
+  }
+  if (spec.file.empty()) FailUsage("--calib \"{}\": expected FILE[:samples[xtokens]]", text);
   return spec;
 }
 
 CalibrationSet LoadCalibration(const CalibrationSpec& spec, const Tokenizer& tokenizer, uint64_t seed,
                                int64_t batch_tokens) {
   const std::string name = spec.file.string();
-  const std::string raw = ReadFile(spec.file);
-  const std::vector<int32_t> tokens =
-      tokenizer.Encode(spec.file.extension() == ".jsonl" ? JoinJsonLines(raw, name) : raw);
+  std::string text = ReadFile(spec.file);
+  if (spec.file.extension() == ".jsonl") text = JoinJsonLines(text, name);
+  Check(text.find_first_not_of(" \t\r\n") != text.npos, "{}: the calibration text is empty", name);
+
+  const std::vector<int32_t> tokens = Encode(tokenizer, text, name);
   const int64_t available = static_cast<int64_t>(tokens.size()) / spec.tokens;
-  Check(!tokens.empty(), "{}: the calibration text is empty", name);
-  Check(available > 0,
-        "{}: {} tokens of calibration text are less than one sample of {}; give more text or "
-        "FILE:SAMPLESxTOKENS with shorter samples",
-        name, tokens.size(), spec.tokens);
-  const int64_t samples = std::min(spec.samples, available);
+  Check(available > 0, "{}: the calibration text has {} tokens, fewer than one sample of {}", name, tokens.size(),
+        spec.tokens);
 
   CalibrationSet set;
-  const std::vector<int64_t> chosen = Choose(available, samples, seed);
-  for (int64_t i = 0; i < samples; ++i) {
-    const auto sample = std::span<const int32_t>(tokens).subspan(chosen[i] * spec.tokens, spec.tokens);
-    const bool held_out =
-        samples > 1 && (i % kHeldOutEvery == kHeldOutEvery - 1 || (samples < kHeldOutEvery && i == samples - 1));
-    AddSample(sample, batch_tokens, held_out ? set.heldout : set.fit);
-    (held_out ? set.heldout_tokens : set.fit_tokens) += spec.tokens;
+  const int64_t count = std::min(spec.samples, available);
+  const std::vector<int64_t> chosen = Choose(count, available, seed);
+  for (int64_t i = 0; i < count; ++i) {
+    const bool heldout = IsHeldout(i, count);
+    AddSample(std::span(tokens).subspan(chosen[i] * spec.tokens, spec.tokens), batch_tokens,
+              heldout ? set.heldout : set.fit);
+    (heldout ? set.heldout_tokens : set.fit_tokens) += spec.tokens;
   }
-  set.source = fmt::format("{}, {} samples of {} tokens", spec.file.filename().string(), samples, spec.tokens);
-  if (samples < spec.samples) set.source += fmt::format(" (all there are; {} asked for)", spec.samples);
-  set.hash = HashHex(raw);
+  set.source = fmt::format("{}, {} samples x {} tokens", spec.file.filename().string(), count, spec.tokens);
+  if (count < spec.samples) set.source += fmt::format(" (all there is; {} asked for)", spec.samples);
+  set.hash = HashHex(text);
   return set;
 }
 

@@ -1,155 +1,164 @@
 #include "shift/criteria.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <numeric>
 #include <set>
+#include <string_view>
 
 #include "runtime/check.h"
-#include "shift/criteria/criteria.h"
+#include "shift/criteria/scores.h"
+#include "shift/parse.h"
 
 namespace shiftrt {
 
 namespace {
 
-constexpr const char* kLayersPrefix = "layers=";
+constexpr std::string_view kLayers = "layers=";
 
-int64_t ParseCount(std::string_view text, const std::string& whole) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0)
-    FailUsage("--prune {}: \"{}\" is not a whole number", whole, text);
-  return value;
-}
-
-std::vector<std::string_view> Split(std::string_view text, char separator) {
+std::vector<std::string_view> SplitCommas(std::string_view text) {
   std::vector<std::string_view> parts;
-  while (true) {
-    const size_t at = text.find(separator);
-    parts.push_back(text.substr(0, at));
-    if (at == std::string_view::npos) return parts;
-    text.remove_prefix(at + 1);
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
   }
+  return parts;
 }
 
-// "3,5,8-10"
-std::vector<int64_t> ParseLayers(std::string_view list, const std::string& whole) {
+bool ParseIndex(std::string_view text, int64_t* value) { return ParseNumber(text, value) && *value >= 0; }
+
+// "3,5,8-10", ascending.
+std::vector<int64_t> ParseLayers(std::string_view list, const std::string& text) {
+  constexpr int64_t kMaxLayer = 100000;  // bounds what a range can allocate
   std::set<int64_t> layers;
-  for (std::string_view part : Split(list, ',')) {
+  for (std::string_view part : SplitCommas(list)) {
     const size_t dash = part.find('-');
-    const int64_t first = ParseCount(part.substr(0, dash), whole);
-    const int64_t last = dash == std::string_view::npos ? first : ParseCount(part.substr(dash + 1), whole);
-    if (last < first || last >= 10000) FailUsage("--prune {}: \"{}\" is not a range of layers", whole, part);
+    int64_t first = 0, last = 0;
+    const bool good = ParseIndex(part.substr(0, dash), &first) &&
+                      ParseIndex(dash == part.npos ? part : part.substr(dash + 1), &last) && first <= last &&
+                      last < kMaxLayer;
+    if (!good) FailUsage("--prune {}: \"{}\" is neither a layer (5) nor a range of layers (8-10)", text, part);
     for (int64_t layer = first; layer <= last; ++layer)
-      if (!layers.insert(layer).second) FailUsage("--prune {}: layer {} is named twice", whole, layer);
+      if (!layers.insert(layer).second) FailUsage("--prune {}: layer {} is named twice", text, layer);
   }
   return {layers.begin(), layers.end()};
 }
 
-// "first:4" and "last:2", after "keep=" or after another of them.
-void ParseKeep(std::string_view part, PruneSpec& spec) {
-  if (part.starts_with("first:")) {
-    spec.keep_first = ParseCount(part.substr(6), spec.text);
-  } else if (part.starts_with("last:")) {
-    spec.keep_last = ParseCount(part.substr(5), spec.text);
-  } else {
-    FailUsage("--prune {}: unknown option \"{}\"; known: keep=first:N,last:N", spec.text, part);
-  }
-}
-
 void ParseAmount(std::string_view amount, PruneSpec& spec) {
-  if (amount.find('.') == std::string_view::npos) {
-    spec.count = ParseCount(amount, spec.text);
-    if (spec.count == 0) FailUsage("--prune {}: the amount removes no layer", spec.text);
-    return;
+  if (amount.starts_with("params=") || amount.starts_with("bytes="))
+    FailUsage("--prune {}: \"{}\" is not supported; give a ratio (0.25) or a count (8)", spec.text, amount);
+  if (ParseNumber(amount, &spec.count)) {
+    if (spec.count < 1) FailUsage("--prune {}: a count of {} removes nothing", spec.text, spec.count);
+  } else if (ParseNumber(amount, &spec.ratio)) {
+    if (!(spec.ratio > 0 && spec.ratio < 1))
+      FailUsage("--prune {}: a ratio of {} is not between 0 and 1", spec.text, amount);
+    spec.count = 0;
+  } else {
+    FailUsage("--prune {}: amount \"{}\" is neither a ratio (0.25) nor a count (8)", spec.text, amount);
   }
-  const auto [end, error] = std::from_chars(amount.data(), amount.data() + amount.size(), spec.ratio);
-  if (error != std::errc() || end != amount.data() + amount.size() || !(spec.ratio > 0 && spec.ratio < 1))
-    FailUsage("--prune {}: \"{}\" is neither a ratio between 0 and 1 nor a number of layers", spec.text, amount);
 }
 
-const Criterion& FindCriterion(const std::string& name) {
-  std::string known;
-  for (const Criterion& criterion : Criteria()) {
-    if (name == criterion.name) return criterion;
-    known += std::string(known.empty() ? "" : ", ") + criterion.name;
+// What follows the amount: "keep=first:4,last:2".
+void ParseOptions(const std::vector<std::string_view>& parts, PruneSpec& spec) {
+  constexpr std::string_view kKeep = "keep=", kFirst = "first:", kLast = "last:";
+  bool keeping = false;
+  for (size_t i = 1; i < parts.size(); ++i) {
+    std::string_view part = parts[i];
+    if (part.starts_with(kKeep)) {
+      keeping = true;
+      part.remove_prefix(kKeep.size());
+    }
+    const bool first = part.starts_with(kFirst);
+    if (!keeping || !(first || part.starts_with(kLast)))
+      FailUsage("--prune {}: unknown option \"{}\"; known: keep=first:N,last:N", spec.text, parts[i]);
+    const std::string_view number = part.substr(first ? kFirst.size() : kLast.size());
+    if (!ParseIndex(number, first ? &spec.keep_first : &spec.keep_last))
+      FailUsage("--prune {}: \"{}\" is not a number of layers to keep", spec.text, number);
   }
-  FailUsage("unknown criterion \"{}\"; known: {}, layers=LIST", name, known);
+}
+
+int64_t Amount(const PruneSpec& spec, int64_t layers) {
+  // The nudge makes 0.29 of 100 layers 29, though 0.29 * 100 is just below it in binary.
+  const int64_t count =
+      spec.count > 0 ? spec.count : static_cast<int64_t>(std::floor(spec.ratio * static_cast<double>(layers) + 1e-9));
+  if (count < 1) FailUsage("--prune {}: removes none of {} layers", spec.text, layers);
+  if (count >= layers) FailUsage("--prune {}: would remove {} of {} layers; one must stay", spec.text, count, layers);
+  const bool room =
+      spec.keep_first <= layers && spec.keep_last <= layers && count <= layers - spec.keep_first - spec.keep_last;
+  if (!room)
+    FailUsage("--prune {}: cannot remove {} of {} layers and keep the first {} and the last {}", spec.text, count,
+              layers, spec.keep_first, spec.keep_last);
+  return count;
 }
 
 }  // namespace
 
 const std::vector<Criterion>& Criteria() {
   static const std::vector<Criterion> table = {
-      {"bi", "block influence: 1 - mean cosine of a block's input and output", true, criteria::BlockInfluence},
-      {"reverse", "deepest first", false, criteria::Reverse},
-      {"reverse*", "deepest first, the final block kept", false, criteria::ReverseStar},
-      {"magnitude-l1", "sum of absolute weights", false, criteria::MagnitudeL1},
-      {"magnitude-l2", "sum of squared weights", false, criteria::MagnitudeL2},
-      {"random", "seeded", false, criteria::RandomOrder},
+      {"bi", "block influence: 1 - mean cosine of a token's stream before and after the block", true,
+       &BlockInfluenceScores},
+      {"reverse", "deepest first", false, &ReverseScores},
+      {"reverse*", "deepest first, the final block kept", false, &ReverseKeepLastScores},
+      {"magnitude-l1", "sum of |w| over the block's projections and norms", false, &MagnitudeL1Scores},
+      {"magnitude-l2", "sum of w^2 over the block's projections and norms", false, &MagnitudeL2Scores},
+      {"random", "seeded", false, &RandomScores},
   };
   return table;
+}
+
+const Criterion& FindCriterion(const std::string& name) {
+  std::string known;
+  for (const Criterion& criterion : Criteria()) {
+    if (name == criterion.name || (name == "bi:token" && criterion.name == std::string_view("bi"))) return criterion;
+    known += fmt::format("{}, ", criterion.name);
+  }
+  FailUsage("unknown criterion \"{}\"; known: {}layers=", name, known);
 }
 
 PruneSpec ParsePrune(const std::string& text) {
   PruneSpec spec;
   spec.text = text;
-  if (text.starts_with(kLayersPrefix)) {
+  if (text.starts_with(kLayers)) {
     spec.criterion = "layers";
-    spec.layers = ParseLayers(std::string_view(text).substr(std::string_view(kLayersPrefix).size()), text);
+    spec.layers = ParseLayers(std::string_view(text).substr(kLayers.size()), text);
     return spec;
   }
-  const std::vector<std::string_view> parts = Split(text, ',');
+  const std::vector<std::string_view> parts = SplitCommas(text);
   const size_t colon = parts[0].rfind(':');
   if (colon == std::string_view::npos)
-    FailUsage("--prune {}: expected CRITERION:AMOUNT, such as bi:0.25 or reverse*:8", text);
-  spec.criterion = parts[0].substr(0, colon);
-  if (spec.criterion == "bi:token") spec.criterion = "bi";
-  FindCriterion(spec.criterion);
+    FailUsage("--prune \"{}\": expected CRITERION:AMOUNT (bi:0.25) or layers=LIST (layers=3,5,8-10)", text);
+  spec.criterion = FindCriterion(std::string(parts[0].substr(0, colon))).name;
   ParseAmount(parts[0].substr(colon + 1), spec);
-  for (size_t i = 1; i < parts.size(); ++i) {
-    const bool first = parts[i].starts_with("keep=");
-    if (!first && i == 1) FailUsage("--prune {}: unknown option \"{}\"; known: keep=first:N,last:N", text, parts[i]);
-    ParseKeep(first ? parts[i].substr(5) : parts[i], spec);
-  }
+  ParseOptions(parts, spec);
   return spec;
 }
 
 std::vector<int64_t> PickLayers(const std::vector<double>& scores, int64_t count, int64_t keep_first,
                                 int64_t keep_last) {
-  const auto layers = static_cast<int64_t>(scores.size());
-  std::vector<int64_t> candidates;
-  for (int64_t l = layers - keep_last - 1; l >= keep_first; --l) candidates.push_back(l);
-  if (count < 1 || count >= layers)
-    FailUsage("removing {} of {} layers leaves no pruned model: choose from 1 to {}", count, layers, layers - 1);
-  if (count > static_cast<int64_t>(candidates.size()))
-    FailUsage("keep= leaves {} layers to choose from; {} are to be removed", candidates.size(), count);
-  // Candidates come deepest first and the sort is stable, so ties go to the deeper layer.
-  std::stable_sort(candidates.begin(), candidates.end(), [&](int64_t a, int64_t b) { return scores[a] < scores[b]; });
-  candidates.resize(count);
-  std::sort(candidates.begin(), candidates.end());
-  return candidates;
+  const int64_t layers = static_cast<int64_t>(scores.size());
+  std::vector<int64_t> order(std::max<int64_t>(0, layers - keep_first - keep_last));
+  Check(count <= static_cast<int64_t>(order.size()), "cannot pick {} of {} layers", count, order.size());
+  std::iota(order.rbegin(), order.rend(), keep_first);  // deeper first, which a stable sort leaves so among equals
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return scores[a] < scores[b]; });
+  order.resize(count);
+  std::sort(order.begin(), order.end());
+  return order;
 }
 
 Selection SelectLayers(const PruneSpec& spec, const CriterionInput& input, Progress& progress) {
   const int64_t layers = input.weights->config.layers;
-  if (spec.criterion == "layers") {
-    for (int64_t layer : spec.layers)
-      if (layer >= layers) FailUsage("--prune {}: the model has {} layers, 0 to {}", spec.text, layers, layers - 1);
-    if (static_cast<int64_t>(spec.layers.size()) == layers) FailUsage("--prune {}: removes every layer", spec.text);
+  if (!spec.layers.empty()) {
+    if (spec.layers.back() >= layers) FailUsage("--prune {}: the model's layers are 0 to {}", spec.text, layers - 1);
+    PruneSpec listed = spec;
+    listed.count = static_cast<int64_t>(spec.layers.size());
+    Amount(listed, layers);
     return {spec.criterion, {}, spec.layers};
   }
-  const Criterion& criterion = FindCriterion(spec.criterion);
-  const int64_t count = spec.count > 0 ? spec.count : static_cast<int64_t>(spec.ratio * static_cast<double>(layers));
-  if (count == 0) FailUsage("--prune {}: {} of {} layers is less than one", spec.text, spec.ratio, layers);
-  // An amount that cannot be met is refused before any work.
-  PickLayers(std::vector<double>(layers, 0.0), count, spec.keep_first, spec.keep_last);
-  Check(!criterion.needs_calibration || (input.calibration != nullptr && !input.calibration->empty()),
-        "criterion {} needs calibration text", criterion.name);
-  std::vector<double> scores = criterion.score(input, progress);
-  for (size_t l = 0; l < scores.size(); ++l)
-    Check(std::isfinite(scores[l]), "criterion {}: the score of layer {} is {}", criterion.name, l, scores[l]);
+  const int64_t count = Amount(spec, layers);
+  std::vector<double> scores = FindCriterion(spec.criterion).score(input, progress);
+  for (int64_t layer = 0; layer < layers; ++layer)
+    Check(std::isfinite(scores[layer]), "criterion {}: the score of layer {} is not finite", spec.criterion, layer);
   std::vector<int64_t> removed = PickLayers(scores, count, spec.keep_first, spec.keep_last);
   return {spec.criterion, std::move(scores), std::move(removed)};
 }

@@ -6,6 +6,7 @@
 
 #include "runtime/check.h"
 #include "runtime/linalg.h"
+#include "shift/convert.h"
 
 namespace shiftrt {
 
@@ -16,12 +17,6 @@ Matrix<double> Product(const Context& context, bool transpose_a, MatrixView<cons
   Matrix<double> c(transpose_a ? a.cols : a.rows, b.cols);
   linalg::Gemm(context, transpose_a, false, 1.0, a, b, 0.0, c.view());
   return c;
-}
-
-Matrix<float> Narrowed(const Matrix<double>& m) {
-  Matrix<float> out(m.rows(), m.cols());
-  std::copy(m.span().begin(), m.span().end(), out.data());
-  return out;
 }
 
 // Norms of the columns of X in the metric G, from X and G X.
@@ -44,8 +39,8 @@ Factorization ParseFactorization(const std::string& text) {
 const char* Name(Factorization factorization) { return factorization == Factorization::kSvd ? "svd" : "rrr"; }
 
 // With V the leading right singular vectors of G^(1/2) A, which are eigenvectors of A' G A, the best map of rank r in
-// the metric G is A V V': no root or inverse of G is needed, and G = I gives the SVD of A. Only V comes from the squared
-// matrix; P and the singular values are products with A itself, so they do not lose half of the digits.
+// the metric G is A V V': no root or inverse of G is needed, and G = I gives the SVD of A. Only V comes from the
+// squared matrix; P and the singular values are products with A itself, so they do not lose half of the digits.
 LowRank Factorize(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution, int64_t rank,
                   Factorization factorization) {
   const int64_t d = sums.hidden();
@@ -59,9 +54,8 @@ LowRank Factorize(const Context& context, const RidgeAccumulator& sums, const Ri
   const Matrix<double> v = Product(context, true, a, metric_a);
   linalg::SymmetricEigen(context, v.view());
   const Matrix<double> av = Product(context, false, a, v.view());
-  std::vector<double> sigma = reduced_rank
-                                  ? ColumnNorms(av.view(), Product(context, false, metric_a, v.view()).view())
-                                  : ColumnNorms(av.view(), av.view());
+  std::vector<double> sigma = reduced_rank ? ColumnNorms(av.view(), Product(context, false, metric_a, v.view()).view())
+                                           : ColumnNorms(av.view(), av.view());
 
   std::vector<int64_t> order(d);
   std::iota(order.begin(), order.end(), int64_t{0});
@@ -88,16 +82,16 @@ LowRank Factorize(const Context& context, const RidgeAccumulator& sums, const Ri
 
 std::shared_ptr<const Lra> MakeLra(const RidgeSolution& solution) {
   auto lra = std::make_shared<Lra>();
-  lra->a = Narrowed(solution.a);
-  lra->b = Narrowed(solution.b);
+  lra->a = Converted<float>(solution.a);
+  lra->b = Converted<float>(solution.b);
   return lra;
 }
 
 std::shared_ptr<const Lra> MakeLra(const LowRank& factors) {
   auto lra = std::make_shared<Lra>();
-  lra->p = Narrowed(factors.p);
-  lra->q = Narrowed(factors.q);
-  lra->b = Narrowed(factors.b);
+  lra->p = Converted<float>(factors.p);
+  lra->q = Converted<float>(factors.q);
+  lra->b = Converted<float>(factors.b);
   return lra;
 }
 

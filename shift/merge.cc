@@ -1,25 +1,15 @@
 #include "shift/merge.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/check.h"
 #include "runtime/linalg.h"
+#include "shift/convert.h"
 
 namespace shiftrt {
 
 namespace {
-
-Matrix<double> Widened(const Matrix<float>& m) {
-  Matrix<double> out(m.rows(), m.cols());
-  std::copy(m.span().begin(), m.span().end(), out.data());
-  return out;
-}
-
-Matrix<float> Narrowed(const Matrix<double>& m) {
-  Matrix<float> out(m.rows(), m.cols());
-  std::copy(m.span().begin(), m.span().end(), out.data());
-  return out;
-}
 
 // c += a b.
 void AddProduct(const Context& context, const Matrix<double>& a, const Matrix<double>& b, const Matrix<double>& c) {
@@ -45,9 +35,9 @@ Matrix<double> Stacked(const Matrix<double>& top, const Matrix<double>& bottom) 
 
 // A of an adapter of either kind.
 Matrix<double> Dense(const Context& context, const Lra& lra) {
-  if (!lra.low_rank()) return Widened(lra.a);
+  if (!lra.low_rank()) return Converted<double>(lra.a);
   Matrix<double> a = Matrix<double>::Zeros(lra.hidden(), lra.hidden());
-  AddProduct(context, Widened(lra.p), Widened(lra.q), a);
+  AddProduct(context, Converted<double>(lra.p), Converted<double>(lra.q), a);
   return a;
 }
 
@@ -55,28 +45,31 @@ using Run = std::vector<const AdapterStage*>;
 
 // (I + A)(I + A2) - I = A + A2 + A A2; b M2 + b2 = b + b A2 + b2.
 std::shared_ptr<const Lra> MergeFull(const Context& context, const Run& run) {
-  Matrix<double> a = Dense(context, *run[0]->lra), b = Widened(run[0]->lra->b);
+  Matrix<double> a = Dense(context, *run[0]->lra), b = Converted<double>(run[0]->lra->b);
   for (size_t i = 1; i < run.size(); ++i) {
-    const Matrix<double> a2 = Dense(context, *run[i]->lra), b2 = Widened(run[i]->lra->b);
+    const Matrix<double> a2 = Dense(context, *run[i]->lra);
+    Matrix<double> b2 = Converted<double>(run[i]->lra->b);
     Matrix<double> sum = a2.Clone();
     AddTo(a, sum);
     AddProduct(context, a, a2, sum);
     a = std::move(sum);
     AddTo(b, b2);
     AddProduct(context, b, a2, b2);
-    b = b2.Clone();
+    b = std::move(b2);
   }
   auto lra = std::make_shared<Lra>();
-  lra->a = Narrowed(a);
-  lra->b = Narrowed(b);
+  lra->a = Converted<float>(a);
+  lra->b = Converted<float>(b);
   return lra;
 }
 
 // (I + P Q)(I + P2 Q2) - I = [P | P2] [Q + (Q P2) Q2 ; Q2].
 std::shared_ptr<const Lra> MergeLowRank(const Context& context, const Run& run) {
-  Matrix<double> p = Widened(run[0]->lra->p), q = Widened(run[0]->lra->q), b = Widened(run[0]->lra->b);
+  Matrix<double> p = Converted<double>(run[0]->lra->p), q = Converted<double>(run[0]->lra->q),
+                 b = Converted<double>(run[0]->lra->b);
   for (size_t i = 1; i < run.size(); ++i) {
-    const Matrix<double> p2 = Widened(run[i]->lra->p), q2 = Widened(run[i]->lra->q), b2 = Widened(run[i]->lra->b);
+    const Matrix<double> p2 = Converted<double>(run[i]->lra->p), q2 = Converted<double>(run[i]->lra->q),
+                         b2 = Converted<double>(run[i]->lra->b);
     const Matrix<double> rows = Stacked(q, b);  // b goes through the second adapter as the rows of Q do
     const Matrix<double> inner = Matrix<double>::Zeros(rows.rows(), p2.cols());
     AddProduct(context, rows, p2, inner);
@@ -88,16 +81,17 @@ std::shared_ptr<const Lra> MergeLowRank(const Context& context, const Run& run) 
     q = Stacked(q, q2);
   }
   auto lra = std::make_shared<Lra>();
-  lra->p = Narrowed(p);
-  lra->q = Narrowed(q);
-  lra->b = Narrowed(b);
+  lra->p = Converted<float>(p);
+  lra->q = Converted<float>(q);
+  lra->b = Converted<float>(b);
   return lra;
 }
 
 AdapterStage MergeRun(const Context& context, const Run& run, Merge merge) {
   if (run.size() == 1) return *run[0];
   AdapterStage merged;
-  for (const AdapterStage* site : run) merged.layers.insert(merged.layers.end(), site->layers.begin(), site->layers.end());
+  for (const AdapterStage* site : run)
+    merged.layers.insert(merged.layers.end(), site->layers.begin(), site->layers.end());
   const bool factored = std::all_of(run.begin(), run.end(), [](const AdapterStage* s) { return s->lra->low_rank(); });
   merged.lra = merge == Merge::kLowRank && factored ? MergeLowRank(context, run) : MergeFull(context, run);
   return merged;

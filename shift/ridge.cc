@@ -24,9 +24,9 @@ constexpr int kRefinement = 16;  // points either side of the best one of the gr
 struct NormalEquations {
   Matrix<double> gram, cross;
   double delta_squares = 0;
-  double scale = 0;           // largest diagonal element before centring
+  double scale = 0;  // largest diagonal element before centring
   int64_t tokens = 0;
-  int64_t free = 0;           // parameters an output spends outside X: the free bias
+  int64_t free = 0;  // parameters an output spends outside X: the free bias
 };
 
 NormalEquations MakeEquations(const RidgeAccumulator& sums, bool penalize_bias) {
@@ -99,7 +99,8 @@ Matrix<double> SolveSpectral(const Context& context, Spectrum& spectrum, double 
 // N - edf are sums of positive terms, so that neither cancels when lambda is small or N <= d.
 class GcvScore {
  public:
-  GcvScore(const NormalEquations& equations, const Spectrum& spectrum) : tokens_(static_cast<double>(equations.tokens)) {
+  GcvScore(const NormalEquations& equations, const Spectrum& spectrum)
+      : tokens_(static_cast<double>(equations.tokens)) {
     double explained = 0;
     for (int64_t j = spectrum.first; j < spectrum.size(); ++j) {
       double energy = 0;
@@ -251,8 +252,8 @@ double RSquared(const Context& context, const RidgeAccumulator& sums, MatrixView
   double mean_error = 0;
   const Matrix<double> bias = FreeBias(context, sums, a);
   for (int64_t j = 0; j < d; ++j) mean_error += (bias(0, j) - b(0, j)) * (bias(0, j) - b(0, j));
-  const double explained = 2 * Dot(a, sums.CenteredCross().view()) - Dot(a, image.view()) -
-                           static_cast<double>(sums.tokens()) * mean_error;
+  const double explained =
+      2 * Dot(a, sums.CenteredCross().view()) - Dot(a, image.view()) - static_cast<double>(sums.tokens()) * mean_error;
   return explained / total;
 }
 

@@ -150,7 +150,8 @@ Matrix<double> RidgeAccumulator::CenteredCross() const {
 
 double RidgeAccumulator::CenteredDeltaSquares() const {
   double squares = delta_squares_;
-  for (int64_t j = 0; j < hidden_; ++j) squares -= cross_(hidden_, j) * cross_(hidden_, j) / static_cast<double>(tokens_);
+  for (int64_t j = 0; j < hidden_; ++j)
+    squares -= cross_(hidden_, j) * cross_(hidden_, j) / static_cast<double>(tokens_);
   const double rounding = static_cast<double>(tokens_) * std::numeric_limits<double>::epsilon() * delta_squares_;
   return squares > rounding ? squares : 0.0;
 }

@@ -1,49 +1,82 @@
+// Magnitude: sum of |w|^p over a block's projections and its two norms, biases left out.
 #include <cmath>
 
-#include "kernels/widen.h"
+#include "runtime/check.h"
 #include "runtime/parallel.h"
-#include "shift/criteria/criteria.h"
+#include "shift/criteria/scores.h"
 
-namespace shiftrt::criteria {
+namespace shiftrt {
 
 namespace {
 
-double SumOfPowers(const TensorView& tensor, bool squared) {
+using Power = double (*)(double);
+
+double Absolute(double x) { return std::abs(x); }
+double Square(double x) { return x * x; }
+
+template <Power kPower, typename T>
+double RowSum(const T* row, int64_t n) {
+  constexpr int64_t kLanes = 8;  // independent sums, so that additions need not wait for each other
+  double lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int64_t k = 0; k < kLanes; ++k) lanes[k] += kPower(static_cast<float>(row[i + k]));
+  for (; i < n; ++i) lanes[0] += kPower(static_cast<float>(row[i]));
   double sum = 0;
-  const int64_t rows = tensor.rows(), cols = tensor.elements() / rows;
-  const auto row_bytes = cols * static_cast<int64_t>(SizeOf(tensor.dtype));
-  for (int64_t i = 0; i < rows; ++i) {
-    const auto* row = static_cast<const std::byte*>(tensor.data) + i * row_bytes;
-    for (float w : Widened({row, tensor.dtype, {cols}}))
-      sum += squared ? static_cast<double>(w) * w : std::abs(static_cast<double>(w));
-  }
+  for (double lane : lanes) sum += lane;
   return sum;
 }
 
-std::vector<double> Magnitude(const CriterionInput& input, Progress& progress, bool squared) {
-  const auto& blocks = input.weights->blocks;
-  const auto layers = static_cast<int64_t>(blocks.size());
-  std::vector<double> scores(layers);
-  progress.Begin("selecting layers", layers);
-  ParallelFor(input.context, layers, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t l = begin; l < end; ++l) {
-      const BlockWeights& b = blocks[l];
-      for (const TensorView* w : {&b.q, &b.k, &b.v, &b.o, &b.gate, &b.up, &b.down, &b.input_norm, &b.post_norm})
-        scores[l] += SumOfPowers(*w, squared);
-    }
+// By rows, so that the sum does not depend on the number of threads.
+template <Power kPower, typename T>
+double Sum(const Context& context, const TensorView& tensor) {
+  const T* data = static_cast<const T*>(tensor.data);
+  const int64_t cols = tensor.cols();
+  std::vector<double> rows(tensor.rows());
+  ParallelFor(context, tensor.rows(), 64, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) rows[i] = RowSum<kPower>(data + i * cols, cols);
   });
-  progress.Advance(layers);
+  double sum = 0;
+  for (double row : rows) sum += row;
+  return sum;
+}
+
+template <Power kPower>
+double SumOf(const Context& context, const TensorView& tensor) {
+  switch (tensor.dtype) {
+    case DType::kFloat32: return Sum<kPower, float>(context, tensor);
+    case DType::kFloat16: return Sum<kPower, Float16>(context, tensor);
+    case DType::kBFloat16: return Sum<kPower, BFloat16>(context, tensor);
+    case DType::kFloat64: break;
+  }
+  Fail("magnitude of a {} tensor", Name(tensor.dtype));
+}
+
+template <Power kPower>
+std::vector<double> Scores(const CriterionInput& input, Progress& progress) {
+  const std::vector<BlockWeights>& blocks = input.weights->blocks;
+  progress.Begin("selecting layers", static_cast<int64_t>(blocks.size()));
+  std::vector<double> scores;
+  for (const BlockWeights& block : blocks) {
+    double sum = 0;
+    for (const TensorView* tensor : {&block.q, &block.k, &block.v, &block.o, &block.gate, &block.up, &block.down,
+                                     &block.input_norm, &block.post_norm})
+      sum += SumOf<kPower>(input.context, *tensor);
+    scores.push_back(sum);
+    progress.Advance(1);
+  }
   progress.End();
   return scores;
 }
 
 }  // namespace
 
-std::vector<double> MagnitudeL1(const CriterionInput& input, Progress& progress) {
-  return Magnitude(input, progress, false);
-}
-std::vector<double> MagnitudeL2(const CriterionInput& input, Progress& progress) {
-  return Magnitude(input, progress, true);
+std::vector<double> MagnitudeL1Scores(const CriterionInput& input, Progress& progress) {
+  return Scores<Absolute>(input, progress);
 }
 
-}  // namespace shiftrt::criteria
+std::vector<double> MagnitudeL2Scores(const CriterionInput& input, Progress& progress) {
+  return Scores<Square>(input, progress);
+}
+
+}  // namespace shiftrt
