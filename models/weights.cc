@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <nlohmann/json.hpp>
 #include <set>
+#include <system_error>
 
 #include "runtime/check.h"
+#include "runtime/json.h"
 
 namespace shiftrt {
 
@@ -14,23 +14,30 @@ namespace {
 
 using Json = nlohmann::json;
 
+// What old exporters left in checkpoints; computed from the configuration instead.
+bool Ignorable(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
+
+bool Exists(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
 // Every file of a checkpoint, and which of them holds which tensor.
 class Checkpoint {
  public:
   explicit Checkpoint(const std::filesystem::path& directory) : directory_(directory) {
     const auto index = directory / "model.safetensors.index.json";
-    if (std::filesystem::exists(directory / "model.safetensors")) {
-      Open("model.safetensors");
-      for (const auto& [name, tensor] : files_.begin()->second->tensors()) tensors_[name] = tensor;
-    } else {
-      Check(std::filesystem::exists(index), "{}: neither model.safetensors nor model.safetensors.index.json is there",
-            directory.string());
-      ReadIndex(index);
+    if (Exists(directory / "model.safetensors")) {
+      for (const auto& [name, tensor] : Open("model.safetensors").tensors()) tensors_[name] = tensor;
+      return;
     }
+    Check(Exists(index), "{}: neither model.safetensors nor model.safetensors.index.json is there", directory.string());
+    ReadIndex(index);
+    RefuseUnlisted(index);
   }
 
-  // The tensor `name`, its shape checked. Marks it as used.
-  TensorView Take(const std::string& name, std::vector<int64_t> shape) {
+  // The tensor `name`, its shape and type checked. Marks it as used.
+  TensorView Take(const std::string& name, const std::vector<int64_t>& shape) {
     const auto found = tensors_.find(name);
     Check(found != tensors_.end(), "{}: tensor {} is missing", directory_.string(), name);
     const TensorView& tensor = found->second;
@@ -45,9 +52,8 @@ class Checkpoint {
   // What nothing asked for must be known to be harmless.
   void RefuseLeftOver(bool tied_head) const {
     for (const auto& [name, tensor] : tensors_) {
-      if (used_.contains(name) || name.ends_with("rotary_emb.inv_freq")) continue;
-      if (tied_head && name == "lm_head.weight") continue;
-      Fail("{}: tensor {} is not one this architecture has", directory_.string(), name);
+      if (used_.contains(name) || Ignorable(name) || (tied_head && name == "lm_head.weight")) continue;
+      Fail("{}: tensor {} is not one this configuration has", directory_.string(), name);
     }
   }
 
@@ -65,34 +71,37 @@ class Checkpoint {
   }
 
   void ReadIndex(const std::filesystem::path& index) {
-    Json json;
-    try {
-      json = Json::parse(ReadFile(index, 1 << 28));
-    } catch (const Json::exception& e) {
-      Fail("{}: not valid JSON: {}", index.string(), e.what());
-    }
+    const Json json = ParseJson(ReadFile(index, kMaxIndexBytes), index.string());
     Check(json.is_object() && json.contains("weight_map") && json["weight_map"].is_object(),
           "{}: weight_map is missing", index.string());
     for (const auto& [name, value] : json["weight_map"].items()) {
       Check(value.is_string(), "{}: the shard of tensor {} is not a file name", index.string(), name);
-      const auto shard = value.get<std::string>();
-      Check(!shard.empty() && shard.find('/') == std::string::npos && shard != "..",
-            "{}: the shard of tensor {} is \"{}\", not a plain file name in the directory", index.string(), name,
-            shard);
+      const auto& shard = value.get_ref<const std::string&>();
+      constexpr std::string_view kSeparators("/\\\0", 3);
+      Check(!shard.empty() && shard.find_first_of(kSeparators) == std::string::npos && shard != "." && shard != "..",
+            "{}: the shard of tensor {} is {}, not the name of a file in the directory", index.string(), name,
+            value.dump());
       const auto& tensors = Open(shard).tensors();
       const auto found = tensors.find(name);
       Check(found != tensors.end(), "{}: tensor {} is not in {} as the index says", directory_.string(), name, shard);
       tensors_[name] = found->second;
     }
-    // A tensor in two shards is a broken checkpoint even where the index picks one of them.
-    std::map<std::string, std::string> owner;
+  }
+
+  // A tensor in two shards, or in one but not in the index, is a broken checkpoint even where the rest is complete.
+  void RefuseUnlisted(const std::filesystem::path& index) const {
+    std::map<std::string_view, std::string_view> owner;
     for (const auto& [shard, file] : files_) {
       for (const auto& [name, tensor] : file->tensors()) {
         const auto [at, fresh] = owner.emplace(name, shard);
         Check(fresh, "{}: tensor {} is in {} and in {}", directory_.string(), name, at->second, shard);
+        Check(tensors_.contains(name) || Ignorable(name), "{}: tensor {} of {} is not listed", index.string(), name,
+              shard);
       }
     }
   }
+
+  static constexpr uint64_t kMaxIndexBytes = 1 << 26;
 
   std::filesystem::path directory_;
   std::map<std::string, std::shared_ptr<SafetensorsFile>> files_;
@@ -100,35 +109,72 @@ class Checkpoint {
   std::set<std::string> used_;
 };
 
-float Widen(const TensorView& tensor, int64_t i) {
+// The lowest i in [0, n) for which wrong(i) holds, or n. `wrong` is called once for every i.
+template <typename Wrong>
+int64_t FirstWhere(int64_t n, const Wrong& wrong) {
+  int64_t first = n;
+#pragma omp parallel for schedule(static) reduction(min : first)
+  for (int64_t i = 0; i < n; ++i)
+    if (wrong(i)) first = std::min(first, i);
+  return first;
+}
+
+// Calls visit with the tensor's data as a pointer of its element type.
+template <typename Visit>
+auto WithElements(const TensorView& tensor, const Visit& visit) {
   switch (tensor.dtype) {
-    case DType::kBFloat16: return static_cast<float>(static_cast<const BFloat16*>(tensor.data)[i]);
-    case DType::kFloat16: return static_cast<float>(static_cast<const Float16*>(tensor.data)[i]);
-    default: return static_cast<const float*>(tensor.data)[i];
+    case DType::kBFloat16: return visit(static_cast<const BFloat16*>(tensor.data));
+    case DType::kFloat16: return visit(static_cast<const Float16*>(tensor.data));
+    default: return visit(static_cast<const float*>(tensor.data));
   }
 }
 
+void CheckFinite(const std::string& where, const TensorView& tensor) {
+  WithElements(tensor, [&](const auto* data) {
+    const int64_t n = tensor.elements();
+    const int64_t bad = FirstWhere(n, [&](int64_t i) { return !std::isfinite(static_cast<float>(data[i])); });
+    if (bad < n) Fail("{}: element {} is {}", where, bad, static_cast<float>(data[bad]));
+  });
+}
+
+// A copy of `tensor` with elements of type T, which must be able to hold every finite one. `where` names it in errors.
 template <typename T>
-TensorView ConvertTo(const TensorView& tensor, std::vector<std::shared_ptr<const void>>& storage) {
-  auto copy = std::make_shared<Buffer<T>>(tensor.elements());
-  for (int64_t i = 0; i < tensor.elements(); ++i) (*copy)[i] = T(Widen(tensor, i));
-  storage.push_back(copy);
+std::shared_ptr<Buffer<T>> ConvertTo(const std::string& where, const TensorView& tensor) {
+  const int64_t n = tensor.elements();
+  auto copy = std::make_shared<Buffer<T>>(n);
+  T* out = copy->data();
+  WithElements(tensor, [&](const auto* data) {
+    const int64_t bad = FirstWhere(n, [&](int64_t i) {
+      const auto value = static_cast<float>(data[i]);
+      out[i] = T(value);
+      return std::isfinite(value) && !std::isfinite(static_cast<float>(out[i]));
+    });
+    if (bad < n) {
+      Fail("{}: element {} is {}, too large for {}", where, bad, static_cast<float>(data[bad]),
+           Name(DTypeOf<T>::value));
+    }
+  });
+  return copy;
+}
+
+// `tensor` in the type asked for: itself where it has that already.
+template <typename T>
+TensorView Converted(const std::string& where, const TensorView& tensor, Weights& weights) {
+  if (tensor.dtype == DTypeOf<T>::value) return tensor;
+  const auto copy = ConvertTo<T>(where, tensor);
+  weights.storage.push_back(copy);
+  weights.stored[copy->data()] = tensor;
   return {copy->data(), DTypeOf<T>::value, tensor.shape};
 }
 
-TensorView Convert(const TensorView& tensor, LoadDType dtype, std::vector<std::shared_ptr<const void>>& storage) {
-  const DType wanted = dtype == LoadDType::kFloat32   ? DType::kFloat32
-                       : dtype == LoadDType::kFloat16 ? DType::kFloat16
-                                                      : DType::kBFloat16;
-  if (dtype == LoadDType::kAuto || tensor.empty() || tensor.dtype == wanted) return tensor;
-  if (wanted == DType::kFloat32) return ConvertTo<float>(tensor, storage);
-  if (wanted == DType::kFloat16) return ConvertTo<Float16>(tensor, storage);
-  return ConvertTo<BFloat16>(tensor, storage);
-}
-
-void CheckFinite(const std::string& name, const TensorView& tensor) {
-  for (int64_t i = 0; i < tensor.elements(); ++i)
-    Check(std::isfinite(Widen(tensor, i)), "tensor {}: element {} is {}", name, i, Widen(tensor, i));
+TensorView Convert(const std::string& where, const TensorView& tensor, LoadDType dtype, Weights& weights) {
+  switch (dtype) {
+    case LoadDType::kFloat32: return Converted<float>(where, tensor, weights);
+    case LoadDType::kFloat16: return Converted<Float16>(where, tensor, weights);
+    case LoadDType::kBFloat16: return Converted<BFloat16>(where, tensor, weights);
+    case LoadDType::kAuto: break;
+  }
+  return tensor;
 }
 
 // Names of a block's tensors in a Hugging Face checkpoint, in the order they are visited.
@@ -173,7 +219,8 @@ std::vector<int64_t> BlockTensorShape(const ModelConfig& c, std::string_view nam
   if (name == "mlp.gate_proj.weight" || name == "mlp.up_proj.weight") return {m, d};
   if (name == "mlp.down_proj.weight") return {d, m};
   if (name == "mlp.gate_proj.bias" || name == "mlp.up_proj.bias") return when(c.mlp_bias, {m});
-  return when(c.mlp_bias, {d});  // mlp.down_proj.bias
+  if (name == "mlp.down_proj.bias") return when(c.mlp_bias, {d});
+  return {};
 }
 
 std::vector<std::pair<std::string, std::vector<int64_t>>> TensorShapes(const ModelConfig& config) {
@@ -207,17 +254,21 @@ void Weights::ForEach(const std::function<void(const std::string& name, const Te
 }
 
 std::string Weights::Fingerprint() const {
-  constexpr int64_t kSample = 4096;
-  std::string summary =
-      fmt::format("{} {} {} {} {} {} {} {} {} {} {}", config.family, config.hidden, config.intermediate, config.layers,
-                  config.heads, config.kv_heads, config.head_dim, config.vocab, config.rms_eps, config.rope.theta,
-                  static_cast<int>(config.rope.kind));
+  constexpr int64_t kBlock = 4096, kBlocks = 5;
+  const ModelConfig& c = config;
+  const RopeSpec& r = config.rope;
+  std::string summary = fmt::format("{} {} {} {} {} {} {} {} {}\n{} {} {} {} {} {} {} {} {} {}", c.family, c.hidden,
+                                    c.intermediate, c.layers, c.heads, c.kv_heads, c.head_dim, c.vocab, c.rms_eps,
+                                    static_cast<int>(r.kind), r.theta, r.factor, r.low_freq_factor, r.high_freq_factor,
+                                    r.beta_fast, r.beta_slow, r.attention_factor, r.truncate, r.original_max_positions);
   ForEach([&](const std::string& name, const TensorView& tensor) {
-    const auto bytes = std::span(static_cast<const std::byte*>(tensor.data), tensor.bytes());
-    const int64_t size = tensor.bytes(), sample = std::min(size, kSample);
-    summary += fmt::format("\n{} {} {}", name, Name(tensor.dtype), fmt::join(tensor.shape, "x"));
-    for (int64_t at : {int64_t{0}, (size - sample) / 2, size - sample})
-      summary += " " + HashHex(bytes.subspan(at, sample));
+    const auto original = stored.find(tensor.data);
+    const TensorView& view = original == stored.end() ? tensor : original->second;
+    const int64_t size = view.bytes(), block = std::min(size, kBlock);
+    const std::span bytes(static_cast<const std::byte*>(view.data), static_cast<size_t>(size));
+    summary += fmt::format("\n{} {} {}", name, Name(view.dtype), fmt::join(view.shape, "x"));
+    for (int64_t i = 0; i < kBlocks; ++i)  // from the first to the last of the tensor
+      summary += " " + HashHex(bytes.subspan((size - block) * i / (kBlocks - 1), block));
   });
   return HashHex(summary);
 }
@@ -229,18 +280,18 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& director
   const ModelConfig& config = weights->config;
   Checkpoint checkpoint(directory);
   weights->storage = checkpoint.Storage();
-  const auto take = [&](const std::string& name, std::vector<int64_t> shape) {
-    const TensorView stored = checkpoint.Take(name, std::move(shape));
-    if (options.check_finite) CheckFinite(name, stored);
-    return Convert(stored, options.dtype, weights->storage);
+  const auto take = [&](const std::string& name, const std::vector<int64_t>& shape) {
+    const TensorView tensor = checkpoint.Take(name, shape);
+    const std::string where = fmt::format("{}: tensor {}", directory.string(), name);
+    if (options.check_finite) CheckFinite(where, tensor);
+    return Convert(where, tensor, options.dtype, *weights);
   };
   weights->embedding = take("model.embed_tokens.weight", {config.vocab, config.hidden});
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     BlockWeights& block = weights->blocks.emplace_back();
     for (const BlockTensor& tensor : kBlockTensors) {
-      auto shape = BlockTensorShape(config, tensor.name);
-      if (!shape.empty())
-        block.*tensor.member = take(fmt::format("model.layers.{}.{}", layer, tensor.name), std::move(shape));
+      const auto shape = BlockTensorShape(config, tensor.name);
+      if (!shape.empty()) block.*tensor.member = take(fmt::format("model.layers.{}.{}", layer, tensor.name), shape);
     }
   }
   weights->final_norm = take("model.norm.weight", {config.hidden});

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -35,13 +36,15 @@ struct Weights {
   TensorView head;        // (vocab, hidden); the embedding where tied
   std::filesystem::path directory;
   std::vector<std::shared_ptr<const void>> storage;  // keeps the files and converted copies alive
+  std::map<const void*, TensorView> stored;          // by a converted copy's data: the tensor in the file
 
   // Calls visit(name, tensor) for every tensor, in layer order; a tied head is not visited again.
   void ForEach(const std::function<void(const std::string& name, const TensorView&)>& visit) const;
   // The same for one block's tensors; names are relative ("self_attn.q_proj.weight").
   static void ForEachInBlock(const BlockWeights& block,
                              const std::function<void(const std::string& name, const TensorView&)>& visit);
-  // 64-bit hash of config and of a sample of every tensor's bytes, as hex: tells models apart, fast on any size.
+  // 64-bit hash of config and of a sample of every tensor's bytes as the files hold them (whatever type they were
+  // loaded in), as hex: tells models apart, fast on any size.
   std::string Fingerprint() const;
 };
 
@@ -58,7 +61,9 @@ struct LoadOptions {
 };
 
 // Loads a Hugging Face directory: config.json and model.safetensors, or model.safetensors.index.json and its shards.
-// Throws Error naming file and tensor: missing, duplicate, of the wrong shape, outside the directory.
+// Throws Error naming file and tensor: missing, duplicate, unknown, of the wrong shape or type, outside the directory,
+// too large for the type asked for. Tensors of that type stay where they are mapped; nothing is read ahead, for a plan
+// may skip layers.
 std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& directory, const LoadOptions& options = {});
 
 // Writes a checkpoint of seeded random weights with the shapes of `config_file` into `directory` (config.json copied,
