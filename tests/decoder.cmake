@@ -1,0 +1,1 @@
+shiftrt_test(decoder SOURCES models/decoder_test.cc DEPENDS shiftrt_eval)

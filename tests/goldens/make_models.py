@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Makes tests/goldens/models: logits and hidden states of tiny random models, computed by transformers in float32.
+
+    pip install torch==2.6.0 transformers==5.23.0 safetensors numpy
+    python3 make_models.py models
+
+Weights are not stored: they follow the rule at the top of models/random_checkpoint.cc (seed 1), so the tests make them
+again. Each NAME gets NAME/config.json and NAME/golden.safetensors: tokens, logits, hidden.0 (the embedding's output) to
+hidden.L (each block's output before the final norm), for the last `rows` positions; for some also logits_bf16, the logits
+of transformers' own bfloat16 run.
+"""
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+BASE = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4,
+        "num_key_value_heads": 4, "vocab_size": 97, "max_position_embeddings": 256, "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "float32"}
+LLAMA = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None}
+QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "use_sliding_window": False, "rms_norm_eps": 1e-6,
+         "rope_theta": 1000000.0}
+QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 16, "rms_norm_eps": 1e-6,
+         "rope_theta": 1000000.0, "attention_bias": False}
+CONFIGS = {
+    "llama2": LLAMA,
+    "llama3_tied": {**LLAMA, "num_key_value_heads": 2, "tie_word_embeddings": True, "rope_theta": 500000.0,
+                    "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+                                     "high_freq_factor": 4.0, "original_max_position_embeddings": 64}},
+    "llama3_new_style": {**LLAMA, "num_key_value_heads": 1, "rope_theta": None, "torch_dtype": None, "dtype": "float32",
+                         "rope_parameters": {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0,
+                                             "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                             "original_max_position_embeddings": 32}},
+    "llama_linear": {**LLAMA, "rope_scaling": {"type": "linear", "rope_type": "linear", "factor": 4.0}},
+    "llama_yarn": {**LLAMA, "rope_scaling": {"rope_type": "yarn", "factor": 4.0,
+                                             "original_max_position_embeddings": 64}},
+    "llama_bias": {**LLAMA, "attention_bias": True, "mlp_bias": True},
+    "llama_wide_heads": {**LLAMA, "head_dim": 80, "num_attention_heads": 2, "num_key_value_heads": 1},
+    "llama_odd": {**LLAMA, "hidden_size": 50, "intermediate_size": 43, "num_attention_heads": 5,
+                  "num_key_value_heads": 1, "vocab_size": 101},
+    "llama_long": {**LLAMA, "num_key_value_heads": 2, "max_position_embeddings": 1024, "rows": 4, "length": 700},
+    "mistral": {**MISTRAL, "num_key_value_heads": 2},
+    "qwen1.5": QWEN2,
+    "qwen2_tied": {**QWEN2, "num_attention_heads": 6, "num_key_value_heads": 2, "tie_word_embeddings": True},
+    "qwen2.5": {**QWEN2, "num_key_value_heads": 2},
+    "qwen3": {**QWEN3, "num_key_value_heads": 2},
+    "qwen3_tied": {**QWEN3, "num_attention_heads": 6, "num_key_value_heads": 3, "tie_word_embeddings": True},
+}
+BFLOAT16 = ("llama2", "qwen2_tied", "qwen3")
+SEED = 1
+MASK = (1 << 64) - 1
+
+
+def random_tensor(name, shape):
+    """The rule of models/random_checkpoint.cc."""
+    key = 0xCBF29CE484222325
+    for c in name.encode():
+        key = ((key ^ c) * 0x100000001B3) & MASK
+    key ^= (SEED * 0x9E3779B97F4A7C15) & MASK
+    with np.errstate(over="ignore"):
+        z = np.uint64(key) + np.arange(math.prod(shape), dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+    n = (z >> np.uint64(56)).astype(np.int64) - 128
+    if name.endswith("norm.weight"):
+        values = 1.0 + np.floor(n / 16) / 16
+    elif name.endswith(".bias"):
+        values = n * 2.0 ** -10
+    else:
+        values = n * 2.0 ** (-6 - math.floor(math.log2(math.sqrt(shape[1])) + 0.5))
+    return torch.from_numpy(values.astype(np.float32).reshape(shape))
+
+
+def run(model, tokens):
+    """Logits and each block's input and output."""
+    hidden = []
+    hooks = [model.model.layers[0].register_forward_pre_hook(
+        lambda m, args, kwargs: hidden.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True)]
+    for layer in model.model.layers:
+        hooks.append(layer.register_forward_hook(
+            lambda m, args, out: hidden.append(out[0] if isinstance(out, tuple) else out)))
+    with torch.no_grad():
+        logits = model(tokens[None]).logits[0]
+    for hook in hooks:
+        hook.remove()
+    return logits, [h.reshape(-1, h.shape[-1]) for h in hidden]
+
+
+def main():
+    out = Path(sys.argv[1])
+    for name, changes in CONFIGS.items():
+        config = {k: v for k, v in {**BASE, **changes}.items() if v is not None or k == "sliding_window"}
+        rows, length = config.pop("rows", None), config.pop("length", 20)
+        folder = out / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager",
+                                                 torch_dtype=torch.float32).eval()
+        state = {k: random_tensor(k, tuple(v.shape)) for k, v in model.state_dict().items()
+                 if not (k == "lm_head.weight" and config["tie_word_embeddings"])}
+        missing = model.load_state_dict(state, strict=False)
+        assert not missing.unexpected_keys and set(missing.missing_keys) <= {"lm_head.weight"}, missing
+        if config["tie_word_embeddings"]:
+            model.tie_weights()
+        tokens = torch.arange(length) * 7 % 89 + 1
+        tokens[3::5] = (tokens[3::5] * 5 + 2) % 97
+        logits, hidden = run(model, tokens)
+        rows = rows or length
+        golden = {"tokens": tokens.float(), "logits": logits[-rows:].contiguous()}
+        for i, h in enumerate(hidden):
+            golden[f"hidden.{i}"] = h[-rows:].contiguous()
+        if name in BFLOAT16:
+            golden["logits_bf16"] = run(model.to(torch.bfloat16), tokens)[0].float()[-rows:].contiguous()
+        save_file(golden, folder / "golden.safetensors")
+        print(name, tuple(logits.shape), f"{logits.abs().max():.3f}")
+
+
+if __name__ == "__main__":
+    main()

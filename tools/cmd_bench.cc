@@ -1,0 +1,106 @@
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "bench/kernels_bench.h"
+#include "bench/model_bench.h"
+#include "runtime/check.h"
+#include "runtime/files.h"
+#include "tools/options.h"
+
+namespace shiftrt {
+
+namespace {
+
+struct Options {
+  CommonOptions common;
+  std::string what = "cpu", config;
+  ModelBenchOptions bench;
+};
+
+// A checkpoint of random weights that goes with the object.
+class RandomModel {
+ public:
+  explicit RandomModel(const std::string& config)
+      : directory_(std::filesystem::temp_directory_path() / fmt::format("shiftrt-bench-{}", ::getpid())) {
+    WriteRandomCheckpoint(config, DType::kBFloat16, 1, directory_);
+  }
+  ~RandomModel() {
+    std::error_code ignored;
+    std::filesystem::remove_all(directory_, ignored);
+  }
+  RandomModel(const RandomModel&) = delete;
+  RandomModel& operator=(const RandomModel&) = delete;
+  const std::filesystem::path& directory() const { return directory_; }
+
+ private:
+  std::filesystem::path directory_;
+};
+
+int BenchCpu(const Options& options) {
+  const Context context = options.common.MakeContext();
+  std::unique_ptr<RandomModel> random;
+  if (!options.config.empty()) random = std::make_unique<RandomModel>(options.config);
+  const auto weights = LoadWeights(random ? random->directory() : ResolveModel(options.common.model));
+  const auto progress = options.common.MakeProgress();
+  const ModelBenchResult r = BenchModel(context, weights, options.bench, *progress);
+  fmt::print("{} threads, {}; read bandwidth {:.1f} GB/s, float32 peak {:.0f} GFLOP/s\n", context.threads,
+             Name(context.isa), r.read_bandwidth / 1e9, r.float32_peak / 1e9);
+  fmt::print("prefill of {}: {:.1f} tokens/s, floor {:.1f}, ratio {:.2f}\n", options.bench.prefill,
+             r.prefill_tokens_per_second, r.prefill_floor, r.prefill_tokens_per_second / r.prefill_floor);
+  fmt::print("decode at {}: {:.2f} tokens/s, floor {:.2f}, {:.0f}% of read bandwidth\n", options.bench.context,
+             r.decode_tokens_per_second, r.decode_floor, 100 * r.decode_share_of_bandwidth);
+  if (!options.common.json.empty()) {
+    const nlohmann::json json = {{"threads", context.threads},
+                                 {"isa", Name(context.isa)},
+                                 {"read_bandwidth", r.read_bandwidth},
+                                 {"float32_peak", r.float32_peak},
+                                 {"bytes_per_token", r.bytes_per_token},
+                                 {"flops_per_token", r.flops_per_token},
+                                 {"prefill_tokens_per_second", r.prefill_tokens_per_second},
+                                 {"prefill_floor", r.prefill_floor},
+                                 {"decode_tokens_per_second", r.decode_tokens_per_second},
+                                 {"decode_floor", r.decode_floor},
+                                 {"decode_share_of_bandwidth", r.decode_share_of_bandwidth}};
+    AtomicFile file(options.common.json);
+    file.Write(json.dump(2) + "\n");
+    file.Commit();
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command AddBench(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  options->common.AddTo(app, /*with_json=*/true);
+  app.add_option("what", options->what, "cpu: a whole model; kernels: one by one, under Google Benchmark")
+      ->check(CLI::IsMember({"cpu", "kernels"}))
+      ->capture_default_str();
+  app.add_option("--config", options->config, "config.json of a shape to make random bfloat16 weights for");
+  app.add_option("--prefill", options->bench.prefill, "tokens of the prompt")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--context", options->bench.context, "positions cached when decoding is timed")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--decode", options->bench.decode, "tokens a timed round")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--rounds", options->bench.rounds, "medians are over these")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.allow_extras();
+  app.footer(
+      "Examples:\n  shiftrt bench cpu --config Qwen2-1.5B/config.json\n"
+      "  shiftrt bench kernels --benchmark_filter=matmul   (Google Benchmark's flags are passed on)");
+  return [options, &app] {
+    const std::vector<std::string> rest = app.remaining();
+    if (options->what == "kernels") return BenchKernels(options->common.MakeContext(), rest);
+    if (!rest.empty()) FailUsage("bench cpu: unknown argument {}", rest[0]);
+    return BenchCpu(*options);
+  };
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,95 @@
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <filesystem>
+
+#include "models/decoder.h"
+#include "runtime/check.h"
+#include "runtime/files.h"
+#include "tools/options.h"
+
+namespace shiftrt {
+
+namespace {
+
+struct Options {
+  CommonOptions common;
+  std::string tokens, out;
+  bool logits = false, hidden = false, delta = false;
+};
+
+// Ids separated by white space or commas, from the argument or from the file it names.
+std::vector<int32_t> ReadTokens(const std::string& argument) {
+  std::string text = std::filesystem::is_regular_file(argument) ? ReadFile(argument, 1 << 26) : argument;
+  for (char& c : text)
+    if (c == ',') c = ' ';
+  std::vector<int32_t> ids;
+  const char *at = text.data(), *end = at + text.size();
+  while (true) {
+    while (at != end && std::isspace(static_cast<unsigned char>(*at))) ++at;
+    if (at == end) break;
+    int32_t id = 0;
+    const auto [stop, error] = std::from_chars(at, end, id);
+    if (error != std::errc()) FailUsage("--tokens: \"{}\" is neither a list of token ids nor a file of them", argument);
+    ids.push_back(id);
+    at = stop;
+  }
+  if (ids.empty()) FailUsage("--tokens names no token");
+  return ids;
+}
+
+Matrix<float> Copy(MatrixView<const float> view) {
+  Matrix<float> out(view.rows, view.cols);
+  std::copy_n(view.data, view.rows * view.cols, out.data());
+  return out;
+}
+
+int Run(const Options& options) {
+  const Context context = options.common.MakeContext();
+  const Model model = options.common.Open();
+  const int64_t layers = model.weights->config.layers;
+  std::vector<std::pair<std::string, Matrix<float>>> dumped;
+  const auto keep = [&](std::string name) {
+    return [&dumped, name](MatrixView<const float> view) { dumped.emplace_back(name, Copy(view)); };
+  };
+  // hidden.l is the stream before block l and hidden.L the one after the last: for a pruned model the removed layers'
+  // are left out.
+  std::vector<Tap> taps;
+  const std::vector<int64_t> kept = model.plan.KeptLayers();
+  for (int64_t layer : kept) {
+    if (options.hidden) taps.push_back({layer, TapPoint::kInput, keep(fmt::format("hidden.{}", layer))});
+    if (options.delta) taps.push_back({layer, TapPoint::kUpdate, keep(fmt::format("delta.{}", layer))});
+  }
+  if (options.hidden) taps.push_back({layers, TapPoint::kInput, keep(fmt::format("hidden.{}", layers))});
+  Decoder decoder(context, model.weights, model.plan, std::move(taps));
+  Batch batch;
+  batch.Add(ReadTokens(options.tokens));
+  const MatrixView<const float> h = decoder.Forward(batch);
+  if (options.logits) dumped.emplace_back("logits", decoder.Logits(h));
+
+  std::vector<NamedTensor> tensors;
+  for (const auto& [name, matrix] : dumped)
+    tensors.push_back({name, {matrix.data(), DType::kFloat32, {matrix.rows(), matrix.cols()}}});
+  WriteSafetensors(options.out, tensors);
+  fmt::print("{}: {} tensors of {} tokens\n", options.out, tensors.size(), batch.size());
+  return 0;
+}
+
+}  // namespace
+
+Command AddDump(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  options->common.AddTo(app, /*with_json=*/false);
+  app.add_option("--tokens", options->tokens, "token ids, or a file of them")->required();
+  app.add_option("--out", options->out, "the safetensors file to write")->required();
+  auto* logits = app.add_flag("--logits", options->logits, "logits (tokens, vocab)");
+  auto* hidden = app.add_flag("--hidden", options->hidden, "hidden.0 .. hidden.L, before the final norm");
+  auto* delta = app.add_flag("--delta", options->delta, "delta.0 .. delta.L-1, each block's own update");
+  app.footer("Example:\n  shiftrt dump --model demo --tokens \"1 2 3\" --logits --hidden --delta --out F.safetensors");
+  return [=] {
+    if (logits->count() + hidden->count() + delta->count() == 0)
+      FailUsage("dump: ask for at least one of --logits, --hidden, --delta");
+    return Run(*options);
+  };
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,68 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "models/generate.h"
+#include "runtime/check.h"
+#include "tools/options.h"
+
+namespace shiftrt {
+
+namespace {
+
+struct Options {
+  CommonOptions common;
+  std::string prompt;
+  int64_t max_tokens = 64;
+  SamplingOptions sampling;
+};
+
+int Run(const Options& options) {
+  const Context context = options.common.MakeContext();
+  const Model model = options.common.Open();
+  const std::vector<int32_t> prompt = model.tokenizer->EncodeWithBos(options.prompt);
+  std::vector<int32_t> stop = model.weights->config.eos_tokens;
+  if (model.tokenizer->eos_token() >= 0) stop.push_back(model.tokenizer->eos_token());
+  Decoder decoder(context, model.weights, model.plan);
+  StreamingDecoder text(*model.tokenizer);
+  const auto print = [](const std::string& piece) {
+    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    std::fflush(stdout);
+  };
+  print(options.prompt);
+  const GenerationResult result =
+      Generate(decoder, prompt, options.max_tokens, options.sampling, options.common.seed, stop, [&](int32_t token) {
+        print(text.Push(token));
+        return true;
+      });
+  print(text.Finish() + "\n");
+  if (!options.common.quiet) {
+    const auto rate = [](size_t tokens, double seconds) {
+      return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+    };
+    std::fprintf(stderr, "prompt: %zu tokens, %.1f tokens/s; generated: %zu tokens, %.1f tokens/s\n", prompt.size(),
+                 rate(prompt.size(), result.prefill_seconds), result.tokens.size(),
+                 rate(result.tokens.empty() ? 0 : result.tokens.size() - 1, result.decode_seconds));
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command AddGenerate(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  options->common.AddTo(app, /*with_json=*/false);
+  app.add_option("--prompt", options->prompt, "text to continue")->required();
+  app.add_option("--max-tokens", options->max_tokens, "tokens to generate at most")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--temperature", options->sampling.temperature, "0: greedy")->check(CLI::Range(0.0, 100.0));
+  app.add_option("--top-p", options->sampling.top_p, "nucleus")->check(CLI::Range(0.0, 1.0));
+  app.add_option("--top-k", options->sampling.top_k, "most likely tokens to draw from (0: all)")
+      ->check(CLI::Range(0, 1 << 22));
+  app.footer(
+      "Examples:\n  shiftrt generate --model demo --prompt \"It is a truth\"\n"
+      "  shiftrt generate --model out --prompt \"In the beginning\" --temperature 0.8 --top-p 0.95 --seed 3");
+  return [options] { return Run(*options); };
+}
+
+}  // namespace shiftrt

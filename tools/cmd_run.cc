@@ -1,0 +1,297 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "eval/perplexity.h"
+#include "models/generate.h"
+#include "runtime/check.h"
+#include "runtime/files.h"
+#include "shift/pipeline.h"
+#include "tools/options.h"
+#include "tools/table.h"
+
+namespace shiftrt {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kSpeedRounds = 5;
+constexpr int64_t kSpeedTokens = 24;
+
+struct Options {
+  CommonOptions common;
+  std::string prune = "bi:0.25", lra = "64", calib, text, lambda = "gcv", factorize = "rrr", merge = "off";
+  std::string protocol = "gptq", prompt = "It is a truth universally acknowledged, that", save;
+  int64_t max_tokens = 40;
+  bool penalize_bias = false, save_weights = false;
+};
+
+struct Variant {
+  std::string name;
+  DepthPlan plan;
+  int64_t parameters = 0, bytes = 0;
+  double perplexity = 0, tokens_per_second = 0;
+  std::string continuation;
+};
+
+int64_t ParseRank(const std::string& text) {
+  if (text == "full") return 0;
+  int64_t rank = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rank);
+  if (error != std::errc() || end != text.data() + text.size() || rank < 1)
+    FailUsage("--lra {}: expected a rank of at least 1, or full", text);
+  return rank;
+}
+
+// What the user named, or the file of that name beside the model, or "".
+std::string TextBeside(const std::string& given, const Model& model, const char* file) {
+  if (!given.empty()) return given;
+  const auto beside = model.directory / file;
+  return std::filesystem::exists(beside) ? beside.string() : "";
+}
+
+CalibrationSet OpenCalibration(const Options& options, const Model& model) {
+  const std::string text = TextBeside(options.calib, model, "calibration.txt");
+  if (text.empty())
+    FailUsage(
+        "give calibration text with --calib FILE[:samples[xtokens]] (.txt, or .jsonl with a field text); "
+        "a few hundred samples of general text are enough");
+  CalibrationSpec spec = ParseCalibration(text);
+  spec.tokens = std::min(spec.tokens, model.weights->config.max_positions);
+  return LoadCalibration(spec, *model.tokenizer, options.common.seed);
+}
+
+// Tokens whose perplexity is compared, and where they are from.
+std::vector<int32_t> HeldOutTokens(const Options& options, const Model& model, const CalibrationSet& calibration,
+                                   std::string& source) {
+  const std::string text = TextBeside(options.text, model, "heldout.txt");
+  if (!text.empty()) {
+    source = std::filesystem::path(text).filename().string();
+    return model.tokenizer->EncodeWithBos(ReadFile(text));
+  }
+  source = "held-out calibration samples (give --text FILE for another text)";
+  std::vector<int32_t> tokens;
+  for (const Batch& batch : calibration.heldout) tokens.insert(tokens.end(), batch.tokens.begin(), batch.tokens.end());
+  return tokens;
+}
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size()) / 2, values.end());
+  return values[values.size() / 2];
+}
+
+// Perplexity and a continuation of each variant; then decoding speed in turn, so that the machine's drift meets all
+// alike.
+void Compare(const Options& options, const Model& model, const Context& context, std::span<const int32_t> heldout,
+             std::vector<Variant>& variants, Progress& progress) {
+  const ModelConfig& config = model.weights->config;
+  const std::vector<int32_t> prompt = model.tokenizer->EncodeWithBos(options.prompt);
+  const int64_t window = ProtocolWindow(options.protocol, config);
+  std::vector<Decoder> decoders;
+  for (Variant& variant : variants) {
+    Decoder& decoder = decoders.emplace_back(context, model.weights, variant.plan);
+    variant.parameters = decoder.Parameters();
+    variant.bytes = decoder.BytesPerToken();
+    variant.perplexity = WindowedPerplexity(decoder, heldout, window, options.protocol, progress).perplexity;
+    const auto reply = Generate(decoder, prompt, options.max_tokens, {}, options.common.seed, config.eos_tokens);
+    variant.continuation = model.tokenizer->Decode(reply.tokens, /*skip_special=*/true);
+  }
+  const int64_t room = config.max_positions - static_cast<int64_t>(prompt.size());
+  const int64_t tokens = std::min(kSpeedTokens, room);
+  std::vector<std::vector<double>> speed(variants.size());
+  progress.Begin("timing", kSpeedRounds * static_cast<int64_t>(variants.size()));
+  for (int round = 0; round < kSpeedRounds; ++round) {
+    for (size_t v = 0; v < variants.size(); ++v) {
+      const auto reply = Generate(decoders[v], prompt, tokens, {}, options.common.seed, {});
+      speed[v].push_back(static_cast<double>(reply.tokens.size() - 1) / reply.decode_seconds);
+      progress.Advance(1);
+    }
+  }
+  progress.End();
+  for (size_t v = 0; v < variants.size(); ++v) variants[v].tokens_per_second = Median(speed[v]);
+}
+
+void PrintSelection(const Selection& selection, int64_t layers) {
+  fmt::print("layers removed by {}: {}\n", selection.criterion, fmt::join(selection.removed, ", "));
+  if (selection.scores.empty()) return;
+  Table table({"layer", "score", ""});
+  for (int64_t l = 0; l < layers; ++l) {
+    const bool gone = std::binary_search(selection.removed.begin(), selection.removed.end(), l);
+    table.Add({std::to_string(l), fmt::format("{:.5g}", selection.scores[l]), gone ? "removed" : ""});
+  }
+  fmt::print("{}\n", table.Text());
+}
+
+void PrintSites(const std::vector<SiteReport>& sites) {
+  Table table({"adapter at layer", "lambda", "rank", "R2 fitted", "R2 held out"});
+  for (const SiteReport& site : sites)
+    table.Add({std::to_string(site.layer), fmt::format("{:.3g}", site.lambda), std::to_string(site.rank),
+               fmt::format("{:.3f}", site.r2_fit), fmt::format("{:.3f}", site.r2_heldout)});
+  fmt::print("{}", table.Text());
+  for (const SiteReport& site : sites)
+    if (!site.warning.empty()) fmt::print("  layer {}: {}\n", site.layer, site.warning);
+  fmt::print("\n");
+}
+
+void PrintVariants(const Options& options, const std::vector<Variant>& variants, const std::string& heldout) {
+  fmt::print("held-out perplexity ({}) on {}\n", options.protocol, heldout);
+  Table table({"model", "parameters", "bytes a token", "perplexity", "tokens/s"});
+  for (const Variant& v : variants)
+    table.Add({v.name, Scaled(static_cast<double>(v.parameters), ""), Scaled(static_cast<double>(v.bytes), "B"),
+               fmt::format("{:.2f}", v.perplexity), fmt::format("{:.1f}", v.tokens_per_second)});
+  fmt::print("{}\n\"{}\" ...\n", table.Text(), options.prompt);
+  for (const Variant& v : variants) {
+    std::string line = v.continuation;
+    std::replace(line.begin(), line.end(), '\n', ' ');
+    fmt::print("  {}: {}\n", v.name, line);
+  }
+}
+
+Json SelectionJson(const Selection& selection) {
+  return {{"criterion", selection.criterion}, {"scores", selection.scores}, {"removed", selection.removed}};
+}
+
+Json SitesJson(const std::vector<SiteReport>& sites) {
+  Json out = Json::array();
+  for (const SiteReport& site : sites)
+    out.push_back({{"layers", {site.layer}},
+                   {"lambda", site.lambda},
+                   {"rank", site.rank},
+                   {"r2_fit", site.r2_fit},
+                   {"r2_heldout", site.r2_heldout},
+                   {"condition", site.condition},
+                   {"singular_values", site.singular_values},
+                   {"warning", site.warning}});
+  return out;
+}
+
+Json ResultJson(const Model& model, const CalibrationSet& calibration, const ShiftResult& result,
+                const std::vector<Variant>& variants, double evaluate_seconds) {
+  Json json = {{"model", model.name},
+               {"selection", SelectionJson(result.selection)},
+               {"calibration",
+                {{"source", calibration.source},
+                 {"hash", calibration.hash},
+                 {"tokens", calibration.fit_tokens},
+                 {"heldout_tokens", calibration.heldout_tokens}}},
+               {"sites", SitesJson(result.sites)},
+               {"variants", Json::array()},
+               {"seconds",
+                {{"select", result.seconds.select},
+                 {"calibrate", result.seconds.calibrate},
+                 {"solve", result.seconds.solve},
+                 {"factorize", result.seconds.factorize},
+                 {"evaluate", evaluate_seconds}}}};
+  for (const Variant& v : variants)
+    json["variants"].push_back({{"name", v.name},
+                                {"parameters", v.parameters},
+                                {"bytes", v.bytes},
+                                {"perplexity", v.perplexity},
+                                {"tokens_per_second", v.tokens_per_second},
+                                {"continuation", v.continuation}});
+  return json;
+}
+
+int Run(const Options& options) {
+  ShiftOptions shift;
+  shift.prune = ParsePrune(options.prune);
+  shift.rank = ParseRank(options.lra);
+  shift.ridge = {ParseLambda(options.lambda), options.penalize_bias};
+  shift.factorization = ParseFactorization(options.factorize);
+  shift.merge = ParseMerge(options.merge);
+  shift.seed = options.common.seed;
+  if (options.save_weights && options.save.empty()) FailUsage("--save-weights goes with --save DIR");
+
+  const Context context = options.common.MakeContext();
+  const Model model = options.common.Open();
+  if (!model.provenance.empty())
+    FailUsage("{} is already pruned; give the model it was made from", options.common.model);
+  const ModelConfig& config = model.weights->config;
+  if (shift.rank > config.hidden)
+    FailUsage("--lra {}: the rank exceeds the model's hidden size of {}", options.lra, config.hidden);
+  const CalibrationSet calibration = OpenCalibration(options, model);
+  std::string heldout_source;
+  const std::vector<int32_t> heldout = HeldOutTokens(options, model, calibration, heldout_source);
+  const auto progress = options.common.MakeProgress();
+
+  std::vector<Variant> variants(1);
+  variants[0].name = "original";
+  variants[0].plan = model.plan;
+  {
+    const Decoder original(context, model.weights, model.plan);
+    fmt::print("{}: {} layers, hidden {}, {} parameters, {} a token, {}\n", model.name, config.layers, config.hidden,
+               Scaled(static_cast<double>(original.Parameters()), ""),
+               Scaled(static_cast<double>(original.BytesPerToken()), "B"), Name(model.weights->embedding.dtype));
+  }
+  fmt::print("calibration: {}; {} tokens fitted, {} held out\n\n", calibration.source, calibration.fit_tokens,
+             calibration.heldout_tokens);
+
+  const ShiftResult result = Shift(context, model, calibration, shift, *progress);
+  PrintSelection(result.selection, config.layers);
+  PrintSites(result.sites);
+
+  const std::string lra = options.lra == "full" ? "full LRA" : "LRA " + options.lra;
+  variants.push_back({"pruned", result.pruned});
+  variants.push_back({"pruned + " + lra, result.corrected});
+  if (result.merged) variants.push_back({fmt::format("merged ({})", options.merge), *result.merged});
+  const auto start = std::chrono::steady_clock::now();
+  Compare(options, model, context, heldout, variants, *progress);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  PrintVariants(options, variants, heldout_source);
+  fmt::print("\nseconds: select {:.1f}, calibrate {:.1f}, solve {:.2f}, factorize {:.2f}, evaluate {:.1f}\n",
+             result.seconds.select, result.seconds.calibrate, result.seconds.solve, result.seconds.factorize, seconds);
+
+  const Json json = ResultJson(model, calibration, result, variants, seconds);
+  if (!options.common.json.empty()) {
+    AtomicFile file(options.common.json);
+    file.Write(json.dump(2) + "\n");
+    file.Commit();
+  }
+  if (!options.save.empty()) {
+    Json provenance = json;
+    provenance["lambda"] = Format(shift.ridge.lambda);
+    provenance["factorization"] = Name(shift.factorization);
+    provenance["merge"] = Name(shift.merge);
+    SaveAdapted(model, result.merged ? *result.merged : result.corrected, provenance.dump(), options.save_weights,
+                options.save);
+    fmt::print("saved: {}\n", options.save);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command AddRun(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  options->common.AddTo(app, /*with_json=*/true);
+  std::string criteria;
+  for (const Criterion& criterion : Criteria())
+    criteria += fmt::format("\n  {:<14}{}", criterion.name, criterion.summary);
+  app.add_option("--prune", options->prune, "CRITERION:AMOUNT[,keep=first:N,last:N] or layers=3,5,8-10")
+      ->capture_default_str();
+  app.add_option("--lra", options->lra, "rank of the adapters, or full")->capture_default_str();
+  app.add_option("--calib", options->calib, "calibration text, FILE[:samples[xtokens]] (256x512; demo brings its own)");
+  app.add_option("--text", options->text, "held-out text for the perplexity (demo brings its own)");
+  app.add_option("--lambda", options->lambda, "gcv, an absolute value, or RELrel times the mean diagonal")
+      ->capture_default_str();
+  app.add_flag("--penalize-bias", options->penalize_bias, "penalise the bias too, as the paper's main text does");
+  app.add_option("--factorize", options->factorize, "rrr (best on the data) or svd (the paper)")->capture_default_str();
+  app.add_option("--merge", options->merge, "off, full or lowrank: neighbouring adapters become one")
+      ->capture_default_str();
+  app.add_option("--protocol", options->protocol, "gptq or seq128")->capture_default_str();
+  app.add_option("--prompt", options->prompt, "every variant continues it")->capture_default_str();
+  app.add_option("--max-tokens", options->max_tokens, "of the continuation")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--save", options->save, "write plan and adapters to this directory");
+  app.add_flag("--save-weights", options->save_weights, "with --save: the kept blocks too, so that it stands alone");
+  app.footer(
+      "Criteria:" + criteria +
+      "\n\nExamples:\n  shiftrt run --model demo --prune bi:0.25 --lra 64\n"
+      "  shiftrt run --model qwen2-1.5b --prune \"reverse*:7\" --lra full --merge full --calib c4.jsonl --save out");
+  return [options] { return Run(*options); };
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,80 @@
+// shiftrt: the command line. Each command lives in a file of its own; this one dispatches and turns errors into
+// statuses.
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <new>
+
+#include "runtime/files.h"
+#include "tools/options.h"
+
+namespace {
+
+using shiftrt::Command;
+
+struct CommandRow {
+  const char* name;
+  const char* summary;
+  Command (*add)(CLI::App&);
+};
+constexpr CommandRow kCommands[] = {
+    {"run", "prune, repair, compare: the main job", shiftrt::AddRun},
+    {"generate", "continue a prompt", shiftrt::AddGenerate},
+    {"inspect", "facts, sizes, layer scores of several criteria, a saved model's sites", shiftrt::AddInspect},
+    {"ppl", "perplexity of a text", shiftrt::AddPpl},
+    {"tokenize", "token ids and pieces of a text", shiftrt::AddTokenize},
+    {"dump", "hidden states, updates and logits as safetensors", shiftrt::AddDump},
+#ifdef SHIFTRT_HAVE_BENCH
+    {"bench", "speed of kernels or of a whole model, beside the machine's floors", shiftrt::AddBench},
+#endif
+};
+
+constexpr int kFailed = 1, kWrongUsage = 2, kInterrupted = 130;
+
+void OnSignal(int) { shiftrt::RequestInterrupt(); }
+
+int Fail(const char* what, int status) {
+  std::fprintf(stderr, "shiftrt: %s\n", what);
+  return status;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGINT, OnSignal);
+  std::signal(SIGTERM, OnSignal);
+#ifdef SIGXFSZ
+  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit then fails the write, which is reported
+#endif
+  CLI::App app("shiftrt makes large language models shallower and repairs them without training.");
+  app.set_version_flag("--version", SHIFTRT_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n  shiftrt run --model demo --prune bi:0.25 --lra 64\n"
+      "  shiftrt generate --model demo --prompt \"It is a truth\"\n  shiftrt COMMAND --help");
+  std::vector<std::pair<CLI::App*, Command>> commands;
+  for (const CommandRow& row : kCommands) {
+    CLI::App* command = app.add_subcommand(row.name, row.summary);
+    commands.emplace_back(command, row.add(*command));
+  }
+  if (argc == 1) {
+    std::fputs(app.help().c_str(), stdout);
+    return kWrongUsage;
+  }
+  try {
+    app.parse(argc, argv);
+    for (const auto& [command, run] : commands)
+      if (command->parsed()) return run();
+    return kWrongUsage;
+  } catch (const CLI::ParseError& e) {
+    return app.exit(e) == 0 ? 0 : kWrongUsage;
+  } catch (const shiftrt::Interrupted& e) {
+    return Fail(e.what(), kInterrupted);
+  } catch (const shiftrt::UsageError& e) {
+    return Fail(e.what(), kWrongUsage);
+  } catch (const std::bad_alloc&) {
+    return Fail("out of memory: try a smaller model, fewer layers removed at once, or shorter samples", kFailed);
+  } catch (const std::exception& e) {
+    return Fail(e.what(), kFailed);
+  }
+}

@@ -1,0 +1,48 @@
+#include "tools/options.h"
+
+#include <CLI/CLI.hpp>
+
+#include "runtime/check.h"
+#include "tools/progress_bar.h"
+
+namespace shiftrt {
+
+void CommonOptions::AddTo(CLI::App& app, bool with_json) {
+  app.add_option("--model", model, "a Hugging Face directory, one written by --save, a known name, or demo")
+      ->capture_default_str();
+  app.add_option("--device", device, "auto, cpu or cuda[:N]")->capture_default_str();
+  app.add_option("--dtype", dtype, "auto (as stored), float32, bfloat16 or float16")
+      ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
+      ->capture_default_str();
+  app.add_option("--threads", threads, "CPU threads (0: all cores)")->check(CLI::Range(0, 1024))->capture_default_str();
+  app.add_option("--seed", seed, "of everything random")->capture_default_str();
+  app.add_flag("--quiet", quiet, "no progress on standard error");
+  app.add_flag("--check-weights", check_finite, "look at every weight for NaN and infinity first");
+  if (with_json) app.add_option("--json", json, "write the whole result to this file");
+}
+
+Context CommonOptions::MakeContext() const {
+  if (device.starts_with("cuda"))
+    FailUsage("--device {}: this build has no CUDA backend; use --device cpu or leave it out", device);
+  if (device != "auto" && device != "cpu") FailUsage("--device {}: expected auto, cpu or cuda[:N]", device);
+  Context context = Context::Default();
+  if (threads > 0) context.threads = threads;
+  return context;
+}
+
+Model CommonOptions::Open() const {
+  LoadOptions options;
+  options.check_finite = check_finite;
+  options.dtype = dtype == "float32"    ? LoadDType::kFloat32
+                  : dtype == "float16"  ? LoadDType::kFloat16
+                  : dtype == "bfloat16" ? LoadDType::kBFloat16
+                                        : LoadDType::kAuto;
+  return OpenModel(model, options);
+}
+
+std::unique_ptr<Progress> CommonOptions::MakeProgress() const {
+  if (quiet) return std::make_unique<NoProgress>();
+  return std::make_unique<ProgressBar>();
+}
+
+}  // namespace shiftrt

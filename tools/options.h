@@ -1,0 +1,48 @@
+// Options every command shares, and what they mean.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "models/model.h"
+#include "runtime/context.h"
+#include "runtime/progress.h"
+
+namespace CLI {
+class App;
+}
+
+namespace shiftrt {
+
+struct CommonOptions {
+  std::string model = "demo";
+  std::string device = "auto";
+  std::string dtype = "auto";
+  std::string json;
+  int threads = 0;  // 0: all cores
+  uint64_t seed = 0;
+  bool quiet = false;
+  bool check_finite = false;
+
+  // Adds --model, --device, --dtype, --threads, --seed, --quiet, --check-weights and, with `with_json`, --json.
+  void AddTo(CLI::App& app, bool with_json);
+  Context MakeContext() const;  // throws UsageError for --device cuda
+  Model Open() const;
+  std::unique_ptr<Progress> MakeProgress() const;
+};
+
+// A command: adds its options to `app` and returns what runs once they are parsed (an exit status).
+using Command = std::function<int()>;
+Command AddRun(CLI::App& app);
+Command AddGenerate(CLI::App& app);
+Command AddInspect(CLI::App& app);
+Command AddPpl(CLI::App& app);
+Command AddTokenize(CLI::App& app);
+Command AddDump(CLI::App& app);
+#ifdef SHIFTRT_HAVE_BENCH
+Command AddBench(CLI::App& app);
+#endif
+
+}  // namespace shiftrt

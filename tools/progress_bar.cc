@@ -1,0 +1,58 @@
+#include "tools/progress_bar.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "runtime/files.h"
+
+namespace shiftrt {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr double kPatience = 1.0;  // seconds before anything is shown
+constexpr double kRedraw = 0.1;    // seconds between two pictures
+constexpr int kWidth = 30;
+
+std::string Duration(double seconds) {
+  const auto whole = static_cast<int64_t>(seconds + 0.5);
+  return fmt::format("{}:{:02}", whole / 60, whole % 60);
+}
+
+}  // namespace
+
+ProgressBar::ProgressBar() : terminal_(::isatty(STDERR_FILENO) != 0) {}
+
+double ProgressBar::Elapsed() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+void ProgressBar::Begin(std::string_view phase, int64_t total) {
+  phase_ = phase;
+  total_ = total;
+  done_ = 0;
+  start_ = drawn_ = Clock::now();
+}
+
+void ProgressBar::Advance(int64_t count) {
+  CheckInterrupted();
+  done_ += count;
+  const double elapsed = Elapsed();
+  if (!terminal_ || elapsed < kPatience || done_ == 0 || total_ == 0) return;
+  if (std::chrono::duration<double>(Clock::now() - drawn_).count() < kRedraw) return;
+  drawn_ = Clock::now();
+  const double share = static_cast<double>(done_) / static_cast<double>(total_);
+  const std::string bar(static_cast<size_t>(share * kWidth), '#');
+  std::fprintf(stderr, "\r\033[K%s",
+               fmt::format("{} [{:<{}}] {:3.0f}%  {:.3g}/s  {} left", phase_, bar, kWidth, 100 * share,
+                           static_cast<double>(done_) / elapsed, Duration(elapsed / share - elapsed))
+                   .c_str());
+}
+
+void ProgressBar::End() {
+  const double elapsed = Elapsed();
+  if (elapsed < kPatience) return;
+  if (terminal_) std::fputs("\r\033[K", stderr);
+  std::fprintf(stderr, "%s\n", fmt::format("{}: {}", phase_, Duration(elapsed)).c_str());
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,32 @@
+#include "tools/table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace shiftrt {
+
+std::string Table::Text() const {
+  std::vector<size_t> width(rows_[0].size(), 0);
+  for (const auto& row : rows_)
+    for (size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
+  std::string out;
+  for (const auto& row : rows_) {
+    for (size_t c = 0; c < row.size(); ++c)
+      out += c == 0 ? fmt::format("  {:<{}}", row[c], width[c]) : fmt::format("  {:>{}}", row[c], width[c]);
+    out += "\n";
+  }
+  return out;
+}
+
+std::string Scaled(double value, const char* unit) {
+  const char* prefixes[] = {"", "k", "M", "G", "T"};
+  int power = 0;
+  while (value >= 999.5 && power < 4) {
+    value /= 1000;
+    ++power;
+  }
+  return fmt::format("{:.3g} {}{}", value, prefixes[power], unit);
+}
+
+}  // namespace shiftrt

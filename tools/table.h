@@ -1,0 +1,23 @@
+// Aligned columns on standard output.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace shiftrt {
+
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}
+  void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  // First column to the left, the others to the right, two spaces before each line.
+  std::string Text() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// "1.23 M", "4.5 GB": three digits and a power of 1000.
+std::string Scaled(double value, const char* unit);
+
+}  // namespace shiftrt
