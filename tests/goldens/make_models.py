@@ -74,7 +74,7 @@ def random_tensor(name, shape):
     elif name.endswith(".bias"):
         values = n * 2.0 ** -10
     else:
-        values = n * 2.0 ** (-6 - math.floor(math.log2(math.sqrt(shape[1])) + 0.5))
+        values = n * 2.0 ** -(6 + shape[1].bit_length() // 2)
     return torch.from_numpy(values.astype(np.float32).reshape(shape))
 
 
