@@ -1,0 +1,276 @@
+#include "models/config.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "models/families.h"
+#include "runtime/check.h"
+#include "runtime/files.h"
+
+namespace shiftrt {
+namespace {
+
+using Json = nlohmann::json;
+
+ModelConfig Parse(const Json& json) { return ParseConfig(json.dump(), "config.json"); }
+
+// What refusing `text` says, or "" if it is taken.
+std::string Refusal(const std::string& text) {
+  try {
+    ParseConfig(text, "config.json");
+    return "";
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
+std::string Refusal(const Json& json) { return Refusal(json.dump()); }
+
+void ExpectRefusal(const Json& json, const std::string& word) {
+  const std::string what = Refusal(json);
+  EXPECT_NE(what.find(word), std::string::npos) << json.dump() << "\nsays: " << what;
+  EXPECT_TRUE(what.starts_with("config.json: ")) << what;
+}
+
+// `base` with the members of `patch` put in (null stays null).
+Json With(Json base, const Json& patch) {
+  base.update(patch);
+  return base;
+}
+
+Json Llama() {
+  return Json::parse(R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 96,
+    "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 100,
+    "max_position_embeddings": 512})");
+}
+Json Named(const char* architecture) { return With(Llama(), {{"architectures", {architecture}}}); }
+
+TEST(Config, Llama2) {
+  const ModelConfig c = Parse(Json::parse(R"({"architectures": ["LlamaForCausalLM"], "bos_token_id": 1,
+    "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02,
+    "intermediate_size": 11008, "max_position_embeddings": 4096, "model_type": "llama", "num_attention_heads": 32,
+    "num_hidden_layers": 32, "num_key_value_heads": 32, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+    "rope_scaling": null, "tie_word_embeddings": false, "torch_dtype": "float16", "use_cache": true,
+    "vocab_size": 32000})"));
+  EXPECT_EQ(c.family, "llama");
+  EXPECT_EQ(c.hidden, 4096);
+  EXPECT_EQ(c.intermediate, 11008);
+  EXPECT_EQ(c.layers, 32);
+  EXPECT_EQ(c.heads, 32);
+  EXPECT_EQ(c.kv_heads, 32);
+  EXPECT_EQ(c.head_dim, 128);
+  EXPECT_EQ(c.vocab, 32000);
+  EXPECT_EQ(c.max_positions, 4096);
+  EXPECT_EQ(c.rms_eps, 1e-5);
+  EXPECT_EQ(c.rope.kind, RopeKind::kDefault);
+  EXPECT_EQ(c.rope.theta, 10000);
+  EXPECT_FALSE(c.qkv_bias || c.output_bias || c.mlp_bias || c.qk_norm || c.tied_head);
+  EXPECT_EQ(c.bos_token, 1);
+  EXPECT_EQ(c.eos_tokens, std::vector<int32_t>{2});
+}
+
+TEST(Config, Vicuna) {  // no num_key_value_heads in the first releases
+  const ModelConfig c = Parse(Json::parse(R"({"architectures": ["LlamaForCausalLM"], "bos_token_id": 1,
+    "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 5120, "intermediate_size": 13824,
+    "max_position_embeddings": 2048, "num_attention_heads": 40, "num_hidden_layers": 40, "pad_token_id": 0,
+    "rms_norm_eps": 1e-06, "vocab_size": 32000})"));
+  EXPECT_EQ(c.kv_heads, 40);
+  EXPECT_EQ(c.head_dim, 128);
+}
+
+TEST(Config, Llama32) {
+  const ModelConfig c = Parse(Json::parse(R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
+    "bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009], "head_dim": 64, "hidden_act": "silu",
+    "hidden_size": 2048, "intermediate_size": 8192, "max_position_embeddings": 131072, "mlp_bias": false,
+    "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8, "rms_norm_eps": 1e-05,
+    "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+    "original_max_position_embeddings": 8192, "rope_type": "llama3"}, "rope_theta": 500000.0,
+    "tie_word_embeddings": true, "torch_dtype": "bfloat16", "vocab_size": 128256})"));
+  EXPECT_EQ(c.kv_dim(), 512);
+  EXPECT_EQ(c.query_dim(), 2048);
+  EXPECT_EQ(c.rope.kind, RopeKind::kLlama3);
+  EXPECT_EQ(c.rope.theta, 500000);
+  EXPECT_EQ(c.rope.factor, 32);
+  EXPECT_EQ(c.rope.original_max_positions, 8192);
+  EXPECT_TRUE(c.tied_head);
+  EXPECT_EQ(c.eos_tokens, (std::vector<int32_t>{128001, 128008, 128009}));
+}
+
+TEST(Config, Mistral) {
+  const Json json = Json::parse(R"({"architectures": ["MistralForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,
+    "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 32768,
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "rms_norm_eps": 1e-05,
+    "rope_theta": 1000000.0, "sliding_window": null, "tie_word_embeddings": false, "vocab_size": 32768})");
+  const ModelConfig c = Parse(json);
+  EXPECT_EQ(c.family, "mistral");
+  EXPECT_EQ(c.kv_heads, 8);
+  ExpectRefusal(With(json, {{"sliding_window", 4096}}), "sliding window of 4096");
+  EXPECT_EQ(Refusal(With(json, {{"sliding_window", 32768}})), "");
+  Json unmentioned = json;
+  unmentioned.erase("sliding_window");
+  ExpectRefusal(unmentioned, "sliding window of 4096");
+}
+
+TEST(Config, Qwen2) {
+  const ModelConfig c = Parse(Json::parse(R"({"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0,
+    "bos_token_id": 151643, "eos_token_id": 151643, "hidden_act": "silu", "hidden_size": 1536,
+    "intermediate_size": 8960, "max_position_embeddings": 131072, "max_window_layers": 28, "model_type": "qwen2",
+    "num_attention_heads": 12, "num_hidden_layers": 28, "num_key_value_heads": 2, "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0, "sliding_window": 131072, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+    "use_mrope": false, "use_sliding_window": false, "vocab_size": 151936})"));
+  EXPECT_EQ(c.family, "qwen2");
+  EXPECT_TRUE(c.qkv_bias);
+  EXPECT_FALSE(c.output_bias || c.mlp_bias || c.qk_norm);
+  EXPECT_TRUE(c.tied_head);
+  EXPECT_EQ(c.head_dim, 128);
+}
+
+TEST(Config, Qwen3InTheStyleOfTransformers5) {
+  const ModelConfig c = Parse(Json::parse(R"({"architectures": ["Qwen3ForCausalLM"], "attention_bias": false,
+    "bos_token_id": 151643, "dtype": "bfloat16", "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu",
+    "hidden_size": 1024, "intermediate_size": 3072, "layer_types": ["full_attention", "full_attention"],
+    "max_position_embeddings": 40960, "max_window_layers": 28, "num_attention_heads": 16, "num_hidden_layers": 2,
+    "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_parameters": {"rope_theta": 1000000,
+    "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, "sliding_window": null,
+    "tie_word_embeddings": true, "use_sliding_window": false, "vocab_size": 151936})"));
+  EXPECT_EQ(c.family, "qwen3");
+  EXPECT_TRUE(c.qk_norm);
+  EXPECT_FALSE(c.qkv_bias);
+  EXPECT_EQ(c.query_dim(), 2048);
+  EXPECT_EQ(c.rope.theta, 1e6);
+  EXPECT_EQ(c.rope.kind, RopeKind::kYarn);
+  EXPECT_EQ(c.rope.factor, 4);
+}
+
+TEST(Config, BiasesFollowTheFamily) {
+  const Json biases = {{"attention_bias", true}, {"mlp_bias", true}, {"sliding_window", nullptr}};
+  const ModelConfig llama = Parse(With(Llama(), biases));
+  EXPECT_TRUE(llama.qkv_bias && llama.output_bias && llama.mlp_bias);
+  const ModelConfig mistral = Parse(With(Named("MistralForCausalLM"), biases));
+  EXPECT_FALSE(mistral.qkv_bias || mistral.output_bias || mistral.mlp_bias);
+  const ModelConfig qwen2 = Parse(With(Named("Qwen2ForCausalLM"), {{"attention_bias", false}}));
+  EXPECT_TRUE(qwen2.qkv_bias && !qwen2.output_bias);
+  const ModelConfig qwen3 = Parse(With(Named("Qwen3ForCausalLM"), biases));
+  EXPECT_TRUE(qwen3.qkv_bias && qwen3.output_bias && !qwen3.mlp_bias);
+}
+
+TEST(Config, QwenWindowCountsOnlyWhereALayerHasIt) {
+  const Json window = {{"use_sliding_window", true}, {"sliding_window", 128}};
+  for (const char* name : {"Qwen2ForCausalLM", "Qwen3ForCausalLM"}) {
+    const Json on = With(Named(name), window);
+    EXPECT_EQ(Refusal(on), "");  // max_window_layers is 28 unless it is said, and there are 3 layers
+    ExpectRefusal(With(on, {{"max_window_layers", 2}}), "sliding window of 128");
+    EXPECT_EQ(Refusal(With(on, {{"max_window_layers", 3}})), "");
+    EXPECT_EQ(Refusal(With(on, {{"max_window_layers", 2}, {"sliding_window", 512}})), "");
+    EXPECT_EQ(Refusal(With(on, {{"max_window_layers", 2}, {"use_sliding_window", false}})), "");
+    ExpectRefusal(With(on, {{"layer_types", {"full_attention", "sliding_attention", "full_attention"}}}), "of 128");
+    EXPECT_EQ(Refusal(With(on, {{"max_window_layers", 0}, {"layer_types", {"full_attention"}}})), "");
+    ExpectRefusal(With(on, {{"layer_types", {"chunked_attention"}}}), "chunked_attention");
+    ExpectRefusal(With(on, {{"layer_types", 5}}), "layer_types");
+  }
+  EXPECT_EQ(Refusal(With(Llama(), window)), "");
+}
+
+TEST(Config, BothStylesOfRopeSettings) {
+  const Json settings = {{"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}};
+  const ModelConfig with_type = Parse(With(Llama(), {{"rope_scaling", With(settings, {{"type", "llama3"}})}}));
+  EXPECT_EQ(with_type.rope.kind, RopeKind::kLlama3);
+  EXPECT_EQ(with_type.rope.original_max_positions, 512);
+  const Json five = With(settings, {{"rope_type", "llama3"}, {"rope_theta", 3e5}});
+  EXPECT_EQ(Parse(With(Llama(), {{"rope_parameters", five}, {"rope_theta", 7e5}})).rope.theta, 3e5);
+  // transformers lets rope_scaling win, unless it is empty.
+  const Json both = With(Llama(), {{"rope_parameters", five}, {"rope_theta", 7e5}});
+  const ModelConfig classic = Parse(With(both, {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}));
+  EXPECT_EQ(classic.rope.kind, RopeKind::kLinear);
+  EXPECT_EQ(classic.rope.theta, 7e5);
+  EXPECT_EQ(Parse(With(both, {{"rope_scaling", Json::object()}})).rope.kind, RopeKind::kLlama3);
+  EXPECT_EQ(Parse(With(both, {{"original_max_position_embeddings", 256}})).rope.original_max_positions, 256);
+}
+
+TEST(Config, RopeFrequenciesAreThoseOfTransformers) {
+  const Json goldens = Json::parse(ReadFile(SHIFTRT_TEST_DIR "/goldens/rope.json"));
+  ASSERT_GE(goldens.size(), 8u);
+  for (const Json& golden : goldens) {
+    SCOPED_TRACE(golden["name"].get<std::string>());
+    const RopeFrequencies rope = MakeRopeFrequencies(Parse(golden["config"]));
+    EXPECT_FLOAT_EQ(rope.scale, golden["scale"].get<float>());
+    ASSERT_EQ(rope.inverse.size(), golden["inverse"].size());
+    for (size_t i = 0; i < rope.inverse.size(); ++i) {
+      const auto expected = golden["inverse"][i].get<float>();
+      // A power may round the other way, and the ramp and the stretch add roundings of that.
+      EXPECT_NEAR(rope.inverse[i], expected, expected * 2 * std::numeric_limits<float>::epsilon()) << i;
+    }
+  }
+}
+
+TEST(Config, RefusesRopeByName) {
+  const auto rope = [](const Json& settings) { return With(Llama(), {{"rope_scaling", settings}}); };
+  for (const char* kind : {"dynamic", "longrope", "su", "proportional", "mrope"})
+    ExpectRefusal(rope({{"rope_type", kind}, {"factor", 2}}), kind);
+  ExpectRefusal(rope({{"type", "linear"}}), "factor is missing");
+  ExpectRefusal(rope({{"type", "linear"}, {"factor", 0}}), "factor");
+  ExpectRefusal(rope({{"type", "linear"}, {"factor", "2"}}), "factor");
+  ExpectRefusal(rope({{"type", 3}}), "type");
+  ExpectRefusal(rope({{"type", "llama3"}, {"factor", 2}}), "low_freq_factor");
+  ExpectRefusal(rope({{"type", "llama3"}, {"factor", 2}, {"low_freq_factor", 4}, {"high_freq_factor", 4}}),
+                "high_freq_factor");
+  ExpectRefusal(rope({{"type", "yarn"}, {"factor", 2}, {"attention_factor", 0}}), "attention_factor");
+  ExpectRefusal(rope({{"type", "yarn"}, {"factor", 2}, {"original_max_position_embeddings", 0}}), "original_max");
+  ExpectRefusal(rope(5), "rope_scaling");
+  ExpectRefusal(With(Llama(), {{"rope_theta", 1}}), "rope_theta");
+  ExpectRefusal(With(Llama(), {{"partial_rotary_factor", 0.5}}), "partial_rotary_factor");
+  ExpectRefusal(With(Llama(), {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}}),
+                "full_attention");
+}
+
+TEST(Config, RefusesUnsupportedSettingsByName) {
+  ExpectRefusal(Named("GPT2LMHeadModel"), "GPT2LMHeadModel");
+  ExpectRefusal(Named("GPT2LMHeadModel"), "Qwen3ForCausalLM");  // and says what is known
+  ExpectRefusal(With(Llama(), {{"architectures", Json::array()}}), "architectures");
+  ExpectRefusal(With(Llama(), {{"architectures", {"LlamaForCausalLM", "Qwen2ForCausalLM"}}}), "architectures");
+  ExpectRefusal(With(Llama(), {{"architectures", {1}}}), "architectures");
+  ExpectRefusal(With(Llama(), {{"hidden_act", "gelu"}}), "gelu");
+  ExpectRefusal(With(Llama(), {{"quantization_config", {{"quant_method", "gptq"}}}}), "quantization_config");
+}
+
+TEST(Config, RefusesNumbersThatCannotBe) {
+  const auto huge = std::numeric_limits<uint64_t>::max();
+  for (const char* key : {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+                          "num_key_value_heads", "vocab_size", "max_position_embeddings", "head_dim"}) {
+    for (const Json& value : {Json(0), Json(-1), Json(huge), Json(INT64_MAX), Json(INT64_MIN), Json(1.5), Json("8"),
+                              Json(true), Json::array({8})})
+      ExpectRefusal(With(Llama(), {{key, value}}), key);
+  }
+  for (const char* key : {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
+                          "max_position_embeddings"}) {
+    Json json = Llama();
+    json.erase(key);
+    ExpectRefusal(json, std::string(key) + " is missing");
+  }
+  ExpectRefusal(With(Llama(), {{"num_key_value_heads", 3}}), "8 attention heads");
+  ExpectRefusal(With(Llama(), {{"num_attention_heads", 12}}), "64 does not divide over 12");
+  ExpectRefusal(With(Llama(), {{"head_dim", 7}}), "head_dim 7");
+  ExpectRefusal(With(Llama(), {{"num_attention_heads", 64}}), "head_dim 1");
+  ExpectRefusal(With(Llama(), {{"rms_norm_eps", -1e-6}}), "rms_norm_eps");
+  ExpectRefusal(With(Llama(), {{"tie_word_embeddings", 1}}), "tie_word_embeddings");
+  ExpectRefusal(With(Llama(), {{"bos_token_id", -2}}), "bos_token_id");
+  ExpectRefusal(With(Llama(), {{"bos_token_id", Json::array()}}), "bos_token_id");
+  for (const Json& value : {Json(-1), Json(huge), Json("2"), Json({1, -1}), Json({{1}})})
+    ExpectRefusal(With(Llama(), {{"eos_token_id", value}}), "eos_token_id");
+  EXPECT_TRUE(Parse(With(Llama(), {{"eos_token_id", Json::array()}})).eos_tokens.empty());
+}
+
+TEST(Config, RefusesTextThatIsNoConfig) {
+  for (const char* text : {"", "{", "[]", "3", "null", "{\"hidden_size\": 1e999}", "{\"a\": \"\xff\"}"})
+    EXPECT_TRUE(Refusal(std::string(text)).starts_with("config.json: ")) << text;
+  const std::string twice = R"({"hidden_size": 64, "hidden_size": 32})";
+  EXPECT_NE(Refusal(twice).find("hidden_size stands twice"), std::string::npos);
+  const std::string deep = R"({"hidden_size": )" + std::string(1 << 20, '[');
+  EXPECT_NE(Refusal(deep).find("nested"), std::string::npos);
+  EXPECT_THROW(LoadConfig("/nonexistent/config.json"), Error);
+}
+
+}  // namespace
+}  // namespace shiftrt
