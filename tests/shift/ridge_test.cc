@@ -1,0 +1,160 @@
+#include "shift/ridge.h"
+
+#include "runtime/check.h"
+#include "tests/shift/goldens.h"
+#include "tests/shift/tokens.h"
+
+namespace shiftrt {
+namespace {
+
+using test::Accumulated;
+using test::FrobeniusNorm;
+using test::MakeTokens;
+using test::RelativeError;
+using test::Tokens;
+
+RidgeOptions Options(const std::string& lambda, bool penalize_bias = false) {
+  return {ParseLambda(lambda), penalize_bias};
+}
+
+RidgeOptions Absolute(double lambda, bool penalize_bias) {
+  return {{LambdaSpec::Kind::kAbsolute, lambda}, penalize_bias};
+}
+
+TEST(Ridge, AgreesWithNumpyOnTheTokensThemselves) {
+  for (const auto& golden : test::Goldens()) {
+    SCOPED_TRACE(golden.at("name").get<std::string>());
+    const bool massive = golden.at("massive");
+    const RidgeAccumulator sums = Accumulated(MakeTokens(golden.at("tokens"), massive, 11));
+    const RidgeSolution solution =
+        SolveRidge(Context(), sums, Absolute(golden.at("lambda"), golden.at("penalize_bias")));
+    EXPECT_LT(RelativeError(solution.a.span(), test::Numbers(golden, "a")), 1e-9);
+    EXPECT_LT(RelativeError(solution.b.span(), test::Numbers(golden, "b")), 1e-9);
+    EXPECT_EQ(solution.warning, "");
+    EXPECT_GE(solution.condition, 1.0);
+    EXPECT_NEAR(RSquared(Context(), sums, solution.a.view(), solution.b.view()), golden.at("r2"), 1e-9);
+    const RidgeAccumulator heldout = Accumulated(MakeTokens(40, massive, 12));
+    EXPECT_NEAR(RSquared(Context(), heldout, solution.a.view(), solution.b.view()), golden.at("r2_heldout"), 1e-9);
+  }
+}
+
+TEST(Ridge, ChoosesLambdaAsTold) {
+  for (const auto& golden : test::Goldens()) {
+    SCOPED_TRACE(golden.at("name").get<std::string>());
+    const RidgeAccumulator sums = Accumulated(MakeTokens(golden.at("tokens"), golden.at("massive"), 11));
+    const std::string kind = golden.at("kind");
+    const std::string text = kind == "gcv"        ? kind
+                             : kind == "relative" ? fmt::format("{}rel", golden.at("value").get<double>())
+                                                  : fmt::format("{}", golden.at("value").get<double>());
+    const RidgeSolution solution = SolveRidge(Context(), sums, Options(text, golden.at("penalize_bias")));
+    // The refined grid steps by 10^(1/64); the score is flat at its lowest point.
+    const double slack = kind == "gcv" ? 0.05 : 1e-12;
+    EXPECT_NEAR(std::log(solution.lambda), std::log(golden.at("lambda").get<double>()), slack);
+    EXPECT_LT(RelativeError(solution.a.span(), test::Numbers(golden, "a")), kind == "gcv" ? 0.02 : 1e-9);
+  }
+}
+
+// Generic noise: the more of it, the more GCV shrinks; with fewer tokens than coordinates it must not interpolate.
+TEST(Ridge, GcvBehavesWithFewerTokensThanCoordinates) {
+  for (const int64_t tokens : {1, 2, 5, 12, 13}) {
+    SCOPED_TRACE(tokens);
+    const RidgeSolution solution = SolveRidge(Context(), Accumulated(MakeTokens(tokens, false, 3)), Options("gcv"));
+    EXPECT_TRUE(std::isfinite(solution.lambda));
+    EXPECT_GT(solution.lambda, 0);
+    EXPECT_TRUE(std::isfinite(FrobeniusNorm(solution.a.span())));
+    EXPECT_LT(FrobeniusNorm(solution.a.span()), 2.0);
+    EXPECT_TRUE(std::isfinite(FrobeniusNorm(solution.b.span())));
+  }
+}
+
+// D = H A + b exactly: full rank recovers the block, massive coordinate and all.
+TEST(Ridge, RecoversAnAffineBlock) {
+  Tokens tokens = MakeTokens(200, true, 4);
+  Matrix<double> a(test::kHidden, test::kHidden), b(1, test::kHidden);
+  Random random(1);
+  // Sixteenths times float32 inputs cut to eighths: every update is exact.
+  for (float& x : tokens.h.span()) x = std::round(x * 8) / 8;
+  for (double& x : a.span()) x = static_cast<double>(random.Below(9) - 4) / 16;
+  for (double& x : b.span()) x = static_cast<double>(random.Below(9) - 4) / 16;
+  for (int64_t i = 0; i < 200; ++i) {
+    for (int64_t j = 0; j < test::kHidden; ++j) {
+      double update = b(0, j);
+      for (int64_t k = 0; k < test::kHidden; ++k) update += tokens.h(i, k) * a(k, j);
+      tokens.delta(i, j) = static_cast<float>(update);
+    }
+  }
+  const RidgeAccumulator sums = Accumulated(tokens);
+  for (const char* lambda : {"0", "gcv"}) {
+    SCOPED_TRACE(lambda);
+    const RidgeSolution solution = SolveRidge(Context(), sums, Options(lambda));
+    const double tolerance = lambda == std::string("0") ? 1e-9 : 1e-4;
+    EXPECT_LT(RelativeError(solution.a.span(), a.span()), tolerance);
+    EXPECT_NEAR(RSquared(Context(), sums, solution.a.view(), solution.b.view()), 1.0, 1e-9);
+  }
+}
+
+TEST(Ridge, LargeLambdaLeavesThePrunedModel) {
+  const RidgeAccumulator sums = Accumulated(MakeTokens(100, false, 11));
+  for (const bool penalize_bias : {false, true}) {
+    const RidgeSolution solution = SolveRidge(Context(), sums, Options("1e15", penalize_bias));
+    EXPECT_LT(FrobeniusNorm(solution.a.span()), 1e-10);
+    const Matrix<double> mean = sums.DeltaMean();
+    if (penalize_bias) {
+      EXPECT_LT(FrobeniusNorm(solution.b.span()), 1e-10);
+    } else {
+      EXPECT_LT(RelativeError(solution.b.span(), mean.span()), 1e-10);
+    }
+  }
+}
+
+TEST(Ridge, FallsBackWhenTheGramIsSingular) {
+  Tokens tokens = MakeTokens(100, false, 11);
+  for (int64_t i = 0; i < 100; ++i) tokens.h(i, 5) = tokens.h(i, 6);
+  const RidgeAccumulator sums = Accumulated(tokens);
+  const RidgeSolution solution = SolveRidge(Context(), sums, Options("0"));
+  EXPECT_NE(solution.warning.find("condition number"), std::string::npos) << solution.warning;
+  EXPECT_NE(solution.warning.find("1 of 12 directions left out"), std::string::npos) << solution.warning;
+  EXPECT_GT(solution.condition, 1e14);
+  // The solution of least norm shares the weight between the twins.
+  for (int64_t j = 0; j < test::kHidden; ++j) EXPECT_NEAR(solution.a(5, j), solution.a(6, j), 1e-9);
+  const RidgeSolution regular = SolveRidge(Context(), sums, Options("1e-9rel"));
+  EXPECT_EQ(regular.warning, "");
+  EXPECT_LT(RelativeError(solution.a.span(), regular.a.span()), 1e-6);
+}
+
+TEST(Ridge, InputsThatAreAllZeroLeaveTheMean) {
+  Tokens tokens = MakeTokens(20, false, 2);
+  for (float& x : tokens.h.span()) x = 0;
+  const RidgeAccumulator sums = Accumulated(tokens);
+  for (const char* lambda : {"0", "1e-2", "1e-4rel", "gcv"}) {
+    const RidgeSolution solution = SolveRidge(Context(), sums, Options(lambda));
+    EXPECT_EQ(FrobeniusNorm(solution.a.span()), 0.0) << lambda;
+    EXPECT_LT(RelativeError(solution.b.span(), sums.DeltaMean().span()), 1e-12) << lambda;
+  }
+}
+
+TEST(Ridge, NeedsTokens) { EXPECT_THROW(SolveRidge(Context(), RidgeAccumulator(3), {}), Error); }
+
+TEST(RSquared, IsZeroForTheMeanAndWhereNothingVaries) {
+  Tokens tokens = MakeTokens(50, false, 2);
+  const RidgeAccumulator sums = Accumulated(tokens);
+  const Matrix<double> a = Matrix<double>::Zeros(test::kHidden, test::kHidden);
+  EXPECT_NEAR(RSquared(Context(), sums, a.view(), sums.DeltaMean().view()), 0.0, 1e-12);
+  for (float& x : tokens.delta.span()) x = 0.1f;
+  EXPECT_EQ(RSquared(Context(), Accumulated(tokens), a.view(), Matrix<double>::Zeros(1, test::kHidden).view()), 0.0);
+}
+
+TEST(Lambda, Parses) {
+  EXPECT_EQ(ParseLambda("1e-2").kind, LambdaSpec::Kind::kAbsolute);
+  EXPECT_EQ(ParseLambda("1e-2").value, 1e-2);
+  EXPECT_EQ(ParseLambda("1e-4rel").kind, LambdaSpec::Kind::kRelative);
+  EXPECT_EQ(ParseLambda("1e-4rel").value, 1e-4);
+  EXPECT_EQ(ParseLambda("gcv").kind, LambdaSpec::Kind::kGcv);
+  for (const char* text : {"0.01", "1e-04rel", "gcv", "0"})
+    EXPECT_EQ(Format(ParseLambda(Format(ParseLambda(text)))), Format(ParseLambda(text)));
+  for (const char* text : {"", "rel", "-1", "nan", "inf", "1e999", "1e-2x", " 1", "GCV", "-0.1rel"})
+    EXPECT_THROW(ParseLambda(text), UsageError) << text;
+}
+
+}  // namespace
+}  // namespace shiftrt
