@@ -29,6 +29,8 @@ struct Options {
 };
 
 struct Variant {
+  Variant(std::string name, DepthPlan plan) : name(std::move(name)), plan(std::move(plan)) {}
+
   std::string name;
   DepthPlan plan;
   int64_t parameters = 0, bytes = 0;
@@ -216,9 +218,8 @@ int Run(const Options& options) {
   const std::vector<int32_t> heldout = HeldOutTokens(options, model, calibration, heldout_source);
   const auto progress = options.common.MakeProgress();
 
-  std::vector<Variant> variants(1);
-  variants[0].name = "original";
-  variants[0].plan = model.plan;
+  std::vector<Variant> variants;
+  variants.emplace_back("original", model.plan);
   {
     const Decoder original(context, model.weights, model.plan);
     fmt::print("{}: {} layers, hidden {}, {} parameters, {} a token, {}\n", model.name, config.layers, config.hidden,
@@ -233,9 +234,9 @@ int Run(const Options& options) {
   PrintSites(result.sites);
 
   const std::string lra = options.lra == "full" ? "full LRA" : "LRA " + options.lra;
-  variants.push_back({"pruned", result.pruned});
-  variants.push_back({"pruned + " + lra, result.corrected});
-  if (result.merged) variants.push_back({fmt::format("merged ({})", options.merge), *result.merged});
+  variants.emplace_back("pruned", result.pruned);
+  variants.emplace_back("pruned + " + lra, result.corrected);
+  if (result.merged) variants.emplace_back(fmt::format("merged ({})", options.merge), *result.merged);
   const auto start = std::chrono::steady_clock::now();
   Compare(options, model, context, heldout, variants, *progress);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

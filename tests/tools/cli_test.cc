@@ -1,0 +1,309 @@
+// The command line from outside: the program runs on a small random model, and its status, output and files are read.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "models/weights.h"
+#include "runtime/files.h"
+
+namespace shiftrt {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr int64_t kLayers = 4, kHidden = 32, kVocab = 544, kContext = 128;
+
+struct Outcome {
+  int status = 0;
+  std::string out, err;
+};
+
+void WriteText(const fs::path& file, const std::string& text) { std::ofstream(file, std::ios::binary) << text; }
+
+// The program as a child, its standard output in a file `out` and its standard error in `err`.
+pid_t Start(const std::vector<std::string>& arguments, const fs::path& out, const fs::path& err) {
+  std::vector<const char*> argv = {SHIFTRT_TOOL};
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  argv.push_back(nullptr);
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  if (std::freopen(out.c_str(), "w", stdout) == nullptr || std::freopen(err.c_str(), "w", stderr) == nullptr) _exit(99);
+  ::execv(SHIFTRT_TOOL, const_cast<char* const*>(argv.data()));
+  _exit(98);
+}
+
+// Exit status; 128 + signal for a crash.
+int Wait(pid_t child) {
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+std::string Words(int64_t count) {
+  const char* const words[] = {"the", "sea", "was", "calm", "and", "nobody", "spoke", "of", "home"};
+  std::string text;
+  for (int64_t i = 0; i < count; ++i) text += std::string(words[(i * i + 3 * i) % 9]) + (i % 7 == 6 ? ".\n" : " ");
+  return text;
+}
+
+class Cli : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_NE(::mkdtemp(root_.data()), nullptr);
+    dir_ = root_;
+    WriteModel("model", kContext);
+    WriteText(dir_ / "calibration.txt", Words(3000));
+    WriteText(dir_ / "heldout.txt", Words(1001));
+  }
+  void TearDown() override { fs::remove_all(dir_); }
+
+  void WriteModel(const std::string& name, int64_t context) {
+    const Json config = {{"architectures", {"LlamaForCausalLM"}},
+                         {"model_type", "llama"},
+                         {"hidden_act", "silu"},
+                         {"hidden_size", kHidden},
+                         {"intermediate_size", 48},
+                         {"num_hidden_layers", kLayers},
+                         {"num_attention_heads", 4},
+                         {"num_key_value_heads", 2},
+                         {"vocab_size", kVocab},
+                         {"max_position_embeddings", context},
+                         {"rms_norm_eps", 1e-5},
+                         {"rope_theta", 10000.0},
+                         {"tie_word_embeddings", false}};
+    WriteText(dir_ / "shape.json", config.dump());
+    WriteRandomCheckpoint(dir_ / "shape.json", DType::kFloat32, 7, dir_ / name);
+    for (const char* file : {"tokenizer.json", "tokenizer_config.json"})
+      fs::copy_file(fs::path(SHIFTRT_TEST_DIR) / "goldens/tokenizers/gpt2-json" / file, dir_ / name / file);
+  }
+
+  std::string Path(const std::string& name) const { return (dir_ / name).string(); }
+  Json ReadJson(const std::string& name) const { return Json::parse(ReadFile(dir_ / name)); }
+
+  Outcome Call(const std::vector<std::string>& arguments) const {
+    Outcome outcome;
+    outcome.status = Wait(Start(arguments, dir_ / "stdout", dir_ / "stderr"));
+    outcome.out = ReadFile(dir_ / "stdout");
+    outcome.err = ReadFile(dir_ / "stderr");
+    return outcome;
+  }
+  Outcome Command(const std::string& command, std::vector<std::string> more, const std::string& model = "model") const {
+    more.insert(more.begin(), {command, "--model", Path(model), "--threads", "1"});
+    return Call(more);
+  }
+  // A `run` that has all it needs, and `more`.
+  Outcome Run(std::vector<std::string> more) const {
+    std::vector<std::string> arguments = {"--calib",      Path("calibration.txt:16x64"),
+                                          "--text",       Path("heldout.txt"),
+                                          "--prompt",     "the sea was",
+                                          "--max-tokens", "12",
+                                          "--quiet"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Command("run", arguments);
+  }
+
+  std::string root_ = (fs::temp_directory_path() / "shiftrt-cli-XXXXXX").string();
+  fs::path dir_;
+};
+
+#define EXPECT_FAILS(outcome, expected_status, text)                   \
+  do {                                                                 \
+    const Outcome result = (outcome);                                  \
+    EXPECT_EQ(result.status, expected_status) << result.err;           \
+    EXPECT_NE(result.err.find(text), std::string::npos) << result.err; \
+  } while (false)
+
+TEST_F(Cli, HelpComesWithExamplesAndTheVersionIsThere) {
+  EXPECT_NE(Call({}).out.find("generate"), std::string::npos);
+  EXPECT_EQ(Call({"--version"}).status, 0);
+  for (const char* command : {"run", "generate", "inspect", "ppl", "tokenize", "dump"}) {
+    const Outcome help = Call({command, "--help"});
+    EXPECT_EQ(help.status, 0) << command;
+    EXPECT_NE(help.out.find("Example"), std::string::npos) << command;
+  }
+}
+
+TEST_F(Cli, WrongUsageIsStatusTwo) {
+  EXPECT_EQ(Call({"frobnicate"}).status, 2);
+  EXPECT_EQ(Run({"--frobnicate"}).status, 2);
+  EXPECT_EQ(Run({"--threads", "many"}).status, 2);
+  EXPECT_EQ(Command("generate", {}).status, 2);
+  EXPECT_FAILS(Run({"--prune", "guess:0.5"}), 2, "guess");
+  EXPECT_FAILS(Run({"--prune", "reverse:4"}), 2, "4 of 4");
+  EXPECT_FAILS(Run({"--prune", "reverse:0.1"}), 2, "less than one");
+  EXPECT_FAILS(Run({"--prune", "reverse:1", "--lra", "33"}), 2, "33");
+  EXPECT_FAILS(Run({"--lra", "0"}), 2, "--lra 0");
+  EXPECT_FAILS(Run({"--lambda", "-1"}), 2, "-1");
+  EXPECT_FAILS(Run({"--device", "cuda"}), 2, "no CUDA backend");
+  EXPECT_FAILS(Command("run", {"--prune", "reverse:1", "--lra", "4"}), 2, "--calib");
+  EXPECT_FAILS(Command("dump", {"--tokens", "1 2", "--out", Path("d")}), 2, "--logits");
+}
+
+TEST_F(Cli, WhatCannotBeDoneIsStatusOneAndNamed) {
+  EXPECT_FAILS(Call({"ppl", "--model", "no-such-model", "--text", Path("heldout.txt")}), 1, "no-such-model");
+  EXPECT_FAILS(Command("ppl", {"--text", Path("none.txt")}), 1, "none.txt");
+  WriteText(dir_ / "empty.txt", "");
+  EXPECT_FAILS(Command("run", {"--lra", "4", "--calib", Path("empty.txt")}), 1, "empty.txt");
+  WriteText(dir_ / "short.txt", "the sea");
+  EXPECT_FAILS(Command("run", {"--lra", "4", "--calib", Path("short.txt")}), 1, "short.txt");
+  EXPECT_FAILS(Command("generate", {"--prompt", Words(500)}), 1, "context of 128");
+  EXPECT_FAILS(Command("dump", {"--tokens", "1 99999", "--logits", "--out", Path("d")}), 1, "99999");
+  EXPECT_FALSE(fs::exists(dir_ / "d"));
+}
+
+TEST_F(Cli, RunWritesTheContractsJsonAndPrintsTheTables) {
+  const Outcome outcome = Run({"--prune", "bi:0.5", "--lra", "8", "--merge", "lowrank", "--json", Path("result.json")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  for (const char* word : {"removed", "lambda", "R2", "original", "pruned", "merged"})
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << word;
+
+  const Json json = ReadJson("result.json");
+  EXPECT_TRUE(json.contains("model"));
+  EXPECT_EQ(json["selection"]["criterion"], "bi");
+  EXPECT_EQ(json["selection"]["scores"].size(), size_t{kLayers});
+  EXPECT_EQ(json["selection"]["removed"].size(), size_t{2});
+  EXPECT_TRUE(json["calibration"]["source"].is_string());
+  EXPECT_EQ(json["calibration"]["tokens"], 14 * 64);  // every eighth of the 16 samples is held out
+  ASSERT_EQ(json["sites"].size(), size_t{2});
+  for (const Json& site : json["sites"]) {
+    EXPECT_EQ(site["layers"].size(), size_t{1});
+    EXPECT_EQ(site["rank"], 8);
+    EXPECT_GT(site["lambda"].get<double>(), 0);
+    EXPECT_LE(site["r2_fit"].get<double>(), 1);
+    EXPECT_TRUE(site["r2_heldout"].is_number());
+  }
+  ASSERT_EQ(json["variants"].size(), size_t{4});
+  for (const Json& variant : json["variants"]) {
+    EXPECT_GT(variant["perplexity"].get<double>(), 1);
+    EXPECT_GT(variant["tokens_per_second"].get<double>(), 0);
+    EXPECT_GT(variant["bytes"].get<int64_t>(), 0);
+  }
+  const auto parameters = [&](int v) { return json["variants"][v]["parameters"].get<int64_t>(); };
+  EXPECT_EQ(parameters(2) - parameters(1), 2 * (2 * 8 * kHidden + kHidden));
+  // A block: q, k, v, o; gate, up, down; two norms.
+  EXPECT_EQ(parameters(0) - parameters(1),
+            2 * (2 * kHidden * kHidden + 2 * kHidden * kHidden / 2 + 3 * 48 * kHidden + 2 * kHidden));
+  for (const char* phase : {"select", "calibrate", "solve", "factorize", "evaluate"})
+    EXPECT_TRUE(json["seconds"][phase].is_number()) << phase;
+}
+
+TEST_F(Cli, TheSameSeedGivesTheSameNumbers) {
+  Json results[2];
+  for (Json& json : results) {
+    ASSERT_EQ(Run({"--prune", "random:2", "--lra", "full", "--seed", "5", "--json", Path("r.json")}).status, 0);
+    json = ReadJson("r.json");
+    json.erase("seconds");
+    for (Json& variant : json["variants"]) variant.erase("tokens_per_second");
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+TEST_F(Cli, ASavedModelGeneratesAsItDidWhenMade) {
+  ASSERT_EQ(Run({"--prune", "reverse*:2", "--lra", "8", "--save", Path("saved"), "--json", Path("r.json")}).status, 0);
+  ASSERT_EQ(Run({"--prune", "reverse*:2", "--lra", "8", "--save", Path("whole"), "--save-weights"}).status, 0);
+  const std::string expected = ReadJson("r.json")["variants"][2]["continuation"];
+  const std::vector<std::string> prompt = {"--prompt", "the sea was", "--max-tokens", "12"};
+  const Outcome saved = Command("generate", prompt, "saved");
+  EXPECT_EQ(saved.status, 0) << saved.err;
+  EXPECT_NE(saved.out.find(expected), std::string::npos) << saved.out << "\nexpected " << expected;
+  EXPECT_NE(Command("inspect", {}, "saved").out.find("8"), std::string::npos);
+
+  fs::remove_all(dir_ / "model");
+  EXPECT_EQ(Command("generate", prompt, "saved").status, 1);  // its base is gone
+  const Outcome whole = Command("generate", prompt, "whole");
+  EXPECT_EQ(whole.status, 0) << whole.err;
+  EXPECT_EQ(whole.out, saved.out);
+}
+
+TEST_F(Cli, AFailedSaveLeavesNothingBehind) {
+  WriteText(dir_ / "file", "");
+  EXPECT_FAILS(Run({"--prune", "reverse:1", "--lra", "4", "--save", Path("file/saved")}), 1, "file/saved");
+  EXPECT_EQ(ReadFile(dir_ / "file"), "");
+  EXPECT_FAILS(Run({"--prune", "reverse:1", "--lra", "4", "--json", Path("none/r.json")}), 1, "none/r.json");
+  for (const auto& entry : fs::directory_iterator(dir_))
+    EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
+}
+
+TEST_F(Cli, DumpHoldsEveryStateAndTheUpdatesAddUp) {
+  ASSERT_EQ(Command("dump", {"--tokens", "5, 6 7", "--logits", "--hidden", "--delta", "--out", Path("d")}).status, 0);
+  const SafetensorsFile file(dir_ / "d");
+  EXPECT_EQ(file.tensors().size(), size_t{1 + kLayers + 1 + kLayers});
+  EXPECT_EQ(file.tensors().at("logits").shape, (std::vector<int64_t>{3, kVocab}));
+  const auto values = [&](const std::string& name) {
+    const TensorView& tensor = file.tensors().at(name);
+    EXPECT_EQ(tensor.shape, (std::vector<int64_t>{3, kHidden})) << name;
+    std::vector<float> out(tensor.elements());
+    std::memcpy(out.data(), tensor.data, tensor.bytes());
+    return out;
+  };
+  for (int64_t l = 0; l < kLayers; ++l) {
+    const auto before = values("hidden." + std::to_string(l)), after = values("hidden." + std::to_string(l + 1));
+    const auto delta = values("delta." + std::to_string(l));
+    for (size_t i = 0; i < delta.size(); ++i) EXPECT_NEAR(before[i] + delta[i], after[i], 1e-5) << l << " " << i;
+  }
+}
+
+TEST_F(Cli, PerplexityIsTheOneTheLogitsGive) {
+  std::istringstream ids(Command("tokenize", {"--ids", "--file", Path("heldout.txt")}).out);
+  std::vector<int32_t> tokens(kContext);
+  std::string first_window;
+  for (int32_t& id : tokens) {
+    ASSERT_TRUE(ids >> id);
+    first_window += std::to_string(id) + " ";
+  }
+  WriteText(dir_ / "ids", first_window);
+  const std::string text = Command("tokenize", {"--decode", "--file", Path("ids")}).out;
+  WriteText(dir_ / "window.txt", text.substr(0, text.size() - 1));  // without the line's end
+  ASSERT_EQ(Command("ppl", {"--text", Path("window.txt"), "--protocol", "seq128", "--json", Path("p.json")}).status, 0);
+  ASSERT_EQ(Command("dump", {"--tokens", Path("ids"), "--logits", "--out", Path("d")}).status, 0);
+
+  const SafetensorsFile file(dir_ / "d");
+  const auto* logits = static_cast<const float*>(file.tensors().at("logits").data);
+  double nll = 0;
+  for (int64_t t = 0; t + 1 < kContext; ++t) {
+    double sum = 0;
+    for (int64_t v = 0; v < kVocab; ++v) sum += std::exp(static_cast<double>(logits[t * kVocab + v]));
+    nll += std::log(sum) - logits[t * kVocab + tokens[t + 1]];
+  }
+  const Json json = ReadJson("p.json");
+  EXPECT_EQ(json["predicted"], kContext - 1);
+  EXPECT_NEAR(json["mean_nll"].get<double>(), nll / (kContext - 1), 1e-5);
+}
+
+TEST_F(Cli, TokenizeGoesBothWays) {
+  const std::string text = "the sea was calm \xE2\x82\xAC";
+  std::string ids = Command("tokenize", {"--ids", text}).out;
+  EXPECT_EQ(Command("tokenize", {"--decode", ids}).out, text + "\n");
+  EXPECT_EQ(Command("tokenize", {"--decode", "1 two"}).status, 2);
+  EXPECT_EQ(Command("tokenize", {"--decode", "999999"}).status, 1);
+  EXPECT_EQ(Command("tokenize", {"\xFF"}).status, 1);
+}
+
+TEST_F(Cli, ATextMayBeTheNameOfACommand) {
+  const Outcome outcome = Command("tokenize", {"--ids", "run"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(Command("tokenize", {"--decode", outcome.out}).out, "run\n");
+}
+
+TEST_F(Cli, CtrlCStopsWithStatus130) {
+  WriteModel("long", 1 << 17);
+  const pid_t child =
+      Start({"generate", "--model", Path("long"), "--prompt", "the", "--max-tokens", "100000", "--threads", "1"},
+            dir_ / "stdout", dir_ / "stderr");
+  while (!fs::exists(dir_ / "stdout") || fs::file_size(dir_ / "stdout") == 0) ::usleep(1000);
+  ::kill(child, SIGINT);
+  EXPECT_EQ(Wait(child), 130);
+}
+
+}  // namespace
+}  // namespace shiftrt
