@@ -31,7 +31,7 @@ int Run(const Options& options) {
   print(options.prompt);
   const GenerationResult result =
       Generate(decoder, prompt, options.max_tokens, options.sampling, options.common.seed, stop, [&](int32_t token) {
-        print(text.Push(token));
+        if (token < model.tokenizer->vocab_size()) print(text.Push(token));  // else padding of the vocabulary
         return true;
       });
   print(text.Finish() + "\n");

@@ -97,7 +97,9 @@ void Compare(const Options& options, const Model& model, const Context& context,
     variant.parameters = decoder.Parameters();
     variant.bytes = decoder.BytesPerToken();
     variant.perplexity = WindowedPerplexity(decoder, heldout, window, options.protocol, progress).perplexity;
-    const auto reply = Generate(decoder, prompt, options.max_tokens, {}, options.common.seed, config.eos_tokens);
+    auto reply = Generate(decoder, prompt, options.max_tokens, {}, options.common.seed, config.eos_tokens);
+    // A vocabulary padded beyond the tokenizer's has ids that stand for no text.
+    std::erase_if(reply.tokens, [&](int32_t token) { return token >= model.tokenizer->vocab_size(); });
     variant.continuation = model.tokenizer->Decode(reply.tokens, /*skip_special=*/true);
   }
   const int64_t room = config.max_positions - static_cast<int64_t>(prompt.size());
