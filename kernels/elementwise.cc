@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/fast_math.h"
+#include "kernels/simd_body.h"
 #include "kernels/widen.h"
 #include "runtime/check.h"
 #include "runtime/parallel.h"
@@ -30,13 +30,12 @@ void Embed(const Context& context, std::span<const int32_t> tokens, const Tensor
 void SwiGlu(const Context& context, MatrixView<float> gate, MatrixView<const float> up) {
   Check(gate.rows == up.rows && gate.cols == up.cols, "SwiGLU of ({}, {}) and ({}, {}) does not fit", gate.rows,
         gate.cols, up.rows, up.cols);
+  const SimdBody& body = BodyFor(context.isa);
   ParallelFor(context, gate.rows * gate.cols, 4096, [&](int64_t begin, int64_t end) {
     int64_t at = begin;
     while (at < end) {  // row by row, as views may be strided
       const int64_t row = at / gate.cols, col = at % gate.cols, stop = std::min(gate.cols, col + end - at);
-      float* g = gate.row(row);
-      const float* u = up.row(row);
-      for (int64_t i = col; i < stop; ++i) g[i] = g[i] / (1.0f + FastExp(-g[i])) * u[i];
+      body.swiglu(gate.row(row) + col, up.row(row) + col, stop - col);
       at += stop - col;
     }
   });

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/matmul.h"
+#include "kernels/simd_body.h"
 #include "runtime/check.h"
 #include "runtime/parallel.h"
 
@@ -23,17 +24,16 @@ struct RowState {
   int32_t best = 0;
 };
 
-void Update(RowState& state, const float* logits, int64_t count, int64_t first, int32_t target) {
+// Overwrites the logits.
+void Update(const SimdBody& body, RowState& state, float* logits, int64_t count, int64_t first, int32_t target) {
   const auto at = std::max_element(logits, logits + count);
   if (*at > state.maximum) {
     state.sum *= std::exp(static_cast<double>(state.maximum) - *at);
     state.maximum = *at;
     state.best = static_cast<int32_t>(first + (at - logits));
   }
-  double sum = 0;
-  for (int64_t j = 0; j < count; ++j) sum += std::exp(logits[j] - state.maximum);
-  state.sum += sum;
   if (target >= first && target < first + count) state.target = logits[target - first];
+  state.sum += body.exponentiate(logits, count, state.maximum);
 }
 
 }  // namespace
@@ -48,6 +48,7 @@ void TokenLogProbs(const Context& context, MatrixView<const float> x, const Tens
     Check(target >= 0 && target < vocab, "target {} is outside the vocabulary of {}", target, vocab);
   const auto* bytes = static_cast<const std::byte*>(w.data);
   const auto row_bytes = w.cols() * static_cast<int64_t>(SizeOf(w.dtype));
+  const SimdBody& body = BodyFor(context.isa);
   Buffer<float> logits(std::min(kRowBlock, count) * kVocabBlock);
   for (int64_t r0 = 0; r0 < count; r0 += kRowBlock) {
     const int64_t rows = std::min(kRowBlock, count - r0);
@@ -57,7 +58,7 @@ void TokenLogProbs(const Context& context, MatrixView<const float> x, const Tens
       const MatrixView<float> block(logits.data(), rows, cols);
       MatMul(context, x.Rows(r0, rows), {bytes + v0 * row_bytes, w.dtype, {cols, w.cols()}}, {}, false, block);
       ParallelFor(context, rows, 4, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) Update(states[i], block.row(i), cols, v0, targets[r0 + i]);
+        for (int64_t i = begin; i < end; ++i) Update(body, states[i], block.row(i), cols, v0, targets[r0 + i]);
       });
     }
     for (int64_t i = 0; i < rows; ++i) {

@@ -17,17 +17,13 @@ constexpr int64_t kDepth = 256;
 constexpr int64_t kBlockRows = 768;
 constexpr int64_t kRowGrain = 32;  // output columns a thread takes at least, when there are few rows
 
-// x[m0 .. m0 + rows), columns [k0, k0 + depth), as panels of MR rows: packed[panel][k][i], zero past the last row.
+// Columns of x, as panels of MR rows: packed[panel][k][i], zero past the last row.
 void PackRows(const Context& context, const SimdBody& body, MatrixView<const float> x, float* packed) {
   const int64_t mr = body.tile_rows, panels = (x.rows + mr - 1) / mr;
   ParallelFor(context, panels, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t panel = begin; panel < end; ++panel) {
-      float* out = packed + panel * mr * x.cols;
-      for (int64_t i = 0; i < mr; ++i) {
-        const int64_t row = panel * mr + i;
-        for (int64_t k = 0; k < x.cols; ++k) out[k * mr + i] = row < x.rows ? x(row, k) : 0.0f;
-      }
-    }
+    for (int64_t panel = begin; panel < end; ++panel)
+      body.pack_rows(x.row(panel * mr), x.stride, std::min(mr, x.rows - panel * mr), x.cols,
+                     packed + panel * mr * x.cols);
   });
 }
 
@@ -111,8 +107,10 @@ void MatMulRight(const Context& context, MatrixView<const float> x, MatrixView<c
   }
   const int64_t nr = body.tile_cols;
   Blocked(context, x, y, [&](int64_t j, int64_t cols, int64_t k0, int64_t depth, float* out) {
-    for (int64_t k = 0; k < depth; ++k)
-      for (int64_t c = 0; c < nr; ++c) out[k * nr + c] = c < cols ? b(k0 + k, j + c) : 0.0f;
+    for (int64_t k = 0; k < depth; ++k) {
+      std::copy_n(b.row(k0 + k) + j, cols, out + k * nr);
+      std::fill_n(out + k * nr + cols, nr - cols, 0.0f);
+    }
   });
 }
 

@@ -20,11 +20,22 @@ struct SimdBody {
   // packed[k][j] = w[j][k] in float32 for j < cols (zero up to NR) and k < depth; rows of w are `stride` elements
   // apart.
   void (*pack_panel)(const void* w, DType dtype, int64_t stride, int64_t cols, int64_t depth, float* packed);
+  // packed[k][i] = x[i][k] for i < rows (zero up to MR) and k < depth; rows of x are `stride` apart.
+  void (*pack_rows)(const float* x, int64_t stride, int64_t rows, int64_t depth, float* packed);
   // tile[i][j] = sum_k a[k][i] b[k][j]: a (depth, MR), b (depth, NR), tile (MR, NR), all dense.
   void (*tile)(const float* a, const float* b, int64_t depth, float* tile);
   float (*dot)(const float* a, const float* b, int64_t n);
   // y += alpha x.
   void (*axpy)(float alpha, const float* x, float* y, int64_t n);
+  // gate = silu(gate) up.
+  void (*swiglu)(float* gate, const float* up, int64_t n);
+  // x = exp(x - shift); their sum.
+  double (*exponentiate)(float* x, int64_t n, float shift);
+  // One block of an online softmax down NR columns: scores (keys, NR) become exp(scale (score - maximum)), 0 from key
+  // visible[j] on in column j; maximum and sum (NR) take the block in, and what was summed before it must be multiplied
+  // by rescale (NR). scale > 0.
+  void (*softmax)(float* scores, int64_t keys, float scale, const int32_t* visible, float* maximum, float* sum,
+                  float* rescale);
 };
 
 extern const SimdBody kPortableBody;

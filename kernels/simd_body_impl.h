@@ -1,6 +1,9 @@
-// The algorithm behind SimdBody, templated over a policy: Reg, kWidth, kTileRows, and a handful of operations.
+// The algorithm behind SimdBody, templated over a policy: Reg (a vector type with arithmetic operators), kWidth,
+// kTileRows, and a handful of operations.
 // Included once by each instruction set's file; everything is in an anonymous namespace on purpose.
 #pragma once
+
+#include <cstring>
 
 #include "kernels/simd_body.h"
 
@@ -140,8 +143,112 @@ void Axpy(float alpha, const float* x, float* y, int64_t n) {
 }
 
 template <typename V>
+void PackRows(const float* x, int64_t stride, int64_t rows, int64_t depth, float* packed) {
+  for (int64_t i = 0; i < V::kTileRows; ++i)
+    for (int64_t k = 0; k < depth; ++k) packed[k * V::kTileRows + i] = i < rows ? x[i * stride + k] : 0.0f;
+}
+
+// e^x, relative error below 3e-7 for results in the normal range; 0 below -87.3, clamped above 88.
+template <typename V>
+typename V::Reg Exp(typename V::Reg x) {
+  using Int = typename V::Int;
+  const typename V::Reg lowest = V::Broadcast(-87.3f), highest = V::Broadcast(88.0f);
+  typename V::Reg clamped = x < highest ? x : highest;
+  clamped = clamped > lowest ? clamped : lowest;
+  // Adding 1.5 * 2^23 leaves the nearest integer in the low bits of the mantissa.
+  const typename V::Reg magic = V::Broadcast(12582912.0f);
+  const typename V::Reg shifted = clamped * 1.44269504088896341f + magic;
+  const typename V::Reg whole = shifted - magic;
+  // x - whole ln 2 in two steps, so that the remainder is exact to the last bits.
+  const typename V::Reg r = (clamped - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  const typename V::Reg tail = r * (0.166666667f + r * (0.0416666667f + r * (0.00833333333f + r * 0.00138888889f)));
+  const typename V::Reg p = 1.0f + r * (1.0f + r * (0.5f + tail));
+  const auto power = (typename V::Reg)(((Int)shifted - (Int)magic + 127) << 23);
+  return x < lowest ? V::Zero() : p * power;
+}
+
+template <typename V>
+void SwiGlu(float* gate, const float* up, int64_t n) {
+  const auto step = [&](float* g, const float* u) {
+    const typename V::Reg x = V::Load(g);
+    V::Store(g, x / (1.0f + Exp<V>(-x)) * V::Load(u));
+  };
+  int64_t i = 0;
+  for (; i + V::kWidth <= n; i += V::kWidth) step(gate + i, up + i);
+  if (i == n) return;
+  float g[V::kWidth] = {}, u[V::kWidth] = {};
+  for (int64_t j = i; j < n; ++j) g[j - i] = gate[j], u[j - i] = up[j];
+  step(g, u);
+  for (int64_t j = i; j < n; ++j) gate[j] = g[j - i];
+}
+
+template <typename V>
+double Exponentiate(float* x, int64_t n, float shift) {
+  constexpr int64_t kRun = 64 * V::kWidth;  // float32 sums stay short
+  double total = 0;
+  int64_t i = 0;
+  while (i + V::kWidth <= n) {
+    typename V::Reg sum = V::Zero();
+    for (const int64_t stop = i + kRun; i < stop && i + V::kWidth <= n; i += V::kWidth) {
+      const typename V::Reg e = Exp<V>(V::Load(x + i) - shift);
+      V::Store(x + i, e);
+      sum += e;
+    }
+    total += static_cast<double>(V::Sum(sum));
+  }
+  if (i == n) return total;
+  float rest[V::kWidth] = {};
+  for (int64_t j = i; j < n; ++j) rest[j - i] = x[j] - shift;
+  V::Store(rest, Exp<V>(V::Load(rest)));
+  for (int64_t j = i; j < n; ++j) total += static_cast<double>(x[j] = rest[j - i]);
+  return total;
+}
+
+// kWidth of the NR columns, which are 2 kWidth apart.
+template <typename V>
+void SoftmaxColumns(float* scores, int64_t keys, float scale, const int32_t* visible, float* maximum, float* sum,
+                    float* rescale) {
+  using Reg = typename V::Reg;
+  using Int = typename V::Int;
+  constexpr int64_t kStride = 2 * V::kWidth;
+  Int limit;
+  std::memcpy(&limit, visible, sizeof limit);
+  int64_t all = keys;  // rows every column sees
+  for (int64_t j = 0; j < V::kWidth; ++j) all = visible[j] < all ? visible[j] : all;
+  const Reg hidden = V::Broadcast(-3e38f), before = V::Load(maximum);
+  Reg most = before;
+  for (int64_t i = 0; i < keys; ++i) {
+    Reg s = V::Load(scores + i * kStride);
+    if (i >= all) {
+      s = limit > static_cast<int32_t>(i) ? s : hidden;
+      V::Store(scores + i * kStride, s);
+    }
+    most = s > most ? s : most;
+  }
+  Reg total = V::Zero();
+  for (int64_t i = 0; i < keys; ++i) {
+    Reg e = Exp<V>((V::Load(scores + i * kStride) - most) * scale);
+    if (i >= all) e = limit > static_cast<int32_t>(i) ? e : V::Zero();
+    V::Store(scores + i * kStride, e);
+    total += e;
+  }
+  const Reg factor = Exp<V>((before - most) * scale);
+  V::Store(rescale, factor);
+  V::Store(maximum, most);
+  V::Store(sum, V::Load(sum) * factor + total);
+}
+
+template <typename V>
+void Softmax(float* scores, int64_t keys, float scale, const int32_t* visible, float* maximum, float* sum,
+             float* rescale) {
+  for (int64_t j = 0; j < 2 * V::kWidth; j += V::kWidth)
+    SoftmaxColumns<V>(scores + j, keys, scale, visible + j, maximum + j, sum + j, rescale + j);
+}
+
+template <typename V>
 constexpr SimdBody MakeBody() {
-  return {V::kTileRows, 2 * V::kWidth, &Rows<V>, &PackPanel<V>, &Tile<V>, &Dot<V>, &Axpy<V>};
+  return {V::kTileRows, 2 * V::kWidth, &Rows<V>,   &PackPanel<V>,    &PackRows<V>, &Tile<V>,
+          &Dot<V>,      &Axpy<V>,      &SwiGlu<V>, &Exponentiate<V>, &Softmax<V>};
 }
 
 // Element by element, for policies without a transposition of their own.

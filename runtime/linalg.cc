@@ -14,6 +14,16 @@ void dpocon_(const char* uplo, const int* n, const double* a, const int* lda, co
              double* work, int* iwork, int* info, size_t);
 void dsyevd_(const char* jobz, const char* uplo, const int* n, double* a, const int* lda, double* w, double* work,
              const int* lwork, int* iwork, const int* liwork, int* info, size_t, size_t);
+void dsytrd_(const char* uplo, const int* n, double* a, const int* lda, double* d, double* e, double* tau, double* work,
+             const int* lwork, int* info, size_t);
+void dsterf_(const int* n, double* d, double* e, int* info);
+void dstemr_(const char* jobz, const char* range, const int* n, double* d, double* e, const double* vl,
+             const double* vu, const int* il, const int* iu, int* m, double* w, double* z, const int* ldz,
+             const int* nzc, int* isuppz, int* tryrac, double* work, const int* lwork, int* iwork, const int* liwork,
+             int* info, size_t, size_t);
+void dormtr_(const char* side, const char* uplo, const char* trans, const int* m, const int* n, const double* a,
+             const int* lda, const double* tau, double* c, const int* ldc, double* work, const int* lwork, int* info,
+             size_t, size_t, size_t);
 }
 
 namespace shiftrt::linalg {
@@ -117,6 +127,37 @@ std::vector<double> SymmetricEigen(const Context& context, MatrixView<double> a)
   Check(info == 0, "the eigendecomposition of a {} x {} matrix did not converge", a.rows, a.cols);
   TransposeInPlace(a);
   return values;
+}
+
+// a = Q T Q' with T tridiagonal; all eigenvalues of T, the vectors of the largest ones, and those times Q.
+LeadingEigen SymmetricEigenLeading(const Context& context, MatrixView<double> a, int64_t count) {
+  Check(a.rows == a.cols && count >= 1 && count <= a.rows, "{} eigenvectors of a {} x {} matrix", count, a.rows,
+        a.cols);
+  CheckFinite(a);
+  openblas_set_num_threads(context.threads);
+  const int n = ToInt(a.rows), lda = LeadingDimension(a), wanted = ToInt(count), first = n - wanted + 1;
+  const int block = 64, lwork = std::max(block * n, 18 * n), liwork = 10 * n;
+  std::vector<double> work(lwork), diagonal(n), beside(n), tau(n), leading(n);
+  std::vector<int> iwork(liwork), support(2 * wanted);
+  int info = 0, found = 0, accurate = 1;
+  dsytrd_("L", &n, a.data, &lda, diagonal.data(), beside.data(), tau.data(), work.data(), &lwork, &info, 1);
+
+  LeadingEigen eigen{diagonal, {}};
+  std::vector<double> spent = beside;
+  dsterf_(&n, eigen.values.data(), spent.data(), &info);
+  Check(info == 0, "the eigenvalues of a {} x {} matrix did not converge", n, n);
+  Matrix<double> columns(count, n);  // eigenvector j in row j, which LAPACK takes for its column j
+  const double unused = 0;
+  dstemr_("V", "I", &n, diagonal.data(), beside.data(), &unused, &unused, &first, &n, &found, leading.data(),
+          columns.data(), &n, &wanted, support.data(), &accurate, work.data(), &lwork, iwork.data(), &liwork, &info, 1,
+          1);
+  Check(info == 0 && found == wanted, "the eigenvectors of a {} x {} matrix did not converge", n, n);
+  dormtr_("L", "L", "N", &n, &wanted, a.data, &lda, tau.data(), columns.data(), &n, work.data(), &lwork, &info, 1, 1,
+          1);
+  eigen.vectors = Matrix<double>(n, count);
+  for (int64_t j = 0; j < count; ++j)
+    for (int64_t i = 0; i < n; ++i) eigen.vectors(i, j) = columns(count - 1 - j, i);
+  return eigen;
 }
 
 }  // namespace shiftrt::linalg

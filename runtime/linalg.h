@@ -21,5 +21,12 @@ bool CholeskySolve(const Context& context, MatrixView<double> a, MatrixView<doub
 // a = V diag(w) V' for symmetric a (upper triangle read): w ascending; a becomes V, eigenvector j in column j.
 // Throws Error if the iteration does not converge or a holds a NaN.
 std::vector<double> SymmetricEigen(const Context& context, MatrixView<double> a);
+// The same for symmetric a when only the eigenvectors of the `count` largest eigenvalues are wanted, a third of the
+// work or less: all eigenvalues, ascending, and vectors (n, count), the largest eigenvalue's first. a is overwritten.
+struct LeadingEigen {
+  std::vector<double> values;
+  Matrix<double> vectors;
+};
+LeadingEigen SymmetricEigenLeading(const Context& context, MatrixView<double> a, int64_t count);
 
 }  // namespace shiftrt::linalg

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "runtime/check.h"
 #include "runtime/linalg.h"
@@ -40,7 +39,7 @@ const char* Name(Factorization factorization) { return factorization == Factoriz
 
 // With V the leading right singular vectors of G^(1/2) A, which are eigenvectors of A' G A, the best map of rank r in
 // the metric G is A V V': no root or inverse of G is needed, and G = I gives the SVD of A. Only V comes from the
-// squared matrix; P and the singular values are products with A itself, so they do not lose half of the digits.
+// squared matrix; P and the leading singular values are products with A itself, so they do not lose half of the digits.
 LowRank Factorize(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution, int64_t rank,
                   Factorization factorization) {
   const int64_t d = sums.hidden();
@@ -51,24 +50,16 @@ LowRank Factorize(const Context& context, const RidgeAccumulator& sums, const Ri
   Matrix<double> image;  // G_c A
   if (reduced_rank) image = Product(context, false, sums.CenteredGram().view(), a);
   const MatrixView<const double> metric_a = reduced_rank ? MatrixView<const double>(image.view()) : a;
-  const Matrix<double> v = Product(context, true, a, metric_a);
-  linalg::SymmetricEigen(context, v.view());
-  const Matrix<double> av = Product(context, false, a, v.view());
-  std::vector<double> sigma = reduced_rank ? ColumnNorms(av.view(), Product(context, false, metric_a, v.view()).view())
-                                           : ColumnNorms(av.view(), av.view());
+  const Matrix<double> square = Product(context, true, a, metric_a);
+  const linalg::LeadingEigen eigen = linalg::SymmetricEigenLeading(context, square.view(), rank);
+  const Matrix<double>& v = eigen.vectors;
+  LowRank out{Product(context, false, a, v.view()), Matrix<double>(rank, d), {}, {}};
+  for (int64_t r = 0; r < rank; ++r)
+    for (int64_t i = 0; i < d; ++i) out.q(r, i) = v(i, r);
 
-  std::vector<int64_t> order(d);
-  std::iota(order.begin(), order.end(), int64_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](int64_t i, int64_t j) { return sigma[i] > sigma[j]; });
-  LowRank out{Matrix<double>(d, rank), Matrix<double>(rank, d), {}, {}};
-  for (int64_t r = 0; r < rank; ++r) {
-    for (int64_t i = 0; i < d; ++i) {
-      out.p(i, r) = av(i, order[r]);
-      out.q(r, i) = v(i, order[r]);
-    }
-  }
-  std::sort(sigma.rbegin(), sigma.rend());
-  out.singular_values = std::move(sigma);
+  out.singular_values = reduced_rank ? ColumnNorms(out.p.view(), Product(context, false, metric_a, v.view()).view())
+                                     : ColumnNorms(out.p.view(), out.p.view());
+  for (int64_t j = d - rank - 1; j >= 0; --j) out.singular_values.push_back(std::sqrt(std::max(0.0, eigen.values[j])));
 
   if (reduced_rank) {
     out.b = sums.DeltaMean();

@@ -8,6 +8,7 @@ namespace {
 
 struct Portable {
   using Reg = float __attribute__((vector_size(16)));
+  using Int = int32_t __attribute__((vector_size(16)));
   static constexpr int kWidth = 4;
   static constexpr int kTileRows = 4;
 

@@ -9,6 +9,7 @@ namespace {
 
 struct Avx512 {
   using Reg = __m512;
+  using Int = int32_t __attribute__((vector_size(64)));
   static constexpr int kWidth = 16;
   static constexpr int kTileRows = 12;
 

@@ -9,6 +9,7 @@ namespace {
 
 struct Avx2 {
   using Reg = __m256;
+  using Int = int32_t __attribute__((vector_size(32)));
   static constexpr int kWidth = 8;
   static constexpr int kTileRows = 6;
 
