@@ -9,10 +9,16 @@
 
 namespace shiftrt {
 
-// In place on x (tokens, heads * head_dim): token t is rotated by positions[t] * inverse_frequency[i], cos and sin
-// multiplied by `scale` (yarn's attention factor; 1 otherwise). inverse_frequency (head_dim / 2). The angle is computed
-// in float64 and is exact to float32 rounding at any position.
-void Rope(const Context& context, MatrixView<float> x, int64_t head_dim, std::span<const int64_t> positions,
-          std::span<const float> inverse_frequency, float scale);
+// The rotations of a batch, computed once and shared by queries and keys of every layer: cosine and sine of
+// positions[t] * inverse_frequency[i], both (tokens, head_dim / 2), times `scale` (yarn's attention factor; 1
+// otherwise). Angles are float64, so the values are exact to float32 rounding at any position.
+struct RopeAngles {
+  Matrix<float> cosine, sine;
+};
+RopeAngles MakeRopeAngles(const Context& context, std::span<const int64_t> positions,
+                          std::span<const float> inverse_frequency, float scale);
+
+// In place on x (tokens, heads * head_dim).
+void Rope(const Context& context, MatrixView<float> x, int64_t head_dim, const RopeAngles& angles);
 
 }  // namespace shiftrt

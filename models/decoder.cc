@@ -77,8 +77,8 @@ struct Decoder::Impl {
   AttentionShape attention_shape;
 
   Workspace residual, normed, query, keys, values, attended, update, mlp_update, gate, up;
-  std::vector<int64_t> positions;
-  std::vector<AttentionSequence> sequences;  // of the current call; keys and values are set block by block
+  RopeAngles angles;                         // of the current call, as are
+  std::vector<AttentionSequence> sequences;  // these; keys and values are set block by block
 
   // Where this call's keys and values live: the cache's rows for the new tokens, or the workspace.
   struct KeysValues {
@@ -88,6 +88,9 @@ struct Decoder::Impl {
   void Attend(const BlockWeights& block, MatrixView<float> h, const KeysValues& kv);
   void FeedForward(const BlockWeights& block, MatrixView<float> h, bool add_to_update);
   MatrixView<const float> Run(std::span<const int32_t> tokens, KvCache* cache, bool taps_only);
+  void SetPositions(std::span<const int64_t> positions) {
+    angles = MakeRopeAngles(context, positions, rope.inverse, rope.scale);
+  }
 
   bool Tapped(int64_t layer, TapPoint point) const {
     return std::any_of(taps.begin(), taps.end(),
@@ -141,8 +144,8 @@ void Decoder::Impl::Attend(const BlockWeights& block, MatrixView<float> h, const
     RmsNormHeads(context, q, config.head_dim, block.q_norm, eps);
     RmsNormHeads(context, kv.keys, config.head_dim, block.k_norm, eps);
   }
-  Rope(context, q, config.head_dim, positions, rope.inverse, rope.scale);
-  Rope(context, kv.keys, config.head_dim, positions, rope.inverse, rope.scale);
+  Rope(context, q, config.head_dim, angles);
+  Rope(context, kv.keys, config.head_dim, angles);
   Attention(context, attention_shape, sequences, q, attention);
   MatMul(context, attention, block.o, block.o_bias, false, out);
   AddTo(context, out, h);
@@ -162,7 +165,7 @@ void Decoder::Impl::FeedForward(const BlockWeights& block, MatrixView<float> h, 
   if (add_to_update) AddTo(context, out, update.Get(h.rows, config.hidden));
 }
 
-// The layer loop. `positions` and `sequences` describe the tokens; without a cache, keys and values live for one block.
+// The layer loop. `angles` and `sequences` describe the tokens; without a cache, keys and values live for one block.
 MatrixView<const float> Decoder::Impl::Run(std::span<const int32_t> tokens, KvCache* cache, bool taps_only) {
   const ModelConfig& config = weights->config;
   const auto count = static_cast<int64_t>(tokens.size());
@@ -211,14 +214,15 @@ MatrixView<const float> Decoder::Impl::Run(std::span<const int32_t> tokens, KvCa
 
 MatrixView<const float> Decoder::Forward(const Batch& batch, bool taps_only) {
   const int64_t context_length = config().max_positions;
-  impl_->positions.resize(batch.size());
+  std::vector<int64_t> positions(batch.size());
   impl_->sequences.clear();
   for (int64_t s = 0; s < batch.sequences(); ++s) {
     const int64_t begin = batch.offsets[s], count = batch.offsets[s + 1] - begin;
     Check(count <= context_length, "a sequence of {} tokens exceeds the model's context of {}", count, context_length);
-    std::iota(impl_->positions.begin() + begin, impl_->positions.begin() + begin + count, int64_t{0});
+    std::iota(positions.begin() + begin, positions.begin() + begin + count, int64_t{0});
     impl_->sequences.push_back({begin, count, 0, {}, {}});
   }
+  impl_->SetPositions(positions);
   return impl_->Run(batch.tokens, nullptr, taps_only);
 }
 
@@ -228,8 +232,9 @@ MatrixView<const float> Decoder::Forward(std::span<const int32_t> tokens, KvCach
         cache.layers_.size(), plan().blocks());
   Check(cache.size_ + count <= cache.capacity_, "the KV cache holds {} of {} positions; {} more do not fit",
         cache.size_, cache.capacity_, count);
-  impl_->positions.resize(tokens.size());
-  std::iota(impl_->positions.begin(), impl_->positions.end(), cache.size_);
+  std::vector<int64_t> positions(tokens.size());
+  std::iota(positions.begin(), positions.end(), cache.size_);
+  impl_->SetPositions(positions);
   impl_->sequences.assign(1, {0, count, cache.size_, {}, {}});
   const MatrixView<const float> h = impl_->Run(tokens, &cache, false);
   cache.size_ += count;
