@@ -15,20 +15,22 @@ namespace {
 
 struct Options {
   CommonOptions common;
-  std::string what = "cpu", config;
+  std::string what = "cpu", config, keep;
   ModelBenchOptions bench;
 };
 
-// A checkpoint of random weights that goes with the object.
+// A checkpoint of random weights that goes with the object, unless it is to be kept.
 class RandomModel {
  public:
-  explicit RandomModel(const std::string& config)
-      : directory_(std::filesystem::temp_directory_path() / fmt::format("shiftrt-bench-{}", ::getpid())) {
+  RandomModel(const std::string& config, const std::string& keep)
+      : directory_(keep.empty() ? std::filesystem::temp_directory_path() / fmt::format("shiftrt-bench-{}", ::getpid())
+                                : std::filesystem::path(keep)),
+        kept_(!keep.empty()) {
     WriteRandomCheckpoint(config, DType::kBFloat16, 1, directory_);
   }
   ~RandomModel() {
     std::error_code ignored;
-    std::filesystem::remove_all(directory_, ignored);
+    if (!kept_) std::filesystem::remove_all(directory_, ignored);
   }
   RandomModel(const RandomModel&) = delete;
   RandomModel& operator=(const RandomModel&) = delete;
@@ -36,12 +38,13 @@ class RandomModel {
 
  private:
   std::filesystem::path directory_;
+  bool kept_;
 };
 
 int BenchCpu(const Options& options) {
   const Context context = options.common.MakeContext();
   std::unique_ptr<RandomModel> random;
-  if (!options.config.empty()) random = std::make_unique<RandomModel>(options.config);
+  if (!options.config.empty()) random = std::make_unique<RandomModel>(options.config, options.keep);
   const auto weights = LoadWeights(random ? random->directory() : ResolveModel(options.common.model));
   const auto progress = options.common.MakeProgress();
   const ModelBenchResult r = BenchModel(context, weights, options.bench, *progress);
@@ -79,6 +82,8 @@ Command AddBench(CLI::App& app) {
       ->check(CLI::IsMember({"cpu", "kernels"}))
       ->capture_default_str();
   app.add_option("--config", options->config, "config.json of a shape to make random bfloat16 weights for");
+  app.add_option("--keep", options->keep, "keep those weights in this directory, a --model of later runs")
+      ->needs("--config");
   app.add_option("--prefill", options->bench.prefill, "tokens of the prompt")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
