@@ -26,7 +26,7 @@ TEST_P(RopeTest, AgreesWithExtendedPrecision) {
       for (const float scale : {1.0f, 1.3f}) {
         const std::vector<float> frequencies = Frequencies(head_dim);
         const Padded x = Padded::Normal(tokens, heads * head_dim, 1), out = x.Copy(), threaded = x.Copy();
-        Rope(On(1), out.view(), head_dim, positions, frequencies, scale);
+        Rope(On(1), out.view(), head_dim, MakeRopeAngles(On(1), positions, frequencies, scale));
         for (int64_t t = 0; t < tokens; ++t) {
           for (int64_t at = 0; at < x.cols(); ++at) {
             const int64_t half = head_dim / 2, i = at % head_dim % half;
@@ -41,7 +41,7 @@ TEST_P(RopeTest, AgreesWithExtendedPrecision) {
           }
         }
         EXPECT_TRUE(out.PaddingIsUntouched());
-        Rope(On(2), threaded.view(), head_dim, positions, frequencies, scale);
+        Rope(On(2), threaded.view(), head_dim, MakeRopeAngles(On(2), positions, frequencies, scale));
         EXPECT_TRUE(test::Identical(out, threaded));
       }
     }
@@ -52,8 +52,9 @@ TEST_P(RopeTest, ScoresDependOnTheDistanceAlone) {
   const int64_t head_dim = 64;
   const auto score = [&](int64_t query, int64_t key) {
     const Padded q = Padded::Normal(1, head_dim, 1), k = Padded::Normal(1, head_dim, 2);
-    Rope(context_, q.view(), head_dim, std::vector<int64_t>{query}, Frequencies(head_dim), 1);
-    Rope(context_, k.view(), head_dim, std::vector<int64_t>{key}, Frequencies(head_dim), 1);
+    const std::vector<float> frequencies = Frequencies(head_dim);
+    Rope(context_, q.view(), head_dim, MakeRopeAngles(context_, std::vector<int64_t>{query}, frequencies, 1));
+    Rope(context_, k.view(), head_dim, MakeRopeAngles(context_, std::vector<int64_t>{key}, frequencies, 1));
     double sum = 0;
     for (int64_t i = 0; i < head_dim; ++i) sum += static_cast<double>(q(0, i)) * k(0, i);
     return sum;
@@ -64,10 +65,13 @@ TEST_P(RopeTest, ScoresDependOnTheDistanceAlone) {
 
 TEST_P(RopeTest, RefusesWhatDoesNotFit) {
   const Padded x = Padded::Normal(2, 12, 1);
-  const std::vector<float> frequencies = Frequencies(4);
-  EXPECT_THROW(Rope(context_, x.view(), 4, std::vector<int64_t>{0}, frequencies, 1), Error);
-  EXPECT_THROW(Rope(context_, x.view(), 8, std::vector<int64_t>{0, 1}, Frequencies(8), 1), Error);
-  EXPECT_THROW(Rope(context_, x.view(), 6, std::vector<int64_t>{0, 1}, frequencies, 1), Error);
+  const auto angles = [&](int64_t tokens, int64_t head_dim) {
+    return MakeRopeAngles(context_, std::vector<int64_t>(tokens), Frequencies(head_dim), 1);
+  };
+  EXPECT_NO_THROW(Rope(context_, x.view(), 4, angles(2, 4)));
+  EXPECT_THROW(Rope(context_, x.view(), 4, angles(1, 4)), Error);
+  EXPECT_THROW(Rope(context_, x.view(), 6, angles(2, 4)), Error);
+  EXPECT_THROW(Rope(context_, x.view(), 8, angles(2, 8)), Error);
 }
 
 }  // namespace
