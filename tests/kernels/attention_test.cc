@@ -202,5 +202,19 @@ TEST_P(AttentionTest, RefusesWhatDoesNotFit) {
   EXPECT_THROW(Attention(context_, good.shape, good.sequences, good.q.view(), out.view().Cols(0, 31)), Error);
 }
 
+// A broken query, key or value must not look like a number again.
+TEST_P(AttentionTest, KeepsNotANumber) {
+  for (const Span& span : {Span{0, 40}, {39, 1}}) {
+    for (const char* where : {"query", "key", "value"}) {
+      const Problem problem = MakeProblem(2, 2, 8, {span});
+      const int64_t last = span.count - 1;
+      if (where[0] == 'q') problem.q(last, 3) = test::kNan;
+      if (where[0] == 'k') problem.keys[0](5, 3) = test::kNan;
+      if (where[0] == 'v') problem.values[0](5, 3) = test::kNan;
+      EXPECT_TRUE(std::isnan(Attend(context_, problem)(last, 3))) << where << " of " << span.count;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shiftrt

@@ -126,5 +126,16 @@ TEST_P(TokenLogProbsTest, RefusesWhatDoesNotFit) {
   EXPECT_THROW(TokenLogProbs(context_, x.view(), w.view, std::vector<int32_t>{0, 1}, two, argmax), Error);
 }
 
+TEST_P(TokenLogProbsTest, KeepsNotANumber) {
+  for (const int64_t at : {0, 5, 2100}) {
+    std::vector<double> values(4100, 0.5);
+    values[at] = test::kNan;
+    const Stored w(DType::kFloat32, {4100, 1}, values);
+    const Padded x(1, 1);
+    x(0, 0) = 1;
+    EXPECT_TRUE(std::isnan(Score(context_, x, w.view, {7}).log_probs[0])) << at;
+  }
+}
+
 }  // namespace
 }  // namespace shiftrt
