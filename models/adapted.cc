@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/check.h"
+#include "runtime/json.h"
 
 namespace shiftrt {
 
@@ -16,13 +17,7 @@ using Json = nlohmann::json;
 constexpr int kFormatVersion = 1;
 constexpr const char* kAdapterTensors = "adapters.safetensors";
 
-Json ParseJson(const fs::path& file) {
-  try {
-    return Json::parse(ReadFile(file, 1 << 28));
-  } catch (const Json::exception& e) {
-    Fail("{}: not valid JSON: {}", file.string(), e.what());
-  }
-}
+Json ReadJson(const fs::path& file) { return ParseJson(ReadFile(file, 1 << 28), file.string()); }
 
 TensorView View(const Matrix<float>& m, bool vector = false) {
   return {m.data(), DType::kFloat32,
@@ -118,7 +113,7 @@ void WriteKeptWeights(const Model& model, const std::vector<int64_t>& kept, cons
   tensors.push_back({"model.norm.weight", weights.final_norm});
   if (!weights.config.tied_head) tensors.push_back({"lm_head.weight", weights.head});
   WriteSafetensors(directory / "model.safetensors", tensors, {{"format", "pt"}});
-  Json config = ParseJson(model.directory / "config.json");
+  Json config = ReadJson(model.directory / "config.json");
   config["num_hidden_layers"] = kept.size();
   // Settings a layer, if the checkpoint has them, would no longer line up.
   config.erase("layer_types");
@@ -173,7 +168,7 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const std::string& p
 
 Model OpenAdapted(const fs::path& directory, const LoadOptions& options) {
   const fs::path file = directory / kAdaptedFile;
-  const Json json = ParseJson(file);
+  const Json json = ReadJson(file);
   Check(json.is_object() && json.value("version", Json()) == kFormatVersion, "{}: not a version {} file", file.string(),
         kFormatVersion);
   for (const char* key : {"base", "fingerprint"})

@@ -36,6 +36,13 @@ class Descriptor {
   Fail("{}: cannot {}: {}", path.string(), action, std::strerror(error));
 }
 
+// A pipe is opened without waiting for a writer, to be refused by OpenedSize.
+int OpenToRead(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) FailSystem("open it", path);
+  return fd;
+}
+
 // The size of a regular file.
 uint64_t OpenedSize(int fd, const std::filesystem::path& path) {
   struct stat info;
@@ -50,8 +57,7 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) FailSystem("open it", path);
+  const Descriptor fd(OpenToRead(path));
   size_ = OpenedSize(fd.get(), path);
   if (size_ == 0) return;
   void* address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd.get(), 0);
@@ -74,8 +80,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 std::string ReadFile(const std::filesystem::path& path, uint64_t limit) {
-  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) FailSystem("open it", path);
+  const Descriptor fd(OpenToRead(path));
   const uint64_t size = OpenedSize(fd.get(), path);
   Check(size <= limit, "{}: {} bytes, more than the {} this kind of file may have", path.string(), size, limit);
   std::string text(size, '\0');

@@ -11,7 +11,7 @@
 
 namespace shiftrt {
 
-// A whole file mapped read-only. Throws Error with the path and the system's reason.
+// A whole regular file mapped read-only. Throws Error with the path and the system's reason.
 class MappedFile {
  public:
   MappedFile() = default;

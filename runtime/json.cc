@@ -9,6 +9,8 @@ namespace shiftrt {
 
 nlohmann::json ParseJson(std::string_view text, const std::string& name) {
   using Event = nlohmann::json::parse_event_t;
+  // The parser takes a zero byte for the end and would not look at what follows.
+  Check(text.find('\0') == text.npos, "{}: not valid JSON: a zero byte at {}", name, text.find('\0'));
   std::vector<std::set<std::string>> open;
   const auto watch = [&](int depth, Event event, nlohmann::json& parsed) {
     Check(depth < 16, "{}: JSON is nested more than 16 levels deep", name);

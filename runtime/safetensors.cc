@@ -4,7 +4,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
+
+#include "runtime/json.h"
 
 namespace shiftrt {
 
@@ -42,27 +43,6 @@ const char* StoredName(DType dtype) {
   for (const StoredType& type : kStoredTypes)
     if (type.dtype == dtype) return type.name;
   return "?";
-}
-
-// Parses the header, refusing duplicate keys, which nlohmann's reader would silently let win.
-Json ParseHeader(std::string_view text, const std::string& name) {
-  std::vector<std::set<std::string>> open;
-  std::string duplicate;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    Check(depth < 8, "{}: safetensors header is nested too deeply", name);
-    if (event == Json::parse_event_t::object_start) open.emplace_back();
-    if (event == Json::parse_event_t::object_end) open.pop_back();
-    if (event == Json::parse_event_t::key && !open.back().insert(parsed.get<std::string>()).second)
-      duplicate = parsed.get<std::string>();
-    return true;
-  };
-  try {
-    Json header = Json::parse(text.begin(), text.end(), watch);
-    Check(duplicate.empty(), "{}: tensor {} stands twice in the header", name, duplicate);
-    return header;
-  } catch (const Json::exception& e) {
-    Fail("{}: safetensors header is not valid JSON: {}", name, e.what());
-  }
 }
 
 // A JSON number that is a whole number in [0, 2^63).
@@ -120,7 +100,7 @@ std::map<std::string, TensorView, std::less<>> SafetensorsFile::Parse(
         bytes.size());
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + 8, header_size);
   Check(text.starts_with('{'), "{}: the safetensors header does not start with '{{'", name);
-  const Json header = ParseHeader(text, name);
+  const Json header = ParseJson(text, name);
 
   std::vector<Entry> entries;
   for (const auto& [tensor, value] : header.items()) {

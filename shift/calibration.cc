@@ -1,11 +1,11 @@
 #include "shift/calibration.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "runtime/check.h"
 #include "runtime/files.h"
+#include "runtime/json.h"
 #include "runtime/random.h"
 #include "shift/parse.h"
 
@@ -30,8 +30,7 @@ std::string JoinJsonLines(std::string_view lines, const std::string& name) {
     lines.remove_prefix(std::min(end + 1, lines.size()));
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const nlohmann::json document = nlohmann::json::parse(line, nullptr, false);
-    Check(!document.is_discarded(), "{}:{}: invalid JSON", name, number);
+    const nlohmann::json document = ParseJson(line, fmt::format("{}:{}", name, number));
     Check(document.is_object() && document.contains("text") && document["text"].is_string(),
           "{}:{}: expected an object with a string \"text\"", name, number);
     if (!joined.empty()) joined += "\n\n";

@@ -8,6 +8,7 @@
 #include "models/tokenizers/utf8.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
+#include "runtime/json.h"
 
 namespace shiftrt {
 
@@ -142,11 +143,7 @@ std::unique_ptr<Tokenizer> Open(const std::filesystem::path& directory) {
 }  // namespace
 
 json ReadTokenizerJson(const std::filesystem::path& path) {
-  try {
-    return json::parse(ReadFile(path, kLargestFile));
-  } catch (const json::exception& error) {
-    Fail("{}: {}", path.string(), error.what());
-  }
+  return ParseJson(ReadFile(path, kLargestFile), path.string());
 }
 
 int64_t ParseTokenId(const json& json, const std::string& where) {

@@ -1,0 +1,94 @@
+#include "kernels/elementwise.h"
+
+#include "tests/kernels/oracle.h"
+
+namespace shiftrt {
+namespace {
+
+using test::Padded;
+using test::Stored;
+
+class ElementwiseTest : public test::OnEveryIsa {};
+SHIFTRT_ON_EVERY_ISA(ElementwiseTest);
+
+TEST_P(ElementwiseTest, EmbedWidensRowsExactly) {
+  const std::vector<int32_t> tokens = {6, 0, 3, 3, 1, 6};
+  for (const DType dtype : test::kStoredTypes) {
+    for (const int64_t hidden : {1, 33, 128}) {
+      const Stored table = Stored::Normal(dtype, {7, hidden}, 1);
+      const Padded out(6, hidden);
+      Embed(context_, tokens, table.view, out.view());
+      for (int64_t t = 0; t < 6; ++t)
+        for (int64_t j = 0; j < hidden; ++j) ASSERT_EQ(out(t, j), table.values[tokens[t] * hidden + j]);
+      EXPECT_TRUE(out.PaddingIsUntouched());
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, EmbedRefusesForeignTokens) {
+  const Stored table = Stored::Normal(DType::kFloat16, {7, 4}, 1);
+  for (const int32_t token : {-1, 7, std::numeric_limits<int32_t>::max(), std::numeric_limits<int32_t>::min()})
+    EXPECT_THROW(Embed(context_, std::vector<int32_t>{0, token}, table.view, Padded(2, 4).view()), Error) << token;
+  EXPECT_THROW(Embed(context_, std::vector<int32_t>{0}, table.view, Padded(2, 4).view()), Error);
+  EXPECT_THROW(Embed(context_, std::vector<int32_t>{0}, table.view, Padded(1, 3).view()), Error);
+}
+
+// silu's relative error is that of the exponential (3e-7) and a few roundings; where the logistic function is not a
+// normal float32, it may be anything between 0 and the least of those.
+void ExpectSwiGlu(float gate, float up, float found) {
+  const double sigmoid = 1 / (1 + std::exp(-static_cast<double>(gate)));
+  const double expected = gate * sigmoid * up, scale = std::abs(static_cast<double>(gate) * up);
+  ASSERT_NEAR(found, expected, (3e-7 + 6 * test::kUnit) * std::abs(expected) + 0x1p-126 * scale + 0x1p-149)
+      << gate << " " << up;
+}
+
+TEST_P(ElementwiseTest, SwiGluOfAnySize) {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {1, 9}, {3, 67}, {5, 3000}, {40, 300}}) {
+    for (const double size : {0.01, 1.0, 20.0, 1000.0}) {
+      const Padded gate = Padded::Normal(rows, cols, 1, size), up = Padded::Normal(rows, cols, 2), out = gate.Copy();
+      SwiGlu(context_, out.view(), up.view());
+      for (int64_t i = 0; i < rows; ++i)
+        for (int64_t j = 0; j < cols; ++j) ExpectSwiGlu(gate(i, j), up(i, j), out(i, j));
+      if (HasFatalFailure()) return;
+      EXPECT_TRUE(out.PaddingIsUntouched());
+      const Padded threaded = gate.Copy();
+      SwiGlu(On(3), threaded.view(), up.view());
+      EXPECT_TRUE(test::Identical(out, threaded));
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, SwiGluOfExtremes) {
+  std::vector<float> values = {0, -0.0f, 1e-40f, 1e-20f, 1e-8f, 0.5f, 1, 16, 17, 50, 80, 1e4f, 1e10f, 1e30f};
+  for (float x = 86; x < 90; x += 0.0625f) values.push_back(x);  // where float32's exponential ends
+  for (size_t i = 0, n = values.size(); i < n; ++i) values.push_back(-values[i]);
+  const auto n = static_cast<int64_t>(values.size());
+  const Padded gate(1, n), up(1, n);
+  for (int64_t j = 0; j < n; ++j) gate(0, j) = values[j], up(0, j) = -1.5f;
+  SwiGlu(context_, gate.view(), up.view());
+  for (int64_t j = 0; j < n; ++j) ExpectSwiGlu(values[j], -1.5f, gate(0, j));
+}
+
+TEST_P(ElementwiseTest, SwiGluKeepsNotANumber) {
+  for (int64_t at = 0; at < 19; ++at) {
+    const Padded gate = Padded::Normal(1, 19, 1), up = Padded::Normal(1, 19, 2);
+    gate(0, at) = test::kNan;
+    SwiGlu(context_, gate.view(), up.view());
+    for (int64_t j = 0; j < 19; ++j) EXPECT_EQ(std::isnan(gate(0, j)), j == at) << at << " " << j;
+  }
+}
+
+TEST_P(ElementwiseTest, AddToIsFloatAddition) {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {37, 33}}) {
+    const Padded x = Padded::Normal(rows, cols, 1), y = Padded::Normal(rows, cols, 2), sum = y.Copy();
+    AddTo(context_, x.view(), sum.view());
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < cols; ++j) ASSERT_EQ(sum(i, j), x(i, j) + y(i, j));
+    EXPECT_TRUE(sum.PaddingIsUntouched());
+  }
+  EXPECT_THROW(AddTo(context_, Padded(2, 3).view(), Padded(2, 4).view()), Error);
+  EXPECT_THROW(SwiGlu(context_, Padded(2, 3).view(), Padded(3, 3).view()), Error);
+}
+
+}  // namespace
+}  // namespace shiftrt

@@ -1,0 +1,194 @@
+#include "kernels/matmul.h"
+
+#include <algorithm>
+
+#include "tests/kernels/oracle.h"
+
+namespace shiftrt {
+namespace {
+
+using test::Exact;
+using test::Padded;
+using test::Stored;
+using test::SumTolerance;
+
+struct Shape {
+  int64_t m, n, k;
+};
+
+// Few rows and many, around the tiles' six and twelve; sides that no vector width divides; more than one block of rows
+// and of depth.
+std::vector<Shape> Shapes() {
+  std::vector<Shape> shapes;
+  for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 12, 13, 64})
+    for (const int64_t n : {1, 7, 33, 257, 300})
+      for (const int64_t k : {1, 7, 33, 257, 300}) shapes.push_back({m, n, k});
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{33, 300}, {300, 33}, {1, 7}, {65, 513}})
+    shapes.push_back({770, n, k});
+  return shapes;
+}
+
+// x B in float64, B (x.cols, n) dense, with the norms a sum's size is bounded by: sum |x b| <= |x| |b|.
+std::vector<Exact> Product(const Padded& x, int64_t n, const std::vector<double>& b) {
+  std::vector<Exact> products(x.rows() * n);
+  std::vector<double> row(n), squares(n, 0.0);
+  for (int64_t k = 0; k < x.cols(); ++k)
+    for (int64_t j = 0; j < n; ++j) squares[j] += b[k * n + j] * b[k * n + j];
+  for (int64_t i = 0; i < x.rows(); ++i) {
+    double square = 0;
+    std::fill(row.begin(), row.end(), 0.0);
+    for (int64_t k = 0; k < x.cols(); ++k) {
+      const double left = x(i, k);
+      square += left * left;
+      for (int64_t j = 0; j < n; ++j) row[j] += left * b[k * n + j];
+    }
+    for (int64_t j = 0; j < n; ++j) products[i * n + j] = {row[j], std::sqrt(square * squares[j])};
+  }
+  return products;
+}
+
+std::vector<double> Transposed(const std::vector<double>& w, int64_t rows, int64_t cols) {
+  std::vector<double> out(w.size());
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < cols; ++j) out[j * rows + i] = w[i * cols + j];
+  return out;
+}
+
+// y = product + bias (+ before); bias empty for none.
+void ExpectProduct(const std::vector<Exact>& products, int64_t k, const std::vector<double>& bias, const Padded* before,
+                   const Padded& y) {
+  for (int64_t i = 0; i < y.rows(); ++i) {
+    for (int64_t j = 0; j < y.cols(); ++j) {
+      Exact expected = products[i * y.cols() + j];
+      if (!bias.empty()) expected.Add(bias[j]);
+      if (before != nullptr) expected.Add((*before)(i, j));
+      ASSERT_NEAR(y(i, j), expected.value, SumTolerance(k + 2, expected.size)) << "at " << i << ", " << j;
+    }
+  }
+  ASSERT_TRUE(y.PaddingIsUntouched());
+}
+
+class MatMulTest : public test::OnEveryIsa {};
+SHIFTRT_ON_EVERY_ISA(MatMulTest);
+
+TEST_P(MatMulTest, AgreesWithFloat64) {
+  for (const DType dtype : test::kStoredTypes) {
+    for (const auto& [m, n, k] : Shapes()) {
+      SCOPED_TRACE(fmt::format("{} m {} n {} k {}", Name(dtype), m, n, k));
+      const Padded x = Padded::Normal(m, k, 1);
+      const Stored w = Stored::Normal(dtype, {n, k}, 2);
+      const Stored bias = Stored::Normal(test::kStoredTypes[k % 3], {n}, 3);
+      const std::vector<Exact> products = Product(x, n, Transposed(w.values, n, k));
+      const Padded before = Padded::Normal(m, n, 4, 10);
+      for (const bool with_bias : {false, true}) {
+        const TensorView added = with_bias ? bias.view : TensorView();
+        const std::vector<double> values = with_bias ? bias.values : std::vector<double>();
+        const Padded fresh(m, n), sum = before.Copy();
+        MatMul(context_, x.view(), w.view, added, false, fresh.view());
+        ExpectProduct(products, k, values, nullptr, fresh);
+        MatMul(context_, x.view(), w.view, added, true, sum.view());
+        ExpectProduct(products, k, values, &before, sum);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_P(MatMulTest, ThreadsDoNotChangeABit) {
+  for (const auto& [m, n, k] :
+       {Shape{1, 300, 257}, {3, 257, 300}, {4, 33, 7}, {5, 300, 257}, {13, 65, 300}, {64, 257, 300}, {770, 67, 257}}) {
+    SCOPED_TRACE(fmt::format("m {} n {} k {}", m, n, k));
+    const Padded x = Padded::Normal(m, k, 1), before = Padded::Normal(m, n, 4), one = before.Copy(), right(m, n);
+    const Stored w = Stored::Normal(DType::kBFloat16, {n, k}, 2), bias = Stored::Normal(DType::kFloat32, {n}, 3);
+    const Padded b = Padded::Normal(k, n, 5);
+    MatMul(On(1), x.view(), w.view, bias.view, true, one.view());
+    MatMulRight(On(1), x.view(), b.view(), false, right.view());
+    for (const int threads : {2, 3, 4}) {
+      const Padded many = before.Copy(), many_right(m, n);
+      MatMul(On(threads), x.view(), w.view, bias.view, true, many.view());
+      EXPECT_TRUE(test::Identical(one, many)) << threads;
+      MatMulRight(On(threads), x.view(), b.view(), false, many_right.view());
+      EXPECT_TRUE(test::Identical(right, many_right)) << threads;
+    }
+  }
+}
+
+// Every finite 16-bit pattern, subnormals included, picked out by the rows of the identity.
+TEST_P(MatMulTest, SixteenBitWeightsAreWidenedExactly) {
+  constexpr int64_t kDepth = 64, kRows = 65536 / kDepth;
+  Padded identity(kDepth, kDepth);
+  for (int64_t i = 0; i < kDepth; ++i)
+    for (int64_t j = 0; j < kDepth; ++j) identity(i, j) = i == j ? 1.0f : 0.0f;
+  const auto check = [&](DType dtype, const std::vector<float>& wide, const void* stored) {
+    for (const int64_t m : {int64_t{4}, kDepth}) {
+      const Padded y(kDepth, kRows);
+      for (int64_t at = 0; at < kDepth; at += m)
+        MatMul(context_, identity.view().Rows(at, m), {stored, dtype, {kRows, kDepth}}, {}, false,
+               y.view().Rows(at, m));
+      for (int64_t i = 0; i < kDepth; ++i)
+        for (int64_t j = 0; j < kRows; ++j) ASSERT_EQ(y(i, j), wide[j * kDepth + i]) << Name(dtype) << " " << m;
+    }
+  };
+  const auto all_finite = [&](auto type) {
+    using T = decltype(type);
+    std::vector<T> stored(kRows * kDepth);
+    std::vector<float> wide(stored.size());
+    for (size_t i = 0; i < stored.size(); ++i) {
+      stored[i].bits = static_cast<uint16_t>(i);
+      if (!std::isfinite(static_cast<float>(stored[i]))) stored[i].bits = 0;
+      wide[i] = static_cast<float>(stored[i]);
+    }
+    check(DTypeOf<T>::value, wide, stored.data());
+  };
+  all_finite(Float16());
+  all_finite(BFloat16());
+}
+
+TEST_P(MatMulTest, NothingToSumGivesTheBias) {
+  const Stored bias = Stored::Normal(DType::kFloat32, {9}, 3);
+  for (const int64_t m : {1, 6}) {
+    const Padded x(m, 0), y(m, 9);
+    const float nothing = 0;
+    MatMul(context_, x.view(), {&nothing, DType::kFloat32, {9, 0}}, bias.view, false, y.view());
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < 9; ++j) ASSERT_EQ(y(i, j), bias.values[j]);
+  }
+  const Stored w = Stored::Normal(DType::kFloat32, {9, 4}, 2);
+  MatMul(context_, Padded(0, 4).view(), w.view, bias.view, false, Padded(0, 9).view());
+}
+
+TEST_P(MatMulTest, RefusesWhatDoesNotFit) {
+  const Padded x = Padded::Normal(2, 4, 1), y(2, 3), b = Padded::Normal(4, 3, 2);
+  const Stored w = Stored::Normal(DType::kFloat32, {3, 4}, 2), flat = Stored::Normal(DType::kFloat32, {12}, 2),
+               wide = Stored::Normal(DType::kFloat64, {3, 4}, 2), bias = Stored::Normal(DType::kFloat32, {4}, 2);
+  EXPECT_NO_THROW(MatMul(context_, x.view(), w.view, {}, false, y.view()));
+  EXPECT_THROW(MatMul(context_, x.view(), flat.view, {}, false, y.view()), Error);
+  EXPECT_THROW(MatMul(context_, x.view(), wide.view, {}, false, y.view()), Error);
+  EXPECT_THROW(MatMul(context_, x.view(), w.view, bias.view, false, y.view()), Error);
+  EXPECT_THROW(MatMul(context_, x.view().Cols(0, 3), w.view, {}, false, y.view()), Error);
+  EXPECT_THROW(MatMul(context_, x.view().Rows(0, 1), w.view, {}, false, y.view()), Error);
+  EXPECT_THROW(MatMul(context_, x.view(), w.view, {}, false, y.view().Cols(0, 2)), Error);
+  EXPECT_NO_THROW(MatMulRight(context_, x.view(), b.view(), false, y.view()));
+  EXPECT_THROW(MatMulRight(context_, x.view(), x.view(), false, y.view()), Error);
+  EXPECT_THROW(MatMulRight(context_, x.view(), b.view(), false, y.view().Cols(0, 2)), Error);
+  EXPECT_THROW(MatMulRight(context_, x.view(), b.view(), false, y.view().Rows(0, 1)), Error);
+}
+
+TEST_P(MatMulTest, RightAgreesWithFloat64) {
+  for (const auto& [m, n, k] : Shapes()) {
+    SCOPED_TRACE(fmt::format("m {} n {} k {}", m, n, k));
+    const Padded x = Padded::Normal(m, k, 1), b = Padded::Normal(k, n, 2), before = Padded::Normal(m, n, 4, 10);
+    std::vector<double> values;
+    for (int64_t i = 0; i < k; ++i) values.insert(values.end(), b.view().row(i), b.view().row(i) + n);
+    const std::vector<Exact> products = Product(x, n, values);
+    const Padded fresh(m, n), sum = before.Copy();
+    MatMulRight(context_, x.view(), b.view(), false, fresh.view());
+    ExpectProduct(products, k, {}, nullptr, fresh);
+    MatMulRight(context_, x.view(), b.view(), true, sum.view());
+    ExpectProduct(products, k, {}, &before, sum);
+    if (HasFatalFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace shiftrt

@@ -1,0 +1,141 @@
+// What the tests of all kernels share: one body of tests run on every instruction set the CPU has, poisoned matrices,
+// stored tensors, and where tolerances come from.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "runtime/check.h"
+#include "runtime/context.h"
+#include "runtime/random.h"
+#include "runtime/tensor.h"
+
+namespace shiftrt::test {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr double kUnit = 0x1p-24;  // half the float32 epsilon: one rounding's relative error
+
+// The bound on |computed - exact| for a float32 sum of `terms` products in any order, fused or not, whose absolute
+// values add up to `size`: every term passes through at most `terms` + 1 roundings (Higham 2002, section 3.1).
+inline double SumTolerance(int64_t terms, double size) {
+  return 1.01 * static_cast<double>(terms + 1) * kUnit * size + std::numeric_limits<float>::denorm_min();
+}
+
+// A test that runs once an instruction set.
+class OnEveryIsa : public testing::TestWithParam<Isa> {
+ protected:
+  static Context On(int threads) { return {threads, GetParam()}; }
+  const Context context_ = On(1);  // threads change no result, which each test of them shows
+};
+
+inline std::vector<Isa> SupportedIsas() {
+  std::vector<Isa> isas;
+  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512})
+    if (isa <= BestIsa()) isas.push_back(isa);
+  return isas;
+}
+
+#define SHIFTRT_ON_EVERY_ISA(suite)                                               \
+  INSTANTIATE_TEST_SUITE_P(Isas, suite, testing::ValuesIn(test::SupportedIsas()), \
+                           [](const auto& info) { return std::string(Name(info.param)); })
+
+// A float32 matrix whose rows are `pad` elements further apart than they are long. All of it starts as NaN, so what a
+// kernel leaves out or reads beside the view shows.
+class Padded {
+ public:
+  Padded(int64_t rows, int64_t cols, int64_t pad = 5) : storage_(rows, cols + pad), cols_(cols) {
+    for (float& x : storage_.span()) x = kNan;
+  }
+  static Padded Normal(int64_t rows, int64_t cols, uint64_t seed, double scale = 1) {
+    Padded m(rows, cols);
+    Random random(seed);
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < cols; ++j) m(i, j) = static_cast<float>(scale * random.Normal());
+    return m;
+  }
+  Padded Copy() const {
+    Padded m(storage_.rows(), cols_, storage_.cols() - cols_);
+    m.storage_ = storage_.Clone();
+    return m;
+  }
+  int64_t rows() const { return storage_.rows(); }
+  int64_t cols() const { return cols_; }
+  MatrixView<float> view() const { return storage_.view().Cols(0, cols_); }
+  float& operator()(int64_t i, int64_t j) const { return storage_(i, j); }
+  bool PaddingIsUntouched() const {
+    for (int64_t i = 0; i < storage_.rows(); ++i)
+      for (int64_t j = cols_; j < storage_.cols(); ++j)
+        if (!std::isnan(storage_(i, j))) return false;
+    return true;
+  }
+
+ private:
+  Matrix<float> storage_;
+  int64_t cols_;
+};
+
+// Bit for bit, NaN and the padding included.
+inline bool Identical(const Padded& a, const Padded& b) {
+  for (int64_t i = 0; i < a.rows(); ++i)
+    for (int64_t j = 0; j < a.cols(); ++j)
+      if (std::bit_cast<uint32_t>(a(i, j)) != std::bit_cast<uint32_t>(b(i, j))) return false;
+  return true;
+}
+
+// A tensor in its stored type, one element off the alignment of its buffer as a mapped checkpoint's may be, and the
+// exact values of its elements.
+class Stored {
+ public:
+  Stored(DType dtype, std::vector<int64_t> shape, const std::vector<double>& values)
+      : bytes_(SizeOf(dtype) * (values.size() + 1)) {
+    view = {bytes_.data() + SizeOf(dtype), dtype, std::move(shape)};
+    for (size_t i = 0; i < values.size(); ++i) {
+      switch (dtype) {
+        case DType::kFloat32: Put<float>(i, values[i]); break;
+        case DType::kFloat16: Put<Float16>(i, values[i]); break;
+        case DType::kBFloat16: Put<BFloat16>(i, values[i]); break;
+        case DType::kFloat64: Put<double>(i, values[i]); break;
+      }
+    }
+  }
+  static Stored Normal(DType dtype, std::vector<int64_t> shape, uint64_t seed, double scale = 1) {
+    int64_t size = 1;
+    for (const int64_t side : shape) size *= side;
+    Random random(seed);
+    std::vector<double> drawn(size);
+    for (double& x : drawn) x = scale * random.Normal();
+    return {dtype, std::move(shape), drawn};
+  }
+
+  TensorView view;
+  std::vector<double> values;
+
+ private:
+  template <typename T>
+  void Put(size_t i, double value) {
+    const T stored(static_cast<float>(value));
+    std::memcpy(bytes_.data() + sizeof(T) * (i + 1), &stored, sizeof(T));
+    values.push_back(static_cast<double>(static_cast<float>(stored)));
+  }
+  std::vector<std::byte> bytes_;
+};
+
+constexpr DType kStoredTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+
+// An exact value and the sum of the absolute values it was made of, which its tolerance is taken from.
+struct Exact {
+  double value = 0, size = 0;
+
+  void Add(double term) {
+    value += term;
+    size += std::abs(term);
+  }
+};
+
+}  // namespace shiftrt::test

@@ -1,0 +1,78 @@
+#include "kernels/rope.h"
+
+#include "tests/kernels/oracle.h"
+
+namespace shiftrt {
+namespace {
+
+using test::Padded;
+
+class RopeTest : public test::OnEveryIsa {};
+SHIFTRT_ON_EVERY_ISA(RopeTest);
+
+std::vector<float> Frequencies(int64_t head_dim) {
+  std::vector<float> frequencies;
+  for (int64_t i = 0; i < head_dim; i += 2)
+    frequencies.push_back(static_cast<float>(std::pow(500000.0, -static_cast<double>(i) / head_dim)));
+  return frequencies;
+}
+
+// Positions out of order, odd, far and repeated; the angles in long double, where they are exact.
+TEST_P(RopeTest, AgreesWithExtendedPrecision) {
+  const std::vector<int64_t> positions = {0, 1, 3, 7, 2, 7, 1023, 4097, 131071, 9999991};
+  const auto tokens = static_cast<int64_t>(positions.size());
+  for (const int64_t head_dim : {2, 4, 6, 64, 80, 128}) {
+    for (const int64_t heads : {1, 3}) {
+      for (const float scale : {1.0f, 1.3f}) {
+        const std::vector<float> frequencies = Frequencies(head_dim);
+        const Padded x = Padded::Normal(tokens, heads * head_dim, 1), out = x.Copy(), threaded = x.Copy();
+        Rope(On(1), out.view(), head_dim, MakeRopeAngles(On(1), positions, frequencies, scale));
+        for (int64_t t = 0; t < tokens; ++t) {
+          for (int64_t at = 0; at < x.cols(); ++at) {
+            const int64_t half = head_dim / 2, i = at % head_dim % half;
+            const long double angle = static_cast<long double>(positions[t]) * frequencies[i];
+            const bool first = at % head_dim < half;
+            const double cosine = scale * static_cast<double>(std::cos(angle)) * x(t, at);
+            const double sine = scale * static_cast<double>(std::sin(angle)) * x(t, first ? at + half : at - half);
+            // cos, sin, the scale, the product and the sum: five roundings.
+            ASSERT_NEAR(out(t, at), first ? cosine - sine : cosine + sine,
+                        6 * test::kUnit * (std::abs(cosine) + std::abs(sine)) + 1e-12)
+                << head_dim << " " << t << " " << at;
+          }
+        }
+        EXPECT_TRUE(out.PaddingIsUntouched());
+        Rope(On(2), threaded.view(), head_dim, MakeRopeAngles(On(2), positions, frequencies, scale));
+        EXPECT_TRUE(test::Identical(out, threaded));
+      }
+    }
+  }
+}
+
+TEST_P(RopeTest, ScoresDependOnTheDistanceAlone) {
+  const int64_t head_dim = 64;
+  const auto score = [&](int64_t query, int64_t key) {
+    const Padded q = Padded::Normal(1, head_dim, 1), k = Padded::Normal(1, head_dim, 2);
+    const std::vector<float> frequencies = Frequencies(head_dim);
+    Rope(context_, q.view(), head_dim, MakeRopeAngles(context_, std::vector<int64_t>{query}, frequencies, 1));
+    Rope(context_, k.view(), head_dim, MakeRopeAngles(context_, std::vector<int64_t>{key}, frequencies, 1));
+    double sum = 0;
+    for (int64_t i = 0; i < head_dim; ++i) sum += static_cast<double>(q(0, i)) * k(0, i);
+    return sum;
+  };
+  EXPECT_NEAR(score(12, 5), score(100012, 100005), 1e-4);
+  EXPECT_GT(std::abs(score(12, 5) - score(12, 6)), 1e-2);
+}
+
+TEST_P(RopeTest, RefusesWhatDoesNotFit) {
+  const Padded x = Padded::Normal(2, 12, 1);
+  const auto angles = [&](int64_t tokens, int64_t head_dim) {
+    return MakeRopeAngles(context_, std::vector<int64_t>(tokens), Frequencies(head_dim), 1);
+  };
+  EXPECT_NO_THROW(Rope(context_, x.view(), 4, angles(2, 4)));
+  EXPECT_THROW(Rope(context_, x.view(), 4, angles(1, 4)), Error);
+  EXPECT_THROW(Rope(context_, x.view(), 6, angles(2, 4)), Error);
+  EXPECT_THROW(Rope(context_, x.view(), 8, angles(2, 8)), Error);
+}
+
+}  // namespace
+}  // namespace shiftrt

@@ -1,0 +1,193 @@
+#include "runtime/files.h"
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <csignal>
+#include <fstream>
+
+#include "tests/runtime/refusal.h"
+#include "tests/temporary_directory.h"
+
+namespace shiftrt {
+namespace {
+
+namespace fs = std::filesystem;
+
+void Put(const fs::path& path, const std::string& content) { std::ofstream(path, std::ios::binary) << content; }
+
+std::vector<std::string> Names(const fs::path& directory) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(directory)) names.push_back(entry.path().filename());
+  return names;
+}
+
+class Files : public testing::Test {
+ protected:
+  const TemporaryDirectory directory_;
+  const fs::path path_ = directory_.path() / "file";
+};
+
+// Writes beyond `bytes` fail for as long as the object lives, as on a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit = {bytes, before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  void (*handler_)(int);
+  rlimit before_;
+};
+
+TEST_F(Files, MapAndReadGiveTheBytes) {
+  const std::string content("a\0b\xFF\n", 5);
+  Put(path_, content);
+  const MappedFile file(path_);
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()), content);
+  EXPECT_EQ(file.path(), path_);
+  EXPECT_EQ(ReadFile(path_), content);
+  EXPECT_EQ(ReadFile(path_, 5), content);
+  ExpectRefusal([&] { ReadFile(path_, 4); }, path_.string(), "5 bytes, more than the 4");
+}
+
+TEST_F(Files, AMappingMoves) {
+  Put(path_, "abc");
+  MappedFile first(path_);
+  MappedFile second(std::move(first));
+  EXPECT_EQ(second.bytes().size(), 3u);
+  EXPECT_TRUE(first.bytes().empty());
+  first = std::move(second);
+  EXPECT_EQ(static_cast<char>(first.bytes()[2]), 'c');
+}
+
+TEST_F(Files, AnEmptyFileIsEmpty) {
+  Put(path_, "");
+  EXPECT_TRUE(MappedFile(path_).bytes().empty());
+  EXPECT_EQ(ReadFile(path_), "");
+}
+
+TEST_F(Files, WhatIsNoFileIsRefused) {
+  const auto refused = [](const fs::path& path, const char* word) {
+    ExpectRefusal([&] { MappedFile{path}; }, path.string(), word);
+    ExpectRefusal([&] { ReadFile(path); }, path.string(), word);
+  };
+  refused(path_, "No such file");
+  refused(path_ / "below", "No such file");
+  refused(directory_.path(), "not a regular file");
+  refused("/dev/null", "not a regular file");
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);  // nobody ever writes to it
+  refused(path_, "not a regular file");
+}
+
+TEST_F(Files, CommitReplacesAndLeavesNothingElse) {
+  Put(path_, "before");
+  AtomicFile file(path_);
+  file.Write("new ");
+  file.Write("");
+  file.Write(std::string(100000, 'x'));
+  EXPECT_EQ(ReadFile(path_), "before");
+  file.Commit();
+  EXPECT_EQ(ReadFile(path_), "new " + std::string(100000, 'x'));
+  EXPECT_EQ(Names(directory_.path()), std::vector<std::string>{"file"});
+}
+
+TEST_F(Files, WithoutCommitNothingHappened) {
+  { AtomicFile(path_).Write("half"); }
+  EXPECT_TRUE(Names(directory_.path()).empty());
+  Put(path_, "before");
+  EXPECT_THROW(
+      {
+        AtomicFile file(path_);
+        file.Write("half");
+        Fail("an error in between");
+      },
+      Error);
+  EXPECT_EQ(ReadFile(path_), "before");
+  EXPECT_EQ(Names(directory_.path()), std::vector<std::string>{"file"});
+}
+
+TEST_F(Files, AFullDiskKeepsTheTarget) {
+  Put(path_, "before");
+  {
+    const FileSizeLimit limit(1000);
+    ExpectRefusal(
+        [&] {
+          AtomicFile file(path_);
+          file.Write(std::string(900, 'x'));
+          file.Write(std::string(900, 'x'));  // cut at 1000, then refused
+          file.Commit();
+        },
+        path_.string(), "cannot write it");
+  }
+  EXPECT_EQ(ReadFile(path_), "before");
+  EXPECT_EQ(Names(directory_.path()), std::vector<std::string>{"file"});
+}
+
+TEST_F(Files, WhereNothingCanBePutIsSaidAtOnce) {
+  const fs::path missing = directory_.path() / "missing" / "file";
+  ExpectRefusal([&] { AtomicFile{missing}; }, missing.string(), "No such file");
+  Put(path_, "a file, not a directory");
+  ExpectRefusal([&] { AtomicFile{path_ / "file"}; }, (path_ / "file").string(), "Not a directory");
+}
+
+TEST_F(Files, ATargetThatCannotBeReplacedFailsTheCommit) {
+  fs::create_directories(path_ / "full");
+  ExpectRefusal(
+      [&] {
+        AtomicFile file(path_);
+        file.Write("x");
+        file.Commit();
+      },
+      path_.string(), "put it in place");
+  EXPECT_EQ(Names(directory_.path()), std::vector<std::string>{"file"});
+  EXPECT_EQ(Names(path_), std::vector<std::string>{"full"});
+}
+
+TEST_F(Files, ANameWithoutADirectoryIsInTheWorkingOne) {
+  const fs::path before = fs::current_path();
+  fs::current_path(directory_.path());
+  AtomicFile file("file");
+  file.Write("x");
+  file.Commit();
+  fs::current_path(before);
+  EXPECT_EQ(ReadFile(path_), "x");
+}
+
+// In a process of its own: an interrupt stays requested.
+TEST_F(Files, AnInterruptInMidWriteLeavesTheTarget) {
+  Put(path_, "before");
+  CheckInterrupted();
+  const auto interrupted = [&] {
+    std::signal(SIGINT, [](int) { RequestInterrupt(); });
+    try {
+      AtomicFile file(path_);
+      file.Write("half");
+      std::raise(SIGINT);
+      CheckInterrupted();
+      file.Commit();
+    } catch (const Interrupted&) {
+      std::_Exit(7);
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(interrupted(), testing::ExitedWithCode(7), "");
+  EXPECT_EQ(ReadFile(path_), "before");
+  EXPECT_EQ(Names(directory_.path()), std::vector<std::string>{"file"});
+}
+
+// The reference implementation's value for no bytes, and for 'a' a hundred times another than for 'b'.
+TEST(HashHex, IsXxh3) {
+  EXPECT_EQ(HashHex(""), "2d06800538d394c2");
+  EXPECT_NE(HashHex(std::string(100, 'a')), HashHex(std::string(100, 'b')));
+  EXPECT_EQ(HashHex("abc"), HashHex(std::as_bytes(std::span("abc", 3))));
+}
+
+}  // namespace
+}  // namespace shiftrt
