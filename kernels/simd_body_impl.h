@@ -148,13 +148,13 @@ void PackRows(const float* x, int64_t stride, int64_t rows, int64_t depth, float
     for (int64_t k = 0; k < depth; ++k) packed[k * V::kTileRows + i] = i < rows ? x[i * stride + k] : 0.0f;
 }
 
-// e^x, relative error below 3e-7 for results in the normal range; 0 below -87.3, clamped above 88.
+// e^x, relative error below 3e-7 for results in the normal range; 0 below -87.3, clamped above 88, NaN of NaN.
 template <typename V>
 typename V::Reg Exp(typename V::Reg x) {
   using Int = typename V::Int;
   const typename V::Reg lowest = V::Broadcast(-87.3f), highest = V::Broadcast(88.0f);
-  typename V::Reg clamped = x < highest ? x : highest;
-  clamped = clamped > lowest ? clamped : lowest;
+  typename V::Reg clamped = highest < x ? highest : x;  // in this order a NaN stays one
+  clamped = lowest > clamped ? lowest : clamped;
   // Adding 1.5 * 2^23 leaves the nearest integer in the low bits of the mantissa.
   const typename V::Reg magic = V::Broadcast(12582912.0f);
   const typename V::Reg shifted = clamped * 1.44269504088896341f + magic;
