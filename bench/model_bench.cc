@@ -52,39 +52,43 @@ ModelBenchResult BenchModel(const Context& context, std::shared_ptr<const Weight
 
   KvCache decode_cache(config, decoder.plan(), options.context + options.decode);
   KvCache prefill_cache(config, decoder.plan(), options.prefill);
+  decoder.Forward(prompt, prefill_cache);  // the first pass pays for the pages of weights and scratch
   decoder.Forward(past, decode_cache);
   decoder.Logits(decoder.Forward(std::span(next).first(1), decode_cache));  // touches the head's pages too
 
   ModelBenchResult result;
   result.bytes_per_token = decoder.BytesPerToken();
   result.flops_per_token = BlockFlopsPerToken(*weights);
-  result.float32_peak = MeasureFloat32Peak(context);
-  std::vector<double> bandwidth, prefill, decode, share;
+  std::vector<double> bandwidth, peak, prefill, prefill_share, decode, decode_share;
   progress.Begin("measuring", options.rounds);
   for (int64_t round = 0; round < options.rounds; ++round) {
     bandwidth.push_back(MeasureReadBandwidth(context));
+    peak.push_back(MeasureFloat32Peak(context));
 
     decode_cache.Truncate(options.context);
     auto start = Clock::now();
     for (int64_t i = 0; i < options.decode; ++i)
       decoder.Logits(decoder.Forward(std::span(next).subspan(i, 1), decode_cache));
     decode.push_back(static_cast<double>(options.decode) / SecondsSince(start));
-    share.push_back(decode.back() * static_cast<double>(result.bytes_per_token) / bandwidth.back());
+    decode_share.push_back(decode.back() * static_cast<double>(result.bytes_per_token) / bandwidth.back());
 
     prefill_cache.Truncate(0);
     start = Clock::now();
     const MatrixView<const float> h = decoder.Forward(prompt, prefill_cache);
     decoder.Logits(h.Rows(h.rows - 1, 1));
     prefill.push_back(static_cast<double>(options.prefill) / SecondsSince(start));
+    prefill_share.push_back(prefill.back() * result.flops_per_token / peak.back());
     progress.Advance(1);
   }
   progress.End();
   result.read_bandwidth = Median(bandwidth);
   result.prefill_tokens_per_second = Median(prefill);
+  result.float32_peak = Median(peak);
   result.prefill_floor = result.float32_peak / result.flops_per_token;
+  result.prefill_share_of_peak = Median(prefill_share);
   result.decode_tokens_per_second = Median(decode);
   result.decode_floor = result.read_bandwidth / static_cast<double>(result.bytes_per_token);
-  result.decode_share_of_bandwidth = Median(share);
+  result.decode_share_of_bandwidth = Median(decode_share);
   return result;
 }
 

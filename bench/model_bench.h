@@ -17,14 +17,13 @@ struct ModelBenchOptions {
   int64_t rounds = 5;     // bandwidth probe, decode and prefill in turn, this often
 };
 
-// Medians over the rounds. Floors: prefill at the measured float32 peak; decoding at the read bandwidth measured in the
-// same round (bandwidth of shared machines drifts, so the ratio is taken round by round).
+// Medians over the rounds. Floors: prefill at the measured float32 peak, decoding at the measured read bandwidth. Both
+// drift on a shared machine, so they are measured every round and the shares are medians of the rounds' own.
 struct ModelBenchResult {
   double read_bandwidth = 0;  // bytes a second
   double float32_peak = 0;    // FLOP a second
-  double prefill_tokens_per_second = 0, prefill_floor = 0;
-  double decode_tokens_per_second = 0, decode_floor = 0;
-  double decode_share_of_bandwidth = 0;  // median of the rounds' ratios
+  double prefill_tokens_per_second = 0, prefill_floor = 0, prefill_share_of_peak = 0;
+  double decode_tokens_per_second = 0, decode_floor = 0, decode_share_of_bandwidth = 0;
   int64_t bytes_per_token = 0;
   double flops_per_token = 0;  // products of the blocks, without attention and head
 };

@@ -45,8 +45,11 @@ void Blocked(const Context& context, MatrixView<const float> x, MatrixView<float
           const int64_t j = p * nr, cols = std::min(nr, y.cols - j);
           pack(j, cols, k0, depth, panel);
           for (int64_t i = 0; i < rows; i += mr) {
+            const int64_t tile_rows = std::min(mr, rows - i);
+            // The rows of y are far apart: asked for now, they arrive while the tile is summed.
+            for (int64_t r = 0; r < tile_rows; ++r) __builtin_prefetch(y.row(m0 + i + r) + j, 1);
             body.tile(packed.data() + i * depth, panel, depth, tile);
-            for (int64_t r = 0; r < std::min(mr, rows - i); ++r) {
+            for (int64_t r = 0; r < tile_rows; ++r) {
               float* out = y.row(m0 + i + r) + j;
               for (int64_t c = 0; c < cols; ++c) out[c] += tile[r * nr + c];
             }

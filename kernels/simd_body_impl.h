@@ -15,6 +15,11 @@ float WidenOne(T value) {
   return static_cast<float>(value);
 }
 
+// How far ahead of the sums a stream of weights is asked for: near enough to stay within the row after this one, far
+// enough to cover main memory's latency.
+constexpr int64_t kPrefetchBytes = 1024;
+constexpr int64_t kCacheLine = 64;
+
 // Dot products of one row of w with M rows of x. Four accumulators a row of x hide the latency of the additions.
 template <typename V, typename T, int M>
 void RowDots(const float* x, int64_t x_stride, const T* w, int64_t k, float* out) {
@@ -24,6 +29,9 @@ void RowDots(const float* x, int64_t x_stride, const T* w, int64_t k, float* out
     for (int u = 0; u < kUnroll; ++u) sum[i][u] = V::Zero();
   int64_t at = 0;
   for (; at + kUnroll * V::kWidth <= k; at += kUnroll * V::kWidth) {
+    constexpr int64_t kStepBytes = kUnroll * V::kWidth * static_cast<int64_t>(sizeof(T));
+    for (int64_t line = 0; line < kStepBytes; line += kCacheLine)
+      __builtin_prefetch(reinterpret_cast<const char*>(w + at) + kPrefetchBytes + line);
 #pragma GCC unroll 8
     for (int u = 0; u < kUnroll; ++u) {
       const typename V::Reg weight = V::Load(w + at + u * V::kWidth);
@@ -109,6 +117,7 @@ void Tile(const float* a, const float* b, int64_t depth, float* tile) {
   typename V::Reg sum[kRows][2];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) sum[i][0] = sum[i][1] = V::Zero();
+#pragma GCC unroll 4
   for (int64_t k = 0; k < depth; ++k) {
     const typename V::Reg left = V::Load(b), right = V::Load(b + V::kWidth);
 #pragma GCC unroll 16

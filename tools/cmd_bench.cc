@@ -50,8 +50,8 @@ int BenchCpu(const Options& options) {
   const ModelBenchResult r = BenchModel(context, weights, options.bench, *progress);
   fmt::print("{} threads, {}; read bandwidth {:.1f} GB/s, float32 peak {:.0f} GFLOP/s\n", context.threads,
              Name(context.isa), r.read_bandwidth / 1e9, r.float32_peak / 1e9);
-  fmt::print("prefill of {}: {:.1f} tokens/s, floor {:.1f}, ratio {:.2f}\n", options.bench.prefill,
-             r.prefill_tokens_per_second, r.prefill_floor, r.prefill_tokens_per_second / r.prefill_floor);
+  fmt::print("prefill of {}: {:.1f} tokens/s, floor {:.1f}, {:.0f}% of float32 peak\n", options.bench.prefill,
+             r.prefill_tokens_per_second, r.prefill_floor, 100 * r.prefill_share_of_peak);
   fmt::print("decode at {}: {:.2f} tokens/s, floor {:.2f}, {:.0f}% of read bandwidth\n", options.bench.context,
              r.decode_tokens_per_second, r.decode_floor, 100 * r.decode_share_of_bandwidth);
   if (!options.common.json.empty()) {
@@ -63,6 +63,7 @@ int BenchCpu(const Options& options) {
                                  {"flops_per_token", r.flops_per_token},
                                  {"prefill_tokens_per_second", r.prefill_tokens_per_second},
                                  {"prefill_floor", r.prefill_floor},
+                                 {"prefill_share_of_peak", r.prefill_share_of_peak},
                                  {"decode_tokens_per_second", r.decode_tokens_per_second},
                                  {"decode_floor", r.decode_floor},
                                  {"decode_share_of_bandwidth", r.decode_share_of_bandwidth}};

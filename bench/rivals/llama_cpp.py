@@ -5,7 +5,8 @@
     bench/rivals/llama_cpp.py --shiftrt build/release/bin/shiftrt --llama-bench llama.cpp/build/bin/llama-bench \\
         --config Qwen2-1.5B/config.json --rounds 7 --json result.json
 
-Both programs read bfloat16 weights of the given shape, made by `shiftrt bench`. Rounds alternate between the two, since
+Both programs read weights of the given shape, made by `shiftrt bench`: bfloat16, or, for llama.cpp with --rival-dtype
+f16, the same numbers in float16, for which it has faster products on CPUs without bfloat16 instructions. Rounds alternate between the two, since
 the bandwidth of a shared machine wanders; the table gives medians and the median of the rounds' ratios.
 llama.cpp's checkout and build are the user's: https://github.com/ggml-org/llama.cpp
 """
@@ -40,7 +41,7 @@ def gguf_name(name):
     return f"{RENAMED[module]}.{kind}"
 
 
-def write_gguf(checkpoint, out):
+def write_gguf(checkpoint, out, dtype):
     """The checkpoint as llama.cpp reads it. Llama's rotary pairs are not interleaved: random weights need no meaning."""
     config = json.loads((checkpoint / "config.json").read_text())
     name = config["model_type"]
@@ -55,11 +56,13 @@ def write_gguf(checkpoint, out):
     writer.add_rope_freq_base(config.get("rope_theta", 10000.0))
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("no_vocab")
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
+    writer.add_file_type(getattr(gguf.LlamaFileType, f"MOSTLY_{dtype.upper()}"))
     with safe_open(checkpoint / "model.safetensors", "numpy") as tensors:
         for key in tensors.keys():
             tensor = tensors.get_tensor(key)
-            if tensor.ndim == 2:
+            if tensor.ndim == 2 and dtype == "f16":
+                writer.add_tensor(gguf_name(key), tensor.astype(np.float16))
+            elif tensor.ndim == 2:
                 writer.add_tensor(gguf_name(key), tensor.view(np.uint16).view(np.uint8),
                                   raw_dtype=gguf.GGMLQuantizationType.BF16)
             else:
@@ -94,6 +97,7 @@ def main():
     parser.add_argument("--llama-bench", required=True)
     parser.add_argument("--config", type=Path, required=True, help="config.json of a Llama or Qwen2 model")
     parser.add_argument("--keep", type=Path, help="keep the weights here and use them again (3 bytes on disk a byte)")
+    parser.add_argument("--rival-dtype", choices=["bf16", "f16"], default="bf16", help="llama.cpp's copy of the weights")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prefill", type=int, default=512)
     parser.add_argument("--context", type=int, default=128, help="tokens cached when decoding begins")
@@ -104,12 +108,12 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         scratch = args.keep or Path(temporary)
         scratch.mkdir(parents=True, exist_ok=True)
-        checkpoint, model = scratch / "checkpoint", scratch / "model.gguf"
+        checkpoint, model = scratch / "checkpoint", scratch / f"model.{args.rival_dtype}.gguf"
         if not (checkpoint / "model.safetensors").exists():
             subprocess.run([args.shiftrt, "bench", "cpu", "--config", args.config, "--keep", checkpoint, "--rounds",
                             "1", "--prefill", "1", "--decode", "1", "--quiet"], check=True, stdout=subprocess.DEVNULL)
         if not model.exists():
-            write_gguf(checkpoint, model)
+            write_gguf(checkpoint, model, args.rival_dtype)
         rounds = []
         for i in range(args.rounds):
             ours, theirs = run_shiftrt(args, checkpoint, scratch), run_llama(args, model)
@@ -120,16 +124,18 @@ def main():
     def median(values):
         return statistics.median(list(values))
 
-    result = {"config": str(args.config.name), "threads": args.threads, "rounds": rounds}
-    for what in ("prefill", "decode"):
+    result = {"config": str(args.config.name), "threads": args.threads, "rival_dtype": args.rival_dtype,
+              "build": rounds[0]["llama.cpp"]["build"], "rounds": rounds}
+    for what, limit in (("prefill", "peak"), ("decode", "bandwidth")):
         ours = [r["shiftrt"][f"{what}_tokens_per_second"] for r in rounds]
         theirs = [r["llama.cpp"][what] for r in rounds]
         floor = [r["shiftrt"][f"{what}_floor"] for r in rounds]
+        share = [r["shiftrt"][f"{what}_share_of_{limit}"] for r in rounds]
         result[what] = {"shiftrt": median(ours), "llama.cpp": median(theirs), "floor": median(floor),
-                        "ratio": median(a / b for a, b in zip(ours, theirs))}
+                        "share": median(share), "ratio": median(a / b for a, b in zip(ours, theirs))}
         r = result[what]
         print(f"{what}: shiftrt {r['shiftrt']:.2f}, llama.cpp {r['llama.cpp']:.2f} tokens/s, ratio {r['ratio']:.2f}; "
-              f"floor {r['floor']:.2f}")
+              f"floor {r['floor']:.2f}, {100 * r['share']:.0f}% of {limit}")
     if args.json:
         args.json.write_text(json.dumps(result, indent=2) + "\n")
 
