@@ -8,6 +8,7 @@
 #include "kernels/matmul.h"
 #include "kernels/rmsnorm.h"
 #include "runtime/random.h"
+#include "shift/factorize.h"
 
 namespace shiftrt {
 
@@ -15,9 +16,9 @@ namespace {
 
 using benchmark::Counter;
 
-Matrix<float> RandomMatrix(int64_t rows, int64_t cols) {
+Matrix<float> RandomMatrix(int64_t rows, int64_t cols, uint64_t seed = 7) {
   Matrix<float> m(rows, cols);
-  Random random(7);
+  Random random(seed);
   for (float& x : m.span()) x = static_cast<float>(random.Uniform() - 0.5);
   return m;
 }
@@ -73,6 +74,32 @@ void LraBench(benchmark::State& state, const Context& context, int64_t tokens) {
   SetCounters(state, 4.0 * static_cast<double>(tokens * d * r), 4.0 * static_cast<double>(2 * d * r + d));
 }
 
+// Accumulators of a site of width d whose update is a linear map of the inputs and noise.
+RidgeAccumulator RandomSums(const Context& context, int64_t d) {
+  const int64_t tokens = 2 * d;
+  const Matrix<float> h = RandomMatrix(tokens, d), map = RandomMatrix(d, d, 8);
+  Matrix<float> delta = RandomMatrix(tokens, d, 9);
+  MatMulRight(context, h.view(), map.view(), /*accumulate=*/true, delta.view());
+  RidgeAccumulator sums(d);
+  sums.Add(context, h.view(), delta.view());
+  return sums;
+}
+
+void GramBench(benchmark::State& state, const Context& context) {
+  const int64_t d = 1536, tokens = 2048;
+  const Matrix<float> h = RandomMatrix(tokens, d), delta = RandomMatrix(tokens, d, 8);
+  RidgeAccumulator sums(d);
+  for (auto _ : state) sums.Add(context, h.view(), delta.view());
+  SetCounters(state, 3.0 * static_cast<double>(tokens * d * d), 8.0 * static_cast<double>(tokens * d));
+}
+
+// Lambda by gcv, the solve, and the factors, of one site.
+void FitBench(benchmark::State& state, const Context& context, Factorization factorization) {
+  const RidgeAccumulator sums = RandomSums(context, 1536);
+  for (auto _ : state)
+    benchmark::DoNotOptimize(Factorize(context, sums, SolveRidge(context, sums, {}), /*rank=*/64, factorization));
+}
+
 }  // namespace
 
 int BenchKernels(const Context& context, const std::vector<std::string>& arguments) {
@@ -95,6 +122,9 @@ int BenchKernels(const Context& context, const std::vector<std::string>& argumen
   add("attention/decode:1024", [=](benchmark::State& s) { AttentionBench(s, context, 1, 1023); });
   for (int64_t tokens : {1, 512})
     add("lra/rank:64/tokens:" + std::to_string(tokens), [=](benchmark::State& s) { LraBench(s, context, tokens); });
+  add("gram/1536/tokens:2048", [=](benchmark::State& s) { GramBench(s, context); });
+  add("fit/1536/rank:64/svd", [=](benchmark::State& s) { FitBench(s, context, Factorization::kSvd); });
+  add("fit/1536/rank:64/rrr", [=](benchmark::State& s) { FitBench(s, context, Factorization::kReducedRank); });
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return 0;
