@@ -260,12 +260,5 @@ constexpr SimdBody MakeBody() {
           &Dot<V>,      &Axpy<V>,      &SwiGlu<V>, &Exponentiate<V>, &Softmax<V>};
 }
 
-// Element by element, for policies without a transposition of their own.
-template <int kWidth, typename T>
-void TransposeScalar(const T* w, int64_t stride, float* out, int64_t out_stride) {
-  for (int j = 0; j < kWidth; ++j)
-    for (int k = 0; k < kWidth; ++k) out[k * out_stride + j] = WidenOne(w[j * stride + k]);
-}
-
 }  // namespace
 }  // namespace shiftrt
