@@ -1,0 +1,217 @@
+// The only home of PTX, of warp primitives and of the kernel launch. A kernel is a struct with `Args`, `kThreads` and
+// `static void Run(const Args&)`, written against the functions below alone, so that the same source compiles with nvcc
+// for a GPU and, with SHIFTRT_EMULATED, with the host compiler for the emulator of tests/emu/.
+//
+//   Thread() Block() GridBlocks() Lane() Warp()      where a thread stands
+//   SharedArena, Shared<T>                           dynamic shared memory, taken array by array
+//   SyncThreads() SyncWarp() SyncGrid()              barriers; the last in cooperative launches only
+//   ShuffleXor() Shuffle() Any()                     warp collectives
+//   CopyAsync16() CopyAsyncCommit() CopyAsyncWait()  cp.async: 16 bytes from global to shared memory, or zeros
+//   LoadMatrices() LoadMatricesTransposed()          ldmatrix.x4
+//   MultiplyAccumulate()                             mma.sync.m16n8k16, float32 accumulators
+//   Load8() Store8() LoadShared4()                   16-byte accesses
+//   Widen() Narrow()                                 16-bit floating point from and to float32
+//   Exp() Log() ReciprocalSqrt() SinCos()            arithmetic whose fast form differs between the two
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/grid.h"
+#include "runtime/dtype.h"
+
+#ifdef SHIFTRT_EMULATED
+#include "tests/emu/primitives.h"
+#else
+
+#include <cooperative_groups.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#define SHIFTRT_DEVICE __device__ __forceinline__
+
+namespace shiftrt::gpu {
+
+SHIFTRT_DEVICE int Thread() { return static_cast<int>(threadIdx.x); }
+SHIFTRT_DEVICE Index3 Block() {
+  return {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z)};
+}
+SHIFTRT_DEVICE Index3 GridBlocks() {
+  return {static_cast<int>(gridDim.x), static_cast<int>(gridDim.y), static_cast<int>(gridDim.z)};
+}
+SHIFTRT_DEVICE int Lane() { return Thread() % kWarpSize; }
+SHIFTRT_DEVICE int Warp() { return Thread() / kWarpSize; }
+
+template <typename T>
+using Shared = T*;
+
+class SharedArena {
+ public:
+  SHIFTRT_DEVICE SharedArena() {
+    extern __shared__ __align__(16) unsigned char dynamic_shared[];
+    at_ = dynamic_shared;
+  }
+  template <typename T>
+  SHIFTRT_DEVICE Shared<T> Take(int count) {
+    T* taken = reinterpret_cast<T*>(at_);
+    at_ += SharedBytes<T>(count);
+    return taken;
+  }
+
+ private:
+  unsigned char* at_;
+};
+
+SHIFTRT_DEVICE void SyncThreads() { __syncthreads(); }
+SHIFTRT_DEVICE void SyncWarp(uint32_t mask = kFullWarp) { __syncwarp(mask); }
+SHIFTRT_DEVICE void SyncGrid() { cooperative_groups::this_grid().sync(); }
+
+template <typename T>
+SHIFTRT_DEVICE T ShuffleXor(T value, int lane_mask, uint32_t mask = kFullWarp) {
+  return __shfl_xor_sync(mask, value, lane_mask);
+}
+template <typename T>
+SHIFTRT_DEVICE T Shuffle(T value, int lane, uint32_t mask = kFullWarp) {
+  return __shfl_sync(mask, value, lane);
+}
+SHIFTRT_DEVICE bool Any(bool predicate, uint32_t mask = kFullWarp) { return __any_sync(mask, predicate); }
+
+SHIFTRT_DEVICE uint32_t SharedAddress(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+// With `valid` false nothing is read and the 16 bytes become zero.
+template <typename T>
+SHIFTRT_DEVICE void CopyAsync16(Shared<T> to, const T* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SharedAddress(to)), "l"(from), "r"(valid ? 16 : 0)
+               : "memory");
+}
+SHIFTRT_DEVICE void CopyAsyncCommit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Returns when all but the latest kPending groups of this thread have arrived.
+template <int kPending>
+SHIFTRT_DEVICE void CopyAsyncWait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// Four 8 x 8 matrices of 16-bit elements; lanes 8 i .. 8 i + 7 name the rows of matrix i.
+template <typename T>
+SHIFTRT_DEVICE void LoadMatrices(uint32_t (&out)[4], Shared<T> row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(SharedAddress(row))
+               : "memory");
+}
+template <typename T>
+SHIFTRT_DEVICE void LoadMatricesTransposed(uint32_t (&out)[4], Shared<T> row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
+               : "r"(SharedAddress(row))
+               : "memory");
+}
+
+// d (16 x 8) += a (16 x 16) b (16 x 8), fragments as PTX lays them out.
+template <typename T>
+SHIFTRT_DEVICE void MultiplyAccumulate(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  if constexpr (DTypeOf<T>::value == DType::kBFloat16) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+SHIFTRT_DEVICE float Widen(float x) { return x; }
+SHIFTRT_DEVICE float Widen(BFloat16 x) { return __uint_as_float(static_cast<uint32_t>(x.bits) << 16); }
+SHIFTRT_DEVICE float Widen(Float16 x) { return __half2float(__ushort_as_half(x.bits)); }
+template <typename T>
+SHIFTRT_DEVICE T Narrow(float x) {
+  if constexpr (DTypeOf<T>::value == DType::kFloat32) {
+    return x;
+  } else {
+    T out;
+    if constexpr (DTypeOf<T>::value == DType::kBFloat16) {
+      out.bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+    } else {
+      out.bits = __half_as_ushort(__float2half_rn(x));
+    }
+    return out;
+  }
+}
+
+// Eight neighbours from global memory, widened; 16-byte aligned.
+template <typename T>
+SHIFTRT_DEVICE void Load8(const T* from, float (&out)[8]) {
+  if constexpr (sizeof(T) == 4) {
+    const float4 a = *reinterpret_cast<const float4*>(from), b = *reinterpret_cast<const float4*>(from + 4);
+    out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w, out[4] = b.x, out[5] = b.y, out[6] = b.z, out[7] = b.w;
+  } else {
+    const uint4 packed = *reinterpret_cast<const uint4*>(from);
+    const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      T low, high;
+      low.bits = static_cast<uint16_t>(words[i]);
+      high.bits = static_cast<uint16_t>(words[i] >> 16);
+      out[2 * i] = Widen(low);
+      out[2 * i + 1] = Widen(high);
+    }
+  }
+}
+template <typename T>
+SHIFTRT_DEVICE uint32_t Pack2(float low, float high) {
+  return static_cast<uint32_t>(Narrow<T>(low).bits) | static_cast<uint32_t>(Narrow<T>(high).bits) << 16;
+}
+template <typename T>
+SHIFTRT_DEVICE void Store8(T* to, const float (&in)[8]) {
+  if constexpr (sizeof(T) == 4) {
+    reinterpret_cast<float4*>(to)[0] = make_float4(in[0], in[1], in[2], in[3]);
+    reinterpret_cast<float4*>(to)[1] = make_float4(in[4], in[5], in[6], in[7]);
+  } else {
+    *reinterpret_cast<uint4*>(to) =
+        make_uint4(Pack2<T>(in[0], in[1]), Pack2<T>(in[2], in[3]), Pack2<T>(in[4], in[5]), Pack2<T>(in[6], in[7]));
+  }
+}
+SHIFTRT_DEVICE void LoadShared4(Shared<float> from, float (&out)[4]) {
+  const float4 a = *reinterpret_cast<const float4*>(from);
+  out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w;
+}
+
+SHIFTRT_DEVICE float Exp(float x) { return __expf(x); }
+SHIFTRT_DEVICE float Log(float x) { return logf(x); }
+SHIFTRT_DEVICE float ReciprocalSqrt(float x) { return rsqrtf(x); }
+SHIFTRT_DEVICE void SinCos(double x, double* sine, double* cosine) { sincos(x, sine, cosine); }
+
+// Throws Error naming the kernel; defined with the CUDA runtime, so that no formatting library enters device code.
+void CheckLaunch(int status, const char* kernel);
+
+template <typename K>
+__global__ void __launch_bounds__(K::kThreads) Entry(const __grid_constant__ typename K::Args args) {
+  K::Run(args);
+}
+
+template <typename K>
+void Launch(Stream stream, const Grid& grid, const typename K::Args& args) {
+  constexpr int kSharedWithoutAsking = 48 * 1024;
+  if (grid.shared_bytes > kSharedWithoutAsking)
+    CheckLaunch(cudaFuncSetAttribute(Entry<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes),
+                __PRETTY_FUNCTION__);
+  cudaLaunchAttribute cooperative{};
+  cooperative.id = cudaLaunchAttributeCooperative;
+  cooperative.val.cooperative = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(grid.x, grid.y, grid.z);
+  config.blockDim = dim3(K::kThreads);
+  config.dynamicSmemBytes = grid.shared_bytes;
+  config.stream = stream;
+  config.attrs = &cooperative;
+  config.numAttrs = grid.cooperative ? 1 : 0;
+  CheckLaunch(cudaLaunchKernelEx(&config, Entry<K>, args), __PRETTY_FUNCTION__);
+}
+
+}  // namespace shiftrt::gpu
+
+#endif  // SHIFTRT_EMULATED
