@@ -1,6 +1,6 @@
 # Where every dependency comes from: the distribution's packages, found and never vendored.
 #   Debian 12: libfmt-dev nlohmann-json3-dev libxxhash-dev libopenblas-openmp-dev liblapacke-dev libsentencepiece-dev
-#              libpcre2-dev libutf8proc-dev libcli11-dev libgtest-dev libbenchmark-dev
+#              libpcre2-dev libutf8proc-dev libcli11-dev libgtest-dev libbenchmark-dev libboost-context-dev
 find_package(fmt REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/grid.h"
+#include "kernels/cuda/grid.h"
 
 namespace shiftrt::emu {
 

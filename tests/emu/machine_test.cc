@@ -7,7 +7,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/platform.cuh"
+#include "kernels/cuda/platform.cuh"
 #include "tests/emu/memory.h"
 
 namespace shiftrt::gpu {

@@ -6,11 +6,12 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <limits>
 #include <source_location>
 #include <string>
 #include <vector>
 
-#include "kernels/grid.h"
+#include "kernels/cuda/grid.h"
 #include "runtime/dtype.h"
 #include "tests/emu/machine.h"
 
@@ -220,10 +221,31 @@ void MultiplyAccumulate(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint
                 where);
 }
 
+struct DoubleProductSlot {
+  double* d;
+  double a, b;
+};
+inline void MultiplyAccumulateDouble(double (&d)[2], double a, double b, Where where = Where::current()) {
+  DoubleProductSlot slot{d, a, b};
+  emu::WaitWarp({"MultiplyAccumulateDouble", kFullWarp, &slot,
+                 [](const std::vector<emu::Participant>& lanes, const Where&) {
+                   const auto at = [&](int lane) { return static_cast<DoubleProductSlot*>(lanes[lane].slot); };
+                   for (int lane = 0; lane < kWarpSize; ++lane)
+                     for (int r = 0; r < 2; ++r)
+                       for (int k = 0; k < 4; ++k)
+                         at(lane)->d[r] += at(lane / 4 * 4 + k)->a * at(4 * (2 * (lane % 4) + r) + k)->b;
+                 }},
+                where);
+}
+
 template <typename T>
 void Load8(const T* from, float (&out)[8], Where where = Where::current()) {
   CheckAligned16(from, where);
   for (int i = 0; i < 8; ++i) out[i] = Widen(from[i]);
+}
+template <typename T>
+void LoadOnce8(const T* from, float (&out)[8], Where where = Where::current()) {
+  Load8(from, out, where);
 }
 template <typename T>
 void Store8(T* to, const float (&in)[8], Where where = Where::current()) {
@@ -235,7 +257,10 @@ inline void LoadShared4(Shared<float> from, float (&out)[4], Where where = Where
 }
 
 inline float Exp(float x) { return std::exp(x); }
-inline float Log(float x) { return std::log(x); }
+inline float Exp2(float x) { return std::exp2(x); }
+inline double Log(double x) { return std::log(x); }
+inline double SquareRoot(double x) { return std::sqrt(x); }
+inline float Infinity() { return std::numeric_limits<float>::infinity(); }
 inline float ReciprocalSqrt(float x) { return 1.0f / std::sqrt(x); }
 inline void SinCos(double x, double* sine, double* cosine) {
   *sine = std::sin(x);

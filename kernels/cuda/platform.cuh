@@ -9,14 +9,15 @@
 //   CopyAsync16() CopyAsyncCommit() CopyAsyncWait()  cp.async: 16 bytes from global to shared memory, or zeros
 //   LoadMatrices() LoadMatricesTransposed()          ldmatrix.x4
 //   MultiplyAccumulate()                             mma.sync.m16n8k16, float32 accumulators
-//   Load8() Store8() LoadShared4()                   16-byte accesses
+//   MultiplyAccumulateDouble()                       mma.sync.m8n8k4 in float64
+//   Load8() LoadOnce8() Store8() LoadShared4()       16-byte accesses
 //   Widen() Narrow()                                 16-bit floating point from and to float32
-//   Exp() Log() ReciprocalSqrt() SinCos()            arithmetic whose fast form differs between the two
+//   Exp() Exp2() Log() ReciprocalSqrt() ...          arithmetic whose fast form differs between the two
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/grid.h"
+#include "kernels/cuda/grid.h"
 #include "runtime/dtype.h"
 
 #ifdef SHIFTRT_EMULATED
@@ -124,6 +125,14 @@ SHIFTRT_DEVICE void MultiplyAccumulate(float (&d)[4], const uint32_t (&a)[4], ui
   }
 }
 
+// d (8 x 8) += a (8 x 4) b (4 x 8): lane l holds a[l / 4][l % 4], b[l % 4][l / 4] and d[l / 4][2 (l % 4)] with its
+// right neighbour.
+SHIFTRT_DEVICE void MultiplyAccumulateDouble(double (&d)[2], double a, double b) {
+  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+               : "+d"(d[0]), "+d"(d[1])
+               : "d"(a), "d"(b));
+}
+
 SHIFTRT_DEVICE float Widen(float x) { return x; }
 SHIFTRT_DEVICE float Widen(BFloat16 x) { return __uint_as_float(static_cast<uint32_t>(x.bits) << 16); }
 SHIFTRT_DEVICE float Widen(Float16 x) { return __half2float(__ushort_as_half(x.bits)); }
@@ -142,23 +151,37 @@ SHIFTRT_DEVICE T Narrow(float x) {
   }
 }
 
+template <typename T>
+SHIFTRT_DEVICE void Unpack8(const uint4& packed, float (&out)[8]) {
+  const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    T low, high;
+    low.bits = static_cast<uint16_t>(words[i]);
+    high.bits = static_cast<uint16_t>(words[i] >> 16);
+    out[2 * i] = Widen(low);
+    out[2 * i + 1] = Widen(high);
+  }
+}
+SHIFTRT_DEVICE void Join8(const float4& a, const float4& b, float (&out)[8]) {
+  out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w, out[4] = b.x, out[5] = b.y, out[6] = b.z, out[7] = b.w;
+}
 // Eight neighbours from global memory, widened; 16-byte aligned.
 template <typename T>
 SHIFTRT_DEVICE void Load8(const T* from, float (&out)[8]) {
   if constexpr (sizeof(T) == 4) {
-    const float4 a = *reinterpret_cast<const float4*>(from), b = *reinterpret_cast<const float4*>(from + 4);
-    out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w, out[4] = b.x, out[5] = b.y, out[6] = b.z, out[7] = b.w;
+    Join8(*reinterpret_cast<const float4*>(from), *reinterpret_cast<const float4*>(from + 4), out);
   } else {
-    const uint4 packed = *reinterpret_cast<const uint4*>(from);
-    const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      T low, high;
-      low.bits = static_cast<uint16_t>(words[i]);
-      high.bits = static_cast<uint16_t>(words[i] >> 16);
-      out[2 * i] = Widen(low);
-      out[2 * i + 1] = Widen(high);
-    }
+    Unpack8<T>(*reinterpret_cast<const uint4*>(from), out);
+  }
+}
+// The same for what no kernel writes and nobody reads again soon: weights while decoding, kept out of L1.
+template <typename T>
+SHIFTRT_DEVICE void LoadOnce8(const T* from, float (&out)[8]) {
+  if constexpr (sizeof(T) == 4) {
+    Join8(__ldcs(reinterpret_cast<const float4*>(from)), __ldcs(reinterpret_cast<const float4*>(from + 4)), out);
+  } else {
+    Unpack8<T>(__ldcs(reinterpret_cast<const uint4*>(from)), out);
   }
 }
 template <typename T>
@@ -181,7 +204,10 @@ SHIFTRT_DEVICE void LoadShared4(Shared<float> from, float (&out)[4]) {
 }
 
 SHIFTRT_DEVICE float Exp(float x) { return __expf(x); }
-SHIFTRT_DEVICE float Log(float x) { return logf(x); }
+SHIFTRT_DEVICE float Exp2(float x) { return exp2f(x); }
+SHIFTRT_DEVICE double Log(double x) { return log(x); }
+SHIFTRT_DEVICE double SquareRoot(double x) { return sqrt(x); }
+SHIFTRT_DEVICE float Infinity() { return __int_as_float(0x7f800000); }
 SHIFTRT_DEVICE float ReciprocalSqrt(float x) { return rsqrtf(x); }
 SHIFTRT_DEVICE void SinCos(double x, double* sine, double* cosine) { sincos(x, sine, cosine); }
 
@@ -215,3 +241,9 @@ void Launch(Stream stream, const Grid& grid, const typename K::Args& args) {
 }  // namespace shiftrt::gpu
 
 #endif  // SHIFTRT_EMULATED
+
+namespace shiftrt::gpu {
+
+SHIFTRT_DEVICE float Silu(float x) { return x / (1.0f + Exp(-x)); }
+
+}  // namespace shiftrt::gpu

@@ -1,0 +1,126 @@
+#include "kernels/cuda/rmsnorm.h"
+#include "kernels/cuda/warp.cuh"
+
+namespace shiftrt::gpu {
+
+namespace {
+
+// Eight elements of the stream with what is pending; written back where something was.
+SHIFTRT_DEVICE void AddTo8(const Pending& pending, int64_t row_start, int col, float* h, float (&values)[8]) {
+  Load8(h + row_start + col, values);
+  if (pending.update == nullptr && pending.bias == nullptr) return;
+  float more[8];
+  if (pending.update != nullptr) {
+    Load8(pending.update + row_start + col, more);
+    for (int j = 0; j < 8; ++j) values[j] += more[j];
+  }
+  if (pending.bias != nullptr) {
+    Load8(pending.bias + col, more);
+    for (int j = 0; j < 8; ++j) values[j] += more[j];
+  }
+  Store8(h + row_start + col, values);
+}
+
+// A block a row.
+template <typename T>
+struct AddRmsNormKernel {
+  static constexpr int kThreads = 256;
+  struct Args {
+    float* h;
+    Pending pending;
+    const float* weight;
+    T* out;
+    int hidden;
+    float eps;
+  };
+  static constexpr int kShared = SharedBytes<float>(kThreads / kWarpSize);
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    SharedArena arena;
+    const Shared<float> scratch = arena.Take<float>(kThreads / kWarpSize);
+    const int64_t row = static_cast<int64_t>(Block().x) * args.hidden;
+    float squares = 0, values[8];
+    for (int i = 8 * Thread(); i < args.hidden; i += 8 * kThreads) {
+      AddTo8(args.pending, row, i, args.h, values);
+      for (int j = 0; j < 8; ++j) squares += values[j] * values[j];
+    }
+    const float mean = BlockSum<kThreads>(squares, scratch) / static_cast<float>(args.hidden);
+    const float scale = ReciprocalSqrt(mean + args.eps);
+    for (int i = 8 * Thread(); i < args.hidden; i += 8 * kThreads) {
+      float weight[8];
+      Load8(args.h + row + i, values);  // what this same thread wrote
+      Load8(args.weight + i, weight);
+      for (int j = 0; j < 8; ++j) values[j] = values[j] * scale * weight[j];
+      Store8(args.out + row + i, values);
+    }
+  }
+};
+
+// A thread eight elements.
+struct AddPendingKernel {
+  static constexpr int kThreads = 256;
+  struct Args {
+    float* h;
+    Pending pending;
+    int64_t size;
+    int hidden;
+  };
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    const int64_t at = 8 * (static_cast<int64_t>(Block().x) * kThreads + Thread());
+    if (at >= args.size) return;
+    const int col = static_cast<int>(at % args.hidden);
+    float values[8];
+    AddTo8(args.pending, at - col, col, args.h, values);
+  }
+};
+
+struct AddKernel {
+  static constexpr int kThreads = 256;
+  struct Args {
+    const float *a, *b;
+    float* out;
+    int64_t size;
+  };
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    const int64_t at = 8 * (static_cast<int64_t>(Block().x) * kThreads + Thread());
+    if (at >= args.size) return;
+    float a[8], b[8];
+    Load8(args.a + at, a);
+    Load8(args.b + at, b);
+    for (int j = 0; j < 8; ++j) a[j] += b[j];
+    Store8(args.out + at, a);
+  }
+};
+
+void RequireStream(const char* operation, const MatrixView<float>& h) {
+  Require(h.cols % 8 == 0, operation, "a hidden size that is a multiple of 8", h.cols);
+  Require(h.stride == h.cols, operation, "dense rows, a stride of the hidden size", h.stride);
+}
+
+}  // namespace
+
+void AddRmsNorm(Stream stream, MatrixView<float> h, const Pending& pending, const float* weight, float eps,
+                DeviceArray out) {
+  RequireStream("RMSNorm", h);
+  if (h.rows == 0) return;
+  WithType("RMSNorm", out.dtype, [&](auto type) {
+    using T = decltype(type);
+    using Kernel = AddRmsNormKernel<T>;
+    Launch<Kernel>(stream, {.x = static_cast<int>(h.rows), .shared_bytes = Kernel::kShared},
+                   {h.data, pending, weight, static_cast<T*>(out.data), static_cast<int>(h.cols), eps});
+  });
+}
+
+void AddPending(Stream stream, MatrixView<float> h, const Pending& pending) {
+  RequireStream("adding an update", h);
+  const int64_t size = h.rows * h.cols;
+  if (size == 0) return;
+  Launch<AddPendingKernel>(stream, {.x = Blocks(size, 8 * AddPendingKernel::kThreads)},
+                           {h.data, pending, size, static_cast<int>(h.cols)});
+}
+
+void Add(Stream stream, const float* a, const float* b, int64_t n, float* out) {
+  Require(n % 8 == 0, "addition", "a multiple of 8 elements", n);
+  if (n > 0) Launch<AddKernel>(stream, {.x = Blocks(n, 8 * AddKernel::kThreads)}, {a, b, out, n});
+}
+
+}  // namespace shiftrt::gpu

@@ -1,0 +1,25 @@
+// Root-mean-square norm of the residual stream (kernels/rmsnorm.h), fused with the update that is due to it.
+// Cost: reads h and the update, writes h and out; one launch.
+#pragma once
+
+#include "kernels/cuda/grid.h"
+#include "runtime/tensor.h"
+
+namespace shiftrt::gpu {
+
+// What the stream still has to have added: update (tokens, hidden) dense, plus bias (hidden). Either may be null.
+struct Pending {
+  const float* update = nullptr;
+  const float* bias = nullptr;
+};
+
+// h += pending; out = h / sqrt(mean(h^2) + eps) * weight. h (tokens, hidden) float32 dense; weight (hidden); out
+// (tokens, hidden) in its type, not h. hidden: a multiple of 8.
+void AddRmsNorm(Stream stream, MatrixView<float> h, const Pending& pending, const float* weight, float eps,
+                DeviceArray out);
+// h += pending, alone.
+void AddPending(Stream stream, MatrixView<float> h, const Pending& pending);
+// out = a + b, `n` of them, a multiple of 8; out may be either.
+void Add(Stream stream, const float* a, const float* b, int64_t n, float* out);
+
+}  // namespace shiftrt::gpu

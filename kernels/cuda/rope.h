@@ -1,0 +1,38 @@
+// Rotary position embedding (kernels/rope.h) fused with everything that happens to queries, keys and values between the
+// product that makes them and attention: bias, Qwen3's head norms, and the write into the KV cache.
+// Cost: reads the product's output once, writes queries and cache rows once; one launch.
+#pragma once
+
+#include <span>
+
+#include "kernels/cuda/grid.h"
+
+namespace shiftrt::gpu {
+
+// Rotations by position: cosine and sine (positions, head_dim / 2).
+struct RopeTable {
+  const float* cosine = nullptr;
+  const float* sine = nullptr;
+};
+// Fills rows 0 .. positions - 1: cosine and sine of position * inverse_frequency[i] (half of them, in device memory),
+// times `scale`. Angles are float64.
+void MakeRopeTable(Stream stream, int64_t positions, const float* inverse_frequency, int64_t half, float scale,
+                   float* cosine, float* sine);
+
+struct QueryKeyValue {
+  ConstDeviceArray qkv;           // (tokens, (heads + 2 kv_heads) * head_dim): queries, keys, values
+  const float* bias = nullptr;    // the same columns; may be null
+  const float* q_norm = nullptr;  // (head_dim), with k_norm; null: no head norms
+  const float* k_norm = nullptr;
+  float eps = 0;
+  RopeTable table;
+  const int32_t* positions = nullptr;   // (tokens)
+  const int32_t* cache_rows = nullptr;  // (tokens): the row of keys and values each token's go to
+  int64_t tokens = 0;
+  int heads = 0, kv_heads = 0, head_dim = 0;
+  DeviceArray q;             // (tokens, heads * head_dim), in the type of qkv
+  DeviceArray keys, values;  // (rows, kv_heads * head_dim), one type
+};
+void RopeAndStore(Stream stream, const QueryKeyValue& step);
+
+}  // namespace shiftrt::gpu

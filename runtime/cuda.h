@@ -1,0 +1,101 @@
+// The GPU as the rest of the program sees it: memory, one stream, copies. This header needs no CUDA toolkit; cuda.cc
+// implements it with the CUDA runtime, tests/emu/runtime.cc with the emulator.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "runtime/tensor.h"
+
+struct CUstream_st;
+
+namespace shiftrt::gpu {
+
+using Stream = CUstream_st*;
+
+struct DeviceInfo {
+  std::string name;
+  int major = 0, minor = 0;  // compute capability
+  int multiprocessors = 0;
+  int64_t memory_bytes = 0, free_bytes = 0;
+};
+
+// Why no kernel of this build can run here (no driver, no device, an old one), or "" where it can. Touches nothing but
+// the driver, and only once.
+const std::string& WhyUnavailable();
+int DeviceCount();
+// Throws Error where the GPU cannot be used.
+DeviceInfo QueryDevice();
+// The device the calling thread's work goes to. Throws UsageError when there is no such device.
+void SelectDevice(int index);
+
+// A stream in which everything of one decoder happens, in order.
+class StreamOwner {
+ public:
+  StreamOwner();
+  ~StreamOwner();
+  StreamOwner(const StreamOwner&) = delete;
+  StreamOwner& operator=(const StreamOwner&) = delete;
+  Stream get() const { return stream_; }
+
+ private:
+  Stream stream_ = nullptr;
+};
+
+// From the device's stream-ordered pool. Throws Error that says what was asked, what is free and what to try.
+void* AllocateDevice(Stream stream, int64_t bytes, const char* what);
+void FreeDevice(Stream stream, void* p) noexcept;
+void CopyToDevice(Stream stream, void* to, const void* from, int64_t bytes);
+// Returns when the bytes are there.
+void CopyToHost(Stream stream, void* to, const void* from, int64_t bytes);
+void CopyOnDevice(Stream stream, void* to, const void* from, int64_t bytes);
+void FillBytes(Stream stream, void* to, int value, int64_t bytes);
+// Throws Error if anything in the stream has failed.
+void Synchronize(Stream stream);
+
+// Owns `size` elements of device memory. Not initialised.
+template <typename T>
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(Stream stream, int64_t size, const char* what)
+      : stream_(stream),
+        size_(size),
+        data_(static_cast<T*>(AllocateDevice(stream, size * static_cast<int64_t>(sizeof(T)), what))) {}
+  DeviceBuffer(Stream stream, std::span<const T> values, const char* what)
+      : DeviceBuffer(stream, static_cast<int64_t>(values.size()), what) {
+    CopyToDevice(stream, data_, values.data(), static_cast<int64_t>(values.size_bytes()));
+  }
+  DeviceBuffer(DeviceBuffer&& other) noexcept { Swap(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    Swap(other);
+    return *this;
+  }
+  ~DeviceBuffer() {
+    if (data_ != nullptr) FreeDevice(stream_, data_);
+  }
+  T* data() const { return data_; }
+  int64_t size() const { return size_; }
+  // Grows to at least `size` elements; what was in it is lost when it grows.
+  T* Reserve(Stream stream, int64_t size, const char* what) {
+    if (size > size_) {
+      *this = DeviceBuffer();  // before the larger one is asked for
+      *this = DeviceBuffer(stream, size, what);
+    }
+    return data_;
+  }
+
+ private:
+  void Swap(DeviceBuffer& other) {
+    std::swap(stream_, other.stream_);
+    std::swap(size_, other.size_);
+    std::swap(data_, other.data_);
+  }
+  Stream stream_ = nullptr;
+  int64_t size_ = 0;
+  T* data_ = nullptr;
+};
+
+}  // namespace shiftrt::gpu

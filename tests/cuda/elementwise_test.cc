@@ -1,0 +1,76 @@
+#include "kernels/cuda/elementwise.h"
+
+#include "tests/cuda/fixture.h"
+
+namespace shiftrt::gpu {
+namespace {
+
+class ElementwiseOnGpu : public CudaTest {};
+
+TEST_F(ElementwiseOnGpu, EmbedTakesTheRowsAskedFor) {
+  ForEveryType([&](auto type) {
+    using T = decltype(type);
+    for (const int64_t hidden : {8, 1032}) {
+      const auto table = Input<T>::Normal(stream_, 5 * hidden, 1);
+      const std::vector<int32_t> ids = {4, 0, 2, 4};
+      const DeviceBuffer<int32_t> tokens(stream_, std::span<const int32_t>(ids), "a test");
+      const Output<float> out(stream_, 4 * hidden);
+      Embed(stream_, tokens.data(), 4, table.array(), hidden, out.data());
+      const std::vector<double> rows = out.Values();
+      for (int64_t i = 0; i < 4 * hidden; ++i) ASSERT_EQ(rows[i], table[ids[i / hidden] * hidden + i % hidden]);
+    }
+  });
+}
+
+TEST_F(ElementwiseOnGpu, SwiGluAgreesWithFloat64) {
+  ForEveryType([&](auto type) {
+    using T = decltype(type);
+    for (const int64_t n : {8, 1000, 1032}) {
+      for (const bool biased : {false, true}) {
+        const int64_t tokens = 3;
+        const auto gate_up = Input<T>::Normal(stream_, tokens * 2 * n, 1, 4.0);
+        const auto bias = Input<float>::Normal(stream_, 2 * n, 2);
+        const Output<T> out(stream_, tokens * n);
+        SwiGlu(stream_, gate_up.array(), biased ? bias.data() : nullptr, tokens, n, out.array());
+        const std::vector<double> found = out.Values();
+        for (int64_t t = 0; t < tokens; ++t) {
+          for (int64_t j = 0; j < n; ++j) {
+            const double gate = gate_up[t * 2 * n + j] + (biased ? bias[j] : 0);
+            const double up = gate_up[t * 2 * n + n + j] + (biased ? bias[n + j] : 0);
+            const double expected = gate / (1 + std::exp(-gate)) * up;
+            // A bias' sum is rounded where its terms may cancel; the exponential's argument carries that on.
+            const double slack = 8 * kUnit<float> * (1 + std::abs(gate)) * (std::abs(gate) + 1) * (std::abs(up) + 1);
+            EXPECT_CLOSE(found[t * n + j], expected, std::abs(expected) * kUnit<T> + slack + 0x1p-25, j);
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_F(ElementwiseOnGpu, SwiGluTakesMoreTokensThanAGridHasRows) {
+  const int64_t tokens = 65537, n = 8;
+  std::vector<double> ones(tokens * 2 * n, 1.0);
+  ones[65536 * 2 * n] = 0;
+  const Input<BFloat16> gate_up(stream_, ones);
+  const Output<BFloat16> out(stream_, tokens * n);
+  SwiGlu(stream_, gate_up.array(), nullptr, tokens, n, out.array());
+  const std::vector<double> found = out.Values();
+  EXPECT_EQ(found[65536 * n], 0.0);
+  EXPECT_EQ(found[65536 * n + 1], Exact(BFloat16(static_cast<float>(1 / (1 + std::exp(-1.0))))));
+}
+
+TEST_F(ElementwiseOnGpu, SwiGluSaturates) {
+  const Input<float> gate_up(stream_, {-1000, 1000, 0, -100, 100, 1, -1, 50, 2, 2, 2, 2, 2, 2, 2, 2});
+  const Output<float> out(stream_, 8);
+  SwiGlu(stream_, gate_up.array(), nullptr, 1, 8, out.array());
+  const std::vector<double> found = out.Values();
+  EXPECT_EQ(std::abs(found[0]), 0.0);
+  EXPECT_EQ(found[1], 2000.0);
+  EXPECT_EQ(found[2], 0.0);
+  EXPECT_NEAR(found[3], 0.0, 1e-30);
+  EXPECT_EQ(found[4], 200.0);
+}
+
+}  // namespace
+}  // namespace shiftrt::gpu

@@ -1,0 +1,111 @@
+// What the tests of the GPU kernels share. The same tests run on the emulator and on a GPU; oracles are float64 and
+// tolerances come from the number of roundings and the epsilon of the type.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/cuda/grid.h"
+#include "runtime/random.h"
+
+namespace shiftrt::gpu {
+
+class CudaTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!WhyUnavailable().empty()) GTEST_SKIP() << WhyUnavailable();
+  }
+  StreamOwner owner_;
+  const Stream stream_ = owner_.get();
+};
+
+template <typename T>
+double Exact(T x) {
+  return static_cast<double>(static_cast<float>(x));
+}
+
+// Half the distance between neighbours of 1: one rounding's relative error.
+constexpr double UnitOf(DType type) {
+  return type == DType::kFloat32 ? 0x1p-24 : type == DType::kFloat16 ? 0x1p-11 : 0x1p-8;
+}
+template <typename T>
+constexpr double kUnit = UnitOf(DTypeOf<T>::value);
+
+// An array on the device and the exact values it was made of.
+template <typename T>
+struct Input {
+  Input(Stream stream, const std::vector<double>& wanted) {
+    std::vector<T> stored;
+    for (const double x : wanted) {
+      stored.push_back(T(static_cast<float>(x)));
+      values.push_back(Exact(stored.back()));
+    }
+    buffer = DeviceBuffer<T>(stream, std::span<const T>(stored), "a test");
+  }
+  static Input Normal(Stream stream, int64_t count, uint64_t seed, double scale = 1) {
+    Random random(seed);
+    std::vector<double> drawn(count);
+    for (double& x : drawn) x = scale * random.Normal();
+    return {stream, drawn};
+  }
+  T* data() const { return buffer.data(); }
+  ConstDeviceArray array() const { return {buffer.data(), DTypeOf<T>::value}; }
+  double operator[](int64_t i) const { return values[i]; }
+
+  std::vector<double> values;
+  DeviceBuffer<T> buffer;
+};
+
+// An array of NaN on the device, for a kernel to fill.
+template <typename T>
+struct Output {
+  Output(Stream stream, int64_t count) : stream(stream), buffer(stream, count, "a test") {
+    FillBytes(stream, buffer.data(), 0xff, count * static_cast<int64_t>(sizeof(T)));
+  }
+  T* data() const { return buffer.data(); }
+  DeviceArray array() const { return {buffer.data(), DTypeOf<T>::value}; }
+  std::vector<T> Raw() const { return Fetch(stream, buffer); }
+  std::vector<double> Values() const {
+    std::vector<double> values;
+    for (const T x : Raw()) values.push_back(Exact(x));
+    return values;
+  }
+  static std::vector<T> Fetch(Stream stream, const DeviceBuffer<T>& buffer) {
+    std::vector<T> raw(buffer.size());
+    CopyToHost(stream, raw.data(), buffer.data(), buffer.size() * static_cast<int64_t>(sizeof(T)));
+    return raw;
+  }
+
+  Stream stream;
+  DeviceBuffer<T> buffer;
+};
+
+// What a float32 array that a kernel changed in place holds now.
+inline std::vector<double> Now(Stream stream, const Input<float>& input) {
+  const std::vector<float> raw = Output<float>::Fetch(stream, input.buffer);
+  return {raw.begin(), raw.end()};
+}
+
+// |found - expected| is at most `tolerance`, and found is a number.
+#define EXPECT_CLOSE(found, expected, tolerance, where)      \
+  ASSERT_TRUE(std::abs((found) - (expected)) <= (tolerance)) \
+      << "at " << (where) << ": " << (found) << ", not " << (expected) << " within " << (tolerance)
+
+template <typename Body>
+void ForEveryType(Body&& body) {
+  {
+    SCOPED_TRACE("float32");
+    body(float());
+  }
+  {
+    SCOPED_TRACE("float16");
+    body(Float16());
+  }
+  SCOPED_TRACE("bfloat16");
+  body(BFloat16());
+}
+
+}  // namespace shiftrt::gpu

@@ -1,0 +1,111 @@
+#include "kernels/cuda/matvec.h"
+
+#include "tests/cuda/fixture.h"
+
+namespace shiftrt::gpu {
+namespace {
+
+// A product's exact value, and the absolute values its terms add up to.
+struct Dot {
+  double value = 0, size = 0;
+};
+
+class MatVecOnGpu : public CudaTest {
+ protected:
+  enum class Finish { kStore, kAdd, kAddInPlace, kSwiGlu };
+
+  template <typename T>
+  void Check(int64_t rows, int64_t cols, bool norm, bool bias, Finish finish) {
+    const auto w = Input<T>::Normal(stream_, rows * cols, 1);
+    const auto x = Input<float>::Normal(stream_, cols, 2), weight = Input<float>::Normal(stream_, cols, 3),
+               row_bias = Input<float>::Normal(stream_, rows, 4), addend = Input<float>::Normal(stream_, rows, 5);
+    const bool glu = finish == Finish::kSwiGlu;
+    const int64_t out_rows = glu ? rows / 2 : rows;
+    const Output<float> y(stream_, out_rows);
+    MatVecProblem problem{.w = w.array(),
+                          .rows = rows,
+                          .cols = cols,
+                          .x = x.data(),
+                          .norm_weight = norm ? weight.data() : nullptr,
+                          .eps = 1e-5f,
+                          .bias = bias ? row_bias.data() : nullptr,
+                          .y = y.data()};
+    std::vector<double> found;
+    if (finish == Finish::kStore) MatVec(stream_, problem, 2);
+    if (finish == Finish::kAdd) MatVecAdd(stream_, problem, addend.data(), 2);
+    if (glu) MatVecSwiGlu(stream_, problem, 2);
+    if (finish == Finish::kAddInPlace) {
+      problem.y = addend.data();
+      MatVecAdd(stream_, problem, addend.data(), 2);
+      found = Now(stream_, addend);
+    } else {
+      found = y.Values();
+    }
+
+    double squares = 0;
+    for (int64_t k = 0; k < cols; ++k) squares += x[k] * x[k];
+    const double scale = norm ? 1 / std::sqrt(squares / static_cast<double>(cols) + 1e-5) : 1.0;
+    const auto product = [&](int64_t row) {
+      Dot dot;
+      for (int64_t k = 0; k < cols; ++k) {
+        const double term = w[row * cols + k] * x[k] * scale * (norm ? weight[k] : 1.0);
+        dot.value += term;
+        dot.size += std::abs(term);
+      }
+      if (bias) dot.value += row_bias[row];
+      dot.size += bias ? std::abs(row_bias[row]) : 0;
+      return dot;
+    };
+    // A lane sums cols / 32 products, a warp 32 lanes; the norm's scale has as many roundings again.
+    const double unit = (static_cast<double>(cols) / 16 + 24) * kUnit<float>;
+    for (int64_t row = 0; row < out_rows; ++row) {
+      Dot dot = product(row);
+      double tolerance = unit * dot.size;
+      if (glu) {
+        const Dot up = product(row + out_rows);
+        const double silu = dot.value / (1 + std::exp(-dot.value));
+        tolerance = tolerance * 1.1 * (std::abs(up.value) + 1) + unit * up.size * (std::abs(silu) + 1) + 1e-6;
+        dot.value = silu * up.value;
+      } else if (finish != Finish::kStore) {
+        dot.value += addend[row];
+        tolerance += kUnit<float> * std::abs(dot.value);
+      }
+      EXPECT_CLOSE(found[row], dot.value, tolerance, row);
+    }
+  }
+};
+
+TEST_F(MatVecOnGpu, AgreesWithFloat64) {
+  ForEveryType([&](auto type) {
+    using T = decltype(type);
+    for (const int64_t cols : {8, 264, 1096}) {
+      for (const int64_t rows : {2, 74}) {
+        for (const bool norm : {false, true}) {
+          Check<T>(rows, cols, norm, rows > 2, Finish::kStore);
+          Check<T>(rows, cols, norm, cols > 8, Finish::kAdd);
+          Check<T>(rows, cols, norm, rows > 2, Finish::kSwiGlu);
+        }
+        Check<T>(rows, cols, false, true, Finish::kAddInPlace);
+      }
+    }
+    Check<T>(1, 64, true, false, Finish::kStore);
+  });
+}
+
+TEST_F(MatVecOnGpu, RefusesSizesItCannotTake) {
+  const Input<float> w(stream_, std::vector<double>(72, 1.0));
+  const Output<float> y(stream_, 8);
+  EXPECT_THROW(MatVec(stream_, {.w = w.array(), .rows = 6, .cols = 12, .x = w.data(), .y = y.data()}, 1),
+               std::runtime_error);
+  EXPECT_THROW(MatVecSwiGlu(stream_, {.w = w.array(), .rows = 3, .cols = 8, .x = w.data(), .y = y.data()}, 1),
+               std::runtime_error);
+}
+
+TEST(MatVecTile, BlocksFollowShapeAndDevice) {
+  EXPECT_EQ(MatVecBlocks(1, 132), 1);
+  EXPECT_EQ(MatVecBlocks(4096, 132), 512);
+  EXPECT_EQ(MatVecBlocks(128256, 132), 528);
+}
+
+}  // namespace
+}  // namespace shiftrt::gpu

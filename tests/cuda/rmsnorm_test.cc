@@ -1,0 +1,90 @@
+#include "kernels/cuda/rmsnorm.h"
+
+#include "tests/cuda/fixture.h"
+
+namespace shiftrt::gpu {
+namespace {
+
+class RmsNormOnGpu : public CudaTest {
+ protected:
+  // The stream with what is pending, in float32 as the kernel must leave it, and its norm.
+  template <typename T>
+  void Check(int64_t tokens, int64_t hidden, bool update, bool bias, double size) {
+    const auto h = Input<float>::Normal(stream_, tokens * hidden, 1, size);
+    const auto more = Input<float>::Normal(stream_, tokens * hidden, 2, size);
+    const auto row = Input<float>::Normal(stream_, hidden, 3, size), weight = Input<float>::Normal(stream_, hidden, 4);
+    const Output<T> out(stream_, tokens * hidden);
+    const float eps = 1e-5f;
+    AddRmsNorm(stream_, {h.data(), tokens, hidden}, {update ? more.data() : nullptr, bias ? row.data() : nullptr},
+               weight.data(), eps, out.array());
+    const std::vector<double> left = Now(stream_, h), normed = out.Values();
+    for (int64_t t = 0; t < tokens; ++t) {
+      double squares = 0;
+      for (int64_t j = 0; j < hidden; ++j) {
+        const int64_t at = t * hidden + j;
+        float sum = static_cast<float>(h[at]);
+        if (update) sum += static_cast<float>(more[at]);
+        if (bias) sum += static_cast<float>(row[j]);
+        ASSERT_EQ(left[at], static_cast<double>(sum)) << "at " << at;
+        squares += left[at] * left[at];
+      }
+      const double scale = 1 / std::sqrt(squares / static_cast<double>(hidden) + static_cast<double>(eps));
+      // The mean of squares passes through log2(256) + hidden / 256 sums, which the root halves; three roundings more.
+      const double roundings = 16 + static_cast<double>(hidden) / 256;
+      for (int64_t j = 0; j < hidden; ++j) {
+        const int64_t at = t * hidden + j;
+        const double expected = left[at] * scale * weight[j];
+        EXPECT_CLOSE(normed[at], expected, std::abs(expected) * (kUnit<T> + roundings * kUnit<float>)+0x1p-25, at);
+      }
+    }
+  }
+};
+
+TEST_F(RmsNormOnGpu, AgreesWithFloat64) {
+  ForEveryType([&](auto type) {
+    for (const int64_t hidden : {8, 1000, 2048, 4104})
+      for (const int64_t tokens : {1, 3}) Check<decltype(type)>(tokens, hidden, true, hidden == 1000, 1.0);
+    Check<decltype(type)>(2, 64, false, false, 1e-4);
+    Check<decltype(type)>(2, 64, false, true, 1e3);
+  });
+}
+
+TEST_F(RmsNormOnGpu, AddsWhatIsPendingAlone) {
+  const int64_t tokens = 3, hidden = 1048;
+  const auto h = Input<float>::Normal(stream_, tokens * hidden, 1),
+             more = Input<float>::Normal(stream_, tokens * hidden, 2), row = Input<float>::Normal(stream_, hidden, 3);
+  const Output<float> sum(stream_, tokens * hidden);
+  Add(stream_, h.data(), more.data(), tokens * hidden, sum.data());
+  AddPending(stream_, {h.data(), tokens, hidden}, {more.data(), row.data()});
+  const std::vector<double> left = Now(stream_, h), sums = sum.Values();
+  for (int64_t at = 0; at < tokens * hidden; ++at) {
+    const float both = static_cast<float>(h[at]) + static_cast<float>(more[at]);
+    ASSERT_EQ(sums[at], static_cast<double>(both));
+    ASSERT_EQ(left[at], static_cast<double>(both + static_cast<float>(row[at % hidden])));
+  }
+}
+
+TEST_F(RmsNormOnGpu, NaNStaysInItsRow) {
+  const auto h = Input<float>(stream_, std::vector<double>(16, 1.0));
+  const Input<float> weight(stream_, std::vector<double>(8, 1.0));
+  Input<float> bad(stream_, std::vector<double>(16, 0.0));
+  const float nan = NAN;
+  CopyToDevice(stream_, bad.data() + 3, &nan, sizeof(nan));
+  const Output<float> out(stream_, 16);
+  AddRmsNorm(stream_, {h.data(), 2, 8}, {bad.data(), nullptr}, weight.data(), 1e-6f, out.array());
+  const std::vector<double> normed = out.Values();
+  for (int j = 0; j < 8; ++j) {
+    EXPECT_TRUE(std::isnan(normed[j]));
+    EXPECT_NEAR(normed[8 + j], 1.0, 1e-6);
+  }
+}
+
+TEST_F(RmsNormOnGpu, RefusesSizesItCannotTake) {
+  const Input<float> h(stream_, std::vector<double>(24, 1.0));
+  const Output<float> out(stream_, 24);
+  EXPECT_THROW(AddRmsNorm(stream_, {h.data(), 2, 12}, {}, h.data(), 1e-6f, out.array()), std::runtime_error);
+  EXPECT_THROW(AddRmsNorm(stream_, {h.data(), 2, 8, 12}, {}, h.data(), 1e-6f, out.array()), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace shiftrt::gpu
