@@ -15,7 +15,7 @@ target_compile_options(shiftrt_emulated_cuda PRIVATE -Wno-unknown-pragmas)  # `u
 target_link_libraries(shiftrt_emulated_cuda PUBLIC shiftrt_emulator PRIVATE shiftrt_options)
 
 # One body of tests for every kernel: emulated here, and, where the backend is built, for a GPU (skipped without one).
-set(cuda_tests cuda/elementwise_test.cc cuda/lra_test.cc cuda/matvec_test.cc cuda/rmsnorm_test.cc cuda/rope_test.cc
+set(cuda_tests cuda/attention_test.cc cuda/elementwise_test.cc cuda/lra_test.cc cuda/matvec_test.cc cuda/rmsnorm_test.cc cuda/rope_test.cc
                cuda/scores_test.cc)
 shiftrt_test(emulated_kernels SOURCES ${cuda_tests} DEPENDS shiftrt_emulated_cuda)
 if(SHIFTRT_HAVE_CUDA)

@@ -19,7 +19,8 @@ if(SHIFTRT_HAVE_CUDA)
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
   # CMake 3.25 knows no CUDA_STANDARD 20 and would drop it silently.
-  add_library(shiftrt_cuda_options INTERFACE)
-  target_compile_options(shiftrt_cuda_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --expt-relaxed-constexpr
-    --compress-mode=size --threads=2 $<$<BOOL:${SHIFTRT_WERROR}>:--Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>>)
+  set(SHIFTRT_CUDA_FLAGS -std=c++20 --expt-relaxed-constexpr --compress-mode=size --threads=2)
+  if(SHIFTRT_WERROR)
+    list(APPEND SHIFTRT_CUDA_FLAGS --Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror)
+  endif()
 endif()

@@ -10,7 +10,7 @@
 //   LoadMatrices() LoadMatricesTransposed()          ldmatrix.x4
 //   MultiplyAccumulate()                             mma.sync.m16n8k16, float32 accumulators
 //   MultiplyAccumulateDouble()                       mma.sync.m8n8k4 in float64
-//   Load8() LoadOnce8() Store8() LoadShared4()       16-byte accesses
+//   Load8() LoadOnce8() Store8() LoadShared4()       16-byte accesses; Store2(): 4 bytes
 //   Widen() Narrow()                                 16-bit floating point from and to float32
 //   Exp() Exp2() Log() ReciprocalSqrt() ...          arithmetic whose fast form differs between the two
 #pragma once
@@ -197,6 +197,11 @@ SHIFTRT_DEVICE void Store8(T* to, const float (&in)[8]) {
     *reinterpret_cast<uint4*>(to) =
         make_uint4(Pack2<T>(in[0], in[1]), Pack2<T>(in[2], in[3]), Pack2<T>(in[4], in[5]), Pack2<T>(in[6], in[7]));
   }
+}
+// Two neighbours of 16 bits, 4-byte aligned.
+template <typename T>
+SHIFTRT_DEVICE void Store2(T* to, float low, float high) {
+  *reinterpret_cast<uint32_t*>(to) = Pack2<T>(low, high);
 }
 SHIFTRT_DEVICE void LoadShared4(Shared<float> from, float (&out)[4]) {
   const float4 a = *reinterpret_cast<const float4*>(from);

@@ -252,6 +252,12 @@ void Store8(T* to, const float (&in)[8], Where where = Where::current()) {
   CheckAligned16(to, where);
   for (int i = 0; i < 8; ++i) to[i] = Narrow<T>(in[i]);
 }
+template <typename T>
+void Store2(T* to, float low, float high, Where where = Where::current()) {
+  if (reinterpret_cast<uintptr_t>(to) % 4 != 0) emu::FailAt(where, "a 4-byte access of global memory is misaligned");
+  to[0] = Narrow<T>(low);
+  to[1] = Narrow<T>(high);
+}
 inline void LoadShared4(Shared<float> from, float (&out)[4], Where where = Where::current()) {
   std::memcpy(out, from.Get(0, 4, where), sizeof(out));
 }

@@ -1,0 +1,186 @@
+#include "kernels/cuda/attention.h"
+
+#include "tests/cuda/fixture.h"
+
+namespace shiftrt::gpu {
+namespace {
+
+constexpr int kHeadDims[] = {64, 80, 96, 128, 256};
+
+// One head's attention in float64, and what its tolerance is made of.
+struct Attended {
+  std::vector<double> out, size;  // sum of weight * |value|
+  double largest_score = 0;       // sum over a score's terms of absolute values, scaled
+};
+
+Attended Attend(const double* q, const std::vector<double>& keys, const std::vector<double>& values, int64_t first_row,
+                int64_t visible, int64_t kv_head, const AttentionShape& shape) {
+  const int64_t d = shape.head_dim, stride = shape.kv_heads * d;
+  std::vector<double> scores(visible);
+  Attended result{std::vector<double>(d), std::vector<double>(d), 0};
+  for (int64_t i = 0; i < visible; ++i) {
+    double size = 0;
+    for (int64_t j = 0; j < d; ++j) {
+      const double term = q[j] * keys[(first_row + i) * stride + kv_head * d + j] * static_cast<double>(shape.scale);
+      scores[i] += term;
+      size += std::abs(term);
+    }
+    result.largest_score = std::max(result.largest_score, size);
+  }
+  const double maximum = *std::max_element(scores.begin(), scores.end());
+  double sum = 0;
+  for (double& score : scores) sum += score = std::exp(score - maximum);
+  for (int64_t i = 0; i < visible; ++i) {
+    for (int64_t j = 0; j < d; ++j) {
+      const double value = values[(first_row + i) * stride + kv_head * d + j];
+      result.out[j] += scores[i] / sum * value;
+      result.size[j] += scores[i] / sum * std::abs(value);
+    }
+  }
+  return result;
+}
+
+class AttentionOnGpu : public CudaTest {
+ protected:
+  template <typename T>
+  void CheckSplit(const AttentionShape& shape, const std::vector<int32_t>& visible, int splits) {
+    const auto tokens = static_cast<int64_t>(visible.size());
+    const int64_t d = shape.head_dim, q_dim = shape.heads * d, kv_dim = shape.kv_heads * d;
+    std::vector<int32_t> first_row;
+    int32_t rows = 1;
+    for (const int32_t count : visible) {
+      first_row.push_back(rows);
+      rows += count;
+    }
+    const auto q = Input<float>::Normal(stream_, tokens * q_dim, 1, 2.0);
+    const auto keys = Input<T>::Normal(stream_, rows * kv_dim, 2), values = Input<T>::Normal(stream_, rows * kv_dim, 3);
+    const DeviceBuffer<int32_t> first(stream_, std::span<const int32_t>(first_row), "a test"),
+        seen(stream_, std::span<const int32_t>(visible), "a test");
+    const Output<float> out(stream_, tokens * q_dim), scratch(stream_, SplitAttentionScratch(shape, tokens, splits));
+    AttendSplit(stream_, {.shape = shape,
+                          .q = q.data(),
+                          .keys = keys.array(),
+                          .values = values.array(),
+                          .first_row = first.data(),
+                          .visible = seen.data(),
+                          .tokens = tokens,
+                          .splits = splits,
+                          .scratch = scratch.data(),
+                          .out = out.data()});
+    const std::vector<double> found = out.Values();
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t h = 0; h < shape.heads; ++h) {
+        const int64_t at = t * q_dim + h * d;
+        const Attended expected = Attend(q.values.data() + at, keys.values, values.values, first_row[t], visible[t],
+                                         h / (shape.heads / shape.kv_heads), shape);
+        // A weight's relative error is its score's absolute one; sums run over the keys.
+        const double unit = kUnit<float> * (2 * visible[t] + 32 + 24 * expected.largest_score);
+        for (int64_t j = 0; j < d; ++j)
+          EXPECT_CLOSE(found[at + j], expected.out[j], unit * expected.size[j] + 1e-30, at + j);
+      }
+    }
+  }
+
+  // Sequences of (past, count) each, in one batch.
+  template <typename T>
+  void CheckPacked(const AttentionShape& shape, const std::vector<std::pair<int, int>>& lengths, double q_scale = 1) {
+    const int64_t d = shape.head_dim, q_dim = shape.heads * d, kv_dim = shape.kv_heads * d;
+    std::vector<PackedSequence> sequences;
+    int32_t tokens = 0, rows = 3, longest = 0;
+    for (const auto& [past, count] : lengths) {
+      sequences.push_back({tokens, count, past, rows});
+      tokens += count;
+      rows += past + count;
+      longest = std::max(longest, count);
+    }
+    const auto q = Input<T>::Normal(stream_, tokens * q_dim, 1, q_scale),
+               keys = Input<T>::Normal(stream_, rows * kv_dim, 2), values = Input<T>::Normal(stream_, rows * kv_dim, 3);
+    const DeviceBuffer<PackedSequence> device(stream_, std::span<const PackedSequence>(sequences), "a test");
+    const Output<T> out(stream_, tokens * q_dim);
+    AttendPacked(stream_, {.shape = shape,
+                           .q = q.array(),
+                           .keys = keys.array(),
+                           .values = values.array(),
+                           .sequences = device.data(),
+                           .sequence_count = static_cast<int64_t>(sequences.size()),
+                           .longest = longest,
+                           .out = out.array()});
+    const std::vector<double> found = out.Values();
+    for (const PackedSequence& sequence : sequences) {
+      for (int64_t i = 0; i < sequence.count; ++i) {
+        for (int64_t h = 0; h < shape.heads; ++h) {
+          const int64_t at = (sequence.begin + i) * q_dim + h * d, visible = sequence.past + i + 1;
+          const Attended expected = Attend(q.values.data() + at, keys.values, values.values, sequence.kv_begin, visible,
+                                           h / (shape.heads / shape.kv_heads), shape);
+          // Each weight is rounded to T before it meets its value, the result once more; the rest is float32.
+          const double unit =
+              kUnit<T> + kUnit<float> * (2 * static_cast<double>(visible) + 32 + 24 * expected.largest_score);
+          for (int64_t j = 0; j < d; ++j)
+            EXPECT_CLOSE(found[at + j], expected.out[j],
+                         1.01 * (unit * expected.size[j] + kUnit<T> * std::abs(expected.out[j])) + 0x1p-24, at + j);
+        }
+      }
+    }
+  }
+};
+
+AttentionShape Shape(int heads, int kv_heads, int head_dim) {
+  return {heads, kv_heads, head_dim, 1 / std::sqrt(static_cast<float>(head_dim))};
+}
+
+TEST_F(AttentionOnGpu, SplitAgreesWithFloat64) {
+  for (const int d : kHeadDims) {
+    SCOPED_TRACE(d);
+    ForEveryType([&](auto type) {
+      using T = decltype(type);
+      CheckSplit<T>(Shape(2, 2, d), {1, 7}, 1);
+      CheckSplit<T>(Shape(6, 2, d), {70}, 1);
+      CheckSplit<T>(Shape(7, 1, d), {131, 2}, 3);
+    });
+  }
+  CheckSplit<BFloat16>(Shape(12, 1, 64), {33}, 2);  // more query heads than a block takes
+  CheckSplit<BFloat16>(Shape(2, 1, 128), {3}, 7);   // more splits than keys
+}
+
+TEST_F(AttentionOnGpu, PackedAgreesWithFloat64) {
+  for (const int d : kHeadDims) {
+    SCOPED_TRACE(d);
+    CheckPacked<BFloat16>(Shape(2, 1, d), {{0, 1}, {0, 65}, {0, 17}});
+    CheckPacked<Float16>(Shape(2, 2, d), {{0, 70}});
+    CheckPacked<BFloat16>(Shape(1, 1, d), {{100, 40}, {31, 1}});
+  }
+  CheckPacked<BFloat16>(Shape(6, 2, 64), {{0, 64}, {64, 64}, {0, 128}});
+  CheckPacked<Float16>(Shape(1, 1, 128), {{0, 80}}, 100);  // weights of all but one key vanish
+}
+
+TEST_F(AttentionOnGpu, RefusesWhatItCannotTake) {
+  const Input<BFloat16> x(stream_, std::vector<double>(256, 1.0));
+  const Input<float> wide(stream_, std::vector<double>(256, 1.0));
+  const DeviceBuffer<PackedSequence> one(stream_, 1, "a test");
+  const auto call = [&](const AttentionShape& shape, ConstDeviceArray q, DeviceArray out) {
+    AttendPacked(stream_, {.shape = shape,
+                           .q = q,
+                           .keys = x.array(),
+                           .values = x.array(),
+                           .sequences = one.data(),
+                           .sequence_count = 1,
+                           .longest = 1,
+                           .out = out});
+  };
+  const DeviceArray out{x.data(), DType::kBFloat16};
+  EXPECT_THROW(call(Shape(1, 1, 72), x.array(), out), std::runtime_error);
+  EXPECT_THROW(call(Shape(3, 2, 64), x.array(), out), std::runtime_error);
+  EXPECT_THROW(call(Shape(1, 1, 64), wide.array(), out), std::runtime_error);
+}
+
+TEST(AttentionTile, SplitsFillTheDeviceWithWorthwhileBlocks) {
+  const AttentionShape shape = Shape(32, 8, 128);
+  EXPECT_EQ(AttentionSplits(shape, 1, 1, 132), 1);
+  EXPECT_EQ(AttentionSplits(shape, 1, 128, 132), 2);
+  EXPECT_EQ(AttentionSplits(shape, 1, 8192, 132), 33);
+  EXPECT_EQ(AttentionSplits(shape, 64, 8192, 132), 1);
+  EXPECT_EQ(AttentionSplits(Shape(1, 1, 128), 1, 100000, 132), 64);
+}
+
+}  // namespace
+}  // namespace shiftrt::gpu
