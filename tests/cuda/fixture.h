@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "kernels/cuda/grid.h"
@@ -17,9 +18,11 @@ class CudaTest : public testing::Test {
  protected:
   void SetUp() override {
     if (!WhyUnavailable().empty()) GTEST_SKIP() << WhyUnavailable();
+    owner_ = std::make_unique<StreamOwner>();
+    stream_ = owner_->get();
   }
-  StreamOwner owner_;
-  const Stream stream_ = owner_.get();
+  std::unique_ptr<StreamOwner> owner_;
+  Stream stream_ = nullptr;
 };
 
 template <typename T>

@@ -1,0 +1,158 @@
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include <map>
+#include <tuple>
+
+#include "kernels/cuda/matmul.h"
+#include "runtime/check.h"
+
+namespace shiftrt::gpu {
+
+namespace {
+
+constexpr int64_t kWorkspaceBytes = 32 << 20;  // what NVIDIA recommends for Hopper
+constexpr const char* kOperation = "matrix product";
+
+// The functions of the library in use, looked up by name.
+class Library {
+ public:
+  Library() {
+    const std::string name = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
+    handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    Check(handle_ != nullptr, "the GPU's matrix products need {}: {}", name, dlerror());
+    Find(create, "cublasLtCreate");
+    Find(destroy, "cublasLtDestroy");
+    Find(matmul, "cublasLtMatmul");
+    Find(desc_create, "cublasLtMatmulDescCreate");
+    Find(desc_destroy, "cublasLtMatmulDescDestroy");
+    Find(desc_set, "cublasLtMatmulDescSetAttribute");
+    Find(layout_create, "cublasLtMatrixLayoutCreate");
+    Find(layout_destroy, "cublasLtMatrixLayoutDestroy");
+    Find(preference_create, "cublasLtMatmulPreferenceCreate");
+    Find(preference_destroy, "cublasLtMatmulPreferenceDestroy");
+    Find(preference_set, "cublasLtMatmulPreferenceSetAttribute");
+    Find(heuristic, "cublasLtMatmulAlgoGetHeuristic");
+    Find(status_string, "cublasLtGetStatusString");
+  }
+  ~Library() { dlclose(handle_); }
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+
+  void CheckStatus(cublasStatus_t status, const MatMulProblem& problem) const {
+    Check(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {} in a product ({}, {}) of depth {} in {}",
+          status_string(status), problem.m, problem.n, problem.k, Name(problem.x.dtype));
+  }
+
+  decltype(&cublasLtCreate) create;
+  decltype(&cublasLtDestroy) destroy;
+  decltype(&cublasLtMatmul) matmul;
+  decltype(&cublasLtMatmulDescCreate) desc_create;
+  decltype(&cublasLtMatmulDescDestroy) desc_destroy;
+  decltype(&cublasLtMatmulDescSetAttribute) desc_set;
+  decltype(&cublasLtMatrixLayoutCreate) layout_create;
+  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy;
+  decltype(&cublasLtMatmulPreferenceCreate) preference_create;
+  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+  decltype(&cublasLtGetStatusString) status_string;
+
+ private:
+  template <typename Function>
+  void Find(Function& function, const char* name) {
+    function = reinterpret_cast<Function>(dlsym(handle_, name));
+    Check(function != nullptr, "cuBLASLt lacks {}: {}", name, dlerror());
+  }
+  void* handle_;
+};
+
+cudaDataType_t CudaType(DType type) {
+  switch (type) {
+    case DType::kFloat32: return CUDA_R_32F;
+    case DType::kFloat16: return CUDA_R_16F;
+    case DType::kBFloat16: return CUDA_R_16BF;
+    case DType::kFloat64: Refuse(kOperation, "float32, float16 or bfloat16, not bits", 64);
+  }
+  return CUDA_R_32F;
+}
+
+// Descriptors and algorithm of one shape.
+struct Prepared {
+  cublasLtMatmulDesc_t operation = nullptr;
+  cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;
+  cublasLtMatmulAlgo_t algorithm{};
+};
+
+}  // namespace
+
+struct Products::Impl {
+  // In and out types, m, n, k, accumulate.
+  using Key = std::tuple<DType, DType, int64_t, int64_t, int64_t, bool>;
+
+  explicit Impl(Stream on) : stream(on), workspace(on, kWorkspaceBytes, "the workspace of matrix products") {
+    Check(library.create(&handle) == CUBLAS_STATUS_SUCCESS, "cuBLASLt does not start");
+  }
+  ~Impl() {
+    for (const auto& [key, prepared] : shapes) {
+      library.layout_destroy(prepared.w);
+      library.layout_destroy(prepared.x);
+      library.layout_destroy(prepared.y);
+      library.desc_destroy(prepared.operation);
+    }
+    library.destroy(handle);
+  }
+
+  // The library counts columns first: it sees W as (k, n), x as (k, m) and y as (n, m), and computes y = W' x.
+  Prepared Prepare(const MatMulProblem& problem) const {
+    Prepared prepared;
+    const cudaDataType_t in = CudaType(problem.x.dtype), out = CudaType(problem.y.dtype);
+    const auto check = [&](cublasStatus_t status) { library.CheckStatus(status, problem); };
+    check(library.desc_create(&prepared.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    const cublasOperation_t transpose = CUBLAS_OP_T;
+    check(library.desc_set(prepared.operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof(transpose)));
+    check(library.layout_create(&prepared.w, in, problem.k, problem.n, problem.k));
+    check(library.layout_create(&prepared.x, in, problem.k, problem.m, problem.k));
+    check(library.layout_create(&prepared.y, out, problem.n, problem.m, problem.n));
+
+    cublasLtMatmulPreference_t preference = nullptr;
+    check(library.preference_create(&preference));
+    const size_t bytes = kWorkspaceBytes;
+    check(library.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof(bytes)));
+    cublasLtMatmulHeuristicResult_t best{};
+    int found = 0;
+    const cublasStatus_t status = library.heuristic(handle, prepared.operation, prepared.w, prepared.x, prepared.y,
+                                                    prepared.y, preference, 1, &best, &found);
+    library.preference_destroy(preference);
+    check(found > 0 ? status : CUBLAS_STATUS_NOT_SUPPORTED);
+    prepared.algorithm = best.algo;
+    return prepared;
+  }
+
+  Library library;
+  Stream stream;
+  DeviceBuffer<std::byte> workspace;
+  cublasLtHandle_t handle = nullptr;
+  std::map<Key, Prepared> shapes;
+};
+
+Products::Products(Stream stream) : impl_(std::make_unique<Impl>(stream)) {}
+Products::~Products() = default;
+
+void Products::MatMul(const MatMulProblem& problem) {
+  Require(problem.x.dtype == problem.w.dtype, kOperation, "operands of one type, not of bytes",
+          static_cast<int64_t>(SizeOf(problem.w.dtype)));
+  if (problem.m == 0 || problem.n == 0) return;
+  const Impl::Key key{problem.x.dtype, problem.y.dtype, problem.m, problem.n, problem.k, problem.accumulate};
+  auto at = impl_->shapes.find(key);
+  if (at == impl_->shapes.end()) at = impl_->shapes.emplace(key, impl_->Prepare(problem)).first;
+  const Prepared& shape = at->second;
+  const float one = 1, beta = problem.accumulate ? 1 : 0;
+  impl_->library.CheckStatus(
+      impl_->library.matmul(impl_->handle, shape.operation, &one, problem.w.data, shape.w, problem.x.data, shape.x,
+                            &beta, problem.y.data, shape.y, problem.y.data, shape.y, &shape.algorithm,
+                            impl_->workspace.data(), kWorkspaceBytes, impl_->stream),
+      problem);
+}
+
+}  // namespace shiftrt::gpu
