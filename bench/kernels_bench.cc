@@ -56,9 +56,10 @@ void SwiGluBench(benchmark::State& state, const Context& context) {
 
 // `queries` new tokens of Qwen2-1.5B's attention (12 heads, 2 of keys and values, 128 wide) after `past` others.
 void AttentionBench(benchmark::State& state, const Context& context, int64_t queries, int64_t past) {
+  const int64_t width = 12 * 128L, kv_width = 2 * 128L;
   const AttentionShape shape{12, 2, 128, 0.0884f};
-  const Matrix<float> q = RandomMatrix(queries, 12 * 128), keys = RandomMatrix(past + queries, 2 * 128),
-                      values = RandomMatrix(past + queries, 2 * 128), out(queries, 12 * 128);
+  const Matrix<float> q = RandomMatrix(queries, width), keys = RandomMatrix(past + queries, kv_width),
+                      values = RandomMatrix(past + queries, kv_width), out(queries, width);
   const AttentionSequence sequence{0, queries, past, keys.view(), values.view()};
   for (auto _ : state) Attention(context, shape, std::span(&sequence, 1), q.view(), out.view());
   const double pairs =
@@ -106,6 +107,7 @@ int BenchKernels(const Context& context, const std::vector<std::string>& argumen
   std::vector<std::string> owned = {"shiftrt bench kernels"};
   owned.insert(owned.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
+  argv.reserve(owned.size());
   for (std::string& argument : owned) argv.push_back(argument.data());
   int argc = static_cast<int>(argv.size());
   benchmark::Initialize(&argc, argv.data());
