@@ -252,8 +252,7 @@ double RSquared(const Context& context, const RidgeAccumulator& sums, MatrixView
   double mean_error = 0;
   const Matrix<double> bias = FreeBias(context, sums, a);
   for (int64_t j = 0; j < d; ++j) mean_error += (bias(0, j) - b(0, j)) * (bias(0, j) - b(0, j));
-  const double explained =
-      2 * Dot(a, sums.CenteredCross().view()) - Dot(a, image.view()) - sums.weight() * mean_error;
+  const double explained = 2 * Dot(a, sums.CenteredCross().view()) - Dot(a, image.view()) - sums.weight() * mean_error;
   return explained / total;
 }
 

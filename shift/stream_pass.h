@@ -27,7 +27,7 @@ struct Correctable {
 };
 
 struct StreamFindings {
-  std::map<int64_t, InfluenceStatistics> windows;             // by window: a number a first block, layers - window + 1
+  std::map<int64_t, InfluenceStatistics> windows;           // by window: a number a first block, layers - window + 1
   std::map<int64_t, std::vector<Correctable>> correctable;  // by rank: one a layer
 };
 
