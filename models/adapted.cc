@@ -4,6 +4,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "models/decoder.h"
 #include "runtime/check.h"
 #include "runtime/json.h"
 
@@ -103,18 +104,23 @@ void CopyTokenizer(const fs::path& from, const fs::path& to) {
 }
 
 // The kept blocks under new, gapless numbers, and a config of that many layers.
-void WriteKeptWeights(const Model& model, const std::vector<int64_t>& kept, const fs::path& directory) {
+void WriteKeptWeights(const Model& model, const DepthPlan& plan, const fs::path& directory) {
   const Weights& weights = *model.weights;
   std::vector<NamedTensor> tensors = {{"model.embed_tokens.weight", weights.embedding}};
-  for (size_t i = 0; i < kept.size(); ++i)
-    Weights::ForEachInBlock(weights.blocks[kept[i]], [&](const std::string& name, const TensorView& tensor) {
-      tensors.push_back({fmt::format("model.layers.{}.{}", i, name), tensor});
+  int64_t kept = 0;
+  for (const Stage& stage : plan.stages) {
+    const auto* block = std::get_if<BlockStage>(&stage);
+    if (block == nullptr) continue;
+    Weights::ForEachInBlock(TensorsOf(weights, *block), [&](const std::string& name, const TensorView& tensor) {
+      tensors.push_back({fmt::format("model.layers.{}.{}", kept, name), tensor});
     });
+    ++kept;
+  }
   tensors.push_back({"model.norm.weight", weights.final_norm});
   if (!weights.config.tied_head) tensors.push_back({"lm_head.weight", weights.head});
   WriteSafetensors(directory / "model.safetensors", tensors, {{"format", "pt"}});
   Json config = ReadJson(model.directory / "config.json");
-  config["num_hidden_layers"] = kept.size();
+  config["num_hidden_layers"] = kept;
   // Settings a layer, if the checkpoint has them, would no longer line up.
   config.erase("layer_types");
   AtomicFile file(directory / "config.json");
@@ -137,6 +143,8 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const std::string& p
   int64_t block = 0, site = 0;
   for (const Stage& stage : plan.stages) {
     if (const auto* kept = std::get_if<BlockStage>(&stage)) {
+      if (kept->folded && !with_weights)
+        FailUsage("{}: block {} has weights of its own; save with --save-weights", directory.string(), kept->layer);
       stages.push_back({{"block", with_weights ? block++ : kept->layer}});
       continue;
     }
@@ -151,7 +159,7 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const std::string& p
     }
     tensors.push_back({prefix + "b", View(adapter.lra->b, /*vector=*/true)});
   }
-  if (with_weights) WriteKeptWeights(model, plan.KeptLayers(), directory);
+  if (with_weights) WriteKeptWeights(model, plan, directory);
   WriteSafetensors(directory / kAdapterTensors, tensors, {{"format", "shiftrt"}});
   // Last, so that a directory with this file is whole. One with its own weights names itself as the base.
   const Json json = {

@@ -50,9 +50,9 @@ class Workspace {
   Buffer<float> buffer_;
 };
 
-void CheckPlan(const Weights& weights, const DepthPlan& plan) {
+void CheckStages(const Weights& weights, std::span<const Stage> stages) {
   int64_t last = -1;
-  for (const Stage& stage : plan.stages) {
+  for (const Stage& stage : stages) {
     if (const auto* block = std::get_if<BlockStage>(&stage)) {
       Check(block->layer > last && block->layer < weights.config.layers,
             "depth plan: block {} after block {} in a model of {} layers", block->layer, last, weights.config.layers);
@@ -67,6 +67,10 @@ void CheckPlan(const Weights& weights, const DepthPlan& plan) {
 }
 
 }  // namespace
+
+const BlockWeights& TensorsOf(const Weights& weights, const BlockStage& stage) {
+  return stage.folded ? *stage.folded : weights.blocks[stage.layer];
+}
 
 struct Decoder::Impl {
   Context context;
@@ -87,7 +91,9 @@ struct Decoder::Impl {
 
   void Attend(const BlockWeights& block, MatrixView<float> h, const KeysValues& kv);
   void FeedForward(const BlockWeights& block, MatrixView<float> h, bool add_to_update);
-  MatrixView<const float> Run(std::span<const int32_t> tokens, KvCache* cache, bool taps_only);
+  MatrixView<float> Embedded(std::span<const int32_t> tokens);
+  void LayOut(const Batch& batch);
+  void Run(std::span<const Stage> stages, MatrixView<float> h, KvCache* cache, bool taps_only);
   void SetPositions(std::span<const int64_t> positions) {
     angles = MakeRopeAngles(context, positions, rope.inverse, rope.scale);
   }
@@ -110,7 +116,7 @@ struct Decoder::Impl {
 
 Decoder::Decoder(const Context& context, std::shared_ptr<const Weights> weights, DepthPlan plan, std::vector<Tap> taps)
     : impl_(std::make_unique<Impl>()) {
-  CheckPlan(*weights, plan);
+  CheckStages(*weights, plan.stages);
   const ModelConfig& config = weights->config;
   const std::vector<int64_t> kept = plan.KeptLayers();
   for (const Tap& tap : taps) {
@@ -165,16 +171,21 @@ void Decoder::Impl::FeedForward(const BlockWeights& block, MatrixView<float> h, 
   if (add_to_update) AddTo(context, out, update.Get(h.rows, config.hidden));
 }
 
-// The layer loop. `angles` and `sequences` describe the tokens; without a cache, keys and values live for one block.
-MatrixView<const float> Decoder::Impl::Run(std::span<const int32_t> tokens, KvCache* cache, bool taps_only) {
-  const ModelConfig& config = weights->config;
-  const auto count = static_cast<int64_t>(tokens.size());
-  const MatrixView<float> h = residual.Get(count, config.hidden);
+MatrixView<float> Decoder::Impl::Embedded(std::span<const int32_t> tokens) {
+  const MatrixView<float> h = residual.Get(static_cast<int64_t>(tokens.size()), weights->config.hidden);
   Embed(context, tokens, weights->embedding, h);
+  return h;
+}
+
+// The layer loop, in place on the stream `h`. `angles` and `sequences` describe the tokens; without a cache, keys and
+// values live for one block.
+void Decoder::Impl::Run(std::span<const Stage> stages, MatrixView<float> h, KvCache* cache, bool taps_only) {
+  const ModelConfig& config = weights->config;
+  const int64_t count = h.rows;
   auto taps_left = static_cast<int64_t>(taps.size());
   size_t cache_layer = 0;
-  for (const Stage& stage : plan.stages) {
-    if (taps_only && taps_left == 0) return h;
+  for (const Stage& stage : stages) {
+    if (taps_only && taps_left == 0) return;
     if (const auto* adapter = std::get_if<AdapterStage>(&stage)) {
       const Lra& lra = *adapter->lra;
       if (lra.low_rank()) {
@@ -184,9 +195,10 @@ MatrixView<const float> Decoder::Impl::Run(std::span<const int32_t> tokens, KvCa
       }
       continue;
     }
-    const int64_t layer = std::get<BlockStage>(stage).layer;
+    const auto& block_stage = std::get<BlockStage>(stage);
+    const int64_t layer = block_stage.layer;
     taps_left -= Fire(layer, TapPoint::kInput, h);
-    if (taps_only && taps_left == 0) return h;
+    if (taps_only && taps_left == 0) return;
 
     KeysValues kv;
     if (cache != nullptr) {
@@ -201,29 +213,50 @@ MatrixView<const float> Decoder::Impl::Run(std::span<const int32_t> tokens, KvCa
         s.values = kv.values.Rows(s.begin, s.count);
       }
     }
-    const BlockWeights& block = weights->blocks[layer];
+    const BlockWeights& block = TensorsOf(*weights, block_stage);
     const bool update_tapped = Tapped(layer, TapPoint::kUpdate);
     Attend(block, h, kv);
     FeedForward(block, h, update_tapped);
+    if (Tapped(layer, TapPoint::kMlp)) taps_left -= Fire(layer, TapPoint::kMlp, mlp_update.Get(count, config.hidden));
     if (update_tapped) taps_left -= Fire(layer, TapPoint::kUpdate, update.Get(count, config.hidden));
     taps_left -= Fire(layer, TapPoint::kOutput, h);
   }
-  Fire(config.layers, TapPoint::kInput, h);
-  return h;
 }
 
-MatrixView<const float> Decoder::Forward(const Batch& batch, bool taps_only) {
-  const int64_t context_length = config().max_positions;
+// Positions and sequences of a packed batch.
+void Decoder::Impl::LayOut(const Batch& batch) {
+  const int64_t context_length = weights->config.max_positions;
   std::vector<int64_t> positions(batch.size());
-  impl_->sequences.clear();
+  sequences.clear();
   for (int64_t s = 0; s < batch.sequences(); ++s) {
     const int64_t begin = batch.offsets[s], count = batch.offsets[s + 1] - begin;
     Check(count <= context_length, "a sequence of {} tokens exceeds the model's context of {}", count, context_length);
     std::iota(positions.begin() + begin, positions.begin() + begin + count, int64_t{0});
-    impl_->sequences.push_back({begin, count, 0, {}, {}});
+    sequences.push_back({begin, count, 0, {}, {}});
   }
-  impl_->SetPositions(positions);
-  return impl_->Run(batch.tokens, nullptr, taps_only);
+  SetPositions(positions);
+}
+
+MatrixView<const float> Decoder::Forward(const Batch& batch, bool taps_only) {
+  impl_->LayOut(batch);
+  const MatrixView<float> h = impl_->Embedded(batch.tokens);
+  impl_->Run(plan().stages, h, nullptr, taps_only);
+  impl_->Fire(config().layers, TapPoint::kInput, h);
+  return h;
+}
+
+MatrixView<const float> Decoder::Resume(const Batch& batch, MatrixView<const float> residual,
+                                        std::span<const Stage> stages) {
+  Check(residual.rows == batch.size() && residual.cols == config().hidden,
+        "a stream of ({}, {}) for {} tokens of hidden size {}", residual.rows, residual.cols, batch.size(),
+        config().hidden);
+  CheckStages(weights(), stages);
+  impl_->LayOut(batch);
+  const MatrixView<float> h = impl_->residual.Get(residual.rows, residual.cols);
+  if (h.data != residual.data)
+    for (int64_t t = 0; t < h.rows; ++t) std::copy_n(residual.row(t), h.cols, h.row(t));
+  impl_->Run(stages, h, nullptr, false);
+  return h;
 }
 
 MatrixView<const float> Decoder::Forward(std::span<const int32_t> tokens, KvCache& cache) {
@@ -236,7 +269,9 @@ MatrixView<const float> Decoder::Forward(std::span<const int32_t> tokens, KvCach
   std::iota(positions.begin(), positions.end(), cache.size_);
   impl_->SetPositions(positions);
   impl_->sequences.assign(1, {0, count, cache.size_, {}, {}});
-  const MatrixView<const float> h = impl_->Run(tokens, &cache, false);
+  const MatrixView<float> h = impl_->Embedded(tokens);
+  impl_->Run(plan().stages, h, &cache, false);
+  impl_->Fire(config().layers, TapPoint::kInput, h);
   cache.size_ += count;
   return h;
 }
@@ -266,7 +301,7 @@ int64_t Decoder::Parameters() const {
   int64_t total = w.embedding.elements() + w.final_norm.elements() + (config().tied_head ? 0 : w.head.elements());
   for (const Stage& stage : plan().stages) {
     if (const auto* block = std::get_if<BlockStage>(&stage)) {
-      Weights::ForEachInBlock(w.blocks[block->layer],
+      Weights::ForEachInBlock(TensorsOf(w, *block),
                               [&](const std::string&, const TensorView& tensor) { total += tensor.elements(); });
     } else {
       total += std::get<AdapterStage>(stage).lra->parameters();
@@ -280,7 +315,7 @@ int64_t Decoder::BytesPerToken() const {
   int64_t total = w.embedding.bytes() / config().vocab + w.final_norm.bytes() + w.head.bytes();
   for (const Stage& stage : plan().stages) {
     if (const auto* block = std::get_if<BlockStage>(&stage)) {
-      Weights::ForEachInBlock(w.blocks[block->layer],
+      Weights::ForEachInBlock(TensorsOf(w, *block),
                               [&](const std::string&, const TensorView& tensor) { total += tensor.bytes(); });
     } else {
       total += std::get<AdapterStage>(stage).lra->parameters() * static_cast<int64_t>(sizeof(float));

@@ -25,6 +25,7 @@ struct Batch {
 
 enum class TapPoint {
   kInput,   // residual stream before the block, (tokens, hidden)
+  kMlp,     // the MLP's output before it is added, (tokens, hidden)
   kUpdate,  // the block's own update before it is added: attention output + MLP output
   kOutput,  // residual stream after the block; no final norm
 };
@@ -58,6 +59,9 @@ class KvCache {
   int64_t capacity_ = 0;
 };
 
+// The tensors a block stage runs with.
+const BlockWeights& TensorsOf(const Weights& weights, const BlockStage& stage);
+
 class Decoder {
  public:
   // Taps on layers the plan does not run throw Error. Weights and adapters are shared, not copied.
@@ -68,6 +72,9 @@ class Decoder {
   // The residual stream after the last stage, (batch.size(), hidden) float32, before the final norm. Valid until the
   // next call. Stops after the last tapped layer when `taps_only`. Positions count from 0 in every sequence.
   MatrixView<const float> Forward(const Batch& batch, bool taps_only = false);
+  // What follows a stream that somebody kept: runs `stages`, which need not be the plan's, on `residual` (batch.size(),
+  // hidden). Taps on their blocks fire; valid until the next call.
+  MatrixView<const float> Resume(const Batch& batch, MatrixView<const float> residual, std::span<const Stage> stages);
   // One sequence that continues `cache`; its tokens are appended. Throws Error when the cache is full.
   MatrixView<const float> Forward(std::span<const int32_t> tokens, KvCache& cache);
 

@@ -25,8 +25,11 @@ struct Lra {
   int64_t parameters() const { return a.size() + p.size() + q.size() + b.size(); }
 };
 
+struct BlockWeights;
+
 struct BlockStage {
   int64_t layer = 0;
+  std::shared_ptr<const BlockWeights> folded = nullptr;  // tensors of its own, of the same shapes; null: the model's
 };
 struct AdapterStage {
   std::vector<int64_t> layers;  // the removed layers it stands for, ascending

@@ -1,31 +1,26 @@
-// Which layers to remove: `--prune CRITERION:AMOUNT[,option=value]`.
+// Which layers to remove (docs/method.md).
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/decoder.h"
 #include "runtime/progress.h"
+#include "shift/prune_spec.h"
+#include "shift/stream_pass.h"
 
 namespace shiftrt {
 
-struct PruneSpec {
-  std::string criterion;  // a row of the table in criteria.cc
-  double ratio = 0;       // removes floor(ratio * layers) where count is 0
-  int64_t count = 0;
-  std::vector<int64_t> layers;            // layers=3,5,8-10
-  int64_t keep_first = 0, keep_last = 0;  // keep=first:4,last:2
-  std::string text;                       // as given
-};
-// Throws UsageError naming what is wrong and listing the criteria known.
-PruneSpec ParsePrune(const std::string& text);
-
 struct Selection {
   std::string criterion;
-  std::vector<double> scores;    // a score a layer, lower = removed first; empty for layers=
+  // Lower = removed first. A score a layer; where window > 1, of each `window` consecutive blocks by the first of them,
+  // so window - 1 fewer; NaN for a layer that keep= protects from a greedy criterion; empty for layers=.
+  std::vector<double> scores;
   std::vector<int64_t> removed;  // ascending
+  int64_t window = 1;
 };
 
 // What a criterion may look at. `calibration` holds packed sequences; criteria without data ignore it.
@@ -40,18 +35,31 @@ struct Criterion {
   const char* name;
   const char* summary;  // one line for --help
   bool needs_calibration;
-  std::vector<double> (*score)(const CriterionInput&, Progress&);
+  // What it reads off the pass that all criteria share; null: nothing. `count` is the number of layers to remove.
+  void (*want)(const PruneSpec& spec, int64_t count, const ModelConfig& config, StreamWants& wants);
+  Selection (*select)(const PruneSpec& spec, int64_t count, const CriterionInput& input, const StreamFindings& findings,
+                      Progress& progress);
 };
 // The table: one row a criterion.
 const std::vector<Criterion>& Criteria();
-// The row of that name; "bi:token" is "bi". Throws UsageError listing the criteria known.
-const Criterion& FindCriterion(const std::string& name);
+// The row of that name ("bi:token" is "bi"), or null.
+const Criterion* CriterionNamed(std::string_view name);
+// The same; throws UsageError listing the criteria known.
+const Criterion& FindCriterion(std::string_view name);
+// Whether any of them looks at calibration text.
+bool NeedCalibration(const std::vector<PruneSpec>& specs);
 
-// Scores every layer and picks. Throws UsageError for an amount that removes nothing or everything, or more than `keep`
-// leaves.
+// Scores every layer and picks, for each of `specs`; what they read off the original model's stream comes from one pass
+// for all of them. Throws UsageError as RemovalCount does, and Error without the text a criterion needs.
+std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const CriterionInput& input,
+                                    Progress& progress);
 Selection SelectLayers(const PruneSpec& spec, const CriterionInput& input, Progress& progress);
+
 // The choice alone, from scores: the lowest first, ties to the deeper layer.
 std::vector<int64_t> PickLayers(const std::vector<double>& scores, int64_t count, int64_t keep_first,
+                                int64_t keep_last);
+// `count` consecutive layers, from the scores of each window by its first layer: the lowest, ties to the deeper.
+std::vector<int64_t> PickWindow(const std::vector<double>& scores, int64_t count, int64_t keep_first,
                                 int64_t keep_last);
 
 }  // namespace shiftrt

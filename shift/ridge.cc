@@ -246,14 +246,13 @@ double RSquared(const Context& context, const RidgeAccumulator& sums, MatrixView
         "an adapter ({}, {}) with bias ({}, {}) on tokens of hidden size {}", a.rows, a.cols, b.rows, b.cols, d);
   const double total = sums.CenteredDeltaSquares();
   if (sums.tokens() == 0 || total <= 0) return 0.0;
-  // total - residual = 2 <A, C_c> - <A, G_c A> - N |mean error|^2
+  // total - residual = 2 <A, C_c> - <A, G_c A> - weight |mean error|^2
   Matrix<double> image(d, d);
   linalg::Gemm(context, false, false, 1.0, sums.CenteredGram().view(), a, 0.0, image.view());
   double mean_error = 0;
   const Matrix<double> bias = FreeBias(context, sums, a);
   for (int64_t j = 0; j < d; ++j) mean_error += (bias(0, j) - b(0, j)) * (bias(0, j) - b(0, j));
-  const double explained =
-      2 * Dot(a, sums.CenteredCross().view()) - Dot(a, image.view()) - static_cast<double>(sums.tokens()) * mean_error;
+  const double explained = 2 * Dot(a, sums.CenteredCross().view()) - Dot(a, image.view()) - sums.weight() * mean_error;
   return explained / total;
 }
 

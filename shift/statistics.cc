@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "runtime/check.h"
 #include "runtime/linalg.h"
@@ -15,27 +16,35 @@ namespace {
 // Rows widened to float64 at a time: enough for the products to run at full speed, little next to the accumulators.
 constexpr int64_t kChunkRows = 512;
 
-double Cosine(const float* a, const float* b, int64_t n) {
+struct Products {
   double dot = 0, aa = 0, bb = 0;
+
+  // 1 for a zero row that stays zero: it has not been turned.
+  double Cosine() const { return aa == 0 || bb == 0 ? (aa == bb ? 1.0 : 0.0) : dot / std::sqrt(aa * bb); }
+};
+
+Products RowProducts(const float* a, const float* b, int64_t n) {
+  Products products;
   for (int64_t i = 0; i < n; ++i) {
     const double x = a[i], y = b[i];
-    dot += x * y;
-    aa += x * x;
-    bb += y * y;
+    products.dot += x * y;
+    products.aa += x * x;
+    products.bb += y * y;
   }
-  if (aa == 0 || bb == 0) return aa == bb ? 1.0 : 0.0;  // a zero row that stays zero has not been influenced
-  return dot / std::sqrt(aa * bb);
+  return products;
 }
 
-// out(:, 0 .. cols) = rows of `in` as float64; returns each row's sum of squares, which is finite exactly if the row is
-// (squares of float32 cannot overflow float64).
-std::vector<double> Widen(const Context& context, MatrixView<const float> in, MatrixView<double> out) {
+// out(:, 0 .. cols) = rows of `in` as float64, times `scales` where not empty; returns each row's sum of squares, which
+// is finite exactly if the row is (squares of float32 cannot overflow float64).
+std::vector<double> Widen(const Context& context, MatrixView<const float> in, std::span<const double> scales,
+                          MatrixView<double> out) {
   std::vector<double> squares(in.rows, 0.0);
   ParallelFor(context, in.rows, 16, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       double sum = 0;
+      const double scale = scales.empty() ? 1.0 : scales[i];
       for (int64_t j = 0; j < in.cols; ++j) {
-        const double x = in(i, j);
+        const double x = scale * in(i, j);
         out(i, j) = x;
         sum += x * x;
       }
@@ -52,29 +61,65 @@ void CheckFinite(const std::vector<double>& squares, int64_t first_row, const ch
 
 }  // namespace
 
-void InfluenceStatistics::Add(int64_t layer, MatrixView<const float> h_in, MatrixView<const float> h_out) {
-  Check(layer >= 0 && layer < static_cast<int64_t>(tokens_.size()), "layer {} of {} layers", layer, tokens_.size());
+void InfluenceStatistics::Add(int64_t layer, MatrixView<const float> h_in, MatrixView<const float> h_out,
+                              std::span<const int64_t> offsets) {
+  Check(layer >= 0 && layer < static_cast<int64_t>(sums_.size()), "layer {} of {} layers", layer, sums_.size());
   Check(h_in.rows == h_out.rows && h_in.cols == h_out.cols, "block input is ({}, {}), its output ({}, {})", h_in.rows,
         h_in.cols, h_out.rows, h_out.cols);
-  for (int64_t i = 0; i < h_in.rows; ++i) cosine_sum_[layer] += Cosine(h_in.row(i), h_out.row(i), h_in.cols);
-  tokens_[layer] += h_in.rows;
+  Sums& sums = sums_[layer];
+  size_t next_end = 1;
+  for (int64_t i = 0; i < h_in.rows; ++i) {
+    const Products row = RowProducts(h_in.row(i), h_out.row(i), h_in.cols);
+    sums.cosines += row.Cosine();
+    sums.dots += row.dot;
+    sums.in_squares += row.aa;
+    sums.out_squares += row.bb;
+    if (next_end >= offsets.size() || i + 1 != offsets[next_end]) continue;
+    sums.angles += std::acos(std::clamp(row.Cosine(), -1.0, 1.0)) / std::numbers::pi;
+    ++sums.sequences;
+    ++next_end;
+  }
+  sums.tokens += h_in.rows;
 }
 
 InfluenceStatistics& InfluenceStatistics::operator+=(const InfluenceStatistics& other) {
-  Check(tokens_.size() == other.tokens_.size(), "statistics of {} layers added to those of {}", other.tokens_.size(),
-        tokens_.size());
-  for (size_t i = 0; i < tokens_.size(); ++i) {
-    cosine_sum_[i] += other.cosine_sum_[i];
-    tokens_[i] += other.tokens_[i];
+  Check(sums_.size() == other.sums_.size(), "statistics of {} layers added to those of {}", other.sums_.size(),
+        sums_.size());
+  for (size_t i = 0; i < sums_.size(); ++i) {
+    sums_[i].cosines += other.sums_[i].cosines;
+    sums_[i].dots += other.sums_[i].dots;
+    sums_[i].in_squares += other.sums_[i].in_squares;
+    sums_[i].out_squares += other.sums_[i].out_squares;
+    sums_[i].angles += other.sums_[i].angles;
+    sums_[i].tokens += other.sums_[i].tokens;
+    sums_[i].sequences += other.sums_[i].sequences;
   }
   return *this;
 }
 
 std::vector<double> InfluenceStatistics::Scores() const {
-  std::vector<double> scores(tokens_.size());
-  for (size_t i = 0; i < scores.size(); ++i) {
-    Check(tokens_[i] > 0, "block influence of layer {}: no tokens were seen", i);
-    scores[i] = 1.0 - cosine_sum_[i] / static_cast<double>(tokens_[i]);
+  std::vector<double> scores;
+  for (const Sums& sums : sums_) {
+    Check(sums.tokens > 0, "block influence of layer {}: no tokens were seen", scores.size());
+    scores.push_back(1.0 - sums.cosines / static_cast<double>(sums.tokens));
+  }
+  return scores;
+}
+
+std::vector<double> InfluenceStatistics::FrobeniusScores() const {
+  std::vector<double> scores;
+  for (const Sums& sums : sums_) {
+    Check(sums.tokens > 0, "block influence of layer {}: no tokens were seen", scores.size());
+    scores.push_back(1.0 - Products{sums.dots, sums.in_squares, sums.out_squares}.Cosine());
+  }
+  return scores;
+}
+
+std::vector<double> InfluenceStatistics::AngularScores() const {
+  std::vector<double> scores;
+  for (const Sums& sums : sums_) {
+    Check(sums.sequences > 0, "angular distance from layer {}: no sequence was seen", scores.size());
+    scores.push_back(sums.angles / static_cast<double>(sums.sequences));
   }
   return scores;
 }
@@ -84,18 +129,27 @@ RidgeAccumulator::RidgeAccumulator(int64_t hidden)
       gram_(Matrix<double>::Zeros(hidden + 1, hidden + 1)),
       cross_(Matrix<double>::Zeros(hidden + 1, hidden)) {}
 
-void RidgeAccumulator::Add(const Context& context, MatrixView<const float> h, MatrixView<const float> delta) {
+void RidgeAccumulator::Add(const Context& context, MatrixView<const float> h, MatrixView<const float> delta,
+                           std::span<const double> weights) {
   Check(h.cols == hidden_ && delta.cols == hidden_ && h.rows == delta.rows,
         "inputs ({}, {}) and updates ({}, {}) for an accumulator of hidden size {}", h.rows, h.cols, delta.rows,
         delta.cols, hidden_);
+  Check(weights.empty() || static_cast<int64_t>(weights.size()) == h.rows, "{} weights for {} rows", weights.size(),
+        h.rows);
+  std::vector<double> roots;
+  for (double weight : weights) {
+    Check(std::isfinite(weight) && weight >= 0, "a row's weight of {}", weight);
+    roots.push_back(std::sqrt(weight));
+  }
   const int64_t chunk = std::min(kChunkRows, h.rows);
   const Matrix<double> inputs(chunk, hidden_ + 1), updates(chunk, hidden_);
-  for (int64_t i = 0; i < chunk; ++i) inputs(i, hidden_) = 1.0;
   for (int64_t first = 0; first < h.rows; first += chunk) {
     const int64_t rows = std::min(chunk, h.rows - first);
     const MatrixView<double> x = inputs.view().Rows(0, rows), y = updates.view().Rows(0, rows);
-    CheckFinite(Widen(context, h.Rows(first, rows), x), first, "block's input");
-    const std::vector<double> squares = Widen(context, delta.Rows(first, rows), y);
+    const std::span<const double> scales = roots.empty() ? roots : std::span<const double>(roots).subspan(first, rows);
+    for (int64_t i = 0; i < rows; ++i) x(i, hidden_) = scales.empty() ? 1.0 : scales[i];
+    CheckFinite(Widen(context, h.Rows(first, rows), scales, x), first, "block's input");
+    const std::vector<double> squares = Widen(context, delta.Rows(first, rows), scales, y);
     CheckFinite(squares, first, "block's update");
     linalg::AddGram(context, x, gram_.view());
     linalg::Gemm(context, true, false, 1.0, x, y, 1.0, cross_.view());
@@ -119,15 +173,38 @@ Matrix<double> RidgeAccumulator::Gram() const {
   return gram;
 }
 
+// C + G [I; 0], and tr((H + D)'W(H + D)) from its three parts.
+RidgeAccumulator RidgeAccumulator::OntoOutputs() const {
+  RidgeAccumulator out(hidden_);
+  out.tokens_ = tokens_;
+  out.gram_ = gram_.Clone();
+  const Matrix<double> gram = Gram();
+  out.delta_squares_ = delta_squares_;
+  for (int64_t j = 0; j < hidden_; ++j) out.delta_squares_ += gram(j, j) + 2 * cross_(j, j);
+  for (int64_t i = 0; i <= hidden_; ++i)
+    for (int64_t j = 0; j < hidden_; ++j) out.cross_(i, j) = cross_(i, j) + gram(i, j);
+  return out;
+}
+
+RidgeAccumulator RidgeAccumulator::WithoutMeans() const {
+  RidgeAccumulator out(hidden_);
+  out.tokens_ = tokens_;
+  out.delta_squares_ = delta_squares_;
+  out.gram_ = gram_.Clone();
+  out.cross_ = cross_.Clone();
+  for (int64_t j = 0; j < hidden_; ++j) out.gram_(j, hidden_) = out.cross_(hidden_, j) = 0.0;
+  return out;
+}
+
 Matrix<double> RidgeAccumulator::InputMean() const {
   Matrix<double> mean(1, hidden_);
-  for (int64_t j = 0; j < hidden_; ++j) mean(0, j) = gram_(j, hidden_) / static_cast<double>(tokens_);
+  for (int64_t j = 0; j < hidden_; ++j) mean(0, j) = gram_(j, hidden_) / weight();
   return mean;
 }
 
 Matrix<double> RidgeAccumulator::DeltaMean() const {
   Matrix<double> mean(1, hidden_);
-  for (int64_t j = 0; j < hidden_; ++j) mean(0, j) = cross_(hidden_, j) / static_cast<double>(tokens_);
+  for (int64_t j = 0; j < hidden_; ++j) mean(0, j) = cross_(hidden_, j) / weight();
   return mean;
 }
 
@@ -150,8 +227,7 @@ Matrix<double> RidgeAccumulator::CenteredCross() const {
 
 double RidgeAccumulator::CenteredDeltaSquares() const {
   double squares = delta_squares_;
-  for (int64_t j = 0; j < hidden_; ++j)
-    squares -= cross_(hidden_, j) * cross_(hidden_, j) / static_cast<double>(tokens_);
+  for (int64_t j = 0; j < hidden_; ++j) squares -= cross_(hidden_, j) * cross_(hidden_, j) / weight();
   const double rounding = static_cast<double>(tokens_) * std::numeric_limits<double>::epsilon() * delta_squares_;
   return squares > rounding ? squares : 0.0;
 }

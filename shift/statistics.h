@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "runtime/context.h"
@@ -9,36 +10,60 @@
 
 namespace shiftrt {
 
-// Block influence (Men et al., ShortGPT 2024), token form: 1 - mean cos(h_in, h_out). Dot products in float64.
+// How far the residual stream turns across a block, or across a window of blocks, a number for each first block; lower
+// = less important. Dot products in float64.
 class InfluenceStatistics {
  public:
-  explicit InfluenceStatistics(int64_t layers) : cosine_sum_(layers, 0.0), tokens_(layers, 0) {}
-  // Rows of h_in and h_out (tokens, hidden) of one block.
-  void Add(int64_t layer, MatrixView<const float> h_in, MatrixView<const float> h_out);
+  explicit InfluenceStatistics(int64_t layers) : sums_(layers) {}
+  // Rows of h_in and h_out (tokens, hidden): the stream before the window's first block and after its last. `offsets`,
+  // where given, are those of the batch (models/decoder.h) and mark each sequence's last token.
+  void Add(int64_t layer, MatrixView<const float> h_in, MatrixView<const float> h_out,
+           std::span<const int64_t> offsets = {});
   InfluenceStatistics& operator+=(const InfluenceStatistics& other);
-  // A score a layer, lower = less important.
+  // 1 - mean over tokens of cos(h_in, h_out): block influence (Men et al., ShortGPT, 2024), and what LLM-Streamline
+  // (Chen et al., 2024) ranks windows by.
   std::vector<double> Scores() const;
+  // 1 - <H_in, H_out>_F / (|H_in| |H_out|), one cosine over all tokens.
+  std::vector<double> FrobeniusScores() const;
+  // Mean over sequences of acos(cos(h_in, h_out)) / pi of the last token (Gromov et al., 2024).
+  std::vector<double> AngularScores() const;
 
  private:
-  std::vector<double> cosine_sum_;
-  std::vector<int64_t> tokens_;
+  struct Sums {
+    double cosines = 0, dots = 0, in_squares = 0, out_squares = 0, angles = 0;
+    int64_t tokens = 0, sequences = 0;
+  };
+  std::vector<Sums> sums_;
 };
 
-// Ridge accumulators of one site (docs/method.md): with Haug = [H | 1], G = Haug'Haug, C = Haug'D, in float64.
-// Memory: (2 d^2 + 3 d) x 8 bytes, whatever the number of tokens.
+// Ridge accumulators of one site (docs/method.md): with Haug = [H | 1] and W the diagonal of the rows' weights (I
+// unless given), G = Haug'W Haug, C = Haug'W D, in float64. Memory: (2 d^2 + 3 d) x 8 bytes, whatever the number of
+// tokens.
 class RidgeAccumulator {
  public:
   explicit RidgeAccumulator(int64_t hidden);
-  // h: the block's inputs, delta: its updates, both (tokens, hidden). Throws Error naming the row for NaN or infinity.
-  void Add(const Context& context, MatrixView<const float> h, MatrixView<const float> delta);
+  // h: the block's inputs, delta: its updates, both (tokens, hidden); `weights`, where not empty, one a row and not
+  // negative. Throws Error naming the row for NaN or infinity.
+  void Add(const Context& context, MatrixView<const float> h, MatrixView<const float> delta,
+           std::span<const double> weights = {});
   RidgeAccumulator& operator+=(const RidgeAccumulator& other);
 
   int64_t hidden() const { return hidden_; }
   int64_t tokens() const { return tokens_; }
-  // G (d + 1, d + 1), symmetric, both triangles; last row and column: column sums of H, and N.
+  double weight() const {
+    return gram_(hidden_, hidden_);
+  }  // sum of the rows' weights; the tokens where none were given
+  // G (d + 1, d + 1), symmetric, both triangles; last row and column: column sums of W H, and weight().
   Matrix<double> Gram() const;
-  const Matrix<double>& Cross() const { return cross_; }  // C (d + 1, d); last row: column sums of D
-  double DeltaSquares() const { return delta_squares_; }  // sum of squares of D
+  const Matrix<double>& Cross() const { return cross_; }  // C (d + 1, d); last row: column sums of W D
+  double DeltaSquares() const { return delta_squares_; }  // tr(D'W D)
+
+  // The same tokens with H + D in place of D: what follows the block is regressed on, not the block's update.
+  RidgeAccumulator OntoOutputs() const;
+
+  // The same second moments about zero means, as if every token came with its mirror image (-h, -d): a fit with a free
+  // bias on these sums is the fit without any bias on the tokens.
+  RidgeAccumulator WithoutMeans() const;
 
   // About the means over the tokens, which is what a free bias leaves to explain.
   Matrix<double> InputMean() const;      // (1, d)

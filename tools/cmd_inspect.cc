@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "models/decoder.h"
 #include "runtime/check.h"
@@ -8,6 +9,7 @@
 #include "shift/calibration.h"
 #include "shift/criteria.h"
 #include "tools/options.h"
+#include "tools/selection.h"
 #include "tools/table.h"
 
 namespace shiftrt {
@@ -16,7 +18,7 @@ namespace {
 
 struct Options {
   CommonOptions common;
-  std::vector<std::string> prune;  // criteria, with or without an amount
+  std::string prune;  // criteria, with or without an amount
   std::string calib;
 };
 
@@ -60,58 +62,100 @@ void PrintAdapters(const DepthPlan& plan) {
   if (any) fmt::print("{}\n", table.Text());
 }
 
+// Calibration text for the criteria that need it; nothing where none does.
+CalibrationSet OpenCalibration(const Options& options, const Model& model, const std::vector<PruneSpec>& specs) {
+  if (!NeedCalibration(specs)) return {};
+  std::string text = options.calib;
+  if (text.empty() && std::filesystem::exists(model.directory / "calibration.txt"))
+    text = (model.directory / "calibration.txt").string();
+  if (text.empty()) FailUsage("this criterion needs text: give --calib FILE[:samples[xtokens]]");
+  CalibrationSpec spec = ParseCalibration(text);
+  spec.tokens = std::min(spec.tokens, model.weights->config.max_positions);
+  return LoadCalibration(spec, *model.tokenizer, options.common.seed);
+}
+
+std::vector<std::string> Labels(const std::vector<Selection>& selections) {
+  std::vector<std::string> labels;
+  for (const Selection& s : selections) labels.push_back(fmt::format("{}:{}", s.criterion, s.removed.size()));
+  return labels;
+}
+
+void PrintScores(const std::vector<Selection>& selections, int64_t layers) {
+  std::vector<std::string> header = {"layer"};
+  for (const std::string& label : Labels(selections)) header.push_back(label);
+  Table table(header);
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    std::vector<std::string> row = {std::to_string(layer)};
+    for (const Selection& selection : selections) {
+      const bool gone = std::binary_search(selection.removed.begin(), selection.removed.end(), layer);
+      row.push_back(ScoreText(selection, layer) + (gone ? " x" : "  "));
+    }
+    table.Add(row);
+  }
+  fmt::print("{}  x: removed; a score of consecutive layers stands at the first of them\n\n", table.Text());
+}
+
+int64_t Overlap(const Selection& a, const Selection& b) {
+  std::vector<int64_t> both;
+  std::set_intersection(a.removed.begin(), a.removed.end(), b.removed.begin(), b.removed.end(),
+                        std::back_inserter(both));
+  return static_cast<int64_t>(both.size());
+}
+
+void PrintSets(const std::vector<Selection>& selections) {
+  const std::vector<std::string> labels = Labels(selections);
+  for (size_t i = 0; i < selections.size(); ++i)
+    fmt::print("{} removes {}\n", labels[i], fmt::join(selections[i].removed, ", "));
+  if (selections.size() < 2) return;
+  std::vector<std::string> header = {"layers in common"};
+  header.insert(header.end(), labels.begin(), labels.end());
+  Table table(header);
+  for (size_t i = 0; i < selections.size(); ++i) {
+    std::vector<std::string> row = {labels[i]};
+    for (const Selection& other : selections) row.push_back(std::to_string(Overlap(selections[i], other)));
+    table.Add(row);
+  }
+  fmt::print("\n{}", table.Text());
+}
+
+nlohmann::json SelectionsJson(const std::vector<Selection>& selections) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const Selection& s : selections) {
+    std::vector<int64_t> overlap;
+    for (const Selection& other : selections) overlap.push_back(Overlap(s, other));
+    json.push_back({{"criterion", s.criterion},
+                    {"scores", s.scores},
+                    {"removed", s.removed},
+                    {"window", s.window},
+                    {"overlap", overlap}});
+  }
+  return json;
+}
+
 int Run(const Options& options) {
+  std::vector<PruneSpec> specs;
+  if (!options.prune.empty()) specs = ParsePruneList(options.prune, "0.25");
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
   const Decoder decoder(context, model.weights, model.plan);
   PrintFacts(model, decoder);
   PrintGroups(*model.weights);
   PrintAdapters(model.plan);
-  if (options.prune.empty()) return 0;
-
   const int64_t layers = model.weights->config.layers;
-  const auto progress = options.common.MakeProgress();
-  std::vector<PruneSpec> specs;
-  bool needs_text = false;
-  for (const std::string& text : options.prune) {
-    const size_t colon = text.rfind(':');
-    const bool amount = colon != std::string::npos && text.substr(colon + 1) != "token";
-    specs.push_back(ParsePrune(amount ? text : text + ":0.25"));
-    for (const Criterion& criterion : Criteria())
-      needs_text = needs_text || (specs.back().criterion == criterion.name && criterion.needs_calibration);
+  nlohmann::json json = {{"model", model.name},
+                         {"layers", layers},
+                         {"parameters", decoder.Parameters()},
+                         {"bytes", decoder.BytesPerToken()}};
+  if (!specs.empty()) {
+    const CalibrationSet calibration = OpenCalibration(options, model, specs);
+    const auto progress = options.common.MakeProgress();
+    const std::vector<Selection> selections =
+        SelectLayers(specs, {context, model.weights, &calibration.fit, options.common.seed}, *progress);
+    PrintScores(selections, layers);
+    PrintSets(selections);
+    json["selections"] = SelectionsJson(selections);
   }
-  CalibrationSet calibration;
-  if (needs_text) {
-    std::string text = options.calib;
-    if (text.empty() && std::filesystem::exists(model.directory / "calibration.txt"))
-      text = (model.directory / "calibration.txt").string();
-    if (text.empty()) FailUsage("this criterion needs text: give --calib FILE[:samples[xtokens]]");
-    CalibrationSpec spec = ParseCalibration(text);
-    spec.tokens = std::min(spec.tokens, model.weights->config.max_positions);
-    calibration = LoadCalibration(spec, *model.tokenizer, options.common.seed);
-  }
-  std::vector<Selection> selections;
-  std::vector<std::string> header = {"layer"};
-  for (const PruneSpec& spec : specs) {
-    selections.push_back(
-        SelectLayers(spec, {context, model.weights, &calibration.fit, options.common.seed}, *progress));
-    header.push_back(spec.criterion);
-  }
-  Table table(header);
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    std::vector<std::string> row = {std::to_string(layer)};
-    for (const Selection& selection : selections) {
-      const bool gone = std::binary_search(selection.removed.begin(), selection.removed.end(), layer);
-      row.push_back((selection.scores.empty() ? "" : fmt::format("{:.5g}", selection.scores[layer])) +
-                    (gone ? " x" : "  "));
-    }
-    table.Add(row);
-  }
-  fmt::print("{}  x: removed\n", table.Text());
   if (!options.common.json.empty()) {
-    nlohmann::json json = {{"model", model.name}, {"layers", layers}};
-    for (const Selection& s : selections)
-      json["selections"].push_back({{"criterion", s.criterion}, {"scores", s.scores}, {"removed", s.removed}});
     AtomicFile file(options.common.json);
     file.Write(json.dump(2) + "\n");
     file.Commit();
@@ -124,11 +168,12 @@ int Run(const Options& options) {
 Command AddInspect(CLI::App& app) {
   auto options = std::make_shared<Options>();
   options->common.AddTo(app, /*with_json=*/true);
-  app.add_option("--prune", options->prune, "criteria, comma separated; an amount (default 0.25) marks what it removes")
-      ->delimiter(',');
+  app.add_option("--prune", options->prune,
+                 "criteria, comma separated, as run takes them; without an amount 0.25 is removed");
   app.add_option("--calib", options->calib, "FILE[:samples[xtokens]] for criteria that need text");
-  app.footer(
-      "Examples:\n  shiftrt inspect --model demo\n  shiftrt inspect --model demo --prune bi,magnitude-l1,reverse*:4");
+  app.footer("Criteria:" + CriteriaHelp() +
+             "\n\nExamples:\n  shiftrt inspect --model demo\n"
+             "  shiftrt inspect --model demo --prune bi,angular:4,ppl,tokens=8192,reverse*:4,keep=first:2");
   return [options] { return Run(*options); };
 }
 

@@ -9,6 +9,7 @@
 #include "runtime/files.h"
 #include "shift/pipeline.h"
 #include "tools/options.h"
+#include "tools/selection.h"
 #include "tools/table.h"
 
 namespace shiftrt {
@@ -120,10 +121,11 @@ void Compare(const Options& options, const Model& model, const Context& context,
 void PrintSelection(const Selection& selection, int64_t layers) {
   fmt::print("layers removed by {}: {}\n", selection.criterion, fmt::join(selection.removed, ", "));
   if (selection.scores.empty()) return;
+  if (selection.window > 1) fmt::print("scores of {} consecutive layers, by the first\n", selection.window);
   Table table({"layer", "score", ""});
   for (int64_t l = 0; l < layers; ++l) {
     const bool gone = std::binary_search(selection.removed.begin(), selection.removed.end(), l);
-    table.Add({std::to_string(l), fmt::format("{:.5g}", selection.scores[l]), gone ? "removed" : ""});
+    table.Add({std::to_string(l), ScoreText(selection, l), gone ? "removed" : ""});
   }
   fmt::print("{}\n", table.Text());
 }
@@ -154,7 +156,10 @@ void PrintVariants(const Options& options, const std::vector<Variant>& variants,
 }
 
 Json SelectionJson(const Selection& selection) {
-  return {{"criterion", selection.criterion}, {"scores", selection.scores}, {"removed", selection.removed}};
+  return {{"criterion", selection.criterion},
+          {"scores", selection.scores},
+          {"removed", selection.removed},
+          {"window", selection.window}};
 }
 
 Json SitesJson(const std::vector<SiteReport>& sites) {
@@ -269,10 +274,9 @@ int Run(const Options& options) {
 Command AddRun(CLI::App& app) {
   auto options = std::make_shared<Options>();
   options->common.AddTo(app, /*with_json=*/true);
-  std::string criteria;
-  for (const Criterion& criterion : Criteria())
-    criteria += fmt::format("\n  {:<14}{}", criterion.name, criterion.summary);
-  app.add_option("--prune", options->prune, "CRITERION:AMOUNT[,keep=first:N,last:N] or layers=3,5,8-10")
+  app.add_option("--prune", options->prune,
+                 "CRITERION:AMOUNT[,keep=first:N,last:N] or layers=3,5,8-10; an amount is a ratio (0.25), a count\n"
+                 "(8), params=6.3B or bytes=12GiB for what stays, adapters not counted")
       ->capture_default_str();
   app.add_option("--lra", options->lra, "rank of the adapters, or full")->capture_default_str();
   app.add_option("--calib", options->calib, "calibration text, FILE[:samples[xtokens]] (256x512; demo brings its own)");
@@ -291,7 +295,7 @@ Command AddRun(CLI::App& app) {
   app.add_option("--save", options->save, "write plan and adapters to this directory");
   app.add_flag("--save-weights", options->save_weights, "with --save: the kept blocks too, so that it stands alone");
   app.footer(
-      "Criteria:" + criteria +
+      "Criteria:" + CriteriaHelp() +
       "\n\nExamples:\n  shiftrt run --model demo --prune bi:0.25 --lra 64\n"
       "  shiftrt run --model qwen2-1.5b --prune \"reverse*:7\" --lra full --merge full --calib c4.jsonl --save out");
   return [options] { return Run(*options); };

@@ -7,6 +7,7 @@
 
 #include "eval/perplexity.h"
 #include "models/generate.h"
+#include "runtime/check.h"
 #include "tests/models/fixtures.h"
 
 namespace shiftrt {
@@ -201,6 +202,43 @@ TEST(Decoder, ZeroAdaptersArePruning) {
   const Matrix<float> a = Copy(pruned.Forward(OneSequence(tokens)));
   EXPECT_EQ(LargestDifference(corrected.Forward(OneSequence(tokens)), a.view()), 0);
   EXPECT_LT(pruned.Parameters(), Decoder(kContext, weights, DepthPlan::Original(3)).Parameters());
+}
+
+// What each block adds is what attention and the MLP add: with its down projection folded to zeros, attention alone.
+TEST(Decoder, TapsTheMlpsOutputAndRunsABlocksOwnTensors) {
+  const auto weights = GoldenWeights("llama3_tied");
+  const auto tokens = Golden("llama3_tied").tokens();
+  const TensorView& down = weights->blocks[1].down;
+  const std::vector<float> zeros(down.elements(), 0.0f);
+  auto block = std::make_shared<BlockWeights>(weights->blocks[1]);
+  block->down = {zeros.data(), DType::kFloat32, down.shape};
+  DepthPlan silenced = DepthPlan::Original(weights->config.layers);
+  silenced.stages[1] = BlockStage{1, block};
+  Matrix<float> update, mlp, attention;
+  Decoder original(kContext, weights, DepthPlan::Original(weights->config.layers),
+                   {{1, TapPoint::kMlp, [&](MatrixView<const float> h) { mlp = Copy(h); }},
+                    {1, TapPoint::kUpdate, [&](MatrixView<const float> h) { update = Copy(h); }}});
+  Decoder folded(kContext, weights, silenced,
+                 {{1, TapPoint::kUpdate, [&](MatrixView<const float> h) { attention = Copy(h); }}});
+  original.Forward(OneSequence(tokens), /*taps_only=*/true);
+  folded.Forward(OneSequence(tokens), /*taps_only=*/true);
+  for (int64_t i = 0; i < update.size(); ++i) EXPECT_NEAR(attention.data()[i] + mlp.data()[i], update.data()[i], 1e-6f);
+  EXPECT_EQ(folded.Parameters(), original.Parameters());
+}
+
+TEST(Decoder, ResumesFromAKeptStreamBitForBit) {
+  const auto weights = GoldenWeights("qwen3");
+  const auto tokens = Golden("qwen3").tokens();
+  const DepthPlan plan = CorrectedPlan(*weights);
+  Batch batch = OneSequence(tokens);
+  batch.Add(std::span(tokens).first(5));
+  Matrix<float> kept;
+  Decoder decoder(kContext, weights, plan, {{1, TapPoint::kInput, [&](MatrixView<const float> h) { kept = Copy(h); }}});
+  const Matrix<float> whole = Copy(decoder.Forward(batch));
+  Decoder rest(kContext, weights, DepthPlan::Original(weights->config.layers));
+  const auto after = std::span(plan.stages).subspan(1);  // what follows the adapter in block 0's place
+  EXPECT_EQ(LargestDifference(rest.Resume(batch, kept.view(), after), whole.view()), 0);
+  EXPECT_THROW(rest.Resume(OneSequence(tokens), kept.view(), after), Error);
 }
 
 TEST(Decoder, LogProbsAreTheLogSoftmaxOfTheLogits) {

@@ -68,6 +68,11 @@ TEST(ParsePrune, RefusesWhatItDoesNotKnow) {
                            "bi:0.25,keep=middle:2",
                            "bi:0.25,keep=first:-1",
                            "bi:0.25,window=3",
+                           "bi:0.25,rank=0",
+                           "bi:0.25,tokens=x",
+                           "bi:params=",
+                           "bi:params=nan",
+                           "bi:bytes=1e30",
                            "layers=",
                            "layers=3,",
                            "layers=5-3",
@@ -88,10 +93,9 @@ TEST(ParsePrune, NamesWhatIsNotThere) {
     }
     return "";
   };
-  EXPECT_NE(message("ppl-greedy:0.25").find("\"ppl-greedy\"; known: bi, reverse, reverse*, magnitude-l1"),
-            std::string::npos);
-  EXPECT_NE(message("bi:params=6.3B").find("params=6.3B"), std::string::npos);
-  EXPECT_NE(message("bi:bytes=12GiB").find("bytes=12GiB"), std::string::npos);
+  EXPECT_NE(message("taylor:0.25").find("\"taylor\"; known: bi, bi:frobenius, angular, "), std::string::npos);
+  EXPECT_NE(message("bi:params=6.3X").find("params=6.3X"), std::string::npos);
+  EXPECT_NE(message("bi:bytes=-1").find("bytes=-1"), std::string::npos);
 }
 
 TEST(SelectLayers, ReverseGoesDeepestFirst) {
@@ -145,20 +149,23 @@ TEST(Criteria, MagnitudeSumsProjectionsAndNormsInEveryType) {
   const TensorView single{f32.data(), DType::kFloat32, {3, 11}}, brain{bf16.data(), DType::kBFloat16, {3, 11}},
       half{f16.data(), DType::kFloat16, {3, 11}}, norm{f32.data(), DType::kFloat32, {11}};
   auto weights = std::make_shared<Weights>();
-  weights->config.layers = 1;
+  weights->config.layers = 2;
   BlockWeights block;
   block.q = block.k = single;
   block.v = block.o = brain;
   block.gate = block.up = block.down = half;
   block.input_norm = block.post_norm = norm;
   block.q_bias = single;  // left out
-  weights->blocks.push_back(block);
+  weights->blocks = {block, block};
   CriterionInput input;
   input.weights = std::move(weights);
   input.context.threads = 2;
   NoProgress progress;
-  EXPECT_DOUBLE_EQ(FindCriterion("magnitude-l1").score(input, progress)[0], 7 * (32 * 1.5 + 0.5) + 2 * 11 * 1.5);
-  EXPECT_DOUBLE_EQ(FindCriterion("magnitude-l2").score(input, progress)[0], 7 * (32 * 2.25 + 0.25) + 2 * 11 * 2.25);
+  const auto score = [&](const char* criterion) {
+    return SelectLayers(ParsePrune(criterion), input, progress).scores[0];
+  };
+  EXPECT_DOUBLE_EQ(score("magnitude-l1:1"), 7 * (32 * 1.5 + 0.5) + 2 * 11 * 1.5);
+  EXPECT_DOUBLE_EQ(score("magnitude-l2:1"), 7 * (32 * 2.25 + 0.25) + 2 * 11 * 2.25);
 }
 
 }  // namespace

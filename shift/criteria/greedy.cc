@@ -1,0 +1,48 @@
+#include "shift/criteria/greedy.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "shift/loss.h"
+
+namespace shiftrt {
+
+std::vector<Batch> LossBatches(const PruneSpec& spec, const CriterionInput& input) {
+  if (spec.tokens == 0) return *input.calibration;
+  std::vector<Batch> batches;
+  int64_t left = spec.tokens;
+  for (const Batch& whole : *input.calibration) {
+    Batch batch;
+    for (int64_t s = 0; s < whole.sequences() && left > 0; ++s) {
+      const auto sequence = std::span(whole.tokens).subspan(whole.offsets[s], whole.offsets[s + 1] - whole.offsets[s]);
+      batch.Add(sequence);
+      left -= static_cast<int64_t>(sequence.size());
+    }
+    if (batch.size() > 0) batches.push_back(std::move(batch));
+  }
+  return batches;
+}
+
+Selection SelectGreedily(const PruneSpec& spec, int64_t count, const CriterionInput& input, const StandIn& stand_in,
+                         Progress& progress) {
+  const int64_t layers = input.weights->config.layers;
+  const std::vector<Batch> batches = LossBatches(spec, input);
+  Selection selection;
+  selection.scores.assign(layers, std::numeric_limits<double>::quiet_NaN());
+  DepthPlan plan = DepthPlan::Original(layers);
+  std::vector<Replacement> candidates;
+  for (int64_t layer = spec.keep_first; layer < layers - spec.keep_last; ++layer)
+    candidates.push_back({layer, stand_in(layer)});
+  for (int64_t round = 0; round < count; ++round) {
+    const std::vector<double> losses = LossesWith(input.context, input.weights, plan, candidates, batches, progress);
+    for (size_t i = 0; i < candidates.size(); ++i) selection.scores[candidates[i].layer] = losses[i];
+    const int64_t best = PickLayers(losses, 1, 0, 0)[0];
+    plan = Replaced(plan, candidates[best]);
+    selection.removed.push_back(candidates[best].layer);
+    candidates.erase(candidates.begin() + best);
+  }
+  std::sort(selection.removed.begin(), selection.removed.end());
+  return selection;
+}
+
+}  // namespace shiftrt

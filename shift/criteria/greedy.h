@@ -1,0 +1,22 @@
+// One block after another by the loss that is left: SLEB's search, with or without adapters in the blocks' places.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "shift/criteria.h"
+
+namespace shiftrt {
+
+// What would stand in a removed layer's place; nothing: it is skipped.
+using StandIn = std::function<std::optional<Stage>(int64_t layer)>;
+
+// Removes the layer with the lowest mean loss, ties to the deeper, and again on what is left. A removed layer's score
+// is the loss of the round it went in, a candidate's that stayed the loss of the last round.
+Selection SelectGreedily(const PruneSpec& spec, int64_t count, const CriterionInput& input, const StandIn& stand_in,
+                         Progress& progress);
+
+// The calibration batches a loss is measured on: all, or those that hold the first spec.tokens tokens.
+std::vector<Batch> LossBatches(const PruneSpec& spec, const CriterionInput& input);
+
+}  // namespace shiftrt
