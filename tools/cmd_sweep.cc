@@ -17,7 +17,7 @@ namespace {
 
 struct Options {
   CommonOptions common;
-  std::string preset, prune = "bi:0.25", calib, text, protocol = "gptq", csv, report;
+  std::string preset, prune = "bi:0.25", calib, text, protocol = "gptq", csv, markdown, report;
   std::vector<std::string> lra = {"64"}, lambda = {"gcv"}, factorize = {"rrr"};
   std::vector<int64_t> samples;
   std::vector<uint64_t> seeds;
@@ -124,6 +124,7 @@ int Run(const Options& options) {
                                                {"rows", SweepJson(rows)}})
                                        .dump(2) +
                                    "\n");
+  if (!options.markdown.empty()) Write(options.markdown, summary + "\n\n" + SweepMarkdown(rows, paper_model));
   if (!options.report.empty()) {
     const std::string title = options.preset.empty() ? "shiftrt sweep" : "shiftrt sweep: " + options.preset;
     WritePage(SweepPage(title, summary, rows, paper_model, config.hidden), options.report);
@@ -157,6 +158,7 @@ Command AddSweep(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--protocol", options->protocol, "gptq or seq128")->capture_default_str();
   app.add_option("--csv", options->csv, "write a line a row to this file, as the rows are found");
+  app.add_option("--markdown", options->markdown, "write the table to this file, for a document");
   app.add_option("--report", options->report, "write a page with table and plots to this directory");
   std::string presets;
   for (const Preset& preset : Presets()) presets += fmt::format("\n  {:<24}{}", preset.name, preset.summary);

@@ -11,10 +11,10 @@ namespace shiftrt {
 
 struct Preset {
   const char* name;
-  const char* summary;              // one line for --help
-  std::vector<std::string> prunes;  // as --prune, amounts included
-  std::vector<std::string> ranks;   // as --lra; those above the hidden size are left out
-  std::vector<int64_t> samples;     // as in --calib
+  const char* summary;             // one line for --help
+  std::string prune;               // as --prune
+  std::vector<std::string> ranks;  // as --lra; those above the hidden size are left out
+  std::vector<int64_t> samples;    // as in --calib
   std::vector<uint64_t> seeds;
 };
 // The table: one row an experiment. All factorize by truncated SVD, as the paper does.

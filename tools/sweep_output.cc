@@ -178,6 +178,17 @@ std::vector<std::vector<std::string>> SweepTable(const std::vector<SweepRow>& ro
   return table;
 }
 
+std::string SweepMarkdown(const std::vector<SweepRow>& rows, const std::string& paper_model) {
+  std::string text;
+  bool header = true;
+  for (const std::vector<std::string>& line : SweepTable(rows, paper_model)) {
+    text += fmt::format("| {} |\n", fmt::join(line, " | "));
+    if (header) text += fmt::format("|{}\n", fmt::join(std::vector<const char*>(line.size(), "---|"), ""));
+    header = false;
+  }
+  return text;
+}
+
 Page SweepPage(const std::string& title, const std::string& summary, const std::vector<SweepRow>& rows,
                const std::string& paper_model, int64_t hidden) {
   const std::vector<SweepSummary> summaries = Summarize(rows);

@@ -17,6 +17,9 @@ nlohmann::json SweepJson(const std::vector<SweepRow>& rows);
 // One line a setting: mean and, over several seeds, standard deviation. `paper_model` adds what the paper says.
 std::vector<std::vector<std::string>> SweepTable(const std::vector<SweepRow>& rows, const std::string& paper_model);
 
+// The same table in Markdown.
+std::string SweepMarkdown(const std::vector<SweepRow>& rows, const std::string& paper_model);
+
 // The table, and perplexity by each axis that varies and is a number.
 Page SweepPage(const std::string& title, const std::string& summary, const std::vector<SweepRow>& rows,
                const std::string& paper_model, int64_t hidden);
