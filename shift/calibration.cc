@@ -1,12 +1,12 @@
 #include "shift/calibration.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string_view>
 
 #include "runtime/check.h"
-#include "runtime/files.h"
-#include "runtime/json.h"
 #include "runtime/random.h"
+#include "shift/documents.h"
 #include "shift/parse.h"
 
 namespace shiftrt {
@@ -20,31 +20,29 @@ bool ParsePositive(std::string_view text, int64_t* value) {
   return ParseNumber(text, value) && *value >= 1 && *value <= kMost;
 }
 
-// The field `text` of every line, joined by blank lines.
-std::string JoinJsonLines(std::string_view lines, const std::string& name) {
-  std::string joined;
-  int64_t number = 0;
-  while (!lines.empty()) {
-    const size_t end = std::min(lines.find('\n'), lines.size());
-    const std::string_view line = lines.substr(0, end);
-    lines.remove_prefix(std::min(end + 1, lines.size()));
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const nlohmann::json document = ParseJson(line, fmt::format("{}:{}", name, number));
-    Check(document.is_object() && document.contains("text") && document["text"].is_string(),
-          "{}:{}: expected an object with a string \"text\"", name, number);
-    if (!joined.empty()) joined += "\n\n";
-    joined += document["text"].get_ref<const std::string&>();
+// The tokens samples are cut from: of the one document there is, or of as many documents as the samples take, in a
+// seeded order, each begun as the tokenizer begins a text and parted from the next by a blank line.
+std::vector<int32_t> Encode(const Documents& documents, const Tokenizer& tokenizer, const CalibrationSpec& spec,
+                            uint64_t seed, const std::string& name, CalibrationSet& set) {
+  const int64_t wanted = spec.samples * spec.tokens;
+  std::vector<int64_t> order(documents.size());
+  std::iota(order.begin(), order.end(), 0);
+  Random random(seed);
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < documents.size() && static_cast<int64_t>(tokens.size()) < wanted; ++i) {
+    std::swap(order[i], order[i + random.Below(documents.size() - i)]);
+    std::string text = documents.Text(order[i]);
+    if (documents.size() > 1) text += "\n\n";
+    try {
+      const std::vector<int32_t> ids = tokenizer.EncodeWithBos(text);
+      tokens.insert(tokens.end(), ids.begin(), ids.end());
+    } catch (const Error& error) {
+      Fail("{}: {}", name, error.what());
+    }
+    ++set.documents_used;
   }
-  return joined;
-}
-
-std::vector<int32_t> Encode(const Tokenizer& tokenizer, const std::string& text, const std::string& name) {
-  try {
-    return tokenizer.EncodeWithBos(text);
-  } catch (const Error& error) {
-    Fail("{}: {}", name, error.what());
-  }
+  set.text_tokens = static_cast<int64_t>(tokens.size());
+  return tokens;
 }
 
 // `wanted` of the numbers below `available`, ascending, each set equally likely (Knuth, algorithm S).
@@ -78,31 +76,30 @@ CalibrationSpec ParseCalibration(const std::string& text) {
   const size_t colon = text.rfind(':');
   const std::string_view size = colon == text.npos ? std::string_view() : std::string_view(text).substr(colon + 1);
   if (colon == text.npos || size.find_first_of("/.") != size.npos) {
-    spec.file = text;  // a colon before a '/' or '.' belongs to the name
+    spec.source = text;  // a colon before a '/' or '.' belongs to the name
   } else {
-    spec.file = text.substr(0, colon);
+    spec.source = text.substr(0, colon);
     const size_t times = size.find('x');
     if (!ParsePositive(size.substr(0, times), &spec.samples) ||
         (times != size.npos && !ParsePositive(size.substr(times + 1), &spec.tokens)))
       FailUsage("--calib {}: \"{}\" is neither a number of samples (128) nor samples x tokens (128x256)", text, size);
   }
-  if (spec.file.empty()) FailUsage("--calib \"{}\": expected FILE[:samples[xtokens]]", text);
+  if (spec.source.empty()) FailUsage("--calib \"{}\": expected NAME|FILE[:samples[xtokens]]", text);
   return spec;
 }
 
 CalibrationSet LoadCalibration(const CalibrationSpec& spec, const Tokenizer& tokenizer, uint64_t seed,
                                int64_t batch_tokens) {
-  const std::string name = spec.file.string();
-  std::string text = ReadFile(spec.file);
-  if (spec.file.extension() == ".jsonl") text = JoinJsonLines(text, name);
-  Check(text.find_first_not_of(" \t\r\n") != text.npos, "{}: the calibration text is empty", name);
-
-  const std::vector<int32_t> tokens = Encode(tokenizer, text, name);
-  const int64_t available = static_cast<int64_t>(tokens.size()) / spec.tokens;
-  Check(available > 0, "{}: the calibration text has {} tokens, fewer than one sample of {}", name, tokens.size(),
-        spec.tokens);
-
+  const std::filesystem::path file = ResolveText(spec.source);
+  const Documents documents = Documents::Read(file);
   CalibrationSet set;
+  set.hash = documents.hash();
+  set.documents = documents.size();
+  const std::vector<int32_t> tokens = Encode(documents, tokenizer, spec, seed, file.string(), set);
+  const int64_t available = set.text_tokens / spec.tokens;
+  Check(available > 0, "{}: the calibration text has {} tokens, fewer than one sample of {}", file.string(),
+        set.text_tokens, spec.tokens);
+
   const int64_t count = std::min(spec.samples, available);
   const std::vector<int64_t> chosen = Choose(count, available, seed);
   for (int64_t i = 0; i < count; ++i) {
@@ -111,10 +108,15 @@ CalibrationSet LoadCalibration(const CalibrationSpec& spec, const Tokenizer& tok
               heldout ? set.heldout : set.fit);
     (heldout ? set.heldout_tokens : set.fit_tokens) += spec.tokens;
   }
-  set.source = fmt::format("{}, {} samples x {} tokens", spec.file.filename().string(), count, spec.tokens);
+  set.source = fmt::format("{}, {} samples x {} tokens", file.filename().string(), count, spec.tokens);
   if (count < spec.samples) set.source += fmt::format(" (all there is; {} asked for)", spec.samples);
-  set.hash = HashHex(text);
   return set;
+}
+
+std::string CalibrationSet::Accounting() const {
+  return fmt::format("{} of {} document{} read, {} tokens: {} fitted, {} held out, {} left over", documents_used,
+                     documents, documents == 1 ? "" : "s", text_tokens, fit_tokens, heldout_tokens,
+                     text_tokens - fit_tokens - heldout_tokens);
 }
 
 }  // namespace shiftrt

@@ -129,4 +129,14 @@ Selection SelectLayers(const PruneSpec& spec, const CriterionInput& input, Progr
   return std::move(SelectLayers(std::vector{spec}, input, progress)[0]);
 }
 
+bool ScoresStandAlone(std::string_view criterion) { return FindCriterion(criterion).want == &WantBlocks; }
+
+Selection Reselect(const PruneSpec& spec, std::vector<double> scores, const Weights& weights) {
+  Selection selection;
+  selection.criterion = spec.criterion;
+  selection.removed = PickLayers(scores, RemovalCount(spec, weights), spec.keep_first, spec.keep_last);
+  selection.scores = std::move(scores);
+  return selection;
+}
+
 }  // namespace shiftrt

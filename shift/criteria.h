@@ -55,6 +55,12 @@ std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const C
                                     Progress& progress);
 Selection SelectLayers(const PruneSpec& spec, const CriterionInput& input, Progress& progress);
 
+// Whether a criterion that looks at text scores layers alone, whatever the amount and the options: block influence
+// does.
+bool ScoresStandAlone(std::string_view criterion);
+// The choice of `spec` from the scores that such a criterion gave before.
+Selection Reselect(const PruneSpec& spec, std::vector<double> scores, const Weights& weights);
+
 // The choice alone, from scores: the lowest first, ties to the deeper layer.
 std::vector<int64_t> PickLayers(const std::vector<double>& scores, int64_t count, int64_t keep_first,
                                 int64_t keep_last);

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
+#include <utility>
 
 #include "runtime/check.h"
 #include "runtime/linalg.h"
 #include "shift/convert.h"
+#include "shift/parse.h"
 
 namespace shiftrt {
 
@@ -27,6 +30,72 @@ std::vector<double> ColumnNorms(MatrixView<const double> x, MatrixView<const dou
   return norms;
 }
 
+// G_c A (rrr), or A itself (svd).
+Matrix<double> InMetric(const Context& context, const RidgeAccumulator& sums, MatrixView<const double> a,
+                        Factorization factorization) {
+  if (factorization == Factorization::kReducedRank) return Product(context, false, sums.CenteredGram().view(), a);
+  Matrix<double> copy(a.rows, a.cols);
+  for (int64_t i = 0; i < a.rows; ++i) std::copy_n(a.row(i), a.cols, copy.row(i));
+  return copy;
+}
+
+// mean(D) - mean(H) P Q: the bias that leaves no mean error.
+Matrix<double> RefittedBias(const Context& context, const RidgeAccumulator& sums, const Matrix<double>& p,
+                            const Matrix<double>& q) {
+  Matrix<double> b = sums.DeltaMean();
+  if (q.rows() == 0) return b;
+  const Matrix<double> mean_p = Product(context, false, sums.InputMean().view(), p.view());
+  linalg::Gemm(context, false, false, -1.0, mean_p.view(), q.view(), 1.0, b.view());
+  return b;
+}
+
+// "500k", "4M" or a plain number, at least 1.
+bool ParseScaled(std::string_view text, int64_t* value) {
+  double scale = 1, number = 0;
+  for (const auto& [suffix, power] : {std::pair('k', 1e3), std::pair('M', 1e6), std::pair('G', 1e9)})
+    if (text.ends_with(suffix)) scale = power;
+  if (scale > 1) text.remove_suffix(1);
+  if (!ParseNumber(text, &number) || !(number * scale >= 1 && number * scale < 1e15)) return false;
+  *value = static_cast<int64_t>(number * scale);
+  return true;
+}
+
+int64_t RankOfEnergy(const std::vector<double>& singular_values, double share) {
+  double total = 0, kept = 0;
+  for (double value : singular_values) total += value * value;
+  int64_t rank = 0;
+  for (double value : singular_values) {
+    kept += value * value;
+    ++rank;
+    if (kept >= share * total) break;
+  }
+  return rank;
+}
+
+// Greedy: every direction costs the same 2 d parameters and brings its squared singular value.
+std::vector<int64_t> SpendBudget(const std::vector<std::vector<double>>& singular_values, int64_t parameters,
+                                 int64_t hidden) {
+  const auto sites = static_cast<int64_t>(singular_values.size());
+  int64_t left = parameters - sites * hidden;
+  Check(left >= 0, "--lra budget:{}: the biases of {} adapters alone take {} parameters", parameters, sites,
+        sites * hidden);
+  std::vector<int64_t> ranks(sites, 0);
+  for (;;) {
+    int64_t best = -1;
+    double most = 0;
+    for (int64_t s = 0; s < sites; ++s) {
+      if (ranks[s] == hidden || singular_values[s][ranks[s]] <= most) continue;
+      best = s;
+      most = singular_values[s][ranks[s]];
+    }
+    // With factors (d, r) and (r, d) of r = d / 2 the full map costs no more.
+    const int64_t cost = best < 0 ? 0 : std::min(2 * hidden, hidden * (hidden - 2 * ranks[best]));
+    if (best < 0 || cost > left) return ranks;
+    left -= cost;
+    ranks[best] = 2 * (ranks[best] + 1) >= hidden ? hidden : ranks[best] + 1;
+  }
+}
+
 }  // namespace
 
 Factorization ParseFactorization(const std::string& text) {
@@ -37,38 +106,107 @@ Factorization ParseFactorization(const std::string& text) {
 
 const char* Name(Factorization factorization) { return factorization == Factorization::kSvd ? "svd" : "rrr"; }
 
+RankSpec ParseRank(const std::string& text) {
+  constexpr std::string_view kEnergy = "energy:", kBudget = "budget:";
+  const std::string_view view = text;
+  if (view == "full") return RankSpec::Full();
+  RankSpec spec;
+  if (view.starts_with(kEnergy)) {
+    spec.kind = RankSpec::Kind::kEnergy;
+    if (ParseNumber(view.substr(kEnergy.size()), &spec.energy) && spec.energy > 0 && spec.energy <= 1) return spec;
+    FailUsage("--lra {}: the share of energy to keep is a number above 0 and at most 1", text);
+  }
+  if (view.starts_with(kBudget)) {
+    spec.kind = RankSpec::Kind::kBudget;
+    if (ParseScaled(view.substr(kBudget.size()), &spec.parameters)) return spec;
+    FailUsage("--lra {}: a budget is a number of parameters (500k, 4M)", text);
+  }
+  if (!ParseNumber(view, &spec.rank) || spec.rank < 1)
+    FailUsage("--lra {}: expected a rank of at least 1, full, energy:SHARE or budget:PARAMETERS", text);
+  return spec;
+}
+
+std::string Format(const RankSpec& spec) {
+  switch (spec.kind) {
+    case RankSpec::Kind::kFull: return "full";
+    case RankSpec::Kind::kFixed: return std::to_string(spec.rank);
+    case RankSpec::Kind::kEnergy: return fmt::format("energy:{}", spec.energy);
+    case RankSpec::Kind::kBudget: return fmt::format("budget:{}", spec.parameters);
+  }
+  return "?";
+}
+
+void CheckRank(const RankSpec& spec, int64_t hidden) {
+  if (spec.kind == RankSpec::Kind::kFixed && (spec.rank < 1 || spec.rank > hidden))
+    FailUsage("--lra {}: expected 1 to {}, the hidden size, or full", spec.rank, hidden);
+}
+
+std::vector<int64_t> ChooseRanks(const RankSpec& spec, const std::vector<std::vector<double>>& singular_values,
+                                 int64_t hidden) {
+  const size_t sites = singular_values.size();
+  switch (spec.kind) {
+    case RankSpec::Kind::kFull: return std::vector<int64_t>(sites, hidden);
+    case RankSpec::Kind::kFixed: return std::vector<int64_t>(sites, spec.rank);
+    case RankSpec::Kind::kEnergy: {
+      std::vector<int64_t> ranks;
+      for (const std::vector<double>& values : singular_values) ranks.push_back(RankOfEnergy(values, spec.energy));
+      return ranks;
+    }
+    case RankSpec::Kind::kBudget: return SpendBudget(singular_values, spec.parameters, hidden);
+  }
+  return {};
+}
+
 // With V the leading right singular vectors of G^(1/2) A, which are eigenvectors of A' G A, the best map of rank r in
 // the metric G is A V V': no root or inverse of G is needed, and G = I gives the SVD of A. Only V comes from the
 // squared matrix; P and the leading singular values are products with A itself, so they do not lose half of the digits.
 LowRank Factorize(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution, int64_t rank,
                   Factorization factorization) {
   const int64_t d = sums.hidden();
-  if (rank < 1 || rank > d) FailUsage("an adapter of rank {}: expected 1 to {}, the hidden size", rank, d);
+  CheckRank(RankSpec::Fixed(rank), d);
   const MatrixView<const double> a = solution.a.view();
-  const bool reduced_rank = factorization == Factorization::kReducedRank;
-
-  Matrix<double> image;  // G_c A
-  if (reduced_rank) image = Product(context, false, sums.CenteredGram().view(), a);
-  const MatrixView<const double> metric_a = reduced_rank ? MatrixView<const double>(image.view()) : a;
-  const Matrix<double> square = Product(context, true, a, metric_a);
+  const Matrix<double> metric_a = InMetric(context, sums, a, factorization);
+  const Matrix<double> square = Product(context, true, a, metric_a.view());
   const linalg::LeadingEigen eigen = linalg::SymmetricEigenLeading(context, square.view(), rank);
   const Matrix<double>& v = eigen.vectors;
   LowRank out{Product(context, false, a, v.view()), Matrix<double>(rank, d), {}, {}};
   for (int64_t r = 0; r < rank; ++r)
     for (int64_t i = 0; i < d; ++i) out.q(r, i) = v(i, r);
-
-  out.singular_values = reduced_rank ? ColumnNorms(out.p.view(), Product(context, false, metric_a, v.view()).view())
-                                     : ColumnNorms(out.p.view(), out.p.view());
+  out.singular_values = ColumnNorms(out.p.view(), Product(context, false, metric_a.view(), v.view()).view());
   for (int64_t j = d - rank - 1; j >= 0; --j) out.singular_values.push_back(std::sqrt(std::max(0.0, eigen.values[j])));
-
-  if (reduced_rank) {
-    out.b = sums.DeltaMean();
-    const Matrix<double> mean_p = Product(context, false, sums.InputMean().view(), out.p.view());
-    linalg::Gemm(context, false, false, -1.0, mean_p.view(), out.q.view(), 1.0, out.b.view());
-  } else {
-    out.b = solution.b.Clone();
-  }
+  out.b = factorization == Factorization::kSvd ? solution.b.Clone() : RefittedBias(context, sums, out.p, out.q);
   return out;
+}
+
+std::vector<double> SingularValues(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution,
+                                   Factorization factorization) {
+  const MatrixView<const double> a = solution.a.view();
+  const Matrix<double> square = Product(context, true, a, InMetric(context, sums, a, factorization).view());
+  std::vector<double> values = linalg::SymmetricEigenLeading(context, square.view(), 1).values;
+  std::reverse(values.begin(), values.end());
+  for (double& value : values) value = std::sqrt(std::max(0.0, value));
+  return values;
+}
+
+LowRank Truncate(const Context& context, const RidgeAccumulator& sums, const LowRank& factors, int64_t rank,
+                 Factorization factorization) {
+  const int64_t d = sums.hidden();
+  Check(rank >= 0 && rank <= factors.p.cols(), "cannot cut factors of rank {} to rank {}", factors.p.cols(), rank);
+  LowRank out{Matrix<double>(d, rank), Matrix<double>(rank, d), {}, factors.singular_values};
+  for (int64_t i = 0; i < d; ++i) std::copy_n(factors.p.row(i), rank, out.p.row(i));
+  std::copy_n(factors.q.data(), rank * d, out.q.data());
+  const bool keep_bias = factorization == Factorization::kSvd && rank > 0;
+  out.b = keep_bias ? factors.b.Clone() : RefittedBias(context, sums, out.p, out.q);
+  return out;
+}
+
+double EffectiveRank(const std::vector<double>& singular_values) {
+  double sum = 0, entropy = 0;
+  for (double value : singular_values) sum += value;
+  if (sum <= 0) return 0;
+  for (double value : singular_values)
+    if (value > 0) entropy -= value / sum * std::log(value / sum);
+  return std::exp(entropy);
 }
 
 std::shared_ptr<const Lra> MakeLra(const RidgeSolution& solution) {

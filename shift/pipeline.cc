@@ -1,97 +1,41 @@
 #include "shift/pipeline.h"
 
 #include <algorithm>
-#include <chrono>
-#include <limits>
+#include <numeric>
 #include <utility>
 
 #include "runtime/check.h"
-#include "runtime/linalg.h"
-#include "shift/convert.h"
+#include "runtime/stopwatch.h"
+#include "shift/collect.h"
+#include "shift/gram_file.h"
 
 namespace shiftrt {
 
 namespace {
 
-// Adds the time it lives to a counter of seconds.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& seconds) : seconds_(seconds) {}
-  Stopwatch(const Stopwatch&) = delete;
-  ~Stopwatch() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+// What sums of two runs must agree on before they add.
+constexpr const char* kSettings = "independent";
 
- private:
-  double& seconds_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
-
-// One pass of the original model over `batches`: an accumulator for each layer of `layers`.
-std::vector<RidgeAccumulator> Accumulate(const Context& context, const Model& model, const std::vector<int64_t>& layers,
-                                         const std::vector<Batch>& batches, const char* phase, Progress& progress) {
-  const ModelConfig& config = model.weights->config;
-  std::vector<RidgeAccumulator> sums;
-  for (size_t i = 0; i < layers.size(); ++i) sums.emplace_back(config.hidden);
-  Buffer<float> input;  // the stream is updated in place, so a block's input is kept until its update is known
-  std::vector<Tap> taps;
-  for (size_t i = 0; i < layers.size(); ++i) {
-    const int64_t layer = layers[i];
-    taps.push_back({layer, TapPoint::kInput, [&](MatrixView<const float> h) {
-                      input.Reserve(h.rows * h.cols);
-                      for (int64_t t = 0; t < h.rows; ++t) std::copy_n(h.row(t), h.cols, input.data() + t * h.cols);
-                    }});
-    taps.push_back({layer, TapPoint::kUpdate, [&, i, layer](MatrixView<const float> delta) {
-                      try {
-                        sums[i].Add(context, {input.data(), delta.rows, delta.cols}, delta);
-                      } catch (const Error& error) {
-                        Fail("calibrating layer {}: {}", layer, error.what());
-                      }
-                    }});
-  }
-  Decoder decoder(context, model.weights, DepthPlan::Original(config.layers), std::move(taps));
-  int64_t tokens = 0;
-  for (const Batch& batch : batches) tokens += batch.size();
-  progress.Begin(phase, tokens);
-  for (const Batch& batch : batches) {
-    decoder.Forward(batch, true);
-    progress.Advance(batch.size());
-  }
-  progress.End();
-  return sums;
+// Layer scores worth keeping beside the sums: those that took a pass over the same text.
+std::map<std::string, std::vector<double>> ScoresOf(const Selection& selection) {
+  if (selection.scores.empty() || !ScoresStandAlone(selection.criterion)) return {};
+  return {{selection.criterion, selection.scores}};
 }
 
-// Of the adapter as it runs, float32 factors and all.
-double RSquaredOf(const Context& context, const RidgeAccumulator& sums, const Lra& lra) {
-  Matrix<double> a = Converted<double>(lra.a);
-  if (lra.low_rank()) {
-    a = Matrix<double>(lra.hidden(), lra.hidden());
-    linalg::Gemm(context, false, false, 1.0, Converted<double>(lra.p).view(), Converted<double>(lra.q).view(), 0.0,
-                 a.view());
+CollectedSums CollectSums(const Context& context, const Model& model, const CalibrationSet& calibration,
+                          const Selection& selection, const GramFiles& files, Progress& progress) {
+  std::vector<int64_t> layers = selection.removed;
+  if (files.save.empty()) {
+    CollectedSums sums = CollectedSums::Empty(layers, model.weights->config.hidden);
+    Collect(context, model, calibration, sums, progress);
+    return sums;
   }
-  return RSquared(context, sums, a.view(), Converted<double>(lra.b).view());
-}
-
-std::shared_ptr<const Lra> FitSite(const Context& context, const RidgeAccumulator& sums, const ShiftOptions& options,
-                                   ShiftSeconds& seconds, SiteReport& report) {
-  RidgeSolution solution;
-  {
-    const Stopwatch watch(seconds.solve);
-    solution = SolveRidge(context, sums, options.ridge);
+  if (files.all_layers) {
+    layers.resize(model.weights->config.layers);
+    std::iota(layers.begin(), layers.end(), 0);
   }
-  report.lambda = solution.lambda;
-  report.condition = solution.condition;
-  report.warning = solution.warning;
-  const Stopwatch watch(seconds.factorize);
-  std::shared_ptr<const Lra> lra;
-  if (options.rank == 0) {
-    lra = MakeLra(solution);
-  } else {
-    LowRank factors = Factorize(context, sums, solution, options.rank, options.factorization);
-    lra = MakeLra(factors);
-    report.singular_values = std::move(factors.singular_values);
-  }
-  report.rank = lra->rank();
-  report.r2_fit = RSquaredOf(context, sums, *lra);
-  return lra;
+  GramSet wanted = NewGram(model, calibration, layers, kSettings, ScoresOf(selection));
+  return CollectIntoFile(context, model, calibration, std::move(wanted), files.save, progress).sums;
 }
 
 }  // namespace
@@ -99,43 +43,40 @@ std::shared_ptr<const Lra> FitSite(const Context& context, const RidgeAccumulato
 ShiftResult Shift(const Context& context, const Model& model, const CalibrationSet& calibration,
                   const ShiftOptions& options, Progress& progress) {
   const ModelConfig& config = model.weights->config;
-  if (options.rank < 0 || options.rank > config.hidden)
-    FailUsage("--lra {}: expected 1 to {}, the hidden size, or full", options.rank, config.hidden);
+  const GramFiles& files = options.gram;
+  CheckRank(options.rank, config.hidden);
+  if (!files.load.empty() && !files.save.empty())
+    FailUsage("sums are either loaded (--load-gram) or collected and saved (--save-gram)");
+  GramSet loaded;
+  if (!files.load.empty()) {
+    loaded = LoadGrams(files.load);
+    CheckModel(loaded, model);
+  }
   ShiftResult result;
+  result.calibration = files.load.empty() ? calibration.source : loaded.origin.source;
   ShiftSeconds& seconds = result.seconds;
   {
     const Stopwatch watch(seconds.select);
-    result.selection = SelectLayers(options.prune, {context, model.weights, &calibration.fit, options.seed}, progress);
+    const auto known = loaded.scores.find(options.prune.criterion);
+    result.selection =
+        known != loaded.scores.end()
+            ? Reselect(options.prune, known->second, *model.weights)
+            : SelectLayers(options.prune, {context, model.weights, &calibration.fit, options.seed}, progress);
   }
   const std::vector<int64_t>& removed = result.selection.removed;
 
-  std::vector<RidgeAccumulator> sums;
+  CollectedSums sums;
   {
     const Stopwatch watch(seconds.calibrate);
-    sums = Accumulate(context, model, removed, calibration.fit, "calibrating", progress);
+    sums = files.load.empty() ? CollectSums(context, model, calibration, result.selection, files, progress)
+                              : std::move(loaded.sums);
   }
-  std::vector<std::shared_ptr<const Lra>> adapters;
-  progress.Begin("solving", static_cast<int64_t>(removed.size()));
-  for (size_t i = 0; i < removed.size(); ++i) {
-    // Moved out, so that a site's accumulator is gone once it is solved.
-    const RidgeAccumulator site = std::move(sums[i]);
-    SiteReport report;
-    report.layer = removed[i];
-    report.r2_heldout = std::numeric_limits<double>::quiet_NaN();
-    adapters.push_back(FitSite(context, site, options, seconds, report));
-    result.sites.push_back(std::move(report));
-    progress.Advance(1);
-  }
-  progress.End();
+  FittedSites fitted = FitSites(context, sums.Sites(removed), options, progress);
+  static_cast<FitSeconds&>(seconds) = fitted.seconds;
 
-  if (!calibration.heldout.empty()) {
-    const Stopwatch watch(seconds.calibrate);
-    sums = Accumulate(context, model, removed, calibration.heldout, "measuring on held-out text", progress);
-    for (size_t i = 0; i < removed.size(); ++i) result.sites[i].r2_heldout = RSquaredOf(context, sums[i], *adapters[i]);
-  }
-
+  result.sites = std::move(fitted.reports);
   result.pruned = DepthPlan::Pruned(config.layers, removed);
-  result.corrected = DepthPlan::Corrected(config.layers, removed, adapters);
+  result.corrected = DepthPlan::Corrected(config.layers, removed, fitted.adapters);
   if (options.merge != Merge::kOff) result.merged = MergeAdapters(result.corrected, options.merge, context);
   return result;
 }

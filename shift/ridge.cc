@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -16,7 +17,7 @@ namespace {
 
 // Below this share of the largest eigenvalue a direction of the Gram is rounding, and a Cholesky is not to be trusted.
 constexpr double kRounding = 1e-14;
-// The GCV grid, in powers of ten of trace(H'H) / d.
+// The grid of lambdas tried, in powers of ten of trace(H'H) / d.
 constexpr double kLowestPower = -10, kHighestPower = 2, kPowerStep = 0.25;
 constexpr int kRefinement = 16;  // points either side of the best one of the grid
 
@@ -129,8 +130,70 @@ class GcvScore {
   double tokens_, unexplained_ = 0, spare_ = 0;
 };
 
+// Sums of the held-out tokens about the means of the fitted ones, which is what the fitted bias makes of them; with a
+// penalised bias, as they are. Gram and cross products only.
+NormalEquations HeldoutEquations(const RidgeAccumulator& heldout, const RidgeAccumulator& fitted, bool penalize_bias) {
+  NormalEquations equations;
+  const Matrix<double> gram = heldout.Gram();
+  const Matrix<double>& cross = heldout.Cross();
+  if (penalize_bias) {
+    equations.gram = gram.Clone();
+    equations.cross = cross.Clone();
+    return equations;
+  }
+  const int64_t d = heldout.hidden();
+  const double tokens = gram(d, d);
+  const Matrix<double> h = fitted.InputMean(), delta = fitted.DeltaMean();
+  equations.gram = Matrix<double>(d, d);
+  equations.cross = Matrix<double>(d, d);
+  for (int64_t i = 0; i < d; ++i) {
+    for (int64_t j = 0; j < d; ++j) {
+      equations.gram(i, j) = gram(i, j) - h(0, i) * gram(d, j) - (gram(i, d) - h(0, i) * tokens) * h(0, j);
+      equations.cross(i, j) = cross(i, j) - h(0, i) * cross(d, j) - (gram(i, d) - h(0, i) * tokens) * delta(0, j);
+    }
+  }
+  return equations;
+}
+
+// Squared error on held-out tokens as a function of lambda. With X = V F P, F = diag(1 / (values + lambda)) and P the
+// projected cross products, <X, C> and <X, G X> are a linear and a quadratic form in the diagonal of F.
+class HoldoutScore {
+ public:
+  HoldoutScore(const Context& context, const Spectrum& spectrum, const NormalEquations& heldout)
+      : spectrum_(spectrum), linear_(spectrum.size(), 0.0), quadratic_(spectrum.size(), spectrum.size()) {
+    const int64_t n = spectrum.size(), outputs = spectrum.projected.cols();
+    const MatrixView<const double> v = spectrum.vectors.view(), p = spectrum.projected.view();
+    Matrix<double> cross(n, outputs), image(n, n), products(n, n);
+    linalg::Gemm(context, true, false, 1.0, v, heldout.cross.view(), 0.0, cross.view());
+    linalg::Gemm(context, false, false, 1.0, heldout.gram.view(), v, 0.0, image.view());
+    linalg::Gemm(context, true, false, 1.0, v, image.view(), 0.0, quadratic_.view());
+    linalg::Gemm(context, false, true, 1.0, p, p, 0.0, products.view());
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = 0; j < n; ++j) quadratic_(i, j) *= products(i, j);
+      for (int64_t k = 0; k < outputs; ++k) linear_[i] += p(i, k) * cross(i, k);
+    }
+  }
+
+  double operator()(double lambda) const {
+    double change = 0;  // of the squared error, against no map at all
+    for (int64_t i = spectrum_.first; i < spectrum_.size(); ++i) {
+      double sum = -2 * linear_[i];
+      for (int64_t j = spectrum_.first; j < spectrum_.size(); ++j)
+        sum += quadratic_(i, j) / (spectrum_.values[j] + lambda);
+      change += sum / (spectrum_.values[i] + lambda);
+    }
+    return change;
+  }
+
+ private:
+  const Spectrum& spectrum_;
+  std::vector<double> linear_;
+  Matrix<double> quadratic_;
+};
+
 // The power of ten between `low` and `high` with the lowest score; the highest one where they are level.
-double BestPower(const GcvScore& score, double unit, double low, double high, int intervals) {
+template <typename Score>
+double BestPower(const Score& score, double unit, double low, double high, int intervals) {
   double best = high, best_score = std::numeric_limits<double>::infinity();
   for (int i = intervals; i >= 0; --i) {
     const double power = low + (high - low) * i / intervals;
@@ -143,8 +206,8 @@ double BestPower(const GcvScore& score, double unit, double low, double high, in
   return best;
 }
 
-double GcvLambda(const NormalEquations& equations, const Spectrum& spectrum, double unit) {
-  const GcvScore score(equations, spectrum);
+template <typename Score>
+double BestLambda(const Score& score, double unit) {
   const int intervals = static_cast<int>(std::lround((kHighestPower - kLowestPower) / kPowerStep));
   const double coarse = BestPower(score, unit, kLowestPower, kHighestPower, intervals);
   const double low = std::max(kLowestPower, coarse - kPowerStep), high = std::min(kHighestPower, coarse + kPowerStep);
@@ -163,17 +226,21 @@ Matrix<double> SolveCholesky(const Context& context, const NormalEquations& equa
 }
 
 Matrix<double> Solve(const Context& context, NormalEquations& equations, double unit, const LambdaSpec& spec,
-                     RidgeSolution& solution) {
-  const bool gcv = spec.kind == LambdaSpec::Kind::kGcv;
-  if (!gcv) {
+                     const NormalEquations* heldout, RidgeSolution& solution) {
+  const bool chosen = spec.kind == LambdaSpec::Kind::kGcv || heldout != nullptr;
+  if (!chosen) {
     solution.lambda = spec.kind == LambdaSpec::Kind::kRelative ? spec.value * unit : spec.value;
     Matrix<double> x = SolveCholesky(context, equations, solution.lambda, &solution.condition);
     if (!x.empty()) return x;
   }
   Spectrum spectrum = Decompose(context, equations);
-  if (gcv) solution.lambda = GcvLambda(equations, spectrum, unit);
+  if (heldout != nullptr) {
+    solution.lambda = BestLambda(HoldoutScore(context, spectrum, *heldout), unit);
+  } else if (chosen) {
+    solution.lambda = BestLambda(GcvScore(equations, spectrum), unit);
+  }
   solution.condition = Condition(spectrum, solution.lambda);
-  if (!gcv) {
+  if (!chosen) {
     solution.warning = fmt::format(
         "the ridge system has condition number {:.1e} at lambda {:.3g}: solved by eigendecomposition, {} of {} "
         "directions left out",
@@ -200,6 +267,7 @@ double Dot(MatrixView<const double> a, MatrixView<const double> b) {
 
 LambdaSpec ParseLambda(const std::string& text) {
   if (text == "gcv") return {};
+  if (text == "holdout") return {LambdaSpec::Kind::kHoldout, 0};
   std::string_view number = text;
   LambdaSpec spec{LambdaSpec::Kind::kAbsolute, 0};
   if (number.ends_with("rel")) {
@@ -207,8 +275,10 @@ LambdaSpec ParseLambda(const std::string& text) {
     number.remove_suffix(3);
   }
   if (!ParseNumber(number, &spec.value) || !std::isfinite(spec.value) || spec.value < 0)
-    FailUsage("lambda \"{}\": expected a number not below 0 (1e-2), one relative to trace(H'H)/d (1e-4rel), or gcv",
-              text);
+    FailUsage(
+        "lambda \"{}\": expected a number not below 0 (1e-2), one relative to trace(H'H)/d (1e-4rel), gcv or "
+        "holdout",
+        text);
   return spec;
 }
 
@@ -217,15 +287,23 @@ std::string Format(const LambdaSpec& spec) {
     case LambdaSpec::Kind::kAbsolute: return fmt::format("{}", spec.value);
     case LambdaSpec::Kind::kRelative: return fmt::format("{}rel", spec.value);
     case LambdaSpec::Kind::kGcv: return "gcv";
+    case LambdaSpec::Kind::kHoldout: return "holdout";
   }
   return "?";
 }
 
-RidgeSolution SolveRidge(const Context& context, const RidgeAccumulator& sums, const RidgeOptions& options) {
+RidgeSolution SolveRidge(const Context& context, const RidgeAccumulator& sums, const RidgeOptions& options,
+                         const RidgeAccumulator* heldout) {
   Check(sums.tokens() > 0, "ridge regression without a single token");
+  std::optional<NormalEquations> judge;
+  if (options.lambda.kind == LambdaSpec::Kind::kHoldout) {
+    Check(heldout != nullptr && heldout->tokens() > 0,
+          "lambda holdout needs held-out calibration tokens; there are none");
+    judge = HeldoutEquations(*heldout, sums, options.penalize_bias);
+  }
   RidgeSolution solution;
   NormalEquations equations = MakeEquations(sums, options.penalize_bias);
-  Matrix<double> x = Solve(context, equations, RelativeUnit(sums), options.lambda, solution);
+  Matrix<double> x = Solve(context, equations, RelativeUnit(sums), options.lambda, judge ? &*judge : nullptr, solution);
   if (options.penalize_bias) {
     const int64_t d = sums.hidden();
     solution.a = Matrix<double>(d, d);

@@ -9,10 +9,10 @@
 namespace shiftrt {
 
 struct LambdaSpec {
-  enum class Kind { kAbsolute, kRelative, kGcv } kind = Kind::kGcv;
+  enum class Kind { kAbsolute, kRelative, kGcv, kHoldout } kind = Kind::kGcv;
   double value = 0;  // absolute; or times trace(H'H) / d
 };
-// "1e-2", "1e-4rel" or "gcv". Throws UsageError for anything else, negative or not finite.
+// "1e-2", "1e-4rel", "gcv" or "holdout". Throws UsageError for anything else, negative or not finite.
 LambdaSpec ParseLambda(const std::string& text);
 std::string Format(const LambdaSpec& spec);
 
@@ -31,8 +31,10 @@ struct RidgeSolution {
 
 // Solves (G + lambda I) X = C. With a free bias G and C are centred first and lambda acts on A alone. gcv minimises the
 // generalised cross-validation score summed over outputs, over a logarithmic grid refined once, from one
-// eigendecomposition. Throws Error when there are no tokens.
-RidgeSolution SolveRidge(const Context& context, const RidgeAccumulator& sums, const RidgeOptions& options);
+// eigendecomposition; holdout minimises the squared error on the tokens of `heldout`, over the same grid. Throws Error
+// when there are no tokens, or none held out for holdout.
+RidgeSolution SolveRidge(const Context& context, const RidgeAccumulator& sums, const RidgeOptions& options,
+                         const RidgeAccumulator* heldout = nullptr);
 
 // 1 - residual / total on the tokens of `sums`, both about the mean of D; 0 where D does not vary. `a` may be any map.
 double RSquared(const Context& context, const RidgeAccumulator& sums, MatrixView<const double> a,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <utility>
 
 #include "runtime/check.h"
 #include "runtime/linalg.h"
@@ -128,6 +129,19 @@ RidgeAccumulator::RidgeAccumulator(int64_t hidden)
     : hidden_(hidden),
       gram_(Matrix<double>::Zeros(hidden + 1, hidden + 1)),
       cross_(Matrix<double>::Zeros(hidden + 1, hidden)) {}
+
+RidgeAccumulator RidgeAccumulator::FromSums(Matrix<double> gram, Matrix<double> cross, double delta_squares,
+                                            int64_t tokens) {
+  Check(gram.rows() == gram.cols() && cross.rows() == gram.rows() && cross.cols() + 1 == cross.rows(),
+        "a Gram of ({}, {}) beside cross products of ({}, {})", gram.rows(), gram.cols(), cross.rows(), cross.cols());
+  RidgeAccumulator sums(0);
+  sums.hidden_ = cross.cols();
+  sums.tokens_ = tokens;
+  sums.gram_ = std::move(gram);
+  sums.cross_ = std::move(cross);
+  sums.delta_squares_ = delta_squares;
+  return sums;
+}
 
 void RidgeAccumulator::Add(const Context& context, MatrixView<const float> h, MatrixView<const float> delta,
                            std::span<const double> weights) {

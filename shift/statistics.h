@@ -42,6 +42,8 @@ class InfluenceStatistics {
 class RidgeAccumulator {
  public:
   explicit RidgeAccumulator(int64_t hidden);
+  // From what Gram(), Cross(), DeltaSquares() and tokens() gave. Throws Error where the shapes do not fit.
+  static RidgeAccumulator FromSums(Matrix<double> gram, Matrix<double> cross, double delta_squares, int64_t tokens);
   // h: the block's inputs, delta: its updates, both (tokens, hidden); `weights`, where not empty, one a row and not
   // negative. Throws Error naming the row for NaN or infinity.
   void Add(const Context& context, MatrixView<const float> h, MatrixView<const float> delta,

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "bench/calibration_bench.h"
 #include "bench/kernels_bench.h"
 #include "bench/model_bench.h"
 #include "runtime/check.h"
@@ -41,11 +42,23 @@ class RandomModel {
   bool kept_;
 };
 
+// Of --config, made and mapped, or of --model. Removing the files leaves the mapping.
+std::shared_ptr<const Weights> OpenWeights(const Options& options) {
+  if (options.config.empty()) return LoadWeights(ResolveModel(options.common.model));
+  const RandomModel random(options.config, options.keep);
+  return LoadWeights(random.directory());
+}
+
+void WriteJson(const Options& options, const nlohmann::json& json) {
+  if (options.common.json.empty()) return;
+  AtomicFile file(options.common.json);
+  file.Write(json.dump(2) + "\n");
+  file.Commit();
+}
+
 int BenchCpu(const Options& options) {
   const Context context = options.common.MakeContext();
-  std::unique_ptr<RandomModel> random;
-  if (!options.config.empty()) random = std::make_unique<RandomModel>(options.config, options.keep);
-  const auto weights = LoadWeights(random ? random->directory() : ResolveModel(options.common.model));
+  const auto weights = OpenWeights(options);
   const auto progress = options.common.MakeProgress();
   const ModelBenchResult r = BenchModel(context, weights, options.bench, *progress);
   fmt::print("{} threads, {}; read bandwidth {:.1f} GB/s, float32 peak {:.0f} GFLOP/s\n", context.threads,
@@ -54,23 +67,38 @@ int BenchCpu(const Options& options) {
              r.prefill_tokens_per_second, r.prefill_floor, 100 * r.prefill_share_of_peak);
   fmt::print("decode at {}: {:.2f} tokens/s, floor {:.2f}, {:.0f}% of read bandwidth\n", options.bench.context,
              r.decode_tokens_per_second, r.decode_floor, 100 * r.decode_share_of_bandwidth);
-  if (!options.common.json.empty()) {
-    const nlohmann::json json = {{"threads", context.threads},
-                                 {"isa", Name(context.isa)},
-                                 {"read_bandwidth", r.read_bandwidth},
-                                 {"float32_peak", r.float32_peak},
-                                 {"bytes_per_token", r.bytes_per_token},
-                                 {"flops_per_token", r.flops_per_token},
-                                 {"prefill_tokens_per_second", r.prefill_tokens_per_second},
-                                 {"prefill_floor", r.prefill_floor},
-                                 {"prefill_share_of_peak", r.prefill_share_of_peak},
-                                 {"decode_tokens_per_second", r.decode_tokens_per_second},
-                                 {"decode_floor", r.decode_floor},
-                                 {"decode_share_of_bandwidth", r.decode_share_of_bandwidth}};
-    AtomicFile file(options.common.json);
-    file.Write(json.dump(2) + "\n");
-    file.Commit();
-  }
+  WriteJson(options, {{"threads", context.threads},
+                      {"isa", Name(context.isa)},
+                      {"read_bandwidth", r.read_bandwidth},
+                      {"float32_peak", r.float32_peak},
+                      {"bytes_per_token", r.bytes_per_token},
+                      {"flops_per_token", r.flops_per_token},
+                      {"prefill_tokens_per_second", r.prefill_tokens_per_second},
+                      {"prefill_floor", r.prefill_floor},
+                      {"prefill_share_of_peak", r.prefill_share_of_peak},
+                      {"decode_tokens_per_second", r.decode_tokens_per_second},
+                      {"decode_floor", r.decode_floor},
+                      {"decode_share_of_bandwidth", r.decode_share_of_bandwidth}});
+  return 0;
+}
+
+int BenchCalibrate(const Options& options) {
+  const Context context = options.common.MakeContext();
+  Model model;
+  model.weights = OpenWeights(options);
+  CalibrationBenchOptions bench;
+  bench.rounds = options.bench.rounds;
+  const CalibrationBenchResult r = BenchCalibration(context, model, bench, *options.common.MakeProgress());
+  fmt::print("{} threads; {} batches of 4 x {} tokens, layers {} tapped\n", context.threads, bench.batches,
+             bench.tokens, fmt::join(r.layers, ", "));
+  fmt::print("forward {:.3f} s, collecting {:.3f} s: {:.2f} times the forward pass\n", r.forward_seconds,
+             r.collect_seconds, r.ratio);
+  WriteJson(options, {{"threads", context.threads},
+                      {"isa", Name(context.isa)},
+                      {"layers", r.layers},
+                      {"forward_seconds", r.forward_seconds},
+                      {"collect_seconds", r.collect_seconds},
+                      {"ratio", r.ratio}});
   return 0;
 }
 
@@ -79,8 +107,11 @@ int BenchCpu(const Options& options) {
 Command AddBench(CLI::App& app) {
   auto options = std::make_shared<Options>();
   options->common.AddTo(app, /*with_json=*/true);
-  app.add_option("what", options->what, "cpu: a whole model; kernels: one by one, under Google Benchmark")
-      ->check(CLI::IsMember({"cpu", "kernels"}))
+  app.add_option(
+         "what", options->what,
+         "cpu: a whole model; calibrate: sums against the plain forward pass; kernels: one by one, under Google "
+         "Benchmark")
+      ->check(CLI::IsMember({"cpu", "calibrate", "kernels"}))
       ->capture_default_str();
   app.add_option("--config", options->config, "config.json of a shape to make random bfloat16 weights for");
   app.add_option("--keep", options->keep, "keep those weights in this directory, a --model of later runs")
@@ -104,7 +135,8 @@ Command AddBench(CLI::App& app) {
   return [options, &app] {
     const std::vector<std::string> rest = app.remaining();
     if (options->what == "kernels") return BenchKernels(options->common.MakeContext(), rest);
-    if (!rest.empty()) FailUsage("bench cpu: unknown argument {}", rest[0]);
+    if (!rest.empty()) FailUsage("bench {}: unknown argument {}", options->what, rest[0]);
+    if (options->what == "calibrate") return BenchCalibrate(*options);
     return BenchCpu(*options);
   };
 }

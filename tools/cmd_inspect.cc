@@ -6,11 +6,11 @@
 #include "models/decoder.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
-#include "shift/calibration.h"
 #include "shift/criteria.h"
 #include "tools/options.h"
 #include "tools/selection.h"
 #include "tools/table.h"
+#include "tools/texts.h"
 
 namespace shiftrt {
 
@@ -63,17 +63,6 @@ void PrintAdapters(const DepthPlan& plan) {
 }
 
 // Calibration text for the criteria that need it; nothing where none does.
-CalibrationSet OpenCalibration(const Options& options, const Model& model, const std::vector<PruneSpec>& specs) {
-  if (!NeedCalibration(specs)) return {};
-  std::string text = options.calib;
-  if (text.empty() && std::filesystem::exists(model.directory / "calibration.txt"))
-    text = (model.directory / "calibration.txt").string();
-  if (text.empty()) FailUsage("this criterion needs text: give --calib FILE[:samples[xtokens]]");
-  CalibrationSpec spec = ParseCalibration(text);
-  spec.tokens = std::min(spec.tokens, model.weights->config.max_positions);
-  return LoadCalibration(spec, *model.tokenizer, options.common.seed);
-}
-
 std::vector<std::string> Labels(const std::vector<Selection>& selections) {
   std::vector<std::string> labels;
   for (const Selection& s : selections) labels.push_back(fmt::format("{}:{}", s.criterion, s.removed.size()));
@@ -147,7 +136,8 @@ int Run(const Options& options) {
                          {"parameters", decoder.Parameters()},
                          {"bytes", decoder.BytesPerToken()}};
   if (!specs.empty()) {
-    const CalibrationSet calibration = OpenCalibration(options, model, specs);
+    CalibrationSet calibration;
+    if (NeedCalibration(specs)) calibration = OpenCalibration(options.calib, model, options.common.seed);
     const auto progress = options.common.MakeProgress();
     const std::vector<Selection> selections =
         SelectLayers(specs, {context, model.weights, &calibration.fit, options.common.seed}, *progress);

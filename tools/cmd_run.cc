@@ -1,6 +1,5 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "eval/perplexity.h"
@@ -9,8 +8,10 @@
 #include "runtime/files.h"
 #include "shift/pipeline.h"
 #include "tools/options.h"
+#include "tools/run_report.h"
 #include "tools/selection.h"
 #include "tools/table.h"
+#include "tools/texts.h"
 
 namespace shiftrt {
 
@@ -24,7 +25,9 @@ constexpr int64_t kSpeedTokens = 24;
 struct Options {
   CommonOptions common;
   std::string prune = "bi:0.25", lra = "64", calib, text, lambda = "gcv", factorize = "rrr", merge = "off";
-  std::string protocol = "gptq", prompt = "It is a truth universally acknowledged, that", save;
+  std::string protocol = "gptq", prompt = "It is a truth universally acknowledged, that", save, report;
+  std::vector<std::string> load_gram;
+  std::string save_gram, gram_layers = "removed";
   int64_t max_tokens = 40;
   bool penalize_bias = false, save_weights = false;
 };
@@ -39,65 +42,36 @@ struct Variant {
   std::string continuation;
 };
 
-int64_t ParseRank(const std::string& text) {
-  if (text == "full") return 0;
-  int64_t rank = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rank);
-  if (error != std::errc() || end != text.data() + text.size() || rank < 1)
-    FailUsage("--lra {}: expected a rank of at least 1, or full", text);
-  return rank;
-}
-
-// What the user named, or the file of that name beside the model, or "".
-std::string TextBeside(const std::string& given, const Model& model, const char* file) {
-  if (!given.empty()) return given;
-  const auto beside = model.directory / file;
-  return std::filesystem::exists(beside) ? beside.string() : "";
-}
-
-CalibrationSet OpenCalibration(const Options& options, const Model& model) {
-  const std::string text = TextBeside(options.calib, model, "calibration.txt");
-  if (text.empty())
-    FailUsage(
-        "give calibration text with --calib FILE[:samples[xtokens]] (.txt, or .jsonl with a field text); "
-        "a few hundred samples of general text are enough");
-  CalibrationSpec spec = ParseCalibration(text);
-  spec.tokens = std::min(spec.tokens, model.weights->config.max_positions);
-  return LoadCalibration(spec, *model.tokenizer, options.common.seed);
-}
-
-// Tokens whose perplexity is compared, and where they are from.
-std::vector<int32_t> HeldOutTokens(const Options& options, const Model& model, const CalibrationSet& calibration,
-                                   std::string& source) {
-  const std::string text = TextBeside(options.text, model, "heldout.txt");
-  if (!text.empty()) {
-    source = std::filesystem::path(text).filename().string();
-    return model.tokenizer->EncodeWithBos(ReadFile(text));
-  }
-  source = "held-out calibration samples (give --text FILE for another text)";
-  std::vector<int32_t> tokens;
-  for (const Batch& batch : calibration.heldout) tokens.insert(tokens.end(), batch.tokens.begin(), batch.tokens.end());
-  return tokens;
-}
-
 double Median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size()) / 2, values.end());
   return values[values.size() / 2];
 }
 
+// What every step of a run looks at.
+struct Job {
+  const Options& options;
+  const Context& context;
+  const Model& model;
+  const CalibrationSet& calibration;
+  const HeldOutText& heldout;
+  Progress& progress;
+};
+
 // Perplexity and a continuation of each variant; then decoding speed in turn, so that the machine's drift meets all
 // alike.
-void Compare(const Options& options, const Model& model, const Context& context, std::span<const int32_t> heldout,
-             std::vector<Variant>& variants, Progress& progress) {
+void Compare(const Job& job, std::vector<Variant>& variants) {
+  const Options& options = job.options;
+  const Model& model = job.model;
   const ModelConfig& config = model.weights->config;
   const std::vector<int32_t> prompt = model.tokenizer->EncodeWithBos(options.prompt);
   const int64_t window = ProtocolWindow(options.protocol, config);
   std::vector<Decoder> decoders;
   for (Variant& variant : variants) {
-    Decoder& decoder = decoders.emplace_back(context, model.weights, variant.plan);
+    Decoder& decoder = decoders.emplace_back(job.context, model.weights, variant.plan);
     variant.parameters = decoder.Parameters();
     variant.bytes = decoder.BytesPerToken();
-    variant.perplexity = WindowedPerplexity(decoder, heldout, window, options.protocol, progress).perplexity;
+    variant.perplexity =
+        WindowedPerplexity(decoder, job.heldout.tokens, window, options.protocol, job.progress).perplexity;
     auto reply = Generate(decoder, prompt, options.max_tokens, {}, options.common.seed, config.eos_tokens);
     // A vocabulary padded beyond the tokenizer's has ids that stand for no text.
     std::erase_if(reply.tokens, [&](int32_t token) { return token >= model.tokenizer->vocab_size(); });
@@ -106,15 +80,15 @@ void Compare(const Options& options, const Model& model, const Context& context,
   const int64_t room = config.max_positions - static_cast<int64_t>(prompt.size());
   const int64_t tokens = std::min(kSpeedTokens, room);
   std::vector<std::vector<double>> speed(variants.size());
-  progress.Begin("timing", kSpeedRounds * static_cast<int64_t>(variants.size()));
+  job.progress.Begin("timing", kSpeedRounds * static_cast<int64_t>(variants.size()));
   for (int round = 0; round < kSpeedRounds; ++round) {
     for (size_t v = 0; v < variants.size(); ++v) {
       const auto reply = Generate(decoders[v], prompt, tokens, {}, options.common.seed, {});
       speed[v].push_back(static_cast<double>(reply.tokens.size() - 1) / reply.decode_seconds);
-      progress.Advance(1);
+      job.progress.Advance(1);
     }
   }
-  progress.End();
+  job.progress.End();
   for (size_t v = 0; v < variants.size(); ++v) variants[v].tokens_per_second = Median(speed[v]);
 }
 
@@ -131,9 +105,10 @@ void PrintSelection(const Selection& selection, int64_t layers) {
 }
 
 void PrintSites(const std::vector<SiteReport>& sites) {
-  Table table({"adapter at layer", "lambda", "rank", "R2 fitted", "R2 held out"});
+  Table table({"adapter at layer", "lambda", "condition", "rank", "effective", "R2 fitted", "R2 held out"});
   for (const SiteReport& site : sites)
-    table.Add({std::to_string(site.layer), fmt::format("{:.3g}", site.lambda), std::to_string(site.rank),
+    table.Add({std::to_string(site.layer), fmt::format("{:.3g}", site.lambda), fmt::format("{:.1e}", site.condition),
+               std::to_string(site.rank), fmt::format("{:.1f}", site.effective_rank),
                fmt::format("{:.3f}", site.r2_fit), fmt::format("{:.3f}", site.r2_heldout)});
   fmt::print("{}", table.Text());
   for (const SiteReport& site : sites)
@@ -141,12 +116,20 @@ void PrintSites(const std::vector<SiteReport>& sites) {
   fmt::print("\n");
 }
 
+PageTable Comparison(const std::vector<Variant>& variants) {
+  PageTable table{{"model", "parameters", "bytes a token", "perplexity", "tokens/s"}, {}};
+  for (const Variant& v : variants)
+    table.rows.push_back({v.name, Scaled(static_cast<double>(v.parameters), ""),
+                          Scaled(static_cast<double>(v.bytes), "B"), fmt::format("{:.2f}", v.perplexity),
+                          fmt::format("{:.1f}", v.tokens_per_second)});
+  return table;
+}
+
 void PrintVariants(const Options& options, const std::vector<Variant>& variants, const std::string& heldout) {
   fmt::print("held-out perplexity ({}) on {}\n", options.protocol, heldout);
-  Table table({"model", "parameters", "bytes a token", "perplexity", "tokens/s"});
-  for (const Variant& v : variants)
-    table.Add({v.name, Scaled(static_cast<double>(v.parameters), ""), Scaled(static_cast<double>(v.bytes), "B"),
-               fmt::format("{:.2f}", v.perplexity), fmt::format("{:.1f}", v.tokens_per_second)});
+  const PageTable comparison = Comparison(variants);
+  Table table(comparison.header);
+  for (const std::vector<std::string>& row : comparison.rows) table.Add(row);
   fmt::print("{}\n\"{}\" ...\n", table.Text(), options.prompt);
   for (const Variant& v : variants) {
     std::string line = v.continuation;
@@ -167,7 +150,9 @@ Json SitesJson(const std::vector<SiteReport>& sites) {
   for (const SiteReport& site : sites)
     out.push_back({{"layers", {site.layer}},
                    {"lambda", site.lambda},
+                   {"tokens", site.tokens},
                    {"rank", site.rank},
+                   {"effective_rank", site.effective_rank},
                    {"r2_fit", site.r2_fit},
                    {"r2_heldout", site.r2_heldout},
                    {"condition", site.condition},
@@ -181,9 +166,9 @@ Json ResultJson(const Model& model, const CalibrationSet& calibration, const Shi
   Json json = {{"model", model.name},
                {"selection", SelectionJson(result.selection)},
                {"calibration",
-                {{"source", calibration.source},
+                {{"source", result.calibration},
                  {"hash", calibration.hash},
-                 {"tokens", calibration.fit_tokens},
+                 {"tokens", result.sites.front().tokens},
                  {"heldout_tokens", calibration.heldout_tokens}}},
                {"sites", SitesJson(result.sites)},
                {"variants", Json::array()},
@@ -203,6 +188,39 @@ Json ResultJson(const Model& model, const CalibrationSet& calibration, const Shi
   return json;
 }
 
+// The run's own criterion, and others that need no more than a pass over the calibration text, at the same amount.
+std::vector<Selection> ScoresBeside(const Selection& own, const CriterionInput& input, Progress& progress) {
+  std::vector<PruneSpec> specs;
+  for (const char* name : {"bi", "angular", "magnitude-l1", "magnitude-l2"}) {
+    const bool lacks_text = FindCriterion(name).needs_calibration && input.calibration->empty();
+    if (name != own.criterion && !lacks_text)
+      specs.push_back(ParsePrune(fmt::format("{}:{}", name, own.removed.size())));
+  }
+  std::vector<Selection> selections = SelectLayers(specs, input, progress);
+  selections.insert(selections.begin(), own);
+  return selections;
+}
+
+void WriteReport(const Job& job, const ShiftResult& result, const std::vector<Variant>& variants) {
+  const Model& model = job.model;
+  RunReport report;
+  report.title = fmt::format("{}: {} of {} layers removed by {}", model.name, result.selection.removed.size(),
+                             model.weights->config.layers, result.selection.criterion);
+  report.summary =
+      fmt::format("Layers {}. Calibrated on {}; perplexity ({}) on {}.", fmt::join(result.selection.removed, ", "),
+                  result.calibration, job.options.protocol, job.heldout.source);
+  const CriterionInput input = {job.context, model.weights, &job.calibration.fit, job.options.common.seed};
+  report.scores = ScoresBeside(result.selection, input, job.progress);
+  report.sites = result.sites;
+  report.comparison = Comparison(variants);
+  report.drift = MeasureDrift(job.context, model.weights, {model.plan, result.pruned, result.corrected},
+                              DriftBatches(job.heldout.tokens, model.weights->config.max_positions), job.progress);
+  report.prompt = job.options.prompt;
+  for (const Variant& v : variants) report.continuations.emplace_back(v.name, v.continuation);
+  WritePage(RunPage(report), job.options.report);
+  fmt::print("report: {}/index.html\n", job.options.report);
+}
+
 int Run(const Options& options) {
   ShiftOptions shift;
   shift.prune = ParsePrune(options.prune);
@@ -211,6 +229,10 @@ int Run(const Options& options) {
   shift.factorization = ParseFactorization(options.factorize);
   shift.merge = ParseMerge(options.merge);
   shift.seed = options.common.seed;
+  shift.gram.load.assign(options.load_gram.begin(), options.load_gram.end());
+  shift.gram.save = options.save_gram;
+  shift.gram.all_layers = options.gram_layers == "all";
+  if (shift.gram.all_layers && options.save_gram.empty()) FailUsage("--gram-layers goes with --save-gram FILE");
   if (options.save_weights && options.save.empty()) FailUsage("--save-weights goes with --save DIR");
 
   const Context context = options.common.MakeContext();
@@ -218,12 +240,13 @@ int Run(const Options& options) {
   if (!model.provenance.empty())
     FailUsage("{} is already pruned; give the model it was made from", options.common.model);
   const ModelConfig& config = model.weights->config;
-  if (shift.rank > config.hidden)
-    FailUsage("--lra {}: the rank exceeds the model's hidden size of {}", options.lra, config.hidden);
-  const CalibrationSet calibration = OpenCalibration(options, model);
-  std::string heldout_source;
-  const std::vector<int32_t> heldout = HeldOutTokens(options, model, calibration, heldout_source);
+  CheckRank(shift.rank, config.hidden);
+  const bool fit_from_files = !options.load_gram.empty() && options.calib.empty();
+  const CalibrationSet calibration =
+      fit_from_files ? CalibrationSet() : OpenCalibration(options.calib, model, options.common.seed);
+  const HeldOutText heldout = OpenHeldOut(options.text, model, calibration);
   const auto progress = options.common.MakeProgress();
+  const Job job = {options, context, model, calibration, heldout, *progress};
 
   std::vector<Variant> variants;
   variants.emplace_back("original", model.plan);
@@ -233,10 +256,12 @@ int Run(const Options& options) {
                Scaled(static_cast<double>(original.Parameters()), ""),
                Scaled(static_cast<double>(original.BytesPerToken()), "B"), Name(model.weights->embedding.dtype));
   }
-  fmt::print("calibration: {}; {} tokens fitted, {} held out\n\n", calibration.source, calibration.fit_tokens,
-             calibration.heldout_tokens);
+  if (!calibration.source.empty())
+    fmt::print("calibration: {}\n  {}\n\n", calibration.source, calibration.Accounting());
 
   const ShiftResult result = Shift(context, model, calibration, shift, *progress);
+  if (!options.load_gram.empty())
+    fmt::print("sums of {}: {}\n\n", fmt::join(options.load_gram, ", "), result.calibration);
   PrintSelection(result.selection, config.layers);
   PrintSites(result.sites);
 
@@ -245,9 +270,9 @@ int Run(const Options& options) {
   variants.emplace_back("pruned + " + lra, result.corrected);
   if (result.merged) variants.emplace_back(fmt::format("merged ({})", options.merge), *result.merged);
   const auto start = std::chrono::steady_clock::now();
-  Compare(options, model, context, heldout, variants, *progress);
+  Compare(job, variants);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  PrintVariants(options, variants, heldout_source);
+  PrintVariants(options, variants, heldout.source);
   fmt::print("\nseconds: select {:.1f}, calibrate {:.1f}, solve {:.2f}, factorize {:.2f}, evaluate {:.1f}\n",
              result.seconds.select, result.seconds.calibrate, result.seconds.solve, result.seconds.factorize, seconds);
 
@@ -257,6 +282,7 @@ int Run(const Options& options) {
     file.Write(json.dump(2) + "\n");
     file.Commit();
   }
+  if (!options.report.empty()) WriteReport(job, result, variants);
   if (!options.save.empty()) {
     Json provenance = json;
     provenance["lambda"] = Format(shift.ridge.lambda);
@@ -278,10 +304,20 @@ Command AddRun(CLI::App& app) {
                  "CRITERION:AMOUNT[,keep=first:N,last:N] or layers=3,5,8-10; an amount is a ratio (0.25), a count\n"
                  "(8), params=6.3B or bytes=12GiB for what stays, adapters not counted")
       ->capture_default_str();
-  app.add_option("--lra", options->lra, "rank of the adapters, or full")->capture_default_str();
-  app.add_option("--calib", options->calib, "calibration text, FILE[:samples[xtokens]] (256x512; demo brings its own)");
+  app.add_option("--lra", options->lra,
+                 "rank of the adapters, full, energy:SHARE of each fit, or budget:PARAMETERS of all")
+      ->capture_default_str();
+  app.add_option("--calib", options->calib,
+                 "calibration text, NAME|FILE[:samples[xtokens]] (256x512; demo brings its own)");
+  app.add_option("--save-gram", options->save_gram,
+                 "keep the calibration sums in this file; an interrupted run continues there");
+  app.add_option("--gram-layers", options->gram_layers, "with --save-gram: sums of the removed layers, or of all")
+      ->check(CLI::IsMember({"removed", "all"}))
+      ->capture_default_str();
+  app.add_option("--load-gram", options->load_gram,
+                 "fit from the sum of these files instead of running the model over calibration text");
   app.add_option("--text", options->text, "held-out text for the perplexity (demo brings its own)");
-  app.add_option("--lambda", options->lambda, "gcv, an absolute value, or RELrel times the mean diagonal")
+  app.add_option("--lambda", options->lambda, "gcv, holdout, an absolute value, or RELrel times the mean diagonal")
       ->capture_default_str();
   app.add_flag("--penalize-bias", options->penalize_bias, "penalise the bias too, as the paper's main text does");
   app.add_option("--factorize", options->factorize, "rrr (best on the data) or svd (the paper)")->capture_default_str();
@@ -292,11 +328,14 @@ Command AddRun(CLI::App& app) {
   app.add_option("--max-tokens", options->max_tokens, "of the continuation")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  app.add_option("--report", options->report, "write a page with tables and charts to this directory");
   app.add_option("--save", options->save, "write plan and adapters to this directory");
   app.add_flag("--save-weights", options->save_weights, "with --save: the kept blocks too, so that it stands alone");
   app.footer(
       "Criteria:" + CriteriaHelp() +
       "\n\nExamples:\n  shiftrt run --model demo --prune bi:0.25 --lra 64\n"
+      "  shiftrt run --model demo --save-gram demo.gram --gram-layers all\n"
+      "  shiftrt run --model demo --load-gram demo.gram --prune bi:0.4 --lra full --lambda 1e-3rel\n"
       "  shiftrt run --model qwen2-1.5b --prune \"reverse*:7\" --lra full --merge full --calib c4.jsonl --save out");
   return [options] { return Run(*options); };
 }

@@ -19,6 +19,7 @@ struct CommandRow {
 };
 constexpr CommandRow kCommands[] = {
     {"run", "prune, repair, compare: the main job", shiftrt::AddRun},
+    {"sweep", "many settings from few passes: tables, plots, the paper's experiments", shiftrt::AddSweep},
     {"generate", "continue a prompt", shiftrt::AddGenerate},
     {"inspect", "facts, sizes, layer scores of several criteria, a saved model's sites", shiftrt::AddInspect},
     {"ppl", "perplexity of a text", shiftrt::AddPpl},

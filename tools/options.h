@@ -36,6 +36,7 @@ struct CommonOptions {
 // A command: adds its options to `app` and returns what runs once they are parsed (an exit status).
 using Command = std::function<int()>;
 Command AddRun(CLI::App& app);
+Command AddSweep(CLI::App& app);
 Command AddGenerate(CLI::App& app);
 Command AddInspect(CLI::App& app);
 Command AddPpl(CLI::App& app);

@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   const auto calibration = shiftrt::LoadCalibration(text, *model.tokenizer, /*seed=*/0);
   shiftrt::ShiftOptions options;
   options.prune = shiftrt::ParsePrune("bi:0.25");
-  options.rank = 32;
+  options.rank = shiftrt::RankSpec::Fixed(32);
   shiftrt::NoProgress quiet;
   const auto result = shiftrt::Shift(context, model, calibration, options, quiet);
   shiftrt::Decoder repaired(context, model.weights, result.corrected);

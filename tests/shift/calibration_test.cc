@@ -1,12 +1,15 @@
 #include "shift/calibration.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <set>
 
 #include "runtime/check.h"
+#include "shift/documents.h"
 
 namespace shiftrt {
 namespace {
@@ -15,7 +18,6 @@ namespace {
 class CountingTokenizer : public Tokenizer {
  public:
   std::vector<int32_t> Encode(std::string_view text) const override {
-    text_ = text;
     std::vector<int32_t> ids(text.size());
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i);
     return ids;
@@ -23,11 +25,23 @@ class CountingTokenizer : public Tokenizer {
   std::string Decode(std::span<const int32_t>, bool) const override { return {}; }
   std::string Piece(int32_t) const override { return {}; }
   int32_t vocab_size() const override { return INT32_MAX; }
-  const std::string& text() const { return text_; }
-
- private:
-  mutable std::string text_;
 };
+
+// A token is a byte, so that samples spell the text.
+class ByteTokenizer : public CountingTokenizer {
+ public:
+  std::vector<int32_t> Encode(std::string_view text) const override {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
+    return {bytes, bytes + text.size()};
+  }
+};
+
+std::string Spelled(const std::vector<Batch>& batches) {
+  std::string text;
+  for (const Batch& batch : batches)
+    for (int32_t token : batch.tokens) text += static_cast<char>(token);
+  return text;
+}
 
 class Calibration : public testing::Test {
  protected:
@@ -48,6 +62,7 @@ class Calibration : public testing::Test {
   }
 
   CountingTokenizer tokenizer_;
+  ByteTokenizer bytes_;
   std::filesystem::path directory_ =
       std::filesystem::temp_directory_path() /
       (std::string("shiftrt_calibration_") + testing::UnitTest::GetInstance()->current_test_info()->name() + "_" +
@@ -103,10 +118,71 @@ TEST_F(Calibration, OneSampleIsFitted) {
   EXPECT_TRUE(set.heldout.empty());
 }
 
-TEST_F(Calibration, JoinsTheDocumentsOfJsonLines) {
-  LoadCalibration({Write("a.jsonl", "{\"text\": \"one\"}\r\n\n{\"id\": 3, \"text\": \"two\\u00e9\"}"), 8, 4},
-                  tokenizer_, 0);
-  EXPECT_EQ(tokenizer_.text(), "one\n\ntwo\xc3\xa9");
+// A token is a byte here, so the samples spell the text they are of.
+TEST_F(Calibration, PacksDocumentsInASeededOrder) {
+  const auto file = Write("a.jsonl", "{\"text\": \"one\"}\r\n\n{\"id\": 3, \"text\": \"two\\u00e9\"}");
+  std::set<std::string> orders;
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    const CalibrationSet set = LoadCalibration({file, 1, 12}, bytes_, seed);
+    EXPECT_EQ(set.documents, 2);
+    EXPECT_EQ(set.documents_used, 2);
+    EXPECT_EQ(set.text_tokens, 5 + 7);
+    orders.insert(Spelled(set.fit));
+  }
+  EXPECT_EQ(orders, (std::set<std::string>{"one\n\ntwo\xc3\xa9\n\n", "two\xc3\xa9\n\none\n\n"}));
+}
+
+TEST_F(Calibration, ReadsNoMoreDocumentsThanTheSamplesTake) {
+  std::string lines;
+  for (int i = 0; i < 100; ++i) lines += fmt::format("{{\"text\": \"{:08}\"}}\n", i);
+  const auto file = Write("a.jsonl", lines);
+  const CalibrationSet set = LoadCalibration({file, 4, 25}, bytes_, 3);
+  EXPECT_EQ(set.documents, 100);
+  EXPECT_EQ(set.documents_used, 10);
+  EXPECT_EQ(set.text_tokens, 100);
+  EXPECT_EQ(set.fit_tokens, 75);
+  EXPECT_EQ(set.heldout_tokens, 25);
+  EXPECT_EQ(set.Accounting(), "10 of 100 documents read, 100 tokens: 75 fitted, 25 held out, 0 left over");
+  const std::string text = Spelled(set.fit) + Spelled(set.heldout);
+  std::set<std::string> chosen;
+  for (int i = 0; i < 10; ++i) chosen.insert(text.substr(10 * i, 8));
+  EXPECT_EQ(chosen.size(), 10u);  // each once
+  EXPECT_EQ(Spelled(LoadCalibration({file, 4, 25}, bytes_, 3).fit), Spelled(set.fit));
+  EXPECT_NE(Spelled(LoadCalibration({file, 4, 25}, bytes_, 4).fit), Spelled(set.fit));
+}
+
+TEST_F(Calibration, PutsAlpacaRowsIntoTheirTemplate) {
+  const std::string rows = R"([{"instruction": "Add.", "input": "1 2", "output": "3"}])";
+  const std::string expected =
+      "Below is an instruction that describes a task, paired with an input that provides further context. Write a "
+      "response that appropriately completes the request.\n\n### Instruction:\nAdd.\n\n### Input:\n1 2\n\n"
+      "### Response:\n3";
+  const auto spelled = [&](const std::filesystem::path& file, int64_t tokens) {
+    return Spelled(LoadCalibration({file, 1, tokens}, bytes_, 0).fit);
+  };
+  const int64_t size = static_cast<int64_t>(expected.size());
+  EXPECT_EQ(spelled(Write("a.json", rows), size), expected);
+  EXPECT_EQ(spelled(Write("b.json", rows.substr(1, rows.size() - 2)), size), expected);  // a row a line
+  EXPECT_EQ(spelled(Write("c.json", R"([{"instruction": "Sing.", "input": "", "output": "La."}])"), 148),
+            "Below is an instruction that describes a task. Write a response that appropriately completes the request."
+            "\n\n### Instruction:\nSing.\n\n### Response:\nLa.");
+  EXPECT_EQ(spelled(Write("d.json", R"([{"text": "plain"}])"), 5), "plain");
+}
+
+TEST_F(Calibration, FindsTextsByName) {
+  const auto here = Write("tale.txt", "once upon a time");
+  Write("wiki.valid.raw", "a wiki");
+  Write("c4.jsonl", "{\"text\": \"a page of the web\"}");
+  const std::string places = "/nowhere:" + directory_.string();
+  ASSERT_EQ(::setenv("SHIFTRT_DATA", places.c_str(), 1), 0);
+  EXPECT_EQ(ResolveText("tale"), here);
+  EXPECT_EQ(ResolveText("wikitext2"), directory_ / "wiki.valid.raw");
+  EXPECT_EQ(ResolveText("c4"), directory_ / "c4.jsonl");
+  EXPECT_EQ(ResolveText(here.string()), here);
+  EXPECT_EQ(LoadCalibration(ParseCalibration("tale:2x3"), bytes_, 0).source, "tale.txt, 2 samples x 3 tokens");
+  EXPECT_NE(LoadError("alpaca").find("alpaca_data_cleaned.json"), std::string::npos);
+  ASSERT_EQ(::unsetenv("SHIFTRT_DATA"), 0);
+  EXPECT_NE(LoadError("tale").find("SHIFTRT_DATA (not set)"), std::string::npos);
 }
 
 TEST_F(Calibration, NamesFileAndLineOfBadJson) {
@@ -115,6 +191,11 @@ TEST_F(Calibration, NamesFileAndLineOfBadJson) {
             std::string::npos);
   EXPECT_NE(LoadError(Write("c.jsonl", "{\"text\": 3}\n")).find("c.jsonl:1: "), std::string::npos);
   EXPECT_NE(LoadError(Write("d.jsonl", "[\"text\"]\n")).find("d.jsonl:1: "), std::string::npos);
+  EXPECT_NE(LoadError(Write("e.json", "[]")).find("e.json: expected an array"), std::string::npos);
+  EXPECT_NE(LoadError(Write("f.json", "[{\"text\": \"one\"}, 2]")).find("f.json: row 1"), std::string::npos);
+  EXPECT_NE(LoadError(Write("g.json", R"([{"instruction": 1, "output": "x"}])")).find("\"instruction\""),
+            std::string::npos);
+  EXPECT_NE(LoadError(Write("h.json", "[[[")).find("h.json"), std::string::npos);
 }
 
 TEST_F(Calibration, RefusesEmptyAndShortText) {
@@ -126,12 +207,12 @@ TEST_F(Calibration, RefusesEmptyAndShortText) {
 }
 
 TEST(CalibrationSpec, Parses) {
-  EXPECT_EQ(ParseCalibration("a.txt").file, "a.txt");
+  EXPECT_EQ(ParseCalibration("a.txt").source, "a.txt");
   EXPECT_EQ(ParseCalibration("a.txt").samples, 256);
   EXPECT_EQ(ParseCalibration("a.txt").tokens, 512);
   EXPECT_EQ(ParseCalibration("d/a.jsonl:128").samples, 128);
   EXPECT_EQ(ParseCalibration("a.txt:128x64").tokens, 64);
-  EXPECT_EQ(ParseCalibration("odd:name.txt").file, "odd:name.txt");
+  EXPECT_EQ(ParseCalibration("odd:name.txt").source, "odd:name.txt");
   for (const char* text : {"", ":3", "a.txt:", "a.txt:0", "a.txt:x", "a.txt:3x", "a.txt:3x0", "a.txt:-3", "a.txt:many",
                            "a.txt:3x4x5", "a.txt:99999999999999999999"})
     EXPECT_THROW(ParseCalibration(text), UsageError) << text;

@@ -61,6 +61,102 @@ TEST(Factorize, FullRankIsTheAdapterItself) {
   }
 }
 
+TEST(Factorize, TruncatingIsFactorizingAtTheSmallerRank) {
+  const RidgeAccumulator sums = Accumulated(MakeTokens(100, true, 30));
+  const RidgeSolution solution = SolveRidge(Context(), sums, {});
+  for (const Factorization kind : {Factorization::kSvd, Factorization::kReducedRank}) {
+    const LowRank large = Factorize(Context(), sums, solution, 9, kind);
+    const LowRank small = Truncate(Context(), sums, large, 4, kind);
+    const LowRank expected = Factorize(Context(), sums, solution, 4, kind);
+    EXPECT_LT(RelativeError(Product(small.p, small.q).span(), Product(expected.p, expected.q).span()), 1e-9);
+    EXPECT_LT(RelativeError(small.b.span(), expected.b.span()), 1e-9);
+    const LowRank none = Truncate(Context(), sums, large, 0, kind);
+    EXPECT_EQ(none.p.cols(), 0);
+    EXPECT_EQ(RelativeError(none.b.span(), sums.DeltaMean().span()), 0);
+    EXPECT_THROW(Truncate(Context(), sums, small, 5, kind), Error);
+  }
+}
+
+TEST(Factorize, SingularValuesAloneAreThoseOfTheFactors) {
+  const RidgeAccumulator sums = Accumulated(MakeTokens(100, false, 30));
+  const RidgeSolution solution = SolveRidge(Context(), sums, {});
+  for (const Factorization kind : {Factorization::kSvd, Factorization::kReducedRank}) {
+    const std::vector<double> values = SingularValues(Context(), sums, solution, kind);
+    const LowRank factors = Factorize(Context(), sums, solution, test::kHidden, kind);
+    ASSERT_EQ(values.size(), factors.singular_values.size());
+    for (size_t i = 0; i < values.size(); ++i)
+      EXPECT_NEAR(values[i], factors.singular_values[i], 1e-7 * values[0]) << i;
+  }
+}
+
+TEST(Rank, OfAShareOfTheEnergyIsTheSmallest) {
+  const std::vector<std::vector<double>> values = {{4, 2, 1, 0}, {1, 0, 0, 0}, {0, 0, 0, 0}};  // energies 16 + 4 + 1
+  const auto ranks = [&](double share) { return ChooseRanks(ParseRank(fmt::format("energy:{}", share)), values, 4); };
+  EXPECT_EQ(ranks(0.5), (std::vector<int64_t>{1, 1, 1}));
+  EXPECT_EQ(ranks(0.9), (std::vector<int64_t>{2, 1, 1}));
+  EXPECT_EQ(ranks(0.96), (std::vector<int64_t>{3, 1, 1}));
+  EXPECT_EQ(ranks(1), (std::vector<int64_t>{3, 1, 1}));
+}
+
+// Four coordinates: a direction costs 8 parameters, a bias 4, the full map 16.
+TEST(Rank, ABudgetGoesWhereTheEnergyIs) {
+  const std::vector<std::vector<double>> values = {{4, 3, 2, 1}, {3.5, 0.1, 0, 0}, {0.5, 0.4, 0, 0}};
+  const auto ranks = [&](int64_t parameters) {
+    return ChooseRanks(ParseRank(fmt::format("budget:{}", parameters)), values, 4);
+  };
+  EXPECT_THROW(ranks(11), Error);
+  EXPECT_EQ(ranks(12), (std::vector<int64_t>{0, 0, 0}));
+  EXPECT_EQ(ranks(20), (std::vector<int64_t>{1, 0, 0}));
+  EXPECT_EQ(ranks(28), (std::vector<int64_t>{1, 1, 0}));
+  EXPECT_EQ(ranks(36), (std::vector<int64_t>{4, 1, 0}));  // a second direction costs as much as the full map
+  EXPECT_EQ(ranks(44), (std::vector<int64_t>{4, 1, 1}));
+  EXPECT_EQ(ranks(1000), (std::vector<int64_t>{4, 4, 4}));
+}
+
+// What is left of tr(D'D) at equal cost must not be more than any uniform rank leaves.
+TEST(Rank, ABudgetExplainsNoLessThanEqualRanks) {
+  std::vector<RidgeAccumulator> sums;
+  std::vector<RidgeSolution> solutions;
+  std::vector<std::vector<double>> spectra;
+  for (const uint64_t seed : {40, 41, 42}) {
+    Tokens tokens = MakeTokens(200, false, seed);
+    for (float& x : tokens.delta.span()) x *= static_cast<float>(seed - 38);
+    sums.push_back(Accumulated(tokens));
+    solutions.push_back(SolveRidge(Context(), sums.back(), {}));
+    spectra.push_back(SingularValues(Context(), sums.back(), solutions.back(), Factorization::kReducedRank));
+  }
+  const auto explained = [&](const std::vector<int64_t>& ranks) {
+    double energy = 0;
+    for (size_t s = 0; s < ranks.size(); ++s)
+      for (int64_t r = 0; r < ranks[s]; ++r) energy += spectra[s][r] * spectra[s][r];
+    return energy;
+  };
+  for (int64_t rank = 1; rank < 6; ++rank) {
+    const int64_t parameters = 3 * (2 * test::kHidden * rank + test::kHidden);
+    const auto ranks = ChooseRanks(ParseRank(fmt::format("budget:{}", parameters)), spectra, test::kHidden);
+    EXPECT_GE(explained(ranks), explained({rank, rank, rank})) << rank;
+  }
+}
+
+TEST(Rank, Parses) {
+  EXPECT_EQ(ParseRank("64").rank, 64);
+  EXPECT_EQ(ParseRank("full").kind, RankSpec::Kind::kFull);
+  EXPECT_EQ(ParseRank("energy:0.9").energy, 0.9);
+  EXPECT_EQ(ParseRank("budget:4M").parameters, 4'000'000);
+  EXPECT_EQ(ParseRank("budget:1.5k").parameters, 1500);
+  EXPECT_EQ(ParseRank("budget:7").parameters, 7);
+  for (const char* text : {"64", "full", "energy:0.9", "budget:1500"}) EXPECT_EQ(Format(ParseRank(text)), text);
+  for (const char* text : {"", "0", "-1", "6x", "energy:", "energy:0", "energy:1.1", "energy:nan",
+                           "budget:", "budget:0", "budget:M", "budget:4T", "budget:-3k", "budget:1e99", "half"})
+    EXPECT_THROW(ParseRank(text), UsageError) << text;
+}
+
+TEST(EffectiveRank, CountsTheDirectionsThatMatter) {
+  EXPECT_NEAR(EffectiveRank({2, 2, 2, 2}), 4, 1e-12);
+  EXPECT_NEAR(EffectiveRank({5, 0, 0}), 1, 1e-12);
+  EXPECT_EQ(EffectiveRank({0, 0}), 0);
+}
+
 TEST(Factorize, AZeroMapStaysZero) {
   const RidgeAccumulator sums = Accumulated(MakeTokens(100, false, 30));
   RidgeSolution solution;

@@ -1,45 +1,20 @@
 #include "shift/pipeline.h"
 
-#include <unistd.h>
-
-#include <fstream>
-
 #include "runtime/check.h"
+#include "shift/gram_file.h"
+#include "tests/shift/small_model.h"
 #include "tests/shift/tokens.h"
 
 namespace shiftrt {
 namespace {
 
-constexpr int64_t kLayers = 6, kWidth = 16;
-
-class Pipeline : public testing::Test {
+class Pipeline : public test::SmallModel {
  protected:
-  Pipeline() {
-    const auto directory = std::filesystem::temp_directory_path() / ("shiftrt_pipeline_" + std::to_string(getpid()));
-    std::filesystem::create_directories(directory);
-    std::ofstream(directory / "shape.json")
-        << R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 16, "vocab_size": 64,
-               "intermediate_size": 24, "num_hidden_layers": 6, "num_attention_heads": 2, "num_key_value_heads": 1,
-               "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu",
-               "tie_word_embeddings": false, "torch_dtype": "float32"})";
-    WriteRandomCheckpoint(directory / "shape.json", DType::kFloat32, 3, directory / "model");
-    model_.weights = LoadWeights(directory / "model");
-    std::filesystem::remove_all(directory);  // the mapping stays
-    Random random(4);
-    for (int sample = 0; sample < 32; ++sample) {
-      std::vector<int32_t> tokens(32);
-      for (int32_t& token : tokens) token = static_cast<int32_t>(random.Below(64));
-      Batch batch;
-      batch.Add(tokens);
-      (sample % 8 == 7 ? calibration_.heldout : calibration_.fit).push_back(batch);
-    }
-  }
-
   ShiftResult Run(const std::string& prune, int64_t rank, Merge merge = Merge::kOff,
                   const std::string& lambda = "gcv") {
     ShiftOptions options;
     options.prune = ParsePrune(prune);
-    options.rank = rank;
+    options.rank = rank == 0 ? RankSpec::Full() : RankSpec::Fixed(rank);
     options.merge = merge;
     options.ridge.lambda = ParseLambda(lambda);
     NoProgress progress;
@@ -74,10 +49,6 @@ class Pipeline : public testing::Test {
     for (const Batch& batch : calibration_.fit) decoder.Forward(batch);
     return sums;
   }
-
-  Context context_;
-  Model model_;
-  CalibrationSet calibration_;
 };
 
 TEST_F(Pipeline, FitsEachSiteFromTheOriginalModel) {
@@ -117,6 +88,31 @@ TEST_F(Pipeline, LargeLambdaLeavesThePrunedModelUpToTheMean) {
   EXPECT_NEAR(result.sites[0].r2_fit, 0.0, 1e-6);
 }
 
+// A budget that leaves nothing but the biases: what runs is the mean update.
+TEST_F(Pipeline, RankZeroIsTheMeanUpdate) {
+  ShiftOptions options;
+  options.prune = ParsePrune("layers=1,4");
+  options.rank = ParseRank("budget:32");
+  NoProgress progress;
+  const ShiftResult result = Shift(context_, model_, calibration_, options, progress);
+  for (const SiteReport& site : result.sites) {
+    EXPECT_EQ(site.rank, 0);
+    EXPECT_NEAR(site.r2_fit, 0, 1e-6);
+  }
+  const auto& lra = *std::get<AdapterStage>(result.corrected.stages[1]).lra;
+  const Matrix<double> mean = SumsOf(1).DeltaMean();
+  for (int64_t j = 0; j < kWidth; ++j) EXPECT_NEAR(lra.b(0, j), mean(0, j), 1e-6);
+  // As it runs: a rank-1 map of zeros with the same bias gives the same stream.
+  DepthPlan same = result.corrected;
+  for (Stage& stage : same.stages) {
+    auto* adapter = std::get_if<AdapterStage>(&stage);
+    if (adapter == nullptr) continue;
+    adapter->lra = std::make_shared<const Lra>(
+        Lra{{}, Matrix<float>::Zeros(kWidth, 1), Matrix<float>::Zeros(1, kWidth), adapter->lra->b.Clone()});
+  }
+  EXPECT_EQ(Stream(result.corrected), Stream(same));
+}
+
 TEST_F(Pipeline, MergedRunsLikeTheSequenceOfItsSites) {
   for (const Merge merge : {Merge::kFull, Merge::kLowRank}) {
     const ShiftResult result = Run("layers=2-4", 5, merge);
@@ -134,6 +130,68 @@ TEST_F(Pipeline, WithoutHeldoutTextItsFitIsNotANumber) {
 TEST_F(Pipeline, RefusesARankAboveTheHiddenSize) {
   EXPECT_THROW(Run("reverse:1", kWidth + 1), UsageError);
   EXPECT_THROW(Run("reverse:1", -1), UsageError);
+}
+
+// Counts batches that run through the model: every pass reports its tokens.
+class Counter : public Progress {
+ public:
+  void Begin(std::string_view phase, int64_t) override { phases_.emplace_back(phase); }
+  void Advance(int64_t) override {}
+  void End() override {}
+  const std::vector<std::string>& phases() const { return phases_; }
+
+ private:
+  std::vector<std::string> phases_;
+};
+
+TEST_F(Pipeline, SavedSumsGiveOtherFitsWithoutRunningTheModel) {
+  const auto file = directory_ / "sums";
+  ShiftOptions options;
+  options.prune = ParsePrune("bi:2");
+  options.rank = RankSpec::Full();
+  options.gram.save = file;
+  options.gram.all_layers = true;
+  NoProgress progress;
+  const ShiftResult saved = Shift(context_, model_, calibration_, options, progress);
+
+  for (const char* prune : {"bi:2", "bi:3", "layers=0,2", "reverse:1"}) {
+    SCOPED_TRACE(prune);
+    options.prune = ParsePrune(prune);
+    options.rank = RankSpec::Fixed(3);
+    options.ridge.lambda = ParseLambda("1e-2rel");
+    options.factorization = Factorization::kSvd;
+    options.gram = {{file}, {}, false};
+    Counter counter;
+    const ShiftResult loaded = Shift(context_, model_, {}, options, counter);
+    EXPECT_EQ(counter.phases(), std::vector<std::string>{"solving"});
+    options.gram = {};
+    const ShiftResult fresh = Shift(context_, model_, calibration_, options, progress);
+    EXPECT_EQ(loaded.selection.removed, fresh.selection.removed);
+    EXPECT_EQ(Stream(loaded.corrected), Stream(fresh.corrected));
+    EXPECT_EQ(loaded.calibration, calibration_.source);
+    EXPECT_EQ(loaded.sites[0].r2_heldout, fresh.sites[0].r2_heldout);
+  }
+  EXPECT_EQ(saved.selection.removed.size(), 2u);
+}
+
+TEST_F(Pipeline, SaysWhatSavedSumsLack) {
+  const auto file = directory_ / "sums";
+  ShiftOptions options;
+  options.prune = ParsePrune("layers=1,4");
+  options.rank = RankSpec::Full();
+  options.gram.save = file;
+  NoProgress progress;
+  Shift(context_, model_, calibration_, options, progress);
+  options.gram.load = {file};
+  EXPECT_THROW(Shift(context_, model_, calibration_, options, progress), UsageError);  // saved and loaded
+  options.gram.save.clear();
+  options.prune = ParsePrune("layers=1,3");
+  EXPECT_THROW(Shift(context_, model_, {}, options, progress), Error);  // layer 3 was not saved
+  options.prune = ParsePrune("bi:2");
+  EXPECT_THROW(Shift(context_, model_, {}, options, progress), Error);  // no scores saved, no text given
+  const Model other = MakeModel(8);
+  options.prune = ParsePrune("layers=1,4");
+  EXPECT_THROW(Shift(context_, other, {}, options, progress), Error);
 }
 
 }  // namespace

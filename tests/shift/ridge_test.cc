@@ -1,5 +1,7 @@
 #include "shift/ridge.h"
 
+#include <algorithm>
+
 #include "runtime/check.h"
 #include "tests/shift/goldens.h"
 #include "tests/shift/tokens.h"
@@ -133,6 +135,58 @@ TEST(Ridge, InputsThatAreAllZeroLeaveTheMean) {
   }
 }
 
+// The best of the grid by trying every lambda on the held-out tokens themselves.
+TEST(Ridge, HoldoutTakesTheLambdaThatServesTheHeldOutTokensBest) {
+  for (const bool penalize_bias : {false, true}) {
+    for (const bool massive : {false, true}) {
+      SCOPED_TRACE(testing::Message() << penalize_bias << massive);
+      const RidgeAccumulator sums = Accumulated(MakeTokens(16, massive, 31));
+      const Tokens judge = MakeTokens(200, massive, 32);
+      const RidgeAccumulator heldout = Accumulated(judge);
+      const RidgeSolution solution = SolveRidge(Context(), sums, Options("holdout", penalize_bias), &heldout);
+      const double chosen = test::Residual(judge, solution.a, solution.b);
+      double best = chosen;
+      for (double power = -12; power < 8; power += 0.05) {
+        const RidgeSolution other = SolveRidge(Context(), sums, Absolute(std::pow(10.0, power), penalize_bias));
+        best = std::min(best, test::Residual(judge, other.a, other.b));
+      }
+      EXPECT_LE(chosen, best * 1.001);
+      EXPECT_GT(solution.lambda, 0);
+    }
+  }
+}
+
+TEST(Ridge, HoldoutNeedsHeldOutTokens) {
+  const RidgeAccumulator sums = Accumulated(MakeTokens(40, false, 3)), none(test::kHidden);
+  EXPECT_THROW(SolveRidge(Context(), sums, Options("holdout")), Error);
+  EXPECT_THROW(SolveRidge(Context(), sums, Options("holdout"), &none), Error);
+}
+
+// As in real residual streams: three coordinates thousands of times larger than the others, one of them nearly
+// constant. What the small coordinates explain must not be lost.
+TEST(Ridge, MassiveActivationsDoNotHideTheRest) {
+  const Tokens plain = MakeTokens(400, false, 5), plain_judge = MakeTokens(400, false, 6);
+  const auto grown = [](const Tokens& from) {
+    Tokens tokens{from.h.Clone(), from.delta.Clone()};
+    for (int64_t i = 0; i < tokens.h.rows(); ++i) {
+      tokens.h(i, 1) *= 3000;
+      tokens.h(i, 4) = 20000 + tokens.h(i, 4);
+      tokens.h(i, 9) *= 8000;
+    }
+    return tokens;
+  };
+  const RidgeAccumulator sums = Accumulated(plain), judge = Accumulated(plain_judge);
+  const RidgeAccumulator massive = Accumulated(grown(plain)), massive_judge = Accumulated(grown(plain_judge));
+  const RidgeSolution expected = SolveRidge(Context(), sums, Options("gcv"));
+  const double r2 = RSquared(Context(), judge, expected.a.view(), expected.b.view());
+  for (const char* lambda : {"gcv", "holdout", "1e-12rel"}) {
+    SCOPED_TRACE(lambda);
+    const RidgeSolution solution = SolveRidge(Context(), massive, Options(lambda), &massive_judge);
+    EXPECT_NEAR(RSquared(Context(), massive_judge, solution.a.view(), solution.b.view()), r2, 0.01);
+    EXPECT_GT(solution.condition, 1e5);
+  }
+}
+
 TEST(Ridge, NeedsTokens) { EXPECT_THROW(SolveRidge(Context(), RidgeAccumulator(3), {}), Error); }
 
 TEST(RSquared, IsZeroForTheMeanAndWhereNothingVaries) {
@@ -150,7 +204,7 @@ TEST(Lambda, Parses) {
   EXPECT_EQ(ParseLambda("1e-4rel").kind, LambdaSpec::Kind::kRelative);
   EXPECT_EQ(ParseLambda("1e-4rel").value, 1e-4);
   EXPECT_EQ(ParseLambda("gcv").kind, LambdaSpec::Kind::kGcv);
-  for (const char* text : {"0.01", "1e-04rel", "gcv", "0"})
+  for (const char* text : {"0.01", "1e-04rel", "gcv", "holdout", "0"})
     EXPECT_EQ(Format(ParseLambda(Format(ParseLambda(text)))), Format(ParseLambda(text)));
   for (const char* text : {"", "rel", "-1", "nan", "inf", "1e999", "1e-2x", " 1", "GCV", "-0.1rel"})
     EXPECT_THROW(ParseLambda(text), UsageError) << text;

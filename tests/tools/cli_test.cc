@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstring>
@@ -125,7 +126,7 @@ class Cli : public ::testing::Test {
 TEST_F(Cli, HelpComesWithExamplesAndTheVersionIsThere) {
   EXPECT_NE(Call({}).out.find("generate"), std::string::npos);
   EXPECT_EQ(Call({"--version"}).status, 0);
-  for (const char* command : {"run", "generate", "inspect", "ppl", "tokenize", "dump"}) {
+  for (const char* command : {"run", "sweep", "generate", "inspect", "ppl", "tokenize", "dump"}) {
     const Outcome help = Call({command, "--help"});
     EXPECT_EQ(help.status, 0) << command;
     EXPECT_NE(help.out.find("Example"), std::string::npos) << command;
@@ -232,6 +233,85 @@ TEST_F(Cli, AFailedSaveLeavesNothingBehind) {
   EXPECT_FAILS(Run({"--prune", "reverse:1", "--lra", "4", "--json", Path("none/r.json")}), 1, "none/r.json");
   for (const auto& entry : fs::directory_iterator(dir_))
     EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
+}
+
+TEST_F(Cli, SavedSumsGiveTheSameRunWithoutCalibrationText) {
+  const std::vector<std::string> recipe = {"--prune",           "bi:2",  "--lra", "8", "--quiet", "--text",
+                                           Path("heldout.txt"), "--json"};
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), recipe.begin(), recipe.end());
+    more.insert(more.begin() + static_cast<int64_t>(recipe.size()), Path("r.json"));
+    const Outcome outcome = Command("run", more);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    Json json = ReadJson("r.json");
+    for (Json& variant : json["variants"]) variant.erase("tokens_per_second");
+    return Json{json["sites"], json["variants"], json["selection"]};
+  };
+  const std::string calib = Path("calibration.txt:16x64");
+  const Json fresh = run({"--calib", calib});
+  EXPECT_EQ(run({"--calib", calib, "--save-gram", Path("gram"), "--gram-layers", "all"}), fresh);
+  EXPECT_EQ(run({"--load-gram", Path("gram")}), fresh);
+  EXPECT_EQ(run({"--calib", calib, "--save-gram", Path("gram"), "--gram-layers", "all"}), fresh);  // complete: used
+
+  EXPECT_FAILS(Command("run", {"--lra", "8", "--load-gram", Path("gram"), Path("gram"), "--text", Path("heldout.txt")}),
+               1, "samples are in both");
+  EXPECT_FAILS(Run({"--lra", "8", "--load-gram", Path("gram"), "--save-gram", Path("more")}), 2, "--load-gram");
+  EXPECT_FAILS(Run({"--lra", "8", "--gram-layers", "all"}), 2, "--save-gram");
+  EXPECT_FAILS(Run({"--lra", "8", "--load-gram", Path("heldout.txt")}), 1, "heldout.txt");
+  fs::resize_file(dir_ / "gram", fs::file_size(dir_ / "gram") / 2);
+  EXPECT_FAILS(Run({"--lra", "8", "--load-gram", Path("gram")}), 1, "gram");
+}
+
+TEST_F(Cli, SweepWritesACellALine) {
+  const auto sweep = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"--calib", Path("calibration.txt:16x64"), "--text", Path("heldout.txt"), "--quiet"});
+    return Command("sweep", more);
+  };
+  const Outcome outcome =
+      sweep({"--prune", "bi:1,reverse*:2", "--lra", "4,full", "--factorize", "rrr,svd", "--samples", "8,16", "--seeds",
+             "0,1", "--csv", Path("s.csv"), "--json", Path("s.json"), "--report", Path("page")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json rows = ReadJson("s.json")["rows"];
+  ASSERT_EQ(rows.size(), size_t{2 * 2 * 2 * 2 * 2});
+  const std::string csv = ReadFile(dir_ / "s.csv");
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 33);
+  EXPECT_NE(csv.find("\"reverse*:2\",1 2,0,8,"), std::string::npos) << csv;
+  const std::string page = ReadFile(dir_ / "page/index.html");
+  for (const char* chart : {"by rank", "by layers removed", "by calibration samples"})
+    EXPECT_NE(page.find(chart), std::string::npos) << chart;
+  EXPECT_TRUE(fs::exists(dir_ / "page/perplexity-by-rank.svg"));
+
+  // A cell is what `run` finds: the pruned model's perplexity to the bit, the corrected one's up to the order of sums.
+  ASSERT_EQ(Run({"--prune", "reverse*:2", "--lra", "4", "--factorize", "rrr", "--json", Path("r.json")}).status, 0);
+  const Json variants = ReadJson("r.json")["variants"];
+  bool found = false;
+  for (const Json& row : rows) {
+    if (row["prune"] != "reverse*:2" || row["rank"] != "4" || row["samples"] != 16 || row["seed"] != 0 ||
+        row["factorization"] != "rrr")
+      continue;
+    found = true;
+    EXPECT_EQ(row["perplexity"]["original"], variants[0]["perplexity"]);
+    EXPECT_EQ(row["perplexity"]["pruned"], variants[1]["perplexity"]);
+    EXPECT_NEAR(row["perplexity"]["corrected"].get<double>() / variants[2]["perplexity"].get<double>(), 1, 1e-4);
+  }
+  EXPECT_TRUE(found);
+
+  const Outcome preset = sweep({"--preset", "paper-rank", "--samples", "16", "--json", Path("p.json")});
+  ASSERT_EQ(preset.status, 0) << preset.err;
+  EXPECT_EQ(ReadJson("p.json")["rows"].size(), size_t{5});  // 4, 8, 16, 32 and full: the model is 32 wide
+  EXPECT_FAILS(sweep({"--preset", "paper-guess"}), 2, "paper-table1");
+  EXPECT_FAILS(sweep({"--prune", "bi:1", "--lra", "33"}), 2, "33");
+  EXPECT_FAILS(sweep({"--samples", "0"}), 2, "samples");
+}
+
+TEST_F(Cli, RunDrawsAReport) {
+  ASSERT_EQ(Run({"--prune", "reverse*:2", "--lra", "8", "--report", Path("page")}).status, 0);
+  const std::string page = ReadFile(dir_ / "page/index.html");
+  for (const char* part : {"Comparison", "Layer scores: bi", "Layer scores: magnitude-l1", "Singular values",
+                           "Energy explained", "held-out tokens", "Cosine", "Hidden states", "the sea was"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  for (const char* chart : {"r2", "norm-by-depth", "cosine-by-depth", "hidden-states", "explained-energy"})
+    EXPECT_TRUE(fs::exists(dir_ / "page" / (std::string(chart) + ".svg"))) << chart;
 }
 
 TEST_F(Cli, DumpHoldsEveryStateAndTheUpdatesAddUp) {

@@ -1,0 +1,37 @@
+// A page for a browser: one self-contained HTML file with its charts in it, and each chart as an SVG file beside it.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "report/chart.h"
+
+namespace shiftrt {
+
+struct PageTable {
+  std::vector<std::string> header;
+  std::vector<std::vector<std::string>>
+      rows;  // as wide as the header; the first column to the left, others to the right
+};
+struct PageText {
+  std::string text;
+};
+
+struct Section {
+  std::string heading, text;  // text: what one is looking at, in a sentence or two
+  std::vector<std::variant<PageTable, Chart, PageText>> parts;
+};
+
+struct Page {
+  std::string title, summary;
+  std::vector<Section> sections;
+};
+
+std::string Html(const Page& page);
+
+// Writes DIR/index.html and DIR/<chart>.svg for each chart, each under a temporary name first; makes DIR where needed.
+void WritePage(const Page& page, const std::filesystem::path& directory);
+
+}  // namespace shiftrt

@@ -1,0 +1,30 @@
+// One pass of the original model over calibration text: ridge accumulators of any set of layers.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "models/model.h"
+#include "runtime/progress.h"
+#include "shift/calibration.h"
+#include "shift/fit.h"
+
+namespace shiftrt {
+
+// Accumulators on their way: which layers, and how many of the calibration's batches they hold.
+struct CollectedSums {
+  std::vector<SiteSums> sites;  // ascending layers
+  int64_t fit_batches = 0, heldout_batches = 0;
+
+  static CollectedSums Empty(const std::vector<int64_t>& layers, int64_t hidden);
+  std::vector<int64_t> Layers() const;
+  // The sites of `layers`. Throws Error naming a layer that is not among them, and those that are.
+  std::vector<const SiteSums*> Sites(const std::vector<int64_t>& layers) const;
+};
+
+// Adds the batches `sums` does not hold yet, fitted ones first, in order: so a collection that was interrupted ends
+// with the same bits as one that was not. `after_batch`, where given, is called after each batch.
+void Collect(const Context& context, const Model& model, const CalibrationSet& calibration, CollectedSums& sums,
+             Progress& progress, const std::function<void()>& after_batch = {});
+
+}  // namespace shiftrt

@@ -1,0 +1,68 @@
+// Many settings from few passes: lambda x rank x factorization x criterion x amount x calibration size x seed.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "models/model.h"
+#include "runtime/progress.h"
+#include "shift/calibration.h"
+#include "shift/criteria.h"
+#include "shift/fit.h"
+
+namespace shiftrt {
+
+struct SweepAxes {
+  std::vector<PruneSpec> prunes;
+  std::vector<LambdaSpec> lambdas = {{}};
+  std::vector<Factorization> factorizations = {Factorization::kReducedRank};
+  std::vector<RankSpec> ranks = {{}};
+  std::vector<int64_t> samples = {256};  // as in --calib: every eighth of them is held out
+  std::vector<uint64_t> seeds = {0};
+  bool penalize_bias = false;
+};
+
+// One cell; perplexities as `measure` gives them.
+struct SweepRow {
+  PruneSpec prune;
+  LambdaSpec lambda;
+  Factorization factorization = Factorization::kReducedRank;
+  RankSpec rank;
+  int64_t samples = 0;
+  uint64_t seed = 0;
+
+  std::vector<int64_t> removed;
+  int64_t tokens = 0;                 // fitted
+  double r2_fit = 0, r2_heldout = 0;  // means over sites
+  int64_t parameters = 0;             // of the adapters
+  double original = 0, pruned = 0, corrected = 0;
+};
+
+struct SweepSource {
+  // Calibration text of a seed: `samples` of them, one a batch.
+  std::function<CalibrationSet(uint64_t seed, int64_t samples)> open;
+  // The number to compare depth plans by.
+  std::function<double(const DepthPlan&)> measure;
+  // Receives each row as soon as it is there.
+  std::function<void(const SweepRow&)> row;
+};
+
+// A seed costs one pass for the criteria that look at text and one for the accumulators of all layers that any of the
+// selections removes; larger calibration sizes add to the sums of smaller ones. Selections are made once a seed, on
+// the largest size. Throws what ParsePrune's and ParseRank's users throw, before any work where it can.
+void Sweep(const Context& context, const Model& model, const SweepAxes& axes, const SweepSource& source,
+           Progress& progress);
+
+// Mean and standard deviation (n - 1; 0 for one) over the seeds of what is otherwise one setting, in order of the
+// first.
+struct SweepSummary {
+  SweepRow first;
+  int64_t seeds = 0;
+  double original = 0, pruned = 0, corrected = 0, pruned_deviation = 0, corrected_deviation = 0;
+  double r2_fit = 0, r2_heldout = 0;
+};
+std::vector<SweepSummary> Summarize(const std::vector<SweepRow>& rows);
+
+}  // namespace shiftrt

@@ -1,0 +1,179 @@
+#include "shift/sweep.h"
+
+#include <map>
+
+#include "runtime/check.h"
+#include "shift/pipeline.h"
+#include "tests/shift/small_model.h"
+#include "tests/shift/tokens.h"
+
+namespace shiftrt {
+namespace {
+
+// Tokens of each phase.
+class Meter : public Progress {
+ public:
+  void Begin(std::string_view phase, int64_t) override { phase_ = phase; }
+  void Advance(int64_t count) override { counts_[phase_] += count; }
+  void End() override {}
+  int64_t operator[](const std::string& phase) { return counts_[phase]; }
+
+ private:
+  std::string phase_;
+  std::map<std::string, int64_t> counts_;
+};
+
+class SweepTest : public test::SmallModel {
+ protected:
+  static constexpr int64_t kSamples = 32;
+
+  SweepAxes Axes(const std::vector<std::string>& prunes) {
+    SweepAxes axes;
+    for (const std::string& prune : prunes) axes.prunes.push_back(ParsePrune(prune));
+    axes.ranks = {RankSpec::Fixed(4)};
+    axes.samples = {kSamples};
+    return axes;
+  }
+  std::vector<SweepRow> Run(const SweepAxes& axes) {
+    std::vector<SweepRow> rows;
+    SweepSource source;
+    source.open = [&](uint64_t seed, int64_t samples) {
+      EXPECT_EQ(samples, kSamples);
+      ++opened_;
+      return MakeCalibration(100 + seed, kSamples);
+    };
+    source.measure = [&](const DepthPlan& plan) {
+      ++measured_;
+      return Measure(plan);
+    };
+    source.row = [&](const SweepRow& row) { rows.push_back(row); };
+    Sweep(context_, model_, axes, source, meter_);
+    return rows;
+  }
+  // Any number that tells plans apart.
+  double Measure(const DepthPlan& plan) {
+    Decoder decoder(context_, model_.weights, plan);
+    const MatrixView<const float> h = decoder.Forward(calibration_.heldout[0]);
+    double sum = 0;
+    for (int64_t t = 0; t < h.rows; ++t)
+      for (int64_t j = 0; j < h.cols; ++j) sum += std::sin(static_cast<double>(t + 7 * j)) * h(t, j);
+    return sum;
+  }
+
+  Meter meter_;
+  int opened_ = 0, measured_ = 0;
+};
+
+TEST_F(SweepTest, EachCellIsWhatARunOfItsSettingsGives) {
+  SweepAxes axes = Axes({"bi:1", "bi:2", "reverse*:2", "layers=0,5"});
+  axes.lambdas = {ParseLambda("gcv"), ParseLambda("1e-2rel")};
+  axes.factorizations = {Factorization::kSvd, Factorization::kReducedRank};
+  axes.ranks = {RankSpec::Fixed(2), RankSpec::Full(), ParseRank("energy:0.5")};
+  axes.seeds = {0, 1};
+  const std::vector<SweepRow> rows = Run(axes);
+  ASSERT_EQ(rows.size(), 4u * 2 * 2 * 3 * 2);
+  NoProgress progress;
+  for (const SweepRow& row : rows) {
+    SCOPED_TRACE(fmt::format("{} {} {} {} seed {}", row.prune.text, Format(row.lambda), Name(row.factorization),
+                             Format(row.rank), row.seed));
+    const CalibrationSet calibration = MakeCalibration(100 + row.seed, kSamples);
+    ShiftOptions options;
+    options.prune = row.prune;
+    options.ridge.lambda = row.lambda;
+    options.factorization = row.factorization;
+    options.rank = row.rank;
+    options.seed = row.seed;
+    const ShiftResult run = Shift(context_, model_, calibration, options, progress);
+    EXPECT_EQ(row.removed, run.selection.removed);
+    EXPECT_EQ(row.tokens, 28 * 32);
+    EXPECT_EQ(row.samples, kSamples);
+    const double scale = std::abs(Measure(DepthPlan::Original(kLayers)));
+    EXPECT_EQ(row.original, Measure(DepthPlan::Original(kLayers)));
+    EXPECT_EQ(row.pruned, Measure(run.pruned));
+    EXPECT_NEAR(row.corrected, Measure(run.corrected), 1e-4 * scale);
+    double r2_fit = 0, r2_heldout = 0;
+    int64_t parameters = 0;
+    for (const SiteReport& site : run.sites) {
+      r2_fit += site.r2_fit / static_cast<double>(run.sites.size());
+      r2_heldout += site.r2_heldout / static_cast<double>(run.sites.size());
+    }
+    for (const Stage& stage : run.corrected.stages)
+      if (const auto* adapter = std::get_if<AdapterStage>(&stage)) parameters += adapter->lra->parameters();
+    EXPECT_NEAR(row.r2_fit, r2_fit, 1e-6);
+    EXPECT_NEAR(row.r2_heldout, r2_heldout, 1e-6);
+    EXPECT_EQ(row.parameters, parameters);
+  }
+}
+
+TEST_F(SweepTest, TakesOnePassASeed) {
+  SweepAxes axes = Axes({"bi:1", "bi:3", "reverse:2"});
+  axes.lambdas = {ParseLambda("gcv"), ParseLambda("1")};
+  axes.samples = {32, 8, 16};
+  axes.seeds = {0, 1};
+  const std::vector<SweepRow> rows = Run(axes);
+  EXPECT_EQ(rows.size(), 3u * 2 * 3 * 2);
+  EXPECT_EQ(opened_, 2);
+  EXPECT_EQ(meter_["calibrating"], 2 * 28 * 32);
+  EXPECT_EQ(meter_["measuring on held-out text"], 2 * 4 * 32);
+  EXPECT_EQ(meter_["selecting layers"], 2 * 28 * 32);
+  // Every cell's correction once; the original once; a pruned model once for each set of layers.
+  std::set<std::vector<int64_t>> sets;
+  for (const SweepRow& row : rows) sets.insert(row.removed);
+  EXPECT_EQ(measured_, static_cast<int>(rows.size() + 1 + sets.size()));
+}
+
+TEST_F(SweepTest, SmallerSizesAreNotTheBeginningOfTheText) {
+  SweepAxes axes = Axes({"layers=2"});
+  axes.samples = {8, 16, 32};
+  const std::vector<SweepRow> rows = Run(axes);
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0].tokens, 7 * 32);
+  EXPECT_EQ(rows[1].tokens, 14 * 32);
+  EXPECT_EQ(rows[2].tokens, 28 * 32);
+  CalibrationSet beginning = MakeCalibration(100, kSamples);
+  beginning.fit.resize(7);
+  ShiftOptions options;
+  options.prune = axes.prunes[0];
+  options.rank = axes.ranks[0];
+  NoProgress progress;
+  const ShiftResult run = Shift(context_, model_, beginning, options, progress);
+  EXPECT_GT(std::abs(run.sites[0].r2_fit - rows[0].r2_fit), 1e-6);
+}
+
+TEST_F(SweepTest, RefusesBeforeAnyWork) {
+  SweepAxes axes = Axes({"bi:1"});
+  axes.ranks = {RankSpec::Fixed(kWidth + 1)};
+  EXPECT_THROW(Run(axes), UsageError);
+  axes = Axes({"bi:1"});
+  axes.samples = {0};
+  EXPECT_THROW(Run(axes), Error);
+  EXPECT_EQ(opened_, 0);
+}
+
+TEST(Summarize, GivesMeansAndDeviationsOverSeeds) {
+  std::vector<SweepRow> rows;
+  for (const auto& [samples, seed, pruned, corrected] : std::vector<std::tuple<int64_t, uint64_t, double, double>>{
+           {8, 0, 5, 1}, {16, 0, 5, 4}, {8, 1, 7, 2}, {8, 2, 9, 6}}) {
+    SweepRow row;
+    row.prune = ParsePrune("random:2");
+    row.samples = samples;
+    row.seed = seed;
+    row.original = 1;
+    row.pruned = pruned;
+    row.corrected = corrected;
+    rows.push_back(row);
+  }
+  const std::vector<SweepSummary> summaries = Summarize(rows);
+  ASSERT_EQ(summaries.size(), 2u);
+  EXPECT_EQ(summaries[0].seeds, 3);
+  EXPECT_DOUBLE_EQ(summaries[0].pruned, 7);
+  EXPECT_DOUBLE_EQ(summaries[0].pruned_deviation, 2);
+  EXPECT_DOUBLE_EQ(summaries[0].corrected, 3);
+  EXPECT_DOUBLE_EQ(summaries[0].corrected_deviation, std::sqrt(7.0));
+  EXPECT_EQ(summaries[1].seeds, 1);
+  EXPECT_EQ(summaries[1].first.samples, 16);
+  EXPECT_EQ(summaries[1].corrected_deviation, 0);
+}
+
+}  // namespace
+}  // namespace shiftrt

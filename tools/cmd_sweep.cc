@@ -1,0 +1,175 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include "eval/perplexity.h"
+#include "runtime/check.h"
+#include "runtime/files.h"
+#include "shift/sweep.h"
+#include "tools/options.h"
+#include "tools/paper.h"
+#include "tools/sweep_output.h"
+#include "tools/table.h"
+#include "tools/texts.h"
+
+namespace shiftrt {
+
+namespace {
+
+struct Options {
+  CommonOptions common;
+  std::string preset, prune = "bi:0.25", calib, text, protocol = "gptq", csv, markdown, report;
+  std::vector<std::string> lra = {"64"}, lambda = {"gcv"}, factorize = {"rrr"};
+  std::vector<int64_t> samples;
+  std::vector<uint64_t> seeds;
+  int64_t text_tokens = 0;
+  bool penalize_bias = false;
+};
+
+// What the preset says, where the command line does not.
+void TakePreset(const CLI::App& app, Options& options) {
+  const Preset& preset = FindPreset(options.preset);
+  const auto take = [&](const char* option, auto& value, const auto& from) {
+    if (app.count(option) == 0) value.assign(from.begin(), from.end());
+  };
+  if (app.count("--prune") == 0) options.prune = preset.prune;
+  take("--lra", options.lra, preset.ranks);
+  take("--samples", options.samples, preset.samples);
+  take("--seeds", options.seeds, preset.seeds);
+  take("--factorize", options.factorize, std::vector<std::string>{"svd"});
+}
+
+SweepAxes MakeAxes(const Options& options, const CalibrationSpec& calibration, int64_t hidden) {
+  SweepAxes axes;
+  axes.prunes = ParsePruneList(options.prune, "0.25");
+  axes.lambdas.clear();
+  for (const std::string& text : options.lambda) axes.lambdas.push_back(ParseLambda(text));
+  axes.factorizations.clear();
+  for (const std::string& text : options.factorize) axes.factorizations.push_back(ParseFactorization(text));
+  axes.ranks.clear();
+  for (const std::string& text : options.lra) {
+    axes.ranks.push_back(ParseRank(text));
+    // A preset made for larger models runs on this one without the ranks it has not got.
+    if (!options.preset.empty() && axes.ranks.back().kind == RankSpec::Kind::kFixed && axes.ranks.back().rank > hidden)
+      axes.ranks.pop_back();
+  }
+  axes.samples = options.samples.empty() ? std::vector<int64_t>{calibration.samples} : options.samples;
+  axes.seeds = options.seeds.empty() ? std::vector<uint64_t>{options.common.seed} : options.seeds;
+  axes.penalize_bias = options.penalize_bias;
+  return axes;
+}
+
+void Print(const std::vector<SweepRow>& rows, const std::string& paper_model) {
+  const std::vector<std::vector<std::string>> lines = SweepTable(rows, paper_model);
+  Table table(lines.front());
+  for (size_t i = 1; i < lines.size(); ++i) table.Add(lines[i]);
+  fmt::print("{}", table.Text());
+  if (!paper_model.empty())
+    fmt::print(
+        "paper: its numbers for {} where it has them: WikiText-2 perplexity, mean zero-shot accuracy in percent\n",
+        paper_model);
+}
+
+void Write(const std::string& path, const std::string& text) {
+  AtomicFile file(path);
+  file.Write(text);
+  file.Commit();
+}
+
+int Run(const Options& options) {
+  const Context context = options.common.MakeContext();
+  const Model model = options.common.Open();
+  if (!model.provenance.empty())
+    FailUsage("{} is already pruned; give the model it was made from", options.common.model);
+  const ModelConfig& config = model.weights->config;
+  const CalibrationSpec calibration = CalibrationFor(options.calib, model);
+  const SweepAxes axes = MakeAxes(options, calibration, config.hidden);
+  HeldOutText heldout = OpenHeldOut(options.text, model, {});
+  const int64_t window = ProtocolWindow(options.protocol, config);
+  if (options.text_tokens > 0)
+    heldout.tokens.resize(std::min<size_t>(heldout.tokens.size(), std::max(options.text_tokens, window)));
+  const auto progress = options.common.MakeProgress();
+
+  std::vector<SweepRow> rows;
+  std::string calibration_source;
+  SweepSource source;
+  source.open = [&](uint64_t seed, int64_t samples) {
+    CalibrationSpec spec = calibration;
+    spec.samples = samples;
+    CalibrationSet set = LoadCalibration(spec, *model.tokenizer, seed, /*batch_tokens=*/spec.tokens);
+    calibration_source = set.source;
+    return set;
+  };
+  source.measure = [&](const DepthPlan& plan) {
+    Decoder decoder(context, model.weights, plan);
+    return WindowedPerplexity(decoder, heldout.tokens, window, options.protocol, *progress).perplexity;
+  };
+  source.row = [&](const SweepRow& row) {
+    rows.push_back(row);
+    if (!options.csv.empty()) Write(options.csv, SweepCsv(rows));  // an interrupted sweep leaves what it found
+  };
+  Sweep(context, model, axes, source, *progress);
+
+  const std::string paper_model = options.preset.empty() ? "" : PaperModel(model.name);
+  const std::string summary = fmt::format(
+      "{}: calibration {}; {} perplexity on {} tokens of {}; original {:.2f}", model.name, calibration_source,
+      options.protocol, heldout.tokens.size() / window * window, heldout.source, rows.front().original);
+  fmt::print("{}{}{}\n", options.preset, options.preset.empty() ? "" : ", ", summary);
+  Print(rows, paper_model);
+  if (!options.common.json.empty())
+    Write(options.common.json, nlohmann::json({{"model", model.name},
+                                               {"preset", options.preset},
+                                               {"calibration", calibration_source},
+                                               {"protocol", options.protocol},
+                                               {"text", heldout.source},
+                                               {"rows", SweepJson(rows)}})
+                                       .dump(2) +
+                                   "\n");
+  if (!options.markdown.empty()) Write(options.markdown, summary + "\n\n" + SweepMarkdown(rows, paper_model));
+  if (!options.report.empty()) {
+    const std::string title = options.preset.empty() ? "shiftrt sweep" : "shiftrt sweep: " + options.preset;
+    WritePage(SweepPage(title, summary, rows, paper_model, config.hidden), options.report);
+    fmt::print("report: {}/index.html\n", options.report);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Command AddSweep(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  options->common.AddTo(app, /*with_json=*/true);
+  app.add_option("--preset", options->preset,
+                 "an experiment of the paper (below); other options override its settings");
+  app.add_option("--prune", options->prune, "criteria with amounts, as in run, comma separated")->capture_default_str();
+  app.add_option("--lra", options->lra, "ranks, as in run: 16,64,full")->delimiter(',')->capture_default_str();
+  app.add_option("--lambda", options->lambda, "lambdas, as in run: gcv,1e-2,1e-4rel")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--factorize", options->factorize, "rrr, svd or both")->delimiter(',')->capture_default_str();
+  app.add_option("--samples", options->samples, "calibration sizes: 32,64,128")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1'000'000));
+  app.add_option("--seeds", options->seeds, "seeds of calibration samples and random selection: 0,1,2")->delimiter(',');
+  app.add_flag("--penalize-bias", options->penalize_bias, "penalise the bias too, as the paper's main text does");
+  app.add_option("--calib", options->calib, "calibration text, NAME|FILE[:samples[xtokens]] (demo brings its own)");
+  app.add_option("--text", options->text, "held-out text for the perplexity (demo brings its own)");
+  app.add_option("--text-tokens", options->text_tokens, "use only so many tokens of it (0: all)")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--protocol", options->protocol, "gptq or seq128")->capture_default_str();
+  app.add_option("--csv", options->csv, "write a line a row to this file, as the rows are found");
+  app.add_option("--markdown", options->markdown, "write the table to this file, for a document");
+  app.add_option("--report", options->report, "write a page with table and plots to this directory");
+  std::string presets;
+  for (const Preset& preset : Presets()) presets += fmt::format("\n  {:<24}{}", preset.name, preset.summary);
+  app.footer("Presets:" + presets +
+             "\n\nExamples:\n  shiftrt sweep --model demo --prune \"bi:0.25,reverse*:0.25\" --lra 8,32,full "
+             "--factorize rrr,svd\n"
+             "  shiftrt sweep --model demo --preset paper-table1 --text-tokens 16384 --report table1");
+  return [options, &app] {
+    if (!options->preset.empty()) TakePreset(app, *options);
+    return Run(*options);
+  };
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,36 @@
+// Experiments of the paper (Bahri et al., SHIFT-LLM, 2026) as settings of a sweep, and the paper's own numbers.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shift/sweep.h"
+
+namespace shiftrt {
+
+struct Preset {
+  const char* name;
+  const char* summary;             // one line for --help
+  std::string prune;               // as --prune
+  std::vector<std::string> ranks;  // as --lra; those above the hidden size are left out
+  std::vector<int64_t> samples;    // as in --calib
+  std::vector<uint64_t> seeds;
+};
+// The table: one row an experiment. All factorize by truncated SVD, as the paper does.
+const std::vector<Preset>& Presets();
+// Throws UsageError listing the presets.
+const Preset& FindPreset(const std::string& name);
+
+// What the paper says of a setting; what it does not say is NaN. Perplexity: WikiText-2. Accuracy: mean of seven
+// zero-shot suites, percent.
+struct PaperResult {
+  double pruned_perplexity, corrected_perplexity;
+  double pruned_accuracy, corrected_accuracy;
+};
+// The paper's name of the model that `name` (a known name, or a directory's) stands for; "" for any other.
+std::string PaperModel(const std::string& name);
+// Nothing where the paper has no such experiment with this model (as PaperModel names it).
+std::optional<PaperResult> PaperNumbers(const std::string& model, const SweepRow& row);
+
+}  // namespace shiftrt

@@ -1,0 +1,172 @@
+#include "tools/run_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace shiftrt {
+
+namespace {
+
+constexpr const char* kVariants[] = {"original", "pruned", "corrected"};
+
+// Whether the score at `layer` is of something removed: of the layer, or of the window that begins there.
+bool Removed(const Selection& selection, int64_t layer) {
+  if (selection.window > 1) return layer == selection.removed.front();
+  return std::binary_search(selection.removed.begin(), selection.removed.end(), layer);
+}
+
+std::vector<double> Counting(size_t count, double first) {
+  std::vector<double> numbers(count);
+  for (size_t i = 0; i < count; ++i) numbers[i] = first + static_cast<double>(i);
+  return numbers;
+}
+
+Chart ScoreChart(const Selection& selection) {
+  Chart chart;
+  chart.name = "scores-" + selection.criterion;
+  std::replace(chart.name.begin(), chart.name.end(), '*', '-');
+  std::replace(chart.name.begin(), chart.name.end(), ':', '-');
+  chart.title = "Layer scores: " + selection.criterion;
+  chart.x_label = selection.window > 1 ? fmt::format("first of {} layers", selection.window) : "layer";
+  chart.whole_x = true;
+  Series kept{"kept", Mark::kBars, {}, {}, 0}, removed{"removed", Mark::kBars, {}, {}, 1};
+  for (size_t layer = 0; layer < selection.scores.size(); ++layer) {
+    Series& series = Removed(selection, static_cast<int64_t>(layer)) ? removed : kept;
+    series.x.push_back(static_cast<double>(layer));
+    series.y.push_back(selection.scores[layer]);
+  }
+  chart.series = {kept, removed};
+  return chart;
+}
+
+Section Scores(const std::vector<Selection>& selections) {
+  Section section{"Layer scores by criterion",
+                  "Lower is less important. Each criterion's own choice of the same number of layers is marked.",
+                  {}};
+  for (const Selection& selection : selections)
+    if (!selection.scores.empty()) section.parts.push_back(ScoreChart(selection));
+  return section;
+}
+
+// Values of the adapters' spectra, a line a site; `energy`: the share of the sum of squares the first ones hold.
+Chart SpectrumChart(const std::vector<SiteReport>& sites, bool energy) {
+  Chart chart;
+  chart.name = energy ? "explained-energy" : "singular-values";
+  chart.title = energy ? "Energy explained by the leading directions" : "Singular values of each correction";
+  chart.x_label = "directions";
+  chart.log_x = true;
+  chart.log_y = !energy;
+  chart.from_zero = energy;
+  for (const SiteReport& site : sites) {
+    Series series{fmt::format("layer {}", site.layer), Mark::kLine, {}, {}, static_cast<int>(chart.series.size())};
+    series.x = Counting(site.singular_values.size(), 1);
+    series.y = site.singular_values;
+    if (energy) {
+      double total = 0, sum = 0;
+      for (double value : site.singular_values) total += value * value;
+      for (double& y : series.y) y = total > 0 ? (sum += y * y) / total : 0;
+    }
+    chart.series.push_back(std::move(series));
+  }
+  return chart;
+}
+
+Chart FitChart(const std::vector<SiteReport>& sites) {
+  Chart chart;
+  chart.name = "r2";
+  chart.title = "R² of each correction";
+  chart.x_label = "layer";
+  chart.from_zero = true;
+  Series fitted{"on fitted tokens", Mark::kDots, {}, {}, 0}, heldout{"on held-out tokens", Mark::kDots, {}, {}, 1};
+  for (const SiteReport& site : sites) {
+    const auto x = static_cast<double>(chart.x_names.size());
+    chart.x_names.push_back(std::to_string(site.layer));
+    fitted.x.push_back(x);
+    heldout.x.push_back(x);
+    fitted.y.push_back(site.r2_fit);
+    heldout.y.push_back(site.r2_heldout);
+  }
+  chart.series = {fitted, heldout};
+  return chart;
+}
+
+Section Sites(const std::vector<SiteReport>& sites) {
+  PageTable table{{"layer", "lambda", "condition", "rank", "effective rank", "R² fitted", "R² held out"}, {}};
+  for (const SiteReport& site : sites)
+    table.rows.push_back({std::to_string(site.layer), fmt::format("{:.3g}", site.lambda),
+                          fmt::format("{:.1e}", site.condition), std::to_string(site.rank),
+                          fmt::format("{:.1f}", site.effective_rank), fmt::format("{:.3f}", site.r2_fit),
+                          fmt::format("{:.3f}", site.r2_heldout)});
+  Section section{"The corrections",
+                  "One affine map in place of each removed block. R² far lower on held-out tokens than on fitted ones "
+                  "would mean too little calibration text; energy that needs many directions, too low a rank.",
+                  {table, SpectrumChart(sites, false), SpectrumChart(sites, true), FitChart(sites)}};
+  for (const SiteReport& site : sites)
+    if (!site.warning.empty()) section.parts.push_back(PageText{fmt::format("layer {}: {}", site.layer, site.warning)});
+  return section;
+}
+
+Chart DriftChart(const StreamDrift& drift, bool norm) {
+  Chart chart;
+  chart.name = norm ? "norm-by-depth" : "cosine-by-depth";
+  chart.title = norm ? "Size of a token's stream (median RMS)" : "Cosine to the original's stream";
+  chart.x_label = "layer that reads the stream";
+  chart.whole_x = true;
+  for (size_t p = 0; p < drift.plans.size(); ++p) {
+    Series series{kVariants[p], Mark::kLineAndDots, {}, {}, static_cast<int>(p)};
+    for (const DriftPoint& point : drift.plans[p]) {
+      series.x.push_back(static_cast<double>(point.depth));
+      series.y.push_back(norm ? point.norm : point.cosine);
+    }
+    chart.series.push_back(std::move(series));
+  }
+  return chart;
+}
+
+Chart ProjectionChart(const StreamDrift& drift) {
+  Chart chart;
+  chart.name = "hidden-states";
+  chart.title = "Hidden states before the final norm";
+  chart.square = true;
+  for (size_t p = 0; p < drift.points.size(); ++p) {
+    Series series{kVariants[p], Mark::kDots, {}, {}, static_cast<int>(p)};
+    for (int64_t i = 0; i < drift.points[p].rows(); ++i) {
+      series.x.push_back(drift.points[p](i, 0));
+      series.y.push_back(drift.points[p](i, 1));
+    }
+    chart.series.push_back(std::move(series));
+  }
+  return chart;
+}
+
+}  // namespace
+
+Page RunPage(const RunReport& report) {
+  Page page{report.title, report.summary, {}};
+  page.sections.push_back({"Comparison", "", {report.comparison}});
+  page.sections.push_back(Scores(report.scores));
+  page.sections.push_back(Sites(report.sites));
+  page.sections.push_back(
+      {"Drift of the residual stream",
+       "Held-out text through the three models; the blocks shown are those all of them run, and the final norm. The "
+       "points are tokens, each scaled to one size, on the two directions in which they vary most.",
+       {DriftChart(report.drift, false), DriftChart(report.drift, true), ProjectionChart(report.drift)}});
+  Section text{"Text", fmt::format("“{}” …", report.prompt), {}};
+  for (const auto& [name, continuation] : report.continuations)
+    text.parts.push_back(PageText{fmt::format("{}: {}", name, continuation)});
+  page.sections.push_back(std::move(text));
+  return page;
+}
+
+std::vector<Batch> DriftBatches(std::span<const int32_t> tokens, int64_t context_length, int64_t limit) {
+  constexpr size_t kSequence = 512;
+  tokens = tokens.first(std::min<size_t>(tokens.size(), limit));
+  const size_t length = std::min<size_t>(kSequence, context_length);
+  std::vector<Batch> batches;
+  for (; !tokens.empty(); tokens = tokens.subspan(std::min(length, tokens.size())))
+    batches.emplace_back().Add(tokens.first(std::min(length, tokens.size())));
+  return batches;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,208 @@
+#include "tools/sweep_output.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "runtime/check.h"
+#include "tools/paper.h"
+
+namespace shiftrt {
+
+namespace {
+
+// A setting that can vary, as text, and where it is one as a number.
+struct Axis {
+  const char* name;
+  const char* label;
+  std::string (*text)(const SweepRow&);
+  double (*number)(const SweepRow&, int64_t hidden);  // null: has none
+  bool log;
+};
+
+double RankNumber(const SweepRow& row, int64_t hidden) {
+  return row.rank.kind == RankSpec::Kind::kFull    ? static_cast<double>(hidden)
+         : row.rank.kind == RankSpec::Kind::kFixed ? static_cast<double>(row.rank.rank)
+                                                   : std::nan("");
+}
+
+double LambdaNumber(const SweepRow& row, int64_t) {
+  const bool fixed = row.lambda.kind == LambdaSpec::Kind::kAbsolute || row.lambda.kind == LambdaSpec::Kind::kRelative;
+  return fixed ? row.lambda.value : std::nan("");
+}
+
+const std::vector<Axis>& Axes() {
+  static const std::vector<Axis> axes = {
+      {"criterion", "criterion", [](const SweepRow& r) { return r.prune.criterion; }, nullptr, false},
+      {"removed", "layers removed", [](const SweepRow& r) { return fmt::format("{} layers", r.removed.size()); },
+       [](const SweepRow& r, int64_t) { return static_cast<double>(r.removed.size()); }, false},
+      {"samples", "calibration samples", [](const SweepRow& r) { return fmt::format("{} samples", r.samples); },
+       [](const SweepRow& r, int64_t) { return static_cast<double>(r.samples); }, true},
+      {"lambda", "lambda", [](const SweepRow& r) { return "lambda " + Format(r.lambda); }, LambdaNumber, true},
+      {"factorization", "factorization", [](const SweepRow& r) { return std::string(Name(r.factorization)); }, nullptr,
+       false},
+      {"rank", "rank", [](const SweepRow& r) { return "rank " + Format(r.rank); }, RankNumber, true},
+  };
+  return axes;
+}
+
+bool Varies(const Axis& axis, const std::vector<SweepSummary>& summaries) {
+  std::set<std::string> values;
+  for (const SweepSummary& summary : summaries) values.insert(axis.text(summary.first));
+  return values.size() > 1;
+}
+
+// A series for each choice of what else varies.
+Chart ByAxis(const Axis& axis, const std::vector<SweepSummary>& summaries, int64_t hidden) {
+  Chart chart;
+  chart.name = fmt::format("perplexity-by-{}", axis.name);
+  chart.title = fmt::format("Held-out perplexity by {}", axis.label);
+  chart.x_label = axis.label;
+  chart.y_label = "perplexity";
+  chart.log_x = axis.log;
+  chart.whole_x = true;
+  std::map<std::string, std::map<double, double>> pruned, corrected;  // series -> x -> y
+  double low = summaries.front().original, high = low;
+  for (const SweepSummary& summary : summaries) {
+    std::vector<std::string> others;
+    for (const Axis& other : Axes())
+      if (&other != &axis && Varies(other, summaries)) others.push_back(other.text(summary.first));
+    const double x = axis.number(summary.first, hidden);
+    corrected[fmt::format("{}", fmt::join(others, ", "))][x] = summary.corrected;
+    // Without adapters nothing but the layers removed matters.
+    if (axis.name == std::string("removed")) pruned[summary.first.prune.criterion][x] = summary.pruned;
+    low = std::min({low, summary.corrected, summary.pruned});
+    high = std::max({high, summary.corrected, summary.pruned});
+  }
+  chart.log_y = high > 5 * low;
+  const auto add = [&](const std::string& name, const std::map<double, double>& points, int color) {
+    Series series{name, Mark::kLineAndDots, {}, {}, color};
+    for (const auto& [x, y] : points) {
+      series.x.push_back(x);
+      series.y.push_back(y);
+    }
+    chart.series.push_back(std::move(series));
+  };
+  int color = 0;
+  for (const auto& [name, points] : corrected) add(name.empty() ? "corrected" : name, points, color++);
+  for (const auto& [name, points] : pruned) add(pruned.size() == 1 ? "pruned" : "pruned, " + name, points, color++);
+  return chart;
+}
+
+// Where nothing that varies is a number: settings side by side.
+Chart BySetting(const std::vector<SweepSummary>& summaries) {
+  Chart chart;
+  chart.name = "perplexity";
+  chart.title = "Held-out perplexity";
+  chart.y_label = "perplexity";
+  Series original{"original", Mark::kLine, {}, {}, 0}, pruned{"pruned", Mark::kDots, {}, {}, 1},
+      corrected{"corrected", Mark::kDots, {}, {}, 2};
+  for (const SweepSummary& summary : summaries) {
+    std::vector<std::string> names;
+    for (const Axis& axis : Axes())
+      if (Varies(axis, summaries) || axis.name == std::string("criterion")) names.push_back(axis.text(summary.first));
+    const auto x = static_cast<double>(chart.x_names.size());
+    chart.x_names.push_back(fmt::format("{}", fmt::join(names, ", ")));
+    for (Series* series : {&original, &pruned, &corrected}) series->x.push_back(x);
+    original.y.push_back(summary.original);
+    pruned.y.push_back(summary.pruned);
+    corrected.y.push_back(summary.corrected);
+  }
+  chart.log_y = true;
+  chart.series = {original, pruned, corrected};
+  return chart;
+}
+
+std::string WithDeviation(double mean, double deviation, int64_t seeds) {
+  return seeds > 1 ? fmt::format("{:.2f} ± {:.2f}", mean, deviation) : fmt::format("{:.2f}", mean);
+}
+
+std::string Known(double value) { return std::isnan(value) ? "-" : fmt::format("{:.2f}", value); }
+
+}  // namespace
+
+std::string SweepCsv(const std::vector<SweepRow>& rows) {
+  std::string csv =
+      "prune,removed,seed,samples,tokens,lambda,factorization,rank,adapter_parameters,r2_fit,r2_heldout,"
+      "perplexity_original,perplexity_pruned,perplexity_corrected\n";
+  for (const SweepRow& r : rows)
+    csv += fmt::format("\"{}\",{},{},{},{},{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g}\n", r.prune.text,
+                       fmt::join(r.removed, " "), r.seed, r.samples, r.tokens, Format(r.lambda), Name(r.factorization),
+                       Format(r.rank), r.parameters, r.r2_fit, r.r2_heldout, r.original, r.pruned, r.corrected);
+  return csv;
+}
+
+nlohmann::json SweepJson(const std::vector<SweepRow>& rows) {
+  nlohmann::json out = nlohmann::json::array();
+  for (const SweepRow& r : rows)
+    out.push_back({{"prune", r.prune.text},
+                   {"criterion", r.prune.criterion},
+                   {"removed", r.removed},
+                   {"seed", r.seed},
+                   {"samples", r.samples},
+                   {"tokens", r.tokens},
+                   {"lambda", Format(r.lambda)},
+                   {"factorization", Name(r.factorization)},
+                   {"rank", Format(r.rank)},
+                   {"adapter_parameters", r.parameters},
+                   {"r2_fit", r.r2_fit},
+                   {"r2_heldout", r.r2_heldout},
+                   {"perplexity", {{"original", r.original}, {"pruned", r.pruned}, {"corrected", r.corrected}}}});
+  return out;
+}
+
+std::vector<std::vector<std::string>> SweepTable(const std::vector<SweepRow>& rows, const std::string& paper_model) {
+  const std::vector<SweepSummary> summaries = Summarize(rows);
+  std::vector<const Axis*> shown;
+  for (const Axis& axis : Axes())
+    if (axis.name == std::string("criterion") || Varies(axis, summaries)) shown.push_back(&axis);
+  std::vector<std::vector<std::string>> table(1);
+  for (const Axis* axis : shown) table[0].push_back(axis->name);
+  table[0].insert(table[0].end(), {"R2 held out", "pruned", "corrected", "gain"});
+  if (!paper_model.empty()) table[0].insert(table[0].end(), {"paper: pruned", "+LRA", "accuracy: pruned", "+LRA"});
+  for (const SweepSummary& s : summaries) {
+    std::vector<std::string>& line = table.emplace_back();
+    for (const Axis* axis : shown) line.push_back(axis->text(s.first));
+    line.push_back(fmt::format("{:.3f}", s.r2_heldout));
+    line.push_back(WithDeviation(s.pruned, s.pruned_deviation, s.seeds));
+    line.push_back(WithDeviation(s.corrected, s.corrected_deviation, s.seeds));
+    line.push_back(fmt::format("{:+.2f}", s.pruned - s.corrected));
+    if (paper_model.empty()) continue;
+    const PaperResult paper = PaperNumbers(paper_model, s.first)
+                                  .value_or(PaperResult{std::nan(""), std::nan(""), std::nan(""), std::nan("")});
+    for (double value :
+         {paper.pruned_perplexity, paper.corrected_perplexity, paper.pruned_accuracy, paper.corrected_accuracy})
+      line.push_back(Known(value));
+  }
+  return table;
+}
+
+std::string SweepMarkdown(const std::vector<SweepRow>& rows, const std::string& paper_model) {
+  std::string text;
+  bool header = true;
+  for (const std::vector<std::string>& line : SweepTable(rows, paper_model)) {
+    text += fmt::format("| {} |\n", fmt::join(line, " | "));
+    if (header) text += fmt::format("|{}\n", fmt::join(std::vector<const char*>(line.size(), "---|"), ""));
+    header = false;
+  }
+  return text;
+}
+
+Page SweepPage(const std::string& title, const std::string& summary, const std::vector<SweepRow>& rows,
+               const std::string& paper_model, int64_t hidden) {
+  const std::vector<SweepSummary> summaries = Summarize(rows);
+  Page page{title, summary, {}};
+  Section charts{"Perplexity", "Held-out text; means over seeds. Lower is better.", {}};
+  for (const Axis& axis : Axes())
+    if (axis.number != nullptr && Varies(axis, summaries)) charts.parts.push_back(ByAxis(axis, summaries, hidden));
+  if (charts.parts.empty()) charts.parts.push_back(BySetting(summaries));
+  page.sections.push_back(std::move(charts));
+  std::vector<std::vector<std::string>> table = SweepTable(rows, paper_model);
+  PageTable shown{std::move(table.front()), {}};
+  shown.rows.assign(std::make_move_iterator(table.begin() + 1), std::make_move_iterator(table.end()));
+  page.sections.push_back({"All settings", "Gain: perplexity before the correction less after it.", {shown}});
+  return page;
+}
+
+}  // namespace shiftrt

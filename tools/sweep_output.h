@@ -1,0 +1,27 @@
+// What a sweep found: as a table to read, as CSV and JSON for tools, and as charts.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "report/page.h"
+#include "shift/sweep.h"
+
+namespace shiftrt {
+
+// One line a row of the sweep, with a header.
+std::string SweepCsv(const std::vector<SweepRow>& rows);
+nlohmann::json SweepJson(const std::vector<SweepRow>& rows);
+
+// One line a setting: mean and, over several seeds, standard deviation. `paper_model` adds what the paper says.
+std::vector<std::vector<std::string>> SweepTable(const std::vector<SweepRow>& rows, const std::string& paper_model);
+
+// The same table in Markdown.
+std::string SweepMarkdown(const std::vector<SweepRow>& rows, const std::string& paper_model);
+
+// The table, and perplexity by each axis that varies and is a number.
+Page SweepPage(const std::string& title, const std::string& summary, const std::vector<SweepRow>& rows,
+               const std::string& paper_model, int64_t hidden);
+
+}  // namespace shiftrt
