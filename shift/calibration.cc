@@ -7,6 +7,7 @@
 #include "runtime/files.h"
 #include "runtime/json.h"
 #include "runtime/random.h"
+#include "runtime/text.h"
 #include "shift/parse.h"
 
 namespace shiftrt {
@@ -37,14 +38,6 @@ std::string JoinJsonLines(std::string_view lines, const std::string& name) {
     joined += document["text"].get_ref<const std::string&>();
   }
   return joined;
-}
-
-std::vector<int32_t> Encode(const Tokenizer& tokenizer, const std::string& text, const std::string& name) {
-  try {
-    return tokenizer.EncodeWithBos(text);
-  } catch (const Error& error) {
-    Fail("{}: {}", name, error.what());
-  }
 }
 
 // `wanted` of the numbers below `available`, ascending, each set equally likely (Knuth, algorithm S).
@@ -93,11 +86,11 @@ CalibrationSpec ParseCalibration(const std::string& text) {
 CalibrationSet LoadCalibration(const CalibrationSpec& spec, const Tokenizer& tokenizer, uint64_t seed,
                                int64_t batch_tokens) {
   const std::string name = spec.file.string();
-  std::string text = ReadFile(spec.file);
-  if (spec.file.extension() == ".jsonl") text = JoinJsonLines(text, name);
+  std::string text = ReadText(spec.file);
+  if (WithoutCompression(spec.file).extension() == ".jsonl") text = JoinJsonLines(text, name);
   Check(text.find_first_not_of(" \t\r\n") != text.npos, "{}: the calibration text is empty", name);
 
-  const std::vector<int32_t> tokens = Encode(tokenizer, text, name);
+  const std::vector<int32_t> tokens = tokenizer.EncodeWithBos(text, spec.file);
   const int64_t available = static_cast<int64_t>(tokens.size()) / spec.tokens;
   Check(available > 0, "{}: the calibration text has {} tokens, fewer than one sample of {}", name, tokens.size(),
         spec.tokens);

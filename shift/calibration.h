@@ -12,7 +12,7 @@
 namespace shiftrt {
 
 struct CalibrationSpec {
-  std::filesystem::path file;  // .txt, or .jsonl with a field `text`
+  std::filesystem::path file;  // .txt, or .jsonl with a field `text`; .gz or .zst of either
   int64_t samples = 256;
   int64_t tokens = 512;  // a sample
 };

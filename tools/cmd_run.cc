@@ -1,12 +1,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "eval/perplexity.h"
 #include "models/generate.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
+#include "runtime/text.h"
 #include "shift/pipeline.h"
 #include "tools/options.h"
 #include "tools/selection.h"
@@ -72,7 +74,7 @@ std::vector<int32_t> HeldOutTokens(const Options& options, const Model& model, c
   const std::string text = TextBeside(options.text, model, "heldout.txt");
   if (!text.empty()) {
     source = std::filesystem::path(text).filename().string();
-    return model.tokenizer->EncodeWithBos(ReadFile(text));
+    return model.tokenizer->EncodeWithBos(ReadText(text), text);
   }
   source = "held-out calibration samples (give --text FILE for another text)";
   std::vector<int32_t> tokens;
@@ -101,7 +103,7 @@ void Compare(const Options& options, const Model& model, const Context& context,
     auto reply = Generate(decoder, prompt, options.max_tokens, {}, options.common.seed, config.eos_tokens);
     // A vocabulary padded beyond the tokenizer's has ids that stand for no text.
     std::erase_if(reply.tokens, [&](int32_t token) { return token >= model.tokenizer->vocab_size(); });
-    variant.continuation = model.tokenizer->Decode(reply.tokens, /*skip_special=*/true);
+    variant.continuation = DecodeReply(*model.tokenizer, prompt, reply.tokens);
   }
   const int64_t room = config.max_positions - static_cast<int64_t>(prompt.size());
   const int64_t tokens = std::min(kSpeedTokens, room);
@@ -134,7 +136,8 @@ void PrintSites(const std::vector<SiteReport>& sites) {
   Table table({"adapter at layer", "lambda", "rank", "R2 fitted", "R2 held out"});
   for (const SiteReport& site : sites)
     table.Add({std::to_string(site.layer), fmt::format("{:.3g}", site.lambda), std::to_string(site.rank),
-               fmt::format("{:.3f}", site.r2_fit), fmt::format("{:.3f}", site.r2_heldout)});
+               fmt::format("{:.3f}", site.r2_fit),
+               std::isnan(site.r2_heldout) ? "-" : fmt::format("{:.3f}", site.r2_heldout)});
   fmt::print("{}", table.Text());
   for (const SiteReport& site : sites)
     if (!site.warning.empty()) fmt::print("  layer {}: {}\n", site.layer, site.warning);
@@ -220,6 +223,8 @@ int Run(const Options& options) {
   const ModelConfig& config = model.weights->config;
   if (shift.rank > config.hidden)
     FailUsage("--lra {}: the rank exceeds the model's hidden size of {}", options.lra, config.hidden);
+  // Said now, not after the hour that calibration may take.
+  CheckFits(static_cast<int64_t>(model.tokenizer->EncodeWithBos(options.prompt).size()), options.max_tokens, config);
   const CalibrationSet calibration = OpenCalibration(options, model);
   std::string heldout_source;
   const std::vector<int32_t> heldout = HeldOutTokens(options, model, calibration, heldout_source);

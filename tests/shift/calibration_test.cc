@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <fstream>
 #include <set>
@@ -107,6 +108,17 @@ TEST_F(Calibration, JoinsTheDocumentsOfJsonLines) {
   LoadCalibration({Write("a.jsonl", "{\"text\": \"one\"}\r\n\n{\"id\": 3, \"text\": \"two\\u00e9\"}"), 8, 4},
                   tokenizer_, 0);
   EXPECT_EQ(tokenizer_.text(), "one\n\ntwo\xc3\xa9");
+}
+
+TEST_F(Calibration, ReadsCompressedJsonLines) {
+  const auto file = Write("a.jsonl.gz", "");
+  const gzFile out = gzopen(file.c_str(), "wb");
+  ASSERT_GT(gzputs(out, "{\"text\": \"one\"}\n{\"text\": \"two\"}\n"), 0);
+  gzclose(out);
+  LoadCalibration({file, 8, 4}, tokenizer_, 0);
+  EXPECT_EQ(tokenizer_.text(), "one\n\ntwo");
+  std::filesystem::resize_file(file, 20);
+  EXPECT_NE(LoadError(file).find("a.jsonl.gz: the gzip data breaks off"), std::string::npos);
 }
 
 TEST_F(Calibration, NamesFileAndLineOfBadJson) {
