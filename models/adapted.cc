@@ -1,8 +1,8 @@
 #include "models/adapted.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "models/decoder.h"
 #include "runtime/check.h"
@@ -17,6 +17,7 @@ using Json = nlohmann::json;
 
 constexpr int kFormatVersion = 1;
 constexpr const char* kAdapterTensors = "adapters.safetensors";
+constexpr const char* kStandalone = ".";  // as base: the directory has weights of its own
 
 Json ReadJson(const fs::path& file) { return ParseJson(ReadFile(file, 1 << 28), file.string()); }
 
@@ -48,27 +49,88 @@ std::shared_ptr<const Lra> ReadLra(const SafetensorsFile& file, int64_t site, in
   Lra lra;
   lra.b = ReadMatrix(file, prefix + "b", 1, hidden);
   if (file.tensors().contains(prefix + "A")) {
+    Check(!file.tensors().contains(prefix + "P") && !file.tensors().contains(prefix + "Q"),
+          "{}: {}A stands beside {}P or {}Q", file.path().string(), prefix, prefix, prefix);
     lra.a = ReadMatrix(file, prefix + "A", hidden, hidden);
   } else {
     lra.p = ReadMatrix(file, prefix + "P", hidden, 0);
+    Check(lra.p.cols() > 0, "{}: tensor {}P has rank 0", file.path().string(), prefix);
     lra.q = ReadMatrix(file, prefix + "Q", lra.p.cols(), hidden);
   }
   return std::make_shared<const Lra>(std::move(lra));
 }
 
-std::vector<int64_t> LayerList(const Json& value, int64_t layers, const std::string& name) {
-  Check(value.is_array() && !value.empty(), "{}: an adapter's layers are not a list", name);
+// shiftrt.json with the types of its fields checked, all but the plan's.
+struct AdaptedHeader {
+  std::string base, fingerprint;
+  int64_t layers = 0;  // of the original model
+  std::vector<int64_t> removed;
+  Json json;
+
+  bool standalone() const { return base == kStandalone; }
+};
+
+// Layers of the original, ascending.
+std::vector<int64_t> LayerList(const Json& value, int64_t layers, const std::string& name, const char* what) {
+  Check(value.is_array(), "{}: {} {} is not a list of layers", name, what, value.dump());
   std::vector<int64_t> out;
   for (const Json& layer : value) {
     Check(layer.is_number_unsigned() && layer.get<uint64_t>() < static_cast<uint64_t>(layers),
-          "{}: an adapter stands for layer {} of a model of {}", name, layer.dump(), layers);
+          "{}: {} {} is not a layer of a model of {}", name, what, layer.dump(), layers);
+    Check(out.empty() || layer.get<int64_t>() > out.back(), "{}: {} {} is not ascending", name, what, value.dump());
     out.push_back(layer.get<int64_t>());
   }
   return out;
 }
 
-DepthPlan ReadPlan(const Json& stages, const fs::path& directory, const ModelConfig& config, int64_t named_layers) {
+AdaptedHeader ReadHeader(const fs::path& file) {
+  const std::string name = file.string();
+  AdaptedHeader header;
+  header.json = ReadJson(file);
+  const Json& json = header.json;
+  Check(json.is_object() && json.value("version", Json()) == kFormatVersion, "{}: not a version {} file", name,
+        kFormatVersion);
+  for (const char* key : {"base", "fingerprint"})
+    Check(json.contains(key) && json[key].is_string(), "{}: {} is missing", name, key);
+  for (const char* key : {"plan", "removed"}) Check(json.contains(key), "{}: {} is missing", name, key);
+  Check(json.contains("layers") && json["layers"].is_number_unsigned() && json["layers"].get<uint64_t>() <= INT64_MAX,
+        "{}: layers is missing", name);
+  header.base = json["base"].get<std::string>();
+  header.fingerprint = json["fingerprint"].get<std::string>();
+  header.layers = json["layers"].get<int64_t>();
+  header.removed = LayerList(json["removed"], header.layers, name, "removed");
+  Check(header.standalone() || (fs::path(header.base).is_absolute() && header.base.find('\0') == std::string::npos),
+        "{}: base is {}, expected an absolute path or \"{}\"", name, json["base"].dump(), kStandalone);
+  return header;
+}
+
+// Every tensor belongs to one of the first `sites` sites.
+void RefuseLeftOver(const SafetensorsFile& file, int64_t sites) {
+  size_t expected = 0;
+  for (int64_t site = 0; site < sites; ++site)
+    expected += file.tensors().contains(fmt::format("site.{}.A", site)) ? 2 : 3;
+  Check(file.tensors().size() == expected && file.others().empty(),
+        "{}: {} tensors, but the plan's {} adapters have {}", file.path().string(),
+        file.tensors().size() + file.others().size(), sites, expected);
+}
+
+// A block of the plan; `last` is the one before it, or -1.
+BlockStage ReadBlock(const Json& block, int64_t last, const AdaptedHeader& header, int64_t layers,
+                     const std::string& name) {
+  Check(block.is_number_unsigned() && block.get<uint64_t>() < static_cast<uint64_t>(layers) &&
+            block.get<int64_t>() > last,
+        "{}: block {} after block {} in a model of {} layers", name, block.dump(), last, layers);
+  const auto layer = block.get<int64_t>();
+  Check(header.standalone() || !std::binary_search(header.removed.begin(), header.removed.end(), layer),
+        "{}: block {} is among the removed layers", name, layer);
+  return BlockStage{layer};
+}
+
+DepthPlan ReadPlan(const AdaptedHeader& header, const fs::path& directory, const ModelConfig& config) {
   const std::string name = (directory / kAdaptedFile).string();
+  const Json& stages = header.json["plan"];
+  Check(header.standalone() || header.layers == config.layers, "{}: layers is {}, but the base model has {}", name,
+        header.layers, config.layers);
   Check(stages.is_array() && !stages.empty(), "{}: plan is not a list of stages", name);
   std::unique_ptr<SafetensorsFile> adapters;
   DepthPlan plan;
@@ -77,126 +139,134 @@ DepthPlan ReadPlan(const Json& stages, const fs::path& directory, const ModelCon
     Check(stage.is_object() && (stage.contains("block") || stage.contains("adapter")),
           "{}: stage {} is neither a block nor an adapter", name, stage.dump());
     if (stage.contains("block")) {
-      const Json& block = stage["block"];
-      Check(block.is_number_unsigned() && block.get<uint64_t>() < static_cast<uint64_t>(config.layers) &&
-                block.get<int64_t>() > last,
-            "{}: block {} after block {} in a model of {} layers", name, block.dump(), last, config.layers);
-      last = block.get<int64_t>();
-      plan.stages.push_back(BlockStage{last});
-    } else {
-      if (!adapters) adapters = std::make_unique<SafetensorsFile>(directory / kAdapterTensors);
-      plan.stages.push_back(
-          AdapterStage{LayerList(stage["adapter"], named_layers, name), ReadLra(*adapters, site++, config.hidden)});
+      plan.stages.push_back(ReadBlock(stage["block"], last, header, config.layers, name));
+      last = stage["block"].get<int64_t>();
+      continue;
     }
+    if (!adapters) adapters = std::make_unique<SafetensorsFile>(directory / kAdapterTensors);
+    const auto layers = LayerList(stage["adapter"], header.layers, name, "adapter");
+    Check(!layers.empty() && std::includes(header.removed.begin(), header.removed.end(), layers.begin(), layers.end()),
+          "{}: adapter {} does not stand for removed layers", name, stage["adapter"].dump());
+    plan.stages.push_back(AdapterStage{layers, ReadLra(*adapters, site++, config.hidden)});
   }
+  Check(plan.blocks() + static_cast<int64_t>(header.removed.size()) == header.layers,
+        "{}: {} blocks in the plan and {} removed, of {} layers", name, plan.blocks(), header.removed.size(),
+        header.layers);
+  if (adapters) RefuseLeftOver(*adapters, site);
   return plan;
 }
 
 // Copies what makes `from` a model apart from its weights: the tokenizer's files.
-void CopyTokenizer(const fs::path& from, const fs::path& to) {
+void CopyTokenizer(const fs::path& from, AtomicDirectory& to) {
   for (const char* file : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-                           "vocab.json", "merges.txt", "tokenizer.model"}) {
-    if (!fs::exists(from / file)) continue;
-    AtomicFile copy(to / file);
-    copy.Write(ReadFile(from / file));
-    copy.Commit();
-  }
+                           "vocab.json", "merges.txt", "tokenizer.model"})
+    if (fs::exists(from / file)) to.Create(file).Write(ReadFile(from / file));
 }
 
-// The kept blocks under new, gapless numbers, and a config of that many layers.
-void WriteKeptWeights(const Model& model, const DepthPlan& plan, const fs::path& directory) {
-  const Weights& weights = *model.weights;
-  std::vector<NamedTensor> tensors = {{"model.embed_tokens.weight", weights.embedding}};
-  int64_t kept = 0;
-  for (const Stage& stage : plan.stages) {
-    const auto* block = std::get_if<BlockStage>(&stage);
-    if (block == nullptr) continue;
-    Weights::ForEachInBlock(TensorsOf(weights, *block), [&](const std::string& name, const TensorView& tensor) {
-      tensors.push_back({fmt::format("model.layers.{}.{}", kept, name), tensor});
-    });
-    ++kept;
-  }
-  tensors.push_back({"model.norm.weight", weights.final_norm});
-  if (!weights.config.tied_head) tensors.push_back({"lm_head.weight", weights.head});
-  WriteSafetensors(directory / "model.safetensors", tensors, {{"format", "pt"}});
+// A model of the kept blocks alone, under gapless numbers.
+Weights KeptWeights(const Weights& weights, const DepthPlan& plan) {
+  Weights out = weights;
+  out.blocks.clear();
+  for (const Stage& stage : plan.stages)
+    if (const auto* block = std::get_if<BlockStage>(&stage)) out.blocks.push_back(TensorsOf(weights, *block));
+  out.config.layers = plan.blocks();
+  out.stored.clear();  // they are written as they were loaded
+  return out;
+}
+
+// The weights and a config of that many layers, and the tokenizer.
+void WriteWeights(const Model& model, const Weights& weights, AtomicDirectory& directory) {
+  std::vector<NamedTensor> tensors;
+  weights.ForEach([&](const std::string& name, const TensorView& tensor) { tensors.push_back({name, tensor}); });
+  WriteSafetensors(directory.Create("model.safetensors"), tensors, {{"format", "pt"}});
   Json config = ReadJson(model.directory / "config.json");
-  config["num_hidden_layers"] = kept;
+  config["num_hidden_layers"] = weights.config.layers;
   // Settings a layer, if the checkpoint has them, would no longer line up.
   config.erase("layer_types");
-  AtomicFile file(directory / "config.json");
-  file.Write(config.dump(2) + "\n");
-  file.Commit();
+  directory.Create("config.json").Write(config.dump(2) + "\n");
   CopyTokenizer(model.directory, directory);
+}
+
+// The plan as shiftrt.json lists it, and its adapters' tensors. With `renumber` the kept blocks count from 0.
+struct SavedPlan {
+  Json stages = Json::array();
+  std::vector<NamedTensor> tensors;
+};
+SavedPlan Describe(const DepthPlan& plan, bool renumber) {
+  SavedPlan saved;
+  int64_t block = 0, site = 0;
+  for (const Stage& stage : plan.stages) {
+    if (const auto* kept = std::get_if<BlockStage>(&stage)) {
+      saved.stages.push_back({{"block", renumber ? block++ : kept->layer}});
+      continue;
+    }
+    const auto& adapter = std::get<AdapterStage>(stage);
+    saved.stages.push_back({{"adapter", adapter.layers}});
+    const std::string prefix = fmt::format("site.{}.", site++);
+    if (adapter.lra->low_rank()) {
+      saved.tensors.push_back({prefix + "P", View(adapter.lra->p)});
+      saved.tensors.push_back({prefix + "Q", View(adapter.lra->q)});
+    } else {
+      saved.tensors.push_back({prefix + "A", View(adapter.lra->a)});
+    }
+    saved.tensors.push_back({prefix + "b", View(adapter.lra->b, /*vector=*/true)});
+  }
+  return saved;
 }
 
 }  // namespace
 
 void SaveAdapted(const Model& model, const DepthPlan& plan, const std::string& provenance, bool with_weights,
                  const fs::path& directory) {
-  std::error_code error;
-  fs::create_directories(directory, error);
-  Check(!error, "{}: cannot create the directory: {}", directory.string(), error.message());
+  AtomicDirectory out(directory);
   Check(!fs::exists(directory / "config.json") || !fs::equivalent(directory, model.directory),
         "{}: this is the model itself; save somewhere else", directory.string());
-  Json stages = Json::array();
-  std::vector<NamedTensor> tensors;
-  int64_t block = 0, site = 0;
-  for (const Stage& stage : plan.stages) {
-    if (const auto* kept = std::get_if<BlockStage>(&stage)) {
-      if (kept->folded && !with_weights)
-        FailUsage("{}: block {} has weights of its own; save with --save-weights", directory.string(), kept->layer);
-      stages.push_back({{"block", with_weights ? block++ : kept->layer}});
-      continue;
-    }
-    const auto& adapter = std::get<AdapterStage>(stage);
-    stages.push_back({{"adapter", adapter.layers}});
-    const std::string prefix = fmt::format("site.{}.", site++);
-    if (adapter.lra->low_rank()) {
-      tensors.push_back({prefix + "P", View(adapter.lra->p)});
-      tensors.push_back({prefix + "Q", View(adapter.lra->q)});
-    } else {
-      tensors.push_back({prefix + "A", View(adapter.lra->a)});
-    }
-    tensors.push_back({prefix + "b", View(adapter.lra->b, /*vector=*/true)});
+  for (const Stage& stage : plan.stages)
+    if (const auto* block = std::get_if<BlockStage>(&stage); block != nullptr && block->folded && !with_weights)
+      FailUsage("{}: block {} has weights of its own; save with --save-weights", directory.string(), block->layer);
+  std::string fingerprint;
+  if (with_weights) {
+    const Weights kept = KeptWeights(*model.weights, plan);
+    WriteWeights(model, kept, out);
+    fingerprint = kept.Fingerprint();
+  } else {
+    fingerprint = model.weights->Fingerprint();
   }
-  if (with_weights) WriteKeptWeights(model, plan, directory);
-  WriteSafetensors(directory / kAdapterTensors, tensors, {{"format", "shiftrt"}});
+  const SavedPlan saved = Describe(plan, /*renumber=*/with_weights);
+  WriteSafetensors(out.Create(kAdapterTensors), saved.tensors, {{"format", "shiftrt"}});
   // Last, so that a directory with this file is whole. One with its own weights names itself as the base.
-  const Json json = {
-      {"version", kFormatVersion},
-      {"base", with_weights ? "." : fs::absolute(model.directory).lexically_normal().string()},
-      {"fingerprint", with_weights ? LoadWeights(directory)->Fingerprint() : model.weights->Fingerprint()},
-      {"layers", model.weights->config.layers},
-      {"plan", stages},
-      {"provenance", Json::parse(provenance)}};
-  AtomicFile file(directory / kAdaptedFile);
-  file.Write(json.dump(2) + "\n");
-  file.Commit();
+  const Json json = {{"version", kFormatVersion},
+                     {"base", with_weights ? kStandalone : fs::absolute(model.directory).lexically_normal().string()},
+                     {"fingerprint", fingerprint},
+                     {"layers", model.weights->config.layers},
+                     {"removed", plan.RemovedLayers(model.weights->config.layers)},
+                     {"plan", saved.stages},
+                     {"provenance", Json::parse(provenance)}};
+  out.Create(kAdaptedFile).Write(json.dump(2) + "\n");
+  out.Commit();
+}
+
+fs::path AdaptedBase(const fs::path& directory) {
+  const AdaptedHeader header = ReadHeader(directory / kAdaptedFile);
+  return header.standalone() ? directory : fs::path(header.base);
 }
 
 Model OpenAdapted(const fs::path& directory, const LoadOptions& options) {
   const fs::path file = directory / kAdaptedFile;
-  const Json json = ReadJson(file);
-  Check(json.is_object() && json.value("version", Json()) == kFormatVersion, "{}: not a version {} file", file.string(),
-        kFormatVersion);
-  for (const char* key : {"base", "fingerprint"})
-    Check(json.contains(key) && json[key].is_string(), "{}: {} is missing", file.string(), key);
-  Check(json.contains("plan"), "{}: plan is missing", file.string());
-  Check(json.contains("layers") && json["layers"].is_number_unsigned(), "{}: layers is missing", file.string());
-  const auto base = json["base"].get<std::string>();
+  const AdaptedHeader header = ReadHeader(file);
   Model model;
-  model.directory = base == "." ? directory : fs::path(base);
-  Check(fs::exists(model.directory / "config.json"),
+  model.directory = header.standalone() ? directory : fs::path(header.base);
+  std::error_code error;
+  Check(fs::exists(model.directory / "config.json", error),
         "{}: its base model {} is not there; put it back, or save with --save-weights to be independent of it",
         file.string(), model.directory.string());
   model.weights = LoadWeights(model.directory, options);
-  if (options.dtype == LoadDType::kAuto) {
-    const std::string found = model.weights->Fingerprint(), expected = json["fingerprint"].get<std::string>();
-    Check(found == expected, "{}: made from a model with fingerprint {}, but {} has {}", file.string(), expected,
-          model.directory.string(), found);
-  }
-  model.plan = ReadPlan(json["plan"], directory, model.weights->config, json["layers"].get<int64_t>());
-  model.provenance = json.dump(2);
+  const std::string found = model.weights->Fingerprint();
+  Check(found == header.fingerprint, "{}: made from a model with fingerprint {}, but {} has {}", file.string(),
+        header.fingerprint, model.directory.string(), found);
+  model.plan = ReadPlan(header, directory, model.weights->config);
+  model.removed = header.removed;
+  model.provenance = header.json.dump(2);
   return model;
 }
 

@@ -11,4 +11,7 @@ inline constexpr const char* kAdaptedFile = "shiftrt.json";
 // model that is missing or whose fingerprint is another.
 Model OpenAdapted(const std::filesystem::path& directory, const LoadOptions& options);
 
+// Where the model that runs has its weights and its tokenizer. Throws Error for a malformed file.
+std::filesystem::path AdaptedBase(const std::filesystem::path& directory);
+
 }  // namespace shiftrt

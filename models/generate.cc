@@ -45,16 +45,18 @@ int32_t SampleToken(std::span<const float> logits, const SamplingOptions& option
   return order[kept - 1];
 }
 
+void CheckFits(int64_t prompt, int64_t max_tokens, const ModelConfig& config) {
+  Check(prompt > 0, "the prompt is empty: give at least one token");
+  Check(prompt + max_tokens <= config.max_positions,
+        "a prompt of {} tokens and {} to generate exceed the model's context of {}; shorten one of them", prompt,
+        max_tokens, config.max_positions);
+}
+
 GenerationResult Generate(Decoder& decoder, std::span<const int32_t> prompt, int64_t max_tokens,
                           const SamplingOptions& sampling, uint64_t seed, std::span<const int32_t> stop,
                           const std::function<bool(int32_t)>& on_token) {
   const auto length = static_cast<int64_t>(prompt.size());
-  const int64_t context = decoder.config().max_positions;
-  Check(length > 0, "the prompt is empty: give at least one token");
-  Check(length + max_tokens <= context,
-        "a prompt of {} tokens and {} to generate exceed the model's context of {}; shorten one of them", length,
-        max_tokens, context);
-
+  CheckFits(length, max_tokens, decoder.config());
   GenerationResult result;
   if (max_tokens == 0) return result;
   KvCache cache(decoder.config(), decoder.plan(), length + max_tokens);

@@ -121,4 +121,10 @@ Model OpenModel(const std::string& name, const LoadOptions& options) {
   return model;
 }
 
+std::unique_ptr<Tokenizer> OpenTokenizer(const std::string& name) {
+  if (fs::is_directory(name) && !HoldsModel(name)) return LoadTokenizer(name);
+  const fs::path directory = ResolveModel(name);
+  return LoadTokenizer(fs::exists(directory / kAdaptedFile) ? AdaptedBase(directory) : directory);
+}
+
 }  // namespace shiftrt

@@ -17,8 +17,9 @@ struct Model {
   std::filesystem::path directory;  // the base model's
   std::shared_ptr<const Weights> weights;
   std::shared_ptr<const Tokenizer> tokenizer;
-  DepthPlan plan;          // the saved one, or all blocks
-  std::string provenance;  // text of shiftrt.json, empty for a plain model
+  DepthPlan plan;                // the saved one, or all blocks
+  std::vector<int64_t> removed;  // layers of the original model that the saved plan does without
+  std::string provenance;        // text of shiftrt.json, empty for a plain model
 };
 
 // Where `name` is: a directory; "demo" (the model that ships: SHIFTRT_DEMO, the source tree, or the install prefix); or
@@ -31,9 +32,13 @@ std::filesystem::path ResolveModel(const std::string& name);
 // opens its base model, checks its fingerprint and loads the adapters into `plan`.
 Model OpenModel(const std::string& name, const LoadOptions& options = {});
 
-// Writes DIR/shiftrt.json and DIR/adapters.safetensors (tensor names in docs/formats.md); each is written under a
-// temporary name and renamed. `provenance` is a JSON object stored under "provenance". With `with_weights` the kept
-// blocks are written too, with config.json and the tokenizer, so that the directory stands alone.
+// The tokenizer of a model as OpenModel takes it, or of a directory with nothing else in it.
+std::unique_ptr<Tokenizer> OpenTokenizer(const std::string& name);
+
+// Writes DIR/shiftrt.json and DIR/adapters.safetensors (tensor names in docs/formats.md); all files are written and
+// flushed under temporary names, then renamed. `provenance` is a JSON object stored under "provenance". With
+// `with_weights` the kept blocks are written too, with config.json and the tokenizer, so that the directory stands
+// alone.
 void SaveAdapted(const Model& model, const DepthPlan& plan, const std::string& provenance, bool with_weights,
                  const std::filesystem::path& directory);
 

@@ -43,6 +43,14 @@ std::vector<int64_t> DepthPlan::KeptLayers() const {
   return kept;
 }
 
+std::vector<int64_t> DepthPlan::RemovedLayers(int64_t layers) const {
+  const std::vector<int64_t> kept = KeptLayers();
+  std::vector<int64_t> removed;
+  for (int64_t layer = 0; layer < layers; ++layer)
+    if (!std::binary_search(kept.begin(), kept.end(), layer)) removed.push_back(layer);
+  return removed;
+}
+
 int64_t DepthPlan::blocks() const {
   return std::count_if(stages.begin(), stages.end(),
                        [](const Stage& stage) { return std::holds_alternative<BlockStage>(stage); });

@@ -48,6 +48,7 @@ struct DepthPlan {
                              std::span<const std::shared_ptr<const Lra>> adapters);
 
   std::vector<int64_t> KeptLayers() const;
+  std::vector<int64_t> RemovedLayers(int64_t layers) const;  // of a model of so many, ascending
   int64_t blocks() const;
 };
 

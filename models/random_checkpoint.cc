@@ -18,7 +18,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <system_error>
 
 #include "models/weights.h"
 #include "runtime/check.h"
@@ -77,20 +76,16 @@ void WriteRandomCheckpoint(const std::filesystem::path& config_file, DType dtype
   if (dtype == DType::kFloat64) FailUsage("a checkpoint in float64 cannot be made");
   const std::string text = ReadFile(config_file, kMaxConfigBytes);
   const ModelConfig config = ParseConfig(text, config_file.string());
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  Check(!error, "{}: cannot create it: {}", directory.string(), error.message());
   std::vector<NamedTensor> tensors;
   for (const auto& [name, shape] : TensorShapes(config)) tensors.push_back({name, {nullptr, dtype, shape}});
-  AtomicFile file(directory / "model.safetensors");
+  AtomicDirectory out(directory);
+  AtomicFile& file = out.Create("model.safetensors");
   file.Write(SafetensorsHeader(tensors, {{"format", "pt"}}));
   if (dtype == DType::kFloat32) WriteTensors<float>(config, seed, file);
   if (dtype == DType::kFloat16) WriteTensors<Float16>(config, seed, file);
   if (dtype == DType::kBFloat16) WriteTensors<BFloat16>(config, seed, file);
-  file.Commit();
-  AtomicFile copy(directory / "config.json");
-  copy.Write(text);
-  copy.Commit();
+  out.Create("config.json").Write(text);
+  out.Commit();
 }
 
 }  // namespace shiftrt

@@ -29,6 +29,8 @@ class Tokenizer {
   bool adds_bos() const { return adds_bos_; }  // as the tokenizer's own config says
   // Encode() with BOS in front where the tokenizer's config asks for it.
   std::vector<int32_t> EncodeWithBos(std::string_view text) const;
+  // The same for the text of `file`, which errors name.
+  std::vector<int32_t> EncodeWithBos(std::string_view text, const std::filesystem::path& file) const;
 
  protected:
   int32_t bos_ = -1, eos_ = -1;
@@ -40,6 +42,10 @@ class Tokenizer {
 // added_tokens.json and config.json read where present. Throws Error naming the file for anything malformed or not
 // supported.
 std::unique_ptr<Tokenizer> LoadTokenizer(const std::filesystem::path& directory);
+
+// What `reply` adds to the text of `prompt`, special tokens left out. Decoded on its own it would lose the space that
+// SentencePiece drops at the start of a text.
+std::string DecodeReply(const Tokenizer& tokenizer, std::span<const int32_t> prompt, std::span<const int32_t> reply);
 
 // Text that arrives token by token: Push returns what can be printed now and keeps back the bytes of an unfinished
 // character; Finish returns what is left, replacing an unfinished character by U+FFFD.

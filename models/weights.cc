@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <set>
 #include <system_error>
 
@@ -66,7 +67,10 @@ class Checkpoint {
  private:
   const SafetensorsFile& Open(const std::string& name) {
     auto& file = files_[name];
-    if (!file) file = std::make_shared<SafetensorsFile>(directory_ / name);
+    if (file) return *file;
+    file = std::make_shared<SafetensorsFile>(directory_ / name);
+    for (const auto& [tensor, type] : file->others())  // quantised weights, or no weights at all
+      Fail("{}: tensor {} is of type {}, expected F32, F16 or BF16", file->path().string(), tensor, type);
     return *file;
   }
 
@@ -165,6 +169,15 @@ TensorView Converted(const std::string& where, const TensorView& tensor, Weights
   weights.storage.push_back(copy);
   weights.stored[copy->data()] = tensor;
   return {copy->data(), DTypeOf<T>::value, tensor.shape};
+}
+
+// `tensor`, or a copy where the file has put it at an address its type cannot have.
+TensorView Aligned(const TensorView& tensor, Weights& weights) {
+  if (reinterpret_cast<uintptr_t>(tensor.data) % SizeOf(tensor.dtype) == 0) return tensor;
+  const auto copy = std::make_shared<Buffer<std::byte>>(tensor.bytes());
+  std::memcpy(copy->data(), tensor.data, static_cast<size_t>(tensor.bytes()));
+  weights.storage.push_back(copy);
+  return {copy->data(), tensor.dtype, tensor.shape};
 }
 
 TensorView Convert(const std::string& where, const TensorView& tensor, LoadDType dtype, Weights& weights) {
@@ -281,7 +294,7 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& director
   Checkpoint checkpoint(directory);
   weights->storage = checkpoint.Storage();
   const auto take = [&](const std::string& name, const std::vector<int64_t>& shape) {
-    const TensorView tensor = checkpoint.Take(name, shape);
+    const TensorView tensor = Aligned(checkpoint.Take(name, shape), *weights);
     const std::string where = fmt::format("{}: tensor {}", directory.string(), name);
     if (options.check_finite) CheckFinite(where, tensor);
     return Convert(where, tensor, options.dtype, *weights);

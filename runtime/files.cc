@@ -7,6 +7,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -109,21 +110,48 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::Write(std::span<const std::byte> bytes) {
+  constexpr size_t kPiece = size_t{1} << 26;  // so that Ctrl-C is heard
   while (!bytes.empty()) {
-    const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
+    CheckInterrupted();
+    const ssize_t n = ::write(fd_, bytes.data(), std::min(bytes.size(), kPiece));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) FailSystem("write it", path_);
     bytes = bytes.subspan(static_cast<size_t>(n));
   }
 }
 
-void AtomicFile::Commit() {
+void AtomicFile::Flush() {
   if (::fsync(fd_) != 0) FailSystem("flush it to disk", path_);
+}
+
+void AtomicFile::Commit() {
+  Flush();
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) FailSystem("put it in place", path_);
   ::close(std::exchange(fd_, -1));
   const std::filesystem::path parent = path_.has_parent_path() ? path_.parent_path() : ".";
   const Descriptor directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory.get() >= 0) ::fsync(directory.get());
+}
+
+AtomicDirectory::AtomicDirectory(const std::filesystem::path& path) : path_(path) {
+  std::error_code error;
+  for (std::filesystem::path at = path; !at.empty() && !std::filesystem::exists(at, error); at = at.parent_path())
+    made_.push_back(at);
+  std::filesystem::create_directories(path, error);
+  Check(!error, "{}: cannot create the directory: {}", path.string(), error.message());
+}
+
+AtomicDirectory::~AtomicDirectory() {
+  files_.clear();
+  std::error_code ignored;
+  for (const auto& directory : made_) std::filesystem::remove(directory, ignored);
+}
+
+void AtomicDirectory::Commit() {
+  for (AtomicFile& file : files_) file.Flush();
+  CheckInterrupted();
+  made_.clear();
+  for (AtomicFile& file : files_) file.Commit();
 }
 
 void RequestInterrupt() noexcept { interrupted = true; }

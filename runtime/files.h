@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/check.h"
 
@@ -29,7 +31,7 @@ class MappedFile {
   std::filesystem::path path_;
 };
 
-// A whole text or binary file; `.gz` and `.zst` are not looked into. Throws Error if larger than `limit` bytes.
+// A whole file as it is; for text people give, see runtime/text.h. Throws Error if larger than `limit` bytes.
 std::string ReadFile(const std::filesystem::path& path, uint64_t limit = uint64_t{1} << 32);
 
 // Writes to a temporary name in the same directory; Commit() flushes to disk and renames. Without Commit (an exception,
@@ -41,13 +43,32 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  void Write(std::span<const std::byte> bytes);
+  void Write(std::span<const std::byte> bytes);  // throws Interrupted between pieces of a long one
   void Write(std::string_view text) { Write(std::as_bytes(std::span(text.data(), text.size()))); }
-  void Commit();
+  void Flush();   // to disk; nothing can run out of space after it
+  void Commit();  // flushes
 
  private:
   std::filesystem::path path_, temporary_;
   int fd_ = -1;
+};
+
+// Files of one directory that appear together: Commit() flushes them all, then renames them in the order of Create().
+// Without it the destructor removes them, and the directories that were made for them.
+class AtomicDirectory {
+ public:
+  explicit AtomicDirectory(const std::filesystem::path& path);
+  ~AtomicDirectory();
+  AtomicDirectory(const AtomicDirectory&) = delete;
+  AtomicDirectory& operator=(const AtomicDirectory&) = delete;
+
+  AtomicFile& Create(const std::string& name) { return files_.emplace_back(path_ / name); }
+  void Commit();
+
+ private:
+  std::filesystem::path path_;
+  std::vector<std::filesystem::path> made_;  // directories, the deepest first
+  std::deque<AtomicFile> files_;
 };
 
 // Set by the tools' signal handler; long loops look at it through CheckInterrupted().

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "runtime/files.h"
+
 namespace shiftrt {
 
 class Progress {
@@ -20,7 +22,7 @@ class Progress {
 class NoProgress : public Progress {
  public:
   void Begin(std::string_view, int64_t) override {}
-  void Advance(int64_t) override {}
+  void Advance(int64_t) override { CheckInterrupted(); }
   void End() override {}
 };
 

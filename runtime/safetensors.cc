@@ -91,7 +91,8 @@ Entry ParseEntry(const std::string& tensor, const Json& value, const std::string
 
 std::map<std::string, TensorView, std::less<>> SafetensorsFile::Parse(
     std::span<const std::byte> bytes, const std::string& name,
-    std::map<std::string, std::string, std::less<>>* metadata) {
+    std::map<std::string, std::string, std::less<>>* metadata,
+    std::map<std::string, std::string, std::less<>>* others) {
   Check(bytes.size() >= 8, "{}: {} bytes are too few for a safetensors file", name, bytes.size());
   uint64_t header_size = 0;
   for (int i = 7; i >= 0; --i) header_size = header_size << 8 | static_cast<uint64_t>(bytes[i]);
@@ -126,7 +127,11 @@ std::map<std::string, TensorView, std::less<>> SafetensorsFile::Parse(
     Check(static_cast<uint64_t>(entry.end) <= data.size(), "{}: tensor {} ends at byte {} of {} (truncated file?)",
           name, entry.name, entry.end, data.size());
     covered = entry.end;
-    if (entry.type->dtype) tensors[entry.name] = {data.data() + entry.begin, *entry.type->dtype, entry.shape};
+    if (entry.type->dtype) {
+      tensors[entry.name] = {data.data() + entry.begin, *entry.type->dtype, entry.shape};
+    } else if (others != nullptr) {
+      (*others)[entry.name] = entry.type->name;
+    }
   }
   Check(static_cast<uint64_t>(covered) == data.size(), "{}: the tensors cover {} of {} data bytes", name, covered,
         data.size());
@@ -134,7 +139,7 @@ std::map<std::string, TensorView, std::less<>> SafetensorsFile::Parse(
 }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path) {
-  tensors_ = Parse(file_.bytes(), path.string(), &metadata_);
+  tensors_ = Parse(file_.bytes(), path.string(), &metadata_, &others_);
 }
 
 std::string SafetensorsHeader(const std::vector<NamedTensor>& tensors,
@@ -156,12 +161,17 @@ std::string SafetensorsHeader(const std::vector<NamedTensor>& tensors,
   return out;
 }
 
-void WriteSafetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
+void WriteSafetensors(AtomicFile& file, const std::vector<NamedTensor>& tensors,
                       const std::map<std::string, std::string>& metadata) {
-  AtomicFile file(path);
   file.Write(SafetensorsHeader(tensors, metadata));
   for (const auto& [name, tensor] : tensors)
     file.Write(std::span(static_cast<const std::byte*>(tensor.data), tensor.bytes()));
+}
+
+void WriteSafetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
+                      const std::map<std::string, std::string>& metadata) {
+  AtomicFile file(path);
+  WriteSafetensors(file, tensors, metadata);
   file.Commit();
 }
 

@@ -15,23 +15,27 @@ namespace shiftrt {
 // A mapped file and the views into it. Every number in the header is checked before it is used: header at most 100 MB
 // and starting with '{', no duplicate names, known dtypes, shape products without overflow, ranges contiguous, disjoint
 // and covering the data exactly, range length equal to dtype x shape. Throws Error naming file and tensor.
-// Tensors of integer and other types not in DType are checked the same way but not listed.
+// Tensors of integer and other types not in DType are checked the same way and listed apart.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
   const std::map<std::string, TensorView, std::less<>>& tensors() const { return tensors_; }
   const std::map<std::string, std::string, std::less<>>& metadata() const { return metadata_; }
+  // Tensors whose type is not in DType, with the name of that type ("I32").
+  const std::map<std::string, std::string, std::less<>>& others() const { return others_; }
   const std::filesystem::path& path() const { return file_.path(); }
 
-  // The header rules alone, on bytes in memory (what the fuzzer calls). `name` stands for the file in errors.
+  // The header rules alone, on bytes in memory (what the fuzzer calls). `name` stands for the file in errors; null for
+  // what is not wanted.
   static std::map<std::string, TensorView, std::less<>> Parse(
       std::span<const std::byte> bytes, const std::string& name,
-      std::map<std::string, std::string, std::less<>>* metadata);
+      std::map<std::string, std::string, std::less<>>* metadata,
+      std::map<std::string, std::string, std::less<>>* others = nullptr);
 
  private:
   MappedFile file_;
   std::map<std::string, TensorView, std::less<>> tensors_;
-  std::map<std::string, std::string, std::less<>> metadata_;
+  std::map<std::string, std::string, std::less<>> metadata_, others_;
 };
 
 struct NamedTensor {
@@ -44,6 +48,9 @@ struct NamedTensor {
 std::string SafetensorsHeader(const std::vector<NamedTensor>& tensors,
                               const std::map<std::string, std::string>& metadata);
 
+// Writes header and data into `file`, which the caller commits.
+void WriteSafetensors(AtomicFile& file, const std::vector<NamedTensor>& tensors,
+                      const std::map<std::string, std::string>& metadata = {});
 // Writes atomically, tensors in the order given, data aligned to 64 bytes from the file's start.
 void WriteSafetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                       const std::map<std::string, std::string>& metadata = {});

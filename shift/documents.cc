@@ -7,6 +7,7 @@
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/json.h"
+#include "runtime/text.h"
 
 namespace shiftrt {
 
@@ -89,12 +90,12 @@ fs::path ResolveText(const std::string& name) {
 Documents Documents::Read(const fs::path& file) {
   Documents documents;
   documents.name_ = file.string();
-  documents.content_ = ReadFile(file);
+  documents.content_ = ReadText(file);
   std::string& content = documents.content_;
   documents.hash_ = HashHex(content);
   const size_t first = content.find_first_not_of(kBlank);
   Check(first != content.npos, "{}: the calibration text is empty", documents.name_);
-  const fs::path extension = file.extension();
+  const fs::path extension = WithoutCompression(file).extension();
   documents.json_lines_ = extension == ".jsonl" || (extension == ".json" && content[first] == '{');
   if (extension == ".json" && !documents.json_lines_) {
     Json rows = ParseJson(content, documents.name_);

@@ -1,11 +1,14 @@
 # Where every dependency comes from: the distribution's packages, found and never vendored.
 #   Debian 12: libfmt-dev nlohmann-json3-dev libxxhash-dev libopenblas-openmp-dev liblapacke-dev libsentencepiece-dev
-#              libpcre2-dev libutf8proc-dev libcli11-dev libgtest-dev libbenchmark-dev libboost-context-dev
+#              libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libcli11-dev libgtest-dev libbenchmark-dev
+#              libboost-context-dev
 find_package(fmt REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(PkgConfig REQUIRED)
+find_package(ZLIB REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(zstd REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(sentencepiece REQUIRED IMPORTED_TARGET sentencepiece)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)

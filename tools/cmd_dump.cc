@@ -1,10 +1,9 @@
 #include <CLI/CLI.hpp>
-#include <charconv>
 #include <filesystem>
 
 #include "models/decoder.h"
 #include "runtime/check.h"
-#include "runtime/files.h"
+#include "runtime/text.h"
 #include "tools/options.h"
 
 namespace shiftrt {
@@ -17,22 +16,10 @@ struct Options {
   bool logits = false, hidden = false, delta = false;
 };
 
-// Ids separated by white space or commas, from the argument or from the file it names.
+// Ids from the argument, or from the file it names.
 std::vector<int32_t> ReadTokens(const std::string& argument) {
-  std::string text = std::filesystem::is_regular_file(argument) ? ReadFile(argument, 1 << 26) : argument;
-  for (char& c : text)
-    if (c == ',') c = ' ';
-  std::vector<int32_t> ids;
-  const char *at = text.data(), *end = at + text.size();
-  while (true) {
-    while (at != end && std::isspace(static_cast<unsigned char>(*at))) ++at;
-    if (at == end) break;
-    int32_t id = 0;
-    const auto [stop, error] = std::from_chars(at, end, id);
-    if (error != std::errc()) FailUsage("--tokens: \"{}\" is neither a list of token ids nor a file of them", argument);
-    ids.push_back(id);
-    at = stop;
-  }
+  const bool file = std::filesystem::is_regular_file(argument);
+  const std::vector<int32_t> ids = ParseTokenIds(file ? ReadText(argument) : argument);
   if (ids.empty()) FailUsage("--tokens names no token");
   return ids;
 }

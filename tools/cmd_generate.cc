@@ -29,6 +29,7 @@ int Run(const Options& options) {
     std::fflush(stdout);
   };
   print(options.prompt);
+  for (int32_t id : prompt) text.Push(id);  // so that the first word of the reply keeps its space
   const GenerationResult result =
       Generate(decoder, prompt, options.max_tokens, options.sampling, options.common.seed, stop, [&](int32_t token) {
         if (token < model.tokenizer->vocab_size()) print(text.Push(token));  // else padding of the vocabulary

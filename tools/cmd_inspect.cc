@@ -24,9 +24,10 @@ struct Options {
 
 void PrintFacts(const Model& model, const Decoder& decoder) {
   const ModelConfig& c = model.weights->config;
+  const int64_t blocks = model.plan.blocks(), layers = blocks + static_cast<int64_t>(model.removed.size());
   fmt::print("{} ({}): {} of {} layers, hidden {}, intermediate {}, {} heads over {} of keys and values, {} wide\n",
-             model.name, c.family, model.plan.blocks(), c.layers, c.hidden, c.intermediate, c.heads, c.kv_heads,
-             c.head_dim);
+             model.name, c.family, blocks, layers, c.hidden, c.intermediate, c.heads, c.kv_heads, c.head_dim);
+  if (!model.removed.empty()) fmt::print("layers removed: {}\n", fmt::join(model.removed, ", "));
   fmt::print("vocabulary {}, context {}, head {}, {}\n", c.vocab, c.max_positions, c.tied_head ? "tied" : "untied",
              Name(model.weights->embedding.dtype));
   fmt::print("{} parameters, {} read a token\n\n", Scaled(static_cast<double>(decoder.Parameters()), ""),

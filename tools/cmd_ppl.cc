@@ -4,6 +4,7 @@
 
 #include "eval/perplexity.h"
 #include "runtime/files.h"
+#include "runtime/text.h"
 #include "tools/options.h"
 
 namespace shiftrt {
@@ -20,7 +21,7 @@ int Run(const Options& options) {
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
   const int64_t window = ProtocolWindow(options.protocol, model.weights->config);
-  const std::vector<int32_t> tokens = model.tokenizer->EncodeWithBos(ReadFile(options.text));
+  const std::vector<int32_t> tokens = model.tokenizer->EncodeWithBos(ReadText(options.text), options.text);
   Decoder decoder(context, model.weights, model.plan);
   const auto progress = options.common.MakeProgress();
   const auto start = std::chrono::steady_clock::now();

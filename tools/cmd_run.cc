@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "eval/perplexity.h"
@@ -75,7 +76,7 @@ void Compare(const Job& job, std::vector<Variant>& variants) {
     auto reply = Generate(decoder, prompt, options.max_tokens, {}, options.common.seed, config.eos_tokens);
     // A vocabulary padded beyond the tokenizer's has ids that stand for no text.
     std::erase_if(reply.tokens, [&](int32_t token) { return token >= model.tokenizer->vocab_size(); });
-    variant.continuation = model.tokenizer->Decode(reply.tokens, /*skip_special=*/true);
+    variant.continuation = DecodeReply(*model.tokenizer, prompt, reply.tokens);
   }
   const int64_t room = config.max_positions - static_cast<int64_t>(prompt.size());
   const int64_t tokens = std::min(kSpeedTokens, room);
@@ -109,7 +110,8 @@ void PrintSites(const std::vector<SiteReport>& sites) {
   for (const SiteReport& site : sites)
     table.Add({std::to_string(site.layer), fmt::format("{:.3g}", site.lambda), fmt::format("{:.1e}", site.condition),
                std::to_string(site.rank), fmt::format("{:.1f}", site.effective_rank),
-               fmt::format("{:.3f}", site.r2_fit), fmt::format("{:.3f}", site.r2_heldout)});
+               fmt::format("{:.3f}", site.r2_fit),
+               std::isnan(site.r2_heldout) ? "-" : fmt::format("{:.3f}", site.r2_heldout)});
   fmt::print("{}", table.Text());
   for (const SiteReport& site : sites)
     if (!site.warning.empty()) fmt::print("  layer {}: {}\n", site.layer, site.warning);
@@ -241,6 +243,8 @@ int Run(const Options& options) {
     FailUsage("{} is already pruned; give the model it was made from", options.common.model);
   const ModelConfig& config = model.weights->config;
   CheckRank(shift.rank, config.hidden);
+  // Said now, not after the hour that calibration may take.
+  CheckFits(static_cast<int64_t>(model.tokenizer->EncodeWithBos(options.prompt).size()), options.max_tokens, config);
   const bool fit_from_files = !options.load_gram.empty() && options.calib.empty();
   const CalibrationSet calibration =
       fit_from_files ? CalibrationSet() : OpenCalibration(options.calib, model, options.common.seed);

@@ -1,8 +1,7 @@
 #include <CLI/CLI.hpp>
-#include <charconv>
+#include <sstream>
 
-#include "runtime/check.h"
-#include "runtime/files.h"
+#include "runtime/text.h"
 #include "tools/options.h"
 
 namespace shiftrt {
@@ -12,36 +11,30 @@ namespace {
 struct Options {
   CommonOptions common;
   std::string text, file;
-  bool ids_only = false, decode = false, bos = false;
+  bool ids_only = false, decode = false, bos = false, many = false;
 };
 
-std::vector<int32_t> ParseIds(const std::string& text) {
-  std::vector<int32_t> ids;
-  const char *at = text.data(), *end = at + text.size();
-  while (true) {
-    while (at != end && (*at == ' ' || *at == '\n' || *at == ',' || *at == '\t')) ++at;
-    if (at == end) return ids;
-    int32_t id = 0;
-    const auto [stop, error] = std::from_chars(at, end, id);
-    if (error != std::errc())
-      FailUsage("\"{}\" is not a list of token ids", std::string_view(at, std::min<size_t>(end - at, 20)));
-    ids.push_back(id);
-    at = stop;
-  }
+void PrintIds(const Tokenizer& tokenizer, const std::string& text, bool bos) {
+  fmt::print("{}\n", fmt::join(bos ? tokenizer.EncodeWithBos(text) : tokenizer.Encode(text), " "));
 }
 
 int Run(const Options& options) {
-  const auto tokenizer = LoadTokenizer(ResolveModel(options.common.model));
-  const std::string text = options.file.empty() ? options.text : ReadFile(options.file);
+  const auto tokenizer = OpenTokenizer(options.common.model);
+  const std::string text = options.file.empty() ? options.text : ReadText(options.file);
   if (options.decode) {
-    fmt::print("{}\n", tokenizer->Decode(ParseIds(text)));
+    fmt::print("{}\n", tokenizer->Decode(ParseTokenIds(text)));
+    return 0;
+  }
+  if (options.many) {
+    std::istringstream texts(text);
+    for (std::string one; std::getline(texts, one, '\0');) PrintIds(*tokenizer, one, options.bos);
+    return 0;
+  }
+  if (options.ids_only) {
+    PrintIds(*tokenizer, text, options.bos);
     return 0;
   }
   const std::vector<int32_t> ids = options.bos ? tokenizer->EncodeWithBos(text) : tokenizer->Encode(text);
-  if (options.ids_only) {
-    fmt::print("{}\n", fmt::join(ids, " "));
-    return 0;
-  }
   for (int32_t id : ids) fmt::print("{:>8}  {}\n", id, tokenizer->Piece(id));
   fmt::print("{} tokens\n", ids.size());
   return 0;
@@ -53,8 +46,11 @@ Command AddTokenize(CLI::App& app) {
   auto options = std::make_shared<Options>();
   options->common.AddTo(app, /*with_json=*/false);
   auto* text = app.add_option("text", options->text, "the text, or ids with --decode");
-  app.add_option("--file", options->file, "take the text from a file")->excludes(text);
-  app.add_flag("--ids", options->ids_only, "ids only, on one line");
+  auto* file = app.add_option("--file", options->file, "take the text from a file")->excludes(text);
+  auto* ids = app.add_flag("--ids", options->ids_only, "ids only, on one line");
+  app.add_flag("--null", options->many, "the file holds many texts, each ended by a zero byte: a line of ids for each")
+      ->needs(file)
+      ->needs(ids);
   app.add_flag("--decode", options->decode, "the other way: ids to text");
   app.add_flag("--bos", options->bos, "put BOS in front where the tokenizer's config asks for it");
   app.footer(

@@ -1,6 +1,8 @@
 #include "tools/options.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
 
 #include "runtime/check.h"
 #include "tools/progress_bar.h"
@@ -38,6 +40,22 @@ Model CommonOptions::Open() const {
                   : dtype == "bfloat16" ? LoadDType::kBFloat16
                                         : LoadDType::kAuto;
   return OpenModel(model, options);
+}
+
+std::vector<int32_t> ParseTokenIds(const std::string& text) {
+  constexpr std::string_view kSeparators = " ,\t\r\n";
+  std::vector<int32_t> ids;
+  const char *at = text.data(), *const end = at + text.size();
+  while (true) {
+    while (at != end && kSeparators.find(*at) != std::string_view::npos) ++at;
+    if (at == end) return ids;
+    int32_t id = 0;
+    const auto [stop, error] = std::from_chars(at, end, id);
+    if (error != std::errc() || (stop != end && kSeparators.find(*stop) == std::string_view::npos))
+      FailUsage("\"{}\" is not a list of token ids", std::string_view(at, std::min<size_t>(end - at, 20)));
+    ids.push_back(id);
+    at = stop;
+  }
 }
 
 std::unique_ptr<Progress> CommonOptions::MakeProgress() const {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "models/model.h"
 #include "runtime/context.h"
@@ -32,6 +33,9 @@ struct CommonOptions {
   Model Open() const;
   std::unique_ptr<Progress> MakeProgress() const;
 };
+
+// Ids separated by white space or commas. Throws UsageError for anything else.
+std::vector<int32_t> ParseTokenIds(const std::string& text);
 
 // A command: adds its options to `app` and returns what runs once they are parsed (an exit status).
 using Command = std::function<int()>;

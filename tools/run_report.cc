@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace shiftrt {
 
@@ -97,7 +98,7 @@ Section Sites(const std::vector<SiteReport>& sites) {
     table.rows.push_back({std::to_string(site.layer), fmt::format("{:.3g}", site.lambda),
                           fmt::format("{:.1e}", site.condition), std::to_string(site.rank),
                           fmt::format("{:.1f}", site.effective_rank), fmt::format("{:.3f}", site.r2_fit),
-                          fmt::format("{:.3f}", site.r2_heldout)});
+                          std::isnan(site.r2_heldout) ? "-" : fmt::format("{:.3f}", site.r2_heldout)});
   Section section{"The corrections",
                   "One affine map in place of each removed block. R² far lower on held-out tokens than on fitted ones "
                   "would mean too little calibration text; energy that needs many directions, too low a rank.",

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "runtime/check.h"
-#include "runtime/files.h"
+#include "runtime/text.h"
 
 namespace shiftrt {
 
@@ -36,7 +36,7 @@ CalibrationSet OpenCalibration(const std::string& given, const Model& model, uin
 HeldOutText OpenHeldOut(const std::string& given, const Model& model, const CalibrationSet& calibration) {
   const std::string text = TextBeside(given, model, "heldout.txt");
   if (!text.empty())
-    return {std::filesystem::path(text).filename().string(), model.tokenizer->EncodeWithBos(ReadFile(text))};
+    return {std::filesystem::path(text).filename().string(), model.tokenizer->EncodeWithBos(ReadText(text), text)};
   if (calibration.heldout.empty()) FailUsage("give held-out text with --text FILE, for the perplexity");
   HeldOutText heldout{"held-out calibration samples (give --text FILE for another text)", {}};
   for (const Batch& batch : calibration.heldout)

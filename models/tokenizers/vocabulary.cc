@@ -179,4 +179,19 @@ std::vector<int32_t> Tokenizer::EncodeWithBos(std::string_view text) const {
   return ids;
 }
 
+std::vector<int32_t> Tokenizer::EncodeWithBos(std::string_view text, const std::filesystem::path& file) const {
+  try {
+    return EncodeWithBos(text);
+  } catch (const Error& error) {
+    Fail("{}: {}", file.string(), error.what());
+  }
+}
+
+std::string DecodeReply(const Tokenizer& tokenizer, std::span<const int32_t> prompt, std::span<const int32_t> reply) {
+  std::vector<int32_t> ids(prompt.begin(), prompt.end());
+  const size_t before = tokenizer.Decode(ids, true).size();
+  ids.insert(ids.end(), reply.begin(), reply.end());
+  return tokenizer.Decode(ids, true).substr(before);
+}
+
 }  // namespace shiftrt

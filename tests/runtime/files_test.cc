@@ -1,11 +1,11 @@
 #include "runtime/files.h"
 
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <csignal>
 #include <fstream>
 
+#include "tests/file_size_limit.h"
 #include "tests/runtime/refusal.h"
 #include "tests/temporary_directory.h"
 
@@ -26,24 +26,6 @@ class Files : public testing::Test {
  protected:
   const TemporaryDirectory directory_;
   const fs::path path_ = directory_.path() / "file";
-};
-
-// Writes beyond `bytes` fail for as long as the object lives, as on a full disk.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit = {bytes, before_.rlim_max};
-    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
-  }
-  ~FileSizeLimit() {
-    ::setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  void (*handler_)(int);
-  rlimit before_;
 };
 
 TEST_F(Files, MapAndReadGiveTheBytes) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -183,6 +184,17 @@ TEST_F(Calibration, FindsTextsByName) {
   EXPECT_NE(LoadError("alpaca").find("alpaca_data_cleaned.json"), std::string::npos);
   ASSERT_EQ(::unsetenv("SHIFTRT_DATA"), 0);
   EXPECT_NE(LoadError("tale").find("SHIFTRT_DATA (not set)"), std::string::npos);
+}
+
+TEST_F(Calibration, ReadsCompressedJsonLines) {
+  const auto file = Write("a.jsonl.gz", "");
+  const gzFile out = gzopen(file.c_str(), "wb");
+  ASSERT_GT(gzputs(out, "{\"text\": \"one\"}\n{\"text\": \"two\"}\n"), 0);
+  gzclose(out);
+  LoadCalibration({file, 8, 4}, tokenizer_, 0);
+  EXPECT_EQ(tokenizer_.text(), "one\n\ntwo");
+  std::filesystem::resize_file(file, 20);
+  EXPECT_NE(LoadError(file).find("a.jsonl.gz: the gzip data breaks off"), std::string::npos);
 }
 
 TEST_F(Calibration, NamesFileAndLineOfBadJson) {

@@ -2,18 +2,21 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "models/weights.h"
 #include "runtime/files.h"
+#include "tests/file_size_limit.h"
+#include "tests/write_text.h"
 
 namespace shiftrt {
 namespace {
@@ -27,8 +30,6 @@ struct Outcome {
   int status = 0;
   std::string out, err;
 };
-
-void WriteText(const fs::path& file, const std::string& text) { std::ofstream(file, std::ios::binary) << text; }
 
 // The program as a child, its standard output in a file `out` and its standard error in `err`.
 pid_t Start(const std::vector<std::string>& arguments, const fs::path& out, const fs::path& err) {
@@ -49,6 +50,11 @@ int Wait(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+std::vector<std::string> Split(const std::string& text) {
+  std::istringstream words(text);
+  return {std::istream_iterator<std::string>(words), {}};
+}
+
 std::string Words(int64_t count) {
   const char* const words[] = {"the", "sea", "was", "calm", "and", "nobody", "spoke", "of", "home"};
   std::string text;
@@ -61,26 +67,28 @@ class Cli : public ::testing::Test {
   void SetUp() override {
     ASSERT_NE(::mkdtemp(root_.data()), nullptr);
     dir_ = root_;
-    WriteModel("model", kContext);
+    WriteModel("model");
     WriteText(dir_ / "calibration.txt", Words(3000));
     WriteText(dir_ / "heldout.txt", Words(1001));
   }
   void TearDown() override { fs::remove_all(dir_); }
 
-  void WriteModel(const std::string& name, int64_t context) {
-    const Json config = {{"architectures", {"LlamaForCausalLM"}},
-                         {"model_type", "llama"},
-                         {"hidden_act", "silu"},
-                         {"hidden_size", kHidden},
-                         {"intermediate_size", 48},
-                         {"num_hidden_layers", kLayers},
-                         {"num_attention_heads", 4},
-                         {"num_key_value_heads", 2},
-                         {"vocab_size", kVocab},
-                         {"max_position_embeddings", context},
-                         {"rms_norm_eps", 1e-5},
-                         {"rope_theta", 10000.0},
-                         {"tie_word_embeddings", false}};
+  // A model of random weights and a tokenizer, its configuration changed as `changes` say.
+  void WriteModel(const std::string& name, const Json& changes = Json::object()) {
+    Json config = {{"architectures", {"LlamaForCausalLM"}},
+                   {"model_type", "llama"},
+                   {"hidden_act", "silu"},
+                   {"hidden_size", kHidden},
+                   {"intermediate_size", 48},
+                   {"num_hidden_layers", kLayers},
+                   {"num_attention_heads", 4},
+                   {"num_key_value_heads", 2},
+                   {"vocab_size", kVocab},
+                   {"max_position_embeddings", kContext},
+                   {"rms_norm_eps", 1e-5},
+                   {"rope_theta", 10000.0},
+                   {"tie_word_embeddings", false}};
+    config.update(changes);
     WriteText(dir_ / "shape.json", config.dump());
     WriteRandomCheckpoint(dir_ / "shape.json", DType::kFloat32, 7, dir_ / name);
     for (const char* file : {"tokenizer.json", "tokenizer_config.json"})
@@ -101,15 +109,17 @@ class Cli : public ::testing::Test {
     more.insert(more.begin(), {command, "--model", Path(model), "--threads", "1"});
     return Call(more);
   }
-  // A `run` that has all it needs, and `more`.
+  // A `run` of `more` that has all else it needs.
   Outcome Run(std::vector<std::string> more) const {
-    std::vector<std::string> arguments = {"--calib",      Path("calibration.txt:16x64"),
-                                          "--text",       Path("heldout.txt"),
-                                          "--prompt",     "the sea was",
-                                          "--max-tokens", "12",
-                                          "--quiet"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return Command("run", arguments);
+    const std::pair<const char*, std::string> defaults[] = {{"--calib", Path("calibration.txt:16x64")},
+                                                            {"--text", Path("heldout.txt")},
+                                                            {"--lra", "4"},
+                                                            {"--prompt", "the sea was"},
+                                                            {"--max-tokens", "12"}};
+    for (const auto& [option, value] : defaults)
+      if (std::find(more.begin(), more.end(), option) == more.end()) more.insert(more.end(), {option, value});
+    more.push_back("--quiet");
+    return Command("run", more);
   }
 
   std::string root_ = (fs::temp_directory_path() / "shiftrt-cli-XXXXXX").string();
@@ -157,6 +167,13 @@ TEST_F(Cli, WhatCannotBeDoneIsStatusOneAndNamed) {
   WriteText(dir_ / "short.txt", "the sea");
   EXPECT_FAILS(Command("run", {"--lra", "4", "--calib", Path("short.txt")}), 1, "short.txt");
   EXPECT_FAILS(Command("generate", {"--prompt", Words(500)}), 1, "context of 128");
+  EXPECT_FAILS(Run({"--prompt", Words(500)}), 1, "context of 128");
+  EXPECT_FAILS(Run({"--prompt", ""}), 1, "prompt is empty");
+  WriteText(dir_ / "latin1.txt", Words(400) + "caf\xE9 " + Words(400));
+  for (const char* option : {"--calib", "--text"}) EXPECT_FAILS(Run({option, Path("latin1.txt")}), 1, "latin1.txt");
+  EXPECT_FAILS(Command("ppl", {"--text", Path("latin1.txt")}), 1, "latin1.txt: text is not valid UTF-8 at byte");
+  EXPECT_FAILS(Command("generate", {"--prompt", "caf\xE9"}), 1, "not valid UTF-8");
+  EXPECT_FAILS(Command("ppl", {"--text", Path("empty.txt")}), 1, "window");
   EXPECT_FAILS(Command("dump", {"--tokens", "1 99999", "--logits", "--out", Path("d")}), 1, "99999");
   EXPECT_FALSE(fs::exists(dir_ / "d"));
 }
@@ -217,13 +234,93 @@ TEST_F(Cli, ASavedModelGeneratesAsItDidWhenMade) {
   const Outcome saved = Command("generate", prompt, "saved");
   EXPECT_EQ(saved.status, 0) << saved.err;
   EXPECT_NE(saved.out.find(expected), std::string::npos) << saved.out << "\nexpected " << expected;
-  EXPECT_NE(Command("inspect", {}, "saved").out.find("8"), std::string::npos);
+  EXPECT_EQ(Command("tokenize", {"--ids", "the sea"}, "saved").out, Command("tokenize", {"--ids", "the sea"}).out);
 
   fs::remove_all(dir_ / "model");
   EXPECT_EQ(Command("generate", prompt, "saved").status, 1);  // its base is gone
   const Outcome whole = Command("generate", prompt, "whole");
   EXPECT_EQ(whole.status, 0) << whole.err;
   EXPECT_EQ(whole.out, saved.out);
+}
+
+TEST_F(Cli, InspectShowsWhatASavedModelIsMadeOf) {
+  const std::vector<std::string> run = {"--prune", "layers=1,2", "--lra", "8", "--merge", "lowrank", "--save"};
+  for (const bool with_weights : {false, true}) {
+    std::vector<std::string> arguments = run;
+    arguments.push_back(Path("saved"));
+    if (with_weights) arguments.push_back("--save-weights");
+    ASSERT_EQ(Run(arguments).status, 0);
+    const Outcome outcome = Command("inspect", {}, "saved");
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    for (const char* words : {"2 of 4 layers", "layers removed: 1, 2\n", "adapter for", "layers 1,2"})
+      EXPECT_NE(outcome.out.find(words), std::string::npos) << words << " in " << outcome.out;
+  }
+  EXPECT_EQ(Command("inspect", {}).out.find("removed"), std::string::npos);
+}
+
+TEST_F(Cli, WithoutHeldOutSamplesThereIsNoR2OfThem) {
+  const Outcome outcome =
+      Run({"--prune", "reverse:1", "--lra", "4", "--calib", Path("calibration.txt:1x64"), "--json", Path("r.json")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out.find("nan"), std::string::npos) << outcome.out;
+  EXPECT_TRUE(ReadJson("r.json")["sites"][0]["r2_heldout"].is_null());
+}
+
+TEST_F(Cli, TextsMayBeCompressed) {
+  const auto perplexity = [&](const char* text) {
+    EXPECT_EQ(Command("ppl", {"--text", Path(text), "--json", Path("p.json")}).status, 0);
+    return ReadJson("p.json")["mean_nll"].get<double>();
+  };
+  const gzFile out = gzopen(Path("heldout.txt.gz").c_str(), "wb");
+  ASSERT_GT(gzputs(out, ReadFile(dir_ / "heldout.txt").c_str()), 0);
+  gzclose(out);
+  EXPECT_EQ(perplexity("heldout.txt.gz"), perplexity("heldout.txt"));
+  fs::resize_file(dir_ / "heldout.txt.gz", 100);
+  EXPECT_FAILS(Command("ppl", {"--text", Path("heldout.txt.gz")}), 1, "heldout.txt.gz: the gzip data breaks off");
+}
+
+TEST_F(Cli, ATokenizerOfAnotherModelIsRefused) {
+  WriteModel("other", {{"vocab_size", 100}});
+  for (const char* command : {"inspect", "generate"}) {
+    std::vector<std::string> more;
+    if (command == std::string("generate")) more = {"--prompt", "the sea"};
+    EXPECT_FAILS(Command(command, more, "other"), 1, "do not belong together");
+  }
+}
+
+TEST_F(Cli, AFullDiskFailsTheSaveAndLeavesNothing) {
+  const FileSizeLimit limit(20000);  // the program inherits it
+  EXPECT_FAILS(Run({"--prune", "reverse:1", "--lra", "4", "--save", Path("new/saved"), "--save-weights"}), 1,
+               "new/saved/model.safetensors: cannot write it");
+  EXPECT_FALSE(fs::exists(dir_ / "new"));
+}
+
+TEST_F(Cli, CtrlCInMidSaveLeavesNothing) {
+  WriteModel("large", {{"vocab_size", 200000}});
+  WriteText(dir_ / "short.txt", Words(200));
+  const fs::path saved = dir_ / "saved";
+  const auto begun = [&] {
+    std::error_code none;
+    return fs::directory_iterator(saved, none) != fs::directory_iterator();
+  };
+  const std::string arguments =
+      "run --protocol seq128 --prompt the --max-tokens 1 --prune reverse:1 --lra 4 "
+      "--save-weights --threads 1 --quiet --model " +
+      Path("large") + " --save " + saved.string() + " --calib " + Path("calibration.txt:1x64") + " --text " +
+      Path("short.txt");
+  int status = 0;
+  for (int attempt = 0; status == 0 && attempt < 10; ++attempt) {  // until the save is caught half-way
+    fs::remove_all(saved);
+    const pid_t child = Start(Split(arguments), dir_ / "stdout", dir_ / "stderr");
+    while (!begun()) {
+      ASSERT_EQ(::waitpid(child, nullptr, WNOHANG), 0) << ReadFile(dir_ / "stderr");
+      ::usleep(200);
+    }
+    ::kill(child, SIGINT);
+    status = Wait(child);
+  }
+  EXPECT_EQ(status, 130) << ReadFile(dir_ / "stderr");
+  EXPECT_FALSE(fs::exists(saved));
 }
 
 TEST_F(Cli, AFailedSaveLeavesNothingBehind) {
@@ -363,11 +460,26 @@ TEST_F(Cli, PerplexityIsTheOneTheLogitsGive) {
 TEST_F(Cli, TokenizeGoesBothWays) {
   const std::string text = "the sea was calm \xE2\x82\xAC";
   std::string ids = Command("tokenize", {"--ids", text}).out;
-  // SentencePiece puts a space before the first word; decoding keeps it, as a continuation needs it.
+  // This tokenizer puts a space before the first word; its decoder, like the reference's, keeps it.
   EXPECT_EQ(Command("tokenize", {"--decode", ids}).out, " " + text + "\n");
-  EXPECT_EQ(Command("tokenize", {"--decode", "1 two"}).status, 2);
+  for (const char* not_ids : {"1 two", "1x", "two", "99999999999", "1;2"})
+    EXPECT_EQ(Command("tokenize", {"--decode", not_ids}).status, 2) << not_ids;
   EXPECT_EQ(Command("tokenize", {"--decode", "999999"}).status, 1);
   EXPECT_EQ(Command("tokenize", {"\xFF"}).status, 1);
+}
+
+TEST_F(Cli, TokenizeTakesManyTexts) {
+  WriteText(dir_ / "texts", std::string("the sea\0\0of\nhome\0", 17));
+  const auto ids = [&](const char* text) { return Command("tokenize", {"--ids", text}).out; };
+  EXPECT_EQ(Command("tokenize", {"--ids", "--null", "--file", Path("texts")}).out,
+            ids("the sea") + "\n" + ids("of\nhome"));
+  EXPECT_EQ(Command("tokenize", {"--ids", "--null", "text"}).status, 2);
+}
+
+TEST_F(Cli, TokenizeNeedsNoMoreThanATokenizer) {
+  const fs::path directory = fs::path(SHIFTRT_TEST_DIR) / "goldens/tokenizers/gpt2-json";
+  EXPECT_EQ(Call({"tokenize", "--model", directory, "--ids", "the sea"}).out,
+            Command("tokenize", {"--ids", "the sea"}).out);
 }
 
 TEST_F(Cli, ATextMayBeTheNameOfACommand) {
@@ -377,7 +489,7 @@ TEST_F(Cli, ATextMayBeTheNameOfACommand) {
 }
 
 TEST_F(Cli, CtrlCStopsWithStatus130) {
-  WriteModel("long", 1 << 17);
+  WriteModel("long", {{"max_position_embeddings", 1 << 17}});
   const pid_t child =
       Start({"generate", "--model", Path("long"), "--prompt", "the", "--max-tokens", "100000", "--threads", "1"},
             dir_ / "stdout", dir_ / "stderr");

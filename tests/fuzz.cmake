@@ -1,0 +1,20 @@
+# shiftrt_fuzz(NAME): fuzz/NAME_fuzz.cc over fuzz/corpus/NAME. Everywhere as a test that replays the corpus, plain and
+# damaged; with clang also under libFuzzer (scripts/fuzz).
+add_custom_target(fuzzers)
+function(shiftrt_fuzz name)
+  add_executable(replay_${name} fuzz/${name}_fuzz.cc fuzz/replay.cc)
+  target_include_directories(replay_${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(replay_${name} PRIVATE shiftrt_models shiftrt_options)
+  add_test(NAME Fuzz.${name} COMMAND replay_${name} ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/corpus/${name})
+  set_tests_properties(Fuzz.${name} PROPERTIES ENVIRONMENT OMP_WAIT_POLICY=passive)
+  if(SHIFTRT_BUILD_FUZZERS)
+    add_executable(fuzz_${name} fuzz/${name}_fuzz.cc)
+    target_include_directories(fuzz_${name} PRIVATE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(fuzz_${name} PRIVATE shiftrt_models shiftrt_options -fsanitize=fuzzer)
+    add_dependencies(fuzzers fuzz_${name})
+  endif()
+endfunction()
+
+foreach(name adapted config safetensors tokenizer)
+  shiftrt_fuzz(${name})
+endforeach()

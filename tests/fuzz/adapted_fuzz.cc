@@ -1,0 +1,53 @@
+// shiftrt.json beside sound weights and adapters: an error, or a plan that fits them.
+#include <cstdint>
+
+#include "models/adapted.h"
+#include "runtime/files.h"
+#include "tests/temporary_directory.h"
+#include "tests/write_text.h"
+
+namespace shiftrt {
+namespace {
+
+constexpr int64_t kHidden = 8;
+constexpr const char* kConfig = R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 8, "intermediate_size": 4,
+  "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 8, "max_position_embeddings": 16})";
+
+// A model of two layers, and adapters for two sites: the first of rank 2, the second full.
+class SavedModel {
+ public:
+  SavedModel() {
+    WriteText(path() / "shape.json", kConfig);
+    WriteRandomCheckpoint(path() / "shape.json", DType::kFloat32, 1, path());
+    const std::vector<float> zeros(kHidden * kHidden);
+    const auto tensor = [&](const char* name, std::vector<int64_t> shape) {
+      return NamedTensor{name, {zeros.data(), DType::kFloat32, std::move(shape)}};
+    };
+    WriteSafetensors(path() / "adapters.safetensors",
+                     {tensor("site.0.P", {kHidden, 2}), tensor("site.0.Q", {2, kHidden}), tensor("site.0.b", {kHidden}),
+                      tensor("site.1.A", {kHidden, kHidden}), tensor("site.1.b", {kHidden})});
+    fingerprint_ = LoadWeights(path())->Fingerprint();
+  }
+  const std::filesystem::path& path() const { return directory_.path(); }
+  const std::string& fingerprint() const { return fingerprint_; }
+
+ private:
+  TemporaryDirectory directory_;
+  std::string fingerprint_;
+};
+
+}  // namespace
+}  // namespace shiftrt
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const shiftrt::SavedModel saved;
+  std::string text(reinterpret_cast<const char*>(data), size);
+  const std::string place = "FINGERPRINT";  // what the corpus has instead of the model's
+  if (const size_t at = text.find(place); at != text.npos) text.replace(at, place.size(), saved.fingerprint());
+  shiftrt::WriteText(saved.path() / shiftrt::kAdaptedFile, text);
+  try {
+    shiftrt::OpenAdapted(saved.path(), {});
+  } catch (const shiftrt::Error&) {
+  }
+  return 0;
+}

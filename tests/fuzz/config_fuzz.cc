@@ -1,0 +1,14 @@
+// config.json: an error, or a configuration whose numbers can be computed with.
+#include <cstdint>
+
+#include "models/weights.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  try {
+    const shiftrt::ModelConfig config = shiftrt::ParseConfig({reinterpret_cast<const char*>(data), size}, "input");
+    shiftrt::MakeRopeFrequencies(config);
+    if (config.layers < 100) shiftrt::TensorShapes(config);
+  } catch (const shiftrt::Error&) {
+  }
+  return 0;
+}

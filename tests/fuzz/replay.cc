@@ -1,0 +1,68 @@
+// Runs a fuzz target without libFuzzer: every file of a corpus as it is, then with seeded damage.
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "runtime/files.h"
+#include "runtime/random.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
+namespace shiftrt {
+namespace {
+
+constexpr int kRounds = 600;  // of damage to each file
+
+// clang-format off
+constexpr std::string_view kPieces[] = {
+    "-1", "0", "1", "0.5", "1e300", "18446744073709551615", "9223372036854775807", "null", "true",
+    "[]", "{}", "[1,2]", "[[", "\"\"", "\"x\"", "\"\\u0000\"", "\xFF"};
+// clang-format on
+
+void RunOn(const std::string& input) {
+  LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
+}
+
+// One edit: a value of the JSON replaced by another, so that the rest is still read; or bytes that are not JSON, gone,
+// doubled or added.
+void Damage(std::string& text, Random& random) {
+  constexpr const char* kDelimiters = ",:[]{}";
+  const size_t at = random.Below(text.size() + 1), length = random.Below(std::min<size_t>(text.size() - at, 16) + 1);
+  const std::string_view piece = kPieces[random.Below(std::size(kPieces))];
+  switch (random.Below(16)) {
+    case 0: text.replace(at, length, piece); break;
+    case 1: text.erase(at, length); break;
+    case 2: text.insert(at, text.substr(random.Below(text.size() + 1), length)); break;
+    case 3: text.insert(at, 1, static_cast<char>(random.Below(256))); break;
+    case 4: text.resize(at); break;
+    default: {
+      const size_t begin = text.find_last_of(kDelimiters, at) + 1;  // 0 if there is none
+      const size_t end = std::min(text.find_first_of(kDelimiters, begin), text.size());
+      text.replace(begin, end - begin, piece);
+    }
+  }
+}
+
+int Replay(const std::filesystem::path& corpus) {
+  int inputs = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(corpus)) {
+    std::fprintf(stderr, "%s\n", entry.path().c_str());  // the last one named is where it crashed
+    const std::string text = ReadFile(entry.path());
+    Random random(1);
+    RunOn(text);
+    for (int round = 0; round < kRounds; ++round, ++inputs) {
+      std::string damaged = text;
+      for (int64_t edits = 1 + random.Below(4); edits > 0; --edits) Damage(damaged, random);
+      RunOn(damaged);
+    }
+  }
+  std::printf("%d damaged inputs\n", inputs);
+  return inputs > 0 ? 0 : 1;  // an empty corpus tests nothing
+}
+
+}  // namespace
+}  // namespace shiftrt
+
+int main(int argc, char** argv) { return argc == 2 ? shiftrt::Replay(argv[1]) : 2; }

@@ -1,0 +1,34 @@
+// The safetensors header: whatever the bytes, an error or views that lie within them.
+#include <cstdint>
+
+#include "runtime/safetensors.h"
+
+namespace shiftrt {
+namespace {
+
+void ReadAll(std::span<const std::byte> bytes) {
+  std::map<std::string, std::string, std::less<>> metadata, others;
+  try {
+    volatile uint8_t sum = 0;
+    for (const auto& [name, tensor] : SafetensorsFile::Parse(bytes, "input", &metadata, &others)) {
+      const auto* data = static_cast<const uint8_t*>(tensor.data);
+      for (int64_t i = 0; i < tensor.bytes(); ++i) sum = sum + data[i];
+    }
+  } catch (const Error&) {
+  }
+}
+
+}  // namespace
+}  // namespace shiftrt
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto input = std::as_bytes(std::span(data, size));
+  shiftrt::ReadAll(input);
+  // The same bytes once more as the JSON of a file whose length field is right and which holds 64 bytes of data.
+  std::vector<std::byte> file;
+  for (int i = 0; i < 8; ++i) file.push_back(static_cast<std::byte>(uint64_t{size} >> (8 * i)));
+  file.insert(file.end(), input.begin(), input.end());
+  file.resize(file.size() + 64);
+  shiftrt::ReadAll(file);
+  return 0;
+}

@@ -1,0 +1,34 @@
+// tokenizer.json: an error, or a tokenizer that takes text apart and puts it together.
+#include <algorithm>
+#include <cstdint>
+
+#include "models/tokenizer.h"
+#include "runtime/check.h"
+#include "tests/temporary_directory.h"
+#include "tests/write_text.h"
+
+namespace shiftrt {
+namespace {
+
+void Use(const Tokenizer& tokenizer) {
+  tokenizer.Decode(tokenizer.EncodeWithBos("The keeper's \xE4\xBD\xA0\xE5\xA5\xBD  <s> 1234\n\n caf\xC3\xA9"), true);
+  for (int32_t id = 0; id < std::min(tokenizer.vocab_size(), 300); ++id) {
+    try {
+      tokenizer.Decode({&id, 1});
+    } catch (const Error&) {  // a hole in the vocabulary
+    }
+  }
+}
+
+}  // namespace
+}  // namespace shiftrt
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const shiftrt::TemporaryDirectory directory;
+  shiftrt::WriteText(directory.path() / "tokenizer.json", {reinterpret_cast<const char*>(data), size});
+  try {
+    shiftrt::Use(*shiftrt::LoadTokenizer(directory.path()));
+  } catch (const shiftrt::Error&) {
+  }
+  return 0;
+}

@@ -1,0 +1,333 @@
+// Saved models: what comes back is what went in, bit for bit; and what nobody saved is refused.
+#include "models/adapted.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "models/decoder.h"
+#include "runtime/files.h"
+#include "runtime/random.h"
+#include "tests/file_size_limit.h"
+#include "tests/models/checkpoint_files.h"
+
+namespace shiftrt {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr int64_t kHidden = 8;
+
+Matrix<float> RandomMatrix(int64_t rows, int64_t cols, uint64_t seed) {
+  Random random(seed);
+  Matrix<float> m(rows, cols);
+  for (float& x : m.span()) x = static_cast<float>(static_cast<double>(random.Next() >> 11) * 0x1p-53 - 0.5);
+  return m;
+}
+
+std::shared_ptr<const Lra> FullAdapter(uint64_t seed) {
+  Lra lra;
+  lra.a = RandomMatrix(kHidden, kHidden, seed);
+  lra.b = RandomMatrix(1, kHidden, seed + 1);
+  return std::make_shared<const Lra>(std::move(lra));
+}
+
+std::shared_ptr<const Lra> LowRankAdapter(int64_t rank, uint64_t seed) {
+  Lra lra;
+  lra.p = RandomMatrix(kHidden, rank, seed);
+  lra.q = RandomMatrix(rank, kHidden, seed + 1);
+  lra.b = RandomMatrix(1, kHidden, seed + 2);
+  return std::make_shared<const Lra>(std::move(lra));
+}
+
+// A hash of the logits of a few tokens.
+std::string Logits(const Model& model) {
+  Decoder decoder(Context::Default(), model.weights, model.plan);
+  Batch batch;
+  batch.Add(std::vector<int32_t>{1, 5, 23, 7, 0, 11});
+  const Matrix<float> logits = decoder.Logits(decoder.Forward(batch));
+  return HashHex(std::as_bytes(logits.span()));
+}
+
+std::vector<std::string> Listing(const fs::path& directory) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(directory)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+class Adapted : public testing::Test {
+ protected:
+  void SetUp() override {
+    base_ = Make("base", 1);
+    saved_ = directory_.path() / "saved";
+  }
+
+  Model Make(const std::string& name, uint64_t seed, DType dtype = DType::kFloat32, bool tied = false) const {
+    Model model;
+    model.directory = directory_.path() / name;
+    WriteText(directory_.path() / "shape.json", SmallConfig(tied));
+    WriteRandomCheckpoint(directory_.path() / "shape.json", dtype, seed, model.directory);
+    model.weights = LoadWeights(model.directory);
+    return model;
+  }
+  static Model With(Model model, DepthPlan plan) {
+    model.plan = std::move(plan);
+    return model;
+  }
+  void Save(const Model& model, bool with_weights = false, const std::string& provenance = "{}") const {
+    SaveAdapted(model, model.plan, provenance, with_weights, saved_);
+  }
+  Model Corrected() const {
+    return With(base_, {{BlockStage{0}, AdapterStage{{1}, LowRankAdapter(2, 5)}, BlockStage{2}}});
+  }
+
+  // One plan of every kind.
+  static std::vector<DepthPlan> Plans() {
+    return {DepthPlan::Original(3),
+            DepthPlan::Pruned(3, std::vector<int64_t>{1}),
+            {{AdapterStage{{0}, FullAdapter(1)}, BlockStage{1}, AdapterStage{{2}, LowRankAdapter(3, 2)}}},
+            {{BlockStage{0}, AdapterStage{{1, 2}, FullAdapter(7)}}},  // merged
+            {{AdapterStage{{0}, LowRankAdapter(1, 3)}, AdapterStage{{1}, FullAdapter(4)}, BlockStage{2}}}};
+  }
+
+  Json ReadSaved() const { return Json::parse(ReadFile(saved_ / kAdaptedFile)); }
+  std::string OpenRefusal() const {
+    return Refusal([&] { OpenAdapted(saved_, {}); });
+  }
+  void ExpectRefused(const std::string& file, const std::string& word) const {
+    const std::string what = OpenRefusal();
+    EXPECT_NE(what.find((saved_ / file).string()), std::string::npos) << what;
+    EXPECT_NE(what.find(word), std::string::npos) << word << " in: " << what;
+  }
+  void ExpectJsonRefused(const Json& json, const std::string& word) const {
+    WriteText(saved_ / kAdaptedFile, json.dump());
+    ExpectRefused(kAdaptedFile, word);
+  }
+  // `value` in the place of what `pointer` names.
+  void ExpectJsonRefused(const char* pointer, const Json& value, const std::string& word) const {
+    Json json = good_;
+    json[Json::json_pointer(pointer)] = value;
+    ExpectJsonRefused(json, word);
+  }
+  void ExpectTensorsRefused(const std::vector<StoredTensor>& tensors, const std::string& word) const {
+    WriteText(saved_ / "adapters.safetensors", SafetensorsBytes(tensors));
+    ExpectRefused("adapters.safetensors", word);
+  }
+
+  TemporaryDirectory directory_;
+  fs::path saved_;
+  Model base_;
+  Json good_;
+};
+
+TEST_F(Adapted, ComesBackBitForBit) {
+  for (const DepthPlan& plan : Plans()) {
+    const Model model = With(base_, plan);
+    Save(model, false, R"({"criterion": "bi"})");
+    const Model opened = OpenAdapted(saved_, {});
+    EXPECT_EQ(opened.plan.stages.size(), plan.stages.size());
+    EXPECT_EQ(opened.directory, fs::absolute(base_.directory));
+    EXPECT_NE(opened.provenance.find("bi"), std::string::npos);
+    EXPECT_EQ(Logits(opened), Logits(model));
+  }
+}
+
+TEST_F(Adapted, AdaptersNameTheLayersTheyStandFor) {
+  Save(With(base_, {{BlockStage{0}, AdapterStage{{1, 2}, FullAdapter(7)}}}));
+  const Model opened = OpenAdapted(saved_, {});
+  EXPECT_EQ(std::get<AdapterStage>(opened.plan.stages[1]).layers, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(opened.plan.KeptLayers(), (std::vector<int64_t>{0}));
+  EXPECT_EQ(opened.removed, (std::vector<int64_t>{1, 2}));
+}
+
+TEST_F(Adapted, WithItsWeightsItStandsAlone) {
+  for (const bool tied : {false, true}) {
+    const Model base = Make("other", 2, DType::kBFloat16, tied);
+    for (const DepthPlan& plan : Plans()) {
+      const Model model = With(base, plan);
+      Save(model, /*with_weights=*/true);
+      const std::string expected = Logits(model);
+      fs::rename(base.directory, directory_.path() / "away");
+      fs::rename(saved_, directory_.path() / "moved");
+      const Model opened = OpenAdapted(directory_.path() / "moved", {});
+      EXPECT_EQ(opened.weights->config.layers, plan.blocks());
+      EXPECT_EQ(opened.removed, plan.RemovedLayers(3));  // counted as the original counts them
+      EXPECT_EQ(opened.weights->embedding.dtype, DType::kBFloat16);
+      EXPECT_EQ(Logits(opened), expected);
+      fs::rename(directory_.path() / "away", base.directory);
+      fs::remove_all(directory_.path() / "moved");
+    }
+  }
+}
+
+TEST_F(Adapted, ConvertedWeightsAreSavedAsTheyRan) {
+  Model model = Corrected();
+  model.weights = LoadWeights(base_.directory, {.dtype = LoadDType::kBFloat16});
+  Save(model, /*with_weights=*/true);
+  const Model opened = OpenAdapted(saved_, {});
+  EXPECT_EQ(opened.weights->embedding.dtype, DType::kBFloat16);
+  EXPECT_EQ(Logits(opened), Logits(model));
+}
+
+TEST_F(Adapted, AnotherTypeIsStillTheSameBase) {
+  Save(Corrected());
+  EXPECT_EQ(OpenAdapted(saved_, {.dtype = LoadDType::kBFloat16}).weights->embedding.dtype, DType::kBFloat16);
+  Make("base", 9);
+  for (LoadDType dtype : {LoadDType::kAuto, LoadDType::kBFloat16}) {
+    const std::string what = Refusal([&] { OpenAdapted(saved_, {.dtype = dtype}); });
+    EXPECT_NE(what.find("fingerprint"), std::string::npos) << what;
+  }
+}
+
+TEST_F(Adapted, HostileJson) {
+  Save(Corrected());
+  good_ = ReadSaved();
+  const auto text_refused = [&](const std::string& text, const std::string& word) {
+    WriteText(saved_ / kAdaptedFile, text);
+    ExpectRefused(kAdaptedFile, word);
+  };
+  text_refused("", "JSON");
+  text_refused(good_.dump().substr(0, 40), "JSON");
+  text_refused("{\"version\": \"\xFF\"}", "UTF-8");
+  text_refused("[]", "version");
+  text_refused(R"({"version": 1, "version": 1})", "twice");
+  text_refused(std::string(200000, '[') + std::string(200000, ']'), "nested");
+  for (const char* key : {"version", "base", "fingerprint", "layers", "removed", "plan"}) {
+    Json json = good_;
+    json.erase(key);
+    ExpectJsonRefused(json, key);
+  }
+  ExpectJsonRefused("/version", 2, "version");
+  ExpectJsonRefused("/base", 3, "base");
+  ExpectJsonRefused("/base", "base", "absolute");
+  ExpectJsonRefused("/base", "../base", "absolute");
+  ExpectJsonRefused("/base", "", "absolute");
+  ExpectJsonRefused("/base", std::string("/tmp\0/x", 7), "absolute");
+  ExpectJsonRefused("/base", ".", "not there");
+  ExpectJsonRefused("/base", "/" + std::string(100000, 'x'), "not there");
+  ExpectJsonRefused("/base", (directory_.path() / "none").string(), "not there");
+  ExpectJsonRefused("/fingerprint", "0000000000000000", "0000000000000000");
+  ExpectJsonRefused("/layers", -1, "layers");
+  ExpectJsonRefused("/layers", 18446744073709551615u, "layers");
+  ExpectJsonRefused("/layers", 4, "layers");
+}
+
+TEST_F(Adapted, HostilePlans) {
+  Save(Corrected());
+  good_ = ReadSaved();
+  ExpectJsonRefused("/plan", 7, "plan");
+  ExpectJsonRefused("/plan", Json::array(), "plan");
+  ExpectJsonRefused("/plan/0", "block", "neither");
+  ExpectJsonRefused("/plan/0", Json::object(), "neither");
+  for (const Json& block : {Json(3), Json(-1), Json(0.5), Json("0"), Json(nullptr), Json(18446744073709551615u)})
+    ExpectJsonRefused("/plan/0/block", block, "block");
+  ExpectJsonRefused("/plan/2/block", 0, "after block 0");
+  for (const Json& layers : {Json(1), Json::array(), Json({3}), Json({-1}), Json({"1"}), Json({1, 1}), Json({2, 1})})
+    ExpectJsonRefused("/plan/1/adapter", layers, "adapter");
+  ExpectJsonRefused("/plan/1/adapter", {2}, "does not stand for removed layers");
+  for (const Json& layers : {Json(1), Json("1"), Json({3}), Json({-1}), Json({1, 1}), Json({2, 1})})
+    ExpectJsonRefused("/removed", layers, "removed");
+  ExpectJsonRefused("/removed", Json::array(), "does not stand for removed layers");
+  ExpectJsonRefused("/removed", {0, 1}, "block 0 is among the removed layers");
+  Json json = good_;
+  json["plan"].erase(2);
+  ExpectJsonRefused(json, "1 blocks in the plan and 1 removed, of 3 layers");
+}
+
+TEST_F(Adapted, HostileAdapters) {
+  Save(Corrected());
+  const fs::path file = saved_ / "adapters.safetensors";
+  const std::vector<StoredTensor> good = ReadTensors(file);
+  ASSERT_EQ(good.size(), 3u);  // P, Q, b
+  for (size_t i = 0; i < good.size(); ++i) {
+    const std::string& name = good[i].name;
+    auto tensors = good;
+    tensors.erase(tensors.begin() + static_cast<int64_t>(i));
+    ExpectTensorsRefused(tensors, name + " is missing");
+    tensors = good;
+    std::reverse(tensors[i].shape.begin(), tensors[i].shape.end());
+    tensors[i].shape.push_back(1);
+    ExpectTensorsRefused(tensors, name);
+    tensors = good;
+    tensors[i] = {name, "F32", {}, std::string(4, '\0')};
+    ExpectTensorsRefused(tensors, name);
+    tensors = good;
+    tensors[i].dtype = "I32";
+    ExpectTensorsRefused(tensors, name);
+    for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      tensors = good;
+      tensors[i].Set(tensors[i].bytes.size() / 4 - 1, bad);
+      ExpectTensorsRefused(tensors, name);
+    }
+  }
+  auto tensors = good;
+  tensors[0] = {"site.0.P", "F32", {kHidden, 0}, ""};
+  ExpectTensorsRefused(tensors, "rank 0");
+  tensors[0] = {"site.0.P", "F32", {kHidden, 3}, std::string(kHidden * 3 * 4, '\0')};
+  ExpectTensorsRefused(tensors, "site.0.Q");
+  tensors = good;
+  tensors.push_back({"site.0.A", "F32", {kHidden, kHidden}, std::string(kHidden * kHidden * 4, '\0')});
+  ExpectTensorsRefused(tensors, "site.0.A");
+  tensors = good;
+  tensors.push_back({"site.1.b", "F32", {kHidden}, std::string(kHidden * 4, '\0')});
+  ExpectTensorsRefused(tensors, "4 tensors");
+
+  const std::string bytes = SafetensorsBytes(good);
+  for (size_t size : {size_t{0}, size_t{8}, size_t{60}, bytes.size() - 1}) {
+    WriteText(file, bytes.substr(0, size));
+    ExpectRefused("adapters.safetensors", "");
+  }
+  fs::remove(file);
+  ExpectRefused("adapters.safetensors", "No such file");
+}
+
+TEST_F(Adapted, AFullDiskLeavesWhatWasThere) {
+  const Model model = Corrected();
+  for (const bool with_weights : {false, true}) {
+    for (rlim_t room : {rlim_t{0}, rlim_t{100}, rlim_t{300}, rlim_t{4096}}) {
+      if (room == 4096 && !with_weights) continue;  // all of it fits
+      const FileSizeLimit limit(room);
+      EXPECT_NE(Refusal([&] { Save(model, with_weights); }).find(saved_.string()), std::string::npos);
+      EXPECT_FALSE(fs::exists(saved_)) << room;
+    }
+  }
+  Save(model);
+  const std::vector<std::string> files = Listing(saved_);
+  const std::string expected = Logits(OpenAdapted(saved_, {}));
+  {
+    const FileSizeLimit limit(300);
+    EXPECT_THROW(Save(With(base_, {{BlockStage{0}, AdapterStage{{1, 2}, FullAdapter(7)}}})), Error);
+  }
+  EXPECT_EQ(Listing(saved_), files);
+  EXPECT_EQ(Logits(OpenAdapted(saved_, {})), expected);
+}
+
+TEST_F(Adapted, AnInterruptedSaveLeavesNothing) {
+  const auto interrupted = [&] {
+    RequestInterrupt();  // cannot be taken back, hence the process of its own
+    try {
+      Save(Corrected(), /*with_weights=*/true);
+    } catch (const Interrupted&) {
+      ::_exit(fs::exists(saved_) ? 1 : 0);
+    }
+    ::_exit(2);
+  };
+  EXPECT_EXIT(interrupted(), testing::ExitedWithCode(0), "");
+}
+
+TEST_F(Adapted, TheModelItselfIsNotOverwritten) {
+  const std::string before = ReadFile(base_.directory / "model.safetensors");
+  for (const bool with_weights : {false, true}) {
+    const Model model = Corrected();
+    EXPECT_NE(Refusal([&] { SaveAdapted(model, model.plan, "{}", with_weights, base_.directory / "."); }), "");
+  }
+  EXPECT_EQ(ReadFile(base_.directory / "model.safetensors"), before);
+  EXPECT_EQ(Listing(base_.directory), (std::vector<std::string>{"config.json", "model.safetensors"}));
+}
+
+}  // namespace
+}  // namespace shiftrt

@@ -1,0 +1,111 @@
+// Compressed texts read as if they were not, and damaged ones refused by name.
+#include "runtime/text.h"
+
+#include <gtest/gtest.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include <fstream>
+
+#include "tests/runtime/refusal.h"
+#include "tests/temporary_directory.h"
+
+namespace shiftrt {
+namespace {
+
+std::string Gzip(const std::string& text) {
+  z_stream stream = {};
+  EXPECT_EQ(deflateInit2(&stream, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY), Z_OK);
+  std::string out(deflateBound(&stream, text.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  EXPECT_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+std::string Zstd(const std::string& text) {
+  std::string out(ZSTD_compressBound(text.size()), '\0');
+  out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
+  return out;
+}
+
+// Several times the size of what is inflated at once, and no two lines alike.
+std::string LongText() {
+  std::string text;
+  for (int i = 0; i < 30000; ++i) text += "line " + std::to_string(i) + "\n";
+  return text;
+}
+
+class Text : public testing::Test {
+ protected:
+  void Put(const std::string& content) const { std::ofstream(path_, std::ios::binary) << content; }
+  std::string Read(const std::string& content) const {
+    Put(content);
+    return ReadText(path_);
+  }
+  void ExpectRefused(const std::string& content, const std::string& word, uint64_t limit = kMaxTextBytes) const {
+    Put(content);
+    ExpectRefusal([&] { ReadText(path_, limit); }, path_.string(), word);
+  }
+
+  const TemporaryDirectory directory_;
+  const std::filesystem::path path_ = directory_.path() / "text";
+};
+
+TEST_F(Text, PlainGzipAndZstandardGiveTheSame) {
+  for (const std::string& text : {std::string(), std::string("short"), std::string("\0\n", 2), LongText()}) {
+    EXPECT_EQ(Read(text), text);
+    EXPECT_EQ(Read(Gzip(text)), text);
+    EXPECT_EQ(Read(Zstd(text)), text);
+  }
+}
+
+TEST_F(Text, MembersAndFramesFollowEachOther) {
+  const std::string text = LongText();
+  EXPECT_EQ(Read(Gzip(text) + Gzip("") + Gzip("end")), text + "end");
+  EXPECT_EQ(Read(Zstd(text) + Zstd("") + Zstd("end")), text + "end");
+}
+
+TEST_F(Text, StreamsThatBreakOffAreRefused) {
+  for (const std::string& text : {std::string("short"), LongText()}) {
+    const std::string gzip = Gzip(text), zstd = Zstd(text);
+    for (size_t size : {size_t{2}, size_t{9}, size_t{12}, gzip.size() / 2, gzip.size() - 8, gzip.size() - 1})
+      ExpectRefused(gzip.substr(0, size), "breaks off");
+    for (size_t size : {size_t{4}, size_t{5}, zstd.size() / 2, zstd.size() - 1})
+      ExpectRefused(zstd.substr(0, size), "breaks off");
+    ExpectRefused(gzip + gzip.substr(0, 11), "breaks off");
+    ExpectRefused(zstd + zstd.substr(0, 7), "breaks off");
+  }
+}
+
+TEST_F(Text, DamagedStreamsAreRefused) {
+  const std::string text = LongText();
+  std::string gzip = Gzip(text);
+  gzip[gzip.size() - 6] ^= 1;  // in the checksum
+  ExpectRefused(gzip, "damaged gzip data (incorrect data check)");
+  ExpectRefused(Gzip(text) + "tail", "damaged gzip data");
+  std::string zstd = Zstd(text);
+  zstd[zstd.size() / 2] ^= 0x55;
+  ExpectRefused(zstd, "damaged zstd data");
+  ExpectRefused(Zstd(text) + "tail", "damaged zstd data");
+}
+
+TEST_F(Text, WhatWouldFillTheMemoryIsRefused) {
+  const std::string zeros(1 << 20, '\0');
+  ExpectRefused(Gzip(zeros), "more than 1000000 bytes once decompressed", 1000000);
+  ExpectRefused(Zstd(zeros), "more than 1000000 bytes once decompressed", 1000000);
+  ExpectRefused(zeros, "more than the 1000000", 1000000);
+}
+
+TEST(WithoutCompression, LeavesTheExtensionThatSaysWhatTheTextIs) {
+  EXPECT_EQ(WithoutCompression("a/b.jsonl.gz"), "a/b.jsonl");
+  EXPECT_EQ(WithoutCompression("b.txt.zst"), "b.txt");
+  EXPECT_EQ(WithoutCompression("b.jsonl"), "b.jsonl");
+}
+
+}  // namespace
+}  // namespace shiftrt
