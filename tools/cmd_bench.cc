@@ -1,48 +1,19 @@
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include "bench/kernels_bench.h"
-#include "bench/model_bench.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
+#include "tools/bench_options.h"
 #include "tools/options.h"
 
 namespace shiftrt {
 
 namespace {
 
-struct Options {
-  CommonOptions common;
-  std::string what = "cpu", config, keep;
-  ModelBenchOptions bench;
-};
-
-// A checkpoint of random weights that goes with the object, unless it is to be kept.
-class RandomModel {
- public:
-  RandomModel(const std::string& config, const std::string& keep)
-      : directory_(keep.empty() ? std::filesystem::temp_directory_path() / fmt::format("shiftrt-bench-{}", ::getpid())
-                                : std::filesystem::path(keep)),
-        kept_(!keep.empty()) {
-    WriteRandomCheckpoint(config, DType::kBFloat16, 1, directory_);
-  }
-  ~RandomModel() {
-    std::error_code ignored;
-    if (!kept_) std::filesystem::remove_all(directory_, ignored);
-  }
-  RandomModel(const RandomModel&) = delete;
-  RandomModel& operator=(const RandomModel&) = delete;
-  const std::filesystem::path& directory() const { return directory_; }
-
- private:
-  std::filesystem::path directory_;
-  bool kept_;
-};
-
-int BenchCpu(const Options& options) {
-  const Context context = options.common.MakeContext();
+int BenchCpu(const BenchOptions& options) {
+  Context context = options.common.MakeContext();
+  context.device = Device::kCpu;
   std::unique_ptr<RandomModel> random;
   if (!options.config.empty()) random = std::make_unique<RandomModel>(options.config, options.keep);
   const auto weights = LoadWeights(random ? random->directory() : ResolveModel(options.common.model));
@@ -76,11 +47,16 @@ int BenchCpu(const Options& options) {
 
 }  // namespace
 
+#ifndef SHIFTRT_HAVE_CUDA
+int BenchGpu(const BenchOptions&) { FailUsage("bench gpu: this build has no CUDA backend"); }
+#endif
+
 Command AddBench(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<BenchOptions>();
   options->common.AddTo(app, /*with_json=*/true);
-  app.add_option("what", options->what, "cpu: a whole model; kernels: one by one, under Google Benchmark")
-      ->check(CLI::IsMember({"cpu", "kernels"}))
+  app.add_option("what", options->what,
+                 "cpu: a whole model; kernels: one by one, under Google Benchmark; gpu: kernels and a model on the GPU")
+      ->check(CLI::IsMember({"cpu", "kernels", "gpu"}))
       ->capture_default_str();
   app.add_option("--config", options->config, "config.json of a shape to make random bfloat16 weights for");
   app.add_option("--keep", options->keep, "keep those weights in this directory, a --model of later runs")
@@ -104,8 +80,8 @@ Command AddBench(CLI::App& app) {
   return [options, &app] {
     const std::vector<std::string> rest = app.remaining();
     if (options->what == "kernels") return BenchKernels(options->common.MakeContext(), rest);
-    if (!rest.empty()) FailUsage("bench cpu: unknown argument {}", rest[0]);
-    return BenchCpu(*options);
+    if (!rest.empty()) FailUsage("bench {}: unknown argument {}", options->what, rest[0]);
+    return options->what == "gpu" ? BenchGpu(*options) : BenchCpu(*options);
   };
 }
 
