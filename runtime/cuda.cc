@@ -45,6 +45,8 @@ const std::string& WhyUnavailable() {
   return why;
 }
 
+bool BuiltWithCuda() { return true; }
+
 int DeviceCount() {
   int count = 0;
   if (WhyUnavailable().empty()) CheckCuda(cudaGetDeviceCount(&count));
@@ -81,6 +83,31 @@ void SelectDevice(int index) {
 StreamOwner::StreamOwner() { CheckCuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
 StreamOwner::~StreamOwner() { cudaStreamDestroy(stream_); }
 
+void LaunchGraph::Run(Stream stream, const std::function<void()>& body) {
+  if (++runs_ == 1) return body();
+  if (recorded_ == nullptr) {
+    CheckCuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    cudaGraph_t graph = nullptr;
+    try {
+      body();
+    } catch (...) {
+      cudaStreamEndCapture(stream, &graph);
+      throw;
+    }
+    CheckCuda(cudaStreamEndCapture(stream, &graph));
+    const cudaError_t status = cudaGraphInstantiate(&recorded_, graph, 0);
+    cudaGraphDestroy(graph);
+    CheckCuda(status);
+  }
+  CheckCuda(cudaGraphLaunch(recorded_, stream));
+}
+
+void LaunchGraph::Reset() noexcept {
+  if (recorded_ != nullptr) cudaGraphExecDestroy(recorded_);
+  recorded_ = nullptr;
+  runs_ = 0;
+}
+
 void* AllocateDevice(Stream stream, int64_t bytes, const char* what) {
   if (bytes == 0) return nullptr;
   void* p = nullptr;
@@ -116,6 +143,22 @@ void CopyOnDevice(Stream stream, void* to, const void* from, int64_t bytes) {
 
 void FillBytes(Stream stream, void* to, int value, int64_t bytes) {
   CheckCuda(cudaMemsetAsync(to, value, static_cast<size_t>(bytes), stream));
+}
+
+double SecondsOnDevice(Stream stream, const std::function<void()>& body) {
+  struct Event {
+    Event() { CheckCuda(cudaEventCreate(&handle)); }
+    ~Event() { cudaEventDestroy(handle); }
+    cudaEvent_t handle = nullptr;
+  };
+  const Event begin, end;
+  CheckCuda(cudaEventRecord(begin.handle, stream));
+  body();
+  CheckCuda(cudaEventRecord(end.handle, stream));
+  CheckCuda(cudaEventSynchronize(end.handle));
+  float milliseconds = 0;
+  CheckCuda(cudaEventElapsedTime(&milliseconds, begin.handle, end.handle));
+  return static_cast<double>(milliseconds) * 1e-3;
 }
 
 void Synchronize(Stream stream) { CheckCuda(cudaStreamSynchronize(stream)); }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "runtime/tensor.h"
 
 struct CUstream_st;
+struct CUgraphExec_st;
 
 namespace shiftrt::gpu {
 
@@ -25,6 +27,8 @@ struct DeviceInfo {
 // Why no kernel of this build can run here (no driver, no device, an old one), or "" where it can. Touches nothing but
 // the driver, and only once.
 const std::string& WhyUnavailable();
+// Whether this build has the backend at all.
+bool BuiltWithCuda();
 int DeviceCount();
 // Throws Error where the GPU cannot be used.
 DeviceInfo QueryDevice();
@@ -44,6 +48,24 @@ class StreamOwner {
   Stream stream_ = nullptr;
 };
 
+// A sequence of launches that is the same every time, replayed at the cost of one. The launches may not change in
+// number, shape or arguments between two runs, nor allocate after the first.
+class LaunchGraph {
+ public:
+  LaunchGraph() = default;
+  ~LaunchGraph() { Reset(); }
+  LaunchGraph(const LaunchGraph&) = delete;
+  LaunchGraph& operator=(const LaunchGraph&) = delete;
+  // Calls `body`, which launches into `stream`: the first time plainly, the second to record it, later not at all.
+  void Run(Stream stream, const std::function<void()>& body);
+  // The next run is a first one.
+  void Reset() noexcept;
+
+ private:
+  int64_t runs_ = 0;
+  CUgraphExec_st* recorded_ = nullptr;
+};
+
 // From the device's stream-ordered pool. Throws Error that says what was asked, what is free and what to try.
 void* AllocateDevice(Stream stream, int64_t bytes, const char* what);
 void FreeDevice(Stream stream, void* p) noexcept;
@@ -54,6 +76,9 @@ void CopyOnDevice(Stream stream, void* to, const void* from, int64_t bytes);
 void FillBytes(Stream stream, void* to, int value, int64_t bytes);
 // Throws Error if anything in the stream has failed.
 void Synchronize(Stream stream);
+
+// Seconds the device spends on what `body` launches into `stream`.
+double SecondsOnDevice(Stream stream, const std::function<void()>& body);
 
 // Owns `size` elements of device memory. Not initialised.
 template <typename T>

@@ -21,3 +21,18 @@ shiftrt_test(emulated_kernels SOURCES ${cuda_tests} DEPENDS shiftrt_emulated_cud
 if(SHIFTRT_HAVE_CUDA)
   shiftrt_test(cuda_kernels SOURCES ${cuda_tests} DEPENDS shiftrt_cuda)
 endif()
+
+# The device decoder with emulated kernels, against the CPU's.
+shiftrt_test(emulated_model
+  SOURCES cuda/model_test.cc ${PROJECT_SOURCE_DIR}/models/cuda_engine.cc ${PROJECT_SOURCE_DIR}/models/cuda_weights.cc
+  DEPENDS shiftrt_emulated_cuda shiftrt_eval)
+if(SHIFTRT_HAVE_CUDA)
+  shiftrt_test(cuda_model SOURCES cuda/model_test.cc DEPENDS shiftrt_eval)
+endif()
+
+# What docs/gpu.md says has run on a GPU is what the committed reports say.
+find_package(Python3 COMPONENTS Interpreter)
+if(Python3_FOUND)
+  add_test(NAME Docs.TheGpuTableIsThatOfTheReports
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/gpu-table --check)
+endif()

@@ -1,5 +1,6 @@
 // runtime/cuda.h on the emulator: device memory is host memory that the machine knows.
-#include <cstring>
+#include <algorithm>
+#include <cstddef>
 
 #include "runtime/cuda.h"
 #include "tests/emu/machine.h"
@@ -10,6 +11,8 @@ const std::string& WhyUnavailable() {
   static const std::string nothing;
   return nothing;
 }
+bool BuiltWithCuda() { return true; }
+
 int DeviceCount() { return 1; }
 DeviceInfo QueryDevice() { return {"the emulator", 8, 0, 4, int64_t{1} << 30, int64_t{1} << 30}; }
 void SelectDevice(int) {}
@@ -17,12 +20,26 @@ void SelectDevice(int) {}
 StreamOwner::StreamOwner() = default;
 StreamOwner::~StreamOwner() = default;
 
+void LaunchGraph::Run(Stream, const std::function<void()>& body) {
+  ++runs_;
+  body();
+}
+void LaunchGraph::Reset() noexcept { runs_ = 0; }
+
 void* AllocateDevice(Stream, int64_t bytes, const char*) { return emu::Allocate(bytes); }
 void FreeDevice(Stream, void* p) noexcept { emu::Free(p); }
-void CopyToDevice(Stream, void* to, const void* from, int64_t bytes) { std::memcpy(to, from, bytes); }
-void CopyToHost(Stream, void* to, const void* from, int64_t bytes) { std::memcpy(to, from, bytes); }
-void CopyOnDevice(Stream, void* to, const void* from, int64_t bytes) { std::memcpy(to, from, bytes); }
-void FillBytes(Stream, void* to, int value, int64_t bytes) { std::memset(to, value, bytes); }
+void CopyToDevice(Stream, void* to, const void* from, int64_t bytes) {
+  std::copy_n(static_cast<const std::byte*>(from), bytes, static_cast<std::byte*>(to));
+}
+void CopyToHost(Stream stream, void* to, const void* from, int64_t bytes) { CopyToDevice(stream, to, from, bytes); }
+void CopyOnDevice(Stream stream, void* to, const void* from, int64_t bytes) { CopyToDevice(stream, to, from, bytes); }
+void FillBytes(Stream, void* to, int value, int64_t bytes) {
+  std::fill_n(static_cast<std::byte*>(to), bytes, static_cast<std::byte>(value));
+}
+double SecondsOnDevice(Stream, const std::function<void()>& body) {
+  body();
+  return 0;
+}
 void Synchronize(Stream) {}
 
 }  // namespace shiftrt::gpu

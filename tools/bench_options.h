@@ -1,0 +1,28 @@
+// What the forms of `shiftrt bench` share.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "bench/model_bench.h"
+#include "tools/options.h"
+
+namespace shiftrt {
+
+struct BenchOptions {
+  CommonOptions common;
+  std::string what = "cpu", config, keep;
+  ModelBenchOptions bench;
+};
+
+// Random ones of the shape of --config, made and mapped (kept on disk with --keep), or those of --model.
+std::shared_ptr<const Weights> OpenWeights(const BenchOptions& options);
+
+// To --json, where it was given.
+void WriteJson(const BenchOptions& options, const nlohmann::json& json);
+
+// `shiftrt bench gpu`. Throws UsageError in a build without the CUDA backend.
+int BenchGpu(const BenchOptions& options);
+
+}  // namespace shiftrt
