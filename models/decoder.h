@@ -38,23 +38,25 @@ struct Tap {
   std::function<void(MatrixView<const float>)> sink;
 };
 
+struct KvStorage;
+
 // Keys and values of every block stage of one plan, for one sequence. Indexed by stage, so a removed block leaves no
-// hole.
+// hole. The first decoder that continues it makes the memory, on its device, and is the one to go on with it.
 class KvCache {
  public:
   KvCache(const ModelConfig& config, const DepthPlan& plan, int64_t capacity);
+  ~KvCache();
+  KvCache(KvCache&&) noexcept;
+  KvCache& operator=(KvCache&&) noexcept;
   int64_t size() const { return size_; }
   int64_t capacity() const { return capacity_; }
   // Forgets all but the first `size` positions.
   void Truncate(int64_t size);
-  int64_t bytes() const;
 
  private:
   friend class Decoder;
-  struct Layer {
-    Matrix<float> keys, values;  // (capacity, kv_dim)
-  };
-  std::vector<Layer> layers_;  // one a block stage, in plan order
+  int64_t blocks_ = 0, kv_dim_ = 0;
+  std::unique_ptr<KvStorage> storage_;
   int64_t size_ = 0;
   int64_t capacity_ = 0;
 };
@@ -70,7 +72,8 @@ class Decoder {
   Decoder(Decoder&&) noexcept;
 
   // The residual stream after the last stage, (batch.size(), hidden) float32, before the final norm. Valid until the
-  // next call. Stops after the last tapped layer when `taps_only`. Positions count from 0 in every sequence.
+  // next call. With `taps_only` stops after the last tapped layer and returns nothing of use. Positions count from 0 in
+  // every sequence.
   MatrixView<const float> Forward(const Batch& batch, bool taps_only = false);
   // What follows a stream that somebody kept: runs `stages`, which need not be the plan's, on `residual` (batch.size(),
   // hidden). Taps on their blocks fire; valid until the next call.

@@ -28,6 +28,8 @@ struct BlockWeights {
   TensorView gate_bias, up_bias, down_bias;
 };
 
+struct DeviceWeights;
+
 struct Weights {
   ModelConfig config;
   TensorView embedding;  // (vocab, hidden)
@@ -37,6 +39,7 @@ struct Weights {
   std::filesystem::path directory;
   std::vector<std::shared_ptr<const void>> storage;  // keeps the files and converted copies alive
   std::map<const void*, TensorView> stored;          // by a converted copy's data: the tensor in the file
+  mutable std::shared_ptr<DeviceWeights> on_device;  // the GPU's copy, which its first decoder makes and all share
 
   // Calls visit(name, tensor) for every tensor, in layer order; a tied head is not visited again.
   void ForEach(const std::function<void(const std::string& name, const TensorView&)>& visit) const;

@@ -1,4 +1,4 @@
-// Where work runs: how many threads, and which instruction set the CPU bodies use.
+// Where work runs: on which device, with how many threads, and which instruction set the CPU bodies use.
 #pragma once
 
 #include <string_view>
@@ -14,9 +14,12 @@ Isa BestIsa();
 // "portable", "avx2" or "avx512". Throws UsageError for another word or for a set this CPU lacks.
 Isa ParseIsa(std::string_view name);
 
+enum class Device { kCpu, kCuda };
+
 struct Context {
   int threads = 1;
   Isa isa = Isa::kPortable;
+  Device device = Device::kCpu;  // of decoders; everything else computes on the CPU
 
   // All cores this process may use and the best instruction set; the environment variable SHIFTRT_ISA lowers the
   // latter.

@@ -45,6 +45,8 @@ const std::string& WhyUnavailable() {
   return why;
 }
 
+bool BuiltWithCuda() { return true; }
+
 int DeviceCount() {
   int count = 0;
   if (WhyUnavailable().empty()) CheckCuda(cudaGetDeviceCount(&count));
@@ -80,6 +82,31 @@ void SelectDevice(int index) {
 
 StreamOwner::StreamOwner() { CheckCuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
 StreamOwner::~StreamOwner() { cudaStreamDestroy(stream_); }
+
+void LaunchGraph::Run(Stream stream, const std::function<void()>& body) {
+  if (++runs_ == 1) return body();
+  if (recorded_ == nullptr) {
+    CheckCuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    cudaGraph_t graph = nullptr;
+    try {
+      body();
+    } catch (...) {
+      cudaStreamEndCapture(stream, &graph);
+      throw;
+    }
+    CheckCuda(cudaStreamEndCapture(stream, &graph));
+    const cudaError_t status = cudaGraphInstantiate(&recorded_, graph, 0);
+    cudaGraphDestroy(graph);
+    CheckCuda(status);
+  }
+  CheckCuda(cudaGraphLaunch(recorded_, stream));
+}
+
+void LaunchGraph::Reset() noexcept {
+  if (recorded_ != nullptr) cudaGraphExecDestroy(recorded_);
+  recorded_ = nullptr;
+  runs_ = 0;
+}
 
 void* AllocateDevice(Stream stream, int64_t bytes, const char* what) {
   if (bytes == 0) return nullptr;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "runtime/tensor.h"
 
 struct CUstream_st;
+struct CUgraphExec_st;
 
 namespace shiftrt::gpu {
 
@@ -25,6 +27,8 @@ struct DeviceInfo {
 // Why no kernel of this build can run here (no driver, no device, an old one), or "" where it can. Touches nothing but
 // the driver, and only once.
 const std::string& WhyUnavailable();
+// Whether this build has the backend at all.
+bool BuiltWithCuda();
 int DeviceCount();
 // Throws Error where the GPU cannot be used.
 DeviceInfo QueryDevice();
@@ -42,6 +46,24 @@ class StreamOwner {
 
  private:
   Stream stream_ = nullptr;
+};
+
+// A sequence of launches that is the same every time, replayed at the cost of one. The launches may not change in
+// number, shape or arguments between two runs, nor allocate after the first.
+class LaunchGraph {
+ public:
+  LaunchGraph() = default;
+  ~LaunchGraph() { Reset(); }
+  LaunchGraph(const LaunchGraph&) = delete;
+  LaunchGraph& operator=(const LaunchGraph&) = delete;
+  // Calls `body`, which launches into `stream`: the first time plainly, the second to record it, later not at all.
+  void Run(Stream stream, const std::function<void()>& body);
+  // The next run is a first one.
+  void Reset() noexcept;
+
+ private:
+  int64_t runs_ = 0;
+  CUgraphExec_st* recorded_ = nullptr;
 };
 
 // From the device's stream-ordered pool. Throws Error that says what was asked, what is free and what to try.

@@ -21,3 +21,11 @@ shiftrt_test(emulated_kernels SOURCES ${cuda_tests} DEPENDS shiftrt_emulated_cud
 if(SHIFTRT_HAVE_CUDA)
   shiftrt_test(cuda_kernels SOURCES ${cuda_tests} DEPENDS shiftrt_cuda)
 endif()
+
+# The device decoder with emulated kernels, against the CPU's.
+shiftrt_test(emulated_model
+  SOURCES cuda/model_test.cc ${PROJECT_SOURCE_DIR}/models/cuda_engine.cc ${PROJECT_SOURCE_DIR}/models/cuda_weights.cc
+  DEPENDS shiftrt_emulated_cuda shiftrt_eval)
+if(SHIFTRT_HAVE_CUDA)
+  shiftrt_test(cuda_model SOURCES cuda/model_test.cc DEPENDS shiftrt_eval)
+endif()

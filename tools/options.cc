@@ -3,8 +3,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 
 #include "runtime/check.h"
+#include "runtime/cuda.h"
 #include "tools/progress_bar.h"
 
 namespace shiftrt {
@@ -23,11 +25,38 @@ void CommonOptions::AddTo(CLI::App& app, bool with_json) {
   if (with_json) app.add_option("--json", json, "write the whole result to this file");
 }
 
+namespace {
+
+// The GPU that `device` names, "cuda" or "cuda:N".
+int ParseGpu(std::string_view device) {
+  int index = 0;
+  if (device == "cuda") return index;
+  const std::string_view digits = device.substr(device.find(':') + 1);
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
+  if (!device.starts_with("cuda:") || error != std::errc() || end != digits.data() + digits.size() || index < 0)
+    FailUsage("--device {}: expected auto, cpu or cuda[:N]", device);
+  return index;
+}
+
+Device ChooseDevice(const std::string& device, bool quiet) {
+  if (device == "cpu") return Device::kCpu;
+  const bool automatic = device == "auto";
+  const int index = automatic ? 0 : ParseGpu(device);
+  const std::string& why_not = gpu::WhyUnavailable();
+  if (!why_not.empty()) {
+    if (!automatic) FailUsage("--device {}: {}; use --device cpu or leave it out", device, why_not);
+    if (gpu::BuiltWithCuda() && !quiet) std::fprintf(stderr, "shiftrt: on the CPU: %s\n", why_not.c_str());
+    return Device::kCpu;
+  }
+  gpu::SelectDevice(index);
+  return Device::kCuda;
+}
+
+}  // namespace
+
 Context CommonOptions::MakeContext() const {
-  if (device.starts_with("cuda"))
-    FailUsage("--device {}: this build has no CUDA backend; use --device cpu or leave it out", device);
-  if (device != "auto" && device != "cpu") FailUsage("--device {}: expected auto, cpu or cuda[:N]", device);
   Context context = Context::Default();
+  context.device = ChooseDevice(device, quiet);
   if (threads > 0) context.threads = threads;
   return context;
 }

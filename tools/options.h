@@ -29,7 +29,7 @@ struct CommonOptions {
 
   // Adds --model, --device, --dtype, --threads, --seed, --quiet, --check-weights and, with `with_json`, --json.
   void AddTo(CLI::App& app, bool with_json);
-  Context MakeContext() const;  // throws UsageError for --device cuda
+  Context MakeContext() const;  // throws UsageError for --device cuda where there is no GPU
   Model Open() const;
   std::unique_ptr<Progress> MakeProgress() const;
 };

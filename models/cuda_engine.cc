@@ -1,0 +1,610 @@
+// The layer loop on a GPU. Whole sequences go through products of many rows; one token that continues a cache, through
+// matrix-vector products fused with what surrounds them, recorded once and replayed.
+#include <cmath>
+#include <map>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/lra.h"
+#include "kernels/cuda/matvec.h"
+#include "kernels/cuda/rmsnorm.h"
+#include "kernels/cuda/rope.h"
+#include "kernels/cuda/scores.h"
+#include "models/cuda_weights.h"
+#include "models/engine.h"
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+namespace {
+
+using gpu::ConstDeviceArray;
+using gpu::DeviceArray;
+using gpu::DeviceBuffer;
+using gpu::Stream;
+
+constexpr const char* kActivations = "the activations";
+constexpr int64_t kVocabChunk = 8192, kScoredRows = 1024;  // logits that exist at a time
+constexpr int64_t kRankStep = 8;                           // ranks are padded to multiples of it
+
+// A float32 array as large as the largest call needs, or one in the weights' type.
+class Scratch {
+ public:
+  float* Floats(Stream stream, int64_t count) { return static_cast<float*>(Get(stream, count, DType::kFloat32).data); }
+  DeviceArray Get(Stream stream, int64_t count, DType dtype) {
+    const int64_t bytes = count * static_cast<int64_t>(SizeOf(dtype));
+    return {buffer_.Reserve(stream, bytes, kActivations), dtype};
+  }
+
+ private:
+  DeviceBuffer<std::byte> buffer_;
+};
+
+struct CudaKv : KvStorage {
+  CudaKv(std::shared_ptr<DeviceWeights> weights, int64_t capacity) : device(std::move(weights)), capacity(capacity) {}
+  struct Layer {
+    DeviceBuffer<std::byte> keys, values;  // (capacity, kv_dim)
+  };
+  std::shared_ptr<DeviceWeights> device;  // keeps the stream that the memory goes back to
+  int64_t capacity;
+  std::vector<Layer> layers;  // one a block stage, in plan order
+};
+
+// An adapter's matrices as weights (out, in), the rank padded by zeros.
+struct DeviceLra {
+  DeviceBuffer<float> p, q, a, bias;
+  int64_t rank = 0;
+};
+
+// m (rows, cols) transposed into (cols, rows), padded by zeros to `out_rows` x `out_cols`.
+DeviceBuffer<float> UploadTransposed(Stream stream, const Matrix<float>& m, int64_t out_rows, int64_t out_cols) {
+  std::vector<float> out(out_rows * out_cols, 0.0f);
+  for (int64_t i = 0; i < m.rows(); ++i)
+    for (int64_t j = 0; j < m.cols(); ++j) out[j * out_cols + i] = m(i, j);
+  return {stream, std::span<const float>(out), "an adapter"};
+}
+
+DeviceLra UploadLra(Stream stream, const Lra& lra) {
+  DeviceLra out;
+  out.bias = DeviceBuffer<float>(stream, std::span<const float>(lra.b.data(), lra.b.size()), "an adapter");
+  if (lra.low_rank()) {
+    out.rank = (lra.rank() + kRankStep - 1) / kRankStep * kRankStep;
+    out.p = UploadTransposed(stream, lra.p, out.rank, lra.hidden());
+    out.q = UploadTransposed(stream, lra.q, lra.hidden(), out.rank);
+  } else {
+    out.a = UploadTransposed(stream, lra.a, lra.hidden(), lra.hidden());
+  }
+  return out;
+}
+
+class CudaEngine : public Engine {
+ public:
+  explicit CudaEngine(const EngineSetup& setup);
+  std::unique_ptr<KvStorage> MakeCache(int64_t capacity) override;
+  MatrixView<const float> Run(const EngineCall& call) override;
+  Matrix<float> Logits(MatrixView<const float> residual) override;
+  std::vector<float> LogProbs(MatrixView<const float> residual, std::span<const int32_t> targets,
+                              std::span<int32_t> argmax) override;
+
+ private:
+  // Of the call in progress.
+  struct Step {
+    int64_t count = 0;
+    const int32_t *tokens = nullptr, *positions = nullptr, *cache_rows = nullptr, *first_row = nullptr,
+                  *visible = nullptr;
+    const gpu::PackedSequence* sequences = nullptr;
+    int64_t sequence_count = 0, longest = 0;
+    int64_t longest_keys = 0;  // no query will see more
+  };
+  struct KeysValues {
+    DeviceArray keys, values;
+  };
+
+  const DeviceBlock& BlockOf(const BlockStage& stage);
+  const DeviceLra& AdapterOf(const AdapterStage& stage);
+  Step Upload(const EngineCall& call, const CudaKv* cache);
+  void ExtendRope(int64_t positions);
+  KeysValues Place(const Step& step, const CudaKv* cache, size_t layer);
+  void Rotate(const Step& step, const DeviceBlock& block, ConstDeviceArray qkv, DeviceArray q, const KeysValues& kv);
+
+  void RunOneToken(const Step& step, const CudaKv* cache);
+  void OneTokenBlock(const Step& step, const DeviceBlock& block, const KeysValues& kv, float* h);
+  void OneTokenAdapter(const DeviceLra& lra, float* h);
+
+  void RunMany(const Step& step, const EngineCall& call);
+  void Attend(const Step& step, const DeviceBlock& block, const KeysValues& kv);
+  void FeedForward(const Step& step, const DeviceBlock& block);
+  void ManyTokensAdapter(const DeviceLra& lra, MatrixView<float> h);
+  void Settle(MatrixView<float> h);
+  int64_t Fire(int64_t layer, TapPoint point, MatrixView<const float> device_rows);
+  MatrixView<const float> Update(const Step& step, const DeviceBlock& block);
+  MatrixView<const float> MlpUpdate(const Step& step, const DeviceBlock& block);
+
+  const float* Rows(MatrixView<const float> residual);
+  MatrixView<float> Stream32(int64_t count) { return {residual_.Floats(stream_, count * hidden_), count, hidden_}; }
+  float Eps() const { return static_cast<float>(config_.rms_eps); }
+
+  std::shared_ptr<const Weights> weights_;
+  const ModelConfig& config_;
+  std::shared_ptr<DeviceWeights> device_;
+  Stream stream_;
+  DType dtype_;
+  int64_t hidden_;
+  DepthPlan plan_;  // of one-token calls, whose launches are recorded
+  TapSet taps_;
+  gpu::AttentionShape shape_;
+  // What plans hold besides the model's own tensors, kept for as long as this engine.
+  std::map<std::shared_ptr<const BlockWeights>, DeviceBlock> folded_;
+  std::map<std::shared_ptr<const Lra>, DeviceLra> adapters_;
+
+  DeviceBuffer<float> frequencies_;
+  float rope_scale_ = 1;
+  int64_t rope_positions_ = 0;
+  DeviceBuffer<float> cosine_, sine_;
+
+  DeviceBuffer<int32_t> indices_;
+  DeviceBuffer<gpu::PackedSequence> sequences_;
+  Scratch residual_, normed_, qkv_, q_, keys_, values_, attended_, shares_, update_, mlp_update_, delta_, gate_up_,
+      activation_, inner_, logits_, given_rows_;
+  gpu::Pending pending_;  // what the stream still has to have added
+
+  gpu::LaunchGraph graph_;
+  const CudaKv* graph_cache_ = nullptr;  // the cache that the recorded launches write to
+
+  Buffer<float> host_rows_;  // the stream as the last call left it, and on the device:
+  const float* host_rows_origin_ = nullptr;
+  Buffer<float> tapped_;
+};
+
+CudaEngine::CudaEngine(const EngineSetup& setup)
+    : weights_(setup.weights),
+      config_(weights_->config),
+      device_(OnDevice(*weights_)),
+      stream_(device_->stream.get()),
+      dtype_(device_->dtype),
+      hidden_(config_.hidden),
+      plan_(setup.plan),
+      taps_(setup.taps),
+      shape_{static_cast<int>(config_.heads), static_cast<int>(config_.kv_heads), static_cast<int>(config_.head_dim),
+             1.0f / std::sqrt(static_cast<float>(config_.head_dim))} {
+  const RopeFrequencies rope = MakeRopeFrequencies(config_);
+  frequencies_ = DeviceBuffer<float>(stream_, std::span<const float>(rope.inverse), "RoPE");
+  rope_scale_ = rope.scale;
+  for (const Stage& stage : plan_.stages) {
+    if (const auto* block = std::get_if<BlockStage>(&stage)) {
+      BlockOf(*block);
+    } else {
+      AdapterOf(std::get<AdapterStage>(stage));
+    }
+  }
+}
+
+const DeviceBlock& CudaEngine::BlockOf(const BlockStage& stage) {
+  if (stage.folded == nullptr) return device_->Block(*weights_, stage.layer);
+  const auto at = folded_.find(stage.folded);
+  if (at != folded_.end()) return at->second;
+  return folded_.emplace(stage.folded, UploadBlock(stream_, config_, *stage.folded)).first->second;
+}
+
+const DeviceLra& CudaEngine::AdapterOf(const AdapterStage& stage) {
+  const auto at = adapters_.find(stage.lra);
+  if (at != adapters_.end()) return at->second;
+  return adapters_.emplace(stage.lra, UploadLra(stream_, *stage.lra)).first->second;
+}
+
+std::unique_ptr<KvStorage> CudaEngine::MakeCache(int64_t capacity) {
+  auto cache = std::make_unique<CudaKv>(device_, capacity);
+  const int64_t bytes = capacity * config_.kv_dim() * static_cast<int64_t>(SizeOf(dtype_));
+  for (int64_t i = 0; i < plan_.blocks(); ++i)
+    cache->layers.push_back({DeviceBuffer<std::byte>(stream_, bytes, "the KV cache"),
+                             DeviceBuffer<std::byte>(stream_, bytes, "the KV cache")});
+  graph_.Reset();  // a new cache may stand where an old one did
+  return cache;
+}
+
+void CudaEngine::ExtendRope(int64_t positions) {
+  if (positions <= rope_positions_) return;
+  const int64_t half = config_.head_dim / 2;
+  rope_positions_ = positions;
+  cosine_.Reserve(stream_, positions * half, "RoPE");
+  sine_.Reserve(stream_, positions * half, "RoPE");
+  gpu::MakeRopeTable(stream_, positions, frequencies_.data(), half, rope_scale_, cosine_.data(), sine_.data());
+  graph_.Reset();
+}
+
+// Everything a call's launches read that changes from call to call, in one copy.
+CudaEngine::Step CudaEngine::Upload(const EngineCall& call, const CudaKv* cache) {
+  const auto count = static_cast<int64_t>(call.tokens.size());
+  const int64_t vocab = config_.vocab;
+  std::vector<int32_t> host(5 * count);
+  int32_t *tokens = host.data(), *positions = tokens + count, *cache_rows = positions + count,
+          *first_row = cache_rows + count, *visible = first_row + count;
+  std::vector<gpu::PackedSequence> sequences;
+  Step step;
+  step.count = count;
+  for (int64_t t = 0; t < count; ++t) {
+    tokens[t] = call.tokens[t];
+    Check(tokens[t] >= 0 && tokens[t] < vocab, "token {} at position {} is outside the vocabulary of {}", tokens[t], t,
+          vocab);
+  }
+  const auto past = static_cast<int32_t>(call.past);
+  for (size_t s = 0; s + 1 < call.offsets.size(); ++s) {
+    const auto begin = static_cast<int32_t>(call.offsets[s]), end = static_cast<int32_t>(call.offsets[s + 1]);
+    const int32_t kv_begin = cache != nullptr ? 0 : begin;
+    sequences.push_back({begin, end - begin, past, kv_begin});
+    step.longest = std::max<int64_t>(step.longest, end - begin);
+    for (int32_t t = begin; t < end; ++t) {
+      positions[t] = past + t - begin;
+      cache_rows[t] = kv_begin + positions[t];
+      first_row[t] = kv_begin;
+      visible[t] = positions[t] + 1;
+    }
+  }
+  step.longest_keys = cache != nullptr ? cache->capacity : step.longest;
+  ExtendRope(step.longest_keys);
+  if (5 * count > indices_.size()) graph_.Reset();  // its launches read from here
+  step.tokens = indices_.Reserve(stream_, 5 * count, kActivations);
+  gpu::CopyToDevice(stream_, indices_.data(), host.data(), 5 * count * static_cast<int64_t>(sizeof(int32_t)));
+  step.positions = step.tokens + count;
+  step.cache_rows = step.positions + count;
+  step.first_row = step.cache_rows + count;
+  step.visible = step.first_row + count;
+  step.sequence_count = static_cast<int64_t>(sequences.size());
+  step.sequences = sequences_.Reserve(stream_, step.sequence_count, kActivations);
+  gpu::CopyToDevice(stream_, sequences_.data(), sequences.data(),
+                    step.sequence_count * static_cast<int64_t>(sizeof(gpu::PackedSequence)));
+  return step;
+}
+
+CudaEngine::KeysValues CudaEngine::Place(const Step& step, const CudaKv* cache, size_t layer) {
+  if (cache != nullptr)
+    return {{cache->layers[layer].keys.data(), dtype_}, {cache->layers[layer].values.data(), dtype_}};
+  const int64_t size = step.count * config_.kv_dim();
+  return {keys_.Get(stream_, size, dtype_), values_.Get(stream_, size, dtype_)};
+}
+
+void CudaEngine::Rotate(const Step& step, const DeviceBlock& block, ConstDeviceArray qkv, DeviceArray q,
+                        const KeysValues& kv) {
+  gpu::RopeAndStore(stream_, {.qkv = qkv,
+                              .bias = block.qkv_bias.data(),
+                              .q_norm = block.q_norm.data(),
+                              .k_norm = block.k_norm.data(),
+                              .eps = Eps(),
+                              .table = {cosine_.data(), sine_.data()},
+                              .positions = step.positions,
+                              .cache_rows = step.cache_rows,
+                              .tokens = step.count,
+                              .heads = shape_.heads,
+                              .kv_heads = shape_.kv_heads,
+                              .head_dim = shape_.head_dim,
+                              .q = q,
+                              .keys = kv.keys,
+                              .values = kv.values});
+}
+
+// One token: the stream stays in place, every product reads and adds to it.
+
+void CudaEngine::OneTokenBlock(const Step& step, const DeviceBlock& block, const KeysValues& kv, float* h) {
+  const int cores = device_->info.multiprocessors;
+  const int64_t q_dim = config_.query_dim(), qkv_dim = q_dim + 2 * config_.kv_dim(), inter = config_.intermediate;
+  const DeviceArray qkv = qkv_.Get(stream_, qkv_dim, DType::kFloat32), q = q_.Get(stream_, q_dim, DType::kFloat32);
+  float* const attended = attended_.Floats(stream_, q_dim);
+  float* const activation = activation_.Floats(stream_, inter);
+  gpu::MatVec(stream_,
+              {.w = {block.qkv.data(), dtype_},
+               .rows = qkv_dim,
+               .cols = hidden_,
+               .x = h,
+               .norm_weight = block.input_norm.data(),
+               .eps = Eps(),
+               .y = static_cast<float*>(qkv.data)},
+              cores);
+  Rotate(step, block, qkv, q, kv);
+  const int splits = gpu::AttentionSplits(shape_, 1, step.longest_keys, cores);
+  gpu::AttendSplit(stream_, {.shape = shape_,
+                             .q = static_cast<const float*>(q.data),
+                             .keys = kv.keys,
+                             .values = kv.values,
+                             .first_row = step.first_row,
+                             .visible = step.visible,
+                             .tokens = 1,
+                             .splits = splits,
+                             .scratch = shares_.Floats(stream_, gpu::SplitAttentionScratch(shape_, 1, splits)),
+                             .out = attended});
+  gpu::MatVecAdd(stream_,
+                 {.w = {block.o.data(), dtype_},
+                  .rows = hidden_,
+                  .cols = q_dim,
+                  .x = attended,
+                  .bias = block.o_bias.data(),
+                  .y = h},
+                 h, cores);
+  gpu::MatVecSwiGlu(stream_,
+                    {.w = {block.gate_up.data(), dtype_},
+                     .rows = 2 * inter,
+                     .cols = hidden_,
+                     .x = h,
+                     .norm_weight = block.post_norm.data(),
+                     .eps = Eps(),
+                     .bias = block.gate_up_bias.data(),
+                     .y = activation},
+                    cores);
+  gpu::MatVecAdd(stream_,
+                 {.w = {block.down.data(), dtype_},
+                  .rows = hidden_,
+                  .cols = inter,
+                  .x = activation,
+                  .bias = block.down_bias.data(),
+                  .y = h},
+                 h, cores);
+}
+
+void CudaEngine::OneTokenAdapter(const DeviceLra& lra, float* h) {
+  const int cores = device_->info.multiprocessors;
+  const auto weight = [](const DeviceBuffer<float>& w) { return ConstDeviceArray(w.data(), DType::kFloat32); };
+  if (lra.rank > 0 && lra.rank <= gpu::kMaxFusedRank) {
+    const gpu::LowRankLra call{lra.p.data(), lra.q.data(), lra.bias.data(), hidden_, lra.rank};
+    return gpu::ApplyLowRankLra(stream_, call, inner_.Floats(stream_, gpu::LowRankLraScratch(call)), h);
+  }
+  if (lra.rank > 0) {
+    float* const inner = inner_.Floats(stream_, lra.rank);
+    gpu::MatVec(stream_, {.w = weight(lra.p), .rows = lra.rank, .cols = hidden_, .x = h, .y = inner}, cores);
+    gpu::MatVecAdd(stream_,
+                   {.w = weight(lra.q), .rows = hidden_, .cols = lra.rank, .x = inner, .bias = lra.bias.data(), .y = h},
+                   h, cores);
+    return;
+  }
+  float* const sum = update_.Floats(stream_, hidden_);  // every row reads all of h, so it cannot be changed yet
+  gpu::MatVecAdd(stream_,
+                 {.w = weight(lra.a), .rows = hidden_, .cols = hidden_, .x = h, .bias = lra.bias.data(), .y = sum}, h,
+                 cores);
+  gpu::CopyOnDevice(stream_, h, sum, hidden_ * static_cast<int64_t>(sizeof(float)));
+}
+
+void CudaEngine::RunOneToken(const Step& step, const CudaKv* cache) {
+  if (graph_cache_ != cache) graph_.Reset();
+  graph_cache_ = cache;
+  graph_.Run(stream_, [&] {
+    float* const h = residual_.Floats(stream_, hidden_);
+    gpu::Embed(stream_, step.tokens, 1, {device_->embedding.data(), dtype_}, hidden_, h);
+    size_t blocks_run = 0;
+    for (const Stage& stage : plan_.stages) {
+      if (const auto* adapter = std::get_if<AdapterStage>(&stage)) {
+        OneTokenAdapter(AdapterOf(*adapter), h);
+      } else {
+        OneTokenBlock(step, BlockOf(std::get<BlockStage>(stage)), Place(step, cache, blocks_run++), h);
+      }
+    }
+  });
+}
+
+// Many tokens: products write their updates apart, and the next norm adds them.
+
+void CudaEngine::Settle(MatrixView<float> h) {
+  if (pending_.update != nullptr || pending_.bias != nullptr) gpu::AddPending(stream_, h, pending_);
+  pending_ = {};
+}
+
+void CudaEngine::Attend(const Step& step, const DeviceBlock& block, const KeysValues& kv) {
+  const int64_t q_dim = config_.query_dim(), qkv_dim = q_dim + 2 * config_.kv_dim();
+  const MatrixView<float> h = Stream32(step.count);
+  const DeviceArray x = normed_.Get(stream_, step.count * hidden_, dtype_);
+  const DeviceArray qkv = qkv_.Get(stream_, step.count * qkv_dim, dtype_);
+  const DeviceArray q = q_.Get(stream_, step.count * q_dim, dtype_);
+  const DeviceArray attended = attended_.Get(stream_, step.count * q_dim, dtype_);
+  const DeviceArray out = update_.Get(stream_, step.count * hidden_, DType::kFloat32);
+  gpu::AddRmsNorm(stream_, h, pending_, block.input_norm.data(), Eps(), x);
+  device_->products.MatMul(
+      {.x = x, .w = {block.qkv.data(), dtype_}, .y = qkv, .m = step.count, .n = qkv_dim, .k = hidden_});
+  Rotate(step, block, qkv, q, kv);
+  if (dtype_ == DType::kFloat32) {
+    const int splits = gpu::AttentionSplits(shape_, step.count, step.longest_keys, device_->info.multiprocessors);
+    gpu::AttendSplit(stream_,
+                     {.shape = shape_,
+                      .q = static_cast<const float*>(q.data),
+                      .keys = kv.keys,
+                      .values = kv.values,
+                      .first_row = step.first_row,
+                      .visible = step.visible,
+                      .tokens = step.count,
+                      .splits = splits,
+                      .scratch = shares_.Floats(stream_, gpu::SplitAttentionScratch(shape_, step.count, splits)),
+                      .out = static_cast<float*>(attended.data)});
+  } else {
+    gpu::AttendPacked(stream_, {.shape = shape_,
+                                .q = q,
+                                .keys = kv.keys,
+                                .values = kv.values,
+                                .sequences = step.sequences,
+                                .sequence_count = step.sequence_count,
+                                .longest = step.longest,
+                                .out = attended});
+  }
+  device_->products.MatMul(
+      {.x = attended, .w = {block.o.data(), dtype_}, .y = out, .m = step.count, .n = hidden_, .k = q_dim});
+  pending_ = {static_cast<const float*>(out.data), block.o_bias.data()};
+}
+
+void CudaEngine::FeedForward(const Step& step, const DeviceBlock& block) {
+  const int64_t inter = config_.intermediate;
+  const MatrixView<float> h = Stream32(step.count);
+  const DeviceArray x = normed_.Get(stream_, step.count * hidden_, dtype_);
+  const DeviceArray gate_up = gate_up_.Get(stream_, step.count * 2 * inter, dtype_);
+  const DeviceArray activation = activation_.Get(stream_, step.count * inter, dtype_);
+  const DeviceArray out = mlp_update_.Get(stream_, step.count * hidden_, DType::kFloat32);
+  gpu::AddRmsNorm(stream_, h, pending_, block.post_norm.data(), Eps(), x);
+  device_->products.MatMul(
+      {.x = x, .w = {block.gate_up.data(), dtype_}, .y = gate_up, .m = step.count, .n = 2 * inter, .k = hidden_});
+  gpu::SwiGlu(stream_, gate_up, block.gate_up_bias.data(), step.count, inter, activation);
+  device_->products.MatMul(
+      {.x = activation, .w = {block.down.data(), dtype_}, .y = out, .m = step.count, .n = hidden_, .k = inter});
+  pending_ = {static_cast<const float*>(out.data), block.down_bias.data()};
+}
+
+// The block's Delta: both of its updates, each with its bias.
+MatrixView<const float> CudaEngine::Update(const Step& step, const DeviceBlock& block) {
+  const MatrixView<float> delta(delta_.Floats(stream_, step.count * hidden_), step.count, hidden_);
+  gpu::Add(stream_, update_.Floats(stream_, step.count * hidden_), mlp_update_.Floats(stream_, step.count * hidden_),
+           step.count * hidden_, delta.data);
+  if (block.o_bias.size() > 0) gpu::AddPending(stream_, delta, {nullptr, block.o_bias.data()});
+  if (block.down_bias.size() > 0) gpu::AddPending(stream_, delta, {nullptr, block.down_bias.data()});
+  return delta;
+}
+
+// The MLP's part of it.
+MatrixView<const float> CudaEngine::MlpUpdate(const Step& step, const DeviceBlock& block) {
+  const int64_t size = step.count * hidden_;
+  const MatrixView<float> update(mlp_update_.Floats(stream_, size), step.count, hidden_);
+  if (block.down_bias.size() == 0) return update;
+  const MatrixView<float> biased(delta_.Floats(stream_, size), step.count, hidden_);
+  gpu::CopyOnDevice(stream_, biased.data, update.data, size * static_cast<int64_t>(sizeof(float)));
+  gpu::AddPending(stream_, biased, {nullptr, block.down_bias.data()});
+  return biased;
+}
+
+void CudaEngine::ManyTokensAdapter(const DeviceLra& lra, MatrixView<float> h) {
+  const auto weight = [](const DeviceBuffer<float>& w) { return ConstDeviceArray(w.data(), DType::kFloat32); };
+  const DeviceArray x{h.data, DType::kFloat32}, out = update_.Get(stream_, h.rows * hidden_, DType::kFloat32);
+  if (lra.rank > 0) {
+    const DeviceArray inner = inner_.Get(stream_, h.rows * lra.rank, DType::kFloat32);
+    device_->products.MatMul({.x = x, .w = weight(lra.p), .y = inner, .m = h.rows, .n = lra.rank, .k = hidden_});
+    device_->products.MatMul({.x = inner, .w = weight(lra.q), .y = out, .m = h.rows, .n = hidden_, .k = lra.rank});
+  } else {
+    device_->products.MatMul({.x = x, .w = weight(lra.a), .y = out, .m = h.rows, .n = hidden_, .k = hidden_});
+  }
+  pending_ = {static_cast<const float*>(out.data), lra.bias.data()};
+}
+
+int64_t CudaEngine::Fire(int64_t layer, TapPoint point, MatrixView<const float> device_rows) {
+  if (!taps_.Has(layer, point)) return 0;
+  const int64_t size = device_rows.rows * device_rows.cols;
+  tapped_.Reserve(size);
+  gpu::CopyToHost(stream_, tapped_.data(), device_rows.data, size * static_cast<int64_t>(sizeof(float)));
+  return taps_.Fire(layer, point, {tapped_.data(), device_rows.rows, device_rows.cols});
+}
+
+void CudaEngine::RunMany(const Step& step, const EngineCall& call) {
+  const auto* const cache = static_cast<const CudaKv*>(call.cache);
+  const MatrixView<float> h = Stream32(step.count);
+  graph_.Reset();  // buffers may move
+  pending_ = {};
+  if (call.residual.data == nullptr) {
+    gpu::Embed(stream_, step.tokens, step.count, {device_->embedding.data(), dtype_}, hidden_, h.data);
+  } else if (const float* const from = Rows(call.residual); from != h.data) {
+    gpu::CopyOnDevice(stream_, h.data, from, step.count * hidden_ * static_cast<int64_t>(sizeof(float)));
+  }
+  int64_t taps_left = taps_.size();
+  size_t blocks_run = 0;
+  for (const Stage& stage : call.stages) {
+    if (call.taps_only && taps_left == 0) break;
+    if (const auto* adapter = std::get_if<AdapterStage>(&stage)) {
+      Settle(h);
+      ManyTokensAdapter(AdapterOf(*adapter), h);
+      continue;
+    }
+    const auto& block_stage = std::get<BlockStage>(stage);
+    const int64_t layer = block_stage.layer;
+    if (taps_.Has(layer, TapPoint::kInput)) Settle(h);
+    taps_left -= Fire(layer, TapPoint::kInput, h);
+    if (call.taps_only && taps_left == 0) break;
+    const DeviceBlock& block = BlockOf(block_stage);
+    Attend(step, block, Place(step, cache, blocks_run++));
+    FeedForward(step, block);
+    if (taps_.Has(layer, TapPoint::kMlp)) taps_left -= Fire(layer, TapPoint::kMlp, MlpUpdate(step, block));
+    if (taps_.Has(layer, TapPoint::kUpdate)) taps_left -= Fire(layer, TapPoint::kUpdate, Update(step, block));
+    if (taps_.Has(layer, TapPoint::kOutput)) Settle(h);
+    taps_left -= Fire(layer, TapPoint::kOutput, h);
+  }
+  Settle(h);
+  if (call.residual.data == nullptr) Fire(config_.layers, TapPoint::kInput, h);
+}
+
+MatrixView<const float> CudaEngine::Run(const EngineCall& call) {
+  const auto* const cache = static_cast<const CudaKv*>(call.cache);
+  const Step step = Upload(call, cache);
+  if (step.count == 1 && cache != nullptr && taps_.size() == 0) {
+    RunOneToken(step, cache);
+  } else {
+    RunMany(step, call);
+  }
+  if (call.taps_only) return {};  // nobody asked for the stream
+  const MatrixView<float> h = Stream32(step.count);
+  host_rows_.Reserve(step.count * hidden_);
+  gpu::CopyToHost(stream_, host_rows_.data(), h.data, step.count * hidden_ * static_cast<int64_t>(sizeof(float)));
+  host_rows_origin_ = h.data;
+  return {host_rows_.data(), step.count, hidden_};
+}
+
+// Rows of the stream on the device: where they already are, if they are the last call's.
+const float* CudaEngine::Rows(MatrixView<const float> residual) {
+  const int64_t size = residual.rows * residual.cols;
+  if (residual.stride == hidden_ && residual.data >= host_rows_.data() &&
+      residual.data + size <= host_rows_.data() + host_rows_.size())
+    return host_rows_origin_ + (residual.data - host_rows_.data());
+  float* const rows = given_rows_.Floats(stream_, size);
+  for (int64_t i = 0; i < residual.rows; ++i)
+    gpu::CopyToDevice(stream_, rows + i * hidden_, residual.row(i), hidden_ * static_cast<int64_t>(sizeof(float)));
+  return rows;
+}
+
+Matrix<float> CudaEngine::Logits(MatrixView<const float> residual) {
+  Matrix<float> out(residual.rows, config_.vocab);
+  const float* const rows = Rows(residual);
+  float* const logits = logits_.Floats(stream_, config_.vocab);
+  for (int64_t i = 0; i < residual.rows; ++i) {
+    gpu::MatVec(stream_,
+                {.w = device_->head(),
+                 .rows = config_.vocab,
+                 .cols = hidden_,
+                 .x = rows + i * hidden_,
+                 .norm_weight = device_->final_norm.data(),
+                 .eps = Eps(),
+                 .y = logits},
+                device_->info.multiprocessors);
+    gpu::CopyToHost(stream_, out.row(i), logits, config_.vocab * static_cast<int64_t>(sizeof(float)));
+  }
+  return out;
+}
+
+std::vector<float> CudaEngine::LogProbs(MatrixView<const float> residual, std::span<const int32_t> targets,
+                                        std::span<int32_t> argmax) {
+  const auto count = static_cast<int64_t>(targets.size());
+  const int64_t vocab = config_.vocab;
+  Check(count == residual.rows && (argmax.empty() || argmax.size() == targets.size()),
+        "scores of {} targets for {} rows", targets.size(), residual.rows);
+  for (int32_t target : targets)
+    Check(target >= 0 && target < vocab, "target {} is outside the vocabulary of {}", target, vocab);
+  const DeviceBuffer<int32_t> wanted(stream_, targets, kActivations), best(stream_, count, kActivations);
+  const DeviceBuffer<float> log_probs(stream_, count, kActivations);
+  const DeviceBuffer<gpu::TokenScore> scores(stream_, std::min(count, kScoredRows), kActivations);
+  float* const rows = const_cast<float*>(Rows(residual));  // nothing is pending, so the norm leaves them as they are
+  const ConstDeviceArray head = device_->head();
+  const auto* const head_bytes = static_cast<const std::byte*>(head.data);
+  for (int64_t first = 0; first < count; first += kScoredRows) {
+    const int64_t m = std::min(kScoredRows, count - first);
+    const DeviceArray x = normed_.Get(stream_, m * hidden_, dtype_);
+    gpu::AddRmsNorm(stream_, {rows + first * hidden_, m, hidden_}, {}, device_->final_norm.data(), Eps(), x);
+    for (int64_t v = 0; v < vocab; v += kVocabChunk) {
+      const int64_t n = std::min(kVocabChunk, vocab - v);
+      const DeviceArray logits = logits_.Get(stream_, m * n, DType::kFloat32);
+      const ConstDeviceArray w(head_bytes + v * hidden_ * static_cast<int64_t>(SizeOf(dtype_)), dtype_);
+      device_->products.MatMul({.x = x, .w = w, .y = logits, .m = m, .n = n, .k = hidden_});
+      gpu::UpdateScores(stream_, {static_cast<const float*>(logits.data), m, n, v, vocab}, wanted.data() + first,
+                        scores.data(), log_probs.data() + first, best.data() + first);
+    }
+  }
+  std::vector<float> out(count);
+  gpu::CopyToHost(stream_, out.data(), log_probs.data(), count * static_cast<int64_t>(sizeof(float)));
+  if (!argmax.empty())
+    gpu::CopyToHost(stream_, argmax.data(), best.data(), count * static_cast<int64_t>(sizeof(int32_t)));
+  return out;
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> MakeCudaEngine(const EngineSetup& setup) {
+  Check(gpu::WhyUnavailable().empty(), "CUDA: {}", gpu::WhyUnavailable());
+  return std::make_unique<CudaEngine>(setup);
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,9 @@
+#include "models/engine.h"
+#include "runtime/check.h"
+#include "runtime/cuda.h"
+
+namespace shiftrt {
+
+std::unique_ptr<Engine> MakeCudaEngine(const EngineSetup&) { Fail("CUDA: {}", gpu::WhyUnavailable()); }
+
+}  // namespace shiftrt

@@ -1,0 +1,18 @@
+// What of runtime/cuda.h a build without the CUDA backend answers to.
+#include "runtime/check.h"
+#include "runtime/cuda.h"
+
+namespace shiftrt::gpu {
+
+const std::string& WhyUnavailable() {
+  static const std::string why = "this build has no CUDA backend (configure with -DSHIFTRT_CUDA=ON)";
+  return why;
+}
+
+bool BuiltWithCuda() { return false; }
+
+int DeviceCount() { return 0; }
+
+void SelectDevice(int) { Fail("CUDA: {}", WhyUnavailable()); }
+
+}  // namespace shiftrt::gpu

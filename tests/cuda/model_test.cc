@@ -1,0 +1,266 @@
+// The device decoder against the CPU's, whole models: on the emulator, and on a GPU where there is one.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "models/decoder.h"
+#include "models/generate.h"
+#include "runtime/check.h"
+#include "runtime/cuda.h"
+#include "runtime/random.h"
+#include "tests/models/fixtures.h"
+
+namespace shiftrt {
+namespace {
+
+Context On(Device device) { return {1, BestIsa(), device}; }
+
+// Two layers, small but for the heads, which the kernels want full size.
+struct Shape {
+  const char* type = "qwen2";
+  const char* architecture = "Qwen2ForCausalLM";
+  int hidden = 72, intermediate = 104, heads = 3, kv_heads = 1, head_dim = 64, vocab = 61;
+  bool tied = true;
+};
+constexpr Shape kQwen2{};
+constexpr Shape kQwen3{"qwen3", "Qwen3ForCausalLM", 64, 88, 4, 2, 80, 67, false};
+constexpr Shape kLlama{"llama", "LlamaForCausalLM", 136, 96, 2, 2, 128, 53, false};
+
+std::shared_ptr<const Weights> MakeWeights(const Shape& shape, DType dtype) {
+  const TemporaryDirectory directory;
+  const auto config = directory.path() / "wanted.json";
+  std::ofstream(config) << fmt::format(
+      R"({{"architectures": ["{}"], "model_type": "{}", "hidden_act": "silu", "hidden_size": {}, "intermediate_size": {},
+           "num_hidden_layers": 2, "num_attention_heads": {}, "num_key_value_heads": {}, "head_dim": {},
+           "vocab_size": {}, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+           "tie_word_embeddings": {}, "bos_token_id": 0, "eos_token_id": 1}})",
+      shape.architecture, shape.type, shape.hidden, shape.intermediate, shape.heads, shape.kv_heads, shape.head_dim,
+      shape.vocab, shape.tied);
+  const auto model = directory.path() / "model";
+  std::filesystem::create_directory(model);
+  WriteRandomCheckpoint(config, dtype, 1, model);
+  return LoadWeights(model);
+}
+
+std::vector<int32_t> Tokens(const Weights& weights, int64_t count) {
+  Random random(5);
+  std::vector<int32_t> tokens(count);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random.Below(weights.config.vocab));
+  return tokens;
+}
+
+std::shared_ptr<const Lra> MakeAdapter(int64_t d, int64_t rank) {
+  Random random(static_cast<uint64_t>(rank + 1));
+  const auto fill = [&](int64_t rows, int64_t cols) {
+    Matrix<float> m(rows, cols);
+    for (float& x : m.span()) x = static_cast<float>(0.2 * (random.Uniform() - 0.5));
+    return m;
+  };
+  return std::make_shared<const Lra>(rank > 0 ? Lra{{}, fill(d, rank), fill(rank, d), fill(1, d)}
+                                              : Lra{fill(d, d), {}, {}, fill(1, d)});
+}
+
+// The first block replaced by an adapter; rank 0: a full one.
+DepthPlan Corrected(const Weights& weights, int64_t rank) {
+  const std::vector<int64_t> removed = {0};
+  const std::vector<std::shared_ptr<const Lra>> adapters = {MakeAdapter(weights.config.hidden, rank)};
+  return DepthPlan::Corrected(weights.config.layers, removed, adapters);
+}
+
+std::vector<float> Copied(MatrixView<const float> view) {
+  std::vector<float> out;
+  for (int64_t i = 0; i < view.rows; ++i) out.insert(out.end(), view.row(i), view.row(i) + view.cols);
+  return out;
+}
+
+// |a - b| / |b|, NaN counting as infinite.
+double RelativeError(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    difference += std::pow(static_cast<double>(a[i]) - b[i], 2);
+    size += std::pow(static_cast<double>(b[i]), 2);
+  }
+  const double error = std::sqrt(difference / size);
+  return std::isnan(error) ? HUGE_VAL : error;
+}
+
+// The CPU's activations are float32 throughout. Products of many rows on the GPU take activations of the weights' type,
+// so their parity is that type's; one token's are float32 but for the cached keys and values.
+double ManyTolerance(DType dtype) { return dtype == DType::kFloat32 ? 1e-5 : dtype == DType::kFloat16 ? 4e-3 : 3e-2; }
+
+constexpr const char* kPointNames[] = {"input", "mlp", "update", "output"};  // in TapPoint's order
+
+class ModelOnGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!gpu::WhyUnavailable().empty()) GTEST_SKIP() << gpu::WhyUnavailable();
+  }
+
+  // Prefill in one piece, then a few tokens one by one; the same on both devices.
+  static void ExpectParity(const std::shared_ptr<const Weights>& weights, const DepthPlan& plan) {
+    const std::vector<int32_t> tokens = Tokens(*weights, 24);
+    const DType dtype = weights->embedding.dtype;
+    Decoder here(On(Device::kCpu), weights, plan), there(On(Device::kCuda), weights, plan);
+    KvCache here_cache(weights->config, plan, 32), there_cache(weights->config, plan, 32);
+    const std::span<const int32_t> all(tokens);
+    const auto a = Copied(there.Forward(all.first(20), there_cache)),
+               b = Copied(here.Forward(all.first(20), here_cache));
+    EXPECT_LE(RelativeError(a, b), ManyTolerance(dtype));
+    for (int64_t t = 20; t < 24; ++t) {
+      const MatrixView<const float> stream = there.Forward(all.subspan(t, 1), there_cache);
+      const std::vector<float> logits = Copied(there.Logits(stream).view());
+      const Matrix<float> expected = here.Logits(here.Forward(all.subspan(t, 1), here_cache));
+      EXPECT_LE(RelativeError(logits, Copied(expected.view())), ManyTolerance(dtype)) << "token " << t;
+    }
+  }
+};
+
+TEST_F(ModelOnGpu, PrefillAndDecodeAgreeWithTheCpu) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    for (const Shape& shape : {kQwen2, kQwen3, kLlama}) {
+      SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
+      const auto weights = MakeWeights(shape, dtype);
+      ExpectParity(weights, DepthPlan::Original(2));
+      ExpectParity(weights, Corrected(*weights, shape.heads));
+    }
+  }
+}
+
+TEST_F(ModelOnGpu, AdaptersOfEveryFormAgreeWithTheCpu) {
+  const auto weights = MakeWeights(kLlama, DType::kBFloat16);
+  for (const int64_t rank : {0, 1, 64, 136}) ExpectParity(weights, Corrected(*weights, rank));
+  const auto wide = MakeWeights({.hidden = 264}, DType::kFloat32);
+  ExpectParity(wide, Corrected(*wide, 260));  // too high a rank for one launch
+}
+
+TEST_F(ModelOnGpu, OneTokenIsExactButForTheCache) {
+  const auto weights = MakeWeights(kQwen3, DType::kBFloat16);
+  const DepthPlan plan = DepthPlan::Original(2);
+  Decoder here(On(Device::kCpu), weights, plan), there(On(Device::kCuda), weights, plan);
+  KvCache here_cache(weights->config, plan, 8), there_cache(weights->config, plan, 8);
+  const std::vector<int32_t> tokens = Tokens(*weights, 1);
+  EXPECT_LE(RelativeError(Copied(there.Forward(tokens, there_cache)), Copied(here.Forward(tokens, here_cache))), 3e-3);
+}
+
+TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const auto weights = MakeWeights(kQwen2, dtype);
+    const std::vector<int32_t> tokens = Tokens(*weights, 90);
+    Batch batch;
+    for (const auto& [begin, count] : {std::pair{0, 70}, {70, 1}, {71, 19}})
+      batch.Add(std::span<const int32_t>(tokens).subspan(begin, count));
+    const DepthPlan plan = DepthPlan::Original(2);
+    std::map<std::string, std::vector<float>> seen[2];
+    std::vector<float> log_probs[2];
+    std::vector<int32_t> best[2];
+    std::vector<float> streams[2];
+    for (const Device device : {Device::kCpu, Device::kCuda}) {
+      const int at = device == Device::kCuda;
+      std::vector<Tap> taps;
+      for (const int64_t layer : {0, 1})
+        for (const TapPoint point : {TapPoint::kInput, TapPoint::kMlp, TapPoint::kUpdate, TapPoint::kOutput})
+          taps.push_back({layer, point, [&seen, at, layer, point](MatrixView<const float> rows) {
+                            seen[at][fmt::format("{} {}", layer, kPointNames[static_cast<int>(point)])] = Copied(rows);
+                          }});
+      Decoder decoder(On(device), weights, plan, taps), untapped(On(device), weights, plan);
+      const MatrixView<const float> h = decoder.Forward(batch);
+      streams[at] = Copied(h);
+      best[at].resize(90);
+      log_probs[at] = decoder.LogProbs(h, tokens, best[at]);
+      EXPECT_EQ(streams[at], Copied(untapped.Forward(batch))) << "taps change the run";
+      EXPECT_EQ(decoder.LogProbs(MatrixView<const float>(streams[at].data(), 90, weights->config.hidden), tokens),
+                log_probs[at])
+          << "rows of another place score differently";
+    }
+    EXPECT_EQ(seen[0].size(), 8u);
+    for (const auto& [name, rows] : seen[0])
+      EXPECT_LE(RelativeError(seen[1][name], rows), ManyTolerance(dtype)) << "tap " << name;
+    EXPECT_LE(RelativeError(streams[1], streams[0]), ManyTolerance(dtype));
+    EXPECT_LE(RelativeError(log_probs[1], log_probs[0]), ManyTolerance(dtype));
+    int agree = 0;
+    for (int t = 0; t < 90; ++t) agree += best[0][t] == best[1][t];
+    EXPECT_GE(agree, dtype == DType::kFloat32 ? 90 : 80);
+    // The input of the second block is the first one's output, and input plus update is output.
+    EXPECT_EQ(seen[1]["1 input"], seen[1]["0 output"]);
+    std::vector<float> sum = seen[1]["1 input"];
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += seen[1]["1 update"][i];
+    EXPECT_LE(RelativeError(sum, seen[1]["1 output"]), 1e-6);
+  }
+}
+
+TEST_F(ModelOnGpu, TapsOnlyStopsEarlyAndStillHears) {
+  const auto weights = MakeWeights(kQwen2, DType::kFloat32);
+  int heard = 0;
+  Decoder decoder(On(Device::kCuda), weights, DepthPlan::Original(2),
+                  {{0, TapPoint::kUpdate, [&](MatrixView<const float> rows) { heard += rows.rows == 9; }}});
+  Batch batch;
+  batch.Add(Tokens(*weights, 9));
+  decoder.Forward(batch, /*taps_only=*/true);
+  EXPECT_EQ(heard, 1);
+}
+
+TEST_F(ModelOnGpu, ResumesAStreamWithOtherStages) {
+  const auto weights = MakeWeights(kQwen2, DType::kFloat32);
+  const DepthPlan plan = DepthPlan::Original(2), corrected = Corrected(*weights, 8);
+  Batch batch;
+  batch.Add(Tokens(*weights, 9));
+  // The second block with no MLP: tensors of its own.
+  auto silent = std::make_shared<BlockWeights>(weights->blocks[1]);
+  const std::vector<float> zeros(silent->down.elements(), 0.0f);
+  silent->down.data = zeros.data();
+  const std::vector<Stage> after = {corrected.stages[0], BlockStage{1, silent}};
+  std::vector<float> streams[2];
+  for (const Device device : {Device::kCpu, Device::kCuda}) {
+    Decoder decoder(On(device), weights, plan);
+    const std::vector<float> kept = Copied(decoder.Forward(batch));
+    streams[device == Device::kCuda] =
+        Copied(decoder.Resume(batch, MatrixView<const float>(kept.data(), 9, weights->config.hidden), after));
+  }
+  EXPECT_LE(RelativeError(streams[1], streams[0]), ManyTolerance(DType::kFloat32));
+}
+
+TEST_F(ModelOnGpu, GreedyTextIsTheCpusInFloat32) {
+  const auto weights = MakeWeights(kLlama, DType::kFloat32);
+  std::vector<int32_t> text[2];
+  for (const Device device : {Device::kCpu, Device::kCuda}) {
+    Decoder decoder(On(device), weights, DepthPlan::Original(2));
+    text[device == Device::kCuda] =
+        Generate(decoder, Tokens(*weights, 5), 12, {.temperature = 0}, 0, {}, nullptr).tokens;
+  }
+  EXPECT_EQ(text[0], text[1]);
+}
+
+TEST_F(ModelOnGpu, PlansShareOneCopyOfTheWeights) {
+  const auto weights = MakeWeights(kQwen2, DType::kBFloat16);
+  const Decoder first(On(Device::kCuda), weights, DepthPlan::Original(2));
+  const DeviceWeights* const copy = weights->on_device.get();
+  const Decoder second(On(Device::kCuda), weights, Corrected(*weights, 8));
+  EXPECT_NE(copy, nullptr);
+  EXPECT_EQ(weights->on_device.get(), copy);
+}
+
+TEST_F(ModelOnGpu, RefusesModelsTheKernelsDoNotTake) {
+  const auto expect = [](const std::shared_ptr<const Weights>& weights, const std::string& says) {
+    try {
+      const Decoder decoder(On(Device::kCuda), weights, DepthPlan::Original(weights->config.layers));
+      ADD_FAILURE() << "taken";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(says), std::string::npos) << error.what();
+    }
+  };
+  expect(GoldenWeights("llama2"), "heads of 64, 80, 96, 128 or 256; this model's have 12");
+  expect(MakeWeights({.hidden = 76}, DType::kFloat32), "multiples of 8, not 76 and 104");
+}
+
+TEST_F(ModelOnGpu, RefusesTokensOutsideTheVocabulary) {
+  const auto weights = MakeWeights(kQwen2, DType::kFloat32);
+  Decoder decoder(On(Device::kCuda), weights, DepthPlan::Original(2));
+  Batch batch;
+  batch.Add(std::vector<int32_t>{3, 61});
+  EXPECT_THROW(decoder.Forward(batch), Error);
+}
+
+}  // namespace
+}  // namespace shiftrt
