@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <boost/context/detail/fcontext.hpp>
 #include <cstdlib>
 #include <cstring>
@@ -75,6 +76,10 @@ struct Thread {
   void* fake_stack = nullptr;
 };
 
+struct WarpState {
+  int waiting = 0, done = 0;  // lanes
+};
+
 // Everything about the launch in progress; blocks run in series, so there is one.
 struct Machine {
   gpu::Grid grid;
@@ -84,6 +89,7 @@ struct Machine {
   bool descending = false;
   std::vector<BlockState> blocks;
   std::vector<Thread> threads;
+  std::vector<WarpState> warps;
   Thread* current = nullptr;
   context::fcontext_t scheduler = nullptr;
   void* scheduler_fake_stack = nullptr;
@@ -96,6 +102,10 @@ Machine* machine = nullptr;
 std::map<void*, int64_t> allocations;
 std::vector<std::unique_ptr<Stack>> stacks;
 int64_t launches = 0;
+
+WarpState& WarpOf(const Thread& thread) {
+  return machine->warps[static_cast<size_t>(&thread - machine->threads.data()) / 32];
+}
 
 std::string At(const Where& where) {
   const std::string file = where.file_name();
@@ -142,6 +152,7 @@ void FiberMain(context::transfer_t from) {
     machine->error = std::current_exception();
   }
   thread.state = State::kDone;
+  ++WarpOf(thread).done;
   Leave(thread);
 }
 
@@ -162,7 +173,7 @@ void Block(State state, const Where& where) {
 }
 
 bool SameLine(const Where& a, const Where& b) {
-  return a.line() == b.line() && std::strcmp(a.file_name(), b.file_name()) == 0;
+  return a.line() == b.line() && (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
 }
 
 // Releases `threads` if all wait in `state` at one line.
@@ -236,6 +247,7 @@ void RunBlocks(std::vector<BlockState> blocks) {
   while (stacks.size() < count) stacks.push_back(std::make_unique<Stack>());
   machine->threads.clear();
   machine->threads.resize(count);
+  machine->warps.assign(count / 32, {});
   for (size_t i = 0; i < count; ++i) {
     Thread& thread = machine->threads[i];
     thread.index = static_cast<int>(i % machine->block_threads);
@@ -369,6 +381,8 @@ void WaitWarp(const Collective& collective, const Where& where) {
   self.where = where;
   self.collective = collective;
   Thread* const warp = &self - self.index % 32;
+  WarpState& counts = WarpOf(self);
+  if (++counts.waiting < std::popcount(collective.mask) && counts.done == 0) return Leave(self);
   static std::vector<Participant> lanes;  // not on the fiber's stack, which is dropped as it stands after an error
   lanes.clear();
   for (int lane = 0; lane < 32; ++lane) {
@@ -383,6 +397,7 @@ void WaitWarp(const Collective& collective, const Where& where) {
     lanes.push_back({lane, other.collective.slot});
   }
   collective.apply(lanes, where);
+  counts.waiting -= static_cast<int>(lanes.size());
   for (const Participant& lane : lanes) warp[lane.lane].state = State::kReady;
 }
 

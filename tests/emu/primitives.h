@@ -87,11 +87,13 @@ T Exchange(T value, int source, uint32_t mask, const Where& where) {
   ShuffleSlot<T> slot{value, source, value};
   emu::WaitWarp({"Shuffle", mask, &slot,
                  [](const std::vector<emu::Participant>& lanes, const Where& where) {
+                   const ShuffleSlot<T>* by_lane[kWarpSize] = {};
+                   for (const emu::Participant& lane : lanes)
+                     by_lane[lane.lane] = static_cast<const ShuffleSlot<T>*>(lane.slot);
                    for (const emu::Participant& lane : lanes) {
                      auto* mine = static_cast<ShuffleSlot<T>*>(lane.slot);
-                     const ShuffleSlot<T>* theirs = nullptr;
-                     for (const emu::Participant& other : lanes)
-                       if (other.lane == mine->source) theirs = static_cast<ShuffleSlot<T>*>(other.slot);
+                     const bool named = mine->source >= 0 && mine->source < kWarpSize;
+                     const ShuffleSlot<T>* theirs = named ? by_lane[mine->source] : nullptr;
                      if (theirs == nullptr)
                        emu::FailAt(where, "lane " + std::to_string(lane.lane) + " shuffles from lane " +
                                               std::to_string(mine->source) + ", which does not take part");
