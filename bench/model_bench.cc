@@ -27,7 +27,8 @@ std::vector<int32_t> RandomTokens(int64_t count, int64_t vocab, Random& random) 
   return tokens;
 }
 
-// Products of the blocks: two FLOP a weight.
+}  // namespace
+
 double BlockFlopsPerToken(const Weights& weights) {
   double elements = 0;
   for (const BlockWeights& block : weights.blocks)
@@ -35,8 +36,6 @@ double BlockFlopsPerToken(const Weights& weights) {
       elements += static_cast<double>(w->elements());
   return 2 * elements;
 }
-
-}  // namespace
 
 ModelBenchResult BenchModel(const Context& context, std::shared_ptr<const Weights> weights,
                             const ModelBenchOptions& options, Progress& progress) {

@@ -28,6 +28,9 @@ struct ModelBenchResult {
   double flops_per_token = 0;  // products of the blocks, without attention and head
 };
 
+// FLOP of the blocks' products on one token: two a weight.
+double BlockFlopsPerToken(const Weights& weights);
+
 ModelBenchResult BenchModel(const Context& context, std::shared_ptr<const Weights> weights,
                             const ModelBenchOptions& options, Progress& progress);
 

@@ -145,6 +145,22 @@ void FillBytes(Stream stream, void* to, int value, int64_t bytes) {
   CheckCuda(cudaMemsetAsync(to, value, static_cast<size_t>(bytes), stream));
 }
 
+double SecondsOnDevice(Stream stream, const std::function<void()>& body) {
+  struct Event {
+    Event() { CheckCuda(cudaEventCreate(&handle)); }
+    ~Event() { cudaEventDestroy(handle); }
+    cudaEvent_t handle = nullptr;
+  };
+  const Event begin, end;
+  CheckCuda(cudaEventRecord(begin.handle, stream));
+  body();
+  CheckCuda(cudaEventRecord(end.handle, stream));
+  CheckCuda(cudaEventSynchronize(end.handle));
+  float milliseconds = 0;
+  CheckCuda(cudaEventElapsedTime(&milliseconds, begin.handle, end.handle));
+  return static_cast<double>(milliseconds) * 1e-3;
+}
+
 void Synchronize(Stream stream) { CheckCuda(cudaStreamSynchronize(stream)); }
 
 }  // namespace shiftrt::gpu

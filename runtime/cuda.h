@@ -77,6 +77,9 @@ void FillBytes(Stream stream, void* to, int value, int64_t bytes);
 // Throws Error if anything in the stream has failed.
 void Synchronize(Stream stream);
 
+// Seconds the device spends on what `body` launches into `stream`.
+double SecondsOnDevice(Stream stream, const std::function<void()>& body);
+
 // Owns `size` elements of device memory. Not initialised.
 template <typename T>
 class DeviceBuffer {

@@ -29,3 +29,10 @@ shiftrt_test(emulated_model
 if(SHIFTRT_HAVE_CUDA)
   shiftrt_test(cuda_model SOURCES cuda/model_test.cc DEPENDS shiftrt_eval)
 endif()
+
+# What docs/gpu.md says has run on a GPU is what the committed reports say.
+find_package(Python3 COMPONENTS Interpreter)
+if(Python3_FOUND)
+  add_test(NAME Docs.TheGpuTableIsThatOfTheReports
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/gpu-table --check)
+endif()

@@ -5,20 +5,14 @@
 
 #include "bench/calibration_bench.h"
 #include "bench/kernels_bench.h"
-#include "bench/model_bench.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
+#include "tools/bench_options.h"
 #include "tools/options.h"
 
 namespace shiftrt {
 
 namespace {
-
-struct Options {
-  CommonOptions common;
-  std::string what = "cpu", config, keep;
-  ModelBenchOptions bench;
-};
 
 // A checkpoint of random weights that goes with the object, unless it is to be kept.
 class RandomModel {
@@ -42,22 +36,27 @@ class RandomModel {
   bool kept_;
 };
 
-// Of --config, made and mapped, or of --model. Removing the files leaves the mapping.
-std::shared_ptr<const Weights> OpenWeights(const Options& options) {
+}  // namespace
+
+// Removing the files leaves the mapping.
+std::shared_ptr<const Weights> OpenWeights(const BenchOptions& options) {
   if (options.config.empty()) return LoadWeights(ResolveModel(options.common.model));
   const RandomModel random(options.config, options.keep);
   return LoadWeights(random.directory());
 }
 
-void WriteJson(const Options& options, const nlohmann::json& json) {
+void WriteJson(const BenchOptions& options, const nlohmann::json& json) {
   if (options.common.json.empty()) return;
   AtomicFile file(options.common.json);
   file.Write(json.dump(2) + "\n");
   file.Commit();
 }
 
-int BenchCpu(const Options& options) {
-  const Context context = options.common.MakeContext();
+namespace {
+
+int BenchCpu(const BenchOptions& options) {
+  Context context = options.common.MakeContext();
+  context.device = Device::kCpu;
   const auto weights = OpenWeights(options);
   const auto progress = options.common.MakeProgress();
   const ModelBenchResult r = BenchModel(context, weights, options.bench, *progress);
@@ -82,7 +81,7 @@ int BenchCpu(const Options& options) {
   return 0;
 }
 
-int BenchCalibrate(const Options& options) {
+int BenchCalibrate(const BenchOptions& options) {
   const Context context = options.common.MakeContext();
   Model model;
   model.weights = OpenWeights(options);
@@ -104,14 +103,18 @@ int BenchCalibrate(const Options& options) {
 
 }  // namespace
 
+#ifndef SHIFTRT_HAVE_CUDA
+int BenchGpu(const BenchOptions&) { FailUsage("bench gpu: this build has no CUDA backend"); }
+#endif
+
 Command AddBench(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<BenchOptions>();
   options->common.AddTo(app, /*with_json=*/true);
   app.add_option(
          "what", options->what,
          "cpu: a whole model; calibrate: sums against the plain forward pass; kernels: one by one, under Google "
-         "Benchmark")
-      ->check(CLI::IsMember({"cpu", "calibrate", "kernels"}))
+         "Benchmark; gpu: kernels and a model on the GPU")
+      ->check(CLI::IsMember({"cpu", "calibrate", "kernels", "gpu"}))
       ->capture_default_str();
   app.add_option("--config", options->config, "config.json of a shape to make random bfloat16 weights for");
   app.add_option("--keep", options->keep, "keep those weights in this directory, a --model of later runs")
@@ -136,6 +139,7 @@ Command AddBench(CLI::App& app) {
     const std::vector<std::string> rest = app.remaining();
     if (options->what == "kernels") return BenchKernels(options->common.MakeContext(), rest);
     if (!rest.empty()) FailUsage("bench {}: unknown argument {}", options->what, rest[0]);
+    if (options->what == "gpu") return BenchGpu(*options);
     if (options->what == "calibrate") return BenchCalibrate(*options);
     return BenchCpu(*options);
   };

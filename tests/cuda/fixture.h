@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kernels/cuda/grid.h"
@@ -14,12 +15,28 @@
 
 namespace shiftrt::gpu {
 
+// The largest |found - expected| / tolerance of the running test: what a GPU's report says of it.
+inline double worst_share = 0;
+
+inline testing::AssertionResult Close(double found, double expected, double tolerance, int64_t where) {
+  const double error = std::abs(found - expected);
+  if (error > 0 && tolerance > 0) worst_share = std::max(worst_share, error / tolerance);
+  if (error <= tolerance) return testing::AssertionSuccess();  // which no NaN is
+  return testing::AssertionFailure() << "at " << where << ": " << found << ", not " << expected << " within "
+                                     << tolerance;
+}
+#define EXPECT_CLOSE(found, expected, tolerance, where) ASSERT_TRUE(Close(found, expected, tolerance, where))
+
 class CudaTest : public testing::Test {
  protected:
   void SetUp() override {
     if (!WhyUnavailable().empty()) GTEST_SKIP() << WhyUnavailable();
     owner_ = std::make_unique<StreamOwner>();
     stream_ = owner_->get();
+    worst_share = 0;
+  }
+  void TearDown() override {
+    if (worst_share > 0) RecordProperty("worst_error_over_tolerance", std::to_string(worst_share));
   }
   std::unique_ptr<StreamOwner> owner_;
   Stream stream_ = nullptr;
@@ -91,11 +108,6 @@ inline std::vector<double> Now(Stream stream, const Input<float>& input) {
   const std::vector<float> raw = Output<float>::Fetch(stream, input.buffer);
   return {raw.begin(), raw.end()};
 }
-
-// |found - expected| is at most `tolerance`, and found is a number.
-#define EXPECT_CLOSE(found, expected, tolerance, where)      \
-  ASSERT_TRUE(std::abs((found) - (expected)) <= (tolerance)) \
-      << "at " << (where) << ": " << (found) << ", not " << (expected) << " within " << (tolerance)
 
 template <typename Body>
 void ForEveryType(Body&& body) {

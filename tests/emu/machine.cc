@@ -288,7 +288,7 @@ class Snapshot {
     }
   }
   void Restore() const {
-    for (const auto& [p, bytes] : saved_) std::memcpy(p, bytes.data(), bytes.size());
+    for (const auto& [p, bytes] : saved_) std::copy(bytes.begin(), bytes.end(), static_cast<std::byte*>(p));
   }
   void CheckSame() const {
     for (const auto& [p, bytes] : saved_) {

@@ -1,5 +1,6 @@
 // runtime/cuda.h on the emulator: device memory is host memory that the machine knows.
-#include <cstring>
+#include <algorithm>
+#include <cstddef>
 
 #include "runtime/cuda.h"
 #include "tests/emu/machine.h"
@@ -27,10 +28,18 @@ void LaunchGraph::Reset() noexcept { runs_ = 0; }
 
 void* AllocateDevice(Stream, int64_t bytes, const char*) { return emu::Allocate(bytes); }
 void FreeDevice(Stream, void* p) noexcept { emu::Free(p); }
-void CopyToDevice(Stream, void* to, const void* from, int64_t bytes) { std::memcpy(to, from, bytes); }
-void CopyToHost(Stream, void* to, const void* from, int64_t bytes) { std::memcpy(to, from, bytes); }
-void CopyOnDevice(Stream, void* to, const void* from, int64_t bytes) { std::memcpy(to, from, bytes); }
-void FillBytes(Stream, void* to, int value, int64_t bytes) { std::memset(to, value, bytes); }
+void CopyToDevice(Stream, void* to, const void* from, int64_t bytes) {
+  std::copy_n(static_cast<const std::byte*>(from), bytes, static_cast<std::byte*>(to));
+}
+void CopyToHost(Stream stream, void* to, const void* from, int64_t bytes) { CopyToDevice(stream, to, from, bytes); }
+void CopyOnDevice(Stream stream, void* to, const void* from, int64_t bytes) { CopyToDevice(stream, to, from, bytes); }
+void FillBytes(Stream, void* to, int value, int64_t bytes) {
+  std::fill_n(static_cast<std::byte*>(to), bytes, static_cast<std::byte>(value));
+}
+double SecondsOnDevice(Stream, const std::function<void()>& body) {
+  body();
+  return 0;
+}
 void Synchronize(Stream) {}
 
 }  // namespace shiftrt::gpu

@@ -154,7 +154,8 @@ TEST_F(Cli, WrongUsageIsStatusTwo) {
   EXPECT_FAILS(Run({"--prune", "reverse:1", "--lra", "33"}), 2, "33");
   EXPECT_FAILS(Run({"--lra", "0"}), 2, "--lra 0");
   EXPECT_FAILS(Run({"--lambda", "-1"}), 2, "-1");
-  EXPECT_FAILS(Run({"--device", "cuda"}), 2, "no CUDA backend");
+  EXPECT_FAILS(Run({"--device", "cuda:9"}), 2, "--device cuda:9");
+  EXPECT_FAILS(Run({"--device", "cuda:x"}), 2, "expected auto, cpu or cuda[:N]");
   EXPECT_FAILS(Command("run", {"--prune", "reverse:1", "--lra", "4"}), 2, "--calib");
   EXPECT_FAILS(Command("dump", {"--tokens", "1 2", "--out", Path("d")}), 2, "--logits");
 }

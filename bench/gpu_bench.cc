@@ -1,0 +1,322 @@
+#include "bench/gpu_bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/gram.h"
+#include "kernels/cuda/lra.h"
+#include "kernels/cuda/matmul.h"
+#include "kernels/cuda/matvec.h"
+#include "kernels/cuda/rmsnorm.h"
+#include "kernels/cuda/rope.h"
+#include "kernels/cuda/scores.h"
+#include "models/decoder.h"
+#include "runtime/check.h"
+#include "runtime/random.h"
+
+namespace shiftrt {
+
+namespace {
+
+using gpu::DeviceBuffer;
+using gpu::Stream;
+
+constexpr const char* kBench = "the bench";
+constexpr int kWarmups = 3, kRuns = 15;
+// Llama-3.1-8B.
+constexpr int64_t kHidden = 4096, kIntermediate = 14336, kVocab = 128256, kTokens = 4096;
+constexpr gpu::AttentionShape kShape{32, 8, 128, 0.08838835f};
+constexpr int64_t kQDim = 4096, kKvDim = 1024, kQkvDim = kQDim + 2 * kKvDim;
+
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<int64_t>(values.size()) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+double MedianSeconds(Stream stream, const std::function<void()>& body) {
+  std::vector<double> seconds;
+  for (int run = 0; run < kWarmups + kRuns; ++run) {
+    const double taken = gpu::SecondsOnDevice(stream, body);
+    if (run >= kWarmups) seconds.push_back(taken);
+  }
+  return Median(seconds);
+}
+
+// Random values on the device: a pattern drawn on the host, laid end to end.
+template <typename T>
+DeviceBuffer<T> RandomOnDevice(Stream stream, int64_t count) {
+  constexpr int64_t kPattern = 1 << 20;
+  Random random(1);
+  std::vector<T> pattern(std::min(count, kPattern));
+  for (T& x : pattern) x = T(static_cast<float>(random.Normal()));
+  DeviceBuffer<T> out(stream, count, kBench);
+  for (int64_t at = 0; at < count; at += kPattern)
+    gpu::CopyToDevice(stream, out.data() + at, pattern.data(),
+                      std::min(kPattern, count - at) * static_cast<int64_t>(sizeof(T)));
+  return out;
+}
+
+template <typename T>
+gpu::DeviceArray Array(const DeviceBuffer<T>& buffer) {
+  return {buffer.data(), DTypeOf<T>::value};
+}
+
+GpuLimits MeasureLimits(Stream stream) {
+  GpuLimits limits;
+  constexpr int64_t kBytes = int64_t{2} << 30, kSide = 8192;
+  {
+    const DeviceBuffer<std::byte> from(stream, kBytes, kBench), to(stream, kBytes, kBench);
+    limits.copy_bandwidth = 2.0 * static_cast<double>(kBytes) /
+                            MedianSeconds(stream, [&] { gpu::CopyOnDevice(stream, to.data(), from.data(), kBytes); });
+  }
+  gpu::Products products(stream);
+  const auto x = RandomOnDevice<BFloat16>(stream, kSide * kSide), w = RandomOnDevice<BFloat16>(stream, kSide * kSide);
+  const DeviceBuffer<BFloat16> y(stream, kSide * kSide, kBench);
+  const double seconds = MedianSeconds(stream, [&] {
+    products.MatMul({.x = Array(x), .w = Array(w), .y = Array(y), .m = kSide, .n = kSide, .k = kSide});
+  });
+  limits.matrix_peak = 2.0 * static_cast<double>(kSide * kSide * kSide) / seconds;
+  return limits;
+}
+
+// Times kernels and keeps the list.
+class KernelBench {
+ public:
+  KernelBench(Stream stream, const GpuLimits& limits, Progress& progress)
+      : stream_(stream), limits_(limits), progress_(progress) {}
+  void Time(const char* room, const char* name, double bytes, double flops, const std::function<void()>& body) {
+    GpuKernelTime time{room, name, MedianSeconds(stream_, body), bytes, flops, 0};
+    time.floor = std::max(bytes / limits_.copy_bandwidth, flops / limits_.matrix_peak);
+    times.push_back(std::move(time));
+    progress_.Advance(1);
+  }
+  std::vector<GpuKernelTime> times;
+
+ private:
+  Stream stream_;
+  GpuLimits limits_;
+  Progress& progress_;
+};
+
+void BenchElementwise(Stream stream, KernelBench& bench) {
+  const auto h = RandomOnDevice<float>(stream, kTokens * kHidden),
+             more = RandomOnDevice<float>(stream, kTokens * kHidden), weight = RandomOnDevice<float>(stream, kHidden);
+  const DeviceBuffer<BFloat16> out(stream, kTokens * kIntermediate, kBench);
+  const double elements = static_cast<double>(kTokens * kHidden);
+  bench.Time("rmsnorm", "update and norm, 4096 tokens", 14 * elements, 0, [&] {
+    gpu::AddRmsNorm(stream, {h.data(), kTokens, kHidden}, {more.data(), nullptr}, weight.data(), 1e-5f, Array(out));
+  });
+  bench.Time("scores", "block influence, 4096 tokens", 8 * elements, 0, [&] {
+    gpu::RowCosines(stream, h.data(), more.data(), kTokens, kHidden, reinterpret_cast<double*>(out.data()));
+  });
+  const auto gate_up = RandomOnDevice<BFloat16>(stream, kTokens * 2 * kIntermediate);
+  bench.Time("elementwise", "SwiGLU, 4096 tokens", 6.0 * static_cast<double>(kTokens * kIntermediate), 0,
+             [&] { gpu::SwiGlu(stream, Array(gate_up), nullptr, kTokens, kIntermediate, Array(out)); });
+  const std::vector<int32_t> ids(kTokens, 17);
+  const DeviceBuffer<int32_t> tokens(stream, std::span<const int32_t>(ids), kBench);
+  bench.Time("elementwise", "embedding, 4096 tokens", 4 * elements, 0,
+             [&] { gpu::Embed(stream, tokens.data(), kTokens, Array(gate_up), kHidden, h.data()); });
+  constexpr int64_t kRows = 1024, kChunk = 8192;
+  const auto logits = RandomOnDevice<float>(stream, kRows * kChunk);
+  const DeviceBuffer<gpu::TokenScore> scores(stream, kRows, kBench);
+  const DeviceBuffer<int32_t> best(stream, kRows, kBench);
+  bench.Time("scores", "token scores, 1024 x 8192 logits", 4.0 * kRows * kChunk, 0, [&] {
+    gpu::UpdateScores(stream, {logits.data(), kRows, kChunk, 0, kChunk}, tokens.data(), scores.data(), h.data(),
+                      best.data());
+  });
+}
+
+void BenchAttention(Stream stream, int multiprocessors, KernelBench& bench) {
+  const auto qkv = RandomOnDevice<BFloat16>(stream, kTokens * kQkvDim),
+             q = RandomOnDevice<BFloat16>(stream, kTokens * kQDim),
+             keys = RandomOnDevice<BFloat16>(stream, kTokens * kKvDim),
+             values = RandomOnDevice<BFloat16>(stream, kTokens * kKvDim);
+  const DeviceBuffer<BFloat16> out(stream, kTokens * kQDim, kBench);
+  const auto table = RandomOnDevice<float>(stream, kTokens * 128);
+  std::vector<int32_t> rows(kTokens);
+  for (int64_t t = 0; t < kTokens; ++t) rows[t] = static_cast<int32_t>(t);
+  const DeviceBuffer<int32_t> positions(stream, std::span<const int32_t>(rows), kBench);
+  bench.Time("rope", "RoPE and cache write, 4096 tokens", 4.0 * kTokens * kQkvDim, 0, [&] {
+    gpu::RopeAndStore(stream, {.qkv = Array(qkv),
+                               .table = {table.data(), table.data()},
+                               .positions = positions.data(),
+                               .cache_rows = positions.data(),
+                               .tokens = kTokens,
+                               .heads = kShape.heads,
+                               .kv_heads = kShape.kv_heads,
+                               .head_dim = kShape.head_dim,
+                               .q = Array(q),
+                               .keys = Array(keys),
+                               .values = Array(values)});
+  });
+  const std::vector<gpu::PackedSequence> whole = {{0, static_cast<int32_t>(kTokens), 0, 0}};
+  const DeviceBuffer<gpu::PackedSequence> sequences(stream, std::span<const gpu::PackedSequence>(whole), kBench);
+  const double pairs = 0.5 * static_cast<double>(kTokens) * (kTokens + 1) * kShape.heads;
+  bench.Time("attention_packed", "4096 tokens, one sequence", 2.0 * kTokens * (2 * kQDim + 2 * kKvDim),
+             4 * pairs * kShape.head_dim, [&] {
+               gpu::AttendPacked(stream, {.shape = kShape,
+                                          .q = Array(q),
+                                          .keys = Array(keys),
+                                          .values = Array(values),
+                                          .sequences = sequences.data(),
+                                          .sequence_count = 1,
+                                          .longest = kTokens,
+                                          .out = Array(out)});
+             });
+  const auto one = RandomOnDevice<float>(stream, kQDim);
+  const DeviceBuffer<float> attended(stream, kQDim, kBench);
+  for (const int32_t context : {128, 4096}) {
+    const std::vector<int32_t> facts = {0, context};
+    const DeviceBuffer<int32_t> seen(stream, std::span<const int32_t>(facts), kBench);
+    const int splits = gpu::AttentionSplits(kShape, 1, context, multiprocessors);
+    const DeviceBuffer<float> scratch(stream, gpu::SplitAttentionScratch(kShape, 1, splits), kBench);
+    bench.Time("attention_split", context == 128 ? "one token, 128 keys" : "one token, 4096 keys",
+               4.0 * context * kKvDim, 0, [&] {
+                 gpu::AttendSplit(stream, {.shape = kShape,
+                                           .q = one.data(),
+                                           .keys = Array(keys),
+                                           .values = Array(values),
+                                           .first_row = seen.data(),
+                                           .visible = seen.data() + 1,
+                                           .tokens = 1,
+                                           .splits = splits,
+                                           .scratch = scratch.data(),
+                                           .out = attended.data()});
+               });
+  }
+}
+
+void BenchDecode(Stream stream, int multiprocessors, KernelBench& bench) {
+  // Larger than any cache, so that every run reads a part that is not in one.
+  const auto w = RandomOnDevice<BFloat16>(stream, kVocab * kHidden);
+  const auto x = RandomOnDevice<float>(stream, kIntermediate), weight = RandomOnDevice<float>(stream, kHidden);
+  const DeviceBuffer<float> y(stream, kVocab, kBench);
+  const auto time = [&](const char* name, int64_t rows, int64_t cols, const auto& launch) {
+    const gpu::MatVecProblem problem{.w = Array(w), .rows = rows, .cols = cols, .x = x.data(), .y = y.data()};
+    bench.Time("matvec", name, 2.0 * static_cast<double>(rows * cols), 0, [&, problem] { launch(problem); });
+  };
+  const auto normed = [&](gpu::MatVecProblem problem) {
+    problem.norm_weight = weight.data();
+    return problem;
+  };
+  time("norm, queries, keys and values", kQkvDim, kHidden,
+       [&](const gpu::MatVecProblem& p) { gpu::MatVec(stream, normed(p), multiprocessors); });
+  time("output projection", kHidden, kQDim,
+       [&](const gpu::MatVecProblem& p) { gpu::MatVecAdd(stream, p, y.data(), multiprocessors); });
+  time("norm, gate, up and SwiGLU", 2 * kIntermediate, kHidden,
+       [&](const gpu::MatVecProblem& p) { gpu::MatVecSwiGlu(stream, normed(p), multiprocessors); });
+  time("down projection", kHidden, kIntermediate,
+       [&](const gpu::MatVecProblem& p) { gpu::MatVecAdd(stream, p, y.data(), multiprocessors); });
+  time("norm and head", kVocab, kHidden,
+       [&](const gpu::MatVecProblem& p) { gpu::MatVec(stream, normed(p), multiprocessors); });
+  const auto factors = RandomOnDevice<float>(stream, 2 * kHidden * 64);
+  const gpu::LowRankLra lra{factors.data(), factors.data() + kHidden * 64, weight.data(), kHidden, 64};
+  const DeviceBuffer<float> scratch(stream, gpu::LowRankLraScratch(lra), kBench);
+  bench.Time("lra", "rank 64, one token", 4.0 * (2 * kHidden * 64 + kHidden), 0,
+             [&] { gpu::ApplyLowRankLra(stream, lra, scratch.data(), y.data()); });
+}
+
+void BenchGram(Stream stream, KernelBench& bench) {
+  constexpr int64_t kRows = 2048, kSide = kHidden + 1;
+  const auto h = RandomOnDevice<float>(stream, kRows * kHidden), delta = RandomOnDevice<float>(stream, kRows * kHidden);
+  const DeviceBuffer<double> gram(stream, kSide * kSide, kBench), cross(stream, kSide * kHidden, kBench);
+  gpu::FillBytes(stream, gram.data(), 0, kSide * kSide * 8);
+  gpu::FillBytes(stream, cross.data(), 0, kSide * kHidden * 8);
+  const double bytes = 8.0 * kRows * kHidden + 8.0 * 3 * kSide * kHidden;
+  bench.Time("gram", "one site, 2048 tokens", bytes, 3.0 * kRows * kHidden * kHidden, [&] {
+    gpu::AddToRidgeSums(stream, h.data(), delta.data(), kRows, kHidden, {gram.data(), cross.data()});
+  });
+}
+
+std::shared_ptr<const Lra> RandomAdapter(int64_t hidden, int64_t rank, uint64_t seed) {
+  Random random(seed);
+  const auto fill = [&](int64_t rows, int64_t cols) {
+    Matrix<float> m(rows, cols);
+    for (float& x : m.span()) x = static_cast<float>(1e-3 * random.Normal());
+    return m;
+  };
+  return std::make_shared<const Lra>(Lra{{}, fill(hidden, rank), fill(rank, hidden), fill(1, hidden)});
+}
+
+// A quarter of the blocks, from the middle on, as selection tends to choose.
+std::vector<int64_t> QuarterOf(int64_t layers) {
+  std::vector<int64_t> removed;
+  for (int64_t i = 0; i < layers / 4; ++i) removed.push_back(layers / 2 + i);
+  return removed;
+}
+
+}  // namespace
+
+GpuKernelBench BenchGpuKernels(Progress& progress) {
+  GpuKernelBench result;
+  result.device = gpu::QueryDevice();
+  const gpu::StreamOwner stream;
+  progress.Begin("measuring kernels", 17);
+  result.limits = MeasureLimits(stream.get());
+  KernelBench bench(stream.get(), result.limits, progress);
+  BenchElementwise(stream.get(), bench);
+  BenchAttention(stream.get(), result.device.multiprocessors, bench);
+  BenchDecode(stream.get(), result.device.multiprocessors, bench);
+  BenchGram(stream.get(), bench);
+  progress.End();
+  result.kernels = std::move(bench.times);
+  return result;
+}
+
+GpuModelBench BenchGpuModel(const Context& context, std::shared_ptr<const Weights> weights, const GpuLimits& limits,
+                            const ModelBenchOptions& options, Progress& progress) {
+  using Clock = std::chrono::steady_clock;
+  const auto seconds_since = [](Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  const ModelConfig& config = weights->config;
+  const std::vector<int64_t> removed = QuarterOf(config.layers);
+  std::vector<std::shared_ptr<const Lra>> each, merged(removed.size());
+  for (size_t i = 0; i < removed.size(); ++i) each.push_back(RandomAdapter(config.hidden, 64, i));
+  if (!removed.empty()) merged[0] = each[0];
+  const std::pair<const char*, DepthPlan> plans[] = {
+      {"original", DepthPlan::Original(config.layers)},
+      {"pruned", DepthPlan::Pruned(config.layers, removed)},
+      {"pruned + LRA 64", DepthPlan::Corrected(config.layers, removed, each)},
+      {"pruned + merged LRA 64", DepthPlan::Corrected(config.layers, removed, merged)}};
+  Random random(1);
+  std::vector<int32_t> tokens(std::max(options.prefill, options.context + options.decode));
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random.Below(config.vocab));
+  const std::span<const int32_t> all(tokens);
+
+  GpuModelBench result;
+  progress.Begin("measuring decoders", 4 * options.rounds);
+  for (const auto& [name, plan] : plans) {
+    Decoder decoder(context, weights, plan);
+    KvCache cache(config, plan, static_cast<int64_t>(tokens.size()));
+    std::vector<double> decode, prefill;
+    for (int64_t round = 0; round < options.rounds + 1; ++round) {  // the first one warms up
+      cache.Truncate(0);
+      auto start = Clock::now();
+      decoder.Forward(all.first(options.prefill), cache);
+      const double prefill_seconds = seconds_since(start);
+      cache.Truncate(std::min(options.context, options.prefill));
+      decoder.Logits(decoder.Forward(all.first(1), cache));  // the launches are recorded at the second token
+      decoder.Logits(decoder.Forward(all.first(1), cache));
+      start = Clock::now();
+      for (int64_t i = 2; i < options.decode; ++i) decoder.Logits(decoder.Forward(all.subspan(i, 1), cache));
+      if (round == 0) continue;
+      decode.push_back(static_cast<double>(options.decode - 2) / seconds_since(start));
+      prefill.push_back(static_cast<double>(options.prefill) / prefill_seconds);
+      progress.Advance(1);
+    }
+    result.variants.push_back(
+        {name, Median(decode), limits.copy_bandwidth / static_cast<double>(decoder.BytesPerToken())});
+    if (plan.blocks() != config.layers) continue;
+    result.prefill_tokens_per_second = Median(prefill);
+    result.prefill_floor = limits.matrix_peak / BlockFlopsPerToken(*weights);
+  }
+  progress.End();
+  return result;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,27 @@
+// What the forms of `shiftrt bench` share.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "bench/model_bench.h"
+#include "tools/options.h"
+
+namespace shiftrt {
+
+struct BenchOptions {
+  CommonOptions common;
+  std::string what = "cpu", config, keep;
+  ModelBenchOptions bench;
+};
+
+// Of --config, made and mapped, or of --model.
+std::shared_ptr<const Weights> OpenWeights(const BenchOptions& options);
+// Into the file of --json, if it was given.
+void WriteJson(const BenchOptions& options, const nlohmann::json& json);
+
+// `shiftrt bench gpu`. Throws UsageError in a build without the CUDA backend.
+int BenchGpu(const BenchOptions& options);
+
+}  // namespace shiftrt
