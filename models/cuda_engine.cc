@@ -183,6 +183,11 @@ const DeviceBlock& CudaEngine::BlockOf(const BlockStage& stage) {
   if (stage.folded == nullptr) return device_->Block(*weights_, stage.layer);
   const auto at = folded_.find(stage.folded);
   if (at != folded_.end()) return at->second;
+  Weights::ForEachInBlock(*stage.folded, [&](const std::string& name, const TensorView& tensor) {
+    Check(tensor.shape.size() < 2 || tensor.dtype == dtype_,
+          "layer {}: {} is {}, the model {}: on the GPU all matrices have one type", stage.layer, name,
+          Name(tensor.dtype), Name(dtype_));
+  });
   return folded_.emplace(stage.folded, UploadBlock(stream_, config_, *stage.folded)).first->second;
 }
 

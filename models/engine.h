@@ -51,9 +51,9 @@ struct EngineCall {
   std::span<const int32_t> tokens;
   std::span<const int64_t> offsets;  // of the sequences, as in Batch
   std::span<const Stage> stages;
-  MatrixView<const float> residual;  // the stream to go on from, (tokens, hidden); without data: the tokens' embeddings
-  int64_t past = 0;                  // positions in `cache` already; 0 without one
-  KvStorage* cache = nullptr;        // of this engine; there is then one sequence
+  MatrixView<const float> residual = {};  // the stream to go on from, (tokens, hidden); without data: the embeddings
+  int64_t past = 0;                       // positions in `cache` already; 0 without one
+  KvStorage* cache = nullptr;             // of this engine; there is then one sequence
   bool taps_only = false;
 };
 
