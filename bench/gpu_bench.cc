@@ -48,7 +48,7 @@ double MedianSeconds(Stream stream, const std::function<void()>& body) {
 
 // Random values on the device: a pattern drawn on the host, laid end to end.
 template <typename T>
-DeviceBuffer<T> Random8(Stream stream, int64_t count) {
+DeviceBuffer<T> RandomOnDevice(Stream stream, int64_t count) {
   constexpr int64_t kPattern = 1 << 20;
   Random random(1);
   std::vector<T> pattern(std::min(count, kPattern));

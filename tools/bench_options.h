@@ -16,10 +16,9 @@ struct BenchOptions {
   ModelBenchOptions bench;
 };
 
-// Random ones of the shape of --config, made and mapped (kept on disk with --keep), or those of --model.
+// Of --config, made and mapped, or of --model.
 std::shared_ptr<const Weights> OpenWeights(const BenchOptions& options);
-
-// To --json, where it was given.
+// Into the file of --json, if it was given.
 void WriteJson(const BenchOptions& options, const nlohmann::json& json);
 
 // `shiftrt bench gpu`. Throws UsageError in a build without the CUDA backend.

@@ -1,7 +1,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "bench/calibration_bench.h"
@@ -36,6 +35,24 @@ class RandomModel {
   std::filesystem::path directory_;
   bool kept_;
 };
+
+}  // namespace
+
+// Removing the files leaves the mapping.
+std::shared_ptr<const Weights> OpenWeights(const BenchOptions& options) {
+  if (options.config.empty()) return LoadWeights(ResolveModel(options.common.model));
+  const RandomModel random(options.config, options.keep);
+  return LoadWeights(random.directory());
+}
+
+void WriteJson(const BenchOptions& options, const nlohmann::json& json) {
+  if (options.common.json.empty()) return;
+  AtomicFile file(options.common.json);
+  file.Write(json.dump(2) + "\n");
+  file.Commit();
+}
+
+namespace {
 
 int BenchCpu(const BenchOptions& options) {
   Context context = options.common.MakeContext();
@@ -86,19 +103,6 @@ int BenchCalibrate(const BenchOptions& options) {
 
 }  // namespace
 
-std::shared_ptr<const Weights> OpenWeights(const BenchOptions& options) {
-  if (options.config.empty()) return LoadWeights(ResolveModel(options.common.model));
-  const RandomModel random(options.config, options.keep);
-  return LoadWeights(random.directory());  // removing the files leaves the mapping
-}
-
-void WriteJson(const BenchOptions& options, const nlohmann::json& json) {
-  if (options.common.json.empty()) return;
-  AtomicFile file(options.common.json);
-  file.Write(json.dump(2) + "\n");
-  file.Commit();
-}
-
 #ifndef SHIFTRT_HAVE_CUDA
 int BenchGpu(const BenchOptions&) { FailUsage("bench gpu: this build has no CUDA backend"); }
 #endif
@@ -135,8 +139,9 @@ Command AddBench(CLI::App& app) {
     const std::vector<std::string> rest = app.remaining();
     if (options->what == "kernels") return BenchKernels(options->common.MakeContext(), rest);
     if (!rest.empty()) FailUsage("bench {}: unknown argument {}", options->what, rest[0]);
+    if (options->what == "gpu") return BenchGpu(*options);
     if (options->what == "calibrate") return BenchCalibrate(*options);
-    return options->what == "gpu" ? BenchGpu(*options) : BenchCpu(*options);
+    return BenchCpu(*options);
   };
 }
 

@@ -25,7 +25,7 @@ struct EmbedKernel {
   }
 };
 
-// A thread eight columns of a token; tokens along y.
+// A thread eight columns of a token; a token's columns along y.
 template <typename T>
 struct SwiGluKernel {
   static constexpr int kThreads = 128;
@@ -33,25 +33,24 @@ struct SwiGluKernel {
     const T* gate_up;
     const float* bias;
     T* out;
-    int tokens, n;
+    int n;
   };
   static SHIFTRT_DEVICE void Run(const Args& args) {
-    const int i = 8 * (Block().x * kThreads + Thread());
+    const int i = 8 * (Block().y * kThreads + Thread());
     if (i >= args.n) return;
-    for (int64_t token = Block().y; token < args.tokens; token += GridBlocks().y) {
-      const T* const row = args.gate_up + token * 2 * args.n;
-      float gate[8], up[8], bias[8];
-      Load8(row + i, gate);
-      Load8(row + args.n + i, up);
-      if (args.bias != nullptr) {
-        Load8(args.bias + i, bias);
-        for (int j = 0; j < 8; ++j) gate[j] += bias[j];
-        Load8(args.bias + args.n + i, bias);
-        for (int j = 0; j < 8; ++j) up[j] += bias[j];
-      }
-      for (int j = 0; j < 8; ++j) gate[j] = Silu(gate[j]) * up[j];
-      Store8(args.out + token * args.n + i, gate);
+    const int64_t token = Block().x;
+    const T* const row = args.gate_up + token * 2 * args.n;
+    float gate[8], up[8], bias[8];
+    Load8(row + i, gate);
+    Load8(row + args.n + i, up);
+    if (args.bias != nullptr) {
+      Load8(args.bias + i, bias);
+      for (int j = 0; j < 8; ++j) gate[j] += bias[j];
+      Load8(args.bias + args.n + i, bias);
+      for (int j = 0; j < 8; ++j) up[j] += bias[j];
     }
+    for (int j = 0; j < 8; ++j) gate[j] = Silu(gate[j]) * up[j];
+    Store8(args.out + token * args.n + i, gate);
   }
 };
 
@@ -75,10 +74,8 @@ void SwiGlu(Stream stream, ConstDeviceArray gate_up, const float* bias, int64_t 
   WithType("SwiGLU", out.dtype, [&](auto type) {
     using T = decltype(type);
     using Kernel = SwiGluKernel<T>;
-    Launch<Kernel>(stream,
-                   {.x = Blocks(n, 8 * Kernel::kThreads), .y = static_cast<int>(tokens < 65535 ? tokens : 65535)},
-                   {static_cast<const T*>(gate_up.data), bias, static_cast<T*>(out.data), static_cast<int>(tokens),
-                    static_cast<int>(n)});
+    Launch<Kernel>(stream, {.x = static_cast<int>(tokens), .y = Blocks(n, 8 * Kernel::kThreads)},
+                   {static_cast<const T*>(gate_up.data), bias, static_cast<T*>(out.data), static_cast<int>(n)});
   });
 }
 

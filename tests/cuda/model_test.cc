@@ -103,7 +103,7 @@ class ModelOnGpu : public testing::Test {
     const std::vector<int32_t> tokens = Tokens(*weights, 23);
     const DType dtype = weights->embedding.dtype;
     Decoder here(On(Device::kCpu), weights, plan), there(On(Device::kCuda), weights, plan);
-    KvCache here_cache(weights->config, plan, 32), there_cache(weights->config, plan, 32);
+    KvCache here_cache(weights->config, plan, 80), there_cache(weights->config, plan, 80);  // two splits of the keys
     const std::span<const int32_t> all(tokens);
     const auto a = Copied(there.Forward(all.first(20), there_cache)),
                b = Copied(here.Forward(all.first(20), here_cache));

@@ -14,7 +14,7 @@ const std::string& WhyUnavailable() {
 bool BuiltWithCuda() { return true; }
 
 int DeviceCount() { return 1; }
-DeviceInfo QueryDevice() { return {"the emulator", 8, 0, 4, int64_t{1} << 30, int64_t{1} << 30}; }
+DeviceInfo QueryDevice() { return {"the emulator", 8, 0, 1, int64_t{1} << 30, int64_t{1} << 30}; }
 void SelectDevice(int) {}
 
 StreamOwner::StreamOwner() = default;
