@@ -12,7 +12,8 @@ namespace {
 class Drift : public test::SmallModel {
  protected:
   static std::vector<DepthPlan> Plans() {
-    return {DepthPlan::Original(kLayers), DepthPlan::Pruned(kLayers, {2, 4}), DepthPlan::Pruned(kLayers, {3})};
+    const std::vector<int64_t> two = {2, 4}, one = {3};
+    return {DepthPlan::Original(kLayers), DepthPlan::Pruned(kLayers, two), DepthPlan::Pruned(kLayers, one)};
   }
   StreamDrift Measured(int64_t shown = 250) {
     NoProgress progress;
