@@ -1,4 +1,4 @@
-// One pass of the original model over calibration text: ridge accumulators of any set of layers.
+// One pass of the original model over calibration text: ridge accumulators of any set of sites.
 #pragma once
 
 #include <functional>
@@ -8,17 +8,20 @@
 #include "runtime/progress.h"
 #include "shift/calibration.h"
 #include "shift/fit.h"
+#include "shift/token_weights.h"
 
 namespace shiftrt {
 
 // Accumulators on their way: which layers, and how many of the calibration's batches they hold.
 struct CollectedSums {
-  std::vector<SiteSums> sites;  // ascending layers
+  std::vector<SiteSums> sites;
+  TokenWeighting weighting;
   int64_t fit_batches = 0, heldout_batches = 0;
 
   static CollectedSums Empty(const std::vector<int64_t>& layers, int64_t hidden);
   std::vector<int64_t> Layers() const;
-  // The sites of `layers`. Throws Error naming a layer that is not among them, and those that are.
+  // The sites of `layers`, where there is one a layer, ascending. Throws Error naming a layer that is not among them,
+  // and those that are.
   std::vector<const SiteSums*> Sites(const std::vector<int64_t>& layers) const;
 };
 

@@ -224,4 +224,9 @@ std::shared_ptr<const Lra> MakeLra(const LowRank& factors) {
   return lra;
 }
 
+Matrix<double> DenseMap(const Context& context, const Lra& lra) {
+  if (!lra.low_rank()) return Converted<double>(lra.a);
+  return Product(context, false, Converted<double>(lra.p).view(), Converted<double>(lra.q).view());
+}
+
 }  // namespace shiftrt

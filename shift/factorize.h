@@ -59,5 +59,7 @@ double EffectiveRank(const std::vector<double>& singular_values);
 // Float32 adapters for a plan.
 std::shared_ptr<const Lra> MakeLra(const RidgeSolution& solution);
 std::shared_ptr<const Lra> MakeLra(const LowRank& factors);
+// A (d, d) of an adapter of either kind, whatever its rank.
+Matrix<double> DenseMap(const Context& context, const Lra& lra);
 
 }  // namespace shiftrt

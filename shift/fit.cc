@@ -3,6 +3,7 @@
 #include <limits>
 #include <utility>
 
+#include "runtime/check.h"
 #include "runtime/linalg.h"
 #include "runtime/stopwatch.h"
 #include "shift/convert.h"
@@ -29,22 +30,86 @@ std::shared_ptr<const Lra> Reduce(const Context& context, const RidgeAccumulator
   return MakeLra(factors);
 }
 
+// h W + b as h + h (W - I) + b.
+std::shared_ptr<const Lra> AsResidual(const Context& context, const Lra& affine) {
+  Matrix<double> a = DenseMap(context, affine);
+  for (int64_t i = 0; i < a.rows(); ++i) a(i, i) -= 1.0;
+  auto lra = std::make_shared<Lra>();
+  lra->a = Converted<float>(a);
+  lra->b = affine.b.Clone();
+  return lra;
+}
+
+FittedSites FitBiases(const Context& context, const std::vector<const SiteSums*>& sites) {
+  FittedSites fitted;
+  for (const SiteSums* site : sites) {
+    const int64_t d = site->fit.hidden();
+    Check(site->fit.weight() > 0, "the mean update without a single token");
+    fitted.adapters.push_back(MakeLra(LowRank{Matrix<double>(d, 0), Matrix<double>(0, d), site->fit.DeltaMean(), {}}));
+    fitted.reports.push_back(MeasureSite(context, *site, *fitted.adapters.back()));
+  }
+  return fitted;
+}
+
+// Maps onto the blocks' outputs, fitted and truncated as such.
+FittedSites FitGenericAffine(const Context& context, const std::vector<const SiteSums*>& sites, FitOptions options,
+                             Progress& progress) {
+  std::vector<SiteSums> outputs;
+  for (const SiteSums* site : sites) outputs.emplace_back(*site, site->fit.OntoOutputs(), site->heldout.OntoOutputs());
+  std::vector<const SiteSums*> onto;
+  for (const SiteSums& site : outputs) onto.push_back(&site);
+  options.correction = Correction::kLra;
+  FittedSites fitted = FitSites(context, onto, options, progress);
+  for (size_t i = 0; i < sites.size(); ++i) {
+    fitted.adapters[i] = AsResidual(context, *fitted.adapters[i]);
+    const SiteReport measured = MeasureSite(context, *sites[i], *fitted.adapters[i]);
+    fitted.reports[i].r2_fit = measured.r2_fit;
+    fitted.reports[i].r2_heldout = measured.r2_heldout;
+  }
+  return fitted;
+}
+
 }  // namespace
+
+Correction ParseCorrection(const std::string& text) {
+  for (Correction correction : {Correction::kLra, Correction::kGenericAffine, Correction::kBias, Correction::kReplaceMe,
+                                Correction::kLaco, Correction::kNone})
+    if (text == Name(correction)) return correction;
+  FailUsage("unknown correction \"{}\"; known: lra, generic-affine, bias, replaceme, laco, none", text);
+}
+
+const char* Name(Correction correction) {
+  switch (correction) {
+    case Correction::kLra: return "lra";
+    case Correction::kGenericAffine: return "generic-affine";
+    case Correction::kBias: return "bias";
+    case Correction::kReplaceMe: return "replaceme";
+    case Correction::kLaco: return "laco";
+    case Correction::kNone: return "none";
+  }
+  return "?";
+}
 
 double RSquaredOf(const Context& context, const RidgeAccumulator& sums, const Lra& lra) {
   if (sums.tokens() == 0) return std::numeric_limits<double>::quiet_NaN();
-  Matrix<double> a = Converted<double>(lra.a);
-  if (lra.low_rank()) {
-    a = Matrix<double>::Zeros(lra.hidden(), lra.hidden());
-    if (lra.rank() > 0)
-      linalg::Gemm(context, false, false, 1.0, Converted<double>(lra.p).view(), Converted<double>(lra.q).view(), 0.0,
-                   a.view());
-  }
+  const Matrix<double> a = DenseMap(context, lra);
   return RSquared(context, sums, a.view(), Converted<double>(lra.b).view());
+}
+
+SiteReport MeasureSite(const Context& context, const SiteSums& site, const Lra& lra) {
+  SiteReport report;
+  static_cast<Site&>(report) = site;
+  report.tokens = site.fit.tokens();
+  report.rank = lra.rank();
+  report.r2_fit = RSquaredOf(context, site.fit, lra);
+  report.r2_heldout = RSquaredOf(context, site.heldout, lra);
+  return report;
 }
 
 FittedSites FitSites(const Context& context, const std::vector<const SiteSums*>& sites, const FitOptions& options,
                      Progress& progress) {
+  if (options.correction == Correction::kBias) return FitBiases(context, sites);
+  if (options.correction == Correction::kGenericAffine) return FitGenericAffine(context, sites, options, progress);
   FittedSites fitted;
   std::vector<RidgeSolution> solutions;
   std::vector<std::vector<double>> spectra(sites.size());
@@ -62,18 +127,12 @@ FittedSites FitSites(const Context& context, const std::vector<const SiteSums*>&
   const int64_t hidden = sites.empty() ? 0 : sites[0]->fit.hidden();
   const std::vector<int64_t> ranks = ChooseRanks(options.rank, spectra, hidden);
   for (size_t i = 0; i < sites.size(); ++i) {
-    const RidgeAccumulator& sums = sites[i]->fit;
-    SiteReport report;
     const Stopwatch watch(fitted.seconds.factorize);
-    const std::shared_ptr<const Lra> lra = Reduce(context, sums, solutions[i], ranks[i], options, spectra[i]);
-    report.layer = sites[i]->layer;
-    report.tokens = sums.tokens();
+    const std::shared_ptr<const Lra> lra = Reduce(context, sites[i]->fit, solutions[i], ranks[i], options, spectra[i]);
+    SiteReport report = MeasureSite(context, *sites[i], *lra);
     report.lambda = solutions[i].lambda;
     report.condition = solutions[i].condition;
     report.warning = solutions[i].warning;
-    report.rank = lra->rank();
-    report.r2_fit = RSquaredOf(context, sums, *lra);
-    report.r2_heldout = RSquaredOf(context, sites[i]->heldout, *lra);
     report.singular_values = std::move(spectra[i]);
     report.effective_rank = EffectiveRank(report.singular_values);
     fitted.adapters.push_back(lra);

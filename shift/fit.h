@@ -3,34 +3,61 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/progress.h"
 #include "shift/factorize.h"
 #include "shift/ridge.h"
+#include "shift/sites.h"
 #include "shift/statistics.h"
 
 namespace shiftrt {
 
-// What was collected at one site.
-struct SiteSums {
-  int64_t layer = 0;
-  RidgeAccumulator fit, heldout;  // of the fitted tokens, and of those held out (none: heldout.tokens() == 0)
+enum class SiteInput {
+  kStream,     // the residual stream before the site: what an adapter reads
+  kMlpBefore,  // the MLP's output of the block before the site: what ReplaceMe maps
 };
 
+// What was collected at one site: its inputs against what its blocks add to the stream.
+struct SiteSums : Site {
+  RidgeAccumulator fit, heldout;  // of the fitted tokens, and of those held out (none: heldout.tokens() == 0)
+  SiteInput input = SiteInput::kStream;
+
+  SiteSums(const Site& site, int64_t hidden, SiteInput input = SiteInput::kStream)
+      : Site(site), fit(hidden), heldout(hidden), input(input) {}
+  SiteSums(const Site& site, RidgeAccumulator fit, RidgeAccumulator heldout)
+      : Site(site), fit(std::move(fit)), heldout(std::move(heldout)) {}
+};
+
+// What stands in a removed block's place (docs/method.md).
+enum class Correction {
+  kLra,            // h += h A + b, fitted to the block's update
+  kGenericAffine,  // h = h W + b, fitted to the block's output and truncated as such
+  kBias,           // the mean update
+  kReplaceMe,      // a map of the MLP's output before, folded into its down projection
+  kLaco,           // the differences of the removed blocks' weights, folded into the block before
+  kNone,
+};
+// "lra", "generic-affine", "bias", "replaceme", "laco", "none". Throws UsageError for anything else.
+Correction ParseCorrection(const std::string& text);
+const char* Name(Correction correction);
+
 struct FitOptions {
+  Correction correction = Correction::kLra;
   RidgeOptions ridge;
   RankSpec rank;
   Factorization factorization = Factorization::kReducedRank;
 };
 
-struct SiteReport {
-  int64_t layer = 0;
+struct SiteReport : Site {
   int64_t tokens = 0;  // fitted
   double lambda = 0;
   int64_t rank = 0;
-  double r2_fit = 0, r2_heldout = 0;  // of the adapter as it runs; NaN without held-out text
-  double condition = 0;               // of the regularised Gram
+  // Of what the blocks add to the stream, by the correction as it runs, in the fit's token weights; NaN without
+  // held-out text.
+  double r2_fit = 0, r2_heldout = 0;
+  double condition = 0;  // of the regularised Gram
   double effective_rank = 0;
   std::vector<double> singular_values;  // as in LowRank
   std::string warning;
@@ -46,10 +73,13 @@ struct FittedSites {
   FitSeconds seconds;
 };
 
-// Throws UsageError for a rank above the hidden size and what SolveRidge throws.
+// Adapters: of kLra, kGenericAffine (as a full A = W - I, whatever the rank of W) or kBias. Throws UsageError for a
+// rank above the hidden size and what SolveRidge throws.
 FittedSites FitSites(const Context& context, const std::vector<const SiteSums*>& sites, const FitOptions& options,
                      Progress& progress);
 
+// What `lra` leaves of a site's sums, beside the tokens they are of: rank, r2_fit and r2_heldout.
+SiteReport MeasureSite(const Context& context, const SiteSums& site, const Lra& lra);
 // 1 - residual / total of the adapter as it runs, float32 factors and all; NaN without tokens.
 double RSquaredOf(const Context& context, const RidgeAccumulator& sums, const Lra& lra);
 

@@ -232,8 +232,8 @@ GramSet ReadGram(const fs::path& path) {
   for (size_t i = 0; i < layers.size(); ++i) {
     Check(tokens[i].size() == 2 && tokens[i][0] >= 0 && tokens[i][1] >= 0, "{}: its token counts are malformed",
           path.string());
-    set.sums.sites.push_back({layers[i], ReadSums(file, layers[i], "fit", tokens[i][0]),
-                              ReadSums(file, layers[i], "heldout", tokens[i][1])});
+    set.sums.sites.emplace_back(Site{layers[i]}, ReadSums(file, layers[i], "fit", tokens[i][0]),
+                                ReadSums(file, layers[i], "heldout", tokens[i][1]));
     const SiteSums& site = set.sums.sites.back();
     Check(site.fit.hidden() == set.sums.sites[0].fit.hidden() && site.heldout.hidden() == site.fit.hidden(),
           "{}: layer {} has sums of another hidden size", path.string(), layers[i]);
@@ -279,6 +279,7 @@ GramSet CollectIntoFile(const Context& context, const Model& model, const Calibr
     GramSet found = ReadGram(file);
     CheckSameRun(found, set, file);
     if (found.complete()) return found;
+    found.sums.weighting = set.sums.weighting;  // which its settings name
     set.sums = std::move(found.sums);
   }
   Checkpoint checkpoint(file, set, seconds_between);

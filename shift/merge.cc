@@ -6,6 +6,7 @@
 #include "runtime/check.h"
 #include "runtime/linalg.h"
 #include "shift/convert.h"
+#include "shift/factorize.h"
 
 namespace shiftrt {
 
@@ -33,21 +34,13 @@ Matrix<double> Stacked(const Matrix<double>& top, const Matrix<double>& bottom) 
   return out;
 }
 
-// A of an adapter of either kind.
-Matrix<double> Dense(const Context& context, const Lra& lra) {
-  if (!lra.low_rank()) return Converted<double>(lra.a);
-  Matrix<double> a = Matrix<double>::Zeros(lra.hidden(), lra.hidden());
-  AddProduct(context, Converted<double>(lra.p), Converted<double>(lra.q), a);
-  return a;
-}
-
 using Run = std::vector<const AdapterStage*>;
 
 // (I + A)(I + A2) - I = A + A2 + A A2; b M2 + b2 = b + b A2 + b2.
 std::shared_ptr<const Lra> MergeFull(const Context& context, const Run& run) {
-  Matrix<double> a = Dense(context, *run[0]->lra), b = Converted<double>(run[0]->lra->b);
+  Matrix<double> a = DenseMap(context, *run[0]->lra), b = Converted<double>(run[0]->lra->b);
   for (size_t i = 1; i < run.size(); ++i) {
-    const Matrix<double> a2 = Dense(context, *run[i]->lra);
+    const Matrix<double> a2 = DenseMap(context, *run[i]->lra);
     Matrix<double> b2 = Converted<double>(run[i]->lra->b);
     Matrix<double> sum = a2.Clone();
     AddTo(a, sum);

@@ -7,14 +7,18 @@
 #include "runtime/check.h"
 #include "runtime/stopwatch.h"
 #include "shift/collect.h"
+#include "shift/fold.h"
 #include "shift/gram_file.h"
+#include "shift/replaceme.h"
 
 namespace shiftrt {
 
 namespace {
 
 // What sums of two runs must agree on before they add.
-constexpr const char* kSettings = "independent";
+std::string Settings(const TokenWeighting& weighting) {
+  return weighting.uniform() ? "independent" : fmt::format("independent, token weights {}", Format(weighting));
+}
 
 // Layer scores worth keeping beside the sums: those that took a pass over the same text.
 std::map<std::string, std::vector<double>> ScoresOf(const Selection& selection) {
@@ -22,63 +26,174 @@ std::map<std::string, std::vector<double>> ScoresOf(const Selection& selection) 
   return {{selection.criterion, selection.scores}};
 }
 
-CollectedSums CollectSums(const Context& context, const Model& model, const CalibrationSet& calibration,
-                          const Selection& selection, const GramFiles& files, Progress& progress) {
-  std::vector<int64_t> layers = selection.removed;
-  if (files.save.empty()) {
-    CollectedSums sums = CollectedSums::Empty(layers, model.weights->config.hidden);
-    Collect(context, model, calibration, sums, progress);
+void CheckOptions(const ShiftOptions& options, int64_t hidden) {
+  const auto refuse = [](bool both, const char* why) {
+    if (both) FailUsage("{}", why);
+  };
+  const Correction correction = options.correction;
+  const bool folded = correction == Correction::kReplaceMe || correction == Correction::kLaco;
+  const bool adapters = !folded && correction != Correction::kNone;
+  const bool in_sequence = options.mode != Calibration::kIndependent;
+  CheckRank(options.rank, hidden);
+  refuse(!options.gram.load.empty() && !options.gram.save.empty(),
+         "sums are either loaded (--load-gram) or collected and saved (--save-gram)");
+  refuse(options.gram.used() && (in_sequence || options.span || !adapters),
+         "--save-gram and --load-gram go with adapters that are fitted independently, one a layer");
+  refuse(options.span && options.merge != Merge::kOff, "--span leaves nothing to merge");
+  refuse(options.span && !adapters, "--span goes with adapters");
+  refuse(options.merge != Merge::kOff && !adapters, "--merge goes with adapters");
+  refuse(in_sequence && !adapters, "--calibration goes with adapters");
+  refuse(in_sequence && options.rank.kind == RankSpec::Kind::kBudget,
+         "--lra budget: is spread over sites that are fitted together: --calibration independent");
+  refuse(!options.weighting.uniform() && !adapters, "--token-weight goes with adapters");
+}
+
+class Job {
+ public:
+  Job(const Context& context, const Model& model, const CalibrationSet& calibration, const ShiftOptions& options,
+      Progress& progress)
+      : context_(context), model_(model), calibration_(calibration), options_(options), progress_(progress) {}
+
+  ShiftResult Run() {
+    if (!options_.gram.load.empty()) Load();
+    result_.calibration = options_.gram.load.empty() ? calibration_.source : loaded_.origin.source;
+    Select();
+    result_.pruned = DepthPlan::Pruned(Layers(), result_.selection.removed);
+    switch (options_.correction) {
+      case Correction::kNone: result_.corrected = result_.pruned; break;
+      case Correction::kLaco: result_.corrected = FoldLaco(*model_.weights, Runs()); break;
+      case Correction::kReplaceMe: ReplaceMe(); break;
+      case Correction::kLra:
+      case Correction::kGenericAffine:
+      case Correction::kBias: Adapt(); break;
+    }
+    return std::move(result_);
+  }
+
+ private:
+  int64_t Layers() const { return model_.weights->config.layers; }
+  int64_t Hidden() const { return model_.weights->config.hidden; }
+  std::vector<Site> Runs() const { return RunsOf(result_.selection.removed); }
+
+  void Load() {
+    loaded_ = LoadGrams(options_.gram.load);
+    CheckModel(loaded_, model_);
+    if (loaded_.origin.settings != Settings(options_.weighting))
+      FailUsage("{}: sums of \"{}\", but \"{}\" is asked for", options_.gram.load[0].string(), loaded_.origin.settings,
+                Settings(options_.weighting));
+  }
+
+  void Select() {
+    const Stopwatch watch(result_.seconds.select);
+    const auto known = loaded_.scores.find(options_.prune.criterion);
+    result_.selection =
+        known != loaded_.scores.end()
+            ? Reselect(options_.prune, known->second, *model_.weights)
+            : SelectLayers(options_.prune, {context_, model_.weights, &calibration_.fit, options_.seed}, progress_);
+  }
+
+  CollectedSums CollectIntoFile() {
+    std::vector<int64_t> layers = result_.selection.removed;
+    if (options_.gram.all_layers) {
+      layers.resize(Layers());
+      std::iota(layers.begin(), layers.end(), 0);
+    }
+    GramSet wanted = NewGram(model_, calibration_, layers, Settings(options_.weighting), ScoresOf(result_.selection));
+    wanted.sums.weighting = options_.weighting;
+    return shiftrt::CollectIntoFile(context_, model_, calibration_, std::move(wanted), options_.gram.save, progress_)
+        .sums;
+  }
+
+  CollectedSums CollectSites(const std::vector<Site>& sites, SiteInput input = SiteInput::kStream) {
+    CollectedSums sums;
+    sums.weighting = options_.weighting;
+    for (const Site& site : sites) sums.sites.emplace_back(site, Hidden(), input);
+    Collect(context_, model_, calibration_, sums, progress_);
     return sums;
   }
-  if (files.all_layers) {
-    layers.resize(model.weights->config.layers);
-    std::iota(layers.begin(), layers.end(), 0);
+
+  void ReplaceMe() {
+    CheckBlockBefore(Runs());
+    CollectedSums sums;
+    {
+      const Stopwatch watch(result_.seconds.calibrate);
+      sums = CollectSites(Runs(), SiteInput::kMlpBefore);
+    }
+    ReplaceMeResult fitted = FitReplaceMe(context_, *model_.weights, sums.sites, options_.ridge, progress_);
+    static_cast<FitSeconds&>(result_.seconds) = fitted.seconds;
+    result_.sites = std::move(fitted.reports);
+    result_.corrected = std::move(fitted.plan);
   }
-  GramSet wanted = NewGram(model, calibration, layers, kSettings, ScoresOf(selection));
-  return CollectIntoFile(context, model, calibration, std::move(wanted), files.save, progress).sums;
-}
+
+  void Adapt() {
+    const std::vector<Site> sites = options_.span ? Runs() : SitesOf(result_.selection.removed);
+    FittedSites fitted = options_.mode == Calibration::kIndependent ? FitIndependently(sites) : FitInSequence(sites);
+    static_cast<FitSeconds&>(result_.seconds) = fitted.seconds;
+    result_.sites = std::move(fitted.reports);
+    result_.corrected = CorrectedPlan(Layers(), sites, fitted.adapters);
+    if (options_.merge == Merge::kOff) return;
+    result_.merged = MergeAdapters(result_.corrected, options_.merge, context_);
+    for (const SiteSums& run : run_sums_)
+      for (const Stage& stage : result_.merged->stages)
+        if (const auto* adapter = std::get_if<AdapterStage>(&stage); adapter && adapter->layers == run.Layers())
+          result_.merged_runs.push_back(MeasureSite(context_, run, *adapter->lra));
+  }
+
+  FittedSites FitIndependently(const std::vector<Site>& sites) {
+    CollectedSums sums;
+    std::vector<const SiteSums*> wanted;
+    {
+      const Stopwatch watch(result_.seconds.calibrate);
+      if (!options_.gram.load.empty()) {
+        sums = std::move(loaded_.sums);
+      } else if (!options_.gram.save.empty()) {
+        sums = CollectIntoFile();
+      } else {
+        std::vector<Site> all = sites;
+        if (options_.merge != Merge::kOff)
+          for (const Site& run : Runs())
+            if (run.blocks > 1) all.push_back(run);
+        sums = CollectSites(all);
+        for (size_t i = sites.size(); i < all.size(); ++i) run_sums_.push_back(std::move(sums.sites[i]));
+        sums.sites.erase(sums.sites.begin() + static_cast<int64_t>(sites.size()), sums.sites.end());
+      }
+    }
+    if (options_.gram.used()) {
+      wanted = sums.Sites(result_.selection.removed);
+    } else {
+      for (const SiteSums& site : sums.sites) wanted.push_back(&site);
+    }
+    return FitSites(context_, wanted, options_, progress_);
+  }
+
+  FittedSites FitInSequence(const std::vector<Site>& sites) {
+    FittedSites fitted;
+    double seconds = 0;
+    {
+      const Stopwatch watch(seconds);
+      fitted = shiftrt::FitInSequence(context_, model_, calibration_, sites, options_.mode, options_.weighting,
+                                      options_, progress_);
+    }
+    result_.seconds.calibrate = seconds - fitted.seconds.solve - fitted.seconds.factorize;
+    return fitted;
+  }
+
+  const Context& context_;
+  const Model& model_;
+  const CalibrationSet& calibration_;
+  const ShiftOptions& options_;
+  Progress& progress_;
+  GramSet loaded_;
+  std::vector<SiteSums> run_sums_;  // of runs that will be merged
+  ShiftResult result_;
+};
 
 }  // namespace
 
 ShiftResult Shift(const Context& context, const Model& model, const CalibrationSet& calibration,
                   const ShiftOptions& options, Progress& progress) {
-  const ModelConfig& config = model.weights->config;
-  const GramFiles& files = options.gram;
-  CheckRank(options.rank, config.hidden);
-  if (!files.load.empty() && !files.save.empty())
-    FailUsage("sums are either loaded (--load-gram) or collected and saved (--save-gram)");
-  GramSet loaded;
-  if (!files.load.empty()) {
-    loaded = LoadGrams(files.load);
-    CheckModel(loaded, model);
-  }
-  ShiftResult result;
-  result.calibration = files.load.empty() ? calibration.source : loaded.origin.source;
-  ShiftSeconds& seconds = result.seconds;
-  {
-    const Stopwatch watch(seconds.select);
-    const auto known = loaded.scores.find(options.prune.criterion);
-    result.selection =
-        known != loaded.scores.end()
-            ? Reselect(options.prune, known->second, *model.weights)
-            : SelectLayers(options.prune, {context, model.weights, &calibration.fit, options.seed}, progress);
-  }
-  const std::vector<int64_t>& removed = result.selection.removed;
-
-  CollectedSums sums;
-  {
-    const Stopwatch watch(seconds.calibrate);
-    sums = files.load.empty() ? CollectSums(context, model, calibration, result.selection, files, progress)
-                              : std::move(loaded.sums);
-  }
-  FittedSites fitted = FitSites(context, sums.Sites(removed), options, progress);
-  static_cast<FitSeconds&>(seconds) = fitted.seconds;
-
-  result.sites = std::move(fitted.reports);
-  result.pruned = DepthPlan::Pruned(config.layers, removed);
-  result.corrected = DepthPlan::Corrected(config.layers, removed, fitted.adapters);
-  if (options.merge != Merge::kOff) result.merged = MergeAdapters(result.corrected, options.merge, context);
-  return result;
+  CheckOptions(options, model.weights->config.hidden);
+  return Job(context, model, calibration, options, progress).Run();
 }
 
 }  // namespace shiftrt

@@ -1,4 +1,4 @@
-// The main job as one call: select, calibrate, solve, factorize, merge.
+// The main job as one call: select, calibrate, correct, merge.
 #pragma once
 
 #include <filesystem>
@@ -12,6 +12,8 @@
 #include "shift/criteria.h"
 #include "shift/fit.h"
 #include "shift/merge.h"
+#include "shift/sequential.h"
+#include "shift/token_weights.h"
 
 namespace shiftrt {
 
@@ -20,10 +22,15 @@ struct GramFiles {
   std::vector<std::filesystem::path> load;  // their sum is used; the model is not run for the sites
   std::filesystem::path save;
   bool all_layers = false;  // save every layer's, not only those of the removed ones
+
+  bool used() const { return !load.empty() || !save.empty(); }
 };
 
 struct ShiftOptions : FitOptions {
   PruneSpec prune;
+  Calibration mode = Calibration::kIndependent;
+  TokenWeighting weighting;
+  bool span = false;  // one adapter for each run of neighbours, fitted from its first input to its last output
   Merge merge = Merge::kOff;
   GramFiles gram;
   uint64_t seed = 0;
@@ -35,15 +42,18 @@ struct ShiftSeconds : FitSeconds {
 
 struct ShiftResult {
   Selection selection;
-  std::string calibration;  // for people: what the sites were fitted on
-  std::vector<SiteReport> sites;
-  DepthPlan pruned, corrected;      // corrected: one adapter a removed layer
+  std::string calibration;        // for people: what the sites were fitted on
+  std::vector<SiteReport> sites;  // none for kLaco and kNone
+  // Merged runs of several sites, measured over the whole run as a span is; none without their sums, which files and
+  // fits in sequence do not have.
+  std::vector<SiteReport> merged_runs;
+  DepthPlan pruned, corrected;
   std::optional<DepthPlan> merged;  // where options.merge asks for it
   ShiftSeconds seconds;
 };
 
 // With options.gram.load, `calibration` may be empty unless the criterion needs it and its scores are not in the files.
-// Throws UsageError for files both loaded and saved.
+// Throws UsageError for options that contradict each other.
 ShiftResult Shift(const Context& context, const Model& model, const CalibrationSet& calibration,
                   const ShiftOptions& options, Progress& progress);
 

@@ -295,6 +295,7 @@ std::string Format(const LambdaSpec& spec) {
 RidgeSolution SolveRidge(const Context& context, const RidgeAccumulator& sums, const RidgeOptions& options,
                          const RidgeAccumulator* heldout) {
   Check(sums.tokens() > 0, "ridge regression without a single token");
+  Check(sums.weight() > 0, "ridge regression on {} tokens that all have weight 0", sums.tokens());
   std::optional<NormalEquations> judge;
   if (options.lambda.kind == LambdaSpec::Kind::kHoldout) {
     Check(heldout != nullptr && heldout->tokens() > 0,

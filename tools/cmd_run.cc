@@ -26,11 +26,12 @@ constexpr int64_t kSpeedTokens = 24;
 struct Options {
   CommonOptions common;
   std::string prune = "bi:0.25", lra = "64", calib, text, lambda = "gcv", factorize = "rrr", merge = "off";
+  std::string correction = "lra", calibration = "independent", token_weight = "none";
   std::string protocol = "gptq", prompt = "It is a truth universally acknowledged, that", save, report;
   std::vector<std::string> load_gram;
   std::string save_gram, gram_layers = "removed";
   int64_t max_tokens = 40;
-  bool penalize_bias = false, save_weights = false;
+  bool penalize_bias = false, span = false, save_weights = false;
 };
 
 struct Variant {
@@ -106,16 +107,40 @@ void PrintSelection(const Selection& selection, int64_t layers) {
 }
 
 void PrintSites(const std::vector<SiteReport>& sites) {
+  if (sites.empty()) return;
   Table table({"adapter at layer", "lambda", "condition", "rank", "effective", "R2 fitted", "R2 held out"});
   for (const SiteReport& site : sites)
-    table.Add({std::to_string(site.layer), fmt::format("{:.3g}", site.lambda), fmt::format("{:.1e}", site.condition),
+    table.Add({site.Name(), fmt::format("{:.3g}", site.lambda), fmt::format("{:.1e}", site.condition),
                std::to_string(site.rank), fmt::format("{:.1f}", site.effective_rank),
                fmt::format("{:.3f}", site.r2_fit),
                std::isnan(site.r2_heldout) ? "-" : fmt::format("{:.3f}", site.r2_heldout)});
   fmt::print("{}", table.Text());
   for (const SiteReport& site : sites)
-    if (!site.warning.empty()) fmt::print("  layer {}: {}\n", site.layer, site.warning);
+    if (!site.warning.empty()) fmt::print("  layer {}: {}\n", site.Name(), site.warning);
   fmt::print("\n");
+}
+
+void PrintMergedRuns(const std::vector<SiteReport>& runs) {
+  if (runs.empty()) return;
+  Table table({"merged run", "rank", "R2 fitted", "R2 held out"});
+  for (const SiteReport& run : runs)
+    table.Add({run.Name(), std::to_string(run.rank), fmt::format("{:.3f}", run.r2_fit),
+               fmt::format("{:.3f}", run.r2_heldout)});
+  fmt::print("{}\n", table.Text());
+}
+
+// What stands in the place of the removed blocks, for people.
+std::string CorrectionName(const Options& options, Correction correction) {
+  const std::string lra = options.lra == "full" ? "full LRA" : "LRA " + options.lra;
+  switch (correction) {
+    case Correction::kLra: return options.span ? "span " + lra : lra;
+    case Correction::kGenericAffine: return "generic affine " + options.lra;
+    case Correction::kBias: return "mean update";
+    case Correction::kReplaceMe: return "ReplaceMe";
+    case Correction::kLaco: return "LaCo folding";
+    case Correction::kNone: return "nothing";
+  }
+  return "?";
 }
 
 PageTable Comparison(const std::vector<Variant>& variants) {
@@ -150,7 +175,7 @@ Json SelectionJson(const Selection& selection) {
 Json SitesJson(const std::vector<SiteReport>& sites) {
   Json out = Json::array();
   for (const SiteReport& site : sites)
-    out.push_back({{"layers", {site.layer}},
+    out.push_back({{"layers", site.Layers()},
                    {"lambda", site.lambda},
                    {"tokens", site.tokens},
                    {"rank", site.rank},
@@ -170,9 +195,10 @@ Json ResultJson(const Model& model, const CalibrationSet& calibration, const Shi
                {"calibration",
                 {{"source", result.calibration},
                  {"hash", calibration.hash},
-                 {"tokens", result.sites.front().tokens},
+                 {"tokens", result.sites.empty() ? calibration.fit_tokens : result.sites.front().tokens},
                  {"heldout_tokens", calibration.heldout_tokens}}},
                {"sites", SitesJson(result.sites)},
+               {"merged_runs", SitesJson(result.merged_runs)},
                {"variants", Json::array()},
                {"seconds",
                 {{"select", result.seconds.select},
@@ -230,6 +256,10 @@ int Run(const Options& options) {
   shift.ridge = {ParseLambda(options.lambda), options.penalize_bias};
   shift.factorization = ParseFactorization(options.factorize);
   shift.merge = ParseMerge(options.merge);
+  shift.correction = ParseCorrection(options.correction);
+  shift.mode = ParseCalibrationMode(options.calibration);
+  shift.weighting = ParseTokenWeighting(options.token_weight);
+  shift.span = options.span;
   shift.seed = options.common.seed;
   shift.gram.load.assign(options.load_gram.begin(), options.load_gram.end());
   shift.gram.save = options.save_gram;
@@ -268,10 +298,11 @@ int Run(const Options& options) {
     fmt::print("sums of {}: {}\n\n", fmt::join(options.load_gram, ", "), result.calibration);
   PrintSelection(result.selection, config.layers);
   PrintSites(result.sites);
+  PrintMergedRuns(result.merged_runs);
 
-  const std::string lra = options.lra == "full" ? "full LRA" : "LRA " + options.lra;
   variants.emplace_back("pruned", result.pruned);
-  variants.emplace_back("pruned + " + lra, result.corrected);
+  if (shift.correction != Correction::kNone)
+    variants.emplace_back("pruned + " + CorrectionName(options, shift.correction), result.corrected);
   if (result.merged) variants.emplace_back(fmt::format("merged ({})", options.merge), *result.merged);
   const auto start = std::chrono::steady_clock::now();
   Compare(job, variants);
@@ -292,6 +323,10 @@ int Run(const Options& options) {
     provenance["lambda"] = Format(shift.ridge.lambda);
     provenance["factorization"] = Name(shift.factorization);
     provenance["merge"] = Name(shift.merge);
+    provenance["correction"] = Name(shift.correction);
+    provenance["calibration_mode"] = Name(shift.mode);
+    provenance["token_weight"] = Format(shift.weighting);
+    provenance["span"] = shift.span;
     SaveAdapted(model, result.merged ? *result.merged : result.corrected, provenance.dump(), options.save_weights,
                 options.save);
     fmt::print("saved: {}\n", options.save);
@@ -311,6 +346,18 @@ Command AddRun(CLI::App& app) {
   app.add_option("--lra", options->lra,
                  "rank of the adapters, full, energy:SHARE of each fit, or budget:PARAMETERS of all")
       ->capture_default_str();
+  app.add_option("--correction", options->correction,
+                 "lra; baselines: generic-affine (h W + b), replaceme (folded into the MLP before), laco (weight\n"
+                 "differences folded into the block before), bias (mean update), none")
+      ->capture_default_str();
+  app.add_option("--calibration", options->calibration,
+                 "independent, sequential (each site on the corrected stream) or drift (towards the original stream)")
+      ->capture_default_str();
+  app.add_option("--token-weight", options->token_weight,
+                 "none, or any of norm (1 / mean square of the block's output), first:W (first token of a sample) and\n"
+                 "massive:W (tokens with a massive activation), comma separated")
+      ->capture_default_str();
+  app.add_flag("--span", options->span, "one adapter for each run of neighbours, fitted over the whole run");
   app.add_option("--calib", options->calib,
                  "calibration text, NAME|FILE[:samples[xtokens]] (256x512; demo brings its own)");
   app.add_option("--save-gram", options->save_gram,
@@ -340,6 +387,8 @@ Command AddRun(CLI::App& app) {
       "\n\nExamples:\n  shiftrt run --model demo --prune bi:0.25 --lra 64\n"
       "  shiftrt run --model demo --save-gram demo.gram --gram-layers all\n"
       "  shiftrt run --model demo --load-gram demo.gram --prune bi:0.4 --lra full --lambda 1e-3rel\n"
+      "  shiftrt run --model demo --prune streamline:4 --span --calibration sequential --token-weight norm\n"
+      "  shiftrt run --model demo --prune ppl-greedy:4,tokens=8192 --correction replaceme\n"
       "  shiftrt run --model qwen2-1.5b --prune \"reverse*:7\" --lra full --merge full --calib c4.jsonl --save out");
   return [options] { return Run(*options); };
 }

@@ -191,8 +191,9 @@ TEST_F(Calibration, ReadsCompressedJsonLines) {
   const gzFile out = gzopen(file.c_str(), "wb");
   ASSERT_GT(gzputs(out, "{\"text\": \"one\"}\n{\"text\": \"two\"}\n"), 0);
   gzclose(out);
-  LoadCalibration({file, 8, 4}, tokenizer_, 0);
-  EXPECT_EQ(tokenizer_.text(), "one\n\ntwo");
+  const CalibrationSet set = LoadCalibration({file.string(), 2, 5}, bytes_, 0);
+  const std::string spelled = Spelled(set.fit) + Spelled(set.heldout);
+  EXPECT_TRUE(spelled == "one\n\ntwo\n\n" || spelled == "two\n\none\n\n") << spelled;
   std::filesystem::resize_file(file, 20);
   EXPECT_NE(LoadError(file).find("a.jsonl.gz: the gzip data breaks off"), std::string::npos);
 }
