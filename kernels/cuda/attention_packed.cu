@@ -13,6 +13,7 @@ struct PackedKernel {
   static constexpr int kQueries = 16 * kWarps;
   static constexpr int kKeys = kHeadDim <= 128 ? 64 : 32;
   static constexpr int kStride = kHeadDim + 8;  // 16 bytes more than a row: ldmatrix then meets no bank twice
+  static constexpr int kTile = kKeys * kStride;
   static constexpr int kScoreTiles = kKeys / 8, kValueTiles = kHeadDim / 8;
   struct Args {
     const T *q, *keys, *values;
@@ -21,10 +22,10 @@ struct PackedKernel {
     int heads, kv_heads;
     float scale;  // times log2 e
   };
-  static constexpr int kShared = SharedBytes<T>(kQueries * kStride) + 4 * SharedBytes<T>(kKeys * kStride);
+  static constexpr int kShared = SharedBytes<T>(kQueries * kStride) + 2 * SharedBytes<T>(2 * kTile);
 
   struct Tiles {
-    Shared<T> q, keys[2], values[2];
+    Shared<T> q, keys, values;  // two stages of keys and values: a run-time index would move an array out of registers
   };
   // A lane's part of its warp's 16 queries: rows lane / 4 and lane / 4 + 8.
   struct State {
@@ -73,6 +74,7 @@ struct PackedKernel {
       }
     }
     float before[2];
+#pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float maximum = WarpMax<4>(largest[half]);
       before[half] = Exp2(state.maximum[half] - maximum);  // the first tile's: 0, for every query sees key 0
@@ -110,6 +112,7 @@ struct PackedKernel {
 
   static SHIFTRT_DEVICE void Store(const Args& args, const PackedSequence& sequence, int first_query, int head,
                                    State& state) {
+#pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sum = WarpSum<4>(state.sum[half]);
       const int query = first_query + Lane() / 4 + 8 * half;
@@ -129,10 +132,8 @@ struct PackedKernel {
     SharedArena arena;
     Tiles tiles;
     tiles.q = arena.Take<T>(kQueries * kStride);
-    for (int stage = 0; stage < 2; ++stage) {
-      tiles.keys[stage] = arena.Take<T>(kKeys * kStride);
-      tiles.values[stage] = arena.Take<T>(kKeys * kStride);
-    }
+    tiles.keys = arena.Take<T>(2 * kTile);
+    tiles.values = arena.Take<T>(2 * kTile);
     const int kv_head = head / (args.heads / args.kv_heads), all_keys = sequence.past + sequence.count;
     const int64_t q_stride = static_cast<int64_t>(args.heads) * kHeadDim,
                   kv_stride = static_cast<int64_t>(args.kv_heads) * kHeadDim;
@@ -151,22 +152,22 @@ struct PackedKernel {
       for (int r = 0; r < 4; ++r) state.out[d][r] = 0;
 
     CopyRows<kQueries>(tiles.q, args.q + sequence.begin * q_stride + head * kHeadDim, q_stride, first, sequence.count);
-    CopyRows<kKeys>(tiles.keys[0], keys, kv_stride, 0, all_keys);
-    CopyRows<kKeys>(tiles.values[0], values, kv_stride, 0, all_keys);
+    CopyRows<kKeys>(tiles.keys, keys, kv_stride, 0, all_keys);
+    CopyRows<kKeys>(tiles.values, values, kv_stride, 0, all_keys);
     CopyAsyncCommit();
     for (int tile = 0; tile < key_tiles; ++tile) {
       const int stage = tile % 2;
       if (tile + 1 < key_tiles) {
-        CopyRows<kKeys>(tiles.keys[1 - stage], keys, kv_stride, (tile + 1) * kKeys, all_keys);
-        CopyRows<kKeys>(tiles.values[1 - stage], values, kv_stride, (tile + 1) * kKeys, all_keys);
+        CopyRows<kKeys>(tiles.keys + (1 - stage) * kTile, keys, kv_stride, (tile + 1) * kKeys, all_keys);
+        CopyRows<kKeys>(tiles.values + (1 - stage) * kTile, values, kv_stride, (tile + 1) * kKeys, all_keys);
       }
       CopyAsyncCommit();
       CopyAsyncWait<1>();
       SyncThreads();
       float scores[kScoreTiles][4];
-      Scores(tiles.q, tiles.keys[stage], scores);
+      Scores(tiles.q, tiles.keys + stage * kTile, scores);
       Softmax(args.scale, sequence.past + first + 16 * Warp(), tile * kKeys, scores, state);
-      AddValues(scores, tiles.values[stage], state);
+      AddValues(scores, tiles.values + stage * kTile, state);
       SyncThreads();
     }
     Store(args, sequence, first + 16 * Warp(), head, state);
