@@ -41,7 +41,8 @@ struct Axis {
   double low = std::numeric_limits<double>::infinity(), high = -low;
   double from = 0, to = 0;  // on the page
 
-  bool Shows(double value) const { return std::isfinite(value) && (!log || value > 0); }
+  // Magnitudes whose differences and ratios stay finite; NaN is none.
+  bool Shows(double value) const { return std::abs(value) <= 1e100 && (!log || value >= 1e-100); }
   void Include(double value) {
     low = std::min(low, value);
     high = std::max(high, value);
@@ -91,8 +92,11 @@ bool HasPoint(const Series& series, const Axis& x, const Axis& y, size_t i) {
 class Drawing {
  public:
   explicit Drawing(const Chart& chart) : chart_(chart) {
-    x_.log = chart.log_x;
-    y_.log = chart.log_y;
+    // Bars are one wide, and a projection has one scale: both stand on linear axes.
+    const bool bars = std::any_of(chart.series.begin(), chart.series.end(),
+                                  [](const Series& series) { return series.mark == Mark::kBars; });
+    x_.log = chart.log_x && !chart.square && !bars;
+    y_.log = chart.log_y && !chart.square;
   }
 
   std::string Draw() {
@@ -131,14 +135,14 @@ class Drawing {
       }
     }
     if (empty_) return;
-    if (!chart_.log_y && (bars_ || chart_.from_zero)) y_.Include(0);
+    if (!y_.log && (bars_ || chart_.from_zero)) y_.Include(0);
     if (bars_ || !chart_.x_names.empty()) {
       x_.low -= 0.6;
       x_.high += 0.6;
     } else {
       x_.Pad(0.02);
     }
-    const bool on_zero = !chart_.log_y && y_.low == 0;
+    const bool on_zero = !y_.log && y_.low == 0;
     y_.Pad(0.05);
     if (on_zero) y_.low = 0;
   }

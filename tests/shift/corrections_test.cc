@@ -107,7 +107,7 @@ TEST(TokenWeighting, WeighsBySizePlaceAndMassiveActivations) {
       h(t, j) = static_cast<float>(t + j + 1);
       delta(t, j) = 1;
     }
-  h(1, 2) = -5000;                                         // before the block
+  h(1, 2) = -6000;                                         // before the block
   delta(2, 4) = 1e6f;                                      // behind it
   for (int64_t j = 0; j < 5; ++j) delta(3, j) = -h(3, j);  // nothing left
   const std::vector<int64_t> offsets = {0, 3, 4};
@@ -117,7 +117,7 @@ TEST(TokenWeighting, WeighsBySizePlaceAndMassiveActivations) {
   EXPECT_EQ(places, (std::vector<double>{0.5, 0.25, 0.25, 0.5}));
   const std::vector<double> norms = ParseTokenWeighting("norm").Weights(h.view(), delta.view(), offsets);
   EXPECT_DOUBLE_EQ(norms[0], 5.0 / (4 + 9 + 16 + 25 + 36));
-  EXPECT_DOUBLE_EQ(norms[1], 5.0 / (9 + 16 + 4999.0 * 4999.0 + 36 + 49));
+  EXPECT_DOUBLE_EQ(norms[1], 5.0 / (9 + 16 + 5999.0 * 5999.0 + 36 + 49));
   EXPECT_EQ(norms[3], 0.0);
 }
 
