@@ -11,6 +11,7 @@ the bandwidth of a shared machine wanders; the table gives medians and the media
 llama.cpp's checkout and build are the user's: https://github.com/ggml-org/llama.cpp
 """
 import argparse
+import datetime
 import json
 import statistics
 import subprocess
@@ -73,6 +74,13 @@ def write_gguf(checkpoint, out, dtype):
     writer.close()
 
 
+def provenance():
+    here = Path(__file__).parent
+    commit = subprocess.run(["git", "-C", here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    cpu = [line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
+    return {"date": datetime.date.today().isoformat(), "commit": commit.stdout.strip(), "cpu": cpu[0] if cpu else "?"}
+
+
 def run_shiftrt(args, checkpoint, scratch):
     out = scratch / "shiftrt.json"
     subprocess.run([args.shiftrt, "bench", "cpu", "--model", checkpoint, "--threads", str(args.threads), "--prefill",
@@ -124,7 +132,7 @@ def main():
     def median(values):
         return statistics.median(list(values))
 
-    result = {"config": str(args.config.name), "threads": args.threads, "rival_dtype": args.rival_dtype,
+    result = {**provenance(), "config": str(args.config.name), "threads": args.threads, "rival_dtype": args.rival_dtype,
               "build": rounds[0]["llama.cpp"]["build"], "rounds": rounds}
     for what, limit in (("prefill", "peak"), ("decode", "bandwidth")):
         ours = [r["shiftrt"][f"{what}_tokens_per_second"] for r in rounds]
