@@ -14,12 +14,10 @@ namespace {
 class SiteTaps {
  public:
   // `shared` serves every site of one block that reads the stream: the next site's input comes after its update.
-  SiteTaps(const Context& context, const SiteSums& site, RidgeAccumulator& sums, const TokenWeighting& weighting,
-           StreamCopy& shared)
+  SiteTaps(const Context& context, const SiteSums& site, RidgeAccumulator& sums, StreamCopy& shared)
       : context_(context),
         site_(site),
         sums_(sums),
-        weighting_(weighting),
         input_(site.blocks == 1 && site.input == SiteInput::kStream ? shared : own_) {}
 
   void AddTo(std::vector<Tap>& taps, const Batch* const& batch) {
@@ -47,7 +45,7 @@ class SiteTaps {
 
   void Finish(MatrixView<const float> update, const Batch& batch) {
     try {
-      sums_.Add(context_, input_.view(), update, weighting_.Weights(input_.view(), update, batch.offsets));
+      sums_.Add(context_, input_.view(), update, site_.weighting.Weights(input_.view(), update, batch.offsets));
     } catch (const Error& error) {
       Fail("calibrating layer {}: {}", site_.Name(), error.what());
     }
@@ -56,7 +54,6 @@ class SiteTaps {
   const Context& context_;
   const SiteSums& site_;
   RidgeAccumulator& sums_;
-  const TokenWeighting& weighting_;
   StreamCopy own_, sum_;
   StreamCopy& input_;
 };
@@ -70,8 +67,7 @@ void Pass(const Context& context, const Model& model, CollectedSums& sums, Ridge
   std::deque<SiteTaps> sites;
   std::vector<Tap> taps;
   const Batch* batch = nullptr;
-  for (SiteSums& site : sums.sites)
-    sites.emplace_back(context, site, site.*part, sums.weighting, shared).AddTo(taps, batch);
+  for (SiteSums& site : sums.sites) sites.emplace_back(context, site, site.*part, shared).AddTo(taps, batch);
   Decoder decoder(context, model.weights, DepthPlan::Original(model.weights->config.layers), std::move(taps));
   int64_t tokens = 0;
   for (size_t b = done; b < batches.size(); ++b) tokens += batches[b].size();

@@ -8,14 +8,12 @@
 #include "runtime/progress.h"
 #include "shift/calibration.h"
 #include "shift/fit.h"
-#include "shift/token_weights.h"
 
 namespace shiftrt {
 
 // Accumulators on their way: which layers, and how many of the calibration's batches they hold.
 struct CollectedSums {
   std::vector<SiteSums> sites;
-  TokenWeighting weighting;
   int64_t fit_batches = 0, heldout_batches = 0;
 
   static CollectedSums Empty(const std::vector<int64_t>& layers, int64_t hidden);

@@ -73,9 +73,9 @@ FittedSites FitGenericAffine(const Context& context, const std::vector<const Sit
 
 Correction ParseCorrection(const std::string& text) {
   for (Correction correction : {Correction::kLra, Correction::kGenericAffine, Correction::kBias, Correction::kReplaceMe,
-                                Correction::kLaco, Correction::kNone})
+                                Correction::kLaco, Correction::kNone, Correction::kAuto})
     if (text == Name(correction)) return correction;
-  FailUsage("unknown correction \"{}\"; known: lra, generic-affine, bias, replaceme, laco, none", text);
+  FailUsage("unknown correction \"{}\"; known: lra, generic-affine, bias, replaceme, laco, none, auto", text);
 }
 
 const char* Name(Correction correction) {
@@ -86,6 +86,7 @@ const char* Name(Correction correction) {
     case Correction::kReplaceMe: return "replaceme";
     case Correction::kLaco: return "laco";
     case Correction::kNone: return "none";
+    case Correction::kAuto: return "auto";
   }
   return "?";
 }
@@ -106,33 +107,37 @@ SiteReport MeasureSite(const Context& context, const SiteSums& site, const Lra& 
   return report;
 }
 
-FittedSites FitSites(const Context& context, const std::vector<const SiteSums*>& sites, const FitOptions& options,
-                     Progress& progress) {
-  if (options.correction == Correction::kBias) return FitBiases(context, sites);
-  if (options.correction == Correction::kGenericAffine) return FitGenericAffine(context, sites, options, progress);
-  FittedSites fitted;
-  std::vector<RidgeSolution> solutions;
-  std::vector<std::vector<double>> spectra(sites.size());
-  progress.Begin("solving", 2 * static_cast<int64_t>(sites.size()));
-  for (size_t i = 0; i < sites.size(); ++i) {
-    {
-      const Stopwatch watch(fitted.seconds.solve);
-      solutions.push_back(SolveRidge(context, sites[i]->fit, options.ridge, &sites[i]->heldout));
-    }
-    const Stopwatch watch(fitted.seconds.factorize);
-    if (RankNeedsSpectrum(options.rank))
-      spectra[i] = SingularValues(context, sites[i]->fit, solutions[i], options.factorization);
+SolvedSites SolveSites(const Context& context, const std::vector<const SiteSums*>& sites, const FitOptions& options,
+                       Progress& progress) {
+  SolvedSites solved;
+  const Stopwatch watch(solved.seconds);
+  progress.Begin("solving", static_cast<int64_t>(sites.size()));
+  for (const SiteSums* site : sites) {
+    solved.solutions.push_back(SolveRidge(context, site->fit, options.ridge, &site->heldout));
     progress.Advance(1);
   }
+  progress.End();
+  return solved;
+}
+
+FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums*>& sites, const SolvedSites& solved,
+                        const FitOptions& options, Progress& progress) {
+  FittedSites fitted;
+  fitted.seconds.solve = solved.seconds;
+  const Stopwatch watch(fitted.seconds.factorize);
+  std::vector<std::vector<double>> spectra(sites.size());
+  for (size_t i = 0; i < sites.size() && RankNeedsSpectrum(options.rank); ++i)
+    spectra[i] = SingularValues(context, sites[i]->fit, solved.solutions[i], options.factorization);
   const int64_t hidden = sites.empty() ? 0 : sites[0]->fit.hidden();
   const std::vector<int64_t> ranks = ChooseRanks(options.rank, spectra, hidden);
+  progress.Begin("factorizing", static_cast<int64_t>(sites.size()));
   for (size_t i = 0; i < sites.size(); ++i) {
-    const Stopwatch watch(fitted.seconds.factorize);
-    const std::shared_ptr<const Lra> lra = Reduce(context, sites[i]->fit, solutions[i], ranks[i], options, spectra[i]);
+    const RidgeSolution& solution = solved.solutions[i];
+    const std::shared_ptr<const Lra> lra = Reduce(context, sites[i]->fit, solution, ranks[i], options, spectra[i]);
     SiteReport report = MeasureSite(context, *sites[i], *lra);
-    report.lambda = solutions[i].lambda;
-    report.condition = solutions[i].condition;
-    report.warning = solutions[i].warning;
+    report.lambda = solution.lambda;
+    report.condition = solution.condition;
+    report.warning = solution.warning;
     report.singular_values = std::move(spectra[i]);
     report.effective_rank = EffectiveRank(report.singular_values);
     fitted.adapters.push_back(lra);
@@ -141,6 +146,13 @@ FittedSites FitSites(const Context& context, const std::vector<const SiteSums*>&
   }
   progress.End();
   return fitted;
+}
+
+FittedSites FitSites(const Context& context, const std::vector<const SiteSums*>& sites, const FitOptions& options,
+                     Progress& progress) {
+  if (options.correction == Correction::kBias) return FitBiases(context, sites);
+  if (options.correction == Correction::kGenericAffine) return FitGenericAffine(context, sites, options, progress);
+  return ReduceSites(context, sites, SolveSites(context, sites, options, progress), options, progress);
 }
 
 }  // namespace shiftrt

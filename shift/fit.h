@@ -11,6 +11,7 @@
 #include "shift/ridge.h"
 #include "shift/sites.h"
 #include "shift/statistics.h"
+#include "shift/token_weights.h"
 
 namespace shiftrt {
 
@@ -23,6 +24,7 @@ enum class SiteInput {
 struct SiteSums : Site {
   RidgeAccumulator fit, heldout;  // of the fitted tokens, and of those held out (none: heldout.tokens() == 0)
   SiteInput input = SiteInput::kStream;
+  TokenWeighting weighting;
 
   SiteSums(const Site& site, int64_t hidden, SiteInput input = SiteInput::kStream)
       : Site(site), fit(hidden), heldout(hidden), input(input) {}
@@ -38,8 +40,9 @@ enum class Correction {
   kReplaceMe,      // a map of the MLP's output before, folded into its down projection
   kLaco,           // the differences of the removed blocks' weights, folded into the block before
   kNone,
+  kAuto,  // kLra by the recipe with the lowest held-out loss (shift/automatic.h)
 };
-// "lra", "generic-affine", "bias", "replaceme", "laco", "none". Throws UsageError for anything else.
+// "lra", "generic-affine", "bias", "replaceme", "laco", "none", "auto". Throws UsageError for anything else.
 Correction ParseCorrection(const std::string& text);
 const char* Name(Correction correction);
 
@@ -73,8 +76,18 @@ struct FittedSites {
   FitSeconds seconds;
 };
 
-// Adapters: of kLra, kGenericAffine (as a full A = W - I, whatever the rank of W) or kBias. Throws UsageError for a
-// rank above the hidden size and what SolveRidge throws.
+// Ridge solutions, and adapters made of them: apart, so that several factorizations share a solve. kLra alone.
+struct SolvedSites {
+  std::vector<RidgeSolution> solutions;
+  double seconds = 0;
+};
+SolvedSites SolveSites(const Context& context, const std::vector<const SiteSums*>& sites, const FitOptions& options,
+                       Progress& progress);
+FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums*>& sites, const SolvedSites& solved,
+                        const FitOptions& options, Progress& progress);
+
+// Both in one. Adapters: of kLra, kGenericAffine (as a full A = W - I, whatever the rank of W) or kBias. Throws
+// UsageError for a rank above the hidden size and what SolveRidge throws.
 FittedSites FitSites(const Context& context, const std::vector<const SiteSums*>& sites, const FitOptions& options,
                      Progress& progress);
 

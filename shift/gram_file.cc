@@ -279,7 +279,8 @@ GramSet CollectIntoFile(const Context& context, const Model& model, const Calibr
     GramSet found = ReadGram(file);
     CheckSameRun(found, set, file);
     if (found.complete()) return found;
-    found.sums.weighting = set.sums.weighting;  // which its settings name
+    // Which the settings, just compared, name.
+    for (size_t i = 0; i < set.sums.sites.size(); ++i) found.sums.sites[i].weighting = set.sums.sites[i].weighting;
     set.sums = std::move(found.sums);
   }
   Checkpoint checkpoint(file, set, seconds_between);

@@ -37,6 +37,20 @@ int64_t PredictedTokens(const std::vector<Batch>& batches) {
   return predicted;
 }
 
+std::vector<Batch> FirstSequences(const std::vector<Batch>& batches, int64_t tokens) {
+  std::vector<Batch> first;
+  for (const Batch& whole : batches) {
+    Batch batch;
+    for (int64_t s = 0; s < whole.sequences() && tokens > 0; ++s) {
+      const auto sequence = std::span(whole.tokens).subspan(whole.offsets[s], whole.offsets[s + 1] - whole.offsets[s]);
+      batch.Add(sequence);
+      tokens -= static_cast<int64_t>(sequence.size());
+    }
+    if (batch.size() > 0) first.push_back(std::move(batch));
+  }
+  return first;
+}
+
 double SummedLoss(Decoder& decoder, const Batch& batch, MatrixView<const float> residual) {
   double sum = 0;
   for (int64_t s = 0; s < batch.sequences(); ++s) {

@@ -14,6 +14,9 @@ namespace shiftrt {
 int64_t PredictedTokens(const Batch& batch);
 int64_t PredictedTokens(const std::vector<Batch>& batches);
 
+// Whole sequences from the start of `batches` until they hold `tokens` tokens, or all.
+std::vector<Batch> FirstSequences(const std::vector<Batch>& batches, int64_t tokens);
+
 // Sum of -log p over the predicted tokens of `batch`, from its stream before the final norm, in nats.
 double SummedLoss(Decoder& decoder, const Batch& batch, MatrixView<const float> residual);
 

@@ -15,6 +15,9 @@ namespace shiftrt {
 
 namespace {
 
+// Held-out tokens that recipes are compared on, and that gating looks at.
+constexpr int64_t kTrialTokens = 8192, kGateTokens = 16384;
+
 // What sums of two runs must agree on before they add.
 std::string Settings(const TokenWeighting& weighting) {
   return weighting.uniform() ? "independent" : fmt::format("independent, token weights {}", Format(weighting));
@@ -46,6 +49,9 @@ void CheckOptions(const ShiftOptions& options, int64_t hidden) {
   refuse(in_sequence && options.rank.kind == RankSpec::Kind::kBudget,
          "--lra budget: is spread over sites that are fitted together: --calibration independent");
   refuse(!options.weighting.uniform() && !adapters, "--token-weight goes with adapters");
+  refuse(correction == Correction::kAuto && (in_sequence || !options.weighting.uniform() || options.gram.used()),
+         "--correction auto chooses calibration and token weights itself, from a pass of its own");
+  refuse(options.gate && correction == Correction::kNone, "--gate without a correction");
 }
 
 class Job {
@@ -65,8 +71,11 @@ class Job {
       case Correction::kReplaceMe: ReplaceMe(); break;
       case Correction::kLra:
       case Correction::kGenericAffine:
-      case Correction::kBias: Adapt(); break;
+      case Correction::kBias:
+      case Correction::kAuto: Adapt(); break;
     }
+    if (options_.gate) DropWhatHarms();
+    if (options_.merge != Merge::kOff) MergeNeighbours();
     return std::move(result_);
   }
 
@@ -99,15 +108,17 @@ class Job {
       std::iota(layers.begin(), layers.end(), 0);
     }
     GramSet wanted = NewGram(model_, calibration_, layers, Settings(options_.weighting), ScoresOf(result_.selection));
-    wanted.sums.weighting = options_.weighting;
+    for (SiteSums& site : wanted.sums.sites) site.weighting = options_.weighting;
     return shiftrt::CollectIntoFile(context_, model_, calibration_, std::move(wanted), options_.gram.save, progress_)
         .sums;
   }
 
   CollectedSums CollectSites(const std::vector<Site>& sites, SiteInput input = SiteInput::kStream) {
     CollectedSums sums;
-    sums.weighting = options_.weighting;
-    for (const Site& site : sites) sums.sites.emplace_back(site, Hidden(), input);
+    for (const Site& site : sites) {
+      sums.sites.emplace_back(site, Hidden(), input);
+      sums.sites.back().weighting = options_.weighting;
+    }
     Collect(context_, model_, calibration_, sums, progress_);
     return sums;
   }
@@ -127,16 +138,43 @@ class Job {
 
   void Adapt() {
     const std::vector<Site> sites = options_.span ? Runs() : SitesOf(result_.selection.removed);
-    FittedSites fitted = options_.mode == Calibration::kIndependent ? FitIndependently(sites) : FitInSequence(sites);
+    FittedSites fitted = options_.correction == Correction::kAuto     ? FitAutomatically(sites)
+                         : options_.mode == Calibration::kIndependent ? FitIndependently(sites)
+                                                                      : FitInSequence(sites);
     static_cast<FitSeconds&>(result_.seconds) = fitted.seconds;
     result_.sites = std::move(fitted.reports);
     result_.corrected = CorrectedPlan(Layers(), sites, fitted.adapters);
-    if (options_.merge == Merge::kOff) return;
+  }
+
+  // What plans are compared by; they may differ from the block before the first removed one on.
+  HeldOutLoss HeldOut(int64_t tokens) const {
+    const int64_t first = result_.selection.removed.front();
+    return {context_, model_.weights, calibration_.heldout, tokens, std::max<int64_t>(0, first - 1)};
+  }
+
+  void DropWhatHarms() {
+    const Stopwatch watch(result_.seconds.calibrate);
+    HeldOutLoss loss = HeldOut(kGateTokens);
+    GatedPlan gated = Gate(result_.corrected, loss, progress_);
+    result_.corrected = std::move(gated.plan);
+    result_.gate = std::move(gated.verdicts);
+  }
+
+  void MergeNeighbours() {
     result_.merged = MergeAdapters(result_.corrected, options_.merge, context_);
     for (const SiteSums& run : run_sums_)
       for (const Stage& stage : result_.merged->stages)
         if (const auto* adapter = std::get_if<AdapterStage>(&stage); adapter && adapter->layers == run.Layers())
           result_.merged_runs.push_back(MeasureSite(context_, run, *adapter->lra));
+  }
+
+  FittedSites FitAutomatically(const std::vector<Site>& sites) {
+    HeldOutLoss loss = HeldOut(kTrialTokens);
+    AutomaticFit chosen = shiftrt::FitAutomatically(context_, model_, calibration_, sites, options_, loss, progress_);
+    result_.seconds.calibrate = chosen.calibrate_seconds;
+    result_.trials = std::move(chosen.trials);
+    result_.chosen_trial = chosen.chosen;
+    return std::move(chosen.fitted);
   }
 
   FittedSites FitIndependently(const std::vector<Site>& sites) {

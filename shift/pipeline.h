@@ -8,9 +8,11 @@
 
 #include "models/model.h"
 #include "runtime/progress.h"
+#include "shift/automatic.h"
 #include "shift/calibration.h"
 #include "shift/criteria.h"
 #include "shift/fit.h"
+#include "shift/gate.h"
 #include "shift/merge.h"
 #include "shift/sequential.h"
 #include "shift/token_weights.h"
@@ -31,6 +33,7 @@ struct ShiftOptions : FitOptions {
   Calibration mode = Calibration::kIndependent;
   TokenWeighting weighting;
   bool span = false;  // one adapter for each run of neighbours, fitted from its first input to its last output
+  bool gate = false;  // take out corrections that the held-out loss is lower without
   Merge merge = Merge::kOff;
   GramFiles gram;
   uint64_t seed = 0;
@@ -47,6 +50,9 @@ struct ShiftResult {
   // Merged runs of several sites, measured over the whole run as a span is; none without their sums, which files and
   // fits in sequence do not have.
   std::vector<SiteReport> merged_runs;
+  std::vector<Trial> trials;      // kAuto alone: what was tried,
+  size_t chosen_trial = 0;        // and which of them was chosen
+  std::vector<GateVerdict> gate;  // where options.gate asks for it
   DepthPlan pruned, corrected;
   std::optional<DepthPlan> merged;  // where options.merge asks for it
   ShiftSeconds seconds;

@@ -31,7 +31,7 @@ struct Options {
   std::vector<std::string> load_gram;
   std::string save_gram, gram_layers = "removed";
   int64_t max_tokens = 40;
-  bool penalize_bias = false, span = false, save_weights = false;
+  bool penalize_bias = false, span = false, gate = false, save_weights = false;
 };
 
 struct Variant {
@@ -129,6 +129,26 @@ void PrintMergedRuns(const std::vector<SiteReport>& runs) {
   fmt::print("{}\n", table.Text());
 }
 
+void PrintTrials(const ShiftResult& result) {
+  if (result.trials.empty()) return;
+  Table table({"recipe tried", "tokens fitted", "held-out loss", ""});
+  for (const Trial& trial : result.trials) {
+    const std::string recipe = Format(trial.recipe);
+    table.Add({recipe, std::to_string(trial.tokens), fmt::format("{:.4f}", trial.loss),
+               &trial == &result.trials[result.chosen_trial] ? "chosen" : ""});
+  }
+  fmt::print("{}\n", table.Text());
+}
+
+void PrintGate(const std::vector<GateVerdict>& verdicts) {
+  if (verdicts.empty()) return;
+  Table table({"gate at layer", "loss with", "loss without", ""});
+  for (const GateVerdict& v : verdicts)
+    table.Add({fmt::format("{}", fmt::join(v.layers, ",")), fmt::format("{:.4f}", v.with),
+               fmt::format("{:.4f}", v.without), v.kept ? "kept" : "dropped"});
+  fmt::print("{}\n", table.Text());
+}
+
 // What stands in the place of the removed blocks, for people.
 std::string CorrectionName(const Options& options, Correction correction) {
   const std::string lra = options.lra == "full" ? "full LRA" : "LRA " + options.lra;
@@ -139,6 +159,7 @@ std::string CorrectionName(const Options& options, Correction correction) {
     case Correction::kReplaceMe: return "ReplaceMe";
     case Correction::kLaco: return "LaCo folding";
     case Correction::kNone: return "nothing";
+    case Correction::kAuto: return (options.span ? "auto span " : "auto ") + lra;
   }
   return "?";
 }
@@ -188,6 +209,26 @@ Json SitesJson(const std::vector<SiteReport>& sites) {
   return out;
 }
 
+Json TrialsJson(const ShiftResult& result) {
+  Json out = Json::array();
+  for (const Trial& trial : result.trials)
+    out.push_back({{"calibration", Name(trial.recipe.mode)},
+                   {"token_weight", Format(trial.recipe.weighting)},
+                   {"factorization", Name(trial.recipe.factorization)},
+                   {"lambda", Format(trial.recipe.lambda)},
+                   {"tokens", trial.tokens},
+                   {"loss", trial.loss},
+                   {"chosen", &trial == &result.trials[result.chosen_trial]}});
+  return out;
+}
+
+Json GateJson(const std::vector<GateVerdict>& verdicts) {
+  Json out = Json::array();
+  for (const GateVerdict& v : verdicts)
+    out.push_back({{"layers", v.layers}, {"with", v.with}, {"without", v.without}, {"kept", v.kept}});
+  return out;
+}
+
 Json ResultJson(const Model& model, const CalibrationSet& calibration, const ShiftResult& result,
                 const std::vector<Variant>& variants, double evaluate_seconds) {
   Json json = {{"model", model.name},
@@ -199,6 +240,8 @@ Json ResultJson(const Model& model, const CalibrationSet& calibration, const Shi
                  {"heldout_tokens", calibration.heldout_tokens}}},
                {"sites", SitesJson(result.sites)},
                {"merged_runs", SitesJson(result.merged_runs)},
+               {"trials", TrialsJson(result)},
+               {"gate", GateJson(result.gate)},
                {"variants", Json::array()},
                {"seconds",
                 {{"select", result.seconds.select},
@@ -260,6 +303,7 @@ int Run(const Options& options) {
   shift.mode = ParseCalibrationMode(options.calibration);
   shift.weighting = ParseTokenWeighting(options.token_weight);
   shift.span = options.span;
+  shift.gate = options.gate;
   shift.seed = options.common.seed;
   shift.gram.load.assign(options.load_gram.begin(), options.load_gram.end());
   shift.gram.save = options.save_gram;
@@ -299,6 +343,8 @@ int Run(const Options& options) {
   PrintSelection(result.selection, config.layers);
   PrintSites(result.sites);
   PrintMergedRuns(result.merged_runs);
+  PrintTrials(result);
+  PrintGate(result.gate);
 
   variants.emplace_back("pruned", result.pruned);
   if (shift.correction != Correction::kNone)
@@ -348,7 +394,9 @@ Command AddRun(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--correction", options->correction,
                  "lra; baselines: generic-affine (h W + b), replaceme (folded into the MLP before), laco (weight\n"
-                 "differences folded into the block before), bias (mean update), none")
+                 "differences folded into the block before), bias (mean update), none; or auto: the lra recipe with "
+                 "the lowest\n"
+                 "loss on held-out calibration text")
       ->capture_default_str();
   app.add_option("--calibration", options->calibration,
                  "independent, sequential (each site on the corrected stream) or drift (towards the original stream)")
@@ -358,6 +406,7 @@ Command AddRun(CLI::App& app) {
                  "massive:W (tokens with a massive activation), comma separated")
       ->capture_default_str();
   app.add_flag("--span", options->span, "one adapter for each run of neighbours, fitted over the whole run");
+  app.add_flag("--gate", options->gate, "drop corrections that the loss on held-out calibration text is lower without");
   app.add_option("--calib", options->calib,
                  "calibration text, NAME|FILE[:samples[xtokens]] (256x512; demo brings its own)");
   app.add_option("--save-gram", options->save_gram,
@@ -389,6 +438,7 @@ Command AddRun(CLI::App& app) {
       "  shiftrt run --model demo --load-gram demo.gram --prune bi:0.4 --lra full --lambda 1e-3rel\n"
       "  shiftrt run --model demo --prune streamline:4 --span --calibration sequential --token-weight norm\n"
       "  shiftrt run --model demo --prune ppl-greedy:4,tokens=8192 --correction replaceme\n"
+      "  shiftrt run --model demo --prune bi:6 --correction auto --gate\n"
       "  shiftrt run --model qwen2-1.5b --prune \"reverse*:7\" --lra full --merge full --calib c4.jsonl --save out");
   return [options] { return Run(*options); };
 }

@@ -8,19 +8,7 @@
 namespace shiftrt {
 
 std::vector<Batch> LossBatches(const PruneSpec& spec, const CriterionInput& input) {
-  if (spec.tokens == 0) return *input.calibration;
-  std::vector<Batch> batches;
-  int64_t left = spec.tokens;
-  for (const Batch& whole : *input.calibration) {
-    Batch batch;
-    for (int64_t s = 0; s < whole.sequences() && left > 0; ++s) {
-      const auto sequence = std::span(whole.tokens).subspan(whole.offsets[s], whole.offsets[s + 1] - whole.offsets[s]);
-      batch.Add(sequence);
-      left -= static_cast<int64_t>(sequence.size());
-    }
-    if (batch.size() > 0) batches.push_back(std::move(batch));
-  }
-  return batches;
+  return spec.tokens == 0 ? *input.calibration : FirstSequences(*input.calibration, spec.tokens);
 }
 
 Selection SelectGreedily(const PruneSpec& spec, int64_t count, const CriterionInput& input, const StandIn& stand_in,

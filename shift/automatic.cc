@@ -1,0 +1,159 @@
+#include "shift/automatic.h"
+
+#include <utility>
+
+#include "runtime/check.h"
+#include "runtime/stopwatch.h"
+#include "shift/collect.h"
+
+namespace shiftrt {
+
+namespace {
+
+// A fit in sequence on a quarter of the text this much worse, in nats, than the best one is not tried on all of it.
+constexpr double kNear = 0.05;
+
+// Every fourth batch.
+CalibrationSet Quarter(const CalibrationSet& calibration) {
+  CalibrationSet quarter;
+  for (size_t b = 0; b < calibration.fit.size(); b += 4) {
+    quarter.fit.push_back(calibration.fit[b]);
+    quarter.fit_tokens += calibration.fit[b].size();
+  }
+  return quarter;
+}
+
+class Search {
+ public:
+  Search(const Context& context, const Model& model, const CalibrationSet& calibration, const std::vector<Site>& sites,
+         const FitOptions& options, HeldOutLoss& loss, Progress& progress)
+      : context_(context),
+        model_(model),
+        calibration_(calibration),
+        sites_(sites),
+        options_(options),
+        loss_(loss),
+        progress_(progress) {}
+
+  AutomaticFit Run() {
+    TryIndependent();
+    if (sites_.size() > 1) TryInSequence();  // one site alone has nothing removed before it
+    return std::move(best_);
+  }
+
+ private:
+  const Trial& Best() const { return best_.trials[best_.chosen]; }
+
+  FitOptions With(const Recipe& recipe) const {
+    FitOptions options = options_;
+    options.factorization = recipe.factorization;
+    options.ridge.lambda = recipe.lambda;
+    return options;
+  }
+
+  double Loss(const FittedSites& fitted) {
+    return loss_(CorrectedPlan(model_.weights->config.layers, sites_, fitted.adapters));
+  }
+
+  // Returns the loss; the best fit so far is kept.
+  double Record(const Recipe& recipe, FittedSites fitted) {
+    const double loss = Loss(fitted);
+    seconds_.solve += fitted.seconds.solve;
+    seconds_.factorize += fitted.seconds.factorize;
+    best_.trials.push_back({recipe, fitted.reports.front().tokens, loss});
+    if (best_.trials.size() == 1 || loss < Best().loss) {
+      best_.chosen = best_.trials.size() - 1;
+      best_.fitted = std::move(fitted);
+    }
+    best_.fitted.seconds = seconds_;
+    return loss;
+  }
+
+  // The paper's recipe first.
+  void TryIndependent() {
+    const std::vector<TokenWeighting> weightings = {TokenWeighting(), TokenWeighting{.norm = true}};
+    CollectedSums sums;
+    {
+      const Stopwatch watch(best_.calibrate_seconds);
+      for (const TokenWeighting& weighting : weightings)
+        for (const Site& site : sites_) {
+          sums.sites.emplace_back(site, model_.weights->config.hidden);
+          sums.sites.back().weighting = weighting;
+        }
+      Collect(context_, model_, calibration_, sums, progress_);
+    }
+    std::vector<std::vector<const SiteSums*>> of(weightings.size());
+    for (size_t i = 0; i < sums.sites.size(); ++i) of[i / sites_.size()].push_back(&sums.sites[i]);
+    for (size_t w = 0; w < weightings.size(); ++w) {
+      Recipe recipe{Calibration::kIndependent, weightings[w], Factorization::kSvd, options_.ridge.lambda};
+      const SolvedSites solved = SolveSites(context_, of[w], With(recipe), progress_);
+      Record(recipe, ReduceSites(context_, of[w], solved, With(recipe), progress_));
+      if (options_.rank.kind == RankSpec::Kind::kFull) continue;  // nothing to factorize
+      recipe.factorization = Factorization::kReducedRank;
+      Record(recipe, ReduceSites(context_, of[w], solved, With(recipe), progress_));
+    }
+    if (options_.ridge.lambda.kind == LambdaSpec::Kind::kHoldout) return;
+    Recipe recipe = Best().recipe;
+    recipe.lambda = {LambdaSpec::Kind::kHoldout, 0};
+    const std::vector<const SiteSums*>& chosen = of[recipe.weighting.norm ? 1 : 0];
+    Record(recipe, FitSites(context_, chosen, With(recipe), progress_));
+  }
+
+  FittedSites InSequence(const Recipe& recipe, const CalibrationSet& text) {
+    double seconds = 0;
+    FittedSites fitted;
+    {
+      const Stopwatch watch(seconds);
+      fitted = FitInSequence(context_, model_, text, sites_, recipe.mode, recipe.weighting, With(recipe), progress_);
+    }
+    best_.calibrate_seconds += seconds - fitted.seconds.solve - fitted.seconds.factorize;
+    return fitted;
+  }
+
+  void TryInSequence() {
+    CalibrationSet quarter = Quarter(calibration_);
+    Recipe nearest = Best().recipe;
+    if (nearest.lambda.kind == LambdaSpec::Kind::kHoldout) {
+      quarter.heldout = calibration_.heldout;
+      quarter.heldout_tokens = calibration_.heldout_tokens;
+    }
+    const Recipe independent = Best().recipe;
+    double lowest = Best().loss + kNear;
+    for (const Calibration mode : {Calibration::kSequential, Calibration::kDrift}) {
+      Recipe recipe = independent;
+      recipe.mode = mode;
+      const double loss = Record(recipe, InSequence(recipe, quarter));
+      if (loss >= lowest) continue;
+      lowest = loss;
+      nearest = recipe;
+    }
+    if (nearest.mode != Calibration::kIndependent) Record(nearest, InSequence(nearest, calibration_));
+  }
+
+  const Context& context_;
+  const Model& model_;
+  const CalibrationSet& calibration_;
+  const std::vector<Site>& sites_;
+  const FitOptions& options_;
+  HeldOutLoss& loss_;
+  Progress& progress_;
+  AutomaticFit best_;
+  FitSeconds seconds_;
+};
+
+}  // namespace
+
+std::string Format(const Recipe& recipe) {
+  return fmt::format("{}, token weights {}, {}, lambda {}", Name(recipe.mode), Format(recipe.weighting),
+                     Name(recipe.factorization), Format(recipe.lambda));
+}
+
+AutomaticFit FitAutomatically(const Context& context, const Model& model, const CalibrationSet& calibration,
+                              const std::vector<Site>& sites, const FitOptions& options, HeldOutLoss& loss,
+                              Progress& progress) {
+  if (options.rank.kind == RankSpec::Kind::kBudget)
+    FailUsage("--lra {} goes with sites that are fitted together, not with --correction auto", Format(options.rank));
+  return Search(context, model, calibration, sites, options, loss, progress).Run();
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,42 @@
+// `--correction auto`: the recipe with the lowest loss on held-out calibration text.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "shift/heldout_loss.h"
+#include "shift/sequential.h"
+
+namespace shiftrt {
+
+// What is tried. Rank, span and the bias's penalty are the user's.
+struct Recipe {
+  Calibration mode = Calibration::kIndependent;
+  TokenWeighting weighting;
+  Factorization factorization = Factorization::kSvd;
+  LambdaSpec lambda;
+};
+std::string Format(const Recipe& recipe);  // "sequential, norm, rrr, lambda gcv"
+
+struct Trial {
+  Recipe recipe;
+  int64_t tokens = 0;  // fitted
+  double loss = 0;     // held out, nats a token
+};
+
+struct AutomaticFit {
+  FittedSites fitted;
+  std::vector<Trial> trials;  // in the order tried; the paper's recipe is the first
+  size_t chosen = 0;          // the trial with the lowest loss, which `fitted` is of
+  double calibrate_seconds = 0;
+};
+
+// Tries, from sums of one pass, token weights none and norm, svd and rrr, and lambda as given and by hold-out; then the
+// best of them in sequence and with drift on a quarter of the text, and the better of those two on all of it where it
+// comes near. Never chooses a recipe that is worse, by `loss`, than another it tried. Throws UsageError for a rank
+// budget, which is spread over sites that are fitted together.
+AutomaticFit FitAutomatically(const Context& context, const Model& model, const CalibrationSet& calibration,
+                              const std::vector<Site>& sites, const FitOptions& options, HeldOutLoss& loss,
+                              Progress& progress);
+
+}  // namespace shiftrt

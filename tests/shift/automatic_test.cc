@@ -1,0 +1,147 @@
+// The gate and `--correction auto`, against losses of whole plans.
+#include "shift/automatic.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "runtime/check.h"
+#include "shift/loss.h"
+#include "shift/pipeline.h"
+#include "tests/shift/small_model.h"
+
+namespace shiftrt {
+namespace {
+
+class Automatic : public test::SmallModel {
+ protected:
+  ShiftOptions Options(const std::string& prune) const {
+    ShiftOptions options;
+    options.prune = ParsePrune(prune);
+    options.rank = RankSpec::Fixed(4);
+    return options;
+  }
+  ShiftResult Run(const ShiftOptions& options) {
+    NoProgress progress;
+    return Shift(context_, model_, calibration_, options, progress);
+  }
+  double Loss(const DepthPlan& plan) {
+    NoProgress progress;
+    return MeanLoss(context_, model_.weights, plan, calibration_.heldout, progress);
+  }
+  // An adapter that adds a large constant: nothing is worse.
+  static std::shared_ptr<const Lra> Harmful() {
+    auto lra = std::make_shared<Lra>();
+    lra->a = Matrix<float>::Zeros(kWidth, kWidth);
+    lra->b = Matrix<float>::Zeros(1, kWidth);
+    lra->b(0, 3) = 1000;
+    return lra;
+  }
+};
+
+TEST_F(Automatic, HeldOutLossIsTheMeanLossOfTheWholePlan) {
+  const ShiftResult result = Run(Options("layers=2,4"));
+  HeldOutLoss loss(context_, model_.weights, calibration_.heldout, 1 << 20, 2),
+      some(context_, model_.weights, calibration_.heldout, 33, 0);
+  for (const DepthPlan* plan : {&result.pruned, &result.corrected}) EXPECT_NEAR(loss(*plan), Loss(*plan), 1e-6);
+  EXPECT_EQ(loss.predicted(), 4 * 31);
+  EXPECT_EQ(some.predicted(), 2 * 31) << "whole samples, as many as it takes";
+  EXPECT_THROW(HeldOutLoss(context_, model_.weights, {}, 100, 0), Error);
+}
+
+TEST_F(Automatic, GateDropsWhatHarmsAndNothingElse) {
+  const std::vector<Site> sites = {{1, 1}, {2, 1}, {4, 1}};
+  DepthPlan plan = Run(Options("layers=1,2,4")).corrected;
+  std::get<AdapterStage>(plan.stages[2]).lra = Harmful();
+  HeldOutLoss loss(context_, model_.weights, calibration_.heldout, 1 << 20, 1);
+  NoProgress progress;
+  const GatedPlan gated = Gate(plan, loss, progress);
+  ASSERT_EQ(gated.verdicts.size(), 3u);
+  EXPECT_FALSE(gated.verdicts[1].kept);
+  EXPECT_EQ(gated.verdicts[1].layers, (std::vector<int64_t>{2}));
+  EXPECT_NEAR(gated.verdicts[1].with, Loss(plan), 1e-6);
+  // What is left is better with each of its corrections than without.
+  const double with = Loss(gated.plan);
+  EXPECT_LT(with, Loss(plan));
+  for (const GateVerdict& verdict : gated.verdicts) {
+    if (!verdict.kept) continue;
+    DepthPlan without = gated.plan;
+    std::erase_if(without.stages, [&](const Stage& stage) {
+      const auto* adapter = std::get_if<AdapterStage>(&stage);
+      return adapter != nullptr && adapter->layers == verdict.layers;
+    });
+    EXPECT_EQ(without.stages.size() + 1, gated.plan.stages.size());
+    EXPECT_GE(Loss(without), with);
+  }
+}
+
+// Random layers do nothing that held-out text could gain from: whatever the fit does to the loss, the gate leaves no
+// correction that hurts.
+TEST_F(Automatic, GatedIsNeverWorseThanCorrected) {
+  for (const char* prune : {"layers=0,3", "layers=1,2,3", "layers=2,4,5"}) {
+    for (const Correction correction : {Correction::kLra, Correction::kBias}) {
+      ShiftOptions options = Options(prune);
+      options.correction = correction;
+      const double corrected = Loss(Run(options).corrected);
+      options.gate = true;
+      const ShiftResult gated = Run(options);
+      EXPECT_LE(Loss(gated.corrected), corrected + 1e-9) << prune;
+      const auto dropped = std::count_if(gated.gate.begin(), gated.gate.end(), [](const auto& v) { return !v.kept; });
+      EXPECT_EQ(gated.corrected.stages.size() + dropped, static_cast<size_t>(kLayers)) << prune;
+    }
+  }
+}
+
+TEST_F(Automatic, GateTakesFoldedWeightsOut) {
+  ShiftOptions options = Options("layers=3");
+  options.correction = Correction::kLaco;
+  options.gate = true;
+  const ShiftResult result = Run(options);
+  ASSERT_EQ(result.gate.size(), 1u);
+  EXPECT_EQ(result.gate[0].layers, (std::vector<int64_t>{2}));
+  const auto& block = std::get<BlockStage>(result.corrected.stages[2]);
+  EXPECT_EQ(block.folded == nullptr, !result.gate[0].kept);
+  EXPECT_EQ(result.gate[0].kept, result.gate[0].with <= result.gate[0].without);
+}
+
+TEST_F(Automatic, ChoosesTheLowestLossAmongRecipesThatAreWhatTheySay) {
+  ShiftOptions options = Options("layers=1,3,4");
+  options.correction = Correction::kAuto;
+  const ShiftResult result = Run(options);
+  ASSERT_GE(result.trials.size(), 7u);
+  EXPECT_EQ(Format(result.trials[0].recipe), "independent, token weights none, svd, lambda gcv");
+  double lowest = result.trials[0].loss;
+  for (const Trial& trial : result.trials) {
+    lowest = std::min(lowest, trial.loss);
+    if (trial.tokens != calibration_.fit_tokens) continue;
+    ShiftOptions alone = Options("layers=1,3,4");
+    alone.mode = trial.recipe.mode;
+    alone.weighting = trial.recipe.weighting;
+    alone.factorization = trial.recipe.factorization;
+    alone.ridge.lambda = trial.recipe.lambda;
+    EXPECT_NEAR(trial.loss, Loss(Run(alone).corrected), 1e-5) << Format(trial.recipe);
+  }
+  EXPECT_EQ(result.trials[result.chosen_trial].loss, lowest);
+  EXPECT_NEAR(Loss(result.corrected), lowest, 1e-5);
+  EXPECT_EQ(result.sites.size(), 3u);
+}
+
+TEST_F(Automatic, RefusesWhatItCannotTry) {
+  const auto refused = [&](const std::function<void(ShiftOptions&)>& change) {
+    ShiftOptions options = Options("layers=1,3");
+    options.correction = Correction::kAuto;
+    change(options);
+    EXPECT_THROW(Run(options), UsageError);
+  };
+  refused([](ShiftOptions& o) { o.rank = ParseRank("budget:1k"); });
+  refused([](ShiftOptions& o) { o.mode = Calibration::kDrift; });
+  refused([](ShiftOptions& o) { o.weighting.norm = true; });
+  refused([](ShiftOptions& o) { o.gram.save = "x"; });
+  refused([](ShiftOptions& o) { o.correction = Correction::kNone, o.gate = true; });
+  calibration_.heldout.clear();
+  ShiftOptions options = Options("layers=1");
+  options.correction = Correction::kAuto;
+  EXPECT_THROW(Run(options), Error);
+}
+
+}  // namespace
+}  // namespace shiftrt
