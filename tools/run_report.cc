@@ -95,9 +95,9 @@ Chart FitChart(const std::vector<SiteReport>& sites) {
 Section Sites(const std::vector<SiteReport>& sites) {
   PageTable table{{"layer", "lambda", "condition", "rank", "effective rank", "R² fitted", "R² held out"}, {}};
   for (const SiteReport& site : sites)
-    table.rows.push_back({site.Name(), fmt::format("{:.3g}", site.lambda),
-                          fmt::format("{:.1e}", site.condition), std::to_string(site.rank),
-                          fmt::format("{:.1f}", site.effective_rank), fmt::format("{:.3f}", site.r2_fit),
+    table.rows.push_back({site.Name(), fmt::format("{:.3g}", site.lambda), fmt::format("{:.1e}", site.condition),
+                          std::to_string(site.rank), fmt::format("{:.1f}", site.effective_rank),
+                          fmt::format("{:.3f}", site.r2_fit),
                           std::isnan(site.r2_heldout) ? "-" : fmt::format("{:.3f}", site.r2_heldout)});
   Section section{"The corrections",
                   "One affine map in place of each removed block. R² far lower on held-out tokens than on fitted ones "
