@@ -28,7 +28,7 @@ struct Dataset {
   const Task* task = nullptr;
   std::vector<Item> items;
   std::vector<std::filesystem::path> files;
-  int64_t rows = 0;           // in the files; items may be fewer (limit)
+  int64_t rows = 0;  // in the files; items may be fewer (limit)
   int64_t shots = 0;
   std::string data_hash;      // of the rows' texts as they are in the files, shots included
   std::string template_hash;  // of the prompts a fixed row gives

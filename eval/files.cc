@@ -27,8 +27,7 @@ std::vector<fs::path> Matches(const fs::path& place, const std::string& pattern)
   const fs::path whole = place / pattern;
   std::vector<fs::path> matches;
   for (const fs::path& entry : Entries(whole.parent_path()))
-    if (::fnmatch(whole.filename().c_str(), entry.filename().c_str(), FNM_PERIOD) == 0)
-      matches.push_back(entry);
+    if (::fnmatch(whole.filename().c_str(), entry.filename().c_str(), FNM_PERIOD) == 0) matches.push_back(entry);
   return matches;
 }
 
@@ -58,7 +57,8 @@ std::string Parquet(const fs::path& place) {
                             parquet, ReplaceAll(patterns.front(), "*", ""));
   Fail("{}: no file {}; looked in: {}; give a directory with --data DIR, or a file with --data {}=FILE{}", task.name,
        fmt::join(patterns, ", "),
-       places.empty() ? "nowhere" : fmt::format("{}", fmt::join(std::vector<std::string>(places.begin(), places.end()), ", ")),
+       places.empty() ? "nowhere"
+                      : fmt::format("{}", fmt::join(std::vector<std::string>(places.begin(), places.end()), ", ")),
        task.name, advice);
 }
 
@@ -79,8 +79,9 @@ std::vector<fs::path> FindTaskFiles(const Task& task, const std::vector<std::str
   for (const std::string& pattern : patterns) {
     for (const fs::path& place : places) {
       std::vector<fs::path> matches = Matches(place, pattern);
-      Check(matches.size() <= 1 || task.by_subject, "{}: several files are called {}: {}; say which with --data {}=FILE",
-            task.name, pattern, fmt::join(std::vector<std::string>(matches.begin(), matches.end()), ", "), task.name);
+      Check(matches.size() <= 1 || task.by_subject,
+            "{}: several files are called {}: {}; say which with --data {}=FILE", task.name, pattern,
+            fmt::join(std::vector<std::string>(matches.begin(), matches.end()), ", "), task.name);
       if (!matches.empty()) return matches;
     }
   }

@@ -17,9 +17,7 @@ constexpr size_t kWords = 624, kShift = 397;
 // init_by_array with a key of one word.
 PythonRandom::PythonRandom(uint32_t seed) : at_(kWords) {
   state_[0] = 19650218;
-  const auto mixed = [&](size_t i, uint32_t factor) {
-    return (state_[i - 1] ^ (state_[i - 1] >> 30)) * factor;
-  };
+  const auto mixed = [&](size_t i, uint32_t factor) { return (state_[i - 1] ^ (state_[i - 1] >> 30)) * factor; };
   for (size_t i = 1; i < kWords; ++i) state_[i] = mixed(i, 1812433253) + static_cast<uint32_t>(i);
   size_t i = 1;
   const auto step = [&] {

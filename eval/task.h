@@ -27,9 +27,9 @@ enum class TaskKind {
 };
 
 enum class Shots {
-  kNone,    // the reference's prompt has no place for them
-  kFirst,   // the first of the shot rows of the same subject
-  kDrawn,   // drawn at random for every row, as the reference draws them
+  kNone,          // the reference's prompt has no place for them
+  kFirst,         // the first of the shot rows of the same subject
+  kDrawn,         // drawn at random for every row, as the reference draws them
   kDrawnSparing,  // the same, drawing one more than is used (the reference does where a task has no test split)
 };
 

@@ -1,7 +1,8 @@
+#include "eval/tasks/tasks.h"
+
 #include <algorithm>
 
 #include "eval/task.h"
-#include "eval/tasks/tasks.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
@@ -22,8 +23,8 @@ const Task* FindTask(std::string_view name) {
 
 const std::vector<Task>& Tasks() {
   static const std::vector<Task> tasks = {
-      BoolqTask(),  PiqaTask(),  HellaswagTask(), WinograndeTask(), ArcEasyTask(),  ArcChallengeTask(), OpenbookqaTask(),
-      MmluTask(),   CmmluTask(), LambadaTask(),   WikitextTask(),
+      BoolqTask(),      PiqaTask(), HellaswagTask(), WinograndeTask(), ArcEasyTask(),  ArcChallengeTask(),
+      OpenbookqaTask(), MmluTask(), CmmluTask(),     LambadaTask(),    WikitextTask(),
   };
   return tasks;
 }

@@ -85,10 +85,9 @@ Example Read(const Row& row) {
   const auto subject =
       std::find_if(std::begin(kSubjects), std::end(kSubjects), [&](const Subject& s) { return s.name == name; });
   row.Require(subject != std::end(kSubjects), "{} is no subject of CMMLU", name);
-  return ExamExample(
-      fmt::format("以下是关于{}的单项选择题，请直接给出正确答案的选项。\n\n", subject->chinese),
-      row.Text("Question"), {row.Text("A"), row.Text("B"), row.Text("C"), row.Text("D")}, "答案：",
-      LetterOrIndex(row, "Answer"));
+  return ExamExample(fmt::format("以下是关于{}的单项选择题，请直接给出正确答案的选项。\n\n", subject->chinese),
+                     row.Text("Question"), {row.Text("A"), row.Text("B"), row.Text("C"), row.Text("D")}, "答案：",
+                     LetterOrIndex(row, "Answer"));
 }
 
 }  // namespace
