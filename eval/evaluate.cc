@@ -1,5 +1,6 @@
 #include "eval/evaluate.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "runtime/files.h"
@@ -45,6 +46,10 @@ std::string PlanText(const DepthPlan& plan) {
   for (const Stage& stage : plan.stages) {
     if (const auto* block = std::get_if<BlockStage>(&stage)) {
       text += fmt::format("block {};", block->layer);
+      if (block->folded)
+        Weights::ForEachInBlock(*block->folded, [&](const std::string&, const TensorView& tensor) {
+          text += HashHex({static_cast<const std::byte*>(tensor.data), static_cast<size_t>(tensor.bytes())});
+        });
     } else {
       const Lra& lra = *std::get<AdapterStage>(stage).lra;
       text += fmt::format("lra {} {} {} {};", HashOf(lra.a), HashOf(lra.p), HashOf(lra.q), HashOf(lra.b));
@@ -72,6 +77,53 @@ EvalCost CostOf(const Work& work, const std::vector<PackedBatch>& batches) {
   }
   return cost;
 }
+
+bool Same(const Stage& a, const Stage& b) {
+  if (a.index() != b.index()) return false;
+  if (const auto* block = std::get_if<BlockStage>(&a)) {
+    const auto& other = std::get<BlockStage>(b);
+    return block->layer == other.layer && block->folded == other.folded;
+  }
+  return std::get<AdapterStage>(a).lra == std::get<AdapterStage>(b).lra;
+}
+
+// The stages all variants begin with.
+DepthPlan Trunk(const std::vector<EvalVariant>& variants) {
+  DepthPlan trunk = variants[0].plan;
+  for (const EvalVariant& variant : variants) {
+    const auto& stages = variant.plan.stages;
+    const auto end = std::mismatch(trunk.stages.begin(), trunk.stages.end(), stages.begin(), stages.end(), Same).first;
+    trunk.stages.erase(end, trunk.stages.end());
+  }
+  return trunk;
+}
+
+// Runs batches through all variants: the trunk once, then each one's own stages from the stream it left.
+class Runner {
+ public:
+  Runner(const Context& context, const Model& model, const std::vector<EvalVariant>& variants)
+      : variants_(variants), decoder_(context, model.weights, Trunk(variants)) {}
+
+  int64_t shared_stages() const { return std::ssize(decoder_.plan().stages); }
+
+  // The trunk's stream is kept for the calls of Finish() that follow.
+  void Begin(const PackedBatch& packed) {
+    const MatrixView<const float> stream = decoder_.Forward(packed.batch);
+    stream_.Reserve(stream.rows * stream.cols);
+    kept_ = {stream_.data(), stream.rows, stream.cols};
+    for (int64_t t = 0; t < stream.rows; ++t) std::copy_n(stream.row(t), stream.cols, kept_.row(t));
+  }
+  std::vector<Score> Finish(const PackedBatch& packed, size_t variant) {
+    const auto rest = std::span(variants_[variant].plan.stages).subspan(shared_stages());
+    return ScoreBatch(decoder_, packed, decoder_.Resume(packed.batch, kept_, rest));
+  }
+
+ private:
+  const std::vector<EvalVariant>& variants_;
+  Decoder decoder_;
+  Buffer<float> stream_;
+  MatrixView<float> kept_;
+};
 
 // Adds the scores of one variant's batches where they belong, and tells `progress` of the items that are complete.
 class Collector {
@@ -108,27 +160,38 @@ EvalScores Evaluate(const Context& context, const Model& model, const std::vecto
                     const Dataset& dataset, const EvalOptions& options, Journal& journal, Progress& progress) {
   const Work work = EncodeAll(model, dataset, options.bos);
   const std::vector<PackedBatch> batches = Pack(work.requests, options.batch_tokens);
-  EvalScores result{CostOf(work, batches), {}, {}};
+  Runner runner(context, model, variants);
+  EvalScores result{CostOf(work, batches), {}, 0};
+  result.cost.shared_stages = runner.shared_stages();
+  std::vector<std::string> keys;
+  std::vector<Collector> collectors;
   for (const EvalVariant& variant : variants) {
-    const auto start = std::chrono::steady_clock::now();
-    const std::string key = WorkKey(context, model, variant.plan, work, options.batch_tokens);
-    Decoder decoder(context, model.weights, variant.plan);
-    Collector collector(work, dataset);
-    progress.Begin(dataset.task->name + ", " + variant.name, std::ssize(dataset.items));
-    for (size_t b = 0; b < batches.size(); ++b) {
-      const std::vector<Score>* known = journal.Find(key, b);
-      if (known != nullptr && known->size() == batches[b].members.size()) {
-        progress.Advance(collector.Add(batches[b], *known));
-        continue;
-      }
-      const std::vector<Score> scores = ScoreBatch(decoder, batches[b]);
-      journal.Add(key, b, scores);
-      progress.Advance(collector.Add(batches[b], scores));
-    }
-    progress.End();
-    result.scores.push_back(collector.Take());
-    result.seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    keys.push_back(WorkKey(context, model, variant.plan, work, options.batch_tokens));
+    collectors.emplace_back(work, dataset);
   }
+  const auto start = std::chrono::steady_clock::now();
+  progress.Begin(dataset.task->name, std::ssize(dataset.items));
+  for (size_t b = 0; b < batches.size(); ++b) {
+    int64_t complete = 0;
+    bool begun = false;
+    for (size_t v = 0; v < variants.size(); ++v) {
+      const std::vector<Score>* known = journal.Find(keys[v], b);
+      std::vector<Score> scores;
+      if (known != nullptr && known->size() == batches[b].members.size()) {
+        scores = *known;
+      } else {
+        if (!begun) runner.Begin(batches[b]);
+        begun = true;
+        scores = runner.Finish(batches[b], v);
+        journal.Add(keys[v], b, scores);
+      }
+      complete = collectors[v].Add(batches[b], scores);
+    }
+    progress.Advance(complete);
+  }
+  progress.End();
+  for (Collector& collector : collectors) result.scores.push_back(collector.Take());
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
 }
 

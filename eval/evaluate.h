@@ -22,12 +22,13 @@ struct EvalCost {
   int64_t requests = 0;
   int64_t tokens_requested = 0, tokens_computed = 0;  // through the blocks
   int64_t head_rows = 0;                              // through the head
+  int64_t shared_stages = 0;                          // run once for all variants, before they part
 };
 
 struct EvalScores {
   EvalCost cost;
   std::vector<std::vector<std::vector<Score>>> scores;  // of each variant, item, prompt
-  std::vector<double> seconds;                          // of each variant; what came from the journal took none
+  double seconds = 0;                                   // for all variants; what came from the journal took none
 };
 
 struct EvalOptions {

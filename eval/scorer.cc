@@ -13,8 +13,7 @@ constexpr int64_t kHeadRows = 512;  // rows of the stream copied together for th
 
 }  // namespace
 
-std::vector<Score> ScoreBatch(Decoder& decoder, const PackedBatch& packed) {
-  const MatrixView<const float> stream = decoder.Forward(packed.batch);
+std::vector<Score> ScoreBatch(Decoder& decoder, const PackedBatch& packed, MatrixView<const float> stream) {
   const int64_t pairs = std::ssize(packed.rows);
   std::vector<float> log_probs(pairs);
   std::vector<int32_t> likeliest(pairs);

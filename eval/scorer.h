@@ -15,8 +15,9 @@ struct Score {
   bool greedy = true;         // every one of them was the likeliest
 };
 
-// Of each member of `packed`, in their order. The head runs on the wanted rows only, in pieces, with the log-sum-exp
-// streamed over the vocabulary (kernels/logprob.h). Throws Error for a score that is not finite.
-std::vector<Score> ScoreBatch(Decoder& decoder, const PackedBatch& packed);
+// Of each member of `packed`, in their order, from the residual stream after the last stage (packed.batch.size(),
+// hidden). The head runs on the wanted rows only, in pieces, with the log-sum-exp streamed over the vocabulary
+// (kernels/logprob.h). Throws Error for a score that is not finite.
+std::vector<Score> ScoreBatch(Decoder& decoder, const PackedBatch& packed, MatrixView<const float> stream);
 
 }  // namespace shiftrt

@@ -111,10 +111,12 @@ Json ResultJson(const TaskResult& result, const std::vector<EvalVariant>& varian
                {"tokens_requested", cost.tokens_requested},
                {"tokens_computed", cost.tokens_computed},
                {"head_rows", cost.head_rows},
+               {"shared_stages", cost.shared_stages},
+               {"seconds", result.scores.seconds},
                {"variants", Json::array()}};
   for (const auto& file : dataset.files) json["files"].push_back(file.string());
   for (size_t v = 0; v < variants.size(); ++v) {
-    Json variant = {{"name", variants[v].name}, {"seconds", result.scores.seconds[v]}, {"metrics", Json::object()}};
+    Json variant = {{"name", variants[v].name}, {"metrics", Json::object()}};
     for (size_t m = 0; m < result.metrics[v].size(); ++m) {
       const Metric& metric = result.metrics[v][m];
       Json& entry = variant["metrics"][metric.name] = MetricJson(metric);
