@@ -9,6 +9,7 @@
 #include "models/tokenizers/utf8.h"
 #include "runtime/files.h"
 #include "runtime/json.h"
+#include "runtime/text.h"
 
 namespace shiftrt {
 
@@ -25,7 +26,7 @@ struct Entry {
 
 // "high_school_biology" of mmlu/test/high_school_biology_test.csv.gz.
 std::string SubjectOf(const fs::path& file) {
-  std::string name = file.stem().string();
+  std::string name = WithoutCompression(file).stem().string();
   for (const char* split : {"_test", "_dev", "_val"})
     if (name.ends_with(split)) return name.substr(0, name.size() - std::string_view(split).size());
   return name;
@@ -33,9 +34,9 @@ std::string SubjectOf(const fs::path& file) {
 
 // Where the answers are in a file of their own, a line a row (AI2's releases), they become the column `label`.
 void AddLabels(const fs::path& file, std::vector<Row>& rows, std::string& hashed) {
-  const fs::path labels = file.parent_path() / (file.stem().string() + "-labels.lst");
+  const fs::path labels = file.parent_path() / (WithoutCompression(file).stem().string() + "-labels.lst");
   if (rows.empty() || rows[0].Has("label") || rows[0].Has("answer") || !fs::exists(labels)) return;
-  const std::string text = ReadFile(labels);
+  const std::string text = ReadText(labels);
   hashed += text;
   size_t begin = 0;
   for (Row& row : rows) {
@@ -59,9 +60,9 @@ Entry MakeEntry(const Task& task, Row row, const fs::path& file) {
 std::vector<Entry> ReadEntries(const Task& task, const std::vector<fs::path>& files, std::string& hashed) {
   std::vector<Entry> entries;
   for (const fs::path& file : files) {
-    const std::string text = ReadFile(file);
+    const std::string text = ReadText(file);
     hashed += HashHex(text);
-    std::vector<Row> rows = ParseRows(text, file, task.columns);
+    std::vector<Row> rows = ParseRows(text, WithoutCompression(file), task.columns);
     AddLabels(file, rows, hashed);
     Check(!rows.empty(), "{}: no rows", file.string());
     for (Row& row : rows) entries.push_back(MakeEntry(task, std::move(row), file));

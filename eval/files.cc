@@ -7,6 +7,7 @@
 #include "models/model.h"
 #include "models/tokenizers/utf8.h"
 #include "runtime/check.h"
+#include "runtime/text.h"
 
 namespace shiftrt {
 
@@ -27,7 +28,8 @@ std::vector<fs::path> Matches(const fs::path& place, const std::string& pattern)
   const fs::path whole = place / pattern;
   std::vector<fs::path> matches;
   for (const fs::path& entry : Entries(whole.parent_path()))
-    if (::fnmatch(whole.filename().c_str(), entry.filename().c_str(), FNM_PERIOD) == 0) matches.push_back(entry);
+    if (::fnmatch(whole.filename().c_str(), WithoutCompression(entry.filename()).c_str(), FNM_PERIOD) == 0)
+      matches.push_back(entry);
   return matches;
 }
 

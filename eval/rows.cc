@@ -216,8 +216,8 @@ std::vector<Row> ParseRows(std::string_view text, const std::filesystem::path& n
   const std::string extension = name.extension().string();
   if (extension == ".jsonl" || extension == ".json") return ParseJsonLines(text, name.string());
   if (extension == ".csv") return ParseCsv(text, name.string(), columns);
-  if (extension == ".raw" || extension == ".tokens") return ParsePages(text, name.string());
-  Fail("{}: rows are read from .jsonl, .json, .csv, .raw and .tokens files", name.string());
+  if (extension == ".raw" || extension == ".tokens" || extension == ".txt") return ParsePages(text, name.string());
+  Fail("{}: rows are read from .jsonl, .json, .csv, .raw, .tokens and .txt files", name.string());
 }
 
 }  // namespace shiftrt

@@ -42,9 +42,9 @@ class Row {
 };
 
 // The rows of a file, told apart by its extension: .jsonl and .json (an object a line), .csv (RFC 4180; the names of
-// the columns in the first line or, where `columns` are given and the first line is not a header, those), .raw and
-// .tokens (WikiText: a row {"page"} for each article). `text` is the file's, `name` stands for it in errors. Throws
-// Error naming file and line for anything malformed.
+// the columns in the first line or, where `columns` are given and the first line is not a header, those), .raw,
+// .tokens and .txt (WikiText: a row {"page"} for each article). `text` is the file's, `name` stands for it in errors.
+// Throws Error naming file and line for anything malformed.
 std::vector<Row> ParseRows(std::string_view text, const std::filesystem::path& name,
                            const std::vector<std::string>& columns);
 

@@ -50,13 +50,24 @@ std::vector<EvalVariant> Chosen(const std::vector<EvalVariant>& variants, const 
   return chosen;
 }
 
+// What a saved model's own record says.
+std::string CriterionOf(const Model& model) {
+  if (model.provenance.empty()) return "";
+  const nlohmann::json record = nlohmann::json::parse(model.provenance);
+  const auto criterion = nlohmann::json::json_pointer("/provenance/selection/criterion");
+  if (!record.contains(criterion) || !record[criterion].is_string()) return "";
+  const auto removed = std::ssize(model.removed);
+  return PaperCriterion(record[criterion], removed, model.plan.blocks() + removed);
+}
+
 int Run(const Options& options) {
   ParseTasks(options.evaluation.tasks);  // a misspelt name is found before the weights are opened
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
   const std::vector<EvalVariant> variants = Chosen(Variants(model), options.variants);
   const auto progress = options.common.MakeProgress();
-  const nlohmann::json json = RunEvaluation(context, model, variants, options.evaluation, *progress);
+  const nlohmann::json json =
+      RunEvaluation(context, model, variants, CriterionOf(model), options.evaluation, *progress);
   if (!options.common.json.empty()) {
     AtomicFile file(options.common.json);
     file.Write(json.dump(2) + "\n");

@@ -8,6 +8,8 @@
 
 #include "eval/metrics.h"
 #include "runtime/files.h"
+#include "tools/paper.h"
+#include "tools/paper_tasks.h"
 #include "tools/table.h"
 
 namespace shiftrt {
@@ -18,12 +20,30 @@ using Json = nlohmann::json;
 
 constexpr const char* kProtocol = "lm-evaluation-harness 0.4";
 
+// The paper's name of the model: what the user called it, or a part of its directory ("models--Qwen--Qwen2-1.5B" in the
+// Hugging Face cache).
+std::string PaperModelOf(const Model& model) {
+  std::string name = PaperModel(model.name);
+  for (const auto& part : model.directory) {
+    const std::string folder = part.string();
+    const size_t repository = folder.rfind("--");
+    if (name.empty()) name = PaperModel(repository == std::string::npos ? folder : folder.substr(repository + 2));
+  }
+  return name;
+}
+
 // One task's results, by variant.
 struct TaskResult {
   const Dataset& dataset;
   const EvalScores& scores;
   std::vector<std::vector<Metric>> metrics;
+  const PaperSetting& paper;
 
+  // The paper's accuracy, where `metric` is the one it quotes.
+  std::optional<double> Paper(const std::string& variant, const Metric& metric) const {
+    if (metric.name != dataset.task->metric || dataset.shots > 0) return std::nullopt;
+    return PaperAccuracy(paper, variant, dataset.task->name);
+  }
   // The metric that is quoted.
   const Metric& Quoted(size_t variant) const {
     for (const Metric& metric : metrics[variant])
@@ -58,17 +78,18 @@ void PrintHeader(const Dataset& dataset) {
 
 void PrintResult(const TaskResult& result, const std::vector<EvalVariant>& variants) {
   PrintHeader(result.dataset);
-  Table table({"model", "metric", "right", "score", "to " + variants[0].name, "p"});
+  Table table({"model", "metric", "right", "score", "to " + variants[0].name, "p", "paper"});
   for (size_t m = 0; m < result.metrics[0].size(); ++m) {
     for (size_t v = 0; v < variants.size(); ++v) {
       const Metric& metric = result.metrics[v][m];
-      std::vector<std::string> row = {variants[v].name, metric.name, "", Value(metric), "", ""};
+      std::vector<std::string> row = {variants[v].name, metric.name, "", Value(metric), "", "", ""};
       if (Counts(metric)) row[2] = fmt::format("{}/{}", metric.correct, metric.right.size());
       if (Counts(metric) && v > 0) {
         const Paired paired = Compare(result.metrics[0][m].right, metric.right);
         row[4] = Difference(paired.difference);
         row[5] = Probability(paired.p);
       }
+      if (const auto paper = result.Paper(variants[v].name, metric)) row[6] = fmt::format("{:.2f}", 100 * *paper);
       table.Add(std::move(row));
     }
   }
@@ -120,6 +141,7 @@ Json ResultJson(const TaskResult& result, const std::vector<EvalVariant>& varian
     for (size_t m = 0; m < result.metrics[v].size(); ++m) {
       const Metric& metric = result.metrics[v][m];
       Json& entry = variant["metrics"][metric.name] = MetricJson(metric);
+      if (const auto paper = result.Paper(variants[v].name, metric)) entry["paper"] = *paper;
       if (Counts(metric) && v > 0) entry["to_first"] = PairedJson(Compare(result.metrics[0][m].right, metric.right));
     }
     json["variants"].push_back(std::move(variant));
@@ -252,8 +274,12 @@ void EvaluationOptions::AddTo(CLI::App& app) {
                  "in ~/.cache/shiftrt); it goes when all is done");
 }
 
+std::string PaperCriterion(const std::string& criterion, int64_t removed, int64_t layers) {
+  return removed == layers / 4 ? criterion : "";
+}
+
 Json RunEvaluation(const Context& context, const Model& model, const std::vector<EvalVariant>& variants,
-                   const EvaluationOptions& options, Progress& progress) {
+                   const std::string& criterion, const EvaluationOptions& options, Progress& progress) {
   const EvalOptions eval{.bos = ParseBos(options.bos)};
   PromptEncoder encoder(*model.tokenizer, eval.bos, model.weights->config.max_positions);
   const std::vector<const Task*> tasks = ParseTasks(options.tasks);
@@ -269,12 +295,13 @@ Json RunEvaluation(const Context& context, const Model& model, const std::vector
                {"bos", options.bos},
                {"adds_bos", encoder.adds_bos()},
                {"tasks", Json::array()}};
+  const PaperSetting paper{PaperModelOf(model), criterion};
   Summary summary(tasks, variants.size());
   std::optional<AtomicFile> items;
   if (!options.items.empty()) items.emplace(options.items);
   for (const Dataset& dataset : datasets) {
     const EvalScores scores = Evaluate(context, model, variants, dataset, eval, journal, progress);
-    TaskResult result{dataset, scores, {}};
+    TaskResult result{dataset, scores, {}, paper};
     for (const auto& of_variant : scores.scores)
       result.metrics.push_back(Measure(*dataset.task, dataset.items, of_variant, options.metrics == "all"));
     PrintResult(result, variants);

@@ -24,8 +24,12 @@ struct EvaluationOptions {
 };
 
 // Scores every task by every variant, prints a table of each as it is done and the mean at the end, and returns all of
-// it as JSON. An interrupted evaluation goes on where it was when it is started again.
+// it as JSON. An interrupted evaluation goes on where it was when it is started again. `criterion`: by which the layers
+// the variants lack were removed, so that the paper's numbers can stand beside ours; "" for any other.
 nlohmann::json RunEvaluation(const Context& context, const Model& model, const std::vector<EvalVariant>& variants,
-                             const EvaluationOptions& options, Progress& progress);
+                             const std::string& criterion, const EvaluationOptions& options, Progress& progress);
+
+// `criterion` if it removed `removed` of `layers` layers as the paper's tables have it (a quarter), else "".
+std::string PaperCriterion(const std::string& criterion, int64_t removed, int64_t layers);
 
 }  // namespace shiftrt

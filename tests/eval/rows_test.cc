@@ -58,9 +58,7 @@ TEST(Rows, AWikiTextFileIsCutAtTitles) {
 }
 
 TEST(Rows, MalformedFilesAreRefusedWithTheirLine) {
-  const auto parse = [](const char* text, const char* name) {
-    return [=] { ParseRows(text, name, {"x", "y"}); };
-  };
+  const auto parse = [](const char* text, const char* name) { return [=] { ParseRows(text, name, {"x", "y"}); }; };
   ExpectRefused(parse("{}\n{", "f.jsonl"), "f.jsonl:2");
   ExpectRefused(parse("[1]", "f.jsonl"), "f.jsonl:1: not a JSON object");
   ExpectRefused(parse("a,b\nc\n", "f.csv"), "f.csv:2: 1 columns, expected 2");
@@ -79,12 +77,14 @@ TEST(Rows, ABadRowIsNamedByFileAndLine) {
       {"boolq", "boolq_validation.jsonl", R"({"question": "q", "label": 1})", ":1: column passage is missing"},
       {"boolq", "boolq_validation.jsonl", R"({"question": "q", "passage": "p", "label": 2})", "expected 0 to 1"},
       {"boolq", "boolq_validation.jsonl", R"({"question": "q", "passage": "p", "answer": "yes"})", "true or false"},
-      {"boolq", "boolq_validation.jsonl", R"({"question": 5, "passage": "p", "label": 1})", "column question is number"},
+      {"boolq", "boolq_validation.jsonl", R"({"question": 5, "passage": "p", "label": 1})",
+       "column question is number"},
       {"piqa", "piqa_validation.jsonl", R"({"goal": "g", "sol1": "a", "sol2": "b"})", "column label is missing"},
       {"hellaswag", "hellaswag_val.jsonl",
        R"({"activity_label": "a", "ctx_a": "b", "ctx_b": "c", "endings": ["x", 1], "label": "0"})", "list of at least"},
       {"hellaswag", "hellaswag_val.jsonl",
-       R"({"activity_label": "a", "ctx_a": "b", "ctx_b": "c", "endings": ["x", "y"], "label": "2"})", "expected 0 to 1"},
+       R"({"activity_label": "a", "ctx_a": "b", "ctx_b": "c", "endings": ["x", "y"], "label": "2"})",
+       "expected 0 to 1"},
       {"winogrande", "winogrande_validation.jsonl",
        R"({"sentence": "none", "option1": "a", "option2": "b", "answer": "1"})", "no blank"},
       {"winogrande", "winogrande_validation.jsonl",
@@ -92,7 +92,8 @@ TEST(Rows, ABadRowIsNamedByFileAndLine) {
       {"arc_easy", "arc_easy_test.jsonl",
        R"({"question": "q", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "C"})", "answerKey C"},
       {"arc_easy", "arc_easy_test.jsonl",
-       R"({"question": "q", "choices": {"text": ["a", "b", "c"], "label": ["A", "B"]}, "answerKey": "A"})", "3 choices"},
+       R"({"question": "q", "choices": {"text": ["a", "b", "c"], "label": ["A", "B"]}, "answerKey": "A"})",
+       "3 choices"},
       {"openbookqa", "openbookqa_test.jsonl", R"({"question": {"stem": "q", "choices": "a"}, "answerKey": "A"})",
        "question.choices"},
       {"mmlu", "mmlu/test/anatomy_test.csv", "q,a,b,c,d,E", "expected 0 to 3"},
@@ -125,7 +126,8 @@ TEST(Rows, OriginalReleasesAreTheSame) {
   const std::string listed = R"("choices": [{"text": "a", "label": "A"}, {"text": "b", "label": "B"}])";
   Write(release.path() / "ARC-Easy/ARC-Easy-Test.jsonl",
         R"({"id": "1", "question": {"stem": "q?", )" + listed + R"(}, "answerKey": "B"})");
-  Write(release.path() / "openbookqa/test.jsonl", R"({"question": {"stem": "q", )" + listed + R"(}, "answerKey": "B"})");
+  Write(release.path() / "openbookqa/test.jsonl",
+        R"({"question": {"stem": "q", )" + listed + R"(}, "answerKey": "B"})");
   Write(release.path() / "boolq/dev.jsonl", R"({"question": "q", "title": "T", "answer": true, "passage": "p"})");
   Write(release.path() / "piqa/valid.jsonl", R"({"goal": "g", "sol1": "a", "sol2": "b"})");
   Write(release.path() / "piqa/valid-labels.lst", "1\n");

@@ -110,7 +110,8 @@ TEST(Packing, EverySharedPrefixStandsOnce) {
     for (size_t n = 1; n < request.tokens.size(); ++n) {
       const std::vector<int32_t> prefix(request.tokens.begin(), request.tokens.begin() + n);
       prefixes.insert(prefix);
-      if (static_cast<int64_t>(n) >= std::ssize(request.tokens) - request.scored) pairs.insert({prefix, request.tokens[n]});
+      if (static_cast<int64_t>(n) >= std::ssize(request.tokens) - request.scored)
+        pairs.insert({prefix, request.tokens[n]});
     }
   }
   EXPECT_EQ(batches[0].batch.size(), std::ssize(prefixes));
@@ -145,8 +146,9 @@ TEST(Encoder, BosIsAsAskedAndNeverTwice) {
   EXPECT_THROW(PromptEncoder(*bare, Bos::kAlways, 128), UsageError);
   EXPECT_FALSE(PromptEncoder(*bare, Bos::kAuto, 128).adds_bos());
   EXPECT_NE(Refusal([&] { tokens(Bos::kNever, {"the sea", ""}); }), "");
-  EXPECT_NE(Refusal([&] { PromptEncoder(tokenizer, Bos::kAuto, 4).Encode({"a", " the sea was calm and wide"}, "here"); })
-                .find("here"),
+  EXPECT_NE(Refusal([&] {
+              PromptEncoder(tokenizer, Bos::kAuto, 4).Encode({"a", " the sea was calm and wide"}, "here");
+            }).find("here"),
             std::string::npos);
 }
 
@@ -172,7 +174,8 @@ class Resuming : public ::testing::Test {
   }
 
   EvalScores Run(Journal& journal, Progress& progress, int64_t batch_tokens = 60) {
-    return Evaluate(Context::Default(), TestModel(), variants_, dataset_, {Bos::kAuto, batch_tokens}, journal, progress);
+    return Evaluate(Context::Default(), TestModel(), variants_, dataset_, {Bos::kAuto, batch_tokens}, journal,
+                    progress);
   }
   std::vector<double> Flat(const EvalScores& scores) {
     std::vector<double> flat;
