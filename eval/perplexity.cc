@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "eval/text.h"
 #include "runtime/check.h"
+#include "runtime/text.h"
 
 namespace shiftrt {
 
@@ -27,6 +29,19 @@ double NegativeLogLikelihood(Decoder& decoder, const Batch& batch) {
 }
 
 }  // namespace
+
+std::string PerplexityText(std::string text, const std::filesystem::path& file) {
+  const std::string extension = WithoutCompression(file).extension().string();
+  if (extension != ".raw" && extension != ".tokens") return text;
+  std::string joined;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view line = rest.substr(0, std::min(rest.find('\n'), rest.size() - 1) + 1);
+    if (rest.size() < text.size()) joined += "\n\n";
+    if (!Strip(line).empty()) joined += line;
+    rest.remove_prefix(line.size());
+  }
+  return joined;
+}
 
 int64_t ProtocolWindow(std::string_view protocol, const ModelConfig& config) {
   if (protocol == "gptq") return std::min<int64_t>(2048, config.max_positions);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +25,10 @@ struct PerplexityResult {
 // (the first of a window is not predicted). Throws Error when there is not one whole window.
 PerplexityResult WindowedPerplexity(Decoder& decoder, std::span<const int32_t> tokens, int64_t window,
                                     std::string_view protocol, Progress& progress);
+// What gptq and seq128 tokenise of a file: of WikiText (.raw, .tokens) its lines with a blank one between, as GPTQ
+// joins the rows of the data set (a line each, with its end; those of white space only are empty); any other text as it
+// is.
+std::string PerplexityText(std::string text, const std::filesystem::path& file);
 // The protocol's window: gptq 2048, seq128 128, cut to the model's context.
 int64_t ProtocolWindow(std::string_view protocol, const ModelConfig& config);
 

@@ -1,4 +1,5 @@
 // The layer loop on the CPU: prefill, decode, scoring and calibration all run through CpuEngine::Run.
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -10,6 +11,7 @@
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
 #include "models/engine.h"
+#include "runtime/parallel.h"
 
 namespace shiftrt {
 
@@ -76,7 +78,9 @@ class CpuEngine : public Engine {
 
   Workspace residual, normed, query, keys, values, attended, update, mlp_update, gate, up;
   RopeAngles angles;                         // of the current call, as are
-  std::vector<AttentionSequence> sequences;  // these; keys and values are set block by block
+  CallLayout layout;                         // this
+  std::vector<AttentionSequence> sequences;  // and these; keys and values are set block by block
+  Workspace joined_keys, joined_values;      // of layout.joined_rows
 
   // Where this call's keys and values live: the cache's rows for the new tokens, or the workspace.
   struct KeysValues {
@@ -85,6 +89,7 @@ class CpuEngine : public Engine {
 
   void SetPositions(const EngineCall& call);
   KeysValues Place(const EngineCall& call, CpuKv::Layer* slot);
+  void JoinBranches(const KeysValues& kv);
   void Attend(const BlockWeights& block, MatrixView<float> h, const KeysValues& kv);
   void FeedForward(const BlockWeights& block, MatrixView<float> h, bool add_to_update);
   MatrixView<const float> FinalNorm(MatrixView<const float> rows) {
@@ -96,11 +101,11 @@ class CpuEngine : public Engine {
 
 void CpuEngine::SetPositions(const EngineCall& call) {
   std::vector<int64_t> positions(call.tokens.size());
+  layout = LayOut(call);
   sequences.clear();
-  for (size_t s = 0; s + 1 < call.offsets.size(); ++s) {
-    const int64_t begin = call.offsets[s], count = call.offsets[s + 1] - begin;
-    std::iota(positions.begin() + begin, positions.begin() + begin + count, call.past);
-    sequences.push_back({begin, count, call.past, {}, {}});
+  for (const CallLayout::Sequence& s : layout.sequences) {
+    std::iota(positions.begin() + s.begin, positions.begin() + s.begin + s.count, s.past);
+    sequences.push_back({s.begin, s.count, s.past, {}, {}});
   }
   angles = MakeRopeAngles(context, positions, rope.inverse, rope.scale);
 }
@@ -121,6 +126,26 @@ CpuEngine::KeysValues CpuEngine::Place(const EngineCall& call, CpuKv::Layer* slo
   return kv;
 }
 
+// Attention reads a sequence's keys and values in one piece, so a branch gets a copy of what it continues.
+void CpuEngine::JoinBranches(const KeysValues& kv) {
+  const auto& rows = layout.joined_rows;
+  const int64_t width = kv.keys.cols;
+  const MatrixView<float> all_keys = joined_keys.Get(std::ssize(rows), width),
+                          all_values = joined_values.Get(std::ssize(rows), width);
+  ParallelFor(context, std::ssize(rows), 64, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      std::copy_n(kv.keys.row(rows[i]), width, all_keys.row(i));
+      std::copy_n(kv.values.row(rows[i]), width, all_values.row(i));
+    }
+  });
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const CallLayout::Sequence& sequence = layout.sequences[s];
+    if (sequence.joined < 0) continue;
+    sequences[s].keys = all_keys.Rows(sequence.joined, sequence.past + sequence.count);
+    sequences[s].values = all_values.Rows(sequence.joined, sequence.past + sequence.count);
+  }
+}
+
 // h += attention(norm(h)); the sum's second term stays in `update`.
 void CpuEngine::Attend(const BlockWeights& block, MatrixView<float> h, const KeysValues& kv) {
   const ModelConfig& config = weights->config;
@@ -137,6 +162,7 @@ void CpuEngine::Attend(const BlockWeights& block, MatrixView<float> h, const Key
   }
   Rope(context, q, config.head_dim, angles);
   Rope(context, kv.keys, config.head_dim, angles);
+  JoinBranches(kv);
   Attention(context, attention_shape, sequences, q, attention);
   MatMul(context, attention, block.o, block.o_bias, false, out);
   AddTo(context, out, h);

@@ -95,6 +95,9 @@ class CudaEngine : public Engine {
     const gpu::PackedSequence* sequences = nullptr;
     int64_t sequence_count = 0, longest = 0;
     int64_t longest_keys = 0;  // no query will see more
+    // Rows of keys that branches have in one piece with their own; they stand behind the call's.
+    const int32_t* joined_rows = nullptr;
+    int64_t joined_count = 0;
   };
   struct KeysValues {
     DeviceArray keys, values;
@@ -105,6 +108,7 @@ class CudaEngine : public Engine {
   Step Upload(const EngineCall& call, const CudaKv* cache);
   void ExtendRope(int64_t positions);
   KeysValues Place(const Step& step, const CudaKv* cache, size_t layer);
+  void JoinBranches(const Step& step, const KeysValues& kv);
   void Rotate(const Step& step, const DeviceBlock& block, ConstDeviceArray qkv, DeviceArray q, const KeysValues& kv);
 
   void RunOneToken(const Step& step, const CudaKv* cache);
@@ -221,7 +225,9 @@ void CudaEngine::ExtendRope(int64_t positions) {
 CudaEngine::Step CudaEngine::Upload(const EngineCall& call, const CudaKv* cache) {
   const auto count = static_cast<int64_t>(call.tokens.size());
   const int64_t vocab = config_.vocab;
-  std::vector<int32_t> host(5 * count);
+  const CallLayout layout = LayOut(call);
+  const auto joined_count = std::ssize(layout.joined_rows), total = 5 * count + joined_count;
+  std::vector<int32_t> host(total);
   int32_t *tokens = host.data(), *positions = tokens + count, *cache_rows = positions + count,
           *first_row = cache_rows + count, *visible = first_row + count;
   std::vector<gpu::PackedSequence> sequences;
@@ -232,28 +238,32 @@ CudaEngine::Step CudaEngine::Upload(const EngineCall& call, const CudaKv* cache)
     Check(tokens[t] >= 0 && tokens[t] < vocab, "token {} at position {} is outside the vocabulary of {}", tokens[t], t,
           vocab);
   }
-  const auto past = static_cast<int32_t>(call.past);
-  for (size_t s = 0; s + 1 < call.offsets.size(); ++s) {
-    const auto begin = static_cast<int32_t>(call.offsets[s]), end = static_cast<int32_t>(call.offsets[s + 1]);
-    const int32_t kv_begin = cache != nullptr ? 0 : begin;
-    sequences.push_back({begin, end - begin, past, kv_begin});
-    step.longest = std::max<int64_t>(step.longest, end - begin);
-    for (int32_t t = begin; t < end; ++t) {
+  for (const CallLayout::Sequence& s : layout.sequences) {
+    const auto begin = static_cast<int32_t>(s.begin), past = static_cast<int32_t>(s.past);
+    const int64_t first_key = cache != nullptr ? 0 : s.joined < 0 ? s.begin : count + s.joined;
+    const auto kv_begin = static_cast<int32_t>(first_key);
+    sequences.push_back({begin, static_cast<int32_t>(s.count), past, kv_begin});
+    step.longest = std::max(step.longest, s.count);
+    step.longest_keys = std::max(step.longest_keys, s.past + s.count);
+    for (int32_t t = begin; t < s.begin + s.count; ++t) {
       positions[t] = past + t - begin;
-      cache_rows[t] = kv_begin + positions[t];
+      cache_rows[t] = cache != nullptr ? positions[t] : t;
       first_row[t] = kv_begin;
       visible[t] = positions[t] + 1;
     }
   }
-  step.longest_keys = cache != nullptr ? cache->capacity : step.longest;
+  std::copy(layout.joined_rows.begin(), layout.joined_rows.end(), visible + count);
+  if (cache != nullptr) step.longest_keys = cache->capacity;
   ExtendRope(step.longest_keys);
-  if (5 * count > indices_.size()) graph_.Reset();  // its launches read from here
-  step.tokens = indices_.Reserve(stream_, 5 * count, kActivations);
-  gpu::CopyToDevice(stream_, indices_.data(), host.data(), 5 * count * static_cast<int64_t>(sizeof(int32_t)));
+  if (total > indices_.size()) graph_.Reset();  // its launches read from here
+  step.tokens = indices_.Reserve(stream_, total, kActivations);
+  gpu::CopyToDevice(stream_, indices_.data(), host.data(), total * static_cast<int64_t>(sizeof(int32_t)));
   step.positions = step.tokens + count;
   step.cache_rows = step.positions + count;
   step.first_row = step.cache_rows + count;
   step.visible = step.first_row + count;
+  step.joined_rows = step.visible + count;
+  step.joined_count = joined_count;
   step.sequence_count = static_cast<int64_t>(sequences.size());
   step.sequences = sequences_.Reserve(stream_, step.sequence_count, kActivations);
   gpu::CopyToDevice(stream_, sequences_.data(), sequences.data(),
@@ -264,8 +274,17 @@ CudaEngine::Step CudaEngine::Upload(const EngineCall& call, const CudaKv* cache)
 CudaEngine::KeysValues CudaEngine::Place(const Step& step, const CudaKv* cache, size_t layer) {
   if (cache != nullptr)
     return {{cache->layers[layer].keys.data(), dtype_}, {cache->layers[layer].values.data(), dtype_}};
-  const int64_t size = step.count * config_.kv_dim();
+  const int64_t size = (step.count + step.joined_count) * config_.kv_dim();
   return {keys_.Get(stream_, size, dtype_), values_.Get(stream_, size, dtype_)};
+}
+
+// Attention reads a sequence's keys and values in one piece, so a branch gets a copy of what it continues.
+void CudaEngine::JoinBranches(const Step& step, const KeysValues& kv) {
+  if (step.joined_count == 0) return;
+  const int64_t width = config_.kv_dim(), behind = step.count * width * static_cast<int64_t>(SizeOf(dtype_));
+  for (const DeviceArray& rows : {kv.keys, kv.values})
+    gpu::Gather(stream_, step.joined_rows, step.joined_count, rows, width,
+                {static_cast<std::byte*>(rows.data) + behind, dtype_});
 }
 
 void CudaEngine::Rotate(const Step& step, const DeviceBlock& block, ConstDeviceArray qkv, DeviceArray q,
@@ -402,6 +421,7 @@ void CudaEngine::Attend(const Step& step, const DeviceBlock& block, const KeysVa
   device_->products.MatMul(
       {.x = x, .w = {block.qkv.data(), dtype_}, .y = qkv, .m = step.count, .n = qkv_dim, .k = hidden_});
   Rotate(step, block, qkv, q, kv);
+  JoinBranches(step, kv);
   if (dtype_ == DType::kFloat32) {
     const int splits = gpu::AttentionSplits(shape_, step.count, step.longest_keys, device_->info.multiprocessors);
     gpu::AttendSplit(stream_,
@@ -547,8 +567,10 @@ const float* CudaEngine::Rows(MatrixView<const float> residual) {
       residual.data + size <= host_rows_.data() + host_rows_.size())
     return host_rows_origin_ + (residual.data - host_rows_.data());
   float* const rows = given_rows_.Floats(stream_, size);
-  for (int64_t i = 0; i < residual.rows; ++i)
-    gpu::CopyToDevice(stream_, rows + i * hidden_, residual.row(i), hidden_ * static_cast<int64_t>(sizeof(float)));
+  const int64_t together = residual.stride == hidden_ ? residual.rows : 1;  // rows that lie without gaps
+  for (int64_t i = 0; i < residual.rows; i += together)
+    gpu::CopyToDevice(stream_, rows + i * hidden_, residual.row(i),
+                      together * hidden_ * static_cast<int64_t>(sizeof(float)));
   return rows;
 }
 

@@ -7,9 +7,12 @@
 
 namespace shiftrt {
 
-void Batch::Add(std::span<const int32_t> sequence) {
+void Batch::Add(std::span<const int32_t> sequence, int64_t parent) {
+  Check(parent >= -1 && parent < sequences(), "sequence {} of a batch cannot continue sequence {}", sequences(),
+        parent);
   tokens.insert(tokens.end(), sequence.begin(), sequence.end());
   offsets.push_back(size());
+  parents.push_back(parent);
 }
 
 KvCache::KvCache(const ModelConfig& config, const DepthPlan& plan, int64_t capacity)
@@ -41,11 +44,13 @@ void CheckStages(const Weights& weights, std::span<const Stage> stages) {
   }
 }
 
-// Throws unless every sequence fits the model's context.
+// Throws unless every sequence, with what it continues, fits the model's context.
 void CheckLengths(const ModelConfig& config, const Batch& batch) {
+  std::vector<int64_t> lengths;
   for (int64_t s = 0; s < batch.sequences(); ++s) {
-    const int64_t count = batch.offsets[s + 1] - batch.offsets[s];
-    Check(count <= config.max_positions, "a sequence of {} tokens exceeds the model's context of {}", count,
+    const int64_t parent = batch.parents[s], before = parent < 0 ? 0 : lengths[parent];
+    lengths.push_back(before + batch.offsets[s + 1] - batch.offsets[s]);
+    Check(lengths[s] <= config.max_positions, "a sequence of {} tokens exceeds the model's context of {}", lengths[s],
           config.max_positions);
   }
 }
@@ -54,6 +59,24 @@ void CheckLengths(const ModelConfig& config, const Batch& batch) {
 
 const BlockWeights& TensorsOf(const Weights& weights, const BlockStage& stage) {
   return stage.folded ? *stage.folded : weights.blocks[stage.layer];
+}
+
+CallLayout LayOut(const EngineCall& call) {
+  CallLayout layout;
+  std::vector<int64_t>& rows = layout.joined_rows;
+  for (size_t s = 0; s < call.parents.size(); ++s) {
+    CallLayout::Sequence sequence{call.offsets[s], call.offsets[s + 1] - call.offsets[s], call.past, -1};
+    if (call.parents[s] >= 0) {
+      const CallLayout::Sequence& parent = layout.sequences[call.parents[s]];
+      sequence.past = parent.past + parent.count;
+      sequence.joined = std::ssize(rows);
+      for (int64_t i = 0; i < sequence.past; ++i)
+        rows.push_back(parent.joined < 0 ? parent.begin + i : rows[parent.joined + i]);
+      for (int64_t i = 0; i < sequence.count; ++i) rows.push_back(sequence.begin + i);
+    }
+    layout.sequences.push_back(sequence);
+  }
+  return layout;
 }
 
 struct Decoder::Impl {
@@ -83,8 +106,11 @@ Decoder::Decoder(Decoder&&) noexcept = default;
 
 MatrixView<const float> Decoder::Forward(const Batch& batch, bool taps_only) {
   CheckLengths(config(), batch);
-  return impl_->engine->Run(
-      {.tokens = batch.tokens, .offsets = batch.offsets, .stages = plan().stages, .taps_only = taps_only});
+  return impl_->engine->Run({.tokens = batch.tokens,
+                             .offsets = batch.offsets,
+                             .parents = batch.parents,
+                             .stages = plan().stages,
+                             .taps_only = taps_only});
 }
 
 MatrixView<const float> Decoder::Resume(const Batch& batch, MatrixView<const float> residual,
@@ -94,7 +120,11 @@ MatrixView<const float> Decoder::Resume(const Batch& batch, MatrixView<const flo
         config().hidden);
   CheckStages(weights(), stages);
   CheckLengths(config(), batch);
-  return impl_->engine->Run({.tokens = batch.tokens, .offsets = batch.offsets, .stages = stages, .residual = residual});
+  return impl_->engine->Run({.tokens = batch.tokens,
+                             .offsets = batch.offsets,
+                             .parents = batch.parents,
+                             .stages = stages,
+                             .residual = residual});
 }
 
 MatrixView<const float> Decoder::Forward(std::span<const int32_t> tokens, KvCache& cache) {
@@ -105,9 +135,10 @@ MatrixView<const float> Decoder::Forward(std::span<const int32_t> tokens, KvCach
   Check(cache.size_ + count <= cache.capacity_, "the KV cache holds {} of {} positions; {} more do not fit",
         cache.size_, cache.capacity_, count);
   if (cache.storage_ == nullptr) cache.storage_ = impl_->engine->MakeCache(cache.capacity_);
-  const int64_t offsets[] = {0, count};
+  const int64_t offsets[] = {0, count}, parents[] = {-1};
   const MatrixView<const float> h = impl_->engine->Run({.tokens = tokens,
                                                         .offsets = offsets,
+                                                        .parents = parents,
                                                         .stages = plan().stages,
                                                         .past = cache.size_,
                                                         .cache = cache.storage_.get()});

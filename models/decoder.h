@@ -13,12 +13,14 @@
 
 namespace shiftrt {
 
-// Sequences laid end to end: sequence s is tokens[offsets[s]] .. tokens[offsets[s + 1]]. No padding exists.
+// Sequences laid end to end: sequence s is tokens[offsets[s]] .. tokens[offsets[s + 1]]. No padding exists. A sequence
+// with a parent continues it, that one's own parents included: a prefix that several share is computed once.
 struct Batch {
   std::vector<int32_t> tokens;
   std::vector<int64_t> offsets = {0};
+  std::vector<int64_t> parents;  // of each sequence: an earlier one, or -1
 
-  void Add(std::span<const int32_t> sequence);
+  void Add(std::span<const int32_t> sequence, int64_t parent = -1);
   int64_t sequences() const { return static_cast<int64_t>(offsets.size()) - 1; }
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
 };
@@ -73,7 +75,7 @@ class Decoder {
 
   // The residual stream after the last stage, (batch.size(), hidden) float32, before the final norm. Valid until the
   // next call. With `taps_only` stops after the last tapped layer and returns nothing of use. Positions count from 0 in
-  // every sequence.
+  // every sequence, and on from its parent's last in one that has a parent.
   MatrixView<const float> Forward(const Batch& batch, bool taps_only = false);
   // What follows a stream that somebody kept: runs `stages`, which need not be the plan's, on `residual` (batch.size(),
   // hidden). Taps on their blocks fire; valid until the next call.

@@ -49,13 +49,26 @@ struct EngineSetup {
 
 struct EngineCall {
   std::span<const int32_t> tokens;
-  std::span<const int64_t> offsets;  // of the sequences, as in Batch
+  std::span<const int64_t> offsets, parents;  // of the sequences, as in Batch
   std::span<const Stage> stages;
   MatrixView<const float> residual = {};  // the stream to go on from, (tokens, hidden); without data: the embeddings
   int64_t past = 0;                       // positions in `cache` already; 0 without one
   KvStorage* cache = nullptr;             // of this engine; there is then one sequence
   bool taps_only = false;
 };
+
+// Where the sequences of a call stand.
+struct CallLayout {
+  struct Sequence {
+    int64_t begin = 0, count = 0;  // its tokens
+    int64_t past = 0;              // positions before them, its parents' or the cache's
+    int64_t joined = -1;           // with a parent: its range of joined_rows, past + count long, begins here
+  };
+  std::vector<Sequence> sequences;
+  // Of sequences with a parent, one behind another: the tokens whose keys they see, in order.
+  std::vector<int64_t> joined_rows;
+};
+CallLayout LayOut(const EngineCall& call);
 
 // The contracts are Decoder's.
 class Engine {

@@ -42,12 +42,6 @@ std::string Environment(const char* name) {
   return value != nullptr ? value : "";
 }
 
-fs::path HubCache() {
-  if (const auto cache = Environment("HF_HUB_CACHE"); !cache.empty()) return cache;
-  if (const auto home = Environment("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
-  return fs::path(Environment("HOME")) / ".cache/huggingface/hub";
-}
-
 bool HoldsModel(const fs::path& directory) {
   return fs::exists(directory / "config.json") || fs::exists(directory / kAdaptedFile);
 }
@@ -83,7 +77,7 @@ std::vector<fs::path> KnownPlaces(const std::string& name, const std::string& re
   }
   std::string folder = "models--" + repository;
   folder.replace(folder.find('/'), 1, "--");
-  const fs::path snapshots = HubCache() / folder / "snapshots";
+  const fs::path snapshots = HuggingFaceCache() / folder / "snapshots";
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(snapshots, none)) places.push_back(entry.path());
   if (none) places.push_back(snapshots / "*");
@@ -91,6 +85,12 @@ std::vector<fs::path> KnownPlaces(const std::string& name, const std::string& re
 }
 
 }  // namespace
+
+fs::path HuggingFaceCache() {
+  if (const auto cache = Environment("HF_HUB_CACHE"); !cache.empty()) return cache;
+  if (const auto home = Environment("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
+  return fs::path(Environment("HOME")) / ".cache/huggingface/hub";
+}
 
 fs::path ResolveModel(const std::string& name) {
   if (fs::is_directory(name)) return FirstOf(name, {name});

@@ -28,6 +28,9 @@ struct Model {
 // ~/.cache/huggingface/hub). Throws Error listing the places looked at.
 std::filesystem::path ResolveModel(const std::string& name);
 
+// Where models and data sets of the Hugging Face hub are kept: HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub.
+std::filesystem::path HuggingFaceCache();
+
 // Opens weights and tokenizer and checks that they belong together (ids below the vocabulary). For a saved directory,
 // opens its base model, checks its fingerprint and loads the adapters into `plan`.
 Model OpenModel(const std::string& name, const LoadOptions& options = {});

@@ -2,6 +2,8 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "eval/evaluate.h"
+#include "eval/metrics.h"
 #include "eval/perplexity.h"
 #include "runtime/files.h"
 #include "runtime/text.h"
@@ -17,24 +19,52 @@ struct Options {
   std::string protocol = "gptq";
 };
 
-int Run(const Options& options) {
-  const Context context = options.common.MakeContext();
-  const Model model = options.common.Open();
+using Json = nlohmann::json;
+
+// gptq and seq128: windows of the whole text.
+Json ByWindow(const Options& options, const Context& context, const Model& model, Progress& progress) {
   const int64_t window = ProtocolWindow(options.protocol, model.weights->config);
-  const std::vector<int32_t> tokens = model.tokenizer->EncodeWithBos(ReadText(options.text), options.text);
+  const std::string text = PerplexityText(ReadText(options.text), options.text);
+  const std::vector<int32_t> tokens = model.tokenizer->EncodeWithBos(text, options.text);
   Decoder decoder(context, model.weights, model.plan);
-  const auto progress = options.common.MakeProgress();
   const auto start = std::chrono::steady_clock::now();
-  const PerplexityResult result = WindowedPerplexity(decoder, tokens, window, options.protocol, *progress);
+  const PerplexityResult result = WindowedPerplexity(decoder, tokens, window, options.protocol, progress);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   fmt::print("{} (windows of {}): perplexity {:.4f}, mean NLL {:.6f} over {} tokens, {:.0f} tokens/s\n",
              result.protocol, result.window, result.perplexity, result.mean_nll, result.predicted,
              static_cast<double>(result.predicted) / seconds);
+  return {{"model", model.name},         {"protocol", result.protocol},
+          {"window", result.window},     {"predicted", result.predicted},
+          {"mean_nll", result.mean_nll}, {"perplexity", result.perplexity},
+          {"seconds", seconds}};
+}
+
+// harness: documents from their beginnings, over their own words and bytes.
+Json ByDocument(const Options& options, const Context& context, const Model& model, Progress& progress) {
+  const Task& task = *ParseTasks("wikitext")[0];
+  const Dataset dataset = LoadDataset(task, {.data = {task.name + "=" + options.text}});
+  Journal none("");
+  const EvalScores scores = Evaluate(context, model, {{"model", model.plan}}, dataset, {}, none, progress);
+  Json json = {{"model", model.name},
+               {"protocol", options.protocol},
+               {"documents", dataset.items.size()},
+               {"seconds", scores.seconds}};
+  fmt::print("{} ({} documents):", options.protocol, dataset.items.size());
+  for (const Metric& metric : Measure(task, dataset.items, scores.scores[0], /*all=*/false)) {
+    json[metric.name] = metric.estimate.value;
+    fmt::print(" {} {:.4f}", metric.name, metric.estimate.value);
+  }
+  fmt::print("\n");
+  return json;
+}
+
+int Run(const Options& options) {
+  const Context context = options.common.MakeContext();
+  const Model model = options.common.Open();
+  const auto progress = options.common.MakeProgress();
+  const Json json = options.protocol == "harness" ? ByDocument(options, context, model, *progress)
+                                                  : ByWindow(options, context, model, *progress);
   if (!options.common.json.empty()) {
-    const nlohmann::json json = {{"model", model.name},         {"protocol", result.protocol},
-                                 {"window", result.window},     {"predicted", result.predicted},
-                                 {"mean_nll", result.mean_nll}, {"perplexity", result.perplexity},
-                                 {"seconds", seconds}};
     AtomicFile file(options.common.json);
     file.Write(json.dump(2) + "\n");
     file.Commit();
@@ -47,10 +77,14 @@ int Run(const Options& options) {
 Command AddPpl(CLI::App& app) {
   auto options = std::make_shared<Options>();
   options->common.AddTo(app, /*with_json=*/true);
-  app.add_option("--text", options->text, "a text file, tokenised as a whole")->required();
-  app.add_option("--protocol", options->protocol,
-                 "gptq: windows of 2048, seq128: of 128 (or the model's context if that is shorter)")
-      ->check(CLI::IsMember({"gptq", "seq128"}))
+  app.add_option("--text", options->text,
+                 "a text file; WikiText's (.raw) is cut into rows or documents as the protocol asks")
+      ->required();
+  app.add_option(
+         "--protocol", options->protocol,
+         "gptq: windows of 2048, seq128: of 128 (or the model's context if that is shorter); harness: by document,\n"
+         "a word and a byte")
+      ->check(CLI::IsMember({"gptq", "seq128", "harness"}))
       ->capture_default_str();
   app.footer("Example:\n  shiftrt ppl --model demo --text models/demo/heldout.txt --protocol seq128");
   return [options] { return Run(*options); };

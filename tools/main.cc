@@ -23,6 +23,7 @@ constexpr CommandRow kCommands[] = {
     {"generate", "continue a prompt", shiftrt::AddGenerate},
     {"inspect", "facts, sizes, layer scores of several criteria, a saved model's sites", shiftrt::AddInspect},
     {"ppl", "perplexity of a text", shiftrt::AddPpl},
+    {"eval", "zero-shot suites, every variant on the same items", shiftrt::AddEval},
     {"tokenize", "token ids and pieces of a text", shiftrt::AddTokenize},
     {"dump", "hidden states, updates and logits as safetensors", shiftrt::AddDump},
 #ifdef SHIFTRT_HAVE_BENCH

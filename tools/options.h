@@ -44,6 +44,7 @@ Command AddSweep(CLI::App& app);
 Command AddGenerate(CLI::App& app);
 Command AddInspect(CLI::App& app);
 Command AddPpl(CLI::App& app);
+Command AddEval(CLI::App& app);
 Command AddTokenize(CLI::App& app);
 Command AddDump(CLI::App& app);
 #ifdef SHIFTRT_HAVE_BENCH

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "eval/perplexity.h"
 #include "runtime/check.h"
 #include "runtime/text.h"
 
@@ -36,7 +37,8 @@ CalibrationSet OpenCalibration(const std::string& given, const Model& model, uin
 HeldOutText OpenHeldOut(const std::string& given, const Model& model, const CalibrationSet& calibration) {
   const std::string text = TextBeside(given, model, "heldout.txt");
   if (!text.empty())
-    return {std::filesystem::path(text).filename().string(), model.tokenizer->EncodeWithBos(ReadText(text), text)};
+    return {std::filesystem::path(text).filename().string(),
+            model.tokenizer->EncodeWithBos(PerplexityText(ReadText(text), text), text)};
   if (calibration.heldout.empty()) FailUsage("give held-out text with --text FILE, for the perplexity");
   HeldOutText heldout{"held-out calibration samples (give --text FILE for another text)", {}};
   for (const Batch& batch : calibration.heldout)

@@ -5,22 +5,22 @@ namespace shiftrt::gpu {
 
 namespace {
 
-// A block a token.
-template <typename T>
-struct EmbedKernel {
+// A block a row.
+template <typename T, typename Out>
+struct GatherKernel {
   static constexpr int kThreads = 128;
   struct Args {
-    const int32_t* tokens;
+    const int32_t* rows;
     const T* table;
-    float* out;
-    int hidden;
+    Out* out;
+    int width;
   };
   static SHIFTRT_DEVICE void Run(const Args& args) {
-    const int64_t token = args.tokens[Block().x];
-    for (int i = 8 * Thread(); i < args.hidden; i += 8 * kThreads) {
+    const int64_t row = args.rows[Block().x];
+    for (int i = 8 * Thread(); i < args.width; i += 8 * kThreads) {
       float values[8];
-      Load8(args.table + token * args.hidden + i, values);
-      Store8(args.out + static_cast<int64_t>(Block().x) * args.hidden + i, values);
+      Load8(args.table + row * args.width + i, values);
+      Store8(args.out + static_cast<int64_t>(Block().x) * args.width + i, values);
     }
   }
 };
@@ -61,8 +61,21 @@ void Embed(Stream stream, const int32_t* tokens, int64_t count, ConstDeviceArray
   if (count == 0) return;
   WithType("embedding", table.dtype, [&](auto type) {
     using T = decltype(type);
-    Launch<EmbedKernel<T>>(stream, {.x = static_cast<int>(count)},
-                           {tokens, static_cast<const T*>(table.data), out, static_cast<int>(hidden)});
+    Launch<GatherKernel<T, float>>(stream, {.x = static_cast<int>(count)},
+                                   {tokens, static_cast<const T*>(table.data), out, static_cast<int>(hidden)});
+  });
+}
+
+void Gather(Stream stream, const int32_t* rows, int64_t count, ConstDeviceArray from, int64_t width, DeviceArray out) {
+  Require(width % 8 == 0, "gathering rows", "a width that is a multiple of 8", width);
+  Require(from.dtype == out.dtype, "gathering rows", "one type for input and output, not bytes",
+          static_cast<int64_t>(SizeOf(out.dtype)));
+  if (count == 0) return;
+  WithType("gathering rows", out.dtype, [&](auto type) {
+    using T = decltype(type);
+    Launch<GatherKernel<T, T>>(
+        stream, {.x = static_cast<int>(count)},
+        {rows, static_cast<const T*>(from.data), static_cast<T*>(out.data), static_cast<int>(width)});
   });
 }
 

@@ -10,6 +10,10 @@ namespace shiftrt::gpu {
 // (vocab, hidden). hidden: a multiple of 8.
 void Embed(Stream stream, const int32_t* tokens, int64_t count, ConstDeviceArray table, int64_t hidden, float* out);
 
+// out (count, width) dense = rows `rows` (count, in device memory) of from (.., width), one type for both; out may be
+// other rows of the same array. width: a multiple of 8.
+void Gather(Stream stream, const int32_t* rows, int64_t count, ConstDeviceArray from, int64_t width, DeviceArray out);
+
 // out (tokens, n) = silu(gate + gate_bias) * (up + up_bias), where gate_up (tokens, 2 n) holds gate, then up, and bias
 // (2 n) may be null. One type for both. n: a multiple of 8.
 void SwiGlu(Stream stream, ConstDeviceArray gate_up, const float* bias, int64_t tokens, int64_t n, DeviceArray out);

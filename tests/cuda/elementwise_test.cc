@@ -22,6 +22,21 @@ TEST_F(ElementwiseOnGpu, EmbedTakesTheRowsAskedFor) {
   });
 }
 
+TEST_F(ElementwiseOnGpu, GatherCopiesRows) {
+  ForEveryType([&](auto type) {
+    using T = decltype(type);
+    for (const int64_t width : {8, 1032}) {
+      const auto from = Input<T>::Normal(stream_, 5 * width, 1);
+      const std::vector<int32_t> ids = {3, 3, 0};
+      const DeviceBuffer<int32_t> rows(stream_, std::span<const int32_t>(ids), "a test");
+      const Output<T> out(stream_, 3 * width);
+      Gather(stream_, rows.data(), 3, from.array(), width, out.array());
+      const std::vector<double> found = out.Values();
+      for (int64_t i = 0; i < 3 * width; ++i) ASSERT_EQ(found[i], from[ids[i / width] * width + i % width]);
+    }
+  });
+}
+
 TEST_F(ElementwiseOnGpu, SwiGluAgreesWithFloat64) {
   ForEveryType([&](auto type) {
     using T = decltype(type);

@@ -1,0 +1,198 @@
+#include "eval/evaluate.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "runtime/files.h"
+
+namespace shiftrt {
+
+namespace {
+
+// Requests of all prompts, and where each one's score is added.
+struct Work {
+  struct Place {
+    size_t item, prompt;
+  };
+  std::vector<ScoringRequest> requests;
+  std::vector<Place> places;
+};
+
+Work EncodeAll(const Model& model, const Dataset& dataset, Bos bos) {
+  PromptEncoder encoder(*model.tokenizer, bos, model.weights->config.max_positions);
+  Work work;
+  const auto add = [&](ScoringRequest request, size_t item, size_t prompt) {
+    work.requests.push_back(std::move(request));
+    work.places.push_back({item, prompt});
+  };
+  for (size_t i = 0; i < dataset.items.size(); ++i) {
+    const Item& item = dataset.items[i];
+    for (size_t p = 0; p < item.prompts.size(); ++p) {
+      if (dataset.task->kind == TaskKind::kPages) {
+        for (ScoringRequest& window : encoder.EncodeRolling(item.prompts[p].continuation)) add(std::move(window), i, p);
+      } else {
+        add(encoder.Encode(item.prompts[p], item.where), i, p);
+      }
+    }
+  }
+  return work;
+}
+
+std::string HashOf(const Matrix<float>& matrix) { return HashHex(std::as_bytes(matrix.span())); }
+
+// Tells plans apart, adapters' values included.
+std::string PlanText(const DepthPlan& plan) {
+  std::string text;
+  for (const Stage& stage : plan.stages) {
+    if (const auto* block = std::get_if<BlockStage>(&stage)) {
+      text += fmt::format("block {};", block->layer);
+      if (block->folded)
+        Weights::ForEachInBlock(*block->folded, [&](const std::string&, const TensorView& tensor) {
+          text += HashHex({static_cast<const std::byte*>(tensor.data), static_cast<size_t>(tensor.bytes())});
+        });
+    } else {
+      const Lra& lra = *std::get<AdapterStage>(stage).lra;
+      text += fmt::format("lra {} {} {} {};", HashOf(lra.a), HashOf(lra.p), HashOf(lra.q), HashOf(lra.b));
+    }
+  }
+  return text;
+}
+
+// Of everything the scores of one variant hang on.
+std::string WorkKey(const Context& context, const Model& model, const DepthPlan& plan, const Work& work,
+                    int64_t batch_tokens) {
+  std::string text = fmt::format("{} {} {} {} {}", model.weights->Fingerprint(), Name(model.weights->embedding.dtype),
+                                 Name(context.isa), batch_tokens, PlanText(plan));
+  for (const ScoringRequest& request : work.requests)
+    text += fmt::format(" {} {}", request.scored, HashHex(std::as_bytes(std::span(request.tokens))));
+  return HashHex(text);
+}
+
+EvalCost CostOf(const Work& work, const std::vector<PackedBatch>& batches) {
+  EvalCost cost{.requests = std::ssize(work.requests)};
+  for (const ScoringRequest& request : work.requests) cost.tokens_requested += std::ssize(request.tokens) - 1;
+  for (const PackedBatch& packed : batches) {
+    cost.tokens_computed += packed.batch.size();
+    cost.head_rows += std::ssize(packed.rows);
+  }
+  return cost;
+}
+
+bool Same(const Stage& a, const Stage& b) {
+  if (a.index() != b.index()) return false;
+  if (const auto* block = std::get_if<BlockStage>(&a)) {
+    const auto& other = std::get<BlockStage>(b);
+    return block->layer == other.layer && block->folded == other.folded;
+  }
+  return std::get<AdapterStage>(a).lra == std::get<AdapterStage>(b).lra;
+}
+
+// The stages all variants begin with.
+DepthPlan Trunk(const std::vector<EvalVariant>& variants) {
+  DepthPlan trunk = variants[0].plan;
+  for (const EvalVariant& variant : variants) {
+    const auto& stages = variant.plan.stages;
+    const auto end = std::mismatch(trunk.stages.begin(), trunk.stages.end(), stages.begin(), stages.end(), Same).first;
+    trunk.stages.erase(end, trunk.stages.end());
+  }
+  return trunk;
+}
+
+// Runs batches through all variants: the trunk once, then each one's own stages from the stream it left.
+class Runner {
+ public:
+  Runner(const Context& context, const Model& model, const std::vector<EvalVariant>& variants)
+      : variants_(variants), decoder_(context, model.weights, Trunk(variants)) {}
+
+  int64_t shared_stages() const { return std::ssize(decoder_.plan().stages); }
+
+  // The trunk's stream is kept for the calls of Finish() that follow.
+  void Begin(const PackedBatch& packed) {
+    const MatrixView<const float> stream = decoder_.Forward(packed.batch);
+    stream_.Reserve(stream.rows * stream.cols);
+    kept_ = {stream_.data(), stream.rows, stream.cols};
+    for (int64_t t = 0; t < stream.rows; ++t) std::copy_n(stream.row(t), stream.cols, kept_.row(t));
+  }
+  std::vector<Score> Finish(const PackedBatch& packed, size_t variant) {
+    const auto rest = std::span(variants_[variant].plan.stages).subspan(shared_stages());
+    return ScoreBatch(decoder_, packed, decoder_.Resume(packed.batch, kept_, rest));
+  }
+
+ private:
+  const std::vector<EvalVariant>& variants_;
+  Decoder decoder_;
+  Buffer<float> stream_;
+  MatrixView<float> kept_;
+};
+
+// Adds the scores of one variant's batches where they belong, and tells `progress` of the items that are complete.
+class Collector {
+ public:
+  Collector(const Work& work, const Dataset& dataset) : work_(work), left_(dataset.items.size(), 0) {
+    for (const Item& item : dataset.items) scores_.emplace_back(item.prompts.size());
+    for (const Work::Place& place : work.places) ++left_[place.item];
+  }
+
+  // Returns how many items are now complete that were not.
+  int64_t Add(const PackedBatch& packed, const std::vector<Score>& scores) {
+    int64_t complete = 0;
+    for (size_t m = 0; m < packed.members.size(); ++m) {
+      const Work::Place& place = work_.places[packed.members[m].request];
+      Score& sum = scores_[place.item][place.prompt];
+      sum.log_likelihood += scores[m].log_likelihood;
+      sum.greedy &= scores[m].greedy;
+      complete += --left_[place.item] == 0;
+    }
+    return complete;
+  }
+
+  std::vector<std::vector<Score>> Take() { return std::move(scores_); }
+
+ private:
+  const Work& work_;
+  std::vector<int64_t> left_;
+  std::vector<std::vector<Score>> scores_;
+};
+
+}  // namespace
+
+EvalScores Evaluate(const Context& context, const Model& model, const std::vector<EvalVariant>& variants,
+                    const Dataset& dataset, const EvalOptions& options, Journal& journal, Progress& progress) {
+  const Work work = EncodeAll(model, dataset, options.bos);
+  const std::vector<PackedBatch> batches = Pack(work.requests, options.batch_tokens);
+  Runner runner(context, model, variants);
+  EvalScores result{CostOf(work, batches), {}, 0};
+  result.cost.shared_stages = runner.shared_stages();
+  std::vector<std::string> keys;
+  std::vector<Collector> collectors;
+  for (const EvalVariant& variant : variants) {
+    keys.push_back(WorkKey(context, model, variant.plan, work, options.batch_tokens));
+    collectors.emplace_back(work, dataset);
+  }
+  const auto start = std::chrono::steady_clock::now();
+  progress.Begin(dataset.task->name, std::ssize(dataset.items));
+  for (size_t b = 0; b < batches.size(); ++b) {
+    int64_t complete = 0;
+    bool begun = false;
+    for (size_t v = 0; v < variants.size(); ++v) {
+      const std::vector<Score>* known = journal.Find(keys[v], b);
+      std::vector<Score> scores;
+      if (known != nullptr && known->size() == batches[b].members.size()) {
+        scores = *known;
+      } else {
+        if (!begun) runner.Begin(batches[b]);
+        begun = true;
+        scores = runner.Finish(batches[b], v);
+        journal.Add(keys[v], b, scores);
+      }
+      complete = collectors[v].Add(batches[b], scores);
+    }
+    progress.Advance(complete);
+  }
+  progress.End();
+  for (Collector& collector : collectors) result.scores.push_back(collector.Take());
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,93 @@
+#include "eval/files.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+
+#include "models/model.h"
+#include "models/tokenizers/utf8.h"
+#include "runtime/check.h"
+#include "runtime/text.h"
+
+namespace shiftrt {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// The entries of a directory in the order of their names; none where there is no such directory.
+std::vector<fs::path> Entries(const fs::path& directory) {
+  std::vector<fs::path> entries;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(directory, none)) entries.push_back(entry.path());
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+std::vector<fs::path> Matches(const fs::path& place, const std::string& pattern) {
+  const fs::path whole = place / pattern;
+  std::vector<fs::path> matches;
+  for (const fs::path& entry : Entries(whole.parent_path()))
+    if (::fnmatch(whole.filename().c_str(), WithoutCompression(entry.filename()).c_str(), FNM_PERIOD) == 0)
+      matches.push_back(entry);
+  return matches;
+}
+
+std::vector<fs::path> Snapshots(const Task& task) {
+  return Entries(HuggingFaceCache() / ("datasets--" + ReplaceAll(task.repository, "/", "--")) / "snapshots");
+}
+
+// The first Parquet file below `place`, or "".
+std::string Parquet(const fs::path& place) {
+  std::error_code none;
+  for (const auto& entry : fs::recursive_directory_iterator(place, none))
+    if (entry.path().extension() == ".parquet") return entry.path().string();
+  return "";
+}
+
+[[noreturn]] void FailNotFound(const Task& task, const std::vector<std::string>& patterns,
+                               const std::vector<fs::path>& places) {
+  std::string parquet;
+  for (const fs::path& place : Snapshots(task))
+    if (parquet.empty()) parquet = Parquet(place);
+  std::string advice =
+      parquet.empty() ? ""
+                      : fmt::format(
+                            "\nthere is {}; Parquet is not read here, so convert it:\n  python3 -c 'import pandas, "
+                            "sys; pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], orient=\"records\", "
+                            "lines=True)' FILE.parquet DIR/{}",
+                            parquet, ReplaceAll(patterns.front(), "*", ""));
+  Fail("{}: no file {}; looked in: {}; give a directory with --data DIR, or a file with --data {}=FILE{}", task.name,
+       fmt::join(patterns, ", "),
+       places.empty() ? "nowhere"
+                      : fmt::format("{}", fmt::join(std::vector<std::string>(places.begin(), places.end()), ", ")),
+       task.name, advice);
+}
+
+}  // namespace
+
+std::vector<fs::path> FindTaskFiles(const Task& task, const std::vector<std::string>& patterns,
+                                    const std::vector<std::string>& data) {
+  std::vector<fs::path> places;
+  for (const std::string& place : data) {
+    if (place.find('=') == std::string::npos) {
+      Check(fs::is_directory(place), "--data {}: not a directory", place);
+      places.emplace_back(place);
+    } else if (place.starts_with(task.name + "=") && &patterns == &task.files) {
+      return {place.substr(task.name.size() + 1)};
+    }
+  }
+  for (fs::path& snapshot : Snapshots(task)) places.push_back(std::move(snapshot));
+  for (const std::string& pattern : patterns) {
+    for (const fs::path& place : places) {
+      std::vector<fs::path> matches = Matches(place, pattern);
+      Check(matches.size() <= 1 || task.by_subject,
+            "{}: several files are called {}: {}; say which with --data {}=FILE", task.name, pattern,
+            fmt::join(std::vector<std::string>(matches.begin(), matches.end()), ", "), task.name);
+      if (!matches.empty()) return matches;
+    }
+  }
+  FailNotFound(task, patterns, places);
+}
+
+}  // namespace shiftrt

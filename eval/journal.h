@@ -1,0 +1,39 @@
+// What an interrupted evaluation has already scored.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "eval/scorer.h"
+
+namespace shiftrt {
+
+// Scores of whole batches, a JSON line each, appended as they come. A line that breaks off, or that somebody damaged,
+// counts for nothing. Numbers are written so that they read back as the same bits.
+class Journal {
+ public:
+  // Opens `file` and reads what is in it; "" keeps nothing.
+  explicit Journal(const std::filesystem::path& file);
+  ~Journal();
+  Journal(const Journal&) = delete;
+  Journal& operator=(const Journal&) = delete;
+
+  // Scores of batch `batch` of the work called `key`, or null; `key` stands for all that decides them.
+  const std::vector<Score>* Find(const std::string& key, int64_t batch) const;
+  // Throws Error when the line cannot be written.
+  void Add(const std::string& key, int64_t batch, const std::vector<Score>& scores);
+  int64_t batches() const { return std::ssize(scores_); }
+  // All is done: the file goes.
+  void Remove();
+
+ private:
+  std::filesystem::path file_;
+  int fd_ = -1;
+  std::map<std::pair<std::string, int64_t>, std::vector<Score>> scores_;
+};
+
+}  // namespace shiftrt

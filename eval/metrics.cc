@@ -1,0 +1,86 @@
+#include "eval/metrics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+namespace {
+
+using Scores = std::vector<std::vector<Score>>;
+
+// The choice with the greatest log-likelihood over `lengths`, or as it is where there are none. An answer without
+// length is never chosen.
+int64_t Likeliest(const std::vector<Score>& scores, const std::vector<int64_t>& lengths) {
+  const auto value = [&](size_t i) {
+    return lengths.empty() ? scores[i].log_likelihood : scores[i].log_likelihood / static_cast<double>(lengths[i]);
+  };
+  size_t best = 0;
+  for (size_t i = 1; i < scores.size(); ++i)
+    if (value(i) > value(best)) best = i;
+  return static_cast<int64_t>(best);
+}
+
+bool IsRight(const std::string& metric, const Task& task, const Item& item, const std::vector<Score>& scores) {
+  if (metric == "greedy" || task.kind == TaskKind::kWord) return scores[item.gold].greedy;
+  if (metric == "acc_norm") return Likeliest(scores, item.units) == item.gold;
+  if (metric == "acc_bytes") return Likeliest(scores, item.bytes) == item.gold;
+  return Likeliest(scores, {}) == item.gold;
+}
+
+Metric Accuracy(const std::string& name, const Task& task, const std::vector<Item>& items, const Scores& scores) {
+  Metric metric{name, {}, {}, 0};
+  for (size_t i = 0; i < items.size(); ++i) {
+    metric.right.push_back(IsRight(name, task, items[i], scores[i]) ? 1 : 0);
+    metric.correct += metric.right.back() != 0;
+  }
+  metric.estimate = Mean(metric.right);
+  return metric;
+}
+
+// Of the one answer; the error by the delta method from that of the mean log-likelihood.
+Metric WordPerplexity(const std::string& name, const Scores& scores) {
+  std::vector<double> nll;
+  for (const auto& item : scores) nll.push_back(-item[0].log_likelihood);
+  const Estimate mean = Mean(nll);
+  const double perplexity = std::exp(mean.value);
+  return {name, {perplexity, perplexity * mean.error}, {}, 0};
+}
+
+// Over all documents together; the reference gives no error either.
+Metric DocumentPerplexity(const std::string& name, const std::vector<Item>& items, const Scores& scores) {
+  double nll = 0, words = 0, bytes = 0;
+  for (size_t i = 0; i < items.size(); ++i) {
+    nll -= scores[i][0].log_likelihood;
+    words += static_cast<double>(items[i].units[0]);
+    bytes += static_cast<double>(items[i].bytes[0]);
+  }
+  const double value = name == "word_perplexity"   ? std::exp(nll / words)
+                       : name == "byte_perplexity" ? std::exp(nll / bytes)
+                                                   : nll / bytes / std::numbers::ln2;
+  return {name, {value, std::numeric_limits<double>::quiet_NaN()}, {}, 0};
+}
+
+}  // namespace
+
+std::vector<Metric> Measure(const Task& task, const std::vector<Item>& items, const Scores& scores, bool all) {
+  std::vector<std::string> names = task.metrics;
+  if (all && task.kind == TaskKind::kChoice) names = {"acc", "acc_norm", "acc_bytes", "greedy"};
+  std::vector<Metric> metrics;
+  for (const std::string& name : names) {
+    if (task.kind == TaskKind::kPages) {
+      metrics.push_back(DocumentPerplexity(name, items, scores));
+    } else if (name == "perplexity") {
+      metrics.push_back(WordPerplexity(name, scores));
+    } else {
+      metrics.push_back(Accuracy(name, task, items, scores));
+    }
+  }
+  return metrics;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,88 @@
+#include "eval/requests.h"
+
+#include <algorithm>
+#include <array>
+
+#include "eval/text.h"
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+namespace {
+
+constexpr std::array<const char*, 3> kBosNames = {"auto", "always", "never"};
+
+}  // namespace
+
+Bos ParseBos(std::string_view name) {
+  const auto at = std::find(kBosNames.begin(), kBosNames.end(), name);
+  if (at == kBosNames.end()) FailUsage("--bos {}: expected auto, always or never", name);
+  return static_cast<Bos>(at - kBosNames.begin());
+}
+
+const char* Name(Bos bos) { return kBosNames[static_cast<size_t>(bos)]; }
+
+PromptEncoder::PromptEncoder(const Tokenizer& tokenizer, Bos bos, int64_t max_length)
+    : tokenizer_(tokenizer),
+      adds_bos_(bos == Bos::kAlways || (bos == Bos::kAuto && tokenizer.adds_bos())),
+      max_length_(max_length) {
+  if (adds_bos_ && tokenizer.bos_token() < 0) FailUsage("--bos always: the tokenizer has no BOS token");
+  if (Prefix() >= 0) prefix_text_ = tokenizer.Piece(Prefix());
+}
+
+int32_t PromptEncoder::Prefix() const {
+  return tokenizer_.bos_token() >= 0 ? tokenizer_.bos_token() : tokenizer_.eos_token();
+}
+
+std::vector<int32_t> PromptEncoder::EncodeText(std::string_view text) const {
+  std::vector<int32_t> tokens = tokenizer_.Encode(text);
+  if (adds_bos_ && !text.starts_with(prefix_text_)) tokens.insert(tokens.begin(), tokenizer_.bos_token());
+  return tokens;
+}
+
+ScoringRequest PromptEncoder::Encode(const Prompt& prompt, const std::string& where) {
+  const std::string_view context = StripRight(prompt.context);
+  ScoringRequest request;
+  if (prompt.context.empty()) {
+    Check(Prefix() >= 0, "{}: an empty context, and the tokenizer has neither BOS nor EOS to stand for it", where);
+    request.tokens = tokenizer_.Encode(prompt.continuation);
+    if (request.tokens.empty() || request.tokens[0] != Prefix())
+      request.tokens.insert(request.tokens.begin(), Prefix());
+    request.scored = std::ssize(request.tokens) - 1;
+  } else {
+    if (context != context_ || context_tokens_.empty()) {
+      context_ = context;
+      context_tokens_ = EncodeText(context);
+    }
+    const std::vector<int32_t> whole = EncodeText(prompt.context + prompt.continuation);
+    request.scored = std::ssize(whole) - std::ssize(context_tokens_);
+    request.tokens = context_tokens_;
+    if (request.scored > 0) request.tokens.insert(request.tokens.end(), whole.end() - request.scored, whole.end());
+  }
+  Check(request.scored > 0, "{}: no token is left for the answer \"{}\"", where, prompt.continuation);
+  Check(request.scored <= max_length_, "{}: the answer has {} tokens, the model's context {}", where, request.scored,
+        max_length_);
+  Check(request.scored < std::ssize(request.tokens), "{}: no token stands before the answer", where);
+  const int64_t excess = std::ssize(request.tokens) - (max_length_ + 1);
+  if (excess > 0) request.tokens.erase(request.tokens.begin(), request.tokens.begin() + excess);
+  return request;
+}
+
+std::vector<ScoringRequest> PromptEncoder::EncodeRolling(const std::string& text) const {
+  Check(Prefix() >= 0, "a document needs a first token, and the tokenizer has neither BOS nor EOS");
+  std::vector<int32_t> tokens = EncodeText(text);
+  tokens.insert(tokens.begin(), Prefix());
+  std::vector<ScoringRequest> windows;
+  // tokens[0] predicts and is not predicted; every window predicts max_length tokens but the last, which predicts what
+  // is left from as long a context as fits.
+  const int64_t count = std::ssize(tokens) - 1;
+  for (int64_t done = 0; done < count;) {
+    const int64_t scored = std::min(max_length_, count - done), end = done + scored + 1;
+    const int64_t begin = done == 0 ? 0 : end - (max_length_ + 1);
+    windows.push_back({{tokens.begin() + begin, tokens.begin() + end}, scored});
+    done += scored;
+  }
+  return windows;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,51 @@
+// Prompts as token ids, cut where the reference cuts them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "eval/dataset.h"
+#include "models/tokenizer.h"
+
+namespace shiftrt {
+
+// The last `scored` tokens are to be scored, each given all before it.
+struct ScoringRequest {
+  std::vector<int32_t> tokens;
+  int64_t scored = 0;
+};
+
+// Whether a BOS token stands before a text: as the tokenizer's own configuration says (the reference since 0.4.9.2),
+// or always or never (never: the reference before). A text that spells the token out gets no second one.
+enum class Bos { kAuto, kAlways, kNever };
+Bos ParseBos(std::string_view name);
+const char* Name(Bos bos);
+
+class PromptEncoder {
+ public:
+  // `max_length`: the model's context. Throws UsageError for kAlways with a tokenizer that has no BOS token.
+  PromptEncoder(const Tokenizer& tokenizer, Bos bos, int64_t max_length);
+
+  // Trailing space of the context moves to the continuation; the two are encoded together, and the continuation is
+  // what follows as many tokens as the context has alone. Of more than max_length + 1 tokens the last stay. Throws
+  // Error naming `where` for a continuation that is empty or longer than max_length.
+  ScoringRequest Encode(const Prompt& prompt, const std::string& where);
+  // A document from its beginning, in windows of max_length that overlap by one token; the first is led by BOS (or EOS,
+  // where there is no BOS).
+  std::vector<ScoringRequest> EncodeRolling(const std::string& text) const;
+  bool adds_bos() const { return adds_bos_; }
+
+ private:
+  std::vector<int32_t> EncodeText(std::string_view text) const;
+  int32_t Prefix() const;
+
+  const Tokenizer& tokenizer_;
+  bool adds_bos_;
+  int64_t max_length_;
+  std::string prefix_text_;  // the prefix token as a text may spell it
+  std::string context_;      // of the last call, whose choices share it
+  std::vector<int32_t> context_tokens_;
+};
+
+}  // namespace shiftrt

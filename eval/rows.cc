@@ -1,0 +1,223 @@
+#include "eval/rows.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "eval/text.h"
+#include "models/tokenizers/utf8.h"
+#include "runtime/json.h"
+
+namespace shiftrt {
+
+using Json = nlohmann::json;
+
+const Json& Row::Value(const char* column) const {
+  const auto at = values_.find(column);
+  Require(at != values_.end(), "column {} is missing", column);
+  return *at;
+}
+
+const std::string& Row::Text(const char* column) const {
+  const Json& value = Value(column);
+  Require(value.is_string(), "column {} is {}, expected a text", column, value.type_name());
+  return value.get_ref<const std::string&>();
+}
+
+std::vector<std::string> Row::Texts(const char* column) const {
+  const Json& value = Value(column);
+  Require(value.is_array() && value.size() >= 2 &&
+              std::all_of(value.begin(), value.end(), [](const Json& text) { return text.is_string(); }),
+          "column {} is not a list of at least two texts", column);
+  return value.get<std::vector<std::string>>();
+}
+
+const Json& Row::Object(const char* column) const {
+  const Json& value = Value(column);
+  Require(value.is_object(), "column {} is {}, expected an object", column, value.type_name());
+  return value;
+}
+
+bool Row::Flag(const char* column) const {
+  const Json& value = Value(column);
+  Require(value.is_boolean(), "column {} is {}, expected true or false", column, value.type_name());
+  return value.get<bool>();
+}
+
+int64_t Row::Index(const char* column, int64_t count, int64_t first) const {
+  const Json& value = Value(column);
+  int64_t index = -1;
+  if (value.is_number_unsigned() && value.get<uint64_t>() < uint64_t{1} << 32) index = value.get<int64_t>();
+  if (value.is_string()) {
+    const auto& text = value.get_ref<const std::string&>();
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
+    if (error != std::errc() || end != text.data() + text.size()) index = -1;
+  }
+  Require(index >= first && index < first + count, "column {} is {}, expected {} to {}", column, value.dump(), first,
+          first + count - 1);
+  return index - first;
+}
+
+namespace {
+
+// Calls `line(text, number)` for each line, without its end.
+template <typename Visit>
+void ForEachLine(std::string_view text, Visit&& visit) {
+  for (int64_t number = 1; !text.empty(); ++number) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    visit(line, number);
+  }
+}
+
+std::vector<Row> ParseJsonLines(std::string_view text, const std::string& name) {
+  std::vector<Row> rows;
+  ForEachLine(text, [&](std::string_view line, int64_t number) {
+    if (Strip(line).empty()) return;
+    const std::string where = fmt::format("{}:{}", name, number);
+    Json values = ParseJson(line, where);
+    Check(values.is_object(), "{}: not a JSON object", where);
+    rows.emplace_back(std::move(values), where);
+  });
+  return rows;
+}
+
+// Records of fields in double quotes or bare; a quote in a quoted field is doubled, and it may hold line ends.
+class CsvReader {
+ public:
+  CsvReader(std::string_view text, const std::string& name) : rest_(text), name_(name) {
+    if (rest_.starts_with("\xEF\xBB\xBF")) rest_.remove_prefix(3);
+  }
+
+  bool Done() const { return rest_.empty(); }
+  std::string where() const { return fmt::format("{}:{}", name_, line_); }
+
+  std::vector<std::string> Record() {
+    record_line_ = line_;
+    std::vector<std::string> fields;
+    do {
+      fields.push_back(Field());
+    } while (Take(','));
+    Take('\r');
+    Check(Take('\n') || rest_.empty(), "{}: text after a quoted field", where());
+    return fields;
+  }
+  std::string RecordWhere() const { return fmt::format("{}:{}", name_, record_line_); }
+
+ private:
+  bool Take(char c) {
+    if (!rest_.starts_with(c)) return false;
+    if (c == '\n') ++line_;
+    rest_.remove_prefix(1);
+    return true;
+  }
+
+  std::string Field() {
+    if (Take('"')) return Quoted();
+    const size_t end = std::min(rest_.find_first_of(",\r\n"), rest_.size());
+    const std::string field(rest_.substr(0, end));
+    rest_.remove_prefix(end);
+    return field;
+  }
+
+  std::string Quoted() {
+    std::string field;
+    while (true) {
+      Check(!rest_.empty(), "{}: a quoted field has no end", RecordWhere());
+      if (Take('"')) {
+        if (!Take('"')) return field;
+        field += '"';
+        continue;
+      }
+      const char c = rest_.front();
+      Take(c);
+      field += c;
+    }
+  }
+
+  std::string_view rest_;
+  std::string name_;
+  int64_t line_ = 1, record_line_ = 1;
+};
+
+std::string Lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return text;
+}
+
+// A header names its last column the answer; no first question of a data set ends in that word.
+bool IsHeader(const std::vector<std::string>& record) { return Lower(record.back()) == "answer"; }
+
+std::vector<Row> ParseCsv(std::string_view text, const std::string& name, std::vector<std::string> columns) {
+  std::vector<Row> rows;
+  CsvReader reader(text, name);
+  for (bool first = true; !reader.Done(); first = false) {
+    const std::vector<std::string> record = reader.Record();
+    const std::string where = reader.RecordWhere();
+    if (record.size() == 1 && record[0].empty()) continue;
+    if (first && IsHeader(record)) {
+      columns = record;
+      continue;
+    }
+    Check(record.size() == columns.size(), "{}: {} columns, expected {} ({})", where, record.size(), columns.size(),
+          fmt::join(columns, ", "));
+    Json values = Json::object();
+    for (size_t c = 0; c < columns.size(); ++c) {
+      Check(IsValidUtf8(record[c]), "{}: column {} is not valid UTF-8", where, columns[c]);
+      values[columns[c]] = record[c];
+    }
+    rows.emplace_back(std::move(values), where);
+  }
+  return rows;
+}
+
+// " = Title = ", but not " = = Section = = ".
+bool IsTitle(std::string_view line) {
+  const std::string joined = ReplaceAll(ReplaceAll(line, "= = =", "==="), "= =", "==");
+  const std::string_view title = Strip(joined);
+  return title.starts_with("= ") && title.ends_with(" =");
+}
+
+// Articles as the reference's document-level WikiText cuts them: a title begins one, and lines keep their ends.
+std::vector<Row> ParsePages(std::string_view text, const std::string& name) {
+  std::vector<Row> rows;
+  std::string page;
+  std::string where = fmt::format("{}:1", name);
+  const auto finish = [&] {
+    if (!page.empty()) page.pop_back();
+    if (!Strip(page).empty()) rows.emplace_back(Json{{"page", page}}, where);
+    page.clear();
+  };
+  // The reference splits at line ends, so a text that ends in one has an empty last line.
+  const std::string whole = std::string(text) + "\n";
+  int64_t number = 0;
+  for (std::string_view rest = whole; !rest.empty();) {
+    const size_t end = rest.find('\n');
+    const std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(end + 1);
+    ++number;
+    Check(IsValidUtf8(line), "{}:{}: not valid UTF-8", name, number);
+    if (IsTitle(line)) {
+      finish();
+      where = fmt::format("{}:{}", name, number);
+    }
+    page.append(line).append("\n");
+  }
+  finish();
+  return rows;
+}
+
+}  // namespace
+
+std::vector<Row> ParseRows(std::string_view text, const std::filesystem::path& name,
+                           const std::vector<std::string>& columns) {
+  const std::string extension = name.extension().string();
+  if (extension == ".jsonl" || extension == ".json") return ParseJsonLines(text, name.string());
+  if (extension == ".csv") return ParseCsv(text, name.string(), columns);
+  if (extension == ".raw" || extension == ".tokens" || extension == ".txt") return ParsePages(text, name.string());
+  Fail("{}: rows are read from .jsonl, .json, .csv, .raw, .tokens and .txt files", name.string());
+}
+
+}  // namespace shiftrt

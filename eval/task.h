@@ -1,0 +1,60 @@
+// What an evaluation task is: where its rows are, and how a row becomes prompts. Tasks know nothing of models.
+// Texts are those of EleutherAI's lm-evaluation-harness 0.4, whose numbers ours are to equal.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "eval/rows.h"
+
+namespace shiftrt {
+
+// A row as its task puts it. A prompt is `contexts[i]` continued by " " + `answers[i]`, where one of the two may be the
+// same for every choice and then stands once.
+struct Example {
+  std::string preamble = {};  // once, before the shots
+  std::vector<std::string> contexts;
+  std::vector<std::string> answers;
+  int64_t gold = 0;  // the right choice
+};
+
+enum class TaskKind {
+  kChoice,  // the likeliest answer is the model's: acc, acc_norm, acc_bytes
+  kWord,    // the one answer should be what the model would write: acc, perplexity
+  kPages,   // the one answer, a document, is read from its beginning: perplexity by its words and bytes
+};
+
+enum class Shots {
+  kNone,          // the reference's prompt has no place for them
+  kFirst,         // the first of the shot rows of the same subject
+  kDrawn,         // drawn at random for every row, as the reference draws them
+  kDrawnSparing,  // the same, drawing one more than is used (the reference does where a task has no test split)
+};
+
+// Files are named relative to the data directory, with wildcards in the last component, first match first; a final .gz
+// or .zst may follow.
+struct Task {
+  std::string name;
+  std::string title;  // as people write it
+  TaskKind kind = TaskKind::kChoice;
+  std::string metric;  // the one quoted (and mixed into the seven-task mean, as the paper does)
+  std::vector<std::string> metrics;
+  int64_t rows = 0;        // of the whole split
+  std::string repository;  // of the data set on the Hugging Face hub
+  std::vector<std::string> files;
+  Shots shots = Shots::kNone;
+  std::vector<std::string> shot_files = {};
+  std::vector<std::string> columns = {};  // of a CSV file without a header
+  bool by_subject = false;                // a file a subject; the column `subject` is then the file's name
+  Example (*read)(const Row&) = nullptr;
+  std::string sample;  // a row, for the hash of the template and for people to look at
+};
+
+// All tasks, in the order of --help.
+const std::vector<Task>& Tasks();
+// "boolq,piqa", "paper7" (the paper's seven) or "all". Throws UsageError, listing what there is, for another name.
+std::vector<const Task*> ParseTasks(std::string_view names);
+
+}  // namespace shiftrt

@@ -1,0 +1,40 @@
+#include <algorithm>
+
+#include "eval/tasks/science.h"
+#include "eval/tasks/tasks.h"
+
+namespace shiftrt {
+
+namespace {
+
+Example Read(const Row& row) {
+  ScienceQuestion question = ReadScienceQuestion(row, "question");
+  return {.contexts = {"Question: " + question.stem + "\nAnswer:"},
+          .answers = std::move(question.choices),
+          .gold = question.gold};
+}
+
+Task ArcTask(const std::string& name, const std::string& title, const std::string& release, int64_t rows) {
+  return {.name = name,
+          .title = title,
+          .kind = TaskKind::kChoice,
+          .metric = name == "arc_easy" ? "acc" : "acc_norm",
+          .metrics = {"acc", "acc_norm"},
+          .rows = rows,
+          .repository = "allenai/ai2_arc",
+          .files = {name + "_test*.jsonl", name + "/test*.jsonl", release + "/" + release + "-Test.jsonl",
+                    release + "-Test.jsonl"},
+          .shots = Shots::kDrawn,
+          .shot_files = {name + "_train*.jsonl", name + "/train*.jsonl", release + "/" + release + "-Train.jsonl",
+                         release + "-Train.jsonl"},
+          .read = Read,
+          .sample = R"({"question": "What is ice?", "choices": {"text": ["water", "air", "sand"],
+                        "label": ["1", "2", "3"]}, "answerKey": "1"})"};
+}
+
+}  // namespace
+
+Task ArcEasyTask() { return ArcTask("arc_easy", "ARC-e", "ARC-Easy", 2376); }
+Task ArcChallengeTask() { return ArcTask("arc_challenge", "ARC-c", "ARC-Challenge", 1172); }
+
+}  // namespace shiftrt

@@ -1,0 +1,35 @@
+#include "eval/tasks/tasks.h"
+
+namespace shiftrt {
+
+namespace {
+
+// SuperGLUE's rows have `label`; the original release has `answer` and keeps the title that SuperGLUE put before the
+// passage apart.
+Example Read(const Row& row) {
+  std::string passage = row.Text("passage");
+  if (row.Has("title")) passage = row.Text("title") + " -- " + passage;
+  const int64_t gold = row.Has("label") ? row.Index("label", 2) : int64_t{row.Flag("answer")};
+  return {.contexts = {passage + "\nQuestion: " + row.Text("question") + "?\nAnswer:"},
+          .answers = {"no", "yes"},
+          .gold = gold};
+}
+
+}  // namespace
+
+Task BoolqTask() {
+  return {.name = "boolq",
+          .title = "BoolQ",
+          .kind = TaskKind::kChoice,
+          .metric = "acc",
+          .metrics = {"acc"},
+          .rows = 3270,
+          .repository = "aps/super_glue",
+          .files = {"boolq_validation*.jsonl", "boolq/validation*.jsonl", "boolq/val.jsonl", "boolq/dev.jsonl"},
+          .shots = Shots::kDrawnSparing,
+          .shot_files = {"boolq_train*.jsonl", "boolq/train*.jsonl"},
+          .read = Read,
+          .sample = R"({"question": "is it", "passage": "It is.", "label": 1})"};
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,43 @@
+// Models and data for the tests of eval/.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "eval/evaluate.h"
+#include "models/model.h"
+#include "runtime/files.h"
+#include "tests/temporary_directory.h"
+
+namespace shiftrt {
+
+inline std::filesystem::path Goldens() { return std::filesystem::path(SHIFTRT_TEST_DIR) / "goldens"; }
+inline std::string GoldenData() { return (Goldens() / "eval/data").string(); }
+
+// What lm-evaluation-harness gave for the rows of GoldenData(): tests/goldens/make_eval.py.
+inline const nlohmann::json& Expected() {
+  static const nlohmann::json expected = nlohmann::json::parse(ReadFile(Goldens() / "eval/expected.json"));
+  return expected;
+}
+
+// The random model of the goldens with one of their tokenizers.
+inline Model GoldenEvalModel(const std::string& tokenizer) {
+  const TemporaryDirectory directory;
+  AtomicFile config(directory.path() / "shape.json");
+  config.Write(Expected()["config"].dump());
+  config.Commit();
+  WriteRandomCheckpoint(directory.path() / "shape.json", DType::kFloat32, 1, directory.path());
+  Model model;
+  model.name = tokenizer;
+  model.weights = LoadWeights(directory.path());
+  model.tokenizer = LoadTokenizer(Goldens() / "tokenizers" / tokenizer);
+  model.plan = DepthPlan::Original(model.weights->config.layers);
+  return model;
+}
+
+inline Dataset GoldenDataset(const std::string& task, int64_t shots = 0) {
+  return LoadDataset(*ParseTasks(task)[0], {{GoldenData()}, 0, shots});
+}
+
+}  // namespace shiftrt

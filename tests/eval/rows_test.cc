@@ -1,0 +1,165 @@
+#include "eval/rows.h"
+
+#include <gtest/gtest.h>
+
+#include "eval/dataset.h"
+#include "runtime/files.h"
+#include "tests/runtime/refusal.h"
+#include "tests/temporary_directory.h"
+
+namespace shiftrt {
+namespace {
+
+namespace fs = std::filesystem;
+
+void Write(const fs::path& file, const std::string& text) {
+  fs::create_directories(file.parent_path());
+  AtomicFile out(file);
+  out.Write(text);
+  out.Commit();
+}
+
+template <typename Call>
+void ExpectRefused(Call&& call, const std::string& word) {
+  const std::string what = Refusal(call);
+  EXPECT_NE(what.find(word), std::string::npos) << "expected " << word << ", found: " << what;
+}
+
+const Task& TaskNamed(const std::string& name) { return *ParseTasks(name)[0]; }
+
+TEST(Rows, JsonLinesSkipBlankLinesAndKeepTheirNumbers) {
+  const auto rows = ParseRows("{\"a\": \"x\"}\r\n\n  \n{\"a\": \"\\u00e9\"}", "f.jsonl", {});
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[1].where(), "f.jsonl:4");
+  EXPECT_EQ(rows[1].Text("a"), "\u00e9");
+}
+
+TEST(Rows, CsvQuotesLineEndsAndHeaders) {
+  const std::string text = "question,A,answer\n\"a \"\"b\"\"\nc\",\"1,2\",B\r\nplain,,C";
+  for (const auto& columns : {std::vector<std::string>{}, std::vector<std::string>{"x", "y", "z"}}) {
+    const auto rows = ParseRows(text, "f.csv", columns);
+    ASSERT_EQ(rows.size(), 2u);
+    EXPECT_EQ(rows[0].Text("question"), "a \"b\"\nc");
+    EXPECT_EQ(rows[0].Text("A"), "1,2");
+    EXPECT_EQ(rows[1].where(), "f.csv:4");
+    EXPECT_EQ(rows[1].Text("A"), "");
+  }
+  const auto bare = ParseRows("\xEF\xBB\xBFq,1,B\n", "f.csv", {"x", "y", "z"});
+  ASSERT_EQ(bare.size(), 1u);
+  EXPECT_EQ(bare[0].Text("x"), "q");
+}
+
+TEST(Rows, AWikiTextFileIsCutAtTitles) {
+  const auto rows = ParseRows(" \n = One = \n a \n = = Part = = \n = Two = \n b", "w.raw", {});
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].Text("page"), " = One = \n a \n = = Part = = ");
+  EXPECT_EQ(rows[1].Text("page"), " = Two = \n b");
+  EXPECT_EQ(rows[1].where(), "w.raw:5");
+}
+
+TEST(Rows, MalformedFilesAreRefusedWithTheirLine) {
+  const auto parse = [](const char* text, const char* name) { return [=] { ParseRows(text, name, {"x", "y"}); }; };
+  ExpectRefused(parse("{}\n{", "f.jsonl"), "f.jsonl:2");
+  ExpectRefused(parse("[1]", "f.jsonl"), "f.jsonl:1: not a JSON object");
+  ExpectRefused(parse("a,b\nc\n", "f.csv"), "f.csv:2: 1 columns, expected 2");
+  ExpectRefused(parse("a,\"b\nc\n", "f.csv"), "f.csv:1: a quoted field has no end");
+  ExpectRefused(parse("a,\"b\"c\n", "f.csv"), "f.csv:1: text after a quoted field");
+  ExpectRefused(parse("a,\xff\n", "f.csv"), "not valid UTF-8");
+  ExpectRefused(parse("", "f.parquet"), "f.parquet");
+}
+
+// Each row is all right but for one thing.
+TEST(Rows, ABadRowIsNamedByFileAndLine) {
+  struct Case {
+    const char *task, *file, *row, *message;
+  };
+  const Case cases[] = {
+      {"boolq", "boolq_validation.jsonl", R"({"question": "q", "label": 1})", ":1: column passage is missing"},
+      {"boolq", "boolq_validation.jsonl", R"({"question": "q", "passage": "p", "label": 2})", "expected 0 to 1"},
+      {"boolq", "boolq_validation.jsonl", R"({"question": "q", "passage": "p", "answer": "yes"})", "true or false"},
+      {"boolq", "boolq_validation.jsonl", R"({"question": 5, "passage": "p", "label": 1})",
+       "column question is number"},
+      {"piqa", "piqa_validation.jsonl", R"({"goal": "g", "sol1": "a", "sol2": "b"})", "column label is missing"},
+      {"hellaswag", "hellaswag_val.jsonl",
+       R"({"activity_label": "a", "ctx_a": "b", "ctx_b": "c", "endings": ["x", 1], "label": "0"})", "list of at least"},
+      {"hellaswag", "hellaswag_val.jsonl",
+       R"({"activity_label": "a", "ctx_a": "b", "ctx_b": "c", "endings": ["x", "y"], "label": "2"})",
+       "expected 0 to 1"},
+      {"winogrande", "winogrande_validation.jsonl",
+       R"({"sentence": "none", "option1": "a", "option2": "b", "answer": "1"})", "no blank"},
+      {"winogrande", "winogrande_validation.jsonl",
+       R"({"sentence": "_", "option1": "a", "option2": "b", "answer": ""})", "expected 1 to 2"},
+      {"arc_easy", "arc_easy_test.jsonl",
+       R"({"question": "q", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "C"})", "answerKey C"},
+      {"arc_easy", "arc_easy_test.jsonl",
+       R"({"question": "q", "choices": {"text": ["a", "b", "c"], "label": ["A", "B"]}, "answerKey": "A"})",
+       "3 choices"},
+      {"openbookqa", "openbookqa_test.jsonl", R"({"question": {"stem": "q", "choices": "a"}, "answerKey": "A"})",
+       "question.choices"},
+      {"mmlu", "mmlu/test/anatomy_test.csv", "q,a,b,c,d,E", "expected 0 to 3"},
+      {"cmmlu", "cmmlu/test/alchemy.csv", "q,a,b,c,d,A", "alchemy is no subject"},
+      {"lambada", "lambada_openai.jsonl", R"({"text": "one"})", "single word"},
+  };
+  for (const Case& c : cases) {
+    const TemporaryDirectory directory;
+    Write(directory.path() / c.file, c.row);
+    const auto load = [&] { LoadDataset(TaskNamed(c.task), {{directory.path().string()}, 0, 0}); };
+    ExpectRefused(load, c.message);
+    ExpectRefused(load, fs::path(c.file).filename().string() + ":1");
+  }
+}
+
+std::vector<Item> Load(const std::string& task, const fs::path& directory, int64_t shots = 0) {
+  return LoadDataset(TaskNamed(task), {{directory.string()}, 0, shots}).items;
+}
+
+// The original releases' rows give the prompts of Hugging Face's.
+TEST(Rows, OriginalReleasesAreTheSame) {
+  const TemporaryDirectory hub, release;
+  const std::string choices = R"("choices": {"text": ["a", "b"], "label": ["A", "B"]})";
+  Write(hub.path() / "arc_easy_test.jsonl", R"({"question": "q?", )" + choices + R"(, "answerKey": "B"})");
+  Write(hub.path() / "openbookqa_test.jsonl", R"({"question_stem": "q", )" + choices + R"(, "answerKey": "B"})");
+  Write(hub.path() / "boolq_validation.jsonl", R"({"question": "q", "passage": "T -- p", "label": 1})");
+  Write(hub.path() / "piqa_validation.jsonl", R"({"goal": "g", "sol1": "a", "sol2": "b", "label": 1})");
+  Write(hub.path() / "mmlu/test/anatomy_test.csv", "question,choice0,choice1,choice2,choice3,answer\nq,a,b,c,d,3\n");
+  Write(hub.path() / "cmmlu/test/logical.csv", ",Question,A,B,C,D,Answer\n0,q,a,b,c,d,D\n");
+  const std::string listed = R"("choices": [{"text": "a", "label": "A"}, {"text": "b", "label": "B"}])";
+  Write(release.path() / "ARC-Easy/ARC-Easy-Test.jsonl",
+        R"({"id": "1", "question": {"stem": "q?", )" + listed + R"(}, "answerKey": "B"})");
+  Write(release.path() / "openbookqa/test.jsonl",
+        R"({"question": {"stem": "q", )" + listed + R"(}, "answerKey": "B"})");
+  Write(release.path() / "boolq/dev.jsonl", R"({"question": "q", "title": "T", "answer": true, "passage": "p"})");
+  Write(release.path() / "piqa/valid.jsonl", R"({"goal": "g", "sol1": "a", "sol2": "b"})");
+  Write(release.path() / "piqa/valid-labels.lst", "1\n");
+  Write(release.path() / "mmlu/test/anatomy_test.csv", "q,a,b,c,d,D\n");
+  Write(release.path() / "cmmlu/test/logical.csv", "q,a,b,c,d,D\n");
+  for (const char* task : {"arc_easy", "openbookqa", "boolq", "piqa", "mmlu", "cmmlu"}) {
+    const Item a = Load(task, hub.path()).at(0), b = Load(task, release.path()).at(0);
+    EXPECT_EQ(a.gold, b.gold) << task;
+    ASSERT_EQ(a.prompts.size(), b.prompts.size()) << task;
+    for (size_t i = 0; i < a.prompts.size(); ++i) {
+      EXPECT_EQ(a.prompts[i].context, b.prompts[i].context) << task;
+      EXPECT_EQ(a.prompts[i].continuation, b.prompts[i].continuation) << task;
+    }
+  }
+  Write(release.path() / "piqa/valid-labels.lst", "1\n0\n");
+  ExpectRefused([&] { Load("piqa", release.path()); }, "more lines");
+}
+
+TEST(Rows, WhatIsNotThereIsSaid) {
+  const TemporaryDirectory directory;
+  ExpectRefused([&] { Load("piqa", directory.path()); }, "piqa_validation*.jsonl");
+  ExpectRefused([&] { Load("piqa", directory.path() / "none"); }, "not a directory");
+  Write(directory.path() / "piqa_validation.jsonl", "\n");
+  ExpectRefused([&] { Load("piqa", directory.path()); }, "no rows");
+  Write(directory.path() / "piqa_validation_2.jsonl", "\n");
+  ExpectRefused([&] { Load("piqa", directory.path()); }, "several files");
+  Write(directory.path() / "lambada_openai.jsonl", R"({"text": "one two"})");
+  EXPECT_THROW(Load("lambada", directory.path(), 1), UsageError);
+  EXPECT_THROW(ParseTasks("piqa,nonsense"), UsageError);
+  EXPECT_EQ(ParseTasks("paper7").size(), 7u);
+  EXPECT_EQ(ParseTasks("piqa,all").size(), Tasks().size());
+}
+
+}  // namespace
+}  // namespace shiftrt

@@ -1,0 +1,70 @@
+#include "eval/statistics.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "eval/metrics.h"
+
+namespace shiftrt {
+namespace {
+
+TEST(Statistics, AMeanOfZerosAndOnesHasTheBinomialError) {
+  const Estimate mean = Mean(std::vector<double>{1, 0, 1, 1});
+  EXPECT_DOUBLE_EQ(mean.value, 0.75);
+  EXPECT_DOUBLE_EQ(mean.error, std::sqrt(0.75 * 0.25 / 3));
+  EXPECT_TRUE(std::isnan(Mean(std::vector<double>{1}).error));
+}
+
+TEST(Statistics, IndependentErrorsAddInSquares) {
+  const Estimate mean = MeanOf(std::vector<Estimate>{{1, 3}, {2, 4}});
+  EXPECT_DOUBLE_EQ(mean.value, 1.5);
+  EXPECT_DOUBLE_EQ(mean.error, 2.5);
+}
+
+// scipy.stats.binomtest(k, n).pvalue
+TEST(Statistics, TheSignTestIsExact) {
+  EXPECT_DOUBLE_EQ(SignTest(0, 0), 1);
+  EXPECT_DOUBLE_EQ(SignTest(5, 10), 1);
+  EXPECT_NEAR(SignTest(0, 6), 2.0 / 64, 1e-14);
+  EXPECT_NEAR(SignTest(2, 10), 0.109375, 1e-13);
+  EXPECT_NEAR(SignTest(8, 10), 0.109375, 1e-13);
+  // math: 2 * sum(comb(1000, i) for i in range(461)) / 2**1000
+  EXPECT_NEAR(SignTest(460, 1000), 0.01244414627717178, 1e-12);
+  EXPECT_GT(SignTest(6000, 14042), 0);
+}
+
+TEST(Statistics, PairsCountWhatOnlyOneHasRight) {
+  const Paired paired = Compare(std::vector<double>{1, 1, 0, 0, 1}, std::vector<double>{0, 1, 0, 1, 0});
+  EXPECT_EQ(paired.only_first, 2);
+  EXPECT_EQ(paired.only_second, 1);
+  EXPECT_DOUBLE_EQ(paired.difference.value, -0.2);
+  // Differences -1, 0, 0, 1, -1: squares about the mean sum to 2.8.
+  EXPECT_NEAR(paired.difference.error, std::sqrt(2.8 / 4 / 5), 1e-15);
+  EXPECT_DOUBLE_EQ(paired.p, 1);
+}
+
+std::vector<double> Right(const Item& item, const std::vector<Score>& scores) {
+  std::vector<double> right;
+  for (const Metric& metric : Measure(*ParseTasks("piqa")[0], {item}, {scores}, /*all=*/true))
+    right.push_back(metric.right[0]);
+  return right;  // acc, acc_norm, acc_bytes, greedy
+}
+
+TEST(Metrics, LengthsAreCodePointsOrBytesAndTheFirstWinsATie) {
+  const Item item{"", "", {{}, {}, {}}, 1, {10, 4, 4}, {10, 8, 4}};
+  EXPECT_EQ(Right(item, {{-3, false}, {-2, true}, {-2, false}}), (std::vector<double>{1, 0, 0, 1}));
+  // Per code point -0.5, -0.475, -0.5; per byte -0.5, -0.2375, -0.5.
+  EXPECT_EQ(Right(item, {{-5, false}, {-1.9, false}, {-2, false}}), (std::vector<double>{1, 1, 1, 0}));
+  // Per code point -0.3, -0.25, -0.25: the first of the two; per byte the second's -0.125 leads.
+  EXPECT_EQ(Right(item, {{-3, false}, {-1, false}, {-1, false}}), (std::vector<double>{1, 1, 1, 0}));
+}
+
+TEST(Metrics, AnEmptyAnswerIsNeverTheLikeliestByLength) {
+  const Item item{"", "", {{}, {}}, 0, {0, 5}, {0, 5}};
+  EXPECT_EQ(Right(item, {{-1, false}, {-9, false}}), (std::vector<double>{1, 0, 0, 0}));
+}
+
+}  // namespace
+}  // namespace shiftrt

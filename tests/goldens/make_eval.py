@@ -1,0 +1,296 @@
+#!/usr/bin/env python3
+"""What lm-evaluation-harness makes of rows: prompts, token ids, log-likelihoods, metrics.
+
+    pip install lm-eval==0.4.13 torch==2.6.0 transformers==5.23.0
+    make_eval.py golden                        writes eval/expected.json from the rows under eval/data (our own)
+    make_eval.py compare --tool build/bin/shiftrt --model DIR --data DIR [--limit N] [--shots N] [--tasks a,b]
+                                               runs `shiftrt eval` and the reference on the same rows, and compares
+
+The reference's own task definitions, few-shot sampling, tokenisation, scoring and metrics run unchanged; only its
+download is replaced by local files.
+"""
+import argparse
+import csv
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+import datasets
+import lm_eval.api.task
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+
+HERE = Path(__file__).resolve().parent
+SEED = 1234  # of the reference's few-shot sampler, as its command line sets it
+
+
+def json_lines(path):
+    return [json.loads(line) for line in open(path, encoding="utf-8")]
+
+
+def find(data, *patterns):
+    for pattern in patterns:
+        for place in data:
+            if found := sorted(glob.glob(os.path.join(place, pattern))):
+                return found[0]
+    return None
+
+
+def lambada(row):
+    return row if "text" in row else {"text": row["context"] + " " + row["continuation"]}
+
+
+def mmlu_rows(path, subject):
+    rows = []
+    for record in csv.reader(open(path, encoding="utf-8", newline="")):
+        if record[-1].lower() == "answer":
+            continue
+        answer = record[5] if record[5] in "0123" else "ABCD".index(record[5])
+        rows.append({"question": record[0], "subject": subject, "choices": record[1:5], "answer": int(answer)})
+    return rows
+
+
+def cmmlu_rows(path):
+    return [{key: row[key] for key in ("Question", "A", "B", "C", "D", "Answer")}
+            for row in csv.DictReader(open(path, encoding="utf-8", newline=""))]
+
+
+def pages(path):
+    """As EleutherAI/wikitext_document_level cuts a raw file."""
+    out, page = [], []
+    for line in open(path, encoding="utf-8", newline="\n").read().split("\n"):
+        title = line.replace("= = =", "===").replace("= =", "==").strip()
+        if title.startswith("= ") and title.endswith(" ="):
+            if "\n".join(page).strip():
+                out.append({"page": "\n".join(page)})
+            page = []
+        page.append(line)
+    return out + [{"page": "\n".join(page)}]
+
+
+# Ours -> the reference's task, the split it evaluates, and where shots come from.
+TASKS = {"boolq": ("boolq", "validation", "train"), "piqa": ("piqa", "validation", "train"),
+         "hellaswag": ("hellaswag", "validation", "train"), "winogrande": ("winogrande", "validation", "train"),
+         "arc_easy": ("arc_easy", "test", "train"), "arc_challenge": ("arc_challenge", "test", "train"),
+         "openbookqa": ("openbookqa", "test", "train"), "mmlu": ("mmlu", "test", "dev"),
+         "cmmlu": ("cmmlu", "test", "dev"), "lambada": ("lambada_openai", "test", None),
+         "wikitext": ("wikitext", "test", None)}
+
+
+def local_rows(name, subject, split, data):
+    """Rows of one split in the columns the reference expects, or none."""
+    if name in ("mmlu", "cmmlu"):
+        path = find(data, f"{name}/{split}/{subject}_{split}.csv", f"{name}/{split}/{subject}.csv")
+        if path is None:
+            return None
+        return mmlu_rows(path, subject) if name == "mmlu" else cmmlu_rows(path)
+    if name == "wikitext":
+        return pages(find(data, "wiki.test.raw"))
+    path = find(data, f"{name}_{split}*.jsonl", f"{name}_xl_{split}*.jsonl", f"{name}_openai*.jsonl")
+    rows = json_lines(path) if path else None
+    return [lambada(row) for row in rows] if rows and name == "lambada" else rows
+
+
+def reference_tasks(name, data):
+    """(subject, task) of each of the reference's tasks that make up ours, over local rows."""
+    theirs, evaluated, shots = TASKS[name]
+    manager = TaskManager()
+
+    def load(path, name=None, **unused):
+        subject = name
+        splits = {}
+        for split in filter(None, (evaluated, shots)):
+            rows = local_rows(load.ours, subject, split, data)
+            if rows is not None:
+                splits[split] = datasets.Dataset.from_list(rows)
+        # The reference lists train and validation splits it does not read here.
+        for split in ("train", "validation", "test"):
+            splits.setdefault(split, splits[evaluated])
+        return datasets.DatasetDict(splits)
+
+    load.ours = name
+    lm_eval.api.task.datasets.load_dataset = load
+    if name not in ("mmlu", "cmmlu"):
+        names = [theirs]
+    else:
+        folder = "mmlu/default" if name == "mmlu" else "cmmlu"
+        names = sorted(Path(path).stem for path in
+                       glob.glob(os.path.join(os.path.dirname(lm_eval.__file__), "tasks", folder, f"{name}_*.yaml")))
+        suffix = "_test" if name == "mmlu" else ""
+        names = [n for n in names if find(data, f"{name}/test/{n[len(name) + 1:]}{suffix}.csv")]
+    for theirs in names:
+        yield theirs[len(name) + 1:] if len(names) > 1 else "", manager.load([theirs])["tasks"][theirs]
+
+
+def instances(task, limit, shots):
+    task.set_config(key="num_fewshot", value=shots)
+    task.set_fewshot_seed(seed=SEED)
+    task.build_all_requests(limit=limit or None, rank=0, world_size=1)
+    by_item = {}
+    for instance in task.instances:
+        by_item.setdefault(instance.doc_id, []).append(instance)
+    return [sorted(group, key=lambda i: i.idx) for _, group in sorted(by_item.items())]
+
+
+def encode(lm, args, rolling):
+    """Token ids as the reference scores them: (context, continuation) of each request, cut to its length."""
+    if rolling:
+        from lm_eval import utils
+        return [tuple(window) for window in map(utils.make_disjoint_window, utils.get_rolling_token_windows(
+            token_list=lm.tok_encode(args[0]), prefix_token=lm.prefix_token_id, max_seq_len=lm.max_length,
+            context_len=1))]
+    context, continuation = lm._encode_pair(*args)
+    whole = (context + continuation)[-(lm.max_length + 1):]
+    return [(whole[:-len(continuation)], continuation)]
+
+
+def score(lm, groups, rolling):
+    flat = [instance for group in groups for instance in group]
+    results = lm.loglikelihood_rolling(flat, disable_tqdm=True) if rolling else lm.loglikelihood(flat, disable_tqdm=True)
+    results = iter(results)
+    return [[next(results) for _ in group] for group in groups]
+
+
+def reference_items(lm, name, data, limit, shots):
+    """One dict an item, as `shiftrt eval --items` writes it, with the reference's metrics besides."""
+    for subject, task in reference_tasks(name, data):
+        rolling = task.OUTPUT_TYPE == "loglikelihood_rolling"
+        groups = instances(task, limit, shots)
+        for group, results in zip(groups, score(lm, groups, rolling)):
+            tokens = [pair for instance in group for pair in encode(lm, instance.args, rolling)]
+            metrics = task.process_results(group[0].doc, results)
+            yield {"subject": subject,
+                   "contexts": ["" if rolling else instance.args[0] for instance in group],
+                   "continuations": [instance.args[-1] for instance in group],
+                   "context_tokens": [list(pair[0]) for pair in tokens],
+                   "continuation_tokens": [list(pair[1]) for pair in tokens],
+                   "log_likelihoods": [r if rolling else r[0] for r in results],
+                   "greedy": None if rolling else [bool(r[1]) for r in results],
+                   "metrics": {k: list(v) if isinstance(v, tuple) else v for k, v in metrics.items()}}
+
+
+def model_of(path):
+    return HFLM(pretrained=str(path), dtype="float32", device="cpu", batch_size=16)
+
+
+def spread(values, count):
+    return values * count if len(values) == 1 else values
+
+
+def ours(args, name, folder):
+    items, result = folder / "items.jsonl", folder / "result.json"
+    command = [args.tool, "eval", "--model", args.model, "--dtype", "float32", "--tasks", name, "--limit", str(args.limit),
+               "--shots", str(args.shots), "--items", str(items), "--json", str(result), "--metrics", "all", "--threads",
+               str(args.threads), "--journal", str(folder / "journal"), "--quiet"]
+    for place in args.data:
+        command += ["--data", place]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return json_lines(items), json.load(open(result))["tasks"][0]
+
+
+def compare(args):
+    lm = model_of(args.model)
+    print(f"{'task':14}{'items':>7}{'prompts':>9}{'texts':>8}{'tokens':>8}{'max |dLL|':>12}{'greedy':>8}  metrics (ours, reference)")
+    wrong = 0
+    for name in args.tasks.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            got, result = ours(args, name, Path(folder))
+        metrics = result["variants"][0]["metrics"]
+        theirs = list(reference_items(lm, name, args.data, args.limit, args.shots))
+        assert len(got) == len(theirs), f"{name}: {len(got)} items of ours, {len(theirs)} of the reference"
+        prompts = texts = tokens = greedy = 0
+        worst = 0.0
+        for a, b in zip(got, theirs):
+            n = len(b["continuations"])
+            prompts += n
+            scores = a["variants"]["original"]
+            same = [spread(a["contexts"], n) == b["contexts"], spread(a["continuations"], n) == b["continuations"]]
+            texts += n * all(same)
+            m = len(b["continuation_tokens"])
+            same = [spread(a["context_tokens"], m) == b["context_tokens"],
+                    a["continuation_tokens"] == b["continuation_tokens"]]
+            tokens += n * all(same)
+            worst = max([worst] + [abs(x - y) for x, y in zip(scores["log_likelihoods"], b["log_likelihoods"])])
+            greedy += n if b["greedy"] is None else sum(x == y for x, y in zip(scores["greedy"], b["greedy"]))
+        shown = []
+        for metric, first in theirs[0]["metrics"].items():
+            if isinstance(first, list) or metric == "perplexity":
+                aggregate = next(iter(reference_tasks(name, args.data)))[1].aggregation()[metric]
+                value = aggregate([tuple(b["metrics"][metric]) if isinstance(first, list) else b["metrics"][metric]
+                                   for b in theirs])
+                mine = metrics[metric]["value"]
+                shown.append(f"{metric} {mine:.6g}, {value:.6g}")
+                wrong += abs(mine - value) > 1e-4 * abs(value)
+            else:
+                k = round(sum(b["metrics"][metric] for b in theirs))
+                mine = metrics[metric]["right"]
+                shown.append(f"{metric} {mine}, {k} of {len(theirs)}")
+                wrong += mine != k
+        wrong += texts != prompts or tokens != prompts or greedy != prompts or (worst > 1e-3 and name != "wikitext")
+        print(f"{name:14}{len(theirs):7}{prompts:9}{texts:8}{tokens:8}{worst:12.2e}{greedy:8}  {'; '.join(shown)}", flush=True)
+    sys.exit(wrong > 0)
+
+
+GOLDEN_MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 32,
+                "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+                "vocab_size": 1024, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+                "tie_word_embeddings": False, "torch_dtype": "float32"}
+
+
+def golden_model(tokenizer, folder):
+    """The tests' random model (rule of models/random_checkpoint.cc) with one of the goldens' tokenizers."""
+    from make_models import random_tensor
+    from transformers import AutoConfig, AutoModelForCausalLM
+    shutil.copytree(HERE / "tokenizers" / tokenizer, folder, dirs_exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(GOLDEN_MODEL))
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
+    model.load_state_dict({k: random_tensor(k, tuple(v.shape)) for k, v in model.state_dict().items()})
+    model.save_pretrained(folder)
+    return model_of(folder)
+
+
+def golden(_):
+    out = {"config": GOLDEN_MODEL, "runs": []}
+    for tokenizer in ("qwen2", "llama2-json"):  # without and with BOS
+        with tempfile.TemporaryDirectory() as folder:
+            lm = golden_model(tokenizer, Path(folder))
+        for name, (_, _, pool) in TASKS.items():
+            for shots in (0, 2) if pool else (0,):
+                run = {"tokenizer": tokenizer, "task": name, "shots": shots, "items": []}
+                for item in reference_items(lm, name, [HERE / "eval/data"], 0, shots):
+                    item["log_likelihoods"] = [round(x, 5) for x in item["log_likelihoods"]]
+                    if tokenizer != "qwen2":  # the texts hang on no tokenizer
+                        del item["contexts"], item["continuations"]
+                    run["items"].append(item)
+                out["runs"].append(run)
+    path = HERE / "eval/expected.json"
+    path.write_text(json.dumps(out, ensure_ascii=False, separators=(",", ":")).replace('{"tokenizer"', '\n{"tokenizer"') + "\n")
+    print(path, path.stat().st_size, "bytes")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    commands.add_parser("golden").set_defaults(run=golden)
+    sub = commands.add_parser("compare")
+    sub.set_defaults(run=compare)
+    sub.add_argument("--tool", required=True)
+    sub.add_argument("--model", required=True)
+    sub.add_argument("--data", action="append", required=True)
+    sub.add_argument("--tasks", default=",".join(TASKS))
+    sub.add_argument("--limit", type=int, default=200)
+    sub.add_argument("--shots", type=int, default=0)
+    sub.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    args.run(args)
+
+
+if __name__ == "__main__":
+    main()

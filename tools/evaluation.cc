@@ -1,0 +1,319 @@
+#include "tools/evaluation.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <optional>
+
+#include "eval/metrics.h"
+#include "runtime/files.h"
+#include "tools/paper.h"
+#include "tools/paper_tasks.h"
+#include "tools/table.h"
+
+namespace shiftrt {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kProtocol = "lm-evaluation-harness 0.4";
+
+// The paper's name of the model: what the user called it, or a part of its directory ("models--Qwen--Qwen2-1.5B" in the
+// Hugging Face cache).
+std::string PaperModelOf(const Model& model) {
+  std::string name = PaperModel(model.name);
+  for (const auto& part : model.directory) {
+    const std::string folder = part.string();
+    const size_t repository = folder.rfind("--");
+    if (name.empty()) name = PaperModel(repository == std::string::npos ? folder : folder.substr(repository + 2));
+  }
+  return name;
+}
+
+// One task's results, by variant.
+struct TaskResult {
+  const Dataset& dataset;
+  const EvalScores& scores;
+  std::vector<std::vector<Metric>> metrics;
+  const PaperSetting& paper;
+
+  // The paper's accuracy, where `metric` is the one it quotes.
+  std::optional<double> Paper(const std::string& variant, const Metric& metric) const {
+    if (metric.name != dataset.task->metric || dataset.shots > 0) return std::nullopt;
+    return PaperAccuracy(paper, variant, dataset.task->name);
+  }
+  // The metric that is quoted.
+  const Metric& Quoted(size_t variant) const {
+    for (const Metric& metric : metrics[variant])
+      if (metric.name == dataset.task->metric) return metric;
+    return metrics[variant].front();
+  }
+};
+
+bool Counts(const Metric& metric) { return !metric.right.empty(); }
+
+// Percent where right answers are counted, the number itself for a perplexity.
+std::string Value(const Metric& metric) {
+  const double scale = Counts(metric) ? 100 : 1;
+  if (std::isnan(metric.estimate.error)) return fmt::format("{:.4f}", metric.estimate.value * scale);
+  return fmt::format("{:.2f} ± {:.2f}", metric.estimate.value * scale, metric.estimate.error * scale);
+}
+
+std::string Difference(const Estimate& difference) {
+  return fmt::format("{:+.2f} ± {:.2f}", 100 * difference.value, 100 * difference.error);
+}
+
+std::string Probability(double p) { return p < 1e-4 ? fmt::format("{:.0e}", p) : fmt::format("{:.4f}", p); }
+
+void PrintHeader(const Dataset& dataset) {
+  const Task& task = *dataset.task;
+  const auto items = std::ssize(dataset.items);
+  std::string partial;
+  if (items != task.rows) partial = fmt::format(", PARTIAL: {} of {} rows", items, task.rows);
+  fmt::print("{}: {} items, {} shots{}; data {}, template {}\n", task.title, items, dataset.shots, partial,
+             dataset.data_hash, dataset.template_hash);
+}
+
+void PrintResult(const TaskResult& result, const std::vector<EvalVariant>& variants) {
+  PrintHeader(result.dataset);
+  Table table({"model", "metric", "right", "score", "to " + variants[0].name, "p", "paper"});
+  for (size_t m = 0; m < result.metrics[0].size(); ++m) {
+    for (size_t v = 0; v < variants.size(); ++v) {
+      const Metric& metric = result.metrics[v][m];
+      std::vector<std::string> row = {variants[v].name, metric.name, "", Value(metric), "", "", ""};
+      if (Counts(metric)) row[2] = fmt::format("{}/{}", metric.correct, metric.right.size());
+      if (Counts(metric) && v > 0) {
+        const Paired paired = Compare(result.metrics[0][m].right, metric.right);
+        row[4] = Difference(paired.difference);
+        row[5] = Probability(paired.p);
+      }
+      if (const auto paper = result.Paper(variants[v].name, metric)) row[6] = fmt::format("{:.2f}", 100 * *paper);
+      table.Add(std::move(row));
+    }
+  }
+  const EvalCost& cost = result.scores.cost;
+  fmt::print("{}  {} tokens computed for {} in the requests, {} rows through the head\n\n", table.Text(),
+             cost.tokens_computed, cost.tokens_requested, cost.head_rows);
+}
+
+// NaN, where there is no error, becomes null.
+Json MetricJson(const Metric& metric) {
+  Json json = {{"value", metric.estimate.value}, {"standard_error", metric.estimate.error}};
+  if (Counts(metric)) {
+    json["right"] = metric.correct;
+    json["items"] = metric.right.size();
+  }
+  return json;
+}
+
+Json PairedJson(const Paired& paired) {
+  return {{"difference", paired.difference.value},
+          {"standard_error", paired.difference.error},
+          {"only_first_right", paired.only_first},
+          {"only_this_right", paired.only_second},
+          {"mcnemar_p", paired.p}};
+}
+
+Json ResultJson(const TaskResult& result, const std::vector<EvalVariant>& variants) {
+  const Dataset& dataset = result.dataset;
+  const EvalCost& cost = result.scores.cost;
+  Json json = {{"task", dataset.task->name},
+               {"metric", dataset.task->metric},
+               {"files", Json::array()},
+               {"items", dataset.items.size()},
+               {"full_items", dataset.task->rows},
+               {"partial", std::ssize(dataset.items) != dataset.task->rows},
+               {"shots", dataset.shots},
+               {"data_hash", dataset.data_hash},
+               {"template_hash", dataset.template_hash},
+               {"requests", cost.requests},
+               {"tokens_requested", cost.tokens_requested},
+               {"tokens_computed", cost.tokens_computed},
+               {"head_rows", cost.head_rows},
+               {"shared_stages", cost.shared_stages},
+               {"seconds", result.scores.seconds},
+               {"variants", Json::array()}};
+  for (const auto& file : dataset.files) json["files"].push_back(file.string());
+  for (size_t v = 0; v < variants.size(); ++v) {
+    Json variant = {{"name", variants[v].name}, {"metrics", Json::object()}};
+    for (size_t m = 0; m < result.metrics[v].size(); ++m) {
+      const Metric& metric = result.metrics[v][m];
+      Json& entry = variant["metrics"][metric.name] = MetricJson(metric);
+      if (const auto paper = result.Paper(variants[v].name, metric)) entry["paper"] = *paper;
+      if (Counts(metric) && v > 0) entry["to_first"] = PairedJson(Compare(result.metrics[0][m].right, metric.right));
+    }
+    json["variants"].push_back(std::move(variant));
+  }
+  return json;
+}
+
+// Where all choices share one, it stands once.
+template <typename T>
+Json OnceIfShared(const std::vector<T>& values) {
+  const bool shared = std::all_of(values.begin(), values.end(), [&](const T& value) { return value == values[0]; });
+  return shared ? Json{values[0]} : Json(values);
+}
+
+// What was scored: texts and token ids of every prompt, cut to the model's context (of a document, its windows).
+Json PromptsJson(const Dataset& dataset, const Item& item, PromptEncoder& encoder) {
+  std::vector<std::string> contexts, continuations;
+  std::vector<std::vector<int32_t>> context_tokens, continuation_tokens;
+  for (const Prompt& prompt : item.prompts) {
+    contexts.push_back(prompt.context);
+    continuations.push_back(prompt.continuation);
+    const bool rolling = dataset.task->kind == TaskKind::kPages;
+    for (const ScoringRequest& request :
+         rolling ? encoder.EncodeRolling(prompt.continuation) : std::vector{encoder.Encode(prompt, item.where)}) {
+      const auto cut = request.tokens.end() - request.scored;
+      context_tokens.emplace_back(request.tokens.begin(), cut);
+      continuation_tokens.emplace_back(cut, request.tokens.end());
+    }
+  }
+  return {{"contexts", OnceIfShared(contexts)},
+          {"continuations", OnceIfShared(continuations)},
+          {"context_tokens", OnceIfShared(context_tokens)},
+          {"continuation_tokens", continuation_tokens}};
+}
+
+// A line an item.
+void WriteItems(const Dataset& dataset, const EvalScores& scores, const std::vector<EvalVariant>& variants,
+                PromptEncoder& encoder, AtomicFile& file) {
+  for (size_t i = 0; i < dataset.items.size(); ++i) {
+    const Item& item = dataset.items[i];
+    Json line = PromptsJson(dataset, item, encoder);
+    line["task"] = dataset.task->name;
+    line["row"] = item.where;
+    line["gold"] = item.gold;
+    for (size_t v = 0; v < variants.size(); ++v) {
+      Json& entry = line["variants"][variants[v].name];
+      for (const Score& score : scores.scores[v][i]) {
+        entry["log_likelihoods"].push_back(score.log_likelihood);
+        entry["greedy"].push_back(score.greedy);
+      }
+    }
+    file.Write(line.dump() + "\n");
+  }
+}
+
+// The quoted accuracies of `tasks`, and each variant's paired difference to the first on them.
+struct Summary {
+  std::vector<const Task*> tasks;
+  std::vector<std::vector<Estimate>> accuracy, difference;  // by variant
+
+  // The paper's seven where all are there, else all tasks that have an accuracy.
+  Summary(const std::vector<const Task*>& evaluated, size_t variants) : accuracy(variants), difference(variants) {
+    const auto has = [&](const Task* task) {
+      return std::find(evaluated.begin(), evaluated.end(), task) != evaluated.end();
+    };
+    tasks = ParseTasks("paper7");
+    if (!std::all_of(tasks.begin(), tasks.end(), has)) tasks = evaluated;
+  }
+  void Add(const TaskResult& result) {
+    if (!Counts(result.Quoted(0)) || std::find(tasks.begin(), tasks.end(), result.dataset.task) == tasks.end()) return;
+    for (size_t v = 0; v < accuracy.size(); ++v) {
+      accuracy[v].push_back(result.Quoted(v).estimate);
+      difference[v].push_back(Compare(result.Quoted(0).right, result.Quoted(v).right).difference);
+    }
+  }
+};
+
+Json FinishSummary(const Summary& summary, const std::vector<EvalVariant>& variants) {
+  Json json = Json::array();
+  const size_t tasks = summary.accuracy[0].size();
+  if (tasks == 0) return json;
+  Table table({"model", "score", "to " + variants[0].name});
+  for (size_t v = 0; v < variants.size(); ++v) {
+    const Estimate mean = MeanOf(summary.accuracy[v]), difference = MeanOf(summary.difference[v]);
+    table.Add({variants[v].name, fmt::format("{:.2f} ± {:.2f}", 100 * mean.value, 100 * mean.error),
+               v == 0 ? "" : Difference(difference)});
+    Json entry = {{"name", variants[v].name}, {"tasks", tasks}, {"value", mean.value}, {"standard_error", mean.error}};
+    if (v > 0) entry["to_first"] = {{"difference", difference.value}, {"standard_error", difference.error}};
+    json.push_back(std::move(entry));
+  }
+  fmt::print("mean of {} tasks\n{}", tasks, table.Text());
+  return json;
+}
+
+// Where an evaluation of these tasks and variants keeps what it has done: the file the user named, or one in the cache
+// that the same command finds again.
+std::filesystem::path JournalFile(const EvaluationOptions& options, const Model& model,
+                                  const std::vector<EvalVariant>& variants) {
+  if (!options.journal.empty()) return options.journal;
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  if (cache == nullptr && home == nullptr) return "";
+  std::string what = model.directory.string() + options.tasks;
+  for (const EvalVariant& variant : variants) what += variant.name;
+  const std::filesystem::path root = cache != nullptr ? cache : std::filesystem::path(home) / ".cache";
+  return root / "shiftrt" / ("eval-" + HashHex(what) + ".jsonl");
+}
+
+}  // namespace
+
+void EvaluationOptions::AddTo(CLI::App& app) {
+  app.add_option("--data", data,
+                 "directory with the data sets' files, or TASK=FILE; may be repeated (also looked at: the Hugging Face "
+                 "cache)");
+  app.add_option("--shots", shots, "solved rows before each question")
+      ->check(CLI::Range(0, 100))
+      ->capture_default_str();
+  app.add_option("--limit", limit, "only the first N rows of a task (of each subject); 0: all")
+      ->check(CLI::Range(0, 1 << 30))
+      ->capture_default_str();
+  app.add_option("--bos", bos, "a BOS token before every text: auto (as the tokenizer says), always or never")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->capture_default_str();
+  app.add_option("--metrics", metrics, "paper (the one quoted), or all")
+      ->check(CLI::IsMember({"paper", "all"}))
+      ->capture_default_str();
+  app.add_option("--items", items, "write every item's scores to this file, a JSON line each");
+  app.add_option("--journal", journal,
+                 "what is done is noted in this file, and an interrupted evaluation goes on from it (default: a file "
+                 "in ~/.cache/shiftrt); it goes when all is done");
+}
+
+std::string PaperCriterion(const std::string& criterion, int64_t removed, int64_t layers) {
+  return removed == layers / 4 ? criterion : "";
+}
+
+Json RunEvaluation(const Context& context, const Model& model, const std::vector<EvalVariant>& variants,
+                   const std::string& criterion, const EvaluationOptions& options, Progress& progress) {
+  const EvalOptions eval{.bos = ParseBos(options.bos)};
+  PromptEncoder encoder(*model.tokenizer, eval.bos, model.weights->config.max_positions);
+  const std::vector<const Task*> tasks = ParseTasks(options.tasks);
+  std::vector<Dataset> datasets;  // all first, so that a bad row is found before the hours of work
+  for (const Task* task : tasks) datasets.push_back(LoadDataset(*task, {options.data, options.limit, options.shots}));
+
+  Journal journal(JournalFile(options, model, variants));
+  if (journal.batches() > 0) fmt::print(stderr, "going on with {} batches that are done\n", journal.batches());
+  fmt::print("protocol {}, BOS {} ({})\n\n", kProtocol, options.bos, encoder.adds_bos() ? "added" : "not added");
+  Json json = {{"model", model.name},
+               {"fingerprint", model.weights->Fingerprint()},
+               {"protocol", kProtocol},
+               {"bos", options.bos},
+               {"adds_bos", encoder.adds_bos()},
+               {"tasks", Json::array()}};
+  const PaperSetting paper{PaperModelOf(model), criterion};
+  Summary summary(tasks, variants.size());
+  std::optional<AtomicFile> items;
+  if (!options.items.empty()) items.emplace(options.items);
+  for (const Dataset& dataset : datasets) {
+    const EvalScores scores = Evaluate(context, model, variants, dataset, eval, journal, progress);
+    TaskResult result{dataset, scores, {}, paper};
+    for (const auto& of_variant : scores.scores)
+      result.metrics.push_back(Measure(*dataset.task, dataset.items, of_variant, options.metrics == "all"));
+    PrintResult(result, variants);
+    std::fflush(stdout);
+    json["tasks"].push_back(ResultJson(result, variants));
+    summary.Add(result);
+    if (items) WriteItems(dataset, scores, variants, encoder, *items);
+  }
+  json["mean"] = FinishSummary(summary, variants);
+  if (items) items->Commit();
+  journal.Remove();
+  return json;
+}
+
+}  // namespace shiftrt

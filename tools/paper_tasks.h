@@ -1,0 +1,19 @@
+// The paper's accuracies, task by task.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace shiftrt {
+
+// What an evaluation has to share with one of the paper's for their numbers to stand side by side.
+struct PaperSetting {
+  std::string model;      // as PaperModel() names it; "" where the paper does not have it
+  std::string criterion;  // by which a quarter of the layers were removed; "" for another amount
+};
+
+// A share of 1 of variant "original", "pruned" or "lra" on `task`, zero-shot; nothing where the paper has none.
+std::optional<double> PaperAccuracy(const PaperSetting& setting, std::string_view variant, std::string_view task);
+
+}  // namespace shiftrt
