@@ -106,23 +106,25 @@ class Runner {
 
   int64_t shared_stages() const { return std::ssize(decoder_.plan().stages); }
 
-  // The trunk's stream is kept for the calls of Finish() that follow.
+  // What the calls of Finish() that follow go on from.
   void Begin(const PackedBatch& packed) {
-    const MatrixView<const float> stream = decoder_.Forward(packed.batch);
-    stream_.Reserve(stream.rows * stream.cols);
-    kept_ = {stream_.data(), stream.rows, stream.cols};
-    for (int64_t t = 0; t < stream.rows; ++t) std::copy_n(stream.row(t), stream.cols, kept_.row(t));
+    stream_ = decoder_.Forward(packed.batch);
+    if (variants_.size() == 1) return;  // no stages of its own that would overwrite it
+    kept_.Reserve(stream_.rows * stream_.cols);
+    for (int64_t t = 0; t < stream_.rows; ++t)
+      std::copy_n(stream_.row(t), stream_.cols, kept_.data() + t * stream_.cols);
+    stream_ = {kept_.data(), stream_.rows, stream_.cols};
   }
   std::vector<Score> Finish(const PackedBatch& packed, size_t variant) {
     const auto rest = std::span(variants_[variant].plan.stages).subspan(shared_stages());
-    return ScoreBatch(decoder_, packed, decoder_.Resume(packed.batch, kept_, rest));
+    return ScoreBatch(decoder_, packed, rest.empty() ? stream_ : decoder_.Resume(packed.batch, stream_, rest));
   }
 
  private:
   const std::vector<EvalVariant>& variants_;
   Decoder decoder_;
-  Buffer<float> stream_;
-  MatrixView<float> kept_;
+  MatrixView<const float> stream_;  // after the shared stages
+  Buffer<float> kept_;
 };
 
 // Adds the scores of one variant's batches where they belong, and tells `progress` of the items that are complete.

@@ -54,11 +54,16 @@ struct TaskResult {
 
 bool Counts(const Metric& metric) { return !metric.right.empty(); }
 
+std::string Percent(const Estimate& estimate) {
+  return fmt::format("{:.2f} ± {:.2f}", 100 * estimate.value, 100 * estimate.error);
+}
+
 // Percent where right answers are counted, the number itself for a perplexity.
 std::string Value(const Metric& metric) {
-  const double scale = Counts(metric) ? 100 : 1;
-  if (std::isnan(metric.estimate.error)) return fmt::format("{:.4f}", metric.estimate.value * scale);
-  return fmt::format("{:.2f} ± {:.2f}", metric.estimate.value * scale, metric.estimate.error * scale);
+  const Estimate& estimate = metric.estimate;
+  if (Counts(metric)) return Percent(estimate);
+  if (std::isnan(estimate.error)) return fmt::format("{:.4f}", estimate.value);
+  return fmt::format("{:.2f} ± {:.2f}", estimate.value, estimate.error);
 }
 
 std::string Difference(const Estimate& difference) {
@@ -76,10 +81,13 @@ void PrintHeader(const Dataset& dataset) {
              dataset.data_hash, dataset.template_hash);
 }
 
-void PrintResult(const TaskResult& result, const std::vector<EvalVariant>& variants) {
+// Of a choice task the metric that is quoted, or with `all` every one.
+void PrintResult(const TaskResult& result, const std::vector<EvalVariant>& variants, bool all) {
+  const Task& task = *result.dataset.task;
   PrintHeader(result.dataset);
   Table table({"model", "metric", "right", "score", "to " + variants[0].name, "p", "paper"});
   for (size_t m = 0; m < result.metrics[0].size(); ++m) {
+    if (!all && task.kind == TaskKind::kChoice && result.metrics[0][m].name != task.metric) continue;
     for (size_t v = 0; v < variants.size(); ++v) {
       const Metric& metric = result.metrics[v][m];
       std::vector<std::string> row = {variants[v].name, metric.name, "", Value(metric), "", "", ""};
@@ -197,44 +205,66 @@ void WriteItems(const Dataset& dataset, const EvalScores& scores, const std::vec
   }
 }
 
-// The quoted accuracies of `tasks`, and each variant's paired difference to the first on them.
-struct Summary {
-  std::vector<const Task*> tasks;
-  std::vector<std::vector<Estimate>> accuracy, difference;  // by variant
-
-  // The paper's seven where all are there, else all tasks that have an accuracy.
-  Summary(const std::vector<const Task*>& evaluated, size_t variants) : accuracy(variants), difference(variants) {
+// The quoted metric of every task, and the mean of accuracies: of the paper's seven tasks where all are there, else of
+// all that have one.
+class Summary {
+ public:
+  Summary(const std::vector<const Task*>& evaluated, const std::vector<EvalVariant>& variants)
+      : variants_(variants), averaged_(ParseTasks("paper7")), accuracy_(variants.size()), difference_(variants.size()) {
     const auto has = [&](const Task* task) {
       return std::find(evaluated.begin(), evaluated.end(), task) != evaluated.end();
     };
-    tasks = ParseTasks("paper7");
-    if (!std::all_of(tasks.begin(), tasks.end(), has)) tasks = evaluated;
+    if (!std::all_of(averaged_.begin(), averaged_.end(), has)) averaged_ = evaluated;
   }
+
   void Add(const TaskResult& result) {
-    if (!Counts(result.Quoted(0)) || std::find(tasks.begin(), tasks.end(), result.dataset.task) == tasks.end()) return;
-    for (size_t v = 0; v < accuracy.size(); ++v) {
-      accuracy[v].push_back(result.Quoted(v).estimate);
-      difference[v].push_back(Compare(result.Quoted(0).right, result.Quoted(v).right).difference);
+    rows_.push_back({result.dataset.task->title});
+    for (size_t v = 0; v < variants_.size(); ++v) rows_.back().push_back(Value(result.Quoted(v)));
+    const bool averaged = std::find(averaged_.begin(), averaged_.end(), result.dataset.task) != averaged_.end();
+    if (!averaged || !Counts(result.Quoted(0))) return;
+    for (size_t v = 0; v < variants_.size(); ++v) {
+      accuracy_[v].push_back(result.Quoted(v).estimate);
+      difference_[v].push_back(Compare(result.Quoted(0).right, result.Quoted(v).right).difference);
     }
   }
-};
 
-Json FinishSummary(const Summary& summary, const std::vector<EvalVariant>& variants) {
-  Json json = Json::array();
-  const size_t tasks = summary.accuracy[0].size();
-  if (tasks == 0) return json;
-  Table table({"model", "score", "to " + variants[0].name});
-  for (size_t v = 0; v < variants.size(); ++v) {
-    const Estimate mean = MeanOf(summary.accuracy[v]), difference = MeanOf(summary.difference[v]);
-    table.Add({variants[v].name, fmt::format("{:.2f} ± {:.2f}", 100 * mean.value, 100 * mean.error),
-               v == 0 ? "" : Difference(difference)});
-    Json entry = {{"name", variants[v].name}, {"tasks", tasks}, {"value", mean.value}, {"standard_error", mean.error}};
-    if (v > 0) entry["to_first"] = {{"difference", difference.value}, {"standard_error", difference.error}};
-    json.push_back(std::move(entry));
+  void Print() const {
+    std::vector<std::string> header = {"task"}, mean = {fmt::format("mean of {} tasks", accuracy_[0].size())},
+                             difference = {"  to " + variants_[0].name};
+    for (size_t v = 0; v < variants_.size(); ++v) {
+      header.push_back(variants_[v].name);
+      mean.push_back(Percent(MeanOf(accuracy_[v])));
+      difference.push_back(v == 0 ? "" : Difference(MeanOf(difference_[v])));
+    }
+    Table table(header);
+    for (const auto& row : rows_) table.Add(row);
+    if (accuracy_[0].size() > 1) {
+      table.Add(mean);
+      if (variants_.size() > 1) table.Add(difference);
+    }
+    fmt::print("{}", table.Text());
   }
-  fmt::print("mean of {} tasks\n{}", tasks, table.Text());
-  return json;
-}
+
+  Json ToJson() const {
+    Json json = Json::array();
+    for (size_t v = 0; v < variants_.size() && !accuracy_[v].empty(); ++v) {
+      const Estimate mean = MeanOf(accuracy_[v]), difference = MeanOf(difference_[v]);
+      Json entry = {{"name", variants_[v].name},
+                    {"tasks", accuracy_[v].size()},
+                    {"value", mean.value},
+                    {"standard_error", mean.error}};
+      if (v > 0) entry["to_first"] = {{"difference", difference.value}, {"standard_error", difference.error}};
+      json.push_back(std::move(entry));
+    }
+    return json;
+  }
+
+ private:
+  const std::vector<EvalVariant>& variants_;
+  std::vector<const Task*> averaged_;
+  std::vector<std::vector<std::string>> rows_;
+  std::vector<std::vector<Estimate>> accuracy_, difference_;  // by variant, of the averaged tasks
+};
 
 // Where an evaluation of these tasks and variants keeps what it has done: the file the user named, or one in the cache
 // that the same command finds again.
@@ -281,6 +311,7 @@ std::string PaperCriterion(const std::string& criterion, int64_t removed, int64_
 Json RunEvaluation(const Context& context, const Model& model, const std::vector<EvalVariant>& variants,
                    const std::string& criterion, const EvaluationOptions& options, Progress& progress) {
   const EvalOptions eval{.bos = ParseBos(options.bos)};
+  const bool all = options.metrics == "all";
   PromptEncoder encoder(*model.tokenizer, eval.bos, model.weights->config.max_positions);
   const std::vector<const Task*> tasks = ParseTasks(options.tasks);
   std::vector<Dataset> datasets;  // all first, so that a bad row is found before the hours of work
@@ -296,21 +327,22 @@ Json RunEvaluation(const Context& context, const Model& model, const std::vector
                {"adds_bos", encoder.adds_bos()},
                {"tasks", Json::array()}};
   const PaperSetting paper{PaperModelOf(model), criterion};
-  Summary summary(tasks, variants.size());
+  Summary summary(tasks, variants);
   std::optional<AtomicFile> items;
   if (!options.items.empty()) items.emplace(options.items);
   for (const Dataset& dataset : datasets) {
     const EvalScores scores = Evaluate(context, model, variants, dataset, eval, journal, progress);
     TaskResult result{dataset, scores, {}, paper};
     for (const auto& of_variant : scores.scores)
-      result.metrics.push_back(Measure(*dataset.task, dataset.items, of_variant, options.metrics == "all"));
-    PrintResult(result, variants);
+      result.metrics.push_back(Measure(*dataset.task, dataset.items, of_variant, all));
+    PrintResult(result, variants, all);
     std::fflush(stdout);
     json["tasks"].push_back(ResultJson(result, variants));
     summary.Add(result);
     if (items) WriteItems(dataset, scores, variants, encoder, *items);
   }
-  json["mean"] = FinishSummary(summary, variants);
+  summary.Print();
+  json["mean"] = summary.ToJson();
   if (items) items->Commit();
   journal.Remove();
   return json;

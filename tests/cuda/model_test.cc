@@ -189,6 +189,24 @@ TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
   }
 }
 
+// A trunk, two branches of it, a branch of a branch, and a sequence beside them.
+TEST_F(ModelOnGpu, BranchesAgreeWithTheCpu) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const auto weights = MakeWeights(kQwen3, dtype);
+    const std::vector<int32_t> tokens = Tokens(*weights, 70);
+    const std::span<const int32_t> all(tokens);
+    Batch batch;
+    batch.Add(all.first(33));
+    batch.Add(all.subspan(33, 5), 0);
+    batch.Add(all.subspan(38, 1), 0);
+    batch.Add(all.subspan(39, 20), 1);
+    batch.Add(all.subspan(59, 11));
+    const DepthPlan plan = DepthPlan::Original(2);
+    Decoder here(On(Device::kCpu), weights, plan), there(On(Device::kCuda), weights, plan);
+    EXPECT_LE(RelativeError(Copied(there.Forward(batch)), Copied(here.Forward(batch))), ManyTolerance(dtype));
+  }
+}
+
 TEST_F(ModelOnGpu, TapsOnlyStopsEarlyAndStillHears) {
   const auto weights = MakeWeights(kQwen2, DType::kFloat32);
   int heard = 0;

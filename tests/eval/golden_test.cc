@@ -88,8 +88,9 @@ TEST(Golden, EveryScoreAndMetricIsTheReferences) {
         for (size_t p = 0; p < scores[i].size(); ++p) {
           EXPECT_NEAR(scores[i][p].log_likelihood, expected["log_likelihoods"][p].get<double>(), 1e-3)
               << NameOf(run) << ", item " << i;
-          if (!expected["greedy"].is_null())
+          if (!expected["greedy"].is_null()) {
             EXPECT_EQ(scores[i][p].greedy, expected["greedy"][p].get<bool>()) << NameOf(run) << ", item " << i;
+          }
         }
       }
       for (const Metric& metric : Measure(*dataset.task, dataset.items, scores, /*all=*/false)) {

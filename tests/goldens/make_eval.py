@@ -5,14 +5,18 @@
     make_eval.py golden                        writes eval/expected.json from the rows under eval/data (our own)
     make_eval.py compare --tool build/bin/shiftrt --model DIR --data DIR [--limit N] [--shots N] [--tasks a,b]
                                                runs `shiftrt eval` and the reference on the same rows, and compares
+    make_eval.py perplexity --tool build/bin/shiftrt --model DIR --text wiki.test.raw
+                                               the same for the three perplexity protocols
 
 The reference's own task definitions, few-shot sampling, tokenisation, scoring and metrics run unchanged; only its
 download is replaced by local files.
 """
 import argparse
 import csv
+import functools
 import glob
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -29,6 +33,11 @@ from lm_eval.tasks import TaskManager
 
 HERE = Path(__file__).resolve().parent
 SEED = 1234  # of the reference's few-shot sampler, as its command line sets it
+
+
+@functools.cache
+def task_manager():
+    return TaskManager()
 
 
 def json_lines(path):
@@ -101,7 +110,7 @@ def local_rows(name, subject, split, data):
 def reference_tasks(name, data):
     """(subject, task) of each of the reference's tasks that make up ours, over local rows."""
     theirs, evaluated, shots = TASKS[name]
-    manager = TaskManager()
+    manager = task_manager()
 
     def load(path, name=None, **unused):
         subject = name
@@ -238,6 +247,40 @@ def compare(args):
     sys.exit(wrong > 0)
 
 
+def perplexity(args):
+    """The loops of GPTQ and of the pruning papers (rows joined by blank lines, disjoint windows), and the reference's."""
+    import torch
+    lm = model_of(args.model)
+    rows = [line if line.strip() else "" for line in open(args.text, encoding="utf-8", newline="\n")]
+    ids = torch.tensor(lm.tok_encode("\n\n".join(rows)))
+    wrong = 0
+
+    def check(protocol, name, value):
+        nonlocal wrong
+        result = subprocess.run([args.tool, "ppl", "--model", args.model, "--dtype", "float32", "--text", args.text, "--protocol",
+                                 protocol, "--json", "/dev/stdout", "--quiet"], check=True, capture_output=True, text=True)
+        mine = json.loads(result.stdout[result.stdout.index("{"):])[name]
+        wrong += abs(mine - value) > 1e-4 * value
+        print(f"{protocol:8} {name:16} ours {mine:.6f}  reference {value:.6f}", flush=True)
+
+    for protocol, window in (("gptq", 2048), ("seq128", 128)):
+        window = min(window, lm.max_length)
+        losses = []
+        for begin in range(0, len(ids) - window + 1, window):
+            piece = ids[None, begin:begin + window]
+            with torch.no_grad():
+                logits = lm.model(piece).logits[0, :-1]
+            losses.append(torch.nn.functional.cross_entropy(logits, piece[0, 1:]))
+        check(protocol, "perplexity", torch.stack(losses).mean().exp().item())
+    lm_eval_items = list(reference_items(lm, "wikitext", [str(Path(args.text).parent)], 0, 0))
+    nll = -sum(item["log_likelihoods"][0] for item in lm_eval_items)
+    words, size = (sum(item["metrics"][m][1] for item in lm_eval_items) for m in ("word_perplexity", "byte_perplexity"))
+    check("harness", "word_perplexity", math.exp(nll / words))
+    check("harness", "byte_perplexity", math.exp(nll / size))
+    check("harness", "bits_per_byte", nll / size / math.log(2))
+    sys.exit(wrong > 0)
+
+
 GOLDEN_MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 32,
                 "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
                 "vocab_size": 1024, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
@@ -288,6 +331,10 @@ def main():
     sub.add_argument("--limit", type=int, default=200)
     sub.add_argument("--shots", type=int, default=0)
     sub.add_argument("--threads", type=int, default=1)
+    sub = commands.add_parser("perplexity")
+    sub.set_defaults(run=perplexity)
+    for option in ("--tool", "--model", "--text"):
+        sub.add_argument(option, required=True)
     args = parser.parse_args()
     args.run(args)
 

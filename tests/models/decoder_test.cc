@@ -160,6 +160,37 @@ TEST(Decoder, PrefillTokenByTokenAndPackedScoringAgree) {
   }
 }
 
+TEST(Decoder, ABranchIsTheWholeSequencesEnd) {
+  const auto weights = GoldenWeights("llama3_tied");
+  std::vector<int32_t> tokens(40);
+  for (size_t t = 0; t < tokens.size(); ++t) tokens[t] = static_cast<int32_t>(t * 31 % 89);
+  const std::span<const int32_t> all(tokens);
+  // A trunk of 20, two branches of it, and a branch of the first of them.
+  Batch tree;
+  tree.Add(all.first(20));
+  tree.Add(all.subspan(20, 6), 0);
+  tree.Add(all.subspan(26, 1), 0);
+  tree.Add(all.subspan(27, 13), 1);
+  const std::vector<std::vector<int64_t>> paths = {{0}, {0, 1}, {0, 2}, {0, 1, 3}};
+  Decoder decoder(kContext, weights, DepthPlan::Original(weights->config.layers));
+  const Matrix<float> branched = Copy(decoder.Forward(tree));
+  for (const std::vector<int64_t>& path : paths) {
+    Batch whole;
+    std::vector<int32_t> sequence;
+    for (const int64_t s : path)
+      sequence.insert(sequence.end(), tokens.begin() + tree.offsets[s], tokens.begin() + tree.offsets[s + 1]);
+    whole.Add(sequence);
+    const int64_t begin = tree.offsets[path.back()], count = tree.offsets[path.back() + 1] - begin;
+    const auto end = decoder.Forward(whole).Rows(whole.size() - count, count);
+    EXPECT_LT(LargestDifference(end, branched.view().Rows(begin, count)), 1e-5) << "branch " << path.back();
+  }
+  EXPECT_THROW(tree.Add(all.first(1), 4), Error);
+  Batch too_long;
+  too_long.Add(std::vector<int32_t>(weights->config.max_positions, 1));
+  too_long.Add(all.first(1), 0);
+  EXPECT_THROW(decoder.Forward(too_long), Error);
+}
+
 TEST(Decoder, EveryInstructionSetAndThreadCountAgrees) {
   const auto weights = GoldenWeights("qwen2.5", DType::kBFloat16);
   const Golden golden("qwen2.5");

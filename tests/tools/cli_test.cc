@@ -136,7 +136,7 @@ class Cli : public ::testing::Test {
 TEST_F(Cli, HelpComesWithExamplesAndTheVersionIsThere) {
   EXPECT_NE(Call({}).out.find("generate"), std::string::npos);
   EXPECT_EQ(Call({"--version"}).status, 0);
-  for (const char* command : {"run", "sweep", "generate", "inspect", "ppl", "tokenize", "dump"}) {
+  for (const char* command : {"run", "sweep", "generate", "inspect", "ppl", "eval", "tokenize", "dump"}) {
     const Outcome help = Call({command, "--help"});
     EXPECT_EQ(help.status, 0) << command;
     EXPECT_NE(help.out.find("Example"), std::string::npos) << command;
@@ -487,6 +487,78 @@ TEST_F(Cli, ATextMayBeTheNameOfACommand) {
   const Outcome outcome = Command("tokenize", {"--ids", "run"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(Command("tokenize", {"--decode", outcome.out}).out, " run\n");
+}
+
+std::string EvalData() { return std::string(SHIFTRT_TEST_DIR) + "/goldens/eval/data"; }
+
+TEST_F(Cli, EvalComparesTheVariantsOfASavedModel) {
+  ASSERT_EQ(Run({"--prune", "reverse*:1", "--lra", "8", "--save", Path("saved")}).status, 0);
+  const std::vector<std::string> arguments = {"--tasks", "paper7,mmlu", "--data",       EvalData(), "--metrics",
+                                              "all",     "--json",      Path("e.json"), "--items",  Path("items.jsonl"),
+                                              "--quiet", "--journal",   Path("journal")};
+  const Outcome outcome = Command("eval", arguments, "saved");
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* word : {"BoolQ", "PARTIAL", "3/4", "acc_norm", "to original", "mean of 7 tasks", "BOS auto"})
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << word << " in\n" << outcome.out;
+  EXPECT_FALSE(fs::exists(dir_ / "journal"));
+
+  const Json json = ReadJson("e.json");
+  EXPECT_EQ(json["bos"], "auto");
+  EXPECT_EQ(json["adds_bos"], false);
+  ASSERT_EQ(json["tasks"].size(), size_t{8});
+  const Json& piqa = json["tasks"][1];
+  EXPECT_EQ(piqa["items"], 3);
+  EXPECT_EQ(piqa["partial"], true);
+  EXPECT_EQ(piqa["data_hash"].get<std::string>().size(), size_t{16});
+  EXPECT_EQ(piqa["template_hash"].get<std::string>().size(), size_t{16});
+  EXPECT_LT(piqa["tokens_computed"], piqa["tokens_requested"]);
+  EXPECT_EQ(piqa["shared_stages"], 2);  // reverse* keeps the last of four layers and takes the one before
+  ASSERT_EQ(piqa["variants"].size(), size_t{3});
+  const char* const names[] = {"original", "pruned", "lra"};
+  for (int v = 0; v < 3; ++v) {
+    const Json& variant = piqa["variants"][v];
+    EXPECT_EQ(variant["name"], names[v]);
+    EXPECT_EQ(variant["metrics"]["acc"]["items"], 3);
+    EXPECT_EQ(variant["metrics"]["acc"].contains("to_first"), v > 0);
+  }
+  EXPECT_EQ(json["mean"][2]["tasks"], 7);
+  EXPECT_TRUE(json["mean"][2]["to_first"]["standard_error"].is_number());
+
+  std::istringstream items(ReadFile(dir_ / "items.jsonl"));
+  int64_t lines = 0;
+  for (std::string line; std::getline(items, line); ++lines) {
+    const Json item = Json::parse(line);
+    EXPECT_EQ(item["variants"]["lra"]["log_likelihoods"].size(), item["continuation_tokens"].size());
+  }
+  EXPECT_EQ(lines, 4 + 3 + 3 + 3 + 3 + 2 + 2 + 6);
+}
+
+TEST_F(Cli, EvalRefusesWhatItCannotDo) {
+  EXPECT_FAILS(Command("eval", {"--tasks", "piqa,guess", "--data", EvalData()}), 2, "guess");
+  EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--variants", "lra"}), 2, "has original");
+  EXPECT_FAILS(Command("eval", {"--tasks", "lambada", "--data", EvalData(), "--shots", "1"}), 2, "without shots");
+  EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--bos", "always"}), 2, "no BOS");
+  EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", Path("model")}), 1, "piqa_validation*.jsonl");
+  WriteText(dir_ / "bad.jsonl", "{\"goal\": \"g\", \"sol1\": \"a\"}\n");
+  EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", "piqa=" + Path("bad.jsonl")}), 1, "bad.jsonl:1");
+}
+
+TEST_F(Cli, AKilledEvalGoesOnToTheSameBits) {
+  const std::vector<std::string> arguments = {"eval",     "--model", Path("model"), "--threads",
+                                              "1",        "--tasks", "paper7",      "--data",
+                                              EvalData(), "--quiet", "--journal",   Path("journal")};
+  const auto with_items = [&](const std::string& file) {
+    std::vector<std::string> all = arguments;
+    all.insert(all.end(), {"--items", Path(file)});
+    return all;
+  };
+  ASSERT_EQ(Call(with_items("whole.jsonl")).status, 0);
+  const pid_t child = Start(with_items("killed.jsonl"), dir_ / "stdout", dir_ / "stderr");
+  while (!fs::exists(dir_ / "journal") || fs::file_size(dir_ / "journal") == 0) ::usleep(200);
+  ::kill(child, SIGKILL);
+  Wait(child);
+  ASSERT_EQ(Call(with_items("resumed.jsonl")).status, 0);
+  EXPECT_EQ(ReadFile(dir_ / "resumed.jsonl"), ReadFile(dir_ / "whole.jsonl"));
 }
 
 TEST_F(Cli, CtrlCStopsWithStatus130) {
