@@ -54,7 +54,8 @@ std::vector<double> Right(const Item& item, const std::vector<Score>& scores) {
 
 TEST(Metrics, LengthsAreCodePointsOrBytesAndTheFirstWinsATie) {
   const Item item{"", "", {{}, {}, {}}, 1, {10, 4, 4}, {10, 8, 4}};
-  EXPECT_EQ(Right(item, {{-3, false}, {-2, true}, {-2, false}}), (std::vector<double>{1, 0, 0, 1}));
+  // Per code point -0.3, -0.5, -0.5: wrong; per byte -0.3, -0.25, -0.5: right.
+  EXPECT_EQ(Right(item, {{-3, false}, {-2, true}, {-2, false}}), (std::vector<double>{1, 0, 1, 1}));
   // Per code point -0.5, -0.475, -0.5; per byte -0.5, -0.2375, -0.5.
   EXPECT_EQ(Right(item, {{-5, false}, {-1.9, false}, {-2, false}}), (std::vector<double>{1, 1, 1, 0}));
   // Per code point -0.3, -0.25, -0.25: the first of the two; per byte the second's -0.125 leads.

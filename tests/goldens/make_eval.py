@@ -293,6 +293,11 @@ def golden_model(tokenizer, folder):
     from transformers import AutoConfig, AutoModelForCausalLM
     shutil.copytree(HERE / "tokenizers" / tokenizer, folder, dirs_exist_ok=True)
     (folder / "config.json").write_text(json.dumps(GOLDEN_MODEL))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    if settings["tokenizer_class"] == "LlamaTokenizer":
+        # That class would rebuild the tokenizer without the file's own normalizer; what counts is the file.
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
     model.load_state_dict({k: random_tensor(k, tuple(v.shape)) for k, v in model.state_dict().items()})
     model.save_pretrained(folder)

