@@ -38,7 +38,7 @@ Matrix<float> ReadMatrix(const SafetensorsFile& file, const std::string& name, i
         "{}: tensor {} is {} [{}], expected float32 [{}, {}] (0: any)", file.path().string(), name, Name(tensor.dtype),
         fmt::join(tensor.shape, ", "), rows, cols);
   Matrix<float> out(have_rows, have_cols);
-  std::memcpy(out.data(), tensor.data, tensor.bytes());
+  if (tensor.bytes() > 0) std::memcpy(out.data(), tensor.data, tensor.bytes());
   for (float value : out.span())
     Check(std::isfinite(value), "{}: tensor {} holds {}", file.path().string(), name, value);
   return out;
