@@ -71,7 +71,7 @@ std::vector<EvalVariant> SavedVariants(const Model& model) {
 void CheckNames(const std::vector<std::string>& names, const std::vector<std::string>& known) {
   for (const std::string& name : names)
     if (std::find(known.begin(), known.end(), name) == known.end())
-      FailUsage("--variants {}: there are {} here", name, fmt::join(known, ", "));
+      FailUsage("--variants {}: only {} here", name, fmt::join(known, ", "));
 }
 
 // Those the user named, in that order; all where none is named.
