@@ -8,7 +8,9 @@
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "shift/pipeline.h"
+#include "tools/evaluation.h"
 #include "tools/options.h"
+#include "tools/recipe.h"
 #include "tools/run_report.h"
 #include "tools/selection.h"
 #include "tools/table.h"
@@ -25,13 +27,11 @@ constexpr int64_t kSpeedTokens = 24;
 
 struct Options {
   CommonOptions common;
-  std::string prune = "bi:0.25", lra = "64", calib, text, lambda = "gcv", factorize = "rrr", merge = "off";
-  std::string correction = "lra", calibration = "independent", token_weight = "none";
-  std::string protocol = "gptq", prompt = "It is a truth universally acknowledged, that", save, report;
-  std::vector<std::string> load_gram;
-  std::string save_gram, gram_layers = "removed";
+  RecipeOptions recipe;
+  EvaluationOptions evaluation{.tasks = ""};
+  std::string text, protocol = "gptq", prompt = "It is a truth universally acknowledged, that", save, report;
   int64_t max_tokens = 40;
-  bool penalize_bias = false, span = false, gate = false, save_weights = false;
+  bool save_weights = false;
 };
 
 struct Variant {
@@ -150,7 +150,7 @@ void PrintGate(const std::vector<GateVerdict>& verdicts) {
 }
 
 // What stands in the place of the removed blocks, for people.
-std::string CorrectionName(const Options& options, Correction correction) {
+std::string CorrectionName(const RecipeOptions& options, Correction correction) {
   const std::string lra = options.lra == "full" ? "full LRA" : "LRA " + options.lra;
   switch (correction) {
     case Correction::kLra: return options.span ? "span " + lra : lra;
@@ -293,24 +293,11 @@ void WriteReport(const Job& job, const ShiftResult& result, const std::vector<Va
 }
 
 int Run(const Options& options) {
-  ShiftOptions shift;
-  shift.prune = ParsePrune(options.prune);
-  shift.rank = ParseRank(options.lra);
-  shift.ridge = {ParseLambda(options.lambda), options.penalize_bias};
-  shift.factorization = ParseFactorization(options.factorize);
-  shift.merge = ParseMerge(options.merge);
-  shift.correction = ParseCorrection(options.correction);
-  shift.mode = ParseCalibrationMode(options.calibration);
-  shift.weighting = ParseTokenWeighting(options.token_weight);
-  shift.span = options.span;
-  shift.gate = options.gate;
-  shift.seed = options.common.seed;
-  shift.gram.load.assign(options.load_gram.begin(), options.load_gram.end());
-  shift.gram.save = options.save_gram;
-  shift.gram.all_layers = options.gram_layers == "all";
-  if (shift.gram.all_layers && options.save_gram.empty()) FailUsage("--gram-layers goes with --save-gram FILE");
+  const ShiftOptions shift = options.recipe.Parse(options.common.seed);
   if (options.save_weights && options.save.empty()) FailUsage("--save-weights goes with --save DIR");
 
+  const std::vector<Dataset> datasets =
+      options.evaluation.tasks.empty() ? std::vector<Dataset>() : options.evaluation.Load();
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
   if (!model.provenance.empty())
@@ -319,9 +306,7 @@ int Run(const Options& options) {
   CheckRank(shift.rank, config.hidden);
   // Said now, not after the hour that calibration may take.
   CheckFits(static_cast<int64_t>(model.tokenizer->EncodeWithBos(options.prompt).size()), options.max_tokens, config);
-  const bool fit_from_files = !options.load_gram.empty() && options.calib.empty();
-  const CalibrationSet calibration =
-      fit_from_files ? CalibrationSet() : OpenCalibration(options.calib, model, options.common.seed);
+  const CalibrationSet calibration = options.recipe.OpenText(model, options.common.seed);
   const HeldOutText heldout = OpenHeldOut(options.text, model, calibration);
   const auto progress = options.common.MakeProgress();
   const Job job = {options, context, model, calibration, heldout, *progress};
@@ -338,8 +323,8 @@ int Run(const Options& options) {
     fmt::print("calibration: {}\n  {}\n\n", calibration.source, calibration.Accounting());
 
   const ShiftResult result = Shift(context, model, calibration, shift, *progress);
-  if (!options.load_gram.empty())
-    fmt::print("sums of {}: {}\n\n", fmt::join(options.load_gram, ", "), result.calibration);
+  if (!options.recipe.load_gram.empty())
+    fmt::print("sums of {}: {}\n\n", fmt::join(options.recipe.load_gram, ", "), result.calibration);
   PrintSelection(result.selection, config.layers);
   PrintSites(result.sites);
   PrintMergedRuns(result.merged_runs);
@@ -348,8 +333,8 @@ int Run(const Options& options) {
 
   variants.emplace_back("pruned", result.pruned);
   if (shift.correction != Correction::kNone)
-    variants.emplace_back("pruned + " + CorrectionName(options, shift.correction), result.corrected);
-  if (result.merged) variants.emplace_back(fmt::format("merged ({})", options.merge), *result.merged);
+    variants.emplace_back("pruned + " + CorrectionName(options.recipe, shift.correction), result.corrected);
+  if (result.merged) variants.emplace_back(fmt::format("merged ({})", options.recipe.merge), *result.merged);
   const auto start = std::chrono::steady_clock::now();
   Compare(job, variants);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -357,12 +342,7 @@ int Run(const Options& options) {
   fmt::print("\nseconds: select {:.1f}, calibrate {:.1f}, solve {:.2f}, factorize {:.2f}, evaluate {:.1f}\n",
              result.seconds.select, result.seconds.calibrate, result.seconds.solve, result.seconds.factorize, seconds);
 
-  const Json json = ResultJson(model, calibration, result, variants, seconds);
-  if (!options.common.json.empty()) {
-    AtomicFile file(options.common.json);
-    file.Write(json.dump(2) + "\n");
-    file.Commit();
-  }
+  Json json = ResultJson(model, calibration, result, variants, seconds);
   if (!options.report.empty()) WriteReport(job, result, variants);
   if (!options.save.empty()) {
     Json provenance = json;
@@ -377,6 +357,17 @@ int Run(const Options& options) {
                 options.save);
     fmt::print("saved: {}\n", options.save);
   }
+  if (!datasets.empty()) {  // last: what took hours is saved by now
+    fmt::print("\n");
+    json["evaluation"] =
+        RunEvaluation(context, model, VariantsOf(model, result, shift), PaperCriterion(result.selection, config.layers),
+                      datasets, options.evaluation, *progress);
+  }
+  if (!options.common.json.empty()) {
+    AtomicFile file(options.common.json);
+    file.Write(json.dump(2) + "\n");
+    file.Commit();
+  }
   return 0;
 }
 
@@ -385,44 +376,8 @@ int Run(const Options& options) {
 Command AddRun(CLI::App& app) {
   auto options = std::make_shared<Options>();
   options->common.AddTo(app, /*with_json=*/true);
-  app.add_option("--prune", options->prune,
-                 "CRITERION:AMOUNT[,keep=first:N,last:N] or layers=3,5,8-10; an amount is a ratio (0.25), a count\n"
-                 "(8), params=6.3B or bytes=12GiB for what stays, adapters not counted")
-      ->capture_default_str();
-  app.add_option("--lra", options->lra,
-                 "rank of the adapters, full, energy:SHARE of each fit, or budget:PARAMETERS of all")
-      ->capture_default_str();
-  app.add_option("--correction", options->correction,
-                 "lra; baselines: generic-affine (h W + b), replaceme (folded into the MLP before), laco (weight\n"
-                 "differences folded into the block before), bias (mean update), none; or auto: the lra recipe with "
-                 "the lowest\n"
-                 "loss on held-out calibration text")
-      ->capture_default_str();
-  app.add_option("--calibration", options->calibration,
-                 "independent, sequential (each site on the corrected stream) or drift (towards the original stream)")
-      ->capture_default_str();
-  app.add_option("--token-weight", options->token_weight,
-                 "none, or any of norm (1 / mean square of the block's output), first:W (first token of a sample) and\n"
-                 "massive:W (tokens with a massive activation), comma separated")
-      ->capture_default_str();
-  app.add_flag("--span", options->span, "one adapter for each run of neighbours, fitted over the whole run");
-  app.add_flag("--gate", options->gate, "drop corrections that the loss on held-out calibration text is lower without");
-  app.add_option("--calib", options->calib,
-                 "calibration text, NAME|FILE[:samples[xtokens]] (256x512; demo brings its own)");
-  app.add_option("--save-gram", options->save_gram,
-                 "keep the calibration sums in this file; an interrupted run continues there");
-  app.add_option("--gram-layers", options->gram_layers, "with --save-gram: sums of the removed layers, or of all")
-      ->check(CLI::IsMember({"removed", "all"}))
-      ->capture_default_str();
-  app.add_option("--load-gram", options->load_gram,
-                 "fit from the sum of these files instead of running the model over calibration text");
+  options->recipe.AddTo(app);
   app.add_option("--text", options->text, "held-out text for the perplexity (demo brings its own)");
-  app.add_option("--lambda", options->lambda, "gcv, holdout, an absolute value, or RELrel times the mean diagonal")
-      ->capture_default_str();
-  app.add_flag("--penalize-bias", options->penalize_bias, "penalise the bias too, as the paper's main text does");
-  app.add_option("--factorize", options->factorize, "rrr (best on the data) or svd (the paper)")->capture_default_str();
-  app.add_option("--merge", options->merge, "off, full or lowrank: neighbouring adapters become one")
-      ->capture_default_str();
   app.add_option("--protocol", options->protocol, "gptq or seq128")->capture_default_str();
   app.add_option("--prompt", options->prompt, "every variant continues it")->capture_default_str();
   app.add_option("--max-tokens", options->max_tokens, "of the continuation")
@@ -431,6 +386,7 @@ Command AddRun(CLI::App& app) {
   app.add_option("--report", options->report, "write a page with tables and charts to this directory");
   app.add_option("--save", options->save, "write plan and adapters to this directory");
   app.add_flag("--save-weights", options->save_weights, "with --save: the kept blocks too, so that it stands alone");
+  options->evaluation.AddTo(app, "--eval");
   app.footer(
       "Criteria:" + CriteriaHelp() +
       "\n\nExamples:\n  shiftrt run --model demo --prune bi:0.25 --lra 64\n"
@@ -439,6 +395,7 @@ Command AddRun(CLI::App& app) {
       "  shiftrt run --model demo --prune streamline:4 --span --calibration sequential --token-weight norm\n"
       "  shiftrt run --model demo --prune ppl-greedy:4,tokens=8192 --correction replaceme\n"
       "  shiftrt run --model demo --prune bi:6 --correction auto --gate\n"
+      "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --lra 64 --calib c4.jsonl --eval paper7 --data ~/data\n"
       "  shiftrt run --model qwen2-1.5b --prune \"reverse*:7\" --lra full --merge full --calib c4.jsonl --save out");
   return [options] { return Run(*options); };
 }

@@ -209,12 +209,12 @@ void WriteItems(const Dataset& dataset, const EvalScores& scores, const std::vec
 // all that have one.
 class Summary {
  public:
-  Summary(const std::vector<const Task*>& evaluated, const std::vector<EvalVariant>& variants)
+  Summary(const std::vector<Dataset>& evaluated, const std::vector<EvalVariant>& variants)
       : variants_(variants), averaged_(ParseTasks("paper7")), accuracy_(variants.size()), difference_(variants.size()) {
-    const auto has = [&](const Task* task) {
-      return std::find(evaluated.begin(), evaluated.end(), task) != evaluated.end();
-    };
-    if (!std::all_of(averaged_.begin(), averaged_.end(), has)) averaged_ = evaluated;
+    std::vector<const Task*> tasks;
+    for (const Dataset& dataset : evaluated) tasks.push_back(dataset.task);
+    const auto has = [&](const Task* task) { return std::find(tasks.begin(), tasks.end(), task) != tasks.end(); };
+    if (!std::all_of(averaged_.begin(), averaged_.end(), has)) averaged_ = tasks;
   }
 
   void Add(const TaskResult& result) {
@@ -282,41 +282,66 @@ std::filesystem::path JournalFile(const EvaluationOptions& options, const Model&
 
 }  // namespace
 
-void EvaluationOptions::AddTo(CLI::App& app) {
-  app.add_option("--data", data,
-                 "directory with the data sets' files, or TASK=FILE; may be repeated (also looked at: the Hugging Face "
-                 "cache)");
-  app.add_option("--shots", shots, "solved rows before each question")
-      ->check(CLI::Range(0, 100))
+void EvaluationOptions::AddTo(CLI::App& app, const std::string& flag) {
+  CLI::Option* const names = app.add_option(flag, tasks, "zero-shot suites: names with commas between, paper7 or all");
+  if (!tasks.empty()) names->capture_default_str();
+  const auto add = [&](CLI::Option* option) {
+    if (tasks.empty()) option->needs(names);
+    return option;
+  };
+  add(app.add_option("--data", data,
+                     "directory with the data sets' files, or TASK=FILE; may be repeated (also looked at: the Hugging "
+                     "Face cache)"));
+  add(app.add_option("--shots", shots, "solved rows before each question")->check(CLI::Range(0, 100)))
       ->capture_default_str();
-  app.add_option("--limit", limit, "only the first N rows of a task (of each subject); 0: all")
-      ->check(CLI::Range(0, 1 << 30))
+  add(app.add_option("--limit", limit, "only the first N rows of a task (of each subject); 0: all")
+          ->check(CLI::Range(0, 1 << 30)))
       ->capture_default_str();
-  app.add_option("--bos", bos, "a BOS token before every text: auto (as the tokenizer says), always or never")
-      ->check(CLI::IsMember({"auto", "always", "never"}))
+  add(app.add_option("--bos", bos, "a BOS token before every text: auto (as the tokenizer says), always or never")
+          ->check(CLI::IsMember({"auto", "always", "never"})))
       ->capture_default_str();
-  app.add_option("--metrics", metrics, "paper (the one quoted), or all")
-      ->check(CLI::IsMember({"paper", "all"}))
+  add(app.add_option("--metrics", metrics, "paper (the one quoted), or all")->check(CLI::IsMember({"paper", "all"})))
       ->capture_default_str();
-  app.add_option("--items", items, "write every item's scores to this file, a JSON line each");
-  app.add_option("--journal", journal,
-                 "what is done is noted in this file, and an interrupted evaluation goes on from it (default: a file "
-                 "in ~/.cache/shiftrt); it goes when all is done");
+  add(app.add_option("--items", items, "write every item's prompts and scores to this file, a JSON line each"));
+  add(app.add_option("--journal", journal,
+                     "what is done is noted in this file, and an interrupted evaluation goes on from it (default: a "
+                     "file in ~/.cache/shiftrt); it goes when all is done"));
 }
 
-std::string PaperCriterion(const std::string& criterion, int64_t removed, int64_t layers) {
-  return removed == layers / 4 ? criterion : "";
+std::vector<Dataset> EvaluationOptions::Load() const {
+  std::vector<Dataset> datasets;
+  for (const Task* task : ParseTasks(tasks)) datasets.push_back(LoadDataset(*task, {data, limit, shots}));
+  return datasets;
+}
+
+std::string PaperCriterion(const Selection& selection, int64_t layers) {
+  return std::ssize(selection.removed) == layers / 4 ? selection.criterion : "";
+}
+
+std::vector<std::string> VariantNames(const ShiftOptions& shift) {
+  std::vector<std::string> names = {"original", "pruned"};
+  if (shift.correction != Correction::kNone)
+    names.push_back(shift.correction == Correction::kAuto ? "lra" : Name(shift.correction));
+  if (shift.merge != Merge::kOff) names.push_back("merged");
+  return names;
+}
+
+std::vector<EvalVariant> VariantsOf(const Model& model, const ShiftResult& result, const ShiftOptions& shift) {
+  std::vector<EvalVariant> variants;
+  for (const std::string& name : VariantNames(shift))
+    variants.push_back({name, name == "original" ? model.plan
+                              : name == "pruned" ? result.pruned
+                              : name == "merged" ? *result.merged
+                                                 : result.corrected});
+  return variants;
 }
 
 Json RunEvaluation(const Context& context, const Model& model, const std::vector<EvalVariant>& variants,
-                   const std::string& criterion, const EvaluationOptions& options, Progress& progress) {
+                   const std::string& criterion, const std::vector<Dataset>& datasets, const EvaluationOptions& options,
+                   Progress& progress) {
   const EvalOptions eval{.bos = ParseBos(options.bos)};
   const bool all = options.metrics == "all";
   PromptEncoder encoder(*model.tokenizer, eval.bos, model.weights->config.max_positions);
-  const std::vector<const Task*> tasks = ParseTasks(options.tasks);
-  std::vector<Dataset> datasets;  // all first, so that a bad row is found before the hours of work
-  for (const Task* task : tasks) datasets.push_back(LoadDataset(*task, {options.data, options.limit, options.shots}));
-
   Journal journal(JournalFile(options, model, variants));
   if (journal.batches() > 0) fmt::print(stderr, "going on with {} batches that are done\n", journal.batches());
   fmt::print("protocol {}, BOS {} ({})\n\n", kProtocol, options.bos, encoder.adds_bos() ? "added" : "not added");
@@ -327,7 +352,7 @@ Json RunEvaluation(const Context& context, const Model& model, const std::vector
                {"adds_bos", encoder.adds_bos()},
                {"tasks", Json::array()}};
   const PaperSetting paper{PaperModelOf(model), criterion};
-  Summary summary(tasks, variants);
+  Summary summary(datasets, variants);
   std::optional<AtomicFile> items;
   if (!options.items.empty()) items.emplace(options.items);
   for (const Dataset& dataset : datasets) {

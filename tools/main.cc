@@ -3,7 +3,9 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <new>
+#include <vector>
 
 #include "runtime/files.h"
 #include "tools/options.h"
@@ -40,6 +42,13 @@ int Fail(const char* what, int status) {
   return status;
 }
 
+// The words of the command line; the program called shiftrt-eval is `shiftrt eval`.
+std::vector<const char*> Words(int argc, char** argv) {
+  std::vector<const char*> words(argv, argv + argc);
+  if (std::filesystem::path(argv[0]).filename() == "shiftrt-eval") words.insert(words.begin() + 1, "eval");
+  return words;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -59,12 +68,13 @@ int main(int argc, char** argv) {
     CLI::App* command = app.add_subcommand(row.name, row.summary);
     commands.emplace_back(command, row.add(*command));
   }
-  if (argc == 1) {
+  const std::vector<const char*> words = Words(argc, argv);
+  if (words.size() == 1) {
     std::fputs(app.help().c_str(), stdout);
     return kWrongUsage;
   }
   try {
-    app.parse(argc, argv);
+    app.parse(static_cast<int>(words.size()), words.data());
     for (const auto& [command, run] : commands)
       if (command->parsed()) return run();
     return kWrongUsage;

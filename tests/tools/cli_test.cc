@@ -32,14 +32,15 @@ struct Outcome {
 };
 
 // The program as a child, its standard output in a file `out` and its standard error in `err`.
-pid_t Start(const std::vector<std::string>& arguments, const fs::path& out, const fs::path& err) {
-  std::vector<const char*> argv = {SHIFTRT_TOOL};
+pid_t Start(const std::vector<std::string>& arguments, const fs::path& out, const fs::path& err,
+            const fs::path& program = SHIFTRT_TOOL) {
+  std::vector<const char*> argv = {program.c_str()};
   for (const std::string& argument : arguments) argv.push_back(argument.c_str());
   argv.push_back(nullptr);
   const pid_t child = ::fork();
   if (child != 0) return child;
   if (std::freopen(out.c_str(), "w", stdout) == nullptr || std::freopen(err.c_str(), "w", stderr) == nullptr) _exit(99);
-  ::execv(SHIFTRT_TOOL, const_cast<char* const*>(argv.data()));
+  ::execv(program.c_str(), const_cast<char* const*>(argv.data()));
   _exit(98);
 }
 
@@ -533,9 +534,51 @@ TEST_F(Cli, EvalComparesTheVariantsOfASavedModel) {
   EXPECT_EQ(lines, 4 + 3 + 3 + 3 + 3 + 2 + 2 + 6);
 }
 
+// `run --eval`, `eval` of what it saved and `eval` with the same recipe are one computation.
+TEST_F(Cli, EvalPrunesAndRepairsAsRunDoes) {
+  const std::vector<std::string> recipe = {"--prune", "bi:2", "--lra", "8", "--merge", "full"};
+  const auto and_more = [](std::vector<std::string> arguments, const std::vector<std::string>& more) {
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  };
+  const Outcome run = Run(and_more(
+      recipe, {"--eval", "piqa,boolq", "--data", EvalData(), "--save", Path("saved"), "--json", Path("run.json")}));
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_NE(run.out.find("PIQA"), std::string::npos) << run.out;
+  const std::vector<std::string> eval = {"--quiet", "--tasks", "piqa,boolq", "--data", EvalData(), "--json"};
+  ASSERT_EQ(
+      Command("eval", and_more(and_more(eval, {Path("recipe.json"), "--calib", Path("calibration.txt:16x64")}), recipe))
+          .status,
+      0);
+  ASSERT_EQ(Command("eval", and_more(eval, {Path("saved.json")}), "saved").status, 0);
+
+  const Json tasks = ReadJson("run.json")["evaluation"]["tasks"], same = ReadJson("recipe.json")["tasks"],
+             saved = ReadJson("saved.json")["tasks"];
+  for (int t = 0; t < 2; ++t) {
+    ASSERT_EQ(tasks[t]["variants"].size(), size_t{4});
+    EXPECT_EQ(tasks[t]["variants"], same[t]["variants"]);
+    ASSERT_EQ(saved[t]["variants"].size(), size_t{3});  // a merged plan was saved, the adapters it came from were not
+    for (const auto& [at, of_run] : {std::pair(0, 0), {1, 1}, {2, 3}})
+      EXPECT_EQ(saved[t]["variants"][at], tasks[t]["variants"][of_run]);
+  }
+}
+
+TEST_F(Cli, ShiftrtEvalIsTheSameProgram) {
+  const fs::path other = fs::path(SHIFTRT_TOOL).parent_path() / "shiftrt-eval";
+  const fs::path out = dir_ / "stdout", err = dir_ / "stderr";
+  const std::vector<std::string> arguments = {"--model", Path("model"), "--tasks", "piqa",
+                                              "--data",  EvalData(),    "--quiet"};
+  ASSERT_EQ(Wait(Start(arguments, out, err, other)), 0) << ReadFile(err);
+  EXPECT_EQ(ReadFile(out), Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--quiet"}).out);
+}
+
 TEST_F(Cli, EvalRefusesWhatItCannotDo) {
   EXPECT_FAILS(Command("eval", {"--tasks", "piqa,guess", "--data", EvalData()}), 2, "guess");
-  EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--variants", "lra"}), 2, "has original");
+  EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--variants", "lra"}), 2, "only original");
+  EXPECT_FAILS(
+      Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--prune", "reverse*:1", "--variants", "fused"}), 2,
+      "only original, pruned, lra here");
+  EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--lra", "8"}), 2, "requires --prune");
   EXPECT_FAILS(Command("eval", {"--tasks", "lambada", "--data", EvalData(), "--shots", "1"}), 2, "without shots");
   EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--bos", "always"}), 2, "no BOS");
   EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", Path("model")}), 1, "piqa_validation*.jsonl");
