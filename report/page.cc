@@ -55,12 +55,6 @@ std::string Render(const Section& section) {
   return html + (grid ? "</div>\n" : "") + "</section>\n";
 }
 
-void WriteText(const std::filesystem::path& path, const std::string& text) {
-  AtomicFile file(path);
-  file.Write(text);
-  file.Commit();
-}
-
 }  // namespace
 
 std::string Html(const Page& page) {
@@ -79,8 +73,8 @@ void WritePage(const Page& page, const std::filesystem::path& directory) {
   Check(!error, "{}: cannot make the directory: {}", directory.string(), error.message());
   for (const Section& section : page.sections)
     for (const auto& part : section.parts)
-      if (const auto* chart = std::get_if<Chart>(&part)) WriteText(directory / (chart->name + ".svg"), Svg(*chart));
-  WriteText(directory / "index.html", Html(page));
+      if (const auto* chart = std::get_if<Chart>(&part)) WriteFile(directory / (chart->name + ".svg"), Svg(*chart));
+  WriteFile(directory / "index.html", Html(page));
 }
 
 }  // namespace shiftrt

@@ -97,6 +97,7 @@ std::string ReadFile(const std::filesystem::path& path, uint64_t limit) {
 }
 
 AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
+  Check(!std::filesystem::is_directory(path), "{}: is a directory; a file is to be written", path.string());
   temporary_ = path;
   temporary_ += ".tmp" + std::to_string(::getpid());
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -131,6 +132,12 @@ void AtomicFile::Commit() {
   const std::filesystem::path parent = path_.has_parent_path() ? path_.parent_path() : ".";
   const Descriptor directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (directory.get() >= 0) ::fsync(directory.get());
+}
+
+void WriteFile(const std::filesystem::path& path, std::string_view text) {
+  AtomicFile file(path);
+  file.Write(text);
+  file.Commit();
 }
 
 AtomicDirectory::AtomicDirectory(const std::filesystem::path& path) : path_(path) {

@@ -53,6 +53,9 @@ class AtomicFile {
   int fd_ = -1;
 };
 
+// The whole of a file at once, through AtomicFile.
+void WriteFile(const std::filesystem::path& path, std::string_view text);
+
 // Files of one directory that appear together: Commit() flushes them all, then renames them in the order of Create().
 // Without it the destructor removes them, and the directories that were made for them.
 class AtomicDirectory {

@@ -18,9 +18,6 @@ struct BenchOptions {
 
 // Of --config, made and mapped, or of --model.
 std::shared_ptr<const Weights> OpenWeights(const BenchOptions& options);
-// Into the file of --json, if it was given.
-void WriteJson(const BenchOptions& options, const nlohmann::json& json);
-
 // `shiftrt bench gpu`. Throws UsageError in a build without the CUDA backend.
 int BenchGpu(const BenchOptions& options);
 

@@ -6,7 +6,6 @@
 #include "bench/calibration_bench.h"
 #include "bench/kernels_bench.h"
 #include "runtime/check.h"
-#include "runtime/files.h"
 #include "tools/bench_options.h"
 #include "tools/options.h"
 
@@ -45,13 +44,6 @@ std::shared_ptr<const Weights> OpenWeights(const BenchOptions& options) {
   return LoadWeights(random.directory());
 }
 
-void WriteJson(const BenchOptions& options, const nlohmann::json& json) {
-  if (options.common.json.empty()) return;
-  AtomicFile file(options.common.json);
-  file.Write(json.dump(2) + "\n");
-  file.Commit();
-}
-
 namespace {
 
 int BenchCpu(const BenchOptions& options) {
@@ -66,18 +58,18 @@ int BenchCpu(const BenchOptions& options) {
              r.prefill_tokens_per_second, r.prefill_floor, 100 * r.prefill_share_of_peak);
   fmt::print("decode at {}: {:.2f} tokens/s, floor {:.2f}, {:.0f}% of read bandwidth\n", options.bench.context,
              r.decode_tokens_per_second, r.decode_floor, 100 * r.decode_share_of_bandwidth);
-  WriteJson(options, {{"threads", context.threads},
-                      {"isa", Name(context.isa)},
-                      {"read_bandwidth", r.read_bandwidth},
-                      {"float32_peak", r.float32_peak},
-                      {"bytes_per_token", r.bytes_per_token},
-                      {"flops_per_token", r.flops_per_token},
-                      {"prefill_tokens_per_second", r.prefill_tokens_per_second},
-                      {"prefill_floor", r.prefill_floor},
-                      {"prefill_share_of_peak", r.prefill_share_of_peak},
-                      {"decode_tokens_per_second", r.decode_tokens_per_second},
-                      {"decode_floor", r.decode_floor},
-                      {"decode_share_of_bandwidth", r.decode_share_of_bandwidth}});
+  options.common.WriteJson({{"threads", context.threads},
+                            {"isa", Name(context.isa)},
+                            {"read_bandwidth", r.read_bandwidth},
+                            {"float32_peak", r.float32_peak},
+                            {"bytes_per_token", r.bytes_per_token},
+                            {"flops_per_token", r.flops_per_token},
+                            {"prefill_tokens_per_second", r.prefill_tokens_per_second},
+                            {"prefill_floor", r.prefill_floor},
+                            {"prefill_share_of_peak", r.prefill_share_of_peak},
+                            {"decode_tokens_per_second", r.decode_tokens_per_second},
+                            {"decode_floor", r.decode_floor},
+                            {"decode_share_of_bandwidth", r.decode_share_of_bandwidth}});
   return 0;
 }
 
@@ -92,12 +84,12 @@ int BenchCalibrate(const BenchOptions& options) {
              bench.tokens, fmt::join(r.layers, ", "));
   fmt::print("forward {:.3f} s, collecting {:.3f} s: {:.2f} times the forward pass\n", r.forward_seconds,
              r.collect_seconds, r.ratio);
-  WriteJson(options, {{"threads", context.threads},
-                      {"isa", Name(context.isa)},
-                      {"layers", r.layers},
-                      {"forward_seconds", r.forward_seconds},
-                      {"collect_seconds", r.collect_seconds},
-                      {"ratio", r.ratio}});
+  options.common.WriteJson({{"threads", context.threads},
+                            {"isa", Name(context.isa)},
+                            {"layers", r.layers},
+                            {"forward_seconds", r.forward_seconds},
+                            {"collect_seconds", r.collect_seconds},
+                            {"ratio", r.ratio}});
   return 0;
 }
 

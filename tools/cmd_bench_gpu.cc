@@ -45,7 +45,7 @@ int BenchGpu(const BenchOptions& options) {
   }
   fmt::print("prefill of {}: {:.0f} tokens/s, floor {:.0f}\n", options.bench.prefill, model.prefill_tokens_per_second,
              model.prefill_floor);
-  WriteJson(options, json);
+  options.common.WriteJson(json);
   return 0;
 }
 

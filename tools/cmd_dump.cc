@@ -67,7 +67,7 @@ Command AddDump(CLI::App& app) {
   auto options = std::make_shared<Options>();
   options->common.AddTo(app, /*with_json=*/false);
   app.add_option("--tokens", options->tokens, "token ids, or a file of them")->required();
-  app.add_option("--out", options->out, "the safetensors file to write")->required();
+  app.add_option("--out", options->out, "the safetensors file to write")->required()->check(FileOutput());
   auto* logits = app.add_flag("--logits", options->logits, "logits (tokens, vocab)");
   auto* hidden = app.add_flag("--hidden", options->hidden, "hidden.0 .. hidden.L, before the final norm");
   auto* delta = app.add_flag("--delta", options->delta, "delta.0 .. delta.L-1, each block's own update");

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "runtime/check.h"
-#include "runtime/files.h"
 #include "tools/evaluation.h"
 #include "tools/options.h"
 #include "tools/recipe.h"
@@ -114,11 +113,7 @@ int Run(const Options& options) {
   const Contest contest = Enter(options, context, model, *progress);
   const nlohmann::json json = RunEvaluation(context, model, Chosen(contest.variants, options.variants),
                                             contest.criterion, datasets, options.evaluation, *progress);
-  if (!options.common.json.empty()) {
-    AtomicFile file(options.common.json);
-    file.Write(json.dump(2) + "\n");
-    file.Commit();
-  }
+  options.common.WriteJson(json);
   return 0;
 }
 

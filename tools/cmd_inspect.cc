@@ -5,7 +5,6 @@
 
 #include "models/decoder.h"
 #include "runtime/check.h"
-#include "runtime/files.h"
 #include "shift/criteria.h"
 #include "tools/options.h"
 #include "tools/selection.h"
@@ -146,11 +145,7 @@ int Run(const Options& options) {
     PrintSets(selections);
     json["selections"] = SelectionsJson(selections);
   }
-  if (!options.common.json.empty()) {
-    AtomicFile file(options.common.json);
-    file.Write(json.dump(2) + "\n");
-    file.Commit();
-  }
+  options.common.WriteJson(json);
   return 0;
 }
 

@@ -5,7 +5,6 @@
 #include "eval/evaluate.h"
 #include "eval/metrics.h"
 #include "eval/perplexity.h"
-#include "runtime/files.h"
 #include "runtime/text.h"
 #include "tools/options.h"
 
@@ -64,11 +63,7 @@ int Run(const Options& options) {
   const auto progress = options.common.MakeProgress();
   const Json json = options.protocol == "harness" ? ByDocument(options, context, model, *progress)
                                                   : ByWindow(options, context, model, *progress);
-  if (!options.common.json.empty()) {
-    AtomicFile file(options.common.json);
-    file.Write(json.dump(2) + "\n");
-    file.Commit();
-  }
+  options.common.WriteJson(json);
   return 0;
 }
 

@@ -6,7 +6,6 @@
 #include "eval/perplexity.h"
 #include "models/generate.h"
 #include "runtime/check.h"
-#include "runtime/files.h"
 #include "shift/pipeline.h"
 #include "tools/evaluation.h"
 #include "tools/options.h"
@@ -74,7 +73,13 @@ void Compare(const Job& job, std::vector<Variant>& variants) {
     variant.bytes = decoder.BytesPerToken();
     variant.perplexity =
         WindowedPerplexity(decoder, job.heldout.tokens, window, options.protocol, job.progress).perplexity;
-    auto reply = Generate(decoder, prompt, options.max_tokens, {}, options.common.seed, config.eos_tokens);
+    job.progress.Begin("continuing the prompt", options.max_tokens);
+    auto reply =
+        Generate(decoder, prompt, options.max_tokens, {}, options.common.seed, config.eos_tokens, [&](int32_t) {
+          job.progress.Advance(1);
+          return true;
+        });
+    job.progress.End();
     // A vocabulary padded beyond the tokenizer's has ids that stand for no text.
     std::erase_if(reply.tokens, [&](int32_t token) { return token >= model.tokenizer->vocab_size(); });
     variant.continuation = DecodeReply(*model.tokenizer, prompt, reply.tokens);
@@ -363,11 +368,7 @@ int Run(const Options& options) {
         RunEvaluation(context, model, VariantsOf(model, result, shift), PaperCriterion(result.selection, config.layers),
                       datasets, options.evaluation, *progress);
   }
-  if (!options.common.json.empty()) {
-    AtomicFile file(options.common.json);
-    file.Write(json.dump(2) + "\n");
-    file.Commit();
-  }
+  options.common.WriteJson(json);
   return 0;
 }
 
@@ -383,8 +384,9 @@ Command AddRun(CLI::App& app) {
   app.add_option("--max-tokens", options->max_tokens, "of the continuation")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--report", options->report, "write a page with tables and charts to this directory");
-  app.add_option("--save", options->save, "write plan and adapters to this directory");
+  app.add_option("--report", options->report, "write a page with tables and charts to this directory")
+      ->check(DirectoryOutput());
+  app.add_option("--save", options->save, "write plan and adapters to this directory")->check(DirectoryOutput());
   app.add_flag("--save-weights", options->save_weights, "with --save: the kept blocks too, so that it stands alone");
   options->evaluation.AddTo(app, "--eval");
   app.footer(

@@ -69,12 +69,6 @@ void Print(const std::vector<SweepRow>& rows, const std::string& paper_model) {
         paper_model);
 }
 
-void Write(const std::string& path, const std::string& text) {
-  AtomicFile file(path);
-  file.Write(text);
-  file.Commit();
-}
-
 int Run(const Options& options) {
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
@@ -105,7 +99,7 @@ int Run(const Options& options) {
   };
   source.row = [&](const SweepRow& row) {
     rows.push_back(row);
-    if (!options.csv.empty()) Write(options.csv, SweepCsv(rows));  // an interrupted sweep leaves what it found
+    if (!options.csv.empty()) WriteFile(options.csv, SweepCsv(rows));  // an interrupted sweep leaves what it found
   };
   Sweep(context, model, axes, source, *progress);
 
@@ -116,15 +110,15 @@ int Run(const Options& options) {
   fmt::print("{}{}{}\n", options.preset, options.preset.empty() ? "" : ", ", summary);
   Print(rows, paper_model);
   if (!options.common.json.empty())
-    Write(options.common.json, nlohmann::json({{"model", model.name},
-                                               {"preset", options.preset},
-                                               {"calibration", calibration_source},
-                                               {"protocol", options.protocol},
-                                               {"text", heldout.source},
-                                               {"rows", SweepJson(rows)}})
-                                       .dump(2) +
-                                   "\n");
-  if (!options.markdown.empty()) Write(options.markdown, summary + "\n\n" + SweepMarkdown(rows, paper_model));
+    WriteFile(options.common.json, nlohmann::json({{"model", model.name},
+                                                   {"preset", options.preset},
+                                                   {"calibration", calibration_source},
+                                                   {"protocol", options.protocol},
+                                                   {"text", heldout.source},
+                                                   {"rows", SweepJson(rows)}})
+                                           .dump(2) +
+                                       "\n");
+  if (!options.markdown.empty()) WriteFile(options.markdown, summary + "\n\n" + SweepMarkdown(rows, paper_model));
   if (!options.report.empty()) {
     const std::string title = options.preset.empty() ? "shiftrt sweep" : "shiftrt sweep: " + options.preset;
     WritePage(SweepPage(title, summary, rows, paper_model, config.hidden), options.report);
@@ -157,9 +151,10 @@ Command AddSweep(CLI::App& app) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--protocol", options->protocol, "gptq or seq128")->capture_default_str();
-  app.add_option("--csv", options->csv, "write a line a row to this file, as the rows are found");
-  app.add_option("--markdown", options->markdown, "write the table to this file, for a document");
-  app.add_option("--report", options->report, "write a page with table and plots to this directory");
+  app.add_option("--csv", options->csv, "write a line a row to this file, as the rows are found")->check(FileOutput());
+  app.add_option("--markdown", options->markdown, "write the table to this file, for a document")->check(FileOutput());
+  app.add_option("--report", options->report, "write a page with table and plots to this directory")
+      ->check(DirectoryOutput());
   std::string presets;
   for (const Preset& preset : Presets()) presets += fmt::format("\n  {:<24}{}", preset.name, preset.summary);
   app.footer("Presets:" + presets +

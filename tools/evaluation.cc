@@ -8,6 +8,7 @@
 
 #include "eval/metrics.h"
 #include "runtime/files.h"
+#include "tools/options.h"
 #include "tools/paper.h"
 #include "tools/paper_tasks.h"
 #include "tools/table.h"
@@ -302,7 +303,8 @@ void EvaluationOptions::AddTo(CLI::App& app, const std::string& flag) {
       ->capture_default_str();
   add(app.add_option("--metrics", metrics, "paper (the one quoted), or all")->check(CLI::IsMember({"paper", "all"})))
       ->capture_default_str();
-  add(app.add_option("--items", items, "write every item's prompts and scores to this file, a JSON line each"));
+  add(app.add_option("--items", items, "write every item's prompts and scores to this file, a JSON line each"))
+      ->check(FileOutput());
   add(app.add_option("--journal", journal,
                      "what is done is noted in this file, and an interrupted evaluation goes on from it (default: a "
                      "file in ~/.cache/shiftrt); it goes when all is done"));

@@ -1,10 +1,13 @@
 // shiftrt: the command line. Each command lives in a file of its own; this one dispatches and turns errors into
 // statuses.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <new>
+#include <string_view>
 #include <vector>
 
 #include "runtime/files.h"
@@ -49,6 +52,11 @@ std::vector<const char*> Words(int argc, char** argv) {
   return words;
 }
 
+bool IsCommand(std::string_view name) {
+  return std::any_of(std::begin(kCommands), std::end(kCommands),
+                     [&](const CommandRow& row) { return row.name == name; });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -74,6 +82,9 @@ int main(int argc, char** argv) {
     return kWrongUsage;
   }
   try {
+    // CLI11 would call a misspelt command a missing one.
+    if (words.size() > 1 && words[1][0] != '-' && !IsCommand(words[1]))
+      shiftrt::FailUsage("no command \"{}\"; see shiftrt --help", words[1]);
     app.parse(static_cast<int>(words.size()), words.data());
     for (const auto& [command, run] : commands)
       if (command->parsed()) return run();

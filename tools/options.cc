@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "runtime/check.h"
 #include "runtime/cuda.h"
+#include "runtime/files.h"
 #include "tools/progress_bar.h"
 
 namespace shiftrt {
@@ -22,7 +24,7 @@ void CommonOptions::AddTo(CLI::App& app, bool with_json) {
   app.add_option("--seed", seed, "of everything random")->capture_default_str();
   app.add_flag("--quiet", quiet, "no progress on standard error");
   app.add_flag("--check-weights", check_finite, "look at every weight for NaN and infinity first");
-  if (with_json) app.add_option("--json", json, "write the whole result to this file");
+  if (with_json) app.add_option("--json", json, "write the whole result to this file")->check(FileOutput());
 }
 
 namespace {
@@ -52,6 +54,19 @@ Device ChooseDevice(const std::string& device, bool quiet) {
   return Device::kCuda;
 }
 
+// A validator by what throws an Error where nothing can be written.
+CLI::Validator Output(const std::string& type, const std::function<void(const std::string&)>& attempt) {
+  const auto why_not = [attempt](const std::string& path) -> std::string {
+    try {
+      attempt(path);
+      return "";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  return CLI::Validator(why_not, type);
+}
+
 }  // namespace
 
 Context CommonOptions::MakeContext() const {
@@ -69,6 +84,18 @@ Model CommonOptions::Open() const {
                   : dtype == "bfloat16" ? LoadDType::kBFloat16
                                         : LoadDType::kAuto;
   return OpenModel(model, options);
+}
+
+void CommonOptions::WriteJson(const nlohmann::json& result) const {
+  if (!json.empty()) WriteFile(json, result.dump(2) + "\n");
+}
+
+CLI::Validator FileOutput() {
+  return Output("FILE", [](const std::string& path) { AtomicFile trial(path); });
+}
+
+CLI::Validator DirectoryOutput() {
+  return Output("DIR", [](const std::string& path) { AtomicDirectory(path).Create("trial"); });
 }
 
 std::vector<int32_t> ParseTokenIds(const std::string& text) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,8 @@
 
 namespace CLI {
 class App;
-}
+class Validator;
+}  // namespace CLI
 
 namespace shiftrt {
 
@@ -32,7 +34,13 @@ struct CommonOptions {
   Context MakeContext() const;  // throws UsageError for --device cuda where there is no GPU
   Model Open() const;
   std::unique_ptr<Progress> MakeProgress() const;
+  void WriteJson(const nlohmann::json& result) const;  // where --json names a file
 };
+
+// What an option names must be writable: found out when the command line is read, not after the work is done. The file
+// or directory need not exist, and nothing is left of the trial.
+CLI::Validator FileOutput();
+CLI::Validator DirectoryOutput();
 
 // Ids separated by white space or commas. Throws UsageError for anything else.
 std::vector<int32_t> ParseTokenIds(const std::string& text);

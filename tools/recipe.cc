@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "runtime/check.h"
+#include "tools/options.h"
 #include "tools/texts.h"
 
 namespace shiftrt {
@@ -30,8 +31,8 @@ void RecipeOptions::AddTo(CLI::App& app) {
   app.add_flag("--span", span, "one adapter for each run of neighbours, fitted over the whole run");
   app.add_flag("--gate", gate, "drop corrections that the loss on held-out calibration text is lower without");
   app.add_option("--calib", calib, "calibration text, NAME|FILE[:samples[xtokens]] (256x512; demo brings its own)");
-  app.add_option("--save-gram", save_gram,
-                 "keep the calibration sums in this file; an interrupted run continues there");
+  app.add_option("--save-gram", save_gram, "keep the calibration sums in this file; an interrupted run continues there")
+      ->check(FileOutput());
   app.add_option("--gram-layers", gram_layers, "with --save-gram: sums of the removed layers, or of all")
       ->check(CLI::IsMember({"removed", "all"}))
       ->capture_default_str();

@@ -120,14 +120,13 @@ TEST_F(Files, WhereNothingCanBePutIsSaidAtOnce) {
 }
 
 TEST_F(Files, ATargetThatCannotBeReplacedFailsTheCommit) {
-  fs::create_directories(path_ / "full");
-  ExpectRefusal(
-      [&] {
-        AtomicFile file(path_);
-        file.Write("x");
-        file.Commit();
-      },
-      path_.string(), "put it in place");
+  {
+    AtomicFile file(path_);
+    file.Write("x");
+    fs::create_directories(path_ / "full");
+    ExpectRefusal([&] { file.Commit(); }, path_.string(), "put it in place");
+  }
+  ExpectRefusal([&] { AtomicFile again(path_); }, path_.string(), "is a directory");
   EXPECT_EQ(Names(directory_.path()), std::vector<std::string>{"file"});
   EXPECT_EQ(Names(path_), std::vector<std::string>{"full"});
 }
