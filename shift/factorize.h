@@ -43,8 +43,9 @@ struct LowRank {
 };
 
 // svd: the truncated SVD of A, b kept (paper eq. svd_truncation). rrr: reduced-rank regression, minimises
-// tr((A - A_r)' G_c (A - A_r)) over maps of rank r with the centred Gram G_c of `sums`, and refits b; never worse than
-// svd on the fitted tokens. Throws UsageError for a rank below 1 or above d.
+// tr((A - A_r)' G_c (A - A_r)) over maps of rank r with the centred Gram G_c of `sums`, and refits b: on the fitted
+// tokens never farther than svd from what A computes, and so, but for what lambda leaves, from the updates. Throws
+// UsageError for a rank below 1 or above d.
 LowRank Factorize(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution, int64_t rank,
                   Factorization factorization);
 // All singular values alone, descending: of A (svd), or of G_c^(1/2) A (rrr).
