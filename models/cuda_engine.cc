@@ -1,60 +1,26 @@
-// The layer loop on a GPU. Whole sequences go through products of many rows; one token that continues a cache, through
-// matrix-vector products fused with what surrounds them, recorded once and replayed.
-#include <cmath>
-#include <map>
+// The layer loop on a GPU: whole sequences, through products of many rows.
+#include "models/cuda_engine.h"
 
-#include "kernels/cuda/attention.h"
+#include <cmath>
+
 #include "kernels/cuda/elementwise.h"
-#include "kernels/cuda/lra.h"
 #include "kernels/cuda/matvec.h"
-#include "kernels/cuda/rmsnorm.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/scores.h"
-#include "models/cuda_weights.h"
-#include "models/engine.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
-
-namespace {
 
 using gpu::ConstDeviceArray;
 using gpu::DeviceArray;
 using gpu::DeviceBuffer;
 using gpu::Stream;
 
+namespace {
+
 constexpr const char* kActivations = "the activations";
 constexpr int64_t kVocabChunk = 8192, kScoredRows = 1024;  // logits that exist at a time
 constexpr int64_t kRankStep = 8;                           // ranks are padded to multiples of it
-
-// A float32 array as large as the largest call needs, or one in the weights' type.
-class Scratch {
- public:
-  float* Floats(Stream stream, int64_t count) { return static_cast<float*>(Get(stream, count, DType::kFloat32).data); }
-  DeviceArray Get(Stream stream, int64_t count, DType dtype) {
-    const int64_t bytes = count * static_cast<int64_t>(SizeOf(dtype));
-    return {buffer_.Reserve(stream, bytes, kActivations), dtype};
-  }
-
- private:
-  DeviceBuffer<std::byte> buffer_;
-};
-
-struct CudaKv : KvStorage {
-  CudaKv(std::shared_ptr<DeviceWeights> weights, int64_t capacity) : device(std::move(weights)), capacity(capacity) {}
-  struct Layer {
-    DeviceBuffer<std::byte> keys, values;  // (capacity, kv_dim)
-  };
-  std::shared_ptr<DeviceWeights> device;  // keeps the stream that the memory goes back to
-  int64_t capacity;
-  std::vector<Layer> layers;  // one a block stage, in plan order
-};
-
-// An adapter's matrices as weights (out, in), the rank padded by zeros.
-struct DeviceLra {
-  DeviceBuffer<float> p, q, a, bias;
-  int64_t rank = 0;
-};
 
 // m (rows, cols) transposed into (cols, rows), padded by zeros to `out_rows` x `out_cols`.
 DeviceBuffer<float> UploadTransposed(Stream stream, const Matrix<float>& m, int64_t out_rows, int64_t out_cols) {
@@ -77,93 +43,12 @@ DeviceLra UploadLra(Stream stream, const Lra& lra) {
   return out;
 }
 
-class CudaEngine : public Engine {
- public:
-  explicit CudaEngine(const EngineSetup& setup);
-  std::unique_ptr<KvStorage> MakeCache(int64_t capacity) override;
-  MatrixView<const float> Run(const EngineCall& call) override;
-  Matrix<float> Logits(MatrixView<const float> residual) override;
-  std::vector<float> LogProbs(MatrixView<const float> residual, std::span<const int32_t> targets,
-                              std::span<int32_t> argmax) override;
-
- private:
-  // Of the call in progress.
-  struct Step {
-    int64_t count = 0;
-    const int32_t *tokens = nullptr, *positions = nullptr, *cache_rows = nullptr, *first_row = nullptr,
-                  *visible = nullptr;
-    const gpu::PackedSequence* sequences = nullptr;
-    int64_t sequence_count = 0, longest = 0;
-    int64_t longest_keys = 0;  // no query will see more
-    // Rows of keys that branches have in one piece with their own; they stand behind the call's.
-    const int32_t* joined_rows = nullptr;
-    int64_t joined_count = 0;
-  };
-  struct KeysValues {
-    DeviceArray keys, values;
-  };
-
-  const DeviceBlock& BlockOf(const BlockStage& stage);
-  const DeviceLra& AdapterOf(const AdapterStage& stage);
-  Step Upload(const EngineCall& call, const CudaKv* cache);
-  void ExtendRope(int64_t positions);
-  KeysValues Place(const Step& step, const CudaKv* cache, size_t layer);
-  void JoinBranches(const Step& step, const KeysValues& kv);
-  void Rotate(const Step& step, const DeviceBlock& block, ConstDeviceArray qkv, DeviceArray q, const KeysValues& kv);
-
-  void RunOneToken(const Step& step, const CudaKv* cache);
-  void OneTokenBlock(const Step& step, const DeviceBlock& block, const KeysValues& kv, float* h);
-  void OneTokenAdapter(const DeviceLra& lra, float* h);
-
-  void RunMany(const Step& step, const EngineCall& call);
-  void Attend(const Step& step, const DeviceBlock& block, const KeysValues& kv);
-  void FeedForward(const Step& step, const DeviceBlock& block);
-  void ManyTokensAdapter(const DeviceLra& lra, MatrixView<float> h);
-  void Settle(MatrixView<float> h);
-  int64_t Fire(int64_t layer, TapPoint point, MatrixView<const float> device_rows);
-  MatrixView<const float> Update(const Step& step, const DeviceBlock& block);
-  MatrixView<const float> MlpUpdate(const Step& step, const DeviceBlock& block);
-
-  const float* Rows(MatrixView<const float> residual);
-  MatrixView<float> Stream32(int64_t count) { return {residual_.Floats(stream_, count * hidden_), count, hidden_}; }
-  float Eps() const { return static_cast<float>(config_.rms_eps); }
-
-  std::shared_ptr<const Weights> weights_;
-  const ModelConfig& config_;
-  std::shared_ptr<DeviceWeights> device_;
-  Stream stream_;
-  DType dtype_;
-  int64_t hidden_;
-  DepthPlan plan_;  // of one-token calls, whose launches are recorded
-  TapSet taps_;
-  gpu::AttentionShape shape_;
-  // What plans hold besides the model's own tensors, kept for as long as this engine.
-  std::map<std::shared_ptr<const BlockWeights>, DeviceBlock> folded_;
-  std::map<std::shared_ptr<const Lra>, DeviceLra> adapters_;
-
-  DeviceBuffer<float> frequencies_;
-  float rope_scale_ = 1;
-  int64_t rope_positions_ = 0;
-  DeviceBuffer<float> cosine_, sine_;
-
-  DeviceBuffer<int32_t> indices_;
-  DeviceBuffer<gpu::PackedSequence> sequences_;
-  Scratch residual_, normed_, qkv_, q_, keys_, values_, attended_, shares_, update_, mlp_update_, delta_, gate_up_,
-      activation_, inner_, logits_, given_rows_;
-  gpu::Pending pending_;  // what the stream still has to have added
-
-  gpu::LaunchGraph graph_;
-  const CudaKv* graph_cache_ = nullptr;  // the cache that the recorded launches write to
-
-  Buffer<float> host_rows_;  // the stream as the last call left it, and on the device:
-  const float* host_rows_origin_ = nullptr;
-  Buffer<float> tapped_;
-};
+}  // namespace
 
 CudaEngine::CudaEngine(const EngineSetup& setup)
     : weights_(setup.weights),
       config_(weights_->config),
-      device_(OnDevice(*weights_)),
+      device_(shiftrt::OnDevice(*weights_)),
       stream_(device_->stream.get()),
       dtype_(device_->dtype),
       hidden_(config_.hidden),
@@ -192,7 +77,7 @@ const DeviceBlock& CudaEngine::BlockOf(const BlockStage& stage) {
           "layer {}: {} is {}, the model {}: on the GPU all matrices have one type", stage.layer, name,
           Name(tensor.dtype), Name(dtype_));
   });
-  return folded_.emplace(stage.folded, UploadBlock(stream_, config_, *stage.folded)).first->second;
+  return folded_.emplace(stage.folded, UploadBlock(stream_, device_->uploader, config_, *stage.folded)).first->second;
 }
 
 const DeviceLra& CudaEngine::AdapterOf(const AdapterStage& stage) {
@@ -204,9 +89,15 @@ const DeviceLra& CudaEngine::AdapterOf(const AdapterStage& stage) {
 std::unique_ptr<KvStorage> CudaEngine::MakeCache(int64_t capacity) {
   auto cache = std::make_unique<CudaKv>(device_, capacity);
   const int64_t bytes = capacity * config_.kv_dim() * static_cast<int64_t>(SizeOf(dtype_));
-  for (int64_t i = 0; i < plan_.blocks(); ++i)
-    cache->layers.push_back({DeviceBuffer<std::byte>(stream_, bytes, "the KV cache"),
-                             DeviceBuffer<std::byte>(stream_, bytes, "the KV cache")});
+  try {
+    for (int64_t i = 0; i < plan_.blocks(); ++i)
+      cache->layers.push_back({DeviceBuffer<std::byte>(stream_, bytes, "the KV cache"),
+                               DeviceBuffer<std::byte>(stream_, bytes, "the KV cache")});
+  } catch (const OutOfMemory& error) {
+    const int64_t room = error.free_bytes + 2 * bytes * std::ssize(cache->layers);
+    throw OutOfMemory(error, fmt::format("a cache of {} positions was asked for, about {} would fit", capacity,
+                                         room * capacity / (2 * bytes * plan_.blocks())));
+  }
   graph_.Reset();  // a new cache may stand where an old one did
   return cache;
 }
@@ -304,102 +195,6 @@ void CudaEngine::Rotate(const Step& step, const DeviceBlock& block, ConstDeviceA
                               .q = q,
                               .keys = kv.keys,
                               .values = kv.values});
-}
-
-// One token: the stream stays in place, every product reads and adds to it.
-
-void CudaEngine::OneTokenBlock(const Step& step, const DeviceBlock& block, const KeysValues& kv, float* h) {
-  const int cores = device_->info.multiprocessors;
-  const int64_t q_dim = config_.query_dim(), qkv_dim = q_dim + 2 * config_.kv_dim(), inter = config_.intermediate;
-  const DeviceArray qkv = qkv_.Get(stream_, qkv_dim, DType::kFloat32), q = q_.Get(stream_, q_dim, DType::kFloat32);
-  float* const attended = attended_.Floats(stream_, q_dim);
-  float* const activation = activation_.Floats(stream_, inter);
-  gpu::MatVec(stream_,
-              {.w = {block.qkv.data(), dtype_},
-               .rows = qkv_dim,
-               .cols = hidden_,
-               .x = h,
-               .norm_weight = block.input_norm.data(),
-               .eps = Eps(),
-               .y = static_cast<float*>(qkv.data)},
-              cores);
-  Rotate(step, block, qkv, q, kv);
-  const int splits = gpu::AttentionSplits(shape_, 1, step.longest_keys, cores);
-  gpu::AttendSplit(stream_, {.shape = shape_,
-                             .q = static_cast<const float*>(q.data),
-                             .keys = kv.keys,
-                             .values = kv.values,
-                             .first_row = step.first_row,
-                             .visible = step.visible,
-                             .tokens = 1,
-                             .splits = splits,
-                             .scratch = shares_.Floats(stream_, gpu::SplitAttentionScratch(shape_, 1, splits)),
-                             .out = attended});
-  gpu::MatVecAdd(stream_,
-                 {.w = {block.o.data(), dtype_},
-                  .rows = hidden_,
-                  .cols = q_dim,
-                  .x = attended,
-                  .bias = block.o_bias.data(),
-                  .y = h},
-                 h, cores);
-  gpu::MatVecSwiGlu(stream_,
-                    {.w = {block.gate_up.data(), dtype_},
-                     .rows = 2 * inter,
-                     .cols = hidden_,
-                     .x = h,
-                     .norm_weight = block.post_norm.data(),
-                     .eps = Eps(),
-                     .bias = block.gate_up_bias.data(),
-                     .y = activation},
-                    cores);
-  gpu::MatVecAdd(stream_,
-                 {.w = {block.down.data(), dtype_},
-                  .rows = hidden_,
-                  .cols = inter,
-                  .x = activation,
-                  .bias = block.down_bias.data(),
-                  .y = h},
-                 h, cores);
-}
-
-void CudaEngine::OneTokenAdapter(const DeviceLra& lra, float* h) {
-  const int cores = device_->info.multiprocessors;
-  const auto weight = [](const DeviceBuffer<float>& w) { return ConstDeviceArray(w.data(), DType::kFloat32); };
-  if (lra.rank > 0 && lra.rank <= gpu::kMaxFusedRank) {
-    const gpu::LowRankLra call{lra.p.data(), lra.q.data(), lra.bias.data(), hidden_, lra.rank};
-    return gpu::ApplyLowRankLra(stream_, call, inner_.Floats(stream_, gpu::LowRankLraScratch(call)), h);
-  }
-  if (lra.rank > 0) {
-    float* const inner = inner_.Floats(stream_, lra.rank);
-    gpu::MatVec(stream_, {.w = weight(lra.p), .rows = lra.rank, .cols = hidden_, .x = h, .y = inner}, cores);
-    gpu::MatVecAdd(stream_,
-                   {.w = weight(lra.q), .rows = hidden_, .cols = lra.rank, .x = inner, .bias = lra.bias.data(), .y = h},
-                   h, cores);
-    return;
-  }
-  float* const sum = update_.Floats(stream_, hidden_);  // every row reads all of h, so it cannot be changed yet
-  gpu::MatVecAdd(stream_,
-                 {.w = weight(lra.a), .rows = hidden_, .cols = hidden_, .x = h, .bias = lra.bias.data(), .y = sum}, h,
-                 cores);
-  gpu::CopyOnDevice(stream_, h, sum, hidden_ * static_cast<int64_t>(sizeof(float)));
-}
-
-void CudaEngine::RunOneToken(const Step& step, const CudaKv* cache) {
-  if (graph_cache_ != cache) graph_.Reset();
-  graph_cache_ = cache;
-  graph_.Run(stream_, [&] {
-    float* const h = residual_.Floats(stream_, hidden_);
-    gpu::Embed(stream_, step.tokens, 1, {device_->embedding.data(), dtype_}, hidden_, h);
-    size_t blocks_run = 0;
-    for (const Stage& stage : plan_.stages) {
-      if (const auto* adapter = std::get_if<AdapterStage>(&stage)) {
-        OneTokenAdapter(AdapterOf(*adapter), h);
-      } else {
-        OneTokenBlock(step, BlockOf(std::get<BlockStage>(stage)), Place(step, cache, blocks_run++), h);
-      }
-    }
-  });
 }
 
 // Many tokens: products write their updates apart, and the next norm adds them.
@@ -500,12 +295,12 @@ void CudaEngine::ManyTokensAdapter(const DeviceLra& lra, MatrixView<float> h) {
   pending_ = {static_cast<const float*>(out.data), lra.bias.data()};
 }
 
-int64_t CudaEngine::Fire(int64_t layer, TapPoint point, MatrixView<const float> device_rows) {
-  if (!taps_.Has(layer, point)) return 0;
-  const int64_t size = device_rows.rows * device_rows.cols;
+// What a tap asks for that looks at rows itself.
+MatrixView<const float> CudaEngine::ToHost(MatrixView<const float> on_device) {
+  const int64_t size = on_device.rows * on_device.cols;
   tapped_.Reserve(size);
-  gpu::CopyToHost(stream_, tapped_.data(), device_rows.data, size * static_cast<int64_t>(sizeof(float)));
-  return taps_.Fire(layer, point, {tapped_.data(), device_rows.rows, device_rows.cols});
+  gpu::CopyToHost(stream_, tapped_.data(), on_device.data, size * static_cast<int64_t>(sizeof(float)));
+  return {tapped_.data(), on_device.rows, on_device.cols};
 }
 
 void CudaEngine::RunMany(const Step& step, const EngineCall& call) {
@@ -515,7 +310,7 @@ void CudaEngine::RunMany(const Step& step, const EngineCall& call) {
   pending_ = {};
   if (call.residual.data == nullptr) {
     gpu::Embed(stream_, step.tokens, step.count, {device_->embedding.data(), dtype_}, hidden_, h.data);
-  } else if (const float* const from = Rows(call.residual); from != h.data) {
+  } else if (const float* const from = OnDevice(call.residual); from != h.data) {
     gpu::CopyOnDevice(stream_, h.data, from, step.count * hidden_ * static_cast<int64_t>(sizeof(float)));
   }
   int64_t taps_left = taps_.size();
@@ -544,7 +339,30 @@ void CudaEngine::RunMany(const Step& step, const EngineCall& call) {
   if (call.residual.data == nullptr) Fire(config_.layers, TapPoint::kInput, h);
 }
 
+// Gives back the memory of a batch; returns how many bytes.
+int64_t CudaEngine::ReleaseActivations() {
+  int64_t bytes = 0;
+  for (Scratch* scratch : {&residual_, &normed_, &qkv_, &q_, &keys_, &values_, &attended_, &shares_, &update_,
+                           &mlp_update_, &delta_, &gate_up_, &activation_, &inner_, &logits_, &given_rows_}) {
+    bytes += scratch->bytes();
+    scratch->Release();
+  }
+  graph_.Reset();
+  host_rows_origin_ = nullptr;
+  return bytes;
+}
+
 MatrixView<const float> CudaEngine::Run(const EngineCall& call) {
+  try {
+    return RunOn(call);
+  } catch (const OutOfMemory& error) {
+    const int64_t room = error.free_bytes + ReleaseActivations(), fit = room / ActivationBytesPerToken(config_, dtype_);
+    if (fit >= std::ssize(call.tokens)) throw;  // it was not the batch
+    throw OutOfMemory(error, fmt::format("this batch has {} tokens, about {} would fit", call.tokens.size(), fit));
+  }
+}
+
+MatrixView<const float> CudaEngine::RunOn(const EngineCall& call) {
   const auto* const cache = static_cast<const CudaKv*>(call.cache);
   const Step step = Upload(call, cache);
   if (step.count == 1 && cache != nullptr && taps_.size() == 0) {
@@ -561,9 +379,9 @@ MatrixView<const float> CudaEngine::Run(const EngineCall& call) {
 }
 
 // Rows of the stream on the device: where they already are, if they are the last call's.
-const float* CudaEngine::Rows(MatrixView<const float> residual) {
+const float* CudaEngine::OnDevice(MatrixView<const float> residual) {
   const int64_t size = residual.rows * residual.cols;
-  if (residual.stride == hidden_ && residual.data >= host_rows_.data() &&
+  if (host_rows_origin_ != nullptr && residual.stride == hidden_ && residual.data >= host_rows_.data() &&
       residual.data + size <= host_rows_.data() + host_rows_.size())
     return host_rows_origin_ + (residual.data - host_rows_.data());
   float* const rows = given_rows_.Floats(stream_, size);
@@ -576,7 +394,7 @@ const float* CudaEngine::Rows(MatrixView<const float> residual) {
 
 Matrix<float> CudaEngine::Logits(MatrixView<const float> residual) {
   Matrix<float> out(residual.rows, config_.vocab);
-  const float* const rows = Rows(residual);
+  const float* const rows = OnDevice(residual);
   float* const logits = logits_.Floats(stream_, config_.vocab);
   for (int64_t i = 0; i < residual.rows; ++i) {
     gpu::MatVec(stream_,
@@ -604,7 +422,8 @@ std::vector<float> CudaEngine::LogProbs(MatrixView<const float> residual, std::s
   const DeviceBuffer<int32_t> wanted(stream_, targets, kActivations), best(stream_, count, kActivations);
   const DeviceBuffer<float> log_probs(stream_, count, kActivations);
   const DeviceBuffer<gpu::TokenScore> scores(stream_, std::min(count, kScoredRows), kActivations);
-  float* const rows = const_cast<float*>(Rows(residual));  // nothing is pending, so the norm leaves them as they are
+  float* const rows =
+      const_cast<float*>(OnDevice(residual));  // nothing is pending, so the norm leaves them as they are
   const ConstDeviceArray head = device_->head();
   const auto* const head_bytes = static_cast<const std::byte*>(head.data);
   for (int64_t first = 0; first < count; first += kScoredRows) {
@@ -626,8 +445,6 @@ std::vector<float> CudaEngine::LogProbs(MatrixView<const float> residual, std::s
     gpu::CopyToHost(stream_, argmax.data(), best.data(), count * static_cast<int64_t>(sizeof(int32_t)));
   return out;
 }
-
-}  // namespace
 
 std::unique_ptr<Engine> MakeCudaEngine(const EngineSetup& setup) {
   Check(gpu::WhyUnavailable().empty(), "CUDA: {}", gpu::WhyUnavailable());

@@ -1,0 +1,36 @@
+// From tapped rows to ridge accumulators.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "models/tally.h"
+#include "shift/sites.h"
+#include "shift/statistics.h"
+#include "shift/token_weights.h"
+
+namespace shiftrt {
+
+// Adds rows to an accumulator on the device that has them.
+class RidgeFeed {
+ public:
+  // `into` lasts longer than this, and nobody else changes it meanwhile. Throws OutOfMemory where the device has no
+  // room for its sums.
+  RidgeFeed(Tally& tally, const Site& site, RidgeAccumulator& into);
+  // As RidgeAccumulator::Add, with the weights of `weighting`; `offsets` are those of the batch. Throws Error naming
+  // site and row for NaN or infinity.
+  void Add(const Rows& h, const Rows& delta, const TokenWeighting& weighting, std::span<const int64_t> offsets);
+  // Brings what was added into the accumulator, which is of no use until then: on a GPU it holds what it held before,
+  // on a CPU its matrices are ahead of its totals.
+  void Settle();
+
+ private:
+  Tally& tally_;
+  Site site_;
+  RidgeAccumulator& into_;
+  std::unique_ptr<RidgeSums> sums_;
+  double delta_squares_;
+  int64_t tokens_;
+};
+
+}  // namespace shiftrt
