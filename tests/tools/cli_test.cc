@@ -605,7 +605,7 @@ TEST_F(Cli, EvalRefusesWhatItCannotDo) {
 TEST_F(Cli, AKilledEvalGoesOnToTheSameBits) {
   std::string rows;
   for (int i = 0; i < 300; ++i)
-    rows += Json{{"goal", Words(3 + i % 50)}, {"sol1", Words(30 - i % 20)}, {"sol2", Words(8 + i % 90)}, {"label", 1}}
+    rows += Json{{"goal", Words(3 + i % 30)}, {"sol1", Words(25 - i % 20)}, {"sol2", Words(8 + i % 40)}, {"label", 1}}
                 .dump() +
             "\n";
   WriteText(dir_ / "rows.jsonl", rows);
