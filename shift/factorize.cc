@@ -30,7 +30,7 @@ std::vector<double> ColumnNorms(MatrixView<const double> x, MatrixView<const dou
   return norms;
 }
 
-// G_c A (rrr), or A itself (svd).
+// G_c A (rrr), or A itself (svd, svd-refit).
 Matrix<double> InMetric(const Context& context, const RidgeAccumulator& sums, MatrixView<const double> a,
                         Factorization factorization) {
   if (factorization == Factorization::kReducedRank) return Product(context, false, sums.CenteredGram().view(), a);
@@ -99,12 +99,19 @@ std::vector<int64_t> SpendBudget(const std::vector<std::vector<double>>& singula
 }  // namespace
 
 Factorization ParseFactorization(const std::string& text) {
-  if (text == "svd") return Factorization::kSvd;
-  if (text == "rrr") return Factorization::kReducedRank;
-  FailUsage("unknown factorization \"{}\"; known: svd, rrr", text);
+  for (Factorization kind : {Factorization::kSvd, Factorization::kSvdRefit, Factorization::kReducedRank})
+    if (text == Name(kind)) return kind;
+  FailUsage("unknown factorization \"{}\"; known: svd, svd-refit, rrr", text);
 }
 
-const char* Name(Factorization factorization) { return factorization == Factorization::kSvd ? "svd" : "rrr"; }
+const char* Name(Factorization factorization) {
+  switch (factorization) {
+    case Factorization::kSvd: return "svd";
+    case Factorization::kSvdRefit: return "svd-refit";
+    case Factorization::kReducedRank: return "rrr";
+  }
+  return "?";
+}
 
 RankSpec ParseRank(const std::string& text) {
   constexpr std::string_view kEnergy = "energy:", kBudget = "budget:";

@@ -10,7 +10,9 @@
 
 namespace shiftrt {
 
-enum class Factorization { kSvd, kReducedRank };  // "svd", "rrr"
+// "svd": truncated SVD of A. "svd-refit": the same map with the bias that leaves no mean error. "rrr": reduced-rank
+// regression.
+enum class Factorization { kSvd, kSvdRefit, kReducedRank };
 Factorization ParseFactorization(const std::string& text);
 const char* Name(Factorization factorization);
 
@@ -39,13 +41,13 @@ std::vector<int64_t> ChooseRanks(const RankSpec& spec, const std::vector<std::ve
 
 struct LowRank {
   Matrix<double> p, q, b;               // (d, r), (r, d), (1, d)
-  std::vector<double> singular_values;  // all of them, descending: of A (svd), or of G_c^(1/2) A (rrr)
+  std::vector<double> singular_values;  // all of them, descending: of A (svd, svd-refit), or of G_c^(1/2) A (rrr)
 };
 
-// svd: the truncated SVD of A, b kept (paper eq. svd_truncation). rrr: reduced-rank regression, minimises
-// tr((A - A_r)' G_c (A - A_r)) over maps of rank r with the centred Gram G_c of `sums`, and refits b: on the fitted
-// tokens never farther than svd from what A computes, and so, but for what lambda leaves, from the updates. Throws
-// UsageError for a rank below 1 or above d.
+// svd: the truncated SVD of A, b kept (paper eq. svd_truncation). svd-refit: b = mean(D) - mean(H) A_r instead. rrr:
+// minimises tr((A - A_r)' G_c (A - A_r)) over maps of rank r with the centred Gram G_c of `sums`, and refits b: on the
+// fitted tokens never farther than the others from what A computes, and so, but for what lambda leaves, from the
+// updates. Throws UsageError for a rank below 1 or above d.
 LowRank Factorize(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution, int64_t rank,
                   Factorization factorization);
 // All singular values alone, descending: of A (svd), or of G_c^(1/2) A (rrr).

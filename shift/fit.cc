@@ -91,6 +91,12 @@ const char* Name(Correction correction) {
   return "?";
 }
 
+bool FitsAdapters(Correction correction) { return correction == Correction::kBias || HasRank(correction); }
+
+bool HasRank(Correction correction) {
+  return correction == Correction::kLra || correction == Correction::kGenericAffine || correction == Correction::kAuto;
+}
+
 double RSquaredOf(const Context& context, const RidgeAccumulator& sums, const Lra& lra) {
   if (sums.tokens() == 0) return std::numeric_limits<double>::quiet_NaN();
   const Matrix<double> a = DenseMap(context, lra);

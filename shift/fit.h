@@ -45,6 +45,9 @@ enum class Correction {
 // "lra", "generic-affine", "bias", "replaceme", "laco", "none", "auto". Throws UsageError for anything else.
 Correction ParseCorrection(const std::string& text);
 const char* Name(Correction correction);
+// Whether adapters stand in the removed blocks' place; and whether those have a rank.
+bool FitsAdapters(Correction correction);
+bool HasRank(Correction correction);
 
 struct FitOptions {
   Correction correction = Correction::kLra;

@@ -29,31 +29,6 @@ std::map<std::string, std::vector<double>> ScoresOf(const Selection& selection) 
   return {{selection.criterion, selection.scores}};
 }
 
-void CheckOptions(const ShiftOptions& options, int64_t hidden) {
-  const auto refuse = [](bool both, const char* why) {
-    if (both) FailUsage("{}", why);
-  };
-  const Correction correction = options.correction;
-  const bool folded = correction == Correction::kReplaceMe || correction == Correction::kLaco;
-  const bool adapters = !folded && correction != Correction::kNone;
-  const bool in_sequence = options.mode != Calibration::kIndependent;
-  CheckRank(options.rank, hidden);
-  refuse(!options.gram.load.empty() && !options.gram.save.empty(),
-         "sums are either loaded (--load-gram) or collected and saved (--save-gram)");
-  refuse(options.gram.used() && (in_sequence || options.span || !adapters),
-         "--save-gram and --load-gram go with adapters that are fitted independently, one a layer");
-  refuse(options.span && options.merge != Merge::kOff, "--span leaves nothing to merge");
-  refuse(options.span && !adapters, "--span goes with adapters");
-  refuse(options.merge != Merge::kOff && !adapters, "--merge goes with adapters");
-  refuse(in_sequence && !adapters, "--calibration goes with adapters");
-  refuse(in_sequence && options.rank.kind == RankSpec::Kind::kBudget,
-         "--lra budget: is spread over sites that are fitted together: --calibration independent");
-  refuse(!options.weighting.uniform() && !adapters, "--token-weight goes with adapters");
-  refuse(correction == Correction::kAuto && (in_sequence || !options.weighting.uniform() || options.gram.used()),
-         "--correction auto chooses calibration and token weights itself, from a pass of its own");
-  refuse(options.gate && correction == Correction::kNone, "--gate without a correction");
-}
-
 class Job {
  public:
   Job(const Context& context, const Model& model, const CalibrationSet& calibration, const ShiftOptions& options,
@@ -227,6 +202,30 @@ class Job {
 };
 
 }  // namespace
+
+void CheckOptions(const ShiftOptions& options, int64_t hidden) {
+  const auto refuse = [](bool both, const char* why) {
+    if (both) FailUsage("{}", why);
+  };
+  const Correction correction = options.correction;
+  const bool adapters = FitsAdapters(correction);
+  const bool in_sequence = options.mode != Calibration::kIndependent;
+  CheckRank(options.rank, hidden);
+  refuse(!options.gram.load.empty() && !options.gram.save.empty(),
+         "sums are either loaded (--load-gram) or collected and saved (--save-gram)");
+  refuse(options.gram.used() && (in_sequence || options.span || !adapters),
+         "--save-gram and --load-gram go with adapters that are fitted independently, one a layer");
+  refuse(options.span && options.merge != Merge::kOff, "--span leaves nothing to merge");
+  refuse(options.span && !adapters, "--span goes with adapters");
+  refuse(options.merge != Merge::kOff && !adapters, "--merge goes with adapters");
+  refuse(in_sequence && !adapters, "--calibration goes with adapters");
+  refuse(in_sequence && options.rank.kind == RankSpec::Kind::kBudget,
+         "--lra budget: is spread over sites that are fitted together: --calibration independent");
+  refuse(!options.weighting.uniform() && !adapters, "--token-weight goes with adapters");
+  refuse(correction == Correction::kAuto && (in_sequence || !options.weighting.uniform() || options.gram.used()),
+         "--correction auto chooses calibration and token weights itself, from a pass of its own");
+  refuse(options.gate && correction == Correction::kNone, "--gate without a correction");
+}
 
 ShiftResult Shift(const Context& context, const Model& model, const CalibrationSet& calibration,
                   const ShiftOptions& options, Progress& progress) {

@@ -58,8 +58,11 @@ struct ShiftResult {
   ShiftSeconds seconds;
 };
 
+// Throws UsageError for options that contradict each other, or do not go with a model of that hidden size.
+void CheckOptions(const ShiftOptions& options, int64_t hidden);
+
 // With options.gram.load, `calibration` may be empty unless the criterion needs it and its scores are not in the files.
-// Throws UsageError for options that contradict each other.
+// Throws as CheckOptions does.
 ShiftResult Shift(const Context& context, const Model& model, const CalibrationSet& calibration,
                   const ShiftOptions& options, Progress& progress);
 

@@ -5,6 +5,9 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <string>
+#include <tuple>
+#include <utility>
 
 #include "runtime/check.h"
 #include "runtime/random.h"
@@ -23,12 +26,83 @@ void Shuffle(std::vector<T>& items, uint64_t seed) {
   for (size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[random.Below(static_cast<int64_t>(i))]);
 }
 
+// Adapters that are fitted from sums of the original model's stream.
+bool FromSharedSums(const ShiftOptions& options) {
+  return FitsAdapters(options.correction) && options.correction != Correction::kAuto &&
+         options.mode == Calibration::kIndependent;
+}
+
+// What the correction does not look at is as it is by default, so that equal settings are equal.
+ShiftOptions Normalized(ShiftOptions options) {
+  const ShiftOptions defaults;
+  const bool chooses = options.correction == Correction::kAuto;
+  if (!FitsAdapters(options.correction) || chooses) {
+    options.mode = defaults.mode;
+    options.weighting = defaults.weighting;
+  }
+  if (!HasRank(options.correction)) options.rank = defaults.rank;
+  if (!HasRank(options.correction) || chooses) options.factorization = defaults.factorization;
+  if (!HasRank(options.correction) && options.correction != Correction::kReplaceMe)
+    options.ridge.lambda = defaults.ridge.lambda;
+  return options;
+}
+
+bool SameSetting(const ShiftOptions& a, const ShiftOptions& b) {
+  const auto key = [](const ShiftOptions& o) {
+    return std::tuple(o.prune.text, o.correction, o.mode, Format(o.weighting), Format(o.ridge.lambda), o.factorization,
+                      Format(o.rank));
+  };
+  return key(a) == key(b);
+}
+
+// Every combination of the axes but criterion, size and seed, each once.
+std::vector<ShiftOptions> Combinations(const SweepAxes& axes) {
+  std::vector<ShiftOptions> all;
+  ShiftOptions options;
+  options.ridge.penalize_bias = axes.penalize_bias;
+  for (Correction correction : axes.corrections)
+    for (Calibration mode : axes.modes)
+      for (const TokenWeighting& weighting : axes.weightings)
+        for (const LambdaSpec& lambda : axes.lambdas)
+          for (Factorization factorization : axes.factorizations)
+            for (const RankSpec& rank : axes.ranks) {
+              options.correction = correction;
+              options.mode = mode;
+              options.weighting = weighting;
+              options.ridge.lambda = lambda;
+              options.factorization = factorization;
+              options.rank = rank;
+              const ShiftOptions normal = Normalized(options);
+              if (std::none_of(all.begin(), all.end(), [&](const auto& known) { return SameSetting(known, normal); }))
+                all.push_back(normal);
+            }
+  return all;
+}
+
+int64_t AdapterParameters(const DepthPlan& plan) {
+  int64_t parameters = 0;
+  for (const Stage& stage : plan.stages)
+    if (const auto* adapter = std::get_if<AdapterStage>(&stage)) parameters += adapter->lra->parameters();
+  return parameters;
+}
+
+double Mean(const std::vector<SiteReport>& sites, double SiteReport::*value) {
+  double mean = sites.empty() ? std::nan("") : 0.0;
+  for (const SiteReport& site : sites) mean += site.*value / static_cast<double>(sites.size());
+  return mean;
+}
+
 class Sweeper {
  public:
   Sweeper(const Context& context, const Model& model, const SweepAxes& axes, const SweepSource& source,
           Progress& progress)
-      : context_(context), model_(model), axes_(axes), source_(source), progress_(progress) {
-    for (const RankSpec& rank : axes.ranks) CheckRank(rank, model.weights->config.hidden);
+      : context_(context),
+        model_(model),
+        axes_(axes),
+        source_(source),
+        progress_(progress),
+        combinations_(Combinations(axes)) {
+    for (const ShiftOptions& options : combinations_) CheckOptions(options, model.weights->config.hidden);
     sizes_ = axes.samples;
     std::sort(sizes_.begin(), sizes_.end());
     sizes_.erase(std::unique(sizes_.begin(), sizes_.end()), sizes_.end());
@@ -40,60 +114,74 @@ class Sweeper {
   }
 
  private:
+  using SumsByWeighting = std::map<std::string, CollectedSums>;
+
   void RunSeed(uint64_t seed) {
     CalibrationSet set = source_.open(seed, sizes_.back());
     Shuffle(set.fit, seed);  // so that a smaller size is not the beginning of the text
     const std::vector<Selection> selections =
         SelectLayers(axes_.prunes, {context_, model_.weights, &set.fit, seed}, progress_);
+    SumsByWeighting sums = EmptySums(selections);
+    const std::vector<Batch> all = std::move(set.fit);
+    int64_t done = 0;
+    for (int64_t samples : sizes_) {
+      const int64_t fitted = std::min(Fitted(samples), static_cast<int64_t>(all.size()));
+      if (fitted == done) continue;  // the text has no more
+      done = fitted;
+      set.fit.assign(all.begin(), all.begin() + fitted);
+      set.fit_tokens = 0;
+      for (const Batch& batch : set.fit) set.fit_tokens += batch.size();
+      for (auto& [weighting, of] : sums) Collect(context_, model_, set, of, progress_);
+      for (size_t s = 0; s < selections.size(); ++s)
+        for (const ShiftOptions& options : combinations_) {
+          SweepRow row;
+          static_cast<ShiftOptions&>(row) = options;
+          row.prune = axes_.prunes[s];
+          row.seed = seed;
+          row.samples = samples;
+          row.removed = selections[s].removed;
+          Fill(row, set, sums);
+        }
+    }
+  }
+
+  // Of every layer that any selection removes.
+  SumsByWeighting EmptySums(const std::vector<Selection>& selections) const {
     std::set<int64_t> layers;
     for (const Selection& selection : selections) layers.insert(selection.removed.begin(), selection.removed.end());
-    CollectedSums sums = CollectedSums::Empty({layers.begin(), layers.end()}, model_.weights->config.hidden);
-    const std::vector<Batch> all = std::move(set.fit);
-    for (size_t i = 0; i < sizes_.size(); ++i) {
-      const int64_t fitted = std::min(Fitted(sizes_[i]), static_cast<int64_t>(all.size()));
-      if (i > 0 && fitted == sums.fit_batches) continue;  // the text has no more
-      set.fit.assign(all.begin(), all.begin() + fitted);
-      Collect(context_, model_, set, sums, progress_);
-      for (size_t s = 0; s < selections.size(); ++s) FitAll(axes_.prunes[s], selections[s], sums, sizes_[i], seed);
+    SumsByWeighting sums;
+    for (const ShiftOptions& options : combinations_) {
+      if (!FromSharedSums(options)) continue;
+      CollectedSums& of = sums[Format(options.weighting)];
+      of = CollectedSums::Empty({layers.begin(), layers.end()}, model_.weights->config.hidden);
+      for (SiteSums& site : of.sites) site.weighting = options.weighting;
     }
+    return sums;
   }
 
-  void FitAll(const PruneSpec& prune, const Selection& selection, const CollectedSums& sums, int64_t samples,
-              uint64_t seed) {
-    SweepRow row;
-    row.prune = prune;
-    row.removed = selection.removed;
-    row.samples = samples;
-    row.seed = seed;
-    const std::vector<const SiteSums*> sites = sums.Sites(selection.removed);
-    for (const LambdaSpec& lambda : axes_.lambdas)
-      for (Factorization factorization : axes_.factorizations)
-        for (const RankSpec& rank : axes_.ranks) {
-          row.lambda = lambda;
-          row.factorization = factorization;
-          row.rank = rank;
-          Fit(sites, row);
-        }
-  }
-
-  void Fit(const std::vector<const SiteSums*>& sites, SweepRow& row) {
+  void Fill(SweepRow& row, const CalibrationSet& set, const SumsByWeighting& sums) {
     const int64_t layers = model_.weights->config.layers;
-    FitOptions options;
-    options.ridge = {row.lambda, axes_.penalize_bias};
-    options.rank = row.rank;
-    options.factorization = row.factorization;
-    const FittedSites fitted = FitSites(context_, sites, options, progress_);
-    row.tokens = fitted.reports.front().tokens;
-    row.parameters = 0;
-    row.r2_fit = row.r2_heldout = 0;
-    for (size_t i = 0; i < sites.size(); ++i) {
-      row.parameters += fitted.adapters[i]->parameters();
-      row.r2_fit += fitted.reports[i].r2_fit / static_cast<double>(sites.size());
-      row.r2_heldout += fitted.reports[i].r2_heldout / static_cast<double>(sites.size());
+    std::vector<SiteReport> sites;
+    DepthPlan corrected;
+    if (FromSharedSums(row)) {
+      FittedSites fitted = FitSites(context_, sums.at(Format(row.weighting)).Sites(row.removed), row, progress_);
+      corrected = DepthPlan::Corrected(layers, row.removed, fitted.adapters);
+      sites = std::move(fitted.reports);
+    } else {
+      ShiftOptions options = row;
+      options.prune = PruneSpec();
+      options.prune.layers = row.removed;
+      ShiftResult result = Shift(context_, model_, set, options, progress_);
+      corrected = std::move(result.corrected);
+      sites = std::move(result.sites);
     }
+    row.tokens = sites.empty() ? 0 : sites.front().tokens;
+    row.parameters = AdapterParameters(corrected);
+    row.r2_fit = Mean(sites, &SiteReport::r2_fit);
+    row.r2_heldout = Mean(sites, &SiteReport::r2_heldout);
     row.original = Measured({}, DepthPlan::Original(layers));
     row.pruned = Measured(row.removed, DepthPlan::Pruned(layers, row.removed));
-    row.corrected = source_.measure(DepthPlan::Corrected(layers, row.removed, fitted.adapters));
+    row.corrected = row.correction == Correction::kNone ? row.pruned : source_.measure(corrected);
     source_.row(row);
   }
 
@@ -108,14 +196,10 @@ class Sweeper {
   const SweepAxes& axes_;
   const SweepSource& source_;
   Progress& progress_;
+  const std::vector<ShiftOptions> combinations_;
   std::vector<int64_t> sizes_;
   std::map<std::vector<int64_t>, double> measured_;
 };
-
-bool SameSetting(const SweepRow& a, const SweepRow& b) {
-  return a.prune.text == b.prune.text && Format(a.lambda) == Format(b.lambda) && a.factorization == b.factorization &&
-         Format(a.rank) == Format(b.rank) && a.samples == b.samples;
-}
 
 struct Spread {
   double mean = 0, deviation = 0;
@@ -140,8 +224,9 @@ void Sweep(const Context& context, const Model& model, const SweepAxes& axes, co
 std::vector<SweepSummary> Summarize(const std::vector<SweepRow>& rows) {
   std::vector<std::vector<const SweepRow*>> groups;
   for (const SweepRow& row : rows) {
-    const auto group =
-        std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return SameSetting(*g.front(), row); });
+    const auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) {
+      return SameSetting(*g.front(), row) && g.front()->samples == row.samples;
+    });
     (group == groups.end() ? groups.emplace_back() : *group).push_back(&row);
   }
   std::vector<SweepSummary> summaries;

@@ -1,4 +1,5 @@
-// Many settings from few passes: lambda x rank x factorization x criterion x amount x calibration size x seed.
+// Many settings from few passes: criterion x amount x correction x calibration x token weights x lambda x factorization
+// x rank x calibration size x seed.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +11,15 @@
 #include "runtime/progress.h"
 #include "shift/calibration.h"
 #include "shift/criteria.h"
-#include "shift/fit.h"
+#include "shift/pipeline.h"
 
 namespace shiftrt {
 
 struct SweepAxes {
   std::vector<PruneSpec> prunes;
+  std::vector<Correction> corrections = {Correction::kLra};
+  std::vector<Calibration> modes = {Calibration::kIndependent};
+  std::vector<TokenWeighting> weightings = {{}};
   std::vector<LambdaSpec> lambdas = {{}};
   std::vector<Factorization> factorizations = {Factorization::kReducedRank};
   std::vector<RankSpec> ranks = {{}};
@@ -24,20 +28,15 @@ struct SweepAxes {
   bool penalize_bias = false;
 };
 
-// One cell; perplexities as `measure` gives them.
-struct SweepRow {
-  PruneSpec prune;
-  LambdaSpec lambda;
-  Factorization factorization = Factorization::kReducedRank;
-  RankSpec rank;
+// One cell: its settings, and what came of them. What a correction does not use is as ShiftOptions has it.
+struct SweepRow : ShiftOptions {
   int64_t samples = 0;
-  uint64_t seed = 0;
 
   std::vector<int64_t> removed;
-  int64_t tokens = 0;                 // fitted
-  double r2_fit = 0, r2_heldout = 0;  // means over sites
-  int64_t parameters = 0;             // of the adapters
-  double original = 0, pruned = 0, corrected = 0;
+  int64_t tokens = 0;                              // fitted; 0 where nothing is
+  double r2_fit = 0, r2_heldout = 0;               // means over sites; NaN without
+  int64_t parameters = 0;                          // of the adapters
+  double original = 0, pruned = 0, corrected = 0;  // as `measure` gives them
 };
 
 struct SweepSource {
@@ -49,9 +48,11 @@ struct SweepSource {
   std::function<void(const SweepRow&)> row;
 };
 
-// A seed costs one pass for the criteria that look at text and one for the accumulators of all layers that any of the
-// selections removes; larger calibration sizes add to the sums of smaller ones. Selections are made once a seed, on
-// the largest size. Throws what ParsePrune's and ParseRank's users throw, before any work where it can.
+// A seed costs one pass for the criteria that look at text and, for each way to weight tokens, one for the sums of all
+// layers that any of the selections removes: they serve every independent adapter, and larger calibration sizes add to
+// the sums of smaller ones. Any other correction takes the passes a run of its own takes (Shift), cell by cell.
+// Selections are made once a seed, on the largest size. Throws what ParsePrune's and ParseRank's users throw, before
+// any work where it can.
 void Sweep(const Context& context, const Model& model, const SweepAxes& axes, const SweepSource& source,
            Progress& progress);
 

@@ -3,3 +3,6 @@ shiftrt_test(shift
           shift/gram_file_test.cc shift/merge_test.cc shift/pipeline_test.cc shift/ridge_test.cc shift/selection_test.cc
           shift/statistics_test.cc shift/sweep_test.cc
   DEPENDS shiftrt_shift nlohmann_json::nlohmann_json)
+
+shiftrt_test(shift_trained SOURCES shift/trained_test.cc DEPENDS shiftrt_shift)
+target_compile_definitions(test_shift_trained PRIVATE SHIFTRT_TEST_DATA="${SHIFTRT_TEST_DATA}")

@@ -18,6 +18,7 @@ namespace {
 struct Options {
   CommonOptions common;
   std::string preset, prune = "bi:0.25", calib, text, protocol = "gptq", csv, markdown, report;
+  std::vector<std::string> correction = {"lra"}, calibration = {"independent"}, token_weight = {"none"};
   std::vector<std::string> lra = {"64"}, lambda = {"gcv"}, factorize = {"rrr"};
   std::vector<int64_t> samples;
   std::vector<uint64_t> seeds;
@@ -32,19 +33,30 @@ void TakePreset(const CLI::App& app, Options& options) {
     if (app.count(option) == 0) value.assign(from.begin(), from.end());
   };
   if (app.count("--prune") == 0) options.prune = preset.prune;
+  take("--correction", options.correction, preset.corrections);
+  take("--calibration", options.calibration, preset.modes);
   take("--lra", options.lra, preset.ranks);
   take("--samples", options.samples, preset.samples);
   take("--seeds", options.seeds, preset.seeds);
   take("--factorize", options.factorize, std::vector<std::string>{"svd"});
 }
 
+// An axis from what was given for it.
+template <typename T>
+std::vector<T> ParseAll(const std::vector<std::string>& texts, T (*parse)(const std::string&)) {
+  std::vector<T> values;
+  for (const std::string& text : texts) values.push_back(parse(text));
+  return values;
+}
+
 SweepAxes MakeAxes(const Options& options, const CalibrationSpec& calibration, int64_t hidden) {
   SweepAxes axes;
   axes.prunes = ParsePruneList(options.prune, "0.25");
-  axes.lambdas.clear();
-  for (const std::string& text : options.lambda) axes.lambdas.push_back(ParseLambda(text));
-  axes.factorizations.clear();
-  for (const std::string& text : options.factorize) axes.factorizations.push_back(ParseFactorization(text));
+  axes.corrections = ParseAll(options.correction, ParseCorrection);
+  axes.modes = ParseAll(options.calibration, ParseCalibrationMode);
+  axes.weightings = ParseAll(options.token_weight, ParseTokenWeighting);
+  axes.lambdas = ParseAll(options.lambda, ParseLambda);
+  axes.factorizations = ParseAll(options.factorize, ParseFactorization);
   axes.ranks.clear();
   for (const std::string& text : options.lra) {
     axes.ranks.push_back(ParseRank(text));
@@ -58,15 +70,15 @@ SweepAxes MakeAxes(const Options& options, const CalibrationSpec& calibration, i
   return axes;
 }
 
-void Print(const std::vector<SweepRow>& rows, const std::string& paper_model) {
-  const std::vector<std::vector<std::string>> lines = SweepTable(rows, paper_model);
+void Print(const std::vector<SweepRow>& rows, const PaperTable& paper) {
+  const std::vector<std::vector<std::string>> lines = SweepTable(rows, paper);
   Table table(lines.front());
   for (size_t i = 1; i < lines.size(); ++i) table.Add(lines[i]);
   fmt::print("{}", table.Text());
-  if (!paper_model.empty())
+  if (!paper.model.empty())
     fmt::print(
         "paper: its numbers for {} where it has them: WikiText-2 perplexity, mean zero-shot accuracy in percent\n",
-        paper_model);
+        paper.model);
 }
 
 int Run(const Options& options) {
@@ -103,12 +115,13 @@ int Run(const Options& options) {
   };
   Sweep(context, model, axes, source, *progress);
 
-  const std::string paper_model = options.preset.empty() ? "" : PaperModel(model.name);
+  PaperTable paper;
+  if (!options.preset.empty()) paper = {PaperModel(model.name), options.preset};
   const std::string summary = fmt::format(
       "{}: calibration {}; {} perplexity on {} tokens of {}; original {:.2f}", model.name, calibration_source,
       options.protocol, heldout.tokens.size() / window * window, heldout.source, rows.front().original);
   fmt::print("{}{}{}\n", options.preset, options.preset.empty() ? "" : ", ", summary);
-  Print(rows, paper_model);
+  Print(rows, paper);
   if (!options.common.json.empty())
     WriteFile(options.common.json, nlohmann::json({{"model", model.name},
                                                    {"preset", options.preset},
@@ -118,10 +131,10 @@ int Run(const Options& options) {
                                                    {"rows", SweepJson(rows)}})
                                            .dump(2) +
                                        "\n");
-  if (!options.markdown.empty()) WriteFile(options.markdown, summary + "\n\n" + SweepMarkdown(rows, paper_model));
+  if (!options.markdown.empty()) WriteFile(options.markdown, summary + "\n\n" + SweepMarkdown(rows, paper));
   if (!options.report.empty()) {
     const std::string title = options.preset.empty() ? "shiftrt sweep" : "shiftrt sweep: " + options.preset;
-    WritePage(SweepPage(title, summary, rows, paper_model, config.hidden), options.report);
+    WritePage(SweepPage(title, summary, rows, paper, config.hidden), options.report);
     fmt::print("report: {}/index.html\n", options.report);
   }
   return 0;
@@ -135,11 +148,21 @@ Command AddSweep(CLI::App& app) {
   app.add_option("--preset", options->preset,
                  "an experiment of the paper (below); other options override its settings");
   app.add_option("--prune", options->prune, "criteria with amounts, as in run, comma separated")->capture_default_str();
+  app.add_option("--correction", options->correction, "corrections, as in run: lra,generic-affine,replaceme,auto")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--calibration", options->calibration, "independent, sequential, drift")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--token-weight", options->token_weight,
+                 "as in run, but apart by ';', since one of them may have commas: 'none;norm,first:0'")
+      ->delimiter(';')
+      ->capture_default_str();
   app.add_option("--lra", options->lra, "ranks, as in run: 16,64,full")->delimiter(',')->capture_default_str();
   app.add_option("--lambda", options->lambda, "lambdas, as in run: gcv,1e-2,1e-4rel")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--factorize", options->factorize, "rrr, svd or both")->delimiter(',')->capture_default_str();
+  app.add_option("--factorize", options->factorize, "rrr, svd-refit, svd")->delimiter(',')->capture_default_str();
   app.add_option("--samples", options->samples, "calibration sizes: 32,64,128")
       ->delimiter(',')
       ->check(CLI::Range(1, 1'000'000));

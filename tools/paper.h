@@ -11,10 +11,12 @@ namespace shiftrt {
 
 struct Preset {
   const char* name;
-  const char* summary;             // one line for --help
-  std::string prune;               // as --prune
-  std::vector<std::string> ranks;  // as --lra; those above the hidden size are left out
-  std::vector<int64_t> samples;    // as in --calib
+  const char* summary;                   // one line for --help
+  std::string prune;                     // as --prune
+  std::vector<std::string> corrections;  // as --correction
+  std::vector<std::string> modes;        // as --calibration
+  std::vector<std::string> ranks;        // as --lra; those above the hidden size are left out
+  std::vector<int64_t> samples;          // as in --calib
   std::vector<uint64_t> seeds;
 };
 // The table: one row an experiment. All factorize by truncated SVD, as the paper does.
@@ -30,7 +32,11 @@ struct PaperResult {
 };
 // The paper's name of the model that `name` (a known name, or a directory's) stands for; "" for any other.
 std::string PaperModel(const std::string& name);
-// Nothing where the paper has no such experiment with this model (as PaperModel names it).
-std::optional<PaperResult> PaperNumbers(const std::string& model, const SweepRow& row);
+// Which of the paper's tables stands beside a sweep's: the preset's, of one model. No model: none.
+struct PaperTable {
+  std::string model, preset;
+};
+// Nothing where that table has no such line.
+std::optional<PaperResult> PaperNumbers(const PaperTable& table, const SweepRow& row);
 
 }  // namespace shiftrt

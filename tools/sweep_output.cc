@@ -21,15 +21,37 @@ struct Axis {
   bool log;
 };
 
+std::string OrNone(bool has, std::string text) { return has ? std::move(text) : "-"; }
+
+std::string RankText(const SweepRow& row) { return OrNone(HasRank(row.correction), "rank " + Format(row.rank)); }
+
+// The recipe is told, not chosen.
+bool Told(const SweepRow& row) { return FitsAdapters(row.correction) && row.correction != Correction::kAuto; }
+
+std::string ModeText(const SweepRow& row) { return OrNone(Told(row), Name(row.mode)); }
+
+std::string WeightText(const SweepRow& row) { return OrNone(Told(row), "weights " + Format(row.weighting)); }
+
+std::string FactorizationText(const SweepRow& row) {
+  return OrNone(Told(row) && HasRank(row.correction), Name(row.factorization));
+}
+
+std::string LambdaText(const SweepRow& row) {
+  return OrNone(HasRank(row.correction) || row.correction == Correction::kReplaceMe,
+                "lambda " + Format(row.ridge.lambda));
+}
+
 double RankNumber(const SweepRow& row, int64_t hidden) {
-  return row.rank.kind == RankSpec::Kind::kFull    ? static_cast<double>(hidden)
+  return !HasRank(row.correction)                  ? std::nan("")
+         : row.rank.kind == RankSpec::Kind::kFull  ? static_cast<double>(hidden)
          : row.rank.kind == RankSpec::Kind::kFixed ? static_cast<double>(row.rank.rank)
                                                    : std::nan("");
 }
 
 double LambdaNumber(const SweepRow& row, int64_t) {
-  const bool fixed = row.lambda.kind == LambdaSpec::Kind::kAbsolute || row.lambda.kind == LambdaSpec::Kind::kRelative;
-  return fixed ? row.lambda.value : std::nan("");
+  const LambdaSpec& lambda = row.ridge.lambda;
+  const bool fixed = lambda.kind == LambdaSpec::Kind::kAbsolute || lambda.kind == LambdaSpec::Kind::kRelative;
+  return fixed ? lambda.value : std::nan("");
 }
 
 const std::vector<Axis>& Axes() {
@@ -37,12 +59,14 @@ const std::vector<Axis>& Axes() {
       {"criterion", "criterion", [](const SweepRow& r) { return r.prune.criterion; }, nullptr, false},
       {"removed", "layers removed", [](const SweepRow& r) { return fmt::format("{} layers", r.removed.size()); },
        [](const SweepRow& r, int64_t) { return static_cast<double>(r.removed.size()); }, false},
+      {"correction", "correction", [](const SweepRow& r) { return std::string(Name(r.correction)); }, nullptr, false},
+      {"calibration", "calibration", ModeText, nullptr, false},
+      {"token weights", "token weights", WeightText, nullptr, false},
       {"samples", "calibration samples", [](const SweepRow& r) { return fmt::format("{} samples", r.samples); },
        [](const SweepRow& r, int64_t) { return static_cast<double>(r.samples); }, true},
-      {"lambda", "lambda", [](const SweepRow& r) { return "lambda " + Format(r.lambda); }, LambdaNumber, true},
-      {"factorization", "factorization", [](const SweepRow& r) { return std::string(Name(r.factorization)); }, nullptr,
-       false},
-      {"rank", "rank", [](const SweepRow& r) { return "rank " + Format(r.rank); }, RankNumber, true},
+      {"lambda", "lambda", LambdaText, LambdaNumber, true},
+      {"factorization", "factorization", FactorizationText, nullptr, false},
+      {"rank", "rank", RankText, RankNumber, true},
   };
   return axes;
 }
@@ -53,7 +77,15 @@ bool Varies(const Axis& axis, const std::vector<SweepSummary>& summaries) {
   return values.size() > 1;
 }
 
-// A series for each choice of what else varies.
+bool VariesAsNumber(const Axis& axis, const std::vector<SweepSummary>& summaries, int64_t hidden) {
+  std::set<double> values;
+  if (axis.number != nullptr)
+    for (const SweepSummary& summary : summaries)
+      if (const double x = axis.number(summary.first, hidden); !std::isnan(x)) values.insert(x);
+  return values.size() > 1;
+}
+
+// A series for each choice of what else varies; settings without that number are left to the table.
 Chart ByAxis(const Axis& axis, const std::vector<SweepSummary>& summaries, int64_t hidden) {
   Chart chart;
   chart.name = fmt::format("perplexity-by-{}", axis.name);
@@ -69,6 +101,7 @@ Chart ByAxis(const Axis& axis, const std::vector<SweepSummary>& summaries, int64
     for (const Axis& other : Axes())
       if (&other != &axis && Varies(other, summaries)) others.push_back(other.text(summary.first));
     const double x = axis.number(summary.first, hidden);
+    if (std::isnan(x)) continue;
     corrected[fmt::format("{}", fmt::join(others, ", "))][x] = summary.corrected;
     // Without adapters nothing but the layers removed matters.
     if (axis.name == std::string("removed")) pruned[summary.first.prune.criterion][x] = summary.pruned;
@@ -118,18 +151,20 @@ std::string WithDeviation(double mean, double deviation, int64_t seeds) {
   return seeds > 1 ? fmt::format("{:.2f} ± {:.2f}", mean, deviation) : fmt::format("{:.2f}", mean);
 }
 
-std::string Known(double value) { return std::isnan(value) ? "-" : fmt::format("{:.2f}", value); }
+std::string Known(double value) { return OrNone(!std::isnan(value), fmt::format("{:.2f}", value)); }
 
 }  // namespace
 
 std::string SweepCsv(const std::vector<SweepRow>& rows) {
   std::string csv =
-      "prune,removed,seed,samples,tokens,lambda,factorization,rank,adapter_parameters,r2_fit,r2_heldout,"
+      "prune,removed,seed,samples,tokens,correction,calibration,token_weight,lambda,factorization,rank,adapter_"
+      "parameters,r2_fit,r2_heldout,"
       "perplexity_original,perplexity_pruned,perplexity_corrected\n";
   for (const SweepRow& r : rows)
-    csv += fmt::format("\"{}\",{},{},{},{},{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g}\n", r.prune.text,
-                       fmt::join(r.removed, " "), r.seed, r.samples, r.tokens, Format(r.lambda), Name(r.factorization),
-                       Format(r.rank), r.parameters, r.r2_fit, r.r2_heldout, r.original, r.pruned, r.corrected);
+    csv += fmt::format("\"{}\",{},{},{},{},{},{},\"{}\",{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g}\n", r.prune.text,
+                       fmt::join(r.removed, " "), r.seed, r.samples, r.tokens, Name(r.correction), Name(r.mode),
+                       Format(r.weighting), Format(r.ridge.lambda), Name(r.factorization), Format(r.rank), r.parameters,
+                       r.r2_fit, r.r2_heldout, r.original, r.pruned, r.corrected);
   return csv;
 }
 
@@ -142,7 +177,10 @@ nlohmann::json SweepJson(const std::vector<SweepRow>& rows) {
                    {"seed", r.seed},
                    {"samples", r.samples},
                    {"tokens", r.tokens},
-                   {"lambda", Format(r.lambda)},
+                   {"correction", Name(r.correction)},
+                   {"calibration", Name(r.mode)},
+                   {"token_weight", Format(r.weighting)},
+                   {"lambda", Format(r.ridge.lambda)},
                    {"factorization", Name(r.factorization)},
                    {"rank", Format(r.rank)},
                    {"adapter_parameters", r.parameters},
@@ -152,7 +190,7 @@ nlohmann::json SweepJson(const std::vector<SweepRow>& rows) {
   return out;
 }
 
-std::vector<std::vector<std::string>> SweepTable(const std::vector<SweepRow>& rows, const std::string& paper_model) {
+std::vector<std::vector<std::string>> SweepTable(const std::vector<SweepRow>& rows, const PaperTable& paper) {
   const std::vector<SweepSummary> summaries = Summarize(rows);
   std::vector<const Axis*> shown;
   for (const Axis& axis : Axes())
@@ -160,28 +198,29 @@ std::vector<std::vector<std::string>> SweepTable(const std::vector<SweepRow>& ro
   std::vector<std::vector<std::string>> table(1);
   for (const Axis* axis : shown) table[0].push_back(axis->name);
   table[0].insert(table[0].end(), {"R2 held out", "pruned", "corrected", "gain"});
-  if (!paper_model.empty()) table[0].insert(table[0].end(), {"paper: pruned", "+LRA", "accuracy: pruned", "+LRA"});
+  if (!paper.model.empty())
+    table[0].insert(table[0].end(), {"paper: pruned", "corrected", "accuracy: pruned", "corrected"});
   for (const SweepSummary& s : summaries) {
     std::vector<std::string>& line = table.emplace_back();
     for (const Axis* axis : shown) line.push_back(axis->text(s.first));
-    line.push_back(fmt::format("{:.3f}", s.r2_heldout));
+    line.push_back(OrNone(!std::isnan(s.r2_heldout), fmt::format("{:.3f}", s.r2_heldout)));
     line.push_back(WithDeviation(s.pruned, s.pruned_deviation, s.seeds));
     line.push_back(WithDeviation(s.corrected, s.corrected_deviation, s.seeds));
     line.push_back(fmt::format("{:+.2f}", s.pruned - s.corrected));
-    if (paper_model.empty()) continue;
-    const PaperResult paper = PaperNumbers(paper_model, s.first)
-                                  .value_or(PaperResult{std::nan(""), std::nan(""), std::nan(""), std::nan("")});
+    if (paper.model.empty()) continue;
+    const PaperResult said =
+        PaperNumbers(paper, s.first).value_or(PaperResult{std::nan(""), std::nan(""), std::nan(""), std::nan("")});
     for (double value :
-         {paper.pruned_perplexity, paper.corrected_perplexity, paper.pruned_accuracy, paper.corrected_accuracy})
+         {said.pruned_perplexity, said.corrected_perplexity, said.pruned_accuracy, said.corrected_accuracy})
       line.push_back(Known(value));
   }
   return table;
 }
 
-std::string SweepMarkdown(const std::vector<SweepRow>& rows, const std::string& paper_model) {
+std::string SweepMarkdown(const std::vector<SweepRow>& rows, const PaperTable& paper) {
   std::string text;
   bool header = true;
-  for (const std::vector<std::string>& line : SweepTable(rows, paper_model)) {
+  for (const std::vector<std::string>& line : SweepTable(rows, paper)) {
     text += fmt::format("| {} |\n", fmt::join(line, " | "));
     if (header) text += fmt::format("|{}\n", fmt::join(std::vector<const char*>(line.size(), "---|"), ""));
     header = false;
@@ -190,15 +229,15 @@ std::string SweepMarkdown(const std::vector<SweepRow>& rows, const std::string& 
 }
 
 Page SweepPage(const std::string& title, const std::string& summary, const std::vector<SweepRow>& rows,
-               const std::string& paper_model, int64_t hidden) {
+               const PaperTable& paper, int64_t hidden) {
   const std::vector<SweepSummary> summaries = Summarize(rows);
   Page page{title, summary, {}};
   Section charts{"Perplexity", "Held-out text; means over seeds. Lower is better.", {}};
   for (const Axis& axis : Axes())
-    if (axis.number != nullptr && Varies(axis, summaries)) charts.parts.push_back(ByAxis(axis, summaries, hidden));
+    if (VariesAsNumber(axis, summaries, hidden)) charts.parts.push_back(ByAxis(axis, summaries, hidden));
   if (charts.parts.empty()) charts.parts.push_back(BySetting(summaries));
   page.sections.push_back(std::move(charts));
-  std::vector<std::vector<std::string>> table = SweepTable(rows, paper_model);
+  std::vector<std::vector<std::string>> table = SweepTable(rows, paper);
   PageTable shown{std::move(table.front()), {}};
   shown.rows.assign(std::make_move_iterator(table.begin() + 1), std::make_move_iterator(table.end()));
   page.sections.push_back({"All settings", "Gain: perplexity before the correction less after it.", {shown}});

@@ -7,6 +7,7 @@
 
 #include "report/page.h"
 #include "shift/sweep.h"
+#include "tools/paper.h"
 
 namespace shiftrt {
 
@@ -14,14 +15,14 @@ namespace shiftrt {
 std::string SweepCsv(const std::vector<SweepRow>& rows);
 nlohmann::json SweepJson(const std::vector<SweepRow>& rows);
 
-// One line a setting: mean and, over several seeds, standard deviation. `paper_model` adds what the paper says.
-std::vector<std::vector<std::string>> SweepTable(const std::vector<SweepRow>& rows, const std::string& paper_model);
+// One line a setting: mean and, over several seeds, standard deviation. `paper` adds what the paper says.
+std::vector<std::vector<std::string>> SweepTable(const std::vector<SweepRow>& rows, const PaperTable& paper);
 
 // The same table in Markdown.
-std::string SweepMarkdown(const std::vector<SweepRow>& rows, const std::string& paper_model);
+std::string SweepMarkdown(const std::vector<SweepRow>& rows, const PaperTable& paper);
 
 // The table, and perplexity by each axis that varies and is a number.
 Page SweepPage(const std::string& title, const std::string& summary, const std::vector<SweepRow>& rows,
-               const std::string& paper_model, int64_t hidden);
+               const PaperTable& paper, int64_t hidden);
 
 }  // namespace shiftrt

@@ -1,35 +1,13 @@
 // A trained checkpoint against another implementation's numbers. The data is not in the repository: see
 // CONTRIBUTING.md.
-#include <gtest/gtest.h>
-
-#include <fstream>
-#include <sstream>
-
 #include "models/decoder.h"
 #include "models/tokenizer.h"
+#include "tests/models/stories260k.h"
 
 namespace shiftrt {
 namespace {
 
-namespace fs = std::filesystem;
-
-class Stories260K : public testing::Test {
- protected:
-  void SetUp() override {
-    const fs::path data = SHIFTRT_TEST_DATA;
-    if (data.empty()) GTEST_SKIP() << "configure with -DSHIFTRT_TEST_DATA=DIRECTORY to run it";
-    checkpoint_ = data / "checkpoints/stories260K";
-    std::ifstream file(checkpoint_ / "tokens100.txt");
-    for (std::string line; std::getline(file, line);) {
-      std::istringstream ids(line);
-      stories_.emplace_back(std::istream_iterator<int32_t>(ids), std::istream_iterator<int32_t>());
-    }
-    ASSERT_EQ(stories_.size(), 100u) << checkpoint_;
-  }
-
-  fs::path checkpoint_;
-  std::vector<std::vector<int32_t>> stories_;  // BOS first, cut to 256 tokens
-};
+using test::Stories260K;
 
 // The numbers are those of llama2.c (github.com/karpathy/llama2.c, run.c) on the same checkpoint and tokens.
 TEST_F(Stories260K, NegativeLogLikelihoodIsTheReferences) {

@@ -44,8 +44,12 @@ TEST(Factorize, ReducedRankIsNeverWorseThanSvdOnTheFittedTokens) {
       for (int64_t rank = 1; rank <= test::kHidden; ++rank) {
         const LowRank svd = Factorize(Context(), sums, solution, rank, Factorization::kSvd);
         const LowRank rrr = Factorize(Context(), sums, solution, rank, Factorization::kReducedRank);
-        const double worse = test::Residual(tokens, Product(svd.p, svd.q), svd.b);
-        EXPECT_LE(test::Residual(tokens, Product(rrr.p, rrr.q), rrr.b), worse * (1 + 1e-9)) << seed << " " << rank;
+        const LowRank refitted = Factorize(Context(), sums, solution, rank, Factorization::kSvdRefit);
+        EXPECT_EQ(RelativeError(Product(refitted.p, refitted.q).span(), Product(svd.p, svd.q).span()), 0);
+        const double worst = test::Residual(tokens, Product(svd.p, svd.q), svd.b);
+        const double middle = test::Residual(tokens, Product(refitted.p, refitted.q), refitted.b);
+        EXPECT_LE(middle, worst * (1 + 1e-9)) << seed << " " << rank;
+        EXPECT_LE(test::Residual(tokens, Product(rrr.p, rrr.q), rrr.b), middle * (1 + 1e-9)) << seed << " " << rank;
       }
     }
   }
@@ -89,7 +93,7 @@ TEST(Factorize, FullRankIsTheAdapterItself) {
 TEST(Factorize, TruncatingIsFactorizingAtTheSmallerRank) {
   const RidgeAccumulator sums = Accumulated(MakeTokens(100, true, 30));
   const RidgeSolution solution = SolveRidge(Context(), sums, {});
-  for (const Factorization kind : {Factorization::kSvd, Factorization::kReducedRank}) {
+  for (const Factorization kind : {Factorization::kSvd, Factorization::kSvdRefit, Factorization::kReducedRank}) {
     const LowRank large = Factorize(Context(), sums, solution, 9, kind);
     const LowRank small = Truncate(Context(), sums, large, 4, kind);
     const LowRank expected = Factorize(Context(), sums, solution, 4, kind);
@@ -213,6 +217,7 @@ TEST(Factorize, MakesFloat32Adapters) {
 
 TEST(Factorization, Parses) {
   EXPECT_EQ(ParseFactorization("svd"), Factorization::kSvd);
+  EXPECT_EQ(ParseFactorization("svd-refit"), Factorization::kSvdRefit);
   EXPECT_EQ(ParseFactorization("rrr"), Factorization::kReducedRank);
   EXPECT_THROW(ParseFactorization("qr"), UsageError);
 }
