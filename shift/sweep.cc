@@ -40,7 +40,7 @@ ShiftOptions Normalized(ShiftOptions options) {
     options.mode = defaults.mode;
     options.weighting = defaults.weighting;
   }
-  if (!HasRank(options.correction)) options.rank = defaults.rank;
+  if (!HasRank(options.correction)) options.rank = RankSpec::Full();
   if (!HasRank(options.correction) || chooses) options.factorization = defaults.factorization;
   if (!HasRank(options.correction) && options.correction != Correction::kReplaceMe)
     options.ridge.lambda = defaults.ridge.lambda;

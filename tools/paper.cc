@@ -196,7 +196,7 @@ std::optional<PaperResult> PaperNumbers(const PaperTable& table, const SweepRow&
   if (row.correction != Correction::kLra) {
     for (const BaselineRow& paper : kBaselines)
       if (table.model == paper.model && criterion == paper.criterion && row.correction == paper.correction &&
-          rank == "64")
+          (rank == "64" || !HasRank(row.correction)))
         return PaperResult{kUnknown, kUnknown, paper.pruned, paper.corrected};
   } else if (sequential_table) {
     for (const SequentialRow& paper : kSequential)

@@ -74,16 +74,10 @@ TEST_F(SweepTest, EachCellIsWhatARunOfItsSettingsGives) {
   ASSERT_EQ(rows.size(), 4u * 2 * 2 * 3 * 2);
   NoProgress progress;
   for (const SweepRow& row : rows) {
-    SCOPED_TRACE(fmt::format("{} {} {} {} seed {}", row.prune.text, Format(row.lambda), Name(row.factorization),
+    SCOPED_TRACE(fmt::format("{} {} {} {} seed {}", row.prune.text, Format(row.ridge.lambda), Name(row.factorization),
                              Format(row.rank), row.seed));
     const CalibrationSet calibration = MakeCalibration(100 + row.seed, kSamples);
-    ShiftOptions options;
-    options.prune = row.prune;
-    options.ridge.lambda = row.lambda;
-    options.factorization = row.factorization;
-    options.rank = row.rank;
-    options.seed = row.seed;
-    const ShiftResult run = Shift(context_, model_, calibration, options, progress);
+    const ShiftResult run = Shift(context_, model_, calibration, row, progress);
     EXPECT_EQ(row.removed, run.selection.removed);
     EXPECT_EQ(row.tokens, 28 * 32);
     EXPECT_EQ(row.samples, kSamples);
@@ -102,6 +96,30 @@ TEST_F(SweepTest, EachCellIsWhatARunOfItsSettingsGives) {
     EXPECT_NEAR(row.r2_fit, r2_fit, 1e-6);
     EXPECT_NEAR(row.r2_heldout, r2_heldout, 1e-6);
     EXPECT_EQ(row.parameters, parameters);
+  }
+}
+
+TEST_F(SweepTest, EveryCorrectionIsWhatARunOfItGives) {
+  SweepAxes axes = Axes({"layers=1,2,4"});
+  axes.corrections = {Correction::kLra,  Correction::kGenericAffine, Correction::kBias, Correction::kReplaceMe,
+                      Correction::kLaco, Correction::kNone,          Correction::kAuto};
+  axes.modes = {Calibration::kSequential, Calibration::kIndependent, Calibration::kDrift};
+  axes.weightings = {TokenWeighting(), ParseTokenWeighting("norm,first:0")};
+  axes.ranks = {RankSpec::Fixed(2), RankSpec::Full()};
+  const std::vector<SweepRow> rows = Run(axes);
+  // Adapters in every mode with all weights, of which a mean update has no rank; once each what has neither; auto by
+  // rank.
+  EXPECT_EQ(rows.size(), 2u * 3 * 2 * 2 + 3 * 2 + 3 + 2);
+  EXPECT_EQ(Summarize(rows).size(), rows.size());
+  const CalibrationSet calibration = MakeCalibration(100, kSamples);
+  NoProgress progress;
+  for (const SweepRow& row : rows) {
+    SCOPED_TRACE(
+        fmt::format("{} {} {} {}", Name(row.correction), Name(row.mode), Format(row.weighting), Format(row.rank)));
+    const ShiftResult run = Shift(context_, model_, calibration, row, progress);
+    EXPECT_NEAR(row.corrected, Measure(run.corrected), 1e-4 * std::abs(row.original));
+    EXPECT_EQ(row.tokens, run.sites.empty() ? 0 : run.sites[0].tokens);
+    EXPECT_EQ(std::isnan(row.r2_heldout), run.sites.empty());
   }
 }
 
@@ -147,6 +165,10 @@ TEST_F(SweepTest, RefusesBeforeAnyWork) {
   axes = Axes({"bi:1"});
   axes.samples = {0};
   EXPECT_THROW(Run(axes), Error);
+  axes = Axes({"bi:1"});
+  axes.modes = {Calibration::kIndependent, Calibration::kDrift};
+  axes.ranks = {ParseRank("budget:1k")};
+  EXPECT_THROW(Run(axes), UsageError);
   EXPECT_EQ(opened_, 0);
 }
 

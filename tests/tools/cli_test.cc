@@ -407,9 +407,39 @@ TEST_F(Cli, SweepWritesACellALine) {
   const Outcome preset = sweep({"--preset", "paper-rank", "--samples", "16", "--json", Path("p.json")});
   ASSERT_EQ(preset.status, 0) << preset.err;
   EXPECT_EQ(ReadJson("p.json")["rows"].size(), size_t{5});  // 4, 8, 16, 32 and full: the model is 32 wide
+  ASSERT_EQ(sweep({"--prune", "bi:1", "--correction", "lra,bias", "--calibration", "independent,drift",
+                   "--token-weight", "none;norm,first:0", "--lra", "4", "--csv", Path("c.csv")})
+                .status,
+            0);
+  const std::string corrections = ReadFile(dir_ / "c.csv");
+  EXPECT_EQ(std::count(corrections.begin(), corrections.end(), '\n'), 9);
+  EXPECT_NE(corrections.find(",bias,drift,\"norm,first:0\","), std::string::npos) << corrections;
   EXPECT_FAILS(sweep({"--preset", "paper-guess"}), 2, "paper-table1");
   EXPECT_FAILS(sweep({"--prune", "bi:1", "--lra", "33"}), 2, "33");
   EXPECT_FAILS(sweep({"--samples", "0"}), 2, "samples");
+}
+
+// The paper's numbers stand beside ours where the model goes by the name of one of the paper's.
+TEST_F(Cli, PresetsShowWhatThePaperSays) {
+  const auto sweep = [&](const std::string& model, const std::string& preset) {
+    if (!fs::exists(dir_ / model)) WriteModel(model, {{"hidden_size", 64}});
+    return Command("sweep",
+                   {"--preset", preset, "--calib", Path("calibration.txt:16x16"), "--text", Path("heldout.txt"),
+                    "--prune", "bi:0.25,keep=first:1,reverse*:0.25", "--lra", "64,full", "--quiet"},
+                   model);
+  };
+  const auto shows = [](const Outcome& outcome, const std::vector<std::string>& numbers) {
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    for (const std::string& number : numbers)
+      EXPECT_NE(outcome.out.find(" " + number), std::string::npos) << number << " in\n" << outcome.out;
+  };
+  shows(sweep("Qwen2-1.5B", "paper-generic-affine"), {"generic-affine", "45.78", "36.96", "46.85", "37.99"});
+  shows(sweep("Qwen2-1.5B", "paper-replaceme"), {"replaceme", "43.9", "44.3", "45.71", "458.44"});
+  shows(sweep("Llama-3.1-8B-Instruct", "paper-sequential"), {"sequential", "56.62", "56.29", "54.61", "55.03"});
+  shows(sweep("Llama-3.1-8B-Instruct", "paper-replaceme"), {"59.46", "61.62"});
+  const Outcome unknown = sweep("another", "paper-replaceme");
+  shows(unknown, {"replaceme"});
+  EXPECT_EQ(unknown.out.find("paper:"), std::string::npos);
 }
 
 TEST_F(Cli, RunDrawsAReport) {
