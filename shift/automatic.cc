@@ -13,13 +13,17 @@ namespace {
 // A fit in sequence on a quarter of the text this much worse, in nats, than the best one is not tried on all of it.
 constexpr double kNear = 0.05;
 
-// Every fourth batch.
+// Every fourth batch, of the fitted ones and of those held out.
 CalibrationSet Quarter(const CalibrationSet& calibration) {
   CalibrationSet quarter;
-  for (size_t b = 0; b < calibration.fit.size(); b += 4) {
-    quarter.fit.push_back(calibration.fit[b]);
-    quarter.fit_tokens += calibration.fit[b].size();
-  }
+  const auto take = [](const std::vector<Batch>& from, std::vector<Batch>& to, int64_t& tokens) {
+    for (size_t b = 0; b < from.size(); b += 4) {
+      to.push_back(from[b]);
+      tokens += from[b].size();
+    }
+  };
+  take(calibration.fit, quarter.fit, quarter.fit_tokens);
+  take(calibration.heldout, quarter.heldout, quarter.heldout_tokens);
   return quarter;
 }
 
@@ -111,12 +115,8 @@ class Search {
   }
 
   void TryInSequence() {
-    CalibrationSet quarter = Quarter(calibration_);
+    const CalibrationSet quarter = Quarter(calibration_);
     Recipe nearest = Best().recipe;
-    if (nearest.lambda.kind == LambdaSpec::Kind::kHoldout) {
-      quarter.heldout = calibration_.heldout;
-      quarter.heldout_tokens = calibration_.heldout_tokens;
-    }
     const Recipe independent = Best().recipe;
     double lowest = Best().loss + kNear;
     for (const Calibration mode : {Calibration::kSequential, Calibration::kDrift}) {

@@ -22,6 +22,12 @@ DepthPlan Without(DepthPlan plan, size_t stage) {
   return plan;
 }
 
+DepthPlan WithoutAny(DepthPlan plan) {
+  for (size_t s = plan.stages.size(); s-- > 0;)
+    if (!CorrectedBy(plan.stages[s]).empty()) plan = Without(std::move(plan), s);
+  return plan;
+}
+
 }  // namespace
 
 GatedPlan Gate(const DepthPlan& plan, HeldOutLoss& loss, Progress& progress) {
@@ -52,6 +58,13 @@ GatedPlan Gate(const DepthPlan& plan, HeldOutLoss& loss, Progress& progress) {
     gated.plan = std::move(better);
     with = lowest;
     progress.Advance(1);
+  }
+  // Each may serve beside the others where all together do not.
+  DepthPlan bare = WithoutAny(gated.plan);
+  if (const double without = loss(bare); without < with) {
+    for (GateVerdict& verdict : gated.verdicts)
+      if (verdict.kept) verdict = {verdict.layers, with, without, false};
+    gated.plan = std::move(bare);
   }
   progress.End();
   return gated;

@@ -41,7 +41,8 @@ void RecipeOptions::AddTo(CLI::App& app) {
   app.add_option("--lambda", lambda, "gcv, holdout, an absolute value, or RELrel times the mean diagonal")
       ->capture_default_str();
   app.add_flag("--penalize-bias", penalize_bias, "penalise the bias too, as the paper's main text does");
-  app.add_option("--factorize", factorize, "rrr (best on the data) or svd (the paper)")->capture_default_str();
+  app.add_option("--factorize", factorize, "rrr (best on the data), svd (the paper) or svd-refit (its bias refitted)")
+      ->capture_default_str();
   app.add_option("--merge", merge, "off, full or lowrank: neighbouring adapters become one")->capture_default_str();
 }
 
