@@ -1,5 +1,8 @@
 #include "shift/automatic.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "runtime/check.h"
@@ -46,7 +49,10 @@ class Search {
   }
 
  private:
-  const Trial& Best() const { return best_.trials[best_.chosen]; }
+  const Trial& Lowest() const {
+    return *std::min_element(best_.trials.begin(), best_.trials.end(),
+                             [](const Trial& a, const Trial& b) { return a.loss < b.loss; });
+  }
 
   FitOptions With(const Recipe& recipe) const {
     FitOptions options = options_;
@@ -55,22 +61,41 @@ class Search {
     return options;
   }
 
-  double Loss(const FittedSites& fitted) {
-    return loss_(CorrectedPlan(model_.weights->config.layers, sites_, fitted.adapters));
-  }
-
-  // Returns the loss; the best fit so far is kept.
+  // Returns the loss; the fit that would be chosen so far is kept.
   double Record(const Recipe& recipe, FittedSites fitted) {
-    const double loss = Loss(fitted);
+    const std::vector<double> losses =
+        loss_.BySequence(CorrectedPlan(model_.weights->config.layers, sites_, fitted.adapters));
     seconds_.solve += fitted.seconds.solve;
     seconds_.factorize += fitted.seconds.factorize;
-    best_.trials.push_back({recipe, fitted.reports.front().tokens, loss});
-    if (best_.trials.size() == 1 || loss < Best().loss) {
-      best_.chosen = best_.trials.size() - 1;
+    const bool first = best_.trials.empty();
+    if (first) first_losses_ = losses;
+    const Trial trial = Compared({recipe, fitted.reports.front().tokens}, losses);
+    if (first || (trial.clear() && trial.loss < best_.trials[best_.chosen].loss)) {
+      best_.chosen = best_.trials.size();
       best_.fitted = std::move(fitted);
     }
+    best_.trials.push_back(trial);
     best_.fitted.seconds = seconds_;
-    return loss;
+    return trial.loss;
+  }
+
+  // Sequences are paired, so that what makes one of them hard for every model does not count.
+  Trial Compared(Trial trial, const std::vector<double>& losses) const {
+    const auto count = static_cast<double>(losses.size()), tokens = static_cast<double>(loss_.predicted());
+    double total = 0, gain = 0, squares = 0;
+    for (size_t s = 0; s < losses.size(); ++s) {
+      total += losses[s];
+      gain += first_losses_[s] - losses[s];
+    }
+    for (size_t s = 0; s < losses.size(); ++s) {
+      const double apart = first_losses_[s] - losses[s] - gain / count;
+      squares += apart * apart;
+    }
+    trial.loss = total / tokens;
+    trial.gain = gain / tokens;
+    trial.error =
+        losses.size() > 1 ? std::sqrt(squares * count / (count - 1)) / tokens : std::numeric_limits<double>::infinity();
+    return trial;
   }
 
   // The paper's recipe first.
@@ -97,7 +122,7 @@ class Search {
       Record(recipe, ReduceSites(context_, of[w], solved, With(recipe), progress_));
     }
     if (options_.ridge.lambda.kind == LambdaSpec::Kind::kHoldout) return;
-    Recipe recipe = Best().recipe;
+    Recipe recipe = Lowest().recipe;
     recipe.lambda = {LambdaSpec::Kind::kHoldout, 0};
     const std::vector<const SiteSums*>& chosen = of[recipe.weighting.norm ? 1 : 0];
     Record(recipe, FitSites(context_, chosen, With(recipe), progress_));
@@ -116,9 +141,9 @@ class Search {
 
   void TryInSequence() {
     const CalibrationSet quarter = Quarter(calibration_);
-    Recipe nearest = Best().recipe;
-    const Recipe independent = Best().recipe;
-    double lowest = Best().loss + kNear;
+    Recipe nearest = Lowest().recipe;
+    const Recipe independent = Lowest().recipe;
+    double lowest = Lowest().loss + kNear;
     for (const Calibration mode : {Calibration::kSequential, Calibration::kDrift}) {
       Recipe recipe = independent;
       recipe.mode = mode;
@@ -137,6 +162,7 @@ class Search {
   const FitOptions& options_;
   HeldOutLoss& loss_;
   Progress& progress_;
+  std::vector<double> first_losses_;  // of the first trial, a sequence each
   AutomaticFit best_;
   FitSeconds seconds_;
 };

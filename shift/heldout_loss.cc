@@ -1,5 +1,7 @@
 #include "shift/heldout_loss.h"
 
+#include <numeric>
+
 #include "runtime/check.h"
 #include "shift/loss.h"
 
@@ -23,11 +25,19 @@ HeldOutLoss::HeldOutLoss(const Context& context, std::shared_ptr<const Weights> 
 }
 
 double HeldOutLoss::operator()(const DepthPlan& plan) {
+  const std::vector<double> sums = BySequence(plan);
+  return std::accumulate(sums.begin(), sums.end(), 0.0) / static_cast<double>(predicted_);
+}
+
+std::vector<double> HeldOutLoss::BySequence(const DepthPlan& plan) {
   const auto rest = std::span(plan.stages).subspan(first_);
-  double sum = 0;
-  for (size_t b = 0; b < batches_.size(); ++b)
-    sum += SummedLoss(decoder_, batches_[b], decoder_.Resume(batches_[b], streams_[b].view(), rest));
-  return sum / static_cast<double>(predicted_);
+  std::vector<double> sums;
+  for (size_t b = 0; b < batches_.size(); ++b) {
+    const MatrixView<const float> residual = decoder_.Resume(batches_[b], streams_[b].view(), rest);
+    const std::vector<double> more = SequenceLosses(decoder_, batches_[b], residual);
+    sums.insert(sums.end(), more.begin(), more.end());
+  }
+  return sums;
 }
 
 }  // namespace shiftrt

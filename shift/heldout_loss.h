@@ -17,6 +17,8 @@ class HeldOutLoss {
               int64_t tokens, int64_t first);
   // Mean over the predicted tokens, nats a token.
   double operator()(const DepthPlan& plan);
+  // The sum over each sequence, nats.
+  std::vector<double> BySequence(const DepthPlan& plan);
   int64_t predicted() const { return predicted_; }
 
  private:

@@ -1,6 +1,7 @@
 #include "shift/loss.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "runtime/check.h"
 
@@ -51,15 +52,20 @@ std::vector<Batch> FirstSequences(const std::vector<Batch>& batches, int64_t tok
   return first;
 }
 
-double SummedLoss(Decoder& decoder, const Batch& batch, MatrixView<const float> residual) {
-  double sum = 0;
+std::vector<double> SequenceLosses(Decoder& decoder, const Batch& batch, MatrixView<const float> residual) {
+  std::vector<double> sums(batch.sequences(), 0.0);
   for (int64_t s = 0; s < batch.sequences(); ++s) {
     const int64_t begin = batch.offsets[s], predicted = batch.offsets[s + 1] - begin - 1;
     if (predicted < 1) continue;
     const auto targets = std::span(batch.tokens).subspan(begin + 1, predicted);
-    for (float log_prob : decoder.LogProbs(residual.Rows(begin, predicted), targets)) sum -= log_prob;
+    for (float log_prob : decoder.LogProbs(residual.Rows(begin, predicted), targets)) sums[s] -= log_prob;
   }
-  return sum;
+  return sums;
+}
+
+double SummedLoss(Decoder& decoder, const Batch& batch, MatrixView<const float> residual) {
+  const std::vector<double> sums = SequenceLosses(decoder, batch, residual);
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
 double MeanLoss(const Context& context, std::shared_ptr<const Weights> weights, const DepthPlan& plan,

@@ -17,7 +17,9 @@ int64_t PredictedTokens(const std::vector<Batch>& batches);
 // Whole sequences from the start of `batches` until they hold `tokens` tokens, or all.
 std::vector<Batch> FirstSequences(const std::vector<Batch>& batches, int64_t tokens);
 
-// Sum of -log p over the predicted tokens of `batch`, from its stream before the final norm, in nats.
+// Sum of -log p over the predicted tokens of each sequence of `batch`, from its stream before the final norm, in nats;
+// and over all of them.
+std::vector<double> SequenceLosses(Decoder& decoder, const Batch& batch, MatrixView<const float> residual);
 double SummedLoss(Decoder& decoder, const Batch& batch, MatrixView<const float> residual);
 
 // Mean over the predicted tokens of all batches, nats a token. Throws Error when there is none.

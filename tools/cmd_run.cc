@@ -136,10 +136,11 @@ void PrintMergedRuns(const std::vector<SiteReport>& runs) {
 
 void PrintTrials(const ShiftResult& result) {
   if (result.trials.empty()) return;
-  Table table({"recipe tried", "tokens fitted", "held-out loss", ""});
+  Table table({"recipe tried", "tokens fitted", "held-out loss", "gain over the first", ""});
   for (const Trial& trial : result.trials) {
     const std::string recipe = Format(trial.recipe);
     table.Add({recipe, std::to_string(trial.tokens), fmt::format("{:.4f}", trial.loss),
+               &trial == &result.trials.front() ? "" : fmt::format("{:+.4f} ± {:.4f}", trial.gain, trial.error),
                &trial == &result.trials[result.chosen_trial] ? "chosen" : ""});
   }
   fmt::print("{}\n", table.Text());
@@ -223,6 +224,8 @@ Json TrialsJson(const ShiftResult& result) {
                    {"lambda", Format(trial.recipe.lambda)},
                    {"tokens", trial.tokens},
                    {"loss", trial.loss},
+                   {"gain", trial.gain},
+                   {"gain_error", trial.error},
                    {"chosen", &trial == &result.trials[result.chosen_trial]}});
   return out;
 }

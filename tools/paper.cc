@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 
 #include "runtime/check.h"
@@ -178,7 +179,8 @@ const Preset& FindPreset(const std::string& name) {
 }
 
 std::string PaperModel(const std::string& name) {
-  const std::string lowered = Lowered(name);
+  const std::filesystem::path path(name);
+  const std::string lowered = Lowered((path.has_filename() ? path : path.parent_path()).filename().string());
   for (const PaperRow& row : kResults)
     if (lowered == Lowered(row.model)) return row.model;
   // As people write it in this project's own commands.

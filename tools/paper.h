@@ -30,7 +30,8 @@ struct PaperResult {
   double pruned_perplexity, corrected_perplexity;
   double pruned_accuracy, corrected_accuracy;
 };
-// The paper's name of the model that `name` (a known name, or a directory's) stands for; "" for any other.
+// The paper's name of the model that `name` (a known name, or a directory whose last part is one) stands for; "" for
+// any other.
 std::string PaperModel(const std::string& name);
 // Which of the paper's tables stands beside a sweep's: the preset's, of one model. No model: none.
 struct PaperTable {

@@ -20,6 +20,13 @@ class TrainedCorrections : public test::Stories260K {
     loss_.emplace(context_, model_.weights, Packed(50, 100), 1 << 20, 0);
   }
 
+  // The model is too small to share.
+  static Context OneThread() {
+    Context context = Context::Default();
+    context.threads = 1;
+    return context;
+  }
+
   int64_t Layers() const { return model_.weights->config.layers; }
 
   // Ten stories a batch, each a sequence of its own.
@@ -46,7 +53,7 @@ class TrainedCorrections : public test::Stories260K {
     return sums;
   }
 
-  Context context_ = Context::Default();
+  Context context_ = OneThread();
   Model model_;
   CalibrationSet calibration_;
   std::optional<HeldOutLoss> loss_;
