@@ -98,8 +98,7 @@ std::string ReadFile(const std::filesystem::path& path, uint64_t limit) {
 
 namespace {
 
-// A device or a pipe: nothing can be put in its place. So is what /dev/stdout and its like lead to, which may be a
-// file.
+// A device or a pipe, in whose place nothing can be put; or /dev/stdout and its like, which may lead to a file.
 bool IsStream(const std::filesystem::path& path) {
   std::error_code none;
   const bool link = std::filesystem::is_symlink(path, none);
