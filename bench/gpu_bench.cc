@@ -110,9 +110,9 @@ void BenchElementwise(Stream stream, KernelBench& bench) {
   bench.Time("rmsnorm", "update and norm, 4096 tokens", 14 * elements, 0, [&] {
     gpu::AddRmsNorm(stream, {h.data(), kTokens, kHidden}, {more.data(), nullptr}, weight.data(), 1e-5f, Array(out));
   });
-  bench.Time("scores", "block influence, 4096 tokens", 8 * elements, 0, [&] {
-    gpu::RowCosines(stream, h.data(), more.data(), kTokens, kHidden, reinterpret_cast<double*>(out.data()));
-  });
+  const DeviceBuffer<RowProducts> products(stream, kTokens, kBench);
+  bench.Time("gram", "block influence, 4096 tokens", 8 * elements, 0,
+             [&] { gpu::ComputeRowProducts(stream, h.data(), more.data(), kTokens, kHidden, products.data()); });
   const auto gate_up = RandomOnDevice<BFloat16>(stream, kTokens * 2 * kIntermediate);
   bench.Time("elementwise", "SwiGLU, 4096 tokens", 6.0 * static_cast<double>(kTokens * kIntermediate), 0,
              [&] { gpu::SwiGlu(stream, Array(gate_up), nullptr, kTokens, kIntermediate, Array(out)); });
@@ -228,7 +228,7 @@ void BenchGram(Stream stream, KernelBench& bench) {
   gpu::FillBytes(stream, cross.data(), 0, kSide * kHidden * 8);
   const double bytes = 8.0 * kRows * kHidden + 8.0 * 3 * kSide * kHidden;
   bench.Time("gram", "one site, 2048 tokens", bytes, 3.0 * kRows * kHidden * kHidden, [&] {
-    gpu::AddToRidgeSums(stream, h.data(), delta.data(), kRows, kHidden, {gram.data(), cross.data()});
+    gpu::AddToRidgeSums(stream, {h.data(), delta.data(), nullptr, kRows, kHidden}, {gram.data(), cross.data()});
   });
 }
 

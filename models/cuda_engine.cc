@@ -77,7 +77,7 @@ DeviceLra UploadLra(Stream stream, const Lra& lra) {
   return out;
 }
 
-class CudaEngine : public Engine {
+class CudaEngine : public Engine, private Rows::Carrier {
  public:
   explicit CudaEngine(const EngineSetup& setup);
   std::unique_ptr<KvStorage> MakeCache(int64_t capacity) override;
@@ -120,11 +120,14 @@ class CudaEngine : public Engine {
   void FeedForward(const Step& step, const DeviceBlock& block);
   void ManyTokensAdapter(const DeviceLra& lra, MatrixView<float> h);
   void Settle(MatrixView<float> h);
-  int64_t Fire(int64_t layer, TapPoint point, MatrixView<const float> device_rows);
+  MatrixView<const float> ToHost(MatrixView<const float> on_device) override;
+  int64_t Fire(int64_t layer, TapPoint point, MatrixView<const float> rows) {
+    return taps_.Fire(layer, point, {rows, this});
+  }
   MatrixView<const float> Update(const Step& step, const DeviceBlock& block);
   MatrixView<const float> MlpUpdate(const Step& step, const DeviceBlock& block);
 
-  const float* Rows(MatrixView<const float> residual);
+  const float* OnDevice(MatrixView<const float> residual);
   MatrixView<float> Stream32(int64_t count) { return {residual_.Floats(stream_, count * hidden_), count, hidden_}; }
   float Eps() const { return static_cast<float>(config_.rms_eps); }
 
@@ -163,7 +166,7 @@ class CudaEngine : public Engine {
 CudaEngine::CudaEngine(const EngineSetup& setup)
     : weights_(setup.weights),
       config_(weights_->config),
-      device_(OnDevice(*weights_)),
+      device_(shiftrt::OnDevice(*weights_)),
       stream_(device_->stream.get()),
       dtype_(device_->dtype),
       hidden_(config_.hidden),
@@ -500,12 +503,12 @@ void CudaEngine::ManyTokensAdapter(const DeviceLra& lra, MatrixView<float> h) {
   pending_ = {static_cast<const float*>(out.data), lra.bias.data()};
 }
 
-int64_t CudaEngine::Fire(int64_t layer, TapPoint point, MatrixView<const float> device_rows) {
-  if (!taps_.Has(layer, point)) return 0;
-  const int64_t size = device_rows.rows * device_rows.cols;
+// What a tap asks for that looks at rows itself.
+MatrixView<const float> CudaEngine::ToHost(MatrixView<const float> on_device) {
+  const int64_t size = on_device.rows * on_device.cols;
   tapped_.Reserve(size);
-  gpu::CopyToHost(stream_, tapped_.data(), device_rows.data, size * static_cast<int64_t>(sizeof(float)));
-  return taps_.Fire(layer, point, {tapped_.data(), device_rows.rows, device_rows.cols});
+  gpu::CopyToHost(stream_, tapped_.data(), on_device.data, size * static_cast<int64_t>(sizeof(float)));
+  return {tapped_.data(), on_device.rows, on_device.cols};
 }
 
 void CudaEngine::RunMany(const Step& step, const EngineCall& call) {
@@ -515,7 +518,7 @@ void CudaEngine::RunMany(const Step& step, const EngineCall& call) {
   pending_ = {};
   if (call.residual.data == nullptr) {
     gpu::Embed(stream_, step.tokens, step.count, {device_->embedding.data(), dtype_}, hidden_, h.data);
-  } else if (const float* const from = Rows(call.residual); from != h.data) {
+  } else if (const float* const from = OnDevice(call.residual); from != h.data) {
     gpu::CopyOnDevice(stream_, h.data, from, step.count * hidden_ * static_cast<int64_t>(sizeof(float)));
   }
   int64_t taps_left = taps_.size();
@@ -561,7 +564,7 @@ MatrixView<const float> CudaEngine::Run(const EngineCall& call) {
 }
 
 // Rows of the stream on the device: where they already are, if they are the last call's.
-const float* CudaEngine::Rows(MatrixView<const float> residual) {
+const float* CudaEngine::OnDevice(MatrixView<const float> residual) {
   const int64_t size = residual.rows * residual.cols;
   if (residual.stride == hidden_ && residual.data >= host_rows_.data() &&
       residual.data + size <= host_rows_.data() + host_rows_.size())
@@ -576,7 +579,7 @@ const float* CudaEngine::Rows(MatrixView<const float> residual) {
 
 Matrix<float> CudaEngine::Logits(MatrixView<const float> residual) {
   Matrix<float> out(residual.rows, config_.vocab);
-  const float* const rows = Rows(residual);
+  const float* const rows = OnDevice(residual);
   float* const logits = logits_.Floats(stream_, config_.vocab);
   for (int64_t i = 0; i < residual.rows; ++i) {
     gpu::MatVec(stream_,
@@ -604,7 +607,8 @@ std::vector<float> CudaEngine::LogProbs(MatrixView<const float> residual, std::s
   const DeviceBuffer<int32_t> wanted(stream_, targets, kActivations), best(stream_, count, kActivations);
   const DeviceBuffer<float> log_probs(stream_, count, kActivations);
   const DeviceBuffer<gpu::TokenScore> scores(stream_, std::min(count, kScoredRows), kActivations);
-  float* const rows = const_cast<float*>(Rows(residual));  // nothing is pending, so the norm leaves them as they are
+  float* const rows =
+      const_cast<float*>(OnDevice(residual));  // nothing is pending, so the norm leaves them as they are
   const ConstDeviceArray head = device_->head();
   const auto* const head_bytes = static_cast<const std::byte*>(head.data);
   for (int64_t first = 0; first < count; first += kScoredRows) {

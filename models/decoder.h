@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/plan.h"
+#include "models/rows.h"
 #include "models/weights.h"
 #include "runtime/context.h"
 
@@ -32,12 +33,13 @@ enum class TapPoint {
   kOutput,  // residual stream after the block; no final norm
 };
 
-// Calls `sink` with a view that is valid during the call only. `layer` counts blocks of the original model; for kInput
+// Calls `sink` with rows that are valid during the call only; one that takes a MatrixView hears them in host memory.
+// `layer` counts blocks of the original model; for kInput
 // of layer L (one past the last) the stream the final norm reads.
 struct Tap {
   int64_t layer = 0;
   TapPoint point = TapPoint::kInput;
-  std::function<void(MatrixView<const float>)> sink;
+  std::function<void(const Rows&)> sink;
 };
 
 struct KvStorage;

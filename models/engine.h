@@ -26,11 +26,11 @@ class TapSet {
                        [&](const Tap& tap) { return tap.layer == layer && tap.point == point; });
   }
   // Returns how many taps heard it.
-  int64_t Fire(int64_t layer, TapPoint point, MatrixView<const float> view) const {
+  int64_t Fire(int64_t layer, TapPoint point, const Rows& rows) const {
     int64_t heard = 0;
     for (const Tap& tap : taps_) {
       if (tap.layer != layer || tap.point != point) continue;
-      tap.sink(view);
+      tap.sink(rows);
       ++heard;
     }
     return heard;

@@ -15,6 +15,12 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A device's memory does not hold what was asked of it; with less at once the same work may be done.
+class OutOfMemory : public Error {
+ public:
+  using Error::Error;
+};
+
 // A request that makes no sense whatever the files hold (a rank above the hidden size, say). Exit status 2.
 class UsageError : public Error {
  public:

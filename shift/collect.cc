@@ -2,85 +2,194 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
+#include <optional>
+#include <span>
 
 #include "runtime/check.h"
-#include "shift/stream_copy.h"
+#include "shift/ridge_feed.h"
 
 namespace shiftrt {
 
 namespace {
 
+// A site, and the accumulator its tokens go to.
+struct Target {
+  const SiteSums* site;
+  RidgeAccumulator* sums;
+};
+
 // What goes by at one site while a batch runs.
 class SiteTaps {
  public:
   // `shared` serves every site of one block that reads the stream: the next site's input comes after its update.
-  SiteTaps(const Context& context, const SiteSums& site, RidgeAccumulator& sums, StreamCopy& shared)
-      : context_(context),
-        site_(site),
-        sums_(sums),
-        input_(site.blocks == 1 && site.input == SiteInput::kStream ? shared : own_) {}
+  SiteTaps(Tally& tally, const Target& target, KeptRows& shared)
+      : site_(*target.site), feed_(tally, site_, *target.sums) {
+    if (site_.blocks > 1) sum_ = tally.MakeRows();
+    if (site_.blocks > 1 || site_.input != SiteInput::kStream) own_ = tally.MakeRows();
+    input_ = own_ != nullptr ? own_.get() : &shared;
+  }
 
   void AddTo(std::vector<Tap>& taps, const Batch* const& batch) {
-    const auto keep = [this](MatrixView<const float> h) { input_.Set(h); };
+    const auto keep = [this](const Rows& h) { input_->Set(h); };
     if (site_.input == SiteInput::kStream) {
       taps.push_back({site_.layer, TapPoint::kInput, keep});
     } else {
       taps.push_back({site_.layer - 1, TapPoint::kMlp, keep});
     }
     for (int64_t layer = site_.layer; layer <= site_.last(); ++layer)
-      taps.push_back({layer, TapPoint::kUpdate,
-                      [this, layer, &batch](MatrixView<const float> update) { Take(layer, update, *batch); }});
+      taps.push_back(
+          {layer, TapPoint::kUpdate, [this, layer, &batch](const Rows& update) { Take(layer, update, *batch); }});
+  }
+
+  void Settle() { feed_.Settle(); }
+
+ private:
+  void Take(int64_t layer, const Rows& update, const Batch& batch) {
+    if (site_.blocks == 1) return Finish(update, batch);
+    if (layer == site_.layer) {
+      sum_->Set(update);
+    } else {
+      sum_->Add(update);
+    }
+    if (layer == site_.last()) Finish(sum_->rows(), batch);
+  }
+
+  void Finish(const Rows& update, const Batch& batch) {
+    feed_.Add(input_->rows(), update, site_.weighting, batch.offsets);
+  }
+
+  const SiteSums& site_;
+  RidgeFeed feed_;
+  std::unique_ptr<KeptRows> own_, sum_;  // where needed
+  KeptRows* input_;
+};
+
+// Runs the original model up to the last of some sites.
+class Pass {
+ public:
+  Pass(const Context& context, const Model& model, const std::vector<Target>& targets)
+      : tally_(MakeTally(context, *model.weights)), shared_(tally_->MakeRows()) {
+    std::vector<Tap> taps;
+    for (const Target& target : targets) sites_.emplace_back(*tally_, target, *shared_).AddTo(taps, batch_);
+    decoder_.emplace(context, model.weights, DepthPlan::Original(model.weights->config.layers), std::move(taps));
+  }
+  void Run(const Batch& batch) {
+    batch_ = &batch;
+    decoder_->Forward(batch, true);
+  }
+  // The targets now hold all batches that were run.
+  void Settle() {
+    for (SiteTaps& site : sites_) site.Settle();
   }
 
  private:
-  void Take(int64_t layer, MatrixView<const float> update, const Batch& batch) {
-    if (site_.blocks == 1) return Finish(update, batch);
-    if (layer == site_.layer) {
-      sum_.Set(update);
-    } else {
-      sum_.Add(update);
+  std::unique_ptr<Tally> tally_;
+  std::unique_ptr<KeptRows> shared_;
+  std::deque<SiteTaps> sites_;
+  const Batch* batch_ = nullptr;
+  std::optional<Decoder> decoder_;
+};
+
+// One half of the calibration text, fitted or held out.
+class Half {
+ public:
+  Half(const Context& context, const Model& model, std::vector<SiteSums>& sites, RidgeAccumulator SiteSums::*part,
+       const std::vector<Batch>& batches, int64_t& done, std::string phase, Progress& progress)
+      : context_(context),
+        model_(model),
+        sites_(sites),
+        part_(part),
+        batches_(batches),
+        done_(done),
+        phase_(std::move(phase)),
+        progress_(progress) {}
+
+  void Run(Checkpoint* checkpoint) {
+    if (sites_.empty() || done_ == std::ssize(batches_)) return;
+    try {
+      RunTogether(checkpoint);
+    } catch (const OutOfMemory&) {
+      if (sites_.size() == 1) throw;
+      RunInGroups();
     }
-    if (layer == site_.last()) Finish(sum_.view(), batch);
   }
 
-  void Finish(MatrixView<const float> update, const Batch& batch) {
+ private:
+  void RunTogether(Checkpoint* checkpoint) {
+    std::vector<Target> targets;
+    for (SiteSums& site : sites_) targets.push_back({&site, &(site.*part_)});
+    Pass pass(context_, model_, targets);
+    int64_t reached = done_;
+    const auto settle = [&] {
+      pass.Settle();
+      done_ = reached;
+    };
     try {
-      sums_.Add(context_, input_.view(), update, site_.weighting.Weights(input_.view(), update, batch.offsets));
-    } catch (const Error& error) {
-      Fail("calibrating layer {}: {}", site_.Name(), error.what());
+      ForEachBatch(phase_, [&](const Batch& batch) {
+        pass.Run(batch);
+        ++reached;
+        if (checkpoint == nullptr || !checkpoint->Due()) return;
+        settle();
+        checkpoint->Save();
+      });
+    } catch (const Interrupted&) {
+      settle();
+      throw;
     }
+    settle();
+  }
+
+  // Groups go into accumulators of their own, so that the sites' keep agreeing with one count of batches.
+  void RunInGroups() {
+    std::vector<RidgeAccumulator> collected;
+    for (const SiteSums& site : sites_) collected.push_back((site.*part_).Clone());
+    size_t at_once = (sites_.size() + 1) / 2;
+    for (size_t first = 0; first < sites_.size();) {
+      std::vector<Target> targets;
+      for (size_t i = first; i < std::min(first + at_once, sites_.size()); ++i)
+        targets.push_back({&sites_[i], &collected[i]});
+      try {
+        RunGroup(targets,
+                 fmt::format("{}, sites {} to {} of {}", phase_, first + 1, first + targets.size(), sites_.size()));
+        first += targets.size();
+      } catch (const OutOfMemory&) {
+        if (targets.size() == 1) throw;
+        at_once = (targets.size() + 1) / 2;
+      }
+    }
+    for (size_t i = 0; i < sites_.size(); ++i) sites_[i].*part_ = std::move(collected[i]);
+    done_ = std::ssize(batches_);
+  }
+
+  void RunGroup(const std::vector<Target>& targets, const std::string& phase) {
+    Pass pass(context_, model_, targets);
+    ForEachBatch(phase, [&](const Batch& batch) { pass.Run(batch); });
+    pass.Settle();
+  }
+
+  // That is not done yet.
+  void ForEachBatch(const std::string& phase, const std::function<void(const Batch&)>& run) {
+    const auto left = std::span(batches_).subspan(done_);
+    int64_t tokens = 0;
+    for (const Batch& batch : left) tokens += batch.size();
+    progress_.Begin(phase, tokens);
+    for (const Batch& batch : left) {
+      run(batch);
+      progress_.Advance(batch.size());
+    }
+    progress_.End();
   }
 
   const Context& context_;
-  const SiteSums& site_;
-  RidgeAccumulator& sums_;
-  StreamCopy own_, sum_;
-  StreamCopy& input_;
+  const Model& model_;
+  std::vector<SiteSums>& sites_;
+  RidgeAccumulator SiteSums::*part_;
+  const std::vector<Batch>& batches_;
+  int64_t& done_;
+  std::string phase_;
+  Progress& progress_;
 };
-
-// One pass over batches[done..]: adds to each site's `part`.
-void Pass(const Context& context, const Model& model, CollectedSums& sums, RidgeAccumulator SiteSums::*part,
-          const std::vector<Batch>& batches, int64_t& done, const char* phase, Progress& progress,
-          const std::function<void()>& after_batch) {
-  if (sums.sites.empty() || done == static_cast<int64_t>(batches.size())) return;
-  StreamCopy shared;
-  std::deque<SiteTaps> sites;
-  std::vector<Tap> taps;
-  const Batch* batch = nullptr;
-  for (SiteSums& site : sums.sites) sites.emplace_back(context, site, site.*part, shared).AddTo(taps, batch);
-  Decoder decoder(context, model.weights, DepthPlan::Original(model.weights->config.layers), std::move(taps));
-  int64_t tokens = 0;
-  for (size_t b = done; b < batches.size(); ++b) tokens += batches[b].size();
-  progress.Begin(phase, tokens);
-  while (done < static_cast<int64_t>(batches.size())) {
-    batch = &batches[done];
-    decoder.Forward(*batch, true);
-    ++done;
-    if (after_batch) after_batch();
-    progress.Advance(batch->size());
-  }
-  progress.End();
-}
 
 }  // namespace
 
@@ -109,10 +218,12 @@ std::vector<const SiteSums*> CollectedSums::Sites(const std::vector<int64_t>& la
 }
 
 void Collect(const Context& context, const Model& model, const CalibrationSet& calibration, CollectedSums& sums,
-             Progress& progress, const std::function<void()>& after_batch) {
-  Pass(context, model, sums, &SiteSums::fit, calibration.fit, sums.fit_batches, "calibrating", progress, after_batch);
-  Pass(context, model, sums, &SiteSums::heldout, calibration.heldout, sums.heldout_batches,
-       "measuring on held-out text", progress, after_batch);
+             Progress& progress, Checkpoint* checkpoint) {
+  Half(context, model, sums.sites, &SiteSums::fit, calibration.fit, sums.fit_batches, "calibrating", progress)
+      .Run(checkpoint);
+  Half(context, model, sums.sites, &SiteSums::heldout, calibration.heldout, sums.heldout_batches,
+       "measuring on held-out text", progress)
+      .Run(checkpoint);
 }
 
 }  // namespace shiftrt

@@ -1,7 +1,6 @@
 // One pass of the original model over calibration text: ridge accumulators of any set of sites.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "models/model.h"
@@ -23,9 +22,19 @@ struct CollectedSums {
   std::vector<const SiteSums*> Sites(const std::vector<int64_t>& layers) const;
 };
 
+// Saves a collection that is under way.
+class Checkpoint {
+ public:
+  virtual ~Checkpoint() = default;
+  virtual bool Due() = 0;  // asked after each batch
+  virtual void Save() = 0;
+};
+
 // Adds the batches `sums` does not hold yet, fitted ones first, in order: so a collection that was interrupted ends
-// with the same bits as one that was not. `after_batch`, where given, is called after each batch.
+// with the same bits as one that was not. The sums hold as many batches as they say whenever `checkpoint` saves them,
+// and after Interrupted. Where a device's memory has no room for all sites at once they are done in groups, a pass
+// each, which are saved when all are done.
 void Collect(const Context& context, const Model& model, const CalibrationSet& calibration, CollectedSums& sums,
-             Progress& progress, const std::function<void()>& after_batch = {});
+             Progress& progress, Checkpoint* checkpoint = nullptr);
 
 }  // namespace shiftrt

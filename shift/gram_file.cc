@@ -161,12 +161,13 @@ void CheckSameRun(const GramSet& found, const GramSet& wanted, const fs::path& f
 }
 
 // Rewrites the file now and then.
-class Checkpoint {
+class FileCheckpoint : public Checkpoint {
  public:
-  Checkpoint(const fs::path& file, const GramSet& set, double seconds) : file_(file), set_(set), seconds_(seconds) {}
-  void operator()() {
+  FileCheckpoint(const fs::path& file, const GramSet& set, double seconds)
+      : file_(file), set_(set), seconds_(seconds) {}
+  bool Due() override { return std::chrono::duration<double>(Clock::now() - last_).count() >= seconds_; }
+  void Save() override {
     const auto now = Clock::now();
-    if (std::chrono::duration<double>(now - last_).count() < seconds_) return;
     WriteGram(file_, set_);
     // Writing must not become the work: at most a tenth of the time.
     last_ = Clock::now();
@@ -283,9 +284,9 @@ GramSet CollectIntoFile(const Context& context, const Model& model, const Calibr
     for (size_t i = 0; i < set.sums.sites.size(); ++i) found.sums.sites[i].weighting = set.sums.sites[i].weighting;
     set.sums = std::move(found.sums);
   }
-  Checkpoint checkpoint(file, set, seconds_between);
+  FileCheckpoint checkpoint(file, set, seconds_between);
   try {
-    Collect(context, model, calibration, set.sums, progress, [&] { checkpoint(); });
+    Collect(context, model, calibration, set.sums, progress, &checkpoint);
   } catch (const Interrupted&) {
     WriteGram(file, set);
     throw;

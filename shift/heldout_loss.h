@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "models/decoder.h"
-#include "shift/stream_copy.h"
+#include "models/stream_copy.h"
 
 namespace shiftrt {
 

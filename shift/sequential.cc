@@ -3,14 +3,15 @@
 #include <span>
 #include <utility>
 
+#include "models/stream_copy.h"
 #include "runtime/check.h"
-#include "shift/stream_copy.h"
+#include "shift/ridge_feed.h"
 
 namespace shiftrt {
 
 namespace {
 
-// A batch on its way through the model.
+// A batch on its way through the model, its stream in host memory: there is one for every batch.
 struct Walker {
   const Batch* batch = nullptr;
   bool heldout = false;
@@ -26,6 +27,9 @@ class Walk {
         drift_(mode == Calibration::kDrift),
         weighting_(weighting),
         stages_(DepthPlan::Original(model.weights->config.layers).stages),
+        tally_(MakeTally(context, *model.weights)),
+        input_(tally_->MakeRows()),
+        update_(tally_->MakeRows()),
         decoder_(context, model.weights, {stages_}, UpdateTaps(sites)) {}
 
   // To the first site, up to which corrected and original stream are one.
@@ -57,25 +61,16 @@ class Walk {
 
   // What the site takes in and should give.
   void Collect(SiteSums& sums, Progress& progress) {
-    for (Walker& walker : walkers_) {
-      const MatrixView<const float> input = walker.corrected.view();
-      if (drift_) {
-        Run(walker, walker.original, sums.layer, sums.last() + 1);
-        update_.Set(walker.original.view());
-        update_.Subtract(input);
-      } else {
-        collecting_ = sums.layer;
-        decoder_.Resume(*walker.batch, input, Blocks(sums.layer, sums.last() + 1));
-        collecting_ = -1;
+    for (const bool heldout : {false, true}) {
+      RidgeFeed feed(*tally_, sums, heldout ? sums.heldout : sums.fit);
+      for (Walker& walker : walkers_) {
+        if (walker.heldout != heldout) continue;
+        SetUpdate(sums, walker);
+        input_->Set(walker.corrected.view());
+        feed.Add(input_->rows(), update_->rows(), weighting_, walker.batch->offsets);
+        progress.Advance(walker.batch->size());
       }
-      const MatrixView<const float> target = update_.view();
-      RidgeAccumulator& part = walker.heldout ? sums.heldout : sums.fit;
-      try {
-        part.Add(context_, input, target, weighting_.Weights(input, target, walker.batch->offsets));
-      } catch (const Error& error) {
-        Fail("calibrating layer {}: {}", sums.Name(), error.what());
-      }
-      progress.Advance(walker.batch->size());
+      feed.Settle();
     }
   }
 
@@ -94,17 +89,30 @@ class Walk {
     if (first < end) stream.Set(decoder_.Resume(*walker.batch, stream.view(), Blocks(first, end)));
   }
 
+  // What the site should give for this batch.
+  void SetUpdate(const Site& site, Walker& walker) {
+    if (drift_) {
+      Run(walker, walker.original, site.layer, site.last() + 1);
+      difference_.Set(walker.original.view());
+      difference_.Subtract(walker.corrected.view());
+      return update_->Set(difference_.view());
+    }
+    collecting_ = site.layer;
+    decoder_.Resume(*walker.batch, walker.corrected.view(), Blocks(site.layer, site.last() + 1));
+    collecting_ = -1;
+  }
+
   // Sums into update_ what the blocks of the site add whose first one is `collecting_`.
   std::vector<Tap> UpdateTaps(const std::vector<Site>& sites) {
     std::vector<Tap> taps;
     for (const Site& site : sites)
       for (int64_t layer = site.layer; layer <= site.last(); ++layer)
-        taps.push_back({layer, TapPoint::kUpdate, [this, first = site.layer, layer](MatrixView<const float> update) {
+        taps.push_back({layer, TapPoint::kUpdate, [this, first = site.layer, layer](const Rows& update) {
                           if (collecting_ != first) return;
                           if (layer == first) {
-                            update_.Set(update);
+                            update_->Set(update);
                           } else {
-                            update_.Add(update);
+                            update_->Add(update);
                           }
                         }});
     return taps;
@@ -116,7 +124,9 @@ class Walk {
   const TokenWeighting& weighting_;
   const std::vector<Stage> stages_;
   std::vector<Walker> walkers_;
-  StreamCopy update_;
+  StreamCopy difference_;  // for drift
+  const std::unique_ptr<Tally> tally_;
+  const std::unique_ptr<KeptRows> input_, update_;  // of one batch, where the sums are
   int64_t collecting_ = -1;
   Decoder decoder_;
 };

@@ -8,79 +8,23 @@
 
 #include "runtime/check.h"
 #include "runtime/linalg.h"
-#include "runtime/parallel.h"
 
 namespace shiftrt {
 
-namespace {
-
-// Rows widened to float64 at a time: enough for the products to run at full speed, little next to the accumulators.
-constexpr int64_t kChunkRows = 512;
-
-struct Products {
-  double dot = 0, aa = 0, bb = 0;
-
-  // 1 for a zero row that stays zero: it has not been turned.
-  double Cosine() const { return aa == 0 || bb == 0 ? (aa == bb ? 1.0 : 0.0) : dot / std::sqrt(aa * bb); }
-};
-
-Products RowProducts(const float* a, const float* b, int64_t n) {
-  Products products;
-  for (int64_t i = 0; i < n; ++i) {
-    const double x = a[i], y = b[i];
-    products.dot += x * y;
-    products.aa += x * x;
-    products.bb += y * y;
-  }
-  return products;
-}
-
-// out(:, 0 .. cols) = rows of `in` as float64, times `scales` where not empty; returns each row's sum of squares, which
-// is finite exactly if the row is (squares of float32 cannot overflow float64).
-std::vector<double> Widen(const Context& context, MatrixView<const float> in, std::span<const double> scales,
-                          MatrixView<double> out) {
-  std::vector<double> squares(in.rows, 0.0);
-  ParallelFor(context, in.rows, 16, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      double sum = 0;
-      const double scale = scales.empty() ? 1.0 : scales[i];
-      for (int64_t j = 0; j < in.cols; ++j) {
-        const double x = scale * in(i, j);
-        out(i, j) = x;
-        sum += x * x;
-      }
-      squares[i] = sum;
-    }
-  });
-  return squares;
-}
-
-void CheckFinite(const std::vector<double>& squares, int64_t first_row, const char* what) {
-  for (size_t i = 0; i < squares.size(); ++i)
-    Check(std::isfinite(squares[i]), "row {} of the {} is not finite", first_row + static_cast<int64_t>(i), what);
-}
-
-}  // namespace
-
-void InfluenceStatistics::Add(int64_t layer, MatrixView<const float> h_in, MatrixView<const float> h_out,
-                              std::span<const int64_t> offsets) {
-  Check(layer >= 0 && layer < static_cast<int64_t>(sums_.size()), "layer {} of {} layers", layer, sums_.size());
-  Check(h_in.rows == h_out.rows && h_in.cols == h_out.cols, "block input is ({}, {}), its output ({}, {})", h_in.rows,
-        h_in.cols, h_out.rows, h_out.cols);
+void InfluenceStatistics::Add(int64_t layer, std::span<const RowProducts> tokens, std::span<const int64_t> offsets) {
+  Check(layer >= 0 && layer < std::ssize(sums_), "layer {} of {} layers", layer, sums_.size());
   Sums& sums = sums_[layer];
   size_t next_end = 1;
-  for (int64_t i = 0; i < h_in.rows; ++i) {
-    const Products row = RowProducts(h_in.row(i), h_out.row(i), h_in.cols);
-    sums.cosines += row.Cosine();
-    sums.dots += row.dot;
-    sums.in_squares += row.aa;
-    sums.out_squares += row.bb;
-    if (next_end >= offsets.size() || i + 1 != offsets[next_end]) continue;
-    sums.angles += std::acos(std::clamp(row.Cosine(), -1.0, 1.0)) / std::numbers::pi;
+  for (int64_t t = 0; t < std::ssize(tokens); ++t) {
+    const double cosine = tokens[t].Cosine();
+    sums.cosines += cosine;
+    sums.products += tokens[t];
+    if (next_end >= offsets.size() || t + 1 != offsets[next_end]) continue;
+    sums.angles += std::acos(std::clamp(cosine, -1.0, 1.0)) / std::numbers::pi;
     ++sums.sequences;
     ++next_end;
   }
-  sums.tokens += h_in.rows;
+  sums.tokens += std::ssize(tokens);
 }
 
 InfluenceStatistics& InfluenceStatistics::operator+=(const InfluenceStatistics& other) {
@@ -88,9 +32,7 @@ InfluenceStatistics& InfluenceStatistics::operator+=(const InfluenceStatistics& 
         sums_.size());
   for (size_t i = 0; i < sums_.size(); ++i) {
     sums_[i].cosines += other.sums_[i].cosines;
-    sums_[i].dots += other.sums_[i].dots;
-    sums_[i].in_squares += other.sums_[i].in_squares;
-    sums_[i].out_squares += other.sums_[i].out_squares;
+    sums_[i].products += other.sums_[i].products;
     sums_[i].angles += other.sums_[i].angles;
     sums_[i].tokens += other.sums_[i].tokens;
     sums_[i].sequences += other.sums_[i].sequences;
@@ -111,7 +53,7 @@ std::vector<double> InfluenceStatistics::FrobeniusScores() const {
   std::vector<double> scores;
   for (const Sums& sums : sums_) {
     Check(sums.tokens > 0, "block influence of layer {}: no tokens were seen", scores.size());
-    scores.push_back(1.0 - Products{sums.dots, sums.in_squares, sums.out_squares}.Cosine());
+    scores.push_back(1.0 - sums.products.Cosine());
   }
   return scores;
 }
@@ -148,28 +90,29 @@ void RidgeAccumulator::Add(const Context& context, MatrixView<const float> h, Ma
   Check(h.cols == hidden_ && delta.cols == hidden_ && h.rows == delta.rows,
         "inputs ({}, {}) and updates ({}, {}) for an accumulator of hidden size {}", h.rows, h.cols, delta.rows,
         delta.cols, hidden_);
-  Check(weights.empty() || static_cast<int64_t>(weights.size()) == h.rows, "{} weights for {} rows", weights.size(),
-        h.rows);
-  std::vector<double> roots;
-  for (double weight : weights) {
-    Check(std::isfinite(weight) && weight >= 0, "a row's weight of {}", weight);
-    roots.push_back(std::sqrt(weight));
+  std::vector<RowProducts> products(h.rows);
+  ComputeRowProducts(context, h, delta, products);
+  const double squares = CheckedDeltaSquares(products, weights);
+  AddToRidgeSums(context, h, delta, weights, matrices());
+  Count(h.rows, squares);
+}
+
+void RidgeAccumulator::Count(int64_t tokens, double delta_squares) {
+  tokens_ += tokens;
+  delta_squares_ += delta_squares;
+}
+
+double CheckedDeltaSquares(std::span<const RowProducts> inputs_and_deltas, std::span<const double> weights) {
+  Check(weights.empty() || weights.size() == inputs_and_deltas.size(), "{} weights for {} rows", weights.size(),
+        inputs_and_deltas.size());
+  double sum = 0;
+  for (size_t t = 0; t < inputs_and_deltas.size(); ++t) {
+    const RowProducts& row = inputs_and_deltas[t];
+    Check(std::isfinite(row.aa), "row {} of the block's input is not finite", t);
+    Check(std::isfinite(row.bb), "row {} of the block's update is not finite", t);
+    sum += weights.empty() ? row.bb : weights[t] * row.bb;
   }
-  const int64_t chunk = std::min(kChunkRows, h.rows);
-  const Matrix<double> inputs(chunk, hidden_ + 1), updates(chunk, hidden_);
-  for (int64_t first = 0; first < h.rows; first += chunk) {
-    const int64_t rows = std::min(chunk, h.rows - first);
-    const MatrixView<double> x = inputs.view().Rows(0, rows), y = updates.view().Rows(0, rows);
-    const std::span<const double> scales = roots.empty() ? roots : std::span<const double>(roots).subspan(first, rows);
-    for (int64_t i = 0; i < rows; ++i) x(i, hidden_) = scales.empty() ? 1.0 : scales[i];
-    CheckFinite(Widen(context, h.Rows(first, rows), scales, x), first, "block's input");
-    const std::vector<double> squares = Widen(context, delta.Rows(first, rows), scales, y);
-    CheckFinite(squares, first, "block's update");
-    linalg::AddGram(context, x, gram_.view());
-    linalg::Gemm(context, true, false, 1.0, x, y, 1.0, cross_.view());
-    for (double row : squares) delta_squares_ += row;
-    tokens_ += rows;
-  }
+  return sum;
 }
 
 RidgeAccumulator& RidgeAccumulator::operator+=(const RidgeAccumulator& other) {
@@ -179,6 +122,10 @@ RidgeAccumulator& RidgeAccumulator::operator+=(const RidgeAccumulator& other) {
   delta_squares_ += other.delta_squares_;
   tokens_ += other.tokens_;
   return *this;
+}
+
+RidgeAccumulator RidgeAccumulator::Clone() const {
+  return FromSums(gram_.Clone(), cross_.Clone(), delta_squares_, tokens_);
 }
 
 Matrix<double> RidgeAccumulator::Gram() const {
@@ -201,11 +148,7 @@ RidgeAccumulator RidgeAccumulator::OntoOutputs() const {
 }
 
 RidgeAccumulator RidgeAccumulator::WithoutMeans() const {
-  RidgeAccumulator out(hidden_);
-  out.tokens_ = tokens_;
-  out.delta_squares_ = delta_squares_;
-  out.gram_ = gram_.Clone();
-  out.cross_ = cross_.Clone();
+  RidgeAccumulator out = Clone();
   for (int64_t j = 0; j < hidden_; ++j) out.gram_(j, hidden_) = out.cross_(hidden_, j) = 0.0;
   return out;
 }

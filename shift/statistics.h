@@ -5,20 +5,20 @@
 #include <span>
 #include <vector>
 
+#include "kernels/gram.h"
 #include "runtime/context.h"
 #include "runtime/tensor.h"
 
 namespace shiftrt {
 
 // How far the residual stream turns across a block, or across a window of blocks, a number for each first block; lower
-// = less important. Dot products in float64.
+// = less important.
 class InfluenceStatistics {
  public:
   explicit InfluenceStatistics(int64_t layers) : sums_(layers) {}
-  // Rows of h_in and h_out (tokens, hidden): the stream before the window's first block and after its last. `offsets`,
-  // where given, are those of the batch (models/decoder.h) and mark each sequence's last token.
-  void Add(int64_t layer, MatrixView<const float> h_in, MatrixView<const float> h_out,
-           std::span<const int64_t> offsets = {});
+  // Products of a token's stream before the window's first block and after its last, one a token. `offsets`, where
+  // given, are those of the batch (models/decoder.h) and mark each sequence's last token.
+  void Add(int64_t layer, std::span<const RowProducts> tokens, std::span<const int64_t> offsets = {});
   InfluenceStatistics& operator+=(const InfluenceStatistics& other);
   // 1 - mean over tokens of cos(h_in, h_out): block influence (Men et al., ShortGPT, 2024), and what LLM-Streamline
   // (Chen et al., 2024) ranks windows by.
@@ -30,7 +30,8 @@ class InfluenceStatistics {
 
  private:
   struct Sums {
-    double cosines = 0, dots = 0, in_squares = 0, out_squares = 0, angles = 0;
+    double cosines = 0, angles = 0;
+    RowProducts products;
     int64_t tokens = 0, sequences = 0;
   };
   std::vector<Sums> sums_;
@@ -49,6 +50,11 @@ class RidgeAccumulator {
   void Add(const Context& context, MatrixView<const float> h, MatrixView<const float> delta,
            std::span<const double> weights = {});
   RidgeAccumulator& operator+=(const RidgeAccumulator& other);
+  RidgeAccumulator Clone() const;
+
+  // For those who add to the matrices themselves: what they added, and how much that was.
+  RidgeMatrices matrices() { return {gram_.view(), cross_.view()}; }
+  void Count(int64_t tokens, double delta_squares);
 
   int64_t hidden() const { return hidden_; }
   int64_t tokens() const { return tokens_; }
@@ -81,5 +87,9 @@ class RidgeAccumulator {
   Matrix<double> cross_;
   double delta_squares_ = 0;
 };
+
+// Sum of the squares of the second rows, weighted where there are weights. Throws Error naming a row that is not
+// finite.
+double CheckedDeltaSquares(std::span<const RowProducts> inputs_and_deltas, std::span<const double> weights);
 
 }  // namespace shiftrt

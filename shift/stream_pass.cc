@@ -6,6 +6,7 @@
 #include "runtime/linalg.h"
 #include "shift/factorize.h"
 #include "shift/ridge.h"
+#include "shift/ridge_feed.h"
 
 namespace shiftrt {
 
@@ -14,21 +15,13 @@ namespace {
 // The stream before the last few blocks of one batch, kept because the decoder updates it in place.
 class RecentStreams {
  public:
-  RecentStreams(int64_t count, int64_t hidden) : streams_(count), hidden_(hidden) {}
-
-  void Keep(int64_t layer, MatrixView<const float> h) {
-    Buffer<float>& stream = streams_[layer % static_cast<int64_t>(streams_.size())];
-    stream.Reserve(h.rows * h.cols);
-    for (int64_t t = 0; t < h.rows; ++t) std::copy_n(h.row(t), h.cols, stream.data() + t * h.cols);
-    rows_ = h.rows;
+  RecentStreams(Tally& tally, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) streams_.push_back(tally.MakeRows());
   }
-  MatrixView<const float> Before(int64_t layer) const {
-    return {streams_[layer % static_cast<int64_t>(streams_.size())].data(), rows_, hidden_};
-  }
+  KeptRows& Before(int64_t layer) { return *streams_[layer % std::ssize(streams_)]; }
 
  private:
-  std::vector<Buffer<float>> streams_;
-  int64_t hidden_ = 0, rows_ = 0;
+  std::vector<std::unique_ptr<KeptRows>> streams_;
 };
 
 Correctable Correct(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution, int64_t rank) {
@@ -42,29 +35,33 @@ Correctable Correct(const Context& context, const RidgeAccumulator& sums, const 
 class Pass {
  public:
   Pass(const Context& context, std::shared_ptr<const Weights> weights, const StreamWants& wants)
-      : context_(context), weights_(std::move(weights)), wants_(wants) {
-    for (int64_t window : wants.windows) {
+      : context_(context), weights_(std::move(weights)), wants_(wants), tally_(MakeTally(context, *weights_)) {
+    for (int64_t window : wants.windows)
       Check(window >= 1 && window <= Layers(), "a window of {} blocks in a model of {}", window, Layers());
-      findings_.windows.emplace(window, InfluenceStatistics(Layers() - window + 1));
-    }
   }
 
-  // Adapters for layers begin .. end - 1; with `with_windows` the windows of the whole model too.
+  // Adapters for layers begin .. end - 1; with `with_windows` the windows of the whole model too. Leaves no trace where
+  // it throws.
   void Run(const std::vector<Batch>& batches, bool with_windows, int64_t begin, int64_t end, Progress& progress) {
-    const int64_t longest = with_windows && !wants_.windows.empty() ? *wants_.windows.rbegin() : 0;
-    RecentStreams recent(longest + 1, weights_->config.hidden);
+    std::map<int64_t, InfluenceStatistics> windows;
+    for (int64_t window : with_windows ? wants_.windows : std::set<int64_t>())
+      windows.emplace(window, InfluenceStatistics(Layers() - window + 1));
+    const int64_t longest = windows.empty() ? 0 : windows.rbegin()->first;
+    RecentStreams recent(*tally_, longest + 1);
     std::vector<RidgeAccumulator> sums;
+    std::vector<RidgeFeed> feeds;
     for (int64_t layer = begin; layer < end; ++layer) sums.emplace_back(weights_->config.hidden);
+    for (int64_t layer = begin; layer < end; ++layer) feeds.emplace_back(*tally_, Site{layer}, sums[layer - begin]);
     const Batch* batch = nullptr;
     std::vector<Tap> taps;
     for (int64_t layer = 0; layer <= (longest > 0 ? Layers() : end - 1); ++layer) {
-      taps.push_back({layer, TapPoint::kInput, [&, layer](MatrixView<const float> h) {
-                        recent.Keep(layer, h);
-                        if (longest > 0) AddWindows(layer, recent, *batch);
+      taps.push_back({layer, TapPoint::kInput, [&, layer](const Rows& h) {
+                        recent.Before(layer).Set(h);
+                        AddWindows(layer, recent, batch->offsets, windows);
                       }});
       if (layer < begin || layer >= end) continue;
-      taps.push_back({layer, TapPoint::kUpdate, [&, layer](MatrixView<const float> delta) {
-                        sums[layer - begin].Add(context_, recent.Before(layer), delta);
+      taps.push_back({layer, TapPoint::kUpdate, [&, layer](const Rows& delta) {
+                        feeds[layer - begin].Add(recent.Before(layer).rows(), delta, {}, batch->offsets);
                       }});
     }
     Decoder decoder(context_, weights_, DepthPlan::Original(Layers()), std::move(taps));
@@ -77,6 +74,9 @@ class Pass {
       progress.Advance(b.size());
     }
     progress.End();
+    for (RidgeFeed& feed : feeds) feed.Settle();
+    feeds.clear();
+    findings_.windows.merge(windows);
     Solve(sums, progress);
   }
 
@@ -86,10 +86,13 @@ class Pass {
   int64_t Layers() const { return weights_->config.layers; }
 
   // Every window that ends where block `layer` would begin.
-  void AddWindows(int64_t layer, const RecentStreams& recent, const Batch& batch) {
-    for (auto& [window, statistics] : findings_.windows)
-      if (layer >= window)
-        statistics.Add(layer - window, recent.Before(layer - window), recent.Before(layer), batch.offsets);
+  void AddWindows(int64_t layer, RecentStreams& recent, std::span<const int64_t> offsets,
+                  std::map<int64_t, InfluenceStatistics>& windows) {
+    for (auto& [window, statistics] : windows) {
+      if (layer < window) continue;
+      const auto products = tally_->Products(recent.Before(layer - window).rows(), recent.Before(layer).rows());
+      statistics.Add(layer - window, products, offsets);
+    }
   }
 
   void Solve(std::vector<RidgeAccumulator>& sums, Progress& progress) {
@@ -107,6 +110,7 @@ class Pass {
   Context context_;
   std::shared_ptr<const Weights> weights_;
   StreamWants wants_;
+  std::unique_ptr<Tally> tally_;
   StreamFindings findings_;
 };
 
@@ -123,9 +127,17 @@ StreamFindings PassStream(const Context& context, std::shared_ptr<const Weights>
     return pass.Take();
   }
   const int64_t site_bytes = (2 * config.hidden * config.hidden + 3 * config.hidden + 1) * 8;
-  const int64_t group = std::clamp<int64_t>(memory / site_bytes, 1, layers);
-  for (int64_t begin = 0; begin < layers; begin += group)
-    pass.Run(batches, begin == 0, begin, std::min(begin + group, layers), progress);
+  int64_t group = std::clamp<int64_t>(memory / site_bytes, 1, layers);
+  for (int64_t begin = 0; begin < layers;) {
+    const int64_t end = std::min(begin + group, layers);
+    try {
+      pass.Run(batches, begin == 0, begin, end, progress);
+      begin = end;
+    } catch (const OutOfMemory&) {
+      if (end - begin == 1) throw;
+      group = (end - begin + 1) / 2;
+    }
+  }
   return pass.Take();
 }
 

@@ -11,7 +11,8 @@ namespace shiftrt {
 
 namespace {
 
-constexpr double kMassive = 1000;  // times the median
+constexpr double kMassive = 1000;    // times the median
+constexpr double kRounding = 1e-13;  // of a square that is a sum of three terms, relative to them
 
 // Whether the largest of `magnitudes`, which are reordered, is massive.
 bool Massive(std::vector<float>& magnitudes) {
@@ -21,27 +22,39 @@ bool Massive(std::vector<float>& magnitudes) {
   return largest > kMassive * *middle;
 }
 
-}  // namespace
-
-std::vector<double> TokenWeighting::Weights(MatrixView<const float> h, MatrixView<const float> delta,
-                                            std::span<const int64_t> offsets) const {
-  if (uniform()) return {};
-  std::vector<double> weights(h.rows, 1.0);
+// Of each token, before or behind the block.
+std::vector<bool> MassiveTokens(MatrixView<const float> h, MatrixView<const float> delta) {
+  std::vector<bool> massive(h.rows);
   std::vector<float> before(h.cols), after(h.cols);
   for (int64_t t = 0; t < h.rows; ++t) {
-    double squares = 0;
     for (int64_t j = 0; j < h.cols; ++j) {
-      const double out = static_cast<double>(h(t, j)) + delta(t, j);
-      squares += out * out;
       before[j] = std::abs(h(t, j));
-      after[j] = static_cast<float>(std::abs(out));
+      after[j] = static_cast<float>(std::abs(static_cast<double>(h(t, j)) + delta(t, j)));
     }
+    massive[t] = Massive(before) || Massive(after);
+  }
+  return massive;
+}
+
+}  // namespace
+
+std::vector<double> TokenWeighting::Weights(std::span<const RowProducts> products, const Rows& h, const Rows& delta,
+                                            std::span<const int64_t> offsets) const {
+  if (uniform()) return {};
+  std::vector<double> weights(products.size(), 1.0);
+  for (size_t t = 0; norm && t < weights.size(); ++t) {
+    const RowProducts& row = products[t];
+    const double squares = row.aa + 2 * row.dot + row.bb;
     // A token that leaves nothing has no size to be relative to, and nothing to fit.
-    if (norm) weights[t] = squares > 0 ? static_cast<double>(h.cols) / squares : 0.0;
-    if (massive != 1 && (Massive(before) || Massive(after))) weights[t] *= massive;
+    weights[t] = squares > kRounding * (row.aa + row.bb) ? static_cast<double>(h.hidden()) / squares : 0.0;
+  }
+  if (massive != 1) {
+    const std::vector<bool> at = MassiveTokens(h, delta);
+    for (size_t t = 0; t < weights.size(); ++t)
+      if (at[t]) weights[t] *= massive;
   }
   for (int64_t begin : offsets)
-    if (begin < h.rows) weights[begin] *= first;
+    if (begin < h.count()) weights[begin] *= first;
   return weights;
 }
 

@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/tensor.h"
+#include "kernels/row_products.h"
+#include "models/rows.h"
 
 namespace shiftrt {
 
@@ -20,9 +21,10 @@ struct TokenWeighting {
   double massive = 1;
 
   bool uniform() const { return !norm && first == 1 && massive == 1; }
-  // One a row of the stream before (h) and of what is added to it; empty where all tokens count alike. `offsets`: where
-  // the samples begin (Batch::offsets).
-  std::vector<double> Weights(MatrixView<const float> h, MatrixView<const float> delta,
+  // One a row of the stream before (h) and of what is added to it, whose products are those given; empty where all
+  // tokens count alike. `offsets`: where the samples begin (Batch::offsets). Only `massive` has rows brought over from
+  // a GPU.
+  std::vector<double> Weights(std::span<const RowProducts> products, const Rows& h, const Rows& delta,
                               std::span<const int64_t> offsets) const;
 };
 // Throws UsageError for anything else, and for weights below 0.

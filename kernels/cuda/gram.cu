@@ -11,16 +11,17 @@ constexpr int kPadding = 8;    // a fragment's four rows then lie in different b
 constexpr int kWarpTile = 32;  // a warp owns a quarter of the block's tile
 constexpr int kFragments = 4;  // of 8, either way
 
-// sums += Haug' Haug, or Haug' D; a block a tile.
+// sums += Haug' W Haug, or Haug' W D; a block a tile.
 template <bool kGram>
 struct RidgeSumsKernel {
   static constexpr int kThreads = 128, kStride = kTile + kPadding;
   struct Args {
     const float *h, *delta;
+    const double* weights;
     double* sums;
     int tokens, d;
   };
-  static constexpr int kShared = 2 * SharedBytes<float>(kTokens * kStride);
+  static constexpr int kShared = 2 * SharedBytes<float>(kTokens * kStride) + SharedBytes<double>(kTokens);
 
   // tile[t][c] = column first + c of token + t: of [x | 1] if `ones`, else of x; zeros outside.
   static SHIFTRT_DEVICE void Fetch(const float* x, bool ones, const Args& args, int token, int first,
@@ -34,15 +35,21 @@ struct RidgeSumsKernel {
     }
   }
 
-  static SHIFTRT_DEVICE void Multiply(Shared<float> left, Shared<float> right,
+  static SHIFTRT_DEVICE void FetchWeights(const Args& args, int token, Shared<double> weights) {
+    const int t = token + Thread();
+    if (Thread() < kTokens) weights[Thread()] = args.weights != nullptr && t < args.tokens ? args.weights[t] : 1.0;
+  }
+
+  static SHIFTRT_DEVICE void Multiply(Shared<float> left, Shared<float> right, Shared<double> weights,
                                       double (&sums)[kFragments][kFragments][2]) {
     const int row0 = Warp() / 2 * kWarpTile + Lane() / 4, col0 = Warp() % 2 * kWarpTile + Lane() / 4;
     for (int k = 0; k < kTokens; k += 4) {
       const int at = (k + Lane() % 4) * kStride;
+      const double weight = weights[k + Lane() % 4];
       double a[kFragments], b[kFragments];
 #pragma unroll
       for (int i = 0; i < kFragments; ++i) {
-        a[i] = static_cast<double>(left[at + row0 + 8 * i]);
+        a[i] = weight * static_cast<double>(left[at + row0 + 8 * i]);
         b[i] = static_cast<double>(right[at + col0 + 8 * i]);
       }
 #pragma unroll
@@ -57,12 +64,14 @@ struct RidgeSumsKernel {
     if (kGram && first_col < first_row) return;  // wholly below the diagonal
     SharedArena arena;
     const Shared<float> left = arena.Take<float>(kTokens * kStride), right = arena.Take<float>(kTokens * kStride);
+    const Shared<double> weights = arena.Take<double>(kTokens);
     double sums[kFragments][kFragments][2] = {};
     for (int token = 0; token < args.tokens; token += kTokens) {
       Fetch(args.h, true, args, token, first_row, left);
       Fetch(kGram ? args.h : args.delta, kGram, args, token, first_col, right);
+      FetchWeights(args, token, weights);
       SyncThreads();
-      Multiply(left, right, sums);
+      Multiply(left, right, weights, sums);
       SyncThreads();
     }
     const int cols = kGram ? args.d + 1 : args.d;
@@ -82,47 +91,59 @@ struct RidgeSumsKernel {
 };
 
 // A block a row.
-struct RowSquaresKernel {
+struct RowProductsKernel {
   static constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
   struct Args {
-    const float* x;
-    double* squares;
-    int d;
+    const float *a, *b;
+    RowProducts* products;
+    int n;
   };
-  static constexpr int kShared = SharedBytes<double>(kWarps);
+  static constexpr int kShared = 3 * SharedBytes<double>(kWarps);
   static SHIFTRT_DEVICE void Run(const Args& args) {
     SharedArena arena;
-    const Shared<double> scratch = arena.Take<double>(kWarps);
-    double sum = 0;
-    for (int i = 8 * Thread(); i < args.d; i += 8 * kThreads) {
-      float x[8];
-      Load8(args.x + static_cast<int64_t>(Block().x) * args.d + i, x);
-      for (int j = 0; j < 8; ++j) sum += static_cast<double>(x[j]) * static_cast<double>(x[j]);
+    const Shared<double> dots = arena.Take<double>(kWarps), squares_a = arena.Take<double>(kWarps),
+                         squares_b = arena.Take<double>(kWarps);
+    const int64_t row = static_cast<int64_t>(Block().x) * args.n;
+    double dot = 0, aa = 0, bb = 0;
+    for (int i = 8 * Thread(); i < args.n; i += 8 * kThreads) {
+      float a[8], b[8];
+      Load8(args.a + row + i, a);
+      Load8(args.b + row + i, b);
+      for (int j = 0; j < 8; ++j) {
+        const double x = static_cast<double>(a[j]), y = static_cast<double>(b[j]);
+        dot += x * y;
+        aa += x * x;
+        bb += y * y;
+      }
     }
-    sum = BlockSum<kThreads>(sum, scratch);
-    if (Thread() == 0) args.squares[Block().x] = sum;
+    dot = BlockSum<kThreads>(dot, dots);
+    aa = BlockSum<kThreads>(aa, squares_a);
+    bb = BlockSum<kThreads>(bb, squares_b);
+    if (Thread() == 0) args.products[Block().x] = {dot, aa, bb};
   }
 };
 
 }  // namespace
 
-void AddToRidgeSums(Stream stream, const float* h, const float* delta, int64_t tokens, int64_t d,
-                    const RidgeSums& sums) {
+void AddToRidgeSums(Stream stream, const RidgeRows& rows, const RidgeArrays& sums) {
+  const int64_t d = rows.d;
   Require(d % 8 == 0, "Gram update", "a hidden size that is a multiple of 8", d);
-  if (tokens == 0) return;
-  const int rows = static_cast<int>(tokens), cols = static_cast<int>(d), tiles = Blocks(d + 1, kTile);
+  if (rows.tokens == 0) return;
+  const int tokens = static_cast<int>(rows.tokens), cols = static_cast<int>(d), tiles = Blocks(d + 1, kTile);
   using Gram = RidgeSumsKernel<true>;
   using Cross = RidgeSumsKernel<false>;
-  Launch<Gram>(stream, {.x = tiles, .y = tiles, .shared_bytes = Gram::kShared}, {h, nullptr, sums.gram, rows, cols});
+  Launch<Gram>(stream, {.x = tiles, .y = tiles, .shared_bytes = Gram::kShared},
+               {rows.h, nullptr, rows.weights, sums.gram, tokens, cols});
   Launch<Cross>(stream, {.x = Blocks(d, kTile), .y = tiles, .shared_bytes = Cross::kShared},
-                {h, delta, sums.cross, rows, cols});
+                {rows.h, rows.delta, rows.weights, sums.cross, tokens, cols});
 }
 
-void RowSquares(Stream stream, const float* x, int64_t tokens, int64_t d, double* squares) {
-  Require(d % 8 == 0, "row squares", "a row length that is a multiple of 8", d);
+void ComputeRowProducts(Stream stream, const float* a, const float* b, int64_t tokens, int64_t n,
+                        RowProducts* products) {
+  Require(n % 8 == 0, "row products", "a row length that is a multiple of 8", n);
   if (tokens == 0) return;
-  Launch<RowSquaresKernel>(stream, {.x = static_cast<int>(tokens), .shared_bytes = RowSquaresKernel::kShared},
-                           {x, squares, static_cast<int>(d)});
+  Launch<RowProductsKernel>(stream, {.x = static_cast<int>(tokens), .shared_bytes = RowProductsKernel::kShared},
+                            {a, b, products, static_cast<int>(n)});
 }
 
 }  // namespace shiftrt::gpu

@@ -1,21 +1,28 @@
-// Sums of the ridge regression (shift/statistics.h) that stay on the device: products of float32 rows, exact in float64
-// and added in float64.
+// What calibration adds up (kernels/gram.h), of rows that are on the device, into sums that stay there.
 #pragma once
 
 #include "kernels/cuda/grid.h"
+#include "kernels/row_products.h"
 
 namespace shiftrt::gpu {
 
-// With Haug = [H | 1]: gram (d + 1, d + 1) += Haug' Haug, upper triangle only; cross (d + 1, d) += Haug' D.
-// H and D (tokens, d) float32 dense; d: a multiple of 8. Cost: 3 d^2 FLOP a token, on the float64 matrix units.
-struct RidgeSums {
+// H and D (tokens, d) float32 dense; d: a multiple of 8. weights (tokens), or null for the identity.
+struct RidgeRows {
+  const float *h = nullptr, *delta = nullptr;
+  const double* weights = nullptr;
+  int64_t tokens = 0, d = 0;
+};
+// With Haug = [H | 1] and W = diag(weights): gram (d + 1, d + 1) += Haug' W Haug, upper triangle only; cross
+// (d + 1, d) += Haug' W D. Products of float32 rows are exact in float64, and added in float64. Cost: 3 d^2 FLOP a
+// token, on the float64 matrix units.
+struct RidgeArrays {
   double* gram = nullptr;
   double* cross = nullptr;
 };
-void AddToRidgeSums(Stream stream, const float* h, const float* delta, int64_t tokens, int64_t d,
-                    const RidgeSums& sums);
+void AddToRidgeSums(Stream stream, const RidgeRows& rows, const RidgeArrays& sums);
 
-// squares[t] = sum of squares of row t of x (tokens, d): finite exactly where the row is.
-void RowSquares(Stream stream, const float* x, int64_t tokens, int64_t d, double* squares);
+// products[t] = those of rows t of a and b (tokens, n). n: a multiple of 8. Cost: reads both once.
+void ComputeRowProducts(Stream stream, const float* a, const float* b, int64_t tokens, int64_t n,
+                        RowProducts* products);
 
 }  // namespace shiftrt::gpu

@@ -74,41 +74,6 @@ struct UpdateScoresKernel {
   }
 };
 
-// A block a row.
-struct RowCosinesKernel {
-  static constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
-  struct Args {
-    const float *a, *b;
-    double* cosines;
-    int hidden;
-  };
-  static constexpr int kShared = 3 * SharedBytes<double>(kWarps);
-  static SHIFTRT_DEVICE void Run(const Args& args) {
-    SharedArena arena;
-    const Shared<double> dots = arena.Take<double>(kWarps), squares_a = arena.Take<double>(kWarps),
-                         squares_b = arena.Take<double>(kWarps);
-    const int64_t row = static_cast<int64_t>(Block().x) * args.hidden;
-    double dot = 0, aa = 0, bb = 0;
-    for (int i = 8 * Thread(); i < args.hidden; i += 8 * kThreads) {
-      float a[8], b[8];
-      Load8(args.a + row + i, a);
-      Load8(args.b + row + i, b);
-      for (int j = 0; j < 8; ++j) {
-        const double x = static_cast<double>(a[j]), y = static_cast<double>(b[j]);
-        dot += x * y;
-        aa += x * x;
-        bb += y * y;
-      }
-    }
-    dot = BlockSum<kThreads>(dot, dots);
-    aa = BlockSum<kThreads>(aa, squares_a);
-    bb = BlockSum<kThreads>(bb, squares_b);
-    if (Thread() != 0) return;
-    const bool zero = aa == 0 || bb == 0;
-    args.cosines[Block().x] = zero ? (aa == bb ? 1.0 : 0.0) : dot / SquareRoot(aa * bb);
-  }
-};
-
 }  // namespace
 
 void UpdateScores(Stream stream, const LogitChunk& chunk, const int32_t* targets, TokenScore* scores, float* log_probs,
@@ -118,13 +83,6 @@ void UpdateScores(Stream stream, const LogitChunk& chunk, const int32_t* targets
   if (chunk.tokens == 0) return;
   Launch<UpdateScoresKernel>(stream, {.x = static_cast<int>(chunk.tokens), .shared_bytes = UpdateScoresKernel::kShared},
                              {chunk, targets, scores, log_probs, argmax});
-}
-
-void RowCosines(Stream stream, const float* a, const float* b, int64_t tokens, int64_t hidden, double* cosines) {
-  Require(hidden % 8 == 0, "block influence", "a hidden size that is a multiple of 8", hidden);
-  if (tokens == 0) return;
-  Launch<RowCosinesKernel>(stream, {.x = static_cast<int>(tokens), .shared_bytes = RowCosinesKernel::kShared},
-                           {a, b, cosines, static_cast<int>(hidden)});
 }
 
 }  // namespace shiftrt::gpu

@@ -1,5 +1,5 @@
-// What is kept of a batch instead of arrays of its size: token log-probabilities over a vocabulary that comes in chunks
-// (kernels/logprob.h), and block influence (shift/statistics.h).
+// Token log-probabilities over a vocabulary that comes in chunks (kernels/logprob.h): what is kept of a batch instead
+// of an array of tokens x vocabulary.
 #pragma once
 
 #include "kernels/cuda/grid.h"
@@ -22,9 +22,5 @@ struct LogitChunk {
 // Chunks come in order. A NaN among the logits makes a NaN.
 void UpdateScores(Stream stream, const LogitChunk& chunk, const int32_t* targets, TokenScore* scores, float* log_probs,
                   int32_t* argmax);
-
-// cosines[t] = cos of the angle between rows t of a and b (tokens, hidden), in float64; 1 where both are zero and 0
-// where one is, as shift/statistics.h has it. hidden: a multiple of 8. Cost: reads both once.
-void RowCosines(Stream stream, const float* a, const float* b, int64_t tokens, int64_t hidden, double* cosines);
 
 }  // namespace shiftrt::gpu

@@ -7,17 +7,23 @@ namespace {
 
 class GramOnGpu : public CudaTest {
  protected:
-  // Two updates, the second on top of the first.
-  void Check(int64_t d, const std::vector<int64_t>& batches) {
+  // Updates one on top of the other.
+  void Check(int64_t d, const std::vector<int64_t>& batches, bool weighted = false) {
     const std::vector<double> zeros((d + 1) * (d + 1), 0.0);
     const DeviceBuffer<double> gram(stream_, std::span<const double>(zeros), "a test"),
         cross(stream_, std::span<const double>(zeros).first((d + 1) * d), "a test");
     std::vector<std::vector<double>> h, delta;  // a row a token
+    std::vector<double> weights;
     uint64_t seed = 1;
     for (const int64_t tokens : batches) {
       const auto inputs = Input<float>::Normal(stream_, tokens * d, seed++, 3.0),
                  updates = Input<float>::Normal(stream_, tokens * d, seed++);
-      AddToRidgeSums(stream_, inputs.data(), updates.data(), tokens, d, {gram.data(), cross.data()});
+      std::vector<double> some;
+      for (int64_t t = 0; t < tokens; ++t) some.push_back(weighted ? 0.25 * static_cast<double>(t % 7) : 1.0);
+      weights.insert(weights.end(), some.begin(), some.end());
+      const DeviceBuffer<double> on_device(stream_, std::span<const double>(some), "a test");
+      AddToRidgeSums(stream_, {inputs.data(), updates.data(), weighted ? on_device.data() : nullptr, tokens, d},
+                     {gram.data(), cross.data()});
       for (int64_t t = 0; t < tokens; ++t) {
         h.emplace_back(inputs.values.begin() + t * d, inputs.values.begin() + (t + 1) * d);
         h.back().push_back(1.0);
@@ -31,8 +37,8 @@ class GramOnGpu : public CudaTest {
         for (int64_t j = 0; j < cols; ++j) {
           double sum = 0, size = 0;
           for (size_t t = 0; t < h.size(); ++t) {
-            sum += h[t][i] * right[t][j];
-            size += std::abs(h[t][i] * right[t][j]);
+            sum += weights[t] * h[t][i] * right[t][j];
+            size += std::abs(weights[t] * h[t][i] * right[t][j]);
           }
           if (upper && j < i) sum = size = 0;  // untouched
           // Products are exact, so only additions round, the oracle's own among them.
@@ -51,20 +57,47 @@ TEST_F(GramOnGpu, SumsAgreeWithFloat64) {
   Check(136, {70});
 }
 
-TEST_F(GramOnGpu, RowSquaresAreFiniteWhereTheRowIs) {
-  const int64_t tokens = 3, d = 1032;
-  std::vector<double> drawn = Input<float>::Normal(stream_, tokens * d, 1, 1e18).values;
-  drawn[d + 700] = HUGE_VAL;
-  drawn[2 * d + 8] = NAN;
+TEST_F(GramOnGpu, WeightsCountTokens) {
+  Check(8, {33}, true);
+  Check(72, {5, 40}, true);
+}
+
+TEST_F(GramOnGpu, RowProductsAgreeWithFloat64) {
+  const int64_t tokens = 4;
+  for (const int64_t n : {8, 520, 1032}) {
+    const auto a = Input<float>::Normal(stream_, tokens * n, 1), b = Input<float>::Normal(stream_, tokens * n, 2, 1e18);
+    const DeviceBuffer<RowProducts> products(stream_, tokens, "a test");
+    ComputeRowProducts(stream_, a.data(), b.data(), tokens, n, products.data());
+    const std::vector<RowProducts> found = Output<RowProducts>::Fetch(stream_, products);
+    for (int64_t t = 0; t < tokens; ++t) {
+      double dot = 0, size = 0, aa = 0, bb = 0;
+      for (int64_t j = t * n; j < (t + 1) * n; ++j) {
+        dot += a[j] * b[j];
+        size += std::abs(a[j] * b[j]);
+        aa += a[j] * a[j];
+        bb += b[j] * b[j];
+      }
+      EXPECT_NEAR(found[t].dot, dot, 1e-13 * size);
+      EXPECT_NEAR(found[t].aa, aa, 1e-13 * aa);
+      EXPECT_NEAR(found[t].bb, bb, 1e-13 * bb);
+    }
+  }
+}
+
+TEST_F(GramOnGpu, RowProductsAreFiniteWhereTheRowIs) {
+  const int64_t tokens = 3, n = 1032;
+  std::vector<double> drawn = Input<float>::Normal(stream_, tokens * n, 1, 1e18).values;
+  drawn[n + 700] = HUGE_VAL;
+  drawn[2 * n + 8] = NAN;
   const Input<float> x(stream_, drawn);
-  const Output<double> squares(stream_, tokens);
-  RowSquares(stream_, x.data(), tokens, d, squares.data());
-  const std::vector<double> found = squares.Raw();
-  double expected = 0;
-  for (int64_t j = 0; j < d; ++j) expected += x[j] * x[j];
-  EXPECT_NEAR(found[0], expected, 1e-13 * expected);
-  EXPECT_TRUE(std::isinf(found[1]));
-  EXPECT_TRUE(std::isnan(found[2]));
+  const auto finite = Input<float>::Normal(stream_, tokens * n, 2);
+  const DeviceBuffer<RowProducts> products(stream_, tokens, "a test");
+  ComputeRowProducts(stream_, finite.data(), x.data(), tokens, n, products.data());
+  const std::vector<RowProducts> found = Output<RowProducts>::Fetch(stream_, products);
+  for (int64_t t = 0; t < tokens; ++t) {
+    EXPECT_TRUE(std::isfinite(found[t].aa));
+    EXPECT_EQ(std::isfinite(found[t].bb), t == 0);
+  }
 }
 
 }  // namespace

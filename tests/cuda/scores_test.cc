@@ -66,32 +66,5 @@ TEST_F(ScoresOnGpu, ANaNMakesANaN) {
   }
 }
 
-TEST_F(ScoresOnGpu, RowCosinesAgreeWithFloat64) {
-  const int64_t tokens = 4;
-  for (const int64_t hidden : {8, 520, 1032}) {
-    auto drawn_a = Input<float>::Normal(stream_, tokens * hidden, 1).values,
-         drawn_b = Input<float>::Normal(stream_, tokens * hidden, 2, 1e3).values;
-    for (int64_t j = 0; j < hidden; ++j)
-      drawn_a[2 * hidden + j] = drawn_a[3 * hidden + j] = drawn_b[3 * hidden + j] = 0;
-    for (int64_t j = 0; j < hidden; ++j) drawn_b[j] = -3 * drawn_a[j];
-    const Input<float> a(stream_, drawn_a), b(stream_, drawn_b);
-    const Output<double> cosines(stream_, tokens);
-    RowCosines(stream_, a.data(), b.data(), tokens, hidden, cosines.data());
-    const std::vector<double> found = cosines.Raw();
-    for (int64_t t = 0; t < 2; ++t) {
-      double dot = 0, aa = 0, bb = 0;
-      for (int64_t j = t * hidden; j < (t + 1) * hidden; ++j) {
-        dot += a[j] * b[j];
-        aa += a[j] * a[j];
-        bb += b[j] * b[j];
-      }
-      EXPECT_NEAR(found[t], dot / std::sqrt(aa * bb), 1e-13);
-    }
-    EXPECT_NEAR(found[0], -1.0, 1e-6);
-    EXPECT_EQ(found[2], 0.0);
-    EXPECT_EQ(found[3], 1.0);
-  }
-}
-
 }  // namespace
 }  // namespace shiftrt::gpu

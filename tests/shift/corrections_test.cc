@@ -111,11 +111,13 @@ TEST(TokenWeighting, WeighsBySizePlaceAndMassiveActivations) {
   delta(2, 4) = 1e6f;                                      // behind it
   for (int64_t j = 0; j < 5; ++j) delta(3, j) = -h(3, j);  // nothing left
   const std::vector<int64_t> offsets = {0, 3, 4};
-  EXPECT_TRUE(TokenWeighting().Weights(h.view(), delta.view(), offsets).empty());
+  std::vector<RowProducts> products(4);
+  ComputeRowProducts(Context(), h.view(), delta.view(), products);
+  EXPECT_TRUE(TokenWeighting().Weights(products, h.view(), delta.view(), offsets).empty());
   const std::vector<double> places =
-      ParseTokenWeighting("first:0.5,massive:0.25").Weights(h.view(), delta.view(), offsets);
+      ParseTokenWeighting("first:0.5,massive:0.25").Weights(products, h.view(), delta.view(), offsets);
   EXPECT_EQ(places, (std::vector<double>{0.5, 0.25, 0.25, 0.5}));
-  const std::vector<double> norms = ParseTokenWeighting("norm").Weights(h.view(), delta.view(), offsets);
+  const std::vector<double> norms = ParseTokenWeighting("norm").Weights(products, h.view(), delta.view(), offsets);
   EXPECT_DOUBLE_EQ(norms[0], 5.0 / (4 + 9 + 16 + 25 + 36));
   EXPECT_DOUBLE_EQ(norms[1], 5.0 / (9 + 16 + 5999.0 * 5999.0 + 36 + 49));
   EXPECT_EQ(norms[3], 0.0);

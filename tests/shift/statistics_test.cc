@@ -125,11 +125,14 @@ TEST(InfluenceStatistics, IsOneMinusTheMeanCosine) {
   in(0, 0) = 2, out(0, 0) = 5;                  // cosine 1, whatever the length
   in(1, 0) = 1, out(1, 1) = 1;                  // 0
   in(2, 0) = 3, out(2, 0) = -3, out(2, 1) = 4;  // -0.6
+  std::vector<RowProducts> products(3);
+  ComputeRowProducts(Context(), in.view(), out.view(), products);
+  const std::span<const RowProducts> all(products);
   InfluenceStatistics statistics(2), more(2);
-  statistics.Add(0, in.view(), out.view());
-  statistics.Add(1, in.view().Rows(0, 1), out.view().Rows(0, 1));
-  more.Add(0, in.view().Rows(0, 1), out.view().Rows(0, 1));
-  more.Add(1, in.view().Rows(0, 1), out.view().Rows(0, 1));
+  statistics.Add(0, all);
+  statistics.Add(1, all.first(1));
+  more.Add(0, all.first(1));
+  more.Add(1, all.first(1));
   EXPECT_NEAR(statistics.Scores()[0], 1 - 0.4 / 3, 1e-12);
   EXPECT_NEAR(statistics.Scores()[1], 0.0, 1e-12);
   statistics += more;

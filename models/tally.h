@@ -1,0 +1,52 @@
+// What is kept of tapped activations, on the device of the decoder that has them: of a GPU's, calibration brings sums
+// over, not activations.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/gram.h"
+#include "models/rows.h"
+#include "models/weights.h"
+#include "runtime/context.h"
+
+namespace shiftrt {
+
+// A copy of rows, on the device, wherever they were.
+class KeptRows {
+ public:
+  virtual ~KeptRows() = default;
+  virtual void Set(const Rows& rows) = 0;
+  virtual void Add(const Rows& rows) = 0;  // tapped or kept, of the same shape
+  // Valid until the next Set().
+  virtual Rows rows() = 0;
+};
+
+// The sums of one site while a pass runs.
+class RidgeSums {
+ public:
+  virtual ~RidgeSums() = default;
+  // kernels/gram.h; rows tapped or kept. `weights` may be empty.
+  virtual void Add(const Rows& h, const Rows& delta, std::span<const double> weights) = 0;
+  // Writes what was added to the matrices this was made for. On a CPU they have it already.
+  virtual void Store() = 0;
+};
+
+class Tally {
+ public:
+  virtual ~Tally() = default;
+  virtual std::unique_ptr<KeptRows> MakeRows() = 0;
+  // What `host` holds, to go on from. Its memory belongs to the caller.
+  virtual std::unique_ptr<RidgeSums> MakeRidgeSums(const RidgeMatrices& host) = 0;
+  // Of each pair of rows, tapped or kept.
+  virtual std::vector<RowProducts> Products(const Rows& a, const Rows& b) = 0;
+};
+
+// For what decoders of this context and these weights tap. Not for use by several threads.
+std::unique_ptr<Tally> MakeTally(const Context& context, const Weights& weights);
+std::unique_ptr<Tally> MakeCpuTally(const Context& context);
+// Throws Error where this build or this machine has no CUDA.
+std::unique_ptr<Tally> MakeCudaTally(const Weights& weights);
+
+}  // namespace shiftrt
