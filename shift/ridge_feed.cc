@@ -7,7 +7,12 @@
 namespace shiftrt {
 
 RidgeFeed::RidgeFeed(Tally& tally, const Site& site, RidgeAccumulator& into)
-    : tally_(tally), site_(site), into_(into), sums_(tally.MakeRidgeSums(into.matrices())) {}
+    : tally_(tally),
+      site_(site),
+      into_(into),
+      sums_(tally.MakeRidgeSums(into.matrices())),
+      delta_squares_(into.DeltaSquares()),
+      tokens_(into.tokens()) {}
 
 void RidgeFeed::Add(const Rows& h, const Rows& delta, const TokenWeighting& weighting,
                     std::span<const int64_t> offsets) {
@@ -26,9 +31,7 @@ void RidgeFeed::Add(const Rows& h, const Rows& delta, const TokenWeighting& weig
 
 void RidgeFeed::Settle() {
   sums_->Store();
-  into_.Count(tokens_, delta_squares_);
-  tokens_ = 0;
-  delta_squares_ = 0;
+  into_.SetTotals(tokens_, delta_squares_);
 }
 
 }  // namespace shiftrt

@@ -29,8 +29,8 @@ class RidgeFeed {
   Site site_;
   RidgeAccumulator& into_;
   std::unique_ptr<RidgeSums> sums_;
-  double delta_squares_ = 0;
-  int64_t tokens_ = 0;
+  double delta_squares_;
+  int64_t tokens_;
 };
 
 }  // namespace shiftrt

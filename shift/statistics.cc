@@ -94,12 +94,12 @@ void RidgeAccumulator::Add(const Context& context, MatrixView<const float> h, Ma
   ComputeRowProducts(context, h, delta, products);
   const double squares = CheckedDeltaSquares(products, weights);
   AddToRidgeSums(context, h, delta, weights, matrices());
-  Count(h.rows, squares);
+  SetTotals(tokens_ + h.rows, delta_squares_ + squares);
 }
 
-void RidgeAccumulator::Count(int64_t tokens, double delta_squares) {
-  tokens_ += tokens;
-  delta_squares_ += delta_squares;
+void RidgeAccumulator::SetTotals(int64_t tokens, double delta_squares) {
+  tokens_ = tokens;
+  delta_squares_ = delta_squares;
 }
 
 double CheckedDeltaSquares(std::span<const RowProducts> inputs_and_deltas, std::span<const double> weights) {

@@ -52,9 +52,9 @@ class RidgeAccumulator {
   RidgeAccumulator& operator+=(const RidgeAccumulator& other);
   RidgeAccumulator Clone() const;
 
-  // For those who add to the matrices themselves: what they added, and how much that was.
+  // For those who add to the matrices themselves, and then say of how many tokens they are and what DeltaSquares() is.
   RidgeMatrices matrices() { return {gram_.view(), cross_.view()}; }
-  void Count(int64_t tokens, double delta_squares);
+  void SetTotals(int64_t tokens, double delta_squares);
 
   int64_t hidden() const { return hidden_; }
   int64_t tokens() const { return tokens_; }

@@ -22,12 +22,16 @@ if(SHIFTRT_HAVE_CUDA)
   shiftrt_test(cuda_kernels SOURCES ${cuda_tests} DEPENDS shiftrt_cuda)
 endif()
 
-# The device decoder with emulated kernels, against the CPU's.
-shiftrt_test(emulated_model
-  SOURCES cuda/model_test.cc ${PROJECT_SOURCE_DIR}/models/cuda_engine.cc ${PROJECT_SOURCE_DIR}/models/cuda_weights.cc
-  DEPENDS shiftrt_emulated_cuda shiftrt_eval)
+# The device decoder with emulated kernels, against the CPU's; and the method on it.
+set(cuda_engine cuda_engine.cc cuda_tally.cc cuda_weights.cc)
+list(TRANSFORM cuda_engine PREPEND ${PROJECT_SOURCE_DIR}/models/)
+add_library(shiftrt_emulated_engine OBJECT ${cuda_engine})
+target_link_libraries(shiftrt_emulated_engine PUBLIC shiftrt_emulated_cuda shiftrt_models PRIVATE shiftrt_options)
+shiftrt_test(emulated_model SOURCES cuda/model_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_eval)
+shiftrt_test(emulated_calibration SOURCES cuda/calibration_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_shift)
 if(SHIFTRT_HAVE_CUDA)
   shiftrt_test(cuda_model SOURCES cuda/model_test.cc DEPENDS shiftrt_eval)
+  shiftrt_test(cuda_calibration SOURCES cuda/calibration_test.cc DEPENDS shiftrt_shift)
 endif()
 
 # What docs/gpu.md says has run on a GPU is what the committed reports say.

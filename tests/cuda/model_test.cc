@@ -9,39 +9,11 @@
 #include "runtime/check.h"
 #include "runtime/cuda.h"
 #include "runtime/random.h"
+#include "tests/cuda/models.h"
 #include "tests/models/fixtures.h"
 
 namespace shiftrt {
 namespace {
-
-Context On(Device device) { return {1, BestIsa(), device}; }
-
-// Two layers, small but for the heads, which the kernels want full size.
-struct Shape {
-  const char* type = "qwen2";
-  const char* architecture = "Qwen2ForCausalLM";
-  int hidden = 72, intermediate = 104, heads = 3, kv_heads = 1, head_dim = 64, vocab = 61;
-  bool tied = true;
-};
-constexpr Shape kQwen2{};
-constexpr Shape kQwen3{"qwen3", "Qwen3ForCausalLM", 64, 88, 4, 2, 80, 67, false};
-constexpr Shape kLlama{"llama", "LlamaForCausalLM", 136, 96, 2, 2, 128, 53, false};
-
-std::shared_ptr<const Weights> MakeWeights(const Shape& shape, DType dtype) {
-  const TemporaryDirectory directory;
-  const auto config = directory.path() / "wanted.json";
-  std::ofstream(config) << fmt::format(
-      R"({{"architectures": ["{}"], "model_type": "{}", "hidden_act": "silu", "hidden_size": {}, "intermediate_size": {},
-           "num_hidden_layers": 2, "num_attention_heads": {}, "num_key_value_heads": {}, "head_dim": {},
-           "vocab_size": {}, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-           "tie_word_embeddings": {}, "bos_token_id": 0, "eos_token_id": 1}})",
-      shape.architecture, shape.type, shape.hidden, shape.intermediate, shape.heads, shape.kv_heads, shape.head_dim,
-      shape.vocab, shape.tied);
-  const auto model = directory.path() / "model";
-  std::filesystem::create_directory(model);
-  WriteRandomCheckpoint(config, dtype, 1, model);
-  return LoadWeights(model);
-}
 
 std::vector<int32_t> Tokens(const Weights& weights, int64_t count) {
   Random random(5);

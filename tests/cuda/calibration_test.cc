@@ -1,0 +1,203 @@
+// The method on the device: sums of tapped rows, selection and fits against the CPU's, on the emulator, and on a GPU
+// where there is one.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "models/tally.h"
+#include "runtime/check.h"
+#include "runtime/cuda.h"
+#include "runtime/random.h"
+#include "shift/collect.h"
+#include "shift/ridge_feed.h"
+#include "shift/sequential.h"
+#include "shift/stream_pass.h"
+#include "tests/cuda/models.h"
+
+namespace shiftrt {
+namespace {
+
+// Relative to the Frobenius norm of what is expected.
+double Difference(const Matrix<double>& found, const Matrix<double>& expected) {
+  double difference = 0, size = 0;
+  for (int64_t i = 0; i < expected.size(); ++i) {
+    difference += std::pow(found.data()[i] - expected.data()[i], 2);
+    size += std::pow(expected.data()[i], 2);
+  }
+  const double error = std::sqrt(difference / size);
+  return std::isnan(error) ? HUGE_VAL : error;
+}
+
+// Sums are quadratic in streams that differ by the two devices' rounding.
+constexpr double kTolerance = 1e-5;
+
+void ExpectClose(const RidgeAccumulator& found, const RidgeAccumulator& expected) {
+  EXPECT_EQ(found.tokens(), expected.tokens());
+  EXPECT_LE(Difference(found.Gram(), expected.Gram()), kTolerance);
+  EXPECT_LE(Difference(found.Cross(), expected.Cross()), kTolerance);
+  EXPECT_NEAR(found.DeltaSquares(), expected.DeltaSquares(), kTolerance * expected.DeltaSquares());
+}
+
+class CalibrationOnGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!gpu::WhyUnavailable().empty()) GTEST_SKIP() << gpu::WhyUnavailable();
+    model_.weights = MakeWeights({.layers = 4}, DType::kFloat32);
+    Random random(3);
+    for (int i = 0; i < 5; ++i) {
+      Batch batch;
+      for (const int length : {7, 12}) {
+        std::vector<int32_t> tokens(length);
+        for (int32_t& token : tokens) token = static_cast<int32_t>(random.Below(model_.weights->config.vocab));
+        batch.Add(tokens);
+      }
+      (i == 4 ? calibration_.heldout : calibration_.fit).push_back(batch);
+      (i == 4 ? calibration_.heldout_tokens : calibration_.fit_tokens) += batch.size();
+    }
+  }
+
+  int64_t Hidden() const { return model_.weights->config.hidden; }
+
+  CollectedSums Collected(Device device, const std::vector<SiteSums>& wanted, Checkpoint* checkpoint = nullptr) {
+    CollectedSums sums;
+    for (const SiteSums& site : wanted) {
+      sums.sites.emplace_back(site, Hidden(), site.input);
+      sums.sites.back().weighting = site.weighting;
+    }
+    Collect(On(device), model_, calibration_, sums, quiet_, checkpoint);
+    return sums;
+  }
+
+  void ExpectSums(const std::vector<SiteSums>& wanted) {
+    const CollectedSums here = Collected(Device::kCpu, wanted), there = Collected(Device::kCuda, wanted);
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      SCOPED_TRACE("site " + wanted[i].Name());
+      EXPECT_GT(there.sites[i].fit.tokens(), 0);
+      ExpectClose(there.sites[i].fit, here.sites[i].fit);
+      ExpectClose(there.sites[i].heldout, here.sites[i].heldout);
+    }
+  }
+
+  SiteSums Wanted(const Site& site, const std::string& weighting = "none", SiteInput input = SiteInput::kStream) {
+    SiteSums wanted(site, Hidden(), input);
+    wanted.weighting = ParseTokenWeighting(weighting);
+    return wanted;
+  }
+
+  Model model_;
+  CalibrationSet calibration_;
+  NoProgress quiet_;
+};
+
+TEST_F(CalibrationOnGpu, SumsOfSitesAndSpansAreTheCpus) {
+  std::vector<SiteSums> wanted;
+  wanted.push_back(Wanted({0}));
+  wanted.push_back(Wanted({1, 2}));
+  wanted.push_back(Wanted({2}));
+  wanted.push_back(Wanted({3}, "none", SiteInput::kMlpBefore));
+  ExpectSums(wanted);
+}
+
+TEST_F(CalibrationOnGpu, SumsOfWeightedTokensAreTheCpus) {
+  std::vector<SiteSums> wanted;
+  wanted.push_back(Wanted({0}, "norm"));
+  wanted.push_back(Wanted({1}, "norm,first:0.25"));
+  wanted.push_back(Wanted({2, 2}, "massive:0.5,first:3"));
+  ExpectSums(wanted);
+}
+
+TEST_F(CalibrationOnGpu, FitsInSequenceAreTheCpus) {
+  const std::vector<Site> sites = {{1}, {2, 2}};
+  FitOptions options;
+  options.ridge.lambda = ParseLambda("1e-2rel");
+  options.rank = RankSpec::Fixed(8);
+  for (const Calibration mode : {Calibration::kSequential, Calibration::kDrift}) {
+    FittedSites fitted[2];
+    for (const Device device : {Device::kCpu, Device::kCuda})
+      fitted[device == Device::kCuda] =
+          FitInSequence(On(device), model_, calibration_, sites, mode, {}, options, quiet_);
+    for (size_t i = 0; i < sites.size(); ++i) {
+      EXPECT_GT(fitted[1].reports[i].r2_fit, 0.05) << Name(mode);
+      EXPECT_NEAR(fitted[1].reports[i].r2_fit, fitted[0].reports[i].r2_fit, 1e-4) << Name(mode);
+      EXPECT_NEAR(fitted[1].reports[i].r2_heldout, fitted[0].reports[i].r2_heldout, 1e-3) << Name(mode);
+    }
+  }
+}
+
+TEST_F(CalibrationOnGpu, WhatSelectionReadsOffOnePassIsTheCpus) {
+  StreamFindings found[2];
+  for (const Device device : {Device::kCpu, Device::kCuda})
+    found[device == Device::kCuda] =
+        PassStream(On(device), model_.weights, calibration_.fit, {.windows = {1, 2}, .correction_ranks = {4}}, quiet_);
+  for (const int64_t window : {1, 2}) {
+    const InfluenceStatistics &here = found[0].windows.at(window), &there = found[1].windows.at(window);
+    for (const auto& scores :
+         {&InfluenceStatistics::Scores, &InfluenceStatistics::FrobeniusScores, &InfluenceStatistics::AngularScores}) {
+      const std::vector<double> a = (there.*scores)(), b = (here.*scores)();
+      ASSERT_EQ(a.size(), b.size());
+      for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-5 + 1e-4 * b[i]);
+    }
+  }
+  for (int64_t layer = 0; layer < 4; ++layer)
+    EXPECT_NEAR(found[1].correctable.at(4)[layer].residual, found[0].correctable.at(4)[layer].residual,
+                1e-3 * found[0].correctable.at(4)[layer].residual);
+}
+
+// A run that is saved half way goes on from the sums it saved.
+TEST_F(CalibrationOnGpu, SumsThatWereSettledHalfWayAreTheSameBits) {
+  class EveryBatch : public Checkpoint {
+   public:
+    bool Due() override { return true; }
+    void Save() override { ++saved; }
+    int saved = 0;
+  } every_batch;
+  std::vector<SiteSums> wanted;
+  wanted.push_back(Wanted({1}));
+  const CollectedSums once = Collected(Device::kCuda, wanted), often = Collected(Device::kCuda, wanted, &every_batch);
+  EXPECT_EQ(every_batch.saved, 5);
+  EXPECT_EQ(Difference(often.sites[0].fit.Gram(), once.sites[0].fit.Gram()), 0.0);
+  EXPECT_EQ(often.sites[0].fit.DeltaSquares(), once.sites[0].fit.DeltaSquares());
+  CollectedSums resumed = CollectedSums::Empty({1}, Hidden());
+  CalibrationSet half = calibration_;
+  half.fit.resize(2);
+  half.heldout.clear();
+  Collect(On(Device::kCuda), model_, half, resumed, quiet_);
+  EXPECT_EQ(resumed.fit_batches, 2);
+  Collect(On(Device::kCuda), model_, calibration_, resumed, quiet_);
+  EXPECT_EQ(Difference(resumed.sites[0].fit.Cross(), once.sites[0].fit.Cross()), 0.0);
+  EXPECT_EQ(resumed.sites[0].heldout.tokens(), once.sites[0].heldout.tokens());
+}
+
+TEST_F(CalibrationOnGpu, NamesTheRowThatIsNotFinite) {
+  const std::unique_ptr<Tally> tally = MakeTally(On(Device::kCuda), *model_.weights);
+  const std::unique_ptr<KeptRows> h = tally->MakeRows(), delta = tally->MakeRows();
+  Matrix<float> inputs = Matrix<float>::Zeros(3, Hidden()), updates = Matrix<float>::Zeros(3, Hidden());
+  updates(2, 5) = NAN;
+  h->Set(inputs.view());
+  delta->Set(updates.view());
+  RidgeAccumulator sums(Hidden());
+  RidgeFeed feed(*tally, Site{4, 3}, sums);
+  try {
+    feed.Add(h->rows(), delta->rows(), {}, {});
+    ADD_FAILURE() << "taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()), "calibrating layer 4-6: row 2 of the block's update is not finite");
+  }
+}
+
+// What a tap that takes rows where they are would see on the host.
+TEST_F(CalibrationOnGpu, KeptRowsComeOverWhenAskedFor) {
+  const std::unique_ptr<Tally> tally = MakeTally(On(Device::kCuda), *model_.weights);
+  const std::unique_ptr<KeptRows> kept = tally->MakeRows(), more = tally->MakeRows();
+  Matrix<float> one(2, Hidden());
+  for (int64_t i = 0; i < one.size(); ++i) one.data()[i] = static_cast<float>(i);
+  kept->Set(one.view());
+  more->Set(kept->rows());
+  more->Add(kept->rows());
+  EXPECT_FALSE(more->rows().on_host());
+  const MatrixView<const float> seen = more->rows();
+  for (int64_t i = 0; i < one.size(); ++i) EXPECT_EQ(seen.data[i], 2 * one.data()[i]);
+}
+
+}  // namespace
+}  // namespace shiftrt
