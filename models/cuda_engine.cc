@@ -35,6 +35,7 @@ class Scratch {
     const int64_t bytes = count * static_cast<int64_t>(SizeOf(dtype));
     return {buffer_.Reserve(stream, bytes, kActivations), dtype};
   }
+  int64_t bytes() const { return buffer_.size(); }
 
  private:
   DeviceBuffer<std::byte> buffer_;
@@ -127,6 +128,8 @@ class CudaEngine : public Engine, private Rows::Carrier {
   MatrixView<const float> Update(const Step& step, const DeviceBlock& block);
   MatrixView<const float> MlpUpdate(const Step& step, const DeviceBlock& block);
 
+  MatrixView<const float> RunOn(const EngineCall& call);
+  int64_t HeldBytes() const;
   const float* OnDevice(MatrixView<const float> residual);
   MatrixView<float> Stream32(int64_t count) { return {residual_.Floats(stream_, count * hidden_), count, hidden_}; }
   float Eps() const { return static_cast<float>(config_.rms_eps); }
@@ -207,9 +210,15 @@ const DeviceLra& CudaEngine::AdapterOf(const AdapterStage& stage) {
 std::unique_ptr<KvStorage> CudaEngine::MakeCache(int64_t capacity) {
   auto cache = std::make_unique<CudaKv>(device_, capacity);
   const int64_t bytes = capacity * config_.kv_dim() * static_cast<int64_t>(SizeOf(dtype_));
-  for (int64_t i = 0; i < plan_.blocks(); ++i)
-    cache->layers.push_back({DeviceBuffer<std::byte>(stream_, bytes, "the KV cache"),
-                             DeviceBuffer<std::byte>(stream_, bytes, "the KV cache")});
+  try {
+    for (int64_t i = 0; i < plan_.blocks(); ++i)
+      cache->layers.push_back({DeviceBuffer<std::byte>(stream_, bytes, "the KV cache"),
+                               DeviceBuffer<std::byte>(stream_, bytes, "the KV cache")});
+  } catch (const OutOfMemory& error) {
+    const int64_t room = error.free_bytes + 2 * bytes * std::ssize(cache->layers);
+    throw OutOfMemory(error, fmt::format("a cache of {} positions was asked for, about {} would fit", capacity,
+                                         room * capacity / (2 * bytes * plan_.blocks())));
+  }
   graph_.Reset();  // a new cache may stand where an old one did
   return cache;
 }
@@ -547,7 +556,26 @@ void CudaEngine::RunMany(const Step& step, const EngineCall& call) {
   if (call.residual.data == nullptr) Fire(config_.layers, TapPoint::kInput, h);
 }
 
+// Of activations.
+int64_t CudaEngine::HeldBytes() const {
+  int64_t bytes = 0;
+  for (const Scratch* scratch : {&residual_, &normed_, &qkv_, &q_, &keys_, &values_, &attended_, &shares_, &update_,
+                                 &mlp_update_, &delta_, &gate_up_, &activation_, &inner_, &logits_, &given_rows_})
+    bytes += scratch->bytes();
+  return bytes;
+}
+
 MatrixView<const float> CudaEngine::Run(const EngineCall& call) {
+  try {
+    return RunOn(call);
+  } catch (const OutOfMemory& error) {
+    const int64_t fit = (error.free_bytes + HeldBytes()) / ActivationBytesPerToken(config_, dtype_);
+    if (fit >= std::ssize(call.tokens)) throw;  // it was not the batch
+    throw OutOfMemory(error, fmt::format("this batch has {} tokens, about {} would fit", call.tokens.size(), fit));
+  }
+}
+
+MatrixView<const float> CudaEngine::RunOn(const EngineCall& call) {
   const auto* const cache = static_cast<const CudaKv*>(call.cache);
   const Step step = Upload(call, cache);
   if (step.count == 1 && cache != nullptr && taps_.size() == 0) {

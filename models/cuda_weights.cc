@@ -92,6 +92,12 @@ const DeviceBlock& DeviceWeights::Block(const Weights& weights, int64_t layer) {
   return blocks_[layer];
 }
 
+int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype) {
+  const int64_t narrow = config.hidden + 2 * config.query_dim() + 2 * (config.query_dim() + config.kv_dim()) +
+                         2 * config.kv_dim() + 3 * config.intermediate;
+  return 4 * 3 * config.hidden + narrow * static_cast<int64_t>(SizeOf(dtype));  // stream and updates are float32
+}
+
 std::shared_ptr<DeviceWeights> OnDevice(const Weights& weights) {
   if (weights.on_device == nullptr) weights.on_device = std::make_shared<DeviceWeights>(weights);
   return weights.on_device;

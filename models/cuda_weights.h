@@ -38,6 +38,10 @@ struct DeviceWeights {
   std::vector<bool> present_;
 };
 
+// Of device memory that a token of a batch takes while it runs, the cache apart: about what the engine's scratch grows
+// by.
+int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype);
+
 // The copy of `weights`, made now if this is the first decoder that asks.
 std::shared_ptr<DeviceWeights> OnDevice(const Weights& weights);
 

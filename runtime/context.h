@@ -1,6 +1,7 @@
 // Where work runs: on which device, with how many threads, and which instruction set the CPU bodies use.
 #pragma once
 
+#include <memory>
 #include <string_view>
 
 namespace shiftrt {
@@ -16,10 +17,16 @@ Isa ParseIsa(std::string_view name);
 
 enum class Device { kCpu, kCuda };
 
+namespace linalg {
+class Solver;
+}
+
 struct Context {
   int threads = 1;
   Isa isa = Isa::kPortable;
-  Device device = Device::kCpu;  // of decoders; everything else computes on the CPU
+  Device device = Device::kCpu;  // of decoders, and of what they tally (models/tally.h)
+  // Takes the large ones of runtime/linalg.h's problems, for a device other than the CPU. May be null.
+  std::shared_ptr<linalg::Solver> solver = nullptr;
 
   // All cores this process may use and the best instruction set; the environment variable SHIFTRT_ISA lowers the
   // latter.

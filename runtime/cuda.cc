@@ -53,6 +53,16 @@ int DeviceCount() {
   return count;
 }
 
+// Bytes of the device's pool that nobody holds: freed, and kept for the next who asks.
+static int64_t PooledBytes(int device) {
+  cudaMemPool_t pool = nullptr;
+  CheckCuda(cudaDeviceGetDefaultMemPool(&pool, device));
+  uint64_t reserved = 0, used = 0;
+  CheckCuda(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved));
+  CheckCuda(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used));
+  return static_cast<int64_t>(reserved - used);
+}
+
 DeviceInfo QueryDevice() {
   Check(WhyUnavailable().empty(), "CUDA: {}", WhyUnavailable());
   int device = 0;
@@ -66,7 +76,7 @@ DeviceInfo QueryDevice() {
           properties.minor,
           properties.multiProcessorCount,
           static_cast<int64_t>(total),
-          static_cast<int64_t>(free)};
+          static_cast<int64_t>(free) + PooledBytes(device)};
 }
 
 void SelectDevice(int index) {
@@ -114,13 +124,8 @@ void* AllocateDevice(Stream stream, int64_t bytes, const char* what) {
   const cudaError_t status = cudaMallocAsync(&p, static_cast<size_t>(bytes), stream);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // this error is reported here and must not surface again
-    size_t free = 0, total = 0;
-    cudaMemGetInfo(&free, &total);
-    constexpr double kMiB = 1 << 20;
-    Fail(
-        "the GPU is out of memory: {} asks for {:.0f} MiB, {:.0f} of {:.0f} MiB are free; take fewer tokens a batch "
-        "or remove fewer layers at once",
-        what, static_cast<double>(bytes) / kMiB, static_cast<double>(free) / kMiB, static_cast<double>(total) / kMiB);
+    const DeviceInfo info = QueryDevice();
+    throw OutOfMemory(what, bytes, info.free_bytes, info.memory_bytes);
   }
   CheckCuda(status);
   return p;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,6 +14,10 @@
 struct CUstream_st;
 struct CUgraphExec_st;
 
+namespace shiftrt::linalg {
+class Solver;
+}
+
 namespace shiftrt::gpu {
 
 using Stream = CUstream_st*;
@@ -21,7 +26,8 @@ struct DeviceInfo {
   std::string name;
   int major = 0, minor = 0;  // compute capability
   int multiprocessors = 0;
-  int64_t memory_bytes = 0, free_bytes = 0;
+  int64_t memory_bytes = 0;
+  int64_t free_bytes = 0;  // what our own pool keeps for reuse among them
 };
 
 // Why no kernel of this build can run here (no driver, no device, an old one), or "" where it can. Touches nothing but
@@ -34,6 +40,10 @@ int DeviceCount();
 DeviceInfo QueryDevice();
 // The device the calling thread's work goes to. Throws UsageError when there is no such device.
 void SelectDevice(int index);
+
+// For a Context's large float64 matrices (runtime/linalg.h), on the device selected now. Throws Error where the GPU
+// cannot be used, and at its first use where cuBLAS or cuSOLVER is not installed. Use from one thread.
+std::shared_ptr<linalg::Solver> MakeSolver();
 
 // A stream in which everything of one decoder happens, in order.
 class StreamOwner {
@@ -66,7 +76,7 @@ class LaunchGraph {
   CUgraphExec_st* recorded_ = nullptr;
 };
 
-// From the device's stream-ordered pool. Throws Error that says what was asked, what is free and what to try.
+// From the device's stream-ordered pool. Throws OutOfMemory that says what was asked and what is free.
 void* AllocateDevice(Stream stream, int64_t bytes, const char* what);
 void FreeDevice(Stream stream, void* p) noexcept;
 void CopyToDevice(Stream stream, void* to, const void* from, int64_t bytes);

@@ -49,6 +49,16 @@ void CheckFinite(MatrixView<const double> a) {
       Check(std::isfinite(a(i, j)), "element ({}, {}) of a {} x {} system is not finite", i, j, a.rows, a.cols);
 }
 
+// The context's solver if it is to take a problem of so much work, else null.
+Solver* SolverFor(const Context& context, double flops, double elements) {
+  const bool there = context.device != Device::kCpu && context.solver != nullptr;
+  return there && WorthMoving(flops, 8 * elements) ? context.solver.get() : nullptr;
+}
+double Cube(int64_t n) { return std::pow(static_cast<double>(n), 3); }
+Solver* SolverForEigen(const Context& context, int64_t n) {
+  return SolverFor(context, 9 * Cube(n), 2 * static_cast<double>(n * n));
+}
+
 double SymmetricNorm1(MatrixView<const double> a) {
   std::vector<double> sum(a.rows, 0.0);
   for (int64_t i = 0; i < a.rows; ++i) {
@@ -60,7 +70,59 @@ double SymmetricNorm1(MatrixView<const double> a) {
   return sum.empty() ? 0.0 : *std::max_element(sum.begin(), sum.end());
 }
 
+// Of a matrix whose Cholesky factor is in the upper triangle of `a`, and whose 1-norm is `norm`.
+double ReciprocalCondition(MatrixView<const double> a, double norm) {
+  const int n = ToInt(a.rows), lda = LeadingDimension(a);
+  std::vector<double> work(3 * a.rows);
+  std::vector<int> iwork(a.rows);
+  double rcond = 0;
+  int info = 0;
+  dpocon_("L", &n, a.data, &lda, &norm, &rcond, work.data(), iwork.data(), &info, 1);
+  return rcond;
+}
+
+// As Solver::CholeskySolve.
+bool CholeskySolveHere(MatrixView<double> a, MatrixView<double> b) {
+  const int n = ToInt(a.rows), lda = LeadingDimension(a);
+  int info = 0;
+  // Row-major upper is column-major lower.
+  dpotrf_("L", &n, a.data, &lda, &info, 1);
+  if (info != 0) return false;
+  // A' A = L L' in column-major terms: with row-major U' U, X solves U' (U X) = B, by two triangular solves on rows.
+  for (const CBLAS_TRANSPOSE transpose : {CblasTrans, CblasNoTrans})
+    cblas_dtrsm(CblasRowMajor, CblasLeft, CblasUpper, transpose, CblasNonUnit, n, ToInt(b.cols), 1.0, a.data, lda,
+                b.data, LeadingDimension(b));
+  return true;
+}
+
+// As Solver::SymmetricEigen.
+bool SymmetricEigenHere(MatrixView<double> a, std::span<double> values) {
+  const int n = ToInt(a.rows), lda = LeadingDimension(a), query = -1;
+  double work_size = 0;
+  int iwork_size = 0, info = 0;
+  dsyevd_("V", "L", &n, a.data, &lda, values.data(), &work_size, &query, &iwork_size, &query, &info, 1, 1);
+  std::vector<double> work(static_cast<size_t>(work_size));
+  std::vector<int> iwork(iwork_size);
+  const int lwork = static_cast<int>(work.size()), liwork = iwork_size;
+  dsyevd_("V", "L", &n, a.data, &lda, values.data(), work.data(), &lwork, iwork.data(), &liwork, &info, 1, 1);
+  return info == 0;
+}
+
+// Every eigenvector is on the way anyway: the last rows are those wanted.
+LeadingEigen LeadingThere(Solver& solver, MatrixView<double> a, int64_t count) {
+  LeadingEigen eigen{std::vector<double>(a.rows), Matrix<double>(a.rows, count)};
+  Check(solver.SymmetricEigen(a, eigen.values), "the eigendecomposition of a {} x {} matrix did not converge", a.rows,
+        a.cols);
+  for (int64_t j = 0; j < count; ++j)
+    for (int64_t i = 0; i < a.rows; ++i) eigen.vectors(i, j) = a(a.rows - 1 - j, i);
+  return eigen;
+}
+
 }  // namespace
+
+// A GPU reads some 25 GB/s from the host and multiplies at 1 TFLOP/s or more, a slow one for float64; a few cores do a
+// tenth of that.
+bool WorthMoving(double flops, double bytes) { return flops >= 16 * bytes; }
 
 void Gemm(const Context& context, bool transpose_a, bool transpose_b, double alpha, MatrixView<const double> a,
           MatrixView<const double> b, double beta, MatrixView<double> c) {
@@ -69,6 +131,9 @@ void Gemm(const Context& context, bool transpose_a, bool transpose_b, double alp
             (transpose_b ? b.cols : b.rows) == inner,
         "shapes of a product do not match: ({} x {}) ({} x {}) into ({} x {})", a.rows, a.cols, b.rows, b.cols, c.rows,
         c.cols);
+  const auto elements = static_cast<double>(a.rows * a.cols + b.rows * b.cols + 2 * c.rows * c.cols);
+  if (Solver* const solver = SolverFor(context, 2.0 * static_cast<double>(c.rows * c.cols * inner), elements))
+    return solver->Gemm({a, transpose_a}, {b, transpose_b}, {alpha, beta}, c);
   openblas_set_num_threads(context.threads);
   cblas_dgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans,
               ToInt(c.rows), ToInt(c.cols), ToInt(inner), alpha, a.data, LeadingDimension(a), b.data,
@@ -92,22 +157,12 @@ bool CholeskySolve(const Context& context, MatrixView<double> a, MatrixView<doub
         b.rows);
   CheckFinite(a);
   openblas_set_num_threads(context.threads);
-  const int n = ToInt(a.rows), lda = LeadingDimension(a);
   const double norm = SymmetricNorm1(a);
-  int info = 0;
-  // Row-major upper is column-major lower.
-  dpotrf_("L", &n, a.data, &lda, &info, 1);
-  if (info != 0) return false;
-  if (rcond != nullptr) {
-    std::vector<double> work(3 * a.rows);
-    std::vector<int> iwork(a.rows);
-    dpocon_("L", &n, a.data, &lda, &norm, rcond, work.data(), iwork.data(), &info, 1);
-  }
-  // A' A = L L' in column-major terms: with row-major U' U, X solves U' (U X) = B, by two triangular solves on rows.
-  cblas_dtrsm(CblasRowMajor, CblasLeft, CblasUpper, CblasTrans, CblasNonUnit, n, ToInt(b.cols), 1.0, a.data, lda,
-              b.data, LeadingDimension(b));
-  cblas_dtrsm(CblasRowMajor, CblasLeft, CblasUpper, CblasNoTrans, CblasNonUnit, n, ToInt(b.cols), 1.0, a.data, lda,
-              b.data, LeadingDimension(b));
+  const auto elements = static_cast<double>(2 * a.rows * (a.rows + b.cols));
+  Solver* const solver =
+      SolverFor(context, Cube(a.rows) / 3 + 2 * static_cast<double>(a.rows * a.rows * b.cols), elements);
+  if (!(solver != nullptr ? solver->CholeskySolve(a, b) : CholeskySolveHere(a, b))) return false;
+  if (rcond != nullptr) *rcond = ReciprocalCondition(a, norm);
   return true;
 }
 
@@ -115,16 +170,10 @@ std::vector<double> SymmetricEigen(const Context& context, MatrixView<double> a)
   Check(a.rows == a.cols, "eigenvalues of a {} x {} matrix", a.rows, a.cols);
   CheckFinite(a);
   openblas_set_num_threads(context.threads);
-  const int n = ToInt(a.rows), lda = LeadingDimension(a), query = -1;
   std::vector<double> values(a.rows);
-  double work_size = 0;
-  int iwork_size = 0, info = 0;
-  dsyevd_("V", "L", &n, a.data, &lda, values.data(), &work_size, &query, &iwork_size, &query, &info, 1, 1);
-  std::vector<double> work(static_cast<size_t>(work_size));
-  std::vector<int> iwork(iwork_size);
-  const int lwork = static_cast<int>(work.size()), liwork = iwork_size;
-  dsyevd_("V", "L", &n, a.data, &lda, values.data(), work.data(), &lwork, iwork.data(), &liwork, &info, 1, 1);
-  Check(info == 0, "the eigendecomposition of a {} x {} matrix did not converge", a.rows, a.cols);
+  Solver* const solver = SolverForEigen(context, a.rows);
+  Check(solver != nullptr ? solver->SymmetricEigen(a, values) : SymmetricEigenHere(a, values),
+        "the eigendecomposition of a {} x {} matrix did not converge", a.rows, a.cols);
   TransposeInPlace(a);
   return values;
 }
@@ -134,6 +183,7 @@ LeadingEigen SymmetricEigenLeading(const Context& context, MatrixView<double> a,
   Check(a.rows == a.cols && count >= 1 && count <= a.rows, "{} eigenvectors of a {} x {} matrix", count, a.rows,
         a.cols);
   CheckFinite(a);
+  if (Solver* const solver = SolverForEigen(context, a.rows)) return LeadingThere(*solver, a, count);
   openblas_set_num_threads(context.threads);
   const int n = ToInt(a.rows), lda = LeadingDimension(a), wanted = ToInt(count), first = n - wanted + 1;
   const int block = 64, lwork = std::max(block * n, 18 * n), liwork = 10 * n;

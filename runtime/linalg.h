@@ -1,12 +1,36 @@
-// Float64 dense linear algebra through BLAS and LAPACK (OpenBLAS). Matrices are row-major, views may be strided.
+// Float64 dense linear algebra through BLAS and LAPACK (OpenBLAS), or through the context's Solver where the way to it
+// is worth it. Matrices are row-major, views may be strided.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "runtime/context.h"
 #include "runtime/tensor.h"
 
 namespace shiftrt::linalg {
+
+struct Operand {
+  MatrixView<const double> view;  // as stored
+  bool transposed = false;
+};
+struct Scales {
+  double alpha = 1, beta = 0;
+};
+
+// Another device that solves what is in host memory. Arguments have been checked.
+class Solver {
+ public:
+  virtual ~Solver() = default;
+  // c = alpha a b + beta c.
+  virtual void Gemm(const Operand& a, const Operand& b, const Scales& scales, MatrixView<double> c) = 0;
+  // As below, a becoming U in its upper triangle, a = U' U.
+  virtual bool CholeskySolve(MatrixView<double> a, MatrixView<double> b) = 0;
+  // Eigenvalues ascending, eigenvector j in row j of a. False where the iteration does not converge.
+  virtual bool SymmetricEigen(MatrixView<double> a, std::span<double> values) = 0;
+};
+// Whether `flops` of work on `bytes` of operands and results take longer here than the bytes on their way.
+bool WorthMoving(double flops, double bytes);
 
 // c = alpha * op(a) op(b) + beta * c.
 void Gemm(const Context& context, bool transpose_a, bool transpose_b, double alpha, MatrixView<const double> a,

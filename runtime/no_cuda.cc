@@ -14,5 +14,6 @@ bool BuiltWithCuda() { return false; }
 int DeviceCount() { return 0; }
 
 void SelectDevice(int) { Fail("CUDA: {}", WhyUnavailable()); }
+std::shared_ptr<linalg::Solver> MakeSolver() { Fail("CUDA: {}", WhyUnavailable()); }
 
 }  // namespace shiftrt::gpu

@@ -9,14 +9,15 @@ shiftrt_test(emu SOURCES emu/machine_test.cc DEPENDS shiftrt_emulator)
 
 # Everything of the CUDA backend, on the emulator. Objects, not an archive: they take the place of the real backend in
 # whatever program they are linked into.
-add_library(shiftrt_emulated_cuda OBJECT ${SHIFTRT_CUDA_KERNELS} emu/matmul.cc emu/runtime.cc)
+add_library(shiftrt_emulated_cuda OBJECT ${SHIFTRT_CUDA_KERNELS} ${PROJECT_SOURCE_DIR}/runtime/cuda_solver.cc
+            emu/dense.cc emu/matmul.cc emu/runtime.cc)
 set_source_files_properties(${SHIFTRT_CUDA_KERNELS} PROPERTIES LANGUAGE CXX)
 target_compile_options(shiftrt_emulated_cuda PRIVATE -Wno-unknown-pragmas)  # `unroll` is nvcc's
 target_link_libraries(shiftrt_emulated_cuda PUBLIC shiftrt_emulator PRIVATE shiftrt_options)
 
 # One body of tests for every kernel: emulated here, and, where the backend is built, for a GPU (skipped without one).
 set(cuda_tests cuda/attention_test.cc cuda/elementwise_test.cc cuda/gram_test.cc cuda/lra_test.cc cuda/matvec_test.cc cuda/rmsnorm_test.cc cuda/rope_test.cc
-               cuda/scores_test.cc)
+               cuda/scores_test.cc cuda/solver_test.cc)
 shiftrt_test(emulated_kernels SOURCES ${cuda_tests} DEPENDS shiftrt_emulated_cuda)
 if(SHIFTRT_HAVE_CUDA)
   shiftrt_test(cuda_kernels SOURCES ${cuda_tests} DEPENDS shiftrt_cuda)
@@ -28,7 +29,7 @@ list(TRANSFORM cuda_engine PREPEND ${PROJECT_SOURCE_DIR}/models/)
 add_library(shiftrt_emulated_engine OBJECT ${cuda_engine})
 target_link_libraries(shiftrt_emulated_engine PUBLIC shiftrt_emulated_cuda shiftrt_models PRIVATE shiftrt_options)
 shiftrt_test(emulated_model SOURCES cuda/model_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_eval)
-shiftrt_test(emulated_calibration SOURCES cuda/calibration_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_shift)
+shiftrt_test(emulated_calibration SOURCES cuda/calibration_test.cc emu/memory_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_shift)
 if(SHIFTRT_HAVE_CUDA)
   shiftrt_test(cuda_model SOURCES cuda/model_test.cc DEPENDS shiftrt_eval)
   shiftrt_test(cuda_calibration SOURCES cuda/calibration_test.cc DEPENDS shiftrt_shift)

@@ -72,6 +72,7 @@ CLI::Validator Output(const std::string& type, const std::function<void(const st
 Context CommonOptions::MakeContext() const {
   Context context = Context::Default();
   context.device = ChooseDevice(device, quiet);
+  if (context.device == Device::kCuda) context.solver = gpu::MakeSolver();
   if (threads > 0) context.threads = threads;
   return context;
 }

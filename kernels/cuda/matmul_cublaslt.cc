@@ -1,11 +1,10 @@
 #include <cublasLt.h>
-#include <dlfcn.h>
 
 #include <map>
 #include <tuple>
 
 #include "kernels/cuda/matmul.h"
-#include "runtime/check.h"
+#include "runtime/cuda_library.h"
 
 namespace shiftrt::gpu {
 
@@ -18,26 +17,20 @@ constexpr const char* kOperation = "matrix product";
 class Library {
  public:
   Library() {
-    const std::string name = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
-    handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-    Check(handle_ != nullptr, "the GPU's matrix products need {}: {}", name, dlerror());
-    Find(create, "cublasLtCreate");
-    Find(destroy, "cublasLtDestroy");
-    Find(matmul, "cublasLtMatmul");
-    Find(desc_create, "cublasLtMatmulDescCreate");
-    Find(desc_destroy, "cublasLtMatmulDescDestroy");
-    Find(desc_set, "cublasLtMatmulDescSetAttribute");
-    Find(layout_create, "cublasLtMatrixLayoutCreate");
-    Find(layout_destroy, "cublasLtMatrixLayoutDestroy");
-    Find(preference_create, "cublasLtMatmulPreferenceCreate");
-    Find(preference_destroy, "cublasLtMatmulPreferenceDestroy");
-    Find(preference_set, "cublasLtMatmulPreferenceSetAttribute");
-    Find(heuristic, "cublasLtMatmulAlgoGetHeuristic");
-    Find(status_string, "cublasLtGetStatusString");
+    library_.Find(create, "cublasLtCreate");
+    library_.Find(destroy, "cublasLtDestroy");
+    library_.Find(matmul, "cublasLtMatmul");
+    library_.Find(desc_create, "cublasLtMatmulDescCreate");
+    library_.Find(desc_destroy, "cublasLtMatmulDescDestroy");
+    library_.Find(desc_set, "cublasLtMatmulDescSetAttribute");
+    library_.Find(layout_create, "cublasLtMatrixLayoutCreate");
+    library_.Find(layout_destroy, "cublasLtMatrixLayoutDestroy");
+    library_.Find(preference_create, "cublasLtMatmulPreferenceCreate");
+    library_.Find(preference_destroy, "cublasLtMatmulPreferenceDestroy");
+    library_.Find(preference_set, "cublasLtMatmulPreferenceSetAttribute");
+    library_.Find(heuristic, "cublasLtMatmulAlgoGetHeuristic");
+    library_.Find(status_string, "cublasLtGetStatusString");
   }
-  ~Library() { dlclose(handle_); }
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
 
   void CheckStatus(cublasStatus_t status, const MatMulProblem& problem) const {
     Check(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {} in a product ({}, {}) of depth {} in {}",
@@ -59,12 +52,7 @@ class Library {
   decltype(&cublasLtGetStatusString) status_string;
 
  private:
-  template <typename Function>
-  void Find(Function& function, const char* name) {
-    function = reinterpret_cast<Function>(dlsym(handle_, name));
-    Check(function != nullptr, "cuBLASLt lacks {}: {}", name, dlerror());
-  }
-  void* handle_;
+  SharedLibrary library_{"matrix products", fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR)};
 };
 
 cudaDataType_t CudaType(DType type) {

@@ -9,11 +9,14 @@
 
 #include "models/model.h"
 #include "runtime/context.h"
+#include "runtime/cuda.h"
 #include "tests/models/fixtures.h"
 
 namespace shiftrt {
 
-inline Context On(Device device) { return {1, BestIsa(), device}; }
+inline Context On(Device device) {
+  return {1, BestIsa(), device, device == Device::kCuda ? gpu::MakeSolver() : nullptr};
+}
 
 // Small but for the heads, which the kernels want full size.
 struct Shape {

@@ -320,6 +320,12 @@ void* Allocate(int64_t bytes) {
   return p;
 }
 
+int64_t AllocatedBytes() {
+  int64_t bytes = 0;
+  for (const auto& [p, size] : allocations) bytes += size;
+  return bytes;
+}
+
 void Free(void* p) noexcept {
   allocations.erase(p);
   ::operator delete(p);

@@ -32,6 +32,7 @@ class KernelError : public std::runtime_error {
 // Device memory: exact host allocations, filled with NaN, known to the machine, which snapshots them around launches.
 void* Allocate(int64_t bytes);
 void Free(void* p) noexcept;
+int64_t AllocatedBytes();
 
 // Runs `body` once for every thread of every block, in both orders. Throws KernelError.
 void Launch(const gpu::Grid& grid, int threads, const std::string& kernel, const std::function<void()>& body);

@@ -2,8 +2,24 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "runtime/check.h"
 #include "runtime/cuda.h"
+#include "tests/emu/device.h"
 #include "tests/emu/machine.h"
+
+namespace shiftrt::emu {
+
+namespace {
+
+int64_t memory_bytes = int64_t{1} << 30, bytes_to_host = 0;
+
+}  // namespace
+
+MemoryLimit::MemoryLimit(int64_t bytes) : before_(memory_bytes) { memory_bytes = bytes; }
+MemoryLimit::~MemoryLimit() { memory_bytes = before_; }
+int64_t BytesToHost() { return bytes_to_host; }
+
+}  // namespace shiftrt::emu
 
 namespace shiftrt::gpu {
 
@@ -14,7 +30,9 @@ const std::string& WhyUnavailable() {
 bool BuiltWithCuda() { return true; }
 
 int DeviceCount() { return 1; }
-DeviceInfo QueryDevice() { return {"the emulator", 8, 0, 1, int64_t{1} << 30, int64_t{1} << 30}; }
+DeviceInfo QueryDevice() {
+  return {"the emulator", 8, 0, 1, emu::memory_bytes, emu::memory_bytes - emu::AllocatedBytes()};
+}
 void SelectDevice(int) {}
 
 StreamOwner::StreamOwner() = default;
@@ -26,12 +44,19 @@ void LaunchGraph::Run(Stream, const std::function<void()>& body) {
 }
 void LaunchGraph::Reset() noexcept { runs_ = 0; }
 
-void* AllocateDevice(Stream, int64_t bytes, const char*) { return emu::Allocate(bytes); }
+void* AllocateDevice(Stream, int64_t bytes, const char* what) {
+  const DeviceInfo info = QueryDevice();
+  if (bytes > info.free_bytes) throw OutOfMemory(what, bytes, info.free_bytes, info.memory_bytes);
+  return emu::Allocate(bytes);
+}
 void FreeDevice(Stream, void* p) noexcept { emu::Free(p); }
 void CopyToDevice(Stream, void* to, const void* from, int64_t bytes) {
   std::copy_n(static_cast<const std::byte*>(from), bytes, static_cast<std::byte*>(to));
 }
-void CopyToHost(Stream stream, void* to, const void* from, int64_t bytes) { CopyToDevice(stream, to, from, bytes); }
+void CopyToHost(Stream stream, void* to, const void* from, int64_t bytes) {
+  emu::bytes_to_host += bytes;
+  CopyToDevice(stream, to, from, bytes);
+}
 void CopyOnDevice(Stream stream, void* to, const void* from, int64_t bytes) { CopyToDevice(stream, to, from, bytes); }
 void FillBytes(Stream, void* to, int value, int64_t bytes) {
   std::fill_n(static_cast<std::byte*>(to), bytes, static_cast<std::byte>(value));

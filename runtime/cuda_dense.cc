@@ -1,0 +1,155 @@
+#include "runtime/cuda_dense.h"
+
+#include <cublas_v2.h>
+#include <cusolverDn.h>
+
+#include <vector>
+
+#include "runtime/cuda_library.h"
+
+namespace shiftrt::gpu {
+
+namespace {
+
+constexpr const char* kWhatFor = "float64 linear algebra";
+constexpr const char* kWorkspace = "the workspace of a decomposition";
+
+// The functions in use, looked up by name.
+struct Libraries {
+  Libraries() {
+    blas.Find(blas_create, "cublasCreate_v2");
+    blas.Find(blas_destroy, "cublasDestroy_v2");
+    blas.Find(blas_set_stream, "cublasSetStream_v2");
+    blas.Find(gemm, "cublasDgemm_v2_64");
+    blas.Find(trsm, "cublasDtrsm_v2_64");
+    blas.Find(blas_text, "cublasGetStatusString");
+    solver.Find(solver_create, "cusolverDnCreate");
+    solver.Find(solver_destroy, "cusolverDnDestroy");
+    solver.Find(solver_set_stream, "cusolverDnSetStream");
+    solver.Find(params_create, "cusolverDnCreateParams");
+    solver.Find(params_destroy, "cusolverDnDestroyParams");
+    solver.Find(potrf_size, "cusolverDnXpotrf_bufferSize");
+    solver.Find(potrf, "cusolverDnXpotrf");
+    solver.Find(syevd_size, "cusolverDnXsyevd_bufferSize");
+    solver.Find(syevd, "cusolverDnXsyevd");
+  }
+
+  void CheckBlas(cublasStatus_t status, const char* what) const {
+    Check(status == CUBLAS_STATUS_SUCCESS, "cuBLAS: {} in {}", blas_text(status), what);
+  }
+  static void CheckSolver(cusolverStatus_t status, const char* what) {
+    Check(status == CUSOLVER_STATUS_SUCCESS, "cuSOLVER: status {} in {}", static_cast<int>(status), what);
+  }
+
+  SharedLibrary blas{kWhatFor, fmt::format("libcublas.so.{}", CUBLAS_VER_MAJOR)};
+  SharedLibrary solver{kWhatFor, fmt::format("libcusolver.so.{}", CUSOLVER_VER_MAJOR)};
+  decltype(&cublasCreate_v2) blas_create;
+  decltype(&cublasDestroy_v2) blas_destroy;
+  decltype(&cublasSetStream_v2) blas_set_stream;
+  decltype(&cublasDgemm_v2_64) gemm;
+  decltype(&cublasDtrsm_v2_64) trsm;
+  decltype(&cublasGetStatusString) blas_text;
+  decltype(&cusolverDnCreate) solver_create;
+  decltype(&cusolverDnDestroy) solver_destroy;
+  decltype(&cusolverDnSetStream) solver_set_stream;
+  decltype(&cusolverDnCreateParams) params_create;
+  decltype(&cusolverDnDestroyParams) params_destroy;
+  decltype(&cusolverDnXpotrf_bufferSize) potrf_size;
+  decltype(&cusolverDnXpotrf) potrf;
+  decltype(&cusolverDnXsyevd_bufferSize) syevd_size;
+  decltype(&cusolverDnXsyevd) syevd;
+};
+
+cublasOperation_t Operation(bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; }
+
+}  // namespace
+
+struct Dense::Impl {
+  explicit Impl(Stream on) : stream(on) {
+    libraries.CheckBlas(libraries.blas_create(&blas), "its start");
+    libraries.CheckBlas(libraries.blas_set_stream(blas, stream), "its start");
+    Libraries::CheckSolver(libraries.solver_create(&solver), "its start");
+    Libraries::CheckSolver(libraries.solver_set_stream(solver, stream), "its start");
+    Libraries::CheckSolver(libraries.params_create(&params), "its start");
+  }
+  ~Impl() {
+    if (params != nullptr) libraries.params_destroy(params);
+    if (solver != nullptr) libraries.solver_destroy(solver);
+    if (blas != nullptr) libraries.blas_destroy(blas);
+  }
+
+  // Workspace on both sides, and whether what ran in it came to an end.
+  struct Workspace {
+    Workspace(Stream stream, size_t device_bytes, size_t host_bytes)
+        : device(stream, static_cast<int64_t>(device_bytes), kWorkspace),
+          host(host_bytes),
+          info(stream, 1, kWorkspace) {}
+    int Info(Stream stream) const {
+      int found = 0;
+      CopyToHost(stream, &found, info.data(), sizeof(found));
+      return found;
+    }
+    DeviceBuffer<std::byte> device;
+    std::vector<std::byte> host;
+    DeviceBuffer<int> info;
+  };
+
+  Libraries libraries;
+  Stream stream;
+  cublasHandle_t blas = nullptr;
+  cusolverDnHandle_t solver = nullptr;
+  cusolverDnParams_t params = nullptr;
+};
+
+Dense::Dense(Stream stream) : impl_(std::make_unique<Impl>(stream)) {}
+Dense::~Dense() = default;
+
+// The libraries count columns first, so that they see the transpose of every matrix: of row-major c = a b they compute
+// c' = b' a', and a row-major upper triangle is their lower one.
+
+void Dense::Gemm(double alpha, const DenseOperand& a, const DenseOperand& b, double beta, double* c) {
+  const int64_t m = a.transposed ? a.cols : a.rows, k = a.transposed ? a.rows : a.cols;
+  const int64_t n = b.transposed ? b.rows : b.cols;
+  impl_->libraries.CheckBlas(impl_->libraries.gemm(impl_->blas, Operation(b.transposed), Operation(a.transposed), n, m,
+                                                   k, &alpha, b.data, b.cols, a.data, a.cols, &beta, c, n),
+                             "a product");
+}
+
+bool Dense::Cholesky(double* a, int64_t n) {
+  size_t device_bytes = 0, host_bytes = 0;
+  Libraries::CheckSolver(impl_->libraries.potrf_size(impl_->solver, impl_->params, CUBLAS_FILL_MODE_LOWER, n,
+                                                     CUDA_R_64F, a, n, CUDA_R_64F, &device_bytes, &host_bytes),
+                         "a Cholesky factorization");
+  Impl::Workspace work(impl_->stream, device_bytes, host_bytes);
+  Libraries::CheckSolver(
+      impl_->libraries.potrf(impl_->solver, impl_->params, CUBLAS_FILL_MODE_LOWER, n, CUDA_R_64F, a, n, CUDA_R_64F,
+                             work.device.data(), device_bytes, work.host.data(), host_bytes, work.info.data()),
+      "a Cholesky factorization");
+  return work.Info(impl_->stream) == 0;
+}
+
+// U'^-1 b is b' L'^-1 over there.
+void Dense::SolveTriangular(const double* u, int64_t n, bool transposed, double* b, int64_t cols) {
+  const double one = 1;
+  impl_->libraries.CheckBlas(
+      impl_->libraries.trsm(impl_->blas, CUBLAS_SIDE_RIGHT, CUBLAS_FILL_MODE_LOWER, Operation(transposed),
+                            CUBLAS_DIAG_NON_UNIT, cols, n, &one, u, n, b, cols),
+      "a triangular solve");
+}
+
+bool Dense::Eigen(double* a, int64_t n, double* values) {
+  size_t device_bytes = 0, host_bytes = 0;
+  Libraries::CheckSolver(
+      impl_->libraries.syevd_size(impl_->solver, impl_->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n,
+                                  CUDA_R_64F, a, n, CUDA_R_64F, values, CUDA_R_64F, &device_bytes, &host_bytes),
+      "an eigendecomposition");
+  Impl::Workspace work(impl_->stream, device_bytes, host_bytes);
+  Libraries::CheckSolver(
+      impl_->libraries.syevd(impl_->solver, impl_->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n,
+                             CUDA_R_64F, a, n, CUDA_R_64F, values, CUDA_R_64F, work.device.data(), device_bytes,
+                             work.host.data(), host_bytes, work.info.data()),
+      "an eigendecomposition");
+  return work.Info(impl_->stream) == 0;
+}
+
+}  // namespace shiftrt::gpu

@@ -1,0 +1,35 @@
+// A shared library of the CUDA toolkit, opened where it is needed and not linked: a program that never chooses a GPU
+// does not pay for it.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <string>
+
+#include "runtime/check.h"
+
+namespace shiftrt::gpu {
+
+class SharedLibrary {
+ public:
+  // Throws Error naming the library, and what for, when it is not installed.
+  SharedLibrary(const char* what_for, std::string name) : name_(std::move(name)) {
+    handle_ = dlopen(name_.c_str(), RTLD_NOW | RTLD_LOCAL);
+    Check(handle_ != nullptr, "the GPU's {} need {}: {}", what_for, name_, dlerror());
+  }
+  ~SharedLibrary() { dlclose(handle_); }
+  SharedLibrary(const SharedLibrary&) = delete;
+  SharedLibrary& operator=(const SharedLibrary&) = delete;
+
+  template <typename Function>
+  void Find(Function& function, const char* name) const {
+    function = reinterpret_cast<Function>(dlsym(handle_, name));
+    Check(function != nullptr, "{} lacks {}: {}", name_, name, dlerror());
+  }
+
+ private:
+  std::string name_;
+  void* handle_;
+};
+
+}  // namespace shiftrt::gpu
