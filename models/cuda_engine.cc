@@ -1,61 +1,26 @@
-// The layer loop on a GPU. Whole sequences go through products of many rows; one token that continues a cache, through
-// matrix-vector products fused with what surrounds them, recorded once and replayed.
-#include <cmath>
-#include <map>
+// The layer loop on a GPU: whole sequences, through products of many rows.
+#include "models/cuda_engine.h"
 
-#include "kernels/cuda/attention.h"
+#include <cmath>
+
 #include "kernels/cuda/elementwise.h"
-#include "kernels/cuda/lra.h"
 #include "kernels/cuda/matvec.h"
-#include "kernels/cuda/rmsnorm.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/scores.h"
-#include "models/cuda_weights.h"
-#include "models/engine.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
-
-namespace {
 
 using gpu::ConstDeviceArray;
 using gpu::DeviceArray;
 using gpu::DeviceBuffer;
 using gpu::Stream;
 
+namespace {
+
 constexpr const char* kActivations = "the activations";
 constexpr int64_t kVocabChunk = 8192, kScoredRows = 1024;  // logits that exist at a time
 constexpr int64_t kRankStep = 8;                           // ranks are padded to multiples of it
-
-// A float32 array as large as the largest call needs, or one in the weights' type.
-class Scratch {
- public:
-  float* Floats(Stream stream, int64_t count) { return static_cast<float*>(Get(stream, count, DType::kFloat32).data); }
-  DeviceArray Get(Stream stream, int64_t count, DType dtype) {
-    const int64_t bytes = count * static_cast<int64_t>(SizeOf(dtype));
-    return {buffer_.Reserve(stream, bytes, kActivations), dtype};
-  }
-  int64_t bytes() const { return buffer_.size(); }
-
- private:
-  DeviceBuffer<std::byte> buffer_;
-};
-
-struct CudaKv : KvStorage {
-  CudaKv(std::shared_ptr<DeviceWeights> weights, int64_t capacity) : device(std::move(weights)), capacity(capacity) {}
-  struct Layer {
-    DeviceBuffer<std::byte> keys, values;  // (capacity, kv_dim)
-  };
-  std::shared_ptr<DeviceWeights> device;  // keeps the stream that the memory goes back to
-  int64_t capacity;
-  std::vector<Layer> layers;  // one a block stage, in plan order
-};
-
-// An adapter's matrices as weights (out, in), the rank padded by zeros.
-struct DeviceLra {
-  DeviceBuffer<float> p, q, a, bias;
-  int64_t rank = 0;
-};
 
 // m (rows, cols) transposed into (cols, rows), padded by zeros to `out_rows` x `out_cols`.
 DeviceBuffer<float> UploadTransposed(Stream stream, const Matrix<float>& m, int64_t out_rows, int64_t out_cols) {
@@ -78,93 +43,7 @@ DeviceLra UploadLra(Stream stream, const Lra& lra) {
   return out;
 }
 
-class CudaEngine : public Engine, private Rows::Carrier {
- public:
-  explicit CudaEngine(const EngineSetup& setup);
-  std::unique_ptr<KvStorage> MakeCache(int64_t capacity) override;
-  MatrixView<const float> Run(const EngineCall& call) override;
-  Matrix<float> Logits(MatrixView<const float> residual) override;
-  std::vector<float> LogProbs(MatrixView<const float> residual, std::span<const int32_t> targets,
-                              std::span<int32_t> argmax) override;
-
- private:
-  // Of the call in progress.
-  struct Step {
-    int64_t count = 0;
-    const int32_t *tokens = nullptr, *positions = nullptr, *cache_rows = nullptr, *first_row = nullptr,
-                  *visible = nullptr;
-    const gpu::PackedSequence* sequences = nullptr;
-    int64_t sequence_count = 0, longest = 0;
-    int64_t longest_keys = 0;  // no query will see more
-    // Rows of keys that branches have in one piece with their own; they stand behind the call's.
-    const int32_t* joined_rows = nullptr;
-    int64_t joined_count = 0;
-  };
-  struct KeysValues {
-    DeviceArray keys, values;
-  };
-
-  const DeviceBlock& BlockOf(const BlockStage& stage);
-  const DeviceLra& AdapterOf(const AdapterStage& stage);
-  Step Upload(const EngineCall& call, const CudaKv* cache);
-  void ExtendRope(int64_t positions);
-  KeysValues Place(const Step& step, const CudaKv* cache, size_t layer);
-  void JoinBranches(const Step& step, const KeysValues& kv);
-  void Rotate(const Step& step, const DeviceBlock& block, ConstDeviceArray qkv, DeviceArray q, const KeysValues& kv);
-
-  void RunOneToken(const Step& step, const CudaKv* cache);
-  void OneTokenBlock(const Step& step, const DeviceBlock& block, const KeysValues& kv, float* h);
-  void OneTokenAdapter(const DeviceLra& lra, float* h);
-
-  void RunMany(const Step& step, const EngineCall& call);
-  void Attend(const Step& step, const DeviceBlock& block, const KeysValues& kv);
-  void FeedForward(const Step& step, const DeviceBlock& block);
-  void ManyTokensAdapter(const DeviceLra& lra, MatrixView<float> h);
-  void Settle(MatrixView<float> h);
-  MatrixView<const float> ToHost(MatrixView<const float> on_device) override;
-  int64_t Fire(int64_t layer, TapPoint point, MatrixView<const float> rows) {
-    return taps_.Fire(layer, point, {rows, this});
-  }
-  MatrixView<const float> Update(const Step& step, const DeviceBlock& block);
-  MatrixView<const float> MlpUpdate(const Step& step, const DeviceBlock& block);
-
-  MatrixView<const float> RunOn(const EngineCall& call);
-  int64_t HeldBytes() const;
-  const float* OnDevice(MatrixView<const float> residual);
-  MatrixView<float> Stream32(int64_t count) { return {residual_.Floats(stream_, count * hidden_), count, hidden_}; }
-  float Eps() const { return static_cast<float>(config_.rms_eps); }
-
-  std::shared_ptr<const Weights> weights_;
-  const ModelConfig& config_;
-  std::shared_ptr<DeviceWeights> device_;
-  Stream stream_;
-  DType dtype_;
-  int64_t hidden_;
-  DepthPlan plan_;  // of one-token calls, whose launches are recorded
-  TapSet taps_;
-  gpu::AttentionShape shape_;
-  // What plans hold besides the model's own tensors, kept for as long as this engine.
-  std::map<std::shared_ptr<const BlockWeights>, DeviceBlock> folded_;
-  std::map<std::shared_ptr<const Lra>, DeviceLra> adapters_;
-
-  DeviceBuffer<float> frequencies_;
-  float rope_scale_ = 1;
-  int64_t rope_positions_ = 0;
-  DeviceBuffer<float> cosine_, sine_;
-
-  DeviceBuffer<int32_t> indices_;
-  DeviceBuffer<gpu::PackedSequence> sequences_;
-  Scratch residual_, normed_, qkv_, q_, keys_, values_, attended_, shares_, update_, mlp_update_, delta_, gate_up_,
-      activation_, inner_, logits_, given_rows_;
-  gpu::Pending pending_;  // what the stream still has to have added
-
-  gpu::LaunchGraph graph_;
-  const CudaKv* graph_cache_ = nullptr;  // the cache that the recorded launches write to
-
-  Buffer<float> host_rows_;  // the stream as the last call left it, and on the device:
-  const float* host_rows_origin_ = nullptr;
-  Buffer<float> tapped_;
-};
+}  // namespace
 
 CudaEngine::CudaEngine(const EngineSetup& setup)
     : weights_(setup.weights),
@@ -198,7 +77,7 @@ const DeviceBlock& CudaEngine::BlockOf(const BlockStage& stage) {
           "layer {}: {} is {}, the model {}: on the GPU all matrices have one type", stage.layer, name,
           Name(tensor.dtype), Name(dtype_));
   });
-  return folded_.emplace(stage.folded, UploadBlock(stream_, config_, *stage.folded)).first->second;
+  return folded_.emplace(stage.folded, UploadBlock(stream_, device_->uploader, config_, *stage.folded)).first->second;
 }
 
 const DeviceLra& CudaEngine::AdapterOf(const AdapterStage& stage) {
@@ -316,102 +195,6 @@ void CudaEngine::Rotate(const Step& step, const DeviceBlock& block, ConstDeviceA
                               .q = q,
                               .keys = kv.keys,
                               .values = kv.values});
-}
-
-// One token: the stream stays in place, every product reads and adds to it.
-
-void CudaEngine::OneTokenBlock(const Step& step, const DeviceBlock& block, const KeysValues& kv, float* h) {
-  const int cores = device_->info.multiprocessors;
-  const int64_t q_dim = config_.query_dim(), qkv_dim = q_dim + 2 * config_.kv_dim(), inter = config_.intermediate;
-  const DeviceArray qkv = qkv_.Get(stream_, qkv_dim, DType::kFloat32), q = q_.Get(stream_, q_dim, DType::kFloat32);
-  float* const attended = attended_.Floats(stream_, q_dim);
-  float* const activation = activation_.Floats(stream_, inter);
-  gpu::MatVec(stream_,
-              {.w = {block.qkv.data(), dtype_},
-               .rows = qkv_dim,
-               .cols = hidden_,
-               .x = h,
-               .norm_weight = block.input_norm.data(),
-               .eps = Eps(),
-               .y = static_cast<float*>(qkv.data)},
-              cores);
-  Rotate(step, block, qkv, q, kv);
-  const int splits = gpu::AttentionSplits(shape_, 1, step.longest_keys, cores);
-  gpu::AttendSplit(stream_, {.shape = shape_,
-                             .q = static_cast<const float*>(q.data),
-                             .keys = kv.keys,
-                             .values = kv.values,
-                             .first_row = step.first_row,
-                             .visible = step.visible,
-                             .tokens = 1,
-                             .splits = splits,
-                             .scratch = shares_.Floats(stream_, gpu::SplitAttentionScratch(shape_, 1, splits)),
-                             .out = attended});
-  gpu::MatVecAdd(stream_,
-                 {.w = {block.o.data(), dtype_},
-                  .rows = hidden_,
-                  .cols = q_dim,
-                  .x = attended,
-                  .bias = block.o_bias.data(),
-                  .y = h},
-                 h, cores);
-  gpu::MatVecSwiGlu(stream_,
-                    {.w = {block.gate_up.data(), dtype_},
-                     .rows = 2 * inter,
-                     .cols = hidden_,
-                     .x = h,
-                     .norm_weight = block.post_norm.data(),
-                     .eps = Eps(),
-                     .bias = block.gate_up_bias.data(),
-                     .y = activation},
-                    cores);
-  gpu::MatVecAdd(stream_,
-                 {.w = {block.down.data(), dtype_},
-                  .rows = hidden_,
-                  .cols = inter,
-                  .x = activation,
-                  .bias = block.down_bias.data(),
-                  .y = h},
-                 h, cores);
-}
-
-void CudaEngine::OneTokenAdapter(const DeviceLra& lra, float* h) {
-  const int cores = device_->info.multiprocessors;
-  const auto weight = [](const DeviceBuffer<float>& w) { return ConstDeviceArray(w.data(), DType::kFloat32); };
-  if (lra.rank > 0 && lra.rank <= gpu::kMaxFusedRank) {
-    const gpu::LowRankLra call{lra.p.data(), lra.q.data(), lra.bias.data(), hidden_, lra.rank};
-    return gpu::ApplyLowRankLra(stream_, call, inner_.Floats(stream_, gpu::LowRankLraScratch(call)), h);
-  }
-  if (lra.rank > 0) {
-    float* const inner = inner_.Floats(stream_, lra.rank);
-    gpu::MatVec(stream_, {.w = weight(lra.p), .rows = lra.rank, .cols = hidden_, .x = h, .y = inner}, cores);
-    gpu::MatVecAdd(stream_,
-                   {.w = weight(lra.q), .rows = hidden_, .cols = lra.rank, .x = inner, .bias = lra.bias.data(), .y = h},
-                   h, cores);
-    return;
-  }
-  float* const sum = update_.Floats(stream_, hidden_);  // every row reads all of h, so it cannot be changed yet
-  gpu::MatVecAdd(stream_,
-                 {.w = weight(lra.a), .rows = hidden_, .cols = hidden_, .x = h, .bias = lra.bias.data(), .y = sum}, h,
-                 cores);
-  gpu::CopyOnDevice(stream_, h, sum, hidden_ * static_cast<int64_t>(sizeof(float)));
-}
-
-void CudaEngine::RunOneToken(const Step& step, const CudaKv* cache) {
-  if (graph_cache_ != cache) graph_.Reset();
-  graph_cache_ = cache;
-  graph_.Run(stream_, [&] {
-    float* const h = residual_.Floats(stream_, hidden_);
-    gpu::Embed(stream_, step.tokens, 1, {device_->embedding.data(), dtype_}, hidden_, h);
-    size_t blocks_run = 0;
-    for (const Stage& stage : plan_.stages) {
-      if (const auto* adapter = std::get_if<AdapterStage>(&stage)) {
-        OneTokenAdapter(AdapterOf(*adapter), h);
-      } else {
-        OneTokenBlock(step, BlockOf(std::get<BlockStage>(stage)), Place(step, cache, blocks_run++), h);
-      }
-    }
-  });
 }
 
 // Many tokens: products write their updates apart, and the next norm adds them.
@@ -658,8 +441,6 @@ std::vector<float> CudaEngine::LogProbs(MatrixView<const float> residual, std::s
     gpu::CopyToHost(stream_, argmax.data(), best.data(), count * static_cast<int64_t>(sizeof(int32_t)));
   return out;
 }
-
-}  // namespace
 
 std::unique_ptr<Engine> MakeCudaEngine(const EngineSetup& setup) {
   Check(gpu::WhyUnavailable().empty(), "CUDA: {}", gpu::WhyUnavailable());

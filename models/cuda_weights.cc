@@ -32,12 +32,13 @@ DType CheckSupported(const Weights& weights) {
 }
 
 // Matrices one below the other.
-DeviceBuffer<std::byte> Join(gpu::Stream stream, std::initializer_list<const TensorView*> parts) {
+DeviceBuffer<std::byte> Join(gpu::Stream stream, gpu::Uploader& uploader,
+                             std::initializer_list<const TensorView*> parts) {
   int64_t bytes = 0, at = 0;
   for (const TensorView* part : parts) bytes += part->bytes();
   DeviceBuffer<std::byte> joined(stream, bytes, "the weights");
   for (const TensorView* part : parts) {
-    gpu::CopyToDevice(stream, joined.data() + at, part->data, part->bytes());
+    uploader.Copy(joined.data() + at, part->data, part->bytes());
     at += part->bytes();
   }
   return joined;
@@ -61,19 +62,20 @@ DeviceWeights::DeviceWeights(const Weights& weights)
     : info(gpu::QueryDevice()),
       products(stream.get()),
       dtype(CheckSupported(weights)),
-      embedding(Join(stream.get(), {&weights.embedding})),
+      embedding(Join(stream.get(), uploader, {&weights.embedding})),
       final_norm(JoinWide(stream.get(), {{&weights.final_norm, 0}})),
       blocks_(weights.config.layers),
       present_(weights.config.layers, false) {
-  if (weights.head.data != weights.embedding.data) head_rows = Join(stream.get(), {&weights.head});
+  if (weights.head.data != weights.embedding.data) head_rows = Join(stream.get(), uploader, {&weights.head});
 }
 
-DeviceBlock UploadBlock(gpu::Stream stream, const ModelConfig& config, const BlockWeights& from) {
+DeviceBlock UploadBlock(gpu::Stream stream, gpu::Uploader& uploader, const ModelConfig& config,
+                        const BlockWeights& from) {
   DeviceBlock block;
-  block.qkv = Join(stream, {&from.q, &from.k, &from.v});
-  block.o = Join(stream, {&from.o});
-  block.gate_up = Join(stream, {&from.gate, &from.up});
-  block.down = Join(stream, {&from.down});
+  block.qkv = Join(stream, uploader, {&from.q, &from.k, &from.v});
+  block.o = Join(stream, uploader, {&from.o});
+  block.gate_up = Join(stream, uploader, {&from.gate, &from.up});
+  block.down = Join(stream, uploader, {&from.down});
   block.input_norm = JoinWide(stream, {{&from.input_norm, 0}});
   block.post_norm = JoinWide(stream, {{&from.post_norm, 0}});
   block.q_norm = JoinWide(stream, {{&from.q_norm, 0}});
@@ -87,7 +89,7 @@ DeviceBlock UploadBlock(gpu::Stream stream, const ModelConfig& config, const Blo
 }
 
 const DeviceBlock& DeviceWeights::Block(const Weights& weights, int64_t layer) {
-  if (!present_[layer]) blocks_[layer] = UploadBlock(stream.get(), weights.config, weights.blocks[layer]);
+  if (!present_[layer]) blocks_[layer] = UploadBlock(stream.get(), uploader, weights.config, weights.blocks[layer]);
   present_[layer] = true;
   return blocks_[layer];
 }

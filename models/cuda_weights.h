@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/matmul.h"
 #include "models/weights.h"
+#include "runtime/cuda_upload.h"
 
 namespace shiftrt {
 
@@ -16,7 +17,8 @@ struct DeviceBlock {
   gpu::DeviceBuffer<float> qkv_bias, o_bias, gate_up_bias, down_bias;
 };
 
-DeviceBlock UploadBlock(gpu::Stream stream, const ModelConfig& config, const BlockWeights& from);
+DeviceBlock UploadBlock(gpu::Stream stream, gpu::Uploader& uploader, const ModelConfig& config,
+                        const BlockWeights& from);
 
 // Also carries what all decoders over these weights do their work with, in series: stream and library handles.
 struct DeviceWeights {
@@ -26,6 +28,7 @@ struct DeviceWeights {
   const DeviceBlock& Block(const Weights& weights, int64_t layer);  // uploaded now, if it was not before
 
   gpu::StreamOwner stream;
+  gpu::Uploader uploader{stream.get()};
   gpu::DeviceInfo info;
   gpu::Products products;
   DType dtype;  // of every matrix

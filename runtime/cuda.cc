@@ -5,6 +5,7 @@
 #include <source_location>
 
 #include "runtime/check.h"
+#include "runtime/cuda_upload.h"
 
 namespace shiftrt::gpu {
 
@@ -150,19 +151,26 @@ void FillBytes(Stream stream, void* to, int value, int64_t bytes) {
   CheckCuda(cudaMemsetAsync(to, value, static_cast<size_t>(bytes), stream));
 }
 
+PinnedBuffer::PinnedBuffer(int64_t bytes) {
+  void* p = nullptr;
+  CheckCuda(cudaMallocHost(&p, static_cast<size_t>(bytes)));
+  data_ = static_cast<std::byte*>(p);
+}
+PinnedBuffer::~PinnedBuffer() { cudaFreeHost(data_); }
+
+Event::Event() { CheckCuda(cudaEventCreate(&event_)); }
+Event::~Event() { cudaEventDestroy(event_); }
+void Event::Record(Stream stream) { CheckCuda(cudaEventRecord(event_, stream)); }
+void Event::Wait() { CheckCuda(cudaEventSynchronize(event_)); }
+
 double SecondsOnDevice(Stream stream, const std::function<void()>& body) {
-  struct Event {
-    Event() { CheckCuda(cudaEventCreate(&handle)); }
-    ~Event() { cudaEventDestroy(handle); }
-    cudaEvent_t handle = nullptr;
-  };
-  const Event begin, end;
-  CheckCuda(cudaEventRecord(begin.handle, stream));
+  Event begin, end;
+  begin.Record(stream);
   body();
-  CheckCuda(cudaEventRecord(end.handle, stream));
-  CheckCuda(cudaEventSynchronize(end.handle));
+  end.Record(stream);
+  end.Wait();
   float milliseconds = 0;
-  CheckCuda(cudaEventElapsedTime(&milliseconds, begin.handle, end.handle));
+  CheckCuda(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()));
   return static_cast<double>(milliseconds) * 1e-3;
 }
 

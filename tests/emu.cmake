@@ -10,6 +10,7 @@ shiftrt_test(emu SOURCES emu/machine_test.cc DEPENDS shiftrt_emulator)
 # Everything of the CUDA backend, on the emulator. Objects, not an archive: they take the place of the real backend in
 # whatever program they are linked into.
 add_library(shiftrt_emulated_cuda OBJECT ${SHIFTRT_CUDA_KERNELS} ${PROJECT_SOURCE_DIR}/runtime/cuda_solver.cc
+            ${PROJECT_SOURCE_DIR}/runtime/cuda_upload.cc
             emu/dense.cc emu/matmul.cc emu/runtime.cc)
 set_source_files_properties(${SHIFTRT_CUDA_KERNELS} PROPERTIES LANGUAGE CXX)
 target_compile_options(shiftrt_emulated_cuda PRIVATE -Wno-unknown-pragmas)  # `unroll` is nvcc's
@@ -17,14 +18,14 @@ target_link_libraries(shiftrt_emulated_cuda PUBLIC shiftrt_emulator PRIVATE shif
 
 # One body of tests for every kernel: emulated here, and, where the backend is built, for a GPU (skipped without one).
 set(cuda_tests cuda/attention_test.cc cuda/elementwise_test.cc cuda/gram_test.cc cuda/lra_test.cc cuda/matvec_test.cc cuda/rmsnorm_test.cc cuda/rope_test.cc
-               cuda/scores_test.cc cuda/solver_test.cc)
+               cuda/scores_test.cc cuda/solver_test.cc cuda/upload_test.cc)
 shiftrt_test(emulated_kernels SOURCES ${cuda_tests} DEPENDS shiftrt_emulated_cuda)
 if(SHIFTRT_HAVE_CUDA)
   shiftrt_test(cuda_kernels SOURCES ${cuda_tests} DEPENDS shiftrt_cuda)
 endif()
 
 # The device decoder with emulated kernels, against the CPU's; and the method on it.
-set(cuda_engine cuda_engine.cc cuda_tally.cc cuda_weights.cc)
+set(cuda_engine cuda_engine.cc cuda_one_token.cc cuda_tally.cc cuda_weights.cc)
 list(TRANSFORM cuda_engine PREPEND ${PROJECT_SOURCE_DIR}/models/)
 add_library(shiftrt_emulated_engine OBJECT ${cuda_engine})
 target_link_libraries(shiftrt_emulated_engine PUBLIC shiftrt_emulated_cuda shiftrt_models PRIVATE shiftrt_options)

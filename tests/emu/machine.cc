@@ -12,6 +12,7 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <utility>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -102,6 +103,7 @@ Machine* machine = nullptr;
 std::map<void*, int64_t> allocations;
 std::vector<std::unique_ptr<Stack>> stacks;
 int64_t launches = 0;
+std::vector<std::function<void()>> deferred;
 
 WarpState& WarpOf(const Thread& thread) {
   return machine->warps[static_cast<size_t>(&thread - machine->threads.data()) / 32];
@@ -326,12 +328,20 @@ int64_t AllocatedBytes() {
   return bytes;
 }
 
+void Defer(std::function<void()> copy) { deferred.push_back(std::move(copy)); }
+
+void MakeDeferred() {
+  for (const auto& copy : std::exchange(deferred, {})) copy();
+}
+
 void Free(void* p) noexcept {
+  MakeDeferred();  // it may be where a copy goes to
   allocations.erase(p);
   ::operator delete(p);
 }
 
 void Launch(const gpu::Grid& grid, int threads, const std::string& kernel, const std::function<void()>& body) {
+  MakeDeferred();
   Machine here;
   here.grid = grid;
   here.block_threads = threads;

@@ -33,6 +33,10 @@ class KernelError : public std::runtime_error {
 void* Allocate(int64_t bytes);
 void Free(void* p) noexcept;
 int64_t AllocatedBytes();
+// A copy that a stream has been told of. It is made before anything else looks at device memory, and no earlier: what
+// overwrites its source too soon is seen.
+void Defer(std::function<void()> copy);
+void MakeDeferred();
 
 // Runs `body` once for every thread of every block, in both orders. Throws KernelError.
 void Launch(const gpu::Grid& grid, int threads, const std::string& kernel, const std::function<void()>& body);

@@ -1,9 +1,12 @@
 // runtime/cuda.h on the emulator: device memory is host memory that the machine knows.
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
+#include <map>
 
 #include "runtime/check.h"
 #include "runtime/cuda.h"
+#include "runtime/cuda_upload.h"
 #include "tests/emu/device.h"
 #include "tests/emu/machine.h"
 
@@ -50,8 +53,26 @@ void* AllocateDevice(Stream, int64_t bytes, const char* what) {
   return emu::Allocate(bytes);
 }
 void FreeDevice(Stream, void* p) noexcept { emu::Free(p); }
+namespace {
+
+// Sizes of pinned buffers, by where they begin.
+std::map<const std::byte*, int64_t> pinned;
+
+bool IsPinned(const std::byte* p) {
+  const auto above = pinned.upper_bound(p);
+  if (above == pinned.begin()) return false;
+  const auto& [begin, bytes] = *std::prev(above);
+  return p < begin + bytes;
+}
+
+}  // namespace
+
 void CopyToDevice(Stream, void* to, const void* from, int64_t bytes) {
-  std::copy_n(static_cast<const std::byte*>(from), bytes, static_cast<std::byte*>(to));
+  const auto* const source = static_cast<const std::byte*>(from);
+  const auto copy = [=] { std::copy_n(source, bytes, static_cast<std::byte*>(to)); };
+  if (IsPinned(source)) return emu::Defer(copy);
+  emu::MakeDeferred();
+  copy();
 }
 void CopyToHost(Stream stream, void* to, const void* from, int64_t bytes) {
   emu::bytes_to_host += bytes;
@@ -59,12 +80,24 @@ void CopyToHost(Stream stream, void* to, const void* from, int64_t bytes) {
 }
 void CopyOnDevice(Stream stream, void* to, const void* from, int64_t bytes) { CopyToDevice(stream, to, from, bytes); }
 void FillBytes(Stream, void* to, int value, int64_t bytes) {
+  emu::MakeDeferred();
   std::fill_n(static_cast<std::byte*>(to), bytes, static_cast<std::byte>(value));
 }
+
+PinnedBuffer::PinnedBuffer(int64_t bytes) : data_(new std::byte[static_cast<size_t>(bytes)]) { pinned[data_] = bytes; }
+PinnedBuffer::~PinnedBuffer() {
+  pinned.erase(data_);
+  delete[] data_;
+}
+Event::Event() = default;
+Event::~Event() = default;
+void Event::Record(Stream) {}
+void Event::Wait() { emu::MakeDeferred(); }
+
 double SecondsOnDevice(Stream, const std::function<void()>& body) {
   body();
   return 0;
 }
-void Synchronize(Stream) {}
+void Synchronize(Stream) { emu::MakeDeferred(); }
 
 }  // namespace shiftrt::gpu
