@@ -339,12 +339,16 @@ void CudaEngine::RunMany(const Step& step, const EngineCall& call) {
   if (call.residual.data == nullptr) Fire(config_.layers, TapPoint::kInput, h);
 }
 
-// Of activations.
-int64_t CudaEngine::HeldBytes() const {
+// Gives back the memory of a batch; returns how many bytes.
+int64_t CudaEngine::ReleaseActivations() {
   int64_t bytes = 0;
-  for (const Scratch* scratch : {&residual_, &normed_, &qkv_, &q_, &keys_, &values_, &attended_, &shares_, &update_,
-                                 &mlp_update_, &delta_, &gate_up_, &activation_, &inner_, &logits_, &given_rows_})
+  for (Scratch* scratch : {&residual_, &normed_, &qkv_, &q_, &keys_, &values_, &attended_, &shares_, &update_,
+                           &mlp_update_, &delta_, &gate_up_, &activation_, &inner_, &logits_, &given_rows_}) {
     bytes += scratch->bytes();
+    scratch->Release();
+  }
+  graph_.Reset();
+  host_rows_origin_ = nullptr;
   return bytes;
 }
 
@@ -352,7 +356,7 @@ MatrixView<const float> CudaEngine::Run(const EngineCall& call) {
   try {
     return RunOn(call);
   } catch (const OutOfMemory& error) {
-    const int64_t fit = (error.free_bytes + HeldBytes()) / ActivationBytesPerToken(config_, dtype_);
+    const int64_t room = error.free_bytes + ReleaseActivations(), fit = room / ActivationBytesPerToken(config_, dtype_);
     if (fit >= std::ssize(call.tokens)) throw;  // it was not the batch
     throw OutOfMemory(error, fmt::format("this batch has {} tokens, about {} would fit", call.tokens.size(), fit));
   }
@@ -377,7 +381,7 @@ MatrixView<const float> CudaEngine::RunOn(const EngineCall& call) {
 // Rows of the stream on the device: where they already are, if they are the last call's.
 const float* CudaEngine::OnDevice(MatrixView<const float> residual) {
   const int64_t size = residual.rows * residual.cols;
-  if (residual.stride == hidden_ && residual.data >= host_rows_.data() &&
+  if (host_rows_origin_ != nullptr && residual.stride == hidden_ && residual.data >= host_rows_.data() &&
       residual.data + size <= host_rows_.data() + host_rows_.size())
     return host_rows_origin_ + (residual.data - host_rows_.data());
   float* const rows = given_rows_.Floats(stream_, size);

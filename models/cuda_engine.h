@@ -24,6 +24,7 @@ class Scratch {
     return {buffer_.Reserve(stream, bytes, "the activations"), dtype};
   }
   int64_t bytes() const { return buffer_.size(); }
+  void Release() { buffer_ = {}; }
 
  private:
   gpu::DeviceBuffer<std::byte> buffer_;
@@ -97,7 +98,7 @@ class CudaEngine : public Engine, private Rows::Carrier {
   MatrixView<const float> MlpUpdate(const Step& step, const DeviceBlock& block);
 
   MatrixView<const float> RunOn(const EngineCall& call);
-  int64_t HeldBytes() const;
+  int64_t ReleaseActivations();
   const float* OnDevice(MatrixView<const float> residual);
   MatrixView<float> Stream32(int64_t count) { return {residual_.Floats(stream_, count * hidden_), count, hidden_}; }
   float Eps() const { return static_cast<float>(config_.rms_eps); }
