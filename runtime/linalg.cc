@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "runtime/check.h"
 
@@ -49,15 +50,20 @@ void CheckFinite(MatrixView<const double> a) {
       Check(std::isfinite(a(i, j)), "element ({}, {}) of a {} x {} system is not finite", i, j, a.rows, a.cols);
 }
 
-// The context's solver if it is to take a problem of so much work, else null.
-Solver* SolverFor(const Context& context, double flops, double elements) {
-  const bool there = context.device != Device::kCpu && context.solver != nullptr;
-  return there && WorthMoving(flops, 8 * elements) ? context.solver.get() : nullptr;
+// Has the context's solver do a problem of so much work, if there is one and the problem is worth the way. False where
+// it is left to be done here, be it because that device's memory is full of other things.
+template <typename Body>
+bool Moved(const Context& context, double flops, double elements, const Body& body) {
+  if (context.device == Device::kCpu || context.solver == nullptr || !WorthMoving(flops, 8 * elements)) return false;
+  try {
+    body(*context.solver);
+  } catch (const OutOfMemory&) {
+    return false;
+  }
+  return true;
 }
+
 double Cube(int64_t n) { return std::pow(static_cast<double>(n), 3); }
-Solver* SolverForEigen(const Context& context, int64_t n) {
-  return SolverFor(context, 9 * Cube(n), 2 * static_cast<double>(n * n));
-}
 
 double SymmetricNorm1(MatrixView<const double> a) {
   std::vector<double> sum(a.rows, 0.0);
@@ -108,14 +114,13 @@ bool SymmetricEigenHere(MatrixView<double> a, std::span<double> values) {
   return info == 0;
 }
 
-// Every eigenvector is on the way anyway: the last rows are those wanted.
-LeadingEigen LeadingThere(Solver& solver, MatrixView<double> a, int64_t count) {
-  LeadingEigen eigen{std::vector<double>(a.rows), Matrix<double>(a.rows, count)};
-  Check(solver.SymmetricEigen(a, eigen.values), "the eigendecomposition of a {} x {} matrix did not converge", a.rows,
-        a.cols);
-  for (int64_t j = 0; j < count; ++j)
-    for (int64_t i = 0; i < a.rows; ++i) eigen.vectors(i, j) = a(a.rows - 1 - j, i);
-  return eigen;
+// All of them by the context's solver, as Moved() says.
+bool EigenMoved(const Context& context, MatrixView<double> a, std::span<double> values) {
+  bool converged = false;
+  const bool moved = Moved(context, 9 * Cube(a.rows), 2 * static_cast<double>(a.rows * a.rows),
+                           [&](Solver& solver) { converged = solver.SymmetricEigen(a, values); });
+  Check(!moved || converged, "the eigendecomposition of a {} x {} matrix did not converge", a.rows, a.cols);
+  return moved;
 }
 
 }  // namespace
@@ -132,8 +137,10 @@ void Gemm(const Context& context, bool transpose_a, bool transpose_b, double alp
         "shapes of a product do not match: ({} x {}) ({} x {}) into ({} x {})", a.rows, a.cols, b.rows, b.cols, c.rows,
         c.cols);
   const auto elements = static_cast<double>(a.rows * a.cols + b.rows * b.cols + 2 * c.rows * c.cols);
-  if (Solver* const solver = SolverFor(context, 2.0 * static_cast<double>(c.rows * c.cols * inner), elements))
-    return solver->Gemm({a, transpose_a}, {b, transpose_b}, {alpha, beta}, c);
+  if (Moved(context, 2.0 * static_cast<double>(c.rows * c.cols * inner), elements, [&](Solver& solver) {
+        solver.Gemm({a, transpose_a}, {b, transpose_b}, {alpha, beta}, c);
+      }))
+    return;
   openblas_set_num_threads(context.threads);
   cblas_dgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans,
               ToInt(c.rows), ToInt(c.cols), ToInt(inner), alpha, a.data, LeadingDimension(a), b.data,
@@ -159,9 +166,11 @@ bool CholeskySolve(const Context& context, MatrixView<double> a, MatrixView<doub
   openblas_set_num_threads(context.threads);
   const double norm = SymmetricNorm1(a);
   const auto elements = static_cast<double>(2 * a.rows * (a.rows + b.cols));
-  Solver* const solver =
-      SolverFor(context, Cube(a.rows) / 3 + 2 * static_cast<double>(a.rows * a.rows * b.cols), elements);
-  if (!(solver != nullptr ? solver->CholeskySolve(a, b) : CholeskySolveHere(a, b))) return false;
+  const double flops = Cube(a.rows) / 3 + 2 * static_cast<double>(a.rows * a.rows * b.cols);
+  bool definite = false;
+  if (!Moved(context, flops, elements, [&](Solver& solver) { definite = solver.CholeskySolve(a, b); }))
+    definite = CholeskySolveHere(a, b);
+  if (!definite) return false;
   if (rcond != nullptr) *rcond = ReciprocalCondition(a, norm);
   return true;
 }
@@ -171,8 +180,7 @@ std::vector<double> SymmetricEigen(const Context& context, MatrixView<double> a)
   CheckFinite(a);
   openblas_set_num_threads(context.threads);
   std::vector<double> values(a.rows);
-  Solver* const solver = SolverForEigen(context, a.rows);
-  Check(solver != nullptr ? solver->SymmetricEigen(a, values) : SymmetricEigenHere(a, values),
+  Check(EigenMoved(context, a, values) || SymmetricEigenHere(a, values),
         "the eigendecomposition of a {} x {} matrix did not converge", a.rows, a.cols);
   TransposeInPlace(a);
   return values;
@@ -183,7 +191,12 @@ LeadingEigen SymmetricEigenLeading(const Context& context, MatrixView<double> a,
   Check(a.rows == a.cols && count >= 1 && count <= a.rows, "{} eigenvectors of a {} x {} matrix", count, a.rows,
         a.cols);
   CheckFinite(a);
-  if (Solver* const solver = SolverForEigen(context, a.rows)) return LeadingThere(*solver, a, count);
+  if (std::vector<double> values(a.rows); EigenMoved(context, a, values)) {
+    LeadingEigen eigen{std::move(values), Matrix<double>(a.rows, count)};
+    for (int64_t j = 0; j < count; ++j)
+      for (int64_t i = 0; i < a.rows; ++i) eigen.vectors(i, j) = a(a.rows - 1 - j, i);
+    return eigen;
+  }
   openblas_set_num_threads(context.threads);
   const int n = ToInt(a.rows), lda = LeadingDimension(a), wanted = ToInt(count), first = n - wanted + 1;
   const int block = 64, lwork = std::max(block * n, 18 * n), liwork = 10 * n;

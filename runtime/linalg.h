@@ -18,7 +18,8 @@ struct Scales {
   double alpha = 1, beta = 0;
 };
 
-// Another device that solves what is in host memory. Arguments have been checked.
+// Another device that solves what is in host memory. Arguments have been checked. Throws OutOfMemory, host memory as it
+// was, and the problem is solved here.
 class Solver {
  public:
   virtual ~Solver() = default;

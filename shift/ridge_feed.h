@@ -20,8 +20,8 @@ class RidgeFeed {
   // As RidgeAccumulator::Add, with the weights of `weighting`; `offsets` are those of the batch. Throws Error naming
   // site and row for NaN or infinity.
   void Add(const Rows& h, const Rows& delta, const TokenWeighting& weighting, std::span<const int64_t> offsets);
-  // Until then the accumulator does not count on what was added: if anything fails, it is as it was on a GPU, and of no
-  // use on a CPU.
+  // Brings what was added into the accumulator, which is of no use until then: on a GPU it holds what it held before,
+  // on a CPU its matrices are ahead of its totals.
   void Settle();
 
  private:

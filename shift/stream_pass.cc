@@ -40,9 +40,10 @@ class Pass {
       Check(window >= 1 && window <= Layers(), "a window of {} blocks in a model of {}", window, Layers());
   }
 
-  // Adapters for layers begin .. end - 1; with `with_windows` the windows of the whole model too. Leaves no trace where
-  // it throws.
-  void Run(const std::vector<Batch>& batches, bool with_windows, int64_t begin, int64_t end, Progress& progress) {
+  // Returns the sums of layers begin .. end - 1; with `with_windows` measures the windows of the whole model too.
+  // Leaves no trace where it throws.
+  std::vector<RidgeAccumulator> Run(const std::vector<Batch>& batches, bool with_windows, int64_t begin, int64_t end,
+                                    Progress& progress) {
     std::map<int64_t, InfluenceStatistics> windows;
     for (int64_t window : with_windows ? wants_.windows : std::set<int64_t>())
       windows.emplace(window, InfluenceStatistics(Layers() - window + 1));
@@ -75,9 +76,21 @@ class Pass {
     }
     progress.End();
     for (RidgeFeed& feed : feeds) feed.Settle();
-    feeds.clear();
     findings_.windows.merge(windows);
-    Solve(sums, progress);
+    return sums;
+  }
+
+  // An adapter a rank for each layer whose sums these are.
+  void Solve(const std::vector<RidgeAccumulator>& sums, Progress& progress) {
+    if (sums.empty()) return;
+    progress.Begin("solving", std::ssize(sums));
+    for (const RidgeAccumulator& site : sums) {
+      const RidgeSolution solution = SolveRidge(context_, site, {});
+      for (int64_t rank : wants_.correction_ranks)
+        findings_.correctable[rank].push_back(Correct(context_, site, solution, rank));
+      progress.Advance(1);
+    }
+    progress.End();
   }
 
   StreamFindings Take() { return std::move(findings_); }
@@ -93,18 +106,6 @@ class Pass {
       const auto products = tally_->Products(recent.Before(layer - window).rows(), recent.Before(layer).rows());
       statistics.Add(layer - window, products, offsets);
     }
-  }
-
-  void Solve(std::vector<RidgeAccumulator>& sums, Progress& progress) {
-    if (sums.empty()) return;
-    progress.Begin("solving", static_cast<int64_t>(sums.size()));
-    for (const RidgeAccumulator& site : sums) {
-      const RidgeSolution solution = SolveRidge(context_, site, {});
-      for (int64_t rank : wants_.correction_ranks)
-        findings_.correctable[rank].push_back(Correct(context_, site, solution, rank));
-      progress.Advance(1);
-    }
-    progress.End();
   }
 
   Context context_;
@@ -130,13 +131,16 @@ StreamFindings PassStream(const Context& context, std::shared_ptr<const Weights>
   int64_t group = std::clamp<int64_t>(memory / site_bytes, 1, layers);
   for (int64_t begin = 0; begin < layers;) {
     const int64_t end = std::min(begin + group, layers);
+    std::vector<RidgeAccumulator> sums;
     try {
-      pass.Run(batches, begin == 0, begin, end, progress);
-      begin = end;
+      sums = pass.Run(batches, begin == 0, begin, end, progress);
     } catch (const OutOfMemory&) {
       if (end - begin == 1) throw;
       group = (end - begin + 1) / 2;
+      continue;
     }
+    pass.Solve(sums, progress);
+    begin = end;
   }
   return pass.Take();
 }

@@ -6,6 +6,7 @@
 #include "models/decoder.h"
 #include "models/tally.h"
 #include "runtime/check.h"
+#include "runtime/linalg.h"
 #include "runtime/random.h"
 #include "shift/collect.h"
 #include "shift/stream_pass.h"
@@ -137,6 +138,23 @@ TEST_F(SmallMemory, SelectionSplitsItselfByLayers) {
   EXPECT_EQ(found.windows.at(1).Scores(), expected.windows.at(1).Scores());
   for (int layer = 0; layer < 4; ++layer)
     EXPECT_EQ(found.correctable.at(4)[layer].residual, expected.correctable.at(4)[layer].residual);
+}
+
+TEST_F(SmallMemory, WhatTheSolverHasNoRoomForIsSolvedHere) {
+  const int64_t n = 240;
+  Matrix<double> a = Matrix<double>::Zeros(n, n), b(n, n);
+  Random random(2);
+  for (int64_t i = 0; i < n; ++i) a(i, i) = 2.0 + random.Uniform();
+  for (double& x : b.span()) x = random.Uniform();
+  const Context cpu = On(Device::kCpu);
+  const emu::MemoryLimit limit(emu::AllocatedBytes() + n * n * 8);  // one of the two matrices
+  const Matrix<double> x = b.Clone(), expected = b.Clone(), c(n, n);
+  EXPECT_TRUE(linalg::CholeskySolve(context_, a.Clone().view(), x.view(), nullptr));
+  EXPECT_TRUE(linalg::CholeskySolve(cpu, a.Clone().view(), expected.view(), nullptr));
+  EXPECT_TRUE(std::equal(x.span().begin(), x.span().end(), expected.span().begin()));
+  linalg::Gemm(context_, false, false, 1.0, a.view(), expected.view(), 0.0, c.view());
+  for (int64_t i = 0; i < c.size(); ++i) EXPECT_NEAR(c.data()[i], b.data()[i], 1e-14);
+  EXPECT_EQ(linalg::SymmetricEigen(context_, a.Clone().view()), linalg::SymmetricEigen(cpu, a.Clone().view()));
 }
 
 TEST_F(SmallMemory, ABatchTooLargeIsToldWhatWouldFit) {
