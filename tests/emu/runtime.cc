@@ -53,6 +53,7 @@ void* AllocateDevice(Stream, int64_t bytes, const char* what) {
   return emu::Allocate(bytes);
 }
 void FreeDevice(Stream, void* p) noexcept { emu::Free(p); }
+
 namespace {
 
 // Sizes of pinned buffers, by where they begin.
