@@ -96,8 +96,25 @@ std::string ReadFile(const std::filesystem::path& path, uint64_t limit) {
   return text;
 }
 
+namespace {
+
+// A device or a pipe, in whose place nothing can be put; or /dev/stdout and its like, which may lead to a file.
+bool IsStream(const std::filesystem::path& path) {
+  std::error_code none;
+  const bool link = std::filesystem::is_symlink(path, none);
+  if (link && (path.string().starts_with("/dev/") || path.string().starts_with("/proc/"))) return true;
+  return std::filesystem::is_other(path, none);
+}
+
+}  // namespace
+
 AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
   Check(!std::filesystem::is_directory(path), "{}: is a directory; a file is to be written", path.string());
+  if (IsStream(path)) {
+    fd_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (fd_ < 0) FailSystem("open it for writing", path_);
+    return;
+  }
   temporary_ = path;
   temporary_ += ".tmp" + std::to_string(::getpid());
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -107,7 +124,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
 AtomicFile::~AtomicFile() {
   if (fd_ < 0) return;
   ::close(fd_);
-  ::unlink(temporary_.c_str());
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
 void AtomicFile::Write(std::span<const std::byte> bytes) {
@@ -122,11 +139,13 @@ void AtomicFile::Write(std::span<const std::byte> bytes) {
 }
 
 void AtomicFile::Flush() {
+  if (temporary_.empty()) return;  // a stream has no disk
   if (::fsync(fd_) != 0) FailSystem("flush it to disk", path_);
 }
 
 void AtomicFile::Commit() {
   Flush();
+  if (temporary_.empty()) return;
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) FailSystem("put it in place", path_);
   ::close(std::exchange(fd_, -1));
   const std::filesystem::path parent = path_.has_parent_path() ? path_.parent_path() : ".";

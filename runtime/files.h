@@ -36,6 +36,7 @@ std::string ReadFile(const std::filesystem::path& path, uint64_t limit = uint64_
 
 // Writes to a temporary name in the same directory; Commit() flushes to disk and renames. Without Commit (an exception,
 // a full disk, Ctrl-C) the destructor removes the temporary file and whatever stood under `path` before is untouched.
+// A device, a pipe and /dev/stdout get the bytes as they come.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& path);
@@ -49,7 +50,7 @@ class AtomicFile {
   void Commit();  // flushes
 
  private:
-  std::filesystem::path path_, temporary_;
+  std::filesystem::path path_, temporary_;  // temporary_ is empty for a stream
   int fd_ = -1;
 };
 

@@ -1,6 +1,8 @@
 #include "runtime/files.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <fstream>
@@ -117,6 +119,26 @@ TEST_F(Files, WhereNothingCanBePutIsSaidAtOnce) {
   ExpectRefusal([&] { AtomicFile{missing}; }, missing.string(), "No such file");
   Put(path_, "a file, not a directory");
   ExpectRefusal([&] { AtomicFile{path_ / "file"}; }, (path_ / "file").string(), "Not a directory");
+}
+
+TEST_F(Files, AStreamGetsTheBytesAndStays) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  const int reader = ::open(path_.c_str(), O_RDONLY | O_NONBLOCK);
+  WriteFile(path_, "through the pipe");
+  char text[32];
+  EXPECT_EQ(std::string(text, ::read(reader, text, sizeof text)), "through the pipe");
+  ::close(reader);
+  EXPECT_TRUE(fs::is_fifo(path_));
+  EXPECT_EQ(Names(directory_.path()), std::vector<std::string>{"file"});
+
+  // As /dev/stdout is when standard output is a file that others write to.
+  const fs::path other = directory_.path() / "output";
+  Put(other, "before;");
+  const int fd = ::open(other.c_str(), O_WRONLY | O_APPEND);
+  WriteFile("/dev/fd/" + std::to_string(fd), "after");
+  WriteFile("/proc/self/fd/" + std::to_string(fd), ".");
+  ::close(fd);
+  EXPECT_EQ(ReadFile(other), "before;after.");
 }
 
 TEST_F(Files, ATargetThatCannotBeReplacedFailsTheCommit) {
