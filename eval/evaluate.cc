@@ -61,8 +61,9 @@ std::string PlanText(const DepthPlan& plan) {
 // Of everything the scores of one variant hang on.
 std::string WorkKey(const Context& context, const Model& model, const DepthPlan& plan, const Work& work,
                     int64_t batch_tokens) {
+  const char* const unit = context.device == Device::kCuda ? "cuda" : Name(context.isa);
   std::string text = fmt::format("{} {} {} {} {}", model.weights->Fingerprint(), Name(model.weights->embedding.dtype),
-                                 Name(context.isa), batch_tokens, PlanText(plan));
+                                 unit, batch_tokens, PlanText(plan));
   for (const ScoringRequest& request : work.requests)
     text += fmt::format(" {} {}", request.scored, HashHex(std::as_bytes(std::span(request.tokens))));
   return HashHex(text);
@@ -160,6 +161,7 @@ class Collector {
 
 EvalScores Evaluate(const Context& context, const Model& model, const std::vector<EvalVariant>& variants,
                     const Dataset& dataset, const EvalOptions& options, Journal& journal, Progress& progress) {
+  const auto start = std::chrono::steady_clock::now();
   const Work work = EncodeAll(model, dataset, options.bos);
   const std::vector<PackedBatch> batches = Pack(work.requests, options.batch_tokens);
   Runner runner(context, model, variants);
@@ -171,8 +173,8 @@ EvalScores Evaluate(const Context& context, const Model& model, const std::vecto
     keys.push_back(WorkKey(context, model, variant.plan, work, options.batch_tokens));
     collectors.emplace_back(work, dataset);
   }
-  const auto start = std::chrono::steady_clock::now();
-  progress.Begin(dataset.task->name, std::ssize(dataset.items));
+  int64_t left = std::ssize(dataset.items);
+  bool computing = false;  // what the journal has comes first, and would make the time left look short
   for (size_t b = 0; b < batches.size(); ++b) {
     int64_t complete = 0;
     bool begun = false;
@@ -182,16 +184,18 @@ EvalScores Evaluate(const Context& context, const Model& model, const std::vecto
       if (known != nullptr && known->size() == batches[b].members.size()) {
         scores = *known;
       } else {
+        if (!computing) progress.Begin(dataset.task->name, left);
         if (!begun) runner.Begin(batches[b]);
-        begun = true;
+        computing = begun = true;
         scores = runner.Finish(batches[b], v);
         journal.Add(keys[v], b, scores);
       }
       complete = collectors[v].Add(batches[b], scores);
     }
-    progress.Advance(complete);
+    left -= complete;
+    if (computing) progress.Advance(complete);
   }
-  progress.End();
+  if (computing) progress.End();
   for (Collector& collector : collectors) result.scores.push_back(collector.Take());
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

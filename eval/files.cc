@@ -37,26 +37,30 @@ std::vector<fs::path> Snapshots(const Task& task) {
   return Entries(HuggingFaceCache() / ("datasets--" + ReplaceAll(task.repository, "/", "--")) / "snapshots");
 }
 
-// The first Parquet file below `place`, or "".
-std::string Parquet(const fs::path& place) {
+// A Parquet file with what `patterns` ask for: one they would find but for its extension, or any in the snapshots of
+// the task's repository; "" where there is none.
+fs::path Parquet(const Task& task, const std::vector<std::string>& patterns, const std::vector<fs::path>& places) {
+  for (const fs::path& place : places)
+    for (const std::string& pattern : patterns)
+      for (const fs::path& match : Matches(place, fs::path(pattern).replace_extension(".parquet"))) return match;
   std::error_code none;
-  for (const auto& entry : fs::recursive_directory_iterator(place, none))
-    if (entry.path().extension() == ".parquet") return entry.path().string();
+  for (const fs::path& place : Snapshots(task))
+    for (const auto& entry : fs::recursive_directory_iterator(place, none))
+      if (entry.path().extension() == ".parquet") return entry.path();
   return "";
+}
+
+std::string Conversion(const fs::path& parquet, const std::string& pattern) {
+  return fmt::format(
+      "there is {}; Parquet is not read here, so convert it:\n  python3 -c 'import pandas, sys; "
+      "pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], orient=\"records\", lines=True)' {} DIR/{}",
+      parquet.string(), parquet.string(), fs::path(ReplaceAll(pattern, "*", "")).replace_extension(".jsonl").string());
 }
 
 [[noreturn]] void FailNotFound(const Task& task, const std::vector<std::string>& patterns,
                                const std::vector<fs::path>& places) {
-  std::string parquet;
-  for (const fs::path& place : Snapshots(task))
-    if (parquet.empty()) parquet = Parquet(place);
-  std::string advice =
-      parquet.empty() ? ""
-                      : fmt::format(
-                            "\nthere is {}; Parquet is not read here, so convert it:\n  python3 -c 'import pandas, "
-                            "sys; pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], orient=\"records\", "
-                            "lines=True)' FILE.parquet DIR/{}",
-                            parquet, ReplaceAll(patterns.front(), "*", ""));
+  const fs::path parquet = Parquet(task, patterns, places);
+  const std::string advice = parquet.empty() ? "" : "\n" + Conversion(parquet, patterns.front());
   Fail("{}: no file {}; looked in: {}; give a directory with --data DIR, or a file with --data {}=FILE{}", task.name,
        fmt::join(patterns, ", "),
        places.empty() ? "nowhere"
@@ -74,7 +78,9 @@ std::vector<fs::path> FindTaskFiles(const Task& task, const std::vector<std::str
       Check(fs::is_directory(place), "--data {}: not a directory", place);
       places.emplace_back(place);
     } else if (place.starts_with(task.name + "=") && &patterns == &task.files) {
-      return {place.substr(task.name.size() + 1)};
+      const fs::path file = place.substr(task.name.size() + 1);
+      if (file.extension() == ".parquet") Fail("{}: {}", task.name, Conversion(file, patterns.front()));
+      return {file};
     }
   }
   for (fs::path& snapshot : Snapshots(task)) places.push_back(std::move(snapshot));

@@ -26,6 +26,7 @@ class Journal {
   const std::vector<Score>* Find(const std::string& key, int64_t batch) const;
   // Throws Error when the line cannot be written.
   void Add(const std::string& key, int64_t batch, const std::vector<Score>& scores);
+  const std::filesystem::path& file() const { return file_; }
   int64_t batches() const { return std::ssize(scores_); }
   // All is done: the file goes.
   void Remove();

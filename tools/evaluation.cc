@@ -102,6 +102,7 @@ void PrintResult(const TaskResult& result, const std::vector<EvalVariant>& varia
       table.Add(std::move(row));
     }
   }
+  table.DropEmptyColumns();
   const EvalCost& cost = result.scores.cost;
   fmt::print("{}  {} tokens computed for {} in the requests, {} rows through the head\n\n", table.Text(),
              cost.tokens_computed, cost.tokens_requested, cost.head_rows);
@@ -275,8 +276,10 @@ std::filesystem::path JournalFile(const EvaluationOptions& options, const Model&
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
   if (cache == nullptr && home == nullptr) return "";
-  std::string what = model.directory.string() + options.tasks;
-  for (const EvalVariant& variant : variants) what += variant.name;
+  std::string what = fmt::format("{} {} {} {} {} {}", model.directory.string(), options.tasks, options.shots,
+                                 options.limit, options.bos, fmt::join(options.data, " "));
+  for (const EvalVariant& variant : variants)
+    what += fmt::format(" {} {}", variant.name, fmt::join(variant.plan.KeptLayers(), ","));
   const std::filesystem::path root = cache != nullptr ? cache : std::filesystem::path(home) / ".cache";
   return root / "shiftrt" / ("eval-" + HashHex(what) + ".jsonl");
 }
@@ -345,7 +348,10 @@ Json RunEvaluation(const Context& context, const Model& model, const std::vector
   const bool all = options.metrics == "all";
   PromptEncoder encoder(*model.tokenizer, eval.bos, model.weights->config.max_positions);
   Journal journal(JournalFile(options, model, variants));
-  if (journal.batches() > 0) fmt::print(stderr, "going on with {} batches that are done\n", journal.batches());
+  if (journal.batches() > 0)
+    fmt::print(stderr,
+               "{} has {} batches of an evaluation that was interrupted; those of this one are not scored again\n",
+               journal.file().string(), journal.batches());
   fmt::print("protocol {}, BOS {} ({})\n\n", kProtocol, options.bos, encoder.adds_bos() ? "added" : "not added");
   Json json = {{"model", model.name},
                {"fingerprint", model.weights->Fingerprint()},

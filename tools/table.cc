@@ -6,6 +6,13 @@
 
 namespace shiftrt {
 
+void Table::DropEmptyColumns() {
+  for (size_t c = rows_[0].size(); c-- > 0;) {
+    if (!std::all_of(rows_.begin() + 1, rows_.end(), [&](const auto& row) { return row[c].empty(); })) continue;
+    for (auto& row : rows_) row.erase(row.begin() + static_cast<int64_t>(c));
+  }
+}
+
 std::string Table::Text() const {
   std::vector<size_t> width(rows_[0].size(), 0);
   for (const auto& row : rows_)
@@ -14,6 +21,7 @@ std::string Table::Text() const {
   for (const auto& row : rows_) {
     for (size_t c = 0; c < row.size(); ++c)
       out += c == 0 ? fmt::format("  {:<{}}", row[c], width[c]) : fmt::format("  {:>{}}", row[c], width[c]);
+    out.erase(out.find_last_not_of(' ') + 1);
     out += "\n";
   }
   return out;

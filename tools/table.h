@@ -10,6 +10,8 @@ class Table {
  public:
   explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}
   void Add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  // Takes out columns that have nothing below their header.
+  void DropEmptyColumns();
   // First column to the left, the others to the right, two spaces before each line.
   std::string Text() const;
 

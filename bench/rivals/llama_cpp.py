@@ -11,7 +11,6 @@ the bandwidth of a shared machine wanders; the table gives medians and the media
 llama.cpp's checkout and build are the user's: https://github.com/ggml-org/llama.cpp
 """
 import argparse
-import datetime
 import json
 import statistics
 import subprocess
@@ -23,6 +22,8 @@ import gguf
 import ml_dtypes  # teaches numpy bfloat16
 import numpy as np
 from safetensors import safe_open
+
+from provenance import provenance
 
 ARCHITECTURES = {"qwen2": gguf.MODEL_ARCH.QWEN2, "llama": gguf.MODEL_ARCH.LLAMA}
 RENAMED = {
@@ -72,13 +73,6 @@ def write_gguf(checkpoint, out, dtype):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-
-
-def provenance():
-    here = Path(__file__).parent
-    commit = subprocess.run(["git", "-C", here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    cpu = [line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
-    return {"date": datetime.date.today().isoformat(), "commit": commit.stdout.strip(), "cpu": cpu[0] if cpu else "?"}
 
 
 def run_shiftrt(args, checkpoint, scratch):

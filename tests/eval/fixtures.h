@@ -21,13 +21,13 @@ inline const nlohmann::json& Expected() {
   return expected;
 }
 
-// The random model of the goldens with one of their tokenizers.
-inline Model GoldenEvalModel(const std::string& tokenizer) {
+// The random model of the goldens (seed 1) with one of their tokenizers.
+inline Model GoldenEvalModel(const std::string& tokenizer, uint64_t seed = 1) {
   const TemporaryDirectory directory;
   AtomicFile config(directory.path() / "shape.json");
   config.Write(Expected()["config"].dump());
   config.Commit();
-  WriteRandomCheckpoint(directory.path() / "shape.json", DType::kFloat32, 1, directory.path());
+  WriteRandomCheckpoint(directory.path() / "shape.json", DType::kFloat32, seed, directory.path());
   Model model;
   model.name = tokenizer;
   model.weights = LoadWeights(directory.path());

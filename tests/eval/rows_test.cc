@@ -150,6 +150,11 @@ TEST(Rows, WhatIsNotThereIsSaid) {
   const TemporaryDirectory directory;
   ExpectRefused([&] { Load("piqa", directory.path()); }, "piqa_validation*.jsonl");
   ExpectRefused([&] { Load("piqa", directory.path() / "none"); }, "not a directory");
+  // Parquet alone: how to convert it, to where it would be found.
+  Write(directory.path() / "piqa_validation-00000.parquet", "PAR1");
+  ExpectRefused([&] { Load("piqa", directory.path()); }, "piqa_validation-00000.parquet DIR/piqa_validation.jsonl");
+  const std::string named = "piqa=" + (directory.path() / "rows.parquet").string();
+  ExpectRefused([&] { LoadDataset(*ParseTasks("piqa")[0], {{named}, 0, 0}); }, "pandas.read_parquet");
   Write(directory.path() / "piqa_validation.jsonl", "\n");
   ExpectRefused([&] { Load("piqa", directory.path()); }, "no rows");
   Write(directory.path() / "piqa_validation_2.jsonl", "\n");

@@ -257,9 +257,10 @@ def perplexity(args):
 
     def check(protocol, name, value):
         nonlocal wrong
-        result = subprocess.run([args.tool, "ppl", "--model", args.model, "--dtype", "float32", "--text", args.text, "--protocol",
-                                 protocol, "--json", "/dev/stdout", "--quiet"], check=True, capture_output=True, text=True)
-        mine = json.loads(result.stdout[result.stdout.index("{"):])[name]
+        with tempfile.NamedTemporaryFile() as result:
+            subprocess.run([args.tool, "ppl", "--model", args.model, "--dtype", "float32", "--text", args.text, "--protocol",
+                            protocol, "--json", result.name, "--quiet"], check=True, stdout=subprocess.DEVNULL)
+            mine = json.load(open(result.name))[name]
         wrong += abs(mine - value) > 1e-4 * value
         print(f"{protocol:8} {name:16} ours {mine:.6f}  reference {value:.6f}", flush=True)
 

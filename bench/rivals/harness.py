@@ -2,18 +2,16 @@
 """Items a second of `shiftrt eval` beside lm-evaluation-harness on PyTorch: same weights, rows and threads, in turn.
 
     pip install lm-eval==0.4.13 torch==2.6.0 transformers==5.23.0
-    bench/rivals/lm_eval.py --shiftrt build/release/bin/shiftrt --config Qwen2-1.5B/config.json \\
-        --tokenizer Qwen2-1.5B --data DIR --limit 100 --keep scratch --json result.json
+    shiftrt bench cpu --config Qwen2-1.5B/config.json --keep DIR     # random weights of a shape; add its tokenizer
+    bench/rivals/harness.py --shiftrt build/release/bin/shiftrt --model DIR --data DIR --limit 100 --json result.json
 
-The weights are random, of the given shape, made by `shiftrt bench`; --tokenizer is a directory with the model's own.
 --data is what `shiftrt eval --data` takes. The reference runs its own loop (batches padded to the longest, the head on
-every token) on local rows; building prompts and opening the model are timed for neither. Rounds go task by task, ours
-and theirs alternating, since the speed of a shared machine wanders.
+every token) on local rows; opening the model is timed for neither, nor is the building of prompts. Rounds go task by
+task, ours and theirs alternating, since the speed of a shared machine wanders.
 """
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -26,22 +24,14 @@ import make_eval
 import torch
 from lm_eval.models.huggingface import HFLM
 
+from provenance import provenance
+
 PAPER7 = "boolq,piqa,hellaswag,winogrande,arc_easy,arc_challenge,openbookqa"
 
 
-def make_checkpoint(args, folder):
-    if not (folder / "model.safetensors").exists():
-        subprocess.run([args.shiftrt, "bench", "cpu", "--config", args.config, "--keep", folder, "--rounds", "1",
-                        "--prefill", "1", "--decode", "1", "--quiet"], check=True, stdout=subprocess.DEVNULL)
-    for file in args.tokenizer.iterdir():
-        if file.name in ("tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "tokenizer.model",
-                         "special_tokens_map.json", "added_tokens.json"):
-            shutil.copy(file, folder)
-
-
-def run_ours(args, checkpoint, name, scratch):
+def run_ours(args, name, scratch):
     result = scratch / "ours.json"
-    subprocess.run([args.shiftrt, "eval", "--model", checkpoint, "--tasks", name, "--limit", str(args.limit), "--data",
+    subprocess.run([args.shiftrt, "eval", "--model", args.model, "--tasks", name, "--limit", str(args.limit), "--data",
                     args.data, "--threads", str(args.threads), "--journal", scratch / "journal", "--quiet", "--json",
                     result], check=True, stdout=subprocess.DEVNULL)
     return json.loads(result.read_text())["tasks"][0]
@@ -58,8 +48,7 @@ def run_theirs(lm, args, name):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shiftrt", required=True)
-    parser.add_argument("--config", type=Path, required=True)
-    parser.add_argument("--tokenizer", type=Path, required=True)
+    parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--data", required=True)
     parser.add_argument("--tasks", default=PAPER7)
     parser.add_argument("--limit", type=int, default=100)
@@ -67,21 +56,16 @@ def main():
     parser.add_argument("--batch", type=int, default=8, help="the reference's batch size")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"], help="the reference's")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--keep", type=Path, help="keep the weights here and use them again")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     rounds = []
     with tempfile.TemporaryDirectory() as temporary:
-        scratch = args.keep or Path(temporary)
-        checkpoint = scratch / "checkpoint"
-        scratch.mkdir(parents=True, exist_ok=True)
-        make_checkpoint(args, checkpoint)
-        lm = HFLM(pretrained=str(checkpoint), dtype=args.dtype, device="cpu", batch_size=args.batch)
+        lm = HFLM(pretrained=str(args.model), dtype=args.dtype, device="cpu", batch_size=args.batch)
         for _ in range(args.rounds):
             row = {}
             for name in args.tasks.split(","):
-                ours, seconds = run_ours(args, checkpoint, name, scratch), run_theirs(lm, args, name)
+                ours, seconds = run_ours(args, name, Path(temporary)), run_theirs(lm, args, name)
                 row[name] = {"items": ours["items"], "ours": ours["seconds"], "theirs": seconds,
                              "tokens_requested": ours["tokens_requested"], "tokens_computed": ours["tokens_computed"],
                              "head_rows": ours["head_rows"]}
@@ -101,7 +85,7 @@ def main():
         tokens = [sum(rounds[0][n][key] for n in chosen) for key in ("tokens_computed", "tokens_requested")]
         print(f"{label:14}{ours:10.2f}{theirs:11.2f}{ratio:8.2f}  {tokens[0]} / {tokens[1]} = {tokens[0] / tokens[1]:.2f}")
     if args.json:
-        args.json.write_text(json.dumps({"config": args.config.name, "threads": args.threads, "limit": args.limit,
+        args.json.write_text(json.dumps({**provenance(), "model": args.model.name, "threads": args.threads, "limit": args.limit,
                                          "batch": args.batch, "dtype": args.dtype, "rounds": rounds}, indent=2) + "\n")
 
 
