@@ -20,7 +20,8 @@ int Run(const Options& options) {
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
   const std::vector<int32_t> prompt = model.tokenizer->EncodeWithBos(options.prompt);
-  CheckFits(static_cast<int64_t>(prompt.size()), options.max_tokens, model.weights->config);  // before a word is printed
+  CheckFits(static_cast<int64_t>(prompt.size()), options.max_tokens,
+            model.weights->config);  // before a word is printed
   std::vector<int32_t> stop = model.weights->config.eos_tokens;
   if (model.tokenizer->eos_token() >= 0) stop.push_back(model.tokenizer->eos_token());
   Decoder decoder(context, model.weights, model.plan);
