@@ -179,9 +179,9 @@ class Resuming : public ::testing::Test {
   DepthPlan Corrected(float bias) const {
     const int64_t hidden = model_->weights->config.hidden;
     auto lra = std::make_shared<Lra>();
-    lra->a = Matrix<float>(hidden, hidden);
-    lra->b = Matrix<float>(1, hidden);
-    for (int64_t i = 0; i < hidden; ++i) lra->b.row(0)[i] = i % 2 == 0 ? bias : 0;
+    lra->a = Matrix<float>::Zeros(hidden, hidden);
+    lra->b = Matrix<float>::Zeros(1, hidden);
+    for (int64_t i = 0; i < hidden; i += 2) lra->b.row(0)[i] = bias;
     return DepthPlan::Corrected(model_->weights->config.layers, std::vector<int64_t>{1},
                                 std::vector<std::shared_ptr<const Lra>>{lra});
   }
