@@ -34,8 +34,8 @@ enum class TapPoint {
 };
 
 // Calls `sink` with rows that are valid during the call only; one that takes a MatrixView hears them in host memory.
-// `layer` counts blocks of the original model; for kInput
-// of layer L (one past the last) the stream the final norm reads.
+// `layer` counts blocks of the original model; for kInput of layer L (one past the last) the stream the final norm
+// reads.
 struct Tap {
   int64_t layer = 0;
   TapPoint point = TapPoint::kInput;

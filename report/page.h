@@ -19,9 +19,11 @@ struct PageText {
   std::string text;
 };
 
+using PagePart = std::variant<PageTable, Chart, PageText>;
+
 struct Section {
   std::string heading, text;  // text: what one is looking at, in a sentence or two
-  std::vector<std::variant<PageTable, Chart, PageText>> parts;
+  std::vector<PagePart> parts;
 };
 
 struct Page {

@@ -141,11 +141,11 @@ class Search {
 
   void TryInSequence() {
     const CalibrationSet quarter = Quarter(calibration_);
-    Recipe nearest = Lowest().recipe;
-    const Recipe independent = Lowest().recipe;
-    double lowest = Lowest().loss + kNear;
+    const Trial independent = Lowest();
+    Recipe nearest = independent.recipe;
+    double lowest = independent.loss + kNear;
     for (const Calibration mode : {Calibration::kSequential, Calibration::kDrift}) {
-      Recipe recipe = independent;
+      Recipe recipe = independent.recipe;
       recipe.mode = mode;
       const double loss = Record(recipe, InSequence(recipe, quarter));
       if (loss >= lowest) continue;

@@ -39,8 +39,7 @@ struct AutomaticFit {
 
 // Tries, from sums of one pass, token weights none and norm, svd and rrr, and lambda as given and by hold-out; then the
 // best of them in sequence and with drift on a quarter of the text, and the better of those two on all of it where it
-// comes near. Throws UsageError for a rank
-// budget, which is spread over sites that are fitted together.
+// comes near. Throws UsageError for a rank budget, which is spread over sites that are fitted together.
 AutomaticFit FitAutomatically(const Context& context, const Model& model, const CalibrationSet& calibration,
                               const std::vector<Site>& sites, const FitOptions& options, HeldOutLoss& loss,
                               Progress& progress);

@@ -186,7 +186,7 @@ class Sweeper {
   }
 
   // Without adapters a plan is what it leaves out: measured once.
-  double Measured(const std::vector<int64_t>& removed, const DepthPlan& plan) {
+  Quality Measured(const std::vector<int64_t>& removed, const DepthPlan& plan) {
     const auto found = measured_.find(removed);
     return found != measured_.end() ? found->second : measured_[removed] = source_.measure(plan);
   }
@@ -198,20 +198,28 @@ class Sweeper {
   Progress& progress_;
   const std::vector<ShiftOptions> combinations_;
   std::vector<int64_t> sizes_;
-  std::map<std::vector<int64_t>, double> measured_;
+  std::map<std::vector<int64_t>, Quality> measured_;
 };
 
 struct Spread {
   double mean = 0, deviation = 0;
 };
 
-Spread Over(const std::vector<const SweepRow*>& rows, double SweepRow::*value) {
+template <typename Value>
+Spread Over(const std::vector<const SweepRow*>& rows, const Value& value) {
   Spread spread;
   const auto count = static_cast<double>(rows.size());
-  for (const SweepRow* row : rows) spread.mean += row->*value / count;
-  for (const SweepRow* row : rows) spread.deviation += (row->*value - spread.mean) * (row->*value - spread.mean);
+  for (const SweepRow* row : rows) spread.mean += value(*row) / count;
+  for (const SweepRow* row : rows) spread.deviation += (value(*row) - spread.mean) * (value(*row) - spread.mean);
   spread.deviation = rows.size() > 1 ? std::sqrt(spread.deviation / (count - 1)) : 0.0;
   return spread;
+}
+
+// Mean and deviation.
+std::pair<Quality, Quality> QualityOver(const std::vector<const SweepRow*>& rows, Quality SweepRow::*of) {
+  const Spread perplexity = Over(rows, [&](const SweepRow& row) { return (row.*of).perplexity; });
+  const Spread accuracy = Over(rows, [&](const SweepRow& row) { return (row.*of).accuracy; });
+  return {{perplexity.mean, accuracy.mean}, {perplexity.deviation, accuracy.deviation}};
 }
 
 }  // namespace
@@ -231,10 +239,12 @@ std::vector<SweepSummary> Summarize(const std::vector<SweepRow>& rows) {
   }
   std::vector<SweepSummary> summaries;
   for (const auto& group : groups) {
-    const Spread pruned = Over(group, &SweepRow::pruned), corrected = Over(group, &SweepRow::corrected);
-    summaries.push_back({*group.front(), static_cast<int64_t>(group.size()), Over(group, &SweepRow::original).mean,
-                         pruned.mean, corrected.mean, pruned.deviation, corrected.deviation,
-                         Over(group, &SweepRow::r2_fit).mean, Over(group, &SweepRow::r2_heldout).mean});
+    const auto [pruned, pruned_deviation] = QualityOver(group, &SweepRow::pruned);
+    const auto [corrected, corrected_deviation] = QualityOver(group, &SweepRow::corrected);
+    summaries.push_back({*group.front(), std::ssize(group), QualityOver(group, &SweepRow::original).first, pruned,
+                         corrected, pruned_deviation, corrected_deviation,
+                         Over(group, [](const SweepRow& row) { return row.r2_fit; }).mean,
+                         Over(group, [](const SweepRow& row) { return row.r2_heldout; }).mean});
   }
   return summaries;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -28,22 +29,28 @@ struct SweepAxes {
   bool penalize_bias = false;
 };
 
+// What a depth plan is compared by.
+struct Quality {
+  double perplexity = 0;  // on held-out text
+  double accuracy =
+      std::numeric_limits<double>::quiet_NaN();  // mean over zero-shot suites, 0 .. 1; NaN where none are run
+};
+
 // One cell: its settings, and what came of them. What a correction does not use is as ShiftOptions has it.
 struct SweepRow : ShiftOptions {
   int64_t samples = 0;
 
   std::vector<int64_t> removed;
-  int64_t tokens = 0;                              // fitted; 0 where nothing is
-  double r2_fit = 0, r2_heldout = 0;               // means over sites; NaN without
-  int64_t parameters = 0;                          // of the adapters
-  double original = 0, pruned = 0, corrected = 0;  // as `measure` gives them
+  int64_t tokens = 0;                 // fitted; 0 where nothing is
+  double r2_fit = 0, r2_heldout = 0;  // means over sites; NaN without
+  int64_t parameters = 0;             // of the adapters
+  Quality original, pruned, corrected;
 };
 
 struct SweepSource {
   // Calibration text of a seed: `samples` of them, one a batch.
   std::function<CalibrationSet(uint64_t seed, int64_t samples)> open;
-  // The number to compare depth plans by.
-  std::function<double(const DepthPlan&)> measure;
+  std::function<Quality(const DepthPlan&)> measure;
   // Receives each row as soon as it is there.
   std::function<void(const SweepRow&)> row;
 };
@@ -61,7 +68,7 @@ void Sweep(const Context& context, const Model& model, const SweepAxes& axes, co
 struct SweepSummary {
   SweepRow first;
   int64_t seeds = 0;
-  double original = 0, pruned = 0, corrected = 0, pruned_deviation = 0, corrected_deviation = 0;
+  Quality original, pruned, corrected, pruned_deviation, corrected_deviation;
   double r2_fit = 0, r2_heldout = 0;
 };
 std::vector<SweepSummary> Summarize(const std::vector<SweepRow>& rows);

@@ -5,6 +5,7 @@
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "shift/sweep.h"
+#include "tools/evaluation.h"
 #include "tools/options.h"
 #include "tools/paper.h"
 #include "tools/sweep_output.h"
@@ -17,6 +18,7 @@ namespace {
 
 struct Options {
   CommonOptions common;
+  EvaluationOptions evaluation{.tasks = ""};
   std::string preset, prune = "bi:0.25", calib, text, protocol = "gptq", csv, markdown, report;
   std::vector<std::string> correction = {"lra"}, calibration = {"independent"}, token_weight = {"none"};
   std::vector<std::string> lra = {"64"}, lambda = {"gcv"}, factorize = {"rrr"};
@@ -81,7 +83,25 @@ void Print(const std::vector<SweepRow>& rows, const PaperTable& paper) {
         paper.model);
 }
 
+// Whose right answers are counted. Throws UsageError where none are.
+std::vector<Dataset> LoadSuites(const EvaluationOptions& evaluation) {
+  if (evaluation.tasks.empty()) return {};
+  std::vector<Dataset> suites = evaluation.Load();
+  std::erase_if(suites, [](const Dataset& suite) { return suite.task->kind == TaskKind::kPages; });
+  if (suites.empty()) FailUsage("--eval {}: accuracy is of suites whose right answers are counted", evaluation.tasks);
+  return suites;
+}
+
+std::string AccuracySummary(const Quality& original, const std::vector<Dataset>& suites) {
+  if (suites.empty()) return "";
+  std::vector<std::string> names;
+  for (const Dataset& suite : suites)
+    names.push_back(fmt::format("{} ({} items)", suite.task->title, suite.items.size()));
+  return fmt::format("; mean accuracy over {}: original {:.2f}", fmt::join(names, ", "), 100 * original.accuracy);
+}
+
 int Run(const Options& options) {
+  const std::vector<Dataset> suites = LoadSuites(options.evaluation);
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
   if (!model.provenance.empty())
@@ -107,7 +127,10 @@ int Run(const Options& options) {
   };
   source.measure = [&](const DepthPlan& plan) {
     Decoder decoder(context, model.weights, plan);
-    return WindowedPerplexity(decoder, heldout.tokens, window, options.protocol, *progress).perplexity;
+    Quality quality{WindowedPerplexity(decoder, heldout.tokens, window, options.protocol, *progress).perplexity};
+    if (!suites.empty())
+      quality.accuracy = MeanAccuracy(context, model, plan, suites, options.evaluation, *progress).value;
+    return quality;
   };
   source.row = [&](const SweepRow& row) {
     rows.push_back(row);
@@ -117,9 +140,10 @@ int Run(const Options& options) {
 
   PaperTable paper;
   if (!options.preset.empty()) paper = {PaperModel(model.name), options.preset};
-  const std::string summary = fmt::format(
-      "{}: calibration {}; {} perplexity on {} tokens of {}; original {:.2f}", model.name, calibration_source,
-      options.protocol, heldout.tokens.size() / window * window, heldout.source, rows.front().original);
+  const std::string summary =
+      fmt::format("{}: calibration {}; {} perplexity on {} tokens of {}; original {:.2f}{}", model.name,
+                  calibration_source, options.protocol, heldout.tokens.size() / window * window, heldout.source,
+                  rows.front().original.perplexity, AccuracySummary(rows.front().original, suites));
   fmt::print("{}{}{}\n", options.preset, options.preset.empty() ? "" : ", ", summary);
   Print(rows, paper);
   if (!options.common.json.empty())
@@ -174,6 +198,7 @@ Command AddSweep(CLI::App& app) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--protocol", options->protocol, "gptq or seq128")->capture_default_str();
+  options->evaluation.AddTasksTo(app, "--eval");
   app.add_option("--csv", options->csv, "write a line a row to this file, as the rows are found")->check(FileOutput());
   app.add_option("--markdown", options->markdown, "write the table to this file, for a document")->check(FileOutput());
   app.add_option("--report", options->report, "write a page with table and plots to this directory")
@@ -183,7 +208,9 @@ Command AddSweep(CLI::App& app) {
   app.footer("Presets:" + presets +
              "\n\nExamples:\n  shiftrt sweep --model demo --prune \"bi:0.25,reverse*:0.25\" --lra 8,32,full "
              "--factorize rrr,svd\n"
-             "  shiftrt sweep --model demo --preset paper-table1 --text-tokens 16384 --report table1");
+             "  shiftrt sweep --model demo --preset paper-table1 --text-tokens 16384 --report table1\n"
+             "  shiftrt sweep --model qwen2-1.5b --preset paper-table1 --calib c4.jsonl --text wiki.test.raw "
+             "--eval paper7 --data ~/data");
   return [options, &app] {
     if (!options->preset.empty()) TakePreset(app, *options);
     return Run(*options);

@@ -230,12 +230,14 @@ class Summary {
     }
   }
 
+  Estimate Mean(size_t variant) const { return MeanOf(accuracy_[variant]); }
+
   void Print() const {
     std::vector<std::string> header = {"task"}, mean = {fmt::format("mean of {} tasks", accuracy_[0].size())},
                              difference = {"  to " + variants_[0].name};
     for (size_t v = 0; v < variants_.size(); ++v) {
       header.push_back(variants_[v].name);
-      mean.push_back(Percent(MeanOf(accuracy_[v])));
+      mean.push_back(Percent(Mean(v)));
       difference.push_back(v == 0 ? "" : Difference(MeanOf(difference_[v])));
     }
     Table table(header);
@@ -250,7 +252,7 @@ class Summary {
   Json ToJson() const {
     Json json = Json::array();
     for (size_t v = 0; v < variants_.size() && !accuracy_[v].empty(); ++v) {
-      const Estimate mean = MeanOf(accuracy_[v]), difference = MeanOf(difference_[v]);
+      const Estimate mean = Mean(v), difference = MeanOf(difference_[v]);
       Json entry = {{"name", variants_[v].name},
                     {"tasks", accuracy_[v].size()},
                     {"value", mean.value},
@@ -286,7 +288,7 @@ std::filesystem::path JournalFile(const EvaluationOptions& options, const Model&
 
 }  // namespace
 
-void EvaluationOptions::AddTo(CLI::App& app, const std::string& flag) {
+void EvaluationOptions::AddTasksTo(CLI::App& app, const std::string& flag) {
   CLI::Option* const names = app.add_option(flag, tasks, "zero-shot suites: names with commas between, paper7 or all");
   if (!tasks.empty()) names->capture_default_str();
   const auto add = [&](CLI::Option* option) {
@@ -304,6 +306,14 @@ void EvaluationOptions::AddTo(CLI::App& app, const std::string& flag) {
   add(app.add_option("--bos", bos, "a BOS token before every text: auto (as the tokenizer says), always or never")
           ->check(CLI::IsMember({"auto", "always", "never"})))
       ->capture_default_str();
+}
+
+void EvaluationOptions::AddTo(CLI::App& app, const std::string& flag) {
+  AddTasksTo(app, flag);
+  const auto add = [&](CLI::Option* option) {
+    if (tasks.empty()) option->needs(app.get_option(flag));
+    return option;
+  };
   add(app.add_option("--metrics", metrics, "paper (the one quoted), or all")->check(CLI::IsMember({"paper", "all"})))
       ->capture_default_str();
   add(app.add_option("--items", items, "write every item's prompts and scores to this file, a JSON line each"))
@@ -317,6 +327,19 @@ std::vector<Dataset> EvaluationOptions::Load() const {
   std::vector<Dataset> datasets;
   for (const Task* task : ParseTasks(tasks)) datasets.push_back(LoadDataset(*task, {data, limit, shots}));
   return datasets;
+}
+
+Estimate MeanAccuracy(const Context& context, const Model& model, const DepthPlan& plan,
+                      const std::vector<Dataset>& datasets, const EvaluationOptions& options, Progress& progress) {
+  const std::vector<EvalVariant> variants = {{"", plan}};
+  Summary summary(datasets, variants);
+  Journal none("");
+  for (const Dataset& dataset : datasets) {
+    const EvalScores scores =
+        Evaluate(context, model, variants, dataset, {.bos = ParseBos(options.bos)}, none, progress);
+    summary.Add({dataset, scores, {Measure(*dataset.task, dataset.items, scores.scores[0], false)}, {}});
+  }
+  return summary.Mean(0);
 }
 
 std::string PaperCriterion(const Selection& selection, int64_t layers) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "eval/evaluate.h"
+#include "eval/statistics.h"
 #include "shift/pipeline.h"
 
 namespace CLI {
@@ -20,8 +21,10 @@ struct EvaluationOptions {
   std::string bos = "auto", metrics = "paper", items = {}, journal = {};
   int64_t shots = 0, limit = 0;
 
-  // Adds `flag` for the tasks, and --data, --shots, --limit, --bos, --metrics, --items and --journal, which go with it
-  // where there are no tasks by default.
+  // Adds `flag` for the tasks, and --data, --shots, --limit and --bos, which go with it where there are no tasks by
+  // default.
+  void AddTasksTo(CLI::App& app, const std::string& flag);
+  // The same, and --metrics, --items and --journal.
   void AddTo(CLI::App& app, const std::string& flag);
   // The rows of every task. Throws UsageError for a task there is not, Error for a data set that is not found or a row
   // that is malformed; done before anything else, so that it is not found after hours of work.
@@ -34,6 +37,11 @@ struct EvaluationOptions {
 nlohmann::json RunEvaluation(const Context& context, const Model& model, const std::vector<EvalVariant>& variants,
                              const std::string& criterion, const std::vector<Dataset>& datasets,
                              const EvaluationOptions& options, Progress& progress);
+
+// The mean accuracy of one plan, as RunEvaluation prints it: over the paper's seven suites where all are among the
+// data sets, else over all that count right answers; NaN where none does.
+Estimate MeanAccuracy(const Context& context, const Model& model, const DepthPlan& plan,
+                      const std::vector<Dataset>& datasets, const EvaluationOptions& options, Progress& progress);
 
 // The criterion, if it removed a quarter of `layers` layers as in the paper's tables, else "".
 std::string PaperCriterion(const Selection& selection, int64_t layers);

@@ -85,28 +85,43 @@ bool VariesAsNumber(const Axis& axis, const std::vector<SweepSummary>& summaries
   return values.size() > 1;
 }
 
+// What is drawn of each setting.
+struct Measure {
+  const char *name, *title, *unit;
+  double (*of)(const Quality&);
+};
+constexpr Measure kPerplexity = {"perplexity", "Held-out perplexity", "perplexity",
+                                 [](const Quality& quality) { return quality.perplexity; }};
+constexpr Measure kAccuracy = {"accuracy", "Zero-shot accuracy", "percent",
+                               [](const Quality& quality) { return 100 * quality.accuracy; }};
+
+bool HasAccuracy(const std::vector<SweepSummary>& summaries) {
+  return !std::isnan(summaries.front().original.accuracy);
+}
+
 // A series for each choice of what else varies; settings without that number are left to the table.
-Chart ByAxis(const Axis& axis, const std::vector<SweepSummary>& summaries, int64_t hidden) {
+Chart ByAxis(const Axis& axis, const Measure& measure, const std::vector<SweepSummary>& summaries, int64_t hidden) {
   Chart chart;
-  chart.name = fmt::format("perplexity-by-{}", axis.name);
-  chart.title = fmt::format("Held-out perplexity by {}", axis.label);
+  chart.name = fmt::format("{}-by-{}", measure.name, axis.name);
+  chart.title = fmt::format("{} by {}", measure.title, axis.label);
   chart.x_label = axis.label;
-  chart.y_label = "perplexity";
+  chart.y_label = measure.unit;
   chart.log_x = axis.log;
   chart.whole_x = true;
   std::map<std::string, std::map<double, double>> pruned, corrected;  // series -> x -> y
-  double low = summaries.front().original, high = low;
+  double low = measure.of(summaries.front().original), high = low;
   for (const SweepSummary& summary : summaries) {
     std::vector<std::string> others;
     for (const Axis& other : Axes())
       if (&other != &axis && Varies(other, summaries)) others.push_back(other.text(summary.first));
     const double x = axis.number(summary.first, hidden);
     if (std::isnan(x)) continue;
-    corrected[fmt::format("{}", fmt::join(others, ", "))][x] = summary.corrected;
+    const double repaired = measure.of(summary.corrected), bare = measure.of(summary.pruned);
+    corrected[fmt::format("{}", fmt::join(others, ", "))][x] = repaired;
     // Without adapters nothing but the layers removed matters.
-    if (axis.name == std::string("removed")) pruned[summary.first.prune.criterion][x] = summary.pruned;
-    low = std::min({low, summary.corrected, summary.pruned});
-    high = std::max({high, summary.corrected, summary.pruned});
+    if (axis.name == std::string("removed")) pruned[summary.first.prune.criterion][x] = bare;
+    low = std::min({low, repaired, bare});
+    high = std::max({high, repaired, bare});
   }
   chart.log_y = high > 5 * low;
   const auto add = [&](const std::string& name, const std::map<double, double>& points, int color) {
@@ -124,11 +139,11 @@ Chart ByAxis(const Axis& axis, const std::vector<SweepSummary>& summaries, int64
 }
 
 // Where nothing that varies is a number: settings side by side.
-Chart BySetting(const std::vector<SweepSummary>& summaries) {
+Chart BySetting(const Measure& measure, const std::vector<SweepSummary>& summaries) {
   Chart chart;
-  chart.name = "perplexity";
-  chart.title = "Held-out perplexity";
-  chart.y_label = "perplexity";
+  chart.name = measure.name;
+  chart.title = measure.title;
+  chart.y_label = measure.unit;
   Series original{"original", Mark::kLine, {}, {}, 0}, pruned{"pruned", Mark::kDots, {}, {}, 1},
       corrected{"corrected", Mark::kDots, {}, {}, 2};
   for (const SweepSummary& summary : summaries) {
@@ -138,13 +153,21 @@ Chart BySetting(const std::vector<SweepSummary>& summaries) {
     const auto x = static_cast<double>(chart.x_names.size());
     chart.x_names.push_back(fmt::format("{}", fmt::join(names, ", ")));
     for (Series* series : {&original, &pruned, &corrected}) series->x.push_back(x);
-    original.y.push_back(summary.original);
-    pruned.y.push_back(summary.pruned);
-    corrected.y.push_back(summary.corrected);
+    original.y.push_back(measure.of(summary.original));
+    pruned.y.push_back(measure.of(summary.pruned));
+    corrected.y.push_back(measure.of(summary.corrected));
   }
-  chart.log_y = true;
+  chart.log_y = &measure == &kPerplexity;
   chart.series = {original, pruned, corrected};
   return chart;
+}
+
+std::vector<PagePart> Charts(const Measure& measure, const std::vector<SweepSummary>& summaries, int64_t hidden) {
+  std::vector<PagePart> charts;
+  for (const Axis& axis : Axes())
+    if (VariesAsNumber(axis, summaries, hidden)) charts.push_back(ByAxis(axis, measure, summaries, hidden));
+  if (charts.empty()) charts.push_back(BySetting(measure, summaries));
+  return charts;
 }
 
 std::string WithDeviation(double mean, double deviation, int64_t seeds) {
@@ -159,17 +182,24 @@ std::string SweepCsv(const std::vector<SweepRow>& rows) {
   std::string csv =
       "prune,removed,seed,samples,tokens,correction,calibration,token_weight,lambda,factorization,rank,adapter_"
       "parameters,r2_fit,r2_heldout,"
-      "perplexity_original,perplexity_pruned,perplexity_corrected\n";
+      "perplexity_original,perplexity_pruned,perplexity_corrected,"
+      "accuracy_original,accuracy_pruned,accuracy_corrected\n";
   for (const SweepRow& r : rows)
-    csv += fmt::format("\"{}\",{},{},{},{},{},{},\"{}\",{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g}\n", r.prune.text,
-                       fmt::join(r.removed, " "), r.seed, r.samples, r.tokens, Name(r.correction), Name(r.mode),
-                       Format(r.weighting), Format(r.ridge.lambda), Name(r.factorization), Format(r.rank), r.parameters,
-                       r.r2_fit, r.r2_heldout, r.original, r.pruned, r.corrected);
+    csv += fmt::format(
+        "\"{}\",{},{},{},{},{},{},\"{}\",{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g}\n",
+        r.prune.text, fmt::join(r.removed, " "), r.seed, r.samples, r.tokens, Name(r.correction), Name(r.mode),
+        Format(r.weighting), Format(r.ridge.lambda), Name(r.factorization), Format(r.rank), r.parameters, r.r2_fit,
+        r.r2_heldout, r.original.perplexity, r.pruned.perplexity, r.corrected.perplexity, r.original.accuracy,
+        r.pruned.accuracy, r.corrected.accuracy);
   return csv;
 }
 
 nlohmann::json SweepJson(const std::vector<SweepRow>& rows) {
   nlohmann::json out = nlohmann::json::array();
+  const auto both = [](const SweepRow& r, double Quality::*value) {
+    return nlohmann::json{
+        {"original", r.original.*value}, {"pruned", r.pruned.*value}, {"corrected", r.corrected.*value}};
+  };
   for (const SweepRow& r : rows)
     out.push_back({{"prune", r.prune.text},
                    {"criterion", r.prune.criterion},
@@ -186,7 +216,8 @@ nlohmann::json SweepJson(const std::vector<SweepRow>& rows) {
                    {"adapter_parameters", r.parameters},
                    {"r2_fit", r.r2_fit},
                    {"r2_heldout", r.r2_heldout},
-                   {"perplexity", {{"original", r.original}, {"pruned", r.pruned}, {"corrected", r.corrected}}}});
+                   {"perplexity", both(r, &Quality::perplexity)},
+                   {"accuracy", both(r, &Quality::accuracy)}});  // NaN becomes null
   return out;
 }
 
@@ -198,15 +229,23 @@ std::vector<std::vector<std::string>> SweepTable(const std::vector<SweepRow>& ro
   std::vector<std::vector<std::string>> table(1);
   for (const Axis* axis : shown) table[0].push_back(axis->name);
   table[0].insert(table[0].end(), {"R2 held out", "pruned", "corrected", "gain"});
+  if (HasAccuracy(summaries)) table[0].insert(table[0].end(), {"accuracy: pruned", "corrected"});
   if (!paper.model.empty())
     table[0].insert(table[0].end(), {"paper: pruned", "corrected", "accuracy: pruned", "corrected"});
   for (const SweepSummary& s : summaries) {
     std::vector<std::string>& line = table.emplace_back();
     for (const Axis* axis : shown) line.push_back(axis->text(s.first));
     line.push_back(OrNone(!std::isnan(s.r2_heldout), fmt::format("{:.3f}", s.r2_heldout)));
-    line.push_back(WithDeviation(s.pruned, s.pruned_deviation, s.seeds));
-    line.push_back(WithDeviation(s.corrected, s.corrected_deviation, s.seeds));
-    line.push_back(fmt::format("{:+.2f}", s.pruned - s.corrected));
+    const auto add = [&](const Measure& measure, const Quality& mean, const Quality& deviation) {
+      line.push_back(WithDeviation(measure.of(mean), measure.of(deviation), s.seeds));
+    };
+    add(kPerplexity, s.pruned, s.pruned_deviation);
+    add(kPerplexity, s.corrected, s.corrected_deviation);
+    line.push_back(fmt::format("{:+.2f}", s.pruned.perplexity - s.corrected.perplexity));
+    if (HasAccuracy(summaries)) {
+      add(kAccuracy, s.pruned, s.pruned_deviation);
+      add(kAccuracy, s.corrected, s.corrected_deviation);
+    }
     if (paper.model.empty()) continue;
     const PaperResult said =
         PaperNumbers(paper, s.first).value_or(PaperResult{std::nan(""), std::nan(""), std::nan(""), std::nan("")});
@@ -232,11 +271,11 @@ Page SweepPage(const std::string& title, const std::string& summary, const std::
                const PaperTable& paper, int64_t hidden) {
   const std::vector<SweepSummary> summaries = Summarize(rows);
   Page page{title, summary, {}};
-  Section charts{"Perplexity", "Held-out text; means over seeds. Lower is better.", {}};
-  for (const Axis& axis : Axes())
-    if (VariesAsNumber(axis, summaries, hidden)) charts.parts.push_back(ByAxis(axis, summaries, hidden));
-  if (charts.parts.empty()) charts.parts.push_back(BySetting(summaries));
-  page.sections.push_back(std::move(charts));
+  page.sections.push_back(
+      {"Perplexity", "Held-out text; means over seeds. Lower is better.", Charts(kPerplexity, summaries, hidden)});
+  if (HasAccuracy(summaries))
+    page.sections.push_back({"Accuracy", "Mean of zero-shot suites; means over seeds. Higher is better.",
+                             Charts(kAccuracy, summaries, hidden)});
   std::vector<std::vector<std::string>> table = SweepTable(rows, paper);
   PageTable shown{std::move(table.front()), {}};
   shown.rows.assign(std::make_move_iterator(table.begin() + 1), std::make_move_iterator(table.end()));

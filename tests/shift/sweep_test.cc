@@ -44,7 +44,7 @@ class SweepTest : public test::SmallModel {
     };
     source.measure = [&](const DepthPlan& plan) {
       ++measured_;
-      return Measure(plan);
+      return Quality{Measure(plan)};
     };
     source.row = [&](const SweepRow& row) { rows.push_back(row); };
     Sweep(context_, model_, axes, source, meter_);
@@ -82,9 +82,9 @@ TEST_F(SweepTest, EachCellIsWhatARunOfItsSettingsGives) {
     EXPECT_EQ(row.tokens, 28 * 32);
     EXPECT_EQ(row.samples, kSamples);
     const double scale = std::abs(Measure(DepthPlan::Original(kLayers)));
-    EXPECT_EQ(row.original, Measure(DepthPlan::Original(kLayers)));
-    EXPECT_EQ(row.pruned, Measure(run.pruned));
-    EXPECT_NEAR(row.corrected, Measure(run.corrected), 1e-4 * scale);
+    EXPECT_EQ(row.original.perplexity, Measure(DepthPlan::Original(kLayers)));
+    EXPECT_EQ(row.pruned.perplexity, Measure(run.pruned));
+    EXPECT_NEAR(row.corrected.perplexity, Measure(run.corrected), 1e-4 * scale);
     double r2_fit = 0, r2_heldout = 0;
     int64_t parameters = 0;
     for (const SiteReport& site : run.sites) {
@@ -120,7 +120,7 @@ TEST_F(SweepTest, EveryCorrectionIsWhatARunOfItGives) {
     EXPECT_EQ(std::isnan(row.r2_heldout), run.sites.empty());
     if (row.correction == Correction::kAuto)
       continue;  // may fit a part of the text, by its order, which the sweep mixes
-    EXPECT_NEAR(row.corrected, Measure(run.corrected), 1e-4 * std::abs(row.original));
+    EXPECT_NEAR(row.corrected.perplexity, Measure(run.corrected), 1e-4 * std::abs(row.original.perplexity));
     EXPECT_EQ(row.tokens, run.sites.empty() ? 0 : run.sites[0].tokens);
   }
 }
@@ -182,21 +182,25 @@ TEST(Summarize, GivesMeansAndDeviationsOverSeeds) {
     row.prune = ParsePrune("random:2");
     row.samples = samples;
     row.seed = seed;
-    row.original = 1;
-    row.pruned = pruned;
-    row.corrected = corrected;
+    row.original.perplexity = 1;
+    row.pruned.perplexity = pruned;
+    row.pruned.accuracy = pruned / 10;
+    row.corrected.perplexity = corrected;
     rows.push_back(row);
   }
   const std::vector<SweepSummary> summaries = Summarize(rows);
   ASSERT_EQ(summaries.size(), 2u);
   EXPECT_EQ(summaries[0].seeds, 3);
-  EXPECT_DOUBLE_EQ(summaries[0].pruned, 7);
-  EXPECT_DOUBLE_EQ(summaries[0].pruned_deviation, 2);
-  EXPECT_DOUBLE_EQ(summaries[0].corrected, 3);
-  EXPECT_DOUBLE_EQ(summaries[0].corrected_deviation, std::sqrt(7.0));
+  EXPECT_DOUBLE_EQ(summaries[0].pruned.perplexity, 7);
+  EXPECT_DOUBLE_EQ(summaries[0].pruned_deviation.perplexity, 2);
+  EXPECT_DOUBLE_EQ(summaries[0].corrected.perplexity, 3);
+  EXPECT_DOUBLE_EQ(summaries[0].corrected_deviation.perplexity, std::sqrt(7.0));
+  EXPECT_DOUBLE_EQ(summaries[0].pruned.accuracy, 0.7);
+  EXPECT_DOUBLE_EQ(summaries[0].pruned_deviation.accuracy, 0.2);
+  EXPECT_TRUE(std::isnan(summaries[0].corrected.accuracy));
   EXPECT_EQ(summaries[1].seeds, 1);
   EXPECT_EQ(summaries[1].first.samples, 16);
-  EXPECT_EQ(summaries[1].corrected_deviation, 0);
+  EXPECT_EQ(summaries[1].corrected_deviation.perplexity, 0);
 }
 
 }  // namespace

@@ -1,0 +1,174 @@
+#include <algorithm>
+#include <csignal>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "tests/tools/cli.h"
+
+namespace shiftrt {
+namespace {
+
+// Whether the child has ended; Wait() is still to come.
+bool Ended(pid_t child) {
+  siginfo_t info{};
+  return ::waitid(P_PID, child, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == child;
+}
+
+TEST_F(Cli, EvalComparesTheVariantsOfASavedModel) {
+  ASSERT_EQ(Run({"--prune", "reverse*:1", "--lra", "8", "--save", Path("saved")}).status, 0);
+  const std::vector<std::string> arguments = {"--tasks", "paper7,mmlu", "--data",       EvalData(), "--metrics",
+                                              "all",     "--json",      Path("e.json"), "--items",  Path("items.jsonl"),
+                                              "--quiet", "--journal",   Path("journal")};
+  const Outcome outcome = Command("eval", arguments, "saved");
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* word : {"BoolQ", "PARTIAL", "/4", "acc_norm", "to original", "mean of 7 tasks", "BOS auto"})
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << word << " in\n" << outcome.out;
+  EXPECT_FALSE(fs::exists(dir_ / "journal"));
+
+  const Json json = ReadJson("e.json");
+  EXPECT_EQ(json["bos"], "auto");
+  EXPECT_EQ(json["adds_bos"], false);
+  ASSERT_EQ(json["tasks"].size(), size_t{8});
+  const Json& piqa = json["tasks"][1];
+  EXPECT_EQ(piqa["items"], 3);
+  EXPECT_EQ(piqa["partial"], true);
+  EXPECT_EQ(piqa["data_hash"].get<std::string>().size(), size_t{16});
+  EXPECT_EQ(piqa["template_hash"].get<std::string>().size(), size_t{16});
+  EXPECT_LT(piqa["tokens_computed"], piqa["tokens_requested"]);
+  EXPECT_EQ(piqa["shared_stages"], 2);  // reverse* keeps the last of four layers and takes the one before
+  ASSERT_EQ(piqa["variants"].size(), size_t{3});
+  const char* const names[] = {"original", "pruned", "lra"};
+  for (int v = 0; v < 3; ++v) {
+    const Json& variant = piqa["variants"][v];
+    EXPECT_EQ(variant["name"], names[v]);
+    EXPECT_EQ(variant["metrics"]["acc"]["items"], 3);
+    EXPECT_EQ(variant["metrics"]["acc"].contains("to_first"), v > 0);
+  }
+  EXPECT_EQ(json["mean"][2]["tasks"], 7);
+  EXPECT_TRUE(json["mean"][2]["to_first"]["standard_error"].is_number());
+
+  std::istringstream items(ReadFile(dir_ / "items.jsonl"));
+  int64_t lines = 0;
+  for (std::string line; std::getline(items, line); ++lines) {
+    const Json item = Json::parse(line);
+    EXPECT_EQ(item["variants"]["lra"]["log_likelihoods"].size(), item["continuation_tokens"].size());
+  }
+  EXPECT_EQ(lines, 4 + 3 + 3 + 3 + 3 + 2 + 2 + 6);
+}
+
+// `run --eval`, `eval` of what it saved and `eval` with the same recipe are one computation.
+TEST_F(Cli, EvalPrunesAndRepairsAsRunDoes) {
+  const std::vector<std::string> recipe = {"--prune", "bi:2", "--lra", "8", "--merge", "full"};
+  const auto and_more = [](std::vector<std::string> arguments, const std::vector<std::string>& more) {
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  };
+  const Outcome run = Run(and_more(
+      recipe, {"--eval", "piqa,boolq", "--data", EvalData(), "--save", Path("saved"), "--json", Path("run.json")}));
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_NE(run.out.find("PIQA"), std::string::npos) << run.out;
+  const std::vector<std::string> eval = {"--quiet", "--tasks", "piqa,boolq", "--data", EvalData(), "--json"};
+  ASSERT_EQ(
+      Command("eval", and_more(and_more(eval, {Path("recipe.json"), "--calib", Path("calibration.txt:16x64")}), recipe))
+          .status,
+      0);
+  ASSERT_EQ(Command("eval", and_more(eval, {Path("saved.json")}), "saved").status, 0);
+
+  const Json tasks = ReadJson("run.json")["evaluation"]["tasks"], same = ReadJson("recipe.json")["tasks"],
+             saved = ReadJson("saved.json")["tasks"];
+  for (int t = 0; t < 2; ++t) {
+    ASSERT_EQ(tasks[t]["variants"].size(), size_t{4});
+    EXPECT_EQ(tasks[t]["variants"], same[t]["variants"]);
+    ASSERT_EQ(saved[t]["variants"].size(), size_t{3});  // a merged plan was saved, the adapters it came from were not
+    for (const auto& [at, of_run] : {std::pair(0, 0), {1, 1}, {2, 3}})
+      EXPECT_EQ(saved[t]["variants"][at], tasks[t]["variants"][of_run]);
+  }
+}
+
+TEST_F(Cli, ShiftrtEvalIsTheSameProgram) {
+  const fs::path other = fs::path(SHIFTRT_TOOL).parent_path() / "shiftrt-eval";
+  const fs::path out = dir_ / "stdout", err = dir_ / "stderr";
+  const std::vector<std::string> arguments = {"--model", Path("model"), "--tasks", "piqa",
+                                              "--data",  EvalData(),    "--quiet"};
+  ASSERT_EQ(Wait(Start(arguments, out, err, other)), 0) << ReadFile(err);
+  EXPECT_EQ(ReadFile(out), Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--quiet"}).out);
+}
+
+TEST_F(Cli, EvalRefusesWhatItCannotDo) {
+  EXPECT_FAILS(Command("eval", {"--tasks", "piqa,guess", "--data", EvalData()}), 2, "guess");
+  EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--variants", "lra"}), 2, "only original");
+  EXPECT_FAILS(
+      Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--prune", "reverse*:1", "--variants", "fused"}), 2,
+      "only original, pruned, lra here");
+  EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--lra", "8"}), 2, "requires --prune");
+  EXPECT_FAILS(Command("eval", {"--tasks", "lambada", "--data", EvalData(), "--shots", "1"}), 2, "without shots");
+  EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--bos", "always"}), 2, "no BOS");
+  EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", Path("model")}), 1, "piqa_validation*.jsonl");
+  WriteText(dir_ / "bad.jsonl", "{\"goal\": \"g\", \"sol1\": \"a\"}\n");
+  EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", "piqa=" + Path("bad.jsonl")}), 1, "bad.jsonl:1");
+}
+
+// SIGKILL at several points of an evaluation of some twenty-five batches; the last line of the journal is then torn,
+// too.
+TEST_F(Cli, AKilledEvalGoesOnToTheSameBits) {
+  std::string rows;  // that begin with a number each, so that none is another's prefix
+  for (int i = 0; i < 600; ++i)
+    rows +=
+        Json{{"goal", std::to_string(i) + " " + Words(10)}, {"sol1", Words(i % 20)}, {"sol2", Words(40)}, {"label", 1}}
+            .dump() +
+        "\n";
+  WriteText(dir_ / "rows.jsonl", rows);
+  const auto arguments = [&](const std::string& name) {
+    return std::vector<std::string>{"eval",
+                                    "--model",
+                                    Path("model"),
+                                    "--threads",
+                                    "1",
+                                    "--tasks",
+                                    "piqa,boolq",
+                                    "--data",
+                                    EvalData(),
+                                    "--data",
+                                    "piqa=" + Path("rows.jsonl"),
+                                    "--journal",
+                                    Path("journal"),
+                                    "--items",
+                                    Path(name + ".jsonl"),
+                                    "--json",
+                                    Path(name + ".json")};
+  };
+  const auto result = [&](const std::string& name) {
+    Json json = ReadJson(name + ".json");
+    for (Json& task : json["tasks"]) task.erase("seconds");
+    return json.dump() + ReadFile(dir_ / (name + ".jsonl"));
+  };
+  const auto lines = [&] {
+    std::ifstream journal(dir_ / "journal");  // which the program may just have removed
+    return std::count(std::istreambuf_iterator<char>(journal), {}, '\n');
+  };
+  ASSERT_EQ(Call(arguments("whole")).status, 0);
+  EXPECT_FALSE(fs::exists(dir_ / "journal"));
+  for (const int64_t batches : {2, 6, 12}) {
+    // On a busy machine the program may be done before this one looks; then once more.
+    int status = 0;
+    for (int attempt = 0; status != 128 + SIGKILL; ++attempt) {
+      ASSERT_LT(attempt, 50);
+      const pid_t child = Start(arguments("killed"), dir_ / "stdout", dir_ / "stderr");
+      while (lines() < batches && !Ended(child)) ::usleep(200);
+      ::kill(child, SIGKILL);
+      status = Wait(child);
+    }
+    EXPECT_FALSE(fs::exists(dir_ / "killed.json"));
+    ASSERT_GE(lines(), batches);
+    fs::resize_file(dir_ / "journal", fs::file_size(dir_ / "journal") - 10);
+    const Outcome resumed = Call(arguments("resumed"));
+    ASSERT_EQ(resumed.status, 0) << resumed.err;
+    EXPECT_NE(resumed.err.find("batches of an evaluation that was interrupted"), std::string::npos) << resumed.err;
+    EXPECT_EQ(result("resumed"), result("whole"));
+    EXPECT_FALSE(fs::exists(dir_ / "journal"));
+  }
+}
+
+}  // namespace
+}  // namespace shiftrt

@@ -1,0 +1,170 @@
+#include <csignal>
+
+#include "tests/file_size_limit.h"
+#include "tests/tools/cli.h"
+
+namespace shiftrt {
+namespace {
+
+TEST_F(Cli, RunWritesTheContractsJsonAndPrintsTheTables) {
+  const Outcome outcome = Run({"--prune", "bi:0.5", "--lra", "8", "--merge", "lowrank", "--json", Path("result.json")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.err, "");
+  for (const char* word : {"removed", "lambda", "R2", "original", "pruned", "merged"})
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << word;
+
+  const Json json = ReadJson("result.json");
+  EXPECT_TRUE(json.contains("model"));
+  EXPECT_EQ(json["selection"]["criterion"], "bi");
+  EXPECT_EQ(json["selection"]["scores"].size(), size_t{kLayers});
+  EXPECT_EQ(json["selection"]["removed"].size(), size_t{2});
+  EXPECT_TRUE(json["calibration"]["source"].is_string());
+  EXPECT_EQ(json["calibration"]["tokens"], 14 * 64);  // every eighth of the 16 samples is held out
+  ASSERT_EQ(json["sites"].size(), size_t{2});
+  for (const Json& site : json["sites"]) {
+    EXPECT_EQ(site["layers"].size(), size_t{1});
+    EXPECT_EQ(site["rank"], 8);
+    EXPECT_GT(site["lambda"].get<double>(), 0);
+    EXPECT_LE(site["r2_fit"].get<double>(), 1);
+    EXPECT_TRUE(site["r2_heldout"].is_number());
+  }
+  ASSERT_EQ(json["variants"].size(), size_t{4});
+  for (const Json& variant : json["variants"]) {
+    EXPECT_GT(variant["perplexity"].get<double>(), 1);
+    EXPECT_GT(variant["tokens_per_second"].get<double>(), 0);
+    EXPECT_GT(variant["bytes"].get<int64_t>(), 0);
+  }
+  const auto parameters = [&](int v) { return json["variants"][v]["parameters"].get<int64_t>(); };
+  EXPECT_EQ(parameters(2) - parameters(1), 2 * (2 * 8 * kHidden + kHidden));
+  // A block: q, k, v, o; gate, up, down; two norms.
+  EXPECT_EQ(parameters(0) - parameters(1),
+            2 * (2 * kHidden * kHidden + 2 * kHidden * kHidden / 2 + 3 * 48 * kHidden + 2 * kHidden));
+  for (const char* phase : {"select", "calibrate", "solve", "factorize", "evaluate"})
+    EXPECT_TRUE(json["seconds"][phase].is_number()) << phase;
+}
+
+TEST_F(Cli, TheSameSeedGivesTheSameNumbers) {
+  Json results[2];
+  for (Json& json : results) {
+    ASSERT_EQ(Run({"--prune", "random:2", "--lra", "full", "--seed", "5", "--json", Path("r.json")}).status, 0);
+    json = ReadJson("r.json");
+    json.erase("seconds");
+    for (Json& variant : json["variants"]) variant.erase("tokens_per_second");
+  }
+  EXPECT_EQ(results[0], results[1]);
+}
+
+TEST_F(Cli, ASavedModelGeneratesAsItDidWhenMade) {
+  ASSERT_EQ(Run({"--prune", "reverse*:2", "--lra", "8", "--save", Path("saved"), "--json", Path("r.json")}).status, 0);
+  ASSERT_EQ(Run({"--prune", "reverse*:2", "--lra", "8", "--save", Path("whole"), "--save-weights"}).status, 0);
+  const std::string expected = ReadJson("r.json")["variants"][2]["continuation"];
+  const std::vector<std::string> prompt = {"--prompt", "the sea was", "--max-tokens", "12"};
+  const Outcome saved = Command("generate", prompt, "saved");
+  EXPECT_EQ(saved.status, 0) << saved.err;
+  EXPECT_NE(saved.out.find(expected), std::string::npos) << saved.out << "\nexpected " << expected;
+  EXPECT_EQ(Command("tokenize", {"--ids", "the sea"}, "saved").out, Command("tokenize", {"--ids", "the sea"}).out);
+
+  fs::remove_all(dir_ / "model");
+  EXPECT_EQ(Command("generate", prompt, "saved").status, 1);  // its base is gone
+  const Outcome whole = Command("generate", prompt, "whole");
+  EXPECT_EQ(whole.status, 0) << whole.err;
+  EXPECT_EQ(whole.out, saved.out);
+}
+
+TEST_F(Cli, WithoutHeldOutSamplesThereIsNoR2OfThem) {
+  const Outcome outcome =
+      Run({"--prune", "reverse:1", "--lra", "4", "--calib", Path("calibration.txt:1x64"), "--json", Path("r.json")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out.find("nan"), std::string::npos) << outcome.out;
+  EXPECT_TRUE(ReadJson("r.json")["sites"][0]["r2_heldout"].is_null());
+}
+
+TEST_F(Cli, AFullDiskFailsTheSaveAndLeavesNothing) {
+  const FileSizeLimit limit(20000);  // the program inherits it
+  EXPECT_FAILS(Run({"--prune", "reverse:1", "--lra", "4", "--save", Path("new/saved"), "--save-weights"}), 1,
+               "new/saved/model.safetensors: cannot write it");
+  EXPECT_FALSE(fs::exists(dir_ / "new"));
+}
+
+TEST_F(Cli, CtrlCInMidSaveLeavesNothing) {
+  WriteModel("large", {{"vocab_size", 200000}});
+  WriteText(dir_ / "short.txt", Words(200));
+  const fs::path saved = dir_ / "saved";
+  const auto begun = [&] {
+    std::error_code none;  // only the weights: the option's own trial of the directory is not the save
+    for (const auto& entry : fs::directory_iterator(saved, none))
+      if (entry.path().filename().string().starts_with("model.safetensors")) return true;
+    return false;
+  };
+  const std::string arguments =
+      "run --protocol seq128 --prompt the --max-tokens 1 --prune reverse:1 --lra 4 "
+      "--save-weights --threads 1 --quiet --model " +
+      Path("large") + " --save " + saved.string() + " --calib " + Path("calibration.txt:1x64") + " --text " +
+      Path("short.txt");
+  int status = 0;
+  for (int attempt = 0; status == 0 && attempt < 10; ++attempt) {  // until the save is caught half-way
+    fs::remove_all(saved);
+    const pid_t child = Start(Split(arguments), dir_ / "stdout", dir_ / "stderr");
+    while (!begun()) {
+      ASSERT_EQ(::waitpid(child, nullptr, WNOHANG), 0) << ReadFile(dir_ / "stderr");
+      ::usleep(200);
+    }
+    ::kill(child, SIGINT);
+    status = Wait(child);
+  }
+  EXPECT_EQ(status, 130) << ReadFile(dir_ / "stderr");
+  EXPECT_FALSE(fs::exists(saved));
+}
+
+TEST_F(Cli, WhatCannotBeWrittenIsRefusedBeforeTheWork) {
+  WriteText(dir_ / "file", "");
+  const Outcome save = Run({"--save", Path("file/saved")});
+  EXPECT_FAILS(save, 2, "file/saved");
+  EXPECT_EQ(save.out, "");
+  EXPECT_EQ(ReadFile(dir_ / "file"), "");
+  EXPECT_FAILS(Run({"--json", Path("none/r.json")}), 2, "none/r.json");
+  EXPECT_FAILS(Run({"--save-gram", Path("model")}), 2, "model: is a directory");
+  EXPECT_FAILS(Run({"--report", Path("file")}), 2, "file");
+  for (const auto& entry : fs::directory_iterator(dir_))
+    EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
+}
+
+TEST_F(Cli, SavedSumsGiveTheSameRunWithoutCalibrationText) {
+  const std::vector<std::string> recipe = {"--prune",           "bi:2",  "--lra", "8", "--quiet", "--text",
+                                           Path("heldout.txt"), "--json"};
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), recipe.begin(), recipe.end());
+    more.insert(more.begin() + static_cast<int64_t>(recipe.size()), Path("r.json"));
+    const Outcome outcome = Command("run", more);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    Json json = ReadJson("r.json");
+    for (Json& variant : json["variants"]) variant.erase("tokens_per_second");
+    return Json{json["sites"], json["variants"], json["selection"]};
+  };
+  const std::string calib = Path("calibration.txt:16x64");
+  const Json fresh = run({"--calib", calib});
+  EXPECT_EQ(run({"--calib", calib, "--save-gram", Path("gram"), "--gram-layers", "all"}), fresh);
+  EXPECT_EQ(run({"--load-gram", Path("gram")}), fresh);
+  EXPECT_EQ(run({"--calib", calib, "--save-gram", Path("gram"), "--gram-layers", "all"}), fresh);  // complete: used
+
+  EXPECT_FAILS(Command("run", {"--lra", "8", "--load-gram", Path("gram"), Path("gram"), "--text", Path("heldout.txt")}),
+               1, "samples are in both");
+  EXPECT_FAILS(Run({"--lra", "8", "--load-gram", Path("gram"), "--save-gram", Path("more")}), 2, "--load-gram");
+  EXPECT_FAILS(Run({"--lra", "8", "--gram-layers", "all"}), 2, "--save-gram");
+  EXPECT_FAILS(Run({"--lra", "8", "--load-gram", Path("heldout.txt")}), 1, "heldout.txt");
+  fs::resize_file(dir_ / "gram", fs::file_size(dir_ / "gram") / 2);
+  EXPECT_FAILS(Run({"--lra", "8", "--load-gram", Path("gram")}), 1, "gram");
+}
+
+TEST_F(Cli, RunDrawsAReport) {
+  ASSERT_EQ(Run({"--prune", "reverse*:2", "--lra", "8", "--report", Path("page")}).status, 0);
+  const std::string page = ReadFile(dir_ / "page/index.html");
+  for (const char* part : {"Comparison", "Layer scores: bi", "Layer scores: magnitude-l1", "Singular values",
+                           "Energy explained", "held-out tokens", "Cosine", "Hidden states", "the sea was"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+  for (const char* chart : {"r2", "norm-by-depth", "cosine-by-depth", "hidden-states", "explained-energy"})
+    EXPECT_TRUE(fs::exists(dir_ / "page" / (std::string(chart) + ".svg"))) << chart;
+}
+
+}  // namespace
+}  // namespace shiftrt
