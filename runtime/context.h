@@ -1,6 +1,7 @@
 // Where work runs: on which device, with how many threads, and which instruction set the CPU bodies use.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string_view>
 
@@ -24,6 +25,7 @@ class Solver;
 struct Context {
   int threads = 1;
   Isa isa = Isa::kPortable;
+  int64_t memory = 0;            // bytes of the host that sums over calibration text may take; 0: what is free
   Device device = Device::kCpu;  // of decoders, and of what they tally (models/tally.h)
   // Takes the large ones of runtime/linalg.h's problems, for a device other than the CPU. May be null.
   std::shared_ptr<linalg::Solver> solver = nullptr;

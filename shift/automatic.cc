@@ -104,6 +104,8 @@ class Search {
     CollectedSums sums;
     {
       const Stopwatch watch(best_.calibrate_seconds);
+      CheckMemory(context_, std::ssize(weightings) * std::ssize(sites_), model_.weights->config.hidden,
+                  "--memory allows more, --correction lra does with less");
       for (const TokenWeighting& weighting : weightings)
         for (const Site& site : sites_) {
           sums.sites.emplace_back(site, model_.weights->config.hidden);

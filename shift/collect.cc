@@ -7,6 +7,7 @@
 #include <span>
 
 #include "runtime/check.h"
+#include "runtime/host_memory.h"
 #include "shift/ridge_feed.h"
 
 namespace shiftrt {
@@ -215,6 +216,17 @@ std::vector<const SiteSums*> CollectedSums::Sites(const std::vector<int64_t>& la
     chosen.push_back(&sites[found - held.begin()]);
   }
   return chosen;
+}
+
+int64_t SitesInMemory(const Context& context, int64_t hidden) {
+  return MemoryForSums(context) / SiteSums::Bytes(hidden);
+}
+
+void CheckMemory(const Context& context, int64_t sites, int64_t hidden, const char* advice) {
+  const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  Check(SitesInMemory(context, hidden) >= sites,
+        "the calibration sums of {} site{} take {:.4g} MiB of memory, and {:.4g} MiB may be used; {}", sites,
+        sites == 1 ? "" : "s", mib(sites * SiteSums::Bytes(hidden)), mib(MemoryForSums(context)), advice);
 }
 
 void Collect(const Context& context, const Model& model, const CalibrationSet& calibration, CollectedSums& sums,

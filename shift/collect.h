@@ -22,6 +22,11 @@ struct CollectedSums {
   std::vector<const SiteSums*> Sites(const std::vector<int64_t>& layers) const;
 };
 
+// How many sites' sums the host has memory for (runtime/host_memory.h).
+int64_t SitesInMemory(const Context& context, int64_t hidden);
+// Throws Error unless those of `sites` fit at once; `advice` says what to do about it.
+void CheckMemory(const Context& context, int64_t sites, int64_t hidden, const char* advice);
+
 // Saves a collection that is under way.
 class Checkpoint {
  public:

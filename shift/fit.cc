@@ -1,5 +1,7 @@
 #include "shift/fit.h"
 
+#include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -95,6 +97,14 @@ bool FitsAdapters(Correction correction) { return correction == Correction::kBia
 
 bool HasRank(Correction correction) {
   return correction == Correction::kLra || correction == Correction::kGenericAffine || correction == Correction::kAuto;
+}
+
+FittedSites& FittedSites::operator+=(FittedSites more) {
+  std::move(more.adapters.begin(), more.adapters.end(), std::back_inserter(adapters));
+  std::move(more.reports.begin(), more.reports.end(), std::back_inserter(reports));
+  seconds.solve += more.seconds.solve;
+  seconds.factorize += more.seconds.factorize;
+  return *this;
 }
 
 double RSquaredOf(const Context& context, const RidgeAccumulator& sums, const Lra& lra) {

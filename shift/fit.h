@@ -26,6 +26,7 @@ struct SiteSums : Site {
   SiteInput input = SiteInput::kStream;
   TokenWeighting weighting;
 
+  static int64_t Bytes(int64_t hidden) { return 2 * RidgeAccumulator::Bytes(hidden); }
   SiteSums(const Site& site, int64_t hidden, SiteInput input = SiteInput::kStream)
       : Site(site), fit(hidden), heldout(hidden), input(input) {}
   SiteSums(const Site& site, RidgeAccumulator fit, RidgeAccumulator heldout)
@@ -77,6 +78,8 @@ struct FittedSites {
   std::vector<std::shared_ptr<const Lra>> adapters;  // one a site, in the order given
   std::vector<SiteReport> reports;
   FitSeconds seconds;
+
+  FittedSites& operator+=(FittedSites more);
 };
 
 // Ridge solutions, and adapters made of them: apart, so that several factorizations share a solve. kLra alone.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "runtime/check.h"
@@ -82,6 +83,9 @@ class Job {
       layers.resize(Layers());
       std::iota(layers.begin(), layers.end(), 0);
     }
+    // Half as much again: the file takes both triangles of every Gram.
+    CheckMemory(context_, (3 * std::ssize(layers) + 1) / 2, Hidden(),
+                "--memory allows more, and several files (--prune layers=..., --save-gram) take less each");
     GramSet wanted = NewGram(model_, calibration_, layers, Settings(options_.weighting), ScoresOf(result_.selection));
     for (SiteSums& site : wanted.sums.sites) site.weighting = options_.weighting;
     return shiftrt::CollectIntoFile(context_, model_, calibration_, std::move(wanted), options_.gram.save, progress_)
@@ -103,6 +107,7 @@ class Job {
     CollectedSums sums;
     {
       const Stopwatch watch(result_.seconds.calibrate);
+      CheckMemory(context_, std::ssize(Runs()), Hidden(), "--memory allows more");
       sums = CollectSites(Runs(), SiteInput::kMlpBefore);
     }
     ReplaceMeResult fitted = FitReplaceMe(context_, *model_.weights, sums.sites, options_.ridge, progress_);
@@ -114,8 +119,9 @@ class Job {
   void Adapt() {
     const std::vector<Site> sites = options_.span ? Runs() : SitesOf(result_.selection.removed);
     FittedSites fitted = options_.correction == Correction::kAuto     ? FitAutomatically(sites)
-                         : options_.mode == Calibration::kIndependent ? FitIndependently(sites)
-                                                                      : FitInSequence(sites);
+                         : options_.mode != Calibration::kIndependent ? FitInSequence(sites)
+                         : options_.gram.used()                       ? FitFromFiles()
+                                                                      : FitIndependently(sites);
     static_cast<FitSeconds&>(result_.seconds) = fitted.seconds;
     result_.sites = std::move(fitted.reports);
     result_.corrected = CorrectedPlan(Layers(), sites, fitted.adapters);
@@ -152,31 +158,53 @@ class Job {
     return std::move(chosen.fitted);
   }
 
-  FittedSites FitIndependently(const std::vector<Site>& sites) {
+  FittedSites FitFromFiles() {
     CollectedSums sums;
-    std::vector<const SiteSums*> wanted;
     {
       const Stopwatch watch(result_.seconds.calibrate);
-      if (!options_.gram.load.empty()) {
-        sums = std::move(loaded_.sums);
-      } else if (!options_.gram.save.empty()) {
-        sums = CollectIntoFile();
-      } else {
-        std::vector<Site> all = sites;
-        if (options_.merge != Merge::kOff)
-          for (const Site& run : Runs())
-            if (run.blocks > 1) all.push_back(run);
-        sums = CollectSites(all);
-        for (size_t i = sites.size(); i < all.size(); ++i) run_sums_.push_back(std::move(sums.sites[i]));
-        sums.sites.erase(sums.sites.begin() + static_cast<int64_t>(sites.size()), sums.sites.end());
-      }
+      sums = options_.gram.load.empty() ? CollectIntoFile() : std::move(loaded_.sums);
     }
-    if (options_.gram.used()) {
-      wanted = sums.Sites(result_.selection.removed);
-    } else {
-      for (const SiteSums& site : sums.sites) wanted.push_back(&site);
+    return FitSites(context_, sums.Sites(result_.selection.removed), options_, progress_);
+  }
+
+  // As many sites at once as memory has room for the sums of, a pass over the text each.
+  FittedSites FitIndependently(const std::vector<Site>& sites) {
+    CheckMemory(context_, 1, Hidden(), "--memory allows more");
+    if (options_.rank.kind == RankSpec::Kind::kBudget)
+      CheckMemory(context_, std::ssize(sites), Hidden(),
+                  "--memory allows more, and a rank by number or energy does with one site at a time");
+    const std::vector<Site> runs = RunsToMeasure();
+    const auto room = static_cast<size_t>(std::max<int64_t>(1, SitesInMemory(context_, Hidden())));
+    if (sites.size() + runs.size() <= room) return FitTogether(sites, runs);
+    FittedSites fitted;
+    for (size_t first = 0; first < sites.size(); first += room) {
+      const auto group = std::span(sites).subspan(first, std::min(room, sites.size() - first));
+      fitted += FitTogether({group.begin(), group.end()}, {});
     }
-    return FitSites(context_, wanted, options_, progress_);
+    return fitted;
+  }
+
+  // Of the runs that will be merged.
+  std::vector<Site> RunsToMeasure() const {
+    std::vector<Site> runs = options_.merge == Merge::kOff ? std::vector<Site>() : Runs();
+    std::erase_if(runs, [](const Site& run) { return run.blocks == 1; });
+    return runs;
+  }
+
+  // Keeps the sums of `runs`, which the same pass gives.
+  FittedSites FitTogether(const std::vector<Site>& sites, const std::vector<Site>& runs) {
+    CollectedSums sums;
+    {
+      const Stopwatch watch(result_.seconds.calibrate);
+      std::vector<Site> all = sites;
+      all.insert(all.end(), runs.begin(), runs.end());
+      sums = CollectSites(all);
+    }
+    std::vector<const SiteSums*> wanted;
+    for (size_t i = 0; i < sites.size(); ++i) wanted.push_back(&sums.sites[i]);
+    FittedSites fitted = FitSites(context_, wanted, options_, progress_);
+    for (size_t i = sites.size(); i < sums.sites.size(); ++i) run_sums_.push_back(std::move(sums.sites[i]));
+    return fitted;
   }
 
   FittedSites FitInSequence(const std::vector<Site>& sites) {

@@ -47,8 +47,8 @@ struct ShiftResult {
   Selection selection;
   std::string calibration;        // for people: what the sites were fitted on
   std::vector<SiteReport> sites;  // none for kLaco and kNone
-  // Merged runs of several sites, measured over the whole run as a span is; none without their sums, which files and
-  // fits in sequence do not have.
+  // Merged runs of several sites, measured over the whole run as a span is; none without their sums, which files, fits
+  // in sequence and fits in groups do not have.
   std::vector<SiteReport> merged_runs;
   std::vector<Trial> trials;      // kAuto alone: what was tried,
   size_t chosen_trial = 0;        // and which of them was chosen
@@ -61,6 +61,8 @@ struct ShiftResult {
 // Throws UsageError for options that contradict each other, or do not go with a model of that hidden size.
 void CheckOptions(const ShiftOptions& options, int64_t hidden);
 
+// Where the host has no memory for the sums of all sites at once (runtime/host_memory.h), independent adapters are
+// fitted in groups of sites, a pass over the text each; what cannot be parted so throws Error.
 // With options.gram.load, `calibration` may be empty unless the criterion needs it and its scores are not in the files.
 // Throws as CheckOptions does.
 ShiftResult Shift(const Context& context, const Model& model, const CalibrationSet& calibration,

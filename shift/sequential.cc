@@ -131,13 +131,6 @@ class Walk {
   Decoder decoder_;
 };
 
-void Append(FittedSites& all, FittedSites one) {
-  all.adapters.push_back(std::move(one.adapters.front()));
-  all.reports.push_back(std::move(one.reports.front()));
-  all.seconds.solve += one.seconds.solve;
-  all.seconds.factorize += one.seconds.factorize;
-}
-
 }  // namespace
 
 Calibration ParseCalibrationMode(const std::string& text) {
@@ -172,7 +165,7 @@ FittedSites FitInSequence(const Context& context, const Model& model, const Cali
     }
     SiteSums sums(sites[i], model.weights->config.hidden);
     walk.Collect(sums, progress);
-    Append(fitted, FitSites(context, {&sums}, options, quiet));
+    fitted += FitSites(context, {&sums}, options, quiet);
     if (i + 1 < sites.size()) walk.Correct(sites[i], fitted.adapters.back());
   }
   progress.End();

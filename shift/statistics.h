@@ -38,11 +38,11 @@ class InfluenceStatistics {
 };
 
 // Ridge accumulators of one site (docs/method.md): with Haug = [H | 1] and W the diagonal of the rows' weights (I
-// unless given), G = Haug'W Haug, C = Haug'W D, in float64. Memory: (2 d^2 + 3 d) x 8 bytes, whatever the number of
-// tokens.
+// unless given), G = Haug'W Haug, C = Haug'W D, in float64. Memory: Bytes(d), whatever the number of tokens.
 class RidgeAccumulator {
  public:
   explicit RidgeAccumulator(int64_t hidden);
+  static int64_t Bytes(int64_t hidden) { return (2 * hidden * hidden + 3 * hidden + 1) * 8; }
   // From what Gram(), Cross(), DeltaSquares() and tokens() gave. Throws Error where the shapes do not fit.
   static RidgeAccumulator FromSums(Matrix<double> gram, Matrix<double> cross, double delta_squares, int64_t tokens);
   // h: the block's inputs, delta: its updates, both (tokens, hidden); `weights`, where not empty, one a row and not

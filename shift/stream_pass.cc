@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/check.h"
+#include "runtime/host_memory.h"
 #include "runtime/linalg.h"
 #include "shift/factorize.h"
 #include "shift/ridge.h"
@@ -118,8 +119,7 @@ class Pass {
 }  // namespace
 
 StreamFindings PassStream(const Context& context, std::shared_ptr<const Weights> weights,
-                          const std::vector<Batch>& batches, const StreamWants& wants, Progress& progress,
-                          int64_t memory) {
+                          const std::vector<Batch>& batches, const StreamWants& wants, Progress& progress) {
   const ModelConfig& config = weights->config;
   const int64_t layers = config.layers;
   Pass pass(context, std::move(weights), wants);
@@ -127,8 +127,7 @@ StreamFindings PassStream(const Context& context, std::shared_ptr<const Weights>
     pass.Run(batches, true, 0, 0, progress);
     return pass.Take();
   }
-  const int64_t site_bytes = (2 * config.hidden * config.hidden + 3 * config.hidden + 1) * 8;
-  int64_t group = std::clamp<int64_t>(memory / site_bytes, 1, layers);
+  int64_t group = std::clamp<int64_t>(MemoryForSums(context) / RidgeAccumulator::Bytes(config.hidden), 1, layers);
   for (int64_t begin = 0; begin < layers;) {
     const int64_t end = std::min(begin + group, layers);
     std::vector<RidgeAccumulator> sums;

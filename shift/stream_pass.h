@@ -32,10 +32,9 @@ struct StreamFindings {
 };
 
 // Adapters are reduced-rank regressions with lambda by generalised cross-validation. Their accumulators take
-// (2 d^2 + 3 d) x 8 bytes a layer; past `memory` bytes, or what a GPU has left, the layers are done in groups, a pass
-// each. The stream of the longest window's blocks is held for one batch.
+// (2 d^2 + 3 d) x 8 bytes a layer; where memory has no room for those of all layers (runtime/host_memory.h; or what a
+// GPU has left), they are done in groups, a pass each. The stream of the longest window's blocks is held for one batch.
 StreamFindings PassStream(const Context& context, std::shared_ptr<const Weights> weights,
-                          const std::vector<Batch>& batches, const StreamWants& wants, Progress& progress,
-                          int64_t memory = int64_t{4} << 30);
+                          const std::vector<Batch>& batches, const StreamWants& wants, Progress& progress);
 
 }  // namespace shiftrt

@@ -150,6 +150,10 @@ class Sweeper {
     std::set<int64_t> layers;
     for (const Selection& selection : selections) layers.insert(selection.removed.begin(), selection.removed.end());
     SumsByWeighting sums;
+    for (const ShiftOptions& options : combinations_)
+      if (FromSharedSums(options)) sums[Format(options.weighting)];
+    CheckMemory(context_, std::ssize(sums) * std::ssize(layers), model_.weights->config.hidden,
+                "--memory allows more, fewer criteria and token weights at once take less");
     for (const ShiftOptions& options : combinations_) {
       if (!FromSharedSums(options)) continue;
       CollectedSums& of = sums[Format(options.weighting)];

@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "bench/calibration_bench.h"
 #include "bench/model_bench.h"
 #include "tools/options.h"
 
@@ -14,6 +15,7 @@ struct BenchOptions {
   CommonOptions common;
   std::string what = "cpu", config, keep;
   ModelBenchOptions bench;
+  CalibrationBenchOptions calibration;
 };
 
 // Of --config, made and mapped, or of --model.

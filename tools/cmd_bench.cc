@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "bench/calibration_bench.h"
 #include "bench/kernels_bench.h"
 #include "runtime/check.h"
 #include "tools/bench_options.h"
@@ -77,7 +76,7 @@ int BenchCalibrate(const BenchOptions& options) {
   const Context context = options.common.MakeContext();
   Model model;
   model.weights = OpenWeights(options);
-  CalibrationBenchOptions bench;
+  CalibrationBenchOptions bench = options.calibration;
   bench.rounds = options.bench.rounds;
   const CalibrationBenchResult r = BenchCalibration(context, model, bench, *options.common.MakeProgress());
   fmt::print("{} threads; {} batches of 4 x {} tokens, layers {} tapped\n", context.threads, bench.batches,
@@ -120,12 +119,16 @@ Command AddBench(CLI::App& app) {
   app.add_option("--decode", options->bench.decode, "tokens a timed round")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  app.add_option("--batches", options->calibration.batches, "batches of 2048 tokens a round of calibrate")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   app.add_option("--rounds", options->bench.rounds, "medians are over these")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   app.allow_extras();
   app.footer(
       "Examples:\n  shiftrt bench cpu --config Qwen2-1.5B/config.json\n"
+      "  shiftrt bench calibrate --config Qwen2-1.5B/config.json --batches 1 --rounds 3\n"
       "  shiftrt bench kernels --benchmark_filter=matmul   (Google Benchmark's flags are passed on)");
   return [options, &app] {
     const std::vector<std::string> rest = app.remaining();

@@ -131,6 +131,7 @@ Command AddEval(CLI::App& app) {
       ->delimiter(',');
   CLI::Option_group& recipe = *app.add_option_group("Recipe", "to prune and repair the model first, as `run` does");
   options->recipe.AddTo(recipe);
+  options->common.AddMemoryTo(recipe);
   CLI::Option* const prune = recipe.get_option("--prune");
   for (CLI::Option* option : recipe.get_options())
     if (option != prune) option->needs(prune);

@@ -154,6 +154,7 @@ int Run(const Options& options) {
 Command AddInspect(CLI::App& app) {
   auto options = std::make_shared<Options>();
   options->common.AddTo(app, /*with_json=*/true);
+  options->common.AddMemoryTo(app);
   app.add_option("--prune", options->prune,
                  "criteria, comma separated, as run takes them; without an amount 0.25 is removed");
   app.add_option("--calib", options->calib, "FILE[:samples[xtokens]] for criteria that need text");

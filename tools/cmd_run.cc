@@ -285,9 +285,10 @@ void WriteReport(const Job& job, const ShiftResult& result, const std::vector<Va
   RunReport report;
   report.title = fmt::format("{}: {} of {} layers removed by {}", model.name, result.selection.removed.size(),
                              model.weights->config.layers, result.selection.criterion);
-  report.summary =
-      fmt::format("Layers {}. Calibrated on {}; perplexity ({}) on {}.", fmt::join(result.selection.removed, ", "),
-                  result.calibration, job.options.protocol, job.heldout.source);
+  report.summary = fmt::format("Layers {}. Calibrated on {}{}; perplexity ({}) on {}.",
+                               fmt::join(result.selection.removed, ", "), result.calibration,
+                               job.calibration.source.empty() ? "" : fmt::format(" ({})", job.calibration.Accounting()),
+                               job.options.protocol, job.heldout.source);
   const CriterionInput input = {job.context, model.weights, &job.calibration.fit, job.options.common.seed};
   report.scores = ScoresBeside(result.selection, input, job.progress);
   report.sites = result.sites;
@@ -380,6 +381,7 @@ int Run(const Options& options) {
 Command AddRun(CLI::App& app) {
   auto options = std::make_shared<Options>();
   options->common.AddTo(app, /*with_json=*/true);
+  options->common.AddMemoryTo(app);
   options->recipe.AddTo(app);
   app.add_option("--text", options->text, "held-out text for the perplexity (demo brings its own)");
   app.add_option("--protocol", options->protocol, "gptq or seq128")->capture_default_str();

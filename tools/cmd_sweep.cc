@@ -169,6 +169,7 @@ int Run(const Options& options) {
 Command AddSweep(CLI::App& app) {
   auto options = std::make_shared<Options>();
   options->common.AddTo(app, /*with_json=*/true);
+  options->common.AddMemoryTo(app);
   app.add_option("--preset", options->preset,
                  "an experiment of the paper (below); other options override its settings");
   app.add_option("--prune", options->prune, "criteria with amounts, as in run, comma separated")->capture_default_str();

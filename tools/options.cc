@@ -27,6 +27,15 @@ void CommonOptions::AddTo(CLI::App& app, bool with_json) {
   if (with_json) app.add_option("--json", json, "write the whole result to this file")->check(FileOutput());
 }
 
+void CommonOptions::AddMemoryTo(CLI::App& app) {
+  app.add_option(
+         "--memory", memory,
+         "what calibration sums may take of the host's memory (4GiB; default: three quarters of what is free);\n"
+         "sites beyond that are fitted in groups, a pass over the text each")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 60));
+}
+
 namespace {
 
 // The GPU that `device` names, "cuda" or "cuda:N".
@@ -74,6 +83,7 @@ Context CommonOptions::MakeContext() const {
   context.device = ChooseDevice(device, quiet);
   if (context.device == Device::kCuda) context.solver = gpu::MakeSolver();
   if (threads > 0) context.threads = threads;
+  context.memory = static_cast<int64_t>(memory);
   return context;
 }
 

@@ -26,11 +26,14 @@ struct CommonOptions {
   std::string json;
   int threads = 0;  // 0: all cores
   uint64_t seed = 0;
+  uint64_t memory = 0;  // 0: what is free
   bool quiet = false;
   bool check_finite = false;
 
   // Adds --model, --device, --dtype, --threads, --seed, --quiet, --check-weights and, with `with_json`, --json.
   void AddTo(CLI::App& app, bool with_json);
+  // Adds --memory, for commands that calibrate.
+  void AddMemoryTo(CLI::App& app);
   Context MakeContext() const;  // throws UsageError for --device cuda where there is no GPU
   Model Open() const;
   std::unique_ptr<Progress> MakeProgress() const;

@@ -67,6 +67,58 @@ TEST_F(Pipeline, FitsEachSiteFromTheOriginalModel) {
   EXPECT_FALSE(result.merged.has_value());
 }
 
+// Counts the passes over the calibration text.
+struct Passes : NoProgress {
+  void Begin(std::string_view phase, int64_t) override { calibrations += phase == "calibrating"; }
+  int calibrations = 0;
+};
+
+TEST_F(Pipeline, SitesThatMemoryHasNoRoomForAreFittedInGroupsToTheSameBits) {
+  ShiftOptions options;
+  options.prune = ParsePrune("layers=0,1,2,4,5");
+  options.rank = RankSpec::Full();
+  options.merge = Merge::kFull;
+  Passes one, several;
+  const ShiftResult whole = Shift(context_, model_, calibration_, options, one);
+  EXPECT_EQ(one.calibrations, 1);
+  EXPECT_EQ(whole.merged_runs.size(), 2u);
+  Context small = context_;
+  small.memory = 2 * SiteSums::Bytes(kWidth);
+  const ShiftResult groups = Shift(small, model_, calibration_, options, several);
+  EXPECT_EQ(several.calibrations, 3);
+  EXPECT_TRUE(groups.merged_runs.empty());
+  ASSERT_EQ(groups.sites.size(), 5u);
+  EXPECT_EQ(Stream(groups.corrected), Stream(whole.corrected));
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(groups.sites[i].layer, whole.sites[i].layer);
+    EXPECT_EQ(groups.sites[i].r2_heldout, whole.sites[i].r2_heldout);
+  }
+}
+
+TEST_F(Pipeline, WhatCannotBeDoneInGroupsSaysHowMuchMemoryItTakes) {
+  NoProgress progress;
+  context_.memory = 2 * SiteSums::Bytes(kWidth);
+  const auto refused = [&](const char* why, const std::function<void(ShiftOptions&)>& change) {
+    ShiftOptions options;
+    options.prune = ParsePrune("layers=1,3,5");
+    options.rank = RankSpec::Fixed(4);
+    change(options);
+    try {
+      Shift(context_, model_, calibration_, options, progress);
+      ADD_FAILURE() << why;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+    }
+  };
+  refused("sums of 3 sites", [](ShiftOptions& o) { o.rank = ParseRank("budget:2k"); });
+  refused("sums of 5 sites", [](ShiftOptions& o) { o.gram.save = "unwritten.gram"; });
+  refused("sums of 3 sites", [](ShiftOptions& o) { o.correction = Correction::kReplaceMe; });
+  refused("sums of 6 sites", [](ShiftOptions& o) { o.correction = Correction::kAuto; });  // two ways to weight tokens
+  EXPECT_FALSE(std::filesystem::exists("unwritten.gram"));
+  context_.memory = SiteSums::Bytes(kWidth) - 1;
+  refused("sums of 1 site take", [](ShiftOptions&) {});
+}
+
 TEST_F(Pipeline, CorrectionBringsTheStreamNearer) {
   const ShiftResult result = Run("bi:0.34", 8);
   EXPECT_EQ(result.selection.scores.size(), 6u);

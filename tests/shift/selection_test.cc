@@ -246,7 +246,9 @@ TEST_F(SelectionFromText, LayersInGroupsGiveTheSameAdapters) {
   wants.windows = {1, 4};
   wants.correction_ranks = {2};
   const StreamFindings whole = PassStream(context_, model_.weights, text_, wants, progress);
-  const StreamFindings groups = PassStream(context_, model_.weights, text_, wants, progress, 2 * 8 * 600);
+  Context context = context_;
+  context.memory = 2 * RidgeAccumulator::Bytes(kWidth);
+  const StreamFindings groups = PassStream(context, model_.weights, text_, wants, progress);
   EXPECT_EQ(whole.windows.at(4).Scores(), groups.windows.at(4).Scores());
   ASSERT_EQ(groups.correctable.at(2).size(), static_cast<size_t>(kLayers));
   for (int64_t l = 0; l < kLayers; ++l)

@@ -129,6 +129,24 @@ TEST_F(Cli, WhatCannotBeWrittenIsRefusedBeforeTheWork) {
     EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
 }
 
+TEST_F(Cli, LessMemoryTakesMorePassesToTheSameEnd) {
+  const auto variants = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"--prune", "reverse*:2", "--lra", "4", "--json", Path("r.json")});
+    const Outcome outcome = Run(more);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    Json json = ReadJson("r.json")["variants"];
+    for (Json& variant : json) variant.erase("tokens_per_second");
+    return json;
+  };
+  EXPECT_EQ(variants({}), variants({"--memory", "40KiB"}));
+  EXPECT_FAILS(Run({"--memory", "10KiB"}), 1, "sums of 1 site take");
+  EXPECT_FAILS(Run({"--memory", "10KiB", "--prune", "correctable:1"}), 1, "sums of 1 site take");
+  EXPECT_FAILS(Run({"--memory", "much"}), 2, "--memory");
+  EXPECT_FAILS(Command("sweep", {"--calib", Path("calibration.txt:16x64"), "--text", Path("heldout.txt"), "--lra", "4",
+                                 "--prune", "reverse:2", "--memory", "40KiB"}),
+               1, "fewer criteria");
+}
+
 TEST_F(Cli, SavedSumsGiveTheSameRunWithoutCalibrationText) {
   const std::vector<std::string> recipe = {"--prune",           "bi:2",  "--lra", "8", "--quiet", "--text",
                                            Path("heldout.txt"), "--json"};
@@ -159,8 +177,9 @@ TEST_F(Cli, SavedSumsGiveTheSameRunWithoutCalibrationText) {
 TEST_F(Cli, RunDrawsAReport) {
   ASSERT_EQ(Run({"--prune", "reverse*:2", "--lra", "8", "--report", Path("page")}).status, 0);
   const std::string page = ReadFile(dir_ / "page/index.html");
-  for (const char* part : {"Comparison", "Layer scores: bi", "Layer scores: magnitude-l1", "Singular values",
-                           "Energy explained", "held-out tokens", "Cosine", "Hidden states", "the sea was"})
+  for (const char* part :
+       {"Comparison", "Layer scores: bi", "Layer scores: magnitude-l1", "Singular values", "Energy explained",
+        "held-out tokens", "tokens: 896 fitted, 128 held out", "Cosine", "Hidden states", "the sea was"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
   for (const char* chart : {"r2", "norm-by-depth", "cosine-by-depth", "hidden-states", "explained-energy"})
     EXPECT_TRUE(fs::exists(dir_ / "page" / (std::string(chart) + ".svg"))) << chart;

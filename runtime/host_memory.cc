@@ -1,0 +1,49 @@
+#include "runtime/host_memory.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <string>
+
+namespace shiftrt {
+
+namespace {
+
+constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
+
+// The number behind `name` in a file of names and numbers, or `otherwise`.
+int64_t Named(const std::filesystem::path& path, const std::string& name, int64_t otherwise) {
+  std::ifstream file(path);
+  for (std::string word; file >> word;) {
+    int64_t value = 0;
+    if (word == name && file >> value) return value;
+  }
+  return otherwise;
+}
+
+// The number a file holds; `otherwise` for "max", or where there is no such file.
+int64_t Alone(const std::filesystem::path& path, int64_t otherwise) {
+  int64_t value = 0;
+  return std::ifstream(path) >> value ? value : otherwise;
+}
+
+int64_t LeftOfControlGroup(const std::filesystem::path& group) {
+  const int64_t limit = Alone(group / "memory.max", kUnlimited);
+  if (limit == kUnlimited) return kUnlimited;
+  const int64_t pages =
+      Named(group / "memory.stat", "inactive_file", 0) + Named(group / "memory.stat", "active_file", 0);
+  return std::max<int64_t>(0, limit - Alone(group / "memory.current", 0) + pages);
+}
+
+}  // namespace
+
+int64_t AvailableMemory(const std::filesystem::path& root) {
+  const int64_t kib = Named(root / "proc/meminfo", "MemAvailable:", kUnlimited / 1024);
+  return std::min(kib * 1024, LeftOfControlGroup(root / "sys/fs/cgroup"));
+}
+
+int64_t MemoryForSums(const Context& context) {
+  return context.memory > 0 ? context.memory : AvailableMemory() / 4 * 3;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,49 @@
+#include "runtime/host_memory.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/temporary_directory.h"
+#include "tests/write_text.h"
+
+namespace shiftrt {
+namespace {
+
+class HostMemory : public ::testing::Test {
+ protected:
+  void Write(const std::string& name, const std::string& text) {
+    std::filesystem::create_directories((root_.path() / name).parent_path());
+    WriteText(root_.path() / name, text);
+  }
+  TemporaryDirectory root_;
+};
+
+TEST_F(HostMemory, IsWhatTheKernelCallsAvailable) {
+  Write("proc/meminfo", "MemTotal:       2000 kB\nMemFree:         100 kB\nMemAvailable:    1500 kB\nBuffers: 7 kB\n");
+  EXPECT_EQ(AvailableMemory(root_.path()), 1500 * 1024);
+  Write("sys/fs/cgroup/memory.max", "max\n");
+  EXPECT_EQ(AvailableMemory(root_.path()), 1500 * 1024);
+}
+
+TEST_F(HostMemory, IsWhatAControlGroupHasLeft) {
+  Write("proc/meminfo", "MemAvailable:    1500 kB\n");
+  Write("sys/fs/cgroup/memory.max", "1000000\n");
+  Write("sys/fs/cgroup/memory.current", "900000\n");
+  EXPECT_EQ(AvailableMemory(root_.path()), 100000);
+  Write("sys/fs/cgroup/memory.stat", "anon 3\nfile 700000\ninactive_file 300000\nactive_file 400000\n");
+  EXPECT_EQ(AvailableMemory(root_.path()), 800000);
+  Write("sys/fs/cgroup/memory.current", "2000000\n");
+  Write("sys/fs/cgroup/memory.stat", "");
+  EXPECT_EQ(AvailableMemory(root_.path()), 0);
+}
+
+TEST_F(HostMemory, OfThisMachineIsSomethingAndAnOrderCounts) {
+  EXPECT_GT(AvailableMemory(), 1 << 20);
+  EXPECT_GT(AvailableMemory("/no/such/root"), int64_t{1} << 50);  // nothing known: nothing withheld
+  Context context;
+  EXPECT_GT(MemoryForSums(context), 0);
+  context.memory = 12345;
+  EXPECT_EQ(MemoryForSums(context), 12345);
+}
+
+}  // namespace
+}  // namespace shiftrt
