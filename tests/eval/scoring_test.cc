@@ -100,6 +100,27 @@ TEST(Scoring, OrderChangesNoBit) {
     EXPECT_EQ(after[i].log_likelihood, before[order[i]].log_likelihood) << "request " << order[i];
 }
 
+// One wrong token in an answer and it is not what the model would write, wherever it stands.
+TEST(Scoring, GreedyIsEveryTokenOfTheAnswer) {
+  Decoder decoder(Context::Default(), TestModel().weights, TestModel().plan);
+  const std::vector<int32_t> context = {5, 6, 7};
+  const auto likeliest = [&](const std::vector<int32_t>& tokens) {
+    Batch batch;
+    batch.Add(tokens);
+    const Matrix<float> logits = decoder.Logits(decoder.Forward(batch));
+    const float* row = logits.row(logits.rows() - 1);
+    return static_cast<int32_t>(std::max_element(row, row + logits.cols()) - row);
+  };
+  std::vector<ScoringRequest> requests;
+  for (int wrong = 0; wrong <= 3; ++wrong) {  // 3: none is
+    std::vector<int32_t> tokens = context;
+    for (int i = 0; i < 3; ++i) tokens.push_back((likeliest(tokens) + (i == wrong ? 1 : 0)) % 1024);
+    requests.push_back({tokens, 3});
+  }
+  const auto scores = ScoreAll(requests, 1000);
+  for (int wrong = 0; wrong <= 3; ++wrong) EXPECT_EQ(scores[wrong].greedy, wrong == 3) << wrong;
+}
+
 TEST(Packing, EverySharedPrefixStandsOnce) {
   const auto requests = Requests();
   const auto batches = Pack(requests, 100000);
@@ -131,6 +152,21 @@ TEST(Packing, BatchesKeepToTheirSize) {
     EXPECT_EQ(members, requests.size());
   }
   EXPECT_TRUE(Pack({}, 10).empty());
+}
+
+// However it is told where the answer begins: the context's last spaces are the answer's.
+TEST(Encoder, SpacesBeforeTheAnswerBelongToIt) {
+  for (const char* tokenizer : {"llama2-json", "qwen2"}) {
+    const auto loaded = LoadTokenizer(Goldens() / "tokenizers" / tokenizer);
+    const auto encoded = [&](const Prompt& prompt) {
+      return PromptEncoder(*loaded, Bos::kNever, 128).Encode(prompt, "");
+    };
+    const ScoringRequest expected = encoded({"the sea", " was calm"});
+    EXPECT_EQ(expected.scored, std::ssize(loaded->Encode("the sea was calm")) - std::ssize(loaded->Encode("the sea")));
+    const ScoringRequest moved = encoded({"the sea ", "was calm"});
+    EXPECT_EQ(moved.tokens, expected.tokens) << tokenizer;
+    EXPECT_EQ(moved.scored, expected.scored) << tokenizer;
+  }
 }
 
 TEST(Encoder, BosIsAsAskedAndNeverTwice) {
@@ -279,6 +315,20 @@ TEST_F(Resuming, SharingTheTrunkChangesNoBit) {
   }
   variants_ = {variants[0], variants[1]};
   EXPECT_EQ(Run(none, quiet_).cost.shared_stages, 1);
+  variants_[1].plan = DepthPlan::Pruned(model_->weights->config.layers, std::vector<int64_t>{0});
+  EXPECT_EQ(Run(none, quiet_).cost.shared_stages, 0);
+}
+
+TEST_F(Resuming, ProgressCountsEveryItemOnce) {
+  struct Counter : NoProgress {
+    void Begin(std::string_view, int64_t total) override { expected += total; }
+    void Advance(int64_t count) override { done += count; }
+    int64_t expected = 0, done = 0;
+  } counter;
+  Journal none("");
+  Run(none, counter);
+  EXPECT_EQ(counter.expected, std::ssize(dataset_.items));
+  EXPECT_EQ(counter.done, counter.expected);
 }
 
 TEST(Choices, PermutedGivePermutedScores) {
