@@ -6,12 +6,14 @@
 //   SharedArena, Shared<T>                           dynamic shared memory, taken array by array
 //   SyncThreads() SyncWarp() SyncGrid()              barriers; the last in cooperative launches only
 //   ShuffleXor() Shuffle() Any()                     warp collectives
+//   AtomicAdd()                                      of shared memory, between the threads of a block
 //   CopyAsync16() CopyAsyncCommit() CopyAsyncWait()  cp.async: 16 bytes from global to shared memory, or zeros
 //   LoadMatrices() LoadMatricesTransposed()          ldmatrix.x4
 //   MultiplyAccumulate()                             mma.sync.m16n8k16, float32 accumulators
 //   MultiplyAccumulateDouble()                       mma.sync.m8n8k4 in float64
 //   Load8() LoadOnce8() Store8() LoadShared4()       16-byte accesses; Store2(): 4 bytes
 //   Widen() Narrow()                                 16-bit floating point from and to float32
+//   Bits()                                           of a float32
 //   Exp() Exp2() Log() ReciprocalSqrt() ...          arithmetic whose fast form differs between the two
 #pragma once
 
@@ -75,6 +77,9 @@ SHIFTRT_DEVICE T Shuffle(T value, int lane, uint32_t mask = kFullWarp) {
   return __shfl_sync(mask, value, lane);
 }
 SHIFTRT_DEVICE bool Any(bool predicate, uint32_t mask = kFullWarp) { return __any_sync(mask, predicate); }
+
+// Returns what was there.
+SHIFTRT_DEVICE uint32_t AtomicAdd(Shared<uint32_t> to, uint32_t value) { return atomicAdd(to, value); }
 
 SHIFTRT_DEVICE uint32_t SharedAddress(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
@@ -209,9 +214,11 @@ SHIFTRT_DEVICE void LoadShared4(Shared<float> from, float (&out)[4]) {
 }
 
 SHIFTRT_DEVICE float Exp(float x) { return __expf(x); }
+SHIFTRT_DEVICE double Exp(double x) { return exp(x); }
 SHIFTRT_DEVICE float Exp2(float x) { return exp2f(x); }
 SHIFTRT_DEVICE double Log(double x) { return log(x); }
 SHIFTRT_DEVICE double SquareRoot(double x) { return sqrt(x); }
+SHIFTRT_DEVICE uint32_t Bits(float x) { return __float_as_uint(x); }
 SHIFTRT_DEVICE float Infinity() { return __int_as_float(0x7f800000); }
 SHIFTRT_DEVICE float ReciprocalSqrt(float x) { return rsqrtf(x); }
 SHIFTRT_DEVICE void SinCos(double x, double* sine, double* cosine) { sincos(x, sine, cosine); }

@@ -9,6 +9,7 @@
 #include <limits>
 #include <source_location>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/grid.h"
@@ -120,6 +121,12 @@ inline bool Any(bool predicate, uint32_t mask = kFullWarp, Where where = Where::
                  }},
                 where);
   return predicate;
+}
+
+// A fiber is never interrupted.
+inline uint32_t AtomicAdd(Shared<uint32_t> to, uint32_t value, Where where = Where::current()) {
+  uint32_t* const at = to.Get(0, 1, where);
+  return std::exchange(*at, *at + value);
 }
 
 inline void CheckAligned16(const void* p, const Where& where) {
@@ -265,9 +272,11 @@ inline void LoadShared4(Shared<float> from, float (&out)[4], Where where = Where
 }
 
 inline float Exp(float x) { return std::exp(x); }
+inline double Exp(double x) { return std::exp(x); }
 inline float Exp2(float x) { return std::exp2(x); }
 inline double Log(double x) { return std::log(x); }
 inline double SquareRoot(double x) { return std::sqrt(x); }
+inline uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
 inline float Infinity() { return std::numeric_limits<float>::infinity(); }
 inline float ReciprocalSqrt(float x) { return 1.0f / std::sqrt(x); }
 inline void SinCos(double x, double* sine, double* cosine) {
