@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <source_location>
 #include <string>
@@ -247,6 +248,9 @@ inline void MultiplyAccumulateDouble(double (&d)[2], double a, double b, Where w
                 where);
 }
 
+// Read, so that AddressSanitizer sees where it goes.
+inline void PrefetchLine(const void* line) { static_cast<void>(*static_cast<const volatile std::byte*>(line)); }
+
 template <typename T>
 void Load8(const T* from, float (&out)[8], Where where = Where::current()) {
   CheckAligned16(from, where);
@@ -286,7 +290,10 @@ inline void SinCos(double x, double* sine, double* cosine) {
 
 template <typename K>
 void Launch(Stream, const Grid& grid, const typename K::Args& args, Where where = Where::current()) {
-  emu::Launch(grid, K::kThreads, where.function_name(), [&args] { K::Run(args); });
+  std::function<void()> ahead;
+  if constexpr (RunsAhead<K>) ahead = [&args] { K::Ahead(args); };
+  emu::Launch(
+      grid, K::kThreads, where.function_name(), [&args] { K::Run(args); }, ahead);
 }
 
 }  // namespace shiftrt::gpu
