@@ -2,30 +2,28 @@
 
 #include <algorithm>
 
+#include "bench/median.h"
 #include "runtime/random.h"
 #include "runtime/stopwatch.h"
 #include "shift/collect.h"
+#include "shift/pipeline.h"
 
 namespace shiftrt {
 
 namespace {
 
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size()) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
+constexpr int64_t kSamplesABatch = 4;
 
-CalibrationSet RandomText(const ModelConfig& config, const CalibrationBenchOptions& options) {
-  constexpr int64_t kSamplesABatch = 4;
+// Every eighth batch, counted from the end, is held out if `holds_out`.
+CalibrationSet RandomText(const ModelConfig& config, int64_t batches, int64_t tokens, bool holds_out) {
   Random random(1);
   CalibrationSet set;
-  for (int64_t b = 0; b < options.batches; ++b) {
-    Batch& batch = set.fit.emplace_back();
+  for (int64_t b = batches; b > 0; --b) {
+    Batch& batch = (holds_out && b % 8 == 0 ? set.heldout : set.fit).emplace_back();
     for (int64_t s = 0; s < kSamplesABatch; ++s) {
-      std::vector<int32_t> tokens(std::min(options.tokens, config.max_positions));
-      for (int32_t& token : tokens) token = static_cast<int32_t>(random.Below(config.vocab));
-      batch.Add(tokens);
+      std::vector<int32_t> sample(std::min(tokens, config.max_positions));
+      for (int32_t& token : sample) token = static_cast<int32_t>(random.Below(config.vocab));
+      batch.Add(sample);
     }
   }
   return set;
@@ -36,7 +34,7 @@ CalibrationSet RandomText(const ModelConfig& config, const CalibrationBenchOptio
 CalibrationBenchResult BenchCalibration(const Context& context, const Model& model,
                                         const CalibrationBenchOptions& options, Progress& progress) {
   const ModelConfig& config = model.weights->config;
-  const CalibrationSet text = RandomText(config, options);
+  const CalibrationSet text = RandomText(config, options.batches, options.tokens, /*holds_out=*/false);
   Decoder decoder(context, model.weights, DepthPlan::Original(config.layers));
   decoder.Forward(text.fit[0]);  // the first pass pays for the pages of weights and scratch
   CalibrationBenchResult result;
@@ -66,6 +64,31 @@ CalibrationBenchResult BenchCalibration(const Context& context, const Model& mod
   result.collect_seconds = Median(collect);
   result.ratio = Median(ratio);
   return result;
+}
+
+MainJobTimes BenchMainJob(const Context& context, const Model& model, const MainJobOptions& options,
+                          Progress& progress) {
+  const ModelConfig& config = model.weights->config;
+  const int64_t batches = (options.samples + kSamplesABatch - 1) / kSamplesABatch;
+  const CalibrationSet text = RandomText(config, batches, options.tokens, /*holds_out=*/true);
+  Decoder(context, model.weights, DepthPlan::Original(config.layers)).Forward(text.fit[0]);  // brings the weights in
+  ShiftOptions shift;
+  shift.prune = ParsePrune("bi:0.25");
+  shift.rank = RankSpec::Fixed(std::min<int64_t>(64, config.hidden));
+  MainJobTimes times;
+  ShiftResult result;
+  {
+    const Stopwatch watch(times.total);
+    result = Shift(context, model, text, shift, progress);
+  }
+  times.sites = std::ssize(result.sites);
+  times.samples = batches * kSamplesABatch;
+  times.tokens = text.fit[0].offsets[1];
+  times.select = result.seconds.select;
+  times.calibrate = result.seconds.calibrate;
+  times.solve = result.seconds.solve;
+  times.factorize = result.seconds.factorize;
+  return times;
 }
 
 }  // namespace shiftrt

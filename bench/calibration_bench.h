@@ -1,4 +1,5 @@
-// What collecting accumulators costs beside the plain forward pass over the same tokens.
+// What calibration costs, on random text: collecting accumulators beside the plain forward pass over the same tokens;
+// the whole main job.
 #pragma once
 
 #include <cstdint>
@@ -24,5 +25,17 @@ struct CalibrationBenchResult {
 };
 CalibrationBenchResult BenchCalibration(const Context& context, const Model& model,
                                         const CalibrationBenchOptions& options, Progress& progress);
+
+// Block influence, a quarter of the blocks removed, an adapter of rank 64 (the hidden size at most) in the place of
+// each; on any device. An eighth of the samples is held out.
+struct MainJobOptions {
+  int64_t samples = 256, tokens = 512;
+};
+struct MainJobTimes {
+  int64_t sites = 0, samples = 0, tokens = 0;  // tokens of a sample, which the model's context may cut
+  double select = 0, calibrate = 0, solve = 0, factorize = 0, total = 0;  // seconds, weights being where they are used
+};
+MainJobTimes BenchMainJob(const Context& context, const Model& model, const MainJobOptions& options,
+                          Progress& progress);
 
 }  // namespace shiftrt

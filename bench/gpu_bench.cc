@@ -1,9 +1,9 @@
 #include "bench/gpu_bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 
+#include "bench/median.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/gram.h"
@@ -12,9 +12,8 @@
 #include "kernels/cuda/matvec.h"
 #include "kernels/cuda/rmsnorm.h"
 #include "kernels/cuda/rope.h"
+#include "kernels/cuda/sample.h"
 #include "kernels/cuda/scores.h"
-#include "models/decoder.h"
-#include "runtime/check.h"
 #include "runtime/random.h"
 
 namespace shiftrt {
@@ -30,12 +29,6 @@ constexpr int kWarmups = 3, kRuns = 15;
 constexpr int64_t kHidden = 4096, kIntermediate = 14336, kVocab = 128256, kTokens = 4096;
 constexpr gpu::AttentionShape kShape{32, 8, 128, 0.08838835f};
 constexpr int64_t kQDim = 4096, kKvDim = 1024, kQkvDim = kQDim + 2 * kKvDim;
-
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size()) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 double MedianSeconds(Stream stream, const std::function<void()>& body) {
   std::vector<double> seconds;
@@ -128,6 +121,17 @@ void BenchElementwise(Stream stream, KernelBench& bench) {
     gpu::UpdateScores(stream, {logits.data(), kRows, kChunk, 0, kChunk}, tokens.data(), scores.data(), h.data(),
                       best.data());
   });
+}
+
+void BenchSampling(Stream stream, KernelBench& bench) {
+  const auto logits = RandomOnDevice<float>(stream, kVocab);
+  const DeviceBuffer<int32_t> token(stream, 1, kBench);
+  for (const auto& [name, request] : {std::pair{"greedy, 128256 logits", gpu::SampleRequest{}},
+                                      {"temperature, top-k 50, top-p 0.9", {1, 0.9, 0.5, 50}}}) {
+    const DeviceBuffer<gpu::SampleRequest> there(stream, std::span(&request, 1), kBench);
+    bench.Time("sample", name, 4.0 * kVocab, 0,
+               [&] { gpu::SampleToken(stream, logits.data(), kVocab, there.data(), token.data()); });
+  }
 }
 
 void BenchAttention(Stream stream, int multiprocessors, KernelBench& bench) {
@@ -232,90 +236,22 @@ void BenchGram(Stream stream, KernelBench& bench) {
   });
 }
 
-std::shared_ptr<const Lra> RandomAdapter(int64_t hidden, int64_t rank, uint64_t seed) {
-  Random random(seed);
-  const auto fill = [&](int64_t rows, int64_t cols) {
-    Matrix<float> m(rows, cols);
-    for (float& x : m.span()) x = static_cast<float>(1e-3 * random.Normal());
-    return m;
-  };
-  return std::make_shared<const Lra>(Lra{{}, fill(hidden, rank), fill(rank, hidden), fill(1, hidden)});
-}
-
-// A quarter of the blocks, from the middle on, as selection tends to choose.
-std::vector<int64_t> QuarterOf(int64_t layers) {
-  std::vector<int64_t> removed;
-  for (int64_t i = 0; i < layers / 4; ++i) removed.push_back(layers / 2 + i);
-  return removed;
-}
-
 }  // namespace
 
 GpuKernelBench BenchGpuKernels(Progress& progress) {
   GpuKernelBench result;
   result.device = gpu::QueryDevice();
   const gpu::StreamOwner stream;
-  progress.Begin("measuring kernels", 17);
+  progress.Begin("measuring kernels", 19);
   result.limits = MeasureLimits(stream.get());
   KernelBench bench(stream.get(), result.limits, progress);
   BenchElementwise(stream.get(), bench);
+  BenchSampling(stream.get(), bench);
   BenchAttention(stream.get(), result.device.multiprocessors, bench);
   BenchDecode(stream.get(), result.device.multiprocessors, bench);
   BenchGram(stream.get(), bench);
   progress.End();
   result.kernels = std::move(bench.times);
-  return result;
-}
-
-GpuModelBench BenchGpuModel(const Context& context, std::shared_ptr<const Weights> weights, const GpuLimits& limits,
-                            const ModelBenchOptions& options, Progress& progress) {
-  using Clock = std::chrono::steady_clock;
-  const auto seconds_since = [](Clock::time_point start) {
-    return std::chrono::duration<double>(Clock::now() - start).count();
-  };
-  const ModelConfig& config = weights->config;
-  const std::vector<int64_t> removed = QuarterOf(config.layers);
-  std::vector<std::shared_ptr<const Lra>> each, merged(removed.size());
-  for (size_t i = 0; i < removed.size(); ++i) each.push_back(RandomAdapter(config.hidden, 64, i));
-  if (!removed.empty()) merged[0] = each[0];
-  const std::pair<const char*, DepthPlan> plans[] = {
-      {"original", DepthPlan::Original(config.layers)},
-      {"pruned", DepthPlan::Pruned(config.layers, removed)},
-      {"pruned + LRA 64", DepthPlan::Corrected(config.layers, removed, each)},
-      {"pruned + merged LRA 64", DepthPlan::Corrected(config.layers, removed, merged)}};
-  Random random(1);
-  std::vector<int32_t> tokens(std::max(options.prefill, options.context + options.decode));
-  for (int32_t& token : tokens) token = static_cast<int32_t>(random.Below(config.vocab));
-  const std::span<const int32_t> all(tokens);
-
-  GpuModelBench result;
-  progress.Begin("measuring decoders", 4 * options.rounds);
-  for (const auto& [name, plan] : plans) {
-    Decoder decoder(context, weights, plan);
-    KvCache cache(config, plan, static_cast<int64_t>(tokens.size()));
-    std::vector<double> decode, prefill;
-    for (int64_t round = 0; round < options.rounds + 1; ++round) {  // the first one warms up
-      cache.Truncate(0);
-      auto start = Clock::now();
-      decoder.Forward(all.first(options.prefill), cache);
-      const double prefill_seconds = seconds_since(start);
-      cache.Truncate(std::min(options.context, options.prefill));
-      decoder.Logits(decoder.Forward(all.first(1), cache));  // the launches are recorded at the second token
-      decoder.Logits(decoder.Forward(all.first(1), cache));
-      start = Clock::now();
-      for (int64_t i = 2; i < options.decode; ++i) decoder.Logits(decoder.Forward(all.subspan(i, 1), cache));
-      if (round == 0) continue;
-      decode.push_back(static_cast<double>(options.decode - 2) / seconds_since(start));
-      prefill.push_back(static_cast<double>(options.prefill) / prefill_seconds);
-      progress.Advance(1);
-    }
-    result.variants.push_back(
-        {name, Median(decode), limits.copy_bandwidth / static_cast<double>(decoder.BytesPerToken())});
-    if (plan.blocks() != config.layers) continue;
-    result.prefill_tokens_per_second = Median(prefill);
-    result.prefill_floor = limits.matrix_peak / BlockFlopsPerToken(*weights);
-  }
-  progress.End();
   return result;
 }
 

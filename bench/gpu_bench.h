@@ -37,11 +37,11 @@ struct GpuVariantTime {
   double decode_tokens_per_second = 0, decode_floor = 0;
 };
 struct GpuModelBench {
-  std::vector<GpuVariantTime> variants;
+  std::vector<GpuVariantTime> variants;  // in that order
   double prefill_tokens_per_second = 0, prefill_floor = 0;
 };
-// One model: decoding of four plans (a quarter of the blocks removed, adapters of random values), prefill of the
-// original.
+// One model: decoding of four plans (a quarter of the blocks removed, adapters of random values), a round of each in
+// turn, and prefill of the original.
 GpuModelBench BenchGpuModel(const Context& context, std::shared_ptr<const Weights> weights, const GpuLimits& limits,
                             const ModelBenchOptions& options, Progress& progress);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "bench/median.h"
 #include "bench/probe.h"
 #include "runtime/check.h"
 #include "runtime/random.h"
@@ -14,12 +15,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size()) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 std::vector<int32_t> RandomTokens(int64_t count, int64_t vocab, Random& random) {
   std::vector<int32_t> tokens(count);

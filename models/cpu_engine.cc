@@ -56,6 +56,11 @@ class CpuEngine : public Engine {
   }
   MatrixView<const float> Run(const EngineCall& call) override;
 
+  int32_t RunAndSample(const EngineCall& call, const SamplingOptions& sampling, double uniform) override {
+    const MatrixView<const float> h = Run(call);
+    return SampleToken(Logits(h.Rows(h.rows - 1, 1)).span(), sampling, uniform);
+  }
+
   Matrix<float> Logits(MatrixView<const float> rows) override {
     Matrix<float> logits(rows.rows, weights->config.vocab);
     MatMul(context, FinalNorm(rows), weights->head, {}, false, logits.view());

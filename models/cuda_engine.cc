@@ -352,9 +352,9 @@ int64_t CudaEngine::ReleaseActivations() {
   return bytes;
 }
 
-MatrixView<const float> CudaEngine::Run(const EngineCall& call) {
+void CudaEngine::Compute(const EngineCall& call, bool sample) {
   try {
-    return RunOn(call);
+    Launch(call, sample);
   } catch (const OutOfMemory& error) {
     const int64_t room = error.free_bytes + ReleaseActivations(), fit = room / ActivationBytesPerToken(config_, dtype_);
     if (fit >= std::ssize(call.tokens)) throw;  // it was not the batch
@@ -362,20 +362,34 @@ MatrixView<const float> CudaEngine::Run(const EngineCall& call) {
   }
 }
 
-MatrixView<const float> CudaEngine::RunOn(const EngineCall& call) {
+void CudaEngine::Launch(const EngineCall& call, bool sample) {
   const auto* const cache = static_cast<const CudaKv*>(call.cache);
   const Step step = Upload(call, cache);
-  if (step.count == 1 && cache != nullptr && taps_.size() == 0) {
-    RunOneToken(step, cache);
-  } else {
-    RunMany(step, call);
-  }
+  if (step.count == 1 && cache != nullptr && taps_.size() == 0) return RunOneToken(step, cache, sample);
+  RunMany(step, call);
+  if (sample) Sample(Stream32(step.count).row(step.count - 1));
+}
+
+MatrixView<const float> CudaEngine::Run(const EngineCall& call) {
+  Compute(call, /*sample=*/false);
   if (call.taps_only) return {};  // nobody asked for the stream
-  const MatrixView<float> h = Stream32(step.count);
-  host_rows_.Reserve(step.count * hidden_);
-  gpu::CopyToHost(stream_, host_rows_.data(), h.data, step.count * hidden_ * static_cast<int64_t>(sizeof(float)));
+  const auto count = std::ssize(call.tokens);
+  const MatrixView<float> h = Stream32(count);
+  host_rows_.Reserve(count * hidden_);
+  gpu::CopyToHost(stream_, host_rows_.data(), h.data, count * hidden_ * static_cast<int64_t>(sizeof(float)));
   host_rows_origin_ = h.data;
-  return {host_rows_.data(), step.count, hidden_};
+  return {host_rows_.data(), count, hidden_};
+}
+
+int32_t CudaEngine::RunAndSample(const EngineCall& call, const SamplingOptions& sampling, double uniform) {
+  const gpu::SampleRequest request{sampling.temperature, sampling.top_p, uniform, sampling.top_k};
+  gpu::CopyToDevice(stream_, request_.Reserve(stream_, 1, kActivations), &request, sizeof(request));
+  host_rows_origin_ = nullptr;  // the stream is another one than the host's
+  Compute(call, /*sample=*/true);
+  int32_t token = -1;
+  gpu::CopyToHost(stream_, &token, sampled_.data(), sizeof(token));
+  if (token < 0) FailOfNaN();
+  return token;
 }
 
 // Rows of the stream on the device: where they already are, if they are the last call's.
@@ -392,20 +406,32 @@ const float* CudaEngine::OnDevice(MatrixView<const float> residual) {
   return rows;
 }
 
+// Final norm and head of one row.
+void CudaEngine::Head(const float* row, float* logits) {
+  gpu::MatVec(stream_,
+              {.w = device_->head(),
+               .rows = config_.vocab,
+               .cols = hidden_,
+               .x = row,
+               .norm_weight = device_->final_norm.data(),
+               .eps = Eps(),
+               .y = logits},
+              device_->info.multiprocessors);
+}
+
+// The token that follows `row`, as request_ says.
+void CudaEngine::Sample(const float* row) {
+  float* const logits = sampled_logits_.Reserve(stream_, config_.vocab, kActivations);
+  Head(row, logits);
+  gpu::SampleToken(stream_, logits, config_.vocab, request_.data(), sampled_.Reserve(stream_, 1, kActivations));
+}
+
 Matrix<float> CudaEngine::Logits(MatrixView<const float> residual) {
   Matrix<float> out(residual.rows, config_.vocab);
   const float* const rows = OnDevice(residual);
   float* const logits = logits_.Floats(stream_, config_.vocab);
   for (int64_t i = 0; i < residual.rows; ++i) {
-    gpu::MatVec(stream_,
-                {.w = device_->head(),
-                 .rows = config_.vocab,
-                 .cols = hidden_,
-                 .x = rows + i * hidden_,
-                 .norm_weight = device_->final_norm.data(),
-                 .eps = Eps(),
-                 .y = logits},
-                device_->info.multiprocessors);
+    Head(rows + i * hidden_, logits);
     gpu::CopyToHost(stream_, out.row(i), logits, config_.vocab * static_cast<int64_t>(sizeof(float)));
   }
   return out;

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/rmsnorm.h"
+#include "kernels/cuda/sample.h"
 #include "models/cuda_weights.h"
 #include "models/engine.h"
 
@@ -51,6 +52,7 @@ class CudaEngine : public Engine, private Rows::Carrier {
   explicit CudaEngine(const EngineSetup& setup);
   std::unique_ptr<KvStorage> MakeCache(int64_t capacity) override;
   MatrixView<const float> Run(const EngineCall& call) override;
+  int32_t RunAndSample(const EngineCall& call, const SamplingOptions& sampling, double uniform) override;
   Matrix<float> Logits(MatrixView<const float> residual) override;
   std::vector<float> LogProbs(MatrixView<const float> residual, std::span<const int32_t> targets,
                               std::span<int32_t> argmax) override;
@@ -81,7 +83,7 @@ class CudaEngine : public Engine, private Rows::Carrier {
   void Rotate(const Step& step, const DeviceBlock& block, gpu::ConstDeviceArray qkv, gpu::DeviceArray q,
               const KeysValues& kv);
 
-  void RunOneToken(const Step& step, const CudaKv* cache);
+  void RunOneToken(const Step& step, const CudaKv* cache, bool sample);
   void OneTokenBlock(const Step& step, const DeviceBlock& block, const KeysValues& kv, float* h);
   void OneTokenAdapter(const DeviceLra& lra, float* h);
 
@@ -97,7 +99,10 @@ class CudaEngine : public Engine, private Rows::Carrier {
   MatrixView<const float> Update(const Step& step, const DeviceBlock& block);
   MatrixView<const float> MlpUpdate(const Step& step, const DeviceBlock& block);
 
-  MatrixView<const float> RunOn(const EngineCall& call);
+  void Compute(const EngineCall& call, bool sample);
+  void Launch(const EngineCall& call, bool sample);
+  void Head(const float* row, float* logits);
+  void Sample(const float* row);
   int64_t ReleaseActivations();
   const float* OnDevice(MatrixView<const float> residual);
   MatrixView<float> Stream32(int64_t count) { return {residual_.Floats(stream_, count * hidden_), count, hidden_}; }
@@ -127,8 +132,17 @@ class CudaEngine : public Engine, private Rows::Carrier {
       activation_, inner_, logits_, given_rows_;
   gpu::Pending pending_;  // what the stream still has to have added
 
+  // The choice of a token; apart from what calls share, for the recorded launches read and write it.
+  gpu::DeviceBuffer<gpu::SampleRequest> request_;
+  gpu::DeviceBuffer<float> sampled_logits_;
+  gpu::DeviceBuffer<int32_t> sampled_;
+
   gpu::LaunchGraph graph_;
-  const CudaKv* graph_cache_ = nullptr;  // the cache that the recorded launches write to
+  struct Recorded {
+    const CudaKv* cache = nullptr;  // that the launches write to
+    bool sample = false;            // whether they end with a token's choice
+    bool operator==(const Recorded&) const = default;
+  } recorded_;
 
   Buffer<float> host_rows_;  // the stream as the last call left it, and on the device:
   const float* host_rows_origin_ = nullptr;

@@ -88,9 +88,10 @@ void CudaEngine::OneTokenAdapter(const DeviceLra& lra, float* h) {
   gpu::CopyOnDevice(stream_, h, sum, hidden_ * static_cast<int64_t>(sizeof(float)));
 }
 
-void CudaEngine::RunOneToken(const Step& step, const CudaKv* cache) {
-  if (graph_cache_ != cache) graph_.Reset();
-  graph_cache_ = cache;
+void CudaEngine::RunOneToken(const Step& step, const CudaKv* cache, bool sample) {
+  const Recorded wanted{cache, sample};
+  if (recorded_ != wanted) graph_.Reset();
+  recorded_ = wanted;
   graph_.Run(stream_, [&] {
     float* const h = residual_.Floats(stream_, hidden_);
     gpu::Embed(stream_, step.tokens, 1, {device_->embedding.data(), dtype_}, hidden_, h);
@@ -102,6 +103,7 @@ void CudaEngine::RunOneToken(const Step& step, const CudaKv* cache) {
         OneTokenBlock(step, BlockOf(std::get<BlockStage>(stage)), Place(step, cache, blocks_run++), h);
       }
     }
+    if (sample) Sample(h);
   });
 }
 

@@ -83,6 +83,10 @@ struct Decoder::Impl {
   std::shared_ptr<const Weights> weights;
   DepthPlan plan;
   std::unique_ptr<Engine> engine;
+
+  // What `run` makes of the call that continues `cache`.
+  template <typename Run>
+  auto Continue(std::span<const int32_t> tokens, KvCache& cache, const Run& run) const;
 };
 
 Decoder::Decoder(const Context& context, std::shared_ptr<const Weights> weights, DepthPlan plan, std::vector<Tap> taps)
@@ -127,23 +131,36 @@ MatrixView<const float> Decoder::Resume(const Batch& batch, MatrixView<const flo
                              .residual = residual});
 }
 
-MatrixView<const float> Decoder::Forward(std::span<const int32_t> tokens, KvCache& cache) {
+template <typename Run>
+auto Decoder::Impl::Continue(std::span<const int32_t> tokens, KvCache& cache, const Run& run) const {
   const auto count = static_cast<int64_t>(tokens.size());
-  Check(cache.blocks_ == plan().blocks() && cache.kv_dim_ == config().kv_dim(),
-        "a cache of {} blocks and keys of {} for a plan of {} and keys of {}", cache.blocks_, cache.kv_dim_,
-        plan().blocks(), config().kv_dim());
+  const int64_t blocks = plan.blocks(), kv_dim = weights->config.kv_dim();
+  Check(cache.blocks_ == blocks && cache.kv_dim_ == kv_dim,
+        "a cache of {} blocks and keys of {} for a plan of {} and keys of {}", cache.blocks_, cache.kv_dim_, blocks,
+        kv_dim);
   Check(cache.size_ + count <= cache.capacity_, "the KV cache holds {} of {} positions; {} more do not fit",
         cache.size_, cache.capacity_, count);
-  if (cache.storage_ == nullptr) cache.storage_ = impl_->engine->MakeCache(cache.capacity_);
+  if (cache.storage_ == nullptr) cache.storage_ = engine->MakeCache(cache.capacity_);
   const int64_t offsets[] = {0, count}, parents[] = {-1};
-  const MatrixView<const float> h = impl_->engine->Run({.tokens = tokens,
-                                                        .offsets = offsets,
-                                                        .parents = parents,
-                                                        .stages = plan().stages,
-                                                        .past = cache.size_,
-                                                        .cache = cache.storage_.get()});
+  const auto result = run(EngineCall{.tokens = tokens,
+                                     .offsets = offsets,
+                                     .parents = parents,
+                                     .stages = plan.stages,
+                                     .past = cache.size_,
+                                     .cache = cache.storage_.get()});
   cache.size_ += count;
-  return h;
+  return result;
+}
+
+MatrixView<const float> Decoder::Forward(std::span<const int32_t> tokens, KvCache& cache) {
+  return impl_->Continue(tokens, cache, [&](const EngineCall& call) { return impl_->engine->Run(call); });
+}
+
+int32_t Decoder::NextToken(std::span<const int32_t> tokens, KvCache& cache, const SamplingOptions& sampling,
+                           double uniform) {
+  Check(!tokens.empty(), "no token to continue after");
+  return impl_->Continue(tokens, cache,
+                         [&](const EngineCall& call) { return impl_->engine->RunAndSample(call, sampling, uniform); });
 }
 
 Matrix<float> Decoder::Logits(MatrixView<const float> residual) { return impl_->engine->Logits(residual); }

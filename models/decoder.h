@@ -9,6 +9,7 @@
 
 #include "models/plan.h"
 #include "models/rows.h"
+#include "models/sampling.h"
 #include "models/weights.h"
 #include "runtime/context.h"
 
@@ -84,6 +85,10 @@ class Decoder {
   MatrixView<const float> Resume(const Batch& batch, MatrixView<const float> residual, std::span<const Stage> stages);
   // One sequence that continues `cache`; its tokens are appended. Throws Error when the cache is full.
   MatrixView<const float> Forward(std::span<const int32_t> tokens, KvCache& cache);
+
+  // The token that follows: the same call, and the logits of its last row sampled where they are, so that a GPU hands
+  // over no more than an id. Takes at least one token; throws what SampleToken throws (models/sampling.h).
+  int32_t NextToken(std::span<const int32_t> tokens, KvCache& cache, const SamplingOptions& sampling, double uniform);
 
   // Logits (rows, vocab) of residual rows: final norm, then head.
   Matrix<float> Logits(MatrixView<const float> residual);

@@ -76,6 +76,7 @@ class Engine {
   virtual ~Engine() = default;
   virtual std::unique_ptr<KvStorage> MakeCache(int64_t capacity) = 0;
   virtual MatrixView<const float> Run(const EngineCall& call) = 0;
+  virtual int32_t RunAndSample(const EngineCall& call, const SamplingOptions& sampling, double uniform) = 0;
   virtual Matrix<float> Logits(MatrixView<const float> residual) = 0;
   virtual std::vector<float> LogProbs(MatrixView<const float> residual, std::span<const int32_t> targets,
                                       std::span<int32_t> argmax) = 0;

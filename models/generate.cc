@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <numeric>
 
 #include "runtime/check.h"
 #include "runtime/files.h"
+#include "runtime/random.h"
 
 namespace shiftrt {
 
@@ -17,33 +16,9 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 }
 
 // Bounds the activations' memory on long prompts.
-constexpr int64_t kPrefillChunk = 512;
+constexpr size_t kPrefillChunk = 512;
 
 }  // namespace
-
-int32_t SampleToken(std::span<const float> logits, const SamplingOptions& options, Random& random) {
-  for (float logit : logits) Check(!std::isnan(logit), "a logit is NaN: the weights or an adapter hold bad values");
-  const auto best = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-  if (options.temperature <= 0) return best;
-
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
-  if (options.top_k > 0 && options.top_k < static_cast<int64_t>(order.size())) order.resize(options.top_k);
-
-  std::vector<double> weight(order.size());
-  for (size_t i = 0; i < order.size(); ++i)
-    weight[i] = std::exp((static_cast<double>(logits[order[i]]) - logits[best]) / options.temperature);
-  const double total = std::accumulate(weight.begin(), weight.end(), 0.0);
-  double nucleus = 0;
-  size_t kept = 0;
-  while (kept < order.size() && (kept == 0 || nucleus < options.top_p * total)) nucleus += weight[kept++];
-
-  double draw = random.Uniform() * nucleus;
-  for (size_t i = 0; i + 1 < kept; ++i)
-    if ((draw -= weight[i]) < 0) return order[i];
-  return order[kept - 1];
-}
 
 void CheckFits(int64_t prompt, int64_t max_tokens, const ModelConfig& config) {
   Check(prompt > 0, "the prompt is empty: give at least one token");
@@ -62,14 +37,14 @@ GenerationResult Generate(Decoder& decoder, std::span<const int32_t> prompt, int
   KvCache cache(decoder.config(), decoder.plan(), length + max_tokens);
   Random random(seed);
   auto start = std::chrono::steady_clock::now();
-  MatrixView<const float> h;
-  for (int64_t begin = 0; begin < length; begin += kPrefillChunk) {
+  for (; prompt.size() > kPrefillChunk; prompt = prompt.subspan(kPrefillChunk)) {
     CheckInterrupted();
-    h = decoder.Forward(prompt.subspan(begin, std::min(kPrefillChunk, length - begin)), cache);
+    decoder.Forward(prompt.first(kPrefillChunk), cache);
   }
-  while (true) {
-    const Matrix<float> logits = decoder.Logits(h.Rows(h.rows - 1, 1));
-    const int32_t token = SampleToken(logits.span(), sampling, random);
+  int32_t token = 0;
+  for (std::span<const int32_t> next = prompt;; next = std::span(&token, 1)) {
+    CheckInterrupted();
+    token = decoder.NextToken(next, cache, sampling, random.Uniform());
     if (result.prefill_seconds == 0) {
       result.prefill_seconds = SecondsSince(start);
       start = std::chrono::steady_clock::now();
@@ -78,8 +53,6 @@ GenerationResult Generate(Decoder& decoder, std::span<const int32_t> prompt, int
     result.tokens.push_back(token);
     const bool more = !on_token || on_token(token);
     if (!more || static_cast<int64_t>(result.tokens.size()) == max_tokens) break;
-    CheckInterrupted();
-    h = decoder.Forward(std::span(&token, 1), cache);
   }
   result.decode_seconds = SecondsSince(start);
   return result;

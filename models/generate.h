@@ -7,19 +7,9 @@
 #include <vector>
 
 #include "models/decoder.h"
-#include "runtime/random.h"
+#include "models/sampling.h"
 
 namespace shiftrt {
-
-struct SamplingOptions {
-  double temperature = 0;  // 0: greedy
-  double top_p = 1;
-  int64_t top_k = 0;  // 0: all
-};
-
-// The next token from one row of logits (vocab). Ties go to the lowest id. Temperature, then top-k, then top-p.
-// Throws Error if a logit is NaN.
-int32_t SampleToken(std::span<const float> logits, const SamplingOptions& options, Random& random);
 
 struct GenerationResult {
   std::vector<int32_t> tokens;  // generated ones, without the stop token
@@ -30,8 +20,8 @@ struct GenerationResult {
 // Throws Error for a prompt of no tokens, and when prompt + max_tokens exceeds the model's context.
 void CheckFits(int64_t prompt, int64_t max_tokens, const ModelConfig& config);
 
-// Prefills `prompt` (which must fit as CheckFits says), then decodes until max_tokens or a token in `stop`. on_token is
-// called with each token as it comes and returns false to stop.
+// Prefills `prompt` (which must fit as CheckFits says), then decodes until max_tokens or a token in `stop`: one draw a
+// token, from Random(seed). on_token is called with each token as it comes and returns false to stop.
 GenerationResult Generate(Decoder& decoder, std::span<const int32_t> prompt, int64_t max_tokens,
                           const SamplingOptions& sampling, uint64_t seed, std::span<const int32_t> stop,
                           const std::function<bool(int32_t)>& on_token = {});

@@ -35,10 +35,16 @@ std::string FindWhyUnavailable() {
 
 }  // namespace
 
-// Declared in kernels/cuda/platform.cuh, whose files take no formatting library.
+// These two are declared in kernels/cuda/platform.cuh, whose files take no formatting library.
 void CheckLaunch(int status, const char* kernel) {
   if (status != cudaSuccess)
     Fail("CUDA: launch of {}: {}", kernel, cudaGetErrorString(static_cast<cudaError_t>(status)));
+}
+bool LaunchesOverlap() {
+  int device = 0, major = 0;
+  CheckCuda(cudaGetDevice(&device));
+  CheckCuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  return major >= 9;
 }
 
 const std::string& WhyUnavailable() {

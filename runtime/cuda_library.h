@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 
 #include <string>
+#include <utility>
 
 #include "runtime/check.h"
 

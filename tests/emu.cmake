@@ -18,10 +18,10 @@ target_link_libraries(shiftrt_emulated_cuda PUBLIC shiftrt_emulator PRIVATE shif
 
 # One body of tests for every kernel: emulated here, and, where the backend is built, for a GPU (skipped without one).
 set(cuda_tests cuda/attention_test.cc cuda/elementwise_test.cc cuda/gram_test.cc cuda/lra_test.cc cuda/matvec_test.cc cuda/rmsnorm_test.cc cuda/rope_test.cc
-               cuda/scores_test.cc cuda/solver_test.cc cuda/upload_test.cc)
-shiftrt_test(emulated_kernels SOURCES ${cuda_tests} DEPENDS shiftrt_emulated_cuda)
+               cuda/sample_test.cc cuda/scores_test.cc cuda/solver_test.cc cuda/upload_test.cc)
+shiftrt_test(emulated_kernels SOURCES ${cuda_tests} DEPENDS shiftrt_emulated_cuda shiftrt_models)
 if(SHIFTRT_HAVE_CUDA)
-  shiftrt_test(cuda_kernels SOURCES ${cuda_tests} DEPENDS shiftrt_cuda)
+  shiftrt_test(cuda_kernels SOURCES ${cuda_tests} DEPENDS shiftrt_cuda shiftrt_models)
 endif()
 
 # The device decoder with emulated kernels, against the CPU's; and the method on it.

@@ -15,11 +15,14 @@ struct BenchOptions {
   CommonOptions common;
   std::string what = "cpu", config, keep;
   ModelBenchOptions bench;
+  MainJobOptions job;
   CalibrationBenchOptions calibration;
 };
 
 // Of --config, made and mapped, or of --model.
 std::shared_ptr<const Weights> OpenWeights(const BenchOptions& options);
+// Prints the main job's times, and gives them for the JSON file.
+nlohmann::json ReportMainJob(const MainJobTimes& times);
 // `shiftrt bench gpu`. Throws UsageError in a build without the CUDA backend.
 int BenchGpu(const BenchOptions& options);
 

@@ -92,7 +92,27 @@ int BenchCalibrate(const BenchOptions& options) {
   return 0;
 }
 
+int BenchJob(const BenchOptions& options) {
+  const Context context = options.common.MakeContext();
+  Model model;
+  model.weights = OpenWeights(options);
+  const MainJobTimes times = BenchMainJob(context, model, options.job, *options.common.MakeProgress());
+  options.common.WriteJson(ReportMainJob(times));
+  return 0;
+}
+
 }  // namespace
+
+nlohmann::json ReportMainJob(const MainJobTimes& times) {
+  fmt::print(
+      "main job, {} samples of {} tokens, {} sites: selection {:.2f} s, calibration {:.2f} s, solving {:.2f} s, "
+      "factorizing {:.2f} s; {:.2f} s in all\n",
+      times.samples, times.tokens, times.sites, times.select, times.calibrate, times.solve, times.factorize,
+      times.total);
+  return {{"samples", times.samples},     {"tokens", times.tokens},       {"sites", times.sites},
+          {"select", times.select},       {"calibrate", times.calibrate}, {"solve", times.solve},
+          {"factorize", times.factorize}, {"total", times.total}};
+}
 
 #ifndef SHIFTRT_HAVE_CUDA
 int BenchGpu(const BenchOptions&) { FailUsage("bench gpu: this build has no CUDA backend"); }
@@ -103,9 +123,9 @@ Command AddBench(CLI::App& app) {
   options->common.AddTo(app, /*with_json=*/true);
   app.add_option(
          "what", options->what,
-         "cpu: a whole model; calibrate: sums against the plain forward pass; kernels: one by one, under Google "
-         "Benchmark; gpu: kernels and a model on the GPU")
-      ->check(CLI::IsMember({"cpu", "calibrate", "kernels", "gpu"}))
+         "cpu: a whole model; calibrate: sums against the plain forward pass; job: selection and fit; kernels: one by "
+         "one, under Google Benchmark; gpu: kernels, a model and the job on the GPU")
+      ->check(CLI::IsMember({"cpu", "calibrate", "job", "kernels", "gpu"}))
       ->capture_default_str();
   app.add_option("--config", options->config, "config.json of a shape to make random bfloat16 weights for");
   app.add_option("--keep", options->keep, "keep those weights in this directory, a --model of later runs")
@@ -125,6 +145,9 @@ Command AddBench(CLI::App& app) {
   app.add_option("--rounds", options->bench.rounds, "medians are over these")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  app.add_option("--samples", options->job.samples, "of the job's random text, 512 tokens each")
+      ->check(CLI::Range(8, 1 << 20))
+      ->capture_default_str();
   app.allow_extras();
   app.footer(
       "Examples:\n  shiftrt bench cpu --config Qwen2-1.5B/config.json\n"
@@ -136,6 +159,7 @@ Command AddBench(CLI::App& app) {
     if (!rest.empty()) FailUsage("bench {}: unknown argument {}", options->what, rest[0]);
     if (options->what == "gpu") return BenchGpu(*options);
     if (options->what == "calibrate") return BenchCalibrate(*options);
+    if (options->what == "job") return BenchJob(*options);
     return BenchCpu(*options);
   };
 }

@@ -23,6 +23,13 @@ struct Grid {
 inline constexpr int kWarpSize = 32;
 inline constexpr uint32_t kFullWarp = 0xffffffffu;
 
+// A kernel may have an `Ahead(args)`, for hints alone: where the device lets launches overlap it runs while those
+// before may still be running, so it must not write, and what it reads is of no consequence.
+template <typename K>
+concept RunsAhead = requires(const typename K::Args& args) {
+  K::Ahead(args);
+};
+
 // Bytes that `count` elements take of a block's shared memory: arrays start at multiples of 16.
 template <typename T>
 constexpr int SharedBytes(int count) {

@@ -67,6 +67,15 @@ struct MatVecKernel {
     return kNorm ? SharedBytes<float>(cols) + SharedBytes<float>(kMatVecWarps) : 0;
   }
 
+  // A warp's first row of weights, which no launch writes: it comes while the launches that make x come to their end.
+  static SHIFTRT_DEVICE void Ahead(const Args& args) {
+    constexpr int kLine = 128 / sizeof(T);
+    const int row = Block().x * kMatVecWarps + Warp();
+    if (row >= args.rows) return;
+    const T* const weights = args.w + static_cast<int64_t>(row) * args.cols;
+    for (int at = Lane() * kLine; at < args.cols; at += kWarpSize * kLine) PrefetchLine(weights + at);
+  }
+
   // Leaves x * norm_weight in shared memory; returns the norm's scale.
   static SHIFTRT_DEVICE float Prepare(const Args& args, Shared<float> normed, Shared<float> scratch) {
     float squares = 0;

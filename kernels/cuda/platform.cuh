@@ -6,12 +6,15 @@
 //   SharedArena, Shared<T>                           dynamic shared memory, taken array by array
 //   SyncThreads() SyncWarp() SyncGrid()              barriers; the last in cooperative launches only
 //   ShuffleXor() Shuffle() Any()                     warp collectives
+//   AtomicAdd()                                      of shared memory, between the threads of a block
 //   CopyAsync16() CopyAsyncCommit() CopyAsyncWait()  cp.async: 16 bytes from global to shared memory, or zeros
 //   LoadMatrices() LoadMatricesTransposed()          ldmatrix.x4
 //   MultiplyAccumulate()                             mma.sync.m16n8k16, float32 accumulators
 //   MultiplyAccumulateDouble()                       mma.sync.m8n8k4 in float64
+//   PrefetchLine()                                   128 bytes of global memory into L2
 //   Load8() LoadOnce8() Store8() LoadShared4()       16-byte accesses; Store2(): 4 bytes
 //   Widen() Narrow()                                 16-bit floating point from and to float32
+//   Bits()                                           of a float32
 //   Exp() Exp2() Log() ReciprocalSqrt() ...          arithmetic whose fast form differs between the two
 #pragma once
 
@@ -75,6 +78,9 @@ SHIFTRT_DEVICE T Shuffle(T value, int lane, uint32_t mask = kFullWarp) {
   return __shfl_sync(mask, value, lane);
 }
 SHIFTRT_DEVICE bool Any(bool predicate, uint32_t mask = kFullWarp) { return __any_sync(mask, predicate); }
+
+// Returns what was there.
+SHIFTRT_DEVICE uint32_t AtomicAdd(Shared<uint32_t> to, uint32_t value) { return atomicAdd(to, value); }
 
 SHIFTRT_DEVICE uint32_t SharedAddress(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
@@ -151,6 +157,8 @@ SHIFTRT_DEVICE T Narrow(float x) {
   }
 }
 
+SHIFTRT_DEVICE void PrefetchLine(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
+
 template <typename T>
 SHIFTRT_DEVICE void Unpack8(const uint4& packed, float (&out)[8]) {
   const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
@@ -209,18 +217,29 @@ SHIFTRT_DEVICE void LoadShared4(Shared<float> from, float (&out)[4]) {
 }
 
 SHIFTRT_DEVICE float Exp(float x) { return __expf(x); }
+SHIFTRT_DEVICE double Exp(double x) { return exp(x); }
 SHIFTRT_DEVICE float Exp2(float x) { return exp2f(x); }
 SHIFTRT_DEVICE double Log(double x) { return log(x); }
 SHIFTRT_DEVICE double SquareRoot(double x) { return sqrt(x); }
+SHIFTRT_DEVICE uint32_t Bits(float x) { return __float_as_uint(x); }
 SHIFTRT_DEVICE float Infinity() { return __int_as_float(0x7f800000); }
 SHIFTRT_DEVICE float ReciprocalSqrt(float x) { return rsqrtf(x); }
 SHIFTRT_DEVICE void SinCos(double x, double* sine, double* cosine) { sincos(x, sine, cosine); }
 
-// Throws Error naming the kernel; defined with the CUDA runtime, so that no formatting library enters device code.
+// Defined with the CUDA runtime, so that no formatting library enters device code. Throws Error naming the kernel.
 void CheckLaunch(int status, const char* kernel);
+// Whether the current device lets a launch begin before the one before it has ended: compute capability 9.0.
+bool LaunchesOverlap();
 
+// From a launch's first moment the next one may begin too, as far as there is room; it then stands at this same wait.
+// That returns when all launches before have ended and what they wrote can be seen: no kernel needs to know.
 template <typename K>
 __global__ void __launch_bounds__(K::kThreads) Entry(const __grid_constant__ typename K::Args args) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+  if constexpr (RunsAhead<K>) K::Ahead(args);
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
   K::Run(args);
 }
 
@@ -230,16 +249,21 @@ void Launch(Stream stream, const Grid& grid, const typename K::Args& args) {
   if (grid.shared_bytes > kSharedWithoutAsking)
     CheckLaunch(cudaFuncSetAttribute(Entry<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes),
                 __PRETTY_FUNCTION__);
-  cudaLaunchAttribute cooperative{};
-  cooperative.id = cudaLaunchAttributeCooperative;
-  cooperative.val.cooperative = 1;
+  cudaLaunchAttribute attribute{};
+  if (grid.cooperative) {
+    attribute.id = cudaLaunchAttributeCooperative;
+    attribute.val.cooperative = 1;
+  } else {
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(grid.x, grid.y, grid.z);
   config.blockDim = dim3(K::kThreads);
   config.dynamicSmemBytes = grid.shared_bytes;
   config.stream = stream;
-  config.attrs = &cooperative;
-  config.numAttrs = grid.cooperative ? 1 : 0;
+  config.attrs = &attribute;
+  config.numAttrs = grid.cooperative || LaunchesOverlap() ? 1 : 0;
   CheckLaunch(cudaLaunchKernelEx(&config, Entry<K>, args), __PRETTY_FUNCTION__);
 }
 

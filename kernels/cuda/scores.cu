@@ -5,14 +5,6 @@ namespace shiftrt::gpu {
 
 namespace {
 
-struct Best {
-  float value;
-  int32_t index;
-};
-SHIFTRT_DEVICE Best Better(const Best& a, const Best& b) {
-  return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
-}
-
 // A block a token.
 struct UpdateScoresKernel {
   static constexpr int kThreads = 256, kWarps = kThreads / kWarpSize;
@@ -25,19 +17,6 @@ struct UpdateScoresKernel {
   };
   static constexpr int kShared = SharedBytes<float>(kWarps) * 2 + SharedBytes<int32_t>(kWarps);
 
-  static SHIFTRT_DEVICE Best BlockBest(Best best, Shared<float> values, Shared<int32_t> indices) {
-    for (int step = kWarpSize / 2; step > 0; step /= 2)
-      best = Better(best, {ShuffleXor(best.value, step), ShuffleXor(best.index, step)});
-    if (Lane() == 0) {
-      values[Warp()] = best.value;
-      indices[Warp()] = best.index;
-    }
-    SyncThreads();
-    best = {values[0], indices[0]};
-    for (int w = 1; w < kWarps; ++w) best = Better(best, {values[w], indices[w]});
-    return best;
-  }
-
   static SHIFTRT_DEVICE void Run(const Args& args) {
     SharedArena arena;
     const Shared<float> sums = arena.Take<float>(kWarps), values = arena.Take<float>(kWarps);
@@ -49,7 +28,7 @@ struct UpdateScoresKernel {
 
     Best best{-Infinity(), first};
     for (int i = Thread(); i < cols; i += kThreads) best = Better(best, {logits[i], first + i});
-    best = BlockBest(best, values, indices);
+    best = BlockBest<kThreads>(best, values, indices);
     TokenScore score;
     const bool starts = first == 0;
     if (!starts) score = args.scores[token];

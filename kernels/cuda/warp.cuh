@@ -21,6 +21,30 @@ SHIFTRT_DEVICE float WarpMax(float value) {
   return value;
 }
 
+struct Best {
+  float value;
+  int32_t index;
+};
+SHIFTRT_DEVICE Best Better(const Best& a, const Best& b) {
+  return b.value > a.value || (b.value == a.value && b.index < a.index) ? b : a;
+}
+
+// Every thread gets the best of the block: the largest value, the lowest index among equals. A NaN is never better.
+// `values` and `indices` hold one a warp; a barrier must stand between two uses.
+template <int kThreads>
+SHIFTRT_DEVICE Best BlockBest(Best best, Shared<float> values, Shared<int32_t> indices) {
+  for (int step = kWarpSize / 2; step > 0; step /= 2)
+    best = Better(best, {ShuffleXor(best.value, step), ShuffleXor(best.index, step)});
+  if (Lane() == 0) {
+    values[Warp()] = best.value;
+    indices[Warp()] = best.index;
+  }
+  SyncThreads();
+  best = {values[0], indices[0]};
+  for (int w = 1; w < kThreads / kWarpSize; ++w) best = Better(best, {values[w], indices[w]});
+  return best;
+}
+
 // Every thread gets the sum over the block. `scratch` holds a value a warp; a barrier must stand between two uses.
 template <int kThreads, typename T>
 SHIFTRT_DEVICE T BlockSum(T value, Shared<T> scratch) {
@@ -29,6 +53,21 @@ SHIFTRT_DEVICE T BlockSum(T value, Shared<T> scratch) {
   SyncThreads();
   T sum = scratch[0];
   for (int w = 1; w < kThreads / kWarpSize; ++w) sum += scratch[w];
+  return sum;
+}
+
+// A thread gets the sum over the threads before it. `scratch` as above.
+template <typename T>
+SHIFTRT_DEVICE T BlockSumBefore(T value, Shared<T> scratch) {
+  T sum = value;
+  for (int step = 1; step < kWarpSize; step *= 2) {
+    const T before = Shuffle(sum, Lane() < step ? Lane() : Lane() - step);
+    if (Lane() >= step) sum += before;
+  }
+  if (Lane() == kWarpSize - 1) scratch[Warp()] = sum;
+  SyncThreads();
+  sum -= value;
+  for (int w = 0; w < Warp(); ++w) sum += scratch[w];
   return sum;
 }
 

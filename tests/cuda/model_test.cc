@@ -210,15 +210,54 @@ TEST_F(ModelOnGpu, ResumesAStreamWithOtherStages) {
   EXPECT_LE(RelativeError(streams[1], streams[0]), ManyTolerance(DType::kFloat32));
 }
 
-TEST_F(ModelOnGpu, GreedyTextIsTheCpusInFloat32) {
+TEST_F(ModelOnGpu, TextIsTheCpusInFloat32) {
   const auto weights = MakeWeights(kLlama, DType::kFloat32);
-  std::vector<int32_t> text[2];
-  for (const Device device : {Device::kCpu, Device::kCuda}) {
-    Decoder decoder(On(device), weights, DepthPlan::Original(2));
-    text[device == Device::kCuda] =
-        Generate(decoder, Tokens(*weights, 5), 6, {.temperature = 0}, 0, {}, nullptr).tokens;
+  for (const SamplingOptions& sampling : {SamplingOptions{}, {1, 1, 0}, {0.7, 0.9, 20}}) {
+    std::vector<int32_t> text[2];
+    for (const Device device : {Device::kCpu, Device::kCuda}) {
+      Decoder decoder(On(device), weights, DepthPlan::Original(2));
+      text[device == Device::kCuda] = Generate(decoder, Tokens(*weights, 5), 6, sampling, 3, {}).tokens;
+    }
+    EXPECT_EQ(text[0], text[1]) << "temperature " << sampling.temperature;
   }
-  EXPECT_EQ(text[0], text[1]);
+}
+
+// Two kinds of one-token calls in turn: each is recorded anew.
+TEST_F(ModelOnGpu, NextTokenIsTheChoiceAmongTheLogits) {
+  const auto weights = MakeWeights(kQwen2, DType::kBFloat16);
+  const DepthPlan plan = DepthPlan::Original(2);
+  Decoder decoder(On(Device::kCuda), weights, plan);
+  KvCache cache(weights->config, plan, 40), same(weights->config, plan, 40);
+  const std::vector<int32_t> tokens = Tokens(*weights, 8);
+  const std::span<const int32_t> all(tokens);
+  decoder.Forward(all.first(5), cache);
+  decoder.Forward(all.first(5), same);
+  const SamplingOptions sampling{1.3, 0.95, 30};
+  Random random(8);
+  for (int64_t t = 5; t < 8; ++t) {
+    const double uniform = random.Uniform();
+    const Matrix<float> logits = decoder.Logits(decoder.Forward(all.subspan(t, 1), cache));
+    EXPECT_EQ(decoder.NextToken(all.subspan(t, 1), same, sampling, uniform),
+              SampleToken(logits.span(), sampling, uniform));
+    for (int again = 0; again < 3; ++again) {  // the third is a replay, with another draw
+      same.Truncate(t);
+      EXPECT_EQ(decoder.NextToken(all.subspan(t, 1), same, sampling, 0.3 * again),
+                SampleToken(logits.span(), sampling, 0.3 * again));
+    }
+  }
+}
+
+TEST_F(ModelOnGpu, ANaNAmongTheLogitsIsAnError) {
+  const auto weights = std::make_shared<Weights>(*MakeWeights(kQwen2, DType::kFloat32));
+  std::vector<float> norm(static_cast<size_t>(weights->config.hidden), 1.0f);
+  norm[3] = NAN;
+  weights->final_norm.data = norm.data();
+  const DepthPlan plan = DepthPlan::Original(2);
+  for (const Device device : {Device::kCpu, Device::kCuda}) {
+    Decoder decoder(On(device), weights, plan);
+    KvCache cache(weights->config, plan, 8);
+    EXPECT_THROW(decoder.NextToken(Tokens(*weights, 3), cache, {}, 0), Error);
+  }
 }
 
 TEST_F(ModelOnGpu, PlansShareOneCopyOfTheWeights) {

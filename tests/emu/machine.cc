@@ -292,12 +292,13 @@ class Snapshot {
   void Restore() const {
     for (const auto& [p, bytes] : saved_) std::copy(bytes.begin(), bytes.end(), static_cast<std::byte*>(p));
   }
-  void CheckSame() const {
+  // `what` may have changed them, and must not.
+  void CheckSame(const char* what) const {
     for (const auto& [p, bytes] : saved_) {
       const auto* now = static_cast<const std::byte*>(p);
       for (size_t i = 0; i < bytes.size(); ++i)
         if (now[i] != bytes[i])
-          throw KernelError(machine->kernel + ": the order of threads changes byte " + std::to_string(i) +
+          throw KernelError(machine->kernel + ": " + what + " changes byte " + std::to_string(i) +
                             " of an allocation of " + std::to_string(bytes.size()));
     }
   }
@@ -340,13 +341,13 @@ void Free(void* p) noexcept {
   ::operator delete(p);
 }
 
-void Launch(const gpu::Grid& grid, int threads, const std::string& kernel, const std::function<void()>& body) {
+void Launch(const gpu::Grid& grid, int threads, const std::string& kernel, const std::function<void()>& body,
+            const std::function<void()>& ahead) {
   MakeDeferred();
   Machine here;
   here.grid = grid;
   here.block_threads = threads;
   here.kernel = kernel;
-  here.body = &body;
   machine = &here;
   struct Leaving {
     ~Leaving() { machine = nullptr; }
@@ -357,12 +358,18 @@ void Launch(const gpu::Grid& grid, int threads, const std::string& kernel, const
                       std::to_string(grid.y) + ", " + std::to_string(grid.z) + ") x " + std::to_string(threads));
   ++launches;
   const Snapshot before;
+  if (ahead) {
+    here.body = &ahead;
+    RunGrid();
+    before.CheckSame("what runs ahead");
+  }
+  here.body = &body;
   RunGrid();
   const Snapshot ascending;
   before.Restore();
   here.descending = true;
   RunGrid();
-  ascending.CheckSame();
+  ascending.CheckSame("the order of threads");
 }
 
 int64_t Launches() { return launches; }

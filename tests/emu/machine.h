@@ -38,8 +38,10 @@ int64_t AllocatedBytes();
 void Defer(std::function<void()> copy);
 void MakeDeferred();
 
-// Runs `body` once for every thread of every block, in both orders. Throws KernelError.
-void Launch(const gpu::Grid& grid, int threads, const std::string& kernel, const std::function<void()>& body);
+// Runs `body` once for every thread of every block, in both orders. `ahead`, if there is one, runs before all of it, as
+// early as overlapping launches could make it, and must leave memory as it is. Throws KernelError.
+void Launch(const gpu::Grid& grid, int threads, const std::string& kernel, const std::function<void()>& body,
+            const std::function<void()>& ahead = {});
 // Kernel launches since the program began.
 int64_t Launches();
 

@@ -217,6 +217,48 @@ TEST(Machine, CooperativeGridsWaitForEachOther) {
       KernelError);
 }
 
+// out = in doubled. Ahead of it: a hint; or, wrongly, a write; or shared memory left for later, which is gone by then.
+enum class Early { kHint, kWrite, kShared };
+template <Early kEarly>
+struct DoubleAfterHint {
+  static constexpr int kThreads = 32;
+  struct Args {
+    const float* in;
+    float* out;
+  };
+  static constexpr int kSharedBytes = SharedBytes<float>(kThreads);
+  static SHIFTRT_DEVICE void Ahead(const Args& args) {
+    SharedArena arena;
+    const Shared<float> kept = arena.Take<float>(kThreads);
+    if (kEarly == Early::kHint) PrefetchLine(args.in + Thread());
+    if (kEarly == Early::kWrite) args.out[Thread()] = 0;
+    if (kEarly == Early::kShared) kept[Thread()] = args.in[Thread()];
+  }
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    SharedArena arena;
+    const Shared<float> kept = arena.Take<float>(kThreads);
+    if (kEarly != Early::kShared) kept[Thread()] = args.in[Thread()];
+    args.out[Thread()] = 2 * kept[Thread()];
+  }
+};
+
+TEST(Machine, WhatRunsAheadLeavesNothingBehind) {
+  const auto run = []<Early kEarly>() {
+    const Array<float> in(Ramp(32)), out(32);
+    Launch<DoubleAfterHint<kEarly>>(nullptr, {.shared_bytes = DoubleAfterHint<kEarly>::kSharedBytes},
+                                    {in.data(), out.data()});
+    return out[5];
+  };
+  EXPECT_EQ(run.operator()<Early::kHint>(), 12);
+  EXPECT_TRUE(std::isnan(run.operator()<Early::kShared>()));
+  try {
+    run.operator()<Early::kWrite>();
+    ADD_FAILURE() << "the write went unnoticed";
+  } catch (const KernelError& error) {
+    EXPECT_TRUE(Says(error.what(), "what runs ahead changes byte 0 of an allocation of 128"));
+  }
+}
+
 // out (16, 8) = a (16, 16) b (16, 8), a from ldmatrix, b (stored as (16, 8)) from its transposed form.
 template <typename T>
 struct OneProduct {

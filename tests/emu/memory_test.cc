@@ -211,5 +211,18 @@ TEST_F(SmallMemory, CalibrationBringsOverSumsAndNotActivations) {
             sites * (halves * SiteBytes() + tokens * static_cast<int64_t>(sizeof(RowProducts))));
 }
 
+TEST_F(SmallMemory, ADecodedTokenBringsOverItsId) {
+  const DepthPlan plan = DepthPlan::Original(4);
+  Decoder decoder(context_, model_.weights, plan);
+  KvCache cache(model_.weights->config, plan, 20);
+  const Batch text = MakeBatch(9);
+  const std::span<const int32_t> tokens(text.tokens);
+  for (const int64_t count : {5, 1, 1, 1}) {
+    const int64_t before = emu::BytesToHost();
+    decoder.NextToken(tokens.subspan(cache.size(), count), cache, {1, 0.9, 5}, 0.4);
+    EXPECT_EQ(emu::BytesToHost() - before, 4);
+  }
+}
+
 }  // namespace
 }  // namespace shiftrt

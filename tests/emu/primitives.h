@@ -6,9 +6,11 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <source_location>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/cuda/grid.h"
@@ -120,6 +122,12 @@ inline bool Any(bool predicate, uint32_t mask = kFullWarp, Where where = Where::
                  }},
                 where);
   return predicate;
+}
+
+// A fiber is never interrupted.
+inline uint32_t AtomicAdd(Shared<uint32_t> to, uint32_t value, Where where = Where::current()) {
+  uint32_t* const at = to.Get(0, 1, where);
+  return std::exchange(*at, *at + value);
 }
 
 inline void CheckAligned16(const void* p, const Where& where) {
@@ -240,6 +248,9 @@ inline void MultiplyAccumulateDouble(double (&d)[2], double a, double b, Where w
                 where);
 }
 
+// Read, so that AddressSanitizer sees where it goes.
+inline void PrefetchLine(const void* line) { static_cast<void>(*static_cast<const volatile std::byte*>(line)); }
+
 template <typename T>
 void Load8(const T* from, float (&out)[8], Where where = Where::current()) {
   CheckAligned16(from, where);
@@ -265,9 +276,11 @@ inline void LoadShared4(Shared<float> from, float (&out)[4], Where where = Where
 }
 
 inline float Exp(float x) { return std::exp(x); }
+inline double Exp(double x) { return std::exp(x); }
 inline float Exp2(float x) { return std::exp2(x); }
 inline double Log(double x) { return std::log(x); }
 inline double SquareRoot(double x) { return std::sqrt(x); }
+inline uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
 inline float Infinity() { return std::numeric_limits<float>::infinity(); }
 inline float ReciprocalSqrt(float x) { return 1.0f / std::sqrt(x); }
 inline void SinCos(double x, double* sine, double* cosine) {
@@ -277,7 +290,10 @@ inline void SinCos(double x, double* sine, double* cosine) {
 
 template <typename K>
 void Launch(Stream, const Grid& grid, const typename K::Args& args, Where where = Where::current()) {
-  emu::Launch(grid, K::kThreads, where.function_name(), [&args] { K::Run(args); });
+  std::function<void()> ahead;
+  if constexpr (RunsAhead<K>) ahead = [&args] { K::Ahead(args); };
+  emu::Launch(
+      grid, K::kThreads, where.function_name(), [&args] { K::Run(args); }, ahead);
 }
 
 }  // namespace shiftrt::gpu

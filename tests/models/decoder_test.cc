@@ -8,6 +8,7 @@
 #include "eval/perplexity.h"
 #include "models/generate.h"
 #include "runtime/check.h"
+#include "runtime/random.h"
 #include "tests/models/fixtures.h"
 
 namespace shiftrt {
@@ -324,16 +325,16 @@ TEST(Generate, SamplingFollowsTheDistributionAndItsCuts) {
   const std::vector<float> logits = {0, std::log(2.0f), std::log(5.0f), -50};
   Random random(3);
   std::vector<int> counts(4, 0);
-  for (int i = 0; i < 8000; ++i) ++counts[SampleToken(logits, {1.0, 1.0, 0}, random)];
+  for (int i = 0; i < 8000; ++i) ++counts[SampleToken(logits, {1.0, 1.0, 0}, random.Uniform())];
   EXPECT_NEAR(counts[0] / 8000.0, 0.125, 0.015);
   EXPECT_NEAR(counts[2] / 8000.0, 0.625, 0.02);
   for (int i = 0; i < 200; ++i) {
-    EXPECT_EQ(SampleToken(logits, {1.0, 1.0, 1}, random), 2);
-    EXPECT_EQ(SampleToken(logits, {1.0, 0.5, 0}, random), 2);
-    EXPECT_NE(SampleToken(logits, {1.0, 0.8, 0}, random), 0);
+    EXPECT_EQ(SampleToken(logits, {1.0, 1.0, 1}, random.Uniform()), 2);
+    EXPECT_EQ(SampleToken(logits, {1.0, 0.5, 0}, random.Uniform()), 2);
+    EXPECT_NE(SampleToken(logits, {1.0, 0.8, 0}, random.Uniform()), 0);
   }
-  EXPECT_EQ(SampleToken(std::vector<float>{1, 3, 3}, {}, random), 1);
-  EXPECT_THROW(SampleToken(std::vector<float>{1, NAN}, {}, random), Error);
+  EXPECT_EQ(SampleToken(std::vector<float>{1, 3, 3}, {}, 0), 1);
+  EXPECT_THROW(SampleToken(std::vector<float>{1, NAN}, {}, 0), Error);
 }
 
 TEST(Decoder, BadRequestsAreErrors) {

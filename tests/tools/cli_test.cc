@@ -74,6 +74,21 @@ TEST_F(Cli, InspectShowsWhatASavedModelIsMadeOf) {
   EXPECT_EQ(Command("inspect", {}).out.find("removed"), std::string::npos);
 }
 
+TEST_F(Cli, BenchTimesTheMainJob) {
+  if (Call({"bench", "--help"}).status != 0) GTEST_SKIP() << "built without the bench";
+  const Outcome outcome =
+      Call({"bench", "job", "--model", Path("model"), "--device", "cpu", "--samples", "32", "--json", Path("j.json")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("32 samples of 128 tokens, 1 sites"), std::string::npos) << outcome.out;
+  const Json times = ReadJson("j.json");
+  double parts = 0;
+  for (const char* part : {"select", "calibrate", "solve", "factorize"}) {
+    EXPECT_GT(times[part], 0.0) << part;
+    parts += times[part].get<double>();
+  }
+  EXPECT_GE(times["total"].get<double>(), parts);
+}
+
 TEST_F(Cli, TextsMayBeCompressed) {
   const auto perplexity = [&](const char* text) {
     EXPECT_EQ(Command("ppl", {"--text", Path(text), "--json", Path("p.json")}).status, 0);

@@ -1,0 +1,107 @@
+#include <chrono>
+#include <span>
+
+#include "bench/gpu_bench.h"
+#include "bench/median.h"
+#include "runtime/random.h"
+
+namespace shiftrt {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double SecondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+std::shared_ptr<const Lra> RandomAdapter(int64_t hidden, int64_t rank, uint64_t seed) {
+  Random random(seed);
+  const auto fill = [&](int64_t rows, int64_t cols) {
+    Matrix<float> m(rows, cols);
+    for (float& x : m.span()) x = static_cast<float>(1e-3 * random.Normal());
+    return m;
+  };
+  return std::make_shared<const Lra>(Lra{{}, fill(hidden, rank), fill(rank, hidden), fill(1, hidden)});
+}
+
+// A quarter of the blocks, from the middle on, as selection tends to choose.
+std::vector<int64_t> QuarterOf(int64_t layers) {
+  std::vector<int64_t> removed;
+  for (int64_t i = 0; i < layers / 4; ++i) removed.push_back(layers / 2 + i);
+  return removed;
+}
+
+// One plan with what its timing needs.
+struct Runner {
+  Runner(const Context& context, const std::shared_ptr<const Weights>& weights, const char* name, DepthPlan plan,
+         int64_t positions)
+      : name(name), decoder(context, weights, std::move(plan)), cache(weights->config, decoder.plan(), positions) {}
+
+  const char* name;
+  Decoder decoder;
+  KvCache cache;
+  std::vector<double> tokens_per_second;
+
+  // Tokens a second that follow `context`; the first two, which record the launches, do not count.
+  double Decode(std::span<const int32_t> context, int64_t count) {
+    cache.Truncate(0);
+    int32_t token = decoder.NextToken(context, cache, {}, 0);
+    for (int i = 0; i < 2; ++i) token = decoder.NextToken(std::span(&token, 1), cache, {}, 0);
+    const auto start = Clock::now();
+    for (int64_t i = 0; i < count; ++i) token = decoder.NextToken(std::span(&token, 1), cache, {}, 0);
+    return static_cast<double>(count) / SecondsSince(start);
+  }
+  double Prefill(std::span<const int32_t> prompt) {
+    cache.Truncate(0);
+    const auto start = Clock::now();
+    decoder.NextToken(prompt, cache, {}, 0);
+    return static_cast<double>(prompt.size()) / SecondsSince(start);
+  }
+};
+
+std::vector<Runner> MakeRunners(const Context& context, const std::shared_ptr<const Weights>& weights,
+                                const ModelBenchOptions& options) {
+  const int64_t layers = weights->config.layers, hidden = weights->config.hidden;
+  const std::vector<int64_t> removed = QuarterOf(layers);
+  std::vector<std::shared_ptr<const Lra>> each, merged(removed.size());
+  for (size_t i = 0; i < removed.size(); ++i) each.push_back(RandomAdapter(hidden, 64, i));
+  if (!removed.empty()) merged[0] = each[0];
+  const int64_t positions = options.context + options.decode + 2;
+  std::vector<Runner> runners;
+  runners.emplace_back(context, weights, "original", DepthPlan::Original(layers), std::max(positions, options.prefill));
+  runners.emplace_back(context, weights, "pruned", DepthPlan::Pruned(layers, removed), positions);
+  runners.emplace_back(context, weights, "pruned + LRA 64", DepthPlan::Corrected(layers, removed, each), positions);
+  runners.emplace_back(context, weights, "pruned + merged LRA 64", DepthPlan::Corrected(layers, removed, merged),
+                       positions);
+  return runners;
+}
+
+}  // namespace
+
+GpuModelBench BenchGpuModel(const Context& context, std::shared_ptr<const Weights> weights, const GpuLimits& limits,
+                            const ModelBenchOptions& options, Progress& progress) {
+  Random random(1);
+  std::vector<int32_t> tokens(std::max(options.prefill, options.context));
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random.Below(weights->config.vocab));
+  const std::span<const int32_t> all(tokens);
+  std::vector<Runner> runners = MakeRunners(context, weights, options);
+  std::vector<double> prefill;
+  progress.Begin("measuring decoders", options.rounds + 1);
+  for (int64_t round = 0; round < options.rounds + 1; ++round) {  // the first one warms up
+    const double prefilled = runners[0].Prefill(all.first(options.prefill));
+    if (round > 0) prefill.push_back(prefilled);
+    for (Runner& runner : runners) {
+      const double decoded = runner.Decode(all.first(options.context), options.decode);
+      if (round > 0) runner.tokens_per_second.push_back(decoded);
+    }
+    progress.Advance(1);
+  }
+  progress.End();
+  GpuModelBench result;
+  result.prefill_tokens_per_second = Median(prefill);
+  result.prefill_floor = limits.matrix_peak / BlockFlopsPerToken(*weights);
+  for (const Runner& runner : runners)
+    result.variants.push_back({runner.name, Median(runner.tokens_per_second),
+                               limits.copy_bandwidth / static_cast<double>(runner.decoder.BytesPerToken())});
+  return result;
+}
+
+}  // namespace shiftrt

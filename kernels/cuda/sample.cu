@@ -1,0 +1,216 @@
+#include "kernels/cuda/sample.h"
+#include "kernels/cuda/warp.cuh"
+
+namespace shiftrt::gpu {
+
+namespace {
+
+constexpr double kUnits = 0x1p43;  // of weight, that the likeliest token has: 2^20 of them add up to 2^63
+constexpr int kLevels = 3, kBins = 2048;
+// A rank's digits are 11, 11 and 10 bits wide; `level` 0 is the leading one.
+constexpr int Shift(int level) { return level == 0 ? 21 : level == 1 ? 10 : 0; }
+constexpr int DigitBits(int level) { return (level == 0 ? 32 : Shift(level - 1)) - Shift(level); }
+
+// Tokens stand in the order of their logits, the largest first; equal logits have equal ranks, and the lowest id
+// first. A rank orders as an unsigned number.
+SHIFTRT_DEVICE uint32_t Rank(float logit) {
+  constexpr uint32_t kSign = 0x80000000u;
+  const uint32_t bits = Bits(logit + 0.0f);  // -0 is 0
+  return (bits & kSign) != 0 ? bits : ~bits & ~kSign;
+}
+
+// How many tokens, and what they weigh.
+struct Mass {
+  uint32_t count = 0;
+  uint64_t weight = 0;
+};
+enum class By { kCount, kWeight };
+template <By kBy>
+SHIFTRT_DEVICE uint64_t Measure(const Mass& mass) {
+  return kBy == By::kCount ? mass.count : mass.weight;
+}
+
+// Masses by one digit of the rank. A weight is added in halves, since shared memory adds 32 bits at a time.
+struct Bins {
+  Shared<uint32_t> counts, low, high;
+
+  static constexpr int kShared = 3 * SharedBytes<uint32_t>(kBins);
+  SHIFTRT_DEVICE explicit Bins(SharedArena& arena)
+      : counts(arena.Take<uint32_t>(kBins)), low(arena.Take<uint32_t>(kBins)), high(arena.Take<uint32_t>(kBins)) {}
+  SHIFTRT_DEVICE void Clear(int bin) const { counts[bin] = low[bin] = high[bin] = 0; }
+  SHIFTRT_DEVICE void Add(int bin, uint64_t weight) const {
+    AtomicAdd(counts + bin, 1);
+    const auto low_half = static_cast<uint32_t>(weight);
+    const uint32_t before = AtomicAdd(low + bin, low_half);
+    const uint32_t carry = before + low_half < before ? 1 : 0;
+    const uint32_t high_half = static_cast<uint32_t>(weight >> 32) + carry;
+    if (high_half != 0) AtomicAdd(high + bin, high_half);
+  }
+  SHIFTRT_DEVICE Mass Get(int bin) const {
+    return {counts[bin], static_cast<uint64_t>(high[bin]) << 32 | static_cast<uint64_t>(low[bin])};
+  }
+};
+
+// One block. The order is never made: a sum of masses is followed down the ranks digit by digit, to the rank where it
+// passes a target.
+struct SampleKernel {
+  static constexpr int kThreads = 1024, kWarps = kThreads / kWarpSize, kOwnBins = kBins / kThreads;
+  struct Args {
+    const float* logits;
+    int vocab;
+    const SampleRequest* request;
+    int32_t* token;
+  };
+  struct Work {
+    Bins first, next;  // of the first digit, whose masses serve every search, and of a later one
+    Shared<uint32_t> counts, found;
+    Shared<uint64_t> weights, found_weight;
+    Shared<float> values;
+    Shared<int32_t> indices;
+
+    SHIFTRT_DEVICE explicit Work(SharedArena& arena)
+        : first(arena),
+          next(arena),
+          counts(arena.Take<uint32_t>(kWarps)),
+          found(arena.Take<uint32_t>(2)),
+          weights(arena.Take<uint64_t>(kWarps)),
+          found_weight(arena.Take<uint64_t>(1)),
+          values(arena.Take<float>(kWarps)),
+          indices(arena.Take<int32_t>(kWarps)) {}
+  };
+  static constexpr int kShared = 2 * Bins::kShared + SharedBytes<uint32_t>(kWarps) + SharedBytes<uint32_t>(2) +
+                                 SharedBytes<uint64_t>(kWarps) + SharedBytes<uint64_t>(1) + SharedBytes<float>(kWarps) +
+                                 SharedBytes<int32_t>(kWarps);
+
+  // A NaN counts as an infinity that stands before all: it is chosen, and its id says so.
+  static SHIFTRT_DEVICE Best Likeliest(const Args& args, const Work& work) {
+    Best best{-Infinity(), 0};
+    for (int i = Thread(); i < args.vocab; i += kThreads) {
+      const float logit = args.logits[i];
+      best = Better(best, logit == logit ? Best{logit, i} : Best{Infinity(), -1});
+    }
+    return BlockBest<kThreads>(best, work.values, work.indices);
+  }
+
+  // What a search knows: the first digits of the rank it is after, and what stands before all ranks that begin so.
+  struct Search {
+    uint32_t prefix = 0;
+    Mass before;
+  };
+  struct Scale {
+    double largest, temperature;
+    SHIFTRT_DEVICE uint64_t Weigh(float logit) const {
+      return static_cast<uint64_t>(Exp((static_cast<double>(logit) - largest) / temperature) * kUnits + 0.5);
+    }
+  };
+
+  // The masses, by the digit of `level`, of the ranks that begin with `prefix`.
+  static SHIFTRT_DEVICE void Fill(const Args& args, const Scale& scale, int level, uint32_t prefix, const Bins& bins) {
+    for (int b = Thread(); b < kBins; b += kThreads) bins.Clear(b);
+    SyncThreads();
+    const int shift = Shift(level), bits = DigitBits(level);
+    for (int i = Thread(); i < args.vocab; i += kThreads) {
+      const float logit = args.logits[i];
+      const uint32_t leading = Rank(logit) >> shift, mask = (1u << bits) - 1;
+      if (level == 0 || leading >> bits == prefix) bins.Add(static_cast<int>(leading & mask), scale.Weigh(logit));
+    }
+    SyncThreads();
+  }
+
+  // Takes the search one digit on: to the bin in which the sum passes `target`.
+  template <By kBy>
+  static SHIFTRT_DEVICE void Follow(const Bins& bins, int level, uint64_t target, const Work& work, Search& search) {
+    Mass own;
+    for (int b = Thread() * kOwnBins; b < (Thread() + 1) * kOwnBins; ++b) {
+      own.count += bins.Get(b).count;
+      own.weight += bins.Get(b).weight;
+    }
+    Mass sum{search.before.count + BlockSumBefore(own.count, work.counts),
+             search.before.weight + BlockSumBefore(own.weight, work.weights)};
+    for (int b = Thread() * kOwnBins; b < (Thread() + 1) * kOwnBins; ++b) {
+      const Mass mass = bins.Get(b), through{sum.count + mass.count, sum.weight + mass.weight};
+      if (Measure<kBy>(sum) <= target && target < Measure<kBy>(through)) {
+        work.found[0] = static_cast<uint32_t>(b);
+        work.found[1] = sum.count;
+        work.found_weight[0] = sum.weight;
+      }
+      sum = through;
+    }
+    SyncThreads();
+    search = {search.prefix << DigitBits(level) | work.found[0], {work.found[1], work.found_weight[0]}};
+  }
+
+  // The first token with which the sum passes `target`, which is less than the sum of all.
+  struct Place {
+    uint32_t rank, among_equals;  // how many of the same rank stand before it
+    uint64_t through;             // what it weighs with all before it
+  };
+  template <By kBy>
+  static SHIFTRT_DEVICE Place Find(const Args& args, const Scale& scale, uint64_t target, const Work& work) {
+    Search search;
+    Follow<kBy>(work.first, 0, target, work, search);
+    for (int level = 1; level < kLevels; ++level) {
+      Fill(args, scale, level, search.prefix, work.next);
+      Follow<kBy>(work.next, level, target, work, search);
+    }
+    const Mass equals = work.next.Get(static_cast<int>(search.prefix & ((1u << DigitBits(kLevels - 1)) - 1)));
+    const uint64_t each = equals.weight / equals.count, left = target - Measure<kBy>(search.before);
+    const uint64_t nth = kBy == By::kCount ? left : left / each;
+    SyncThreads();  // the bins may change
+    return {search.prefix, static_cast<uint32_t>(nth), search.before.weight + (nth + 1) * each};
+  }
+
+  // The id at that place. A thread looks through ids that follow one another.
+  static SHIFTRT_DEVICE void Name(const Args& args, const Place& place, const Work& work) {
+    const int share = (args.vocab + kThreads - 1) / kThreads, begin = Thread() * share;
+    const int end = begin + share < args.vocab ? begin + share : args.vocab;
+    uint32_t count = 0;
+    for (int i = begin; i < end; ++i) count += Rank(args.logits[i]) == place.rank ? 1 : 0;
+    uint32_t at = BlockSumBefore(count, work.counts);
+    for (int i = begin; i < end; ++i)
+      if (Rank(args.logits[i]) == place.rank && at++ == place.among_equals) *args.token = i;
+  }
+
+  // The target that the first token passes with which the sum is at least this share of `whole`.
+  static SHIFTRT_DEVICE uint64_t TargetOfShare(double share, uint64_t whole) {
+    const double least = share * static_cast<double>(whole);
+    const auto rounded = static_cast<uint64_t>(least > 0 ? least : 0);
+    return rounded > 0 && static_cast<double>(rounded) >= least ? rounded - 1 : rounded;
+  }
+  static SHIFTRT_DEVICE uint64_t Within(uint64_t target, uint64_t whole) { return target < whole ? target : whole - 1; }
+
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    SharedArena arena;
+    const Work work(arena);
+    const SampleRequest request = *args.request;
+    const Best likeliest = Likeliest(args, work);
+    if (request.temperature <= 0 || likeliest.value == Infinity() || likeliest.value == -Infinity()) {
+      if (Thread() == 0) *args.token = likeliest.index;
+      return;
+    }
+    const Scale scale{static_cast<double>(likeliest.value), request.temperature};
+    Fill(args, scale, 0, 0, work.first);
+    uint64_t kept = 0;
+    for (int b = Thread(); b < kBins; b += kThreads) kept += work.first.Get(b).weight;
+    kept = BlockSum<kThreads>(kept, work.weights);
+    SyncThreads();
+    if (request.top_k > 0 && request.top_k < args.vocab)
+      kept = Find<By::kCount>(args, scale, static_cast<uint64_t>(request.top_k - 1), work).through;
+    if (request.top_p < 1) {
+      const uint64_t target = Within(TargetOfShare(request.top_p, kept), kept);
+      kept = Find<By::kWeight>(args, scale, target, work).through;
+    }
+    const auto draw = static_cast<uint64_t>(request.uniform * static_cast<double>(kept));
+    Name(args, Find<By::kWeight>(args, scale, Within(draw, kept), work), work);
+  }
+};
+
+}  // namespace
+
+void SampleToken(Stream stream, const float* logits, int64_t vocab, const SampleRequest* request, int32_t* token) {
+  Require(vocab > 0 && vocab <= kMaxSampledVocab, "sampling", "a vocabulary of 1 to 2^20", vocab);
+  Launch<SampleKernel>(stream, {.shared_bytes = SampleKernel::kShared},
+                       {logits, static_cast<int>(vocab), request, token});
+}
+
+}  // namespace shiftrt::gpu
