@@ -15,7 +15,7 @@
 namespace shiftrt {
 
 inline Context On(Device device) {
-  return {1, BestIsa(), device, device == Device::kCuda ? gpu::MakeSolver() : nullptr};
+  return {.isa = BestIsa(), .device = device, .solver = device == Device::kCuda ? gpu::MakeSolver() : nullptr};
 }
 
 // Small but for the heads, which the kernels want full size.

@@ -58,7 +58,7 @@ class SolverOnGpu : public CudaTest {
     CudaTest::SetUp();
     if (IsSkipped()) return;
     solver_ = std::make_shared<Counting>(MakeSolver());
-    there_ = {1, Isa::kPortable, Device::kCuda, solver_};
+    there_ = {.device = Device::kCuda, .solver = solver_};
   }
   // b'b + n I.
   Matrix<double> PositiveDefinite(int64_t n) {
