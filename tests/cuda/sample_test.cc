@@ -35,12 +35,11 @@ class SampleOnGpu : public CudaTest {
 
 TEST_F(SampleOnGpu, ChoosesAsTheCpuDoes) {
   Random random(11);
-  for (const int64_t vocab : {1, 2, 33, 1023, 1025, 5003}) {
+  for (const int64_t vocab : {1, 33, 1025, 5003}) {
     const auto logits = Input<float>::Normal(stream_, vocab, static_cast<uint64_t>(vocab), 3);
-    for (const double temperature : {0.0, 0.3, 1.0, 40.0})
-      for (const int64_t top_k : {0, 1, 7, 1024})
-        for (const double top_p : {0.0, 0.4, 0.95, 1.0})
-          ExpectTheCpus(logits, {temperature, top_p, top_k}, random.Uniform());
+    for (const double temperature : {0.3, 1.0, 40.0})
+      for (const int64_t top_k : {0, 7, 1024})
+        for (const double top_p : {0.0, 0.9, 1.0}) ExpectTheCpus(logits, {temperature, top_p, top_k}, random.Uniform());
   }
 }
 
@@ -48,7 +47,7 @@ TEST_F(SampleOnGpu, ChoosesAsTheCpuDoesFromARealVocabulary) {
   Random random(12);
   const auto logits = Input<float>::Normal(stream_, 151936, 3, 2.5);
   for (const SamplingOptions& options :
-       {SamplingOptions{1, 1, 0}, {0.8, 0.95, 50}, {1, 0.9, 0}, {1, 1, 151935}, {0, 1, 0}})
+       {SamplingOptions{1, 1, 0}, {0.8, 0.95, 50}, {1, 0.9, 0}, {1, 1, 151935}, {5, 1, 1}, {0, 1, 0}})
     ExpectTheCpus(logits, options, random.Uniform());
 }
 
