@@ -223,7 +223,8 @@ Spread Over(const std::vector<const SweepRow*>& rows, const Value& value) {
 std::pair<Quality, Quality> QualityOver(const std::vector<const SweepRow*>& rows, Quality SweepRow::*of) {
   const Spread perplexity = Over(rows, [&](const SweepRow& row) { return (row.*of).perplexity; });
   const Spread accuracy = Over(rows, [&](const SweepRow& row) { return (row.*of).accuracy; });
-  return {{perplexity.mean, accuracy.mean}, {perplexity.deviation, accuracy.deviation}};
+  return {{.perplexity = perplexity.mean, .accuracy = accuracy.mean},
+          {.perplexity = perplexity.deviation, .accuracy = accuracy.deviation}};
 }
 
 }  // namespace

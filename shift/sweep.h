@@ -31,9 +31,11 @@ struct SweepAxes {
 
 // What a depth plan is compared by.
 struct Quality {
+  static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
   double perplexity = 0;  // on held-out text
-  double accuracy =
-      std::numeric_limits<double>::quiet_NaN();  // mean over zero-shot suites, 0 .. 1; NaN where none are run
+  // Mean over zero-shot suites, 0 .. 1, and its standard error over their items; NaN where none are run.
+  double accuracy = kNone, accuracy_error = kNone;
 };
 
 // One cell: its settings, and what came of them. What a correction does not use is as ShiftOptions has it.

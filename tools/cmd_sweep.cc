@@ -97,7 +97,8 @@ std::string AccuracySummary(const Quality& original, const std::vector<Dataset>&
   std::vector<std::string> names;
   for (const Dataset& suite : suites)
     names.push_back(fmt::format("{} ({} items)", suite.task->title, suite.items.size()));
-  return fmt::format("; mean accuracy over {}: original {:.2f}", fmt::join(names, ", "), 100 * original.accuracy);
+  return fmt::format("; mean accuracy over {}: original {:.2f} ± {:.2f} (standard error)", fmt::join(names, ", "),
+                     100 * original.accuracy, 100 * original.accuracy_error);
 }
 
 int Run(const Options& options) {
@@ -128,8 +129,10 @@ int Run(const Options& options) {
   source.measure = [&](const DepthPlan& plan) {
     Decoder decoder(context, model.weights, plan);
     Quality quality{WindowedPerplexity(decoder, heldout.tokens, window, options.protocol, *progress).perplexity};
-    if (!suites.empty())
-      quality.accuracy = MeanAccuracy(context, model, plan, suites, options.evaluation, *progress).value;
+    if (suites.empty()) return quality;
+    const Estimate accuracy = MeanAccuracy(context, model, plan, suites, options.evaluation, *progress);
+    quality.accuracy = accuracy.value;
+    quality.accuracy_error = accuracy.error;
     return quality;
   };
   source.row = [&](const SweepRow& row) {

@@ -217,7 +217,8 @@ nlohmann::json SweepJson(const std::vector<SweepRow>& rows) {
                    {"r2_fit", r.r2_fit},
                    {"r2_heldout", r.r2_heldout},
                    {"perplexity", both(r, &Quality::perplexity)},
-                   {"accuracy", both(r, &Quality::accuracy)}});  // NaN becomes null
+                   {"accuracy", both(r, &Quality::accuracy)},  // NaN becomes null
+                   {"accuracy_error", both(r, &Quality::accuracy_error)}});
   return out;
 }
 

@@ -44,7 +44,7 @@ class SweepTest : public test::SmallModel {
     };
     source.measure = [&](const DepthPlan& plan) {
       ++measured_;
-      return Quality{Measure(plan)};
+      return Quality{.perplexity = Measure(plan)};
     };
     source.row = [&](const SweepRow& row) { rows.push_back(row); };
     Sweep(context_, model_, axes, source, meter_);

@@ -79,6 +79,7 @@ TEST_F(Cli, SweepScoresSuitesBesidePerplexity) {
   EXPECT_EQ(accuracy["original"], means[0]["value"]);
   EXPECT_EQ(accuracy["pruned"], means[1]["value"]);
   EXPECT_EQ(accuracy["corrected"], means[2]["value"]);
+  EXPECT_EQ(ReadJson("s.json")["rows"][0]["accuracy_error"]["corrected"], means[2]["standard_error"]);
   EXPECT_FAILS(sweep("wikitext"), 2, "right answers");
   EXPECT_FAILS(sweep("guess"), 2, "guess");
 }
