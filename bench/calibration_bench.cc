@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "bench/median.h"
+#include "runtime/median.h"
 #include "runtime/random.h"
 #include "runtime/stopwatch.h"
 #include "shift/collect.h"

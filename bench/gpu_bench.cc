@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 
-#include "bench/median.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/gram.h"
@@ -14,6 +13,7 @@
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/sample.h"
 #include "kernels/cuda/scores.h"
+#include "runtime/median.h"
 #include "runtime/random.h"
 
 namespace shiftrt {

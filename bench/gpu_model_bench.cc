@@ -2,7 +2,7 @@
 #include <span>
 
 #include "bench/gpu_bench.h"
-#include "bench/median.h"
+#include "runtime/median.h"
 #include "runtime/random.h"
 
 namespace shiftrt {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <chrono>
 
-#include "bench/median.h"
 #include "bench/probe.h"
 #include "runtime/check.h"
+#include "runtime/median.h"
 #include "runtime/random.h"
 
 namespace shiftrt {

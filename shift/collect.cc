@@ -224,9 +224,9 @@ int64_t SitesInMemory(const Context& context, int64_t hidden) {
 
 void CheckMemory(const Context& context, int64_t sites, int64_t hidden, const char* advice) {
   const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  Check(SitesInMemory(context, hidden) >= sites,
-        "the calibration sums of {} site{} take {:.4g} MiB of memory, and {:.4g} MiB may be used; {}", sites,
-        sites == 1 ? "" : "s", mib(sites * SiteSums::Bytes(hidden)), mib(MemoryForSums(context)), advice);
+  const int64_t room = MemoryForSums(context), taken = sites * SiteSums::Bytes(hidden);
+  Check(taken <= room, "the calibration sums of {} site{} take {:.4g} MiB of memory, and {:.4g} MiB may be used; {}",
+        sites, sites == 1 ? "" : "s", mib(taken), mib(room), advice);
 }
 
 void Collect(const Context& context, const Model& model, const CalibrationSet& calibration, CollectedSums& sums,

@@ -5,6 +5,7 @@
 
 #include "runtime/check.h"
 #include "runtime/linalg.h"
+#include "runtime/median.h"
 
 namespace shiftrt {
 
@@ -32,12 +33,6 @@ double Dot(const float* a, const float* b, int64_t n) {
   double sum = 0;
   for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(a[i]) * b[i];
   return sum;
-}
-
-double Median(std::vector<double>& values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size()) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // What is seen of one plan at one depth, over all batches.

@@ -6,6 +6,7 @@
 #include "eval/perplexity.h"
 #include "models/generate.h"
 #include "runtime/check.h"
+#include "runtime/median.h"
 #include "shift/pipeline.h"
 #include "tools/evaluation.h"
 #include "tools/options.h"
@@ -42,11 +43,6 @@ struct Variant {
   double perplexity = 0, tokens_per_second = 0;
   std::string continuation;
 };
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size()) / 2, values.end());
-  return values[values.size() / 2];
-}
 
 // What every step of a run looks at.
 struct Job {

@@ -1,6 +1,8 @@
+// The middle of several values.
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 namespace shiftrt {
