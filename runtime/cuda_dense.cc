@@ -13,6 +13,7 @@ namespace {
 
 constexpr const char* kWhatFor = "float64 linear algebra";
 constexpr const char* kWorkspace = "the workspace of a decomposition";
+constexpr const char* kTridiagonal = "a tridiagonalization";
 
 // The functions in use, looked up by name.
 struct Libraries {
@@ -21,6 +22,9 @@ struct Libraries {
     blas.Find(blas_destroy, "cublasDestroy_v2");
     blas.Find(blas_set_stream, "cublasSetStream_v2");
     blas.Find(gemm, "cublasDgemm_v2_64");
+    blas.Find(gemm_batched, "cublasDgemmStridedBatched_64");
+    blas.Find(symm, "cublasDsymm_v2_64");
+    blas.Find(dgmm, "cublasDdgmm_64");
     blas.Find(trsm, "cublasDtrsm_v2_64");
     blas.Find(blas_text, "cublasGetStatusString");
     solver.Find(solver_create, "cusolverDnCreate");
@@ -32,6 +36,10 @@ struct Libraries {
     solver.Find(potrf, "cusolverDnXpotrf");
     solver.Find(syevd_size, "cusolverDnXsyevd_bufferSize");
     solver.Find(syevd, "cusolverDnXsyevd");
+    solver.Find(sytrd_size, "cusolverDnDsytrd_bufferSize");
+    solver.Find(sytrd, "cusolverDnDsytrd");
+    solver.Find(ormtr_size, "cusolverDnDormtr_bufferSize");
+    solver.Find(ormtr, "cusolverDnDormtr");
   }
 
   void CheckBlas(cublasStatus_t status, const char* what) const {
@@ -47,6 +55,9 @@ struct Libraries {
   decltype(&cublasDestroy_v2) blas_destroy;
   decltype(&cublasSetStream_v2) blas_set_stream;
   decltype(&cublasDgemm_v2_64) gemm;
+  decltype(&cublasDgemmStridedBatched_64) gemm_batched;
+  decltype(&cublasDsymm_v2_64) symm;
+  decltype(&cublasDdgmm_64) dgmm;
   decltype(&cublasDtrsm_v2_64) trsm;
   decltype(&cublasGetStatusString) blas_text;
   decltype(&cusolverDnCreate) solver_create;
@@ -58,6 +69,10 @@ struct Libraries {
   decltype(&cusolverDnXpotrf) potrf;
   decltype(&cusolverDnXsyevd_bufferSize) syevd_size;
   decltype(&cusolverDnXsyevd) syevd;
+  decltype(&cusolverDnDsytrd_bufferSize) sytrd_size;
+  decltype(&cusolverDnDsytrd) sytrd;
+  decltype(&cusolverDnDormtr_bufferSize) ormtr_size;
+  decltype(&cusolverDnDormtr) ormtr;
 };
 
 cublasOperation_t Operation(bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; }
@@ -115,6 +130,29 @@ void Dense::Gemm(double alpha, const DenseOperand& a, const DenseOperand& b, dou
                              "a product");
 }
 
+void Dense::Symm(linalg::Side side, const double* a, const double* b, int64_t rows, int64_t cols, double* c) {
+  const double one = 1, zero = 0;
+  const bool left = side == linalg::Side::kLeft;
+  impl_->libraries.CheckBlas(
+      impl_->libraries.symm(impl_->blas, left ? CUBLAS_SIDE_RIGHT : CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_LOWER, cols,
+                            rows, &one, a, left ? rows : cols, b, cols, &zero, c, cols),
+      "a product with a symmetric matrix");
+}
+
+void Dense::ScaleRows(const double* factors, const double* from, int64_t rows, int64_t cols, double* to) {
+  impl_->libraries.CheckBlas(
+      impl_->libraries.dgmm(impl_->blas, CUBLAS_SIDE_RIGHT, cols, rows, from, cols, factors, 1, to, cols),
+      "a scaling of rows");
+}
+
+// A batch of products of a row with itself.
+void Dense::RowSquares(const double* a, int64_t rows, int64_t cols, double* squares) {
+  const double one = 1, zero = 0;
+  impl_->libraries.CheckBlas(impl_->libraries.gemm_batched(impl_->blas, CUBLAS_OP_T, CUBLAS_OP_N, 1, 1, cols, &one, a,
+                                                           cols, cols, a, cols, cols, &zero, squares, 1, 1, rows),
+                             "a sum of squares");
+}
+
 bool Dense::Cholesky(double* a, int64_t n) {
   size_t device_bytes = 0, host_bytes = 0;
   Libraries::CheckSolver(impl_->libraries.potrf_size(impl_->solver, impl_->params, CUBLAS_FILL_MODE_LOWER, n,
@@ -150,6 +188,34 @@ bool Dense::Eigen(double* a, int64_t n, double* values) {
                              work.host.data(), host_bytes, work.info.data()),
       "an eigendecomposition");
   return work.Info(impl_->stream) == 0;
+}
+
+void Dense::Tridiagonalize(double* a, int64_t n, double* diagonal, double* beside, double* reflectors) {
+  const auto side = static_cast<int>(n);
+  int elements = 0;
+  Libraries::CheckSolver(impl_->libraries.sytrd_size(impl_->solver, CUBLAS_FILL_MODE_LOWER, side, a, side, diagonal,
+                                                     beside, reflectors, &elements),
+                         kTridiagonal);
+  const DeviceBuffer<double> work(impl_->stream, elements, kWorkspace);
+  const DeviceBuffer<int> info(impl_->stream, 1, kWorkspace);
+  Libraries::CheckSolver(impl_->libraries.sytrd(impl_->solver, CUBLAS_FILL_MODE_LOWER, side, a, side, diagonal, beside,
+                                                reflectors, work.data(), elements, info.data()),
+                         kTridiagonal);
+}
+
+void Dense::Rotate(double* a, int64_t n, double* reflectors, double* rows, int64_t count) {
+  const auto side = static_cast<int>(n), vectors = static_cast<int>(count);
+  int elements = 0;
+  Libraries::CheckSolver(
+      impl_->libraries.ormtr_size(impl_->solver, CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_LOWER, CUBLAS_OP_N, side, vectors,
+                                  a, side, reflectors, rows, side, &elements),
+      kTridiagonal);
+  const DeviceBuffer<double> work(impl_->stream, elements, kWorkspace);
+  const DeviceBuffer<int> info(impl_->stream, 1, kWorkspace);
+  Libraries::CheckSolver(
+      impl_->libraries.ormtr(impl_->solver, CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_LOWER, CUBLAS_OP_N, side, vectors, a,
+                             side, reflectors, rows, side, work.data(), elements, info.data()),
+      kTridiagonal);
 }
 
 }  // namespace shiftrt::gpu

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "runtime/cuda.h"
+#include "runtime/solver.h"
 
 namespace shiftrt::gpu {
 
@@ -26,6 +27,12 @@ class Dense {
 
   // c = alpha a b + beta c.
   void Gemm(double alpha, const DenseOperand& a, const DenseOperand& b, double beta, double* c);
+  // c = a b (left), or b a, with symmetric a, upper triangle read; b and c (rows, cols).
+  void Symm(linalg::Side side, const double* a, const double* b, int64_t rows, int64_t cols, double* c);
+  // to (rows, cols) = diag(factors) from; not in place.
+  void ScaleRows(const double* factors, const double* from, int64_t rows, int64_t cols, double* to);
+  // squares (rows): of each row of a (rows, cols).
+  void RowSquares(const double* a, int64_t rows, int64_t cols, double* squares);
   // The upper triangle of symmetric a (n, n) becomes U, a = U' U. False where a is not positive definite.
   bool Cholesky(double* a, int64_t n);
   // b (n, cols) = U^-1 b, or U'^-1 b.
@@ -33,6 +40,11 @@ class Dense {
   // Of symmetric a (n, n), upper triangle read: eigenvalues ascending, eigenvector j in row j of a. False where the
   // iteration does not converge.
   bool Eigen(double* a, int64_t n, double* values);
+  // Of symmetric a (n, n), upper triangle read: a = Q T Q', T's diagonal (n) and what stands beside it (n - 1); a and
+  // `reflectors` (n) become Q. Sides below 2^31.
+  void Tridiagonalize(double* a, int64_t n, double* diagonal, double* beside, double* reflectors);
+  // rows (count, n) = rows Q', of what Tridiagonalize left.
+  void Rotate(double* a, int64_t n, double* reflectors, double* rows, int64_t count);
 
  private:
   struct Impl;

@@ -1,9 +1,9 @@
-// runtime/linalg.h's Solver on a GPU: matrices go over, and results come back.
+// runtime/solver.h on a GPU: cuBLAS and cuSOLVER on matrices that stay there.
 #include <optional>
+#include <utility>
 
 #include "runtime/check.h"
 #include "runtime/cuda_dense.h"
-#include "runtime/linalg.h"
 
 namespace shiftrt::gpu {
 
@@ -11,61 +11,98 @@ namespace {
 
 constexpr const char* kSystem = "a system to solve";
 
+using Buffer = DeviceBuffer<double>;
+
+class Held : public linalg::Array {
+ public:
+  Held(Stream stream, int64_t rows, int64_t cols) : Array(rows, cols), buffer(stream, rows * cols, kSystem) {}
+  static Held& Of(linalg::Array& array) { return static_cast<Held&>(array); }
+  static double* Data(const linalg::Array& array) { return static_cast<const Held&>(array).buffer.data(); }
+
+  Buffer buffer;
+};
+
 class CudaSolver : public linalg::Solver {
  public:
+  linalg::ArrayPtr Make(int64_t rows, int64_t cols) override {
+    return std::make_unique<Held>(stream_.get(), rows, cols);
+  }
+  void Upload(MatrixView<const double> from, linalg::Array& to) override {
+    ForEachPiece(from, [&](int64_t i, int64_t bytes) {
+      CopyToDevice(stream_.get(), Held::Data(to) + i * from.cols, from.row(i), bytes);
+    });
+  }
+  void Download(const linalg::Array& from, MatrixView<double> to) override {
+    ForEachPiece(to, [&](int64_t i, int64_t bytes) {
+      CopyToHost(stream_.get(), to.row(i), Held::Data(from) + i * to.cols, bytes);
+    });
+  }
+
   void Gemm(const linalg::Operand& a, const linalg::Operand& b, const linalg::Scales& scales,
-            MatrixView<double> c) override {
-    const Buffer a_there = Upload(a.view), b_there = Upload(b.view);
-    const Buffer c_there = scales.beta == 0 ? Buffer(stream_.get(), c.rows * c.cols, kSystem) : Upload(c);
-    dense().Gemm(scales.alpha, {a_there.data(), a.view.rows, a.view.cols, a.transposed},
-                 {b_there.data(), b.view.rows, b.view.cols, b.transposed}, scales.beta, c_there.data());
-    Download(c_there, c);
+            linalg::Array& c) override {
+    dense().Gemm(scales.alpha, There(a), There(b), scales.beta, Held::Data(c));
   }
-
-  bool CholeskySolve(MatrixView<double> a, MatrixView<double> b) override {
-    const Buffer factor = Upload(a);
-    if (!dense().Cholesky(factor.data(), a.rows)) return false;
-    const Buffer x = Upload(b);
+  void Symm(linalg::Side side, const linalg::Array& a, const linalg::Array& b, linalg::Array& c) override {
+    dense().Symm(side, Held::Data(a), Held::Data(b), b.rows(), b.cols(), Held::Data(c));
+  }
+  bool CholeskySolve(linalg::Array& a, linalg::Array& b) override {
+    if (!dense().Cholesky(Held::Data(a), a.rows())) return false;
     for (const bool transposed : {true, false})
-      dense().SolveTriangular(factor.data(), a.rows, transposed, x.data(), b.cols);
-    Download(factor, a);
-    Download(x, b);
+      dense().SolveTriangular(Held::Data(a), a.rows(), transposed, Held::Data(b), b.cols());
     return true;
   }
 
-  bool SymmetricEigen(MatrixView<double> a, std::span<double> values) override {
-    const Buffer there = Upload(a), values_there(stream_.get(), a.rows, kSystem);
-    if (!dense().Eigen(there.data(), a.rows, values_there.data())) return false;
-    Download(there, a);
-    Download(values_there, {values.data(), 1, a.rows});
-    return true;
+  std::vector<double> Eigen(linalg::Array& a) override {
+    const Buffer values = NewVector(a.rows());
+    Check(dense().Eigen(Held::Data(a), a.rows(), values.data()),
+          "the eigendecomposition of a {} x {} matrix did not converge", a.rows(), a.rows());
+    return ToVector(values);
+  }
+  linalg::Tridiagonal Tridiagonalize(linalg::Array& a) override {
+    const Buffer diagonal = NewVector(a.rows()), beside = NewVector(a.rows()), reflectors = NewVector(a.rows());
+    for (const Buffer* buffer : {&beside, &reflectors})  // whose last element nobody writes
+      FillBytes(stream_.get(), buffer->data(), 0, Bytes(buffer->size()));
+    dense().Tridiagonalize(Held::Data(a), a.rows(), diagonal.data(), beside.data(), reflectors.data());
+    return {ToVector(diagonal), ToVector(beside), ToVector(reflectors)};
+  }
+  void Rotate(const linalg::Array& a, const linalg::Tridiagonal& t, linalg::Array& rows) override {
+    const Buffer reflectors = There(t.reflectors);
+    dense().Rotate(Held::Data(a), a.rows(), reflectors.data(), Held::Data(rows), rows.rows());
+  }
+
+  void ScaleRows(std::span<const double> factors, linalg::Array& a) override {
+    Buffer scaled = NewVector(a.rows() * a.cols());
+    dense().ScaleRows(There(factors).data(), Held::Data(a), a.rows(), a.cols(), scaled.data());
+    Held::Of(a).buffer = std::move(scaled);
+  }
+  std::vector<double> RowSquares(const linalg::Array& a) override {
+    const Buffer squares = NewVector(a.rows());
+    dense().RowSquares(Held::Data(a), a.rows(), a.cols(), squares.data());
+    return ToVector(squares);
   }
 
  private:
-  using Buffer = DeviceBuffer<double>;
-
   Dense& dense() {
     if (!dense_) dense_.emplace(stream_.get());
     return *dense_;
   }
 
-  // Rows that lie without gaps go in one copy.
-  template <typename Copy>
-  static void ForEachPiece(int64_t rows, int64_t cols, int64_t stride, const Copy& copy) {
-    const int64_t together = stride == cols ? rows : 1;
-    for (int64_t i = 0; i < rows; i += together) copy(i, together * cols * static_cast<int64_t>(sizeof(double)));
+  static int64_t Bytes(int64_t elements) { return elements * static_cast<int64_t>(sizeof(double)); }
+  static DenseOperand There(const linalg::Operand& a) {
+    return {Held::Data(a.array), a.array.rows(), a.array.cols(), a.transposed};
   }
-  Buffer Upload(MatrixView<const double> m) {
-    Buffer to(stream_.get(), m.rows * m.cols, kSystem);
-    ForEachPiece(m.rows, m.cols, m.stride, [&](int64_t i, int64_t bytes) {
-      CopyToDevice(stream_.get(), to.data() + i * m.cols, m.row(i), bytes);
-    });
+  Buffer NewVector(int64_t size) { return {stream_.get(), size, kSystem}; }
+  Buffer There(std::span<const double> values) { return {stream_.get(), values, kSystem}; }
+  std::vector<double> ToVector(const Buffer& from) {
+    std::vector<double> to(from.size());
+    CopyToHost(stream_.get(), to.data(), from.data(), Bytes(from.size()));
     return to;
   }
-  void Download(const Buffer& from, MatrixView<double> m) {
-    ForEachPiece(m.rows, m.cols, m.stride, [&](int64_t i, int64_t bytes) {
-      CopyToHost(stream_.get(), m.row(i), from.data() + i * m.cols, bytes);
-    });
+  // Rows that lie without gaps go in one copy.
+  template <typename T, typename Copy>
+  static void ForEachPiece(MatrixView<T> m, const Copy& copy) {
+    const int64_t together = m.stride == m.cols ? m.rows : 1;
+    for (int64_t i = 0; i < m.rows; i += together) copy(i, Bytes(together * m.cols));
   }
 
   StreamOwner stream_;

@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "runtime/check.h"
-#include "runtime/linalg.h"
 #include "runtime/median.h"
+#include "runtime/solver.h"
 
 namespace shiftrt {
 
@@ -69,15 +69,18 @@ Matrix<double> Normalised(const std::vector<std::vector<float>>& rows, int64_t h
 
 // Coordinates of the rows on their two leading principal directions: with X X' = U S U', U_k sqrt(S_k).
 Matrix<double> LeadingPlane(const Context& context, const Matrix<double>& x) {
-  Matrix<double> products(x.rows(), x.rows());
-  linalg::Gemm(context, false, true, 1.0, x.view(), x.view(), 0.0, products.view());
-  const auto eigen = linalg::SymmetricEigenLeading(context, products.view(), std::min<int64_t>(2, x.rows()));
-  Matrix<double> plane = Matrix<double>::Zeros(x.rows(), 2);
-  for (int64_t k = 0; k < eigen.vectors.cols(); ++k) {
-    const double scale = std::sqrt(std::max(0.0, eigen.values[eigen.values.size() - 1 - k]));
-    for (int64_t i = 0; i < x.rows(); ++i) plane(i, k) = scale * eigen.vectors(i, k);
-  }
-  return plane;
+  const auto n = static_cast<double>(x.rows()), width = static_cast<double>(x.cols());
+  return linalg::WithSolver(context, 2 * n * n * width + 4.0 / 3.0 * n * n * n, n * width, [&](linalg::Solver& solver) {
+    const linalg::ArrayPtr rows = solver.Uploaded(x.view()), products = solver.Product({*rows}, {*rows, true});
+    const auto eigen = linalg::LeadingEigen(solver, *products, std::min<int64_t>(2, x.rows()));
+    const Matrix<double> vectors = solver.Downloaded(*eigen.vectors);
+    Matrix<double> plane = Matrix<double>::Zeros(x.rows(), 2);
+    for (int64_t k = 0; k < vectors.rows(); ++k) {
+      const double scale = std::sqrt(std::max(0.0, eigen.values[eigen.values.size() - 1 - k]));
+      for (int64_t i = 0; i < x.rows(); ++i) plane(i, k) = scale * vectors(k, i);
+    }
+    return plane;
+  });
 }
 
 }  // namespace

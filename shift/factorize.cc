@@ -8,45 +8,50 @@
 #include "runtime/check.h"
 #include "runtime/linalg.h"
 #include "shift/convert.h"
+#include "shift/moments.h"
 #include "shift/parse.h"
 
 namespace shiftrt {
 
 namespace {
 
-Matrix<double> Product(const Context& context, bool transpose_a, MatrixView<const double> a,
-                       MatrixView<const double> b) {
-  Matrix<double> c(transpose_a ? a.cols : a.rows, b.cols);
-  linalg::Gemm(context, transpose_a, false, 1.0, a, b, 0.0, c.view());
-  return c;
-}
+using linalg::Solver;
 
 // Norms of the columns of X in the metric G, from X and G X.
-std::vector<double> ColumnNorms(MatrixView<const double> x, MatrixView<const double> gx) {
-  std::vector<double> norms(x.cols, 0.0);
-  for (int64_t i = 0; i < x.rows; ++i)
-    for (int64_t j = 0; j < x.cols; ++j) norms[j] += x(i, j) * gx(i, j);
+std::vector<double> ColumnNorms(const Matrix<double>& x, const Matrix<double>& gx) {
+  std::vector<double> norms(x.cols(), 0.0);
+  for (int64_t i = 0; i < x.rows(); ++i)
+    for (int64_t j = 0; j < x.cols(); ++j) norms[j] += x(i, j) * gx(i, j);
   for (double& norm : norms) norm = std::sqrt(std::max(0.0, norm));
   return norms;
 }
 
-// G_c A (rrr), or A itself (svd, svd-refit).
-Matrix<double> InMetric(const Context& context, const RidgeAccumulator& sums, MatrixView<const double> a,
-                        Factorization factorization) {
-  if (factorization == Factorization::kReducedRank) return Product(context, false, sums.CenteredGram().view(), a);
-  Matrix<double> copy(a.rows, a.cols);
-  for (int64_t i = 0; i < a.rows; ++i) std::copy_n(a.row(i), a.cols, copy.row(i));
-  return copy;
-}
+// A in a solver's memory, and times the metric: G_c A (rrr), or A itself (svd, svd-refit).
+class InMetric {
+ public:
+  InMetric(Solver& solver, const RidgeAccumulator& sums, const Matrix<double>& a, Factorization factorization)
+      : a_(solver.Uploaded(a.view())) {
+    if (factorization != Factorization::kReducedRank) return;
+    metric_a_ = solver.Make(a.rows(), a.cols());
+    solver.Symm(linalg::Side::kLeft, *CenteredGram(solver, sums), *a_, *metric_a_);
+  }
+  const linalg::Array& a() const { return *a_; }
+  const linalg::Array& metric_a() const { return metric_a_ != nullptr ? *metric_a_ : *a_; }
+  // Eigenpairs of A' G_c A, or A' A.
+  linalg::LeadingEigenpairs Eigen(Solver& solver, int64_t count) const {
+    return LeadingEigen(solver, *solver.Product({a(), true}, {metric_a()}), count);
+  }
 
-// mean(D) - mean(H) P Q: the bias that leaves no mean error.
-Matrix<double> RefittedBias(const Context& context, const RidgeAccumulator& sums, const Matrix<double>& p,
-                            const Matrix<double>& q) {
-  Matrix<double> b = sums.DeltaMean();
-  if (q.rows() == 0) return b;
-  const Matrix<double> mean_p = Product(context, false, sums.InputMean().view(), p.view());
-  linalg::Gemm(context, false, false, -1.0, mean_p.view(), q.view(), 1.0, b.view());
-  return b;
+ private:
+  linalg::ArrayPtr a_, metric_a_;
+};
+
+// Calls body(solver) where a problem of one site is worth solving.
+template <typename Body>
+auto WithSolver(const Context& context, int64_t hidden, const Body& body) {
+  constexpr double kProducts = 6, kTridiagonal = 4.0 / 3.0;
+  const auto d = static_cast<double>(hidden);
+  return linalg::WithSolver(context, (kProducts + kTridiagonal) * d * d * d, 2 * d * d, body);
 }
 
 // "500k", "4M" or a plain number, at least 1.
@@ -171,25 +176,27 @@ LowRank Factorize(const Context& context, const RidgeAccumulator& sums, const Ri
                   Factorization factorization) {
   const int64_t d = sums.hidden();
   CheckRank(RankSpec::Fixed(rank), d);
-  const MatrixView<const double> a = solution.a.view();
-  const Matrix<double> metric_a = InMetric(context, sums, a, factorization);
-  const Matrix<double> square = Product(context, true, a, metric_a.view());
-  const linalg::LeadingEigen eigen = linalg::SymmetricEigenLeading(context, square.view(), rank);
-  const Matrix<double>& v = eigen.vectors;
-  LowRank out{Product(context, false, a, v.view()), Matrix<double>(rank, d), {}, {}};
-  for (int64_t r = 0; r < rank; ++r)
-    for (int64_t i = 0; i < d; ++i) out.q(r, i) = v(i, r);
-  out.singular_values = ColumnNorms(out.p.view(), Product(context, false, metric_a.view(), v.view()).view());
-  for (int64_t j = d - rank - 1; j >= 0; --j) out.singular_values.push_back(std::sqrt(std::max(0.0, eigen.values[j])));
-  out.b = factorization == Factorization::kSvd ? solution.b.Clone() : RefittedBias(context, sums, out.p, out.q);
+  LowRank out = WithSolver(context, d, [&](Solver& solver) {
+    const InMetric maps(solver, sums, solution.a, factorization);
+    const linalg::LeadingEigenpairs eigen = maps.Eigen(solver, rank);  // V' in its rows
+    const linalg::ArrayPtr p = solver.Product({maps.a()}, {*eigen.vectors, true}),
+                           metric_p = solver.Product({maps.metric_a()}, {*eigen.vectors, true});
+    LowRank factors{solver.Downloaded(*p), solver.Downloaded(*eigen.vectors), {}, {}};
+    factors.singular_values = ColumnNorms(factors.p, solver.Downloaded(*metric_p));
+    for (int64_t j = d - rank - 1; j >= 0; --j)
+      factors.singular_values.push_back(std::sqrt(std::max(0.0, eigen.values[j])));
+    return factors;
+  });
+  out.b =
+      factorization == Factorization::kSvd ? solution.b.Clone() : FreeBias(context, sums, {out.p.view(), out.q.view()});
   return out;
 }
 
 std::vector<double> SingularValues(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution,
                                    Factorization factorization) {
-  const MatrixView<const double> a = solution.a.view();
-  const Matrix<double> square = Product(context, true, a, InMetric(context, sums, a, factorization).view());
-  std::vector<double> values = linalg::SymmetricEigenLeading(context, square.view(), 1).values;
+  std::vector<double> values = WithSolver(context, sums.hidden(), [&](Solver& solver) {
+    return InMetric(solver, sums, solution.a, factorization).Eigen(solver, 1).values;
+  });
   std::reverse(values.begin(), values.end());
   for (double& value : values) value = std::sqrt(std::max(0.0, value));
   return values;
@@ -203,7 +210,7 @@ LowRank Truncate(const Context& context, const RidgeAccumulator& sums, const Low
   for (int64_t i = 0; i < d; ++i) std::copy_n(factors.p.row(i), rank, out.p.row(i));
   std::copy_n(factors.q.data(), rank * d, out.q.data());
   const bool keep_bias = factorization == Factorization::kSvd && rank > 0;
-  out.b = keep_bias ? factors.b.Clone() : RefittedBias(context, sums, out.p, out.q);
+  out.b = keep_bias ? factors.b.Clone() : FreeBias(context, sums, {out.p.view(), out.q.view()});
   return out;
 }
 
@@ -233,7 +240,10 @@ std::shared_ptr<const Lra> MakeLra(const LowRank& factors) {
 
 Matrix<double> DenseMap(const Context& context, const Lra& lra) {
   if (!lra.low_rank()) return Converted<double>(lra.a);
-  return Product(context, false, Converted<double>(lra.p).view(), Converted<double>(lra.q).view());
+  Matrix<double> a(lra.hidden(), lra.hidden());
+  linalg::Gemm(context, false, false, 1.0, Converted<double>(lra.p).view(), Converted<double>(lra.q).view(), 0.0,
+               a.view());
+  return a;
 }
 
 }  // namespace shiftrt

@@ -109,8 +109,10 @@ FittedSites& FittedSites::operator+=(FittedSites more) {
 
 double RSquaredOf(const Context& context, const RidgeAccumulator& sums, const Lra& lra) {
   if (sums.tokens() == 0) return std::numeric_limits<double>::quiet_NaN();
-  const Matrix<double> a = DenseMap(context, lra);
-  return RSquared(context, sums, a.view(), Converted<double>(lra.b).view());
+  const Matrix<double> b = Converted<double>(lra.b);
+  if (!lra.low_rank()) return RSquared(context, sums, Converted<double>(lra.a).view(), b.view());
+  const Matrix<double> p = Converted<double>(lra.p), q = Converted<double>(lra.q);
+  return RSquared(context, sums, {p.view(), q.view()}, b.view());
 }
 
 SiteReport MeasureSite(const Context& context, const SiteSums& site, const Lra& lra) {

@@ -36,8 +36,18 @@ struct RidgeSolution {
 RidgeSolution SolveRidge(const Context& context, const RidgeAccumulator& sums, const RidgeOptions& options,
                          const RidgeAccumulator* heldout = nullptr);
 
-// 1 - residual / total on the tokens of `sums`, both about the mean of D; 0 where D does not vary. `a` may be any map.
-double RSquared(const Context& context, const RidgeAccumulator& sums, MatrixView<const double> a,
-                MatrixView<const double> b);
+// A (d, d) as it is, or as its factors.
+struct LinearMap {
+  LinearMap(MatrixView<double> a) : p(a) {}
+  LinearMap(MatrixView<double> p, MatrixView<double> q) : p(p), q(q) {}
+  bool factored() const { return q.cols > 0; }
+  MatrixView<const double> p, q;  // A itself; or P (d, r) and Q (r, d), r >= 0
+};
+
+// mean(D) - mean(H) A (1, d): the bias that leaves no mean error.
+Matrix<double> FreeBias(const Context& context, const RidgeAccumulator& sums, const LinearMap& map);
+
+// 1 - residual / total on the tokens of `sums`, both about the mean of D; 0 where D does not vary. Any map will do.
+double RSquared(const Context& context, const RidgeAccumulator& sums, const LinearMap& map, MatrixView<const double> b);
 
 }  // namespace shiftrt

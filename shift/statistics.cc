@@ -165,23 +165,6 @@ Matrix<double> RidgeAccumulator::DeltaMean() const {
   return mean;
 }
 
-Matrix<double> RidgeAccumulator::CenteredGram() const {
-  const Matrix<double> mean = InputMean();
-  Matrix<double> gram(hidden_, hidden_);
-  for (int64_t i = 0; i < hidden_; ++i)
-    for (int64_t j = i; j < hidden_; ++j) gram(i, j) = gram_(i, j) - gram_(i, hidden_) * mean(0, j);
-  linalg::SymmetrizeFromUpper(gram.view());
-  return gram;
-}
-
-Matrix<double> RidgeAccumulator::CenteredCross() const {
-  const Matrix<double> mean = DeltaMean();
-  Matrix<double> cross(hidden_, hidden_);
-  for (int64_t i = 0; i < hidden_; ++i)
-    for (int64_t j = 0; j < hidden_; ++j) cross(i, j) = cross_(i, j) - gram_(i, hidden_) * mean(0, j);
-  return cross;
-}
-
 double RidgeAccumulator::CenteredDeltaSquares() const {
   double squares = delta_squares_;
   for (int64_t j = 0; j < hidden_; ++j) squares -= cross_(hidden_, j) * cross_(hidden_, j) / weight();

@@ -63,8 +63,9 @@ class RidgeAccumulator {
   }  // sum of the rows' weights; the tokens where none were given
   // G (d + 1, d + 1), symmetric, both triangles; last row and column: column sums of W H, and weight().
   Matrix<double> Gram() const;
-  const Matrix<double>& Cross() const { return cross_; }  // C (d + 1, d); last row: column sums of W D
-  double DeltaSquares() const { return delta_squares_; }  // tr(D'W D)
+  MatrixView<const double> UpperGram() const { return gram_.view(); }  // as it is kept: the upper triangle is valid
+  const Matrix<double>& Cross() const { return cross_; }               // C (d + 1, d); last row: column sums of W D
+  double DeltaSquares() const { return delta_squares_; }               // tr(D'W D)
 
   // The same tokens with H + D in place of D: what follows the block is regressed on, not the block's update.
   RidgeAccumulator OntoOutputs() const;
@@ -73,12 +74,10 @@ class RidgeAccumulator {
   // bias on these sums is the fit without any bias on the tokens.
   RidgeAccumulator WithoutMeans() const;
 
-  // About the means over the tokens, which is what a free bias leaves to explain.
-  Matrix<double> InputMean() const;      // (1, d)
-  Matrix<double> DeltaMean() const;      // (1, d)
-  Matrix<double> CenteredGram() const;   // (d, d), both triangles
-  Matrix<double> CenteredCross() const;  // (d, d)
-  double CenteredDeltaSquares() const;   // 0 where D varies by no more than rounding
+  // Over the tokens; second moments about them are in shift/moments.h.
+  Matrix<double> InputMean() const;     // (1, d)
+  Matrix<double> DeltaMean() const;     // (1, d)
+  double CenteredDeltaSquares() const;  // about the mean; 0 where D varies by no more than rounding
 
  private:
   int64_t hidden_ = 0;

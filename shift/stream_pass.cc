@@ -4,7 +4,6 @@
 
 #include "runtime/check.h"
 #include "runtime/host_memory.h"
-#include "runtime/linalg.h"
 #include "shift/factorize.h"
 #include "shift/ridge.h"
 #include "shift/ridge_feed.h"
@@ -27,9 +26,7 @@ class RecentStreams {
 
 Correctable Correct(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution, int64_t rank) {
   const LowRank factors = Factorize(context, sums, solution, rank, Factorization::kReducedRank);
-  Matrix<double> a(sums.hidden(), sums.hidden());
-  linalg::Gemm(context, false, false, 1.0, factors.p.view(), factors.q.view(), 0.0, a.view());
-  const double unexplained = 1.0 - RSquared(context, sums, a.view(), factors.b.view());
+  const double unexplained = 1.0 - RSquared(context, sums, {factors.p.view(), factors.q.view()}, factors.b.view());
   return {MakeLra(factors), unexplained * sums.CenteredDeltaSquares()};
 }
 

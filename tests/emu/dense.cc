@@ -1,4 +1,4 @@
-// runtime/cuda_dense.h for the emulator: LAPACK, through runtime/linalg.h, in place of the GPU's libraries.
+// runtime/cuda_dense.h for the emulator: the host's solver in place of the GPU's libraries.
 #include <algorithm>
 
 #include "runtime/cuda_dense.h"
@@ -6,14 +6,19 @@
 
 namespace shiftrt::gpu {
 
-namespace {
-
-MatrixView<double> Square(double* a, int64_t n) { return {a, n, n}; }
-
-}  // namespace
-
 struct Dense::Impl {
+  using Body = std::function<void(linalg::Array&)>;
+
+  // What `body` makes of a matrix over there.
+  void Apply(double* a, int64_t rows, int64_t cols, const Body& body) const {
+    const MatrixView<double> view(a, rows, cols);
+    const linalg::ArrayPtr copy = host->Uploaded(view);
+    body(*copy);
+    host->Download(*copy, view);
+  }
+
   Context cpu;
+  std::unique_ptr<linalg::Solver> host = linalg::MakeHostSolver(cpu);
 };
 Dense::Dense(Stream) : impl_(std::make_unique<Impl>()) {}
 Dense::~Dense() = default;
@@ -24,9 +29,23 @@ void Dense::Gemm(double alpha, const DenseOperand& a, const DenseOperand& b, dou
                {c, rows, cols});
 }
 
-bool Dense::Cholesky(double* a, int64_t n) {
-  return linalg::CholeskySolve(impl_->cpu, Square(a, n), {a, n, 0}, nullptr);
+void Dense::Symm(linalg::Side side, const double* a, const double* b, int64_t rows, int64_t cols, double* c) {
+  const int64_t n = side == linalg::Side::kLeft ? rows : cols;
+  linalg::Symm(impl_->cpu, side, {a, n, n}, {b, rows, cols}, {c, rows, cols});
 }
+
+void Dense::ScaleRows(const double* factors, const double* from, int64_t rows, int64_t cols, double* to) {
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < cols; ++j) to[i * cols + j] = factors[i] * from[i * cols + j];
+}
+
+void Dense::RowSquares(const double* a, int64_t rows, int64_t cols, double* squares) {
+  std::fill_n(squares, rows, 0.0);
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < cols; ++j) squares[i] += a[i * cols + j] * a[i * cols + j];
+}
+
+bool Dense::Cholesky(double* a, int64_t n) { return linalg::CholeskySolve(impl_->cpu, {a, n, n}, {a, n, 0}, nullptr); }
 
 void Dense::SolveTriangular(const double* u, int64_t n, bool transposed, double* b, int64_t cols) {
   for (int64_t step = 0; step < n; ++step) {
@@ -40,11 +59,27 @@ void Dense::SolveTriangular(const double* u, int64_t n, bool transposed, double*
 }
 
 bool Dense::Eigen(double* a, int64_t n, double* values) {
-  const std::vector<double> found = linalg::SymmetricEigen(impl_->cpu, Square(a, n));
-  std::copy(found.begin(), found.end(), values);
-  for (int64_t i = 0; i < n; ++i)
-    for (int64_t j = i + 1; j < n; ++j) std::swap(a[i * n + j], a[j * n + i]);
+  impl_->Apply(a, n, n, [&](linalg::Array& there) {
+    const std::vector<double> found = impl_->host->Eigen(there);
+    std::copy(found.begin(), found.end(), values);
+  });
   return true;
+}
+
+void Dense::Tridiagonalize(double* a, int64_t n, double* diagonal, double* beside, double* reflectors) {
+  impl_->Apply(a, n, n, [&](linalg::Array& there) {
+    const linalg::Tridiagonal t = impl_->host->Tridiagonalize(there);
+    std::copy_n(t.diagonal.begin(), n, diagonal);
+    std::copy_n(t.beside.begin(), n - 1, beside);
+    std::copy_n(t.reflectors.begin(), n - 1, reflectors);
+  });
+}
+
+void Dense::Rotate(double* a, int64_t n, double* reflectors, double* rows, int64_t count) {
+  const linalg::ArrayPtr q = impl_->host->Uploaded({a, n, n});
+  impl_->Apply(rows, count, n, [&](linalg::Array& there) {
+    impl_->host->Rotate(*q, {{}, {}, {reflectors, reflectors + n}}, there);
+  });
 }
 
 }  // namespace shiftrt::gpu

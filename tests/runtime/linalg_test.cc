@@ -1,6 +1,7 @@
 // BLAS and LAPACK behind our row-major, strided views, against loops.
 #include "runtime/linalg.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -191,76 +192,36 @@ TEST(Linalg, CholeskySaysWhenAMatrixIsNotPositiveDefinite) {
   EXPECT_THROW(CholeskySolve(kContext, Padded(4, 3).view(), Padded::Normal(4, 2, 1).view(), nullptr), Error);
 }
 
-// |A v - w v| and |V'V - I| of the order of n epsilon |A|.
-void ExpectEigenpairs(MatrixView<const double> a, const std::vector<double>& values, MatrixView<const double> vectors) {
-  const int64_t n = a.rows, count = vectors.cols;
-  double norm = 0;
-  for (int64_t i = 0; i < n; ++i)
-    for (int64_t j = 0; j < n; ++j) norm += a(i, j) * a(i, j);
-  const double tolerance = 20 * static_cast<double>(n) * kEpsilon;
-  for (int64_t c = 0; c < count; ++c) {
+TEST(Linalg, SymmReadsTheUpperTriangleOnEitherSide) {
+  for (const int64_t n : {1, 5, 40}) {
+    const Padded a = PositiveDefinite(n, 3), full = a.Copy(), tall = Padded::Normal(n, 7, 4),
+                 wide = Padded::Normal(7, n, 5), left(n, 7), right(7, n), left_expected(n, 7), right_expected(7, n);
+    PoisonLower(a.view());
+    Symm(kContext, Side::kLeft, a.view(), tall.view(), left.view());
+    Symm(kContext, Side::kRight, a.view(), wide.view(), right.view());
+    Gemm(kContext, false, false, 1.0, full.view(), tall.view(), 0.0, left_expected.view());
+    Gemm(kContext, false, false, 1.0, wide.view(), full.view(), 0.0, right_expected.view());
     for (int64_t i = 0; i < n; ++i) {
-      double sum = 0;
-      for (int64_t k = 0; k < n; ++k) sum += a(i, k) * vectors(k, c);
-      ASSERT_NEAR(sum, values[c] * vectors(i, c), tolerance * std::sqrt(norm)) << n << " " << i << " " << c;
+      for (int64_t j = 0; j < 7; ++j) {
+        EXPECT_NEAR(left.view()(i, j), left_expected.view()(i, j), 1e-12 * static_cast<double>(n * n));
+        EXPECT_NEAR(right.view()(j, i), right_expected.view()(j, i), 1e-12 * static_cast<double>(n * n));
+      }
     }
-    for (int64_t d = 0; d < count; ++d) {
-      double sum = 0;
-      for (int64_t k = 0; k < n; ++k) sum += vectors(k, c) * vectors(k, d);
-      ASSERT_NEAR(sum, c == d ? 1 : 0, tolerance) << n << " " << c << " " << d;
-    }
+    EXPECT_TRUE(left.PaddingIsUntouched() && right.PaddingIsUntouched());
   }
+  EXPECT_THROW(Symm(kContext, Side::kLeft, Padded(3, 3).view(), Padded(2, 3).view(), Padded(2, 3).view()), Error);
+  EXPECT_THROW(Symm(kContext, Side::kRight, Padded(3, 3).view(), Padded(3, 2).view(), Padded(3, 2).view()), Error);
 }
 
-Padded Symmetric(int64_t n, uint64_t seed) {
-  Padded a = Padded::Normal(n, n, seed);
-  SymmetrizeFromUpper(a.view());
-  return a;
-}
-
-TEST(Linalg, SymmetricEigen) {
-  for (const int64_t n : {1, 2, 3, 20, 97}) {
-    const Padded a = Symmetric(n, 9), vectors = a.Copy();
-    PoisonLower(vectors.view());
-    const std::vector<double> values = SymmetricEigen(kContext, vectors.view());
-    ASSERT_TRUE(std::is_sorted(values.begin(), values.end()));
-    ExpectEigenpairs(a.view(), values, vectors.view());
-    EXPECT_TRUE(vectors.PaddingIsUntouched());
+TEST(Linalg, SymmetrizeCopiesTheUpperTriangle) {
+  for (const int64_t n : {1, 31, 32, 33, 100}) {
+    const Padded a = Padded::Normal(n, n, 6), upper = a.Copy();
+    PoisonLower(a.view());
+    SymmetrizeFromUpper(a.view());
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t j = 0; j < n; ++j) EXPECT_EQ(a.view()(i, j), upper.view()(std::min(i, j), std::max(i, j)));
+    EXPECT_TRUE(a.PaddingIsUntouched());
   }
-  const Padded nan = Symmetric(3, 1);
-  nan.view()(0, 2) = kNan;
-  EXPECT_THROW(SymmetricEigen(kContext, nan.view()), Error);
-  EXPECT_THROW(SymmetricEigen(kContext, Padded(2, 3).view()), Error);
-}
-
-TEST(Linalg, SymmetricEigenLeading) {
-  for (const int64_t n : {1, 2, 3, 20, 97}) {
-    for (const int64_t count : {int64_t{1}, (n + 1) / 2, n}) {
-      const Padded a = Symmetric(n, 10), spent = a.Copy(), all = a.Copy();
-      const LeadingEigen eigen = SymmetricEigenLeading(kContext, spent.view(), count);
-      const std::vector<double> expected = SymmetricEigen(kContext, all.view());
-      ASSERT_EQ(eigen.values.size(), expected.size());
-      for (int64_t i = 0; i < n; ++i)
-        ASSERT_NEAR(eigen.values[i], expected[i], 20 * static_cast<double>(n) * kEpsilon * std::abs(expected.back()));
-      ASSERT_EQ(eigen.vectors.cols(), count);
-      ExpectEigenpairs(a.view(), {eigen.values.rbegin(), eigen.values.rend()}, eigen.vectors.view());
-    }
-  }
-}
-
-// Repeated and zero eigenvalues, as the Grams of few tokens have them.
-TEST(Linalg, EigenvaluesThatCoincide) {
-  const int64_t n = 30;
-  const Padded b = Padded::Normal(4, n, 11), a(n, n);
-  for (int64_t i = 0; i < n; ++i)
-    for (int64_t j = 0; j < n; ++j) {
-      a.view()(i, j) = 0;
-      for (int64_t k = 0; k < 4; ++k) a.view()(i, j) += b.view()(k, i) * b.view()(k, j);
-    }
-  const Padded vectors = a.Copy(), spent = a.Copy();
-  ExpectEigenpairs(a.view(), SymmetricEigen(kContext, vectors.view()), vectors.view());
-  const LeadingEigen leading = SymmetricEigenLeading(kContext, spent.view(), 10);
-  ExpectEigenpairs(a.view(), {leading.values.rbegin(), leading.values.rend()}, leading.vectors.view());
 }
 
 }  // namespace

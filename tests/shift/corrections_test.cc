@@ -143,8 +143,9 @@ TEST(WeightedSums, AreTheFitOfRowsThatCountForThatMuch) {
   std::vector<double> twos(120, 1.0);
   std::fill_n(twos.begin(), 7, 2.0);
   doubled.Add(Context(), tokens.h.view(), tokens.delta.view(), twos);
-  EXPECT_LT(RelativeError(doubled.CenteredCross().span(), twice.CenteredCross().span()), 1e-12);
-  EXPECT_LT(RelativeError(doubled.CenteredGram().span(), twice.CenteredGram().span()), 1e-12);
+  const auto found = test::Centered(doubled), same = test::Centered(twice);
+  EXPECT_LT(RelativeError(found.cross.span(), same.cross.span()), 1e-12);
+  EXPECT_LT(RelativeError(found.gram.span(), same.gram.span()), 1e-12);
   EXPECT_NEAR(doubled.CenteredDeltaSquares(), twice.CenteredDeltaSquares(), 1e-10 * twice.CenteredDeltaSquares());
 }
 
@@ -177,7 +178,7 @@ TEST(RidgeAccumulator, OntoOutputsAndWithoutMeansAreThoseOfOtherTokens) {
                          twice = test::Accumulated(mirrored);
   EXPECT_LT(RelativeError(onto.Cross().span(), onto_expected.Cross().span()), 1e-6);  // the outputs are float32
   EXPECT_NEAR(onto.DeltaSquares(), onto_expected.DeltaSquares(), 1e-6 * onto.DeltaSquares());
-  const Matrix<double> gram = bare.CenteredGram(), expected = twice.CenteredGram();
+  const Matrix<double> gram = test::Centered(bare).gram, expected = test::Centered(twice).gram;
   for (int64_t i = 0; i < gram.size(); ++i)
     EXPECT_NEAR(2 * gram.data()[i], expected.data()[i], 1e-9 * std::abs(expected.data()[i]) + 1e-9);
   EXPECT_NEAR(2 * bare.CenteredDeltaSquares(), twice.CenteredDeltaSquares(), 1e-9 * twice.CenteredDeltaSquares());

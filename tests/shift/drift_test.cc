@@ -82,12 +82,15 @@ TEST_F(Drift, ProjectsOnTheTwoDirectionsOfMostVariance) {
   }
   Matrix<double> covariance = Matrix<double>::Zeros(kWidth, kWidth);
   linalg::Gemm(context_, true, false, 1.0, x.view(), x.view(), 0.0, covariance.view());
-  linalg::SymmetricEigen(context_, covariance.view());  // now eigenvectors, the largest last
+  const auto solver = linalg::MakeHostSolver(context_);
+  const linalg::ArrayPtr there = solver->Uploaded(covariance.view());
+  solver->Eigen(*there);
+  const Matrix<double> vectors = solver->Downloaded(*there);  // in rows, the largest last
   for (int64_t k = 0; k < 2; ++k) {
     double same = 0, opposite = 0, size = 0;
     for (int64_t i = 0; i < count; ++i) {
       double expected = 0;
-      for (int64_t j = 0; j < kWidth; ++j) expected += x(i, j) * covariance(j, kWidth - 1 - k);
+      for (int64_t j = 0; j < kWidth; ++j) expected += x(i, j) * vectors(kWidth - 1 - k, j);
       const double found = drift.points[i / each](i % each, k);
       same += (found - expected) * (found - expected);
       opposite += (found + expected) * (found + expected);

@@ -78,7 +78,7 @@ TEST(RidgeAccumulator, HoldsTheAugmentedProducts) {
 TEST(RidgeAccumulator, CentresMassiveActivationsAccurately) {
   const Tokens tokens = MakeTokens(400, true, 8);
   const RidgeAccumulator sums = Accumulated(tokens);
-  const Matrix<double> gram = sums.CenteredGram(), cross = sums.CenteredCross();
+  const auto [gram, cross] = test::Centered(sums);
   const auto mean = [](const Matrix<float>& m, int64_t column) {
     double sum = 0;
     for (int64_t i = 0; i < m.rows(); ++i) sum += m(i, column);

@@ -9,8 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/linalg.h"
 #include "runtime/random.h"
-#include "shift/statistics.h"
+#include "shift/moments.h"
 
 namespace shiftrt::test {
 
@@ -43,6 +44,18 @@ inline RidgeAccumulator Accumulated(const Tokens& tokens) {
   RidgeAccumulator sums(tokens.h.cols());
   sums.Add(Context(), tokens.h.view(), tokens.delta.view());
   return sums;
+}
+
+// About the tokens' means; both triangles of the Gram.
+struct CenteredMoments {
+  Matrix<double> gram, cross;
+};
+inline CenteredMoments Centered(const RidgeAccumulator& sums) {
+  const auto solver = linalg::MakeHostSolver(Context());
+  CenteredMoments moments{solver->Downloaded(*CenteredGram(*solver, sums)),
+                          solver->Downloaded(*CenteredCross(*solver, sums))};
+  linalg::SymmetrizeFromUpper(moments.gram.view());
+  return moments;
 }
 
 inline Matrix<double> Product(const Matrix<double>& a, const Matrix<double>& b) {

@@ -1,0 +1,39 @@
+// LAPACK's own Fortran interface, and what stands before it.
+#pragma once
+
+#include <cblas.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/check.h"
+
+extern "C" {
+// The trailing arguments are the lengths of the character ones.
+void dpotrf_(const char* uplo, const int* n, double* a, const int* lda, int* info, size_t);
+void dpocon_(const char* uplo, const int* n, const double* a, const int* lda, const double* anorm, double* rcond,
+             double* work, int* iwork, int* info, size_t);
+void dsyevd_(const char* jobz, const char* uplo, const int* n, double* a, const int* lda, double* w, double* work,
+             const int* lwork, int* iwork, const int* liwork, int* info, size_t, size_t);
+void dsytrd_(const char* uplo, const int* n, double* a, const int* lda, double* d, double* e, double* tau, double* work,
+             const int* lwork, int* info, size_t);
+void dsterf_(const int* n, double* d, double* e, int* info);
+void dstemr_(const char* jobz, const char* range, const int* n, double* d, double* e, const double* vl,
+             const double* vu, const int* il, const int* iu, int* m, double* w, double* z, const int* ldz,
+             const int* nzc, int* isuppz, int* tryrac, double* work, const int* lwork, int* iwork, const int* liwork,
+             int* info, size_t, size_t);
+void dormtr_(const char* side, const char* uplo, const char* trans, const int* m, const int* n, const double* a,
+             const int* lda, const double* tau, double* c, const int* ldc, double* work, const int* lwork, int* info,
+             size_t, size_t, size_t);
+}
+
+namespace shiftrt::lapack {
+
+inline int ToInt(int64_t value) {
+  Check(value <= INT32_MAX, "a matrix side of {} is beyond what LAPACK's 32-bit interface takes", value);
+  return static_cast<int>(value);
+}
+
+inline void UseThreads(int threads) { openblas_set_num_threads(threads); }
+
+}  // namespace shiftrt::lapack
