@@ -115,7 +115,7 @@ Matrix<double> LeadingVectors(const Tridiagonal& t, int64_t count) {
   const int n = lapack::ToInt(std::ssize(t.diagonal)), wanted = lapack::ToInt(count), first = n - wanted + 1;
   const int lwork = 18 * n, liwork = 10 * n;
   std::vector<double> diagonal = t.diagonal, beside = t.beside, leading(n), work(lwork);
-  std::vector<int> iwork(liwork), support(2 * wanted);
+  std::vector<int> iwork(liwork), support(2 * count);
   Matrix<double> rows(count, n);
   const double unused = 0;
   int info = 0, found = 0, accurate = 1;

@@ -161,6 +161,7 @@ std::vector<int64_t> ChooseRanks(const RankSpec& spec, const std::vector<std::ve
     case RankSpec::Kind::kFixed: return std::vector<int64_t>(sites, spec.rank);
     case RankSpec::Kind::kEnergy: {
       std::vector<int64_t> ranks;
+      ranks.reserve(sites);
       for (const std::vector<double>& values : singular_values) ranks.push_back(RankOfEnergy(values, spec.energy));
       return ranks;
     }
