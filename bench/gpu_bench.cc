@@ -238,10 +238,10 @@ void BenchGram(Stream stream, KernelBench& bench) {
 
 }  // namespace
 
-GpuKernelBench BenchGpuKernels(Progress& progress) {
+GpuKernelBench BenchGpuKernels(const Context& context, Progress& progress) {
   GpuKernelBench result;
-  result.device = gpu::QueryDevice();
-  const gpu::StreamOwner stream;
+  result.device = gpu::QueryDevice(context.gpus.front());
+  const gpu::StreamOwner stream(context.gpus.front());
   progress.Begin("measuring kernels", 19);
   result.limits = MeasureLimits(stream.get());
   KernelBench bench(stream.get(), result.limits, progress);

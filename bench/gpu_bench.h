@@ -30,7 +30,7 @@ struct GpuKernelBench {
   std::vector<GpuKernelTime> kernels;
 };
 // Every kernel at the sizes of Llama-3.1-8B in bfloat16, on random data. Throws Error without a GPU.
-GpuKernelBench BenchGpuKernels(Progress& progress);
+GpuKernelBench BenchGpuKernels(const Context& context, Progress& progress);
 
 struct GpuVariantTime {
   std::string name;  // original, pruned, pruned + LRA 64, pruned + merged LRA 64

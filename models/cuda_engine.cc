@@ -48,7 +48,7 @@ DeviceLra UploadLra(Stream stream, const Lra& lra) {
 CudaEngine::CudaEngine(const EngineSetup& setup)
     : weights_(setup.weights),
       config_(weights_->config),
-      device_(shiftrt::OnDevice(*weights_)),
+      device_(shiftrt::OnDevice(*weights_, setup.context.gpus.front())),
       stream_(device_->stream.get()),
       dtype_(device_->dtype),
       hidden_(config_.hidden),

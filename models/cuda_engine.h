@@ -92,6 +92,7 @@ class CudaEngine : public Engine, private Rows::Carrier {
   void FeedForward(const Step& step, const DeviceBlock& block);
   void ManyTokensAdapter(const DeviceLra& lra, MatrixView<float> h);
   void Settle(MatrixView<float> h);
+  int gpu() const override { return stream_.device; }
   MatrixView<const float> ToHost(MatrixView<const float> on_device) override;
   int64_t Fire(int64_t layer, TapPoint point, MatrixView<const float> rows) {
     return taps_.Fire(layer, point, {rows, this});

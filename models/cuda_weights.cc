@@ -58,8 +58,9 @@ DeviceBuffer<float> JoinWide(gpu::Stream stream, std::initializer_list<std::pair
 
 }  // namespace
 
-DeviceWeights::DeviceWeights(const Weights& weights)
-    : info(gpu::QueryDevice()),
+DeviceWeights::DeviceWeights(const Weights& weights, int gpu)
+    : stream(gpu),
+      info(gpu::QueryDevice(gpu)),
       products(stream.get()),
       dtype(CheckSupported(weights)),
       embedding(Join(stream.get(), uploader, {&weights.embedding})),
@@ -100,9 +101,10 @@ int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype) {
   return 4 * 3 * config.hidden + narrow * static_cast<int64_t>(SizeOf(dtype));  // stream and updates are float32
 }
 
-std::shared_ptr<DeviceWeights> OnDevice(const Weights& weights) {
-  if (weights.on_device == nullptr) weights.on_device = std::make_shared<DeviceWeights>(weights);
-  return weights.on_device;
+std::shared_ptr<DeviceWeights> OnDevice(const Weights& weights, int gpu) {
+  std::shared_ptr<DeviceWeights>& copy = weights.on_device[gpu];
+  if (copy == nullptr) copy = std::make_shared<DeviceWeights>(weights, gpu);
+  return copy;
 }
 
 }  // namespace shiftrt

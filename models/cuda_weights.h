@@ -1,4 +1,5 @@
-// A model's weights in GPU memory: one copy, shared by every decoder, each block uploaded when a plan first runs it.
+// A model's weights in GPU memory: one copy a GPU, shared by every decoder there, each block uploaded when a plan first
+// runs it.
 #pragma once
 
 #include <vector>
@@ -24,10 +25,10 @@ DeviceBlock UploadBlock(gpu::Stream stream, gpu::Uploader& uploader, const Model
 struct DeviceWeights {
   // Throws Error for a model the kernels do not take: matrices of several types, sizes that are no multiples of 8, a
   // head dimension other than 64, 80, 96, 128 or 256.
-  explicit DeviceWeights(const Weights& weights);
+  DeviceWeights(const Weights& weights, int gpu);
   const DeviceBlock& Block(const Weights& weights, int64_t layer);  // uploaded now, if it was not before
 
-  gpu::StreamOwner stream;
+  gpu::StreamOwner stream;  // of this GPU
   gpu::Uploader uploader{stream.get()};
   gpu::DeviceInfo info;
   gpu::Products products;
@@ -45,7 +46,7 @@ struct DeviceWeights {
 // by.
 int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype);
 
-// The copy of `weights`, made now if this is the first decoder that asks.
-std::shared_ptr<DeviceWeights> OnDevice(const Weights& weights);
+// The copy of `weights` on one GPU, made now if this is the first decoder that asks.
+std::shared_ptr<DeviceWeights> OnDevice(const Weights& weights, int gpu);
 
 }  // namespace shiftrt

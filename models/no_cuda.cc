@@ -6,6 +6,6 @@
 namespace shiftrt {
 
 std::unique_ptr<Engine> MakeCudaEngine(const EngineSetup&) { Fail("CUDA: {}", gpu::WhyUnavailable()); }
-std::unique_ptr<Tally> MakeCudaTally(const Weights&) { Fail("CUDA: {}", gpu::WhyUnavailable()); }
+std::unique_ptr<Tally> MakeCudaTally(const Context&, const Weights&) { Fail("CUDA: {}", gpu::WhyUnavailable()); }
 
 }  // namespace shiftrt

@@ -1,4 +1,4 @@
-// Activations where a decoder has them: in host memory, or in its GPU's.
+// Activations where a decoder has them: in host memory, or in a GPU's.
 #pragma once
 
 #include "runtime/tensor.h"
@@ -9,9 +9,11 @@ namespace shiftrt {
 // leaves them where they are.
 class Rows {
  public:
-  // Brings rows of a GPU over. The view is valid until the next call.
   class Carrier {
    public:
+    // Which GPU's rows these are.
+    virtual int gpu() const = 0;
+    // Brings them over. The view is valid until the next call.
     virtual MatrixView<const float> ToHost(MatrixView<const float> on_device) = 0;
 
    protected:
@@ -25,6 +27,7 @@ class Rows {
   int64_t count() const { return view_.rows; }
   int64_t hidden() const { return view_.cols; }
   bool on_host() const { return carrier_ == nullptr; }
+  int gpu() const { return carrier_->gpu(); }  // not of rows on the host
   // Of the memory that on_host() tells.
   MatrixView<const float> there() const { return view_; }
   operator MatrixView<const float>() const { return carrier_ == nullptr ? view_ : carrier_->ToHost(view_); }

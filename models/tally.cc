@@ -1,5 +1,7 @@
 #include "models/tally.h"
 
+#include <utility>
+
 #include "models/stream_copy.h"
 
 namespace shiftrt {
@@ -29,18 +31,29 @@ class CpuRidgeSums : public RidgeSums {
   RidgeMatrices host_;
 };
 
+class CpuProducts : public PendingProducts {
+ public:
+  explicit CpuProducts(const Context& context) : context_(context) {}
+  void Start(const Rows& a, const Rows& b) override {
+    products_.resize(a.count());
+    ComputeRowProducts(context_, a, b, products_);
+  }
+  std::vector<RowProducts> Take() override { return std::exchange(products_, {}); }
+
+ private:
+  Context context_;
+  std::vector<RowProducts> products_;
+};
+
 class CpuTally : public Tally {
  public:
   explicit CpuTally(const Context& context) : context_(context) {}
+  int64_t devices() const override { return 1; }
   std::unique_ptr<KeptRows> MakeRows() override { return std::make_unique<CpuRows>(); }
   std::unique_ptr<RidgeSums> MakeRidgeSums(const RidgeMatrices& host) override {
     return std::make_unique<CpuRidgeSums>(context_, host);
   }
-  std::vector<RowProducts> Products(const Rows& a, const Rows& b) override {
-    std::vector<RowProducts> products(a.count());
-    ComputeRowProducts(context_, a, b, products);
-    return products;
-  }
+  std::unique_ptr<PendingProducts> MakeProducts() override { return std::make_unique<CpuProducts>(context_); }
 
  private:
   Context context_;
@@ -51,7 +64,7 @@ class CpuTally : public Tally {
 std::unique_ptr<Tally> MakeCpuTally(const Context& context) { return std::make_unique<CpuTally>(context); }
 
 std::unique_ptr<Tally> MakeTally(const Context& context, const Weights& weights) {
-  return context.device == Device::kCuda ? MakeCudaTally(weights) : MakeCpuTally(context);
+  return context.device == Device::kCuda ? MakeCudaTally(context, weights) : MakeCpuTally(context);
 }
 
 }  // namespace shiftrt

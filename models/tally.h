@@ -13,7 +13,7 @@
 
 namespace shiftrt {
 
-// A copy of rows, on the device, wherever they were.
+// A copy of rows, on the device that has them; of rows on the host, on the first.
 class KeptRows {
  public:
   virtual ~KeptRows() = default;
@@ -29,24 +29,35 @@ class RidgeSums {
   virtual ~RidgeSums() = default;
   // kernels/gram.h; rows tapped or kept. `weights` may be empty.
   virtual void Add(const Rows& h, const Rows& delta, std::span<const double> weights) = 0;
-  // Writes what was added to the matrices this was made for. On a CPU they have it already.
+  // Writes what was added, on whichever device, to the matrices this was made for. On a CPU they have it already.
   virtual void Store() = 0;
+};
+
+// Products of pairs of rows, on their way from the device while it goes on.
+class PendingProducts {
+ public:
+  virtual ~PendingProducts() = default;
+  // Of each pair of rows, tapped or kept.
+  virtual void Start(const Rows& a, const Rows& b) = 0;
+  // What was started last, once it is there; nothing when it was taken before.
+  virtual std::vector<RowProducts> Take() = 0;
 };
 
 class Tally {
  public:
   virtual ~Tally() = default;
+  // Whose rows it takes, and which work at the same time.
+  virtual int64_t devices() const = 0;
   virtual std::unique_ptr<KeptRows> MakeRows() = 0;
   // What `host` holds, to go on from. Its memory belongs to the caller.
   virtual std::unique_ptr<RidgeSums> MakeRidgeSums(const RidgeMatrices& host) = 0;
-  // Of each pair of rows, tapped or kept.
-  virtual std::vector<RowProducts> Products(const Rows& a, const Rows& b) = 0;
+  virtual std::unique_ptr<PendingProducts> MakeProducts() = 0;
 };
 
-// For what decoders of this context and these weights tap. Not for use by several threads.
+// For what decoders of these weights tap, on any of the context's GPUs. Not for use by several threads.
 std::unique_ptr<Tally> MakeTally(const Context& context, const Weights& weights);
 std::unique_ptr<Tally> MakeCpuTally(const Context& context);
-// Throws Error where this build or this machine has no CUDA.
-std::unique_ptr<Tally> MakeCudaTally(const Weights& weights);
+// Throws Error where this build or this machine has no CUDA, and for several GPUs without NCCL.
+std::unique_ptr<Tally> MakeCudaTally(const Context& context, const Weights& weights);
 
 }  // namespace shiftrt

@@ -39,7 +39,8 @@ struct Weights {
   std::filesystem::path directory;
   std::vector<std::shared_ptr<const void>> storage;  // keeps the files and converted copies alive
   std::map<const void*, TensorView> stored;          // by a converted copy's data: the tensor in the file
-  mutable std::shared_ptr<DeviceWeights> on_device;  // the GPU's copy, which its first decoder makes and all share
+  // The copy of each GPU, which its first decoder makes and all share.
+  mutable std::map<int, std::shared_ptr<DeviceWeights>> on_device;
 
   // Calls visit(name, tensor) for every tensor, in layer order; a tied head is not visited again.
   void ForEach(const std::function<void(const std::string& name, const TensorView&)>& visit) const;

@@ -59,4 +59,10 @@ Context Context::Default() {
   return context;
 }
 
+Context Context::WithGpu(int64_t which) const {
+  Context context = *this;
+  context.gpus = {gpus.at(which)};
+  return context;
+}
+
 }  // namespace shiftrt

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 namespace shiftrt {
 
@@ -27,12 +28,15 @@ struct Context {
   Isa isa = Isa::kPortable;
   int64_t memory = 0;            // bytes of the host that sums over calibration text may take; 0: what is free
   Device device = Device::kCpu;  // of decoders, and of what they tally (models/tally.h)
+  std::vector<int> gpus = {0};   // of kCuda, by index: the first; the others take their share of a calibration pass
   // Takes the large ones of runtime/linalg.h's problems, for a device other than the CPU. May be null.
   std::shared_ptr<linalg::Solver> solver = nullptr;
 
   // All cores this process may use and the best instruction set; the environment variable SHIFTRT_ISA lowers the
   // latter.
   static Context Default();
+  // The same with one of the GPUs alone, counted from 0.
+  Context WithGpu(int64_t which) const;
 };
 
 }  // namespace shiftrt

@@ -1,4 +1,4 @@
-// The GPU as the rest of the program sees it: memory, one stream, copies. This header needs no CUDA toolkit; cuda.cc
+// GPUs as the rest of the program sees them: memory, streams, copies. This header needs no CUDA toolkit; cuda.cc
 // implements it with the CUDA runtime, tests/emu/runtime.cc with the emulator.
 #pragma once
 
@@ -20,7 +20,11 @@ class Solver;
 
 namespace shiftrt::gpu {
 
-using Stream = CUstream_st*;
+// A stream and the device it is of. Whatever takes one works on that device, whichever was used before.
+struct Stream {
+  CUstream_st* handle = nullptr;
+  int device = 0;
+};
 
 struct DeviceInfo {
   std::string name;
@@ -36,26 +40,28 @@ const std::string& WhyUnavailable();
 // Whether this build has the backend at all.
 bool BuiltWithCuda();
 int DeviceCount();
+// Why GPUs cannot add up what each of them holds (the build or this machine has no NCCL), or "". Loads it.
+const std::string& WhyNoCommunicator();
 // Throws Error where the GPU cannot be used.
-DeviceInfo QueryDevice();
-// The device the calling thread's work goes to. Throws UsageError when there is no such device.
-void SelectDevice(int index);
+DeviceInfo QueryDevice(int device);
+// For libraries that work on the device the calling thread has made current.
+void UseDeviceOf(Stream stream);
 
-// For a Context's large float64 matrices (runtime/linalg.h), on the device selected now. Throws Error where the GPU
-// cannot be used, and at its first use where cuBLAS or cuSOLVER is not installed. Use from one thread.
-std::shared_ptr<linalg::Solver> MakeSolver();
+// For a Context's large float64 matrices (runtime/linalg.h), on this device. Throws Error where the GPU cannot be used,
+// and at its first use where cuBLAS or cuSOLVER is not installed. Use from one thread.
+std::shared_ptr<linalg::Solver> MakeSolver(int device);
 
 // A stream in which everything of one decoder happens, in order.
 class StreamOwner {
  public:
-  StreamOwner();
+  explicit StreamOwner(int device);
   ~StreamOwner();
   StreamOwner(const StreamOwner&) = delete;
   StreamOwner& operator=(const StreamOwner&) = delete;
   Stream get() const { return stream_; }
 
  private:
-  Stream stream_ = nullptr;
+  Stream stream_;
 };
 
 // A sequence of launches that is the same every time, replayed at the cost of one. The launches may not change in
@@ -113,9 +119,9 @@ class DeviceBuffer {
   }
   T* data() const { return data_; }
   int64_t size() const { return size_; }
-  // Grows to at least `size` elements; what was in it is lost when it grows.
+  // Grows to at least `size` elements, on the stream's device; what was in it is lost when it grows or moves.
   T* Reserve(Stream stream, int64_t size, const char* what) {
-    if (size > size_) {
+    if (size > size_ || stream.device != stream_.device) {
       *this = DeviceBuffer();  // before the larger one is asked for
       *this = DeviceBuffer(stream, size, what);
     }
@@ -128,7 +134,7 @@ class DeviceBuffer {
     std::swap(size_, other.size_);
     std::swap(data_, other.data_);
   }
-  Stream stream_ = nullptr;
+  Stream stream_;
   int64_t size_ = 0;
   T* data_ = nullptr;
 };

@@ -81,10 +81,11 @@ cublasOperation_t Operation(bool transposed) { return transposed ? CUBLAS_OP_T :
 
 struct Dense::Impl {
   explicit Impl(Stream on) : stream(on) {
+    UseDeviceOf(stream);
     libraries.CheckBlas(libraries.blas_create(&blas), "its start");
-    libraries.CheckBlas(libraries.blas_set_stream(blas, stream), "its start");
+    libraries.CheckBlas(libraries.blas_set_stream(blas, stream.handle), "its start");
     Libraries::CheckSolver(libraries.solver_create(&solver), "its start");
-    Libraries::CheckSolver(libraries.solver_set_stream(solver, stream), "its start");
+    Libraries::CheckSolver(libraries.solver_set_stream(solver, stream.handle), "its start");
     Libraries::CheckSolver(libraries.params_create(&params), "its start");
   }
   ~Impl() {

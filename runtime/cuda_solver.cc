@@ -24,6 +24,7 @@ class Held : public linalg::Array {
 
 class CudaSolver : public linalg::Solver {
  public:
+  explicit CudaSolver(int device) : stream_(device) {}
   linalg::ArrayPtr Make(int64_t rows, int64_t cols) override {
     return std::make_unique<Held>(stream_.get(), rows, cols);
   }
@@ -83,6 +84,7 @@ class CudaSolver : public linalg::Solver {
 
  private:
   Dense& dense() {
+    UseDeviceOf(stream_.get());
     if (!dense_) dense_.emplace(stream_.get());
     return *dense_;
   }
@@ -111,9 +113,9 @@ class CudaSolver : public linalg::Solver {
 
 }  // namespace
 
-std::shared_ptr<linalg::Solver> MakeSolver() {
+std::shared_ptr<linalg::Solver> MakeSolver(int device) {
   Check(WhyUnavailable().empty(), "CUDA: {}", WhyUnavailable());
-  return std::make_shared<CudaSolver>();
+  return std::make_shared<CudaSolver>(device);
 }
 
 }  // namespace shiftrt::gpu

@@ -6,7 +6,7 @@ namespace shiftrt::gpu {
 
 Uploader::~Uploader() {
   for (const std::unique_ptr<Piece>& piece : pieces_)
-    if (piece != nullptr) piece->sent.Wait();  // the device may be reading it
+    if (piece != nullptr) piece->sent.WaitQuietly();  // the device may be reading it
 }
 
 void Uploader::Copy(void* to, const void* from, int64_t bytes) {
@@ -15,12 +15,12 @@ void Uploader::Copy(void* to, const void* from, int64_t bytes) {
   for (int64_t at = 0; at < bytes; at += piece_) {
     std::unique_ptr<Piece>& piece = pieces_[next_];
     next_ = 1 - next_;
-    if (piece == nullptr) piece = std::make_unique<Piece>(piece_);
+    if (piece == nullptr) piece = std::make_unique<Piece>(stream_, piece_);
     piece->sent.Wait();
     const int64_t count = std::min(piece_, bytes - at);
     std::copy_n(source + at, count, piece->buffer.data());
     CopyToDevice(stream_, target + at, piece->buffer.data(), count);
-    piece->sent.Record(stream_);
+    piece->sent.Record();
   }
 }
 

@@ -1,4 +1,5 @@
-// Large uploads from memory the device cannot read by itself: files that are mapped, above all.
+// Copies through memory that the device reads and writes by itself: large uploads of what it cannot read, files that
+// are mapped above all; and small numbers that nobody waits for yet.
 #pragma once
 
 #include <array>
@@ -13,7 +14,7 @@ namespace shiftrt::gpu {
 // the copy has happened nobody may write there.
 class PinnedBuffer {
  public:
-  explicit PinnedBuffer(int64_t bytes);
+  PinnedBuffer(Stream stream, int64_t bytes);
   ~PinnedBuffer();
   PinnedBuffer(const PinnedBuffer&) = delete;
   PinnedBuffer& operator=(const PinnedBuffer&) = delete;
@@ -26,18 +27,24 @@ class PinnedBuffer {
 // A point in a stream.
 class Event {
  public:
-  Event();
+  explicit Event(Stream stream);
   ~Event();
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
-  void Record(Stream stream);
+  void Record();
   // Returns when the stream has come there; at once if it was never recorded.
   void Wait();
+  // The same for destructors: what failed in the stream is told to whoever asks next.
+  void WaitQuietly() noexcept;
   CUevent_st* get() const { return event_; }
 
  private:
+  Stream stream_;
   CUevent_st* event_ = nullptr;
 };
+
+// Returns at once; the bytes are there when an event recorded behind this has happened.
+void CopyToPinned(Stream stream, const PinnedBuffer& to, const void* from, int64_t bytes);
 
 // Copies through two pinned pieces: while one is on its way, the next is read from its source.
 class Uploader {
@@ -51,7 +58,7 @@ class Uploader {
 
  private:
   struct Piece {
-    explicit Piece(int64_t bytes) : buffer(bytes) {}
+    Piece(Stream stream, int64_t bytes) : buffer(stream, bytes), sent(stream) {}
     PinnedBuffer buffer;
     Event sent;
   };

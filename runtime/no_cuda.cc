@@ -12,8 +12,8 @@ const std::string& WhyUnavailable() {
 bool BuiltWithCuda() { return false; }
 
 int DeviceCount() { return 0; }
+const std::string& WhyNoCommunicator() { return WhyUnavailable(); }
 
-void SelectDevice(int) { Fail("CUDA: {}", WhyUnavailable()); }
-std::shared_ptr<linalg::Solver> MakeSolver() { Fail("CUDA: {}", WhyUnavailable()); }
+std::shared_ptr<linalg::Solver> MakeSolver(int) { Fail("CUDA: {}", WhyUnavailable()); }
 
 }  // namespace shiftrt::gpu

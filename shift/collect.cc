@@ -24,8 +24,7 @@ struct Target {
 class SiteTaps {
  public:
   // `shared` serves every site of one block that reads the stream: the next site's input comes after its update.
-  SiteTaps(Tally& tally, const Target& target, KeptRows& shared)
-      : site_(*target.site), feed_(tally, site_, *target.sums) {
+  SiteTaps(Tally& tally, const SiteSums& site, RidgeFeed& feed, KeptRows& shared) : site_(site), feed_(feed) {
     if (site_.blocks > 1) sum_ = tally.MakeRows();
     if (site_.blocks > 1 || site_.input != SiteInput::kStream) own_ = tally.MakeRows();
     input_ = own_ != nullptr ? own_.get() : &shared;
@@ -43,8 +42,6 @@ class SiteTaps {
           {layer, TapPoint::kUpdate, [this, layer, &batch](const Rows& update) { Take(layer, update, *batch); }});
   }
 
-  void Settle() { feed_.Settle(); }
-
  private:
   void Take(int64_t layer, const Rows& update, const Batch& batch) {
     if (site_.blocks == 1) return Finish(update, batch);
@@ -61,35 +58,57 @@ class SiteTaps {
   }
 
   const SiteSums& site_;
-  RidgeFeed feed_;
+  RidgeFeed& feed_;
   std::unique_ptr<KeptRows> own_, sum_;  // where needed
   KeptRows* input_;
 };
 
-// Runs the original model up to the last of some sites.
-class Pass {
+// One device's way through the batches it gets: the original model up to the last of some sites.
+class Lane {
  public:
-  Pass(const Context& context, const Model& model, const std::vector<Target>& targets)
-      : tally_(MakeTally(context, *model.weights)), shared_(tally_->MakeRows()) {
+  Lane(const Context& context, const Model& model, Tally& tally, const std::vector<Target>& targets,
+       std::deque<RidgeFeed>& feeds)
+      : shared_(tally.MakeRows()) {
     std::vector<Tap> taps;
-    for (const Target& target : targets) sites_.emplace_back(*tally_, target, *shared_).AddTo(taps, batch_);
+    for (size_t i = 0; i < targets.size(); ++i)
+      sites_.emplace_back(tally, *targets[i].site, feeds[i], *shared_).AddTo(taps, batch_);
     decoder_.emplace(context, model.weights, DepthPlan::Original(model.weights->config.layers), std::move(taps));
   }
   void Run(const Batch& batch) {
     batch_ = &batch;
     decoder_->Forward(batch, true);
   }
-  // The targets now hold all batches that were run.
-  void Settle() {
-    for (SiteTaps& site : sites_) site.Settle();
-  }
 
  private:
-  std::unique_ptr<Tally> tally_;
   std::unique_ptr<KeptRows> shared_;
   std::deque<SiteTaps> sites_;
   const Batch* batch_ = nullptr;
   std::optional<Decoder> decoder_;
+};
+
+// Devices take batches in turns. A GPU is given its next one while the others are at theirs.
+class Pass {
+ public:
+  Pass(const Context& context, const Model& model, const std::vector<Target>& targets)
+      : tally_(MakeTally(context, *model.weights)) {
+    for (const Target& target : targets) feeds_.emplace_back(*tally_, *target.site, *target.sums);
+    for (int64_t i = 0; i < tally_->devices(); ++i)
+      lanes_.emplace_back(context.WithGpu(i), model, *tally_, targets, feeds_);
+  }
+  void Run(const Batch& batch) {
+    lanes_[turn_].Run(batch);
+    turn_ = (turn_ + 1) % lanes_.size();
+  }
+  // The targets now hold all batches that were run.
+  void Settle() {
+    for (RidgeFeed& feed : feeds_) feed.Settle();
+  }
+
+ private:
+  std::unique_ptr<Tally> tally_;
+  std::deque<RidgeFeed> feeds_;  // of the targets
+  std::deque<Lane> lanes_;       // of the devices
+  size_t turn_ = 0;
 };
 
 // One half of the calibration text, fitted or held out.

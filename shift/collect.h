@@ -36,9 +36,9 @@ class Checkpoint {
 };
 
 // Adds the batches `sums` does not hold yet, fitted ones first, in order: so a collection that was interrupted ends
-// with the same bits as one that was not. The sums hold as many batches as they say whenever `checkpoint` saves them,
-// and after Interrupted. Where a device's memory has no room for all sites at once they are done in groups, a pass
-// each, which are saved when all are done.
+// with the same bits as one that was not (to rounding where GPUs take turns, for sums of sums are added up). The sums
+// hold as many batches as they say whenever `checkpoint` saves them, and after Interrupted. Where a device's memory has
+// no room for all sites at once they are done in groups, a pass each, which are saved when all are done.
 void Collect(const Context& context, const Model& model, const CalibrationSet& calibration, CollectedSums& sums,
              Progress& progress, Checkpoint* checkpoint = nullptr);
 

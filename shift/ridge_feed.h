@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "models/tally.h"
 #include "shift/sites.h"
@@ -18,17 +19,22 @@ class RidgeFeed {
   // room for its sums.
   RidgeFeed(Tally& tally, const Site& site, RidgeAccumulator& into);
   // As RidgeAccumulator::Add, with the weights of `weighting`; `offsets` are those of the batch. Throws Error naming
-  // site and row for NaN or infinity.
+  // site and row for NaN or infinity. Where all tokens count alike it does not wait for the device: what is wrong with
+  // these rows is found by a later Add, when the same device's turn comes again, or by Settle.
   void Add(const Rows& h, const Rows& delta, const TokenWeighting& weighting, std::span<const int64_t> offsets);
-  // Brings what was added into the accumulator, which is of no use until then: on a GPU it holds what it held before,
-  // on a CPU its matrices are ahead of its totals.
+  // Throws what Add throws. Brings what was added into the accumulator, which is of no use until then: on a GPU it
+  // holds what it held before, on a CPU its matrices are ahead of its totals.
   void Settle();
 
  private:
-  Tally& tally_;
+  // Checks and counts rows of which these are the products.
+  void Count(std::span<const RowProducts> products, std::span<const double> weights);
+
   Site site_;
   RidgeAccumulator& into_;
   std::unique_ptr<RidgeSums> sums_;
+  std::vector<std::unique_ptr<PendingProducts>> pending_;  // one a device, in turns
+  size_t turn_ = 0;                                        // the oldest
   double delta_squares_;
   int64_t tokens_;
 };

@@ -27,7 +27,7 @@ class Walk {
         drift_(mode == Calibration::kDrift),
         weighting_(weighting),
         stages_(DepthPlan::Original(model.weights->config.layers).stages),
-        tally_(MakeTally(context, *model.weights)),
+        tally_(MakeTally(context.WithGpu(0), *model.weights)),
         input_(tally_->MakeRows()),
         update_(tally_->MakeRows()),
         decoder_(context, model.weights, {stages_}, UpdateTaps(sites)) {}

@@ -33,7 +33,11 @@ Correctable Correct(const Context& context, const RidgeAccumulator& sums, const 
 class Pass {
  public:
   Pass(const Context& context, std::shared_ptr<const Weights> weights, const StreamWants& wants)
-      : context_(context), weights_(std::move(weights)), wants_(wants), tally_(MakeTally(context, *weights_)) {
+      : context_(context),
+        weights_(std::move(weights)),
+        wants_(wants),
+        tally_(MakeTally(context.WithGpu(0), *weights_)),
+        products_(tally_->MakeProducts()) {
     for (int64_t window : wants.windows)
       Check(window >= 1 && window <= Layers(), "a window of {} blocks in a model of {}", window, Layers());
   }
@@ -101,8 +105,8 @@ class Pass {
                   std::map<int64_t, InfluenceStatistics>& windows) {
     for (auto& [window, statistics] : windows) {
       if (layer < window) continue;
-      const auto products = tally_->Products(recent.Before(layer - window).rows(), recent.Before(layer).rows());
-      statistics.Add(layer - window, products, offsets);
+      products_->Start(recent.Before(layer - window).rows(), recent.Before(layer).rows());
+      statistics.Add(layer - window, products_->Take(), offsets);
     }
   }
 
@@ -110,6 +114,7 @@ class Pass {
   std::shared_ptr<const Weights> weights_;
   StreamWants wants_;
   std::unique_ptr<Tally> tally_;
+  std::unique_ptr<PendingProducts> products_;
   StreamFindings findings_;
 };
 

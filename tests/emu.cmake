@@ -11,7 +11,7 @@ shiftrt_test(emu SOURCES emu/machine_test.cc DEPENDS shiftrt_emulator)
 # whatever program they are linked into.
 add_library(shiftrt_emulated_cuda OBJECT ${SHIFTRT_CUDA_KERNELS} ${PROJECT_SOURCE_DIR}/runtime/cuda_solver.cc
             ${PROJECT_SOURCE_DIR}/runtime/cuda_upload.cc
-            emu/dense.cc emu/matmul.cc emu/runtime.cc)
+            emu/communicator.cc emu/dense.cc emu/matmul.cc emu/runtime.cc)
 set_source_files_properties(${SHIFTRT_CUDA_KERNELS} PROPERTIES LANGUAGE CXX)
 target_compile_options(shiftrt_emulated_cuda PRIVATE -Wno-unknown-pragmas)  # `unroll` is nvcc's
 target_link_libraries(shiftrt_emulated_cuda PUBLIC shiftrt_emulator PRIVATE shiftrt_options)
@@ -30,10 +30,13 @@ list(TRANSFORM cuda_engine PREPEND ${PROJECT_SOURCE_DIR}/models/)
 add_library(shiftrt_emulated_engine OBJECT ${cuda_engine})
 target_link_libraries(shiftrt_emulated_engine PUBLIC shiftrt_emulated_cuda shiftrt_models PRIVATE shiftrt_options)
 shiftrt_test(emulated_model SOURCES cuda/model_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_eval)
-shiftrt_test(emulated_calibration SOURCES cuda/calibration_test.cc emu/memory_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_shift)
+shiftrt_test(emulated_calibration SOURCES cuda/calibration_test.cc cuda/devices_test.cc emu/memory_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_shift)
+find_package(CLI11 REQUIRED)
+shiftrt_test(emulated_options SOURCES emu/options_test.cc ${PROJECT_SOURCE_DIR}/tools/options.cc ${PROJECT_SOURCE_DIR}/tools/progress_bar.cc
+             DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_models CLI11::CLI11 nlohmann_json::nlohmann_json)
 if(SHIFTRT_HAVE_CUDA)
   shiftrt_test(cuda_model SOURCES cuda/model_test.cc DEPENDS shiftrt_eval)
-  shiftrt_test(cuda_calibration SOURCES cuda/calibration_test.cc DEPENDS shiftrt_shift)
+  shiftrt_test(cuda_calibration SOURCES cuda/calibration_test.cc cuda/devices_test.cc DEPENDS shiftrt_shift)
 endif()
 
 # What docs/gpu.md says has run on a GPU is what the committed reports say.

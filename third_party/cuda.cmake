@@ -18,6 +18,9 @@ if(SHIFTRT_HAVE_CUDA)
   endif()
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
+  # NCCL has no CMake package. Found, calibration can take several GPUs; the library is loaded when it does.
+  find_path(SHIFTRT_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  message(STATUS "NCCL: ${SHIFTRT_NCCL_INCLUDE}")
   # CMake 3.25 does not know nvcc's C++20.
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")

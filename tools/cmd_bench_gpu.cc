@@ -84,7 +84,7 @@ int BenchGpu(const BenchOptions& options) {
   Model model;
   model.weights = OpenWeights(options);
   const auto progress = options.common.MakeProgress();
-  const GpuKernelBench kernels = BenchGpuKernels(*progress);
+  const GpuKernelBench kernels = BenchGpuKernels(context, *progress);
   const GpuModelBench decoders = BenchGpuModel(context, model.weights, kernels.limits, options.bench, *progress);
   const MainJobTimes job = BenchMainJob(context, model, options.job, *progress);
   Json json = {{"device", kernels.device.name},

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "runtime/check.h"
 #include "runtime/cuda.h"
@@ -16,7 +17,11 @@ namespace shiftrt {
 void CommonOptions::AddTo(CLI::App& app, bool with_json) {
   app.add_option("--model", model, "a Hugging Face directory, one written by --save, a known name, or demo")
       ->capture_default_str();
-  app.add_option("--device", device, "auto, cpu or cuda[:N]")->capture_default_str();
+  app.add_option(
+         "--device", device,
+         "auto, cpu, cuda[:N], or GPUs that share the collection of calibration sums: cuda:N,M,... or\ncuda:all; "
+         "the first does everything else")
+      ->capture_default_str();
   app.add_option("--dtype", dtype, "auto (as stored), float32, bfloat16 or float16")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
       ->capture_default_str();
@@ -38,29 +43,55 @@ void CommonOptions::AddMemoryTo(CLI::App& app) {
 
 namespace {
 
-// The GPU that `device` names, "cuda" or "cuda:N".
-int ParseGpu(std::string_view device) {
-  int index = 0;
-  if (device == "cuda") return index;
-  const std::string_view digits = device.substr(device.find(':') + 1);
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
-  if (!device.starts_with("cuda:") || error != std::errc() || end != digits.data() + digits.size() || index < 0)
-    FailUsage("--device {}: expected auto, cpu or cuda[:N]", device);
-  return index;
+[[noreturn]] void FailDevice(std::string_view device) {
+  FailUsage("--device {}: expected auto, cpu, cuda, cuda:N, cuda:N,M,... or cuda:all", device);
 }
 
-Device ChooseDevice(const std::string& device, bool quiet) {
-  if (device == "cpu") return Device::kCpu;
-  const bool automatic = device == "auto";
-  const int index = automatic ? 0 : ParseGpu(device);
-  const std::string& why_not = gpu::WhyUnavailable();
-  if (!why_not.empty()) {
-    if (!automatic) FailUsage("--device {}: {}; use --device cpu or leave it out", device, why_not);
-    if (gpu::BuiltWithCuda() && !quiet) std::fprintf(stderr, "shiftrt: on the CPU: %s\n", why_not.c_str());
-    return Device::kCpu;
+// The GPUs that `device` names, "cuda" or "cuda:" and indices; none where that is "all".
+std::vector<int> ParseGpus(std::string_view device) {
+  if (device == "cuda") return {0};
+  constexpr std::string_view kPrefix = "cuda:";
+  if (!device.starts_with(kPrefix)) FailDevice(device);
+  std::string_view rest = device.substr(kPrefix.size());
+  if (rest == "all") return {};
+  std::vector<int> gpus;
+  while (true) {
+    int gpu = 0;
+    const char* const stop = rest.data() + std::min(rest.find(','), rest.size());
+    const auto [end, error] = std::from_chars(rest.data(), stop, gpu);
+    if (error != std::errc() || end != stop || gpu < 0) FailDevice(device);
+    if (std::find(gpus.begin(), gpus.end(), gpu) != gpus.end())
+      FailUsage("--device {}: GPU {} is named twice", device, gpu);
+    gpus.push_back(gpu);
+    if (stop == rest.data() + rest.size()) return gpus;
+    rest.remove_prefix(stop + 1 - rest.data());
   }
-  gpu::SelectDevice(index);
-  return Device::kCuda;
+}
+
+// Throws UsageError for those that this machine lacks, and for several that cannot work together.
+std::vector<int> FindGpus(const std::string& device, std::vector<int> gpus) {
+  const int count = gpu::DeviceCount();
+  if (gpus.empty()) {
+    gpus.resize(count);
+    std::iota(gpus.begin(), gpus.end(), 0);
+  }
+  for (int gpu : gpus)
+    if (gpu >= count) FailUsage("--device {}: there is no GPU {}; this machine has 0 to {}", device, gpu, count - 1);
+  if (gpus.size() > 1 && !gpu::WhyNoCommunicator().empty())
+    FailUsage("--device {}: {}; name one GPU", device, gpu::WhyNoCommunicator());
+  return gpus;
+}
+
+// The GPUs to work on; none: the CPU.
+std::vector<int> ChooseGpus(const std::string& device, bool quiet) {
+  if (device == "cpu") return {};
+  const bool automatic = device == "auto";
+  const std::vector<int> gpus = automatic ? std::vector<int>{0} : ParseGpus(device);
+  const std::string& why_not = gpu::WhyUnavailable();
+  if (why_not.empty()) return FindGpus(device, gpus);
+  if (!automatic) FailUsage("--device {}: {}; use --device cpu or leave it out", device, why_not);
+  if (gpu::BuiltWithCuda() && !quiet) std::fprintf(stderr, "shiftrt: on the CPU: %s\n", why_not.c_str());
+  return {};
 }
 
 // A validator by what throws an Error where nothing can be written.
@@ -80,8 +111,11 @@ CLI::Validator Output(const std::string& type, const std::function<void(const st
 
 Context CommonOptions::MakeContext() const {
   Context context = Context::Default();
-  context.device = ChooseDevice(device, quiet);
-  if (context.device == Device::kCuda) context.solver = gpu::MakeSolver();
+  if (const std::vector<int> gpus = ChooseGpus(device, quiet); !gpus.empty()) {
+    context.device = Device::kCuda;
+    context.gpus = gpus;
+    context.solver = gpu::MakeSolver(gpus.front());
+  }
   if (threads > 0) context.threads = threads;
   context.memory = static_cast<int64_t>(memory);
   return context;

@@ -79,6 +79,7 @@ struct Products::Impl {
   using Key = std::tuple<DType, DType, int64_t, int64_t, int64_t, bool>;
 
   explicit Impl(Stream on) : stream(on), workspace(on, kWorkspaceBytes, "the workspace of matrix products") {
+    UseDeviceOf(stream);
     Check(library.create(&handle) == CUBLAS_STATUS_SUCCESS, "cuBLASLt does not start");
   }
   ~Impl() {
@@ -131,6 +132,7 @@ void Products::MatMul(const MatMulProblem& problem) {
   Require(problem.x.dtype == problem.w.dtype, kOperation, "operands of one type, not of bytes",
           static_cast<int64_t>(SizeOf(problem.w.dtype)));
   if (problem.m == 0 || problem.n == 0) return;
+  UseDeviceOf(impl_->stream);
   const Impl::Key key{problem.x.dtype, problem.y.dtype, problem.m, problem.n, problem.k, problem.accumulate};
   auto at = impl_->shapes.find(key);
   if (at == impl_->shapes.end()) at = impl_->shapes.emplace(key, impl_->Prepare(problem)).first;
@@ -139,7 +141,7 @@ void Products::MatMul(const MatMulProblem& problem) {
   impl_->library.CheckStatus(
       impl_->library.matmul(impl_->handle, shape.operation, &one, problem.w.data, shape.w, problem.x.data, shape.x,
                             &beta, problem.y.data, shape.y, problem.y.data, shape.y, &shape.algorithm,
-                            impl_->workspace.data(), kWorkspaceBytes, impl_->stream),
+                            impl_->workspace.data(), kWorkspaceBytes, impl_->stream.handle),
       problem);
 }
 

@@ -228,8 +228,8 @@ SHIFTRT_DEVICE void SinCos(double x, double* sine, double* cosine) { sincos(x, s
 
 // Defined with the CUDA runtime, so that no formatting library enters device code. Throws Error naming the kernel.
 void CheckLaunch(int status, const char* kernel);
-// Whether the current device lets a launch begin before the one before it has ended: compute capability 9.0.
-bool LaunchesOverlap();
+// Whether the stream's device lets a launch begin before the one before it has ended: compute capability 9.0.
+bool LaunchesOverlap(Stream stream);
 
 // From a launch's first moment the next one may begin too, as far as there is room; it then stands at this same wait.
 // That returns when all launches before have ended and what they wrote can be seen: no kernel needs to know.
@@ -245,6 +245,7 @@ __global__ void __launch_bounds__(K::kThreads) Entry(const __grid_constant__ typ
 
 template <typename K>
 void Launch(Stream stream, const Grid& grid, const typename K::Args& args) {
+  UseDeviceOf(stream);
   constexpr int kSharedWithoutAsking = 48 * 1024;
   if (grid.shared_bytes > kSharedWithoutAsking)
     CheckLaunch(cudaFuncSetAttribute(Entry<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes),
@@ -261,9 +262,9 @@ void Launch(Stream stream, const Grid& grid, const typename K::Args& args) {
   config.gridDim = dim3(grid.x, grid.y, grid.z);
   config.blockDim = dim3(K::kThreads);
   config.dynamicSmemBytes = grid.shared_bytes;
-  config.stream = stream;
+  config.stream = stream.handle;
   config.attrs = &attribute;
-  config.numAttrs = grid.cooperative || LaunchesOverlap() ? 1 : 0;
+  config.numAttrs = grid.cooperative || LaunchesOverlap(stream) ? 1 : 0;
   CheckLaunch(cudaLaunchKernelEx(&config, Entry<K>, args), __PRETTY_FUNCTION__);
 }
 

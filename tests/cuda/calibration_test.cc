@@ -179,6 +179,7 @@ TEST_F(CalibrationOnGpu, NamesTheRowThatIsNotFinite) {
   RidgeFeed feed(*tally, Site{4, 3}, sums);
   try {
     feed.Add(h->rows(), delta->rows(), {}, {});
+    feed.Settle();
     ADD_FAILURE() << "taken";
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()), "calibrating layer 4-6: row 2 of the block's update is not finite");

@@ -31,7 +31,7 @@ class CudaTest : public testing::Test {
  protected:
   void SetUp() override {
     if (!WhyUnavailable().empty()) GTEST_SKIP() << WhyUnavailable();
-    owner_ = std::make_unique<StreamOwner>();
+    owner_ = std::make_unique<StreamOwner>(0);
     stream_ = owner_->get();
     worst_share = 0;
   }
@@ -39,7 +39,7 @@ class CudaTest : public testing::Test {
     if (worst_share > 0) RecordProperty("worst_error_over_tolerance", std::to_string(worst_share));
   }
   std::unique_ptr<StreamOwner> owner_;
-  Stream stream_ = nullptr;
+  Stream stream_;
 };
 
 template <typename T>

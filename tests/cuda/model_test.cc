@@ -263,10 +263,10 @@ TEST_F(ModelOnGpu, ANaNAmongTheLogitsIsAnError) {
 TEST_F(ModelOnGpu, PlansShareOneCopyOfTheWeights) {
   const auto weights = MakeWeights(kQwen2, DType::kBFloat16);
   const Decoder first(On(Device::kCuda), weights, DepthPlan::Original(2));
-  const DeviceWeights* const copy = weights->on_device.get();
+  const DeviceWeights* const copy = weights->on_device.at(0).get();
   const Decoder second(On(Device::kCuda), weights, Corrected(*weights, 8));
   EXPECT_NE(copy, nullptr);
-  EXPECT_EQ(weights->on_device.get(), copy);
+  EXPECT_EQ(weights->on_device.at(0).get(), copy);
 }
 
 TEST_F(ModelOnGpu, RefusesModelsTheKernelsDoNotTake) {

@@ -14,8 +14,9 @@
 
 namespace shiftrt {
 
-inline Context On(Device device) {
-  return {.isa = BestIsa(), .device = device, .solver = device == Device::kCuda ? gpu::MakeSolver() : nullptr};
+inline Context On(Device device, const std::vector<int>& gpus = {0}) {
+  const bool gpu = device == Device::kCuda;
+  return {.isa = BestIsa(), .device = device, .gpus = gpus, .solver = gpu ? gpu::MakeSolver(gpus.front()) : nullptr};
 }
 
 // Small but for the heads, which the kernels want full size.

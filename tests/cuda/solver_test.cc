@@ -13,7 +13,7 @@ class SolverOnGpu : public CudaTest {
   void SetUp() override {
     CudaTest::SetUp();
     if (IsSkipped()) return;
-    solver_ = MakeSolver();
+    solver_ = MakeSolver(0);
     there_ = {.device = Device::kCuda, .solver = solver_};
   }
   const Context here_{1, Isa::kPortable};

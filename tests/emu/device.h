@@ -5,7 +5,16 @@
 
 namespace shiftrt::emu {
 
-// Device memory in bytes until this goes, when it is what it was.
+// How many devices there are until this goes, when there is one again.
+class Devices {
+ public:
+  explicit Devices(int count);
+  ~Devices();
+  Devices(const Devices&) = delete;
+  Devices& operator=(const Devices&) = delete;
+};
+
+// Each device's memory in bytes until this goes, when it is what it was.
 class MemoryLimit {
  public:
   explicit MemoryLimit(int64_t bytes);
@@ -17,7 +26,9 @@ class MemoryLimit {
   int64_t before_;
 };
 
-// Copied from the device to the host since the program began.
+// Copied from devices to the host since the program began.
 int64_t BytesToHost();
+// Since then: how often the host waited until a stream had done all it was given.
+int64_t Drains();
 
 }  // namespace shiftrt::emu

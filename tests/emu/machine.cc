@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <new>
@@ -100,7 +101,11 @@ struct Machine {
 };
 
 Machine* machine = nullptr;
-std::map<void*, int64_t> allocations;
+struct Allocation {
+  int64_t bytes;
+  int device;
+};
+std::map<void*, Allocation> allocations;
 std::vector<std::unique_ptr<Stack>> stacks;
 int64_t launches = 0;
 std::vector<std::function<void()>> deferred;
@@ -284,9 +289,9 @@ void RunGrid() {
 class Snapshot {
  public:
   Snapshot() {
-    for (const auto& [p, bytes] : allocations) {
+    for (const auto& [p, allocation] : allocations) {
       const auto* data = static_cast<const std::byte*>(p);
-      saved_[p].assign(data, data + bytes);
+      saved_[p].assign(data, data + allocation.bytes);
     }
   }
   void Restore() const {
@@ -316,17 +321,30 @@ void FailAt(const Where& where, const std::string& message) {
                     std::to_string(block.z) + ") thread " + std::to_string(thread.index) + ": " + message + At(where));
 }
 
-void* Allocate(int64_t bytes) {
+void* Allocate(int64_t bytes, int device) {
   void* p = ::operator new(static_cast<size_t>(bytes));
   std::memset(p, kPoison, static_cast<size_t>(bytes));
-  allocations[p] = bytes;
+  allocations[p] = {bytes, device};
   return p;
 }
 
-int64_t AllocatedBytes() {
+int64_t AllocatedBytes(int device) {
   int64_t bytes = 0;
-  for (const auto& [p, size] : allocations) bytes += size;
+  for (const auto& [p, allocation] : allocations) bytes += allocation.device == device ? allocation.bytes : 0;
   return bytes;
+}
+
+void CheckWords(int device, const void* object, size_t bytes, const std::string& who) {
+  for (size_t at = 0; at + sizeof(void*) <= bytes; at += sizeof(void*)) {
+    std::byte* word = nullptr;
+    std::memcpy(&word, static_cast<const std::byte*>(object) + at, sizeof(word));
+    const auto above = allocations.upper_bound(word);
+    if (above == allocations.begin()) continue;
+    const auto& [begin, allocation] = *std::prev(above);
+    if (allocation.device != device && word - static_cast<std::byte*>(begin) < allocation.bytes)
+      throw KernelError(who + ": on device " + std::to_string(device) + " with memory of device " +
+                        std::to_string(allocation.device));
+  }
 }
 
 void Defer(std::function<void()> copy) { deferred.push_back(std::move(copy)); }

@@ -3,9 +3,9 @@
 //
 // Reported, each with the line of the kernel that asked: a barrier or a collective not all threads reach, one whose
 // mask names a lane that has exited, a shuffle from a lane outside its mask, an index outside its shared array, shared
-// memory asked for and not used or the other way round, a misaligned access, a copy nobody waits for. Reading shared
-// memory nobody wrote, or a copy not yet waited for, gives NaN. Overruns of global and local memory are
-// AddressSanitizer's, from which every allocation is kept exact.
+// memory asked for and not used or the other way round, a misaligned access, a copy nobody waits for, arguments that
+// lead into another device's memory. Reading shared memory nobody wrote, or a copy not yet waited for, gives NaN.
+// Overruns of global and local memory are AddressSanitizer's, from which every allocation is kept exact.
 #pragma once
 
 #include <cstddef>
@@ -30,9 +30,19 @@ class KernelError : public std::runtime_error {
 [[noreturn]] void FailAt(const Where& where, const std::string& message);
 
 // Device memory: exact host allocations, filled with NaN, known to the machine, which snapshots them around launches.
-void* Allocate(int64_t bytes);
+void* Allocate(int64_t bytes, int device = 0);
 void Free(void* p) noexcept;
-int64_t AllocatedBytes();
+int64_t AllocatedBytes(int device = 0);
+// Throws KernelError where one of an object's words is a pointer into the memory of another device: what `who` does on
+// `device` does not reach it.
+void CheckWords(int device, const void* object, size_t bytes, const std::string& who);
+template <typename T>
+void CheckReach([[maybe_unused]] int device, [[maybe_unused]] T object, [[maybe_unused]] const std::string& who) {
+#if __has_builtin(__builtin_clear_padding)
+  __builtin_clear_padding(&object);  // where pointers that were there before would be found
+  CheckWords(device, &object, sizeof(object), who);
+#endif
+}
 // A copy that a stream has been told of. It is made before anything else looks at device memory, and no earlier: what
 // overwrites its source too soon is seen.
 void Defer(std::function<void()> copy);

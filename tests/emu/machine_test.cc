@@ -105,7 +105,7 @@ std::vector<float> Ramp(int count) {
 template <template <Mutation> class Kernel, Mutation kMutation>
 std::vector<float> Ran(int blocks, int count) {
   const Array<float> in(Ramp(count)), out(count);
-  Launch<Kernel<kMutation>>(nullptr, {.x = blocks, .shared_bytes = Kernel<kMutation>::kSharedBytes},
+  Launch<Kernel<kMutation>>({}, {.x = blocks, .shared_bytes = Kernel<kMutation>::kSharedBytes},
                             {in.data(), out.data()});
   return {out.span().begin(), out.span().end()};
 }
@@ -184,8 +184,22 @@ TEST(Machine, SharedMemoryMustBeWhatWasAskedFor) {
   const Array<float> in(Ramp(64)), out(64);
   using Kernel = ReduceAndReverse<Mutation::kNone>;
   for (int wrong : {-16, 16}) {
-    EXPECT_THROW(Launch<Kernel>(nullptr, {.shared_bytes = Kernel::kSharedBytes + wrong}, {in.data(), out.data()}),
+    EXPECT_THROW(Launch<Kernel>({}, {.shared_bytes = Kernel::kSharedBytes + wrong}, {in.data(), out.data()}),
                  KernelError);
+  }
+}
+
+TEST(Machine, ALaunchDoesNotReachTheMemoryOfAnotherDevice) {
+  const Array<float> in(Ramp(64)), out(64);
+  using Kernel = ReduceAndReverse<Mutation::kNone>;
+  const auto launch = [&](int device) {
+    Launch<Kernel>({nullptr, device}, {.shared_bytes = Kernel::kSharedBytes}, {in.data() + 1, out.data()});
+  };
+  try {
+    launch(1);
+    ADD_FAILURE() << "not caught";
+  } catch (const KernelError& error) {
+    EXPECT_TRUE(Says(error.what(), "on device 1 with memory of device 0")) << error.what();
   }
 }
 
@@ -208,13 +222,12 @@ struct ExchangeBetweenBlocks {
 
 TEST(Machine, CooperativeGridsWaitForEachOther) {
   const Array<float> out(5), sums(5);
-  Launch<ExchangeBetweenBlocks<true>>(nullptr, {.x = 5, .cooperative = true}, {out.data(), sums.data()});
+  Launch<ExchangeBetweenBlocks<true>>({}, {.x = 5, .cooperative = true}, {out.data(), sums.data()});
   for (float sum : sums.span()) EXPECT_EQ(sum, 15);
-  EXPECT_THROW(Launch<ExchangeBetweenBlocks<true>>(nullptr, {.x = 5}, {out.data(), sums.data()}), KernelError);
+  EXPECT_THROW(Launch<ExchangeBetweenBlocks<true>>({}, {.x = 5}, {out.data(), sums.data()}), KernelError);
   const Array<float> unwritten(5);
-  EXPECT_THROW(
-      Launch<ExchangeBetweenBlocks<false>>(nullptr, {.x = 5, .cooperative = true}, {unwritten.data(), sums.data()}),
-      KernelError);
+  EXPECT_THROW(Launch<ExchangeBetweenBlocks<false>>({}, {.x = 5, .cooperative = true}, {unwritten.data(), sums.data()}),
+               KernelError);
 }
 
 // out = in doubled. Ahead of it: a hint; or, wrongly, a write; or shared memory left for later, which is gone by then.
@@ -245,7 +258,7 @@ struct DoubleAfterHint {
 TEST(Machine, WhatRunsAheadLeavesNothingBehind) {
   const auto run = []<Early kEarly>() {
     const Array<float> in(Ramp(32)), out(32);
-    Launch<DoubleAfterHint<kEarly>>(nullptr, {.shared_bytes = DoubleAfterHint<kEarly>::kSharedBytes},
+    Launch<DoubleAfterHint<kEarly>>({}, {.shared_bytes = DoubleAfterHint<kEarly>::kSharedBytes},
                                     {in.data(), out.data()});
     return out[5];
   };
@@ -293,7 +306,7 @@ void ExpectProduct() {
   const Array<float> out(128);
   for (int i = 0; i < 256; ++i) a[i] = T(static_cast<float>(i % 13 - 6));
   for (int i = 0; i < 128; ++i) b[i] = T(static_cast<float>(i % 7 - 3) * 0.25f);
-  Launch<OneProduct<T>>(nullptr, {.shared_bytes = OneProduct<T>::kSharedBytes}, {a.data(), b.data(), out.data()});
+  Launch<OneProduct<T>>({}, {.shared_bytes = OneProduct<T>::kSharedBytes}, {a.data(), b.data(), out.data()});
   for (int i = 0; i < 16; ++i)
     for (int j = 0; j < 8; ++j) {
       float sum = 0;

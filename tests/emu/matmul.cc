@@ -1,13 +1,18 @@
 // kernels/cuda/matmul.h for the emulator: the library's place is taken by three loops.
 #include "kernels/cuda/matmul.h"
 
+#include "tests/emu/machine.h"
+
 namespace shiftrt::gpu {
 
-struct Products::Impl {};
-Products::Products(Stream) {}
+struct Products::Impl {
+  Stream stream;
+};
+Products::Products(Stream stream) : impl_(std::make_unique<Impl>(stream)) {}
 Products::~Products() = default;
 
 void Products::MatMul(const MatMulProblem& problem) {
+  emu::CheckReach(impl_->stream.device, problem, "a product");
   WithType("matrix product", problem.x.dtype, [&](auto in) {
     WithType("matrix product", problem.y.dtype, [&](auto out) {
       using In = decltype(in);

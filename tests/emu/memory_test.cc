@@ -44,14 +44,16 @@ class SmallMemory : public testing::Test {
     {
       const std::unique_ptr<Tally> tally = MakeTally(context_, *model_.weights);
       const std::unique_ptr<KeptRows> kept = tally->MakeRows();
+      const std::unique_ptr<PendingProducts> products = tally->MakeProducts();
       Decoder decoder(context_, model_.weights, DepthPlan::Original(4), {{3, TapPoint::kUpdate, [&](const Rows& rows) {
                                                                             kept->Set(rows);
-                                                                            tally->Products(rows, rows);
+                                                                            products->Start(rows, rows);
                                                                             peak_ = emu::AllocatedBytes();
                                                                           }}});
       decoder.Forward(calibration_.fit[0], true);
     }
-    return peak_ + sites * SiteBytes();
+    const int64_t products = calibration_.fit[0].size() * static_cast<int64_t>(sizeof(RowProducts));
+    return peak_ + sites * (SiteBytes() + products);
   }
 
   Context context_ = On(Device::kCuda);

@@ -289,7 +289,8 @@ inline void SinCos(double x, double* sine, double* cosine) {
 }
 
 template <typename K>
-void Launch(Stream, const Grid& grid, const typename K::Args& args, Where where = Where::current()) {
+void Launch(Stream stream, const Grid& grid, const typename K::Args& args, Where where = Where::current()) {
+  emu::CheckReach(stream.device, args, where.function_name());
   std::function<void()> ahead;
   if constexpr (RunsAhead<K>) ahead = [&args] { K::Ahead(args); };
   emu::Launch(

@@ -1,5 +1,6 @@
 // runtime/cuda.h on the emulator: device memory is host memory that the machine knows.
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <iterator>
 #include <map>
@@ -14,13 +15,17 @@ namespace shiftrt::emu {
 
 namespace {
 
-int64_t memory_bytes = int64_t{1} << 30, bytes_to_host = 0;
+int64_t memory_bytes = int64_t{1} << 30, bytes_to_host = 0, drains = 0;
+int devices = 1;
 
 }  // namespace
 
+Devices::Devices(int count) { devices = count; }
+Devices::~Devices() { devices = 1; }
 MemoryLimit::MemoryLimit(int64_t bytes) : before_(memory_bytes) { memory_bytes = bytes; }
 MemoryLimit::~MemoryLimit() { memory_bytes = before_; }
 int64_t BytesToHost() { return bytes_to_host; }
+int64_t Drains() { return drains; }
 
 }  // namespace shiftrt::emu
 
@@ -32,13 +37,15 @@ const std::string& WhyUnavailable() {
 }
 bool BuiltWithCuda() { return true; }
 
-int DeviceCount() { return 1; }
-DeviceInfo QueryDevice() {
-  return {"the emulator", 8, 0, 1, emu::memory_bytes, emu::memory_bytes - emu::AllocatedBytes()};
+int DeviceCount() { return emu::devices; }
+DeviceInfo QueryDevice(int device) {
+  return {"the emulator", 8, 0, 1, emu::memory_bytes, emu::memory_bytes - emu::AllocatedBytes(device)};
 }
-void SelectDevice(int) {}
+void UseDeviceOf(Stream) {}
 
-StreamOwner::StreamOwner() = default;
+StreamOwner::StreamOwner(int device) : stream_{nullptr, device} {
+  Check(device >= 0 && device < DeviceCount(), "a stream on device {} of {}", device, DeviceCount());
+}
 StreamOwner::~StreamOwner() = default;
 
 void LaunchGraph::Run(Stream, const std::function<void()>& body) {
@@ -47,10 +54,10 @@ void LaunchGraph::Run(Stream, const std::function<void()>& body) {
 }
 void LaunchGraph::Reset() noexcept { runs_ = 0; }
 
-void* AllocateDevice(Stream, int64_t bytes, const char* what) {
-  const DeviceInfo info = QueryDevice();
+void* AllocateDevice(Stream stream, int64_t bytes, const char* what) {
+  const DeviceInfo info = QueryDevice(stream.device);
   if (bytes > info.free_bytes) throw OutOfMemory(what, bytes, info.free_bytes, info.memory_bytes);
-  return emu::Allocate(bytes);
+  return emu::Allocate(bytes, stream.device);
 }
 void FreeDevice(Stream, void* p) noexcept { emu::Free(p); }
 
@@ -68,8 +75,9 @@ bool IsPinned(const std::byte* p) {
 
 }  // namespace
 
-void CopyToDevice(Stream, void* to, const void* from, int64_t bytes) {
+void CopyToDevice(Stream stream, void* to, const void* from, int64_t bytes) {
   const auto* const source = static_cast<const std::byte*>(from);
+  emu::CheckReach(stream.device, std::array{static_cast<const void*>(to), from}, "a copy");
   const auto copy = [=] { std::copy_n(source, bytes, static_cast<std::byte*>(to)); };
   if (IsPinned(source)) return emu::Defer(copy);
   emu::MakeDeferred();
@@ -77,28 +85,43 @@ void CopyToDevice(Stream, void* to, const void* from, int64_t bytes) {
 }
 void CopyToHost(Stream stream, void* to, const void* from, int64_t bytes) {
   emu::bytes_to_host += bytes;
+  ++emu::drains;
   CopyToDevice(stream, to, from, bytes);
 }
 void CopyOnDevice(Stream stream, void* to, const void* from, int64_t bytes) { CopyToDevice(stream, to, from, bytes); }
-void FillBytes(Stream, void* to, int value, int64_t bytes) {
+void FillBytes(Stream stream, void* to, int value, int64_t bytes) {
+  emu::CheckReach(stream.device, to, "a fill");
   emu::MakeDeferred();
   std::fill_n(static_cast<std::byte*>(to), bytes, static_cast<std::byte>(value));
 }
 
-PinnedBuffer::PinnedBuffer(int64_t bytes) : data_(new std::byte[static_cast<size_t>(bytes)]) { pinned[data_] = bytes; }
+PinnedBuffer::PinnedBuffer(Stream, int64_t bytes) : data_(new std::byte[static_cast<size_t>(bytes)]) {
+  pinned[data_] = bytes;
+}
 PinnedBuffer::~PinnedBuffer() {
   pinned.erase(data_);
   delete[] data_;
 }
-Event::Event() = default;
+void CopyToPinned(Stream stream, const PinnedBuffer& to, const void* from, int64_t bytes) {
+  emu::bytes_to_host += bytes;
+  emu::CheckReach(stream.device, from, "a copy");
+  emu::MakeDeferred();
+  std::fill_n(to.data(), bytes, std::byte{0xff});  // NaN until it is waited for
+  emu::Defer([=, target = to.data()] { std::copy_n(static_cast<const std::byte*>(from), bytes, target); });
+}
+Event::Event(Stream stream) : stream_(stream) {}
 Event::~Event() = default;
-void Event::Record(Stream) {}
+void Event::Record() {}
 void Event::Wait() { emu::MakeDeferred(); }
+void Event::WaitQuietly() noexcept { emu::MakeDeferred(); }
 
 double SecondsOnDevice(Stream, const std::function<void()>& body) {
   body();
   return 0;
 }
-void Synchronize(Stream) { emu::MakeDeferred(); }
+void Synchronize(Stream) {
+  ++emu::drains;
+  emu::MakeDeferred();
+}
 
 }  // namespace shiftrt::gpu

@@ -33,7 +33,9 @@ TEST_F(Cli, WrongUsageIsStatusTwo) {
   EXPECT_FAILS(Run({"--lra", "0"}), 2, "--lra 0");
   EXPECT_FAILS(Run({"--lambda", "-1"}), 2, "-1");
   EXPECT_FAILS(Run({"--device", "cuda:9"}), 2, "--device cuda:9");
-  EXPECT_FAILS(Run({"--device", "cuda:x"}), 2, "expected auto, cpu or cuda[:N]");
+  for (const char* device : {"gpu", "cuda:x", "cuda:", "cuda:0,", "cuda:,0", "cuda:-1", "cuda:0;1", "cuda:99999999999"})
+    EXPECT_FAILS(Run({"--device", device}), 2, "expected auto, cpu, cuda, cuda:N, cuda:N,M,... or cuda:all");
+  EXPECT_FAILS(Run({"--device", "cuda:1,2,1"}), 2, "GPU 1 is named twice");
   EXPECT_FAILS(Command("run", {"--prune", "reverse:1", "--lra", "4"}), 2, "--calib");
   EXPECT_FAILS(Command("dump", {"--tokens", "1 2", "--out", Path("d")}), 2, "--logits");
 }

@@ -1,0 +1,290 @@
+// Several GPUs: calibration sums collected by turns against those of one, on the emulator, which can be any number of
+// devices, and on the GPUs of this machine where there is more than one.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "models/tally.h"
+#include "runtime/check.h"
+#include "runtime/cuda_communicator.h"
+#include "runtime/random.h"
+#include "shift/collect.h"
+#include "tests/cuda/fixture.h"
+#include "tests/cuda/models.h"
+#ifdef SHIFTRT_EMULATED
+#include "tests/emu/device.h"
+#include "tests/emu/machine.h"
+#endif
+
+namespace shiftrt {
+namespace {
+
+class ManyGpus : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!gpu::WhyUnavailable().empty()) GTEST_SKIP() << gpu::WhyUnavailable();
+    if (!gpu::WhyNoCommunicator().empty()) GTEST_SKIP() << gpu::WhyNoCommunicator();
+    gpu::worst_share = 0;
+  }
+  void TearDown() override {
+    if (gpu::worst_share > 0) RecordProperty("worst_error_over_tolerance", std::to_string(gpu::worst_share));
+  }
+  // 0 .. count - 1.
+  static std::vector<int> First(int count) {
+    std::vector<int> gpus(count);
+    for (int i = 0; i < count; ++i) gpus[i] = i;
+    return gpus;
+  }
+
+ private:
+#ifdef SHIFTRT_EMULATED
+  emu::Devices devices_{3};
+#endif
+};
+
+class CommunicatorOnGpu : public ManyGpus {};
+
+TEST_F(CommunicatorOnGpu, TheFirstHoldsTheSumOfAll) {
+  const int devices = gpu::DeviceCount();
+  for (const int64_t count : {1, 7, 100'003}) {
+    std::vector<std::unique_ptr<gpu::StreamOwner>> owners;
+    std::vector<gpu::Stream> streams;
+    std::vector<gpu::DeviceBuffer<double>> there;
+    std::vector<std::vector<double>> host;
+    std::vector<double*> arrays;
+    for (int device = 0; device < devices; ++device) {
+      streams.push_back(owners.emplace_back(std::make_unique<gpu::StreamOwner>(device))->get());
+      Random random(device + 1);
+      std::vector<double>& values = host.emplace_back(count);
+      for (double& x : values) x = random.Normal();
+      there.emplace_back(streams.back(), std::span<const double>(values), "a test");
+      arrays.push_back(there.back().data());
+    }
+    gpu::Communicator communicator(streams);
+    for (int round = 1; round <= 2; ++round) {
+      communicator.SumToFirst(arrays, count);
+      std::vector<std::vector<double>> now;
+      for (int device = 0; device < devices; ++device)
+        now.push_back(gpu::Output<double>::Fetch(streams[device], there[device]));
+      for (int64_t i = 0; i < count; ++i) {
+        double sum = host[0][i], size = std::abs(host[0][i]);
+        for (int device = 1; device < devices; ++device) {
+          ASSERT_EQ(now[device][i], host[device][i]);
+          sum += round * host[device][i];
+          size += round * std::abs(host[device][i]);
+        }
+        ASSERT_TRUE(gpu::Close(now[0][i], sum, 2 * devices * 0x1p-53 * size, i));
+      }
+    }
+  }
+}
+
+// Relative to the Frobenius norm of what is expected.
+double Difference(const Matrix<double>& found, const Matrix<double>& expected) {
+  double difference = 0, size = 0;
+  for (int64_t i = 0; i < expected.size(); ++i) {
+    difference += std::pow(found.data()[i] - expected.data()[i], 2);
+    size += std::pow(expected.data()[i], 2);
+  }
+  const double error = std::sqrt(difference / size);
+  return std::isnan(error) ? HUGE_VAL : error;
+}
+
+void ExpectClose(const RidgeAccumulator& found, const RidgeAccumulator& expected, double tolerance) {
+  EXPECT_EQ(found.tokens(), expected.tokens());
+  EXPECT_LE(Difference(found.Gram(), expected.Gram()), tolerance);
+  EXPECT_LE(Difference(found.Cross(), expected.Cross()), tolerance);
+  EXPECT_NEAR(found.DeltaSquares(), expected.DeltaSquares(), tolerance * expected.DeltaSquares());
+}
+
+void ExpectClose(const CollectedSums& found, const CollectedSums& expected, double tolerance) {
+  EXPECT_EQ(found.fit_batches, expected.fit_batches);
+  EXPECT_EQ(found.heldout_batches, expected.heldout_batches);
+  for (size_t i = 0; i < expected.sites.size(); ++i) {
+    SCOPED_TRACE("site " + expected.sites[i].Name());
+    ExpectClose(found.sites[i].fit, expected.sites[i].fit, tolerance);
+    ExpectClose(found.sites[i].heldout, expected.sites[i].heldout, tolerance);
+  }
+}
+
+// Sums of the same float32 rows, added in another order; and of rows that differ by the devices' rounding.
+constexpr double kOneGpu = 1e-12, kCpu = 1e-5;
+
+class SeveralGpus : public ManyGpus {
+ protected:
+  void SetUp() override {
+    ManyGpus::SetUp();
+    if (IsSkipped()) return;
+    if (gpu::DeviceCount() < 2) GTEST_SKIP() << "one GPU";
+    model_.weights = MakeWeights({.heads = 1}, DType::kFloat32);
+    Random random(3);
+    for (int i = 0; i < 7; ++i) {
+      Batch batch;
+      for (const int length : {3 + i, 2}) {
+        std::vector<int32_t> tokens(length);
+        for (int32_t& token : tokens) token = static_cast<int32_t>(random.Below(model_.weights->config.vocab));
+        batch.Add(tokens);
+      }
+      (i >= 5 ? calibration_.heldout : calibration_.fit).push_back(batch);
+    }
+  }
+
+  // A block, a span and a map of the MLP's output; weighted in three ways.
+  CollectedSums Empty() const {
+    const int64_t hidden = model_.weights->config.hidden;
+    CollectedSums sums;
+    sums.sites.emplace_back(Site{0}, hidden);
+    sums.sites.emplace_back(Site{0, 2}, hidden).weighting = ParseTokenWeighting("norm,first:0.25");
+    sums.sites.emplace_back(Site{1}, hidden, SiteInput::kMlpBefore).weighting = ParseTokenWeighting("massive:0.5");
+    return sums;
+  }
+  void CollectInto(const Context& context, CollectedSums& sums) {
+    Collect(context, model_, calibration_, sums, quiet_);
+  }
+  CollectedSums Collected(const Context& context) {
+    CollectedSums sums = Empty();
+    CollectInto(context, sums);
+    return sums;
+  }
+  static Context OnGpus(int count) { return On(Device::kCuda, First(count)); }
+  static int Most() { return std::min(gpu::DeviceCount(), 3); }
+
+  Model model_;
+  CalibrationSet calibration_;
+  NoProgress quiet_;
+};
+
+TEST_F(SeveralGpus, SumsAreThoseOfOneAndOfTheCpu) {
+  const CollectedSums one = Collected(OnGpus(1)), cpu = Collected(On(Device::kCpu));
+  EXPECT_EQ(one.sites[0].fit.tokens(), 5 + 6 + 7 + 8 + 9);
+  for (int count = 2; count <= Most(); ++count) {
+    const CollectedSums found = Collected(OnGpus(count));
+    ExpectClose(found, one, kOneGpu);
+    ExpectClose(found, cpu, kCpu);
+  }
+  ExpectClose(Collected(On(Device::kCuda, {1, 0})), one, kOneGpu);
+}
+
+TEST_F(SeveralGpus, SomeMayGetNoBatch) {
+  calibration_.fit.resize(1);
+  calibration_.heldout.resize(1);
+  const CollectedSums one = Collected(OnGpus(1));
+  ExpectClose(Collected(OnGpus(Most())), one, 0);
+}
+
+TEST_F(SeveralGpus, SumsThatAreSavedAfterEveryBatchCountNothingTwice) {
+  class EveryBatch : public Checkpoint {
+   public:
+    explicit EveryBatch(const CollectedSums& sums) : sums_(sums) {}
+    bool Due() override { return true; }
+    void Save() override { tokens.push_back(sums_.sites[1].fit.tokens() + sums_.sites[1].heldout.tokens()); }
+    std::vector<int64_t> tokens;
+
+   private:
+    const CollectedSums& sums_;
+  };
+  CollectedSums sums = Empty();
+  EveryBatch every_batch(sums);
+  Collect(OnGpus(2), model_, calibration_, sums, quiet_, &every_batch);
+  EXPECT_EQ(every_batch.tokens, (std::vector<int64_t>{5, 11, 18, 26, 35, 45, 56}));
+  ExpectClose(sums, Collected(OnGpus(1)), kOneGpu);
+}
+
+TEST_F(SeveralGpus, AnInterruptedCollectionGoesOn) {
+  class Impatient : public NoProgress {
+   public:
+    void Advance(int64_t) override {
+      if (++batches == 3) throw Interrupted();
+    }
+    int batches = 0;
+  } impatient;
+  CollectedSums sums = Empty();
+  EXPECT_THROW(Collect(OnGpus(2), model_, calibration_, sums, impatient), Interrupted);
+  EXPECT_EQ(sums.fit_batches, 3);
+  EXPECT_EQ(sums.sites[0].fit.tokens(), 5 + 6 + 7);
+  CollectInto(OnGpus(Most()), sums);
+  ExpectClose(sums, Collected(OnGpus(1)), kOneGpu);
+}
+
+TEST_F(SeveralGpus, EachHasItsOwnCopyOfTheWeights) {
+  MakeTally(OnGpus(2), *model_.weights);
+  ASSERT_EQ(model_.weights->on_device.size(), 2u);
+  EXPECT_NE(model_.weights->on_device.at(0), model_.weights->on_device.at(1));
+}
+
+TEST_F(SeveralGpus, RowsStayWithTheGpuThatHasThem) {
+  const std::unique_ptr<Tally> both = MakeTally(OnGpus(2), *model_.weights),
+                               second = MakeTally(On(Device::kCuda, {1}), *model_.weights),
+                               first = MakeTally(OnGpus(1), *model_.weights);
+  const int64_t hidden = model_.weights->config.hidden;
+  Matrix<float> values = Matrix<float>::Zeros(2, hidden);
+  values(1, 3) = 5;
+  const std::unique_ptr<KeptRows> on_second = second->MakeRows(), kept = both->MakeRows(), on_first = first->MakeRows();
+  on_first->Set(values.view());
+  on_second->Set(values.view());
+  kept->Set(on_first->rows());
+  EXPECT_EQ(kept->rows().gpu(), 0);
+  kept->Set(on_second->rows());
+  EXPECT_EQ(kept->rows().gpu(), 1);
+  EXPECT_EQ(MatrixView<const float>(kept->rows())(1, 3), 5);
+  EXPECT_THROW(kept->Add(on_first->rows()), Error);
+  EXPECT_THROW(on_first->Set(on_second->rows()), Error);
+  const std::unique_ptr<PendingProducts> products = both->MakeProducts();
+  for (const Rows& rows : {on_first->rows(), on_second->rows()}) {
+    products->Start(rows, rows);
+    EXPECT_EQ(products->Take().at(1).aa, 25);
+  }
+  EXPECT_TRUE(products->Take().empty());
+  EXPECT_THROW(products->Start(on_first->rows(), on_second->rows()), Error);
+  RidgeAccumulator sums(hidden);
+  EXPECT_THROW(both->MakeRidgeSums(sums.matrices())->Add(on_first->rows(), on_second->rows(), {}), Error);
+}
+
+#ifdef SHIFTRT_EMULATED
+
+// The host gives a device its next batch without waiting for what any of them does: it waits for finished sums alone.
+TEST_F(SeveralGpus, NobodyWaitsBetweenBatches) {
+  CollectedSums sums = CollectedSums::Empty({0, 1}, model_.weights->config.hidden);
+  const int64_t before = emu::Drains();
+  CollectInto(OnGpus(2), sums);
+  const int64_t sites = 2, halves = 2, matrices = 2;
+  EXPECT_EQ(emu::Drains() - before, sites * halves * matrices);
+}
+
+TEST_F(SeveralGpus, TooLittleMemoryOnOneMakesGroups) {
+  class Phases : public NoProgress {
+   public:
+    void Begin(std::string_view phase, int64_t) override { groups += phase.find("sites") != std::string_view::npos; }
+    int groups = 0;
+  } phases;
+  const CollectedSums expected = Collected(OnGpus(1));
+  Collected(OnGpus(3));
+  const int64_t hidden = model_.weights->config.hidden;
+  const int64_t weights = emu::AllocatedBytes(2), batch = 64 * 1024;
+  const emu::MemoryLimit limit(weights + batch + 2 * RidgeAccumulator::Bytes(hidden));  // two of the three sites
+  CollectedSums sums = Empty();
+  Collect(OnGpus(3), model_, calibration_, sums, phases);
+  EXPECT_GT(phases.groups, 1);
+  ExpectClose(sums, expected, kOneGpu);
+}
+
+// What a real device would not reach, or reach by the way of another.
+TEST_F(SeveralGpus, MemoryOfAnotherDeviceIsFoundOut) {
+  const gpu::StreamOwner first(0), second(1);
+  const gpu::DeviceBuffer<double> here(first.get(), 4, "a test"), there(second.get(), 4, "a test");
+  double host[4] = {1, 2, 3, 4};
+  gpu::CopyToDevice(second.get(), there.data(), host, sizeof(host));
+  EXPECT_THROW(gpu::CopyToDevice(second.get(), here.data(), host, sizeof(host)), emu::KernelError);
+  EXPECT_THROW(gpu::CopyToHost(first.get(), host, there.data() + 1, 8), emu::KernelError);
+  EXPECT_THROW(gpu::CopyOnDevice(first.get(), here.data(), there.data(), sizeof(host)), emu::KernelError);
+  EXPECT_THROW(gpu::FillBytes(first.get(), there.data() + 3, 0, 8), emu::KernelError);
+  double* const swapped[] = {there.data(), here.data()};
+  EXPECT_THROW(gpu::Communicator({first.get(), second.get()}).SumToFirst(swapped, 4), emu::KernelError);
+  EXPECT_THROW(gpu::Communicator({first.get(), first.get()}), Error);
+  EXPECT_THROW(gpu::StreamOwner(3), Error);
+}
+
+#endif
+
+}  // namespace
+}  // namespace shiftrt
