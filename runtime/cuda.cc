@@ -99,11 +99,11 @@ DeviceInfo QueryDevice(int device) {
 
 StreamOwner::StreamOwner(int device) : stream_{nullptr, device} {
   UseDeviceOf(stream_);
+  CheckCuda(cudaStreamCreateWithFlags(&stream_.handle, cudaStreamNonBlocking));
   cudaMemPool_t pool = nullptr;
   CheckCuda(cudaDeviceGetDefaultMemPool(&pool, device));
   uint64_t keep = UINT64_MAX;  // freed memory stays in the pool: the next batch wants it again
   CheckCuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep));
-  CheckCuda(cudaStreamCreateWithFlags(&stream_.handle, cudaStreamNonBlocking));
 }
 StreamOwner::~StreamOwner() { cudaStreamDestroy(stream_.handle); }
 
