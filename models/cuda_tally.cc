@@ -85,17 +85,17 @@ class CudaRows : public KeptRows, private Rows::Carrier {
 class CudaRidgeSums : public RidgeSums {
  public:
   CudaRidgeSums(std::shared_ptr<Gpus> gpus, const RidgeMatrices& host) : gpus_(std::move(gpus)), host_(host) {
-    const Stream first = gpus_->stream(0);
-    parts_.push_back({DeviceBuffer<double>(first, Dense(host.gram), kSums),
-                      DeviceBuffer<double>(first, Dense(host.cross), kSums),
-                      {}});
-    for (int64_t i = 1; i < gpus_->count(); ++i) {
+    const std::span<const double> gram = Dense(host.gram), cross = Dense(host.cross);
+    for (int64_t i = 0; i < gpus_->count(); ++i) {
       const Stream stream = gpus_->stream(i);
-      parts_.push_back({DeviceBuffer<double>(stream, parts_[0].gram.size(), kSums),
-                        DeviceBuffer<double>(stream, parts_[0].cross.size(), kSums),
+      parts_.push_back({DeviceBuffer<double>(stream, std::ssize(gram), kSums),
+                        DeviceBuffer<double>(stream, std::ssize(cross), kSums),
                         {}});
       Clear(i);
     }
+    if (gram.back() == 0) return;  // the weight of all tokens: sums of none need not go over
+    gpu::CopyToDevice(gpus_->stream(0), parts_[0].gram.data(), gram.data(), SizeInBytes(parts_[0].gram));
+    gpu::CopyToDevice(gpus_->stream(0), parts_[0].cross.data(), cross.data(), SizeInBytes(parts_[0].cross));
   }
 
   void Add(const Rows& h, const Rows& delta, std::span<const double> weights) override {
