@@ -116,7 +116,7 @@ class CsvReader {
   std::string Field() {
     if (Take('"')) return Quoted();
     const size_t end = std::min(rest_.find_first_of(",\r\n"), rest_.size());
-    const std::string field(rest_.substr(0, end));
+    std::string field(rest_.substr(0, end));
     rest_.remove_prefix(end);
     return field;
   }
