@@ -47,7 +47,7 @@ DeviceInfo QueryDevice(int device);
 // For libraries that work on the device the calling thread has made current.
 void UseDeviceOf(Stream stream);
 
-// For a Context's large float64 matrices (runtime/linalg.h), on this device. Throws Error where the GPU cannot be used,
+// For a Context's large float64 matrices (runtime/solver.h), on this device. Throws Error where the GPU cannot be used,
 // and at its first use where cuBLAS or cuSOLVER is not installed. Use from one thread.
 std::shared_ptr<linalg::Solver> MakeSolver(int device);
 
