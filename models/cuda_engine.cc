@@ -105,10 +105,11 @@ std::unique_ptr<KvStorage> CudaEngine::MakeCache(int64_t capacity) {
 void CudaEngine::ExtendRope(int64_t positions) {
   if (positions <= rope_positions_) return;
   const int64_t half = config_.head_dim / 2;
-  rope_positions_ = positions;
+  rope_positions_ = 0;  // until both are there: there may be no room
   cosine_.Reserve(stream_, positions * half, "RoPE");
   sine_.Reserve(stream_, positions * half, "RoPE");
   gpu::MakeRopeTable(stream_, positions, frequencies_.data(), half, rope_scale_, cosine_.data(), sine_.data());
+  rope_positions_ = positions;
   graph_.Reset();
 }
 

@@ -15,6 +15,7 @@
 //   Load8() LoadOnce8() Store8() LoadShared4()       16-byte accesses; Store2(): 4 bytes
 //   Widen() Narrow()                                 16-bit floating point from and to float32
 //   Bits()                                           of a float32
+//   Larger()                                         of two float32; NaN wins
 //   Exp() Exp2() Log() ReciprocalSqrt() ...          arithmetic whose fast form differs between the two
 #pragma once
 
@@ -216,9 +217,19 @@ SHIFTRT_DEVICE void LoadShared4(Shared<float> from, float (&out)[4]) {
   out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w;
 }
 
+SHIFTRT_DEVICE float Larger(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
 SHIFTRT_DEVICE float Exp(float x) { return __expf(x); }
 SHIFTRT_DEVICE double Exp(double x) { return exp(x); }
-SHIFTRT_DEVICE float Exp2(float x) { return exp2f(x); }
+// What is below 2^-126 becomes 0.
+SHIFTRT_DEVICE float Exp2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
 SHIFTRT_DEVICE double Log(double x) { return log(x); }
 SHIFTRT_DEVICE double SquareRoot(double x) { return sqrt(x); }
 SHIFTRT_DEVICE uint32_t Bits(float x) { return __float_as_uint(x); }

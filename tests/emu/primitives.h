@@ -275,6 +275,7 @@ inline void LoadShared4(Shared<float> from, float (&out)[4], Where where = Where
   std::memcpy(out, from.Get(0, 4, where), sizeof(out));
 }
 
+inline float Larger(float a, float b) { return a > b || a != a ? a : b; }
 inline float Exp(float x) { return std::exp(x); }
 inline double Exp(double x) { return std::exp(x); }
 inline float Exp2(float x) { return std::exp2(x); }
