@@ -11,8 +11,8 @@
 //   LoadMatrices() LoadMatricesTransposed()          ldmatrix.x4
 //   MultiplyAccumulate()                             mma.sync.m16n8k16, float32 accumulators
 //   MultiplyAccumulateDouble()                       mma.sync.m8n8k4 in float64
-//   PrefetchLine()                                   128 bytes of global memory into L2
-//   Load8() LoadOnce8() Store8() LoadShared4()       16-byte accesses; Store2(): 4 bytes
+//   PrefetchL2()                                     global memory into L2, in multiples of 16 bytes
+//   Load8() LoadOnce8() Store8() LoadShared4() ...   16-byte accesses; Store2(): 4 bytes
 //   Widen() Narrow()                                 16-bit floating point from and to float32
 //   Bits()                                           of a float32
 //   Larger()                                         of two float32; NaN wins
@@ -158,7 +158,12 @@ SHIFTRT_DEVICE T Narrow(float x) {
   }
 }
 
-SHIFTRT_DEVICE void PrefetchLine(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
+// A hint that one thread gives for all of it. From compute capability 9.0 on.
+SHIFTRT_DEVICE void PrefetchL2(const void* from, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
 
 template <typename T>
 SHIFTRT_DEVICE void Unpack8(const uint4& packed, float (&out)[8]) {
@@ -184,13 +189,28 @@ SHIFTRT_DEVICE void Load8(const T* from, float (&out)[8]) {
     Unpack8<T>(*reinterpret_cast<const uint4*>(from), out);
   }
 }
-// The same for what no kernel writes and nobody reads again soon: weights while decoding, kept out of L1.
+// The same for what no kernel writes and nobody reads again soon: weights while decoding, kept out of L1. They stay as
+// they lie in memory, so that several loads can be under way before the first is widened.
 template <typename T>
-SHIFTRT_DEVICE void LoadOnce8(const T* from, float (&out)[8]) {
+struct Raw8 {
+  uint4 words[sizeof(T) / 2] = {};
+};
+template <typename T>
+SHIFTRT_DEVICE Raw8<T> LoadOnce8(const T* from) {
+  Raw8<T> raw;
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 2); ++i)
+    raw.words[i] = __ldcs(reinterpret_cast<const uint4*>(from) + i);
+  return raw;
+}
+template <typename T>
+SHIFTRT_DEVICE void Widen8(const Raw8<T>& raw, float (&out)[8]) {
   if constexpr (sizeof(T) == 4) {
-    Join8(__ldcs(reinterpret_cast<const float4*>(from)), __ldcs(reinterpret_cast<const float4*>(from + 4)), out);
+    for (int i = 0; i < 2; ++i) {
+      out[4 * i] = __uint_as_float(raw.words[i].x), out[4 * i + 1] = __uint_as_float(raw.words[i].y);
+      out[4 * i + 2] = __uint_as_float(raw.words[i].z), out[4 * i + 3] = __uint_as_float(raw.words[i].w);
+    }
   } else {
-    Unpack8<T>(__ldcs(reinterpret_cast<const uint4*>(from)), out);
+    Unpack8<T>(raw.words[0], out);
   }
 }
 template <typename T>
@@ -215,6 +235,9 @@ SHIFTRT_DEVICE void Store2(T* to, float low, float high) {
 SHIFTRT_DEVICE void LoadShared4(Shared<float> from, float (&out)[4]) {
   const float4 a = *reinterpret_cast<const float4*>(from);
   out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w;
+}
+SHIFTRT_DEVICE void StoreShared4(Shared<float> to, float a, float b, float c, float d) {
+  *reinterpret_cast<float4*>(to) = make_float4(a, b, c, d);
 }
 
 SHIFTRT_DEVICE float Larger(float a, float b) {
