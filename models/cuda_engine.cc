@@ -424,7 +424,10 @@ void CudaEngine::Head(const float* row, float* logits) {
 void CudaEngine::Sample(const float* row) {
   float* const logits = sampled_logits_.Reserve(stream_, config_.vocab, kActivations);
   Head(row, logits);
-  gpu::SampleToken(stream_, logits, config_.vocab, request_.data(), sampled_.Reserve(stream_, 1, kActivations));
+  const int cores = device_->info.multiprocessors;
+  gpu::SampleToken(stream_, logits, config_.vocab, request_.data(), cores,
+                   sample_scratch_.Reserve(stream_, gpu::SampleScratch(config_.vocab, cores), kActivations),
+                   sampled_.Reserve(stream_, 1, kActivations));
 }
 
 Matrix<float> CudaEngine::Logits(MatrixView<const float> residual) {
