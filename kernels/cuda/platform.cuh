@@ -10,7 +10,7 @@
 //   CopyAsync16() CopyAsyncCommit() CopyAsyncWait()  cp.async: 16 bytes from global to shared memory, or zeros
 //   LoadMatrices() LoadMatricesTransposed()          ldmatrix.x4
 //   MultiplyAccumulate()                             mma.sync.m16n8k16, float32 accumulators
-//   MultiplyAccumulateDouble()                       mma.sync.m8n8k4 in float64
+//   MultiplyAccumulateDouble()                       mma.sync.m16n8k4 in float64, or two m8n8k4
 //   PrefetchL2()                                     global memory into L2, in multiples of 16 bytes
 //   Load8() LoadOnce8() Store8() LoadShared4() ...   16-byte accesses; Store2(): 4 bytes
 //   Widen() Narrow()                                 16-bit floating point from and to float32
@@ -132,12 +132,22 @@ SHIFTRT_DEVICE void MultiplyAccumulate(float (&d)[4], const uint32_t (&a)[4], ui
   }
 }
 
-// d (8 x 8) += a (8 x 4) b (4 x 8): lane l holds a[l / 4][l % 4], b[l % 4][l / 4] and d[l / 4][2 (l % 4)] with its
-// right neighbour.
-SHIFTRT_DEVICE void MultiplyAccumulateDouble(double (&d)[2], double a, double b) {
+// d (16 x 8) += a (16 x 4) b (4 x 8), each half of eight rows: lane l holds a[l / 4][l % 4], b[l % 4][l / 4] and
+// d[l / 4][2 (l % 4)] with its right neighbour.
+SHIFTRT_DEVICE void MultiplyAccumulateDouble(double (&upper)[2], double (&lower)[2], double a_upper, double a_lower,
+                                             double b) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+               : "+d"(upper[0]), "+d"(upper[1]), "+d"(lower[0]), "+d"(lower[1])
+               : "d"(a_upper), "d"(a_lower), "d"(b));
+#else
   asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-               : "+d"(d[0]), "+d"(d[1])
-               : "d"(a), "d"(b));
+               : "+d"(upper[0]), "+d"(upper[1])
+               : "d"(a_upper), "d"(b));
+  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+               : "+d"(lower[0]), "+d"(lower[1])
+               : "d"(a_lower), "d"(b));
+#endif
 }
 
 SHIFTRT_DEVICE float Widen(float x) { return x; }
@@ -264,6 +274,12 @@ SHIFTRT_DEVICE void SinCos(double x, double* sine, double* cosine) { sincos(x, s
 void CheckLaunch(int status, const char* kernel);
 // Whether the stream's device lets a launch begin before the one before it has ended: compute capability 9.0.
 bool LaunchesOverlap(Stream stream);
+// Whether what runs on such a device has the wait in it: code built for less, which the driver translates, has not.
+constexpr bool kKernelsWait = [] {
+  for (const int architecture : {__CUDA_ARCH_LIST__})
+    if (architecture >= 900) return true;
+  return false;
+}();
 
 // From a launch's first moment the next one may begin too, as far as there is room; it then stands at this same wait.
 // That returns when all launches before have ended and what they wrote can be seen: no kernel needs to know.
@@ -298,7 +314,7 @@ void Launch(Stream stream, const Grid& grid, const typename K::Args& args) {
   config.dynamicSmemBytes = grid.shared_bytes;
   config.stream = stream.handle;
   config.attrs = &attribute;
-  config.numAttrs = grid.cooperative || LaunchesOverlap(stream) ? 1 : 0;
+  config.numAttrs = grid.cooperative || (kKernelsWait && LaunchesOverlap(stream)) ? 1 : 0;
   CheckLaunch(cudaLaunchKernelEx(&config, Entry<K>, args), __PRETTY_FUNCTION__);
 }
 

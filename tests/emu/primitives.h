@@ -235,7 +235,7 @@ struct DoubleProductSlot {
   double* d;
   double a, b;
 };
-inline void MultiplyAccumulateDouble(double (&d)[2], double a, double b, Where where = Where::current()) {
+inline void MultiplyAccumulateEight(double (&d)[2], double a, double b, const Where& where) {
   DoubleProductSlot slot{d, a, b};
   emu::WaitWarp({"MultiplyAccumulateDouble", kFullWarp, &slot,
                  [](const std::vector<emu::Participant>& lanes, const Where&) {
@@ -246,6 +246,12 @@ inline void MultiplyAccumulateDouble(double (&d)[2], double a, double b, Where w
                          at(lane)->d[r] += at(lane / 4 * 4 + k)->a * at(4 * (2 * (lane % 4) + r) + k)->b;
                  }},
                 where);
+}
+
+inline void MultiplyAccumulateDouble(double (&upper)[2], double (&lower)[2], double a_upper, double a_lower, double b,
+                                     Where where = Where::current()) {
+  MultiplyAccumulateEight(upper, a_upper, b, where);
+  MultiplyAccumulateEight(lower, a_lower, b, where);
 }
 
 // Read, so that AddressSanitizer sees where it goes.
