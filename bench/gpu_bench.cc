@@ -123,14 +123,16 @@ void BenchElementwise(Stream stream, KernelBench& bench) {
   });
 }
 
-void BenchSampling(Stream stream, KernelBench& bench) {
+void BenchSampling(Stream stream, int multiprocessors, KernelBench& bench) {
   const auto logits = RandomOnDevice<float>(stream, kVocab);
   const DeviceBuffer<int32_t> token(stream, 1, kBench);
+  const DeviceBuffer<uint64_t> scratch(stream, gpu::SampleScratch(kVocab, multiprocessors), kBench);
   for (const auto& [name, request] : {std::pair{"greedy, 128256 logits", gpu::SampleRequest{}},
                                       {"temperature, top-k 50, top-p 0.9", {1, 0.9, 0.5, 50}}}) {
     const DeviceBuffer<gpu::SampleRequest> there(stream, std::span(&request, 1), kBench);
-    bench.Time("sample", name, 4.0 * kVocab, 0,
-               [&] { gpu::SampleToken(stream, logits.data(), kVocab, there.data(), token.data()); });
+    bench.Time("sample", name, 4.0 * kVocab, 0, [&] {
+      gpu::SampleToken(stream, logits.data(), kVocab, there.data(), multiprocessors, scratch.data(), token.data());
+    });
   }
 }
 
@@ -246,7 +248,7 @@ GpuKernelBench BenchGpuKernels(const Context& context, Progress& progress) {
   result.limits = MeasureLimits(stream.get());
   KernelBench bench(stream.get(), result.limits, progress);
   BenchElementwise(stream.get(), bench);
-  BenchSampling(stream.get(), bench);
+  BenchSampling(stream.get(), result.device.multiprocessors, bench);
   BenchAttention(stream.get(), result.device.multiprocessors, bench);
   BenchDecode(stream.get(), result.device.multiprocessors, bench);
   BenchGram(stream.get(), bench);

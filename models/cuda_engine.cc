@@ -105,10 +105,11 @@ std::unique_ptr<KvStorage> CudaEngine::MakeCache(int64_t capacity) {
 void CudaEngine::ExtendRope(int64_t positions) {
   if (positions <= rope_positions_) return;
   const int64_t half = config_.head_dim / 2;
-  rope_positions_ = positions;
+  rope_positions_ = 0;  // until both are there: there may be no room
   cosine_.Reserve(stream_, positions * half, "RoPE");
   sine_.Reserve(stream_, positions * half, "RoPE");
   gpu::MakeRopeTable(stream_, positions, frequencies_.data(), half, rope_scale_, cosine_.data(), sine_.data());
+  rope_positions_ = positions;
   graph_.Reset();
 }
 
@@ -423,7 +424,10 @@ void CudaEngine::Head(const float* row, float* logits) {
 void CudaEngine::Sample(const float* row) {
   float* const logits = sampled_logits_.Reserve(stream_, config_.vocab, kActivations);
   Head(row, logits);
-  gpu::SampleToken(stream_, logits, config_.vocab, request_.data(), sampled_.Reserve(stream_, 1, kActivations));
+  const int cores = device_->info.multiprocessors;
+  gpu::SampleToken(stream_, logits, config_.vocab, request_.data(), cores,
+                   sample_scratch_.Reserve(stream_, gpu::SampleScratch(config_.vocab, cores), kActivations),
+                   sampled_.Reserve(stream_, 1, kActivations));
 }
 
 Matrix<float> CudaEngine::Logits(MatrixView<const float> residual) {

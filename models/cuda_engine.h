@@ -136,6 +136,7 @@ class CudaEngine : public Engine, private Rows::Carrier {
   // The choice of a token; apart from what calls share, for the recorded launches read and write it.
   gpu::DeviceBuffer<gpu::SampleRequest> request_;
   gpu::DeviceBuffer<float> sampled_logits_;
+  gpu::DeviceBuffer<uint64_t> sample_scratch_;
   gpu::DeviceBuffer<int32_t> sampled_;
 
   gpu::LaunchGraph graph_;

@@ -69,10 +69,9 @@ void CudaEngine::OneTokenBlock(const Step& step, const DeviceBlock& block, const
 void CudaEngine::OneTokenAdapter(const DeviceLra& lra, float* h) {
   const int cores = device_->info.multiprocessors;
   const auto weight = [](const DeviceBuffer<float>& w) { return ConstDeviceArray(w.data(), DType::kFloat32); };
-  if (lra.rank > 0 && lra.rank <= gpu::kMaxFusedRank) {
-    const gpu::LowRankLra call{lra.p.data(), lra.q.data(), lra.bias.data(), hidden_, lra.rank};
+  const gpu::LowRankLra call{lra.p.data(), lra.q.data(), lra.bias.data(), hidden_, lra.rank};
+  if (lra.rank > 0 && gpu::LowRankLraFits(call, cores))
     return gpu::ApplyLowRankLra(stream_, call, inner_.Floats(stream_, gpu::LowRankLraScratch(call)), h);
-  }
   if (lra.rank > 0) {
     float* const inner = inner_.Floats(stream_, lra.rank);
     gpu::MatVec(stream_, {.w = weight(lra.p), .rows = lra.rank, .cols = hidden_, .x = h, .y = inner}, cores);

@@ -37,7 +37,7 @@ struct PackedSequence {
   int32_t begin = 0, count = 0, past = 0, kv_begin = 0;
 };
 // Whole sequences, bfloat16 or float16 throughout. Cost: 4 head_dim FLOP a (query, visible key) pair and head; keys and
-// values read once a block of 64 queries.
+// values read once a block of 128 queries, of 64 with heads of 256.
 struct PackedAttention {
   AttentionShape shape;
   ConstDeviceArray q;                         // (tokens, heads * head_dim)

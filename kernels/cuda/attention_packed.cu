@@ -1,5 +1,5 @@
-// After FlashAttention-2 (Dao 2023): a block holds 64 queries of one head, keys and values stream past in tiles that
-// arrive one ahead of the arithmetic, and the scores never leave the registers.
+// After FlashAttention-2 (Dao 2023): a block holds some queries of one head, keys and values stream past in tiles, each
+// on its way while the other is multiplied, and the scores never leave the registers.
 #include "kernels/cuda/attention_common.h"
 #include "kernels/cuda/warp.cuh"
 
@@ -10,10 +10,12 @@ namespace {
 template <typename T, int kHeadDim>
 struct PackedKernel {
   static constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
-  static constexpr int kQueries = 16 * kWarps;
-  static constexpr int kKeys = kHeadDim <= 128 ? 64 : 32;
+  // A warp's queries, in sixteens. What it loads of keys and values serves them all, so that with two of them shared
+  // memory is no longer what bounds the products; heads of 256 have no registers for two.
+  static constexpr int kRowTiles = kHeadDim <= 128 ? 2 : 1;
+  static constexpr int kWarpQueries = 16 * kRowTiles, kQueries = kWarpQueries * kWarps;
+  static constexpr int kKeys = kHeadDim == 128 ? 48 : 64;  // 64 of 128 do not fit into the registers
   static constexpr int kStride = kHeadDim + 8;  // 16 bytes more than a row: ldmatrix then meets no bank twice
-  static constexpr int kTile = kKeys * kStride;
   static constexpr int kScoreTiles = kKeys / 8, kValueTiles = kHeadDim / 8;
   struct Args {
     const T *q, *keys, *values;
@@ -22,105 +24,144 @@ struct PackedKernel {
     int heads, kv_heads;
     float scale;  // times log2 e
   };
-  static constexpr int kShared = SharedBytes<T>(kQueries * kStride) + 2 * SharedBytes<T>(2 * kTile);
+  static constexpr int kShared = SharedBytes<T>(kQueries * kStride) + 2 * SharedBytes<T>(kKeys * kStride);
+  static_assert(kShared <= kMaxSharedBytes);
 
   struct Tiles {
-    Shared<T> q, keys, values;  // two stages of keys and values: a run-time index would move an array out of registers
+    Shared<T> q, keys, values;
   };
-  // A lane's part of its warp's 16 queries: rows lane / 4 and lane / 4 + 8.
+  // A lane's part of its warp's queries: rows lane / 4 and lane / 4 + 8 of every sixteen.
   struct State {
-    float maximum[2], sum[2], out[kValueTiles][4];
+    float maximum[kRowTiles][2], sum[kRowTiles][2], out[kRowTiles][kValueTiles][4];
   };
+  using WarpScores = float[kRowTiles][kScoreTiles][4];
 
   // Rows first .. first + kRows - 1 of a (rows, heads, head_dim) array, zeros from `limit` on.
   template <int kRows>
-  static SHIFTRT_DEVICE void CopyRows(Shared<T> to, const T* from, int64_t row_stride, int first, int limit) {
+  static SHIFTRT_DEVICE void CopyRows(Shared<T> to, const T* from, int row_stride, int first, int limit) {
     constexpr int kPieces = kHeadDim / 8;
+#pragma unroll 1  // what it takes to unroll it, the products need: registers
     for (int i = Thread(); i < kRows * kPieces; i += kThreads) {
       const int row = i / kPieces, piece = 8 * (i % kPieces);
-      CopyAsync16(to + row * kStride + piece, from + (first + row) * row_stride + piece, first + row < limit);
+      CopyAsync16(to + row * kStride + piece, from + static_cast<int64_t>(first + row) * row_stride + piece,
+                  first + row < limit);
     }
+    CopyAsyncCommit();
   }
 
-  // scores (16 queries x kKeys) of this warp.
-  static SHIFTRT_DEVICE void Scores(Shared<T> q, Shared<T> keys, float (&scores)[kScoreTiles][4]) {
+  // What this thread has asked for is there, and all threads are here.
+  static SHIFTRT_DEVICE void Arrive() {
+    CopyAsyncWait<0>();
+    SyncThreads();
+  }
+
+  // scores (queries x kKeys) of this warp, unscaled.
+  static SHIFTRT_DEVICE void Scores(Shared<T> q, Shared<T> keys, WarpScores& scores) {
 #pragma unroll
-    for (int n = 0; n < kScoreTiles; ++n)
-      for (int r = 0; r < 4; ++r) scores[n][r] = 0;
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < kScoreTiles; ++n)
+        for (int r = 0; r < 4; ++r) scores[m][n][r] = 0;
 #pragma unroll
     for (int k = 0; k < kHeadDim; k += 16) {
-      uint32_t a[4];
-      LoadMatrices(a, q + (16 * Warp() + Lane() % 16) * kStride + k + Lane() / 16 * 8);
+      uint32_t a[kRowTiles][4];
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m)
+        LoadMatrices(a[m], q + (kWarpQueries * Warp() + 16 * m + Lane() % 16) * kStride + k + Lane() / 16 * 8);
 #pragma unroll
       for (int n = 0; n < kScoreTiles; n += 2) {
         uint32_t b[4];
         LoadMatrices(b, keys + (8 * n + Lane() / 16 * 8 + Lane() % 8) * kStride + k + Lane() / 8 % 2 * 8);
-        MultiplyAccumulate<T>(scores[n], a, b[0], b[1]);
-        MultiplyAccumulate<T>(scores[n + 1], a, b[2], b[3]);
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) {
+          MultiplyAccumulate<T>(scores[m][n], a[m], b[0], b[1]);
+          MultiplyAccumulate<T>(scores[m][n + 1], a[m], b[2], b[3]);
+        }
       }
     }
   }
 
-  // Scores become weights, and the state is scaled to their maximum. Query `first_query` + row sees keys up to itself.
-  static SHIFTRT_DEVICE void Softmax(float scale, int first_query, int first_key, float (&scores)[kScoreTiles][4],
-                                     State& state) {
-    float largest[2] = {state.maximum[0], state.maximum[1]};
+  // Query `first_query` + row sees keys up to itself.
+  static SHIFTRT_DEVICE void Mask(int first_query, int first_key, WarpScores& scores) {
 #pragma unroll
-    for (int n = 0; n < kScoreTiles; ++n) {
-      for (int r = 0; r < 4; ++r) {
-        const int query = first_query + Lane() / 4 + 8 * (r / 2), key = first_key + 8 * n + 2 * (Lane() % 4) + r % 2;
-        scores[n][r] = key <= query ? scores[n][r] * scale : -Infinity();
-        largest[r / 2] = Larger(largest[r / 2], scores[n][r]);
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int n = 0; n < kScoreTiles; ++n) {
+        for (int r = 0; r < 4; ++r) {
+          const int query = first_query + 16 * m + Lane() / 4 + 8 * (r / 2);
+          const int key = first_key + 8 * n + 2 * (Lane() % 4) + r % 2;
+          if (key > query) scores[m][n][r] = -Infinity();
+        }
       }
     }
-    float before[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float maximum = WarpMax<4>(largest[half]);
-      before[half] = Exp2(state.maximum[half] - maximum);  // the first tile's: 0, for every query sees key 0
-      state.maximum[half] = maximum;
-      state.sum[half] *= before[half];
-    }
-#pragma unroll
-    for (int n = 0; n < kScoreTiles; ++n) {
-      for (int r = 0; r < 4; ++r) {
-        scores[n][r] = Exp2(scores[n][r] - state.maximum[r / 2]);
-        state.sum[r / 2] += scores[n][r];
-      }
-    }
-#pragma unroll
-    for (int d = 0; d < kValueTiles; ++d)
-      for (int r = 0; r < 4; ++r) state.out[d][r] *= before[r / 2];
   }
 
-  // state.out += weights (16 x kKeys) values (kKeys x head_dim): a score's fragment is the next product's operand.
-  static SHIFTRT_DEVICE void AddValues(const float (&weights)[kScoreTiles][4], Shared<T> values, State& state) {
+  // Scores become weights, and the state is scaled to their maximum.
+  static SHIFTRT_DEVICE void Softmax(float scale, WarpScores& scores, State& state) {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float largest = state.maximum[m][half];
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; ++n)
+          largest = Larger(largest, Larger(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
+        const float maximum = WarpMax<4>(largest), shift = maximum * scale;
+        // The first tile's: 0, for every query sees key 0.
+        const float before = Exp2(state.maximum[m][half] * scale - shift);
+        state.maximum[m][half] = maximum;
+        state.sum[m][half] *= before;
+#pragma unroll
+        for (int n = 0; n < kScoreTiles; ++n) {
+          for (int r = 2 * half; r < 2 * half + 2; ++r) {
+            scores[m][n][r] = Exp2(scores[m][n][r] * scale - shift);
+            state.sum[m][half] += scores[m][n][r];
+          }
+        }
+#pragma unroll
+        for (int d = 0; d < kValueTiles; ++d)
+          for (int r = 2 * half; r < 2 * half + 2; ++r) state.out[m][d][r] *= before;
+      }
+    }
+  }
+
+  // state.out += weights (queries x kKeys) values (kKeys x head_dim): a score's fragment is the next product's operand.
+  static SHIFTRT_DEVICE void AddValues(const WarpScores& weights, Shared<T> values, State& state) {
 #pragma unroll
     for (int n = 0; n < kScoreTiles; n += 2) {
-      const uint32_t a[4] = {Pack2<T>(weights[n][0], weights[n][1]), Pack2<T>(weights[n][2], weights[n][3]),
-                             Pack2<T>(weights[n + 1][0], weights[n + 1][1]),
-                             Pack2<T>(weights[n + 1][2], weights[n + 1][3])};
+      uint32_t a[kRowTiles][4];
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m)
+        for (int r = 0; r < 4; ++r)
+          a[m][r] = Pack2<T>(weights[m][n + r / 2][2 * (r % 2)], weights[m][n + r / 2][2 * (r % 2) + 1]);
 #pragma unroll
       for (int d = 0; d < kValueTiles; d += 2) {
         uint32_t b[4];
         LoadMatricesTransposed(b, values + (8 * n + Lane() % 16) * kStride + 8 * d + Lane() / 16 * 8);
-        MultiplyAccumulate<T>(state.out[d], a, b[0], b[1]);
-        MultiplyAccumulate<T>(state.out[d + 1], a, b[2], b[3]);
+#pragma unroll
+        for (int m = 0; m < kRowTiles; ++m) {
+          MultiplyAccumulate<T>(state.out[m][d], a[m], b[0], b[1]);
+          MultiplyAccumulate<T>(state.out[m][d + 1], a[m], b[2], b[3]);
+        }
       }
     }
   }
 
-  static SHIFTRT_DEVICE void Store(const Args& args, const PackedSequence& sequence, int first_query, int head,
-                                   State& state) {
+  static SHIFTRT_DEVICE void Store(const Args& args, int first_query, State& state) {
+    const PackedSequence sequence = args.sequences[Block().z];  // again: no registers to remember it
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float sum = WarpSum<4>(state.sum[half]);
-      const int query = first_query + Lane() / 4 + 8 * half;
-      if (query >= sequence.count) continue;
-      T* const out = args.out + (static_cast<int64_t>(sequence.begin + query) * args.heads + head) * kHeadDim;
+    for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
-      for (int d = 0; d < kValueTiles; ++d)
-        Store2(out + 8 * d + 2 * (Lane() % 4), state.out[d][2 * half] / sum, state.out[d][2 * half + 1] / sum);
+      for (int half = 0; half < 2; ++half) {
+        const float share = 1 / WarpSum<4>(state.sum[m][half]);
+        const int query = first_query + 16 * m + Lane() / 4 + 8 * half;
+        if (query >= sequence.count) continue;
+        T* const out = args.out + (static_cast<int64_t>(sequence.begin + query) * args.heads + Block().y) * kHeadDim;
+#pragma unroll
+        for (int d = 0; d < kValueTiles; ++d)
+          Store2(out + 8 * d + 2 * (Lane() % 4), state.out[m][d][2 * half] * share,
+                 state.out[m][d][2 * half + 1] * share);
+      }
     }
   }
 
@@ -132,45 +173,45 @@ struct PackedKernel {
     SharedArena arena;
     Tiles tiles;
     tiles.q = arena.Take<T>(kQueries * kStride);
-    tiles.keys = arena.Take<T>(2 * kTile);
-    tiles.values = arena.Take<T>(2 * kTile);
+    tiles.keys = arena.Take<T>(kKeys * kStride);
+    tiles.values = arena.Take<T>(kKeys * kStride);
     const int kv_head = head / (args.heads / args.kv_heads), all_keys = sequence.past + sequence.count;
-    const int64_t q_stride = static_cast<int64_t>(args.heads) * kHeadDim,
-                  kv_stride = static_cast<int64_t>(args.kv_heads) * kHeadDim;
-    const T* const keys = args.keys + sequence.kv_begin * kv_stride + kv_head * kHeadDim;
-    const T* const values = args.values + sequence.kv_begin * kv_stride + kv_head * kHeadDim;
+    const int q_stride = args.heads * kHeadDim, kv_stride = args.kv_heads * kHeadDim;
+    const int64_t first_kv = static_cast<int64_t>(sequence.kv_begin) * kv_stride + kv_head * kHeadDim;
     const int last = first + kQueries < sequence.count ? first + kQueries : sequence.count;
-    const int key_tiles = (sequence.past + last + kKeys - 1) / kKeys;
+    const int seen = sequence.past + last;                                 // keys, by the block's last query
+    const int warp_first = sequence.past + first + kWarpQueries * Warp();  // query of this warp, as a key's number
 
     State state;
-    for (int half = 0; half < 2; ++half) {
-      state.maximum[half] = -Infinity();
-      state.sum[half] = 0;
-    }
 #pragma unroll
-    for (int d = 0; d < kValueTiles; ++d)
-      for (int r = 0; r < 4; ++r) state.out[d][r] = 0;
-
-    CopyRows<kQueries>(tiles.q, args.q + sequence.begin * q_stride + head * kHeadDim, q_stride, first, sequence.count);
-    CopyRows<kKeys>(tiles.keys, keys, kv_stride, 0, all_keys);
-    CopyRows<kKeys>(tiles.values, values, kv_stride, 0, all_keys);
-    CopyAsyncCommit();
-    for (int tile = 0; tile < key_tiles; ++tile) {
-      const int stage = tile % 2;
-      if (tile + 1 < key_tiles) {
-        CopyRows<kKeys>(tiles.keys + (1 - stage) * kTile, keys, kv_stride, (tile + 1) * kKeys, all_keys);
-        CopyRows<kKeys>(tiles.values + (1 - stage) * kTile, values, kv_stride, (tile + 1) * kKeys, all_keys);
+    for (int m = 0; m < kRowTiles; ++m) {
+      for (int half = 0; half < 2; ++half) {
+        state.maximum[m][half] = -Infinity();
+        state.sum[m][half] = 0;
       }
-      CopyAsyncCommit();
-      CopyAsyncWait<1>();
-      SyncThreads();
-      float scores[kScoreTiles][4];
-      Scores(tiles.q, tiles.keys + stage * kTile, scores);
-      Softmax(args.scale, sequence.past + first + 16 * Warp(), tile * kKeys, scores, state);
-      AddValues(scores, tiles.values + stage * kTile, state);
-      SyncThreads();
+#pragma unroll
+      for (int d = 0; d < kValueTiles; ++d)
+        for (int r = 0; r < 4; ++r) state.out[m][d][r] = 0;
     }
-    Store(args, sequence, first + 16 * Warp(), head, state);
+
+    CopyRows<kQueries>(tiles.q, args.q + static_cast<int64_t>(sequence.begin) * q_stride + head * kHeadDim, q_stride,
+                       first, sequence.count);
+    CopyRows<kKeys>(tiles.keys, args.keys + first_kv, kv_stride, 0, all_keys);
+    for (int first_key = 0; first_key < seen; first_key += kKeys) {
+      const bool some_seen = first_key < warp_first + kWarpQueries, all_seen = first_key + kKeys <= warp_first + 1;
+      WarpScores scores;
+      Arrive();  // with the keys; the values of the tile before have been used
+      CopyRows<kKeys>(tiles.values, args.values + first_kv, kv_stride, first_key, all_keys);
+      if (some_seen) Scores(tiles.q, tiles.keys, scores);
+      Arrive();  // with the values; the keys have been used
+      if (first_key + kKeys < seen)
+        CopyRows<kKeys>(tiles.keys, args.keys + first_kv, kv_stride, first_key + kKeys, all_keys);
+      if (!some_seen) continue;
+      if (!all_seen) Mask(warp_first, first_key, scores);
+      Softmax(args.scale, scores, state);
+      AddValues(scores, tiles.values, state);
+    }
+    Store(args, first + kWarpQueries * Warp(), state);
   }
 };
 
@@ -187,14 +228,17 @@ void AttendPacked(Stream stream, const PackedAttention& call) {
     const auto launch = [&](auto type) {
       using T = decltype(type);
       using Kernel = PackedKernel<T, head_dim()>;
-      Launch<Kernel>(stream,
-                     {.x = Blocks(call.longest, Kernel::kQueries),
-                      .y = shape.heads,
-                      .z = static_cast<int>(call.sequence_count),
-                      .shared_bytes = Kernel::kShared},
-                     {static_cast<const T*>(call.q.data), static_cast<const T*>(call.keys.data),
-                      static_cast<const T*>(call.values.data), call.sequences, static_cast<T*>(call.out.data),
-                      shape.heads, shape.kv_heads, shape.scale * kLog2E});
+      for (int64_t first = 0; first < call.sequence_count; first += kMostBlocksAlongZ) {
+        const int64_t left = call.sequence_count - first;
+        Launch<Kernel>(stream,
+                       {.x = Blocks(call.longest, Kernel::kQueries),
+                        .y = shape.heads,
+                        .z = static_cast<int>(left < kMostBlocksAlongZ ? left : kMostBlocksAlongZ),
+                        .shared_bytes = Kernel::kShared},
+                       {static_cast<const T*>(call.q.data), static_cast<const T*>(call.keys.data),
+                        static_cast<const T*>(call.values.data), call.sequences + first, static_cast<T*>(call.out.data),
+                        shape.heads, shape.kv_heads, shape.scale * kLog2E});
+      }
     };
     if (call.q.dtype == DType::kBFloat16) {
       launch(BFloat16());

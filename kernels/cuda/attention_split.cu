@@ -26,6 +26,8 @@ struct SplitKernel {
   static constexpr int kUsedLanes = kHeadDim / 8;
   static constexpr int kLanes = kUsedLanes <= 8 ? 8 : kUsedLanes <= 16 ? 16 : 32;
   static constexpr int kGroups = kWarpSize / kLanes;
+  static constexpr int kStep = kWarps * kGroups;         // keys a block takes at a time
+  static constexpr int kBatch = sizeof(T) == 2 ? 4 : 1;  // of them under way: their latency is what short texts cost
   struct Args {
     const float* q;
     const T *keys, *values;
@@ -97,16 +99,24 @@ struct SplitKernel {
     const int share = (visible + splits - 1) / splits, begin = Block().z * share;
     const int end = begin + share < visible ? begin + share : visible;
     const int64_t first_row = args.first_row[token];
-    for (int base = begin + Warp() * kGroups; base < end; base += kWarps * kGroups) {
-      const int key_at = base + Lane() / kLanes;
-      const bool valid = key_at < end;
-      float key[8] = {}, value[8] = {};
-      if (valid && used) {
-        const int64_t at = ((first_row + key_at) * args.kv_heads + kv_head) * kHeadDim + 8 * lane;
-        Load8(args.keys + at, key);
-        Load8(args.values + at, value);
+    for (int base = begin + Warp() * kGroups; base < end; base += kBatch * kStep) {
+      const int first_key = base + Lane() / kLanes;
+      Raw8<T> keys[kBatch], values[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (first_key + i * kStep >= end || !used) continue;
+        const int64_t row = first_row + first_key + i * kStep, at = (row * args.kv_heads + kv_head) * kHeadDim;
+        keys[i] = LoadOnce8(args.keys + at + 8 * lane);
+        values[i] = LoadOnce8(args.values + at + 8 * lane);
       }
-      TakeKey(q, key, value, valid, state);
+      SyncWarp();  // all loads are on their way
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        float key[8], value[8];
+        Widen8(keys[i], key);
+        Widen8(values[i], value);
+        TakeKey(q, key, value, first_key + i * kStep < end, state);
+      }
     }
     MergeGroups(state);
     if (Lane() < kUsedLanes) Leave(state, states, lane);

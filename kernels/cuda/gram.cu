@@ -21,17 +21,21 @@ struct RidgeSumsKernel {
     double* sums;
     int tokens, d;
   };
-  static constexpr int kShared = 2 * SharedBytes<float>(kTokens * kStride) + SharedBytes<double>(kTokens);
+  static constexpr int kRows = kTokens * kStride;
+  static constexpr int kShared = 2 * SharedBytes<float>(2 * kRows) + SharedBytes<double>(2 * kTokens);
 
   // tile[t][c] = column first + c of token + t: of [x | 1] if `ones`, else of x; zeros outside.
   static SHIFTRT_DEVICE void Fetch(const float* x, bool ones, const Args& args, int token, int first,
                                    Shared<float> tile) {
-    for (int i = Thread(); i < kTokens * kTile; i += kThreads) {
-      const int t = token + i / kTile, c = first + i % kTile;
-      float value = 0;
-      if (t < args.tokens && c < args.d) value = x[static_cast<int64_t>(t) * args.d + c];
-      if (t < args.tokens && c == args.d && ones) value = 1;
-      tile[i / kTile * kStride + i % kTile] = value;
+    constexpr int kPieces = kTile / 4;
+    for (int i = Thread(); i < kTokens * kPieces; i += kThreads) {
+      const int t = token + i / kPieces, c = first + 4 * (i % kPieces);
+      const Shared<float> to = tile + (i / kPieces * kStride + 4 * (i % kPieces));
+      if (ones && c == args.d) {
+        StoreShared4(to, t < args.tokens ? 1.0f : 0.0f, 0, 0, 0);
+      } else {
+        CopyAsync16(to, x + static_cast<int64_t>(t) * args.d + c, t < args.tokens && c < args.d);
+      }
     }
   }
 
@@ -53,9 +57,9 @@ struct RidgeSumsKernel {
         b[i] = static_cast<double>(right[at + col0 + 8 * i]);
       }
 #pragma unroll
-      for (int i = 0; i < kFragments; ++i)
+      for (int i = 0; i < kFragments; i += 2)
 #pragma unroll
-        for (int j = 0; j < kFragments; ++j) MultiplyAccumulateDouble(sums[i][j], a[i], b[j]);
+        for (int j = 0; j < kFragments; ++j) MultiplyAccumulateDouble(sums[i][j], sums[i + 1][j], a[i], a[i + 1], b[j]);
     }
   }
 
@@ -63,15 +67,25 @@ struct RidgeSumsKernel {
     const int first_row = Block().y * kTile, first_col = Block().x * kTile;
     if (kGram && first_col < first_row) return;  // wholly below the diagonal
     SharedArena arena;
-    const Shared<float> left = arena.Take<float>(kTokens * kStride), right = arena.Take<float>(kTokens * kStride);
-    const Shared<double> weights = arena.Take<double>(kTokens);
+    const Shared<float> left = arena.Take<float>(2 * kRows), right = arena.Take<float>(2 * kRows);  // two stages
+    const Shared<double> weights = arena.Take<double>(2 * kTokens);
+    const auto fetch = [&](int token) {
+      const int stage = token / kTokens % 2;
+      if (token < args.tokens) {
+        Fetch(args.h, true, args, token, first_row, left + stage * kRows);
+        Fetch(kGram ? args.h : args.delta, kGram, args, token, first_col, right + stage * kRows);
+        FetchWeights(args, token, weights + stage * kTokens);
+      }
+      CopyAsyncCommit();
+    };
     double sums[kFragments][kFragments][2] = {};
+    fetch(0);
     for (int token = 0; token < args.tokens; token += kTokens) {
-      Fetch(args.h, true, args, token, first_row, left);
-      Fetch(kGram ? args.h : args.delta, kGram, args, token, first_col, right);
-      FetchWeights(args, token, weights);
+      const int stage = token / kTokens % 2;
+      fetch(token + kTokens);
+      CopyAsyncWait<1>();
       SyncThreads();
-      Multiply(left, right, weights, sums);
+      Multiply(left + stage * kRows, right + stage * kRows, weights + stage * kTokens, sums);
       SyncThreads();
     }
     const int cols = kGram ? args.d + 1 : args.d;

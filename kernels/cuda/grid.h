@@ -21,6 +21,9 @@ struct Grid {
 };
 
 inline constexpr int kWarpSize = 32;
+inline constexpr int kMostBlocksAlongZ = 65535;  // and along y
+// What a block can have on every architecture of the build: 99 KiB from 8.9 (163 from 8.0, 227 from 9.0).
+inline constexpr int kMaxSharedBytes = 99 * 1024;
 inline constexpr uint32_t kFullWarp = 0xffffffffu;
 
 // A kernel may have an `Ahead(args)`, for hints alone: where the device lets launches overlap it runs while those

@@ -10,37 +10,75 @@ constexpr int kSlice = 64;  // columns of the stream a block owns
 // Each block multiplies its slice of the stream by its columns of P'; once every block's share of h P is in `scratch`,
 // it adds (h P) Q to the same slice. Its rows of Q' arrive in shared memory while the grid waits.
 struct LowRankLraKernel {
-  static constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
+  static constexpr int kThreads = 256, kWarps = kThreads / kWarpSize;
+  static constexpr int kLanes = kSlice / 8;  // that share a row of P', eight columns each
+  static constexpr int kRows = 2;            // of P' that a lane has under way
+  static constexpr int kMostGroups = 8;      // of threads that share out the blocks' sums
   struct Args {
     LowRankLra lra;
     float* scratch;  // (blocks, rank)
     float* h;
   };
 
-  static constexpr int SharedFor(int rank) { return SharedBytes<float>(kSlice * rank) + SharedBytes<float>(rank); }
+  static constexpr int SharedFor(int rank) {
+    return SharedBytes<float>(kSlice * rank) + SharedBytes<float>(rank) + SharedBytes<float>(kThreads);
+  }
+
+  // This block's share of h P.
+  static SHIFTRT_DEVICE void MultiplySlice(const Args& args, int first, int count, int rank) {
+    const int col = 8 * (Lane() % kLanes), row_step = kThreads / kLanes;
+    for (int begin = Warp() * (kWarpSize / kLanes); begin < rank; begin += kRows * row_step) {
+      Raw8<float> raw[kRows];
+      const int row = begin + Lane() / kLanes;
+#pragma unroll
+      for (int i = 0; i < kRows; ++i)
+        if (row + i * row_step < rank && col < count)
+          raw[i] = LoadOnce8(args.lra.p + (row + i * row_step) * args.lra.hidden + first + col);
+      SyncWarp();  // all loads are on their way
+      float h[8] = {};
+      if (col < count) Load8(args.h + first + col, h);
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        float p[8], share = 0;
+        Widen8(raw[i], p);
+        for (int j = 0; j < 8; ++j) share += h[j] * p[j];
+        share = WarpSum<kLanes>(share);
+        if (Lane() % kLanes == 0 && row + i * row_step < rank)
+          args.scratch[Block().x * rank + row + i * row_step] = share;
+      }
+    }
+  }
+
+  // inner = the sum of all blocks' shares.
+  static SHIFTRT_DEVICE void AddShares(const Args& args, int rank, Shared<float> partial, Shared<float> inner) {
+    const int room = kThreads / rank, groups = room < kMostGroups ? room : kMostGroups;
+    const int group = Thread() / rank, r = Thread() % rank;
+    if (group < groups) {
+      float sum = 0;
+#pragma unroll 16
+      for (int b = group; b < GridBlocks().x; b += groups) sum += args.scratch[b * rank + r];
+      partial[Thread()] = sum;
+    }
+    SyncThreads();
+    if (group == 0) {
+      float sum = 0;
+      for (int g = 0; g < groups; ++g) sum += partial[g * rank + r];
+      inner[r] = sum;
+    }
+  }
 
   static SHIFTRT_DEVICE void Run(const Args& args) {
     const int hidden = static_cast<int>(args.lra.hidden), rank = static_cast<int>(args.lra.rank);
     const int first = Block().x * kSlice, count = hidden - first < kSlice ? hidden - first : kSlice;
     SharedArena arena;
-    const Shared<float> q = arena.Take<float>(kSlice * rank), inner = arena.Take<float>(rank);
+    const Shared<float> q = arena.Take<float>(kSlice * rank), inner = arena.Take<float>(rank),
+                        partial = arena.Take<float>(kThreads);
     for (int i = 4 * Thread(); i < count * rank; i += 4 * kThreads)
       CopyAsync16(q + i, args.lra.q + static_cast<int64_t>(first) * rank + i, true);
     CopyAsyncCommit();
-
-    const int col = 2 * Lane();
-    const float h0 = col < count ? args.h[first + col] : 0.0f, h1 = col < count ? args.h[first + col + 1] : 0.0f;
-    for (int r = Warp(); r < rank; r += kWarps) {
-      const float* const p = args.lra.p + static_cast<int64_t>(r) * hidden + first + col;
-      const float share = WarpSum(col < count ? h0 * p[0] + h1 * p[1] : 0.0f);
-      if (Lane() == 0) args.scratch[Block().x * rank + r] = share;
-    }
+    MultiplySlice(args, first, count, rank);
     SyncGrid();
-    for (int r = Thread(); r < rank; r += kThreads) {
-      float sum = 0;
-      for (int b = 0; b < GridBlocks().x; ++b) sum += args.scratch[b * rank + r];
-      inner[r] = sum;
-    }
+    AddShares(args, rank, partial, inner);
     CopyAsyncWait<0>();
     SyncThreads();
     for (int c = Warp(); c < count; c += kWarps) {
@@ -51,8 +89,13 @@ struct LowRankLraKernel {
     }
   }
 };
+static_assert(LowRankLraKernel::SharedFor(kMaxFusedRank) <= kMaxSharedBytes);
 
 }  // namespace
+
+bool LowRankLraFits(const LowRankLra& lra, int multiprocessors) {
+  return lra.rank <= kMaxFusedRank && Blocks(lra.hidden, kSlice) <= multiprocessors;
+}
 
 int64_t LowRankLraScratch(const LowRankLra& lra) { return Blocks(lra.hidden, kSlice) * lra.rank; }
 

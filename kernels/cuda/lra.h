@@ -14,8 +14,11 @@ struct LowRankLra {
   int64_t hidden = 0, rank = 0;
 };
 
-// The highest rank for which Q' goes through shared memory; above it, use two matrix-vector products.
+// The highest rank for which Q' goes through shared memory.
 inline constexpr int64_t kMaxFusedRank = 256;
+// Whether one launch does it: its blocks wait for each other, so all must be resident, and a multiprocessor is sure to
+// hold one. Else use two matrix-vector products.
+bool LowRankLraFits(const LowRankLra& lra, int multiprocessors);
 // Floats of scratch one launch needs.
 int64_t LowRankLraScratch(const LowRankLra& lra);
 // h (hidden) += (h P) Q + bias. hidden: a multiple of 8; rank: a multiple of 8, at most kMaxFusedRank.

@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "kernels/cuda/matvec.h"
 #include "kernels/cuda/warp.cuh"
 
@@ -6,56 +8,71 @@ namespace shiftrt::gpu {
 namespace {
 
 constexpr int kMatVecThreads = 256, kMatVecWarps = kMatVecThreads / kWarpSize;
-constexpr int kBlocksPerMultiprocessor = 4;
+// A lane has 128 bytes of weights under way, so that two blocks have 64 KiB; with the 4.8 TB/s and the 800 ns to memory
+// of an H200, 29 KiB a multiprocessor must be. Registers are left for blocks of the next launch.
+constexpr int kBlocksPerMultiprocessor = 2;
+constexpr int kBytesUnderWay = 128;
 
-// The vector as a block sees it: where it is, or normed (but for its scale) in shared memory.
+// The vector as a block sees it: where it is, or normed (but for its scale) in shared memory, the halves of every eight
+// apart: lanes that read sixteen bytes each then meet no bank twice.
 struct PlainVector {
   const float* x;
   SHIFTRT_DEVICE void Get(int at, float (&out)[8]) const { Load8(x + at, out); }
 };
 struct SharedVector {
-  Shared<float> x;
+  Shared<float> low, high;
   SHIFTRT_DEVICE void Get(int at, float (&out)[8]) const {
-    float low[4], high[4];
-    LoadShared4(x + at, low);
-    LoadShared4(x + at + 4, high);
+    float a[4], b[4];
+    LoadShared4(low + at / 2, a);
+    LoadShared4(high + at / 2, b);
     for (int j = 0; j < 4; ++j) {
-      out[j] = low[j];
-      out[j + 4] = high[j];
+      out[j] = a[j];
+      out[j + 4] = b[j];
     }
+  }
+  SHIFTRT_DEVICE void Set(int at, const float (&in)[8]) const {
+    StoreShared4(low + at / 2, in[0], in[1], in[2], in[3]);
+    StoreShared4(high + at / 2, in[4], in[5], in[6], in[7]);
   }
 };
 
-// A lane's part of the dot product of one row with the vector. Several loads of weights are under way at a time.
-template <typename T, typename Vector>
-SHIFTRT_DEVICE float LaneDot(const T* row, const Vector& vector, int cols) {
-  constexpr int kUnroll = 4, kStep = 8 * kWarpSize;
-  float sum = 0, x[8];
-  int at = 8 * Lane();
-  for (; at + (kUnroll - 1) * kStep < cols; at += kUnroll * kStep) {
-    float w[kUnroll][8];
+// A lane's part of the dot products of kRows rows with the vector, of which it reads each element once for all.
+template <int kRows, typename T, typename Vector>
+SHIFTRT_DEVICE void LaneDots(const T* const (&rows)[kRows], const Vector& vector, int cols, float (&sums)[kRows]) {
+  constexpr int kStep = 8 * kWarpSize, kUnroll = kBytesUnderWay / (kRows * 8 * static_cast<int>(sizeof(T)));
+  for (int r = 0; r < kRows; ++r) sums[r] = 0;
+  for (int first = 0; first < cols; first += kUnroll * kStep) {
+    const int at = first + 8 * Lane();
+    Raw8<T> raw[kUnroll][kRows];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) LoadOnce8(row + at + u * kStep, w[u]);
+    for (int u = 0; u < kUnroll; ++u)
+#pragma unroll
+      for (int r = 0; r < kRows; ++r)
+        if (at + u * kStep < cols) raw[u][r] = LoadOnce8(rows[r] + at + u * kStep);
+    SyncWarp();  // or the compiler puts off loads to save registers
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
+      if (at + u * kStep >= cols) continue;
+      float x[8], w[8];
       vector.Get(at + u * kStep, x);
-      for (int j = 0; j < 8; ++j) sum += w[u][j] * x[j];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        Widen8(raw[u][r], w);
+        for (int j = 0; j < 8; ++j) sums[r] += w[j] * x[j];
+      }
     }
   }
-  for (; at < cols; at += kStep) {
-    float w[8];
-    LoadOnce8(row + at, w);
-    vector.Get(at, x);
-    for (int j = 0; j < 8; ++j) sum += w[j] * x[j];
-  }
-  return sum;
 }
 
 enum class Finish { kStore, kAdd, kSwiGlu };
 
-template <typename T, bool kNorm, Finish kFinish>
+// A warp makes kRows rows of the product at a time: neighbours, or a row of the gate and the same one of the up
+// projection.
+template <typename T, bool kNorm, Finish kFinish, int kRows>
 struct MatVecKernel {
   static constexpr int kThreads = kMatVecThreads;
+  static constexpr bool kGlu = kFinish == Finish::kSwiGlu;
+  static_assert(!kGlu || kRows == 2);
   struct Args {
     const T* w;
     const float *x, *norm_weight, *bias, *addend;
@@ -64,20 +81,30 @@ struct MatVecKernel {
     float eps;
   };
   static constexpr int SharedFor(int cols) {
-    return kNorm ? SharedBytes<float>(cols) + SharedBytes<float>(kMatVecWarps) : 0;
+    return kNorm ? 2 * SharedBytes<float>(cols / 2) + SharedBytes<float>(kMatVecWarps) : 0;
   }
 
-  // A warp's first row of weights, which no launch writes: it comes while the launches that make x come to their end.
+  static SHIFTRT_DEVICE int Items(const Args& args) { return kGlu ? args.rows / 2 : (args.rows + kRows - 1) / kRows; }
+  static SHIFTRT_DEVICE int RowOf(const Args& args, int item, int r) {
+    return kGlu ? item + r * (args.rows / 2) : item * kRows + r;
+  }
+  // Where it begins; where there is no such row, the last one.
+  static SHIFTRT_DEVICE const T* Weights(const Args& args, int row) {
+    return args.w + static_cast<int64_t>(row < args.rows ? row : args.rows - 1) * args.cols;
+  }
+
+  // A warp's first weights, which no launch writes: they come while the launches that make x come to their end.
   static SHIFTRT_DEVICE void Ahead(const Args& args) {
-    constexpr int kLine = 128 / sizeof(T);
-    const int row = Block().x * kMatVecWarps + Warp();
-    if (row >= args.rows) return;
-    const T* const weights = args.w + static_cast<int64_t>(row) * args.cols;
-    for (int at = Lane() * kLine; at < args.cols; at += kWarpSize * kLine) PrefetchLine(weights + at);
+    // For all warps of an H200 16 MiB, what it reads in 4 us; whole rows could be more than its L2 holds.
+    constexpr int kBytesAhead = 8192;
+    const int item = Block().x * kMatVecWarps + Warp();
+    if (item >= Items(args) || Lane() >= kRows) return;
+    const int bytes = args.cols * static_cast<int>(sizeof(T));
+    PrefetchL2(Weights(args, RowOf(args, item, Lane())), bytes < kBytesAhead / kRows ? bytes : kBytesAhead / kRows);
   }
 
   // Leaves x * norm_weight in shared memory; returns the norm's scale.
-  static SHIFTRT_DEVICE float Prepare(const Args& args, Shared<float> normed, Shared<float> scratch) {
+  static SHIFTRT_DEVICE float Prepare(const Args& args, const SharedVector& normed, Shared<float> scratch) {
     float squares = 0;
     for (int i = 8 * Thread(); i < args.cols; i += 8 * kThreads) {
       float x[8], weight[8];
@@ -85,35 +112,45 @@ struct MatVecKernel {
       Load8(args.norm_weight + i, weight);
       for (int j = 0; j < 8; ++j) {
         squares += x[j] * x[j];
-        normed[i + j] = x[j] * weight[j];
+        x[j] *= weight[j];
       }
+      normed.Set(i, x);
     }
     return ReciprocalSqrt(BlockSum<kThreads>(squares, scratch) / static_cast<float>(args.cols) + args.eps);
   }
 
   template <typename Vector>
-  static SHIFTRT_DEVICE float Product(const Args& args, const Vector& vector, float scale, int row) {
-    const float dot = WarpSum(LaneDot(args.w + static_cast<int64_t>(row) * args.cols, vector, args.cols)) * scale;
-    return args.bias != nullptr ? dot + args.bias[row] : dot;
+  static SHIFTRT_DEVICE void Rows(const Args& args, const Vector& vector, float scale) {
+    const int items = Items(args);
+    for (int item = Block().x * kMatVecWarps + Warp(); item < items; item += GridBlocks().x * kMatVecWarps) {
+      const T* weights[kRows];
+      float sums[kRows];
+      for (int r = 0; r < kRows; ++r) weights[r] = Weights(args, RowOf(args, item, r));
+      LaneDots<kRows>(weights, vector, args.cols, sums);
+      for (int r = 0; r < kRows; ++r) sums[r] = WarpSum(sums[r]) * scale;
+      if (Lane() == 0) Write(args, item, sums);
+    }
   }
 
-  template <typename Vector>
-  static SHIFTRT_DEVICE void Rows(const Args& args, const Vector& vector, float scale) {
-    const int out_rows = kFinish == Finish::kSwiGlu ? args.rows / 2 : args.rows;
-    for (int row = Block().x * kMatVecWarps + Warp(); row < out_rows; row += GridBlocks().x * kMatVecWarps) {
-      float value = Product(args, vector, scale, row);
-      if constexpr (kFinish == Finish::kSwiGlu) value = Silu(value) * Product(args, vector, scale, row + out_rows);
-      if constexpr (kFinish == Finish::kAdd) value += args.addend[row];
-      if (Lane() == 0) args.y[row] = value;
+  static SHIFTRT_DEVICE void Write(const Args& args, int item, float (&sums)[kRows]) {
+    for (int r = 0; r < kRows; ++r) {
+      const int row = RowOf(args, item, r);
+      if (row >= args.rows) continue;
+      if (args.bias != nullptr) sums[r] += args.bias[row];
+      if constexpr (kFinish == Finish::kAdd) sums[r] += args.addend[row];
+      if constexpr (!kGlu) args.y[row] = sums[r];
     }
+    if constexpr (kGlu) args.y[item] = Silu(sums[0]) * sums[1];
   }
 
   static SHIFTRT_DEVICE void Run(const Args& args) {
     if constexpr (kNorm) {
       SharedArena arena;
-      const Shared<float> normed = arena.Take<float>(args.cols), scratch = arena.Take<float>(kMatVecWarps);
+      const Shared<float> low = arena.Take<float>(args.cols / 2), high = arena.Take<float>(args.cols / 2),
+                          scratch = arena.Take<float>(kMatVecWarps);
+      const SharedVector normed{low, high};
       const float scale = Prepare(args, normed, scratch);
-      Rows(args, SharedVector{normed}, scale);
+      Rows(args, normed, scale);
     } else {
       Rows(args, PlainVector{args.x}, 1.0f);
     }
@@ -124,30 +161,35 @@ template <Finish kFinish>
 void LaunchMatVec(Stream stream, const MatVecProblem& problem, const float* addend, int multiprocessors) {
   Require(problem.cols % 8 == 0, "matrix-vector product", "a multiple of 8 columns", problem.cols);
   if (problem.rows == 0) return;
+  const MatVecTile tile = ChooseMatVecTile(problem.rows, kFinish == Finish::kSwiGlu, multiprocessors);
   WithType("matrix-vector product", problem.w.dtype, [&](auto type) {
     using T = decltype(type);
     const auto launch = [&](auto kernel) {
       using Kernel = decltype(kernel);
-      const int64_t out_rows = kFinish == Finish::kSwiGlu ? problem.rows / 2 : problem.rows;
-      Launch<Kernel>(stream,
-                     {.x = MatVecBlocks(out_rows, multiprocessors),
-                      .shared_bytes = Kernel::SharedFor(static_cast<int>(problem.cols))},
+      Launch<Kernel>(stream, {.x = tile.blocks, .shared_bytes = Kernel::SharedFor(static_cast<int>(problem.cols))},
                      {static_cast<const T*>(problem.w.data), problem.x, problem.norm_weight, problem.bias, addend,
                       problem.y, static_cast<int>(problem.rows), static_cast<int>(problem.cols), problem.eps});
     };
+    const auto with_rows = [&](auto norm) {
+      if constexpr (kFinish != Finish::kSwiGlu)
+        if (tile.rows_per_warp == 1) return launch(MatVecKernel<T, norm(), kFinish, 1>());
+      launch(MatVecKernel<T, norm(), kFinish, 2>());
+    };
     if (problem.norm_weight != nullptr) {
-      launch(MatVecKernel<T, true, kFinish>());
+      with_rows(std::true_type());
     } else {
-      launch(MatVecKernel<T, false, kFinish>());
+      with_rows(std::false_type());
     }
   });
 }
 
 }  // namespace
 
-int MatVecBlocks(int64_t rows, int multiprocessors) {
-  const int useful = Blocks(rows, kMatVecWarps), resident = kBlocksPerMultiprocessor * multiprocessors;
-  return useful < resident ? useful : resident;
+MatVecTile ChooseMatVecTile(int64_t rows, bool glu, int multiprocessors) {
+  const int pairs = Blocks(rows, 2 * kMatVecWarps), resident = kBlocksPerMultiprocessor * multiprocessors;
+  const bool paired = glu || pairs >= multiprocessors;
+  const int useful = paired ? pairs : Blocks(rows, kMatVecWarps);
+  return {paired ? 2 : 1, useful < resident ? useful : resident};
 }
 
 void MatVec(Stream stream, const MatVecProblem& problem, int multiprocessors) {

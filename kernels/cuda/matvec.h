@@ -1,5 +1,5 @@
 // One token's product with a weight matrix, fused with what stands before and behind it: what decoding consists of.
-// Cost: reads every weight once, in 16-byte loads, a warp a row; the rest is small beside it.
+// Cost: reads every weight once, in 16-byte loads, a warp one or two rows; the rest is small beside it.
 #pragma once
 
 #include "kernels/cuda/grid.h"
@@ -25,7 +25,12 @@ void MatVecAdd(Stream stream, const MatVecProblem& problem, const float* addend,
 // y (rows / 2) = silu(first half) * second half of the product: W holds the gate's rows, then the up projection's.
 void MatVecSwiGlu(Stream stream, const MatVecProblem& problem, int multiprocessors);
 
-// Blocks of a matrix-vector product of `rows` rows: all it can use, up to what the device holds at once.
-int MatVecBlocks(int64_t rows, int multiprocessors);
+// How a product of `rows` rows is shared out. A warp takes two rows together, and so reads the vector half as often,
+// unless that left multiprocessors without a block; of blocks there are as many as it can use, up to what the device
+// holds at once with the next launch's beside them. `glu`: the pairs are those of gate and up.
+struct MatVecTile {
+  int rows_per_warp, blocks;
+};
+MatVecTile ChooseMatVecTile(int64_t rows, bool glu, int multiprocessors);
 
 }  // namespace shiftrt::gpu

@@ -10,11 +10,12 @@
 //   CopyAsync16() CopyAsyncCommit() CopyAsyncWait()  cp.async: 16 bytes from global to shared memory, or zeros
 //   LoadMatrices() LoadMatricesTransposed()          ldmatrix.x4
 //   MultiplyAccumulate()                             mma.sync.m16n8k16, float32 accumulators
-//   MultiplyAccumulateDouble()                       mma.sync.m8n8k4 in float64
-//   PrefetchLine()                                   128 bytes of global memory into L2
-//   Load8() LoadOnce8() Store8() LoadShared4()       16-byte accesses; Store2(): 4 bytes
+//   MultiplyAccumulateDouble()                       mma.sync.m16n8k4 in float64, or two m8n8k4
+//   PrefetchL2()                                     global memory into L2, in multiples of 16 bytes
+//   Load8() LoadOnce8() Store8() LoadShared4() ...   16-byte accesses; Store2(): 4 bytes
 //   Widen() Narrow()                                 16-bit floating point from and to float32
 //   Bits()                                           of a float32
+//   Larger()                                         of two float32; NaN wins
 //   Exp() Exp2() Log() ReciprocalSqrt() ...          arithmetic whose fast form differs between the two
 #pragma once
 
@@ -131,12 +132,22 @@ SHIFTRT_DEVICE void MultiplyAccumulate(float (&d)[4], const uint32_t (&a)[4], ui
   }
 }
 
-// d (8 x 8) += a (8 x 4) b (4 x 8): lane l holds a[l / 4][l % 4], b[l % 4][l / 4] and d[l / 4][2 (l % 4)] with its
-// right neighbour.
-SHIFTRT_DEVICE void MultiplyAccumulateDouble(double (&d)[2], double a, double b) {
+// d (16 x 8) += a (16 x 4) b (4 x 8), each half of eight rows: lane l holds a[l / 4][l % 4], b[l % 4][l / 4] and
+// d[l / 4][2 (l % 4)] with its right neighbour.
+SHIFTRT_DEVICE void MultiplyAccumulateDouble(double (&upper)[2], double (&lower)[2], double a_upper, double a_lower,
+                                             double b) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mma.sync.aligned.m16n8k4.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+               : "+d"(upper[0]), "+d"(upper[1]), "+d"(lower[0]), "+d"(lower[1])
+               : "d"(a_upper), "d"(a_lower), "d"(b));
+#else
   asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
-               : "+d"(d[0]), "+d"(d[1])
-               : "d"(a), "d"(b));
+               : "+d"(upper[0]), "+d"(upper[1])
+               : "d"(a_upper), "d"(b));
+  asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+               : "+d"(lower[0]), "+d"(lower[1])
+               : "d"(a_lower), "d"(b));
+#endif
 }
 
 SHIFTRT_DEVICE float Widen(float x) { return x; }
@@ -157,7 +168,12 @@ SHIFTRT_DEVICE T Narrow(float x) {
   }
 }
 
-SHIFTRT_DEVICE void PrefetchLine(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
+// A hint that one thread gives for all of it. From compute capability 9.0 on.
+SHIFTRT_DEVICE void PrefetchL2(const void* from, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
 
 template <typename T>
 SHIFTRT_DEVICE void Unpack8(const uint4& packed, float (&out)[8]) {
@@ -183,13 +199,28 @@ SHIFTRT_DEVICE void Load8(const T* from, float (&out)[8]) {
     Unpack8<T>(*reinterpret_cast<const uint4*>(from), out);
   }
 }
-// The same for what no kernel writes and nobody reads again soon: weights while decoding, kept out of L1.
+// The same for what no kernel writes and nobody reads again soon: weights while decoding, kept out of L1. They stay as
+// they lie in memory, so that several loads can be under way before the first is widened.
 template <typename T>
-SHIFTRT_DEVICE void LoadOnce8(const T* from, float (&out)[8]) {
+struct Raw8 {
+  uint4 words[sizeof(T) / 2] = {};
+};
+template <typename T>
+SHIFTRT_DEVICE Raw8<T> LoadOnce8(const T* from) {
+  Raw8<T> raw;
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 2); ++i)
+    raw.words[i] = __ldcs(reinterpret_cast<const uint4*>(from) + i);
+  return raw;
+}
+template <typename T>
+SHIFTRT_DEVICE void Widen8(const Raw8<T>& raw, float (&out)[8]) {
   if constexpr (sizeof(T) == 4) {
-    Join8(__ldcs(reinterpret_cast<const float4*>(from)), __ldcs(reinterpret_cast<const float4*>(from + 4)), out);
+    for (int i = 0; i < 2; ++i) {
+      out[4 * i] = __uint_as_float(raw.words[i].x), out[4 * i + 1] = __uint_as_float(raw.words[i].y);
+      out[4 * i + 2] = __uint_as_float(raw.words[i].z), out[4 * i + 3] = __uint_as_float(raw.words[i].w);
+    }
   } else {
-    Unpack8<T>(__ldcs(reinterpret_cast<const uint4*>(from)), out);
+    Unpack8<T>(raw.words[0], out);
   }
 }
 template <typename T>
@@ -215,10 +246,23 @@ SHIFTRT_DEVICE void LoadShared4(Shared<float> from, float (&out)[4]) {
   const float4 a = *reinterpret_cast<const float4*>(from);
   out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w;
 }
+SHIFTRT_DEVICE void StoreShared4(Shared<float> to, float a, float b, float c, float d) {
+  *reinterpret_cast<float4*>(to) = make_float4(a, b, c, d);
+}
 
+SHIFTRT_DEVICE float Larger(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
 SHIFTRT_DEVICE float Exp(float x) { return __expf(x); }
 SHIFTRT_DEVICE double Exp(double x) { return exp(x); }
-SHIFTRT_DEVICE float Exp2(float x) { return exp2f(x); }
+// What is below 2^-126 becomes 0.
+SHIFTRT_DEVICE float Exp2(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
 SHIFTRT_DEVICE double Log(double x) { return log(x); }
 SHIFTRT_DEVICE double SquareRoot(double x) { return sqrt(x); }
 SHIFTRT_DEVICE uint32_t Bits(float x) { return __float_as_uint(x); }
@@ -230,6 +274,12 @@ SHIFTRT_DEVICE void SinCos(double x, double* sine, double* cosine) { sincos(x, s
 void CheckLaunch(int status, const char* kernel);
 // Whether the stream's device lets a launch begin before the one before it has ended: compute capability 9.0.
 bool LaunchesOverlap(Stream stream);
+// Whether what runs on such a device has the wait in it: code built for less, which the driver translates, has not.
+constexpr bool kKernelsWait = [] {
+  for (const int architecture : {__CUDA_ARCH_LIST__})
+    if (architecture >= 900) return true;
+  return false;
+}();
 
 // From a launch's first moment the next one may begin too, as far as there is room; it then stands at this same wait.
 // That returns when all launches before have ended and what they wrote can be seen: no kernel needs to know.
@@ -264,7 +314,7 @@ void Launch(Stream stream, const Grid& grid, const typename K::Args& args) {
   config.dynamicSmemBytes = grid.shared_bytes;
   config.stream = stream.handle;
   config.attrs = &attribute;
-  config.numAttrs = grid.cooperative || LaunchesOverlap(stream) ? 1 : 0;
+  config.numAttrs = grid.cooperative || (kKernelsWait && LaunchesOverlap(stream)) ? 1 : 0;
   CheckLaunch(cudaLaunchKernelEx(&config, Entry<K>, args), __PRETTY_FUNCTION__);
 }
 

@@ -37,7 +37,12 @@ struct Bins {
   static constexpr int kShared = 3 * SharedBytes<uint32_t>(kBins);
   SHIFTRT_DEVICE explicit Bins(SharedArena& arena)
       : counts(arena.Take<uint32_t>(kBins)), low(arena.Take<uint32_t>(kBins)), high(arena.Take<uint32_t>(kBins)) {}
-  SHIFTRT_DEVICE void Clear(int bin) const { counts[bin] = low[bin] = high[bin] = 0; }
+  SHIFTRT_DEVICE void Clear(int bin) const { Set(bin, {}); }
+  SHIFTRT_DEVICE void Set(int bin, const Mass& mass) const {
+    counts[bin] = mass.count;
+    low[bin] = static_cast<uint32_t>(mass.weight);
+    high[bin] = static_cast<uint32_t>(mass.weight >> 32);
+  }
   SHIFTRT_DEVICE void Add(int bin, uint64_t weight) const {
     AtomicAdd(counts + bin, 1);
     const auto low_half = static_cast<uint32_t>(weight);
@@ -51,24 +56,45 @@ struct Bins {
   }
 };
 
-// One block. The order is never made: a sum of masses is followed down the ranks digit by digit, to the rank where it
-// passes a target.
+// What blocks tell each other.
+struct Exchange {
+  uint64_t *weights, *all_weights;  // (kBins, blocks): of their own tokens; (kBins): of all
+  uint32_t *counts, *all_counts;
+  Best* likeliest;   // (blocks)
+  uint32_t* equals;  // (blocks)
+
+  static constexpr int64_t Size(int blocks) {
+    return (kBins + static_cast<int64_t>(kBins) * blocks) * 3 / 2 + 2 * blocks;
+  }
+  static Exchange Of(uint64_t* scratch, int blocks) {
+    const int64_t size = static_cast<int64_t>(kBins) * blocks;
+    uint64_t* const all_weights = scratch + size;
+    auto* const likeliest = reinterpret_cast<Best*>(all_weights + kBins);
+    auto* const counts = reinterpret_cast<uint32_t*>(likeliest + blocks);
+    return {scratch, all_weights, counts, counts + size, likeliest, counts + size + kBins};
+  }
+};
+
+// The blocks share out the tokens; then each follows the search by itself, and all come to the same. The order is never
+// made: a sum of masses is followed down the ranks digit by digit, to the rank where it passes a target.
 struct SampleKernel {
-  static constexpr int kThreads = 1024, kWarps = kThreads / kWarpSize, kOwnBins = kBins / kThreads;
+  static constexpr int kThreads = 512, kWarps = kThreads / kWarpSize, kOwnBins = kBins / kThreads;
   struct Args {
     const float* logits;
     int vocab;
     const SampleRequest* request;
+    Exchange exchange;
     int32_t* token;
   };
   struct Work {
+    int begin, end;    // this block's tokens
     Bins first, next;  // of the first digit, whose masses serve every search, and of a later one
     Shared<uint32_t> counts, found;
     Shared<uint64_t> weights, found_weight;
     Shared<float> values;
     Shared<int32_t> indices;
 
-    SHIFTRT_DEVICE explicit Work(SharedArena& arena)
+    SHIFTRT_DEVICE Work(SharedArena& arena, int vocab)
         : first(arena),
           next(arena),
           counts(arena.Take<uint32_t>(kWarps)),
@@ -76,7 +102,11 @@ struct SampleKernel {
           weights(arena.Take<uint64_t>(kWarps)),
           found_weight(arena.Take<uint64_t>(1)),
           values(arena.Take<float>(kWarps)),
-          indices(arena.Take<int32_t>(kWarps)) {}
+          indices(arena.Take<int32_t>(kWarps)) {
+      const int share = (vocab + GridBlocks().x - 1) / GridBlocks().x;
+      begin = Block().x * share < vocab ? Block().x * share : vocab;
+      end = begin + share < vocab ? begin + share : vocab;
+    }
   };
   static constexpr int kShared = 2 * Bins::kShared + SharedBytes<uint32_t>(kWarps) + SharedBytes<uint32_t>(2) +
                                  SharedBytes<uint64_t>(kWarps) + SharedBytes<uint64_t>(1) + SharedBytes<float>(kWarps) +
@@ -85,10 +115,15 @@ struct SampleKernel {
   // A NaN counts as an infinity that stands before all: it is chosen, and its id says so.
   static SHIFTRT_DEVICE Best Likeliest(const Args& args, const Work& work) {
     Best best{-Infinity(), 0};
-    for (int i = Thread(); i < args.vocab; i += kThreads) {
+    for (int i = work.begin + Thread(); i < work.end; i += kThreads) {
       const float logit = args.logits[i];
       best = Better(best, logit == logit ? Best{logit, i} : Best{Infinity(), -1});
     }
+    best = BlockBest<kThreads>(best, work.values, work.indices);
+    if (Thread() == 0) args.exchange.likeliest[Block().x] = best;
+    SyncGrid();
+    best = {-Infinity(), 0};
+    for (int b = Thread(); b < GridBlocks().x; b += kThreads) best = Better(best, args.exchange.likeliest[b]);
     return BlockBest<kThreads>(best, work.values, work.indices);
   }
 
@@ -105,15 +140,41 @@ struct SampleKernel {
   };
 
   // The masses, by the digit of `level`, of the ranks that begin with `prefix`.
-  static SHIFTRT_DEVICE void Fill(const Args& args, const Scale& scale, int level, uint32_t prefix, const Bins& bins) {
+  static SHIFTRT_DEVICE void Fill(const Args& args, const Scale& scale, int level, uint32_t prefix, const Work& work,
+                                  const Bins& bins) {
     for (int b = Thread(); b < kBins; b += kThreads) bins.Clear(b);
     SyncThreads();
     const int shift = Shift(level), bits = DigitBits(level);
-    for (int i = Thread(); i < args.vocab; i += kThreads) {
+    for (int i = work.begin + Thread(); i < work.end; i += kThreads) {
       const float logit = args.logits[i];
       const uint32_t leading = Rank(logit) >> shift, mask = (1u << bits) - 1;
       if (level == 0 || leading >> bits == prefix) bins.Add(static_cast<int>(leading & mask), scale.Weigh(logit));
     }
+    SyncThreads();
+    AddUp(args.exchange, bins);
+  }
+
+  // Every block's bins become the sum of all blocks'. A warp adds up one bin at a time.
+  static SHIFTRT_DEVICE void AddUp(const Exchange& exchange, const Bins& bins) {
+    const int blocks = GridBlocks().x;
+    for (int b = Thread(); b < kBins; b += kThreads) {
+      exchange.counts[b * blocks + Block().x] = bins.Get(b).count;
+      exchange.weights[b * blocks + Block().x] = bins.Get(b).weight;
+    }
+    SyncGrid();
+    for (int b = Block().x * kWarps + Warp(); b < kBins; b += blocks * kWarps) {
+      Mass mass;
+      for (int from = Lane(); from < blocks; from += kWarpSize) {
+        mass.count += exchange.counts[b * blocks + from];
+        mass.weight += exchange.weights[b * blocks + from];
+      }
+      if (Any(mass.count != 0)) mass = {WarpSum(mass.count), WarpSum(mass.weight)};  // most bins are empty
+      if (Lane() != 0) continue;
+      exchange.all_counts[b] = mass.count;
+      exchange.all_weights[b] = mass.weight;
+    }
+    SyncGrid();
+    for (int b = Thread(); b < kBins; b += kThreads) bins.Set(b, {exchange.all_counts[b], exchange.all_weights[b]});
     SyncThreads();
   }
 
@@ -150,7 +211,7 @@ struct SampleKernel {
     Search search;
     Follow<kBy>(work.first, 0, target, work, search);
     for (int level = 1; level < kLevels; ++level) {
-      Fill(args, scale, level, search.prefix, work.next);
+      Fill(args, scale, level, search.prefix, work, work.next);
       Follow<kBy>(work.next, level, target, work, search);
     }
     const Mass equals = work.next.Get(static_cast<int>(search.prefix & ((1u << DigitBits(kLevels - 1)) - 1)));
@@ -162,11 +223,14 @@ struct SampleKernel {
 
   // The id at that place. A thread looks through ids that follow one another.
   static SHIFTRT_DEVICE void Name(const Args& args, const Place& place, const Work& work) {
-    const int share = (args.vocab + kThreads - 1) / kThreads, begin = Thread() * share;
-    const int end = begin + share < args.vocab ? begin + share : args.vocab;
+    const int share = (work.end - work.begin + kThreads - 1) / kThreads, begin = work.begin + Thread() * share;
+    const int end = begin + share < work.end ? begin + share : work.end;
     uint32_t count = 0;
     for (int i = begin; i < end; ++i) count += Rank(args.logits[i]) == place.rank ? 1 : 0;
     uint32_t at = BlockSumBefore(count, work.counts);
+    if (Thread() == kThreads - 1) args.exchange.equals[Block().x] = at + count;
+    SyncGrid();
+    for (int b = 0; b < Block().x; ++b) at += args.exchange.equals[b];
     for (int i = begin; i < end; ++i)
       if (Rank(args.logits[i]) == place.rank && at++ == place.among_equals) *args.token = i;
   }
@@ -181,15 +245,15 @@ struct SampleKernel {
 
   static SHIFTRT_DEVICE void Run(const Args& args) {
     SharedArena arena;
-    const Work work(arena);
+    const Work work(arena, args.vocab);
     const SampleRequest request = *args.request;
     const Best likeliest = Likeliest(args, work);
     if (request.temperature <= 0 || likeliest.value == Infinity() || likeliest.value == -Infinity()) {
-      if (Thread() == 0) *args.token = likeliest.index;
+      if (Block().x == 0 && Thread() == 0) *args.token = likeliest.index;
       return;
     }
     const Scale scale{static_cast<double>(likeliest.value), request.temperature};
-    Fill(args, scale, 0, 0, work.first);
+    Fill(args, scale, 0, 0, work, work.first);
     uint64_t kept = 0;
     for (int b = Thread(); b < kBins; b += kThreads) kept += work.first.Get(b).weight;
     kept = BlockSum<kThreads>(kept, work.weights);
@@ -207,10 +271,21 @@ struct SampleKernel {
 
 }  // namespace
 
-void SampleToken(Stream stream, const float* logits, int64_t vocab, const SampleRequest* request, int32_t* token) {
+int SampleBlocks(int64_t vocab, int multiprocessors) {
+  const int useful = Blocks(vocab, 2 * SampleKernel::kThreads);
+  return useful < multiprocessors ? useful : multiprocessors;
+}
+
+int64_t SampleScratch(int64_t vocab, int multiprocessors) {
+  return Exchange::Size(SampleBlocks(vocab, multiprocessors));
+}
+
+void SampleToken(Stream stream, const float* logits, int64_t vocab, const SampleRequest* request, int multiprocessors,
+                 uint64_t* scratch, int32_t* token) {
   Require(vocab > 0 && vocab <= kMaxSampledVocab, "sampling", "a vocabulary of 1 to 2^20", vocab);
-  Launch<SampleKernel>(stream, {.shared_bytes = SampleKernel::kShared},
-                       {logits, static_cast<int>(vocab), request, token});
+  const int blocks = SampleBlocks(vocab, multiprocessors);
+  Launch<SampleKernel>(stream, {.x = blocks, .shared_bytes = SampleKernel::kShared, .cooperative = true},
+                       {logits, static_cast<int>(vocab), request, Exchange::Of(scratch, blocks), token});
 }
 
 }  // namespace shiftrt::gpu

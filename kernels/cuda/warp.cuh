@@ -12,9 +12,6 @@ SHIFTRT_DEVICE T WarpSum(T value) {
   return value;
 }
 
-// NaN wins, as it does in no instruction of the hardware's.
-SHIFTRT_DEVICE float Larger(float a, float b) { return a > b || a != a ? a : b; }
-
 template <int kLanes = kWarpSize>
 SHIFTRT_DEVICE float WarpMax(float value) {
   for (int step = kLanes / 2; step > 0; step /= 2) value = Larger(value, ShuffleXor(value, step));

@@ -150,6 +150,7 @@ TEST_F(AttentionOnGpu, PackedAgreesWithFloat64) {
     CheckPacked<BFloat16>(Shape(1, 1, d), {{100, 40}, {31, 1}});
   }
   CheckPacked<BFloat16>(Shape(6, 2, 64), {{0, 64}, {64, 64}, {0, 128}});
+  for (const int d : {64, 128, 256}) CheckPacked<BFloat16>(Shape(1, 1, d), {{5, 150}, {0, 129}});  // several blocks
   CheckPacked<Float16>(Shape(1, 1, 128), {{0, 80}}, 100);  // weights of all but one key vanish
 }
 

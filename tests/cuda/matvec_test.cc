@@ -101,10 +101,18 @@ TEST_F(MatVecOnGpu, RefusesSizesItCannotTake) {
                std::runtime_error);
 }
 
-TEST(MatVecTile, BlocksFollowShapeAndDevice) {
-  EXPECT_EQ(MatVecBlocks(1, 132), 1);
-  EXPECT_EQ(MatVecBlocks(4096, 132), 512);
-  EXPECT_EQ(MatVecBlocks(128256, 132), 528);
+TEST(MatVecTile, FollowsShapeAndDevice) {
+  const auto expect = [](int64_t rows, bool glu, int rows_per_warp, int blocks) {
+    const MatVecTile tile = ChooseMatVecTile(rows, glu, 132);
+    EXPECT_EQ(tile.rows_per_warp, rows_per_warp) << rows;
+    EXPECT_EQ(tile.blocks, blocks) << rows;
+  };
+  expect(1, false, 1, 1);
+  expect(1536, false, 1, 192);
+  expect(2048, false, 1, 256);
+  expect(4096, false, 2, 256);
+  expect(128256, false, 2, 264);
+  expect(208, true, 2, 13);
 }
 
 }  // namespace

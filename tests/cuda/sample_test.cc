@@ -8,6 +8,7 @@ namespace shiftrt::gpu {
 namespace {
 
 constexpr double kInfinity = HUGE_VAL;
+constexpr int kMultiprocessors = 3;  // every GPU has as many
 
 // The oracle is the CPU's sampler, which is float64.
 class SampleOnGpu : public CudaTest {
@@ -16,7 +17,9 @@ class SampleOnGpu : public CudaTest {
     const SampleRequest request{options.temperature, options.top_p, uniform, options.top_k};
     const DeviceBuffer<SampleRequest> there(stream_, std::span(&request, 1), "a test");
     const Output<int32_t> token(stream_, 1);
-    SampleToken(stream_, logits.data(), logits.buffer.size(), there.data(), token.data());
+    const int64_t vocab = logits.buffer.size();
+    const DeviceBuffer<uint64_t> scratch(stream_, SampleScratch(vocab, kMultiprocessors), "a test");
+    SampleToken(stream_, logits.data(), vocab, there.data(), kMultiprocessors, scratch.data(), token.data());
     return token.Raw()[0];
   }
   int32_t Run(const std::vector<double>& logits, const SamplingOptions& options, double uniform) {
@@ -95,8 +98,15 @@ TEST_F(SampleOnGpu, ANaNIsToldApart) {
 }
 
 TEST_F(SampleOnGpu, RefusesAVocabularyItsSumsHaveNoRoomFor) {
-  EXPECT_THROW(SampleToken(stream_, nullptr, kMaxSampledVocab + 1, nullptr, nullptr), Error);
-  EXPECT_THROW(SampleToken(stream_, nullptr, 0, nullptr, nullptr), Error);
+  EXPECT_THROW(SampleToken(stream_, nullptr, kMaxSampledVocab + 1, nullptr, 1, nullptr, nullptr), Error);
+  EXPECT_THROW(SampleToken(stream_, nullptr, 0, nullptr, 1, nullptr, nullptr), Error);
+}
+
+TEST(SampleTile, NoMoreBlocksThanAreResidentTogether) {
+  EXPECT_EQ(SampleBlocks(1, 132), 1);
+  EXPECT_EQ(SampleBlocks(5003, 132), 5);
+  EXPECT_EQ(SampleBlocks(151936, 132), 132);
+  EXPECT_EQ(SampleBlocks(151936, 4), 4);
 }
 
 }  // namespace

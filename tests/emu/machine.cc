@@ -371,9 +371,12 @@ void Launch(const gpu::Grid& grid, int threads, const std::string& kernel, const
     ~Leaving() { machine = nullptr; }
   } leaving;
   if (threads <= 0 || threads > 1024 || threads % 32 != 0 || grid.x <= 0 || grid.y <= 0 || grid.z <= 0 ||
-      grid.y > 65535 || grid.z > 65535)
+      grid.y > gpu::kMostBlocksAlongZ || grid.z > gpu::kMostBlocksAlongZ)
     throw KernelError(kernel + ": no GPU takes this grid of (" + std::to_string(grid.x) + ", " +
                       std::to_string(grid.y) + ", " + std::to_string(grid.z) + ") x " + std::to_string(threads));
+  if (grid.shared_bytes > gpu::kMaxSharedBytes)
+    throw KernelError(kernel + ": asks for " + std::to_string(grid.shared_bytes) +
+                      " bytes of shared memory, more than every GPU has");
   ++launches;
   const Snapshot before;
   if (ahead) {

@@ -243,7 +243,7 @@ struct DoubleAfterHint {
   static SHIFTRT_DEVICE void Ahead(const Args& args) {
     SharedArena arena;
     const Shared<float> kept = arena.Take<float>(kThreads);
-    if (kEarly == Early::kHint) PrefetchLine(args.in + Thread());
+    if (kEarly == Early::kHint) PrefetchL2(args.in, 16);
     if (kEarly == Early::kWrite) args.out[Thread()] = 0;
     if (kEarly == Early::kShared) kept[Thread()] = args.in[Thread()];
   }

@@ -235,7 +235,7 @@ struct DoubleProductSlot {
   double* d;
   double a, b;
 };
-inline void MultiplyAccumulateDouble(double (&d)[2], double a, double b, Where where = Where::current()) {
+inline void MultiplyAccumulateEight(double (&d)[2], double a, double b, const Where& where) {
   DoubleProductSlot slot{d, a, b};
   emu::WaitWarp({"MultiplyAccumulateDouble", kFullWarp, &slot,
                  [](const std::vector<emu::Participant>& lanes, const Where&) {
@@ -248,8 +248,18 @@ inline void MultiplyAccumulateDouble(double (&d)[2], double a, double b, Where w
                 where);
 }
 
+inline void MultiplyAccumulateDouble(double (&upper)[2], double (&lower)[2], double a_upper, double a_lower, double b,
+                                     Where where = Where::current()) {
+  MultiplyAccumulateEight(upper, a_upper, b, where);
+  MultiplyAccumulateEight(lower, a_lower, b, where);
+}
+
 // Read, so that AddressSanitizer sees where it goes.
-inline void PrefetchLine(const void* line) { static_cast<void>(*static_cast<const volatile std::byte*>(line)); }
+inline void PrefetchL2(const void* from, int bytes, Where where = Where::current()) {
+  CheckAligned16(from, where);
+  if (bytes % 16 != 0) emu::FailAt(where, "a prefetch of " + std::to_string(bytes) + " bytes, no multiple of 16");
+  for (int i = 0; i < bytes; ++i) static_cast<void>(static_cast<const volatile std::byte*>(from)[i]);
+}
 
 template <typename T>
 void Load8(const T* from, float (&out)[8], Where where = Where::current()) {
@@ -257,8 +267,19 @@ void Load8(const T* from, float (&out)[8], Where where = Where::current()) {
   for (int i = 0; i < 8; ++i) out[i] = Widen(from[i]);
 }
 template <typename T>
-void LoadOnce8(const T* from, float (&out)[8], Where where = Where::current()) {
-  Load8(from, out, where);
+struct Raw8 {
+  T values[8] = {};
+};
+template <typename T>
+Raw8<T> LoadOnce8(const T* from, Where where = Where::current()) {
+  CheckAligned16(from, where);
+  Raw8<T> raw;
+  std::memcpy(raw.values, from, sizeof(raw));
+  return raw;
+}
+template <typename T>
+void Widen8(const Raw8<T>& raw, float (&out)[8]) {
+  for (int i = 0; i < 8; ++i) out[i] = Widen(raw.values[i]);
 }
 template <typename T>
 void Store8(T* to, const float (&in)[8], Where where = Where::current()) {
@@ -274,7 +295,12 @@ void Store2(T* to, float low, float high, Where where = Where::current()) {
 inline void LoadShared4(Shared<float> from, float (&out)[4], Where where = Where::current()) {
   std::memcpy(out, from.Get(0, 4, where), sizeof(out));
 }
+inline void StoreShared4(Shared<float> to, float a, float b, float c, float d, Where where = Where::current()) {
+  const float values[4] = {a, b, c, d};
+  std::memcpy(to.Get(0, 4, where), values, sizeof(values));
+}
 
+inline float Larger(float a, float b) { return a > b || a != a ? a : b; }
 inline float Exp(float x) { return std::exp(x); }
 inline double Exp(double x) { return std::exp(x); }
 inline float Exp2(float x) { return std::exp2(x); }

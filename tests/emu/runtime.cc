@@ -39,7 +39,7 @@ bool BuiltWithCuda() { return true; }
 
 int DeviceCount() { return emu::devices; }
 DeviceInfo QueryDevice(int device) {
-  return {"the emulator", 8, 0, 1, emu::memory_bytes, emu::memory_bytes - emu::AllocatedBytes(device)};
+  return {"the emulator", 8, 0, 4, emu::memory_bytes, emu::memory_bytes - emu::AllocatedBytes(device)};
 }
 void UseDeviceOf(Stream) {}
 
