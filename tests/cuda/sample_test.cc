@@ -38,9 +38,9 @@ class SampleOnGpu : public CudaTest {
 
 TEST_F(SampleOnGpu, ChoosesAsTheCpuDoes) {
   Random random(11);
-  for (const int64_t vocab : {1, 33, 1025, 5003}) {
+  for (const int64_t vocab : {1, 33, 1025, 2500}) {
     const auto logits = Input<float>::Normal(stream_, vocab, static_cast<uint64_t>(vocab), 3);
-    for (const double temperature : {0.3, 1.0, 40.0})
+    for (const double temperature : {0.3, 40.0})
       for (const int64_t top_k : {0, 7, 1024})
         for (const double top_p : {0.0, 0.9, 1.0}) ExpectTheCpus(logits, {temperature, top_p, top_k}, random.Uniform());
   }
