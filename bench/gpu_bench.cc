@@ -13,6 +13,7 @@
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/sample.h"
 #include "kernels/cuda/scores.h"
+#include "runtime/cuda_dense.h"
 #include "runtime/median.h"
 #include "runtime/random.h"
 
@@ -58,22 +59,33 @@ gpu::DeviceArray Array(const DeviceBuffer<T>& buffer) {
   return {buffer.data(), DTypeOf<T>::value};
 }
 
-GpuLimits MeasureLimits(Stream stream) {
-  GpuLimits limits;
-  constexpr int64_t kBytes = int64_t{2} << 30, kSide = 8192;
-  {
-    const DeviceBuffer<std::byte> from(stream, kBytes, kBench), to(stream, kBytes, kBench);
-    limits.copy_bandwidth = 2.0 * static_cast<double>(kBytes) /
-                            MedianSeconds(stream, [&] { gpu::CopyOnDevice(stream, to.data(), from.data(), kBytes); });
-  }
+double CopyBandwidth(Stream stream) {
+  constexpr int64_t kBytes = int64_t{2} << 30;
+  const DeviceBuffer<std::byte> from(stream, kBytes, kBench), to(stream, kBytes, kBench);
+  return 2.0 * static_cast<double>(kBytes) /
+         MedianSeconds(stream, [&] { gpu::CopyOnDevice(stream, to.data(), from.data(), kBytes); });
+}
+
+double MatrixPeak(Stream stream) {
+  constexpr int64_t kSide = 8192;
   gpu::Products products(stream);
   const auto x = RandomOnDevice<BFloat16>(stream, kSide * kSide), w = RandomOnDevice<BFloat16>(stream, kSide * kSide);
   const DeviceBuffer<BFloat16> y(stream, kSide * kSide, kBench);
   const double seconds = MedianSeconds(stream, [&] {
     products.MatMul({.x = Array(x), .w = Array(w), .y = Array(y), .m = kSide, .n = kSide, .k = kSide});
   });
-  limits.matrix_peak = 2.0 * static_cast<double>(kSide * kSide * kSide) / seconds;
-  return limits;
+  return 2.0 * static_cast<double>(kSide * kSide * kSide) / seconds;
+}
+
+double DoublePeak(Stream stream) {
+  constexpr int64_t kSide = 4096;
+  gpu::Dense dense(stream);
+  const auto a = RandomOnDevice<double>(stream, kSide * kSide), b = RandomOnDevice<double>(stream, kSide * kSide);
+  const DeviceBuffer<double> c(stream, kSide * kSide, kBench);
+  const double seconds = MedianSeconds(stream, [&] {
+    dense.Gemm(1, {a.data(), kSide, kSide, true}, {b.data(), kSide, kSide}, 0, c.data());
+  });
+  return 2.0 * static_cast<double>(kSide * kSide * kSide) / seconds;
 }
 
 // Times kernels and keeps the list.
@@ -82,14 +94,22 @@ class KernelBench {
   KernelBench(Stream stream, const GpuLimits& limits, Progress& progress)
       : stream_(stream), limits_(limits), progress_(progress) {}
   void Time(const char* room, const char* name, double bytes, double flops, const std::function<void()>& body) {
-    GpuKernelTime time{room, name, MedianSeconds(stream_, body), bytes, flops, 0};
-    time.floor = std::max(bytes / limits_.copy_bandwidth, flops / limits_.matrix_peak);
-    times.push_back(std::move(time));
-    progress_.Advance(1);
+    Add({room, name, 0, bytes, flops, flops / limits_.matrix_peak}, body);
+  }
+  // Of float64 FLOP.
+  void TimeDouble(const char* room, const char* name, double bytes, double flops, const std::function<void()>& body) {
+    Add({room, name, 0, bytes, flops, flops / limits_.double_peak}, body);
   }
   std::vector<GpuKernelTime> times;
 
  private:
+  void Add(GpuKernelTime time, const std::function<void()>& body) {
+    time.floor = std::max(time.floor, time.bytes / limits_.copy_bandwidth);
+    time.seconds = MedianSeconds(stream_, body);
+    times.push_back(std::move(time));
+    progress_.Advance(1);
+  }
+
   Stream stream_;
   GpuLimits limits_;
   Progress& progress_;
@@ -233,7 +253,7 @@ void BenchGram(Stream stream, KernelBench& bench) {
   gpu::FillBytes(stream, gram.data(), 0, kSide * kSide * 8);
   gpu::FillBytes(stream, cross.data(), 0, kSide * kHidden * 8);
   const double bytes = 8.0 * kRows * kHidden + 8.0 * 3 * kSide * kHidden;
-  bench.Time("gram", "one site, 2048 tokens", bytes, 3.0 * kRows * kHidden * kHidden, [&] {
+  bench.TimeDouble("gram", "one site, 2048 tokens", bytes, 3.0 * kRows * kHidden * kHidden, [&] {
     gpu::AddToRidgeSums(stream, {h.data(), delta.data(), nullptr, kRows, kHidden}, {gram.data(), cross.data()});
   });
 }
@@ -245,7 +265,7 @@ GpuKernelBench BenchGpuKernels(const Context& context, Progress& progress) {
   result.device = gpu::QueryDevice(context.gpus.front());
   const gpu::StreamOwner stream(context.gpus.front());
   progress.Begin("measuring kernels", 19);
-  result.limits = MeasureLimits(stream.get());
+  result.limits = {CopyBandwidth(stream.get()), MatrixPeak(stream.get()), DoublePeak(stream.get())};
   KernelBench bench(stream.get(), result.limits, progress);
   BenchElementwise(stream.get(), bench);
   BenchSampling(stream.get(), result.device.multiprocessors, bench);

@@ -10,10 +10,10 @@
 
 namespace shiftrt {
 
-// The device's two limits, measured: bytes a second of a copy, counting reads and writes, and FLOP a second of a large
-// bfloat16 product.
+// The device's limits, measured: bytes a second of a copy, counting reads and writes, and FLOP a second of large
+// products, bfloat16 and float64.
 struct GpuLimits {
-  double copy_bandwidth = 0, matrix_peak = 0;
+  double copy_bandwidth = 0, matrix_peak = 0, double_peak = 0;
 };
 
 struct GpuKernelTime {

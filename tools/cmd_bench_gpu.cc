@@ -12,9 +12,11 @@ namespace {
 using Json = nlohmann::json;
 
 Json ReportKernels(const GpuKernelBench& bench) {
-  fmt::print("{}, compute capability {}.{}; copies at {:.0f} GB/s, bfloat16 products at {:.0f} TFLOP/s\n",
-             bench.device.name, bench.device.major, bench.device.minor, bench.limits.copy_bandwidth / 1e9,
-             bench.limits.matrix_peak / 1e12);
+  fmt::print(
+      "{}, compute capability {}.{}; copies at {:.0f} GB/s, products at {:.0f} (bfloat16) and {:.1f} (float64) "
+      "TFLOP/s\n",
+      bench.device.name, bench.device.major, bench.device.minor, bench.limits.copy_bandwidth / 1e9,
+      bench.limits.matrix_peak / 1e12, bench.limits.double_peak / 1e12);
   Json json = Json::array();
   for (const GpuKernelTime& time : bench.kernels) {
     fmt::print("{:18} {:34} {:9.1f} us, floor {:8.1f} us, {:3.0f}% of the limit\n", time.room, time.name,
@@ -91,6 +93,7 @@ int BenchGpu(const BenchOptions& options) {
                {"compute_capability", fmt::format("{}.{}", kernels.device.major, kernels.device.minor)},
                {"copy_bandwidth", kernels.limits.copy_bandwidth},
                {"matrix_peak", kernels.limits.matrix_peak},
+               {"double_peak", kernels.limits.double_peak},
                {"prefill_tokens_per_second", decoders.prefill_tokens_per_second},
                {"prefill_floor", decoders.prefill_floor}};
   json["kernels"] = ReportKernels(kernels);
