@@ -1,7 +1,9 @@
 // The layer loop on a GPU: whole sequences, through products of many rows.
 #include "models/cuda_engine.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/matvec.h"
@@ -34,7 +36,8 @@ DeviceLra UploadLra(Stream stream, const Lra& lra) {
   DeviceLra out;
   out.bias = DeviceBuffer<float>(stream, std::span<const float>(lra.b.data(), lra.b.size()), "an adapter");
   if (lra.low_rank()) {
-    out.rank = (lra.rank() + kRankStep - 1) / kRankStep * kRankStep;
+    // A bias alone is factors of zeros.
+    out.rank = std::max(kRankStep, (lra.rank() + kRankStep - 1) / kRankStep * kRankStep);
     out.p = UploadTransposed(stream, lra.p, out.rank, lra.hidden());
     out.q = UploadTransposed(stream, lra.q, lra.hidden(), out.rank);
   } else {
@@ -118,11 +121,13 @@ CudaEngine::Step CudaEngine::Upload(const EngineCall& call, const CudaKv* cache)
   const auto count = static_cast<int64_t>(call.tokens.size());
   const int64_t vocab = config_.vocab;
   const CallLayout layout = LayOut(call);
-  const auto joined_count = std::ssize(layout.joined_rows), total = 5 * count + joined_count;
+  constexpr int64_t kSequenceWords = sizeof(gpu::PackedSequence) / sizeof(int32_t);
+  const auto joined_count = std::ssize(layout.joined_rows), sequence_count = std::ssize(layout.sequences);
+  const int64_t total = 5 * count + joined_count + kSequenceWords * sequence_count;
   std::vector<int32_t> host(total);
   int32_t *tokens = host.data(), *positions = tokens + count, *cache_rows = positions + count,
           *first_row = cache_rows + count, *visible = first_row + count;
-  std::vector<gpu::PackedSequence> sequences;
+  int32_t* sequence = visible + count + joined_count;
   Step step;
   step.count = count;
   for (int64_t t = 0; t < count; ++t) {
@@ -134,7 +139,9 @@ CudaEngine::Step CudaEngine::Upload(const EngineCall& call, const CudaKv* cache)
     const auto begin = static_cast<int32_t>(s.begin), past = static_cast<int32_t>(s.past);
     const int64_t first_key = cache != nullptr ? 0 : s.joined < 0 ? s.begin : count + s.joined;
     const auto kv_begin = static_cast<int32_t>(first_key);
-    sequences.push_back({begin, static_cast<int32_t>(s.count), past, kv_begin});
+    const gpu::PackedSequence packed{begin, static_cast<int32_t>(s.count), past, kv_begin};
+    std::memcpy(sequence, &packed, sizeof(packed));
+    sequence += kSequenceWords;
     step.longest = std::max(step.longest, s.count);
     step.longest_keys = std::max(step.longest_keys, s.past + s.count);
     for (int32_t t = begin; t < s.begin + s.count; ++t) {
@@ -156,10 +163,8 @@ CudaEngine::Step CudaEngine::Upload(const EngineCall& call, const CudaKv* cache)
   step.visible = step.first_row + count;
   step.joined_rows = step.visible + count;
   step.joined_count = joined_count;
-  step.sequence_count = static_cast<int64_t>(sequences.size());
-  step.sequences = sequences_.Reserve(stream_, step.sequence_count, kActivations);
-  gpu::CopyToDevice(stream_, sequences_.data(), sequences.data(),
-                    step.sequence_count * static_cast<int64_t>(sizeof(gpu::PackedSequence)));
+  step.sequences = reinterpret_cast<const gpu::PackedSequence*>(step.joined_rows + joined_count);
+  step.sequence_count = sequence_count;
   return step;
 }
 

@@ -41,7 +41,7 @@ struct CudaKv : KvStorage {
   std::vector<Layer> layers;  // one a block stage, in plan order
 };
 
-// An adapter's matrices as weights (out, in), the rank padded by zeros.
+// An adapter's matrices as weights (out, in), the rank padded by zeros; 0: `a` instead of factors.
 struct DeviceLra {
   gpu::DeviceBuffer<float> p, q, a, bias;
   int64_t rank = 0;
@@ -85,7 +85,7 @@ class CudaEngine : public Engine, private Rows::Carrier {
 
   void RunOneToken(const Step& step, const CudaKv* cache, bool sample);
   void OneTokenBlock(const Step& step, const DeviceBlock& block, const KeysValues& kv, float* h);
-  void OneTokenAdapter(const DeviceLra& lra, float* h);
+  void OneTokenAdapter(const DeviceLra& lra, float*& h, float*& spare);
 
   void RunMany(const Step& step, const EngineCall& call);
   void Attend(const Step& step, const DeviceBlock& block, const KeysValues& kv);
@@ -128,7 +128,6 @@ class CudaEngine : public Engine, private Rows::Carrier {
   gpu::DeviceBuffer<float> cosine_, sine_;
 
   gpu::DeviceBuffer<int32_t> indices_;
-  gpu::DeviceBuffer<gpu::PackedSequence> sequences_;
   Scratch residual_, normed_, qkv_, q_, keys_, values_, attended_, shares_, update_, mlp_update_, delta_, gate_up_,
       activation_, inner_, logits_, given_rows_;
   gpu::Pending pending_;  // what the stream still has to have added

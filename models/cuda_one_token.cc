@@ -1,5 +1,8 @@
 // One decoded token: matrix-vector products fused with what surrounds them, recorded once and replayed. The stream
-// stays in place, every product reads and adds to it.
+// stays in place, every product but a full adapter's reads and adds to it.
+#include <algorithm>
+#include <utility>
+
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/lra.h"
 #include "kernels/cuda/matvec.h"
@@ -66,7 +69,9 @@ void CudaEngine::OneTokenBlock(const Step& step, const DeviceBlock& block, const
                  h, cores);
 }
 
-void CudaEngine::OneTokenAdapter(const DeviceLra& lra, float* h) {
+// h becomes the stream after the adapter. Every row of a full map reads all of the stream before, so that the one after
+// stands in `spare`.
+void CudaEngine::OneTokenAdapter(const DeviceLra& lra, float*& h, float*& spare) {
   const int cores = device_->info.multiprocessors;
   const auto weight = [](const DeviceBuffer<float>& w) { return ConstDeviceArray(w.data(), DType::kFloat32); };
   const gpu::LowRankLra call{lra.p.data(), lra.q.data(), lra.bias.data(), hidden_, lra.rank};
@@ -80,11 +85,10 @@ void CudaEngine::OneTokenAdapter(const DeviceLra& lra, float* h) {
                    h, cores);
     return;
   }
-  float* const sum = update_.Floats(stream_, hidden_);  // every row reads all of h, so it cannot be changed yet
   gpu::MatVecAdd(stream_,
-                 {.w = weight(lra.a), .rows = hidden_, .cols = hidden_, .x = h, .bias = lra.bias.data(), .y = sum}, h,
+                 {.w = weight(lra.a), .rows = hidden_, .cols = hidden_, .x = h, .bias = lra.bias.data(), .y = spare}, h,
                  cores);
-  gpu::CopyOnDevice(stream_, h, sum, hidden_ * static_cast<int64_t>(sizeof(float)));
+  std::swap(h, spare);
 }
 
 void CudaEngine::RunOneToken(const Step& step, const CudaKv* cache, bool sample) {
@@ -92,12 +96,18 @@ void CudaEngine::RunOneToken(const Step& step, const CudaKv* cache, bool sample)
   if (recorded_ != wanted) graph_.Reset();
   recorded_ = wanted;
   graph_.Run(stream_, [&] {
-    float* const h = residual_.Floats(stream_, hidden_);
+    float *h = residual_.Floats(stream_, hidden_), *spare = update_.Floats(stream_, hidden_);
+    const auto full = [](const Stage& stage) {
+      const auto* const adapter = std::get_if<AdapterStage>(&stage);
+      return adapter != nullptr && !adapter->lra->low_rank();
+    };
+    // Each full map changes places; the last one leaves the stream where it is looked for.
+    if (std::count_if(plan_.stages.begin(), plan_.stages.end(), full) % 2 == 1) std::swap(h, spare);
     gpu::Embed(stream_, step.tokens, 1, {device_->embedding.data(), dtype_}, hidden_, h);
     size_t blocks_run = 0;
     for (const Stage& stage : plan_.stages) {
       if (const auto* adapter = std::get_if<AdapterStage>(&stage)) {
-        OneTokenAdapter(AdapterOf(*adapter), h);
+        OneTokenAdapter(AdapterOf(*adapter), h, spare);
       } else {
         OneTokenBlock(step, BlockOf(std::get<BlockStage>(stage)), Place(step, cache, blocks_run++), h);
       }

@@ -102,6 +102,18 @@ TEST_F(ModelOnGpu, PrefillAndDecodeAgreeWithTheCpu) {
 TEST_F(ModelOnGpu, AdaptersOfEveryFormAgreeWithTheCpu) {
   const auto weights = MakeWeights(kLlama, DType::kBFloat16);
   for (const int64_t rank : {0, 1, 64}) ExpectParity(weights, Corrected(*weights, rank));
+  const auto full = std::get<AdapterStage>(Corrected(*weights, 0).stages[0]);
+  for (const int count : {2, 3}) {  // full maps, one behind the other
+    DepthPlan plan = Corrected(*weights, 0);
+    plan.stages.insert(plan.stages.begin(), count - 1, full);
+    ExpectParity(weights, plan);
+  }
+  DepthPlan shifted = Corrected(*weights, 1);
+  auto bias = std::make_shared<Lra>();
+  const int64_t hidden = weights->config.hidden;
+  *bias = {{}, Matrix<float>(hidden, 0), Matrix<float>(0, hidden), full.lra->b.Clone()};
+  std::get<AdapterStage>(shifted.stages[0]).lra = bias;
+  ExpectParity(weights, shifted);
   const auto wide = MakeWeights({.hidden = 264}, DType::kFloat32);
   ExpectParity(wide, Corrected(*wide, 260));  // too high a rank for one launch
 }
