@@ -60,7 +60,8 @@ class CudaRows : public KeptRows, private Rows::Carrier {
     view_ = {to, from.rows, from.cols};
   }
   void Add(const Rows& rows) override {
-    Check(rows.gpu() == stream_.device, "rows of GPU {} for a sum on GPU {}", rows.gpu(), stream_.device);
+    Check(!rows.on_host() && rows.gpu() == stream_.device, "rows for a sum on GPU {} that are not there",
+          stream_.device);
     gpu::Add(stream_, buffer_.data(), rows.there().data, view_.rows * view_.cols, buffer_.data());
   }
   Rows rows() override { return {view_, this}; }

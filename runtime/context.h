@@ -29,7 +29,7 @@ struct Context {
   int64_t memory = 0;            // bytes of the host that sums over calibration text may take; 0: what is free
   Device device = Device::kCpu;  // of decoders, and of what they tally (models/tally.h)
   std::vector<int> gpus = {0};   // of kCuda, by index: the first; the others take their share of a calibration pass
-  // Takes the large ones of runtime/linalg.h's problems, for a device other than the CPU. May be null.
+  // Takes large float64 problems (runtime/solver.h), for a device other than the CPU. May be null.
   std::shared_ptr<linalg::Solver> solver = nullptr;
 
   // All cores this process may use and the best instruction set; the environment variable SHIFTRT_ISA lowers the

@@ -108,7 +108,11 @@ StreamOwner::StreamOwner(int device) : stream_{nullptr, device} {
 StreamOwner::~StreamOwner() { cudaStreamDestroy(stream_.handle); }
 
 void LaunchGraph::Run(Stream stream, const std::function<void()>& body) {
-  if (++runs_ == 1) return body();
+  if (runs_ == 0) {
+    body();
+    runs_ = 1;
+    return;
+  }
   UseDeviceOf(stream);
   if (recorded_ == nullptr) {
     CheckCuda(cudaStreamBeginCapture(stream.handle, cudaStreamCaptureModeThreadLocal));

@@ -17,7 +17,7 @@ constexpr const char* kTridiagonal = "a tridiagonalization";
 
 // The functions in use, looked up by name.
 struct Libraries {
-  Libraries() {
+  explicit Libraries(int device) : device(device) {
     blas.Find(blas_create, "cublasCreate_v2");
     blas.Find(blas_destroy, "cublasDestroy_v2");
     blas.Find(blas_set_stream, "cublasSetStream_v2");
@@ -43,12 +43,20 @@ struct Libraries {
   }
 
   void CheckBlas(cublasStatus_t status, const char* what) const {
+    if (status == CUBLAS_STATUS_ALLOC_FAILED) FailFull(what);
     Check(status == CUBLAS_STATUS_SUCCESS, "cuBLAS: {} in {}", blas_text(status), what);
   }
-  static void CheckSolver(cusolverStatus_t status, const char* what) {
+  void CheckSolver(cusolverStatus_t status, const char* what) const {
+    if (status == CUSOLVER_STATUS_ALLOC_FAILED) FailFull(what);
     Check(status == CUSOLVER_STATUS_SUCCESS, "cuSOLVER: status {} in {}", static_cast<int>(status), what);
   }
+  // They do not say how much they asked for.
+  [[noreturn]] void FailFull(const char* what) const {
+    const DeviceInfo info = QueryDevice(device);
+    throw OutOfMemory(what, 0, info.free_bytes, info.memory_bytes);
+  }
 
+  int device;
   SharedLibrary blas{kWhatFor, fmt::format("libcublas.so.{}", CUBLAS_VER_MAJOR)};
   SharedLibrary solver{kWhatFor, fmt::format("libcusolver.so.{}", CUSOLVER_VER_MAJOR)};
   decltype(&cublasCreate_v2) blas_create;
@@ -77,21 +85,39 @@ struct Libraries {
 
 cublasOperation_t Operation(bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; }
 
-}  // namespace
-
-struct Dense::Impl {
-  explicit Impl(Stream on) : stream(on) {
-    UseDeviceOf(stream);
-    libraries.CheckBlas(libraries.blas_create(&blas), "its start");
-    libraries.CheckBlas(libraries.blas_set_stream(blas, stream.handle), "its start");
-    Libraries::CheckSolver(libraries.solver_create(&solver), "its start");
-    Libraries::CheckSolver(libraries.solver_set_stream(solver, stream.handle), "its start");
-    Libraries::CheckSolver(libraries.params_create(&params), "its start");
-  }
-  ~Impl() {
+// Those that could be made go when a later one cannot.
+struct Handles {
+  explicit Handles(int device) : libraries(device) {}
+  ~Handles() {
     if (params != nullptr) libraries.params_destroy(params);
     if (solver != nullptr) libraries.solver_destroy(solver);
     if (blas != nullptr) libraries.blas_destroy(blas);
+  }
+  Handles(const Handles&) = delete;
+  Handles& operator=(const Handles&) = delete;
+
+  Libraries libraries;
+  cublasHandle_t blas = nullptr;
+  cusolverDnHandle_t solver = nullptr;
+  cusolverDnParams_t params = nullptr;
+};
+
+int Fetch(Stream stream, const DeviceBuffer<int>& info) {
+  int found = 0;
+  CopyToHost(stream, &found, info.data(), sizeof(found));
+  return found;
+}
+
+}  // namespace
+
+struct Dense::Impl : Handles {
+  explicit Impl(Stream on) : Handles(on.device), stream(on) {
+    UseDeviceOf(stream);
+    libraries.CheckBlas(libraries.blas_create(&blas), "its start");
+    libraries.CheckBlas(libraries.blas_set_stream(blas, stream.handle), "its start");
+    libraries.CheckSolver(libraries.solver_create(&solver), "its start");
+    libraries.CheckSolver(libraries.solver_set_stream(solver, stream.handle), "its start");
+    libraries.CheckSolver(libraries.params_create(&params), "its start");
   }
 
   // Workspace on both sides, and whether what ran in it came to an end.
@@ -100,21 +126,12 @@ struct Dense::Impl {
         : device(stream, static_cast<int64_t>(device_bytes), kWorkspace),
           host(host_bytes),
           info(stream, 1, kWorkspace) {}
-    int Info(Stream stream) const {
-      int found = 0;
-      CopyToHost(stream, &found, info.data(), sizeof(found));
-      return found;
-    }
     DeviceBuffer<std::byte> device;
     std::vector<std::byte> host;
     DeviceBuffer<int> info;
   };
 
-  Libraries libraries;
   Stream stream;
-  cublasHandle_t blas = nullptr;
-  cusolverDnHandle_t solver = nullptr;
-  cusolverDnParams_t params = nullptr;
 };
 
 Dense::Dense(Stream stream) : impl_(std::make_unique<Impl>(stream)) {}
@@ -156,15 +173,15 @@ void Dense::RowSquares(const double* a, int64_t rows, int64_t cols, double* squa
 
 bool Dense::Cholesky(double* a, int64_t n) {
   size_t device_bytes = 0, host_bytes = 0;
-  Libraries::CheckSolver(impl_->libraries.potrf_size(impl_->solver, impl_->params, CUBLAS_FILL_MODE_LOWER, n,
-                                                     CUDA_R_64F, a, n, CUDA_R_64F, &device_bytes, &host_bytes),
-                         "a Cholesky factorization");
+  impl_->libraries.CheckSolver(impl_->libraries.potrf_size(impl_->solver, impl_->params, CUBLAS_FILL_MODE_LOWER, n,
+                                                           CUDA_R_64F, a, n, CUDA_R_64F, &device_bytes, &host_bytes),
+                               "a Cholesky factorization");
   Impl::Workspace work(impl_->stream, device_bytes, host_bytes);
-  Libraries::CheckSolver(
+  impl_->libraries.CheckSolver(
       impl_->libraries.potrf(impl_->solver, impl_->params, CUBLAS_FILL_MODE_LOWER, n, CUDA_R_64F, a, n, CUDA_R_64F,
                              work.device.data(), device_bytes, work.host.data(), host_bytes, work.info.data()),
       "a Cholesky factorization");
-  return work.Info(impl_->stream) == 0;
+  return Fetch(impl_->stream, work.info) == 0;
 }
 
 // U'^-1 b is b' L'^-1 over there.
@@ -178,42 +195,43 @@ void Dense::SolveTriangular(const double* u, int64_t n, bool transposed, double*
 
 bool Dense::Eigen(double* a, int64_t n, double* values) {
   size_t device_bytes = 0, host_bytes = 0;
-  Libraries::CheckSolver(
+  impl_->libraries.CheckSolver(
       impl_->libraries.syevd_size(impl_->solver, impl_->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n,
                                   CUDA_R_64F, a, n, CUDA_R_64F, values, CUDA_R_64F, &device_bytes, &host_bytes),
       "an eigendecomposition");
   Impl::Workspace work(impl_->stream, device_bytes, host_bytes);
-  Libraries::CheckSolver(
+  impl_->libraries.CheckSolver(
       impl_->libraries.syevd(impl_->solver, impl_->params, CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER, n,
                              CUDA_R_64F, a, n, CUDA_R_64F, values, CUDA_R_64F, work.device.data(), device_bytes,
                              work.host.data(), host_bytes, work.info.data()),
       "an eigendecomposition");
-  return work.Info(impl_->stream) == 0;
+  return Fetch(impl_->stream, work.info) == 0;
 }
 
 void Dense::Tridiagonalize(double* a, int64_t n, double* diagonal, double* beside, double* reflectors) {
   const auto side = static_cast<int>(n);
   int elements = 0;
-  Libraries::CheckSolver(impl_->libraries.sytrd_size(impl_->solver, CUBLAS_FILL_MODE_LOWER, side, a, side, diagonal,
-                                                     beside, reflectors, &elements),
-                         kTridiagonal);
+  impl_->libraries.CheckSolver(impl_->libraries.sytrd_size(impl_->solver, CUBLAS_FILL_MODE_LOWER, side, a, side,
+                                                           diagonal, beside, reflectors, &elements),
+                               kTridiagonal);
   const DeviceBuffer<double> work(impl_->stream, elements, kWorkspace);
   const DeviceBuffer<int> info(impl_->stream, 1, kWorkspace);
-  Libraries::CheckSolver(impl_->libraries.sytrd(impl_->solver, CUBLAS_FILL_MODE_LOWER, side, a, side, diagonal, beside,
-                                                reflectors, work.data(), elements, info.data()),
-                         kTridiagonal);
+  impl_->libraries.CheckSolver(impl_->libraries.sytrd(impl_->solver, CUBLAS_FILL_MODE_LOWER, side, a, side, diagonal,
+                                                      beside, reflectors, work.data(), elements, info.data()),
+                               kTridiagonal);
+  Check(Fetch(impl_->stream, info) == 0, "cuSOLVER: wrong arguments in {}", kTridiagonal);
 }
 
 void Dense::Rotate(double* a, int64_t n, double* reflectors, double* rows, int64_t count) {
   const auto side = static_cast<int>(n), vectors = static_cast<int>(count);
   int elements = 0;
-  Libraries::CheckSolver(
+  impl_->libraries.CheckSolver(
       impl_->libraries.ormtr_size(impl_->solver, CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_LOWER, CUBLAS_OP_N, side, vectors,
                                   a, side, reflectors, rows, side, &elements),
       kTridiagonal);
   const DeviceBuffer<double> work(impl_->stream, elements, kWorkspace);
   const DeviceBuffer<int> info(impl_->stream, 1, kWorkspace);
-  Libraries::CheckSolver(
+  impl_->libraries.CheckSolver(
       impl_->libraries.ormtr(impl_->solver, CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_LOWER, CUBLAS_OP_N, side, vectors, a,
                              side, reflectors, rows, side, work.data(), elements, info.data()),
       kTridiagonal);

@@ -38,6 +38,7 @@ struct NormalEquations {
 
 NormalEquations MakeEquations(Solver& solver, const RidgeAccumulator& sums, bool penalize_bias) {
   NormalEquations equations;
+  linalg::CheckFinite(sums.UpperGram());
   equations.tokens = sums.tokens();
   for (int64_t i = 0; i < sums.hidden(); ++i) equations.scale = std::max(equations.scale, sums.UpperGram()(i, i));
   if (penalize_bias) {

@@ -107,8 +107,8 @@ struct PackedKernel {
         for (int n = 0; n < kScoreTiles; ++n)
           largest = Larger(largest, Larger(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
         const float maximum = WarpMax<4>(largest), shift = maximum * scale;
-        // The first tile's: 0, for every query sees key 0.
-        const float before = Exp2(state.maximum[m][half] * scale - shift);
+        // The first tile's: 0, for every query sees key 0; and exactly 1 where the maximum stays, tile after tile.
+        const float before = Exp2((state.maximum[m][half] - maximum) * scale);
         state.maximum[m][half] = maximum;
         state.sum[m][half] *= before;
 #pragma unroll

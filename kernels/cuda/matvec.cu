@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kMatVecThreads = 256, kMatVecWarps = kMatVecThreads / kWarpSize;
 // A lane has 128 bytes of weights under way, so that two blocks have 64 KiB; with the 4.8 TB/s and the 800 ns to memory
-// of an H200, 29 KiB a multiprocessor must be. Registers are left for blocks of the next launch.
+// of an H200, 29 KB a multiprocessor must be. Registers are left for blocks of the next launch.
 constexpr int kBlocksPerMultiprocessor = 2;
 constexpr int kBytesUnderWay = 128;
 

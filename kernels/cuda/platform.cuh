@@ -199,7 +199,7 @@ SHIFTRT_DEVICE void Load8(const T* from, float (&out)[8]) {
     Unpack8<T>(*reinterpret_cast<const uint4*>(from), out);
   }
 }
-// The same for what no kernel writes and nobody reads again soon: weights while decoding, kept out of L1. They stay as
+// The same for what nobody reads again soon, weights and cached keys while decoding: kept out of L1. They stay as
 // they lie in memory, so that several loads can be under way before the first is widened.
 template <typename T>
 struct Raw8 {
@@ -276,9 +276,12 @@ void CheckLaunch(int status, const char* kernel);
 bool LaunchesOverlap(Stream stream);
 // Whether what runs on such a device has the wait in it: code built for less, which the driver translates, has not.
 constexpr bool kKernelsWait = [] {
-  for (const int architecture : {__CUDA_ARCH_LIST__})
-    if (architecture >= 900) return true;
-  return false;
+  bool all = true;
+  for (const int architecture : {__CUDA_ARCH_LIST__}) {
+    if (architecture == 900) return true;
+    all = all && architecture > 900;
+  }
+  return all;
 }();
 
 // From a launch's first moment the next one may begin too, as far as there is room; it then stands at this same wait.

@@ -20,7 +20,7 @@ inline constexpr int64_t kMaxSampledVocab = int64_t{1} << 20;
 // Sums of probabilities are exact: a token weighs a whole number of units of 2^-43 of the likeliest one's probability,
 // so that no order of adding matters. models/sampling.h adds the same weights in float64. The two choices differ only
 // where the draw, or top_p, falls within vocab * 2^-43 of the likeliest token's probability of a border between two
-// tokens. Blocks that wait for each other share out the row, and read it once when greedy; else four times, and twice
+// tokens. Blocks that wait for each other share out the row, and read it once when greedy; else six times, and twice
 // more each for top-k and top-p.
 void SampleToken(Stream stream, const float* logits, int64_t vocab, const SampleRequest* request, int multiprocessors,
                  uint64_t* scratch, int32_t* token);

@@ -24,6 +24,7 @@ class ManyGpus : public testing::Test {
   void SetUp() override {
     if (!gpu::WhyUnavailable().empty()) GTEST_SKIP() << gpu::WhyUnavailable();
     if (!gpu::WhyNoCommunicator().empty()) GTEST_SKIP() << gpu::WhyNoCommunicator();
+    if (gpu::DeviceCount() < 2) GTEST_SKIP() << "one GPU";
     gpu::worst_share = 0;
   }
   void TearDown() override {
@@ -115,7 +116,6 @@ class SeveralGpus : public ManyGpus {
   void SetUp() override {
     ManyGpus::SetUp();
     if (IsSkipped()) return;
-    if (gpu::DeviceCount() < 2) GTEST_SKIP() << "one GPU";
     model_.weights = MakeWeights({.heads = 1}, DType::kFloat32);
     Random random(3);
     for (int i = 0; i < 7; ++i) {
@@ -244,6 +244,7 @@ TEST_F(SeveralGpus, RowsStayWithTheGpuThatHasThem) {
 
 // The host gives a device its next batch without waiting for what any of them does: it waits for finished sums alone.
 TEST_F(SeveralGpus, NobodyWaitsBetweenBatches) {
+  Collected(OnGpus(2));  // the weights have gone up
   CollectedSums sums = CollectedSums::Empty({0, 1}, model_.weights->config.hidden);
   const int64_t before = emu::Drains();
   CollectInto(OnGpus(2), sums);
@@ -251,7 +252,7 @@ TEST_F(SeveralGpus, NobodyWaitsBetweenBatches) {
   EXPECT_EQ(emu::Drains() - before, sites * halves * matrices);
 }
 
-TEST_F(SeveralGpus, TooLittleMemoryOnOneMakesGroups) {
+TEST_F(SeveralGpus, TooLittleMemoryMakesGroups) {
   class Phases : public NoProgress {
    public:
     void Begin(std::string_view phase, int64_t) override { groups += phase.find("sites") != std::string_view::npos; }

@@ -89,6 +89,7 @@ TEST_F(MatVecOnGpu, AgreesWithFloat64) {
       }
     }
     Check<T>(1, 64, true, false, Finish::kStore);
+    for (const Finish finish : {Finish::kStore, Finish::kAdd}) Check<T>(75, 264, true, true, finish);
   });
 }
 

@@ -303,7 +303,10 @@ inline void StoreShared4(Shared<float> to, float a, float b, float c, float d, W
 inline float Larger(float a, float b) { return a > b || a != a ? a : b; }
 inline float Exp(float x) { return std::exp(x); }
 inline double Exp(double x) { return std::exp(x); }
-inline float Exp2(float x) { return std::exp2(x); }
+inline float Exp2(float x) {
+  const float power = std::exp2(x);
+  return power < 0x1p-126f ? 0.0f : power;
+}
 inline double Log(double x) { return std::log(x); }
 inline double SquareRoot(double x) { return std::sqrt(x); }
 inline uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }

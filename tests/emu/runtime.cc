@@ -109,10 +109,17 @@ void CopyToPinned(Stream stream, const PinnedBuffer& to, const void* from, int64
   std::fill_n(to.data(), bytes, std::byte{0xff});  // NaN until it is waited for
   emu::Defer([=, target = to.data()] { std::copy_n(static_cast<const std::byte*>(from), bytes, target); });
 }
+// Of every event, how many launches there had been. To wait for one behind which nothing was launched is to wait for
+// the device to have nothing to do.
+static std::map<const Event*, int64_t> recorded;
 Event::Event(Stream stream) : stream_(stream) {}
-Event::~Event() = default;
-void Event::Record() {}
-void Event::Wait() { emu::MakeDeferred(); }
+Event::~Event() { recorded.erase(this); }
+void Event::Record() { recorded[this] = emu::Launches(); }
+void Event::Wait() {
+  const auto at = recorded.find(this);
+  if (at != recorded.end() && at->second == emu::Launches()) ++emu::drains;
+  emu::MakeDeferred();
+}
 void Event::WaitQuietly() noexcept { emu::MakeDeferred(); }
 
 double SecondsOnDevice(Stream, const std::function<void()>& body) {

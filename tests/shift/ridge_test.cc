@@ -189,6 +189,13 @@ TEST(Ridge, MassiveActivationsDoNotHideTheRest) {
 
 TEST(Ridge, NeedsTokens) { EXPECT_THROW(SolveRidge(Context(), RidgeAccumulator(3), {}), Error); }
 
+TEST(SolveRidge, RefusesSumsThatAreNotFinite) {
+  const RidgeAccumulator sums = Accumulated(test::MakeTokens(50, false, 3));
+  const Matrix<double> gram = sums.Gram();
+  gram(2, 5) = std::nan("");
+  EXPECT_THROW(SolveRidge(Context(), RidgeAccumulator::FromSums(gram.Clone(), sums.Cross().Clone(), 1, 50), {}), Error);
+}
+
 TEST(RSquared, IsZeroForTheMeanAndWhereNothingVaries) {
   Tokens tokens = MakeTokens(50, false, 2);
   const RidgeAccumulator sums = Accumulated(tokens);
