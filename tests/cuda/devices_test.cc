@@ -11,6 +11,7 @@
 #include "shift/collect.h"
 #include "tests/cuda/fixture.h"
 #include "tests/cuda/models.h"
+#include "tests/cuda/sums.h"
 #ifdef SHIFTRT_EMULATED
 #include "tests/emu/device.h"
 #include "tests/emu/machine.h"
@@ -78,24 +79,6 @@ TEST_F(CommunicatorOnGpu, TheFirstHoldsTheSumOfAll) {
       }
     }
   }
-}
-
-// Relative to the Frobenius norm of what is expected.
-double Difference(const Matrix<double>& found, const Matrix<double>& expected) {
-  double difference = 0, size = 0;
-  for (int64_t i = 0; i < expected.size(); ++i) {
-    difference += std::pow(found.data()[i] - expected.data()[i], 2);
-    size += std::pow(expected.data()[i], 2);
-  }
-  const double error = std::sqrt(difference / size);
-  return std::isnan(error) ? HUGE_VAL : error;
-}
-
-void ExpectClose(const RidgeAccumulator& found, const RidgeAccumulator& expected, double tolerance) {
-  EXPECT_EQ(found.tokens(), expected.tokens());
-  EXPECT_LE(Difference(found.Gram(), expected.Gram()), tolerance);
-  EXPECT_LE(Difference(found.Cross(), expected.Cross()), tolerance);
-  EXPECT_NEAR(found.DeltaSquares(), expected.DeltaSquares(), tolerance * expected.DeltaSquares());
 }
 
 void ExpectClose(const CollectedSums& found, const CollectedSums& expected, double tolerance) {
