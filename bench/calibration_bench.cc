@@ -5,8 +5,8 @@
 #include "runtime/median.h"
 #include "runtime/random.h"
 #include "runtime/stopwatch.h"
-#include "shift/collect.h"
 #include "shift/pipeline.h"
+#include "shift/sums/collect.h"
 
 namespace shiftrt {
 

@@ -13,7 +13,7 @@
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/sample.h"
 #include "kernels/cuda/scores.h"
-#include "runtime/cuda_dense.h"
+#include "runtime/cuda/dense.h"
 #include "runtime/median.h"
 #include "runtime/random.h"
 

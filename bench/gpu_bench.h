@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bench/model_bench.h"
-#include "runtime/cuda.h"
+#include "runtime/cuda/cuda.h"
 
 namespace shiftrt {
 

@@ -8,7 +8,7 @@
 #include "kernels/matmul.h"
 #include "kernels/rmsnorm.h"
 #include "runtime/random.h"
-#include "shift/factorize.h"
+#include "shift/fit/factorize.h"
 
 namespace shiftrt {
 

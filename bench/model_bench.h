@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "models/decoder.h"
+#include "engine/decoder.h"
 #include "runtime/progress.h"
 
 namespace shiftrt {

@@ -4,12 +4,12 @@
 #include <map>
 
 #include "eval/files.h"
-#include "eval/python_random.h"
-#include "eval/text.h"
-#include "models/tokenizers/utf8.h"
+#include "eval/harness/python_random.h"
+#include "eval/harness/text.h"
 #include "runtime/files.h"
 #include "runtime/json.h"
 #include "runtime/text.h"
+#include "tokenizers/utf8.h"
 
 namespace shiftrt {
 

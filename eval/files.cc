@@ -5,9 +5,9 @@
 #include <algorithm>
 
 #include "models/model.h"
-#include "models/tokenizers/utf8.h"
 #include "runtime/check.h"
 #include "runtime/text.h"
+#include "tokenizers/utf8.h"
 
 namespace shiftrt {
 

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "engine/decoder.h"
 #include "eval/requests.h"
-#include "models/decoder.h"
 
 namespace shiftrt {
 

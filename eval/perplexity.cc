@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "eval/text.h"
+#include "eval/harness/text.h"
 #include "runtime/check.h"
 #include "runtime/text.h"
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/decoder.h"
+#include "engine/decoder.h"
 #include "runtime/progress.h"
 
 namespace shiftrt {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "eval/text.h"
+#include "eval/harness/text.h"
 #include "runtime/check.h"
 
 namespace shiftrt {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "eval/dataset.h"
-#include "models/tokenizer.h"
+#include "tokenizers/tokenizer.h"
 
 namespace shiftrt {
 

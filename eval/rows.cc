@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <charconv>
 
-#include "eval/text.h"
-#include "models/tokenizers/utf8.h"
+#include "eval/harness/text.h"
 #include "runtime/json.h"
+#include "tokenizers/utf8.h"
 
 namespace shiftrt {
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "models/decoder.h"
+#include "engine/decoder.h"
 #include "runtime/check.h"
 #include "runtime/json.h"
 

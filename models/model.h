@@ -7,8 +7,8 @@
 #include <string>
 
 #include "models/plan.h"
-#include "models/tokenizer.h"
 #include "models/weights.h"
+#include "tokenizers/tokenizer.h"
 
 namespace shiftrt {
 

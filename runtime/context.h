@@ -27,9 +27,9 @@ struct Context {
   int threads = 1;
   Isa isa = Isa::kPortable;
   int64_t memory = 0;            // bytes of the host that sums over calibration text may take; 0: what is free
-  Device device = Device::kCpu;  // of decoders, and of what they tally (models/tally.h)
+  Device device = Device::kCpu;  // of decoders, and of what they tally (engine/tally.h)
   std::vector<int> gpus = {0};   // of kCuda, by index: the first; the others take their share of a calibration pass
-  // Takes large float64 problems (runtime/solver.h), for a device other than the CPU. May be null.
+  // Takes large float64 problems (runtime/linalg/solver.h), for a device other than the CPU. May be null.
   std::shared_ptr<linalg::Solver> solver = nullptr;
 
   // All cores this process may use and the best instruction set; the environment variable SHIFTRT_ISA lowers the

@@ -7,10 +7,10 @@
 
 #include "runtime/check.h"
 #include "runtime/stopwatch.h"
-#include "shift/collect.h"
-#include "shift/fold.h"
-#include "shift/gram_file.h"
-#include "shift/replaceme.h"
+#include "shift/corrections/fold.h"
+#include "shift/corrections/replaceme.h"
+#include "shift/sums/collect.h"
+#include "shift/sums/gram_file.h"
 
 namespace shiftrt {
 

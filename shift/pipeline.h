@@ -8,14 +8,14 @@
 
 #include "models/model.h"
 #include "runtime/progress.h"
-#include "shift/automatic.h"
-#include "shift/calibration.h"
-#include "shift/criteria.h"
-#include "shift/fit.h"
-#include "shift/gate.h"
-#include "shift/merge.h"
-#include "shift/sequential.h"
-#include "shift/token_weights.h"
+#include "shift/corrections/automatic.h"
+#include "shift/criteria/criteria.h"
+#include "shift/fit/fit.h"
+#include "shift/fit/merge.h"
+#include "shift/fit/sequential.h"
+#include "shift/measure/gate.h"
+#include "shift/text/calibration.h"
+#include "shift/text/token_weights.h"
 
 namespace shiftrt {
 

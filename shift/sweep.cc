@@ -11,7 +11,7 @@
 
 #include "runtime/check.h"
 #include "runtime/random.h"
-#include "shift/collect.h"
+#include "shift/sums/collect.h"
 
 namespace shiftrt {
 

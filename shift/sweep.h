@@ -10,9 +10,9 @@
 
 #include "models/model.h"
 #include "runtime/progress.h"
-#include "shift/calibration.h"
-#include "shift/criteria.h"
+#include "shift/criteria/criteria.h"
 #include "shift/pipeline.h"
+#include "shift/text/calibration.h"
 
 namespace shiftrt {
 

@@ -5,7 +5,7 @@ check_cxx_source_runs("int main() { return __builtin_cpu_supports(\"avx512f\") ?
 if(SHIFTRT_CPU_HAS_AVX512)
   set(emulated_avx512 "")
 else()
-  set(emulated_avx512 ${PROJECT_SOURCE_DIR}/kernels/simd_avx512.cc)
+  set(emulated_avx512 ${PROJECT_SOURCE_DIR}/kernels/cpu/simd_avx512.cc)
   set_source_files_properties(${emulated_avx512} PROPERTIES COMPILE_OPTIONS "-Wno-psabi")
 endif()
 shiftrt_test(kernels

@@ -1,3 +1,3 @@
 shiftrt_test(tokenizers
   SOURCES tokenizers/golden_test.cc tokenizers/hostile_test.cc tokenizers/stream_test.cc
-  DEPENDS shiftrt_models nlohmann_json::nlohmann_json)
+  DEPENDS shiftrt_tokenizers nlohmann_json::nlohmann_json)

@@ -1,3 +1,3 @@
 shiftrt_test(weights
   SOURCES models/adapted_test.cc models/config_test.cc models/weights_test.cc
-  DEPENDS shiftrt_models nlohmann_json::nlohmann_json)
+  DEPENDS shiftrt_engine nlohmann_json::nlohmann_json)

@@ -1,7 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 
-#include "models/decoder.h"
+#include "engine/decoder.h"
 #include "runtime/check.h"
 #include "runtime/text.h"
 #include "tools/options.h"

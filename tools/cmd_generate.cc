@@ -1,7 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "models/generate.h"
+#include "engine/generate.h"
 #include "runtime/check.h"
 #include "tools/options.h"
 

@@ -3,9 +3,9 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "models/decoder.h"
+#include "engine/decoder.h"
 #include "runtime/check.h"
-#include "shift/criteria.h"
+#include "shift/criteria/criteria.h"
 #include "tools/options.h"
 #include "tools/selection.h"
 #include "tools/table.h"

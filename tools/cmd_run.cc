@@ -3,8 +3,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "engine/generate.h"
 #include "eval/perplexity.h"
-#include "models/generate.h"
 #include "runtime/check.h"
 #include "runtime/median.h"
 #include "shift/pipeline.h"

@@ -2,12 +2,12 @@
 #include <algorithm>
 
 #include "eval/perplexity.h"
+#include "paper/paper.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "shift/sweep.h"
 #include "tools/evaluation.h"
 #include "tools/options.h"
-#include "tools/paper.h"
 #include "tools/sweep_output.h"
 #include "tools/table.h"
 #include "tools/texts.h"

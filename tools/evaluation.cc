@@ -7,10 +7,10 @@
 #include <optional>
 
 #include "eval/metrics.h"
+#include "paper/paper.h"
+#include "paper/paper_tasks.h"
 #include "runtime/files.h"
 #include "tools/options.h"
-#include "tools/paper.h"
-#include "tools/paper_tasks.h"
 #include "tools/table.h"
 
 namespace shiftrt {

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "runtime/check.h"
-#include "runtime/cuda.h"
+#include "runtime/cuda/cuda.h"
 #include "runtime/files.h"
 #include "tools/progress_bar.h"
 

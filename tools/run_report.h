@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "report/page.h"
-#include "shift/drift.h"
+#include "shift/measure/drift.h"
 #include "shift/pipeline.h"
 
 namespace shiftrt {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "shift/criteria.h"
+#include "shift/criteria/criteria.h"
 
 namespace shiftrt {
 

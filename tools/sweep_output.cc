@@ -5,8 +5,8 @@
 #include <map>
 #include <set>
 
+#include "paper/paper.h"
 #include "runtime/check.h"
-#include "tools/paper.h"
 
 namespace shiftrt {
 

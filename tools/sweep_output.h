@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "paper/paper.h"
 #include "report/page.h"
 #include "shift/sweep.h"
-#include "tools/paper.h"
 
 namespace shiftrt {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "models/model.h"
-#include "shift/calibration.h"
+#include "shift/text/calibration.h"
 
 namespace shiftrt {
 

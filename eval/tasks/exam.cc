@@ -1,6 +1,6 @@
 #include "eval/tasks/exam.h"
 
-#include "eval/text.h"
+#include "eval/harness/text.h"
 
 namespace shiftrt {
 

@@ -1,6 +1,6 @@
+#include "eval/harness/text.h"
 #include "eval/tasks/tasks.h"
-#include "eval/text.h"
-#include "models/tokenizers/utf8.h"
+#include "tokenizers/utf8.h"
 
 namespace shiftrt {
 

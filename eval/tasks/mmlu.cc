@@ -1,6 +1,6 @@
 #include "eval/tasks/exam.h"
 #include "eval/tasks/tasks.h"
-#include "models/tokenizers/utf8.h"
+#include "tokenizers/utf8.h"
 
 namespace shiftrt {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "eval/text.h"
+#include "eval/harness/text.h"
 
 namespace shiftrt {
 

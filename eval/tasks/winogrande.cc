@@ -1,5 +1,5 @@
+#include "eval/harness/text.h"
 #include "eval/tasks/tasks.h"
-#include "eval/text.h"
 
 namespace shiftrt {
 

@@ -1,7 +1,7 @@
 // Prunes and repairs a model inside another program, and lets the repaired model speak.
 #include <cstdio>
 
-#include "models/generate.h"
+#include "engine/generate.h"
 #include "models/model.h"
 #include "shift/pipeline.h"
 

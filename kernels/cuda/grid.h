@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "runtime/cuda.h"
+#include "runtime/cuda/cuda.h"
 #include "runtime/dtype.h"
 
 namespace shiftrt::gpu {

@@ -4,7 +4,7 @@
 #include <tuple>
 
 #include "kernels/cuda/matmul.h"
-#include "runtime/cuda_library.h"
+#include "runtime/cuda/library.h"
 
 namespace shiftrt::gpu {
 

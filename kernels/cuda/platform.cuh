@@ -1,6 +1,6 @@
 // The only home of PTX, of warp primitives and of the kernel launch. A kernel is a struct with `Args`, `kThreads` and
 // `static void Run(const Args&)`, written against the functions below alone, so that the same source compiles with nvcc
-// for a GPU and, with SHIFTRT_EMULATED, with the host compiler for the emulator of tests/emu/.
+// for a GPU and, with SHIFTRT_EMULATED, with the host compiler for the emulator in kernels/emulated/.
 //
 //   Thread() Block() GridBlocks() Lane() Warp()      where a thread stands
 //   SharedArena, Shared<T>                           dynamic shared memory, taken array by array
@@ -25,7 +25,7 @@
 #include "runtime/dtype.h"
 
 #ifdef SHIFTRT_EMULATED
-#include "tests/emu/primitives.h"
+#include "kernels/emulated/primitives.h"
 #else
 
 #include <cooperative_groups.h>

@@ -1,4 +1,4 @@
-// The choice of a token from one row of logits, on the device (models/sampling.h): what comes over is one id.
+// The choice of a token from one row of logits, on the device (engine/sampling.h): what comes over is one id.
 #pragma once
 
 #include "kernels/cuda/grid.h"
@@ -18,7 +18,7 @@ inline constexpr int64_t kMaxSampledVocab = int64_t{1} << 20;
 // token[0] = the choice among `logits` (vocab), or -1 if one is NaN. vocab <= kMaxSampledVocab.
 //
 // Sums of probabilities are exact: a token weighs a whole number of units of 2^-43 of the likeliest one's probability,
-// so that no order of adding matters. models/sampling.h adds the same weights in float64. The two choices differ only
+// so that no order of adding matters. engine/sampling.h adds the same weights in float64. The two choices differ only
 // where the draw, or top_p, falls within vocab * 2^-43 of the likeliest token's probability of a border between two
 // tokens. Blocks that wait for each other share out the row, and read it once when greedy; else six times, and twice
 // more each for top-k and top-p.

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "shift/loss.h"
+#include "shift/measure/loss.h"
 
 namespace shiftrt {
 

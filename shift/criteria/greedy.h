@@ -4,7 +4,7 @@
 #include <functional>
 #include <optional>
 
-#include "shift/criteria.h"
+#include "shift/criteria/criteria.h"
 
 namespace shiftrt {
 

@@ -3,7 +3,7 @@
 
 #include "shift/criteria/greedy.h"
 #include "shift/criteria/scores.h"
-#include "shift/loss.h"
+#include "shift/measure/loss.h"
 
 namespace shiftrt {
 

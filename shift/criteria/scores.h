@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "shift/criteria.h"
+#include "shift/criteria/criteria.h"
 
 namespace shiftrt {
 

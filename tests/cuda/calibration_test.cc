@@ -4,14 +4,14 @@
 
 #include <cmath>
 
-#include "models/tally.h"
+#include "engine/tally.h"
 #include "runtime/check.h"
-#include "runtime/cuda.h"
+#include "runtime/cuda/cuda.h"
 #include "runtime/random.h"
-#include "shift/collect.h"
-#include "shift/ridge_feed.h"
-#include "shift/sequential.h"
-#include "shift/stream_pass.h"
+#include "shift/fit/sequential.h"
+#include "shift/sums/collect.h"
+#include "shift/sums/ridge_feed.h"
+#include "shift/sums/stream_pass.h"
 #include "tests/cuda/models.h"
 #include "tests/cuda/sums.h"
 

@@ -4,17 +4,17 @@
 
 #include <cmath>
 
-#include "models/tally.h"
+#include "engine/tally.h"
 #include "runtime/check.h"
-#include "runtime/cuda_communicator.h"
+#include "runtime/cuda/communicator.h"
 #include "runtime/random.h"
-#include "shift/collect.h"
+#include "shift/sums/collect.h"
 #include "tests/cuda/fixture.h"
 #include "tests/cuda/models.h"
 #include "tests/cuda/sums.h"
 #ifdef SHIFTRT_EMULATED
-#include "tests/emu/device.h"
-#include "tests/emu/machine.h"
+#include "kernels/emulated/device.h"
+#include "kernels/emulated/machine.h"
 #endif
 
 namespace shiftrt {

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <fstream>
 
-#include "models/decoder.h"
-#include "models/generate.h"
+#include "engine/decoder.h"
+#include "engine/generate.h"
 #include "runtime/check.h"
-#include "runtime/cuda.h"
+#include "runtime/cuda/cuda.h"
 #include "runtime/random.h"
 #include "tests/cuda/models.h"
 #include "tests/models/fixtures.h"

@@ -9,7 +9,7 @@
 
 #include "models/model.h"
 #include "runtime/context.h"
-#include "runtime/cuda.h"
+#include "runtime/cuda/cuda.h"
 #include "tests/models/fixtures.h"
 
 namespace shiftrt {

@@ -1,6 +1,6 @@
 #include "kernels/cuda/sample.h"
 
-#include "models/sampling.h"
+#include "engine/sampling.h"
 #include "runtime/check.h"
 #include "tests/cuda/fixture.h"
 

@@ -1,5 +1,5 @@
 // The GPU's solver: what every solver is held to, and the host's problems there and back.
-#include "runtime/linalg.h"
+#include "runtime/linalg/linalg.h"
 #include "tests/cuda/fixture.h"
 #include "tests/runtime/solver_cases.h"
 

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "shift/statistics.h"
+#include "shift/sums/statistics.h"
 
 namespace shiftrt {
 

@@ -1,6 +1,7 @@
+#include "runtime/cuda/upload.h"
+
 #include <numeric>
 
-#include "runtime/cuda_upload.h"
 #include "tests/cuda/fixture.h"
 
 namespace shiftrt::gpu {

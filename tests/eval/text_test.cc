@@ -1,9 +1,9 @@
 // Against what Python 3.11 gives.
-#include "eval/text.h"
+#include "eval/harness/text.h"
 
 #include <gtest/gtest.h>
 
-#include "eval/python_random.h"
+#include "eval/harness/python_random.h"
 
 namespace shiftrt {
 namespace {

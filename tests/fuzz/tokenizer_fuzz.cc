@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "models/tokenizer.h"
 #include "runtime/check.h"
 #include "tests/temporary_directory.h"
 #include "tests/write_text.h"
+#include "tokenizers/tokenizer.h"
 
 namespace shiftrt {
 namespace {

@@ -7,7 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "models/decoder.h"
+#include "engine/decoder.h"
 #include "runtime/files.h"
 #include "runtime/random.h"
 #include "tests/file_size_limit.h"

@@ -1,5 +1,5 @@
 // BLAS and LAPACK behind our row-major, strided views, against loops.
-#include "runtime/linalg.h"
+#include "runtime/linalg/linalg.h"
 
 #include <algorithm>
 #include <cmath>

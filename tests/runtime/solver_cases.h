@@ -8,8 +8,8 @@
 #include <limits>
 #include <vector>
 
+#include "runtime/linalg/solver.h"
 #include "runtime/random.h"
-#include "runtime/solver.h"
 
 namespace shiftrt::linalg::cases {
 

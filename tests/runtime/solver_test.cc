@@ -1,9 +1,9 @@
 // The host's solver, and what goes to another.
-#include "runtime/solver.h"
+#include "runtime/linalg/solver.h"
 
 #include <utility>
 
-#include "runtime/linalg.h"
+#include "runtime/linalg/linalg.h"
 #include "tests/runtime/refusal.h"
 #include "tests/runtime/solver_cases.h"
 

@@ -1,11 +1,11 @@
 // The gate and `--correction auto`, against losses of whole plans.
-#include "shift/automatic.h"
+#include "shift/corrections/automatic.h"
 
 #include <algorithm>
 #include <functional>
 
 #include "runtime/check.h"
-#include "shift/loss.h"
+#include "shift/measure/loss.h"
 #include "shift/pipeline.h"
 #include "tests/shift/small_model.h"
 

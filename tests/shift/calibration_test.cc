@@ -1,4 +1,4 @@
-#include "shift/calibration.h"
+#include "shift/text/calibration.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <set>
 
 #include "runtime/check.h"
-#include "shift/documents.h"
+#include "shift/text/documents.h"
 
 namespace shiftrt {
 namespace {

@@ -4,10 +4,10 @@
 #include <numeric>
 
 #include "runtime/check.h"
-#include "shift/collect.h"
-#include "shift/fold.h"
+#include "shift/corrections/fold.h"
+#include "shift/corrections/replaceme.h"
 #include "shift/pipeline.h"
-#include "shift/replaceme.h"
+#include "shift/sums/collect.h"
 #include "tests/models/fixtures.h"
 #include "tests/shift/small_model.h"
 #include "tests/shift/tokens.h"

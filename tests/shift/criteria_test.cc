@@ -1,4 +1,4 @@
-#include "shift/criteria.h"
+#include "shift/criteria/criteria.h"
 
 #include <gtest/gtest.h>
 

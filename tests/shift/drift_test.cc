@@ -1,8 +1,8 @@
-#include "shift/drift.h"
+#include "shift/measure/drift.h"
 
 #include <algorithm>
 
-#include "runtime/linalg.h"
+#include "runtime/linalg/linalg.h"
 #include "tests/shift/small_model.h"
 #include "tests/shift/tokens.h"
 

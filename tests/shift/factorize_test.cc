@@ -1,4 +1,4 @@
-#include "shift/factorize.h"
+#include "shift/fit/factorize.h"
 
 #include <algorithm>
 

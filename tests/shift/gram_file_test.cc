@@ -1,4 +1,4 @@
-#include "shift/gram_file.h"
+#include "shift/sums/gram_file.h"
 
 #include "runtime/check.h"
 #include "runtime/files.h"

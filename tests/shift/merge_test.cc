@@ -1,4 +1,4 @@
-#include "shift/merge.h"
+#include "shift/fit/merge.h"
 
 #include "runtime/check.h"
 #include "tests/shift/tokens.h"

@@ -1,7 +1,7 @@
 #include "shift/pipeline.h"
 
 #include "runtime/check.h"
-#include "shift/gram_file.h"
+#include "shift/sums/gram_file.h"
 #include "tests/shift/small_model.h"
 #include "tests/shift/tokens.h"
 

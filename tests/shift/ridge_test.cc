@@ -1,4 +1,4 @@
-#include "shift/ridge.h"
+#include "shift/fit/ridge.h"
 
 #include <algorithm>
 

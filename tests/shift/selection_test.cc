@@ -5,10 +5,10 @@
 #include <set>
 
 #include "runtime/check.h"
-#include "shift/criteria.h"
-#include "shift/factorize.h"
-#include "shift/loss.h"
-#include "shift/ridge.h"
+#include "shift/criteria/criteria.h"
+#include "shift/fit/factorize.h"
+#include "shift/fit/ridge.h"
+#include "shift/measure/loss.h"
 #include "tests/shift/small_model.h"
 #include "tests/shift/tokens.h"
 

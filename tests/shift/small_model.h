@@ -9,7 +9,7 @@
 
 #include "models/model.h"
 #include "runtime/random.h"
-#include "shift/calibration.h"
+#include "shift/text/calibration.h"
 
 namespace shiftrt::test {
 

@@ -1,4 +1,4 @@
-#include "shift/statistics.h"
+#include "shift/sums/statistics.h"
 
 #include <limits>
 

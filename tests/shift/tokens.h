@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/linalg.h"
+#include "runtime/linalg/linalg.h"
 #include "runtime/random.h"
-#include "shift/moments.h"
+#include "shift/sums/moments.h"
 
 namespace shiftrt::test {
 

@@ -1,10 +1,10 @@
 // Corrections of a trained checkpoint against figures found outside this project (numpy, float64): held-out loss of
 // every block removed alone, and of several together. The data is not in the repository: see CONTRIBUTING.md.
 #include "models/model.h"
-#include "shift/collect.h"
-#include "shift/heldout_loss.h"
-#include "shift/sequential.h"
-#include "tests/models/stories260k.h"
+#include "shift/fit/sequential.h"
+#include "shift/measure/heldout_loss.h"
+#include "shift/sums/collect.h"
+#include "tests/engine/stories260k.h"
 
 namespace shiftrt {
 namespace {

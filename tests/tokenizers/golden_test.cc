@@ -4,7 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "models/tokenizer.h"
+#include "tokenizers/tokenizer.h"
 
 namespace shiftrt {
 namespace {

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "models/tokenizer.h"
 #include "runtime/check.h"
+#include "tokenizers/tokenizer.h"
 
 namespace shiftrt {
 namespace {

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "models/tokenizer.h"
+#include "tokenizers/tokenizer.h"
 
 namespace shiftrt {
 namespace {

@@ -1,0 +1,237 @@
+// The layer loop on the CPU: prefill, decode, scoring and calibration all run through CpuEngine::Run.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "engine/engine.h"
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/logprob.h"
+#include "kernels/lra.h"
+#include "kernels/matmul.h"
+#include "kernels/rmsnorm.h"
+#include "kernels/rope.h"
+#include "runtime/parallel.h"
+
+namespace shiftrt {
+
+namespace {
+
+// A buffer that grows to the largest batch seen, handed out as a matrix of the current one.
+class Workspace {
+ public:
+  MatrixView<float> Get(int64_t rows, int64_t cols) {
+    buffer_.Reserve(rows * cols);
+    return {buffer_.data(), rows, cols};
+  }
+
+ private:
+  Buffer<float> buffer_;
+};
+
+struct CpuKv : KvStorage {
+  struct Layer {
+    Matrix<float> keys, values;  // (capacity, kv_dim)
+  };
+  std::vector<Layer> layers;  // one a block stage, in plan order
+};
+
+class CpuEngine : public Engine {
+ public:
+  explicit CpuEngine(const EngineSetup& setup)
+      : context(setup.context),
+        weights(setup.weights),
+        plan(setup.plan),
+        taps(setup.taps),
+        rope(MakeRopeFrequencies(weights->config)),
+        attention_shape{weights->config.heads, weights->config.kv_heads, weights->config.head_dim,
+                        1.0f / std::sqrt(static_cast<float>(weights->config.head_dim))} {}
+
+  std::unique_ptr<KvStorage> MakeCache(int64_t capacity) override {
+    auto cache = std::make_unique<CpuKv>();
+    for (int64_t i = 0; i < plan.blocks(); ++i)
+      cache->layers.push_back(
+          {Matrix<float>(capacity, weights->config.kv_dim()), Matrix<float>(capacity, weights->config.kv_dim())});
+    return cache;
+  }
+  MatrixView<const float> Run(const EngineCall& call) override;
+
+  int32_t RunAndSample(const EngineCall& call, const SamplingOptions& sampling, double uniform) override {
+    const MatrixView<const float> h = Run(call);
+    return SampleToken(Logits(h.Rows(h.rows - 1, 1)).span(), sampling, uniform);
+  }
+
+  Matrix<float> Logits(MatrixView<const float> rows) override {
+    Matrix<float> logits(rows.rows, weights->config.vocab);
+    MatMul(context, FinalNorm(rows), weights->head, {}, false, logits.view());
+    return logits;
+  }
+  std::vector<float> LogProbs(MatrixView<const float> rows, std::span<const int32_t> targets,
+                              std::span<int32_t> argmax) override {
+    std::vector<float> log_probs(targets.size());
+    TokenLogProbs(context, FinalNorm(rows), weights->head, targets, log_probs, argmax);
+    return log_probs;
+  }
+
+ private:
+  Context context;
+  std::shared_ptr<const Weights> weights;
+  DepthPlan plan;
+  TapSet taps;
+  RopeFrequencies rope;
+  AttentionShape attention_shape;
+
+  Workspace residual, normed, query, keys, values, attended, update, mlp_update, gate, up;
+  RopeAngles angles;                         // of the current call, as are
+  CallLayout layout;                         // this
+  std::vector<AttentionSequence> sequences;  // and these; keys and values are set block by block
+  Workspace joined_keys, joined_values;      // of layout.joined_rows
+
+  // Where this call's keys and values live: the cache's rows for the new tokens, or the workspace.
+  struct KeysValues {
+    MatrixView<float> keys, values;
+  };
+
+  void SetPositions(const EngineCall& call);
+  KeysValues Place(const EngineCall& call, CpuKv::Layer* slot);
+  void JoinBranches(const KeysValues& kv);
+  void Attend(const BlockWeights& block, MatrixView<float> h, const KeysValues& kv);
+  void FeedForward(const BlockWeights& block, MatrixView<float> h, bool add_to_update);
+  MatrixView<const float> FinalNorm(MatrixView<const float> rows) {
+    const MatrixView<float> x = normed.Get(rows.rows, weights->config.hidden);
+    RmsNorm(context, rows, weights->final_norm, static_cast<float>(weights->config.rms_eps), x);
+    return x;
+  }
+};
+
+void CpuEngine::SetPositions(const EngineCall& call) {
+  std::vector<int64_t> positions(call.tokens.size());
+  layout = LayOut(call);
+  sequences.clear();
+  for (const CallLayout::Sequence& s : layout.sequences) {
+    std::iota(positions.begin() + s.begin, positions.begin() + s.begin + s.count, s.past);
+    sequences.push_back({s.begin, s.count, s.past, {}, {}});
+  }
+  angles = MakeRopeAngles(context, positions, rope.inverse, rope.scale);
+}
+
+// Where a block's keys and values go, which every sequence is told. Without a slot of a cache they live for one block.
+CpuEngine::KeysValues CpuEngine::Place(const EngineCall& call, CpuKv::Layer* slot) {
+  const auto count = static_cast<int64_t>(call.tokens.size());
+  if (slot != nullptr) {
+    sequences[0].keys = slot->keys.view();
+    sequences[0].values = slot->values.view();
+    return {slot->keys.view().Rows(call.past, count), slot->values.view().Rows(call.past, count)};
+  }
+  const KeysValues kv{keys.Get(count, weights->config.kv_dim()), values.Get(count, weights->config.kv_dim())};
+  for (AttentionSequence& s : sequences) {
+    s.keys = kv.keys.Rows(s.begin, s.count);
+    s.values = kv.values.Rows(s.begin, s.count);
+  }
+  return kv;
+}
+
+// Attention reads a sequence's keys and values in one piece, so a branch gets a copy of what it continues.
+void CpuEngine::JoinBranches(const KeysValues& kv) {
+  const auto& rows = layout.joined_rows;
+  const int64_t width = kv.keys.cols;
+  const MatrixView<float> all_keys = joined_keys.Get(std::ssize(rows), width),
+                          all_values = joined_values.Get(std::ssize(rows), width);
+  ParallelFor(context, std::ssize(rows), 64, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      std::copy_n(kv.keys.row(rows[i]), width, all_keys.row(i));
+      std::copy_n(kv.values.row(rows[i]), width, all_values.row(i));
+    }
+  });
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    const CallLayout::Sequence& sequence = layout.sequences[s];
+    if (sequence.joined < 0) continue;
+    sequences[s].keys = all_keys.Rows(sequence.joined, sequence.past + sequence.count);
+    sequences[s].values = all_values.Rows(sequence.joined, sequence.past + sequence.count);
+  }
+}
+
+// h += attention(norm(h)); the sum's second term stays in `update`.
+void CpuEngine::Attend(const BlockWeights& block, MatrixView<float> h, const KeysValues& kv) {
+  const ModelConfig& config = weights->config;
+  const float eps = static_cast<float>(config.rms_eps);
+  const MatrixView<float> x = normed.Get(h.rows, config.hidden), q = query.Get(h.rows, config.query_dim()),
+                          attention = attended.Get(h.rows, config.query_dim()), out = update.Get(h.rows, config.hidden);
+  RmsNorm(context, h, block.input_norm, eps, x);
+  MatMul(context, x, block.q, block.q_bias, false, q);
+  MatMul(context, x, block.k, block.k_bias, false, kv.keys);
+  MatMul(context, x, block.v, block.v_bias, false, kv.values);
+  if (config.qk_norm) {
+    RmsNormHeads(context, q, config.head_dim, block.q_norm, eps);
+    RmsNormHeads(context, kv.keys, config.head_dim, block.k_norm, eps);
+  }
+  Rope(context, q, config.head_dim, angles);
+  Rope(context, kv.keys, config.head_dim, angles);
+  JoinBranches(kv);
+  Attention(context, attention_shape, sequences, q, attention);
+  MatMul(context, attention, block.o, block.o_bias, false, out);
+  AddTo(context, out, h);
+}
+
+// h += mlp(norm(h)); with `add_to_update` the second term is added to `update` too, which then holds the block's Delta.
+void CpuEngine::FeedForward(const BlockWeights& block, MatrixView<float> h, bool add_to_update) {
+  const ModelConfig& config = weights->config;
+  const MatrixView<float> x = normed.Get(h.rows, config.hidden), g = gate.Get(h.rows, config.intermediate),
+                          u = up.Get(h.rows, config.intermediate), out = mlp_update.Get(h.rows, config.hidden);
+  RmsNorm(context, h, block.post_norm, static_cast<float>(config.rms_eps), x);
+  MatMul(context, x, block.gate, block.gate_bias, false, g);
+  MatMul(context, x, block.up, block.up_bias, false, u);
+  SwiGlu(context, g, u);
+  MatMul(context, g, block.down, block.down_bias, false, out);
+  AddTo(context, out, h);
+  if (add_to_update) AddTo(context, out, update.Get(h.rows, config.hidden));
+}
+
+MatrixView<const float> CpuEngine::Run(const EngineCall& call) {
+  const ModelConfig& config = weights->config;
+  const auto count = static_cast<int64_t>(call.tokens.size());
+  SetPositions(call);
+  const MatrixView<float> h = residual.Get(count, config.hidden);
+  const bool from_tokens = call.residual.data == nullptr;
+  if (from_tokens) {
+    Embed(context, call.tokens, weights->embedding, h);
+  } else if (h.data != call.residual.data) {
+    for (int64_t t = 0; t < count; ++t) std::copy_n(call.residual.row(t), h.cols, h.row(t));
+  }
+  auto* const cache = static_cast<CpuKv*>(call.cache);
+  int64_t taps_left = taps.size();
+  size_t cache_layer = 0;
+  for (const Stage& stage : call.stages) {
+    if (call.taps_only && taps_left == 0) return h;
+    if (const auto* adapter = std::get_if<AdapterStage>(&stage)) {
+      const Lra& lra = *adapter->lra;
+      if (lra.low_rank()) {
+        ApplyLowRankLra(context, lra.p.view(), lra.q.view(), lra.b.view(), h);
+      } else {
+        ApplyFullLra(context, lra.a.view(), lra.b.view(), h);
+      }
+      continue;
+    }
+    const auto& block_stage = std::get<BlockStage>(stage);
+    const int64_t layer = block_stage.layer;
+    taps_left -= taps.Fire(layer, TapPoint::kInput, h);
+    if (call.taps_only && taps_left == 0) return h;
+    const KeysValues kv = Place(call, cache != nullptr ? &cache->layers[cache_layer++] : nullptr);
+    const BlockWeights& block = TensorsOf(*weights, block_stage);
+    const bool update_tapped = taps.Has(layer, TapPoint::kUpdate);
+    Attend(block, h, kv);
+    FeedForward(block, h, update_tapped);
+    if (taps.Has(layer, TapPoint::kMlp))
+      taps_left -= taps.Fire(layer, TapPoint::kMlp, mlp_update.Get(count, config.hidden));
+    if (update_tapped) taps_left -= taps.Fire(layer, TapPoint::kUpdate, update.Get(count, config.hidden));
+    taps_left -= taps.Fire(layer, TapPoint::kOutput, h);
+  }
+  if (from_tokens) taps.Fire(config.layers, TapPoint::kInput, h);
+  return h;
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> MakeCpuEngine(const EngineSetup& setup) { return std::make_unique<CpuEngine>(setup); }
+
+}  // namespace shiftrt

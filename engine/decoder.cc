@@ -1,0 +1,204 @@
+#include "engine/decoder.h"
+
+#include <algorithm>
+
+#include "engine/engine.h"
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+void Batch::Add(std::span<const int32_t> sequence, int64_t parent) {
+  Check(parent >= -1 && parent < sequences(), "sequence {} of a batch cannot continue sequence {}", sequences(),
+        parent);
+  tokens.insert(tokens.end(), sequence.begin(), sequence.end());
+  offsets.push_back(size());
+  parents.push_back(parent);
+}
+
+KvCache::KvCache(const ModelConfig& config, const DepthPlan& plan, int64_t capacity)
+    : blocks_(plan.blocks()), kv_dim_(config.kv_dim()), capacity_(capacity) {}
+KvCache::~KvCache() = default;
+KvCache::KvCache(KvCache&&) noexcept = default;
+KvCache& KvCache::operator=(KvCache&&) noexcept = default;
+
+void KvCache::Truncate(int64_t size) {
+  Check(size >= 0 && size <= size_, "cannot keep {} of {} cached positions", size, size_);
+  size_ = size;
+}
+
+namespace {
+
+void CheckStages(const Weights& weights, std::span<const Stage> stages) {
+  int64_t last = -1;
+  for (const Stage& stage : stages) {
+    if (const auto* block = std::get_if<BlockStage>(&stage)) {
+      Check(block->layer > last && block->layer < weights.config.layers,
+            "depth plan: block {} after block {} in a model of {} layers", block->layer, last, weights.config.layers);
+      last = block->layer;
+    } else {
+      const Lra& lra = *std::get<AdapterStage>(stage).lra;
+      Check(lra.hidden() == weights.config.hidden,
+            "depth plan: an adapter of hidden size {} in a model of hidden size {}", lra.hidden(),
+            weights.config.hidden);
+    }
+  }
+}
+
+// Throws unless every sequence, with what it continues, fits the model's context.
+void CheckLengths(const ModelConfig& config, const Batch& batch) {
+  std::vector<int64_t> lengths;
+  for (int64_t s = 0; s < batch.sequences(); ++s) {
+    const int64_t parent = batch.parents[s], before = parent < 0 ? 0 : lengths[parent];
+    lengths.push_back(before + batch.offsets[s + 1] - batch.offsets[s]);
+    Check(lengths[s] <= config.max_positions, "a sequence of {} tokens exceeds the model's context of {}", lengths[s],
+          config.max_positions);
+  }
+}
+
+}  // namespace
+
+const BlockWeights& TensorsOf(const Weights& weights, const BlockStage& stage) {
+  return stage.folded ? *stage.folded : weights.blocks[stage.layer];
+}
+
+CallLayout LayOut(const EngineCall& call) {
+  CallLayout layout;
+  std::vector<int64_t>& rows = layout.joined_rows;
+  for (size_t s = 0; s < call.parents.size(); ++s) {
+    CallLayout::Sequence sequence{call.offsets[s], call.offsets[s + 1] - call.offsets[s], call.past, -1};
+    if (call.parents[s] >= 0) {
+      const CallLayout::Sequence& parent = layout.sequences[call.parents[s]];
+      sequence.past = parent.past + parent.count;
+      sequence.joined = std::ssize(rows);
+      for (int64_t i = 0; i < sequence.past; ++i)
+        rows.push_back(parent.joined < 0 ? parent.begin + i : rows[parent.joined + i]);
+      for (int64_t i = 0; i < sequence.count; ++i) rows.push_back(sequence.begin + i);
+    }
+    layout.sequences.push_back(sequence);
+  }
+  return layout;
+}
+
+struct Decoder::Impl {
+  std::shared_ptr<const Weights> weights;
+  DepthPlan plan;
+  std::unique_ptr<Engine> engine;
+
+  // What `run` makes of the call that continues `cache`.
+  template <typename Run>
+  auto Continue(std::span<const int32_t> tokens, KvCache& cache, const Run& run) const;
+};
+
+Decoder::Decoder(const Context& context, std::shared_ptr<const Weights> weights, DepthPlan plan, std::vector<Tap> taps)
+    : impl_(std::make_unique<Impl>()) {
+  CheckStages(*weights, plan.stages);
+  const ModelConfig& config = weights->config;
+  const std::vector<int64_t> kept = plan.KeptLayers();
+  for (const Tap& tap : taps) {
+    const bool stream_end = tap.layer == config.layers && tap.point == TapPoint::kInput;
+    Check(stream_end || std::binary_search(kept.begin(), kept.end(), tap.layer),
+          "a tap on layer {}, which this depth plan does not run", tap.layer);
+  }
+  const EngineSetup setup{context, weights, plan, std::move(taps)};
+  impl_->engine = context.device == Device::kCuda ? MakeCudaEngine(setup) : MakeCpuEngine(setup);
+  impl_->weights = std::move(weights);
+  impl_->plan = std::move(plan);
+}
+
+Decoder::~Decoder() = default;
+Decoder::Decoder(Decoder&&) noexcept = default;
+
+MatrixView<const float> Decoder::Forward(const Batch& batch, bool taps_only) {
+  CheckLengths(config(), batch);
+  return impl_->engine->Run({.tokens = batch.tokens,
+                             .offsets = batch.offsets,
+                             .parents = batch.parents,
+                             .stages = plan().stages,
+                             .taps_only = taps_only});
+}
+
+MatrixView<const float> Decoder::Resume(const Batch& batch, MatrixView<const float> residual,
+                                        std::span<const Stage> stages) {
+  Check(residual.rows == batch.size() && residual.cols == config().hidden,
+        "a stream of ({}, {}) for {} tokens of hidden size {}", residual.rows, residual.cols, batch.size(),
+        config().hidden);
+  CheckStages(weights(), stages);
+  CheckLengths(config(), batch);
+  return impl_->engine->Run({.tokens = batch.tokens,
+                             .offsets = batch.offsets,
+                             .parents = batch.parents,
+                             .stages = stages,
+                             .residual = residual});
+}
+
+template <typename Run>
+auto Decoder::Impl::Continue(std::span<const int32_t> tokens, KvCache& cache, const Run& run) const {
+  const auto count = static_cast<int64_t>(tokens.size());
+  const int64_t blocks = plan.blocks(), kv_dim = weights->config.kv_dim();
+  Check(cache.blocks_ == blocks && cache.kv_dim_ == kv_dim,
+        "a cache of {} blocks and keys of {} for a plan of {} and keys of {}", cache.blocks_, cache.kv_dim_, blocks,
+        kv_dim);
+  Check(cache.size_ + count <= cache.capacity_, "the KV cache holds {} of {} positions; {} more do not fit",
+        cache.size_, cache.capacity_, count);
+  if (cache.storage_ == nullptr) cache.storage_ = engine->MakeCache(cache.capacity_);
+  const int64_t offsets[] = {0, count}, parents[] = {-1};
+  const auto result = run(EngineCall{.tokens = tokens,
+                                     .offsets = offsets,
+                                     .parents = parents,
+                                     .stages = plan.stages,
+                                     .past = cache.size_,
+                                     .cache = cache.storage_.get()});
+  cache.size_ += count;
+  return result;
+}
+
+MatrixView<const float> Decoder::Forward(std::span<const int32_t> tokens, KvCache& cache) {
+  return impl_->Continue(tokens, cache, [&](const EngineCall& call) { return impl_->engine->Run(call); });
+}
+
+int32_t Decoder::NextToken(std::span<const int32_t> tokens, KvCache& cache, const SamplingOptions& sampling,
+                           double uniform) {
+  Check(!tokens.empty(), "no token to continue after");
+  return impl_->Continue(tokens, cache,
+                         [&](const EngineCall& call) { return impl_->engine->RunAndSample(call, sampling, uniform); });
+}
+
+Matrix<float> Decoder::Logits(MatrixView<const float> residual) { return impl_->engine->Logits(residual); }
+
+std::vector<float> Decoder::LogProbs(MatrixView<const float> residual, std::span<const int32_t> targets,
+                                     std::span<int32_t> argmax) {
+  return impl_->engine->LogProbs(residual, targets, argmax);
+}
+
+const Weights& Decoder::weights() const { return *impl_->weights; }
+const DepthPlan& Decoder::plan() const { return impl_->plan; }
+
+int64_t Decoder::Parameters() const {
+  const Weights& w = weights();
+  int64_t total = w.embedding.elements() + w.final_norm.elements() + (config().tied_head ? 0 : w.head.elements());
+  for (const Stage& stage : plan().stages) {
+    if (const auto* block = std::get_if<BlockStage>(&stage)) {
+      Weights::ForEachInBlock(TensorsOf(w, *block),
+                              [&](const std::string&, const TensorView& tensor) { total += tensor.elements(); });
+    } else {
+      total += std::get<AdapterStage>(stage).lra->parameters();
+    }
+  }
+  return total;
+}
+
+int64_t Decoder::BytesPerToken() const {
+  const Weights& w = weights();
+  int64_t total = w.embedding.bytes() / config().vocab + w.final_norm.bytes() + w.head.bytes();
+  for (const Stage& stage : plan().stages) {
+    if (const auto* block = std::get_if<BlockStage>(&stage)) {
+      Weights::ForEachInBlock(TensorsOf(w, *block),
+                              [&](const std::string&, const TensorView& tensor) { total += tensor.bytes(); });
+    } else {
+      total += std::get<AdapterStage>(stage).lra->parameters() * static_cast<int64_t>(sizeof(float));
+    }
+  }
+  return total;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,112 @@
+// The one layer loop: prefill, decode, scoring and calibration all run through Decoder::Forward.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/rows.h"
+#include "engine/sampling.h"
+#include "models/plan.h"
+#include "models/weights.h"
+#include "runtime/context.h"
+
+namespace shiftrt {
+
+// Sequences laid end to end: sequence s is tokens[offsets[s]] .. tokens[offsets[s + 1]]. No padding exists. A sequence
+// with a parent continues it, that one's own parents included: a prefix that several share is computed once.
+struct Batch {
+  std::vector<int32_t> tokens;
+  std::vector<int64_t> offsets = {0};
+  std::vector<int64_t> parents;  // of each sequence: an earlier one, or -1
+
+  void Add(std::span<const int32_t> sequence, int64_t parent = -1);
+  int64_t sequences() const { return static_cast<int64_t>(offsets.size()) - 1; }
+  int64_t size() const { return static_cast<int64_t>(tokens.size()); }
+};
+
+enum class TapPoint {
+  kInput,   // residual stream before the block, (tokens, hidden)
+  kMlp,     // the MLP's output before it is added, (tokens, hidden)
+  kUpdate,  // the block's own update before it is added: attention output + MLP output
+  kOutput,  // residual stream after the block; no final norm
+};
+
+// Calls `sink` with rows that are valid during the call only; one that takes a MatrixView hears them in host memory.
+// `layer` counts blocks of the original model; for kInput of layer L (one past the last) the stream the final norm
+// reads.
+struct Tap {
+  int64_t layer = 0;
+  TapPoint point = TapPoint::kInput;
+  std::function<void(const Rows&)> sink;
+};
+
+struct KvStorage;
+
+// Keys and values of every block stage of one plan, for one sequence. Indexed by stage, so a removed block leaves no
+// hole. The first decoder that continues it makes the memory, on its device, and is the one to go on with it.
+class KvCache {
+ public:
+  KvCache(const ModelConfig& config, const DepthPlan& plan, int64_t capacity);
+  ~KvCache();
+  KvCache(KvCache&&) noexcept;
+  KvCache& operator=(KvCache&&) noexcept;
+  int64_t size() const { return size_; }
+  int64_t capacity() const { return capacity_; }
+  // Forgets all but the first `size` positions.
+  void Truncate(int64_t size);
+
+ private:
+  friend class Decoder;
+  int64_t blocks_ = 0, kv_dim_ = 0;
+  std::unique_ptr<KvStorage> storage_;
+  int64_t size_ = 0;
+  int64_t capacity_ = 0;
+};
+
+// The tensors a block stage runs with.
+const BlockWeights& TensorsOf(const Weights& weights, const BlockStage& stage);
+
+class Decoder {
+ public:
+  // Taps on layers the plan does not run throw Error. Weights and adapters are shared, not copied.
+  Decoder(const Context& context, std::shared_ptr<const Weights> weights, DepthPlan plan, std::vector<Tap> taps = {});
+  ~Decoder();
+  Decoder(Decoder&&) noexcept;
+
+  // The residual stream after the last stage, (batch.size(), hidden) float32, before the final norm. Valid until the
+  // next call. With `taps_only` stops after the last tapped layer and returns nothing of use. Positions count from 0 in
+  // every sequence, and on from its parent's last in one that has a parent.
+  MatrixView<const float> Forward(const Batch& batch, bool taps_only = false);
+  // What follows a stream that somebody kept: runs `stages`, which need not be the plan's, on `residual` (batch.size(),
+  // hidden). Taps on their blocks fire; valid until the next call.
+  MatrixView<const float> Resume(const Batch& batch, MatrixView<const float> residual, std::span<const Stage> stages);
+  // One sequence that continues `cache`; its tokens are appended. Throws Error when the cache is full.
+  MatrixView<const float> Forward(std::span<const int32_t> tokens, KvCache& cache);
+
+  // The token that follows: the same call, and the logits of its last row sampled where they are, so that a GPU hands
+  // over no more than an id. Takes at least one token; throws what SampleToken throws (engine/sampling.h).
+  int32_t NextToken(std::span<const int32_t> tokens, KvCache& cache, const SamplingOptions& sampling, double uniform);
+
+  // Logits (rows, vocab) of residual rows: final norm, then head.
+  Matrix<float> Logits(MatrixView<const float> residual);
+  // log p(targets[t]) of each residual row, natural logarithm; see kernels/logprob.h.
+  std::vector<float> LogProbs(MatrixView<const float> residual, std::span<const int32_t> targets,
+                              std::span<int32_t> argmax = {});
+
+  const Weights& weights() const;
+  const ModelConfig& config() const { return weights().config; }
+  const DepthPlan& plan() const;
+  // Parameters held by this plan (a tied head counted once), and bytes a decoded token reads: every weight but the
+  // embedding table (one row of it), adapters included.
+  int64_t Parameters() const;
+  int64_t BytesPerToken() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shiftrt

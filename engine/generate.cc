@@ -1,0 +1,61 @@
+#include "engine/generate.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "runtime/check.h"
+#include "runtime/files.h"
+#include "runtime/random.h"
+
+namespace shiftrt {
+
+namespace {
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Bounds the activations' memory on long prompts.
+constexpr size_t kPrefillChunk = 512;
+
+}  // namespace
+
+void CheckFits(int64_t prompt, int64_t max_tokens, const ModelConfig& config) {
+  Check(prompt > 0, "the prompt is empty: give at least one token");
+  Check(prompt + max_tokens <= config.max_positions,
+        "a prompt of {} tokens and {} to generate exceed the model's context of {}; shorten one of them", prompt,
+        max_tokens, config.max_positions);
+}
+
+GenerationResult Generate(Decoder& decoder, std::span<const int32_t> prompt, int64_t max_tokens,
+                          const SamplingOptions& sampling, uint64_t seed, std::span<const int32_t> stop,
+                          const std::function<bool(int32_t)>& on_token) {
+  const auto length = static_cast<int64_t>(prompt.size());
+  CheckFits(length, max_tokens, decoder.config());
+  GenerationResult result;
+  if (max_tokens == 0) return result;
+  KvCache cache(decoder.config(), decoder.plan(), length + max_tokens);
+  Random random(seed);
+  auto start = std::chrono::steady_clock::now();
+  for (; prompt.size() > kPrefillChunk; prompt = prompt.subspan(kPrefillChunk)) {
+    CheckInterrupted();
+    decoder.Forward(prompt.first(kPrefillChunk), cache);
+  }
+  int32_t token = 0;
+  for (std::span<const int32_t> next = prompt;; next = std::span(&token, 1)) {
+    CheckInterrupted();
+    token = decoder.NextToken(next, cache, sampling, random.Uniform());
+    if (result.prefill_seconds == 0) {
+      result.prefill_seconds = SecondsSince(start);
+      start = std::chrono::steady_clock::now();
+    }
+    if (std::find(stop.begin(), stop.end(), token) != stop.end()) break;
+    result.tokens.push_back(token);
+    const bool more = !on_token || on_token(token);
+    if (!more || static_cast<int64_t>(result.tokens.size()) == max_tokens) break;
+  }
+  result.decode_seconds = SecondsSince(start);
+  return result;
+}
+
+}  // namespace shiftrt

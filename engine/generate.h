@@ -1,0 +1,29 @@
+// Autoregressive generation for one sequence.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "engine/decoder.h"
+#include "engine/sampling.h"
+
+namespace shiftrt {
+
+struct GenerationResult {
+  std::vector<int32_t> tokens;  // generated ones, without the stop token
+  double prefill_seconds = 0;
+  double decode_seconds = 0;  // of all steps after the first token
+};
+
+// Throws Error for a prompt of no tokens, and when prompt + max_tokens exceeds the model's context.
+void CheckFits(int64_t prompt, int64_t max_tokens, const ModelConfig& config);
+
+// Prefills `prompt` (which must fit as CheckFits says), then decodes until max_tokens or a token in `stop`: one draw a
+// token, from Random(seed). on_token is called with each token as it comes and returns false to stop.
+GenerationResult Generate(Decoder& decoder, std::span<const int32_t> prompt, int64_t max_tokens,
+                          const SamplingOptions& sampling, uint64_t seed, std::span<const int32_t> stop,
+                          const std::function<bool(int32_t)>& on_token = {});
+
+}  // namespace shiftrt

@@ -1,0 +1,63 @@
+// What is kept of tapped activations, on the device of the decoder that has them: of a GPU's, calibration brings sums
+// over, not activations.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/rows.h"
+#include "kernels/gram.h"
+#include "models/weights.h"
+#include "runtime/context.h"
+
+namespace shiftrt {
+
+// A copy of rows, on the device that has them; of rows on the host, on the first.
+class KeptRows {
+ public:
+  virtual ~KeptRows() = default;
+  virtual void Set(const Rows& rows) = 0;
+  virtual void Add(const Rows& rows) = 0;  // tapped or kept, of the same shape
+  // Valid until the next Set().
+  virtual Rows rows() = 0;
+};
+
+// The sums of one site while a pass runs.
+class RidgeSums {
+ public:
+  virtual ~RidgeSums() = default;
+  // kernels/gram.h; rows tapped or kept. `weights` may be empty.
+  virtual void Add(const Rows& h, const Rows& delta, std::span<const double> weights) = 0;
+  // Writes what was added, on whichever device, to the matrices this was made for. On a CPU they have it already.
+  virtual void Store() = 0;
+};
+
+// Products of pairs of rows, on their way from the device while it goes on.
+class PendingProducts {
+ public:
+  virtual ~PendingProducts() = default;
+  // Of each pair of rows, tapped or kept.
+  virtual void Start(const Rows& a, const Rows& b) = 0;
+  // What was started last, once it is there; nothing when it was taken before.
+  virtual std::vector<RowProducts> Take() = 0;
+};
+
+class Tally {
+ public:
+  virtual ~Tally() = default;
+  // Whose rows it takes, and which work at the same time.
+  virtual int64_t devices() const = 0;
+  virtual std::unique_ptr<KeptRows> MakeRows() = 0;
+  // What `host` holds, to go on from. Its memory belongs to the caller.
+  virtual std::unique_ptr<RidgeSums> MakeRidgeSums(const RidgeMatrices& host) = 0;
+  virtual std::unique_ptr<PendingProducts> MakeProducts() = 0;
+};
+
+// For what decoders of these weights tap, on any of the context's GPUs. Not for use by several threads.
+std::unique_ptr<Tally> MakeTally(const Context& context, const Weights& weights);
+std::unique_ptr<Tally> MakeCpuTally(const Context& context);
+// Throws Error where this build or this machine has no CUDA, and for several GPUs without NCCL.
+std::unique_ptr<Tally> MakeCudaTally(const Context& context, const Weights& weights);
+
+}  // namespace shiftrt

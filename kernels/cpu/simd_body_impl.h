@@ -1,0 +1,264 @@
+// The algorithm behind SimdBody, templated over a policy: Reg (a vector type with arithmetic operators), kWidth,
+// kTileRows, and a handful of operations.
+// Included once by each instruction set's file; everything is in an anonymous namespace on purpose.
+#pragma once
+
+#include <cstring>
+
+#include "kernels/cpu/simd_body.h"
+
+namespace shiftrt {
+namespace {
+
+template <typename T>
+float WidenOne(T value) {
+  return static_cast<float>(value);
+}
+
+// How far ahead of the sums a stream of weights is asked for: near enough to stay within the row after this one, far
+// enough to cover main memory's latency.
+constexpr int64_t kPrefetchBytes = 1024;
+constexpr int64_t kCacheLine = 64;
+
+// Dot products of one row of w with M rows of x. Four accumulators a row of x hide the latency of the additions.
+template <typename V, typename T, int M>
+void RowDots(const float* x, int64_t x_stride, const T* w, int64_t k, float* out) {
+  constexpr int kUnroll = M == 1 ? 4 : 2;
+  typename V::Reg sum[M][kUnroll];
+  for (int i = 0; i < M; ++i)
+    for (int u = 0; u < kUnroll; ++u) sum[i][u] = V::Zero();
+  int64_t at = 0;
+  for (; at + kUnroll * V::kWidth <= k; at += kUnroll * V::kWidth) {
+    constexpr int64_t kStepBytes = kUnroll * V::kWidth * static_cast<int64_t>(sizeof(T));
+    for (int64_t line = 0; line < kStepBytes; line += kCacheLine)
+      __builtin_prefetch(reinterpret_cast<const char*>(w + at) + kPrefetchBytes + line);
+#pragma GCC unroll 8
+    for (int u = 0; u < kUnroll; ++u) {
+      const typename V::Reg weight = V::Load(w + at + u * V::kWidth);
+#pragma GCC unroll 8
+      for (int i = 0; i < M; ++i)
+        sum[i][u] = V::MultiplyAdd(weight, V::Load(x + i * x_stride + at + u * V::kWidth), sum[i][u]);
+    }
+  }
+  for (int i = 0; i < M; ++i) {
+    for (int u = 1; u < kUnroll; ++u) sum[i][0] = V::Add(sum[i][0], sum[i][u]);
+    float total = V::Sum(sum[i][0]);
+    for (int64_t j = at; j < k; ++j) total += WidenOne(w[j]) * x[i * x_stride + j];
+    out[i] = total;
+  }
+}
+
+template <typename V, typename T, int M>
+void RowsOf(const float* x, int64_t x_stride, const T* w, int64_t k, int64_t begin, int64_t end, const float* bias,
+            bool accumulate, float* y, int64_t y_stride) {
+  for (int64_t j = begin; j < end; ++j) {
+    float dots[M];
+    RowDots<V, T, M>(x, x_stride, w + j * k, k, dots);
+    for (int i = 0; i < M; ++i) {
+      float* out = y + i * y_stride + j;
+      *out = (accumulate ? *out : 0.0f) + dots[i] + (bias != nullptr ? bias[j] : 0.0f);
+    }
+  }
+}
+
+template <typename V, typename T>
+void RowsOfType(const float* x, int64_t x_stride, int64_t m, const T* w, int64_t k, int64_t begin, int64_t end,
+                const float* bias, bool accumulate, float* y, int64_t y_stride) {
+  switch (m) {
+    case 1: return RowsOf<V, T, 1>(x, x_stride, w, k, begin, end, bias, accumulate, y, y_stride);
+    case 2: return RowsOf<V, T, 2>(x, x_stride, w, k, begin, end, bias, accumulate, y, y_stride);
+    case 3: return RowsOf<V, T, 3>(x, x_stride, w, k, begin, end, bias, accumulate, y, y_stride);
+    default: return RowsOf<V, T, 4>(x, x_stride, w, k, begin, end, bias, accumulate, y, y_stride);
+  }
+}
+
+template <typename V>
+void Rows(const float* x, int64_t x_stride, int64_t m, const void* w, DType dtype, int64_t k, int64_t begin,
+          int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride) {
+  switch (dtype) {
+    case DType::kBFloat16:
+      return RowsOfType<V>(x, x_stride, m, static_cast<const BFloat16*>(w), k, begin, end, bias, accumulate, y,
+                           y_stride);
+    case DType::kFloat16:
+      return RowsOfType<V>(x, x_stride, m, static_cast<const Float16*>(w), k, begin, end, bias, accumulate, y,
+                           y_stride);
+    default:
+      return RowsOfType<V>(x, x_stride, m, static_cast<const float*>(w), k, begin, end, bias, accumulate, y, y_stride);
+  }
+}
+
+// Squares of kWidth x kWidth are transposed in registers; what is left over goes element by element.
+template <typename V, typename T>
+void PackPanelOf(const T* w, int64_t stride, int64_t cols, int64_t depth, float* packed) {
+  constexpr int64_t kCols = 2 * V::kWidth;
+  for (int64_t half = 0; half < kCols; half += V::kWidth) {
+    int64_t k = 0;
+    if (half + V::kWidth <= cols)
+      for (; k + V::kWidth <= depth; k += V::kWidth)
+        V::Transpose(w + half * stride + k, stride, packed + k * kCols + half, kCols);
+    for (; k < depth; ++k)
+      for (int64_t j = half; j < half + V::kWidth; ++j)
+        packed[k * kCols + j] = j < cols ? WidenOne(w[j * stride + k]) : 0.0f;
+  }
+}
+
+template <typename V>
+void PackPanel(const void* w, DType dtype, int64_t stride, int64_t cols, int64_t depth, float* packed) {
+  switch (dtype) {
+    case DType::kBFloat16: return PackPanelOf<V>(static_cast<const BFloat16*>(w), stride, cols, depth, packed);
+    case DType::kFloat16: return PackPanelOf<V>(static_cast<const Float16*>(w), stride, cols, depth, packed);
+    default: return PackPanelOf<V>(static_cast<const float*>(w), stride, cols, depth, packed);
+  }
+}
+
+template <typename V>
+void Tile(const float* a, const float* b, int64_t depth, float* tile) {
+  constexpr int kRows = V::kTileRows;
+  typename V::Reg sum[kRows][2];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) sum[i][0] = sum[i][1] = V::Zero();
+#pragma GCC unroll 4
+  for (int64_t k = 0; k < depth; ++k) {
+    const typename V::Reg left = V::Load(b), right = V::Load(b + V::kWidth);
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const typename V::Reg x = V::Broadcast(a[i]);
+      sum[i][0] = V::MultiplyAdd(x, left, sum[i][0]);
+      sum[i][1] = V::MultiplyAdd(x, right, sum[i][1]);
+    }
+    a += kRows;
+    b += 2 * V::kWidth;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+    V::Store(tile + i * 2 * V::kWidth, sum[i][0]);
+    V::Store(tile + i * 2 * V::kWidth + V::kWidth, sum[i][1]);
+  }
+}
+
+template <typename V>
+float Dot(const float* a, const float* b, int64_t n) {
+  float out;
+  RowDots<V, float, 1>(a, 0, b, n, &out);
+  return out;
+}
+
+template <typename V>
+void Axpy(float alpha, const float* x, float* y, int64_t n) {
+  const typename V::Reg scale = V::Broadcast(alpha);
+  int64_t i = 0;
+  for (; i + V::kWidth <= n; i += V::kWidth) V::Store(y + i, V::MultiplyAdd(scale, V::Load(x + i), V::Load(y + i)));
+  for (; i < n; ++i) y[i] += alpha * x[i];
+}
+
+template <typename V>
+void PackRows(const float* x, int64_t stride, int64_t rows, int64_t depth, float* packed) {
+  for (int64_t i = 0; i < V::kTileRows; ++i)
+    for (int64_t k = 0; k < depth; ++k) packed[k * V::kTileRows + i] = i < rows ? x[i * stride + k] : 0.0f;
+}
+
+// e^x, relative error below 3e-7 for results in the normal range; 0 below -87.3, clamped above 88, NaN of NaN.
+template <typename V>
+typename V::Reg Exp(typename V::Reg x) {
+  using Int = typename V::Int;
+  const typename V::Reg lowest = V::Broadcast(-87.3f), highest = V::Broadcast(88.0f);
+  typename V::Reg clamped = highest < x ? highest : x;  // in this order a NaN stays one
+  clamped = lowest > clamped ? lowest : clamped;
+  // Adding 1.5 * 2^23 leaves the nearest integer in the low bits of the mantissa.
+  const typename V::Reg magic = V::Broadcast(12582912.0f);
+  const typename V::Reg shifted = clamped * 1.44269504088896341f + magic;
+  const typename V::Reg whole = shifted - magic;
+  // x - whole ln 2 in two steps, so that the remainder is exact to the last bits.
+  const typename V::Reg r = (clamped - whole * 0.693359375f) + whole * 2.12194440e-4f;
+  const typename V::Reg tail = r * (0.166666667f + r * (0.0416666667f + r * (0.00833333333f + r * 0.00138888889f)));
+  const typename V::Reg p = 1.0f + r * (1.0f + r * (0.5f + tail));
+  const auto power = (typename V::Reg)(((Int)shifted - (Int)magic + 127) << 23);
+  return x < lowest ? V::Zero() : p * power;
+}
+
+template <typename V>
+void SwiGlu(float* gate, const float* up, int64_t n) {
+  const auto step = [&](float* g, const float* u) {
+    const typename V::Reg x = V::Load(g);
+    V::Store(g, x / (1.0f + Exp<V>(-x)) * V::Load(u));
+  };
+  int64_t i = 0;
+  for (; i + V::kWidth <= n; i += V::kWidth) step(gate + i, up + i);
+  if (i == n) return;
+  float g[V::kWidth] = {}, u[V::kWidth] = {};
+  for (int64_t j = i; j < n; ++j) g[j - i] = gate[j], u[j - i] = up[j];
+  step(g, u);
+  for (int64_t j = i; j < n; ++j) gate[j] = g[j - i];
+}
+
+template <typename V>
+double Exponentiate(float* x, int64_t n, float shift) {
+  constexpr int64_t kRun = 64 * V::kWidth;  // float32 sums stay short
+  double total = 0;
+  int64_t i = 0;
+  while (i + V::kWidth <= n) {
+    typename V::Reg sum = V::Zero();
+    for (const int64_t stop = i + kRun; i < stop && i + V::kWidth <= n; i += V::kWidth) {
+      const typename V::Reg e = Exp<V>(V::Load(x + i) - shift);
+      V::Store(x + i, e);
+      sum += e;
+    }
+    total += static_cast<double>(V::Sum(sum));
+  }
+  if (i == n) return total;
+  float rest[V::kWidth] = {};
+  for (int64_t j = i; j < n; ++j) rest[j - i] = x[j] - shift;
+  V::Store(rest, Exp<V>(V::Load(rest)));
+  for (int64_t j = i; j < n; ++j) total += static_cast<double>(x[j] = rest[j - i]);
+  return total;
+}
+
+// kWidth of the NR columns, which are 2 kWidth apart.
+template <typename V>
+void SoftmaxColumns(float* scores, int64_t keys, float scale, const int32_t* visible, float* maximum, float* sum,
+                    float* rescale) {
+  using Reg = typename V::Reg;
+  using Int = typename V::Int;
+  constexpr int64_t kStride = 2 * V::kWidth;
+  Int limit;
+  std::memcpy(&limit, visible, sizeof limit);
+  int64_t all = keys;  // rows every column sees
+  for (int64_t j = 0; j < V::kWidth; ++j) all = visible[j] < all ? visible[j] : all;
+  const Reg hidden = V::Broadcast(-3e38f), before = V::Load(maximum);
+  Reg most = before;
+  for (int64_t i = 0; i < keys; ++i) {
+    Reg s = V::Load(scores + i * kStride);
+    if (i >= all) {
+      s = limit > static_cast<int32_t>(i) ? s : hidden;
+      V::Store(scores + i * kStride, s);
+    }
+    most = s > most ? s : most;
+  }
+  Reg total = V::Zero();
+  for (int64_t i = 0; i < keys; ++i) {
+    Reg e = Exp<V>((V::Load(scores + i * kStride) - most) * scale);
+    if (i >= all) e = limit > static_cast<int32_t>(i) ? e : V::Zero();
+    V::Store(scores + i * kStride, e);
+    total += e;
+  }
+  const Reg factor = Exp<V>((before - most) * scale);
+  V::Store(rescale, factor);
+  V::Store(maximum, most);
+  V::Store(sum, V::Load(sum) * factor + total);
+}
+
+template <typename V>
+void Softmax(float* scores, int64_t keys, float scale, const int32_t* visible, float* maximum, float* sum,
+             float* rescale) {
+  for (int64_t j = 0; j < 2 * V::kWidth; j += V::kWidth)
+    SoftmaxColumns<V>(scores + j, keys, scale, visible + j, maximum + j, sum + j, rescale + j);
+}
+
+template <typename V>
+constexpr SimdBody MakeBody() {
+  return {V::kTileRows, 2 * V::kWidth, &Rows<V>,   &PackPanel<V>,    &PackRows<V>, &Tile<V>,
+          &Dot<V>,      &Axpy<V>,      &SwiGlu<V>, &Exponentiate<V>, &Softmax<V>};
+}
+
+}  // namespace
+}  // namespace shiftrt

@@ -1,0 +1,53 @@
+// A policy for MakeBody through the compiler's vector extension: any number of lanes on any machine. Four are SSE2 on
+// x86-64 and NEON on Arm; sixteen stand in for AVX-512 where it cannot run.
+#pragma once
+
+#include <cstring>
+
+#include "kernels/cpu/simd_body_impl.h"
+
+namespace shiftrt {
+namespace {
+
+using FourFloats = float __attribute__((vector_size(16)));
+using FourInts = int32_t __attribute__((vector_size(16)));
+using SixteenFloats = float __attribute__((vector_size(64)));
+using SixteenInts = int32_t __attribute__((vector_size(64)));
+
+template <typename FloatLanes, typename IntLanes, int kRows>
+struct VectorLanes {
+  using Reg = FloatLanes;
+  using Int = IntLanes;
+  static constexpr int kWidth = sizeof(Reg) / sizeof(float);
+  static constexpr int kTileRows = kRows;
+
+  static Reg Zero() { return Reg{}; }
+  static Reg Broadcast(float x) { return x - Reg{}; }
+  static Reg Load(const float* p) {
+    Reg r;
+    std::memcpy(&r, p, sizeof r);
+    return r;
+  }
+  template <typename T>
+  static Reg Load(const T* p) {
+    Reg r;
+    for (int i = 0; i < kWidth; ++i) r[i] = WidenOne(p[i]);
+    return r;
+  }
+  static void Store(float* p, Reg r) { std::memcpy(p, &r, sizeof r); }
+  static Reg Add(Reg a, Reg b) { return a + b; }
+  static Reg MultiplyAdd(Reg a, Reg b, Reg c) { return a * b + c; }
+  static float Sum(Reg r) {
+    for (int half = kWidth / 2; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) r[i] += r[i + half];
+    return r[0];
+  }
+  template <typename T>
+  static void Transpose(const T* w, int64_t stride, float* out, int64_t out_stride) {
+    for (int j = 0; j < kWidth; ++j)
+      for (int k = 0; k < kWidth; ++k) out[k * out_stride + j] = WidenOne(w[j * stride + k]);
+  }
+};
+
+}  // namespace
+}  // namespace shiftrt

@@ -1,0 +1,474 @@
+#include "kernels/emulated/machine.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <boost/context/detail/fcontext.hpp>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <new>
+#include <span>
+#include <utility>
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#define SHIFTRT_ASAN 1
+#else
+#define SHIFTRT_ASAN 0
+#endif
+
+namespace shiftrt::emu {
+
+namespace {
+
+namespace context = boost::context::detail;
+
+constexpr size_t kStackBytes = 192 * 1024, kGuardBytes = 4096;
+constexpr uint8_t kPoison = 0xff;  // NaN in every floating-point type
+
+// A fiber's stack, its lowest page unmapped so that an overflow faults. Kept for reuse: mapping is the slow part.
+class Stack {
+ public:
+  Stack() {
+    void* p = mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) throw std::bad_alloc();
+    base_ = static_cast<std::byte*>(p);
+    mprotect(base_, kGuardBytes, PROT_NONE);
+  }
+  ~Stack() { munmap(base_, kGuardBytes + kStackBytes); }
+  Stack(const Stack&) = delete;
+  Stack& operator=(const Stack&) = delete;
+  void* bottom() const { return base_ + kGuardBytes; }
+  void* top() const { return base_ + kGuardBytes + kStackBytes; }
+
+ private:
+  std::byte* base_;
+};
+
+enum class State { kReady, kWarp, kBlock, kGrid, kDone };
+
+struct PendingCopy {
+  std::byte* to;
+  const void* from;
+  Where where;
+};
+
+struct BlockState {
+  gpu::Index3 index;
+  std::unique_ptr<std::byte[]> shared;  // exact, so that a raw overrun is AddressSanitizer's too
+};
+
+struct Thread {
+  int index = 0;
+  BlockState* block = nullptr;
+  Stack* stack = nullptr;
+  context::fcontext_t fiber = nullptr;
+  State state = State::kReady;
+  Where where;            // of what it waits for
+  Collective collective;  // when waiting in its warp
+  int shared_taken = 0;
+  std::vector<std::vector<PendingCopy>> copies;  // committed groups, oldest first
+  std::vector<PendingCopy> open_copies;
+  void* fake_stack = nullptr;
+};
+
+struct WarpState {
+  int waiting = 0, done = 0;  // lanes
+};
+
+// Everything about the launch in progress; blocks run in series, so there is one.
+struct Machine {
+  gpu::Grid grid;
+  int block_threads = 0;
+  std::string kernel;
+  const std::function<void()>* body = nullptr;
+  bool descending = false;
+  std::vector<BlockState> blocks;
+  std::vector<Thread> threads;
+  std::vector<WarpState> warps;
+  Thread* current = nullptr;
+  context::fcontext_t scheduler = nullptr;
+  void* scheduler_fake_stack = nullptr;
+  const void* scheduler_stack = nullptr;
+  size_t scheduler_stack_bytes = 0;
+  std::exception_ptr error;
+};
+
+Machine* machine = nullptr;
+struct Allocation {
+  int64_t bytes;
+  int device;
+};
+std::map<void*, Allocation> allocations;
+std::vector<std::unique_ptr<Stack>> stacks;
+int64_t launches = 0;
+std::vector<std::function<void()>> deferred;
+
+WarpState& WarpOf(const Thread& thread) {
+  return machine->warps[static_cast<size_t>(&thread - machine->threads.data()) / 32];
+}
+
+std::string At(const Where& where) {
+  const std::string file = where.file_name();
+  return " [" + file.substr(file.rfind('/') + 1) + ":" + std::to_string(where.line()) + "]";
+}
+
+void StartSwitch([[maybe_unused]] void** save, [[maybe_unused]] const void* bottom, [[maybe_unused]] size_t bytes) {
+#if SHIFTRT_ASAN
+  __sanitizer_start_switch_fiber(save, bottom, bytes);
+#endif
+}
+void FinishSwitch([[maybe_unused]] void* saved, [[maybe_unused]] const void** bottom, [[maybe_unused]] size_t* bytes) {
+#if SHIFTRT_ASAN
+  __sanitizer_finish_switch_fiber(saved, bottom, bytes);
+#endif
+}
+
+// From a fiber to the scheduler; returns when the fiber is resumed. A finished fiber gives up its fake stack.
+void Leave(Thread& thread) {
+  StartSwitch(thread.state == State::kDone ? nullptr : &thread.fake_stack, machine->scheduler_stack,
+              machine->scheduler_stack_bytes);
+  const context::transfer_t from = context::jump_fcontext(machine->scheduler, nullptr);
+  FinishSwitch(thread.fake_stack, nullptr, nullptr);
+  machine->scheduler = from.fctx;
+}
+
+void CheckFinished(const Thread& thread) {
+  if (!thread.open_copies.empty()) FailAt(thread.open_copies[0].where, "an asynchronous copy is never committed");
+  for (const auto& group : thread.copies)
+    if (!group.empty()) FailAt(group[0].where, "an asynchronous copy is never waited for");
+  if (thread.shared_taken != 0 && thread.shared_taken != machine->grid.shared_bytes)
+    throw KernelError(machine->kernel + ": launched with " + std::to_string(machine->grid.shared_bytes) +
+                      " bytes of shared memory, takes " + std::to_string(thread.shared_taken));
+}
+
+void FiberMain(context::transfer_t from) {
+  FinishSwitch(nullptr, &machine->scheduler_stack, &machine->scheduler_stack_bytes);
+  machine->scheduler = from.fctx;
+  Thread& thread = *machine->current;
+  try {
+    (*machine->body)();
+    CheckFinished(thread);
+  } catch (...) {
+    machine->error = std::current_exception();
+  }
+  thread.state = State::kDone;
+  ++WarpOf(thread).done;
+  Leave(thread);
+}
+
+void Resume(Thread& thread) {
+  machine->current = &thread;
+  StartSwitch(&machine->scheduler_fake_stack, thread.stack->bottom(), kStackBytes);
+  thread.fiber = context::jump_fcontext(thread.fiber, nullptr).fctx;
+  FinishSwitch(machine->scheduler_fake_stack, nullptr, nullptr);
+  machine->current = nullptr;
+  if (machine->error) std::rethrow_exception(machine->error);
+}
+
+void Block(State state, const Where& where) {
+  Thread& thread = *machine->current;
+  thread.state = state;
+  thread.where = where;
+  Leave(thread);
+}
+
+bool SameLine(const Where& a, const Where& b) {
+  return a.line() == b.line() && (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
+}
+
+// Releases `threads` if all wait in `state` at one line.
+bool Release(std::span<Thread> threads, State state) {
+  const bool all = std::all_of(threads.begin(), threads.end(), [&](const Thread& thread) {
+    return thread.state == state && SameLine(thread.where, threads[0].where);
+  });
+  if (all)
+    for (Thread& thread : threads) thread.state = State::kReady;
+  return all;
+}
+
+std::string Describe(const Thread& thread) {
+  const std::string name = "thread " + std::to_string(thread.index) + " ";
+  switch (thread.state) {
+    case State::kDone: return name + "has exited";
+    case State::kWarp: return name + "waits in " + thread.collective.name + At(thread.where);
+    case State::kGrid: return name + "waits at a grid barrier" + At(thread.where);
+    default: return name + "waits at a barrier" + At(thread.where);
+  }
+}
+
+// Nothing can run: names a waiting thread and one that keeps it waiting.
+[[noreturn]] void FailStuck() {
+  const Thread* waiting = nullptr;
+  for (const Thread& thread : machine->threads)
+    if (thread.state != State::kDone && waiting == nullptr) waiting = &thread;
+  machine->current = const_cast<Thread*>(waiting);
+  for (const Thread& other : machine->threads) {
+    const bool same_block = waiting->state == State::kGrid || other.block == waiting->block;
+    const bool same_warp = waiting->state != State::kWarp || other.index / 32 == waiting->index / 32;
+    const bool named = waiting->state != State::kWarp || (waiting->collective.mask >> (other.index % 32) & 1) != 0;
+    if (!same_block || !same_warp || !named) continue;
+    if (other.state == waiting->state && SameLine(other.where, waiting->where)) continue;
+    FailAt(waiting->where, "divergent: " + Describe(*waiting) + " but " + Describe(other));
+  }
+  FailAt(waiting->where, "divergent: " + Describe(*waiting));
+}
+
+// The threads in `machine->threads` until all have finished.
+void RunThreads() {
+  const auto count = static_cast<int>(machine->threads.size());
+  while (true) {
+    bool progress = false;
+    for (int warp = 0; warp < count / 32; ++warp) {
+      bool again = true;
+      while (again) {  // a warp runs until it waits for others: it is all that a shuffle needs
+        again = false;
+        for (int lane = 0; lane < 32; ++lane) {
+          const int at = warp * 32 + lane;
+          Thread& thread = machine->threads[machine->descending ? count - 1 - at : at];
+          if (thread.state != State::kReady) continue;
+          Resume(thread);
+          again = progress = true;
+        }
+      }
+    }
+    const std::span<Thread> all(machine->threads);
+    for (int first = 0; first < count; first += machine->block_threads)
+      progress |= Release(all.subspan(first, machine->block_threads), State::kBlock);
+    progress |= machine->grid.cooperative && Release(all, State::kGrid);
+    if (std::all_of(all.begin(), all.end(), [](const Thread& thread) { return thread.state == State::kDone; })) return;
+    if (!progress) FailStuck();
+  }
+}
+
+// Runs these blocks together.
+void RunBlocks(std::vector<BlockState> blocks) {
+  machine->blocks = std::move(blocks);
+  const size_t count = machine->blocks.size() * machine->block_threads;
+  while (stacks.size() < count) stacks.push_back(std::make_unique<Stack>());
+  machine->threads.clear();
+  machine->threads.resize(count);
+  machine->warps.assign(count / 32, {});
+  for (size_t i = 0; i < count; ++i) {
+    Thread& thread = machine->threads[i];
+    thread.index = static_cast<int>(i % machine->block_threads);
+    thread.block = &machine->blocks[i / machine->block_threads];
+    thread.stack = stacks[i].get();
+#if SHIFTRT_ASAN
+    __asan_unpoison_memory_region(thread.stack->bottom(), kStackBytes);  // of a fiber that did not return
+#endif
+    thread.fiber = context::make_fcontext(thread.stack->top(), kStackBytes, FiberMain);
+  }
+  RunThreads();
+}
+
+void RunGrid() {
+  const gpu::Grid& grid = machine->grid;
+  std::vector<BlockState> together;
+  const int total = grid.x * grid.y * grid.z;
+  for (int i = 0; i < total; ++i) {
+    // Blocks that run together are put in order with their threads.
+    const int at = machine->descending && !grid.cooperative ? total - 1 - i : i;
+    BlockState block{{at % grid.x, at / grid.x % grid.y, at / (grid.x * grid.y)},
+                     std::make_unique<std::byte[]>(grid.shared_bytes)};
+    std::memset(block.shared.get(), kPoison, grid.shared_bytes);
+    together.push_back(std::move(block));
+    if (grid.cooperative && i + 1 < total) continue;
+    RunBlocks(std::move(together));
+    together.clear();
+  }
+}
+
+// The bytes of all device memory.
+class Snapshot {
+ public:
+  Snapshot() {
+    for (const auto& [p, allocation] : allocations) {
+      const auto* data = static_cast<const std::byte*>(p);
+      saved_[p].assign(data, data + allocation.bytes);
+    }
+  }
+  void Restore() const {
+    for (const auto& [p, bytes] : saved_) std::copy(bytes.begin(), bytes.end(), static_cast<std::byte*>(p));
+  }
+  // `what` may have changed them, and must not.
+  void CheckSame(const char* what) const {
+    for (const auto& [p, bytes] : saved_) {
+      const auto* now = static_cast<const std::byte*>(p);
+      for (size_t i = 0; i < bytes.size(); ++i)
+        if (now[i] != bytes[i])
+          throw KernelError(machine->kernel + ": " + what + " changes byte " + std::to_string(i) +
+                            " of an allocation of " + std::to_string(bytes.size()));
+    }
+  }
+
+ private:
+  std::map<void*, std::vector<std::byte>> saved_;
+};
+
+}  // namespace
+
+void FailAt(const Where& where, const std::string& message) {
+  const Thread& thread = *machine->current;
+  const gpu::Index3 block = thread.block->index;
+  throw KernelError(machine->kernel + ": block (" + std::to_string(block.x) + ", " + std::to_string(block.y) + ", " +
+                    std::to_string(block.z) + ") thread " + std::to_string(thread.index) + ": " + message + At(where));
+}
+
+void* Allocate(int64_t bytes, int device) {
+  void* p = ::operator new(static_cast<size_t>(bytes));
+  std::memset(p, kPoison, static_cast<size_t>(bytes));
+  allocations[p] = {bytes, device};
+  return p;
+}
+
+int64_t AllocatedBytes(int device) {
+  int64_t bytes = 0;
+  for (const auto& [p, allocation] : allocations) bytes += allocation.device == device ? allocation.bytes : 0;
+  return bytes;
+}
+
+void CheckWords(int device, const void* object, size_t bytes, const std::string& who) {
+  for (size_t at = 0; at + sizeof(void*) <= bytes; at += sizeof(void*)) {
+    std::byte* word = nullptr;
+    std::memcpy(&word, static_cast<const std::byte*>(object) + at, sizeof(word));
+    const auto above = allocations.upper_bound(word);
+    if (above == allocations.begin()) continue;
+    const auto& [begin, allocation] = *std::prev(above);
+    if (allocation.device != device && word - static_cast<std::byte*>(begin) < allocation.bytes)
+      throw KernelError(who + ": on device " + std::to_string(device) + " with memory of device " +
+                        std::to_string(allocation.device));
+  }
+}
+
+void Defer(std::function<void()> copy) { deferred.push_back(std::move(copy)); }
+
+void MakeDeferred() {
+  for (const auto& copy : std::exchange(deferred, {})) copy();
+}
+
+void Free(void* p) noexcept {
+  MakeDeferred();  // it may be where a copy goes to
+  allocations.erase(p);
+  ::operator delete(p);
+}
+
+void Launch(const gpu::Grid& grid, int threads, const std::string& kernel, const std::function<void()>& body,
+            const std::function<void()>& ahead) {
+  MakeDeferred();
+  Machine here;
+  here.grid = grid;
+  here.block_threads = threads;
+  here.kernel = kernel;
+  machine = &here;
+  struct Leaving {
+    ~Leaving() { machine = nullptr; }
+  } leaving;
+  if (threads <= 0 || threads > 1024 || threads % 32 != 0 || grid.x <= 0 || grid.y <= 0 || grid.z <= 0 ||
+      grid.y > gpu::kMostBlocksAlongZ || grid.z > gpu::kMostBlocksAlongZ)
+    throw KernelError(kernel + ": no GPU takes this grid of (" + std::to_string(grid.x) + ", " +
+                      std::to_string(grid.y) + ", " + std::to_string(grid.z) + ") x " + std::to_string(threads));
+  if (grid.shared_bytes > gpu::kMaxSharedBytes)
+    throw KernelError(kernel + ": asks for " + std::to_string(grid.shared_bytes) +
+                      " bytes of shared memory, more than every GPU has");
+  ++launches;
+  const Snapshot before;
+  if (ahead) {
+    here.body = &ahead;
+    RunGrid();
+    before.CheckSame("what runs ahead");
+  }
+  here.body = &body;
+  RunGrid();
+  const Snapshot ascending;
+  before.Restore();
+  here.descending = true;
+  RunGrid();
+  ascending.CheckSame("the order of threads");
+}
+
+int64_t Launches() { return launches; }
+
+gpu::Index3 CurrentBlock() { return machine->current->block->index; }
+gpu::Index3 CurrentGrid() { return {machine->grid.x, machine->grid.y, machine->grid.z}; }
+int CurrentThread() { return machine->current->index; }
+
+std::byte* TakeShared(int bytes, const Where& where) {
+  Thread& thread = *machine->current;
+  std::byte* taken = thread.block->shared.get() + thread.shared_taken;
+  thread.shared_taken += bytes;
+  if (thread.shared_taken > machine->grid.shared_bytes)
+    FailAt(where, "takes " + std::to_string(thread.shared_taken) + " bytes of shared memory, launched with " +
+                      std::to_string(machine->grid.shared_bytes));
+  return taken;
+}
+
+void WaitBlock(const Where& where) { Block(State::kBlock, where); }
+
+void WaitGrid(const Where& where) {
+  if (!machine->grid.cooperative) FailAt(where, "a grid barrier in a launch that is not cooperative");
+  Block(State::kGrid, where);
+}
+
+// The last lane to arrive does the work and goes on; the others go on when their turn comes.
+void WaitWarp(const Collective& collective, const Where& where) {
+  Thread& self = *machine->current;
+  if ((collective.mask >> (self.index % 32) & 1) == 0)
+    FailAt(where, std::string(collective.name) + ": the mask leaves out the calling lane");
+  self.state = State::kWarp;
+  self.where = where;
+  self.collective = collective;
+  Thread* const warp = &self - self.index % 32;
+  WarpState& counts = WarpOf(self);
+  if (++counts.waiting < std::popcount(collective.mask) && counts.done == 0) return Leave(self);
+  static std::vector<Participant> lanes;  // not on the fiber's stack, which is dropped as it stands after an error
+  lanes.clear();
+  for (int lane = 0; lane < 32; ++lane) {
+    if ((collective.mask >> lane & 1) == 0) continue;
+    const Thread& other = warp[lane];
+    if (other.state == State::kDone)
+      FailAt(where,
+             std::string(collective.name) + ": the mask names lane " + std::to_string(lane) + ", which has exited");
+    if (other.state != State::kWarp || other.collective.mask != collective.mask ||
+        other.collective.apply != collective.apply || !SameLine(other.where, where))
+      return Leave(self);
+    lanes.push_back({lane, other.collective.slot});
+  }
+  collective.apply(lanes, where);
+  counts.waiting -= static_cast<int>(lanes.size());
+  for (const Participant& lane : lanes) warp[lane.lane].state = State::kReady;
+}
+
+void IssueCopy(std::byte* to, const void* from, const Where& where) {
+  std::memset(to, kPoison, 16);
+  machine->current->open_copies.push_back({to, from, where});
+}
+
+void CommitCopies() {
+  Thread& thread = *machine->current;
+  if (thread.open_copies.empty() && thread.copies.empty()) return;  // an empty group has nothing to wait for
+  thread.copies.push_back(std::move(thread.open_copies));
+  thread.open_copies.clear();
+}
+
+void WaitCopies(int pending) {
+  std::vector<std::vector<PendingCopy>>& groups = machine->current->copies;
+  while (static_cast<int>(groups.size()) > pending) {
+    for (const PendingCopy& copy : groups.front()) {
+      if (copy.from != nullptr) {
+        std::memcpy(copy.to, copy.from, 16);
+      } else {
+        std::memset(copy.to, 0, 16);
+      }
+    }
+    groups.erase(groups.begin());
+  }
+}
+
+}  // namespace shiftrt::emu

@@ -1,0 +1,35 @@
+// kernels/cuda/matmul.h for the emulator: the library's place is taken by three loops.
+#include "kernels/cuda/matmul.h"
+
+#include "kernels/emulated/machine.h"
+
+namespace shiftrt::gpu {
+
+struct Products::Impl {
+  Stream stream;
+};
+Products::Products(Stream stream) : impl_(std::make_unique<Impl>(stream)) {}
+Products::~Products() = default;
+
+void Products::MatMul(const MatMulProblem& problem) {
+  emu::CheckReach(impl_->stream.device, problem, "a product");
+  WithType("matrix product", problem.x.dtype, [&](auto in) {
+    WithType("matrix product", problem.y.dtype, [&](auto out) {
+      using In = decltype(in);
+      using Out = decltype(out);
+      const auto* x = static_cast<const In*>(problem.x.data);
+      const auto* w = static_cast<const In*>(problem.w.data);
+      auto* y = static_cast<Out*>(problem.y.data);
+      for (int64_t i = 0; i < problem.m; ++i) {
+        for (int64_t j = 0; j < problem.n; ++j) {
+          float sum = problem.accumulate ? static_cast<float>(y[i * problem.n + j]) : 0.0f;
+          for (int64_t l = 0; l < problem.k; ++l)
+            sum += static_cast<float>(x[i * problem.k + l]) * static_cast<float>(w[j * problem.k + l]);
+          y[i * problem.n + j] = Out(sum);
+        }
+      }
+    });
+  });
+}
+
+}  // namespace shiftrt::gpu

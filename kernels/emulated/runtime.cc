@@ -1,0 +1,134 @@
+// runtime/cuda/cuda.h on the emulator: device memory is host memory that the machine knows.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <iterator>
+#include <map>
+
+#include "kernels/emulated/device.h"
+#include "kernels/emulated/machine.h"
+#include "runtime/check.h"
+#include "runtime/cuda/cuda.h"
+#include "runtime/cuda/upload.h"
+
+namespace shiftrt::emu {
+
+namespace {
+
+int64_t memory_bytes = int64_t{1} << 30, bytes_to_host = 0, drains = 0;
+int devices = 1;
+
+}  // namespace
+
+Devices::Devices(int count) { devices = count; }
+Devices::~Devices() { devices = 1; }
+MemoryLimit::MemoryLimit(int64_t bytes) : before_(memory_bytes) { memory_bytes = bytes; }
+MemoryLimit::~MemoryLimit() { memory_bytes = before_; }
+int64_t BytesToHost() { return bytes_to_host; }
+int64_t Drains() { return drains; }
+
+}  // namespace shiftrt::emu
+
+namespace shiftrt::gpu {
+
+const std::string& WhyUnavailable() {
+  static const std::string nothing;
+  return nothing;
+}
+bool BuiltWithCuda() { return true; }
+
+int DeviceCount() { return emu::devices; }
+DeviceInfo QueryDevice(int device) {
+  return {"the emulator", 8, 0, 4, emu::memory_bytes, emu::memory_bytes - emu::AllocatedBytes(device)};
+}
+void UseDeviceOf(Stream) {}
+
+StreamOwner::StreamOwner(int device) : stream_{nullptr, device} {
+  Check(device >= 0 && device < DeviceCount(), "a stream on device {} of {}", device, DeviceCount());
+}
+StreamOwner::~StreamOwner() = default;
+
+void LaunchGraph::Run(Stream, const std::function<void()>& body) {
+  ++runs_;
+  body();
+}
+void LaunchGraph::Reset() noexcept { runs_ = 0; }
+
+void* AllocateDevice(Stream stream, int64_t bytes, const char* what) {
+  const DeviceInfo info = QueryDevice(stream.device);
+  if (bytes > info.free_bytes) throw OutOfMemory(what, bytes, info.free_bytes, info.memory_bytes);
+  return emu::Allocate(bytes, stream.device);
+}
+void FreeDevice(Stream, void* p) noexcept { emu::Free(p); }
+
+namespace {
+
+// Sizes of pinned buffers, by where they begin.
+std::map<const std::byte*, int64_t> pinned;
+
+bool IsPinned(const std::byte* p) {
+  const auto above = pinned.upper_bound(p);
+  if (above == pinned.begin()) return false;
+  const auto& [begin, bytes] = *std::prev(above);
+  return p < begin + bytes;
+}
+
+}  // namespace
+
+void CopyToDevice(Stream stream, void* to, const void* from, int64_t bytes) {
+  const auto* const source = static_cast<const std::byte*>(from);
+  emu::CheckReach(stream.device, std::array{static_cast<const void*>(to), from}, "a copy");
+  const auto copy = [=] { std::copy_n(source, bytes, static_cast<std::byte*>(to)); };
+  if (IsPinned(source)) return emu::Defer(copy);
+  emu::MakeDeferred();
+  copy();
+}
+void CopyToHost(Stream stream, void* to, const void* from, int64_t bytes) {
+  emu::bytes_to_host += bytes;
+  ++emu::drains;
+  CopyToDevice(stream, to, from, bytes);
+}
+void CopyOnDevice(Stream stream, void* to, const void* from, int64_t bytes) { CopyToDevice(stream, to, from, bytes); }
+void FillBytes(Stream stream, void* to, int value, int64_t bytes) {
+  emu::CheckReach(stream.device, to, "a fill");
+  emu::MakeDeferred();
+  std::fill_n(static_cast<std::byte*>(to), bytes, static_cast<std::byte>(value));
+}
+
+PinnedBuffer::PinnedBuffer(Stream, int64_t bytes) : data_(new std::byte[static_cast<size_t>(bytes)]) {
+  pinned[data_] = bytes;
+}
+PinnedBuffer::~PinnedBuffer() {
+  pinned.erase(data_);
+  delete[] data_;
+}
+void CopyToPinned(Stream stream, const PinnedBuffer& to, const void* from, int64_t bytes) {
+  emu::bytes_to_host += bytes;
+  emu::CheckReach(stream.device, from, "a copy");
+  emu::MakeDeferred();
+  std::fill_n(to.data(), bytes, std::byte{0xff});  // NaN until it is waited for
+  emu::Defer([=, target = to.data()] { std::copy_n(static_cast<const std::byte*>(from), bytes, target); });
+}
+// Of every event, how many launches there had been. To wait for one behind which nothing was launched is to wait for
+// the device to have nothing to do.
+static std::map<const Event*, int64_t> recorded;
+Event::Event(Stream stream) : stream_(stream) {}
+Event::~Event() { recorded.erase(this); }
+void Event::Record() { recorded[this] = emu::Launches(); }
+void Event::Wait() {
+  const auto at = recorded.find(this);
+  if (at != recorded.end() && at->second == emu::Launches()) ++emu::drains;
+  emu::MakeDeferred();
+}
+void Event::WaitQuietly() noexcept { emu::MakeDeferred(); }
+
+double SecondsOnDevice(Stream, const std::function<void()>& body) {
+  body();
+  return 0;
+}
+void Synchronize(Stream) {
+  ++emu::drains;
+  emu::MakeDeferred();
+}
+
+}  // namespace shiftrt::gpu

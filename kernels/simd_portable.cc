@@ -1,5 +1,0 @@
-#include "kernels/simd_vector.h"
-
-namespace shiftrt {
-extern const SimdBody kPortableBody = MakeBody<VectorLanes<FourFloats, FourInts, 4>>();
-}

@@ -1,0 +1,19 @@
+// What of runtime/cuda/cuda.h a build without the CUDA backend answers to.
+#include "runtime/check.h"
+#include "runtime/cuda/cuda.h"
+
+namespace shiftrt::gpu {
+
+const std::string& WhyUnavailable() {
+  static const std::string why = "this build has no CUDA backend (configure with -DSHIFTRT_CUDA=ON)";
+  return why;
+}
+
+bool BuiltWithCuda() { return false; }
+
+int DeviceCount() { return 0; }
+const std::string& WhyNoCommunicator() { return WhyUnavailable(); }
+
+std::shared_ptr<linalg::Solver> MakeSolver(int) { Fail("CUDA: {}", WhyUnavailable()); }
+
+}  // namespace shiftrt::gpu

@@ -1,0 +1,121 @@
+// runtime/linalg/solver.h on a GPU: cuBLAS and cuSOLVER on matrices that stay there.
+#include <optional>
+#include <utility>
+
+#include "runtime/check.h"
+#include "runtime/cuda/dense.h"
+
+namespace shiftrt::gpu {
+
+namespace {
+
+constexpr const char* kSystem = "a system to solve";
+
+using Buffer = DeviceBuffer<double>;
+
+class Held : public linalg::Array {
+ public:
+  Held(Stream stream, int64_t rows, int64_t cols) : Array(rows, cols), buffer(stream, rows * cols, kSystem) {}
+  static Held& Of(linalg::Array& array) { return static_cast<Held&>(array); }
+  static double* Data(const linalg::Array& array) { return static_cast<const Held&>(array).buffer.data(); }
+
+  Buffer buffer;
+};
+
+class CudaSolver : public linalg::Solver {
+ public:
+  explicit CudaSolver(int device) : stream_(device) {}
+  linalg::ArrayPtr Make(int64_t rows, int64_t cols) override {
+    return std::make_unique<Held>(stream_.get(), rows, cols);
+  }
+  void Upload(MatrixView<const double> from, linalg::Array& to) override {
+    ForEachPiece(from, [&](int64_t i, int64_t bytes) {
+      CopyToDevice(stream_.get(), Held::Data(to) + i * from.cols, from.row(i), bytes);
+    });
+  }
+  void Download(const linalg::Array& from, MatrixView<double> to) override {
+    ForEachPiece(to, [&](int64_t i, int64_t bytes) {
+      CopyToHost(stream_.get(), to.row(i), Held::Data(from) + i * to.cols, bytes);
+    });
+  }
+
+  void Gemm(const linalg::Operand& a, const linalg::Operand& b, const linalg::Scales& scales,
+            linalg::Array& c) override {
+    dense().Gemm(scales.alpha, There(a), There(b), scales.beta, Held::Data(c));
+  }
+  void Symm(linalg::Side side, const linalg::Array& a, const linalg::Array& b, linalg::Array& c) override {
+    dense().Symm(side, Held::Data(a), Held::Data(b), b.rows(), b.cols(), Held::Data(c));
+  }
+  bool CholeskySolve(linalg::Array& a, linalg::Array& b) override {
+    if (!dense().Cholesky(Held::Data(a), a.rows())) return false;
+    for (const bool transposed : {true, false})
+      dense().SolveTriangular(Held::Data(a), a.rows(), transposed, Held::Data(b), b.cols());
+    return true;
+  }
+
+  std::vector<double> Eigen(linalg::Array& a) override {
+    const Buffer values = NewVector(a.rows());
+    Check(dense().Eigen(Held::Data(a), a.rows(), values.data()),
+          "the eigendecomposition of a {} x {} matrix did not converge", a.rows(), a.rows());
+    return ToVector(values);
+  }
+  linalg::Tridiagonal Tridiagonalize(linalg::Array& a) override {
+    const Buffer diagonal = NewVector(a.rows()), beside = NewVector(a.rows()), reflectors = NewVector(a.rows());
+    for (const Buffer* buffer : {&beside, &reflectors})  // whose last element nobody writes
+      FillBytes(stream_.get(), buffer->data(), 0, Bytes(buffer->size()));
+    dense().Tridiagonalize(Held::Data(a), a.rows(), diagonal.data(), beside.data(), reflectors.data());
+    return {ToVector(diagonal), ToVector(beside), ToVector(reflectors)};
+  }
+  void Rotate(const linalg::Array& a, const linalg::Tridiagonal& t, linalg::Array& rows) override {
+    const Buffer reflectors = There(t.reflectors);
+    dense().Rotate(Held::Data(a), a.rows(), reflectors.data(), Held::Data(rows), rows.rows());
+  }
+
+  void ScaleRows(std::span<const double> factors, linalg::Array& a) override {
+    Buffer scaled = NewVector(a.rows() * a.cols());
+    dense().ScaleRows(There(factors).data(), Held::Data(a), a.rows(), a.cols(), scaled.data());
+    Held::Of(a).buffer = std::move(scaled);
+  }
+  std::vector<double> RowSquares(const linalg::Array& a) override {
+    const Buffer squares = NewVector(a.rows());
+    dense().RowSquares(Held::Data(a), a.rows(), a.cols(), squares.data());
+    return ToVector(squares);
+  }
+
+ private:
+  Dense& dense() {
+    UseDeviceOf(stream_.get());
+    if (!dense_) dense_.emplace(stream_.get());
+    return *dense_;
+  }
+
+  static int64_t Bytes(int64_t elements) { return elements * static_cast<int64_t>(sizeof(double)); }
+  static DenseOperand There(const linalg::Operand& a) {
+    return {Held::Data(a.array), a.array.rows(), a.array.cols(), a.transposed};
+  }
+  Buffer NewVector(int64_t size) { return {stream_.get(), size, kSystem}; }
+  Buffer There(std::span<const double> values) { return {stream_.get(), values, kSystem}; }
+  std::vector<double> ToVector(const Buffer& from) {
+    std::vector<double> to(from.size());
+    CopyToHost(stream_.get(), to.data(), from.data(), Bytes(from.size()));
+    return to;
+  }
+  // Rows that lie without gaps go in one copy.
+  template <typename T, typename Copy>
+  static void ForEachPiece(MatrixView<T> m, const Copy& copy) {
+    const int64_t together = m.stride == m.cols ? m.rows : 1;
+    for (int64_t i = 0; i < m.rows; i += together) copy(i, Bytes(together * m.cols));
+  }
+
+  StreamOwner stream_;
+  std::optional<Dense> dense_;  // made when there is something to solve
+};
+
+}  // namespace
+
+std::shared_ptr<linalg::Solver> MakeSolver(int device) {
+  Check(WhyUnavailable().empty(), "CUDA: {}", WhyUnavailable());
+  return std::make_shared<CudaSolver>(device);
+}
+
+}  // namespace shiftrt::gpu

@@ -1,0 +1,143 @@
+#include "runtime/linalg/linalg.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "runtime/check.h"
+#include "runtime/linalg/lapack.h"
+
+namespace shiftrt::linalg {
+
+namespace {
+
+using lapack::ToInt;
+
+int LeadingDimension(const MatrixView<const double>& m) { return std::max(1, ToInt(m.stride)); }
+
+double Flops(int64_t rows, int64_t cols, int64_t inner) {
+  return 2.0 * static_cast<double>(rows) * static_cast<double>(cols) * static_cast<double>(inner);
+}
+
+double SymmetricNorm1(MatrixView<const double> a) {
+  std::vector<double> sum(a.rows, 0.0);
+  for (int64_t i = 0; i < a.rows; ++i) {
+    for (int64_t j = i; j < a.cols; ++j) {
+      sum[j] += std::abs(a(i, j));
+      if (j != i) sum[i] += std::abs(a(i, j));
+    }
+  }
+  return sum.empty() ? 0.0 : *std::max_element(sum.begin(), sum.end());
+}
+
+// Of a matrix whose Cholesky factor is in the upper triangle of `a`, and whose 1-norm is `norm`.
+double ReciprocalCondition(MatrixView<const double> a, double norm) {
+  const int n = ToInt(a.rows), lda = LeadingDimension(a);
+  std::vector<double> work(3 * a.rows);
+  std::vector<int> iwork(a.rows);
+  double rcond = 0;
+  int info = 0;
+  dpocon_("L", &n, a.data, &lda, &norm, &rcond, work.data(), iwork.data(), &info, 1);
+  return rcond;
+}
+
+// As Solver::CholeskySolve.
+bool CholeskySolveHere(MatrixView<double> a, MatrixView<double> b) {
+  const int n = ToInt(a.rows), lda = LeadingDimension(a);
+  int info = 0;
+  // Row-major upper is column-major lower.
+  dpotrf_("L", &n, a.data, &lda, &info, 1);
+  if (info != 0) return false;
+  // A' A = L L' in column-major terms: with row-major U' U, X solves U' (U X) = B, by two triangular solves on rows.
+  for (const CBLAS_TRANSPOSE transpose : {CblasTrans, CblasNoTrans})
+    cblas_dtrsm(CblasRowMajor, CblasLeft, CblasUpper, transpose, CblasNonUnit, n, ToInt(b.cols), 1.0, a.data, lda,
+                b.data, LeadingDimension(b));
+  return true;
+}
+
+}  // namespace
+
+void Gemm(const Context& context, bool transpose_a, bool transpose_b, double alpha, MatrixView<const double> a,
+          MatrixView<const double> b, double beta, MatrixView<double> c) {
+  const int64_t inner = transpose_a ? a.rows : a.cols;
+  Check((transpose_a ? a.cols : a.rows) == c.rows && (transpose_b ? b.rows : b.cols) == c.cols &&
+            (transpose_b ? b.cols : b.rows) == inner,
+        "shapes of a product do not match: ({} x {}) ({} x {}) into ({} x {})", a.rows, a.cols, b.rows, b.cols, c.rows,
+        c.cols);
+  const auto elements = static_cast<double>(a.rows * a.cols + b.rows * b.cols + 2 * c.rows * c.cols);
+  if (Moved(context, Flops(c.rows, c.cols, inner), elements, [&](Solver& solver) {
+        const ArrayPtr out = solver.Make(c.rows, c.cols);
+        if (beta != 0) solver.Upload(c, *out);
+        solver.Gemm({*solver.Uploaded(a), transpose_a}, {*solver.Uploaded(b), transpose_b}, {alpha, beta}, *out);
+        solver.Download(*out, c);
+      }))
+    return;
+  lapack::UseThreads(context.threads);
+  cblas_dgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans,
+              ToInt(c.rows), ToInt(c.cols), ToInt(inner), alpha, a.data, LeadingDimension(a), b.data,
+              LeadingDimension(b), beta, c.data, LeadingDimension(c));
+}
+
+void Symm(const Context& context, Side side, MatrixView<const double> a, MatrixView<const double> b,
+          MatrixView<double> c) {
+  const bool left = side == Side::kLeft;
+  Check(a.rows == a.cols && a.rows == (left ? b.rows : b.cols) && b.rows == c.rows && b.cols == c.cols,
+        "shapes of a product with a symmetric matrix do not match: ({} x {}) beside ({} x {}) into ({} x {})", a.rows,
+        a.cols, b.rows, b.cols, c.rows, c.cols);
+  const auto elements = static_cast<double>(a.rows * a.cols + 2 * b.rows * b.cols);
+  if (Moved(context, Flops(b.rows, b.cols, a.rows), elements, [&](Solver& solver) {
+        const ArrayPtr out = solver.Make(c.rows, c.cols);
+        solver.Symm(side, *solver.Uploaded(a), *solver.Uploaded(b), *out);
+        solver.Download(*out, c);
+      }))
+    return;
+  lapack::UseThreads(context.threads);
+  cblas_dsymm(CblasRowMajor, left ? CblasLeft : CblasRight, CblasUpper, ToInt(c.rows), ToInt(c.cols), 1.0, a.data,
+              LeadingDimension(a), b.data, LeadingDimension(b), 0.0, c.data, LeadingDimension(c));
+}
+
+void AddGram(const Context& context, MatrixView<const double> a, MatrixView<double> c) {
+  Check(c.rows == a.cols && c.cols == a.cols, "the Gram of {} columns does not fit {} x {}", a.cols, c.rows, c.cols);
+  lapack::UseThreads(context.threads);
+  cblas_dsyrk(CblasRowMajor, CblasUpper, CblasTrans, ToInt(a.cols), ToInt(a.rows), 1.0, a.data, LeadingDimension(a),
+              1.0, c.data, LeadingDimension(c));
+}
+
+void CheckFinite(MatrixView<const double> a) {
+  for (int64_t i = 0; i < a.rows; ++i)
+    for (int64_t j = i; j < a.cols; ++j)
+      Check(std::isfinite(a(i, j)), "element ({}, {}) of a {} x {} system is not finite", i, j, a.rows, a.cols);
+}
+
+// In tiles, since what is read in rows is written in columns.
+void SymmetrizeFromUpper(MatrixView<double> c) {
+  constexpr int64_t kTile = 32;
+  for (int64_t top = 0; top < c.rows; top += kTile)
+    for (int64_t left = top; left < c.cols; left += kTile)
+      for (int64_t j = left; j < std::min(left + kTile, c.cols); ++j)
+        for (int64_t i = top; i < std::min(top + kTile, j); ++i) c(j, i) = c(i, j);
+}
+
+bool CholeskySolve(const Context& context, MatrixView<double> a, MatrixView<double> b, double* rcond) {
+  Check(a.rows == a.cols && b.rows == a.rows, "a system of {} x {} with a right side of {} rows", a.rows, a.cols,
+        b.rows);
+  CheckFinite(a);
+  lapack::UseThreads(context.threads);
+  const double norm = SymmetricNorm1(a);
+  const auto elements = static_cast<double>(2 * a.rows * (a.rows + b.cols));
+  const double flops = Flops(a.rows, a.rows, a.rows) / 6 + Flops(a.rows, a.rows, b.cols);
+  bool definite = false;
+  if (!Moved(context, flops, elements, [&](Solver& solver) {
+        const ArrayPtr factor = solver.Uploaded(a), x = solver.Uploaded(b);
+        definite = solver.CholeskySolve(*factor, *x);
+        if (!definite) return;
+        solver.Download(*factor, a);
+        solver.Download(*x, b);
+      }))
+    definite = CholeskySolveHere(a, b);
+  if (!definite) return false;
+  if (rcond != nullptr) *rcond = ReciprocalCondition(a, norm);
+  return true;
+}
+
+}  // namespace shiftrt::linalg

@@ -1,0 +1,176 @@
+// The host's solver, through LAPACK; and what both kinds share.
+#include "runtime/linalg/solver.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/check.h"
+#include "runtime/linalg/lapack.h"
+#include "runtime/linalg/linalg.h"
+
+namespace shiftrt::linalg {
+
+namespace {
+
+class HostArray : public Array {
+ public:
+  HostArray(int64_t rows, int64_t cols) : Array(rows, cols), values_(rows, cols) {}
+  static MatrixView<double> Of(const Array& array) { return static_cast<const HostArray&>(array).values_.view(); }
+
+ private:
+  Matrix<double> values_;
+};
+
+void Copy(MatrixView<const double> from, MatrixView<double> to) {
+  for (int64_t i = 0; i < from.rows; ++i) std::copy_n(from.row(i), from.cols, to.row(i));
+}
+
+// Row-major is column-major transposed: LAPACK sees our rows as its columns, our upper triangle as its lower one.
+class HostSolver : public Solver {
+ public:
+  explicit HostSolver(const Context& context) : context_(context) { context_.solver = nullptr; }
+
+  ArrayPtr Make(int64_t rows, int64_t cols) override { return std::make_unique<HostArray>(rows, cols); }
+  void Upload(MatrixView<const double> from, Array& to) override { Copy(from, HostArray::Of(to)); }
+  void Download(const Array& from, MatrixView<double> to) override { Copy(HostArray::Of(from), to); }
+
+  void Gemm(const Operand& a, const Operand& b, const Scales& scales, Array& c) override {
+    linalg::Gemm(context_, a.transposed, b.transposed, scales.alpha, HostArray::Of(a.array), HostArray::Of(b.array),
+                 scales.beta, HostArray::Of(c));
+  }
+  void Symm(Side side, const Array& a, const Array& b, Array& c) override {
+    linalg::Symm(context_, side, HostArray::Of(a), HostArray::Of(b), HostArray::Of(c));
+  }
+  bool CholeskySolve(Array& a, Array& b) override {
+    return linalg::CholeskySolve(context_, HostArray::Of(a), HostArray::Of(b), nullptr);
+  }
+
+  std::vector<double> Eigen(Array& a) override {
+    const int n = lapack::ToInt(a.rows()), query = -1;
+    std::vector<double> values(n);
+    double* const matrix = HostArray::Of(a).data;
+    CheckFinite(HostArray::Of(a));  // or the iteration might never end
+    double work_size = 0;
+    int iwork_size = 0, info = 0;
+    lapack::UseThreads(context_.threads);
+    dsyevd_("V", "L", &n, matrix, &n, values.data(), &work_size, &query, &iwork_size, &query, &info, 1, 1);
+    std::vector<double> work(static_cast<size_t>(work_size));
+    std::vector<int> iwork(iwork_size);
+    const int lwork = static_cast<int>(work.size()), liwork = iwork_size;
+    dsyevd_("V", "L", &n, matrix, &n, values.data(), work.data(), &lwork, iwork.data(), &liwork, &info, 1, 1);
+    Check(info == 0, "the eigendecomposition of a {} x {} matrix did not converge", n, n);
+    return values;
+  }
+
+  Tridiagonal Tridiagonalize(Array& a) override {
+    const int n = lapack::ToInt(a.rows()), lwork = kBlock * n;
+    Tridiagonal t{std::vector<double>(n), std::vector<double>(n), std::vector<double>(n)};
+    std::vector<double> work(lwork);
+    int info = 0;
+    lapack::UseThreads(context_.threads);
+    dsytrd_("L", &n, HostArray::Of(a).data, &n, t.diagonal.data(), t.beside.data(), t.reflectors.data(), work.data(),
+            &lwork, &info, 1);
+    return t;
+  }
+
+  void Rotate(const Array& a, const Tridiagonal& t, Array& rows) override {
+    const int n = lapack::ToInt(a.rows()), count = lapack::ToInt(rows.rows()), lwork = kBlock * std::max(n, count);
+    std::vector<double> work(lwork);
+    int info = 0;
+    lapack::UseThreads(context_.threads);
+    dormtr_("L", "L", "N", &n, &count, HostArray::Of(a).data, &n, t.reflectors.data(), HostArray::Of(rows).data, &n,
+            work.data(), &lwork, &info, 1, 1, 1);
+  }
+
+  void ScaleRows(std::span<const double> factors, Array& a) override {
+    const MatrixView<double> m = HostArray::Of(a);
+    for (int64_t i = 0; i < m.rows; ++i)
+      for (int64_t j = 0; j < m.cols; ++j) m(i, j) *= factors[i];
+  }
+  std::vector<double> RowSquares(const Array& a) override {
+    const MatrixView<double> m = HostArray::Of(a);
+    std::vector<double> sums(m.rows, 0.0);
+    for (int64_t i = 0; i < m.rows; ++i)
+      for (int64_t j = 0; j < m.cols; ++j) sums[i] += m(i, j) * m(i, j);
+    return sums;
+  }
+
+ private:
+  static constexpr int kBlock = 64;  // LAPACK works in columns of so many
+  Context context_;
+};
+
+// All eigenvalues of T, ascending.
+std::vector<double> Eigenvalues(const Tridiagonal& t) {
+  const int n = lapack::ToInt(std::ssize(t.diagonal));
+  std::vector<double> values = t.diagonal, spent = t.beside;
+  int info = 0;
+  dsterf_(&n, values.data(), spent.data(), &info);
+  Check(info == 0, "the eigenvalues of a {} x {} matrix did not converge", n, n);
+  return values;
+}
+
+// Eigenvectors of T's `count` largest eigenvalues in rows, the largest one's first.
+Matrix<double> LeadingVectors(const Tridiagonal& t, int64_t count) {
+  const int n = lapack::ToInt(std::ssize(t.diagonal)), wanted = lapack::ToInt(count), first = n - wanted + 1;
+  const int lwork = 18 * n, liwork = 10 * n;
+  std::vector<double> diagonal = t.diagonal, beside = t.beside, leading(n), work(lwork);
+  std::vector<int> iwork(liwork), support(2 * count);
+  Matrix<double> rows(count, n);
+  const double unused = 0;
+  int info = 0, found = 0, accurate = 1;
+  dstemr_("V", "I", &n, diagonal.data(), beside.data(), &unused, &unused, &first, &n, &found, leading.data(),
+          rows.data(), &n, &wanted, support.data(), &accurate, work.data(), &lwork, iwork.data(), &liwork, &info, 1, 1);
+  Check(info == 0 && found == wanted, "the eigenvectors of a {} x {} matrix did not converge", n, n);
+  for (int64_t i = 0, j = count - 1; i < j; ++i, --j) std::swap_ranges(rows.row(i), rows.row(i) + n, rows.row(j));
+  return rows;
+}
+
+}  // namespace
+
+ArrayPtr Solver::Uploaded(MatrixView<const double> from) {
+  ArrayPtr to = Make(from.rows, from.cols);
+  Upload(from, *to);
+  return to;
+}
+
+Matrix<double> Solver::Downloaded(const Array& from) {
+  Matrix<double> to(from.rows(), from.cols());
+  Download(from, to.view());
+  return to;
+}
+
+ArrayPtr Solver::Product(const Operand& a, const Operand& b) {
+  ArrayPtr c = Make(a.transposed ? a.array.cols() : a.array.rows(), b.transposed ? b.array.rows() : b.array.cols());
+  Gemm(a, b, {}, *c);
+  return c;
+}
+
+std::unique_ptr<Solver> MakeHostSolver(const Context& context) { return std::make_unique<HostSolver>(context); }
+
+LeadingEigenpairs LeadingEigen(Solver& solver, Array& a, int64_t count) {
+  Check(a.rows() == a.cols() && count >= 1 && count <= a.rows(), "{} eigenvectors of a {} x {} matrix", count, a.rows(),
+        a.cols());
+  const Tridiagonal t = solver.Tridiagonalize(a);
+  for (const std::vector<double>* part : {&t.diagonal, &t.beside})
+    for (const double x : *part) Check(std::isfinite(x), "a {} x {} matrix is not finite", a.rows(), a.cols());
+  LeadingEigenpairs pairs{Eigenvalues(t), solver.Uploaded(LeadingVectors(t, count).view())};
+  solver.Rotate(a, t, *pairs.vectors);
+  return pairs;
+}
+
+// A GPU reads some 25 GB/s from the host and multiplies at 1 TFLOP/s or more, a slow one for float64; a few cores do a
+// tenth of that.
+bool WorthMoving(double flops, double bytes) { return flops >= 16 * bytes; }
+
+bool Moved(const Context& context, double flops, double elements, const std::function<void(Solver&)>& body) {
+  if (context.device == Device::kCpu || context.solver == nullptr || !WorthMoving(flops, 8 * elements)) return false;
+  try {
+    body(*context.solver);
+  } catch (const OutOfMemory&) {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace shiftrt::linalg

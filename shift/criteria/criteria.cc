@@ -1,0 +1,142 @@
+#include "shift/criteria/criteria.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "runtime/check.h"
+#include "shift/criteria/scores.h"
+
+namespace shiftrt {
+
+namespace {
+
+using Scorer = std::vector<double> (*)(const CriterionInput&, Progress&);
+
+// A criterion that scores layers from the weights or their numbers alone.
+template <Scorer kScore>
+Selection Lowest(const PruneSpec& spec, int64_t count, const CriterionInput& input, const StreamFindings&,
+                 Progress& progress) {
+  Selection selection;
+  selection.scores = kScore(input, progress);
+  selection.removed = PickLayers(selection.scores, count, spec.keep_first, spec.keep_last);
+  return selection;
+}
+
+Selection SelectOne(const PruneSpec& spec, const CriterionInput& input, const StreamFindings& findings,
+                    Progress& progress) {
+  const int64_t count = RemovalCount(spec, *input.weights);
+  if (!spec.layers.empty()) return {spec.criterion, {}, spec.layers};
+  Selection selection = FindCriterion(spec.criterion).select(spec, count, input, findings, progress);
+  selection.criterion = spec.criterion;
+  for (size_t layer = 0; layer < selection.scores.size(); ++layer) {
+    const bool kept = static_cast<int64_t>(layer) < spec.keep_first ||
+                      static_cast<int64_t>(layer) >= input.weights->config.layers - spec.keep_last;
+    Check(kept || std::isfinite(selection.scores[layer]), "criterion {}: the score of layer {} is not finite",
+          spec.criterion, layer);
+  }
+  return selection;
+}
+
+}  // namespace
+
+const std::vector<Criterion>& Criteria() {
+  static const std::vector<Criterion> table = {
+      {"bi", "block influence: 1 - mean cosine of a token's stream before and after the block", true, &WantBlocks,
+       &SelectByBlockInfluence},
+      {"bi:frobenius", "1 - one cosine of the stream before and after the block, over all tokens", true, &WantBlocks,
+       &SelectByFrobenius},
+      {"angular", "consecutive blocks: mean angle / pi the last token of a sequence turns by", true, &WantWindow,
+       &SelectByAngle},
+      {"streamline", "consecutive blocks: 1 - mean cosine of a token's stream before and after them", true, &WantWindow,
+       &SelectByStreamline},
+      {"correctable", "error left after the best adapter of rank=R (64) in the block's place", true, &WantCorrections,
+       &SelectByResidual},
+      {"correctable-greedy", "lowest loss with adapters of rank=R in place, one block after another", true,
+       &WantCorrections, &SelectByCorrectedLoss},
+      {"ppl", "perplexity with only this block removed (tokens=N bounds the text)", true, nullptr, &SelectByPerplexity},
+      {"ppl-greedy", "the same again on what is left after each removal (SLEB)", true, nullptr,
+       &SelectByPerplexityGreedy},
+      {"reverse", "deepest first", false, nullptr, &Lowest<&ReverseScores>},
+      {"reverse*", "deepest first, the final block kept", false, nullptr, &Lowest<&ReverseKeepLastScores>},
+      {"magnitude-l1", "sum of |w| over the block's projections and norms", false, nullptr,
+       &Lowest<&MagnitudeL1Scores>},
+      {"magnitude-l2", "sum of w^2 over the block's projections and norms", false, nullptr,
+       &Lowest<&MagnitudeL2Scores>},
+      {"random", "seeded", false, nullptr, &Lowest<&RandomScores>},
+  };
+  return table;
+}
+
+const Criterion* CriterionNamed(std::string_view name) {
+  if (name == "bi:token") name = "bi";
+  for (const Criterion& criterion : Criteria())
+    if (name == criterion.name) return &criterion;
+  return nullptr;
+}
+
+const Criterion& FindCriterion(std::string_view name) {
+  if (const Criterion* criterion = CriterionNamed(name)) return *criterion;
+  std::string known;
+  for (const Criterion& criterion : Criteria()) known += fmt::format("{}, ", criterion.name);
+  FailUsage("unknown criterion \"{}\"; known: {}layers=", name, known);
+}
+
+bool NeedCalibration(const std::vector<PruneSpec>& specs) {
+  return std::any_of(specs.begin(), specs.end(), [](const PruneSpec& spec) {
+    return spec.layers.empty() && FindCriterion(spec.criterion).needs_calibration;
+  });
+}
+
+std::vector<int64_t> PickLayers(const std::vector<double>& scores, int64_t count, int64_t keep_first,
+                                int64_t keep_last) {
+  const int64_t layers = static_cast<int64_t>(scores.size());
+  std::vector<int64_t> order(std::max<int64_t>(0, layers - keep_first - keep_last));
+  Check(count <= static_cast<int64_t>(order.size()), "cannot pick {} of {} layers", count, order.size());
+  std::iota(order.rbegin(), order.rend(), keep_first);  // deeper first, which a stable sort leaves so among equals
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return scores[a] < scores[b]; });
+  order.resize(count);
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+std::vector<int64_t> PickWindow(const std::vector<double>& scores, int64_t count, int64_t keep_first,
+                                int64_t keep_last) {
+  std::vector<int64_t> window(count);
+  std::iota(window.begin(), window.end(), PickLayers(scores, 1, keep_first, keep_last)[0]);
+  return window;
+}
+
+std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const CriterionInput& input,
+                                    Progress& progress) {
+  StreamWants wants;
+  for (const PruneSpec& spec : specs) {
+    const int64_t count = RemovalCount(spec, *input.weights);
+    if (!spec.layers.empty()) continue;
+    const Criterion& criterion = FindCriterion(spec.criterion);
+    Check(!criterion.needs_calibration || (input.calibration != nullptr && !input.calibration->empty()),
+          "criterion {} needs calibration text", spec.criterion);
+    if (criterion.want != nullptr) criterion.want(spec, count, input.weights->config, wants);
+  }
+  StreamFindings findings;
+  if (!wants.empty()) findings = PassStream(input.context, input.weights, *input.calibration, wants, progress);
+  std::vector<Selection> selections;
+  for (const PruneSpec& spec : specs) selections.push_back(SelectOne(spec, input, findings, progress));
+  return selections;
+}
+
+Selection SelectLayers(const PruneSpec& spec, const CriterionInput& input, Progress& progress) {
+  return std::move(SelectLayers(std::vector{spec}, input, progress)[0]);
+}
+
+bool ScoresStandAlone(std::string_view criterion) { return FindCriterion(criterion).want == &WantBlocks; }
+
+Selection Reselect(const PruneSpec& spec, std::vector<double> scores, const Weights& weights) {
+  Selection selection;
+  selection.criterion = spec.criterion;
+  selection.removed = PickLayers(scores, RemovalCount(spec, weights), spec.keep_first, spec.keep_last);
+  selection.scores = std::move(scores);
+  return selection;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,71 @@
+// Which layers to remove (docs/method.md).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/decoder.h"
+#include "runtime/progress.h"
+#include "shift/criteria/prune_spec.h"
+#include "shift/sums/stream_pass.h"
+
+namespace shiftrt {
+
+struct Selection {
+  std::string criterion;
+  // Lower = removed first. A score a layer; where window > 1, of each `window` consecutive blocks by the first of them,
+  // so window - 1 fewer; NaN for a layer that keep= protects from a greedy criterion; empty for layers=.
+  std::vector<double> scores;
+  std::vector<int64_t> removed;  // ascending
+  int64_t window = 1;
+};
+
+// What a criterion may look at. `calibration` holds packed sequences; criteria without data ignore it.
+struct CriterionInput {
+  Context context;
+  std::shared_ptr<const Weights> weights;
+  const std::vector<Batch>* calibration = nullptr;
+  uint64_t seed = 0;
+};
+
+struct Criterion {
+  const char* name;
+  const char* summary;  // one line for --help
+  bool needs_calibration;
+  // What it reads off the pass that all criteria share; null: nothing. `count` is the number of layers to remove.
+  void (*want)(const PruneSpec& spec, int64_t count, const ModelConfig& config, StreamWants& wants);
+  Selection (*select)(const PruneSpec& spec, int64_t count, const CriterionInput& input, const StreamFindings& findings,
+                      Progress& progress);
+};
+// The table: one row a criterion.
+const std::vector<Criterion>& Criteria();
+// The row of that name ("bi:token" is "bi"), or null.
+const Criterion* CriterionNamed(std::string_view name);
+// The same; throws UsageError listing the criteria known.
+const Criterion& FindCriterion(std::string_view name);
+// Whether any of them looks at calibration text.
+bool NeedCalibration(const std::vector<PruneSpec>& specs);
+
+// Scores every layer and picks, for each of `specs`; what they read off the original model's stream comes from one pass
+// for all of them. Throws UsageError as RemovalCount does, and Error without the text a criterion needs.
+std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const CriterionInput& input,
+                                    Progress& progress);
+Selection SelectLayers(const PruneSpec& spec, const CriterionInput& input, Progress& progress);
+
+// Whether a criterion that looks at text scores layers alone, whatever the amount and the options: block influence
+// does.
+bool ScoresStandAlone(std::string_view criterion);
+// The choice of `spec` from the scores that such a criterion gave before.
+Selection Reselect(const PruneSpec& spec, std::vector<double> scores, const Weights& weights);
+
+// The choice alone, from scores: the lowest first, ties to the deeper layer.
+std::vector<int64_t> PickLayers(const std::vector<double>& scores, int64_t count, int64_t keep_first,
+                                int64_t keep_last);
+// `count` consecutive layers, from the scores of each window by its first layer: the lowest, ties to the deeper.
+std::vector<int64_t> PickWindow(const std::vector<double>& scores, int64_t count, int64_t keep_first,
+                                int64_t keep_last);
+
+}  // namespace shiftrt

@@ -1,0 +1,215 @@
+#include "shift/criteria/prune_spec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "runtime/check.h"
+#include "shift/criteria/criteria.h"
+#include "shift/parse.h"
+
+namespace shiftrt {
+
+namespace {
+
+constexpr std::string_view kLayers = "layers=", kParameters = "params=", kBytes = "bytes=", kKeep = "keep=",
+                           kFirst = "first:", kLast = "last:", kRank = "rank=", kTokens = "tokens=";
+
+std::vector<std::string_view> SplitCommas(std::string_view text) {
+  std::vector<std::string_view> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+bool ParseIndex(std::string_view text, int64_t* value) { return ParseNumber(text, value) && *value >= 0; }
+
+using Unit = std::pair<std::string_view, double>;
+
+// "6.3B" with the unit B = 1e9; the units are tried in order, none means 1. At least 1.
+bool ParseWithUnit(std::string_view text, std::initializer_list<Unit> units, int64_t* value) {
+  double number = 0, scale = 1;
+  for (const auto& [suffix, factor] : units) {
+    if (!text.ends_with(suffix)) continue;
+    text.remove_suffix(suffix.size());
+    scale = factor;
+    break;
+  }
+  if (!ParseNumber(text, &number) || !(number * scale >= 1 && number * scale < 1e18)) return false;
+  *value = static_cast<int64_t>(number * scale);
+  return true;
+}
+
+// "3,5,8-10", ascending.
+std::vector<int64_t> ParseLayers(std::string_view list, const std::string& text) {
+  constexpr int64_t kMaxLayer = 100000;  // bounds what a range can allocate
+  std::set<int64_t> layers;
+  for (std::string_view part : SplitCommas(list)) {
+    const size_t dash = part.find('-');
+    int64_t first = 0, last = 0;
+    const bool good = ParseIndex(part.substr(0, dash), &first) &&
+                      ParseIndex(dash == part.npos ? part : part.substr(dash + 1), &last) && first <= last &&
+                      last < kMaxLayer;
+    if (!good) FailUsage("--prune {}: \"{}\" is neither a layer (5) nor a range of layers (8-10)", text, part);
+    for (int64_t layer = first; layer <= last; ++layer)
+      if (!layers.insert(layer).second) FailUsage("--prune {}: layer {} is named twice", text, layer);
+  }
+  return {layers.begin(), layers.end()};
+}
+
+void ParseAmount(std::string_view amount, PruneSpec& spec) {
+  constexpr double kKi = 1024, kMi = kKi * kKi, kGi = kMi * kKi;
+  if (amount.starts_with(kParameters)) {
+    const auto units = {Unit{"k", 1e3}, Unit{"M", 1e6}, Unit{"B", 1e9}, Unit{"G", 1e9}};
+    if (!ParseWithUnit(amount.substr(kParameters.size()), units, &spec.parameters))
+      FailUsage("--prune {}: \"{}\" is not a number of parameters (params=6.3B)", spec.text, amount);
+  } else if (amount.starts_with(kBytes)) {
+    const auto units = {Unit{"KiB", kKi}, Unit{"MiB", kMi}, Unit{"GiB", kGi}, Unit{"kB", 1e3},
+                        Unit{"MB", 1e6},  Unit{"GB", 1e9},  Unit{"B", 1}};
+    if (!ParseWithUnit(amount.substr(kBytes.size()), units, &spec.bytes))
+      FailUsage("--prune {}: \"{}\" is not a number of bytes (bytes=12GiB)", spec.text, amount);
+  } else if (ParseNumber(amount, &spec.count)) {
+    if (spec.count < 1) FailUsage("--prune {}: a count of {} removes nothing", spec.text, spec.count);
+  } else if (ParseNumber(amount, &spec.ratio)) {
+    if (!(spec.ratio > 0 && spec.ratio < 1))
+      FailUsage("--prune {}: a ratio of {} is not between 0 and 1", spec.text, amount);
+    spec.count = 0;
+  } else {
+    FailUsage(
+        "--prune {}: amount \"{}\" is neither a ratio (0.25) nor a count (8) nor a target (params=6.3B, bytes=12GiB)",
+        spec.text, amount);
+  }
+}
+
+// What follows the amount: "keep=first:4,last:2", "rank=16", "tokens=8192".
+void ParseOptions(const std::vector<std::string_view>& parts, PruneSpec& spec) {
+  bool keeping = false;
+  for (size_t i = 1; i < parts.size(); ++i) {
+    std::string_view part = parts[i];
+    if (part.starts_with(kRank) || part.starts_with(kTokens)) {
+      const bool rank = part.starts_with(kRank);
+      int64_t& value = rank ? spec.rank : spec.tokens;
+      part.remove_prefix(rank ? kRank.size() : kTokens.size());
+      if (!ParseNumber(part, &value) || value < 1)
+        FailUsage("--prune {}: \"{}\" is not a number above 0", spec.text, parts[i]);
+      continue;
+    }
+    if (part.starts_with(kKeep)) {
+      keeping = true;
+      part.remove_prefix(kKeep.size());
+    }
+    const bool first = part.starts_with(kFirst);
+    if (!keeping || !(first || part.starts_with(kLast)))
+      FailUsage("--prune {}: unknown option \"{}\"; known: keep=first:N,last:N, rank=R, tokens=N", spec.text, parts[i]);
+    const std::string_view number = part.substr(first ? kFirst.size() : kLast.size());
+    if (!ParseIndex(number, first ? &spec.keep_first : &spec.keep_last))
+      FailUsage("--prune {}: \"{}\" is not a number of layers to keep", spec.text, number);
+  }
+}
+
+// A comma-separated part that belongs to what stands before it.
+bool Continues(std::string_view part) {
+  for (std::string_view option : {kKeep, kFirst, kLast, kRank, kTokens})
+    if (part.starts_with(option)) return true;
+  return !part.empty() && part[0] >= '0' && part[0] <= '9';
+}
+
+struct Sizes {
+  int64_t parameters = 0, bytes = 0;
+
+  void Add(const TensorView& tensor) {
+    parameters += tensor.elements();
+    bytes += tensor.bytes();
+  }
+};
+
+// As few blocks as reach `target`, whichever they are: should they differ in size, the small ones have to do.
+int64_t CountForTarget(const PruneSpec& spec, const Weights& weights, int64_t Sizes::*size, int64_t target,
+                       const char* unit) {
+  std::vector<int64_t> blocks;
+  for (const BlockWeights& block : weights.blocks) {
+    Sizes sizes;
+    Weights::ForEachInBlock(block, [&](const std::string&, const TensorView& tensor) { sizes.Add(tensor); });
+    blocks.push_back(sizes.*size);
+  }
+  std::sort(blocks.begin(), blocks.end());
+  Sizes whole;
+  weights.ForEach([&](const std::string&, const TensorView& tensor) { whole.Add(tensor); });
+  int64_t left = whole.*size, count = 0;
+  for (; count < static_cast<int64_t>(blocks.size()) && left > target; ++count) left -= blocks[count];
+  if (left > target)
+    FailUsage("--prune {}: cannot be reached: without any block the model still has {} {}", spec.text, left, unit);
+  if (count == 0) FailUsage("--prune {}: the model has only {} {} already", spec.text, left, unit);
+  return count;
+}
+
+int64_t Amount(const PruneSpec& spec, const Weights& weights) {
+  if (!spec.layers.empty()) return static_cast<int64_t>(spec.layers.size());
+  if (spec.parameters > 0) return CountForTarget(spec, weights, &Sizes::parameters, spec.parameters, "parameters");
+  if (spec.bytes > 0) return CountForTarget(spec, weights, &Sizes::bytes, spec.bytes, "bytes");
+  if (spec.count > 0) return spec.count;
+  // The nudge makes 0.29 of 100 layers 29, though 0.29 * 100 is just below it in binary.
+  return static_cast<int64_t>(std::floor(spec.ratio * static_cast<double>(weights.config.layers) + 1e-9));
+}
+
+}  // namespace
+
+PruneSpec ParsePrune(const std::string& text, const std::string& default_amount) {
+  PruneSpec spec;
+  spec.text = text;
+  if (text.starts_with(kLayers)) {
+    spec.criterion = "layers";
+    spec.layers = ParseLayers(std::string_view(text).substr(kLayers.size()), text);
+    return spec;
+  }
+  const std::vector<std::string_view> parts = SplitCommas(text);
+  const Criterion* alone = default_amount.empty() ? nullptr : CriterionNamed(parts[0]);
+  const size_t colon = parts[0].rfind(':');
+  if (alone != nullptr) {
+    spec.criterion = alone->name;
+    ParseAmount(default_amount, spec);
+  } else if (colon != std::string_view::npos) {
+    spec.criterion = FindCriterion(parts[0].substr(0, colon)).name;
+    ParseAmount(parts[0].substr(colon + 1), spec);
+  } else {
+    FailUsage("--prune \"{}\": expected CRITERION:AMOUNT (bi:0.25) or layers=LIST (layers=3,5,8-10)", text);
+  }
+  ParseOptions(parts, spec);
+  return spec;
+}
+
+std::vector<PruneSpec> ParsePruneList(const std::string& text, const std::string& default_amount) {
+  std::vector<std::string> texts;
+  for (std::string_view part : SplitCommas(text)) {
+    if (!texts.empty() && Continues(part)) {
+      texts.back() += fmt::format(",{}", part);
+    } else {
+      texts.emplace_back(part);
+    }
+  }
+  std::vector<PruneSpec> specs;
+  for (const std::string& one : texts) specs.push_back(ParsePrune(one, default_amount));
+  return specs;
+}
+
+int64_t RemovalCount(const PruneSpec& spec, const Weights& weights) {
+  const int64_t layers = weights.config.layers, count = Amount(spec, weights);
+  if (!spec.layers.empty() && spec.layers.back() >= layers)
+    FailUsage("--prune {}: the model's layers are 0 to {}", spec.text, layers - 1);
+  if (count < 1) FailUsage("--prune {}: removes none of {} layers", spec.text, layers);
+  if (count >= layers) FailUsage("--prune {}: would remove {} of {} layers; one must stay", spec.text, count, layers);
+  const bool room =
+      spec.keep_first <= layers && spec.keep_last <= layers && count <= layers - spec.keep_first - spec.keep_last;
+  if (!room)
+    FailUsage("--prune {}: cannot remove {} of {} layers and keep the first {} and the last {}", spec.text, count,
+              layers, spec.keep_first, spec.keep_last);
+  return count;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,250 @@
+#include "shift/fit/factorize.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "runtime/check.h"
+#include "runtime/linalg/linalg.h"
+#include "shift/fit/convert.h"
+#include "shift/parse.h"
+#include "shift/sums/moments.h"
+
+namespace shiftrt {
+
+namespace {
+
+using linalg::Solver;
+
+// Norms of the columns of X in the metric G, from X and G X.
+std::vector<double> ColumnNorms(const Matrix<double>& x, const Matrix<double>& gx) {
+  std::vector<double> norms(x.cols(), 0.0);
+  for (int64_t i = 0; i < x.rows(); ++i)
+    for (int64_t j = 0; j < x.cols(); ++j) norms[j] += x(i, j) * gx(i, j);
+  for (double& norm : norms) norm = std::sqrt(std::max(0.0, norm));
+  return norms;
+}
+
+// A in a solver's memory, and times the metric: G_c A (rrr), or A itself (svd, svd-refit).
+class InMetric {
+ public:
+  InMetric(Solver& solver, const RidgeAccumulator& sums, const Matrix<double>& a, Factorization factorization)
+      : a_(solver.Uploaded(a.view())) {
+    if (factorization != Factorization::kReducedRank) return;
+    metric_a_ = solver.Make(a.rows(), a.cols());
+    solver.Symm(linalg::Side::kLeft, *CenteredGram(solver, sums), *a_, *metric_a_);
+  }
+  const linalg::Array& a() const { return *a_; }
+  const linalg::Array& metric_a() const { return metric_a_ != nullptr ? *metric_a_ : *a_; }
+  // Eigenpairs of A' G_c A, or A' A.
+  linalg::LeadingEigenpairs Eigen(Solver& solver, int64_t count) const {
+    return LeadingEigen(solver, *solver.Product({a(), true}, {metric_a()}), count);
+  }
+
+ private:
+  linalg::ArrayPtr a_, metric_a_;
+};
+
+// Calls body(solver) where a problem of one site is worth solving.
+template <typename Body>
+auto WithSolver(const Context& context, int64_t hidden, const Body& body) {
+  constexpr double kProducts = 6, kTridiagonal = 4.0 / 3.0;
+  const auto d = static_cast<double>(hidden);
+  return linalg::WithSolver(context, (kProducts + kTridiagonal) * d * d * d, 2 * d * d, body);
+}
+
+// "500k", "4M" or a plain number, at least 1.
+bool ParseScaled(std::string_view text, int64_t* value) {
+  double scale = 1, number = 0;
+  for (const auto& [suffix, power] : {std::pair('k', 1e3), std::pair('M', 1e6), std::pair('G', 1e9)})
+    if (text.ends_with(suffix)) scale = power;
+  if (scale > 1) text.remove_suffix(1);
+  if (!ParseNumber(text, &number) || !(number * scale >= 1 && number * scale < 1e15)) return false;
+  *value = static_cast<int64_t>(number * scale);
+  return true;
+}
+
+int64_t RankOfEnergy(const std::vector<double>& singular_values, double share) {
+  double total = 0, kept = 0;
+  for (double value : singular_values) total += value * value;
+  int64_t rank = 0;
+  for (double value : singular_values) {
+    kept += value * value;
+    ++rank;
+    if (kept >= share * total) break;
+  }
+  return rank;
+}
+
+// Greedy: every direction costs the same 2 d parameters and brings its squared singular value.
+std::vector<int64_t> SpendBudget(const std::vector<std::vector<double>>& singular_values, int64_t parameters,
+                                 int64_t hidden) {
+  const auto sites = static_cast<int64_t>(singular_values.size());
+  int64_t left = parameters - sites * hidden;
+  Check(left >= 0, "--lra budget:{}: the biases of {} adapters alone take {} parameters", parameters, sites,
+        sites * hidden);
+  std::vector<int64_t> ranks(sites, 0);
+  for (;;) {
+    int64_t best = -1;
+    double most = 0;
+    for (int64_t s = 0; s < sites; ++s) {
+      if (ranks[s] == hidden || singular_values[s][ranks[s]] <= most) continue;
+      best = s;
+      most = singular_values[s][ranks[s]];
+    }
+    // With factors (d, r) and (r, d) of r = d / 2 the full map costs no more.
+    const int64_t cost = best < 0 ? 0 : std::min(2 * hidden, hidden * (hidden - 2 * ranks[best]));
+    if (best < 0 || cost > left) return ranks;
+    left -= cost;
+    ranks[best] = 2 * (ranks[best] + 1) >= hidden ? hidden : ranks[best] + 1;
+  }
+}
+
+}  // namespace
+
+Factorization ParseFactorization(const std::string& text) {
+  for (Factorization kind : {Factorization::kSvd, Factorization::kSvdRefit, Factorization::kReducedRank})
+    if (text == Name(kind)) return kind;
+  FailUsage("unknown factorization \"{}\"; known: svd, svd-refit, rrr", text);
+}
+
+const char* Name(Factorization factorization) {
+  switch (factorization) {
+    case Factorization::kSvd: return "svd";
+    case Factorization::kSvdRefit: return "svd-refit";
+    case Factorization::kReducedRank: return "rrr";
+  }
+  return "?";
+}
+
+RankSpec ParseRank(const std::string& text) {
+  constexpr std::string_view kEnergy = "energy:", kBudget = "budget:";
+  const std::string_view view = text;
+  if (view == "full") return RankSpec::Full();
+  RankSpec spec;
+  if (view.starts_with(kEnergy)) {
+    spec.kind = RankSpec::Kind::kEnergy;
+    if (ParseNumber(view.substr(kEnergy.size()), &spec.energy) && spec.energy > 0 && spec.energy <= 1) return spec;
+    FailUsage("--lra {}: the share of energy to keep is a number above 0 and at most 1", text);
+  }
+  if (view.starts_with(kBudget)) {
+    spec.kind = RankSpec::Kind::kBudget;
+    if (ParseScaled(view.substr(kBudget.size()), &spec.parameters)) return spec;
+    FailUsage("--lra {}: a budget is a number of parameters (500k, 4M)", text);
+  }
+  if (!ParseNumber(view, &spec.rank) || spec.rank < 1)
+    FailUsage("--lra {}: expected a rank of at least 1, full, energy:SHARE or budget:PARAMETERS", text);
+  return spec;
+}
+
+std::string Format(const RankSpec& spec) {
+  switch (spec.kind) {
+    case RankSpec::Kind::kFull: return "full";
+    case RankSpec::Kind::kFixed: return std::to_string(spec.rank);
+    case RankSpec::Kind::kEnergy: return fmt::format("energy:{}", spec.energy);
+    case RankSpec::Kind::kBudget: return fmt::format("budget:{}", spec.parameters);
+  }
+  return "?";
+}
+
+void CheckRank(const RankSpec& spec, int64_t hidden) {
+  if (spec.kind == RankSpec::Kind::kFixed && (spec.rank < 1 || spec.rank > hidden))
+    FailUsage("--lra {}: expected 1 to {}, the hidden size, or full", spec.rank, hidden);
+}
+
+std::vector<int64_t> ChooseRanks(const RankSpec& spec, const std::vector<std::vector<double>>& singular_values,
+                                 int64_t hidden) {
+  const size_t sites = singular_values.size();
+  switch (spec.kind) {
+    case RankSpec::Kind::kFull: return std::vector<int64_t>(sites, hidden);
+    case RankSpec::Kind::kFixed: return std::vector<int64_t>(sites, spec.rank);
+    case RankSpec::Kind::kEnergy: {
+      std::vector<int64_t> ranks;
+      ranks.reserve(sites);
+      for (const std::vector<double>& values : singular_values) ranks.push_back(RankOfEnergy(values, spec.energy));
+      return ranks;
+    }
+    case RankSpec::Kind::kBudget: return SpendBudget(singular_values, spec.parameters, hidden);
+  }
+  return {};
+}
+
+// With V the leading right singular vectors of G^(1/2) A, which are eigenvectors of A' G A, the best map of rank r in
+// the metric G is A V V': no root or inverse of G is needed, and G = I gives the SVD of A. Only V comes from the
+// squared matrix; P and the leading singular values are products with A itself, so they do not lose half of the digits.
+LowRank Factorize(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution, int64_t rank,
+                  Factorization factorization) {
+  const int64_t d = sums.hidden();
+  CheckRank(RankSpec::Fixed(rank), d);
+  LowRank out = WithSolver(context, d, [&](Solver& solver) {
+    const InMetric maps(solver, sums, solution.a, factorization);
+    const linalg::LeadingEigenpairs eigen = maps.Eigen(solver, rank);  // V' in its rows
+    const linalg::ArrayPtr p = solver.Product({maps.a()}, {*eigen.vectors, true}),
+                           metric_p = solver.Product({maps.metric_a()}, {*eigen.vectors, true});
+    LowRank factors{solver.Downloaded(*p), solver.Downloaded(*eigen.vectors), {}, {}};
+    factors.singular_values = ColumnNorms(factors.p, solver.Downloaded(*metric_p));
+    for (int64_t j = d - rank - 1; j >= 0; --j)
+      factors.singular_values.push_back(std::sqrt(std::max(0.0, eigen.values[j])));
+    return factors;
+  });
+  out.b =
+      factorization == Factorization::kSvd ? solution.b.Clone() : FreeBias(context, sums, {out.p.view(), out.q.view()});
+  return out;
+}
+
+std::vector<double> SingularValues(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution,
+                                   Factorization factorization) {
+  std::vector<double> values = WithSolver(context, sums.hidden(), [&](Solver& solver) {
+    return InMetric(solver, sums, solution.a, factorization).Eigen(solver, 1).values;
+  });
+  std::reverse(values.begin(), values.end());
+  for (double& value : values) value = std::sqrt(std::max(0.0, value));
+  return values;
+}
+
+LowRank Truncate(const Context& context, const RidgeAccumulator& sums, const LowRank& factors, int64_t rank,
+                 Factorization factorization) {
+  const int64_t d = sums.hidden();
+  Check(rank >= 0 && rank <= factors.p.cols(), "cannot cut factors of rank {} to rank {}", factors.p.cols(), rank);
+  LowRank out{Matrix<double>(d, rank), Matrix<double>(rank, d), {}, factors.singular_values};
+  for (int64_t i = 0; i < d; ++i) std::copy_n(factors.p.row(i), rank, out.p.row(i));
+  std::copy_n(factors.q.data(), rank * d, out.q.data());
+  const bool keep_bias = factorization == Factorization::kSvd && rank > 0;
+  out.b = keep_bias ? factors.b.Clone() : FreeBias(context, sums, {out.p.view(), out.q.view()});
+  return out;
+}
+
+double EffectiveRank(const std::vector<double>& singular_values) {
+  double sum = 0, entropy = 0;
+  for (double value : singular_values) sum += value;
+  if (sum <= 0) return 0;
+  for (double value : singular_values)
+    if (value > 0) entropy -= value / sum * std::log(value / sum);
+  return std::exp(entropy);
+}
+
+std::shared_ptr<const Lra> MakeLra(const RidgeSolution& solution) {
+  auto lra = std::make_shared<Lra>();
+  lra->a = Converted<float>(solution.a);
+  lra->b = Converted<float>(solution.b);
+  return lra;
+}
+
+std::shared_ptr<const Lra> MakeLra(const LowRank& factors) {
+  auto lra = std::make_shared<Lra>();
+  lra->p = Converted<float>(factors.p);
+  lra->q = Converted<float>(factors.q);
+  lra->b = Converted<float>(factors.b);
+  return lra;
+}
+
+Matrix<double> DenseMap(const Context& context, const Lra& lra) {
+  if (!lra.low_rank()) return Converted<double>(lra.a);
+  Matrix<double> a(lra.hidden(), lra.hidden());
+  linalg::Gemm(context, false, false, 1.0, Converted<double>(lra.p).view(), Converted<double>(lra.q).view(), 0.0,
+               a.view());
+  return a;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,68 @@
+// Low rank: P (d, r) and Q (r, d) in place of A (d, d).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/plan.h"
+#include "shift/fit/ridge.h"
+
+namespace shiftrt {
+
+// "svd": truncated SVD of A. "svd-refit": the same map with the bias that leaves no mean error. "rrr": reduced-rank
+// regression.
+enum class Factorization { kSvd, kSvdRefit, kReducedRank };
+Factorization ParseFactorization(const std::string& text);
+const char* Name(Factorization factorization);
+
+// How many directions an adapter keeps: `--lra RANK|full|energy:SHARE|budget:PARAMETERS`.
+struct RankSpec {
+  enum class Kind { kFull, kFixed, kEnergy, kBudget } kind = Kind::kFixed;
+  int64_t rank = 64;       // kFixed
+  double energy = 0;       // kEnergy: the share of the sum of squared singular values to keep, in (0, 1]
+  int64_t parameters = 0;  // kBudget: of all adapters together, biases included
+
+  static RankSpec Full() { return {Kind::kFull, 0, 0, 0}; }
+  static RankSpec Fixed(int64_t rank) { return {Kind::kFixed, rank, 0, 0}; }
+};
+// "64", "full", "energy:0.9", "budget:4M" (k, M and G are powers of 1000). Throws UsageError for anything else.
+RankSpec ParseRank(const std::string& text);
+std::string Format(const RankSpec& spec);
+// Throws UsageError for a fixed rank outside 1 .. hidden.
+void CheckRank(const RankSpec& spec, int64_t hidden);
+
+// A rank for each site from its singular values (`hidden` of them, descending; unused for kFull and kFixed). energy:
+// the smallest rank, at least 1, that keeps the share. budget: the direction with the largest singular value of all
+// sites first, until the parameters are spent; a site gets 0 (a bias alone) when others need them more, and hidden (the
+// full map) once its factors would be no smaller. Throws Error for a budget that does not hold the biases.
+std::vector<int64_t> ChooseRanks(const RankSpec& spec, const std::vector<std::vector<double>>& singular_values,
+                                 int64_t hidden);
+
+struct LowRank {
+  Matrix<double> p, q, b;               // (d, r), (r, d), (1, d)
+  std::vector<double> singular_values;  // all of them, descending: of A (svd, svd-refit), or of G_c^(1/2) A (rrr)
+};
+
+// svd: the truncated SVD of A, b kept (paper eq. svd_truncation). svd-refit: b = mean(D) - mean(H) A_r instead. rrr:
+// minimises tr((A - A_r)' G_c (A - A_r)) over maps of rank r with the centred Gram G_c of `sums`, and refits b: on the
+// fitted tokens never farther than the others from what A computes, and so, but for what lambda leaves, from the
+// updates. Throws UsageError for a rank below 1 or above d.
+LowRank Factorize(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution, int64_t rank,
+                  Factorization factorization);
+// All singular values alone, descending: of A (svd), or of G_c^(1/2) A (rrr).
+std::vector<double> SingularValues(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution,
+                                   Factorization factorization);
+// What Factorize gives for the smaller `rank`, from its result for a larger one; rank 0 is a bias alone.
+LowRank Truncate(const Context& context, const RidgeAccumulator& sums, const LowRank& factors, int64_t rank,
+                 Factorization factorization);
+// exp of the entropy of the normalised singular values (Roy and Vetterli 2007): how many directions matter.
+double EffectiveRank(const std::vector<double>& singular_values);
+
+// Float32 adapters for a plan.
+std::shared_ptr<const Lra> MakeLra(const RidgeSolution& solution);
+std::shared_ptr<const Lra> MakeLra(const LowRank& factors);
+// A (d, d) of an adapter of either kind, whatever its rank.
+Matrix<double> DenseMap(const Context& context, const Lra& lra);
+
+}  // namespace shiftrt

@@ -1,0 +1,376 @@
+#include "shift/fit/ridge.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/check.h"
+#include "runtime/linalg/linalg.h"
+#include "shift/parse.h"
+#include "shift/sums/moments.h"
+
+namespace shiftrt {
+
+namespace {
+
+using linalg::Array;
+using linalg::ArrayPtr;
+using linalg::Solver;
+
+// Below this share of the largest eigenvalue a direction of the Gram is rounding, and a Cholesky is not to be trusted.
+constexpr double kRounding = 1e-14;
+// The grid of lambdas tried, in powers of ten of trace(H'H) / d.
+constexpr double kLowestPower = -10, kHighestPower = 2, kPowerStep = 0.25;
+constexpr int kRefinement = 16;    // points either side of the best one of the grid
+constexpr double kEigenFlops = 9;  // a cube of the side
+
+// What is solved: (gram + lambda I) X = cross, centred or augmented, with the quantities GCV needs.
+struct NormalEquations {
+  ArrayPtr gram, cross;
+  double delta_squares = 0;
+  double scale = 0;  // largest diagonal element before centring
+  int64_t tokens = 0;
+  int64_t free = 0;  // parameters an output spends outside X: the free bias
+};
+
+NormalEquations MakeEquations(Solver& solver, const RidgeAccumulator& sums, bool penalize_bias) {
+  NormalEquations equations;
+  linalg::CheckFinite(sums.UpperGram());
+  equations.tokens = sums.tokens();
+  for (int64_t i = 0; i < sums.hidden(); ++i) equations.scale = std::max(equations.scale, sums.UpperGram()(i, i));
+  if (penalize_bias) {
+    equations.gram = solver.Uploaded(sums.UpperGram());
+    equations.cross = solver.Uploaded(sums.Cross().view());
+    equations.delta_squares = sums.DeltaSquares();
+  } else {
+    equations.gram = CenteredGram(solver, sums);
+    equations.cross = CenteredCross(solver, sums);
+    equations.delta_squares = sums.CenteredDeltaSquares();
+    equations.free = 1;
+  }
+  return equations;
+}
+
+double RelativeUnit(const RidgeAccumulator& sums) {
+  double trace = 0;
+  for (int64_t i = 0; i < sums.hidden(); ++i) trace += sums.UpperGram()(i, i);
+  return trace / static_cast<double>(sums.hidden());
+}
+
+// gram = V diag(values) V' and V' cross. Directions before `first` hold nothing but rounding.
+struct Spectrum {
+  std::vector<double> values;
+  ArrayPtr vectors, projected;  // V', and V' cross
+  int64_t first = 0;
+
+  int64_t size() const { return static_cast<int64_t>(values.size()); }
+};
+
+// Uses up the equations' matrices.
+Spectrum Decompose(Solver& solver, NormalEquations& equations) {
+  Spectrum spectrum;
+  spectrum.vectors = std::move(equations.gram);
+  spectrum.values = solver.Eigen(*spectrum.vectors);
+  const int64_t n = spectrum.size();
+  spectrum.projected = solver.Product({*spectrum.vectors}, {*equations.cross});
+  equations.cross.reset();
+  // No more directions than tokens can be real, whatever rounding makes of the others.
+  spectrum.first = std::max<int64_t>(0, n - std::max<int64_t>(0, equations.tokens - equations.free));
+  const double threshold = kRounding * std::max(spectrum.values.back(), equations.scale);
+  while (spectrum.first < n && spectrum.values[spectrum.first] <= threshold) ++spectrum.first;
+  return spectrum;
+}
+
+double Condition(const Spectrum& spectrum, double lambda) {
+  const double lowest = std::max(0.0, spectrum.values.front()) + lambda;
+  return lowest > 0 ? (spectrum.values.back() + lambda) / lowest : std::numeric_limits<double>::infinity();
+}
+
+// X = V (values + lambda)^-1 V' cross over the directions that are real; uses up `spectrum.projected`.
+Matrix<double> SolveSpectral(Solver& solver, Spectrum& spectrum, double lambda) {
+  std::vector<double> factors(spectrum.size(), 0.0);
+  for (int64_t j = spectrum.first; j < spectrum.size(); ++j) factors[j] = 1.0 / (spectrum.values[j] + lambda);
+  solver.ScaleRows(factors, *spectrum.projected);
+  return solver.Downloaded(*solver.Product({*spectrum.vectors, true}, {*spectrum.projected}));
+}
+
+// Generalised cross-validation, N RSS / (N - edf)^2 (Golub, Heath, Wahba 1979), as a function of lambda. Residual and
+// N - edf are sums of positive terms, so that neither cancels when lambda is small or N <= d.
+class GcvScore {
+ public:
+  GcvScore(Solver& solver, const NormalEquations& equations, const Spectrum& spectrum)
+      : tokens_(static_cast<double>(equations.tokens)) {
+    const std::vector<double> energies = solver.RowSquares(*spectrum.projected);
+    double explained = 0;
+    for (int64_t j = spectrum.first; j < spectrum.size(); ++j) {
+      values_.push_back(spectrum.values[j]);
+      explained_.push_back(energies[j] / spectrum.values[j]);
+      explained += explained_.back();
+    }
+    unexplained_ = std::max(0.0, equations.delta_squares - explained);
+    spare_ = tokens_ - static_cast<double>(equations.free + static_cast<int64_t>(values_.size()));
+  }
+
+  double operator()(double lambda) const {
+    double residual = unexplained_, freedom = spare_;
+    for (size_t j = 0; j < values_.size(); ++j) {
+      const double shrinkage = lambda / (values_[j] + lambda);
+      residual += explained_[j] * shrinkage * shrinkage;
+      freedom += shrinkage;
+    }
+    return tokens_ * residual / (freedom * freedom);
+  }
+
+ private:
+  std::vector<double> values_, explained_;  // a direction: eigenvalue, and sum of squares it explains without shrinking
+  double tokens_, unexplained_ = 0, spare_ = 0;
+};
+
+// Squared error on held-out tokens as a function of lambda. With X = V F P, F = diag(1 / (values + lambda)) and P the
+// projected cross products, <X, C> and <X, G X> are a linear and a quadratic form in the diagonal of F. The held-out
+// sums are about the means of the fitted tokens, which is what the fitted bias makes of them; with a penalised bias, as
+// they are.
+class HoldoutScore {
+ public:
+  HoldoutScore(Solver& solver, const Spectrum& spectrum, const RidgeAccumulator& fitted,
+               const RidgeAccumulator& heldout, bool penalize_bias)
+      : spectrum_(spectrum), linear_(spectrum.size(), 0.0) {
+    const int64_t n = spectrum.size();
+    const Array &v = *spectrum.vectors, &p = *spectrum.projected;
+    const ArrayPtr gram = penalize_bias ? solver.Uploaded(heldout.UpperGram())
+                                        : GramAbout(solver, heldout, fitted.InputMean()),
+                   image = solver.Make(n, n);
+    solver.Symm(linalg::Side::kRight, *gram, v, *image);
+    quadratic_ = solver.Downloaded(*solver.Product({*image}, {v, true}));
+    const Matrix<double> products = solver.Downloaded(*solver.Product({p}, {p, true}));
+    for (int64_t i = 0; i < quadratic_.size(); ++i) quadratic_.data()[i] *= products.data()[i];
+    const ArrayPtr cross = penalize_bias ? solver.Uploaded(heldout.Cross().view())
+                                         : CrossAbout(solver, heldout, fitted.InputMean(), fitted.DeltaMean());
+    const Matrix<double> projected = solver.Downloaded(p),
+                         heldout_projected = solver.Downloaded(*solver.Product({v}, {*cross}));
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t k = 0; k < projected.cols(); ++k) linear_[i] += projected(i, k) * heldout_projected(i, k);
+  }
+
+  double operator()(double lambda) const {
+    double change = 0;  // of the squared error, against no map at all
+    for (int64_t i = spectrum_.first; i < spectrum_.size(); ++i) {
+      double sum = -2 * linear_[i];
+      for (int64_t j = spectrum_.first; j < spectrum_.size(); ++j)
+        sum += quadratic_(i, j) / (spectrum_.values[j] + lambda);
+      change += sum / (spectrum_.values[i] + lambda);
+    }
+    return change;
+  }
+
+ private:
+  const Spectrum& spectrum_;
+  std::vector<double> linear_;
+  Matrix<double> quadratic_;
+};
+
+// The power of ten between `low` and `high` with the lowest score; the highest one where they are level.
+template <typename Score>
+double BestPower(const Score& score, double unit, double low, double high, int intervals) {
+  double best = high, best_score = std::numeric_limits<double>::infinity();
+  for (int i = intervals; i >= 0; --i) {
+    const double power = low + (high - low) * i / intervals;
+    const double value = score(unit * std::pow(10.0, power));
+    if (value < best_score) {
+      best = power;
+      best_score = value;
+    }
+  }
+  return best;
+}
+
+template <typename Score>
+double BestLambda(const Score& score, double unit) {
+  const int intervals = static_cast<int>(std::lround((kHighestPower - kLowestPower) / kPowerStep));
+  const double coarse = BestPower(score, unit, kLowestPower, kHighestPower, intervals);
+  const double low = std::max(kLowestPower, coarse - kPowerStep), high = std::min(kHighestPower, coarse + kPowerStep);
+  return unit * std::pow(10.0, BestPower(score, unit, low, high, 2 * kRefinement));
+}
+
+// By Cholesky; an empty matrix where that fails or is not to be trusted.
+Matrix<double> SolveCholesky(const Context& context, Solver& solver, const NormalEquations& equations, double lambda,
+                             double* condition) {
+  Matrix<double> gram = solver.Downloaded(*equations.gram), x = solver.Downloaded(*equations.cross);
+  for (int64_t i = 0; i < gram.rows(); ++i) gram(i, i) += lambda;
+  double rcond = 0;
+  if (!linalg::CholeskySolve(context, gram.view(), x.view(), &rcond) || !(rcond >= kRounding)) return {};
+  *condition = 1.0 / rcond;
+  return x;
+}
+
+struct Problem {
+  const RidgeAccumulator& sums;
+  const RidgeOptions& options;
+  const RidgeAccumulator* heldout;  // for holdout
+};
+
+// X, and all of a solution but `a` and `b`.
+struct Solved {
+  Matrix<double> x;
+  RidgeSolution solution;
+};
+
+Solved Solve(const Context& context, Solver& solver, const Problem& problem) {
+  const LambdaSpec& spec = problem.options.lambda;
+  const bool penalize_bias = problem.options.penalize_bias;
+  const double unit = RelativeUnit(problem.sums);
+  NormalEquations equations = MakeEquations(solver, problem.sums, penalize_bias);
+  Solved solved;
+  RidgeSolution& solution = solved.solution;
+  const bool chosen = spec.kind == LambdaSpec::Kind::kGcv || spec.kind == LambdaSpec::Kind::kHoldout;
+  if (!chosen) {
+    solution.lambda = spec.kind == LambdaSpec::Kind::kRelative ? spec.value * unit : spec.value;
+    solved.x = SolveCholesky(context, solver, equations, solution.lambda, &solution.condition);
+    if (!solved.x.empty()) return solved;
+  }
+  Spectrum spectrum = Decompose(solver, equations);
+  if (spec.kind == LambdaSpec::Kind::kHoldout) {
+    solution.lambda = BestLambda(HoldoutScore(solver, spectrum, problem.sums, *problem.heldout, penalize_bias), unit);
+  } else if (spec.kind == LambdaSpec::Kind::kGcv) {
+    solution.lambda = BestLambda(GcvScore(solver, equations, spectrum), unit);
+  }
+  solution.condition = Condition(spectrum, solution.lambda);
+  if (!chosen) {
+    solution.warning = fmt::format(
+        "the ridge system has condition number {:.1e} at lambda {:.3g}: solved by eigendecomposition, {} of {} "
+        "directions left out",
+        solution.condition, solution.lambda, spectrum.first, spectrum.size());
+  }
+  solved.x = SolveSpectral(solver, spectrum, solution.lambda);
+  return solved;
+}
+
+Matrix<double> Product(const Context& context, MatrixView<const double> a, MatrixView<const double> b,
+                       bool transpose_b = false) {
+  Matrix<double> c(a.rows, transpose_b ? b.rows : b.cols);
+  linalg::Gemm(context, false, transpose_b, 1.0, a, b, 0.0, c.view());
+  return c;
+}
+
+// m -= x' y.
+void SubtractOuter(const Context& context, const Matrix<double>& x, const Matrix<double>& y, const Matrix<double>& m) {
+  linalg::Gemm(context, true, false, -1.0, x.view(), y.view(), 1.0, m.view());
+}
+
+double Dot(MatrixView<const double> a, const Matrix<double>& b) {
+  double sum = 0;
+  for (int64_t i = 0; i < a.rows; ++i)
+    for (int64_t j = 0; j < a.cols; ++j) sum += a(i, j) * b(i, j);
+  return sum;
+}
+
+// 2 <A, C_c> - <A, G_c A> of A = P Q, which is <P, C_c Q'> and <P, G_c P (Q Q')>: nothing larger than P is made of
+// them.
+double ExplainedByMap(const Context& context, const RidgeAccumulator& sums, const LinearMap& map) {
+  const int64_t d = sums.hidden();
+  const Matrix<double> mean = sums.InputMean(), delta_mean = sums.DeltaMean();
+  Matrix<double> column_sums(1, d);
+  for (int64_t j = 0; j < d; ++j) column_sums(0, j) = sums.UpperGram()(j, d);
+
+  Matrix<double> image(d, map.p.cols);
+  linalg::Symm(context, linalg::Side::kLeft, sums.UpperGram().Rows(0, d).Cols(0, d), map.p, image.view());
+  SubtractOuter(context, column_sums, Product(context, mean.view(), map.p), image);
+  if (map.factored()) image = Product(context, image.view(), Product(context, map.q, map.q, true).view());
+
+  const MatrixView<const double> cross = sums.Cross().view().Rows(0, d);
+  if (!map.factored()) {
+    double linear = 0;
+    for (int64_t i = 0; i < d; ++i)
+      for (int64_t j = 0; j < d; ++j) linear += map.p(i, j) * (cross(i, j) - column_sums(0, i) * delta_mean(0, j));
+    return 2 * linear - Dot(map.p, image);
+  }
+  const Matrix<double> update = Product(context, cross, map.q, true);
+  SubtractOuter(context, column_sums, Product(context, delta_mean.view(), map.q, true), update);
+  return 2 * Dot(map.p, update) - Dot(map.p, image);
+}
+
+}  // namespace
+
+LambdaSpec ParseLambda(const std::string& text) {
+  if (text == "gcv") return {};
+  if (text == "holdout") return {LambdaSpec::Kind::kHoldout, 0};
+  std::string_view number = text;
+  LambdaSpec spec{LambdaSpec::Kind::kAbsolute, 0};
+  if (number.ends_with("rel")) {
+    spec.kind = LambdaSpec::Kind::kRelative;
+    number.remove_suffix(3);
+  }
+  if (!ParseNumber(number, &spec.value) || !std::isfinite(spec.value) || spec.value < 0)
+    FailUsage(
+        "lambda \"{}\": expected a number not below 0 (1e-2), one relative to trace(H'H)/d (1e-4rel), gcv or "
+        "holdout",
+        text);
+  return spec;
+}
+
+std::string Format(const LambdaSpec& spec) {
+  switch (spec.kind) {
+    case LambdaSpec::Kind::kAbsolute: return fmt::format("{}", spec.value);
+    case LambdaSpec::Kind::kRelative: return fmt::format("{}rel", spec.value);
+    case LambdaSpec::Kind::kGcv: return "gcv";
+    case LambdaSpec::Kind::kHoldout: return "holdout";
+  }
+  return "?";
+}
+
+RidgeSolution SolveRidge(const Context& context, const RidgeAccumulator& sums, const RidgeOptions& options,
+                         const RidgeAccumulator* heldout) {
+  const int64_t d = sums.hidden();
+  Check(sums.tokens() > 0, "ridge regression without a single token");
+  Check(sums.weight() > 0, "ridge regression on {} tokens that all have weight 0", sums.tokens());
+  Check(options.lambda.kind != LambdaSpec::Kind::kHoldout || (heldout != nullptr && heldout->tokens() > 0),
+        "lambda holdout needs held-out calibration tokens; there are none");
+  const double side = static_cast<double>(d);
+  Solved solved = linalg::WithSolver(context, kEigenFlops * std::pow(side, 3), 3 * side * side, [&](Solver& solver) {
+    return Solve(context, solver, {sums, options, heldout});
+  });
+  RidgeSolution& solution = solved.solution;
+  if (options.penalize_bias) {
+    solution.a = Matrix<double>(d, d);
+    solution.b = Matrix<double>(1, d);
+    std::copy_n(solved.x.data(), d * d, solution.a.data());
+    std::copy_n(solved.x.row(d), d, solution.b.data());
+  } else {
+    solution.b = FreeBias(context, sums, solved.x.view());
+    solution.a = std::move(solved.x);
+  }
+  return std::move(solution);
+}
+
+Matrix<double> FreeBias(const Context& context, const RidgeAccumulator& sums, const LinearMap& map) {
+  Matrix<double> b = sums.DeltaMean();
+  if (map.p.cols == 0) return b;
+  const Matrix<double> image = Product(context, sums.InputMean().view(), map.p);
+  if (map.factored()) {
+    linalg::Gemm(context, false, false, -1.0, image.view(), map.q, 1.0, b.view());
+  } else {
+    for (int64_t j = 0; j < b.cols(); ++j) b(0, j) -= image(0, j);
+  }
+  return b;
+}
+
+double RSquared(const Context& context, const RidgeAccumulator& sums, const LinearMap& map,
+                MatrixView<const double> b) {
+  const int64_t d = sums.hidden(), rank = map.p.cols;
+  Check(map.p.rows == d && (map.factored() ? map.q.rows == rank && map.q.cols == d : rank == d) && b.rows == 1 &&
+            b.cols == d,
+        "a map ({}, {}) with bias ({}, {}) on tokens of hidden size {}", map.p.rows, rank, b.rows, b.cols, d);
+  const double total = sums.CenteredDeltaSquares();
+  if (sums.tokens() == 0 || total <= 0) return 0.0;
+  // total - residual = 2 <A, C_c> - <A, G_c A> - weight |mean error|^2
+  double mean_error = 0;
+  const Matrix<double> bias = FreeBias(context, sums, map);
+  for (int64_t j = 0; j < d; ++j) mean_error += (bias(0, j) - b(0, j)) * (bias(0, j) - b(0, j));
+  const double explained = (rank > 0 ? ExplainedByMap(context, sums, map) : 0.0) - sums.weight() * mean_error;
+  return explained / total;
+}
+
+}  // namespace shiftrt

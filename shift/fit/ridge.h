@@ -1,0 +1,53 @@
+// Closed-form adapters from accumulators (paper eq. ridge_objective, closed_form_solution).
+#pragma once
+
+#include <string>
+
+#include "runtime/context.h"
+#include "shift/sums/statistics.h"
+
+namespace shiftrt {
+
+struct LambdaSpec {
+  enum class Kind { kAbsolute, kRelative, kGcv, kHoldout } kind = Kind::kGcv;
+  double value = 0;  // absolute; or times trace(H'H) / d
+};
+// "1e-2", "1e-4rel", "gcv" or "holdout". Throws UsageError for anything else, negative or not finite.
+LambdaSpec ParseLambda(const std::string& text);
+std::string Format(const LambdaSpec& spec);
+
+struct RidgeOptions {
+  LambdaSpec lambda;
+  bool penalize_bias = false;  // the paper's main text; false: the bias is free (its supplement), centred regression
+};
+
+struct RidgeSolution {
+  Matrix<double> a;      // (d, d), row-vector convention
+  Matrix<double> b;      // (1, d)
+  double lambda = 0;     // the absolute value used
+  double condition = 0;  // of the regularised Gram, estimated
+  std::string warning;   // empty unless the solve had to fall back
+};
+
+// Solves (G + lambda I) X = C. With a free bias G and C are centred first and lambda acts on A alone. gcv minimises the
+// generalised cross-validation score summed over outputs, over a logarithmic grid refined once, from one
+// eigendecomposition; holdout minimises the squared error on the tokens of `heldout`, over the same grid. Throws Error
+// when there are no tokens, or none held out for holdout.
+RidgeSolution SolveRidge(const Context& context, const RidgeAccumulator& sums, const RidgeOptions& options,
+                         const RidgeAccumulator* heldout = nullptr);
+
+// A (d, d) as it is, or as its factors.
+struct LinearMap {
+  LinearMap(MatrixView<double> a) : p(a) {}
+  LinearMap(MatrixView<double> p, MatrixView<double> q) : p(p), q(q) {}
+  bool factored() const { return q.cols > 0; }
+  MatrixView<const double> p, q;  // A itself; or P (d, r) and Q (r, d), r >= 0
+};
+
+// mean(D) - mean(H) A (1, d): the bias that leaves no mean error.
+Matrix<double> FreeBias(const Context& context, const RidgeAccumulator& sums, const LinearMap& map);
+
+// 1 - residual / total on the tokens of `sums`, both about the mean of D; 0 where D does not vary. Any map will do.
+double RSquared(const Context& context, const RidgeAccumulator& sums, const LinearMap& map, MatrixView<const double> b);
+
+}  // namespace shiftrt

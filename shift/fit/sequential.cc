@@ -1,0 +1,175 @@
+#include "shift/fit/sequential.h"
+
+#include <span>
+#include <utility>
+
+#include "engine/stream_copy.h"
+#include "runtime/check.h"
+#include "shift/sums/ridge_feed.h"
+
+namespace shiftrt {
+
+namespace {
+
+// A batch on its way through the model, its stream in host memory: there is one for every batch.
+struct Walker {
+  const Batch* batch = nullptr;
+  bool heldout = false;
+  StreamCopy corrected, original;  // original: for drift alone
+};
+
+class Walk {
+ public:
+  Walk(const Context& context, const Model& model, const std::vector<Site>& sites, Calibration mode,
+       const TokenWeighting& weighting)
+      : context_(context),
+        model_(model),
+        drift_(mode == Calibration::kDrift),
+        weighting_(weighting),
+        stages_(DepthPlan::Original(model.weights->config.layers).stages),
+        tally_(MakeTally(context.WithGpu(0), *model.weights)),
+        input_(tally_->MakeRows()),
+        update_(tally_->MakeRows()),
+        decoder_(context, model.weights, {stages_}, UpdateTaps(sites)) {}
+
+  // To the first site, up to which corrected and original stream are one.
+  void Start(const CalibrationSet& calibration, const Site& first, Progress& progress) {
+    StreamCopy* stream = nullptr;
+    Decoder decoder(context_, model_.weights, {stages_},
+                    {{first.layer, TapPoint::kInput, [&](MatrixView<const float> h) { stream->Set(h); }}});
+    for (const auto& [batches, heldout] : {std::pair(&calibration.fit, false), std::pair(&calibration.heldout, true)}) {
+      for (const Batch& batch : *batches) {
+        Walker& walker = walkers_.emplace_back();
+        walker.batch = &batch;
+        walker.heldout = heldout;
+        stream = &walker.corrected;
+        decoder.Forward(batch, true);
+        if (drift_) walker.original.Set(walker.corrected.view());
+        progress.Advance(batch.size());
+      }
+    }
+  }
+
+  // From behind one site to the next, through the blocks that stay.
+  void Advance(int64_t first, int64_t end, Progress& progress) {
+    for (Walker& walker : walkers_) {
+      Run(walker, walker.corrected, first, end);
+      if (drift_) Run(walker, walker.original, first, end);
+      progress.Advance(walker.batch->size());
+    }
+  }
+
+  // What the site takes in and should give.
+  void Collect(SiteSums& sums, Progress& progress) {
+    for (const bool heldout : {false, true}) {
+      RidgeFeed feed(*tally_, sums, heldout ? sums.heldout : sums.fit);
+      for (Walker& walker : walkers_) {
+        if (walker.heldout != heldout) continue;
+        SetUpdate(sums, walker);
+        input_->Set(walker.corrected.view());
+        feed.Add(input_->rows(), update_->rows(), weighting_, walker.batch->offsets);
+        progress.Advance(walker.batch->size());
+      }
+      feed.Settle();
+    }
+  }
+
+  void Correct(const Site& site, std::shared_ptr<const Lra> lra) {
+    const std::vector<Stage> adapter = {AdapterStage{site.Layers(), std::move(lra)}};
+    for (Walker& walker : walkers_)
+      walker.corrected.Set(decoder_.Resume(*walker.batch, walker.corrected.view(), adapter));
+  }
+
+ private:
+  std::span<const Stage> Blocks(int64_t first, int64_t end) const {
+    return std::span(stages_).subspan(first, end - first);
+  }
+
+  void Run(const Walker& walker, StreamCopy& stream, int64_t first, int64_t end) {
+    if (first < end) stream.Set(decoder_.Resume(*walker.batch, stream.view(), Blocks(first, end)));
+  }
+
+  // What the site should give for this batch.
+  void SetUpdate(const Site& site, Walker& walker) {
+    if (drift_) {
+      Run(walker, walker.original, site.layer, site.last() + 1);
+      difference_.Set(walker.original.view());
+      difference_.Subtract(walker.corrected.view());
+      return update_->Set(difference_.view());
+    }
+    collecting_ = site.layer;
+    decoder_.Resume(*walker.batch, walker.corrected.view(), Blocks(site.layer, site.last() + 1));
+    collecting_ = -1;
+  }
+
+  // Sums into update_ what the blocks of the site add whose first one is `collecting_`.
+  std::vector<Tap> UpdateTaps(const std::vector<Site>& sites) {
+    std::vector<Tap> taps;
+    for (const Site& site : sites)
+      for (int64_t layer = site.layer; layer <= site.last(); ++layer)
+        taps.push_back({layer, TapPoint::kUpdate, [this, first = site.layer, layer](const Rows& update) {
+                          if (collecting_ != first) return;
+                          if (layer == first) {
+                            update_->Set(update);
+                          } else {
+                            update_->Add(update);
+                          }
+                        }});
+    return taps;
+  }
+
+  const Context& context_;
+  const Model& model_;
+  const bool drift_;
+  const TokenWeighting& weighting_;
+  const std::vector<Stage> stages_;
+  std::vector<Walker> walkers_;
+  StreamCopy difference_;  // for drift
+  const std::unique_ptr<Tally> tally_;
+  const std::unique_ptr<KeptRows> input_, update_;  // of one batch, where the sums are
+  int64_t collecting_ = -1;
+  Decoder decoder_;
+};
+
+}  // namespace
+
+Calibration ParseCalibrationMode(const std::string& text) {
+  for (Calibration mode : {Calibration::kIndependent, Calibration::kSequential, Calibration::kDrift})
+    if (text == Name(mode)) return mode;
+  FailUsage("unknown calibration \"{}\"; known: independent, sequential, drift", text);
+}
+
+const char* Name(Calibration mode) {
+  switch (mode) {
+    case Calibration::kIndependent: return "independent";
+    case Calibration::kSequential: return "sequential";
+    case Calibration::kDrift: return "drift";
+  }
+  return "?";
+}
+
+FittedSites FitInSequence(const Context& context, const Model& model, const CalibrationSet& calibration,
+                          const std::vector<Site>& sites, Calibration mode, const TokenWeighting& weighting,
+                          const FitOptions& options, Progress& progress) {
+  Check(mode != Calibration::kIndependent && !sites.empty(), "independent sites are fitted from one pass");
+  FittedSites fitted;
+  Walk walk(context, model, sites, mode, weighting);
+  const int64_t tokens = calibration.fit_tokens + calibration.heldout_tokens;
+  NoProgress quiet;  // of the single fits
+  progress.Begin("calibrating in sequence", 2 * tokens * static_cast<int64_t>(sites.size()));
+  for (size_t i = 0; i < sites.size(); ++i) {
+    if (i == 0) {
+      walk.Start(calibration, sites[0], progress);
+    } else {
+      walk.Advance(sites[i - 1].last() + 1, sites[i].layer, progress);
+    }
+    SiteSums sums(sites[i], model.weights->config.hidden);
+    walk.Collect(sums, progress);
+    fitted += FitSites(context, {&sums}, options, quiet);
+    if (i + 1 < sites.size()) walk.Correct(sites[i], fitted.adapters.back());
+  }
+  progress.End();
+  return fitted;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,140 @@
+#include "shift/measure/drift.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/check.h"
+#include "runtime/linalg/solver.h"
+#include "runtime/median.h"
+
+namespace shiftrt {
+
+namespace {
+
+std::vector<int64_t> SharedDepths(const std::vector<DepthPlan>& plans, int64_t layers) {
+  std::vector<int64_t> runs(layers, 0);
+  for (const DepthPlan& plan : plans)
+    for (const Stage& stage : plan.stages)
+      if (const auto* block = std::get_if<BlockStage>(&stage)) ++runs[block->layer];
+  std::vector<int64_t> depths;
+  for (int64_t layer = 0; layer < layers; ++layer)
+    if (runs[layer] == static_cast<int64_t>(plans.size())) depths.push_back(layer);
+  depths.push_back(layers);
+  return depths;
+}
+
+Matrix<float> Copied(MatrixView<const float> h) {
+  Matrix<float> copy(h.rows, h.cols);
+  for (int64_t i = 0; i < h.rows; ++i) std::copy_n(h.row(i), h.cols, copy.row(i));
+  return copy;
+}
+
+double Dot(const float* a, const float* b, int64_t n) {
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += static_cast<double>(a[i]) * b[i];
+  return sum;
+}
+
+// What is seen of one plan at one depth, over all batches.
+struct Seen {
+  std::vector<double> norms;
+  double cosines = 0;
+
+  void Add(MatrixView<const float> h, MatrixView<const float> original) {
+    for (int64_t t = 0; t < h.rows; ++t) {
+      const double squares = Dot(h.row(t), h.row(t), h.cols);
+      const double both = std::sqrt(squares * Dot(original.row(t), original.row(t), h.cols));
+      norms.push_back(std::sqrt(squares / static_cast<double>(h.cols)));
+      cosines += both > 0 ? Dot(h.row(t), original.row(t), h.cols) / both : 1.0;
+    }
+  }
+};
+
+// Rows scaled to a root mean square of 1, and centred together.
+Matrix<double> Normalised(const std::vector<std::vector<float>>& rows, int64_t hidden) {
+  const auto count = static_cast<int64_t>(rows.size());
+  Matrix<double> out(count, hidden);
+  for (int64_t i = 0; i < count; ++i) {
+    const double squares = Dot(rows[i].data(), rows[i].data(), hidden);
+    const double scale = squares > 0 ? std::sqrt(static_cast<double>(hidden) / squares) : 0.0;
+    for (int64_t j = 0; j < hidden; ++j) out(i, j) = scale * rows[i][j];
+  }
+  for (int64_t j = 0; j < hidden; ++j) {
+    double mean = 0;
+    for (int64_t i = 0; i < count; ++i) mean += out(i, j) / static_cast<double>(count);
+    for (int64_t i = 0; i < count; ++i) out(i, j) -= mean;
+  }
+  return out;
+}
+
+// Coordinates of the rows on their two leading principal directions: with X X' = U S U', U_k sqrt(S_k).
+Matrix<double> LeadingPlane(const Context& context, const Matrix<double>& x) {
+  const auto n = static_cast<double>(x.rows()), width = static_cast<double>(x.cols());
+  return linalg::WithSolver(context, 2 * n * n * width + 4.0 / 3.0 * n * n * n, n * width, [&](linalg::Solver& solver) {
+    const linalg::ArrayPtr rows = solver.Uploaded(x.view()), products = solver.Product({*rows}, {*rows, true});
+    const auto eigen = linalg::LeadingEigen(solver, *products, std::min<int64_t>(2, x.rows()));
+    const Matrix<double> vectors = solver.Downloaded(*eigen.vectors);
+    Matrix<double> plane = Matrix<double>::Zeros(x.rows(), 2);
+    for (int64_t k = 0; k < vectors.rows(); ++k) {
+      const double scale = std::sqrt(std::max(0.0, eigen.values[eigen.values.size() - 1 - k]));
+      for (int64_t i = 0; i < x.rows(); ++i) plane(i, k) = scale * vectors(k, i);
+    }
+    return plane;
+  });
+}
+
+}  // namespace
+
+StreamDrift MeasureDrift(const Context& context, std::shared_ptr<const Weights> weights,
+                         const std::vector<DepthPlan>& plans, const std::vector<Batch>& batches, Progress& progress,
+                         int64_t shown) {
+  int64_t tokens = 0;
+  for (const Batch& batch : batches) tokens += batch.size();
+  Check(tokens > 0 && !plans.empty(), "no tokens or no depth plans to compare");
+  const int64_t hidden = weights->config.hidden, every = std::max<int64_t>(1, tokens / shown);
+  const std::vector<int64_t> depths = SharedDepths(plans, weights->config.layers);
+
+  std::vector<std::vector<Seen>> seen(plans.size(), std::vector<Seen>(depths.size()));
+  std::vector<std::vector<std::vector<float>>> last(plans.size());
+  std::vector<Matrix<float>> original(depths.size());
+  std::vector<Decoder> decoders;
+  for (size_t p = 0; p < plans.size(); ++p) {
+    std::vector<Tap> taps;
+    for (size_t d = 0; d < depths.size(); ++d)
+      taps.push_back({depths[d], TapPoint::kInput, [&, p, d](MatrixView<const float> h) {
+                        if (p == 0) original[d] = Copied(h);
+                        seen[p][d].Add(h, original[d].view());
+                      }});
+    decoders.emplace_back(context, weights, plans[p], std::move(taps));
+  }
+  progress.Begin("following the stream", tokens * static_cast<int64_t>(plans.size()));
+  int64_t before = 0;
+  for (const Batch& batch : batches) {
+    for (size_t p = 0; p < plans.size(); ++p) {
+      const MatrixView<const float> h = decoders[p].Forward(batch);
+      for (int64_t t = (every - before % every) % every; t < h.rows; t += every)
+        last[p].emplace_back(h.row(t), h.row(t) + h.cols);
+      progress.Advance(batch.size());
+    }
+    before += batch.size();
+  }
+  progress.End();
+
+  StreamDrift drift;
+  std::vector<std::vector<float>> rows;
+  for (size_t p = 0; p < plans.size(); ++p) {
+    auto& points = drift.plans.emplace_back();
+    for (size_t d = 0; d < depths.size(); ++d)
+      points.push_back({depths[d], Median(seen[p][d].norms), seen[p][d].cosines / static_cast<double>(tokens)});
+    rows.insert(rows.end(), last[p].begin(), last[p].end());
+  }
+  const Matrix<double> plane = LeadingPlane(context, Normalised(rows, hidden));
+  const auto each = static_cast<int64_t>(last[0].size());
+  for (size_t p = 0; p < plans.size(); ++p) {
+    Matrix<double>& points = drift.points.emplace_back(each, 2);
+    std::copy_n(plane.row(static_cast<int64_t>(p) * each), 2 * each, points.data());
+  }
+  return drift;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,27 @@
+// Do no harm: a correction stays only if the model's held-out loss is lower with it than without.
+#pragma once
+
+#include <vector>
+
+#include "runtime/progress.h"
+#include "shift/measure/heldout_loss.h"
+
+namespace shiftrt {
+
+struct GateVerdict {
+  std::vector<int64_t> layers;   // the adapter's, or of a folded block that block's
+  double with = 0, without = 0;  // loss when it was decided, nats a token
+  bool kept = true;
+};
+
+struct GatedPlan {
+  DepthPlan plan;
+  std::vector<GateVerdict> verdicts;  // in the plan's order
+};
+
+// Takes out the correction (adapter, or a block's own tensors) without which the loss falls most, and again, until it
+// does not fall; then all that are left, if it is lower without any. So the loss is no higher than with all and than
+// with none. Cost with k corrections and m taken out: (m + 1) k + 2 losses or less.
+GatedPlan Gate(const DepthPlan& plan, HeldOutLoss& loss, Progress& progress);
+
+}  // namespace shiftrt

@@ -1,0 +1,43 @@
+#include "shift/measure/heldout_loss.h"
+
+#include <numeric>
+
+#include "runtime/check.h"
+#include "shift/measure/loss.h"
+
+namespace shiftrt {
+
+HeldOutLoss::HeldOutLoss(const Context& context, std::shared_ptr<const Weights> weights,
+                         const std::vector<Batch>& batches, int64_t tokens, int64_t first)
+    : batches_(FirstSequences(batches, tokens)),
+      streams_(batches_.size()),
+      first_(first),
+      predicted_(PredictedTokens(batches_)),
+      decoder_(context, weights, DepthPlan::Original(weights->config.layers)) {
+  Check(predicted_ > 0, "there is no held-out calibration text to compare on; two samples or more give some");
+  StreamCopy* stream = nullptr;
+  Decoder start(context, weights, DepthPlan::Original(weights->config.layers),
+                {{first, TapPoint::kInput, [&](MatrixView<const float> h) { stream->Set(h); }}});
+  for (size_t b = 0; b < batches_.size(); ++b) {
+    stream = &streams_[b];
+    start.Forward(batches_[b], true);
+  }
+}
+
+double HeldOutLoss::operator()(const DepthPlan& plan) {
+  const std::vector<double> sums = BySequence(plan);
+  return std::accumulate(sums.begin(), sums.end(), 0.0) / static_cast<double>(predicted_);
+}
+
+std::vector<double> HeldOutLoss::BySequence(const DepthPlan& plan) {
+  const auto rest = std::span(plan.stages).subspan(first_);
+  std::vector<double> sums;
+  for (size_t b = 0; b < batches_.size(); ++b) {
+    const MatrixView<const float> residual = decoder_.Resume(batches_[b], streams_[b].view(), rest);
+    const std::vector<double> more = SequenceLosses(decoder_, batches_[b], residual);
+    sums.insert(sums.end(), more.begin(), more.end());
+  }
+  return sums;
+}
+
+}  // namespace shiftrt

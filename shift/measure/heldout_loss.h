@@ -1,0 +1,31 @@
+// The loss of many depth plans over the same held-out tokens.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/decoder.h"
+#include "engine/stream_copy.h"
+
+namespace shiftrt {
+
+class HeldOutLoss {
+ public:
+  // Whole sequences from the start of `batches` until they hold `tokens` tokens, or all. Plans to be compared run the
+  // blocks 0 .. first - 1 as they are: those run once, here. Throws Error where no token is predicted.
+  HeldOutLoss(const Context& context, std::shared_ptr<const Weights> weights, const std::vector<Batch>& batches,
+              int64_t tokens, int64_t first);
+  // Mean over the predicted tokens, nats a token.
+  double operator()(const DepthPlan& plan);
+  // The sum over each sequence, nats.
+  std::vector<double> BySequence(const DepthPlan& plan);
+  int64_t predicted() const { return predicted_; }
+
+ private:
+  std::vector<Batch> batches_;
+  std::vector<StreamCopy> streams_;  // of each batch before block first_
+  int64_t first_ = 0, predicted_ = 0;
+  Decoder decoder_;
+};
+
+}  // namespace shiftrt

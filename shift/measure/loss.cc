@@ -1,0 +1,127 @@
+#include "shift/measure/loss.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+namespace {
+
+size_t StageOf(const DepthPlan& plan, int64_t layer) {
+  for (size_t i = 0; i < plan.stages.size(); ++i) {
+    const auto* block = std::get_if<BlockStage>(&plan.stages[i]);
+    if (block != nullptr && block->layer == layer) return i;
+  }
+  Fail("layer {} is not among the blocks this depth plan runs", layer);
+}
+
+int64_t CheckedPredictedTokens(const std::vector<Batch>& batches) {
+  const int64_t predicted = PredictedTokens(batches);
+  Check(predicted > 0, "a loss over text without a predicted token");
+  return predicted;
+}
+
+}  // namespace
+
+int64_t PredictedTokens(const Batch& batch) {
+  int64_t predicted = 0;
+  for (int64_t s = 0; s < batch.sequences(); ++s)
+    predicted += std::max<int64_t>(0, batch.offsets[s + 1] - batch.offsets[s] - 1);
+  return predicted;
+}
+
+int64_t PredictedTokens(const std::vector<Batch>& batches) {
+  int64_t predicted = 0;
+  for (const Batch& batch : batches) predicted += PredictedTokens(batch);
+  return predicted;
+}
+
+std::vector<Batch> FirstSequences(const std::vector<Batch>& batches, int64_t tokens) {
+  std::vector<Batch> first;
+  for (const Batch& whole : batches) {
+    Batch batch;
+    for (int64_t s = 0; s < whole.sequences() && tokens > 0; ++s) {
+      const auto sequence = std::span(whole.tokens).subspan(whole.offsets[s], whole.offsets[s + 1] - whole.offsets[s]);
+      batch.Add(sequence);
+      tokens -= static_cast<int64_t>(sequence.size());
+    }
+    if (batch.size() > 0) first.push_back(std::move(batch));
+  }
+  return first;
+}
+
+std::vector<double> SequenceLosses(Decoder& decoder, const Batch& batch, MatrixView<const float> residual) {
+  std::vector<double> sums(batch.sequences(), 0.0);
+  for (int64_t s = 0; s < batch.sequences(); ++s) {
+    const int64_t begin = batch.offsets[s], predicted = batch.offsets[s + 1] - begin - 1;
+    if (predicted < 1) continue;
+    const auto targets = std::span(batch.tokens).subspan(begin + 1, predicted);
+    for (float log_prob : decoder.LogProbs(residual.Rows(begin, predicted), targets)) sums[s] -= log_prob;
+  }
+  return sums;
+}
+
+double SummedLoss(Decoder& decoder, const Batch& batch, MatrixView<const float> residual) {
+  const std::vector<double> sums = SequenceLosses(decoder, batch, residual);
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+double MeanLoss(const Context& context, std::shared_ptr<const Weights> weights, const DepthPlan& plan,
+                const std::vector<Batch>& batches, Progress& progress) {
+  const int64_t predicted = CheckedPredictedTokens(batches);
+  Decoder decoder(context, std::move(weights), plan);
+  double sum = 0;
+  progress.Begin("measuring the loss", predicted);
+  for (const Batch& batch : batches) {
+    sum += SummedLoss(decoder, batch, decoder.Forward(batch));
+    progress.Advance(PredictedTokens(batch));
+  }
+  progress.End();
+  return sum / static_cast<double>(predicted);
+}
+
+DepthPlan Replaced(const DepthPlan& plan, const Replacement& replacement) {
+  DepthPlan out = plan;
+  const auto at = out.stages.begin() + static_cast<int64_t>(StageOf(plan, replacement.layer));
+  if (replacement.stage) {
+    *at = *replacement.stage;
+  } else {
+    out.stages.erase(at);
+  }
+  return out;
+}
+
+std::vector<double> LossesWith(const Context& context, std::shared_ptr<const Weights> weights, const DepthPlan& plan,
+                               const std::vector<Replacement>& replacements, const std::vector<Batch>& batches,
+                               Progress& progress) {
+  const int64_t predicted = CheckedPredictedTokens(batches);
+  std::vector<double> sums(replacements.size(), 0.0);
+  Decoder rest(context, weights, plan);  // a decoder of its own, so that the stream of the first one stays as it is
+  const Batch* batch = nullptr;
+  std::vector<Tap> taps;
+  for (size_t i = 0; i < replacements.size(); ++i) {
+    const size_t stage = StageOf(plan, replacements[i].layer);
+    std::vector<Stage> after(plan.stages.begin() + static_cast<int64_t>(stage) + 1, plan.stages.end());
+    if (replacements[i].stage) after.insert(after.begin(), *replacements[i].stage);
+    taps.push_back({replacements[i].layer, TapPoint::kInput,
+                    [&sums, &rest, &batch, &progress, i, after = std::move(after)](MatrixView<const float> h) {
+                      sums[i] += SummedLoss(rest, *batch, rest.Resume(*batch, h, after));
+                      progress.Advance(batch->size());
+                    }});
+  }
+  Decoder decoder(context, weights, plan, std::move(taps));
+  int64_t tokens = 0;
+  for (const Batch& b : batches) tokens += b.size();
+  progress.Begin("trying removals", tokens * static_cast<int64_t>(replacements.size()));
+  for (const Batch& b : batches) {
+    batch = &b;
+    decoder.Forward(b, true);
+  }
+  progress.End();
+  for (double& sum : sums) sum /= static_cast<double>(predicted);
+  return sums;
+}
+
+}  // namespace shiftrt

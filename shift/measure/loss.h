@@ -1,0 +1,44 @@
+// Cross-entropy of packed batches under depth plans.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/decoder.h"
+#include "runtime/progress.h"
+
+namespace shiftrt {
+
+// Tokens of a batch that are predicted: all but the first of each sequence.
+int64_t PredictedTokens(const Batch& batch);
+int64_t PredictedTokens(const std::vector<Batch>& batches);
+
+// Whole sequences from the start of `batches` until they hold `tokens` tokens, or all.
+std::vector<Batch> FirstSequences(const std::vector<Batch>& batches, int64_t tokens);
+
+// Sum of -log p over the predicted tokens of each sequence of `batch`, from its stream before the final norm, in nats;
+// and over all of them.
+std::vector<double> SequenceLosses(Decoder& decoder, const Batch& batch, MatrixView<const float> residual);
+double SummedLoss(Decoder& decoder, const Batch& batch, MatrixView<const float> residual);
+
+// Mean over the predicted tokens of all batches, nats a token. Throws Error when there is none.
+double MeanLoss(const Context& context, std::shared_ptr<const Weights> weights, const DepthPlan& plan,
+                const std::vector<Batch>& batches, Progress& progress);
+
+// A block of a plan, and what would stand in its place; nothing where empty.
+struct Replacement {
+  int64_t layer = 0;
+  std::optional<Stage> stage;
+};
+// The plan with that block replaced. Throws Error when the plan does not run it.
+DepthPlan Replaced(const DepthPlan& plan, const Replacement& replacement);
+
+// The mean loss under `plan` with one replacement at a time, in the order given. The blocks before a replacement run
+// once for all of them: each continues from the stream its block would have read. Cost with n blocks and all of them
+// candidates: (n + 1) / 2 forward passes and n heads.
+std::vector<double> LossesWith(const Context& context, std::shared_ptr<const Weights> weights, const DepthPlan& plan,
+                               const std::vector<Replacement>& replacements, const std::vector<Batch>& batches,
+                               Progress& progress);
+
+}  // namespace shiftrt

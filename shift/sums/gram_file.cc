@@ -1,0 +1,298 @@
+#include "shift/sums/gram_file.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "runtime/check.h"
+#include "runtime/json.h"
+#include "runtime/safetensors.h"
+
+namespace shiftrt {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr const char* kFormat = "shiftrt-gram";
+constexpr int kVersion = 1;
+
+std::vector<std::string> SampleHashes(const std::vector<Batch>& batches) {
+  std::vector<std::string> hashes;
+  for (const Batch& batch : batches)
+    for (int64_t s = 0; s < batch.sequences(); ++s) {
+      const auto sample = std::span(batch.tokens).subspan(batch.offsets[s], batch.offsets[s + 1] - batch.offsets[s]);
+      hashes.push_back(HashHex(std::as_bytes(sample)));
+    }
+  return hashes;
+}
+
+Json ToJson(const GramSet& set) {
+  Json tokens = Json::array();
+  for (const SiteSums& site : set.sums.sites) tokens.push_back({site.fit.tokens(), site.heldout.tokens()});
+  return {{"version", kVersion},
+          {"model", set.origin.model},
+          {"dtype", set.origin.dtype},
+          {"settings", set.origin.settings},
+          {"source", set.origin.source},
+          {"fit_samples", set.origin.fit_samples},
+          {"heldout_samples", set.origin.heldout_samples},
+          {"layers", set.sums.Layers()},
+          {"tokens", tokens},
+          {"fit_batches", {set.sums.fit_batches, set.fit_total}},
+          {"heldout_batches", {set.sums.heldout_batches, set.heldout_total}},
+          {"scores", set.scores}};
+}
+
+TensorView View(const Matrix<double>& m) { return {m.data(), DType::kFloat64, {m.rows(), m.cols()}}; }
+
+std::string TensorName(int64_t layer, const char* part, const char* what) {
+  return fmt::format("layer.{}.{}.{}", layer, part, what);
+}
+
+Matrix<double> ReadMatrix(const SafetensorsFile& file, const std::string& name, int64_t rows, int64_t cols) {
+  const auto found = file.tensors().find(name);
+  Check(found != file.tensors().end(), "{}: tensor {} is missing", file.path().string(), name);
+  const TensorView& tensor = found->second;
+  Check(tensor.dtype == DType::kFloat64 && tensor.shape == std::vector<int64_t>{rows, cols},
+        "{}: tensor {} is {} [{}], expected float64 [{}, {}]", file.path().string(), name, Name(tensor.dtype),
+        fmt::join(tensor.shape, ", "), rows, cols);
+  Matrix<double> matrix(rows, cols);
+  std::memcpy(matrix.data(), tensor.data, tensor.bytes());
+  for (double value : matrix.span())
+    Check(std::isfinite(value), "{}: tensor {} holds {}", file.path().string(), name, value);
+  return matrix;
+}
+
+RidgeAccumulator ReadSums(const SafetensorsFile& file, int64_t layer, const char* part, int64_t tokens) {
+  const auto gram = file.tensors().find(TensorName(layer, part, "gram"));
+  Check(gram != file.tensors().end() && gram->second.rows() >= 2, "{}: tensor {} is missing or empty",
+        file.path().string(), TensorName(layer, part, "gram"));
+  const int64_t side = gram->second.rows();
+  const Matrix<double> squares = ReadMatrix(file, TensorName(layer, part, "squares"), 1, 1);
+  return RidgeAccumulator::FromSums(ReadMatrix(file, TensorName(layer, part, "gram"), side, side),
+                                    ReadMatrix(file, TensorName(layer, part, "cross"), side, side - 1), squares(0, 0),
+                                    tokens);
+}
+
+std::string WhyNotTheSame(const GramOrigin& a, const GramOrigin& b) {
+  if (a.model != b.model) return fmt::format("they are of two models (fingerprints {} and {})", a.model, b.model);
+  if (a.dtype != b.dtype) return fmt::format("the model ran in {} for one and in {} for the other", a.dtype, b.dtype);
+  if (a.settings != b.settings) return fmt::format("their settings differ: {} and {}", a.settings, b.settings);
+  return "";
+}
+
+// How many samples, fitted or held out, are in both.
+int64_t Overlap(const GramOrigin& a, const GramOrigin& b) {
+  std::set<std::string> seen(a.fit_samples.begin(), a.fit_samples.end());
+  seen.insert(a.heldout_samples.begin(), a.heldout_samples.end());
+  int64_t common = 0;
+  for (const auto* samples : {&b.fit_samples, &b.heldout_samples})
+    common += std::count_if(samples->begin(), samples->end(), [&](const std::string& s) { return seen.contains(s); });
+  return common;
+}
+
+void Add(GramSet& set, const GramSet& other) {
+  for (size_t i = 0; i < set.sums.sites.size(); ++i) {
+    set.sums.sites[i].fit += other.sums.sites[i].fit;
+    set.sums.sites[i].heldout += other.sums.sites[i].heldout;
+  }
+  const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+  append(set.origin.fit_samples, other.origin.fit_samples);
+  append(set.origin.heldout_samples, other.origin.heldout_samples);
+  set.origin.source += "; " + other.origin.source;
+  set.sums.fit_batches += other.sums.fit_batches;
+  set.sums.heldout_batches += other.sums.heldout_batches;
+  set.fit_total += other.fit_total;
+  set.heldout_total += other.heldout_total;
+  set.scores.clear();  // found on one text; another might have found others
+}
+
+// Fields of the header, checked as they are taken.
+class Header {
+ public:
+  Header(const SafetensorsFile& file) : name_(file.path().string()) {
+    const auto format = file.metadata().find("format");
+    const auto gram = file.metadata().find("gram");
+    Check(format != file.metadata().end() && format->second == kFormat && gram != file.metadata().end(),
+          "{}: not a file written by --save-gram", name_);
+    json_ = ParseJson(gram->second, name_);
+    Check(json_.is_object() && json_.contains("version"), "{}: its metadata is not what --save-gram writes", name_);
+    Check(json_["version"] == kVersion, "{}: version {} of the format; this program reads version {}", name_,
+          json_["version"].dump(), kVersion);
+  }
+  template <typename T>
+  T Get(const char* key) const {
+    try {
+      return json_.at(key).get<T>();
+    } catch (const Json::exception&) {
+      Fail("{}: \"{}\" in its metadata is missing or malformed", name_, key);
+    }
+  }
+  // A pair of counts, done and total.
+  void GetDone(const char* key, int64_t* done, int64_t* total) const {
+    const auto pair = Get<std::vector<int64_t>>(key);
+    Check(pair.size() == 2 && pair[0] >= 0 && pair[0] <= pair[1], "{}: \"{}\" in its metadata is malformed", name_,
+          key);
+    *done = pair[0];
+    *total = pair[1];
+  }
+
+ private:
+  std::string name_;
+  Json json_;
+};
+
+void CheckSameRun(const GramSet& found, const GramSet& wanted, const fs::path& file) {
+  constexpr const char* kAdvice = "give another name or remove it";
+  const std::string why = WhyNotTheSame(found.origin, wanted.origin);
+  Check(why.empty(), "{}: holds other sums ({}); {}", file.string(), why, kAdvice);
+  Check(found.origin.fit_samples == wanted.origin.fit_samples &&
+            found.origin.heldout_samples == wanted.origin.heldout_samples && found.fit_total == wanted.fit_total &&
+            found.heldout_total == wanted.heldout_total,
+        "{}: holds sums of another text or choice of samples ({}); {}", file.string(), found.origin.source, kAdvice);
+  Check(found.sums.Layers() == wanted.sums.Layers(), "{}: holds layers {}, not {}; {}", file.string(),
+        fmt::join(found.sums.Layers(), ", "), fmt::join(wanted.sums.Layers(), ", "), kAdvice);
+}
+
+// Rewrites the file now and then.
+class FileCheckpoint : public Checkpoint {
+ public:
+  FileCheckpoint(const fs::path& file, const GramSet& set, double seconds)
+      : file_(file), set_(set), seconds_(seconds) {}
+  bool Due() override { return std::chrono::duration<double>(Clock::now() - last_).count() >= seconds_; }
+  void Save() override {
+    const auto now = Clock::now();
+    WriteGram(file_, set_);
+    // Writing must not become the work: at most a tenth of the time.
+    last_ = Clock::now();
+    seconds_ = std::max(seconds_, 9 * std::chrono::duration<double>(last_ - now).count());
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const fs::path& file_;
+  const GramSet& set_;
+  double seconds_;
+  Clock::time_point last_ = Clock::now();
+};
+
+}  // namespace
+
+GramSet NewGram(const Model& model, const CalibrationSet& calibration, const std::vector<int64_t>& layers,
+                const std::string& settings, std::map<std::string, std::vector<double>> scores) {
+  GramSet set;
+  set.origin = {model.weights->Fingerprint(), Name(model.weights->embedding.dtype), settings,
+                calibration.source,           SampleHashes(calibration.fit),        SampleHashes(calibration.heldout)};
+  set.sums = CollectedSums::Empty(layers, model.weights->config.hidden);
+  set.fit_total = static_cast<int64_t>(calibration.fit.size());
+  set.heldout_total = static_cast<int64_t>(calibration.heldout.size());
+  set.scores = std::move(scores);
+  return set;
+}
+
+void WriteGram(const fs::path& file, const GramSet& set) {
+  std::vector<Matrix<double>> owned;
+  std::vector<NamedTensor> tensors;
+  owned.reserve(4 * set.sums.sites.size());
+  for (const SiteSums& site : set.sums.sites) {
+    for (const auto& [part, sums] : {std::pair("fit", &site.fit), std::pair("heldout", &site.heldout)}) {
+      owned.push_back(sums->Gram());
+      tensors.push_back({TensorName(site.layer, part, "gram"), View(owned.back())});
+      tensors.push_back({TensorName(site.layer, part, "cross"), View(sums->Cross())});
+      owned.emplace_back(1, 1);
+      owned.back()(0, 0) = sums->DeltaSquares();
+      tensors.push_back({TensorName(site.layer, part, "squares"), View(owned.back())});
+    }
+  }
+  WriteSafetensors(file, tensors, {{"format", kFormat}, {"gram", ToJson(set).dump()}});
+}
+
+GramSet ReadGram(const fs::path& path) {
+  const SafetensorsFile file(path);
+  const Header header(file);
+  GramSet set;
+  set.origin = {header.Get<std::string>("model"),
+                header.Get<std::string>("dtype"),
+                header.Get<std::string>("settings"),
+                header.Get<std::string>("source"),
+                header.Get<std::vector<std::string>>("fit_samples"),
+                header.Get<std::vector<std::string>>("heldout_samples")};
+  header.GetDone("fit_batches", &set.sums.fit_batches, &set.fit_total);
+  header.GetDone("heldout_batches", &set.sums.heldout_batches, &set.heldout_total);
+  set.scores = header.Get<std::map<std::string, std::vector<double>>>("scores");
+  const auto layers = header.Get<std::vector<int64_t>>("layers");
+  const auto tokens = header.Get<std::vector<std::vector<int64_t>>>("tokens");
+  const bool ascending = std::adjacent_find(layers.begin(), layers.end(), std::greater_equal<>()) == layers.end();
+  Check(ascending && tokens.size() == layers.size() && !layers.empty(), "{}: its layers are malformed", path.string());
+  for (size_t i = 0; i < layers.size(); ++i) {
+    Check(tokens[i].size() == 2 && tokens[i][0] >= 0 && tokens[i][1] >= 0, "{}: its token counts are malformed",
+          path.string());
+    set.sums.sites.emplace_back(Site{layers[i]}, ReadSums(file, layers[i], "fit", tokens[i][0]),
+                                ReadSums(file, layers[i], "heldout", tokens[i][1]));
+    const SiteSums& site = set.sums.sites.back();
+    Check(site.fit.hidden() == set.sums.sites[0].fit.hidden() && site.heldout.hidden() == site.fit.hidden(),
+          "{}: layer {} has sums of another hidden size", path.string(), layers[i]);
+  }
+  return set;
+}
+
+GramSet LoadGrams(const std::vector<fs::path>& files) {
+  Check(!files.empty(), "no file of sums to load");
+  std::vector<GramSet> sets;
+  for (size_t i = 0; i < files.size(); ++i) {
+    GramSet set = ReadGram(files[i]);
+    Check(set.complete(), "{}: holds {} of {} fitted batches: the run that writes it was interrupted; start it again",
+          files[i].string(), set.sums.fit_batches, set.fit_total);
+    for (size_t j = 0; j < sets.size(); ++j) {
+      const std::string pair = fmt::format("{} and {} cannot be summed", files[j].string(), files[i].string());
+      const std::string why = WhyNotTheSame(sets[j].origin, set.origin);
+      Check(why.empty(), "{}: {}", pair, why);
+      Check(sets[j].sums.Layers() == set.sums.Layers(), "{}: one has layers {}, the other {}", pair,
+            fmt::join(sets[j].sums.Layers(), ", "), fmt::join(set.sums.Layers(), ", "));
+      const int64_t common = Overlap(sets[j].origin, set.origin);
+      Check(common == 0, "{}: {} samples are in both and would count twice", pair, common);
+    }
+    sets.push_back(std::move(set));
+  }
+  GramSet sum = std::move(sets[0]);
+  for (size_t i = 1; i < sets.size(); ++i) Add(sum, sets[i]);
+  return sum;
+}
+
+void CheckModel(const GramSet& set, const Model& model) {
+  const std::string found = model.weights->Fingerprint();
+  Check(set.origin.model == found, "the saved sums are of another model: fingerprint {}, but {} has {}",
+        set.origin.model, model.name, found);
+  for (const auto& [criterion, scores] : set.scores)
+    Check(static_cast<int64_t>(scores.size()) == model.weights->config.layers,
+          "the saved sums have {} scores of {} for {} layers", scores.size(), criterion, model.weights->config.layers);
+}
+
+GramSet CollectIntoFile(const Context& context, const Model& model, const CalibrationSet& calibration, GramSet set,
+                        const fs::path& file, Progress& progress, double seconds_between) {
+  if (fs::exists(file)) {
+    GramSet found = ReadGram(file);
+    CheckSameRun(found, set, file);
+    if (found.complete()) return found;
+    // Which the settings, just compared, name.
+    for (size_t i = 0; i < set.sums.sites.size(); ++i) found.sums.sites[i].weighting = set.sums.sites[i].weighting;
+    set.sums = std::move(found.sums);
+  }
+  FileCheckpoint checkpoint(file, set, seconds_between);
+  try {
+    Collect(context, model, calibration, set.sums, progress, &checkpoint);
+  } catch (const Interrupted&) {
+    WriteGram(file, set);
+    throw;
+  }
+  WriteGram(file, set);
+  return set;
+}
+
+}  // namespace shiftrt

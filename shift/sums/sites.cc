@@ -1,0 +1,57 @@
+#include "shift/sums/sites.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+std::vector<int64_t> Site::Layers() const {
+  std::vector<int64_t> layers(blocks);
+  std::iota(layers.begin(), layers.end(), layer);
+  return layers;
+}
+
+std::string Site::Name() const { return blocks == 1 ? std::to_string(layer) : fmt::format("{}-{}", layer, last()); }
+
+std::vector<Site> SitesOf(const std::vector<int64_t>& removed) {
+  std::vector<Site> sites;
+  for (int64_t layer : removed) sites.push_back({layer, 1});
+  return sites;
+}
+
+std::vector<Site> RunsOf(const std::vector<int64_t>& removed) {
+  std::vector<Site> runs;
+  for (int64_t layer : removed) {
+    if (!runs.empty() && runs.back().last() + 1 == layer) {
+      ++runs.back().blocks;
+    } else {
+      runs.push_back({layer, 1});
+    }
+  }
+  return runs;
+}
+
+DepthPlan CorrectedPlan(int64_t layers, std::span<const Site> sites,
+                        std::span<const std::shared_ptr<const Lra>> adapters) {
+  Check(adapters.size() == sites.size(), "{} adapters given for {} sites", adapters.size(), sites.size());
+  DepthPlan plan;
+  int64_t next = 0;
+  const auto keep_until = [&](int64_t end) {
+    for (; next < end; ++next) plan.stages.push_back(BlockStage{next});
+  };
+  for (size_t i = 0; i < sites.size(); ++i) {
+    const Site& site = sites[i];
+    Check(site.blocks >= 1 && site.layer >= next && site.last() < layers,
+          "removed layers {} after layer {} in a model of {}", site.Name(), next - 1, layers);
+    keep_until(site.layer);
+    if (adapters[i]) plan.stages.push_back(AdapterStage{site.Layers(), adapters[i]});
+    next = site.last() + 1;
+  }
+  keep_until(layers);
+  return plan;
+}
+
+}  // namespace shiftrt

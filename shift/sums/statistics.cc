@@ -1,0 +1,175 @@
+#include "shift/sums/statistics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <utility>
+
+#include "runtime/check.h"
+#include "runtime/linalg/linalg.h"
+
+namespace shiftrt {
+
+void InfluenceStatistics::Add(int64_t layer, std::span<const RowProducts> tokens, std::span<const int64_t> offsets) {
+  Check(layer >= 0 && layer < std::ssize(sums_), "layer {} of {} layers", layer, sums_.size());
+  Sums& sums = sums_[layer];
+  size_t next_end = 1;
+  for (int64_t t = 0; t < std::ssize(tokens); ++t) {
+    const double cosine = tokens[t].Cosine();
+    sums.cosines += cosine;
+    sums.products += tokens[t];
+    if (next_end >= offsets.size() || t + 1 != offsets[next_end]) continue;
+    sums.angles += std::acos(std::clamp(cosine, -1.0, 1.0)) / std::numbers::pi;
+    ++sums.sequences;
+    ++next_end;
+  }
+  sums.tokens += std::ssize(tokens);
+}
+
+InfluenceStatistics& InfluenceStatistics::operator+=(const InfluenceStatistics& other) {
+  Check(sums_.size() == other.sums_.size(), "statistics of {} layers added to those of {}", other.sums_.size(),
+        sums_.size());
+  for (size_t i = 0; i < sums_.size(); ++i) {
+    sums_[i].cosines += other.sums_[i].cosines;
+    sums_[i].products += other.sums_[i].products;
+    sums_[i].angles += other.sums_[i].angles;
+    sums_[i].tokens += other.sums_[i].tokens;
+    sums_[i].sequences += other.sums_[i].sequences;
+  }
+  return *this;
+}
+
+std::vector<double> InfluenceStatistics::Scores() const {
+  std::vector<double> scores;
+  for (const Sums& sums : sums_) {
+    Check(sums.tokens > 0, "block influence of layer {}: no tokens were seen", scores.size());
+    scores.push_back(1.0 - sums.cosines / static_cast<double>(sums.tokens));
+  }
+  return scores;
+}
+
+std::vector<double> InfluenceStatistics::FrobeniusScores() const {
+  std::vector<double> scores;
+  for (const Sums& sums : sums_) {
+    Check(sums.tokens > 0, "block influence of layer {}: no tokens were seen", scores.size());
+    scores.push_back(1.0 - sums.products.Cosine());
+  }
+  return scores;
+}
+
+std::vector<double> InfluenceStatistics::AngularScores() const {
+  std::vector<double> scores;
+  for (const Sums& sums : sums_) {
+    Check(sums.sequences > 0, "angular distance from layer {}: no sequence was seen", scores.size());
+    scores.push_back(sums.angles / static_cast<double>(sums.sequences));
+  }
+  return scores;
+}
+
+RidgeAccumulator::RidgeAccumulator(int64_t hidden)
+    : hidden_(hidden),
+      gram_(Matrix<double>::Zeros(hidden + 1, hidden + 1)),
+      cross_(Matrix<double>::Zeros(hidden + 1, hidden)) {}
+
+RidgeAccumulator RidgeAccumulator::FromSums(Matrix<double> gram, Matrix<double> cross, double delta_squares,
+                                            int64_t tokens) {
+  Check(gram.rows() == gram.cols() && cross.rows() == gram.rows() && cross.cols() + 1 == cross.rows(),
+        "a Gram of ({}, {}) beside cross products of ({}, {})", gram.rows(), gram.cols(), cross.rows(), cross.cols());
+  RidgeAccumulator sums(0);
+  sums.hidden_ = cross.cols();
+  sums.tokens_ = tokens;
+  sums.gram_ = std::move(gram);
+  sums.cross_ = std::move(cross);
+  sums.delta_squares_ = delta_squares;
+  return sums;
+}
+
+void RidgeAccumulator::Add(const Context& context, MatrixView<const float> h, MatrixView<const float> delta,
+                           std::span<const double> weights) {
+  Check(h.cols == hidden_ && delta.cols == hidden_ && h.rows == delta.rows,
+        "inputs ({}, {}) and updates ({}, {}) for an accumulator of hidden size {}", h.rows, h.cols, delta.rows,
+        delta.cols, hidden_);
+  std::vector<RowProducts> products(h.rows);
+  ComputeRowProducts(context, h, delta, products);
+  const double squares = CheckedDeltaSquares(products, weights);
+  AddToRidgeSums(context, h, delta, weights, matrices());
+  SetTotals(tokens_ + h.rows, delta_squares_ + squares);
+}
+
+void RidgeAccumulator::SetTotals(int64_t tokens, double delta_squares) {
+  tokens_ = tokens;
+  delta_squares_ = delta_squares;
+}
+
+double CheckedDeltaSquares(std::span<const RowProducts> inputs_and_deltas, std::span<const double> weights) {
+  Check(weights.empty() || weights.size() == inputs_and_deltas.size(), "{} weights for {} rows", weights.size(),
+        inputs_and_deltas.size());
+  double sum = 0;
+  for (size_t t = 0; t < inputs_and_deltas.size(); ++t) {
+    const RowProducts& row = inputs_and_deltas[t];
+    Check(std::isfinite(row.aa), "row {} of the block's input is not finite", t);
+    Check(std::isfinite(row.bb), "row {} of the block's update is not finite", t);
+    sum += weights.empty() ? row.bb : weights[t] * row.bb;
+  }
+  return sum;
+}
+
+RidgeAccumulator& RidgeAccumulator::operator+=(const RidgeAccumulator& other) {
+  Check(hidden_ == other.hidden_, "an accumulator of hidden size {} added to one of {}", other.hidden_, hidden_);
+  for (int64_t i = 0; i < gram_.size(); ++i) gram_.data()[i] += other.gram_.data()[i];
+  for (int64_t i = 0; i < cross_.size(); ++i) cross_.data()[i] += other.cross_.data()[i];
+  delta_squares_ += other.delta_squares_;
+  tokens_ += other.tokens_;
+  return *this;
+}
+
+RidgeAccumulator RidgeAccumulator::Clone() const {
+  return FromSums(gram_.Clone(), cross_.Clone(), delta_squares_, tokens_);
+}
+
+Matrix<double> RidgeAccumulator::Gram() const {
+  Matrix<double> gram = gram_.Clone();
+  linalg::SymmetrizeFromUpper(gram.view());
+  return gram;
+}
+
+// C + G [I; 0], and tr((H + D)'W(H + D)) from its three parts.
+RidgeAccumulator RidgeAccumulator::OntoOutputs() const {
+  RidgeAccumulator out(hidden_);
+  out.tokens_ = tokens_;
+  out.gram_ = gram_.Clone();
+  const Matrix<double> gram = Gram();
+  out.delta_squares_ = delta_squares_;
+  for (int64_t j = 0; j < hidden_; ++j) out.delta_squares_ += gram(j, j) + 2 * cross_(j, j);
+  for (int64_t i = 0; i <= hidden_; ++i)
+    for (int64_t j = 0; j < hidden_; ++j) out.cross_(i, j) = cross_(i, j) + gram(i, j);
+  return out;
+}
+
+RidgeAccumulator RidgeAccumulator::WithoutMeans() const {
+  RidgeAccumulator out = Clone();
+  for (int64_t j = 0; j < hidden_; ++j) out.gram_(j, hidden_) = out.cross_(hidden_, j) = 0.0;
+  return out;
+}
+
+Matrix<double> RidgeAccumulator::InputMean() const {
+  Matrix<double> mean(1, hidden_);
+  for (int64_t j = 0; j < hidden_; ++j) mean(0, j) = gram_(j, hidden_) / weight();
+  return mean;
+}
+
+Matrix<double> RidgeAccumulator::DeltaMean() const {
+  Matrix<double> mean(1, hidden_);
+  for (int64_t j = 0; j < hidden_; ++j) mean(0, j) = cross_(hidden_, j) / weight();
+  return mean;
+}
+
+double RidgeAccumulator::CenteredDeltaSquares() const {
+  double squares = delta_squares_;
+  for (int64_t j = 0; j < hidden_; ++j) squares -= cross_(hidden_, j) * cross_(hidden_, j) / weight();
+  const double rounding = static_cast<double>(tokens_) * std::numeric_limits<double>::epsilon() * delta_squares_;
+  return squares > rounding ? squares : 0.0;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,94 @@
+// Sums over calibration tokens, from taps. They add, so chunks and processes combine by +=.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/gram.h"
+#include "runtime/context.h"
+#include "runtime/tensor.h"
+
+namespace shiftrt {
+
+// How far the residual stream turns across a block, or across a window of blocks, a number for each first block; lower
+// = less important.
+class InfluenceStatistics {
+ public:
+  explicit InfluenceStatistics(int64_t layers) : sums_(layers) {}
+  // Products of a token's stream before the window's first block and after its last, one a token. `offsets`, where
+  // given, are those of the batch (engine/decoder.h) and mark each sequence's last token.
+  void Add(int64_t layer, std::span<const RowProducts> tokens, std::span<const int64_t> offsets = {});
+  InfluenceStatistics& operator+=(const InfluenceStatistics& other);
+  // 1 - mean over tokens of cos(h_in, h_out): block influence (Men et al., ShortGPT, 2024), and what LLM-Streamline
+  // (Chen et al., 2024) ranks windows by.
+  std::vector<double> Scores() const;
+  // 1 - <H_in, H_out>_F / (|H_in| |H_out|), one cosine over all tokens.
+  std::vector<double> FrobeniusScores() const;
+  // Mean over sequences of acos(cos(h_in, h_out)) / pi of the last token (Gromov et al., 2024).
+  std::vector<double> AngularScores() const;
+
+ private:
+  struct Sums {
+    double cosines = 0, angles = 0;
+    RowProducts products;
+    int64_t tokens = 0, sequences = 0;
+  };
+  std::vector<Sums> sums_;
+};
+
+// Ridge accumulators of one site (docs/method.md): with Haug = [H | 1] and W the diagonal of the rows' weights (I
+// unless given), G = Haug'W Haug, C = Haug'W D, in float64. Memory: Bytes(d), whatever the number of tokens.
+class RidgeAccumulator {
+ public:
+  explicit RidgeAccumulator(int64_t hidden);
+  static int64_t Bytes(int64_t hidden) { return (2 * hidden * hidden + 3 * hidden + 1) * 8; }
+  // From what Gram(), Cross(), DeltaSquares() and tokens() gave. Throws Error where the shapes do not fit.
+  static RidgeAccumulator FromSums(Matrix<double> gram, Matrix<double> cross, double delta_squares, int64_t tokens);
+  // h: the block's inputs, delta: its updates, both (tokens, hidden); `weights`, where not empty, one a row and not
+  // negative. Throws Error naming the row for NaN or infinity.
+  void Add(const Context& context, MatrixView<const float> h, MatrixView<const float> delta,
+           std::span<const double> weights = {});
+  RidgeAccumulator& operator+=(const RidgeAccumulator& other);
+  RidgeAccumulator Clone() const;
+
+  // For those who add to the matrices themselves, and then say of how many tokens they are and what DeltaSquares() is.
+  RidgeMatrices matrices() { return {gram_.view(), cross_.view()}; }
+  void SetTotals(int64_t tokens, double delta_squares);
+
+  int64_t hidden() const { return hidden_; }
+  int64_t tokens() const { return tokens_; }
+  double weight() const {
+    return gram_(hidden_, hidden_);
+  }  // sum of the rows' weights; the tokens where none were given
+  // G (d + 1, d + 1), symmetric, both triangles; last row and column: column sums of W H, and weight().
+  Matrix<double> Gram() const;
+  MatrixView<const double> UpperGram() const { return gram_.view(); }  // as it is kept: the upper triangle is valid
+  const Matrix<double>& Cross() const { return cross_; }               // C (d + 1, d); last row: column sums of W D
+  double DeltaSquares() const { return delta_squares_; }               // tr(D'W D)
+
+  // The same tokens with H + D in place of D: what follows the block is regressed on, not the block's update.
+  RidgeAccumulator OntoOutputs() const;
+
+  // The same second moments about zero means, as if every token came with its mirror image (-h, -d): a fit with a free
+  // bias on these sums is the fit without any bias on the tokens.
+  RidgeAccumulator WithoutMeans() const;
+
+  // Over the tokens; second moments about them are in shift/sums/moments.h.
+  Matrix<double> InputMean() const;     // (1, d)
+  Matrix<double> DeltaMean() const;     // (1, d)
+  double CenteredDeltaSquares() const;  // about the mean; 0 where D varies by no more than rounding
+
+ private:
+  int64_t hidden_ = 0;
+  int64_t tokens_ = 0;
+  Matrix<double> gram_;  // upper triangle
+  Matrix<double> cross_;
+  double delta_squares_ = 0;
+};
+
+// Sum of the squares of the second rows, weighted where there are weights. Throws Error naming a row that is not
+// finite.
+double CheckedDeltaSquares(std::span<const RowProducts> inputs_and_deltas, std::span<const double> weights);
+
+}  // namespace shiftrt

@@ -1,0 +1,122 @@
+#include "shift/text/calibration.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string_view>
+
+#include "runtime/check.h"
+#include "runtime/random.h"
+#include "shift/parse.h"
+#include "shift/text/documents.h"
+
+namespace shiftrt {
+
+namespace {
+
+constexpr int64_t kHeldoutEvery = 8;
+
+bool ParsePositive(std::string_view text, int64_t* value) {
+  constexpr int64_t kMost = 1'000'000'000;
+  return ParseNumber(text, value) && *value >= 1 && *value <= kMost;
+}
+
+// The tokens samples are cut from: of the one document there is, or of as many documents as the samples take, in a
+// seeded order, each begun as the tokenizer begins a text and parted from the next by a blank line.
+std::vector<int32_t> Encode(const Documents& documents, const Tokenizer& tokenizer, const CalibrationSpec& spec,
+                            uint64_t seed, const std::string& name, CalibrationSet& set) {
+  const int64_t wanted = spec.samples * spec.tokens;
+  std::vector<int64_t> order(documents.size());
+  std::iota(order.begin(), order.end(), 0);
+  Random random(seed);
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < documents.size() && static_cast<int64_t>(tokens.size()) < wanted; ++i) {
+    std::swap(order[i], order[i + random.Below(documents.size() - i)]);
+    std::string text = documents.Text(order[i]);
+    if (documents.size() > 1) text += "\n\n";
+    try {
+      const std::vector<int32_t> ids = tokenizer.EncodeWithBos(text);
+      tokens.insert(tokens.end(), ids.begin(), ids.end());
+    } catch (const Error& error) {
+      Fail("{}: {}", name, error.what());
+    }
+    ++set.documents_used;
+  }
+  set.text_tokens = static_cast<int64_t>(tokens.size());
+  return tokens;
+}
+
+// `wanted` of the numbers below `available`, ascending, each set equally likely (Knuth, algorithm S).
+std::vector<int64_t> Choose(int64_t wanted, int64_t available, uint64_t seed) {
+  Random random(seed);
+  std::vector<int64_t> chosen;
+  for (int64_t i = 0; wanted > 0; ++i) {
+    if (random.Below(available - i) >= wanted) continue;
+    chosen.push_back(i);
+    --wanted;
+  }
+  return chosen;
+}
+
+// Every eighth sample, or the last of a few.
+bool IsHeldout(int64_t index, int64_t count) {
+  if (count < kHeldoutEvery) return count >= 2 && index == count - 1;
+  return index % kHeldoutEvery == kHeldoutEvery - 1;
+}
+
+void AddSample(std::span<const int32_t> sample, int64_t batch_tokens, std::vector<Batch>& batches) {
+  if (batches.empty() || batches.back().size() + static_cast<int64_t>(sample.size()) > batch_tokens)
+    batches.emplace_back();
+  batches.back().Add(sample);
+}
+
+}  // namespace
+
+CalibrationSpec ParseCalibration(const std::string& text) {
+  CalibrationSpec spec;
+  const size_t colon = text.rfind(':');
+  const std::string_view size = colon == text.npos ? std::string_view() : std::string_view(text).substr(colon + 1);
+  if (colon == text.npos || size.find_first_of("/.") != size.npos) {
+    spec.source = text;  // a colon before a '/' or '.' belongs to the name
+  } else {
+    spec.source = text.substr(0, colon);
+    const size_t times = size.find('x');
+    if (!ParsePositive(size.substr(0, times), &spec.samples) ||
+        (times != size.npos && !ParsePositive(size.substr(times + 1), &spec.tokens)))
+      FailUsage("--calib {}: \"{}\" is neither a number of samples (128) nor samples x tokens (128x256)", text, size);
+  }
+  if (spec.source.empty()) FailUsage("--calib \"{}\": expected NAME|FILE[:samples[xtokens]]", text);
+  return spec;
+}
+
+CalibrationSet LoadCalibration(const CalibrationSpec& spec, const Tokenizer& tokenizer, uint64_t seed,
+                               int64_t batch_tokens) {
+  const std::filesystem::path file = ResolveText(spec.source);
+  const Documents documents = Documents::Read(file);
+  CalibrationSet set;
+  set.hash = documents.hash();
+  set.documents = documents.size();
+  const std::vector<int32_t> tokens = Encode(documents, tokenizer, spec, seed, file.string(), set);
+  const int64_t available = set.text_tokens / spec.tokens;
+  Check(available > 0, "{}: the calibration text has {} tokens, fewer than one sample of {}", file.string(),
+        set.text_tokens, spec.tokens);
+
+  const int64_t count = std::min(spec.samples, available);
+  const std::vector<int64_t> chosen = Choose(count, available, seed);
+  for (int64_t i = 0; i < count; ++i) {
+    const bool heldout = IsHeldout(i, count);
+    AddSample(std::span(tokens).subspan(chosen[i] * spec.tokens, spec.tokens), batch_tokens,
+              heldout ? set.heldout : set.fit);
+    (heldout ? set.heldout_tokens : set.fit_tokens) += spec.tokens;
+  }
+  set.source = fmt::format("{}, {} samples x {} tokens", file.filename().string(), count, spec.tokens);
+  if (count < spec.samples) set.source += fmt::format(" (all there is; {} asked for)", spec.samples);
+  return set;
+}
+
+std::string CalibrationSet::Accounting() const {
+  return fmt::format("{} of {} document{} read, {} tokens: {} fitted, {} held out, {} left over", documents_used,
+                     documents, documents == 1 ? "" : "s", text_tokens, fit_tokens, heldout_tokens,
+                     text_tokens - fit_tokens - heldout_tokens);
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,40 @@
+// Calibration text to packed token sequences: `--calib NAME|FILE[:samples[xtokens]]`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/decoder.h"
+#include "tokenizers/tokenizer.h"
+
+namespace shiftrt {
+
+struct CalibrationSpec {
+  std::string source;  // a name or a file, as shift/text/documents.h reads them
+  int64_t samples = 256;
+  int64_t tokens = 512;  // a sample
+};
+// "FILE", "FILE:128" or "FILE:128x256". Throws UsageError.
+CalibrationSpec ParseCalibration(const std::string& text);
+
+struct CalibrationSet {
+  std::vector<Batch> fit;      // batches of whole samples
+  std::vector<Batch> heldout;  // every eighth sample, never fitted; at least one when there are two samples
+  int64_t fit_tokens = 0, heldout_tokens = 0;
+  std::string source;                         // for provenance: file name, samples x tokens
+  std::string hash;                           // of the text
+  int64_t documents = 0, documents_used = 0;  // in the file; tokenised
+  int64_t text_tokens = 0;                    // of the documents used
+  // What became of documents and tokens, for people.
+  std::string Accounting() const;
+};
+
+// Reads the file once. Of a single document it takes a seeded choice of disjoint samples, in text order; of many it
+// packs a seeded choice of documents end to end, as many as it takes, and cuts samples without a gap. Fewer than asked:
+// takes what there is and says so in `source`. Throws Error when the text is empty or shorter than one sample.
+// `batch_tokens` bounds the tokens of a Batch.
+CalibrationSet LoadCalibration(const CalibrationSpec& spec, const Tokenizer& tokenizer, uint64_t seed,
+                               int64_t batch_tokens = 2048);
+
+}  // namespace shiftrt

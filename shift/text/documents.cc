@@ -1,0 +1,132 @@
+#include "shift/text/documents.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+#include "runtime/check.h"
+#include "runtime/files.h"
+#include "runtime/json.h"
+#include "runtime/text.h"
+
+namespace shiftrt {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr const char* kBlank = " \t\r\n";
+
+// What the files of known sources are called where people fetch them.
+struct Source {
+  const char* name;
+  std::array<const char*, 2> files;
+};
+constexpr Source kSources[] = {
+    {"c4", {"c4-train.00000-of-01024.json.gz", "c4-validation.00000-of-00008.json.gz"}},
+    {"wikitext2", {"wiki.train.raw", "wiki.valid.raw"}},
+    {"alpaca", {"alpaca_data_cleaned.json", "alpaca_data.json"}},
+};
+
+std::vector<std::string> FileNames(const std::string& name) {
+  std::vector<std::string> names;
+  for (const char* extension : {".txt", ".jsonl", ".json"})
+    for (const char* compression : {"", ".gz", ".zst"}) names.push_back(name + extension + compression);
+  for (const Source& source : kSources)
+    if (name == source.name) names.insert(names.end(), source.files.begin(), source.files.end());
+  return names;
+}
+
+// Alpaca's own template (Taori et al., 2023), with the answer behind it.
+std::string AlpacaText(const Json& row, const std::string& where) {
+  const auto field = [&](const char* key) -> std::string {
+    if (!row.contains(key)) return "";
+    Check(row[key].is_string(), "{}: expected a string \"{}\"", where, key);
+    return row[key].get<std::string>();
+  };
+  const std::string instruction = field("instruction"), input = field("input"), output = field("output");
+  if (input.empty())
+    return fmt::format(
+        "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
+        "### Instruction:\n{}\n\n### Response:\n{}",
+        instruction, output);
+  return fmt::format(
+      "Below is an instruction that describes a task, paired with an input that provides further context. Write a "
+      "response that appropriately completes the request.\n\n### Instruction:\n{}\n\n### Input:\n{}\n\n### "
+      "Response:\n{}",
+      instruction, input, output);
+}
+
+std::string DocumentText(const Json& row, const std::string& where) {
+  Check(row.is_object(), "{}: expected an object with a string \"text\", or a row of Alpaca", where);
+  if (row.contains("instruction") && row.contains("output")) return AlpacaText(row, where);
+  Check(row.contains("text") && row["text"].is_string(),
+        "{}: expected an object with a string \"text\", or \"instruction\" and \"output\"", where);
+  return row["text"].get<std::string>();
+}
+
+}  // namespace
+
+fs::path ResolveText(const std::string& name) {
+  if (fs::exists(name)) return name;
+  const char* places = std::getenv("SHIFTRT_DATA");
+  const std::string_view listed = places == nullptr ? "" : places;
+  const std::vector<std::string> names = FileNames(name);
+  for (size_t begin = 0; begin < listed.size();) {
+    const size_t end = std::min(listed.find(':', begin), listed.size());
+    for (const std::string& file : names) {
+      const fs::path path = fs::path(listed.substr(begin, end - begin)) / file;
+      if (fs::is_regular_file(path)) return path;
+    }
+    begin = end + 1;
+  }
+  // A name with a '.' or a '/' was meant as a file: say only that.
+  if (name.find_first_of("./") != name.npos) Fail("{}: no such file", name);
+  Fail("no text called {}: neither a file, nor any of {} in the directories of SHIFTRT_DATA ({})", name,
+       fmt::join(names, ", "), listed.empty() ? "not set" : listed);
+}
+
+Documents Documents::Read(const fs::path& file) {
+  Documents documents;
+  documents.name_ = file.string();
+  documents.content_ = ReadText(file);
+  std::string& content = documents.content_;
+  documents.hash_ = HashHex(content);
+  const size_t first = content.find_first_not_of(kBlank);
+  Check(first != content.npos, "{}: the calibration text is empty", documents.name_);
+  const fs::path extension = WithoutCompression(file).extension();
+  documents.json_lines_ = extension == ".jsonl" || (extension == ".json" && content[first] == '{');
+  if (extension == ".json" && !documents.json_lines_) {
+    Json rows = ParseJson(content, documents.name_);
+    Check(rows.is_array() && !rows.empty(), "{}: expected an array of documents, or a document a line",
+          documents.name_);
+    documents.rows_ = std::move(rows.get_ref<Json::array_t&>());
+    content.clear();
+    return documents;
+  }
+  if (!documents.json_lines_) {
+    documents.lines_ = {{0, content.size(), 1}};
+    return documents;
+  }
+  int64_t number = 0;
+  for (size_t begin = 0; begin < content.size();) {
+    const size_t end = std::min(content.find('\n', begin), content.size());
+    const std::string_view line = std::string_view(content).substr(begin, end - begin);
+    ++number;
+    if (line.find_first_not_of(kBlank) != line.npos) documents.lines_.push_back({begin, line.size(), number});
+    begin = end + 1;
+  }
+  return documents;
+}
+
+std::string Documents::Text(int64_t index) const {
+  if (!rows_.empty()) return DocumentText(rows_.at(index), fmt::format("{}: row {}", name_, index));
+  const Line& line = lines_.at(index);
+  const std::string_view text = std::string_view(content_).substr(line.begin, line.size);
+  if (!json_lines_) return std::string(text);
+  const std::string where = fmt::format("{}:{}", name_, line.number);
+  return DocumentText(ParseJson(text, where), where);
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,95 @@
+#include "shift/text/token_weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "runtime/check.h"
+#include "shift/parse.h"
+
+namespace shiftrt {
+
+namespace {
+
+constexpr double kMassive = 1000;    // times the median
+constexpr double kRounding = 1e-13;  // of a square that is a sum of three terms, relative to them
+
+// Whether the largest of `magnitudes`, which are reordered, is massive.
+bool Massive(std::vector<float>& magnitudes) {
+  const float largest = *std::max_element(magnitudes.begin(), magnitudes.end());
+  const auto middle = magnitudes.begin() + static_cast<int64_t>(magnitudes.size()) / 2;
+  std::nth_element(magnitudes.begin(), middle, magnitudes.end());
+  return largest > kMassive * *middle;
+}
+
+// Of each token, before or behind the block.
+std::vector<bool> MassiveTokens(MatrixView<const float> h, MatrixView<const float> delta) {
+  std::vector<bool> massive(h.rows);
+  std::vector<float> before(h.cols), after(h.cols);
+  for (int64_t t = 0; t < h.rows; ++t) {
+    for (int64_t j = 0; j < h.cols; ++j) {
+      before[j] = std::abs(h(t, j));
+      after[j] = static_cast<float>(std::abs(static_cast<double>(h(t, j)) + delta(t, j)));
+    }
+    massive[t] = Massive(before) || Massive(after);
+  }
+  return massive;
+}
+
+}  // namespace
+
+std::vector<double> TokenWeighting::Weights(std::span<const RowProducts> products, const Rows& h, const Rows& delta,
+                                            std::span<const int64_t> offsets) const {
+  if (uniform()) return {};
+  std::vector<double> weights(products.size(), 1.0);
+  for (size_t t = 0; norm && t < weights.size(); ++t) {
+    const RowProducts& row = products[t];
+    const double squares = row.aa + 2 * row.dot + row.bb;
+    // A token that leaves nothing has no size to be relative to, and nothing to fit.
+    weights[t] = squares > kRounding * (row.aa + row.bb) ? static_cast<double>(h.hidden()) / squares : 0.0;
+  }
+  if (massive != 1) {
+    const std::vector<bool> at = MassiveTokens(h, delta);
+    for (size_t t = 0; t < weights.size(); ++t)
+      if (at[t]) weights[t] *= massive;
+  }
+  for (int64_t begin : offsets)
+    if (begin < h.count()) weights[begin] *= first;
+  return weights;
+}
+
+TokenWeighting ParseTokenWeighting(const std::string& text) {
+  constexpr std::string_view kFirst = "first:", kMassive = "massive:";
+  TokenWeighting weighting;
+  if (text == "none") return weighting;
+  std::string_view rest = text;
+  while (true) {
+    const std::string_view part = rest.substr(0, rest.find(','));
+    const bool first = part.starts_with(kFirst), massive = part.starts_with(kMassive);
+    double& weight = first ? weighting.first : weighting.massive;
+    const bool good = (first || massive) &&
+                      ParseNumber(part.substr(first ? kFirst.size() : kMassive.size()), &weight) &&
+                      std::isfinite(weight) && weight >= 0;
+    if (part == "norm") {
+      weighting.norm = true;
+    } else if (!good) {
+      FailUsage("--token-weight {}: \"{}\" is none of none, norm, first:W and massive:W with a weight of at least 0",
+                text, part);
+    }
+    if (part.size() == rest.size()) return weighting;
+    rest.remove_prefix(part.size() + 1);
+  }
+}
+
+std::string Format(const TokenWeighting& weighting) {
+  if (weighting.uniform()) return "none";
+  std::string text = weighting.norm ? "norm" : "";
+  const auto append = [&](const char* name, double weight) {
+    if (weight != 1) text += fmt::format("{}{}:{}", text.empty() ? "" : ",", name, weight);
+  };
+  append("first", weighting.first);
+  append("massive", weighting.massive);
+  return text;
+}
+
+}  // namespace shiftrt

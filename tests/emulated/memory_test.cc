@@ -1,0 +1,234 @@
+// What happens when a device's memory is too small, and what goes over its bus: on the emulator alone, whose memory can
+// be made small.
+#include <gtest/gtest.h>
+
+#include "engine/cuda/cuda_weights.h"
+#include "engine/decoder.h"
+#include "engine/tally.h"
+#include "kernels/emulated/device.h"
+#include "kernels/emulated/machine.h"
+#include "runtime/check.h"
+#include "runtime/linalg/linalg.h"
+#include "runtime/random.h"
+#include "shift/sums/collect.h"
+#include "shift/sums/stream_pass.h"
+#include "tests/cuda/models.h"
+
+namespace shiftrt {
+namespace {
+
+class SmallMemory : public testing::Test {
+ protected:
+  SmallMemory() {
+    model_.weights = MakeWeights({.layers = 4}, DType::kFloat32);
+    for (int i = 0; i < 3; ++i) (i == 2 ? calibration_.heldout : calibration_.fit).push_back(MakeBatch(9));
+  }
+
+  Batch MakeBatch(int64_t tokens) const {
+    Random random(7);
+    std::vector<int32_t> ids(tokens);
+    for (int32_t& id : ids) id = static_cast<int32_t>(random.Below(model_.weights->config.vocab));
+    Batch batch;
+    batch.Add(ids);
+    return batch;
+  }
+  int64_t Hidden() const { return model_.weights->config.hidden; }
+  int64_t SiteBytes() const { return (2 * Hidden() * Hidden() + 3 * Hidden() + 1) * 8; }
+  CollectedSums Collected(Progress& progress, Checkpoint* checkpoint = nullptr) {
+    CollectedSums sums = CollectedSums::Empty({0, 1, 2, 3}, Hidden());
+    Collect(context_, model_, calibration_, sums, progress, checkpoint);
+    return sums;
+  }
+  // What a pass over no more than `sites` sites takes, and no more.
+  int64_t RoomFor(int64_t sites) {
+    {
+      const std::unique_ptr<Tally> tally = MakeTally(context_, *model_.weights);
+      const std::unique_ptr<KeptRows> kept = tally->MakeRows();
+      const std::unique_ptr<PendingProducts> products = tally->MakeProducts();
+      Decoder decoder(context_, model_.weights, DepthPlan::Original(4), {{3, TapPoint::kUpdate, [&](const Rows& rows) {
+                                                                            kept->Set(rows);
+                                                                            products->Start(rows, rows);
+                                                                            peak_ = emu::AllocatedBytes();
+                                                                          }}});
+      decoder.Forward(calibration_.fit[0], true);
+    }
+    const int64_t products = calibration_.fit[0].size() * static_cast<int64_t>(sizeof(RowProducts));
+    return peak_ + sites * (SiteBytes() + products);
+  }
+
+  Context context_ = On(Device::kCuda);
+  Model model_;
+  CalibrationSet calibration_;
+  NoProgress quiet_;
+  int64_t peak_ = 0;
+};
+
+// Remembers the phases.
+class Phases : public NoProgress {
+ public:
+  void Begin(std::string_view phase, int64_t) override { seen.emplace_back(phase); }
+  std::vector<std::string> seen;
+};
+
+void ExpectSame(const CollectedSums& a, const CollectedSums& b) {
+  EXPECT_EQ(a.fit_batches, b.fit_batches);
+  EXPECT_EQ(a.heldout_batches, b.heldout_batches);
+  for (size_t i = 0; i < a.sites.size(); ++i) {
+    for (const auto part : {&SiteSums::fit, &SiteSums::heldout}) {
+      const RidgeAccumulator &one = a.sites[i].*part, &other = b.sites[i].*part;
+      EXPECT_EQ(one.tokens(), other.tokens());
+      EXPECT_EQ(one.DeltaSquares(), other.DeltaSquares());
+      EXPECT_TRUE(std::equal(one.Cross().span().begin(), one.Cross().span().end(), other.Cross().span().begin()));
+      const Matrix<double> gram = one.Gram(), expected = other.Gram();
+      EXPECT_TRUE(std::equal(gram.span().begin(), gram.span().end(), expected.span().begin()));
+    }
+  }
+}
+
+TEST_F(SmallMemory, CalibrationSplitsItselfByLayers) {
+  const CollectedSums expected = Collected(quiet_);
+  EXPECT_EQ(expected.sites[3].heldout.tokens(), 9);
+  Phases phases;
+  const emu::MemoryLimit limit(RoomFor(2));
+  ExpectSame(Collected(phases), expected);
+  const std::vector<std::string> split = {"calibrating, sites 1 to 2 of 4", "calibrating, sites 3 to 4 of 4"};
+  const auto seen = std::search(phases.seen.begin(), phases.seen.end(), split.begin(), split.end());
+  EXPECT_NE(seen, phases.seen.end()) << fmt::format("{}", fmt::join(phases.seen, "; "));
+}
+
+TEST_F(SmallMemory, OneSiteAtATimeIsTheSmallestGroup) {
+  const CollectedSums expected = Collected(quiet_);
+  const int64_t one = RoomFor(1);
+  {
+    const emu::MemoryLimit limit(one);
+    ExpectSame(Collected(quiet_), expected);
+  }
+  const emu::MemoryLimit limit(one - SiteBytes());
+  try {
+    Collected(quiet_);
+    ADD_FAILURE() << "fits";
+  } catch (const OutOfMemory& error) {
+    const std::string says = error.what();
+    for (const char* part : {"the GPU is out of memory", "asks for", "are free"})
+      EXPECT_NE(says.find(part), std::string::npos) << says;
+  }
+}
+
+// An interruption between the groups leaves what the sums say they hold: nothing.
+TEST_F(SmallMemory, AnInterruptedGroupLeavesNothingHalfDone) {
+  class Impatient : public Phases {
+   public:
+    void Advance(int64_t) override {
+      if (seen.back().starts_with("calibrating, sites 3")) throw Interrupted();
+    }
+  } impatient;
+  const emu::MemoryLimit limit(RoomFor(2));
+  CollectedSums sums = CollectedSums::Empty({0, 1, 2, 3}, Hidden());
+  EXPECT_THROW(Collect(context_, model_, calibration_, sums, impatient), Interrupted);
+  EXPECT_EQ(sums.fit_batches, 0);
+  for (const SiteSums& site : sums.sites) EXPECT_EQ(site.fit.tokens(), 0);
+}
+
+TEST_F(SmallMemory, SelectionSplitsItselfByLayers) {
+  const StreamWants wants{.windows = {1}, .correction_ranks = {4}};
+  const StreamFindings expected = PassStream(context_, model_.weights, calibration_.fit, wants, quiet_);
+  const int64_t room = RoomFor(2) + Hidden() * 9 * 4;  // the pass keeps two streams
+  const emu::MemoryLimit limit(room);
+  Phases phases;
+  const StreamFindings found = PassStream(context_, model_.weights, calibration_.fit, wants, phases);
+  EXPECT_GT(std::count(phases.seen.begin(), phases.seen.end(), "selecting layers"), 1);
+  EXPECT_EQ(found.windows.at(1).Scores(), expected.windows.at(1).Scores());
+  for (int layer = 0; layer < 4; ++layer)
+    EXPECT_EQ(found.correctable.at(4)[layer].residual, expected.correctable.at(4)[layer].residual);
+}
+
+TEST_F(SmallMemory, WhatTheSolverHasNoRoomForIsSolvedHere) {
+  const int64_t n = 240;
+  Matrix<double> a = Matrix<double>::Zeros(n, n), b(n, n);
+  Random random(2);
+  for (int64_t i = 0; i < n; ++i) a(i, i) = 2.0 + random.Uniform();
+  for (double& x : b.span()) x = random.Uniform();
+  const Context cpu = On(Device::kCpu);
+  const emu::MemoryLimit limit(emu::AllocatedBytes() + n * n * 8);  // one of the two matrices
+  const Matrix<double> x = b.Clone(), expected = b.Clone(), c(n, n);
+  EXPECT_TRUE(linalg::CholeskySolve(context_, a.Clone().view(), x.view(), nullptr));
+  EXPECT_TRUE(linalg::CholeskySolve(cpu, a.Clone().view(), expected.view(), nullptr));
+  EXPECT_TRUE(std::equal(x.span().begin(), x.span().end(), expected.span().begin()));
+  linalg::Gemm(context_, false, false, 1.0, a.view(), expected.view(), 0.0, c.view());
+  for (int64_t i = 0; i < c.size(); ++i) EXPECT_NEAR(c.data()[i], b.data()[i], 1e-14);
+  const auto values = [&](const Context& context) {
+    return linalg::WithSolver(context, 9.0 * n * n * n, 2.0 * n * n,
+                              [&](linalg::Solver& solver) { return solver.Eigen(*solver.Uploaded(a.view())); });
+  };
+  EXPECT_EQ(values(context_), values(cpu));
+}
+
+TEST_F(SmallMemory, ABatchTooLargeIsToldWhatWouldFit) {
+  Decoder decoder(context_, model_.weights, DepthPlan::Original(4));
+  decoder.Forward(MakeBatch(8));
+  const int64_t room = emu::AllocatedBytes() + 16 * ActivationBytesPerToken(model_.weights->config, DType::kFloat32);
+  const emu::MemoryLimit limit(room);
+  try {
+    decoder.Forward(MakeBatch(100));
+    ADD_FAILURE() << "fits";
+  } catch (const OutOfMemory& error) {
+    const std::string says = error.what();
+    const size_t at = says.find("this batch has 100 tokens, about ");
+    ASSERT_NE(at, std::string::npos) << says;
+    const int fit = std::stoi(says.substr(at + 33));
+    EXPECT_GE(fit, 16);
+    EXPECT_LE(fit, 40);
+  }
+  decoder.Forward(MakeBatch(10));  // and goes on
+}
+
+TEST_F(SmallMemory, ACacheTooLongIsToldWhatWouldFit) {
+  Decoder decoder(context_, model_.weights, DepthPlan::Original(4));
+  const int64_t position = 2 * 4 * 64 * 4;  // keys and values of four layers, one head of 64, float32
+  const emu::MemoryLimit limit(emu::AllocatedBytes() + 50 * position);
+  KvCache cache(model_.weights->config, decoder.plan(), 100);
+  try {
+    decoder.Forward(MakeBatch(1).tokens, cache);
+    ADD_FAILURE() << "fits";
+  } catch (const OutOfMemory& error) {
+    EXPECT_NE(std::string(error.what()).find("a cache of 100 positions was asked for, about 50 would fit"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(SmallMemory, ActivationsTakeAboutWhatIsSaid) {
+  Decoder decoder(context_, model_.weights, DepthPlan::Original(4));
+  decoder.Forward(MakeBatch(20));
+  const int64_t before = emu::AllocatedBytes();
+  decoder.Forward(MakeBatch(60));
+  const auto each = static_cast<double>(emu::AllocatedBytes() - before) / 40,
+             said = static_cast<double>(ActivationBytesPerToken(model_.weights->config, DType::kFloat32));
+  EXPECT_NEAR(each, said, 0.2 * said);
+}
+
+// Three numbers a token and site come over, and the sums once; a tenth of what the activations would be.
+TEST_F(SmallMemory, CalibrationBringsOverSumsAndNotActivations) {
+  CollectedSums sums = CollectedSums::Empty({0, 1, 2, 3}, Hidden());
+  const int64_t before = emu::BytesToHost();
+  Collect(context_, model_, calibration_, sums, quiet_);
+  const int64_t tokens = 27, sites = 4, halves = 2;
+  EXPECT_EQ(emu::BytesToHost() - before,
+            sites * (halves * SiteBytes() + tokens * static_cast<int64_t>(sizeof(RowProducts))));
+}
+
+TEST_F(SmallMemory, ADecodedTokenBringsOverItsId) {
+  const DepthPlan plan = DepthPlan::Original(4);
+  Decoder decoder(context_, model_.weights, plan);
+  KvCache cache(model_.weights->config, plan, 20);
+  const Batch text = MakeBatch(9);
+  const std::span<const int32_t> tokens(text.tokens);
+  for (const int64_t count : {5, 1, 1, 1}) {
+    const int64_t before = emu::BytesToHost();
+    decoder.NextToken(tokens.subspan(cache.size(), count), cache, {1, 0.9, 5}, 0.4);
+    EXPECT_EQ(emu::BytesToHost() - before, 4);
+  }
+}
+
+}  // namespace
+}  // namespace shiftrt

@@ -1,0 +1,357 @@
+// The decoder against transformers' numbers (tests/goldens/make_models.py), and against itself.
+#include "engine/decoder.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "engine/generate.h"
+#include "eval/perplexity.h"
+#include "runtime/check.h"
+#include "runtime/random.h"
+#include "tests/models/fixtures.h"
+
+namespace shiftrt {
+namespace {
+
+const Context kContext = Context::Default();
+
+Matrix<float> Copy(MatrixView<const float> view) {
+  Matrix<float> out(view.rows, view.cols);
+  for (int64_t i = 0; i < view.rows; ++i) std::copy_n(view.row(i), view.cols, out.row(i));
+  return out;
+}
+
+double LargestDifference(MatrixView<const float> a, MatrixView<const float> b) {
+  EXPECT_EQ(a.rows, b.rows);
+  EXPECT_EQ(a.cols, b.cols);
+  double worst = 0;
+  for (int64_t i = 0; i < a.rows; ++i)
+    for (int64_t j = 0; j < a.cols; ++j) {
+      const double difference = std::abs(static_cast<double>(a(i, j)) - b(i, j));
+      worst = std::isnan(difference) ? HUGE_VAL : std::max(worst, difference);
+    }
+  return worst;
+}
+
+class Golden {
+ public:
+  explicit Golden(const std::string& name) : file_(GoldenModel(name) / "golden.safetensors") {
+    const auto tokens = (*this)["tokens"];
+    for (int64_t i = 0; i < tokens.rows; ++i) tokens_.push_back(static_cast<int32_t>(tokens(i, 0)));
+  }
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+  MatrixView<const float> operator[](const std::string& name) const {
+    const TensorView& t = file_.tensors().at(name);
+    return {static_cast<const float*>(t.data), t.rows(), t.cols()};
+  }
+
+ private:
+  SafetensorsFile file_;
+  std::vector<int32_t> tokens_;
+};
+
+std::vector<std::string> GoldenNames() {
+  std::vector<std::string> names;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::path(SHIFTRT_TEST_DIR) / "goldens/models"))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Batch OneSequence(std::span<const int32_t> tokens) {
+  Batch batch;
+  batch.Add(tokens);
+  return batch;
+}
+
+TEST(Goldens, CoverEveryFamily) { EXPECT_GE(GoldenNames().size(), 12u); }
+
+class AgainstTransformers : public testing::TestWithParam<std::string> {};
+
+TEST_P(AgainstTransformers, LogitsAndHiddenStatesAgreeInFloat32) {
+  const Golden golden(GetParam());
+  const auto weights = GoldenWeights(GetParam());
+  const int64_t layers = weights->config.layers;
+  std::vector<Matrix<float>> hidden(layers + 1);
+  std::vector<Tap> taps;
+  for (int64_t l = 0; l <= layers; ++l)
+    taps.push_back({l, TapPoint::kInput, [&hidden, l](MatrixView<const float> h) { hidden[l] = Copy(h); }});
+  Decoder decoder(kContext, weights, DepthPlan::Original(layers), taps);
+  const auto h = decoder.Forward(OneSequence(golden.tokens()));
+  const auto expected = golden["logits"];
+  const Matrix<float> logits = decoder.Logits(h.Rows(h.rows - expected.rows, expected.rows));
+  double largest = 0;
+  for (int64_t i = 0; i < expected.rows * expected.cols; ++i)
+    largest = std::max(largest, std::abs(static_cast<double>(expected.data[i])));
+  EXPECT_LE(LargestDifference(logits.view(), expected), 1e-4 * largest);
+  for (int64_t l = 0; l <= layers; ++l) {
+    const auto want = golden["hidden." + std::to_string(l)];
+    EXPECT_LE(LargestDifference(hidden[l].view().Rows(h.rows - want.rows, want.rows), want), 1e-4 * largest)
+        << "hidden." << l;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Models, AgainstTransformers, testing::ValuesIn(GoldenNames()), [](const auto& info) {
+  std::string name = info.param;
+  std::replace(name.begin(), name.end(), '.', '_');
+  return name;
+});
+
+// The rule's values are exact in bfloat16, so the float32 golden is the reference of the bfloat16 run too.
+TEST(Decoder, Bfloat16IsNoFurtherOffThanTwiceTheReferencesOwnBfloat16) {
+  for (const char* name : {"llama2", "qwen2_tied", "qwen3"}) {
+    const Golden golden(name);
+    const auto weights = GoldenWeights(name, DType::kBFloat16);
+    EXPECT_EQ(weights->blocks[0].q.dtype, DType::kBFloat16);
+    Decoder decoder(kContext, weights, DepthPlan::Original(weights->config.layers));
+    const Matrix<float> logits = decoder.Logits(decoder.Forward(OneSequence(golden.tokens())));
+    const double theirs = LargestDifference(golden["logits_bf16"], golden["logits"]);
+    EXPECT_GT(theirs, 0);
+    EXPECT_LE(LargestDifference(logits.view(), golden["logits"]), 2 * theirs) << name;
+  }
+}
+
+std::shared_ptr<const Lra> SmallAdapter(int64_t d, int64_t rank, uint64_t seed) {
+  Random random(seed);
+  const auto fill = [&](int64_t rows, int64_t cols) {
+    Matrix<float> m(rows, cols);
+    for (float& x : m.span()) x = static_cast<float>(0.1 * (random.Uniform() - 0.5));
+    return m;
+  };
+  return std::make_shared<const Lra>(rank > 0 ? Lra{{}, fill(d, rank), fill(rank, d), fill(1, d)}
+                                              : Lra{fill(d, d), {}, {}, fill(1, d)});
+}
+
+DepthPlan CorrectedPlan(const Weights& weights) {
+  const std::vector<int64_t> removed = {0, 2};
+  const std::vector<std::shared_ptr<const Lra>> adapters = {SmallAdapter(weights.config.hidden, 4, 1),
+                                                            SmallAdapter(weights.config.hidden, 0, 2)};
+  return DepthPlan::Corrected(weights.config.layers, removed, adapters);
+}
+
+TEST(Decoder, PrefillTokenByTokenAndPackedScoringAgree) {
+  for (const char* name : {"llama3_tied", "qwen3", "llama_odd"}) {
+    const auto weights = GoldenWeights(name);
+    const auto tokens = Golden(name).tokens();
+    for (const DepthPlan& plan : {DepthPlan::Original(weights->config.layers), CorrectedPlan(*weights)}) {
+      Decoder decoder(kContext, weights, plan);
+      const Matrix<float> whole = Copy(decoder.Forward(OneSequence(tokens)));
+
+      KvCache cache(weights->config, plan, static_cast<int64_t>(tokens.size()));
+      decoder.Forward(std::span(tokens).first(5), cache);
+      for (size_t t = 5; t < tokens.size(); ++t) {
+        const auto h = decoder.Forward(std::span(tokens).subspan(t, 1), cache);
+        EXPECT_LE(LargestDifference(h, whole.view().Rows(static_cast<int64_t>(t), 1)), 2e-5) << name << " " << t;
+      }
+      // Forgetting and feeding again gives the same.
+      cache.Truncate(7);
+      const auto again = decoder.Forward(std::span(tokens).subspan(7), cache);
+      EXPECT_LE(LargestDifference(again, whole.view().Rows(7, again.rows)), 2e-5);
+
+      Batch packed;
+      packed.Add(std::span(tokens).first(1));
+      packed.Add(tokens);
+      packed.Add(std::span(tokens).first(9));
+      const auto h = decoder.Forward(packed);
+      const auto length = static_cast<int64_t>(tokens.size());
+      EXPECT_LE(LargestDifference(h.Rows(1, length), whole.view()), 2e-5);
+      EXPECT_LE(LargestDifference(h.Rows(1 + length, 9), whole.view().Rows(0, 9)), 2e-5);
+    }
+  }
+}
+
+TEST(Decoder, ABranchIsTheWholeSequencesEnd) {
+  const auto weights = GoldenWeights("llama3_tied");
+  std::vector<int32_t> tokens(40);
+  for (size_t t = 0; t < tokens.size(); ++t) tokens[t] = static_cast<int32_t>(t * 31 % 89);
+  const std::span<const int32_t> all(tokens);
+  // A trunk of 20, two branches of it, and a branch of the first of them.
+  Batch tree;
+  tree.Add(all.first(20));
+  tree.Add(all.subspan(20, 6), 0);
+  tree.Add(all.subspan(26, 1), 0);
+  tree.Add(all.subspan(27, 13), 1);
+  const std::vector<std::vector<int64_t>> paths = {{0}, {0, 1}, {0, 2}, {0, 1, 3}};
+  Decoder decoder(kContext, weights, DepthPlan::Original(weights->config.layers));
+  const Matrix<float> branched = Copy(decoder.Forward(tree));
+  for (const std::vector<int64_t>& path : paths) {
+    Batch whole;
+    std::vector<int32_t> sequence;
+    for (const int64_t s : path)
+      sequence.insert(sequence.end(), tokens.begin() + tree.offsets[s], tokens.begin() + tree.offsets[s + 1]);
+    whole.Add(sequence);
+    const int64_t begin = tree.offsets[path.back()], count = tree.offsets[path.back() + 1] - begin;
+    const auto end = decoder.Forward(whole).Rows(whole.size() - count, count);
+    EXPECT_LT(LargestDifference(end, branched.view().Rows(begin, count)), 1e-5) << "branch " << path.back();
+  }
+  EXPECT_THROW(tree.Add(all.first(1), 4), Error);
+  Batch too_long;
+  too_long.Add(std::vector<int32_t>(weights->config.max_positions, 1));
+  too_long.Add(all.first(1), 0);
+  EXPECT_THROW(decoder.Forward(too_long), Error);
+}
+
+TEST(Decoder, EveryInstructionSetAndThreadCountAgrees) {
+  const auto weights = GoldenWeights("qwen2.5", DType::kBFloat16);
+  const Golden golden("qwen2.5");
+  for (Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+    if (isa > BestIsa()) continue;
+    Decoder one({1, isa}, weights, DepthPlan::Original(3)), two({2, isa}, weights, DepthPlan::Original(3));
+    const Matrix<float> a = Copy(one.Forward(OneSequence(golden.tokens())));
+    const Matrix<float> b = Copy(two.Forward(OneSequence(golden.tokens())));
+    EXPECT_EQ(LargestDifference(a.view(), b.view()), 0);
+    EXPECT_LE(LargestDifference(a.view(), golden["hidden.3"]), 1e-4);
+  }
+}
+
+TEST(Decoder, TapsSeeTheExactUpdateAndChangeNothing) {
+  const auto weights = GoldenWeights("llama_bias");
+  const auto tokens = Golden("llama_bias").tokens();
+  Matrix<float> input, update, output;
+  Decoder plain(kContext, weights, DepthPlan::Original(3));
+  Decoder tapped(kContext, weights, DepthPlan::Original(3),
+                 {{1, TapPoint::kInput, [&](MatrixView<const float> h) { input = Copy(h); }},
+                  {1, TapPoint::kUpdate, [&](MatrixView<const float> h) { update = Copy(h); }},
+                  {1, TapPoint::kOutput, [&](MatrixView<const float> h) { output = Copy(h); }}});
+  const Matrix<float> expected = Copy(plain.Forward(OneSequence(tokens)));
+  EXPECT_EQ(LargestDifference(tapped.Forward(OneSequence(tokens)), expected.view()), 0);
+  for (int64_t i = 0; i < input.size(); ++i) EXPECT_NEAR(input.data()[i] + update.data()[i], output.data()[i], 1e-6f);
+  input = {};
+  tapped.Forward(OneSequence(tokens), /*taps_only=*/true);
+  EXPECT_FALSE(input.empty());
+}
+
+TEST(Decoder, ZeroAdaptersArePruning) {
+  const auto weights = GoldenWeights("mistral");
+  const auto tokens = Golden("mistral").tokens();
+  const int64_t d = weights->config.hidden;
+  const std::vector<int64_t> removed = {1};
+  const std::vector<std::shared_ptr<const Lra>> zero = {
+      std::make_shared<const Lra>(Lra{Matrix<float>::Zeros(d, d), {}, {}, Matrix<float>::Zeros(1, d)})};
+  Decoder pruned(kContext, weights, DepthPlan::Pruned(3, removed));
+  Decoder corrected(kContext, weights, DepthPlan::Corrected(3, removed, zero));
+  const Matrix<float> a = Copy(pruned.Forward(OneSequence(tokens)));
+  EXPECT_EQ(LargestDifference(corrected.Forward(OneSequence(tokens)), a.view()), 0);
+  EXPECT_LT(pruned.Parameters(), Decoder(kContext, weights, DepthPlan::Original(3)).Parameters());
+}
+
+// What each block adds is what attention and the MLP add: with its down projection folded to zeros, attention alone.
+TEST(Decoder, TapsTheMlpsOutputAndRunsABlocksOwnTensors) {
+  const auto weights = GoldenWeights("llama3_tied");
+  const auto tokens = Golden("llama3_tied").tokens();
+  const TensorView& down = weights->blocks[1].down;
+  const std::vector<float> zeros(down.elements(), 0.0f);
+  auto block = std::make_shared<BlockWeights>(weights->blocks[1]);
+  block->down = {zeros.data(), DType::kFloat32, down.shape};
+  DepthPlan silenced = DepthPlan::Original(weights->config.layers);
+  silenced.stages[1] = BlockStage{1, block};
+  Matrix<float> update, mlp, attention;
+  Decoder original(kContext, weights, DepthPlan::Original(weights->config.layers),
+                   {{1, TapPoint::kMlp, [&](MatrixView<const float> h) { mlp = Copy(h); }},
+                    {1, TapPoint::kUpdate, [&](MatrixView<const float> h) { update = Copy(h); }}});
+  Decoder folded(kContext, weights, silenced,
+                 {{1, TapPoint::kUpdate, [&](MatrixView<const float> h) { attention = Copy(h); }}});
+  original.Forward(OneSequence(tokens), /*taps_only=*/true);
+  folded.Forward(OneSequence(tokens), /*taps_only=*/true);
+  for (int64_t i = 0; i < update.size(); ++i) EXPECT_NEAR(attention.data()[i] + mlp.data()[i], update.data()[i], 1e-6f);
+  EXPECT_EQ(folded.Parameters(), original.Parameters());
+}
+
+TEST(Decoder, ResumesFromAKeptStreamBitForBit) {
+  const auto weights = GoldenWeights("qwen3");
+  const auto tokens = Golden("qwen3").tokens();
+  const DepthPlan plan = CorrectedPlan(*weights);
+  Batch batch = OneSequence(tokens);
+  batch.Add(std::span(tokens).first(5));
+  Matrix<float> kept;
+  Decoder decoder(kContext, weights, plan, {{1, TapPoint::kInput, [&](MatrixView<const float> h) { kept = Copy(h); }}});
+  const Matrix<float> whole = Copy(decoder.Forward(batch));
+  Decoder rest(kContext, weights, DepthPlan::Original(weights->config.layers));
+  const auto after = std::span(plan.stages).subspan(1);  // what follows the adapter in block 0's place
+  EXPECT_EQ(LargestDifference(rest.Resume(batch, kept.view(), after), whole.view()), 0);
+  EXPECT_THROW(rest.Resume(OneSequence(tokens), kept.view(), after), Error);
+}
+
+TEST(Decoder, LogProbsAreTheLogSoftmaxOfTheLogits) {
+  const auto weights = GoldenWeights("qwen1.5");
+  const auto tokens = Golden("qwen1.5").tokens();
+  Decoder decoder(kContext, weights, DepthPlan::Original(3));
+  const auto h = decoder.Forward(OneSequence(tokens));
+  const Matrix<float> residual = Copy(h), logits = decoder.Logits(residual.view());
+  std::vector<int32_t> argmax(tokens.size());
+  const auto log_probs = decoder.LogProbs(residual.view(), tokens, argmax);
+  for (int64_t t = 0; t < logits.rows(); ++t) {
+    double sum = 0;
+    for (int64_t v = 0; v < logits.cols(); ++v) sum += std::exp(static_cast<double>(logits(t, v)));
+    EXPECT_NEAR(log_probs[t], logits(t, tokens[t]) - std::log(sum), 2e-6);
+    EXPECT_EQ(argmax[t], std::max_element(logits.row(t), logits.row(t) + logits.cols()) - logits.row(t));
+  }
+}
+
+TEST(Decoder, WindowedPerplexityIsTheDirectSum) {
+  const auto weights = GoldenWeights("llama2");
+  const auto tokens = Golden("llama2").tokens();
+  Decoder decoder(kContext, weights, DepthPlan::Original(3));
+  double nll = 0;
+  for (size_t begin : {0, 6, 12}) {
+    const auto window = std::span(tokens).subspan(begin, 6);
+    const Matrix<float> h = Copy(decoder.Forward(OneSequence(window)));
+    for (float p : decoder.LogProbs(h.view().Rows(0, 5), window.subspan(1))) nll -= p;
+  }
+  NoProgress quiet;
+  const auto result = WindowedPerplexity(decoder, tokens, 6, "test", quiet);
+  EXPECT_EQ(result.predicted, 15);
+  EXPECT_NEAR(result.mean_nll, nll / 15, 1e-6);
+  EXPECT_NEAR(result.perplexity, std::exp(nll / 15), 1e-3);
+  EXPECT_THROW(WindowedPerplexity(decoder, std::span(tokens).first(5), 6, "test", quiet), Error);
+}
+
+TEST(Generate, GreedyIsRepeatedArgmax) {
+  const auto weights = GoldenWeights("qwen3_tied");
+  std::vector<int32_t> text = {5, 17, 40};
+  Decoder decoder(kContext, weights, DepthPlan::Original(3));
+  const auto reply = Generate(decoder, text, 6, {}, 0, {});
+  ASSERT_EQ(reply.tokens.size(), 6u);
+  for (int32_t token : reply.tokens) {
+    const auto h = decoder.Forward(OneSequence(text));
+    const Matrix<float> logits = decoder.Logits(h.Rows(h.rows - 1, 1));
+    EXPECT_EQ(token, std::max_element(logits.row(0), logits.row(0) + logits.cols()) - logits.row(0));
+    text.push_back(token);
+  }
+}
+
+TEST(Generate, SamplingFollowsTheDistributionAndItsCuts) {
+  const std::vector<float> logits = {0, std::log(2.0f), std::log(5.0f), -50};
+  Random random(3);
+  std::vector<int> counts(4, 0);
+  for (int i = 0; i < 8000; ++i) ++counts[SampleToken(logits, {1.0, 1.0, 0}, random.Uniform())];
+  EXPECT_NEAR(counts[0] / 8000.0, 0.125, 0.015);
+  EXPECT_NEAR(counts[2] / 8000.0, 0.625, 0.02);
+  for (int i = 0; i < 200; ++i) {
+    EXPECT_EQ(SampleToken(logits, {1.0, 1.0, 1}, random.Uniform()), 2);
+    EXPECT_EQ(SampleToken(logits, {1.0, 0.5, 0}, random.Uniform()), 2);
+    EXPECT_NE(SampleToken(logits, {1.0, 0.8, 0}, random.Uniform()), 0);
+  }
+  EXPECT_EQ(SampleToken(std::vector<float>{1, 3, 3}, {}, 0), 1);
+  EXPECT_THROW(SampleToken(std::vector<float>{1, NAN}, {}, 0), Error);
+}
+
+TEST(Decoder, BadRequestsAreErrors) {
+  const auto weights = GoldenWeights("llama2");
+  Decoder decoder(kContext, weights, DepthPlan::Original(3));
+  EXPECT_THROW(decoder.Forward(OneSequence(std::vector<int32_t>{97})), Error);
+  EXPECT_THROW(decoder.Forward(OneSequence(std::vector<int32_t>{-1})), Error);
+  EXPECT_THROW(decoder.Forward(OneSequence(std::vector<int32_t>(257, 1))), Error);
+  KvCache cache(weights->config, decoder.plan(), 4);
+  EXPECT_THROW(decoder.Forward(std::vector<int32_t>(5, 1), cache), Error);
+  EXPECT_THROW(Generate(decoder, std::vector<int32_t>(250, 1), 10, {}, 0, {}), Error);
+  EXPECT_THROW(Generate(decoder, {}, 10, {}, 0, {}), Error);
+  const std::vector<int64_t> out_of_range = {3}, twice = {1, 1}, one = {1};
+  EXPECT_THROW(DepthPlan::Pruned(3, out_of_range), Error);
+  EXPECT_THROW(DepthPlan::Pruned(3, twice), Error);
+  EXPECT_THROW(Decoder(kContext, weights, DepthPlan::Pruned(3, one), {{1, TapPoint::kInput, {}}}), Error);
+}
+
+}  // namespace
+}  // namespace shiftrt

@@ -1,0 +1,68 @@
+// Byte-pair encoding: over the byte-level alphabet or over characters with byte fallback; merges from a list or, as in
+// tiktoken, implied by the ranks of the pieces.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tokenizers/pretokenizer.h"
+#include "tokenizers/vocabulary.h"
+
+namespace shiftrt {
+
+struct BpeMerge {
+  int32_t rank, id;
+};
+
+class BpeMerges {
+ public:
+  // Merges of pieces' ids in the order of their ranks. Throws Error, naming `where`, if a part or the whole has no id.
+  void Add(std::string_view left, std::string_view right, const Vocabulary& vocabulary, const std::string& where);
+  const BpeMerge* Find(int32_t left, int32_t right) const;
+
+ private:
+  std::unordered_map<uint64_t, BpeMerge> merges_;
+  int32_t next_rank_ = 0;
+};
+
+struct BpeParts {
+  std::string where;  // the file, for messages
+  Vocabulary vocabulary;
+  std::optional<BpeMerges> merges;  // none: two pieces merge where the vocabulary holds both together, lowest id first
+  std::vector<AddedToken> added;
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  PieceDecoder decoder;
+  bool byte_level = true;      // words are spelt in the byte-level alphabet
+  bool byte_fallback = false;  // characters without a piece become "<0xNN>"
+  bool ignore_merges = false;  // a word that is a piece is that piece
+  std::optional<std::string> unknown;
+  bool fuse_unknown = false;
+};
+
+class BpeTokenizer final : public VocabularyTokenizer {
+ public:
+  BpeTokenizer(BpeParts parts, const TokenizerSettings& settings, const std::optional<std::string>& bos,
+               const std::optional<std::string>& eos, bool adds_bos);
+  std::vector<int32_t> Encode(std::string_view text) const override;
+
+ private:
+  struct Symbol;
+  class WordCache;
+  std::optional<BpeMerge> FindMerge(std::string_view word, const Symbol& left, const Symbol& right) const;
+  std::vector<Symbol> Spell(std::string_view word) const;
+  void AddUnspelt(std::string_view word, size_t begin, size_t length, std::vector<Symbol>& symbols) const;
+  void Merge(std::string_view word, std::vector<Symbol>& symbols) const;
+  void EncodeWord(std::string_view word, std::vector<int32_t>& ids) const;
+
+  std::string where_;
+  std::optional<BpeMerges> merges_;
+  Normalizer normalizer_;
+  PreTokenizer pre_tokenizer_;
+  bool byte_level_, byte_fallback_, ignore_merges_, fuse_unknown_;
+  int32_t unknown_ = -1;
+};
+
+}  // namespace shiftrt

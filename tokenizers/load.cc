@@ -1,0 +1,201 @@
+#include "tokenizers/load.h"
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "runtime/check.h"
+#include "runtime/files.h"
+#include "runtime/json.h"
+#include "tokenizers/bpe.h"
+#include "tokenizers/utf8.h"
+
+namespace shiftrt {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr uint64_t kLargestFile = uint64_t{1} << 28;
+
+json ReadIfPresent(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return json::object();
+  json value = ReadTokenizerJson(path);
+  Check(value.is_object(), "{}: not a JSON object", path.string());
+  return value;
+}
+
+// "<s>" or {"content": "<s>", ...}; none for null.
+std::optional<std::string> TokenName(const json& token) {
+  if (token.is_null()) return std::nullopt;
+  return token.is_object() ? token.at("content").get<std::string>() : token.get<std::string>();
+}
+
+// Names of the special tokens of one file.
+std::vector<std::string> SpecialNames(const json& config) {
+  std::vector<std::string> names;
+  for (const char* key : {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"})
+    if (config.contains(key))
+      if (const auto name = TokenName(config[key])) names.push_back(*name);
+  if (config.contains("additional_special_tokens") && config["additional_special_tokens"].is_array())
+    for (const json& token : config["additional_special_tokens"])
+      if (const auto name = TokenName(token)) names.push_back(*name);
+  return names;
+}
+
+std::vector<AddedToken> ReadAddedTokens(const std::filesystem::path& directory, const json& config, const json& map) {
+  std::vector<AddedToken> added;
+  if (config.contains("added_tokens_decoder")) {
+    const std::string where = (directory / "tokenizer_config.json").string();
+    for (const auto& [key, token] : config["added_tokens_decoder"].items()) {
+      int64_t id = -1;
+      const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+      Check(error == std::errc() && end == key.data() + key.size(), "{}: added_tokens_decoder: '{}' is no token id",
+            where, key);
+      added.push_back(ParseAddedToken(token, id, where));
+    }
+  }
+  std::vector<std::string> special = SpecialNames(config);
+  for (const std::string& name : SpecialNames(map)) special.push_back(name);
+  const auto path = directory / "added_tokens.json";
+  const json more = ReadIfPresent(path);
+  for (const auto& [content, id] : more.items()) {
+    AddedToken token{.content = content, .id = ParseTokenId(id, path.string())};
+    token.special = std::find(special.begin(), special.end(), content) != special.end();
+    token.normalized = !token.special;
+    const auto known = std::find_if(added.begin(), added.end(), [&](const auto& other) {
+      return other.content == token.content && other.id == token.id;
+    });
+    if (known == added.end()) added.push_back(std::move(token));
+  }
+  return added;
+}
+
+int64_t ConfigTokenId(const json& config, const char* key) {
+  if (!config.contains(key)) return -1;
+  const json& id = config[key].is_array() && !config[key].empty() ? config[key][0] : config[key];
+  return id.is_number_integer() ? id.get<int64_t>() : -1;
+}
+
+TokenizerSettings ReadSettings(const std::filesystem::path& directory) {
+  const json config = ReadIfPresent(directory / "tokenizer_config.json");
+  const json map = ReadIfPresent(directory / "special_tokens_map.json");
+  const json model = ReadIfPresent(directory / "config.json");
+  TokenizerSettings settings;
+  settings.directory = directory;
+  settings.tokenizer_class = config.value("tokenizer_class", "");
+  settings.added = ReadAddedTokens(directory, config, map);
+  // A null in tokenizer_config.json is an answer: the model's id does not count then.
+  const auto name = [&](const char* key, const char* id_key, std::optional<std::string>& token, int64_t& id) {
+    if (config.contains(key)) {
+      token = TokenName(config[key]);
+    } else if (map.contains(key)) {
+      token = TokenName(map[key]);
+    } else {
+      id = ConfigTokenId(model, id_key);
+    }
+  };
+  name("bos_token", "bos_token_id", settings.bos, settings.bos_id);
+  name("eos_token", "eos_token_id", settings.eos, settings.eos_id);
+  const auto flag = [&](const char* key) -> std::optional<bool> {
+    if (!config.contains(key) || config[key].is_null()) return std::nullopt;
+    return config[key].get<bool>();
+  };
+  settings.add_bos = flag("add_bos_token");
+  settings.add_prefix_space = flag("add_prefix_space").value_or(false);
+  settings.legacy = flag("legacy").value_or(true);
+  return settings;
+}
+
+void ReadMerges(const std::filesystem::path& path, const Vocabulary& vocabulary, BpeMerges& merges) {
+  const std::string text = ReadFile(path, kLargestFile);
+  std::string_view rest = text;
+  for (size_t number = 1; !rest.empty(); ++number) {
+    const size_t end = std::min(rest.find('\n'), rest.size());
+    std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.empty() || line.starts_with("#version")) continue;
+    const size_t space = line.find(' ');
+    Check(space != std::string_view::npos && line.find(' ', space + 1) == std::string_view::npos && IsValidUtf8(line),
+          "{}: line {} is not two pieces with a space between", path.string(), number);
+    merges.Add(line.substr(0, space), line.substr(space + 1), vocabulary, path.string());
+  }
+}
+
+std::unique_ptr<Tokenizer> OpenModelFile(const TokenizerSettings& settings) {
+  const auto path = settings.directory / "tokenizer.model";
+  const std::string file = ReadFile(path, kLargestFile);
+  Check(!file.empty(), "{}: the file is empty", path.string());
+  // A SentencePiece model is a protocol buffer whose first field, a piece, has the tag 0x0A; base64 has no such letter.
+  return file[0] == '\n' ? LoadSentencePiece(settings, file) : LoadTiktoken(settings, file);
+}
+
+std::unique_ptr<Tokenizer> Open(const std::filesystem::path& directory) {
+  const TokenizerSettings settings = ReadSettings(directory);
+  const auto has = [&](const char* name) { return std::filesystem::exists(directory / name); };
+  if (has("tokenizer.json")) return LoadTokenizerJson(settings);
+  if (has("vocab.json") && has("merges.txt")) return LoadVocabAndMerges(settings);
+  if (has("tokenizer.model")) return OpenModelFile(settings);
+  Fail("{}: no tokenizer here (tokenizer.json, vocab.json with merges.txt, or tokenizer.model)", directory.string());
+}
+
+}  // namespace
+
+json ReadTokenizerJson(const std::filesystem::path& path) {
+  return ParseJson(ReadFile(path, kLargestFile), path.string());
+}
+
+int64_t ParseTokenId(const json& json, const std::string& where) {
+  Check(json.is_number_integer(), "{}: {} is not a token id", where, json.dump());
+  Check(!json.is_number_unsigned() || json.get<uint64_t>() < static_cast<uint64_t>(kMaxTokenId),
+        "{}: token id {} is too large", where, json.dump());
+  return json.get<int64_t>();
+}
+
+AddedToken ParseAddedToken(const json& json, int64_t id, const std::string& where) {
+  const auto flag = [&](const char* key, bool otherwise) { return json.value(key, otherwise); };
+  AddedToken token{.content = json.at("content").get<std::string>(), .id = id};
+  Check(!flag("single_word", false), "{}: added token '{}': single_word is not supported", where, token.content);
+  token.special = flag("special", false);
+  token.lstrip = flag("lstrip", false);
+  token.rstrip = flag("rstrip", false);
+  token.normalized = flag("normalized", !token.special);
+  return token;
+}
+
+std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerSettings& settings) {
+  const std::string vocab = (settings.directory / "vocab.json").string();
+  std::string family = settings.tokenizer_class;
+  if (family.ends_with("Fast")) family.resize(family.size() - 4);
+  Check(family == "Qwen2Tokenizer" || family == "GPT2Tokenizer",
+        "{}: vocab.json and merges.txt do not say how text is cut into words, and the tokenizer_class '{}' of "
+        "tokenizer_config.json is neither Qwen2Tokenizer nor GPT2Tokenizer",
+        settings.directory.string(), settings.tokenizer_class);
+  BpeParts parts;
+  parts.where = vocab;
+  const json pieces = ReadTokenizerJson(vocab);
+  Check(pieces.is_object(), "{}: not a JSON object", vocab);
+  for (const auto& [piece, id] : pieces.items()) parts.vocabulary.Add(piece, ParseTokenId(id, vocab), vocab);
+  ReadMerges(settings.directory / "merges.txt", parts.vocabulary, parts.merges.emplace());
+  parts.added = settings.added;
+  const bool qwen = family == "Qwen2Tokenizer";
+  if (qwen) parts.normalizer.AddNfc();
+  if (settings.add_prefix_space) parts.pre_tokenizer.AddPrefixSpace();
+  parts.pre_tokenizer.AddSplit(SplitPattern(qwen ? kQwen2Pattern : kGpt2Pattern, vocab), true, true);
+  parts.decoder.byte_level = true;
+  return std::make_unique<BpeTokenizer>(std::move(parts), settings, std::nullopt, std::nullopt, false);
+}
+
+std::unique_ptr<Tokenizer> LoadTokenizer(const std::filesystem::path& directory) {
+  try {
+    return Open(directory);
+  } catch (
+      const json::exception& error) {  // a value of the wrong type; the parser's own errors name their file already
+    Fail("{}: tokenizer files: {}", directory.string(), error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    Fail("{}: {}", directory.string(), error.what());
+  }
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,201 @@
+#include "tokenizers/pretokenizer.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstdlib>
+
+#include "runtime/check.h"
+#include "tokenizers/utf8.h"
+
+namespace shiftrt {
+
+const char* const kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+const char* const kQwen2Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+const char* const kLlama3Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+namespace {
+
+std::string Nfc(std::string_view text) {
+  // Nothing below U+0300 (lead byte 0xCC) composes or decomposes under NFC.
+  if (std::all_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) < 0xCC; }))
+    return std::string(text);
+  utf8proc_uint8_t* out = nullptr;
+  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+  const auto length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                   static_cast<utf8proc_ssize_t>(text.size()), &out, options);
+  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(out, &std::free);
+  Check(length >= 0, "text cannot be normalized: {}", utf8proc_errmsg(length));
+  return std::string(reinterpret_cast<const char*>(out), static_cast<size_t>(length));
+}
+
+// Rewrites a pattern for PCRE2, one construct at a time.
+class Translator {
+ public:
+  Translator(std::string_view pattern, const std::string& where) : rest_(pattern), pattern_(pattern), where_(where) {}
+
+  std::string Run() {
+    while (!rest_.empty()) {
+      if (rest_[0] == '\\') {
+        Escape();
+      } else if (in_class_) {
+        ClassCharacter();
+      } else {
+        Character();
+      }
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void Take(size_t count) {
+    out_ += rest_.substr(0, count);
+    rest_.remove_prefix(count);
+  }
+  void Refuse(size_t count) {
+    Fail("{}: '{}' in the pattern '{}' is not supported", where_, rest_.substr(0, count), pattern_);
+  }
+
+  void Escape() {
+    if (rest_.size() < 2) Refuse(1);
+    const char c = rest_[1];
+    if (c == 's' || c == 'S') {  // PCRE2 counts U+180E as space, as Unicode did before version 6.3
+      out_ += c == 's' ? "\\p{White_Space}" : "\\P{White_Space}";
+      rest_.remove_prefix(2);
+    } else if (c == 'p' || c == 'P') {
+      const size_t end = rest_.substr(2).starts_with('{') ? rest_.find('}') : std::string_view::npos;
+      if (end == std::string_view::npos) Refuse(2);
+      Take(end + 1);
+    } else if (std::string_view("rntdD").find(c) != std::string_view::npos || std::ispunct(static_cast<uint8_t>(c))) {
+      Take(2);
+    } else {
+      Refuse(2);
+    }
+  }
+
+  void ClassCharacter() {
+    if (rest_[0] == '[' || rest_.starts_with("&&")) Refuse(2);  // set operations
+    in_class_ = rest_[0] != ']';
+    Take(1);
+  }
+
+  void Character() {
+    if (rest_[0] == '[') {
+      in_class_ = true;
+      Take(rest_.starts_with("[^") ? 2 : 1);
+      if (rest_.starts_with("]")) Refuse(1);
+    } else if (rest_.starts_with("(?")) {
+      Group();
+    } else if (rest_[0] == '^' || rest_[0] == '$' || rest_.starts_with("(*") || rest_.starts_with("}+")) {
+      Refuse(2);  // anchors of lines or of the text, verbs, possessive or repeated intervals
+    } else {
+      Take(1);
+    }
+  }
+
+  void Group() {
+    for (const std::string_view opening : {"(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>", "(?i)"})
+      if (rest_.starts_with(opening)) return Take(opening.size());
+    Refuse(4);
+  }
+
+  std::string_view rest_, pattern_;
+  const std::string& where_;
+  std::string out_;
+  bool in_class_ = false;
+};
+
+std::string PcreMessage(int code) {
+  std::array<PCRE2_UCHAR, 256> buffer = {};
+  pcre2_get_error_message(code, buffer.data(), buffer.size());
+  return reinterpret_cast<const char*>(buffer.data());
+}
+
+}  // namespace
+
+std::string Normalizer::Apply(std::string_view text) const {
+  std::string out(text);
+  for (const Step& step : steps_) {
+    switch (step.kind) {
+      case Step::kNfc: out = Nfc(out); break;
+      case Step::kReplace: out = ReplaceAll(out, step.from, step.to); break;
+      case Step::kPrepend:
+        if (!out.empty()) out.insert(0, step.to);
+        break;
+    }
+  }
+  return out;
+}
+
+SplitPattern::SplitPattern(const std::string& pattern, const std::string& where) : where_(where) {
+  const std::string translated = Translator(pattern, where).Run();
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                                   PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &offset, nullptr);
+  Check(code != nullptr, "{}: the pattern '{}' does not compile: {}", where, pattern, PcreMessage(error));
+  code_ = std::shared_ptr<pcre2_code>(code, &pcre2_code_free);
+  uint32_t matches_empty = 0;
+  pcre2_pattern_info(code, PCRE2_INFO_MATCHEMPTY, &matches_empty);
+  Check(matches_empty == 0, "{}: the pattern '{}' matches the empty text", where, pattern);
+  // Where the machine has no JIT, the same code is interpreted.
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
+}
+
+void SplitPattern::Split(std::string_view text, const std::function<void(std::string_view, bool)>& on_piece) const {
+  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(
+      pcre2_match_data_create_from_pattern(code_.get(), nullptr), &pcre2_match_data_free);
+  Check(match != nullptr, "{}: out of memory", where_);
+  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  size_t done = 0;
+  while (done < text.size()) {
+    // Checking the text again at every match would make this quadratic.
+    const int found =
+        pcre2_match(code_.get(), subject, text.size(), done, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, match.get(), nullptr);
+    if (found == PCRE2_ERROR_NOMATCH) break;
+    Check(found >= 0, "{}: the pre-tokenizer's pattern fails on this text: {}", where_, PcreMessage(found));
+    const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match.get());
+    if (range[0] > done) on_piece(text.substr(done, range[0] - done), false);
+    on_piece(text.substr(range[0], range[1] - range[0]), true);
+    done = range[1];
+  }
+  if (done < text.size()) on_piece(text.substr(done), false);
+}
+
+void PreTokenizer::RunMetaspace(const Metaspace& metaspace, std::string_view text, bool at_start,
+                                const std::function<void(std::string_view, bool)>& next) const {
+  const std::string& mark = metaspace.replacement;
+  std::string marked = ReplaceAll(text, " ", mark);
+  const bool prepend = metaspace.prepend == Prepend::kAlways || (metaspace.prepend == Prepend::kFirst && at_start);
+  if (prepend && !marked.starts_with(mark)) marked.insert(0, mark);
+  const std::string_view all = marked;
+  for (size_t begin = 0; begin < all.size();) {
+    const size_t end = metaspace.split ? std::min(all.find(mark, begin + 1), all.size()) : all.size();
+    next(all.substr(begin, end - begin), at_start && begin == 0);
+    begin = end;
+  }
+}
+
+void PreTokenizer::Run(size_t step, std::string_view text, bool at_start, const PieceSink& sink) const {
+  if (text.empty()) return;
+  if (step == steps_.size()) return sink(text);
+  if (const auto* split = std::get_if<SplitStep>(&steps_[step])) {
+    split->pattern.Split(text, [&](std::string_view piece, bool matched) {
+      if (matched ? split->keep_matches : split->keep_rest)
+        Run(step + 1, piece, at_start && piece.data() == text.data(), sink);
+    });
+  } else if (const auto* metaspace = std::get_if<Metaspace>(&steps_[step])) {
+    RunMetaspace(*metaspace, text, at_start,
+                 [&](std::string_view piece, bool first) { Run(step + 1, piece, first, sink); });
+  } else {
+    Run(step + 1, text.starts_with(' ') ? std::string(text) : " " + std::string(text), at_start, sink);
+  }
+}
+
+}  // namespace shiftrt
