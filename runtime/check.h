@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace shiftrt {
 
@@ -34,9 +35,26 @@ class OutOfMemory : public Error {
 };
 
 // A request that makes no sense whatever the files hold (a rank above the hidden size, say). Exit status 2.
+// Where one option or argument is at fault, it carries that field by its name in the library ("rank", "gram.load"), so
+// that a caller can say what its user called it.
 class UsageError : public Error {
  public:
-  using Error::Error;
+  explicit UsageError(const std::string& reason) : Error(reason), reason_(reason) {}
+  // what() is "<field>: <reason>".
+  UsageError(const std::string& field, const std::string& reason)
+      : Error(field + ": " + reason), field_(field), reason_(reason) {}
+
+  const std::string& field() const { return field_; }    // empty where no single field is at fault
+  const std::string& reason() const { return reason_; }  // what is wrong, without the field's name
+
+ private:
+  std::string field_, reason_;
+};
+
+// Names the field of a UsageError: FailUsage(Field("rank"), "{} is not a rank of this model", rank).
+struct Field {
+  explicit Field(std::string name) : name(std::move(name)) {}
+  std::string name;
 };
 
 template <typename... Args>
@@ -47,6 +65,11 @@ template <typename... Args>
 template <typename... Args>
 [[noreturn]] void FailUsage(fmt::format_string<Args...> format, Args&&... args) {
   throw UsageError(fmt::format(format, std::forward<Args>(args)...));
+}
+
+template <typename... Args>
+[[noreturn]] void FailUsage(const Field& field, fmt::format_string<Args...> format, Args&&... args) {
+  throw UsageError(field.name, fmt::format(format, std::forward<Args>(args)...));
 }
 
 // Throws Error with the formatted message unless `condition` holds.
