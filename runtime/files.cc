@@ -37,7 +37,7 @@ class Descriptor {
   Fail("{}: cannot {}: {}", path.string(), action, std::strerror(error));
 }
 
-// A pipe is opened without waiting for a writer, to be refused by OpenedSize.
+// A pipe is opened without waiting for a writer; OpenedSize then refuses it.
 int OpenToRead(const std::filesystem::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) FailSystem("open it", path);
@@ -83,7 +83,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 std::string ReadFile(const std::filesystem::path& path, uint64_t limit) {
   const Descriptor fd(OpenToRead(path));
   const uint64_t size = OpenedSize(fd.get(), path);
-  Check(size <= limit, "{}: {} bytes, more than the {} this kind of file may have", path.string(), size, limit);
+  Check(size <= limit, "{}: has {} bytes, at most {} are allowed for this kind of file", path.string(), size, limit);
   std::string text(size, '\0');
   size_t done = 0;
   while (done < size) {
@@ -98,7 +98,8 @@ std::string ReadFile(const std::filesystem::path& path, uint64_t limit) {
 
 namespace {
 
-// A device or a pipe, in whose place nothing can be put; or /dev/stdout and its like, which may lead to a file.
+// Whether `path` is a device or a pipe, which cannot be replaced by a rename, or a link such as /dev/stdout, which may
+// lead to a file.
 bool IsStream(const std::filesystem::path& path) {
   std::error_code none;
   const bool link = std::filesystem::is_symlink(path, none);
@@ -109,7 +110,7 @@ bool IsStream(const std::filesystem::path& path) {
 }  // namespace
 
 AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
-  Check(!std::filesystem::is_directory(path), "{}: is a directory; a file is to be written", path.string());
+  Check(!std::filesystem::is_directory(path), "{}: is a directory, expected a file to write", path.string());
   if (IsStream(path)) {
     fd_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
     if (fd_ < 0) FailSystem("open it for writing", path_);
@@ -118,7 +119,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
   temporary_ = path;
   temporary_ += ".tmp" + std::to_string(::getpid());
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd_ < 0) FailSystem("create a file beside it", path_);
+  if (fd_ < 0) FailSystem("create a temporary file in its directory", path_);
 }
 
 AtomicFile::~AtomicFile() {
@@ -128,7 +129,7 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::Write(std::span<const std::byte> bytes) {
-  constexpr size_t kPiece = size_t{1} << 26;  // so that Ctrl-C is heard
+  constexpr size_t kPiece = size_t{1} << 26;  // small enough to react to Ctrl-C
   while (!bytes.empty()) {
     CheckInterrupted();
     const ssize_t n = ::write(fd_, bytes.data(), std::min(bytes.size(), kPiece));
@@ -139,14 +140,14 @@ void AtomicFile::Write(std::span<const std::byte> bytes) {
 }
 
 void AtomicFile::Flush() {
-  if (temporary_.empty()) return;  // a stream has no disk
+  if (temporary_.empty()) return;  // a stream is not on disk
   if (::fsync(fd_) != 0) FailSystem("flush it to disk", path_);
 }
 
 void AtomicFile::Commit() {
   Flush();
   if (temporary_.empty()) return;
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) FailSystem("put it in place", path_);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) FailSystem("rename the temporary file to it", path_);
   ::close(std::exchange(fd_, -1));
   const std::filesystem::path parent = path_.has_parent_path() ? path_.parent_path() : ".";
   const Descriptor directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));

@@ -1,4 +1,4 @@
-// Reading without copying, and writing without ever leaving a half-written file under its final name.
+// Reads files without copying, and writes files so that no incomplete file ever has its final name.
 #pragma once
 
 #include <cstdint>
@@ -31,12 +31,12 @@ class MappedFile {
   std::filesystem::path path_;
 };
 
-// A whole file as it is; for text people give, see runtime/text.h. Throws Error if larger than `limit` bytes.
+// The bytes of a whole file; runtime/text.h reads text, which may be compressed. Throws Error above `limit` bytes.
 std::string ReadFile(const std::filesystem::path& path, uint64_t limit = uint64_t{1} << 32);
 
 // Writes to a temporary name in the same directory; Commit() flushes to disk and renames. Without Commit (an exception,
-// a full disk, Ctrl-C) the destructor removes the temporary file and whatever stood under `path` before is untouched.
-// A device, a pipe and /dev/stdout get the bytes as they come.
+// a full disk, Ctrl-C) the destructor removes the temporary file, and an existing file at `path` is unchanged.
+// Bytes for a device, a pipe or /dev/stdout are written directly.
 class AtomicFile {
  public:
   explicit AtomicFile(const std::filesystem::path& path);
@@ -44,9 +44,9 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  void Write(std::span<const std::byte> bytes);  // throws Interrupted between pieces of a long one
+  void Write(std::span<const std::byte> bytes);  // in pieces; throws Interrupted between two of them
   void Write(std::string_view text) { Write(std::as_bytes(std::span(text.data(), text.size()))); }
-  void Flush();   // to disk; nothing can run out of space after it
+  void Flush();   // to disk; a lack of space is reported here at the latest
   void Commit();  // flushes
 
  private:
@@ -54,11 +54,11 @@ class AtomicFile {
   int fd_ = -1;
 };
 
-// The whole of a file at once, through AtomicFile.
+// Writes a whole file with AtomicFile.
 void WriteFile(const std::filesystem::path& path, std::string_view text);
 
-// Files of one directory that appear together: Commit() flushes them all, then renames them in the order of Create().
-// Without it the destructor removes them, and the directories that were made for them.
+// Several files of one directory: Commit() flushes them all, then renames them in the order of Create(). Without
+// Commit, the destructor removes the temporary files and the directories created for them.
 class AtomicDirectory {
  public:
   explicit AtomicDirectory(const std::filesystem::path& path);
@@ -75,7 +75,7 @@ class AtomicDirectory {
   std::deque<AtomicFile> files_;
 };
 
-// Set by the tools' signal handler; long loops look at it through CheckInterrupted().
+// The signal handler of the tools requests an interrupt; long loops call CheckInterrupted(), which throws this.
 class Interrupted : public Error {
  public:
   Interrupted() : Error("interrupted") {}

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
-// The number behind `name` in a file of names and numbers, or `otherwise`.
+// The number that follows `name` in a file of names and numbers; `otherwise` if there is none.
 int64_t Named(const std::filesystem::path& path, const std::string& name, int64_t otherwise) {
   std::ifstream file(path);
   for (std::string word; file >> word;) {
@@ -21,7 +21,7 @@ int64_t Named(const std::filesystem::path& path, const std::string& name, int64_
   return otherwise;
 }
 
-// The number a file holds; `otherwise` for "max", or where there is no such file.
+// The number in a file; `otherwise` if it contains "max" or does not exist.
 int64_t Alone(const std::filesystem::path& path, int64_t otherwise) {
   int64_t value = 0;
   return std::ifstream(path) >> value ? value : otherwise;

@@ -1,4 +1,4 @@
-// How much of the host's memory work may take.
+// How much host memory the program may use.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace shiftrt {
 
-// Bytes this process may still use without anything being swapped out: what the kernel calls available, or what is left
-// of the control group's limit where that is less. File pages, such as a mapped model's, count as free. The files are
-// those of proc(5) and of cgroup v2, looked up below `root`.
+// Bytes this process may still use without swapping: the smaller of the kernel's available memory and the rest of the
+// control group's limit. File pages, such as those of a mapped model, count as free. The values are read from the
+// files of proc(5) and cgroup v2 below `root`.
 int64_t AvailableMemory(const std::filesystem::path& root = "/");
 
-// Bytes that sums over calibration tokens may take: context.memory, or without one three quarters of what is available.
+// Bytes that sums over calibration tokens may use: context.memory, or if it is 0, 3/4 of the available memory.
 int64_t MemoryForSums(const Context& context);
 
 }  // namespace shiftrt

@@ -9,7 +9,7 @@ namespace shiftrt {
 
 nlohmann::json ParseJson(std::string_view text, const std::string& name) {
   using Event = nlohmann::json::parse_event_t;
-  // The parser takes a zero byte for the end and would not look at what follows.
+  // The parser treats a zero byte as the end of the text and would ignore what follows.
   Check(text.find('\0') == text.npos, "{}: not valid JSON: a zero byte at {}", name, text.find('\0'));
   std::vector<std::set<std::string>> open;
   const auto watch = [&](int depth, Event event, nlohmann::json& parsed) {
@@ -18,7 +18,7 @@ nlohmann::json ParseJson(std::string_view text, const std::string& name) {
     if (event == Event::object_end) open.pop_back();
     if (event == Event::key) {
       const auto& key = parsed.get_ref<const std::string&>();
-      Check(open.back().insert(key).second, "{}: {} stands twice", name, key);
+      Check(open.back().insert(key).second, "{}: duplicate key {}", name, key);
     }
     return true;
   };

@@ -1,4 +1,4 @@
-// JSON from files nobody vouches for.
+// JSON from untrusted files.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,9 +7,9 @@
 
 namespace shiftrt {
 
-// Parses `text`; `name` stands for the file in errors. Throws Error for invalid JSON or UTF-8, for a key that stands
-// twice in one object (the parser would let the last one win), and for nesting beyond 16 levels (walking the value
-// takes one stack frame a level).
+// Parses `text`; errors call the file `name`. Throws Error for invalid JSON or UTF-8, for a duplicate key in one
+// object (the parser would silently keep the last one), and for nesting beyond 16 levels (traversing the value takes
+// one stack frame per level).
 nlohmann::json ParseJson(std::string_view text, const std::string& name);
 
 }  // namespace shiftrt

@@ -1,4 +1,4 @@
-// The middle of several values.
+// The median of several values.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace shiftrt {
 
-// Of at least one value; the upper one of two in the middle.
+// `values` must not be empty. For an even number of values, the larger of the two middle ones.
 inline double Median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<int64_t>(values.size()) / 2;
   std::nth_element(values.begin(), middle, values.end());

@@ -1,4 +1,4 @@
-// Long work reports here; who shows it, and how, is the tools' business.
+// Long computations report their progress through this interface; the tools decide how to display it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class Progress {
   virtual void End() = 0;
 };
 
-// Shows nothing.
+// Displays nothing.
 class NoProgress : public Progress {
  public:
   void Begin(std::string_view, int64_t) override {}

@@ -19,7 +19,7 @@ constexpr int64_t kDataAlignment = 64;
 struct StoredType {
   const char* name;
   uint64_t bytes;
-  std::optional<DType> dtype;  // none: checked, but nothing this project computes with
+  std::optional<DType> dtype;  // empty: the tensor is checked, but this project does not compute with its type
 };
 constexpr StoredType kStoredTypes[] = {
     {"F32", 4, DType::kFloat32},
@@ -45,7 +45,7 @@ const char* StoredName(DType dtype) {
   return "?";
 }
 
-// A JSON number that is a whole number in [0, 2^63).
+// Reads a JSON number that must be an integer in [0, 2^63).
 int64_t ToSize(const Json& value, const std::string& name, const std::string& tensor, const char* what) {
   Check(value.is_number_unsigned() && value.get<uint64_t>() <= INT64_MAX, "{}: tensor {}: {} {} is not a size", name,
         tensor, what, value.dump());

@@ -15,7 +15,7 @@ namespace shiftrt {
 // A mapped file and the views into it. Every number in the header is checked before it is used: header at most 100 MB
 // and starting with '{', no duplicate names, known dtypes, shape products without overflow, ranges contiguous, disjoint
 // and covering the data exactly, range length equal to dtype x shape. Throws Error naming file and tensor.
-// Tensors of integer and other types not in DType are checked the same way and listed apart.
+// Tensors of integer and other types not in DType are checked the same way and listed separately.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::filesystem::path& path);
@@ -25,8 +25,8 @@ class SafetensorsFile {
   const std::map<std::string, std::string, std::less<>>& others() const { return others_; }
   const std::filesystem::path& path() const { return file_.path(); }
 
-  // The header rules alone, on bytes in memory (what the fuzzer calls). `name` stands for the file in errors; null for
-  // what is not wanted.
+  // Checks the header of a file in memory (called by the fuzzer) and returns views into it. Errors call the file
+  // `name`. `metadata` and `others` may be null.
   static std::map<std::string, TensorView, std::less<>> Parse(
       std::span<const std::byte> bytes, const std::string& name,
       std::map<std::string, std::string, std::less<>>* metadata,
@@ -43,8 +43,8 @@ struct NamedTensor {
   TensorView tensor;
 };
 
-// The bytes that precede the data: header length and header, padded so that the data starts at a multiple of 64. Only
-// names, dtypes and shapes of `tensors` are looked at; the data follows in the same order.
+// The bytes that precede the data: header length and header, padded so that the data starts at a multiple of 64. Reads
+// only the names, dtypes and shapes of `tensors`; the data must follow in the same order.
 std::string SafetensorsHeader(const std::vector<NamedTensor>& tensors,
                               const std::map<std::string, std::string>& metadata);
 

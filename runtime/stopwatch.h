@@ -1,11 +1,11 @@
-// Where the seconds go.
+// Measures elapsed time.
 #pragma once
 
 #include <chrono>
 
 namespace shiftrt {
 
-// Adds the time it lives to a counter of seconds.
+// Adds its lifetime to a counter of seconds.
 class Stopwatch {
  public:
   explicit Stopwatch(double& seconds) : seconds_(seconds) {}

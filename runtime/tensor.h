@@ -1,4 +1,4 @@
-// Views of memory somebody else owns, and the one owner of bulk memory.
+// Views of memory owned elsewhere, and Buffer and Matrix, which own memory.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ struct MatrixView {
   MatrixView Cols(int64_t begin, int64_t count) const { return {data + begin, rows, count, stride}; }
 };
 
-// A dense row-major tensor of a runtime type, as a checkpoint holds it. Does not own.
+// A dense row-major tensor whose type is known at run time, as stored in a checkpoint. Does not own.
 struct TensorView {
   const void* data = nullptr;
   DType dtype = DType::kFloat32;
@@ -53,7 +53,7 @@ struct TensorView {
   bool empty() const { return data == nullptr; }
 };
 
-// Owns `size` elements, 64-byte aligned (2 MiB aligned from 4 MiB up, so huge pages can serve it). Not initialised.
+// Owns `size` elements, 64-byte aligned (2 MiB aligned from 4 MiB on, to allow huge pages). Not initialised.
 template <typename T>
 class Buffer {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -70,7 +70,7 @@ class Buffer {
   int64_t size() const { return size_; }
   T& operator[](int64_t i) const { return data_.get()[i]; }
   std::span<T> span() const { return {data_.get(), static_cast<size_t>(size_)}; }
-  // Grows to at least `size` elements; what was in it is lost when it grows.
+  // Grows to at least `size` elements. Growing loses the contents.
   void Reserve(int64_t size) {
     if (size > size_) *this = Buffer(size);
   }

@@ -20,7 +20,7 @@ void AppendWithin(uint64_t limit, const Chunk& chunk, size_t size, std::string& 
   text.append(chunk.data(), size);
 }
 
-// Every member of a gzip file (RFC 1952 lets them follow each other).
+// Decompresses all members of a gzip file (RFC 1952 allows several in sequence).
 std::string Gunzip(const std::string& bytes, uint64_t limit, const std::string& name) {
   constexpr int kGzipOnly = 16 + MAX_WBITS;
   z_stream stream = {};
@@ -41,7 +41,7 @@ std::string Gunzip(const std::string& bytes, uint64_t limit, const std::string& 
     stream.next_out = reinterpret_cast<Bytef*>(chunk.data());
     stream.avail_out = chunk.size();
     status = inflate(&stream, Z_NO_FLUSH);
-    Check(status != Z_BUF_ERROR, "{}: the gzip data breaks off", name);
+    Check(status != Z_BUF_ERROR, "{}: the gzip data is truncated", name);
     Check(status == Z_OK || status == Z_STREAM_END, "{}: damaged gzip data ({})", name,
           stream.msg != nullptr ? stream.msg : zError(status));
     AppendWithin(limit, chunk, chunk.size() - stream.avail_out, text, name);
@@ -49,7 +49,7 @@ std::string Gunzip(const std::string& bytes, uint64_t limit, const std::string& 
   return text;
 }
 
-// Every frame of a Zstandard file.
+// Decompresses all frames of a Zstandard file.
 std::string Unzstd(const std::string& bytes, uint64_t limit, const std::string& name) {
   const std::unique_ptr<ZSTD_DCtx, decltype(&ZSTD_freeDCtx)> context(ZSTD_createDCtx(), &ZSTD_freeDCtx);
   Check(context != nullptr, "{}: zstd cannot start", name);
@@ -63,7 +63,7 @@ std::string Unzstd(const std::string& bytes, uint64_t limit, const std::string& 
     wanted = ZSTD_decompressStream(context.get(), &out, &in);
     Check(!ZSTD_isError(wanted), "{}: damaged zstd data ({})", name, ZSTD_getErrorName(wanted));
     AppendWithin(limit, chunk, out.pos, text, name);
-    Check(wanted == 0 || out.pos > 0 || in.pos > before, "{}: the zstd data breaks off", name);
+    Check(wanted == 0 || out.pos > 0 || in.pos > before, "{}: the zstd data is truncated", name);
   }
   return text;
 }

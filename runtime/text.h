@@ -1,4 +1,4 @@
-// Text files people give, compressed or not.
+// Text files given by the user, compressed or not.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@ namespace shiftrt {
 
 inline constexpr uint64_t kMaxTextBytes = uint64_t{1} << 32;
 
-// The text of a file; gzip and Zstandard files, known by their first bytes, are decompressed. Throws Error naming the
-// file: unreadable, compressed data that is damaged or breaks off, more than `limit` bytes before or after.
+// The text of a file; gzip and Zstandard files, recognised by their first bytes, are decompressed. Throws Error naming
+// the file if it is unreadable, damaged, truncated, or larger than `limit` bytes before or after decompression.
 std::string ReadText(const std::filesystem::path& file, uint64_t limit = kMaxTextBytes);
 
-// `file` without a final .gz or .zst, so that its extension says what the text is.
+// `file` without a final .gz or .zst; the remaining extension gives the format of the text.
 std::filesystem::path WithoutCompression(const std::filesystem::path& file);
 
 }  // namespace shiftrt

@@ -15,7 +15,7 @@ uint64_t PairKey(int32_t left, int32_t right) {
   return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
 }
 
-constexpr size_t kLongestCachedWord = 128;  // bytes; longer words do not come twice
+constexpr size_t kLongestCachedWord = 128;  // bytes; longer words hardly ever repeat
 
 }  // namespace
 
@@ -37,14 +37,14 @@ const BpeMerge* BpeMerges::Find(int32_t left, int32_t right) const {
   return found == merges_.end() ? nullptr : &found->second;
 }
 
-// A stretch of the word, in a doubly linked list of them.
+// A part of the word. The symbols of a word form a doubly linked list.
 struct BpeTokenizer::Symbol {
   int32_t id;
-  size_t begin, length;  // 0 once it is part of the symbol on its left
+  size_t begin, length;  // the length is 0 once the symbol has been merged into its left neighbour
   int64_t previous, next;
 };
 
-// Ids of the words one Encode() has met.
+// The ids of the words that one call of Encode() has encoded so far.
 class BpeTokenizer::WordCache {
  public:
   explicit WordCache(const BpeTokenizer& tokenizer) : tokenizer_(tokenizer) {}
@@ -145,13 +145,13 @@ std::vector<BpeTokenizer::Symbol> BpeTokenizer::Spell(std::string_view word) con
   return symbols;
 }
 
-// The merge of the lowest rank first, the leftmost of equals: a heap of candidates, of which those whose parts have
-// changed meanwhile are dropped when they come up. O(n log n).
+// Applies the merge of the lowest rank first, and of equal ranks the leftmost. Candidates are kept in a heap. One
+// whose parts have changed in the meantime is dropped when it is reached. O(n log n).
 void BpeTokenizer::Merge(std::string_view word, std::vector<Symbol>& symbols) const {
   struct Candidate {
     BpeMerge merge;
     int64_t left;
-    size_t length;  // of both together; symbols only grow, so an equal length means the same two
+    size_t length;  // of both symbols; symbols only grow, so an equal length means the same two symbols
     int32_t left_id, right_id;
   };
   const auto later = [](const Candidate& a, const Candidate& b) {

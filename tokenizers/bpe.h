@@ -1,5 +1,5 @@
-// Byte-pair encoding: over the byte-level alphabet or over characters with byte fallback; merges from a list or, as in
-// tiktoken, implied by the ranks of the pieces.
+// Byte-pair encoding, over the byte-level alphabet or over characters with byte fallback. The merges come from a list
+// or, as in tiktoken, from the ranks of the pieces.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,8 @@ struct BpeMerge {
 
 class BpeMerges {
  public:
-  // Merges of pieces' ids in the order of their ranks. Throws Error, naming `where`, if a part or the whole has no id.
+  // Adds the merge of two pieces. Call in the order of the ranks. Throws Error, naming `where`, if a part or the merged
+  // piece is not in the vocabulary.
   void Add(std::string_view left, std::string_view right, const Vocabulary& vocabulary, const std::string& where);
   const BpeMerge* Find(int32_t left, int32_t right) const;
 
@@ -28,16 +29,16 @@ class BpeMerges {
 };
 
 struct BpeParts {
-  std::string where;  // the file, for messages
+  std::string where;  // the file, named in errors
   Vocabulary vocabulary;
-  std::optional<BpeMerges> merges;  // none: two pieces merge where the vocabulary holds both together, lowest id first
+  std::optional<BpeMerges> merges;  // none: two pieces merge if the vocabulary has their concatenation, lowest id first
   std::vector<AddedToken> added;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   PieceDecoder decoder;
-  bool byte_level = true;      // words are spelt in the byte-level alphabet
+  bool byte_level = true;      // words are written in the byte-level alphabet
   bool byte_fallback = false;  // characters without a piece become "<0xNN>"
-  bool ignore_merges = false;  // a word that is a piece is that piece
+  bool ignore_merges = false;  // a word that is itself a piece is encoded as that piece
   std::optional<std::string> unknown;
   bool fuse_unknown = false;
 };

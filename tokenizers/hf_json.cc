@@ -1,5 +1,5 @@
-// tokenizer.json: the pipeline of the Hugging Face library, as far as Llama- and Qwen-family models use it. Whatever
-// else it says is refused by name.
+// tokenizer.json: the pipeline of the Hugging Face library, as far as Llama- and Qwen-family models use it. Any other
+// component is refused with an error that names it.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -14,7 +14,7 @@ using nlohmann::json;
 
 namespace {
 
-// null and absent are the same throughout tokenizer.json.
+// A null value and an absent key mean the same throughout tokenizer.json.
 const json* Present(const json& object, const char* key) {
   const auto found = object.find(key);
   return found == object.end() || found->is_null() ? nullptr : &*found;
@@ -27,7 +27,8 @@ bool Flag(const json& component, const char* key, bool otherwise) {
   return value ? value->get<bool>() : otherwise;
 }
 
-// A component, or the components of a Sequence, in order. The library nests sequences only by hand; so do we not.
+// A component, or the components of a Sequence, in order. Nested sequences, which the library does not write by itself,
+// are not supported.
 std::vector<json> Flatten(const json* component, const char* list) {
   if (component == nullptr) return {};
   if (Type(*component) != "Sequence") return {*component};
@@ -82,7 +83,7 @@ class Reader {
     if (const json* unknown = Present(model, "unk_token")) parts_.unknown = unknown->get<std::string>();
   }
 
-  // "a b" or ["a", "b"].
+  // A merge is written as "a b" or as ["a", "b"].
   std::pair<std::string, std::string> ReadMerge(const json& merge) {
     if (merge.is_array() && merge.size() == 2) return {merge[0].get<std::string>(), merge[1].get<std::string>()};
     const std::string text = merge.is_string() ? merge.get<std::string>() : "";
@@ -97,7 +98,7 @@ class Reader {
       for (const json& token : *added)
         parts_.added.push_back(ParseAddedToken(token, ParseTokenId(token.at("id"), where_), where_));
     }
-    // tokenizer_config.json repeats these, and may add some.
+    // tokenizer_config.json repeats these tokens and may add others.
     for (const AddedToken& token : settings_.added) {
       const auto same = [&](const AddedToken& other) { return other.content == token.content && other.id == token.id; };
       if (std::none_of(parts_.added.begin(), parts_.added.end(), same)) parts_.added.push_back(token);
@@ -208,7 +209,7 @@ class Reader {
     }
   }
 
-  // The text alone, or one special token and the text.
+  // The supported templates: the text alone, or one special token followed by the text.
   void ReadTemplate(const json& single) {
     const size_t count = single.size();
     const bool with_bos = count == 2 && single[0].contains("SpecialToken");
@@ -221,7 +222,7 @@ class Reader {
   const TokenizerSettings& settings_;
   std::string where_;
   BpeParts parts_;
-  std::optional<std::string> bos_;  // as the post_processor puts it in front
+  std::optional<std::string> bos_;  // the token that the post_processor puts before the text
 };
 
 }  // namespace

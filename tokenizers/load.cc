@@ -25,7 +25,7 @@ json ReadIfPresent(const std::filesystem::path& path) {
   return value;
 }
 
-// "<s>" or {"content": "<s>", ...}; none for null.
+// The content of "<s>" or {"content": "<s>", ...}; empty for null.
 std::optional<std::string> TokenName(const json& token) {
   if (token.is_null()) return std::nullopt;
   return token.is_object() ? token.at("content").get<std::string>() : token.get<std::string>();
@@ -50,7 +50,7 @@ std::vector<AddedToken> ReadAddedTokens(const std::filesystem::path& directory, 
     for (const auto& [key, token] : config["added_tokens_decoder"].items()) {
       int64_t id = -1;
       const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-      Check(error == std::errc() && end == key.data() + key.size(), "{}: added_tokens_decoder: '{}' is no token id",
+      Check(error == std::errc() && end == key.data() + key.size(), "{}: added_tokens_decoder: '{}' is not a token id",
             where, key);
       added.push_back(ParseAddedToken(token, id, where));
     }
@@ -85,7 +85,7 @@ TokenizerSettings ReadSettings(const std::filesystem::path& directory) {
   settings.directory = directory;
   settings.tokenizer_class = config.value("tokenizer_class", "");
   settings.added = ReadAddedTokens(directory, config, map);
-  // A null in tokenizer_config.json is an answer: the model's id does not count then.
+  // An explicit null in tokenizer_config.json means that there is no such token; the id in config.json is then ignored.
   const auto name = [&](const char* key, const char* id_key, std::optional<std::string>& token, int64_t& id) {
     if (config.contains(key)) {
       token = TokenName(config[key]);
@@ -127,7 +127,8 @@ std::unique_ptr<Tokenizer> OpenModelFile(const TokenizerSettings& settings) {
   const auto path = settings.directory / "tokenizer.model";
   const std::string file = ReadFile(path, kLargestFile);
   Check(!file.empty(), "{}: the file is empty", path.string());
-  // A SentencePiece model is a protocol buffer whose first field, a piece, has the tag 0x0A; base64 has no such letter.
+  // A SentencePiece model is a protocol buffer whose first field, a piece, has the tag 0x0A, which is not a base64
+  // character.
   return file[0] == '\n' ? LoadSentencePiece(settings, file) : LoadTiktoken(settings, file);
 }
 
@@ -169,7 +170,7 @@ std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerSettings& settings)
   std::string family = settings.tokenizer_class;
   if (family.ends_with("Fast")) family.resize(family.size() - 4);
   Check(family == "Qwen2Tokenizer" || family == "GPT2Tokenizer",
-        "{}: vocab.json and merges.txt do not say how text is cut into words, and the tokenizer_class '{}' of "
+        "{}: vocab.json and merges.txt do not say how text is split into words, and the tokenizer_class '{}' of "
         "tokenizer_config.json is neither Qwen2Tokenizer nor GPT2Tokenizer",
         settings.directory.string(), settings.tokenizer_class);
   BpeParts parts;
@@ -190,8 +191,7 @@ std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerSettings& settings)
 std::unique_ptr<Tokenizer> LoadTokenizer(const std::filesystem::path& directory) {
   try {
     return Open(directory);
-  } catch (
-      const json::exception& error) {  // a value of the wrong type; the parser's own errors name their file already
+  } catch (const json::exception& error) {  // a value of the wrong type; errors of the parser already name their file
     Fail("{}: tokenizer files: {}", directory.string(), error.what());
   } catch (const std::filesystem::filesystem_error& error) {
     Fail("{}: {}", directory.string(), error.what());

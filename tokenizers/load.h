@@ -1,4 +1,4 @@
-// The kinds of tokenizer a directory can hold.
+// Loaders for the tokenizer formats that a model directory can contain.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,9 +10,9 @@ namespace shiftrt {
 
 // Throws Error naming the file if it is not valid JSON.
 nlohmann::json ReadTokenizerJson(const std::filesystem::path& path);
-// An added token as tokenizer.json and tokenizer_config.json write it.
+// Parses an added token of tokenizer.json or tokenizer_config.json.
 AddedToken ParseAddedToken(const nlohmann::json& json, int64_t id, const std::string& where);
-// Throws Error naming `where` unless it is an integer that can be an id.
+// Throws Error naming `where` unless `json` is an integer that can be a token id.
 int64_t ParseTokenId(const nlohmann::json& json, const std::string& where);
 
 std::unique_ptr<Tokenizer> LoadTokenizerJson(const TokenizerSettings& settings);   // tokenizer.json

@@ -144,7 +144,7 @@ SplitPattern::SplitPattern(const std::string& pattern, const std::string& where)
   uint32_t matches_empty = 0;
   pcre2_pattern_info(code, PCRE2_INFO_MATCHEMPTY, &matches_empty);
   Check(matches_empty == 0, "{}: the pattern '{}' matches the empty text", where, pattern);
-  // Where the machine has no JIT, the same code is interpreted.
+  // On a machine without the JIT, PCRE2 interprets the same code.
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
 }
 
@@ -155,7 +155,7 @@ void SplitPattern::Split(std::string_view text, const std::function<void(std::st
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   size_t done = 0;
   while (done < text.size()) {
-    // Checking the text again at every match would make this quadratic.
+    // Checking the UTF-8 of the whole text again at every match would take quadratic time.
     const int found =
         pcre2_match(code_.get(), subject, text.size(), done, PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY, match.get(), nullptr);
     if (found == PCRE2_ERROR_NOMATCH) break;

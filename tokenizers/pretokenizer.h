@@ -1,4 +1,4 @@
-// What happens to a text before its words reach the model: normalization, and cutting into words.
+// The steps before the tokenizer model: normalization of the text, and splitting it into words.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@ struct pcre2_real_code_8;
 
 namespace shiftrt {
 
-// The patterns of the families, as their reference tokenizers hold them.
+// The split patterns of the model families, as in their reference tokenizers.
 extern const char* const kGpt2Pattern;
 extern const char* const kQwen2Pattern;
 extern const char* const kLlama3Pattern;
@@ -36,14 +36,15 @@ class Normalizer {
 
 using PieceSink = std::function<void(std::string_view)>;
 
-// A pattern in the Oniguruma dialect that tokenizer.json is written in, run by PCRE2. Where the two read a construct
-// differently it is translated or refused, never run with the other meaning.
+// A pattern in the Oniguruma dialect of tokenizer.json, run by PCRE2. A construct that the two interpret differently is
+// translated or refused, never run with the wrong meaning.
 class SplitPattern {
  public:
-  // Throws Error, naming `where`, if the pattern is not understood, does not compile or can match nothing at all.
+  // Throws Error, naming `where`, if the pattern is not supported, does not compile or can match the empty text.
   SplitPattern(const std::string& pattern, const std::string& where);
 
-  // Calls on_piece(piece, whether it is a match) for all of `text` in order. Throws Error at PCRE2's limits.
+  // Splits `text` into matches and the text between them, and calls on_piece(piece, is_match) for each in order. Throws
+  // Error at PCRE2's limits.
   void Split(std::string_view text, const std::function<void(std::string_view, bool)>& on_piece) const;
 
  private:
@@ -63,7 +64,7 @@ class PreTokenizer {
     steps_.push_back(Metaspace{std::move(replacement), prepend, split});
   }
 
-  // `at_start`: the text begins where the whole input does.
+  // `at_start`: whether `text` is the beginning of the whole input.
   void Apply(std::string_view text, bool at_start, const PieceSink& sink) const { Run(0, text, at_start, sink); }
 
  private:

@@ -1,5 +1,5 @@
-// SentencePiece models, encoded by libsentencepiece. The library trusts its file in places, so the file is read here
-// first: only what has been checked is handed on.
+// SentencePiece models. libsentencepiece does the encoding, but it does not check its file completely. The file is
+// therefore parsed and checked here first, and only a checked file is passed on.
 #include <sentencepiece_processor.h>
 
 #include <cstring>
@@ -12,14 +12,14 @@ namespace shiftrt {
 
 namespace {
 
-constexpr size_t kLongestPiece = 1024;  // bytes; the library recurses once a byte
+constexpr size_t kLongestPiece = 1024;  // bytes; the library recurses once per byte
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
-// normalizer_spec { add_dummy_prefix: false }: at the end of a message it overrides what stands before.
+// normalizer_spec { add_dummy_prefix: false }: appended to a message, it overrides an earlier value.
 constexpr std::string_view kNoDummyPrefix("\x1A\x02\x18\x00", 4);
 
 enum PieceType : uint64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
-// One field after another of a protocol buffer message.
+// Iterates over the fields of a protocol buffer message.
 class WireReader {
  public:
   WireReader(std::string_view message, const std::string& where) : rest_(message), where_(where) {}
@@ -47,7 +47,7 @@ class WireReader {
 
  private:
   std::string_view Take(uint64_t count) {
-    Check(count <= rest_.size(), "{}: the SentencePiece model breaks off: {} bytes expected, {} left", where_, count,
+    Check(count <= rest_.size(), "{}: the SentencePiece model is truncated: {} bytes expected, {} left", where_, count,
           rest_.size());
     const std::string_view taken = rest_.substr(0, count);
     rest_.remove_prefix(count);
@@ -134,7 +134,7 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     SentencePieceFile file = ReadSentencePieceFile(bytes, where);
     const int32_t pieces = file.vocabulary.size();
     LoadProcessor(start_, bytes, pieces, where);
-    // Without "legacy", only the very start of the text gets a space put in front.
+    // Without "legacy", a space is added only at the start of the whole text.
     LoadProcessor(middle_, settings.legacy ? bytes : bytes + std::string(kNoDummyPrefix), pieces, where);
     vocabulary_ = std::move(file.vocabulary);
     decoder_.byte_fallback = true;

@@ -4,8 +4,8 @@
 
 namespace shiftrt {
 
-// Decode() joins the bytes of the pieces and writes U+FFFD for each character that breaks off, so the text of the
-// first ids is the beginning of the text of all, up to one U+FFFD at its end that the next ids may still complete.
+// Decode() concatenates the bytes of the pieces and writes U+FFFD for each incomplete character. The text of the first
+// ids is therefore a prefix of the text of all ids, except for one U+FFFD at its end that later ids may complete.
 std::string StreamingDecoder::Push(int32_t id) {
   constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
   ids_.push_back(id);
@@ -15,7 +15,7 @@ std::string StreamingDecoder::Push(int32_t id) {
   std::string fresh = text.substr(printed_.size());
   printed_ = std::move(text);
   if (unfinished) return fresh;
-  // Nothing is pending: this id alone is context enough for the next, provided that it shows.
+  // No bytes are held back, so this id alone is enough context for the next one, if it has visible text.
   std::string last = tokenizer_.Decode({&id, 1});
   if (!last.empty()) {
     ids_ = {id};

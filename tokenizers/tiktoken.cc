@@ -1,4 +1,4 @@
-// tiktoken's file: a line "base64 rank" a token, no merges; Meta's Llama 3 ships its tokenizer so.
+// tiktoken's file format: one line "base64 rank" per token, without merges. Meta's Llama 3 uses it.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -36,7 +36,7 @@ std::optional<std::string> DecodeBase64(std::string_view text) {
   return bytes;
 }
 
-// What Llama 3 calls the tokens after the ranks, in their order.
+// The names of Llama 3's special tokens, whose ids follow the ranks in this order.
 std::string SpecialName(int index) {
   constexpr std::array<std::string_view, 10> kNamed = {kBegin,
                                                        kEnd,
@@ -70,7 +70,7 @@ void ReadRanks(std::string_view rest, Vocabulary& vocabulary, const std::string&
     vocabulary.Add(BytesToAlphabet(*bytes), rank, where);
     ++count;
   }
-  Check(count == vocabulary.size(), "{}: the ranks of {} tokens go up to {}: some are missing or twice there", where,
+  Check(count == vocabulary.size(), "{}: the ranks of {} tokens go up to {}: some are missing or duplicate", where,
         count, vocabulary.size() - 1);
 }
 

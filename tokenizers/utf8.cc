@@ -48,7 +48,7 @@ Utf8Span FirstCharacter(std::string_view text) {
   if (lead < 0x80) return {1, true};
   if (lead < 0xC2 || lead > 0xF4) return {1, false};
   const size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  // The second byte excludes overlong forms, surrogates and what lies beyond U+10FFFF.
+  // The range of the second byte excludes overlong forms, surrogates and code points beyond U+10FFFF.
   uint8_t low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   uint8_t high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   for (size_t i = 1; i < length; ++i) {
@@ -128,7 +128,7 @@ bool AppendAlphabetBytes(std::string_view piece, std::string& bytes) {
 
 int ParseBytePiece(std::string_view piece) {
   if (piece.size() != 6 || !piece.starts_with("<0x") || piece[5] != '>') return -1;
-  uint8_t byte = 0;  // unsigned: a sign is no digit
+  uint8_t byte = 0;  // unsigned, so that a sign is not accepted
   const auto [end, error] = std::from_chars(piece.data() + 3, piece.data() + 5, byte, 16);
   return error == std::errc() && end == piece.data() + 5 ? byte : -1;
 }

@@ -1,4 +1,4 @@
-// UTF-8, and the printable alphabet byte-level BPE vocabularies write their bytes in.
+// UTF-8, and the printable alphabet in which byte-level BPE vocabularies write their bytes.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,16 @@
 namespace shiftrt {
 
 struct Utf8Span {
-  size_t length;  // of the character, or of the longest prefix of one where it breaks off
+  size_t length;  // of the character; if invalid, of the longest prefix of a valid character
   bool valid;
 };
 
-// What stands at the front of a text that is not empty.
+// The first character of `text`, which must not be empty.
 Utf8Span FirstCharacter(std::string_view text);
 
 bool IsValidUtf8(std::string_view text);
 
-// Every broken-off character becomes one U+FFFD: the substitution of maximal subparts that Unicode recommends.
+// Replaces every incomplete character by one U+FFFD: the substitution of maximal subparts that Unicode recommends.
 std::string ReplaceInvalidUtf8(std::string_view bytes);
 
 // Code point of a valid character.
@@ -27,12 +27,12 @@ bool IsWhiteSpace(char32_t c);  // the Unicode property White_Space
 
 std::string ReplaceAll(std::string_view text, std::string_view from, std::string_view to);
 
-// The byte-level alphabet: printable Latin-1 bytes stand for themselves, the others for U+0100 onwards.
+// Writes bytes in the byte-level alphabet: printable Latin-1 bytes represent themselves, the others U+0100 onwards.
 std::string BytesToAlphabet(std::string_view bytes);
-// Back to bytes; false, with `bytes` untouched, if a character is not of the alphabet.
+// The inverse. False, with `bytes` unchanged, if a character is not in the alphabet.
 bool AppendAlphabetBytes(std::string_view piece, std::string& bytes);
 
-// "<0x0A>" is byte 10; -1 for anything else.
+// The byte that a piece such as "<0x0A>" represents (here 10); -1 for any other piece.
 int ParseBytePiece(std::string_view piece);
 std::string BytePiece(uint8_t byte);
 

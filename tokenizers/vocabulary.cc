@@ -9,7 +9,7 @@ namespace shiftrt {
 
 namespace {
 
-// Where the white space at the end of `text` begins.
+// The position at which the trailing white space of `text` begins.
 size_t TrailingSpace(std::string_view text) {
   size_t begin = text.size();
   while (begin > 0) {
@@ -42,7 +42,7 @@ void Vocabulary::Add(const std::string& piece, int64_t id, const std::string& wh
   Check(entry->second == id, "{}: token '{}' has two ids, {} and {}", where, piece, entry->second, id);
   if (!fresh) return;
   if (id >= size()) pieces_.resize(id + 1);
-  Check(pieces_[id] == nullptr, "{}: id {} stands for both '{}' and '{}'", where, id,
+  Check(pieces_[id] == nullptr, "{}: id {} is given to both '{}' and '{}'", where, id,
         pieces_[id] ? *pieces_[id] : std::string(), piece);
   pieces_[id] = &entry->first;
   longest_ = std::max(longest_, piece.size());

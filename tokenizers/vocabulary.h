@@ -1,5 +1,5 @@
-// Pieces and their ids, the added tokens that are cut out of a text before anything else, and the way back from ids to
-// text: what every tokenizer here has, whatever its model.
+// The parts that all tokenizers share: pieces and their ids, the added tokens that are split off a text before all
+// other steps, and the conversion of ids to text.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ inline constexpr int32_t kMaxTokenId = 10'000'000;
 
 class Vocabulary {
  public:
-  // Throws Error, naming `where`, for an id out of range, a piece or an id that is there already under another partner,
-  // and a piece that is empty or not UTF-8.
+  // Throws Error, naming `where`, for an id out of range, for a piece that already has another id or an id that already
+  // has another piece, and for a piece that is empty or not UTF-8.
   void Add(const std::string& piece, int64_t id, const std::string& where);
 
   std::optional<int32_t> Find(std::string_view piece) const;
-  const std::string* Piece(int32_t id) const;                            // null where the vocabulary has a hole
+  const std::string* Piece(int32_t id) const;                            // null if no piece has this id
   int32_t size() const { return static_cast<int32_t>(pieces_.size()); }  // one past the highest id
   size_t longest() const { return longest_; }                            // bytes
 
@@ -34,7 +34,7 @@ class Vocabulary {
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
   std::unordered_map<std::string, int32_t, Hash, std::equal_to<>> ids_;
-  std::vector<const std::string*> pieces_;  // into ids_, whose keys stay where they are
+  std::vector<const std::string*> pieces_;  // point to the keys of ids_, which do not move
   size_t longest_ = 0;
 };
 
@@ -44,7 +44,7 @@ struct AddedToken {
   bool special = false, lstrip = false, rstrip = false, normalized = false;
 };
 
-// Cuts a text at the added tokens it spells out: leftmost, then longest.
+// Splits a text at the added tokens that it contains: leftmost first, then longest.
 class AddedTokens {
  public:
   void Add(const AddedToken& token, std::string_view spelling);
@@ -63,27 +63,27 @@ class AddedTokens {
   std::vector<AddedToken> tokens_;
 };
 
-// From pieces to bytes.
+// Converts pieces to bytes.
 struct PieceDecoder {
   bool byte_level = false;
-  bool byte_fallback = false;  // "<0x0A>" is a byte
+  bool byte_fallback = false;  // "<0x0A>" represents a byte
   std::vector<std::pair<std::string, std::string>> replacements;
-  int strip_spaces = 0;  // at most so many, at the start of the text
+  int strip_spaces = 0;  // at most this many, at the start of the text
 
   void Append(std::string_view piece, std::string& bytes) const;
 };
 
-// What the files beside the vocabulary say: tokenizer_config.json, special_tokens_map.json, added_tokens.json and
-// config.json.
+// The settings in the files beside the vocabulary: tokenizer_config.json, special_tokens_map.json, added_tokens.json
+// and config.json.
 struct TokenizerSettings {
   std::filesystem::path directory;
   std::string tokenizer_class;
   std::vector<AddedToken> added;
   std::optional<std::string> bos, eos;
-  int64_t bos_id = -1, eos_id = -1;  // where only config.json names them
+  int64_t bos_id = -1, eos_id = -1;  // used if only config.json names them
   std::optional<bool> add_bos;
   bool add_prefix_space = false;
-  bool legacy = true;  // SentencePiece: text after a special token begins with a space of its own
+  bool legacy = true;  // SentencePiece: a space is added before text that follows a special token
 };
 
 class VocabularyTokenizer : public Tokenizer {
@@ -93,7 +93,7 @@ class VocabularyTokenizer : public Tokenizer {
   int32_t vocab_size() const override { return vocabulary_.size(); }
 
  protected:
-  // BOS, EOS and whether BOS is added, from the settings or, where they are silent, from what is passed.
+  // Sets BOS, EOS and whether BOS is added, from the settings or, if they do not say, from the arguments.
   void SetSpecials(const TokenizerSettings& settings, int32_t bos, int32_t eos, bool adds_bos);
   void AddTokens(const std::vector<AddedToken>& tokens, const std::string& where);
 

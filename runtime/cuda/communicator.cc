@@ -8,7 +8,7 @@ namespace shiftrt::gpu {
 
 namespace {
 
-// The functions in use, looked up by name.
+// The NCCL functions in use, looked up by name.
 struct Nccl {
   Nccl() {
     library.Find(init_all, "ncclCommInitAll");
@@ -31,7 +31,7 @@ struct Nccl {
   decltype(&ncclGetErrorString) error_text;
 };
 
-// Never closed: it has threads of its own. Throws Error where it is not installed.
+// The library is never closed because it has threads of its own. Throws Error if it is not installed.
 const Nccl& Library() {
   static const Nccl* const nccl = new Nccl();
   return *nccl;
@@ -63,7 +63,7 @@ struct Communicator::Impl {
 
   const Nccl& nccl;
   std::vector<Stream> streams;
-  std::vector<ncclComm_t> members;  // one a stream
+  std::vector<ncclComm_t> members;  // one per stream
 };
 
 Communicator::Communicator(std::vector<Stream> streams) : impl_(std::make_unique<Impl>(std::move(streams))) {}

@@ -1,4 +1,4 @@
-// What several GPUs of this process do together: cuda_communicator.cc through NCCL, no_nccl.cc in a build without it;
+// Sums over several GPUs of this process. communicator.cc uses NCCL; no_nccl.cc serves a build without it;
 // kernels/emulated/communicator.cc adds in plain loops.
 #pragma once
 
@@ -14,13 +14,13 @@ namespace shiftrt::gpu {
 // Use from one thread.
 class Communicator {
  public:
-  // Of streams of different devices. Throws Error where WhyNoCommunicator() says why.
+  // `streams` are of different devices. Throws Error if NCCL is not available; WhyNoCommunicator() says why.
   explicit Communicator(std::vector<Stream> streams);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
-  // Arrays of `count` elements, one a stream: the first becomes the sum of all, the others stay as they are. The
-  // streams go on when their part is done.
+  // `arrays` holds one array of `count` elements per stream. The first becomes the sum of all; the others are
+  // unchanged. The call is asynchronous: later work of a stream runs after that stream's part of the sum.
   void SumToFirst(std::span<double* const> arrays, int64_t count);
 
  private:

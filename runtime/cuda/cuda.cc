@@ -43,7 +43,8 @@ std::string FindWhyUnavailable() {
 
 }  // namespace
 
-// These two are declared in kernels/cuda/platform.cuh, whose files take no formatting library.
+// The next two functions are declared in kernels/cuda/platform.cuh, because the kernels do not include a formatting
+// library.
 void CheckLaunch(int status, const char* kernel) {
   if (status != cudaSuccess)
     Fail("CUDA: launch of {}: {}", kernel, cudaGetErrorString(static_cast<cudaError_t>(status)));
@@ -70,7 +71,7 @@ int DeviceCount() {
   return count;
 }
 
-// Bytes of the device's pool that nobody holds: freed, and kept for the next who asks.
+// Bytes of the device's pool that are free and kept for later allocations.
 static int64_t PooledBytes(int device) {
   cudaMemPool_t pool = nullptr;
   CheckCuda(cudaDeviceGetDefaultMemPool(&pool, device));
@@ -102,7 +103,7 @@ StreamOwner::StreamOwner(int device) : stream_{nullptr, device} {
   CheckCuda(cudaStreamCreateWithFlags(&stream_.handle, cudaStreamNonBlocking));
   cudaMemPool_t pool = nullptr;
   CheckCuda(cudaDeviceGetDefaultMemPool(&pool, device));
-  uint64_t keep = UINT64_MAX;  // freed memory stays in the pool: the next batch wants it again
+  uint64_t keep = UINT64_MAX;  // freed memory stays in the pool, because the next batch needs it again
   CheckCuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep));
 }
 StreamOwner::~StreamOwner() { cudaStreamDestroy(stream_.handle); }
@@ -143,7 +144,7 @@ void* AllocateDevice(Stream stream, int64_t bytes, const char* what) {
   void* p = nullptr;
   const cudaError_t status = cudaMallocAsync(&p, static_cast<size_t>(bytes), stream.handle);
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // this error is reported here and must not surface again
+    cudaGetLastError();  // clears the error: it is reported here and must not be reported again
     const DeviceInfo info = QueryDevice(stream.device);
     throw OutOfMemory(what, bytes, info.free_bytes, info.memory_bytes);
   }

@@ -1,4 +1,4 @@
-// GPUs as the rest of the program sees them: memory, streams, copies. This header needs no CUDA toolkit; cuda.cc
+// The GPU interface of the rest of the program: memory, streams, copies. This header needs no CUDA toolkit. cuda.cc
 // implements it with the CUDA runtime, kernels/emulated/runtime.cc with the emulator.
 #pragma once
 
@@ -20,7 +20,7 @@ class Solver;
 
 namespace shiftrt::gpu {
 
-// A stream and the device it is of. Whatever takes one works on that device, whichever was used before.
+// A stream and its device. Every call that takes a stream works on that device, whichever was used before.
 struct Stream {
   CUstream_st* handle = nullptr;
   int device = 0;
@@ -31,27 +31,27 @@ struct DeviceInfo {
   int major = 0, minor = 0;  // compute capability
   int multiprocessors = 0;
   int64_t memory_bytes = 0;
-  int64_t free_bytes = 0;  // what our own pool keeps for reuse among them
+  int64_t free_bytes = 0;  // includes freed memory that our own pool keeps for reuse
 };
 
-// Why no kernel of this build can run here (no driver, no device, an old one), or "" where it can. Touches nothing but
-// the driver, and only once.
+// Why no kernel of this build can run on this machine (no driver, no device, an old device), or "" if it can. Queries
+// the driver only, and only once.
 const std::string& WhyUnavailable();
-// Whether this build has the backend at all.
+// Whether this build includes the CUDA backend.
 bool BuiltWithCuda();
 int DeviceCount();
-// Why GPUs cannot add up what each of them holds (the build or this machine has no NCCL), or "". Loads it.
+// Why this program cannot sum over GPUs (the build or this machine has no NCCL), or "" if it can. Loads NCCL.
 const std::string& WhyNoCommunicator();
-// Throws Error where the GPU cannot be used.
+// Throws Error if the GPU cannot be used.
 DeviceInfo QueryDevice(int device);
-// For libraries that work on the device the calling thread has made current.
+// Makes the stream's device current for the calling thread, for libraries that work on the current device.
 void UseDeviceOf(Stream stream);
 
-// For a Context's large float64 matrices (runtime/linalg/solver.h), on this device. Throws Error where the GPU cannot
-// be used, and at its first use where cuBLAS or cuSOLVER is not installed. Use from one thread.
+// A solver on this device, for the large float64 matrices of a Context (runtime/linalg/solver.h). Throws Error if the
+// GPU cannot be used, and on first use if cuBLAS or cuSOLVER is not installed. Use from one thread.
 std::shared_ptr<linalg::Solver> MakeSolver(int device);
 
-// A stream in which everything of one decoder happens, in order.
+// Owns a stream. All work of one decoder runs in one stream, in order.
 class StreamOwner {
  public:
   explicit StreamOwner(int device);
@@ -64,17 +64,17 @@ class StreamOwner {
   Stream stream_;
 };
 
-// A sequence of launches that is the same every time, replayed at the cost of one. The launches may not change in
-// number, shape or arguments between two runs, nor allocate after the first.
+// A recorded sequence of launches, replayed at the cost of one launch. The launches must not change in number, shape or
+// arguments between two runs, and must not allocate after the first run.
 class LaunchGraph {
  public:
   LaunchGraph() = default;
   ~LaunchGraph() { Reset(); }
   LaunchGraph(const LaunchGraph&) = delete;
   LaunchGraph& operator=(const LaunchGraph&) = delete;
-  // Calls `body`, which launches into `stream`: the first time plainly, the second to record it, later not at all.
+  // The first run calls `body`, which launches into `stream`. The second calls it to record it. Later runs only replay.
   void Run(Stream stream, const std::function<void()>& body);
-  // The next run is a first one.
+  // Discards the recording; the next run counts as the first.
   void Reset() noexcept;
 
  private:
@@ -82,18 +82,18 @@ class LaunchGraph {
   CUgraphExec_st* recorded_ = nullptr;
 };
 
-// From the device's stream-ordered pool. Throws OutOfMemory that says what was asked and what is free.
+// Allocates from the device's stream-ordered pool. Throws OutOfMemory that states `what`, `bytes` and what is free.
 void* AllocateDevice(Stream stream, int64_t bytes, const char* what);
 void FreeDevice(Stream stream, void* p) noexcept;
 void CopyToDevice(Stream stream, void* to, const void* from, int64_t bytes);
-// Returns when the bytes are there.
+// Returns when the copy is complete.
 void CopyToHost(Stream stream, void* to, const void* from, int64_t bytes);
 void CopyOnDevice(Stream stream, void* to, const void* from, int64_t bytes);
 void FillBytes(Stream stream, void* to, int value, int64_t bytes);
-// Throws Error if anything in the stream has failed.
+// Waits for the stream. Throws Error if any of its work has failed.
 void Synchronize(Stream stream);
 
-// Seconds the device spends on what `body` launches into `stream`.
+// Seconds that the device spends on the work that `body` launches into `stream`.
 double SecondsOnDevice(Stream stream, const std::function<void()>& body);
 
 // Owns `size` elements of device memory. Not initialised.
@@ -119,10 +119,10 @@ class DeviceBuffer {
   }
   T* data() const { return data_; }
   int64_t size() const { return size_; }
-  // Grows to at least `size` elements, on the stream's device; what was in it is lost when it grows or moves.
+  // Grows to at least `size` elements on the stream's device. Growing and changing the device lose the contents.
   T* Reserve(Stream stream, int64_t size, const char* what) {
     if (size > size_ || stream.device != stream_.device) {
-      *this = DeviceBuffer();  // before the larger one is asked for
+      *this = DeviceBuffer();  // free the old memory before allocating the new
       *this = DeviceBuffer(stream, size, what);
     }
     return data_;

@@ -15,7 +15,7 @@ constexpr const char* kWhatFor = "float64 linear algebra";
 constexpr const char* kWorkspace = "the workspace of a decomposition";
 constexpr const char* kTridiagonal = "a tridiagonalization";
 
-// The functions in use, looked up by name.
+// The cuBLAS and cuSOLVER functions in use, looked up by name.
 struct Libraries {
   explicit Libraries(int device) : device(device) {
     blas.Find(blas_create, "cublasCreate_v2");
@@ -50,7 +50,7 @@ struct Libraries {
     if (status == CUSOLVER_STATUS_ALLOC_FAILED) FailFull(what);
     Check(status == CUSOLVER_STATUS_SUCCESS, "cuSOLVER: status {} in {}", static_cast<int>(status), what);
   }
-  // They do not say how much they asked for.
+  // The libraries do not report how much memory they asked for.
   [[noreturn]] void FailFull(const char* what) const {
     const DeviceInfo info = QueryDevice(device);
     throw OutOfMemory(what, 0, info.free_bytes, info.memory_bytes);
@@ -85,7 +85,7 @@ struct Libraries {
 
 cublasOperation_t Operation(bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; }
 
-// Those that could be made go when a later one cannot.
+// If a later handle cannot be created, those created before are destroyed.
 struct Handles {
   explicit Handles(int device) : libraries(device) {}
   ~Handles() {
@@ -120,7 +120,7 @@ struct Dense::Impl : Handles {
     libraries.CheckSolver(libraries.params_create(&params), "its start");
   }
 
-  // Workspace on both sides, and whether what ran in it came to an end.
+  // Workspace on the device and on the host, and the status of the routine that ran in it.
   struct Workspace {
     Workspace(Stream stream, size_t device_bytes, size_t host_bytes)
         : device(stream, static_cast<int64_t>(device_bytes), kWorkspace),
@@ -137,8 +137,8 @@ struct Dense::Impl : Handles {
 Dense::Dense(Stream stream) : impl_(std::make_unique<Impl>(stream)) {}
 Dense::~Dense() = default;
 
-// The libraries count columns first, so that they see the transpose of every matrix: of row-major c = a b they compute
-// c' = b' a', and a row-major upper triangle is their lower one.
+// The libraries use column-major order, so they see the transpose of every matrix. For a row-major c = a b they compute
+// c' = b' a', and a row-major upper triangle is their lower triangle.
 
 void Dense::Gemm(double alpha, const DenseOperand& a, const DenseOperand& b, double beta, double* c) {
   const int64_t m = a.transposed ? a.cols : a.rows, k = a.transposed ? a.rows : a.cols;
@@ -163,7 +163,7 @@ void Dense::ScaleRows(const double* factors, const double* from, int64_t rows, i
       "a scaling of rows");
 }
 
-// A batch of products of a row with itself.
+// A batch of dot products, each of a row with itself.
 void Dense::RowSquares(const double* a, int64_t rows, int64_t cols, double* squares) {
   const double one = 1, zero = 0;
   impl_->libraries.CheckBlas(impl_->libraries.gemm_batched(impl_->blas, CUBLAS_OP_T, CUBLAS_OP_N, 1, 1, cols, &one, a,
@@ -184,7 +184,7 @@ bool Dense::Cholesky(double* a, int64_t n) {
   return Fetch(impl_->stream, work.info) == 0;
 }
 
-// U'^-1 b is b' L'^-1 over there.
+// In the column-major view of the library, U'^-1 b is b' L'^-1.
 void Dense::SolveTriangular(const double* u, int64_t n, bool transposed, double* b, int64_t cols) {
   const double one = 1;
   impl_->libraries.CheckBlas(

@@ -1,5 +1,5 @@
-// Float64 matrices in device memory through cuBLAS and cuSOLVER: cuda_dense.cc; kernels/emulated/dense.cc puts LAPACK
-// in their place.
+// Float64 linear algebra on matrices in device memory. dense.cc uses cuBLAS and cuSOLVER; kernels/emulated/dense.cc
+// uses LAPACK instead.
 #pragma once
 
 #include <memory>
@@ -9,17 +9,17 @@
 
 namespace shiftrt::gpu {
 
-// Row-major and dense, as stored; used as its transpose where it says so.
+// A dense row-major matrix; with `transposed`, its transpose is the operand. rows and cols are those stored.
 struct DenseOperand {
   const double* data = nullptr;
   int64_t rows = 0, cols = 0;
   bool transposed = false;
 };
 
-// The libraries' handles. Use from one thread.
+// Owns the handles of the libraries. Use from one thread.
 class Dense {
  public:
-  // Loads the libraries. Throws Error naming one that is not installed.
+  // Loads the libraries. Throws Error naming a library that is not installed.
   explicit Dense(Stream stream);
   ~Dense();
   Dense(const Dense&) = delete;
@@ -27,23 +27,23 @@ class Dense {
 
   // c = alpha a b + beta c.
   void Gemm(double alpha, const DenseOperand& a, const DenseOperand& b, double beta, double* c);
-  // c = a b (left), or b a, with symmetric a, upper triangle read; b and c (rows, cols).
+  // c = a b (left), or b a (right). a is symmetric and read in its upper triangle; b and c are (rows, cols).
   void Symm(linalg::Side side, const double* a, const double* b, int64_t rows, int64_t cols, double* c);
-  // to (rows, cols) = diag(factors) from; not in place.
+  // to (rows, cols) = diag(factors) from. `to` must not overlap `from`.
   void ScaleRows(const double* factors, const double* from, int64_t rows, int64_t cols, double* to);
-  // squares (rows): of each row of a (rows, cols).
+  // squares (rows): the sum of squares of each row of a (rows, cols).
   void RowSquares(const double* a, int64_t rows, int64_t cols, double* squares);
-  // The upper triangle of symmetric a (n, n) becomes U, a = U' U. False where a is not positive definite.
+  // The upper triangle of symmetric a (n, n) becomes U with a = U' U. False if a is not positive definite.
   bool Cholesky(double* a, int64_t n);
   // b (n, cols) = U^-1 b, or U'^-1 b.
   void SolveTriangular(const double* u, int64_t n, bool transposed, double* b, int64_t cols);
-  // Of symmetric a (n, n), upper triangle read: eigenvalues ascending, eigenvector j in row j of a. False where the
-  // iteration does not converge.
+  // Eigenvalues (ascending) of symmetric a (n, n), read in its upper triangle; eigenvector j goes to row j of a.
+  // False if the iteration does not converge.
   bool Eigen(double* a, int64_t n, double* values);
-  // Of symmetric a (n, n), upper triangle read: a = Q T Q', T's diagonal (n) and what stands beside it (n - 1); a and
-  // `reflectors` (n) become Q. Sides below 2^31.
+  // a = Q T Q' for symmetric a (n, n), read in its upper triangle. `diagonal` (n) and `beside` (n - 1, the
+  // off-diagonal) become T; a and `reflectors` (n) become Q. n < 2^31.
   void Tridiagonalize(double* a, int64_t n, double* diagonal, double* beside, double* reflectors);
-  // rows (count, n) = rows Q', of what Tridiagonalize left.
+  // rows (count, n) = rows Q', with a and `reflectors` as Tridiagonalize leaves them.
   void Rotate(double* a, int64_t n, double* reflectors, double* rows, int64_t count);
 
  private:

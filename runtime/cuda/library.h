@@ -1,5 +1,5 @@
-// A shared library of the CUDA toolkit, opened where it is needed and not linked: a program that never chooses a GPU
-// does not pay for it.
+// A shared library of the CUDA toolkit. It is opened when it is needed instead of being linked, so a program that
+// never uses a GPU does not load it.
 #pragma once
 
 #include <dlfcn.h>
@@ -13,7 +13,7 @@ namespace shiftrt::gpu {
 
 class SharedLibrary {
  public:
-  // Throws Error naming the library, and what for, when it is not installed.
+  // Throws Error naming the library and its purpose if it is not installed.
   SharedLibrary(const char* what_for, std::string name) : name_(std::move(name)) {
     handle_ = dlopen(name_.c_str(), RTLD_NOW | RTLD_LOCAL);
     Check(handle_ != nullptr, "the GPU's {} need {}: {}", what_for, name_, dlerror());

@@ -1,4 +1,4 @@
-// What of runtime/cuda/cuda.h a build without the CUDA backend answers to.
+// The part of runtime/cuda/cuda.h that a build without the CUDA backend implements.
 #include "runtime/check.h"
 #include "runtime/cuda/cuda.h"
 

@@ -1,4 +1,4 @@
-// runtime/linalg/solver.h on a GPU: cuBLAS and cuSOLVER on matrices that stay there.
+// runtime/linalg/solver.h on a GPU: cuBLAS and cuSOLVER on matrices in device memory.
 #include <optional>
 #include <utility>
 
@@ -61,7 +61,7 @@ class CudaSolver : public linalg::Solver {
   }
   linalg::Tridiagonal Tridiagonalize(linalg::Array& a) override {
     const Buffer diagonal = NewVector(a.rows()), beside = NewVector(a.rows()), reflectors = NewVector(a.rows());
-    for (const Buffer* buffer : {&beside, &reflectors})  // whose last element nobody writes
+    for (const Buffer* buffer : {&beside, &reflectors})  // their last element is not written otherwise
       FillBytes(stream_.get(), buffer->data(), 0, Bytes(buffer->size()));
     dense().Tridiagonalize(Held::Data(a), a.rows(), diagonal.data(), beside.data(), reflectors.data());
     return {ToVector(diagonal), ToVector(beside), ToVector(reflectors)};
@@ -100,7 +100,7 @@ class CudaSolver : public linalg::Solver {
     CopyToHost(stream_.get(), to.data(), from.data(), Bytes(from.size()));
     return to;
   }
-  // Rows that lie without gaps go in one copy.
+  // Contiguous rows are transferred in one copy.
   template <typename T, typename Copy>
   static void ForEachPiece(MatrixView<T> m, const Copy& copy) {
     const int64_t together = m.stride == m.cols ? m.rows : 1;
@@ -108,7 +108,7 @@ class CudaSolver : public linalg::Solver {
   }
 
   StreamOwner stream_;
-  std::optional<Dense> dense_;  // made when there is something to solve
+  std::optional<Dense> dense_;  // created on first use
 };
 
 }  // namespace

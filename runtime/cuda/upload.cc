@@ -6,7 +6,7 @@ namespace shiftrt::gpu {
 
 Uploader::~Uploader() {
   for (const std::unique_ptr<Piece>& piece : pieces_)
-    if (piece != nullptr) piece->sent.WaitQuietly();  // the device may be reading it
+    if (piece != nullptr) piece->sent.WaitQuietly();  // the device may still be reading it
 }
 
 void Uploader::Copy(void* to, const void* from, int64_t bytes) {

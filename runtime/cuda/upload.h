@@ -1,5 +1,5 @@
-// Copies through memory that the device reads and writes by itself: large uploads of what it cannot read, files that
-// are mapped above all; and small numbers that nobody waits for yet.
+// Asynchronous copies through pinned host memory: large uploads of pageable memory (mapped files above all), and
+// downloads of a few numbers that are read later.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@ struct CUevent_st;
 
 namespace shiftrt::gpu {
 
-// Host memory that the device reads by itself: CopyToDevice from it returns at once, and until an event recorded behind
-// the copy has happened nobody may write there.
+// Pinned (page-locked) host memory. CopyToDevice from it returns at once; do not write to it until an event that was
+// recorded after the copy has occurred.
 class PinnedBuffer {
  public:
   PinnedBuffer(Stream stream, int64_t bytes);
@@ -24,7 +24,7 @@ class PinnedBuffer {
   std::byte* data_ = nullptr;
 };
 
-// A point in a stream.
+// A point in the work of a stream.
 class Event {
  public:
   explicit Event(Stream stream);
@@ -32,9 +32,9 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
   void Record();
-  // Returns when the stream has come there; at once if it was never recorded.
+  // Returns when the stream has reached the event; at once if the event was never recorded.
   void Wait();
-  // The same for destructors: what failed in the stream is told to whoever asks next.
+  // The same for destructors: does not report an error of the stream; the next call on the stream does.
   void WaitQuietly() noexcept;
   CUevent_st* get() const { return event_; }
 
@@ -43,17 +43,17 @@ class Event {
   CUevent_st* event_ = nullptr;
 };
 
-// Returns at once; the bytes are there when an event recorded behind this has happened.
+// Returns at once; the bytes are in `to` when an event that is recorded after this call has occurred.
 void CopyToPinned(Stream stream, const PinnedBuffer& to, const void* from, int64_t bytes);
 
-// Copies through two pinned pieces: while one is on its way, the next is read from its source.
+// Copies through two pinned buffers: while one is in transfer, the other is filled from the source.
 class Uploader {
  public:
   explicit Uploader(Stream stream, int64_t piece_bytes = int64_t{16} << 20) : stream_(stream), piece_(piece_bytes) {}
   ~Uploader();
   Uploader(const Uploader&) = delete;
   Uploader& operator=(const Uploader&) = delete;
-  // Returns when `from` has been read. What the stream does next finds the bytes in `to`.
+  // Returns when `from` has been read. Later work of the stream finds the bytes in `to`.
   void Copy(void* to, const void* from, int64_t bytes);
 
  private:
@@ -64,7 +64,7 @@ class Uploader {
   };
   Stream stream_;
   int64_t piece_;
-  std::array<std::unique_ptr<Piece>, 2> pieces_;  // made when first needed
+  std::array<std::unique_ptr<Piece>, 2> pieces_;  // created on first use
   int next_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// LAPACK's own Fortran interface, and what stands before it.
+// Declarations of LAPACK's Fortran interface, and helpers to call it.
 #pragma once
 
 #include <cblas.h>
@@ -9,7 +9,7 @@
 #include "runtime/check.h"
 
 extern "C" {
-// The trailing arguments are the lengths of the character ones.
+// The trailing size_t arguments are the lengths of the character arguments.
 void dpotrf_(const char* uplo, const int* n, double* a, const int* lda, int* info, size_t);
 void dpocon_(const char* uplo, const int* n, const double* a, const int* lda, const double* anorm, double* rcond,
              double* work, int* iwork, int* info, size_t);

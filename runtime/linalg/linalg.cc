@@ -30,7 +30,8 @@ double SymmetricNorm1(MatrixView<const double> a) {
   return sum.empty() ? 0.0 : *std::max_element(sum.begin(), sum.end());
 }
 
-// Of a matrix whose Cholesky factor is in the upper triangle of `a`, and whose 1-norm is `norm`.
+// Estimates the reciprocal condition number of a matrix whose Cholesky factor is in the upper triangle of `a` and whose
+// 1-norm is `norm`.
 double ReciprocalCondition(MatrixView<const double> a, double norm) {
   const int n = ToInt(a.rows), lda = LeadingDimension(a);
   std::vector<double> work(3 * a.rows);
@@ -45,7 +46,7 @@ double ReciprocalCondition(MatrixView<const double> a, double norm) {
 bool CholeskySolveHere(MatrixView<double> a, MatrixView<double> b) {
   const int n = ToInt(a.rows), lda = LeadingDimension(a);
   int info = 0;
-  // Row-major upper is column-major lower.
+  // The row-major upper triangle is the column-major lower triangle.
   dpotrf_("L", &n, a.data, &lda, &info, 1);
   if (info != 0) return false;
   // A' A = L L' in column-major terms: with row-major U' U, X solves U' (U X) = B, by two triangular solves on rows.
@@ -82,7 +83,7 @@ void Symm(const Context& context, Side side, MatrixView<const double> a, MatrixV
           MatrixView<double> c) {
   const bool left = side == Side::kLeft;
   Check(a.rows == a.cols && a.rows == (left ? b.rows : b.cols) && b.rows == c.rows && b.cols == c.cols,
-        "shapes of a product with a symmetric matrix do not match: ({} x {}) beside ({} x {}) into ({} x {})", a.rows,
+        "shapes of a product with a symmetric matrix do not match: ({} x {}) and ({} x {}) into ({} x {})", a.rows,
         a.cols, b.rows, b.cols, c.rows, c.cols);
   const auto elements = static_cast<double>(a.rows * a.cols + 2 * b.rows * b.cols);
   if (Moved(context, Flops(b.rows, b.cols, a.rows), elements, [&](Solver& solver) {
@@ -109,7 +110,7 @@ void CheckFinite(MatrixView<const double> a) {
       Check(std::isfinite(a(i, j)), "element ({}, {}) of a {} x {} system is not finite", i, j, a.rows, a.cols);
 }
 
-// In tiles, since what is read in rows is written in columns.
+// Works in tiles for the cache, because reads go along rows and writes along columns.
 void SymmetrizeFromUpper(MatrixView<double> c) {
   constexpr int64_t kTile = 32;
   for (int64_t top = 0; top < c.rows; top += kTile)

@@ -1,5 +1,5 @@
-// Float64 dense linear algebra on host memory, through BLAS and LAPACK (OpenBLAS), or there and back through the
-// context's Solver where the way is worth it. Matrices are row-major, views may be strided.
+// Float64 dense linear algebra on host memory, by BLAS and LAPACK (OpenBLAS), or on the device of the context's Solver
+// if the problem is worth the transfer. Matrices are row-major, views may be strided.
 #pragma once
 
 #include "runtime/linalg/solver.h"
@@ -14,12 +14,12 @@ void Symm(const Context& context, Side side, MatrixView<const double> a, MatrixV
           MatrixView<double> c);
 // c += a' a; only the upper triangle (j >= i) of c is written.
 void AddGram(const Context& context, MatrixView<const double> a, MatrixView<double> c);
-// Throws Error naming an element of the upper triangle that is not finite.
+// Throws Error naming an element of the upper triangle if one is not finite.
 void CheckFinite(MatrixView<const double> a);
 // Copies the upper triangle to the lower.
 void SymmetrizeFromUpper(MatrixView<double> c);
 // Solves a x = b for symmetric positive definite a; b becomes x, a is overwritten. False if a is not positive definite
-// to working precision. `rcond`, where not null, receives the reciprocal condition number estimate (1-norm).
+// to working precision. If `rcond` is not null, it receives an estimate of the reciprocal condition number (1-norm).
 bool CholeskySolve(const Context& context, MatrixView<double> a, MatrixView<double> b, double* rcond);
 
 }  // namespace shiftrt::linalg

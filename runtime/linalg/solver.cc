@@ -1,4 +1,4 @@
-// The host's solver, through LAPACK; and what both kinds share.
+// The solver on the host, which uses LAPACK, and the code that both kinds of solver share.
 #include "runtime/linalg/solver.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ void Copy(MatrixView<const double> from, MatrixView<double> to) {
   for (int64_t i = 0; i < from.rows; ++i) std::copy_n(from.row(i), from.cols, to.row(i));
 }
 
-// Row-major is column-major transposed: LAPACK sees our rows as its columns, our upper triangle as its lower one.
+// LAPACK uses column-major order: it sees our rows as columns and our upper triangle as its lower one.
 class HostSolver : public Solver {
  public:
   explicit HostSolver(const Context& context) : context_(context) { context_.solver = nullptr; }
@@ -49,7 +49,7 @@ class HostSolver : public Solver {
     const int n = lapack::ToInt(a.rows()), query = -1;
     std::vector<double> values(n);
     double* const matrix = HostArray::Of(a).data;
-    CheckFinite(HostArray::Of(a));  // or the iteration might never end
+    CheckFinite(HostArray::Of(a));  // with other values the iteration might not terminate
     double work_size = 0;
     int iwork_size = 0, info = 0;
     lapack::UseThreads(context_.threads);
@@ -96,7 +96,7 @@ class HostSolver : public Solver {
   }
 
  private:
-  static constexpr int kBlock = 64;  // LAPACK works in columns of so many
+  static constexpr int kBlock = 64;  // the block size for LAPACK's workspaces
   Context context_;
 };
 
@@ -110,7 +110,7 @@ std::vector<double> Eigenvalues(const Tridiagonal& t) {
   return values;
 }
 
-// Eigenvectors of T's `count` largest eigenvalues in rows, the largest one's first.
+// The eigenvectors of T for its `count` largest eigenvalues, as rows, the largest first.
 Matrix<double> LeadingVectors(const Tridiagonal& t, int64_t count) {
   const int n = lapack::ToInt(std::ssize(t.diagonal)), wanted = lapack::ToInt(count), first = n - wanted + 1;
   const int lwork = 18 * n, liwork = 10 * n;
@@ -159,8 +159,8 @@ LeadingEigenpairs LeadingEigen(Solver& solver, Array& a, int64_t count) {
   return pairs;
 }
 
-// A GPU reads some 25 GB/s from the host and multiplies at 1 TFLOP/s or more, a slow one for float64; a few cores do a
-// tenth of that.
+// A GPU reads about 25 GB/s from the host. Even a GPU that is slow in float64 multiplies at 1 TFLOP/s or more; a few
+// cores reach a tenth of that.
 bool WorthMoving(double flops, double bytes) { return flops >= 16 * bytes; }
 
 bool Moved(const Context& context, double flops, double elements, const std::function<void(Solver&)>& body) {

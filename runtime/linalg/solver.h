@@ -1,5 +1,5 @@
-// Where float64 problems of some size are solved: on the host (BLAS and LAPACK), or on the device a Context's solver is
-// for. What is written against a Solver keeps its matrices where they are worked on, and brings over results.
+// Large float64 problems are solved through this interface: on the host (BLAS and LAPACK), or on the GPU of a Context's
+// solver. Code written against a Solver keeps its matrices in the solver's memory and downloads only results.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace shiftrt::linalg {
 
-// A matrix (rows, cols) in the memory of the Solver that made it; goes before the solver does.
+// A matrix (rows, cols) in the memory of the Solver that made it. It must be destroyed before the solver.
 class Array {
  public:
   Array(int64_t rows, int64_t cols) : rows_(rows), cols_(cols) {}
@@ -37,12 +37,12 @@ struct Scales {
 };
 enum class Side { kLeft, kRight };
 
-// a = Q T Q' with T tridiagonal; Q is in what `a` became, and in the factors of its reflectors.
+// a = Q T Q' with T tridiagonal: its diagonal and off-diagonal. Q is stored as reflectors, in `a` and their factors.
 struct Tridiagonal {
   std::vector<double> diagonal, beside, reflectors;
 };
 
-// Shapes fit, and symmetric arrays are read in their upper triangle. Throws OutOfMemory where its memory is too small.
+// Shapes must match. Symmetric arrays are read in their upper triangle. Throws OutOfMemory if its memory is too small.
 class Solver {
  public:
   virtual ~Solver() = default;
@@ -52,19 +52,19 @@ class Solver {
 
   // c = alpha a b + beta c.
   virtual void Gemm(const Operand& a, const Operand& b, const Scales& scales, Array& c) = 0;
-  // c = a b, or b a, with symmetric a.
+  // c = a b (left) or b a (right), with symmetric a.
   virtual void Symm(Side side, const Array& a, const Array& b, Array& c) = 0;
-  // Solves a x = b, b becoming x and a becoming U in its upper triangle, a = U' U. False, and both are spoilt, where a
-  // is not positive definite to working precision.
+  // Solves a x = b. b becomes x, and the upper triangle of a becomes U with a = U' U. False if a is not positive
+  // definite to working precision; the contents of both are then undefined.
   virtual bool CholeskySolve(Array& a, Array& b) = 0;
-  // Of symmetric a: eigenvalues ascending, eigenvector j in row j of a. Throws Error where the iteration does not
+  // Eigenvalues of symmetric a, ascending; eigenvector j goes to row j of a. Throws Error if the iteration does not
   // converge.
   virtual std::vector<double> Eigen(Array& a) = 0;
-  // Of symmetric a.
+  // a is symmetric.
   virtual Tridiagonal Tridiagonalize(Array& a) = 0;
-  // Rows that are vectors of T become those of the a it was made of: v Q'.
+  // Transforms rows from the basis of T to that of the original a: v becomes v Q'.
   virtual void Rotate(const Array& a, const Tridiagonal& t, Array& rows) = 0;
-  // Row i times factors[i].
+  // Multiplies row i by factors[i].
   virtual void ScaleRows(std::span<const double> factors, Array& a) = 0;
   // Sum of squares of each row.
   virtual std::vector<double> RowSquares(const Array& a) = 0;
@@ -76,20 +76,20 @@ class Solver {
 
 std::unique_ptr<Solver> MakeHostSolver(const Context& context);
 
-// All eigenvalues of symmetric a, ascending, and eigenvectors of the `count` largest in rows, the largest one's first:
-// a third of the work of Eigen() or less. a is spoilt. Throws Error where it does not converge, or a holds a NaN.
+// All eigenvalues of symmetric a, ascending, and the eigenvectors of the `count` largest as rows, the largest first.
+// At most a third of the work of Eigen(). Overwrites a. Throws Error if it does not converge or a is not finite.
 struct LeadingEigenpairs {
   std::vector<double> values;
   ArrayPtr vectors;  // (count, n)
 };
 LeadingEigenpairs LeadingEigen(Solver& solver, Array& a, int64_t count);
 
-// Whether `flops` of work on `bytes` of operands and results take longer here than the bytes on their way.
+// Whether `flops` of work on the host take longer than transferring the `bytes` of operands and results to a GPU.
 bool WorthMoving(double flops, double bytes);
-// Calls body(solver) with the context's solver, if it has one and the problem is worth the way. False where it has not,
-// or its memory is full of other things: the problem is then to be solved here, from its beginning.
+// Calls body(solver) with the context's solver, if there is one and the problem is worth the transfer. Returns false
+// otherwise, or if its memory is too small: the caller must then solve the problem on the host from the start.
 bool Moved(const Context& context, double flops, double elements, const std::function<void(Solver&)>& body);
-// What body(solver) returns: of the context's solver as Moved() says, else of the host's.
+// Returns body(solver) with the context's solver if Moved() is true, otherwise with the host's solver.
 template <typename Body>
 auto WithSolver(const Context& context, double flops, double elements, const Body& body) {
   std::optional<decltype(body(std::declval<Solver&>()))> result;

@@ -146,7 +146,7 @@ TEST_F(Files, ATargetThatCannotBeReplacedFailsTheCommit) {
     AtomicFile file(path_);
     file.Write("x");
     fs::create_directories(path_ / "full");
-    ExpectRefusal([&] { file.Commit(); }, path_.string(), "put it in place");
+    ExpectRefusal([&] { file.Commit(); }, path_.string(), "rename the temporary file to it");
   }
   ExpectRefusal([&] { AtomicFile again(path_); }, path_.string(), "is a directory");
   EXPECT_EQ(Names(directory_.path()), std::vector<std::string>{"file"});

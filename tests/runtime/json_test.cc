@@ -34,8 +34,8 @@ TEST(Json, RefusesZeroBytes) {
 }
 
 TEST(Json, RefusesAKeyTwiceInOneObjectOnly) {
-  ExpectRefused(R"({"a": 1, "b": 2, "a": 3})", "a stands twice");
-  ExpectRefused(R"([{"x": {"a": 1, "\u0061": {}}}])", "a stands twice");
+  ExpectRefused(R"({"a": 1, "b": 2, "a": 3})", "duplicate key a");
+  ExpectRefused(R"([{"x": {"a": 1, "\u0061": {}}}])", "duplicate key a");
   EXPECT_NO_THROW(ParseJson(R"({"a": {"a": 1}, "b": [{"a": 1}, {"a": 2}]})", "some.json"));
 }
 

@@ -72,7 +72,7 @@ TEST_F(HostileTokenizer, TokenizerJson) {
   ExpectJsonRefused("/model/type", "Unigram", "Unigram");
   ExpectJsonRefused("/model/dropout", 0.5, "dropout");
   ExpectJsonRefused("/model/end_of_word_suffix", "</w>", "end_of_word_suffix");
-  ExpectJsonRefused("/model/vocab/zzz", 5, "stands for both");
+  ExpectJsonRefused("/model/vocab/zzz", 5, "is given to both");
   ExpectJsonRefused("/model/vocab/zzz", -1, "-1");
   ExpectJsonRefused("/model/vocab/zzz", 10000000, "10000000");
   ExpectJsonRefused("/model/vocab/zzz", 18446744073709551615u, "too large");
@@ -91,7 +91,7 @@ TEST_F(HostileTokenizer, Components) {
   ExpectJsonRefused("/decoder", nullptr, "decoder");
   ExpectJsonRefused("/post_processor", {{"type", "BertProcessing"}}, "BertProcessing");
   ExpectJsonRefused("/added_tokens/0/single_word", true, "single_word");
-  ExpectJsonRefused("/added_tokens/0/id", 3, "stands for both");
+  ExpectJsonRefused("/added_tokens/0/id", 3, "is given to both");
   ExpectJsonRefused("/added_tokens/0/content", "", "empty");
   const json sequence = {{"Sequence", {{"id", "A"}}}};
   const json special = {{"SpecialToken", {{"id", "<|end|>"}}}};
@@ -142,7 +142,7 @@ TEST_F(HostileTokenizer, VocabAndMerges) {
   ExpectRefused("merges.txt", "\xFF\xFE a\n", "line 1");
   Write("merges.txt", "");
   ExpectRefused("added_tokens.json", R"({"<x>": 2147483648})", "too large");
-  ExpectRefused("added_tokens.json", R"({"<x>": 0})", "stands for both");
+  ExpectRefused("added_tokens.json", R"({"<x>": 0})", "is given to both");
 }
 
 TEST_F(HostileTokenizer, Tiktoken) {
@@ -156,7 +156,7 @@ TEST_F(HostileTokenizer, Tiktoken) {
   ExpectRefused("tokenizer.model", "IQ==\n", "rank");
   ExpectRefused("tokenizer.model", "IQ== -1\n", "-1");
   ExpectRefused("tokenizer.model", "IQ== 99999999999999999999\n", "rank");
-  ExpectRefused("tokenizer.model", "IQ== 0\nIg== 0\n", "stands for both");
+  ExpectRefused("tokenizer.model", "IQ== 0\nIg== 0\n", "is given to both");
   ExpectRefused("tokenizer.model", "IQ== 0\nIQ== 1\n", "two ids");
   ExpectRefused("tokenizer.model", "IQ== 0\nIg== 2\n", "missing");
 }
@@ -175,7 +175,7 @@ TEST_F(HostileTokenizer, SentencePiece) {
                                                "1>",
                                                6)),
                 "zero byte");
-  ExpectRefused("tokenizer.model", good.substr(0, good.size() / 2), "breaks off");
+  ExpectRefused("tokenizer.model", good.substr(0, good.size() / 2), "is truncated");
   ExpectRefused("tokenizer.model", "\n\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF", "64 bits");
   ExpectRefused("tokenizer.model", std::string("\n\0", 2), "empty");
 }

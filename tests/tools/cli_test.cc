@@ -101,7 +101,7 @@ TEST_F(Cli, TextsMayBeCompressed) {
   gzclose(out);
   EXPECT_EQ(perplexity("heldout.txt.gz"), perplexity("heldout.txt"));
   fs::resize_file(dir_ / "heldout.txt.gz", 100);
-  EXPECT_FAILS(Command("ppl", {"--text", Path("heldout.txt.gz")}), 1, "heldout.txt.gz: the gzip data breaks off");
+  EXPECT_FAILS(Command("ppl", {"--text", Path("heldout.txt.gz")}), 1, "heldout.txt.gz: the gzip data is truncated");
 }
 
 TEST_F(Cli, ATokenizerOfAnotherModelIsRefused) {
