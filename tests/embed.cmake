@@ -1,4 +1,4 @@
-# The example of the README, built against an installed copy as a user would.
+# Builds the example of the README against an installed copy, as a user would.
 set(embed_flags "")
 if(SHIFTRT_SANITIZE)
   set(embed_flags "-fsanitize=${SHIFTRT_SANITIZE}")

@@ -1,4 +1,4 @@
-# The GPU kernels, run on the CPU: kernels/emulated/machine.h. Boost.Context gives the fibers; nothing but these tests uses it.
+# Runs the GPU kernels on the CPU (kernels/emulated/machine.h). Boost.Context provides the fibers; only these tests use it.
 find_library(SHIFTRT_BOOST_CONTEXT NAMES boost_context REQUIRED)
 add_library(shiftrt_emulator STATIC ${PROJECT_SOURCE_DIR}/kernels/emulated/machine.cc)
 target_compile_definitions(shiftrt_emulator PUBLIC SHIFTRT_EMULATED)
@@ -7,18 +7,18 @@ target_link_libraries(shiftrt_emulator PUBLIC shiftrt_runtime ${SHIFTRT_BOOST_CO
 
 shiftrt_test(emu SOURCES emulated/machine_test.cc DEPENDS shiftrt_emulator)
 
-# Everything of the CUDA backend, on the emulator. Objects, not an archive: they take the place of the real backend in
-# whatever program they are linked into.
+# The whole CUDA backend on the emulator. It is a set of objects, not an archive, so that it replaces the real backend in
+# every program into which it is linked.
 set(emulated communicator.cc dense.cc matmul.cc runtime.cc)
 list(TRANSFORM emulated PREPEND ${PROJECT_SOURCE_DIR}/kernels/emulated/)
 add_library(shiftrt_emulated_cuda OBJECT ${SHIFTRT_CUDA_KERNELS} ${PROJECT_SOURCE_DIR}/runtime/cuda/solver.cc
             ${PROJECT_SOURCE_DIR}/runtime/cuda/upload.cc
             ${emulated})
 set_source_files_properties(${SHIFTRT_CUDA_KERNELS} PROPERTIES LANGUAGE CXX)
-target_compile_options(shiftrt_emulated_cuda PRIVATE -Wno-unknown-pragmas)  # `unroll` is nvcc's
+target_compile_options(shiftrt_emulated_cuda PRIVATE -Wno-unknown-pragmas)  # `unroll` is a pragma of nvcc
 target_link_libraries(shiftrt_emulated_cuda PUBLIC shiftrt_emulator PRIVATE shiftrt_options)
 
-# One body of tests for every kernel: emulated here, and, where the backend is built, for a GPU (skipped without one).
+# The same tests run for every kernel on the emulator and, if the backend is built, on a GPU (skipped without one).
 set(cuda_tests cuda/attention_test.cc cuda/elementwise_test.cc cuda/gram_test.cc cuda/lra_test.cc cuda/matvec_test.cc cuda/rmsnorm_test.cc cuda/rope_test.cc
                cuda/sample_test.cc cuda/scores_test.cc cuda/solver_test.cc cuda/upload_test.cc)
 shiftrt_test(emulated_kernels SOURCES ${cuda_tests} DEPENDS shiftrt_emulated_cuda shiftrt_engine)
@@ -26,7 +26,7 @@ if(SHIFTRT_HAVE_CUDA)
   shiftrt_test(cuda_kernels SOURCES ${cuda_tests} DEPENDS shiftrt_cuda_kernels shiftrt_engine)
 endif()
 
-# The device decoder with emulated kernels, against the CPU's; and the method on it.
+# The decoder with emulated kernels, compared with the decoder on the CPU, and the method on that decoder.
 set(cuda_engine cuda_engine.cc cuda_one_token.cc cuda_tally.cc cuda_weights.cc)
 list(TRANSFORM cuda_engine PREPEND ${PROJECT_SOURCE_DIR}/engine/cuda/)
 add_library(shiftrt_emulated_engine OBJECT ${cuda_engine})
@@ -41,7 +41,7 @@ if(SHIFTRT_HAVE_CUDA)
   shiftrt_test(cuda_calibration SOURCES cuda/calibration_test.cc cuda/devices_test.cc DEPENDS shiftrt_shift)
 endif()
 
-# What docs/gpu.md says has run on a GPU is what the committed reports say.
+# Checks that the table of docs/gpu.md matches the committed reports.
 find_package(Python3 COMPONENTS Interpreter)
 if(Python3_FOUND)
   add_test(NAME Docs.TheGpuTableIsThatOfTheReports

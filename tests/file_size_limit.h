@@ -1,4 +1,4 @@
-// A full disk, as far as a writer can tell.
+// Simulates a full disk.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 namespace shiftrt {
 
-// Writes beyond `bytes` of a file fail for as long as the object lives.
+// During the lifetime of this object, writes beyond `bytes` of a file fail.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {

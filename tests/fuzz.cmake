@@ -1,5 +1,5 @@
-# shiftrt_fuzz(NAME): fuzz/NAME_fuzz.cc over fuzz/corpus/NAME. Everywhere as a test that replays the corpus, plain and
-# damaged; with clang also under libFuzzer (scripts/fuzz).
+# shiftrt_fuzz(NAME): fuzz/NAME_fuzz.cc with the corpus fuzz/corpus/NAME. With every compiler it becomes a test that
+# replays the corpus, unchanged and damaged; with clang also a libFuzzer target (scripts/fuzz).
 add_custom_target(fuzzers)
 function(shiftrt_fuzz name)
   add_executable(replay_${name} fuzz/${name}_fuzz.cc fuzz/replay.cc)

@@ -1,5 +1,5 @@
-# AVX-512's lanes and tiles run wherever the tests do: compiled here without its instructions, they take the library's
-# place in this executable.
+# The AVX-512 kernels are tested on every machine. On a CPU without AVX-512 they are compiled without its instructions and
+# replace those of the library in this executable.
 include(CheckCXXSourceRuns)
 check_cxx_source_runs("int main() { return __builtin_cpu_supports(\"avx512f\") ? 0 : 1; }" SHIFTRT_CPU_HAS_AVX512)
 if(SHIFTRT_CPU_HAS_AVX512)

@@ -1,4 +1,4 @@
-// A directory that goes with the object.
+// A temporary directory that is removed with its object.
 #pragma once
 
 #include <fmt/format.h>

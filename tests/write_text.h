@@ -1,4 +1,4 @@
-// A file of given bytes.
+// Writes a file with the given bytes.
 #pragma once
 
 #include <filesystem>
@@ -7,7 +7,8 @@
 
 namespace shiftrt {
 
-// A fresh file each time: one that is mapped stays as it was, and a file system may flush to disk what is written over.
+// Creates a new file each time: a mapped old file stays unchanged, and some file systems flush an overwritten one to
+// disk.
 inline void WriteText(const std::filesystem::path& file, std::string_view text) {
   std::filesystem::remove(file);
   std::ofstream(file, std::ios::binary) << text;

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kHeadDims[] = {64, 80, 96, 128, 256};
 
-// One head's attention in float64, and what its tolerance is made of.
+// Attention of one head in float64, and the terms of its tolerance.
 struct Attended {
   std::vector<double> out, size;  // sum of weight * |value|
   double largest_score = 0;       // sum over a score's terms of absolute values, scaled
@@ -73,7 +73,7 @@ class AttentionOnGpu : public CudaTest {
         const int64_t at = t * q_dim + h * d;
         const Attended expected = Attend(q.values.data() + at, keys.values, values.values, first_row[t], visible[t],
                                          h / (shape.heads / shape.kv_heads), shape);
-        // A weight's relative error is its score's absolute one; sums run over the keys.
+        // The relative error of a weight is the absolute error of its score. Sums run over the keys.
         const double unit = kUnit<float> * (2 * visible[t] + 32 + 24 * expected.largest_score);
         for (int64_t j = 0; j < d; ++j)
           EXPECT_CLOSE(found[at + j], expected.out[j], unit * expected.size[j] + 1e-30, at + j);
@@ -81,7 +81,7 @@ class AttentionOnGpu : public CudaTest {
     }
   }
 
-  // Sequences of (past, count) each, in one batch.
+  // Each sequence is (past, count). All of them form one batch.
   template <typename T>
   void CheckPacked(const AttentionShape& shape, const std::vector<std::pair<int, int>>& lengths, double q_scale = 1) {
     const int64_t d = shape.head_dim, q_dim = shape.heads * d, kv_dim = shape.kv_heads * d;
@@ -112,7 +112,8 @@ class AttentionOnGpu : public CudaTest {
           const int64_t at = (sequence.begin + i) * q_dim + h * d, visible = sequence.past + i + 1;
           const Attended expected = Attend(q.values.data() + at, keys.values, values.values, sequence.kv_begin, visible,
                                            h / (shape.heads / shape.kv_heads), shape);
-          // Each weight is rounded to T before it meets its value, the result once more; the rest is float32.
+          // Each weight is rounded to T before it is multiplied by its value, and the result is rounded to T. The rest
+          // is float32.
           const double unit =
               kUnit<T> + kUnit<float> * (2 * static_cast<double>(visible) + 32 + 24 * expected.largest_score);
           for (int64_t j = 0; j < d; ++j)
@@ -138,7 +139,7 @@ TEST_F(AttentionOnGpu, SplitAgreesWithFloat64) {
       CheckSplit<T>(Shape(7, 1, d), {131, 2}, 3);
     });
   }
-  CheckSplit<BFloat16>(Shape(12, 1, 64), {33}, 2);  // more query heads than a block takes
+  CheckSplit<BFloat16>(Shape(12, 1, 64), {33}, 2);  // more query heads than one block processes
   CheckSplit<BFloat16>(Shape(2, 1, 128), {3}, 7);   // more splits than keys
 }
 
@@ -151,7 +152,7 @@ TEST_F(AttentionOnGpu, PackedAgreesWithFloat64) {
   }
   CheckPacked<BFloat16>(Shape(6, 2, 64), {{0, 64}, {64, 64}, {0, 128}});
   for (const int d : {64, 128, 256}) CheckPacked<BFloat16>(Shape(1, 1, d), {{5, 150}, {0, 129}});  // several blocks
-  CheckPacked<Float16>(Shape(1, 1, 128), {{0, 80}}, 100);  // weights of all but one key vanish
+  CheckPacked<Float16>(Shape(1, 1, 128), {{0, 80}}, 100);  // all weights but one vanish
 }
 
 TEST_F(AttentionOnGpu, RefusesWhatItCannotTake) {

@@ -1,5 +1,5 @@
-// The method on the device: sums of tapped rows, selection and fits against the CPU's, on the emulator, and on a GPU
-// where there is one.
+// Tests the method on the device: sums of tapped rows, selection and fits are compared with those of the CPU, on the
+// emulator and, if there is one, on a GPU.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@
 namespace shiftrt {
 namespace {
 
-// Sums are quadratic in streams that differ by the two devices' rounding.
+// The sums are quadratic in streams that differ by the rounding of the two devices.
 constexpr double kTolerance = 1e-5;
 
 class CalibrationOnGpu : public testing::Test {
@@ -126,7 +126,7 @@ TEST_F(CalibrationOnGpu, WhatSelectionReadsOffOnePassIsTheCpus) {
                 1e-3 * found[0].correctable.at(4)[layer].residual);
 }
 
-// A run that is saved half way goes on from the sums it saved.
+// A run that is saved half way continues from the saved sums.
 TEST_F(CalibrationOnGpu, SumsThatWereSettledHalfWayAreTheSameBits) {
   class EveryBatch : public Checkpoint {
    public:
@@ -169,7 +169,7 @@ TEST_F(CalibrationOnGpu, NamesTheRowThatIsNotFinite) {
   }
 }
 
-// What a tap that takes rows where they are would see on the host.
+// Copies to the host the rows that a tap receives on the device.
 TEST_F(CalibrationOnGpu, KeptRowsComeOverWhenAskedFor) {
   const std::unique_ptr<Tally> tally = MakeTally(On(Device::kCuda), *model_.weights);
   const std::unique_ptr<KeptRows> kept = tally->MakeRows(), more = tally->MakeRows();

@@ -1,5 +1,5 @@
-// Several GPUs: calibration sums collected by turns against those of one, on the emulator, which can be any number of
-// devices, and on the GPUs of this machine where there is more than one.
+// Tests several GPUs: calibration sums collected on them in turn are compared with those of one. The tests run on the
+// emulator, which has any number of devices, and on the GPUs of this machine if there is more than one.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -91,7 +91,8 @@ void ExpectClose(const CollectedSums& found, const CollectedSums& expected, doub
   }
 }
 
-// Sums of the same float32 rows, added in another order; and of rows that differ by the devices' rounding.
+// Tolerances for sums of the same float32 rows added in another order, and for sums of rows that differ by the rounding
+// of the devices.
 constexpr double kOneGpu = 1e-12, kCpu = 1e-5;
 
 class SeveralGpus : public ManyGpus {
@@ -112,7 +113,7 @@ class SeveralGpus : public ManyGpus {
     }
   }
 
-  // A block, a span and a map of the MLP's output; weighted in three ways.
+  // A block, a span and a map of the MLP output, with three kinds of token weights.
   CollectedSums Empty() const {
     const int64_t hidden = model_.weights->config.hidden;
     CollectedSums sums;
@@ -225,9 +226,9 @@ TEST_F(SeveralGpus, RowsStayWithTheGpuThatHasThem) {
 
 #ifdef SHIFTRT_EMULATED
 
-// The host gives a device its next batch without waiting for what any of them does: it waits for finished sums alone.
+// The host gives a device its next batch without waiting for the work of any device. It waits only for finished sums.
 TEST_F(SeveralGpus, NobodyWaitsBetweenBatches) {
-  Collected(OnGpus(2));  // the weights have gone up
+  Collected(OnGpus(2));  // uploads the weights
   CollectedSums sums = CollectedSums::Empty({0, 1}, model_.weights->config.hidden);
   const int64_t before = emu::Drains();
   CollectInto(OnGpus(2), sums);
@@ -245,14 +246,15 @@ TEST_F(SeveralGpus, TooLittleMemoryMakesGroups) {
   Collected(OnGpus(3));
   const int64_t hidden = model_.weights->config.hidden;
   const int64_t weights = emu::AllocatedBytes(2), batch = 64 * 1024;
-  const emu::MemoryLimit limit(weights + batch + 2 * RidgeAccumulator::Bytes(hidden));  // two of the three sites
+  const emu::MemoryLimit limit(weights + batch +
+                               2 * RidgeAccumulator::Bytes(hidden));  // room for two of the three sites
   CollectedSums sums = Empty();
   Collect(OnGpus(3), model_, calibration_, sums, phases);
   EXPECT_GT(phases.groups, 1);
   ExpectClose(sums, expected, kOneGpu);
 }
 
-// What a real device would not reach, or reach by the way of another.
+// Accesses to another device's memory, which fail or are slow on a real device.
 TEST_F(SeveralGpus, MemoryOfAnotherDeviceIsFoundOut) {
   const gpu::StreamOwner first(0), second(1);
   const gpu::DeviceBuffer<double> here(first.get(), 4, "a test"), there(second.get(), 4, "a test");

@@ -53,7 +53,8 @@ TEST_F(ElementwiseOnGpu, SwiGluAgreesWithFloat64) {
             const double gate = gate_up[t * 2 * n + j] + (biased ? bias[j] : 0);
             const double up = gate_up[t * 2 * n + n + j] + (biased ? bias[n + j] : 0);
             const double expected = gate / (1 + std::exp(-gate)) * up;
-            // A bias' sum is rounded where its terms may cancel; the exponential's argument carries that on.
+            // The sum with the bias is rounded, and its terms may cancel. That error reaches the argument of the
+            // exponential.
             const double slack = 8 * kUnit<float> * (1 + std::abs(gate)) * (std::abs(gate) + 1) * (std::abs(up) + 1);
             EXPECT_CLOSE(found[t * n + j], expected, std::abs(expected) * kUnit<T> + slack + 0x1p-25, j);
           }

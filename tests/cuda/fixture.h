@@ -1,5 +1,5 @@
-// What the tests of the GPU kernels share. The same tests run on the emulator and on a GPU; oracles are float64 and
-// tolerances come from the number of roundings and the epsilon of the type.
+// The parts that the tests of the GPU kernels share. The same tests run on the emulator and on a GPU. Oracles are
+// float64. Tolerances come from the number of roundings and the epsilon of the type.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,13 +15,13 @@
 
 namespace shiftrt::gpu {
 
-// The largest |found - expected| / tolerance of the running test: what a GPU's report says of it.
+// The largest |found - expected| / tolerance of the running test, which goes into the report of a run on a GPU.
 inline double worst_share = 0;
 
 inline testing::AssertionResult Close(double found, double expected, double tolerance, int64_t where) {
   const double error = std::abs(found - expected);
   if (error > 0 && tolerance > 0) worst_share = std::max(worst_share, error / tolerance);
-  if (error <= tolerance) return testing::AssertionSuccess();  // which no NaN is
+  if (error <= tolerance) return testing::AssertionSuccess();  // false for NaN
   return testing::AssertionFailure() << "at " << where << ": " << found << ", not " << expected << " within "
                                      << tolerance;
 }
@@ -47,14 +47,14 @@ double Exact(T x) {
   return static_cast<double>(static_cast<float>(x));
 }
 
-// Half the distance between neighbours of 1: one rounding's relative error.
+// Half the distance from 1 to the next number of the type: the relative error of one rounding.
 constexpr double UnitOf(DType type) {
   return type == DType::kFloat32 ? 0x1p-24 : type == DType::kFloat16 ? 0x1p-11 : 0x1p-8;
 }
 template <typename T>
 constexpr double kUnit = UnitOf(DTypeOf<T>::value);
 
-// An array on the device and the exact values it was made of.
+// An array on the device, and the exact values of its elements.
 template <typename T>
 struct Input {
   Input(Stream stream, const std::vector<double>& wanted) {
@@ -79,7 +79,7 @@ struct Input {
   DeviceBuffer<T> buffer;
 };
 
-// An array of NaN on the device, for a kernel to fill.
+// An array on the device that is filled with NaN, to be written by a kernel.
 template <typename T>
 struct Output {
   Output(Stream stream, int64_t count) : stream(stream), buffer(stream, count, "a test") {
@@ -103,7 +103,7 @@ struct Output {
   DeviceBuffer<T> buffer;
 };
 
-// What a float32 array that a kernel changed in place holds now.
+// Reads a float32 array that a kernel has changed in place.
 inline std::vector<double> Now(Stream stream, const Input<float>& input) {
   const std::vector<float> raw = Output<float>::Fetch(stream, input.buffer);
   return {raw.begin(), raw.end()};

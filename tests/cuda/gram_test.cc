@@ -7,12 +7,12 @@ namespace {
 
 class GramOnGpu : public CudaTest {
  protected:
-  // Updates one on top of the other.
+  // Several updates are added to the same sums.
   void Check(int64_t d, const std::vector<int64_t>& batches, bool weighted = false) {
     const std::vector<double> zeros((d + 1) * (d + 1), 0.0);
     const DeviceBuffer<double> gram(stream_, std::span<const double>(zeros), "a test"),
         cross(stream_, std::span<const double>(zeros).first((d + 1) * d), "a test");
-    std::vector<std::vector<double>> h, delta;  // a row a token
+    std::vector<std::vector<double>> h, delta;  // one row per token
     std::vector<double> weights;
     uint64_t seed = 1;
     for (const int64_t tokens : batches) {
@@ -40,8 +40,8 @@ class GramOnGpu : public CudaTest {
             sum += weights[t] * h[t][i] * right[t][j];
             size += std::abs(weights[t] * h[t][i] * right[t][j]);
           }
-          if (upper && j < i) sum = size = 0;  // untouched
-          // Products are exact, so only additions round, the oracle's own among them.
+          if (upper && j < i) sum = size = 0;  // not written
+          // Products are exact. Only additions round, including those of the oracle.
           EXPECT_CLOSE(found[i * cols + j], sum, 2 * static_cast<double>(h.size()) * 0x1p-53 * size, i * cols + j);
         }
       }

@@ -27,8 +27,8 @@ class LraOnGpu : public CudaTest {
         expected += inner[r] * q[j * rank + r];
         size += inner_size[r] * std::abs(q[j * rank + r]);
       }
-      // Roundings on the longest way: 8 products and 3 shuffles, a sum over blocks and one over 8 groups of them, a sum
-      // over rank / 32 and 5 shuffles.
+      // Roundings on the longest path: 8 products and 3 shuffles, a sum over blocks and a sum over 8 groups of blocks,
+      // a sum over rank / 32 and 5 shuffles.
       const double roundings = 28 + static_cast<double>(hidden) / 64 + static_cast<double>(rank) / 32;
       EXPECT_CLOSE(found[j], expected, roundings * kUnit<float> * size, j);
     }

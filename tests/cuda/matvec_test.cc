@@ -5,7 +5,7 @@
 namespace shiftrt::gpu {
 namespace {
 
-// A product's exact value, and the absolute values its terms add up to.
+// The exact value of a product, and the sum of the absolute values of its terms.
 struct Dot {
   double value = 0, size = 0;
 };
@@ -56,7 +56,7 @@ class MatVecOnGpu : public CudaTest {
       dot.size += bias ? std::abs(row_bias[row]) : 0;
       return dot;
     };
-    // A lane sums cols / 32 products, a warp 32 lanes; the norm's scale has as many roundings again.
+    // A lane sums cols / 32 products, and a warp sums over 32 lanes. The scale of the norm has as many roundings again.
     const double unit = (static_cast<double>(cols) / 16 + 24) * kUnit<float>;
     for (int64_t row = 0; row < out_rows; ++row) {
       Dot dot = product(row);

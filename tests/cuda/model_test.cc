@@ -1,4 +1,5 @@
-// The device decoder against the CPU's, whole models: on the emulator, and on a GPU where there is one.
+// Compares the decoder on the device with the one on the CPU, on whole models: on the emulator and, if there is one, on
+// a GPU.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -33,7 +34,7 @@ std::shared_ptr<const Lra> MakeAdapter(int64_t d, int64_t rank) {
                                               : Lra{fill(d, d), {}, {}, fill(1, d)});
 }
 
-// The first block replaced by an adapter; rank 0: a full one.
+// A plan with the first block replaced by an adapter of this rank; rank 0 means full rank.
 DepthPlan Corrected(const Weights& weights, int64_t rank) {
   const std::vector<int64_t> removed = {0};
   const std::vector<std::shared_ptr<const Lra>> adapters = {MakeAdapter(weights.config.hidden, rank)};
@@ -46,7 +47,7 @@ std::vector<float> Copied(MatrixView<const float> view) {
   return out;
 }
 
-// |a - b| / |b|, NaN counting as infinite.
+// |a - b| / |b|; infinite if there is a NaN.
 double RelativeError(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
   double difference = 0, size = 0;
@@ -58,8 +59,9 @@ double RelativeError(const std::vector<float>& a, const std::vector<float>& b) {
   return std::isnan(error) ? HUGE_VAL : error;
 }
 
-// The CPU's activations are float32 throughout. Products of many rows on the GPU take activations of the weights' type,
-// so their parity is that type's; one token's are float32 but for the cached keys and values.
+// Activations on the CPU are float32 throughout. On the GPU, products of many rows take activations in the type of the
+// weights, so the tolerance follows from that type. The activations of a single token are float32, except for the
+// cached keys and values.
 double ManyTolerance(DType dtype) { return dtype == DType::kFloat32 ? 1e-5 : dtype == DType::kFloat16 ? 4e-3 : 3e-2; }
 
 constexpr const char* kPointNames[] = {"input", "mlp", "update", "output"};  // in TapPoint's order
@@ -70,17 +72,18 @@ class ModelOnGpu : public testing::Test {
     if (!gpu::WhyUnavailable().empty()) GTEST_SKIP() << gpu::WhyUnavailable();
   }
 
-  // Prefill in one piece, then a few tokens one by one; the same on both devices.
+  // Prefills in one call, then decodes a few tokens one by one, on both devices.
   static void ExpectParity(const std::shared_ptr<const Weights>& weights, const DepthPlan& plan) {
     const std::vector<int32_t> tokens = Tokens(*weights, 23);
     const DType dtype = weights->embedding.dtype;
     Decoder here(On(Device::kCpu), weights, plan), there(On(Device::kCuda), weights, plan);
-    KvCache here_cache(weights->config, plan, 80), there_cache(weights->config, plan, 80);  // two splits of the keys
+    KvCache here_cache(weights->config, plan, 80),
+        there_cache(weights->config, plan, 80);  // enough for two splits of the keys
     const std::span<const int32_t> all(tokens);
     const auto a = Copied(there.Forward(all.first(20), there_cache)),
                b = Copied(here.Forward(all.first(20), here_cache));
     EXPECT_LE(RelativeError(a, b), ManyTolerance(dtype));
-    for (int64_t t = 20; t < 23; ++t) {  // the third of them is the first that a recorded graph replays
+    for (int64_t t = 20; t < 23; ++t) {  // the third is the first that replays a recorded graph
       const MatrixView<const float> stream = there.Forward(all.subspan(t, 1), there_cache);
       const std::vector<float> logits = Copied(there.Logits(stream).view());
       const Matrix<float> expected = here.Logits(here.Forward(all.subspan(t, 1), here_cache));
@@ -103,7 +106,7 @@ TEST_F(ModelOnGpu, AdaptersOfEveryFormAgreeWithTheCpu) {
   const auto weights = MakeWeights(kLlama, DType::kBFloat16);
   for (const int64_t rank : {0, 1, 64}) ExpectParity(weights, Corrected(*weights, rank));
   const auto full = std::get<AdapterStage>(Corrected(*weights, 0).stages[0]);
-  for (const int count : {2, 3}) {  // full maps, one behind the other
+  for (const int count : {2, 3}) {  // full-rank adapters, one after the other
     DepthPlan plan = Corrected(*weights, 0);
     plan.stages.insert(plan.stages.begin(), count - 1, full);
     ExpectParity(weights, plan);
@@ -115,7 +118,7 @@ TEST_F(ModelOnGpu, AdaptersOfEveryFormAgreeWithTheCpu) {
   std::get<AdapterStage>(shifted.stages[0]).lra = bias;
   ExpectParity(weights, shifted);
   const auto wide = MakeWeights({.hidden = 264}, DType::kFloat32);
-  ExpectParity(wide, Corrected(*wide, 260));  // too high a rank for one launch
+  ExpectParity(wide, Corrected(*wide, 260));  // the rank is too high for one launch
 }
 
 TEST_F(ModelOnGpu, OneTokenIsExactButForTheCache) {
@@ -165,7 +168,7 @@ TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
     int agree = 0;
     for (int t = 0; t < 90; ++t) agree += best[0][t] == best[1][t];
     EXPECT_GE(agree, dtype == DType::kFloat32 ? 90 : 80);
-    // The input of the second block is the first one's output, and input plus update is output.
+    // The input of the second block is the output of the first, and input plus update is the output.
     EXPECT_EQ(seen[1]["1 input"], seen[1]["0 output"]);
     std::vector<float> sum = seen[1]["1 input"];
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += seen[1]["1 update"][i];
@@ -173,7 +176,7 @@ TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
   }
 }
 
-// A trunk, two branches of it, a branch of a branch, and a sequence beside them.
+// A tree of sequences: a trunk, two branches of it and a branch of a branch; and one separate sequence.
 TEST_F(ModelOnGpu, BranchesAgreeWithTheCpu) {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     const auto weights = MakeWeights(kQwen3, dtype);
@@ -207,7 +210,7 @@ TEST_F(ModelOnGpu, ResumesAStreamWithOtherStages) {
   const DepthPlan plan = DepthPlan::Original(2), corrected = Corrected(*weights, 8);
   Batch batch;
   batch.Add(Tokens(*weights, 9));
-  // The second block with no MLP: tensors of its own.
+  // The second block has its own tensors and no MLP.
   auto silent = std::make_shared<BlockWeights>(weights->blocks[1]);
   const std::vector<float> zeros(silent->down.elements(), 0.0f);
   silent->down.data = zeros.data();
@@ -234,7 +237,7 @@ TEST_F(ModelOnGpu, TextIsTheCpusInFloat32) {
   }
 }
 
-// Two kinds of one-token calls in turn: each is recorded anew.
+// Alternates two kinds of one-token calls; each change records the launches again.
 TEST_F(ModelOnGpu, NextTokenIsTheChoiceAmongTheLogits) {
   const auto weights = MakeWeights(kQwen2, DType::kBFloat16);
   const DepthPlan plan = DepthPlan::Original(2);
@@ -251,7 +254,7 @@ TEST_F(ModelOnGpu, NextTokenIsTheChoiceAmongTheLogits) {
     const Matrix<float> logits = decoder.Logits(decoder.Forward(all.subspan(t, 1), cache));
     EXPECT_EQ(decoder.NextToken(all.subspan(t, 1), same, sampling, uniform),
               SampleToken(logits.span(), sampling, uniform));
-    for (int again = 0; again < 3; ++again) {  // the third is a replay, with another draw
+    for (int again = 0; again < 3; ++again) {  // the third call is a replay, with another random number
       same.Truncate(t);
       EXPECT_EQ(decoder.NextToken(all.subspan(t, 1), same, sampling, 0.3 * again),
                 SampleToken(logits.span(), sampling, 0.3 * again));

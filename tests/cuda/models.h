@@ -1,4 +1,4 @@
-// Small random models that the GPU kernels take.
+// Small random models that the GPU kernels support.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ inline Context On(Device device, const std::vector<int>& gpus = {0}) {
   return {.isa = BestIsa(), .device = device, .gpus = gpus, .solver = gpu ? gpu::MakeSolver(gpus.front()) : nullptr};
 }
 
-// Small but for the heads, which the kernels want full size.
+// All sizes are small except the head dimension, of which the kernels support only full sizes.
 struct Shape {
   const char* type = "qwen2";
   const char* architecture = "Qwen2ForCausalLM";

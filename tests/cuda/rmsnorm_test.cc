@@ -7,7 +7,7 @@ namespace {
 
 class RmsNormOnGpu : public CudaTest {
  protected:
-  // The stream with what is pending, in float32 as the kernel must leave it, and its norm.
+  // The stream plus the pending update, in float32 as the kernel must write it, and its norm.
   template <typename T>
   void Check(int64_t tokens, int64_t hidden, bool update, bool bias, double size) {
     const auto h = Input<float>::Normal(stream_, tokens * hidden, 1, size);
@@ -29,7 +29,8 @@ class RmsNormOnGpu : public CudaTest {
         squares += left[at] * left[at];
       }
       const double scale = 1 / std::sqrt(squares / static_cast<double>(hidden) + static_cast<double>(eps));
-      // The mean of squares passes through log2(256) + hidden / 256 sums, which the root halves; three roundings more.
+      // The mean of squares takes log2(256) + hidden / 256 additions, and the square root halves their error. There are
+      // three more roundings.
       const double roundings = 16 + static_cast<double>(hidden) / 256;
       for (int64_t j = 0; j < hidden; ++j) {
         const int64_t at = t * hidden + j;

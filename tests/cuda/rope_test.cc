@@ -12,7 +12,8 @@ struct Heads {
 
 class RopeOnGpu : public CudaTest {
  protected:
-  // One head as float64 makes it of the product's output; `norm` and `position` where they apply, else null and -1.
+  // One head, computed in float64 from the output of the product. `norm` is null and `position` is -1 if they do not
+  // apply.
   static std::vector<double> Head(const std::vector<double>& qkv, int64_t at, int64_t size, const Input<float>* bias,
                                   int64_t bias_at, const Input<float>* norm, double eps, int64_t position,
                                   const std::vector<double>& frequency, double scale) {
@@ -70,7 +71,7 @@ class RopeOnGpu : public CudaTest {
     const auto expect = [&](const std::vector<double>& found, int64_t from, const std::vector<double>& expected,
                             double unit) {
       for (int64_t i = 0; i < head_dim; ++i) {
-        // Rotation mixes two elements, each with some ten roundings of its own, and the cosine's and sine's.
+        // Rotation combines two elements. Each has about ten roundings, to which those of cosine and sine are added.
         const double size = std::abs(expected[i]) + std::abs(expected[(i + half) % head_dim]);
         EXPECT_CLOSE(found[from + i], expected[i], unit * std::abs(expected[i]) + 16 * kUnit<float> * (size + 2), i);
       }

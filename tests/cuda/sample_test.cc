@@ -8,9 +8,9 @@ namespace shiftrt::gpu {
 namespace {
 
 constexpr double kInfinity = HUGE_VAL;
-constexpr int kMultiprocessors = 3;  // every GPU has as many
+constexpr int kMultiprocessors = 3;  // every GPU has at least this many
 
-// The oracle is the CPU's sampler, which is float64.
+// The oracle is the sampler on the CPU, which computes in float64.
 class SampleOnGpu : public CudaTest {
  protected:
   int32_t Run(const Input<float>& logits, const SamplingOptions& options, double uniform) {
@@ -62,7 +62,7 @@ TEST_F(SampleOnGpu, TheLowestIdWinsATie) {
   EXPECT_EQ(Run({-kInfinity, -kInfinity, -kInfinity}, {}, 0), 0);
 }
 
-// Equal weights make borders that both samplers know exactly.
+// With equal weights, both samplers compute the borders between tokens exactly.
 TEST_F(SampleOnGpu, EqualsStandInTheOrderOfTheirIds) {
   const Input<float> four(stream_, {0.0, -0.0, -0.0, 0.0});
   for (const double uniform : {0.0, 0.2499, 0.25, 0.5, 0.7499, 0.75, 1 - 0x1p-53}) {

@@ -11,7 +11,7 @@ class ScoresOnGpu : public CudaTest {
     std::vector<double> log_probs;
     std::vector<int32_t> best;
   };
-  // Feeds `logits` (tokens, vocab) in chunks of `chunk` columns.
+  // Passes `logits` (tokens, vocab) to the kernel in chunks of `chunk` columns.
   Found Run(const std::vector<double>& logits, const std::vector<int32_t>& targets, int64_t vocab, int64_t chunk) {
     const auto tokens = static_cast<int64_t>(targets.size());
     const DeviceBuffer<int32_t> wanted(stream_, std::span<const int32_t>(targets), "a test");

@@ -1,4 +1,4 @@
-// The GPU's solver: what every solver is held to, and the host's problems there and back.
+// Tests the solver on the GPU: the requirements on every solver, and problems that the host transfers to it.
 #include "runtime/linalg/linalg.h"
 #include "tests/cuda/fixture.h"
 #include "tests/runtime/solver_cases.h"
@@ -30,7 +30,7 @@ TEST_F(SolverOnGpu, Eigen) {
   cases::Eigen(*solver_, cases::GramOf(4, 60));
 }
 
-// The inner columns of a wider matrix.
+// A view of the inner columns of a wider matrix.
 MatrixView<double> Inner(const Matrix<double>& m) { return m.view().Cols(1, m.cols() - 3); }
 
 TEST_F(SolverOnGpu, ProductsOfViewsThereAndBack) {

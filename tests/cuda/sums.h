@@ -1,4 +1,4 @@
-// How far calibration sums are from each other.
+// The distance between calibration sums.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 namespace shiftrt {
 
-// Relative to the Frobenius norm of what is expected; infinite where there is a NaN.
+// Relative to the Frobenius norm of the expected sums; infinite if there is a NaN.
 inline double Difference(const Matrix<double>& found, const Matrix<double>& expected) {
   double difference = 0, size = 0;
   for (int64_t i = 0; i < expected.size(); ++i) {

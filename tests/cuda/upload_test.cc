@@ -9,7 +9,8 @@ namespace {
 
 class UploadOnGpu : public CudaTest {};
 
-// Sources change as soon as they may, pieces are used many times over, and what goes by other ways keeps its order.
+// Sources are changed as soon as that is allowed, the pinned buffers are reused many times, and other copies in the
+// stream keep their order.
 TEST_F(UploadOnGpu, EveryByteArrivesThoughPiecesAreUsedAgain) {
   Uploader uploader(stream_, 96);
   const DeviceBuffer<uint16_t> there(stream_, 5000, "a test");

@@ -1,5 +1,5 @@
-// Proves the emulator: each kernel here is right, or wrong in one way a GPU programmer gets wrong; every wrong one must
-// be caught, at its line.
+// Tests the emulator. Each kernel here is either correct or has one typical error of GPU programming. Every error must
+// be caught and reported with its line.
 #include "kernels/emulated/machine.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,8 @@ enum class Mutation {
   kUnwritten,
 };
 
-// out[i] = sum over the block of in, plus in reversed within the block: a reduction and an exchange in shared memory.
+// out[i] = (sum of `in` over the block) + (`in` reversed within the block): a reduction and an exchange in shared
+// memory.
 template <Mutation kMutation>
 struct ReduceAndReverse {
   static constexpr int kThreads = 64;
@@ -70,7 +71,7 @@ struct ReduceAndReverse {
   }
 };
 
-// out = in, each thread's 16 bytes written out by its neighbour: through cp.async, in two groups.
+// out = in. The 16 bytes of each thread are written by its neighbour, after cp.async in two groups.
 template <Mutation kMutation>
 struct CopyThrough {
   static constexpr int kThreads = 32;
@@ -110,7 +111,8 @@ std::vector<float> Ran(int blocks, int count) {
   return {out.span().begin(), out.span().end()};
 }
 
-// What the error says, or "" where the kernel ran but gave another result than the right kernel (NaN included).
+// The message of the error, or "" if the kernel ran but its result (which may be NaN) differs from that of the correct
+// kernel.
 template <template <Mutation> class Kernel, Mutation kMutation>
 std::string Caught(int blocks, int count) {
   try {
@@ -203,7 +205,7 @@ TEST(Machine, ALaunchDoesNotReachTheMemoryOfAnotherDevice) {
   }
 }
 
-// Block b writes out[b]; after a barrier of the whole grid, every block reads all.
+// Block b writes out[b]. After a barrier of the whole grid, every block reads all elements.
 template <bool kBarrier>
 struct ExchangeBetweenBlocks {
   static constexpr int kThreads = 32;
@@ -230,7 +232,8 @@ TEST(Machine, CooperativeGridsWaitForEachOther) {
                KernelError);
 }
 
-// out = in doubled. Ahead of it: a hint; or, wrongly, a write; or shared memory left for later, which is gone by then.
+// out = 2 * in. Before the wait for the previous kernel there is a prefetch, which is correct; or a write, which is
+// wrong; or a write to shared memory that is read after the wait, when it has been lost.
 enum class Early { kHint, kWrite, kShared };
 template <Early kEarly>
 struct DoubleAfterHint {
@@ -272,7 +275,7 @@ TEST(Machine, WhatRunsAheadLeavesNothingBehind) {
   }
 }
 
-// out (16, 8) = a (16, 16) b (16, 8), a from ldmatrix, b (stored as (16, 8)) from its transposed form.
+// out (16, 8) = a (16, 16) b (16, 8). a is loaded by ldmatrix, and b, stored as (16, 8), by its transposing form.
 template <typename T>
 struct OneProduct {
   static constexpr int kThreads = 32;
@@ -284,7 +287,7 @@ struct OneProduct {
   static constexpr int kSharedBytes = SharedBytes<T>(256) + SharedBytes<T>(256);
   static SHIFTRT_DEVICE void Run(const Args& args) {
     SharedArena arena;
-    const Shared<T> a = arena.Take<T>(256), b = arena.Take<T>(256);  // b twice, side by side
+    const Shared<T> a = arena.Take<T>(256), b = arena.Take<T>(256);  // two copies of b, side by side
     for (int i = Thread(); i < 256; i += kThreads) {
       a[i] = args.a[i];
       b[i] = args.b[i / 16 * 8 + i % 8];

@@ -1,5 +1,5 @@
-// What happens when a device's memory is too small, and what goes over its bus: on the emulator alone, whose memory can
-// be made small.
+// Tests the behaviour if a device's memory is too small, and counts the bytes copied between host and device. These
+// tests run only on the emulator, whose memory can be limited.
 #include <gtest/gtest.h>
 
 #include "engine/cuda/cuda_weights.h"
@@ -39,7 +39,7 @@ class SmallMemory : public testing::Test {
     Collect(context_, model_, calibration_, sums, progress, checkpoint);
     return sums;
   }
-  // What a pass over no more than `sites` sites takes, and no more.
+  // The memory that a pass over exactly this many sites needs.
   int64_t RoomFor(int64_t sites) {
     {
       const std::unique_ptr<Tally> tally = MakeTally(context_, *model_.weights);
@@ -63,7 +63,7 @@ class SmallMemory : public testing::Test {
   int64_t peak_ = 0;
 };
 
-// Remembers the phases.
+// Records the phases.
 class Phases : public NoProgress {
  public:
   void Begin(std::string_view phase, int64_t) override { seen.emplace_back(phase); }
@@ -114,7 +114,7 @@ TEST_F(SmallMemory, OneSiteAtATimeIsTheSmallestGroup) {
   }
 }
 
-// An interruption between the groups leaves what the sums say they hold: nothing.
+// After an interruption between two groups, the sums are empty, as their counts say.
 TEST_F(SmallMemory, AnInterruptedGroupLeavesNothingHalfDone) {
   class Impatient : public Phases {
    public:
@@ -132,7 +132,7 @@ TEST_F(SmallMemory, AnInterruptedGroupLeavesNothingHalfDone) {
 TEST_F(SmallMemory, SelectionSplitsItselfByLayers) {
   const StreamWants wants{.windows = {1}, .correction_ranks = {4}};
   const StreamFindings expected = PassStream(context_, model_.weights, calibration_.fit, wants, quiet_);
-  const int64_t room = RoomFor(2) + Hidden() * 9 * 4;  // the pass keeps two streams
+  const int64_t room = RoomFor(2) + Hidden() * 9 * 4;  // the pass stores two streams
   const emu::MemoryLimit limit(room);
   Phases phases;
   const StreamFindings found = PassStream(context_, model_.weights, calibration_.fit, wants, phases);
@@ -179,12 +179,13 @@ TEST_F(SmallMemory, ABatchTooLargeIsToldWhatWouldFit) {
     EXPECT_GE(fit, 16);
     EXPECT_LE(fit, 40);
   }
-  decoder.Forward(MakeBatch(10));  // and goes on
+  decoder.Forward(MakeBatch(10));  // the decoder still works
 }
 
 TEST_F(SmallMemory, ACacheTooLongIsToldWhatWouldFit) {
   Decoder decoder(context_, model_.weights, DepthPlan::Original(4));
-  const int64_t position = 2 * 4 * 64 * 4;  // keys and values of four layers, one head of 64, float32
+  const int64_t position =
+      2 * 4 * 64 * 4;  // bytes per position: keys and values of four layers with one head of 64 in float32
   const emu::MemoryLimit limit(emu::AllocatedBytes() + 50 * position);
   KvCache cache(model_.weights->config, decoder.plan(), 100);
   try {
@@ -207,7 +208,7 @@ TEST_F(SmallMemory, ActivationsTakeAboutWhatIsSaid) {
   EXPECT_NEAR(each, said, 0.2 * said);
 }
 
-// Three numbers a token and site come over, and the sums once; a tenth of what the activations would be.
+// Three numbers per token and site, and the sums once, are copied to the host: a tenth of the bytes of the activations.
 TEST_F(SmallMemory, CalibrationBringsOverSumsAndNotActivations) {
   CollectedSums sums = CollectedSums::Empty({0, 1, 2, 3}, Hidden());
   const int64_t before = emu::BytesToHost();

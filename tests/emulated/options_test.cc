@@ -1,4 +1,4 @@
-// --device where there are GPUs: what it comes to, and what it refuses.
+// Tests --device on a machine with GPUs: which devices it selects and what it refuses.
 #include "tools/options.h"
 
 #include <gtest/gtest.h>

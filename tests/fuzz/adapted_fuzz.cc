@@ -1,4 +1,4 @@
-// shiftrt.json beside sound weights and adapters: an error, or a plan that fits them.
+// Fuzzes shiftrt.json with valid weights and adapters. The result must be an error or a plan that matches them.
 #include <cstdint>
 
 #include "models/adapted.h"
@@ -13,7 +13,7 @@ constexpr int64_t kHidden = 8;
 constexpr const char* kConfig = R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 8, "intermediate_size": 4,
   "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 8, "max_position_embeddings": 16})";
 
-// A model of two layers, and adapters for two sites: the first of rank 2, the second full.
+// A model of two layers, and adapters for two sites: the first of rank 2, the second of full rank.
 class SavedModel {
  public:
   SavedModel() {
@@ -42,7 +42,7 @@ class SavedModel {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const shiftrt::SavedModel saved;
   std::string text(reinterpret_cast<const char*>(data), size);
-  const std::string place = "FINGERPRINT";  // what the corpus has instead of the model's
+  const std::string place = "FINGERPRINT";  // the corpus has this word in place of the model's fingerprint
   if (const size_t at = text.find(place); at != text.npos) text.replace(at, place.size(), saved.fingerprint());
   shiftrt::WriteText(saved.path() / shiftrt::kAdaptedFile, text);
   try {

@@ -1,4 +1,4 @@
-// config.json: an error, or a configuration whose numbers can be computed with.
+// Fuzzes config.json. The result must be an error or a usable configuration.
 #include <cstdint>
 
 #include "models/weights.h"

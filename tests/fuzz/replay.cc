@@ -1,4 +1,4 @@
-// Runs a fuzz target without libFuzzer: every file of a corpus as it is, then with seeded damage.
+// Runs a fuzz target without libFuzzer: on every file of a corpus, unchanged and with seeded damage.
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 namespace shiftrt {
 namespace {
 
-constexpr int kRounds = 600;  // of damage to each file
+constexpr int kRounds = 600;  // number of damaged versions of each file
 
 // clang-format off
 constexpr std::string_view kPieces[] = {
@@ -25,8 +25,8 @@ void RunOn(const std::string& input) {
   LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
 }
 
-// One edit: a value of the JSON replaced by another, so that the rest is still read; or bytes that are not JSON, gone,
-// doubled or added.
+// Makes one edit. It either replaces a JSON value by another, so that the rest can still be parsed, or it replaces,
+// removes, doubles or adds bytes.
 void Damage(std::string& text, Random& random) {
   constexpr const char* kDelimiters = ",:[]{}";
   const size_t at = random.Below(text.size() + 1), length = random.Below(std::min<size_t>(text.size() - at, 16) + 1);
@@ -48,7 +48,8 @@ void Damage(std::string& text, Random& random) {
 int Replay(const std::filesystem::path& corpus) {
   int inputs = 0;
   for (const auto& entry : std::filesystem::directory_iterator(corpus)) {
-    std::fprintf(stderr, "%s\n", entry.path().c_str());  // the last one named is where it crashed
+    std::fprintf(stderr, "%s\n",
+                 entry.path().c_str());  // after a crash, the last name printed is the input that caused it
     const std::string text = ReadFile(entry.path());
     Random random(1);
     RunOn(text);

@@ -1,4 +1,4 @@
-// The safetensors header: whatever the bytes, an error or views that lie within them.
+// Fuzzes the safetensors header. For any bytes, the result must be an error or views that lie within the bytes.
 #include <cstdint>
 
 #include "runtime/safetensors.h"
@@ -24,7 +24,7 @@ void ReadAll(std::span<const std::byte> bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto input = std::as_bytes(std::span(data, size));
   shiftrt::ReadAll(input);
-  // The same bytes once more as the JSON of a file whose length field is right and which holds 64 bytes of data.
+  // Uses the same bytes again, as the JSON of a file with a correct length field and 64 bytes of data.
   std::vector<std::byte> file;
   for (int i = 0; i < 8; ++i) file.push_back(static_cast<std::byte>(uint64_t{size} >> (8 * i)));
   file.insert(file.end(), input.begin(), input.end());

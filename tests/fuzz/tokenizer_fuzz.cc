@@ -1,4 +1,4 @@
-// tokenizer.json: an error, or a tokenizer that takes text apart and puts it together.
+// Fuzzes tokenizer.json. The result must be an error or a tokenizer that can encode and decode text.
 #include <algorithm>
 #include <cstdint>
 
@@ -15,7 +15,7 @@ void Use(const Tokenizer& tokenizer) {
   for (int32_t id = 0; id < std::min(tokenizer.vocab_size(), 300); ++id) {
     try {
       tokenizer.Decode({&id, 1});
-    } catch (const Error&) {  // a hole in the vocabulary
+    } catch (const Error&) {  // an id that the vocabulary does not contain
     }
   }
 }

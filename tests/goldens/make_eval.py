@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What lm-evaluation-harness makes of rows: prompts, token ids, log-likelihoods, metrics.
+"""Runs lm-evaluation-harness on rows and records prompts, token ids, log-likelihoods and metrics.
 
     pip install lm-eval==0.4.13 torch==2.6.0 transformers==5.23.0
     make_eval.py golden                        writes eval/expected.json from the rows under eval/data (our own)
@@ -32,7 +32,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 HERE = Path(__file__).resolve().parent
-SEED = 1234  # of the reference's few-shot sampler, as its command line sets it
+SEED = 1234  # the seed of the reference's few-shot sampler, as set by its command line
 
 
 @functools.cache
@@ -72,7 +72,7 @@ def cmmlu_rows(path):
 
 
 def pages(path):
-    """As EleutherAI/wikitext_document_level cuts a raw file."""
+    """Splits a raw file into pages, as EleutherAI/wikitext_document_level does."""
     out, page = [], []
     for line in open(path, encoding="utf-8", newline="\n").read().split("\n"):
         title = line.replace("= = =", "===").replace("= =", "==").strip()
@@ -84,7 +84,7 @@ def pages(path):
     return out + [{"page": "\n".join(page)}]
 
 
-# Ours -> the reference's task, the split it evaluates, and where shots come from.
+# Our task -> the reference's task, the split it evaluates, and the source of its shots.
 TASKS = {"boolq": ("boolq", "validation", "train"), "piqa": ("piqa", "validation", "train"),
          "hellaswag": ("hellaswag", "validation", "train"), "winogrande": ("winogrande", "validation", "train"),
          "arc_easy": ("arc_easy", "test", "train"), "arc_challenge": ("arc_challenge", "test", "train"),
@@ -94,7 +94,7 @@ TASKS = {"boolq": ("boolq", "validation", "train"), "piqa": ("piqa", "validation
 
 
 def local_rows(name, subject, split, data):
-    """Rows of one split in the columns the reference expects, or none."""
+    """The rows of one split with the columns that the reference expects, or an empty list."""
     if name in ("mmlu", "cmmlu"):
         path = find(data, f"{name}/{split}/{subject}_{split}.csv", f"{name}/{split}/{subject}.csv")
         if path is None:
@@ -108,7 +108,7 @@ def local_rows(name, subject, split, data):
 
 
 def reference_tasks(name, data):
-    """(subject, task) of each of the reference's tasks that make up ours, over local rows."""
+    """(subject, task) for each reference task that is part of our task, over local rows."""
     theirs, evaluated, shots = TASKS[name]
     manager = task_manager()
 
@@ -119,7 +119,7 @@ def reference_tasks(name, data):
             rows = local_rows(load.ours, subject, split, data)
             if rows is not None:
                 splits[split] = datasets.Dataset.from_list(rows)
-        # The reference lists train and validation splits it does not read here.
+        # The reference declares train and validation splits that it does not read here.
         for split in ("train", "validation", "test"):
             splits.setdefault(split, splits[evaluated])
         return datasets.DatasetDict(splits)
@@ -149,7 +149,7 @@ def instances(task, limit, shots):
 
 
 def encode(lm, args, rolling):
-    """Token ids as the reference scores them: (context, continuation) of each request, cut to its length."""
+    """The token ids that the reference scores: (context, continuation) per request, cut to its maximum length."""
     if rolling:
         from lm_eval import utils
         return [tuple(window) for window in map(utils.make_disjoint_window, utils.get_rolling_token_windows(
@@ -168,7 +168,7 @@ def score(lm, groups, rolling):
 
 
 def reference_items(lm, name, data, limit, shots):
-    """One dict an item, as `shiftrt eval --items` writes it, with the reference's metrics besides."""
+    """One dict per item, as `shiftrt eval --items` writes it, plus the metrics of the reference."""
     for subject, task in reference_tasks(name, data):
         rolling = task.OUTPUT_TYPE == "loglikelihood_rolling"
         groups = instances(task, limit, shots)
@@ -248,7 +248,7 @@ def compare(args):
 
 
 def perplexity(args):
-    """The loops of GPTQ and of the pruning papers (rows joined by blank lines, disjoint windows), and the reference's."""
+    """Perplexity by the loop of GPTQ and the pruning papers (rows joined by blank lines, disjoint windows) and by the reference."""
     import torch
     lm = model_of(args.model)
     rows = [line if line.strip() else "" for line in open(args.text, encoding="utf-8", newline="\n")]
@@ -289,14 +289,14 @@ GOLDEN_MODEL = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "h
 
 
 def golden_model(tokenizer, folder):
-    """The tests' random model (rule of models/random_checkpoint.cc) with one of the goldens' tokenizers."""
+    """The random model of the tests (rule of models/random_checkpoint.cc) with one of the golden tokenizers."""
     from make_models import random_tensor
     from transformers import AutoConfig, AutoModelForCausalLM
     shutil.copytree(HERE / "tokenizers" / tokenizer, folder, dirs_exist_ok=True)
     (folder / "config.json").write_text(json.dumps(GOLDEN_MODEL))
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     if settings["tokenizer_class"] == "LlamaTokenizer":
-        # That class would rebuild the tokenizer without the file's own normalizer; what counts is the file.
+        # That class would rebuild the tokenizer without the normalizer of the file. The file is what we test.
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
         (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
@@ -315,7 +315,7 @@ def golden(_):
                 run = {"tokenizer": tokenizer, "task": name, "shots": shots, "items": []}
                 for item in reference_items(lm, name, [HERE / "eval/data"], 0, shots):
                     item["log_likelihoods"] = [round(x, 5) for x in item["log_likelihoods"]]
-                    if tokenizer != "qwen2":  # the texts hang on no tokenizer
+                    if tokenizer != "qwen2":  # the texts do not depend on the tokenizer
                         del item["contexts"], item["continuations"]
                     run["items"].append(item)
                 out["runs"].append(run)

@@ -79,7 +79,7 @@ def random_tensor(name, shape):
 
 
 def run(model, tokens):
-    """Logits and each block's input and output."""
+    """The logits, and the input and output of each block."""
     hidden = []
     hooks = [model.model.layers[0].register_forward_pre_hook(
         lambda m, args, kwargs: hidden.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True)]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes rope.json: inverse frequencies and cos/sin factors that transformers computes for each kind of RoPE.
+"""Makes rope.json: the inverse frequencies and cos/sin factors that transformers computes for each type of RoPE.
 
 Needs the packages torch and transformers. Usage: make_rope.py
 """

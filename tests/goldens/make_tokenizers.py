@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the small tokenizers under tokenizers/ and the ids their reference implementations give (expected.json).
+"""Makes the small tokenizers under tokenizers/ and the ids of their reference implementations (expected.json).
 
 Needs the packages tokenizers and sentencepiece. Usage: make_tokenizers.py
 """
@@ -137,7 +137,7 @@ def make_qwen2():
 
 
 def make_gpt2():
-    """ByteLevel with its own pattern and a space in front; merges as strings."""
+    """ByteLevel with its own pattern and a prefix space; merges as strings."""
     tokenizer = byte_bpe(pre_tokenizers.ByteLevel(add_prefix_space=True))
     path = save("gpt2-json", tokenizer, {})
     file = os.path.join(path, "tokenizer.json")
@@ -201,7 +201,7 @@ def make_metaspace(processor):
 
 
 def sentencepiece_expected(processor):
-    """SentencePiece between the control tokens spelt out in a text, each stretch with its own space in front."""
+    """SentencePiece on the parts of a text between its control tokens, each part with its own prefix space."""
     def encode(text):
         ids = []
         while text:

@@ -17,7 +17,7 @@ struct Span {
   int64_t past, count;
 };
 
-// Packed sequences with caches of their own, each with capacity beyond its last key, where everything is NaN.
+// Packed sequences, each with its own cache. The capacity of a cache beyond its last key is filled with NaN.
 struct Problem {
   AttentionShape shape;
   std::vector<AttentionSequence> sequences;
@@ -51,9 +51,9 @@ Padded Attend(const Context& context, const Problem& problem) {
   return out;
 }
 
-// One query and head: softmax in float64. An error e of a score multiplies its weight by about 1 + e, and the weights'
-// sum likewise; the exponential adds 3e-7, scores far below the largest an error of their own size; the sum of weighted
-// values is a sum.
+// Reference for one query and head, with the softmax in float64, and its tolerance. An error e of a score multiplies
+// its weight, and its part of the sum of weights, by about 1 + e. The exponential adds a relative error of 3e-7, and
+// for scores far below the largest an error of their own size. The sum of weighted values has the error of a sum.
 void ExpectAttended(const Problem& problem, const AttentionSequence& sequence, int64_t i, int64_t head,
                     const Padded& out) {
   const auto& [heads, kv_heads, dim, scale] = problem.shape;
@@ -102,7 +102,8 @@ TEST_P(AttentionTest, EveryHeadDimensionAndGroup) {
   }
 }
 
-// Queries and keys around multiples of the blocks, from a single token to hundreds, with and without a past.
+// Numbers of queries and keys around multiples of the block size, from one token to hundreds, with and without earlier
+// tokens in the cache.
 TEST_P(AttentionTest, LongSequences) {
   for (const auto& [heads, kv_heads] : {std::pair<int64_t, int64_t>{2, 2}, {7, 1}}) {
     for (const Span& span : {Span{0, 63},
@@ -145,7 +146,7 @@ TEST_P(AttentionTest, ThreadsAndNeighboursDoNotChangeABit) {
   }
 }
 
-// Scores of hundreds and thousands: softmax is nearly one key, and nothing overflows.
+// With scores of hundreds and thousands, the softmax is nearly that of one key, and nothing must overflow.
 TEST_P(AttentionTest, LargeLogits) {
   for (const double size : {30.0, 1000.0}) {
     const Problem problem = MakeProblem(4, 2, 8, {{0, 140}, {200, 1}}, size);
@@ -153,7 +154,8 @@ TEST_P(AttentionTest, LargeLogits) {
   }
 }
 
-// Key j is e_(j mod dim) times 1e18, query e_c times 1e15: only keys j = c (mod dim) count, all of them alike.
+// Key j is e_(j mod dim) times 1e18 and the query is e_c times 1e15, so only keys with j = c (mod dim) have a weight,
+// and their weights are equal.
 TEST_P(AttentionTest, HugeLogitsPickTheirKeys) {
   const int64_t dim = 16;
   for (const Span& span : {Span{0, 200}, {199, 1}}) {
@@ -167,7 +169,7 @@ TEST_P(AttentionTest, HugeLogitsPickTheirKeys) {
       const Padded out = Attend(context_, problem);
       for (int64_t i = 0; i < span.count; ++i) {
         const int64_t last = span.past + i;
-        if (sign < 0 && last == 0) continue;  // a single key counts whatever its score
+        if (sign < 0 && last == 0) continue;  // a single key has weight 1 whatever its score
         for (int64_t d = 0; d < dim; ++d) {
           Exact sum;
           int64_t count = 0;
@@ -202,7 +204,7 @@ TEST_P(AttentionTest, RefusesWhatDoesNotFit) {
   EXPECT_THROW(Attention(context_, good.shape, good.sequences, good.q.view(), out.view().Cols(0, 31)), Error);
 }
 
-// A broken query, key or value must not look like a number again.
+// A NaN in a query, key or value must reach the output.
 TEST_P(AttentionTest, KeepsNotANumber) {
   for (const Span& span : {Span{0, 40}, {39, 1}}) {
     for (const char* where : {"query", "key", "value"}) {

@@ -33,8 +33,8 @@ TEST_P(ElementwiseTest, EmbedRefusesForeignTokens) {
   EXPECT_THROW(Embed(context_, std::vector<int32_t>{0}, table.view, Padded(1, 3).view()), Error);
 }
 
-// silu's relative error is that of the exponential (3e-7) and a few roundings; where the logistic function is not a
-// normal float32, it may be anything between 0 and the least of those.
+// The relative error of silu is that of the exponential (3e-7) plus a few roundings. If the logistic function is below
+// the smallest normal float32, its computed value may be anything between 0 and that number.
 void ExpectSwiGlu(float gate, float up, float found) {
   const double sigmoid = 1 / (1 + std::exp(-static_cast<double>(gate)));
   const double expected = gate * sigmoid * up, scale = std::abs(static_cast<double>(gate) * up);
@@ -60,7 +60,7 @@ TEST_P(ElementwiseTest, SwiGluOfAnySize) {
 
 TEST_P(ElementwiseTest, SwiGluOfExtremes) {
   std::vector<float> values = {0, -0.0f, 1e-40f, 1e-20f, 1e-8f, 0.5f, 1, 16, 17, 50, 80, 1e4f, 1e10f, 1e30f};
-  for (float x = 86; x < 90; x += 0.0625f) values.push_back(x);  // where float32's exponential ends
+  for (float x = 86; x < 90; x += 0.0625f) values.push_back(x);  // around the overflow of the exponential in float32
   for (size_t i = 0, n = values.size(); i < n; ++i) values.push_back(-values[i]);
   const auto n = static_cast<int64_t>(values.size());
   const Padded gate(1, n), up(1, n);

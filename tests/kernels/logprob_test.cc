@@ -34,7 +34,7 @@ std::vector<int32_t> Targets(int64_t count, int64_t vocab) {
   return targets;
 }
 
-// A logit's error is a sum's; it reaches the result once through the target and once through the log-sum-exp.
+// A logit has the error of a sum. It affects the result twice: through the target and through the log-sum-exp.
 void ExpectScore(const Padded& x, int64_t t, const Stored& w, int32_t target, float log_prob, int32_t argmax) {
   const int64_t hidden = x.cols(), vocab = w.view.rows();
   std::vector<double> logits(vocab);
@@ -57,7 +57,7 @@ void ExpectScore(const Padded& x, int64_t t, const Stored& w, int32_t target, fl
 TEST_P(TokenLogProbsTest, AgreesWithFloat64) {
   for (const int64_t vocab : {1, 2, 2047, 2048, 2049, 5003}) {
     for (const int64_t rows : {1, 5, 17}) {
-      for (const double size : {1.0, 300.0}) {  // logits up to some ten and some thousand
+      for (const double size : {1.0, 300.0}) {  // logits of up to tens and up to thousands
         SCOPED_TRACE(fmt::format("vocab {} rows {} size {}", vocab, rows, size));
         const int64_t hidden = 33;
         const Padded x = Padded::Normal(rows, hidden, 1, size);
@@ -86,7 +86,7 @@ TEST_P(TokenLogProbsTest, MoreRowsThanABlock) {
   EXPECT_EQ(alone, scores.log_probs);
 }
 
-// Whole numbers, so that ties are exact: within a block and between blocks the lowest id wins.
+// Integer logits make ties exact. Within a block and between blocks, the lowest id must win.
 TEST_P(TokenLogProbsTest, TheLowestIdWinsATie) {
   const int64_t vocab = 5000;
   for (const std::vector<int64_t>& best : {std::vector<int64_t>{17, 18, 1999}, {2047, 2048}, {3, 4999}, {4998, 4999}}) {

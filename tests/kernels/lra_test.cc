@@ -12,7 +12,7 @@ using test::SumTolerance;
 class LraTest : public test::OnEveryIsa {};
 SHIFTRT_ON_EVERY_ISA(LraTest);
 
-// h A + b + h, with the sizes of what is summed; A (d, d) by element.
+// h A + b + h in float64, with the sums of absolute values for the tolerance; A (d, d) is given by element.
 template <typename Element>
 void ExpectAdapted(const Padded& h, const Padded& out, const Padded& b, int64_t terms, Element&& a) {
   const int64_t d = h.cols();
@@ -41,7 +41,7 @@ TEST_P(LraTest, LowRankAgreesWithFloat64) {
         const Padded h = Padded::Normal(tokens, d, 1), p = Padded::Normal(d, r, 2, 0.2), q = Padded::Normal(r, d, 3),
                      b = Padded::Normal(1, d, 4), out = h.Copy(), threaded = h.Copy();
         ApplyLowRankLra(context_, p.view(), q.view(), b.view(), out.view());
-        // A product's error, then that of a product with it.
+        // The error of the first product, then that of the second product, which uses the first.
         ExpectAdapted(h, out, b, d + r + 4, [&](int64_t k, int64_t j) {
           Exact element;
           for (int64_t i = 0; i < r; ++i) element.Add(static_cast<double>(p(k, i)) * q(i, j));
@@ -86,7 +86,7 @@ TEST_P(LraTest, RefusesWhatDoesNotFit) {
   EXPECT_THROW(ApplyFullLra(context_, a.view(), q.view(), h.view()), Error);
 }
 
-// What does not fit is refused before anything of h has changed.
+// Shapes that do not match must be refused before h is changed.
 TEST_P(LraTest, ARefusalLeavesTheStream) {
   const Padded h = Padded::Normal(2, 4, 1), before = h.Copy(), p = Padded::Normal(4, 3, 2), q = Padded::Normal(3, 4, 3),
                b = Padded::Normal(1, 3, 4), a = Padded::Normal(4, 4, 5);

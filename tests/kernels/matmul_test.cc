@@ -16,8 +16,8 @@ struct Shape {
   int64_t m, n, k;
 };
 
-// Few rows and many, around the tiles' six and twelve; sides that no vector width divides; more than one block of rows
-// and of depth.
+// Few and many rows, around the tile heights of six and twelve; sizes that no vector width divides; more than one block
+// of rows and of depth.
 std::vector<Shape> Shapes() {
   std::vector<Shape> shapes;
   for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 12, 13, 64})
@@ -28,7 +28,7 @@ std::vector<Shape> Shapes() {
   return shapes;
 }
 
-// x B in float64, B (x.cols, n) dense, with the norms a sum's size is bounded by: sum |x b| <= |x| |b|.
+// x B in float64 for dense B (x.cols, n), with the norms that bound the absolute values of a sum: sum |x b| <= |x| |b|.
 std::vector<Exact> Product(const Padded& x, int64_t n, const std::vector<double>& b) {
   std::vector<Exact> products(x.rows() * n);
   std::vector<double> row(n), squares(n, 0.0);
@@ -54,7 +54,7 @@ std::vector<double> Transposed(const std::vector<double>& w, int64_t rows, int64
   return out;
 }
 
-// y = product + bias (+ before); bias empty for none.
+// y = product + bias (+ before). `bias` may be empty.
 void ExpectProduct(const std::vector<Exact>& products, int64_t k, const std::vector<double>& bias, const Padded* before,
                    const Padded& y) {
   for (int64_t i = 0; i < y.rows(); ++i) {
@@ -113,7 +113,7 @@ TEST_P(MatMulTest, ThreadsDoNotChangeABit) {
   }
 }
 
-// Every finite 16-bit pattern, subnormals included, picked out by the rows of the identity.
+// Every finite 16-bit pattern, including subnormals, selected by the rows of the identity matrix.
 TEST_P(MatMulTest, SixteenBitWeightsAreWidenedExactly) {
   constexpr int64_t kDepth = 64, kRows = 65536 / kDepth;
   Padded identity(kDepth, kDepth);

@@ -1,5 +1,5 @@
-// What the tests of all kernels share: one body of tests run on every instruction set the CPU has, poisoned matrices,
-// stored tensors, and where tolerances come from.
+// The parts that the tests of all kernels share: running a test on every instruction set of the CPU, poisoned matrices,
+// stored tensors, and tolerances.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,19 +19,20 @@
 namespace shiftrt::test {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr double kUnit = 0x1p-24;  // half the float32 epsilon: one rounding's relative error
+constexpr double kUnit = 0x1p-24;  // half the float32 epsilon: the relative error of one rounding
 
-// The bound on |computed - exact| for a float32 sum of `terms` products in any order, fused or not, whose absolute
-// values add up to `size`: every term passes through at most `terms` + 1 roundings (Higham 2002, section 3.1).
+// The bound on |computed - exact| for a float32 sum of `terms` products whose absolute values add up to `size`. The
+// order is arbitrary and products may be fused. Every term has at most `terms` + 1 roundings (Higham 2002,
+// section 3.1).
 inline double SumTolerance(int64_t terms, double size) {
   return 1.01 * static_cast<double>(terms + 1) * kUnit * size + std::numeric_limits<float>::denorm_min();
 }
 
-// A test that runs once an instruction set.
+// A test that runs once per instruction set.
 class OnEveryIsa : public testing::TestWithParam<Isa> {
  protected:
   static Context On(int threads) { return {threads, GetParam()}; }
-  const Context context_ = On(1);  // threads change no result, which each test of them shows
+  const Context context_ = On(1);  // the number of threads does not change results, as the tests with threads show
 };
 
 inline std::vector<Isa> SupportedIsas() {
@@ -45,8 +46,8 @@ inline std::vector<Isa> SupportedIsas() {
   INSTANTIATE_TEST_SUITE_P(Isas, suite, testing::ValuesIn(test::SupportedIsas()), \
                            [](const auto& info) { return std::string(Name(info.param)); })
 
-// A float32 matrix whose rows are `pad` elements further apart than they are long. All of it starts as NaN, so what a
-// kernel leaves out or reads beside the view shows.
+// A float32 matrix with `pad` elements of padding after each row. It is filled with NaN, so that elements that a kernel
+// does not write, or reads outside the view, are found.
 class Padded {
  public:
   Padded(int64_t rows, int64_t cols, int64_t pad = 5) : storage_(rows, cols + pad), cols_(cols) {
@@ -80,7 +81,7 @@ class Padded {
   int64_t cols_;
 };
 
-// Bit for bit, NaN and the padding included.
+// Compares bits, including NaN and the padding.
 inline bool Identical(const Padded& a, const Padded& b) {
   for (int64_t i = 0; i < a.rows(); ++i)
     for (int64_t j = 0; j < a.cols(); ++j)
@@ -88,8 +89,8 @@ inline bool Identical(const Padded& a, const Padded& b) {
   return true;
 }
 
-// A tensor in its stored type, one element off the alignment of its buffer as a mapped checkpoint's may be, and the
-// exact values of its elements.
+// A tensor in its stored type and the exact values of its elements. Like a tensor of a mapped checkpoint, it need not
+// be aligned: it starts one element after the start of its buffer.
 class Stored {
  public:
   Stored(DType dtype, std::vector<int64_t> shape, const std::vector<double>& values)
@@ -128,7 +129,7 @@ class Stored {
 
 constexpr DType kStoredTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
-// An exact value and the sum of the absolute values it was made of, which its tolerance is taken from.
+// An exact value, and the sum of the absolute values of its terms, from which the tolerance is computed.
 struct Exact {
   double value = 0, size = 0;
 

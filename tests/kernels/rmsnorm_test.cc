@@ -11,7 +11,8 @@ using test::Stored;
 class RmsNormTest : public test::OnEveryIsa {};
 SHIFTRT_ON_EVERY_ISA(RmsNormTest);
 
-// Row i of `out` is the norm of columns [at, at + weight) of row i of `x`: three roundings, and those of the root.
+// Checks that row i of `out` is the norm of columns [at, at + weight) of row i of `x`. The tolerance is three roundings
+// and those of the square root.
 void ExpectNormed(const Padded& x, const Padded& out, int64_t i, int64_t at, const std::vector<double>& weight,
                   double eps) {
   const auto n = static_cast<int64_t>(weight.size());

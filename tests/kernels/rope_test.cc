@@ -17,7 +17,7 @@ std::vector<float> Frequencies(int64_t head_dim) {
   return frequencies;
 }
 
-// Positions out of order, odd, far and repeated; the angles in long double, where they are exact.
+// Positions out of order, odd, large and repeated. The reference computes the angles in long double.
 TEST_P(RopeTest, AgreesWithExtendedPrecision) {
   const std::vector<int64_t> positions = {0, 1, 3, 7, 2, 7, 1023, 4097, 131071, 9999991};
   const auto tokens = static_cast<int64_t>(positions.size());
@@ -34,7 +34,7 @@ TEST_P(RopeTest, AgreesWithExtendedPrecision) {
             const bool first = at % head_dim < half;
             const double cosine = scale * static_cast<double>(std::cos(angle)) * x(t, at);
             const double sine = scale * static_cast<double>(std::sin(angle)) * x(t, first ? at + half : at - half);
-            // cos, sin, the scale, the product and the sum: five roundings.
+            // Five roundings: cos, sin, the scale, the product and the sum.
             ASSERT_NEAR(out(t, at), first ? cosine - sine : cosine + sine,
                         6 * test::kUnit * (std::abs(cosine) + std::abs(sine)) + 1e-12)
                 << head_dim << " " << t << " " << at;

@@ -15,7 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Every tag is closed in turn, every attribute quoted, no entity but the four: enough XML for what charts write.
+// Checks the part of XML that charts use: every tag is closed in order, every attribute is quoted, and only the four
+// entities occur.
 bool WellFormed(const std::string& xml) {
   std::vector<std::string> open;
   const std::regex tag(R"re(<(/?)([a-z]+)((?: [a-zA-Z:-]+="[^"<]*")*)(/?)>)re");
@@ -34,7 +35,7 @@ bool WellFormed(const std::string& xml) {
   return open.empty() && std::regex_search(xml, std::regex("&(?!(amp|lt|gt|quot);)")) == false;
 }
 
-// All numbers of one attribute.
+// The numeric values of one attribute.
 std::vector<double> Numbers(const std::string& svg, const std::string& attribute) {
   std::vector<double> numbers;
   const std::regex pattern(" " + attribute + "=\"([^\"]*)\"");
@@ -57,8 +58,8 @@ TEST(Chart, PutsPointsWhereTheyBelong) {
   const std::string svg = Svg(LineChart({0, 1, 2, 4}, {10, 20, 15, 10}));
   EXPECT_TRUE(WellFormed(svg));
   std::vector<double> x = Numbers(svg, "cx"), y = Numbers(svg, "cy");
-  ASSERT_EQ(x.size(), 5u);  // the first is the legend's
-  // Affine in the data: equal steps are equal distances, and up is more.
+  ASSERT_EQ(x.size(), 5u);  // the first belongs to the legend
+  // The positions are affine in the data: equal steps have equal distances, and larger values are higher.
   EXPECT_NEAR(x[2] - x[1], x[3] - x[2], 0.11);
   EXPECT_NEAR(x[4] - x[3], 2 * (x[2] - x[1]), 0.21);
   EXPECT_NEAR(y[1] - y[2], 2 * (y[1] - y[3]), 0.21);
@@ -72,7 +73,7 @@ TEST(Chart, LogAxesAreLogarithmic) {
   chart.log_x = chart.log_y = true;
   const std::string svg = Svg(chart);
   const std::vector<double> x = Numbers(svg, "cx"), y = Numbers(svg, "cy");
-  ASSERT_EQ(x.size(), 4u);  // 0 has no place on it
+  ASSERT_EQ(x.size(), 4u);  // 0 has no place on a logarithmic axis
   EXPECT_NEAR(x[2] - x[1], x[3] - x[2], 0.11);
   EXPECT_NEAR(y[2] - y[1], y[3] - y[2], 0.11);
 }
@@ -83,7 +84,7 @@ TEST(Chart, BarsStandOnZero) {
   const std::string svg = Svg(chart);
   const std::vector<double> y = Numbers(svg, "y"), height = Numbers(svg, "height");
   EXPECT_TRUE(WellFormed(svg));
-  // ... the last two rectangles: 2 up from zero, 1 down from it.
+  // The last two rectangles extend 2 up and 1 down from zero.
   ASSERT_GE(height.size(), 2u);
   EXPECT_NEAR(height[height.size() - 2], 2 * height.back(), 0.21);
 }
@@ -155,7 +156,7 @@ TEST(Page, IsSelfContained) {
   EXPECT_EQ(without_namespace.find("http"), html.npos);
   EXPECT_NE(html.find("Title &lt;1&gt;"), html.npos);
   EXPECT_NE(html.find("<td>x &amp; y</td>"), html.npos);
-  // Charts that follow each other share a grid: one in the first section, two in the second.
+  // Consecutive charts share a grid: one chart in the first section, two in the second.
   size_t grids = 0, figures = 0;
   for (size_t at = 0; (at = html.find("class=\"figures\"", at)) != html.npos; ++at) ++grids;
   for (size_t at = 0; (at = html.find("<figure>", at)) != html.npos; ++at) ++figures;

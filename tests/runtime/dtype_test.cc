@@ -1,4 +1,4 @@
-// The 16-bit formats against their definition: values by std::ldexp, rounding by distance to the two neighbours.
+// Tests the 16-bit formats against their definition: values by std::ldexp, rounding by distance to the two neighbours.
 #include "runtime/dtype.h"
 
 #include <gtest/gtest.h>
@@ -21,8 +21,8 @@ struct BrainFormat {
   static constexpr int kExponentBits = 8, kMantissaBits = 7;
 };
 
-// The value IEEE 754 gives the positive pattern `bits`; infinity's is taken as the next finite value, which is where
-// rounding to infinity starts from.
+// The value of the positive bit pattern `bits` in IEEE 754. The pattern of infinity gives the value that would follow
+// the largest finite one, because rounding to infinity is defined by it.
 template <typename F>
 double Value(uint32_t bits) {
   const int exponent = static_cast<int>(bits >> F::kMantissaBits), bias = (1 << (F::kExponentBits - 1)) - 1;
@@ -32,7 +32,8 @@ double Value(uint32_t bits) {
                        : std::ldexp(one + mantissa, exponent - bias - F::kMantissaBits);
 }
 
-// Patterns are ordered as their values are: bisection for the one below, then the nearer, the even one on a tie.
+// Bit patterns are ordered like their values. Finds the neighbour below by bisection, then takes the nearer of the two
+// neighbours, on a tie the even one.
 template <typename F>
 uint32_t Nearest(double magnitude) {
   uint32_t low = 0, high = ((1u << F::kExponentBits) - 1) << F::kMantissaBits;
@@ -76,7 +77,7 @@ TYPED_TEST(Sixteen, EveryPatternWidensToItsValueAndBack) {
   }
 }
 
-// Between every two neighbours: just above the lower, just below, on and above the middle, just below the upper.
+// Tests values between every two neighbours: just above the lower one, around the middle, and just below the upper one.
 TYPED_TEST(Sixteen, RoundsToNearestEvenBetweenAllNeighbours) {
   for (uint32_t bits = 0; bits < TestFixture::kInfinity; ++bits) {
     const double low = Value<TypeParam>(bits), high = Value<TypeParam>(bits + 1);

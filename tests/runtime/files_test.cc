@@ -131,7 +131,7 @@ TEST_F(Files, AStreamGetsTheBytesAndStays) {
   EXPECT_TRUE(fs::is_fifo(path_));
   EXPECT_EQ(Names(directory_.path()), std::vector<std::string>{"file"});
 
-  // As /dev/stdout is when standard output is a file that others write to.
+  // Like /dev/stdout if standard output is a file to which other processes write.
   const fs::path other = directory_.path() / "output";
   Put(other, "before;");
   const int fd = ::open(other.c_str(), O_WRONLY | O_APPEND);
@@ -163,7 +163,7 @@ TEST_F(Files, ANameWithoutADirectoryIsInTheWorkingOne) {
   EXPECT_EQ(ReadFile(path_), "x");
 }
 
-// In a process of its own: an interrupt stays requested.
+// Runs in a process of its own, because a requested interrupt cannot be taken back.
 TEST_F(Files, AnInterruptInMidWriteLeavesTheTarget) {
   Put(path_, "before");
   CheckInterrupted();
@@ -185,7 +185,7 @@ TEST_F(Files, AnInterruptInMidWriteLeavesTheTarget) {
   EXPECT_EQ(Names(directory_.path()), std::vector<std::string>{"file"});
 }
 
-// The reference implementation's value for no bytes, and for 'a' a hundred times another than for 'b'.
+// The empty input has the value of the reference implementation; a hundred 'a' and a hundred 'b' have different values.
 TEST(HashHex, IsXxh3) {
   EXPECT_EQ(HashHex(""), "2d06800538d394c2");
   EXPECT_NE(HashHex(std::string(100, 'a')), HashHex(std::string(100, 'b')));

@@ -38,7 +38,7 @@ TEST_F(HostMemory, IsWhatAControlGroupHasLeft) {
 
 TEST_F(HostMemory, OfThisMachineIsSomethingAndAnOrderCounts) {
   EXPECT_GT(AvailableMemory(), 1 << 20);
-  EXPECT_GT(AvailableMemory("/no/such/root"), int64_t{1} << 50);  // nothing known: nothing withheld
+  EXPECT_GT(AvailableMemory("/no/such/root"), int64_t{1} << 50);  // nothing is known, so there is no limit
   Context context;
   EXPECT_GT(MemoryForSums(context), 0);
   context.memory = 12345;

@@ -1,4 +1,4 @@
-// BLAS and LAPACK behind our row-major, strided views, against loops.
+// Tests BLAS and LAPACK on our row-major, strided views against plain loops.
 #include "runtime/linalg/linalg.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kEpsilon = std::numeric_limits<double>::epsilon();
 const Context kContext{1, Isa::kPortable};
 
-// A matrix whose rows are `pad` elements further apart than they are long; what lies between is NaN.
+// A matrix with `pad` elements of padding after each row; the padding is NaN.
 class Padded {
  public:
   Padded(int64_t rows, int64_t cols, int64_t pad = 3) : storage_(rows, cols + pad), cols_(cols) {
@@ -46,7 +46,7 @@ class Padded {
   int64_t cols_;
 };
 
-// b'b + n I: symmetric positive definite, its condition number of the order of 10.
+// b'b + n I: symmetric positive definite, with a condition number of about 10.
 Padded PositiveDefinite(int64_t n, uint64_t seed) {
   const Padded b = Padded::Normal(n, n, seed);
   Padded a(n, n);
@@ -60,7 +60,7 @@ Padded PositiveDefinite(int64_t n, uint64_t seed) {
   return a;
 }
 
-// The lower triangle must not be read: it becomes NaN.
+// Fills the lower triangle with NaN, because it must not be read.
 void PoisonLower(MatrixView<double> a) {
   for (int64_t i = 0; i < a.rows; ++i)
     for (int64_t j = 0; j < i; ++j) a(i, j) = kNan;
@@ -153,7 +153,7 @@ TEST(Linalg, CholeskySolves) {
       EXPECT_GT(rcond, 1e-3);
       EXPECT_LE(rcond, 1 + 1e-9);
       for (int64_t i = 0; i < n; ++i) {
-        for (int64_t j = 0; j < sides; ++j) {  // the residual is small against what was summed
+        for (int64_t j = 0; j < sides; ++j) {  // the residual is small compared with the terms of the sum
           double residual = -b.view()(i, j), size = std::abs(residual);
           for (int64_t k = 0; k < n; ++k) {
             residual += a.view()(i, k) * x.view()(k, j);

@@ -1,4 +1,4 @@
-// Buffers, views and the generator of numbers.
+// Tests buffers, views and the random number generator.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@ TEST(Buffer, IsAlignedAtEverySize) {
     const auto address = reinterpret_cast<uintptr_t>(buffer.data());
     EXPECT_EQ(address % (size >= 1 << 20 ? 2u << 20 : 64u), 0u) << size;
     EXPECT_EQ(buffer.size(), size);
-    buffer[0] = buffer[size - 1] = 1;  // the sanitizer would object
+    buffer[0] = buffer[size - 1] = 1;  // an access outside the buffer is found by the sanitizer
   }
   EXPECT_EQ(Buffer<float>(0).size(), 0);
 }
@@ -54,7 +54,7 @@ TEST(TensorView, CountsElementsAndBytes) {
   EXPECT_EQ((TensorView{nullptr, DType::kFloat32, {7, 0, 9}}.elements()), 0);
 }
 
-// The published generator's own first numbers (Steele, Lea, Flood 2014; seed 1234567).
+// The first numbers of the published generator (Steele, Lea, Flood 2014; seed 1234567).
 TEST(Random, IsSplitMix64) {
   Random random(1234567);
   EXPECT_EQ(random.Next(), 6457827717110365317u);

@@ -1,4 +1,4 @@
-// What a refusal says.
+// Checks of error messages.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ std::string Refusal(Call&& call) {
   }
 }
 
-// `call` throws an Error that names `file` first and has `word` in it.
+// Expects that `call` throws an Error whose message starts with `file` and contains `word`.
 template <typename Call>
 void ExpectRefusal(Call&& call, const std::string& file, const std::string& word) {
   const std::string what = Refusal(call);

@@ -19,7 +19,7 @@ std::string Length(uint64_t size) {
   return bytes;
 }
 
-// A file of `header` before `data_bytes` bytes.
+// A file with this header and `data_bytes` bytes of data.
 std::string FileOf(const std::string& header, size_t data_bytes) {
   return Length(header.size()) + header + std::string(data_bytes, '\x01');
 }
@@ -37,7 +37,7 @@ std::string Tensor(const std::string& name, const std::string& dtype, const std:
   return fmt::format(R"("{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{}]}})", name, dtype, shape, offsets);
 }
 
-// One tensor "t" as the whole header.
+// A header with a single tensor "t".
 std::string OneTensor(const std::string& dtype, const std::string& shape, const std::string& offsets) {
   return "{" + Tensor("t", dtype, shape, offsets) + "}";
 }
@@ -49,7 +49,7 @@ TEST(Safetensors, TakesWhatIsValid) {
   const std::string bytes = FileOf(header, 46);
   std::map<std::string, std::string, std::less<>> metadata;
   const Tensors tensors = Parse(bytes, &metadata);
-  ASSERT_EQ(tensors.size(), 4u);  // whole numbers are checked, not listed
+  ASSERT_EQ(tensors.size(), 4u);  // tensors of integers are checked but not listed
   EXPECT_EQ(tensors.at("a").dtype, DType::kFloat32);
   EXPECT_EQ(tensors.at("a").shape, (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(tensors.at("a").data, bytes.data() + 8 + header.size());
@@ -172,7 +172,7 @@ TEST(Safetensors, WhatIsWrittenIsRead) {
   EXPECT_EQ(SafetensorsHeader(tensors, {}).size() % 64, 0u);
 }
 
-// Any byte changed, any length: a refusal or views that stay inside the bytes.
+// With any byte changed and at any length, the file is refused or its views stay inside the bytes.
 TEST(Safetensors, RandomDamage) {
   const std::string good = FileOf("{" + Tensor("a", "F32", "2,3", "0,24") + "," + Tensor("b", "F16", "2,2", "24,32") +
                                       R"(,"__metadata__":{"format":"pt"}})",

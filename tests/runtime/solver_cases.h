@@ -1,4 +1,5 @@
-// What every solver is held to, against definitions and loops: the host's in tests/runtime, a GPU's in tests/cuda.
+// The requirements on every solver, tested against definitions and plain loops: on the host in tests/runtime, on a GPU
+// in tests/cuda.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@ inline Matrix<double> Normal(int64_t rows, int64_t cols, uint64_t seed) {
   return m;
 }
 
-// op(a) op(b), by loops.
+// op(a) op(b), computed by loops.
 inline Matrix<double> Product(const Matrix<double>& a, const Matrix<double>& b, bool transpose_a = false,
                               bool transpose_b = false) {
   const int64_t inner = transpose_a ? a.rows() : a.cols();
@@ -41,7 +42,7 @@ inline double Norm(const Matrix<double>& m) {
   return std::sqrt(sum);
 }
 
-// |found - expected| / |expected|; infinite where there is a NaN.
+// |found - expected| / |expected|; infinite if there is a NaN.
 inline double Distance(const Matrix<double>& found, const Matrix<double>& expected) {
   const Matrix<double> difference = found.Clone();
   for (int64_t i = 0; i < difference.size(); ++i) difference.data()[i] -= expected.data()[i];
@@ -49,7 +50,7 @@ inline double Distance(const Matrix<double>& found, const Matrix<double>& expect
   return std::isnan(distance) ? HUGE_VAL : distance;
 }
 
-// Symmetric, with the lower triangle, which nobody may read, NaN.
+// A symmetric matrix whose lower triangle, which must not be read, is NaN.
 inline Matrix<double> UpperOf(const Matrix<double>& a) {
   Matrix<double> upper = a.Clone();
   for (int64_t i = 0; i < a.rows(); ++i)
@@ -62,7 +63,7 @@ inline Matrix<double> Symmetric(int64_t n, uint64_t seed) {
     for (int64_t j = 0; j < i; ++j) a(i, j) = a(j, i);
   return a;
 }
-// b'b of b (rank, n): where rank < n, eigenvalues that coincide, as the Grams of few tokens have them.
+// b'b of b (rank, n). With rank < n, eigenvalues coincide, as in the Gram matrix of few tokens.
 inline Matrix<double> GramOf(int64_t rank, int64_t n) {
   const Matrix<double> b = Normal(rank, n, 11);
   return Product(b, b, true);
@@ -136,7 +137,7 @@ inline void Cholesky(Solver& solver) {
   EXPECT_FALSE(solver.CholeskySolve(*solver.Uploaded(a.view()), *solver.Uploaded(right.view())));
 }
 
-// Rows of `vectors` are orthonormal and belong to `values`, to rounding.
+// Expects that the rows of `vectors` are, up to rounding, orthonormal eigenvectors for `values`.
 inline void ExpectEigenpairs(const Matrix<double>& a, std::vector<double> values, const Matrix<double>& vectors) {
   const double tolerance = 20 * static_cast<double>(a.rows()) * std::numeric_limits<double>::epsilon();
   const Matrix<double> image = Product(vectors, a), products = Product(vectors, vectors, false, true);

@@ -1,4 +1,4 @@
-// The host's solver, and what goes to another.
+// Tests the solver on the host, and which problems go to another solver.
 #include "runtime/linalg/solver.h"
 
 #include <utility>
@@ -32,7 +32,7 @@ TEST(HostSolver, RefusesWhatIsNotFiniteOrHasNoSuchVectors) {
   EXPECT_THROW(LeadingEigen(*solver, *a, 5), Error);
 }
 
-// Of a device that has memory for nothing, and says so, or whose every use is a mistake.
+// A solver whose device has no memory, and reports that, or that must not be used at all.
 class Elsewhere : public Solver {
  public:
   explicit Elsewhere(bool full) : full_(full) {}

@@ -1,4 +1,4 @@
-// Compressed texts read as if they were not, and damaged ones refused by name.
+// Compressed texts must be read like plain ones, and damaged ones refused with an error that names the file.
 #include "runtime/text.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ std::string Zstd(const std::string& text) {
   return out;
 }
 
-// Several times the size of what is inflated at once, and no two lines alike.
+// Several times the size of the buffer for decompression; all lines are different.
 std::string LongText() {
   std::string text;
   for (int i = 0; i < 30000; ++i) text += "line " + std::to_string(i) + "\n";

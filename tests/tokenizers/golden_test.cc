@@ -1,4 +1,4 @@
-// Ids and texts that the reference implementations gave (goldens/make_tokenizers.py).
+// Tests against ids and texts of the reference implementations (goldens/make_tokenizers.py).
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -45,7 +45,7 @@ TEST_P(Golden, Decodes) {
   const auto texts = Texts();
   for (size_t i = 0; i < texts.size(); ++i) {
     const std::string text = tokenizer_->Decode(Expected("ids")[i].get<Ids>());
-    // SentencePiece itself prints no control tokens: there, the text has to come back.
+    // SentencePiece itself does not print control tokens. For it, the original text must come back.
     const bool reference = !Expected("decoded").is_null();
     const bool changed =
         texts[i].find("<s>") != std::string::npos || texts[i].find("\xE2\x96\x81") != std::string::npos;
@@ -81,7 +81,7 @@ TEST(TokenizerSpecials, FollowTheFiles) {
   EXPECT_EQ(llama3->Piece(llama3->bos_token()), "<|begin|>");
   EXPECT_EQ(llama3->Piece(llama3->eos_token()), "<|end|>");
   const auto qwen = LoadTokenizer(kGoldens / "qwen2");
-  EXPECT_EQ(qwen->bos_token(), -1);  // null in tokenizer_config.json counts, config.json does not
+  EXPECT_EQ(qwen->bos_token(), -1);  // an explicit null in tokenizer_config.json overrides config.json
   EXPECT_EQ(qwen->Piece(qwen->eos_token()), "<|end|>");
   const auto tiktoken = LoadTokenizer(kGoldens / "tiktoken");
   EXPECT_EQ(tiktoken->Piece(tiktoken->bos_token()), "<|begin_of_text|>");

@@ -1,4 +1,4 @@
-// Files that lie: each one a message that names the file, never a crash.
+// Malformed files: each must give an error that names the file, never a crash.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -106,8 +106,8 @@ TEST_F(HostileTokenizer, Patterns) {
   refused("(", "does not compile");
   refused("\\p{Nonsense}", "does not compile");
   refused("a*", "matches the empty text");
-  refused("\\w+", "'\\w'");            // another set of characters in PCRE2
-  refused("[a&&b]", "not supported");  // a set operation there, letters in PCRE2
+  refused("\\w+", "'\\w'");            // matches other characters in PCRE2
+  refused("[a&&b]", "not supported");  // a set operation in Oniguruma, letters in PCRE2
   refused("[a[bc]]", "not supported");
   refused("\\p{N}{1,3}+", "'}+'");  // possessive in PCRE2
   refused("^a", "not supported");
@@ -180,7 +180,7 @@ TEST_F(HostileTokenizer, SentencePiece) {
   ExpectRefused("tokenizer.model", std::string("\n\0", 2), "empty");
 }
 
-// Any byte of any file changed: an error or a tokenizer that works, under the sanitizers too.
+// With any byte of any file changed, the result is an error or a working tokenizer, also under the sanitizers.
 TEST_F(HostileTokenizer, RandomDamage) {
   std::mt19937 random(1);
   for (const char* file : {"tiktoken/tokenizer.model", "sentencepiece/tokenizer.model", "llama2-json/tokenizer.json"}) {

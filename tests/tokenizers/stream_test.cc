@@ -5,7 +5,7 @@
 namespace shiftrt {
 namespace {
 
-// Byte-level without merges: a token a byte, so that every character arrives in pieces.
+// Byte-level without merges: one token per byte, so every character of several bytes arrives in parts.
 class Bytes final : public Tokenizer {
  public:
   std::vector<int32_t> Encode(std::string_view text) const override {
