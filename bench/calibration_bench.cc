@@ -36,7 +36,7 @@ CalibrationBenchResult BenchCalibration(const Context& context, const Model& mod
   const ModelConfig& config = model.weights->config;
   const CalibrationSet text = RandomText(config, options.batches, options.tokens, /*holds_out=*/false);
   Decoder decoder(context, model.weights, DepthPlan::Original(config.layers));
-  decoder.Forward(text.fit[0]);  // the first pass pays for the pages of weights and scratch
+  decoder.Forward(text.fit[0]);  // warm-up: the first pass loads the pages of weights and scratch
   CalibrationBenchResult result;
   for (int64_t layer = config.layers - 1; layer >= 0; layer -= options.every)
     result.layers.insert(result.layers.begin(), layer);
@@ -71,7 +71,7 @@ MainJobTimes BenchMainJob(const Context& context, const Model& model, const Main
   const ModelConfig& config = model.weights->config;
   const int64_t batches = (options.samples + kSamplesABatch - 1) / kSamplesABatch;
   const CalibrationSet text = RandomText(config, batches, options.tokens, /*holds_out=*/true);
-  Decoder(context, model.weights, DepthPlan::Original(config.layers)).Forward(text.fit[0]);  // brings the weights in
+  Decoder(context, model.weights, DepthPlan::Original(config.layers)).Forward(text.fit[0]);  // loads the weights
   ShiftOptions shift;
   shift.prune = ParsePrune("bi:0.25");
   shift.rank = RankSpec::Fixed(std::min<int64_t>(64, config.hidden));

@@ -26,7 +26,7 @@ using gpu::Stream;
 
 constexpr const char* kBench = "the bench";
 constexpr int kWarmups = 3, kRuns = 15;
-// Llama-3.1-8B.
+// The shape of Llama-3.1-8B.
 constexpr int64_t kHidden = 4096, kIntermediate = 14336, kVocab = 128256, kTokens = 4096;
 constexpr gpu::AttentionShape kShape{32, 8, 128, 0.08838835f};
 constexpr int64_t kQDim = 4096, kKvDim = 1024, kQkvDim = kQDim + 2 * kKvDim;
@@ -40,7 +40,7 @@ double MedianSeconds(Stream stream, const std::function<void()>& body) {
   return Median(seconds);
 }
 
-// Random values on the device: a pattern drawn on the host, laid end to end.
+// Random values on the device: repeats a pattern that is drawn on the host.
 template <typename T>
 DeviceBuffer<T> RandomOnDevice(Stream stream, int64_t count) {
   constexpr int64_t kPattern = 1 << 20;
@@ -54,7 +54,8 @@ DeviceBuffer<T> RandomOnDevice(Stream stream, int64_t count) {
   return out;
 }
 
-// Pieces of an array larger than any cache, another one every time: as decoding finds weights, in memory.
+// Successive pieces of an array that is larger than any cache, so that each is read from memory, like weights in
+// decoding.
 template <typename T>
 class Pieces {
  public:
@@ -108,7 +109,7 @@ double DoublePeak(Stream stream) {
   return 2.0 * static_cast<double>(kSide * kSide * kSide) / seconds;
 }
 
-// Times kernels and keeps the list.
+// Times kernels and collects the results.
 class KernelBench {
  public:
   KernelBench(Stream stream, const GpuLimits& limits, Progress& progress)
@@ -116,7 +117,7 @@ class KernelBench {
   void Time(const char* room, const char* name, double bytes, double flops, const std::function<void()>& body) {
     Add({room, name, 0, bytes, flops, flops / limits_.matrix_peak}, body);
   }
-  // Of float64 FLOP.
+  // `flops` are float64 FLOP.
   void TimeDouble(const char* room, const char* name, double bytes, double flops, const std::function<void()>& body) {
     Add({room, name, 0, bytes, flops, flops / limits_.double_peak}, body);
   }

@@ -1,4 +1,4 @@
-// Speed on the GPU: kernel by kernel and whole decoders, each beside its floor.
+// Speed on the GPU of each kernel and of whole decoders, with its floor: the least time that the device's limits allow.
 #pragma once
 
 #include <memory>
@@ -10,18 +10,18 @@
 
 namespace shiftrt {
 
-// The device's limits, measured: bytes a second of a copy, counting reads and writes, and FLOP a second of large
-// products, bfloat16 and float64.
+// The measured limits of the device: bytes per second of a copy, counting reads and writes, and FLOP per second of
+// large products in bfloat16 and in float64.
 struct GpuLimits {
   double copy_bandwidth = 0, matrix_peak = 0, double_peak = 0;
 };
 
 struct GpuKernelTime {
   std::string room;  // kernels/cuda/<room>.cu
-  std::string name;  // what it ran on
+  std::string name;  // the operation and its size
   double seconds = 0;
-  double bytes = 0, flops = 0;  // that it cannot do without
-  double floor = 0;             // the larger of the times they take at the limits
+  double bytes = 0, flops = 0;  // the least that the operation needs
+  double floor = 0;             // the larger of the times that these take at the limits
 };
 
 struct GpuKernelBench {
@@ -29,7 +29,7 @@ struct GpuKernelBench {
   GpuLimits limits;
   std::vector<GpuKernelTime> kernels;
 };
-// Every kernel at the sizes of Llama-3.1-8B in bfloat16, on random data. Throws Error without a GPU.
+// Times every kernel at the sizes of Llama-3.1-8B in bfloat16, on random data. Throws Error without a GPU.
 GpuKernelBench BenchGpuKernels(const Context& context, Progress& progress);
 
 struct GpuVariantTime {
@@ -40,8 +40,8 @@ struct GpuModelBench {
   std::vector<GpuVariantTime> variants;  // in that order
   double prefill_tokens_per_second = 0, prefill_floor = 0;
 };
-// One model: decoding of four plans (a quarter of the blocks removed, adapters of random values), a round of each in
-// turn, and prefill of the original.
+// Times one model: decoding of four plans (a quarter of the blocks removed, adapters of random values) in alternating
+// rounds, and prefill of the original.
 GpuModelBench BenchGpuModel(const Context& context, std::shared_ptr<const Weights> weights, const GpuLimits& limits,
                             const ModelBenchOptions& options, Progress& progress);
 

@@ -22,14 +22,14 @@ std::shared_ptr<const Lra> RandomAdapter(int64_t hidden, int64_t rank, uint64_t 
   return std::make_shared<const Lra>(Lra{{}, fill(hidden, rank), fill(rank, hidden), fill(1, hidden)});
 }
 
-// A quarter of the blocks, from the middle on, as selection tends to choose.
+// A quarter of the blocks, from the middle on, which is what selection tends to choose.
 std::vector<int64_t> QuarterOf(int64_t layers) {
   std::vector<int64_t> removed;
   for (int64_t i = 0; i < layers / 4; ++i) removed.push_back(layers / 2 + i);
   return removed;
 }
 
-// One plan with what its timing needs.
+// One plan with the decoder and cache to time it.
 struct Runner {
   Runner(const Context& context, const std::shared_ptr<const Weights>& weights, const char* name, DepthPlan plan,
          int64_t positions)
@@ -40,7 +40,8 @@ struct Runner {
   KvCache cache;
   std::vector<double> tokens_per_second;
 
-  // Tokens a second that follow `context`; the first two, which record the launches, do not count.
+  // Decoding speed after `context`, in tokens per second. The first two tokens, which record the launches, do not
+  // count.
   double Decode(std::span<const int32_t> context, int64_t count) {
     cache.Truncate(0);
     int32_t token = decoder.NextToken(context, cache, {}, 0);
@@ -85,7 +86,7 @@ GpuModelBench BenchGpuModel(const Context& context, std::shared_ptr<const Weight
   std::vector<Runner> runners = MakeRunners(context, weights, options);
   std::vector<double> prefill;
   progress.Begin("measuring decoders", options.rounds + 1);
-  for (int64_t round = 0; round < options.rounds + 1; ++round) {  // the first one warms up
+  for (int64_t round = 0; round < options.rounds + 1; ++round) {  // the first round is a warm-up
     const double prefilled = runners[0].Prefill(all.first(options.prefill));
     if (round > 0) prefill.push_back(prefilled);
     for (Runner& runner : runners) {

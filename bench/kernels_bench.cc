@@ -54,7 +54,8 @@ void SwiGluBench(benchmark::State& state, const Context& context) {
   SetCounters(state, 5.0 * static_cast<double>(gate.size()), 12.0 * static_cast<double>(gate.size()));
 }
 
-// `queries` new tokens of Qwen2-1.5B's attention (12 heads, 2 of keys and values, 128 wide) after `past` others.
+// Attention of Qwen2-1.5B (12 query heads, 2 key-value heads, head_dim 128) for `queries` new tokens after `past`
+// tokens.
 void AttentionBench(benchmark::State& state, const Context& context, int64_t queries, int64_t past) {
   const int64_t width = 12 * 128L, kv_width = 2 * 128L;
   const AttentionShape shape{12, 2, 128, 0.0884f};
@@ -75,7 +76,7 @@ void LraBench(benchmark::State& state, const Context& context, int64_t tokens) {
   SetCounters(state, 4.0 * static_cast<double>(tokens * d * r), 4.0 * static_cast<double>(2 * d * r + d));
 }
 
-// Accumulators of a site of width d whose update is a linear map of the inputs and noise.
+// The sums of a site of width d whose update is a linear map of the inputs plus noise.
 RidgeAccumulator RandomSums(const Context& context, int64_t d) {
   const int64_t tokens = 2 * d;
   const Matrix<float> h = RandomMatrix(tokens, d), map = RandomMatrix(d, d, 8);
@@ -94,7 +95,7 @@ void GramBench(benchmark::State& state, const Context& context) {
   SetCounters(state, 3.0 * static_cast<double>(tokens * d * d), 8.0 * static_cast<double>(tokens * d));
 }
 
-// Lambda by gcv, the solve, and the factors, of one site.
+// For one site: lambda by gcv, the solve and the factorization.
 void FitBench(benchmark::State& state, const Context& context, Factorization factorization) {
   const RidgeAccumulator sums = RandomSums(context, 1536);
   for (auto _ : state)

@@ -1,4 +1,4 @@
-// The kernels one by one, under Google Benchmark.
+// Benchmarks of single kernels, using Google Benchmark.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace shiftrt {
 
-// Runs the benchmarks; `arguments` are Google Benchmark's own flags (--benchmark_filter=..., --benchmark_format=json).
-// Counters: FLOP/s and bytes/s as each kernel's contract counts them. Returns an exit status.
+// Runs the benchmarks; `arguments` are the flags of Google Benchmark (--benchmark_filter=..., --benchmark_format=json).
+// The counters are FLOP/s and bytes/s, counted as in the contract of each kernel. Returns an exit status.
 int BenchKernels(const Context& context, const std::vector<std::string>& arguments);
 
 }  // namespace shiftrt

@@ -36,7 +36,7 @@ ModelBenchResult BenchModel(const Context& context, std::shared_ptr<const Weight
                             const ModelBenchOptions& options, Progress& progress) {
   const ModelConfig& config = weights->config;
   Check(std::max(options.prefill, options.context + options.decode) <= config.max_positions,
-        "the bench needs {} positions; the model's context is {}",
+        "the benchmark needs {} positions; the model's context is {}",
         std::max(options.prefill, options.context + options.decode), config.max_positions);
   Decoder decoder(context, weights, DepthPlan::Original(config.layers));
   Random random(1);
@@ -46,9 +46,9 @@ ModelBenchResult BenchModel(const Context& context, std::shared_ptr<const Weight
 
   KvCache decode_cache(config, decoder.plan(), options.context + options.decode);
   KvCache prefill_cache(config, decoder.plan(), options.prefill);
-  decoder.Forward(prompt, prefill_cache);  // the first pass pays for the pages of weights and scratch
+  decoder.Forward(prompt, prefill_cache);  // warm-up: the first pass loads the pages of weights and scratch
   decoder.Forward(past, decode_cache);
-  decoder.Logits(decoder.Forward(std::span(next).first(1), decode_cache));  // touches the head's pages too
+  decoder.Logits(decoder.Forward(std::span(next).first(1), decode_cache));  // loads the pages of the head too
 
   ModelBenchResult result;
   result.bytes_per_token = decoder.BytesPerToken();

@@ -1,4 +1,4 @@
-// Whole-model speed on the CPU, next to its floors.
+// Speed of a whole model on the CPU, with its floors: the least times that the limits of the machine allow.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,23 @@ namespace shiftrt {
 struct ModelBenchOptions {
   int64_t prefill = 512;  // tokens of the prompt
   int64_t context = 128;  // positions already in the cache when decoding is timed
-  int64_t decode = 16;    // tokens a timed round
-  int64_t rounds = 5;     // bandwidth probe, decode and prefill in turn, this often
+  int64_t decode = 16;    // tokens per timed round
+  int64_t rounds = 5;     // each runs the bandwidth probe, decoding and prefill
 };
 
-// Medians over the rounds. Floors: prefill at the measured float32 peak, decoding at the measured read bandwidth. Both
-// drift on a shared machine, so they are measured every round and the shares are medians of the rounds' own.
+// Medians over the rounds. The floors are prefill at the measured float32 peak and decoding at the measured read
+// bandwidth. Both limits drift on a shared machine, so they are measured in every round. A share is the median of the
+// shares of the rounds.
 struct ModelBenchResult {
-  double read_bandwidth = 0;  // bytes a second
-  double float32_peak = 0;    // FLOP a second
+  double read_bandwidth = 0;  // bytes per second
+  double float32_peak = 0;    // FLOP per second
   double prefill_tokens_per_second = 0, prefill_floor = 0, prefill_share_of_peak = 0;
   double decode_tokens_per_second = 0, decode_floor = 0, decode_share_of_bandwidth = 0;
   int64_t bytes_per_token = 0;
   double flops_per_token = 0;  // products of the blocks, without attention and head
 };
 
-// FLOP of the blocks' products on one token: two a weight.
+// FLOP of the blocks' products for one token: two per weight.
 double BlockFlopsPerToken(const Weights& weights);
 
 ModelBenchResult BenchModel(const Context& context, std::shared_ptr<const Weights> weights,

@@ -29,7 +29,7 @@ uint64_t SumWords(const uint64_t* data, int64_t begin, int64_t end) {
 }
 
 constexpr int64_t kRounds = 20'000'000;
-constexpr int kChains = 12;  // enough independent sums to hide the latency of a multiply-add on two pipes
+constexpr int kChains = 12;  // enough independent sums to hide the latency of multiply-adds on two execution ports
 
 __attribute__((target("avx2,fma"))) float MultiplyAddAvx2() {
   __m256 sum[kChains];

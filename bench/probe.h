@@ -1,12 +1,12 @@
-// What the machine can do at best: the floors that every measured time is printed against.
+// The limits of the machine, from which the floors of the measured times are computed.
 #pragma once
 
 #include "runtime/context.h"
 
 namespace shiftrt {
 
-// Bytes a second all threads together read from memory (a sum over a buffer far larger than the caches; best of a few
-// passes), and float32 FLOP a second of independent multiply-adds in registers.
+// The read bandwidth of all threads together in bytes per second (a sum over a buffer far larger than the caches; the
+// best of a few passes), and the float32 FLOP per second of independent multiply-adds in registers.
 double MeasureReadBandwidth(const Context& context);
 double MeasureFloat32Peak(const Context& context);
 

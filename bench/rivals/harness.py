@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Items a second of `shiftrt eval` beside lm-evaluation-harness on PyTorch: same weights, rows and threads, in turn.
+"""Compares the items per second of `shiftrt eval` and of lm-evaluation-harness on PyTorch: same weights, rows, threads.
 
     pip install lm-eval==0.4.13 torch==2.6.0 transformers==5.23.0
     shiftrt bench cpu --config Qwen2-1.5B/config.json --keep DIR     # random weights of a shape; add its tokenizer
     bench/rivals/harness.py --shiftrt build/release/bin/shiftrt --model DIR --data DIR --limit 100 --json result.json
 
---data is what `shiftrt eval --data` takes. The reference runs its own loop (batches padded to the longest, the head on
-every token) on local rows; opening the model is timed for neither, nor is the building of prompts. Rounds go task by
-task, ours and theirs alternating, since the speed of a shared machine wanders.
+--data is the argument of `shiftrt eval --data`. The reference runs its own loop (batches padded to the longest request,
+the head on every token) on local rows. The times include neither opening the model nor building the prompts. The two
+programs alternate task by task, because the speed of a shared machine drifts.
 """
 import argparse
 import json

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Decode and prefill speed of shiftrt beside llama.cpp's, in turn, on the same random weights.
+"""Compares the decoding and prefill speed of shiftrt and llama.cpp on the same random weights.
 
     pip install gguf numpy safetensors ml_dtypes
     bench/rivals/llama_cpp.py --shiftrt build/release/bin/shiftrt --llama-bench llama.cpp/build/bin/llama-bench \\
         --config Qwen2-1.5B/config.json --rounds 7 --json result.json
 
-Both programs read weights of the given shape, made by `shiftrt bench`: bfloat16, or, for llama.cpp with --rival-dtype
-f16, the same numbers in float16, for which it has faster products on CPUs without bfloat16 instructions. Rounds alternate between the two, since
-the bandwidth of a shared machine wanders; the table gives medians and the median of the rounds' ratios.
-llama.cpp's checkout and build are the user's: https://github.com/ggml-org/llama.cpp
+Both programs read weights of the given shape, which `shiftrt bench` makes in bfloat16. With --rival-dtype f16, llama.cpp
+reads the same numbers in float16, for which it has faster products on CPUs without bfloat16 instructions. Rounds
+alternate between the two programs, because the bandwidth of a shared machine drifts. The table gives medians, and the
+median of the ratios of the rounds. Check out and build llama.cpp yourself: https://github.com/ggml-org/llama.cpp
 """
 import argparse
 import json
@@ -44,7 +44,7 @@ def gguf_name(name):
 
 
 def write_gguf(checkpoint, out, dtype):
-    """The checkpoint as llama.cpp reads it. Llama's rotary pairs are not interleaved: random weights need no meaning."""
+    """Writes the checkpoint as GGUF. Llama's rotary pairs are not interleaved, which does not matter for random weights."""
     config = json.loads((checkpoint / "config.json").read_text())
     name = config["model_type"]
     writer = gguf.GGUFWriter(out, gguf.MODEL_ARCH_NAMES[ARCHITECTURES[name]])
@@ -98,7 +98,7 @@ def main():
     parser.add_argument("--shiftrt", required=True)
     parser.add_argument("--llama-bench", required=True)
     parser.add_argument("--config", type=Path, required=True, help="config.json of a Llama or Qwen2 model")
-    parser.add_argument("--keep", type=Path, help="keep the weights here and use them again (3 bytes on disk a byte)")
+    parser.add_argument("--keep", type=Path, help="keep the weights here and reuse them (3 times their size)")
     parser.add_argument("--rival-dtype", choices=["bf16", "f16"], default="bf16", help="llama.cpp's copy of the weights")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prefill", type=int, default=512)

@@ -1,4 +1,4 @@
-"""Which commit, when and on which machine: beside every figure that is kept."""
+"""The commit, date and machine that are stored with every figure."""
 import datetime
 import subprocess
 from pathlib import Path

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Decode and prefill speed of PyTorch and transformers: what `shiftrt bench gpu` is measured beside.
+"""Measures the decoding and prefill speed of PyTorch and transformers, for comparison with `shiftrt bench gpu`.
 
     bench/rivals/transformers_gpu.py --config Llama-3.1-8B/config.json --json result.json
 
-Random bfloat16 weights of the given shape, the original and one of a quarter fewer layers. Greedy decoding of one
-sequence, a round of each model in turn, medians: as transformers runs it, and, with --compile, in a static cache under
-torch.compile, whose kernels are launched as one graph. scripts/gpu-check runs it where both packages are installed.
+The models have random bfloat16 weights of the given shape: the original, and one with a quarter fewer layers. The script
+decodes one sequence greedily, alternates between the models, and prints medians. It runs transformers as it is or, with
+--compile, with a static cache and torch.compile, whose kernels are launched as one graph. scripts/gpu-check runs it if
+both packages are installed.
 """
 import argparse
 import json

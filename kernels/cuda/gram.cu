@@ -5,13 +5,13 @@ namespace shiftrt::gpu {
 
 namespace {
 
-constexpr int kTile = 64;      // rows and columns of the sums a block owns
+constexpr int kTile = 64;      // rows and columns of the sums per block
 constexpr int kTokens = 32;    // rows of H in shared memory at a time
-constexpr int kPadding = 8;    // a fragment's four rows then lie in different banks
-constexpr int kWarpTile = 32;  // a warp owns a quarter of the block's tile
-constexpr int kFragments = 4;  // of 8, either way
+constexpr int kPadding = 8;    // puts the four rows of a fragment into different banks
+constexpr int kWarpTile = 32;  // each warp computes a quarter of the block's tile
+constexpr int kFragments = 4;  // per warp tile in each direction, of 8 rows or columns
 
-// sums += Haug' W Haug, or Haug' W D; a block a tile.
+// sums += Haug' W Haug, or Haug' W D. There is one block per tile.
 template <bool kGram>
 struct RidgeSumsKernel {
   static constexpr int kThreads = 128, kStride = kTile + kPadding;
@@ -24,7 +24,7 @@ struct RidgeSumsKernel {
   static constexpr int kRows = kTokens * kStride;
   static constexpr int kShared = 2 * SharedBytes<float>(2 * kRows) + SharedBytes<double>(2 * kTokens);
 
-  // tile[t][c] = column first + c of token + t: of [x | 1] if `ones`, else of x; zeros outside.
+  // tile[t][c] = column first + c of row token + t of x, or of [x | 1] if `ones`. Elements outside are zero.
   static SHIFTRT_DEVICE void Fetch(const float* x, bool ones, const Args& args, int token, int first,
                                    Shared<float> tile) {
     constexpr int kPieces = kTile / 4;
@@ -65,7 +65,7 @@ struct RidgeSumsKernel {
 
   static SHIFTRT_DEVICE void Run(const Args& args) {
     const int first_row = Block().y * kTile, first_col = Block().x * kTile;
-    if (kGram && first_col < first_row) return;  // wholly below the diagonal
+    if (kGram && first_col < first_row) return;  // the tile is below the diagonal
     SharedArena arena;
     const Shared<float> left = arena.Take<float>(2 * kRows), right = arena.Take<float>(2 * kRows);  // two stages
     const Shared<double> weights = arena.Take<double>(2 * kTokens);
@@ -104,7 +104,7 @@ struct RidgeSumsKernel {
   }
 };
 
-// A block a row.
+// There is one block per row.
 struct RowProductsKernel {
   static constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
   struct Args {

@@ -1,4 +1,4 @@
-// What calibration adds up (kernels/gram.h), of rows that are on the device, into sums that stay there.
+// Calibration sums (kernels/gram.h) on the device: the rows and the sums are in device memory.
 #pragma once
 
 #include "kernels/cuda/grid.h"
@@ -13,15 +13,15 @@ struct RidgeRows {
   int64_t tokens = 0, d = 0;
 };
 // With Haug = [H | 1] and W = diag(weights): gram (d + 1, d + 1) += Haug' W Haug, upper triangle only; cross
-// (d + 1, d) += Haug' W D. Products of float32 rows are exact in float64, and added in float64. Cost: 3 d^2 FLOP a
-// token, on the float64 matrix units.
+// (d + 1, d) += Haug' W D. Products of float32 rows are exact in float64, and added in float64. Cost: 3 d^2 FLOP per
+// token, on the float64 tensor cores.
 struct RidgeArrays {
   double* gram = nullptr;
   double* cross = nullptr;
 };
 void AddToRidgeSums(Stream stream, const RidgeRows& rows, const RidgeArrays& sums);
 
-// products[t] = those of rows t of a and b (tokens, n). n: a multiple of 8. Cost: reads both once.
+// products[t] = the products of row t of a and row t of b (tokens, n). n: a multiple of 8. Cost: reads a and b once.
 void ComputeRowProducts(Stream stream, const float* a, const float* b, int64_t tokens, int64_t n,
                         RowProducts* products);
 

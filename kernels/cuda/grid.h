@@ -1,4 +1,4 @@
-// What host code and kernels both know of a launch.
+// Declarations that host code and kernels share.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ struct Index3 {
   int x, y, z;
 };
 
-// How many blocks of a kernel run, and the bytes of shared memory each asks for. A cooperative grid is resident as a
+// The number of blocks of a launch, and the bytes of shared memory per block. A cooperative grid is resident as a
 // whole, so its blocks may wait for each other.
 struct Grid {
   int x = 1, y = 1, z = 1;
@@ -22,27 +22,27 @@ struct Grid {
 
 inline constexpr int kWarpSize = 32;
 inline constexpr int kMostBlocksAlongZ = 65535;  // and along y
-// What a block can have on every architecture of the build: 99 KiB from 8.9 (163 from 8.0, 227 from 9.0).
+// Shared memory that a block can have on every architecture of the build: the 99 KiB of 8.9 (8.0 has 163, 9.0 has 227).
 inline constexpr int kMaxSharedBytes = 99 * 1024;
 inline constexpr uint32_t kFullWarp = 0xffffffffu;
 
-// A kernel may have an `Ahead(args)`, for hints alone: where the device lets launches overlap it runs while those
-// before may still be running, so it must not write, and what it reads is of no consequence.
+// A kernel may have a function `Ahead(args)` for prefetch hints. If the device lets launches overlap, it runs while
+// earlier launches may still be running. It must therefore not write, nor use what it reads.
 template <typename K>
 concept RunsAhead = requires(const typename K::Args& args) {
   K::Ahead(args);
 };
 
-// Bytes that `count` elements take of a block's shared memory: arrays start at multiples of 16.
+// Bytes of shared memory that an array of `count` elements takes. Arrays start at multiples of 16.
 template <typename T>
 constexpr int SharedBytes(int count) {
   return (count * static_cast<int>(sizeof(T)) + 15) / 16 * 16;
 }
 
-// Blocks that cover n things, `per_block` each.
+// The number of blocks that cover n items with `per_block` items per block.
 constexpr int Blocks(int64_t n, int64_t per_block) { return static_cast<int>((n + per_block - 1) / per_block); }
 
-// A dense array in device memory, of a type known when it runs.
+// A dense array in device memory whose type is known at run time.
 struct DeviceArray {
   void* data = nullptr;
   DType dtype = DType::kFloat32;
@@ -56,7 +56,7 @@ struct ConstDeviceArray {
   ConstDeviceArray(const DeviceArray& array) : data(array.data), dtype(array.dtype) {}
 };
 
-// Throws Error "operation: expected ..., found value" (no formatting library may enter device code's files).
+// Throws Error "operation: expected ..., found value". A function, because device code includes no formatting library.
 [[noreturn]] void Refuse(const char* operation, const char* expected, int64_t found);
 inline void Require(bool condition, const char* operation, const char* expected, int64_t found) {
   if (!condition) Refuse(operation, expected, found);

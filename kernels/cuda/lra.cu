@@ -5,15 +5,15 @@ namespace shiftrt::gpu {
 
 namespace {
 
-constexpr int kSlice = 64;  // columns of the stream a block owns
+constexpr int kSlice = 64;  // columns of the stream per block
 
-// Each block multiplies its slice of the stream by its columns of P'; once every block's share of h P is in `scratch`,
-// it adds (h P) Q to the same slice. Its rows of Q' arrive in shared memory while the grid waits.
+// Each block multiplies its slice of the stream by its columns of P'. Once the shares of h P of all blocks are in
+// `scratch`, it adds (h P) Q to the same slice. Its rows of Q' are copied to shared memory while the grid waits.
 struct LowRankLraKernel {
   static constexpr int kThreads = 256, kWarps = kThreads / kWarpSize;
-  static constexpr int kLanes = kSlice / 8;  // that share a row of P', eight columns each
-  static constexpr int kRows = 2;            // of P' that a lane has under way
-  static constexpr int kMostGroups = 8;      // of threads that share out the blocks' sums
+  static constexpr int kLanes = kSlice / 8;  // lanes per row of P', with eight columns per lane
+  static constexpr int kRows = 2;            // rows of P' that a lane loads at a time
+  static constexpr int kMostGroups = 8;      // groups of threads that divide the sum over the blocks
   struct Args {
     LowRankLra lra;
     float* scratch;  // (blocks, rank)
@@ -24,7 +24,7 @@ struct LowRankLraKernel {
     return SharedBytes<float>(kSlice * rank) + SharedBytes<float>(rank) + SharedBytes<float>(kThreads);
   }
 
-  // This block's share of h P.
+  // Computes this block's share of h P.
   static SHIFTRT_DEVICE void MultiplySlice(const Args& args, int first, int count, int rank) {
     const int col = 8 * (Lane() % kLanes), row_step = kThreads / kLanes;
     for (int begin = Warp() * (kWarpSize / kLanes); begin < rank; begin += kRows * row_step) {
@@ -34,7 +34,7 @@ struct LowRankLraKernel {
       for (int i = 0; i < kRows; ++i)
         if (row + i * row_step < rank && col < count)
           raw[i] = LoadOnce8(args.lra.p + (row + i * row_step) * args.lra.hidden + first + col);
-      SyncWarp();  // all loads are on their way
+      SyncWarp();  // keeps the loads above together, so that all are issued before the first use
       float h[8] = {};
       if (col < count) Load8(args.h + first + col, h);
 #pragma unroll
@@ -49,7 +49,7 @@ struct LowRankLraKernel {
     }
   }
 
-  // inner = the sum of all blocks' shares.
+  // inner = the sum of the shares of all blocks.
   static SHIFTRT_DEVICE void AddShares(const Args& args, int rank, Shared<float> partial, Shared<float> inner) {
     const int room = kThreads / rank, groups = room < kMostGroups ? room : kMostGroups;
     const int group = Thread() / rank, r = Thread() % rank;

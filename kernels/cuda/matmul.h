@@ -1,4 +1,4 @@
-// Large products through cuBLASLt, which is loaded when the first of these objects is made and not before.
+// Large products through cuBLASLt, which is loaded when the first Products object is created.
 #pragma once
 
 #include <memory>
@@ -7,8 +7,8 @@
 
 namespace shiftrt::gpu {
 
-// y (m, n) = x (m, k) W' (+ y), W (n, k) as checkpoints store it; all dense. x and W of one type; y of that type or
-// float32. Accumulation in float32; float32 operands are not rounded to TF32. Cost: 2 m n k FLOP.
+// y (m, n) = x (m, k) W' (+ y). W is (n, k), as in checkpoints. All are dense. x and W have the same type; y has that
+// type or float32. Accumulation is in float32; float32 operands are not rounded to TF32. Cost: 2 m n k FLOP.
 struct MatMulProblem {
   ConstDeviceArray x, w;
   DeviceArray y;
@@ -16,10 +16,10 @@ struct MatMulProblem {
   bool accumulate = false;
 };
 
-// The library's handle, its workspace and the algorithms chosen so far. Use from one thread, with one stream.
+// Owns the library handle, its workspace and the algorithms chosen so far. Use from one thread, with one stream.
 class Products {
  public:
-  // Throws Error naming the library when it is not installed.
+  // Throws Error naming the library if it is not installed.
   explicit Products(Stream stream);
   ~Products();
   Products(const Products&) = delete;

@@ -10,10 +10,10 @@ namespace shiftrt::gpu {
 
 namespace {
 
-constexpr int64_t kWorkspaceBytes = 32 << 20;  // what NVIDIA recommends for Hopper
+constexpr int64_t kWorkspaceBytes = 32 << 20;  // NVIDIA's recommendation for Hopper
 constexpr const char* kOperation = "matrix product";
 
-// The functions of the library in use, looked up by name.
+// The cuBLASLt functions in use, looked up by name.
 class Library {
  public:
   Library() {
@@ -65,7 +65,7 @@ cudaDataType_t CudaType(DType type) {
   return CUDA_R_32F;
 }
 
-// Descriptors and algorithm of one shape.
+// The descriptors and the algorithm for one shape.
 struct Prepared {
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;
@@ -75,7 +75,7 @@ struct Prepared {
 }  // namespace
 
 struct Products::Impl {
-  // In and out types, m, n, k, accumulate.
+  // The key: input and output types, m, n, k, accumulate.
   using Key = std::tuple<DType, DType, int64_t, int64_t, int64_t, bool>;
 
   explicit Impl(Stream on) : stream(on), workspace(on, kWorkspaceBytes, "the workspace of matrix products") {
@@ -92,7 +92,7 @@ struct Products::Impl {
     library.destroy(handle);
   }
 
-  // The library counts columns first: it sees W as (k, n), x as (k, m) and y as (n, m), and computes y = W' x.
+  // The library uses column-major order: it sees W as (k, n), x as (k, m) and y as (n, m), and computes y = W' x.
   Prepared Prepare(const MatMulProblem& problem) const {
     Prepared prepared;
     const cudaDataType_t in = CudaType(problem.x.dtype), out = CudaType(problem.y.dtype);

@@ -1,12 +1,12 @@
-// The only home of PTX, of warp primitives and of the kernel launch. A kernel is a struct with `Args`, `kThreads` and
-// `static void Run(const Args&)`, written against the functions below alone, so that the same source compiles with nvcc
-// for a GPU and, with SHIFTRT_EMULATED, with the host compiler for the emulator in kernels/emulated/.
+// The only file with PTX, warp primitives and the kernel launch. A kernel is a struct with `Args`, `kThreads` and
+// `static void Run(const Args&)`. It uses only the functions below, so that the same source compiles with nvcc for a
+// GPU and, with SHIFTRT_EMULATED, with the host compiler for the emulator in kernels/emulated/.
 //
-//   Thread() Block() GridBlocks() Lane() Warp()      where a thread stands
-//   SharedArena, Shared<T>                           dynamic shared memory, taken array by array
+//   Thread() Block() GridBlocks() Lane() Warp()      indices of the calling thread
+//   SharedArena, Shared<T>                           dynamic shared memory, allocated array by array
 //   SyncThreads() SyncWarp() SyncGrid()              barriers; the last in cooperative launches only
 //   ShuffleXor() Shuffle() Any()                     warp collectives
-//   AtomicAdd()                                      of shared memory, between the threads of a block
+//   AtomicAdd()                                      on shared memory, between the threads of a block
 //   CopyAsync16() CopyAsyncCommit() CopyAsyncWait()  cp.async: 16 bytes from global to shared memory, or zeros
 //   LoadMatrices() LoadMatricesTransposed()          ldmatrix.x4
 //   MultiplyAccumulate()                             mma.sync.m16n8k16, float32 accumulators
@@ -14,9 +14,9 @@
 //   PrefetchL2()                                     global memory into L2, in multiples of 16 bytes
 //   Load8() LoadOnce8() Store8() LoadShared4() ...   16-byte accesses; Store2(): 4 bytes
 //   Widen() Narrow()                                 16-bit floating point from and to float32
-//   Bits()                                           of a float32
-//   Larger()                                         of two float32; NaN wins
-//   Exp() Exp2() Log() ReciprocalSqrt() ...          arithmetic whose fast form differs between the two
+//   Bits()                                           the bits of a float32
+//   Larger()                                         the larger of two float32; NaN if one is NaN
+//   Exp() Exp2() Log() ReciprocalSqrt() ...          functions whose fast form differs between GPU and CPU
 #pragma once
 
 #include <cstdint>
@@ -80,25 +80,25 @@ SHIFTRT_DEVICE T Shuffle(T value, int lane, uint32_t mask = kFullWarp) {
 }
 SHIFTRT_DEVICE bool Any(bool predicate, uint32_t mask = kFullWarp) { return __any_sync(mask, predicate); }
 
-// Returns what was there.
+// Returns the previous value.
 SHIFTRT_DEVICE uint32_t AtomicAdd(Shared<uint32_t> to, uint32_t value) { return atomicAdd(to, value); }
 
 SHIFTRT_DEVICE uint32_t SharedAddress(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
-// With `valid` false nothing is read and the 16 bytes become zero.
+// If `valid` is false, nothing is read and the 16 bytes become zero.
 template <typename T>
 SHIFTRT_DEVICE void CopyAsync16(Shared<T> to, const T* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SharedAddress(to)), "l"(from), "r"(valid ? 16 : 0)
                : "memory");
 }
 SHIFTRT_DEVICE void CopyAsyncCommit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Returns when all but the latest kPending groups of this thread have arrived.
+// Returns when all but the latest kPending groups of this thread are complete.
 template <int kPending>
 SHIFTRT_DEVICE void CopyAsyncWait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Four 8 x 8 matrices of 16-bit elements; lanes 8 i .. 8 i + 7 name the rows of matrix i.
+// Loads four 8 x 8 matrices of 16-bit elements. Lanes 8 i .. 8 i + 7 give the addresses of the rows of matrix i.
 template <typename T>
 SHIFTRT_DEVICE void LoadMatrices(uint32_t (&out)[4], Shared<T> row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -114,7 +114,7 @@ SHIFTRT_DEVICE void LoadMatricesTransposed(uint32_t (&out)[4], Shared<T> row) {
                : "memory");
 }
 
-// d (16 x 8) += a (16 x 16) b (16 x 8), fragments as PTX lays them out.
+// d (16 x 8) += a (16 x 16) b (16 x 8), with the fragment layout of PTX.
 template <typename T>
 SHIFTRT_DEVICE void MultiplyAccumulate(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (DTypeOf<T>::value == DType::kBFloat16) {
@@ -132,8 +132,8 @@ SHIFTRT_DEVICE void MultiplyAccumulate(float (&d)[4], const uint32_t (&a)[4], ui
   }
 }
 
-// d (16 x 8) += a (16 x 4) b (4 x 8), each half of eight rows: lane l holds a[l / 4][l % 4], b[l % 4][l / 4] and
-// d[l / 4][2 (l % 4)] with its right neighbour.
+// d (16 x 8) += a (16 x 4) b (4 x 8), with d and a as two halves of eight rows. Lane l holds a[l / 4][l % 4],
+// b[l % 4][l / 4], and d[l / 4][2 (l % 4)] with its right neighbour.
 SHIFTRT_DEVICE void MultiplyAccumulateDouble(double (&upper)[2], double (&lower)[2], double a_upper, double a_lower,
                                              double b) {
 #if __CUDA_ARCH__ >= 900
@@ -168,7 +168,7 @@ SHIFTRT_DEVICE T Narrow(float x) {
   }
 }
 
-// A hint that one thread gives for all of it. From compute capability 9.0 on.
+// A hint, given by one thread for the whole range. It has an effect from compute capability 9.0 on.
 SHIFTRT_DEVICE void PrefetchL2(const void* from, int bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
@@ -190,7 +190,7 @@ SHIFTRT_DEVICE void Unpack8(const uint4& packed, float (&out)[8]) {
 SHIFTRT_DEVICE void Join8(const float4& a, const float4& b, float (&out)[8]) {
   out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w, out[4] = b.x, out[5] = b.y, out[6] = b.z, out[7] = b.w;
 }
-// Eight neighbours from global memory, widened; 16-byte aligned.
+// Loads eight consecutive elements from global memory, 16-byte aligned, and widens them.
 template <typename T>
 SHIFTRT_DEVICE void Load8(const T* from, float (&out)[8]) {
   if constexpr (sizeof(T) == 4) {
@@ -199,8 +199,8 @@ SHIFTRT_DEVICE void Load8(const T* from, float (&out)[8]) {
     Unpack8<T>(*reinterpret_cast<const uint4*>(from), out);
   }
 }
-// The same for what nobody reads again soon, weights and cached keys while decoding: kept out of L1. They stay as
-// they lie in memory, so that several loads can be under way before the first is widened.
+// The same for data that is not read again soon (weights and cached keys in decoding); it bypasses L1. The elements
+// keep their stored form, so that several loads can be in flight before the first is widened.
 template <typename T>
 struct Raw8 {
   uint4 words[sizeof(T) / 2] = {};
@@ -237,7 +237,7 @@ SHIFTRT_DEVICE void Store8(T* to, const float (&in)[8]) {
         make_uint4(Pack2<T>(in[0], in[1]), Pack2<T>(in[2], in[3]), Pack2<T>(in[4], in[5]), Pack2<T>(in[6], in[7]));
   }
 }
-// Two neighbours of 16 bits, 4-byte aligned.
+// Stores two consecutive 16-bit elements, 4-byte aligned.
 template <typename T>
 SHIFTRT_DEVICE void Store2(T* to, float low, float high) {
   *reinterpret_cast<uint32_t*>(to) = Pack2<T>(low, high);
@@ -257,7 +257,7 @@ SHIFTRT_DEVICE float Larger(float a, float b) {
 }
 SHIFTRT_DEVICE float Exp(float x) { return __expf(x); }
 SHIFTRT_DEVICE double Exp(double x) { return exp(x); }
-// What is below 2^-126 becomes 0.
+// Results below 2^-126 become 0.
 SHIFTRT_DEVICE float Exp2(float x) {
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
@@ -270,11 +270,12 @@ SHIFTRT_DEVICE float Infinity() { return __int_as_float(0x7f800000); }
 SHIFTRT_DEVICE float ReciprocalSqrt(float x) { return rsqrtf(x); }
 SHIFTRT_DEVICE void SinCos(double x, double* sine, double* cosine) { sincos(x, sine, cosine); }
 
-// Defined with the CUDA runtime, so that no formatting library enters device code. Throws Error naming the kernel.
+// Throws Error naming the kernel. Defined in runtime/cuda, so that device code needs no formatting library.
 void CheckLaunch(int status, const char* kernel);
-// Whether the stream's device lets a launch begin before the one before it has ended: compute capability 9.0.
+// Whether a launch on the stream's device may start before the previous one has ended (compute capability 9.0).
 bool LaunchesOverlap(Stream stream);
-// Whether what runs on such a device has the wait in it: code built for less, which the driver translates, has not.
+// Whether the code for such a device contains the wait. Code built for an older architecture, which the driver
+// translates, does not.
 constexpr bool kKernelsWait = [] {
   bool all = true;
   for (const int architecture : {__CUDA_ARCH_LIST__}) {
@@ -284,8 +285,8 @@ constexpr bool kKernelsWait = [] {
   return all;
 }();
 
-// From a launch's first moment the next one may begin too, as far as there is room; it then stands at this same wait.
-// That returns when all launches before have ended and what they wrote can be seen: no kernel needs to know.
+// A launch first allows the next launch to start, as far as there is room. It then waits. The wait returns when all
+// earlier launches have ended and their writes are visible, so kernels need no synchronisation of their own.
 template <typename K>
 __global__ void __launch_bounds__(K::kThreads) Entry(const __grid_constant__ typename K::Args args) {
 #if __CUDA_ARCH__ >= 900

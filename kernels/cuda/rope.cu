@@ -5,7 +5,7 @@ namespace shiftrt::gpu {
 
 namespace {
 
-// A block a position.
+// There is one block per position.
 struct RopeTableKernel {
   static constexpr int kThreads = 32;
   struct Args {
@@ -25,12 +25,13 @@ struct RopeTableKernel {
   }
 };
 
-// A warp a head, queries' first, then keys', then values'; blocks along y share out a token's heads. A lane holds
-// elements lane, lane + 32, ... of either half of the head, so that each pair to rotate is one lane's.
+// Each warp processes one head: first the query heads, then the key heads, then the value heads. The blocks along y
+// divide the heads of a token. A lane holds elements lane, lane + 32, ... of both halves of the head, so that both
+// elements of a pair to rotate are in one lane.
 template <typename In, typename Cache>
 struct RopeAndStoreKernel {
   static constexpr int kThreads = 128;
-  static constexpr int kPairs = 4;  // a lane's, for heads of up to 256
+  static constexpr int kPairs = 4;  // per lane, enough for a head_dim of up to 256
   struct Args {
     const In* qkv;
     const float *bias, *q_norm, *k_norm;

@@ -1,6 +1,6 @@
-// Rotary position embedding (kernels/rope.h) fused with everything that happens to queries, keys and values between the
-// product that makes them and attention: bias, Qwen3's head norms, and the write into the KV cache.
-// Cost: reads the product's output once, writes queries and cache rows once; one launch.
+// Rotary position embedding (kernels/rope.h), fused with all other steps between the product that computes queries,
+// keys and values and attention: bias, the head norms of Qwen3, and the write into the KV cache. Cost: reads the
+// product's output once, writes queries and cache rows once; one launch.
 #pragma once
 
 #include <span>
@@ -9,13 +9,13 @@
 
 namespace shiftrt::gpu {
 
-// Rotations by position: cosine and sine (positions, head_dim / 2).
+// The rotation of each position: cosine and sine (positions, head_dim / 2).
 struct RopeTable {
   const float* cosine = nullptr;
   const float* sine = nullptr;
 };
-// Fills rows 0 .. positions - 1: cosine and sine of position * inverse_frequency[i] (half of them, in device memory),
-// times `scale`. Angles are float64.
+// Fills rows 0 .. positions - 1 with cosine and sine of position * inverse_frequency[i], times `scale`.
+// inverse_frequency (half) is in device memory. Angles are float64.
 void MakeRopeTable(Stream stream, int64_t positions, const float* inverse_frequency, int64_t half, float scale,
                    float* cosine, float* sine);
 
@@ -27,7 +27,7 @@ struct QueryKeyValue {
   float eps = 0;
   RopeTable table;
   const int32_t* positions = nullptr;   // (tokens)
-  const int32_t* cache_rows = nullptr;  // (tokens): the row of keys and values each token's go to
+  const int32_t* cache_rows = nullptr;  // (tokens): the row of `keys` and `values` to write for each token
   int64_t tokens = 0;
   int heads = 0, kv_heads = 0, head_dim = 0;
   DeviceArray q;             // (tokens, heads * head_dim), in the type of qkv

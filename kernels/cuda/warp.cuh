@@ -1,11 +1,11 @@
-// Reductions over a warp and over a block, in one fixed order: the result does not depend on how threads are scheduled.
+// Reductions over a warp and over a block, in a fixed order: the result does not depend on the scheduling of threads.
 #pragma once
 
 #include "kernels/cuda/platform.cuh"
 
 namespace shiftrt::gpu {
 
-// Every lane gets the sum. With a smaller `kLanes`, every group of that many neighbours gets its own.
+// Every lane gets the sum. With a smaller `kLanes`, every group of that many adjacent lanes gets its own sum.
 template <int kLanes = kWarpSize, typename T>
 SHIFTRT_DEVICE T WarpSum(T value) {
   for (int step = kLanes / 2; step > 0; step /= 2) value += ShuffleXor(value, step);
@@ -27,7 +27,7 @@ SHIFTRT_DEVICE Best Better(const Best& a, const Best& b) {
 }
 
 // Every thread gets the best of the block: the largest value, the lowest index among equals. A NaN is never better.
-// `values` and `indices` hold one a warp; a barrier must stand between two uses.
+// `values` and `indices` have one element per warp. There must be a barrier between two uses.
 template <int kThreads>
 SHIFTRT_DEVICE Best BlockBest(Best best, Shared<float> values, Shared<int32_t> indices) {
   for (int step = kWarpSize / 2; step > 0; step /= 2)
@@ -42,7 +42,8 @@ SHIFTRT_DEVICE Best BlockBest(Best best, Shared<float> values, Shared<int32_t> i
   return best;
 }
 
-// Every thread gets the sum over the block. `scratch` holds a value a warp; a barrier must stand between two uses.
+// Every thread gets the sum over the block. `scratch` has one element per warp. There must be a barrier between two
+// uses.
 template <int kThreads, typename T>
 SHIFTRT_DEVICE T BlockSum(T value, Shared<T> scratch) {
   value = WarpSum(value);
@@ -53,7 +54,7 @@ SHIFTRT_DEVICE T BlockSum(T value, Shared<T> scratch) {
   return sum;
 }
 
-// A thread gets the sum over the threads before it. `scratch` as above.
+// Every thread gets the sum over the threads before it. `scratch` is as above.
 template <typename T>
 SHIFTRT_DEVICE T BlockSumBefore(T value, Shared<T> scratch) {
   T sum = value;

@@ -1,4 +1,4 @@
-// runtime/cuda/communicator.h for the emulator: NCCL's place is taken by two loops.
+// runtime/cuda/communicator.h on the emulator: two loops replace NCCL.
 #include "runtime/cuda/communicator.h"
 
 #include <set>

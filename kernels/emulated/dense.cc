@@ -1,4 +1,4 @@
-// runtime/cuda/dense.h for the emulator: the host's solver in place of the GPU's libraries.
+// runtime/cuda/dense.h on the emulator: the solver on the host replaces the GPU libraries.
 #include "runtime/cuda/dense.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace shiftrt::gpu {
 struct Dense::Impl {
   using Body = std::function<void(linalg::Array&)>;
 
-  // What `body` makes of a matrix over there.
+  // Applies `body` to a copy of a device matrix on the host.
   void Apply(double* a, int64_t rows, int64_t cols, const Body& body) const {
     const MatrixView<double> view(a, rows, cols);
     const linalg::ArrayPtr copy = host->Uploaded(view);

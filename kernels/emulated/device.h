@@ -1,11 +1,11 @@
-// What the emulated device is made to be, and what went over its bus.
+// Settings of the emulated devices, and counters of copies and waits.
 #pragma once
 
 #include <cstdint>
 
 namespace shiftrt::emu {
 
-// How many devices there are until this goes, when there is one again.
+// Sets the number of devices. The destructor sets it to one.
 class Devices {
  public:
   explicit Devices(int count);
@@ -14,7 +14,7 @@ class Devices {
   Devices& operator=(const Devices&) = delete;
 };
 
-// Each device's memory in bytes until this goes, when it is what it was.
+// Sets the memory of each device in bytes. The destructor restores the previous value.
 class MemoryLimit {
  public:
   explicit MemoryLimit(int64_t bytes);
@@ -26,9 +26,9 @@ class MemoryLimit {
   int64_t before_;
 };
 
-// Copied from devices to the host since the program began.
+// Bytes copied from devices to the host since the start of the program.
 int64_t BytesToHost();
-// Since then: how often the host waited until a stream had done all it was given.
+// How often, since the start of the program, the host waited until a stream had completed all its work.
 int64_t Drains();
 
 }  // namespace shiftrt::emu

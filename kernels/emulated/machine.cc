@@ -32,7 +32,8 @@ namespace context = boost::context::detail;
 constexpr size_t kStackBytes = 192 * 1024, kGuardBytes = 4096;
 constexpr uint8_t kPoison = 0xff;  // NaN in every floating-point type
 
-// A fiber's stack, its lowest page unmapped so that an overflow faults. Kept for reuse: mapping is the slow part.
+// The stack of a fiber. Its lowest page is not accessible, so that an overflow faults. Stacks are reused, because
+// mapping them is slow.
 class Stack {
  public:
   Stack() {
@@ -61,7 +62,7 @@ struct PendingCopy {
 
 struct BlockState {
   gpu::Index3 index;
-  std::unique_ptr<std::byte[]> shared;  // exact, so that a raw overrun is AddressSanitizer's too
+  std::unique_ptr<std::byte[]> shared;  // of the exact size, so that AddressSanitizer finds an overrun
 };
 
 struct Thread {
@@ -70,7 +71,7 @@ struct Thread {
   Stack* stack = nullptr;
   context::fcontext_t fiber = nullptr;
   State state = State::kReady;
-  Where where;            // of what it waits for
+  Where where;            // the line at which the thread waits
   Collective collective;  // when waiting in its warp
   int shared_taken = 0;
   std::vector<std::vector<PendingCopy>> copies;  // committed groups, oldest first
@@ -82,7 +83,7 @@ struct WarpState {
   int waiting = 0, done = 0;  // lanes
 };
 
-// Everything about the launch in progress; blocks run in series, so there is one.
+// The state of the launch in progress. Blocks run in series, so there is one.
 struct Machine {
   gpu::Grid grid;
   int block_threads = 0;
@@ -130,7 +131,8 @@ void FinishSwitch([[maybe_unused]] void* saved, [[maybe_unused]] const void** bo
 #endif
 }
 
-// From a fiber to the scheduler; returns when the fiber is resumed. A finished fiber gives up its fake stack.
+// Switches from a fiber to the scheduler, and returns when the fiber is resumed. A finished fiber releases its fake
+// stack.
 void Leave(Thread& thread) {
   StartSwitch(thread.state == State::kDone ? nullptr : &thread.fake_stack, machine->scheduler_stack,
               machine->scheduler_stack_bytes);
@@ -183,7 +185,7 @@ bool SameLine(const Where& a, const Where& b) {
   return a.line() == b.line() && (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
 }
 
-// Releases `threads` if all wait in `state` at one line.
+// Releases `threads` if all of them wait in `state` at the same line.
 bool Release(std::span<Thread> threads, State state) {
   const bool all = std::all_of(threads.begin(), threads.end(), [&](const Thread& thread) {
     return thread.state == state && SameLine(thread.where, threads[0].where);
@@ -203,7 +205,7 @@ std::string Describe(const Thread& thread) {
   }
 }
 
-// Nothing can run: names a waiting thread and one that keeps it waiting.
+// Called when no thread can run: reports a waiting thread and a thread that it waits for.
 [[noreturn]] void FailStuck() {
   const Thread* waiting = nullptr;
   for (const Thread& thread : machine->threads)
@@ -220,14 +222,14 @@ std::string Describe(const Thread& thread) {
   FailAt(waiting->where, "divergent: " + Describe(*waiting));
 }
 
-// The threads in `machine->threads` until all have finished.
+// Runs the threads in `machine->threads` until all have finished.
 void RunThreads() {
   const auto count = static_cast<int>(machine->threads.size());
   while (true) {
     bool progress = false;
     for (int warp = 0; warp < count / 32; ++warp) {
       bool again = true;
-      while (again) {  // a warp runs until it waits for others: it is all that a shuffle needs
+      while (again) {  // a warp runs until it waits for other warps, because shuffles need only its own lanes
         again = false;
         for (int lane = 0; lane < 32; ++lane) {
           const int at = warp * 32 + lane;
@@ -247,7 +249,7 @@ void RunThreads() {
   }
 }
 
-// Runs these blocks together.
+// Runs these blocks concurrently.
 void RunBlocks(std::vector<BlockState> blocks) {
   machine->blocks = std::move(blocks);
   const size_t count = machine->blocks.size() * machine->block_threads;
@@ -261,7 +263,7 @@ void RunBlocks(std::vector<BlockState> blocks) {
     thread.block = &machine->blocks[i / machine->block_threads];
     thread.stack = stacks[i].get();
 #if SHIFTRT_ASAN
-    __asan_unpoison_memory_region(thread.stack->bottom(), kStackBytes);  // of a fiber that did not return
+    __asan_unpoison_memory_region(thread.stack->bottom(), kStackBytes);  // a fiber that did not return left it poisoned
 #endif
     thread.fiber = context::make_fcontext(thread.stack->top(), kStackBytes, FiberMain);
   }
@@ -273,7 +275,7 @@ void RunGrid() {
   std::vector<BlockState> together;
   const int total = grid.x * grid.y * grid.z;
   for (int i = 0; i < total; ++i) {
-    // Blocks that run together are put in order with their threads.
+    // The order of blocks that run concurrently is set with the order of their threads.
     const int at = machine->descending && !grid.cooperative ? total - 1 - i : i;
     BlockState block{{at % grid.x, at / grid.x % grid.y, at / (grid.x * grid.y)},
                      std::make_unique<std::byte[]>(grid.shared_bytes)};
@@ -285,7 +287,7 @@ void RunGrid() {
   }
 }
 
-// The bytes of all device memory.
+// A copy of all device memory.
 class Snapshot {
  public:
   Snapshot() {
@@ -297,7 +299,7 @@ class Snapshot {
   void Restore() const {
     for (const auto& [p, bytes] : saved_) std::copy(bytes.begin(), bytes.end(), static_cast<std::byte*>(p));
   }
-  // `what` may have changed them, and must not.
+  // Throws KernelError if memory has changed since the snapshot; `what` names the cause.
   void CheckSame(const char* what) const {
     for (const auto& [p, bytes] : saved_) {
       const auto* now = static_cast<const std::byte*>(p);
@@ -354,7 +356,7 @@ void MakeDeferred() {
 }
 
 void Free(void* p) noexcept {
-  MakeDeferred();  // it may be where a copy goes to
+  MakeDeferred();  // a pending copy may have this memory as its destination
   allocations.erase(p);
   ::operator delete(p);
 }
@@ -372,7 +374,7 @@ void Launch(const gpu::Grid& grid, int threads, const std::string& kernel, const
   } leaving;
   if (threads <= 0 || threads > 1024 || threads % 32 != 0 || grid.x <= 0 || grid.y <= 0 || grid.z <= 0 ||
       grid.y > gpu::kMostBlocksAlongZ || grid.z > gpu::kMostBlocksAlongZ)
-    throw KernelError(kernel + ": no GPU takes this grid of (" + std::to_string(grid.x) + ", " +
+    throw KernelError(kernel + ": no GPU supports this grid of (" + std::to_string(grid.x) + ", " +
                       std::to_string(grid.y) + ", " + std::to_string(grid.z) + ") x " + std::to_string(threads));
   if (grid.shared_bytes > gpu::kMaxSharedBytes)
     throw KernelError(kernel + ": asks for " + std::to_string(grid.shared_bytes) +
@@ -416,7 +418,7 @@ void WaitGrid(const Where& where) {
   Block(State::kGrid, where);
 }
 
-// The last lane to arrive does the work and goes on; the others go on when their turn comes.
+// The last lane to arrive executes the collective and continues; the others continue when they are scheduled again.
 void WaitWarp(const Collective& collective, const Where& where) {
   Thread& self = *machine->current;
   if ((collective.mask >> (self.index % 32) & 1) == 0)
@@ -427,7 +429,8 @@ void WaitWarp(const Collective& collective, const Where& where) {
   Thread* const warp = &self - self.index % 32;
   WarpState& counts = WarpOf(self);
   if (++counts.waiting < std::popcount(collective.mask) && counts.done == 0) return Leave(self);
-  static std::vector<Participant> lanes;  // not on the fiber's stack, which is dropped as it stands after an error
+  static std::vector<Participant>
+      lanes;  // static, because after an error the fiber's stack is discarded without running destructors
   lanes.clear();
   for (int lane = 0; lane < 32; ++lane) {
     if ((collective.mask >> lane & 1) == 0) continue;
@@ -452,7 +455,7 @@ void IssueCopy(std::byte* to, const void* from, const Where& where) {
 
 void CommitCopies() {
   Thread& thread = *machine->current;
-  if (thread.open_copies.empty() && thread.copies.empty()) return;  // an empty group has nothing to wait for
+  if (thread.open_copies.empty() && thread.copies.empty()) return;  // there is nothing to wait for in an empty group
   thread.copies.push_back(std::move(thread.open_copies));
   thread.open_copies.clear();
 }

@@ -1,11 +1,13 @@
-// A GPU block by block on the CPU, for tests: every thread is a fiber, every collective a rendezvous. Kernels run
-// twice, with threads taken in ascending and in descending order, and must leave the same bits in memory.
+// Emulates a GPU on the CPU for tests, block by block. Every thread is a fiber, and in a collective all its threads
+// wait for each other. A kernel runs twice, with the threads in ascending and in descending order, and must leave the
+// same bits in memory.
 //
-// Reported, each with the line of the kernel that asked: a barrier or a collective not all threads reach, one whose
-// mask names a lane that has exited, a shuffle from a lane outside its mask, an index outside its shared array, shared
-// memory asked for and not used or the other way round, a misaligned access, a copy nobody waits for, arguments that
-// lead into another device's memory. Reading shared memory nobody wrote, or a copy not yet waited for, gives NaN.
-// Overruns of global and local memory are AddressSanitizer's, from which every allocation is kept exact.
+// These errors are reported with the line of the kernel: a barrier or collective that not all threads reach; a mask
+// that names a lane that has exited; a shuffle from a lane outside the mask; an index outside a shared array; a launch
+// with more or less shared memory than the kernel takes; a misaligned access; an asynchronous copy without a wait;
+// arguments that point into another device's memory. Shared memory reads as NaN until it is written, or until the copy
+// into it is waited for. Allocations have their exact size, so that AddressSanitizer finds overruns of global and local
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -29,33 +31,33 @@ class KernelError : public std::runtime_error {
 // Throws KernelError "kernel: block (x, y, z) thread t: message [file:line]".
 [[noreturn]] void FailAt(const Where& where, const std::string& message);
 
-// Device memory: exact host allocations, filled with NaN, known to the machine, which snapshots them around launches.
+// Device memory: host allocations of the exact size, filled with NaN. The machine saves them before each launch.
 void* Allocate(int64_t bytes, int device = 0);
 void Free(void* p) noexcept;
 int64_t AllocatedBytes(int device = 0);
-// Throws KernelError where one of an object's words is a pointer into the memory of another device: what `who` does on
-// `device` does not reach it.
+// Throws KernelError if a word of the object is a pointer into the memory of another device than `device`. `who` names
+// the operation in the error.
 void CheckWords(int device, const void* object, size_t bytes, const std::string& who);
 template <typename T>
 void CheckReach([[maybe_unused]] int device, [[maybe_unused]] T object, [[maybe_unused]] const std::string& who) {
 #if __has_builtin(__builtin_clear_padding)
-  __builtin_clear_padding(&object);  // where pointers that were there before would be found
+  __builtin_clear_padding(&object);  // padding may contain old pointers
   CheckWords(device, &object, sizeof(object), who);
 #endif
 }
-// A copy that a stream has been told of. It is made before anything else looks at device memory, and no earlier: what
-// overwrites its source too soon is seen.
+// Enqueues a copy. It is executed just before the next access to device memory, as late as possible, so that a test
+// notices if the source is overwritten too early.
 void Defer(std::function<void()> copy);
 void MakeDeferred();
 
-// Runs `body` once for every thread of every block, in both orders. `ahead`, if there is one, runs before all of it, as
-// early as overlapping launches could make it, and must leave memory as it is. Throws KernelError.
+// Runs `body` once for every thread of every block, in both orders. `ahead`, if given, runs before everything else,
+// like the earliest start of an overlapping launch, and must not change memory. Throws KernelError.
 void Launch(const gpu::Grid& grid, int threads, const std::string& kernel, const std::function<void()>& body,
             const std::function<void()>& ahead = {});
-// Kernel launches since the program began.
+// Kernel launches since the start of the program.
 int64_t Launches();
 
-// What a warp collective works on: `apply` sees the lanes that take part, in order, once all have arrived.
+// A warp collective. Once all lanes of the mask have arrived, `apply` is called once with these lanes in order.
 struct Participant {
   int lane = 0;
   void* slot = nullptr;
@@ -67,7 +69,7 @@ struct Collective {
   void (*apply)(const std::vector<Participant>& lanes, const Where& where) = nullptr;
 };
 
-// Of the running fiber.
+// The following functions refer to the running fiber.
 gpu::Index3 CurrentBlock();
 gpu::Index3 CurrentGrid();
 int CurrentThread();

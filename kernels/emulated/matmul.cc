@@ -1,4 +1,4 @@
-// kernels/cuda/matmul.h for the emulator: the library's place is taken by three loops.
+// kernels/cuda/matmul.h on the emulator: three loops replace cuBLASLt.
 #include "kernels/cuda/matmul.h"
 
 #include "kernels/emulated/machine.h"

@@ -1,4 +1,4 @@
-// Device arrays of the emulator, for tests.
+// Device arrays on the emulator, for tests.
 #pragma once
 
 #include <cstring>
@@ -9,7 +9,7 @@
 
 namespace shiftrt::emu {
 
-// `count` elements, NaN until written.
+// Owns `count` elements, which are NaN until written.
 template <typename T>
 class Array {
  public:

@@ -1,5 +1,5 @@
-// platform.cuh's functions on the emulator: the same names and meanings, checked. Every collective takes the line that
-// called it as its last, defaulted argument.
+// The functions of platform.cuh on the emulator, with the same names and meanings, and with checks. The last, defaulted
+// argument of each is the line of its caller, for errors.
 #pragma once
 
 #include <bit>
@@ -29,7 +29,7 @@ inline Index3 GridBlocks() { return emu::CurrentGrid(); }
 inline int Lane() { return Thread() % kWarpSize; }
 inline int Warp() { return Thread() / kWarpSize; }
 
-// A pointer into shared memory that knows its array.
+// A pointer into a shared array that checks the bounds.
 template <typename T>
 class Shared {
  public:
@@ -40,14 +40,14 @@ class Shared {
     moved.at_ += offset;
     return moved;
   }
-  // Carries the caller's line through operator[].
+  // Passes the line of the caller to operator[].
   struct At {
     int index;
     Where where;
     At(int index, Where where = Where::current()) : index(index), where(where) {}
   };
   T& operator[](At at) const { return *Get(at.index, 1, at.where); }
-  // `count` elements from `offset` on; 16 bytes are taken aligned.
+  // Access to `count` elements from `offset` on. An access to several elements must be aligned to 16 bytes.
   T* Get(int offset, int count, const Where& where) const {
     const int first = at_ + offset;
     if (first < 0 || first + count > count_)
@@ -124,7 +124,7 @@ inline bool Any(bool predicate, uint32_t mask = kFullWarp, Where where = Where::
   return predicate;
 }
 
-// A fiber is never interrupted.
+// Needs no atomic instruction, because a fiber is never interrupted.
 inline uint32_t AtomicAdd(Shared<uint32_t> to, uint32_t value, Where where = Where::current()) {
   uint32_t* const at = to.Get(0, 1, where);
   return std::exchange(*at, *at + value);
@@ -201,7 +201,7 @@ float Half(uint32_t word, int which) {
   value.bits = static_cast<uint16_t>(word >> (16 * which));
   return Widen(value);
 }
-// One rounding to float32 a call: hardware keeps at least as much while it adds the sixteen products.
+// Rounds to float32 once per call; the hardware keeps at least this precision while it adds the sixteen products.
 template <typename T>
 void MultiplyAccumulate(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                         Where where = Where::current()) {
@@ -254,10 +254,11 @@ inline void MultiplyAccumulateDouble(double (&upper)[2], double (&lower)[2], dou
   MultiplyAccumulateEight(lower, a_lower, b, where);
 }
 
-// Read, so that AddressSanitizer sees where it goes.
+// Reads the bytes, so that AddressSanitizer checks the address.
 inline void PrefetchL2(const void* from, int bytes, Where where = Where::current()) {
   CheckAligned16(from, where);
-  if (bytes % 16 != 0) emu::FailAt(where, "a prefetch of " + std::to_string(bytes) + " bytes, no multiple of 16");
+  if (bytes % 16 != 0)
+    emu::FailAt(where, "a prefetch of " + std::to_string(bytes) + " bytes, which is not a multiple of 16");
   for (int i = 0; i < bytes; ++i) static_cast<void>(static_cast<const volatile std::byte*>(from)[i]);
 }
 

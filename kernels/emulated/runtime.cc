@@ -1,4 +1,4 @@
-// runtime/cuda/cuda.h on the emulator: device memory is host memory that the machine knows.
+// runtime/cuda/cuda.h on the emulator: device memory is host memory that is registered with the machine.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -63,7 +63,7 @@ void FreeDevice(Stream, void* p) noexcept { emu::Free(p); }
 
 namespace {
 
-// Sizes of pinned buffers, by where they begin.
+// The sizes of pinned buffers by their start addresses.
 std::map<const std::byte*, int64_t> pinned;
 
 bool IsPinned(const std::byte* p) {
@@ -106,11 +106,11 @@ void CopyToPinned(Stream stream, const PinnedBuffer& to, const void* from, int64
   emu::bytes_to_host += bytes;
   emu::CheckReach(stream.device, from, "a copy");
   emu::MakeDeferred();
-  std::fill_n(to.data(), bytes, std::byte{0xff});  // NaN until it is waited for
+  std::fill_n(to.data(), bytes, std::byte{0xff});  // NaN until the copy is waited for
   emu::Defer([=, target = to.data()] { std::copy_n(static_cast<const std::byte*>(from), bytes, target); });
 }
-// Of every event, how many launches there had been. To wait for one behind which nothing was launched is to wait for
-// the device to have nothing to do.
+// For every recorded event, the number of launches before it. Waiting for an event after which nothing was launched
+// means waiting until the device is idle, and counts as a drain.
 static std::map<const Event*, int64_t> recorded;
 Event::Event(Stream stream) : stream_(stream) {}
 Event::~Event() { recorded.erase(this); }

@@ -113,12 +113,12 @@ def bible_book() -> str:
             chapters.append([])
             last = chapter
         chapters[-1].append(verse)
-    # Five verses a paragraph: chapters are too long, single verses too short, to be one.
+    # Five verses per paragraph, because chapters are too long and single verses too short.
     return "\n\n".join(" ".join(c[i:i + 5]) for c in chapters for i in range(0, len(c), 5))
 
 
 def paragraphs(text: str) -> list[str]:
-    """Unwraps hard line breaks; drops headings, underscores for italics, and doubled hyphens' spacing."""
+    """Unwraps hard line breaks; drops headings, underscores for italics, and the spacing around doubled hyphens."""
     out = []
     for block in re.split(r"\n\s*\n", text):
         line = re.sub(r"\s+", " ", block).strip().replace("_", "")
@@ -129,7 +129,7 @@ def paragraphs(text: str) -> list[str]:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--austen", type=Path, required=True, help="where r-cran-janeaustenr was unpacked")
+    parser.add_argument("--austen", type=Path, required=True, help="the directory into which r-cran-janeaustenr was unpacked")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ def main():
     for name in sorted(books):
         text = paragraphs(books[name])
         size = sum(len(p) for p in text)
-        # The last 3% of each book is held out, the 7% before it calibrates; neither is trained on.
+        # The last 3% of each book is held out, and the 7% before it is calibration text; neither is trained on.
         seen = 0
         for p in text:
             seen += len(p)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Trains the demo model: a 16-layer Llama on the corpus corpus.py makes, on a CPU, in an hour or two.
+"""Trains the demo model, a 16-layer Llama, on the corpus of corpus.py, on a CPU, in an hour or two.
 
     pip install torch==2.6.0 numpy safetensors tokenizers
-    python3 train.py --corpus corpus --out demo --steps 1600          # stop and start it at will: it resumes
+    python3 train.py --corpus corpus --out demo --steps 1600          # can be stopped and started again: it resumes
 
 Writes a Hugging Face directory (config.json, model.safetensors in bfloat16, tokenizer.json,
-tokenizer_config.json) and training.json, the record the model card quotes.
+tokenizer_config.json) and training.json, the record that the model card quotes.
 """
 import argparse
 import json
@@ -101,7 +101,7 @@ class Model(torch.nn.Module):
         return F.cross_entropy(F.linear(h, self.embed.weight).flatten(0, 1), targets.flatten())
 
     def hugging_face(self):
-        """Tensors under Hugging Face's names, bfloat16; the head is tied and so not stored."""
+        """The tensors in bfloat16 with the names of Hugging Face. The head is tied, so it is not stored."""
         names = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj",
                  "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj"}
         out = {"model.embed_tokens.weight": self.embed.weight, "model.norm.weight": self.norm}
@@ -143,10 +143,10 @@ def main():
     parser.add_argument("--corpus", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=1600)
-    parser.add_argument("--batch", type=int, default=8, help="sequences a step")
-    parser.add_argument("--length", type=int, default=256, help="tokens a sequence")
+    parser.add_argument("--batch", type=int, default=8, help="sequences per step")
+    parser.add_argument("--length", type=int, default=256, help="tokens per sequence")
     parser.add_argument("--lr", type=float, default=4e-3)
-    parser.add_argument("--decay", type=float, default=0.35, help="share of the steps over which the rate falls to 0")
+    parser.add_argument("--decay", type=float, default=0.35, help="share of the steps during which the learning rate falls to 0")
     parser.add_argument("--seed", type=int, default=7)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
@@ -194,7 +194,7 @@ def main():
         for optimizer in optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = args.lr * rate
-        # Windows are drawn from a generator seeded by the step, so a resumed run sees what an unbroken one would.
+        # Windows are drawn from a generator seeded by the step, so a resumed run sees the same data as an unbroken one.
         rng = np.random.default_rng([args.seed, step])
         begin = rng.integers(0, len(train) - args.length - 1, args.batch)
         window = torch.from_numpy(np.stack([train[b:b + args.length + 1] for b in begin]))

@@ -4,10 +4,10 @@
     pip install torch==2.6.0 transformers==5.23.0 safetensors numpy
     python3 make_models.py models
 
-Weights are not stored: they follow the rule at the top of models/random_checkpoint.cc (seed 1), so the tests make them
-again. Each NAME gets NAME/config.json and NAME/golden.safetensors: tokens, logits, hidden.0 (the embedding's output) to
-hidden.L (each block's output before the final norm), for the last `rows` positions; for some also logits_bf16, the logits
-of transformers' own bfloat16 run.
+The weights are not stored. The tests compute them by the rule at the top of models/random_checkpoint.cc (seed 1). Each
+model NAME has NAME/config.json and NAME/golden.safetensors. The latter contains, for the last `rows` positions, tokens,
+logits, and hidden.0 (the output of the embedding) to hidden.L (the output of each block before the final norm). Some also
+contain logits_bf16, the logits of a run of transformers in bfloat16.
 """
 import json
 import math

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Writes shift.json: ridge adapters and their truncations, computed by numpy directly from the tokens.
 
-Nothing here forms a Gram matrix: ridge is least squares on rows extended by sqrt(lambda) I, the truncations come from
-full SVDs of A and of H_c A, GCV from the hat matrix of an SVD of H_c on a fine grid. The tokens follow the rule in
-Tokens() of tests/shift/tokens.h.
+This script never forms a Gram matrix. Ridge is least squares on rows extended by sqrt(lambda) I. The truncations come from
+full SVDs of A and of H_c A, and GCV from the hat matrix of an SVD of H_c on a fine grid. The tokens follow the rule of
+Tokens() in tests/shift/tokens.h.
 """
 import json
 import pathlib

@@ -167,7 +167,7 @@ def make_sentencepiece(model):
 
 
 def llama2_base(processor):
-    """The model as a BPE of the tokenizers library: every split of a piece into two pieces is a merge."""
+    """Converts the model to a BPE of the tokenizers library: every split of a piece into two pieces is a merge."""
     size = processor.get_piece_size()
     vocab = {processor.id_to_piece(i): i for i in range(size)}
     merges = []
