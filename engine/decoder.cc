@@ -29,18 +29,22 @@ void KvCache::Truncate(int64_t size) {
 namespace {
 
 void CheckStages(const Weights& weights, std::span<const Stage> stages) {
+  const ModelConfig& config = weights.config;
   int64_t last = -1;
   for (const Stage& stage : stages) {
-    if (const auto* block = std::get_if<BlockStage>(&stage)) {
-      Check(block->layer > last && block->layer < weights.config.layers,
-            "depth plan: block {} after block {} in a model of {} layers", block->layer, last, weights.config.layers);
-      last = block->layer;
-    } else {
-      const Lra& lra = *std::get<AdapterStage>(stage).lra;
-      Check(lra.hidden() == weights.config.hidden,
-            "depth plan: an adapter of hidden size {} in a model of hidden size {}", lra.hidden(),
-            weights.config.hidden);
-    }
+    stage.Visit(
+        [&](const BlockStage& block) {
+          Check(block.layer > last && block.layer < config.layers,
+                "depth plan: block {} after block {} in a model of {} layers", block.layer, last, config.layers);
+          Check(block.halves == Halves::kBoth, "depth plan: block {} runs its {} half alone, which is not supported",
+                block.layer, Name(block.halves));
+          last = block.layer;
+        },
+        [&](const AdapterStage& adapter) {
+          Check(adapter.lra->hidden() == config.hidden,
+                "depth plan: an adapter of hidden size {} in a model of hidden size {}", adapter.lra->hidden(),
+                config.hidden);
+        });
   }
 }
 
@@ -56,10 +60,6 @@ void CheckLengths(const ModelConfig& config, const Batch& batch) {
 }
 
 }  // namespace
-
-const BlockWeights& TensorsOf(const Weights& weights, const BlockStage& stage) {
-  return stage.folded ? *stage.folded : weights.blocks[stage.layer];
-}
 
 CallLayout LayOut(const EngineCall& call) {
   CallLayout layout;
@@ -172,33 +172,5 @@ std::vector<float> Decoder::LogProbs(MatrixView<const float> residual, std::span
 
 const Weights& Decoder::weights() const { return *impl_->weights; }
 const DepthPlan& Decoder::plan() const { return impl_->plan; }
-
-int64_t Decoder::Parameters() const {
-  const Weights& w = weights();
-  int64_t total = w.embedding.elements() + w.final_norm.elements() + (config().tied_head ? 0 : w.head.elements());
-  for (const Stage& stage : plan().stages) {
-    if (const auto* block = std::get_if<BlockStage>(&stage)) {
-      Weights::ForEachInBlock(TensorsOf(w, *block),
-                              [&](const std::string&, const TensorView& tensor) { total += tensor.elements(); });
-    } else {
-      total += std::get<AdapterStage>(stage).lra->parameters();
-    }
-  }
-  return total;
-}
-
-int64_t Decoder::BytesPerToken() const {
-  const Weights& w = weights();
-  int64_t total = w.embedding.bytes() / config().vocab + w.final_norm.bytes() + w.head.bytes();
-  for (const Stage& stage : plan().stages) {
-    if (const auto* block = std::get_if<BlockStage>(&stage)) {
-      Weights::ForEachInBlock(TensorsOf(w, *block),
-                              [&](const std::string&, const TensorView& tensor) { total += tensor.bytes(); });
-    } else {
-      total += std::get<AdapterStage>(stage).lra->parameters() * static_cast<int64_t>(sizeof(float));
-    }
-  }
-  return total;
-}
 
 }  // namespace shiftrt

@@ -66,9 +66,6 @@ class KvCache {
   int64_t capacity_ = 0;
 };
 
-// The tensors a block stage runs with.
-const BlockWeights& TensorsOf(const Weights& weights, const BlockStage& stage);
-
 class Decoder {
  public:
   // Taps on layers the plan does not run throw Error. Weights and adapters are shared, not copied.
@@ -99,10 +96,9 @@ class Decoder {
   const Weights& weights() const;
   const ModelConfig& config() const { return weights().config; }
   const DepthPlan& plan() const;
-  // Parameters held by this plan (a tied head counted once), and bytes a decoded token reads: every weight but the
-  // embedding table (one row of it), adapters included.
-  int64_t Parameters() const;
-  int64_t BytesPerToken() const;
+  // DepthPlan's counts, of this plan over these weights.
+  int64_t Parameters() const { return plan().Parameters(weights()); }
+  int64_t BytesPerToken() const { return plan().BytesPerToken(weights()); }
 
  private:
   struct Impl;

@@ -38,32 +38,12 @@ Work EncodeAll(const Model& model, const Dataset& dataset, Bos bos) {
   return work;
 }
 
-std::string HashOf(const Matrix<float>& matrix) { return HashHex(std::as_bytes(matrix.span())); }
-
-// Tells plans apart, adapters' values included.
-std::string PlanText(const DepthPlan& plan) {
-  std::string text;
-  for (const Stage& stage : plan.stages) {
-    if (const auto* block = std::get_if<BlockStage>(&stage)) {
-      text += fmt::format("block {};", block->layer);
-      if (block->folded)
-        Weights::ForEachInBlock(*block->folded, [&](const std::string&, const TensorView& tensor) {
-          text += HashHex({static_cast<const std::byte*>(tensor.data), static_cast<size_t>(tensor.bytes())});
-        });
-    } else {
-      const Lra& lra = *std::get<AdapterStage>(stage).lra;
-      text += fmt::format("lra {} {} {} {};", HashOf(lra.a), HashOf(lra.p), HashOf(lra.q), HashOf(lra.b));
-    }
-  }
-  return text;
-}
-
 // Of everything the scores of one variant hang on.
 std::string WorkKey(const Context& context, const Model& model, const DepthPlan& plan, const Work& work,
                     int64_t batch_tokens) {
   const char* const unit = context.device == Device::kCuda ? "cuda" : Name(context.isa);
   std::string text = fmt::format("{} {} {} {} {}", model.weights->Fingerprint(), Name(model.weights->embedding.dtype),
-                                 unit, batch_tokens, PlanText(plan));
+                                 unit, batch_tokens, plan.Fingerprint());
   for (const ScoringRequest& request : work.requests)
     text += fmt::format(" {} {}", request.scored, HashHex(std::as_bytes(std::span(request.tokens))));
   return HashHex(text);
@@ -79,21 +59,12 @@ EvalCost CostOf(const Work& work, const std::vector<PackedBatch>& batches) {
   return cost;
 }
 
-bool Same(const Stage& a, const Stage& b) {
-  if (a.index() != b.index()) return false;
-  if (const auto* block = std::get_if<BlockStage>(&a)) {
-    const auto& other = std::get<BlockStage>(b);
-    return block->layer == other.layer && block->folded == other.folded;
-  }
-  return std::get<AdapterStage>(a).lra == std::get<AdapterStage>(b).lra;
-}
-
 // The stages all variants begin with.
 DepthPlan Trunk(const std::vector<EvalVariant>& variants) {
   DepthPlan trunk = variants[0].plan;
   for (const EvalVariant& variant : variants) {
     const auto& stages = variant.plan.stages;
-    const auto end = std::mismatch(trunk.stages.begin(), trunk.stages.end(), stages.begin(), stages.end(), Same).first;
+    const auto end = std::mismatch(trunk.stages.begin(), trunk.stages.end(), stages.begin(), stages.end()).first;
     trunk.stages.erase(end, trunk.stages.end());
   }
   return trunk;

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "engine/decoder.h"
 #include "runtime/check.h"
 #include "runtime/json.h"
 
@@ -167,8 +166,7 @@ void CopyTokenizer(const fs::path& from, AtomicDirectory& to) {
 Weights KeptWeights(const Weights& weights, const DepthPlan& plan) {
   Weights out = weights;
   out.blocks.clear();
-  for (const Stage& stage : plan.stages)
-    if (const auto* block = std::get_if<BlockStage>(&stage)) out.blocks.push_back(TensorsOf(weights, *block));
+  for (const BlockStage* block : plan.Blocks()) out.blocks.push_back(TensorsOf(weights, *block));
   out.config.layers = plan.blocks();
   out.stored.clear();  // they are written as they were loaded
   return out;
@@ -196,20 +194,21 @@ SavedPlan Describe(const DepthPlan& plan, bool renumber) {
   SavedPlan saved;
   int64_t block = 0, site = 0;
   for (const Stage& stage : plan.stages) {
-    if (const auto* kept = std::get_if<BlockStage>(&stage)) {
-      saved.stages.push_back({{"block", renumber ? block++ : kept->layer}});
-      continue;
-    }
-    const auto& adapter = std::get<AdapterStage>(stage);
-    saved.stages.push_back({{"adapter", adapter.layers}});
-    const std::string prefix = fmt::format("site.{}.", site++);
-    if (adapter.lra->low_rank()) {
-      saved.tensors.push_back({prefix + "P", View(adapter.lra->p)});
-      saved.tensors.push_back({prefix + "Q", View(adapter.lra->q)});
-    } else {
-      saved.tensors.push_back({prefix + "A", View(adapter.lra->a)});
-    }
-    saved.tensors.push_back({prefix + "b", View(adapter.lra->b, /*vector=*/true)});
+    stage.Visit(
+        [&](const BlockStage& kept) {
+          saved.stages.push_back({{"block", renumber ? block++ : kept.layer}});
+        },
+        [&](const AdapterStage& adapter) {
+          saved.stages.push_back({{"adapter", adapter.layers}});
+          const std::string prefix = fmt::format("site.{}.", site++);
+          if (adapter.lra->low_rank()) {
+            saved.tensors.push_back({prefix + "P", View(adapter.lra->p)});
+            saved.tensors.push_back({prefix + "Q", View(adapter.lra->q)});
+          } else {
+            saved.tensors.push_back({prefix + "A", View(adapter.lra->a)});
+          }
+          saved.tensors.push_back({prefix + "b", View(adapter.lra->b, /*vector=*/true)});
+        });
   }
   return saved;
 }
@@ -221,8 +220,8 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const std::string& p
   AtomicDirectory out(directory);
   Check(!fs::exists(directory / "config.json") || !fs::equivalent(directory, model.directory),
         "{}: this is the model itself; save somewhere else", directory.string());
-  for (const Stage& stage : plan.stages)
-    if (const auto* block = std::get_if<BlockStage>(&stage); block != nullptr && block->folded && !with_weights)
+  for (const BlockStage* block : plan.Blocks())
+    if (block->own && !with_weights)
       FailUsage("{}: block {} has weights of its own; save with --save-weights", directory.string(), block->layer);
   std::string fingerprint;
   if (with_weights) {

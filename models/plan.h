@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -26,30 +29,114 @@ struct Lra {
 };
 
 struct BlockWeights;
+struct Weights;
+
+// Which of a block's two residual updates run: h += attention(norm(h)), h += mlp(norm(h)).
+enum class Halves : uint8_t { kBoth, kAttention, kMlp };
+constexpr bool RunsAttention(Halves halves) { return halves != Halves::kMlp; }
+constexpr bool RunsMlp(Halves halves) { return halves != Halves::kAttention; }
+// "both", "attention", "mlp"; the inverse has no value for another word.
+const char* Name(Halves halves);
+std::optional<Halves> ParseHalves(std::string_view name);
 
 struct BlockStage {
   int64_t layer = 0;
-  std::shared_ptr<const BlockWeights> folded = nullptr;  // tensors of its own, of the same shapes; null: the model's
+  Halves halves = Halves::kBoth;
+  std::shared_ptr<const BlockWeights> own = nullptr;  // tensors of its own, of the same shapes; null: the model's
+
+  bool operator==(const BlockStage&) const = default;  // the same tensors, not equal ones
 };
+
 struct AdapterStage {
   std::vector<int64_t> layers;  // the removed layers it stands for, ascending
   std::shared_ptr<const Lra> lra;
+
+  bool operator==(const AdapterStage&) const = default;  // the same adapter, not an equal one
 };
-using Stage = std::variant<BlockStage, AdapterStage>;
+
+// Cases of a visit as one function object.
+template <typename... Cases>
+struct Overloaded : Cases... {
+  using Cases::operator()...;
+};
+template <typename... Cases>
+Overloaded(Cases...) -> Overloaded<Cases...>;
+
+// One step of a plan: a value of one of the kinds above. The way to look into it is Visit, which compiles only where
+// every kind is handled: so the compiler finds what a new kind breaks.
+class Stage {
+  using Kind = std::variant<BlockStage, AdapterStage>;
+
+ public:
+  Stage(BlockStage block) : kind_(std::move(block)) {}        // NOLINT(google-explicit-constructor): a block is a stage
+  Stage(AdapterStage adapter) : kind_(std::move(adapter)) {}  // NOLINT(google-explicit-constructor)
+
+  // Calls the one of `cases` that takes a stage of this kind. There is one case per kind, and all return the same type.
+  template <typename... Cases>
+  requires(sizeof...(Cases) == std::variant_size_v<Kind>) decltype(auto) Visit(Cases&&... cases) const {
+    return std::visit(Overloaded{std::forward<Cases>(cases)...}, kind_);
+  }
+  // For callers that know the kind; throws Error where it is another.
+  const BlockStage& block() const;
+  const AdapterStage& adapter() const;
+
+  // Removed layers that the correction at this stage makes up for: an adapter's, or the layer of a block with tensors
+  // of its own. Empty for a block with the model's tensors.
+  std::vector<int64_t> CorrectedLayers() const;
+  // The stage without its correction: the block with the model's tensors, nothing instead of an adapter.
+  std::optional<Stage> Uncorrected() const;
+
+  bool operator==(const Stage&) const = default;
+
+ private:
+  Kind kind_;
+};
+
+// The tensors a block stage runs with, those of the half that it leaves out included.
+const BlockWeights& TensorsOf(const Weights& weights, const BlockStage& stage);
 
 struct DepthPlan {
   std::vector<Stage> stages;
 
+  // Every block of a model of `layers`.
   static DepthPlan Original(int64_t layers);
-  // All layers but `removed` (any order, no duplicates, each in [0, layers)).
+  // All blocks but those of `removed` (any order).
   static DepthPlan Pruned(int64_t layers, std::span<const int64_t> removed);
-  // Pruned, with adapters[i] where layer removed[i] was; null leaves that site bare.
+  // All blocks but those of `sites` (any order), with each site's adapter where its layers were. A site's layers are
+  // consecutive; one whose lra is null leaves its place bare. Throws Error for a layer outside [0, layers) or in two
+  // sites.
+  static DepthPlan Corrected(int64_t layers, std::span<const AdapterStage> sites);
+  // The same with one layer per site: adapters[i] where layer removed[i] was.
   static DepthPlan Corrected(int64_t layers, std::span<const int64_t> removed,
                              std::span<const std::shared_ptr<const Lra>> adapters);
 
+  // The stages of one kind, in order. The pointers are into this plan.
+  std::vector<const BlockStage*> Blocks() const;
+  std::vector<const AdapterStage*> Adapters() const;
+  // Layers of which a block, or half of one, runs; and those of a model of `layers` of which nothing does. Ascending.
   std::vector<int64_t> KeptLayers() const;
-  std::vector<int64_t> RemovedLayers(int64_t layers) const;  // of a model of so many, ascending
+  std::vector<int64_t> RemovedLayers(int64_t layers) const;
   int64_t blocks() const;
+  // Blocks whose attention runs: each has keys and values of its own.
+  int64_t attention_blocks() const;
+
+  // Index of the stage that runs the block `layer`, or half of it. Throws Error where none does.
+  size_t StageOf(int64_t layer) const;
+  // The plan with another stage at index `stage`, or none there.
+  DepthPlan With(size_t stage, const std::optional<Stage>& replacement) const;
+  // The plan with every stage Uncorrected().
+  DepthPlan Uncorrected() const;
+
+  // Parameters of the model that this plan runs, adapters included; a tied head counts once.
+  int64_t Parameters(const Weights& weights) const;
+  // Bytes that one decoded token reads: every weight of the halves that run, adapters, norms and the head, and one row
+  // of the embedding table.
+  int64_t BytesPerToken(const Weights& weights) const;
+  // Tells apart what plans run over the same model, by value: layers, halves, and the bytes of adapters and of tensors
+  // that blocks have of their own. A 64-bit hash as hex.
+  std::string Fingerprint() const;
+
+  bool operator==(const DepthPlan&) const = default;
 };
 
 }  // namespace shiftrt

@@ -144,9 +144,8 @@ class Job {
   void MergeNeighbours() {
     result_.merged = MergeAdapters(result_.corrected, options_.merge, context_);
     for (const SiteSums& run : run_sums_)
-      for (const Stage& stage : result_.merged->stages)
-        if (const auto* adapter = std::get_if<AdapterStage>(&stage); adapter && adapter->layers == run.Layers())
-          result_.merged_runs.push_back(MeasureSite(context_, run, *adapter->lra));
+      for (const AdapterStage* adapter : result_.merged->Adapters())
+        if (adapter->layers == run.Layers()) result_.merged_runs.push_back(MeasureSite(context_, run, *adapter->lra));
   }
 
   FittedSites FitAutomatically(const std::vector<Site>& sites) {

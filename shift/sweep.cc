@@ -81,8 +81,7 @@ std::vector<ShiftOptions> Combinations(const SweepAxes& axes) {
 
 int64_t AdapterParameters(const DepthPlan& plan) {
   int64_t parameters = 0;
-  for (const Stage& stage : plan.stages)
-    if (const auto* adapter = std::get_if<AdapterStage>(&stage)) parameters += adapter->lra->parameters();
+  for (const AdapterStage* adapter : plan.Adapters()) parameters += adapter->lra->parameters();
   return parameters;
 }
 

@@ -33,18 +33,6 @@ std::string Recorded(const nlohmann::json& record, const char* pointer) {
   return record.contains(at) && record[at].is_string() ? record[at].get<std::string>() : "";
 }
 
-// The plan's blocks with the model's own tensors.
-DepthPlan Bare(const DepthPlan& plan) {
-  DepthPlan bare;
-  for (const int64_t layer : plan.KeptLayers()) bare.stages.push_back(BlockStage{layer});
-  return bare;
-}
-
-bool Corrects(const Stage& stage) {
-  const auto* block = std::get_if<BlockStage>(&stage);
-  return block == nullptr || block->folded != nullptr;
-}
-
 // What VariantNames() calls the plan that was saved.
 std::string CorrectionName(const nlohmann::json& record) {
   const std::string merge = Recorded(record, "/provenance/merge");
@@ -61,9 +49,8 @@ std::vector<EvalVariant> SavedVariants(const Model& model) {
   if (model.provenance.empty() || model.plan.blocks() < layers)
     variants.push_back({"original", DepthPlan::Original(layers)});
   if (model.provenance.empty()) return variants;
-  variants.push_back({"pruned", Bare(model.plan)});
-  if (std::any_of(model.plan.stages.begin(), model.plan.stages.end(), Corrects))
-    variants.push_back({CorrectionName(RecordOf(model)), model.plan});
+  variants.push_back({"pruned", model.plan.Uncorrected()});
+  if (model.plan != model.plan.Uncorrected()) variants.push_back({CorrectionName(RecordOf(model)), model.plan});
   return variants;
 }
 

@@ -51,15 +51,10 @@ void PrintGroups(const Weights& weights) {
 
 void PrintAdapters(const DepthPlan& plan) {
   Table table({"adapter for", "rank", "parameters"});
-  bool any = false;
-  for (const Stage& stage : plan.stages) {
-    const auto* adapter = std::get_if<AdapterStage>(&stage);
-    if (adapter == nullptr) continue;
-    any = true;
+  for (const AdapterStage* adapter : plan.Adapters())
     table.Add({fmt::format("layers {}", fmt::join(adapter->layers, ",")), std::to_string(adapter->lra->rank()),
                std::to_string(adapter->lra->parameters())});
-  }
-  if (any) fmt::print("{}\n", table.Text());
+  if (!plan.Adapters().empty()) fmt::print("{}\n", table.Text());
 }
 
 // Calibration text for the criteria that need it; nothing where none does.

@@ -201,23 +201,20 @@ MatrixView<const float> CpuEngine::Run(const EngineCall& call) {
   auto* const cache = static_cast<CpuKv*>(call.cache);
   int64_t taps_left = taps.size();
   size_t cache_layer = 0;
-  for (const Stage& stage : call.stages) {
-    if (call.taps_only && taps_left == 0) return h;
-    if (const auto* adapter = std::get_if<AdapterStage>(&stage)) {
-      const Lra& lra = *adapter->lra;
-      if (lra.low_rank()) {
-        ApplyLowRankLra(context, lra.p.view(), lra.q.view(), lra.b.view(), h);
-      } else {
-        ApplyFullLra(context, lra.a.view(), lra.b.view(), h);
-      }
-      continue;
+  const auto run_adapter = [&](const AdapterStage& stage) {
+    const Lra& lra = *stage.lra;
+    if (lra.low_rank()) {
+      ApplyLowRankLra(context, lra.p.view(), lra.q.view(), lra.b.view(), h);
+    } else {
+      ApplyFullLra(context, lra.a.view(), lra.b.view(), h);
     }
-    const auto& block_stage = std::get<BlockStage>(stage);
-    const int64_t layer = block_stage.layer;
+  };
+  const auto run_block = [&](const BlockStage& stage) {
+    const int64_t layer = stage.layer;
     taps_left -= taps.Fire(layer, TapPoint::kInput, h);
-    if (call.taps_only && taps_left == 0) return h;
+    if (call.taps_only && taps_left == 0) return;
     const KeysValues kv = Place(call, cache != nullptr ? &cache->layers[cache_layer++] : nullptr);
-    const BlockWeights& block = TensorsOf(*weights, block_stage);
+    const BlockWeights& block = TensorsOf(*weights, stage);
     const bool update_tapped = taps.Has(layer, TapPoint::kUpdate);
     Attend(block, h, kv);
     FeedForward(block, h, update_tapped);
@@ -225,6 +222,10 @@ MatrixView<const float> CpuEngine::Run(const EngineCall& call) {
       taps_left -= taps.Fire(layer, TapPoint::kMlp, mlp_update.Get(count, config.hidden));
     if (update_tapped) taps_left -= taps.Fire(layer, TapPoint::kUpdate, update.Get(count, config.hidden));
     taps_left -= taps.Fire(layer, TapPoint::kOutput, h);
+  };
+  for (const Stage& stage : call.stages) {
+    if (call.taps_only && taps_left == 0) return h;
+    stage.Visit(run_block, run_adapter);
   }
   if (from_tokens) taps.Fire(config.layers, TapPoint::kInput, h);
   return h;

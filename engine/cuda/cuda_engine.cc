@@ -63,24 +63,21 @@ CudaEngine::CudaEngine(const EngineSetup& setup)
   frequencies_ = DeviceBuffer<float>(stream_, std::span<const float>(rope.inverse), "RoPE");
   rope_scale_ = rope.scale;
   for (const Stage& stage : plan_.stages) {
-    if (const auto* block = std::get_if<BlockStage>(&stage)) {
-      BlockOf(*block);
-    } else {
-      AdapterOf(std::get<AdapterStage>(stage));
-    }
+    stage.Visit([&](const BlockStage& block) { BlockOf(block); },
+                [&](const AdapterStage& adapter) { AdapterOf(adapter); });
   }
 }
 
 const DeviceBlock& CudaEngine::BlockOf(const BlockStage& stage) {
-  if (stage.folded == nullptr) return device_->Block(*weights_, stage.layer);
-  const auto at = folded_.find(stage.folded);
+  if (stage.own == nullptr) return device_->Block(*weights_, stage.layer);
+  const auto at = folded_.find(stage.own);
   if (at != folded_.end()) return at->second;
-  Weights::ForEachInBlock(*stage.folded, [&](const std::string& name, const TensorView& tensor) {
+  Weights::ForEachInBlock(*stage.own, [&](const std::string& name, const TensorView& tensor) {
     Check(tensor.shape.size() < 2 || tensor.dtype == dtype_,
           "layer {}: {} is {}, the model {}: on the GPU all matrices have one type", stage.layer, name,
           Name(tensor.dtype), Name(dtype_));
   });
-  return folded_.emplace(stage.folded, UploadBlock(stream_, device_->uploader, config_, *stage.folded)).first->second;
+  return folded_.emplace(stage.own, UploadBlock(stream_, device_->uploader, config_, *stage.own)).first->second;
 }
 
 const DeviceLra& CudaEngine::AdapterOf(const AdapterStage& stage) {
@@ -321,25 +318,26 @@ void CudaEngine::RunMany(const Step& step, const EngineCall& call) {
   }
   int64_t taps_left = taps_.size();
   size_t blocks_run = 0;
-  for (const Stage& stage : call.stages) {
-    if (call.taps_only && taps_left == 0) break;
-    if (const auto* adapter = std::get_if<AdapterStage>(&stage)) {
-      Settle(h);
-      ManyTokensAdapter(AdapterOf(*adapter), h);
-      continue;
-    }
-    const auto& block_stage = std::get<BlockStage>(stage);
-    const int64_t layer = block_stage.layer;
+  const auto run_adapter = [&](const AdapterStage& stage) {
+    Settle(h);
+    ManyTokensAdapter(AdapterOf(stage), h);
+  };
+  const auto run_block = [&](const BlockStage& stage) {
+    const int64_t layer = stage.layer;
     if (taps_.Has(layer, TapPoint::kInput)) Settle(h);
     taps_left -= Fire(layer, TapPoint::kInput, h);
-    if (call.taps_only && taps_left == 0) break;
-    const DeviceBlock& block = BlockOf(block_stage);
+    if (call.taps_only && taps_left == 0) return;
+    const DeviceBlock& block = BlockOf(stage);
     Attend(step, block, Place(step, cache, blocks_run++));
     FeedForward(step, block);
     if (taps_.Has(layer, TapPoint::kMlp)) taps_left -= Fire(layer, TapPoint::kMlp, MlpUpdate(step, block));
     if (taps_.Has(layer, TapPoint::kUpdate)) taps_left -= Fire(layer, TapPoint::kUpdate, Update(step, block));
     if (taps_.Has(layer, TapPoint::kOutput)) Settle(h);
     taps_left -= Fire(layer, TapPoint::kOutput, h);
+  };
+  for (const Stage& stage : call.stages) {
+    if (call.taps_only && taps_left == 0) break;
+    stage.Visit(run_block, run_adapter);
   }
   Settle(h);
   if (call.residual.data == nullptr) Fire(config_.layers, TapPoint::kInput, h);

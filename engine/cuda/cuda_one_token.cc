@@ -98,19 +98,17 @@ void CudaEngine::RunOneToken(const Step& step, const CudaKv* cache, bool sample)
   graph_.Run(stream_, [&] {
     float *h = residual_.Floats(stream_, hidden_), *spare = update_.Floats(stream_, hidden_);
     const auto full = [](const Stage& stage) {
-      const auto* const adapter = std::get_if<AdapterStage>(&stage);
-      return adapter != nullptr && !adapter->lra->low_rank();
+      return stage.Visit([](const BlockStage&) { return false; },
+                         [](const AdapterStage& adapter) { return !adapter.lra->low_rank(); });
     };
     // Each full map changes places; the last one leaves the stream where it is looked for.
     if (std::count_if(plan_.stages.begin(), plan_.stages.end(), full) % 2 == 1) std::swap(h, spare);
     gpu::Embed(stream_, step.tokens, 1, {device_->embedding.data(), dtype_}, hidden_, h);
     size_t blocks_run = 0;
     for (const Stage& stage : plan_.stages) {
-      if (const auto* adapter = std::get_if<AdapterStage>(&stage)) {
-        OneTokenAdapter(AdapterOf(*adapter), h, spare);
-      } else {
-        OneTokenBlock(step, BlockOf(std::get<BlockStage>(stage)), Place(step, cache, blocks_run++), h);
-      }
+      stage.Visit(
+          [&](const BlockStage& block) { OneTokenBlock(step, BlockOf(block), Place(step, cache, blocks_run++), h); },
+          [&](const AdapterStage& adapter) { OneTokenAdapter(AdapterOf(adapter), h, spare); });
     }
     if (sample) Sample(h);
   });

@@ -68,10 +68,9 @@ constexpr TensorView BlockWeights::*kTensors[] = {
 DepthPlan FoldedPlan(int64_t layers, const std::vector<Site>& sites,
                      const std::vector<std::shared_ptr<const BlockWeights>>& folded) {
   DepthPlan plan = CorrectedPlan(layers, sites, std::vector<std::shared_ptr<const Lra>>(sites.size()));
-  for (Stage& stage : plan.stages) {
-    BlockStage& block = std::get<BlockStage>(stage);
-    for (size_t i = 0; i < sites.size(); ++i)
-      if (block.layer + 1 == sites[i].layer) block.folded = folded[i];
+  for (size_t i = 0; i < sites.size(); ++i) {
+    const int64_t before = sites[i].layer - 1;
+    plan = plan.With(plan.StageOf(before), BlockStage{.layer = before, .own = folded[i]});
   }
   return plan;
 }

@@ -113,16 +113,16 @@ DepthPlan MergeAdapters(const DepthPlan& plan, Merge merge, const Context& conte
   DepthPlan merged;
   Run run;
   const auto close_run = [&] {
-    if (!run.empty()) merged.stages.push_back(MergeRun(context, run, merge));
+    if (!run.empty()) merged.stages.emplace_back(MergeRun(context, run, merge));
     run.clear();
   };
   for (const Stage& stage : plan.stages) {
-    if (const auto* adapter = std::get_if<AdapterStage>(&stage)) {
-      run.push_back(adapter);
-    } else {
-      close_run();
-      merged.stages.push_back(stage);
-    }
+    stage.Visit(
+        [&](const BlockStage& block) {
+          close_run();
+          merged.stages.emplace_back(block);
+        },
+        [&](const AdapterStage& adapter) { run.push_back(&adapter); });
   }
   close_run();
   return merged;

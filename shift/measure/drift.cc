@@ -14,8 +14,7 @@ namespace {
 std::vector<int64_t> SharedDepths(const std::vector<DepthPlan>& plans, int64_t layers) {
   std::vector<int64_t> runs(layers, 0);
   for (const DepthPlan& plan : plans)
-    for (const Stage& stage : plan.stages)
-      if (const auto* block = std::get_if<BlockStage>(&stage)) ++runs[block->layer];
+    for (const int64_t layer : plan.KeptLayers()) ++runs[layer];
   std::vector<int64_t> depths;
   for (int64_t layer = 0; layer < layers; ++layer)
     if (runs[layer] == static_cast<int64_t>(plans.size())) depths.push_back(layer);

@@ -6,34 +6,15 @@ namespace shiftrt {
 
 namespace {
 
-// The layers of the correction at a stage; none where it is a block as it was.
-std::vector<int64_t> CorrectedBy(const Stage& stage) {
-  if (const auto* adapter = std::get_if<AdapterStage>(&stage)) return adapter->layers;
-  const auto& block = std::get<BlockStage>(stage);
-  return block.folded ? std::vector<int64_t>{block.layer} : std::vector<int64_t>{};
-}
-
-DepthPlan Without(DepthPlan plan, size_t stage) {
-  if (auto* block = std::get_if<BlockStage>(&plan.stages[stage])) {
-    block->folded = nullptr;
-  } else {
-    plan.stages.erase(plan.stages.begin() + static_cast<int64_t>(stage));
-  }
-  return plan;
-}
-
-DepthPlan WithoutAny(DepthPlan plan) {
-  for (size_t s = plan.stages.size(); s-- > 0;)
-    if (!CorrectedBy(plan.stages[s]).empty()) plan = Without(std::move(plan), s);
-  return plan;
-}
+// The plan without the correction at index `stage`.
+DepthPlan Without(const DepthPlan& plan, size_t stage) { return plan.With(stage, plan.stages[stage].Uncorrected()); }
 
 }  // namespace
 
 GatedPlan Gate(const DepthPlan& plan, HeldOutLoss& loss, Progress& progress) {
   GatedPlan gated{plan, {}};
   for (const Stage& stage : plan.stages)
-    if (!CorrectedBy(stage).empty()) gated.verdicts.push_back({CorrectedBy(stage), 0, 0, true});
+    if (!stage.CorrectedLayers().empty()) gated.verdicts.push_back({stage.CorrectedLayers(), 0, 0, true});
   progress.Begin("gating", static_cast<int64_t>(gated.verdicts.size()));
   double with = loss(plan);
   while (true) {
@@ -41,7 +22,7 @@ GatedPlan Gate(const DepthPlan& plan, HeldOutLoss& loss, Progress& progress) {
     DepthPlan better;
     double lowest = with;
     for (size_t s = 0; s < gated.plan.stages.size(); ++s) {
-      const std::vector<int64_t> layers = CorrectedBy(gated.plan.stages[s]);
+      const std::vector<int64_t> layers = gated.plan.stages[s].CorrectedLayers();
       if (layers.empty()) continue;
       DepthPlan without = Without(gated.plan, s);
       GateVerdict& verdict = *std::find_if(gated.verdicts.begin(), gated.verdicts.end(),
@@ -60,7 +41,7 @@ GatedPlan Gate(const DepthPlan& plan, HeldOutLoss& loss, Progress& progress) {
     progress.Advance(1);
   }
   // Each may serve beside the others where all together do not.
-  DepthPlan bare = WithoutAny(gated.plan);
+  DepthPlan bare = gated.plan.Uncorrected();
   if (const double without = loss(bare); without < with) {
     for (GateVerdict& verdict : gated.verdicts)
       if (verdict.kept) verdict = {verdict.layers, with, without, false};

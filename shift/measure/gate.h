@@ -9,7 +9,7 @@
 namespace shiftrt {
 
 struct GateVerdict {
-  std::vector<int64_t> layers;   // the adapter's, or of a folded block that block's
+  std::vector<int64_t> layers;   // the adapter's, or the layer of a block with tensors of its own
   double with = 0, without = 0;  // loss when it was decided, nats a token
   bool kept = true;
 };

@@ -9,14 +9,6 @@ namespace shiftrt {
 
 namespace {
 
-size_t StageOf(const DepthPlan& plan, int64_t layer) {
-  for (size_t i = 0; i < plan.stages.size(); ++i) {
-    const auto* block = std::get_if<BlockStage>(&plan.stages[i]);
-    if (block != nullptr && block->layer == layer) return i;
-  }
-  Fail("layer {} is not among the blocks this depth plan runs", layer);
-}
-
 int64_t CheckedPredictedTokens(const std::vector<Batch>& batches) {
   const int64_t predicted = PredictedTokens(batches);
   Check(predicted > 0, "a loss over text without a predicted token");
@@ -83,14 +75,7 @@ double MeanLoss(const Context& context, std::shared_ptr<const Weights> weights, 
 }
 
 DepthPlan Replaced(const DepthPlan& plan, const Replacement& replacement) {
-  DepthPlan out = plan;
-  const auto at = out.stages.begin() + static_cast<int64_t>(StageOf(plan, replacement.layer));
-  if (replacement.stage) {
-    *at = *replacement.stage;
-  } else {
-    out.stages.erase(at);
-  }
-  return out;
+  return plan.With(plan.StageOf(replacement.layer), replacement.stage);
 }
 
 std::vector<double> LossesWith(const Context& context, std::shared_ptr<const Weights> weights, const DepthPlan& plan,
@@ -102,7 +87,7 @@ std::vector<double> LossesWith(const Context& context, std::shared_ptr<const Wei
   const Batch* batch = nullptr;
   std::vector<Tap> taps;
   for (size_t i = 0; i < replacements.size(); ++i) {
-    const size_t stage = StageOf(plan, replacements[i].layer);
+    const size_t stage = plan.StageOf(replacements[i].layer);
     std::vector<Stage> after(plan.stages.begin() + static_cast<int64_t>(stage) + 1, plan.stages.end());
     if (replacements[i].stage) after.insert(after.begin(), *replacements[i].stage);
     taps.push_back({replacements[i].layer, TapPoint::kInput,

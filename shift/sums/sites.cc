@@ -37,21 +37,9 @@ std::vector<Site> RunsOf(const std::vector<int64_t>& removed) {
 DepthPlan CorrectedPlan(int64_t layers, std::span<const Site> sites,
                         std::span<const std::shared_ptr<const Lra>> adapters) {
   Check(adapters.size() == sites.size(), "{} adapters given for {} sites", adapters.size(), sites.size());
-  DepthPlan plan;
-  int64_t next = 0;
-  const auto keep_until = [&](int64_t end) {
-    for (; next < end; ++next) plan.stages.push_back(BlockStage{next});
-  };
-  for (size_t i = 0; i < sites.size(); ++i) {
-    const Site& site = sites[i];
-    Check(site.blocks >= 1 && site.layer >= next && site.last() < layers,
-          "removed layers {} after layer {} in a model of {}", site.Name(), next - 1, layers);
-    keep_until(site.layer);
-    if (adapters[i]) plan.stages.push_back(AdapterStage{site.Layers(), adapters[i]});
-    next = site.last() + 1;
-  }
-  keep_until(layers);
-  return plan;
+  std::vector<AdapterStage> stages;
+  for (size_t i = 0; i < sites.size(); ++i) stages.push_back({sites[i].Layers(), adapters[i]});
+  return DepthPlan::Corrected(layers, stages);
 }
 
 }  // namespace shiftrt

@@ -105,7 +105,7 @@ TEST_F(ModelOnGpu, PrefillAndDecodeAgreeWithTheCpu) {
 TEST_F(ModelOnGpu, AdaptersOfEveryFormAgreeWithTheCpu) {
   const auto weights = MakeWeights(kLlama, DType::kBFloat16);
   for (const int64_t rank : {0, 1, 64}) ExpectParity(weights, Corrected(*weights, rank));
-  const auto full = std::get<AdapterStage>(Corrected(*weights, 0).stages[0]);
+  const auto full = Corrected(*weights, 0).stages[0].adapter();
   for (const int count : {2, 3}) {  // full-rank adapters, one after the other
     DepthPlan plan = Corrected(*weights, 0);
     plan.stages.insert(plan.stages.begin(), count - 1, full);
@@ -115,7 +115,7 @@ TEST_F(ModelOnGpu, AdaptersOfEveryFormAgreeWithTheCpu) {
   auto bias = std::make_shared<Lra>();
   const int64_t hidden = weights->config.hidden;
   *bias = {{}, Matrix<float>(hidden, 0), Matrix<float>(0, hidden), full.lra->b.Clone()};
-  std::get<AdapterStage>(shifted.stages[0]).lra = bias;
+  shifted.stages[0] = AdapterStage{shifted.stages[0].adapter().layers, bias};
   ExpectParity(weights, shifted);
   const auto wide = MakeWeights({.hidden = 264}, DType::kFloat32);
   ExpectParity(wide, Corrected(*wide, 260));  // the rank is too high for one launch
@@ -214,7 +214,7 @@ TEST_F(ModelOnGpu, ResumesAStreamWithOtherStages) {
   auto silent = std::make_shared<BlockWeights>(weights->blocks[1]);
   const std::vector<float> zeros(silent->down.elements(), 0.0f);
   silent->down.data = zeros.data();
-  const std::vector<Stage> after = {corrected.stages[0], BlockStage{1, silent}};
+  const std::vector<Stage> after = {corrected.stages[0], BlockStage{.layer = 1, .own = silent}};
   std::vector<float> streams[2];
   for (const Device device : {Device::kCpu, Device::kCuda}) {
     Decoder decoder(On(device), weights, plan);

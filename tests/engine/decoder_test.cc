@@ -245,7 +245,7 @@ TEST(Decoder, TapsTheMlpsOutputAndRunsABlocksOwnTensors) {
   auto block = std::make_shared<BlockWeights>(weights->blocks[1]);
   block->down = {zeros.data(), DType::kFloat32, down.shape};
   DepthPlan silenced = DepthPlan::Original(weights->config.layers);
-  silenced.stages[1] = BlockStage{1, block};
+  silenced.stages[1] = BlockStage{.layer = 1, .own = block};
   Matrix<float> update, mlp, attention;
   Decoder original(kContext, weights, DepthPlan::Original(weights->config.layers),
                    {{1, TapPoint::kMlp, [&](MatrixView<const float> h) { mlp = Copy(h); }},

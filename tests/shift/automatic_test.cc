@@ -51,7 +51,7 @@ TEST_F(Automatic, HeldOutLossIsTheMeanLossOfTheWholePlan) {
 TEST_F(Automatic, GateDropsWhatHarmsAndNothingElse) {
   const std::vector<Site> sites = {{1, 1}, {2, 1}, {4, 1}};
   DepthPlan plan = Run(Options("layers=1,2,4")).corrected;
-  std::get<AdapterStage>(plan.stages[2]).lra = Harmful();
+  plan.stages[2] = AdapterStage{{2}, Harmful()};
   HeldOutLoss loss(context_, model_.weights, calibration_.heldout, 1 << 20, 1);
   NoProgress progress;
   const GatedPlan gated = Gate(plan, loss, progress);
@@ -65,10 +65,7 @@ TEST_F(Automatic, GateDropsWhatHarmsAndNothingElse) {
   for (const GateVerdict& verdict : gated.verdicts) {
     if (!verdict.kept) continue;
     DepthPlan without = gated.plan;
-    std::erase_if(without.stages, [&](const Stage& stage) {
-      const auto* adapter = std::get_if<AdapterStage>(&stage);
-      return adapter != nullptr && adapter->layers == verdict.layers;
-    });
+    std::erase_if(without.stages, [&](const Stage& stage) { return stage.CorrectedLayers() == verdict.layers; });
     EXPECT_EQ(without.stages.size() + 1, gated.plan.stages.size());
     EXPECT_GE(Loss(without), with);
   }
@@ -117,8 +114,8 @@ TEST_F(Automatic, GateTakesFoldedWeightsOut) {
   const ShiftResult result = Run(options);
   ASSERT_EQ(result.gate.size(), 1u);
   EXPECT_EQ(result.gate[0].layers, (std::vector<int64_t>{2}));
-  const auto& block = std::get<BlockStage>(result.corrected.stages[2]);
-  EXPECT_EQ(block.folded == nullptr, !result.gate[0].kept);
+  const auto& block = result.corrected.stages[2].block();
+  EXPECT_EQ(block.own == nullptr, !result.gate[0].kept);
   EXPECT_EQ(result.gate[0].kept, result.gate[0].with <= result.gate[0].without);
 }
 

@@ -227,7 +227,7 @@ TEST(Span, IsTheMergedPairWhenBlocksAreAffine) {
   const DepthPlan merged = MergeAdapters(CorrectedPlan(4, sites, adapters), Merge::kFull, Context());
   const auto span = fitted(h, both, {1, 2});
   ASSERT_EQ(merged.stages.size(), 3u);
-  const auto& stage = std::get<AdapterStage>(merged.stages[1]);
+  const auto& stage = merged.stages[1].adapter();
   EXPECT_EQ(stage.layers, (std::vector<int64_t>{1, 2}));
   EXPECT_LT(RelativeError(Doubles(span->a.span()), Doubles(stage.lra->a.span())), 1e-4);
   EXPECT_LT(RelativeError(Doubles(span->b.span()), Doubles(stage.lra->b.span())), 1e-4);
@@ -274,9 +274,7 @@ class Corrections : public test::SmallModel {
   }
   Matrix<float> Stream(const DepthPlan& plan, int64_t layer) { return Seen(plan, layer, TapPoint::kInput); }
   static std::vector<double> Ones() { return std::vector<double>(28 * 32, 1.0); }
-  static const Lra& AdapterOf(const DepthPlan& plan, size_t stage) {
-    return *std::get<AdapterStage>(plan.stages[stage]).lra;
-  }
+  static const Lra& AdapterOf(const DepthPlan& plan, size_t stage) { return *plan.stages[stage].adapter().lra; }
 };
 
 TEST_F(Corrections, SequentialReadsTheCorrectedStreamAndAimsAtTheBlocksOwnUpdateThere) {
@@ -295,7 +293,7 @@ TEST_F(Corrections, SequentialReadsTheCorrectedStreamAndAimsAtTheBlocksOwnUpdate
         WeightedRidge(Stream(plan, layer), Seen(plan, layer, TapPoint::kUpdate), Ones(), kLambda);
     ExpectMap(AdapterOf(result.corrected, stage), expected, 2e-5);
     before.push_back({layer, 1});
-    adapters.push_back(std::get<AdapterStage>(result.corrected.stages[stage]).lra);
+    adapters.push_back(result.corrected.stages[stage].adapter().lra);
   }
   EXPECT_GT(RelativeError(Doubles(AdapterOf(result.corrected, 4).a.span()),
                           Doubles(AdapterOf(independent.corrected, 4).a.span())),
@@ -312,7 +310,7 @@ TEST_F(Corrections, DriftAimsAtTheOriginalStream) {
                           Doubles(AdapterOf(independent.corrected, 1).a.span())),
             1e-4);
   const std::vector<Site> before = {{1, 1}};
-  const std::vector<std::shared_ptr<const Lra>> adapters = {std::get<AdapterStage>(result.corrected.stages[1]).lra};
+  const std::vector<std::shared_ptr<const Lra>> adapters = {result.corrected.stages[1].adapter().lra};
   const Matrix<float> input = Stream(CorrectedPlan(kLayers, before, adapters), 4);
   const Matrix<float> target = Minus(Stream(model_.plan, 5), input);
   ExpectMap(AdapterOf(result.corrected, 4), WeightedRidge(input, target, Ones(), kLambda), 2e-5);
@@ -348,8 +346,7 @@ TEST_F(Corrections, ASpanIsFittedFromItsFirstInputToItsLastOutput) {
     ASSERT_EQ(result.corrected.stages.size(), 4u);
     DepthPlan before = model_.plan;
     if (mode != Calibration::kIndependent)
-      before = CorrectedPlan(kLayers, std::vector<Site>{{1, 1}},
-                             std::vector{std::get<AdapterStage>(result.corrected.stages[1]).lra});
+      before = CorrectedPlan(kLayers, std::vector<Site>{{1, 1}}, std::vector{result.corrected.stages[1].adapter().lra});
     const Matrix<float> input = Stream(before, 3),
                         end = Stream(mode == Calibration::kDrift ? model_.plan : before, kLayers);
     ExpectMap(AdapterOf(result.corrected, 3), WeightedRidge(input, Minus(end, input), Ones(), kLambda), 5e-5);
@@ -369,7 +366,7 @@ TEST_F(Corrections, MergedRunsAreMeasuredOverTheWholeRun) {
   EXPECT_EQ(run.Name(), "3-4");
   EXPECT_LE(run.r2_fit, span.sites[1].r2_fit + 1e-9) << "the span is the best affine map of the run";
   // By hand, on the stream of the original model.
-  const auto& stage = std::get<AdapterStage>(merged.merged->stages[3]);
+  const auto& stage = merged.merged->stages[3].adapter();
   const Matrix<float> in = Stream(model_.plan, 3);
   test::Tokens tokens{in.Clone(), Minus(Stream(model_.plan, 5), in)};
   const double residual = test::Residual(tokens, DenseMap(context_, *stage.lra), [&] {
@@ -430,7 +427,7 @@ TEST_F(Corrections, BiasIsTheMeanUpdateAndNoneIsThePrunedModel) {
                           CorrectedPlan(kLayers, std::vector<Site>{{1, 1}}, std::vector<std::shared_ptr<const Lra>>(1)),
                           2),
                       after = Stream(CorrectedPlan(kLayers, std::vector<Site>{{1, 1}},
-                                                   std::vector{std::get<AdapterStage>(result.corrected.stages[1]).lra}),
+                                                   std::vector{result.corrected.stages[1].adapter().lra}),
                                      2);
   for (int64_t j = 0; j < kWidth; ++j)
     EXPECT_NEAR(after(5, j), before(5, j) + AdapterOf(result.corrected, 1).b(0, j), 1e-6);
@@ -499,7 +496,7 @@ TEST(Fold, MapsTheMlpsOutputBiasAndAll) {
     };
     see(DepthPlan::Original(weights->config.layers), own);
     DepthPlan plan = DepthPlan::Original(weights->config.layers);
-    std::get<BlockStage>(plan.stages[1]).folded = folded;
+    plan.stages[1] = BlockStage{.layer = 1, .own = folded};
     see(plan, mapped);
     Matrix<double> m(own.rows(), d);
     std::copy(own.span().begin(), own.span().end(), m.data());
@@ -514,16 +511,16 @@ TEST_F(Corrections, LacoAddsTheDifferencesOfTheRemovedBlocks) {
   const ShiftResult result = Run(options);
   const auto& blocks = model_.weights->blocks;
   const auto value = [](const TensorView& tensor, int64_t i) { return static_cast<const float*>(tensor.data)[i]; };
-  const BlockStage& first = std::get<BlockStage>(result.corrected.stages[1]);
-  const BlockStage& second = std::get<BlockStage>(result.corrected.stages[2]);
+  const BlockStage& first = result.corrected.stages[1].block();
+  const BlockStage& second = result.corrected.stages[2].block();
   EXPECT_EQ(first.layer, 1);
   EXPECT_EQ(second.layer, 4);
-  EXPECT_EQ(std::get<BlockStage>(result.corrected.stages[0]).folded, nullptr);
+  EXPECT_EQ(result.corrected.stages[0].block().own, nullptr);
   for (TensorView BlockWeights::*member : {&BlockWeights::q, &BlockWeights::down, &BlockWeights::input_norm}) {
     for (int64_t i = 0; i < (blocks[1].*member).elements(); ++i) {
-      EXPECT_NEAR(value((*first.folded).*member, i),
+      EXPECT_NEAR(value((*first.own).*member, i),
                   value(blocks[2].*member, i) + value(blocks[3].*member, i) - value(blocks[1].*member, i), 1e-6);
-      EXPECT_NEAR(value((*second.folded).*member, i), value(blocks[5].*member, i), 1e-6);
+      EXPECT_NEAR(value((*second.own).*member, i), value(blocks[5].*member, i), 1e-6);
     }
   }
 }

@@ -42,8 +42,7 @@ std::vector<double> Apply(const Lra& lra, const std::vector<double>& h) {
 }
 
 std::vector<double> ApplyAdapters(const DepthPlan& plan, std::vector<double> h) {
-  for (const Stage& stage : plan.stages)
-    if (const auto* adapter = std::get_if<AdapterStage>(&stage)) h = Apply(*adapter->lra, h);
+  for (const AdapterStage* adapter : plan.Adapters()) h = Apply(*adapter->lra, h);
   return h;
 }
 
@@ -64,9 +63,7 @@ void ExpectSameMap(const DepthPlan& merged, const DepthPlan& plan) {
   }
 }
 
-const AdapterStage& Adapter(const DepthPlan& plan, size_t stage) {
-  return std::get<AdapterStage>(plan.stages.at(stage));
-}
+const AdapterStage& Adapter(const DepthPlan& plan, size_t stage) { return plan.stages.at(stage).adapter(); }
 
 TEST(Merge, FullIsTheSequenceOfItsSites) {
   for (const std::vector<int64_t>& ranks : {std::vector<int64_t>{0, 0, 0, 0}, {2, 1, 3, 2}, {0, 2, 1, 0}}) {

@@ -135,7 +135,7 @@ TEST_F(Pipeline, CorrectionBringsTheStreamNearer) {
 
 TEST_F(Pipeline, LargeLambdaLeavesThePrunedModelUpToTheMean) {
   const ShiftResult result = Run("reverse*:2", 0, Merge::kOff, "1e12");
-  const auto& lra = *std::get<AdapterStage>(result.corrected.stages[3]).lra;
+  const auto& lra = *result.corrected.stages[3].adapter().lra;
   for (float x : lra.a.span()) EXPECT_LT(std::abs(x), 1e-8f);
   EXPECT_NEAR(result.sites[0].r2_fit, 0.0, 1e-6);
 }
@@ -151,17 +151,19 @@ TEST_F(Pipeline, RankZeroIsTheMeanUpdate) {
     EXPECT_EQ(site.rank, 0);
     EXPECT_NEAR(site.r2_fit, 0, 1e-6);
   }
-  const auto& lra = *std::get<AdapterStage>(result.corrected.stages[1]).lra;
+  const auto& lra = *result.corrected.stages[1].adapter().lra;
   const Matrix<double> mean = SumsOf(1).DeltaMean();
   for (int64_t j = 0; j < kWidth; ++j) EXPECT_NEAR(lra.b(0, j), mean(0, j), 1e-6);
   // As it runs: a rank-1 map of zeros with the same bias gives the same stream.
   DepthPlan same = result.corrected;
-  for (Stage& stage : same.stages) {
-    auto* adapter = std::get_if<AdapterStage>(&stage);
-    if (adapter == nullptr) continue;
-    adapter->lra = std::make_shared<const Lra>(
-        Lra{{}, Matrix<float>::Zeros(kWidth, 1), Matrix<float>::Zeros(1, kWidth), adapter->lra->b.Clone()});
-  }
+  const auto as_rank_one = [](const AdapterStage& adapter) -> Stage {
+    return AdapterStage{
+        adapter.layers,
+        std::make_shared<const Lra>(
+            Lra{{}, Matrix<float>::Zeros(kWidth, 1), Matrix<float>::Zeros(1, kWidth), adapter.lra->b.Clone()})};
+  };
+  for (Stage& stage : same.stages)
+    stage = stage.Visit([](const BlockStage& block) -> Stage { return block; }, as_rank_one);
   EXPECT_EQ(Stream(result.corrected), Stream(same));
 }
 

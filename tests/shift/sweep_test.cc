@@ -91,8 +91,7 @@ TEST_F(SweepTest, EachCellIsWhatARunOfItsSettingsGives) {
       r2_fit += site.r2_fit / static_cast<double>(run.sites.size());
       r2_heldout += site.r2_heldout / static_cast<double>(run.sites.size());
     }
-    for (const Stage& stage : run.corrected.stages)
-      if (const auto* adapter = std::get_if<AdapterStage>(&stage)) parameters += adapter->lra->parameters();
+    for (const AdapterStage* adapter : run.corrected.Adapters()) parameters += adapter->lra->parameters();
     EXPECT_NEAR(row.r2_fit, r2_fit, 1e-6);
     EXPECT_NEAR(row.r2_heldout, r2_heldout, 1e-6);
     EXPECT_EQ(row.parameters, parameters);
