@@ -1,5 +1,6 @@
-// Root-mean-square norm (Zhang & Sennrich 2019): out = x / sqrt(mean(x^2) + eps) * weight, row by row.
-// Cost: reads and writes each element once, 4 FLOP an element.
+// Root-mean-square norm (Zhang & Sennrich 2019): out = x / sqrt(mean(x^2) + eps) * (offset + weight), row by row. The
+// offset is 0, or 1 where a checkpoint holds what a weight differs from 1 by (Gemma).
+// Cost: reads and writes each element once, 4 FLOP per element.
 #pragma once
 
 #include "runtime/context.h"
@@ -9,9 +10,10 @@ namespace shiftrt {
 
 // x, out (tokens, n), out may be x; weight (n) in any float dtype. Sums in float32 (blocked) or better.
 void RmsNorm(const Context& context, MatrixView<const float> x, const TensorView& weight, float eps,
-             MatrixView<float> out);
+             MatrixView<float> out, float offset = 0);
 
 // The same over each head of x (tokens, heads * head_dim), in place: Qwen3's q and k norm; weight (head_dim).
-void RmsNormHeads(const Context& context, MatrixView<float> x, int64_t head_dim, const TensorView& weight, float eps);
+void RmsNormHeads(const Context& context, MatrixView<float> x, int64_t head_dim, const TensorView& weight, float eps,
+                  float offset = 0);
 
 }  // namespace shiftrt

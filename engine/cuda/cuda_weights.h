@@ -2,10 +2,8 @@
 // runs it.
 #pragma once
 
-#include <memory>
 #include <vector>
 
-#include "engine/cuda/rows.h"
 #include "kernels/cuda/matmul.h"
 #include "models/weights.h"
 #include "runtime/cuda/upload.h"
@@ -30,9 +28,8 @@ struct DeviceWeights {
   DeviceWeights(const Weights& weights, int gpu);
   const DeviceBlock& Block(const Weights& weights, int64_t layer);  // uploaded now, if it was not before
 
-  std::shared_ptr<const StreamRows> rows;  // own the stream of all work with these weights
-  gpu::Stream stream() const { return rows->stream(); }
-  gpu::Uploader uploader{stream()};
+  gpu::StreamOwner stream;  // of this GPU
+  gpu::Uploader uploader{stream.get()};
   gpu::DeviceInfo info;
   gpu::Products products;
   DType dtype;  // of every matrix

@@ -50,20 +50,24 @@ class ItemAttention {
   float* Out(int64_t row) const { return out_.row(Token(row)) + Column(row); }
   int64_t Token(int64_t row) const { return sequence_.begin + item_.first + row / group_; }
   int64_t Column(int64_t row) const { return (item_.kv_head * group_ + row % group_) * dim_; }
+  // Row r sees keys First(r) .. Visible(r) - 1.
   int64_t Visible(int64_t row) const { return sequence_.past + item_.first + row / group_ + 1; }
+  int64_t First(int64_t row) const {
+    return shape_.window > 0 ? std::max<int64_t>(0, Visible(row) - shape_.window) : 0;
+  }
 
   // Scores and outputs transposed, queries along the lanes: maximum and sum of a softmax are then sums of vectors, and
   // the scores are already packed for the product with the values.
   void Tiled() {
     const int64_t mr = body_.tile_rows, nr = body_.tile_cols, panels = RoundUp(rows_, nr) / nr;
-    const int64_t most_keys = RoundUp(std::min(kKeyBlock, Visible(rows_ - 1)), mr), dims = RoundUp(dim_, mr);
+    const int64_t most_keys = RoundUp(std::min(kKeyBlock, Visible(rows_ - 1) - First(0)), mr), dims = RoundUp(dim_, mr);
     Buffer<float> queries(panels * dim_ * nr), outputs(panels * dims * nr);
     Buffer<float> packed_keys(most_keys * dim_), packed_values(dims * most_keys), scores(most_keys * nr);
     std::vector<PanelState> states(panels);
     std::fill_n(outputs.data(), outputs.size(), 0.0f);
     for (int64_t p = 0; p < panels; ++p) PackQueries(p, queries.data() + p * dim_ * nr);
 
-    for (int64_t k0 = 0; k0 < Visible(rows_ - 1); k0 += kKeyBlock) {
+    for (int64_t k0 = First(0); k0 < Visible(rows_ - 1); k0 += kKeyBlock) {
       const int64_t keys = std::min(kKeyBlock, Visible(rows_ - 1) - k0);
       for (int64_t i = 0; i < keys; i += mr)
         body_.pack_rows(keys_ + (k0 + i) * sequence_.keys.stride, sequence_.keys.stride, std::min(mr, keys - i), dim_,
@@ -71,15 +75,19 @@ class ItemAttention {
       PackValues(k0, keys, packed_values.data());
       for (int64_t p = 0; p < panels; ++p) {
         const int64_t last = std::min(rows_, (p + 1) * nr) - 1, seen = std::min(keys, Visible(last) - k0);
-        if (seen <= 0) continue;
+        if (seen <= 0 || First(p * nr) >= k0 + keys) continue;
         for (int64_t i = 0; i < seen; i += mr)
           body_.tile(packed_keys.data() + i * dim_, queries.data() + p * dim_ * nr, dim_, scores.data() + i * nr);
-        std::array<int32_t, kMostColumns> visible{};
-        for (int64_t row = p * nr; row <= last; ++row)
-          visible[row - p * nr] = static_cast<int32_t>(std::clamp<int64_t>(Visible(row) - k0, 0, keys));
+        std::array<int32_t, kMostColumns> begin{}, end{};
+        for (int64_t row = p * nr; row <= last; ++row) {
+          begin[row - p * nr] = static_cast<int32_t>(std::clamp<int64_t>(First(row) - k0, 0, keys));
+          end[row - p * nr] = static_cast<int32_t>(std::clamp<int64_t>(Visible(row) - k0, 0, keys));
+        }
+        if (shape_.soft_cap > 0) body_.soft_cap(scores.data(), seen * nr, shape_.scale, shape_.soft_cap);
         PanelState& state = states[p];
         std::array<float, kMostColumns> rescale;
-        body_.softmax(scores.data(), seen, shape_.scale, visible.data(), state.maximum.data(), state.sum.data(),
+        body_.softmax(scores.data(), seen, shape_.soft_cap > 0 ? 1.0f : shape_.scale,
+                      {shape_.window > 0 ? begin.data() : nullptr, end.data()}, state.maximum.data(), state.sum.data(),
                       rescale.data());
         AddWeightedValues(packed_values.data(), keys, scores.data(), seen, rescale.data(),
                           outputs.data() + p * dims * nr);
@@ -138,12 +146,14 @@ class ItemAttention {
     std::vector<float> maximum(rows_, std::numeric_limits<float>::lowest()), sum(rows_, 0.0f);
     for (int64_t row = 0; row < rows_; ++row) std::fill_n(Out(row), dim_, 0.0f);
     float scores[kKeyBlock];
-    for (int64_t k0 = 0; k0 < Visible(rows_ - 1); k0 += kKeyBlock) {
+    for (int64_t k0 = First(0); k0 < Visible(rows_ - 1); k0 += kKeyBlock) {
       for (int64_t row = 0; row < rows_; ++row) {
-        const int64_t seen = std::min(kKeyBlock, Visible(row) - k0);
+        const int64_t first = std::max(k0, First(row)), seen = std::min(k0 + kKeyBlock, Visible(row)) - first;
         if (seen <= 0) continue;
+        const float scale = shape_.soft_cap > 0 ? 1.0f : shape_.scale;
         for (int64_t j = 0; j < seen; ++j)
-          scores[j] = shape_.scale * body_.dot(Query(row), keys_ + (k0 + j) * sequence_.keys.stride, dim_);
+          scores[j] = scale * body_.dot(Query(row), keys_ + (first + j) * sequence_.keys.stride, dim_);
+        if (shape_.soft_cap > 0) body_.soft_cap(scores, seen, shape_.scale, shape_.soft_cap);
         const float most = std::max(maximum[row], *std::max_element(scores, scores + seen));
         const float rescale = std::exp(maximum[row] - most);
         maximum[row] = most;
@@ -151,7 +161,7 @@ class ItemAttention {
         float* out = Out(row);
         for (int64_t i = 0; i < dim_; ++i) out[i] *= rescale;
         for (int64_t j = 0; j < seen; ++j)
-          body_.axpy(scores[j], values_ + (k0 + j) * sequence_.values.stride, out, dim_);
+          body_.axpy(scores[j], values_ + (first + j) * sequence_.values.stride, out, dim_);
       }
     }
     for (int64_t row = 0; row < rows_; ++row)
@@ -177,6 +187,8 @@ void Attention(const Context& context, const AttentionShape& shape, std::span<co
             out.cols == q.cols && out.rows == q.rows && shape.scale > 0,
         "attention of {} heads of {} over {} does not fit queries ({}, {})", shape.heads, shape.head_dim,
         shape.kv_heads, q.rows, q.cols);
+  Check(shape.window >= 0 && shape.soft_cap >= 0, "attention with a window of {} keys and scores capped at {}",
+        shape.window, shape.soft_cap);
   const int64_t block = std::max<int64_t>(1, kItemRows / (shape.heads / shape.kv_heads));
   std::vector<WorkItem> items;
   for (size_t s = 0; s < sequences.size(); ++s) {

@@ -1,7 +1,6 @@
 #include "kernels/elementwise.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/cpu/simd_body.h"
 #include "kernels/widen.h"
@@ -10,7 +9,33 @@
 
 namespace shiftrt {
 
-void Embed(const Context& context, std::span<const int32_t> tokens, const TensorView& table, MatrixView<float> out) {
+namespace {
+
+// Calls row_part(row, first column, columns) for pieces of `x` that together are all of it.
+template <typename Visit>
+void ForEachRowPart(const Context& context, MatrixView<float> x, const Visit& row_part) {
+  ParallelFor(context, x.rows * x.cols, 4096, [&](int64_t begin, int64_t end) {
+    int64_t at = begin;
+    while (at < end) {  // row by row, as views may be strided
+      const int64_t row = at / x.cols, col = at % x.cols, stop = std::min(x.cols, col + end - at);
+      row_part(row, col, stop - col);
+      at += stop - col;
+    }
+  });
+}
+
+void GatedUnit(const Context& context, const char* name, void (*unit)(float*, const float*, int64_t),
+               MatrixView<float> gate, MatrixView<const float> up) {
+  Check(gate.rows == up.rows && gate.cols == up.cols, "{} of ({}, {}) and ({}, {}) does not fit", name, gate.rows,
+        gate.cols, up.rows, up.cols);
+  ForEachRowPart(context, gate,
+                 [&](int64_t row, int64_t col, int64_t count) { unit(gate.row(row) + col, up.row(row) + col, count); });
+}
+
+}  // namespace
+
+void Embed(const Context& context, std::span<const int32_t> tokens, const TensorView& table, MatrixView<float> out,
+           float scale) {
   const int64_t vocab = table.rows(), hidden = table.cols();
   Check(out.rows == static_cast<int64_t>(tokens.size()) && out.cols == hidden,
         "embedding {} tokens of width {} into ({}, {}) does not fit", tokens.size(), hidden, out.rows, out.cols);
@@ -22,23 +47,24 @@ void Embed(const Context& context, std::span<const int32_t> tokens, const Tensor
   ParallelFor(context, out.rows, 16, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const std::vector<float> row = Widened({bytes + tokens[t] * row_bytes, table.dtype, {hidden}});
-      std::memcpy(out.row(t), row.data(), row.size() * sizeof(float));
+      for (int64_t j = 0; j < hidden; ++j) out(t, j) = row[j] * scale;
     }
   });
 }
 
 void SwiGlu(const Context& context, MatrixView<float> gate, MatrixView<const float> up) {
-  Check(gate.rows == up.rows && gate.cols == up.cols, "SwiGLU of ({}, {}) and ({}, {}) does not fit", gate.rows,
-        gate.cols, up.rows, up.cols);
+  GatedUnit(context, "SwiGLU", BodyFor(context.isa).swiglu, gate, up);
+}
+
+void GeGlu(const Context& context, MatrixView<float> gate, MatrixView<const float> up) {
+  GatedUnit(context, "GeGLU", BodyFor(context.isa).geglu, gate, up);
+}
+
+void SoftCap(const Context& context, float cap, MatrixView<float> x) {
+  Check(cap > 0, "a soft cap of {} is not positive", cap);
   const SimdBody& body = BodyFor(context.isa);
-  ParallelFor(context, gate.rows * gate.cols, 4096, [&](int64_t begin, int64_t end) {
-    int64_t at = begin;
-    while (at < end) {  // row by row, as views may be strided
-      const int64_t row = at / gate.cols, col = at % gate.cols, stop = std::min(gate.cols, col + end - at);
-      body.swiglu(gate.row(row) + col, up.row(row) + col, stop - col);
-      at += stop - col;
-    }
-  });
+  ForEachRowPart(context, x,
+                 [&](int64_t row, int64_t col, int64_t count) { body.soft_cap(x.row(row) + col, count, 1, cap); });
 }
 
 void AddTo(const Context& context, MatrixView<const float> x, MatrixView<float> y) {

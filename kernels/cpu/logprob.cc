@@ -38,8 +38,9 @@ void Update(const SimdBody& body, RowState& state, float* logits, int64_t count,
 
 }  // namespace
 
-void TokenLogProbs(const Context& context, MatrixView<const float> x, const TensorView& w,
+void TokenLogProbs(const Context& context, MatrixView<const float> x, const OutputHead& head,
                    std::span<const int32_t> targets, std::span<float> log_probs, std::span<int32_t> argmax) {
+  const TensorView& w = head.w;
   const int64_t vocab = w.rows();
   const auto count = static_cast<int64_t>(targets.size());
   Check(count == x.rows && log_probs.size() == targets.size() && (argmax.empty() || argmax.size() == targets.size()),
@@ -58,7 +59,10 @@ void TokenLogProbs(const Context& context, MatrixView<const float> x, const Tens
       const MatrixView<float> block(logits.data(), rows, cols);
       MatMul(context, x.Rows(r0, rows), {bytes + v0 * row_bytes, w.dtype, {cols, w.cols()}}, {}, false, block);
       ParallelFor(context, rows, 4, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) Update(body, states[i], block.row(i), cols, v0, targets[r0 + i]);
+        for (int64_t i = begin; i < end; ++i) {
+          if (head.soft_cap > 0) body.soft_cap(block.row(i), cols, 1, head.soft_cap);
+          Update(body, states[i], block.row(i), cols, v0, targets[r0 + i]);
+        }
       });
     }
     for (int64_t i = 0; i < rows; ++i) {

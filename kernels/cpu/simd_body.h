@@ -9,6 +9,12 @@
 
 namespace shiftrt {
 
+// Of a block's keys, which each of NR columns sees: keys begin[j] to end[j] - 1. Without `begin`, from the first on.
+struct SeenKeys {
+  const int32_t* begin = nullptr;
+  const int32_t* end = nullptr;
+};
+
 struct SimdBody {
   int64_t tile_rows;  // MR: rows of x a register tile holds
   int64_t tile_cols;  // NR: output columns of it
@@ -29,12 +35,16 @@ struct SimdBody {
   void (*axpy)(float alpha, const float* x, float* y, int64_t n);
   // gate = silu(gate) up.
   void (*swiglu)(float* gate, const float* up, int64_t n);
+  // gate = gelu(gate) up, gelu in its tanh form.
+  void (*geglu)(float* gate, const float* up, int64_t n);
+  // x = cap tanh(scale x / cap).
+  void (*soft_cap)(float* x, int64_t n, float scale, float cap);
   // x = exp(x - shift); their sum.
   double (*exponentiate)(float* x, int64_t n, float shift);
-  // One block of an online softmax down NR columns: scores (keys, NR) become exp(scale (score - maximum)), 0 from key
-  // visible[j] on in column j; maximum and sum (NR) take the block in, and what was summed before it must be multiplied
-  // by rescale (NR). scale > 0.
-  void (*softmax)(float* scores, int64_t keys, float scale, const int32_t* visible, float* maximum, float* sum,
+  // One block of an online softmax down NR columns: scores (keys, NR) become exp(scale (score - maximum)), 0 before key
+  // seen.begin[j] and from key seen.end[j] on in column j; maximum and sum (NR) take the block in, and what was summed
+  // before it must be multiplied by rescale (NR). scale > 0.
+  void (*softmax)(float* scores, int64_t keys, float scale, const SeenKeys& seen, float* maximum, float* sum,
                   float* rescale);
 };
 

@@ -176,11 +176,22 @@ typename V::Reg Exp(typename V::Reg x) {
   return x < lowest ? V::Zero() : p * power;
 }
 
+// Both activations are x / (1 + exp(e(x))).
 template <typename V>
-void SwiGlu(float* gate, const float* up, int64_t n) {
+struct SiluExponent {
+  static typename V::Reg Of(typename V::Reg x) { return -x; }
+};
+// gelu(x) = x / 2 (1 + tanh(u)) = x / (1 + exp(-2 u)) with u = sqrt(2 / pi) (x + 0.044715 x^3).
+template <typename V>
+struct GeluTanhExponent {
+  static typename V::Reg Of(typename V::Reg x) { return x * (-1.59576912f - 0.0713548163f * (x * x)); }
+};
+
+template <typename V, typename Exponent>
+void GatedUnit(float* gate, const float* up, int64_t n) {
   const auto step = [&](float* g, const float* u) {
     const typename V::Reg x = V::Load(g);
-    V::Store(g, x / (1.0f + Exp<V>(-x)) * V::Load(u));
+    V::Store(g, x / (1.0f + Exp<V>(Exponent::Of(x))) * V::Load(u));
   };
   int64_t i = 0;
   for (; i + V::kWidth <= n; i += V::kWidth) step(gate + i, up + i);
@@ -189,6 +200,30 @@ void SwiGlu(float* gate, const float* up, int64_t n) {
   for (int64_t j = i; j < n; ++j) g[j - i] = gate[j], u[j - i] = up[j];
   step(g, u);
   for (int64_t j = i; j < n; ++j) gate[j] = g[j - i];
+}
+
+// Relative error below 3e-7.
+template <typename V>
+typename V::Reg Tanh(typename V::Reg x) {
+  using Reg = typename V::Reg;
+  const Reg size = x < V::Zero() ? -x : x, z = x * x;
+  // Below 5/8 the difference from 1 would cancel: a polynomial fitted to (tanh(x) - x) / x^3, relative error 5e-9.
+  const Reg tail = -0.333332819f + z * (0.133314422f + z * (-0.053739715f + z * (0.020639087f - z * 0.00570498677f)));
+  const Reg large = 1.0f - 2.0f / (Exp<V>(size + size) + 1.0f);
+  return size < V::Broadcast(0.625f) ? x + x * z * tail : x < V::Zero() ? -large : large;
+}
+
+template <typename V>
+void SoftCap(float* x, int64_t n, float scale, float cap) {
+  const typename V::Reg inner = V::Broadcast(scale / cap), outer = V::Broadcast(cap);
+  const auto step = [&](float* at) { V::Store(at, outer * Tanh<V>(V::Load(at) * inner)); };
+  int64_t i = 0;
+  for (; i + V::kWidth <= n; i += V::kWidth) step(x + i);
+  if (i == n) return;
+  float rest[V::kWidth] = {};
+  for (int64_t j = i; j < n; ++j) rest[j - i] = x[j];
+  step(rest);
+  for (int64_t j = i; j < n; ++j) x[j] = rest[j - i];
 }
 
 template <typename V>
@@ -213,23 +248,33 @@ double Exponentiate(float* x, int64_t n, float shift) {
   return total;
 }
 
-// kWidth of the NR columns, which are 2 kWidth apart.
-template <typename V>
-void SoftmaxColumns(float* scores, int64_t keys, float scale, const int32_t* visible, float* maximum, float* sum,
+// kWidth of the NR columns, which are 2 kWidth apart. kFromFirst: every column sees the block's first key.
+template <typename V, bool kFromFirst>
+void SoftmaxColumns(float* scores, int64_t keys, float scale, const SeenKeys& seen, float* maximum, float* sum,
                     float* rescale) {
   using Reg = typename V::Reg;
   using Int = typename V::Int;
   constexpr int64_t kStride = 2 * V::kWidth;
-  Int limit;
-  std::memcpy(&limit, visible, sizeof limit);
-  int64_t all = keys;  // rows every column sees
-  for (int64_t j = 0; j < V::kWidth; ++j) all = visible[j] < all ? visible[j] : all;
+  Int begin = {}, end;
+  std::memcpy(&end, seen.end, sizeof end);
+  if constexpr (!kFromFirst) std::memcpy(&begin, seen.begin, sizeof begin);
+  int64_t from = 0, all = keys;  // rows from .. all - 1 every column sees
+  for (int64_t j = 0; j < V::kWidth; ++j) {
+    if constexpr (!kFromFirst) from = seen.begin[j] > from ? seen.begin[j] : from;
+    all = seen.end[j] < all ? seen.end[j] : all;
+  }
+  const auto partly = [&](int64_t i) { return i >= all || (!kFromFirst && i < from); };
+  const auto visible = [&](int64_t i) {
+    const auto row = static_cast<int32_t>(i);
+    if constexpr (kFromFirst) return end > row;
+    return (end > row) & (begin <= row);
+  };
   const Reg hidden = V::Broadcast(-3e38f), before = V::Load(maximum);
   Reg most = before;
   for (int64_t i = 0; i < keys; ++i) {
     Reg s = V::Load(scores + i * kStride);
-    if (i >= all) {
-      s = limit > static_cast<int32_t>(i) ? s : hidden;
+    if (partly(i)) {
+      s = visible(i) ? s : hidden;
       V::Store(scores + i * kStride, s);
     }
     most = s > most ? s : most;
@@ -237,7 +282,7 @@ void SoftmaxColumns(float* scores, int64_t keys, float scale, const int32_t* vis
   Reg total = V::Zero();
   for (int64_t i = 0; i < keys; ++i) {
     Reg e = Exp<V>((V::Load(scores + i * kStride) - most) * scale);
-    if (i >= all) e = limit > static_cast<int32_t>(i) ? e : V::Zero();
+    if (partly(i)) e = visible(i) ? e : V::Zero();
     V::Store(scores + i * kStride, e);
     total += e;
   }
@@ -248,16 +293,33 @@ void SoftmaxColumns(float* scores, int64_t keys, float scale, const int32_t* vis
 }
 
 template <typename V>
-void Softmax(float* scores, int64_t keys, float scale, const int32_t* visible, float* maximum, float* sum,
+void Softmax(float* scores, int64_t keys, float scale, const SeenKeys& seen, float* maximum, float* sum,
              float* rescale) {
-  for (int64_t j = 0; j < 2 * V::kWidth; j += V::kWidth)
-    SoftmaxColumns<V>(scores + j, keys, scale, visible + j, maximum + j, sum + j, rescale + j);
+  for (int64_t j = 0; j < 2 * V::kWidth; j += V::kWidth) {
+    if (seen.begin == nullptr) {
+      SoftmaxColumns<V, true>(scores + j, keys, scale, {nullptr, seen.end + j}, maximum + j, sum + j, rescale + j);
+    } else {
+      SoftmaxColumns<V, false>(scores + j, keys, scale, {seen.begin + j, seen.end + j}, maximum + j, sum + j,
+                               rescale + j);
+    }
+  }
 }
 
 template <typename V>
 constexpr SimdBody MakeBody() {
-  return {V::kTileRows, 2 * V::kWidth, &Rows<V>,   &PackPanel<V>,    &PackRows<V>, &Tile<V>,
-          &Dot<V>,      &Axpy<V>,      &SwiGlu<V>, &Exponentiate<V>, &Softmax<V>};
+  return {.tile_rows = V::kTileRows,
+          .tile_cols = 2 * V::kWidth,
+          .rows = &Rows<V>,
+          .pack_panel = &PackPanel<V>,
+          .pack_rows = &PackRows<V>,
+          .tile = &Tile<V>,
+          .dot = &Dot<V>,
+          .axpy = &Axpy<V>,
+          .swiglu = &GatedUnit<V, SiluExponent<V>>,
+          .geglu = &GatedUnit<V, GeluTanhExponent<V>>,
+          .soft_cap = &SoftCap<V>,
+          .exponentiate = &Exponentiate<V>,
+          .softmax = &Softmax<V>};
 }
 
 }  // namespace

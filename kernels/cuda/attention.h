@@ -11,11 +11,14 @@ struct AttentionShape {
   int kv_heads = 0;  // divides heads; query head h reads kv head h / (heads / kv_heads)
   int head_dim = 0;  // 64, 80, 96, 128 or 256
   float scale = 0;
+  int window = 0;      // a query sees the last `window` of its keys, its own included; 0: all of them
+  float soft_cap = 0;  // a scaled score s counts as soft_cap tanh(s / soft_cap); 0: as it is
 };
 
 // A few queries, each against its own stretch of keys. Query t sees rows first_row[t] .. first_row[t] + visible[t] - 1
-// of keys and values (rows, kv_heads * head_dim); visible[t] >= 1, in device memory, so that a captured launch serves
-// every step. Cost: keys and values read once a kv head and group of eight query heads.
+// of keys and values (rows, kv_heads * head_dim), or the last `window` of these; visible[t] >= 1, in device memory, so
+// that a captured launch serves every step. Cost: the keys and values seen, read once per kv head and group of eight
+// query heads.
 struct SplitAttention {
   AttentionShape shape;
   const float* q = nullptr;  // (tokens, heads * head_dim)
@@ -27,7 +30,7 @@ struct SplitAttention {
   float* scratch = nullptr;  // SplitAttentionScratch floats; unused with one split
   float* out = nullptr;      // (tokens, heads * head_dim), not q
 };
-// Splits that fill the device when no query sees more than `longest` keys.
+// Splits that fill the device when no query has more than `longest` keys.
 int AttentionSplits(const AttentionShape& shape, int64_t tokens, int64_t longest, int multiprocessors);
 int64_t SplitAttentionScratch(const AttentionShape& shape, int64_t tokens, int splits);
 void AttendSplit(Stream stream, const SplitAttention& call);
@@ -36,8 +39,8 @@ void AttendSplit(Stream stream, const SplitAttention& call);
 struct PackedSequence {
   int32_t begin = 0, count = 0, past = 0, kv_begin = 0;
 };
-// Whole sequences, bfloat16 or float16 throughout. Cost: 4 head_dim FLOP a (query, visible key) pair and head; keys and
-// values read once a block of 128 queries, of 64 with heads of 256.
+// Whole sequences, bfloat16 or float16 throughout. Cost: 4 head_dim FLOP per pair of a query and a visible key, and
+// head; keys and values read once per block of 128 queries, of 64 with heads of 256.
 struct PackedAttention {
   AttentionShape shape;
   ConstDeviceArray q;                         // (tokens, heads * head_dim)

@@ -12,6 +12,18 @@ inline constexpr float kLog2E = 1.44269504f;
 inline void RequireShape(const AttentionShape& shape) {
   Require(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, "attention",
           "a number of heads that is a multiple of the key-value heads", shape.heads);
+  Require(shape.window >= 0, "attention", "a window of 0 keys, which means none, or more", shape.window);
+  Require(shape.soft_cap >= 0, "attention", "a soft cap of 0, which means none, or more",
+          static_cast<int64_t>(shape.soft_cap));
+}
+
+// How scores become exponents of two: multiplied by `inner`, made a tanh where there is a cap, multiplied by `outer`.
+struct ScoreScales {
+  float inner, outer;
+};
+inline ScoreScales ScalesOf(const AttentionShape& shape) {
+  if (shape.soft_cap > 0) return {shape.scale / shape.soft_cap, shape.soft_cap * kLog2E};
+  return {1, shape.scale * kLog2E};
 }
 
 // Calls body(std::integral_constant<int, head_dim>()).

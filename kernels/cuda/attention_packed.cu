@@ -7,7 +7,8 @@ namespace shiftrt::gpu {
 
 namespace {
 
-template <typename T, int kHeadDim>
+// kLimited: with a window, a soft cap, or both; apart, for what they take the other has no registers for.
+template <typename T, int kHeadDim, bool kLimited>
 struct PackedKernel {
   static constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
   // A warp's queries, in sixteens. What it loads of keys and values serves them all, so that with two of them shared
@@ -22,7 +23,9 @@ struct PackedKernel {
     const PackedSequence* sequences;
     T* out;
     int heads, kv_heads;
-    float scale;  // times log2 e
+    int window;  // 0: none
+    bool capped;
+    ScoreScales scales;
   };
   static constexpr int kShared = SharedBytes<T>(kQueries * kStride) + 2 * SharedBytes<T>(kKeys * kStride);
   static_assert(kShared <= kMaxSharedBytes);
@@ -81,8 +84,16 @@ struct PackedKernel {
     }
   }
 
-  // Query `first_query` + row sees keys up to itself.
-  static SHIFTRT_DEVICE void Mask(int first_query, int first_key, WarpScores& scores) {
+  static SHIFTRT_DEVICE void Cap(float inner, WarpScores& scores) {
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+#pragma unroll
+      for (int n = 0; n < kScoreTiles; ++n)
+        for (int r = 0; r < 4; ++r) scores[m][n][r] = Tanh(scores[m][n][r] * inner);
+  }
+
+  // Query `first_query` + row sees keys up to itself, no more than `window` of them.
+  static SHIFTRT_DEVICE void Mask(int first_query, int first_key, int window, WarpScores& scores) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
@@ -90,7 +101,7 @@ struct PackedKernel {
         for (int r = 0; r < 4; ++r) {
           const int query = first_query + 16 * m + Lane() / 4 + 8 * (r / 2);
           const int key = first_key + 8 * n + 2 * (Lane() % 4) + r % 2;
-          if (key > query) scores[m][n][r] = -Infinity();
+          if (key > query || (kLimited && window > 0 && key <= query - window)) scores[m][n][r] = -Infinity();
         }
       }
     }
@@ -107,7 +118,8 @@ struct PackedKernel {
         for (int n = 0; n < kScoreTiles; ++n)
           largest = Larger(largest, Larger(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
         const float maximum = WarpMax<4>(largest), shift = maximum * scale;
-        // The first tile's: 0, for every query sees key 0; and exactly 1 where the maximum stays, tile after tile.
+        // The first tile's: 0, for every query sees key 0, and where a window may hide the whole tile from some the
+        // maximum starts finite; and exactly 1 where the maximum stays, tile after tile.
         const float before = Exp2((state.maximum[m][half] - maximum) * scale);
         state.maximum[m][half] = maximum;
         state.sum[m][half] *= before;
@@ -181,12 +193,15 @@ struct PackedKernel {
     const int last = first + kQueries < sequence.count ? first + kQueries : sequence.count;
     const int seen = sequence.past + last;                                 // keys, by the block's last query
     const int warp_first = sequence.past + first + kWarpQueries * Warp();  // query of this warp, as a key's number
+    // The first tile with a key that the block's first query sees.
+    const int hidden = kLimited && args.window > 0 ? sequence.past + first + 1 - args.window : 0;
+    const int start = hidden > 0 ? hidden / kKeys * kKeys : 0;
 
     State state;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
       for (int half = 0; half < 2; ++half) {
-        state.maximum[m][half] = -Infinity();
+        state.maximum[m][half] = kLimited ? -1e30f : -Infinity();
         state.sum[m][half] = 0;
       }
 #pragma unroll
@@ -196,9 +211,13 @@ struct PackedKernel {
 
     CopyRows<kQueries>(tiles.q, args.q + static_cast<int64_t>(sequence.begin) * q_stride + head * kHeadDim, q_stride,
                        first, sequence.count);
-    CopyRows<kKeys>(tiles.keys, args.keys + first_kv, kv_stride, 0, all_keys);
-    for (int first_key = 0; first_key < seen; first_key += kKeys) {
-      const bool some_seen = first_key < warp_first + kWarpQueries, all_seen = first_key + kKeys <= warp_first + 1;
+    CopyRows<kKeys>(tiles.keys, args.keys + first_kv, kv_stride, start, all_keys);
+    for (int first_key = start; first_key < seen; first_key += kKeys) {
+      bool some_seen = first_key < warp_first + kWarpQueries, all_seen = first_key + kKeys <= warp_first + 1;
+      if (kLimited && args.window > 0) {
+        some_seen = some_seen && first_key + kKeys > warp_first + 1 - args.window;
+        all_seen = all_seen && first_key >= warp_first + kWarpQueries - args.window;
+      }
       WarpScores scores;
       Arrive();  // with the keys; the values of the tile before have been used
       CopyRows<kKeys>(tiles.values, args.values + first_kv, kv_stride, first_key, all_keys);
@@ -207,8 +226,9 @@ struct PackedKernel {
       if (first_key + kKeys < seen)
         CopyRows<kKeys>(tiles.keys, args.keys + first_kv, kv_stride, first_key + kKeys, all_keys);
       if (!some_seen) continue;
-      if (!all_seen) Mask(warp_first, first_key, scores);
-      Softmax(args.scale, scores, state);
+      if (kLimited && args.capped) Cap(args.scales.inner, scores);
+      if (!all_seen) Mask(warp_first, first_key, args.window, scores);
+      Softmax(args.scales.outer, scores, state);
       AddValues(scores, tiles.values, state);
     }
     Store(args, first + kWarpQueries * Warp(), state);
@@ -225,9 +245,9 @@ void AttendPacked(Stream stream, const PackedAttention& call) {
           static_cast<int64_t>(SizeOf(call.q.dtype)));
   if (call.longest == 0 || call.sequence_count == 0) return;
   WithHeadDim(shape.head_dim, [&](auto head_dim) {
-    const auto launch = [&](auto type) {
+    const auto launch_with = [&](auto type, auto limited) {
       using T = decltype(type);
-      using Kernel = PackedKernel<T, head_dim()>;
+      using Kernel = PackedKernel<T, head_dim(), limited()>;
       for (int64_t first = 0; first < call.sequence_count; first += kMostBlocksAlongZ) {
         const int64_t left = call.sequence_count - first;
         Launch<Kernel>(stream,
@@ -237,8 +257,12 @@ void AttendPacked(Stream stream, const PackedAttention& call) {
                         .shared_bytes = Kernel::kShared},
                        {static_cast<const T*>(call.q.data), static_cast<const T*>(call.keys.data),
                         static_cast<const T*>(call.values.data), call.sequences + first, static_cast<T*>(call.out.data),
-                        shape.heads, shape.kv_heads, shape.scale * kLog2E});
+                        shape.heads, shape.kv_heads, shape.window, shape.soft_cap > 0, ScalesOf(shape)});
       }
+    };
+    const auto launch = [&](auto type) {
+      if (shape.window > 0 || shape.soft_cap > 0) return launch_with(type, std::true_type());
+      launch_with(type, std::false_type());
     };
     if (call.q.dtype == DType::kBFloat16) {
       launch(BFloat16());

@@ -20,7 +20,7 @@ constexpr int StateSize(int head_dim) { return head_dim + 2; }
 
 // A block takes one query, kHeads query heads of one kv head, and one split of the keys. Groups of kLanes lanes take
 // keys in turn; a lane holds 8 elements of the head.
-template <typename T, int kHeadDim, int kHeads>
+template <typename T, int kHeadDim, int kHeads, bool kCapped>
 struct SplitKernel {
   static constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
   static constexpr int kUsedLanes = kHeadDim / 8;
@@ -33,8 +33,9 @@ struct SplitKernel {
     const T *keys, *values;
     const int32_t *first_row, *visible;
     float *scratch, *out;
-    int heads, kv_heads, chunks;  // chunks of kHeads query heads a kv head
-    float scale;
+    int heads, kv_heads, chunks;  // chunks of kHeads query heads per kv head
+    int window;                   // 0: none
+    ScoreScales scales;
   };
   static constexpr int kShared = SharedBytes<float>(kWarps * kHeads * StateSize(kHeadDim));
 
@@ -42,13 +43,14 @@ struct SplitKernel {
     float maximum[kHeads], sum[kHeads], values[kHeads][8];
   };
 
-  static SHIFTRT_DEVICE void TakeKey(const float (&q)[kHeads][8], const float (&key)[8], const float (&value)[8],
-                                     bool valid, State& state) {
+  static SHIFTRT_DEVICE void TakeKey(const Args& args, const float (&q)[kHeads][8], const float (&key)[8],
+                                     const float (&value)[8], bool valid, State& state) {
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
       float score = 0;
       for (int j = 0; j < 8; ++j) score += q[h][j] * key[j];
       score = WarpSum<kLanes>(score);
+      if constexpr (kCapped) score = Tanh(score) * args.scales.outer;
       if (!valid) continue;  // the shuffles above need every lane
       const float maximum = Larger(state.maximum[h], score);
       const float before = Weight(state.maximum[h], maximum), now = Weight(score, maximum);
@@ -92,13 +94,14 @@ struct SplitKernel {
       for (int j = 0; j < 8; ++j) state.values[h][j] = 0;
       if (!used || h >= heads) continue;
       Load8(args.q + (token * args.heads + first_head + h) * kHeadDim + 8 * lane, q[h]);
-      for (int j = 0; j < 8; ++j) q[h][j] *= args.scale * kLog2E;
+      for (int j = 0; j < 8; ++j) q[h][j] *= kCapped ? args.scales.inner : args.scales.outer;
     }
 
-    const int visible = args.visible[token], splits = GridBlocks().z;
+    const int all = args.visible[token], hidden = args.window > 0 && all > args.window ? all - args.window : 0;
+    const int visible = all - hidden, splits = GridBlocks().z;
     const int share = (visible + splits - 1) / splits, begin = Block().z * share;
     const int end = begin + share < visible ? begin + share : visible;
-    const int64_t first_row = args.first_row[token];
+    const int64_t first_row = args.first_row[token] + hidden;
     for (int base = begin + Warp() * kGroups; base < end; base += kBatch * kStep) {
       const int first_key = base + Lane() / kLanes;
       Raw8<T> keys[kBatch], values[kBatch];
@@ -115,7 +118,7 @@ struct SplitKernel {
         float key[8], value[8];
         Widen8(keys[i], key);
         Widen8(values[i], value);
-        TakeKey(q, key, value, first_key + i * kStep < end, state);
+        TakeKey(args, q, key, value, first_key + i * kStep < end, state);
       }
     }
     MergeGroups(state);
@@ -190,9 +193,9 @@ int Group(const AttentionShape& shape) { return shape.heads / shape.kv_heads; }
 int HeadsPerBlock(const AttentionShape& shape) { return Group(shape) == 1 ? 1 : Group(shape) <= 4 ? 4 : kMostHeads; }
 int ChunksPerKvHead(const AttentionShape& shape) { return Blocks(Group(shape), HeadsPerBlock(shape)); }
 
-template <typename T, int kHeadDim, int kHeads>
+template <typename T, int kHeadDim, int kHeads, bool kCapped>
 void LaunchSplit(Stream stream, const SplitAttention& call) {
-  using Kernel = SplitKernel<T, kHeadDim, kHeads>;
+  using Kernel = SplitKernel<T, kHeadDim, kHeads, kCapped>;
   const AttentionShape& shape = call.shape;
   const int chunks = ChunksPerKvHead(shape);
   Launch<Kernel>(
@@ -202,14 +205,15 @@ void LaunchSplit(Stream stream, const SplitAttention& call) {
        .z = call.splits,
        .shared_bytes = Kernel::kShared},
       {call.q, static_cast<const T*>(call.keys.data), static_cast<const T*>(call.values.data), call.first_row,
-       call.visible, call.scratch, call.out, shape.heads, shape.kv_heads, chunks, shape.scale});
+       call.visible, call.scratch, call.out, shape.heads, shape.kv_heads, chunks, shape.window, ScalesOf(shape)});
 }
 
 }  // namespace
 
 int AttentionSplits(const AttentionShape& shape, int64_t tokens, int64_t longest, int multiprocessors) {
   const int64_t blocks = tokens * shape.kv_heads * ChunksPerKvHead(shape);
-  const int64_t wanted = (2 * multiprocessors + blocks - 1) / blocks, useful = Blocks(longest, kKeysPerSplit);
+  const int64_t seen = shape.window > 0 && shape.window < longest ? shape.window : longest;
+  const int64_t wanted = (2 * multiprocessors + blocks - 1) / blocks, useful = Blocks(seen, kKeysPerSplit);
   const int64_t splits = wanted < useful ? wanted : useful;
   return splits < 1 ? 1 : splits > kMostSplits ? kMostSplits : static_cast<int>(splits);
 }
@@ -224,11 +228,15 @@ void AttendSplit(Stream stream, const SplitAttention& call) {
   WithHeadDim(call.shape.head_dim, [&](auto head_dim) {
     WithType("attention", call.keys.dtype, [&](auto type) {
       using T = decltype(type);
-      switch (HeadsPerBlock(call.shape)) {
-        case 1: return LaunchSplit<T, head_dim(), 1>(stream, call);
-        case 4: return LaunchSplit<T, head_dim(), 4>(stream, call);
-        default: return LaunchSplit<T, head_dim(), kMostHeads>(stream, call);
-      }
+      const auto launch = [&](auto capped) {
+        switch (HeadsPerBlock(call.shape)) {
+          case 1: return LaunchSplit<T, head_dim(), 1, capped()>(stream, call);
+          case 4: return LaunchSplit<T, head_dim(), 4, capped()>(stream, call);
+          default: return LaunchSplit<T, head_dim(), kMostHeads, capped()>(stream, call);
+        }
+      };
+      if (call.shape.soft_cap > 0) return launch(std::true_type());
+      launch(std::false_type());
     });
   });
   if (call.splits > 1)

@@ -5,7 +5,7 @@ namespace shiftrt::gpu {
 
 namespace {
 
-// A block a row.
+// A block per row.
 template <typename T, typename Out>
 struct GatherKernel {
   static constexpr int kThreads = 128;
@@ -14,20 +14,24 @@ struct GatherKernel {
     const T* table;
     Out* out;
     int width;
+    float scale;
   };
   static SHIFTRT_DEVICE void Run(const Args& args) {
     const int64_t row = args.rows[Block().x];
     for (int i = 8 * Thread(); i < args.width; i += 8 * kThreads) {
       float values[8];
       Load8(args.table + row * args.width + i, values);
+      for (int j = 0; j < 8; ++j) values[j] *= args.scale;
       Store8(args.out + static_cast<int64_t>(Block().x) * args.width + i, values);
     }
   }
 };
 
-// A thread eight columns of a token; a token's columns along y.
-template <typename T>
-struct SwiGluKernel {
+enum class Activation { kSilu, kGeluTanh };
+
+// A thread takes eight columns of a token; a token's columns lie along y.
+template <typename T, Activation kActivation>
+struct GatedUnitKernel {
   static constexpr int kThreads = 128;
   struct Args {
     const T* gate_up;
@@ -49,20 +53,50 @@ struct SwiGluKernel {
       Load8(args.bias + args.n + i, bias);
       for (int j = 0; j < 8; ++j) up[j] += bias[j];
     }
-    for (int j = 0; j < 8; ++j) gate[j] = Silu(gate[j]) * up[j];
+    for (int j = 0; j < 8; ++j)
+      gate[j] = (kActivation == Activation::kSilu ? Silu(gate[j]) : GeluTanh(gate[j])) * up[j];
     Store8(args.out + token * args.n + i, gate);
   }
 };
 
+struct SoftCapKernel {
+  static constexpr int kThreads = 256;
+  struct Args {
+    float* x;
+    int64_t n;
+    float cap;
+  };
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    const int64_t i = static_cast<int64_t>(Block().x) * kThreads + Thread();
+    if (i < args.n) args.x[i] = args.cap * Tanh(args.x[i] / args.cap);
+  }
+};
+
+template <Activation kActivation>
+void GatedUnit(Stream stream, const char* name, ConstDeviceArray gate_up, const float* bias, int64_t tokens, int64_t n,
+               DeviceArray out) {
+  Require(n % 8 == 0, name, "an intermediate size that is a multiple of 8", n);
+  Require(gate_up.dtype == out.dtype, name, "one type for input and output, not bytes",
+          static_cast<int64_t>(SizeOf(out.dtype)));
+  if (tokens == 0) return;
+  WithType(name, out.dtype, [&](auto type) {
+    using T = decltype(type);
+    using Kernel = GatedUnitKernel<T, kActivation>;
+    Launch<Kernel>(stream, {.x = static_cast<int>(tokens), .y = Blocks(n, 8 * Kernel::kThreads)},
+                   {static_cast<const T*>(gate_up.data), bias, static_cast<T*>(out.data), static_cast<int>(n)});
+  });
+}
+
 }  // namespace
 
-void Embed(Stream stream, const int32_t* tokens, int64_t count, ConstDeviceArray table, int64_t hidden, float* out) {
+void Embed(Stream stream, const int32_t* tokens, int64_t count, ConstDeviceArray table, int64_t hidden, float* out,
+           float scale) {
   Require(hidden % 8 == 0, "embedding", "a hidden size that is a multiple of 8", hidden);
   if (count == 0) return;
   WithType("embedding", table.dtype, [&](auto type) {
     using T = decltype(type);
     Launch<GatherKernel<T, float>>(stream, {.x = static_cast<int>(count)},
-                                   {tokens, static_cast<const T*>(table.data), out, static_cast<int>(hidden)});
+                                   {tokens, static_cast<const T*>(table.data), out, static_cast<int>(hidden), scale});
   });
 }
 
@@ -75,21 +109,21 @@ void Gather(Stream stream, const int32_t* rows, int64_t count, ConstDeviceArray 
     using T = decltype(type);
     Launch<GatherKernel<T, T>>(
         stream, {.x = static_cast<int>(count)},
-        {rows, static_cast<const T*>(from.data), static_cast<T*>(out.data), static_cast<int>(width)});
+        {rows, static_cast<const T*>(from.data), static_cast<T*>(out.data), static_cast<int>(width), 1.0f});
   });
 }
 
 void SwiGlu(Stream stream, ConstDeviceArray gate_up, const float* bias, int64_t tokens, int64_t n, DeviceArray out) {
-  Require(n % 8 == 0, "SwiGLU", "an intermediate size that is a multiple of 8", n);
-  Require(gate_up.dtype == out.dtype, "SwiGLU", "one type for input and output, not bytes",
-          static_cast<int64_t>(SizeOf(out.dtype)));
-  if (tokens == 0) return;
-  WithType("SwiGLU", out.dtype, [&](auto type) {
-    using T = decltype(type);
-    using Kernel = SwiGluKernel<T>;
-    Launch<Kernel>(stream, {.x = static_cast<int>(tokens), .y = Blocks(n, 8 * Kernel::kThreads)},
-                   {static_cast<const T*>(gate_up.data), bias, static_cast<T*>(out.data), static_cast<int>(n)});
-  });
+  GatedUnit<Activation::kSilu>(stream, "SwiGLU", gate_up, bias, tokens, n, out);
+}
+
+void GeGlu(Stream stream, ConstDeviceArray gate_up, const float* bias, int64_t tokens, int64_t n, DeviceArray out) {
+  GatedUnit<Activation::kGeluTanh>(stream, "GeGLU", gate_up, bias, tokens, n, out);
+}
+
+void SoftCap(Stream stream, float cap, int64_t n, float* x) {
+  Require(cap > 0, "soft cap", "a cap above 0", static_cast<int64_t>(cap));
+  if (n > 0) Launch<SoftCapKernel>(stream, {.x = Blocks(n, SoftCapKernel::kThreads)}, {x, n, cap});
 }
 
 }  // namespace shiftrt::gpu

@@ -7,8 +7,9 @@
 namespace shiftrt::gpu {
 
 // out (count, hidden) float32 dense = rows `tokens` (count, in device memory, each inside the table) of table
-// (vocab, hidden). hidden: a multiple of 8.
-void Embed(Stream stream, const int32_t* tokens, int64_t count, ConstDeviceArray table, int64_t hidden, float* out);
+// (vocab, hidden), times `scale`. hidden: a multiple of 8.
+void Embed(Stream stream, const int32_t* tokens, int64_t count, ConstDeviceArray table, int64_t hidden, float* out,
+           float scale = 1);
 
 // out (count, width) dense = rows `rows` (count, in device memory) of from (.., width), one type for both; out may be
 // other rows of the same array. width: a multiple of 8.
@@ -17,5 +18,10 @@ void Gather(Stream stream, const int32_t* rows, int64_t count, ConstDeviceArray 
 // out (tokens, n) = silu(gate + gate_bias) * (up + up_bias), where gate_up (tokens, 2 n) holds gate, then up, and bias
 // (2 n) may be null. One type for both. n: a multiple of 8.
 void SwiGlu(Stream stream, ConstDeviceArray gate_up, const float* bias, int64_t tokens, int64_t n, DeviceArray out);
+// The same with gelu in its tanh form.
+void GeGlu(Stream stream, ConstDeviceArray gate_up, const float* bias, int64_t tokens, int64_t n, DeviceArray out);
+
+// x = cap * tanh(x / cap), in place, n of them. cap > 0.
+void SoftCap(Stream stream, float cap, int64_t n, float* x);
 
 }  // namespace shiftrt::gpu

@@ -64,14 +64,15 @@ SHIFTRT_DEVICE void LaneDots(const T* const (&rows)[kRows], const Vector& vector
   }
 }
 
-enum class Finish { kStore, kAdd, kSwiGlu };
+enum class Finish { kStore, kAdd, kSwiGlu, kGeGlu };
+constexpr bool IsGlu(Finish finish) { return finish == Finish::kSwiGlu || finish == Finish::kGeGlu; }
 
 // A warp makes kRows rows of the product at a time: neighbours, or a row of the gate and the same one of the up
 // projection.
 template <typename T, bool kNorm, Finish kFinish, int kRows>
 struct MatVecKernel {
   static constexpr int kThreads = kMatVecThreads;
-  static constexpr bool kGlu = kFinish == Finish::kSwiGlu;
+  static constexpr bool kGlu = IsGlu(kFinish);
   static_assert(!kGlu || kRows == 2);
   struct Args {
     const T* w;
@@ -140,7 +141,8 @@ struct MatVecKernel {
       if constexpr (kFinish == Finish::kAdd) sums[r] += args.addend[row];
       if constexpr (!kGlu) args.y[row] = sums[r];
     }
-    if constexpr (kGlu) args.y[item] = Silu(sums[0]) * sums[1];
+    if constexpr (kFinish == Finish::kSwiGlu) args.y[item] = Silu(sums[0]) * sums[1];
+    if constexpr (kFinish == Finish::kGeGlu) args.y[item] = GeluTanh(sums[0]) * sums[1];
   }
 
   static SHIFTRT_DEVICE void Run(const Args& args) {
@@ -161,7 +163,7 @@ template <Finish kFinish>
 void LaunchMatVec(Stream stream, const MatVecProblem& problem, const float* addend, int multiprocessors) {
   Require(problem.cols % 8 == 0, "matrix-vector product", "a multiple of 8 columns", problem.cols);
   if (problem.rows == 0) return;
-  const MatVecTile tile = ChooseMatVecTile(problem.rows, kFinish == Finish::kSwiGlu, multiprocessors);
+  const MatVecTile tile = ChooseMatVecTile(problem.rows, IsGlu(kFinish), multiprocessors);
   WithType("matrix-vector product", problem.w.dtype, [&](auto type) {
     using T = decltype(type);
     const auto launch = [&](auto kernel) {
@@ -171,7 +173,7 @@ void LaunchMatVec(Stream stream, const MatVecProblem& problem, const float* adde
                       problem.y, static_cast<int>(problem.rows), static_cast<int>(problem.cols), problem.eps});
     };
     const auto with_rows = [&](auto norm) {
-      if constexpr (kFinish != Finish::kSwiGlu)
+      if constexpr (!IsGlu(kFinish))
         if (tile.rows_per_warp == 1) return launch(MatVecKernel<T, norm(), kFinish, 1>());
       launch(MatVecKernel<T, norm(), kFinish, 2>());
     };
@@ -203,6 +205,11 @@ void MatVecAdd(Stream stream, const MatVecProblem& problem, const float* addend,
 void MatVecSwiGlu(Stream stream, const MatVecProblem& problem, int multiprocessors) {
   Require(problem.rows % 2 == 0, "gate and up projection", "an even number of rows", problem.rows);
   LaunchMatVec<Finish::kSwiGlu>(stream, problem, nullptr, multiprocessors);
+}
+
+void MatVecGeGlu(Stream stream, const MatVecProblem& problem, int multiprocessors) {
+  Require(problem.rows % 2 == 0, "gate and up projection", "an even number of rows", problem.rows);
+  LaunchMatVec<Finish::kGeGlu>(stream, problem, nullptr, multiprocessors);
 }
 
 }  // namespace shiftrt::gpu

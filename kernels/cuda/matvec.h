@@ -24,6 +24,8 @@ void MatVec(Stream stream, const MatVecProblem& problem, int multiprocessors);
 void MatVecAdd(Stream stream, const MatVecProblem& problem, const float* addend, int multiprocessors);
 // y (rows / 2) = silu(first half) * second half of the product: W holds the gate's rows, then the up projection's.
 void MatVecSwiGlu(Stream stream, const MatVecProblem& problem, int multiprocessors);
+// The same with gelu in its tanh form.
+void MatVecGeGlu(Stream stream, const MatVecProblem& problem, int multiprocessors);
 
 // How a product of `rows` rows is shared out. A warp takes two rows together, and so reads the vector half as often,
 // unless that left multiprocessors without a block; of blocks there are as many as it can use, up to what the device

@@ -55,6 +55,42 @@ struct AddRmsNormKernel {
   }
 };
 
+// A block per row.
+struct AddNormedUpdateKernel {
+  static constexpr int kThreads = 256;
+  struct Args {
+    float *h, *update;
+    const float *bias, *weight;
+    int hidden;
+    float eps;
+  };
+  static constexpr int kShared = SharedBytes<float>(kThreads / kWarpSize);
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    SharedArena arena;
+    const Shared<float> scratch = arena.Take<float>(kThreads / kWarpSize);
+    const int64_t row = static_cast<int64_t>(Block().x) * args.hidden;
+    float squares = 0, values[8], h[8];
+    for (int i = 8 * Thread(); i < args.hidden; i += 8 * kThreads) {
+      AddTo8({nullptr, args.bias}, row, i, args.update, values);
+      for (int j = 0; j < 8; ++j) squares += values[j] * values[j];
+    }
+    const float mean = BlockSum<kThreads>(squares, scratch) / static_cast<float>(args.hidden);
+    const float scale = ReciprocalSqrt(mean + args.eps);
+    for (int i = 8 * Thread(); i < args.hidden; i += 8 * kThreads) {
+      float weight[8];
+      Load8(args.update + row + i, values);  // what this same thread wrote
+      Load8(args.weight + i, weight);
+      Load8(args.h + row + i, h);
+      for (int j = 0; j < 8; ++j) {
+        values[j] = values[j] * scale * weight[j];
+        h[j] += values[j];
+      }
+      Store8(args.update + row + i, values);
+      Store8(args.h + row + i, h);
+    }
+  }
+};
+
 // A thread eight elements.
 struct AddPendingKernel {
   static constexpr int kThreads = 256;
@@ -73,9 +109,7 @@ struct AddPendingKernel {
   }
 };
 
-// out = a + kSign b.
-template <int kSign>
-struct SumKernel {
+struct AddKernel {
   static constexpr int kThreads = 256;
   struct Args {
     const float *a, *b;
@@ -88,7 +122,7 @@ struct SumKernel {
     float a[8], b[8];
     Load8(args.a + at, a);
     Load8(args.b + at, b);
-    for (int j = 0; j < 8; ++j) a[j] += kSign * b[j];
+    for (int j = 0; j < 8; ++j) a[j] += b[j];
     Store8(args.out + at, a);
   }
 };
@@ -112,6 +146,15 @@ void AddRmsNorm(Stream stream, MatrixView<float> h, const Pending& pending, cons
   });
 }
 
+void AddNormedUpdate(Stream stream, MatrixView<float> h, float* update, const float* bias, const float* weight,
+                     float eps) {
+  RequireStream("RMSNorm of an update", h);
+  if (h.rows == 0) return;
+  using Kernel = AddNormedUpdateKernel;
+  Launch<Kernel>(stream, {.x = static_cast<int>(h.rows), .shared_bytes = Kernel::kShared},
+                 {h.data, update, bias, weight, static_cast<int>(h.cols), eps});
+}
+
 void AddPending(Stream stream, MatrixView<float> h, const Pending& pending) {
   RequireStream("adding an update", h);
   const int64_t size = h.rows * h.cols;
@@ -122,12 +165,7 @@ void AddPending(Stream stream, MatrixView<float> h, const Pending& pending) {
 
 void Add(Stream stream, const float* a, const float* b, int64_t n, float* out) {
   Require(n % 8 == 0, "addition", "a multiple of 8 elements", n);
-  if (n > 0) Launch<SumKernel<1>>(stream, {.x = Blocks(n, 8 * SumKernel<1>::kThreads)}, {a, b, out, n});
-}
-
-void Subtract(Stream stream, const float* a, const float* b, int64_t n, float* out) {
-  Require(n % 8 == 0, "subtraction", "a multiple of 8 elements", n);
-  if (n > 0) Launch<SumKernel<-1>>(stream, {.x = Blocks(n, 8 * SumKernel<-1>::kThreads)}, {a, b, out, n});
+  if (n > 0) Launch<AddKernel>(stream, {.x = Blocks(n, 8 * AddKernel::kThreads)}, {a, b, out, n});
 }
 
 }  // namespace shiftrt::gpu

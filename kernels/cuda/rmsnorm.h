@@ -17,11 +17,13 @@ struct Pending {
 // (tokens, hidden) in its type, not h. hidden: a multiple of 8.
 void AddRmsNorm(Stream stream, MatrixView<float> h, const Pending& pending, const float* weight, float eps,
                 DeviceArray out);
+// update = (update + bias) / sqrt(mean((update + bias)^2) + eps) * weight, in place, and h += update: a norm behind
+// half a block. h, update (tokens, hidden) dense; bias (hidden) may be null.
+void AddNormedUpdate(Stream stream, MatrixView<float> h, float* update, const float* bias, const float* weight,
+                     float eps);
 // h += pending, alone.
 void AddPending(Stream stream, MatrixView<float> h, const Pending& pending);
 // out = a + b, `n` of them, a multiple of 8; out may be either.
 void Add(Stream stream, const float* a, const float* b, int64_t n, float* out);
-// out = a - b, likewise.
-void Subtract(Stream stream, const float* a, const float* b, int64_t n, float* out);
 
 }  // namespace shiftrt::gpu

@@ -16,6 +16,10 @@ struct Attended {
 Attended Attend(const double* q, const std::vector<double>& keys, const std::vector<double>& values, int64_t first_row,
                 int64_t visible, int64_t kv_head, const AttentionShape& shape) {
   const int64_t d = shape.head_dim, stride = shape.kv_heads * d;
+  if (shape.window > 0 && visible > shape.window) {
+    first_row += visible - shape.window;
+    visible = shape.window;
+  }
   std::vector<double> scores(visible);
   Attended result{std::vector<double>(d), std::vector<double>(d), 0};
   for (int64_t i = 0; i < visible; ++i) {
@@ -26,6 +30,10 @@ Attended Attend(const double* q, const std::vector<double>& keys, const std::vec
       size += std::abs(term);
     }
     result.largest_score = std::max(result.largest_score, size);
+    if (shape.soft_cap > 0) {
+      const auto cap = static_cast<double>(shape.soft_cap);
+      scores[i] = cap * std::tanh(scores[i] / cap);
+    }
   }
   const double maximum = *std::max_element(scores.begin(), scores.end());
   double sum = 0;
@@ -125,8 +133,8 @@ class AttentionOnGpu : public CudaTest {
   }
 };
 
-AttentionShape Shape(int heads, int kv_heads, int head_dim) {
-  return {heads, kv_heads, head_dim, 1 / std::sqrt(static_cast<float>(head_dim))};
+AttentionShape Shape(int heads, int kv_heads, int head_dim, int window = 0, float soft_cap = 0) {
+  return {heads, kv_heads, head_dim, 1 / std::sqrt(static_cast<float>(head_dim)), window, soft_cap};
 }
 
 TEST_F(AttentionOnGpu, SplitAgreesWithFloat64) {
@@ -155,6 +163,31 @@ TEST_F(AttentionOnGpu, PackedAgreesWithFloat64) {
   CheckPacked<Float16>(Shape(1, 1, 128), {{0, 80}}, 100);  // all weights but one vanish
 }
 
+// Windows of one key, inside a tile of keys, across tiles and wider than the sequence, each with and without a cap.
+TEST_F(AttentionOnGpu, SplitTakesAWindowAndASoftCap) {
+  for (const float soft_cap : {0.0f, 2.0f}) {
+    for (const int window : {1, 5, 64, 500}) {
+      SCOPED_TRACE(window);
+      CheckSplit<float>(Shape(2, 2, 64, window, soft_cap), {1, 4, 7, 70}, 1);
+      CheckSplit<BFloat16>(Shape(4, 1, 96, window, soft_cap), {131, 2}, 3);
+      CheckSplit<Float16>(Shape(7, 1, 256, window, soft_cap), {40}, 2);
+    }
+    if (soft_cap > 0) CheckSplit<BFloat16>(Shape(6, 2, 128, 0, soft_cap), {70}, 1);
+  }
+}
+
+TEST_F(AttentionOnGpu, PackedTakesAWindowAndASoftCap) {
+  for (const float soft_cap : {0.0f, 2.0f}) {
+    for (const int window : {1, 5, 64, 70, 500}) {
+      SCOPED_TRACE(window);
+      CheckPacked<BFloat16>(Shape(2, 1, 64, window, soft_cap), {{0, 1}, {0, 70}, {100, 40}, {31, 1}}, 2);
+      CheckPacked<Float16>(Shape(1, 1, 256, window, soft_cap), {{90, 30}});
+      CheckPacked<BFloat16>(Shape(1, 1, 128, window, soft_cap), {{5, 150}});  // several blocks
+    }
+    if (soft_cap > 0) CheckPacked<BFloat16>(Shape(2, 2, 96, 0, soft_cap), {{0, 70}}, 3);
+  }
+}
+
 TEST_F(AttentionOnGpu, RefusesWhatItCannotTake) {
   const Input<BFloat16> x(stream_, std::vector<double>(256, 1.0));
   const Input<float> wide(stream_, std::vector<double>(256, 1.0));
@@ -172,6 +205,8 @@ TEST_F(AttentionOnGpu, RefusesWhatItCannotTake) {
   const DeviceArray out{x.data(), DType::kBFloat16};
   EXPECT_THROW(call(Shape(1, 1, 72), x.array(), out), std::runtime_error);
   EXPECT_THROW(call(Shape(3, 2, 64), x.array(), out), std::runtime_error);
+  EXPECT_THROW(call(Shape(1, 1, 64, -1), x.array(), out), std::runtime_error);
+  EXPECT_THROW(call(Shape(1, 1, 64, 0, -1.0f), x.array(), out), std::runtime_error);
   EXPECT_THROW(call(Shape(1, 1, 64), wide.array(), out), std::runtime_error);
 }
 
@@ -180,6 +215,7 @@ TEST(AttentionTile, SplitsFillTheDeviceWithWorthwhileBlocks) {
   EXPECT_EQ(AttentionSplits(shape, 1, 1, 132), 1);
   EXPECT_EQ(AttentionSplits(shape, 1, 128, 132), 2);
   EXPECT_EQ(AttentionSplits(shape, 1, 8192, 132), 33);
+  EXPECT_EQ(AttentionSplits(Shape(32, 8, 128, 512), 1, 8192, 132), 8);  // of the keys that are seen
   EXPECT_EQ(AttentionSplits(shape, 64, 8192, 132), 1);
   EXPECT_EQ(AttentionSplits(Shape(1, 1, 128), 1, 100000, 132), 64);
 }

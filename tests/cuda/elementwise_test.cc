@@ -18,6 +18,9 @@ TEST_F(ElementwiseOnGpu, EmbedTakesTheRowsAskedFor) {
       Embed(stream_, tokens.data(), 4, table.array(), hidden, out.data());
       const std::vector<double> rows = out.Values();
       for (int64_t i = 0; i < 4 * hidden; ++i) ASSERT_EQ(rows[i], table[ids[i / hidden] * hidden + i % hidden]);
+      Embed(stream_, tokens.data(), 4, table.array(), hidden, out.data(), 6.9375f);
+      const std::vector<double> scaled = out.Values();
+      for (int64_t i = 0; i < 4 * hidden; ++i) ASSERT_EQ(scaled[i], static_cast<float>(rows[i]) * 6.9375f);
     }
   });
 }
@@ -62,6 +65,47 @@ TEST_F(ElementwiseOnGpu, SwiGluAgreesWithFloat64) {
       }
     }
   });
+}
+
+TEST_F(ElementwiseOnGpu, GeGluAgreesWithFloat64) {
+  ForEveryType([&](auto type) {
+    using T = decltype(type);
+    const int64_t tokens = 3, n = 1032;
+    const auto gate_up = Input<T>::Normal(stream_, tokens * 2 * n, 1, 4.0);
+    const auto bias = Input<float>::Normal(stream_, 2 * n, 2);
+    for (const bool biased : {false, true}) {
+      const Output<T> out(stream_, tokens * n);
+      GeGlu(stream_, gate_up.array(), biased ? bias.data() : nullptr, tokens, n, out.array());
+      const std::vector<double> found = out.Values();
+      for (int64_t t = 0; t < tokens; ++t) {
+        for (int64_t j = 0; j < n; ++j) {
+          const double gate = gate_up[t * 2 * n + j] + (biased ? bias[j] : 0);
+          const double up = gate_up[t * 2 * n + n + j] + (biased ? bias[n + j] : 0);
+          const double u = std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate);
+          const double expected = gate / (1 + std::exp(-2 * u)) * up;
+          // A rounding of the gate's sum is multiplied by gelu's slope, which is below 1.2; elsewhere the error is that
+          // of the exponential's argument.
+          const double slack = 8 * kUnit<float> * (std::abs(gate) + 1) * (std::abs(up) + 1);
+          EXPECT_CLOSE(found[t * n + j], expected,
+                       std::abs(expected) * (kUnit<T> + 12 * kUnit<float> * (1 + std::abs(u))) + slack + 0x1p-25, j);
+        }
+      }
+    }
+  });
+}
+
+TEST_F(ElementwiseOnGpu, SoftCapIsTanh) {
+  const int64_t n = 777;
+  for (const float cap : {0.5f, 30.0f}) {
+    auto x = Input<float>::Normal(stream_, n, 1, 2.0 * static_cast<double>(cap));
+    SoftCap(stream_, cap, n, x.data());
+    const std::vector<double> found = Now(stream_, x);
+    for (int64_t i = 0; i < n; ++i) {
+      const double expected = static_cast<double>(cap) * std::tanh(x[i] / static_cast<double>(cap));
+      EXPECT_CLOSE(found[i], expected, 8 * kUnit<float> * std::abs(expected), i);
+    }
+  }
+  EXPECT_THROW(SoftCap(stream_, 0, 1, nullptr), std::runtime_error);
 }
 
 TEST_F(ElementwiseOnGpu, SwiGluSaturates) {

@@ -50,6 +50,37 @@ TEST_F(RmsNormOnGpu, AgreesWithFloat64) {
   });
 }
 
+TEST_F(RmsNormOnGpu, NormsAnUpdateBeforeItIsAdded) {
+  for (const int64_t hidden : {8, 1000, 4104}) {
+    for (const bool biased : {false, true}) {
+      const int64_t tokens = 3;
+      const auto h = Input<float>::Normal(stream_, tokens * hidden, 1),
+                 update = Input<float>::Normal(stream_, tokens * hidden, 2, 5.0),
+                 bias = Input<float>::Normal(stream_, hidden, 3), weight = Input<float>::Normal(stream_, hidden, 4);
+      AddNormedUpdate(stream_, {h.data(), tokens, hidden}, update.data(), biased ? bias.data() : nullptr, weight.data(),
+                      1e-5f);
+      const std::vector<double> normed = Now(stream_, update), left = Now(stream_, h);
+      for (int64_t t = 0; t < tokens; ++t) {
+        std::vector<double> sums(hidden);
+        double squares = 0;
+        for (int64_t j = 0; j < hidden; ++j) {
+          const float more = biased ? static_cast<float>(bias[j]) : 0.0f;
+          sums[j] = static_cast<double>(static_cast<float>(update[t * hidden + j]) + more);
+          squares += sums[j] * sums[j];
+        }
+        const double scale = 1 / std::sqrt(squares / static_cast<double>(hidden) + 1e-5);
+        const double roundings = 16 + static_cast<double>(hidden) / 256;
+        for (int64_t j = 0; j < hidden; ++j) {
+          const int64_t at = t * hidden + j;
+          const double expected = sums[j] * scale * weight[j];
+          EXPECT_CLOSE(normed[at], expected, std::abs(expected) * roundings * kUnit<float> + 0x1p-25, at);
+          ASSERT_EQ(left[at], static_cast<double>(static_cast<float>(h[at]) + static_cast<float>(normed[at])));
+        }
+      }
+    }
+  }
+}
+
 TEST_F(RmsNormOnGpu, AddsWhatIsPendingAlone) {
   const int64_t tokens = 3, hidden = 1048;
   const auto h = Input<float>::Normal(stream_, tokens * hidden, 1),

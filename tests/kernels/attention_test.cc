@@ -30,7 +30,8 @@ Problem MakeProblem(int64_t heads, int64_t kv_heads, int64_t head_dim, const std
   int64_t tokens = 0;
   for (const Span& span : spans) tokens += span.count;
   const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
-  Problem problem{{heads, kv_heads, head_dim, scale}, {}, {}, {}, Padded::Normal(tokens, heads * head_dim, 1, size)};
+  const AttentionShape shape{.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim, .scale = scale};
+  Problem problem{shape, {}, {}, {}, Padded::Normal(tokens, heads * head_dim, 1, size)};
   int64_t begin = 0;
   for (size_t s = 0; s < spans.size(); ++s) {
     const int64_t seen = spans[s].past + spans[s].count, capacity = seen + 3, width = kv_heads * head_dim;
@@ -56,23 +57,25 @@ Padded Attend(const Context& context, const Problem& problem) {
 // for scores far below the largest an error of their own size. The sum of weighted values has the error of a sum.
 void ExpectAttended(const Problem& problem, const AttentionSequence& sequence, int64_t i, int64_t head,
                     const Padded& out) {
-  const auto& [heads, kv_heads, dim, scale] = problem.shape;
-  const int64_t kv = head / (heads / kv_heads) * dim, row = sequence.begin + i, visible = sequence.past + i + 1;
+  const auto& [heads, kv_heads, dim, scale, window, soft_cap] = problem.shape;
+  const int64_t kv = head / (heads / kv_heads) * dim, row = sequence.begin + i, end = sequence.past + i + 1;
+  const int64_t begin = window > 0 ? std::max<int64_t>(0, end - window) : 0, visible = end - begin;
   std::vector<double> scores(visible);
   double error = 0;
   for (int64_t j = 0; j < visible; ++j) {
     Exact score;
     for (int64_t d = 0; d < dim; ++d)
-      score.Add(static_cast<double>(problem.q(row, head * dim + d)) * sequence.keys(j, kv + d) * scale);
-    scores[j] = score.value;
-    error = std::max(error, test::SumTolerance(dim + 4, score.size));
+      score.Add(static_cast<double>(problem.q(row, head * dim + d)) * sequence.keys(begin + j, kv + d) * scale);
+    // The cap's slope is at most 1, so it adds what its own arithmetic loses.
+    scores[j] = soft_cap > 0 ? soft_cap * std::tanh(score.value / soft_cap) : score.value;
+    error = std::max(error, test::SumTolerance(dim + 4, score.size) + (soft_cap > 0 ? 6e-7 * std::abs(scores[j]) : 0));
   }
   const double most = *std::max_element(scores.begin(), scores.end());
   double sum = 0;
   for (double& score : scores) sum += score = std::exp(score - most);
   for (int64_t d = 0; d < dim; ++d) {
     Exact expected;
-    for (int64_t j = 0; j < visible; ++j) expected.Add(scores[j] / sum * sequence.values(j, kv + d));
+    for (int64_t j = 0; j < visible; ++j) expected.Add(scores[j] / sum * sequence.values(begin + j, kv + d));
     const double tolerance = 2.1 * (std::expm1(std::min(error, 1.0)) + 3e-7) * expected.size +
                              2 * test::SumTolerance(visible, expected.size);
     ASSERT_NEAR(out(row, head * dim + d), expected.value, tolerance)
@@ -126,6 +129,40 @@ TEST_P(AttentionTest, LongSequences) {
       if (HasFatalFailure()) return;
     }
   }
+}
+
+// Windows of one key, inside a block of keys, across several, and wider than the sequence; with and without a cap on
+// the scores. What stands before a window is NaN, so a key that is read there shows.
+TEST_P(AttentionTest, WindowsAndSoftCaps) {
+  for (const auto& [heads, kv_heads] : {std::pair<int64_t, int64_t>{2, 2}, {4, 1}}) {
+    for (const Span& span : {Span{0, 9}, {40, 1}, {0, 140}, {300, 1}, {250, 70}, {130, 300}}) {
+      for (const int64_t window : {0, 1, 5, 64, 129, 1000}) {
+        for (const float soft_cap : {0.0f, 3.0f}) {
+          if (window == 0 && soft_cap == 0) continue;
+          SCOPED_TRACE(fmt::format("heads {} past {} count {} window {} cap {}", heads, span.past, span.count, window,
+                                   soft_cap));
+          Problem problem = MakeProblem(heads, kv_heads, 12, {span}, 4);
+          problem.shape.window = window;
+          problem.shape.soft_cap = soft_cap;
+          const int64_t unseen = window > 0 ? span.past + 1 - window : 0;  // by the first query, and so by all
+          for (int64_t j = 0; j < unseen; ++j)
+            for (int64_t d = 0; d < kv_heads * 12; ++d) problem.keys[0](j, d) = problem.values[0](j, d) = test::kNan;
+          const Padded out = Attend(context_, problem);
+          ExpectAgreement(problem, out);
+          if (HasFatalFailure()) return;
+          EXPECT_TRUE(test::Identical(out, Attend(On(3), problem)));
+        }
+      }
+    }
+  }
+}
+
+// A window that hides nothing changes no bit.
+TEST_P(AttentionTest, AWideWindowIsNone) {
+  Problem problem = MakeProblem(4, 2, 16, {{0, 150}, {40, 1}, {130, 33}});
+  const Padded open = Attend(context_, problem);
+  problem.shape.window = 163;
+  EXPECT_TRUE(test::Identical(open, Attend(context_, problem)));
 }
 
 TEST_P(AttentionTest, ThreadsAndNeighboursDoNotChangeABit) {
@@ -198,6 +235,8 @@ TEST_P(AttentionTest, RefusesWhatDoesNotFit) {
   refused([](AttentionShape& shape, AttentionSequence&) { shape.kv_heads = 3; });
   refused([](AttentionShape& shape, AttentionSequence&) { shape.kv_heads = 0; });
   refused([](AttentionShape& shape, AttentionSequence&) { shape.head_dim = 9; });
+  refused([](AttentionShape& shape, AttentionSequence&) { shape.window = -1; });
+  refused([](AttentionShape& shape, AttentionSequence&) { shape.soft_cap = -1; });
   refused([](AttentionShape&, AttentionSequence& sequence) { sequence.begin = 1; });
   refused([](AttentionShape&, AttentionSequence& sequence) { sequence.past = 7; });
   refused([](AttentionShape&, AttentionSequence& sequence) { sequence.values.rows = 4; });

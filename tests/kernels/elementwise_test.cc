@@ -21,6 +21,10 @@ TEST_P(ElementwiseTest, EmbedWidensRowsExactly) {
       for (int64_t t = 0; t < 6; ++t)
         for (int64_t j = 0; j < hidden; ++j) ASSERT_EQ(out(t, j), table.values[tokens[t] * hidden + j]);
       EXPECT_TRUE(out.PaddingIsUntouched());
+      Embed(context_, tokens, table.view, out.view(), 6.9375f);
+      for (int64_t t = 0; t < 6; ++t)
+        for (int64_t j = 0; j < hidden; ++j)
+          ASSERT_EQ(out(t, j), static_cast<float>(table.values[tokens[t] * hidden + j]) * 6.9375f);
     }
   }
 }
@@ -78,6 +82,66 @@ TEST_P(ElementwiseTest, SwiGluKeepsNotANumber) {
   }
 }
 
+// gelu(x) = x / (1 + exp(-2 u)): the exponential's argument is as large as its relative error is small, 2 |u| times
+// that of three roundings.
+void ExpectGeGlu(float gate, float up, float found) {
+  const double x = gate, u = std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
+  const double expected = 0.5 * x * (1 + std::tanh(u)) * up, scale = std::abs(x * up);
+  const double exact = x / (1 + std::exp(-2 * u)) * up;  // without the cancellation at the far left
+  ASSERT_NEAR(expected, exact, 1e-15 * scale);
+  const double argument = std::min(2 * std::abs(u), 89.0) * 4 * test::kUnit;
+  ASSERT_NEAR(found, exact, (3e-7 + 6 * test::kUnit + argument) * std::abs(exact) + 0x1p-126 * scale + 0x1p-149)
+      << gate << " " << up;
+}
+
+TEST_P(ElementwiseTest, GeGluOfAnySizeAndOfExtremes) {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {3, 67}, {40, 300}}) {
+    for (const double size : {0.01, 1.0, 20.0, 1000.0}) {
+      const Padded gate = Padded::Normal(rows, cols, 1, size), up = Padded::Normal(rows, cols, 2), out = gate.Copy();
+      GeGlu(context_, out.view(), up.view());
+      for (int64_t i = 0; i < rows; ++i)
+        for (int64_t j = 0; j < cols; ++j) ExpectGeGlu(gate(i, j), up(i, j), out(i, j));
+      if (HasFatalFailure()) return;
+      EXPECT_TRUE(out.PaddingIsUntouched());
+      const Padded threaded = gate.Copy();
+      GeGlu(On(3), threaded.view(), up.view());
+      EXPECT_TRUE(test::Identical(out, threaded));
+    }
+  }
+  std::vector<float> values = {0, -0.0f, 1e-40f, 1e-20f, 1e-8f, 0.5f, 1, 5, 10, 1e4f, 1e10f, 1e30f};
+  for (size_t i = 0, n = values.size(); i < n; ++i) values.push_back(-values[i]);
+  const auto n = static_cast<int64_t>(values.size());
+  const Padded gate(1, n), up(1, n);
+  for (int64_t j = 0; j < n; ++j) gate(0, j) = values[j], up(0, j) = -1.5f;
+  GeGlu(context_, gate.view(), up.view());
+  for (int64_t j = 0; j < n; ++j) ExpectGeGlu(values[j], -1.5f, gate(0, j));
+}
+
+TEST_P(ElementwiseTest, SoftCapIsTanh) {
+  for (const float cap : {0.5f, 30.0f, 50.0f}) {
+    std::vector<float> values = {0, 1e-30f, 1e-6f, 0.01f, 0.5f, 0.624f, 0.625f, 0.626f, 1, 3, 9, 20, 1e10f, 3e38f};
+    for (float& value : values) value = std::min(value * cap, 3e38f);
+    for (size_t i = 0, n = values.size(); i < n; ++i) values.push_back(-values[i]);
+    Random random(4);
+    while (values.size() < 3 * 1511) values.push_back(static_cast<float>(cap * random.Normal()));
+    const Padded x(3, 1511);
+    for (int64_t i = 0; i < 3 * 1511; ++i) x(i / 1511, i % 1511) = values[i];
+    const Padded threaded = x.Copy();
+    SoftCap(context_, cap, x.view());
+    for (int64_t i = 0; i < 3 * 1511; ++i) {
+      const double expected = cap * std::tanh(static_cast<double>(values[i]) / cap);
+      ASSERT_NEAR(x(i / 1511, i % 1511), expected, (3e-7 + 3 * test::kUnit) * std::abs(expected)) << values[i];
+    }
+    EXPECT_TRUE(x.PaddingIsUntouched());
+    SoftCap(On(3), cap, threaded.view());
+    EXPECT_TRUE(test::Identical(x, threaded));
+  }
+  const Padded nan(1, 3);
+  SoftCap(context_, 2, nan.view());
+  for (int64_t j = 0; j < 3; ++j) EXPECT_TRUE(std::isnan(nan(0, j)));
+  EXPECT_THROW(SoftCap(context_, 0, nan.view()), Error);
+}
+
 TEST_P(ElementwiseTest, AddToIsFloatAddition) {
   for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {37, 33}}) {
     const Padded x = Padded::Normal(rows, cols, 1), y = Padded::Normal(rows, cols, 2), sum = y.Copy();
@@ -88,6 +152,7 @@ TEST_P(ElementwiseTest, AddToIsFloatAddition) {
   }
   EXPECT_THROW(AddTo(context_, Padded(2, 3).view(), Padded(2, 4).view()), Error);
   EXPECT_THROW(SwiGlu(context_, Padded(2, 3).view(), Padded(3, 3).view()), Error);
+  EXPECT_THROW(GeGlu(context_, Padded(2, 3).view(), Padded(2, 4).view()), Error);
 }
 
 }  // namespace

@@ -19,9 +19,9 @@ struct Scores {
   std::vector<int32_t> argmax;
 };
 
-Scores Score(const Context& context, const Padded& x, const TensorView& w, const std::vector<int32_t>& targets) {
+Scores Score(const Context& context, const Padded& x, const OutputHead& head, const std::vector<int32_t>& targets) {
   Scores scores{std::vector<float>(targets.size(), test::kNan), std::vector<int32_t>(targets.size(), -1)};
-  TokenLogProbs(context, x.view(), w, targets, scores.log_probs, scores.argmax);
+  TokenLogProbs(context, x.view(), head, targets, scores.log_probs, scores.argmax);
   return scores;
 }
 
@@ -34,16 +34,18 @@ std::vector<int32_t> Targets(int64_t count, int64_t vocab) {
   return targets;
 }
 
-// A logit has the error of a sum. It affects the result twice: through the target and through the log-sum-exp.
-void ExpectScore(const Padded& x, int64_t t, const Stored& w, int32_t target, float log_prob, int32_t argmax) {
+// A logit has the error of a sum. It affects the result twice: through the target and through the log-sum-exp. A soft
+// cap does not enlarge it, and adds the error of its own arithmetic.
+void ExpectScore(const Padded& x, int64_t t, const Stored& w, int32_t target, float log_prob, int32_t argmax,
+                 double soft_cap = 0) {
   const int64_t hidden = x.cols(), vocab = w.view.rows();
   std::vector<double> logits(vocab);
   double error = 0;
   for (int64_t v = 0; v < vocab; ++v) {
     Exact logit;
     for (int64_t k = 0; k < hidden; ++k) logit.Add(static_cast<double>(x(t, k)) * w.values[v * hidden + k]);
-    logits[v] = logit.value;
-    error = std::max(error, test::SumTolerance(hidden, logit.size));
+    logits[v] = soft_cap > 0 ? soft_cap * std::tanh(logit.value / soft_cap) : logit.value;
+    error = std::max(error, test::SumTolerance(hidden, logit.size) + 6e-7 * soft_cap);
   }
   const double most = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
@@ -71,6 +73,17 @@ TEST_P(TokenLogProbsTest, AgreesWithFloat64) {
         EXPECT_EQ(threaded.argmax, scores.argmax);
       }
     }
+  }
+}
+
+TEST_P(TokenLogProbsTest, ASoftCapBoundsTheLogits) {
+  const int64_t rows = 5, hidden = 33, vocab = 2100;
+  for (const double size : {1.0, 30.0}) {
+    const Padded x = Padded::Normal(rows, hidden, 1, size);
+    const Stored w = Stored::Normal(DType::kBFloat16, {vocab, hidden}, 2);
+    const std::vector<int32_t> targets = Targets(rows, vocab);
+    const Scores scores = Score(context_, x, {w.view, 20}, targets);
+    for (int64_t t = 0; t < rows; ++t) ExpectScore(x, t, w, targets[t], scores.log_probs[t], scores.argmax[t], 20);
   }
 }
 

@@ -45,6 +45,25 @@ TEST_P(RmsNormTest, AgreesWithFloat64) {
   }
 }
 
+// 1 + weight in float32, as transformers' Gemma2RMSNorm has it.
+TEST_P(RmsNormTest, AnOffsetIsAddedToTheWeights) {
+  for (const DType dtype : test::kStoredTypes) {
+    const Padded x = Padded::Normal(3, 48, 1), out(3, 48), heads = x.Copy();
+    const Stored weight = Stored::Normal(dtype, {48}, 2, 0.3), head_weight = Stored::Normal(dtype, {16}, 3, 0.3);
+    const auto with_one = [](const Stored& stored) {
+      std::vector<double> sums;
+      for (const double w : stored.values) sums.push_back(static_cast<float>(1 + static_cast<float>(w)));
+      return sums;
+    };
+    RmsNorm(context_, x.view(), weight.view, 1e-6f, out.view(), 1);
+    RmsNormHeads(context_, heads.view(), 16, head_weight.view, 1e-6f, 1);
+    for (int64_t i = 0; i < 3; ++i) {
+      ExpectNormed(x, out, i, 0, with_one(weight), 1e-6);
+      for (int64_t h = 0; h < 3; ++h) ExpectNormed(x, heads, i, 16 * h, with_one(head_weight), 1e-6);
+    }
+  }
+}
+
 TEST_P(RmsNormTest, RowsOfZerosAndMassiveActivations) {
   const int64_t n = 64;
   const Padded x = Padded::Normal(2, n, 1, 0.1), out(2, n);
