@@ -3,21 +3,15 @@
 
 #include <vector>
 
-#include "runtime/check.h"
-#include "runtime/tensor.h"
+#include "runtime/elements.h"
 
 namespace shiftrt {
 
 inline std::vector<float> Widened(const TensorView& tensor) {
   std::vector<float> out(tensor.empty() ? 0 : tensor.elements());
-  for (size_t i = 0; i < out.size(); ++i) {
-    switch (tensor.dtype) {
-      case DType::kFloat32: out[i] = static_cast<const float*>(tensor.data)[i]; break;
-      case DType::kFloat16: out[i] = static_cast<float>(static_cast<const Float16*>(tensor.data)[i]); break;
-      case DType::kBFloat16: out[i] = static_cast<float>(static_cast<const BFloat16*>(tensor.data)[i]); break;
-      case DType::kFloat64: Fail("float64 tensors are not computed with");
-    }
-  }
+  WithElements(tensor, [&](const auto* values) {
+    for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<float>(values[i]);
+  });
   return out;
 }
 

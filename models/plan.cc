@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "models/weights.h"
+#include "models/block_tensors.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
 
@@ -19,8 +19,8 @@ int64_t Sum(const DepthPlan& plan, const Weights& weights, const BlockSize& bloc
   for (const Stage& stage : plan.stages) {
     stage.Visit(
         [&](const BlockStage& s) {
-          Weights::ForEachInBlock(TensorsOf(weights, s),
-                                  [&](const std::string&, const TensorView& tensor) { total += block(tensor); });
+          ForEachTensor(TensorsOf(weights, s), s.halves,
+                        [&](const BlockTensor&, const TensorView& tensor) { total += block(tensor); });
         },
         [&](const AdapterStage& s) { total += adapter(*s.lra); });
   }
@@ -197,7 +197,7 @@ std::string DepthPlan::Fingerprint() const {
         [&](const BlockStage& block) {
           text += fmt::format("block {} {};", block.layer, Name(block.halves));
           if (block.own == nullptr) return;
-          Weights::ForEachInBlock(*block.own, [&](const std::string&, const TensorView& tensor) {
+          ForEachTensor(*block.own, block.halves, [&](const BlockTensor&, const TensorView& tensor) {
             text += HashHex({static_cast<const std::byte*>(tensor.data), static_cast<size_t>(tensor.bytes())});
           });
         },

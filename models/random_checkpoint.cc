@@ -21,6 +21,7 @@
 
 #include "models/weights.h"
 #include "runtime/check.h"
+#include "runtime/elements.h"
 #include "runtime/random.h"
 
 namespace shiftrt {
@@ -81,9 +82,7 @@ void WriteRandomCheckpoint(const std::filesystem::path& config_file, DType dtype
   AtomicDirectory out(directory);
   AtomicFile& file = out.Create("model.safetensors");
   file.Write(SafetensorsHeader(tensors, {{"format", "pt"}}));
-  if (dtype == DType::kFloat32) WriteTensors<float>(config, seed, file);
-  if (dtype == DType::kFloat16) WriteTensors<Float16>(config, seed, file);
-  if (dtype == DType::kBFloat16) WriteTensors<BFloat16>(config, seed, file);
+  WithType(dtype, [&]<typename T>(std::type_identity<T>) { WriteTensors<T>(config, seed, file); });
   out.Create("config.json").Write(text);
   out.Commit();
 }

@@ -6,7 +6,9 @@
 #include <set>
 #include <system_error>
 
+#include "models/block_tensors.h"
 #include "runtime/check.h"
+#include "runtime/elements.h"
 #include "runtime/json.h"
 
 namespace shiftrt {
@@ -123,16 +125,6 @@ int64_t FirstWhere(int64_t n, const Wrong& wrong) {
   return first;
 }
 
-// Calls visit with the tensor's data as a pointer of its element type.
-template <typename Visit>
-auto WithElements(const TensorView& tensor, const Visit& visit) {
-  switch (tensor.dtype) {
-    case DType::kBFloat16: return visit(static_cast<const BFloat16*>(tensor.data));
-    case DType::kFloat16: return visit(static_cast<const Float16*>(tensor.data));
-    default: return visit(static_cast<const float*>(tensor.data));
-  }
-}
-
 void CheckFinite(const std::string& where, const TensorView& tensor) {
   WithElements(tensor, [&](const auto* data) {
     const int64_t n = tensor.elements();
@@ -190,58 +182,14 @@ TensorView Convert(const std::string& where, const TensorView& tensor, LoadDType
   return tensor;
 }
 
-// Names of a block's tensors in a Hugging Face checkpoint, in the order they are visited.
-struct BlockTensor {
-  const char* name;
-  TensorView BlockWeights::*member;
-};
-constexpr BlockTensor kBlockTensors[] = {
-    {"input_layernorm.weight", &BlockWeights::input_norm},
-    {"self_attn.q_proj.weight", &BlockWeights::q},
-    {"self_attn.k_proj.weight", &BlockWeights::k},
-    {"self_attn.v_proj.weight", &BlockWeights::v},
-    {"self_attn.o_proj.weight", &BlockWeights::o},
-    {"self_attn.q_proj.bias", &BlockWeights::q_bias},
-    {"self_attn.k_proj.bias", &BlockWeights::k_bias},
-    {"self_attn.v_proj.bias", &BlockWeights::v_bias},
-    {"self_attn.o_proj.bias", &BlockWeights::o_bias},
-    {"self_attn.q_norm.weight", &BlockWeights::q_norm},
-    {"self_attn.k_norm.weight", &BlockWeights::k_norm},
-    {"post_attention_layernorm.weight", &BlockWeights::post_norm},
-    {"mlp.gate_proj.weight", &BlockWeights::gate},
-    {"mlp.up_proj.weight", &BlockWeights::up},
-    {"mlp.down_proj.weight", &BlockWeights::down},
-    {"mlp.gate_proj.bias", &BlockWeights::gate_bias},
-    {"mlp.up_proj.bias", &BlockWeights::up_bias},
-    {"mlp.down_proj.bias", &BlockWeights::down_bias},
-};
-
 }  // namespace
-
-std::vector<int64_t> BlockTensorShape(const ModelConfig& c, std::string_view name) {
-  const int64_t d = c.hidden, m = c.intermediate;
-  const auto when = [](bool there, std::vector<int64_t> shape) { return there ? shape : std::vector<int64_t>{}; };
-  if (name == "input_layernorm.weight" || name == "post_attention_layernorm.weight") return {d};
-  if (name == "self_attn.q_proj.weight") return {c.query_dim(), d};
-  if (name == "self_attn.k_proj.weight" || name == "self_attn.v_proj.weight") return {c.kv_dim(), d};
-  if (name == "self_attn.o_proj.weight") return {d, c.query_dim()};
-  if (name == "self_attn.q_proj.bias") return when(c.qkv_bias, {c.query_dim()});
-  if (name == "self_attn.k_proj.bias" || name == "self_attn.v_proj.bias") return when(c.qkv_bias, {c.kv_dim()});
-  if (name == "self_attn.o_proj.bias") return when(c.output_bias, {d});
-  if (name == "self_attn.q_norm.weight" || name == "self_attn.k_norm.weight") return when(c.qk_norm, {c.head_dim});
-  if (name == "mlp.gate_proj.weight" || name == "mlp.up_proj.weight") return {m, d};
-  if (name == "mlp.down_proj.weight") return {d, m};
-  if (name == "mlp.gate_proj.bias" || name == "mlp.up_proj.bias") return when(c.mlp_bias, {m});
-  if (name == "mlp.down_proj.bias") return when(c.mlp_bias, {d});
-  return {};
-}
 
 std::vector<std::pair<std::string, std::vector<int64_t>>> TensorShapes(const ModelConfig& config) {
   std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
   shapes.push_back({"model.embed_tokens.weight", {config.vocab, config.hidden}});
   for (int64_t layer = 0; layer < config.layers; ++layer) {
-    for (const BlockTensor& tensor : kBlockTensors) {
-      auto shape = BlockTensorShape(config, tensor.name);
+    for (const BlockTensor& tensor : BlockTensors()) {
+      auto shape = tensor.Shape(config);
       if (!shape.empty()) shapes.push_back({fmt::format("model.layers.{}.{}", layer, tensor.name), std::move(shape)});
     }
   }
@@ -250,17 +198,11 @@ std::vector<std::pair<std::string, std::vector<int64_t>>> TensorShapes(const Mod
   return shapes;
 }
 
-void Weights::ForEachInBlock(const BlockWeights& block,
-                             const std::function<void(const std::string& name, const TensorView&)>& visit) {
-  for (const BlockTensor& tensor : kBlockTensors)
-    if (!(block.*tensor.member).empty()) visit(tensor.name, block.*tensor.member);
-}
-
 void Weights::ForEach(const std::function<void(const std::string& name, const TensorView&)>& visit) const {
   visit("model.embed_tokens.weight", embedding);
   for (size_t layer = 0; layer < blocks.size(); ++layer)
-    ForEachInBlock(blocks[layer], [&](const std::string& name, const TensorView& tensor) {
-      visit(fmt::format("model.layers.{}.{}", layer, name), tensor);
+    ForEachTensor(blocks[layer], [&](const BlockTensor& row, const TensorView& tensor) {
+      visit(fmt::format("model.layers.{}.{}", layer, row.name), tensor);
     });
   visit("model.norm.weight", final_norm);
   if (!config.tied_head) visit("lm_head.weight", head);
@@ -302,8 +244,8 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& director
   weights->embedding = take("model.embed_tokens.weight", {config.vocab, config.hidden});
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     BlockWeights& block = weights->blocks.emplace_back();
-    for (const BlockTensor& tensor : kBlockTensors) {
-      const auto shape = BlockTensorShape(config, tensor.name);
+    for (const BlockTensor& tensor : BlockTensors()) {
+      const auto shape = tensor.Shape(config);
       if (!shape.empty()) block.*tensor.member = take(fmt::format("model.layers.{}.{}", layer, tensor.name), shape);
     }
   }

@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,7 +16,7 @@
 
 namespace shiftrt {
 
-// One block's tensors as stored; a bias or norm the family lacks is empty().
+// One block's tensors as stored; a bias or norm the family lacks is empty(). models/block_tensors.h has a row for each.
 struct BlockWeights {
   TensorView input_norm;  // (hidden)
   TensorView q, k, v, o;  // (query_dim, hidden), (kv_dim, hidden) twice, (hidden, query_dim)
@@ -44,9 +43,6 @@ struct Weights {
 
   // Calls visit(name, tensor) for every tensor, in layer order; a tied head is not visited again.
   void ForEach(const std::function<void(const std::string& name, const TensorView&)>& visit) const;
-  // The same for one block's tensors; names are relative ("self_attn.q_proj.weight").
-  static void ForEachInBlock(const BlockWeights& block,
-                             const std::function<void(const std::string& name, const TensorView&)>& visit);
   // 64-bit hash of config and of a sample of every tensor's bytes as the files hold them (whatever type they were
   // loaded in), as hex: tells models apart, fast on any size.
   std::string Fingerprint() const;
@@ -54,8 +50,6 @@ struct Weights {
 
 // Every tensor a checkpoint of this configuration holds, in layer order: name and shape.
 std::vector<std::pair<std::string, std::vector<int64_t>>> TensorShapes(const ModelConfig& config);
-// Shape of one tensor of a block by its relative name; empty where the configuration lacks it.
-std::vector<int64_t> BlockTensorShape(const ModelConfig& config, std::string_view name);
 
 enum class LoadDType { kAuto, kFloat32, kFloat16, kBFloat16 };  // kAuto: as stored
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/decoder.h"
+#include "models/block_tensors.h"
 #include "runtime/check.h"
 #include "shift/criteria/criteria.h"
 #include "tools/options.h"
@@ -36,8 +37,9 @@ void PrintFacts(const Model& model, const Decoder& decoder) {
 void PrintGroups(const Weights& weights) {
   int64_t attention = 0, mlp = 0, norms = 0;
   for (const BlockWeights& block : weights.blocks)
-    Weights::ForEachInBlock(block, [&](const std::string& name, const TensorView& tensor) {
-      (name.starts_with("self_attn") ? attention : name.starts_with("mlp") ? mlp : norms) += tensor.bytes();
+    ForEachTensor(block, [&](const BlockTensor& row, const TensorView& tensor) {
+      const bool norm = row.kind == BlockTensor::Kind::kNorm && row.output == Axis::kHidden;
+      (norm ? norms : row.half == Halves::kMlp ? mlp : attention) += tensor.bytes();
     });
   Table table({"group", "bytes"});
   const auto row = [&](const char* name, int64_t bytes) { table.Add({name, Scaled(static_cast<double>(bytes), "B")}); };

@@ -9,6 +9,7 @@
 #include "kernels/cuda/matvec.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/scores.h"
+#include "models/block_tensors.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
@@ -72,9 +73,9 @@ const DeviceBlock& CudaEngine::BlockOf(const BlockStage& stage) {
   if (stage.own == nullptr) return device_->Block(*weights_, stage.layer);
   const auto at = folded_.find(stage.own);
   if (at != folded_.end()) return at->second;
-  Weights::ForEachInBlock(*stage.own, [&](const std::string& name, const TensorView& tensor) {
-    Check(tensor.shape.size() < 2 || tensor.dtype == dtype_,
-          "layer {}: {} is {}, the model {}: on the GPU all matrices have one type", stage.layer, name,
+  ForEachTensor(*stage.own, [&](const BlockTensor& row, const TensorView& tensor) {
+    Check(row.kind != BlockTensor::Kind::kMatrix || tensor.dtype == dtype_,
+          "layer {}: {} is {}, the model {}: on the GPU all matrices have one type", stage.layer, row.name,
           Name(tensor.dtype), Name(dtype_));
   });
   return folded_.emplace(stage.own, UploadBlock(stream_, device_->uploader, config_, *stage.own)).first->second;

@@ -2,34 +2,21 @@
 
 #include <deque>
 
+#include "models/block_tensors.h"
 #include "runtime/check.h"
+#include "runtime/elements.h"
 #include "runtime/linalg/linalg.h"
 
 namespace shiftrt {
 
 namespace {
 
-template <typename T>
-void Store(const Matrix<double>& values, Buffer<std::byte>& out) {
-  T* to = reinterpret_cast<T*>(out.data());
-  for (int64_t i = 0; i < values.size(); ++i) to[i] = T(static_cast<float>(values.data()[i]));
-}
-
-template <typename T>
-void Load(const TensorView& tensor, Matrix<double>& values) {
-  const T* from = static_cast<const T*>(tensor.data);
-  for (int64_t i = 0; i < values.size(); ++i) values.data()[i] = static_cast<float>(from[i]);
-}
-
 Matrix<double> Widened(const TensorView& tensor) {
   Matrix<double> values(tensor.rows(), tensor.cols());
-  switch (tensor.dtype) {
-    case DType::kFloat32: Load<float>(tensor, values); return values;
-    case DType::kFloat16: Load<Float16>(tensor, values); return values;
-    case DType::kBFloat16: Load<BFloat16>(tensor, values); return values;
-    case DType::kFloat64: break;
-  }
-  Fail("folding a {} tensor", Name(tensor.dtype));
+  WithElements(tensor, [&](const auto* from) {
+    for (int64_t i = 0; i < values.size(); ++i) values.data()[i] = static_cast<float>(from[i]);
+  });
+  return values;
 }
 
 // A block some of whose tensors are its own.
@@ -41,12 +28,10 @@ struct OwnedBlock {
   void Replace(TensorView BlockWeights::*member, const Matrix<double>& values) {
     TensorView& tensor = weights.*member;
     Buffer<std::byte>& buffer = storage.emplace_back(tensor.bytes());
-    switch (tensor.dtype) {
-      case DType::kFloat32: Store<float>(values, buffer); break;
-      case DType::kFloat16: Store<Float16>(values, buffer); break;
-      case DType::kBFloat16: Store<BFloat16>(values, buffer); break;
-      case DType::kFloat64: Fail("folding into a {} tensor", Name(tensor.dtype));
-    }
+    WithType(tensor.dtype, [&]<typename T>(std::type_identity<T>) {
+      T* const to = reinterpret_cast<T*>(buffer.data());
+      for (int64_t i = 0; i < values.size(); ++i) to[i] = T(static_cast<float>(values.data()[i]));
+    });
     tensor.data = buffer.data();
   }
 };
@@ -55,13 +40,6 @@ std::shared_ptr<const BlockWeights> Shared(std::shared_ptr<OwnedBlock> block) {
   const BlockWeights* weights = &block->weights;
   return {std::move(block), weights};
 }
-
-constexpr TensorView BlockWeights::*kTensors[] = {
-    &BlockWeights::input_norm, &BlockWeights::q,        &BlockWeights::k,      &BlockWeights::v,
-    &BlockWeights::o,          &BlockWeights::q_bias,   &BlockWeights::k_bias, &BlockWeights::v_bias,
-    &BlockWeights::o_bias,     &BlockWeights::q_norm,   &BlockWeights::k_norm, &BlockWeights::post_norm,
-    &BlockWeights::gate,       &BlockWeights::up,       &BlockWeights::down,   &BlockWeights::gate_bias,
-    &BlockWeights::up_bias,    &BlockWeights::down_bias};
 
 }  // namespace
 
@@ -104,16 +82,14 @@ DepthPlan FoldLaco(const Weights& weights, const std::vector<Site>& runs) {
   for (const Site& run : runs) {
     auto block = std::make_shared<OwnedBlock>();
     block->weights = weights.blocks[run.layer - 1];
-    for (TensorView BlockWeights::*member : kTensors) {
-      const TensorView own = weights.blocks[run.layer - 1].*member;
-      if (own.empty()) continue;
+    ForEachTensor(weights.blocks[run.layer - 1], [&](const BlockTensor& row, const TensorView& own) {
       const Matrix<double> before = Widened(own), sum = before.Clone();
       for (int64_t layer : run.Layers()) {
-        const Matrix<double> other = Widened(weights.blocks[layer].*member);
+        const Matrix<double> other = Widened(weights.blocks[layer].*row.member);
         for (int64_t i = 0; i < sum.size(); ++i) sum.data()[i] += other.data()[i] - before.data()[i];
       }
-      block->Replace(member, sum);
-    }
+      block->Replace(row.member, sum);
+    });
     folded.push_back(Shared(std::move(block)));
   }
   return FoldedPlan(weights.config.layers, runs, folded);

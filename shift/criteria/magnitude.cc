@@ -1,7 +1,9 @@
-// Magnitude: sum of |w|^p over a block's projections and its two norms, biases left out.
+// Magnitude: the sum of |w|^p over a block's projections and its norms of the residual stream, without its biases and
+// its norms of heads.
 #include <cmath>
 
-#include "runtime/check.h"
+#include "models/block_tensors.h"
+#include "runtime/elements.h"
 #include "runtime/parallel.h"
 #include "shift/criteria/scores.h"
 
@@ -28,28 +30,18 @@ double RowSum(const T* row, int64_t n) {
 }
 
 // By rows, so that the sum does not depend on the number of threads.
-template <Power kPower, typename T>
+template <Power kPower>
 double Sum(const Context& context, const TensorView& tensor) {
-  const T* data = static_cast<const T*>(tensor.data);
   const int64_t cols = tensor.cols();
   std::vector<double> rows(tensor.rows());
-  ParallelFor(context, tensor.rows(), 64, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) rows[i] = RowSum<kPower>(data + i * cols, cols);
+  WithElements(tensor, [&](const auto* data) {
+    ParallelFor(context, tensor.rows(), 64, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) rows[i] = RowSum<kPower>(data + i * cols, cols);
+    });
   });
   double sum = 0;
   for (double row : rows) sum += row;
   return sum;
-}
-
-template <Power kPower>
-double SumOf(const Context& context, const TensorView& tensor) {
-  switch (tensor.dtype) {
-    case DType::kFloat32: return Sum<kPower, float>(context, tensor);
-    case DType::kFloat16: return Sum<kPower, Float16>(context, tensor);
-    case DType::kBFloat16: return Sum<kPower, BFloat16>(context, tensor);
-    case DType::kFloat64: break;
-  }
-  Fail("magnitude of a {} tensor", Name(tensor.dtype));
 }
 
 template <Power kPower>
@@ -59,9 +51,10 @@ std::vector<double> Scores(const CriterionInput& input, Progress& progress) {
   std::vector<double> scores;
   for (const BlockWeights& block : blocks) {
     double sum = 0;
-    for (const TensorView* tensor : {&block.q, &block.k, &block.v, &block.o, &block.gate, &block.up, &block.down,
-                                     &block.input_norm, &block.post_norm})
-      sum += SumOf<kPower>(input.context, *tensor);
+    for (const auto kind : {BlockTensor::Kind::kMatrix, BlockTensor::Kind::kNorm})
+      ForEachTensor(block, [&](const BlockTensor& row, const TensorView& tensor) {
+        if (row.kind == kind && row.output != Axis::kHeadDim) sum += Sum<kPower>(input.context, tensor);
+      });
     scores.push_back(sum);
     progress.Advance(1);
   }

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "models/block_tensors.h"
 #include "runtime/check.h"
 #include "shift/criteria/criteria.h"
 #include "shift/parse.h"
@@ -135,7 +136,7 @@ int64_t CountForTarget(const PruneSpec& spec, const Weights& weights, int64_t Si
   std::vector<int64_t> blocks;
   for (const BlockWeights& block : weights.blocks) {
     Sizes sizes;
-    Weights::ForEachInBlock(block, [&](const std::string&, const TensorView& tensor) { sizes.Add(tensor); });
+    ForEachTensor(block, [&](const BlockTensor&, const TensorView& tensor) { sizes.Add(tensor); });
     blocks.push_back(sizes.*size);
   }
   std::sort(blocks.begin(), blocks.end());

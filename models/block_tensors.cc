@@ -1,0 +1,63 @@
+#include "models/block_tensors.h"
+
+namespace shiftrt {
+
+namespace {
+
+using enum Axis;
+using enum BlockTensor::Kind;
+using B = BlockWeights;
+using C = ModelConfig;
+
+constexpr Halves kAttention = Halves::kAttention, kMlp = Halves::kMlp;
+
+// clang-format off
+constexpr BlockTensor kBlockTensors[] = {
+    // name                            member           half        kind     output         input          setting
+    {"input_layernorm.weight",          &B::input_norm,  kAttention, kNorm,   kHidden,       kNone,         nullptr},
+    {"self_attn.q_proj.weight",         &B::q,           kAttention, kMatrix, kQueries,      kHidden,       nullptr},
+    {"self_attn.k_proj.weight",         &B::k,           kAttention, kMatrix, kKeyValues,    kHidden,       nullptr},
+    {"self_attn.v_proj.weight",         &B::v,           kAttention, kMatrix, kKeyValues,    kHidden,       nullptr},
+    {"self_attn.o_proj.weight",         &B::o,           kAttention, kMatrix, kHidden,       kQueries,      nullptr},
+    {"self_attn.q_proj.bias",           &B::q_bias,      kAttention, kBias,   kQueries,      kNone,         &C::qkv_bias},
+    {"self_attn.k_proj.bias",           &B::k_bias,      kAttention, kBias,   kKeyValues,    kNone,         &C::qkv_bias},
+    {"self_attn.v_proj.bias",           &B::v_bias,      kAttention, kBias,   kKeyValues,    kNone,         &C::qkv_bias},
+    {"self_attn.o_proj.bias",           &B::o_bias,      kAttention, kBias,   kHidden,       kNone,         &C::output_bias},
+    {"self_attn.q_norm.weight",         &B::q_norm,      kAttention, kNorm,   kHeadDim,      kNone,         &C::qk_norm},
+    {"self_attn.k_norm.weight",         &B::k_norm,      kAttention, kNorm,   kHeadDim,      kNone,         &C::qk_norm},
+    {"post_attention_layernorm.weight", &B::post_norm,   kMlp,       kNorm,   kHidden,       kNone,         nullptr},
+    {"mlp.gate_proj.weight",            &B::gate,        kMlp,       kMatrix, kIntermediate, kHidden,       nullptr},
+    {"mlp.up_proj.weight",              &B::up,          kMlp,       kMatrix, kIntermediate, kHidden,       nullptr},
+    {"mlp.down_proj.weight",            &B::down,        kMlp,       kMatrix, kHidden,       kIntermediate, nullptr},
+    {"mlp.gate_proj.bias",              &B::gate_bias,   kMlp,       kBias,   kIntermediate, kNone,         &C::mlp_bias},
+    {"mlp.up_proj.bias",                &B::up_bias,     kMlp,       kBias,   kIntermediate, kNone,         &C::mlp_bias},
+    {"mlp.down_proj.bias",              &B::down_bias,   kMlp,       kBias,   kHidden,       kNone,         &C::mlp_bias},
+};
+// clang-format on
+
+// A member of BlockWeights without a row would be loaded by nobody.
+static_assert(sizeof(BlockWeights) == std::size(kBlockTensors) * sizeof(TensorView));
+
+}  // namespace
+
+int64_t Size(const ModelConfig& config, Axis axis) {
+  switch (axis) {
+    case kNone: return 1;
+    case kHidden: return config.hidden;
+    case kQueries: return config.query_dim();
+    case kKeyValues: return config.kv_dim();
+    case kHeadDim: return config.head_dim;
+    case kIntermediate: return config.intermediate;
+  }
+  return 0;
+}
+
+std::vector<int64_t> BlockTensor::Shape(const ModelConfig& config) const {
+  if (setting != nullptr && !(config.*setting)) return {};
+  if (kind == kMatrix) return {Size(config, output), Size(config, input)};
+  return {Size(config, output)};
+}
+
+std::span<const BlockTensor> BlockTensors() { return kBlockTensors; }
+
+}  // namespace shiftrt
