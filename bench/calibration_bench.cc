@@ -36,7 +36,8 @@ CalibrationBenchResult BenchCalibration(const Context& context, const Model& mod
   const ModelConfig& config = model.weights->config;
   const CalibrationSet text = RandomText(config, options.batches, options.tokens, /*holds_out=*/false);
   Decoder decoder(context, model.weights, DepthPlan::Original(config.layers));
-  decoder.Forward(text.fit[0]);  // warm-up: the first pass loads the pages of weights and scratch
+  // Warm-up: the first pass loads the pages of weights and scratch. A GPU has finished it when a row has been copied.
+  decoder.Forward(text.fit[0]).Slice(0, 1).ToHost();
   CalibrationBenchResult result;
   for (int64_t layer = config.layers - 1; layer >= 0; layer -= options.every)
     result.layers.insert(result.layers.begin(), layer);
@@ -47,7 +48,9 @@ CalibrationBenchResult BenchCalibration(const Context& context, const Model& mod
     double plain = 0, tapped = 0;
     {
       const Stopwatch watch(plain);
-      for (const Batch& batch : text.fit) decoder.Forward(batch);
+      Rows last;
+      for (const Batch& batch : text.fit) last = decoder.Forward(batch);
+      last.Slice(0, 1).ToHost();  // waits for a GPU
     }
     {
       const Stopwatch watch(tapped);

@@ -68,8 +68,7 @@ ModelBenchResult BenchModel(const Context& context, std::shared_ptr<const Weight
 
     prefill_cache.Truncate(0);
     start = Clock::now();
-    const MatrixView<const float> h = decoder.Forward(prompt, prefill_cache);
-    decoder.Logits(h.Rows(h.rows - 1, 1));
+    decoder.Logits(decoder.Forward(prompt, prefill_cache).Slice(options.prefill - 1, 1));
     prefill.push_back(static_cast<double>(options.prefill) / SecondsSince(start));
     prefill_share.push_back(prefill.back() * result.flops_per_token / peak.back());
     progress.Advance(1);

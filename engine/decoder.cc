@@ -59,15 +59,21 @@ void CheckLengths(const ModelConfig& config, const Batch& batch) {
   }
 }
 
+void CheckTargets(int64_t rows, std::span<const int32_t> targets, std::span<const int32_t> argmax) {
+  Check(std::ssize(targets) == rows && (argmax.empty() || argmax.size() == targets.size()),
+        "scores of {} targets for {} rows", targets.size(), rows);
+}
+
 }  // namespace
 
 CallLayout LayOut(const EngineCall& call) {
   CallLayout layout;
   std::vector<int64_t>& rows = layout.joined_rows;
-  for (size_t s = 0; s < call.parents.size(); ++s) {
-    CallLayout::Sequence sequence{call.offsets[s], call.offsets[s + 1] - call.offsets[s], call.past, -1};
-    if (call.parents[s] >= 0) {
-      const CallLayout::Sequence& parent = layout.sequences[call.parents[s]];
+  const Batch& batch = call.batch;
+  for (size_t s = 0; s < batch.parents.size(); ++s) {
+    CallLayout::Sequence sequence{batch.offsets[s], batch.offsets[s + 1] - batch.offsets[s], call.past, -1};
+    if (batch.parents[s] >= 0) {
+      const CallLayout::Sequence& parent = layout.sequences[batch.parents[s]];
       sequence.past = parent.past + parent.count;
       sequence.joined = std::ssize(rows);
       for (int64_t i = 0; i < sequence.past; ++i)
@@ -108,27 +114,18 @@ Decoder::Decoder(const Context& context, std::shared_ptr<const Weights> weights,
 Decoder::~Decoder() = default;
 Decoder::Decoder(Decoder&&) noexcept = default;
 
-MatrixView<const float> Decoder::Forward(const Batch& batch, bool taps_only) {
+Rows Decoder::Forward(const Batch& batch, bool taps_only) {
   CheckLengths(config(), batch);
-  return impl_->engine->Run({.tokens = batch.tokens,
-                             .offsets = batch.offsets,
-                             .parents = batch.parents,
-                             .stages = plan().stages,
-                             .taps_only = taps_only});
+  return impl_->engine->Run({.batch = batch, .stages = plan().stages, .taps_only = taps_only});
 }
 
-MatrixView<const float> Decoder::Resume(const Batch& batch, MatrixView<const float> residual,
-                                        std::span<const Stage> stages) {
-  Check(residual.rows == batch.size() && residual.cols == config().hidden,
-        "a stream of ({}, {}) for {} tokens of hidden size {}", residual.rows, residual.cols, batch.size(),
+Rows Decoder::Resume(const Batch& batch, const Rows& residual, std::span<const Stage> stages) {
+  Check(residual.count() == batch.size() && residual.hidden() == config().hidden,
+        "a stream of ({}, {}) for {} tokens of hidden size {}", residual.count(), residual.hidden(), batch.size(),
         config().hidden);
   CheckStages(weights(), stages);
   CheckLengths(config(), batch);
-  return impl_->engine->Run({.tokens = batch.tokens,
-                             .offsets = batch.offsets,
-                             .parents = batch.parents,
-                             .stages = stages,
-                             .residual = residual});
+  return impl_->engine->Run({.batch = batch, .stages = stages, .residual = &residual});
 }
 
 template <typename Run>
@@ -141,18 +138,15 @@ auto Decoder::Impl::Continue(std::span<const int32_t> tokens, KvCache& cache, co
   Check(cache.size_ + count <= cache.capacity_, "the KV cache holds {} of {} positions; {} more do not fit",
         cache.size_, cache.capacity_, count);
   if (cache.storage_ == nullptr) cache.storage_ = engine->MakeCache(cache.capacity_);
-  const int64_t offsets[] = {0, count}, parents[] = {-1};
-  const auto result = run(EngineCall{.tokens = tokens,
-                                     .offsets = offsets,
-                                     .parents = parents,
-                                     .stages = plan.stages,
-                                     .past = cache.size_,
-                                     .cache = cache.storage_.get()});
+  Batch batch;
+  batch.Add(tokens);
+  const auto result =
+      run(EngineCall{.batch = batch, .stages = plan.stages, .past = cache.size_, .cache = cache.storage_.get()});
   cache.size_ += count;
   return result;
 }
 
-MatrixView<const float> Decoder::Forward(std::span<const int32_t> tokens, KvCache& cache) {
+Rows Decoder::Forward(std::span<const int32_t> tokens, KvCache& cache) {
   return impl_->Continue(tokens, cache, [&](const EngineCall& call) { return impl_->engine->Run(call); });
 }
 
@@ -163,11 +157,20 @@ int32_t Decoder::NextToken(std::span<const int32_t> tokens, KvCache& cache, cons
                          [&](const EngineCall& call) { return impl_->engine->RunAndSample(call, sampling, uniform); });
 }
 
-Matrix<float> Decoder::Logits(MatrixView<const float> residual) { return impl_->engine->Logits(residual); }
+Matrix<float> Decoder::Logits(const Rows& residual) { return impl_->engine->Logits(residual); }
 
-std::vector<float> Decoder::LogProbs(MatrixView<const float> residual, std::span<const int32_t> targets,
+std::vector<float> Decoder::LogProbs(const Rows& residual, std::span<const int32_t> targets,
                                      std::span<int32_t> argmax) {
-  return impl_->engine->LogProbs(residual, targets, argmax);
+  CheckTargets(residual.count(), targets, argmax);
+  return impl_->engine->LogProbs({residual, std::nullopt, targets}, argmax);
+}
+
+std::vector<float> Decoder::LogProbs(const Rows& stream, std::span<const int64_t> which,
+                                     std::span<const int32_t> targets, std::span<int32_t> argmax) {
+  CheckTargets(std::ssize(which), targets, argmax);
+  for (const int64_t row : which)
+    Check(row >= 0 && row < stream.count(), "row {} of a stream of {} tokens", row, stream.count());
+  return impl_->engine->LogProbs({stream, which, targets}, argmax);
 }
 
 const Weights& Decoder::weights() const { return *impl_->weights; }

@@ -34,13 +34,12 @@ enum class TapPoint {
   kOutput,  // residual stream after the block; no final norm
 };
 
-// Calls `sink` with rows that are valid during the call only; one that takes a MatrixView hears them in host memory.
-// `layer` counts blocks of the original model; for kInput of layer L (one past the last) the stream the final norm
-// reads.
+// Calls `sink` with rows that are valid during the call only, and with the batch they are of. `layer` counts blocks of
+// the original model; for kInput of layer L (one past the last) the stream that the final norm reads.
 struct Tap {
   int64_t layer = 0;
   TapPoint point = TapPoint::kInput;
-  std::function<void(const Rows&)> sink;
+  std::function<void(const Rows& rows, const Batch& batch)> sink;
 };
 
 struct KvStorage;
@@ -73,24 +72,28 @@ class Decoder {
   ~Decoder();
   Decoder(Decoder&&) noexcept;
 
-  // The residual stream after the last stage, (batch.size(), hidden) float32, before the final norm. Valid until the
-  // next call. With `taps_only` stops after the last tapped layer and returns nothing of use. Positions count from 0 in
-  // every sequence, and on from its parent's last in one that has a parent.
-  MatrixView<const float> Forward(const Batch& batch, bool taps_only = false);
+  // The residual stream after the last stage, (batch.size(), hidden) float32, before the final norm, on the decoder's
+  // device. Valid until the next call. With `taps_only` stops after the last tapped layer and returns no rows.
+  // Positions count from 0 in every sequence, and on from its parent's last in one that has a parent.
+  Rows Forward(const Batch& batch, bool taps_only = false);
   // What follows a stream that somebody kept: runs `stages`, which need not be the plan's, on `residual` (batch.size(),
-  // hidden). Taps on their blocks fire; valid until the next call.
-  MatrixView<const float> Resume(const Batch& batch, MatrixView<const float> residual, std::span<const Stage> stages);
+  // hidden), which may be what the last call returned, whole. A GPU's decoder copies rows of the host over first. Taps
+  // on the stages' blocks fire. Valid until the next call.
+  Rows Resume(const Batch& batch, const Rows& residual, std::span<const Stage> stages);
   // One sequence that continues `cache`; its tokens are appended. Throws Error when the cache is full.
-  MatrixView<const float> Forward(std::span<const int32_t> tokens, KvCache& cache);
+  Rows Forward(std::span<const int32_t> tokens, KvCache& cache);
 
   // The token that follows: the same call, and the logits of its last row sampled where they are, so that a GPU hands
   // over no more than an id. Takes at least one token; throws what SampleToken throws (engine/sampling.h).
   int32_t NextToken(std::span<const int32_t> tokens, KvCache& cache, const SamplingOptions& sampling, double uniform);
 
   // Logits (rows, vocab) of residual rows: final norm, then head.
-  Matrix<float> Logits(MatrixView<const float> residual);
-  // log p(targets[t]) of each residual row, natural logarithm; see kernels/logprob.h.
-  std::vector<float> LogProbs(MatrixView<const float> residual, std::span<const int32_t> targets,
+  Matrix<float> Logits(const Rows& residual);
+  // log p(targets[t]) of each residual row, natural logarithm; see kernels/logprob.h. Throws Error unless there is one
+  // target per row, and one place in `argmax` where it is not empty.
+  std::vector<float> LogProbs(const Rows& residual, std::span<const int32_t> targets, std::span<int32_t> argmax = {});
+  // The same of the rows `which` of `stream`, in their order; rows are gathered where they are.
+  std::vector<float> LogProbs(const Rows& stream, std::span<const int64_t> which, std::span<const int32_t> targets,
                               std::span<int32_t> argmax = {});
 
   const Weights& weights() const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -26,11 +27,11 @@ class TapSet {
                        [&](const Tap& tap) { return tap.layer == layer && tap.point == point; });
   }
   // Returns how many taps heard it.
-  int64_t Fire(int64_t layer, TapPoint point, const Rows& rows) const {
+  int64_t Fire(int64_t layer, TapPoint point, const Rows& rows, const Batch& batch) const {
     int64_t heard = 0;
     for (const Tap& tap : taps_) {
       if (tap.layer != layer || tap.point != point) continue;
-      tap.sink(rows);
+      tap.sink(rows, batch);
       ++heard;
     }
     return heard;
@@ -48,13 +49,19 @@ struct EngineSetup {
 };
 
 struct EngineCall {
-  std::span<const int32_t> tokens;
-  std::span<const int64_t> offsets, parents;  // of the sequences, as in Batch
+  const Batch& batch;
   std::span<const Stage> stages;
-  MatrixView<const float> residual = {};  // the stream to go on from, (tokens, hidden); without data: the embeddings
-  int64_t past = 0;                       // positions in `cache` already; 0 without one
-  KvStorage* cache = nullptr;             // of this engine; there is then one sequence
+  const Rows* residual = nullptr;  // the stream to go on from, (tokens, hidden); null: the embeddings
+  int64_t past = 0;                // positions in `cache` already; 0 without one
+  KvStorage* cache = nullptr;      // of this engine; there is then one sequence
   bool taps_only = false;
+};
+
+// Rows of a stream, and the token whose probability is asked of each.
+struct ScoredRows {
+  const Rows& stream;
+  std::optional<std::span<const int64_t>> which;  // of its rows; all of them in order where it says nothing
+  std::span<const int32_t> targets;
 };
 
 // Where the sequences of a call stand.
@@ -75,11 +82,10 @@ class Engine {
  public:
   virtual ~Engine() = default;
   virtual std::unique_ptr<KvStorage> MakeCache(int64_t capacity) = 0;
-  virtual MatrixView<const float> Run(const EngineCall& call) = 0;
+  virtual Rows Run(const EngineCall& call) = 0;
   virtual int32_t RunAndSample(const EngineCall& call, const SamplingOptions& sampling, double uniform) = 0;
-  virtual Matrix<float> Logits(MatrixView<const float> residual) = 0;
-  virtual std::vector<float> LogProbs(MatrixView<const float> residual, std::span<const int32_t> targets,
-                                      std::span<int32_t> argmax) = 0;
+  virtual Matrix<float> Logits(const Rows& residual) = 0;
+  virtual std::vector<float> LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) = 0;
 };
 
 std::unique_ptr<Engine> MakeCpuEngine(const EngineSetup& setup);

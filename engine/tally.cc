@@ -2,27 +2,15 @@
 
 #include <utility>
 
-#include "engine/stream_copy.h"
-
 namespace shiftrt {
 
 namespace {
-
-class CpuRows : public KeptRows {
- public:
-  void Set(const Rows& rows) override { copy_.Set(rows); }
-  void Add(const Rows& rows) override { copy_.Add(rows); }
-  Rows rows() override { return copy_.view(); }
-
- private:
-  StreamCopy copy_;
-};
 
 class CpuRidgeSums : public RidgeSums {
  public:
   CpuRidgeSums(const Context& context, const RidgeMatrices& host) : context_(context), host_(host) {}
   void Add(const Rows& h, const Rows& delta, std::span<const double> weights) override {
-    AddToRidgeSums(context_, h, delta, weights, host_);
+    AddToRidgeSums(context_, h.host(), delta.host(), weights, host_);
   }
   void Store() override {}
 
@@ -36,7 +24,7 @@ class CpuProducts : public PendingProducts {
   explicit CpuProducts(const Context& context) : context_(context) {}
   void Start(const Rows& a, const Rows& b) override {
     products_.resize(a.count());
-    ComputeRowProducts(context_, a, b, products_);
+    ComputeRowProducts(context_, a.host(), b.host(), products_);
   }
   std::vector<RowProducts> Take() override { return std::exchange(products_, {}); }
 
@@ -49,7 +37,6 @@ class CpuTally : public Tally {
  public:
   explicit CpuTally(const Context& context) : context_(context) {}
   int64_t devices() const override { return 1; }
-  std::unique_ptr<KeptRows> MakeRows() override { return std::make_unique<CpuRows>(); }
   std::unique_ptr<RidgeSums> MakeRidgeSums(const RidgeMatrices& host) override {
     return std::make_unique<CpuRidgeSums>(context_, host);
   }

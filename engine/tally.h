@@ -1,5 +1,5 @@
-// What is kept of tapped activations, on the device of the decoder that has them: of a GPU's, calibration brings sums
-// over, not activations.
+// Sums of tapped activations, on the device of the decoder that has them: calibration copies sums from a GPU to the
+// host, not activations.
 #pragma once
 
 #include <memory>
@@ -12,16 +12,6 @@
 #include "runtime/context.h"
 
 namespace shiftrt {
-
-// A copy of rows, on the device that has them; of rows on the host, on the first.
-class KeptRows {
- public:
-  virtual ~KeptRows() = default;
-  virtual void Set(const Rows& rows) = 0;
-  virtual void Add(const Rows& rows) = 0;  // tapped or kept, of the same shape
-  // Valid until the next Set().
-  virtual Rows rows() = 0;
-};
 
 // The sums of one site while a pass runs.
 class RidgeSums {
@@ -48,7 +38,6 @@ class Tally {
   virtual ~Tally() = default;
   // Whose rows it takes, and which work at the same time.
   virtual int64_t devices() const = 0;
-  virtual std::unique_ptr<KeptRows> MakeRows() = 0;
   // What `host` holds, to go on from. Its memory belongs to the caller.
   virtual std::unique_ptr<RidgeSums> MakeRidgeSums(const RidgeMatrices& host) = 0;
   virtual std::unique_ptr<PendingProducts> MakeProducts() = 0;

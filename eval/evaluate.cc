@@ -82,10 +82,8 @@ class Runner {
   void Begin(const PackedBatch& packed) {
     stream_ = decoder_.Forward(packed.batch);
     if (variants_.size() == 1) return;  // no stages of its own that would overwrite it
-    kept_.Reserve(stream_.rows * stream_.cols);
-    for (int64_t t = 0; t < stream_.rows; ++t)
-      std::copy_n(stream_.row(t), stream_.cols, kept_.data() + t * stream_.cols);
-    stream_ = {kept_.data(), stream_.rows, stream_.cols};
+    kept_.Set(stream_);
+    stream_ = kept_.rows();
   }
   std::vector<Score> Finish(const PackedBatch& packed, size_t variant) {
     const auto rest = std::span(variants_[variant].plan.stages).subspan(shared_stages());
@@ -95,8 +93,8 @@ class Runner {
  private:
   const std::vector<EvalVariant>& variants_;
   Decoder decoder_;
-  MatrixView<const float> stream_;  // after the shared stages
-  Buffer<float> kept_;
+  Rows stream_;  // after the shared stages
+  KeptRows kept_;
 };
 
 // Adds the scores of one variant's batches where they belong, and tells `progress` of the items that are complete.

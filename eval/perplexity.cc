@@ -16,14 +16,14 @@ constexpr int64_t kBatchTokens = 1024;
 
 // Sum of -log p over the predicted tokens of a batch of windows.
 double NegativeLogLikelihood(Decoder& decoder, const Batch& batch) {
-  const MatrixView<const float> h = decoder.Forward(batch);
+  const Rows h = decoder.Forward(batch);
   // Row t predicts token t + 1; the last row of each window predicts nothing, and is left out by scoring window by
   // window.
   double sum = 0;
   for (int64_t s = 0; s < batch.sequences(); ++s) {
     const int64_t begin = batch.offsets[s], count = batch.offsets[s + 1] - begin - 1;
     const auto targets = std::span<const int32_t>(batch.tokens).subspan(begin + 1, count);
-    for (float log_prob : decoder.LogProbs(h.Rows(begin, count), targets)) sum -= log_prob;
+    for (float log_prob : decoder.LogProbs(h.Slice(begin, count), targets)) sum -= log_prob;
   }
   return sum;
 }

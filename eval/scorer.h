@@ -16,8 +16,8 @@ struct Score {
 };
 
 // Of each member of `packed`, in their order, from the residual stream after the last stage (packed.batch.size(),
-// hidden). The head runs on the wanted rows only, in pieces, with the log-sum-exp streamed over the vocabulary
-// (kernels/logprob.h). Throws Error for a score that is not finite.
-std::vector<Score> ScoreBatch(Decoder& decoder, const PackedBatch& packed, MatrixView<const float> stream);
+// hidden), on the decoder's device. The head runs on the wanted rows only, with the log-sum-exp streamed over the
+// vocabulary (kernels/logprob.h). Throws Error for a score that is not finite.
+std::vector<Score> ScoreBatch(Decoder& decoder, const PackedBatch& packed, const Rows& stream);
 
 }  // namespace shiftrt

@@ -27,11 +27,11 @@ if(SHIFTRT_HAVE_CUDA)
 endif()
 
 # The decoder with emulated kernels, compared with the decoder on the CPU, and the method on that decoder.
-set(cuda_engine cuda_engine.cc cuda_one_token.cc cuda_tally.cc cuda_weights.cc)
+set(cuda_engine cuda_engine.cc cuda_one_token.cc cuda_tally.cc cuda_weights.cc rows.cc)
 list(TRANSFORM cuda_engine PREPEND ${PROJECT_SOURCE_DIR}/engine/cuda/)
 add_library(shiftrt_emulated_engine OBJECT ${cuda_engine})
 target_link_libraries(shiftrt_emulated_engine PUBLIC shiftrt_emulated_cuda shiftrt_engine PRIVATE shiftrt_options)
-shiftrt_test(emulated_model SOURCES cuda/model_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_eval)
+shiftrt_test(emulated_model SOURCES cuda/model_test.cc emulated/transfers_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_eval)
 shiftrt_test(emulated_calibration SOURCES cuda/calibration_test.cc cuda/devices_test.cc emulated/memory_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_shift)
 find_package(CLI11 REQUIRED)
 shiftrt_test(emulated_options SOURCES emulated/options_test.cc ${PROJECT_SOURCE_DIR}/tools/options.cc ${PROJECT_SOURCE_DIR}/tools/progress_bar.cc

@@ -1,5 +1,5 @@
-# The CUDA toolkit, for the backend alone: the program links the CUDA runtime statically and nothing else of it, so that
-# it starts on a machine without driver or GPU. Sets SHIFTRT_HAVE_CUDA.
+# Finds the CUDA toolkit, which only the CUDA backend uses. The program links nothing of it but the CUDA runtime, and that
+# statically, so it starts on a machine without a driver or a GPU. Sets SHIFTRT_HAVE_CUDA.
 set(SHIFTRT_HAVE_CUDA OFF)
 if(SHIFTRT_CUDA STREQUAL "AUTO")
   include(CheckLanguage)
@@ -14,14 +14,14 @@ message(STATUS "CUDA backend: ${SHIFTRT_HAVE_CUDA}")
 
 if(SHIFTRT_HAVE_CUDA)
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 80-real 89-real 90)  # the last also as PTX, for what comes after it
+    set(CMAKE_CUDA_ARCHITECTURES 80-real 89-real 90)  # the last also as PTX, for later architectures
   endif()
   enable_language(CUDA)
   find_package(CUDAToolkit REQUIRED)
-  # NCCL has no CMake package. Found, calibration can take several GPUs; the library is loaded when it does.
+  # NCCL has no CMake package. With its header, calibration can use several GPUs; the library is loaded at run time.
   find_path(SHIFTRT_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
   message(STATUS "NCCL: ${SHIFTRT_NCCL_INCLUDE}")
-  # CMake 3.25 does not know nvcc's C++20.
+  # CMake 3.25 does not know the C++20 option of nvcc.
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
     set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")

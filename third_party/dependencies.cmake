@@ -1,4 +1,4 @@
-# Where every dependency comes from: the distribution's packages, found and never vendored.
+# Finds all dependencies. They are packages of the distribution; nothing is vendored.
 #   Debian 12: libfmt-dev nlohmann-json3-dev libxxhash-dev libopenblas-openmp-dev liblapacke-dev libsentencepiece-dev
 #              libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libcli11-dev libgtest-dev libbenchmark-dev
 #              libboost-context-dev
@@ -13,6 +13,6 @@ pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(sentencepiece REQUIRED IMPORTED_TARGET sentencepiece)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 
-# OpenBLAS threaded by OpenMP: the pthread variant's threads would compete with ours. It holds LAPACK; LAPACKE is apart.
+# OpenBLAS with OpenMP threads, because the threads of the pthread variant would compete with ours. It contains LAPACK.
 find_library(SHIFTRT_OPENBLAS NAMES openblas PATH_SUFFIXES openblas-openmp REQUIRED)
 find_path(SHIFTRT_OPENBLAS_INCLUDE NAMES openblas/cblas.h cblas.h PATH_SUFFIXES openblas-openmp REQUIRED)

@@ -24,9 +24,10 @@ std::vector<int32_t> ReadTokens(const std::string& argument) {
   return ids;
 }
 
-Matrix<float> Copy(MatrixView<const float> view) {
-  Matrix<float> out(view.rows, view.cols);
-  std::copy_n(view.data, view.rows * view.cols, out.data());
+Matrix<float> Copy(const Rows& rows) {
+  const HostRows here = rows.ToHost();
+  Matrix<float> out(rows.count(), rows.hidden());
+  std::copy_n(here.view().data, out.size(), out.data());
   return out;
 }
 
@@ -36,7 +37,7 @@ int Run(const Options& options) {
   const int64_t layers = model.weights->config.layers;
   std::vector<std::pair<std::string, Matrix<float>>> dumped;
   const auto keep = [&](std::string name) {
-    return [&dumped, name](MatrixView<const float> view) { dumped.emplace_back(name, Copy(view)); };
+    return [&dumped, name](const Rows& rows, const Batch&) { dumped.emplace_back(name, Copy(rows)); };
   };
   // hidden.l is the stream before block l and hidden.L the one after the last: for a pruned model the removed layers'
   // are left out.
@@ -50,7 +51,7 @@ int Run(const Options& options) {
   Decoder decoder(context, model.weights, model.plan, std::move(taps));
   Batch batch;
   batch.Add(ReadTokens(options.tokens));
-  const MatrixView<const float> h = decoder.Forward(batch);
+  const Rows h = decoder.Forward(batch);
   if (options.logits) dumped.emplace_back("logits", decoder.Logits(h));
 
   std::vector<NamedTensor> tensors;

@@ -17,6 +17,8 @@ namespace shiftrt {
 
 namespace {
 
+constexpr size_t kGatheredRows = 512;  // rows that are copied together for the head at once
+
 // A buffer that grows to the largest batch seen, handed out as a matrix of the current one.
 class Workspace {
  public:
@@ -54,24 +56,19 @@ class CpuEngine : public Engine {
           {Matrix<float>(capacity, weights->config.kv_dim()), Matrix<float>(capacity, weights->config.kv_dim())});
     return cache;
   }
-  MatrixView<const float> Run(const EngineCall& call) override;
+  Rows Run(const EngineCall& call) override;
 
   int32_t RunAndSample(const EngineCall& call, const SamplingOptions& sampling, double uniform) override {
-    const MatrixView<const float> h = Run(call);
-    return SampleToken(Logits(h.Rows(h.rows - 1, 1)).span(), sampling, uniform);
+    const Rows h = Run(call);
+    return SampleToken(Logits(h.Slice(h.count() - 1, 1)).span(), sampling, uniform);
   }
 
-  Matrix<float> Logits(MatrixView<const float> rows) override {
-    Matrix<float> logits(rows.rows, weights->config.vocab);
-    MatMul(context, FinalNorm(rows), weights->head, {}, false, logits.view());
+  Matrix<float> Logits(const Rows& rows) override {
+    Matrix<float> logits(rows.count(), weights->config.vocab);
+    MatMul(context, FinalNorm(rows.host()), weights->head, {}, false, logits.view());
     return logits;
   }
-  std::vector<float> LogProbs(MatrixView<const float> rows, std::span<const int32_t> targets,
-                              std::span<int32_t> argmax) override {
-    std::vector<float> log_probs(targets.size());
-    TokenLogProbs(context, FinalNorm(rows), weights->head, targets, log_probs, argmax);
-    return log_probs;
-  }
+  std::vector<float> LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) override;
 
  private:
   Context context;
@@ -86,6 +83,7 @@ class CpuEngine : public Engine {
   CallLayout layout;                         // this
   std::vector<AttentionSequence> sequences;  // and these; keys and values are set block by block
   Workspace joined_keys, joined_values;      // of layout.joined_rows
+  Workspace gathered;                        // rows of a stream that are scored together
 
   // Where this call's keys and values live: the cache's rows for the new tokens, or the workspace.
   struct KeysValues {
@@ -105,7 +103,7 @@ class CpuEngine : public Engine {
 };
 
 void CpuEngine::SetPositions(const EngineCall& call) {
-  std::vector<int64_t> positions(call.tokens.size());
+  std::vector<int64_t> positions(call.batch.tokens.size());
   layout = LayOut(call);
   sequences.clear();
   for (const CallLayout::Sequence& s : layout.sequences) {
@@ -117,7 +115,7 @@ void CpuEngine::SetPositions(const EngineCall& call) {
 
 // Where a block's keys and values go, which every sequence is told. Without a slot of a cache they live for one block.
 CpuEngine::KeysValues CpuEngine::Place(const EngineCall& call, CpuKv::Layer* slot) {
-  const auto count = static_cast<int64_t>(call.tokens.size());
+  const int64_t count = call.batch.size();
   if (slot != nullptr) {
     sequences[0].keys = slot->keys.view();
     sequences[0].values = slot->values.view();
@@ -187,19 +185,21 @@ void CpuEngine::FeedForward(const BlockWeights& block, MatrixView<float> h, bool
   if (add_to_update) AddTo(context, out, update.Get(h.rows, config.hidden));
 }
 
-MatrixView<const float> CpuEngine::Run(const EngineCall& call) {
+Rows CpuEngine::Run(const EngineCall& call) {
   const ModelConfig& config = weights->config;
-  const auto count = static_cast<int64_t>(call.tokens.size());
+  const int64_t count = call.batch.size();
   SetPositions(call);
   const MatrixView<float> h = residual.Get(count, config.hidden);
-  const bool from_tokens = call.residual.data == nullptr;
-  if (from_tokens) {
-    Embed(context, call.tokens, weights->embedding, h);
-  } else if (h.data != call.residual.data) {
-    for (int64_t t = 0; t < count; ++t) std::copy_n(call.residual.row(t), h.cols, h.row(t));
-  }
-  auto* const cache = static_cast<CpuKv*>(call.cache);
   int64_t taps_left = taps.size();
+  if (call.residual == nullptr) {
+    Embed(context, call.batch.tokens, weights->embedding, h);
+  } else if (const MatrixView<const float> from = call.residual->host(); h.data != from.data) {
+    for (int64_t t = 0; t < count; ++t) std::copy_n(from.row(t), h.cols, h.row(t));
+  }
+  const auto fire = [&](int64_t layer, TapPoint point, MatrixView<const float> rows) {
+    taps_left -= taps.Fire(layer, point, rows, call.batch);
+  };
+  auto* const cache = static_cast<CpuKv*>(call.cache);
   size_t cache_layer = 0;
   const auto run_adapter = [&](const AdapterStage& stage) {
     const Lra& lra = *stage.lra;
@@ -211,24 +211,42 @@ MatrixView<const float> CpuEngine::Run(const EngineCall& call) {
   };
   const auto run_block = [&](const BlockStage& stage) {
     const int64_t layer = stage.layer;
-    taps_left -= taps.Fire(layer, TapPoint::kInput, h);
+    fire(layer, TapPoint::kInput, h);
     if (call.taps_only && taps_left == 0) return;
     const KeysValues kv = Place(call, cache != nullptr ? &cache->layers[cache_layer++] : nullptr);
     const BlockWeights& block = TensorsOf(*weights, stage);
     const bool update_tapped = taps.Has(layer, TapPoint::kUpdate);
     Attend(block, h, kv);
     FeedForward(block, h, update_tapped);
-    if (taps.Has(layer, TapPoint::kMlp))
-      taps_left -= taps.Fire(layer, TapPoint::kMlp, mlp_update.Get(count, config.hidden));
-    if (update_tapped) taps_left -= taps.Fire(layer, TapPoint::kUpdate, update.Get(count, config.hidden));
-    taps_left -= taps.Fire(layer, TapPoint::kOutput, h);
+    fire(layer, TapPoint::kMlp, mlp_update.Get(count, config.hidden));
+    if (update_tapped) fire(layer, TapPoint::kUpdate, update.Get(count, config.hidden));
+    fire(layer, TapPoint::kOutput, h);
   };
   for (const Stage& stage : call.stages) {
-    if (call.taps_only && taps_left == 0) return h;
+    if (call.taps_only && taps_left == 0) return {};
     stage.Visit(run_block, run_adapter);
   }
-  if (from_tokens) taps.Fire(config.layers, TapPoint::kInput, h);
+  if (call.residual == nullptr) fire(config.layers, TapPoint::kInput, h);
+  if (call.taps_only) return {};
   return h;
+}
+
+std::vector<float> CpuEngine::LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) {
+  const MatrixView<const float> stream = scored.stream.host();
+  std::vector<float> log_probs(scored.targets.size());
+  if (!scored.which) {
+    TokenLogProbs(context, FinalNorm(stream), weights->head, scored.targets, log_probs, argmax);
+    return log_probs;
+  }
+  for (size_t first = 0; first < log_probs.size(); first += kGatheredRows) {
+    const size_t count = std::min(kGatheredRows, log_probs.size() - first);
+    const MatrixView<float> rows = gathered.Get(static_cast<int64_t>(count), stream.cols);
+    for (size_t i = 0; i < count; ++i)
+      std::copy_n(stream.row((*scored.which)[first + i]), stream.cols, rows.row(static_cast<int64_t>(i)));
+    TokenLogProbs(context, FinalNorm(rows), weights->head, scored.targets.subspan(first, count),
+                  std::span(log_probs).subspan(first, count), argmax.empty() ? argmax : argmax.subspan(first, count));
+  }
+  return log_probs;
 }
 
 }  // namespace

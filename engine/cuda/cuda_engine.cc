@@ -53,7 +53,7 @@ CudaEngine::CudaEngine(const EngineSetup& setup)
     : weights_(setup.weights),
       config_(weights_->config),
       device_(shiftrt::OnDevice(*weights_, setup.context.gpus.front())),
-      stream_(device_->stream.get()),
+      stream_(device_->stream()),
       dtype_(device_->dtype),
       hidden_(config_.hidden),
       plan_(setup.plan),
@@ -116,7 +116,7 @@ void CudaEngine::ExtendRope(int64_t positions) {
 
 // Everything a call's launches read that changes from call to call, in one copy.
 CudaEngine::Step CudaEngine::Upload(const EngineCall& call, const CudaKv* cache) {
-  const auto count = static_cast<int64_t>(call.tokens.size());
+  const auto count = call.batch.size();
   const int64_t vocab = config_.vocab;
   const CallLayout layout = LayOut(call);
   constexpr int64_t kSequenceWords = sizeof(gpu::PackedSequence) / sizeof(int32_t);
@@ -129,7 +129,7 @@ CudaEngine::Step CudaEngine::Upload(const EngineCall& call, const CudaKv* cache)
   Step step;
   step.count = count;
   for (int64_t t = 0; t < count; ++t) {
-    tokens[t] = call.tokens[t];
+    tokens[t] = call.batch.tokens[t];
     Check(tokens[t] >= 0 && tokens[t] < vocab, "token {} at position {} is outside the vocabulary of {}", tokens[t], t,
           vocab);
   }
@@ -299,25 +299,20 @@ void CudaEngine::ManyTokensAdapter(const DeviceLra& lra, MatrixView<float> h) {
   pending_ = {static_cast<const float*>(out.data), lra.bias.data()};
 }
 
-// What a tap asks for that looks at rows itself.
-MatrixView<const float> CudaEngine::ToHost(MatrixView<const float> on_device) {
-  const int64_t size = on_device.rows * on_device.cols;
-  tapped_.Reserve(size);
-  gpu::CopyToHost(stream_, tapped_.data(), on_device.data, size * static_cast<int64_t>(sizeof(float)));
-  return {tapped_.data(), on_device.rows, on_device.cols};
-}
-
 void CudaEngine::RunMany(const Step& step, const EngineCall& call) {
   const auto* const cache = static_cast<const CudaKv*>(call.cache);
   const MatrixView<float> h = Stream32(step.count);
   graph_.Reset();  // buffers may move
   pending_ = {};
-  if (call.residual.data == nullptr) {
+  if (call.residual == nullptr) {
     gpu::Embed(stream_, step.tokens, step.count, {device_->embedding.data(), dtype_}, hidden_, h.data);
-  } else if (const float* const from = OnDevice(call.residual); from != h.data) {
+  } else if (const float* const from = OnDevice(*call.residual); from != h.data) {
     gpu::CopyOnDevice(stream_, h.data, from, step.count * hidden_ * static_cast<int64_t>(sizeof(float)));
   }
   int64_t taps_left = taps_.size();
+  const auto fire = [&](int64_t layer, TapPoint point, MatrixView<const float> rows) {
+    taps_left -= taps_.Fire(layer, point, {rows, device_->rows}, call.batch);
+  };
   size_t blocks_run = 0;
   const auto run_adapter = [&](const AdapterStage& stage) {
     Settle(h);
@@ -326,34 +321,34 @@ void CudaEngine::RunMany(const Step& step, const EngineCall& call) {
   const auto run_block = [&](const BlockStage& stage) {
     const int64_t layer = stage.layer;
     if (taps_.Has(layer, TapPoint::kInput)) Settle(h);
-    taps_left -= Fire(layer, TapPoint::kInput, h);
+    fire(layer, TapPoint::kInput, h);
     if (call.taps_only && taps_left == 0) return;
     const DeviceBlock& block = BlockOf(stage);
     Attend(step, block, Place(step, cache, blocks_run++));
     FeedForward(step, block);
-    if (taps_.Has(layer, TapPoint::kMlp)) taps_left -= Fire(layer, TapPoint::kMlp, MlpUpdate(step, block));
-    if (taps_.Has(layer, TapPoint::kUpdate)) taps_left -= Fire(layer, TapPoint::kUpdate, Update(step, block));
+    if (taps_.Has(layer, TapPoint::kMlp)) fire(layer, TapPoint::kMlp, MlpUpdate(step, block));
+    if (taps_.Has(layer, TapPoint::kUpdate)) fire(layer, TapPoint::kUpdate, Update(step, block));
     if (taps_.Has(layer, TapPoint::kOutput)) Settle(h);
-    taps_left -= Fire(layer, TapPoint::kOutput, h);
+    fire(layer, TapPoint::kOutput, h);
   };
   for (const Stage& stage : call.stages) {
     if (call.taps_only && taps_left == 0) break;
     stage.Visit(run_block, run_adapter);
   }
   Settle(h);
-  if (call.residual.data == nullptr) Fire(config_.layers, TapPoint::kInput, h);
+  if (call.residual == nullptr) fire(config_.layers, TapPoint::kInput, h);
 }
 
 // Gives back the memory of a batch; returns how many bytes.
 int64_t CudaEngine::ReleaseActivations() {
   int64_t bytes = 0;
-  for (Scratch* scratch : {&residual_, &normed_, &qkv_, &q_, &keys_, &values_, &attended_, &shares_, &update_,
-                           &mlp_update_, &delta_, &gate_up_, &activation_, &inner_, &logits_, &given_rows_}) {
+  for (Scratch* scratch :
+       {&residual_, &normed_, &qkv_, &q_, &keys_, &values_, &attended_, &shares_, &update_, &mlp_update_, &delta_,
+        &gate_up_, &activation_, &inner_, &logits_, &given_rows_, &gathered_}) {
     bytes += scratch->bytes();
     scratch->Release();
   }
   graph_.Reset();
-  host_rows_origin_ = nullptr;
   return bytes;
 }
 
@@ -362,8 +357,8 @@ void CudaEngine::Compute(const EngineCall& call, bool sample) {
     Launch(call, sample);
   } catch (const OutOfMemory& error) {
     const int64_t room = error.free_bytes + ReleaseActivations(), fit = room / ActivationBytesPerToken(config_, dtype_);
-    if (fit >= std::ssize(call.tokens)) throw;  // it was not the batch
-    throw OutOfMemory(error, fmt::format("this batch has {} tokens, about {} would fit", call.tokens.size(), fit));
+    if (fit >= call.batch.size()) throw;  // it was not the batch
+    throw OutOfMemory(error, fmt::format("this batch has {} tokens, about {} would fit", call.batch.size(), fit));
   }
 }
 
@@ -375,21 +370,15 @@ void CudaEngine::Launch(const EngineCall& call, bool sample) {
   if (sample) Sample(Stream32(step.count).row(step.count - 1));
 }
 
-MatrixView<const float> CudaEngine::Run(const EngineCall& call) {
+Rows CudaEngine::Run(const EngineCall& call) {
   Compute(call, /*sample=*/false);
-  if (call.taps_only) return {};  // nobody asked for the stream
-  const auto count = std::ssize(call.tokens);
-  const MatrixView<float> h = Stream32(count);
-  host_rows_.Reserve(count * hidden_);
-  gpu::CopyToHost(stream_, host_rows_.data(), h.data, count * hidden_ * static_cast<int64_t>(sizeof(float)));
-  host_rows_origin_ = h.data;
-  return {host_rows_.data(), count, hidden_};
+  if (call.taps_only) return {};
+  return {Stream32(call.batch.size()), device_->rows};
 }
 
 int32_t CudaEngine::RunAndSample(const EngineCall& call, const SamplingOptions& sampling, double uniform) {
   const gpu::SampleRequest request{sampling.temperature, sampling.top_p, uniform, sampling.top_k};
   gpu::CopyToDevice(stream_, request_.Reserve(stream_, 1, kActivations), &request, sizeof(request));
-  host_rows_origin_ = nullptr;  // the stream is another one than the host's
   Compute(call, /*sample=*/true);
   int32_t token = -1;
   gpu::CopyToHost(stream_, &token, sampled_.data(), sizeof(token));
@@ -397,18 +386,19 @@ int32_t CudaEngine::RunAndSample(const EngineCall& call, const SamplingOptions& 
   return token;
 }
 
-// Rows of the stream on the device: where they already are, if they are the last call's.
-const float* CudaEngine::OnDevice(MatrixView<const float> residual) {
-  const int64_t size = residual.rows * residual.cols;
-  if (host_rows_origin_ != nullptr && residual.stride == hidden_ && residual.data >= host_rows_.data() &&
-      residual.data + size <= host_rows_.data() + host_rows_.size())
-    return host_rows_origin_ + (residual.data - host_rows_.data());
-  float* const rows = given_rows_.Floats(stream_, size);
-  const int64_t together = residual.stride == hidden_ ? residual.rows : 1;  // rows that lie without gaps
-  for (int64_t i = 0; i < residual.rows; i += together)
-    gpu::CopyToDevice(stream_, rows + i * hidden_, residual.row(i),
-                      together * hidden_ * static_cast<int64_t>(sizeof(float)));
-  return rows;
+// Rows in this GPU's memory: those of the host are copied over.
+const float* CudaEngine::OnDevice(const Rows& rows) {
+  const MatrixView<const float> from = rows.there();
+  if (!rows.on_host()) {
+    Check(rows.device() == device_->rows, "rows of GPU {} or of another model for a decoder on GPU {}", rows.gpu(),
+          stream_.device);
+    return from.data;
+  }
+  float* const to = given_rows_.Floats(stream_, from.rows * hidden_);
+  const int64_t together = from.stride == hidden_ ? from.rows : 1;  // rows that lie without gaps
+  for (int64_t i = 0; i < from.rows; i += together)
+    gpu::CopyToDevice(stream_, to + i * hidden_, from.row(i), together * hidden_ * static_cast<int64_t>(sizeof(float)));
+  return to;
 }
 
 // Final norm and head of one row.
@@ -434,36 +424,43 @@ void CudaEngine::Sample(const float* row) {
                    sampled_.Reserve(stream_, 1, kActivations));
 }
 
-Matrix<float> CudaEngine::Logits(MatrixView<const float> residual) {
-  Matrix<float> out(residual.rows, config_.vocab);
+Matrix<float> CudaEngine::Logits(const Rows& residual) {
+  Matrix<float> out(residual.count(), config_.vocab);
   const float* const rows = OnDevice(residual);
   float* const logits = logits_.Floats(stream_, config_.vocab);
-  for (int64_t i = 0; i < residual.rows; ++i) {
+  for (int64_t i = 0; i < residual.count(); ++i) {
     Head(rows + i * hidden_, logits);
     gpu::CopyToHost(stream_, out.row(i), logits, config_.vocab * static_cast<int64_t>(sizeof(float)));
   }
   return out;
 }
 
-std::vector<float> CudaEngine::LogProbs(MatrixView<const float> residual, std::span<const int32_t> targets,
-                                        std::span<int32_t> argmax) {
-  const auto count = static_cast<int64_t>(targets.size());
+std::vector<float> CudaEngine::LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) {
+  const auto count = std::ssize(scored.targets);
   const int64_t vocab = config_.vocab;
-  Check(count == residual.rows && (argmax.empty() || argmax.size() == targets.size()),
-        "scores of {} targets for {} rows", targets.size(), residual.rows);
-  for (int32_t target : targets)
+  for (int32_t target : scored.targets)
     Check(target >= 0 && target < vocab, "target {} is outside the vocabulary of {}", target, vocab);
-  const DeviceBuffer<int32_t> wanted(stream_, targets, kActivations), best(stream_, count, kActivations);
+  const DeviceBuffer<int32_t> wanted(stream_, scored.targets, kActivations), best(stream_, count, kActivations);
   const DeviceBuffer<float> log_probs(stream_, count, kActivations);
   const DeviceBuffer<gpu::TokenScore> scores(stream_, std::min(count, kScoredRows), kActivations);
-  float* const rows =
-      const_cast<float*>(OnDevice(residual));  // nothing is pending, so the norm leaves them as they are
+  const float* const stream = OnDevice(scored.stream);
+  DeviceBuffer<int32_t> which;
+  if (scored.which) {
+    const std::vector<int32_t> narrow(scored.which->begin(), scored.which->end());
+    which = DeviceBuffer<int32_t>(stream_, std::span<const int32_t>(narrow), kActivations);
+  }
   const ConstDeviceArray head = device_->head();
   const auto* const head_bytes = static_cast<const std::byte*>(head.data);
   for (int64_t first = 0; first < count; first += kScoredRows) {
     const int64_t m = std::min(kScoredRows, count - first);
+    // Nothing is pending, so the norm leaves the rows as they are.
+    float* rows = const_cast<float*>(stream) + first * hidden_;
+    if (scored.which) {
+      rows = gathered_.Floats(stream_, m * hidden_);
+      gpu::Gather(stream_, which.data() + first, m, {stream, DType::kFloat32}, hidden_, {rows, DType::kFloat32});
+    }
     const DeviceArray x = normed_.Get(stream_, m * hidden_, dtype_);
-    gpu::AddRmsNorm(stream_, {rows + first * hidden_, m, hidden_}, {}, device_->final_norm.data(), Eps(), x);
+    gpu::AddRmsNorm(stream_, {rows, m, hidden_}, {}, device_->final_norm.data(), Eps(), x);
     for (int64_t v = 0; v < vocab; v += kVocabChunk) {
       const int64_t n = std::min(kVocabChunk, vocab - v);
       const DeviceArray logits = logits_.Get(stream_, m * n, DType::kFloat32);

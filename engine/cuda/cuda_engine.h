@@ -47,15 +47,14 @@ struct DeviceLra {
   int64_t rank = 0;
 };
 
-class CudaEngine : public Engine, private Rows::Carrier {
+class CudaEngine : public Engine {
  public:
   explicit CudaEngine(const EngineSetup& setup);
   std::unique_ptr<KvStorage> MakeCache(int64_t capacity) override;
-  MatrixView<const float> Run(const EngineCall& call) override;
+  Rows Run(const EngineCall& call) override;
   int32_t RunAndSample(const EngineCall& call, const SamplingOptions& sampling, double uniform) override;
-  Matrix<float> Logits(MatrixView<const float> residual) override;
-  std::vector<float> LogProbs(MatrixView<const float> residual, std::span<const int32_t> targets,
-                              std::span<int32_t> argmax) override;
+  Matrix<float> Logits(const Rows& residual) override;
+  std::vector<float> LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) override;
 
  private:
   // Of the call in progress.
@@ -92,11 +91,6 @@ class CudaEngine : public Engine, private Rows::Carrier {
   void FeedForward(const Step& step, const DeviceBlock& block);
   void ManyTokensAdapter(const DeviceLra& lra, MatrixView<float> h);
   void Settle(MatrixView<float> h);
-  int gpu() const override { return stream_.device; }
-  MatrixView<const float> ToHost(MatrixView<const float> on_device) override;
-  int64_t Fire(int64_t layer, TapPoint point, MatrixView<const float> rows) {
-    return taps_.Fire(layer, point, {rows, this});
-  }
   MatrixView<const float> Update(const Step& step, const DeviceBlock& block);
   MatrixView<const float> MlpUpdate(const Step& step, const DeviceBlock& block);
 
@@ -105,7 +99,7 @@ class CudaEngine : public Engine, private Rows::Carrier {
   void Head(const float* row, float* logits);
   void Sample(const float* row);
   int64_t ReleaseActivations();
-  const float* OnDevice(MatrixView<const float> residual);
+  const float* OnDevice(const Rows& rows);
   MatrixView<float> Stream32(int64_t count) { return {residual_.Floats(stream_, count * hidden_), count, hidden_}; }
   float Eps() const { return static_cast<float>(config_.rms_eps); }
 
@@ -129,7 +123,7 @@ class CudaEngine : public Engine, private Rows::Carrier {
 
   gpu::DeviceBuffer<int32_t> indices_;
   Scratch residual_, normed_, qkv_, q_, keys_, values_, attended_, shares_, update_, mlp_update_, delta_, gate_up_,
-      activation_, inner_, logits_, given_rows_;
+      activation_, inner_, logits_, given_rows_, gathered_;
   gpu::Pending pending_;  // what the stream still has to have added
 
   // The choice of a token; apart from what calls share, for the recorded launches read and write it.
@@ -144,10 +138,6 @@ class CudaEngine : public Engine, private Rows::Carrier {
     bool sample = false;            // whether they end with a token's choice
     bool operator==(const Recorded&) const = default;
   } recorded_;
-
-  Buffer<float> host_rows_;  // the stream as the last call left it, and on the device:
-  const float* host_rows_origin_ = nullptr;
-  Buffer<float> tapped_;
 };
 
 }  // namespace shiftrt

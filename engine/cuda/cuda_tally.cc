@@ -16,9 +16,7 @@ namespace {
 using gpu::DeviceBuffer;
 using gpu::Stream;
 
-constexpr const char* kKept = "activations kept for calibration";
-
-int64_t Bytes(int64_t floats) { return floats * static_cast<int64_t>(sizeof(float)); }
+constexpr const char* kTallied = "weights and products of tokens";
 
 // The GPUs whose rows a tally takes.
 class Gpus {
@@ -31,7 +29,7 @@ class Gpus {
     communicator_.emplace(std::move(streams));
   }
   int64_t count() const { return std::ssize(weights_); }
-  Stream stream(size_t which) const { return weights_[which]->stream.get(); }
+  Stream stream(size_t which) const { return weights_[which]->stream(); }
   // Which of them has these rows.
   size_t Which(const Rows& rows) const {
     Check(!rows.on_host(), "rows of the host where a GPU's are expected");
@@ -39,47 +37,11 @@ class Gpus {
       if (stream(i).device == rows.gpu()) return i;
     Fail("rows of GPU {}, which this tally was not made for", rows.gpu());
   }
-  Stream StreamOf(const Rows& rows) const { return stream(rows.on_host() ? 0 : Which(rows)); }
   gpu::Communicator& communicator() { return *communicator_; }
 
  private:
   std::vector<std::shared_ptr<DeviceWeights>> weights_;  // which own the streams
   std::optional<gpu::Communicator> communicator_;        // of several
-};
-
-class CudaRows : public KeptRows, private Rows::Carrier {
- public:
-  explicit CudaRows(std::shared_ptr<const Gpus> gpus) : gpus_(std::move(gpus)) {}
-  void Set(const Rows& rows) override {
-    const MatrixView<const float> from = rows.there();
-    Check(from.stride == from.cols, "rows ({}, {}) that are not dense", from.rows, from.cols);
-    stream_ = gpus_->StreamOf(rows);
-    float* const to = buffer_.Reserve(stream_, from.rows * from.cols, kKept);
-    const auto copy = rows.on_host() ? gpu::CopyToDevice : gpu::CopyOnDevice;
-    copy(stream_, to, from.data, Bytes(from.rows * from.cols));
-    view_ = {to, from.rows, from.cols};
-  }
-  void Add(const Rows& rows) override {
-    Check(!rows.on_host() && rows.gpu() == stream_.device, "rows for a sum on GPU {} that are not there",
-          stream_.device);
-    gpu::Add(stream_, buffer_.data(), rows.there().data, view_.rows * view_.cols, buffer_.data());
-  }
-  Rows rows() override { return {view_, this}; }
-
- private:
-  int gpu() const override { return stream_.device; }
-  MatrixView<const float> ToHost(MatrixView<const float> on_device) override {
-    const int64_t size = on_device.rows * on_device.cols;
-    host_.Reserve(size);
-    gpu::CopyToHost(stream_, host_.data(), on_device.data, Bytes(size));
-    return {host_.data(), on_device.rows, on_device.cols};
-  }
-
-  std::shared_ptr<const Gpus> gpus_;
-  Stream stream_;
-  DeviceBuffer<float> buffer_;
-  MatrixView<const float> view_;
-  Buffer<float> host_;
 };
 
 // On the first GPU what the host's matrices hold, and what is added there; on the others what is added there.
@@ -111,7 +73,7 @@ class CudaRidgeSums : public RidgeSums {
     Part& part = parts_[which];
     const double* on_device = nullptr;
     if (!weights.empty()) {
-      on_device = part.weights.Reserve(stream, tokens, kKept);
+      on_device = part.weights.Reserve(stream, tokens, kTallied);
       gpu::CopyToDevice(stream, part.weights.data(), weights.data(), static_cast<int64_t>(weights.size_bytes()));
     }
     gpu::AddToRidgeSums(stream, {h.there().data, delta.there().data, on_device, tokens, d},
@@ -170,7 +132,7 @@ class CudaProducts : public PendingProducts {
     const Stream stream = gpus_->stream(which);
     Wait();
     count_ = a.count();
-    RowProducts* const on_device = buffer_.Reserve(stream, count_, kKept);
+    RowProducts* const on_device = buffer_.Reserve(stream, count_, kTallied);
     if (arrived_ == nullptr || arrived_->device != stream.device || arrived_->capacity < count_)
       arrived_ = std::make_unique<Arrived>(stream, count_);
     gpu::ComputeRowProducts(stream, a.there().data, b.there().data, count_, a.hidden(), on_device);
@@ -212,7 +174,6 @@ class CudaTally : public Tally {
  public:
   explicit CudaTally(std::shared_ptr<Gpus> gpus) : gpus_(std::move(gpus)) {}
   int64_t devices() const override { return gpus_->count(); }
-  std::unique_ptr<KeptRows> MakeRows() override { return std::make_unique<CudaRows>(gpus_); }
   std::unique_ptr<RidgeSums> MakeRidgeSums(const RidgeMatrices& host) override {
     return std::make_unique<CudaRidgeSums>(gpus_, host);
   }

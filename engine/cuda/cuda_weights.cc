@@ -59,15 +59,15 @@ DeviceBuffer<float> JoinWide(gpu::Stream stream, std::initializer_list<std::pair
 }  // namespace
 
 DeviceWeights::DeviceWeights(const Weights& weights, int gpu)
-    : stream(gpu),
+    : rows(std::make_shared<StreamRows>(gpu)),
       info(gpu::QueryDevice(gpu)),
-      products(stream.get()),
+      products(stream()),
       dtype(CheckSupported(weights)),
-      embedding(Join(stream.get(), uploader, {&weights.embedding})),
-      final_norm(JoinWide(stream.get(), {{&weights.final_norm, 0}})),
+      embedding(Join(stream(), uploader, {&weights.embedding})),
+      final_norm(JoinWide(stream(), {{&weights.final_norm, 0}})),
       blocks_(weights.config.layers),
       present_(weights.config.layers, false) {
-  if (weights.head.data != weights.embedding.data) head_rows = Join(stream.get(), uploader, {&weights.head});
+  if (weights.head.data != weights.embedding.data) head_rows = Join(stream(), uploader, {&weights.head});
 }
 
 DeviceBlock UploadBlock(gpu::Stream stream, gpu::Uploader& uploader, const ModelConfig& config,
@@ -90,7 +90,7 @@ DeviceBlock UploadBlock(gpu::Stream stream, gpu::Uploader& uploader, const Model
 }
 
 const DeviceBlock& DeviceWeights::Block(const Weights& weights, int64_t layer) {
-  if (!present_[layer]) blocks_[layer] = UploadBlock(stream.get(), uploader, weights.config, weights.blocks[layer]);
+  if (!present_[layer]) blocks_[layer] = UploadBlock(stream(), uploader, weights.config, weights.blocks[layer]);
   present_[layer] = true;
   return blocks_[layer];
 }

@@ -2,8 +2,10 @@
 // runs it.
 #pragma once
 
+#include <memory>
 #include <vector>
 
+#include "engine/cuda/rows.h"
 #include "kernels/cuda/matmul.h"
 #include "models/weights.h"
 #include "runtime/cuda/upload.h"
@@ -28,8 +30,9 @@ struct DeviceWeights {
   DeviceWeights(const Weights& weights, int gpu);
   const DeviceBlock& Block(const Weights& weights, int64_t layer);  // uploaded now, if it was not before
 
-  gpu::StreamOwner stream;  // of this GPU
-  gpu::Uploader uploader{stream.get()};
+  std::shared_ptr<const StreamRows> rows;  // own the stream of all work with these weights
+  gpu::Stream stream() const { return rows->stream(); }
+  gpu::Uploader uploader{stream()};
   gpu::DeviceInfo info;
   gpu::Products products;
   DType dtype;  // of every matrix

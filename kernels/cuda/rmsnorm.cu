@@ -109,7 +109,9 @@ struct AddPendingKernel {
   }
 };
 
-struct AddKernel {
+// out = a + kSign b.
+template <int kSign>
+struct SumKernel {
   static constexpr int kThreads = 256;
   struct Args {
     const float *a, *b;
@@ -122,7 +124,7 @@ struct AddKernel {
     float a[8], b[8];
     Load8(args.a + at, a);
     Load8(args.b + at, b);
-    for (int j = 0; j < 8; ++j) a[j] += b[j];
+    for (int j = 0; j < 8; ++j) a[j] += kSign * b[j];
     Store8(args.out + at, a);
   }
 };
@@ -165,7 +167,12 @@ void AddPending(Stream stream, MatrixView<float> h, const Pending& pending) {
 
 void Add(Stream stream, const float* a, const float* b, int64_t n, float* out) {
   Require(n % 8 == 0, "addition", "a multiple of 8 elements", n);
-  if (n > 0) Launch<AddKernel>(stream, {.x = Blocks(n, 8 * AddKernel::kThreads)}, {a, b, out, n});
+  if (n > 0) Launch<SumKernel<1>>(stream, {.x = Blocks(n, 8 * SumKernel<1>::kThreads)}, {a, b, out, n});
+}
+
+void Subtract(Stream stream, const float* a, const float* b, int64_t n, float* out) {
+  Require(n % 8 == 0, "subtraction", "a multiple of 8 elements", n);
+  if (n > 0) Launch<SumKernel<-1>>(stream, {.x = Blocks(n, 8 * SumKernel<-1>::kThreads)}, {a, b, out, n});
 }
 
 }  // namespace shiftrt::gpu

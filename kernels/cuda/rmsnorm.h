@@ -25,5 +25,7 @@ void AddNormedUpdate(Stream stream, MatrixView<float> h, float* update, const fl
 void AddPending(Stream stream, MatrixView<float> h, const Pending& pending);
 // out = a + b, `n` of them, a multiple of 8; out may be either.
 void Add(Stream stream, const float* a, const float* b, int64_t n, float* out);
+// out = a - b, likewise.
+void Subtract(Stream stream, const float* a, const float* b, int64_t n, float* out);
 
 }  // namespace shiftrt::gpu

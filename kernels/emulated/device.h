@@ -26,8 +26,9 @@ class MemoryLimit {
   int64_t before_;
 };
 
-// Bytes copied from devices to the host since the start of the program.
+// Bytes copied from devices to the host, and from the host to devices, since the start of the program.
 int64_t BytesToHost();
+int64_t BytesToDevice();
 // How often, since the start of the program, the host waited until a stream had completed all its work.
 int64_t Drains();
 

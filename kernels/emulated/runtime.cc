@@ -15,7 +15,7 @@ namespace shiftrt::emu {
 
 namespace {
 
-int64_t memory_bytes = int64_t{1} << 30, bytes_to_host = 0, drains = 0;
+int64_t memory_bytes = int64_t{1} << 30, bytes_to_host = 0, bytes_to_device = 0, drains = 0;
 int devices = 1;
 
 }  // namespace
@@ -25,6 +25,7 @@ Devices::~Devices() { devices = 1; }
 MemoryLimit::MemoryLimit(int64_t bytes) : before_(memory_bytes) { memory_bytes = bytes; }
 MemoryLimit::~MemoryLimit() { memory_bytes = before_; }
 int64_t BytesToHost() { return bytes_to_host; }
+int64_t BytesToDevice() { return bytes_to_device; }
 int64_t Drains() { return drains; }
 
 }  // namespace shiftrt::emu
@@ -73,9 +74,8 @@ bool IsPinned(const std::byte* p) {
   return p < begin + bytes;
 }
 
-}  // namespace
-
-void CopyToDevice(Stream stream, void* to, const void* from, int64_t bytes) {
+// In whichever direction.
+void Copy(Stream stream, void* to, const void* from, int64_t bytes) {
   const auto* const source = static_cast<const std::byte*>(from);
   emu::CheckReach(stream.device, std::array{static_cast<const void*>(to), from}, "a copy");
   const auto copy = [=] { std::copy_n(source, bytes, static_cast<std::byte*>(to)); };
@@ -83,12 +83,19 @@ void CopyToDevice(Stream stream, void* to, const void* from, int64_t bytes) {
   emu::MakeDeferred();
   copy();
 }
+
+}  // namespace
+
+void CopyToDevice(Stream stream, void* to, const void* from, int64_t bytes) {
+  emu::bytes_to_device += bytes;
+  Copy(stream, to, from, bytes);
+}
 void CopyToHost(Stream stream, void* to, const void* from, int64_t bytes) {
   emu::bytes_to_host += bytes;
   ++emu::drains;
-  CopyToDevice(stream, to, from, bytes);
+  Copy(stream, to, from, bytes);
 }
-void CopyOnDevice(Stream stream, void* to, const void* from, int64_t bytes) { CopyToDevice(stream, to, from, bytes); }
+void CopyOnDevice(Stream stream, void* to, const void* from, int64_t bytes) { Copy(stream, to, from, bytes); }
 void FillBytes(Stream stream, void* to, int value, int64_t bytes) {
   emu::CheckReach(stream.device, to, "a fill");
   emu::MakeDeferred();

@@ -3,7 +3,6 @@
 #include <span>
 #include <utility>
 
-#include "engine/stream_copy.h"
 #include "runtime/check.h"
 #include "shift/sums/ridge_feed.h"
 
@@ -11,11 +10,11 @@ namespace shiftrt {
 
 namespace {
 
-// A batch on its way through the model, its stream in host memory: there is one for every batch.
+// A batch on its way through the model, and its stream, which stays on the decoder's device: there is one per batch.
 struct Walker {
   const Batch* batch = nullptr;
   bool heldout = false;
-  StreamCopy corrected, original;  // original: for drift alone
+  KeptRows corrected, original;  // original: for drift alone
 };
 
 class Walk {
@@ -28,15 +27,13 @@ class Walk {
         weighting_(weighting),
         stages_(DepthPlan::Original(model.weights->config.layers).stages),
         tally_(MakeTally(context.WithGpu(0), *model.weights)),
-        input_(tally_->MakeRows()),
-        update_(tally_->MakeRows()),
         decoder_(context, model.weights, {stages_}, UpdateTaps(sites)) {}
 
   // To the first site, up to which corrected and original stream are one.
   void Start(const CalibrationSet& calibration, const Site& first, Progress& progress) {
-    StreamCopy* stream = nullptr;
+    KeptRows* stream = nullptr;
     Decoder decoder(context_, model_.weights, {stages_},
-                    {{first.layer, TapPoint::kInput, [&](MatrixView<const float> h) { stream->Set(h); }}});
+                    {{first.layer, TapPoint::kInput, [&](const Rows& h, const Batch&) { stream->Set(h); }}});
     for (const auto& [batches, heldout] : {std::pair(&calibration.fit, false), std::pair(&calibration.heldout, true)}) {
       for (const Batch& batch : *batches) {
         Walker& walker = walkers_.emplace_back();
@@ -44,7 +41,7 @@ class Walk {
         walker.heldout = heldout;
         stream = &walker.corrected;
         decoder.Forward(batch, true);
-        if (drift_) walker.original.Set(walker.corrected.view());
+        if (drift_) walker.original.Set(walker.corrected.rows());
         progress.Advance(batch.size());
       }
     }
@@ -66,8 +63,7 @@ class Walk {
       for (Walker& walker : walkers_) {
         if (walker.heldout != heldout) continue;
         SetUpdate(sums, walker);
-        input_->Set(walker.corrected.view());
-        feed.Add(input_->rows(), update_->rows(), weighting_, walker.batch->offsets);
+        feed.Add(walker.corrected.rows(), update_.rows(), weighting_, walker.batch->offsets);
         progress.Advance(walker.batch->size());
       }
       feed.Settle();
@@ -77,7 +73,7 @@ class Walk {
   void Correct(const Site& site, std::shared_ptr<const Lra> lra) {
     const std::vector<Stage> adapter = {AdapterStage{site.Layers(), std::move(lra)}};
     for (Walker& walker : walkers_)
-      walker.corrected.Set(decoder_.Resume(*walker.batch, walker.corrected.view(), adapter));
+      walker.corrected.Set(decoder_.Resume(*walker.batch, walker.corrected.rows(), adapter));
   }
 
  private:
@@ -85,20 +81,20 @@ class Walk {
     return std::span(stages_).subspan(first, end - first);
   }
 
-  void Run(const Walker& walker, StreamCopy& stream, int64_t first, int64_t end) {
-    if (first < end) stream.Set(decoder_.Resume(*walker.batch, stream.view(), Blocks(first, end)));
+  void Run(const Walker& walker, KeptRows& stream, int64_t first, int64_t end) {
+    if (first < end) stream.Set(decoder_.Resume(*walker.batch, stream.rows(), Blocks(first, end)));
   }
 
   // What the site should give for this batch.
   void SetUpdate(const Site& site, Walker& walker) {
     if (drift_) {
       Run(walker, walker.original, site.layer, site.last() + 1);
-      difference_.Set(walker.original.view());
-      difference_.Subtract(walker.corrected.view());
-      return update_->Set(difference_.view());
+      update_.Set(walker.original.rows());
+      update_.Subtract(walker.corrected.rows());
+      return;
     }
     collecting_ = site.layer;
-    decoder_.Resume(*walker.batch, walker.corrected.view(), Blocks(site.layer, site.last() + 1));
+    decoder_.Resume(*walker.batch, walker.corrected.rows(), Blocks(site.layer, site.last() + 1));
     collecting_ = -1;
   }
 
@@ -107,12 +103,12 @@ class Walk {
     std::vector<Tap> taps;
     for (const Site& site : sites)
       for (int64_t layer = site.layer; layer <= site.last(); ++layer)
-        taps.push_back({layer, TapPoint::kUpdate, [this, first = site.layer, layer](const Rows& update) {
+        taps.push_back({layer, TapPoint::kUpdate, [this, first = site.layer, layer](const Rows& update, const Batch&) {
                           if (collecting_ != first) return;
                           if (layer == first) {
-                            update_->Set(update);
+                            update_.Set(update);
                           } else {
-                            update_->Add(update);
+                            update_.Add(update);
                           }
                         }});
     return taps;
@@ -124,9 +120,8 @@ class Walk {
   const TokenWeighting& weighting_;
   const std::vector<Stage> stages_;
   std::vector<Walker> walkers_;
-  StreamCopy difference_;  // for drift
   const std::unique_ptr<Tally> tally_;
-  const std::unique_ptr<KeptRows> input_, update_;  // of one batch, where the sums are
+  KeptRows update_;  // of one batch
   int64_t collecting_ = -1;
   Decoder decoder_;
 };

@@ -100,9 +100,10 @@ StreamDrift MeasureDrift(const Context& context, std::shared_ptr<const Weights> 
   for (size_t p = 0; p < plans.size(); ++p) {
     std::vector<Tap> taps;
     for (size_t d = 0; d < depths.size(); ++d)
-      taps.push_back({depths[d], TapPoint::kInput, [&, p, d](MatrixView<const float> h) {
-                        if (p == 0) original[d] = Copied(h);
-                        seen[p][d].Add(h, original[d].view());
+      taps.push_back({depths[d], TapPoint::kInput, [&, p, d](const Rows& rows, const Batch&) {
+                        const HostRows h = rows.ToHost();
+                        if (p == 0) original[d] = Copied(h.view());
+                        seen[p][d].Add(h.view(), original[d].view());
                       }});
     decoders.emplace_back(context, weights, plans[p], std::move(taps));
   }
@@ -110,9 +111,11 @@ StreamDrift MeasureDrift(const Context& context, std::shared_ptr<const Weights> 
   int64_t before = 0;
   for (const Batch& batch : batches) {
     for (size_t p = 0; p < plans.size(); ++p) {
-      const MatrixView<const float> h = decoders[p].Forward(batch);
-      for (int64_t t = (every - before % every) % every; t < h.rows; t += every)
-        last[p].emplace_back(h.row(t), h.row(t) + h.cols);
+      const Rows stream = decoders[p].Forward(batch);
+      for (int64_t t = (every - before % every) % every; t < stream.count(); t += every) {
+        const HostRows h = stream.Slice(t, 1).ToHost();
+        last[p].emplace_back(h.view().data, h.view().data + hidden);
+      }
       progress.Advance(batch.size());
     }
     before += batch.size();

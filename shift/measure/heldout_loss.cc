@@ -15,9 +15,9 @@ HeldOutLoss::HeldOutLoss(const Context& context, std::shared_ptr<const Weights> 
       predicted_(PredictedTokens(batches_)),
       decoder_(context, weights, DepthPlan::Original(weights->config.layers)) {
   Check(predicted_ > 0, "there is no held-out calibration text to compare on; two samples or more give some");
-  StreamCopy* stream = nullptr;
+  KeptRows* stream = nullptr;
   Decoder start(context, weights, DepthPlan::Original(weights->config.layers),
-                {{first, TapPoint::kInput, [&](MatrixView<const float> h) { stream->Set(h); }}});
+                {{first, TapPoint::kInput, [&](const Rows& h, const Batch&) { stream->Set(h); }}});
   for (size_t b = 0; b < batches_.size(); ++b) {
     stream = &streams_[b];
     start.Forward(batches_[b], true);
@@ -33,7 +33,7 @@ std::vector<double> HeldOutLoss::BySequence(const DepthPlan& plan) {
   const auto rest = std::span(plan.stages).subspan(first_);
   std::vector<double> sums;
   for (size_t b = 0; b < batches_.size(); ++b) {
-    const MatrixView<const float> residual = decoder_.Resume(batches_[b], streams_[b].view(), rest);
+    const Rows residual = decoder_.Resume(batches_[b], streams_[b].rows(), rest);
     const std::vector<double> more = SequenceLosses(decoder_, batches_[b], residual);
     sums.insert(sums.end(), more.begin(), more.end());
   }

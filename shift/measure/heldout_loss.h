@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "engine/decoder.h"
-#include "engine/stream_copy.h"
 
 namespace shiftrt {
 
@@ -23,7 +22,7 @@ class HeldOutLoss {
 
  private:
   std::vector<Batch> batches_;
-  std::vector<StreamCopy> streams_;  // of each batch before block first_
+  std::vector<KeptRows> streams_;  // of each batch before block first_
   int64_t first_ = 0, predicted_ = 0;
   Decoder decoder_;
 };

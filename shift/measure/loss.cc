@@ -44,18 +44,18 @@ std::vector<Batch> FirstSequences(const std::vector<Batch>& batches, int64_t tok
   return first;
 }
 
-std::vector<double> SequenceLosses(Decoder& decoder, const Batch& batch, MatrixView<const float> residual) {
+std::vector<double> SequenceLosses(Decoder& decoder, const Batch& batch, const Rows& residual) {
   std::vector<double> sums(batch.sequences(), 0.0);
   for (int64_t s = 0; s < batch.sequences(); ++s) {
     const int64_t begin = batch.offsets[s], predicted = batch.offsets[s + 1] - begin - 1;
     if (predicted < 1) continue;
     const auto targets = std::span(batch.tokens).subspan(begin + 1, predicted);
-    for (float log_prob : decoder.LogProbs(residual.Rows(begin, predicted), targets)) sums[s] -= log_prob;
+    for (float log_prob : decoder.LogProbs(residual.Slice(begin, predicted), targets)) sums[s] -= log_prob;
   }
   return sums;
 }
 
-double SummedLoss(Decoder& decoder, const Batch& batch, MatrixView<const float> residual) {
+double SummedLoss(Decoder& decoder, const Batch& batch, const Rows& residual) {
   const std::vector<double> sums = SequenceLosses(decoder, batch, residual);
   return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
@@ -84,26 +84,22 @@ std::vector<double> LossesWith(const Context& context, std::shared_ptr<const Wei
   const int64_t predicted = CheckedPredictedTokens(batches);
   std::vector<double> sums(replacements.size(), 0.0);
   Decoder rest(context, weights, plan);  // a decoder of its own, so that the stream of the first one stays as it is
-  const Batch* batch = nullptr;
   std::vector<Tap> taps;
   for (size_t i = 0; i < replacements.size(); ++i) {
     const size_t stage = plan.StageOf(replacements[i].layer);
     std::vector<Stage> after(plan.stages.begin() + static_cast<int64_t>(stage) + 1, plan.stages.end());
     if (replacements[i].stage) after.insert(after.begin(), *replacements[i].stage);
     taps.push_back({replacements[i].layer, TapPoint::kInput,
-                    [&sums, &rest, &batch, &progress, i, after = std::move(after)](MatrixView<const float> h) {
-                      sums[i] += SummedLoss(rest, *batch, rest.Resume(*batch, h, after));
-                      progress.Advance(batch->size());
+                    [&sums, &rest, &progress, i, after = std::move(after)](const Rows& h, const Batch& batch) {
+                      sums[i] += SummedLoss(rest, batch, rest.Resume(batch, h, after));
+                      progress.Advance(batch.size());
                     }});
   }
   Decoder decoder(context, weights, plan, std::move(taps));
   int64_t tokens = 0;
   for (const Batch& b : batches) tokens += b.size();
   progress.Begin("trying removals", tokens * static_cast<int64_t>(replacements.size()));
-  for (const Batch& b : batches) {
-    batch = &b;
-    decoder.Forward(b, true);
-  }
+  for (const Batch& batch : batches) decoder.Forward(batch, true);
   progress.End();
   for (double& sum : sums) sum /= static_cast<double>(predicted);
   return sums;

@@ -19,8 +19,8 @@ std::vector<Batch> FirstSequences(const std::vector<Batch>& batches, int64_t tok
 
 // Sum of -log p over the predicted tokens of each sequence of `batch`, from its stream before the final norm, in nats;
 // and over all of them.
-std::vector<double> SequenceLosses(Decoder& decoder, const Batch& batch, MatrixView<const float> residual);
-double SummedLoss(Decoder& decoder, const Batch& batch, MatrixView<const float> residual);
+std::vector<double> SequenceLosses(Decoder& decoder, const Batch& batch, const Rows& residual);
+double SummedLoss(Decoder& decoder, const Batch& batch, const Rows& residual);
 
 // Mean over the predicted tokens of all batches, nats a token. Throws Error when there is none.
 double MeanLoss(const Context& context, std::shared_ptr<const Weights> weights, const DepthPlan& plan,

@@ -24,33 +24,30 @@ struct Target {
 class SiteTaps {
  public:
   // `shared` serves every site of one block that reads the stream: the next site's input comes after its update.
-  SiteTaps(Tally& tally, const SiteSums& site, RidgeFeed& feed, KeptRows& shared) : site_(site), feed_(feed) {
-    if (site_.blocks > 1) sum_ = tally.MakeRows();
-    if (site_.blocks > 1 || site_.input != SiteInput::kStream) own_ = tally.MakeRows();
-    input_ = own_ != nullptr ? own_.get() : &shared;
-  }
+  SiteTaps(const SiteSums& site, RidgeFeed& feed, KeptRows& shared)
+      : site_(site), feed_(feed), input_(site.blocks > 1 || site.input != SiteInput::kStream ? &own_ : &shared) {}
 
-  void AddTo(std::vector<Tap>& taps, const Batch* const& batch) {
-    const auto keep = [this](const Rows& h) { input_->Set(h); };
+  void AddTo(std::vector<Tap>& taps) {
+    const auto keep = [this](const Rows& h, const Batch&) { input_->Set(h); };
     if (site_.input == SiteInput::kStream) {
       taps.push_back({site_.layer, TapPoint::kInput, keep});
     } else {
       taps.push_back({site_.layer - 1, TapPoint::kMlp, keep});
     }
     for (int64_t layer = site_.layer; layer <= site_.last(); ++layer)
-      taps.push_back(
-          {layer, TapPoint::kUpdate, [this, layer, &batch](const Rows& update) { Take(layer, update, *batch); }});
+      taps.push_back({layer, TapPoint::kUpdate,
+                      [this, layer](const Rows& update, const Batch& batch) { Take(layer, update, batch); }});
   }
 
  private:
   void Take(int64_t layer, const Rows& update, const Batch& batch) {
     if (site_.blocks == 1) return Finish(update, batch);
     if (layer == site_.layer) {
-      sum_->Set(update);
+      sum_.Set(update);
     } else {
-      sum_->Add(update);
+      sum_.Add(update);
     }
-    if (layer == site_.last()) Finish(sum_->rows(), batch);
+    if (layer == site_.last()) Finish(sum_.rows(), batch);
   }
 
   void Finish(const Rows& update, const Batch& batch) {
@@ -59,30 +56,23 @@ class SiteTaps {
 
   const SiteSums& site_;
   RidgeFeed& feed_;
-  std::unique_ptr<KeptRows> own_, sum_;  // where needed
+  KeptRows own_, sum_;  // where needed
   KeptRows* input_;
 };
 
 // One device's way through the batches it gets: the original model up to the last of some sites.
 class Lane {
  public:
-  Lane(const Context& context, const Model& model, Tally& tally, const std::vector<Target>& targets,
-       std::deque<RidgeFeed>& feeds)
-      : shared_(tally.MakeRows()) {
+  Lane(const Context& context, const Model& model, const std::vector<Target>& targets, std::deque<RidgeFeed>& feeds) {
     std::vector<Tap> taps;
-    for (size_t i = 0; i < targets.size(); ++i)
-      sites_.emplace_back(tally, *targets[i].site, feeds[i], *shared_).AddTo(taps, batch_);
+    for (size_t i = 0; i < targets.size(); ++i) sites_.emplace_back(*targets[i].site, feeds[i], shared_).AddTo(taps);
     decoder_.emplace(context, model.weights, DepthPlan::Original(model.weights->config.layers), std::move(taps));
   }
-  void Run(const Batch& batch) {
-    batch_ = &batch;
-    decoder_->Forward(batch, true);
-  }
+  void Run(const Batch& batch) { decoder_->Forward(batch, true); }
 
  private:
-  std::unique_ptr<KeptRows> shared_;
+  KeptRows shared_;
   std::deque<SiteTaps> sites_;
-  const Batch* batch_ = nullptr;
   std::optional<Decoder> decoder_;
 };
 
@@ -92,8 +82,7 @@ class Pass {
   Pass(const Context& context, const Model& model, const std::vector<Target>& targets)
       : tally_(MakeTally(context, *model.weights)) {
     for (const Target& target : targets) feeds_.emplace_back(*tally_, *target.site, *target.sums);
-    for (int64_t i = 0; i < tally_->devices(); ++i)
-      lanes_.emplace_back(context.WithGpu(i), model, *tally_, targets, feeds_);
+    for (int64_t i = 0; i < tally_->devices(); ++i) lanes_.emplace_back(context.WithGpu(i), model, targets, feeds_);
   }
   void Run(const Batch& batch) {
     lanes_[turn_].Run(batch);

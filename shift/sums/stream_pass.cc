@@ -15,13 +15,11 @@ namespace {
 // The stream before the last few blocks of one batch, kept because the decoder updates it in place.
 class RecentStreams {
  public:
-  RecentStreams(Tally& tally, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) streams_.push_back(tally.MakeRows());
-  }
-  KeptRows& Before(int64_t layer) { return *streams_[layer % std::ssize(streams_)]; }
+  explicit RecentStreams(int64_t count) : streams_(count) {}
+  KeptRows& Before(int64_t layer) { return streams_[layer % std::ssize(streams_)]; }
 
  private:
-  std::vector<std::unique_ptr<KeptRows>> streams_;
+  std::vector<KeptRows> streams_;
 };
 
 Correctable Correct(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution, int64_t rank) {
@@ -50,31 +48,29 @@ class Pass {
     for (int64_t window : with_windows ? wants_.windows : std::set<int64_t>())
       windows.emplace(window, InfluenceStatistics(Layers() - window + 1));
     const int64_t longest = windows.empty() ? 0 : windows.rbegin()->first;
-    RecentStreams recent(*tally_, longest + 1);
+    RecentStreams recent(longest + 1);
     std::vector<RidgeAccumulator> sums;
     std::vector<RidgeFeed> feeds;
     for (int64_t layer = begin; layer < end; ++layer) sums.emplace_back(weights_->config.hidden);
     for (int64_t layer = begin; layer < end; ++layer) feeds.emplace_back(*tally_, Site{layer}, sums[layer - begin]);
-    const Batch* batch = nullptr;
     std::vector<Tap> taps;
     for (int64_t layer = 0; layer <= (longest > 0 ? Layers() : end - 1); ++layer) {
-      taps.push_back({layer, TapPoint::kInput, [&, layer](const Rows& h) {
+      taps.push_back({layer, TapPoint::kInput, [&, layer](const Rows& h, const Batch& batch) {
                         recent.Before(layer).Set(h);
-                        AddWindows(layer, recent, batch->offsets, windows);
+                        AddWindows(layer, recent, batch.offsets, windows);
                       }});
       if (layer < begin || layer >= end) continue;
-      taps.push_back({layer, TapPoint::kUpdate, [&, layer](const Rows& delta) {
-                        feeds[layer - begin].Add(recent.Before(layer).rows(), delta, {}, batch->offsets);
+      taps.push_back({layer, TapPoint::kUpdate, [&, layer](const Rows& delta, const Batch& batch) {
+                        feeds[layer - begin].Add(recent.Before(layer).rows(), delta, {}, batch.offsets);
                       }});
     }
     Decoder decoder(context_, weights_, DepthPlan::Original(Layers()), std::move(taps));
     int64_t tokens = 0;
     for (const Batch& b : batches) tokens += b.size();
     progress.Begin("selecting layers", tokens);
-    for (const Batch& b : batches) {
-      batch = &b;
-      decoder.Forward(b, true);
-      progress.Advance(b.size());
+    for (const Batch& batch : batches) {
+      decoder.Forward(batch, true);
+      progress.Advance(batch.size());
     }
     progress.End();
     for (RidgeFeed& feed : feeds) feed.Settle();

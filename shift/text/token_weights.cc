@@ -49,7 +49,8 @@ std::vector<double> TokenWeighting::Weights(std::span<const RowProducts> product
     weights[t] = squares > kRounding * (row.aa + row.bb) ? static_cast<double>(h.hidden()) / squares : 0.0;
   }
   if (massive != 1) {
-    const std::vector<bool> at = MassiveTokens(h, delta);
+    const HostRows before = h.ToHost(), added = delta.ToHost();
+    const std::vector<bool> at = MassiveTokens(before.view(), added.view());
     for (size_t t = 0; t < weights.size(); ++t)
       if (at[t]) weights[t] *= massive;
   }

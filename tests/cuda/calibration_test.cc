@@ -153,15 +153,14 @@ TEST_F(CalibrationOnGpu, SumsThatWereSettledHalfWayAreTheSameBits) {
 
 TEST_F(CalibrationOnGpu, NamesTheRowThatIsNotFinite) {
   const std::unique_ptr<Tally> tally = MakeTally(On(Device::kCuda), *model_.weights);
-  const std::unique_ptr<KeptRows> h = tally->MakeRows(), delta = tally->MakeRows();
   Matrix<float> inputs = Matrix<float>::Zeros(3, Hidden()), updates = Matrix<float>::Zeros(3, Hidden());
   updates(2, 5) = NAN;
-  h->Set(inputs.view());
-  delta->Set(updates.view());
+  const KeptRows h = Uploaded(On(Device::kCuda), model_.weights, inputs.view()),
+                 delta = Uploaded(On(Device::kCuda), model_.weights, updates.view());
   RidgeAccumulator sums(Hidden());
   RidgeFeed feed(*tally, Site{4, 3}, sums);
   try {
-    feed.Add(h->rows(), delta->rows(), {}, {});
+    feed.Add(h.rows(), delta.rows(), {}, {});
     feed.Settle();
     ADD_FAILURE() << "taken";
   } catch (const Error& error) {
@@ -169,18 +168,21 @@ TEST_F(CalibrationOnGpu, NamesTheRowThatIsNotFinite) {
   }
 }
 
-// Copies to the host the rows that a tap receives on the device.
 TEST_F(CalibrationOnGpu, KeptRowsComeOverWhenAskedFor) {
-  const std::unique_ptr<Tally> tally = MakeTally(On(Device::kCuda), *model_.weights);
-  const std::unique_ptr<KeptRows> kept = tally->MakeRows(), more = tally->MakeRows();
   Matrix<float> one(2, Hidden());
   for (int64_t i = 0; i < one.size(); ++i) one.data()[i] = static_cast<float>(i);
-  kept->Set(one.view());
-  more->Set(kept->rows());
-  more->Add(kept->rows());
-  EXPECT_FALSE(more->rows().on_host());
-  const MatrixView<const float> seen = more->rows();
-  for (int64_t i = 0; i < one.size(); ++i) EXPECT_EQ(seen.data[i], 2 * one.data()[i]);
+  const KeptRows kept = Uploaded(On(Device::kCuda), model_.weights, one.view());
+  KeptRows more;
+  more.Set(kept.rows());
+  more.Add(kept.rows());
+  more.Add(kept.rows());
+  more.Subtract(kept.rows());
+  EXPECT_FALSE(more.rows().on_host());
+  EXPECT_THROW(more.rows().host(), Error);
+  EXPECT_THROW(more.Add(one.view()), Error);
+  const HostRows all = more.rows().ToHost(), second = more.rows().Slice(1, 1).ToHost();
+  for (int64_t i = 0; i < one.size(); ++i) EXPECT_EQ(all.view().data[i], 2 * one.data()[i]);
+  for (int64_t j = 0; j < Hidden(); ++j) EXPECT_EQ(second.view()(0, j), 2 * one(1, j));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "tests/cuda/fixture.h"
 #include "tests/cuda/models.h"
 #include "tests/cuda/sums.h"
+#include "tests/engine/rows.h"
 #ifdef SHIFTRT_EMULATED
 #include "kernels/emulated/device.h"
 #include "kernels/emulated/machine.h"
@@ -197,31 +198,31 @@ TEST_F(SeveralGpus, EachHasItsOwnCopyOfTheWeights) {
 }
 
 TEST_F(SeveralGpus, RowsStayWithTheGpuThatHasThem) {
-  const std::unique_ptr<Tally> both = MakeTally(OnGpus(2), *model_.weights),
-                               second = MakeTally(On(Device::kCuda, {1}), *model_.weights),
-                               first = MakeTally(OnGpus(1), *model_.weights);
+  const std::unique_ptr<Tally> both = MakeTally(OnGpus(2), *model_.weights);
   const int64_t hidden = model_.weights->config.hidden;
   Matrix<float> values = Matrix<float>::Zeros(2, hidden);
   values(1, 3) = 5;
-  const std::unique_ptr<KeptRows> on_second = second->MakeRows(), kept = both->MakeRows(), on_first = first->MakeRows();
-  on_first->Set(values.view());
-  on_second->Set(values.view());
-  kept->Set(on_first->rows());
-  EXPECT_EQ(kept->rows().gpu(), 0);
-  kept->Set(on_second->rows());
-  EXPECT_EQ(kept->rows().gpu(), 1);
-  EXPECT_EQ(MatrixView<const float>(kept->rows())(1, 3), 5);
-  EXPECT_THROW(kept->Add(on_first->rows()), Error);
-  EXPECT_THROW(on_first->Set(on_second->rows()), Error);
+  const Context second_gpu = On(Device::kCuda, {1});
+  const KeptRows on_first = Uploaded(OnGpus(1), model_.weights, values.view()),
+                 on_second = Uploaded(second_gpu, model_.weights, values.view());
+  KeptRows kept;
+  kept.Set(on_first.rows());
+  EXPECT_EQ(kept.rows().gpu(), 0);
+  kept.Set(on_second.rows());
+  EXPECT_EQ(kept.rows().gpu(), 1);
+  EXPECT_EQ(test::Copied(kept.rows())(1, 3), 5);
+  EXPECT_THROW(kept.Add(on_first.rows()), Error);
+  Decoder decoder(second_gpu, model_.weights, DepthPlan::Original(0));
+  EXPECT_THROW(decoder.Logits(on_first.rows()), Error);
   const std::unique_ptr<PendingProducts> products = both->MakeProducts();
-  for (const Rows& rows : {on_first->rows(), on_second->rows()}) {
+  for (const Rows& rows : {on_first.rows(), on_second.rows()}) {
     products->Start(rows, rows);
     EXPECT_EQ(products->Take().at(1).aa, 25);
   }
   EXPECT_TRUE(products->Take().empty());
-  EXPECT_THROW(products->Start(on_first->rows(), on_second->rows()), Error);
+  EXPECT_THROW(products->Start(on_first.rows(), on_second.rows()), Error);
   RidgeAccumulator sums(hidden);
-  EXPECT_THROW(both->MakeRidgeSums(sums.matrices())->Add(on_first->rows(), on_second->rows(), {}), Error);
+  EXPECT_THROW(both->MakeRidgeSums(sums.matrices())->Add(on_first.rows(), on_second.rows(), {}), Error);
 }
 
 #ifdef SHIFTRT_EMULATED

@@ -11,6 +11,7 @@
 #include "runtime/cuda/cuda.h"
 #include "runtime/random.h"
 #include "tests/cuda/models.h"
+#include "tests/engine/rows.h"
 #include "tests/models/fixtures.h"
 
 namespace shiftrt {
@@ -41,10 +42,9 @@ DepthPlan Corrected(const Weights& weights, int64_t rank) {
   return DepthPlan::Corrected(weights.config.layers, removed, adapters);
 }
 
-std::vector<float> Copied(MatrixView<const float> view) {
-  std::vector<float> out;
-  for (int64_t i = 0; i < view.rows; ++i) out.insert(out.end(), view.row(i), view.row(i) + view.cols);
-  return out;
+std::vector<float> Copied(const Rows& rows) {
+  const Matrix<float> here = test::Copied(rows);
+  return {here.span().begin(), here.span().end()};
 }
 
 // |a - b| / |b|; infinite if there is a NaN.
@@ -84,7 +84,7 @@ class ModelOnGpu : public testing::Test {
                b = Copied(here.Forward(all.first(20), here_cache));
     EXPECT_LE(RelativeError(a, b), ManyTolerance(dtype));
     for (int64_t t = 20; t < 23; ++t) {  // the third is the first that replays a recorded graph
-      const MatrixView<const float> stream = there.Forward(all.subspan(t, 1), there_cache);
+      const Rows stream = there.Forward(all.subspan(t, 1), there_cache);
       const std::vector<float> logits = Copied(there.Logits(stream).view());
       const Matrix<float> expected = here.Logits(here.Forward(all.subspan(t, 1), here_cache));
       EXPECT_LE(RelativeError(logits, Copied(expected.view())), ManyTolerance(dtype)) << "token " << t;
@@ -147,11 +147,11 @@ TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
       std::vector<Tap> taps;
       for (const int64_t layer : {0, 1})
         for (const TapPoint point : {TapPoint::kInput, TapPoint::kMlp, TapPoint::kUpdate, TapPoint::kOutput})
-          taps.push_back({layer, point, [&seen, at, layer, point](MatrixView<const float> rows) {
+          taps.push_back({layer, point, [&seen, at, layer, point](const Rows& rows, const Batch&) {
                             seen[at][fmt::format("{} {}", layer, kPointNames[static_cast<int>(point)])] = Copied(rows);
                           }});
       Decoder decoder(On(device), weights, plan, taps), untapped(On(device), weights, plan);
-      const MatrixView<const float> h = decoder.Forward(batch);
+      const Rows h = decoder.Forward(batch);
       streams[at] = Copied(h);
       best[at].resize(90);
       log_probs[at] = decoder.LogProbs(h, tokens, best[at]);
@@ -159,6 +159,11 @@ TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
       EXPECT_EQ(decoder.LogProbs(MatrixView<const float>(streams[at].data(), 90, weights->config.hidden), tokens),
                 log_probs[at])
           << "rows of another place score differently";
+      const std::vector<int64_t> which = {88, 3, 3, 40};
+      const std::vector<int32_t> targets = {tokens[88], tokens[3], tokens[3], tokens[40]};
+      const std::vector<float> gathered = decoder.LogProbs(decoder.Forward(batch), which, targets);
+      for (size_t i = 0; i < which.size(); ++i)
+        EXPECT_NEAR(gathered[i], log_probs[at][which[i]], 1e-5) << "rows gathered on the device score differently";
     }
     EXPECT_EQ(seen[0].size(), 8u);
     for (const auto& [name, rows] : seen[0])
@@ -196,12 +201,14 @@ TEST_F(ModelOnGpu, BranchesAgreeWithTheCpu) {
 
 TEST_F(ModelOnGpu, TapsOnlyStopsEarlyAndStillHears) {
   const auto weights = MakeWeights(kQwen2, DType::kFloat32);
-  int heard = 0;
-  Decoder decoder(On(Device::kCuda), weights, DepthPlan::Original(2),
-                  {{0, TapPoint::kUpdate, [&](MatrixView<const float> rows) { heard += rows.rows == 9; }}});
   Batch batch;
   batch.Add(Tokens(*weights, 9));
-  decoder.Forward(batch, /*taps_only=*/true);
+  int heard = 0;
+  Decoder decoder(On(Device::kCuda), weights, DepthPlan::Original(2),
+                  {{0, TapPoint::kUpdate, [&](const Rows& rows, const Batch& of) {
+                      heard += rows.count() == 9 && of.tokens == batch.tokens;
+                    }}});
+  EXPECT_EQ(decoder.Forward(batch, /*taps_only=*/true).count(), 0);
   EXPECT_EQ(heard, 1);
 }
 

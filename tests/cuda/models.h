@@ -7,6 +7,7 @@
 #include <fstream>
 #include <memory>
 
+#include "engine/decoder.h"
 #include "models/model.h"
 #include "runtime/context.h"
 #include "runtime/cuda/cuda.h"
@@ -45,6 +46,16 @@ inline std::shared_ptr<const Weights> MakeWeights(const Shape& shape, DType dtyp
   std::filesystem::create_directory(model);
   WriteRandomCheckpoint(config, dtype, 1, model);
   return LoadWeights(model);
+}
+
+// A copy of rows of the host on the device of `context`.
+inline KeptRows Uploaded(const Context& context, std::shared_ptr<const Weights> weights, MatrixView<const float> rows) {
+  Batch batch;
+  batch.Add(std::vector<int32_t>(rows.rows, 0));
+  Decoder decoder(context, std::move(weights), DepthPlan::Original(0));
+  KeptRows kept;
+  kept.Set(decoder.Resume(batch, rows, {}));
+  return kept;
 }
 
 }  // namespace shiftrt

@@ -43,13 +43,14 @@ class SmallMemory : public testing::Test {
   int64_t RoomFor(int64_t sites) {
     {
       const std::unique_ptr<Tally> tally = MakeTally(context_, *model_.weights);
-      const std::unique_ptr<KeptRows> kept = tally->MakeRows();
+      KeptRows kept;
       const std::unique_ptr<PendingProducts> products = tally->MakeProducts();
-      Decoder decoder(context_, model_.weights, DepthPlan::Original(4), {{3, TapPoint::kUpdate, [&](const Rows& rows) {
-                                                                            kept->Set(rows);
-                                                                            products->Start(rows, rows);
-                                                                            peak_ = emu::AllocatedBytes();
-                                                                          }}});
+      Decoder decoder(context_, model_.weights, DepthPlan::Original(4),
+                      {{3, TapPoint::kUpdate, [&](const Rows& rows, const Batch&) {
+                          kept.Set(rows);
+                          products->Start(rows, rows);
+                          peak_ = emu::AllocatedBytes();
+                        }}});
       decoder.Forward(calibration_.fit[0], true);
     }
     const int64_t products = calibration_.fit[0].size() * static_cast<int64_t>(sizeof(RowProducts));

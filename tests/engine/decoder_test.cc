@@ -9,18 +9,15 @@
 #include "eval/perplexity.h"
 #include "runtime/check.h"
 #include "runtime/random.h"
+#include "tests/engine/rows.h"
 #include "tests/models/fixtures.h"
 
 namespace shiftrt {
 namespace {
 
-const Context kContext = Context::Default();
+using test::Copied;
 
-Matrix<float> Copy(MatrixView<const float> view) {
-  Matrix<float> out(view.rows, view.cols);
-  for (int64_t i = 0; i < view.rows; ++i) std::copy_n(view.row(i), view.cols, out.row(i));
-  return out;
-}
+const Context kContext = Context::Default();
 
 double LargestDifference(MatrixView<const float> a, MatrixView<const float> b) {
   EXPECT_EQ(a.rows, b.rows);
@@ -77,18 +74,18 @@ TEST_P(AgainstTransformers, LogitsAndHiddenStatesAgreeInFloat32) {
   std::vector<Matrix<float>> hidden(layers + 1);
   std::vector<Tap> taps;
   for (int64_t l = 0; l <= layers; ++l)
-    taps.push_back({l, TapPoint::kInput, [&hidden, l](MatrixView<const float> h) { hidden[l] = Copy(h); }});
+    taps.push_back({l, TapPoint::kInput, [&hidden, l](const Rows& h, const Batch&) { hidden[l] = Copied(h); }});
   Decoder decoder(kContext, weights, DepthPlan::Original(layers), taps);
   const auto h = decoder.Forward(OneSequence(golden.tokens()));
   const auto expected = golden["logits"];
-  const Matrix<float> logits = decoder.Logits(h.Rows(h.rows - expected.rows, expected.rows));
+  const Matrix<float> logits = decoder.Logits(h.Slice(h.count() - expected.rows, expected.rows));
   double largest = 0;
   for (int64_t i = 0; i < expected.rows * expected.cols; ++i)
     largest = std::max(largest, std::abs(static_cast<double>(expected.data[i])));
   EXPECT_LE(LargestDifference(logits.view(), expected), 1e-4 * largest);
   for (int64_t l = 0; l <= layers; ++l) {
     const auto want = golden["hidden." + std::to_string(l)];
-    EXPECT_LE(LargestDifference(hidden[l].view().Rows(h.rows - want.rows, want.rows), want), 1e-4 * largest)
+    EXPECT_LE(LargestDifference(hidden[l].view().Rows(h.count() - want.rows, want.rows), want), 1e-4 * largest)
         << "hidden." << l;
   }
 }
@@ -136,18 +133,18 @@ TEST(Decoder, PrefillTokenByTokenAndPackedScoringAgree) {
     const auto tokens = Golden(name).tokens();
     for (const DepthPlan& plan : {DepthPlan::Original(weights->config.layers), CorrectedPlan(*weights)}) {
       Decoder decoder(kContext, weights, plan);
-      const Matrix<float> whole = Copy(decoder.Forward(OneSequence(tokens)));
+      const Matrix<float> whole = Copied(decoder.Forward(OneSequence(tokens)));
 
       KvCache cache(weights->config, plan, static_cast<int64_t>(tokens.size()));
       decoder.Forward(std::span(tokens).first(5), cache);
       for (size_t t = 5; t < tokens.size(); ++t) {
         const auto h = decoder.Forward(std::span(tokens).subspan(t, 1), cache);
-        EXPECT_LE(LargestDifference(h, whole.view().Rows(static_cast<int64_t>(t), 1)), 2e-5) << name << " " << t;
+        EXPECT_LE(LargestDifference(h.host(), whole.view().Rows(static_cast<int64_t>(t), 1)), 2e-5) << name << " " << t;
       }
       // Forgetting and feeding again gives the same.
       cache.Truncate(7);
       const auto again = decoder.Forward(std::span(tokens).subspan(7), cache);
-      EXPECT_LE(LargestDifference(again, whole.view().Rows(7, again.rows)), 2e-5);
+      EXPECT_LE(LargestDifference(again.host(), whole.view().Rows(7, again.count())), 2e-5);
 
       Batch packed;
       packed.Add(std::span(tokens).first(1));
@@ -155,8 +152,8 @@ TEST(Decoder, PrefillTokenByTokenAndPackedScoringAgree) {
       packed.Add(std::span(tokens).first(9));
       const auto h = decoder.Forward(packed);
       const auto length = static_cast<int64_t>(tokens.size());
-      EXPECT_LE(LargestDifference(h.Rows(1, length), whole.view()), 2e-5);
-      EXPECT_LE(LargestDifference(h.Rows(1 + length, 9), whole.view().Rows(0, 9)), 2e-5);
+      EXPECT_LE(LargestDifference(h.host().Rows(1, length), whole.view()), 2e-5);
+      EXPECT_LE(LargestDifference(h.host().Rows(1 + length, 9), whole.view().Rows(0, 9)), 2e-5);
     }
   }
 }
@@ -174,7 +171,7 @@ TEST(Decoder, ABranchIsTheWholeSequencesEnd) {
   tree.Add(all.subspan(27, 13), 1);
   const std::vector<std::vector<int64_t>> paths = {{0}, {0, 1}, {0, 2}, {0, 1, 3}};
   Decoder decoder(kContext, weights, DepthPlan::Original(weights->config.layers));
-  const Matrix<float> branched = Copy(decoder.Forward(tree));
+  const Matrix<float> branched = Copied(decoder.Forward(tree));
   for (const std::vector<int64_t>& path : paths) {
     Batch whole;
     std::vector<int32_t> sequence;
@@ -182,8 +179,8 @@ TEST(Decoder, ABranchIsTheWholeSequencesEnd) {
       sequence.insert(sequence.end(), tokens.begin() + tree.offsets[s], tokens.begin() + tree.offsets[s + 1]);
     whole.Add(sequence);
     const int64_t begin = tree.offsets[path.back()], count = tree.offsets[path.back() + 1] - begin;
-    const auto end = decoder.Forward(whole).Rows(whole.size() - count, count);
-    EXPECT_LT(LargestDifference(end, branched.view().Rows(begin, count)), 1e-5) << "branch " << path.back();
+    const auto end = decoder.Forward(whole).Slice(whole.size() - count, count);
+    EXPECT_LT(LargestDifference(end.host(), branched.view().Rows(begin, count)), 1e-5) << "branch " << path.back();
   }
   EXPECT_THROW(tree.Add(all.first(1), 4), Error);
   Batch too_long;
@@ -198,8 +195,8 @@ TEST(Decoder, EveryInstructionSetAndThreadCountAgrees) {
   for (Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
     if (isa > BestIsa()) continue;
     Decoder one({1, isa}, weights, DepthPlan::Original(3)), two({2, isa}, weights, DepthPlan::Original(3));
-    const Matrix<float> a = Copy(one.Forward(OneSequence(golden.tokens())));
-    const Matrix<float> b = Copy(two.Forward(OneSequence(golden.tokens())));
+    const Matrix<float> a = Copied(one.Forward(OneSequence(golden.tokens())));
+    const Matrix<float> b = Copied(two.Forward(OneSequence(golden.tokens())));
     EXPECT_EQ(LargestDifference(a.view(), b.view()), 0);
     EXPECT_LE(LargestDifference(a.view(), golden["hidden.3"]), 1e-4);
   }
@@ -211,11 +208,11 @@ TEST(Decoder, TapsSeeTheExactUpdateAndChangeNothing) {
   Matrix<float> input, update, output;
   Decoder plain(kContext, weights, DepthPlan::Original(3));
   Decoder tapped(kContext, weights, DepthPlan::Original(3),
-                 {{1, TapPoint::kInput, [&](MatrixView<const float> h) { input = Copy(h); }},
-                  {1, TapPoint::kUpdate, [&](MatrixView<const float> h) { update = Copy(h); }},
-                  {1, TapPoint::kOutput, [&](MatrixView<const float> h) { output = Copy(h); }}});
-  const Matrix<float> expected = Copy(plain.Forward(OneSequence(tokens)));
-  EXPECT_EQ(LargestDifference(tapped.Forward(OneSequence(tokens)), expected.view()), 0);
+                 {{1, TapPoint::kInput, [&](const Rows& h, const Batch&) { input = Copied(h); }},
+                  {1, TapPoint::kUpdate, [&](const Rows& h, const Batch&) { update = Copied(h); }},
+                  {1, TapPoint::kOutput, [&](const Rows& h, const Batch&) { output = Copied(h); }}});
+  const Matrix<float> expected = Copied(plain.Forward(OneSequence(tokens)));
+  EXPECT_EQ(LargestDifference(tapped.Forward(OneSequence(tokens)).host(), expected.view()), 0);
   for (int64_t i = 0; i < input.size(); ++i) EXPECT_NEAR(input.data()[i] + update.data()[i], output.data()[i], 1e-6f);
   input = {};
   tapped.Forward(OneSequence(tokens), /*taps_only=*/true);
@@ -231,8 +228,8 @@ TEST(Decoder, ZeroAdaptersArePruning) {
       std::make_shared<const Lra>(Lra{Matrix<float>::Zeros(d, d), {}, {}, Matrix<float>::Zeros(1, d)})};
   Decoder pruned(kContext, weights, DepthPlan::Pruned(3, removed));
   Decoder corrected(kContext, weights, DepthPlan::Corrected(3, removed, zero));
-  const Matrix<float> a = Copy(pruned.Forward(OneSequence(tokens)));
-  EXPECT_EQ(LargestDifference(corrected.Forward(OneSequence(tokens)), a.view()), 0);
+  const Matrix<float> a = Copied(pruned.Forward(OneSequence(tokens)));
+  EXPECT_EQ(LargestDifference(corrected.Forward(OneSequence(tokens)).host(), a.view()), 0);
   EXPECT_LT(pruned.Parameters(), Decoder(kContext, weights, DepthPlan::Original(3)).Parameters());
 }
 
@@ -248,10 +245,10 @@ TEST(Decoder, TapsTheMlpsOutputAndRunsABlocksOwnTensors) {
   silenced.stages[1] = BlockStage{.layer = 1, .own = block};
   Matrix<float> update, mlp, attention;
   Decoder original(kContext, weights, DepthPlan::Original(weights->config.layers),
-                   {{1, TapPoint::kMlp, [&](MatrixView<const float> h) { mlp = Copy(h); }},
-                    {1, TapPoint::kUpdate, [&](MatrixView<const float> h) { update = Copy(h); }}});
+                   {{1, TapPoint::kMlp, [&](const Rows& h, const Batch&) { mlp = Copied(h); }},
+                    {1, TapPoint::kUpdate, [&](const Rows& h, const Batch&) { update = Copied(h); }}});
   Decoder folded(kContext, weights, silenced,
-                 {{1, TapPoint::kUpdate, [&](MatrixView<const float> h) { attention = Copy(h); }}});
+                 {{1, TapPoint::kUpdate, [&](const Rows& h, const Batch&) { attention = Copied(h); }}});
   original.Forward(OneSequence(tokens), /*taps_only=*/true);
   folded.Forward(OneSequence(tokens), /*taps_only=*/true);
   for (int64_t i = 0; i < update.size(); ++i) EXPECT_NEAR(attention.data()[i] + mlp.data()[i], update.data()[i], 1e-6f);
@@ -265,11 +262,12 @@ TEST(Decoder, ResumesFromAKeptStreamBitForBit) {
   Batch batch = OneSequence(tokens);
   batch.Add(std::span(tokens).first(5));
   Matrix<float> kept;
-  Decoder decoder(kContext, weights, plan, {{1, TapPoint::kInput, [&](MatrixView<const float> h) { kept = Copy(h); }}});
-  const Matrix<float> whole = Copy(decoder.Forward(batch));
+  Decoder decoder(kContext, weights, plan,
+                  {{1, TapPoint::kInput, [&](const Rows& h, const Batch&) { kept = Copied(h); }}});
+  const Matrix<float> whole = Copied(decoder.Forward(batch));
   Decoder rest(kContext, weights, DepthPlan::Original(weights->config.layers));
   const auto after = std::span(plan.stages).subspan(1);  // what follows the adapter in block 0's place
-  EXPECT_EQ(LargestDifference(rest.Resume(batch, kept.view(), after), whole.view()), 0);
+  EXPECT_EQ(LargestDifference(rest.Resume(batch, kept.view(), after).host(), whole.view()), 0);
   EXPECT_THROW(rest.Resume(OneSequence(tokens), kept.view(), after), Error);
 }
 
@@ -278,7 +276,7 @@ TEST(Decoder, LogProbsAreTheLogSoftmaxOfTheLogits) {
   const auto tokens = Golden("qwen1.5").tokens();
   Decoder decoder(kContext, weights, DepthPlan::Original(3));
   const auto h = decoder.Forward(OneSequence(tokens));
-  const Matrix<float> residual = Copy(h), logits = decoder.Logits(residual.view());
+  const Matrix<float> residual = Copied(h), logits = decoder.Logits(residual.view());
   std::vector<int32_t> argmax(tokens.size());
   const auto log_probs = decoder.LogProbs(residual.view(), tokens, argmax);
   for (int64_t t = 0; t < logits.rows(); ++t) {
@@ -287,6 +285,42 @@ TEST(Decoder, LogProbsAreTheLogSoftmaxOfTheLogits) {
     EXPECT_NEAR(log_probs[t], logits(t, tokens[t]) - std::log(sum), 2e-6);
     EXPECT_EQ(argmax[t], std::max_element(logits.row(t), logits.row(t) + logits.cols()) - logits.row(t));
   }
+  // Of rows in any order, some of them twice; gathered in pieces of 512.
+  std::vector<int64_t> which;
+  std::vector<int32_t> targets;
+  for (int64_t i = 0; i < 1200; ++i) {
+    which.push_back(i * 5 % residual.rows());
+    targets.push_back(tokens[which.back()]);
+  }
+  std::vector<int32_t> likeliest(which.size());
+  const auto gathered = decoder.LogProbs(residual.view(), which, targets, likeliest);
+  for (size_t i = 0; i < which.size(); ++i) {
+    EXPECT_NEAR(gathered[i], log_probs[which[i]], 2e-6);
+    EXPECT_EQ(likeliest[i], argmax[which[i]]);
+  }
+  which[7] = residual.rows();
+  EXPECT_THROW(decoder.LogProbs(residual.view(), which, targets), Error);
+  which.pop_back();
+  EXPECT_THROW(decoder.LogProbs(residual.view(), which, targets), Error);
+}
+
+TEST(KeptRows, AreACopyThatAddsAndSubtracts) {
+  Matrix<float> rows(3, 4);
+  for (int64_t i = 0; i < rows.size(); ++i) rows.data()[i] = static_cast<float>(i);
+  KeptRows kept, more;
+  kept.Set({rows.view().Cols(1, 2)});
+  more.Set(kept.rows());
+  for (float& x : rows.span()) x = 0;
+  more.Add(kept.rows());
+  more.Add(kept.rows());
+  kept.Subtract(more.rows());
+  for (int64_t i = 0; i < 3; ++i) {
+    for (int64_t j = 0; j < 2; ++j) {
+      EXPECT_EQ(kept.rows().host()(i, j), -2.0f * static_cast<float>(4 * i + j + 1));
+      EXPECT_EQ(more.rows().Slice(i, 1).host()(0, j), 3.0f * static_cast<float>(4 * i + j + 1));
+    }
+  }
+  EXPECT_THROW(kept.Add(rows.view()), Error);
 }
 
 TEST(Decoder, WindowedPerplexityIsTheDirectSum) {
@@ -296,7 +330,7 @@ TEST(Decoder, WindowedPerplexityIsTheDirectSum) {
   double nll = 0;
   for (size_t begin : {0, 6, 12}) {
     const auto window = std::span(tokens).subspan(begin, 6);
-    const Matrix<float> h = Copy(decoder.Forward(OneSequence(window)));
+    const Matrix<float> h = Copied(decoder.Forward(OneSequence(window)));
     for (float p : decoder.LogProbs(h.view().Rows(0, 5), window.subspan(1))) nll -= p;
   }
   NoProgress quiet;
@@ -315,7 +349,7 @@ TEST(Generate, GreedyIsRepeatedArgmax) {
   ASSERT_EQ(reply.tokens.size(), 6u);
   for (int32_t token : reply.tokens) {
     const auto h = decoder.Forward(OneSequence(text));
-    const Matrix<float> logits = decoder.Logits(h.Rows(h.rows - 1, 1));
+    const Matrix<float> logits = decoder.Logits(h.Slice(h.count() - 1, 1));
     EXPECT_EQ(token, std::max_element(logits.row(0), logits.row(0) + logits.cols()) - logits.row(0));
     text.push_back(token);
   }

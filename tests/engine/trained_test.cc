@@ -19,12 +19,12 @@ TEST_F(Stories260K, NegativeLogLikelihoodIsTheReferences) {
   for (const auto& story : stories_) {
     Batch batch;
     batch.Add(story);
-    const MatrixView<const float> h = decoder.Forward(batch);
+    const Rows h = decoder.Forward(batch);
     double sum = 0;
-    for (float log_prob : decoder.LogProbs(h.Rows(0, h.rows - 1), std::span(story).subspan(1))) sum -= log_prob;
+    for (float log_prob : decoder.LogProbs(h.Slice(0, h.count() - 1), std::span(story).subspan(1))) sum -= log_prob;
     sums.push_back(sum);
     total += sum;
-    predicted += h.rows - 1;
+    predicted += h.count() - 1;
   }
   EXPECT_EQ(predicted, 25151);
   EXPECT_NEAR(total / static_cast<double>(predicted), 1.362103, 1e-6);

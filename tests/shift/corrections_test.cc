@@ -8,6 +8,7 @@
 #include "shift/corrections/replaceme.h"
 #include "shift/pipeline.h"
 #include "shift/sums/collect.h"
+#include "tests/engine/rows.h"
 #include "tests/models/fixtures.h"
 #include "tests/shift/small_model.h"
 #include "tests/shift/tokens.h"
@@ -15,14 +16,9 @@
 namespace shiftrt {
 namespace {
 
+using test::Copied;
 using test::Product;
 using test::RelativeError;
-
-Matrix<float> Copied(MatrixView<const float> view) {
-  Matrix<float> out(view.rows, view.cols);
-  for (int64_t i = 0; i < view.rows; ++i) std::copy_n(view.row(i), view.cols, out.row(i));
-  return out;
-}
 
 Matrix<float> Minus(const Matrix<float>& a, const Matrix<float>& b) {
   Matrix<float> out(a.rows(), a.cols());
@@ -264,9 +260,9 @@ class Corrections : public test::SmallModel {
   Matrix<float> Seen(const DepthPlan& plan, int64_t layer, TapPoint point) {
     Matrix<float> all(28 * 32, kWidth);
     int64_t row = 0;
-    Decoder decoder(context_, model_.weights, plan, {{layer, point, [&](MatrixView<const float> h) {
-                                                        for (int64_t t = 0; t < h.rows; ++t, ++row)
-                                                          std::copy_n(h.row(t), h.cols, all.row(row));
+    Decoder decoder(context_, model_.weights, plan, {{layer, point, [&](const Rows& h, const Batch&) {
+                                                        for (int64_t t = 0; t < h.count(); ++t, ++row)
+                                                          std::copy_n(h.host().row(t), h.hidden(), all.row(row));
                                                       }}});
     for (const Batch& batch : calibration_.fit) decoder.Forward(batch);
     EXPECT_EQ(row, all.rows());
@@ -491,7 +487,7 @@ TEST(Fold, MapsTheMlpsOutputBiasAndAll) {
     Matrix<float> own, mapped;
     const auto see = [&](const DepthPlan& plan, Matrix<float>& out) {
       Decoder decoder(Context(), weights, plan,
-                      {{1, TapPoint::kMlp, [&](MatrixView<const float> m) { out = Copied(m); }}});
+                      {{1, TapPoint::kMlp, [&](const Rows& m, const Batch&) { out = Copied(m); }}});
       decoder.Forward(batch);
     };
     see(DepthPlan::Original(weights->config.layers), own);

@@ -23,7 +23,8 @@ class Drift : public test::SmallModel {
   std::vector<std::vector<double>> StreamAt(const DepthPlan& plan, int64_t depth) {
     std::vector<std::vector<double>> rows;
     std::vector<Tap> taps;
-    taps.push_back({depth, TapPoint::kInput, [&](MatrixView<const float> h) {
+    taps.push_back({depth, TapPoint::kInput, [&](const Rows& rows_there, const Batch&) {
+                      const MatrixView<const float> h = rows_there.host();
                       for (int64_t t = 0; t < h.rows; ++t) rows.emplace_back(h.row(t), h.row(t) + h.cols);
                     }});
     Decoder decoder(context_, model_.weights, plan, std::move(taps));

@@ -26,7 +26,7 @@ class Pipeline : public test::SmallModel {
     Decoder decoder(context_, model_.weights, plan);
     std::vector<double> out;
     for (const Batch& batch : calibration_.heldout) {
-      const MatrixView<const float> h = decoder.Forward(batch);
+      const MatrixView<const float> h = decoder.Forward(batch).host();
       for (int64_t i = 0; i < h.rows; ++i) out.insert(out.end(), h.row(i), h.row(i) + h.cols);
     }
     return out;
@@ -37,10 +37,12 @@ class Pipeline : public test::SmallModel {
     RidgeAccumulator sums(kWidth);
     Matrix<float> input(32, kWidth), update(32, kWidth);
     std::vector<Tap> taps;
-    taps.push_back({layer, TapPoint::kInput, [&](MatrixView<const float> h) {
+    taps.push_back({layer, TapPoint::kInput, [&](const Rows& seen, const Batch&) {
+                      const MatrixView<const float> h = seen.host();
                       for (int64_t i = 0; i < h.rows; ++i) std::copy_n(h.row(i), h.cols, input.row(i));
                     }});
-    taps.push_back({layer, TapPoint::kOutput, [&](MatrixView<const float> h) {
+    taps.push_back({layer, TapPoint::kOutput, [&](const Rows& seen, const Batch&) {
+                      const MatrixView<const float> h = seen.host();
                       for (int64_t i = 0; i < h.rows; ++i)
                         for (int64_t j = 0; j < h.cols; ++j) update(i, j) = h(i, j) - input(i, j);
                       sums.Add(context_, input.view(), update.view());

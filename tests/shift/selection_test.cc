@@ -46,7 +46,8 @@ class SelectionFromText : public test::SmallModel {
     updates_.resize(kLayers);
     std::vector<Tap> taps;
     const auto sink = [](std::vector<Row>& rows) {
-      return [&rows](MatrixView<const float> h) {
+      return [&rows](const Rows& seen, const Batch&) {
+        const MatrixView<const float> h = seen.host();
         for (int64_t t = 0; t < h.rows; ++t) rows.emplace_back(h.row(t), h.row(t) + h.cols);
       };
     };

@@ -53,7 +53,7 @@ class SweepTest : public test::SmallModel {
   // Any number that tells plans apart.
   double Measure(const DepthPlan& plan) {
     Decoder decoder(context_, model_.weights, plan);
-    const MatrixView<const float> h = decoder.Forward(calibration_.heldout[0]);
+    const MatrixView<const float> h = decoder.Forward(calibration_.heldout[0]).host();
     double sum = 0;
     for (int64_t t = 0; t < h.rows; ++t)
       for (int64_t j = 0; j < h.cols; ++j) sum += std::sin(static_cast<double>(t + 7 * j)) * h(t, j);

@@ -1,0 +1,68 @@
+// What goes over the bus while models are evaluated, which the emulator counts.
+#include <gtest/gtest.h>
+
+#include "eval/evaluate.h"
+#include "eval/perplexity.h"
+#include "kernels/emulated/device.h"
+#include "tests/cuda/models.h"
+#include "tests/eval/fixtures.h"
+
+namespace shiftrt {
+namespace {
+
+class Transfers : public testing::Test {
+ protected:
+  Transfers() {
+    model_.name = "a test";
+    model_.tokenizer = LoadTokenizer(Goldens() / "tokenizers/llama2-json");
+    model_.weights = MakeWeights(
+        {.hidden = 256, .heads = 1, .vocab = static_cast<int>(Expected()["config"]["vocab_size"]), .layers = 3},
+        DType::kFloat32);
+    model_.plan = DepthPlan::Original(3);
+  }
+  int64_t Hidden() const { return model_.weights->config.hidden; }
+
+  Model model_;
+  Context context_ = On(Device::kCuda);
+  NoProgress quiet_;
+};
+
+// Token ids and indices of sequences go in, two numbers per scored row come out; the stream that the variants share
+// stays where it is.
+TEST_F(Transfers, AnEvaluationTakesTokenIdsInAndScoresOut) {
+  Dataset dataset = GoldenDataset("hellaswag");
+  const std::vector<EvalVariant> variants = {{"original", model_.plan},
+                                             {"without 1", DepthPlan::Pruned(3, std::vector<int64_t>{1})},
+                                             {"without 2", DepthPlan::Pruned(3, std::vector<int64_t>{2})}};
+  const auto evaluate = [&](const Context& context) {
+    Journal none("");
+    return Evaluate(context, model_, variants, dataset, {}, none, quiet_);
+  };
+  evaluate(context_);  // the weights have gone over
+  const int64_t in = emu::BytesToDevice(), out = emu::BytesToHost();
+  const EvalScores scores = evaluate(context_);
+  const auto passes = std::ssize(variants);
+  EXPECT_EQ(scores.cost.shared_stages, 1);
+  EXPECT_EQ(emu::BytesToHost() - out,
+            passes * scores.cost.head_rows * static_cast<int64_t>(sizeof(float) + sizeof(int32_t)));
+  const int64_t stream = scores.cost.tokens_computed * Hidden() * static_cast<int64_t>(sizeof(float));
+  EXPECT_LT(emu::BytesToDevice() - in, stream / 4);
+  const EvalScores expected = evaluate(On(Device::kCpu));
+  for (size_t v = 0; v < variants.size(); ++v)
+    for (size_t i = 0; i < dataset.items.size(); ++i)
+      for (size_t p = 0; p < dataset.items[i].prompts.size(); ++p)
+        EXPECT_NEAR(scores.scores[v][i][p].log_likelihood, expected.scores[v][i][p].log_likelihood, 1e-3);
+}
+
+TEST_F(Transfers, PerplexityBringsOverScoresAlone) {
+  std::vector<int32_t> tokens(60);
+  for (size_t t = 0; t < tokens.size(); ++t) tokens[t] = static_cast<int32_t>(t * 7 % 50);
+  Decoder decoder(context_, model_.weights, model_.plan);
+  const int64_t in = emu::BytesToDevice(), out = emu::BytesToHost();
+  const PerplexityResult result = WindowedPerplexity(decoder, tokens, 20, "test", quiet_);
+  EXPECT_EQ(emu::BytesToHost() - out, result.predicted * static_cast<int64_t>(sizeof(float)));
+  EXPECT_LT(emu::BytesToDevice() - in, std::ssize(tokens) * Hidden() * static_cast<int64_t>(sizeof(float)) / 4);
+}
+
+}  // namespace
+}  // namespace shiftrt
