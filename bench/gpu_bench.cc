@@ -26,6 +26,7 @@ using gpu::Stream;
 
 constexpr const char* kBench = "the bench";
 constexpr int kWarmups = 3, kRuns = 15;
+constexpr int kLaunchesPerReplay = 32;
 // The shape of Llama-3.1-8B.
 constexpr int64_t kHidden = 4096, kIntermediate = 14336, kVocab = 128256, kTokens = 4096;
 constexpr gpu::AttentionShape kShape{32, 8, 128, 0.08838835f};
@@ -38,6 +39,16 @@ double MedianSeconds(Stream stream, const std::function<void()>& body) {
     if (run >= kWarmups) seconds.push_back(taken);
   }
   return Median(seconds);
+}
+
+// Seconds per launch of `body` inside a replayed graph of many launches: the cost of handing one launch to the device
+// is not in it. `body` takes another input each time it is called, so that the launches of a replay rotate over inputs.
+double MedianSecondsInGraph(Stream stream, const std::function<void()>& body) {
+  gpu::LaunchGraph graph;
+  const std::function<void()> many = [&] {
+    for (int launch = 0; launch < kLaunchesPerReplay; ++launch) body();
+  };
+  return MedianSeconds(stream, [&] { graph.Run(stream, many); }) / kLaunchesPerReplay;
 }
 
 // Random values on the device: repeats a pattern that is drawn on the host.
@@ -109,11 +120,13 @@ double DoublePeak(Stream stream) {
   return 2.0 * static_cast<double>(kSide * kSide * kSide) / seconds;
 }
 
+}  // namespace
+
 // Times kernels and collects the results.
 class KernelBench {
  public:
-  KernelBench(Stream stream, const GpuLimits& limits, Progress& progress)
-      : stream_(stream), limits_(limits), progress_(progress) {}
+  KernelBench(Stream stream, int multiprocessors, const GpuLimits& limits, Progress& progress)
+      : stream(stream), multiprocessors(multiprocessors), limits_(limits), progress_(progress) {}
   void Time(const char* room, const char* name, double bytes, double flops, const std::function<void()>& body) {
     Add({room, name, 0, bytes, flops, flops / limits_.matrix_peak}, body);
   }
@@ -121,22 +134,28 @@ class KernelBench {
   void TimeDouble(const char* room, const char* name, double bytes, double flops, const std::function<void()>& body) {
     Add({room, name, 0, bytes, flops, flops / limits_.double_peak}, body);
   }
+
+  const Stream stream;
+  const int multiprocessors;
   std::vector<GpuKernelTime> times;
 
  private:
   void Add(GpuKernelTime time, const std::function<void()>& body) {
     time.floor = std::max(time.floor, time.bytes / limits_.copy_bandwidth);
-    time.seconds = MedianSeconds(stream_, body);
+    time.seconds = MedianSecondsInGraph(stream, body);
+    time.seconds_launched_alone = MedianSeconds(stream, body);
     times.push_back(std::move(time));
     progress_.Advance(1);
   }
 
-  Stream stream_;
   GpuLimits limits_;
   Progress& progress_;
 };
 
-void BenchElementwise(Stream stream, KernelBench& bench) {
+namespace {
+
+void BenchElementwise(KernelBench& bench) {
+  const Stream stream = bench.stream;
   const auto h = RandomOnDevice<float>(stream, kTokens * kHidden),
              more = RandomOnDevice<float>(stream, kTokens * kHidden), weight = RandomOnDevice<float>(stream, kHidden);
   const DeviceBuffer<BFloat16> out(stream, kTokens * kIntermediate, kBench);
@@ -164,7 +183,9 @@ void BenchElementwise(Stream stream, KernelBench& bench) {
   });
 }
 
-void BenchSampling(Stream stream, int multiprocessors, KernelBench& bench) {
+void BenchSampling(KernelBench& bench) {
+  const Stream stream = bench.stream;
+  const int multiprocessors = bench.multiprocessors;
   const auto logits = RandomOnDevice<float>(stream, kVocab);
   const DeviceBuffer<int32_t> token(stream, 1, kBench);
   const DeviceBuffer<uint64_t> scratch(stream, gpu::SampleScratch(kVocab, multiprocessors), kBench);
@@ -177,7 +198,9 @@ void BenchSampling(Stream stream, int multiprocessors, KernelBench& bench) {
   }
 }
 
-void BenchAttention(Stream stream, int multiprocessors, KernelBench& bench) {
+void BenchAttention(KernelBench& bench) {
+  const Stream stream = bench.stream;
+  const int multiprocessors = bench.multiprocessors;
   const auto qkv = RandomOnDevice<BFloat16>(stream, kTokens * kQkvDim),
              q = RandomOnDevice<BFloat16>(stream, kTokens * kQDim),
              keys = RandomOnDevice<BFloat16>(stream, kTokens * kKvDim),
@@ -238,7 +261,9 @@ void BenchAttention(Stream stream, int multiprocessors, KernelBench& bench) {
   }
 }
 
-void BenchDecode(Stream stream, int multiprocessors, KernelBench& bench) {
+void BenchDecode(KernelBench& bench) {
+  const Stream stream = bench.stream;
+  const int multiprocessors = bench.multiprocessors;
   const auto x = RandomOnDevice<float>(stream, kIntermediate), weight = RandomOnDevice<float>(stream, kHidden);
   const DeviceBuffer<float> y(stream, kVocab, kBench);
   const auto time = [&](const char* name, int64_t rows, int64_t cols, const auto& launch) {
@@ -271,7 +296,8 @@ void BenchDecode(Stream stream, int multiprocessors, KernelBench& bench) {
              [&] { gpu::ApplyLowRankLra(stream, next(), scratch.data(), y.data()); });
 }
 
-void BenchGram(Stream stream, KernelBench& bench) {
+void BenchGram(KernelBench& bench) {
+  const Stream stream = bench.stream;
   constexpr int64_t kRows = 2048, kSide = kHidden + 1;
   const auto h = RandomOnDevice<float>(stream, kRows * kHidden), delta = RandomOnDevice<float>(stream, kRows * kHidden);
   const DeviceBuffer<double> gram(stream, kSide * kSide, kBench), cross(stream, kSide * kHidden, kBench);
@@ -285,21 +311,30 @@ void BenchGram(Stream stream, KernelBench& bench) {
 
 }  // namespace
 
-GpuKernelBench BenchGpuKernels(const Context& context, Progress& progress) {
-  GpuKernelBench result;
-  result.device = gpu::QueryDevice(context.gpus.front());
+GpuLimits MeasureGpuLimits(const Context& context) {
   const gpu::StreamOwner stream(context.gpus.front());
-  progress.Begin("measuring kernels", 18);
-  result.limits = {CopyBandwidth(stream.get()), MatrixPeak(stream.get()), DoublePeak(stream.get())};
-  KernelBench bench(stream.get(), result.limits, progress);
-  BenchElementwise(stream.get(), bench);
-  BenchSampling(stream.get(), result.device.multiprocessors, bench);
-  BenchAttention(stream.get(), result.device.multiprocessors, bench);
-  BenchDecode(stream.get(), result.device.multiprocessors, bench);
-  BenchGram(stream.get(), bench);
+  return {CopyBandwidth(stream.get()), MatrixPeak(stream.get()), DoublePeak(stream.get())};
+}
+
+const std::vector<GpuKernelGroup>& GpuKernelGroups() {
+  static const std::vector<GpuKernelGroup> groups = {
+      {"elementwise kernels", &BenchElementwise},
+      {"sampling", &BenchSampling},
+      {"attention", &BenchAttention},
+      {"decoding", &BenchDecode},
+      {"ridge sums", &BenchGram},
+  };
+  return groups;
+}
+
+std::vector<GpuKernelTime> BenchGpuKernels(const Context& context, const GpuLimits& limits, const GpuKernelGroup& group,
+                                           Progress& progress) {
+  const gpu::StreamOwner stream(context.gpus.front());
+  KernelBench bench(stream.get(), gpu::QueryDevice(context.gpus.front()).multiprocessors, limits, progress);
+  progress.Begin(group.name, 0);
+  group.run(bench);
   progress.End();
-  result.kernels = std::move(bench.times);
-  return result;
+  return std::move(bench.times);
 }
 
 }  // namespace shiftrt

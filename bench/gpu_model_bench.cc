@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <chrono>
 #include <span>
 
+#include "bench/energy.h"
 #include "bench/gpu_bench.h"
 #include "runtime/median.h"
 #include "runtime/random.h"
@@ -39,16 +41,21 @@ struct Runner {
   Decoder decoder;
   KvCache cache;
   std::vector<double> tokens_per_second;
+  double joules = 0;  // of all rounds that count
 
-  // Decoding speed after `context`, in tokens per second. The first two tokens, which record the launches, do not
-  // count.
-  double Decode(std::span<const int32_t> context, int64_t count) {
+  struct Decoded {
+    double tokens_per_second, joules;
+  };
+  // `count` tokens that follow `context`. The first two tokens, which record the launches, do not count.
+  Decoded Decode(std::span<const int32_t> context, int64_t count, const EnergyMeter& meter) {
     cache.Truncate(0);
     int32_t token = decoder.NextToken(context, cache, {}, 0);
     for (int i = 0; i < 2; ++i) token = decoder.NextToken(std::span(&token, 1), cache, {}, 0);
+    const double before = meter.Joules();
     const auto start = Clock::now();
     for (int64_t i = 0; i < count; ++i) token = decoder.NextToken(std::span(&token, 1), cache, {}, 0);
-    return static_cast<double>(count) / SecondsSince(start);
+    const double seconds = SecondsSince(start);
+    return {static_cast<double>(count) / seconds, meter.Joules() - before};
   }
   double Prefill(std::span<const int32_t> prompt) {
     cache.Truncate(0);
@@ -65,9 +72,9 @@ std::vector<Runner> MakeRunners(const Context& context, const std::shared_ptr<co
   std::vector<std::shared_ptr<const Lra>> each, merged(removed.size());
   for (size_t i = 0; i < removed.size(); ++i) each.push_back(RandomAdapter(hidden, 64, i));
   if (!removed.empty()) merged[0] = each[0];
-  const int64_t positions = options.context + options.decode + 2;
+  const int64_t positions = std::max(options.prefill, options.context + options.decode + 2);
   std::vector<Runner> runners;
-  runners.emplace_back(context, weights, "original", DepthPlan::Original(layers), std::max(positions, options.prefill));
+  runners.emplace_back(context, weights, "original", DepthPlan::Original(layers), positions);
   runners.emplace_back(context, weights, "pruned", DepthPlan::Pruned(layers, removed), positions);
   runners.emplace_back(context, weights, "pruned + LRA 64", DepthPlan::Corrected(layers, removed, each), positions);
   runners.emplace_back(context, weights, "pruned + merged LRA 64", DepthPlan::Corrected(layers, removed, merged),
@@ -85,13 +92,16 @@ GpuModelBench BenchGpuModel(const Context& context, std::shared_ptr<const Weight
   const std::span<const int32_t> all(tokens);
   std::vector<Runner> runners = MakeRunners(context, weights, options);
   std::vector<double> prefill;
+  const EnergyMeter meter(gpu::QueryDevice(context.gpus.front()).pci_bus_id);
   progress.Begin("measuring decoders", options.rounds + 1);
   for (int64_t round = 0; round < options.rounds + 1; ++round) {  // the first round is a warm-up
     const double prefilled = runners[0].Prefill(all.first(options.prefill));
     if (round > 0) prefill.push_back(prefilled);
     for (Runner& runner : runners) {
-      const double decoded = runner.Decode(all.first(options.context), options.decode);
-      if (round > 0) runner.tokens_per_second.push_back(decoded);
+      const auto [speed, joules] = runner.Decode(all.first(options.context), options.decode, meter);
+      if (round == 0) continue;
+      runner.tokens_per_second.push_back(speed);
+      runner.joules += joules;
     }
     progress.Advance(1);
   }
@@ -101,7 +111,8 @@ GpuModelBench BenchGpuModel(const Context& context, std::shared_ptr<const Weight
   result.prefill_floor = limits.matrix_peak / BlockFlopsPerToken(*weights);
   for (const Runner& runner : runners)
     result.variants.push_back({runner.name, Median(runner.tokens_per_second),
-                               limits.copy_bandwidth / static_cast<double>(runner.decoder.BytesPerToken())});
+                               limits.copy_bandwidth / static_cast<double>(runner.decoder.BytesPerToken()),
+                               runner.joules / static_cast<double>(options.rounds * options.decode)});
   return result;
 }
 

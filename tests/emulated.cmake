@@ -12,6 +12,7 @@ shiftrt_test(emu SOURCES emulated/machine_test.cc DEPENDS shiftrt_emulator)
 set(emulated communicator.cc dense.cc matmul.cc runtime.cc)
 list(TRANSFORM emulated PREPEND ${PROJECT_SOURCE_DIR}/kernels/emulated/)
 add_library(shiftrt_emulated_cuda OBJECT ${SHIFTRT_CUDA_KERNELS} ${PROJECT_SOURCE_DIR}/runtime/cuda/solver.cc
+            ${PROJECT_SOURCE_DIR}/runtime/cuda/recording.cc
             ${PROJECT_SOURCE_DIR}/runtime/cuda/upload.cc
             ${emulated})
 set_source_files_properties(${SHIFTRT_CUDA_KERNELS} PROPERTIES LANGUAGE CXX)
@@ -21,7 +22,7 @@ target_link_libraries(shiftrt_emulated_cuda PUBLIC shiftrt_emulator PRIVATE shif
 # The same tests run for every kernel on the emulator and, if the backend is built, on a GPU (skipped without one).
 set(cuda_tests cuda/attention_test.cc cuda/elementwise_test.cc cuda/gram_test.cc cuda/lra_test.cc cuda/matvec_test.cc cuda/rmsnorm_test.cc cuda/rope_test.cc
                cuda/sample_test.cc cuda/scores_test.cc cuda/solver_test.cc cuda/upload_test.cc)
-shiftrt_test(emulated_kernels SOURCES ${cuda_tests} DEPENDS shiftrt_emulated_cuda shiftrt_engine)
+shiftrt_test(emulated_kernels SOURCES ${cuda_tests} emulated/launch_graph_test.cc DEPENDS shiftrt_emulated_cuda shiftrt_engine)
 if(SHIFTRT_HAVE_CUDA)
   shiftrt_test(cuda_kernels SOURCES ${cuda_tests} DEPENDS shiftrt_cuda_kernels shiftrt_engine)
 endif()

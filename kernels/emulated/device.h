@@ -26,6 +26,17 @@ class MemoryLimit {
   int64_t before_;
 };
 
+// No launch graph can be recorded while this object exists.
+class RefusedRecordings {
+ public:
+  RefusedRecordings();
+  ~RefusedRecordings();
+  RefusedRecordings(const RefusedRecordings&) = delete;
+  RefusedRecordings& operator=(const RefusedRecordings&) = delete;
+};
+// Replays of recorded launches since the start of the program.
+int64_t Replays();
+
 // Bytes copied from devices to the host, and from the host to devices, since the start of the program.
 int64_t BytesToHost();
 int64_t BytesToDevice();

@@ -2,9 +2,12 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdlib>
 #include <source_location>
+#include <string_view>
 
 #include "runtime/check.h"
+#include "runtime/cuda/recording.h"
 #include "runtime/cuda/upload.h"
 
 namespace shiftrt::gpu {
@@ -49,7 +52,13 @@ void CheckLaunch(int status, const char* kernel) {
   if (status != cudaSuccess)
     Fail("CUDA: launch of {}: {}", kernel, cudaGetErrorString(static_cast<cudaError_t>(status)));
 }
-bool LaunchesOverlap(Stream stream) { return MajorCapability(stream.device) >= 9; }
+bool LaunchesOverlap(Stream stream) {
+  static const bool wanted = [] {
+    const char* const setting = std::getenv("SHIFTRT_CUDA_OVERLAP");
+    return setting == nullptr || std::string_view(setting) != "0";
+  }();
+  return wanted && MajorCapability(stream.device) >= 9;
+}
 
 static void UseDevice(int device) {
   int current = 0;
@@ -90,12 +99,15 @@ DeviceInfo QueryDevice(int device) {
   CheckCuda(cudaGetDeviceProperties(&properties, device));
   size_t free = 0, total = 0;
   CheckCuda(cudaMemGetInfo(&free, &total));
+  char bus_id[32] = {};
+  CheckCuda(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, device));
   return {properties.name,
           properties.major,
           properties.minor,
           properties.multiProcessorCount,
           static_cast<int64_t>(total),
-          static_cast<int64_t>(free) + PooledBytes(device)};
+          static_cast<int64_t>(free) + PooledBytes(device),
+          bus_id};
 }
 
 StreamOwner::StreamOwner(int device) : stream_{nullptr, device} {
@@ -108,35 +120,31 @@ StreamOwner::StreamOwner(int device) : stream_{nullptr, device} {
 }
 StreamOwner::~StreamOwner() { cudaStreamDestroy(stream_.handle); }
 
-void LaunchGraph::Run(Stream stream, const std::function<void()>& body) {
-  if (runs_ == 0) {
-    body();
-    runs_ = 1;
-    return;
-  }
+CUgraphExec_st* Record(Stream stream, const std::function<void()>& body) {
   UseDeviceOf(stream);
-  if (recorded_ == nullptr) {
-    CheckCuda(cudaStreamBeginCapture(stream.handle, cudaStreamCaptureModeThreadLocal));
-    cudaGraph_t graph = nullptr;
-    try {
-      body();
-    } catch (...) {
-      cudaStreamEndCapture(stream.handle, &graph);
-      throw;
-    }
-    CheckCuda(cudaStreamEndCapture(stream.handle, &graph));
-    const cudaError_t status = cudaGraphInstantiate(&recorded_, graph, 0);
-    cudaGraphDestroy(graph);
-    CheckCuda(status);
+  CheckCuda(cudaStreamBeginCapture(stream.handle, cudaStreamCaptureModeThreadLocal));
+  cudaGraph_t graph = nullptr;
+  try {
+    body();
+  } catch (...) {
+    cudaStreamEndCapture(stream.handle, &graph);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    cudaGetLastError();  // the refusal is reported by the exception and must not surface again
+    throw;
   }
-  CheckCuda(cudaGraphLaunch(recorded_, stream.handle));
+  cudaError_t status = cudaStreamEndCapture(stream.handle, &graph);
+  cudaGraphExec_t recorded = nullptr;
+  if (status == cudaSuccess) status = cudaGraphInstantiate(&recorded, graph, 0);
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  if (status != cudaSuccess) cudaGetLastError();
+  CheckCuda(status);
+  return recorded;
 }
-
-void LaunchGraph::Reset() noexcept {
-  if (recorded_ != nullptr) cudaGraphExecDestroy(recorded_);
-  recorded_ = nullptr;
-  runs_ = 0;
+void Replay(Stream stream, CUgraphExec_st* recorded, const std::function<void()>&) {
+  UseDeviceOf(stream);
+  CheckCuda(cudaGraphLaunch(recorded, stream.handle));
 }
+void Forget(CUgraphExec_st* recorded) noexcept { cudaGraphExecDestroy(recorded); }
 
 void* AllocateDevice(Stream stream, int64_t bytes, const char* what) {
   if (bytes == 0) return nullptr;

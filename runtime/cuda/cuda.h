@@ -32,6 +32,7 @@ struct DeviceInfo {
   int multiprocessors = 0;
   int64_t memory_bytes = 0;
   int64_t free_bytes = 0;  // includes freed memory that our own pool keeps for reuse
+  std::string pci_bus_id;  // "00000000:17:00.0"; names the device to the driver's management library
 };
 
 // Why no kernel of this build can run on this machine (no driver, no device, an old device), or "" if it can. Queries
@@ -65,22 +66,26 @@ class StreamOwner {
 };
 
 // A recorded sequence of launches, replayed at the cost of one launch. The launches must not change in number, shape or
-// arguments between two runs, and must not allocate after the first run.
+// arguments between two runs, and must not allocate after the first run. If the driver refuses to record them, or the
+// environment variable SHIFTRT_CUDA_GRAPHS is 0, every run launches them one by one.
 class LaunchGraph {
  public:
   LaunchGraph() = default;
   ~LaunchGraph() { Reset(); }
   LaunchGraph(const LaunchGraph&) = delete;
   LaunchGraph& operator=(const LaunchGraph&) = delete;
-  // The first run calls `body`, which launches into `stream`. The second calls it to record it. Later runs only replay.
+  // The first run calls `body`, which launches into `stream`. The second run records what `body` launches and replays
+  // it. Later runs replay it. Throws what `body` throws when it is called outside a recording.
   void Run(Stream stream, const std::function<void()>& body);
   // Discards the recording; the next run counts as the first.
   void Reset() noexcept;
 
  private:
-  int64_t runs_ = 0;
+  bool first_ = true, refused_ = false;
   CUgraphExec_st* recorded_ = nullptr;
 };
+// Why the last recording of this process was refused; empty where none was.
+std::string WhyLaunchGraphRefused();
 
 // Allocates from the device's stream-ordered pool. Throws OutOfMemory that states `what`, `bytes` and what is free.
 void* AllocateDevice(Stream stream, int64_t bytes, const char* what);

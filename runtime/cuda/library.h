@@ -1,5 +1,6 @@
 // A shared library of the CUDA toolkit. It is opened when it is needed instead of being linked, so a program that
-// never uses a GPU does not load it.
+// never uses a GPU does not load it. It stays open until the process ends: the toolkit's libraries keep state per
+// process, take long to load, and may still be needed by handles that are destroyed at exit.
 #pragma once
 
 #include <dlfcn.h>
@@ -18,7 +19,6 @@ class SharedLibrary {
     handle_ = dlopen(name_.c_str(), RTLD_NOW | RTLD_LOCAL);
     Check(handle_ != nullptr, "the GPU's {} need {}: {}", what_for, name_, dlerror());
   }
-  ~SharedLibrary() { dlclose(handle_); }
   SharedLibrary(const SharedLibrary&) = delete;
   SharedLibrary& operator=(const SharedLibrary&) = delete;
 

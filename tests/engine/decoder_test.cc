@@ -11,6 +11,7 @@
 #include "runtime/random.h"
 #include "tests/engine/rows.h"
 #include "tests/models/fixtures.h"
+#include "tests/test_directory.h"
 
 namespace shiftrt {
 namespace {
@@ -50,8 +51,7 @@ class Golden {
 
 std::vector<std::string> GoldenNames() {
   std::vector<std::string> names;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(std::filesystem::path(SHIFTRT_TEST_DIR) / "goldens/models"))
+  for (const auto& entry : std::filesystem::directory_iterator(TestDirectory() / "goldens/models"))
     names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;

@@ -9,10 +9,11 @@
 #include "models/model.h"
 #include "runtime/files.h"
 #include "tests/temporary_directory.h"
+#include "tests/test_directory.h"
 
 namespace shiftrt {
 
-inline std::filesystem::path Goldens() { return std::filesystem::path(SHIFTRT_TEST_DIR) / "goldens"; }
+inline std::filesystem::path Goldens() { return TestDirectory() / "goldens"; }
 inline std::string GoldenData() { return (Goldens() / "eval/data").string(); }
 
 // What lm-evaluation-harness gave for the rows of GoldenData(): tests/goldens/make_eval.py.

@@ -9,6 +9,7 @@
 #include "models/families.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
+#include "tests/test_directory.h"
 
 namespace shiftrt {
 namespace {
@@ -190,7 +191,7 @@ TEST(Config, BothStylesOfRopeSettings) {
 }
 
 TEST(Config, RopeFrequenciesAreThoseOfTransformers) {
-  const Json goldens = Json::parse(ReadFile(SHIFTRT_TEST_DIR "/goldens/rope.json"));
+  const Json goldens = Json::parse(ReadFile(TestDirectory() / "goldens/rope.json"));
   ASSERT_GE(goldens.size(), 8u);
   for (const Json& golden : goldens) {
     SCOPED_TRACE(golden["name"].get<std::string>());

@@ -6,12 +6,11 @@
 
 #include "models/weights.h"
 #include "tests/temporary_directory.h"
+#include "tests/test_directory.h"
 
 namespace shiftrt {
 
-inline std::filesystem::path GoldenModel(const std::string& name) {
-  return std::filesystem::path(SHIFTRT_TEST_DIR) / "goldens/models" / name;
-}
+inline std::filesystem::path GoldenModel(const std::string& name) { return TestDirectory() / "goldens/models" / name; }
 
 // The golden's weights (seed 1) in `dtype`; the mapping outlives the files' names.
 inline std::shared_ptr<const Weights> GoldenWeights(const std::string& name, DType dtype = DType::kFloat32) {

@@ -5,11 +5,13 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "tests/test_directory.h"
+
 namespace shiftrt::test {
 
 inline const nlohmann::json& Goldens() {
   static const nlohmann::json goldens = [] {
-    std::ifstream file(std::string(SHIFTRT_TEST_DIR) + "/goldens/shift.json");
+    std::ifstream file(TestDirectory() / "goldens/shift.json");
     return nlohmann::json::parse(file);
   }();
   return goldens;

@@ -4,12 +4,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/test_directory.h"
 #include "tokenizers/tokenizer.h"
 
 namespace shiftrt {
 namespace {
 
-const std::filesystem::path kGoldens = std::filesystem::path(SHIFTRT_TEST_DIR) / "goldens" / "tokenizers";
+const std::filesystem::path kGoldens = TestDirectory() / "goldens" / "tokenizers";
 
 using Ids = std::vector<int32_t>;
 

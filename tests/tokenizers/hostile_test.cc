@@ -7,6 +7,7 @@
 #include <random>
 
 #include "runtime/check.h"
+#include "tests/test_directory.h"
 #include "tokenizers/tokenizer.h"
 
 namespace shiftrt {
@@ -15,7 +16,7 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-const fs::path kGoldens = fs::path(SHIFTRT_TEST_DIR) / "goldens" / "tokenizers";
+const fs::path kGoldens = TestDirectory() / "goldens" / "tokenizers";
 
 std::string Read(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);

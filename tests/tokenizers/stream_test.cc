@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "tests/test_directory.h"
 #include "tokenizers/tokenizer.h"
 
 namespace shiftrt {
@@ -24,8 +25,7 @@ class Bytes final : public Tokenizer {
     return out;
   }
   // Byte pieces <0x00>.. follow the user-defined symbol in the SentencePiece golden.
-  std::unique_ptr<Tokenizer> bytes_ =
-      LoadTokenizer(std::filesystem::path(SHIFTRT_TEST_DIR) / "goldens" / "tokenizers" / "sentencepiece");
+  std::unique_ptr<Tokenizer> bytes_ = LoadTokenizer(TestDirectory() / "goldens" / "tokenizers" / "sentencepiece");
   int32_t first_ = FirstByte();
   int32_t FirstByte() const {
     for (int32_t id = 0; id < bytes_->vocab_size(); ++id)

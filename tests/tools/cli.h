@@ -17,6 +17,7 @@
 
 #include "models/weights.h"
 #include "runtime/files.h"
+#include "tests/test_directory.h"
 #include "tests/write_text.h"
 
 namespace shiftrt {
@@ -63,7 +64,7 @@ inline std::string Words(int64_t count) {
   return text;
 }
 
-inline std::string EvalData() { return std::string(SHIFTRT_TEST_DIR) + "/goldens/eval/data"; }
+inline std::string EvalData() { return (TestDirectory() / "goldens/eval/data").string(); }
 
 class Cli : public ::testing::Test {
  protected:
@@ -95,7 +96,7 @@ class Cli : public ::testing::Test {
     WriteText(dir_ / "shape.json", config.dump());
     WriteRandomCheckpoint(dir_ / "shape.json", DType::kFloat32, 7, dir_ / name);
     for (const char* file : {"tokenizer.json", "tokenizer_config.json"})
-      fs::copy_file(fs::path(SHIFTRT_TEST_DIR) / "goldens/tokenizers/gpt2-json" / file, dir_ / name / file);
+      fs::copy_file(TestDirectory() / "goldens/tokenizers/gpt2-json" / file, dir_ / name / file);
   }
 
   std::string Path(const std::string& name) const { return (dir_ / name).string(); }

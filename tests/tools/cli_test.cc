@@ -179,7 +179,7 @@ TEST_F(Cli, TokenizeTakesManyTexts) {
 }
 
 TEST_F(Cli, TokenizeNeedsNoMoreThanATokenizer) {
-  const fs::path directory = fs::path(SHIFTRT_TEST_DIR) / "goldens/tokenizers/gpt2-json";
+  const fs::path directory = TestDirectory() / "goldens/tokenizers/gpt2-json";
   EXPECT_EQ(Call({"tokenize", "--model", directory, "--ids", "the sea"}).out,
             Command("tokenize", {"--ids", "the sea"}).out);
 }

@@ -1,0 +1,55 @@
+#include "runtime/cuda/recording.h"
+
+#include <cstdlib>
+#include <mutex>
+#include <string_view>
+
+#include "runtime/check.h"
+
+namespace shiftrt::gpu {
+
+namespace {
+
+std::mutex mutex;
+std::string why_refused;
+
+bool Wanted() {
+  const char* const setting = std::getenv("SHIFTRT_CUDA_GRAPHS");
+  return setting == nullptr || std::string_view(setting) != "0";
+}
+
+}  // namespace
+
+std::string WhyLaunchGraphRefused() {
+  const std::lock_guard lock(mutex);
+  return why_refused;
+}
+
+void LaunchGraph::Run(Stream stream, const std::function<void()>& body) {
+  if (first_ || refused_ || !Wanted()) {
+    first_ = false;
+    return body();
+  }
+  if (recorded_ == nullptr) {
+    try {
+      recorded_ = Record(stream, body);
+    } catch (const std::exception& error) {
+      // Whatever is wrong with the launches themselves is thrown again by the plain run that follows.
+      refused_ = true;
+      {
+        const std::lock_guard lock(mutex);
+        why_refused = error.what();
+      }
+      return body();
+    }
+  }
+  Replay(stream, recorded_, body);
+}
+
+void LaunchGraph::Reset() noexcept {
+  if (recorded_ != nullptr) Forget(recorded_);
+  recorded_ = nullptr;
+  first_ = true;
+}
+
+}  // namespace shiftrt::gpu

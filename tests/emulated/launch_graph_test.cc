@@ -1,0 +1,63 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "kernels/emulated/device.h"
+#include "runtime/check.h"
+#include "runtime/cuda/cuda.h"
+
+namespace shiftrt::gpu {
+namespace {
+
+class LaunchGraphs : public testing::Test {
+ protected:
+  LaunchGraphs() : owner_(0) {}
+  void Run(LaunchGraph& graph) {
+    graph.Run(owner_.get(), [&] { ++launched_; });
+  }
+  StreamOwner owner_;
+  int launched_ = 0;
+};
+
+TEST_F(LaunchGraphs, ReplayFromTheSecondRunOn) {
+  LaunchGraph graph;
+  const int64_t before = emu::Replays();
+  Run(graph);
+  EXPECT_EQ(emu::Replays(), before);
+  Run(graph);
+  Run(graph);
+  EXPECT_EQ(emu::Replays(), before + 2);
+  graph.Reset();
+  Run(graph);
+  EXPECT_EQ(emu::Replays(), before + 2);
+  EXPECT_EQ(launched_, 4);
+}
+
+TEST_F(LaunchGraphs, ARefusedRecordingFallsBackToPlainLaunches) {
+  const emu::RefusedRecordings refused;
+  LaunchGraph graph;
+  const int64_t before = emu::Replays();
+  for (int run = 0; run < 3; ++run) Run(graph);
+  EXPECT_EQ(launched_, 3);
+  EXPECT_EQ(emu::Replays(), before);
+  EXPECT_NE(WhyLaunchGraphRefused(), "");
+}
+
+TEST_F(LaunchGraphs, TheEnvironmentTurnsThemOff) {
+  ::setenv("SHIFTRT_CUDA_GRAPHS", "0", 1);
+  LaunchGraph graph;
+  const int64_t before = emu::Replays();
+  for (int run = 0; run < 3; ++run) Run(graph);
+  ::unsetenv("SHIFTRT_CUDA_GRAPHS");
+  EXPECT_EQ(emu::Replays(), before);
+  EXPECT_EQ(launched_, 3);
+}
+
+TEST_F(LaunchGraphs, WhatIsWrongWithTheLaunchesIsThrown) {
+  LaunchGraph graph;
+  Run(graph);
+  EXPECT_THROW(graph.Run(owner_.get(), [] { Fail("the launch is wrong"); }), Error);
+}
+
+}  // namespace
+}  // namespace shiftrt::gpu

@@ -1,0 +1,7 @@
+#include "tests/test_directory.h"
+
+namespace shiftrt {
+
+std::filesystem::path TestDirectory() { return SHIFTRT_TEST_DIR; }
+
+}  // namespace shiftrt
