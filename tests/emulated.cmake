@@ -48,3 +48,10 @@ if(Python3_FOUND)
   add_test(NAME Docs.TheGpuTableIsThatOfTheReports
     COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/gpu-table --check)
 endif()
+
+# The archive that carries the tests to a GPU, as far as it goes without one. It packs what this build holds.
+if(SHIFTRT_HAVE_CUDA AND Python3_FOUND)
+  add_test(NAME GpuPackage.StartsInABareRootDirectoryAndKeepsWhatIsDone
+    COMMAND ${PROJECT_SOURCE_DIR}/tests/gpu_package.sh ${CMAKE_BINARY_DIR} ${CMAKE_BINARY_DIR}/gpu-package)
+  set_tests_properties(GpuPackage.StartsInABareRootDirectoryAndKeepsWhatIsDone PROPERTIES SKIP_RETURN_CODE 77 LABELS slow)
+endif()
