@@ -19,7 +19,7 @@ struct Work {
 };
 
 Work EncodeAll(const Model& model, const Dataset& dataset, Bos bos) {
-  PromptEncoder encoder(*model.tokenizer, bos, model.weights->config.max_positions);
+  PromptEncoder encoder(model.RequireTokenizer(), bos, model.weights->config.max_positions);
   Work work;
   const auto add = [&](ScoringRequest request, size_t item, size_t prompt) {
     work.requests.push_back(std::move(request));

@@ -16,10 +16,13 @@ struct Model {
   std::string name;
   std::filesystem::path directory;  // the base model's
   std::shared_ptr<const Weights> weights;
-  std::shared_ptr<const Tokenizer> tokenizer;
-  DepthPlan plan;                // the saved one, or all blocks
-  std::vector<int64_t> removed;  // layers of the original model that the saved plan does without
-  std::string provenance;        // text of shiftrt.json, empty for a plain model
+  std::shared_ptr<const Tokenizer> tokenizer;  // null where the directory has none; see RequireTokenizer()
+  DepthPlan plan;                              // the saved one, or all blocks
+  std::vector<int64_t> removed;                // layers of the original model that the saved plan does without
+  std::string provenance;                      // text of shiftrt.json, empty for a plain model
+
+  // For whatever reads or writes text. Throws Error naming the directory and the files looked for where there is none.
+  const Tokenizer& RequireTokenizer() const;
 };
 
 // Where `name` is: a directory; "demo" (the model that ships: SHIFTRT_DEMO, the source tree, or the install prefix); or
@@ -31,8 +34,9 @@ std::filesystem::path ResolveModel(const std::string& name);
 // Where models and data sets of the Hugging Face hub are kept: HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub.
 std::filesystem::path HuggingFaceCache();
 
-// Opens weights and tokenizer and checks that they belong together (ids below the vocabulary). For a saved directory,
-// opens its base model, checks its fingerprint and loads the adapters into `plan`.
+// Opens the weights and, where the directory has one, the tokenizer, and checks that they belong together (ids below
+// the vocabulary). For a saved directory, opens its base model, checks its fingerprint and loads the adapters into
+// `plan`.
 Model OpenModel(const std::string& name, const LoadOptions& options = {});
 
 // The tokenizer of a model as OpenModel takes it, or of a directory with nothing else in it.

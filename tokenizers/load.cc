@@ -132,13 +132,23 @@ std::unique_ptr<Tokenizer> OpenModelFile(const TokenizerSettings& settings) {
   return file[0] == '\n' ? LoadSentencePiece(settings, file) : LoadTiktoken(settings, file);
 }
 
-std::unique_ptr<Tokenizer> Open(const std::filesystem::path& directory) {
-  const TokenizerSettings settings = ReadSettings(directory);
+enum class Form { kJson, kVocabAndMerges, kModelFile, kNone };
+
+Form FormOf(const std::filesystem::path& directory) {
   const auto has = [&](const char* name) { return std::filesystem::exists(directory / name); };
-  if (has("tokenizer.json")) return LoadTokenizerJson(settings);
-  if (has("vocab.json") && has("merges.txt")) return LoadVocabAndMerges(settings);
-  if (has("tokenizer.model")) return OpenModelFile(settings);
-  Fail("{}: no tokenizer here (tokenizer.json, vocab.json with merges.txt, or tokenizer.model)", directory.string());
+  if (has("tokenizer.json")) return Form::kJson;
+  if (has("vocab.json") && has("merges.txt")) return Form::kVocabAndMerges;
+  if (has("tokenizer.model")) return Form::kModelFile;
+  return Form::kNone;
+}
+
+std::unique_ptr<Tokenizer> Open(const std::filesystem::path& directory) {
+  const Form form = FormOf(directory);
+  if (form == Form::kNone) Fail("{}: no tokenizer here ({})", directory.string(), kTokenizerFiles);
+  const TokenizerSettings settings = ReadSettings(directory);
+  if (form == Form::kJson) return LoadTokenizerJson(settings);
+  if (form == Form::kVocabAndMerges) return LoadVocabAndMerges(settings);
+  return OpenModelFile(settings);
 }
 
 }  // namespace
@@ -187,6 +197,8 @@ std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerSettings& settings)
   parts.decoder.byte_level = true;
   return std::make_unique<BpeTokenizer>(std::move(parts), settings, std::nullopt, std::nullopt, false);
 }
+
+bool HasTokenizer(const std::filesystem::path& directory) { return FormOf(directory) != Form::kNone; }
 
 std::unique_ptr<Tokenizer> LoadTokenizer(const std::filesystem::path& directory) {
   try {

@@ -37,6 +37,10 @@ class Tokenizer {
   bool adds_bos_ = false;
 };
 
+// What a directory with a tokenizer holds, for messages.
+inline constexpr const char* kTokenizerFiles = "tokenizer.json, vocab.json with merges.txt, or tokenizer.model";
+bool HasTokenizer(const std::filesystem::path& directory);
+
 // Loads the tokenizer of a model directory: tokenizer.json; or vocab.json + merges.txt; or tokenizer.model
 // (SentencePiece or tiktoken ranks, distinguished by content). tokenizer_config.json, special_tokens_map.json,
 // added_tokens.json and config.json are read if present. Throws Error naming the file for anything malformed or not

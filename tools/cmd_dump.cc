@@ -16,9 +16,10 @@ struct Options {
   bool logits = false, hidden = false, delta = false;
 };
 
-// Ids from the argument, or from the file it names.
+// Ids from the argument, or from the file it names. A list of ids may be longer than a file's name can be.
 std::vector<int32_t> ReadTokens(const std::string& argument) {
-  const bool file = std::filesystem::is_regular_file(argument);
+  std::error_code not_a_name;
+  const bool file = std::filesystem::is_regular_file(argument, not_a_name);
   const std::vector<int32_t> ids = ParseTokenIds(file ? ReadText(argument) : argument);
   if (ids.empty()) FailUsage("--tokens names no token");
   return ids;

@@ -19,13 +19,13 @@ struct Options {
 int Run(const Options& options) {
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
-  const std::vector<int32_t> prompt = model.tokenizer->EncodeWithBos(options.prompt);
+  const std::vector<int32_t> prompt = model.RequireTokenizer().EncodeWithBos(options.prompt);
   CheckFits(static_cast<int64_t>(prompt.size()), options.max_tokens,
             model.weights->config);  // before a word is printed
   std::vector<int32_t> stop = model.weights->config.eos_tokens;
-  if (model.tokenizer->eos_token() >= 0) stop.push_back(model.tokenizer->eos_token());
+  if (model.RequireTokenizer().eos_token() >= 0) stop.push_back(model.RequireTokenizer().eos_token());
   Decoder decoder(context, model.weights, model.plan);
-  StreamingDecoder text(*model.tokenizer);
+  StreamingDecoder text(model.RequireTokenizer());
   const auto print = [](const std::string& piece) {
     std::fwrite(piece.data(), 1, piece.size(), stdout);
     std::fflush(stdout);
@@ -34,7 +34,7 @@ int Run(const Options& options) {
   for (int32_t id : prompt) text.Push(id);  // so that the first word of the reply keeps its space
   const GenerationResult result =
       Generate(decoder, prompt, options.max_tokens, options.sampling, options.common.seed, stop, [&](int32_t token) {
-        if (token < model.tokenizer->vocab_size()) print(text.Push(token));  // else padding of the vocabulary
+        if (token < model.RequireTokenizer().vocab_size()) print(text.Push(token));  // else padding of the vocabulary
         return true;
       });
   print(text.Finish() + "\n");

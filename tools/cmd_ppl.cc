@@ -5,8 +5,9 @@
 #include "eval/evaluate.h"
 #include "eval/metrics.h"
 #include "eval/perplexity.h"
-#include "runtime/text.h"
+#include "runtime/check.h"
 #include "tools/options.h"
+#include "tools/texts.h"
 
 namespace shiftrt {
 
@@ -16,6 +17,7 @@ struct Options {
   CommonOptions common;
   std::string text;
   std::string protocol = "gptq";
+  int64_t text_tokens = 0;
 };
 
 using Json = nlohmann::json;
@@ -23,14 +25,15 @@ using Json = nlohmann::json;
 // gptq and seq128: windows of the whole text.
 Json ByWindow(const Options& options, const Context& context, const Model& model, Progress& progress) {
   const int64_t window = ProtocolWindow(options.protocol, model.weights->config);
-  const std::string text = PerplexityText(ReadText(options.text), options.text);
-  const std::vector<int32_t> tokens = model.tokenizer->EncodeWithBos(text, options.text);
+  HeldOutText text = ReadHeldOut(options.text, model);
+  text.Limit(options.text_tokens, window);
   Decoder decoder(context, model.weights, model.plan);
   const auto start = std::chrono::steady_clock::now();
-  const PerplexityResult result = WindowedPerplexity(decoder, tokens, window, options.protocol, progress);
+  const PerplexityResult result = WindowedPerplexity(decoder, text.tokens, window, options.protocol, progress);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  fmt::print("{} (windows of {}): perplexity {:.4f}, mean NLL {:.6f} over {} tokens, {:.0f} tokens/s\n",
-             result.protocol, result.window, result.perplexity, result.mean_nll, result.predicted,
+  const std::string part = text.Part().empty() ? "" : ", " + text.Part();
+  fmt::print("{} (windows of {}{}): perplexity {:.4f}, mean NLL {:.6f} over {} tokens, {:.0f} tokens/s\n",
+             result.protocol, result.window, part, result.perplexity, result.mean_nll, result.predicted,
              static_cast<double>(result.predicted) / seconds);
   return {{"model", model.name},         {"protocol", result.protocol},
           {"window", result.window},     {"predicted", result.predicted},
@@ -58,6 +61,8 @@ Json ByDocument(const Options& options, const Context& context, const Model& mod
 }
 
 int Run(const Options& options) {
+  if (options.protocol == "harness" && options.text_tokens > 0)
+    FailUsage("--text-tokens goes with the protocols gptq and seq128; harness reads whole documents");
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
   const auto progress = options.common.MakeProgress();
@@ -78,9 +83,10 @@ Command AddPpl(CLI::App& app) {
   app.add_option(
          "--protocol", options->protocol,
          "gptq: windows of 2048, seq128: of 128 (or the model's context if that is shorter); harness: by document,\n"
-         "a word and a byte")
+         "per word and per byte")
       ->check(CLI::IsMember({"gptq", "seq128", "harness"}))
       ->capture_default_str();
+  AddTextTokens(app, options->text_tokens);
   app.footer("Example:\n  shiftrt ppl --model demo --text models/demo/heldout.txt --protocol seq128");
   return [options] { return Run(*options); };
 }

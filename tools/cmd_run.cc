@@ -30,7 +30,7 @@ struct Options {
   RecipeOptions recipe;
   EvaluationOptions evaluation{.tasks = ""};
   std::string text, protocol = "gptq", prompt = "It is a truth universally acknowledged, that", save, report;
-  int64_t max_tokens = 40;
+  int64_t max_tokens = 40, text_tokens = 0;
   bool save_weights = false;
 };
 
@@ -60,7 +60,7 @@ void Compare(const Job& job, std::vector<Variant>& variants) {
   const Options& options = job.options;
   const Model& model = job.model;
   const ModelConfig& config = model.weights->config;
-  const std::vector<int32_t> prompt = model.tokenizer->EncodeWithBos(options.prompt);
+  const std::vector<int32_t> prompt = model.RequireTokenizer().EncodeWithBos(options.prompt);
   const int64_t window = ProtocolWindow(options.protocol, config);
   std::vector<Decoder> decoders;
   for (Variant& variant : variants) {
@@ -77,8 +77,8 @@ void Compare(const Job& job, std::vector<Variant>& variants) {
         });
     job.progress.End();
     // A vocabulary padded beyond the tokenizer's has ids that stand for no text.
-    std::erase_if(reply.tokens, [&](int32_t token) { return token >= model.tokenizer->vocab_size(); });
-    variant.continuation = DecodeReply(*model.tokenizer, prompt, reply.tokens);
+    std::erase_if(reply.tokens, [&](int32_t token) { return token >= model.RequireTokenizer().vocab_size(); });
+    variant.continuation = DecodeReply(model.RequireTokenizer(), prompt, reply.tokens);
   }
   const int64_t room = config.max_positions - static_cast<int64_t>(prompt.size());
   const int64_t tokens = std::min(kSpeedTokens, room);
@@ -284,7 +284,7 @@ void WriteReport(const Job& job, const ShiftResult& result, const std::vector<Va
   report.summary = fmt::format("Layers {}. Calibrated on {}{}; perplexity ({}) on {}.",
                                fmt::join(result.selection.removed, ", "), result.calibration,
                                job.calibration.source.empty() ? "" : fmt::format(" ({})", job.calibration.Accounting()),
-                               job.options.protocol, job.heldout.source);
+                               job.options.protocol, job.heldout.Description());
   const CriterionInput input = {job.context, model.weights, &job.calibration.fit, job.options.common.seed};
   report.scores = ScoresBeside(result.selection, input, job.progress);
   report.sites = result.sites;
@@ -310,9 +310,11 @@ int Run(const Options& options) {
   const ModelConfig& config = model.weights->config;
   CheckRank(shift.rank, config.hidden);
   // Said now, not after the hour that calibration may take.
-  CheckFits(static_cast<int64_t>(model.tokenizer->EncodeWithBos(options.prompt).size()), options.max_tokens, config);
+  CheckFits(static_cast<int64_t>(model.RequireTokenizer().EncodeWithBos(options.prompt).size()), options.max_tokens,
+            config);
   const CalibrationSet calibration = options.recipe.OpenText(model, options.common.seed);
-  const HeldOutText heldout = OpenHeldOut(options.text, model, calibration);
+  HeldOutText heldout = OpenHeldOut(options.text, model, calibration);
+  heldout.Limit(options.text_tokens, ProtocolWindow(options.protocol, config));
   const auto progress = options.common.MakeProgress();
   const Job job = {options, context, model, calibration, heldout, *progress};
 
@@ -343,7 +345,7 @@ int Run(const Options& options) {
   const auto start = std::chrono::steady_clock::now();
   Compare(job, variants);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  PrintVariants(options, variants, heldout.source);
+  PrintVariants(options, variants, heldout.Description());
   fmt::print("\nseconds: select {:.1f}, calibrate {:.1f}, solve {:.2f}, factorize {:.2f}, evaluate {:.1f}\n",
              result.seconds.select, result.seconds.calibrate, result.seconds.solve, result.seconds.factorize, seconds);
 
@@ -380,6 +382,7 @@ Command AddRun(CLI::App& app) {
   options->common.AddMemoryTo(app);
   options->recipe.AddTo(app);
   app.add_option("--text", options->text, "held-out text for the perplexity (demo brings its own)");
+  AddTextTokens(app, options->text_tokens);
   app.add_option("--protocol", options->protocol, "gptq or seq128")->capture_default_str();
   app.add_option("--prompt", options->prompt, "every variant continues it")->capture_default_str();
   app.add_option("--max-tokens", options->max_tokens, "of the continuation")
@@ -395,7 +398,7 @@ Command AddRun(CLI::App& app) {
       "\n\nExamples:\n  shiftrt run --model demo --prune bi:0.25 --lra 64\n"
       "  shiftrt run --model demo --save-gram demo.gram --gram-layers all\n"
       "  shiftrt run --model demo --load-gram demo.gram --prune bi:0.4 --lra full --lambda 1e-3rel\n"
-      "  shiftrt run --model demo --prune streamline:4 --span --calibration sequential --token-weight norm\n"
+      "  shiftrt run --model demo --prune streamline:4 --span --calibration-mode sequential --token-weight norm\n"
       "  shiftrt run --model demo --prune ppl-greedy:4,tokens=8192 --correction replaceme\n"
       "  shiftrt run --model demo --prune bi:6 --correction auto --gate\n"
       "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --lra 64 --calib c4.jsonl --eval paper7 --data ~/data\n"

@@ -20,7 +20,7 @@ struct Options {
   CommonOptions common;
   EvaluationOptions evaluation{.tasks = ""};
   std::string preset, prune = "bi:0.25", calib, text, protocol = "gptq", csv, markdown, report;
-  std::vector<std::string> correction = {"lra"}, calibration = {"independent"}, token_weight = {"none"};
+  std::vector<std::string> correction = {"lra"}, calibration_mode = {"independent"}, token_weight = {"none"};
   std::vector<std::string> lra = {"64"}, lambda = {"gcv"}, factorize = {"rrr"};
   std::vector<int64_t> samples;
   std::vector<uint64_t> seeds;
@@ -36,7 +36,7 @@ void TakePreset(const CLI::App& app, Options& options) {
   };
   if (app.count("--prune") == 0) options.prune = preset.prune;
   take("--correction", options.correction, preset.corrections);
-  take("--calibration", options.calibration, preset.modes);
+  take("--calibration-mode", options.calibration_mode, preset.modes);
   take("--lra", options.lra, preset.ranks);
   take("--samples", options.samples, preset.samples);
   take("--seeds", options.seeds, preset.seeds);
@@ -55,7 +55,7 @@ SweepAxes MakeAxes(const Options& options, const CalibrationSpec& calibration, i
   SweepAxes axes;
   axes.prunes = ParsePruneList(options.prune, "0.25");
   axes.corrections = ParseAll(options.correction, ParseCorrection);
-  axes.modes = ParseAll(options.calibration, ParseCalibrationMode);
+  axes.modes = ParseAll(options.calibration_mode, ParseCalibrationMode);
   axes.weightings = ParseAll(options.token_weight, ParseTokenWeighting);
   axes.lambdas = ParseAll(options.lambda, ParseLambda);
   axes.factorizations = ParseAll(options.factorize, ParseFactorization);
@@ -112,8 +112,7 @@ int Run(const Options& options) {
   const SweepAxes axes = MakeAxes(options, calibration, config.hidden);
   HeldOutText heldout = OpenHeldOut(options.text, model, {});
   const int64_t window = ProtocolWindow(options.protocol, config);
-  if (options.text_tokens > 0)
-    heldout.tokens.resize(std::min<size_t>(heldout.tokens.size(), std::max(options.text_tokens, window)));
+  heldout.Limit(options.text_tokens, window);
   const auto progress = options.common.MakeProgress();
 
   std::vector<SweepRow> rows;
@@ -122,7 +121,7 @@ int Run(const Options& options) {
   source.open = [&](uint64_t seed, int64_t samples) {
     CalibrationSpec spec = calibration;
     spec.samples = samples;
-    CalibrationSet set = LoadCalibration(spec, *model.tokenizer, seed, /*batch_tokens=*/spec.tokens);
+    CalibrationSet set = LoadCalibration(spec, model.RequireTokenizer(), seed, /*batch_tokens=*/spec.tokens);
     calibration_source = set.source;
     return set;
   };
@@ -145,7 +144,7 @@ int Run(const Options& options) {
   if (!options.preset.empty()) paper = {PaperModel(model.name), options.preset};
   const std::string summary =
       fmt::format("{}: calibration {}; {} perplexity on {} tokens of {}; original {:.2f}{}", model.name,
-                  calibration_source, options.protocol, heldout.tokens.size() / window * window, heldout.source,
+                  calibration_source, options.protocol, heldout.tokens.size() / window * window, heldout.Description(),
                   rows.front().original.perplexity, AccuracySummary(rows.front().original, suites));
   fmt::print("{}{}{}\n", options.preset, options.preset.empty() ? "" : ", ", summary);
   Print(rows, paper);
@@ -179,7 +178,7 @@ Command AddSweep(CLI::App& app) {
   app.add_option("--correction", options->correction, "corrections, as in run: lra,generic-affine,replaceme,auto")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--calibration", options->calibration, "independent, sequential, drift")
+  app.add_option("--calibration-mode", options->calibration_mode, "independent, sequential, drift")
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--token-weight", options->token_weight,
@@ -198,9 +197,7 @@ Command AddSweep(CLI::App& app) {
   app.add_flag("--penalize-bias", options->penalize_bias, "penalise the bias too, as the paper's main text does");
   app.add_option("--calib", options->calib, "calibration text, NAME|FILE[:samples[xtokens]] (demo brings its own)");
   app.add_option("--text", options->text, "held-out text for the perplexity (demo brings its own)");
-  app.add_option("--text-tokens", options->text_tokens, "use only so many tokens of it (0: all)")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  AddTextTokens(app, options->text_tokens);
   app.add_option("--protocol", options->protocol, "gptq or seq128")->capture_default_str();
   options->evaluation.AddTasksTo(app, "--eval");
   app.add_option("--csv", options->csv, "write a line a row to this file, as the rows are found")->check(FileOutput());

@@ -369,7 +369,7 @@ Json RunEvaluation(const Context& context, const Model& model, const std::vector
                    Progress& progress) {
   const EvalOptions eval{.bos = ParseBos(options.bos)};
   const bool all = options.metrics == "all";
-  PromptEncoder encoder(*model.tokenizer, eval.bos, model.weights->config.max_positions);
+  PromptEncoder encoder(model.RequireTokenizer(), eval.bos, model.weights->config.max_positions);
   Journal journal(JournalFile(options, model, variants));
   if (journal.batches() > 0)
     fmt::print(stderr,

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <iterator>
 #include <new>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -58,10 +59,27 @@ void SpinBriefly(char** argv) {
   ::execv("/proc/self/exe", argv);
 }
 
+// Options that have another name now. The old one still works, with a notice.
+struct RenamedOption {
+  std::string_view before, now;
+};
+constexpr RenamedOption kRenamed[] = {{"--calibration", "--calibration-mode"}};
+
+// `word` under its present name, where it is a renamed option with or without "=VALUE".
+std::string PresentName(const std::string& word) {
+  for (const RenamedOption& option : kRenamed) {
+    if (word.substr(0, word.find('=')) != option.before) continue;
+    std::fprintf(stderr, "shiftrt: %s is now called %s\n", option.before.data(), option.now.data());
+    return std::string(option.now) + word.substr(option.before.size());
+  }
+  return word;
+}
+
 // The words of the command line; the program called shiftrt-eval is `shiftrt eval`.
-std::vector<const char*> Words(int argc, char** argv) {
-  std::vector<const char*> words(argv, argv + argc);
+std::vector<std::string> Words(int argc, char** argv) {
+  std::vector<std::string> words(argv, argv + argc);
   if (std::filesystem::path(argv[0]).filename() == "shiftrt-eval") words.insert(words.begin() + 1, "eval");
+  std::transform(words.begin(), std::find(words.begin(), words.end(), "--"), words.begin(), PresentName);
   return words;
 }
 
@@ -90,7 +108,7 @@ int main(int argc, char** argv) {
     CLI::App* command = app.add_subcommand(row.name, row.summary);
     commands.emplace_back(command, row.add(*command));
   }
-  const std::vector<const char*> words = Words(argc, argv);
+  const std::vector<std::string> words = Words(argc, argv);
   if (words.size() == 1) {
     std::fputs(app.help().c_str(), stdout);
     return kWrongUsage;
@@ -99,7 +117,9 @@ int main(int argc, char** argv) {
     // CLI11 would call a misspelt command a missing one.
     if (words.size() > 1 && words[1][0] != '-' && !IsCommand(words[1]))
       shiftrt::FailUsage("no command \"{}\"; see shiftrt --help", words[1]);
-    app.parse(static_cast<int>(words.size()), words.data());
+    std::vector<const char*> arguments;
+    for (const std::string& word : words) arguments.push_back(word.c_str());
+    app.parse(static_cast<int>(arguments.size()), arguments.data());
     for (const auto& [command, run] : commands)
       if (command->parsed()) return run();
     return kWrongUsage;

@@ -21,7 +21,7 @@ void RecipeOptions::AddTo(CLI::App& app) {
                  "the lowest\n"
                  "loss on held-out calibration text")
       ->capture_default_str();
-  app.add_option("--calibration", calibration,
+  app.add_option("--calibration-mode", calibration_mode,
                  "independent, sequential (each site on the corrected stream) or drift (towards the original stream)")
       ->capture_default_str();
   app.add_option("--token-weight", token_weight,
@@ -54,7 +54,7 @@ ShiftOptions RecipeOptions::Parse(uint64_t seed) const {
   shift.factorization = ParseFactorization(factorize);
   shift.merge = ParseMerge(merge);
   shift.correction = ParseCorrection(correction);
-  shift.mode = ParseCalibrationMode(calibration);
+  shift.mode = ParseCalibrationMode(calibration_mode);
   shift.weighting = ParseTokenWeighting(token_weight);
   shift.span = span;
   shift.gate = gate;

@@ -16,7 +16,7 @@ namespace shiftrt {
 
 struct RecipeOptions {
   std::string prune = "bi:0.25", lra = "64", calib = {}, lambda = "gcv", factorize = "rrr", merge = "off";
-  std::string correction = "lra", calibration = "independent", token_weight = "none";
+  std::string correction = "lra", calibration_mode = "independent", token_weight = "none";
   std::vector<std::string> load_gram = {};
   std::string save_gram = {}, gram_layers = "removed";
   bool penalize_bias = false, span = false, gate = false;

@@ -1,5 +1,6 @@
 #include "tools/texts.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 
 #include "eval/perplexity.h"
@@ -31,19 +32,42 @@ CalibrationSpec CalibrationFor(const std::string& given, const Model& model) {
 }
 
 CalibrationSet OpenCalibration(const std::string& given, const Model& model, uint64_t seed) {
-  return LoadCalibration(CalibrationFor(given, model), *model.tokenizer, seed);
+  return LoadCalibration(CalibrationFor(given, model), model.RequireTokenizer(), seed);
 }
 
 HeldOutText OpenHeldOut(const std::string& given, const Model& model, const CalibrationSet& calibration) {
   const std::string text = TextBeside(given, model, "heldout.txt");
-  if (!text.empty())
-    return {std::filesystem::path(text).filename().string(),
-            model.tokenizer->EncodeWithBos(PerplexityText(ReadText(text), text), text)};
+  if (!text.empty()) return ReadHeldOut(text, model);
   if (calibration.heldout.empty()) FailUsage("give held-out text with --text FILE, for the perplexity");
-  HeldOutText heldout{"held-out calibration samples (give --text FILE for another text)", {}};
+  HeldOutText heldout{"held-out calibration samples (give --text FILE for another text)", {}, 0};
   for (const Batch& batch : calibration.heldout)
     heldout.tokens.insert(heldout.tokens.end(), batch.tokens.begin(), batch.tokens.end());
+  heldout.all = std::ssize(heldout.tokens);
   return heldout;
+}
+
+HeldOutText ReadHeldOut(const std::string& file, const Model& model) {
+  HeldOutText text{std::filesystem::path(file).filename().string(), {}, 0};
+  text.tokens = model.RequireTokenizer().EncodeWithBos(PerplexityText(ReadText(file), file), file);
+  text.all = std::ssize(text.tokens);
+  return text;
+}
+
+void HeldOutText::Limit(int64_t limit, int64_t window) {
+  if (limit > 0) tokens.resize(std::min<size_t>(tokens.size(), std::max(limit, window)));
+}
+
+std::string HeldOutText::Part() const {
+  return std::ssize(tokens) == all ? "" : fmt::format("first {} of {} tokens", tokens.size(), all);
+}
+
+std::string HeldOutText::Description() const { return Part().empty() ? source : source + ", " + Part(); }
+
+void AddTextTokens(CLI::App& app, int64_t& text_tokens) {
+  app.add_option("--text-tokens", text_tokens,
+                 "measure perplexity on the first N tokens of the text only, but on one window at least (0: all)")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
 }
 
 }  // namespace shiftrt

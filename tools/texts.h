@@ -8,6 +8,10 @@
 #include "models/model.h"
 #include "shift/text/calibration.h"
 
+namespace CLI {
+class App;
+}
+
 namespace shiftrt {
 
 // What `given` (--calib) asks for, or else calibration.txt beside the model; samples are cut to the model's context.
@@ -15,13 +19,25 @@ namespace shiftrt {
 CalibrationSpec CalibrationFor(const std::string& given, const Model& model);
 CalibrationSet OpenCalibration(const std::string& given, const Model& model, uint64_t seed);
 
-// Tokens whose perplexity is compared, and where they are from.
+// Tokens whose perplexity is measured, and where they are from.
 struct HeldOutText {
   std::string source;
   std::vector<int32_t> tokens;
+  int64_t all = 0;  // tokens of the whole text
+
+  // Keeps the first `limit` tokens, but no fewer than one `window`; all of them where `limit` is 0.
+  void Limit(int64_t limit, int64_t window);
+  // "first 16384 of 341469 tokens"; "" where the text is whole.
+  std::string Part() const;
+  // The source, and which part of it where it is not whole.
+  std::string Description() const;
 };
-// What `given` (--text) names, or heldout.txt beside the model, or else the held-out samples of `calibration`. Throws
-// UsageError when there is none of them.
+// The text that `given` (--text) names, or heldout.txt beside the model, or else the held-out samples of `calibration`.
+// Throws UsageError when there is none of them.
 HeldOutText OpenHeldOut(const std::string& given, const Model& model, const CalibrationSet& calibration);
+// The text of `file`, tokenised as gptq and seq128 ask for it.
+HeldOutText ReadHeldOut(const std::string& file, const Model& model);
+// Adds --text-tokens.
+void AddTextTokens(CLI::App& app, int64_t& text_tokens);
 
 }  // namespace shiftrt

@@ -10,15 +10,15 @@ int main(int argc, char** argv) {
   const shiftrt::Context context = shiftrt::Context::Default();
   const shiftrt::Model model = shiftrt::OpenModel(name);
   const auto text = shiftrt::ParseCalibration((model.directory / "calibration.txt").string() + ":32x128");
-  const auto calibration = shiftrt::LoadCalibration(text, *model.tokenizer, /*seed=*/0);
+  const auto calibration = shiftrt::LoadCalibration(text, model.RequireTokenizer(), /*seed=*/0);
   shiftrt::ShiftOptions options;
   options.prune = shiftrt::ParsePrune("bi:0.25");
   options.rank = shiftrt::RankSpec::Fixed(32);
   shiftrt::NoProgress quiet;
   const auto result = shiftrt::Shift(context, model, calibration, options, quiet);
   shiftrt::Decoder repaired(context, model.weights, result.corrected);
-  const auto prompt = model.tokenizer->EncodeWithBos("It is a truth universally acknowledged");
+  const auto prompt = model.RequireTokenizer().EncodeWithBos("It is a truth universally acknowledged");
   const auto reply = shiftrt::Generate(repaired, prompt, /*max_tokens=*/24, {}, /*seed=*/0, {});
   std::printf("%zu layers removed:%s\n", result.selection.removed.size(),
-              model.tokenizer->Decode(reply.tokens).c_str());
+              model.RequireTokenizer().Decode(reply.tokens).c_str());
 }

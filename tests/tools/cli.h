@@ -71,6 +71,7 @@ class Cli : public ::testing::Test {
   void SetUp() override {
     ASSERT_NE(::mkdtemp(root_.data()), nullptr);
     dir_ = root_;
+    ::setenv("XDG_CACHE_HOME", Path("cache").c_str(), 1);  // for the program, whose caches are then the test's own
     WriteModel("model");
     WriteText(dir_ / "calibration.txt", Words(3000));
     WriteText(dir_ / "heldout.txt", Words(1001));

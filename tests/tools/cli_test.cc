@@ -132,6 +132,57 @@ TEST_F(Cli, DumpHoldsEveryStateAndTheUpdatesAddUp) {
   }
 }
 
+// As long as no file's name may be.
+TEST_F(Cli, DumpTakesManyIds) {
+  std::string ids;
+  for (int i = 0; i < 100; ++i) ids += std::to_string(100 + i) + " ";
+  const Outcome outcome = Command("dump", {"--tokens", ids, "--logits", "--out", Path("d")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(SafetensorsFile(dir_ / "d").tensors().at("logits").shape, (std::vector<int64_t>{100, kVocab}));
+}
+
+TEST_F(Cli, AModelWithoutATokenizerWorksWhereNoTextIsNeeded) {
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) fs::remove(dir_ / "model" / file);
+  EXPECT_EQ(Command("dump", {"--tokens", "1 2 3", "--logits", "--out", Path("d")}).status, 0);
+  EXPECT_EQ(Command("inspect", {"--prune", "magnitude-l1:1"}).status, 0);
+  const std::string reason = "model: text cannot be read or written without a tokenizer (tokenizer.json, vocab.json";
+  EXPECT_FAILS(Command("generate", {"--prompt", "the sea"}), 1, reason);
+  EXPECT_FAILS(Run({"--prune", "reverse:1"}), 1, reason);
+  EXPECT_FAILS(Command("ppl", {"--text", Path("heldout.txt")}), 1, reason);
+  EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", EvalData()}), 1, reason);
+}
+
+TEST_F(Cli, TextTokensBoundTheTextOfThePerplexity) {
+  const auto predicted = [&](const char* limit) {
+    const Outcome outcome =
+        Command("ppl", {"--text", Path("heldout.txt"), "--text-tokens", limit, "--json", Path("p.json")});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.out.find("first") != std::string::npos, limit != std::string("0")) << outcome.out;
+    return ReadJson("p.json")["predicted"].get<int64_t>();
+  };
+  EXPECT_EQ(predicted("300"), 2 * (kContext - 1));
+  EXPECT_EQ(predicted("5"), kContext - 1);  // one window at least
+  EXPECT_GT(predicted("0"), 3 * (kContext - 1));
+  EXPECT_FAILS(Command("ppl", {"--text", Path("heldout.txt"), "--protocol", "harness", "--text-tokens", "300"}), 2,
+               "gptq and seq128");
+
+  ASSERT_EQ(Command("ppl", {"--text", Path("heldout.txt"), "--text-tokens", "300", "--json", Path("p.json")}).status,
+            0);
+  const Outcome run = Run({"--prune", "reverse:1", "--text-tokens", "300", "--json", Path("r.json")});
+  EXPECT_NE(run.out.find("on heldout.txt, first 300 of "), std::string::npos) << run.out;
+  EXPECT_EQ(ReadJson("r.json")["variants"][0]["perplexity"], ReadJson("p.json")["perplexity"]);
+}
+
+TEST_F(Cli, ARenamedOptionStillWorksWithANotice) {
+  for (const char* old : {"--calibration=sequential", "--calibration-mode=sequential"}) {
+    const Outcome outcome = Run({"--prune", "reverse*:1", old, "--save", Path(old)});
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    const bool renamed = old != std::string("--calibration-mode=sequential");
+    EXPECT_EQ(outcome.err, renamed ? "shiftrt: --calibration is now called --calibration-mode\n" : "");
+    EXPECT_EQ(ReadJson(old + std::string("/shiftrt.json"))["provenance"]["calibration_mode"], "sequential");
+  }
+}
+
 TEST_F(Cli, PerplexityIsTheOneTheLogitsGive) {
   std::istringstream ids(Command("tokenize", {"--ids", "--file", Path("heldout.txt")}).out);
   std::vector<int32_t> tokens(kContext);

@@ -43,7 +43,7 @@ TEST_F(Cli, SweepWritesACellALine) {
   const Outcome preset = sweep({"--preset", "paper-rank", "--samples", "16", "--json", Path("p.json")});
   ASSERT_EQ(preset.status, 0) << preset.err;
   EXPECT_EQ(ReadJson("p.json")["rows"].size(), size_t{5});  // 4, 8, 16, 32 and full: the model is 32 wide
-  ASSERT_EQ(sweep({"--prune", "bi:1", "--correction", "lra,bias", "--calibration", "independent,drift",
+  ASSERT_EQ(sweep({"--prune", "bi:1", "--correction", "lra,bias", "--calibration-mode", "independent,drift",
                    "--token-weight", "none;norm,first:0", "--lra", "4", "--csv", Path("c.csv")})
                 .status,
             0);
