@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "models/saved_config.h"
 #include "runtime/check.h"
 #include "runtime/json.h"
 
@@ -14,7 +15,9 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr int kFormatVersion = 1;
+// A file is of the lowest version that says all of its plan, so that a program refuses what it would misread: half
+// blocks came with version 2.
+constexpr int kFirstVersion = 1, kHalvesVersion = 2;
 constexpr const char* kAdapterTensors = "adapters.safetensors";
 constexpr const char* kStandalone = ".";  // as base: the directory has weights of its own
 
@@ -62,6 +65,7 @@ std::shared_ptr<const Lra> ReadLra(const SafetensorsFile& file, int64_t site, in
 // shiftrt.json with the types of its fields checked, all but the plan's.
 struct AdaptedHeader {
   std::string base, fingerprint;
+  int version = kFirstVersion;
   int64_t layers = 0;  // of the original model
   std::vector<int64_t> removed;
   Json json;
@@ -87,13 +91,15 @@ AdaptedHeader ReadHeader(const fs::path& file) {
   AdaptedHeader header;
   header.json = ReadJson(file);
   const Json& json = header.json;
-  Check(json.is_object() && json.value("version", Json()) == kFormatVersion, "{}: not a version {} file", name,
-        kFormatVersion);
+  const Json version = json.is_object() ? json.value("version", Json()) : Json();
+  Check(version == kFirstVersion || version == kHalvesVersion, "{}: version {}, expected {} or {}", name,
+        version.dump(), kFirstVersion, kHalvesVersion);
   for (const char* key : {"base", "fingerprint"})
     Check(json.contains(key) && json[key].is_string(), "{}: {} is missing", name, key);
   for (const char* key : {"plan", "removed"}) Check(json.contains(key), "{}: {} is missing", name, key);
   Check(json.contains("layers") && json["layers"].is_number_unsigned() && json["layers"].get<uint64_t>() <= INT64_MAX,
         "{}: layers is missing", name);
+  header.version = version.get<int>();
   header.base = json["base"].get<std::string>();
   header.fingerprint = json["fingerprint"].get<std::string>();
   header.layers = json["layers"].get<int64_t>();
@@ -113,16 +119,29 @@ void RefuseLeftOver(const SafetensorsFile& file, int64_t sites) {
         file.tensors().size() + file.others().size(), sites, expected);
 }
 
-// A block of the plan; `last` is the one before it, or -1.
-BlockStage ReadBlock(const Json& block, int64_t last, const AdaptedHeader& header, int64_t layers,
+// Which halves of a block run: both, unless the stage names one.
+Halves ReadHalves(const Json& stage, int version, const std::string& name) {
+  if (!stage.contains("halves")) return Halves::kBoth;
+  const Json& value = stage["halves"];
+  Check(version >= kHalvesVersion, "{}: stage {} has halves, which a file of version {} cannot have", name,
+        stage.dump(), version);
+  const auto halves = value.is_string() ? ParseHalves(value.get_ref<const std::string&>()) : std::nullopt;
+  Check(halves.has_value(), "{}: halves {} of a block, expected \"attention\", \"mlp\" or \"both\"", name,
+        value.dump());
+  return *halves;
+}
+
+// A block of the plan; `last` is the layer of the block before it, or -1.
+BlockStage ReadBlock(const Json& stage, int64_t last, const AdaptedHeader& header, int64_t layers,
                      const std::string& name) {
+  const Json& block = stage["block"];
   Check(block.is_number_unsigned() && block.get<uint64_t>() < static_cast<uint64_t>(layers) &&
             block.get<int64_t>() > last,
         "{}: block {} after block {} in a model of {} layers", name, block.dump(), last, layers);
   const auto layer = block.get<int64_t>();
   Check(header.standalone() || !std::binary_search(header.removed.begin(), header.removed.end(), layer),
         "{}: block {} is among the removed layers", name, layer);
-  return BlockStage{layer};
+  return BlockStage{layer, ReadHalves(stage, header.version, name)};
 }
 
 DepthPlan ReadPlan(const AdaptedHeader& header, const fs::path& directory, const ModelConfig& config) {
@@ -137,8 +156,11 @@ DepthPlan ReadPlan(const AdaptedHeader& header, const fs::path& directory, const
   for (const Json& stage : stages) {
     Check(stage.is_object() && (stage.contains("block") || stage.contains("adapter")),
           "{}: stage {} is neither a block nor an adapter", name, stage.dump());
+    const size_t settings = stage.contains("block") ? 1 + stage.count("halves") : 1;
+    Check(stage.size() == settings, "{}: stage {} has more than a block with its halves, or an adapter", name,
+          stage.dump());
     if (stage.contains("block")) {
-      plan.stages.push_back(ReadBlock(stage["block"], last, header, config.layers, name));
+      plan.stages.push_back(ReadBlock(stage, last, header, config.layers, name));
       last = stage["block"].get<int64_t>();
       continue;
     }
@@ -162,7 +184,8 @@ void CopyTokenizer(const fs::path& from, AtomicDirectory& to) {
     if (fs::exists(from / file)) to.Create(file).Write(ReadFile(from / file));
 }
 
-// A model of the kept blocks alone, under gapless numbers.
+// A model of the kept blocks alone, under gapless numbers. Of a half block all tensors are kept: a checkpoint with some
+// of a block's tensors would be another format.
 Weights KeptWeights(const Weights& weights, const DepthPlan& plan) {
   Weights out = weights;
   out.blocks.clear();
@@ -172,21 +195,19 @@ Weights KeptWeights(const Weights& weights, const DepthPlan& plan) {
   return out;
 }
 
-// The weights and a config of that many layers, and the tokenizer.
-void WriteWeights(const Model& model, const Weights& weights, AtomicDirectory& directory) {
+// The weights, a config for the blocks that are kept, and the tokenizer.
+void WriteWeights(const Model& model, const DepthPlan& plan, const Weights& weights, AtomicDirectory& directory) {
   std::vector<NamedTensor> tensors;
   weights.ForEach([&](const std::string& name, const TensorView& tensor) { tensors.push_back({name, tensor}); });
   WriteSafetensors(directory.Create("model.safetensors"), tensors, {{"format", "pt"}});
-  Json config = ReadJson(model.directory / "config.json");
-  config["num_hidden_layers"] = weights.config.layers;
-  // Settings a layer, if the checkpoint has them, would no longer line up.
-  config.erase("layer_types");
-  directory.Create("config.json").Write(config.dump(2) + "\n");
+  const Json config = KeptConfig(ReadUnmarked(model.directory / "config.json"), plan);
+  directory.Create("config.json").Write((IsStock(plan) ? config : Marked(config)).dump(2) + "\n");
   CopyTokenizer(model.directory, directory);
 }
 
 // The plan as shiftrt.json lists it, and its adapters' tensors. With `renumber` the kept blocks count from 0.
 struct SavedPlan {
+  int version = kFirstVersion;
   Json stages = Json::array();
   std::vector<NamedTensor> tensors;
 };
@@ -196,7 +217,12 @@ SavedPlan Describe(const DepthPlan& plan, bool renumber) {
   for (const Stage& stage : plan.stages) {
     stage.Visit(
         [&](const BlockStage& kept) {
-          saved.stages.push_back({{"block", renumber ? block++ : kept.layer}});
+          Json described = {{"block", renumber ? block++ : kept.layer}};
+          if (kept.halves != Halves::kBoth) {
+            described["halves"] = Name(kept.halves);
+            saved.version = kHalvesVersion;
+          }
+          saved.stages.push_back(std::move(described));
         },
         [&](const AdapterStage& adapter) {
           saved.stages.push_back({{"adapter", adapter.layers}});
@@ -226,7 +252,7 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const std::string& p
   std::string fingerprint;
   if (with_weights) {
     const Weights kept = KeptWeights(*model.weights, plan);
-    WriteWeights(model, kept, out);
+    WriteWeights(model, plan, kept, out);
     fingerprint = kept.Fingerprint();
   } else {
     fingerprint = model.weights->Fingerprint();
@@ -234,7 +260,7 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const std::string& p
   const SavedPlan saved = Describe(plan, /*renumber=*/with_weights);
   WriteSafetensors(out.Create(kAdapterTensors), saved.tensors, {{"format", "shiftrt"}});
   // Last, so that a directory with this file is whole. One with its own weights names itself as the base.
-  const Json json = {{"version", kFormatVersion},
+  const Json json = {{"version", saved.version},
                      {"base", with_weights ? kStandalone : fs::absolute(model.directory).lexically_normal().string()},
                      {"fingerprint", fingerprint},
                      {"layers", model.weights->config.layers},
@@ -259,7 +285,8 @@ Model OpenAdapted(const fs::path& directory, const LoadOptions& options) {
   Check(fs::exists(model.directory / "config.json", error),
         "{}: its base model {} is not there; put it back, or save with --save-weights to be independent of it",
         file.string(), model.directory.string());
-  model.weights = LoadWeights(model.directory, options);
+  const fs::path config = model.directory / "config.json";
+  model.weights = LoadWeights(model.directory, ParseConfig(ReadUnmarked(config).dump(), config.string()), options);
   const std::string found = model.weights->Fingerprint();
   Check(found == header.fingerprint, "{}: made from a model with fingerprint {}, but {} has {}", file.string(),
         header.fingerprint, model.directory.string(), found);

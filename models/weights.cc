@@ -229,10 +229,14 @@ std::string Weights::Fingerprint() const {
 }
 
 std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& directory, const LoadOptions& options) {
+  return LoadWeights(directory, LoadConfig(directory / "config.json"), options);
+}
+
+std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& directory, const ModelConfig& config,
+                                           const LoadOptions& options) {
   auto weights = std::make_shared<Weights>();
   weights->directory = directory;
-  weights->config = LoadConfig(directory / "config.json");
-  const ModelConfig& config = weights->config;
+  weights->config = config;
   Checkpoint checkpoint(directory);
   weights->storage = checkpoint.Storage();
   const auto take = [&](const std::string& name, const std::vector<int64_t>& shape) {

@@ -63,6 +63,9 @@ struct LoadOptions {
 // too large for the type asked for. Tensors of that type stay where they are mapped; nothing is read ahead, for a plan
 // may skip layers.
 std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& directory, const LoadOptions& options = {});
+// The same with a configuration that the caller has read.
+std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& directory, const ModelConfig& config,
+                                           const LoadOptions& options);
 
 // Writes a checkpoint of seeded random weights with the shapes of `config_file` into `directory` (config.json copied,
 // model.safetensors in `dtype`, tensor by tensor): for benchmarks and tests. Same bytes on every machine; the rule,

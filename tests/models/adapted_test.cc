@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/decoder.h"
+#include "models/saved_config.h"
 #include "runtime/files.h"
 #include "runtime/random.h"
 #include "tests/file_size_limit.h"
@@ -85,6 +86,9 @@ class Adapted : public testing::Test {
     return With(base_, {{BlockStage{0}, AdapterStage{{1}, LowRankAdapter(2, 5)}, BlockStage{2}}});
   }
 
+  static DepthPlan HalfBlocks() {
+    return {{BlockStage{0, Halves::kAttention}, BlockStage{1, Halves::kMlp}, AdapterStage{{2}, LowRankAdapter(2, 5)}}};
+  }
   // One plan of every kind.
   static std::vector<DepthPlan> Plans() {
     return {DepthPlan::Original(3),
@@ -144,6 +148,73 @@ TEST_F(Adapted, AdaptersNameTheLayersTheyStandFor) {
   EXPECT_EQ(opened.removed, (std::vector<int64_t>{1, 2}));
 }
 
+TEST_F(Adapted, HalfBlocksComeBack) {
+  const DepthPlan plan = HalfBlocks();
+  for (const bool with_weights : {false, true}) {
+    Save(With(base_, plan), with_weights);
+    EXPECT_EQ(ReadSaved()["version"], 2);
+    const Model opened = OpenAdapted(saved_, {});
+    EXPECT_EQ(opened.plan.blocks(), 2);
+    EXPECT_EQ(opened.plan.stages[0], Stage(BlockStage{0, Halves::kAttention}));
+    EXPECT_EQ(opened.plan.stages[1], Stage(BlockStage{1, Halves::kMlp}));
+    EXPECT_EQ(opened.plan.Parameters(*opened.weights), plan.Parameters(*base_.weights));
+    EXPECT_EQ(opened.removed, (std::vector<int64_t>{2}));
+  }
+  Save(Corrected());
+  EXPECT_EQ(ReadSaved()["version"], 1) << "of a plan that the first version can hold";
+}
+
+// Blocks whose corrections stand in another file are not opened as if they were the model.
+TEST_F(Adapted, OnlyAModelOfBlocksAloneHasAStockConfig) {
+  const Json base = Json::parse(ReadFile(base_.directory / "config.json"));
+  for (const DepthPlan& plan : {Corrected().plan, DepthPlan{{BlockStage{0}, BlockStage{1, Halves::kMlp}}}}) {
+    Save(With(base_, plan), /*with_weights=*/true);
+    const Json config = Json::parse(ReadFile(saved_ / "config.json"));
+    EXPECT_EQ(config["architectures"], Json::array({"ShiftrtForCausalLM"}));
+    EXPECT_EQ(config["model_type"], "shiftrt");
+    EXPECT_EQ(config["shiftrt"], Json({{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}}));
+    EXPECT_NE(Refusal([&] { LoadWeights(saved_); }).find("ShiftrtForCausalLM"), std::string::npos);
+    EXPECT_EQ(OpenAdapted(saved_, {}).weights->config.family, "llama");
+  }
+  Json expected = base;
+  expected["num_hidden_layers"] = 2;
+  Save(With(base_, DepthPlan::Pruned(3, std::vector<int64_t>{1})), /*with_weights=*/true);
+  EXPECT_EQ(Json::parse(ReadFile(saved_ / "config.json")), expected);
+  EXPECT_EQ(LoadWeights(saved_)->config.layers, 2);
+}
+
+TEST_F(Adapted, AMarkedModelIsABaseLikeAnyOther) {
+  Save(Corrected(), /*with_weights=*/true);
+  const Model first = OpenAdapted(saved_, {});
+  const Model shorter = With(first, {{BlockStage{0}, AdapterStage{{1}, FullAdapter(3)}}});
+  const fs::path second = directory_.path() / "second";
+  for (const bool with_weights : {false, true}) {
+    SaveAdapted(shorter, shorter.plan, "{}", with_weights, second);
+    EXPECT_EQ(Logits(OpenAdapted(second, {})), Logits(shorter));
+  }
+  SaveAdapted(first, first.plan.Uncorrected(), "{}", /*with_weights=*/true, second);
+  EXPECT_EQ(LoadWeights(second)->config.layers, 2) << "stock again";
+}
+
+TEST_F(Adapted, SpoiltMarksAreRefused) {
+  Save(Corrected(), /*with_weights=*/true);
+  Json config = Json::parse(ReadFile(saved_ / "config.json"));
+  for (const Json& mark : {Json(1), Json::array(), Json::object(), Json({{"architectures", "LlamaForCausalLM"}}),
+                           Json({{"architectures", {"ShiftrtForCausalLM"}}})}) {
+    config["shiftrt"] = mark;
+    WriteText(saved_ / "config.json", config.dump());
+    ExpectRefused("config.json", mark.contains("architectures") ? "architecture" : "shiftrt");
+  }
+}
+
+TEST_F(Adapted, SettingsOfLayersStayWithTheirLayers) {
+  const DepthPlan plan = DepthPlan::Pruned(5, std::vector<int64_t>{0, 3});
+  const Json config = {{"num_hidden_layers", 5}, {"layer_types", {"a", "b", "c", "d", "e"}}, {"max_window_layers", 4}};
+  EXPECT_EQ(KeptConfig(config, plan),
+            Json({{"num_hidden_layers", 3}, {"layer_types", {"b", "c", "e"}}, {"max_window_layers", 2}}));
+  EXPECT_EQ(KeptConfig({{"max_window_layers", 28}}, plan)["max_window_layers"], 3) << "no layer has a window";
+}
+
 TEST_F(Adapted, WithItsWeightsItStandsAlone) {
   for (const bool tied : {false, true}) {
     const Model base = Make("other", 2, DType::kBFloat16, tied);
@@ -201,7 +272,8 @@ TEST_F(Adapted, HostileJson) {
     json.erase(key);
     ExpectJsonRefused(json, key);
   }
-  ExpectJsonRefused("/version", 2, "version");
+  for (const Json& version : {Json(0), Json(3), Json("1"), Json(nullptr)})
+    ExpectJsonRefused("/version", version, "version");
   ExpectJsonRefused("/base", 3, "base");
   ExpectJsonRefused("/base", "base", "absolute");
   ExpectJsonRefused("/base", "../base", "absolute");
@@ -236,6 +308,17 @@ TEST_F(Adapted, HostilePlans) {
   Json json = good_;
   json["plan"].erase(2);
   ExpectJsonRefused(json, "1 blocks in the plan and 1 removed, of 3 layers");
+}
+
+TEST_F(Adapted, HostileHalves) {
+  Save(With(base_, HalfBlocks()));
+  good_ = ReadSaved();
+  for (const Json& halves : {Json("neither"), Json(""), Json(1), Json(nullptr), Json::array({"mlp"})})
+    ExpectJsonRefused("/plan/0/halves", halves, "halves");
+  ExpectJsonRefused("/plan/2/halves", "mlp", "more than a block");  // of an adapter
+  ExpectJsonRefused("/plan/0/half", "mlp", "more than a block");
+  // A program that knows version 1 alone would run the whole block.
+  ExpectJsonRefused("/version", 1, "version 1");
 }
 
 TEST_F(Adapted, HostileAdapters) {

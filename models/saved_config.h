@@ -1,0 +1,26 @@
+// The config.json of a model that is saved with its weights: the base model's, for the blocks that are kept.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "models/plan.h"
+
+namespace shiftrt {
+
+// `config` of a model whose layers are the blocks of `plan`, renumbered without gaps: the number of layers, and the
+// settings that name layers (layer_types, max_window_layers), which stay with the layers they were for.
+nlohmann::json KeptConfig(nlohmann::json config, const DepthPlan& plan);
+
+// Whether the blocks' tensors alone are the model: no adapters, no half blocks. Any program may then open it.
+bool IsStock(const DepthPlan& plan);
+
+// Gives a config an architecture and a model type that no other program knows, so that none opens the blocks as if they
+// were the model. What they were is kept under "shiftrt".
+nlohmann::json Marked(nlohmann::json config);
+
+// Reads a config.json and takes the mark off. Throws Error for invalid JSON and for a mark that is not as Marked()
+// makes it.
+nlohmann::json ReadUnmarked(const std::filesystem::path& file);
+
+}  // namespace shiftrt
