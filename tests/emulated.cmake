@@ -11,10 +11,7 @@ shiftrt_test(emu SOURCES emulated/machine_test.cc DEPENDS shiftrt_emulator)
 # every program into which it is linked.
 set(emulated communicator.cc dense.cc matmul.cc runtime.cc)
 list(TRANSFORM emulated PREPEND ${PROJECT_SOURCE_DIR}/kernels/emulated/)
-add_library(shiftrt_emulated_cuda OBJECT ${SHIFTRT_CUDA_KERNELS} ${PROJECT_SOURCE_DIR}/runtime/cuda/solver.cc
-            ${PROJECT_SOURCE_DIR}/runtime/cuda/recording.cc
-            ${PROJECT_SOURCE_DIR}/runtime/cuda/upload.cc
-            ${emulated})
+add_library(shiftrt_emulated_cuda OBJECT ${SHIFTRT_CUDA_KERNELS} ${SHIFTRT_CUDA_RUNTIME} ${emulated})
 set_source_files_properties(${SHIFTRT_CUDA_KERNELS} PROPERTIES LANGUAGE CXX)
 target_compile_options(shiftrt_emulated_cuda PRIVATE -Wno-unknown-pragmas)  # `unroll` is a pragma of nvcc
 target_link_libraries(shiftrt_emulated_cuda PUBLIC shiftrt_emulator PRIVATE shiftrt_options)
@@ -28,9 +25,7 @@ if(SHIFTRT_HAVE_CUDA)
 endif()
 
 # The decoder with emulated kernels, compared with the decoder on the CPU, and the method on that decoder.
-set(cuda_engine cuda_engine.cc cuda_one_token.cc cuda_tally.cc cuda_weights.cc rows.cc)
-list(TRANSFORM cuda_engine PREPEND ${PROJECT_SOURCE_DIR}/engine/cuda/)
-add_library(shiftrt_emulated_engine OBJECT ${cuda_engine})
+add_library(shiftrt_emulated_engine OBJECT ${SHIFTRT_CUDA_ENGINE})
 target_link_libraries(shiftrt_emulated_engine PUBLIC shiftrt_emulated_cuda shiftrt_engine PRIVATE shiftrt_options)
 shiftrt_test(emulated_model SOURCES cuda/model_test.cc emulated/transfers_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_eval)
 shiftrt_test(emulated_calibration SOURCES cuda/calibration_test.cc cuda/devices_test.cc emulated/memory_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_shift)
