@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
+#include "engine/loss.h"
 #include "eval/harness/text.h"
 #include "runtime/check.h"
 #include "runtime/text.h"
@@ -13,20 +15,6 @@ namespace {
 
 // Tokens scored at once: enough rows to make the products efficient, few enough to bound the activations.
 constexpr int64_t kBatchTokens = 1024;
-
-// Sum of -log p over the predicted tokens of a batch of windows.
-double NegativeLogLikelihood(Decoder& decoder, const Batch& batch) {
-  const Rows h = decoder.Forward(batch);
-  // Row t predicts token t + 1; the last row of each window predicts nothing, and is left out by scoring window by
-  // window.
-  double sum = 0;
-  for (int64_t s = 0; s < batch.sequences(); ++s) {
-    const int64_t begin = batch.offsets[s], count = batch.offsets[s + 1] - begin - 1;
-    const auto targets = std::span<const int32_t>(batch.tokens).subspan(begin + 1, count);
-    for (float log_prob : decoder.LogProbs(h.Slice(begin, count), targets)) sum -= log_prob;
-  }
-  return sum;
-}
 
 }  // namespace
 
@@ -60,7 +48,8 @@ PerplexityResult WindowedPerplexity(Decoder& decoder, std::span<const int32_t> t
   for (int64_t first = 0; first < windows; first += at_once) {
     Batch batch;
     for (int64_t w = first; w < std::min(first + at_once, windows); ++w) batch.Add(tokens.subspan(w * window, window));
-    nll += NegativeLogLikelihood(decoder, batch);
+    const std::vector<float> losses = TokenLosses(decoder, batch, decoder.Forward(batch));
+    nll += std::accumulate(losses.begin(), losses.end(), 0.0);
     progress.Advance(batch.sequences());
   }
   progress.End();

@@ -27,9 +27,9 @@ Json KeptConfig(Json config, const DepthPlan& plan) {
       if (static_cast<size_t>(layer) < types->size()) of_kept.push_back((*types)[layer]);
     *types = std::move(of_kept);
   }
-  if (const auto first = config.find("max_window_layers"); first != config.end() && first->is_number_unsigned()) {
-    const auto before = [&](int64_t layer) { return static_cast<uint64_t>(layer) < first->get<uint64_t>(); };
-    *first = std::count_if(kept.begin(), kept.end(), before);
+  if (const auto first = config.find("max_window_layers"); first != config.end() && first->is_number()) {
+    const auto value = first->get<double>();
+    *first = std::count_if(kept.begin(), kept.end(), [&](int64_t layer) { return static_cast<double>(layer) < value; });
   }
   return config;
 }

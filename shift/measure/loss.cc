@@ -1,8 +1,5 @@
 #include "shift/measure/loss.h"
 
-#include <algorithm>
-#include <numeric>
-
 #include "runtime/check.h"
 
 namespace shiftrt {
@@ -17,19 +14,6 @@ int64_t CheckedPredictedTokens(const std::vector<Batch>& batches) {
 
 }  // namespace
 
-int64_t PredictedTokens(const Batch& batch) {
-  int64_t predicted = 0;
-  for (int64_t s = 0; s < batch.sequences(); ++s)
-    predicted += std::max<int64_t>(0, batch.offsets[s + 1] - batch.offsets[s] - 1);
-  return predicted;
-}
-
-int64_t PredictedTokens(const std::vector<Batch>& batches) {
-  int64_t predicted = 0;
-  for (const Batch& batch : batches) predicted += PredictedTokens(batch);
-  return predicted;
-}
-
 std::vector<Batch> FirstSequences(const std::vector<Batch>& batches, int64_t tokens) {
   std::vector<Batch> first;
   for (const Batch& whole : batches) {
@@ -42,22 +26,6 @@ std::vector<Batch> FirstSequences(const std::vector<Batch>& batches, int64_t tok
     if (batch.size() > 0) first.push_back(std::move(batch));
   }
   return first;
-}
-
-std::vector<double> SequenceLosses(Decoder& decoder, const Batch& batch, const Rows& residual) {
-  std::vector<double> sums(batch.sequences(), 0.0);
-  for (int64_t s = 0; s < batch.sequences(); ++s) {
-    const int64_t begin = batch.offsets[s], predicted = batch.offsets[s + 1] - begin - 1;
-    if (predicted < 1) continue;
-    const auto targets = std::span(batch.tokens).subspan(begin + 1, predicted);
-    for (float log_prob : decoder.LogProbs(residual.Slice(begin, predicted), targets)) sums[s] -= log_prob;
-  }
-  return sums;
-}
-
-double SummedLoss(Decoder& decoder, const Batch& batch, const Rows& residual) {
-  const std::vector<double> sums = SequenceLosses(decoder, batch, residual);
-  return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
 double MeanLoss(const Context& context, std::shared_ptr<const Weights> weights, const DepthPlan& plan,

@@ -1,26 +1,17 @@
-// Cross-entropy of packed batches under depth plans.
+// The mean cross-entropy of a text under depth plans.
 #pragma once
 
 #include <memory>
 #include <optional>
 #include <vector>
 
-#include "engine/decoder.h"
+#include "engine/loss.h"
 #include "runtime/progress.h"
 
 namespace shiftrt {
 
-// Tokens of a batch that are predicted: all but the first of each sequence.
-int64_t PredictedTokens(const Batch& batch);
-int64_t PredictedTokens(const std::vector<Batch>& batches);
-
 // Whole sequences from the start of `batches` until they hold `tokens` tokens, or all.
 std::vector<Batch> FirstSequences(const std::vector<Batch>& batches, int64_t tokens);
-
-// Sum of -log p over the predicted tokens of each sequence of `batch`, from its stream before the final norm, in nats;
-// and over all of them.
-std::vector<double> SequenceLosses(Decoder& decoder, const Batch& batch, const Rows& residual);
-double SummedLoss(Decoder& decoder, const Batch& batch, const Rows& residual);
 
 // Mean over the predicted tokens of all batches, nats a token. Throws Error when there is none.
 double MeanLoss(const Context& context, std::shared_ptr<const Weights> weights, const DepthPlan& plan,

@@ -166,7 +166,7 @@ TEST_F(LoadWeightsTest, MissingAndUnknownTensorsAreNamed) {
   tensors_ = good;
   tensors_.push_back(Tensor(kQuery));
   Write();
-  ExpectRefused({kQuery, "twice"});
+  ExpectRefused({kQuery, "duplicate"});
 }
 
 TEST_F(LoadWeightsTest, ShapesAreTheConfigurations) {
