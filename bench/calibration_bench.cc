@@ -55,7 +55,7 @@ CalibrationBenchResult BenchCalibration(const Context& context, const Model& mod
     {
       const Stopwatch watch(tapped);
       CollectedSums sums = CollectedSums::Empty(result.layers, config.hidden);
-      Collect(context, model, text, sums, quiet);
+      Collect({context, model, text, quiet}, sums);
     }
     forward.push_back(plain);
     collect.push_back(tapped);
@@ -77,12 +77,12 @@ MainJobTimes BenchMainJob(const Context& context, const Model& model, const Main
   Decoder(context, model.weights, DepthPlan::Original(config.layers)).Forward(text.fit[0]);  // loads the weights
   ShiftOptions shift;
   shift.prune = ParsePrune("bi:0.25");
-  shift.rank = RankSpec::Fixed(std::min<int64_t>(64, config.hidden));
+  shift.fit.rank = RankSpec::Fixed(std::min<int64_t>(64, config.hidden));
   MainJobTimes times;
   ShiftResult result;
   {
     const Stopwatch watch(times.total);
-    result = Shift(context, model, text, shift, progress);
+    result = Shift({context, model, text, progress}, shift);
   }
   times.sites = std::ssize(result.sites);
   times.samples = batches * kSamplesABatch;

@@ -59,22 +59,22 @@ constexpr PaperRow kResults[] = {
 // Accuracies of other corrections, at the same ratio.
 struct BaselineRow {
   const char *model, *criterion;
-  Correction correction;
+  const char* correction;
   double pruned, corrected;
 };
 // Tables "generic_affine" and "replaceme_all_models".
 constexpr BaselineRow kBaselines[] = {
-    {"Qwen2-1.5B", "bi", Correction::kGenericAffine, 45.78, 36.96},
-    {"Qwen2-1.5B", "reverse*", Correction::kGenericAffine, 43.71, 37.99},
-    {"Qwen2-1.5B", "magnitude-l1", Correction::kGenericAffine, 47.43, 35.74},
-    {"Qwen2-1.5B", "bi", Correction::kReplaceMe, 45.8, 43.9},
-    {"Qwen2-1.5B", "reverse*", Correction::kReplaceMe, 43.7, 44.3},
-    {"Qwen1.5-7B", "bi", Correction::kReplaceMe, 52.06, 50.34},
-    {"Qwen1.5-7B", "reverse*", Correction::kReplaceMe, 49.25, 53.62},
-    {"Llama-3.1-8B-Instruct", "bi", Correction::kReplaceMe, 57.18, 59.46},
-    {"Llama-3.1-8B-Instruct", "reverse*", Correction::kReplaceMe, 43.33, 58.02},
-    {"Vicuna-7B-v1.5", "bi", Correction::kReplaceMe, 55.05, 54.33},
-    {"Vicuna-7B-v1.5", "reverse*", Correction::kReplaceMe, 53.47, 46.40},
+    {"Qwen2-1.5B", "bi", "generic-affine", 45.78, 36.96},
+    {"Qwen2-1.5B", "reverse*", "generic-affine", 43.71, 37.99},
+    {"Qwen2-1.5B", "magnitude-l1", "generic-affine", 47.43, 35.74},
+    {"Qwen2-1.5B", "bi", "replaceme", 45.8, 43.9},
+    {"Qwen2-1.5B", "reverse*", "replaceme", 43.7, 44.3},
+    {"Qwen1.5-7B", "bi", "replaceme", 52.06, 50.34},
+    {"Qwen1.5-7B", "reverse*", "replaceme", 49.25, 53.62},
+    {"Llama-3.1-8B-Instruct", "bi", "replaceme", 57.18, 59.46},
+    {"Llama-3.1-8B-Instruct", "reverse*", "replaceme", 43.33, 58.02},
+    {"Vicuna-7B-v1.5", "bi", "replaceme", 55.05, 54.33},
+    {"Vicuna-7B-v1.5", "reverse*", "replaceme", 53.47, 46.40},
 };
 
 // Table "sequential_calibration": Llama-3.1-8B-Instruct, plain accuracy, where the other tables take length-normalised
@@ -188,21 +188,23 @@ std::string PaperModel(const std::string& name) {
 }
 
 std::optional<PaperResult> PaperNumbers(const PaperTable& table, const SweepRow& row) {
-  const std::string& criterion = row.prune.criterion;
+  const ShiftOptions& options = row.options;
+  const std::string& criterion = options.prune.criterion;
   const bool sequential_table = table.preset == kSequentialPreset;
-  const bool recipe = std::abs(row.prune.ratio - 0.25) < 1e-9 && row.weighting.uniform() && row.samples == 256 &&
-                      (row.factorization == Factorization::kSvd || !HasRank(row.correction)) &&
-                      (row.mode == Calibration::kIndependent || sequential_table);
+  const bool recipe = std::abs(options.prune.ratio - 0.25) < 1e-9 && options.weighting.uniform() &&
+                      row.samples == 256 &&
+                      (options.fit.factorization == Factorization::kSvd || !options.correction->has_rank) &&
+                      (options.mode == Calibration::kIndependent || sequential_table);
   if (!recipe) return std::nullopt;
-  const std::string rank = Format(row.rank);
-  if (row.correction != Correction::kLra) {
+  const std::string rank = Format(options.fit.rank);
+  if (options.correction->name != "lra") {
     for (const BaselineRow& paper : kBaselines)
-      if (table.model == paper.model && criterion == paper.criterion && row.correction == paper.correction &&
-          (rank == "64" || !HasRank(row.correction)))
+      if (table.model == paper.model && criterion == paper.criterion && options.correction->name == paper.correction &&
+          (rank == "64" || !options.correction->has_rank))
         return PaperResult{kUnknown, kUnknown, paper.pruned, paper.corrected};
   } else if (sequential_table) {
     for (const SequentialRow& paper : kSequential)
-      if (table.model == kSequentialModel && criterion == paper.criterion && row.mode == paper.mode && rank == "64")
+      if (table.model == kSequentialModel && criterion == paper.criterion && options.mode == paper.mode && rank == "64")
         return PaperResult{kUnknown, kUnknown, kUnknown, paper.corrected};
   } else {
     for (const PaperRow& paper : kResults)

@@ -6,15 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "models/model.h"
-#include "runtime/progress.h"
-#include "shift/corrections/automatic.h"
+#include "shift/corrections/corrections.h"
 #include "shift/criteria/criteria.h"
 #include "shift/fit/fit.h"
 #include "shift/fit/merge.h"
-#include "shift/fit/sequential.h"
+#include "shift/job.h"
 #include "shift/measure/gate.h"
-#include "shift/text/calibration.h"
 #include "shift/text/token_weights.h"
 
 namespace shiftrt {
@@ -28,8 +25,10 @@ struct GramFiles {
   bool used() const { return !load.empty() || !save.empty(); }
 };
 
-struct ShiftOptions : FitOptions {
+struct ShiftOptions {
   PruneSpec prune;
+  const Correction* correction = &Corrections().front();  // a row of the table
+  FitOptions fit;
   Calibration mode = Calibration::kIndependent;
   TokenWeighting weighting;
   bool span = false;  // one adapter for each run of neighbours, fitted from its first input to its last output
@@ -39,33 +38,28 @@ struct ShiftOptions : FitOptions {
   uint64_t seed = 0;
 };
 
-struct ShiftSeconds : FitSeconds {
-  double select = 0, calibrate = 0;
-};
-
 struct ShiftResult {
   Selection selection;
   std::string calibration;        // for people: what the sites were fitted on
-  std::vector<SiteReport> sites;  // none for kLaco and kNone
+  std::vector<SiteReport> sites;  // none where nothing is fitted
   // Merged runs of several sites, measured over the whole run as a span is; none without their sums, which files, fits
   // in sequence and fits in groups do not have.
   std::vector<SiteReport> merged_runs;
-  std::vector<Trial> trials;      // kAuto alone: what was tried,
+  std::vector<Trial> trials;      // of a correction that chooses its recipe: what was tried,
   size_t chosen_trial = 0;        // and which of them was chosen
   std::vector<GateVerdict> gate;  // where options.gate asks for it
   DepthPlan pruned, corrected;
   std::optional<DepthPlan> merged;  // where options.merge asks for it
-  ShiftSeconds seconds;
+  StepSeconds seconds;
 };
 
 // Throws UsageError for options that contradict each other, or do not go with a model of that hidden size.
 void CheckOptions(const ShiftOptions& options, int64_t hidden);
 
-// Where the host has no memory for the sums of all sites at once (runtime/host_memory.h), independent adapters are
-// fitted in groups of sites, a pass over the text each; what cannot be parted so throws Error.
-// With options.gram.load, `calibration` may be empty unless the criterion needs it and its scores are not in the files.
-// Throws as CheckOptions does.
-ShiftResult Shift(const Context& context, const Model& model, const CalibrationSet& calibration,
-                  const ShiftOptions& options, Progress& progress);
+// Where the host has no memory for the sums of all sites at once (runtime/host_memory.h), sites that are fitted
+// independently are fitted in groups, a pass over the text each; what cannot be parted so throws Error.
+// With options.gram.load, the calibration may be empty unless the criterion needs it and its scores are not in the
+// files. Throws as CheckOptions does.
+ShiftResult Shift(const ShiftJob& job, const ShiftOptions& options);
 
 }  // namespace shiftrt

@@ -28,29 +28,27 @@ void Shuffle(std::vector<T>& items, uint64_t seed) {
 
 // Adapters that are fitted from sums of the original model's stream.
 bool FromSharedSums(const ShiftOptions& options) {
-  return FitsAdapters(options.correction) && options.correction != Correction::kAuto &&
-         options.mode == Calibration::kIndependent;
+  return options.correction->takes_recipe() && options.mode == Calibration::kIndependent;
 }
 
 // What the correction does not look at is as it is by default, so that equal settings are equal.
 ShiftOptions Normalized(ShiftOptions options) {
   const ShiftOptions defaults;
-  const bool chooses = options.correction == Correction::kAuto;
-  if (!FitsAdapters(options.correction) || chooses) {
+  const Correction& correction = *options.correction;
+  if (!correction.takes_recipe()) {
     options.mode = defaults.mode;
     options.weighting = defaults.weighting;
   }
-  if (!HasRank(options.correction)) options.rank = RankSpec::Full();
-  if (!HasRank(options.correction) || chooses) options.factorization = defaults.factorization;
-  if (!HasRank(options.correction) && options.correction != Correction::kReplaceMe)
-    options.ridge.lambda = defaults.ridge.lambda;
+  if (!correction.has_rank) options.fit.rank = RankSpec::Full();
+  if (!correction.has_rank || !correction.takes_recipe()) options.fit.factorization = defaults.fit.factorization;
+  if (!correction.has_lambda) options.fit.ridge.lambda = defaults.fit.ridge.lambda;
   return options;
 }
 
 bool SameSetting(const ShiftOptions& a, const ShiftOptions& b) {
   const auto key = [](const ShiftOptions& o) {
-    return std::tuple(o.prune.text, o.correction, o.mode, Format(o.weighting), Format(o.ridge.lambda), o.factorization,
-                      Format(o.rank));
+    return std::tuple(o.prune.text, o.correction, o.mode, Format(o.weighting), Format(o.fit.ridge.lambda),
+                      o.fit.factorization, Format(o.fit.rank));
   };
   return key(a) == key(b);
 }
@@ -59,8 +57,8 @@ bool SameSetting(const ShiftOptions& a, const ShiftOptions& b) {
 std::vector<ShiftOptions> Combinations(const SweepAxes& axes) {
   std::vector<ShiftOptions> all;
   ShiftOptions options;
-  options.ridge.penalize_bias = axes.penalize_bias;
-  for (Correction correction : axes.corrections)
+  options.fit.ridge.penalize_bias = axes.penalize_bias;
+  for (const Correction* correction : axes.corrections)
     for (Calibration mode : axes.modes)
       for (const TokenWeighting& weighting : axes.weightings)
         for (const LambdaSpec& lambda : axes.lambdas)
@@ -69,9 +67,9 @@ std::vector<ShiftOptions> Combinations(const SweepAxes& axes) {
               options.correction = correction;
               options.mode = mode;
               options.weighting = weighting;
-              options.ridge.lambda = lambda;
-              options.factorization = factorization;
-              options.rank = rank;
+              options.fit.ridge.lambda = lambda;
+              options.fit.factorization = factorization;
+              options.fit.rank = rank;
               const ShiftOptions normal = Normalized(options);
               if (std::none_of(all.begin(), all.end(), [&](const auto& known) { return SameSetting(known, normal); }))
                 all.push_back(normal);
@@ -93,15 +91,9 @@ double Mean(const std::vector<SiteReport>& sites, double SiteReport::*value) {
 
 class Sweeper {
  public:
-  Sweeper(const Context& context, const Model& model, const SweepAxes& axes, const SweepSource& source,
-          Progress& progress)
-      : context_(context),
-        model_(model),
-        axes_(axes),
-        source_(source),
-        progress_(progress),
-        combinations_(Combinations(axes)) {
-    for (const ShiftOptions& options : combinations_) CheckOptions(options, model.weights->config.hidden);
+  Sweeper(const SweepJob& job, const SweepAxes& axes, const SweepSource& source)
+      : job_(job), axes_(axes), source_(source), combinations_(Combinations(axes)) {
+    for (const ShiftOptions& options : combinations_) CheckOptions(options, Config().hidden);
     sizes_ = axes.samples;
     std::sort(sizes_.begin(), sizes_.end());
     sizes_.erase(std::unique(sizes_.begin(), sizes_.end()), sizes_.end());
@@ -115,11 +107,13 @@ class Sweeper {
  private:
   using SumsByWeighting = std::map<std::string, CollectedSums>;
 
+  const ModelConfig& Config() const { return job_.model.weights->config; }
+
   void RunSeed(uint64_t seed) {
     CalibrationSet set = source_.open(seed, sizes_.back());
     Shuffle(set.fit, seed);  // so that a smaller size is not the beginning of the text
     const std::vector<Selection> selections =
-        SelectLayers(axes_.prunes, {context_, model_.weights, &set.fit, seed}, progress_);
+        SelectLayers(axes_.prunes, {job_.context, job_.model.weights, &set.fit, seed}, job_.progress);
     SumsByWeighting sums = EmptySums(selections);
     const std::vector<Batch> all = std::move(set.fit);
     int64_t done = 0;
@@ -130,16 +124,17 @@ class Sweeper {
       set.fit.assign(all.begin(), all.begin() + fitted);
       set.fit_tokens = 0;
       for (const Batch& batch : set.fit) set.fit_tokens += batch.size();
-      for (auto& [weighting, of] : sums) Collect(context_, model_, set, of, progress_);
+      const ShiftJob job = {job_.context, job_.model, set, job_.progress};
+      for (auto& [weighting, of] : sums) Collect(job, of);
       for (size_t s = 0; s < selections.size(); ++s)
         for (const ShiftOptions& options : combinations_) {
           SweepRow row;
-          static_cast<ShiftOptions&>(row) = options;
-          row.prune = axes_.prunes[s];
-          row.seed = seed;
+          row.options = options;
+          row.options.prune = axes_.prunes[s];
+          row.options.seed = seed;
           row.samples = samples;
           row.removed = selections[s].removed;
-          Fill(row, set, sums);
+          Fill(row, job, sums);
         }
     }
   }
@@ -151,30 +146,32 @@ class Sweeper {
     SumsByWeighting sums;
     for (const ShiftOptions& options : combinations_)
       if (FromSharedSums(options)) sums[Format(options.weighting)];
-    CheckMemory(context_, std::ssize(sums) * std::ssize(layers), model_.weights->config.hidden,
+    CheckMemory(job_.context, std::ssize(sums) * std::ssize(layers), Config().hidden,
                 "--memory allows more, fewer criteria and token weights at once take less");
     for (const ShiftOptions& options : combinations_) {
       if (!FromSharedSums(options)) continue;
       CollectedSums& of = sums[Format(options.weighting)];
-      of = CollectedSums::Empty({layers.begin(), layers.end()}, model_.weights->config.hidden);
+      of = CollectedSums::Empty({layers.begin(), layers.end()}, Config().hidden);
       for (SiteSums& site : of.sites) site.weighting = options.weighting;
     }
     return sums;
   }
 
-  void Fill(SweepRow& row, const CalibrationSet& set, const SumsByWeighting& sums) {
-    const int64_t layers = model_.weights->config.layers;
+  void Fill(SweepRow& row, const ShiftJob& job, const SumsByWeighting& sums) {
+    const int64_t layers = job.layers();
     std::vector<SiteReport> sites;
     DepthPlan corrected;
-    if (FromSharedSums(row)) {
-      FittedSites fitted = FitSites(context_, sums.at(Format(row.weighting)).Sites(row.removed), row, progress_);
-      corrected = DepthPlan::Corrected(layers, row.removed, fitted.adapters);
+    if (FromSharedSums(row.options)) {
+      const std::vector<Site> of = SitesOf(row.removed);
+      const CollectedSums& collected = sums.at(Format(row.options.weighting));
+      FittedSites fitted = row.options.correction->fit({job, of, collected.Sites(row.removed), row.options.fit});
+      corrected = CorrectedPlan(layers, of, fitted);
       sites = std::move(fitted.reports);
     } else {
-      ShiftOptions options = row;
+      ShiftOptions options = row.options;
       options.prune = PruneSpec();
       options.prune.layers = row.removed;
-      ShiftResult result = Shift(context_, model_, set, options, progress_);
+      ShiftResult result = Shift(job, options);
       corrected = std::move(result.corrected);
       sites = std::move(result.sites);
     }
@@ -184,7 +181,7 @@ class Sweeper {
     row.r2_heldout = Mean(sites, &SiteReport::r2_heldout);
     row.original = Measured({}, DepthPlan::Original(layers));
     row.pruned = Measured(row.removed, DepthPlan::Pruned(layers, row.removed));
-    row.corrected = row.correction == Correction::kNone ? row.pruned : source_.measure(corrected);
+    row.corrected = corrected == DepthPlan::Pruned(layers, row.removed) ? row.pruned : source_.measure(corrected);
     source_.row(row);
   }
 
@@ -194,11 +191,9 @@ class Sweeper {
     return found != measured_.end() ? found->second : measured_[removed] = source_.measure(plan);
   }
 
-  const Context& context_;
-  const Model& model_;
+  const SweepJob& job_;
   const SweepAxes& axes_;
   const SweepSource& source_;
-  Progress& progress_;
   const std::vector<ShiftOptions> combinations_;
   std::vector<int64_t> sizes_;
   std::map<std::vector<int64_t>, Quality> measured_;
@@ -228,16 +223,13 @@ std::pair<Quality, Quality> QualityOver(const std::vector<const SweepRow*>& rows
 
 }  // namespace
 
-void Sweep(const Context& context, const Model& model, const SweepAxes& axes, const SweepSource& source,
-           Progress& progress) {
-  Sweeper(context, model, axes, source, progress).Run();
-}
+void Sweep(const SweepJob& job, const SweepAxes& axes, const SweepSource& source) { Sweeper(job, axes, source).Run(); }
 
 std::vector<SweepSummary> Summarize(const std::vector<SweepRow>& rows) {
   std::vector<std::vector<const SweepRow*>> groups;
   for (const SweepRow& row : rows) {
     const auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) {
-      return SameSetting(*g.front(), row) && g.front()->samples == row.samples;
+      return SameSetting(g.front()->options, row.options) && g.front()->samples == row.samples;
     });
     (group == groups.end() ? groups.emplace_back() : *group).push_back(&row);
   }

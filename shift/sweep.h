@@ -8,17 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "models/model.h"
-#include "runtime/progress.h"
-#include "shift/criteria/criteria.h"
 #include "shift/pipeline.h"
-#include "shift/text/calibration.h"
 
 namespace shiftrt {
 
 struct SweepAxes {
   std::vector<PruneSpec> prunes;
-  std::vector<Correction> corrections = {Correction::kLra};
+  std::vector<const Correction*> corrections = {&Corrections().front()};  // rows of the table
   std::vector<Calibration> modes = {Calibration::kIndependent};
   std::vector<TokenWeighting> weightings = {{}};
   std::vector<LambdaSpec> lambdas = {{}};
@@ -39,7 +35,8 @@ struct Quality {
 };
 
 // One cell: its settings, and what came of them. What a correction does not use is as ShiftOptions has it.
-struct SweepRow : ShiftOptions {
+struct SweepRow {
+  ShiftOptions options;
   int64_t samples = 0;
 
   std::vector<int64_t> removed;
@@ -57,13 +54,19 @@ struct SweepSource {
   std::function<void(const SweepRow&)> row;
 };
 
+// The model of a sweep, and who is told how far it is.
+struct SweepJob {
+  const Context& context;
+  const Model& model;
+  Progress& progress;
+};
+
 // A seed costs one pass for the criteria that look at text and, for each way to weight tokens, one for the sums of all
 // layers that any of the selections removes: they serve every independent adapter, and larger calibration sizes add to
 // the sums of smaller ones. Any other correction takes the passes a run of its own takes (Shift), cell by cell.
 // Selections are made once a seed, on the largest size. Throws what ParsePrune's and ParseRank's users throw, before
 // any work where it can.
-void Sweep(const Context& context, const Model& model, const SweepAxes& axes, const SweepSource& source,
-           Progress& progress);
+void Sweep(const SweepJob& job, const SweepAxes& axes, const SweepSource& source);
 
 // Mean and standard deviation (n - 1; 0 for one) over the seeds of what is otherwise one setting, in order of the
 // first.

@@ -38,7 +38,7 @@ std::string CorrectionName(const nlohmann::json& record) {
   const std::string merge = Recorded(record, "/provenance/merge");
   if (!merge.empty() && ParseMerge(merge) != Merge::kOff) return "merged";
   const std::string correction = Recorded(record, "/provenance/correction");
-  return correction.empty() || correction == Name(Correction::kAuto) ? Name(Correction::kLra) : correction;
+  return correction.empty() || correction == "auto" ? "lra" : correction;
 }
 
 // The variants a model directory holds: all its blocks ("original", where the checkpoint has more than the plan runs),
@@ -85,9 +85,9 @@ Contest Enter(const Options& options, const Context& context, const Model& model
     FailUsage("{} is already pruned; give the model it was made from, or leave --prune out", options.common.model);
   const ShiftOptions shift = options.recipe.Parse(options.common.seed);
   CheckNames(options.variants, VariantNames(shift));
-  CheckRank(shift.rank, model.weights->config.hidden);
+  CheckRank(shift.fit.rank, model.weights->config.hidden);
   const CalibrationSet calibration = options.recipe.OpenText(model, options.common.seed);
-  const ShiftResult result = Shift(context, model, calibration, shift, progress);
+  const ShiftResult result = Shift({context, model, calibration, progress}, shift);
   fmt::print("layers removed by {}: {}\n", result.selection.criterion, fmt::join(result.selection.removed, ", "));
   return {VariantsOf(model, result, shift), PaperCriterion(result.selection, model.weights->config.layers)};
 }

@@ -111,13 +111,13 @@ void PrintSites(const std::vector<SiteReport>& sites) {
   if (sites.empty()) return;
   Table table({"adapter at layer", "lambda", "condition", "rank", "effective", "R2 fitted", "R2 held out"});
   for (const SiteReport& site : sites)
-    table.Add({site.Name(), fmt::format("{:.3g}", site.lambda), fmt::format("{:.1e}", site.condition),
+    table.Add({site.site.Name(), fmt::format("{:.3g}", site.lambda), fmt::format("{:.1e}", site.condition),
                std::to_string(site.rank), fmt::format("{:.1f}", site.effective_rank),
                fmt::format("{:.3f}", site.r2_fit),
                std::isnan(site.r2_heldout) ? "-" : fmt::format("{:.3f}", site.r2_heldout)});
   fmt::print("{}", table.Text());
   for (const SiteReport& site : sites)
-    if (!site.warning.empty()) fmt::print("  layer {}: {}\n", site.Name(), site.warning);
+    if (!site.warning.empty()) fmt::print("  layer {}: {}\n", site.site.Name(), site.warning);
   fmt::print("\n");
 }
 
@@ -125,7 +125,7 @@ void PrintMergedRuns(const std::vector<SiteReport>& runs) {
   if (runs.empty()) return;
   Table table({"merged run", "rank", "R2 fitted", "R2 held out"});
   for (const SiteReport& run : runs)
-    table.Add({run.Name(), std::to_string(run.rank), fmt::format("{:.3f}", run.r2_fit),
+    table.Add({run.site.Name(), std::to_string(run.rank), fmt::format("{:.3f}", run.r2_fit),
                fmt::format("{:.3f}", run.r2_heldout)});
   fmt::print("{}\n", table.Text());
 }
@@ -149,21 +149,6 @@ void PrintGate(const std::vector<GateVerdict>& verdicts) {
     table.Add({fmt::format("{}", fmt::join(v.layers, ",")), fmt::format("{:.4f}", v.with),
                fmt::format("{:.4f}", v.without), v.kept ? "kept" : "dropped"});
   fmt::print("{}\n", table.Text());
-}
-
-// What stands in the place of the removed blocks, for people.
-std::string CorrectionName(const RecipeOptions& options, Correction correction) {
-  const std::string lra = options.lra == "full" ? "full LRA" : "LRA " + options.lra;
-  switch (correction) {
-    case Correction::kLra: return options.span ? "span " + lra : lra;
-    case Correction::kGenericAffine: return "generic affine " + options.lra;
-    case Correction::kBias: return "mean update";
-    case Correction::kReplaceMe: return "ReplaceMe";
-    case Correction::kLaco: return "LaCo folding";
-    case Correction::kNone: return "nothing";
-    case Correction::kAuto: return (options.span ? "auto span " : "auto ") + lra;
-  }
-  return "?";
 }
 
 PageTable Comparison(const std::vector<Variant>& variants) {
@@ -198,7 +183,7 @@ Json SelectionJson(const Selection& selection) {
 Json SitesJson(const std::vector<SiteReport>& sites) {
   Json out = Json::array();
   for (const SiteReport& site : sites)
-    out.push_back({{"layers", site.Layers()},
+    out.push_back({{"layers", site.site.Layers()},
                    {"lambda", site.lambda},
                    {"tokens", site.tokens},
                    {"rank", site.rank},
@@ -308,7 +293,7 @@ int Run(const Options& options) {
   if (!model.provenance.empty())
     FailUsage("{} is already pruned; give the model it was made from", options.common.model);
   const ModelConfig& config = model.weights->config;
-  CheckRank(shift.rank, config.hidden);
+  CheckRank(shift.fit.rank, config.hidden);
   // Said now, not after the hour that calibration may take.
   CheckFits(static_cast<int64_t>(model.RequireTokenizer().EncodeWithBos(options.prompt).size()), options.max_tokens,
             config);
@@ -329,7 +314,7 @@ int Run(const Options& options) {
   if (!calibration.source.empty())
     fmt::print("calibration: {}\n  {}\n\n", calibration.source, calibration.Accounting());
 
-  const ShiftResult result = Shift(context, model, calibration, shift, *progress);
+  const ShiftResult result = Shift({context, model, calibration, *progress}, shift);
   if (!options.recipe.load_gram.empty())
     fmt::print("sums of {}: {}\n\n", fmt::join(options.recipe.load_gram, ", "), result.calibration);
   PrintSelection(result.selection, config.layers);
@@ -339,8 +324,8 @@ int Run(const Options& options) {
   PrintGate(result.gate);
 
   variants.emplace_back("pruned", result.pruned);
-  if (shift.correction != Correction::kNone)
-    variants.emplace_back("pruned + " + CorrectionName(options.recipe, shift.correction), result.corrected);
+  if (shift.correction->name != "none")
+    variants.emplace_back("pruned + " + Label(*shift.correction, shift.fit.rank, shift.span), result.corrected);
   if (result.merged) variants.emplace_back(fmt::format("merged ({})", options.recipe.merge), *result.merged);
   const auto start = std::chrono::steady_clock::now();
   Compare(job, variants);
@@ -353,10 +338,10 @@ int Run(const Options& options) {
   if (!options.report.empty()) WriteReport(job, result, variants);
   if (!options.save.empty()) {
     Json provenance = json;
-    provenance["lambda"] = Format(shift.ridge.lambda);
-    provenance["factorization"] = Name(shift.factorization);
+    provenance["lambda"] = Format(shift.fit.ridge.lambda);
+    provenance["factorization"] = Name(shift.fit.factorization);
     provenance["merge"] = Name(shift.merge);
-    provenance["correction"] = Name(shift.correction);
+    provenance["correction"] = shift.correction->name;
     provenance["calibration_mode"] = Name(shift.mode);
     provenance["token_weight"] = Format(shift.weighting);
     provenance["span"] = shift.span;

@@ -54,7 +54,8 @@ std::vector<T> ParseAll(const std::vector<std::string>& texts, T (*parse)(const 
 SweepAxes MakeAxes(const Options& options, const CalibrationSpec& calibration, int64_t hidden) {
   SweepAxes axes;
   axes.prunes = ParsePruneList(options.prune, "0.25");
-  axes.corrections = ParseAll(options.correction, ParseCorrection);
+  axes.corrections.clear();
+  for (const std::string& name : options.correction) axes.corrections.push_back(&FindCorrection(name));
   axes.modes = ParseAll(options.calibration_mode, ParseCalibrationMode);
   axes.weightings = ParseAll(options.token_weight, ParseTokenWeighting);
   axes.lambdas = ParseAll(options.lambda, ParseLambda);
@@ -138,7 +139,7 @@ int Run(const Options& options) {
     rows.push_back(row);
     if (!options.csv.empty()) WriteFile(options.csv, SweepCsv(rows));  // an interrupted sweep leaves what it found
   };
-  Sweep(context, model, axes, source, *progress);
+  Sweep({context, model, *progress}, axes, source);
 
   PaperTable paper;
   if (!options.preset.empty()) paper = {PaperModel(model.name), options.preset};

@@ -348,8 +348,8 @@ std::string PaperCriterion(const Selection& selection, int64_t layers) {
 
 std::vector<std::string> VariantNames(const ShiftOptions& shift) {
   std::vector<std::string> names = {"original", "pruned"};
-  if (shift.correction != Correction::kNone)
-    names.push_back(shift.correction == Correction::kAuto ? "lra" : Name(shift.correction));
+  if (shift.correction->name != "none")
+    names.emplace_back(shift.correction->name == "auto" ? "lra" : shift.correction->name);
   if (shift.merge != Merge::kOff) names.push_back("merged");
   return names;
 }

@@ -4,6 +4,7 @@
 
 #include "runtime/check.h"
 #include "tools/options.h"
+#include "tools/selection.h"
 #include "tools/texts.h"
 
 namespace shiftrt {
@@ -15,11 +16,7 @@ void RecipeOptions::AddTo(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--lra", lra, "rank of the adapters, full, energy:SHARE of each fit, or budget:PARAMETERS of all")
       ->capture_default_str();
-  app.add_option("--correction", correction,
-                 "lra; baselines: generic-affine (h W + b), replaceme (folded into the MLP before), laco (weight\n"
-                 "differences folded into the block before), bias (mean update), none; or auto: the lra recipe with "
-                 "the lowest\n"
-                 "loss on held-out calibration text")
+  app.add_option("--correction", correction, "what stands in the removed blocks' place:" + CorrectionsHelp())
       ->capture_default_str();
   app.add_option("--calibration-mode", calibration_mode,
                  "independent, sequential (each site on the corrected stream) or drift (towards the original stream)")
@@ -49,11 +46,11 @@ void RecipeOptions::AddTo(CLI::App& app) {
 ShiftOptions RecipeOptions::Parse(uint64_t seed) const {
   ShiftOptions shift;
   shift.prune = ParsePrune(prune);
-  shift.rank = ParseRank(lra);
-  shift.ridge = {ParseLambda(lambda), penalize_bias};
-  shift.factorization = ParseFactorization(factorize);
+  shift.fit.rank = ParseRank(lra);
+  shift.fit.ridge = {ParseLambda(lambda), penalize_bias};
+  shift.fit.factorization = ParseFactorization(factorize);
   shift.merge = ParseMerge(merge);
-  shift.correction = ParseCorrection(correction);
+  shift.correction = &FindCorrection(correction);
   shift.mode = ParseCalibrationMode(calibration_mode);
   shift.weighting = ParseTokenWeighting(token_weight);
   shift.span = span;

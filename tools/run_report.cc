@@ -60,7 +60,8 @@ Chart SpectrumChart(const std::vector<SiteReport>& sites, bool energy) {
   chart.log_y = !energy;
   chart.from_zero = energy;
   for (const SiteReport& site : sites) {
-    Series series{fmt::format("layer {}", site.Name()), Mark::kLine, {}, {}, static_cast<int>(chart.series.size())};
+    Series series{
+        fmt::format("layer {}", site.site.Name()), Mark::kLine, {}, {}, static_cast<int>(chart.series.size())};
     series.x = Counting(site.singular_values.size(), 1);
     series.y = site.singular_values;
     if (energy) {
@@ -82,7 +83,7 @@ Chart FitChart(const std::vector<SiteReport>& sites) {
   Series fitted{"on fitted tokens", Mark::kDots, {}, {}, 0}, heldout{"on held-out tokens", Mark::kDots, {}, {}, 1};
   for (const SiteReport& site : sites) {
     const auto x = static_cast<double>(chart.x_names.size());
-    chart.x_names.push_back(site.Name());
+    chart.x_names.push_back(site.site.Name());
     fitted.x.push_back(x);
     heldout.x.push_back(x);
     fitted.y.push_back(site.r2_fit);
@@ -95,7 +96,7 @@ Chart FitChart(const std::vector<SiteReport>& sites) {
 Section Sites(const std::vector<SiteReport>& sites) {
   PageTable table{{"layer", "lambda", "condition", "rank", "effective rank", "R² fitted", "R² held out"}, {}};
   for (const SiteReport& site : sites)
-    table.rows.push_back({site.Name(), fmt::format("{:.3g}", site.lambda), fmt::format("{:.1e}", site.condition),
+    table.rows.push_back({site.site.Name(), fmt::format("{:.3g}", site.lambda), fmt::format("{:.1e}", site.condition),
                           std::to_string(site.rank), fmt::format("{:.1f}", site.effective_rank),
                           fmt::format("{:.3f}", site.r2_fit),
                           std::isnan(site.r2_heldout) ? "-" : fmt::format("{:.3f}", site.r2_heldout)});
@@ -105,7 +106,7 @@ Section Sites(const std::vector<SiteReport>& sites) {
                   {table, SpectrumChart(sites, false), SpectrumChart(sites, true), FitChart(sites)}};
   for (const SiteReport& site : sites)
     if (!site.warning.empty())
-      section.parts.push_back(PageText{fmt::format("layer {}: {}", site.Name(), site.warning)});
+      section.parts.push_back(PageText{fmt::format("layer {}: {}", site.site.Name(), site.warning)});
   return section;
 }
 

@@ -12,6 +12,13 @@ std::string CriteriaHelp() {
   return text;
 }
 
+std::string CorrectionsHelp() {
+  std::string text;
+  for (const Correction& correction : Corrections())
+    text += fmt::format("\n{:<15}{}", correction.name, correction.summary);
+  return text;
+}
+
 std::string ScoreText(const Selection& selection, int64_t layer) {
   const bool scored = layer < static_cast<int64_t>(selection.scores.size()) && std::isfinite(selection.scores[layer]);
   return scored ? fmt::format("{:.5g}", selection.scores[layer]) : "";

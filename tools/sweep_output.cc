@@ -23,43 +23,45 @@ struct Axis {
 
 std::string OrNone(bool has, std::string text) { return has ? std::move(text) : "-"; }
 
-std::string RankText(const SweepRow& row) { return OrNone(HasRank(row.correction), "rank " + Format(row.rank)); }
+std::string RankText(const SweepRow& row) {
+  return OrNone(row.options.correction->has_rank, "rank " + Format(row.options.fit.rank));
+}
 
 // The recipe is told, not chosen.
-bool Told(const SweepRow& row) { return FitsAdapters(row.correction) && row.correction != Correction::kAuto; }
+bool Told(const SweepRow& row) { return row.options.correction->takes_recipe(); }
 
-std::string ModeText(const SweepRow& row) { return OrNone(Told(row), Name(row.mode)); }
+std::string ModeText(const SweepRow& row) { return OrNone(Told(row), Name(row.options.mode)); }
 
-std::string WeightText(const SweepRow& row) { return OrNone(Told(row), "weights " + Format(row.weighting)); }
+std::string WeightText(const SweepRow& row) { return OrNone(Told(row), "weights " + Format(row.options.weighting)); }
 
 std::string FactorizationText(const SweepRow& row) {
-  return OrNone(Told(row) && HasRank(row.correction), Name(row.factorization));
+  return OrNone(Told(row) && row.options.correction->has_rank, Name(row.options.fit.factorization));
 }
 
 std::string LambdaText(const SweepRow& row) {
-  return OrNone(HasRank(row.correction) || row.correction == Correction::kReplaceMe,
-                "lambda " + Format(row.ridge.lambda));
+  return OrNone(row.options.correction->has_lambda, "lambda " + Format(row.options.fit.ridge.lambda));
 }
 
 double RankNumber(const SweepRow& row, int64_t hidden) {
-  return !HasRank(row.correction)                  ? std::nan("")
-         : row.rank.kind == RankSpec::Kind::kFull  ? static_cast<double>(hidden)
-         : row.rank.kind == RankSpec::Kind::kFixed ? static_cast<double>(row.rank.rank)
-                                                   : std::nan("");
+  return !row.options.correction->has_rank                     ? std::nan("")
+         : row.options.fit.rank.kind == RankSpec::Kind::kFull  ? static_cast<double>(hidden)
+         : row.options.fit.rank.kind == RankSpec::Kind::kFixed ? static_cast<double>(row.options.fit.rank.rank)
+                                                               : std::nan("");
 }
 
 double LambdaNumber(const SweepRow& row, int64_t) {
-  const LambdaSpec& lambda = row.ridge.lambda;
+  const LambdaSpec& lambda = row.options.fit.ridge.lambda;
   const bool fixed = lambda.kind == LambdaSpec::Kind::kAbsolute || lambda.kind == LambdaSpec::Kind::kRelative;
   return fixed ? lambda.value : std::nan("");
 }
 
 const std::vector<Axis>& Axes() {
   static const std::vector<Axis> axes = {
-      {"criterion", "criterion", [](const SweepRow& r) { return r.prune.criterion; }, nullptr, false},
+      {"criterion", "criterion", [](const SweepRow& r) { return r.options.prune.criterion; }, nullptr, false},
       {"removed", "layers removed", [](const SweepRow& r) { return fmt::format("{} layers", r.removed.size()); },
        [](const SweepRow& r, int64_t) { return static_cast<double>(r.removed.size()); }, false},
-      {"correction", "correction", [](const SweepRow& r) { return std::string(Name(r.correction)); }, nullptr, false},
+      {"correction", "correction", [](const SweepRow& r) { return std::string(r.options.correction->name); }, nullptr,
+       false},
       {"calibration", "calibration", ModeText, nullptr, false},
       {"token weights", "token weights", WeightText, nullptr, false},
       {"samples", "calibration samples", [](const SweepRow& r) { return fmt::format("{} samples", r.samples); },
@@ -119,7 +121,7 @@ Chart ByAxis(const Axis& axis, const Measure& measure, const std::vector<SweepSu
     const double repaired = measure.of(summary.corrected), bare = measure.of(summary.pruned);
     corrected[fmt::format("{}", fmt::join(others, ", "))][x] = repaired;
     // Without adapters nothing but the layers removed matters.
-    if (axis.name == std::string("removed")) pruned[summary.first.prune.criterion][x] = bare;
+    if (axis.name == std::string("removed")) pruned[summary.first.options.prune.criterion][x] = bare;
     low = std::min({low, repaired, bare});
     high = std::max({high, repaired, bare});
   }
@@ -187,9 +189,10 @@ std::string SweepCsv(const std::vector<SweepRow>& rows) {
   for (const SweepRow& r : rows)
     csv += fmt::format(
         "\"{}\",{},{},{},{},{},{},\"{}\",{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g}\n",
-        r.prune.text, fmt::join(r.removed, " "), r.seed, r.samples, r.tokens, Name(r.correction), Name(r.mode),
-        Format(r.weighting), Format(r.ridge.lambda), Name(r.factorization), Format(r.rank), r.parameters, r.r2_fit,
-        r.r2_heldout, r.original.perplexity, r.pruned.perplexity, r.corrected.perplexity, r.original.accuracy,
+        r.options.prune.text, fmt::join(r.removed, " "), r.options.seed, r.samples, r.tokens,
+        r.options.correction->name, Name(r.options.mode), Format(r.options.weighting),
+        Format(r.options.fit.ridge.lambda), Name(r.options.fit.factorization), Format(r.options.fit.rank), r.parameters,
+        r.r2_fit, r.r2_heldout, r.original.perplexity, r.pruned.perplexity, r.corrected.perplexity, r.original.accuracy,
         r.pruned.accuracy, r.corrected.accuracy);
   return csv;
 }
@@ -201,18 +204,18 @@ nlohmann::json SweepJson(const std::vector<SweepRow>& rows) {
         {"original", r.original.*value}, {"pruned", r.pruned.*value}, {"corrected", r.corrected.*value}};
   };
   for (const SweepRow& r : rows)
-    out.push_back({{"prune", r.prune.text},
-                   {"criterion", r.prune.criterion},
+    out.push_back({{"prune", r.options.prune.text},
+                   {"criterion", r.options.prune.criterion},
                    {"removed", r.removed},
-                   {"seed", r.seed},
+                   {"seed", r.options.seed},
                    {"samples", r.samples},
                    {"tokens", r.tokens},
-                   {"correction", Name(r.correction)},
-                   {"calibration", Name(r.mode)},
-                   {"token_weight", Format(r.weighting)},
-                   {"lambda", Format(r.ridge.lambda)},
-                   {"factorization", Name(r.factorization)},
-                   {"rank", Format(r.rank)},
+                   {"correction", r.options.correction->name},
+                   {"calibration", Name(r.options.mode)},
+                   {"token_weight", Format(r.options.weighting)},
+                   {"lambda", Format(r.options.fit.ridge.lambda)},
+                   {"factorization", Name(r.options.fit.factorization)},
+                   {"rank", Format(r.options.fit.rank)},
                    {"adapter_parameters", r.parameters},
                    {"r2_fit", r.r2_fit},
                    {"r2_heldout", r.r2_heldout},

@@ -13,9 +13,9 @@ int main(int argc, char** argv) {
   const auto calibration = shiftrt::LoadCalibration(text, model.RequireTokenizer(), /*seed=*/0);
   shiftrt::ShiftOptions options;
   options.prune = shiftrt::ParsePrune("bi:0.25");
-  options.rank = shiftrt::RankSpec::Fixed(32);
+  options.fit.rank = shiftrt::RankSpec::Fixed(32);
   shiftrt::NoProgress quiet;
-  const auto result = shiftrt::Shift(context, model, calibration, options, quiet);
+  const auto result = shiftrt::Shift({context, model, calibration, quiet}, options);
   shiftrt::Decoder repaired(context, model.weights, result.corrected);
   const auto prompt = model.RequireTokenizer().EncodeWithBos("It is a truth universally acknowledged");
   const auto reply = shiftrt::Generate(repaired, prompt, /*max_tokens=*/24, {}, /*seed=*/0, {});

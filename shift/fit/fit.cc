@@ -32,79 +32,31 @@ std::shared_ptr<const Lra> Reduce(const Context& context, const RidgeAccumulator
   return MakeLra(factors);
 }
 
-// h W + b as h + h (W - I) + b.
-std::shared_ptr<const Lra> AsResidual(const Context& context, const Lra& affine) {
-  Matrix<double> a = DenseMap(context, affine);
-  for (int64_t i = 0; i < a.rows(); ++i) a(i, i) -= 1.0;
-  auto lra = std::make_shared<Lra>();
-  lra->a = Converted<float>(a);
-  lra->b = affine.b.Clone();
-  return lra;
-}
-
-FittedSites FitBiases(const Context& context, const std::vector<const SiteSums*>& sites) {
-  FittedSites fitted;
-  for (const SiteSums* site : sites) {
-    const int64_t d = site->fit.hidden();
-    Check(site->fit.weight() > 0, "the mean update without a single token");
-    fitted.adapters.push_back(MakeLra(LowRank{Matrix<double>(d, 0), Matrix<double>(0, d), site->fit.DeltaMean(), {}}));
-    fitted.reports.push_back(MeasureSite(context, *site, *fitted.adapters.back()));
-  }
-  return fitted;
-}
-
-// Maps onto the blocks' outputs, fitted and truncated as such.
-FittedSites FitGenericAffine(const Context& context, const std::vector<const SiteSums*>& sites, FitOptions options,
-                             Progress& progress) {
-  std::vector<SiteSums> outputs;
-  for (const SiteSums* site : sites) outputs.emplace_back(*site, site->fit.OntoOutputs(), site->heldout.OntoOutputs());
-  std::vector<const SiteSums*> onto;
-  for (const SiteSums& site : outputs) onto.push_back(&site);
-  options.correction = Correction::kLra;
-  FittedSites fitted = FitSites(context, onto, options, progress);
-  for (size_t i = 0; i < sites.size(); ++i) {
-    fitted.adapters[i] = AsResidual(context, *fitted.adapters[i]);
-    const SiteReport measured = MeasureSite(context, *sites[i], *fitted.adapters[i]);
-    fitted.reports[i].r2_fit = measured.r2_fit;
-    fitted.reports[i].r2_heldout = measured.r2_heldout;
-  }
-  return fitted;
-}
-
 }  // namespace
-
-Correction ParseCorrection(const std::string& text) {
-  for (Correction correction : {Correction::kLra, Correction::kGenericAffine, Correction::kBias, Correction::kReplaceMe,
-                                Correction::kLaco, Correction::kNone, Correction::kAuto})
-    if (text == Name(correction)) return correction;
-  FailUsage("unknown correction \"{}\"; known: lra, generic-affine, bias, replaceme, laco, none, auto", text);
-}
-
-const char* Name(Correction correction) {
-  switch (correction) {
-    case Correction::kLra: return "lra";
-    case Correction::kGenericAffine: return "generic-affine";
-    case Correction::kBias: return "bias";
-    case Correction::kReplaceMe: return "replaceme";
-    case Correction::kLaco: return "laco";
-    case Correction::kNone: return "none";
-    case Correction::kAuto: return "auto";
-  }
-  return "?";
-}
-
-bool FitsAdapters(Correction correction) { return correction == Correction::kBias || HasRank(correction); }
-
-bool HasRank(Correction correction) {
-  return correction == Correction::kLra || correction == Correction::kGenericAffine || correction == Correction::kAuto;
-}
 
 FittedSites& FittedSites::operator+=(FittedSites more) {
   std::move(more.adapters.begin(), more.adapters.end(), std::back_inserter(adapters));
+  std::move(more.own.begin(), more.own.end(), std::back_inserter(own));
   std::move(more.reports.begin(), more.reports.end(), std::back_inserter(reports));
-  seconds.solve += more.seconds.solve;
-  seconds.factorize += more.seconds.factorize;
+  seconds += more.seconds;
   return *this;
+}
+
+StepSeconds& StepSeconds::operator+=(const StepSeconds& more) {
+  select += more.select;
+  calibrate += more.calibrate;
+  solve += more.solve;
+  factorize += more.factorize;
+  return *this;
+}
+
+DepthPlan CorrectedPlan(int64_t layers, std::span<const Site> sites, const FittedSites& fitted) {
+  DepthPlan plan = CorrectedPlan(layers, sites, fitted.adapters);
+  for (size_t i = 0; i < fitted.own.size(); ++i) {
+    const int64_t before = sites[i].layer - 1;
+    plan = plan.With(plan.StageOf(before), BlockStage{.layer = before, .own = fitted.own[i]});
+  }
+  return plan;
 }
 
 double RSquaredOf(const Context& context, const RidgeAccumulator& sums, const Lra& lra) {
@@ -117,7 +69,7 @@ double RSquaredOf(const Context& context, const RidgeAccumulator& sums, const Lr
 
 SiteReport MeasureSite(const Context& context, const SiteSums& site, const Lra& lra) {
   SiteReport report;
-  static_cast<Site&>(report) = site;
+  report.site = site.site;
   report.tokens = site.fit.tokens();
   report.rank = lra.rank();
   report.r2_fit = RSquaredOf(context, site.fit, lra);
@@ -168,8 +120,6 @@ FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums
 
 FittedSites FitSites(const Context& context, const std::vector<const SiteSums*>& sites, const FitOptions& options,
                      Progress& progress) {
-  if (options.correction == Correction::kBias) return FitBiases(context, sites);
-  if (options.correction == Correction::kGenericAffine) return FitGenericAffine(context, sites, options, progress);
   return ReduceSites(context, sites, SolveSites(context, sites, options, progress), options, progress);
 }
 

@@ -2,62 +2,26 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "runtime/progress.h"
 #include "shift/fit/factorize.h"
+#include "shift/fit/recipe.h"
 #include "shift/fit/ridge.h"
 #include "shift/sums/sites.h"
-#include "shift/sums/statistics.h"
-#include "shift/text/token_weights.h"
 
 namespace shiftrt {
 
-enum class SiteInput {
-  kStream,     // the residual stream before the site: what an adapter reads
-  kMlpBefore,  // the MLP's output of the block before the site: what ReplaceMe maps
-};
-
-// What was collected at one site: its inputs against what its blocks add to the stream.
-struct SiteSums : Site {
-  RidgeAccumulator fit, heldout;  // of the fitted tokens, and of those held out (none: heldout.tokens() == 0)
-  SiteInput input = SiteInput::kStream;
-  TokenWeighting weighting;
-
-  static int64_t Bytes(int64_t hidden) { return 2 * RidgeAccumulator::Bytes(hidden); }
-  SiteSums(const Site& site, int64_t hidden, SiteInput input = SiteInput::kStream)
-      : Site(site), fit(hidden), heldout(hidden), input(input) {}
-  SiteSums(const Site& site, RidgeAccumulator fit, RidgeAccumulator heldout)
-      : Site(site), fit(std::move(fit)), heldout(std::move(heldout)) {}
-};
-
-// What stands in a removed block's place (docs/method.md).
-enum class Correction {
-  kLra,            // h += h A + b, fitted to the block's update
-  kGenericAffine,  // h = h W + b, fitted to the block's output and truncated as such
-  kBias,           // the mean update
-  kReplaceMe,      // a map of the MLP's output before, folded into its down projection
-  kLaco,           // the differences of the removed blocks' weights, folded into the block before
-  kNone,
-  kAuto,  // kLra by the recipe with the lowest held-out loss (shift/corrections/automatic.h)
-};
-// "lra", "generic-affine", "bias", "replaceme", "laco", "none", "auto". Throws UsageError for anything else.
-Correction ParseCorrection(const std::string& text);
-const char* Name(Correction correction);
-// Whether adapters stand in the removed blocks' place; and whether those have a rank.
-bool FitsAdapters(Correction correction);
-bool HasRank(Correction correction);
-
 struct FitOptions {
-  Correction correction = Correction::kLra;
   RidgeOptions ridge;
   RankSpec rank;
   Factorization factorization = Factorization::kReducedRank;
 };
 
-struct SiteReport : Site {
+struct SiteReport {
+  Site site;
   int64_t tokens = 0;  // fitted
   double lambda = 0;
   int64_t rank = 0;
@@ -70,19 +34,28 @@ struct SiteReport : Site {
   std::string warning;
 };
 
-struct FitSeconds {
-  double solve = 0, factorize = 0;
+// Where the time of a fit went. Selecting layers is no part of a fit, but of the whole job.
+struct StepSeconds {
+  double select = 0, calibrate = 0, solve = 0, factorize = 0;
+
+  StepSeconds& operator+=(const StepSeconds& more);
 };
 
+// What corrects some sites.
 struct FittedSites {
-  std::vector<std::shared_ptr<const Lra>> adapters;  // one a site, in the order given
+  std::vector<std::shared_ptr<const Lra>> adapters;      // one per site, in the order given; null: none in its place
+  std::vector<std::shared_ptr<const BlockWeights>> own;  // one per site, for the block before it; empty: as they were
   std::vector<SiteReport> reports;
-  FitSeconds seconds;
+  std::vector<Trial> trials;  // of a correction that chooses its recipe: what it tried,
+  size_t chosen_trial = 0;    // and which of them this is
+  StepSeconds seconds;
 
-  FittedSites& operator+=(FittedSites more);
+  FittedSites& operator+=(FittedSites more);  // of other sites
 };
+// The original plan of `layers` with `sites` corrected.
+DepthPlan CorrectedPlan(int64_t layers, std::span<const Site> sites, const FittedSites& fitted);
 
-// Ridge solutions, and adapters made of them: apart, so that several factorizations share a solve. kLra alone.
+// Ridge solutions, and adapters made of them: apart, so that several factorizations share a solve.
 struct SolvedSites {
   std::vector<RidgeSolution> solutions;
   double seconds = 0;
@@ -92,8 +65,7 @@ SolvedSites SolveSites(const Context& context, const std::vector<const SiteSums*
 FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums*>& sites, const SolvedSites& solved,
                         const FitOptions& options, Progress& progress);
 
-// Both in one. Adapters: of kLra, kGenericAffine (as a full A = W - I, whatever the rank of W) or kBias. Throws
-// UsageError for a rank above the hidden size and what SolveRidge throws.
+// Both in one. Throws UsageError for a rank above the hidden size and what SolveRidge throws.
 FittedSites FitSites(const Context& context, const std::vector<const SiteSums*>& sites, const FitOptions& options,
                      Progress& progress);
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/check.h"
+#include "runtime/stopwatch.h"
 #include "shift/sums/ridge_feed.h"
 
 namespace shiftrt {
@@ -59,10 +60,10 @@ class Walk {
   // What the site takes in and should give.
   void Collect(SiteSums& sums, Progress& progress) {
     for (const bool heldout : {false, true}) {
-      RidgeFeed feed(*tally_, sums, heldout ? sums.heldout : sums.fit);
+      RidgeFeed feed(*tally_, sums.site, heldout ? sums.heldout : sums.fit);
       for (Walker& walker : walkers_) {
         if (walker.heldout != heldout) continue;
-        SetUpdate(sums, walker);
+        SetUpdate(sums.site, walker);
         feed.Add(walker.corrected.rows(), update_.rows(), weighting_, walker.batch->offsets);
         progress.Advance(walker.batch->size());
       }
@@ -128,42 +129,31 @@ class Walk {
 
 }  // namespace
 
-Calibration ParseCalibrationMode(const std::string& text) {
-  for (Calibration mode : {Calibration::kIndependent, Calibration::kSequential, Calibration::kDrift})
-    if (text == Name(mode)) return mode;
-  FailUsage("unknown calibration \"{}\"; known: independent, sequential, drift", text);
-}
-
-const char* Name(Calibration mode) {
-  switch (mode) {
-    case Calibration::kIndependent: return "independent";
-    case Calibration::kSequential: return "sequential";
-    case Calibration::kDrift: return "drift";
-  }
-  return "?";
-}
-
-FittedSites FitInSequence(const Context& context, const Model& model, const CalibrationSet& calibration,
-                          const std::vector<Site>& sites, Calibration mode, const TokenWeighting& weighting,
-                          const FitOptions& options, Progress& progress) {
+FittedSites FitInSequence(const ShiftJob& job, const std::vector<Site>& sites, Calibration mode,
+                          const TokenWeighting& weighting, const SiteFit& fit) {
   Check(mode != Calibration::kIndependent && !sites.empty(), "independent sites are fitted from one pass");
   FittedSites fitted;
-  Walk walk(context, model, sites, mode, weighting);
-  const int64_t tokens = calibration.fit_tokens + calibration.heldout_tokens;
-  NoProgress quiet;  // of the single fits
-  progress.Begin("calibrating in sequence", 2 * tokens * static_cast<int64_t>(sites.size()));
-  for (size_t i = 0; i < sites.size(); ++i) {
-    if (i == 0) {
-      walk.Start(calibration, sites[0], progress);
-    } else {
-      walk.Advance(sites[i - 1].last() + 1, sites[i].layer, progress);
+  double seconds = 0;
+  {
+    const Stopwatch watch(seconds);
+    Walk walk(job.context, job.model, sites, mode, weighting);
+    const int64_t tokens = job.calibration.fit_tokens + job.calibration.heldout_tokens;
+    NoProgress quiet;  // of the single fits
+    job.progress.Begin("calibrating in sequence", 2 * tokens * static_cast<int64_t>(sites.size()));
+    for (size_t i = 0; i < sites.size(); ++i) {
+      if (i == 0) {
+        walk.Start(job.calibration, sites[0], job.progress);
+      } else {
+        walk.Advance(sites[i - 1].last() + 1, sites[i].layer, job.progress);
+      }
+      SiteSums sums(sites[i], job.hidden());
+      walk.Collect(sums, job.progress);
+      fitted += fit(sums, quiet);
+      if (i + 1 < sites.size()) walk.Correct(sites[i], fitted.adapters.back());
     }
-    SiteSums sums(sites[i], model.weights->config.hidden);
-    walk.Collect(sums, progress);
-    fitted += FitSites(context, {&sums}, options, quiet);
-    if (i + 1 < sites.size()) walk.Correct(sites[i], fitted.adapters.back());
+    job.progress.End();
   }
-  progress.End();
+  fitted.seconds.calibrate = seconds - fitted.seconds.solve - fitted.seconds.factorize;
   return fitted;
 }
 

@@ -24,12 +24,15 @@ struct Target {
 class SiteTaps {
  public:
   // `shared` serves every site of one block that reads the stream: the next site's input comes after its update.
-  SiteTaps(const SiteSums& site, RidgeFeed& feed, KeptRows& shared)
-      : site_(site), feed_(feed), input_(site.blocks > 1 || site.input != SiteInput::kStream ? &own_ : &shared) {}
+  SiteTaps(const SiteSums& sums, RidgeFeed& feed, KeptRows& shared)
+      : site_(sums.site),
+        sums_(sums),
+        feed_(feed),
+        input_(site_.blocks > 1 || sums.input != SiteInput::kStream ? &own_ : &shared) {}
 
   void AddTo(std::vector<Tap>& taps) {
     const auto keep = [this](const Rows& h, const Batch&) { input_->Set(h); };
-    if (site_.input == SiteInput::kStream) {
+    if (sums_.input == SiteInput::kStream) {
       taps.push_back({site_.layer, TapPoint::kInput, keep});
     } else {
       taps.push_back({site_.layer - 1, TapPoint::kMlp, keep});
@@ -51,10 +54,11 @@ class SiteTaps {
   }
 
   void Finish(const Rows& update, const Batch& batch) {
-    feed_.Add(input_->rows(), update, site_.weighting, batch.offsets);
+    feed_.Add(input_->rows(), update, sums_.weighting, batch.offsets);
   }
 
-  const SiteSums& site_;
+  const Site& site_;
+  const SiteSums& sums_;
   RidgeFeed& feed_;
   KeptRows own_, sum_;  // where needed
   KeptRows* input_;
@@ -81,7 +85,7 @@ class Pass {
  public:
   Pass(const Context& context, const Model& model, const std::vector<Target>& targets)
       : tally_(MakeTally(context, *model.weights)) {
-    for (const Target& target : targets) feeds_.emplace_back(*tally_, *target.site, *target.sums);
+    for (const Target& target : targets) feeds_.emplace_back(*tally_, target.site->site, *target.sums);
     for (int64_t i = 0; i < tally_->devices(); ++i) lanes_.emplace_back(context.WithGpu(i), model, targets, feeds_);
   }
   void Run(const Batch& batch) {
@@ -103,16 +107,9 @@ class Pass {
 // One half of the calibration text, fitted or held out.
 class Half {
  public:
-  Half(const Context& context, const Model& model, std::vector<SiteSums>& sites, RidgeAccumulator SiteSums::*part,
-       const std::vector<Batch>& batches, int64_t& done, std::string phase, Progress& progress)
-      : context_(context),
-        model_(model),
-        sites_(sites),
-        part_(part),
-        batches_(batches),
-        done_(done),
-        phase_(std::move(phase)),
-        progress_(progress) {}
+  Half(const ShiftJob& job, std::vector<SiteSums>& sites, RidgeAccumulator SiteSums::*part,
+       const std::vector<Batch>& batches, int64_t& done, std::string phase)
+      : job_(job), sites_(sites), part_(part), batches_(batches), done_(done), phase_(std::move(phase)) {}
 
   void Run(Checkpoint* checkpoint) {
     if (sites_.empty() || done_ == std::ssize(batches_)) return;
@@ -128,7 +125,7 @@ class Half {
   void RunTogether(Checkpoint* checkpoint) {
     std::vector<Target> targets;
     for (SiteSums& site : sites_) targets.push_back({&site, &(site.*part_)});
-    Pass pass(context_, model_, targets);
+    Pass pass(job_.context, job_.model, targets);
     int64_t reached = done_;
     const auto settle = [&] {
       pass.Settle();
@@ -172,7 +169,7 @@ class Half {
   }
 
   void RunGroup(const std::vector<Target>& targets, const std::string& phase) {
-    Pass pass(context_, model_, targets);
+    Pass pass(job_.context, job_.model, targets);
     ForEachBatch(phase, [&](const Batch& batch) { pass.Run(batch); });
     pass.Settle();
   }
@@ -182,22 +179,20 @@ class Half {
     const auto left = std::span(batches_).subspan(done_);
     int64_t tokens = 0;
     for (const Batch& batch : left) tokens += batch.size();
-    progress_.Begin(phase, tokens);
+    job_.progress.Begin(phase, tokens);
     for (const Batch& batch : left) {
       run(batch);
-      progress_.Advance(batch.size());
+      job_.progress.Advance(batch.size());
     }
-    progress_.End();
+    job_.progress.End();
   }
 
-  const Context& context_;
-  const Model& model_;
+  const ShiftJob& job_;
   std::vector<SiteSums>& sites_;
   RidgeAccumulator SiteSums::*part_;
   const std::vector<Batch>& batches_;
   int64_t& done_;
   std::string phase_;
-  Progress& progress_;
 };
 
 }  // namespace
@@ -210,7 +205,7 @@ CollectedSums CollectedSums::Empty(const std::vector<int64_t>& layers, int64_t h
 
 std::vector<int64_t> CollectedSums::Layers() const {
   std::vector<int64_t> layers;
-  for (const SiteSums& site : sites) layers.push_back(site.layer);
+  for (const SiteSums& site : sites) layers.push_back(site.site.layer);
   return layers;
 }
 
@@ -237,12 +232,9 @@ void CheckMemory(const Context& context, int64_t sites, int64_t hidden, const ch
         sites, sites == 1 ? "" : "s", mib(taken), mib(room), advice);
 }
 
-void Collect(const Context& context, const Model& model, const CalibrationSet& calibration, CollectedSums& sums,
-             Progress& progress, Checkpoint* checkpoint) {
-  Half(context, model, sums.sites, &SiteSums::fit, calibration.fit, sums.fit_batches, "calibrating", progress)
-      .Run(checkpoint);
-  Half(context, model, sums.sites, &SiteSums::heldout, calibration.heldout, sums.heldout_batches,
-       "measuring on held-out text", progress)
+void Collect(const ShiftJob& job, CollectedSums& sums, Checkpoint* checkpoint) {
+  Half(job, sums.sites, &SiteSums::fit, job.calibration.fit, sums.fit_batches, "calibrating").Run(checkpoint);
+  Half(job, sums.sites, &SiteSums::heldout, job.calibration.heldout, sums.heldout_batches, "measuring on held-out text")
       .Run(checkpoint);
 }
 

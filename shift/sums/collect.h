@@ -3,10 +3,8 @@
 
 #include <vector>
 
-#include "models/model.h"
-#include "runtime/progress.h"
-#include "shift/fit/fit.h"
-#include "shift/text/calibration.h"
+#include "shift/job.h"
+#include "shift/sums/sites.h"
 
 namespace shiftrt {
 
@@ -39,7 +37,6 @@ class Checkpoint {
 // with the same bits as one that was not (to rounding where GPUs take turns, for sums of sums are added up). The sums
 // hold as many batches as they say whenever `checkpoint` saves them, and after Interrupted. Where a device's memory has
 // no room for all sites at once they are done in groups, a pass each, which are saved when all are done.
-void Collect(const Context& context, const Model& model, const CalibrationSet& calibration, CollectedSums& sums,
-             Progress& progress, Checkpoint* checkpoint = nullptr);
+void Collect(const ShiftJob& job, CollectedSums& sums, Checkpoint* checkpoint = nullptr);
 
 }  // namespace shiftrt

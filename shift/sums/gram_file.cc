@@ -184,8 +184,9 @@ class FileCheckpoint : public Checkpoint {
 
 }  // namespace
 
-GramSet NewGram(const Model& model, const CalibrationSet& calibration, const std::vector<int64_t>& layers,
-                const std::string& settings, std::map<std::string, std::vector<double>> scores) {
+GramSet NewGram(const ShiftJob& job, const std::vector<int64_t>& layers, const std::string& settings,
+                std::map<std::string, std::vector<double>> scores) {
+  const auto& [context, model, calibration, progress] = job;
   GramSet set;
   set.origin = {model.weights->Fingerprint(), Name(model.weights->embedding.dtype), settings,
                 calibration.source,           SampleHashes(calibration.fit),        SampleHashes(calibration.heldout)};
@@ -203,11 +204,11 @@ void WriteGram(const fs::path& file, const GramSet& set) {
   for (const SiteSums& site : set.sums.sites) {
     for (const auto& [part, sums] : {std::pair("fit", &site.fit), std::pair("heldout", &site.heldout)}) {
       owned.push_back(sums->Gram());
-      tensors.push_back({TensorName(site.layer, part, "gram"), View(owned.back())});
-      tensors.push_back({TensorName(site.layer, part, "cross"), View(sums->Cross())});
+      tensors.push_back({TensorName(site.site.layer, part, "gram"), View(owned.back())});
+      tensors.push_back({TensorName(site.site.layer, part, "cross"), View(sums->Cross())});
       owned.emplace_back(1, 1);
       owned.back()(0, 0) = sums->DeltaSquares();
-      tensors.push_back({TensorName(site.layer, part, "squares"), View(owned.back())});
+      tensors.push_back({TensorName(site.site.layer, part, "squares"), View(owned.back())});
     }
   }
   WriteSafetensors(file, tensors, {{"format", kFormat}, {"gram", ToJson(set).dump()}});
@@ -274,8 +275,7 @@ void CheckModel(const GramSet& set, const Model& model) {
           "the saved sums have {} scores of {} for {} layers", scores.size(), criterion, model.weights->config.layers);
 }
 
-GramSet CollectIntoFile(const Context& context, const Model& model, const CalibrationSet& calibration, GramSet set,
-                        const fs::path& file, Progress& progress, double seconds_between) {
+GramSet CollectIntoFile(const ShiftJob& job, GramSet set, const fs::path& file, double seconds_between) {
   if (fs::exists(file)) {
     GramSet found = ReadGram(file);
     CheckSameRun(found, set, file);
@@ -286,7 +286,7 @@ GramSet CollectIntoFile(const Context& context, const Model& model, const Calibr
   }
   FileCheckpoint checkpoint(file, set, seconds_between);
   try {
-    Collect(context, model, calibration, set.sums, progress, &checkpoint);
+    Collect(job, set.sums, &checkpoint);
   } catch (const Interrupted&) {
     WriteGram(file, set);
     throw;

@@ -32,8 +32,8 @@ struct GramSet {
 
 // What Collect will fill: no sums yet. `scores`: layer scores by criterion, kept in the file so that another selection
 // by the same criterion needs no model run either.
-GramSet NewGram(const Model& model, const CalibrationSet& calibration, const std::vector<int64_t>& layers,
-                const std::string& settings, std::map<std::string, std::vector<double>> scores = {});
+GramSet NewGram(const ShiftJob& job, const std::vector<int64_t>& layers, const std::string& settings,
+                std::map<std::string, std::vector<double>> scores = {});
 
 // A safetensors file (docs/formats.md), written under a temporary name and renamed.
 void WriteGram(const std::filesystem::path& file, const GramSet& set);
@@ -51,7 +51,7 @@ void CheckModel(const GramSet& set, const Model& model);
 // interrupted run of the same origin and layers left there (the sums end with the same bits), returns a complete one as
 // it is, and refuses another's. While it runs the file is rewritten every `seconds_between` seconds, and once more when
 // it is interrupted.
-GramSet CollectIntoFile(const Context& context, const Model& model, const CalibrationSet& calibration, GramSet set,
-                        const std::filesystem::path& file, Progress& progress, double seconds_between = 60);
+GramSet CollectIntoFile(const ShiftJob& job, GramSet set, const std::filesystem::path& file,
+                        double seconds_between = 60);
 
 }  // namespace shiftrt

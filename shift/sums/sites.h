@@ -5,9 +5,12 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/plan.h"
+#include "shift/sums/statistics.h"
+#include "shift/text/token_weights.h"
 
 namespace shiftrt {
 
@@ -24,6 +27,27 @@ struct Site {
 // `removed` ascending: a site each, or a site for every run of neighbours.
 std::vector<Site> SitesOf(const std::vector<int64_t>& removed);
 std::vector<Site> RunsOf(const std::vector<int64_t>& removed);
+
+// What a site's sums have as their inputs.
+enum class SiteInput {
+  kStream,     // the residual stream before the site: what an adapter reads
+  kMlpBefore,  // the MLP's output of the block before the site: what ReplaceMe maps
+};
+
+// What is added up at one site: its inputs, and what its blocks add to the stream.
+struct SiteSums {
+  Site site;
+  SiteInput input = SiteInput::kStream;
+  TokenWeighting weighting;
+  RidgeAccumulator fit, heldout;  // of the fitted tokens, and of those held out (none: heldout.tokens() == 0)
+
+  static int64_t Bytes(int64_t hidden) { return 2 * RidgeAccumulator::Bytes(hidden); }
+  // Of no tokens yet.
+  SiteSums(const Site& site, int64_t hidden, SiteInput input = SiteInput::kStream, TokenWeighting weighting = {})
+      : site(site), input(input), weighting(std::move(weighting)), fit(hidden), heldout(hidden) {}
+  SiteSums(const Site& site, RidgeAccumulator fit, RidgeAccumulator heldout)
+      : site(site), fit(std::move(fit)), heldout(std::move(heldout)) {}
+};
 
 // All layers but the sites', with adapters[i] where sites[i] was; null leaves it bare.
 DepthPlan CorrectedPlan(int64_t layers, std::span<const Site> sites,

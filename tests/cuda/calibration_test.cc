@@ -44,17 +44,17 @@ class CalibrationOnGpu : public testing::Test {
   CollectedSums Collected(Device device, const std::vector<SiteSums>& wanted, Checkpoint* checkpoint = nullptr) {
     CollectedSums sums;
     for (const SiteSums& site : wanted) {
-      sums.sites.emplace_back(site, Hidden(), site.input);
+      sums.sites.emplace_back(site.site, Hidden(), site.input);
       sums.sites.back().weighting = site.weighting;
     }
-    Collect(On(device), model_, calibration_, sums, quiet_, checkpoint);
+    Collect({On(device), model_, calibration_, quiet_}, sums, checkpoint);
     return sums;
   }
 
   void ExpectSums(const std::vector<SiteSums>& wanted) {
     const CollectedSums here = Collected(Device::kCpu, wanted), there = Collected(Device::kCuda, wanted);
     for (size_t i = 0; i < wanted.size(); ++i) {
-      SCOPED_TRACE("site " + wanted[i].Name());
+      SCOPED_TRACE("site " + wanted[i].site.Name());
       EXPECT_GT(there.sites[i].fit.tokens(), 0);
       ExpectClose(there.sites[i].fit, here.sites[i].fit, kTolerance);
       ExpectClose(there.sites[i].heldout, here.sites[i].heldout, kTolerance);
@@ -97,8 +97,9 @@ TEST_F(CalibrationOnGpu, FitsInSequenceAreTheCpus) {
   for (const Calibration mode : {Calibration::kSequential, Calibration::kDrift}) {
     FittedSites fitted[2];
     for (const Device device : {Device::kCpu, Device::kCuda})
-      fitted[device == Device::kCuda] =
-          FitInSequence(On(device), model_, calibration_, sites, mode, {}, options, quiet_);
+      fitted[device == Device::kCuda] = FitInSequence(
+          {On(device), model_, calibration_, quiet_}, sites, mode, {},
+          [&](const SiteSums& site, Progress& progress) { return FitSites(On(device), {&site}, options, progress); });
     for (size_t i = 0; i < sites.size(); ++i) {
       EXPECT_GT(fitted[1].reports[i].r2_fit, 0.05) << Name(mode);
       EXPECT_NEAR(fitted[1].reports[i].r2_fit, fitted[0].reports[i].r2_fit, 1e-4) << Name(mode);
@@ -144,9 +145,9 @@ TEST_F(CalibrationOnGpu, SumsThatWereSettledHalfWayAreTheSameBits) {
   CalibrationSet half = calibration_;
   half.fit.resize(2);
   half.heldout.clear();
-  Collect(On(Device::kCuda), model_, half, resumed, quiet_);
+  Collect({On(Device::kCuda), model_, half, quiet_}, resumed);
   EXPECT_EQ(resumed.fit_batches, 2);
-  Collect(On(Device::kCuda), model_, calibration_, resumed, quiet_);
+  Collect({On(Device::kCuda), model_, calibration_, quiet_}, resumed);
   EXPECT_EQ(Difference(resumed.sites[0].fit.Cross(), once.sites[0].fit.Cross()), 0.0);
   EXPECT_EQ(resumed.sites[0].heldout.tokens(), once.sites[0].heldout.tokens());
 }

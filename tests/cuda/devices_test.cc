@@ -86,7 +86,7 @@ void ExpectClose(const CollectedSums& found, const CollectedSums& expected, doub
   EXPECT_EQ(found.fit_batches, expected.fit_batches);
   EXPECT_EQ(found.heldout_batches, expected.heldout_batches);
   for (size_t i = 0; i < expected.sites.size(); ++i) {
-    SCOPED_TRACE("site " + expected.sites[i].Name());
+    SCOPED_TRACE("site " + expected.sites[i].site.Name());
     ExpectClose(found.sites[i].fit, expected.sites[i].fit, tolerance);
     ExpectClose(found.sites[i].heldout, expected.sites[i].heldout, tolerance);
   }
@@ -124,7 +124,7 @@ class SeveralGpus : public ManyGpus {
     return sums;
   }
   void CollectInto(const Context& context, CollectedSums& sums) {
-    Collect(context, model_, calibration_, sums, quiet_);
+    Collect({context, model_, calibration_, quiet_}, sums);
   }
   CollectedSums Collected(const Context& context) {
     CollectedSums sums = Empty();
@@ -170,7 +170,7 @@ TEST_F(SeveralGpus, SumsThatAreSavedAfterEveryBatchCountNothingTwice) {
   };
   CollectedSums sums = Empty();
   EveryBatch every_batch(sums);
-  Collect(OnGpus(2), model_, calibration_, sums, quiet_, &every_batch);
+  Collect({OnGpus(2), model_, calibration_, quiet_}, sums, &every_batch);
   EXPECT_EQ(every_batch.tokens, (std::vector<int64_t>{5, 11, 18, 26, 35, 45, 56}));
   ExpectClose(sums, Collected(OnGpus(1)), kOneGpu);
 }
@@ -184,7 +184,7 @@ TEST_F(SeveralGpus, AnInterruptedCollectionGoesOn) {
     int batches = 0;
   } impatient;
   CollectedSums sums = Empty();
-  EXPECT_THROW(Collect(OnGpus(2), model_, calibration_, sums, impatient), Interrupted);
+  EXPECT_THROW(Collect({OnGpus(2), model_, calibration_, impatient}, sums), Interrupted);
   EXPECT_EQ(sums.fit_batches, 3);
   EXPECT_EQ(sums.sites[0].fit.tokens(), 5 + 6 + 7);
   CollectInto(OnGpus(Most()), sums);
@@ -250,7 +250,7 @@ TEST_F(SeveralGpus, TooLittleMemoryMakesGroups) {
   const emu::MemoryLimit limit(weights + batch +
                                2 * RidgeAccumulator::Bytes(hidden));  // room for two of the three sites
   CollectedSums sums = Empty();
-  Collect(OnGpus(3), model_, calibration_, sums, phases);
+  Collect({OnGpus(3), model_, calibration_, phases}, sums);
   EXPECT_GT(phases.groups, 1);
   ExpectClose(sums, expected, kOneGpu);
 }

@@ -36,7 +36,7 @@ class SmallMemory : public testing::Test {
   int64_t SiteBytes() const { return (2 * Hidden() * Hidden() + 3 * Hidden() + 1) * 8; }
   CollectedSums Collected(Progress& progress, Checkpoint* checkpoint = nullptr) {
     CollectedSums sums = CollectedSums::Empty({0, 1, 2, 3}, Hidden());
-    Collect(context_, model_, calibration_, sums, progress, checkpoint);
+    Collect({context_, model_, calibration_, progress}, sums, checkpoint);
     return sums;
   }
   // The memory that a pass over exactly this many sites needs.
@@ -125,7 +125,7 @@ TEST_F(SmallMemory, AnInterruptedGroupLeavesNothingHalfDone) {
   } impatient;
   const emu::MemoryLimit limit(RoomFor(2));
   CollectedSums sums = CollectedSums::Empty({0, 1, 2, 3}, Hidden());
-  EXPECT_THROW(Collect(context_, model_, calibration_, sums, impatient), Interrupted);
+  EXPECT_THROW(Collect({context_, model_, calibration_, impatient}, sums), Interrupted);
   EXPECT_EQ(sums.fit_batches, 0);
   for (const SiteSums& site : sums.sites) EXPECT_EQ(site.fit.tokens(), 0);
 }
@@ -213,7 +213,7 @@ TEST_F(SmallMemory, ActivationsTakeAboutWhatIsSaid) {
 TEST_F(SmallMemory, CalibrationBringsOverSumsAndNotActivations) {
   CollectedSums sums = CollectedSums::Empty({0, 1, 2, 3}, Hidden());
   const int64_t before = emu::BytesToHost();
-  Collect(context_, model_, calibration_, sums, quiet_);
+  Collect({context_, model_, calibration_, quiet_}, sums);
   const int64_t tokens = 27, sites = 4, halves = 2;
   EXPECT_EQ(emu::BytesToHost() - before,
             sites * (halves * SiteBytes() + tokens * static_cast<int64_t>(sizeof(RowProducts))));

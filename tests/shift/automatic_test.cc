@@ -1,6 +1,4 @@
 // The gate and `--correction auto`, against losses of whole plans.
-#include "shift/corrections/automatic.h"
-
 #include <algorithm>
 #include <functional>
 
@@ -17,12 +15,12 @@ class Automatic : public test::SmallModel {
   ShiftOptions Options(const std::string& prune) const {
     ShiftOptions options;
     options.prune = ParsePrune(prune);
-    options.rank = RankSpec::Fixed(4);
+    options.fit.rank = RankSpec::Fixed(4);
     return options;
   }
   ShiftResult Run(const ShiftOptions& options) {
     NoProgress progress;
-    return Shift(context_, model_, calibration_, options, progress);
+    return Shift({context_, model_, calibration_, progress}, options);
   }
   double Loss(const DepthPlan& plan) {
     NoProgress progress;
@@ -76,9 +74,9 @@ TEST_F(Automatic, GateDropsWhatHarmsAndNothingElse) {
 TEST_F(Automatic, TheGatedModelIsNotHurtWhereTheRecipeHurts) {
   calibration_ = MakeCalibration(4, 8);
   ShiftOptions options = Options("random:3");
-  options.factorization = Factorization::kSvd;
-  options.ridge.lambda = ParseLambda("1e-6");
-  options.rank = RankSpec::Full();
+  options.fit.factorization = Factorization::kSvd;
+  options.fit.ridge.lambda = ParseLambda("1e-6");
+  options.fit.rank = RankSpec::Full();
   int hurt = 0;
   for (options.seed = 0; options.seed < 4; ++options.seed) {
     options.gate = false;
@@ -94,9 +92,9 @@ TEST_F(Automatic, TheGatedModelIsNotHurtWhereTheRecipeHurts) {
 // Whatever the fit does to the loss, the gate leaves no correction that hurts.
 TEST_F(Automatic, GatedIsNeverWorseThanCorrected) {
   for (const char* prune : {"layers=0,3", "layers=1,2,3", "layers=2,4,5"}) {
-    for (const Correction correction : {Correction::kLra, Correction::kBias}) {
+    for (const char* correction : {"lra", "bias"}) {
       ShiftOptions options = Options(prune);
-      options.correction = correction;
+      options.correction = &FindCorrection(correction);
       const double corrected = Loss(Run(options).corrected);
       options.gate = true;
       const ShiftResult gated = Run(options);
@@ -109,7 +107,7 @@ TEST_F(Automatic, GatedIsNeverWorseThanCorrected) {
 
 TEST_F(Automatic, GateTakesFoldedWeightsOut) {
   ShiftOptions options = Options("layers=3");
-  options.correction = Correction::kLaco;
+  options.correction = &FindCorrection("laco");
   options.gate = true;
   const ShiftResult result = Run(options);
   ASSERT_EQ(result.gate.size(), 1u);
@@ -125,14 +123,14 @@ TEST_F(Automatic, AGainMustStandOutOfItsError) {
   EXPECT_FALSE((Trial{{}, 0, 1, 0.02, 0.011}).clear());
   EXPECT_FALSE((Trial{{}, 0, 1, 0, 0}).clear());
   ShiftOptions options = Options("layers=1,3,4");
-  options.correction = Correction::kAuto;
+  options.correction = &FindCorrection("auto");
   const std::vector<Trial> trials = Run(options).trials;
   // The same, from the losses of single sequences.
   HeldOutLoss loss(context_, model_.weights, calibration_.heldout, 1 << 20, 0);
   const auto losses = [&](size_t trial) {
     ShiftOptions alone = Options("layers=1,3,4");
     alone.weighting = trials[trial].recipe.weighting;
-    alone.factorization = trials[trial].recipe.factorization;
+    alone.fit.factorization = trials[trial].recipe.factorization;
     return loss.BySequence(Run(alone).corrected);
   };
   const std::vector<double> first = losses(0), third = losses(2);
@@ -148,7 +146,7 @@ TEST_F(Automatic, AGainMustStandOutOfItsError) {
 
 TEST_F(Automatic, ChoosesTheLowestLossAmongRecipesThatAreWhatTheySay) {
   ShiftOptions options = Options("layers=1,3,4");
-  options.correction = Correction::kAuto;
+  options.correction = &FindCorrection("auto");
   const ShiftResult result = Run(options);
   ASSERT_GE(result.trials.size(), 7u);
   EXPECT_EQ(Format(result.trials[0].recipe), "independent, token weights none, svd, lambda gcv");
@@ -160,8 +158,8 @@ TEST_F(Automatic, ChoosesTheLowestLossAmongRecipesThatAreWhatTheySay) {
     ShiftOptions alone = Options("layers=1,3,4");
     alone.mode = trial.recipe.mode;
     alone.weighting = trial.recipe.weighting;
-    alone.factorization = trial.recipe.factorization;
-    alone.ridge.lambda = trial.recipe.lambda;
+    alone.fit.factorization = trial.recipe.factorization;
+    alone.fit.ridge.lambda = trial.recipe.lambda;
     EXPECT_NEAR(trial.loss, Loss(Run(alone).corrected), 1e-5) << Format(trial.recipe);
   }
   EXPECT_EQ(result.trials[result.chosen_trial].loss, chosen);
@@ -172,18 +170,18 @@ TEST_F(Automatic, ChoosesTheLowestLossAmongRecipesThatAreWhatTheySay) {
 TEST_F(Automatic, RefusesWhatItCannotTry) {
   const auto refused = [&](const std::function<void(ShiftOptions&)>& change) {
     ShiftOptions options = Options("layers=1,3");
-    options.correction = Correction::kAuto;
+    options.correction = &FindCorrection("auto");
     change(options);
     EXPECT_THROW(Run(options), UsageError);
   };
-  refused([](ShiftOptions& o) { o.rank = ParseRank("budget:1k"); });
+  refused([](ShiftOptions& o) { o.fit.rank = ParseRank("budget:1k"); });
   refused([](ShiftOptions& o) { o.mode = Calibration::kDrift; });
   refused([](ShiftOptions& o) { o.weighting.norm = true; });
   refused([](ShiftOptions& o) { o.gram.save = "x"; });
-  refused([](ShiftOptions& o) { o.correction = Correction::kNone, o.gate = true; });
+  refused([](ShiftOptions& o) { o.correction = &FindCorrection("none"), o.gate = true; });
   calibration_.heldout.clear();
   ShiftOptions options = Options("layers=1");
-  options.correction = Correction::kAuto;
+  options.correction = &FindCorrection("auto");
   EXPECT_THROW(Run(options), Error);
 }
 

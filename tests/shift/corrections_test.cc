@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <set>
 
 #include "runtime/check.h"
 #include "shift/corrections/fold.h"
-#include "shift/corrections/replaceme.h"
 #include "shift/pipeline.h"
 #include "shift/sums/collect.h"
 #include "tests/engine/rows.h"
@@ -248,13 +248,13 @@ class Corrections : public test::SmallModel {
   ShiftOptions Options(const std::string& prune) const {
     ShiftOptions options;
     options.prune = ParsePrune(prune);
-    options.rank = RankSpec::Full();
-    options.ridge.lambda = {LambdaSpec::Kind::kAbsolute, kLambda};
+    options.fit.rank = RankSpec::Full();
+    options.fit.ridge.lambda = {LambdaSpec::Kind::kAbsolute, kLambda};
     return options;
   }
   ShiftResult Run(const ShiftOptions& options) {
     NoProgress progress;
-    return Shift(context_, model_, calibration_, options, progress);
+    return Shift({context_, model_, calibration_, progress}, options);
   }
   // What a tap of `plan` sees over the fitted batches, one after another.
   Matrix<float> Seen(const DepthPlan& plan, int64_t layer, TapPoint point) {
@@ -338,7 +338,7 @@ TEST_F(Corrections, ASpanIsFittedFromItsFirstInputToItsLastOutput) {
     options.mode = mode;
     const ShiftResult result = Run(options);
     ASSERT_EQ(result.sites.size(), 2u);
-    EXPECT_EQ(result.sites[1].Name(), "3-5");
+    EXPECT_EQ(result.sites[1].site.Name(), "3-5");
     ASSERT_EQ(result.corrected.stages.size(), 4u);
     DepthPlan before = model_.plan;
     if (mode != Calibration::kIndependent)
@@ -351,7 +351,7 @@ TEST_F(Corrections, ASpanIsFittedFromItsFirstInputToItsLastOutput) {
 
 TEST_F(Corrections, MergedRunsAreMeasuredOverTheWholeRun) {
   ShiftOptions options = Options("layers=1,3,4");
-  options.ridge.lambda = {LambdaSpec::Kind::kAbsolute, 1e-6};
+  options.fit.ridge.lambda = {LambdaSpec::Kind::kAbsolute, 1e-6};
   options.span = true;
   const ShiftResult span = Run(options);
   options.span = false;
@@ -359,7 +359,7 @@ TEST_F(Corrections, MergedRunsAreMeasuredOverTheWholeRun) {
   const ShiftResult merged = Run(options);
   ASSERT_EQ(merged.merged_runs.size(), 1u);
   const SiteReport& run = merged.merged_runs[0];
-  EXPECT_EQ(run.Name(), "3-4");
+  EXPECT_EQ(run.site.Name(), "3-4");
   EXPECT_LE(run.r2_fit, span.sites[1].r2_fit + 1e-9) << "the span is the best affine map of the run";
   // By hand, on the stream of the original model.
   const auto& stage = merged.merged->stages[3].adapter();
@@ -375,13 +375,13 @@ TEST_F(Corrections, MergedRunsAreMeasuredOverTheWholeRun) {
 
 TEST_F(Corrections, GenericAffineRegressesAndTruncatesTheOutput) {
   ShiftOptions options = Options("layers=2");
-  options.correction = Correction::kGenericAffine;
+  options.correction = &FindCorrection("generic-affine");
   const Matrix<float> in = Stream(model_.plan, 2), out = Stream(model_.plan, 3);
   AffineMap expected = WeightedRidge(in, out, Ones(), kLambda);
   for (const auto& [rank, factorization] : {std::pair(16, Factorization::kSvd), std::pair(5, Factorization::kSvd),
                                             std::pair(5, Factorization::kReducedRank)}) {
-    options.rank = RankSpec::Fixed(rank);
-    options.factorization = factorization;
+    options.fit.rank = RankSpec::Fixed(rank);
+    options.fit.factorization = factorization;
     const ShiftResult result = Run(options);
     // W truncated as Factorize, which has tests of its own, truncates a map onto these outputs.
     RidgeAccumulator sums(kWidth);
@@ -396,10 +396,10 @@ TEST_F(Corrections, GenericAffineRegressesAndTruncatesTheOutput) {
     EXPECT_EQ(result.sites[0].rank, rank);
   }
   // Without ridge and truncation both say the same.
-  options.rank = RankSpec::Full();
-  options.ridge.lambda.value = 1e-9;
+  options.fit.rank = RankSpec::Full();
+  options.fit.ridge.lambda.value = 1e-9;
   const ShiftResult affine = Run(options);
-  options.correction = Correction::kLra;
+  options.correction = &FindCorrection("lra");
   const ShiftResult lra = Run(options);
   EXPECT_LT(
       RelativeError(Doubles(AdapterOf(affine.corrected, 2).a.span()), Doubles(AdapterOf(lra.corrected, 2).a.span())),
@@ -409,7 +409,7 @@ TEST_F(Corrections, GenericAffineRegressesAndTruncatesTheOutput) {
 
 TEST_F(Corrections, BiasIsTheMeanUpdateAndNoneIsThePrunedModel) {
   ShiftOptions options = Options("layers=1,4");
-  options.correction = Correction::kBias;
+  options.correction = &FindCorrection("bias");
   const ShiftResult result = Run(options);
   const Matrix<float> updates = Seen(model_.plan, 4, TapPoint::kUpdate);
   for (int64_t j = 0; j < kWidth; ++j) {
@@ -427,7 +427,7 @@ TEST_F(Corrections, BiasIsTheMeanUpdateAndNoneIsThePrunedModel) {
                                      2);
   for (int64_t j = 0; j < kWidth; ++j)
     EXPECT_NEAR(after(5, j), before(5, j) + AdapterOf(result.corrected, 1).b(0, j), 1e-6);
-  options.correction = Correction::kNone;
+  options.correction = &FindCorrection("none");
   const ShiftResult none = Run(options);
   EXPECT_EQ(none.corrected.stages.size(), none.pruned.stages.size());
   EXPECT_TRUE(none.sites.empty());
@@ -435,10 +435,10 @@ TEST_F(Corrections, BiasIsTheMeanUpdateAndNoneIsThePrunedModel) {
 
 TEST_F(Corrections, ReplaceMeIsLeastSquaresAndFoldedIsUnfolded) {
   ShiftOptions options = Options("layers=2,3,5");
-  options.correction = Correction::kReplaceMe;
+  options.correction = &FindCorrection("replaceme");
   const ShiftResult result = Run(options);
   ASSERT_EQ(result.sites.size(), 2u);
-  EXPECT_EQ(result.sites[0].Name(), "2-3");
+  EXPECT_EQ(result.sites[0].site.Name(), "2-3");
   ASSERT_EQ(result.corrected.stages.size(), 3u);
   // T of the first run: M T = L - Y with Y = h_out - M.
   const Matrix<float> m = Seen(model_.plan, 1, TapPoint::kMlp), out = Stream(model_.plan, 2),
@@ -503,7 +503,7 @@ TEST(Fold, MapsTheMlpsOutputBiasAndAll) {
 
 TEST_F(Corrections, LacoAddsTheDifferencesOfTheRemovedBlocks) {
   ShiftOptions options = Options("layers=2,3,5");
-  options.correction = Correction::kLaco;
+  options.correction = &FindCorrection("laco");
   const ShiftResult result = Run(options);
   const auto& blocks = model_.weights->blocks;
   const auto value = [](const TensorView& tensor, int64_t i) { return static_cast<const float*>(tensor.data)[i]; };
@@ -521,6 +521,36 @@ TEST_F(Corrections, LacoAddsTheDifferencesOfTheRemovedBlocks) {
   }
 }
 
+// Whatever is in the table can be named, shown and fitted.
+TEST_F(Corrections, EveryRowOfTheTableCanBeNamedShownAndFitted) {
+  std::set<std::string> labels;
+  for (const Correction& correction : shiftrt::Corrections()) {
+    SCOPED_TRACE(correction.name);
+    EXPECT_EQ(&FindCorrection(correction.name), &correction);
+    EXPECT_FALSE(correction.summary.empty());
+    const std::string label = Label(correction, RankSpec::Fixed(4), false);
+    EXPECT_EQ(label.find_first_of("{}"), std::string::npos) << label;
+    EXPECT_EQ(label.find('4') != std::string::npos, correction.has_rank) << label;
+    EXPECT_TRUE(labels.insert(label).second) << label;
+    ShiftOptions options = Options("layers=2,3,5");
+    options.correction = &correction;
+    const ShiftResult result = Run(options);
+    EXPECT_EQ(result.corrected.KeptLayers(), result.pruned.KeptLayers());
+    EXPECT_EQ(std::ssize(result.corrected.Adapters()), correction.adapters ? 3 : 0);
+    EXPECT_EQ(result.corrected == result.pruned, correction.name == "none");
+    EXPECT_EQ(result.trials.empty(), correction.needs != Needs::kText);
+  }
+  EXPECT_EQ(Label(FindCorrection("lra"), RankSpec::Full(), true), "span full LRA");
+  EXPECT_EQ(Label(FindCorrection("auto"), RankSpec::Fixed(64), true), "auto span LRA 64");
+  try {
+    FindCorrection("unheard-of");
+    FAIL();
+  } catch (const UsageError& error) {
+    for (const Correction& correction : shiftrt::Corrections())
+      EXPECT_NE(std::string(error.what()).find(correction.name), std::string::npos) << error.what();
+  }
+}
+
 TEST_F(Corrections, RefuseWhatContradicts) {
   const auto refused = [&](const std::function<void(ShiftOptions&)>& change, const char* prune = "layers=1,2") {
     ShiftOptions options = Options(prune);
@@ -530,15 +560,15 @@ TEST_F(Corrections, RefuseWhatContradicts) {
   refused([](ShiftOptions& o) { o.span = true, o.merge = Merge::kFull; });
   refused([](ShiftOptions& o) { o.mode = Calibration::kDrift, o.gram.save = "x"; });
   refused([](ShiftOptions& o) { o.span = true, o.gram.save = "x"; });
-  refused([](ShiftOptions& o) { o.mode = Calibration::kSequential, o.rank = ParseRank("budget:4k"); });
-  for (const Correction correction : {Correction::kReplaceMe, Correction::kLaco, Correction::kNone}) {
-    refused([&](ShiftOptions& o) { o.correction = correction, o.mode = Calibration::kSequential; });
-    refused([&](ShiftOptions& o) { o.correction = correction, o.span = true; });
-    refused([&](ShiftOptions& o) { o.correction = correction, o.merge = Merge::kFull; });
-    refused([&](ShiftOptions& o) { o.correction = correction, o.weighting.norm = true; });
+  refused([](ShiftOptions& o) { o.mode = Calibration::kSequential, o.fit.rank = ParseRank("budget:4k"); });
+  for (const char* correction : {"replaceme", "laco", "none"}) {
+    refused([&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.mode = Calibration::kSequential; });
+    refused([&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.span = true; });
+    refused([&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.merge = Merge::kFull; });
+    refused([&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.weighting.norm = true; });
   }
-  for (const Correction correction : {Correction::kReplaceMe, Correction::kLaco})
-    refused([&](ShiftOptions& o) { o.correction = correction; }, "layers=0,3");
+  for (const char* correction : {"replaceme", "laco"})
+    refused([&](ShiftOptions& o) { o.correction = &FindCorrection(correction); }, "layers=0,3");
 }
 
 TEST_F(Corrections, SavedSumsCarryTheirTokenWeights) {

@@ -15,8 +15,8 @@ class GramFile : public test::SmallModel {
   GramSet Collected(const CalibrationSet& calibration, const std::string& file,
                     const std::vector<int64_t>& layers = {1, 4}) {
     NoProgress progress;
-    return CollectIntoFile(context_, model_, calibration, NewGram(model_, calibration, layers, "plain"),
-                           directory_ / file, progress);
+    const ShiftJob job = {context_, model_, calibration, progress};
+    return CollectIntoFile(job, NewGram(job, layers, "plain"), directory_ / file);
   }
 
   // The message of the Error that `call` throws.
@@ -85,9 +85,8 @@ TEST_F(GramFile, AnInterruptedRunEndsWithTheSameBits) {
     SCOPED_TRACE(steps);
     const fs::path file = directory_ / fmt::format("part{}", steps);
     Impatient progress(steps);
-    EXPECT_THROW(
-        CollectIntoFile(context_, model_, calibration_, NewGram(model_, calibration_, {1, 4}, "plain"), file, progress),
-        Interrupted);
+    const ShiftJob job = {context_, model_, calibration_, progress};
+    EXPECT_THROW(CollectIntoFile(job, NewGram(job, {1, 4}, "plain"), file), Interrupted);
     const GramSet part = ReadGram(file);
     EXPECT_FALSE(part.complete());
     EXPECT_EQ(part.sums.fit_batches + part.sums.heldout_batches, steps);
@@ -117,15 +116,16 @@ TEST_F(GramFile, IsWrittenWhileItGrows) {
     int64_t batches_ = 0, last_ = 1;
   } watcher(file);
   calibration_.fit.resize(4);
-  CollectIntoFile(context_, model_, calibration_, NewGram(model_, calibration_, {2}, "plain"), file, watcher, 0);
+  const ShiftJob job = {context_, model_, calibration_, watcher};
+  CollectIntoFile(job, NewGram(job, {2}, "plain"), file, 0);
 }
 
 TEST_F(GramFile, ACompleteFileIsUsedAsItIs) {
   const GramSet set = Collected(calibration_, "sums");
   const auto written = fs::last_write_time(directory_ / "sums");
   Impatient none(1);  // would throw at the first batch
-  const GramSet again = CollectIntoFile(context_, model_, calibration_, NewGram(model_, calibration_, {1, 4}, "plain"),
-                                        directory_ / "sums", none);
+  const ShiftJob job = {context_, model_, calibration_, none};
+  const GramSet again = CollectIntoFile(job, NewGram(job, {1, 4}, "plain"), directory_ / "sums");
   ExpectSame(again.sums, set.sums);
   EXPECT_EQ(fs::last_write_time(directory_ / "sums"), written);
 }
@@ -162,7 +162,8 @@ TEST_F(GramFile, RefusesToSumWhatDoesNotBelongTogether) {
   const auto write = [&](const Model& model, const std::string& settings, const std::vector<int64_t>& layers) {
     fs::remove(b);
     NoProgress progress;
-    CollectIntoFile(context_, model, other, NewGram(model, other, layers, settings), b, progress);
+    const ShiftJob job = {context_, model, other, progress};
+    CollectIntoFile(job, NewGram(job, layers, settings), b);
   };
   write(MakeModel(8), "plain", {1, 4});
   EXPECT_NE(refusal().find("two models"), std::string::npos) << refusal();

@@ -14,11 +14,11 @@ class Pipeline : public test::SmallModel {
                   const std::string& lambda = "gcv") {
     ShiftOptions options;
     options.prune = ParsePrune(prune);
-    options.rank = rank == 0 ? RankSpec::Full() : RankSpec::Fixed(rank);
+    options.fit.rank = rank == 0 ? RankSpec::Full() : RankSpec::Fixed(rank);
     options.merge = merge;
-    options.ridge.lambda = ParseLambda(lambda);
+    options.fit.ridge.lambda = ParseLambda(lambda);
     NoProgress progress;
-    return Shift(context_, model_, calibration_, options, progress);
+    return Shift({context_, model_, calibration_, progress}, options);
   }
 
   // The final stream of the held-out batches under a plan.
@@ -57,7 +57,7 @@ TEST_F(Pipeline, FitsEachSiteFromTheOriginalModel) {
   const ShiftResult result = Run("layers=1,4", 0, Merge::kOff, "1e-3");
   ASSERT_EQ(result.sites.size(), 2u);
   for (const SiteReport& site : result.sites) {
-    const RidgeAccumulator sums = SumsOf(site.layer);
+    const RidgeAccumulator sums = SumsOf(site.site.layer);
     const RidgeSolution solution = SolveRidge(context_, sums, {ParseLambda("1e-3"), false});
     EXPECT_EQ(site.lambda, 1e-3);
     EXPECT_EQ(site.rank, kWidth);
@@ -78,23 +78,37 @@ struct Passes : NoProgress {
 TEST_F(Pipeline, SitesThatMemoryHasNoRoomForAreFittedInGroupsToTheSameBits) {
   ShiftOptions options;
   options.prune = ParsePrune("layers=0,1,2,4,5");
-  options.rank = RankSpec::Full();
+  options.fit.rank = RankSpec::Full();
   options.merge = Merge::kFull;
   Passes one, several;
-  const ShiftResult whole = Shift(context_, model_, calibration_, options, one);
+  const ShiftResult whole = Shift({context_, model_, calibration_, one}, options);
   EXPECT_EQ(one.calibrations, 1);
   EXPECT_EQ(whole.merged_runs.size(), 2u);
   Context small = context_;
   small.memory = 2 * SiteSums::Bytes(kWidth);
-  const ShiftResult groups = Shift(small, model_, calibration_, options, several);
+  const ShiftResult groups = Shift({small, model_, calibration_, several}, options);
   EXPECT_EQ(several.calibrations, 3);
   EXPECT_TRUE(groups.merged_runs.empty());
   ASSERT_EQ(groups.sites.size(), 5u);
   EXPECT_EQ(Stream(groups.corrected), Stream(whole.corrected));
   for (size_t i = 0; i < 5; ++i) {
-    EXPECT_EQ(groups.sites[i].layer, whole.sites[i].layer);
+    EXPECT_EQ(groups.sites[i].site.layer, whole.sites[i].site.layer);
     EXPECT_EQ(groups.sites[i].r2_heldout, whole.sites[i].r2_heldout);
   }
+}
+
+TEST_F(Pipeline, MapsBehindAnMlpAreFittedInGroupsTooToTheSameBits) {
+  ShiftOptions options;
+  options.prune = ParsePrune("layers=1,3,5");
+  options.fit.rank = RankSpec::Fixed(4);
+  options.correction = &FindCorrection("replaceme");
+  Passes one, several;
+  const ShiftResult whole = Shift({context_, model_, calibration_, one}, options);
+  Context small = context_;
+  small.memory = 2 * SiteSums::Bytes(kWidth);
+  const ShiftResult groups = Shift({small, model_, calibration_, several}, options);
+  EXPECT_EQ(several.calibrations, one.calibrations + 1);
+  EXPECT_EQ(Stream(groups.corrected), Stream(whole.corrected));
 }
 
 TEST_F(Pipeline, WhatCannotBeDoneInGroupsSaysHowMuchMemoryItTakes) {
@@ -103,19 +117,19 @@ TEST_F(Pipeline, WhatCannotBeDoneInGroupsSaysHowMuchMemoryItTakes) {
   const auto refused = [&](const char* why, const std::function<void(ShiftOptions&)>& change) {
     ShiftOptions options;
     options.prune = ParsePrune("layers=1,3,5");
-    options.rank = RankSpec::Fixed(4);
+    options.fit.rank = RankSpec::Fixed(4);
     change(options);
     try {
-      Shift(context_, model_, calibration_, options, progress);
+      Shift({context_, model_, calibration_, progress}, options);
       ADD_FAILURE() << why;
     } catch (const Error& error) {
       EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
     }
   };
-  refused("sums of 3 sites", [](ShiftOptions& o) { o.rank = ParseRank("budget:2k"); });
+  refused("sums of 3 sites", [](ShiftOptions& o) { o.fit.rank = ParseRank("budget:2k"); });
   refused("sums of 5 sites", [](ShiftOptions& o) { o.gram.save = "unwritten.gram"; });
-  refused("sums of 3 sites", [](ShiftOptions& o) { o.correction = Correction::kReplaceMe; });
-  refused("sums of 6 sites", [](ShiftOptions& o) { o.correction = Correction::kAuto; });  // two ways to weight tokens
+  refused("sums of 6 sites",
+          [](ShiftOptions& o) { o.correction = &FindCorrection("auto"); });  // two ways to weight tokens
   EXPECT_FALSE(std::filesystem::exists("unwritten.gram"));
   context_.memory = SiteSums::Bytes(kWidth) - 1;
   refused("sums of 1 site take", [](ShiftOptions&) {});
@@ -146,9 +160,9 @@ TEST_F(Pipeline, LargeLambdaLeavesThePrunedModelUpToTheMean) {
 TEST_F(Pipeline, RankZeroIsTheMeanUpdate) {
   ShiftOptions options;
   options.prune = ParsePrune("layers=1,4");
-  options.rank = ParseRank("budget:32");
+  options.fit.rank = ParseRank("budget:32");
   NoProgress progress;
-  const ShiftResult result = Shift(context_, model_, calibration_, options, progress);
+  const ShiftResult result = Shift({context_, model_, calibration_, progress}, options);
   for (const SiteReport& site : result.sites) {
     EXPECT_EQ(site.rank, 0);
     EXPECT_NEAR(site.r2_fit, 0, 1e-6);
@@ -204,24 +218,24 @@ TEST_F(Pipeline, SavedSumsGiveOtherFitsWithoutRunningTheModel) {
   const auto file = directory_ / "sums";
   ShiftOptions options;
   options.prune = ParsePrune("bi:2");
-  options.rank = RankSpec::Full();
+  options.fit.rank = RankSpec::Full();
   options.gram.save = file;
   options.gram.all_layers = true;
   NoProgress progress;
-  const ShiftResult saved = Shift(context_, model_, calibration_, options, progress);
+  const ShiftResult saved = Shift({context_, model_, calibration_, progress}, options);
 
   for (const char* prune : {"bi:2", "bi:3", "layers=0,2", "reverse:1"}) {
     SCOPED_TRACE(prune);
     options.prune = ParsePrune(prune);
-    options.rank = RankSpec::Fixed(3);
-    options.ridge.lambda = ParseLambda("1e-2rel");
-    options.factorization = Factorization::kSvd;
+    options.fit.rank = RankSpec::Fixed(3);
+    options.fit.ridge.lambda = ParseLambda("1e-2rel");
+    options.fit.factorization = Factorization::kSvd;
     options.gram = {{file}, {}, false};
     Counter counter;
-    const ShiftResult loaded = Shift(context_, model_, {}, options, counter);
+    const ShiftResult loaded = Shift({context_, model_, {}, counter}, options);
     EXPECT_EQ(counter.phases(), (std::vector<std::string>{"solving", "factorizing"}));
     options.gram = {};
-    const ShiftResult fresh = Shift(context_, model_, calibration_, options, progress);
+    const ShiftResult fresh = Shift({context_, model_, calibration_, progress}, options);
     EXPECT_EQ(loaded.selection.removed, fresh.selection.removed);
     EXPECT_EQ(Stream(loaded.corrected), Stream(fresh.corrected));
     EXPECT_EQ(loaded.calibration, calibration_.source);
@@ -234,20 +248,20 @@ TEST_F(Pipeline, SaysWhatSavedSumsLack) {
   const auto file = directory_ / "sums";
   ShiftOptions options;
   options.prune = ParsePrune("layers=1,4");
-  options.rank = RankSpec::Full();
+  options.fit.rank = RankSpec::Full();
   options.gram.save = file;
   NoProgress progress;
-  Shift(context_, model_, calibration_, options, progress);
+  Shift({context_, model_, calibration_, progress}, options);
   options.gram.load = {file};
-  EXPECT_THROW(Shift(context_, model_, calibration_, options, progress), UsageError);  // saved and loaded
+  EXPECT_THROW(Shift({context_, model_, calibration_, progress}, options), UsageError);  // saved and loaded
   options.gram.save.clear();
   options.prune = ParsePrune("layers=1,3");
-  EXPECT_THROW(Shift(context_, model_, {}, options, progress), Error);  // layer 3 was not saved
+  EXPECT_THROW(Shift({context_, model_, {}, progress}, options), Error);  // layer 3 was not saved
   options.prune = ParsePrune("bi:2");
-  EXPECT_THROW(Shift(context_, model_, {}, options, progress), Error);  // no scores saved, no text given
+  EXPECT_THROW(Shift({context_, model_, {}, progress}, options), Error);  // no scores saved, no text given
   const Model other = MakeModel(8);
   options.prune = ParsePrune("layers=1,4");
-  EXPECT_THROW(Shift(context_, other, {}, options, progress), Error);
+  EXPECT_THROW(Shift({context_, other, {}, progress}, options), Error);
 }
 
 }  // namespace

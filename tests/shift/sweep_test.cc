@@ -47,7 +47,7 @@ class SweepTest : public test::SmallModel {
       return Quality{.perplexity = Measure(plan)};
     };
     source.row = [&](const SweepRow& row) { rows.push_back(row); };
-    Sweep(context_, model_, axes, source, meter_);
+    Sweep({context_, model_, meter_}, axes, source);
     return rows;
   }
   // Any number that tells plans apart.
@@ -74,10 +74,10 @@ TEST_F(SweepTest, EachCellIsWhatARunOfItsSettingsGives) {
   ASSERT_EQ(rows.size(), 4u * 2 * 2 * 3 * 2);
   NoProgress progress;
   for (const SweepRow& row : rows) {
-    SCOPED_TRACE(fmt::format("{} {} {} {} seed {}", row.prune.text, Format(row.ridge.lambda), Name(row.factorization),
-                             Format(row.rank), row.seed));
-    const CalibrationSet calibration = MakeCalibration(100 + row.seed, kSamples);
-    const ShiftResult run = Shift(context_, model_, calibration, row, progress);
+    SCOPED_TRACE(fmt::format("{} {} {} {} seed {}", row.options.prune.text, Format(row.options.fit.ridge.lambda),
+                             Name(row.options.fit.factorization), Format(row.options.fit.rank), row.options.seed));
+    const CalibrationSet calibration = MakeCalibration(100 + row.options.seed, kSamples);
+    const ShiftResult run = Shift({context_, model_, calibration, progress}, row.options);
     EXPECT_EQ(row.removed, run.selection.removed);
     EXPECT_EQ(row.tokens, 28 * 32);
     EXPECT_EQ(row.samples, kSamples);
@@ -100,8 +100,8 @@ TEST_F(SweepTest, EachCellIsWhatARunOfItsSettingsGives) {
 
 TEST_F(SweepTest, EveryCorrectionIsWhatARunOfItGives) {
   SweepAxes axes = Axes({"layers=1,2,4"});
-  axes.corrections = {Correction::kLra,  Correction::kGenericAffine, Correction::kBias, Correction::kReplaceMe,
-                      Correction::kLaco, Correction::kNone,          Correction::kAuto};
+  axes.corrections.clear();
+  for (const Correction& correction : Corrections()) axes.corrections.push_back(&correction);
   axes.modes = {Calibration::kSequential, Calibration::kIndependent, Calibration::kDrift};
   axes.weightings = {TokenWeighting(), ParseTokenWeighting("norm,first:0")};
   axes.ranks = {RankSpec::Fixed(2), RankSpec::Full()};
@@ -113,11 +113,11 @@ TEST_F(SweepTest, EveryCorrectionIsWhatARunOfItGives) {
   const CalibrationSet calibration = MakeCalibration(100, kSamples);
   NoProgress progress;
   for (const SweepRow& row : rows) {
-    SCOPED_TRACE(
-        fmt::format("{} {} {} {}", Name(row.correction), Name(row.mode), Format(row.weighting), Format(row.rank)));
-    const ShiftResult run = Shift(context_, model_, calibration, row, progress);
+    SCOPED_TRACE(fmt::format("{} {} {} {}", row.options.correction->name, Name(row.options.mode),
+                             Format(row.options.weighting), Format(row.options.fit.rank)));
+    const ShiftResult run = Shift({context_, model_, calibration, progress}, row.options);
     EXPECT_EQ(std::isnan(row.r2_heldout), run.sites.empty());
-    if (row.correction == Correction::kAuto)
+    if (row.options.correction->name == "auto")
       continue;  // may fit a part of the text, by its order, which the sweep mixes
     EXPECT_NEAR(row.corrected.perplexity, Measure(run.corrected), 1e-4 * std::abs(row.original.perplexity));
     EXPECT_EQ(row.tokens, run.sites.empty() ? 0 : run.sites[0].tokens);
@@ -153,9 +153,9 @@ TEST_F(SweepTest, SmallerSizesAreNotTheBeginningOfTheText) {
   beginning.fit.resize(7);
   ShiftOptions options;
   options.prune = axes.prunes[0];
-  options.rank = axes.ranks[0];
+  options.fit.rank = axes.ranks[0];
   NoProgress progress;
-  const ShiftResult run = Shift(context_, model_, beginning, options, progress);
+  const ShiftResult run = Shift({context_, model_, beginning, progress}, options);
   EXPECT_GT(std::abs(run.sites[0].r2_fit - rows[0].r2_fit), 1e-6);
 }
 
@@ -178,9 +178,9 @@ TEST(Summarize, GivesMeansAndDeviationsOverSeeds) {
   for (const auto& [samples, seed, pruned, corrected] : std::vector<std::tuple<int64_t, uint64_t, double, double>>{
            {8, 0, 5, 1}, {16, 0, 5, 4}, {8, 1, 7, 2}, {8, 2, 9, 6}}) {
     SweepRow row;
-    row.prune = ParsePrune("random:2");
+    row.options.prune = ParsePrune("random:2");
     row.samples = samples;
-    row.seed = seed;
+    row.options.seed = seed;
     row.original.perplexity = 1;
     row.pruned.perplexity = pruned;
     row.pruned.accuracy = pruned / 10;

@@ -1,6 +1,7 @@
 // Corrections of a trained checkpoint against figures found outside this project (numpy, float64): held-out loss of
 // every block removed alone, and of several together. The data is not in the repository: see CONTRIBUTING.md.
 #include "models/model.h"
+#include "shift/corrections/corrections.h"
 #include "shift/fit/sequential.h"
 #include "shift/measure/heldout_loss.h"
 #include "shift/sums/collect.h"
@@ -46,10 +47,9 @@ class TrainedCorrections : public test::Stories260K {
   CollectedSums Sums(const std::vector<Site>& sites, const TokenWeighting& weighting) {
     CollectedSums sums;
     for (const Site& site : sites) {
-      sums.sites.emplace_back(site, model_.weights->config.hidden);
-      sums.sites.back().weighting = weighting;
+      sums.sites.emplace_back(site, model_.weights->config.hidden, SiteInput::kStream, weighting);
     }
-    Collect(context_, model_, calibration_, sums, quiet_);
+    Collect({context_, model_, calibration_, quiet_}, sums);
     return sums;
   }
 
@@ -95,8 +95,10 @@ TEST_F(TrainedCorrections, OneBlock) {
       options.rank = RankSpec::Full();
       EXPECT_NEAR(fitted(), *expected, kRounding) << "norm " << norm;
       if (norm) continue;
-      options.correction = Correction::kBias;
-      EXPECT_NEAR(fitted(), lines[layer].mean, kRounding);
+      const std::vector<const SiteSums*> of = {&sums.sites[0]};
+      const ShiftJob job = {context_, model_, calibration_, quiet_};
+      EXPECT_NEAR(Corrected(sites, FindCorrection("bias").fit({job, sites, of, options})), lines[layer].mean,
+                  kRounding);
     }
   }
 }
@@ -129,7 +131,11 @@ TEST_F(TrainedCorrections, SeveralBlocks) {
       const double independent = Corrected(sites, FitSites(context_, sums.Sites(line.removed), options, quiet_));
       EXPECT_NEAR(independent, line.by_weights[norm][0], kRounding) << "norm " << norm;
       const auto in_sequence = [&](Calibration mode) {
-        return Corrected(sites, FitInSequence(context_, model_, calibration_, sites, mode, weighting, options, quiet_));
+        const ShiftJob job = {context_, model_, calibration_, quiet_};
+        const auto fit = [&](const SiteSums& site, Progress& progress) {
+          return FitSites(context_, {&site}, options, progress);
+        };
+        return Corrected(sites, FitInSequence(job, sites, mode, weighting, fit));
       };
       const double sequential = in_sequence(Calibration::kSequential);
       EXPECT_NEAR(sequential, norm ? line.ours : line.by_weights[norm][1], kRounding) << "norm " << norm;

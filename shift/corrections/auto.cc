@@ -1,5 +1,5 @@
-#include "shift/corrections/automatic.h"
-
+// Linear residual adapters by the recipe with the lowest loss on held-out calibration text, where that is surely lower
+// than the loss of the paper's recipe.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,6 +7,9 @@
 
 #include "runtime/check.h"
 #include "runtime/stopwatch.h"
+#include "shift/corrections/corrections.h"
+#include "shift/fit/sequential.h"
+#include "shift/measure/heldout_loss.h"
 #include "shift/sums/collect.h"
 
 namespace shiftrt {
@@ -15,6 +18,8 @@ namespace {
 
 // A fit in sequence on a quarter of the text this much worse, in nats, than the best one is not tried on all of it.
 constexpr double kNear = 0.05;
+// Held-out tokens that recipes are compared on.
+constexpr int64_t kTrialTokens = 8192;
 
 // Every fourth batch, of the fitted ones and of those held out.
 CalibrationSet Quarter(const CalibrationSet& calibration) {
@@ -30,21 +35,23 @@ CalibrationSet Quarter(const CalibrationSet& calibration) {
   return quarter;
 }
 
+// Tries, from sums of one pass, token weights none and norm, svd and rrr, and lambda as given and by hold-out; then the
+// best of them in sequence and with drift on a quarter of the text, and the better of those two on all of it where it
+// comes near. Rank, span and the bias's penalty are the caller's.
 class Search {
  public:
-  Search(const Context& context, const Model& model, const CalibrationSet& calibration, const std::vector<Site>& sites,
-         const FitOptions& options, HeldOutLoss& loss, Progress& progress)
-      : context_(context),
-        model_(model),
-        calibration_(calibration),
-        sites_(sites),
-        options_(options),
-        loss_(loss),
-        progress_(progress) {}
+  explicit Search(const FitInput& input)
+      : job_(input.job),
+        sites_(input.sites),
+        options_(input.options),
+        // Plans may differ from the block before the first site on.
+        loss_(job_.context, job_.model.weights, job_.calibration.heldout, kTrialTokens,
+              std::max<int64_t>(0, sites_.front().layer - 1)) {}
 
-  AutomaticFit Run() {
+  FittedSites Run() {
     TryIndependent();
     if (sites_.size() > 1) TryInSequence();  // one site alone has nothing removed before it
+    best_.seconds = seconds_;
     return std::move(best_);
   }
 
@@ -63,19 +70,17 @@ class Search {
 
   // Returns the loss; the fit that would be chosen so far is kept.
   double Record(const Recipe& recipe, FittedSites fitted) {
-    const std::vector<double> losses =
-        loss_.BySequence(CorrectedPlan(model_.weights->config.layers, sites_, fitted.adapters));
-    seconds_.solve += fitted.seconds.solve;
-    seconds_.factorize += fitted.seconds.factorize;
+    const std::vector<double> losses = loss_.BySequence(CorrectedPlan(job_.layers(), sites_, fitted));
+    seconds_ += fitted.seconds;
     const bool first = best_.trials.empty();
     if (first) first_losses_ = losses;
     const Trial trial = Compared({recipe, fitted.reports.front().tokens}, losses);
-    if (first || (trial.clear() && trial.loss < best_.trials[best_.chosen].loss)) {
-      best_.chosen = best_.trials.size();
-      best_.fitted = std::move(fitted);
+    if (first || (trial.clear() && trial.loss < best_.trials[best_.chosen_trial].loss)) {
+      best_.chosen_trial = best_.trials.size();
+      best_.adapters = std::move(fitted.adapters);
+      best_.reports = std::move(fitted.reports);
     }
     best_.trials.push_back(trial);
-    best_.fitted.seconds = seconds_;
     return trial.loss;
   }
 
@@ -103,46 +108,39 @@ class Search {
     const std::vector<TokenWeighting> weightings = {TokenWeighting(), TokenWeighting{.norm = true}};
     CollectedSums sums;
     {
-      const Stopwatch watch(best_.calibrate_seconds);
-      CheckMemory(context_, std::ssize(weightings) * std::ssize(sites_), model_.weights->config.hidden,
+      const Stopwatch watch(seconds_.calibrate);
+      CheckMemory(job_.context, std::ssize(weightings) * std::ssize(sites_), job_.hidden(),
                   "--memory allows more, --correction lra does with less");
       for (const TokenWeighting& weighting : weightings)
-        for (const Site& site : sites_) {
-          sums.sites.emplace_back(site, model_.weights->config.hidden);
-          sums.sites.back().weighting = weighting;
-        }
-      Collect(context_, model_, calibration_, sums, progress_);
+        for (const Site& site : sites_) sums.sites.emplace_back(site, job_.hidden(), SiteInput::kStream, weighting);
+      Collect(job_, sums);
     }
     std::vector<std::vector<const SiteSums*>> of(weightings.size());
     for (size_t i = 0; i < sums.sites.size(); ++i) of[i / sites_.size()].push_back(&sums.sites[i]);
     for (size_t w = 0; w < weightings.size(); ++w) {
       Recipe recipe{Calibration::kIndependent, weightings[w], Factorization::kSvd, options_.ridge.lambda};
-      const SolvedSites solved = SolveSites(context_, of[w], With(recipe), progress_);
-      Record(recipe, ReduceSites(context_, of[w], solved, With(recipe), progress_));
+      const SolvedSites solved = SolveSites(job_.context, of[w], With(recipe), job_.progress);
+      Record(recipe, ReduceSites(job_.context, of[w], solved, With(recipe), job_.progress));
       if (options_.rank.kind == RankSpec::Kind::kFull) continue;  // nothing to factorize
       recipe.factorization = Factorization::kReducedRank;
-      Record(recipe, ReduceSites(context_, of[w], solved, With(recipe), progress_));
+      Record(recipe, ReduceSites(job_.context, of[w], solved, With(recipe), job_.progress));
     }
     if (options_.ridge.lambda.kind == LambdaSpec::Kind::kHoldout) return;
     Recipe recipe = Lowest().recipe;
     recipe.lambda = {LambdaSpec::Kind::kHoldout, 0};
     const std::vector<const SiteSums*>& chosen = of[recipe.weighting.norm ? 1 : 0];
-    Record(recipe, FitSites(context_, chosen, With(recipe), progress_));
+    Record(recipe, FitSites(job_.context, chosen, With(recipe), job_.progress));
   }
 
   FittedSites InSequence(const Recipe& recipe, const CalibrationSet& text) {
-    double seconds = 0;
-    FittedSites fitted;
-    {
-      const Stopwatch watch(seconds);
-      fitted = FitInSequence(context_, model_, text, sites_, recipe.mode, recipe.weighting, With(recipe), progress_);
-    }
-    best_.calibrate_seconds += seconds - fitted.seconds.solve - fitted.seconds.factorize;
-    return fitted;
+    const ShiftJob job = {job_.context, job_.model, text, job_.progress};
+    return FitInSequence(job, sites_, recipe.mode, recipe.weighting, [&](const SiteSums& site, Progress& progress) {
+      return FitSites(job.context, {&site}, With(recipe), progress);
+    });
   }
 
   void TryInSequence() {
-    const CalibrationSet quarter = Quarter(calibration_);
+    const CalibrationSet quarter = Quarter(job_.calibration);
     const Trial independent = Lowest();
     Recipe nearest = independent.recipe;
     double lowest = independent.loss + kNear;
@@ -154,34 +152,25 @@ class Search {
       lowest = loss;
       nearest = recipe;
     }
-    if (nearest.mode != Calibration::kIndependent) Record(nearest, InSequence(nearest, calibration_));
+    if (nearest.mode != Calibration::kIndependent) Record(nearest, InSequence(nearest, job_.calibration));
   }
 
-  const Context& context_;
-  const Model& model_;
-  const CalibrationSet& calibration_;
+  const ShiftJob& job_;
   const std::vector<Site>& sites_;
   const FitOptions& options_;
-  HeldOutLoss& loss_;
-  Progress& progress_;
-  std::vector<double> first_losses_;  // of the first trial, a sequence each
-  AutomaticFit best_;
-  FitSeconds seconds_;
+  HeldOutLoss loss_;
+  std::vector<double> first_losses_;  // of the first trial, one per sequence
+  FittedSites best_;
+  StepSeconds seconds_;  // of all trials
 };
 
 }  // namespace
 
-std::string Format(const Recipe& recipe) {
-  return fmt::format("{}, token weights {}, {}, lambda {}", Name(recipe.mode), Format(recipe.weighting),
-                     Name(recipe.factorization), Format(recipe.lambda));
-}
-
-AutomaticFit FitAutomatically(const Context& context, const Model& model, const CalibrationSet& calibration,
-                              const std::vector<Site>& sites, const FitOptions& options, HeldOutLoss& loss,
-                              Progress& progress) {
-  if (options.rank.kind == RankSpec::Kind::kBudget)
-    FailUsage("--lra {} goes with sites that are fitted together, not with --correction auto", Format(options.rank));
-  return Search(context, model, calibration, sites, options, loss, progress).Run();
+FittedSites FitAuto(const FitInput& input) {
+  if (input.options.rank.kind == RankSpec::Kind::kBudget)
+    FailUsage("--lra {} goes with sites that are fitted together, not with --correction auto",
+              Format(input.options.rank));
+  return Search(input).Run();
 }
 
 }  // namespace shiftrt

@@ -1,0 +1,57 @@
+// What stands in the removed blocks' place (docs/method.md). To add a correction, write corrections/<name>.cc with its
+// fit, and its row in the table of corrections.cc.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shift/fit/fit.h"
+#include "shift/job.h"
+
+namespace shiftrt {
+
+// What a correction is fitted from, beside the model's weights.
+enum class Needs {
+  kNothing,     // nothing else
+  kStreamSums,  // sums of the residual stream before each site (SiteInput::kStream)
+  kMlpSums,     // sums of the MLP's output of the block before each site (SiteInput::kMlpBefore)
+  kText,        // the calibration text, of which it takes passes of its own: it chooses its recipe itself
+};
+
+struct FitInput {
+  const ShiftJob& job;
+  const std::vector<Site>& sites;            // to correct, ascending
+  const std::vector<const SiteSums*>& sums;  // one per site where the correction needs sums, otherwise empty
+  const FitOptions& options;
+};
+
+struct Correction {
+  std::string_view name;     // of options, files and tables
+  std::string_view summary;  // a few words for --help
+  // For people. {lra} stands for "LRA 64" or "full LRA", {rank} for the rank as given, {span} for "span " where one
+  // adapter stands for a whole run of removed blocks.
+  std::string_view label;
+  Needs needs;
+  // Whether an adapter comes into the place of each removed block (or run of them). Otherwise a site is a run, and what
+  // is changed is the block before it, or nothing.
+  bool adapters;
+  bool has_rank;    // looks at FitOptions::rank
+  bool has_lambda;  // looks at FitOptions::ridge
+  // Throws UsageError for options that do not go with the correction, and what SolveRidge throws.
+  FittedSites (*fit)(const FitInput& input);
+
+  bool needs_sums() const { return needs == Needs::kStreamSums || needs == Needs::kMlpSums; }
+  // Whether calibration mode and token weights are the caller's to choose.
+  bool takes_recipe() const { return adapters && needs == Needs::kStreamSums; }
+  bool operator==(const Correction& other) const { return this == &other; }
+};
+
+// The table: one row per correction. The first is the default.
+const std::vector<Correction>& Corrections();
+// Throws UsageError, listing the corrections known, for a name that is not among them.
+const Correction& FindCorrection(std::string_view name);
+// The label filled in, as "span LRA 64".
+std::string Label(const Correction& correction, const RankSpec& rank, bool span);
+
+}  // namespace shiftrt

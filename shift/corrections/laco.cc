@@ -1,0 +1,31 @@
+// LaCo (Yang, Cao, Zhao, 2024), the equation of its RDSC merging: theta + sum over the removed blocks of
+// (theta_k - theta), for every tensor of the block before them. Its layers are whichever were selected; LaCo's own
+// search is not done.
+#include "models/block_tensors.h"
+#include "shift/corrections/corrections.h"
+#include "shift/corrections/fold.h"
+
+namespace shiftrt {
+
+FittedSites FitLaco(const FitInput& input) {
+  CheckBlockBefore(input.sites);
+  const std::vector<BlockWeights>& blocks = input.job.model.weights->blocks;
+  FittedSites fitted;
+  fitted.adapters.resize(input.sites.size());
+  for (const Site& run : input.sites) {
+    const BlockWeights& own = blocks[run.layer - 1];
+    auto folded = std::make_shared<FoldedBlock>(own);
+    ForEachTensor(own, [&](const BlockTensor& row, const TensorView& tensor) {
+      const Matrix<double> before = Widened(tensor), sum = before.Clone();
+      for (int64_t layer : run.Layers()) {
+        const Matrix<double> other = Widened(blocks[layer].*row.member);
+        for (int64_t i = 0; i < sum.size(); ++i) sum.data()[i] += other.data()[i] - before.data()[i];
+      }
+      folded->Replace(row.member, sum);
+    });
+    fitted.own.push_back(FoldedBlock::Weights(std::move(folded)));
+  }
+  return fitted;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,42 @@
+// How a correction is fitted, apart from its rank: what is chosen among when nothing is told.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "shift/fit/factorize.h"
+#include "shift/fit/ridge.h"
+#include "shift/text/token_weights.h"
+
+namespace shiftrt {
+
+enum class Calibration {
+  kIndependent,  // all sites from one pass of the original model (the paper's default)
+  kSequential,   // inputs from the corrected stream; target: what the site's own blocks add to it
+  kDrift,        // inputs from the corrected stream; target: the original stream after the site less those inputs
+};
+// "independent", "sequential", "drift". Throws UsageError for anything else.
+Calibration ParseCalibrationMode(const std::string& text);
+const char* Name(Calibration calibration);
+
+struct Recipe {
+  Calibration mode = Calibration::kIndependent;
+  TokenWeighting weighting;
+  Factorization factorization = Factorization::kSvd;
+  LambdaSpec lambda;
+};
+std::string Format(const Recipe& recipe);  // "sequential, token weights norm, rrr, lambda gcv"
+
+// What came of fitting by a recipe.
+struct Trial {
+  Recipe recipe;
+  int64_t tokens = 0;  // fitted
+  double loss = 0;     // on held-out text, nats per token
+  double gain = 0;     // by which the loss is below that of the first trial
+  double error = 0;    // standard error of `gain` over the held-out sequences; infinite for a single sequence
+
+  // The gain stands out of its error: it is not the luck of the held-out text.
+  bool clear() const { return gain > 2 * error; }
+};
+
+}  // namespace shiftrt
