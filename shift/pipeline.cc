@@ -26,7 +26,7 @@ std::string Settings(const TokenWeighting& weighting) {
 
 // Layer scores worth keeping beside the sums: those that took a pass over the same text.
 std::map<std::string, std::vector<double>> ScoresOf(const Selection& selection) {
-  if (selection.scores.empty() || !ScoresStandAlone(selection.criterion)) return {};
+  if (selection.scores.empty() || !FindCriterion(selection.criterion).scores_stand_alone) return {};
   return {{selection.criterion, selection.scores}};
 }
 

@@ -1,42 +1,77 @@
-// Ours: what matters about a block is not how much it does, but how much of it no adapter can do in its place.
+#include "shift/criteria/correctable.h"
+
 #include <algorithm>
 
+#include "runtime/host_memory.h"
 #include "shift/criteria/greedy.h"
-#include "shift/criteria/scores.h"
+#include "shift/criteria/probes.h"
+#include "shift/fit/factorize.h"
+#include "shift/fit/ridge.h"
 
 namespace shiftrt {
 
 namespace {
 
-int64_t AdapterRank(const PruneSpec& spec, const ModelConfig& config) { return std::min(spec.rank, config.hidden); }
+Correctable Correct(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution, int64_t rank) {
+  const LowRank factors = Factorize(context, sums, solution, rank, Factorization::kReducedRank);
+  const double unexplained = 1.0 - RSquared(context, sums, {factors.p.view(), factors.q.view()}, factors.b.view());
+  return {MakeLra(factors), unexplained * sums.CenteredDeltaSquares()};
+}
 
-const std::vector<Correctable>& Corrections(const PruneSpec& spec, const CriterionInput& input,
-                                            const StreamFindings& findings) {
-  return findings.correctable.at(AdapterRank(spec, input.weights->config));
+int64_t AdapterRank(const CriterionTask& task) {
+  return std::min(task.spec.Option("rank"), task.input.weights->config.hidden);
+}
+
+const std::vector<Correctable>& Corrections(const CriterionTask& task) {
+  return task.probes.Get<CorrectableProbe>().Found(AdapterRank(task));
 }
 
 }  // namespace
 
-void WantCorrections(const PruneSpec& spec, int64_t, const ModelConfig& config, StreamWants& wants) {
-  wants.correction_ranks.insert(AdapterRank(spec, config));
+CorrectableProbe::CorrectableProbe(const CriterionInput& input, Progress& progress)
+    : input_(input), progress_(progress) {}
+
+int64_t CorrectableProbe::parts() const { return input_.weights->config.layers; }
+
+int64_t CorrectableProbe::parts_at_once() const {
+  return MemoryForSums(input_.context) / RidgeAccumulator::Bytes(input_.weights->config.hidden);
 }
 
-Selection SelectByResidual(const PruneSpec& spec, int64_t count, const CriterionInput& input,
-                           const StreamFindings& findings, Progress&) {
+void CorrectableProbe::Begin(Tally& tally, int64_t begin, int64_t end) {
+  probe_.emplace();
+  sums_.clear();
+  for (int64_t layer = begin; layer < end; ++layer) sums_.emplace_back(input_.weights->config.hidden);
+  for (int64_t layer = begin; layer < end; ++layer) probe_->Add(Site{layer}, sums_[layer - begin]);
+  probe_->Begin(tally, 0, end - begin);
+}
+
+void CorrectableProbe::End() {
+  probe_.reset();
+  progress_.Begin("solving", std::ssize(sums_));
+  for (const RidgeAccumulator& layer : sums_) {
+    const RidgeSolution solution = SolveRidge(input_.context, layer, {});
+    for (int64_t rank : ranks_) found_[rank].push_back(Correct(input_.context, layer, solution, rank));
+    progress_.Advance(1);
+  }
+  progress_.End();
+  sums_.clear();
+}
+
+void PlugCorrections(const CriterionTask& task) { task.probes.Get<CorrectableProbe>().Want(AdapterRank(task)); }
+
+Selection SelectByResidual(const CriterionTask& task) {
   Selection selection;
-  for (const Correctable& correctable : Corrections(spec, input, findings))
-    selection.scores.push_back(correctable.residual);
-  selection.removed = PickLayers(selection.scores, count, spec.keep_first, spec.keep_last);
+  for (const Correctable& correctable : Corrections(task)) selection.scores.push_back(correctable.residual);
+  selection.removed = PickLayers(selection.scores, task.count, task.spec.keep_first, task.spec.keep_last);
   return selection;
 }
 
-Selection SelectByCorrectedLoss(const PruneSpec& spec, int64_t count, const CriterionInput& input,
-                                const StreamFindings& findings, Progress& progress) {
-  const std::vector<Correctable>& corrections = Corrections(spec, input, findings);
+Selection SelectByCorrectedLoss(const CriterionTask& task) {
+  const std::vector<Correctable>& corrections = Corrections(task);
   const auto adapter = [&](int64_t layer) {
     return std::optional<Stage>(AdapterStage{{layer}, corrections[layer].lra});
   };
-  return SelectGreedily(spec, count, input, adapter, progress);
+  return SelectGreedily(task, adapter);
 }
 
 }  // namespace shiftrt

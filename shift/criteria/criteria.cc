@@ -5,33 +5,42 @@
 #include <numeric>
 
 #include "runtime/check.h"
-#include "shift/criteria/scores.h"
+#include "shift/criteria/probes.h"
 
 namespace shiftrt {
 
+using Plug = void(const CriterionTask& task);
+using Select = Selection(const CriterionTask& task);
+using Score = std::vector<double>(const CriterionTask& task);  // one score per layer, the lowest of which go
+// influence.cc
+Plug PlugBlocks, PlugWindow;
+Select SelectByBlockInfluence, SelectByFrobenius, SelectByAngle, SelectByStreamline;
+// correctable.cc
+Plug PlugCorrections;
+Select SelectByResidual, SelectByCorrectedLoss;
+// perplexity.cc
+Select SelectByPerplexity, SelectByPerplexityGreedy;
+// fixed.cc, magnitude.cc
+Score ReverseScores, ReverseKeepLastScores, RandomScores, MagnitudeL1Scores, MagnitudeL2Scores;
+
 namespace {
 
-using Scorer = std::vector<double> (*)(const CriterionInput&, Progress&);
-
-// A criterion that scores layers from the weights or their numbers alone.
-template <Scorer kScore>
-Selection Lowest(const PruneSpec& spec, int64_t count, const CriterionInput& input, const StreamFindings&,
-                 Progress& progress) {
+template <Score kScore>
+Selection Lowest(const CriterionTask& task) {
   Selection selection;
-  selection.scores = kScore(input, progress);
-  selection.removed = PickLayers(selection.scores, count, spec.keep_first, spec.keep_last);
+  selection.scores = kScore(task);
+  selection.removed = PickLayers(selection.scores, task.count, task.spec.keep_first, task.spec.keep_last);
   return selection;
 }
 
-Selection SelectOne(const PruneSpec& spec, const CriterionInput& input, const StreamFindings& findings,
-                    Progress& progress) {
-  const int64_t count = RemovalCount(spec, *input.weights);
+Selection SelectOne(const CriterionTask& task) {
+  const PruneSpec& spec = task.spec;
   if (!spec.layers.empty()) return {spec.criterion, {}, spec.layers};
-  Selection selection = FindCriterion(spec.criterion).select(spec, count, input, findings, progress);
+  Selection selection = FindCriterion(spec.criterion).select(task);
   selection.criterion = spec.criterion;
   for (size_t layer = 0; layer < selection.scores.size(); ++layer) {
     const bool kept = static_cast<int64_t>(layer) < spec.keep_first ||
-                      static_cast<int64_t>(layer) >= input.weights->config.layers - spec.keep_last;
+                      static_cast<int64_t>(layer) >= task.input.weights->config.layers - spec.keep_last;
     Check(kept || std::isfinite(selection.scores[layer]), "criterion {}: the score of layer {} is not finite",
           spec.criterion, layer);
   }
@@ -41,31 +50,41 @@ Selection SelectOne(const PruneSpec& spec, const CriterionInput& input, const St
 }  // namespace
 
 const std::vector<Criterion>& Criteria() {
+  static const std::vector<CriterionOption> none, rank = {{"rank", 64}}, tokens = {{"tokens", 0}},
+                                                  both = {{"rank", 64}, {"tokens", 0}};
   static const std::vector<Criterion> table = {
-      {"bi", "block influence: 1 - mean cosine of a token's stream before and after the block", true, &WantBlocks,
-       &SelectByBlockInfluence},
-      {"bi:frobenius", "1 - one cosine of the stream before and after the block, over all tokens", true, &WantBlocks,
-       &SelectByFrobenius},
-      {"angular", "consecutive blocks: mean angle / pi the last token of a sequence turns by", true, &WantWindow,
-       &SelectByAngle},
-      {"streamline", "consecutive blocks: 1 - mean cosine of a token's stream before and after them", true, &WantWindow,
-       &SelectByStreamline},
-      {"correctable", "error left after the best adapter of rank=R (64) in the block's place", true, &WantCorrections,
-       &SelectByResidual},
-      {"correctable-greedy", "lowest loss with adapters of rank=R in place, one block after another", true,
-       &WantCorrections, &SelectByCorrectedLoss},
-      {"ppl", "perplexity with only this block removed (tokens=N bounds the text)", true, nullptr, &SelectByPerplexity},
-      {"ppl-greedy", "the same again on what is left after each removal (SLEB)", true, nullptr,
+      // name, summary, options, needs_calibration, scores_stand_alone, plug, select
+      {"bi", "block influence: 1 - mean cosine of a token's stream before and after the block", none, true, true,
+       &PlugBlocks, &SelectByBlockInfluence},
+      {"bi:frobenius", "1 - one cosine of the stream before and after the block, over all tokens", none, true, true,
+       &PlugBlocks, &SelectByFrobenius},
+      {"angular", "consecutive blocks: mean angle / pi the last token of a sequence turns by", none, true, false,
+       &PlugWindow, &SelectByAngle},
+      {"streamline", "consecutive blocks: 1 - mean cosine of a token's stream before and after them", none, true, false,
+       &PlugWindow, &SelectByStreamline},
+      {"correctable", "error left after the best adapter of rank=R (64) in the block's place", rank, true, false,
+       &PlugCorrections, &SelectByResidual},
+      {"correctable-greedy", "lowest loss with adapters of rank=R in place, one block after another", both, true, false,
+       &PlugCorrections, &SelectByCorrectedLoss},
+      {"ppl", "perplexity with only this block removed (tokens=N bounds the text)", tokens, true, false, nullptr,
+       &SelectByPerplexity},
+      {"ppl-greedy", "the same again on what is left after each removal (SLEB)", tokens, true, false, nullptr,
        &SelectByPerplexityGreedy},
-      {"reverse", "deepest first", false, nullptr, &Lowest<&ReverseScores>},
-      {"reverse*", "deepest first, the final block kept", false, nullptr, &Lowest<&ReverseKeepLastScores>},
-      {"magnitude-l1", "sum of |w| over the block's projections and norms", false, nullptr,
-       &Lowest<&MagnitudeL1Scores>},
-      {"magnitude-l2", "sum of w^2 over the block's projections and norms", false, nullptr,
-       &Lowest<&MagnitudeL2Scores>},
-      {"random", "seeded", false, nullptr, &Lowest<&RandomScores>},
+      {"reverse", "deepest first", none, false, false, nullptr, &Lowest<ReverseScores>},
+      {"reverse*", "deepest first, the final block kept", none, false, false, nullptr, &Lowest<ReverseKeepLastScores>},
+      {"magnitude-l1", "sum of |w| over the block's projections and norms", none, false, false, nullptr,
+       &Lowest<MagnitudeL1Scores>},
+      {"magnitude-l2", "sum of w^2 over the block's projections and norms", none, false, false, nullptr,
+       &Lowest<MagnitudeL2Scores>},
+      {"random", "seeded", none, false, false, nullptr, &Lowest<RandomScores>},
   };
   return table;
+}
+
+const CriterionOption* Criterion::OptionNamed(std::string_view option) const {
+  for (const CriterionOption& known : options)
+    if (option == known.name) return &known;
+  return nullptr;
 }
 
 const Criterion* CriterionNamed(std::string_view name) {
@@ -109,27 +128,29 @@ std::vector<int64_t> PickWindow(const std::vector<double>& scores, int64_t count
 
 std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const CriterionInput& input,
                                     Progress& progress) {
-  StreamWants wants;
+  ProbeSet probes(input, progress);
+  std::vector<CriterionTask> tasks;
   for (const PruneSpec& spec : specs) {
-    const int64_t count = RemovalCount(spec, *input.weights);
+    tasks.push_back({spec, RemovalCount(spec, *input.weights), input, probes, progress});
     if (!spec.layers.empty()) continue;
     const Criterion& criterion = FindCriterion(spec.criterion);
     Check(!criterion.needs_calibration || (input.calibration != nullptr && !input.calibration->empty()),
           "criterion {} needs calibration text", spec.criterion);
-    if (criterion.want != nullptr) criterion.want(spec, count, input.weights->config, wants);
+    if (criterion.plug != nullptr) criterion.plug(tasks.back());
   }
-  StreamFindings findings;
-  if (!wants.empty()) findings = PassStream(input.context, input.weights, *input.calibration, wants, progress);
+  if (!probes.empty()) {
+    Pass pass(input.context, input.weights);
+    probes.AddTo(pass);
+    pass.Run("selecting layers", *input.calibration, progress);
+  }
   std::vector<Selection> selections;
-  for (const PruneSpec& spec : specs) selections.push_back(SelectOne(spec, input, findings, progress));
+  for (const CriterionTask& task : tasks) selections.push_back(SelectOne(task));
   return selections;
 }
 
 Selection SelectLayers(const PruneSpec& spec, const CriterionInput& input, Progress& progress) {
   return std::move(SelectLayers(std::vector{spec}, input, progress)[0]);
 }
-
-bool ScoresStandAlone(std::string_view criterion) { return FindCriterion(criterion).want == &WantBlocks; }
 
 Selection Reselect(const PruneSpec& spec, std::vector<double> scores, const Weights& weights) {
   Selection selection;

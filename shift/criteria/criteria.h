@@ -10,14 +10,13 @@
 #include "engine/decoder.h"
 #include "runtime/progress.h"
 #include "shift/criteria/prune_spec.h"
-#include "shift/sums/stream_pass.h"
 
 namespace shiftrt {
 
 struct Selection {
   std::string criterion;
-  // Lower = removed first. A score a layer; where window > 1, of each `window` consecutive blocks by the first of them,
-  // so window - 1 fewer; NaN for a layer that keep= protects from a greedy criterion; empty for layers=.
+  // Lower = removed first. One score per layer; where window > 1, of each `window` consecutive blocks by the first of
+  // them, so window - 1 fewer; NaN for a layer that keep= protects from a greedy criterion; empty for layers=.
   std::vector<double> scores;
   std::vector<int64_t> removed;  // ascending
   int64_t window = 1;
@@ -31,16 +30,38 @@ struct CriterionInput {
   uint64_t seed = 0;
 };
 
+class ProbeSet;
+
+// One choice to be made.
+struct CriterionTask {
+  const PruneSpec& spec;
+  int64_t count;  // of layers to remove
+  const CriterionInput& input;
+  ProbeSet& probes;  // shift/criteria/probes.h
+  Progress& progress;
+};
+
+// An option of one criterion, as rank=16 in "correctable:0.25,rank=16": a whole number above 0.
+struct CriterionOption {
+  std::string_view name;
+  int64_t otherwise;  // its value where it is not given
+};
+
+// To add a criterion, write criteria/<name>.cc with its functions, and its row in the table of criteria.cc.
 struct Criterion {
   const char* name;
   const char* summary;  // one line for --help
+  std::vector<CriterionOption> options;
   bool needs_calibration;
-  // What it reads off the pass that all criteria share; null: nothing. `count` is the number of layers to remove.
-  void (*want)(const PruneSpec& spec, int64_t count, const ModelConfig& config, StreamWants& wants);
-  Selection (*select)(const PruneSpec& spec, int64_t count, const CriterionInput& input, const StreamFindings& findings,
-                      Progress& progress);
+  // Whether it scores layers alone, whatever the amount and the options, so that scores found once can be used again.
+  bool scores_stand_alone;
+  // Plugs what it reads into the pass that all criteria share; null: it reads nothing there.
+  void (*plug)(const CriterionTask& task);
+  Selection (*select)(const CriterionTask& task);
+
+  const CriterionOption* OptionNamed(std::string_view option) const;  // null where it has none of that name
 };
-// The table: one row a criterion.
+// The table: one row per criterion.
 const std::vector<Criterion>& Criteria();
 // The row of that name ("bi:token" is "bi"), or null.
 const Criterion* CriterionNamed(std::string_view name);
@@ -55,10 +76,7 @@ std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const C
                                     Progress& progress);
 Selection SelectLayers(const PruneSpec& spec, const CriterionInput& input, Progress& progress);
 
-// Whether a criterion that looks at text scores layers alone, whatever the amount and the options: block influence
-// does.
-bool ScoresStandAlone(std::string_view criterion);
-// The choice of `spec` from the scores that such a criterion gave before.
+// The choice of `spec` from the scores that a criterion gave before whose scores stand alone.
 Selection Reselect(const PruneSpec& spec, std::vector<double> scores, const Weights& weights);
 
 // The choice alone, from scores: the lowest first, ties to the deeper layer.

@@ -7,14 +7,15 @@
 
 namespace shiftrt {
 
-std::vector<Batch> LossBatches(const PruneSpec& spec, const CriterionInput& input) {
-  return spec.tokens == 0 ? *input.calibration : FirstSequences(*input.calibration, spec.tokens);
+std::vector<Batch> LossBatches(const CriterionTask& task) {
+  const int64_t tokens = task.spec.Option("tokens");
+  return tokens == 0 ? *task.input.calibration : FirstSequences(*task.input.calibration, tokens);
 }
 
-Selection SelectGreedily(const PruneSpec& spec, int64_t count, const CriterionInput& input, const StandIn& stand_in,
-                         Progress& progress) {
+Selection SelectGreedily(const CriterionTask& task, const StandIn& stand_in) {
+  const auto& [spec, count, input, probes, progress] = task;
   const int64_t layers = input.weights->config.layers;
-  const std::vector<Batch> batches = LossBatches(spec, input);
+  const std::vector<Batch> batches = LossBatches(task);
   Selection selection;
   selection.scores.assign(layers, std::numeric_limits<double>::quiet_NaN());
   DepthPlan plan = DepthPlan::Original(layers);

@@ -13,10 +13,9 @@ using StandIn = std::function<std::optional<Stage>(int64_t layer)>;
 
 // Removes the layer with the lowest mean loss, ties to the deeper, and again on what is left. A removed layer's score
 // is the loss of the round it went in, a candidate's that stayed the loss of the last round.
-Selection SelectGreedily(const PruneSpec& spec, int64_t count, const CriterionInput& input, const StandIn& stand_in,
-                         Progress& progress);
+Selection SelectGreedily(const CriterionTask& task, const StandIn& stand_in);
 
-// The calibration batches a loss is measured on: all, or those that hold the first spec.tokens tokens.
-std::vector<Batch> LossBatches(const PruneSpec& spec, const CriterionInput& input);
+// The calibration batches a loss is measured on: all, or those that hold the first tokens=N tokens.
+std::vector<Batch> LossBatches(const CriterionTask& task);
 
 }  // namespace shiftrt

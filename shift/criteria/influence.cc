@@ -1,51 +1,78 @@
-// How far the stream turns across a block, or across the window of blocks that would go.
-#include "shift/criteria/scores.h"
+#include "shift/criteria/influence.h"
+
+#include "runtime/check.h"
+#include "shift/criteria/probes.h"
 
 namespace shiftrt {
 
+InfluenceProbe::InfluenceProbe(const CriterionInput& input, Progress&) : layers_(input.weights->config.layers) {}
+
+void InfluenceProbe::Want(int64_t window) {
+  Check(window >= 1 && window <= layers_, "a window of {} blocks in a model of {}", window, layers_);
+  settled_.emplace(window, InfluenceStatistics(layers_ - window + 1));
+}
+
+void InfluenceProbe::Begin(Tally& tally, int64_t, int64_t) {
+  heard_ = settled_;
+  lanes_.clear();
+  products_ = tally.MakeProducts();
+}
+
+std::vector<Tap> InfluenceProbe::Taps() {
+  Lane& lane = lanes_.emplace_back();
+  lane.recent.resize(heard_.rbegin()->first + 1);
+  std::vector<Tap> taps;
+  for (int64_t layer = 0; layer <= layers_; ++layer)
+    taps.push_back({layer, TapPoint::kInput,
+                    [this, &lane, layer](const Rows& h, const Batch& batch) { Take(lane, layer, h, batch); }});
+  return taps;
+}
+
+// Every window that ends where block `layer` would begin.
+void InfluenceProbe::Take(Lane& lane, int64_t layer, const Rows& h, const Batch& batch) {
+  lane.Before(layer).Set(h);
+  for (auto& [window, statistics] : heard_) {
+    if (layer < window) continue;
+    products_->Start(lane.Before(layer - window).rows(), lane.Before(layer).rows());
+    statistics.Add(layer - window, products_->Take(), batch.offsets);
+  }
+}
+
+void InfluenceProbe::Settle(int64_t) { settled_ = heard_; }
+
 namespace {
 
-Selection Blocks(const PruneSpec& spec, int64_t count, std::vector<double> scores) {
+Selection Blocks(const CriterionTask& task, std::vector<double> scores) {
   Selection selection;
-  selection.removed = PickLayers(scores, count, spec.keep_first, spec.keep_last);
+  selection.removed = PickLayers(scores, task.count, task.spec.keep_first, task.spec.keep_last);
   selection.scores = std::move(scores);
   return selection;
 }
 
-Selection Window(const PruneSpec& spec, int64_t count, std::vector<double> scores) {
+Selection Window(const CriterionTask& task, std::vector<double> scores) {
   Selection selection;
-  selection.removed = PickWindow(scores, count, spec.keep_first, spec.keep_last);
+  selection.removed = PickWindow(scores, task.count, task.spec.keep_first, task.spec.keep_last);
   selection.scores = std::move(scores);
-  selection.window = count;
+  selection.window = task.count;
   return selection;
+}
+
+const InfluenceStatistics& Found(const CriterionTask& task, int64_t window) {
+  return task.probes.Get<InfluenceProbe>().Found(window);
 }
 
 }  // namespace
 
-void WantBlocks(const PruneSpec&, int64_t, const ModelConfig&, StreamWants& wants) { wants.windows.insert(1); }
+void PlugBlocks(const CriterionTask& task) { task.probes.Get<InfluenceProbe>().Want(1); }
 
-void WantWindow(const PruneSpec&, int64_t count, const ModelConfig&, StreamWants& wants) {
-  wants.windows.insert(count);
-}
+void PlugWindow(const CriterionTask& task) { task.probes.Get<InfluenceProbe>().Want(task.count); }
 
-Selection SelectByBlockInfluence(const PruneSpec& spec, int64_t count, const CriterionInput&,
-                                 const StreamFindings& findings, Progress&) {
-  return Blocks(spec, count, findings.windows.at(1).Scores());
-}
+Selection SelectByBlockInfluence(const CriterionTask& task) { return Blocks(task, Found(task, 1).Scores()); }
 
-Selection SelectByFrobenius(const PruneSpec& spec, int64_t count, const CriterionInput&, const StreamFindings& findings,
-                            Progress&) {
-  return Blocks(spec, count, findings.windows.at(1).FrobeniusScores());
-}
+Selection SelectByFrobenius(const CriterionTask& task) { return Blocks(task, Found(task, 1).FrobeniusScores()); }
 
-Selection SelectByAngle(const PruneSpec& spec, int64_t count, const CriterionInput&, const StreamFindings& findings,
-                        Progress&) {
-  return Window(spec, count, findings.windows.at(count).AngularScores());
-}
+Selection SelectByAngle(const CriterionTask& task) { return Window(task, Found(task, task.count).AngularScores()); }
 
-Selection SelectByStreamline(const PruneSpec& spec, int64_t count, const CriterionInput&,
-                             const StreamFindings& findings, Progress&) {
-  return Window(spec, count, findings.windows.at(count).Scores());
-}
+Selection SelectByStreamline(const CriterionTask& task) { return Window(task, Found(task, task.count).Scores()); }
 
 }  // namespace shiftrt

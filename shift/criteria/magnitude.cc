@@ -5,7 +5,7 @@
 #include "models/block_tensors.h"
 #include "runtime/elements.h"
 #include "runtime/parallel.h"
-#include "shift/criteria/scores.h"
+#include "shift/criteria/criteria.h"
 
 namespace shiftrt {
 
@@ -45,31 +45,27 @@ double Sum(const Context& context, const TensorView& tensor) {
 }
 
 template <Power kPower>
-std::vector<double> Scores(const CriterionInput& input, Progress& progress) {
-  const std::vector<BlockWeights>& blocks = input.weights->blocks;
-  progress.Begin("selecting layers", static_cast<int64_t>(blocks.size()));
+std::vector<double> Scores(const CriterionTask& task) {
+  const std::vector<BlockWeights>& blocks = task.input.weights->blocks;
+  task.progress.Begin("selecting layers", static_cast<int64_t>(blocks.size()));
   std::vector<double> scores;
   for (const BlockWeights& block : blocks) {
     double sum = 0;
     for (const auto kind : {BlockTensor::Kind::kMatrix, BlockTensor::Kind::kNorm})
       ForEachTensor(block, [&](const BlockTensor& row, const TensorView& tensor) {
-        if (row.kind == kind && row.output != Axis::kHeadDim) sum += Sum<kPower>(input.context, tensor);
+        if (row.kind == kind && row.output != Axis::kHeadDim) sum += Sum<kPower>(task.input.context, tensor);
       });
     scores.push_back(sum);
-    progress.Advance(1);
+    task.progress.Advance(1);
   }
-  progress.End();
+  task.progress.End();
   return scores;
 }
 
 }  // namespace
 
-std::vector<double> MagnitudeL1Scores(const CriterionInput& input, Progress& progress) {
-  return Scores<Absolute>(input, progress);
-}
+std::vector<double> MagnitudeL1Scores(const CriterionTask& task) { return Scores<Absolute>(task); }
 
-std::vector<double> MagnitudeL2Scores(const CriterionInput& input, Progress& progress) {
-  return Scores<Square>(input, progress);
-}
+std::vector<double> MagnitudeL2Scores(const CriterionTask& task) { return Scores<Square>(task); }
 
 }  // namespace shiftrt

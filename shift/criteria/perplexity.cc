@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "shift/criteria/greedy.h"
-#include "shift/criteria/scores.h"
 #include "shift/measure/loss.h"
 
 namespace shiftrt {
@@ -15,23 +14,22 @@ void ToPerplexity(std::vector<double>& losses) {
 
 }  // namespace
 
-Selection SelectByPerplexity(const PruneSpec& spec, int64_t count, const CriterionInput& input, const StreamFindings&,
-                             Progress& progress) {
+Selection SelectByPerplexity(const CriterionTask& task) {
+  const auto& [spec, count, input, probes, progress] = task;
   const int64_t layers = input.weights->config.layers;
   std::vector<Replacement> removals;
   for (int64_t layer = 0; layer < layers; ++layer) removals.push_back({layer, std::nullopt});
   Selection selection;
-  selection.scores = LossesWith(input.context, input.weights, DepthPlan::Original(layers), removals,
-                                LossBatches(spec, input), progress);
+  selection.scores =
+      LossesWith(input.context, input.weights, DepthPlan::Original(layers), removals, LossBatches(task), progress);
   ToPerplexity(selection.scores);
   selection.removed = PickLayers(selection.scores, count, spec.keep_first, spec.keep_last);
   return selection;
 }
 
-Selection SelectByPerplexityGreedy(const PruneSpec& spec, int64_t count, const CriterionInput& input,
-                                   const StreamFindings&, Progress& progress) {
+Selection SelectByPerplexityGreedy(const CriterionTask& task) {
   const auto nothing = [](int64_t) { return std::optional<Stage>(); };
-  Selection selection = SelectGreedily(spec, count, input, nothing, progress);
+  Selection selection = SelectGreedily(task, nothing);
   ToPerplexity(selection.scores);
   return selection;
 }

@@ -17,7 +17,7 @@ namespace shiftrt {
 namespace {
 
 constexpr std::string_view kLayers = "layers=", kParameters = "params=", kBytes = "bytes=", kKeep = "keep=",
-                           kFirst = "first:", kLast = "last:", kRank = "rank=", kTokens = "tokens=";
+                           kFirst = "first:", kLast = "last:";
 
 std::vector<std::string_view> SplitCommas(std::string_view text) {
   std::vector<std::string_view> parts;
@@ -88,37 +88,47 @@ void ParseAmount(std::string_view amount, PruneSpec& spec) {
   }
 }
 
-// What follows the amount: "keep=first:4,last:2", "rank=16", "tokens=8192".
+// "rank=16", where the criterion has such an option.
+bool ParseOwnOption(std::string_view part, const Criterion& criterion, PruneSpec& spec) {
+  const size_t equals = part.find('=');
+  const CriterionOption* option = criterion.OptionNamed(part.substr(0, equals));
+  if (equals == part.npos || option == nullptr) return false;
+  int64_t value = 0;
+  if (!ParseNumber(part.substr(equals + 1), &value) || value < 1)
+    FailUsage("--prune {}: \"{}\" is not a number above 0", spec.text, part);
+  spec.options[std::string(option->name)] = value;
+  return true;
+}
+
+// What follows the amount: "keep=first:4,last:2", and the criterion's own options.
 void ParseOptions(const std::vector<std::string_view>& parts, PruneSpec& spec) {
+  const Criterion& criterion = FindCriterion(spec.criterion);
   bool keeping = false;
   for (size_t i = 1; i < parts.size(); ++i) {
     std::string_view part = parts[i];
-    if (part.starts_with(kRank) || part.starts_with(kTokens)) {
-      const bool rank = part.starts_with(kRank);
-      int64_t& value = rank ? spec.rank : spec.tokens;
-      part.remove_prefix(rank ? kRank.size() : kTokens.size());
-      if (!ParseNumber(part, &value) || value < 1)
-        FailUsage("--prune {}: \"{}\" is not a number above 0", spec.text, parts[i]);
-      continue;
-    }
+    if (ParseOwnOption(part, criterion, spec)) continue;
     if (part.starts_with(kKeep)) {
       keeping = true;
       part.remove_prefix(kKeep.size());
     }
     const bool first = part.starts_with(kFirst);
-    if (!keeping || !(first || part.starts_with(kLast)))
-      FailUsage("--prune {}: unknown option \"{}\"; known: keep=first:N,last:N, rank=R, tokens=N", spec.text, parts[i]);
+    if (!keeping || !(first || part.starts_with(kLast))) {
+      std::string known = "keep=first:N,last:N";
+      for (const CriterionOption& option : criterion.options) known += fmt::format(", {}=N", option.name);
+      FailUsage("--prune {}: unknown option \"{}\" of {}; known: {}", spec.text, parts[i], spec.criterion, known);
+    }
     const std::string_view number = part.substr(first ? kFirst.size() : kLast.size());
     if (!ParseIndex(number, first ? &spec.keep_first : &spec.keep_last))
       FailUsage("--prune {}: \"{}\" is not a number of layers to keep", spec.text, number);
   }
 }
 
-// A comma-separated part that belongs to what stands before it.
+// Whether a comma-separated part belongs to what stands before it: an option or a layer, not a criterion.
 bool Continues(std::string_view part) {
-  for (std::string_view option : {kKeep, kFirst, kLast, kRank, kTokens})
-    if (part.starts_with(option)) return true;
-  return !part.empty() && part[0] >= '0' && part[0] <= '9';
+  if (part.starts_with(kLayers)) return false;
+  const std::string_view word = part.substr(0, part.find(':'));
+  return word.find('=') != word.npos || part.starts_with(kFirst) || part.starts_with(kLast) ||
+         (!part.empty() && part[0] >= '0' && part[0] <= '9');
 }
 
 struct Sizes {
@@ -160,6 +170,14 @@ int64_t Amount(const PruneSpec& spec, const Weights& weights) {
 }
 
 }  // namespace
+
+int64_t PruneSpec::Option(std::string_view name) const {
+  const auto given = options.find(name);
+  if (given != options.end()) return given->second;
+  const CriterionOption* option = FindCriterion(criterion).OptionNamed(name);
+  Check(option != nullptr, "criterion {} has no option {}", criterion, name);
+  return option->otherwise;
+}
 
 PruneSpec ParsePrune(const std::string& text, const std::string& default_amount) {
   PruneSpec spec;

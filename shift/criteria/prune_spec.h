@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/weights.h"
@@ -17,9 +20,11 @@ struct PruneSpec {
   int64_t parameters = 0, bytes = 0;      // removes until the blocks that stay, embedding, norm and head take no more
   std::vector<int64_t> layers;            // layers=3,5,8-10
   int64_t keep_first = 0, keep_last = 0;  // keep=first:4,last:2
-  int64_t rank = 64;                      // rank=R: of the adapters that correctable tries, at most the hidden size
-  int64_t tokens = 0;  // tokens=N: criteria that measure losses look at whole samples up to so many tokens; 0: at all
-  std::string text;    // as given
+  std::map<std::string, int64_t, std::less<>> options;  // of the criterion alone, as given: rank=16
+  std::string text;                                     // the whole, as given
+
+  // The value of an option that the criterion has: as given, or else what it is otherwise.
+  int64_t Option(std::string_view name) const;
 };
 
 // Throws UsageError naming what is wrong and listing the criteria known. Where `default_amount` is given a criterion

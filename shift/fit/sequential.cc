@@ -6,6 +6,7 @@
 #include "runtime/check.h"
 #include "runtime/stopwatch.h"
 #include "shift/sums/ridge_feed.h"
+#include "shift/sums/streams.h"
 
 namespace shiftrt {
 
@@ -14,55 +15,35 @@ namespace {
 // A batch on its way through the model, and its stream, which stays on the decoder's device: there is one per batch.
 struct Walker {
   const Batch* batch = nullptr;
-  bool heldout = false;
   KeptRows corrected, original;  // original: for drift alone
 };
 
 class Walk {
  public:
-  Walk(const Context& context, const Model& model, const std::vector<Site>& sites, Calibration mode,
-       const TokenWeighting& weighting)
-      : context_(context),
-        model_(model),
-        drift_(mode == Calibration::kDrift),
+  // Runs the original model up to the first site; until there, corrected and original stream are one.
+  Walk(const ShiftJob& job, const std::vector<Site>& sites, Calibration mode, const TokenWeighting& weighting)
+      : drift_(mode == Calibration::kDrift),
         weighting_(weighting),
-        stages_(DepthPlan::Original(model.weights->config.layers).stages),
-        tally_(MakeTally(context.WithGpu(0), *model.weights)),
-        decoder_(context, model.weights, {stages_}, UpdateTaps(sites)) {}
-
-  // To the first site, up to which corrected and original stream are one.
-  void Start(const CalibrationSet& calibration, const Site& first, Progress& progress) {
-    KeptRows* stream = nullptr;
-    Decoder decoder(context_, model_.weights, {stages_},
-                    {{first.layer, TapPoint::kInput, [&](const Rows& h, const Batch&) { stream->Set(h); }}});
-    for (const auto& [batches, heldout] : {std::pair(&calibration.fit, false), std::pair(&calibration.heldout, true)}) {
-      for (const Batch& batch : *batches) {
-        Walker& walker = walkers_.emplace_back();
-        walker.batch = &batch;
-        walker.heldout = heldout;
-        stream = &walker.corrected;
-        decoder.Forward(batch, true);
-        if (drift_) walker.original.Set(walker.corrected.rows());
-        progress.Advance(batch.size());
-      }
-    }
-  }
+        stages_(DepthPlan::Original(job.layers()).stages),
+        tally_(MakeTally(job.context.WithGpu(0), *job.model.weights)),
+        decoder_(job.context, job.model.weights, {stages_}, UpdateTaps(sites)),
+        fit_(Start(job, job.calibration.fit, sites[0])),
+        heldout_(Start(job, job.calibration.heldout, sites[0])) {}
 
   // From behind one site to the next, through the blocks that stay.
   void Advance(int64_t first, int64_t end, Progress& progress) {
-    for (Walker& walker : walkers_) {
+    ForEach([&](Walker& walker) {
       Run(walker, walker.corrected, first, end);
       if (drift_) Run(walker, walker.original, first, end);
       progress.Advance(walker.batch->size());
-    }
+    });
   }
 
   // What the site takes in and should give.
   void Collect(SiteSums& sums, Progress& progress) {
-    for (const bool heldout : {false, true}) {
-      RidgeFeed feed(*tally_, sums.site, heldout ? sums.heldout : sums.fit);
-      for (Walker& walker : walkers_) {
-        if (walker.heldout != heldout) continue;
+    for (const auto& [walkers, into] : {std::pair(&fit_, &sums.fit), std::pair(&heldout_, &sums.heldout)}) {
+      RidgeFeed feed(*tally_, sums.site, *into);
+      for (Walker& walker : *walkers) {
         SetUpdate(sums.site, walker);
         feed.Add(walker.corrected.rows(), update_.rows(), weighting_, walker.batch->offsets);
         progress.Advance(walker.batch->size());
@@ -73,11 +54,30 @@ class Walk {
 
   void Correct(const Site& site, std::shared_ptr<const Lra> lra) {
     const std::vector<Stage> adapter = {AdapterStage{site.Layers(), std::move(lra)}};
-    for (Walker& walker : walkers_)
+    ForEach([&](Walker& walker) {
       walker.corrected.Set(decoder_.Resume(*walker.batch, walker.corrected.rows(), adapter));
+    });
   }
 
  private:
+  std::vector<Walker> Start(const ShiftJob& job, const std::vector<Batch>& batches, const Site& first) const {
+    std::vector<KeptRows> streams = StreamsBefore(first.layer, job.context, job.model.weights, batches,
+                                                  "calibrating up to the first site", job.progress);
+    std::vector<Walker> walkers(batches.size());
+    for (size_t i = 0; i < batches.size(); ++i) {
+      walkers[i].batch = &batches[i];
+      walkers[i].corrected = std::move(streams[i]);
+      if (drift_) walkers[i].original.Set(walkers[i].corrected.rows());
+    }
+    return walkers;
+  }
+
+  template <typename Call>
+  void ForEach(const Call& call) {
+    for (std::vector<Walker>* walkers : {&fit_, &heldout_})
+      for (Walker& walker : *walkers) call(walker);
+  }
+
   std::span<const Stage> Blocks(int64_t first, int64_t end) const {
     return std::span(stages_).subspan(first, end - first);
   }
@@ -115,16 +115,14 @@ class Walk {
     return taps;
   }
 
-  const Context& context_;
-  const Model& model_;
   const bool drift_;
   const TokenWeighting& weighting_;
   const std::vector<Stage> stages_;
-  std::vector<Walker> walkers_;
   const std::unique_ptr<Tally> tally_;
-  KeptRows update_;  // of one batch
+  KeptRows update_;  // of one batch, where the sums are
   int64_t collecting_ = -1;
   Decoder decoder_;
+  std::vector<Walker> fit_, heldout_;
 };
 
 }  // namespace
@@ -136,16 +134,12 @@ FittedSites FitInSequence(const ShiftJob& job, const std::vector<Site>& sites, C
   double seconds = 0;
   {
     const Stopwatch watch(seconds);
-    Walk walk(job.context, job.model, sites, mode, weighting);
+    Walk walk(job, sites, mode, weighting);
     const int64_t tokens = job.calibration.fit_tokens + job.calibration.heldout_tokens;
     NoProgress quiet;  // of the single fits
-    job.progress.Begin("calibrating in sequence", 2 * tokens * static_cast<int64_t>(sites.size()));
+    job.progress.Begin("calibrating in sequence", tokens * (2 * static_cast<int64_t>(sites.size()) - 1));
     for (size_t i = 0; i < sites.size(); ++i) {
-      if (i == 0) {
-        walk.Start(job.calibration, sites[0], job.progress);
-      } else {
-        walk.Advance(sites[i - 1].last() + 1, sites[i].layer, job.progress);
-      }
+      if (i > 0) walk.Advance(sites[i - 1].last() + 1, sites[i].layer, job.progress);
       SiteSums sums(sites[i], job.hidden());
       walk.Collect(sums, job.progress);
       fitted += fit(sums, quiet);

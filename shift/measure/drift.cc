@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 
 #include "runtime/check.h"
 #include "runtime/linalg/solver.h"
 #include "runtime/median.h"
+#include "shift/sums/pass.h"
 
 namespace shiftrt {
 
@@ -82,6 +84,42 @@ Matrix<double> LeadingPlane(const Context& context, const Matrix<double>& x) {
   });
 }
 
+// Follows one plan's stream. The first plan's probe keeps the streams of a batch for the probes of the others, which
+// run after it.
+class DriftProbe : public Probe {
+ public:
+  DriftProbe(const std::vector<int64_t>& depths, int64_t every, std::vector<Matrix<float>>& original, bool is_original)
+      : seen(depths.size()), depths_(depths), every_(every), original_(original), is_original_(is_original) {}
+  void Begin(Tally&, int64_t, int64_t) override {}
+  std::vector<Tap> Taps() override {
+    std::vector<Tap> taps;
+    for (size_t d = 0; d < depths_.size(); ++d)
+      taps.push_back({depths_[d], TapPoint::kInput, [this, d](const Rows& rows, const Batch&) { Take(d, rows); }});
+    return taps;
+  }
+  void Settle(int64_t) override {}
+
+  std::vector<Seen> seen;                // by depth
+  std::vector<std::vector<float>> last;  // of every `every`th token, where the final norm reads
+
+ private:
+  void Take(size_t d, const Rows& rows) {
+    const HostRows h = rows.ToHost();
+    if (is_original_) original_[d] = Copied(h.view());
+    seen[d].Add(h.view(), original_[d].view());
+    if (d + 1 < depths_.size()) return;
+    for (int64_t t = (every_ - before_ % every_) % every_; t < rows.count(); t += every_)
+      last.emplace_back(h.view().row(t), h.view().row(t) + h.view().cols);
+    before_ += rows.count();
+  }
+
+  const std::vector<int64_t>& depths_;
+  const int64_t every_;
+  std::vector<Matrix<float>>& original_;
+  const bool is_original_;
+  int64_t before_ = 0;  // tokens of the batches before
+};
+
 }  // namespace
 
 StreamDrift MeasureDrift(const Context& context, std::shared_ptr<const Weights> weights,
@@ -93,45 +131,22 @@ StreamDrift MeasureDrift(const Context& context, std::shared_ptr<const Weights> 
   const int64_t hidden = weights->config.hidden, every = std::max<int64_t>(1, tokens / shown);
   const std::vector<int64_t> depths = SharedDepths(plans, weights->config.layers);
 
-  std::vector<std::vector<Seen>> seen(plans.size(), std::vector<Seen>(depths.size()));
-  std::vector<std::vector<std::vector<float>>> last(plans.size());
   std::vector<Matrix<float>> original(depths.size());
-  std::vector<Decoder> decoders;
-  for (size_t p = 0; p < plans.size(); ++p) {
-    std::vector<Tap> taps;
-    for (size_t d = 0; d < depths.size(); ++d)
-      taps.push_back({depths[d], TapPoint::kInput, [&, p, d](const Rows& rows, const Batch&) {
-                        const HostRows h = rows.ToHost();
-                        if (p == 0) original[d] = Copied(h.view());
-                        seen[p][d].Add(h.view(), original[d].view());
-                      }});
-    decoders.emplace_back(context, weights, plans[p], std::move(taps));
-  }
-  progress.Begin("following the stream", tokens * static_cast<int64_t>(plans.size()));
-  int64_t before = 0;
-  for (const Batch& batch : batches) {
-    for (size_t p = 0; p < plans.size(); ++p) {
-      const Rows stream = decoders[p].Forward(batch);
-      for (int64_t t = (every - before % every) % every; t < stream.count(); t += every) {
-        const HostRows h = stream.Slice(t, 1).ToHost();
-        last[p].emplace_back(h.view().data, h.view().data + hidden);
-      }
-      progress.Advance(batch.size());
-    }
-    before += batch.size();
-  }
-  progress.End();
+  std::deque<DriftProbe> probes;
+  Pass pass(context.WithGpu(0), weights);
+  for (size_t p = 0; p < plans.size(); ++p) pass.Add(plans[p], probes.emplace_back(depths, every, original, p == 0));
+  pass.Run("following the stream", batches, progress);
 
   StreamDrift drift;
   std::vector<std::vector<float>> rows;
-  for (size_t p = 0; p < plans.size(); ++p) {
+  for (const DriftProbe& probe : probes) {
     auto& points = drift.plans.emplace_back();
     for (size_t d = 0; d < depths.size(); ++d)
-      points.push_back({depths[d], Median(seen[p][d].norms), seen[p][d].cosines / static_cast<double>(tokens)});
-    rows.insert(rows.end(), last[p].begin(), last[p].end());
+      points.push_back({depths[d], Median(probe.seen[d].norms), probe.seen[d].cosines / static_cast<double>(tokens)});
+    rows.insert(rows.end(), probe.last.begin(), probe.last.end());
   }
   const Matrix<double> plane = LeadingPlane(context, Normalised(rows, hidden));
-  const auto each = static_cast<int64_t>(last[0].size());
+  const auto each = std::ssize(probes.front().last);
   for (size_t p = 0; p < plans.size(); ++p) {
     Matrix<double>& points = drift.points.emplace_back(each, 2);
     std::copy_n(plane.row(static_cast<int64_t>(p) * each), 2 * each, points.data());

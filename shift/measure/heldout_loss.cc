@@ -4,24 +4,19 @@
 
 #include "runtime/check.h"
 #include "shift/measure/loss.h"
+#include "shift/sums/streams.h"
 
 namespace shiftrt {
 
 HeldOutLoss::HeldOutLoss(const Context& context, std::shared_ptr<const Weights> weights,
                          const std::vector<Batch>& batches, int64_t tokens, int64_t first)
     : batches_(FirstSequences(batches, tokens)),
-      streams_(batches_.size()),
       first_(first),
       predicted_(PredictedTokens(batches_)),
       decoder_(context, weights, DepthPlan::Original(weights->config.layers)) {
   Check(predicted_ > 0, "there is no held-out calibration text to compare on; two samples or more give some");
-  KeptRows* stream = nullptr;
-  Decoder start(context, weights, DepthPlan::Original(weights->config.layers),
-                {{first, TapPoint::kInput, [&](const Rows& h, const Batch&) { stream->Set(h); }}});
-  for (size_t b = 0; b < batches_.size(); ++b) {
-    stream = &streams_[b];
-    start.Forward(batches_[b], true);
-  }
+  NoProgress quiet;
+  streams_ = StreamsBefore(first, context, weights, batches_, "", quiet);
 }
 
 double HeldOutLoss::operator()(const DepthPlan& plan) {

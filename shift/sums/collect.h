@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "shift/job.h"
+#include "shift/sums/pass.h"
 #include "shift/sums/sites.h"
 
 namespace shiftrt {
@@ -24,14 +25,6 @@ struct CollectedSums {
 int64_t SitesInMemory(const Context& context, int64_t hidden);
 // Throws Error unless those of `sites` fit at once; `advice` says what to do about it.
 void CheckMemory(const Context& context, int64_t sites, int64_t hidden, const char* advice);
-
-// Saves a collection that is under way.
-class Checkpoint {
- public:
-  virtual ~Checkpoint() = default;
-  virtual bool Due() = 0;  // asked after each batch
-  virtual void Save() = 0;
-};
 
 // Adds the batches `sums` does not hold yet, fitted ones first, in order: so a collection that was interrupted ends
 // with the same bits as one that was not (to rounding where GPUs take turns, for sums of sums are added up). The sums

@@ -8,10 +8,11 @@
 #include "runtime/check.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/random.h"
+#include "shift/criteria/correctable.h"
+#include "shift/criteria/influence.h"
 #include "shift/fit/sequential.h"
 #include "shift/sums/collect.h"
 #include "shift/sums/ridge_feed.h"
-#include "shift/sums/stream_pass.h"
 #include "tests/cuda/models.h"
 #include "tests/cuda/sums.h"
 
@@ -109,12 +110,23 @@ TEST_F(CalibrationOnGpu, FitsInSequenceAreTheCpus) {
 }
 
 TEST_F(CalibrationOnGpu, WhatSelectionReadsOffOnePassIsTheCpus) {
-  StreamFindings found[2];
-  for (const Device device : {Device::kCpu, Device::kCuda})
-    found[device == Device::kCuda] =
-        PassStream(On(device), model_.weights, calibration_.fit, {.windows = {1, 2}, .correction_ranks = {4}}, quiet_);
+  std::map<int64_t, InfluenceStatistics> windows[2];
+  std::vector<Correctable> correctable[2];
+  for (const Device device : {Device::kCpu, Device::kCuda}) {
+    const CriterionInput input = {On(device), model_.weights, &calibration_.fit, 0};
+    InfluenceProbe influence(input, quiet_);
+    CorrectableProbe adapters(input, quiet_);
+    for (const int64_t window : {1, 2}) influence.Want(window);
+    adapters.Want(4);
+    Pass pass(On(device), model_.weights);
+    pass.Add(influence);
+    pass.Add(adapters);
+    pass.Run("selecting layers", calibration_.fit, quiet_);
+    for (const int64_t window : {1, 2}) windows[device == Device::kCuda].emplace(window, influence.Found(window));
+    correctable[device == Device::kCuda] = adapters.Found(4);
+  }
   for (const int64_t window : {1, 2}) {
-    const InfluenceStatistics &here = found[0].windows.at(window), &there = found[1].windows.at(window);
+    const InfluenceStatistics &here = windows[0].at(window), &there = windows[1].at(window);
     for (const auto& scores :
          {&InfluenceStatistics::Scores, &InfluenceStatistics::FrobeniusScores, &InfluenceStatistics::AngularScores}) {
       const std::vector<double> a = (there.*scores)(), b = (here.*scores)();
@@ -123,8 +135,7 @@ TEST_F(CalibrationOnGpu, WhatSelectionReadsOffOnePassIsTheCpus) {
     }
   }
   for (int64_t layer = 0; layer < 4; ++layer)
-    EXPECT_NEAR(found[1].correctable.at(4)[layer].residual, found[0].correctable.at(4)[layer].residual,
-                1e-3 * found[0].correctable.at(4)[layer].residual);
+    EXPECT_NEAR(correctable[1][layer].residual, correctable[0][layer].residual, 1e-3 * correctable[0][layer].residual);
 }
 
 // A run that is saved half way continues from the saved sums.

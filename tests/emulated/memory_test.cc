@@ -10,8 +10,8 @@
 #include "runtime/check.h"
 #include "runtime/linalg/linalg.h"
 #include "runtime/random.h"
+#include "shift/criteria/criteria.h"
 #include "shift/sums/collect.h"
-#include "shift/sums/stream_pass.h"
 #include "tests/cuda/models.h"
 
 namespace shiftrt {
@@ -131,16 +131,17 @@ TEST_F(SmallMemory, AnInterruptedGroupLeavesNothingHalfDone) {
 }
 
 TEST_F(SmallMemory, SelectionSplitsItselfByLayers) {
-  const StreamWants wants{.windows = {1}, .correction_ranks = {4}};
-  const StreamFindings expected = PassStream(context_, model_.weights, calibration_.fit, wants, quiet_);
-  const int64_t room = RoomFor(2) + Hidden() * 9 * 4;  // the pass stores two streams
+  const std::vector<PruneSpec> specs = ParsePruneList("bi,correctable,rank=4", "1");
+  const CriterionInput input = {context_, model_.weights, &calibration_.fit, 0};
+  const std::vector<Selection> expected = SelectLayers(specs, input, quiet_);
+  const int64_t room = RoomFor(2) + 2 * Hidden() * 9 * 4;  // the pass stores three streams
   const emu::MemoryLimit limit(room);
   Phases phases;
-  const StreamFindings found = PassStream(context_, model_.weights, calibration_.fit, wants, phases);
-  EXPECT_GT(std::count(phases.seen.begin(), phases.seen.end(), "selecting layers"), 1);
-  EXPECT_EQ(found.windows.at(1).Scores(), expected.windows.at(1).Scores());
-  for (int layer = 0; layer < 4; ++layer)
-    EXPECT_EQ(found.correctable.at(4)[layer].residual, expected.correctable.at(4)[layer].residual);
+  const std::vector<Selection> found = SelectLayers(specs, input, phases);
+  EXPECT_GT(std::count_if(phases.seen.begin(), phases.seen.end(),
+                          [](const std::string& phase) { return phase.starts_with("selecting layers, sites"); }),
+            1);
+  for (size_t i = 0; i < specs.size(); ++i) EXPECT_EQ(found[i].scores, expected[i].scores);
 }
 
 TEST_F(SmallMemory, WhatTheSolverHasNoRoomForIsSolvedHere) {

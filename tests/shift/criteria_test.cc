@@ -69,6 +69,9 @@ TEST(ParsePrune, RefusesWhatItDoesNotKnow) {
                            "bi:0.25,keep=first:-1",
                            "bi:0.25,window=3",
                            "bi:0.25,rank=0",
+                           "bi:0.25,rank=4",
+                           "ppl:0.25,rank=4",
+                           "correctable:0.25,rank=0",
                            "bi:0.25,tokens=x",
                            "bi:params=",
                            "bi:params=nan",
@@ -82,6 +85,20 @@ TEST(ParsePrune, RefusesWhatItDoesNotKnow) {
                            "layers=1-",
                            "taylor:0.25"})
     EXPECT_THROW(ParsePrune(text), UsageError) << text;
+}
+
+// Options are the criterion's own; what is not given is what its row of the table says.
+TEST(ParsePrune, AsksTheCriterionForItsOptions) {
+  for (const Criterion& criterion : Criteria()) {
+    const PruneSpec plain = ParsePrune(fmt::format("{}:1", criterion.name));
+    for (const CriterionOption& option : criterion.options) {
+      EXPECT_EQ(plain.Option(option.name), option.otherwise);
+      const PruneSpec given = ParsePrune(fmt::format("{}:1,{}=17,keep=last:1", criterion.name, option.name));
+      EXPECT_EQ(given.Option(option.name), 17);
+      EXPECT_EQ(given.keep_last, 1);
+    }
+    EXPECT_THROW(plain.Option("window"), Error);
+  }
 }
 
 TEST(ParsePrune, NamesWhatIsNotThere) {

@@ -5,7 +5,8 @@
 #include <set>
 
 #include "runtime/check.h"
-#include "shift/criteria/criteria.h"
+#include "shift/criteria/correctable.h"
+#include "shift/criteria/influence.h"
 #include "shift/fit/factorize.h"
 #include "shift/fit/ridge.h"
 #include "shift/measure/loss.h"
@@ -202,11 +203,14 @@ TEST_F(SelectionFromText, CorrectableIsWhatTheBestAdapterLeaves) {
 
 TEST_F(SelectionFromText, CorrectableGreedyMeasuresTheLossWithAdaptersInPlace) {
   NoProgress progress;
-  StreamWants wants;
-  wants.correction_ranks = {4};
-  const StreamFindings findings = PassStream(context_, model_.weights, text_, wants, progress);
+  const CriterionInput input = {context_, model_.weights, &text_, 0};
+  CorrectableProbe probe(input, progress);
+  probe.Want(4);
+  Pass pass(context_, model_.weights);
+  pass.Add(probe);
+  pass.Run("", text_, progress);
   std::vector<std::shared_ptr<const Lra>> adapters;
-  for (const Correctable& correctable : findings.correctable.at(4)) adapters.push_back(correctable.lra);
+  for (const Correctable& correctable : probe.Found(4)) adapters.push_back(correctable.lra);
   Layers gone;
   Row scores(kLayers);
   for (int round = 0; round < 2; ++round) {
@@ -243,17 +247,26 @@ TEST_F(SelectionFromText, OnePassServesEveryCriterionOfTheStream) {
 
 TEST_F(SelectionFromText, LayersInGroupsGiveTheSameAdapters) {
   NoProgress progress;
-  StreamWants wants;
-  wants.windows = {1, 4};
-  wants.correction_ranks = {2};
-  const StreamFindings whole = PassStream(context_, model_.weights, text_, wants, progress);
-  Context context = context_;
-  context.memory = 2 * RidgeAccumulator::Bytes(kWidth);
-  const StreamFindings groups = PassStream(context, model_.weights, text_, wants, progress);
-  EXPECT_EQ(whole.windows.at(4).Scores(), groups.windows.at(4).Scores());
-  ASSERT_EQ(groups.correctable.at(2).size(), static_cast<size_t>(kLayers));
-  for (int64_t l = 0; l < kLayers; ++l)
-    EXPECT_EQ(whole.correctable.at(2)[l].residual, groups.correctable.at(2)[l].residual);
+  Context small = context_;
+  small.memory = 2 * RidgeAccumulator::Bytes(kWidth);
+  std::vector<double> scores[2], residuals[2];
+  for (const bool in_groups : {false, true}) {
+    const CriterionInput input = {in_groups ? small : context_, model_.weights, &text_, 0};
+    InfluenceProbe influence(input, progress);
+    CorrectableProbe correctable(input, progress);
+    influence.Want(1);
+    influence.Want(4);
+    correctable.Want(2);
+    Pass pass(context_, model_.weights);
+    pass.Add(influence);
+    pass.Add(correctable);
+    pass.Run("", text_, progress);
+    scores[in_groups] = influence.Found(4).Scores();
+    for (const Correctable& layer : correctable.Found(2)) residuals[in_groups].push_back(layer.residual);
+  }
+  EXPECT_EQ(scores[0], scores[1]);
+  EXPECT_EQ(std::ssize(residuals[1]), kLayers);
+  EXPECT_EQ(residuals[0], residuals[1]);
 }
 
 TEST_F(SelectionFromText, TargetsAreWhatStays) {
@@ -291,7 +304,7 @@ TEST(ParsePruneList, KeepsOptionsWithTheirCriterion) {
   EXPECT_EQ(specs[1].keep_first, 2);
   EXPECT_EQ(specs[1].keep_last, 1);
   EXPECT_EQ(specs[2].layers, (Layers{3, 5, 8, 9, 10}));
-  EXPECT_EQ(specs[3].tokens, 100);
+  EXPECT_EQ(specs[3].Option("tokens"), 100);
   EXPECT_EQ(specs[4].criterion, "bi:frobenius");
   EXPECT_THROW(ParsePruneList("bi,taylor", "0.25"), UsageError);
   EXPECT_THROW(ParsePruneList("", "0.25"), UsageError);

@@ -1,0 +1,47 @@
+// Ours: what matters about a block is not how much it does, but how much of it no adapter can do in its place.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "shift/criteria/criteria.h"
+#include "shift/sums/ridge_probe.h"
+
+namespace shiftrt {
+
+// An adapter in a block's place, and what it leaves: sum of squares of D - H A_r - b over the calibration tokens.
+struct Correctable {
+  std::shared_ptr<const Lra> lra;
+  double residual = 0;
+};
+
+// Fits adapters in place of every block: reduced-rank regressions with lambda by generalised cross-validation. Its
+// parts are the layers, whose sums take (2 d^2 + 3 d) x 8 bytes each; where the host's memory has no room for those of
+// all (runtime/host_memory.h), or a GPU's, they are done in groups, a run of the text each. For passes without
+// checkpoints.
+class CorrectableProbe : public Probe {
+ public:
+  CorrectableProbe(const CriterionInput& input, Progress& progress);
+  void Want(int64_t rank) { ranks_.insert(rank); }
+  const std::vector<Correctable>& Found(int64_t rank) const { return found_.at(rank); }  // one per layer
+
+  int64_t parts() const override;
+  int64_t parts_at_once() const override;
+  void Begin(Tally& tally, int64_t begin, int64_t end) override;
+  std::vector<Tap> Taps() override { return probe_->Taps(); }
+  void Settle(int64_t batches) override { probe_->Settle(batches); }
+  void End() override;
+
+ private:
+  const CriterionInput& input_;
+  Progress& progress_;
+  std::set<int64_t> ranks_;
+  std::vector<RidgeAccumulator> sums_;  // of the group at hand
+  std::optional<RidgeProbe> probe_;
+  std::map<int64_t, std::vector<Correctable>> found_;  // by rank
+};
+
+}  // namespace shiftrt

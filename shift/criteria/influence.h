@@ -1,0 +1,40 @@
+// How far the stream turns across a block, or across a window of blocks that would go.
+#pragma once
+
+#include <deque>
+#include <map>
+
+#include "shift/criteria/criteria.h"
+#include "shift/sums/pass.h"
+#include "shift/sums/statistics.h"
+
+namespace shiftrt {
+
+// Keeps, for the length of one batch, the stream before as many blocks as the longest window has, and one more.
+class InfluenceProbe : public Probe {
+ public:
+  InfluenceProbe(const CriterionInput& input, Progress& progress);
+  // Asks for the influence of every `window` consecutive blocks. Throws Error for a window the model does not have.
+  void Want(int64_t window);
+  // By the first block of the window: layers - window + 1 numbers.
+  const InfluenceStatistics& Found(int64_t window) const { return settled_.at(window); }
+
+  void Begin(Tally& tally, int64_t begin, int64_t end) override;
+  std::vector<Tap> Taps() override;
+  void Settle(int64_t batches) override;
+
+ private:
+  // One device's streams before the last few blocks, kept because the decoder updates its stream in place.
+  struct Lane {
+    std::vector<KeptRows> recent;
+    KeptRows& Before(int64_t layer) { return recent[layer % std::ssize(recent)]; }
+  };
+  void Take(Lane& lane, int64_t layer, const Rows& h, const Batch& batch);
+
+  const int64_t layers_;
+  std::map<int64_t, InfluenceStatistics> settled_, heard_;  // by window
+  std::unique_ptr<PendingProducts> products_;
+  std::deque<Lane> lanes_;
+};
+
+}  // namespace shiftrt

@@ -1,0 +1,123 @@
+#include "shift/sums/pass.h"
+
+#include <algorithm>
+#include <deque>
+#include <iterator>
+
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+struct Pass::Group {
+  Plugged plugged;
+  int64_t at_once = 1, begin = 0, end = 0;
+
+  Probe& probe() const { return *plugged.probe; }
+  bool active() const { return end > begin; }
+  bool whole() const { return begin == 0 && end == probe().parts(); }
+  int64_t size() const { return end - begin; }
+};
+
+class Pass::Lane {
+ public:
+  Lane(const Pass& pass, const Context& context, const std::vector<Group>& groups) {
+    for (size_t plan = 0; plan < pass.plans_.size(); ++plan) {
+      std::vector<Tap> taps;
+      for (const Group& group : groups) {
+        if (!group.active() || group.plugged.plan != plan) continue;
+        std::vector<Tap> more = group.probe().Taps();
+        std::move(more.begin(), more.end(), std::back_inserter(taps));
+      }
+      if (!taps.empty()) decoders_.emplace_back(context, pass.weights_, pass.plans_[plan], std::move(taps));
+    }
+  }
+  void Run(const Batch& batch) {
+    for (Decoder& decoder : decoders_) decoder.Forward(batch, /*taps_only=*/true);
+  }
+
+ private:
+  std::deque<Decoder> decoders_;  // of the plans that are listened to
+};
+
+Pass::Pass(const Context& context, std::shared_ptr<const Weights> weights)
+    : context_(context), weights_(std::move(weights)) {}
+
+void Pass::Add(Probe& probe) { Add(DepthPlan::Original(weights_->config.layers), probe); }
+
+void Pass::Add(const DepthPlan& plan, Probe& probe) {
+  const auto known = std::find(plans_.begin(), plans_.end(), plan);
+  probes_.push_back({&probe, static_cast<size_t>(known - plans_.begin())});
+  if (known == plans_.end()) plans_.push_back(plan);
+}
+
+void Pass::Run(const std::string& phase, std::span<const Batch> batches, Progress& progress, Checkpoint* checkpoint) {
+  std::vector<Group> groups;
+  for (const Plugged& plugged : probes_) {
+    const int64_t parts = plugged.probe->parts();
+    if (parts > 0) groups.push_back({plugged, std::clamp<int64_t>(plugged.probe->parts_at_once(), 1, parts)});
+  }
+  while (true) {
+    for (Group& group : groups) group.end = std::min(group.begin + group.at_once, group.probe().parts());
+    if (std::none_of(groups.begin(), groups.end(), [](const Group& group) { return group.active(); })) return;
+    try {
+      RunGroups(phase, batches, groups, progress, checkpoint);
+    } catch (const OutOfMemory&) {
+      Group& largest = *std::max_element(groups.begin(), groups.end(),
+                                         [](const Group& a, const Group& b) { return a.size() < b.size(); });
+      if (largest.size() <= 1) throw;
+      largest.at_once = (largest.size() + 1) / 2;
+      continue;
+    }
+    for (Group& group : groups) group.begin = group.end;
+  }
+}
+
+// Leaves in `batches` those that are not settled yet.
+void Pass::RunGroups(const std::string& phase, std::span<const Batch>& batches, std::vector<Group>& groups,
+                     Progress& progress, Checkpoint* checkpoint) {
+  const bool whole = std::all_of(groups.begin(), groups.end(), [](const Group& group) { return group.whole(); });
+  const auto each = [&](const auto& call) {
+    for (Group& group : groups)
+      if (group.active()) call(group);
+  };
+  std::string title = phase;
+  each([&](const Group& group) {
+    if (!group.whole())
+      title = fmt::format("{}, sites {} to {} of {}", phase, group.begin + 1, group.end, group.probe().parts());
+  });
+
+  const std::unique_ptr<Tally> tally = MakeTally(context_, *weights_);
+  each([&](const Group& group) { group.probe().Begin(*tally, group.begin, group.end); });
+  std::deque<Lane> lanes;
+  for (int64_t i = 0; i < tally->devices(); ++i) lanes.emplace_back(*this, context_.WithGpu(i), groups);
+
+  int64_t tokens = 0, settled = 0, done = 0;
+  for (const Batch& batch : batches) tokens += batch.size();
+  const auto settle = [&] {
+    each([&](const Group& group) { group.probe().Settle(done - settled); });
+    settled = done;
+  };
+  progress.Begin(title, tokens * static_cast<int64_t>(plans_.size()));
+  try {
+    for (const Batch& batch : batches) {
+      lanes[done % lanes.size()].Run(batch);
+      ++done;
+      if (whole && checkpoint != nullptr && checkpoint->Due()) {
+        settle();
+        checkpoint->Save();
+      }
+      progress.Advance(batch.size() * static_cast<int64_t>(plans_.size()));
+    }
+  } catch (const Interrupted&) {
+    settle();
+    throw;
+  } catch (const OutOfMemory&) {
+    batches = batches.subspan(settled);
+    throw;
+  }
+  progress.End();
+  settle();
+  each([&](const Group& group) { group.probe().End(); });
+}
+
+}  // namespace shiftrt

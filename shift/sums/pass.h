@@ -1,0 +1,79 @@
+// One pass over text that probes plug into: it owns progress, interruption, checkpoints, the division of what a device
+// has no memory for, and the turns of several GPUs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/decoder.h"
+#include "engine/tally.h"
+#include "runtime/progress.h"
+
+namespace shiftrt {
+
+// What listens to a pass. Its work falls into parts, such as layers or sites, and the pass divides those into groups
+// where a device has no memory for all of them at once: it then runs the text once for each group.
+class Probe {
+ public:
+  virtual ~Probe() = default;
+  virtual int64_t parts() const { return 1; }
+  // How many of them may be done at once before any device is asked, at least 1.
+  virtual int64_t parts_at_once() const { return parts(); }
+  // A run of the text begins that serves the parts begin .. end - 1. What was heard of them since the last Settle() is
+  // void: a run that broke off is begun again from there. `tally` lasts until the next call. May throw OutOfMemory.
+  virtual void Begin(Tally& tally, int64_t begin, int64_t end) = 0;
+  // What it listens to on one device. Called once per device after each Begin(). The sinks of all devices are called by
+  // one thread, in the order of the batches.
+  virtual std::vector<Tap> Taps() = 0;
+  // Brings everything that was heard of these parts, `batches` batches since Begin() or the last Settle(), to where it
+  // is read. Called at the end of a run, before a checkpoint, and when the pass is interrupted.
+  virtual void Settle(int64_t batches) = 0;
+  // All batches were run for these parts; Settle() has been called.
+  virtual void End() {}
+};
+
+// Saves what a pass has found while it is under way.
+class Checkpoint {
+ public:
+  virtual ~Checkpoint() = default;
+  virtual bool Due() = 0;  // asked after each batch
+  virtual void Save() = 0;
+};
+
+class Pass {
+ public:
+  // Over decoders of these weights, one per GPU of `context`, or one on the CPU.
+  Pass(const Context& context, std::shared_ptr<const Weights> weights);
+  // Plugs in a probe of the original model, or of another depth plan. Plans run in the order of their first probe, one
+  // after another for each batch. The probe lasts as long as the pass.
+  void Add(Probe& probe);
+  void Add(const DepthPlan& plan, Probe& probe);
+
+  // Runs `batches` up to the last tap. Devices take batches in turns; a GPU is given its next one while the others work
+  // at theirs. Where a device has no memory for the parts of the probes, the largest group is halved and the rest of
+  // the work is done in such groups. When it is interrupted, and for `checkpoint`, which saves as long as all parts are
+  // done at once, the probes have settled. Throws OutOfMemory where no group can be halved any more.
+  void Run(const std::string& phase, std::span<const Batch> batches, Progress& progress,
+           Checkpoint* checkpoint = nullptr);
+
+ private:
+  struct Group;  // the parts of one probe that a run serves, and what is left of them
+  class Lane;    // one device's decoders
+
+  void RunGroups(const std::string& phase, std::span<const Batch>& batches, std::vector<Group>& groups,
+                 Progress& progress, Checkpoint* checkpoint);
+
+  Context context_;
+  std::shared_ptr<const Weights> weights_;
+  std::vector<DepthPlan> plans_;
+  struct Plugged {
+    Probe* probe;
+    size_t plan;
+  };
+  std::vector<Plugged> probes_;
+};
+
+}  // namespace shiftrt

@@ -1,0 +1,49 @@
+// Adds up the ridge sums of sites while a pass runs.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "shift/sums/pass.h"
+#include "shift/sums/ridge_feed.h"
+#include "shift/sums/sites.h"
+
+namespace shiftrt {
+
+// Its parts are the sites. Where they are done in groups, all sums change together, when the last group is done: so
+// they hold the same batches at any time.
+class RidgeProbe : public Probe {
+ public:
+  // `batches`, where given, counts the batches that the sums hold.
+  explicit RidgeProbe(int64_t* batches = nullptr) : batches_(batches) {}
+  // `into` lasts longer than the probe, and nobody else changes it meanwhile.
+  void Add(const Site& site, RidgeAccumulator& into) { targets_.push_back({site, SiteInput::kStream, {}, &into}); }
+  void Add(const SiteSums& site, RidgeAccumulator& into) {
+    targets_.push_back({site.site, site.input, site.weighting, &into});
+  }
+
+  int64_t parts() const override { return std::ssize(targets_); }
+  void Begin(Tally& tally, int64_t begin, int64_t end) override;
+  std::vector<Tap> Taps() override;
+  void Settle(int64_t batches) override;
+  void End() override;
+
+ private:
+  struct Target {
+    Site site;
+    SiteInput input;
+    TokenWeighting weighting;
+    RidgeAccumulator* sums;
+  };
+  class SiteTaps;
+  struct Lane;
+
+  int64_t* batches_;
+  std::vector<Target> targets_;
+  std::vector<RidgeAccumulator> staged_;  // the sums of groups, until all groups are done
+  int64_t begin_ = 0, end_ = 0, heard_ = 0;
+  std::deque<RidgeFeed> feeds_;  // of the parts begin_ .. end_ - 1
+  std::vector<std::shared_ptr<Lane>> lanes_;
+};
+
+}  // namespace shiftrt
