@@ -5,21 +5,21 @@ namespace shiftrt::gpu {
 
 namespace {
 
-constexpr double kUnits = 0x1p43;  // of weight, that the likeliest token has: 2^20 of them add up to 2^63
+constexpr double kUnits = 0x1p43;  // the weight of the likeliest token; 2^20 tokens of that weight add up to 2^63
 constexpr int kLevels = 3, kBins = 2048;
-// A rank's digits are 11, 11 and 10 bits wide; `level` 0 is the leading one.
+// The digits of a rank have 11, 11 and 10 bits. `level` 0 is the leading digit.
 constexpr int Shift(int level) { return level == 0 ? 21 : level == 1 ? 10 : 0; }
 constexpr int DigitBits(int level) { return (level == 0 ? 32 : Shift(level - 1)) - Shift(level); }
 
-// Tokens stand in the order of their logits, the largest first; equal logits have equal ranks, and the lowest id
-// first. A rank orders as an unsigned number.
+// Tokens are ordered by their logits, the largest first, and equal logits by their ids. The rank of a token is an
+// unsigned number with this order; equal logits have equal ranks.
 SHIFTRT_DEVICE uint32_t Rank(float logit) {
   constexpr uint32_t kSign = 0x80000000u;
   const uint32_t bits = Bits(logit + 0.0f);  // -0 is 0
   return (bits & kSign) != 0 ? bits : ~bits & ~kSign;
 }
 
-// How many tokens, and what they weigh.
+// The number of some tokens and the sum of their weights.
 struct Mass {
   uint32_t count = 0;
   uint64_t weight = 0;
@@ -30,7 +30,8 @@ SHIFTRT_DEVICE uint64_t Measure(const Mass& mass) {
   return kBy == By::kCount ? mass.count : mass.weight;
 }
 
-// Masses by one digit of the rank. A weight is added in halves, since shared memory adds 32 bits at a time.
+// One mass per value of a digit of the rank. A weight is added in two halves, because atomic additions in shared memory
+// have 32 bits.
 struct Bins {
   Shared<uint32_t> counts, low, high;
 
@@ -56,9 +57,9 @@ struct Bins {
   }
 };
 
-// What blocks tell each other.
+// Global memory through which the blocks exchange their results.
 struct Exchange {
-  uint64_t *weights, *all_weights;  // (kBins, blocks): of their own tokens; (kBins): of all
+  uint64_t *weights, *all_weights;  // (kBins, blocks): of the tokens of each block; (kBins): of all tokens
   uint32_t *counts, *all_counts;
   Best* likeliest;   // (blocks)
   uint32_t* equals;  // (blocks)
@@ -75,8 +76,9 @@ struct Exchange {
   }
 };
 
-// The blocks share out the tokens; then each follows the search by itself, and all come to the same. The order is never
-// made: a sum of masses is followed down the ranks digit by digit, to the rank where it passes a target.
+// The tokens are divided between the blocks to compute the masses. Then every block does the same search and finds the
+// same result. The tokens are never sorted: the search finds, digit by digit, the rank at which the running sum of the
+// masses exceeds a target.
 struct SampleKernel {
   static constexpr int kThreads = 512, kWarps = kThreads / kWarpSize, kOwnBins = kBins / kThreads;
   struct Args {
@@ -88,7 +90,7 @@ struct SampleKernel {
   };
   struct Work {
     int begin, end;    // this block's tokens
-    Bins first, next;  // of the first digit, whose masses serve every search, and of a later one
+    Bins first, next;  // masses by the first digit, used by every search, and by a later digit
     Shared<uint32_t> counts, found;
     Shared<uint64_t> weights, found_weight;
     Shared<float> values;
@@ -112,7 +114,7 @@ struct SampleKernel {
                                  SharedBytes<uint64_t>(kWarps) + SharedBytes<uint64_t>(1) + SharedBytes<float>(kWarps) +
                                  SharedBytes<int32_t>(kWarps);
 
-  // A NaN counts as an infinity that stands before all: it is chosen, and its id says so.
+  // A NaN is treated as an infinity that precedes all tokens. It is therefore chosen, with an id of -1.
   static SHIFTRT_DEVICE Best Likeliest(const Args& args, const Work& work) {
     Best best{-Infinity(), 0};
     for (int i = work.begin + Thread(); i < work.end; i += kThreads) {
@@ -127,7 +129,8 @@ struct SampleKernel {
     return BlockBest<kThreads>(best, work.values, work.indices);
   }
 
-  // What a search knows: the first digits of the rank it is after, and what stands before all ranks that begin so.
+  // The state of a search: the leading digits of the rank, and the mass of all tokens before the ranks with these
+  // digits.
   struct Search {
     uint32_t prefix = 0;
     Mass before;
@@ -139,7 +142,7 @@ struct SampleKernel {
     }
   };
 
-  // The masses, by the digit of `level`, of the ranks that begin with `prefix`.
+  // Fills `bins` with the masses, by the digit of `level`, of the ranks that begin with `prefix`.
   static SHIFTRT_DEVICE void Fill(const Args& args, const Scale& scale, int level, uint32_t prefix, const Work& work,
                                   const Bins& bins) {
     for (int b = Thread(); b < kBins; b += kThreads) bins.Clear(b);
@@ -154,7 +157,7 @@ struct SampleKernel {
     AddUp(args.exchange, bins);
   }
 
-  // Every block's bins become the sum of all blocks'. A warp adds up one bin at a time.
+  // Replaces the bins of every block by the sum over all blocks. A warp sums one bin at a time.
   static SHIFTRT_DEVICE void AddUp(const Exchange& exchange, const Bins& bins) {
     const int blocks = GridBlocks().x;
     for (int b = Thread(); b < kBins; b += kThreads) {
@@ -178,7 +181,7 @@ struct SampleKernel {
     SyncThreads();
   }
 
-  // Takes the search one digit on: to the bin in which the sum passes `target`.
+  // Extends the search by one digit: that of the bin in which the running sum exceeds `target`.
   template <By kBy>
   static SHIFTRT_DEVICE void Follow(const Bins& bins, int level, uint64_t target, const Work& work, Search& search) {
     Mass own;
@@ -201,10 +204,10 @@ struct SampleKernel {
     search = {search.prefix << DigitBits(level) | work.found[0], {work.found[1], work.found_weight[0]}};
   }
 
-  // The first token with which the sum passes `target`, which is less than the sum of all.
+  // The first token at which the running sum exceeds `target`, which is less than the sum of all tokens.
   struct Place {
-    uint32_t rank, among_equals;  // how many of the same rank stand before it
-    uint64_t through;             // what it weighs with all before it
+    uint32_t rank, among_equals;  // among_equals: the number of tokens of the same rank before it
+    uint64_t through;             // the sum of the weights up to and including it
   };
   template <By kBy>
   static SHIFTRT_DEVICE Place Find(const Args& args, const Scale& scale, uint64_t target, const Work& work) {
@@ -217,11 +220,11 @@ struct SampleKernel {
     const Mass equals = work.next.Get(static_cast<int>(search.prefix & ((1u << DigitBits(kLevels - 1)) - 1)));
     const uint64_t each = equals.weight / equals.count, left = target - Measure<kBy>(search.before);
     const uint64_t nth = kBy == By::kCount ? left : left / each;
-    SyncThreads();  // the bins may change
+    SyncThreads();  // after this, the bins may change
     return {search.prefix, static_cast<uint32_t>(nth), search.before.weight + (nth + 1) * each};
   }
 
-  // The id at that place. A thread looks through ids that follow one another.
+  // Writes the id of the token at that place. Each thread searches a range of consecutive ids.
   static SHIFTRT_DEVICE void Name(const Args& args, const Place& place, const Work& work) {
     const int share = (work.end - work.begin + kThreads - 1) / kThreads, begin = work.begin + Thread() * share;
     const int end = begin + share < work.end ? begin + share : work.end;
@@ -235,7 +238,7 @@ struct SampleKernel {
       if (Rank(args.logits[i]) == place.rank && at++ == place.among_equals) *args.token = i;
   }
 
-  // The target that the first token passes with which the sum is at least this share of `whole`.
+  // The target that is exceeded by the first token at which the running sum is at least this share of `whole`.
   static SHIFTRT_DEVICE uint64_t TargetOfShare(double share, uint64_t whole) {
     const double least = share * static_cast<double>(whole);
     const auto rounded = static_cast<uint64_t>(least > 0 ? least : 0);

@@ -5,7 +5,7 @@ namespace shiftrt::gpu {
 
 namespace {
 
-// A block a token.
+// There is one block per token.
 struct UpdateScoresKernel {
   static constexpr int kThreads = 256, kWarps = kThreads / kWarpSize;
   struct Args {
@@ -38,7 +38,7 @@ struct UpdateScoresKernel {
     sum = BlockSum<kThreads>(sum, sums);
     if (Thread() != 0) return;
 
-    // A chunk of nothing but NaN leaves the maximum at -infinity; its sum is NaN all the same.
+    // A chunk with only NaN leaves the maximum at -infinity, but its sum is NaN.
     if (!starts) score.sum *= static_cast<double>(Exp(score.maximum - maximum));
     if (starts || best.value > score.maximum) score.best = best.index;
     score.maximum = maximum;

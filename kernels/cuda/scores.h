@@ -1,12 +1,12 @@
-// Token log-probabilities over a vocabulary that comes in chunks (kernels/logprob.h): what is kept of a batch instead
-// of an array of tokens x vocabulary.
+// Token log-probabilities over a vocabulary that is processed in chunks (kernels/logprob.h), so that no array of
+// tokens x vocabulary is needed.
 #pragma once
 
 #include "kernels/cuda/grid.h"
 
 namespace shiftrt::gpu {
 
-// A token's softmax over the vocabulary seen so far.
+// The softmax of a token over the vocabulary processed so far.
 struct TokenScore {
   double sum = 0;  // of exp(logit - maximum)
   float maximum = 0, target = 0;
@@ -17,9 +17,9 @@ struct LogitChunk {
   const float* logits = nullptr;  // (tokens, cols) dense: columns first .. first + cols - 1 of the vocabulary
   int64_t tokens = 0, cols = 0, first = 0, vocab = 0;
 };
-// Takes one chunk into `scores` (tokens), which the chunk with first = 0 starts and the one that ends at `vocab`
-// finishes: log_probs[t] = log softmax(logits)[targets[t]], natural logarithm, and argmax[t], lowest id on a tie.
-// Chunks come in order. A NaN among the logits makes a NaN.
+// Adds one chunk to `scores` (tokens). Chunks must be given in order. The chunk with first = 0 initialises the scores.
+// The chunk that ends at `vocab` also writes log_probs[t] = log softmax(logits)[targets[t]] (natural logarithm) and
+// argmax[t] (the lowest id on a tie). A NaN among the logits gives a NaN.
 void UpdateScores(Stream stream, const LogitChunk& chunk, const int32_t* targets, TokenScore* scores, float* log_probs,
                   int32_t* argmax);
 
