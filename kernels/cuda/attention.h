@@ -1,5 +1,5 @@
 // Causal grouped-query attention (kernels/attention.h) in two forms: split over the keys, for decoding, and tiled on
-// the matrix units, for whole sequences. Online softmax in float32.
+// the tensor cores, for whole sequences. The softmax is online and in float32.
 #pragma once
 
 #include "kernels/cuda/grid.h"
@@ -11,13 +11,13 @@ struct AttentionShape {
   int kv_heads = 0;  // divides heads; query head h reads kv head h / (heads / kv_heads)
   int head_dim = 0;  // 64, 80, 96, 128 or 256
   float scale = 0;
-  int window = 0;      // a query sees the last `window` of its keys, its own included; 0: all of them
-  float soft_cap = 0;  // a scaled score s counts as soft_cap tanh(s / soft_cap); 0: as it is
+  int window = 0;      // a query sees the last `window` of its keys, including its own; 0: all of them
+  float soft_cap = 0;  // a scaled score s becomes soft_cap tanh(s / soft_cap); 0: it is unchanged
 };
 
-// A few queries, each against its own stretch of keys. Query t sees rows first_row[t] .. first_row[t] + visible[t] - 1
+// A few queries, each with its own range of keys. Query t sees rows first_row[t] .. first_row[t] + visible[t] - 1
 // of keys and values (rows, kv_heads * head_dim), or the last `window` of these; visible[t] >= 1, in device memory, so
-// that a captured launch serves every step. Cost: the keys and values seen, read once per kv head and group of eight
+// that a recorded launch serves every step. Cost: reads the visible keys and values once per kv head and group of eight
 // query heads.
 struct SplitAttention {
   AttentionShape shape;
@@ -26,11 +26,11 @@ struct SplitAttention {
   const int32_t* first_row = nullptr;
   const int32_t* visible = nullptr;
   int64_t tokens = 0;
-  int splits = 1;            // of AttentionSplits: how many blocks share a query's keys
+  int splits = 1;            // from AttentionSplits: the number of blocks that share the keys of a query
   float* scratch = nullptr;  // SplitAttentionScratch floats; unused with one split
   float* out = nullptr;      // (tokens, heads * head_dim), not q
 };
-// Splits that fill the device when no query has more than `longest` keys.
+// The number of splits that fills the device if no query has more than `longest` keys.
 int AttentionSplits(const AttentionShape& shape, int64_t tokens, int64_t longest, int multiprocessors);
 int64_t SplitAttentionScratch(const AttentionShape& shape, int64_t tokens, int splits);
 void AttendSplit(Stream stream, const SplitAttention& call);
@@ -39,8 +39,8 @@ void AttendSplit(Stream stream, const SplitAttention& call);
 struct PackedSequence {
   int32_t begin = 0, count = 0, past = 0, kv_begin = 0;
 };
-// Whole sequences, bfloat16 or float16 throughout. Cost: 4 head_dim FLOP per pair of a query and a visible key, and
-// head; keys and values read once per block of 128 queries, of 64 with heads of 256.
+// Whole sequences, bfloat16 or float16 throughout. Cost: 4 head_dim FLOP per head and pair of a query and a visible
+// key. Keys and values are read once per block of 128 queries (64 queries if head_dim is 256).
 struct PackedAttention {
   AttentionShape shape;
   ConstDeviceArray q;                         // (tokens, heads * head_dim)

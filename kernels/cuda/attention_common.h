@@ -1,4 +1,4 @@
-// What both forms of attention check and choose by.
+// Checks and dispatch that both forms of attention share.
 #pragma once
 
 #include <type_traits>
@@ -17,7 +17,7 @@ inline void RequireShape(const AttentionShape& shape) {
           static_cast<int64_t>(shape.soft_cap));
 }
 
-// How scores become exponents of two: multiplied by `inner`, made a tanh where there is a cap, multiplied by `outer`.
+// The conversion of scores to exponents of two: multiply by `inner`, apply tanh if there is a cap, multiply by `outer`.
 struct ScoreScales {
   float inner, outer;
 };

@@ -1,5 +1,6 @@
-// After FlashAttention-2 (Dao 2023): a block holds some queries of one head, keys and values stream past in tiles, each
-// on its way while the other is multiplied, and the scores never leave the registers.
+// Follows FlashAttention-2 (Dao 2023). A block holds some queries of one head and loops over tiles of keys and values.
+// The next tile of keys is copied while values are multiplied, and the other way round. Scores never leave the
+// registers.
 #include "kernels/cuda/attention_common.h"
 #include "kernels/cuda/warp.cuh"
 
@@ -7,16 +8,18 @@ namespace shiftrt::gpu {
 
 namespace {
 
-// kLimited: with a window, a soft cap, or both; apart, for what they take the other has no registers for.
+// kLimited: with a window, a soft cap, or both. It is a separate kernel, because the plain one has no registers for
+// them.
 template <typename T, int kHeadDim, bool kLimited>
 struct PackedKernel {
   static constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
-  // A warp's queries, in sixteens. What it loads of keys and values serves them all, so that with two of them shared
-  // memory is no longer what bounds the products; heads of 256 have no registers for two.
+  // The number of tiles of 16 queries per warp. Keys and values that a warp loads serve all its tiles, so with two
+  // tiles the products are no longer bound by shared memory. With a head_dim of 256, there are not enough registers for
+  // two.
   static constexpr int kRowTiles = kHeadDim <= 128 ? 2 : 1;
   static constexpr int kWarpQueries = 16 * kRowTiles, kQueries = kWarpQueries * kWarps;
-  static constexpr int kKeys = kHeadDim == 128 ? 48 : 64;  // 64 of 128 do not fit into the registers
-  static constexpr int kStride = kHeadDim + 8;  // 16 bytes more than a row: ldmatrix then meets no bank twice
+  static constexpr int kKeys = kHeadDim == 128 ? 48 : 64;  // with a head_dim of 128, 64 do not fit into the registers
+  static constexpr int kStride = kHeadDim + 8;             // 16 bytes of padding avoid bank conflicts of ldmatrix
   static constexpr int kScoreTiles = kKeys / 8, kValueTiles = kHeadDim / 8;
   struct Args {
     const T *q, *keys, *values;
@@ -33,17 +36,17 @@ struct PackedKernel {
   struct Tiles {
     Shared<T> q, keys, values;
   };
-  // A lane's part of its warp's queries: rows lane / 4 and lane / 4 + 8 of every sixteen.
+  // One lane's part of the state of its warp's queries: rows lane / 4 and lane / 4 + 8 of every tile of 16.
   struct State {
     float maximum[kRowTiles][2], sum[kRowTiles][2], out[kRowTiles][kValueTiles][4];
   };
   using WarpScores = float[kRowTiles][kScoreTiles][4];
 
-  // Rows first .. first + kRows - 1 of a (rows, heads, head_dim) array, zeros from `limit` on.
+  // Copies rows first .. first + kRows - 1 of a (rows, heads, head_dim) array, and zeros for rows from `limit` on.
   template <int kRows>
   static SHIFTRT_DEVICE void CopyRows(Shared<T> to, const T* from, int row_stride, int first, int limit) {
     constexpr int kPieces = kHeadDim / 8;
-#pragma unroll 1  // what it takes to unroll it, the products need: registers
+#pragma unroll 1  // unrolling would take registers that the products need
     for (int i = Thread(); i < kRows * kPieces; i += kThreads) {
       const int row = i / kPieces, piece = 8 * (i % kPieces);
       CopyAsync16(to + row * kStride + piece, from + static_cast<int64_t>(first + row) * row_stride + piece,
@@ -52,13 +55,13 @@ struct PackedKernel {
     CopyAsyncCommit();
   }
 
-  // What this thread has asked for is there, and all threads are here.
+  // Waits for the copies of this thread and for all threads.
   static SHIFTRT_DEVICE void Arrive() {
     CopyAsyncWait<0>();
     SyncThreads();
   }
 
-  // scores (queries x kKeys) of this warp, unscaled.
+  // The scores (queries x kKeys) of this warp, unscaled.
   static SHIFTRT_DEVICE void Scores(Shared<T> q, Shared<T> keys, WarpScores& scores) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m)
@@ -92,7 +95,7 @@ struct PackedKernel {
         for (int r = 0; r < 4; ++r) scores[m][n][r] = Tanh(scores[m][n][r] * inner);
   }
 
-  // Query `first_query` + row sees keys up to itself, no more than `window` of them.
+  // Query `first_query` + row sees the keys up to itself, at most the last `window` of them.
   static SHIFTRT_DEVICE void Mask(int first_query, int first_key, int window, WarpScores& scores) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
@@ -107,7 +110,7 @@ struct PackedKernel {
     }
   }
 
-  // Scores become weights, and the state is scaled to their maximum.
+  // Replaces the scores by their weights and rescales the state to the new maximum.
   static SHIFTRT_DEVICE void Softmax(float scale, WarpScores& scores, State& state) {
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
@@ -118,8 +121,8 @@ struct PackedKernel {
         for (int n = 0; n < kScoreTiles; ++n)
           largest = Larger(largest, Larger(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
         const float maximum = WarpMax<4>(largest), shift = maximum * scale;
-        // The first tile's: 0, for every query sees key 0, and where a window may hide the whole tile from some the
-        // maximum starts finite; and exactly 1 where the maximum stays, tile after tile.
+        // This is 0 at the first tile, because every query sees key 0. With a window, which may hide a whole tile from
+        // a query, the maximum starts finite. It is exactly 1 if the maximum does not change.
         const float before = Exp2((state.maximum[m][half] - maximum) * scale);
         state.maximum[m][half] = maximum;
         state.sum[m][half] *= before;
@@ -137,7 +140,8 @@ struct PackedKernel {
     }
   }
 
-  // state.out += weights (queries x kKeys) values (kKeys x head_dim): a score's fragment is the next product's operand.
+  // state.out += weights (queries x kKeys) values (kKeys x head_dim). The fragments of the scores have the layout of an
+  // operand of this product.
   static SHIFTRT_DEVICE void AddValues(const WarpScores& weights, Shared<T> values, State& state) {
 #pragma unroll
     for (int n = 0; n < kScoreTiles; n += 2) {
@@ -160,7 +164,7 @@ struct PackedKernel {
   }
 
   static SHIFTRT_DEVICE void Store(const Args& args, int first_query, State& state) {
-    const PackedSequence sequence = args.sequences[Block().z];  // again: no registers to remember it
+    const PackedSequence sequence = args.sequences[Block().z];  // read again to save registers
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
@@ -191,9 +195,9 @@ struct PackedKernel {
     const int q_stride = args.heads * kHeadDim, kv_stride = args.kv_heads * kHeadDim;
     const int64_t first_kv = static_cast<int64_t>(sequence.kv_begin) * kv_stride + kv_head * kHeadDim;
     const int last = first + kQueries < sequence.count ? first + kQueries : sequence.count;
-    const int seen = sequence.past + last;                                 // keys, by the block's last query
-    const int warp_first = sequence.past + first + kWarpQueries * Warp();  // query of this warp, as a key's number
-    // The first tile with a key that the block's first query sees.
+    const int seen = sequence.past + last;                                 // keys that the block's last query sees
+    const int warp_first = sequence.past + first + kWarpQueries * Warp();  // position of the warp's first query
+    // The first tile that contains a key visible to the block's first query.
     const int hidden = kLimited && args.window > 0 ? sequence.past + first + 1 - args.window : 0;
     const int start = hidden > 0 ? hidden / kKeys * kKeys : 0;
 
@@ -219,10 +223,10 @@ struct PackedKernel {
         all_seen = all_seen && first_key >= warp_first + kWarpQueries - args.window;
       }
       WarpScores scores;
-      Arrive();  // with the keys; the values of the tile before have been used
+      Arrive();  // the keys are there, and the values of the previous tile are no longer needed
       CopyRows<kKeys>(tiles.values, args.values + first_kv, kv_stride, first_key, all_keys);
       if (some_seen) Scores(tiles.q, tiles.keys, scores);
-      Arrive();  // with the values; the keys have been used
+      Arrive();  // the values are there, and the keys are no longer needed
       if (first_key + kKeys < seen)
         CopyRows<kKeys>(tiles.keys, args.keys + first_kv, kv_stride, first_key + kKeys, all_keys);
       if (!some_seen) continue;

@@ -5,35 +5,35 @@ namespace shiftrt::gpu {
 
 namespace {
 
-constexpr int kMostHeads = 8;      // query heads a block takes together
-constexpr int kKeysPerSplit = 64;  // fewer are not worth a block of their own
+constexpr int kMostHeads = 8;      // query heads per block
+constexpr int kKeysPerSplit = 64;  // fewer keys are not worth another block
 constexpr int kMostSplits = 64;
 
-// The state of a softmax over part of the keys, in powers of two: what was seen, scaled by 2^-maximum.
+// The state of a softmax over part of the keys, in powers of two: the sums are scaled by 2^-maximum.
 constexpr float kNothingSeen = -1e30f;  // finite, so that its difference with itself is 0
 
-// How much a state with this maximum counts beside one with a larger maximum.
+// The factor of a state with this maximum when it is added to a state with a larger maximum.
 SHIFTRT_DEVICE float Weight(float maximum, float larger) { return Exp2(maximum - larger); }
 
-// A state in memory: HeadDim sums of weighted values, then maximum and sum of the weights.
+// A state in memory: head_dim sums of weighted values, then the maximum and the sum of the weights.
 constexpr int StateSize(int head_dim) { return head_dim + 2; }
 
-// A block takes one query, kHeads query heads of one kv head, and one split of the keys. Groups of kLanes lanes take
-// keys in turn; a lane holds 8 elements of the head.
+// A block processes one query, kHeads query heads of one kv head, and one split of the keys. Groups of kLanes lanes
+// take turns at the keys. Each lane holds 8 elements of the head.
 template <typename T, int kHeadDim, int kHeads, bool kCapped>
 struct SplitKernel {
   static constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
   static constexpr int kUsedLanes = kHeadDim / 8;
   static constexpr int kLanes = kUsedLanes <= 8 ? 8 : kUsedLanes <= 16 ? 16 : 32;
   static constexpr int kGroups = kWarpSize / kLanes;
-  static constexpr int kStep = kWarps * kGroups;         // keys a block takes at a time
-  static constexpr int kBatch = sizeof(T) == 2 ? 4 : 1;  // of them under way: their latency is what short texts cost
+  static constexpr int kStep = kWarps * kGroups;         // keys that a block processes at a time
+  static constexpr int kBatch = sizeof(T) == 2 ? 4 : 1;  // keys in flight per group; latency dominates for short texts
   struct Args {
     const float* q;
     const T *keys, *values;
     const int32_t *first_row, *visible;
     float *scratch, *out;
-    int heads, kv_heads, chunks;  // chunks of kHeads query heads per kv head
+    int heads, kv_heads, chunks;  // chunks: groups of kHeads query heads per kv head
     int window;                   // 0: none
     ScoreScales scales;
   };
@@ -60,7 +60,7 @@ struct SplitKernel {
     }
   }
 
-  // Brings the groups of a warp together; every group then holds the same.
+  // Merges the states of the groups of a warp; every group then has the same state.
   static SHIFTRT_DEVICE void MergeGroups(State& state) {
     for (int step = kLanes; step < kWarpSize; step *= 2) {
 #pragma unroll
@@ -112,7 +112,7 @@ struct SplitKernel {
         keys[i] = LoadOnce8(args.keys + at + 8 * lane);
         values[i] = LoadOnce8(args.values + at + 8 * lane);
       }
-      SyncWarp();  // all loads are on their way
+      SyncWarp();  // keeps the loads above together, so that all are issued before the first use
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
         float key[8], value[8];
@@ -138,7 +138,7 @@ struct SplitKernel {
     }
   }
 
-  // Element i % head_dim of head i / head_dim: the result where this block saw all keys, else its share.
+  // Writes element i % head_dim of head i / head_dim: the result if this block processed all keys, otherwise its share.
   static SHIFTRT_DEVICE void Finish(const Args& args, Shared<float> states, int64_t token, int first_head, int i) {
     const int h = i / kHeadDim, element = i % kHeadDim;
     float maximum = kNothingSeen, sum = 0, value = 0;
@@ -164,7 +164,7 @@ struct SplitKernel {
   }
 };
 
-// A block a query and head brings its splits together.
+// Combines the splits. There is one block per query and head.
 struct CombineKernel {
   static constexpr int kThreads = 64;
   struct Args {

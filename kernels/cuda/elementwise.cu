@@ -5,7 +5,7 @@ namespace shiftrt::gpu {
 
 namespace {
 
-// A block per row.
+// There is one block per row.
 template <typename T, typename Out>
 struct GatherKernel {
   static constexpr int kThreads = 128;
@@ -29,7 +29,7 @@ struct GatherKernel {
 
 enum class Activation { kSilu, kGeluTanh };
 
-// A thread takes eight columns of a token; a token's columns lie along y.
+// Each thread processes eight columns of a token. The blocks along y divide the columns of a token.
 template <typename T, Activation kActivation>
 struct GatedUnitKernel {
   static constexpr int kThreads = 128;

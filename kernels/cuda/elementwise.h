@@ -18,7 +18,7 @@ void Gather(Stream stream, const int32_t* rows, int64_t count, ConstDeviceArray 
 // out (tokens, n) = silu(gate + gate_bias) * (up + up_bias), where gate_up (tokens, 2 n) holds gate, then up, and bias
 // (2 n) may be null. One type for both. n: a multiple of 8.
 void SwiGlu(Stream stream, ConstDeviceArray gate_up, const float* bias, int64_t tokens, int64_t n, DeviceArray out);
-// The same with gelu in its tanh form.
+// The same with the tanh form of gelu.
 void GeGlu(Stream stream, ConstDeviceArray gate_up, const float* bias, int64_t tokens, int64_t n, DeviceArray out);
 
 // x = cap * tanh(x / cap), in place, n of them. cap > 0.

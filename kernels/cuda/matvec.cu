@@ -8,13 +8,15 @@ namespace shiftrt::gpu {
 namespace {
 
 constexpr int kMatVecThreads = 256, kMatVecWarps = kMatVecThreads / kWarpSize;
-// A lane has 128 bytes of weights under way, so that two blocks have 64 KiB; with the 4.8 TB/s and the 800 ns to memory
-// of an H200, 29 KB a multiprocessor must be. Registers are left for blocks of the next launch.
+// Each lane has 128 bytes of weights in flight, so two blocks have 64 KiB. With the bandwidth of 4.8 TB/s and the
+// latency of 800 ns of an H200, 29 KB per multiprocessor are needed. Some registers remain for blocks of the next
+// launch.
 constexpr int kBlocksPerMultiprocessor = 2;
 constexpr int kBytesUnderWay = 128;
 
-// The vector as a block sees it: where it is, or normed (but for its scale) in shared memory, the halves of every eight
-// apart: lanes that read sixteen bytes each then meet no bank twice.
+// The vector as a block reads it: in global memory, or multiplied by the norm's weight (without the scale) in shared
+// memory. There, the two halves of every eight elements are stored in separate arrays, which avoids bank conflicts of
+// 16-byte reads.
 struct PlainVector {
   const float* x;
   SHIFTRT_DEVICE void Get(int at, float (&out)[8]) const { Load8(x + at, out); }
@@ -36,7 +38,8 @@ struct SharedVector {
   }
 };
 
-// A lane's part of the dot products of kRows rows with the vector, of which it reads each element once for all.
+// One lane's part of the dot products of kRows rows with the vector. Each element of the vector is read once for all
+// rows.
 template <int kRows, typename T, typename Vector>
 SHIFTRT_DEVICE void LaneDots(const T* const (&rows)[kRows], const Vector& vector, int cols, float (&sums)[kRows]) {
   constexpr int kStep = 8 * kWarpSize, kUnroll = kBytesUnderWay / (kRows * 8 * static_cast<int>(sizeof(T)));
@@ -49,7 +52,7 @@ SHIFTRT_DEVICE void LaneDots(const T* const (&rows)[kRows], const Vector& vector
 #pragma unroll
       for (int r = 0; r < kRows; ++r)
         if (at + u * kStep < cols) raw[u][r] = LoadOnce8(rows[r] + at + u * kStep);
-    SyncWarp();  // or the compiler puts off loads to save registers
+    SyncWarp();  // otherwise the compiler delays loads to save registers
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       if (at + u * kStep >= cols) continue;
@@ -67,8 +70,8 @@ SHIFTRT_DEVICE void LaneDots(const T* const (&rows)[kRows], const Vector& vector
 enum class Finish { kStore, kAdd, kSwiGlu, kGeGlu };
 constexpr bool IsGlu(Finish finish) { return finish == Finish::kSwiGlu || finish == Finish::kGeGlu; }
 
-// A warp makes kRows rows of the product at a time: neighbours, or a row of the gate and the same one of the up
-// projection.
+// A warp computes kRows rows of the product at a time: adjacent rows, or a row of the gate projection and the same row
+// of the up projection.
 template <typename T, bool kNorm, Finish kFinish, int kRows>
 struct MatVecKernel {
   static constexpr int kThreads = kMatVecThreads;
@@ -89,14 +92,14 @@ struct MatVecKernel {
   static SHIFTRT_DEVICE int RowOf(const Args& args, int item, int r) {
     return kGlu ? item + r * (args.rows / 2) : item * kRows + r;
   }
-  // Where it begins; where there is no such row, the last one.
+  // The start of a row of weights; of the last row if there is no such row.
   static SHIFTRT_DEVICE const T* Weights(const Args& args, int row) {
     return args.w + static_cast<int64_t>(row < args.rows ? row : args.rows - 1) * args.cols;
   }
 
-  // A warp's first weights, which no launch writes: they come while the launches that make x come to their end.
+  // Prefetches the first weights of each warp, which no launch writes, while the launches that compute x finish.
   static SHIFTRT_DEVICE void Ahead(const Args& args) {
-    // For all warps of an H200 16 MiB, what it reads in 4 us; whole rows could be more than its L2 holds.
+    // For all warps of an H200 this is 16 MiB, which it reads in 4 us. Whole rows could exceed its L2.
     constexpr int kBytesAhead = 8192;
     const int item = Block().x * kMatVecWarps + Warp();
     if (item >= Items(args) || Lane() >= kRows) return;
@@ -104,7 +107,7 @@ struct MatVecKernel {
     PrefetchL2(Weights(args, RowOf(args, item, Lane())), bytes < kBytesAhead / kRows ? bytes : kBytesAhead / kRows);
   }
 
-  // Leaves x * norm_weight in shared memory; returns the norm's scale.
+  // Writes x * norm_weight to shared memory and returns the scale of the norm.
   static SHIFTRT_DEVICE float Prepare(const Args& args, const SharedVector& normed, Shared<float> scratch) {
     float squares = 0;
     for (int i = 8 * Thread(); i < args.cols; i += 8 * kThreads) {

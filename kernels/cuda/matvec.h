@@ -1,5 +1,6 @@
-// One token's product with a weight matrix, fused with what stands before and behind it: what decoding consists of.
-// Cost: reads every weight once, in 16-byte loads, a warp one or two rows; the rest is small beside it.
+// The product of one token's activations with a weight matrix, fused with the steps before and after it. Decoding
+// consists mostly of these products. Cost: reads every weight once, in 16-byte loads, one or two rows per warp; other
+// reads are few.
 #pragma once
 
 #include "kernels/cuda/grid.h"
@@ -18,18 +19,19 @@ struct MatVecProblem {
   float* y = nullptr;           // not x
 };
 
-// `multiprocessors`: how many of them the device has; the number of blocks follows from it.
+// `multiprocessors`: the number of multiprocessors of the device, from which the number of blocks follows.
 void MatVec(Stream stream, const MatVecProblem& problem, int multiprocessors);
 // y = addend + the product; addend (rows) may be y.
 void MatVecAdd(Stream stream, const MatVecProblem& problem, const float* addend, int multiprocessors);
 // y (rows / 2) = silu(first half) * second half of the product: W holds the gate's rows, then the up projection's.
 void MatVecSwiGlu(Stream stream, const MatVecProblem& problem, int multiprocessors);
-// The same with gelu in its tanh form.
+// The same with the tanh form of gelu.
 void MatVecGeGlu(Stream stream, const MatVecProblem& problem, int multiprocessors);
 
-// How a product of `rows` rows is shared out. A warp takes two rows together, and so reads the vector half as often,
-// unless that left multiprocessors without a block; of blocks there are as many as it can use, up to what the device
-// holds at once with the next launch's beside them. `glu`: the pairs are those of gate and up.
+// The division of a product of `rows` rows between warps and blocks. A warp processes two rows together, which halves
+// the reads of the vector, unless that would leave multiprocessors without a block. There are as many blocks as the
+// rows can use, up to the number that is resident together with the blocks of the next launch. `glu`: a pair is a row
+// of gate and the same row of up.
 struct MatVecTile {
   int rows_per_warp, blocks;
 };

@@ -264,7 +264,7 @@ SHIFTRT_DEVICE float Exp2(float x) {
   return power;
 }
 SHIFTRT_DEVICE double Log(double x) { return log(x); }
-SHIFTRT_DEVICE float Tanh(float x) { return tanhf(x); }  // tanh.approx has 11 bits
+SHIFTRT_DEVICE float Tanh(float x) { return tanhf(x); }  // not tanh.approx, which has only 11 bits
 SHIFTRT_DEVICE double SquareRoot(double x) { return sqrt(x); }
 SHIFTRT_DEVICE uint32_t Bits(float x) { return __float_as_uint(x); }
 SHIFTRT_DEVICE float Infinity() { return __int_as_float(0x7f800000); }
@@ -331,7 +331,7 @@ void Launch(Stream stream, const Grid& grid, const typename K::Args& args) {
 namespace shiftrt::gpu {
 
 SHIFTRT_DEVICE float Silu(float x) { return x / (1.0f + Exp(-x)); }
-// In its tanh form: x / 2 (1 + tanh(u)) = x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3).
+// The tanh form of gelu: x / 2 (1 + tanh(u)) = x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3).
 SHIFTRT_DEVICE float GeluTanh(float x) { return x / (1.0f + Exp(x * (-1.59576912f - 0.0713548163f * x * x))); }
 
 }  // namespace shiftrt::gpu

@@ -5,7 +5,7 @@ namespace shiftrt::gpu {
 
 namespace {
 
-// Eight elements of the stream with what is pending; written back where something was.
+// Loads eight elements of the stream and adds the pending update. If there is one, writes the sums back.
 SHIFTRT_DEVICE void AddTo8(const Pending& pending, int64_t row_start, int col, float* h, float (&values)[8]) {
   Load8(h + row_start + col, values);
   if (pending.update == nullptr && pending.bias == nullptr) return;
@@ -21,7 +21,7 @@ SHIFTRT_DEVICE void AddTo8(const Pending& pending, int64_t row_start, int col, f
   Store8(h + row_start + col, values);
 }
 
-// A block a row.
+// There is one block per row.
 template <typename T>
 struct AddRmsNormKernel {
   static constexpr int kThreads = 256;
@@ -47,7 +47,7 @@ struct AddRmsNormKernel {
     const float scale = ReciprocalSqrt(mean + args.eps);
     for (int i = 8 * Thread(); i < args.hidden; i += 8 * kThreads) {
       float weight[8];
-      Load8(args.h + row + i, values);  // what this same thread wrote
+      Load8(args.h + row + i, values);  // written above by the same thread
       Load8(args.weight + i, weight);
       for (int j = 0; j < 8; ++j) values[j] = values[j] * scale * weight[j];
       Store8(args.out + row + i, values);
@@ -55,7 +55,7 @@ struct AddRmsNormKernel {
   }
 };
 
-// A block per row.
+// There is one block per row.
 struct AddNormedUpdateKernel {
   static constexpr int kThreads = 256;
   struct Args {
@@ -78,7 +78,7 @@ struct AddNormedUpdateKernel {
     const float scale = ReciprocalSqrt(mean + args.eps);
     for (int i = 8 * Thread(); i < args.hidden; i += 8 * kThreads) {
       float weight[8];
-      Load8(args.update + row + i, values);  // what this same thread wrote
+      Load8(args.update + row + i, values);  // written above by the same thread
       Load8(args.weight + i, weight);
       Load8(args.h + row + i, h);
       for (int j = 0; j < 8; ++j) {
@@ -91,7 +91,7 @@ struct AddNormedUpdateKernel {
   }
 };
 
-// A thread eight elements.
+// Each thread processes eight elements.
 struct AddPendingKernel {
   static constexpr int kThreads = 256;
   struct Args {

@@ -1,4 +1,4 @@
-// Root-mean-square norm of the residual stream (kernels/rmsnorm.h), fused with the update that is due to it.
+// Root-mean-square norm of the residual stream (kernels/rmsnorm.h), fused with the addition of the pending update.
 // Cost: reads h and the update, writes h and out; one launch.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace shiftrt::gpu {
 
-// What the stream still has to have added: update (tokens, hidden) dense, plus bias (hidden). Either may be null.
+// What must still be added to the stream: update (tokens, hidden) dense, plus bias (hidden). Either may be null.
 struct Pending {
   const float* update = nullptr;
   const float* bias = nullptr;
@@ -17,13 +17,13 @@ struct Pending {
 // (tokens, hidden) in its type, not h. hidden: a multiple of 8.
 void AddRmsNorm(Stream stream, MatrixView<float> h, const Pending& pending, const float* weight, float eps,
                 DeviceArray out);
-// update = (update + bias) / sqrt(mean((update + bias)^2) + eps) * weight, in place, and h += update: a norm behind
-// half a block. h, update (tokens, hidden) dense; bias (hidden) may be null.
+// update = (update + bias) / sqrt(mean((update + bias)^2) + eps) * weight, in place, and h += update: the norm after a
+// half of a block. h, update (tokens, hidden) dense; bias (hidden) may be null.
 void AddNormedUpdate(Stream stream, MatrixView<float> h, float* update, const float* bias, const float* weight,
                      float eps);
-// h += pending, alone.
+// h += pending, without the norm.
 void AddPending(Stream stream, MatrixView<float> h, const Pending& pending);
-// out = a + b, `n` of them, a multiple of 8; out may be either.
+// out = a + b, each with `n` elements; n: a multiple of 8. out may be a or b.
 void Add(Stream stream, const float* a, const float* b, int64_t n, float* out);
 // out = a - b, likewise.
 void Subtract(Stream stream, const float* a, const float* b, int64_t n, float* out);
