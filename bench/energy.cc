@@ -19,7 +19,7 @@ constexpr int kSuccess = 0;
 
 struct EnergyMeter::Library {
   Device device = nullptr;
-  TotalEnergy total_energy = nullptr;  // millijoules; null where there is no counter
+  TotalEnergy total_energy = nullptr;  // millijoules; null if there is no counter
 };
 
 EnergyMeter::EnergyMeter(const std::string& pci_bus_id) : library_(std::make_unique<Library>()) {

@@ -1,4 +1,4 @@
-// Energy that a GPU takes, as its driver counts it.
+// The energy consumption of a GPU, as counted by its driver.
 #pragma once
 
 #include <memory>
@@ -7,13 +7,14 @@
 namespace shiftrt {
 
 // Reads the energy counter of one GPU through the driver's management library (NVML), which is loaded when the first
-// meter is made. The counter advances in steps of some tens of milliseconds: measure spans of a second or more.
+// meter is created. The counter advances in steps of some tens of milliseconds, so measure intervals of at least a
+// second.
 class EnergyMeter {
  public:
   // `pci_bus_id` as in gpu::DeviceInfo. Without the library, or without a counter (before Volta), Joules() is NaN.
   explicit EnergyMeter(const std::string& pci_bus_id);
   ~EnergyMeter();
-  // Since the driver was loaded.
+  // Energy since the driver was loaded.
   double Joules() const;
 
  private:

@@ -41,8 +41,8 @@ double MedianSeconds(Stream stream, const std::function<void()>& body) {
   return Median(seconds);
 }
 
-// Seconds per launch of `body` inside a replayed graph of many launches: the cost of handing one launch to the device
-// is not in it. `body` takes another input each time it is called, so that the launches of a replay rotate over inputs.
+// Seconds per launch of `body` inside a replayed graph of many launches, which excludes the cost of submitting a
+// launch. `body` uses another input each time it is called, so that the launches of a replay rotate over the inputs.
 double MedianSecondsInGraph(Stream stream, const std::function<void()>& body) {
   gpu::LaunchGraph graph;
   const std::function<void()> many = [&] {

@@ -18,15 +18,15 @@ struct GpuLimits {
 
 struct GpuKernelTime {
   std::string room;                   // kernels/cuda/<room>.cu
-  std::string name;                   // what it ran on
+  std::string name;                   // the operation and its size
   double seconds = 0;                 // per launch, inside a replayed graph of many launches over rotating inputs
-  double seconds_launched_alone = 0;  // of one launch outside a graph: the cost of the launch is in it
-  double bytes = 0, flops = 0;        // that it cannot do without
-  double floor = 0;                   // the larger of the times they take at the limits
+  double seconds_launched_alone = 0;  // of one launch outside a graph, including the cost of the launch
+  double bytes = 0, flops = 0;        // the least that the operation needs
+  double floor = 0;                   // the larger of the times that these take at the limits
 };
 
 class KernelBench;
-// Kernels that are measured together, so that a group that fails costs no other group its figures.
+// Kernels that are measured together. If one group fails, the others still give figures.
 struct GpuKernelGroup {
   const char* name;
   void (*run)(KernelBench&);
@@ -35,21 +35,22 @@ const std::vector<GpuKernelGroup>& GpuKernelGroups();
 
 // Throws Error without a GPU.
 GpuLimits MeasureGpuLimits(const Context& context);
-// The kernels of one group at the sizes of Llama-3.1-8B in bfloat16, on random data.
+// Times the kernels of one group at the sizes of Llama-3.1-8B in bfloat16, on random data.
 std::vector<GpuKernelTime> BenchGpuKernels(const Context& context, const GpuLimits& limits, const GpuKernelGroup& group,
                                            Progress& progress);
 
 struct GpuVariantTime {
   std::string name;  // original, pruned, pruned + LRA 64, pruned + merged LRA 64
   double decode_tokens_per_second = 0, decode_floor = 0;
-  double joules_per_token = 0;  // of the whole GPU while it decodes; NaN where the driver does not tell
+  double joules_per_token = 0;  // of the whole GPU while it decodes; NaN if the driver does not report energy
 };
 struct GpuModelBench {
   std::vector<GpuVariantTime> variants;  // in that order
   double prefill_tokens_per_second = 0, prefill_floor = 0;
 };
-// One model: decoding of four plans (a quarter of the blocks removed, adapters of random values), one round of each in
-// turn, and prefill of the original. All plans have caches of the same capacity, so that attention splits alike.
+// Times one model: decoding of four plans (a quarter of the blocks removed, adapters of random values) in alternating
+// rounds, and prefill of the original. The caches of all plans have the same capacity, so that attention uses the same
+// number of splits.
 GpuModelBench BenchGpuModel(const Context& context, std::shared_ptr<const Weights> weights, const GpuLimits& limits,
                             const ModelBenchOptions& options, Progress& progress);
 

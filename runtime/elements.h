@@ -1,4 +1,4 @@
-// From an element type known when the program runs to one known when it is compiled.
+// Dispatch from an element type known at run time to a C++ type.
 #pragma once
 
 #include <type_traits>
@@ -9,8 +9,8 @@
 
 namespace shiftrt {
 
-// Calls visit(std::type_identity<T>()) with the C++ type of `type`. Throws Error for float64, which no tensor of a
-// model has.
+// Calls visit(std::type_identity<T>()) with the C++ type of `type`. Throws Error for float64, because no tensor of a
+// model has that type.
 template <typename Visit>
 decltype(auto) WithType(DType type, const Visit& visit) {
   switch (type) {

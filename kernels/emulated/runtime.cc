@@ -54,7 +54,7 @@ StreamOwner::StreamOwner(int device) : stream_{nullptr, device} {
 }
 StreamOwner::~StreamOwner() = default;
 
-// A recording is an address that stands for it: a replay runs the launches again.
+// A recording is only an address that identifies it; a replay runs the launches again.
 CUgraphExec_st* Record(Stream, const std::function<void()>&) {
   Check(!emu::refuse_recordings, "the emulator was told to refuse recordings");
   return reinterpret_cast<CUgraphExec_st*>(new char);
@@ -84,7 +84,7 @@ bool IsPinned(const std::byte* p) {
   return p < begin + bytes;
 }
 
-// In whichever direction.
+// A copy in either direction.
 void Copy(Stream stream, void* to, const void* from, int64_t bytes) {
   const auto* const source = static_cast<const std::byte*>(from);
   emu::CheckReach(stream.device, std::array{static_cast<const void*>(to), from}, "a copy");

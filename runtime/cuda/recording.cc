@@ -34,7 +34,7 @@ void LaunchGraph::Run(Stream stream, const std::function<void()>& body) {
     try {
       recorded_ = Record(stream, body);
     } catch (const std::exception& error) {
-      // Whatever is wrong with the launches themselves is thrown again by the plain run that follows.
+      // If the launches themselves are wrong, the plain run that follows throws again.
       refused_ = true;
       {
         const std::lock_guard lock(mutex);

@@ -1,4 +1,5 @@
-// What LaunchGraph needs of a device. recording.cc holds the rule, cuda.cc and the emulator these three functions.
+// The device functions behind LaunchGraph. recording.cc decides when to use them; cuda.cc and the emulator implement
+// them.
 #pragma once
 
 #include <functional>
@@ -7,10 +8,10 @@
 
 namespace shiftrt::gpu {
 
-// Records what `body` launches into `stream`, without running it. Throws Error where the driver refuses to record or to
-// instantiate it, and what `body` throws; the stream takes launches again in either case.
+// Records what `body` launches into `stream`, without running it. Throws Error if the driver refuses to record or to
+// instantiate it, and what `body` throws. The stream can be used for launches afterwards in all cases.
 CUgraphExec_st* Record(Stream stream, const std::function<void()>& body);
-// Launches a recording. `body` is what was recorded: the emulator runs it, a GPU does not need it.
+// Launches a recording. `body` is what was recorded. The emulator runs it again; a GPU does not need it.
 void Replay(Stream stream, CUgraphExec_st* recorded, const std::function<void()>& body);
 void Forget(CUgraphExec_st* recorded) noexcept;
 

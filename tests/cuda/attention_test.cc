@@ -163,7 +163,8 @@ TEST_F(AttentionOnGpu, PackedAgreesWithFloat64) {
   CheckPacked<Float16>(Shape(1, 1, 128), {{0, 80}}, 100);  // all weights but one vanish
 }
 
-// Windows of one key, inside a tile of keys, across tiles and wider than the sequence, each with and without a cap.
+// Tests windows of one key, within a tile of keys, across tiles and wider than the sequence, with and without a soft
+// cap.
 TEST_F(AttentionOnGpu, SplitTakesAWindowAndASoftCap) {
   for (const float soft_cap : {0.0f, 2.0f}) {
     for (const int window : {1, 5, 64, 500}) {
@@ -215,7 +216,7 @@ TEST(AttentionTile, SplitsFillTheDeviceWithWorthwhileBlocks) {
   EXPECT_EQ(AttentionSplits(shape, 1, 1, 132), 1);
   EXPECT_EQ(AttentionSplits(shape, 1, 128, 132), 2);
   EXPECT_EQ(AttentionSplits(shape, 1, 8192, 132), 33);
-  EXPECT_EQ(AttentionSplits(Shape(32, 8, 128, 512), 1, 8192, 132), 8);  // of the keys that are seen
+  EXPECT_EQ(AttentionSplits(Shape(32, 8, 128, 512), 1, 8192, 132), 8);  // only the visible keys count
   EXPECT_EQ(AttentionSplits(shape, 64, 8192, 132), 1);
   EXPECT_EQ(AttentionSplits(Shape(1, 1, 128), 1, 100000, 132), 64);
 }

@@ -83,8 +83,8 @@ TEST_F(ElementwiseOnGpu, GeGluAgreesWithFloat64) {
           const double up = gate_up[t * 2 * n + n + j] + (biased ? bias[n + j] : 0);
           const double u = std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate);
           const double expected = gate / (1 + std::exp(-2 * u)) * up;
-          // A rounding of the gate's sum is multiplied by gelu's slope, which is below 1.2; elsewhere the error is that
-          // of the exponential's argument.
+          // The rounding of the gate's sum is multiplied by the slope of gelu, which is below 1.2. The other errors are
+          // those of the argument of the exponential.
           const double slack = 8 * kUnit<float> * (std::abs(gate) + 1) * (std::abs(up) + 1);
           EXPECT_CLOSE(found[t * n + j], expected,
                        std::abs(expected) * (kUnit<T> + 12 * kUnit<float> * (1 + std::abs(u))) + slack + 0x1p-25, j);

@@ -67,7 +67,7 @@ class MatVecOnGpu : public CudaTest {
         const double x = dot.value;
         const double exponent = finish == Finish::kSwiGlu ? x : std::sqrt(8 / M_PI) * (x + 0.044715 * x * x * x);
         const double active = x / (1 + std::exp(-exponent));
-        // Neither activation is steeper than 1.2 anywhere.
+        // The slope of both activations is at most 1.2.
         tolerance = tolerance * 1.2 * (std::abs(up.value) + 1) + unit * up.size * (std::abs(active) + 1) + 1e-6;
         dot.value = active * up.value;
       } else if (finish != Finish::kStore) {

@@ -1,4 +1,4 @@
-// What goes over the bus while models are evaluated, which the emulator counts.
+// Tests the bytes that an evaluation copies between host and device, which the emulator counts.
 #include <gtest/gtest.h>
 
 #include "eval/evaluate.h"
@@ -27,8 +27,8 @@ class Transfers : public testing::Test {
   NoProgress quiet_;
 };
 
-// Token ids and indices of sequences go in, two numbers per scored row come out; the stream that the variants share
-// stays where it is.
+// An evaluation uploads token ids and indices of sequences, and downloads two numbers per scored row. The stream that
+// the variants share stays on the device.
 TEST_F(Transfers, AnEvaluationTakesTokenIdsInAndScoresOut) {
   Dataset dataset = GoldenDataset("hellaswag");
   const std::vector<EvalVariant> variants = {{"original", model_.plan},
@@ -38,7 +38,7 @@ TEST_F(Transfers, AnEvaluationTakesTokenIdsInAndScoresOut) {
     Journal none("");
     return Evaluate(context, model_, variants, dataset, {}, none, quiet_);
   };
-  evaluate(context_);  // the weights have gone over
+  evaluate(context_);  // uploads the weights
   const int64_t in = emu::BytesToDevice(), out = emu::BytesToHost();
   const EvalScores scores = evaluate(context_);
   const auto passes = std::ssize(variants);

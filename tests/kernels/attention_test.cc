@@ -66,7 +66,7 @@ void ExpectAttended(const Problem& problem, const AttentionSequence& sequence, i
     Exact score;
     for (int64_t d = 0; d < dim; ++d)
       score.Add(static_cast<double>(problem.q(row, head * dim + d)) * sequence.keys(begin + j, kv + d) * scale);
-    // The cap's slope is at most 1, so it adds what its own arithmetic loses.
+    // The slope of the soft cap is at most 1, so it adds only the error of its own arithmetic.
     scores[j] = soft_cap > 0 ? soft_cap * std::tanh(score.value / soft_cap) : score.value;
     error = std::max(error, test::SumTolerance(dim + 4, score.size) + (soft_cap > 0 ? 6e-7 * std::abs(scores[j]) : 0));
   }
@@ -131,8 +131,8 @@ TEST_P(AttentionTest, LongSequences) {
   }
 }
 
-// Windows of one key, inside a block of keys, across several, and wider than the sequence; with and without a cap on
-// the scores. What stands before a window is NaN, so a key that is read there shows.
+// Tests windows of one key, within a block of keys, across several blocks, and wider than the sequence, with and
+// without a soft cap of the scores. Keys before a window are NaN, so that reading one is noticed.
 TEST_P(AttentionTest, WindowsAndSoftCaps) {
   for (const auto& [heads, kv_heads] : {std::pair<int64_t, int64_t>{2, 2}, {4, 1}}) {
     for (const Span& span : {Span{0, 9}, {40, 1}, {0, 140}, {300, 1}, {250, 70}, {130, 300}}) {
@@ -144,7 +144,8 @@ TEST_P(AttentionTest, WindowsAndSoftCaps) {
           Problem problem = MakeProblem(heads, kv_heads, 12, {span}, 4);
           problem.shape.window = window;
           problem.shape.soft_cap = soft_cap;
-          const int64_t unseen = window > 0 ? span.past + 1 - window : 0;  // by the first query, and so by all
+          const int64_t unseen =
+              window > 0 ? span.past + 1 - window : 0;  // keys that the first query, and so every query, does not see
           for (int64_t j = 0; j < unseen; ++j)
             for (int64_t d = 0; d < kv_heads * 12; ++d) problem.keys[0](j, d) = problem.values[0](j, d) = test::kNan;
           const Padded out = Attend(context_, problem);
@@ -157,7 +158,7 @@ TEST_P(AttentionTest, WindowsAndSoftCaps) {
   }
 }
 
-// A window that hides nothing changes no bit.
+// A window that hides no key must give the same bits.
 TEST_P(AttentionTest, AWideWindowIsNone) {
   Problem problem = MakeProblem(4, 2, 16, {{0, 150}, {40, 1}, {130, 33}});
   const Padded open = Attend(context_, problem);

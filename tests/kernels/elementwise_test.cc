@@ -82,12 +82,12 @@ TEST_P(ElementwiseTest, SwiGluKeepsNotANumber) {
   }
 }
 
-// gelu(x) = x / (1 + exp(-2 u)): the exponential's argument is as large as its relative error is small, 2 |u| times
-// that of three roundings.
+// gelu(x) = x / (1 + exp(-2 u)). The relative error of the exponential is the absolute error of its argument: 2 |u|
+// times the relative error of three roundings.
 void ExpectGeGlu(float gate, float up, float found) {
   const double x = gate, u = std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
   const double expected = 0.5 * x * (1 + std::tanh(u)) * up, scale = std::abs(x * up);
-  const double exact = x / (1 + std::exp(-2 * u)) * up;  // without the cancellation at the far left
+  const double exact = x / (1 + std::exp(-2 * u)) * up;  // this form has no cancellation for large negative x
   ASSERT_NEAR(expected, exact, 1e-15 * scale);
   const double argument = std::min(2 * std::abs(u), 89.0) * 4 * test::kUnit;
   ASSERT_NEAR(found, exact, (3e-7 + 6 * test::kUnit + argument) * std::abs(exact) + 0x1p-126 * scale + 0x1p-149)

@@ -35,7 +35,7 @@ std::vector<int32_t> Targets(int64_t count, int64_t vocab) {
 }
 
 // A logit has the error of a sum. It affects the result twice: through the target and through the log-sum-exp. A soft
-// cap does not enlarge it, and adds the error of its own arithmetic.
+// cap does not increase that error, but adds the error of its own arithmetic.
 void ExpectScore(const Padded& x, int64_t t, const Stored& w, int32_t target, float log_prob, int32_t argmax,
                  double soft_cap = 0) {
   const int64_t hidden = x.cols(), vocab = w.view.rows();

@@ -45,7 +45,7 @@ TEST_P(RmsNormTest, AgreesWithFloat64) {
   }
 }
 
-// 1 + weight in float32, as transformers' Gemma2RMSNorm has it.
+// 1 + weight in float32, as in Gemma2RMSNorm of transformers.
 TEST_P(RmsNormTest, AnOffsetIsAddedToTheWeights) {
   for (const DType dtype : test::kStoredTypes) {
     const Padded x = Padded::Normal(3, 48, 1), out(3, 48), heads = x.Copy();
