@@ -1,5 +1,5 @@
 // Causal grouped-query attention over packed sequences, each with its own keys and values.
-// Cost: 4 head_dim FLOP per pair of a query and a visible key, and head; keys and values read once per query block.
+// Cost: 4 head_dim FLOP per head and pair of a query and a visible key; reads keys and values once per query block.
 #pragma once
 
 #include <span>
@@ -9,9 +9,8 @@
 
 namespace shiftrt {
 
-// Queries [begin, begin + count) of the batch see keys 0 .. past + i of `keys` for the i-th of them, or the last of
-// these where the shape has a window. keys, values: (past + count or more, kv_heads * head_dim) float32, rows may be
-// strided.
+// Queries [begin, begin + count) of the batch. The i-th of them sees keys 0 .. past + i of `keys`, or the last of these
+// if the shape has a window. keys, values: (past + count or more, kv_heads * head_dim) float32; rows may be strided.
 struct AttentionSequence {
   int64_t begin = 0;
   int64_t count = 0;
@@ -25,11 +24,11 @@ struct AttentionShape {
   int64_t kv_heads = 0;  // divides heads; query head h reads kv head h / (heads / kv_heads)
   int64_t head_dim = 0;
   float scale = 0;     // usually 1 / sqrt(head_dim)
-  int64_t window = 0;  // a query sees the last `window` of its keys, its own included; 0: all of them
-  float soft_cap = 0;  // a scaled score s counts as soft_cap tanh(s / soft_cap) (Gemma 2); 0: as it is
+  int64_t window = 0;  // a query sees the last `window` of its keys, including its own; 0: all of them
+  float soft_cap = 0;  // a scaled score s becomes soft_cap tanh(s / soft_cap) (Gemma 2); 0: it is unchanged
 };
 
-// out, q: (tokens, heads * head_dim); out must not alias q. Online softmax in float32, numerically safe for any logits.
+// out, q: (tokens, heads * head_dim); out must not alias q. The softmax is online, in float32, and safe for any scores.
 void Attention(const Context& context, const AttentionShape& shape, std::span<const AttentionSequence> sequences,
                MatrixView<const float> q, MatrixView<float> out);
 

@@ -9,18 +9,18 @@
 namespace shiftrt {
 
 // out (tokens, hidden) = rows `tokens` of table (vocab, hidden), widened to float32, times `scale`. Throws Error for an
-// id outside it.
+// id outside the table.
 void Embed(const Context& context, std::span<const int32_t> tokens, const TensorView& table, MatrixView<float> out,
            float scale = 1);
 
 // gate = silu(gate) * up, in place (Shazeer 2020): (tokens, intermediate). silu(x) = x / (1 + exp(-x)).
 void SwiGlu(const Context& context, MatrixView<float> gate, MatrixView<const float> up);
 
-// The same with GELU in its tanh form (Hendrycks & Gimpel 2016; "gelu_pytorch_tanh"):
+// The same with the tanh form of GELU (Hendrycks & Gimpel 2016; "gelu_pytorch_tanh"):
 // gelu(x) = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
 void GeGlu(const Context& context, MatrixView<float> gate, MatrixView<const float> up);
 
-// x = cap * tanh(x / cap), in place: logits of bounded size (Gemma 2). cap > 0.
+// x = cap * tanh(x / cap), in place: a soft cap of logits (Gemma 2). cap > 0.
 void SoftCap(const Context& context, float cap, MatrixView<float> x);
 
 // y += x.

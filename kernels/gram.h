@@ -1,4 +1,4 @@
-// What is added up over calibration tokens: products of a token's rows, and the sums of the ridge regression.
+// Sums over calibration tokens: the products of a token's rows, and the sums of the ridge regression.
 #pragma once
 
 #include <span>
@@ -9,18 +9,18 @@
 
 namespace shiftrt {
 
-// products[t] = those of rows t of a and b (tokens, n), in float64; aa is finite exactly where row t of a is, bb where
-// that of b is. Cost: reads both once.
+// products[t] = the products of row t of a and row t of b (tokens, n), in float64. aa is finite exactly if row t of a
+// is finite, and bb if row t of b is. Cost: reads a and b once.
 void ComputeRowProducts(const Context& context, MatrixView<const float> a, MatrixView<const float> b,
                         std::span<RowProducts> products);
 
-// Sums of one site (docs/method.md): with Haug = [H | 1], gram (d + 1, d + 1) is Haug' W Haug, of which the upper
-// triangle alone is kept, and cross (d + 1, d) is Haug' W D.
+// Sums of one site (docs/method.md): with Haug = [H | 1], gram (d + 1, d + 1) is Haug' W Haug, of which only the upper
+// triangle is computed, and cross (d + 1, d) is Haug' W D.
 struct RidgeMatrices {
   MatrixView<double> gram, cross;
 };
-// += for H and D (tokens, d); W is the diagonal of `weights`, one a token and not negative, or the identity where there
-// are none. Products and sums in float64. Cost: 3 d^2 FLOP a token.
+// Adds the tokens of H and D (tokens, d). W is the diagonal matrix of `weights`, one per token and not negative, or the
+// identity if there are none. Products and sums are in float64. Cost: 3 d^2 FLOP per token.
 void AddToRidgeSums(const Context& context, MatrixView<const float> h, MatrixView<const float> delta,
                     std::span<const double> weights, const RidgeMatrices& sums);
 

@@ -6,7 +6,8 @@
 
 namespace shiftrt {
 
-// h (tokens, d) += (h P) Q + b; P (d, r), Q (r, d), b (1, d), float32. Cost: 4 d r FLOP a token, 2 d r + d values read.
+// h (tokens, d) += (h P) Q + b; P (d, r), Q (r, d), b (1, d), float32. Cost: 4 d r FLOP per token; reads 2 d r + d
+// values.
 void ApplyLowRankLra(const Context& context, MatrixView<const float> p, MatrixView<const float> q,
                      MatrixView<const float> b, MatrixView<float> h);
 // h += h A + b; A (d, d).

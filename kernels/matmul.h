@@ -1,8 +1,8 @@
-// Products with a weight matrix as checkpoints store it: y = x W' (+ bias), W (out, in) row-major in its own dtype.
-// Accumulation in float32; 16-bit weights are widened exactly, activations stay float32.
+// Products with a weight matrix as stored in checkpoints: y = x W' (+ bias), W (out, in) row-major in its own dtype.
+// Accumulation is in float32; 16-bit weights are widened exactly; activations stay float32.
 //
-// Cost: 2 m n k FLOP; reads n k weights once for m = 1 (the bandwidth floor of decoding), and once a block of rows
-// else.
+// Cost: 2 m n k FLOP. Reads the n k weights once for m = 1 (the bandwidth floor of decoding), otherwise once per block
+// of rows.
 #pragma once
 
 #include "runtime/context.h"
@@ -11,12 +11,12 @@
 namespace shiftrt {
 
 // y (m, n) = x (m, k) W' + bias, W (n, k) float32, float16 or bfloat16; bias (n), any of those types, or empty.
-// With `accumulate` the result is added to y. y must not alias x. Chooses between the row-at-a-time body (small m) and
-// the blocked one; each output element is the same whatever the number of threads.
+// With `accumulate` the result is added to y. y must not alias x. Small m use an algorithm that processes one row of W
+// at a time, larger m a blocked one. The result does not depend on the number of threads.
 void MatMul(const Context& context, MatrixView<const float> x, const TensorView& w, const TensorView& bias,
             bool accumulate, MatrixView<float> y);
 
-// y (m, n) = x (m, k) B (+ y), B (k, n) float32, row-major and not transposed: the adapters' orientation.
+// y (m, n) = x (m, k) B (+ y), B (k, n) float32, row-major and not transposed, as adapters are stored.
 void MatMulRight(const Context& context, MatrixView<const float> x, MatrixView<const float> b, bool accumulate,
                  MatrixView<float> y);
 

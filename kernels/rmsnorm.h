@@ -1,5 +1,5 @@
 // Root-mean-square norm (Zhang & Sennrich 2019): out = x / sqrt(mean(x^2) + eps) * (offset + weight), row by row. The
-// offset is 0, or 1 where a checkpoint holds what a weight differs from 1 by (Gemma).
+// offset is 0, or 1 if the checkpoint stores weight - 1 (Gemma).
 // Cost: reads and writes each element once, 4 FLOP per element.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace shiftrt {
 void RmsNorm(const Context& context, MatrixView<const float> x, const TensorView& weight, float eps,
              MatrixView<float> out, float offset = 0);
 
-// The same over each head of x (tokens, heads * head_dim), in place: Qwen3's q and k norm; weight (head_dim).
+// The same for each head of x (tokens, heads * head_dim), in place: the q and k norms of Qwen3; weight (head_dim).
 void RmsNormHeads(const Context& context, MatrixView<float> x, int64_t head_dim, const TensorView& weight, float eps,
                   float offset = 0);
 

@@ -9,16 +9,16 @@
 
 namespace shiftrt {
 
-// The rotations of a batch, computed once and shared by queries and keys of every layer: cosine and sine of
-// positions[t] * inverse_frequency[i], both (tokens, head_dim / 2), times `scale` (yarn's attention factor; 1
-// otherwise). Angles are float64, so the values are exact to float32 rounding at any position.
+// The rotations of a batch, computed once for the queries and keys of all layers: cosine and sine of
+// positions[t] * inverse_frequency[i], both (tokens, head_dim / 2), times `scale` (the attention factor of yarn,
+// otherwise 1). Angles are float64, so the values are exact to float32 rounding at any position.
 struct RopeAngles {
   Matrix<float> cosine, sine;
 };
 RopeAngles MakeRopeAngles(const Context& context, std::span<const int64_t> positions,
                           std::span<const float> inverse_frequency, float scale);
 
-// In place on x (tokens, heads * head_dim).
+// Rotates x (tokens, heads * head_dim) in place.
 void Rope(const Context& context, MatrixView<float> x, int64_t head_dim, const RopeAngles& angles);
 
 }  // namespace shiftrt

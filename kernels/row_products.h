@@ -1,4 +1,4 @@
-// What two rows have in common, in numbers.
+// The dot products of two rows.
 #pragma once
 
 #include <cmath>
@@ -14,7 +14,7 @@ struct RowProducts {
     bb += other.bb;
     return *this;
   }
-  // 1 for a zero row that stays zero: it has not been turned.
+  // 1 if both rows are zero, because the row has not changed.
   double Cosine() const { return aa == 0 || bb == 0 ? (aa == bb ? 1.0 : 0.0) : dot / std::sqrt(aa * bb); }
 };
 

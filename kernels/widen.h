@@ -1,4 +1,4 @@
-// Small tensors of any stored type as float32.
+// Conversion of small tensors of any stored type to float32.
 #pragma once
 
 #include <vector>

@@ -15,8 +15,8 @@ namespace shiftrt {
 
 namespace {
 
-constexpr int64_t kKeyBlock = 128;  // keys packed at once; their scores for one panel of queries stay in L1
-constexpr int64_t kItemRows = 192;  // query rows of one head of keys that share a packed block
+constexpr int64_t kKeyBlock = 128;  // keys packed at a time; their scores for one panel of queries stay in L1
+constexpr int64_t kItemRows = 192;  // query rows of one key-value head that share a packed block
 constexpr int64_t kMostColumns = 32;
 
 struct WorkItem {
@@ -25,7 +25,8 @@ struct WorkItem {
 
 int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// The queries of one item over the keys and values of one head. Row r is query r / group, head r % group of the group.
+// Attention of the queries of one item to the keys and values of one head. Row r is query r / group and head r % group
+// of the group.
 class ItemAttention {
  public:
   ItemAttention(const SimdBody& body, const AttentionShape& shape, const AttentionSequence& sequence,
@@ -42,7 +43,7 @@ class ItemAttention {
         q_(q),
         out_(out) {}
 
-  // A register tile pays from half a panel of rows on.
+  // A register tile is worth while from half a panel of rows on.
   void Run() { 2 * rows_ > body_.tile_cols ? Tiled() : RowByRow(); }
 
  private:
@@ -50,14 +51,14 @@ class ItemAttention {
   float* Out(int64_t row) const { return out_.row(Token(row)) + Column(row); }
   int64_t Token(int64_t row) const { return sequence_.begin + item_.first + row / group_; }
   int64_t Column(int64_t row) const { return (item_.kv_head * group_ + row % group_) * dim_; }
-  // Row r sees keys First(r) .. Visible(r) - 1.
+  // Row r sees the keys First(r) .. Visible(r) - 1.
   int64_t Visible(int64_t row) const { return sequence_.past + item_.first + row / group_ + 1; }
   int64_t First(int64_t row) const {
     return shape_.window > 0 ? std::max<int64_t>(0, Visible(row) - shape_.window) : 0;
   }
 
-  // Scores and outputs transposed, queries along the lanes: maximum and sum of a softmax are then sums of vectors, and
-  // the scores are already packed for the product with the values.
+  // Scores and outputs are transposed, with the queries along the SIMD lanes. Maximum and sum of the softmax are then
+  // vector operations, and the scores are already packed for the product with the values.
   void Tiled() {
     const int64_t mr = body_.tile_rows, nr = body_.tile_cols, panels = RoundUp(rows_, nr) / nr;
     const int64_t most_keys = RoundUp(std::min(kKeyBlock, Visible(rows_ - 1) - First(0)), mr), dims = RoundUp(dim_, mr);
@@ -106,7 +107,7 @@ class ItemAttention {
     PanelState() { maximum.fill(std::numeric_limits<float>::lowest()); }
   };
 
-  // Queries of one token and group lie side by side, those of the next token a row further.
+  // The queries of one token and group are adjacent; those of the next token are one row further.
   void PackQueries(int64_t panel, float* packed) const {
     const int64_t nr = body_.tile_cols;
     for (int64_t j = 0; j < nr; ++j) {
@@ -115,7 +116,7 @@ class ItemAttention {
     }
   }
 
-  // packed[panel of MR dimensions][key][dimension], zero past the last.
+  // packed[panel of MR dimensions][key][dimension], zero after the last dimension.
   void PackValues(int64_t k0, int64_t keys, float* packed) const {
     const int64_t mr = body_.tile_rows;
     for (int64_t at = 0; at < dim_; at += mr) {
@@ -128,7 +129,7 @@ class ItemAttention {
     }
   }
 
-  // output (dims, NR) = output * rescale + values' scores over the first `seen` of `keys` packed keys.
+  // output (dims, NR) = output * rescale + values' scores, over the first `seen` of `keys` packed keys.
   void AddWeightedValues(const float* packed, int64_t keys, const float* scores, int64_t seen, const float* rescale,
                          float* output) const {
     const int64_t mr = body_.tile_rows, nr = body_.tile_cols;
@@ -141,7 +142,7 @@ class ItemAttention {
     }
   }
 
-  // A decoded token: one pass over keys and values as they lie (Milakov and Gimelshein 2018).
+  // For a decoded token: one pass over keys and values without packing (Milakov and Gimelshein 2018).
   void RowByRow() {
     std::vector<float> maximum(rows_, std::numeric_limits<float>::lowest()), sum(rows_, 0.0f);
     for (int64_t row = 0; row < rows_; ++row) std::fill_n(Out(row), dim_, 0.0f);
@@ -201,7 +202,8 @@ void Attention(const Context& context, const AttentionShape& shape, std::span<co
       for (int64_t head = 0; head < shape.kv_heads; ++head)
         items.push_back({static_cast<int64_t>(s), head, first, std::min(block, sequence.count - first)});
   }
-  // Items differ in length, so a thread takes the next one when it is done; which thread that is changes no result.
+  // Items differ in length, so each thread takes the next item when it is free. The results do not depend on the
+  // thread.
   std::atomic<size_t> next = 0;
   ParallelFor(context, std::min<int64_t>(context.threads, static_cast<int64_t>(items.size())), 1,
               [&](int64_t, int64_t) {

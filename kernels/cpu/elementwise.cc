@@ -11,7 +11,7 @@ namespace shiftrt {
 
 namespace {
 
-// Calls row_part(row, first column, columns) for pieces of `x` that together are all of it.
+// Calls row_part(row, first column, columns) for pieces that together cover `x`.
 template <typename Visit>
 void ForEachRowPart(const Context& context, MatrixView<float> x, const Visit& row_part) {
   ParallelFor(context, x.rows * x.cols, 4096, [&](int64_t begin, int64_t end) {

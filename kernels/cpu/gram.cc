@@ -10,10 +10,11 @@ namespace shiftrt {
 
 namespace {
 
-// Rows widened to float64 at a time: enough for the products to run at full speed, little next to the sums.
+// Rows that are widened to float64 at a time: enough for the products to run at full speed, and small compared with the
+// sums.
 constexpr int64_t kChunkRows = 512;
 
-// out(:, 0 .. cols) = rows of `in` as float64, times the roots of `weights` where there are any.
+// out(:, 0 .. cols) = rows of `in` as float64, times the square roots of `weights` if there are any.
 void Widen(const Context& context, MatrixView<const float> in, std::span<const double> roots, MatrixView<double> out) {
   ParallelFor(context, in.rows, 16, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

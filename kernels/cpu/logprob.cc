@@ -24,7 +24,7 @@ struct RowState {
   int32_t best = 0;
 };
 
-// Overwrites the logits.
+// This overwrites the logits.
 void Update(const SimdBody& body, RowState& state, float* logits, int64_t count, int64_t first, int32_t target) {
   const auto at = std::max_element(logits, logits + count);
   if (*at > state.maximum) {

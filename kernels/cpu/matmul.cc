@@ -10,14 +10,16 @@ namespace shiftrt {
 
 namespace {
 
-// Up to here one pass over the weights serves all rows; beyond, the register tile pays for packing.
+// Up to this number of rows, one pass over the weights serves all rows. Beyond it, the register tile is faster in spite
+// of the packing.
 constexpr int64_t kFewRows = 4;
-// A packed panel (kDepth x NR) stays in L1 while it meets every tile of a packed block of x (kBlockRows x kDepth).
+// A packed panel (kDepth x NR) stays in L1 while it is multiplied with every tile of a packed block of x (kBlockRows x
+// kDepth).
 constexpr int64_t kDepth = 256;
 constexpr int64_t kBlockRows = 768;
-constexpr int64_t kRowGrain = 32;  // output columns a thread takes at least, when there are few rows
+constexpr int64_t kRowGrain = 32;  // the least number of output columns per thread if there are few rows
 
-// Columns of x, as panels of MR rows: packed[panel][k][i], zero past the last row.
+// Packs columns of x into panels of MR rows: packed[panel][k][i], zero after the last row.
 void PackRows(const Context& context, const SimdBody& body, MatrixView<const float> x, float* packed) {
   const int64_t mr = body.tile_rows, panels = (x.rows + mr - 1) / mr;
   ParallelFor(context, panels, 1, [&](int64_t begin, int64_t end) {
@@ -46,7 +48,7 @@ void Blocked(const Context& context, MatrixView<const float> x, MatrixView<float
           pack(j, cols, k0, depth, panel);
           for (int64_t i = 0; i < rows; i += mr) {
             const int64_t tile_rows = std::min(mr, rows - i);
-            // The rows of y are far apart: asked for now, they arrive while the tile is summed.
+            // The rows of y are far apart. They are prefetched here, so that they arrive while the tile is summed.
             for (int64_t r = 0; r < tile_rows; ++r) __builtin_prefetch(y.row(m0 + i + r) + j, 1);
             body.tile(packed.data() + i * depth, panel, depth, tile);
             for (int64_t r = 0; r < tile_rows; ++r) {

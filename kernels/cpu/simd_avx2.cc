@@ -29,7 +29,7 @@ struct Avx2 {
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
   }
-  // Eight rows of eight: pairs, then quadruples, then halves change places.
+  // Transposes 8 x 8 elements by exchanging pairs, then quadruples, then halves.
   template <typename T>
   static void Transpose(const T* w, int64_t stride, float* out, int64_t out_stride) {
     Reg r[8], s[8];

@@ -24,7 +24,7 @@ extern const SimdBody kAvx512Body = MakeBody<Avx512>();
 
 }  // namespace shiftrt
 #else
-// Compiled for another target the same lanes and tile still work, slowly: the tests run them where AVX-512 is missing.
+// Compiled for another target, the same code still works, but slowly. The tests use this on a CPU without AVX-512.
 namespace shiftrt {
 extern const SimdBody kAvx512Body = MakeBody<VectorLanes<SixteenFloats, SixteenInts, 12> >();
 }

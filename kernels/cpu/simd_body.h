@@ -1,5 +1,5 @@
-// What every instruction set provides: the inner loops, each compiled with that set's flags in a file of its own.
-// Pointers only, so that no inline code compiled for one CPU can be linked into the path of another.
+// The inner loops, which every instruction set implements in a file of its own, compiled with the flags of that set.
+// The interface has only pointers, so that no inline code compiled for one CPU can be linked into the code for another.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace shiftrt {
 
-// Of a block's keys, which each of NR columns sees: keys begin[j] to end[j] - 1. Without `begin`, from the first on.
+// The keys of a block that each of NR columns sees: begin[j] to end[j] - 1. Without `begin`, from the first key on.
 struct SeenKeys {
   const int32_t* begin = nullptr;
   const int32_t* end = nullptr;
 };
 
 struct SimdBody {
-  int64_t tile_rows;  // MR: rows of x a register tile holds
-  int64_t tile_cols;  // NR: output columns of it
+  int64_t tile_rows;  // MR: rows of x per register tile
+  int64_t tile_cols;  // NR: output columns per register tile
 
   // y[i][j] = (y[i][j] if accumulate) + bias[j] + sum_k x[i][k] w[j][k] for i < m <= 4 and j in [begin, end). One
   // stream over the rows of w. bias may be null.
@@ -35,15 +35,15 @@ struct SimdBody {
   void (*axpy)(float alpha, const float* x, float* y, int64_t n);
   // gate = silu(gate) up.
   void (*swiglu)(float* gate, const float* up, int64_t n);
-  // gate = gelu(gate) up, gelu in its tanh form.
+  // gate = gelu(gate) up, with the tanh form of gelu.
   void (*geglu)(float* gate, const float* up, int64_t n);
   // x = cap tanh(scale x / cap).
   void (*soft_cap)(float* x, int64_t n, float scale, float cap);
-  // x = exp(x - shift); their sum.
+  // x = exp(x - shift). Returns their sum.
   double (*exponentiate)(float* x, int64_t n, float shift);
   // One block of an online softmax down NR columns: scores (keys, NR) become exp(scale (score - maximum)), 0 before key
-  // seen.begin[j] and from key seen.end[j] on in column j; maximum and sum (NR) take the block in, and what was summed
-  // before it must be multiplied by rescale (NR). scale > 0.
+  // seen.begin[j] and from key seen.end[j] on in column j. maximum and sum (NR) are updated; earlier sums must then be
+  // multiplied by rescale (NR). scale > 0.
   void (*softmax)(float* scores, int64_t keys, float scale, const SeenKeys& seen, float* maximum, float* sum,
                   float* rescale);
 };

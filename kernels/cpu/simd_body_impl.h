@@ -1,5 +1,5 @@
-// The algorithm behind SimdBody, templated over a policy: Reg (a vector type with arithmetic operators), kWidth,
-// kTileRows, and a handful of operations.
+// The algorithms of SimdBody, templated over a policy: Reg (a vector type with arithmetic operators), kWidth,
+// kTileRows, and a few operations.
 // Included once by each instruction set's file; everything is in an anonymous namespace on purpose.
 #pragma once
 
@@ -15,12 +15,12 @@ float WidenOne(T value) {
   return static_cast<float>(value);
 }
 
-// How far ahead of the sums a stream of weights is asked for: near enough to stay within the row after this one, far
-// enough to cover main memory's latency.
+// The prefetch distance of a stream of weights: small enough to stay within the next row, and large enough to cover the
+// latency of main memory.
 constexpr int64_t kPrefetchBytes = 1024;
 constexpr int64_t kCacheLine = 64;
 
-// Dot products of one row of w with M rows of x. Four accumulators a row of x hide the latency of the additions.
+// Dot products of one row of w with M rows of x. Four accumulators per row of x hide the latency of the additions.
 template <typename V, typename T, int M>
 void RowDots(const float* x, int64_t x_stride, const T* w, int64_t k, float* out) {
   constexpr int kUnroll = M == 1 ? 4 : 2;
@@ -87,7 +87,7 @@ void Rows(const float* x, int64_t x_stride, int64_t m, const void* w, DType dtyp
   }
 }
 
-// Squares of kWidth x kWidth are transposed in registers; what is left over goes element by element.
+// Squares of kWidth x kWidth are transposed in registers; the remaining elements are copied one by one.
 template <typename V, typename T>
 void PackPanelOf(const T* w, int64_t stride, int64_t cols, int64_t depth, float* packed) {
   constexpr int64_t kCols = 2 * V::kWidth;
@@ -157,12 +157,12 @@ void PackRows(const float* x, int64_t stride, int64_t rows, int64_t depth, float
     for (int64_t k = 0; k < depth; ++k) packed[k * V::kTileRows + i] = i < rows ? x[i * stride + k] : 0.0f;
 }
 
-// e^x, relative error below 3e-7 for results in the normal range; 0 below -87.3, clamped above 88, NaN of NaN.
+// e^x with a relative error below 3e-7 for results in the normal range; 0 below -87.3, clamped above 88, NaN for NaN.
 template <typename V>
 typename V::Reg Exp(typename V::Reg x) {
   using Int = typename V::Int;
   const typename V::Reg lowest = V::Broadcast(-87.3f), highest = V::Broadcast(88.0f);
-  typename V::Reg clamped = highest < x ? highest : x;  // in this order a NaN stays one
+  typename V::Reg clamped = highest < x ? highest : x;  // with this order a NaN stays NaN
   clamped = lowest > clamped ? lowest : clamped;
   // Adding 1.5 * 2^23 leaves the nearest integer in the low bits of the mantissa.
   const typename V::Reg magic = V::Broadcast(12582912.0f);
@@ -248,7 +248,7 @@ double Exponentiate(float* x, int64_t n, float shift) {
   return total;
 }
 
-// kWidth of the NR columns, which are 2 kWidth apart. kFromFirst: every column sees the block's first key.
+// Processes kWidth of the NR columns, which are 2 kWidth apart. kFromFirst: every column sees the block's first key.
 template <typename V, bool kFromFirst>
 void SoftmaxColumns(float* scores, int64_t keys, float scale, const SeenKeys& seen, float* maximum, float* sum,
                     float* rescale) {
@@ -258,7 +258,7 @@ void SoftmaxColumns(float* scores, int64_t keys, float scale, const SeenKeys& se
   Int begin = {}, end;
   std::memcpy(&end, seen.end, sizeof end);
   if constexpr (!kFromFirst) std::memcpy(&begin, seen.begin, sizeof begin);
-  int64_t from = 0, all = keys;  // rows from .. all - 1 every column sees
+  int64_t from = 0, all = keys;  // every column sees the rows from .. all - 1
   for (int64_t j = 0; j < V::kWidth; ++j) {
     if constexpr (!kFromFirst) from = seen.begin[j] > from ? seen.begin[j] : from;
     all = seen.end[j] < all ? seen.end[j] : all;

@@ -1,5 +1,5 @@
-// A policy for MakeBody through the compiler's vector extension: any number of lanes on any machine. Four are SSE2 on
-// x86-64 and NEON on Arm; sixteen stand in for AVX-512 where it cannot run.
+// A policy for MakeBody based on the compiler's vector extension: any number of lanes on any machine. Four lanes are
+// SSE2 on x86-64 and NEON on Arm. Sixteen lanes replace AVX-512 on a CPU that does not have it.
 #pragma once
 
 #include <cstring>
