@@ -41,12 +41,12 @@ std::string CorrectionName(const nlohmann::json& record) {
   return correction.empty() || correction == "auto" ? "lra" : correction;
 }
 
-// The variants a model directory holds: all its blocks ("original", where the checkpoint has more than the plan runs),
+// The variants a model directory holds: all its blocks ("original", where the plan runs less than the checkpoint has),
 // the plan without its corrections ("pruned"), the plan ("lra", another correction's name, or "merged").
 std::vector<EvalVariant> SavedVariants(const Model& model) {
   const int64_t layers = model.weights->config.layers;
   std::vector<EvalVariant> variants;
-  if (model.provenance.empty() || model.plan.blocks() < layers)
+  if (model.provenance.empty() || model.plan.Uncorrected() != DepthPlan::Original(layers))
     variants.push_back({"original", DepthPlan::Original(layers)});
   if (model.provenance.empty()) return variants;
   variants.push_back({"pruned", model.plan.Uncorrected()});

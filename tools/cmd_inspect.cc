@@ -28,6 +28,10 @@ void PrintFacts(const Model& model, const Decoder& decoder) {
   fmt::print("{} ({}): {} of {} layers, hidden {}, intermediate {}, {} heads over {} of keys and values, {} wide\n",
              model.name, c.family, blocks, layers, c.hidden, c.intermediate, c.heads, c.kv_heads, c.head_dim);
   if (!model.removed.empty()) fmt::print("layers removed: {}\n", fmt::join(model.removed, ", "));
+  std::vector<std::string> halves;
+  for (const BlockStage* block : model.plan.Blocks())
+    if (block->halves != Halves::kBoth) halves.push_back(fmt::format("{} ({})", block->layer, Name(block->halves)));
+  if (!halves.empty()) fmt::print("half blocks, with the half that runs: {}\n", fmt::join(halves, ", "));
   fmt::print("vocabulary {}, context {}, head {}, {}\n", c.vocab, c.max_positions, c.tied_head ? "tied" : "untied",
              Name(model.weights->embedding.dtype));
   fmt::print("{} parameters, {} read a token\n\n", Scaled(static_cast<double>(decoder.Parameters()), ""),

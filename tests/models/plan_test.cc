@@ -64,6 +64,7 @@ TEST(Plan, EqualityIsOfTheSameTensorsAndAdapters) {
   EXPECT_NE(plan, plan.With(1, std::nullopt));
   EXPECT_NE(plan, plan.With(2, BlockStage{2}));
   EXPECT_EQ(plan.Uncorrected(), (DepthPlan{{BlockStage{0}, BlockStage{2}}}));
+  EXPECT_EQ(Stage(BlockStage{2, Halves::kMlp, own}).Uncorrected(), Stage(BlockStage{2, Halves::kMlp}));
 }
 
 TEST(Plan, AFingerprintIsOfValues) {

@@ -93,6 +93,17 @@ TEST(Merge, LowRankFallsBackToFullForARunWithAFullAdapter) {
   ExpectSameMap(merged, plan);
 }
 
+TEST(Merge, HalfABlockPartsTwoRuns) {
+  const DepthPlan plan = MakePlan({2, 1, 3, 2});
+  DepthPlan parted = plan;
+  parted.stages.insert(parted.stages.begin() + 2, BlockStage{1, Halves::kMlp});
+  const DepthPlan merged = MergeAdapters(parted, Merge::kFull);
+  ASSERT_EQ(merged.stages.size(), 6u);
+  EXPECT_EQ(merged.stages[1], plan.stages[1]);
+  EXPECT_EQ(merged.stages[2], Stage(BlockStage{1, Halves::kMlp}));
+  EXPECT_EQ(Adapter(merged, 3).layers, (std::vector<int64_t>{2, 3}));
+}
+
 TEST(Merge, OffLeavesThePlan) { EXPECT_EQ(MergeAdapters(MakePlan({1, 1, 1, 1}), Merge::kOff).stages.size(), 6u); }
 
 TEST(Merge, Parses) {
