@@ -246,6 +246,8 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const std::string& p
   AtomicDirectory out(directory);
   Check(!fs::exists(directory / "config.json") || !fs::equivalent(directory, model.directory),
         "{}: this is the model itself; save somewhere else", directory.string());
+  Check(!with_weights || plan.blocks() > 0, "{}: a model without blocks cannot be saved with its weights",
+        directory.string());
   for (const BlockStage* block : plan.Blocks())
     if (block->own && !with_weights)
       FailUsage("{}: block {} has weights of its own; save with --save-weights", directory.string(), block->layer);

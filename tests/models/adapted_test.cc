@@ -235,6 +235,13 @@ TEST_F(Adapted, WithItsWeightsItStandsAlone) {
   }
 }
 
+TEST_F(Adapted, NoBlocksAreNoModelOfTheirOwn) {
+  const Model model = With(base_, {{AdapterStage{{0, 1, 2}, FullAdapter(7)}}});
+  EXPECT_NE(Refusal([&] { Save(model, /*with_weights=*/true); }).find("without blocks"), std::string::npos);
+  Save(model);
+  EXPECT_EQ(Logits(OpenAdapted(saved_, {})), Logits(model));
+}
+
 TEST_F(Adapted, ConvertedWeightsAreSavedAsTheyRan) {
   Model model = Corrected();
   model.weights = LoadWeights(base_.directory, {.dtype = LoadDType::kBFloat16});
