@@ -53,8 +53,8 @@ class Pipeline {
     loaded_ = LoadGrams(options_.gram.load);
     CheckModel(loaded_, job_.model);
     if (loaded_.origin.settings != Settings(options_.weighting))
-      FailUsage("{}: sums of \"{}\", but \"{}\" is asked for", options_.gram.load[0].string(), loaded_.origin.settings,
-                Settings(options_.weighting));
+      FailUsage(Field("gram.load"), "{} has sums of \"{}\", but \"{}\" is asked for", options_.gram.load[0].string(),
+                loaded_.origin.settings, Settings(options_.weighting));
   }
 
   void Select() {
@@ -109,7 +109,7 @@ class Pipeline {
     }
     // Half as much again: the file takes both triangles of every Gram.
     CheckMemory(job_.context, (3 * std::ssize(layers) + 1) / 2, job_.hidden(),
-                "--memory allows more, and several files (--prune layers=..., --save-gram) take less each");
+                "a higher limit allows more, and several files, of some layers each, take less");
     GramSet wanted = NewGram(job_, layers, Settings(options_.weighting), ScoresOf(result_.selection));
     for (SiteSums& site : wanted.sums.sites) site.weighting = options_.weighting;
     return shiftrt::CollectIntoFile(job_, std::move(wanted), options_.gram.save).sums;
@@ -117,10 +117,10 @@ class Pipeline {
 
   // As many sites at once as memory has room for the sums of, a pass over the text each.
   FittedSites FitIndependently(const std::vector<Site>& sites) {
-    CheckMemory(job_.context, 1, job_.hidden(), "--memory allows more");
+    CheckMemory(job_.context, 1, job_.hidden(), "a higher limit allows more");
     if (options_.fit.rank.kind == RankSpec::Kind::kBudget && correction_.has_rank)
       CheckMemory(job_.context, std::ssize(sites), job_.hidden(),
-                  "--memory allows more, and a rank by number or energy does with one site at a time");
+                  "a higher limit allows more, and a rank by number or energy takes one site at a time");
     const std::vector<Site> runs = RunsToMeasure();
     const auto room = static_cast<size_t>(std::max<int64_t>(1, SitesInMemory(job_.context, job_.hidden())));
     if (sites.size() + runs.size() <= room) return FitTogether(sites, runs);
@@ -186,27 +186,29 @@ class Pipeline {
 }  // namespace
 
 void CheckOptions(const ShiftOptions& options, int64_t hidden) {
-  const auto refuse = [](bool both, const char* why) {
-    if (both) FailUsage("{}", why);
+  const auto refuse = [](bool both, const char* field, const char* why) {
+    if (both) FailUsage(Field(field), "{}", why);
   };
   const Correction& correction = *options.correction;
   const bool in_sequence = options.mode != Calibration::kIndependent;
   const bool recipe = in_sequence || !options.weighting.uniform() || options.gram.used();
   CheckRank(options.fit.rank, hidden);
-  refuse(!options.gram.load.empty() && !options.gram.save.empty(),
-         "sums are either loaded (--load-gram) or collected and saved (--save-gram)");
-  refuse(correction.needs == Needs::kText && recipe,
-         "--correction auto chooses calibration and token weights itself, from a pass of its own");
-  refuse(options.gram.used() && (in_sequence || options.span || !correction.takes_recipe()),
-         "--save-gram and --load-gram go with adapters that are fitted independently, one a layer");
-  refuse(options.span && options.merge != Merge::kOff, "--span leaves nothing to merge");
-  refuse(options.span && !correction.adapters, "--span goes with adapters");
-  refuse(options.merge != Merge::kOff && !correction.adapters, "--merge goes with adapters");
-  refuse(in_sequence && !correction.takes_recipe(), "--calibration goes with adapters");
-  refuse(in_sequence && options.fit.rank.kind == RankSpec::Kind::kBudget,
-         "--lra budget: is spread over sites that are fitted together: --calibration independent");
-  refuse(!options.weighting.uniform() && !correction.takes_recipe(), "--token-weight goes with adapters");
-  refuse(options.gate && correction == FindCorrection("none"), "--gate without a correction");
+  refuse(!options.gram.load.empty() && !options.gram.save.empty(), "gram.load",
+         "sums are either loaded, or collected and saved");
+  refuse(correction.needs == Needs::kText && recipe, "correction",
+         "auto chooses calibration mode and token weights itself, from passes of its own");
+  const bool per_layer = !in_sequence && !options.span && correction.takes_recipe();
+  const char* const kOnePerLayer = "goes with adapters that are fitted independently, one per layer";
+  refuse(!options.gram.load.empty() && !per_layer, "gram.load", kOnePerLayer);
+  refuse(!options.gram.save.empty() && !per_layer, "gram.save", kOnePerLayer);
+  refuse(options.span && options.merge != Merge::kOff, "span", "leaves nothing to merge");
+  refuse(options.span && !correction.adapters, "span", "goes with adapters");
+  refuse(options.merge != Merge::kOff && !correction.adapters, "merge", "goes with adapters");
+  refuse(in_sequence && !correction.takes_recipe(), "mode", "goes with adapters");
+  refuse(in_sequence && options.fit.rank.kind == RankSpec::Kind::kBudget, "rank",
+         "a budget is spread over sites that are fitted together: calibration mode independent");
+  refuse(!options.weighting.uniform() && !correction.takes_recipe(), "weighting", "goes with adapters");
+  refuse(options.gate && correction == FindCorrection("none"), "gate", "there is no correction to take out");
 }
 
 ShiftResult Shift(const ShiftJob& job, const ShiftOptions& options) {

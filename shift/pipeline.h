@@ -53,7 +53,8 @@ struct ShiftResult {
   StepSeconds seconds;
 };
 
-// Throws UsageError for options that contradict each other, or do not go with a model of that hidden size.
+// Throws UsageError, with the field at fault ("rank", "gram.load"), for options that contradict each other or do not go
+// with a model of that hidden size.
 void CheckOptions(const ShiftOptions& options, int64_t hidden);
 
 // Where the host has no memory for the sums of all sites at once (runtime/host_memory.h), sites that are fitted

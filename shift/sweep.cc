@@ -147,7 +147,7 @@ class Sweeper {
     for (const ShiftOptions& options : combinations_)
       if (FromSharedSums(options)) sums[Format(options.weighting)];
     CheckMemory(job_.context, std::ssize(sums) * std::ssize(layers), Config().hidden,
-                "--memory allows more, fewer criteria and token weights at once take less");
+                "a higher limit allows more, and fewer criteria and token weights at once take less");
     for (const ShiftOptions& options : combinations_) {
       if (!FromSharedSums(options)) continue;
       CollectedSums& of = sums[Format(options.weighting)];

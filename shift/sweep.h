@@ -20,7 +20,7 @@ struct SweepAxes {
   std::vector<LambdaSpec> lambdas = {{}};
   std::vector<Factorization> factorizations = {Factorization::kReducedRank};
   std::vector<RankSpec> ranks = {{}};
-  std::vector<int64_t> samples = {256};  // as in --calib: every eighth of them is held out
+  std::vector<int64_t> samples = {256};  // of calibration text: every eighth of them is held out
   std::vector<uint64_t> seeds = {0};
   bool penalize_bias = false;
 };

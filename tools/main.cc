@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/files.h"
+#include "tools/fields.h"
 #include "tools/options.h"
 
 namespace {
@@ -128,7 +129,8 @@ int main(int argc, char** argv) {
   } catch (const shiftrt::Interrupted& e) {
     return Fail(e.what(), kInterrupted);
   } catch (const shiftrt::UsageError& e) {
-    return Fail(e.what(), kWrongUsage);
+    const std::string what = e.field().empty() ? e.what() : shiftrt::OptionOf(e.field()) + ": " + e.reason();
+    return Fail(what.c_str(), kWrongUsage);
   } catch (const std::bad_alloc&) {
     return Fail("out of memory: try a smaller model, fewer layers removed at once, or shorter samples", kFailed);
   } catch (const std::exception& e) {

@@ -110,7 +110,7 @@ class Search {
     {
       const Stopwatch watch(seconds_.calibrate);
       CheckMemory(job_.context, std::ssize(weightings) * std::ssize(sites_), job_.hidden(),
-                  "--memory allows more, --correction lra does with less");
+                  "a higher limit allows more, and the correction lra takes less");
       for (const TokenWeighting& weighting : weightings)
         for (const Site& site : sites_) sums.sites.emplace_back(site, job_.hidden(), SiteInput::kStream, weighting);
       Collect(job_, sums);
@@ -168,7 +168,7 @@ class Search {
 
 FittedSites FitAuto(const FitInput& input) {
   if (input.options.rank.kind == RankSpec::Kind::kBudget)
-    FailUsage("--lra {} goes with sites that are fitted together, not with --correction auto",
+    FailUsage(Field("rank"), "{} is spread over sites that are fitted together, which the correction auto does not do",
               Format(input.options.rank));
   return Search(input).Run();
 }

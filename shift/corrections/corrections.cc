@@ -13,7 +13,8 @@ Fit FitLra, FitGenericAffine, FitBias, FitReplaceMe, FitLaco, FitNone, FitAuto;
 const std::vector<Correction>& Corrections() {
   static const std::vector<Correction> table = {
       // name, summary, label, needs, adapters, has_rank, has_lambda, fit
-      {"lra", "h + h A + b, fitted to the block's update", "{span}{lra}", Needs::kStreamSums, true, true, true, &FitLra},
+      {"lra", "h + h A + b, fitted to the block's update", "{span}{lra}", Needs::kStreamSums, true, true, true,
+       &FitLra},
       {"generic-affine", "h W + b, fitted to the block's output", "generic affine {rank}", Needs::kStreamSums, true,
        true, true, &FitGenericAffine},
       {"bias", "the mean update", "mean update", Needs::kStreamSums, true, false, false, &FitBias},
@@ -34,7 +35,7 @@ const Correction& FindCorrection(std::string_view name) {
     if (name == correction.name) return correction;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", correction.name);
   }
-  FailUsage("unknown correction \"{}\"; known: {}", name, known);
+  FailUsage(Field("correction"), "unknown correction \"{}\"; known: {}", name, known);
 }
 
 std::string Label(const Correction& correction, const RankSpec& rank, bool span) {

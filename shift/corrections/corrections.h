@@ -28,7 +28,7 @@ struct FitInput {
 
 struct Correction {
   std::string_view name;     // of options, files and tables
-  std::string_view summary;  // a few words for --help
+  std::string_view summary;  // a few words for lists of corrections
   // For people. {lra} stands for "LRA 64" or "full LRA", {rank} for the rank as given, {span} for "span " where one
   // adapter stands for a whole run of removed blocks.
   std::string_view label;

@@ -31,7 +31,7 @@ std::shared_ptr<const BlockWeights> FoldedBlock::Weights(std::shared_ptr<FoldedB
 
 void CheckBlockBefore(const std::vector<Site>& runs) {
   if (!runs.empty() && runs.front().layer == 0)
-    FailUsage("layer 0 is removed, so there is no block before it to fold into; add keep=first:1 to --prune");
+    FailUsage(Field("prune"), "layer 0 is removed, so there is no block before it to fold into; add keep=first:1");
 }
 
 // m = x W' + c becomes x (T'W)' + c T.

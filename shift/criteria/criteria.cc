@@ -98,7 +98,7 @@ const Criterion& FindCriterion(std::string_view name) {
   if (const Criterion* criterion = CriterionNamed(name)) return *criterion;
   std::string known;
   for (const Criterion& criterion : Criteria()) known += fmt::format("{}, ", criterion.name);
-  FailUsage("unknown criterion \"{}\"; known: {}layers=", name, known);
+  FailUsage(Field("prune"), "unknown criterion \"{}\"; known: {}layers=", name, known);
 }
 
 bool NeedCalibration(const std::vector<PruneSpec>& specs) {

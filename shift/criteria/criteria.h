@@ -50,7 +50,7 @@ struct CriterionOption {
 // To add a criterion, write criteria/<name>.cc with its functions, and its row in the table of criteria.cc.
 struct Criterion {
   const char* name;
-  const char* summary;  // one line for --help
+  const char* summary;  // one line for lists of criteria
   std::vector<CriterionOption> options;
   bool needs_calibration;
   // Whether it scores layers alone, whatever the amount and the options, so that scores found once can be used again.

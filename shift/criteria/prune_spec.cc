@@ -57,9 +57,9 @@ std::vector<int64_t> ParseLayers(std::string_view list, const std::string& text)
     const bool good = ParseIndex(part.substr(0, dash), &first) &&
                       ParseIndex(dash == part.npos ? part : part.substr(dash + 1), &last) && first <= last &&
                       last < kMaxLayer;
-    if (!good) FailUsage("--prune {}: \"{}\" is neither a layer (5) nor a range of layers (8-10)", text, part);
+    if (!good) FailUsage(Field("prune"), "{}: \"{}\" is neither a layer (5) nor a range of layers (8-10)", text, part);
     for (int64_t layer = first; layer <= last; ++layer)
-      if (!layers.insert(layer).second) FailUsage("--prune {}: layer {} is named twice", text, layer);
+      if (!layers.insert(layer).second) FailUsage(Field("prune"), "{}: layer {} is named twice", text, layer);
   }
   return {layers.begin(), layers.end()};
 }
@@ -69,22 +69,22 @@ void ParseAmount(std::string_view amount, PruneSpec& spec) {
   if (amount.starts_with(kParameters)) {
     const auto units = {Unit{"k", 1e3}, Unit{"M", 1e6}, Unit{"B", 1e9}, Unit{"G", 1e9}};
     if (!ParseWithUnit(amount.substr(kParameters.size()), units, &spec.parameters))
-      FailUsage("--prune {}: \"{}\" is not a number of parameters (params=6.3B)", spec.text, amount);
+      FailUsage(Field("prune"), "{}: \"{}\" is not a number of parameters (params=6.3B)", spec.text, amount);
   } else if (amount.starts_with(kBytes)) {
     const auto units = {Unit{"KiB", kKi}, Unit{"MiB", kMi}, Unit{"GiB", kGi}, Unit{"kB", 1e3},
                         Unit{"MB", 1e6},  Unit{"GB", 1e9},  Unit{"B", 1}};
     if (!ParseWithUnit(amount.substr(kBytes.size()), units, &spec.bytes))
-      FailUsage("--prune {}: \"{}\" is not a number of bytes (bytes=12GiB)", spec.text, amount);
+      FailUsage(Field("prune"), "{}: \"{}\" is not a number of bytes (bytes=12GiB)", spec.text, amount);
   } else if (ParseNumber(amount, &spec.count)) {
-    if (spec.count < 1) FailUsage("--prune {}: a count of {} removes nothing", spec.text, spec.count);
+    if (spec.count < 1) FailUsage(Field("prune"), "{}: a count of {} removes nothing", spec.text, spec.count);
   } else if (ParseNumber(amount, &spec.ratio)) {
     if (!(spec.ratio > 0 && spec.ratio < 1))
-      FailUsage("--prune {}: a ratio of {} is not between 0 and 1", spec.text, amount);
+      FailUsage(Field("prune"), "{}: a ratio of {} is not between 0 and 1", spec.text, amount);
     spec.count = 0;
   } else {
-    FailUsage(
-        "--prune {}: amount \"{}\" is neither a ratio (0.25) nor a count (8) nor a target (params=6.3B, bytes=12GiB)",
-        spec.text, amount);
+    FailUsage(Field("prune"),
+              "{}: amount \"{}\" is neither a ratio (0.25) nor a count (8) nor a target (params=6.3B, bytes=12GiB)",
+              spec.text, amount);
   }
 }
 
@@ -95,7 +95,7 @@ bool ParseOwnOption(std::string_view part, const Criterion& criterion, PruneSpec
   if (equals == part.npos || option == nullptr) return false;
   int64_t value = 0;
   if (!ParseNumber(part.substr(equals + 1), &value) || value < 1)
-    FailUsage("--prune {}: \"{}\" is not a number above 0", spec.text, part);
+    FailUsage(Field("prune"), "{}: \"{}\" is not a number above 0", spec.text, part);
   spec.options[std::string(option->name)] = value;
   return true;
 }
@@ -115,11 +115,12 @@ void ParseOptions(const std::vector<std::string_view>& parts, PruneSpec& spec) {
     if (!keeping || !(first || part.starts_with(kLast))) {
       std::string known = "keep=first:N,last:N";
       for (const CriterionOption& option : criterion.options) known += fmt::format(", {}=N", option.name);
-      FailUsage("--prune {}: unknown option \"{}\" of {}; known: {}", spec.text, parts[i], spec.criterion, known);
+      FailUsage(Field("prune"), "{}: unknown option \"{}\" of {}; known: {}", spec.text, parts[i], spec.criterion,
+                known);
     }
     const std::string_view number = part.substr(first ? kFirst.size() : kLast.size());
     if (!ParseIndex(number, first ? &spec.keep_first : &spec.keep_last))
-      FailUsage("--prune {}: \"{}\" is not a number of layers to keep", spec.text, number);
+      FailUsage(Field("prune"), "{}: \"{}\" is not a number of layers to keep", spec.text, number);
   }
 }
 
@@ -155,8 +156,9 @@ int64_t CountForTarget(const PruneSpec& spec, const Weights& weights, int64_t Si
   int64_t left = whole.*size, count = 0;
   for (; count < static_cast<int64_t>(blocks.size()) && left > target; ++count) left -= blocks[count];
   if (left > target)
-    FailUsage("--prune {}: cannot be reached: without any block the model still has {} {}", spec.text, left, unit);
-  if (count == 0) FailUsage("--prune {}: the model has only {} {} already", spec.text, left, unit);
+    FailUsage(Field("prune"), "{}: cannot be reached: without any block the model still has {} {}", spec.text, left,
+              unit);
+  if (count == 0) FailUsage(Field("prune"), "{}: the model has only {} {} already", spec.text, left, unit);
   return count;
 }
 
@@ -197,7 +199,8 @@ PruneSpec ParsePrune(const std::string& text, const std::string& default_amount)
     spec.criterion = FindCriterion(parts[0].substr(0, colon)).name;
     ParseAmount(parts[0].substr(colon + 1), spec);
   } else {
-    FailUsage("--prune \"{}\": expected CRITERION:AMOUNT (bi:0.25) or layers=LIST (layers=3,5,8-10)", text);
+    FailUsage(Field("prune"), "\"{}\" is not of the form CRITERION:AMOUNT (bi:0.25) or layers=LIST (layers=3,5,8-10)",
+              text);
   }
   ParseOptions(parts, spec);
   return spec;
@@ -220,14 +223,15 @@ std::vector<PruneSpec> ParsePruneList(const std::string& text, const std::string
 int64_t RemovalCount(const PruneSpec& spec, const Weights& weights) {
   const int64_t layers = weights.config.layers, count = Amount(spec, weights);
   if (!spec.layers.empty() && spec.layers.back() >= layers)
-    FailUsage("--prune {}: the model's layers are 0 to {}", spec.text, layers - 1);
-  if (count < 1) FailUsage("--prune {}: removes none of {} layers", spec.text, layers);
-  if (count >= layers) FailUsage("--prune {}: would remove {} of {} layers; one must stay", spec.text, count, layers);
+    FailUsage(Field("prune"), "{}: the model's layers are 0 to {}", spec.text, layers - 1);
+  if (count < 1) FailUsage(Field("prune"), "{}: removes none of {} layers", spec.text, layers);
+  if (count >= layers)
+    FailUsage(Field("prune"), "{}: would remove {} of {} layers; one must stay", spec.text, count, layers);
   const bool room =
       spec.keep_first <= layers && spec.keep_last <= layers && count <= layers - spec.keep_first - spec.keep_last;
   if (!room)
-    FailUsage("--prune {}: cannot remove {} of {} layers and keep the first {} and the last {}", spec.text, count,
-              layers, spec.keep_first, spec.keep_last);
+    FailUsage(Field("prune"), "{}: cannot remove {} of {} layers and keep the first {} and the last {}", spec.text,
+              count, layers, spec.keep_first, spec.keep_last);
   return count;
 }
 

@@ -1,4 +1,4 @@
-// `--prune CRITERION:AMOUNT[,option=value]`: what to remove, and how much.
+// What to remove, and how much: CRITERION:AMOUNT[,option=value].
 #pragma once
 
 #include <cstdint>

@@ -82,7 +82,7 @@ std::vector<int64_t> SpendBudget(const std::vector<std::vector<double>>& singula
                                  int64_t hidden) {
   const auto sites = static_cast<int64_t>(singular_values.size());
   int64_t left = parameters - sites * hidden;
-  Check(left >= 0, "--lra budget:{}: the biases of {} adapters alone take {} parameters", parameters, sites,
+  Check(left >= 0, "rank budget:{}: the biases of {} adapters alone take {} parameters", parameters, sites,
         sites * hidden);
   std::vector<int64_t> ranks(sites, 0);
   for (;;) {
@@ -106,7 +106,7 @@ std::vector<int64_t> SpendBudget(const std::vector<std::vector<double>>& singula
 Factorization ParseFactorization(const std::string& text) {
   for (Factorization kind : {Factorization::kSvd, Factorization::kSvdRefit, Factorization::kReducedRank})
     if (text == Name(kind)) return kind;
-  FailUsage("unknown factorization \"{}\"; known: svd, svd-refit, rrr", text);
+  FailUsage(Field("factorization"), "unknown factorization \"{}\"; known: svd, svd-refit, rrr", text);
 }
 
 const char* Name(Factorization factorization) {
@@ -126,15 +126,15 @@ RankSpec ParseRank(const std::string& text) {
   if (view.starts_with(kEnergy)) {
     spec.kind = RankSpec::Kind::kEnergy;
     if (ParseNumber(view.substr(kEnergy.size()), &spec.energy) && spec.energy > 0 && spec.energy <= 1) return spec;
-    FailUsage("--lra {}: the share of energy to keep is a number above 0 and at most 1", text);
+    FailUsage(Field("rank"), "{}: the share of energy to keep is a number above 0 and at most 1", text);
   }
   if (view.starts_with(kBudget)) {
     spec.kind = RankSpec::Kind::kBudget;
     if (ParseScaled(view.substr(kBudget.size()), &spec.parameters)) return spec;
-    FailUsage("--lra {}: a budget is a number of parameters (500k, 4M)", text);
+    FailUsage(Field("rank"), "{}: a budget is a number of parameters (500k, 4M)", text);
   }
   if (!ParseNumber(view, &spec.rank) || spec.rank < 1)
-    FailUsage("--lra {}: expected a rank of at least 1, full, energy:SHARE or budget:PARAMETERS", text);
+    FailUsage(Field("rank"), "{}: expected a rank of at least 1, full, energy:SHARE or budget:PARAMETERS", text);
   return spec;
 }
 
@@ -150,7 +150,7 @@ std::string Format(const RankSpec& spec) {
 
 void CheckRank(const RankSpec& spec, int64_t hidden) {
   if (spec.kind == RankSpec::Kind::kFixed && (spec.rank < 1 || spec.rank > hidden))
-    FailUsage("--lra {}: expected 1 to {}, the hidden size, or full", spec.rank, hidden);
+    FailUsage(Field("rank"), "{}: expected 1 to {}, the hidden size, or full", spec.rank, hidden);
 }
 
 std::vector<int64_t> ChooseRanks(const RankSpec& spec, const std::vector<std::vector<double>>& singular_values,

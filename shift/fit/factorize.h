@@ -16,7 +16,7 @@ enum class Factorization { kSvd, kSvdRefit, kReducedRank };
 Factorization ParseFactorization(const std::string& text);
 const char* Name(Factorization factorization);
 
-// How many directions an adapter keeps: `--lra RANK|full|energy:SHARE|budget:PARAMETERS`.
+// How many directions an adapter keeps: RANK, full, energy:SHARE or budget:PARAMETERS.
 struct RankSpec {
   enum class Kind { kFull, kFixed, kEnergy, kBudget } kind = Kind::kFixed;
   int64_t rank = 64;       // kFixed

@@ -96,7 +96,7 @@ Merge ParseMerge(const std::string& text) {
   if (text == "off") return Merge::kOff;
   if (text == "full") return Merge::kFull;
   if (text == "lowrank") return Merge::kLowRank;
-  FailUsage("unknown merge \"{}\"; known: off, full, lowrank", text);
+  FailUsage(Field("merge"), "unknown merge \"{}\"; known: off, full, lowrank", text);
 }
 
 const char* Name(Merge merge) {

@@ -9,7 +9,7 @@ namespace shiftrt {
 Calibration ParseCalibrationMode(const std::string& text) {
   for (Calibration mode : {Calibration::kIndependent, Calibration::kSequential, Calibration::kDrift})
     if (text == Name(mode)) return mode;
-  FailUsage("unknown calibration \"{}\"; known: independent, sequential, drift", text);
+  FailUsage(Field("mode"), "unknown calibration \"{}\"; known: independent, sequential, drift", text);
 }
 
 const char* Name(Calibration mode) {

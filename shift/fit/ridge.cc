@@ -304,10 +304,10 @@ LambdaSpec ParseLambda(const std::string& text) {
     number.remove_suffix(3);
   }
   if (!ParseNumber(number, &spec.value) || !std::isfinite(spec.value) || spec.value < 0)
-    FailUsage(
-        "lambda \"{}\": expected a number not below 0 (1e-2), one relative to trace(H'H)/d (1e-4rel), gcv or "
-        "holdout",
-        text);
+    FailUsage(Field("lambda"),
+              "\"{}\": expected a number not below 0 (1e-2), one relative to trace(H'H)/d (1e-4rel), gcv or "
+              "holdout",
+              text);
   return spec;
 }
 

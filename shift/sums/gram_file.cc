@@ -120,9 +120,9 @@ class Header {
     const auto format = file.metadata().find("format");
     const auto gram = file.metadata().find("gram");
     Check(format != file.metadata().end() && format->second == kFormat && gram != file.metadata().end(),
-          "{}: not a file written by --save-gram", name_);
+          "{}: not a file of calibration sums", name_);
     json_ = ParseJson(gram->second, name_);
-    Check(json_.is_object() && json_.contains("version"), "{}: its metadata is not what --save-gram writes", name_);
+    Check(json_.is_object() && json_.contains("version"), "{}: its metadata is not that of calibration sums", name_);
     Check(json_["version"] == kVersion, "{}: version {} of the format; this program reads version {}", name_,
           json_["version"].dump(), kVersion);
   }

@@ -1,4 +1,4 @@
-// Accumulators as files: `--save-gram FILE`, `--load-gram FILE...`. Saved once, solved again for another lambda, rank,
+// Calibration sums as files (GramFiles in shift/pipeline.h). Saved once, solved again for another lambda, rank,
 // factorization, merging or set of layers without running the model; summed over disjoint texts.
 #pragma once
 

@@ -82,9 +82,11 @@ CalibrationSpec ParseCalibration(const std::string& text) {
     const size_t times = size.find('x');
     if (!ParsePositive(size.substr(0, times), &spec.samples) ||
         (times != size.npos && !ParsePositive(size.substr(times + 1), &spec.tokens)))
-      FailUsage("--calib {}: \"{}\" is neither a number of samples (128) nor samples x tokens (128x256)", text, size);
+      FailUsage(Field("calibration"), "{}: \"{}\" is neither a number of samples (128) nor samples x tokens (128x256)",
+                text, size);
   }
-  if (spec.source.empty()) FailUsage("--calib \"{}\": expected NAME|FILE[:samples[xtokens]]", text);
+  if (spec.source.empty())
+    FailUsage(Field("calibration"), "\"{}\" is not of the form NAME|FILE[:samples[xtokens]]", text);
   return spec;
 }
 

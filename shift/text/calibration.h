@@ -1,4 +1,4 @@
-// Calibration text to packed token sequences: `--calib NAME|FILE[:samples[xtokens]]`.
+// Calibration text to packed token sequences, as NAME|FILE[:samples[xtokens]] says.
 #pragma once
 
 #include <cstdint>

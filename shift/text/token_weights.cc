@@ -74,8 +74,8 @@ TokenWeighting ParseTokenWeighting(const std::string& text) {
     if (part == "norm") {
       weighting.norm = true;
     } else if (!good) {
-      FailUsage("--token-weight {}: \"{}\" is none of none, norm, first:W and massive:W with a weight of at least 0",
-                text, part);
+      FailUsage(Field("weighting"),
+                "{}: \"{}\" is none of none, norm, first:W and massive:W with a weight of at least 0", text, part);
     }
     if (part.size() == rest.size()) return weighting;
     rest.remove_prefix(part.size() + 1);

@@ -1,4 +1,4 @@
-// Which calibration tokens count for how much in a fit: `--token-weight none | [norm][,first:W][,massive:W]`.
+// Which calibration tokens count for how much in a fit: none, or [norm][,first:W][,massive:W].
 #pragma once
 
 #include <cstdint>

@@ -552,23 +552,33 @@ TEST_F(Corrections, EveryRowOfTheTableCanBeNamedShownAndFitted) {
 }
 
 TEST_F(Corrections, RefuseWhatContradicts) {
-  const auto refused = [&](const std::function<void(ShiftOptions&)>& change, const char* prune = "layers=1,2") {
+  const auto refused = [&](const char* field, const std::function<void(ShiftOptions&)>& change,
+                           const char* prune = "layers=1,2") {
     ShiftOptions options = Options(prune);
     change(options);
-    EXPECT_THROW(Run(options), UsageError);
+    try {
+      Run(options);
+      ADD_FAILURE() << field;
+    } catch (const UsageError& error) {
+      EXPECT_EQ(error.field(), field) << error.what();
+      EXPECT_EQ(error.reason().find("--"), std::string::npos) << error.what();
+    }
   };
-  refused([](ShiftOptions& o) { o.span = true, o.merge = Merge::kFull; });
-  refused([](ShiftOptions& o) { o.mode = Calibration::kDrift, o.gram.save = "x"; });
-  refused([](ShiftOptions& o) { o.span = true, o.gram.save = "x"; });
-  refused([](ShiftOptions& o) { o.mode = Calibration::kSequential, o.fit.rank = ParseRank("budget:4k"); });
+  refused("span", [](ShiftOptions& o) { o.span = true, o.merge = Merge::kFull; });
+  refused("gram.save", [](ShiftOptions& o) { o.mode = Calibration::kDrift, o.gram.save = "x"; });
+  refused("gram.save", [](ShiftOptions& o) { o.span = true, o.gram.save = "x"; });
+  refused("gram.load", [](ShiftOptions& o) { o.gram = {{"x"}, "y", false}; });
+  refused("rank", [](ShiftOptions& o) { o.mode = Calibration::kSequential, o.fit.rank = ParseRank("budget:4k"); });
   for (const char* correction : {"replaceme", "laco", "none"}) {
-    refused([&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.mode = Calibration::kSequential; });
-    refused([&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.span = true; });
-    refused([&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.merge = Merge::kFull; });
-    refused([&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.weighting.norm = true; });
+    refused("mode",
+            [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.mode = Calibration::kSequential; });
+    refused("span", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.span = true; });
+    refused("merge", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.merge = Merge::kFull; });
+    refused("weighting", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.weighting.norm = true; });
   }
   for (const char* correction : {"replaceme", "laco"})
-    refused([&](ShiftOptions& o) { o.correction = &FindCorrection(correction); }, "layers=0,3");
+    refused(
+        "prune", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction); }, "layers=0,3");
 }
 
 TEST_F(Corrections, SavedSumsCarryTheirTokenWeights) {
