@@ -54,7 +54,7 @@ CalibrationBenchResult BenchCalibration(const Context& context, const Model& mod
     }
     {
       const Stopwatch watch(tapped);
-      CollectedSums sums = CollectedSums::Empty(result.layers, config.hidden);
+      CalibrationSums sums = CalibrationSums::Empty(result.layers, config.hidden);
       Collect({context, model, text, quiet}, sums);
     }
     forward.push_back(plain);

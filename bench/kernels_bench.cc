@@ -77,12 +77,12 @@ void LraBench(benchmark::State& state, const Context& context, int64_t tokens) {
 }
 
 // The sums of a site of width d whose update is a linear map of the inputs plus noise.
-RidgeAccumulator RandomSums(const Context& context, int64_t d) {
+RidgeSums RandomSums(const Context& context, int64_t d) {
   const int64_t tokens = 2 * d;
   const Matrix<float> h = RandomMatrix(tokens, d), map = RandomMatrix(d, d, 8);
   Matrix<float> delta = RandomMatrix(tokens, d, 9);
   MatMulRight(context, h.view(), map.view(), /*accumulate=*/true, delta.view());
-  RidgeAccumulator sums(d);
+  RidgeSums sums(d);
   sums.Add(context, h.view(), delta.view());
   return sums;
 }
@@ -90,14 +90,14 @@ RidgeAccumulator RandomSums(const Context& context, int64_t d) {
 void GramBench(benchmark::State& state, const Context& context) {
   const int64_t d = 1536, tokens = 2048;
   const Matrix<float> h = RandomMatrix(tokens, d), delta = RandomMatrix(tokens, d, 8);
-  RidgeAccumulator sums(d);
+  RidgeSums sums(d);
   for (auto _ : state) sums.Add(context, h.view(), delta.view());
   SetCounters(state, 3.0 * static_cast<double>(tokens * d * d), 8.0 * static_cast<double>(tokens * d));
 }
 
 // For one site: lambda by gcv, the solve and the factorization.
 void FitBench(benchmark::State& state, const Context& context, Factorization factorization) {
-  const RidgeAccumulator sums = RandomSums(context, 1536);
+  const RidgeSums sums = RandomSums(context, 1536);
   for (auto _ : state)
     benchmark::DoNotOptimize(Factorize(context, sums, SolveRidge(context, sums, {}), /*rank=*/64, factorization));
 }

@@ -6,9 +6,9 @@ namespace shiftrt {
 
 namespace {
 
-class CpuRidgeSums : public RidgeSums {
+class CpuRidgeSums : public DeviceRidgeSums {
  public:
-  CpuRidgeSums(const Context& context, const RidgeMatrices& host) : context_(context), host_(host) {}
+  CpuRidgeSums(const Context& context, const RidgeSumsView& host) : context_(context), host_(host) {}
   void Add(const Rows& h, const Rows& delta, std::span<const double> weights) override {
     AddToRidgeSums(context_, h.host(), delta.host(), weights, host_);
   }
@@ -16,7 +16,7 @@ class CpuRidgeSums : public RidgeSums {
 
  private:
   Context context_;
-  RidgeMatrices host_;
+  RidgeSumsView host_;
 };
 
 class CpuProducts : public PendingProducts {
@@ -37,7 +37,7 @@ class CpuTally : public Tally {
  public:
   explicit CpuTally(const Context& context) : context_(context) {}
   int64_t devices() const override { return 1; }
-  std::unique_ptr<RidgeSums> MakeRidgeSums(const RidgeMatrices& host) override {
+  std::unique_ptr<DeviceRidgeSums> MakeRidgeSums(const RidgeSumsView& host) override {
     return std::make_unique<CpuRidgeSums>(context_, host);
   }
   std::unique_ptr<PendingProducts> MakeProducts() override { return std::make_unique<CpuProducts>(context_); }

@@ -14,9 +14,9 @@
 namespace shiftrt {
 
 // The sums of one site while a pass runs.
-class RidgeSums {
+class DeviceRidgeSums {
  public:
-  virtual ~RidgeSums() = default;
+  virtual ~DeviceRidgeSums() = default;
   // kernels/gram.h; rows tapped or kept. `weights` may be empty.
   virtual void Add(const Rows& h, const Rows& delta, std::span<const double> weights) = 0;
   // Writes what was added, on whichever device, to the matrices this was made for. On a CPU they have it already.
@@ -39,7 +39,7 @@ class Tally {
   // Whose rows it takes, and which work at the same time.
   virtual int64_t devices() const = 0;
   // What `host` holds, to go on from. Its memory belongs to the caller.
-  virtual std::unique_ptr<RidgeSums> MakeRidgeSums(const RidgeMatrices& host) = 0;
+  virtual std::unique_ptr<DeviceRidgeSums> MakeRidgeSums(const RidgeSumsView& host) = 0;
   virtual std::unique_ptr<PendingProducts> MakeProducts() = 0;
 };
 

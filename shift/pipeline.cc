@@ -50,7 +50,7 @@ class Pipeline {
   std::vector<Site> Runs() const { return RunsOf(result_.selection.removed); }
 
   void Load() {
-    loaded_ = LoadGrams(options_.gram.load);
+    loaded_ = LoadSums(options_.gram.load);
     CheckModel(loaded_, job_.model);
     if (loaded_.origin.settings != Settings(options_.weighting))
       FailUsage(Field("gram.load"), "{} has sums of \"{}\", but \"{}\" is asked for", options_.gram.load[0].string(),
@@ -93,7 +93,7 @@ class Pipeline {
   }
 
   FittedSites FitFromFiles(const std::vector<Site>& sites) {
-    CollectedSums sums;
+    CalibrationSums sums;
     {
       const Stopwatch watch(result_.seconds.calibrate);
       sums = options_.gram.load.empty() ? CollectIntoFile() : std::move(loaded_.sums);
@@ -101,7 +101,7 @@ class Pipeline {
     return Fit(sites, sums.Sites(result_.selection.removed), job_.progress);
   }
 
-  CollectedSums CollectIntoFile() {
+  CalibrationSums CollectIntoFile() {
     std::vector<int64_t> layers = result_.selection.removed;
     if (options_.gram.all_layers) {
       layers.resize(job_.layers());
@@ -110,7 +110,7 @@ class Pipeline {
     // Half as much again: the file takes both triangles of every Gram.
     CheckMemory(job_.context, (3 * std::ssize(layers) + 1) / 2, job_.hidden(),
                 "a higher limit allows more, and several files, of some layers each, take less");
-    GramSet wanted = NewGram(job_, layers, Settings(options_.weighting), ScoresOf(result_.selection));
+    SavedSums wanted = NewSavedSums(job_, layers, Settings(options_.weighting), ScoresOf(result_.selection));
     for (SiteSums& site : wanted.sums.sites) site.weighting = options_.weighting;
     return shiftrt::CollectIntoFile(job_, std::move(wanted), options_.gram.save).sums;
   }
@@ -143,7 +143,7 @@ class Pipeline {
   FittedSites FitTogether(const std::vector<Site>& sites, const std::vector<Site>& runs) {
     const SiteInput input = correction_.needs == Needs::kMlpSums ? SiteInput::kMlpBefore : SiteInput::kStream;
     if (input == SiteInput::kMlpBefore) CheckBlockBefore(sites);
-    CollectedSums sums;
+    CalibrationSums sums;
     {
       const Stopwatch watch(result_.seconds.calibrate);
       for (const std::vector<Site>* some : {&sites, &runs})
@@ -178,7 +178,7 @@ class Pipeline {
   const ShiftJob& job_;
   const ShiftOptions& options_;
   const Correction& correction_;
-  GramSet loaded_;
+  SavedSums loaded_;
   std::vector<SiteSums> run_sums_;  // of runs that will be merged
   ShiftResult result_;
 };

@@ -16,7 +16,7 @@
 
 namespace shiftrt {
 
-// Where the accumulators live; nowhere but in memory unless asked.
+// Files of the ridge sums. Without any, the sums are in memory alone.
 struct GramFiles {
   std::vector<std::filesystem::path> load;  // their sum is used; the model is not run for the sites
   std::filesystem::path save;

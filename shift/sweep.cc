@@ -105,7 +105,7 @@ class Sweeper {
   }
 
  private:
-  using SumsByWeighting = std::map<std::string, CollectedSums>;
+  using SumsByWeighting = std::map<std::string, CalibrationSums>;
 
   const ModelConfig& Config() const { return job_.model.weights->config; }
 
@@ -150,8 +150,8 @@ class Sweeper {
                 "a higher limit allows more, and fewer criteria and token weights at once take less");
     for (const ShiftOptions& options : combinations_) {
       if (!FromSharedSums(options)) continue;
-      CollectedSums& of = sums[Format(options.weighting)];
-      of = CollectedSums::Empty({layers.begin(), layers.end()}, Config().hidden);
+      CalibrationSums& of = sums[Format(options.weighting)];
+      of = CalibrationSums::Empty({layers.begin(), layers.end()}, Config().hidden);
       for (SiteSums& site : of.sites) site.weighting = options.weighting;
     }
     return sums;
@@ -163,7 +163,7 @@ class Sweeper {
     DepthPlan corrected;
     if (FromSharedSums(row.options)) {
       const std::vector<Site> of = SitesOf(row.removed);
-      const CollectedSums& collected = sums.at(Format(row.options.weighting));
+      const CalibrationSums& collected = sums.at(Format(row.options.weighting));
       FittedSites fitted = row.options.correction->fit({job, of, collected.Sites(row.removed), row.options.fit});
       corrected = CorrectedPlan(layers, of, fitted);
       sites = std::move(fitted.reports);

@@ -45,9 +45,9 @@ class Gpus {
 };
 
 // On the first GPU what the host's matrices hold, and what is added there; on the others what is added there.
-class CudaRidgeSums : public RidgeSums {
+class CudaRidgeSums : public DeviceRidgeSums {
  public:
-  CudaRidgeSums(std::shared_ptr<Gpus> gpus, const RidgeMatrices& host) : gpus_(std::move(gpus)), host_(host) {
+  CudaRidgeSums(std::shared_ptr<Gpus> gpus, const RidgeSumsView& host) : gpus_(std::move(gpus)), host_(host) {
     const std::span<const double> gram = Dense(host.gram), cross = Dense(host.cross);
     for (int64_t i = 0; i < gpus_->count(); ++i) {
       const Stream stream = gpus_->stream(i);
@@ -114,7 +114,7 @@ class CudaRidgeSums : public RidgeSums {
   }
 
   std::shared_ptr<Gpus> gpus_;
-  RidgeMatrices host_;
+  RidgeSumsView host_;
   std::vector<Part> parts_;  // one a GPU
 };
 
@@ -174,7 +174,7 @@ class CudaTally : public Tally {
  public:
   explicit CudaTally(std::shared_ptr<Gpus> gpus) : gpus_(std::move(gpus)) {}
   int64_t devices() const override { return gpus_->count(); }
-  std::unique_ptr<RidgeSums> MakeRidgeSums(const RidgeMatrices& host) override {
+  std::unique_ptr<DeviceRidgeSums> MakeRidgeSums(const RidgeSumsView& host) override {
     return std::make_unique<CudaRidgeSums>(gpus_, host);
   }
   std::unique_ptr<PendingProducts> MakeProducts() override { return std::make_unique<CudaProducts>(gpus_); }

@@ -45,7 +45,7 @@ void ComputeRowProducts(const Context& context, MatrixView<const float> a, Matri
 }
 
 void AddToRidgeSums(const Context& context, MatrixView<const float> h, MatrixView<const float> delta,
-                    std::span<const double> weights, const RidgeMatrices& sums) {
+                    std::span<const double> weights, const RidgeSumsView& sums) {
   const int64_t d = h.cols;
   Check(delta.cols == d && delta.rows == h.rows && sums.gram.rows == d + 1 && sums.cross.cols == d,
         "inputs ({}, {}) and updates ({}, {}) for sums of hidden size {}", h.rows, d, delta.rows, delta.cols,

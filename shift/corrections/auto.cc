@@ -106,7 +106,7 @@ class Search {
   // The paper's recipe first.
   void TryIndependent() {
     const std::vector<TokenWeighting> weightings = {TokenWeighting(), TokenWeighting{.norm = true}};
-    CollectedSums sums;
+    CalibrationSums sums;
     {
       const Stopwatch watch(seconds_.calibrate);
       CheckMemory(job_.context, std::ssize(weightings) * std::ssize(sites_), job_.hidden(),

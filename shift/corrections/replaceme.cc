@@ -21,7 +21,7 @@ FittedSites FitReplaceMe(const FitInput& input) {
     {
       const Stopwatch watch(fitted.seconds.solve);
       // There is no bias in T: about means of zero the free bias is zero.
-      const RidgeAccumulator heldout = site->heldout.OntoOutputs().WithoutMeans();
+      const RidgeSums heldout = site->heldout.OntoOutputs().WithoutMeans();
       solution =
           SolveRidge(job.context, site->fit.OntoOutputs().WithoutMeans(), {options.ridge.lambda, false}, &heldout);
     }

@@ -12,7 +12,7 @@ namespace shiftrt {
 
 namespace {
 
-Correctable Correct(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution, int64_t rank) {
+Correctable Correct(const Context& context, const RidgeSums& sums, const RidgeSolution& solution, int64_t rank) {
   const LowRank factors = Factorize(context, sums, solution, rank, Factorization::kReducedRank);
   const double unexplained = 1.0 - RSquared(context, sums, {factors.p.view(), factors.q.view()}, factors.b.view());
   return {MakeLra(factors), unexplained * sums.CenteredDeltaSquares()};
@@ -34,7 +34,7 @@ CorrectableProbe::CorrectableProbe(const CriterionInput& input, Progress& progre
 int64_t CorrectableProbe::parts() const { return input_.weights->config.layers; }
 
 int64_t CorrectableProbe::parts_at_once() const {
-  return MemoryForSums(input_.context) / RidgeAccumulator::Bytes(input_.weights->config.hidden);
+  return MemoryForSums(input_.context) / RidgeSums::Bytes(input_.weights->config.hidden);
 }
 
 void CorrectableProbe::Begin(Tally& tally, int64_t begin, int64_t end) {
@@ -48,7 +48,7 @@ void CorrectableProbe::Begin(Tally& tally, int64_t begin, int64_t end) {
 void CorrectableProbe::End() {
   probe_.reset();
   progress_.Begin("solving", std::ssize(sums_));
-  for (const RidgeAccumulator& layer : sums_) {
+  for (const RidgeSums& layer : sums_) {
     const RidgeSolution solution = SolveRidge(input_.context, layer, {});
     for (int64_t rank : ranks_) found_[rank].push_back(Correct(input_.context, layer, solution, rank));
     progress_.Advance(1);

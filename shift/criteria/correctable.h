@@ -39,7 +39,7 @@ class CorrectableProbe : public Probe {
   const CriterionInput& input_;
   Progress& progress_;
   std::set<int64_t> ranks_;
-  std::vector<RidgeAccumulator> sums_;  // of the group at hand
+  std::vector<RidgeSums> sums_;  // of the group at hand
   std::optional<RidgeProbe> probe_;
   std::map<int64_t, std::vector<Correctable>> found_;  // by rank
 };

@@ -14,26 +14,26 @@ void InfluenceProbe::Want(int64_t window) {
 
 void InfluenceProbe::Begin(Tally& tally, int64_t, int64_t) {
   heard_ = settled_;
-  lanes_.clear();
+  devices_.clear();
   products_ = tally.MakeProducts();
 }
 
 std::vector<Tap> InfluenceProbe::Taps() {
-  Lane& lane = lanes_.emplace_back();
-  lane.recent.resize(heard_.rbegin()->first + 1);
+  OnDevice& device = devices_.emplace_back();
+  device.recent.resize(heard_.rbegin()->first + 1);
   std::vector<Tap> taps;
   for (int64_t layer = 0; layer <= layers_; ++layer)
     taps.push_back({layer, TapPoint::kInput,
-                    [this, &lane, layer](const Rows& h, const Batch& batch) { Take(lane, layer, h, batch); }});
+                    [this, &device, layer](const Rows& h, const Batch& batch) { Take(device, layer, h, batch); }});
   return taps;
 }
 
 // Every window that ends where block `layer` would begin.
-void InfluenceProbe::Take(Lane& lane, int64_t layer, const Rows& h, const Batch& batch) {
-  lane.Before(layer).Set(h);
+void InfluenceProbe::Take(OnDevice& device, int64_t layer, const Rows& h, const Batch& batch) {
+  device.Before(layer).Set(h);
   for (auto& [window, statistics] : heard_) {
     if (layer < window) continue;
-    products_->Start(lane.Before(layer - window).rows(), lane.Before(layer).rows());
+    products_->Start(device.Before(layer - window).rows(), device.Before(layer).rows());
     statistics.Add(layer - window, products_->Take(), batch.offsets);
   }
 }

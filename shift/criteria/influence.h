@@ -25,16 +25,16 @@ class InfluenceProbe : public Probe {
 
  private:
   // One device's streams before the last few blocks, kept because the decoder updates its stream in place.
-  struct Lane {
+  struct OnDevice {
     std::vector<KeptRows> recent;
     KeptRows& Before(int64_t layer) { return recent[layer % std::ssize(recent)]; }
   };
-  void Take(Lane& lane, int64_t layer, const Rows& h, const Batch& batch);
+  void Take(OnDevice& device, int64_t layer, const Rows& h, const Batch& batch);
 
   const int64_t layers_;
   std::map<int64_t, InfluenceStatistics> settled_, heard_;  // by window
   std::unique_ptr<PendingProducts> products_;
-  std::deque<Lane> lanes_;
+  std::deque<OnDevice> devices_;
 };
 
 }  // namespace shiftrt

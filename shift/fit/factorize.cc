@@ -29,7 +29,7 @@ std::vector<double> ColumnNorms(const Matrix<double>& x, const Matrix<double>& g
 // A in a solver's memory, and times the metric: G_c A (rrr), or A itself (svd, svd-refit).
 class InMetric {
  public:
-  InMetric(Solver& solver, const RidgeAccumulator& sums, const Matrix<double>& a, Factorization factorization)
+  InMetric(Solver& solver, const RidgeSums& sums, const Matrix<double>& a, Factorization factorization)
       : a_(solver.Uploaded(a.view())) {
     if (factorization != Factorization::kReducedRank) return;
     metric_a_ = solver.Make(a.rows(), a.cols());
@@ -173,7 +173,7 @@ std::vector<int64_t> ChooseRanks(const RankSpec& spec, const std::vector<std::ve
 // With V the leading right singular vectors of G^(1/2) A, which are eigenvectors of A' G A, the best map of rank r in
 // the metric G is A V V': no root or inverse of G is needed, and G = I gives the SVD of A. Only V comes from the
 // squared matrix; P and the leading singular values are products with A itself, so they do not lose half of the digits.
-LowRank Factorize(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution, int64_t rank,
+LowRank Factorize(const Context& context, const RidgeSums& sums, const RidgeSolution& solution, int64_t rank,
                   Factorization factorization) {
   const int64_t d = sums.hidden();
   CheckRank(RankSpec::Fixed(rank), d);
@@ -193,7 +193,7 @@ LowRank Factorize(const Context& context, const RidgeAccumulator& sums, const Ri
   return out;
 }
 
-std::vector<double> SingularValues(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution,
+std::vector<double> SingularValues(const Context& context, const RidgeSums& sums, const RidgeSolution& solution,
                                    Factorization factorization) {
   std::vector<double> values = WithSolver(context, sums.hidden(), [&](Solver& solver) {
     return InMetric(solver, sums, solution.a, factorization).Eigen(solver, 1).values;
@@ -203,7 +203,7 @@ std::vector<double> SingularValues(const Context& context, const RidgeAccumulato
   return values;
 }
 
-LowRank Truncate(const Context& context, const RidgeAccumulator& sums, const LowRank& factors, int64_t rank,
+LowRank Truncate(const Context& context, const RidgeSums& sums, const LowRank& factors, int64_t rank,
                  Factorization factorization) {
   const int64_t d = sums.hidden();
   Check(rank >= 0 && rank <= factors.p.cols(), "cannot cut factors of rank {} to rank {}", factors.p.cols(), rank);

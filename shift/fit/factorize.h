@@ -48,13 +48,13 @@ struct LowRank {
 // minimises tr((A - A_r)' G_c (A - A_r)) over maps of rank r with the centred Gram G_c of `sums`, and refits b: on the
 // fitted tokens never farther than the others from what A computes, and so, but for what lambda leaves, from the
 // updates. Throws UsageError for a rank below 1 or above d.
-LowRank Factorize(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution, int64_t rank,
+LowRank Factorize(const Context& context, const RidgeSums& sums, const RidgeSolution& solution, int64_t rank,
                   Factorization factorization);
 // All singular values alone, descending: of A (svd), or of G_c^(1/2) A (rrr).
-std::vector<double> SingularValues(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution,
+std::vector<double> SingularValues(const Context& context, const RidgeSums& sums, const RidgeSolution& solution,
                                    Factorization factorization);
 // What Factorize gives for the smaller `rank`, from its result for a larger one; rank 0 is a bias alone.
-LowRank Truncate(const Context& context, const RidgeAccumulator& sums, const LowRank& factors, int64_t rank,
+LowRank Truncate(const Context& context, const RidgeSums& sums, const LowRank& factors, int64_t rank,
                  Factorization factorization);
 // exp of the entropy of the normalised singular values (Roy and Vetterli 2007): how many directions matter.
 double EffectiveRank(const std::vector<double>& singular_values);

@@ -19,7 +19,7 @@ bool RankNeedsSpectrum(const RankSpec& spec) {
 }
 
 // The adapter of `rank` directions, and all singular values.
-std::shared_ptr<const Lra> Reduce(const Context& context, const RidgeAccumulator& sums, const RidgeSolution& solution,
+std::shared_ptr<const Lra> Reduce(const Context& context, const RidgeSums& sums, const RidgeSolution& solution,
                                   int64_t rank, const FitOptions& options, std::vector<double>& singular_values) {
   // Asked for by number, a rank of d is factors of rank d; otherwise the full map is the smaller way to say it.
   if (rank == sums.hidden() && options.rank.kind != RankSpec::Kind::kFixed) {
@@ -59,7 +59,7 @@ DepthPlan CorrectedPlan(int64_t layers, std::span<const Site> sites, const Fitte
   return plan;
 }
 
-double RSquaredOf(const Context& context, const RidgeAccumulator& sums, const Lra& lra) {
+double RSquaredOf(const Context& context, const RidgeSums& sums, const Lra& lra) {
   if (sums.tokens() == 0) return std::numeric_limits<double>::quiet_NaN();
   const Matrix<double> b = Converted<double>(lra.b);
   if (!lra.low_rank()) return RSquared(context, sums, Converted<double>(lra.a).view(), b.view());

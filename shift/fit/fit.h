@@ -1,4 +1,4 @@
-// From accumulators to adapters: solve, choose the ranks, factorize.
+// From ridge sums to adapters: solve, choose the ranks, factorize.
 #pragma once
 
 #include <memory>
@@ -72,6 +72,6 @@ FittedSites FitSites(const Context& context, const std::vector<const SiteSums*>&
 // What `lra` leaves of a site's sums, beside the tokens they are of: rank, r2_fit and r2_heldout.
 SiteReport MeasureSite(const Context& context, const SiteSums& site, const Lra& lra);
 // 1 - residual / total of the adapter as it runs, float32 factors and all; NaN without tokens.
-double RSquaredOf(const Context& context, const RidgeAccumulator& sums, const Lra& lra);
+double RSquaredOf(const Context& context, const RidgeSums& sums, const Lra& lra);
 
 }  // namespace shiftrt

@@ -36,7 +36,7 @@ struct NormalEquations {
   int64_t free = 0;  // parameters an output spends outside X: the free bias
 };
 
-NormalEquations MakeEquations(Solver& solver, const RidgeAccumulator& sums, bool penalize_bias) {
+NormalEquations MakeEquations(Solver& solver, const RidgeSums& sums, bool penalize_bias) {
   NormalEquations equations;
   linalg::CheckFinite(sums.UpperGram());
   equations.tokens = sums.tokens();
@@ -54,7 +54,7 @@ NormalEquations MakeEquations(Solver& solver, const RidgeAccumulator& sums, bool
   return equations;
 }
 
-double RelativeUnit(const RidgeAccumulator& sums) {
+double RelativeUnit(const RidgeSums& sums) {
   double trace = 0;
   for (int64_t i = 0; i < sums.hidden(); ++i) trace += sums.UpperGram()(i, i);
   return trace / static_cast<double>(sums.hidden());
@@ -135,8 +135,8 @@ class GcvScore {
 // they are.
 class HoldoutScore {
  public:
-  HoldoutScore(Solver& solver, const Spectrum& spectrum, const RidgeAccumulator& fitted,
-               const RidgeAccumulator& heldout, bool penalize_bias)
+  HoldoutScore(Solver& solver, const Spectrum& spectrum, const RidgeSums& fitted, const RidgeSums& heldout,
+               bool penalize_bias)
       : spectrum_(spectrum), linear_(spectrum.size(), 0.0) {
     const int64_t n = spectrum.size();
     const Array &v = *spectrum.vectors, &p = *spectrum.projected;
@@ -207,9 +207,9 @@ Matrix<double> SolveCholesky(const Context& context, Solver& solver, const Norma
 }
 
 struct Problem {
-  const RidgeAccumulator& sums;
+  const RidgeSums& sums;
   const RidgeOptions& options;
-  const RidgeAccumulator* heldout;  // for holdout
+  const RidgeSums* heldout;  // for holdout
 };
 
 // X, and all of a solution but `a` and `b`.
@@ -269,7 +269,7 @@ double Dot(MatrixView<const double> a, const Matrix<double>& b) {
 
 // 2 <A, C_c> - <A, G_c A> of A = P Q, which is <P, C_c Q'> and <P, G_c P (Q Q')>: nothing larger than P is made of
 // them.
-double ExplainedByMap(const Context& context, const RidgeAccumulator& sums, const LinearMap& map) {
+double ExplainedByMap(const Context& context, const RidgeSums& sums, const LinearMap& map) {
   const int64_t d = sums.hidden();
   const Matrix<double> mean = sums.InputMean(), delta_mean = sums.DeltaMean();
   Matrix<double> column_sums(1, d);
@@ -321,8 +321,8 @@ std::string Format(const LambdaSpec& spec) {
   return "?";
 }
 
-RidgeSolution SolveRidge(const Context& context, const RidgeAccumulator& sums, const RidgeOptions& options,
-                         const RidgeAccumulator* heldout) {
+RidgeSolution SolveRidge(const Context& context, const RidgeSums& sums, const RidgeOptions& options,
+                         const RidgeSums* heldout) {
   const int64_t d = sums.hidden();
   Check(sums.tokens() > 0, "ridge regression without a single token");
   Check(sums.weight() > 0, "ridge regression on {} tokens that all have weight 0", sums.tokens());
@@ -345,7 +345,7 @@ RidgeSolution SolveRidge(const Context& context, const RidgeAccumulator& sums, c
   return std::move(solution);
 }
 
-Matrix<double> FreeBias(const Context& context, const RidgeAccumulator& sums, const LinearMap& map) {
+Matrix<double> FreeBias(const Context& context, const RidgeSums& sums, const LinearMap& map) {
   Matrix<double> b = sums.DeltaMean();
   if (map.p.cols == 0) return b;
   const Matrix<double> image = Product(context, sums.InputMean().view(), map.p);
@@ -357,8 +357,7 @@ Matrix<double> FreeBias(const Context& context, const RidgeAccumulator& sums, co
   return b;
 }
 
-double RSquared(const Context& context, const RidgeAccumulator& sums, const LinearMap& map,
-                MatrixView<const double> b) {
+double RSquared(const Context& context, const RidgeSums& sums, const LinearMap& map, MatrixView<const double> b) {
   const int64_t d = sums.hidden(), rank = map.p.cols;
   Check(map.p.rows == d && (map.factored() ? map.q.rows == rank && map.q.cols == d : rank == d) && b.rows == 1 &&
             b.cols == d,

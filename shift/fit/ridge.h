@@ -1,4 +1,4 @@
-// Closed-form adapters from accumulators (paper eq. ridge_objective, closed_form_solution).
+// Closed-form adapters from ridge sums (paper eq. ridge_objective, closed_form_solution).
 #pragma once
 
 #include <string>
@@ -33,8 +33,8 @@ struct RidgeSolution {
 // generalised cross-validation score summed over outputs, over a logarithmic grid refined once, from one
 // eigendecomposition; holdout minimises the squared error on the tokens of `heldout`, over the same grid. Throws Error
 // when there are no tokens, or none held out for holdout.
-RidgeSolution SolveRidge(const Context& context, const RidgeAccumulator& sums, const RidgeOptions& options,
-                         const RidgeAccumulator* heldout = nullptr);
+RidgeSolution SolveRidge(const Context& context, const RidgeSums& sums, const RidgeOptions& options,
+                         const RidgeSums* heldout = nullptr);
 
 // A (d, d) as it is, or as its factors.
 struct LinearMap {
@@ -45,9 +45,9 @@ struct LinearMap {
 };
 
 // mean(D) - mean(H) A (1, d): the bias that leaves no mean error.
-Matrix<double> FreeBias(const Context& context, const RidgeAccumulator& sums, const LinearMap& map);
+Matrix<double> FreeBias(const Context& context, const RidgeSums& sums, const LinearMap& map);
 
 // 1 - residual / total on the tokens of `sums`, both about the mean of D; 0 where D does not vary. Any map will do.
-double RSquared(const Context& context, const RidgeAccumulator& sums, const LinearMap& map, MatrixView<const double> b);
+double RSquared(const Context& context, const RidgeSums& sums, const LinearMap& map, MatrixView<const double> b);
 
 }  // namespace shiftrt

@@ -5,7 +5,7 @@
 
 #include "runtime/check.h"
 #include "runtime/stopwatch.h"
-#include "shift/sums/ridge_feed.h"
+#include "shift/sums/ridge_adder.h"
 #include "shift/sums/streams.h"
 
 namespace shiftrt {
@@ -42,13 +42,13 @@ class Walk {
   // What the site takes in and should give.
   void Collect(SiteSums& sums, Progress& progress) {
     for (const auto& [walkers, into] : {std::pair(&fit_, &sums.fit), std::pair(&heldout_, &sums.heldout)}) {
-      RidgeFeed feed(*tally_, sums.site, *into);
+      RidgeAdder adder(*tally_, sums.site, *into);
       for (Walker& walker : *walkers) {
         SetUpdate(sums.site, walker);
-        feed.Add(walker.corrected.rows(), update_.rows(), weighting_, walker.batch->offsets);
+        adder.Add(walker.corrected.rows(), update_.rows(), weighting_, walker.batch->offsets);
         progress.Advance(walker.batch->size());
       }
-      feed.Settle();
+      adder.Settle();
     }
   }
 

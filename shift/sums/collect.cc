@@ -14,30 +14,30 @@ namespace {
 // One part of the calibration text, fitted or held out: its batches, the sums of their tokens, how many are summed.
 struct Part {
   std::vector<Batch> CalibrationSet::*batches;
-  RidgeAccumulator SiteSums::*sums;
-  int64_t CollectedSums::*done;
+  RidgeSums SiteSums::*sums;
+  int64_t CalibrationSums::*done;
   const char* phase;
 };
 constexpr Part kParts[] = {
-    {&CalibrationSet::fit, &SiteSums::fit, &CollectedSums::fit_batches, "calibrating"},
-    {&CalibrationSet::heldout, &SiteSums::heldout, &CollectedSums::heldout_batches, "measuring on held-out text"},
+    {&CalibrationSet::fit, &SiteSums::fit, &CalibrationSums::fit_batches, "calibrating"},
+    {&CalibrationSet::heldout, &SiteSums::heldout, &CalibrationSums::heldout_batches, "measuring on held-out text"},
 };
 
 }  // namespace
 
-CollectedSums CollectedSums::Empty(const std::vector<int64_t>& layers, int64_t hidden) {
-  CollectedSums sums;
+CalibrationSums CalibrationSums::Empty(const std::vector<int64_t>& layers, int64_t hidden) {
+  CalibrationSums sums;
   for (int64_t layer : layers) sums.sites.emplace_back(Site{layer}, hidden);
   return sums;
 }
 
-std::vector<int64_t> CollectedSums::Layers() const {
+std::vector<int64_t> CalibrationSums::Layers() const {
   std::vector<int64_t> layers;
   for (const SiteSums& site : sites) layers.push_back(site.site.layer);
   return layers;
 }
 
-std::vector<const SiteSums*> CollectedSums::Sites(const std::vector<int64_t>& layers) const {
+std::vector<const SiteSums*> CalibrationSums::Sites(const std::vector<int64_t>& layers) const {
   const std::vector<int64_t> held = Layers();
   std::vector<const SiteSums*> chosen;
   for (int64_t layer : layers) {
@@ -60,7 +60,7 @@ void CheckMemory(const Context& context, int64_t sites, int64_t hidden, const ch
         sites, sites == 1 ? "" : "s", mib(taken), mib(room), advice);
 }
 
-void Collect(const ShiftJob& job, CollectedSums& sums, Checkpoint* checkpoint) {
+void Collect(const ShiftJob& job, CalibrationSums& sums, Checkpoint* checkpoint) {
   for (const Part& part : kParts) {
     const auto left = std::span(job.calibration.*part.batches).subspan(sums.*part.done);
     if (sums.sites.empty() || left.empty()) continue;

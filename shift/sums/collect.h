@@ -1,4 +1,4 @@
-// One pass of the original model over calibration text: ridge accumulators of any set of sites.
+// One pass of the original model over calibration text: ridge sums of any set of sites.
 #pragma once
 
 #include <vector>
@@ -9,12 +9,12 @@
 
 namespace shiftrt {
 
-// Accumulators on their way: which layers, and how many of the calibration's batches they hold.
-struct CollectedSums {
+// The sums of some sites, and how many of the calibration's batches they hold.
+struct CalibrationSums {
   std::vector<SiteSums> sites;
   int64_t fit_batches = 0, heldout_batches = 0;
 
-  static CollectedSums Empty(const std::vector<int64_t>& layers, int64_t hidden);
+  static CalibrationSums Empty(const std::vector<int64_t>& layers, int64_t hidden);
   std::vector<int64_t> Layers() const;
   // The sites of `layers`, where there is one a layer, ascending. Throws Error naming a layer that is not among them,
   // and those that are.
@@ -30,6 +30,6 @@ void CheckMemory(const Context& context, int64_t sites, int64_t hidden, const ch
 // with the same bits as one that was not (to rounding where GPUs take turns, for sums of sums are added up). The sums
 // hold as many batches as they say whenever `checkpoint` saves them, and after Interrupted. Where a device's memory has
 // no room for all sites at once they are done in groups, a pass each, which are saved when all are done.
-void Collect(const ShiftJob& job, CollectedSums& sums, Checkpoint* checkpoint = nullptr);
+void Collect(const ShiftJob& job, CalibrationSums& sums, Checkpoint* checkpoint = nullptr);
 
 }  // namespace shiftrt

@@ -32,7 +32,7 @@ std::vector<std::string> SampleHashes(const std::vector<Batch>& batches) {
   return hashes;
 }
 
-Json ToJson(const GramSet& set) {
+Json ToJson(const SavedSums& set) {
   Json tokens = Json::array();
   for (const SiteSums& site : set.sums.sites) tokens.push_back({site.fit.tokens(), site.heldout.tokens()});
   return {{"version", kVersion},
@@ -69,18 +69,17 @@ Matrix<double> ReadMatrix(const SafetensorsFile& file, const std::string& name, 
   return matrix;
 }
 
-RidgeAccumulator ReadSums(const SafetensorsFile& file, int64_t layer, const char* part, int64_t tokens) {
+RidgeSums ReadRidgeSums(const SafetensorsFile& file, int64_t layer, const char* part, int64_t tokens) {
   const auto gram = file.tensors().find(TensorName(layer, part, "gram"));
   Check(gram != file.tensors().end() && gram->second.rows() >= 2, "{}: tensor {} is missing or empty",
         file.path().string(), TensorName(layer, part, "gram"));
   const int64_t side = gram->second.rows();
   const Matrix<double> squares = ReadMatrix(file, TensorName(layer, part, "squares"), 1, 1);
-  return RidgeAccumulator::FromSums(ReadMatrix(file, TensorName(layer, part, "gram"), side, side),
-                                    ReadMatrix(file, TensorName(layer, part, "cross"), side, side - 1), squares(0, 0),
-                                    tokens);
+  return RidgeSums::FromSums(ReadMatrix(file, TensorName(layer, part, "gram"), side, side),
+                             ReadMatrix(file, TensorName(layer, part, "cross"), side, side - 1), squares(0, 0), tokens);
 }
 
-std::string WhyNotTheSame(const GramOrigin& a, const GramOrigin& b) {
+std::string WhyNotTheSame(const SumsOrigin& a, const SumsOrigin& b) {
   if (a.model != b.model) return fmt::format("they are of two models (fingerprints {} and {})", a.model, b.model);
   if (a.dtype != b.dtype) return fmt::format("the model ran in {} for one and in {} for the other", a.dtype, b.dtype);
   if (a.settings != b.settings) return fmt::format("their settings differ: {} and {}", a.settings, b.settings);
@@ -88,7 +87,7 @@ std::string WhyNotTheSame(const GramOrigin& a, const GramOrigin& b) {
 }
 
 // How many samples, fitted or held out, are in both.
-int64_t Overlap(const GramOrigin& a, const GramOrigin& b) {
+int64_t Overlap(const SumsOrigin& a, const SumsOrigin& b) {
   std::set<std::string> seen(a.fit_samples.begin(), a.fit_samples.end());
   seen.insert(a.heldout_samples.begin(), a.heldout_samples.end());
   int64_t common = 0;
@@ -97,7 +96,7 @@ int64_t Overlap(const GramOrigin& a, const GramOrigin& b) {
   return common;
 }
 
-void Add(GramSet& set, const GramSet& other) {
+void Add(SavedSums& set, const SavedSums& other) {
   for (size_t i = 0; i < set.sums.sites.size(); ++i) {
     set.sums.sites[i].fit += other.sums.sites[i].fit;
     set.sums.sites[i].heldout += other.sums.sites[i].heldout;
@@ -148,7 +147,7 @@ class Header {
   Json json_;
 };
 
-void CheckSameRun(const GramSet& found, const GramSet& wanted, const fs::path& file) {
+void CheckSameRun(const SavedSums& found, const SavedSums& wanted, const fs::path& file) {
   constexpr const char* kAdvice = "give another name or remove it";
   const std::string why = WhyNotTheSame(found.origin, wanted.origin);
   Check(why.empty(), "{}: holds other sums ({}); {}", file.string(), why, kAdvice);
@@ -163,12 +162,12 @@ void CheckSameRun(const GramSet& found, const GramSet& wanted, const fs::path& f
 // Rewrites the file now and then.
 class FileCheckpoint : public Checkpoint {
  public:
-  FileCheckpoint(const fs::path& file, const GramSet& set, double seconds)
+  FileCheckpoint(const fs::path& file, const SavedSums& set, double seconds)
       : file_(file), set_(set), seconds_(seconds) {}
   bool Due() override { return std::chrono::duration<double>(Clock::now() - last_).count() >= seconds_; }
   void Save() override {
     const auto now = Clock::now();
-    WriteGram(file_, set_);
+    WriteSums(file_, set_);
     // Writing must not become the work: at most a tenth of the time.
     last_ = Clock::now();
     seconds_ = std::max(seconds_, 9 * std::chrono::duration<double>(last_ - now).count());
@@ -177,27 +176,27 @@ class FileCheckpoint : public Checkpoint {
  private:
   using Clock = std::chrono::steady_clock;
   const fs::path& file_;
-  const GramSet& set_;
+  const SavedSums& set_;
   double seconds_;
   Clock::time_point last_ = Clock::now();
 };
 
 }  // namespace
 
-GramSet NewGram(const ShiftJob& job, const std::vector<int64_t>& layers, const std::string& settings,
-                std::map<std::string, std::vector<double>> scores) {
+SavedSums NewSavedSums(const ShiftJob& job, const std::vector<int64_t>& layers, const std::string& settings,
+                       std::map<std::string, std::vector<double>> scores) {
   const auto& [context, model, calibration, progress] = job;
-  GramSet set;
+  SavedSums set;
   set.origin = {model.weights->Fingerprint(), Name(model.weights->embedding.dtype), settings,
                 calibration.source,           SampleHashes(calibration.fit),        SampleHashes(calibration.heldout)};
-  set.sums = CollectedSums::Empty(layers, model.weights->config.hidden);
+  set.sums = CalibrationSums::Empty(layers, model.weights->config.hidden);
   set.fit_total = static_cast<int64_t>(calibration.fit.size());
   set.heldout_total = static_cast<int64_t>(calibration.heldout.size());
   set.scores = std::move(scores);
   return set;
 }
 
-void WriteGram(const fs::path& file, const GramSet& set) {
+void WriteSums(const fs::path& file, const SavedSums& set) {
   std::vector<Matrix<double>> owned;
   std::vector<NamedTensor> tensors;
   owned.reserve(4 * set.sums.sites.size());
@@ -214,10 +213,10 @@ void WriteGram(const fs::path& file, const GramSet& set) {
   WriteSafetensors(file, tensors, {{"format", kFormat}, {"gram", ToJson(set).dump()}});
 }
 
-GramSet ReadGram(const fs::path& path) {
+SavedSums ReadSums(const fs::path& path) {
   const SafetensorsFile file(path);
   const Header header(file);
-  GramSet set;
+  SavedSums set;
   set.origin = {header.Get<std::string>("model"),
                 header.Get<std::string>("dtype"),
                 header.Get<std::string>("settings"),
@@ -234,8 +233,8 @@ GramSet ReadGram(const fs::path& path) {
   for (size_t i = 0; i < layers.size(); ++i) {
     Check(tokens[i].size() == 2 && tokens[i][0] >= 0 && tokens[i][1] >= 0, "{}: its token counts are malformed",
           path.string());
-    set.sums.sites.emplace_back(Site{layers[i]}, ReadSums(file, layers[i], "fit", tokens[i][0]),
-                                ReadSums(file, layers[i], "heldout", tokens[i][1]));
+    set.sums.sites.emplace_back(Site{layers[i]}, ReadRidgeSums(file, layers[i], "fit", tokens[i][0]),
+                                ReadRidgeSums(file, layers[i], "heldout", tokens[i][1]));
     const SiteSums& site = set.sums.sites.back();
     Check(site.fit.hidden() == set.sums.sites[0].fit.hidden() && site.heldout.hidden() == site.fit.hidden(),
           "{}: layer {} has sums of another hidden size", path.string(), layers[i]);
@@ -243,11 +242,11 @@ GramSet ReadGram(const fs::path& path) {
   return set;
 }
 
-GramSet LoadGrams(const std::vector<fs::path>& files) {
+SavedSums LoadSums(const std::vector<fs::path>& files) {
   Check(!files.empty(), "no file of sums to load");
-  std::vector<GramSet> sets;
+  std::vector<SavedSums> sets;
   for (size_t i = 0; i < files.size(); ++i) {
-    GramSet set = ReadGram(files[i]);
+    SavedSums set = ReadSums(files[i]);
     Check(set.complete(), "{}: holds {} of {} fitted batches: the run that writes it was interrupted; start it again",
           files[i].string(), set.sums.fit_batches, set.fit_total);
     for (size_t j = 0; j < sets.size(); ++j) {
@@ -261,12 +260,12 @@ GramSet LoadGrams(const std::vector<fs::path>& files) {
     }
     sets.push_back(std::move(set));
   }
-  GramSet sum = std::move(sets[0]);
+  SavedSums sum = std::move(sets[0]);
   for (size_t i = 1; i < sets.size(); ++i) Add(sum, sets[i]);
   return sum;
 }
 
-void CheckModel(const GramSet& set, const Model& model) {
+void CheckModel(const SavedSums& set, const Model& model) {
   const std::string found = model.weights->Fingerprint();
   Check(set.origin.model == found, "the saved sums are of another model: fingerprint {}, but {} has {}",
         set.origin.model, model.name, found);
@@ -275,9 +274,9 @@ void CheckModel(const GramSet& set, const Model& model) {
           "the saved sums have {} scores of {} for {} layers", scores.size(), criterion, model.weights->config.layers);
 }
 
-GramSet CollectIntoFile(const ShiftJob& job, GramSet set, const fs::path& file, double seconds_between) {
+SavedSums CollectIntoFile(const ShiftJob& job, SavedSums set, const fs::path& file, double seconds_between) {
   if (fs::exists(file)) {
-    GramSet found = ReadGram(file);
+    SavedSums found = ReadSums(file);
     CheckSameRun(found, set, file);
     if (found.complete()) return found;
     // Which the settings, just compared, name.
@@ -288,10 +287,10 @@ GramSet CollectIntoFile(const ShiftJob& job, GramSet set, const fs::path& file, 
   try {
     Collect(job, set.sums, &checkpoint);
   } catch (const Interrupted&) {
-    WriteGram(file, set);
+    WriteSums(file, set);
     throw;
   }
-  WriteGram(file, set);
+  WriteSums(file, set);
   return set;
 }
 

@@ -13,7 +13,7 @@
 namespace shiftrt {
 
 // What sums are of. Two sets add if model and settings are the same and no sample is in both.
-struct GramOrigin {
+struct SumsOrigin {
   std::string model;                                      // fingerprint of the weights
   std::string dtype;                                      // the type they ran in
   std::string settings;                                   // of the tokens and their weights
@@ -21,9 +21,9 @@ struct GramOrigin {
   std::vector<std::string> fit_samples, heldout_samples;  // hash of each sample's tokens, in order
 };
 
-struct GramSet {
-  GramOrigin origin;
-  CollectedSums sums;
+struct SavedSums {
+  SumsOrigin origin;
+  CalibrationSums sums;
   int64_t fit_total = 0, heldout_total = 0;           // batches of the whole calibration; sums holds so many of them
   std::map<std::string, std::vector<double>> scores;  // layer scores by criterion that were found on the way
 
@@ -32,26 +32,26 @@ struct GramSet {
 
 // What Collect will fill: no sums yet. `scores`: layer scores by criterion, kept in the file so that another selection
 // by the same criterion needs no model run either.
-GramSet NewGram(const ShiftJob& job, const std::vector<int64_t>& layers, const std::string& settings,
-                std::map<std::string, std::vector<double>> scores = {});
+SavedSums NewSavedSums(const ShiftJob& job, const std::vector<int64_t>& layers, const std::string& settings,
+                       std::map<std::string, std::vector<double>> scores = {});
 
 // A safetensors file (docs/formats.md), written under a temporary name and renamed.
-void WriteGram(const std::filesystem::path& file, const GramSet& set);
+void WriteSums(const std::filesystem::path& file, const SavedSums& set);
 // Throws Error naming the file for anything that is not such a file, of another version, or not finite.
-GramSet ReadGram(const std::filesystem::path& file);
+SavedSums ReadSums(const std::filesystem::path& file);
 
 // The sum of several complete files. Throws Error naming two files that do not belong together and why: another model,
 // other settings, other layers, a sample in both; or one file that is not complete.
-GramSet LoadGrams(const std::vector<std::filesystem::path>& files);
+SavedSums LoadSums(const std::vector<std::filesystem::path>& files);
 
 // Throws Error unless `set` was made from this model.
-void CheckModel(const GramSet& set, const Model& model);
+void CheckModel(const SavedSums& set, const Model& model);
 
-// Collects the layers of `set`, which NewGram made from the same calibration, into `file`. Continues a file that an
-// interrupted run of the same origin and layers left there (the sums end with the same bits), returns a complete one as
-// it is, and refuses another's. While it runs the file is rewritten every `seconds_between` seconds, and once more when
-// it is interrupted.
-GramSet CollectIntoFile(const ShiftJob& job, GramSet set, const std::filesystem::path& file,
-                        double seconds_between = 60);
+// Collects the layers of `set`, which NewSavedSums made from the same calibration, into `file`. Continues a file that
+// an interrupted run of the same origin and layers left there (the sums end with the same bits), returns a complete one
+// as it is, and refuses another's. While it runs the file is rewritten every `seconds_between` seconds, and once more
+// when it is interrupted.
+SavedSums CollectIntoFile(const ShiftJob& job, SavedSums set, const std::filesystem::path& file,
+                          double seconds_between = 60);
 
 }  // namespace shiftrt

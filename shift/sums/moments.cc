@@ -8,7 +8,7 @@ namespace {
 
 // moments (d, d) of the raw sums become those about `mean`. With g the column sums of W H, y those of W Y, and n the
 // weight, sum w (h - m)'(y - m_y) = sum w h'y - m'y - (g - n m)' m_y: two outer products.
-void Shift(linalg::Solver& solver, const RidgeAccumulator& sums, const Matrix<double>& mean, const double* column_sums,
+void Shift(linalg::Solver& solver, const RidgeSums& sums, const Matrix<double>& mean, const double* column_sums,
            const Matrix<double>& other_mean, linalg::Array& moments) {
   const int64_t d = sums.hidden();
   Matrix<double> left(2, d), right(2, d);
@@ -21,7 +21,7 @@ void Shift(linalg::Solver& solver, const RidgeAccumulator& sums, const Matrix<do
 
 }  // namespace
 
-linalg::ArrayPtr GramAbout(linalg::Solver& solver, const RidgeAccumulator& sums, const Matrix<double>& mean) {
+linalg::ArrayPtr GramAbout(linalg::Solver& solver, const RidgeSums& sums, const Matrix<double>& mean) {
   const int64_t d = sums.hidden();
   linalg::ArrayPtr gram = solver.Uploaded(sums.UpperGram().Rows(0, d).Cols(0, d));
   Matrix<double> column_sums(1, d);
@@ -30,7 +30,7 @@ linalg::ArrayPtr GramAbout(linalg::Solver& solver, const RidgeAccumulator& sums,
   return gram;
 }
 
-linalg::ArrayPtr CrossAbout(linalg::Solver& solver, const RidgeAccumulator& sums, const Matrix<double>& mean,
+linalg::ArrayPtr CrossAbout(linalg::Solver& solver, const RidgeSums& sums, const Matrix<double>& mean,
                             const Matrix<double>& delta_mean) {
   const int64_t d = sums.hidden();
   linalg::ArrayPtr cross = solver.Uploaded(sums.Cross().view().Rows(0, d));
@@ -38,11 +38,11 @@ linalg::ArrayPtr CrossAbout(linalg::Solver& solver, const RidgeAccumulator& sums
   return cross;
 }
 
-linalg::ArrayPtr CenteredGram(linalg::Solver& solver, const RidgeAccumulator& sums) {
+linalg::ArrayPtr CenteredGram(linalg::Solver& solver, const RidgeSums& sums) {
   return GramAbout(solver, sums, sums.InputMean());
 }
 
-linalg::ArrayPtr CenteredCross(linalg::Solver& solver, const RidgeAccumulator& sums) {
+linalg::ArrayPtr CenteredCross(linalg::Solver& solver, const RidgeSums& sums) {
   return CrossAbout(solver, sums, sums.InputMean(), sums.DeltaMean());
 }
 

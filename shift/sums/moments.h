@@ -7,12 +7,12 @@
 namespace shiftrt {
 
 // The sum over tokens of w (h - mean)'(h - mean) (d, d), upper triangle; `mean` (1, d), the tokens' own or another.
-linalg::ArrayPtr GramAbout(linalg::Solver& solver, const RidgeAccumulator& sums, const Matrix<double>& mean);
+linalg::ArrayPtr GramAbout(linalg::Solver& solver, const RidgeSums& sums, const Matrix<double>& mean);
 // The sum of w (h - mean)'(delta - delta_mean) (d, d).
-linalg::ArrayPtr CrossAbout(linalg::Solver& solver, const RidgeAccumulator& sums, const Matrix<double>& mean,
+linalg::ArrayPtr CrossAbout(linalg::Solver& solver, const RidgeSums& sums, const Matrix<double>& mean,
                             const Matrix<double>& delta_mean);
 // Both about the tokens' means, which is what a free bias leaves to explain.
-linalg::ArrayPtr CenteredGram(linalg::Solver& solver, const RidgeAccumulator& sums);
-linalg::ArrayPtr CenteredCross(linalg::Solver& solver, const RidgeAccumulator& sums);
+linalg::ArrayPtr CenteredGram(linalg::Solver& solver, const RidgeSums& sums);
+linalg::ArrayPtr CenteredCross(linalg::Solver& solver, const RidgeSums& sums);
 
 }  // namespace shiftrt

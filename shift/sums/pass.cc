@@ -18,9 +18,9 @@ struct Pass::Group {
   int64_t size() const { return end - begin; }
 };
 
-class Pass::Lane {
+class Pass::DeviceRun {
  public:
-  Lane(const Pass& pass, const Context& context, const std::vector<Group>& groups) {
+  DeviceRun(const Pass& pass, const Context& context, const std::vector<Group>& groups) {
     for (size_t plan = 0; plan < pass.plans_.size(); ++plan) {
       std::vector<Tap> taps;
       for (const Group& group : groups) {
@@ -88,8 +88,8 @@ void Pass::RunGroups(const std::string& phase, std::span<const Batch>& batches, 
 
   const std::unique_ptr<Tally> tally = MakeTally(context_, *weights_);
   each([&](const Group& group) { group.probe().Begin(*tally, group.begin, group.end); });
-  std::deque<Lane> lanes;
-  for (int64_t i = 0; i < tally->devices(); ++i) lanes.emplace_back(*this, context_.WithGpu(i), groups);
+  std::deque<DeviceRun> devices;
+  for (int64_t i = 0; i < tally->devices(); ++i) devices.emplace_back(*this, context_.WithGpu(i), groups);
 
   int64_t tokens = 0, settled = 0, done = 0;
   for (const Batch& batch : batches) tokens += batch.size();
@@ -100,7 +100,7 @@ void Pass::RunGroups(const std::string& phase, std::span<const Batch>& batches, 
   progress.Begin(title, tokens * static_cast<int64_t>(plans_.size()));
   try {
     for (const Batch& batch : batches) {
-      lanes[done % lanes.size()].Run(batch);
+      devices[done % devices.size()].Run(batch);
       ++done;
       if (whole && checkpoint != nullptr && checkpoint->Due()) {
         settle();

@@ -60,8 +60,8 @@ class Pass {
            Checkpoint* checkpoint = nullptr);
 
  private:
-  struct Group;  // the parts of one probe that a run serves, and what is left of them
-  class Lane;    // one device's decoders
+  struct Group;     // the parts of one probe that a run serves, and what is left of them
+  class DeviceRun;  // one device's decoders
 
   void RunGroups(const std::string& phase, std::span<const Batch>& batches, std::vector<Group>& groups,
                  Progress& progress, Checkpoint* checkpoint);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "shift/sums/pass.h"
-#include "shift/sums/ridge_feed.h"
+#include "shift/sums/ridge_adder.h"
 #include "shift/sums/sites.h"
 
 namespace shiftrt {
@@ -17,33 +17,33 @@ class RidgeProbe : public Probe {
   // `batches`, where given, counts the batches that the sums hold.
   explicit RidgeProbe(int64_t* batches = nullptr) : batches_(batches) {}
   // `into` lasts longer than the probe, and nobody else changes it meanwhile.
-  void Add(const Site& site, RidgeAccumulator& into) { targets_.push_back({site, SiteInput::kStream, {}, &into}); }
-  void Add(const SiteSums& site, RidgeAccumulator& into) {
-    targets_.push_back({site.site, site.input, site.weighting, &into});
+  void Add(const Site& site, RidgeSums& into) { entries_.push_back({site, SiteInput::kStream, {}, &into}); }
+  void Add(const SiteSums& site, RidgeSums& into) {
+    entries_.push_back({site.site, site.input, site.weighting, &into});
   }
 
-  int64_t parts() const override { return std::ssize(targets_); }
+  int64_t parts() const override { return std::ssize(entries_); }
   void Begin(Tally& tally, int64_t begin, int64_t end) override;
   std::vector<Tap> Taps() override;
   void Settle(int64_t batches) override;
   void End() override;
 
  private:
-  struct Target {
+  struct Entry {
     Site site;
     SiteInput input;
     TokenWeighting weighting;
-    RidgeAccumulator* sums;
+    RidgeSums* sums;
   };
   class SiteTaps;
-  struct Lane;
+  struct OnDevice;  // what it keeps on one device
 
   int64_t* batches_;
-  std::vector<Target> targets_;
-  std::vector<RidgeAccumulator> staged_;  // the sums of groups, until all groups are done
+  std::vector<Entry> entries_;
+  std::vector<RidgeSums> staged_;  // the sums of groups, until all groups are done
   int64_t begin_ = 0, end_ = 0, heard_ = 0;
-  std::deque<RidgeFeed> feeds_;  // of the parts begin_ .. end_ - 1
-  std::vector<std::shared_ptr<Lane>> lanes_;
+  std::deque<RidgeAdder> adders_;  // of the parts begin_ .. end_ - 1
+  std::vector<std::shared_ptr<OnDevice>> devices_;
 };
 
 }  // namespace shiftrt

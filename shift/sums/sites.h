@@ -39,13 +39,13 @@ struct SiteSums {
   Site site;
   SiteInput input = SiteInput::kStream;
   TokenWeighting weighting;
-  RidgeAccumulator fit, heldout;  // of the fitted tokens, and of those held out (none: heldout.tokens() == 0)
+  RidgeSums fit, heldout;  // of the fitted tokens, and of those held out (none: heldout.tokens() == 0)
 
-  static int64_t Bytes(int64_t hidden) { return 2 * RidgeAccumulator::Bytes(hidden); }
+  static int64_t Bytes(int64_t hidden) { return 2 * RidgeSums::Bytes(hidden); }
   // Of no tokens yet.
   SiteSums(const Site& site, int64_t hidden, SiteInput input = SiteInput::kStream, TokenWeighting weighting = {})
       : site(site), input(input), weighting(std::move(weighting)), fit(hidden), heldout(hidden) {}
-  SiteSums(const Site& site, RidgeAccumulator fit, RidgeAccumulator heldout)
+  SiteSums(const Site& site, RidgeSums fit, RidgeSums heldout)
       : site(site), fit(std::move(fit)), heldout(std::move(heldout)) {}
 };
 

@@ -67,16 +67,15 @@ std::vector<double> InfluenceStatistics::AngularScores() const {
   return scores;
 }
 
-RidgeAccumulator::RidgeAccumulator(int64_t hidden)
+RidgeSums::RidgeSums(int64_t hidden)
     : hidden_(hidden),
       gram_(Matrix<double>::Zeros(hidden + 1, hidden + 1)),
       cross_(Matrix<double>::Zeros(hidden + 1, hidden)) {}
 
-RidgeAccumulator RidgeAccumulator::FromSums(Matrix<double> gram, Matrix<double> cross, double delta_squares,
-                                            int64_t tokens) {
+RidgeSums RidgeSums::FromSums(Matrix<double> gram, Matrix<double> cross, double delta_squares, int64_t tokens) {
   Check(gram.rows() == gram.cols() && cross.rows() == gram.rows() && cross.cols() + 1 == cross.rows(),
         "a Gram of ({}, {}) beside cross products of ({}, {})", gram.rows(), gram.cols(), cross.rows(), cross.cols());
-  RidgeAccumulator sums(0);
+  RidgeSums sums(0);
   sums.hidden_ = cross.cols();
   sums.tokens_ = tokens;
   sums.gram_ = std::move(gram);
@@ -85,11 +84,11 @@ RidgeAccumulator RidgeAccumulator::FromSums(Matrix<double> gram, Matrix<double> 
   return sums;
 }
 
-void RidgeAccumulator::Add(const Context& context, MatrixView<const float> h, MatrixView<const float> delta,
-                           std::span<const double> weights) {
+void RidgeSums::Add(const Context& context, MatrixView<const float> h, MatrixView<const float> delta,
+                    std::span<const double> weights) {
   Check(h.cols == hidden_ && delta.cols == hidden_ && h.rows == delta.rows,
-        "inputs ({}, {}) and updates ({}, {}) for an accumulator of hidden size {}", h.rows, h.cols, delta.rows,
-        delta.cols, hidden_);
+        "inputs ({}, {}) and updates ({}, {}) for sums of hidden size {}", h.rows, h.cols, delta.rows, delta.cols,
+        hidden_);
   std::vector<RowProducts> products(h.rows);
   ComputeRowProducts(context, h, delta, products);
   const double squares = CheckedDeltaSquares(products, weights);
@@ -97,7 +96,7 @@ void RidgeAccumulator::Add(const Context& context, MatrixView<const float> h, Ma
   SetTotals(tokens_ + h.rows, delta_squares_ + squares);
 }
 
-void RidgeAccumulator::SetTotals(int64_t tokens, double delta_squares) {
+void RidgeSums::SetTotals(int64_t tokens, double delta_squares) {
   tokens_ = tokens;
   delta_squares_ = delta_squares;
 }
@@ -115,8 +114,8 @@ double CheckedDeltaSquares(std::span<const RowProducts> inputs_and_deltas, std::
   return sum;
 }
 
-RidgeAccumulator& RidgeAccumulator::operator+=(const RidgeAccumulator& other) {
-  Check(hidden_ == other.hidden_, "an accumulator of hidden size {} added to one of {}", other.hidden_, hidden_);
+RidgeSums& RidgeSums::operator+=(const RidgeSums& other) {
+  Check(hidden_ == other.hidden_, "sums of hidden size {} added to those of {}", other.hidden_, hidden_);
   for (int64_t i = 0; i < gram_.size(); ++i) gram_.data()[i] += other.gram_.data()[i];
   for (int64_t i = 0; i < cross_.size(); ++i) cross_.data()[i] += other.cross_.data()[i];
   delta_squares_ += other.delta_squares_;
@@ -124,19 +123,17 @@ RidgeAccumulator& RidgeAccumulator::operator+=(const RidgeAccumulator& other) {
   return *this;
 }
 
-RidgeAccumulator RidgeAccumulator::Clone() const {
-  return FromSums(gram_.Clone(), cross_.Clone(), delta_squares_, tokens_);
-}
+RidgeSums RidgeSums::Clone() const { return FromSums(gram_.Clone(), cross_.Clone(), delta_squares_, tokens_); }
 
-Matrix<double> RidgeAccumulator::Gram() const {
+Matrix<double> RidgeSums::Gram() const {
   Matrix<double> gram = gram_.Clone();
   linalg::SymmetrizeFromUpper(gram.view());
   return gram;
 }
 
 // C + G [I; 0], and tr((H + D)'W(H + D)) from its three parts.
-RidgeAccumulator RidgeAccumulator::OntoOutputs() const {
-  RidgeAccumulator out(hidden_);
+RidgeSums RidgeSums::OntoOutputs() const {
+  RidgeSums out(hidden_);
   out.tokens_ = tokens_;
   out.gram_ = gram_.Clone();
   const Matrix<double> gram = Gram();
@@ -147,25 +144,25 @@ RidgeAccumulator RidgeAccumulator::OntoOutputs() const {
   return out;
 }
 
-RidgeAccumulator RidgeAccumulator::WithoutMeans() const {
-  RidgeAccumulator out = Clone();
+RidgeSums RidgeSums::WithoutMeans() const {
+  RidgeSums out = Clone();
   for (int64_t j = 0; j < hidden_; ++j) out.gram_(j, hidden_) = out.cross_(hidden_, j) = 0.0;
   return out;
 }
 
-Matrix<double> RidgeAccumulator::InputMean() const {
+Matrix<double> RidgeSums::InputMean() const {
   Matrix<double> mean(1, hidden_);
   for (int64_t j = 0; j < hidden_; ++j) mean(0, j) = gram_(j, hidden_) / weight();
   return mean;
 }
 
-Matrix<double> RidgeAccumulator::DeltaMean() const {
+Matrix<double> RidgeSums::DeltaMean() const {
   Matrix<double> mean(1, hidden_);
   for (int64_t j = 0; j < hidden_; ++j) mean(0, j) = cross_(hidden_, j) / weight();
   return mean;
 }
 
-double RidgeAccumulator::CenteredDeltaSquares() const {
+double RidgeSums::CenteredDeltaSquares() const {
   double squares = delta_squares_;
   for (int64_t j = 0; j < hidden_; ++j) squares -= cross_(hidden_, j) * cross_(hidden_, j) / weight();
   const double rounding = static_cast<double>(tokens_) * std::numeric_limits<double>::epsilon() * delta_squares_;

@@ -37,23 +37,24 @@ class InfluenceStatistics {
   std::vector<Sums> sums_;
 };
 
-// Ridge accumulators of one site (docs/method.md): with Haug = [H | 1] and W the diagonal of the rows' weights (I
-// unless given), G = Haug'W Haug, C = Haug'W D, in float64. Memory: Bytes(d), whatever the number of tokens.
-class RidgeAccumulator {
+// The sums that a ridge regression takes of one site's tokens (docs/method.md): with Haug = [H | 1] and W the diagonal
+// of the rows' weights (I unless given), G = Haug'W Haug, C = Haug'W D, in float64. Memory: Bytes(d), whatever the
+// number of tokens.
+class RidgeSums {
  public:
-  explicit RidgeAccumulator(int64_t hidden);
+  explicit RidgeSums(int64_t hidden);
   static int64_t Bytes(int64_t hidden) { return (2 * hidden * hidden + 3 * hidden + 1) * 8; }
   // From what Gram(), Cross(), DeltaSquares() and tokens() gave. Throws Error where the shapes do not fit.
-  static RidgeAccumulator FromSums(Matrix<double> gram, Matrix<double> cross, double delta_squares, int64_t tokens);
+  static RidgeSums FromSums(Matrix<double> gram, Matrix<double> cross, double delta_squares, int64_t tokens);
   // h: the block's inputs, delta: its updates, both (tokens, hidden); `weights`, where not empty, one a row and not
   // negative. Throws Error naming the row for NaN or infinity.
   void Add(const Context& context, MatrixView<const float> h, MatrixView<const float> delta,
            std::span<const double> weights = {});
-  RidgeAccumulator& operator+=(const RidgeAccumulator& other);
-  RidgeAccumulator Clone() const;
+  RidgeSums& operator+=(const RidgeSums& other);
+  RidgeSums Clone() const;
 
   // For those who add to the matrices themselves, and then say of how many tokens they are and what DeltaSquares() is.
-  RidgeMatrices matrices() { return {gram_.view(), cross_.view()}; }
+  RidgeSumsView matrices() { return {gram_.view(), cross_.view()}; }
   void SetTotals(int64_t tokens, double delta_squares);
 
   int64_t hidden() const { return hidden_; }
@@ -68,11 +69,11 @@ class RidgeAccumulator {
   double DeltaSquares() const { return delta_squares_; }               // tr(D'W D)
 
   // The same tokens with H + D in place of D: what follows the block is regressed on, not the block's update.
-  RidgeAccumulator OntoOutputs() const;
+  RidgeSums OntoOutputs() const;
 
   // The same second moments about zero means, as if every token came with its mirror image (-h, -d): a fit with a free
   // bias on these sums is the fit without any bias on the tokens.
-  RidgeAccumulator WithoutMeans() const;
+  RidgeSums WithoutMeans() const;
 
   // Over the tokens; second moments about them are in shift/sums/moments.h.
   Matrix<double> InputMean() const;     // (1, d)

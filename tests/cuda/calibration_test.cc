@@ -12,7 +12,7 @@
 #include "shift/criteria/influence.h"
 #include "shift/fit/sequential.h"
 #include "shift/sums/collect.h"
-#include "shift/sums/ridge_feed.h"
+#include "shift/sums/ridge_adder.h"
 #include "tests/cuda/models.h"
 #include "tests/cuda/sums.h"
 
@@ -42,8 +42,8 @@ class CalibrationOnGpu : public testing::Test {
 
   int64_t Hidden() const { return model_.weights->config.hidden; }
 
-  CollectedSums Collected(Device device, const std::vector<SiteSums>& wanted, Checkpoint* checkpoint = nullptr) {
-    CollectedSums sums;
+  CalibrationSums Collected(Device device, const std::vector<SiteSums>& wanted, Checkpoint* checkpoint = nullptr) {
+    CalibrationSums sums;
     for (const SiteSums& site : wanted) {
       sums.sites.emplace_back(site.site, Hidden(), site.input);
       sums.sites.back().weighting = site.weighting;
@@ -53,7 +53,7 @@ class CalibrationOnGpu : public testing::Test {
   }
 
   void ExpectSums(const std::vector<SiteSums>& wanted) {
-    const CollectedSums here = Collected(Device::kCpu, wanted), there = Collected(Device::kCuda, wanted);
+    const CalibrationSums here = Collected(Device::kCpu, wanted), there = Collected(Device::kCuda, wanted);
     for (size_t i = 0; i < wanted.size(); ++i) {
       SCOPED_TRACE("site " + wanted[i].site.Name());
       EXPECT_GT(there.sites[i].fit.tokens(), 0);
@@ -148,11 +148,11 @@ TEST_F(CalibrationOnGpu, SumsThatWereSettledHalfWayAreTheSameBits) {
   } every_batch;
   std::vector<SiteSums> wanted;
   wanted.push_back(Wanted({1}));
-  const CollectedSums once = Collected(Device::kCuda, wanted), often = Collected(Device::kCuda, wanted, &every_batch);
+  const CalibrationSums once = Collected(Device::kCuda, wanted), often = Collected(Device::kCuda, wanted, &every_batch);
   EXPECT_EQ(every_batch.saved, 5);
   EXPECT_EQ(Difference(often.sites[0].fit.Gram(), once.sites[0].fit.Gram()), 0.0);
   EXPECT_EQ(often.sites[0].fit.DeltaSquares(), once.sites[0].fit.DeltaSquares());
-  CollectedSums resumed = CollectedSums::Empty({1}, Hidden());
+  CalibrationSums resumed = CalibrationSums::Empty({1}, Hidden());
   CalibrationSet half = calibration_;
   half.fit.resize(2);
   half.heldout.clear();
@@ -169,8 +169,8 @@ TEST_F(CalibrationOnGpu, NamesTheRowThatIsNotFinite) {
   updates(2, 5) = NAN;
   const KeptRows h = Uploaded(On(Device::kCuda), model_.weights, inputs.view()),
                  delta = Uploaded(On(Device::kCuda), model_.weights, updates.view());
-  RidgeAccumulator sums(Hidden());
-  RidgeFeed feed(*tally, Site{4, 3}, sums);
+  RidgeSums sums(Hidden());
+  RidgeAdder feed(*tally, Site{4, 3}, sums);
   try {
     feed.Add(h.rows(), delta.rows(), {}, {});
     feed.Settle();

@@ -82,7 +82,7 @@ TEST_F(CommunicatorOnGpu, TheFirstHoldsTheSumOfAll) {
   }
 }
 
-void ExpectClose(const CollectedSums& found, const CollectedSums& expected, double tolerance) {
+void ExpectClose(const CalibrationSums& found, const CalibrationSums& expected, double tolerance) {
   EXPECT_EQ(found.fit_batches, expected.fit_batches);
   EXPECT_EQ(found.heldout_batches, expected.heldout_batches);
   for (size_t i = 0; i < expected.sites.size(); ++i) {
@@ -115,19 +115,19 @@ class SeveralGpus : public ManyGpus {
   }
 
   // A block, a span and a map of the MLP output, with three kinds of token weights.
-  CollectedSums Empty() const {
+  CalibrationSums Empty() const {
     const int64_t hidden = model_.weights->config.hidden;
-    CollectedSums sums;
+    CalibrationSums sums;
     sums.sites.emplace_back(Site{0}, hidden);
     sums.sites.emplace_back(Site{0, 2}, hidden).weighting = ParseTokenWeighting("norm,first:0.25");
     sums.sites.emplace_back(Site{1}, hidden, SiteInput::kMlpBefore).weighting = ParseTokenWeighting("massive:0.5");
     return sums;
   }
-  void CollectInto(const Context& context, CollectedSums& sums) {
+  void CollectInto(const Context& context, CalibrationSums& sums) {
     Collect({context, model_, calibration_, quiet_}, sums);
   }
-  CollectedSums Collected(const Context& context) {
-    CollectedSums sums = Empty();
+  CalibrationSums Collected(const Context& context) {
+    CalibrationSums sums = Empty();
     CollectInto(context, sums);
     return sums;
   }
@@ -140,10 +140,10 @@ class SeveralGpus : public ManyGpus {
 };
 
 TEST_F(SeveralGpus, SumsAreThoseOfOneAndOfTheCpu) {
-  const CollectedSums one = Collected(OnGpus(1)), cpu = Collected(On(Device::kCpu));
+  const CalibrationSums one = Collected(OnGpus(1)), cpu = Collected(On(Device::kCpu));
   EXPECT_EQ(one.sites[0].fit.tokens(), 5 + 6 + 7 + 8 + 9);
   for (int count = 2; count <= Most(); ++count) {
-    const CollectedSums found = Collected(OnGpus(count));
+    const CalibrationSums found = Collected(OnGpus(count));
     ExpectClose(found, one, kOneGpu);
     ExpectClose(found, cpu, kCpu);
   }
@@ -153,22 +153,22 @@ TEST_F(SeveralGpus, SumsAreThoseOfOneAndOfTheCpu) {
 TEST_F(SeveralGpus, SomeMayGetNoBatch) {
   calibration_.fit.resize(1);
   calibration_.heldout.resize(1);
-  const CollectedSums one = Collected(OnGpus(1));
+  const CalibrationSums one = Collected(OnGpus(1));
   ExpectClose(Collected(OnGpus(Most())), one, 0);
 }
 
 TEST_F(SeveralGpus, SumsThatAreSavedAfterEveryBatchCountNothingTwice) {
   class EveryBatch : public Checkpoint {
    public:
-    explicit EveryBatch(const CollectedSums& sums) : sums_(sums) {}
+    explicit EveryBatch(const CalibrationSums& sums) : sums_(sums) {}
     bool Due() override { return true; }
     void Save() override { tokens.push_back(sums_.sites[1].fit.tokens() + sums_.sites[1].heldout.tokens()); }
     std::vector<int64_t> tokens;
 
    private:
-    const CollectedSums& sums_;
+    const CalibrationSums& sums_;
   };
-  CollectedSums sums = Empty();
+  CalibrationSums sums = Empty();
   EveryBatch every_batch(sums);
   Collect({OnGpus(2), model_, calibration_, quiet_}, sums, &every_batch);
   EXPECT_EQ(every_batch.tokens, (std::vector<int64_t>{5, 11, 18, 26, 35, 45, 56}));
@@ -183,7 +183,7 @@ TEST_F(SeveralGpus, AnInterruptedCollectionGoesOn) {
     }
     int batches = 0;
   } impatient;
-  CollectedSums sums = Empty();
+  CalibrationSums sums = Empty();
   EXPECT_THROW(Collect({OnGpus(2), model_, calibration_, impatient}, sums), Interrupted);
   EXPECT_EQ(sums.fit_batches, 3);
   EXPECT_EQ(sums.sites[0].fit.tokens(), 5 + 6 + 7);
@@ -221,7 +221,7 @@ TEST_F(SeveralGpus, RowsStayWithTheGpuThatHasThem) {
   }
   EXPECT_TRUE(products->Take().empty());
   EXPECT_THROW(products->Start(on_first.rows(), on_second.rows()), Error);
-  RidgeAccumulator sums(hidden);
+  RidgeSums sums(hidden);
   EXPECT_THROW(both->MakeRidgeSums(sums.matrices())->Add(on_first.rows(), on_second.rows(), {}), Error);
 }
 
@@ -230,7 +230,7 @@ TEST_F(SeveralGpus, RowsStayWithTheGpuThatHasThem) {
 // The host gives a device its next batch without waiting for the work of any device. It waits only for finished sums.
 TEST_F(SeveralGpus, NobodyWaitsBetweenBatches) {
   Collected(OnGpus(2));  // uploads the weights
-  CollectedSums sums = CollectedSums::Empty({0, 1}, model_.weights->config.hidden);
+  CalibrationSums sums = CalibrationSums::Empty({0, 1}, model_.weights->config.hidden);
   const int64_t before = emu::Drains();
   CollectInto(OnGpus(2), sums);
   const int64_t sites = 2, halves = 2, matrices = 2;
@@ -243,13 +243,12 @@ TEST_F(SeveralGpus, TooLittleMemoryMakesGroups) {
     void Begin(std::string_view phase, int64_t) override { groups += phase.find("sites") != std::string_view::npos; }
     int groups = 0;
   } phases;
-  const CollectedSums expected = Collected(OnGpus(1));
+  const CalibrationSums expected = Collected(OnGpus(1));
   Collected(OnGpus(3));
   const int64_t hidden = model_.weights->config.hidden;
   const int64_t weights = emu::AllocatedBytes(2), batch = 64 * 1024;
-  const emu::MemoryLimit limit(weights + batch +
-                               2 * RidgeAccumulator::Bytes(hidden));  // room for two of the three sites
-  CollectedSums sums = Empty();
+  const emu::MemoryLimit limit(weights + batch + 2 * RidgeSums::Bytes(hidden));  // room for two of the three sites
+  CalibrationSums sums = Empty();
   Collect({OnGpus(3), model_, calibration_, phases}, sums);
   EXPECT_GT(phases.groups, 1);
   ExpectClose(sums, expected, kOneGpu);

@@ -20,7 +20,7 @@ inline double Difference(const Matrix<double>& found, const Matrix<double>& expe
   return std::isnan(error) ? HUGE_VAL : error;
 }
 
-inline void ExpectClose(const RidgeAccumulator& found, const RidgeAccumulator& expected, double tolerance) {
+inline void ExpectClose(const RidgeSums& found, const RidgeSums& expected, double tolerance) {
   EXPECT_EQ(found.tokens(), expected.tokens());
   EXPECT_LE(Difference(found.Gram(), expected.Gram()), tolerance);
   EXPECT_LE(Difference(found.Cross(), expected.Cross()), tolerance);

@@ -34,8 +34,8 @@ class SmallMemory : public testing::Test {
   }
   int64_t Hidden() const { return model_.weights->config.hidden; }
   int64_t SiteBytes() const { return (2 * Hidden() * Hidden() + 3 * Hidden() + 1) * 8; }
-  CollectedSums Collected(Progress& progress, Checkpoint* checkpoint = nullptr) {
-    CollectedSums sums = CollectedSums::Empty({0, 1, 2, 3}, Hidden());
+  CalibrationSums Collected(Progress& progress, Checkpoint* checkpoint = nullptr) {
+    CalibrationSums sums = CalibrationSums::Empty({0, 1, 2, 3}, Hidden());
     Collect({context_, model_, calibration_, progress}, sums, checkpoint);
     return sums;
   }
@@ -71,12 +71,12 @@ class Phases : public NoProgress {
   std::vector<std::string> seen;
 };
 
-void ExpectSame(const CollectedSums& a, const CollectedSums& b) {
+void ExpectSame(const CalibrationSums& a, const CalibrationSums& b) {
   EXPECT_EQ(a.fit_batches, b.fit_batches);
   EXPECT_EQ(a.heldout_batches, b.heldout_batches);
   for (size_t i = 0; i < a.sites.size(); ++i) {
     for (const auto part : {&SiteSums::fit, &SiteSums::heldout}) {
-      const RidgeAccumulator &one = a.sites[i].*part, &other = b.sites[i].*part;
+      const RidgeSums &one = a.sites[i].*part, &other = b.sites[i].*part;
       EXPECT_EQ(one.tokens(), other.tokens());
       EXPECT_EQ(one.DeltaSquares(), other.DeltaSquares());
       EXPECT_TRUE(std::equal(one.Cross().span().begin(), one.Cross().span().end(), other.Cross().span().begin()));
@@ -87,7 +87,7 @@ void ExpectSame(const CollectedSums& a, const CollectedSums& b) {
 }
 
 TEST_F(SmallMemory, CalibrationSplitsItselfByLayers) {
-  const CollectedSums expected = Collected(quiet_);
+  const CalibrationSums expected = Collected(quiet_);
   EXPECT_EQ(expected.sites[3].heldout.tokens(), 9);
   Phases phases;
   const emu::MemoryLimit limit(RoomFor(2));
@@ -98,7 +98,7 @@ TEST_F(SmallMemory, CalibrationSplitsItselfByLayers) {
 }
 
 TEST_F(SmallMemory, OneSiteAtATimeIsTheSmallestGroup) {
-  const CollectedSums expected = Collected(quiet_);
+  const CalibrationSums expected = Collected(quiet_);
   const int64_t one = RoomFor(1);
   {
     const emu::MemoryLimit limit(one);
@@ -124,7 +124,7 @@ TEST_F(SmallMemory, AnInterruptedGroupLeavesNothingHalfDone) {
     }
   } impatient;
   const emu::MemoryLimit limit(RoomFor(2));
-  CollectedSums sums = CollectedSums::Empty({0, 1, 2, 3}, Hidden());
+  CalibrationSums sums = CalibrationSums::Empty({0, 1, 2, 3}, Hidden());
   EXPECT_THROW(Collect({context_, model_, calibration_, impatient}, sums), Interrupted);
   EXPECT_EQ(sums.fit_batches, 0);
   for (const SiteSums& site : sums.sites) EXPECT_EQ(site.fit.tokens(), 0);
@@ -212,7 +212,7 @@ TEST_F(SmallMemory, ActivationsTakeAboutWhatIsSaid) {
 
 // Three numbers per token and site, and the sums once, are copied to the host: a tenth of the bytes of the activations.
 TEST_F(SmallMemory, CalibrationBringsOverSumsAndNotActivations) {
-  CollectedSums sums = CollectedSums::Empty({0, 1, 2, 3}, Hidden());
+  CalibrationSums sums = CalibrationSums::Empty({0, 1, 2, 3}, Hidden());
   const int64_t before = emu::BytesToHost();
   Collect({context_, model_, calibration_, quiet_}, sums);
   const int64_t tokens = 27, sites = 4, halves = 2;

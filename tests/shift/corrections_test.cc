@@ -124,7 +124,7 @@ TEST(WeightedSums, AreTheFitOfRowsThatCountForThatMuch) {
   Random random(22);
   std::vector<double> weights(120);
   for (double& weight : weights) weight = random.Uniform() < 0.2 ? 0.0 : 3 * random.Uniform();
-  RidgeAccumulator sums(test::kHidden);
+  RidgeSums sums(test::kHidden);
   sums.Add(Context(), tokens.h.view(), tokens.delta.view(), weights);
   EXPECT_EQ(sums.tokens(), 120);
   EXPECT_NEAR(sums.weight(), std::accumulate(weights.begin(), weights.end(), 0.0), 1e-10);
@@ -133,7 +133,7 @@ TEST(WeightedSums, AreTheFitOfRowsThatCountForThatMuch) {
   EXPECT_LT(RelativeError(solution.a.span(), expected.a.span()), 1e-8);
   EXPECT_LT(RelativeError(solution.b.span(), expected.b.span()), 1e-8);
   // A weight of two is the row twice.
-  RidgeAccumulator twice(test::kHidden), doubled(test::kHidden);
+  RidgeSums twice(test::kHidden), doubled(test::kHidden);
   twice.Add(Context(), tokens.h.view(), tokens.delta.view());
   twice.Add(Context(), tokens.h.view().Rows(0, 7), tokens.delta.view().Rows(0, 7));
   std::vector<double> twos(120, 1.0);
@@ -147,7 +147,7 @@ TEST(WeightedSums, AreTheFitOfRowsThatCountForThatMuch) {
 
 TEST(WeightedSums, RefuseBadWeights) {
   const test::Tokens tokens = test::MakeTokens(3, false, 1);
-  RidgeAccumulator sums(test::kHidden);
+  RidgeSums sums(test::kHidden);
   const auto add = [&](std::vector<double> weights) {
     sums.Add(Context(), tokens.h.view(), tokens.delta.view(), weights);
   };
@@ -158,7 +158,7 @@ TEST(WeightedSums, RefuseBadWeights) {
   EXPECT_THROW(SolveRidge(Context(), sums, {}), Error);
 }
 
-TEST(RidgeAccumulator, OntoOutputsAndWithoutMeansAreThoseOfOtherTokens) {
+TEST(RidgeSums, OntoOutputsAndWithoutMeansAreThoseOfOtherTokens) {
   const test::Tokens tokens = test::MakeTokens(60, true, 23);
   test::Tokens outputs{tokens.h.Clone(), tokens.h.Clone()},
       mirrored{Matrix<float>(120, test::kHidden), Matrix<float>(120, test::kHidden)};
@@ -169,9 +169,9 @@ TEST(RidgeAccumulator, OntoOutputsAndWithoutMeansAreThoseOfOtherTokens) {
     mirrored.h.data()[tokens.h.size() + i] = -tokens.h.data()[i];
     mirrored.delta.data()[tokens.h.size() + i] = -tokens.delta.data()[i];
   }
-  const RidgeAccumulator sums = test::Accumulated(tokens), onto = sums.OntoOutputs(),
-                         onto_expected = test::Accumulated(outputs), bare = sums.WithoutMeans(),
-                         twice = test::Accumulated(mirrored);
+  const RidgeSums sums = test::Accumulated(tokens), onto = sums.OntoOutputs(),
+                  onto_expected = test::Accumulated(outputs), bare = sums.WithoutMeans(),
+                  twice = test::Accumulated(mirrored);
   EXPECT_LT(RelativeError(onto.Cross().span(), onto_expected.Cross().span()), 1e-6);  // the outputs are float32
   EXPECT_NEAR(onto.DeltaSquares(), onto_expected.DeltaSquares(), 1e-6 * onto.DeltaSquares());
   const Matrix<double> gram = test::Centered(bare).gram, expected = test::Centered(twice).gram;
@@ -384,7 +384,7 @@ TEST_F(Corrections, GenericAffineRegressesAndTruncatesTheOutput) {
     options.fit.factorization = factorization;
     const ShiftResult result = Run(options);
     // W truncated as Factorize, which has tests of its own, truncates a map onto these outputs.
-    RidgeAccumulator sums(kWidth);
+    RidgeSums sums(kWidth);
     sums.Add(context_, in.view(), out.view());
     RidgeSolution solution;
     solution.a = expected.a.Clone();

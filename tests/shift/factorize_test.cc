@@ -18,7 +18,7 @@ using test::Tokens;
 TEST(Factorize, AgreesWithFullSvdsInNumpy) {
   for (const auto& golden : test::Goldens()) {
     SCOPED_TRACE(golden.at("name").get<std::string>());
-    const RidgeAccumulator sums = Accumulated(MakeTokens(golden.at("tokens"), golden.at("massive"), 11));
+    const RidgeSums sums = Accumulated(MakeTokens(golden.at("tokens"), golden.at("massive"), 11));
     const RidgeOptions options{{LambdaSpec::Kind::kAbsolute, golden.at("lambda")}, golden.at("penalize_bias")};
     const RidgeSolution solution = SolveRidge(Context(), sums, options);
     for (const Factorization kind : {Factorization::kSvd, Factorization::kReducedRank}) {
@@ -39,7 +39,7 @@ TEST(Factorize, ReducedRankIsNeverWorseThanSvdOnTheFittedTokens) {
   for (const bool massive : {false, true}) {
     for (uint64_t seed = 20; seed < 26; ++seed) {
       const Tokens tokens = MakeTokens(100, massive, seed);
-      const RidgeAccumulator sums = Accumulated(tokens);
+      const RidgeSums sums = Accumulated(tokens);
       const RidgeSolution solution = SolveRidge(Context(), sums, {});
       for (int64_t rank = 1; rank <= test::kHidden; ++rank) {
         const LowRank svd = Factorize(Context(), sums, solution, rank, Factorization::kSvd);
@@ -59,7 +59,7 @@ TEST(Factorize, ReducedRankIsNeverWorseThanSvdOnTheFittedTokens) {
 // adapter computes is not.
 TEST(Factorize, ReducedRankIsNeverFartherThanSvdFromTheFullAdapterOnTheFittedTokens) {
   Tokens tokens = MakeTokens(100, true, 26);
-  const RidgeAccumulator sums = Accumulated(tokens);
+  const RidgeSums sums = Accumulated(tokens);
   for (const double lambda : {1e-6, 1.0, 1e3, 1e6}) {
     const RidgeSolution solution = SolveRidge(Context(), sums, {{LambdaSpec::Kind::kAbsolute, lambda}, false});
     for (int64_t t = 0; t < tokens.h.rows(); ++t) {
@@ -81,7 +81,7 @@ TEST(Factorize, ReducedRankIsNeverFartherThanSvdFromTheFullAdapterOnTheFittedTok
 }
 
 TEST(Factorize, FullRankIsTheAdapterItself) {
-  const RidgeAccumulator sums = Accumulated(MakeTokens(100, true, 30));
+  const RidgeSums sums = Accumulated(MakeTokens(100, true, 30));
   const RidgeSolution solution = SolveRidge(Context(), sums, {});
   for (const Factorization kind : {Factorization::kSvd, Factorization::kReducedRank}) {
     const LowRank low = Factorize(Context(), sums, solution, test::kHidden, kind);
@@ -91,7 +91,7 @@ TEST(Factorize, FullRankIsTheAdapterItself) {
 }
 
 TEST(Factorize, TruncatingIsFactorizingAtTheSmallerRank) {
-  const RidgeAccumulator sums = Accumulated(MakeTokens(100, true, 30));
+  const RidgeSums sums = Accumulated(MakeTokens(100, true, 30));
   const RidgeSolution solution = SolveRidge(Context(), sums, {});
   for (const Factorization kind : {Factorization::kSvd, Factorization::kSvdRefit, Factorization::kReducedRank}) {
     const LowRank large = Factorize(Context(), sums, solution, 9, kind);
@@ -107,7 +107,7 @@ TEST(Factorize, TruncatingIsFactorizingAtTheSmallerRank) {
 }
 
 TEST(Factorize, SingularValuesAloneAreThoseOfTheFactors) {
-  const RidgeAccumulator sums = Accumulated(MakeTokens(100, false, 30));
+  const RidgeSums sums = Accumulated(MakeTokens(100, false, 30));
   const RidgeSolution solution = SolveRidge(Context(), sums, {});
   for (const Factorization kind : {Factorization::kSvd, Factorization::kReducedRank}) {
     const std::vector<double> values = SingularValues(Context(), sums, solution, kind);
@@ -144,7 +144,7 @@ TEST(Rank, ABudgetGoesWhereTheEnergyIs) {
 
 // What is left of tr(D'D) at equal cost must not be more than any uniform rank leaves.
 TEST(Rank, ABudgetExplainsNoLessThanEqualRanks) {
-  std::vector<RidgeAccumulator> sums;
+  std::vector<RidgeSums> sums;
   std::vector<RidgeSolution> solutions;
   std::vector<std::vector<double>> spectra;
   for (const uint64_t seed : {40, 41, 42}) {
@@ -187,7 +187,7 @@ TEST(EffectiveRank, CountsTheDirectionsThatMatter) {
 }
 
 TEST(Factorize, AZeroMapStaysZero) {
-  const RidgeAccumulator sums = Accumulated(MakeTokens(100, false, 30));
+  const RidgeSums sums = Accumulated(MakeTokens(100, false, 30));
   RidgeSolution solution;
   solution.a = Matrix<double>::Zeros(test::kHidden, test::kHidden);
   solution.b = Matrix<double>::Zeros(1, test::kHidden);
@@ -196,14 +196,14 @@ TEST(Factorize, AZeroMapStaysZero) {
 }
 
 TEST(Factorize, RefusesRanksThatAreNone) {
-  const RidgeAccumulator sums = Accumulated(MakeTokens(100, false, 30));
+  const RidgeSums sums = Accumulated(MakeTokens(100, false, 30));
   const RidgeSolution solution = SolveRidge(Context(), sums, {});
   EXPECT_THROW(Factorize(Context(), sums, solution, 0, Factorization::kSvd), UsageError);
   EXPECT_THROW(Factorize(Context(), sums, solution, 13, Factorization::kSvd), UsageError);
 }
 
 TEST(Factorize, MakesFloat32Adapters) {
-  const RidgeAccumulator sums = Accumulated(MakeTokens(100, false, 30));
+  const RidgeSums sums = Accumulated(MakeTokens(100, false, 30));
   const RidgeSolution solution = SolveRidge(Context(), sums, {});
   const auto full = MakeLra(solution);
   const auto low = MakeLra(Factorize(Context(), sums, solution, 3, Factorization::kReducedRank));

@@ -12,11 +12,11 @@ namespace fs = std::filesystem;
 
 class GramFile : public test::SmallModel {
  protected:
-  GramSet Collected(const CalibrationSet& calibration, const std::string& file,
-                    const std::vector<int64_t>& layers = {1, 4}) {
+  SavedSums Collected(const CalibrationSet& calibration, const std::string& file,
+                      const std::vector<int64_t>& layers = {1, 4}) {
     NoProgress progress;
     const ShiftJob job = {context_, model_, calibration, progress};
-    return CollectIntoFile(job, NewGram(job, layers, "plain"), directory_ / file);
+    return CollectIntoFile(job, NewSavedSums(job, layers, "plain"), directory_ / file);
   }
 
   // The message of the Error that `call` throws.
@@ -32,14 +32,14 @@ class GramFile : public test::SmallModel {
 };
 
 // Bit for bit.
-void ExpectSame(const RidgeAccumulator& a, const RidgeAccumulator& b) {
+void ExpectSame(const RidgeSums& a, const RidgeSums& b) {
   EXPECT_EQ(a.tokens(), b.tokens());
   EXPECT_EQ(a.DeltaSquares(), b.DeltaSquares());
   EXPECT_EQ(test::RelativeError(a.Gram().span(), b.Gram().span()), 0.0);
   EXPECT_EQ(test::RelativeError(a.Cross().span(), b.Cross().span()), 0.0);
 }
 
-void ExpectSame(const CollectedSums& a, const CollectedSums& b) {
+void ExpectSame(const CalibrationSums& a, const CalibrationSums& b) {
   ASSERT_EQ(a.Layers(), b.Layers());
   EXPECT_EQ(a.fit_batches, b.fit_batches);
   EXPECT_EQ(a.heldout_batches, b.heldout_batches);
@@ -64,10 +64,10 @@ class Impatient : public Progress {
 };
 
 TEST_F(GramFile, HoldsWhatWasCollected) {
-  GramSet set = Collected(calibration_, "sums");
+  SavedSums set = Collected(calibration_, "sums");
   set.scores["bi"] = {0.5, 0.25, 1, 2, 3, 4};
-  WriteGram(directory_ / "sums", set);
-  const GramSet read = ReadGram(directory_ / "sums");
+  WriteSums(directory_ / "sums", set);
+  const SavedSums read = ReadSums(directory_ / "sums");
   ExpectSame(read.sums, set.sums);
   EXPECT_TRUE(read.complete());
   EXPECT_EQ(read.origin.model, model_.weights->Fingerprint());
@@ -80,19 +80,19 @@ TEST_F(GramFile, HoldsWhatWasCollected) {
 }
 
 TEST_F(GramFile, AnInterruptedRunEndsWithTheSameBits) {
-  const GramSet whole = Collected(calibration_, "whole");
+  const SavedSums whole = Collected(calibration_, "whole");
   for (const int64_t steps : {1, 9, 28, 30}) {
     SCOPED_TRACE(steps);
     const fs::path file = directory_ / fmt::format("part{}", steps);
     Impatient progress(steps);
     const ShiftJob job = {context_, model_, calibration_, progress};
-    EXPECT_THROW(CollectIntoFile(job, NewGram(job, {1, 4}, "plain"), file), Interrupted);
-    const GramSet part = ReadGram(file);
+    EXPECT_THROW(CollectIntoFile(job, NewSavedSums(job, {1, 4}, "plain"), file), Interrupted);
+    const SavedSums part = ReadSums(file);
     EXPECT_FALSE(part.complete());
     EXPECT_EQ(part.sums.fit_batches + part.sums.heldout_batches, steps);
-    EXPECT_NE(Refusal([&] { LoadGrams({file}); }).find("interrupted"), std::string::npos);
+    EXPECT_NE(Refusal([&] { LoadSums({file}); }).find("interrupted"), std::string::npos);
     ExpectSame(Collected(calibration_, file.filename().string()).sums, whole.sums);
-    ExpectSame(ReadGram(file).sums, whole.sums);
+    ExpectSame(ReadSums(file).sums, whole.sums);
   }
 }
 
@@ -104,7 +104,7 @@ TEST_F(GramFile, IsWrittenWhileItGrows) {
    public:
     explicit Watcher(const fs::path& file) : file_(file) {}
     void Advance(int64_t) override {
-      const GramSet set = ReadGram(file_);
+      const SavedSums set = ReadSums(file_);
       const int64_t held = set.sums.fit_batches + set.sums.heldout_batches;
       EXPECT_LE(held, ++batches_);
       EXPECT_GE(held, last_);
@@ -117,15 +117,15 @@ TEST_F(GramFile, IsWrittenWhileItGrows) {
   } watcher(file);
   calibration_.fit.resize(4);
   const ShiftJob job = {context_, model_, calibration_, watcher};
-  CollectIntoFile(job, NewGram(job, {2}, "plain"), file, 0);
+  CollectIntoFile(job, NewSavedSums(job, {2}, "plain"), file, 0);
 }
 
 TEST_F(GramFile, ACompleteFileIsUsedAsItIs) {
-  const GramSet set = Collected(calibration_, "sums");
+  const SavedSums set = Collected(calibration_, "sums");
   const auto written = fs::last_write_time(directory_ / "sums");
   Impatient none(1);  // would throw at the first batch
   const ShiftJob job = {context_, model_, calibration_, none};
-  const GramSet again = CollectIntoFile(job, NewGram(job, {1, 4}, "plain"), directory_ / "sums");
+  const SavedSums again = CollectIntoFile(job, NewSavedSums(job, {1, 4}, "plain"), directory_ / "sums");
   ExpectSame(again.sums, set.sums);
   EXPECT_EQ(fs::last_write_time(directory_ / "sums"), written);
 }
@@ -137,12 +137,12 @@ TEST_F(GramFile, DisjointTextsAddUpToOneRun) {
   both.heldout.insert(both.heldout.end(), other.heldout.begin(), other.heldout.end());
   Collected(calibration_, "a");
   Collected(other, "b");
-  const GramSet sum = LoadGrams({directory_ / "a", directory_ / "b"}), one = Collected(both, "both");
+  const SavedSums sum = LoadSums({directory_ / "a", directory_ / "b"}), one = Collected(both, "both");
   EXPECT_TRUE(sum.complete());
   EXPECT_EQ(sum.origin.fit_samples, one.origin.fit_samples);
   for (size_t i = 0; i < 2; ++i) {
     for (const auto part : {&SiteSums::fit, &SiteSums::heldout}) {
-      const RidgeAccumulator &x = sum.sums.sites[i].*part, &y = one.sums.sites[i].*part;
+      const RidgeSums &x = sum.sums.sites[i].*part, &y = one.sums.sites[i].*part;
       EXPECT_EQ(x.tokens(), y.tokens());
       EXPECT_LT(test::RelativeError(x.Gram().span(), y.Gram().span()), 1e-12);
       EXPECT_LT(test::RelativeError(x.Cross().span(), y.Cross().span()), 1e-12);
@@ -154,7 +154,7 @@ TEST_F(GramFile, DisjointTextsAddUpToOneRun) {
 TEST_F(GramFile, RefusesToSumWhatDoesNotBelongTogether) {
   Collected(calibration_, "a");
   const fs::path a = directory_ / "a", b = directory_ / "b";
-  const auto refusal = [&] { return Refusal([&] { LoadGrams({a, b}); }); };
+  const auto refusal = [&] { return Refusal([&] { LoadSums({a, b}); }); };
   fs::copy_file(a, b);
   EXPECT_NE(refusal().find("32 samples are in both"), std::string::npos) << refusal();
 
@@ -163,7 +163,7 @@ TEST_F(GramFile, RefusesToSumWhatDoesNotBelongTogether) {
     fs::remove(b);
     NoProgress progress;
     const ShiftJob job = {context_, model, other, progress};
-    CollectIntoFile(job, NewGram(job, layers, settings), b);
+    CollectIntoFile(job, NewSavedSums(job, layers, settings), b);
   };
   write(MakeModel(8), "plain", {1, 4});
   EXPECT_NE(refusal().find("two models"), std::string::npos) << refusal();
@@ -185,7 +185,7 @@ TEST_F(GramFile, IsNotOverwrittenByAnotherRun) {
 }
 
 TEST_F(GramFile, GivesTheLayersThatWereSaved) {
-  const GramSet set = Collected(calibration_, "sums", {1, 3, 4});
+  const SavedSums set = Collected(calibration_, "sums", {1, 3, 4});
   const std::vector<const SiteSums*> sites = set.sums.Sites({1, 4});
   ASSERT_EQ(sites.size(), 2u);
   EXPECT_EQ(sites[0], &set.sums.sites[0]);
@@ -204,7 +204,7 @@ TEST_F(GramFile, RefusesDamagedFiles) {
   const fs::path bad = directory_ / "bad";
   const auto refusal = [&](const std::string& bytes) {
     std::ofstream(bad, std::ios::binary) << bytes;
-    return Refusal([&] { ReadGram(bad); });
+    return Refusal([&] { ReadSums(bad); });
   };
   const auto replaced = [&](const std::string& from, const std::string& to) {
     std::string bytes = good;

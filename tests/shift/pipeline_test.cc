@@ -33,8 +33,8 @@ class Pipeline : public test::SmallModel {
   }
 
   // From outputs less inputs, not from the block's own update.
-  RidgeAccumulator SumsOf(int64_t layer) {
-    RidgeAccumulator sums(kWidth);
+  RidgeSums SumsOf(int64_t layer) {
+    RidgeSums sums(kWidth);
     Matrix<float> input(32, kWidth), update(32, kWidth);
     std::vector<Tap> taps;
     taps.push_back({layer, TapPoint::kInput, [&](const Rows& seen, const Batch&) {
@@ -57,7 +57,7 @@ TEST_F(Pipeline, FitsEachSiteFromTheOriginalModel) {
   const ShiftResult result = Run("layers=1,4", 0, Merge::kOff, "1e-3");
   ASSERT_EQ(result.sites.size(), 2u);
   for (const SiteReport& site : result.sites) {
-    const RidgeAccumulator sums = SumsOf(site.site.layer);
+    const RidgeSums sums = SumsOf(site.site.layer);
     const RidgeSolution solution = SolveRidge(context_, sums, {ParseLambda("1e-3"), false});
     EXPECT_EQ(site.lambda, 1e-3);
     EXPECT_EQ(site.rank, kWidth);

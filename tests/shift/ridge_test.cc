@@ -27,7 +27,7 @@ TEST(Ridge, AgreesWithNumpyOnTheTokensThemselves) {
   for (const auto& golden : test::Goldens()) {
     SCOPED_TRACE(golden.at("name").get<std::string>());
     const bool massive = golden.at("massive");
-    const RidgeAccumulator sums = Accumulated(MakeTokens(golden.at("tokens"), massive, 11));
+    const RidgeSums sums = Accumulated(MakeTokens(golden.at("tokens"), massive, 11));
     const RidgeSolution solution =
         SolveRidge(Context(), sums, Absolute(golden.at("lambda"), golden.at("penalize_bias")));
     EXPECT_LT(RelativeError(solution.a.span(), test::Numbers(golden, "a")), 1e-9);
@@ -35,7 +35,7 @@ TEST(Ridge, AgreesWithNumpyOnTheTokensThemselves) {
     EXPECT_EQ(solution.warning, "");
     EXPECT_GE(solution.condition, 1.0);
     EXPECT_NEAR(RSquared(Context(), sums, solution.a.view(), solution.b.view()), golden.at("r2"), 1e-9);
-    const RidgeAccumulator heldout = Accumulated(MakeTokens(40, massive, 12));
+    const RidgeSums heldout = Accumulated(MakeTokens(40, massive, 12));
     EXPECT_NEAR(RSquared(Context(), heldout, solution.a.view(), solution.b.view()), golden.at("r2_heldout"), 1e-9);
   }
 }
@@ -43,7 +43,7 @@ TEST(Ridge, AgreesWithNumpyOnTheTokensThemselves) {
 TEST(Ridge, ChoosesLambdaAsTold) {
   for (const auto& golden : test::Goldens()) {
     SCOPED_TRACE(golden.at("name").get<std::string>());
-    const RidgeAccumulator sums = Accumulated(MakeTokens(golden.at("tokens"), golden.at("massive"), 11));
+    const RidgeSums sums = Accumulated(MakeTokens(golden.at("tokens"), golden.at("massive"), 11));
     const std::string kind = golden.at("kind");
     const std::string text = kind == "gcv"        ? kind
                              : kind == "relative" ? fmt::format("{}rel", golden.at("value").get<double>())
@@ -85,7 +85,7 @@ TEST(Ridge, RecoversAnAffineBlock) {
       tokens.delta(i, j) = static_cast<float>(update);
     }
   }
-  const RidgeAccumulator sums = Accumulated(tokens);
+  const RidgeSums sums = Accumulated(tokens);
   for (const char* lambda : {"0", "gcv"}) {
     SCOPED_TRACE(lambda);
     const RidgeSolution solution = SolveRidge(Context(), sums, Options(lambda));
@@ -96,7 +96,7 @@ TEST(Ridge, RecoversAnAffineBlock) {
 }
 
 TEST(Ridge, LargeLambdaLeavesThePrunedModel) {
-  const RidgeAccumulator sums = Accumulated(MakeTokens(100, false, 11));
+  const RidgeSums sums = Accumulated(MakeTokens(100, false, 11));
   for (const bool penalize_bias : {false, true}) {
     const RidgeSolution solution = SolveRidge(Context(), sums, Options("1e15", penalize_bias));
     EXPECT_LT(FrobeniusNorm(solution.a.span()), 1e-10);
@@ -112,7 +112,7 @@ TEST(Ridge, LargeLambdaLeavesThePrunedModel) {
 TEST(Ridge, FallsBackWhenTheGramIsSingular) {
   Tokens tokens = MakeTokens(100, false, 11);
   for (int64_t i = 0; i < 100; ++i) tokens.h(i, 5) = tokens.h(i, 6);
-  const RidgeAccumulator sums = Accumulated(tokens);
+  const RidgeSums sums = Accumulated(tokens);
   const RidgeSolution solution = SolveRidge(Context(), sums, Options("0"));
   EXPECT_NE(solution.warning.find("condition number"), std::string::npos) << solution.warning;
   EXPECT_NE(solution.warning.find("1 of 12 directions left out"), std::string::npos) << solution.warning;
@@ -127,7 +127,7 @@ TEST(Ridge, FallsBackWhenTheGramIsSingular) {
 TEST(Ridge, InputsThatAreAllZeroLeaveTheMean) {
   Tokens tokens = MakeTokens(20, false, 2);
   for (float& x : tokens.h.span()) x = 0;
-  const RidgeAccumulator sums = Accumulated(tokens);
+  const RidgeSums sums = Accumulated(tokens);
   for (const char* lambda : {"0", "1e-2", "1e-4rel", "gcv"}) {
     const RidgeSolution solution = SolveRidge(Context(), sums, Options(lambda));
     EXPECT_EQ(FrobeniusNorm(solution.a.span()), 0.0) << lambda;
@@ -140,9 +140,9 @@ TEST(Ridge, HoldoutTakesTheLambdaThatServesTheHeldOutTokensBest) {
   for (const bool penalize_bias : {false, true}) {
     for (const bool massive : {false, true}) {
       SCOPED_TRACE(testing::Message() << penalize_bias << massive);
-      const RidgeAccumulator sums = Accumulated(MakeTokens(16, massive, 31));
+      const RidgeSums sums = Accumulated(MakeTokens(16, massive, 31));
       const Tokens judge = MakeTokens(200, massive, 32);
-      const RidgeAccumulator heldout = Accumulated(judge);
+      const RidgeSums heldout = Accumulated(judge);
       const RidgeSolution solution = SolveRidge(Context(), sums, Options("holdout", penalize_bias), &heldout);
       const double chosen = test::Residual(judge, solution.a, solution.b);
       double best = chosen;
@@ -157,7 +157,7 @@ TEST(Ridge, HoldoutTakesTheLambdaThatServesTheHeldOutTokensBest) {
 }
 
 TEST(Ridge, HoldoutNeedsHeldOutTokens) {
-  const RidgeAccumulator sums = Accumulated(MakeTokens(40, false, 3)), none(test::kHidden);
+  const RidgeSums sums = Accumulated(MakeTokens(40, false, 3)), none(test::kHidden);
   EXPECT_THROW(SolveRidge(Context(), sums, Options("holdout")), Error);
   EXPECT_THROW(SolveRidge(Context(), sums, Options("holdout"), &none), Error);
 }
@@ -175,8 +175,8 @@ TEST(Ridge, MassiveActivationsDoNotHideTheRest) {
     }
     return tokens;
   };
-  const RidgeAccumulator sums = Accumulated(plain), judge = Accumulated(plain_judge);
-  const RidgeAccumulator massive = Accumulated(grown(plain)), massive_judge = Accumulated(grown(plain_judge));
+  const RidgeSums sums = Accumulated(plain), judge = Accumulated(plain_judge);
+  const RidgeSums massive = Accumulated(grown(plain)), massive_judge = Accumulated(grown(plain_judge));
   const RidgeSolution expected = SolveRidge(Context(), sums, Options("gcv"));
   const double r2 = RSquared(Context(), judge, expected.a.view(), expected.b.view());
   for (const char* lambda : {"gcv", "holdout", "1e-12rel"}) {
@@ -187,18 +187,18 @@ TEST(Ridge, MassiveActivationsDoNotHideTheRest) {
   }
 }
 
-TEST(Ridge, NeedsTokens) { EXPECT_THROW(SolveRidge(Context(), RidgeAccumulator(3), {}), Error); }
+TEST(Ridge, NeedsTokens) { EXPECT_THROW(SolveRidge(Context(), RidgeSums(3), {}), Error); }
 
 TEST(SolveRidge, RefusesSumsThatAreNotFinite) {
-  const RidgeAccumulator sums = Accumulated(test::MakeTokens(50, false, 3));
+  const RidgeSums sums = Accumulated(test::MakeTokens(50, false, 3));
   const Matrix<double> gram = sums.Gram();
   gram(2, 5) = std::nan("");
-  EXPECT_THROW(SolveRidge(Context(), RidgeAccumulator::FromSums(gram.Clone(), sums.Cross().Clone(), 1, 50), {}), Error);
+  EXPECT_THROW(SolveRidge(Context(), RidgeSums::FromSums(gram.Clone(), sums.Cross().Clone(), 1, 50), {}), Error);
 }
 
 TEST(RSquared, IsZeroForTheMeanAndWhereNothingVaries) {
   Tokens tokens = MakeTokens(50, false, 2);
-  const RidgeAccumulator sums = Accumulated(tokens);
+  const RidgeSums sums = Accumulated(tokens);
   const Matrix<double> a = Matrix<double>::Zeros(test::kHidden, test::kHidden);
   EXPECT_NEAR(RSquared(Context(), sums, a.view(), sums.DeltaMean().view()), 0.0, 1e-12);
   for (float& x : tokens.delta.span()) x = 0.1f;

@@ -191,7 +191,7 @@ TEST_F(SelectionFromText, CorrectableIsWhatTheBestAdapterLeaves) {
         std::copy(stream_[l][t].begin(), stream_[l][t].end(), tokens.h.row(t));
         std::copy(updates_[l][t].begin(), updates_[l][t].end(), tokens.delta.row(t));
       }
-      const RidgeAccumulator sums = test::Accumulated(tokens);
+      const RidgeSums sums = test::Accumulated(tokens);
       const LowRank best = Factorize(context_, sums, SolveRidge(context_, sums, {}), rank, Factorization::kReducedRank);
       const double residual = test::Residual(tokens, test::Product(best.p, best.q), best.b);
       EXPECT_NEAR(selection.scores[l], residual, 1e-9 * residual);
@@ -248,7 +248,7 @@ TEST_F(SelectionFromText, OnePassServesEveryCriterionOfTheStream) {
 TEST_F(SelectionFromText, LayersInGroupsGiveTheSameAdapters) {
   NoProgress progress;
   Context small = context_;
-  small.memory = 2 * RidgeAccumulator::Bytes(kWidth);
+  small.memory = 2 * RidgeSums::Bytes(kWidth);
   std::vector<double> scores[2], residuals[2];
   for (const bool in_groups : {false, true}) {
     const CriterionInput input = {in_groups ? small : context_, model_.weights, &text_, 0};

@@ -22,7 +22,7 @@ double LargestDifference(const Matrix<double>& a, const Matrix<double>& b, const
   return largest;
 }
 
-void ExpectSame(const RidgeAccumulator& a, const RidgeAccumulator& b) {
+void ExpectSame(const RidgeSums& a, const RidgeSums& b) {
   EXPECT_EQ(a.tokens(), b.tokens());
   const Matrix<double> gram_a = a.Gram(), gram_b = b.Gram();
   std::vector<double> inputs, updates(a.hidden(), a.DeltaSquares());
@@ -32,11 +32,11 @@ void ExpectSame(const RidgeAccumulator& a, const RidgeAccumulator& b) {
   EXPECT_NEAR(a.DeltaSquares(), b.DeltaSquares(), 1e-12 * a.DeltaSquares());
 }
 
-TEST(RidgeAccumulator, AnyPartitionIntoChunksGivesTheSameSums) {
+TEST(RidgeSums, AnyPartitionIntoChunksGivesTheSameSums) {
   const Tokens tokens = MakeTokens(1500, true, 5);
-  const RidgeAccumulator whole = Accumulated(tokens);
+  const RidgeSums whole = Accumulated(tokens);
   for (const int64_t chunk : {1, 7, 100, 511, 513}) {
-    RidgeAccumulator parts(test::kHidden);
+    RidgeSums parts(test::kHidden);
     for (int64_t first = 0; first < 1500; first += chunk) {
       const int64_t rows = std::min(chunk, 1500 - first);
       parts.Add(Context(), tokens.h.view().Rows(first, rows), tokens.delta.view().Rows(first, rows));
@@ -45,18 +45,18 @@ TEST(RidgeAccumulator, AnyPartitionIntoChunksGivesTheSameSums) {
   }
 }
 
-TEST(RidgeAccumulator, Adds) {
+TEST(RidgeSums, Adds) {
   const Tokens tokens = MakeTokens(300, true, 6);
-  RidgeAccumulator first(test::kHidden), second(test::kHidden);
+  RidgeSums first(test::kHidden), second(test::kHidden);
   first.Add(Context(), tokens.h.view().Rows(0, 120), tokens.delta.view().Rows(0, 120));
   second.Add(Context(), tokens.h.view().Rows(120, 180), tokens.delta.view().Rows(120, 180));
   first += second;
   ExpectSame(Accumulated(tokens), first);
 }
 
-TEST(RidgeAccumulator, HoldsTheAugmentedProducts) {
+TEST(RidgeSums, HoldsTheAugmentedProducts) {
   const Tokens tokens = MakeTokens(50, true, 7);
-  const RidgeAccumulator sums = Accumulated(tokens);
+  const RidgeSums sums = Accumulated(tokens);
   const int64_t d = test::kHidden;
   const Matrix<double> gram = sums.Gram();
   double cross = 0, column = 0, update = 0, squares = 0;
@@ -75,9 +75,9 @@ TEST(RidgeAccumulator, HoldsTheAugmentedProducts) {
 }
 
 // The raw Gram holds 1e6 N in the massive coordinate, the centred one 3e3 N: nothing of what is left may be lost.
-TEST(RidgeAccumulator, CentresMassiveActivationsAccurately) {
+TEST(RidgeSums, CentresMassiveActivationsAccurately) {
   const Tokens tokens = MakeTokens(400, true, 8);
-  const RidgeAccumulator sums = Accumulated(tokens);
+  const RidgeSums sums = Accumulated(tokens);
   const auto [gram, cross] = test::Centered(sums);
   const auto mean = [](const Matrix<float>& m, int64_t column) {
     double sum = 0;
@@ -101,7 +101,7 @@ TEST(RidgeAccumulator, CentresMassiveActivationsAccurately) {
   }
 }
 
-TEST(RidgeAccumulator, NamesTheRowThatIsNotFinite) {
+TEST(RidgeSums, NamesTheRowThatIsNotFinite) {
   Tokens tokens = MakeTokens(600, false, 9);
   tokens.delta(577, 4) = std::numeric_limits<float>::infinity();
   try {
@@ -114,10 +114,10 @@ TEST(RidgeAccumulator, NamesTheRowThatIsNotFinite) {
   EXPECT_THROW(Accumulated(tokens), Error);
 }
 
-TEST(RidgeAccumulator, RefusesAnotherHiddenSize) {
-  RidgeAccumulator sums(4);
+TEST(RidgeSums, RefusesAnotherHiddenSize) {
+  RidgeSums sums(4);
   EXPECT_THROW(sums.Add(Context(), Matrix<float>::Zeros(2, 5).view(), Matrix<float>::Zeros(2, 5).view()), Error);
-  EXPECT_THROW(sums += RidgeAccumulator(5), Error);
+  EXPECT_THROW(sums += RidgeSums(5), Error);
 }
 
 TEST(InfluenceStatistics, IsOneMinusTheMeanCosine) {

@@ -40,8 +40,8 @@ inline Tokens MakeTokens(int64_t count, bool massive, uint64_t seed) {
   return tokens;
 }
 
-inline RidgeAccumulator Accumulated(const Tokens& tokens) {
-  RidgeAccumulator sums(tokens.h.cols());
+inline RidgeSums Accumulated(const Tokens& tokens) {
+  RidgeSums sums(tokens.h.cols());
   sums.Add(Context(), tokens.h.view(), tokens.delta.view());
   return sums;
 }
@@ -50,7 +50,7 @@ inline RidgeAccumulator Accumulated(const Tokens& tokens) {
 struct CenteredMoments {
   Matrix<double> gram, cross;
 };
-inline CenteredMoments Centered(const RidgeAccumulator& sums) {
+inline CenteredMoments Centered(const RidgeSums& sums) {
   const auto solver = linalg::MakeHostSolver(Context());
   CenteredMoments moments{solver->Downloaded(*CenteredGram(*solver, sums)),
                           solver->Downloaded(*CenteredCross(*solver, sums))};

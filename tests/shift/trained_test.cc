@@ -44,8 +44,8 @@ class TrainedCorrections : public test::Stories260K {
     return (*loss_)(CorrectedPlan(Layers(), sites, fitted.adapters));
   }
 
-  CollectedSums Sums(const std::vector<Site>& sites, const TokenWeighting& weighting) {
-    CollectedSums sums;
+  CalibrationSums Sums(const std::vector<Site>& sites, const TokenWeighting& weighting) {
+    CalibrationSums sums;
     for (const Site& site : sites) {
       sums.sites.emplace_back(site, model_.weights->config.hidden, SiteInput::kStream, weighting);
     }
@@ -80,7 +80,7 @@ TEST_F(TrainedCorrections, OneBlock) {
     const std::vector<Site> sites = {{layer, 1}};
     EXPECT_NEAR((*loss_)(DepthPlan::Pruned(Layers(), sites[0].Layers())), lines[layer].pruned, kRounding);
     for (const bool norm : {false, true}) {
-      const CollectedSums sums = Sums(sites, {.norm = norm});
+      const CalibrationSums sums = Sums(sites, {.norm = norm});
       FitOptions options;
       options.ridge.lambda = ParseLambda("1e-4rel");
       const auto fitted = [&] { return Corrected(sites, FitSites(context_, {&sums.sites[0]}, options, quiet_)); };
@@ -127,7 +127,7 @@ TEST_F(TrainedCorrections, SeveralBlocks) {
     EXPECT_NEAR((*loss_)(DepthPlan::Pruned(Layers(), line.removed)), line.pruned, 6e-4);
     for (const bool norm : {false, true}) {
       const TokenWeighting weighting{.norm = norm};
-      const CollectedSums sums = Sums(sites, weighting);
+      const CalibrationSums sums = Sums(sites, weighting);
       const double independent = Corrected(sites, FitSites(context_, sums.Sites(line.removed), options, quiet_));
       EXPECT_NEAR(independent, line.by_weights[norm][0], kRounding) << "norm " << norm;
       const auto in_sequence = [&](Calibration mode) {

@@ -1,10 +1,10 @@
-#include "shift/sums/ridge_feed.h"
+#include "shift/sums/ridge_adder.h"
 
 #include "runtime/check.h"
 
 namespace shiftrt {
 
-RidgeFeed::RidgeFeed(Tally& tally, const Site& site, RidgeAccumulator& into)
+RidgeAdder::RidgeAdder(Tally& tally, const Site& site, RidgeSums& into)
     : site_(site),
       into_(into),
       sums_(tally.MakeRidgeSums(into.matrices())),
@@ -13,8 +13,8 @@ RidgeFeed::RidgeFeed(Tally& tally, const Site& site, RidgeAccumulator& into)
   for (int64_t i = 0; i < tally.devices(); ++i) pending_.push_back(tally.MakeProducts());
 }
 
-void RidgeFeed::Add(const Rows& h, const Rows& delta, const TokenWeighting& weighting,
-                    std::span<const int64_t> offsets) {
+void RidgeAdder::Add(const Rows& h, const Rows& delta, const TokenWeighting& weighting,
+                     std::span<const int64_t> offsets) {
   PendingProducts& products = *pending_[turn_];
   turn_ = (turn_ + 1) % pending_.size();
   Count(products.Take(), {});
@@ -27,7 +27,7 @@ void RidgeFeed::Add(const Rows& h, const Rows& delta, const TokenWeighting& weig
   sums_->Add(h, delta, weights);
 }
 
-void RidgeFeed::Count(std::span<const RowProducts> products, std::span<const double> weights) {
+void RidgeAdder::Count(std::span<const RowProducts> products, std::span<const double> weights) {
   try {
     delta_squares_ += CheckedDeltaSquares(products, weights);
   } catch (const Error& error) {
@@ -35,7 +35,7 @@ void RidgeFeed::Count(std::span<const RowProducts> products, std::span<const dou
   }
 }
 
-void RidgeFeed::Settle() {
+void RidgeAdder::Settle() {
   for (size_t i = 0; i < pending_.size(); ++i) Count(pending_[(turn_ + i) % pending_.size()]->Take(), {});
   sums_->Store();
   into_.SetTotals(tokens_, delta_squares_);

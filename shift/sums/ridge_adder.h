@@ -1,4 +1,4 @@
-// From tapped rows to ridge accumulators.
+// From tapped rows to ridge sums.
 #pragma once
 
 #include <memory>
@@ -12,17 +12,17 @@
 
 namespace shiftrt {
 
-// Adds rows to an accumulator on the device that has them.
-class RidgeFeed {
+// Adds rows to ridge sums on the device that has the rows.
+class RidgeAdder {
  public:
   // `into` lasts longer than this, and nobody else changes it meanwhile. Throws OutOfMemory where the device has no
   // room for its sums.
-  RidgeFeed(Tally& tally, const Site& site, RidgeAccumulator& into);
-  // As RidgeAccumulator::Add, with the weights of `weighting`; `offsets` are those of the batch. Throws Error naming
+  RidgeAdder(Tally& tally, const Site& site, RidgeSums& into);
+  // As RidgeSums::Add, with the weights of `weighting`; `offsets` are those of the batch. Throws Error naming
   // site and row for NaN or infinity. Where all tokens count alike it does not wait for the device: what is wrong with
   // these rows is found by a later Add, when the same device's turn comes again, or by Settle.
   void Add(const Rows& h, const Rows& delta, const TokenWeighting& weighting, std::span<const int64_t> offsets);
-  // Throws what Add throws. Brings what was added into the accumulator, which is of no use until then: on a GPU it
+  // Throws what Add throws. Brings what was added into the sums, which are of no use until then: on a GPU it
   // holds what it held before, on a CPU its matrices are ahead of its totals.
   void Settle();
 
@@ -31,8 +31,8 @@ class RidgeFeed {
   void Count(std::span<const RowProducts> products, std::span<const double> weights);
 
   Site site_;
-  RidgeAccumulator& into_;
-  std::unique_ptr<RidgeSums> sums_;
+  RidgeSums& into_;
+  std::unique_ptr<DeviceRidgeSums> sums_;
   std::vector<std::unique_ptr<PendingProducts>> pending_;  // one a device, in turns
   size_t turn_ = 0;                                        // the oldest
   double delta_squares_;
