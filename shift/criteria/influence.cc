@@ -40,6 +40,12 @@ void InfluenceProbe::Take(OnDevice& device, int64_t layer, const Rows& h, const 
 
 void InfluenceProbe::Settle(int64_t) { settled_ = heard_; }
 
+// Later groups of other probes need the memory.
+void InfluenceProbe::End() {
+  devices_.clear();
+  products_.reset();
+}
+
 namespace {
 
 Selection Blocks(const CriterionTask& task, std::vector<double> scores) {

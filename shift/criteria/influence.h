@@ -22,6 +22,7 @@ class InfluenceProbe : public Probe {
   void Begin(Tally& tally, int64_t begin, int64_t end) override;
   std::vector<Tap> Taps() override;
   void Settle(int64_t batches) override;
+  void End() override;
 
  private:
   // One device's streams before the last few blocks, kept because the decoder updates its stream in place.
