@@ -1,8 +1,7 @@
 #include "engine/decoder.h"
 
-#include <algorithm>
-
-#include "engine/engine.h"
+#include "engine/backend.h"
+#include "engine/layer_loop.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
@@ -16,7 +15,7 @@ void Batch::Add(std::span<const int32_t> sequence, int64_t parent) {
 }
 
 KvCache::KvCache(const ModelConfig& config, const DepthPlan& plan, int64_t capacity)
-    : blocks_(plan.blocks()), kv_dim_(config.kv_dim()), capacity_(capacity) {}
+    : slots_(plan.attention_blocks()), kv_dim_(config.kv_dim()), capacity_(capacity) {}
 KvCache::~KvCache() = default;
 KvCache::KvCache(KvCache&&) noexcept = default;
 KvCache& KvCache::operator=(KvCache&&) noexcept = default;
@@ -30,15 +29,16 @@ namespace {
 
 void CheckStages(const Weights& weights, std::span<const Stage> stages) {
   const ModelConfig& config = weights.config;
-  int64_t last = -1;
+  BlockStage last{.layer = -1};
   for (const Stage& stage : stages) {
     stage.Visit(
         [&](const BlockStage& block) {
-          Check(block.layer > last && block.layer < config.layers,
-                "depth plan: block {} after block {} in a model of {} layers", block.layer, last, config.layers);
-          Check(block.halves == Halves::kBoth, "depth plan: block {} runs its {} half alone, which is not supported",
-                block.layer, Name(block.halves));
-          last = block.layer;
+          // The halves of a layer may be two stages.
+          const bool second_half =
+              block.layer == last.layer && last.halves == Halves::kAttention && block.halves == Halves::kMlp;
+          Check((block.layer > last.layer || second_half) && block.layer < config.layers,
+                "depth plan: block {} after block {} in a model of {} layers", block.layer, last.layer, config.layers);
+          last = block;
         },
         [&](const AdapterStage& adapter) {
           Check(adapter.lra->hidden() == config.hidden,
@@ -66,7 +66,7 @@ void CheckTargets(int64_t rows, std::span<const int32_t> targets, std::span<cons
 
 }  // namespace
 
-CallLayout LayOut(const EngineCall& call) {
+CallLayout LayOut(const LayerCall& call) {
   CallLayout layout;
   std::vector<int64_t>& rows = layout.joined_rows;
   const Batch& batch = call.batch;
@@ -88,25 +88,23 @@ CallLayout LayOut(const EngineCall& call) {
 struct Decoder::Impl {
   std::shared_ptr<const Weights> weights;
   DepthPlan plan;
-  std::unique_ptr<Engine> engine;
+  TapSet taps;
+  std::unique_ptr<Backend> backend;
 
+  Rows Run(const LayerCall& call) const { return RunLayers(*backend, taps, call, weights->config.layers); }
   // What `run` makes of the call that continues `cache`.
-  template <typename Run>
-  auto Continue(std::span<const int32_t> tokens, KvCache& cache, const Run& run) const;
+  template <typename Result>
+  Result Continue(std::span<const int32_t> tokens, KvCache& cache, const Draw* draw,
+                  const std::function<Result(const LayerCall&)>& run) const;
 };
 
 Decoder::Decoder(const Context& context, std::shared_ptr<const Weights> weights, DepthPlan plan, std::vector<Tap> taps)
     : impl_(std::make_unique<Impl>()) {
   CheckStages(*weights, plan.stages);
-  const ModelConfig& config = weights->config;
-  const std::vector<int64_t> kept = plan.KeptLayers();
-  for (const Tap& tap : taps) {
-    const bool stream_end = tap.layer == config.layers && tap.point == TapPoint::kInput;
-    Check(stream_end || std::binary_search(kept.begin(), kept.end(), tap.layer),
-          "a tap on layer {}, which this depth plan does not run", tap.layer);
-  }
-  const EngineSetup setup{context, weights, plan, std::move(taps)};
-  impl_->engine = context.device == Device::kCuda ? MakeCudaEngine(setup) : MakeCpuEngine(setup);
+  impl_->taps = TapSet(std::move(taps));
+  impl_->taps.Check(plan.stages, weights->config.layers, /*everything=*/true);
+  const BackendSetup setup{context, weights, plan, !impl_->taps.empty()};
+  impl_->backend = context.device == Device::kCuda ? MakeCudaBackend(setup) : MakeCpuBackend(setup);
   impl_->weights = std::move(weights);
   impl_->plan = std::move(plan);
 }
@@ -116,7 +114,7 @@ Decoder::Decoder(Decoder&&) noexcept = default;
 
 Rows Decoder::Forward(const Batch& batch, bool taps_only) {
   CheckLengths(config(), batch);
-  return impl_->engine->Run({.batch = batch, .stages = plan().stages, .taps_only = taps_only});
+  return impl_->Run({.batch = batch, .stages = plan().stages, .taps_only = taps_only});
 }
 
 Rows Decoder::Resume(const Batch& batch, const Rows& residual, std::span<const Stage> stages) {
@@ -125,44 +123,49 @@ Rows Decoder::Resume(const Batch& batch, const Rows& residual, std::span<const S
         config().hidden);
   CheckStages(weights(), stages);
   CheckLengths(config(), batch);
-  return impl_->engine->Run({.batch = batch, .stages = stages, .residual = &residual});
+  impl_->taps.Check(stages, config().layers, /*everything=*/false);
+  return impl_->Run({.batch = batch, .stages = stages, .residual = &residual});
 }
 
-template <typename Run>
-auto Decoder::Impl::Continue(std::span<const int32_t> tokens, KvCache& cache, const Run& run) const {
+template <typename Result>
+Result Decoder::Impl::Continue(std::span<const int32_t> tokens, KvCache& cache, const Draw* draw,
+                               const std::function<Result(const LayerCall&)>& run) const {
   const auto count = static_cast<int64_t>(tokens.size());
-  const int64_t blocks = plan.blocks(), kv_dim = weights->config.kv_dim();
-  Check(cache.blocks_ == blocks && cache.kv_dim_ == kv_dim,
-        "a cache of {} blocks and keys of {} for a plan of {} and keys of {}", cache.blocks_, cache.kv_dim_, blocks,
+  const int64_t slots = plan.attention_blocks(), kv_dim = weights->config.kv_dim();
+  Check(cache.slots_ == slots && cache.kv_dim_ == kv_dim,
+        "a cache of {} blocks and keys of {} for a plan of {} and keys of {}", cache.slots_, cache.kv_dim_, slots,
         kv_dim);
   Check(cache.size_ + count <= cache.capacity_, "the KV cache holds {} of {} positions; {} more do not fit",
         cache.size_, cache.capacity_, count);
-  if (cache.storage_ == nullptr) cache.storage_ = engine->MakeCache(cache.capacity_);
+  if (cache.storage_ == nullptr) cache.storage_ = backend->MakeCache(cache.capacity_);
   Batch batch;
   batch.Add(tokens);
-  const auto result =
-      run(EngineCall{.batch = batch, .stages = plan.stages, .past = cache.size_, .cache = cache.storage_.get()});
+  const Result result =
+      run({.batch = batch, .stages = plan.stages, .past = cache.size_, .cache = cache.storage_.get(), .draw = draw});
   cache.size_ += count;
   return result;
 }
 
 Rows Decoder::Forward(std::span<const int32_t> tokens, KvCache& cache) {
-  return impl_->Continue(tokens, cache, [&](const EngineCall& call) { return impl_->engine->Run(call); });
+  return impl_->Continue<Rows>(tokens, cache, nullptr, [&](const LayerCall& call) { return impl_->Run(call); });
 }
 
 int32_t Decoder::NextToken(std::span<const int32_t> tokens, KvCache& cache, const SamplingOptions& sampling,
                            double uniform) {
   Check(!tokens.empty(), "no token to continue after");
-  return impl_->Continue(tokens, cache,
-                         [&](const EngineCall& call) { return impl_->engine->RunAndSample(call, sampling, uniform); });
+  const Draw draw{sampling, uniform};
+  return impl_->Continue<int32_t>(tokens, cache, &draw, [&](const LayerCall& call) {
+    impl_->Run(call);
+    return impl_->backend->Chosen();
+  });
 }
 
-Matrix<float> Decoder::Logits(const Rows& residual) { return impl_->engine->Logits(residual); }
+Matrix<float> Decoder::Logits(const Rows& residual) { return impl_->backend->Logits(residual); }
 
 std::vector<float> Decoder::LogProbs(const Rows& residual, std::span<const int32_t> targets,
                                      std::span<int32_t> argmax) {
   CheckTargets(residual.count(), targets, argmax);
-  return impl_->engine->LogProbs({residual, std::nullopt, targets}, argmax);
+  return impl_->backend->LogProbs({residual, std::nullopt, targets}, argmax);
 }
 
 std::vector<float> Decoder::LogProbs(const Rows& stream, std::span<const int64_t> which,
@@ -170,7 +173,7 @@ std::vector<float> Decoder::LogProbs(const Rows& stream, std::span<const int64_t
   CheckTargets(std::ssize(which), targets, argmax);
   for (const int64_t row : which)
     Check(row >= 0 && row < stream.count(), "row {} of a stream of {} tokens", row, stream.count());
-  return impl_->engine->LogProbs({stream, which, targets}, argmax);
+  return impl_->backend->LogProbs({stream, which, targets}, argmax);
 }
 
 const Weights& Decoder::weights() const { return *impl_->weights; }

@@ -27,15 +27,18 @@ struct Batch {
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
 };
 
+// What can be tapped of a block stage, all (tokens, hidden), in the order in which sinks hear it.
 enum class TapPoint {
-  kInput,   // residual stream before the block, (tokens, hidden)
-  kMlp,     // the MLP's output before it is added, (tokens, hidden)
-  kUpdate,  // the block's own update before it is added: attention output + MLP output
-  kOutput,  // residual stream after the block; no final norm
+  kInput,      // residual stream before the block
+  kAttention,  // the attention's output before it is added
+  kMlp,        // the MLP's output before it is added
+  kUpdate,     // what the block adds: the sum of the outputs of those halves that run
+  kOutput,     // residual stream after the block; no final norm
 };
 
 // Calls `sink` with rows that are valid during the call only, and with the batch they are of. `layer` counts blocks of
-// the original model; for kInput of layer L (one past the last) the stream that the final norm reads.
+// the original model; for kInput of layer L (one past the last) the stream that the final norm reads. Where a plan runs
+// the halves of a layer as two stages, each of them is heard.
 struct Tap {
   int64_t layer = 0;
   TapPoint point = TapPoint::kInput;
@@ -44,8 +47,8 @@ struct Tap {
 
 struct KvStorage;
 
-// Keys and values of every block stage of one plan, for one sequence. Indexed by stage, so a removed block leaves no
-// hole. The first decoder that continues it makes the memory, on its device, and is the one to go on with it.
+// Keys and values of every block of one plan whose attention runs, for one sequence. A removed block or attention
+// leaves no hole. The first decoder that continues it makes the memory, on its device, and is the one to go on with it.
 class KvCache {
  public:
   KvCache(const ModelConfig& config, const DepthPlan& plan, int64_t capacity);
@@ -59,7 +62,7 @@ class KvCache {
 
  private:
   friend class Decoder;
-  int64_t blocks_ = 0, kv_dim_ = 0;
+  int64_t slots_ = 0, kv_dim_ = 0;
   std::unique_ptr<KvStorage> storage_;
   int64_t size_ = 0;
   int64_t capacity_ = 0;
@@ -67,7 +70,9 @@ class KvCache {
 
 class Decoder {
  public:
-  // Taps on layers the plan does not run throw Error. Weights and adapters are shared, not copied.
+  // Throws Error for taps on layers, or on halves of them, that the plan does not run. Weights and adapters are shared,
+  // not copied; several threads may make decoders over the same weights. A decoder is for one thread at a time, and
+  // those over the same weights on the same GPU are for one thread together.
   Decoder(const Context& context, std::shared_ptr<const Weights> weights, DepthPlan plan, std::vector<Tap> taps = {});
   ~Decoder();
   Decoder(Decoder&&) noexcept;
@@ -78,7 +83,7 @@ class Decoder {
   Rows Forward(const Batch& batch, bool taps_only = false);
   // What follows a stream that somebody kept: runs `stages`, which need not be the plan's, on `residual` (batch.size(),
   // hidden), which may be what the last call returned, whole. A GPU's decoder copies rows of the host over first. Taps
-  // on the stages' blocks fire. Valid until the next call.
+  // on the stages' blocks fire; throws Error for one on a half that they leave out. Valid until the next call.
   Rows Resume(const Batch& batch, const Rows& residual, std::span<const Stage> stages);
   // One sequence that continues `cache`; its tokens are appended. Throws Error when the cache is full.
   Rows Forward(std::span<const int32_t> tokens, KvCache& cache);

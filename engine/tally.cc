@@ -50,8 +50,8 @@ class CpuTally : public Tally {
 
 std::unique_ptr<Tally> MakeCpuTally(const Context& context) { return std::make_unique<CpuTally>(context); }
 
-std::unique_ptr<Tally> MakeTally(const Context& context, const Weights& weights) {
-  return context.device == Device::kCuda ? MakeCudaTally(context, weights) : MakeCpuTally(context);
+std::unique_ptr<Tally> MakeTally(const Context& context, std::shared_ptr<const Weights> weights) {
+  return context.device == Device::kCuda ? MakeCudaTally(context, std::move(weights)) : MakeCpuTally(context);
 }
 
 }  // namespace shiftrt

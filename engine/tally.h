@@ -44,9 +44,9 @@ class Tally {
 };
 
 // For what decoders of these weights tap, on any of the context's GPUs. Not for use by several threads.
-std::unique_ptr<Tally> MakeTally(const Context& context, const Weights& weights);
+std::unique_ptr<Tally> MakeTally(const Context& context, std::shared_ptr<const Weights> weights);
 std::unique_ptr<Tally> MakeCpuTally(const Context& context);
 // Throws Error where this build or this machine has no CUDA, and for several GPUs without NCCL.
-std::unique_ptr<Tally> MakeCudaTally(const Context& context, const Weights& weights);
+std::unique_ptr<Tally> MakeCudaTally(const Context& context, std::shared_ptr<const Weights> weights);
 
 }  // namespace shiftrt

@@ -27,8 +27,6 @@ struct BlockWeights {
   TensorView gate_bias, up_bias, down_bias;
 };
 
-struct DeviceWeights;
-
 struct Weights {
   ModelConfig config;
   TensorView embedding;  // (vocab, hidden)
@@ -38,8 +36,6 @@ struct Weights {
   std::filesystem::path directory;
   std::vector<std::shared_ptr<const void>> storage;  // keeps the files and converted copies alive
   std::map<const void*, TensorView> stored;          // by a converted copy's data: the tensor in the file
-  // The copy of each GPU, which its first decoder makes and all share.
-  mutable std::map<int, std::shared_ptr<DeviceWeights>> on_device;
 
   // Calls visit(name, tensor) for every tensor, in layer order; a tied head is not visited again.
   void ForEach(const std::function<void(const std::string& name, const TensorView&)>& visit) const;

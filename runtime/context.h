@@ -22,6 +22,8 @@ enum class Device { kCpu, kCuda };
 namespace linalg {
 class Solver;
 }
+class DeviceCopies;
+std::shared_ptr<DeviceCopies> MakeDeviceCopies();
 
 struct Context {
   int threads = 1;
@@ -31,6 +33,9 @@ struct Context {
   std::vector<int> gpus = {0};   // of kCuda, by index: the first; the others take their share of a calibration pass
   // Takes large float64 problems (runtime/linalg/solver.h), for a device other than the CPU. May be null.
   std::shared_ptr<linalg::Solver> solver = nullptr;
+  // Weights in the memory of GPUs (runtime/device_copies.h), shared by all that work with copies of this context. Never
+  // null.
+  std::shared_ptr<DeviceCopies> device_copies = MakeDeviceCopies();
 
   // All cores this process may use and the best instruction set; the environment variable SHIFTRT_ISA lowers the
   // latter.

@@ -1,11 +1,13 @@
-#include "engine/engine.h"
+#include "engine/backend.h"
 #include "engine/tally.h"
 #include "runtime/check.h"
 #include "runtime/cuda/cuda.h"
 
 namespace shiftrt {
 
-std::unique_ptr<Engine> MakeCudaEngine(const EngineSetup&) { Fail("CUDA: {}", gpu::WhyUnavailable()); }
-std::unique_ptr<Tally> MakeCudaTally(const Context&, const Weights&) { Fail("CUDA: {}", gpu::WhyUnavailable()); }
+std::unique_ptr<Backend> MakeCudaBackend(const BackendSetup&) { Fail("CUDA: {}", gpu::WhyUnavailable()); }
+std::unique_ptr<Tally> MakeCudaTally(const Context&, std::shared_ptr<const Weights>) {
+  Fail("CUDA: {}", gpu::WhyUnavailable());
+}
 
 }  // namespace shiftrt

@@ -164,7 +164,7 @@ TEST_F(CalibrationOnGpu, SumsThatWereSettledHalfWayAreTheSameBits) {
 }
 
 TEST_F(CalibrationOnGpu, NamesTheRowThatIsNotFinite) {
-  const std::unique_ptr<Tally> tally = MakeTally(On(Device::kCuda), *model_.weights);
+  const std::unique_ptr<Tally> tally = MakeTally(On(Device::kCuda), model_.weights);
   Matrix<float> inputs = Matrix<float>::Zeros(3, Hidden()), updates = Matrix<float>::Zeros(3, Hidden());
   updates(2, 5) = NAN;
   const KeptRows h = Uploaded(On(Device::kCuda), model_.weights, inputs.view()),

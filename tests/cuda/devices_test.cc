@@ -192,13 +192,20 @@ TEST_F(SeveralGpus, AnInterruptedCollectionGoesOn) {
 }
 
 TEST_F(SeveralGpus, EachHasItsOwnCopyOfTheWeights) {
-  MakeTally(OnGpus(2), *model_.weights);
-  ASSERT_EQ(model_.weights->on_device.size(), 2u);
-  EXPECT_NE(model_.weights->on_device.at(0), model_.weights->on_device.at(1));
+  Batch batch;
+  batch.Add(std::vector<int32_t>{1, 2, 3});
+  std::vector<std::shared_ptr<const RowsDevice>> devices;
+  for (const int64_t which : {0, 1, 0}) {
+    Decoder decoder(OnGpus(2).WithGpu(which), model_.weights, DepthPlan::Original(2));
+    devices.push_back(decoder.Forward(batch).device());
+    EXPECT_EQ(devices.back()->gpu(), which);
+  }
+  EXPECT_NE(devices[0], devices[1]);
+  EXPECT_EQ(devices[0], devices[2]);
 }
 
 TEST_F(SeveralGpus, RowsStayWithTheGpuThatHasThem) {
-  const std::unique_ptr<Tally> both = MakeTally(OnGpus(2), *model_.weights);
+  const std::unique_ptr<Tally> both = MakeTally(OnGpus(2), model_.weights);
   const int64_t hidden = model_.weights->config.hidden;
   Matrix<float> values = Matrix<float>::Zeros(2, hidden);
   values(1, 3) = 5;

@@ -64,7 +64,7 @@ double RelativeError(const std::vector<float>& a, const std::vector<float>& b) {
 // cached keys and values.
 double ManyTolerance(DType dtype) { return dtype == DType::kFloat32 ? 1e-5 : dtype == DType::kFloat16 ? 4e-3 : 3e-2; }
 
-constexpr const char* kPointNames[] = {"input", "mlp", "update", "output"};  // in TapPoint's order
+constexpr const char* kPointNames[] = {"input", "attention", "mlp", "update", "output"};  // in TapPoint's order
 
 class ModelOnGpu : public testing::Test {
  protected:
@@ -121,6 +121,46 @@ TEST_F(ModelOnGpu, AdaptersOfEveryFormAgreeWithTheCpu) {
   ExpectParity(wide, Corrected(*wide, 260));  // the rank is too high for one launch
 }
 
+TEST_F(ModelOnGpu, HalvesOfBlocksAgreeWithTheCpu) {
+  const auto biased = [](const std::shared_ptr<const Weights>& weights) {
+    // Biases on the outputs of both halves, which no family of the fixtures has.
+    auto block = std::make_shared<BlockWeights>(weights->blocks[1]);
+    static std::vector<float> bias;
+    bias.assign(weights->config.hidden, 0.5f);
+    block->o_bias = block->down_bias = {bias.data(), DType::kFloat32, {weights->config.hidden}};
+    return block;
+  };
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const auto weights = MakeWeights(kQwen2, dtype);
+    const auto own = biased(weights);
+    const BlockStage attention{1, Halves::kAttention, own}, mlp{1, Halves::kMlp, own};
+    const std::vector<DepthPlan> plans = {{{BlockStage{0}, attention}},
+                                          {{BlockStage{0, Halves::kMlp}, attention}},
+                                          {{BlockStage{0, Halves::kAttention}, mlp}},
+                                          {{BlockStage{0, Halves::kMlp}, mlp}},
+                                          {{BlockStage{0}, attention, mlp}}};
+    for (const DepthPlan& plan : plans) {
+      ExpectParity(weights, plan);
+      const bool runs_mlp = plan.stages.back().block().halves == Halves::kMlp;
+      std::vector<float> seen[2][2];
+      for (const Device device : {Device::kCpu, Device::kCuda}) {
+        const auto keep = [&](int which) {
+          return [&, which](const Rows& rows, const Batch&) { seen[device == Device::kCuda][which] = Copied(rows); };
+        };
+        Decoder decoder(
+            On(device), weights, plan,
+            {{1, runs_mlp ? TapPoint::kMlp : TapPoint::kAttention, keep(0)}, {1, TapPoint::kUpdate, keep(1)}});
+        Batch batch;
+        batch.Add(Tokens(*weights, 9));
+        decoder.Forward(batch, /*taps_only=*/true);
+      }
+      for (int which = 0; which < 2; ++which)
+        EXPECT_LE(RelativeError(seen[1][which], seen[0][which]), ManyTolerance(dtype));
+      EXPECT_EQ(seen[1][0], seen[1][1]);
+    }
+  }
+}
+
 TEST_F(ModelOnGpu, OneTokenIsExactButForTheCache) {
   const auto weights = MakeWeights(kQwen3, DType::kBFloat16);
   const DepthPlan plan = DepthPlan::Original(2);
@@ -146,7 +186,8 @@ TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
       const int at = device == Device::kCuda;
       std::vector<Tap> taps;
       for (const int64_t layer : {0, 1})
-        for (const TapPoint point : {TapPoint::kInput, TapPoint::kMlp, TapPoint::kUpdate, TapPoint::kOutput})
+        for (const TapPoint point :
+             {TapPoint::kInput, TapPoint::kAttention, TapPoint::kMlp, TapPoint::kUpdate, TapPoint::kOutput})
           taps.push_back({layer, point, [&seen, at, layer, point](const Rows& rows, const Batch&) {
                             seen[at][fmt::format("{} {}", layer, kPointNames[static_cast<int>(point)])] = Copied(rows);
                           }});
@@ -165,7 +206,7 @@ TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
       for (size_t i = 0; i < which.size(); ++i)
         EXPECT_NEAR(gathered[i], log_probs[at][which[i]], 1e-5) << "rows gathered on the device score differently";
     }
-    EXPECT_EQ(seen[0].size(), 8u);
+    EXPECT_EQ(seen[0].size(), 10u);
     for (const auto& [name, rows] : seen[0])
       EXPECT_LE(RelativeError(seen[1][name], rows), ManyTolerance(dtype)) << "tap " << name;
     EXPECT_LE(RelativeError(streams[1], streams[0]), ManyTolerance(dtype));
@@ -284,11 +325,15 @@ TEST_F(ModelOnGpu, ANaNAmongTheLogitsIsAnError) {
 
 TEST_F(ModelOnGpu, PlansShareOneCopyOfTheWeights) {
   const auto weights = MakeWeights(kQwen2, DType::kBFloat16);
-  const Decoder first(On(Device::kCuda), weights, DepthPlan::Original(2));
-  const DeviceWeights* const copy = weights->on_device.at(0).get();
-  const Decoder second(On(Device::kCuda), weights, Corrected(*weights, 8));
-  EXPECT_NE(copy, nullptr);
-  EXPECT_EQ(weights->on_device.at(0).get(), copy);
+  const auto same = std::make_shared<Weights>(*weights);
+  Decoder first(On(Device::kCuda), weights, DepthPlan::Original(2)),
+      second(On(Device::kCuda), weights, Corrected(*weights, 8)),
+      other(On(Device::kCuda), same, DepthPlan::Original(2));
+  Batch batch;
+  batch.Add(Tokens(*weights, 3));
+  const Rows h = first.Forward(batch);
+  EXPECT_EQ(second.Forward(batch).device(), h.device());
+  EXPECT_NE(other.Forward(batch).device(), h.device());
 }
 
 TEST_F(ModelOnGpu, RefusesModelsTheKernelsDoNotTake) {

@@ -15,9 +15,15 @@
 
 namespace shiftrt {
 
+// Contexts that share what is in the memory of GPUs, as those of one program do.
 inline Context On(Device device, const std::vector<int>& gpus = {0}) {
+  static const std::shared_ptr<DeviceCopies> copies = MakeDeviceCopies();
   const bool gpu = device == Device::kCuda;
-  return {.isa = BestIsa(), .device = device, .gpus = gpus, .solver = gpu ? gpu::MakeSolver(gpus.front()) : nullptr};
+  return {.isa = BestIsa(),
+          .device = device,
+          .gpus = gpus,
+          .solver = gpu ? gpu::MakeSolver(gpus.front()) : nullptr,
+          .device_copies = copies};
 }
 
 // All sizes are small except the head dimension, of which the kernels support only full sizes.

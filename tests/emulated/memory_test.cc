@@ -2,7 +2,7 @@
 // tests run only on the emulator, whose memory can be limited.
 #include <gtest/gtest.h>
 
-#include "engine/cuda/cuda_weights.h"
+#include "engine/cuda/weights.h"
 #include "engine/decoder.h"
 #include "engine/tally.h"
 #include "kernels/emulated/device.h"
@@ -42,7 +42,7 @@ class SmallMemory : public testing::Test {
   // The memory that a pass over exactly this many sites needs.
   int64_t RoomFor(int64_t sites) {
     {
-      const std::unique_ptr<Tally> tally = MakeTally(context_, *model_.weights);
+      const std::unique_ptr<Tally> tally = MakeTally(context_, model_.weights);
       KeptRows kept;
       const std::unique_ptr<PendingProducts> products = tally->MakeProducts();
       Decoder decoder(context_, model_.weights, DepthPlan::Original(4),

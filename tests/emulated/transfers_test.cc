@@ -4,6 +4,7 @@
 #include "eval/evaluate.h"
 #include "eval/perplexity.h"
 #include "kernels/emulated/device.h"
+#include "kernels/emulated/machine.h"
 #include "tests/cuda/models.h"
 #include "tests/eval/fixtures.h"
 
@@ -62,6 +63,29 @@ TEST_F(Transfers, PerplexityBringsOverScoresAlone) {
   const PerplexityResult result = WindowedPerplexity(decoder, tokens, 20, "test", quiet_);
   EXPECT_EQ(emu::BytesToHost() - out, result.predicted * static_cast<int64_t>(sizeof(float)));
   EXPECT_LT(emu::BytesToDevice() - in, std::ssize(tokens) * Hidden() * static_cast<int64_t>(sizeof(float)) / 4);
+}
+
+// Launches are what a small model's decoding costs: six per block, of which four are its attention's.
+TEST_F(Transfers, ADecodedTokenTakesFewLaunches) {
+  const auto launches = [&](const DepthPlan& plan) {
+    Decoder decoder(context_, model_.weights, plan);
+    KvCache cache(model_.weights->config, plan, 20);
+    const std::vector<int32_t> tokens = {1, 2, 3};
+    decoder.NextToken(tokens, cache, {}, 0);
+    const int64_t before = emu::Launches();
+    decoder.NextToken(std::span(tokens).first(1), cache, {}, 0);
+    return emu::Launches() - before;
+  };
+  const int64_t none = launches({}), hidden = Hidden();
+  EXPECT_EQ(launches({{BlockStage{0}}}) - none, 6);
+  EXPECT_EQ(launches(model_.plan) - none, 18);
+  EXPECT_EQ(launches({{BlockStage{0, Halves::kAttention}}}) - none, 4);
+  EXPECT_EQ(launches({{BlockStage{0, Halves::kMlp}}}) - none, 2);
+  const auto full =
+      std::make_shared<const Lra>(Lra{Matrix<float>::Zeros(hidden, hidden), {}, {}, Matrix<float>::Zeros(1, hidden)});
+  const auto low_rank = std::make_shared<const Lra>(
+      Lra{{}, Matrix<float>::Zeros(hidden, 8), Matrix<float>::Zeros(8, hidden), Matrix<float>::Zeros(1, hidden)});
+  for (const auto& lra : {full, low_rank}) EXPECT_EQ(launches({{AdapterStage{{0}, lra}}}) - none, 1);
 }
 
 }  // namespace

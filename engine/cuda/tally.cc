@@ -1,9 +1,10 @@
 // Tallies of GPUs: copies, products and sums stay there; what comes over is three numbers a token, and the sums once.
+#include "engine/tally.h"
+
 #include <cstring>
 #include <optional>
 
-#include "engine/cuda/cuda_weights.h"
-#include "engine/tally.h"
+#include "engine/cuda/weights.h"
 #include "kernels/cuda/gram.h"
 #include "kernels/cuda/rmsnorm.h"
 #include "runtime/check.h"
@@ -21,8 +22,8 @@ constexpr const char* kTallied = "weights and products of tokens";
 // The GPUs whose rows a tally takes.
 class Gpus {
  public:
-  Gpus(const Context& context, const Weights& weights) {
-    for (int gpu : context.gpus) weights_.push_back(OnDevice(weights, gpu));
+  Gpus(const Context& context, const std::shared_ptr<const Weights>& weights) {
+    for (int gpu : context.gpus) weights_.push_back(OnDevice(context, weights, gpu));
     if (count() == 1) return;
     std::vector<Stream> streams;
     for (size_t i = 0; i < weights_.size(); ++i) streams.push_back(stream(i));
@@ -34,8 +35,8 @@ class Gpus {
   size_t Which(const Rows& rows) const {
     Check(!rows.on_host(), "rows of the host where a GPU's are expected");
     for (size_t i = 0; i < weights_.size(); ++i)
-      if (stream(i).device == rows.gpu()) return i;
-    Fail("rows of GPU {}, which this tally was not made for", rows.gpu());
+      if (weights_[i]->rows() == rows.device()) return i;
+    Fail("rows of GPU {} that are not of the weights on the GPUs that this tally was made for", rows.gpu());
   }
   gpu::Communicator& communicator() { return *communicator_; }
 
@@ -185,7 +186,7 @@ class CudaTally : public Tally {
 
 }  // namespace
 
-std::unique_ptr<Tally> MakeCudaTally(const Context& context, const Weights& weights) {
+std::unique_ptr<Tally> MakeCudaTally(const Context& context, std::shared_ptr<const Weights> weights) {
   Check(gpu::WhyUnavailable().empty(), "CUDA: {}", gpu::WhyUnavailable());
   return std::make_unique<CudaTally>(std::make_shared<Gpus>(context, weights));
 }

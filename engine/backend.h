@@ -1,0 +1,100 @@
+// What runs the layers of a depth plan on one kind of device. Decoder checks the arguments of every call and owns one
+// backend; the layer loop (engine/layer_loop.h) calls it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/decoder.h"
+
+namespace shiftrt {
+
+// Keys and values of every block whose attention runs, wherever the backend that made it keeps them.
+struct KvStorage {
+  virtual ~KvStorage() = default;
+};
+
+// How the token that follows is to be chosen.
+struct Draw {
+  const SamplingOptions& sampling;
+  double uniform;
+};
+
+// One pass of a batch through some stages.
+struct LayerCall {
+  const Batch& batch;
+  std::span<const Stage> stages;
+  const Rows* residual = nullptr;  // the stream to go on from, (tokens, hidden); null: the embeddings
+  int64_t past = 0;                // positions in `cache` already; 0 without one
+  KvStorage* cache = nullptr;      // of this backend; there is then one sequence
+  bool taps_only = false;          // nobody wants the stream behind the last tap
+  const Draw* draw = nullptr;      // how the token behind the last row is chosen; null: it is not
+};
+
+// Rows of a stream, and the token whose probability is asked of each.
+struct ScoredRows {
+  const Rows& stream;
+  std::optional<std::span<const int64_t>> which;  // of its rows; all of them in order where there is no value
+  std::span<const int32_t> targets;
+};
+
+// The bodies of what the layer loop does, for the call that the backend prepared last. They work on one residual stream
+// h (tokens, hidden) in float32, and compute the update of each half of a block apart before they add it.
+class Layers {
+ public:
+  virtual ~Layers() = default;
+  virtual void Embed() = 0;                                           // h = embeddings of the batch's tokens
+  virtual void Resume(const Rows& residual) = 0;                      // h = residual, which may be h
+  virtual void Attention(const BlockStage& block, int64_t slot) = 0;  // h += attention(norm(h)); slot: of the cache
+  virtual void Mlp(const BlockStage& block) = 0;                      // h += mlp(norm(h))
+  virtual void Adapter(const AdapterStage& adapter) = 0;              // h += lra(h)
+  // The stream, everything added. Valid until the next body.
+  virtual Rows Stream() = 0;
+  // What those halves of the block, which ran last, have added to h. Valid until the next body; asked for in the order
+  // attention, MLP, both.
+  virtual Rows Update(const BlockStage& block, Halves halves) = 0;
+  // Chooses the token that follows the last row, as the call's draw says.
+  virtual void Choose() = 0;
+};
+
+// The contracts are Decoder's.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::unique_ptr<KvStorage> MakeCache(int64_t capacity) = 0;
+  // Prepares the call and has `loop` run its layers. A backend that recorded what the same loop launches replays that
+  // instead. Returns the stream; no rows with taps_only.
+  virtual Rows Run(const LayerCall& call, const std::function<void(Layers&)>& loop) = 0;
+  // The token that the last call chose. Throws what SampleToken throws.
+  virtual int32_t Chosen() = 0;
+  virtual Matrix<float> Logits(const Rows& residual) = 0;
+  virtual std::vector<float> LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) = 0;
+};
+
+struct BackendSetup {
+  Context context;
+  std::shared_ptr<const Weights> weights;
+  DepthPlan plan;
+  bool tapped = false;  // so that every call runs the loop
+};
+std::unique_ptr<Backend> MakeCpuBackend(const BackendSetup& setup);
+// Throws Error where this build or this machine has no CUDA, and for a model that the GPU kernels do not take.
+std::unique_ptr<Backend> MakeCudaBackend(const BackendSetup& setup);
+
+// Where the sequences of a call stand.
+struct CallLayout {
+  struct Sequence {
+    int64_t begin = 0, count = 0;  // its tokens
+    int64_t past = 0;              // positions before them, its parents' or the cache's
+    int64_t joined = -1;           // with a parent: its range of joined_rows, past + count long, begins here
+  };
+  std::vector<Sequence> sequences;
+  // Of sequences with a parent, one behind another: the tokens whose keys they see, in order.
+  std::vector<int64_t> joined_rows;
+};
+CallLayout LayOut(const LayerCall& call);
+
+}  // namespace shiftrt

@@ -1,0 +1,163 @@
+// The layers and the head on a GPU.
+#include "engine/backend.h"
+
+#include <algorithm>
+
+#include "engine/cuda/many_tokens.h"
+#include "engine/cuda/one_token.h"
+#include "engine/cuda/state.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/rmsnorm.h"
+#include "kernels/cuda/scores.h"
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+namespace {
+
+using gpu::ConstDeviceArray;
+using gpu::DeviceArray;
+using gpu::DeviceBuffer;
+
+constexpr int64_t kVocabChunk = 8192, kScoredRows = 1024;  // logits that exist at a time
+
+class CudaBackend : public Backend {
+ public:
+  explicit CudaBackend(const BackendSetup& setup)
+      : s_(setup), slots_(setup.plan.attention_blocks()), tapped_(setup.tapped) {}
+  std::unique_ptr<KvStorage> MakeCache(int64_t capacity) override;
+  Rows Run(const LayerCall& call, const std::function<void(Layers&)>& loop) override;
+  int32_t Chosen() override;
+  Matrix<float> Logits(const Rows& residual) override;
+  std::vector<float> LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) override;
+
+ private:
+  Rows Launch(const LayerCall& call, const std::function<void(Layers&)>& loop);
+
+  CudaState s_;
+  int64_t slots_;  // of a cache
+  bool tapped_;
+  ManyTokens many_{s_};
+  OneToken one_{s_};
+  // What the recorded launches are of, besides the plan.
+  struct Recorded {
+    const CudaKv* cache = nullptr;  // that they write to
+    bool chooses = false;           // whether they end with a token's choice
+    bool operator==(const Recorded&) const = default;
+  } recorded_;
+};
+
+std::unique_ptr<KvStorage> CudaBackend::MakeCache(int64_t capacity) {
+  auto cache = std::make_unique<CudaKv>(s_.device->rows(), capacity);
+  const int64_t bytes = capacity * s_.config.kv_dim() * static_cast<int64_t>(SizeOf(s_.dtype));
+  try {
+    for (int64_t i = 0; i < slots_; ++i)
+      cache->slots.push_back({DeviceBuffer<std::byte>(s_.stream, bytes, "the KV cache"),
+                              DeviceBuffer<std::byte>(s_.stream, bytes, "the KV cache")});
+  } catch (const OutOfMemory& error) {
+    const int64_t room = error.free_bytes + 2 * bytes * std::ssize(cache->slots);
+    throw OutOfMemory(error, fmt::format("a cache of {} positions was asked for, about {} would fit", capacity,
+                                         room * capacity / (2 * bytes * slots_)));
+  }
+  s_.graph.Reset();  // a new cache may stand where an old one did
+  return cache;
+}
+
+Rows CudaBackend::Run(const LayerCall& call, const std::function<void(Layers&)>& loop) {
+  try {
+    return Launch(call, loop);
+  } catch (const OutOfMemory& error) {
+    const int64_t room = error.free_bytes + s_.ReleaseScratch(),
+                  fit = room / ActivationBytesPerToken(s_.config, s_.dtype);
+    if (fit >= call.batch.size()) throw;  // it was not the batch
+    throw OutOfMemory(error, fmt::format("this batch has {} tokens, about {} would fit", call.batch.size(), fit));
+  }
+}
+
+Rows CudaBackend::Launch(const LayerCall& call, const std::function<void(Layers&)>& loop) {
+  if (call.draw != nullptr) {
+    const SamplingOptions& sampling = call.draw->sampling;
+    const gpu::SampleRequest request{sampling.temperature, sampling.top_p, call.draw->uniform, sampling.top_k};
+    gpu::CopyToDevice(s_.stream, s_.request.Reserve(s_.stream, 1, kActivations), &request, sizeof(request));
+  }
+  s_.Begin(call);
+  if (s_.step.count == 1 && s_.cache != nullptr && !tapped_) {
+    const Recorded wanted{s_.cache, call.draw != nullptr};
+    if (recorded_ != wanted) s_.graph.Reset();
+    recorded_ = wanted;
+    s_.graph.Run(s_.stream, [&] { loop(one_); });
+    return one_.Stream();
+  }
+  s_.graph.Reset();  // buffers may move
+  loop(many_);
+  return call.taps_only ? Rows() : many_.Stream();
+}
+
+int32_t CudaBackend::Chosen() {
+  int32_t token = -1;
+  gpu::CopyToHost(s_.stream, &token, s_.chosen.data(), sizeof(token));
+  if (token < 0) FailOfNaN();
+  return token;
+}
+
+Matrix<float> CudaBackend::Logits(const Rows& residual) {
+  Matrix<float> out(residual.count(), s_.config.vocab);
+  const float* const rows = s_.Here(residual);
+  float* const logits = s_.logits.Floats(s_.stream, s_.config.vocab);
+  for (int64_t i = 0; i < residual.count(); ++i) {
+    s_.Head(rows + i * s_.hidden, logits);
+    gpu::CopyToHost(s_.stream, out.row(i), logits, s_.config.vocab * static_cast<int64_t>(sizeof(float)));
+  }
+  return out;
+}
+
+std::vector<float> CudaBackend::LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) {
+  const auto count = std::ssize(scored.targets);
+  const int64_t vocab = s_.config.vocab;
+  for (int32_t target : scored.targets)
+    Check(target >= 0 && target < vocab, "target {} is outside the vocabulary of {}", target, vocab);
+  const DeviceBuffer<int32_t> wanted(s_.stream, scored.targets, kActivations), best(s_.stream, count, kActivations);
+  const DeviceBuffer<float> log_probs(s_.stream, count, kActivations);
+  const DeviceBuffer<gpu::TokenScore> scores(s_.stream, std::min(count, kScoredRows), kActivations);
+  const float* const stream = s_.Here(scored.stream);
+  DeviceBuffer<int32_t> which;
+  if (scored.which) {
+    const std::vector<int32_t> narrow(scored.which->begin(), scored.which->end());
+    which = DeviceBuffer<int32_t>(s_.stream, std::span<const int32_t>(narrow), kActivations);
+  }
+  const ConstDeviceArray head = s_.device->head();
+  const auto* const head_bytes = static_cast<const std::byte*>(head.data);
+  for (int64_t first = 0; first < count; first += kScoredRows) {
+    const int64_t m = std::min(kScoredRows, count - first);
+    // Nothing is pending, so the norm leaves the rows as they are.
+    float* rows = const_cast<float*>(stream) + first * s_.hidden;
+    if (scored.which) {
+      rows = s_.gathered.Floats(s_.stream, m * s_.hidden);
+      gpu::Gather(s_.stream, which.data() + first, m, {stream, DType::kFloat32}, s_.hidden, {rows, DType::kFloat32});
+    }
+    const DeviceArray x = s_.normed.Get(s_.stream, m * s_.hidden, s_.dtype);
+    gpu::AddRmsNorm(s_.stream, {rows, m, s_.hidden}, {}, s_.device->final_norm(), s_.eps, x);
+    for (int64_t v = 0; v < vocab; v += kVocabChunk) {
+      const int64_t n = std::min(kVocabChunk, vocab - v);
+      const DeviceArray logits = s_.logits.Get(s_.stream, m * n, DType::kFloat32);
+      const ConstDeviceArray w(head_bytes + v * s_.hidden * static_cast<int64_t>(SizeOf(s_.dtype)), s_.dtype);
+      s_.device->products().MatMul({.x = x, .w = w, .y = logits, .m = m, .n = n, .k = s_.hidden});
+      gpu::UpdateScores(s_.stream, {static_cast<const float*>(logits.data), m, n, v, vocab}, wanted.data() + first,
+                        scores.data(), log_probs.data() + first, best.data() + first);
+    }
+  }
+  std::vector<float> out(count);
+  gpu::CopyToHost(s_.stream, out.data(), log_probs.data(), count * static_cast<int64_t>(sizeof(float)));
+  if (!argmax.empty())
+    gpu::CopyToHost(s_.stream, argmax.data(), best.data(), count * static_cast<int64_t>(sizeof(int32_t)));
+  return out;
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeCudaBackend(const BackendSetup& setup) {
+  Check(gpu::WhyUnavailable().empty(), "CUDA: {}", gpu::WhyUnavailable());
+  return std::make_unique<CudaBackend>(setup);
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,152 @@
+#include "engine/cuda/many_tokens.h"
+
+#include "kernels/cuda/elementwise.h"
+
+namespace shiftrt {
+
+using gpu::ConstDeviceArray;
+using gpu::DeviceArray;
+using gpu::DeviceBuffer;
+
+void ManyTokens::Embed() {
+  pending_ = {};
+  gpu::Embed(s_.stream, s_.step.tokens, s_.step.count, s_.device->embedding(), s_.hidden, s_.Hidden(s_.residual).data);
+}
+
+void ManyTokens::Resume(const Rows& residual) {
+  pending_ = {};
+  const float* const from = s_.Here(residual);
+  const MatrixView<float> h = s_.Hidden(s_.residual);
+  if (from != h.data) gpu::CopyOnDevice(s_.stream, h.data, from, h.rows * h.cols * static_cast<int64_t>(sizeof(float)));
+}
+
+void ManyTokens::Attention(const BlockStage& block, int64_t slot) {
+  const DeviceAttention& w = s_.AttentionOf(block);
+  const KeysValues kv = s_.Place(slot);
+  const Step& step = s_.step;
+  const int64_t q_dim = s_.config.query_dim(), qkv_dim = q_dim + 2 * s_.config.kv_dim();
+  const DeviceArray x = s_.normed.Get(s_.stream, step.count * s_.hidden, s_.dtype);
+  const DeviceArray qkv = s_.qkv.Get(s_.stream, step.count * qkv_dim, s_.dtype);
+  const DeviceArray q = s_.q.Get(s_.stream, step.count * q_dim, s_.dtype);
+  const DeviceArray attended = s_.attended.Get(s_.stream, step.count * q_dim, s_.dtype);
+  const MatrixView<float> update = s_.Hidden(s_.attention_update);
+  gpu::AddRmsNorm(s_.stream, s_.Hidden(s_.residual), pending_, w.norm.data(), s_.eps, x);
+  s_.device->products().MatMul(
+      {.x = x, .w = {w.qkv.data(), s_.dtype}, .y = qkv, .m = step.count, .n = qkv_dim, .k = s_.hidden});
+  s_.Rotate(w, qkv, q, kv);
+  JoinBranches(kv);
+  if (s_.dtype == DType::kFloat32) {
+    const int splits = gpu::AttentionSplits(s_.shape, step.count, step.longest_keys, s_.cores);
+    float* const scratch = s_.shares.Floats(s_.stream, gpu::SplitAttentionScratch(s_.shape, step.count, splits));
+    gpu::AttendSplit(s_.stream, {.shape = s_.shape,
+                                 .q = static_cast<const float*>(q.data),
+                                 .keys = kv.keys,
+                                 .values = kv.values,
+                                 .first_row = step.first_row,
+                                 .visible = step.visible,
+                                 .tokens = step.count,
+                                 .splits = splits,
+                                 .scratch = scratch,
+                                 .out = static_cast<float*>(attended.data)});
+  } else {
+    gpu::AttendPacked(s_.stream, {.shape = s_.shape,
+                                  .q = q,
+                                  .keys = kv.keys,
+                                  .values = kv.values,
+                                  .sequences = step.sequences,
+                                  .sequence_count = step.sequence_count,
+                                  .longest = step.longest,
+                                  .out = attended});
+  }
+  s_.device->products().MatMul({.x = attended,
+                                .w = {w.o.data(), s_.dtype},
+                                .y = {update.data, DType::kFloat32},
+                                .m = step.count,
+                                .n = s_.hidden,
+                                .k = q_dim});
+  pending_ = {update.data, w.o_bias.data()};
+}
+
+// Attention reads a sequence's keys and values in one piece, so a branch gets a copy of what it continues.
+void ManyTokens::JoinBranches(const KeysValues& kv) {
+  if (s_.step.joined_count == 0) return;
+  const int64_t width = s_.config.kv_dim(), behind = s_.step.count * width * static_cast<int64_t>(SizeOf(s_.dtype));
+  for (const DeviceArray& rows : {kv.keys, kv.values})
+    gpu::Gather(s_.stream, s_.step.joined_rows, s_.step.joined_count, rows, width,
+                {static_cast<std::byte*>(rows.data) + behind, s_.dtype});
+}
+
+void ManyTokens::Mlp(const BlockStage& block) {
+  const DeviceMlp& w = s_.MlpOf(block);
+  const int64_t count = s_.step.count, inter = s_.config.intermediate;
+  const DeviceArray x = s_.normed.Get(s_.stream, count * s_.hidden, s_.dtype);
+  const DeviceArray gate_up = s_.gate_up.Get(s_.stream, count * 2 * inter, s_.dtype);
+  const DeviceArray activation = s_.activation.Get(s_.stream, count * inter, s_.dtype);
+  const MatrixView<float> update = s_.Hidden(s_.mlp_update);
+  gpu::AddRmsNorm(s_.stream, s_.Hidden(s_.residual), pending_, w.norm.data(), s_.eps, x);
+  s_.device->products().MatMul(
+      {.x = x, .w = {w.gate_up.data(), s_.dtype}, .y = gate_up, .m = count, .n = 2 * inter, .k = s_.hidden});
+  gpu::SwiGlu(s_.stream, gate_up, w.gate_up_bias.data(), count, inter, activation);
+  s_.device->products().MatMul({.x = activation,
+                                .w = {w.down.data(), s_.dtype},
+                                .y = {update.data, DType::kFloat32},
+                                .m = count,
+                                .n = s_.hidden,
+                                .k = inter});
+  pending_ = {update.data, w.down_bias.data()};
+}
+
+void ManyTokens::Adapter(const AdapterStage& adapter) {
+  const DeviceLra& lra = s_.AdapterOf(adapter);
+  const MatrixView<float> h = Settled(), update = s_.Hidden(s_.attention_update);
+  // to (tokens, n) = from (tokens, k) times a weight (n, k), transposed; all in float32.
+  const auto multiply = [&](float* from, const DeviceBuffer<float>& w, int64_t n, int64_t k, float* to) {
+    s_.device->products().MatMul({.x = DeviceArray{from, DType::kFloat32},
+                                  .w = {w.data(), DType::kFloat32},
+                                  .y = {to, DType::kFloat32},
+                                  .m = h.rows,
+                                  .n = n,
+                                  .k = k});
+  };
+  if (lra.rank > 0) {
+    float* const inner = s_.inner.Floats(s_.stream, h.rows * lra.rank);
+    multiply(h.data, lra.p, lra.rank, s_.hidden, inner);
+    multiply(inner, lra.q, s_.hidden, lra.rank, update.data);
+  } else {
+    multiply(h.data, lra.a, s_.hidden, s_.hidden, update.data);
+  }
+  pending_ = {update.data, lra.bias.data()};
+}
+
+MatrixView<float> ManyTokens::Settled() {
+  const MatrixView<float> h = s_.Hidden(s_.residual);
+  if (pending_.update != nullptr || pending_.bias != nullptr) gpu::AddPending(s_.stream, h, pending_);
+  pending_ = {};
+  return h;
+}
+
+Rows ManyTokens::Stream() { return {Settled(), s_.device->rows()}; }
+
+MatrixView<const float> ManyTokens::WithBias(MatrixView<const float> update, const DeviceBuffer<float>& bias) {
+  if (bias.size() == 0) return update;
+  const MatrixView<float> biased = s_.Hidden(s_.delta);
+  gpu::CopyOnDevice(s_.stream, biased.data, update.data,
+                    update.rows * update.cols * static_cast<int64_t>(sizeof(float)));
+  gpu::AddPending(s_.stream, biased, {nullptr, bias.data()});
+  return biased;
+}
+
+Rows ManyTokens::Update(const BlockStage& block, Halves halves) {
+  const MatrixView<float> attention = s_.Hidden(s_.attention_update), mlp = s_.Hidden(s_.mlp_update);
+  if (halves == Halves::kAttention) return {WithBias(attention, s_.AttentionOf(block).o_bias), s_.device->rows()};
+  if (halves == Halves::kMlp) return {WithBias(mlp, s_.MlpOf(block).down_bias), s_.device->rows()};
+  const MatrixView<float> both = s_.Hidden(s_.delta);
+  gpu::Add(s_.stream, attention.data, mlp.data, both.rows * both.cols, both.data);
+  for (const DeviceBuffer<float>* bias : {&s_.AttentionOf(block).o_bias, &s_.MlpOf(block).down_bias})
+    if (bias->size() > 0) gpu::AddPending(s_.stream, both, {nullptr, bias->data()});
+  return {both, s_.device->rows()};
+}
+
+void ManyTokens::Choose() { s_.Choose(Settled().row(s_.step.count - 1)); }
+
+}  // namespace shiftrt

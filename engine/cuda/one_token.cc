@@ -1,0 +1,114 @@
+#include "engine/cuda/one_token.h"
+
+#include <utility>
+
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/lra.h"
+#include "kernels/cuda/matvec.h"
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+using gpu::ConstDeviceArray;
+using gpu::DeviceArray;
+using gpu::DeviceBuffer;
+
+void OneToken::Begin() {
+  h_ = s_.residual.Floats(s_.stream, s_.hidden);
+  spare_ = s_.attention_update.Floats(s_.stream, s_.hidden);
+}
+
+void OneToken::Embed() {
+  Begin();
+  gpu::Embed(s_.stream, s_.step.tokens, 1, s_.device->embedding(), s_.hidden, h_);
+}
+
+void OneToken::Resume(const Rows& residual) {
+  const float* const from = s_.Here(residual);
+  Begin();
+  if (from != h_) gpu::CopyOnDevice(s_.stream, h_, from, s_.hidden * static_cast<int64_t>(sizeof(float)));
+}
+
+void OneToken::Attention(const BlockStage& block, int64_t slot) {
+  const DeviceAttention& w = s_.AttentionOf(block);
+  const KeysValues kv = s_.Place(slot);
+  const int64_t q_dim = s_.config.query_dim(), qkv_dim = q_dim + 2 * s_.config.kv_dim();
+  const DeviceArray qkv = s_.qkv.Get(s_.stream, qkv_dim, DType::kFloat32),
+                    q = s_.q.Get(s_.stream, q_dim, DType::kFloat32);
+  float* const attended = s_.attended.Floats(s_.stream, q_dim);
+  gpu::MatVec(s_.stream,
+              {.w = {w.qkv.data(), s_.dtype},
+               .rows = qkv_dim,
+               .cols = s_.hidden,
+               .x = h_,
+               .norm_weight = w.norm.data(),
+               .eps = s_.eps,
+               .y = static_cast<float*>(qkv.data)},
+              s_.cores);
+  s_.Rotate(w, qkv, q, kv);
+  const int splits = gpu::AttentionSplits(s_.shape, 1, s_.step.longest_keys, s_.cores);
+  gpu::AttendSplit(s_.stream, {.shape = s_.shape,
+                               .q = static_cast<const float*>(q.data),
+                               .keys = kv.keys,
+                               .values = kv.values,
+                               .first_row = s_.step.first_row,
+                               .visible = s_.step.visible,
+                               .tokens = 1,
+                               .splits = splits,
+                               .scratch = s_.shares.Floats(s_.stream, gpu::SplitAttentionScratch(s_.shape, 1, splits)),
+                               .out = attended});
+  gpu::MatVecAdd(
+      s_.stream,
+      {.w = {w.o.data(), s_.dtype}, .rows = s_.hidden, .cols = q_dim, .x = attended, .bias = w.o_bias.data(), .y = h_},
+      h_, s_.cores);
+}
+
+void OneToken::Mlp(const BlockStage& block) {
+  const DeviceMlp& w = s_.MlpOf(block);
+  const int64_t inter = s_.config.intermediate;
+  float* const activation = s_.activation.Floats(s_.stream, inter);
+  gpu::MatVecSwiGlu(s_.stream,
+                    {.w = {w.gate_up.data(), s_.dtype},
+                     .rows = 2 * inter,
+                     .cols = s_.hidden,
+                     .x = h_,
+                     .norm_weight = w.norm.data(),
+                     .eps = s_.eps,
+                     .bias = w.gate_up_bias.data(),
+                     .y = activation},
+                    s_.cores);
+  gpu::MatVecAdd(s_.stream,
+                 {.w = {w.down.data(), s_.dtype},
+                  .rows = s_.hidden,
+                  .cols = inter,
+                  .x = activation,
+                  .bias = w.down_bias.data(),
+                  .y = h_},
+                 h_, s_.cores);
+}
+
+void OneToken::Adapter(const AdapterStage& adapter) {
+  const DeviceLra& lra = s_.AdapterOf(adapter);
+  const auto weight = [](const DeviceBuffer<float>& w) { return ConstDeviceArray(w.data(), DType::kFloat32); };
+  if (lra.rank == 0) {
+    // Every row of a full map reads all of the stream before.
+    gpu::MatVecAdd(
+        s_.stream,
+        {.w = weight(lra.a), .rows = s_.hidden, .cols = s_.hidden, .x = h_, .bias = lra.bias.data(), .y = spare_}, h_,
+        s_.cores);
+    return std::swap(h_, spare_);
+  }
+  const gpu::LowRankLra call{lra.p.data(), lra.q.data(), lra.bias.data(), s_.hidden, lra.rank};
+  if (gpu::LowRankLraFits(call, s_.cores))
+    return gpu::ApplyLowRankLra(s_.stream, call, s_.inner.Floats(s_.stream, gpu::LowRankLraScratch(call)), h_);
+  float* const inner = s_.inner.Floats(s_.stream, lra.rank);
+  gpu::MatVec(s_.stream, {.w = weight(lra.p), .rows = lra.rank, .cols = s_.hidden, .x = h_, .y = inner}, s_.cores);
+  gpu::MatVecAdd(
+      s_.stream,
+      {.w = weight(lra.q), .rows = s_.hidden, .cols = lra.rank, .x = inner, .bias = lra.bias.data(), .y = h_}, h_,
+      s_.cores);
+}
+
+Rows OneToken::Update(const BlockStage&, Halves) { Fail("fused layers keep no update apart that could be tapped"); }
+
+}  // namespace shiftrt

@@ -1,0 +1,30 @@
+// The layers for one decoded token that continues a cache: matrix-vector products fused with what surrounds them. The
+// stream stays in place: every product but a full adapter's reads it and adds to it. The launches are the same for
+// every token, so that they can be recorded; nothing can be tapped.
+#pragma once
+
+#include "engine/cuda/state.h"
+
+namespace shiftrt {
+
+class OneToken : public Layers {
+ public:
+  explicit OneToken(CudaState& state) : s_(state) {}
+  void Embed() override;
+  void Resume(const Rows& residual) override;
+  void Attention(const BlockStage& block, int64_t slot) override;
+  void Mlp(const BlockStage& block) override;
+  void Adapter(const AdapterStage& adapter) override;
+  // Also where recorded launches leave it.
+  Rows Stream() override { return {{h_, 1, s_.hidden}, s_.device->rows()}; }
+  Rows Update(const BlockStage& block, Halves halves) override;
+  void Choose() override { s_.Choose(h_); }
+
+ private:
+  void Begin();
+
+  CudaState& s_;
+  float *h_ = nullptr, *spare_ = nullptr;  // the stream, and where a full adapter writes the next one
+};
+
+}  // namespace shiftrt

@@ -1,0 +1,137 @@
+// What a decoder has on its GPU: tensors, tables, scratch memory, and the call in progress. The bodies of the layers
+// (many_tokens.h, one_token.h) work with it; nobody else includes this.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "engine/backend.h"
+#include "engine/cuda/weights.h"
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/sample.h"
+
+namespace shiftrt {
+
+inline constexpr const char* kActivations = "the activations";
+
+// An array as large as the largest call needs, in float32 or in the weights' type.
+class Scratch {
+ public:
+  float* Floats(gpu::Stream stream, int64_t count) {
+    return static_cast<float*>(Get(stream, count, DType::kFloat32).data);
+  }
+  gpu::DeviceArray Get(gpu::Stream stream, int64_t count, DType dtype) {
+    const int64_t bytes = count * static_cast<int64_t>(SizeOf(dtype));
+    return {buffer_.Reserve(stream, bytes, kActivations), dtype};
+  }
+  int64_t bytes() const { return buffer_.size(); }
+  void Release() { buffer_ = {}; }
+
+ private:
+  gpu::DeviceBuffer<std::byte> buffer_;
+};
+
+struct CudaKv : KvStorage {
+  CudaKv(std::shared_ptr<const StreamRows> stream, int64_t capacity) : stream(std::move(stream)), capacity(capacity) {}
+  struct Slot {
+    gpu::DeviceBuffer<std::byte> keys, values;  // (capacity, kv_dim)
+  };
+  std::shared_ptr<const StreamRows> stream;  // that the memory goes back to
+  int64_t capacity;
+  std::vector<Slot> slots;  // one per block whose attention runs, in plan order
+};
+
+// An adapter's matrices as weights (out, in), the rank padded by zeros; rank 0: `a` instead of factors.
+struct DeviceLra {
+  gpu::DeviceBuffer<float> p, q, a, bias;
+  int64_t rank = 0;
+};
+
+struct KeysValues {
+  gpu::DeviceArray keys, values;
+};
+
+// The call in progress, as launches read it: arrays in device memory, and sizes.
+struct Step {
+  int64_t count = 0;
+  const int32_t *tokens = nullptr, *positions = nullptr, *cache_rows = nullptr, *first_row = nullptr,
+                *visible = nullptr;
+  const gpu::PackedSequence* sequences = nullptr;
+  int64_t sequence_count = 0, longest = 0;
+  int64_t longest_keys = 0;  // no query will see more
+  // Rows of keys that branches have in one piece with their own; they stand behind the call's.
+  const int32_t* joined_rows = nullptr;
+  int64_t joined_count = 0;
+};
+
+class CudaState {
+ public:
+  explicit CudaState(const BackendSetup& setup);
+  CudaState(const CudaState&) = delete;
+  CudaState& operator=(const CudaState&) = delete;
+
+  // The tensors of a stage, uploaded now if they were not before.
+  const DeviceAttention& AttentionOf(const BlockStage& stage);
+  const DeviceMlp& MlpOf(const BlockStage& stage);
+  const DeviceLra& AdapterOf(const AdapterStage& stage);
+
+  // Copies what a call's launches read to the device, and makes it the call in progress.
+  void Begin(const LayerCall& call);
+  // Where its keys and values go: into a slot of the cache, or into scratch for one block.
+  KeysValues Place(int64_t slot);
+  // From the product with the joined query, key and value matrices: rotated queries to `q`, keys and values to `kv`.
+  void Rotate(const DeviceAttention& attention, gpu::ConstDeviceArray qkv, gpu::DeviceArray q, const KeysValues& kv);
+  // Rows in this GPU's memory: those of the host are copied over. Throws Error for rows of another GPU.
+  const float* Here(const Rows& rows);
+
+  // Final norm and head of one row, (hidden) to (vocab).
+  void Head(const float* row, float* logits);
+  // The token that follows `row`, as `request` says, into `chosen`.
+  void Choose(const float* row);
+
+  // Gives back the memory of a batch; returns how many bytes.
+  int64_t ReleaseScratch();
+  // Rows of the hidden size, one per token of the call.
+  MatrixView<float> Hidden(Scratch& scratch) {
+    return {scratch.Floats(stream, step.count * hidden), step.count, hidden};
+  }
+
+  const std::shared_ptr<const Weights> weights;
+  const ModelConfig& config;
+  const std::shared_ptr<DeviceWeights> device;
+  const gpu::Stream stream;
+  const DType dtype;  // of the weights' matrices, of cached keys and values, and of what products of many rows read
+  const int64_t hidden;
+  const float eps;
+  const int cores;
+  const gpu::AttentionShape shape;
+
+  Step step;
+  const CudaKv* cache = nullptr;  // of the call in progress
+  Scratch residual, normed, qkv, q, keys, values, attended, shares, attention_update, mlp_update, delta, gate_up,
+      activation, inner, logits, given, gathered;
+  // The choice of a token; apart from the scratch, for recorded launches read and write it.
+  gpu::DeviceBuffer<gpu::SampleRequest> request;
+  gpu::DeviceBuffer<int32_t> chosen;
+  // Launches for one token. Whatever moves an array that they use resets it.
+  gpu::LaunchGraph graph;
+
+ private:
+  void ExtendRope(int64_t positions);
+
+  // What plans hold besides the model's own tensors, kept for as long as this decoder.
+  std::map<std::shared_ptr<const BlockWeights>, DeviceBlock> own_;
+  std::map<std::shared_ptr<const Lra>, DeviceLra> adapters_;
+
+  gpu::DeviceBuffer<float> frequencies_;
+  float rope_scale_ = 1;
+  int64_t rope_positions_ = 0;
+  gpu::DeviceBuffer<float> cosine_, sine_;
+
+  gpu::DeviceBuffer<int32_t> indices_;
+  gpu::DeviceBuffer<float> chosen_from_;  // logits
+  gpu::DeviceBuffer<uint64_t> choice_scratch_;
+};
+
+}  // namespace shiftrt

@@ -1,0 +1,143 @@
+#include "engine/cuda/weights.h"
+
+#include <algorithm>
+
+#include "kernels/widen.h"
+#include "models/block_tensors.h"
+#include "runtime/check.h"
+#include "runtime/device_copies.h"
+
+namespace shiftrt {
+
+namespace {
+
+using gpu::DeviceBuffer;
+
+constexpr int64_t kHeadDims[] = {64, 80, 96, 128, 256};
+
+// The matrices' one type; throws where a kernel would have to refuse later.
+DType CheckSupported(const Weights& weights) {
+  const ModelConfig& config = weights.config;
+  Check(std::find(std::begin(kHeadDims), std::end(kHeadDims), config.head_dim) != std::end(kHeadDims),
+        "the GPU kernels take heads of 64, 80, 96, 128 or 256; this model's have {}: use --device cpu",
+        config.head_dim);
+  Check(config.hidden % 8 == 0 && config.intermediate % 8 == 0,
+        "the GPU kernels take hidden and intermediate sizes that are multiples of 8, not {} and {}: use --device cpu",
+        config.hidden, config.intermediate);
+  const DType dtype = weights.embedding.dtype;
+  weights.ForEach([&](const std::string& name, const TensorView& tensor) {
+    Check(tensor.shape.size() < 2 || tensor.dtype == dtype,
+          "{} is {}, the embedding {}: on the GPU all matrices have one type; choose it with --dtype", name,
+          Name(tensor.dtype), Name(dtype));
+  });
+  return dtype;
+}
+
+// Matrices one below the other.
+DeviceBuffer<std::byte> Join(gpu::Stream stream, gpu::Uploader& uploader,
+                             std::initializer_list<const TensorView*> parts) {
+  int64_t bytes = 0, at = 0;
+  for (const TensorView* part : parts) bytes += part->bytes();
+  DeviceBuffer<std::byte> joined(stream, bytes, "the weights");
+  for (const TensorView* part : parts) {
+    uploader.Copy(joined.data() + at, part->data, part->bytes());
+    at += part->bytes();
+  }
+  return joined;
+}
+
+// Vectors one behind the other, widened; nothing where all are absent, zeros where one is.
+DeviceBuffer<float> JoinWide(gpu::Stream stream, std::initializer_list<std::pair<const TensorView*, int64_t>> parts) {
+  std::vector<float> joined;
+  bool any = false;
+  for (const auto& [part, size] : parts) {
+    const std::vector<float> values = part->empty() ? std::vector<float>(size, 0.0f) : Widened(*part);
+    joined.insert(joined.end(), values.begin(), values.end());
+    any |= !part->empty();
+  }
+  return any ? DeviceBuffer<float>(stream, std::span<const float>(joined), "the weights") : DeviceBuffer<float>();
+}
+
+DeviceAttention MakeAttention(gpu::Stream stream, gpu::Uploader& uploader, const ModelConfig& config,
+                              const BlockWeights& from) {
+  const int64_t q_dim = config.query_dim(), kv_dim = config.kv_dim();
+  DeviceAttention half;
+  half.qkv = Join(stream, uploader, {&from.q, &from.k, &from.v});
+  half.o = Join(stream, uploader, {&from.o});
+  half.norm = JoinWide(stream, {{&from.input_norm, 0}});
+  half.q_norm = JoinWide(stream, {{&from.q_norm, 0}});
+  half.k_norm = JoinWide(stream, {{&from.k_norm, 0}});
+  half.qkv_bias = JoinWide(stream, {{&from.q_bias, q_dim}, {&from.k_bias, kv_dim}, {&from.v_bias, kv_dim}});
+  half.o_bias = JoinWide(stream, {{&from.o_bias, 0}});
+  return half;
+}
+
+DeviceMlp MakeMlp(gpu::Stream stream, gpu::Uploader& uploader, const ModelConfig& config, const BlockWeights& from) {
+  DeviceMlp half;
+  half.gate_up = Join(stream, uploader, {&from.gate, &from.up});
+  half.down = Join(stream, uploader, {&from.down});
+  half.norm = JoinWide(stream, {{&from.post_norm, 0}});
+  half.gate_up_bias = JoinWide(stream, {{&from.gate_bias, config.intermediate}, {&from.up_bias, config.intermediate}});
+  half.down_bias = JoinWide(stream, {{&from.down_bias, 0}});
+  return half;
+}
+
+void CheckType(const BlockStage& stage, Halves half, DType dtype) {
+  ForEachTensor(*stage.own, half, [&](const BlockTensor& row, const TensorView& tensor) {
+    Check(row.kind != BlockTensor::Kind::kMatrix || tensor.dtype == dtype,
+          "layer {}: {} is {}, the model {}: on the GPU all matrices have one type", stage.layer, row.name,
+          Name(tensor.dtype), Name(dtype));
+  });
+}
+
+}  // namespace
+
+DeviceWeights::DeviceWeights(const Weights& weights, int gpu)
+    : rows_(std::make_shared<StreamRows>(gpu)),
+      info_(gpu::QueryDevice(gpu)),
+      products_(stream()),
+      dtype_(CheckSupported(weights)),
+      embedding_(Join(stream(), uploader_, {&weights.embedding})),
+      final_norm_(JoinWide(stream(), {{&weights.final_norm, 0}})) {
+  if (weights.head.data != weights.embedding.data) head_ = Join(stream(), uploader_, {&weights.head});
+}
+
+const DeviceAttention& DeviceWeights::Attention(const Weights& weights, int64_t layer) {
+  const std::lock_guard lock(uploading_);
+  std::optional<DeviceAttention>& half = blocks_[layer].attention;
+  if (!half) half = MakeAttention(stream(), uploader_, weights.config, weights.blocks[layer]);
+  return *half;
+}
+
+const DeviceMlp& DeviceWeights::Mlp(const Weights& weights, int64_t layer) {
+  const std::lock_guard lock(uploading_);
+  std::optional<DeviceMlp>& half = blocks_[layer].mlp;
+  if (!half) half = MakeMlp(stream(), uploader_, weights.config, weights.blocks[layer]);
+  return *half;
+}
+
+DeviceAttention DeviceWeights::UploadAttention(const ModelConfig& config, const BlockStage& stage) {
+  CheckType(stage, Halves::kAttention, dtype_);
+  const std::lock_guard lock(uploading_);
+  return MakeAttention(stream(), uploader_, config, *stage.own);
+}
+
+DeviceMlp DeviceWeights::UploadMlp(const ModelConfig& config, const BlockStage& stage) {
+  CheckType(stage, Halves::kMlp, dtype_);
+  const std::lock_guard lock(uploading_);
+  return MakeMlp(stream(), uploader_, config, *stage.own);
+}
+
+int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype) {
+  const int64_t narrow = config.hidden + 2 * config.query_dim() + 2 * (config.query_dim() + config.kv_dim()) +
+                         2 * config.kv_dim() + 3 * config.intermediate;
+  return 4 * 3 * config.hidden + narrow * static_cast<int64_t>(SizeOf(dtype));  // stream and updates are float32
+}
+
+std::shared_ptr<DeviceWeights> OnDevice(const Context& context, const std::shared_ptr<const Weights>& weights,
+                                        int gpu) {
+  return context.device_copies->Get<DeviceWeights>(weights, gpu,
+                                                   [&] { return std::make_shared<DeviceWeights>(*weights, gpu); });
+}
+
+}  // namespace shiftrt

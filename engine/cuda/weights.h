@@ -1,0 +1,78 @@
+// A model's weights in GPU memory: one copy per GPU, shared by every decoder there. Each half of a block is uploaded
+// when a plan first runs it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "engine/cuda/rows.h"
+#include "kernels/cuda/matmul.h"
+#include "models/plan.h"
+#include "models/weights.h"
+#include "runtime/context.h"
+#include "runtime/cuda/upload.h"
+
+namespace shiftrt {
+
+// The tensors of a block's halves, matrices that meet the same input joined by rows. Norms and biases are float32; an
+// absent one is null.
+struct DeviceAttention {
+  gpu::DeviceBuffer<std::byte> qkv, o;
+  gpu::DeviceBuffer<float> norm, q_norm, k_norm, qkv_bias, o_bias;
+};
+struct DeviceMlp {
+  gpu::DeviceBuffer<std::byte> gate_up, down;
+  gpu::DeviceBuffer<float> norm, gate_up_bias, down_bias;
+};
+struct DeviceBlock {
+  std::optional<DeviceAttention> attention;
+  std::optional<DeviceMlp> mlp;
+};
+
+// Also carries what all decoders over these weights work with, one call after another: the stream and the library
+// handles. Several threads may have halves uploaded; only one at a time may launch work.
+class DeviceWeights {
+ public:
+  // Throws Error for a model the kernels do not take: matrices of several types, sizes that are no multiples of 8, a
+  // head dimension other than 64, 80, 96, 128 or 256.
+  DeviceWeights(const Weights& weights, int gpu);
+
+  // A half of a block of `weights`, which are those this was made of.
+  const DeviceAttention& Attention(const Weights& weights, int64_t layer);
+  const DeviceMlp& Mlp(const Weights& weights, int64_t layer);
+  // Tensors that a plan gives a block of the same model. Throws Error where a matrix is not of dtype().
+  DeviceAttention UploadAttention(const ModelConfig& config, const BlockStage& stage);
+  DeviceMlp UploadMlp(const ModelConfig& config, const BlockStage& stage);
+
+  const std::shared_ptr<const StreamRows>& rows() const { return rows_; }  // own the stream
+  gpu::Stream stream() const { return rows_->stream(); }
+  const gpu::DeviceInfo& info() const { return info_; }
+  gpu::Products& products() { return products_; }
+  DType dtype() const { return dtype_; }  // of every matrix
+  gpu::ConstDeviceArray embedding() const { return {embedding_.data(), dtype_}; }
+  gpu::ConstDeviceArray head() const { return {head_.size() > 0 ? head_.data() : embedding_.data(), dtype_}; }
+  const float* final_norm() const { return final_norm_.data(); }
+
+ private:
+  std::shared_ptr<const StreamRows> rows_;
+  gpu::DeviceInfo info_;
+  gpu::Products products_;
+  DType dtype_;
+  std::mutex uploading_;  // guards these two
+  gpu::Uploader uploader_{stream()};
+  std::map<int64_t, DeviceBlock> blocks_;  // by layer
+
+  gpu::DeviceBuffer<std::byte> embedding_, head_;  // no head of its own where it is tied
+  gpu::DeviceBuffer<float> final_norm_;
+};
+
+// Bytes of device memory that a token of a batch takes while it runs, the cache apart: about what the decoder's scratch
+// grows by.
+int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype);
+
+// The copy of `weights` on one GPU, made now if the context has none.
+std::shared_ptr<DeviceWeights> OnDevice(const Context& context, const std::shared_ptr<const Weights>& weights, int gpu);
+
+}  // namespace shiftrt

@@ -1,0 +1,126 @@
+#include "engine/layer_loop.h"
+
+#include <algorithm>
+
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+namespace {
+
+bool IsBlock(const Stage& stage, int64_t layer) {
+  return stage.Visit([&](const BlockStage& block) { return block.layer == layer; },
+                     [](const AdapterStage&) { return false; });
+}
+
+// The stages of a call that is made for the taps alone: those up to the last tapped one, and all where the stream
+// behind them is tapped.
+std::span<const Stage> UpToTheLastTap(std::span<const Stage> stages, const TapSet& taps, int64_t layers) {
+  if (taps.Has(layers, TapPoint::kInput)) return stages;
+  const auto tapped = [&](const Stage& stage) {
+    return stage.Visit([&](const BlockStage& block) { return taps.HasOn(block.layer); },
+                       [](const AdapterStage&) { return false; });
+  };
+  while (!stages.empty() && !tapped(stages.back())) stages = stages.first(stages.size() - 1);
+  return stages;
+}
+
+class LayerLoop {
+ public:
+  LayerLoop(Layers& h, const TapSet& taps, const LayerCall& call, int64_t layers)
+      : h_(h),
+        taps_(taps),
+        call_(call),
+        layers_(layers),
+        stages_(call.taps_only ? UpToTheLastTap(call.stages, taps, layers) : call.stages) {}
+
+  void Run() {
+    if (call_.residual != nullptr) {
+      h_.Resume(*call_.residual);
+    } else {
+      h_.Embed();
+    }
+    for (const Stage& stage : stages_)
+      stage.Visit([&](const BlockStage& block) { RunBlock(block, &stage == &stages_.back()); },
+                  [&](const AdapterStage& adapter) { h_.Adapter(adapter); });
+    if (call_.residual == nullptr) Tapped(layers_, TapPoint::kInput, [&] { return h_.Stream(); });
+    if (call_.draw != nullptr) h_.Choose();
+  }
+
+ private:
+  void RunBlock(const BlockStage& block, bool last) {
+    const int64_t layer = block.layer;
+    const auto done = [&](TapPoint point) { return call_.taps_only && last && !taps_.HasBehind(layer, point); };
+    Tapped(layer, TapPoint::kInput, [&] { return h_.Stream(); });
+    if (done(TapPoint::kInput)) return;
+    if (RunsAttention(block.halves)) {
+      h_.Attention(block, slot_++);
+      Tapped(layer, TapPoint::kAttention, [&] { return h_.Update(block, Halves::kAttention); });
+    }
+    if (done(TapPoint::kAttention)) return;
+    if (RunsMlp(block.halves)) {
+      h_.Mlp(block);
+      Tapped(layer, TapPoint::kMlp, [&] { return h_.Update(block, Halves::kMlp); });
+    }
+    Tapped(layer, TapPoint::kUpdate, [&] { return h_.Update(block, block.halves); });
+    Tapped(layer, TapPoint::kOutput, [&] { return h_.Stream(); });
+  }
+
+  // Makes rows only for a sink that hears them.
+  template <typename MakeRows>
+  void Tapped(int64_t layer, TapPoint point, const MakeRows& rows) {
+    if (taps_.Has(layer, point)) taps_.Fire(layer, point, rows(), call_.batch);
+  }
+
+  Layers& h_;
+  const TapSet& taps_;
+  const LayerCall& call_;
+  int64_t layers_;
+  std::span<const Stage> stages_;
+  int64_t slot_ = 0;  // of the cache, for the next attention
+};
+
+}  // namespace
+
+bool TapSet::Has(int64_t layer, TapPoint point) const {
+  return std::any_of(taps_.begin(), taps_.end(),
+                     [&](const Tap& tap) { return tap.layer == layer && tap.point == point; });
+}
+
+bool TapSet::HasOn(int64_t layer) const {
+  return std::any_of(taps_.begin(), taps_.end(), [&](const Tap& tap) { return tap.layer == layer; });
+}
+
+bool TapSet::HasBehind(int64_t layer, TapPoint point) const {
+  return std::any_of(taps_.begin(), taps_.end(),
+                     [&](const Tap& tap) { return tap.layer == layer && tap.point > point; });
+}
+
+void TapSet::Fire(int64_t layer, TapPoint point, const Rows& rows, const Batch& batch) const {
+  for (const Tap& tap : taps_)
+    if (tap.layer == layer && tap.point == point) tap.sink(rows, batch);
+}
+
+void TapSet::Check(std::span<const Stage> stages, int64_t layers, bool everything) const {
+  for (const Tap& tap : taps_) {
+    if (tap.layer == layers && tap.point == TapPoint::kInput) continue;
+    bool runs = false, attention = false, mlp = false;
+    for (const Stage& stage : stages) {
+      if (!IsBlock(stage, tap.layer)) continue;
+      runs = true;
+      attention |= RunsAttention(stage.block().halves);
+      mlp |= RunsMlp(stage.block().halves);
+    }
+    shiftrt::Check(runs || !everything, "a tap on layer {}, which this depth plan does not run", tap.layer);
+    shiftrt::Check(!runs || attention || tap.point != TapPoint::kAttention,
+                   "a tap on the attention of layer {}, of which this depth plan runs the MLP alone", tap.layer);
+    shiftrt::Check(!runs || mlp || tap.point != TapPoint::kMlp,
+                   "a tap on the MLP of layer {}, of which this depth plan runs the attention alone", tap.layer);
+  }
+}
+
+Rows RunLayers(Backend& backend, const TapSet& taps, const LayerCall& call, int64_t layers) {
+  return backend.Run(call, [&](Layers& h) { LayerLoop(h, taps, call, layers).Run(); });
+}
+
+}  // namespace shiftrt
