@@ -13,10 +13,7 @@ bool IsBlock(const Stage& stage, int64_t layer) {
                      [](const AdapterStage&) { return false; });
 }
 
-// The stages of a call that is made for the taps alone: those up to the last tapped one, and all where the stream
-// behind them is tapped.
-std::span<const Stage> UpToTheLastTap(std::span<const Stage> stages, const TapSet& taps, int64_t layers) {
-  if (taps.Has(layers, TapPoint::kInput)) return stages;
+std::span<const Stage> UpToTheLastTap(std::span<const Stage> stages, const TapSet& taps) {
   const auto tapped = [&](const Stage& stage) {
     return stage.Visit([&](const BlockStage& block) { return taps.HasOn(block.layer); },
                        [](const AdapterStage&) { return false; });
@@ -32,7 +29,8 @@ class LayerLoop {
         taps_(taps),
         call_(call),
         layers_(layers),
-        stages_(call.taps_only ? UpToTheLastTap(call.stages, taps, layers) : call.stages) {}
+        stops_(call.taps_only && !taps.Has(layers, TapPoint::kInput)),
+        stages_(stops_ ? UpToTheLastTap(call.stages, taps) : call.stages) {}
 
   void Run() {
     if (call_.residual != nullptr) {
@@ -50,7 +48,7 @@ class LayerLoop {
  private:
   void RunBlock(const BlockStage& block, bool last) {
     const int64_t layer = block.layer;
-    const auto done = [&](TapPoint point) { return call_.taps_only && last && !taps_.HasBehind(layer, point); };
+    const auto done = [&](TapPoint point) { return stops_ && last && !taps_.HasBehind(layer, point); };
     Tapped(layer, TapPoint::kInput, [&] { return h_.Stream(); });
     if (done(TapPoint::kInput)) return;
     if (RunsAttention(block.halves)) {
@@ -76,6 +74,7 @@ class LayerLoop {
   const TapSet& taps_;
   const LayerCall& call_;
   int64_t layers_;
+  bool stops_;  // behind the last tap, which is not the stream behind all stages
   std::span<const Stage> stages_;
   int64_t slot_ = 0;  // of the cache, for the next attention
 };

@@ -217,6 +217,13 @@ TEST(Decoder, TapsSeeTheExactUpdateAndChangeNothing) {
   input = {};
   tapped.Forward(OneSequence(tokens), /*taps_only=*/true);
   EXPECT_FALSE(input.empty());
+  // The stream behind the last block is that of the whole model, also where the taps are all that is asked for.
+  Matrix<float> end;
+  Decoder to_the_end(kContext, weights, DepthPlan::Original(3),
+                     {{2, TapPoint::kInput, [&](const Rows& h, const Batch&) { input = Copied(h); }},
+                      {3, TapPoint::kInput, [&](const Rows& h, const Batch&) { end = Copied(h); }}});
+  to_the_end.Forward(OneSequence(tokens), /*taps_only=*/true);
+  EXPECT_EQ(LargestDifference(end.view(), expected.view()), 0);
 }
 
 TEST(Decoder, ZeroAdaptersArePruning) {
