@@ -25,7 +25,7 @@ class Walk {
       : drift_(mode == Calibration::kDrift),
         weighting_(weighting),
         stages_(DepthPlan::Original(job.layers()).stages),
-        tally_(MakeTally(job.context.WithGpu(0), *job.model.weights)),
+        tally_(MakeTally(job.context.WithGpu(0), job.model.weights)),
         decoder_(job.context, job.model.weights, {stages_}, UpdateTaps(sites)),
         fit_(Start(job, job.calibration.fit, sites[0])),
         heldout_(Start(job, job.calibration.heldout, sites[0])) {}

@@ -86,7 +86,7 @@ void Pass::RunGroups(const std::string& phase, std::span<const Batch>& batches, 
       title = fmt::format("{}, sites {} to {} of {}", phase, group.begin + 1, group.end, group.probe().parts());
   });
 
-  const std::unique_ptr<Tally> tally = MakeTally(context_, *weights_);
+  const std::unique_ptr<Tally> tally = MakeTally(context_, weights_);
   each([&](const Group& group) { group.probe().Begin(*tally, group.begin, group.end); });
   std::deque<DeviceRun> devices;
   for (int64_t i = 0; i < tally->devices(); ++i) devices.emplace_back(*this, context_.WithGpu(i), groups);
