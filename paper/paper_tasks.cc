@@ -11,11 +11,11 @@ namespace {
 
 // The paper's per-benchmark tables ("main_no_ft_summary" in full, and "qwen14b_full"), a quarter of the layers removed:
 // percent on the seven tasks in the order of `paper7`.
-struct PaperRow {
+struct TaskRow {
   std::string_view model, criterion, variant;
   double accuracy[7];
 };
-constexpr PaperRow kRows[] = {
+constexpr TaskRow kRows[] = {
     {"Qwen2-1.5B", "", "original", {73.36, 75.46, 65.41, 66.22, 66.16, 36.09, 36.40}},
     {"Qwen2-1.5B", "bi", "pruned", {55.57, 62.51, 43.17, 55.01, 45.20, 28.58, 30.40}},
     {"Qwen2-1.5B", "bi", "lra", {57.74, 64.80, 44.88, 56.12, 48.32, 26.71, 29.40}},
@@ -81,7 +81,7 @@ std::optional<double> PaperAccuracy(const PaperSetting& setting, std::string_vie
   const std::vector<const Task*> tasks = ParseTasks("paper7");
   const auto column =
       std::find_if(tasks.begin(), tasks.end(), [&](const Task* candidate) { return candidate->name == task; });
-  const auto row = std::find_if(std::begin(kRows), std::end(kRows), [&](const PaperRow& candidate) {
+  const auto row = std::find_if(std::begin(kRows), std::end(kRows), [&](const TaskRow& candidate) {
     return candidate.model == setting.model && candidate.variant == variant &&
            (variant == "original" || candidate.criterion == setting.criterion);
   });

@@ -17,7 +17,7 @@ constexpr int kColors = 8;
 
 // Okabe and Ito's colours, which people with any colour vision can tell apart; lighter ones on dark backgrounds. The
 // rules are the same in every chart, so that several can stand in one page.
-constexpr const char* kStyle = R"(
+constexpr const char* kChartStyle = R"(
 .bg{fill:#fff}.ink{fill:#1d1d1f}.soft{fill:#5c5c61}.grid{stroke:#e3e3e6}.axis{stroke:#8a8a8f}
 text{font-family:system-ui,"Segoe UI",Roboto,"Helvetica Neue","DejaVu Sans",sans-serif;font-size:13px}
 .title{font-size:15px;font-weight:600}
@@ -115,7 +115,7 @@ class Drawing {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0:g} {1:g}\" width=\"{0:g}\" height=\"{1:g}\" "
         "role=\"img\" aria-label=\"{2}\"><style>{3}</style><rect class=\"bg\" width=\"{0:g}\" height=\"{1:g}\"/>{4}"
         "</svg>\n",
-        kWidth, height, Escaped(chart_.title), kStyle, body_);
+        kWidth, height, Escaped(chart_.title), kChartStyle, body_);
   }
 
  private:

@@ -8,7 +8,7 @@ namespace shiftrt {
 
 namespace {
 
-constexpr const char* kStyle = R"(
+constexpr const char* kPageStyle = R"(
 :root{color-scheme:light dark;--paper:#fff;--ink:#1d1d1f;--soft:#5c5c61;--line:#e3e3e6;--shade:#f6f6f8}
 @media (prefers-color-scheme:dark){:root{--paper:#1c1c1e;--ink:#f2f2f5;--soft:#b0b0b6;--line:#38383c;--shade:#252528}}
 *{box-sizing:border-box}
@@ -62,7 +62,7 @@ std::string Html(const Page& page) {
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
       "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>{0}</title><style>{1}</style>"
       "</head><body>\n<h1>{0}</h1>\n<p>{2}</p>\n",
-      Escaped(page.title), kStyle, Escaped(page.summary));
+      Escaped(page.title), kPageStyle, Escaped(page.summary));
   for (const Section& section : page.sections) html += Render(section);
   return html + "</body></html>\n";
 }

@@ -13,10 +13,18 @@ endif()
 message(STATUS "CUDA backend: ${SHIFTRT_HAVE_CUDA}")
 
 if(SHIFTRT_HAVE_CUDA)
+  # For the GPU of this machine if there is one. Otherwise for Ampere, whose code Ada runs as well (no kernel has code of
+  # its own for Ada), and for Hopper.
   if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-    set(CMAKE_CUDA_ARCHITECTURES 80-real 89-real 90)  # the last also as PTX, for later architectures
+    execute_process(COMMAND nvidia-smi --list-gpus OUTPUT_VARIABLE gpus ERROR_QUIET RESULT_VARIABLE no_gpu)
+    if(no_gpu STREQUAL "0" AND gpus MATCHES "^GPU ")
+      set(CMAKE_CUDA_ARCHITECTURES native)
+    else()
+      set(CMAKE_CUDA_ARCHITECTURES 80-real 90)  # the last also as PTX, for later architectures
+    endif()
   endif()
   enable_language(CUDA)
+  message(STATUS "CUDA architectures: ${CMAKE_CUDA_ARCHITECTURES}")
   find_package(CUDAToolkit REQUIRED)
   # NCCL has no CMake package. With its header, calibration can use several GPUs; the library is loaded at run time.
   find_path(SHIFTRT_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})

@@ -10,7 +10,7 @@ namespace shiftrt {
 
 namespace {
 
-struct Options {
+struct DumpOptions {
   CommonOptions common;
   std::string tokens, out;
   bool logits = false, hidden = false, delta = false;
@@ -32,7 +32,7 @@ Matrix<float> Copy(const Rows& rows) {
   return out;
 }
 
-int Run(const Options& options) {
+int Run(const DumpOptions& options) {
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
   const int64_t layers = model.weights->config.layers;
@@ -66,7 +66,7 @@ int Run(const Options& options) {
 }  // namespace
 
 Command AddDump(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DumpOptions>();
   options->common.AddTo(app, /*with_json=*/false);
   app.add_option("--tokens", options->tokens, "token ids, or a file of them")->required();
   app.add_option("--out", options->out, "the safetensors file to write")->required()->check(FileOutput());

@@ -10,7 +10,7 @@ namespace shiftrt {
 
 namespace {
 
-struct Options {
+struct EvalCommandOptions {
   CommonOptions common;
   EvaluationOptions evaluation;
   RecipeOptions recipe{.prune = ""};
@@ -79,7 +79,7 @@ std::string SavedCriterion(const Model& model) {
 }
 
 // A directory's own variants, or those of the recipe where one is given.
-Contest Enter(const Options& options, const Context& context, const Model& model, Progress& progress) {
+Contest Enter(const EvalCommandOptions& options, const Context& context, const Model& model, Progress& progress) {
   if (options.recipe.prune.empty()) return {SavedVariants(model), SavedCriterion(model)};
   if (!model.provenance.empty())
     FailUsage("{} is already pruned; give the model it was made from, or leave --prune out", options.common.model);
@@ -92,7 +92,7 @@ Contest Enter(const Options& options, const Context& context, const Model& model
   return {VariantsOf(model, result, shift), PaperCriterion(result.selection, model.weights->config.layers)};
 }
 
-int Run(const Options& options) {
+int Run(const EvalCommandOptions& options) {
   const std::vector<Dataset> datasets = options.evaluation.Load();
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
@@ -107,7 +107,7 @@ int Run(const Options& options) {
 }  // namespace
 
 Command AddEval(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EvalCommandOptions>();
   options->common.AddTo(app, /*with_json=*/true);
   std::string names;
   for (const Task& task : Tasks())

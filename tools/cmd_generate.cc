@@ -9,14 +9,14 @@ namespace shiftrt {
 
 namespace {
 
-struct Options {
+struct GenerateOptions {
   CommonOptions common;
   std::string prompt;
   int64_t max_tokens = 64;
   SamplingOptions sampling;
 };
 
-int Run(const Options& options) {
+int Run(const GenerateOptions& options) {
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
   const std::vector<int32_t> prompt = model.RequireTokenizer().EncodeWithBos(options.prompt);
@@ -52,7 +52,7 @@ int Run(const Options& options) {
 }  // namespace
 
 Command AddGenerate(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GenerateOptions>();
   options->common.AddTo(app, /*with_json=*/false);
   app.add_option("--prompt", options->prompt, "text to continue")->required();
   app.add_option("--max-tokens", options->max_tokens, "tokens to generate at most")

@@ -16,7 +16,7 @@ namespace shiftrt {
 
 namespace {
 
-struct Options {
+struct InspectOptions {
   CommonOptions common;
   std::string prune;  // criteria, with or without an amount
   std::string calib;
@@ -122,7 +122,7 @@ nlohmann::json SelectionsJson(const std::vector<Selection>& selections) {
   return json;
 }
 
-int Run(const Options& options) {
+int Run(const InspectOptions& options) {
   std::vector<PruneSpec> specs;
   if (!options.prune.empty()) specs = ParsePruneList(options.prune, "0.25");
   const Context context = options.common.MakeContext();
@@ -153,7 +153,7 @@ int Run(const Options& options) {
 }  // namespace
 
 Command AddInspect(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<InspectOptions>();
   options->common.AddTo(app, /*with_json=*/true);
   options->common.AddMemoryTo(app);
   app.add_option("--prune", options->prune,

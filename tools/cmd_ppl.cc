@@ -13,7 +13,7 @@ namespace shiftrt {
 
 namespace {
 
-struct Options {
+struct PplOptions {
   CommonOptions common;
   std::string text;
   std::string protocol = "gptq";
@@ -23,7 +23,7 @@ struct Options {
 using Json = nlohmann::json;
 
 // gptq and seq128: windows of the whole text.
-Json ByWindow(const Options& options, const Context& context, const Model& model, Progress& progress) {
+Json ByWindow(const PplOptions& options, const Context& context, const Model& model, Progress& progress) {
   const int64_t window = ProtocolWindow(options.protocol, model.weights->config);
   HeldOutText text = ReadHeldOut(options.text, model);
   text.Limit(options.text_tokens, window);
@@ -42,7 +42,7 @@ Json ByWindow(const Options& options, const Context& context, const Model& model
 }
 
 // harness: documents from their beginnings, over their own words and bytes.
-Json ByDocument(const Options& options, const Context& context, const Model& model, Progress& progress) {
+Json ByDocument(const PplOptions& options, const Context& context, const Model& model, Progress& progress) {
   const Task& task = *ParseTasks("wikitext")[0];
   const Dataset dataset = LoadDataset(task, {.data = {task.name + "=" + options.text}});
   Journal none("");
@@ -60,7 +60,7 @@ Json ByDocument(const Options& options, const Context& context, const Model& mod
   return json;
 }
 
-int Run(const Options& options) {
+int Run(const PplOptions& options) {
   if (options.protocol == "harness" && options.text_tokens > 0)
     FailUsage("--text-tokens goes with the protocols gptq and seq128; harness reads whole documents");
   const Context context = options.common.MakeContext();
@@ -75,7 +75,7 @@ int Run(const Options& options) {
 }  // namespace
 
 Command AddPpl(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PplOptions>();
   options->common.AddTo(app, /*with_json=*/true);
   app.add_option("--text", options->text,
                  "a text file; WikiText's (.raw) is cut into rows or documents as the protocol asks")

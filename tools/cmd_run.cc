@@ -25,7 +25,7 @@ using Json = nlohmann::json;
 constexpr int kSpeedRounds = 5;
 constexpr int64_t kSpeedTokens = 24;
 
-struct Options {
+struct RunOptions {
   CommonOptions common;
   RecipeOptions recipe;
   EvaluationOptions evaluation{.tasks = ""};
@@ -46,7 +46,7 @@ struct Variant {
 
 // What every step of a run looks at.
 struct Job {
-  const Options& options;
+  const RunOptions& options;
   const Context& context;
   const Model& model;
   const CalibrationSet& calibration;
@@ -57,7 +57,7 @@ struct Job {
 // Perplexity and a continuation of each variant; then decoding speed in turn, so that the machine's drift meets all
 // alike.
 void Compare(const Job& job, std::vector<Variant>& variants) {
-  const Options& options = job.options;
+  const RunOptions& options = job.options;
   const Model& model = job.model;
   const ModelConfig& config = model.weights->config;
   const std::vector<int32_t> prompt = model.RequireTokenizer().EncodeWithBos(options.prompt);
@@ -160,7 +160,7 @@ PageTable Comparison(const std::vector<Variant>& variants) {
   return table;
 }
 
-void PrintVariants(const Options& options, const std::vector<Variant>& variants, const std::string& heldout) {
+void PrintVariants(const RunOptions& options, const std::vector<Variant>& variants, const std::string& heldout) {
   fmt::print("held-out perplexity ({}) on {}\n", options.protocol, heldout);
   const PageTable comparison = Comparison(variants);
   Table table(comparison.header);
@@ -282,7 +282,7 @@ void WriteReport(const Job& job, const ShiftResult& result, const std::vector<Va
   fmt::print("report: {}/index.html\n", job.options.report);
 }
 
-int Run(const Options& options) {
+int Run(const RunOptions& options) {
   const ShiftOptions shift = options.recipe.Parse(options.common.seed);
   if (options.save_weights && options.save.empty()) FailUsage("--save-weights goes with --save DIR");
 
@@ -362,7 +362,7 @@ int Run(const Options& options) {
 }  // namespace
 
 Command AddRun(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RunOptions>();
   options->common.AddTo(app, /*with_json=*/true);
   options->common.AddMemoryTo(app);
   options->recipe.AddTo(app);

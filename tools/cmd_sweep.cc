@@ -16,7 +16,7 @@ namespace shiftrt {
 
 namespace {
 
-struct Options {
+struct SweepOptions {
   CommonOptions common;
   EvaluationOptions evaluation{.tasks = ""};
   std::string preset, prune = "bi:0.25", calib, text, protocol = "gptq", csv, markdown, report;
@@ -29,7 +29,7 @@ struct Options {
 };
 
 // What the preset says, where the command line does not.
-void TakePreset(const CLI::App& app, Options& options) {
+void TakePreset(const CLI::App& app, SweepOptions& options) {
   const Preset& preset = FindPreset(options.preset);
   const auto take = [&](const char* option, auto& value, const auto& from) {
     if (app.count(option) == 0) value.assign(from.begin(), from.end());
@@ -51,7 +51,7 @@ std::vector<T> ParseAll(const std::vector<std::string>& texts, T (*parse)(const 
   return values;
 }
 
-SweepAxes MakeAxes(const Options& options, const CalibrationSpec& calibration, int64_t hidden) {
+SweepAxes MakeAxes(const SweepOptions& options, const CalibrationSpec& calibration, int64_t hidden) {
   SweepAxes axes;
   axes.prunes = ParsePruneList(options.prune, "0.25");
   axes.corrections.clear();
@@ -102,7 +102,7 @@ std::string AccuracySummary(const Quality& original, const std::vector<Dataset>&
                      100 * original.accuracy, 100 * original.accuracy_error);
 }
 
-int Run(const Options& options) {
+int Run(const SweepOptions& options) {
   const std::vector<Dataset> suites = LoadSuites(options.evaluation);
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
@@ -170,7 +170,7 @@ int Run(const Options& options) {
 }  // namespace
 
 Command AddSweep(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SweepOptions>();
   options->common.AddTo(app, /*with_json=*/true);
   options->common.AddMemoryTo(app);
   app.add_option("--preset", options->preset,

@@ -8,7 +8,7 @@ namespace shiftrt {
 
 namespace {
 
-struct Options {
+struct TokenizeOptions {
   CommonOptions common;
   std::string text, file;
   bool ids_only = false, decode = false, bos = false, many = false;
@@ -18,7 +18,7 @@ void PrintIds(const Tokenizer& tokenizer, const std::string& text, bool bos) {
   fmt::print("{}\n", fmt::join(bos ? tokenizer.EncodeWithBos(text) : tokenizer.Encode(text), " "));
 }
 
-int Run(const Options& options) {
+int Run(const TokenizeOptions& options) {
   const auto tokenizer = OpenTokenizer(options.common.model);
   const std::string text = options.file.empty() ? options.text : ReadText(options.file);
   if (options.decode) {
@@ -43,7 +43,7 @@ int Run(const Options& options) {
 }  // namespace
 
 Command AddTokenize(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TokenizeOptions>();
   options->common.AddTo(app, /*with_json=*/false);
   auto* text = app.add_option("text", options->text, "the text, or ids with --decode");
   auto* file = app.add_option("--file", options->file, "take the text from a file")->excludes(text);

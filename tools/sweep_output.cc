@@ -88,21 +88,21 @@ bool VariesAsNumber(const Axis& axis, const std::vector<SweepSummary>& summaries
 }
 
 // What is drawn of each setting.
-struct Measure {
+struct Measured {
   const char *name, *title, *unit;
   double (*of)(const Quality&);
 };
-constexpr Measure kPerplexity = {"perplexity", "Held-out perplexity", "perplexity",
-                                 [](const Quality& quality) { return quality.perplexity; }};
-constexpr Measure kAccuracy = {"accuracy", "Zero-shot accuracy", "percent",
-                               [](const Quality& quality) { return 100 * quality.accuracy; }};
+constexpr Measured kPerplexity = {"perplexity", "Held-out perplexity", "perplexity",
+                                  [](const Quality& quality) { return quality.perplexity; }};
+constexpr Measured kAccuracy = {"accuracy", "Zero-shot accuracy", "percent",
+                                [](const Quality& quality) { return 100 * quality.accuracy; }};
 
 bool HasAccuracy(const std::vector<SweepSummary>& summaries) {
   return !std::isnan(summaries.front().original.accuracy);
 }
 
 // A series for each choice of what else varies; settings without that number are left to the table.
-Chart ByAxis(const Axis& axis, const Measure& measure, const std::vector<SweepSummary>& summaries, int64_t hidden) {
+Chart ByAxis(const Axis& axis, const Measured& measure, const std::vector<SweepSummary>& summaries, int64_t hidden) {
   Chart chart;
   chart.name = fmt::format("{}-by-{}", measure.name, axis.name);
   chart.title = fmt::format("{} by {}", measure.title, axis.label);
@@ -141,7 +141,7 @@ Chart ByAxis(const Axis& axis, const Measure& measure, const std::vector<SweepSu
 }
 
 // Where nothing that varies is a number: settings side by side.
-Chart BySetting(const Measure& measure, const std::vector<SweepSummary>& summaries) {
+Chart BySetting(const Measured& measure, const std::vector<SweepSummary>& summaries) {
   Chart chart;
   chart.name = measure.name;
   chart.title = measure.title;
@@ -164,7 +164,7 @@ Chart BySetting(const Measure& measure, const std::vector<SweepSummary>& summari
   return chart;
 }
 
-std::vector<PagePart> Charts(const Measure& measure, const std::vector<SweepSummary>& summaries, int64_t hidden) {
+std::vector<PagePart> Charts(const Measured& measure, const std::vector<SweepSummary>& summaries, int64_t hidden) {
   std::vector<PagePart> charts;
   for (const Axis& axis : Axes())
     if (VariesAsNumber(axis, summaries, hidden)) charts.push_back(ByAxis(axis, measure, summaries, hidden));
@@ -240,7 +240,7 @@ std::vector<std::vector<std::string>> SweepTable(const std::vector<SweepRow>& ro
     std::vector<std::string>& line = table.emplace_back();
     for (const Axis* axis : shown) line.push_back(axis->text(s.first));
     line.push_back(OrNone(!std::isnan(s.r2_heldout), fmt::format("{:.3f}", s.r2_heldout)));
-    const auto add = [&](const Measure& measure, const Quality& mean, const Quality& deviation) {
+    const auto add = [&](const Measured& measure, const Quality& mean, const Quality& deviation) {
       line.push_back(WithDeviation(measure.of(mean), measure.of(deviation), s.seeds));
     };
     add(kPerplexity, s.pruned, s.pruned_deviation);

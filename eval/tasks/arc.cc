@@ -7,7 +7,7 @@ namespace shiftrt {
 
 namespace {
 
-Example Read(const Row& row) {
+Example ReadArc(const Row& row) {
   ScienceQuestion question = ReadScienceQuestion(row, "question");
   return {.contexts = {"Question: " + question.stem + "\nAnswer:"},
           .answers = std::move(question.choices),
@@ -27,7 +27,7 @@ Task ArcTask(const std::string& name, const std::string& title, const std::strin
           .shots = Shots::kDrawn,
           .shot_files = {name + "_train*.jsonl", name + "/train*.jsonl", release + "/" + release + "-Train.jsonl",
                          release + "-Train.jsonl"},
-          .read = Read,
+          .read = ReadArc,
           .sample = R"({"question": "What is ice?", "choices": {"text": ["water", "air", "sand"],
                         "label": ["1", "2", "3"]}, "answerKey": "1"})"};
 }

@@ -6,7 +6,7 @@ namespace {
 
 // SuperGLUE's rows have `label`; the original release has `answer` and keeps the title that SuperGLUE put before the
 // passage apart.
-Example Read(const Row& row) {
+Example ReadBoolQ(const Row& row) {
   std::string passage = row.Text("passage");
   if (row.Has("title")) passage = row.Text("title") + " -- " + passage;
   const int64_t gold = row.Has("label") ? row.Index("label", 2) : int64_t{row.Flag("answer")};
@@ -28,7 +28,7 @@ Task BoolqTask() {
           .files = {"boolq_validation*.jsonl", "boolq/validation*.jsonl", "boolq/val.jsonl", "boolq/dev.jsonl"},
           .shots = Shots::kDrawnSparing,
           .shot_files = {"boolq_train*.jsonl", "boolq/train*.jsonl"},
-          .read = Read,
+          .read = ReadBoolQ,
           .sample = R"({"question": "is it", "passage": "It is.", "label": 1})"};
 }
 

@@ -80,7 +80,7 @@ constexpr Subject kSubjects[] = {
     {"world_religions", "世界宗教"},
 };
 
-Example Read(const Row& row) {
+Example ReadCmmlu(const Row& row) {
   const std::string& name = row.Text("subject");
   const auto subject =
       std::find_if(std::begin(kSubjects), std::end(kSubjects), [&](const Subject& s) { return s.name == name; });
@@ -105,7 +105,7 @@ Task CmmluTask() {
           .shot_files = {"cmmlu/dev/*.csv", "cmmlu/dev/*.jsonl", "cmmlu_dev*.jsonl"},
           .columns = {"Question", "A", "B", "C", "D", "Answer"},
           .by_subject = true,
-          .read = Read,
+          .read = ReadCmmlu,
           .sample = R"({"subject": "logical", "Question": "A?", "A": "1", "B": "2", "C": "3", "D": "4",
                         "Answer": "B"})"};
 }

@@ -24,7 +24,7 @@ std::string Clean(std::string_view text) {
   return ReplaceAll(WithoutBrackets(ReplaceAll(Strip(text), " [title]", ". ")), "  ", " ");
 }
 
-Example Read(const Row& row) {
+Example ReadHellaSwag(const Row& row) {
   const std::string context =
       row.Text("activity_label") + ": " + row.Text("ctx_a") + " " + Capitalize(row.Text("ctx_b"));
   Example example{.contexts = {Clean(context)}, .answers = {}};
@@ -46,7 +46,7 @@ Task HellaswagTask() {
           .files = {"hellaswag_val*.jsonl", "hellaswag/val*.jsonl"},
           .shots = Shots::kDrawnSparing,
           .shot_files = {"hellaswag_train*.jsonl", "hellaswag/train*.jsonl"},
-          .read = Read,
+          .read = ReadHellaSwag,
           .sample = R"({"activity_label": "Cooking", "ctx_a": "Water boils.  [step] It", "ctx_b": "the COOK",
                         "endings": ["waits [substeps] now.", "leaves. [title] Then"], "label": "0"})"};
 }

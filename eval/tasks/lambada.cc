@@ -5,7 +5,7 @@ namespace shiftrt {
 namespace {
 
 // The last word of a passage, cut at its last space.
-Example Read(const Row& row) {
+Example ReadLambada(const Row& row) {
   if (!row.Has("text")) return {.contexts = {row.Text("context")}, .answers = {row.Text("continuation")}};
   const std::string& text = row.Text("text");
   const size_t space = text.rfind(' ');
@@ -25,7 +25,7 @@ Task LambadaTask() {
           .repository = "EleutherAI/lambada_openai",
           .files = {"lambada_openai*.jsonl", "lambada/lambada_openai*.jsonl", "lambada/test*.jsonl",
                     "data/lambada_test_en.jsonl"},
-          .read = Read,
+          .read = ReadLambada,
           .sample = R"({"text": "The sea was calm"})"};
 }
 

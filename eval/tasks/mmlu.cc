@@ -17,7 +17,7 @@ std::vector<std::string> Choices(const Row& row) {
   return {row.Text("choice0"), row.Text("choice1"), row.Text("choice2"), row.Text("choice3")};
 }
 
-Example Read(const Row& row) {
+Example ReadMmlu(const Row& row) {
   const std::string subject = ReplaceAll(row.Text("subject"), "_", " ");
   return ExamExample("The following are multiple choice questions (with answers) about " + subject + ".\n\n",
                      row.Text("question"), Choices(row), "Answer:", LetterOrIndex(row, "answer"));
@@ -38,7 +38,7 @@ Task MmluTask() {
           .shot_files = {"mmlu/dev/*_dev.csv", "mmlu/dev/*.csv", "mmlu/dev/*.jsonl", "mmlu_dev*.jsonl"},
           .columns = {"question", "A", "B", "C", "D", "answer"},
           .by_subject = true,
-          .read = Read,
+          .read = ReadMmlu,
           .sample = R"({"subject": "formal_logic", "question": " Is A true? ", "choices": ["a", "b", "c", "d"],
                         "answer": 2})"};
 }

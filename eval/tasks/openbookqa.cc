@@ -5,7 +5,7 @@ namespace shiftrt {
 
 namespace {
 
-Example Read(const Row& row) {
+Example ReadOpenBookQa(const Row& row) {
   ScienceQuestion question = ReadScienceQuestion(row, "question_stem");
   return {.contexts = {std::move(question.stem)}, .answers = std::move(question.choices), .gold = question.gold};
 }
@@ -24,7 +24,7 @@ Task OpenbookqaTask() {
           .shots = Shots::kDrawn,
           .shot_files = {"openbookqa_train*.jsonl", "openbookqa/train*.jsonl",
                          "OpenBookQA-V1-Sep2018/Data/Main/train.jsonl"},
-          .read = Read,
+          .read = ReadOpenBookQa,
           .sample = R"({"question_stem": "Ice is", "choices": {"text": ["water", "air"], "label": ["A", "B"]},
                         "answerKey": "A"})"};
 }

@@ -4,7 +4,7 @@ namespace shiftrt {
 
 namespace {
 
-Example Read(const Row& row) {
+Example ReadPiqa(const Row& row) {
   return {.contexts = {"Question: " + row.Text("goal") + "\nAnswer:"},
           .answers = {row.Text("sol1"), row.Text("sol2")},
           .gold = row.Index("label", 2)};
@@ -23,7 +23,7 @@ Task PiqaTask() {
           .files = {"piqa_validation*.jsonl", "piqa/validation*.jsonl", "piqa/valid.jsonl"},
           .shots = Shots::kDrawnSparing,
           .shot_files = {"piqa_train*.jsonl", "piqa/train*.jsonl"},
-          .read = Read,
+          .read = ReadPiqa,
           .sample = R"({"goal": "Boil water", "sol1": "Heat it", "sol2": "Cool it", "label": 0})"};
 }
 

@@ -57,7 +57,9 @@ std::string Detokenise(std::string_view page) {
 }
 
 // Words and bytes are counted in the context, the page as it was.
-Example Read(const Row& row) { return {.contexts = {row.Text("page")}, .answers = {Detokenise(row.Text("page"))}}; }
+Example ReadWikiText(const Row& row) {
+  return {.contexts = {row.Text("page")}, .answers = {Detokenise(row.Text("page"))}};
+}
 
 }  // namespace
 
@@ -71,7 +73,7 @@ Task WikitextTask() {
           .repository = "EleutherAI/wikitext_document_level",
           .files = {"wikitext*.jsonl", "wikitext/wiki.test.raw", "wikitext-2-raw/wiki.test.raw", "wiki.test.raw",
                     "text/wiki.test.raw"},
-          .read = Read,
+          .read = ReadWikiText,
           .sample = R"({"page": " = Sea = \n The sea ( blue ) @-@ calm . \n"})"};
 }
 

@@ -6,7 +6,7 @@ namespace shiftrt {
 namespace {
 
 // Partial evaluation: the option stands in the context, and what follows the blank is the continuation of both.
-Example Read(const Row& row) {
+Example ReadWinoGrande(const Row& row) {
   const std::string& sentence = row.Text("sentence");
   const size_t blank = sentence.find('_');
   row.Require(blank != std::string::npos, "column sentence has no blank: {}", sentence);
@@ -30,7 +30,7 @@ Task WinograndeTask() {
                     "winogrande/dev.jsonl"},
           .shots = Shots::kDrawnSparing,
           .shot_files = {"winogrande_xl_train*.jsonl", "winogrande_train*.jsonl", "winogrande/train_xl.jsonl"},
-          .read = Read,
+          .read = ReadWinoGrande,
           .sample = R"({"sentence": "The cup fit the box as _ was big.", "option1": "the cup", "option2": "the box",
                         "answer": "2"})"};
 }
