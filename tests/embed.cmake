@@ -7,3 +7,4 @@ add_test(NAME Embed.InstalledLibraryBuildsAndRunsTheExample
   COMMAND ${CMAKE_COMMAND} -DBUILD=${CMAKE_BINARY_DIR} -DSOURCE=${PROJECT_SOURCE_DIR}
           -DWORK=${CMAKE_BINARY_DIR}/embed -DMODEL=${PROJECT_SOURCE_DIR}/models/demo -DFLAGS=${embed_flags}
           -P ${CMAKE_CURRENT_SOURCE_DIR}/embed/run.cmake)
+set_tests_properties(Embed.InstalledLibraryBuildsAndRunsTheExample PROPERTIES LABELS slow)

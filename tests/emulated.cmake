@@ -42,6 +42,7 @@ find_package(Python3 COMPONENTS Interpreter)
 if(Python3_FOUND)
   add_test(NAME Docs.TheGpuTableIsThatOfTheReports
     COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/gpu-table --check)
+  set_tests_properties(Docs.TheGpuTableIsThatOfTheReports PROPERTIES LABELS static)
 endif()
 
 # The archive that carries the tests to a GPU, as far as it goes without one. It packs what this build holds.
