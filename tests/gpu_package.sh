@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The archive of scripts/gpu-pack in a root directory that holds bash, coreutils, libc, libstdc++ and nothing else: its
-# programs start there and skip every GPU test by name; a step that fails, a step that is killed and a full disk cost
-# nothing that was done before.
+# Tests the archive of scripts/gpu-pack in a root directory that contains only bash, coreutils, libc and libstdc++. Its
+# programs must start there and skip every GPU test by name. A step that fails, a step that is killed and a full disk must
+# not lose the results of earlier steps.
 #   tests/gpu_package.sh BUILD WORK
-# Exits with 77, which CTest counts as skipped, where nobody may change the root directory.
+# Exits with 77, which CTest counts as skipped, if chroot is not permitted.
 set -euo pipefail
 source=$(cd "$(dirname "$0")/.." && pwd) build=$1 work=$2
 chroot / true 2>/dev/null || { echo "skipped: chroot needs root"; exit 77; }

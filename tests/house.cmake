@@ -1,4 +1,4 @@
-# Rules that no compiler holds: scripts/check-house. Breaches that are put in on purpose are found.
+# Runs scripts/check-house on the repository, and on a small tree with deliberate violations, all of which must be found.
 foreach(rule includes tests paths)
   add_test(NAME House.${rule} COMMAND ${PROJECT_SOURCE_DIR}/scripts/check-house ${rule})
   set_tests_properties(House.${rule} PROPERTIES LABELS static)

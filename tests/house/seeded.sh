@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/check-house finds each breach that is put into a small tree on purpose, and nothing else in it.
+# Checks that scripts/check-house finds each deliberate violation in a small tree, and nothing else.
 #   seeded.sh path-of-check-house
 set -euo pipefail
 check=$(readlink -f "$1")
