@@ -32,7 +32,7 @@ std::string SubjectOf(const fs::path& file) {
   return name;
 }
 
-// Where the answers are in a file of their own, a line a row (AI2's releases), they become the column `label`.
+// Where the answers are in a file of their own, one line per row (AI2's releases), they become the column `label`.
 void AddLabels(const fs::path& file, std::vector<Row>& rows, std::string& hashed) {
   const fs::path labels = file.parent_path() / (WithoutCompression(file).stem().string() + "-labels.lst");
   if (rows.empty() || rows[0].Has("label") || rows[0].Has("answer") || !fs::exists(labels)) return;
@@ -114,7 +114,7 @@ class ShotSource {
   PythonRandom random_;
 };
 
-// Of choice i where there is one for each, else the one for all.
+// The value of choice i, or the one value that all choices share.
 const std::string& At(const std::vector<std::string>& texts, size_t i) { return texts[texts.size() == 1 ? 0 : i]; }
 
 Item MakeItem(const Task& task, const Entry& entry, const std::vector<const Example*>& shots) {
@@ -157,7 +157,8 @@ std::vector<Prompt> MakePrompts(const Example& example, const std::vector<const 
 }
 
 Dataset LoadDataset(const Task& task, const DataOptions& options) {
-  if (options.shots > 0 && task.shots == Shots::kNone) FailUsage("{} is evaluated without shots", task.name);
+  if (options.shots > 0 && task.shots == Shots::kNone)
+    FailUsage(Field("shots"), "{} is evaluated without shots", task.name);
   Dataset dataset;
   dataset.task = &task;
   dataset.shots = options.shots;

@@ -38,7 +38,7 @@ Work EncodeAll(const Model& model, const Dataset& dataset, Bos bos) {
   return work;
 }
 
-// Of everything the scores of one variant hang on.
+// A hash of everything that the scores of one variant depend on.
 std::string WorkKey(const Context& context, const Model& model, const DepthPlan& plan, const Work& work,
                     int64_t batch_tokens) {
   const char* const unit = context.device == Device::kCuda ? "cuda" : Name(context.isa);
@@ -60,9 +60,9 @@ EvalCost CostOf(const Work& work, const std::vector<PackedBatch>& batches) {
 }
 
 // The stages all variants begin with.
-DepthPlan Trunk(const std::vector<EvalVariant>& variants) {
+DepthPlan Trunk(const std::vector<Variant>& variants) {
   DepthPlan trunk = variants[0].plan;
-  for (const EvalVariant& variant : variants) {
+  for (const Variant& variant : variants) {
     const auto& stages = variant.plan.stages;
     const auto end = std::mismatch(trunk.stages.begin(), trunk.stages.end(), stages.begin(), stages.end()).first;
     trunk.stages.erase(end, trunk.stages.end());
@@ -73,7 +73,7 @@ DepthPlan Trunk(const std::vector<EvalVariant>& variants) {
 // Runs batches through all variants: the trunk once, then each one's own stages from the stream it left.
 class Runner {
  public:
-  Runner(const Context& context, const Model& model, const std::vector<EvalVariant>& variants)
+  Runner(const Context& context, const Model& model, const std::vector<Variant>& variants)
       : variants_(variants), decoder_(context, model.weights, Trunk(variants)) {}
 
   int64_t shared_stages() const { return std::ssize(decoder_.plan().stages); }
@@ -91,13 +91,13 @@ class Runner {
   }
 
  private:
-  const std::vector<EvalVariant>& variants_;
+  const std::vector<Variant>& variants_;
   Decoder decoder_;
   Rows stream_;  // after the shared stages
   KeptRows kept_;
 };
 
-// Adds the scores of one variant's batches where they belong, and tells `progress` of the items that are complete.
+// Adds the scores of one variant's batches where they belong, and counts the items that are complete.
 class Collector {
  public:
   Collector(const Work& work, const Dataset& dataset) : work_(work), left_(dataset.items.size(), 0) {
@@ -128,18 +128,17 @@ class Collector {
 
 }  // namespace
 
-EvalScores Evaluate(const Context& context, const Model& model, const std::vector<EvalVariant>& variants,
-                    const Dataset& dataset, const EvalOptions& options, Journal& journal, Progress& progress) {
+EvalScores Evaluate(const EvalJob& job, const Dataset& dataset) {
   const auto start = std::chrono::steady_clock::now();
-  const Work work = EncodeAll(model, dataset, options.bos);
-  const std::vector<PackedBatch> batches = Pack(work.requests, options.batch_tokens);
-  Runner runner(context, model, variants);
+  const Work work = EncodeAll(job.model, dataset, job.options.bos);
+  const std::vector<PackedBatch> batches = Pack(work.requests, job.options.batch_tokens);
+  Runner runner(job.context, job.model, job.variants);
   EvalScores result{CostOf(work, batches), {}, 0};
   result.cost.shared_stages = runner.shared_stages();
   std::vector<std::string> keys;
   std::vector<Collector> collectors;
-  for (const EvalVariant& variant : variants) {
-    keys.push_back(WorkKey(context, model, variant.plan, work, options.batch_tokens));
+  for (const Variant& variant : job.variants) {
+    keys.push_back(WorkKey(job.context, job.model, variant.plan, work, job.options.batch_tokens));
     collectors.emplace_back(work, dataset);
   }
   int64_t left = std::ssize(dataset.items);
@@ -147,24 +146,24 @@ EvalScores Evaluate(const Context& context, const Model& model, const std::vecto
   for (size_t b = 0; b < batches.size(); ++b) {
     int64_t complete = 0;
     bool begun = false;
-    for (size_t v = 0; v < variants.size(); ++v) {
-      const std::vector<Score>* known = journal.Find(keys[v], b);
+    for (size_t v = 0; v < job.variants.size(); ++v) {
+      const std::vector<Score>* known = job.journal.Find(keys[v], b);
       std::vector<Score> scores;
       if (known != nullptr && known->size() == batches[b].members.size()) {
         scores = *known;
       } else {
-        if (!computing) progress.Begin(dataset.task->name, left);
+        if (!computing) job.progress.Begin(dataset.task->name, left);
         if (!begun) runner.Begin(batches[b]);
         computing = begun = true;
         scores = runner.Finish(batches[b], v);
-        journal.Add(keys[v], b, scores);
+        job.journal.Add(keys[v], b, scores);
       }
       complete = collectors[v].Add(batches[b], scores);
     }
     left -= complete;
-    if (computing) progress.Advance(complete);
+    if (computing) job.progress.Advance(complete);
   }
-  if (computing) progress.End();
+  if (computing) job.progress.End();
   for (Collector& collector : collectors) result.scores.push_back(collector.Take());
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

@@ -1,34 +1,29 @@
-// A data set scored by several variants of one model.
+// Scores that the variants of a model give to the prompts of a data set.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "eval/dataset.h"
 #include "eval/journal.h"
 #include "eval/requests.h"
 #include "models/model.h"
+#include "models/variant.h"
 #include "runtime/progress.h"
 
 namespace shiftrt {
 
-struct EvalVariant {
-  std::string name;
-  DepthPlan plan;
-};
-
-// What was computed for one variant, beside what the requests would have cost one by one.
+// What was computed for one variant, and what the requests would have cost one by one.
 struct EvalCost {
   int64_t requests = 0;
-  int64_t tokens_requested = 0, tokens_computed = 0;  // through the blocks
-  int64_t head_rows = 0;                              // through the head
-  int64_t shared_stages = 0;                          // run once for all variants, before they part
+  int64_t tokens_requested = 0, tokens_computed = 0;  // tokens that pass through the blocks
+  int64_t head_rows = 0;                              // rows that pass through the head
+  int64_t shared_stages = 0;                          // stages that all variants begin with; they run once for all
 };
 
 struct EvalScores {
   EvalCost cost;
-  std::vector<std::vector<std::vector<Score>>> scores;  // of each variant, item, prompt
-  double seconds = 0;                                   // for all variants; what came from the journal took none
+  std::vector<std::vector<std::vector<Score>>> scores;  // of each variant, item and prompt
+  double seconds = 0;                                   // for all variants, without what was read from the journal
 };
 
 struct EvalOptions {
@@ -36,8 +31,18 @@ struct EvalOptions {
   int64_t batch_tokens = 2048;
 };
 
-// Scores depend on the arguments but the journal only, bit for bit.
-EvalScores Evaluate(const Context& context, const Model& model, const std::vector<EvalVariant>& variants,
-                    const Dataset& dataset, const EvalOptions& options, Journal& journal, Progress& progress);
+// What the scoring of every data set works with. References: whoever makes one keeps what it refers to alive.
+struct EvalJob {
+  const Context& context;
+  const Model& model;
+  const std::vector<Variant>& variants;
+  EvalOptions options;
+  Journal& journal;
+  Progress& progress;
+};
+
+// The scores do not depend on what the journal holds, bit for bit. Throws Error for a model without a tokenizer, what
+// PromptEncoder throws, and Interrupted; what was scored until then is in the journal.
+EvalScores Evaluate(const EvalJob& job, const Dataset& dataset);
 
 }  // namespace shiftrt

@@ -61,7 +61,7 @@ std::string Conversion(const fs::path& parquet, const std::string& pattern) {
                                const std::vector<fs::path>& places) {
   const fs::path parquet = Parquet(task, patterns, places);
   const std::string advice = parquet.empty() ? "" : "\n" + Conversion(parquet, patterns.front());
-  Fail("{}: no file {}; looked in: {}; give a directory with --data DIR, or a file with --data {}=FILE{}", task.name,
+  Fail("{}: no file {}; looked in: {}; name another directory, or the file as {}=FILE{}", task.name,
        fmt::join(patterns, ", "),
        places.empty() ? "nowhere"
                       : fmt::format("{}", fmt::join(std::vector<std::string>(places.begin(), places.end()), ", ")),
@@ -75,7 +75,7 @@ std::vector<fs::path> FindTaskFiles(const Task& task, const std::vector<std::str
   std::vector<fs::path> places;
   for (const std::string& place : data) {
     if (place.find('=') == std::string::npos) {
-      Check(fs::is_directory(place), "--data {}: not a directory", place);
+      if (!fs::is_directory(place)) FailUsage(Field("data"), "{} is neither a directory nor TASK=FILE", place);
       places.emplace_back(place);
     } else if (place.starts_with(task.name + "=") && &patterns == &task.files) {
       const fs::path file = place.substr(task.name.size() + 1);
@@ -87,9 +87,8 @@ std::vector<fs::path> FindTaskFiles(const Task& task, const std::vector<std::str
   for (const std::string& pattern : patterns) {
     for (const fs::path& place : places) {
       std::vector<fs::path> matches = Matches(place, pattern);
-      Check(matches.size() <= 1 || task.by_subject,
-            "{}: several files are called {}: {}; say which with --data {}=FILE", task.name, pattern,
-            fmt::join(std::vector<std::string>(matches.begin(), matches.end()), ", "), task.name);
+      Check(matches.size() <= 1 || task.by_subject, "{}: several files are called {}: {}; say which as {}=FILE",
+            task.name, pattern, fmt::join(std::vector<std::string>(matches.begin(), matches.end()), ", "), task.name);
       if (!matches.empty()) return matches;
     }
   }

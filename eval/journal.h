@@ -12,7 +12,7 @@
 
 namespace shiftrt {
 
-// Scores of whole batches, a JSON line each, appended as they come. A line that breaks off, or that somebody damaged,
+// Scores of whole batches, one JSON line per batch, appended as they come. A line that breaks off, or is damaged,
 // counts for nothing. Numbers are written so that they read back as the same bits.
 class Journal {
  public:

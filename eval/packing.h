@@ -19,7 +19,7 @@ struct PackedBatch {
 
   struct Member {
     int64_t request = 0;
-    std::vector<int64_t> pairs;  // indices into rows and targets, one a scored token
+    std::vector<int64_t> pairs;  // indices into rows and targets, one per scored token
   };
   std::vector<Member> members;
 };

@@ -34,7 +34,7 @@ std::string PerplexityText(std::string text, const std::filesystem::path& file) 
 int64_t ProtocolWindow(std::string_view protocol, const ModelConfig& config) {
   if (protocol == "gptq") return std::min<int64_t>(2048, config.max_positions);
   if (protocol == "seq128") return std::min<int64_t>(128, config.max_positions);
-  FailUsage("unknown perplexity protocol \"{}\"; known: gptq, seq128", protocol);
+  FailUsage(Field("protocol"), "unknown perplexity protocol \"{}\"; known: gptq, seq128", protocol);
 }
 
 PerplexityResult WindowedPerplexity(Decoder& decoder, std::span<const int32_t> tokens, int64_t window,

@@ -16,7 +16,7 @@ constexpr std::array<const char*, 3> kBosNames = {"auto", "always", "never"};
 
 Bos ParseBos(std::string_view name) {
   const auto at = std::find(kBosNames.begin(), kBosNames.end(), name);
-  if (at == kBosNames.end()) FailUsage("--bos {}: expected auto, always or never", name);
+  if (at == kBosNames.end()) FailUsage(Field("bos"), "\"{}\" is none of auto, always and never", name);
   return static_cast<Bos>(at - kBosNames.begin());
 }
 
@@ -26,7 +26,7 @@ PromptEncoder::PromptEncoder(const Tokenizer& tokenizer, Bos bos, int64_t max_le
     : tokenizer_(tokenizer),
       adds_bos_(bos == Bos::kAlways || (bos == Bos::kAuto && tokenizer.adds_bos())),
       max_length_(max_length) {
-  if (adds_bos_ && tokenizer.bos_token() < 0) FailUsage("--bos always: the tokenizer has no BOS token");
+  if (adds_bos_ && tokenizer.bos_token() < 0) FailUsage(Field("bos"), "always, but the tokenizer has no BOS token");
   if (Prefix() >= 0) prefix_text_ = tokenizer.Piece(Prefix());
 }
 

@@ -16,7 +16,7 @@ Estimate Mean(std::span<const double> values);
 // The plain mean of independent estimates: errors add in squares.
 Estimate MeanOf(std::span<const Estimate> estimates);
 
-// Two variants on the same items, each 0 or 1 a item.
+// Two variants on the same items, each 0 or 1 per item.
 struct Paired {
   Estimate difference;     // second - first
   int64_t only_first = 0;  // items only the first has right

@@ -47,7 +47,7 @@ struct Task {
   Shots shots = Shots::kNone;
   std::vector<std::string> shot_files = {};
   std::vector<std::string> columns = {};  // of a CSV file without a header
-  bool by_subject = false;                // a file a subject; the column `subject` is then the file's name
+  bool by_subject = false;                // one file per subject; the column `subject` is then the file's name
   Example (*read)(const Row&) = nullptr;
   std::string sample;  // a row, for the hash of the template and for people to look at
 };

@@ -16,7 +16,7 @@ const Task* FindTask(std::string_view name) {
     if (task.name == name) return &task;
   std::string known;
   for (const Task& task : Tasks()) known += task.name + ", ";
-  FailUsage("unknown task \"{}\"; known: {}paper7, all", name, known);
+  FailUsage(Field("tasks"), "unknown task \"{}\"; known: {}paper7, all", name, known);
 }
 
 }  // namespace

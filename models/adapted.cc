@@ -109,6 +109,14 @@ AdaptedHeader ReadHeader(const fs::path& file) {
   return header;
 }
 
+Provenance ReadProvenance(const Json& json) {
+  const auto text = [&](const char* pointer) {
+    const Json::json_pointer at(pointer);
+    return json.contains(at) && json[at].is_string() ? json[at].get<std::string>() : "";
+  };
+  return {text("/provenance/selection/criterion"), text("/provenance/correction"), text("/provenance/merge")};
+}
+
 // Every tensor belongs to one of the first `sites` sites.
 void RefuseLeftOver(const SafetensorsFile& file, int64_t sites) {
   size_t expected = 0;
@@ -177,6 +185,12 @@ DepthPlan ReadPlan(const AdaptedHeader& header, const fs::path& directory, const
   return plan;
 }
 
+void CheckFingerprint(const AdaptedHeader& header, const Weights& weights, const fs::path& file, const fs::path& base) {
+  const std::string found = weights.Fingerprint();
+  Check(found == header.fingerprint, "{}: made from a model with fingerprint {}, but {} has {}", file.string(),
+        header.fingerprint, base.string(), found);
+}
+
 // Copies what makes `from` a model apart from its weights: the tokenizer's files.
 void CopyTokenizer(const fs::path& from, AtomicDirectory& to) {
   for (const char* file : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -241,7 +255,7 @@ SavedPlan Describe(const DepthPlan& plan, bool renumber) {
 
 }  // namespace
 
-void SaveAdapted(const Model& model, const DepthPlan& plan, const std::string& provenance, bool with_weights,
+void SaveAdapted(const Model& model, const DepthPlan& plan, const Json& provenance, bool with_weights,
                  const fs::path& directory) {
   AtomicDirectory out(directory);
   Check(!fs::exists(directory / "config.json") || !fs::equivalent(directory, model.directory),
@@ -250,7 +264,8 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const std::string& p
         directory.string());
   for (const BlockStage* block : plan.Blocks())
     if (block->own && !with_weights)
-      FailUsage("{}: block {} has weights of its own; save with --save-weights", directory.string(), block->layer);
+      FailUsage(Field("with_weights"), "{}: block {} has tensors of its own, which are saved with all weights only",
+                directory.string(), block->layer);
   std::string fingerprint;
   if (with_weights) {
     const Weights kept = KeptWeights(*model.weights, plan);
@@ -268,7 +283,7 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const std::string& p
                      {"layers", model.weights->config.layers},
                      {"removed", plan.RemovedLayers(model.weights->config.layers)},
                      {"plan", saved.stages},
-                     {"provenance", Json::parse(provenance)}};
+                     {"provenance", provenance}};
   out.Create(kAdaptedFile).Write(json.dump(2) + "\n");
   out.Commit();
 }
@@ -278,6 +293,19 @@ fs::path AdaptedBase(const fs::path& directory) {
   return header.standalone() ? directory : fs::path(header.base);
 }
 
+DepthPlan OpenSavedPlan(const fs::path& directory, const Weights& weights) {
+  const fs::path file = directory / kAdaptedFile;
+  const AdaptedHeader header = ReadHeader(file);
+  CheckFingerprint(header, weights, file, "the model that is open");
+  return ReadPlan(header, directory, weights.config);
+}
+
+void RecordProvenance(const fs::path& directory, const Json& provenance) {
+  Json json = ReadHeader(directory / kAdaptedFile).json;
+  json["provenance"] = provenance;
+  WriteFile(directory / kAdaptedFile, json.dump(2) + "\n");
+}
+
 Model OpenAdapted(const fs::path& directory, const LoadOptions& options) {
   const fs::path file = directory / kAdaptedFile;
   const AdaptedHeader header = ReadHeader(file);
@@ -285,16 +313,14 @@ Model OpenAdapted(const fs::path& directory, const LoadOptions& options) {
   model.directory = header.standalone() ? directory : fs::path(header.base);
   std::error_code error;
   Check(fs::exists(model.directory / "config.json", error),
-        "{}: its base model {} is not there; put it back, or save with --save-weights to be independent of it",
+        "{}: its base model {} is not there; put it back, or save with the weights to be independent of it",
         file.string(), model.directory.string());
   const fs::path config = model.directory / "config.json";
   model.weights = LoadWeights(model.directory, ParseConfig(ReadUnmarked(config).dump(), config.string()), options);
-  const std::string found = model.weights->Fingerprint();
-  Check(found == header.fingerprint, "{}: made from a model with fingerprint {}, but {} has {}", file.string(),
-        header.fingerprint, model.directory.string(), found);
+  CheckFingerprint(header, *model.weights, file, model.directory);
   model.plan = ReadPlan(header, directory, model.weights->config);
   model.removed = header.removed;
-  model.provenance = header.json.dump(2);
+  model.provenance = ReadProvenance(header.json);
   return model;
 }
 

@@ -11,6 +11,12 @@ inline constexpr const char* kAdaptedFile = "shiftrt.json";
 // model that is missing or whose fingerprint is another.
 Model OpenAdapted(const std::filesystem::path& directory, const LoadOptions& options);
 
+// The plan of such a directory, for a model that is open already. Throws Error as OpenAdapted does.
+DepthPlan OpenSavedPlan(const std::filesystem::path& directory, const Weights& weights);
+
+// Replaces the provenance in a directory written by SaveAdapted, in one step.
+void RecordProvenance(const std::filesystem::path& directory, const nlohmann::json& provenance);
+
 // Where the model that runs has its weights and its tokenizer. Throws Error for a malformed file.
 std::filesystem::path AdaptedBase(const std::filesystem::path& directory);
 

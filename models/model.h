@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -12,6 +13,13 @@
 
 namespace shiftrt {
 
+// How a saved plan was made, as far as its file says so; "" for what it does not say.
+struct Provenance {
+  std::string criterion;   // by which its layers were removed
+  std::string correction;  // what was put in their place, "none" for nothing
+  std::string merge;       // "off", "full" or "lowrank"
+};
+
 struct Model {
   std::string name;
   std::filesystem::path directory;  // the base model's
@@ -19,7 +27,7 @@ struct Model {
   std::shared_ptr<const Tokenizer> tokenizer;  // null where the directory has none; see RequireTokenizer()
   DepthPlan plan;                              // the saved one, or all blocks
   std::vector<int64_t> removed;                // layers of the original model that the saved plan does without
-  std::string provenance;                      // text of shiftrt.json, empty for a plain model
+  std::optional<Provenance> provenance;        // of a saved plan
 
   // For whatever reads or writes text. Throws Error naming the directory and the files looked for where there is none.
   const Tokenizer& RequireTokenizer() const;
@@ -43,10 +51,11 @@ Model OpenModel(const std::string& name, const LoadOptions& options = {});
 std::unique_ptr<Tokenizer> OpenTokenizer(const std::string& name);
 
 // Writes DIR/shiftrt.json and DIR/adapters.safetensors (tensor names in docs/formats.md); all files are written and
-// flushed under temporary names, then renamed. `provenance` is a JSON object stored under "provenance". With
+// flushed under temporary names, then renamed. `provenance` is stored under "provenance"; Provenance is read from its
+// selection.criterion, correction and merge. With
 // `with_weights` the kept blocks are written too, with config.json and the tokenizer, so that the directory stands
 // alone.
-void SaveAdapted(const Model& model, const DepthPlan& plan, const std::string& provenance, bool with_weights,
+void SaveAdapted(const Model& model, const DepthPlan& plan, const nlohmann::json& provenance, bool with_weights,
                  const std::filesystem::path& directory);
 
 }  // namespace shiftrt

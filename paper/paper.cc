@@ -78,7 +78,7 @@ constexpr BaselineRow kBaselines[] = {
 };
 
 // Table "sequential_calibration": Llama-3.1-8B-Instruct, plain accuracy, where the other tables take length-normalised
-// accuracy for three of the seven tasks. So its lines stand beside its own experiment alone.
+// accuracy for three of the seven tasks. So its lines are shown with its own experiment only.
 constexpr const char *kSequentialPreset = "paper-sequential", *kSequentialModel = "Llama-3.1-8B-Instruct";
 struct SequentialRow {
   const char* criterion;
@@ -134,7 +134,7 @@ const std::vector<Preset>& Presets() {
        {256},
        {0}},
       {"paper-generic-affine",
-       "a map onto the block's output, truncated and whole, beside the map onto its update",
+       "a map onto the block's output, truncated and whole, compared with the map onto its update",
        "bi:0.25,reverse*:0.25,magnitude-l1:0.25",
        {"generic-affine", "lra"},
        {"independent"},
@@ -142,7 +142,7 @@ const std::vector<Preset>& Presets() {
        {256},
        {0}},
       {"paper-replaceme",
-       "a map behind the MLP before, folded into it, beside the adapters",
+       "a map folded into the MLP of the block before, compared with adapters",
        "bi:0.25,reverse*:0.25",
        {"replaceme", "lra"},
        {"independent"},
@@ -150,7 +150,7 @@ const std::vector<Preset>& Presets() {
        {256},
        {0}},
       {"paper-sequential",
-       "each adapter fitted on the stream that those before it leave, beside all from one pass",
+       "adapters fitted one after another on the corrected stream, compared with all from one pass",
        "bi:0.25,reverse*:0.25",
        {"lra"},
        {"independent", "sequential"},
@@ -175,7 +175,7 @@ const Preset& FindPreset(const std::string& name) {
     if (name == preset.name) return preset;
     known += fmt::format("{}{}", known.empty() ? "" : ", ", preset.name);
   }
-  FailUsage("unknown preset \"{}\"; known: {}", name, known);
+  FailUsage(Field("preset"), "unknown preset \"{}\"; known: {}", name, known);
 }
 
 std::string PaperModel(const std::string& name) {

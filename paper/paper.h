@@ -14,12 +14,12 @@ struct Preset {
   const char* summary;                   // one line for --help
   std::string prune;                     // as --prune
   std::vector<std::string> corrections;  // as --correction
-  std::vector<std::string> modes;        // as --calibration
+  std::vector<std::string> modes;        // as --calibration-mode
   std::vector<std::string> ranks;        // as --lra; those above the hidden size are left out
   std::vector<int64_t> samples;          // as in --calib
   std::vector<uint64_t> seeds;
 };
-// The table: one row an experiment. All factorize by truncated SVD, as the paper does.
+// One row per experiment. All factorize by truncated SVD, as the paper does.
 const std::vector<Preset>& Presets();
 // Throws UsageError listing the presets.
 const Preset& FindPreset(const std::string& name);
@@ -33,7 +33,7 @@ struct PaperResult {
 // The paper's name of the model that `name` (a known name, or a directory whose last part is one) stands for; "" for
 // any other.
 std::string PaperModel(const std::string& name);
-// Which of the paper's tables stands beside a sweep's: the preset's, of one model. No model: none.
+// Which of the paper's tables is shown next to a sweep's: that of the preset, for one model. No model: none.
 struct PaperTable {
   std::string model, preset;
 };

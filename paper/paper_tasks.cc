@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "eval/task.h"
+#include "paper/paper.h"
 
 namespace shiftrt {
 
@@ -75,7 +76,23 @@ constexpr TaskRow kRows[] = {
     {"Qwen2.5-14B", "reverse*", "lra", {64.92, 66.92, 51.90, 66.61, 48.57, 34.90, 30.80}},
 };
 
+// The paper's name of the model: of what the user called it, or of a part of its directory
+// ("models--Qwen--Qwen2-1.5B" in the Hugging Face cache).
+std::string PaperModelOf(const Model& model) {
+  std::string name = PaperModel(model.name);
+  for (const auto& part : model.directory) {
+    const std::string folder = part.string();
+    const size_t repository = folder.rfind("--");
+    if (name.empty()) name = PaperModel(repository == std::string::npos ? folder : folder.substr(repository + 2));
+  }
+  return name;
+}
+
 }  // namespace
+
+PaperSetting PaperSettingOf(const Model& model, const std::string& criterion, int64_t removed, int64_t layers) {
+  return {PaperModelOf(model), removed == layers / 4 ? criterion : ""};
+}
 
 std::optional<double> PaperAccuracy(const PaperSetting& setting, std::string_view variant, std::string_view task) {
   const std::vector<const Task*> tasks = ParseTasks("paper7");

@@ -5,13 +5,18 @@
 #include <string>
 #include <string_view>
 
+#include "models/model.h"
+
 namespace shiftrt {
 
-// What an evaluation has to share with one of the paper's for their numbers to stand side by side.
+// What an evaluation has to share with one of the paper's for their numbers to be comparable.
 struct PaperSetting {
   std::string model;      // as PaperModel() names it; "" where the paper does not have it
   std::string criterion;  // by which a quarter of the layers were removed; "" for another amount
 };
+
+// The setting of `model`, of whose `layers` layers `criterion` removed so many.
+PaperSetting PaperSettingOf(const Model& model, const std::string& criterion, int64_t removed, int64_t layers);
 
 // A share of 1 of variant "original", "pruned" or "lra" on `task`, zero-shot; nothing where the paper has none.
 std::optional<double> PaperAccuracy(const PaperSetting& setting, std::string_view variant, std::string_view task);

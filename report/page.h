@@ -1,4 +1,4 @@
-// A page for a browser: one self-contained HTML file with its charts in it, and each chart as an SVG file beside it.
+// A page for a browser: one self-contained HTML file that includes its charts, and one SVG file per chart.
 #pragma once
 
 #include <filesystem>

@@ -38,9 +38,9 @@ class RandomModel {
 
 // Removing the files leaves the mapping.
 std::shared_ptr<const Weights> OpenWeights(const BenchOptions& options) {
-  if (options.config.empty()) return LoadWeights(ResolveModel(options.common.model));
+  if (options.config.empty()) return LoadWeights(ResolveModel(options.common.model), options.common.Loading());
   const RandomModel random(options.config, options.keep);
-  return LoadWeights(random.directory());
+  return LoadWeights(random.directory(), options.common.Loading());
 }
 
 namespace {
@@ -120,32 +120,33 @@ int BenchGpu(const BenchOptions&) { FailUsage("bench gpu: this build has no CUDA
 
 Command AddBench(CLI::App& app) {
   auto options = std::make_shared<BenchOptions>();
-  options->common.AddTo(app, /*with_json=*/true);
+  options->common.AddTo(app);
+  options->common.AddQuietTo(app);
+  options->common.AddJsonTo(app);
   app.add_option(
          "what", options->what,
-         "cpu: a whole model; calibrate: sums against the plain forward pass; job: selection and fit; kernels: one by "
-         "one, under Google Benchmark; gpu: kernels, a model and the job on the GPU")
+         "cpu: prefill and decoding on the CPU; calibrate: collecting sums, against a plain forward pass; job:\n"
+         "selection and fit; kernels: one by one, with Google Benchmark; gpu: kernels, a model and the job on the GPU")
       ->check(CLI::IsMember({"cpu", "calibrate", "job", "kernels", "gpu"}))
       ->capture_default_str();
-  app.add_option("--config", options->config, "config.json of a shape to make random bfloat16 weights for");
-  app.add_option("--keep", options->keep, "keep those weights in this directory, a --model of later runs")
-      ->needs("--config");
-  app.add_option("--prefill", options->bench.prefill, "tokens of the prompt")
+  app.add_option("--config", options->config, "make random bfloat16 weights for this config.json");
+  app.add_option("--keep", options->keep, "keep those weights in this directory, for --model later")->needs("--config");
+  app.add_option("--prefill", options->bench.prefill, "length of the prompt in tokens")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--context", options->bench.context, "positions cached when decoding is timed")
+  app.add_option("--context", options->bench.context, "number of cached positions when decoding is timed")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--decode", options->bench.decode, "tokens a timed round")
+  app.add_option("--decode", options->bench.decode, "tokens per timed round")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--batches", options->calibration.batches, "batches of 2048 tokens a round of calibrate")
+  app.add_option("--batches", options->calibration.batches, "batches of 2048 tokens per round of calibrate")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--rounds", options->bench.rounds, "medians are over these")
+  app.add_option("--rounds", options->bench.rounds, "number of rounds; medians are reported")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  app.add_option("--samples", options->job.samples, "of the job's random text, 512 tokens each")
+  app.add_option("--samples", options->job.samples, "samples of random text for the job, 512 tokens each")
       ->check(CLI::Range(8, 1 << 20))
       ->capture_default_str();
   app.allow_extras();

@@ -59,7 +59,7 @@ Json ReportModel(const ModelBenchOptions& options, const GpuModelBench& model) {
           {"variants", std::move(variants)}};
 }
 
-// What was found beside what is wanted of an H100 or H200.
+// A measurement and its target, which is meant for an H100 or H200.
 struct Target {
   const char* what;
   double found;

@@ -67,12 +67,14 @@ int Run(const DumpOptions& options) {
 
 Command AddDump(CLI::App& app) {
   auto options = std::make_shared<DumpOptions>();
-  options->common.AddTo(app, /*with_json=*/false);
-  app.add_option("--tokens", options->tokens, "token ids, or a file of them")->required();
-  app.add_option("--out", options->out, "the safetensors file to write")->required()->check(FileOutput());
-  auto* logits = app.add_flag("--logits", options->logits, "logits (tokens, vocab)");
-  auto* hidden = app.add_flag("--hidden", options->hidden, "hidden.0 .. hidden.L, before the final norm");
-  auto* delta = app.add_flag("--delta", options->delta, "delta.0 .. delta.L-1, each block's own update");
+  options->common.AddTo(app);
+  app.add_option("--tokens", options->tokens, "token ids, or a file with token ids")->required();
+  app.add_option("--out", options->out, "safetensors file to write")->required()->check(FileOutput());
+  auto* logits = app.add_flag("--logits", options->logits, "write logits (tokens, vocab)");
+  auto* hidden = app.add_flag("--hidden", options->hidden,
+                              "write hidden.0 .. hidden.L: the residual stream before each block and after the last");
+  auto* delta =
+      app.add_flag("--delta", options->delta, "write delta.0 .. delta.L-1: what each block adds to the stream");
   app.footer("Example:\n  shiftrt dump --model demo --tokens \"1 2 3\" --logits --hidden --delta --out F.safetensors");
   return [=] {
     if (logits->count() + hidden->count() + delta->count() == 0)

@@ -53,15 +53,25 @@ int Run(const GenerateOptions& options) {
 
 Command AddGenerate(CLI::App& app) {
   auto options = std::make_shared<GenerateOptions>();
-  options->common.AddTo(app, /*with_json=*/false);
+  options->common.AddTo(app);
+  options->common.AddSeedTo(app, "sampling");
+  options->common.AddQuietTo(app);
   app.add_option("--prompt", options->prompt, "text to continue")->required();
-  app.add_option("--max-tokens", options->max_tokens, "tokens to generate at most")
+  app.add_option("--max-tokens", options->max_tokens, "largest number of tokens to generate")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--temperature", options->sampling.temperature, "0: greedy")->check(CLI::Range(0.0, 100.0));
-  app.add_option("--top-p", options->sampling.top_p, "nucleus")->check(CLI::Range(0.0, 1.0));
-  app.add_option("--top-k", options->sampling.top_k, "most likely tokens to draw from (0: all)")
-      ->check(CLI::Range(0, 1 << 22));
+  CLI::Option* const temperature =
+      app.add_option("--temperature", options->sampling.temperature, "temperature of the sampling; 0: greedy")
+          ->check(CLI::Range(0.0, 100.0))
+          ->capture_default_str();
+  app.add_option("--top-p", options->sampling.top_p, "draw from the likeliest tokens with this total probability")
+      ->check(CLI::Range(0.0, 1.0))
+      ->needs(temperature)
+      ->capture_default_str();
+  app.add_option("--top-k", options->sampling.top_k, "draw from so many of the likeliest tokens; 0: all")
+      ->check(CLI::Range(0, 1 << 22))
+      ->needs(temperature)
+      ->capture_default_str();
   app.footer(
       "Examples:\n  shiftrt generate --model demo --prompt \"It is a truth\"\n"
       "  shiftrt generate --model out --prompt \"In the beginning\" --temperature 0.8 --top-p 0.95 --seed 3");

@@ -25,8 +25,9 @@ struct InspectOptions {
 void PrintFacts(const Model& model, const Decoder& decoder) {
   const ModelConfig& c = model.weights->config;
   const int64_t blocks = model.plan.blocks(), layers = blocks + static_cast<int64_t>(model.removed.size());
-  fmt::print("{} ({}): {} of {} layers, hidden {}, intermediate {}, {} heads over {} of keys and values, {} wide\n",
-             model.name, c.family, blocks, layers, c.hidden, c.intermediate, c.heads, c.kv_heads, c.head_dim);
+  fmt::print(
+      "{} ({}): {} of {} layers, hidden {}, intermediate {}, {} attention heads, {} key-value heads, head_dim {}\n",
+      model.name, c.family, blocks, layers, c.hidden, c.intermediate, c.heads, c.kv_heads, c.head_dim);
   if (!model.removed.empty()) fmt::print("layers removed: {}\n", fmt::join(model.removed, ", "));
   std::vector<std::string> halves;
   for (const BlockStage* block : model.plan.Blocks())
@@ -34,7 +35,7 @@ void PrintFacts(const Model& model, const Decoder& decoder) {
   if (!halves.empty()) fmt::print("half blocks, with the half that runs: {}\n", fmt::join(halves, ", "));
   fmt::print("vocabulary {}, context {}, head {}, {}\n", c.vocab, c.max_positions, c.tied_head ? "tied" : "untied",
              Name(model.weights->embedding.dtype));
-  fmt::print("{} parameters, {} read a token\n\n", Scaled(static_cast<double>(decoder.Parameters()), ""),
+  fmt::print("{} parameters, {} read per token\n\n", Scaled(static_cast<double>(decoder.Parameters()), ""),
              Scaled(static_cast<double>(decoder.BytesPerToken()), "B"));
 }
 
@@ -63,7 +64,7 @@ void PrintAdapters(const DepthPlan& plan) {
   if (!plan.Adapters().empty()) fmt::print("{}\n", table.Text());
 }
 
-// Calibration text for the criteria that need it; nothing where none does.
+// Criterion and number of layers of each selection.
 std::vector<std::string> Labels(const std::vector<Selection>& selections) {
   std::vector<std::string> labels;
   for (const Selection& s : selections) labels.push_back(fmt::format("{}:{}", s.criterion, s.removed.size()));
@@ -82,7 +83,7 @@ void PrintScores(const std::vector<Selection>& selections, int64_t layers) {
     }
     table.Add(row);
   }
-  fmt::print("{}  x: removed; a score of consecutive layers stands at the first of them\n\n", table.Text());
+  fmt::print("{}  x: removed; the score of consecutive layers is in the row of the first\n\n", table.Text());
 }
 
 int64_t Overlap(const Selection& a, const Selection& b) {
@@ -154,11 +155,16 @@ int Run(const InspectOptions& options) {
 
 Command AddInspect(CLI::App& app) {
   auto options = std::make_shared<InspectOptions>();
-  options->common.AddTo(app, /*with_json=*/true);
+  options->common.AddTo(app);
+  options->common.AddQuietTo(app);
+  options->common.AddJsonTo(app);
+  CLI::Option* const prune =
+      app.add_option("--prune", options->prune,
+                     "criteria, as in run; comma-separated list. Without an amount a quarter of the layers is removed");
+  app.add_option("--calib", options->calib, "calibration text for criteria that need one, as in run");
+  options->common.AddSeedTo(app, "calibration samples and random selection");
   options->common.AddMemoryTo(app);
-  app.add_option("--prune", options->prune,
-                 "criteria, comma separated, as run takes them; without an amount 0.25 is removed");
-  app.add_option("--calib", options->calib, "FILE[:samples[xtokens]] for criteria that need text");
+  for (const char* name : {"--calib", "--seed", "--memory"}) app.get_option(name)->needs(prune);
   app.footer("Criteria:" + CriteriaHelp() +
              "\n\nExamples:\n  shiftrt inspect --model demo\n"
              "  shiftrt inspect --model demo --prune bi,angular:4,ppl,tokens=8192,reverse*:4,keep=first:2");

@@ -46,7 +46,8 @@ Json ByDocument(const PplOptions& options, const Context& context, const Model& 
   const Task& task = *ParseTasks("wikitext")[0];
   const Dataset dataset = LoadDataset(task, {.data = {task.name + "=" + options.text}});
   Journal none("");
-  const EvalScores scores = Evaluate(context, model, {{"model", model.plan}}, dataset, {}, none, progress);
+  const std::vector<Variant> variants = {{VariantKind::kOriginal, "model", "model", model.plan}};
+  const EvalScores scores = Evaluate({context, model, variants, {}, none, progress}, dataset);
   Json json = {{"model", model.name},
                {"protocol", options.protocol},
                {"documents", dataset.items.size()},
@@ -76,14 +77,16 @@ int Run(const PplOptions& options) {
 
 Command AddPpl(CLI::App& app) {
   auto options = std::make_shared<PplOptions>();
-  options->common.AddTo(app, /*with_json=*/true);
+  options->common.AddTo(app);
+  options->common.AddQuietTo(app);
+  options->common.AddJsonTo(app);
   app.add_option("--text", options->text,
-                 "a text file; WikiText's (.raw) is cut into rows or documents as the protocol asks")
+                 "text file; WikiText (.raw) is split into rows or documents as the protocol asks")
       ->required();
   app.add_option(
          "--protocol", options->protocol,
-         "gptq: windows of 2048, seq128: of 128 (or the model's context if that is shorter); harness: by document,\n"
-         "per word and per byte")
+         "gptq: windows of 2048 tokens; seq128: of 128 tokens (both: at most the model's context); harness: whole\n"
+         "documents, per word and per byte")
       ->check(CLI::IsMember({"gptq", "seq128", "harness"}))
       ->capture_default_str();
   AddTextTokens(app, options->text_tokens);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "eval/perplexity.h"
+#include "eval/summary.h"
 #include "paper/paper.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
@@ -106,8 +107,7 @@ int Run(const SweepOptions& options) {
   const std::vector<Dataset> suites = LoadSuites(options.evaluation);
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
-  if (!model.provenance.empty())
-    FailUsage("{} is already pruned; give the model it was made from", options.common.model);
+  if (model.provenance) FailUsage("{} is already pruned; give the model it was made from", options.common.model);
   const ModelConfig& config = model.weights->config;
   const CalibrationSpec calibration = CalibrationFor(options.calib, model);
   const SweepAxes axes = MakeAxes(options, calibration, config.hidden);
@@ -118,6 +118,15 @@ int Run(const SweepOptions& options) {
 
   std::vector<SweepRow> rows;
   std::string calibration_source;
+  // Over the suites, of which there is one at least.
+  const auto mean_accuracy = [&](const DepthPlan& plan) {
+    const std::vector<Variant> variants = {{VariantKind::kCorrected, "", "", plan}};
+    Journal none("");
+    const EvalJob job = {context, model, variants, options.evaluation.Scoring(), none, *progress};
+    std::vector<TaskSummary> tasks;
+    for (const Dataset& suite : suites) tasks.push_back(Summarize(suite, Evaluate(job, suite), /*all=*/false));
+    return MeanAccuracies(tasks).front().mean;
+  };
   SweepSource source;
   source.open = [&](uint64_t seed, int64_t samples) {
     CalibrationSpec spec = calibration;
@@ -130,7 +139,7 @@ int Run(const SweepOptions& options) {
     Decoder decoder(context, model.weights, plan);
     Quality quality{WindowedPerplexity(decoder, heldout.tokens, window, options.protocol, *progress).perplexity};
     if (suites.empty()) return quality;
-    const Estimate accuracy = MeanAccuracy(context, model, plan, suites, options.evaluation, *progress);
+    const Estimate accuracy = mean_accuracy(plan);
     quality.accuracy = accuracy.value;
     quality.accuracy_error = accuracy.error;
     return quality;
@@ -171,39 +180,52 @@ int Run(const SweepOptions& options) {
 
 Command AddSweep(CLI::App& app) {
   auto options = std::make_shared<SweepOptions>();
-  options->common.AddTo(app, /*with_json=*/true);
+  options->common.AddTo(app);
+  options->common.AddSeedTo(app, "calibration samples and random selection, where --seeds is not given");
+  options->common.AddQuietTo(app);
+  options->common.AddJsonTo(app);
   options->common.AddMemoryTo(app);
   app.add_option("--preset", options->preset,
-                 "an experiment of the paper (below); other options override its settings");
-  app.add_option("--prune", options->prune, "criteria with amounts, as in run, comma separated")->capture_default_str();
-  app.add_option("--correction", options->correction, "corrections, as in run: lra,generic-affine,replaceme,auto")
+                 "experiment of the paper (listed below); other options override its settings");
+  app.add_option("--prune", options->prune, "criteria with amounts, as in run; comma-separated list")
+      ->capture_default_str();
+  app.add_option("--correction", options->correction,
+                 "corrections, as in run; comma-separated list, such as lra,replaceme")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--calibration-mode", options->calibration_mode, "independent, sequential, drift")
+  app.add_option("--calibration-mode", options->calibration_mode, "calibration modes, as in run; comma-separated list")
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--token-weight", options->token_weight,
-                 "as in run, but apart by ';', since one of them may have commas: 'none;norm,first:0'")
+                 "token weights, as in run; separated by \";\": 'none;norm,first:0'")
       ->delimiter(';')
       ->capture_default_str();
-  app.add_option("--lra", options->lra, "ranks, as in run: 16,64,full")->delimiter(',')->capture_default_str();
-  app.add_option("--lambda", options->lambda, "lambdas, as in run: gcv,1e-2,1e-4rel")
+  app.add_option("--lra", options->lra, "ranks, as in run; comma-separated list, such as 16,64,full")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--factorize", options->factorize, "rrr, svd-refit, svd")->delimiter(',')->capture_default_str();
-  app.add_option("--samples", options->samples, "calibration sizes: 32,64,128")
+  app.add_option("--lambda", options->lambda,
+                 "ridge penalties, as in run; comma-separated list, such as gcv,1e-2,1e-4rel")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--factorize", options->factorize, "factorizations, as in run; comma-separated list")
+      ->delimiter(',')
+      ->capture_default_str();
+  app.add_option("--samples", options->samples, "calibration sizes in samples; comma-separated list, such as 32,64,128")
       ->delimiter(',')
       ->check(CLI::Range(1, 1'000'000));
-  app.add_option("--seeds", options->seeds, "seeds of calibration samples and random selection: 0,1,2")->delimiter(',');
-  app.add_flag("--penalize-bias", options->penalize_bias, "penalise the bias too, as the paper's main text does");
-  app.add_option("--calib", options->calib, "calibration text, NAME|FILE[:samples[xtokens]] (demo brings its own)");
-  app.add_option("--text", options->text, "held-out text for the perplexity (demo brings its own)");
+  app.add_option("--seeds", options->seeds, "seeds of calibration samples and random selection; comma-separated list")
+      ->delimiter(',');
+  app.add_flag("--penalize-bias", options->penalize_bias, "penalise the bias too, as in the paper's main text");
+  app.add_option("--calib", options->calib,
+                 "calibration text: NAME or FILE, with [:samples[xtokens]] (the demo model has its own)");
+  app.add_option("--text", options->text, "held-out text for the perplexity (the demo model has its own)");
   AddTextTokens(app, options->text_tokens);
-  app.add_option("--protocol", options->protocol, "gptq or seq128")->capture_default_str();
+  app.add_option("--protocol", options->protocol, "perplexity protocol: gptq or seq128")->capture_default_str();
   options->evaluation.AddTasksTo(app, "--eval");
-  app.add_option("--csv", options->csv, "write a line a row to this file, as the rows are found")->check(FileOutput());
-  app.add_option("--markdown", options->markdown, "write the table to this file, for a document")->check(FileOutput());
-  app.add_option("--report", options->report, "write a page with table and plots to this directory")
+  app.add_option("--csv", options->csv, "write one line per setting and seed to this file, as they are found")
+      ->check(FileOutput());
+  app.add_option("--markdown", options->markdown, "write the table to this file in Markdown")->check(FileOutput());
+  app.add_option("--report", options->report, "write an HTML page with table and charts to this directory")
       ->check(DirectoryOutput());
   std::string presets;
   for (const Preset& preset : Presets()) presets += fmt::format("\n  {:<24}{}", preset.name, preset.summary);

@@ -44,15 +44,16 @@ int Run(const TokenizeOptions& options) {
 
 Command AddTokenize(CLI::App& app) {
   auto options = std::make_shared<TokenizeOptions>();
-  options->common.AddTo(app, /*with_json=*/false);
-  auto* text = app.add_option("text", options->text, "the text, or ids with --decode");
-  auto* file = app.add_option("--file", options->file, "take the text from a file")->excludes(text);
-  auto* ids = app.add_flag("--ids", options->ids_only, "ids only, on one line");
-  app.add_flag("--null", options->many, "the file holds many texts, each ended by a zero byte: a line of ids for each")
+  options->common.AddModelTo(app);
+  auto* text = app.add_option("text", options->text, "text, or token ids with --decode");
+  auto* file = app.add_option("--file", options->file, "read the text from this file")->excludes(text);
+  auto* ids = app.add_flag("--ids", options->ids_only, "print ids only, on one line");
+  app.add_flag("--null", options->many,
+               "the file holds many texts, each ended by a zero byte; print one line of ids per text")
       ->needs(file)
       ->needs(ids);
-  app.add_flag("--decode", options->decode, "the other way: ids to text");
-  app.add_flag("--bos", options->bos, "put BOS in front where the tokenizer's config asks for it");
+  app.add_flag("--decode", options->decode, "convert ids to text");
+  app.add_flag("--bos", options->bos, "begin with BOS if the tokenizer's configuration asks for it");
   app.footer(
       "Examples:\n  shiftrt tokenize --model demo \"It is a truth\"\n"
       "  shiftrt tokenize --model demo --decode \"17 301 9\"\n  shiftrt tokenize --model demo --ids --file F");

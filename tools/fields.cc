@@ -1,27 +1,50 @@
 #include "tools/fields.h"
 
-#include <map>
+#include <CLI/CLI.hpp>
+#include <string_view>
 
 namespace shiftrt {
 
-std::string OptionOf(const std::string& field) {
-  static const std::map<std::string, std::string> options = {
-      {"calibration", "--calib"},
-      {"correction", "--correction"},
-      {"factorization", "--factorize"},
-      {"gate", "--gate"},
-      {"gram.load", "--load-gram"},
-      {"gram.save", "--save-gram"},
-      {"lambda", "--lambda"},
-      {"merge", "--merge"},
-      {"mode", "--calibration-mode"},
-      {"prune", "--prune"},
-      {"rank", "--lra"},
-      {"span", "--span"},
-      {"weighting", "--token-weight"},
-  };
-  const auto known = options.find(field);
-  return known == options.end() ? field : known->second;
+namespace {
+
+// Where commands call a field differently, the first option that the command has is meant.
+struct FieldFlag {
+  std::string_view field, flag;
+};
+constexpr FieldFlag kFlags[] = {
+    {"bos", "--bos"},
+    {"calibration", "--calib"},
+    {"correction", "--correction"},
+    {"data", "--data"},
+    {"device", "--device"},
+    {"factorization", "--factorize"},
+    {"gate", "--gate"},
+    {"gram.all_layers", "--gram-layers"},
+    {"gram.load", "--load-gram"},
+    {"gram.save", "--save-gram"},
+    {"lambda", "--lambda"},
+    {"memory", "--memory"},
+    {"merge", "--merge"},
+    {"mode", "--calibration-mode"},
+    {"preset", "--preset"},
+    {"protocol", "--protocol"},
+    {"prune", "--prune"},
+    {"rank", "--lra"},
+    {"shots", "--shots"},
+    {"span", "--span"},
+    {"tasks", "--tasks"},
+    {"tasks", "--eval"},
+    {"weighting", "--token-weight"},
+    {"with_weights", "--save-weights"},
+};
+
+}  // namespace
+
+std::string Message(const UsageError& error, const CLI::App& command) {
+  for (const FieldFlag& known : kFlags)
+    if (known.field == error.field() && command.get_option_no_throw(std::string(known.flag)) != nullptr)
+      return fmt::format("{}: {}", known.flag, error.reason());
+  return error.what();
 }
 
 }  // namespace shiftrt

@@ -1,11 +1,17 @@
-// What the command line calls the fields of the library, for its errors.
+// What the command line calls the library's fields.
 #pragma once
 
 #include <string>
 
+#include "runtime/check.h"
+
+namespace CLI {
+class App;
+}
+
 namespace shiftrt {
 
-// "--lra" for "rank"; the field itself where no option stands for it.
-std::string OptionOf(const std::string& field);
+// The error for whoever typed `command`'s options: its field under the name of the option that sets it.
+std::string Message(const UsageError& error, const CLI::App& command);
 
 }  // namespace shiftrt

@@ -28,16 +28,16 @@ struct CommandRow {
   Command (*add)(CLI::App&);
 };
 constexpr CommandRow kCommands[] = {
-    {"run", "prune, repair, compare: the main job", shiftrt::AddRun},
-    {"sweep", "many settings from few passes: tables, plots, the paper's experiments", shiftrt::AddSweep},
+    {"run", "prune a model, repair it and compare the variants", shiftrt::AddRun},
+    {"sweep", "many settings from few passes: tables, charts, the paper's experiments", shiftrt::AddSweep},
     {"generate", "continue a prompt", shiftrt::AddGenerate},
-    {"inspect", "facts, sizes, layer scores of several criteria, a saved model's sites", shiftrt::AddInspect},
+    {"inspect", "sizes, layer scores by several criteria, adapters of a saved model", shiftrt::AddInspect},
     {"ppl", "perplexity of a text", shiftrt::AddPpl},
-    {"eval", "zero-shot suites, every variant on the same items", shiftrt::AddEval},
-    {"tokenize", "token ids and pieces of a text", shiftrt::AddTokenize},
-    {"dump", "hidden states, updates and logits as safetensors", shiftrt::AddDump},
+    {"eval", "zero-shot suites, with every variant on the same items", shiftrt::AddEval},
+    {"tokenize", "token ids and pieces of a text, or the text of token ids", shiftrt::AddTokenize},
+    {"dump", "write hidden states, block updates and logits as safetensors", shiftrt::AddDump},
 #ifdef SHIFTRT_HAVE_BENCH
-    {"bench", "speed of kernels or of a whole model, beside the machine's floors", shiftrt::AddBench},
+    {"bench", "speed of kernels or of a whole model, next to the limits of the machine", shiftrt::AddBench},
 #endif
 };
 
@@ -114,6 +114,7 @@ int main(int argc, char** argv) {
     std::fputs(app.help().c_str(), stdout);
     return kWrongUsage;
   }
+  const CLI::App* chosen = &app;
   try {
     // CLI11 would call a misspelt command a missing one.
     if (words.size() > 1 && words[1][0] != '-' && !IsCommand(words[1]))
@@ -121,16 +122,18 @@ int main(int argc, char** argv) {
     std::vector<const char*> arguments;
     for (const std::string& word : words) arguments.push_back(word.c_str());
     app.parse(static_cast<int>(arguments.size()), arguments.data());
-    for (const auto& [command, run] : commands)
-      if (command->parsed()) return run();
+    for (const auto& [command, run] : commands) {
+      if (!command->parsed()) continue;
+      chosen = command;
+      return run();
+    }
     return kWrongUsage;
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : kWrongUsage;
   } catch (const shiftrt::Interrupted& e) {
     return Fail(e.what(), kInterrupted);
   } catch (const shiftrt::UsageError& e) {
-    const std::string what = e.field().empty() ? e.what() : shiftrt::OptionOf(e.field()) + ": " + e.reason();
-    return Fail(what.c_str(), kWrongUsage);
+    return Fail(shiftrt::Message(e, *chosen).c_str(), kWrongUsage);
   } catch (const std::bad_alloc&) {
     return Fail("out of memory: try a smaller model, fewer layers removed at once, or shorter samples", kFailed);
   } catch (const std::exception& e) {

@@ -14,31 +14,42 @@
 
 namespace shiftrt {
 
-void CommonOptions::AddTo(CLI::App& app, bool with_json) {
-  app.add_option("--model", model, "a Hugging Face directory, one written by --save, a known name, or demo")
+void CommonOptions::AddModelTo(CLI::App& app) {
+  app.add_option("--model", model, "Hugging Face directory, directory written by --save, known name, or demo")
       ->capture_default_str();
-  app.add_option(
-         "--device", device,
-         "auto, cpu, cuda[:N], or GPUs that share the collection of calibration sums: cuda:N,M,... or\ncuda:all; "
-         "the first does everything else")
+}
+
+void CommonOptions::AddTo(CLI::App& app) {
+  AddModelTo(app);
+  app.add_option("--device", device,
+                 "auto, cpu, cuda or cuda:N; cuda:N,M,... or cuda:all collect calibration sums on several GPUs\n"
+                 "and do everything else on the first of them")
       ->capture_default_str();
-  app.add_option("--dtype", dtype, "auto (as stored), float32, bfloat16 or float16")
+  app.add_option("--dtype", dtype, "type of the weights in memory; auto: as stored")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
       ->capture_default_str();
-  app.add_option("--threads", threads, "CPU threads (0: all cores)")->check(CLI::Range(0, 1024))->capture_default_str();
-  app.add_option("--seed", seed, "of everything random")->capture_default_str();
-  app.add_flag("--quiet", quiet, "no progress on standard error");
-  app.add_flag("--check-weights", check_finite, "look at every weight for NaN and infinity first");
-  if (with_json) app.add_option("--json", json, "write the whole result to this file")->check(FileOutput());
+  app.add_option("--threads", threads, "number of CPU threads; 0: one per core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_flag("--check-weights", check_finite, "fail if a weight is NaN or infinite");
+}
+
+void CommonOptions::AddQuietTo(CLI::App& app) { app.add_flag("--quiet", quiet, "no progress on standard error"); }
+
+void CommonOptions::AddJsonTo(CLI::App& app) {
+  app.add_option("--json", json, "write all results to this file")->check(FileOutput());
 }
 
 void CommonOptions::AddMemoryTo(CLI::App& app) {
-  app.add_option(
-         "--memory", memory,
-         "what calibration sums may take of the host's memory (4GiB; default: three quarters of what is free);\n"
-         "sites beyond that are fitted in groups, a pass over the text each")
+  app.add_option("--memory", memory,
+                 "host memory for calibration sums, such as 4GiB (default: three quarters of what is free). If the\n"
+                 "sums of all sites need more, the sites are fitted in groups, with one pass over the text per group")
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 60));
+}
+
+void CommonOptions::AddSeedTo(CLI::App& app, const std::string& of) {
+  app.add_option("--seed", seed, "seed of " + of)->capture_default_str();
 }
 
 namespace {
@@ -94,7 +105,7 @@ std::vector<int> ChooseGpus(const std::string& device, bool quiet) {
   return {};
 }
 
-// A validator by what throws an Error where nothing can be written.
+// A validator that passes where `attempt` throws no Error.
 CLI::Validator Output(const std::string& type, const std::function<void(const std::string&)>& attempt) {
   const auto why_not = [attempt](const std::string& path) -> std::string {
     try {
@@ -121,15 +132,17 @@ Context CommonOptions::MakeContext() const {
   return context;
 }
 
-Model CommonOptions::Open() const {
+LoadOptions CommonOptions::Loading() const {
   LoadOptions options;
   options.check_finite = check_finite;
   options.dtype = dtype == "float32"    ? LoadDType::kFloat32
                   : dtype == "float16"  ? LoadDType::kFloat16
                   : dtype == "bfloat16" ? LoadDType::kBFloat16
                                         : LoadDType::kAuto;
-  return OpenModel(model, options);
+  return options;
 }
+
+Model CommonOptions::Open() const { return OpenModel(model, Loading()); }
 
 void CommonOptions::WriteJson(const nlohmann::json& result) const {
   if (!json.empty()) WriteFile(json, result.dump(2) + "\n");

@@ -1,4 +1,4 @@
-// Options every command shares, and what they mean.
+// Options that several commands share. Each command adds those that it heeds.
 #pragma once
 
 #include <cstdint>
@@ -30,18 +30,22 @@ struct CommonOptions {
   bool quiet = false;
   bool check_finite = false;
 
-  // Adds --model, --device, --dtype, --threads, --seed, --quiet, --check-weights and, with `with_json`, --json.
-  void AddTo(CLI::App& app, bool with_json);
-  // Adds --memory, for commands that calibrate.
+  void AddModelTo(CLI::App& app);  // --model
+  void AddTo(CLI::App& app);       // --model, --device, --dtype, --threads, --check-weights
+  void AddQuietTo(CLI::App& app);
+  void AddJsonTo(CLI::App& app);
   void AddMemoryTo(CLI::App& app);
+  void AddSeedTo(CLI::App& app, const std::string& of);  // `of`: what the seed decides
+
   Context MakeContext() const;  // throws UsageError for --device cuda where there is no GPU
+  LoadOptions Loading() const;
   Model Open() const;
   std::unique_ptr<Progress> MakeProgress() const;
   void WriteJson(const nlohmann::json& result) const;  // where --json names a file
 };
 
-// What an option names must be writable: found out when the command line is read, not after the work is done. The file
-// or directory need not exist, and nothing is left of the trial.
+// Options that name a file or directory to write. Whether it can be written is checked when the command line is read,
+// not after the work is done. It need not exist, and the check leaves nothing behind.
 CLI::Validator FileOutput();
 CLI::Validator DirectoryOutput();
 

@@ -1,4 +1,4 @@
-// Progress on standard error: a bar with time left on a terminal, a line a long phase elsewhere.
+// Progress on standard error: a bar with the time left on a terminal, elsewhere one line per long phase.
 #pragma once
 
 #include <chrono>

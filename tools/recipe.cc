@@ -10,37 +10,61 @@
 namespace shiftrt {
 
 void RecipeOptions::AddTo(CLI::App& app) {
-  app.add_option("--prune", prune,
-                 "CRITERION:AMOUNT[,keep=first:N,last:N] or layers=3,5,8-10; an amount is a ratio (0.25), a count\n"
-                 "(8), params=6.3B or bytes=12GiB for what stays, adapters not counted")
+  const auto others = std::ssize(app.get_options());
+  app.add_option(
+         "--prune", prune,
+         "layers to remove: CRITERION:AMOUNT[,keep=first:N,last:N] or layers=3,5,8-10. An amount is a share of\n"
+         "the layers (0.25), a number of layers (8), or what is to stay without adapters: params=6.3B or\n"
+         "bytes=12GiB")
       ->capture_default_str();
-  app.add_option("--lra", lra, "rank of the adapters, full, energy:SHARE of each fit, or budget:PARAMETERS of all")
+  app.add_option(
+         "--lra", lra,
+         "rank of the adapters: a number, full, energy:SHARE (of each fit) or budget:PARAMETERS (of all adapters)")
       ->capture_default_str();
-  app.add_option("--correction", correction, "what stands in the removed blocks' place:" + CorrectionsHelp())
+  app.add_option("--correction", correction, "what replaces the removed blocks:" + CorrectionsHelp())
       ->capture_default_str();
-  app.add_option("--calibration-mode", calibration_mode,
-                 "independent, sequential (each site on the corrected stream) or drift (towards the original stream)")
+  app.add_option(
+         "--calibration-mode", calibration_mode,
+         "independent: all sites are fitted on one pass of the original model; sequential: each site is fitted\n"
+         "on the corrected stream; drift: the same, towards the original stream")
       ->capture_default_str();
   app.add_option("--token-weight", token_weight,
-                 "none, or any of norm (1 / mean square of the block's output), first:W (first token of a sample) and\n"
-                 "massive:W (tokens with a massive activation), comma separated")
+                 "weights of the tokens in the fit: none, or a comma-separated list of norm (1 / mean square of the\n"
+                 "block's output), first:W (first token of a sample) and massive:W (tokens with a massive activation)")
       ->capture_default_str();
-  app.add_flag("--span", span, "one adapter for each run of neighbours, fitted over the whole run");
-  app.add_flag("--gate", gate, "drop corrections that the loss on held-out calibration text is lower without");
-  app.add_option("--calib", calib, "calibration text, NAME|FILE[:samples[xtokens]] (256x512; demo brings its own)");
-  app.add_option("--save-gram", save_gram, "keep the calibration sums in this file; an interrupted run continues there")
+  app.add_flag("--span", span, "fit one adapter per run of neighbouring removed layers, over the whole run");
+  app.add_flag("--gate", gate, "drop each correction without which the loss on held-out calibration text is lower");
+  app.add_option(
+      "--calib", calib,
+      "calibration text: NAME or FILE, with [:samples[xtokens]] (default: 256x512; the demo model has its own\n"
+      "text)");
+  app.add_option("--save-gram", save_gram,
+                 "save the calibration sums to this file; an interrupted calibration continues from it")
       ->check(FileOutput());
-  app.add_option("--gram-layers", gram_layers, "with --save-gram: sums of the removed layers, or of all")
+  app.add_option("--gram-layers", gram_layers, "layers whose sums --save-gram saves")
       ->check(CLI::IsMember({"removed", "all"}))
       ->capture_default_str();
   app.add_option("--load-gram", load_gram,
-                 "fit from the sum of these files instead of running the model over calibration text");
-  app.add_option("--lambda", lambda, "gcv, holdout, an absolute value, or RELrel times the mean diagonal")
+                 "fit from the total of the sums in these files, without a pass over calibration text");
+  app.add_option("--lambda", lambda,
+                 "ridge penalty: gcv or holdout (chosen per site), a number, or NUMBERrel (times the mean diagonal)")
       ->capture_default_str();
-  app.add_flag("--penalize-bias", penalize_bias, "penalise the bias too, as the paper's main text does");
-  app.add_option("--factorize", factorize, "rrr (best on the data), svd (the paper) or svd-refit (its bias refitted)")
+  app.add_flag("--penalize-bias", penalize_bias, "penalise the bias too, as in the paper's main text");
+  app.add_option(
+         "--factorize", factorize,
+         "rrr: the best map of that rank on the data; svd: truncated SVD, as in the paper; svd-refit: the same\n"
+         "with a refitted bias")
       ->capture_default_str();
-  app.add_option("--merge", merge, "off, full or lowrank: neighbouring adapters become one")->capture_default_str();
+  app.add_option("--merge", merge, "merge neighbouring adapters into one: off, full or lowrank")->capture_default_str();
+  const std::vector<CLI::Option*> all = app.get_options();
+  added.assign(all.begin() + others, all.end());
+}
+
+std::string RecipeOptions::Text() const {
+  std::string text;
+  for (const CLI::Option* option : added)
+    text += fmt::format("{} {}\n", option->get_name(), fmt::join(option->results(), " "));
+  return text;
 }
 
 ShiftOptions RecipeOptions::Parse(uint64_t seed) const {

@@ -1,4 +1,4 @@
-// What to remove and how to repair it, as the command line says it: `run` and `eval` share it.
+// Options of `run` and `eval` that say what to remove and how to repair it.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace shiftrt {
 
@@ -19,9 +20,12 @@ struct RecipeOptions {
   std::string correction = "lra", calibration_mode = "independent", token_weight = "none";
   std::vector<std::string> load_gram = {};
   std::string save_gram = {}, gram_layers = "removed";
+  std::vector<const CLI::Option*> added = {};  // by AddTo()
   bool penalize_bias = false, span = false, gate = false;
 
   void AddTo(CLI::App& app);
+  // All of it as it was given, for a key: after the command line is parsed.
+  std::string Text() const;
   // Throws UsageError for what does not parse.
   ShiftOptions Parse(uint64_t seed) const;
   // The calibration text; empty where the sums come from files and no text is named. Throws UsageError when there is

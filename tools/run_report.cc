@@ -50,7 +50,8 @@ Section Scores(const std::vector<Selection>& selections) {
   return section;
 }
 
-// Values of the adapters' spectra, a line a site; `energy`: the share of the sum of squares the first ones hold.
+// Values of the adapters' spectra, one line per site. With `energy`, the share of the sum of squares that the leading
+// values hold.
 Chart SpectrumChart(const std::vector<SiteReport>& sites, bool energy) {
   Chart chart;
   chart.name = energy ? "explained-energy" : "singular-values";

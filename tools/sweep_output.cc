@@ -12,7 +12,7 @@ namespace shiftrt {
 
 namespace {
 
-// A setting that can vary, as text, and where it is one as a number.
+// A setting that can vary: as text and, if it is a number, as one.
 struct Axis {
   const char* name;
   const char* label;
@@ -27,15 +27,17 @@ std::string RankText(const SweepRow& row) {
   return OrNone(row.options.correction->has_rank, "rank " + Format(row.options.fit.rank));
 }
 
-// The recipe is told, not chosen.
-bool Told(const SweepRow& row) { return row.options.correction->takes_recipe(); }
+// Whether the user chooses the recipe.
+bool TakesRecipe(const SweepRow& row) { return row.options.correction->takes_recipe(); }
 
-std::string ModeText(const SweepRow& row) { return OrNone(Told(row), Name(row.options.mode)); }
+std::string ModeText(const SweepRow& row) { return OrNone(TakesRecipe(row), Name(row.options.mode)); }
 
-std::string WeightText(const SweepRow& row) { return OrNone(Told(row), "weights " + Format(row.options.weighting)); }
+std::string WeightText(const SweepRow& row) {
+  return OrNone(TakesRecipe(row), "weights " + Format(row.options.weighting));
+}
 
 std::string FactorizationText(const SweepRow& row) {
-  return OrNone(Told(row) && row.options.correction->has_rank, Name(row.options.fit.factorization));
+  return OrNone(TakesRecipe(row) && row.options.correction->has_rank, Name(row.options.fit.factorization));
 }
 
 std::string LambdaText(const SweepRow& row) {

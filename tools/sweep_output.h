@@ -11,11 +11,11 @@
 
 namespace shiftrt {
 
-// One line a row of the sweep, with a header.
+// One line per row of the sweep, and a header.
 std::string SweepCsv(const std::vector<SweepRow>& rows);
 nlohmann::json SweepJson(const std::vector<SweepRow>& rows);
 
-// One line a setting: mean and, over several seeds, standard deviation. `paper` adds what the paper says.
+// One line per setting: the mean and, over several seeds, the standard deviation. `paper` adds the paper's numbers.
 std::vector<std::vector<std::string>> SweepTable(const std::vector<SweepRow>& rows, const PaperTable& paper);
 
 // The same table in Markdown.

@@ -11,7 +11,7 @@ namespace shiftrt {
 
 namespace {
 
-// What the user named, or the file of that name beside the model, or "".
+// What the user named, or the file of that name in the model's directory, or "".
 std::string TextBeside(const std::string& given, const Model& model, const char* file) {
   if (!given.empty()) return given;
   const auto beside = model.directory / file;

@@ -14,8 +14,8 @@ class App;
 
 namespace shiftrt {
 
-// What `given` (--calib) asks for, or else calibration.txt beside the model; samples are cut to the model's context.
-// Throws UsageError when there is neither.
+// What `given` (--calib) asks for, or else calibration.txt in the model's directory; samples are cut to the model's
+// context. Throws UsageError when there is neither.
 CalibrationSpec CalibrationFor(const std::string& given, const Model& model);
 CalibrationSet OpenCalibration(const std::string& given, const Model& model, uint64_t seed);
 
@@ -32,8 +32,8 @@ struct HeldOutText {
   // The source, and which part of it where it is not whole.
   std::string Description() const;
 };
-// The text that `given` (--text) names, or heldout.txt beside the model, or else the held-out samples of `calibration`.
-// Throws UsageError when there is none of them.
+// The text that `given` (--text) names, or heldout.txt in the model's directory, or else the held-out samples of
+// `calibration`. Throws UsageError when there is none of them.
 HeldOutText OpenHeldOut(const std::string& given, const Model& model, const CalibrationSet& calibration);
 // The text of `file`, tokenised as gptq and seq128 ask for it.
 HeldOutText ReadHeldOut(const std::string& file, const Model& model);

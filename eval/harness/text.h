@@ -1,4 +1,4 @@
-// Python's string functions, where the reference's task texts hang on them. All text is valid UTF-8.
+// Python's string functions, where the reference's task texts depend on them. All text is valid UTF-8.
 #pragma once
 
 #include <cstdint>

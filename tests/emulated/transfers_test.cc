@@ -32,12 +32,12 @@ class Transfers : public testing::Test {
 // the variants share stays on the device.
 TEST_F(Transfers, AnEvaluationTakesTokenIdsInAndScoresOut) {
   Dataset dataset = GoldenDataset("hellaswag");
-  const std::vector<EvalVariant> variants = {{"original", model_.plan},
-                                             {"without 1", DepthPlan::Pruned(3, std::vector<int64_t>{1})},
-                                             {"without 2", DepthPlan::Pruned(3, std::vector<int64_t>{2})}};
+  const std::vector<Variant> variants = {Plain("original", model_.plan),
+                                         Plain("without 1", DepthPlan::Pruned(3, std::vector<int64_t>{1})),
+                                         Plain("without 2", DepthPlan::Pruned(3, std::vector<int64_t>{2}))};
   const auto evaluate = [&](const Context& context) {
     Journal none("");
-    return Evaluate(context, model_, variants, dataset, {}, none, quiet_);
+    return Evaluate({context, model_, variants, {}, none, quiet_}, dataset);
   };
   evaluate(context_);  // uploads the weights
   const int64_t in = emu::BytesToDevice(), out = emu::BytesToHost();

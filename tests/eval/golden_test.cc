@@ -81,8 +81,9 @@ TEST(Golden, EveryScoreAndMetricIsTheReferences) {
       const Dataset dataset = GoldenDataset(run["task"], run["shots"]);
       Journal journal("");
       NoProgress progress;
-      const auto scores =
-          Evaluate(Context::Default(), model, {{"original", model.plan}}, dataset, {}, journal, progress).scores[0];
+      const Context context = Context::Default();
+      const std::vector<Variant> variants = {Plain("original", model.plan)};
+      const auto scores = Evaluate({context, model, variants, {}, journal, progress}, dataset).scores[0];
       for (size_t i = 0; i < scores.size(); ++i) {
         const Json& expected = run["items"][i];
         for (size_t p = 0; p < scores[i].size(); ++p) {

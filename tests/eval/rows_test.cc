@@ -149,7 +149,7 @@ TEST(Rows, OriginalReleasesAreTheSame) {
 TEST(Rows, WhatIsNotThereIsSaid) {
   const TemporaryDirectory directory;
   ExpectRefused([&] { Load("piqa", directory.path()); }, "piqa_validation*.jsonl");
-  ExpectRefused([&] { Load("piqa", directory.path() / "none"); }, "not a directory");
+  ExpectRefused([&] { Load("piqa", directory.path() / "none"); }, "neither a directory");
   // Parquet alone: how to convert it, to where it would be found.
   Write(directory.path() / "piqa_validation-00000.parquet", "PAR1");
   ExpectRefused([&] { Load("piqa", directory.path()); }, "piqa_validation-00000.parquet DIR/piqa_validation.jsonl");

@@ -205,10 +205,9 @@ class Resuming : public ::testing::Test {
  protected:
   Resuming() : dataset_(GoldenDataset("hellaswag", 2)) {
     const int64_t layers = model_->weights->config.layers;
-    variants_ = {{"original", DepthPlan::Original(layers)},
-                 {"pruned", DepthPlan::Pruned(layers, std::vector<int64_t>{1})},
-                 {"lra", Corrected(0.5f)},
-                 {"none", DepthPlan::Pruned(layers, std::vector<int64_t>{0, 1})}};
+    variants_ = {Plain("original", DepthPlan::Original(layers)),
+                 Plain("pruned", DepthPlan::Pruned(layers, std::vector<int64_t>{1})), Plain("lra", Corrected(0.5f)),
+                 Plain("none", DepthPlan::Pruned(layers, std::vector<int64_t>{0, 1}))};
   }
 
   // Without the last layer, and with `bias` added to every value of the stream instead.
@@ -222,7 +221,7 @@ class Resuming : public ::testing::Test {
                                 std::vector<std::shared_ptr<const Lra>>{lra});
   }
   EvalScores Run(Journal& journal, Progress& progress) {
-    return Evaluate(context_, *model_, variants_, dataset_, options_, journal, progress);
+    return Evaluate({context_, *model_, variants_, options_, journal, progress}, dataset_);
   }
   std::vector<double> Flat(const EvalScores& scores) {
     std::vector<double> flat;
@@ -237,7 +236,7 @@ class Resuming : public ::testing::Test {
   Context context_{.threads = 1, .isa = BestIsa()};
   EvalOptions options_{Bos::kAuto, /*batch_tokens=*/60};
   Dataset dataset_;
-  std::vector<EvalVariant> variants_;
+  std::vector<Variant> variants_;
   TemporaryDirectory directory_;
   NoProgress quiet_;
 };
@@ -288,9 +287,9 @@ TEST_F(Resuming, AJournalOfSomethingElseCountsForNothing) {
   EXPECT_EQ(believes(), best == Isa::kPortable) << "other arithmetic";
   context_.isa = best;
   const auto variants = variants_;
-  variants_ = {{"original", DepthPlan::Pruned(model_->weights->config.layers, std::vector<int64_t>{0})}};
+  variants_ = {Plain("original", DepthPlan::Pruned(model_->weights->config.layers, std::vector<int64_t>{0}))};
   EXPECT_FALSE(believes()) << "another plan";
-  variants_ = {{"lra", Corrected(0.25f)}};
+  variants_ = {Plain("lra", Corrected(0.25f))};
   EXPECT_FALSE(believes()) << "another adapter";
   variants_ = variants;
   const Model other = GoldenEvalModel("llama2-json", /*seed=*/2);
@@ -336,9 +335,11 @@ TEST(Choices, PermutedGivePermutedScores) {
   for (Item& item : reversed.items) std::reverse(item.prompts.begin(), item.prompts.end());
   Journal none("");
   NoProgress quiet;
-  const std::vector<EvalVariant> variants = {{"original", TestModel().plan}};
-  const auto scores = Evaluate(Context::Default(), TestModel(), variants, dataset, {}, none, quiet).scores[0];
-  auto other = Evaluate(Context::Default(), TestModel(), variants, reversed, {}, none, quiet).scores[0];
+  const std::vector<Variant> variants = {Plain("original", TestModel().plan)};
+  const Context context = Context::Default();
+  const EvalJob job = {context, TestModel(), variants, {}, none, quiet};
+  const auto scores = Evaluate(job, dataset).scores[0];
+  auto other = Evaluate(job, reversed).scores[0];
   for (size_t i = 0; i < scores.size(); ++i) {
     std::reverse(other[i].begin(), other[i].end());
     for (size_t p = 0; p < scores[i].size(); ++p) EXPECT_EQ(other[i][p].log_likelihood, scores[i][p].log_likelihood);

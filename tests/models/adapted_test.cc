@@ -79,7 +79,7 @@ class Adapted : public testing::Test {
     model.plan = std::move(plan);
     return model;
   }
-  void Save(const Model& model, bool with_weights = false, const std::string& provenance = "{}") const {
+  void Save(const Model& model, bool with_weights = false, const Json& provenance = Json::object()) const {
     SaveAdapted(model, model.plan, provenance, with_weights, saved_);
   }
   Model Corrected() const {
@@ -131,11 +131,11 @@ class Adapted : public testing::Test {
 TEST_F(Adapted, ComesBackBitForBit) {
   for (const DepthPlan& plan : Plans()) {
     const Model model = With(base_, plan);
-    Save(model, false, R"({"criterion": "bi"})");
+    Save(model, false, {{"selection", {{"criterion", "bi"}}}});
     const Model opened = OpenAdapted(saved_, {});
     EXPECT_EQ(opened.plan.stages.size(), plan.stages.size());
     EXPECT_EQ(opened.directory, fs::absolute(base_.directory));
-    EXPECT_NE(opened.provenance.find("bi"), std::string::npos);
+    EXPECT_EQ(opened.provenance->criterion, "bi");
     EXPECT_EQ(Logits(opened), Logits(model));
   }
 }
@@ -413,7 +413,8 @@ TEST_F(Adapted, TheModelItselfIsNotOverwritten) {
   const std::string before = ReadFile(base_.directory / "model.safetensors");
   for (const bool with_weights : {false, true}) {
     const Model model = Corrected();
-    EXPECT_NE(Refusal([&] { SaveAdapted(model, model.plan, "{}", with_weights, base_.directory / "."); }), "");
+    EXPECT_NE(Refusal([&] { SaveAdapted(model, model.plan, Json::object(), with_weights, base_.directory / "."); }),
+              "");
   }
   EXPECT_EQ(ReadFile(base_.directory / "model.safetensors"), before);
   EXPECT_EQ(Listing(base_.directory), (std::vector<std::string>{"config.json", "model.safetensors"}));

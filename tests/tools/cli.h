@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <iterator>
@@ -50,6 +51,12 @@ inline int Wait(pid_t child) {
   int status = 0;
   ::waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// Whether the child has ended; Wait() is still to come.
+inline bool Ended(pid_t child) {
+  siginfo_t info{};
+  return ::waitid(P_PID, child, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == child;
 }
 
 inline std::vector<std::string> Split(const std::string& text) {
@@ -111,7 +118,8 @@ class Cli : public ::testing::Test {
     return outcome;
   }
   Outcome Command(const std::string& command, std::vector<std::string> more, const std::string& model = "model") const {
-    more.insert(more.begin(), {command, "--model", Path(model), "--threads", "1"});
+    if (command != "tokenize") more.insert(more.begin(), {"--threads", "1"});
+    more.insert(more.begin(), {command, "--model", Path(model)});
     return Call(more);
   }
   // A `run` of `more` that has all else it needs.

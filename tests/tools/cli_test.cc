@@ -41,6 +41,32 @@ TEST_F(Cli, WrongUsageIsStatusTwo) {
   EXPECT_FAILS(Command("dump", {"--tokens", "1 2", "--out", Path("d")}), 2, "--logits");
 }
 
+// An option that would change nothing is refused.
+TEST_F(Cli, CommandsTakeTheOptionsTheyHeed) {
+  EXPECT_FAILS(Command("generate", {"--prompt", "the", "--top-p", "0.9"}), 2, "--top-p requires --temperature");
+  EXPECT_FAILS(Command("generate", {"--prompt", "the", "--top-k", "5"}), 2, "--top-k requires --temperature");
+  EXPECT_EQ(Command("generate", {"--prompt", "the", "--top-k", "5", "--temperature", "1", "--max-tokens", "2"}).status,
+            0);
+  for (const char* option : {"--calib", "--seed", "--memory"})
+    EXPECT_FAILS(Command("inspect", {option, "1"}), 2, "requires --prune");
+  EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--seed", "1"}), 2, "--seed requires --prune");
+  for (const char* option : {"--threads", "--device", "--dtype", "--seed"})
+    EXPECT_FAILS(Command("tokenize", {option, "1", "the"}), 2, option);
+  EXPECT_FAILS(Command("dump", {"--seed", "1", "--tokens", "1", "--logits", "--out", Path("d")}), 2, "--seed");
+  EXPECT_FAILS(Command("ppl", {"--seed", "1", "--text", Path("heldout.txt")}), 2, "--seed");
+}
+
+// The library names its fields; whoever reads the message knows options.
+TEST_F(Cli, AWrongFieldIsCalledByTheNameOfItsOption) {
+  EXPECT_FAILS(Run({"--protocol", "guess"}), 2, "shiftrt: --protocol: unknown perplexity protocol \"guess\"");
+  EXPECT_FAILS(Run({"--eval", "guess"}), 2, "shiftrt: --eval: unknown task");
+  EXPECT_FAILS(Command("eval", {"--tasks", "guess"}), 2, "shiftrt: --tasks: unknown task");
+  EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", Path("none")}), 2, "shiftrt: --data: ");
+  EXPECT_FAILS(Run({"--prune", "reverse:1", "--correction", "laco", "--save", Path("saved")}), 2,
+               "saved with --save-weights only");
+  EXPECT_FALSE(fs::exists(dir_ / "saved"));
+}
+
 TEST_F(Cli, WhatCannotBeDoneIsStatusOneAndNamed) {
   EXPECT_FAILS(Call({"ppl", "--model", "no-such-model", "--text", Path("heldout.txt")}), 1, "no-such-model");
   EXPECT_FAILS(Command("ppl", {"--text", Path("none.txt")}), 1, "none.txt");

@@ -9,12 +9,6 @@
 namespace shiftrt {
 namespace {
 
-// Whether the child has ended; Wait() is still to come.
-bool Ended(pid_t child) {
-  siginfo_t info{};
-  return ::waitid(P_PID, child, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == child;
-}
-
 TEST_F(Cli, EvalComparesTheVariantsOfASavedModel) {
   ASSERT_EQ(Run({"--prune", "reverse*:1", "--lra", "8", "--save", Path("saved")}).status, 0);
   const std::vector<std::string> arguments = {"--tasks", "paper7,mmlu", "--data",       EvalData(), "--metrics",

@@ -116,6 +116,75 @@ TEST_F(Cli, CtrlCInMidSaveLeavesNothing) {
   EXPECT_FALSE(fs::exists(saved));
 }
 
+// Stopped in the evaluation, by Ctrl-C or without a chance to say anything, the same command goes on from the fit.
+TEST_F(Cli, AnInterruptedRunContinuesFromItsFit) {
+  WriteText(dir_ / "long.txt", Words(20000));
+  const auto arguments = [&](const std::string& json) {
+    return Split(
+        "run --threads 1 --quiet --prune bi:2 --lra 4 --merge lowrank --gate --prompt the --max-tokens 4 --model " +
+        Path("model") + " --calib " + Path("calibration.txt:16x64") + " --text " + Path("long.txt") + " --save " +
+        Path("saved") + " --json " + Path(json));
+  };
+  const auto kept = [&] {
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(dir_ / "cache/shiftrt", none))
+      if (fs::exists(entry.path() / "fit.json")) return entry.path();
+    return fs::path();
+  };
+  const auto result = [&](const std::string& name) {
+    Json json = ReadJson(name);
+    json.erase("seconds");
+    for (Json& variant : json["variants"]) variant.erase("tokens_per_second");
+    return json;
+  };
+  ASSERT_EQ(Call(arguments("whole.json")).status, 0);
+  EXPECT_EQ(kept(), "");
+  const Json saved = ReadJson("saved/shiftrt.json");
+  for (const int signal : {SIGINT, SIGKILL}) {
+    int status = 0;
+    for (int attempt = 0; status == 0; ++attempt) {  // until the program is caught in its evaluation
+      ASSERT_LT(attempt, 20);
+      fs::remove_all(dir_ / "saved");
+      const pid_t child = Start(arguments("stopped.json"), dir_ / "stdout", dir_ / "stderr");
+      while (!fs::exists(dir_ / "saved/shiftrt.json") && !Ended(child)) ::usleep(200);
+      ::kill(child, signal);
+      status = Wait(child);
+    }
+    EXPECT_EQ(status, signal == SIGINT ? 130 : 128 + SIGKILL) << ReadFile(dir_ / "stderr");
+    EXPECT_FALSE(fs::exists(dir_ / "stopped.json"));
+    ASSERT_NE(kept(), "");
+    if (signal == SIGINT) {
+      const std::string where = "the selection and the fit are kept in " + kept().string();
+      EXPECT_NE(ReadFile(dir_ / "stderr").find(where), std::string::npos) << ReadFile(dir_ / "stderr");
+    }
+    EXPECT_EQ(Command("generate", {"--prompt", "the", "--max-tokens", "4"}, "saved").status, 0);
+
+    const Json seconds = Json::parse(ReadFile(kept() / "fit.json"))["seconds"];
+    const Outcome resumed = Call(arguments("resumed.json"));
+    ASSERT_EQ(resumed.status, 0) << resumed.err;
+    EXPECT_NE(resumed.err.find("where an interrupted command left them"), std::string::npos) << resumed.err;
+    EXPECT_EQ(result("resumed.json"), result("whole.json"));
+    // What was not done again took the time it took before.
+    for (const char* step : {"select", "calibrate", "solve", "factorize"})
+      EXPECT_EQ(ReadJson("resumed.json")["seconds"][step], seconds[step]) << step;
+    EXPECT_EQ(ReadJson("saved/shiftrt.json")["plan"], saved["plan"]);
+    EXPECT_EQ(ReadJson("saved/shiftrt.json")["provenance"]["variants"].size(), size_t{4});
+    EXPECT_EQ(kept(), "");
+  }
+}
+
+TEST_F(Cli, AKeptFitThatIsDamagedIsMadeAgain) {
+  const std::vector<std::string> recipe = {"--prune", "reverse:1", "--report", Path("page")};
+  // The page cannot be written, which shows after the evaluation.
+  fs::create_directories(dir_ / "page/index.html");
+  EXPECT_FAILS(Run(recipe), 1, "the same command continues");
+  for (const auto& entry : fs::directory_iterator(dir_ / "cache/shiftrt")) WriteText(entry.path() / "fit.json", "{}");
+  fs::remove_all(dir_ / "page");
+  const Outcome again = Run(recipe);
+  EXPECT_EQ(again.status, 0);
+  EXPECT_NE(again.err.find("what an interrupted command left cannot be used"), std::string::npos) << again.err;
+}
+
 TEST_F(Cli, WhatCannotBeWrittenIsRefusedBeforeTheWork) {
   WriteText(dir_ / "file", "");
   const Outcome save = Run({"--save", Path("file/saved")});

@@ -1,0 +1,54 @@
+// What `run` measures of each variant: size, perplexity, speed and a continuation of a prompt.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "models/variant.h"
+#include "report/page.h"
+#include "runtime/context.h"
+#include "runtime/progress.h"
+#include "tools/texts.h"
+
+namespace CLI {
+class App;
+}
+
+namespace shiftrt {
+
+struct ComparisonOptions {
+  std::string text, protocol = "gptq", prompt = "It is a truth universally acknowledged, that";
+  int64_t max_tokens = 40, text_tokens = 0;
+
+  // Adds --text, --text-tokens, --protocol, --prompt and --max-tokens.
+  void AddTo(CLI::App& app);
+};
+
+struct MeasuredVariant {
+  std::string name, label;
+  int64_t parameters = 0;
+  int64_t bytes = 0;  // that one decoded token reads
+  double perplexity = 0, tokens_per_second = 0;
+  std::string continuation;
+};
+
+// What the variants are measured with. References: whoever makes one keeps what it refers to alive.
+struct ComparisonJob {
+  const Context& context;
+  const Model& model;
+  const HeldOutText& heldout;
+  const ComparisonOptions& options;
+  uint64_t seed;
+  Progress& progress;
+};
+
+// Perplexity and continuation of one variant after the other, then decoding speed in turns, so that a machine whose
+// speed changes treats all alike.
+std::vector<MeasuredVariant> Compare(const ComparisonJob& job, const std::vector<Variant>& variants);
+
+PageTable ComparisonTable(const std::vector<MeasuredVariant>& variants);
+void PrintComparison(const ComparisonJob& job, const std::vector<MeasuredVariant>& variants);
+nlohmann::json ComparisonJson(const std::vector<MeasuredVariant>& variants);
+
+}  // namespace shiftrt

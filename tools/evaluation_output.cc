@@ -1,0 +1,162 @@
+#include "tools/evaluation_output.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "tools/table.h"
+
+namespace shiftrt {
+
+namespace {
+
+using Json = nlohmann::json;
+
+std::string Percent(const Estimate& estimate) {
+  return fmt::format("{:.2f} ± {:.2f}", 100 * estimate.value, 100 * estimate.error);
+}
+
+std::string Difference(const Estimate& difference) {
+  return fmt::format("{:+.2f} ± {:.2f}", 100 * difference.value, 100 * difference.error);
+}
+
+std::string Probability(double p) { return p < 1e-4 ? fmt::format("{:.0e}", p) : fmt::format("{:.4f}", p); }
+
+// Percent where right answers are counted, the number itself for a perplexity.
+std::string Value(const MetricSummary& summary) {
+  const Estimate& estimate = summary.metric.estimate;
+  if (summary.counts()) return Percent(estimate);
+  if (std::isnan(estimate.error)) return fmt::format("{:.4f}", estimate.value);
+  return fmt::format("{:.2f} ± {:.2f}", estimate.value, estimate.error);
+}
+
+// The paper's accuracy, where `metric` is the one it quotes.
+std::optional<double> InPaper(const PaperSetting& paper, const TaskSummary& task, const Variant& variant,
+                              const Metric& metric) {
+  const Dataset& dataset = *task.dataset;
+  if (metric.name != dataset.task->metric || dataset.shots > 0) return std::nullopt;
+  return PaperAccuracy(paper, variant.name, dataset.task->name);
+}
+
+void PrintHeader(const Dataset& dataset) {
+  const Task& task = *dataset.task;
+  const auto items = std::ssize(dataset.items);
+  std::string partial;
+  if (items != task.rows) partial = fmt::format(", PARTIAL: {} of {} rows", items, task.rows);
+  fmt::print("{}: {} items, {} shots{}; data {}, template {}\n", task.title, items, dataset.shots, partial,
+             dataset.data_hash, dataset.template_hash);
+}
+
+// NaN, where there is no error, becomes null.
+Json MetricJson(const MetricSummary& summary) {
+  const Metric& metric = summary.metric;
+  Json json = {{"value", metric.estimate.value}, {"standard_error", metric.estimate.error}};
+  if (summary.counts()) {
+    json["right"] = metric.correct;
+    json["items"] = metric.right.size();
+  }
+  if (summary.to_first)
+    json["to_first"] = {{"difference", summary.to_first->difference.value},
+                        {"standard_error", summary.to_first->difference.error},
+                        {"only_first_right", summary.to_first->only_first},
+                        {"only_this_right", summary.to_first->only_second},
+                        {"mcnemar_p", summary.to_first->p}};
+  return json;
+}
+
+}  // namespace
+
+void PrintTask(const TaskSummary& task, const std::vector<Variant>& variants, const PaperSetting& paper,
+               bool all_metrics) {
+  const Task& what = *task.dataset->task;
+  PrintHeader(*task.dataset);
+  Table table({"model", "metric", "right", "score", "to " + variants[0].name, "p", "paper"});
+  for (size_t m = 0; m < task.variants[0].size(); ++m) {
+    if (!all_metrics && what.kind == TaskKind::kChoice && task.variants[0][m].metric.name != what.metric) continue;
+    for (size_t v = 0; v < variants.size(); ++v) {
+      const MetricSummary& summary = task.variants[v][m];
+      const Metric& metric = summary.metric;
+      std::vector<std::string> row = {variants[v].name, metric.name, "", Value(summary), "", "", ""};
+      if (summary.counts()) row[2] = fmt::format("{}/{}", metric.correct, metric.right.size());
+      if (summary.to_first) {
+        row[4] = Difference(summary.to_first->difference);
+        row[5] = Probability(summary.to_first->p);
+      }
+      if (const auto said = InPaper(paper, task, variants[v], metric)) row[6] = fmt::format("{:.2f}", 100 * *said);
+      table.Add(std::move(row));
+    }
+  }
+  table.DropEmptyColumns();
+  fmt::print("{}  {} tokens computed for {} in the requests, {} rows through the head\n\n", table.Text(),
+             task.cost.tokens_computed, task.cost.tokens_requested, task.cost.head_rows);
+}
+
+Json TaskJson(const TaskSummary& task, const std::vector<Variant>& variants, const PaperSetting& paper) {
+  const Dataset& dataset = *task.dataset;
+  Json json = {{"task", dataset.task->name},
+               {"metric", dataset.task->metric},
+               {"files", Json::array()},
+               {"items", dataset.items.size()},
+               {"full_items", dataset.task->rows},
+               {"partial", std::ssize(dataset.items) != dataset.task->rows},
+               {"shots", dataset.shots},
+               {"data_hash", dataset.data_hash},
+               {"template_hash", dataset.template_hash},
+               {"requests", task.cost.requests},
+               {"tokens_requested", task.cost.tokens_requested},
+               {"tokens_computed", task.cost.tokens_computed},
+               {"head_rows", task.cost.head_rows},
+               {"shared_stages", task.cost.shared_stages},
+               {"seconds", task.seconds},
+               {"variants", Json::array()}};
+  for (const auto& file : dataset.files) json["files"].push_back(file.string());
+  for (size_t v = 0; v < variants.size(); ++v) {
+    Json variant = {{"name", variants[v].name}, {"metrics", Json::object()}};
+    for (const MetricSummary& summary : task.variants[v]) {
+      Json& entry = variant["metrics"][summary.metric.name] = MetricJson(summary);
+      if (const auto said = InPaper(paper, task, variants[v], summary.metric)) entry["paper"] = *said;
+    }
+    json["variants"].push_back(std::move(variant));
+  }
+  return json;
+}
+
+void PrintMeans(const std::vector<TaskSummary>& tasks, const std::vector<Variant>& variants) {
+  std::vector<std::string> header = {"task"};
+  for (const Variant& variant : variants) header.push_back(variant.name);
+  Table table(header);
+  for (const TaskSummary& task : tasks) {
+    std::vector<std::string> row = {task.dataset->task->title};
+    for (size_t v = 0; v < variants.size(); ++v) row.push_back(Value(task.Quoted(v)));
+    table.Add(row);
+  }
+  const std::vector<MeanAccuracy> means = MeanAccuracies(tasks);
+  if (!means.empty() && means[0].tasks > 1) {
+    std::vector<std::string> mean = {fmt::format("mean of {} tasks", means[0].tasks)},
+                             difference = {"  to " + variants[0].name};
+    for (const MeanAccuracy& of_variant : means) {
+      mean.push_back(Percent(of_variant.mean));
+      difference.push_back(of_variant.to_first ? Difference(*of_variant.to_first) : "");
+    }
+    table.Add(mean);
+    if (variants.size() > 1) table.Add(difference);
+  }
+  fmt::print("{}", table.Text());
+}
+
+Json MeansJson(const std::vector<TaskSummary>& tasks, const std::vector<Variant>& variants) {
+  Json json = Json::array();
+  const std::vector<MeanAccuracy> means = MeanAccuracies(tasks);
+  for (size_t v = 0; v < means.size(); ++v) {
+    Json entry = {{"name", variants[v].name},
+                  {"tasks", means[v].tasks},
+                  {"value", means[v].mean.value},
+                  {"standard_error", means[v].mean.error}};
+    if (const auto& difference = means[v].to_first)
+      entry["to_first"] = {{"difference", difference->value}, {"standard_error", difference->error}};
+    json.push_back(std::move(entry));
+  }
+  return json;
+}
+
+}  // namespace shiftrt

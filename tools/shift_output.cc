@@ -1,0 +1,217 @@
+#include "tools/shift_output.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "tools/selection.h"
+#include "tools/table.h"
+
+namespace shiftrt {
+
+namespace {
+
+using Json = nlohmann::json;
+
+void PrintSelection(const Selection& selection, int64_t layers) {
+  fmt::print("layers removed by {}: {}\n", selection.criterion, fmt::join(selection.removed, ", "));
+  if (selection.scores.empty()) return;
+  if (selection.window > 1) fmt::print("scores of {} consecutive layers, by the first\n", selection.window);
+  Table table({"layer", "score", ""});
+  for (int64_t l = 0; l < layers; ++l) {
+    const bool gone = std::binary_search(selection.removed.begin(), selection.removed.end(), l);
+    table.Add({std::to_string(l), ScoreText(selection, l), gone ? "removed" : ""});
+  }
+  fmt::print("{}\n", table.Text());
+}
+
+void PrintSites(const std::vector<SiteReport>& sites) {
+  if (sites.empty()) return;
+  Table table({"adapter at layer", "lambda", "condition", "rank", "effective", "R2 fitted", "R2 held out"});
+  for (const SiteReport& site : sites)
+    table.Add({site.site.Name(), fmt::format("{:.3g}", site.lambda), fmt::format("{:.1e}", site.condition),
+               std::to_string(site.rank), fmt::format("{:.1f}", site.effective_rank),
+               fmt::format("{:.3f}", site.r2_fit),
+               std::isnan(site.r2_heldout) ? "-" : fmt::format("{:.3f}", site.r2_heldout)});
+  fmt::print("{}", table.Text());
+  for (const SiteReport& site : sites)
+    if (!site.warning.empty()) fmt::print("  layer {}: {}\n", site.site.Name(), site.warning);
+  fmt::print("\n");
+}
+
+void PrintMergedRuns(const std::vector<SiteReport>& runs) {
+  if (runs.empty()) return;
+  Table table({"merged run", "rank", "R2 fitted", "R2 held out"});
+  for (const SiteReport& run : runs)
+    table.Add({run.site.Name(), std::to_string(run.rank), fmt::format("{:.3f}", run.r2_fit),
+               fmt::format("{:.3f}", run.r2_heldout)});
+  fmt::print("{}\n", table.Text());
+}
+
+void PrintTrials(const ShiftResult& result) {
+  if (result.trials.empty()) return;
+  Table table({"recipe tried", "tokens fitted", "held-out loss", "gain over the first", ""});
+  for (const Trial& trial : result.trials) {
+    const std::string recipe = Format(trial.recipe);
+    table.Add({recipe, std::to_string(trial.tokens), fmt::format("{:.4f}", trial.loss),
+               &trial == &result.trials.front() ? "" : fmt::format("{:+.4f} ± {:.4f}", trial.gain, trial.error),
+               &trial == &result.trials[result.chosen_trial] ? "chosen" : ""});
+  }
+  fmt::print("{}\n", table.Text());
+}
+
+void PrintGate(const std::vector<GateVerdict>& verdicts) {
+  if (verdicts.empty()) return;
+  Table table({"gate at layer", "loss with", "loss without", ""});
+  for (const GateVerdict& v : verdicts)
+    table.Add({fmt::format("{}", fmt::join(v.layers, ",")), fmt::format("{:.4f}", v.with),
+               fmt::format("{:.4f}", v.without), v.kept ? "kept" : "dropped"});
+  fmt::print("{}\n", table.Text());
+}
+
+Json SelectionJson(const Selection& selection) {
+  return {{"criterion", selection.criterion},
+          {"scores", selection.scores},
+          {"removed", selection.removed},
+          {"window", selection.window}};
+}
+
+Json SitesJson(const std::vector<SiteReport>& sites) {
+  Json out = Json::array();
+  for (const SiteReport& site : sites)
+    out.push_back({{"layers", site.site.Layers()},
+                   {"lambda", site.lambda},
+                   {"tokens", site.tokens},
+                   {"rank", site.rank},
+                   {"effective_rank", site.effective_rank},
+                   {"r2_fit", site.r2_fit},
+                   {"r2_heldout", site.r2_heldout},
+                   {"condition", site.condition},
+                   {"singular_values", site.singular_values},
+                   {"warning", site.warning}});
+  return out;
+}
+
+Json TrialsJson(const ShiftResult& result) {
+  Json out = Json::array();
+  for (const Trial& trial : result.trials)
+    out.push_back({{"calibration", Name(trial.recipe.mode)},
+                   {"token_weight", Format(trial.recipe.weighting)},
+                   {"factorization", Name(trial.recipe.factorization)},
+                   {"lambda", Format(trial.recipe.lambda)},
+                   {"tokens", trial.tokens},
+                   {"loss", trial.loss},
+                   {"gain", trial.gain},
+                   {"gain_error", trial.error},
+                   {"chosen", &trial == &result.trials[result.chosen_trial]}});
+  return out;
+}
+
+Json GateJson(const std::vector<GateVerdict>& verdicts) {
+  Json out = Json::array();
+  for (const GateVerdict& v : verdicts)
+    out.push_back({{"layers", v.layers}, {"with", v.with}, {"without", v.without}, {"kept", v.kept}});
+  return out;
+}
+
+// What is not finite is null in JSON.
+double Number(const Json& json, double null = std::numeric_limits<double>::quiet_NaN()) {
+  return json.is_null() ? null : json.get<double>();
+}
+
+std::vector<double> Numbers(const Json& json) {
+  std::vector<double> numbers;
+  for (const Json& number : json) numbers.push_back(Number(number));
+  return numbers;
+}
+
+Selection SelectionFromJson(const Json& json) {
+  return {json.at("criterion").get<std::string>(), Numbers(json.at("scores")),
+          json.at("removed").get<std::vector<int64_t>>(), json.at("window").get<int64_t>()};
+}
+
+std::vector<SiteReport> SitesFromJson(const Json& json) {
+  std::vector<SiteReport> sites;
+  for (const Json& from : json) {
+    SiteReport& site = sites.emplace_back();
+    const auto layers = from.at("layers").get<std::vector<int64_t>>();
+    site.site = {layers.at(0), std::ssize(layers)};
+    site.lambda = Number(from.at("lambda"));
+    site.tokens = from.at("tokens").get<int64_t>();
+    site.rank = from.at("rank").get<int64_t>();
+    site.effective_rank = Number(from.at("effective_rank"));
+    site.r2_fit = Number(from.at("r2_fit"));
+    site.r2_heldout = Number(from.at("r2_heldout"));
+    site.condition = Number(from.at("condition"), std::numeric_limits<double>::infinity());
+    site.singular_values = Numbers(from.at("singular_values"));
+    site.warning = from.at("warning").get<std::string>();
+  }
+  return sites;
+}
+
+void TrialsFromJson(const Json& json, ShiftResult& result) {
+  for (const Json& from : json) {
+    if (from.at("chosen").get<bool>()) result.chosen_trial = result.trials.size();
+    Trial& trial = result.trials.emplace_back();
+    const auto text = [&](const char* key) { return from.at(key).get<std::string>(); };
+    trial.recipe = {ParseCalibrationMode(text("calibration")), ParseTokenWeighting(text("token_weight")),
+                    ParseFactorization(text("factorization")), ParseLambda(text("lambda"))};
+    trial.tokens = from.at("tokens").get<int64_t>();
+    trial.loss = Number(from.at("loss"));
+    trial.gain = Number(from.at("gain"));
+    trial.error = Number(from.at("gain_error"), std::numeric_limits<double>::infinity());
+  }
+}
+
+std::vector<GateVerdict> GateFromJson(const Json& json) {
+  std::vector<GateVerdict> verdicts;
+  for (const Json& from : json)
+    verdicts.push_back({from.at("layers").get<std::vector<int64_t>>(), Number(from.at("with")),
+                        Number(from.at("without")), from.at("kept").get<bool>()});
+  return verdicts;
+}
+
+}  // namespace
+
+void PrintShift(const ShiftResult& result, int64_t layers) {
+  PrintSelection(result.selection, layers);
+  PrintSites(result.sites);
+  PrintMergedRuns(result.merged_runs);
+  PrintTrials(result);
+  PrintGate(result.gate);
+}
+
+Json ShiftJson(const ShiftResult& result, const CalibrationSet& calibration) {
+  return {{"selection", SelectionJson(result.selection)},
+          {"calibration",
+           {{"source", result.calibration},
+            {"hash", calibration.hash},
+            {"tokens", result.sites.empty() ? calibration.fit_tokens : result.sites.front().tokens},
+            {"heldout_tokens", calibration.heldout_tokens}}},
+          {"sites", SitesJson(result.sites)},
+          {"merged_runs", SitesJson(result.merged_runs)},
+          {"trials", TrialsJson(result)},
+          {"gate", GateJson(result.gate)},
+          {"seconds",
+           {{"select", result.seconds.select},
+            {"calibrate", result.seconds.calibrate},
+            {"solve", result.seconds.solve},
+            {"factorize", result.seconds.factorize}}}};
+}
+
+ShiftResult ShiftFromJson(const Json& json) {
+  ShiftResult result;
+  result.selection = SelectionFromJson(json.at("selection"));
+  result.calibration = json.at("calibration").at("source").get<std::string>();
+  result.sites = SitesFromJson(json.at("sites"));
+  result.merged_runs = SitesFromJson(json.at("merged_runs"));
+  TrialsFromJson(json.at("trials"), result);
+  result.gate = GateFromJson(json.at("gate"));
+  const Json& seconds = json.at("seconds");
+  const auto second = [&](const char* step) { return seconds.at(step).get<double>(); };
+  result.seconds = {second("select"), second("calibrate"), second("solve"), second("factorize")};
+  return result;
+}
+
+}  // namespace shiftrt

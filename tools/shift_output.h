@@ -1,0 +1,17 @@
+// What a fit found, as tables and as JSON.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "shift/pipeline.h"
+
+namespace shiftrt {
+
+// The selected layers, the adapters, and what was tried and decided on the way; of a model of `layers` layers.
+void PrintShift(const ShiftResult& result, int64_t layers);
+nlohmann::json ShiftJson(const ShiftResult& result, const CalibrationSet& calibration);
+// The other way: everything of the result but its plans. Throws a JSON exception or an Error for what ShiftJson() does
+// not write.
+ShiftResult ShiftFromJson(const nlohmann::json& json);
+
+}  // namespace shiftrt

@@ -1,0 +1,57 @@
+#include "tools/variants.h"
+
+#include <fmt/format.h>
+
+namespace shiftrt {
+
+namespace {
+
+Variant Original(DepthPlan plan) { return {VariantKind::kOriginal, "original", "original", std::move(plan)}; }
+
+Variant Pruned(DepthPlan plan) { return {VariantKind::kPruned, "pruned", "pruned", std::move(plan)}; }
+
+// The name of a variant with this correction; what "auto" chooses is a fit of LRAs.
+std::string NameOf(std::string_view correction) {
+  return correction.empty() || correction == "auto" ? "lra" : std::string(correction);
+}
+
+}  // namespace
+
+bool Corrects(const ShiftOptions& shift) { return shift.correction->name != "none"; }
+
+std::vector<std::string> VariantNames(const ShiftOptions& shift) {
+  std::vector<std::string> names = {"original", "pruned"};
+  if (Corrects(shift)) names.push_back(NameOf(shift.correction->name));
+  if (shift.merge != Merge::kOff) names.push_back("merged");
+  return names;
+}
+
+std::vector<Variant> VariantsOf(const Model& model, const ShiftResult& result, const ShiftOptions& shift) {
+  std::vector<Variant> variants = {Original(model.plan), Pruned(result.pruned)};
+  if (Corrects(shift))
+    variants.push_back({VariantKind::kCorrected, NameOf(shift.correction->name),
+                        "pruned + " + Label(*shift.correction, shift.fit.rank, shift.span), result.corrected});
+  if (result.merged)
+    variants.push_back({VariantKind::kMerged, "merged", fmt::format("merged ({})", Name(shift.merge)), *result.merged});
+  return variants;
+}
+
+std::vector<Variant> SavedVariants(const Model& model) {
+  const int64_t layers = model.weights->config.layers;
+  if (!model.provenance) return {Original(DepthPlan::Original(layers))};
+  std::vector<Variant> variants;
+  const DepthPlan bare = model.plan.Uncorrected();
+  if (bare != DepthPlan::Original(layers)) variants.push_back(Original(DepthPlan::Original(layers)));
+  variants.push_back(Pruned(bare));
+  if (model.plan == bare) return variants;
+  const auto& [criterion, correction, merge] = *model.provenance;
+  if (!merge.empty() && ParseMerge(merge) != Merge::kOff) {
+    variants.push_back({VariantKind::kMerged, "merged", fmt::format("merged ({})", merge), model.plan});
+  } else {
+    const std::string name = NameOf(correction);
+    variants.push_back({VariantKind::kCorrected, name, "pruned + " + name, model.plan});
+  }
+  return variants;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,25 @@
+// The variants of a model that commands compare: of a fit, and of a saved model.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/model.h"
+#include "models/variant.h"
+#include "shift/pipeline.h"
+
+namespace shiftrt {
+
+// Whether anything is put in the place of the removed blocks.
+bool Corrects(const ShiftOptions& shift);
+
+// Names of the variants that such a fit has: "original", "pruned", "lra" (or the name of another correction) and
+// "merged", as far as it has them.
+std::vector<std::string> VariantNames(const ShiftOptions& shift);
+std::vector<Variant> VariantsOf(const Model& model, const ShiftResult& result, const ShiftOptions& shift);
+
+// The variants that a model directory holds: all its blocks ("original", where the checkpoint has more than the plan
+// runs), the plan without its corrections ("pruned"), and the plan ("lra", another correction's name, or "merged").
+std::vector<Variant> SavedVariants(const Model& model);
+
+}  // namespace shiftrt
