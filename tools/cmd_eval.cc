@@ -31,6 +31,8 @@ void CheckNames(const std::vector<std::string>& names, const std::vector<std::st
   for (const std::string& name : names)
     if (std::find(known.begin(), known.end(), name) == known.end())
       FailUsage("--variants {}: only {} here", name, fmt::join(known, ", "));
+  for (const std::string& name : names)
+    if (std::count(names.begin(), names.end(), name) > 1) FailUsage("--variants: {} is named twice", name);
 }
 
 // Those the user named, in that order; all where none is named.

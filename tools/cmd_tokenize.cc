@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <sstream>
 
+#include "runtime/check.h"
 #include "runtime/text.h"
 #include "tools/options.h"
 
@@ -57,7 +58,10 @@ Command AddTokenize(CLI::App& app) {
   app.footer(
       "Examples:\n  shiftrt tokenize --model demo \"It is a truth\"\n"
       "  shiftrt tokenize --model demo --decode \"17 301 9\"\n  shiftrt tokenize --model demo --ids --file F");
-  return [options] { return Run(*options); };
+  return [=] {
+    if (text->count() + file->count() == 0) FailUsage("tokenize: give a text, or a file with --file");
+    return Run(*options);
+  };
 }
 
 }  // namespace shiftrt

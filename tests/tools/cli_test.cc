@@ -254,6 +254,7 @@ TEST_F(Cli, TokenizeTakesManyTexts) {
   EXPECT_EQ(Command("tokenize", {"--ids", "--null", "--file", Path("texts")}).out,
             ids("the sea") + "\n" + ids("of\nhome"));
   EXPECT_EQ(Command("tokenize", {"--ids", "--null", "text"}).status, 2);
+  EXPECT_FAILS(Command("tokenize", {"--ids"}), 2, "give a text");
 }
 
 TEST_F(Cli, TokenizeNeedsNoMoreThanATokenizer) {

@@ -95,6 +95,8 @@ TEST_F(Cli, EvalRefusesWhatItCannotDo) {
   EXPECT_FAILS(
       Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--prune", "reverse*:1", "--variants", "fused"}), 2,
       "only original, pruned, lra here");
+  EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--variants", "original,original"}), 2,
+               "original is named twice");
   EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--lra", "8"}), 2, "requires --prune");
   EXPECT_FAILS(Command("eval", {"--tasks", "lambada", "--data", EvalData(), "--shots", "1"}), 2, "without shots");
   EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--bos", "always"}), 2, "no BOS");
