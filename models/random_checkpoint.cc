@@ -22,6 +22,7 @@
 #include "models/weights.h"
 #include "runtime/check.h"
 #include "runtime/elements.h"
+#include "runtime/parallel.h"
 #include "runtime/random.h"
 
 namespace shiftrt {
@@ -58,8 +59,10 @@ void WriteTensor(const std::string& name, const std::vector<int64_t>& shape, uin
   for (int64_t begin = 0; begin < elements; begin += kChunk) {
     CheckInterrupted();
     const int64_t count = std::min(kChunk, elements - begin);
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < count; ++i) chunk[i] = levels[Random(key + static_cast<uint64_t>(begin + i)).Next() >> 56];
+    ParallelFor(Cores(), count, 1 << 12, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i)
+        chunk[i] = levels[Random(key + static_cast<uint64_t>(begin + i)).Next() >> 56];
+    });
     file.Write(std::as_bytes(chunk.span().first(static_cast<size_t>(count))));
   }
 }

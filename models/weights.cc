@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 #include <set>
 #include <system_error>
 
@@ -10,6 +11,7 @@
 #include "runtime/check.h"
 #include "runtime/elements.h"
 #include "runtime/json.h"
+#include "runtime/parallel.h"
 
 namespace shiftrt {
 
@@ -115,13 +117,19 @@ class Checkpoint {
   std::set<std::string> used_;
 };
 
-// The lowest i in [0, n) for which wrong(i) holds, or n. `wrong` is called once for every i.
+// The lowest i in [0, n) for which wrong(i) holds, or n. `wrong` is called once for every i, from several threads.
 template <typename Wrong>
 int64_t FirstWhere(int64_t n, const Wrong& wrong) {
+  std::mutex joining;
   int64_t first = n;
-#pragma omp parallel for schedule(static) reduction(min : first)
-  for (int64_t i = 0; i < n; ++i)
-    if (wrong(i)) first = std::min(first, i);
+  ParallelFor(Cores(), n, 1 << 12, [&](int64_t begin, int64_t end) {
+    int64_t found = end;
+    for (int64_t i = begin; i < end; ++i)
+      if (wrong(i)) found = std::min(found, i);
+    if (found == end) return;
+    const std::scoped_lock lock(joining);
+    first = std::min(first, found);
+  });
   return first;
 }
 

@@ -1,6 +1,6 @@
 #include "runtime/context.h"
 
-#include <omp.h>
+#include <sched.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <thread>
 
 #include "runtime/check.h"
 
@@ -51,9 +52,17 @@ Isa ParseIsa(std::string_view name) {
   FailUsage("unknown instruction set \"{}\"; known: portable, avx2, avx512", name);
 }
 
+int Cores() {
+  cpu_set_t set;
+  // It fails where the set is too small for the machine's CPUs.
+  const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
+                                                                : static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(1, cores);
+}
+
 Context Context::Default() {
   Context context;
-  context.threads = std::max(1, omp_get_max_threads());
+  context.threads = Cores();
   context.isa = BestIsa();
   if (const char* wanted = std::getenv("SHIFTRT_ISA")) context.isa = ParseIsa(wanted);
   return context;

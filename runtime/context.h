@@ -17,6 +17,9 @@ Isa BestIsa();
 // "portable", "avx2" or "avx512". Throws UsageError for another word or for a set this CPU lacks.
 Isa ParseIsa(std::string_view name);
 
+// How many cores this process may use, at least 1: those of its CPU affinity.
+int Cores();
+
 enum class Device { kCpu, kCuda };
 
 namespace linalg {
@@ -37,8 +40,7 @@ struct Context {
   // null.
   std::shared_ptr<DeviceCopies> device_copies = MakeDeviceCopies();
 
-  // All cores this process may use and the best instruction set; the environment variable SHIFTRT_ISA lowers the
-  // latter.
+  // Cores() threads and the best instruction set; the environment variable SHIFTRT_ISA lowers the latter.
   static Context Default();
   // The same with one of the GPUs alone, counted from 0.
   Context WithGpu(int64_t which) const;

@@ -7,19 +7,42 @@
 
 namespace shiftrt {
 
-// Calls body(begin, end) on disjoint ranges that cover [0, n), one contiguous range a thread, at most context.threads
-// of them and each at least `grain` long. Which range an index falls in depends only on n, grain and the number of
-// threads. `body` must not throw.
+// The body of a loop without its type: run(object, begin, end) executes the indices [begin, end).
+struct LoopBody {
+  void (*run)(const void* object, int64_t begin, int64_t end);
+  const void* object;
+};
+
+// Calls the body once for each of `parts` ranges that cover [0, n): range p is [n * p / parts, n * (p + 1) / parts).
+//
+// The calling thread runs range 0 and every range that no worker has begun. The workers belong to the process: they are
+// started when a loop first needs them, wait for the next loop by spinning for some microseconds and then asleep, and
+// live until the process ends. Several threads may run loops at the same time: each worker serves one of them at a
+// time, and a loop that finds no worker free runs on its own thread. A loop inside a body is such a loop. A process
+// made by fork() outside a body starts workers of its own. Workers receive no signals.
+void RunLoop(int64_t n, int64_t parts, LoopBody body) noexcept;
+
+// Calls body(begin, end) on disjoint ranges that cover [0, n), at most `threads` of them and each at least `grain`
+// long. Which range an index falls in depends only on n, grain and `threads`; which thread runs a range does not follow
+// from them. `body` is called from several threads at once and must not throw.
 template <typename Body>
-void ParallelFor(const Context& context, int64_t n, int64_t grain, Body&& body) {
+void ParallelFor(int threads, int64_t n, int64_t grain, const Body& body) {
   int64_t parts = grain > 0 ? n / grain : n;
-  if (parts > context.threads) parts = context.threads;
+  if (parts > threads) parts = threads;
   if (parts <= 1) {
     if (n > 0) body(int64_t{0}, n);
     return;
   }
-#pragma omp parallel for schedule(static, 1) num_threads(static_cast <int>(parts))
-  for (int64_t p = 0; p < parts; ++p) body(n * p / parts, n * (p + 1) / parts);
+  const auto run = [](const void* object, int64_t begin, int64_t end) {
+    (*static_cast<const Body*>(object))(begin, end);
+  };
+  RunLoop(n, parts, {run, &body});
+}
+
+// On context.threads threads.
+template <typename Body>
+void ParallelFor(const Context& context, int64_t n, int64_t grain, const Body& body) {
+  ParallelFor(context.threads, n, grain, body);
 }
 
 }  // namespace shiftrt

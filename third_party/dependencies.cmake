@@ -4,7 +4,7 @@
 #              libboost-context-dev
 find_package(fmt REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
-find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(Threads REQUIRED)
 find_package(PkgConfig REQUIRED)
 find_package(ZLIB REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)

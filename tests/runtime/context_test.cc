@@ -1,9 +1,10 @@
 #include "runtime/context.h"
 
-#include <cstdlib>
-#include <vector>
+#include <sched.h>
 
-#include "runtime/parallel.h"
+#include <cstdlib>
+#include <thread>
+
 #include "tests/runtime/refusal.h"
 
 namespace shiftrt {
@@ -27,29 +28,20 @@ TEST(Context, TheEnvironmentLowersTheInstructionSet) {
   EXPECT_THROW(Context::Default(), UsageError);
   ::unsetenv("SHIFTRT_ISA");
   EXPECT_EQ(Context::Default().isa, BestIsa());
-  EXPECT_GE(Context::Default().threads, 1);
+  EXPECT_EQ(Context::Default().threads, Cores());
 }
 
-TEST(ParallelFor, CoversEachIndexOnceInRangesNoShorterThanTheGrain) {
-  for (const int64_t n : {0, 1, 2, 7, 64, 1000}) {
-    for (const int64_t grain : {1, 3, 16, 2000}) {
-      for (const int threads : {1, 2, 3, 5}) {
-        std::vector<int> visits(n, 0);
-        std::vector<int64_t> lengths(n, 0);
-        ParallelFor(Context{threads, Isa::kPortable}, n, grain, [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) ++visits[i];
-          lengths[begin] = end - begin;
-        });
-        EXPECT_EQ(visits, std::vector<int>(n, 1)) << n << " " << grain << " " << threads;
-        int ranges = 0;
-        for (const int64_t length : lengths) {
-          ranges += length > 0;
-          EXPECT_TRUE(length == 0 || length >= std::min(n, grain)) << n << " " << grain << " " << threads;
-        }
-        EXPECT_LE(ranges, threads);
-      }
-    }
-  }
+TEST(Context, CoresAreThoseOfTheAffinity) {
+  EXPECT_GE(Cores(), 1);
+  int cores = 0;
+  std::thread([&] {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(sched_getcpu(), &set);
+    ASSERT_EQ(sched_setaffinity(0, sizeof set, &set), 0);
+    cores = Cores();
+  }).join();
+  EXPECT_EQ(cores, 1);
 }
 
 }  // namespace
