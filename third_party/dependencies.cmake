@@ -1,5 +1,5 @@
 # Finds all dependencies. They are packages of the distribution; nothing is vendored.
-#   Debian 12: libfmt-dev nlohmann-json3-dev libxxhash-dev libopenblas-openmp-dev liblapacke-dev libsentencepiece-dev
+#   Debian 12: libfmt-dev nlohmann-json3-dev libxxhash-dev libopenblas-pthread-dev liblapacke-dev libsentencepiece-dev
 #              libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libcli11-dev libgtest-dev libbenchmark-dev
 #              libboost-context-dev
 find_package(fmt REQUIRED)
@@ -13,6 +13,8 @@ pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(sentencepiece REQUIRED IMPORTED_TARGET sentencepiece)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 
-# OpenBLAS with OpenMP threads, because the threads of the pthread variant would compete with ours. It contains LAPACK.
-find_library(SHIFTRT_OPENBLAS NAMES openblas PATH_SUFFIXES openblas-openmp REQUIRED)
-find_path(SHIFTRT_OPENBLAS_INCLUDE NAMES openblas/cblas.h cblas.h PATH_SUFFIXES openblas-openmp REQUIRED)
+# OpenBLAS, which contains LAPACK. The pthread variant is preferred: its threads let other programs have the core while they
+# wait for each other, and those of the OpenMP variant do not (docs/cpu.md). Otherwise it is the variant that the system has
+# selected; the results are the same.
+find_library(SHIFTRT_OPENBLAS NAMES openblas PATH_SUFFIXES openblas-pthread REQUIRED)
+find_path(SHIFTRT_OPENBLAS_INCLUDE NAMES openblas/cblas.h cblas.h PATH_SUFFIXES openblas-pthread REQUIRED)

@@ -1,12 +1,9 @@
 // shiftrt: the command line. Each command lives in a file of its own; this one dispatches and turns errors into
 // statuses.
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <new>
@@ -50,16 +47,6 @@ int Fail(const char* what, int status) {
   return status;
 }
 
-// OpenMP's threads spin while they wait, by default for so long that beside one other busy program each waits for the
-// other's turn on the core. So they sleep after microseconds (docs/cpu.md), unless the user has said otherwise. It
-// reads that from its environment before main() begins: the program starts over, once, and goes on as it is where it
-// cannot.
-void SpinBriefly(char** argv) {
-  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
-  ::setenv("GOMP_SPINCOUNT", "1000", 1);
-  ::execv("/proc/self/exe", argv);
-}
-
 // Options that have another name now. The old one still works, with a notice.
 struct RenamedOption {
   std::string_view before, now;
@@ -92,7 +79,6 @@ bool IsCommand(std::string_view name) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  SpinBriefly(argv);
   std::signal(SIGINT, OnSignal);
   std::signal(SIGTERM, OnSignal);
 #ifdef SIGXFSZ

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 
 #include "runtime/check.h"
 
@@ -34,6 +35,18 @@ inline int ToInt(int64_t value) {
   return static_cast<int>(value);
 }
 
-inline void UseThreads(int threads) { openblas_set_num_threads(threads); }
+// While it lives, OpenBLAS computes on `threads` threads, for nobody else: the number of threads is one for the whole
+// process and can decide the last bits of a result. One per thread at a time.
+class [[nodiscard]] Threads {
+ public:
+  explicit Threads(int threads) : lock_(Mutex()) { openblas_set_num_threads(threads); }
+
+ private:
+  static std::mutex& Mutex() {
+    static std::mutex mutex;
+    return mutex;
+  }
+  std::scoped_lock<std::mutex> lock_;
+};
 
 }  // namespace shiftrt::lapack

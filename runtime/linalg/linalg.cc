@@ -32,7 +32,8 @@ double SymmetricNorm1(MatrixView<const double> a) {
 
 // Estimates the reciprocal condition number of a matrix whose Cholesky factor is in the upper triangle of `a` and whose
 // 1-norm is `norm`.
-double ReciprocalCondition(MatrixView<const double> a, double norm) {
+double ReciprocalCondition(const Context& context, MatrixView<const double> a, double norm) {
+  const lapack::Threads threads(context.threads);
   const int n = ToInt(a.rows), lda = LeadingDimension(a);
   std::vector<double> work(3 * a.rows);
   std::vector<int> iwork(a.rows);
@@ -43,7 +44,8 @@ double ReciprocalCondition(MatrixView<const double> a, double norm) {
 }
 
 // As Solver::CholeskySolve.
-bool CholeskySolveHere(MatrixView<double> a, MatrixView<double> b) {
+bool CholeskySolveHere(const Context& context, MatrixView<double> a, MatrixView<double> b) {
+  const lapack::Threads threads(context.threads);
   const int n = ToInt(a.rows), lda = LeadingDimension(a);
   int info = 0;
   // The row-major upper triangle is the column-major lower triangle.
@@ -73,7 +75,7 @@ void Gemm(const Context& context, bool transpose_a, bool transpose_b, double alp
         solver.Download(*out, c);
       }))
     return;
-  lapack::UseThreads(context.threads);
+  const lapack::Threads threads(context.threads);
   cblas_dgemm(CblasRowMajor, transpose_a ? CblasTrans : CblasNoTrans, transpose_b ? CblasTrans : CblasNoTrans,
               ToInt(c.rows), ToInt(c.cols), ToInt(inner), alpha, a.data, LeadingDimension(a), b.data,
               LeadingDimension(b), beta, c.data, LeadingDimension(c));
@@ -92,14 +94,14 @@ void Symm(const Context& context, Side side, MatrixView<const double> a, MatrixV
         solver.Download(*out, c);
       }))
     return;
-  lapack::UseThreads(context.threads);
+  const lapack::Threads threads(context.threads);
   cblas_dsymm(CblasRowMajor, left ? CblasLeft : CblasRight, CblasUpper, ToInt(c.rows), ToInt(c.cols), 1.0, a.data,
               LeadingDimension(a), b.data, LeadingDimension(b), 0.0, c.data, LeadingDimension(c));
 }
 
 void AddGram(const Context& context, MatrixView<const double> a, MatrixView<double> c) {
   Check(c.rows == a.cols && c.cols == a.cols, "the Gram of {} columns does not fit {} x {}", a.cols, c.rows, c.cols);
-  lapack::UseThreads(context.threads);
+  const lapack::Threads threads(context.threads);
   cblas_dsyrk(CblasRowMajor, CblasUpper, CblasTrans, ToInt(a.cols), ToInt(a.rows), 1.0, a.data, LeadingDimension(a),
               1.0, c.data, LeadingDimension(c));
 }
@@ -123,7 +125,6 @@ bool CholeskySolve(const Context& context, MatrixView<double> a, MatrixView<doub
   Check(a.rows == a.cols && b.rows == a.rows, "a system of {} x {} with a right side of {} rows", a.rows, a.cols,
         b.rows);
   CheckFinite(a);
-  lapack::UseThreads(context.threads);
   const double norm = SymmetricNorm1(a);
   const auto elements = static_cast<double>(2 * a.rows * (a.rows + b.cols));
   const double flops = Flops(a.rows, a.rows, a.rows) / 6 + Flops(a.rows, a.rows, b.cols);
@@ -135,9 +136,9 @@ bool CholeskySolve(const Context& context, MatrixView<double> a, MatrixView<doub
         solver.Download(*factor, a);
         solver.Download(*x, b);
       }))
-    definite = CholeskySolveHere(a, b);
+    definite = CholeskySolveHere(context, a, b);
   if (!definite) return false;
-  if (rcond != nullptr) *rcond = ReciprocalCondition(a, norm);
+  if (rcond != nullptr) *rcond = ReciprocalCondition(context, a, norm);
   return true;
 }
 

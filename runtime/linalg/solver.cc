@@ -52,7 +52,7 @@ class HostSolver : public Solver {
     CheckFinite(HostArray::Of(a));  // with other values the iteration might not terminate
     double work_size = 0;
     int iwork_size = 0, info = 0;
-    lapack::UseThreads(context_.threads);
+    const lapack::Threads threads(context_.threads);
     dsyevd_("V", "L", &n, matrix, &n, values.data(), &work_size, &query, &iwork_size, &query, &info, 1, 1);
     std::vector<double> work(static_cast<size_t>(work_size));
     std::vector<int> iwork(iwork_size);
@@ -67,7 +67,7 @@ class HostSolver : public Solver {
     Tridiagonal t{std::vector<double>(n), std::vector<double>(n), std::vector<double>(n)};
     std::vector<double> work(lwork);
     int info = 0;
-    lapack::UseThreads(context_.threads);
+    const lapack::Threads threads(context_.threads);
     dsytrd_("L", &n, HostArray::Of(a).data, &n, t.diagonal.data(), t.beside.data(), t.reflectors.data(), work.data(),
             &lwork, &info, 1);
     return t;
@@ -77,7 +77,7 @@ class HostSolver : public Solver {
     const int n = lapack::ToInt(a.rows()), count = lapack::ToInt(rows.rows()), lwork = kBlock * std::max(n, count);
     std::vector<double> work(lwork);
     int info = 0;
-    lapack::UseThreads(context_.threads);
+    const lapack::Threads threads(context_.threads);
     dormtr_("L", "L", "N", &n, &count, HostArray::Of(a).data, &n, t.reflectors.data(), HostArray::Of(rows).data, &n,
             work.data(), &lwork, &info, 1, 1, 1);
   }

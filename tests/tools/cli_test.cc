@@ -263,20 +263,6 @@ TEST_F(Cli, TokenizeNeedsNoMoreThanATokenizer) {
             Command("tokenize", {"--ids", "the sea"}).out);
 }
 
-// So that it does not fight a busy neighbour for the cores.
-TEST_F(Cli, ThreadsThatWaitSleepSoonUnlessToldOtherwise) {
-  const auto spins = [&](std::vector<std::string> environment) {
-    environment.insert(environment.begin(), {"-u", "OMP_WAIT_POLICY"});
-    environment.insert(environment.end(), {"OMP_DISPLAY_ENV=verbose", SHIFTRT_TOOL, "--version"});
-    EXPECT_EQ(Wait(Start(environment, dir_ / "stdout", dir_ / "stderr", "/usr/bin/env")), 0);
-    return ReadFile(dir_ / "stderr");
-  };
-  EXPECT_NE(spins({"-u", "GOMP_SPINCOUNT"}).rfind("GOMP_SPINCOUNT = '1000'"), std::string::npos);
-  const std::string told = spins({"GOMP_SPINCOUNT=77"});
-  EXPECT_NE(told.find("GOMP_SPINCOUNT = '77'"), std::string::npos) << told;
-  EXPECT_EQ(told.find("'1000'"), std::string::npos) << told;
-}
-
 TEST_F(Cli, ATextMayBeTheNameOfACommand) {
   const Outcome outcome = Command("tokenize", {"--ids", "run"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;
