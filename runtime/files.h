@@ -75,13 +75,8 @@ class AtomicDirectory {
   std::deque<AtomicFile> files_;
 };
 
-// The signal handler of the tools requests an interrupt; long loops call CheckInterrupted(), which throws this.
-class Interrupted : public Error {
- public:
-  Interrupted() : Error("interrupted") {}
-};
-void RequestInterrupt() noexcept;  // async-signal-safe
-void CheckInterrupted();           // throws Interrupted once RequestInterrupt() was called
+// Throws Interrupted (include/shiftrt/error.h) once RequestInterrupt() was called. Long loops call it.
+void CheckInterrupted();
 
 // 64-bit XXH3 of the bytes as 16 hexadecimal digits; for provenance, not for security.
 std::string HashHex(std::span<const std::byte> bytes);

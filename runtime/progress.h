@@ -1,22 +1,13 @@
-// Long computations report their progress through this interface; the tools decide how to display it.
+// Reports of progress (include/shiftrt/progress.h) for callers that want none.
 #pragma once
 
 #include <cstdint>
 #include <string_view>
 
+#include "include/shiftrt/progress.h"
 #include "runtime/files.h"
 
 namespace shiftrt {
-
-class Progress {
- public:
-  virtual ~Progress() = default;
-  // A new phase of `total` units of work begins; the one before has ended.
-  virtual void Begin(std::string_view phase, int64_t total) = 0;
-  // `count` more units are done. Throws Interrupted if the user has asked to stop.
-  virtual void Advance(int64_t count) = 0;
-  virtual void End() = 0;
-};
 
 // Displays nothing.
 class NoProgress : public Progress {

@@ -1,0 +1,26 @@
+/// \file
+/// How long computations report their progress.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace shiftrt {
+
+/// Receives reports of a long computation, on the thread that called the library. An exception thrown by one of its
+/// functions stops the computation and reaches the caller; this is the way to cancel a single call.
+class Progress {
+ public:
+  virtual ~Progress() = default;
+  /// A new phase begins; the one before has ended.
+  /// \param phase what is done, for people
+  /// \param total units of work that the phase has
+  virtual void Begin(std::string_view phase, int64_t total) = 0;
+  /// More of the phase is done.
+  /// \param count units of work since the last report
+  virtual void Advance(int64_t count) = 0;
+  /// The phase has ended.
+  virtual void End() = 0;
+};
+
+}  // namespace shiftrt
