@@ -15,6 +15,7 @@ if(SHIFTRT_HAVE_TSAN AND NOT SHIFTRT_SANITIZE)
                engine/sampling.cc models/plan.cc models/rope_frequencies.cc runtime/device_copies.cc)
   list(TRANSFORM threaded PREPEND ${PROJECT_SOURCE_DIR}/)
   shiftrt_test(threads SOURCES engine/threads_test.cc ${threaded} DEPENDS shiftrt_models shiftrt_kernels shiftrt_cuda_runtime)
+  set_target_properties(test_threads PROPERTIES DISABLE_PRECOMPILE_HEADERS ON)  # they are compiled with other options
   target_compile_options(test_threads PRIVATE -fsanitize=thread)
   target_link_options(test_threads PRIVATE -fsanitize=thread)
 endif()
