@@ -17,7 +17,7 @@ constexpr int kSpeedRounds = 5;
 constexpr int64_t kSpeedTokens = 24;
 
 // Everything but the speed.
-MeasuredVariant Measure(const ComparisonJob& job, const Variant& variant, Decoder& decoder) {
+MeasuredVariant MeasureVariant(const ComparisonJob& job, const Variant& variant, Decoder& decoder) {
   const ComparisonOptions& options = job.options;
   const Tokenizer& tokenizer = job.model.RequireTokenizer();
   const std::vector<int32_t> prompt = tokenizer.EncodeWithBos(options.prompt);
@@ -58,7 +58,7 @@ std::vector<MeasuredVariant> Compare(const ComparisonJob& job, const std::vector
   std::vector<MeasuredVariant> measured;
   for (const Variant& variant : variants) {
     Decoder& decoder = decoders.emplace_back(job.context, job.model.weights, variant.plan);
-    measured.push_back(Measure(job, variant, decoder));
+    measured.push_back(MeasureVariant(job, variant, decoder));
   }
   const std::vector<int32_t> prompt = job.model.RequireTokenizer().EncodeWithBos(job.options.prompt);
   const int64_t room = job.model.weights->config.max_positions - static_cast<int64_t>(prompt.size());
