@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
+#include <functional>
 
 #include "models/saved_config.h"
 #include "runtime/check.h"
@@ -205,16 +207,55 @@ Weights KeptWeights(const Weights& weights, const DepthPlan& plan) {
   out.blocks.clear();
   for (const BlockStage* block : plan.Blocks()) out.blocks.push_back(TensorsOf(weights, *block));
   out.config.layers = plan.blocks();
+  if (!weights.config.block.windows.empty()) {
+    out.config.block.windows.clear();
+    for (const BlockStage* block : plan.Blocks())
+      out.config.block.windows.push_back(weights.config.block.Window(block->layer));
+  }
   out.stored.clear();  // they are written as they were loaded
   return out;
+}
+
+// One tensor of its parts, which stand one below the other: a view where they lie so in memory, else a copy in
+// `copies`.
+TensorView Joined(std::span<const TensorView> parts, std::deque<Buffer<std::byte>>& copies) {
+  TensorView whole = parts.front();
+  int64_t bytes = 0;
+  bool together = true;
+  for (const TensorView& part : parts) {
+    together = together && part.data == static_cast<const std::byte*>(whole.data) + bytes;
+    bytes += part.bytes();
+  }
+  for (const TensorView& part : parts.subspan(1)) whole.shape[0] += part.shape[0];
+  if (together) return whole;
+  Buffer<std::byte>& copy = copies.emplace_back(bytes);
+  int64_t at = 0;
+  for (const TensorView& part : parts) {
+    std::memcpy(copy.data() + at, part.data, static_cast<size_t>(part.bytes()));
+    at += part.bytes();
+  }
+  whole.data = copy.data();
+  return whole;
 }
 
 // The weights, a config for the blocks that are kept, and the tokenizer.
 void WriteWeights(const Model& model, const DepthPlan& plan, const Weights& weights, AtomicDirectory& directory) {
   std::vector<NamedTensor> tensors;
-  weights.ForEach([&](const std::string& name, const TensorView& tensor) { tensors.push_back({name, tensor}); });
+  std::deque<Buffer<std::byte>> joined;
+  weights.ForEachStored([&](const std::string& name, std::span<const TensorView> parts) {
+    tensors.push_back({name, Joined(parts, joined)});
+  });
   WriteSafetensors(directory.Create("model.safetensors"), tensors, {{"format", "pt"}});
-  const Json config = KeptConfig(ReadUnmarked(model.directory / "config.json"), plan);
+  Json config = ReadUnmarked(model.directory / "config.json");
+  // A family may choose the layers that have a window by their numbers, which change: they are named then.
+  const std::vector<int64_t>& windows = model.weights->config.block.windows;
+  const bool differ = std::adjacent_find(windows.begin(), windows.end(), std::not_equal_to<>()) != windows.end();
+  if (differ && !config.value("layer_types", Json()).is_array()) {
+    config["layer_types"] = Json::array();
+    for (const int64_t window : windows)
+      config["layer_types"].push_back(window > 0 ? "sliding_attention" : "full_attention");
+  }
+  config = KeptConfig(std::move(config), plan);
   directory.Create("config.json").Write((IsStock(plan) ? config : Marked(config)).dump(2) + "\n");
   CopyTokenizer(model.directory, directory);
 }

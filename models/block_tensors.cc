@@ -7,31 +7,33 @@ namespace {
 using enum Axis;
 using enum BlockTensor::Kind;
 using B = BlockWeights;
-using C = ModelConfig;
+using S = BlockSpec;
 
 constexpr Halves kAttention = Halves::kAttention, kMlp = Halves::kMlp;
 
 // clang-format off
 constexpr BlockTensor kBlockTensors[] = {
-    // name                            member           half        kind     output         input          setting
-    {"input_layernorm.weight",          &B::input_norm,  kAttention, kNorm,   kHidden,       kNone,         nullptr},
-    {"self_attn.q_proj.weight",         &B::q,           kAttention, kMatrix, kQueries,      kHidden,       nullptr},
-    {"self_attn.k_proj.weight",         &B::k,           kAttention, kMatrix, kKeyValues,    kHidden,       nullptr},
-    {"self_attn.v_proj.weight",         &B::v,           kAttention, kMatrix, kKeyValues,    kHidden,       nullptr},
-    {"self_attn.o_proj.weight",         &B::o,           kAttention, kMatrix, kHidden,       kQueries,      nullptr},
-    {"self_attn.q_proj.bias",           &B::q_bias,      kAttention, kBias,   kQueries,      kNone,         &C::qkv_bias},
-    {"self_attn.k_proj.bias",           &B::k_bias,      kAttention, kBias,   kKeyValues,    kNone,         &C::qkv_bias},
-    {"self_attn.v_proj.bias",           &B::v_bias,      kAttention, kBias,   kKeyValues,    kNone,         &C::qkv_bias},
-    {"self_attn.o_proj.bias",           &B::o_bias,      kAttention, kBias,   kHidden,       kNone,         &C::output_bias},
-    {"self_attn.q_norm.weight",         &B::q_norm,      kAttention, kNorm,   kHeadDim,      kNone,         &C::qk_norm},
-    {"self_attn.k_norm.weight",         &B::k_norm,      kAttention, kNorm,   kHeadDim,      kNone,         &C::qk_norm},
-    {"post_attention_layernorm.weight", &B::post_norm,   kMlp,       kNorm,   kHidden,       kNone,         nullptr},
-    {"mlp.gate_proj.weight",            &B::gate,        kMlp,       kMatrix, kIntermediate, kHidden,       nullptr},
-    {"mlp.up_proj.weight",              &B::up,          kMlp,       kMatrix, kIntermediate, kHidden,       nullptr},
-    {"mlp.down_proj.weight",            &B::down,        kMlp,       kMatrix, kHidden,       kIntermediate, nullptr},
-    {"mlp.gate_proj.bias",              &B::gate_bias,   kMlp,       kBias,   kIntermediate, kNone,         &C::mlp_bias},
-    {"mlp.up_proj.bias",                &B::up_bias,     kMlp,       kBias,   kIntermediate, kNone,         &C::mlp_bias},
-    {"mlp.down_proj.bias",              &B::down_bias,   kMlp,       kBias,   kHidden,       kNone,         &C::mlp_bias},
+    // name                             member                     half        kind     output         input          setting
+    {"input_layernorm.weight",          &B::input_norm,            kAttention, kNorm,   kHidden,       kNone,         nullptr},
+    {"self_attn.q_proj.weight",         &B::q,                     kAttention, kMatrix, kQueries,      kHidden,       nullptr},
+    {"self_attn.k_proj.weight",         &B::k,                     kAttention, kMatrix, kKeyValues,    kHidden,       nullptr},
+    {"self_attn.v_proj.weight",         &B::v,                     kAttention, kMatrix, kKeyValues,    kHidden,       nullptr},
+    {"self_attn.o_proj.weight",         &B::o,                     kAttention, kMatrix, kHidden,       kQueries,      nullptr},
+    {"self_attn.q_proj.bias",           &B::q_bias,                kAttention, kBias,   kQueries,      kNone,         &S::qkv_bias},
+    {"self_attn.k_proj.bias",           &B::k_bias,                kAttention, kBias,   kKeyValues,    kNone,         &S::qkv_bias},
+    {"self_attn.v_proj.bias",           &B::v_bias,                kAttention, kBias,   kKeyValues,    kNone,         &S::qkv_bias},
+    {"self_attn.o_proj.bias",           &B::o_bias,                kAttention, kBias,   kHidden,       kNone,         &S::output_bias},
+    {"self_attn.q_norm.weight",         &B::q_norm,                kAttention, kNorm,   kHeadDim,      kNone,         &S::qk_norm},
+    {"self_attn.k_norm.weight",         &B::k_norm,                kAttention, kNorm,   kHeadDim,      kNone,         &S::qk_norm},
+    {"attention_update_norm.weight",    &B::attention_update_norm, kAttention, kNorm,   kHidden,       kNone,         &S::update_norms},
+    {"post_attention_layernorm.weight", &B::post_norm,             kMlp,       kNorm,   kHidden,       kNone,         nullptr},
+    {"mlp.gate_proj.weight",            &B::gate,                  kMlp,       kMatrix, kIntermediate, kHidden,       nullptr},
+    {"mlp.up_proj.weight",              &B::up,                    kMlp,       kMatrix, kIntermediate, kHidden,       nullptr},
+    {"mlp.down_proj.weight",            &B::down,                  kMlp,       kMatrix, kHidden,       kIntermediate, nullptr},
+    {"mlp.gate_proj.bias",              &B::gate_bias,             kMlp,       kBias,   kIntermediate, kNone,         &S::mlp_bias},
+    {"mlp.up_proj.bias",                &B::up_bias,               kMlp,       kBias,   kIntermediate, kNone,         &S::mlp_bias},
+    {"mlp.down_proj.bias",              &B::down_bias,             kMlp,       kBias,   kHidden,       kNone,         &S::mlp_bias},
+    {"mlp_update_norm.weight",          &B::mlp_update_norm,       kMlp,       kNorm,   kHidden,       kNone,         &S::update_norms},
 };
 // clang-format on
 
@@ -53,7 +55,7 @@ int64_t Size(const ModelConfig& config, Axis axis) {
 }
 
 std::vector<int64_t> BlockTensor::Shape(const ModelConfig& config) const {
-  if (setting != nullptr && !(config.*setting)) return {};
+  if (setting != nullptr && !(config.block.*setting)) return {};
   if (kind == kMatrix) return {Size(config, output), Size(config, input)};
   return {Size(config, output)};
 }

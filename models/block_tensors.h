@@ -1,5 +1,6 @@
 // The one list of a block's tensors: what each is called, where it stands in BlockWeights, which half needs it and what
 // its sides are. Loading, saving, counting, folding and scoring go through it, so that a new tensor is one new row.
+// Which of them a family's checkpoints keep elsewhere is said in models/families.cc.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +23,12 @@ struct BlockTensor {
     kNorm,    // gain of an RMSNorm, of shape (output), which is its input too
   };
 
-  const char* name;  // relative to the block, as stock checkpoints have it: "self_attn.q_proj.weight"
+  const char* name;  // relative to the block, as most checkpoints have it: "self_attn.q_proj.weight"
   TensorView BlockWeights::*member;
   Halves half;  // the half that reads it: kAttention or kMlp
   Kind kind;
   Axis output, input;
-  bool ModelConfig::*setting;  // a configuration where this is false lacks the tensor; null: each has it
+  bool BlockSpec::*setting;  // a block where this is false lacks the tensor; null: each has it
 
   // Empty where the configuration lacks the tensor.
   std::vector<int64_t> Shape(const ModelConfig& config) const;

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "models/block_spec.h"
+
 namespace shiftrt {
 
 enum class RopeKind { kDefault, kLinear, kLlama3, kYarn };
@@ -23,7 +25,7 @@ struct RopeSpec {
 };
 
 struct ModelConfig {
-  std::string family;  // a row of models/families.cc: "llama", "mistral", "qwen2", "qwen3"
+  std::string family;  // the name of a row of models/families.cc: "llama", "phi3"
   int64_t hidden = 0;
   int64_t intermediate = 0;
   int64_t layers = 0;
@@ -34,10 +36,7 @@ struct ModelConfig {
   int64_t max_positions = 0;
   double rms_eps = 1e-6;
   RopeSpec rope;
-  bool qkv_bias = false;
-  bool output_bias = false;  // o_proj
-  bool mlp_bias = false;
-  bool qk_norm = false;
+  BlockSpec block;
   bool tied_head = false;
   int32_t bos_token = -1;           // -1: none
   std::vector<int32_t> eos_tokens;  // may be empty
@@ -47,8 +46,8 @@ struct ModelConfig {
 };
 
 // Parses the text of a config.json; `name` stands for the file in errors. Throws Error for invalid JSON, a missing or
-// out-of-range number, an unknown architecture, or a setting that is not supported (sliding windows in use, another
-// activation, another rope type, quantised weights): each by name.
+// out-of-range number, an unknown architecture, or a setting that is not supported (another activation, another rope
+// type, quantised weights): each by name.
 ModelConfig ParseConfig(std::string_view text, const std::string& name);
 inline constexpr uint64_t kMaxConfigBytes = 1 << 24;
 ModelConfig LoadConfig(const std::filesystem::path& file);

@@ -4,10 +4,12 @@
 #include <cmath>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <system_error>
 
 #include "models/block_tensors.h"
+#include "models/families.h"
 #include "runtime/check.h"
 #include "runtime/elements.h"
 #include "runtime/json.h"
@@ -190,17 +192,37 @@ TensorView Convert(const std::string& where, const TensorView& tensor, LoadDType
   return tensor;
 }
 
+// `count` rows of `tensor` from row `first` on.
+TensorView RowsOf(const TensorView& tensor, int64_t first, int64_t count) {
+  TensorView rows = tensor;
+  rows.shape[0] = count;
+  rows.data = static_cast<const std::byte*>(tensor.data) + first * (tensor.bytes() / tensor.shape[0]);
+  return rows;
+}
+
+// The parts of `whole` as views into it. Where it is a converted copy, each part has its own place in the file.
+void Split(const TensorView& whole, const CheckpointTensor& stored, BlockWeights& block, Weights& weights) {
+  const auto converted = weights.stored.find(whole.data);
+  const auto original = converted == weights.stored.end() ? std::nullopt : std::optional(converted->second);
+  int64_t first = 0;
+  for (const BlockTensor* part : stored.parts) {
+    const int64_t rows = part->Shape(weights.config)[0];
+    const TensorView view = RowsOf(whole, first, rows);
+    if (original) weights.stored[view.data] = RowsOf(*original, first, rows);
+    block.*part->member = view;
+    first += rows;
+  }
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, std::vector<int64_t>>> TensorShapes(const ModelConfig& config) {
   std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
   shapes.push_back({"model.embed_tokens.weight", {config.vocab, config.hidden}});
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
-    for (const BlockTensor& tensor : BlockTensors()) {
-      auto shape = tensor.Shape(config);
-      if (!shape.empty()) shapes.push_back({fmt::format("model.layers.{}.{}", layer, tensor.name), std::move(shape)});
-    }
-  }
+  const std::vector<CheckpointTensor> block = CheckpointTensors(config);
+  for (int64_t layer = 0; layer < config.layers; ++layer)
+    for (const CheckpointTensor& tensor : block)
+      shapes.push_back({fmt::format("model.layers.{}.{}", layer, tensor.name), tensor.shape});
   shapes.push_back({"model.norm.weight", {config.hidden}});
   if (!config.tied_head) shapes.push_back({"lm_head.weight", {config.vocab, config.hidden}});
   return shapes;
@@ -216,6 +238,28 @@ void Weights::ForEach(const std::function<void(const std::string& name, const Te
   if (!config.tied_head) visit("lm_head.weight", head);
 }
 
+void Weights::ForEachStored(
+    const std::function<void(const std::string& name, std::span<const TensorView> parts)>& visit) const {
+  visit("model.embed_tokens.weight", {&embedding, 1});
+  const std::vector<CheckpointTensor> stored_tensors = CheckpointTensors(config);
+  std::vector<TensorView> parts;
+  for (size_t layer = 0; layer < blocks.size(); ++layer) {
+    for (const CheckpointTensor& tensor : stored_tensors) {
+      parts.clear();
+      for (const BlockTensor* part : tensor.parts) parts.push_back(blocks[layer].*part->member);
+      visit(fmt::format("model.layers.{}.{}", layer, tensor.name), parts);
+    }
+  }
+  visit("model.norm.weight", {&final_norm, 1});
+  if (!config.tied_head) visit("lm_head.weight", {&head, 1});
+}
+
+float Weights::EmbeddingScale() const {
+  if (!config.block.scaled_embeddings) return 1;
+  const auto root = static_cast<float>(std::sqrt(static_cast<double>(config.hidden)));
+  return WithType(embedding.dtype, [&]<typename T>(std::type_identity<T>) { return static_cast<float>(T(root)); });
+}
+
 std::string Weights::Fingerprint() const {
   constexpr int64_t kBlock = 4096, kBlocks = 5;
   const ModelConfig& c = config;
@@ -224,6 +268,12 @@ std::string Weights::Fingerprint() const {
                                     c.intermediate, c.layers, c.heads, c.kv_heads, c.head_dim, c.vocab, c.rms_eps,
                                     static_cast<int>(r.kind), r.theta, r.factor, r.low_freq_factor, r.high_freq_factor,
                                     r.beta_fast, r.beta_slow, r.attention_factor, r.truncate, r.original_max_positions);
+  // What only some families have is said only of them, so that it changes no other's fingerprint.
+  const BlockSpec& b = config.block;
+  if (b.activation != Activation::kSilu) summary += fmt::format("\nactivation {}", static_cast<int>(b.activation));
+  if (b.attention_cap > 0 || b.logit_cap > 0) summary += fmt::format("\ncaps {} {}", b.attention_cap, b.logit_cap);
+  if (b.AnyWindow()) summary += fmt::format("\nwindows {}", fmt::join(b.windows, " "));
+  if (b.scaled_embeddings) summary += fmt::format("\nattention scale {}", b.attention_scale);
   ForEach([&](const std::string& name, const TensorView& tensor) {
     const auto original = stored.find(tensor.data);
     const TensorView& view = original == stored.end() ? tensor : original->second;
@@ -253,13 +303,12 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& director
     if (options.check_finite) CheckFinite(where, tensor);
     return Convert(where, tensor, options.dtype, *weights);
   };
+  const std::vector<CheckpointTensor> stored_tensors = CheckpointTensors(config);
   weights->embedding = take("model.embed_tokens.weight", {config.vocab, config.hidden});
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     BlockWeights& block = weights->blocks.emplace_back();
-    for (const BlockTensor& tensor : BlockTensors()) {
-      const auto shape = tensor.Shape(config);
-      if (!shape.empty()) block.*tensor.member = take(fmt::format("model.layers.{}.{}", layer, tensor.name), shape);
-    }
+    for (const CheckpointTensor& tensor : stored_tensors)
+      Split(take(fmt::format("model.layers.{}.{}", layer, tensor.name), tensor.shape), tensor, block, *weights);
   }
   weights->final_norm = take("model.norm.weight", {config.hidden});
   weights->head = config.tied_head ? weights->embedding : take("lm_head.weight", {config.vocab, config.hidden});

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,9 +22,10 @@ struct BlockWeights {
   TensorView input_norm;  // (hidden)
   TensorView q, k, v, o;  // (query_dim, hidden), (kv_dim, hidden) twice, (hidden, query_dim)
   TensorView q_bias, k_bias, v_bias, o_bias;
-  TensorView q_norm, k_norm;  // (head_dim), Qwen3
-  TensorView post_norm;       // (hidden)
-  TensorView gate, up, down;  // (intermediate, hidden) twice, (hidden, intermediate)
+  TensorView q_norm, k_norm;                          // (head_dim), Qwen3
+  TensorView attention_update_norm, mlp_update_norm;  // (hidden), of what the halves add to the stream
+  TensorView post_norm;                               // (hidden), before the MLP
+  TensorView gate, up, down;                          // (intermediate, hidden) twice, (hidden, intermediate)
   TensorView gate_bias, up_bias, down_bias;
 };
 
@@ -37,8 +39,15 @@ struct Weights {
   std::vector<std::shared_ptr<const void>> storage;  // keeps the files and converted copies alive
   std::map<const void*, TensorView> stored;          // by a converted copy's data: the tensor in the file
 
-  // Calls visit(name, tensor) for every tensor, in layer order; a tied head is not visited again.
+  // Calls visit(name, tensor) for every tensor, in layer order; a tied head is not visited again. Names of a block's
+  // tensors are those of models/block_tensors.h.
   void ForEach(const std::function<void(const std::string& name, const TensorView&)>& visit) const;
+  // The same under the names of the family's checkpoints, which may hold several tensors as one: its parts stand one
+  // below the other.
+  void ForEachStored(
+      const std::function<void(const std::string& name, std::span<const TensorView> parts)>& visit) const;
+  // What the family multiplies embeddings by: sqrt(hidden), rounded to their type as transformers does, or 1.
+  float EmbeddingScale() const;
   // 64-bit hash of config and of a sample of every tensor's bytes as the files hold them (whatever type they were
   // loaded in), as hex: tells models apart, fast on any size.
   std::string Fingerprint() const;

@@ -142,7 +142,10 @@ class Pipeline {
   // Keeps the sums of `runs`, which the same pass gives.
   FittedSites FitTogether(const std::vector<Site>& sites, const std::vector<Site>& runs) {
     const SiteInput input = correction_.needs == Needs::kMlpSums ? SiteInput::kMlpBefore : SiteInput::kStream;
-    if (input == SiteInput::kMlpBefore) CheckBlockBefore(sites);
+    if (input == SiteInput::kMlpBefore) {
+      CheckBlockBefore(sites);
+      CheckFoldsIntoDown(job_.model.weights->config);
+    }
     CalibrationSums sums;
     {
       const Stopwatch watch(result_.seconds.calibrate);

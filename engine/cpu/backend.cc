@@ -2,7 +2,6 @@
 #include "engine/backend.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "kernels/attention.h"
@@ -45,11 +44,15 @@ class CpuBackend : public Backend, private Layers {
       : context_(setup.context),
         weights_(setup.weights),
         config_(weights_->config),
+        spec_(config_.block),
         slots_(setup.plan.attention_blocks()),
         eps_(static_cast<float>(config_.rms_eps)),
         rope_(MakeRopeFrequencies(config_)),
-        attention_shape_{config_.heads, config_.kv_heads, config_.head_dim,
-                         1.0f / std::sqrt(static_cast<float>(config_.head_dim))} {}
+        attention_shape_{.heads = config_.heads,
+                         .kv_heads = config_.kv_heads,
+                         .head_dim = config_.head_dim,
+                         .scale = spec_.attention_scale,
+                         .soft_cap = spec_.attention_cap} {}
 
   std::unique_ptr<KvStorage> MakeCache(int64_t capacity) override {
     auto cache = std::make_unique<CpuKv>();
@@ -68,6 +71,7 @@ class CpuBackend : public Backend, private Layers {
   Matrix<float> Logits(const Rows& residual) override {
     Matrix<float> logits(residual.count(), config_.vocab);
     MatMul(context_, FinalNorm(residual.host()), weights_->head, {}, false, logits.view());
+    if (spec_.logit_cap > 0) SoftCap(context_, spec_.logit_cap, logits.view());
     return logits;
   }
   std::vector<float> LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) override;
@@ -78,7 +82,9 @@ class CpuBackend : public Backend, private Layers {
     MatrixView<float> keys, values;
   };
 
-  void Embed() override { shiftrt::Embed(context_, call_->batch.tokens, weights_->embedding, h_); }
+  void Embed() override {
+    shiftrt::Embed(context_, call_->batch.tokens, weights_->embedding, h_, weights_->EmbeddingScale());
+  }
   void Resume(const Rows& residual) override {
     const MatrixView<const float> from = residual.host();
     if (from.data == h_.data) return;
@@ -98,14 +104,23 @@ class CpuBackend : public Backend, private Layers {
   void JoinBranches(const KeysValues& kv);
   MatrixView<const float> FinalNorm(MatrixView<const float> rows) {
     const MatrixView<float> x = normed_.Get(rows.rows, config_.hidden);
-    RmsNorm(context_, rows, weights_->final_norm, eps_, x);
+    Norm(rows, weights_->final_norm, x);
     return x;
+  }
+  void Norm(MatrixView<const float> x, const TensorView& weight, MatrixView<float> out) {
+    RmsNorm(context_, x, weight, eps_, out, spec_.norm_offset);
+  }
+  // h += update, which a family may norm first: `update` is then what was added.
+  void Add(MatrixView<float> update, const TensorView& norm) {
+    if (spec_.update_norms) Norm(update, norm, update);
+    AddTo(context_, update, h_);
   }
   MatrixView<float> Hidden(Workspace& workspace) { return workspace.Get(h_.rows, config_.hidden); }
 
   Context context_;
   std::shared_ptr<const Weights> weights_;
   const ModelConfig& config_;
+  const BlockSpec& spec_;
   int64_t slots_;  // of a cache
   float eps_;
   RopeFrequencies rope_;
@@ -179,32 +194,34 @@ void CpuBackend::Attention(const BlockStage& block, int64_t slot) {
   const MatrixView<float> x = Hidden(normed_), q = query_.Get(h_.rows, config_.query_dim()),
                           attended = attended_.Get(h_.rows, config_.query_dim()), update = Hidden(attention_update_);
   const KeysValues kv = Place(slot);
-  RmsNorm(context_, h_, w.input_norm, eps_, x);
+  Norm(h_, w.input_norm, x);
   MatMul(context_, x, w.q, w.q_bias, false, q);
   MatMul(context_, x, w.k, w.k_bias, false, kv.keys);
   MatMul(context_, x, w.v, w.v_bias, false, kv.values);
-  if (config_.qk_norm) {
-    RmsNormHeads(context_, q, config_.head_dim, w.q_norm, eps_);
-    RmsNormHeads(context_, kv.keys, config_.head_dim, w.k_norm, eps_);
+  if (spec_.qk_norm) {
+    RmsNormHeads(context_, q, config_.head_dim, w.q_norm, eps_, spec_.norm_offset);
+    RmsNormHeads(context_, kv.keys, config_.head_dim, w.k_norm, eps_, spec_.norm_offset);
   }
   Rope(context_, q, config_.head_dim, angles_);
   Rope(context_, kv.keys, config_.head_dim, angles_);
   JoinBranches(kv);
-  shiftrt::Attention(context_, attention_shape_, sequences_, q, attended);
+  AttentionShape shape = attention_shape_;
+  shape.window = spec_.Window(block.layer);
+  shiftrt::Attention(context_, shape, sequences_, q, attended);
   MatMul(context_, attended, w.o, w.o_bias, false, update);
-  AddTo(context_, update, h_);
+  Add(update, w.attention_update_norm);
 }
 
 void CpuBackend::Mlp(const BlockStage& block) {
   const BlockWeights& w = TensorsOf(*weights_, block);
   const MatrixView<float> x = Hidden(normed_), gate = gate_.Get(h_.rows, config_.intermediate),
                           up = up_.Get(h_.rows, config_.intermediate), update = Hidden(mlp_update_);
-  RmsNorm(context_, h_, w.post_norm, eps_, x);
+  Norm(h_, w.post_norm, x);
   MatMul(context_, x, w.gate, w.gate_bias, false, gate);
   MatMul(context_, x, w.up, w.up_bias, false, up);
-  SwiGlu(context_, gate, up);
+  (spec_.activation == Activation::kSilu ? SwiGlu : GeGlu)(context_, gate, up);
   MatMul(context_, gate, w.down, w.down_bias, false, update);
-  AddTo(context_, update, h_);
+  Add(update, w.mlp_update_norm);
 }
 
 void CpuBackend::Adapter(const AdapterStage& adapter) {
@@ -225,9 +242,10 @@ Rows CpuBackend::Update(const BlockStage&, Halves halves) {
 
 std::vector<float> CpuBackend::LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) {
   const MatrixView<const float> stream = scored.stream.host();
+  const OutputHead head(weights_->head, spec_.logit_cap);
   std::vector<float> log_probs(scored.targets.size());
   if (!scored.which) {
-    TokenLogProbs(context_, FinalNorm(stream), weights_->head, scored.targets, log_probs, argmax);
+    TokenLogProbs(context_, FinalNorm(stream), head, scored.targets, log_probs, argmax);
     return log_probs;
   }
   for (size_t first = 0; first < log_probs.size(); first += kGatheredRows) {
@@ -235,7 +253,7 @@ std::vector<float> CpuBackend::LogProbs(const ScoredRows& scored, std::span<int3
     const MatrixView<float> rows = gathered_.Get(static_cast<int64_t>(count), stream.cols);
     for (size_t i = 0; i < count; ++i)
       std::copy_n(stream.row((*scored.which)[first + i]), stream.cols, rows.row(static_cast<int64_t>(i)));
-    TokenLogProbs(context_, FinalNorm(rows), weights_->head, scored.targets.subspan(first, count),
+    TokenLogProbs(context_, FinalNorm(rows), head, scored.targets.subspan(first, count),
                   std::span(log_probs).subspan(first, count), argmax.empty() ? argmax : argmax.subspan(first, count));
   }
   return log_probs;

@@ -142,6 +142,7 @@ std::vector<float> CudaBackend::LogProbs(const ScoredRows& scored, std::span<int
       const DeviceArray logits = s_.logits.Get(s_.stream, m * n, DType::kFloat32);
       const ConstDeviceArray w(head_bytes + v * s_.hidden * static_cast<int64_t>(SizeOf(s_.dtype)), s_.dtype);
       s_.device->products().MatMul({.x = x, .w = w, .y = logits, .m = m, .n = n, .k = s_.hidden});
+      if (s_.spec.logit_cap > 0) gpu::SoftCap(s_.stream, s_.spec.logit_cap, m * n, static_cast<float*>(logits.data));
       gpu::UpdateScores(s_.stream, {static_cast<const float*>(logits.data), m, n, v, vocab}, wanted.data() + first,
                         scores.data(), log_probs.data() + first, best.data() + first);
     }

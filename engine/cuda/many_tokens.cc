@@ -10,7 +10,8 @@ using gpu::DeviceBuffer;
 
 void ManyTokens::Embed() {
   pending_ = {};
-  gpu::Embed(s_.stream, s_.step.tokens, s_.step.count, s_.device->embedding(), s_.hidden, s_.Hidden(s_.residual).data);
+  gpu::Embed(s_.stream, s_.step.tokens, s_.step.count, s_.device->embedding(), s_.hidden, s_.Hidden(s_.residual).data,
+             s_.weights->EmbeddingScale());
 }
 
 void ManyTokens::Resume(const Rows& residual) {
@@ -35,10 +36,11 @@ void ManyTokens::Attention(const BlockStage& block, int64_t slot) {
       {.x = x, .w = {w.qkv.data(), s_.dtype}, .y = qkv, .m = step.count, .n = qkv_dim, .k = s_.hidden});
   s_.Rotate(w, qkv, q, kv);
   JoinBranches(kv);
+  const gpu::AttentionShape shape = s_.ShapeOf(block.layer);
   if (s_.dtype == DType::kFloat32) {
-    const int splits = gpu::AttentionSplits(s_.shape, step.count, step.longest_keys, s_.cores);
-    float* const scratch = s_.shares.Floats(s_.stream, gpu::SplitAttentionScratch(s_.shape, step.count, splits));
-    gpu::AttendSplit(s_.stream, {.shape = s_.shape,
+    const int splits = gpu::AttentionSplits(shape, step.count, step.longest_keys, s_.cores);
+    float* const scratch = s_.shares.Floats(s_.stream, gpu::SplitAttentionScratch(shape, step.count, splits));
+    gpu::AttendSplit(s_.stream, {.shape = shape,
                                  .q = static_cast<const float*>(q.data),
                                  .keys = kv.keys,
                                  .values = kv.values,
@@ -49,7 +51,7 @@ void ManyTokens::Attention(const BlockStage& block, int64_t slot) {
                                  .scratch = scratch,
                                  .out = static_cast<float*>(attended.data)});
   } else {
-    gpu::AttendPacked(s_.stream, {.shape = s_.shape,
+    gpu::AttendPacked(s_.stream, {.shape = shape,
                                   .q = q,
                                   .keys = kv.keys,
                                   .values = kv.values,
@@ -64,7 +66,17 @@ void ManyTokens::Attention(const BlockStage& block, int64_t slot) {
                                 .m = step.count,
                                 .n = s_.hidden,
                                 .k = q_dim});
-  pending_ = {update.data, w.o_bias.data()};
+  Add(update, w.o_bias, w.update_norm);
+}
+
+// The update with its bias goes to the stream: normed at once, or when the next norm reads the stream.
+void ManyTokens::Add(MatrixView<float> update, const DeviceBuffer<float>& bias, const DeviceBuffer<float>& norm) {
+  pending_ = {};
+  if (s_.spec.update_norms) {
+    s_.AddNormed(s_.Hidden(s_.residual), update.data, bias, norm);
+  } else {
+    pending_ = {update.data, bias.data()};
+  }
 }
 
 // Attention reads a sequence's keys and values in one piece, so a branch gets a copy of what it continues.
@@ -86,14 +98,15 @@ void ManyTokens::Mlp(const BlockStage& block) {
   gpu::AddRmsNorm(s_.stream, s_.Hidden(s_.residual), pending_, w.norm.data(), s_.eps, x);
   s_.device->products().MatMul(
       {.x = x, .w = {w.gate_up.data(), s_.dtype}, .y = gate_up, .m = count, .n = 2 * inter, .k = s_.hidden});
-  gpu::SwiGlu(s_.stream, gate_up, w.gate_up_bias.data(), count, inter, activation);
+  const auto gated = s_.spec.activation == Activation::kSilu ? gpu::SwiGlu : gpu::GeGlu;
+  gated(s_.stream, gate_up, w.gate_up_bias.data(), count, inter, activation);
   s_.device->products().MatMul({.x = activation,
                                 .w = {w.down.data(), s_.dtype},
                                 .y = {update.data, DType::kFloat32},
                                 .m = count,
                                 .n = s_.hidden,
                                 .k = inter});
-  pending_ = {update.data, w.down_bias.data()};
+  Add(update, w.down_bias, w.update_norm);
 }
 
 void ManyTokens::Adapter(const AdapterStage& adapter) {
@@ -128,7 +141,7 @@ MatrixView<float> ManyTokens::Settled() {
 Rows ManyTokens::Stream() { return {Settled(), s_.device->rows()}; }
 
 MatrixView<const float> ManyTokens::WithBias(MatrixView<const float> update, const DeviceBuffer<float>& bias) {
-  if (bias.size() == 0) return update;
+  if (bias.size() == 0 || s_.spec.update_norms) return update;
   const MatrixView<float> biased = s_.Hidden(s_.delta);
   gpu::CopyOnDevice(s_.stream, biased.data, update.data,
                     update.rows * update.cols * static_cast<int64_t>(sizeof(float)));
@@ -143,7 +156,7 @@ Rows ManyTokens::Update(const BlockStage& block, Halves halves) {
   const MatrixView<float> both = s_.Hidden(s_.delta);
   gpu::Add(s_.stream, attention.data, mlp.data, both.rows * both.cols, both.data);
   for (const DeviceBuffer<float>* bias : {&s_.AttentionOf(block).o_bias, &s_.MlpOf(block).down_bias})
-    if (bias->size() > 0) gpu::AddPending(s_.stream, both, {nullptr, bias->data()});
+    if (bias->size() > 0 && !s_.spec.update_norms) gpu::AddPending(s_.stream, both, {nullptr, bias->data()});
   return {both, s_.device->rows()};
 }
 

@@ -23,7 +23,8 @@ class ManyTokens : public Layers {
   // The stream with everything added that was pending.
   MatrixView<float> Settled();
   void JoinBranches(const KeysValues& kv);
-  // An update with its bias, in a copy where it has one.
+  void Add(MatrixView<float> update, const gpu::DeviceBuffer<float>& bias, const gpu::DeviceBuffer<float>& norm);
+  // An update with its bias, in a copy where it has one that is not in it already.
   MatrixView<const float> WithBias(MatrixView<const float> update, const gpu::DeviceBuffer<float>& bias);
 
   CudaState& s_;

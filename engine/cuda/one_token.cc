@@ -20,7 +20,7 @@ void OneToken::Begin() {
 
 void OneToken::Embed() {
   Begin();
-  gpu::Embed(s_.stream, s_.step.tokens, 1, s_.device->embedding(), s_.hidden, h_);
+  gpu::Embed(s_.stream, s_.step.tokens, 1, s_.device->embedding(), s_.hidden, h_, s_.weights->EmbeddingScale());
 }
 
 void OneToken::Resume(const Rows& residual) {
@@ -46,8 +46,9 @@ void OneToken::Attention(const BlockStage& block, int64_t slot) {
                .y = static_cast<float*>(qkv.data)},
               s_.cores);
   s_.Rotate(w, qkv, q, kv);
-  const int splits = gpu::AttentionSplits(s_.shape, 1, s_.step.longest_keys, s_.cores);
-  gpu::AttendSplit(s_.stream, {.shape = s_.shape,
+  const gpu::AttentionShape shape = s_.ShapeOf(block.layer);
+  const int splits = gpu::AttentionSplits(shape, 1, s_.step.longest_keys, s_.cores);
+  gpu::AttendSplit(s_.stream, {.shape = shape,
                                .q = static_cast<const float*>(q.data),
                                .keys = kv.keys,
                                .values = kv.values,
@@ -55,36 +56,41 @@ void OneToken::Attention(const BlockStage& block, int64_t slot) {
                                .visible = s_.step.visible,
                                .tokens = 1,
                                .splits = splits,
-                               .scratch = s_.shares.Floats(s_.stream, gpu::SplitAttentionScratch(s_.shape, 1, splits)),
+                               .scratch = s_.shares.Floats(s_.stream, gpu::SplitAttentionScratch(shape, 1, splits)),
                                .out = attended});
-  gpu::MatVecAdd(
-      s_.stream,
-      {.w = {w.o.data(), s_.dtype}, .rows = s_.hidden, .cols = q_dim, .x = attended, .bias = w.o_bias.data(), .y = h_},
-      h_, s_.cores);
+  AddProduct({.w = {w.o.data(), s_.dtype}, .rows = s_.hidden, .cols = q_dim, .x = attended}, w.o_bias, w.update_norm);
+}
+
+// h += the product and its bias, which a family may norm first.
+void OneToken::AddProduct(gpu::MatVecProblem product, const DeviceBuffer<float>& bias,
+                          const DeviceBuffer<float>& norm) {
+  if (s_.spec.update_norms) {
+    product.y = s_.mlp_update.Floats(s_.stream, s_.hidden);
+    gpu::MatVec(s_.stream, product, s_.cores);
+    return s_.AddNormed({h_, 1, s_.hidden}, product.y, bias, norm);
+  }
+  product.bias = bias.data();
+  product.y = h_;
+  gpu::MatVecAdd(s_.stream, product, h_, s_.cores);
 }
 
 void OneToken::Mlp(const BlockStage& block) {
   const DeviceMlp& w = s_.MlpOf(block);
   const int64_t inter = s_.config.intermediate;
   float* const activation = s_.activation.Floats(s_.stream, inter);
-  gpu::MatVecSwiGlu(s_.stream,
-                    {.w = {w.gate_up.data(), s_.dtype},
-                     .rows = 2 * inter,
-                     .cols = s_.hidden,
-                     .x = h_,
-                     .norm_weight = w.norm.data(),
-                     .eps = s_.eps,
-                     .bias = w.gate_up_bias.data(),
-                     .y = activation},
-                    s_.cores);
-  gpu::MatVecAdd(s_.stream,
-                 {.w = {w.down.data(), s_.dtype},
-                  .rows = s_.hidden,
-                  .cols = inter,
-                  .x = activation,
-                  .bias = w.down_bias.data(),
-                  .y = h_},
-                 h_, s_.cores);
+  const auto gated = s_.spec.activation == Activation::kSilu ? gpu::MatVecSwiGlu : gpu::MatVecGeGlu;
+  gated(s_.stream,
+        {.w = {w.gate_up.data(), s_.dtype},
+         .rows = 2 * inter,
+         .cols = s_.hidden,
+         .x = h_,
+         .norm_weight = w.norm.data(),
+         .eps = s_.eps,
+         .bias = w.gate_up_bias.data(),
+         .y = activation},
+        s_.cores);
+  AddProduct({.w = {w.down.data(), s_.dtype}, .rows = s_.hidden, .cols = inter, .x = activation}, w.down_bias,
+             w.update_norm);
 }
 
 void OneToken::Adapter(const AdapterStage& adapter) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "engine/cuda/state.h"
+#include "kernels/cuda/matvec.h"
 
 namespace shiftrt {
 
@@ -22,6 +23,8 @@ class OneToken : public Layers {
 
  private:
   void Begin();
+  void AddProduct(gpu::MatVecProblem product, const gpu::DeviceBuffer<float>& bias,
+                  const gpu::DeviceBuffer<float>& norm);
 
   CudaState& s_;
   float *h_ = nullptr, *spare_ = nullptr;  // the stream, and where a full adapter writes the next one

@@ -1,10 +1,11 @@
 #include "engine/cuda/state.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
+#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/matvec.h"
+#include "kernels/cuda/rmsnorm.h"
 #include "kernels/cuda/rope.h"
 #include "runtime/check.h"
 
@@ -46,14 +47,18 @@ DeviceLra UploadLra(Stream stream, const Lra& lra) {
 CudaState::CudaState(const BackendSetup& setup)
     : weights(setup.weights),
       config(weights->config),
+      spec(config.block),
       device(OnDevice(setup.context, weights, setup.context.gpus.front())),
       stream(device->stream()),
       dtype(device->dtype()),
       hidden(config.hidden),
       eps(static_cast<float>(config.rms_eps)),
       cores(device->info().multiprocessors),
-      shape{static_cast<int>(config.heads), static_cast<int>(config.kv_heads), static_cast<int>(config.head_dim),
-            1.0f / std::sqrt(static_cast<float>(config.head_dim))} {
+      shape{.heads = static_cast<int>(config.heads),
+            .kv_heads = static_cast<int>(config.kv_heads),
+            .head_dim = static_cast<int>(config.head_dim),
+            .scale = spec.attention_scale,
+            .soft_cap = spec.attention_cap} {
   const RopeFrequencies rope = MakeRopeFrequencies(config);
   frequencies_ = DeviceBuffer<float>(stream, std::span<const float>(rope.inverse), "RoPE");
   rope_scale_ = rope.scale;
@@ -188,6 +193,17 @@ const float* CudaState::Here(const Rows& rows) {
   return to;
 }
 
+gpu::AttentionShape CudaState::ShapeOf(int64_t layer) const {
+  gpu::AttentionShape own = shape;
+  own.window = static_cast<int>(spec.Window(layer));
+  return own;
+}
+
+void CudaState::AddNormed(MatrixView<float> h, float* update, const DeviceBuffer<float>& bias,
+                          const DeviceBuffer<float>& norm) {
+  gpu::AddNormedUpdate(stream, h, update, bias.data(), norm.data(), eps);
+}
+
 void CudaState::Head(const float* row, float* logits) {
   gpu::MatVec(stream,
               {.w = device->head(),
@@ -198,6 +214,7 @@ void CudaState::Head(const float* row, float* logits) {
                .eps = eps,
                .y = logits},
               cores);
+  if (spec.logit_cap > 0) gpu::SoftCap(stream, spec.logit_cap, config.vocab, logits);
 }
 
 void CudaState::Choose(const float* row) {

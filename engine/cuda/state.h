@@ -85,6 +85,12 @@ class CudaState {
   // Rows in this GPU's memory: those of the host are copied over. Throws Error for rows of another GPU.
   const float* Here(const Rows& rows);
 
+  // What the block at `layer` attends with: its window is its own.
+  gpu::AttentionShape ShapeOf(int64_t layer) const;
+  // h += update + bias, normed first with `norm`: what a family with norms of its updates does. Leaves in `update` what
+  // was added.
+  void AddNormed(MatrixView<float> h, float* update, const gpu::DeviceBuffer<float>& bias,
+                 const gpu::DeviceBuffer<float>& norm);
   // Final norm and head of one row, (hidden) to (vocab).
   void Head(const float* row, float* logits);
   // The token that follows `row`, as `request` says, into `chosen`.
@@ -99,6 +105,7 @@ class CudaState {
 
   const std::shared_ptr<const Weights> weights;
   const ModelConfig& config;
+  const BlockSpec& spec;
   const std::shared_ptr<DeviceWeights> device;
   const gpu::Stream stream;
   const DType dtype;  // of the weights' matrices, of cached keys and values, and of what products of many rows read

@@ -58,15 +58,24 @@ DeviceBuffer<float> JoinWide(gpu::Stream stream, std::initializer_list<std::pair
   return any ? DeviceBuffer<float>(stream, std::span<const float>(joined), "the weights") : DeviceBuffer<float>();
 }
 
+// A norm's weights as the kernels multiply by them; nothing where it is absent.
+DeviceBuffer<float> Norm(gpu::Stream stream, const ModelConfig& config, const TensorView& weight) {
+  if (weight.empty()) return {};
+  std::vector<float> values = Widened(weight);
+  for (float& value : values) value += config.block.norm_offset;
+  return {stream, std::span<const float>(values), "the weights"};
+}
+
 DeviceAttention MakeAttention(gpu::Stream stream, gpu::Uploader& uploader, const ModelConfig& config,
                               const BlockWeights& from) {
   const int64_t q_dim = config.query_dim(), kv_dim = config.kv_dim();
   DeviceAttention half;
   half.qkv = Join(stream, uploader, {&from.q, &from.k, &from.v});
   half.o = Join(stream, uploader, {&from.o});
-  half.norm = JoinWide(stream, {{&from.input_norm, 0}});
-  half.q_norm = JoinWide(stream, {{&from.q_norm, 0}});
-  half.k_norm = JoinWide(stream, {{&from.k_norm, 0}});
+  half.norm = Norm(stream, config, from.input_norm);
+  half.update_norm = Norm(stream, config, from.attention_update_norm);
+  half.q_norm = Norm(stream, config, from.q_norm);
+  half.k_norm = Norm(stream, config, from.k_norm);
   half.qkv_bias = JoinWide(stream, {{&from.q_bias, q_dim}, {&from.k_bias, kv_dim}, {&from.v_bias, kv_dim}});
   half.o_bias = JoinWide(stream, {{&from.o_bias, 0}});
   return half;
@@ -76,7 +85,8 @@ DeviceMlp MakeMlp(gpu::Stream stream, gpu::Uploader& uploader, const ModelConfig
   DeviceMlp half;
   half.gate_up = Join(stream, uploader, {&from.gate, &from.up});
   half.down = Join(stream, uploader, {&from.down});
-  half.norm = JoinWide(stream, {{&from.post_norm, 0}});
+  half.norm = Norm(stream, config, from.post_norm);
+  half.update_norm = Norm(stream, config, from.mlp_update_norm);
   half.gate_up_bias = JoinWide(stream, {{&from.gate_bias, config.intermediate}, {&from.up_bias, config.intermediate}});
   half.down_bias = JoinWide(stream, {{&from.down_bias, 0}});
   return half;
@@ -98,7 +108,7 @@ DeviceWeights::DeviceWeights(const Weights& weights, int gpu)
       products_(stream()),
       dtype_(CheckSupported(weights)),
       embedding_(Join(stream(), uploader_, {&weights.embedding})),
-      final_norm_(JoinWide(stream(), {{&weights.final_norm, 0}})) {
+      final_norm_(Norm(stream(), weights.config, weights.final_norm)) {
   if (weights.head.data != weights.embedding.data) head_ = Join(stream(), uploader_, {&weights.head});
 }
 

@@ -16,15 +16,15 @@
 
 namespace shiftrt {
 
-// The tensors of a block's halves, matrices that meet the same input joined by rows. Norms and biases are float32; an
-// absent one is null.
+// The tensors of a block's halves, matrices that meet the same input joined by rows. Norms and biases are float32, the
+// family's offset added to the norms; an absent one is null.
 struct DeviceAttention {
   gpu::DeviceBuffer<std::byte> qkv, o;
-  gpu::DeviceBuffer<float> norm, q_norm, k_norm, qkv_bias, o_bias;
+  gpu::DeviceBuffer<float> norm, update_norm, q_norm, k_norm, qkv_bias, o_bias;
 };
 struct DeviceMlp {
   gpu::DeviceBuffer<std::byte> gate_up, down;
-  gpu::DeviceBuffer<float> norm, gate_up_bias, down_bias;
+  gpu::DeviceBuffer<float> norm, update_norm, gate_up_bias, down_bias;
 };
 struct DeviceBlock {
   std::optional<DeviceAttention> attention;

@@ -34,6 +34,12 @@ void CheckBlockBefore(const std::vector<Site>& runs) {
     FailUsage(Field("prune"), "layer 0 is removed, so there is no block before it to fold into; add keep=first:1");
 }
 
+void CheckFoldsIntoDown(const ModelConfig& config) {
+  if (config.block.update_norms)
+    FailUsage("{} norms the MLP's output behind the down projection, so that ReplaceMe's map cannot be folded into it",
+              config.family);
+}
+
 // m = x W' + c becomes x (T'W)' + c T.
 std::shared_ptr<const BlockWeights> FoldIntoDown(const Context& context, const BlockWeights& block,
                                                  MatrixView<const double> t) {

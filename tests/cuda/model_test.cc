@@ -66,6 +66,18 @@ double ManyTolerance(DType dtype) { return dtype == DType::kFloat32 ? 1e-5 : dty
 
 constexpr const char* kPointNames[] = {"input", "attention", "mlp", "update", "output"};  // in TapPoint's order
 
+struct Case {
+  Shape shape;
+  DType dtype;
+};
+// Each of the shapes in float32 and in bfloat16.
+std::vector<Case> InBothTypes(const std::vector<Shape>& shapes) {
+  std::vector<Case> cases;
+  for (const Shape& shape : shapes)
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) cases.push_back({shape, dtype});
+  return cases;
+}
+
 class ModelOnGpu : public testing::Test {
  protected:
   void SetUp() override {
@@ -94,7 +106,7 @@ class ModelOnGpu : public testing::Test {
 
 TEST_F(ModelOnGpu, PrefillAndDecodeAgreeWithTheCpu) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    for (const Shape& shape : {kQwen2, kQwen3, kLlama}) {
+    for (const Shape& shape : {kQwen2, kQwen3, kLlama, kPhi3, kGemma2}) {
       SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
       const auto weights = MakeWeights(shape, dtype);
       ExpectParity(weights, DepthPlan::Original(2));
@@ -130,8 +142,9 @@ TEST_F(ModelOnGpu, HalvesOfBlocksAgreeWithTheCpu) {
     block->o_bias = block->down_bias = {bias.data(), DType::kFloat32, {weights->config.hidden}};
     return block;
   };
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    const auto weights = MakeWeights(kQwen2, dtype);
+  for (const auto& [shape, dtype] : InBothTypes({kQwen2, kGemma2})) {
+    SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
+    const auto weights = MakeWeights(shape, dtype);
     const auto own = biased(weights);
     const BlockStage attention{1, Halves::kAttention, own}, mlp{1, Halves::kMlp, own};
     const std::vector<DepthPlan> plans = {{{BlockStage{0}, attention}},
@@ -171,8 +184,9 @@ TEST_F(ModelOnGpu, OneTokenIsExactButForTheCache) {
 }
 
 TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    const auto weights = MakeWeights(kQwen2, dtype);
+  for (const auto& [shape, dtype] : InBothTypes({kQwen2, kGemma2})) {
+    SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
+    const auto weights = MakeWeights(shape, dtype);
     const std::vector<int32_t> tokens = Tokens(*weights, 90);
     Batch batch;
     for (const auto& [begin, count] : {std::pair{0, 70}, {70, 1}, {71, 19}})
@@ -224,8 +238,9 @@ TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
 
 // A tree of sequences: a trunk, two branches of it and a branch of a branch; and one separate sequence.
 TEST_F(ModelOnGpu, BranchesAgreeWithTheCpu) {
-  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    const auto weights = MakeWeights(kQwen3, dtype);
+  for (const auto& [shape, dtype] : InBothTypes({kQwen3, kGemma2})) {
+    SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
+    const auto weights = MakeWeights(shape, dtype);
     const std::vector<int32_t> tokens = Tokens(*weights, 70);
     const std::span<const int32_t> all(tokens);
     Batch batch;
@@ -274,14 +289,16 @@ TEST_F(ModelOnGpu, ResumesAStreamWithOtherStages) {
 }
 
 TEST_F(ModelOnGpu, TextIsTheCpusInFloat32) {
-  const auto weights = MakeWeights(kLlama, DType::kFloat32);
-  for (const SamplingOptions& sampling : {SamplingOptions{}, {1, 1, 0}, {0.7, 0.9, 20}}) {
-    std::vector<int32_t> text[2];
-    for (const Device device : {Device::kCpu, Device::kCuda}) {
-      Decoder decoder(On(device), weights, DepthPlan::Original(2));
-      text[device == Device::kCuda] = Generate(decoder, Tokens(*weights, 5), 6, sampling, 3, {}).tokens;
+  for (const Shape& shape : {kLlama, kGemma2}) {
+    const auto weights = MakeWeights(shape, DType::kFloat32);
+    for (const SamplingOptions& sampling : {SamplingOptions{}, {1, 1, 0}, {0.7, 0.9, 20}}) {
+      std::vector<int32_t> text[2];
+      for (const Device device : {Device::kCpu, Device::kCuda}) {
+        Decoder decoder(On(device), weights, DepthPlan::Original(2));
+        text[device == Device::kCuda] = Generate(decoder, Tokens(*weights, 5), 6, sampling, 3, {}).tokens;
+      }
+      EXPECT_EQ(text[0], text[1]) << shape.type << ", temperature " << sampling.temperature;
     }
-    EXPECT_EQ(text[0], text[1]) << "temperature " << sampling.temperature;
   }
 }
 

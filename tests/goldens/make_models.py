@@ -2,7 +2,7 @@
 """Makes tests/goldens/models: logits and hidden states of tiny random models, computed by transformers in float32.
 
     pip install torch==2.6.0 transformers==5.23.0 safetensors numpy
-    python3 make_models.py models
+    python3 make_models.py models [NAME...]
 
 The weights are not stored. The tests compute them by the rule at the top of models/random_checkpoint.cc (seed 1). Each
 model NAME has NAME/config.json and NAME/golden.safetensors. The latter contains, for the last `rows` positions, tokens,
@@ -28,6 +28,13 @@ QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "use_slid
          "rope_theta": 1000000.0}
 QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": 16, "rms_norm_eps": 1e-6,
          "rope_theta": 1000000.0, "attention_bias": False}
+# The settings that real checkpoints have at 4096 are small here, so that a window, a cap and a scale show.
+PHI3 = {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "bos_token_id": 1, "eos_token_id": 2,
+        "pad_token_id": 0, "sliding_window": None, "original_max_position_embeddings": 256}
+GEMMA2 = {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "num_hidden_layers": 4, "head_dim": 16,
+          "num_key_value_heads": 2, "hidden_act": None, "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
+          "query_pre_attn_scalar": 20, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 8.0,
+          "sliding_window": 6, "tie_word_embeddings": True}
 CONFIGS = {
     "llama2": LLAMA,
     "llama3_tied": {**LLAMA, "num_key_value_heads": 2, "tie_word_embeddings": True, "rope_theta": 500000.0,
@@ -46,13 +53,22 @@ CONFIGS = {
                   "num_key_value_heads": 1, "vocab_size": 101},
     "llama_long": {**LLAMA, "num_key_value_heads": 2, "max_position_embeddings": 1024, "rows": 4, "length": 700},
     "mistral": {**MISTRAL, "num_key_value_heads": 2},
+    "mistral_window": {**MISTRAL, "num_key_value_heads": 2, "sliding_window": 5},
+    "phi3": {**PHI3, "num_key_value_heads": 2, "sliding_window": 7},
+    "phi3_tied": {**PHI3, "tie_word_embeddings": True},
+    "gemma2": GEMMA2,
+    "gemma2_layer_types": {**GEMMA2, "attention_bias": True, "tie_word_embeddings": False,
+                           "final_logit_softcapping": None, "layer_types": ["full_attention", "sliding_attention",
+                                                                           "sliding_attention", "full_attention"]},
+    "qwen2_window": {**QWEN2, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
     "qwen1.5": QWEN2,
     "qwen2_tied": {**QWEN2, "num_attention_heads": 6, "num_key_value_heads": 2, "tie_word_embeddings": True},
     "qwen2.5": {**QWEN2, "num_key_value_heads": 2},
     "qwen3": {**QWEN3, "num_key_value_heads": 2},
     "qwen3_tied": {**QWEN3, "num_attention_heads": 6, "num_key_value_heads": 3, "tie_word_embeddings": True},
 }
-BFLOAT16 = ("llama2", "qwen2_tied", "qwen3")
+BFLOAT16 = ("llama2", "qwen2_tied", "qwen3", "phi3", "gemma2")
+NULLS = ("sliding_window", "final_logit_softcapping")  # where null says something else than nothing
 SEED = 1
 MASK = (1 << 64) - 1
 
@@ -95,8 +111,8 @@ def run(model, tokens):
 
 def main():
     out = Path(sys.argv[1])
-    for name, changes in CONFIGS.items():
-        config = {k: v for k, v in {**BASE, **changes}.items() if v is not None or k == "sliding_window"}
+    for name in sys.argv[2:] or CONFIGS:
+        config = {k: v for k, v in {**BASE, **CONFIGS[name]}.items() if v is not None or k in NULLS}
         rows, length = config.pop("rows", None), config.pop("length", 20)
         folder = out / name
         folder.mkdir(parents=True, exist_ok=True)

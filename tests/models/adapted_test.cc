@@ -13,6 +13,7 @@
 #include "runtime/random.h"
 #include "tests/file_size_limit.h"
 #include "tests/models/checkpoint_files.h"
+#include "tests/models/fixtures.h"
 
 namespace shiftrt {
 namespace {
@@ -240,6 +241,42 @@ TEST_F(Adapted, NoBlocksAreNoModelOfTheirOwn) {
   EXPECT_NE(Refusal([&] { Save(model, /*with_weights=*/true); }).find("without blocks"), std::string::npos);
   Save(model);
   EXPECT_EQ(Logits(OpenAdapted(saved_, {})), Logits(model));
+}
+
+// Fused tensors and renamed ones are written as the family's checkpoints hold them, whether the parts still lie
+// together or a block has some of its own; and each kept layer keeps its window.
+TEST_F(Adapted, AFamilysOwnTensorsComeBack) {
+  for (const char* name : {"phi3", "gemma2", "gemma2_layer_types", "qwen2_window"}) {
+    SCOPED_TRACE(name);
+    Model model;
+    model.directory = directory_.path() / name;
+    WriteRandomCheckpoint(GoldenModel(name) / "config.json", DType::kFloat32, 1, model.directory);
+    model.weights = LoadWeights(model.directory);
+    const int64_t layers = model.weights->config.layers;
+    auto own = std::make_shared<BlockWeights>(model.weights->blocks[1]);
+    const std::vector<float> k(own->k.elements(), 0.25f);
+    own->k.data = k.data();
+    model.plan = DepthPlan::Pruned(layers, std::vector<int64_t>{0});
+    const DepthPlan changed = model.plan.With(0, BlockStage{.layer = 1, .own = own});
+    for (const DepthPlan& plan : {model.plan, changed}) {
+      model.plan = plan;
+      Save(model, /*with_weights=*/true);
+      const Model opened = OpenAdapted(saved_, {});
+      const auto text = Json::parse(ReadFile(saved_ / "config.json"));
+      EXPECT_EQ(text["num_hidden_layers"], layers - 1);
+      for (int64_t layer = 1; layer < layers; ++layer)
+        EXPECT_EQ(opened.weights->config.block.Window(layer - 1), model.weights->config.block.Window(layer));
+      Batch batch;
+      batch.Add(std::vector<int32_t>{1, 5, 23, 7, 0, 11, 2, 40, 3, 3, 9, 80, 17, 5});
+      const auto logits = [&](const Model& of) {
+        Decoder decoder(Context::Default(), of.weights, of.plan);
+        return decoder.Logits(decoder.Forward(batch));
+      };
+      const Matrix<float> found = logits(opened), expected = logits(model);
+      EXPECT_TRUE(std::equal(found.span().begin(), found.span().end(), expected.span().begin()));
+      fs::remove_all(saved_);
+    }
+  }
 }
 
 TEST_F(Adapted, ConvertedWeightsAreSavedAsTheyRan) {

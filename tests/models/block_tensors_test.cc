@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <set>
 
+#include "models/families.h"
 #include "tests/models/fixtures.h"
 
 namespace shiftrt {
@@ -36,7 +38,7 @@ TEST(BlockTensors, ShapesFollowTheConfiguration) {
   config.heads = 4;
   config.kv_heads = 2;
   config.head_dim = 3;
-  config.qkv_bias = true;
+  config.block.qkv_bias = true;
   using Shape = std::vector<int64_t>;
   EXPECT_EQ(Row("self_attn.q_proj.weight").Shape(config), (Shape{12, 6}));
   EXPECT_EQ(Row("self_attn.v_proj.weight").Shape(config), (Shape{6, 6}));
@@ -48,9 +50,58 @@ TEST(BlockTensors, ShapesFollowTheConfiguration) {
   EXPECT_EQ(Row("self_attn.q_norm.weight").Shape(config), Shape());
 }
 
+// What a checkpoint holds as one tensor, and under another name, is every row of the table once.
+TEST(BlockTensors, FamiliesStoreThemWhereTheirCheckpointsDo) {
+  const auto names = [](const std::string& model) {
+    std::vector<std::string> names;
+    for (const CheckpointTensor& tensor : CheckpointTensors(LoadConfig(GoldenModel(model) / "config.json")))
+      names.push_back(fmt::format("{} {}", tensor.name, fmt::join(tensor.shape, "x")));
+    return names;
+  };
+  EXPECT_EQ(names("phi3"),
+            (std::vector<std::string>{"input_layernorm.weight 48", "self_attn.qkv_proj.weight 96x48",
+                                      "self_attn.o_proj.weight 48x48", "post_attention_layernorm.weight 48",
+                                      "mlp.gate_up_proj.weight 160x48", "mlp.down_proj.weight 48x80"}));
+  EXPECT_EQ(names("gemma2"),
+            (std::vector<std::string>{
+                "input_layernorm.weight 48", "self_attn.q_proj.weight 64x48", "self_attn.k_proj.weight 32x48",
+                "self_attn.v_proj.weight 32x48", "self_attn.o_proj.weight 48x64", "post_attention_layernorm.weight 48",
+                "pre_feedforward_layernorm.weight 48", "mlp.gate_proj.weight 80x48", "mlp.up_proj.weight 80x48",
+                "mlp.down_proj.weight 48x80", "post_feedforward_layernorm.weight 48"}));
+  EXPECT_EQ(names("llama_bias").size(), 9u + 7u);
+}
+
+// The parts of a fused tensor are views of its rows, converted or not.
+TEST(BlockTensors, PartsOfAFusedTensorAreViewsOfItsRows) {
+  for (const auto dtype : {LoadDType::kAuto, LoadDType::kBFloat16}) {
+    const TemporaryDirectory directory;
+    WriteRandomCheckpoint(GoldenModel("phi3") / "config.json", DType::kFloat32, 1, directory.path());
+    const auto weights = LoadWeights(directory.path(), {.dtype = dtype});
+    const BlockWeights& block = weights->blocks[1];
+    EXPECT_EQ(block.q.shape, (std::vector<int64_t>{48, 48}));
+    EXPECT_EQ(block.k.shape, (std::vector<int64_t>{24, 48}));
+    EXPECT_EQ(block.up.shape, (std::vector<int64_t>{80, 48}));
+    const auto end = [](const TensorView& t) { return static_cast<const std::byte*>(t.data) + t.bytes(); };
+    EXPECT_EQ(block.k.data, end(block.q));
+    EXPECT_EQ(block.v.data, end(block.k));
+    EXPECT_EQ(block.up.data, end(block.gate));
+  }
+}
+
+// Also where the model scales its embeddings by a number that is rounded to their type.
+TEST(BlockTensors, TheFingerprintIsThatOfTheFileWhateverTheType) {
+  for (const char* name : {"phi3", "gemma2"}) {
+    const TemporaryDirectory directory;
+    WriteRandomCheckpoint(GoldenModel(name) / "config.json", DType::kFloat32, 1, directory.path());
+    EXPECT_EQ(LoadWeights(directory.path(), {.dtype = LoadDType::kBFloat16})->Fingerprint(),
+              LoadWeights(directory.path())->Fingerprint())
+        << name;
+  }
+}
+
 // Biases, norms of heads and a tied head: what any of them adds to is counted once, in its half.
 TEST(BlockTensors, HalvesOfABlockAddUp) {
-  for (const char* name : {"llama_bias", "qwen3_tied"}) {
+  for (const char* name : {"llama_bias", "qwen3_tied", "phi3", "gemma2"}) {
     const auto weights = GoldenWeights(name, DType::kBFloat16);
     const auto plan = [](Halves halves) { return DepthPlan{{BlockStage{0}, BlockStage{1, halves}}}; };
     const DepthPlan both = plan(Halves::kBoth), attention = plan(Halves::kAttention), mlp = plan(Halves::kMlp),
@@ -60,8 +111,9 @@ TEST(BlockTensors, HalvesOfABlockAddUp) {
     EXPECT_EQ(attention.BytesPerToken(*weights) - neither.BytesPerToken(*weights),
               both.BytesPerToken(*weights) - mlp.BytesPerToken(*weights));
     const ModelConfig& c = weights->config;
-    const int64_t mlp_parameters = c.hidden + 3 * c.hidden * c.intermediate +  // norm, projections
-                                   (c.mlp_bias ? 2 * c.intermediate + c.hidden : 0);
+    const int64_t mlp_parameters = (c.block.update_norms ? 2 : 1) * c.hidden +  // norms
+                                   3 * c.hidden * c.intermediate +              // projections
+                                   (c.block.mlp_bias ? 2 * c.intermediate + c.hidden : 0);
     EXPECT_EQ(mlp.Parameters(*weights) - neither.Parameters(*weights), mlp_parameters) << name;
     EXPECT_EQ(mlp.BytesPerToken(*weights) - neither.BytesPerToken(*weights), 2 * mlp_parameters) << name;
   }

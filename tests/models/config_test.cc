@@ -67,7 +67,7 @@ TEST(Config, Llama2) {
   EXPECT_EQ(c.rms_eps, 1e-5);
   EXPECT_EQ(c.rope.kind, RopeKind::kDefault);
   EXPECT_EQ(c.rope.theta, 10000);
-  EXPECT_FALSE(c.qkv_bias || c.output_bias || c.mlp_bias || c.qk_norm || c.tied_head);
+  EXPECT_FALSE(c.block.qkv_bias || c.block.output_bias || c.block.mlp_bias || c.block.qk_norm || c.tied_head);
   EXPECT_EQ(c.bos_token, 1);
   EXPECT_EQ(c.eos_tokens, std::vector<int32_t>{2});
 }
@@ -107,11 +107,14 @@ TEST(Config, Mistral) {
   const ModelConfig c = Parse(json);
   EXPECT_EQ(c.family, "mistral");
   EXPECT_EQ(c.kv_heads, 8);
-  ExpectRefusal(With(json, {{"sliding_window", 4096}}), "sliding window of 4096");
-  EXPECT_EQ(Refusal(With(json, {{"sliding_window", 32768}})), "");
+  EXPECT_FALSE(c.block.AnyWindow());
+  const std::vector<int64_t> all(32, 4096);
+  EXPECT_EQ(Parse(With(json, {{"sliding_window", 4096}})).block.windows, all);
+  EXPECT_FALSE(Parse(With(json, {{"sliding_window", 32768}})).block.AnyWindow());  // no position reaches it
   Json unmentioned = json;
   unmentioned.erase("sliding_window");
-  ExpectRefusal(unmentioned, "sliding window of 4096");
+  EXPECT_EQ(Parse(unmentioned).block.windows, all);
+  ExpectRefusal(With(json, {{"sliding_window", 0}}), "sliding_window");
 }
 
 TEST(Config, Qwen2) {
@@ -122,8 +125,8 @@ TEST(Config, Qwen2) {
     "rope_theta": 1000000.0, "sliding_window": 131072, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
     "use_mrope": false, "use_sliding_window": false, "vocab_size": 151936})"));
   EXPECT_EQ(c.family, "qwen2");
-  EXPECT_TRUE(c.qkv_bias);
-  EXPECT_FALSE(c.output_bias || c.mlp_bias || c.qk_norm);
+  EXPECT_TRUE(c.block.qkv_bias);
+  EXPECT_FALSE(c.block.output_bias || c.block.mlp_bias || c.block.qk_norm);
   EXPECT_TRUE(c.tied_head);
   EXPECT_EQ(c.head_dim, 128);
 }
@@ -137,8 +140,8 @@ TEST(Config, Qwen3InTheStyleOfTransformers5) {
     "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, "sliding_window": null,
     "tie_word_embeddings": true, "use_sliding_window": false, "vocab_size": 151936})"));
   EXPECT_EQ(c.family, "qwen3");
-  EXPECT_TRUE(c.qk_norm);
-  EXPECT_FALSE(c.qkv_bias);
+  EXPECT_TRUE(c.block.qk_norm);
+  EXPECT_FALSE(c.block.qkv_bias);
   EXPECT_EQ(c.query_dim(), 2048);
   EXPECT_EQ(c.rope.theta, 1e6);
   EXPECT_EQ(c.rope.kind, RopeKind::kYarn);
@@ -148,30 +151,95 @@ TEST(Config, Qwen3InTheStyleOfTransformers5) {
 TEST(Config, BiasesFollowTheFamily) {
   const Json biases = {{"attention_bias", true}, {"mlp_bias", true}, {"sliding_window", nullptr}};
   const ModelConfig llama = Parse(With(Llama(), biases));
-  EXPECT_TRUE(llama.qkv_bias && llama.output_bias && llama.mlp_bias);
+  EXPECT_TRUE(llama.block.qkv_bias && llama.block.output_bias && llama.block.mlp_bias);
   const ModelConfig mistral = Parse(With(Named("MistralForCausalLM"), biases));
-  EXPECT_FALSE(mistral.qkv_bias || mistral.output_bias || mistral.mlp_bias);
+  EXPECT_FALSE(mistral.block.qkv_bias || mistral.block.output_bias || mistral.block.mlp_bias);
   const ModelConfig qwen2 = Parse(With(Named("Qwen2ForCausalLM"), {{"attention_bias", false}}));
-  EXPECT_TRUE(qwen2.qkv_bias && !qwen2.output_bias);
+  EXPECT_TRUE(qwen2.block.qkv_bias && !qwen2.block.output_bias);
   const ModelConfig qwen3 = Parse(With(Named("Qwen3ForCausalLM"), biases));
-  EXPECT_TRUE(qwen3.qkv_bias && qwen3.output_bias && !qwen3.mlp_bias);
+  EXPECT_TRUE(qwen3.block.qkv_bias && qwen3.block.output_bias && !qwen3.block.mlp_bias);
 }
 
-TEST(Config, QwenWindowCountsOnlyWhereALayerHasIt) {
+TEST(Config, QwenHasAWindowOnlyWhereALayerSlides) {
   const Json window = {{"use_sliding_window", true}, {"sliding_window", 128}};
   for (const char* name : {"Qwen2ForCausalLM", "Qwen3ForCausalLM"}) {
     const Json on = With(Named(name), window);
-    EXPECT_EQ(Refusal(on), "");  // max_window_layers is 28 unless it is said, and there are 3 layers
-    ExpectRefusal(With(on, {{"max_window_layers", 2}}), "sliding window of 128");
-    EXPECT_EQ(Refusal(With(on, {{"max_window_layers", 3}})), "");
-    EXPECT_EQ(Refusal(With(on, {{"max_window_layers", 2}, {"sliding_window", 512}})), "");
-    EXPECT_EQ(Refusal(With(on, {{"max_window_layers", 2}, {"use_sliding_window", false}})), "");
-    ExpectRefusal(With(on, {{"layer_types", {"full_attention", "sliding_attention", "full_attention"}}}), "of 128");
-    EXPECT_EQ(Refusal(With(on, {{"max_window_layers", 0}, {"layer_types", {"full_attention"}}})), "");
+    const auto windows = [&](const Json& more) { return Parse(With(on, more)).block.windows; };
+    using Windows = std::vector<int64_t>;
+    EXPECT_EQ(windows(Json::object()), Windows());  // max_window_layers is 28 unless it is said, and there are 3 layers
+    EXPECT_EQ(windows({{"max_window_layers", 2}}), (Windows{0, 0, 128}));
+    EXPECT_EQ(windows({{"max_window_layers", 3}}), Windows());
+    EXPECT_EQ(windows({{"max_window_layers", 2}, {"sliding_window", 512}}), Windows());
+    EXPECT_EQ(windows({{"max_window_layers", 2}, {"use_sliding_window", false}}), Windows());
+    const Json full = "full_attention", slides = "sliding_attention";
+    EXPECT_EQ(windows({{"layer_types", {full, slides, full}}}), (Windows{0, 128, 0}));
+    EXPECT_EQ(windows({{"max_window_layers", 0}, {"layer_types", {full, full, full}}}), Windows());
+    ExpectRefusal(With(on, {{"layer_types", {full}}}), "1 entries for 3 layers");
     ExpectRefusal(With(on, {{"layer_types", {"chunked_attention"}}}), "chunked_attention");
     ExpectRefusal(With(on, {{"layer_types", 5}}), "layer_types");
   }
-  EXPECT_EQ(Refusal(With(Llama(), window)), "");
+  EXPECT_FALSE(Parse(With(Llama(), window)).block.AnyWindow());
+}
+
+TEST(Config, Phi3) {
+  const Json json = Json::parse(R"({"architectures": ["Phi3ForCausalLM"], "attention_bias": false, "bos_token_id": 1,
+    "eos_token_id": 32000, "hidden_act": "silu", "hidden_size": 3072, "intermediate_size": 8192,
+    "max_position_embeddings": 4096, "model_type": "phi3", "num_attention_heads": 32, "num_hidden_layers": 32,
+    "num_key_value_heads": 32, "original_max_position_embeddings": 4096, "rope_scaling": null, "rope_theta": 10000.0,
+    "sliding_window": 2047, "tie_word_embeddings": false, "vocab_size": 32064})");
+  const ModelConfig c = Parse(json);
+  EXPECT_EQ(c.family, "phi3");
+  EXPECT_EQ(c.head_dim, 96);
+  EXPECT_EQ(c.rms_eps, 1e-5);  // unless it is said
+  EXPECT_EQ(c.block.windows, std::vector<int64_t>(32, 2047));
+  EXPECT_FALSE(c.block.qkv_bias || c.block.update_norms || c.block.scaled_embeddings);
+  Json none = json;
+  none.erase("sliding_window");
+  EXPECT_FALSE(Parse(none).block.AnyWindow());
+  for (const char* kind : {"longrope", "su", "yarn", "linear"})
+    EXPECT_NE(Refusal(With(json, {{"rope_scaling", {{"type", kind}, {"factor", 2}}}})), "") << kind;
+  ExpectRefusal(With(json, {{"partial_rotary_factor", 0.75}}), "partial_rotary_factor");
+}
+
+TEST(Config, Gemma2) {
+  const Json json = Json::parse(R"({"architectures": ["Gemma2ForCausalLM"], "attention_bias": false,
+    "attn_logit_softcapping": 50.0, "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": 1,
+    "final_logit_softcapping": 30.0, "head_dim": 128, "hidden_act": "gelu_pytorch_tanh",
+    "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 4608, "intermediate_size": 36864,
+    "max_position_embeddings": 8192, "model_type": "gemma2", "num_attention_heads": 32, "num_hidden_layers": 5,
+    "num_key_value_heads": 16, "query_pre_attn_scalar": 144, "rms_norm_eps": 1e-06, "rope_theta": 10000.0,
+    "sliding_window": 4096, "vocab_size": 256000})");
+  const ModelConfig c = Parse(json);
+  EXPECT_EQ(c.family, "gemma2");
+  EXPECT_TRUE(c.tied_head && c.block.update_norms && c.block.scaled_embeddings);
+  EXPECT_EQ(c.block.norm_offset, 1);
+  EXPECT_EQ(c.block.activation, Activation::kGeluTanh);
+  EXPECT_FLOAT_EQ(c.block.attention_scale, 1.0f / 12);
+  EXPECT_EQ(c.block.attention_cap, 50);
+  EXPECT_EQ(c.block.logit_cap, 30);
+  EXPECT_EQ(c.block.windows, (std::vector<int64_t>{4096, 0, 4096, 0, 4096}));
+  Json silent = json;
+  for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping", "head_dim", "hidden_activation",
+                          "query_pre_attn_scalar", "sliding_window"})
+    silent.erase(key);
+  const ModelConfig defaults = Parse(silent);
+  EXPECT_EQ(defaults.head_dim, 256);
+  EXPECT_EQ(defaults.block.attention_scale, 1.0f / 16);
+  EXPECT_EQ(defaults.block.windows, c.block.windows);
+  EXPECT_EQ(defaults.block.attention_cap, 50);
+  EXPECT_EQ(defaults.block.activation, Activation::kGeluTanh);
+  const ModelConfig open = Parse(With(json, {{"attn_logit_softcapping", nullptr},
+                                             {"final_logit_softcapping", nullptr},
+                                             {"sliding_window", nullptr},
+                                             {"attention_bias", true}}));
+  EXPECT_EQ(open.block.attention_cap, 0);
+  EXPECT_EQ(open.block.logit_cap, 0);
+  EXPECT_FALSE(open.block.AnyWindow());
+  EXPECT_TRUE(open.block.qkv_bias && open.block.output_bias);
+  ExpectRefusal(With(json, {{"use_bidirectional_attention", true}}), "use_bidirectional_attention");
+  ExpectRefusal(With(json, {{"hidden_activation", "relu"}}), "hidden_activation \"relu\"");
+  ExpectRefusal(With(json, {{"final_logit_softcapping", -30}}), "final_logit_softcapping");
+  ExpectRefusal(With(json, {{"query_pre_attn_scalar", 0}}), "query_pre_attn_scalar");
 }
 
 TEST(Config, BothStylesOfRopeSettings) {

@@ -1,0 +1,40 @@
+// What a model's blocks are made of, beyond the sizes: where they have norms and biases, their activation, their
+// windows and caps. The one block body of every device reads it; a family (models/families.cc) fills it from a
+// config.json.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace shiftrt {
+
+enum class Activation : uint8_t { kSilu, kGeluTanh };  // of the gate
+
+struct BlockSpec {
+  // Each half of a block begins with a norm of the stream.
+  bool update_norms = false;  // another norm per half: of its update, before that is added
+  bool qk_norm = false;       // norms of the heads of queries and keys
+  float norm_offset = 0;      // what is added to the weights of all these norms and of the model's last one
+
+  bool qkv_bias = false;
+  bool output_bias = false;  // o_proj
+  bool mlp_bias = false;
+  Activation activation = Activation::kSilu;
+
+  float attention_scale = 0;  // of the scores: 1 / sqrt(head_dim) in most families
+  float attention_cap = 0;    // soft cap of the scores; 0: none
+  // By layer, how many of its keys a query sees, its own included; 0: all of them. Empty where no layer has a window.
+  std::vector<int64_t> windows;
+
+  // Before the first block and after the last.
+  bool scaled_embeddings = false;  // times sqrt(hidden): Weights::EmbeddingScale()
+  float logit_cap = 0;             // soft cap of the logits; 0: none
+
+  int64_t Window(int64_t layer) const { return windows.empty() ? 0 : windows[layer]; }
+  bool AnyWindow() const {
+    return std::any_of(windows.begin(), windows.end(), [](int64_t window) { return window > 0; });
+  }
+};
+
+}  // namespace shiftrt

@@ -1,0 +1,61 @@
+// One level of a config.json, every value checked as it is read. null counts as absent.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/check.h"
+#include "runtime/json.h"
+
+namespace shiftrt {
+
+class ConfigReader {
+ public:
+  // `file` names it in errors. Keeps references to both.
+  ConfigReader(const nlohmann::json& object, const std::string& file) : object_(object), file_(file) {}
+
+  const std::string& file() const { return file_; }
+  const nlohmann::json& operator[](const char* key) const { return object_[key]; }
+  bool Has(const char* key) const { return object_.contains(key) && !object_[key].is_null(); }
+  bool IsNull(const char* key) const { return object_.contains(key) && object_[key].is_null(); }
+
+  int64_t Integer(const char* key, int64_t low, int64_t high) const {
+    Check(Has(key), "{}: {} is missing", file_, key);
+    const nlohmann::json& value = object_[key];
+    Check(value.is_number_integer(), "{}: {} is {}, expected a whole number", file_, key, value.dump());
+    const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= INT64_MAX : true;
+    Check(fits && value.get<int64_t>() >= low && value.get<int64_t>() <= high, "{}: {} is {}, expected {} to {}", file_,
+          key, value.dump(), low, high);
+    return value.get<int64_t>();
+  }
+  int64_t Integer(const char* key, int64_t low, int64_t high, int64_t otherwise) const {
+    return Has(key) ? Integer(key, low, high) : otherwise;
+  }
+  double Number(const char* key, double low, double high) const {
+    Check(Has(key), "{}: {} is missing", file_, key);
+    const nlohmann::json& value = object_[key];
+    Check(value.is_number(), "{}: {} is {}, expected a number", file_, key, value.dump());
+    const double number = value.get<double>();
+    Check(number >= low && number <= high, "{}: {} is {}, expected {} to {}", file_, key, number, low, high);
+    return number;
+  }
+  double Number(const char* key, double low, double high, double otherwise) const {
+    return Has(key) ? Number(key, low, high) : otherwise;
+  }
+  bool Flag(const char* key, bool otherwise) const {
+    if (!Has(key)) return otherwise;
+    Check(object_[key].is_boolean(), "{}: {} is {}, expected true or false", file_, key, object_[key].dump());
+    return object_[key].get<bool>();
+  }
+  std::string Word(const char* key, const std::string& otherwise) const {
+    if (!Has(key)) return otherwise;
+    Check(object_[key].is_string(), "{}: {} is {}, expected a string", file_, key, object_[key].dump());
+    return object_[key].get<std::string>();
+  }
+
+ private:
+  const nlohmann::json& object_;
+  const std::string& file_;
+};
+
+}  // namespace shiftrt
