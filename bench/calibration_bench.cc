@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "bench/calibration_bench.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cost of calibration on random text: collecting sums compared with the plain forward pass over the same tokens;
 // and the whole workload from selection to fit.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The energy consumption of a GPU, as counted by its driver.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Speed on the GPU of each kernel and of whole decoders, with its floor: the least time that the device's limits allow.
 #pragma once
 

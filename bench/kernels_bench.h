@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Benchmarks of single kernels, using Google Benchmark.
 #pragma once
 

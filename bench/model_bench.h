@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Speed of a whole model on the CPU, with its floors: the least times that the limits of the machine allow.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The limits of the machine, from which the floors of the measured times are computed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What runs the layers of a depth plan on one kind of device. Decoder checks the arguments of every call and owns one
 // backend; the layer loop (engine/layer_loop.h) calls it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Autoregressive generation for one sequence.
 #pragma once
 

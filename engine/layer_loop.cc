@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/layer_loop.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one layer loop: prefill, decode, scoring and calibration, on every device.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Activations where a decoder has them: in host memory, or in a GPU's.
 #pragma once
 

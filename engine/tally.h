@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums of tapped activations, on the device of the decoder that has them: calibration copies sums from a GPU to the
 // host, not activations.
 #pragma once

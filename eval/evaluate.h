@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scores that the variants of a model give to the prompts of a data set.
 #pragma once
 

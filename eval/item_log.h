@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What was scored, item by item, as JSON lines.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an interrupted evaluation has already scored.
 #pragma once
 

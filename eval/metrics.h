@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From scores to the metrics of the reference.
 #pragma once
 

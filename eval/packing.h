@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests packed into batches in which every shared prefix stands once.
 #pragma once
 

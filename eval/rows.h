@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rows of data sets as people have them on disk.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Log-likelihoods of requests. Knows nothing of tasks.
 #pragma once
 

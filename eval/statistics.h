@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How sure a score is, and how sure the difference of two is.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the scores of an evaluation come to: metrics of each task and variant, paired differences, mean accuracies.
 #pragma once
 

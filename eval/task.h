@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an evaluation task is: where its rows are, and how a row becomes prompts. Tasks know nothing of models.
 // Texts are those of EleutherAI's lm-evaluation-harness 0.4, whose numbers ours are to equal.
 #pragma once

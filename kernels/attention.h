@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Causal grouped-query attention over packed sequences, each with its own keys and values.
 // Cost: 4 head_dim FLOP per head and pair of a query and a visible key; reads keys and values once per query block.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums over calibration tokens: the products of a token's rows, and the sums of the ridge regression.
 #pragma once
 

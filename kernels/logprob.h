@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scoring without an array of tokens x vocabulary: head and log-sum-exp process the vocabulary in blocks.
 #pragma once
 

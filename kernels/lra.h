@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linear residual adapters (paper eq. low_rank_adapter, final_adapter_application), row-vector convention.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products with a weight matrix as stored in checkpoints: y = x W' (+ bias), W (out, in) row-major in its own dtype.
 // Accumulation is in float32; 16-bit weights are widened exactly; activations stay float32.
 //

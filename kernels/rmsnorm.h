@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Root-mean-square norm (Zhang & Sennrich 2019): out = x / sqrt(mean(x^2) + eps) * (offset + weight), row by row. The
 // offset is 0, or 1 if the checkpoint stores weight - 1 (Gemma).
 // Cost: reads and writes each element once, 4 FLOP per element.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rotary position embedding (Su et al. 2021) in the half-split layout of Hugging Face checkpoints:
 // element i < head_dim/2 is paired with i + head_dim/2.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The dot products of two rows.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conversion of small tensors of any stored type to float32.
 #pragma once
 

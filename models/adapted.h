@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Directories written by --save: docs/formats.md.
 #pragma once
 

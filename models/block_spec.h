@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a model's blocks are made of, beyond the sizes: where they have norms and biases, their activation, their
 // windows and caps. The one block body of every device reads it; a family (models/families.cc) fills it from a
 // config.json.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one list of a block's tensors: what each is called, where it stands in BlockWeights, which half needs it and what
 // its sides are. Loading, saving, counting, folding and scoring go through it, so that a new tensor is one new row.
 // Which of them a family's checkpoints keep elsewhere is said in models/families.cc.

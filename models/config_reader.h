@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One level of a config.json, every value checked as it is read. null counts as absent.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of model families: what a config.json of the family says of its blocks, and where its checkpoints keep a
 // block's tensors.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model as `--model` names it: weights, tokenizer and, for a directory written by --save, the saved plan.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A depth plan says which blocks run and which adapters stand between them. Pruned, corrected and merged models are
 // plans over the same weights; nothing else in the program knows that a model is pruned.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // clang-format off
 // The rule, for element i = 0 .. count - 1 of tensor NAME with fan-in K (its last side), all in unsigned 64-bit
 // arithmetic that wraps:

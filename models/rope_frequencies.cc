@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Step by step in float32, as the reference does it: at position 100,000 the last bit of a frequency is worth a
 // hundredth of a radian.
 #include <algorithm>

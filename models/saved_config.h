@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The config.json of a model that is saved with its weights: the base model's, for the blocks that are kept.
 #pragma once
 

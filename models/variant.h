@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A depth plan of a model, with what it is and what it is called.
 #pragma once
 

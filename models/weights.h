@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Immutable weights: views into memory-mapped checkpoint files, loaded once and shared by every plan.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Experiments of the paper (Bahri et al., SHIFT-LLM, 2026) as settings of a sweep, and the paper's own numbers.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Charts as SVG: no script, no fonts or styles from elsewhere, readable on light and dark backgrounds.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A page for a browser: one self-contained HTML file that includes its charts, and one SVG file per chart.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where work runs: on which device, with how many threads, and which instruction set the CPU bodies use.
 #pragma once
 

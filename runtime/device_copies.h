@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the host holds, copied into the memory of devices once and shared by all who need it there.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Element types of tensors, and the two 16-bit floating-point formats as plain values.
 #pragma once
 

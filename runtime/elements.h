@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Dispatch from an element type known at run time to a C++ type.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads files without copying, and writes files so that no incomplete file ever has its final name.
 #pragma once
 

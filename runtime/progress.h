@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reports of progress (include/shiftrt/progress.h) for callers that want none.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small seeded generator whose numbers are the same on every machine.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The safetensors format: 8 bytes of little-endian header length, a JSON header, then the tensors' bytes.
 // Rules as in the reference reader (huggingface/safetensors, `SafeTensors::deserialize`).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Views of memory owned elsewhere, and Buffer and Matrix, which own memory.
 #pragma once
 

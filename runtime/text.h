@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text files given by the user, compressed or not.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every step of the method works with.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The main job as one call: select, calibrate, correct, merge.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Many settings from few passes: criterion x amount x correction x calibration x token weights x lambda x factorization
 // x rank x calibration size x seed.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Byte-pair encoding, over the byte-level alphabet or over characters with byte fallback. The merges come from a list
 // or, as in tiktoken, from the ranks of the pieces.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tokenizer.json: the pipeline of the Hugging Face library, as far as Llama- and Qwen-family models use it. Any other
 // component is refused with an error that names it.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loaders for the tokenizer formats that a model directory can contain.
 #pragma once
 

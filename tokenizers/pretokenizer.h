@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The steps before the tokenizer model: normalization of the text, and splitting it into words.
 #pragma once
 

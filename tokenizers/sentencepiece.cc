@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SentencePiece models. libsentencepiece does the encoding, but it does not check its file completely. The file is
 // therefore parsed and checked here first, and only a checked file is passed on.
 #include <sentencepiece_processor.h>

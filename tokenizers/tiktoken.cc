@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tiktoken's file format: one line "base64 rank" per token, without merges. Meta's Llama 3 uses it.
 #include <algorithm>
 #include <array>

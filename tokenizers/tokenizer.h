@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Converts text to token ids and back, exactly as the model's own tokenizer does.
 #pragma once
 

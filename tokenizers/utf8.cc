@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tokenizers/utf8.h"
 
 #include <fmt/format.h>

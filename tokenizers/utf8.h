@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // UTF-8, and the printable alphabet in which byte-level BPE vocabularies write their bytes.
 #pragma once
 

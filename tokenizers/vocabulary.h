@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts that all tokenizers share: pieces and their ids, the added tokens that are split off a text before all
 // other steps, and the conversion of ids to text.
 #pragma once

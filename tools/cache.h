@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where commands keep what an interrupted one has done.
 #pragma once
 

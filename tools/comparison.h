@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `run` measures of each variant: size, perplexity, speed and a continuation of a prompt.
 #pragma once
 

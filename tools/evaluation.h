@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Zero-shot suites as the commands run them: `eval`, `run --eval` and `sweep --eval` share the options.
 #pragma once
 

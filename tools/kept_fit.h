@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The selection and the fit of a command, kept on disk until the command is done.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // shiftrt: the command line. Each command lives in a file of its own; this one dispatches and turns errors into
 // statuses.
 #include <CLI/CLI.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Options that several commands share. Each command adds those that it heeds.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Progress on standard error: a bar with the time left on a terminal, elsewhere one line per long phase.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Options of `run` and `eval` that say what to remove and how to repair it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `run --report DIR`: what a run found, as a page to look at.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How commands show criteria, corrections and scores.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a fit found, as tables and as JSON.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a sweep found: as a table to read, as CSV and JSON for tools, and as charts.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Texts that commands calibrate on and measure with, when they are named and when they are not.
 #pragma once
 

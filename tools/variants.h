@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The variants of a model that commands compare: of a fit, and of a saved model.
 #pragma once
 

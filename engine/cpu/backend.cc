@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The layers on the CPU.
 #include "engine/backend.h"
 

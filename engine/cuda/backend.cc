@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The layers and the head on a GPU.
 #include "engine/backend.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "engine/cuda/cuda_weights.h"
 
 #include <algorithm>
@@ -20,7 +21,8 @@ DType CheckSupported(const Weights& weights) {
         "the GPU kernels take heads of 64, 80, 96, 128 or 256; this model's have {}; it runs on the CPU",
         config.head_dim);
   Check(config.hidden % 8 == 0 && config.intermediate % 8 == 0,
-        "the GPU kernels take hidden and intermediate sizes that are multiples of 8, not {} and {}; this model runs on the CPU",
+        "the GPU kernels take hidden and intermediate sizes that are multiples of 8, not {} and {}; this model runs on "
+        "the CPU",
         config.hidden, config.intermediate);
   const DType dtype = weights.embedding.dtype;
   weights.ForEach([&](const std::string& name, const TensorView& tensor) {

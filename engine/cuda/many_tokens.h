@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The layers for whole sequences, through products of many rows. Products write their updates apart, and the next norm
 // adds them to the stream.
 #pragma once

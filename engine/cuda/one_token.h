@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The layers for one decoded token that continues a cache: matrix-vector products fused with what surrounds them. The
 // stream stays in place: every product but a full adapter's reads it and adds to it. The launches are the same for
 // every token, so that they can be recorded; nothing can be tapped.

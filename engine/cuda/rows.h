@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A GPU's stream, and rows in that GPU's memory (engine/rows.h).
 #pragma once
 

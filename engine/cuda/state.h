@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a decoder has on its GPU: tensors, tables, scratch memory, and the call in progress. The bodies of the layers
 // (many_tokens.h, one_token.h) work with it; nobody else includes this.
 #pragma once

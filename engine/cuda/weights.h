@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model's weights in GPU memory: one copy per GPU, shared by every decoder there. Each half of a block is uploaded
 // when a plan first runs it.
 #pragma once

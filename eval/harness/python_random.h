@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Python's random.Random, so that shots are drawn as the reference draws them.
 #pragma once
 

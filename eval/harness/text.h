@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Python's string functions, where the reference's task texts depend on them. All text is valid UTF-8.
 #pragma once
 

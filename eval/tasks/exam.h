@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Four-choice examination questions with a subject, as in MMLU and CMMLU.
 #pragma once
 

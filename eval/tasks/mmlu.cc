@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "eval/tasks/exam.h"
 #include "eval/tasks/tasks.h"
 #include "tokenizers/utf8.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rows of AI2's science questions, which ARC and OpenBookQA share.
 #pragma once
 

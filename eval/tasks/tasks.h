@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One declaration a task; the table is eval/tasks.cc.
 #pragma once
 

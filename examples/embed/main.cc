@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prunes and repairs a model inside another program, and lets the repaired model speak.
 #include <cstdio>
 

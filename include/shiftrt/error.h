@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// \file
 /// The errors that the library throws. All of them derive from shiftrt::Error; std::bad_alloc may come as well.
 #pragma once
@@ -8,8 +9,8 @@
 
 namespace shiftrt {
 
-/// Something is wrong with a file, a tensor or the machine. The message names the file and the tensor, what was expected
-/// and what was found.
+/// Something is wrong with a file, a tensor or the machine. The message names the file and the tensor, what was
+/// expected and what was found.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -58,8 +59,8 @@ class Interrupted : public Error {
   Interrupted() : Error("interrupted") {}
 };
 
-/// Makes long computations of all threads of this process throw Interrupted soon. It can be called from a signal handler.
-/// A request cannot be taken back: it is meant for the end of the program.
+/// Makes long computations of all threads of this process throw Interrupted soon. It can be called from a signal
+/// handler. A request cannot be taken back: it is meant for the end of the program.
 void RequestInterrupt() noexcept;
 
 }  // namespace shiftrt

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Eight lanes, 6 x 16 register tile: 12 accumulators, two loads and one broadcast fill the sixteen registers.
 #include "kernels/cpu/simd_body_impl.h"
 

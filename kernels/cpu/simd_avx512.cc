@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sixteen lanes, 12 x 32 register tile: 24 accumulators, two loads and a broadcast of the 32 registers.
 #include "kernels/cpu/simd_vector.h"
 

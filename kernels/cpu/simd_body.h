@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The inner loops, which every instruction set implements in a file of its own, compiled with the flags of that set.
 // The interface has only pointers, so that no inline code compiled for one CPU can be linked into the code for another.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The algorithms of SimdBody, templated over a policy: Reg (a vector type with arithmetic operators), kWidth,
 // kTileRows, and a few operations.
 // Included once by each instruction set's file; everything is in an anonymous namespace on purpose.

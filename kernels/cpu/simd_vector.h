@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A policy for MakeBody based on the compiler's vector extension: any number of lanes on any machine. Four lanes are
 // SSE2 on x86-64 and NEON on Arm. Sixteen lanes replace AVX-512 on a CPU that does not have it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Causal grouped-query attention (kernels/attention.h) in two forms: split over the keys, for decoding, and tiled on
 // the tensor cores, for whole sequences. The softmax is online and in float32.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks and dispatch that both forms of attention share.
 #pragma once
 

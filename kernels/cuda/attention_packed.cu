@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Follows FlashAttention-2 (Dao 2023). A block holds some queries of one head and loops over tiles of keys and values.
 // The next tile of keys is copied while values are multiplied, and the other way round. Scores never leave the
 // registers.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calibration sums (kernels/gram.h) on the device: the rows and the sums are in device memory.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Low-rank linear residual adapter on one token, in one launch (kernels/lra.h; paper eq. low_rank_adapter).
 // Cost: reads 2 d r + d floats once. The time is that of the launch and of one barrier over the grid.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Large products through cuBLASLt, which is loaded when the first Products object is created.
 #pragma once
 

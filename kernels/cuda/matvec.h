@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The product of one token's activations with a weight matrix, fused with the steps before and after it. Decoding
 // consists mostly of these products. Cost: reads every weight once, in 16-byte loads, one or two rows per warp; other
 // reads are few.

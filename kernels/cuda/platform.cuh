@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The only file with PTX, warp primitives and the kernel launch. A kernel is a struct with `Args`, `kThreads` and
 // `static void Run(const Args&)`. It uses only the functions below, so that the same source compiles with nvcc for a
 // GPU and, with SHIFTRT_EMULATED, with the host compiler for the emulator in kernels/emulated/.
@@ -273,8 +274,8 @@ SHIFTRT_DEVICE void SinCos(double x, double* sine, double* cosine) { sincos(x, s
 
 // Throws Error naming the kernel. Defined in runtime/cuda, so that device code needs no formatting library.
 void CheckLaunch(int status, const char* kernel);
-// Whether a launch on the stream's device may start before the previous one has ended: on compute capability 9.0, unless
-// the environment variable SHIFTRT_CUDA_OVERLAP is 0.
+// Whether a launch on the stream's device may start before the previous one has ended: on compute capability 9.0,
+// unless the environment variable SHIFTRT_CUDA_OVERLAP is 0.
 bool LaunchesOverlap(Stream stream);
 // Whether the code for such a device contains the wait. Code built for an older architecture, which the driver
 // translates, does not.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Root-mean-square norm of the residual stream (kernels/rmsnorm.h), fused with the addition of the pending update.
 // Cost: reads h and the update, writes h and out; one launch.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rotary position embedding (kernels/rope.h), fused with all other steps between the product that computes queries,
 // keys and values and attention: bias, the head norms of Qwen3, and the write into the KV cache. Cost: reads the
 // product's output once, writes queries and cache rows once; one launch.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The choice of a token from one row of logits, on the device (engine/sampling.h). Only its id is copied to the host.
 #pragma once
 

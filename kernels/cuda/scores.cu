@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/scores.h"
 #include "kernels/cuda/warp.cuh"
 

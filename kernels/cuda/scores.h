@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Token log-probabilities over a vocabulary that is processed in chunks (kernels/logprob.h), so that no array of
 // tokens x vocabulary is needed.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reductions over a warp and over a block, in a fixed order: the result does not depend on the scheduling of threads.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // runtime/cuda/communicator.h on the emulator: two loops replace NCCL.
 #include "runtime/cuda/communicator.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // runtime/cuda/dense.h on the emulator: the solver on the host replaces the GPU libraries.
 #include "runtime/cuda/dense.h"
 

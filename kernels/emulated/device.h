@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Settings of the emulated devices, and counters of copies and waits.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Emulates a GPU on the CPU for tests, block by block. Every thread is a fiber, and in a collective all its threads
 // wait for each other. A kernel runs twice, with the threads in ascending and in descending order, and must leave the
 // same bits in memory.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kernels/cuda/matmul.h on the emulator: three loops replace cuBLASLt.
 #include "kernels/cuda/matmul.h"
 

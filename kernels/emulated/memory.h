@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device arrays on the emulator, for tests.
 #pragma once
 

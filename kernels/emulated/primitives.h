@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The functions of platform.cuh on the emulator, with the same names and meanings, and with checks. The last, defaulted
 // argument of each is the line of its caller, for errors.
 #pragma once

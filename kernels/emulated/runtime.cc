@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // runtime/cuda/cuda.h on the emulator: device memory is host memory that is registered with the machine.
 #include <algorithm>
 #include <array>

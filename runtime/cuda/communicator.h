@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums over several GPUs of this process. communicator.cc uses NCCL; no_nccl.cc serves a build without it;
 // kernels/emulated/communicator.cc adds in plain loops.
 #pragma once

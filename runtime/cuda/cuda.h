@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The GPU interface of the rest of the program: memory, streams, copies. This header needs no CUDA toolkit. cuda.cc
 // implements it with the CUDA runtime, kernels/emulated/runtime.cc with the emulator.
 #pragma once

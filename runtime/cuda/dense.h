@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Float64 linear algebra on matrices in device memory. dense.cc uses cuBLAS and cuSOLVER; kernels/emulated/dense.cc
 // uses LAPACK instead.
 #pragma once

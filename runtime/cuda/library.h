@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A shared library of the CUDA toolkit. It is opened when it is needed instead of being linked, so a program that
 // never uses a GPU does not load it. It stays open until the process ends: the toolkit's libraries keep state per
 // process, take long to load, and may still be needed by handles that are destroyed at exit.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of runtime/cuda/cuda.h that a build without the CUDA backend implements.
 #include "runtime/check.h"
 #include "runtime/cuda/cuda.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // runtime/cuda/communicator.h in a build without NCCL.
 #include "runtime/check.h"
 #include "runtime/cuda/communicator.h"

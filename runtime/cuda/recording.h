@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The device functions behind LaunchGraph. recording.cc decides when to use them; cuda.cc and the emulator implement
 // them.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // runtime/linalg/solver.h on a GPU: cuBLAS and cuSOLVER on matrices in device memory.
 #include <optional>
 #include <utility>

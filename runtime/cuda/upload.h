@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Asynchronous copies through pinned host memory: large uploads of pageable memory (mapped files above all), and
 // downloads of a few numbers that are read later.
 #pragma once

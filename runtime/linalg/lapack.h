@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Declarations of LAPACK's Fortran interface, and helpers to call it.
 #pragma once
 

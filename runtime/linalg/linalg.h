@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Float64 dense linear algebra on host memory, by BLAS and LAPACK (OpenBLAS), or on the device of the context's Solver
 // if the problem is worth the transfer. Matrices are row-major, views may be strided.
 #pragma once

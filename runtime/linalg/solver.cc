@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The solver on the host, which uses LAPACK, and the code that both kinds of solver share.
 #include "runtime/linalg/solver.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Large float64 problems are solved through this interface: on the host (BLAS and LAPACK), or on the GPU of a Context's
 // solver. Code written against a Solver keeps its matrices in the solver's memory and downloads only results.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linear residual adapters by the recipe with the lowest loss on held-out calibration text, where that is surely lower
 // than the loss of the paper's recipe.
 #include <algorithm>

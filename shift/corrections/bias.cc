@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Baseline: the mean update, an adapter of rank 0.
 #include "runtime/check.h"
 #include "shift/corrections/corrections.h"

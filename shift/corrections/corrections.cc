@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "shift/corrections/corrections.h"
 
 #include <fmt/args.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What stands in the removed blocks' place (docs/method.md). To add a correction, write corrections/<name>.cc with its
 // fit, and its row in the table of corrections.cc.
 #pragma once

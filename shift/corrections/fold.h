@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Corrections that change a kept block's own weights, so that the architecture stays stock.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Baseline: h = h W + b, fitted to the block's output and truncated as such. Returned as a full A = W - I, whatever the
 // rank of W.
 #include "runtime/check.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LaCo (Yang, Cao, Zhao, 2024), the equation of its RDSC merging: theta + sum over the removed blocks of
 // (theta_k - theta), for every tensor of the block before them. Its layers are whichever were selected; LaCo's own
 // search is not done.

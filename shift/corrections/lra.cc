@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linear residual adapters, the paper's own correction: h += h A + b, fitted to the block's update.
 #include "shift/corrections/corrections.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Nothing in the removed blocks' place: the pruned model.
 #include "shift/corrections/corrections.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ReplaceMe (Shopkhoev et al., 2025), the L2 form: a linear map behind the MLP of the block before a removed run,
 // folded into its down projection. T = argmin |M T + Y - L|^2 + lambda |T|^2 for each run: Y the stream behind the
 // attention of the block before, M that block's MLP output, L the stream behind the run, all of the original model.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ours: what matters about a block is not how much it does, but how much of it no adapter can do in its place.
 #pragma once
 

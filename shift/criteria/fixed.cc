@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Criteria that look at nothing but the layer's number.
 #include "runtime/random.h"
 #include "shift/criteria/criteria.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One block after another by the loss that is left: SLEB's search, with or without adapters in the blocks' places.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How far the stream turns across a block, or across a window of blocks that would go.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Magnitude: the sum of |w|^p over a block's projections and its norms of the residual stream, without its biases and
 // its norms of heads.
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Criteria that remove a block and measure the loss.
 #include <cmath>
 

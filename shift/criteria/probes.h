@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The probes of the one pass that all criteria share.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What to remove, and how much: CRITERION:AMOUNT[,option=value].
 #pragma once
 

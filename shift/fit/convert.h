@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrices between the float32 that adapters run in and the float64 they are computed in.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Low rank: P (d, r) and Q (r, d) in place of A (d, d).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From ridge sums to adapters: solve, choose the ranks, factorize.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Exact merging of adapters that stand next to each other with no block between (paper, section on extensions).
 #pragma once
 

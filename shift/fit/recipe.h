@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How a correction is fitted, apart from its rank: what is chosen among when nothing is told.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Closed-form adapters from ridge sums (paper eq. ridge_objective, closed_form_solution).
 #pragma once
 

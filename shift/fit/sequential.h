@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sites fitted one after another, each on the stream that the corrections before it leave.
 #pragma once
 

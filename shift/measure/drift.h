@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How far the residual stream of a shortened model is from the original's: by depth, and as points in a plane.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "shift/measure/gate.h"
 
 #include <algorithm>

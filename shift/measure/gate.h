@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Do no harm: a correction stays only if the model's held-out loss is lower with it than without.
 #pragma once
 

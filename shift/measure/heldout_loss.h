@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loss of many depth plans over the same held-out tokens.
 #pragma once
 

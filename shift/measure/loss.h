@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The mean cross-entropy of a text under depth plans.
 #pragma once
 

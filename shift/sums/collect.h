@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One pass of the original model over calibration text: ridge sums of any set of sites.
 #pragma once
 

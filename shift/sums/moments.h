@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Second moments of a site's tokens in a solver's memory, where a fit works on them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One pass over text that probes plug into: it owns progress, interruption, checkpoints, the division of what a device
 // has no memory for, and the turns of several GPUs.
 #pragma once

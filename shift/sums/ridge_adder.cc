@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "shift/sums/ridge_adder.h"
 
 #include "runtime/check.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From tapped rows to ridge sums.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Adds up the ridge sums of sites while a pass runs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums over calibration tokens, from taps. They add, so chunks and processes combine by +=.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Residual streams that are kept to go on from.
 #pragma once
 

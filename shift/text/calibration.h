@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calibration text to packed token sequences, as NAME|FILE[:samples[xtokens]] says.
 #pragma once
 

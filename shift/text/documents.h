@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Calibration sources: where they are, and the documents in them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "shift/text/token_weights.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which calibration tokens count for how much in a fit: none, or [norm][,first:W][,massive:W].
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the method on the device: sums of tapped rows, selection and fits are compared with those of the CPU, on the
 // emulator and, if there is one, on a GPU.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests several GPUs: calibration sums collected on them in turn are compared with those of one. The tests run on the
 // emulator, which has any number of devices, and on the GPUs of this machine if there is more than one.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts that the tests of the GPU kernels share. The same tests run on the emulator and on a GPU. Oracles are
 // float64. Tolerances come from the number of roundings and the epsilon of the type.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares the decoder on the device with the one on the CPU, on whole models: on the emulator and, if there is one, on
 // a GPU.
 #include <gtest/gtest.h>

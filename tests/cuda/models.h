@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small random models that the GPU kernels support.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the solver on the GPU: the requirements on every solver, and problems that the host transfers to it.
 #include "runtime/linalg/linalg.h"
 #include "tests/cuda/fixture.h"

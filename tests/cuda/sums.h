@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The distance between calibration sums.
 #pragma once
 

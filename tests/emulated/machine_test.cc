@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the emulator. Each kernel here is either correct or has one typical error of GPU programming. Every error must
 // be caught and reported with its line.
 #include "kernels/emulated/machine.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the behaviour if a device's memory is too small, and counts the bytes copied between host and device. These
 // tests run only on the emulator, whose memory can be limited.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests --device on a machine with GPUs: which devices it selects and what it refuses.
 #include "tools/options.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the bytes that an evaluation copies between host and device, which the emulator counts.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The decoder against transformers' numbers (tests/goldens/make_models.py), and against itself.
 #include "engine/decoder.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Losses of packed batches against a float64 softmax of the decoder's own logits.
 #include "engine/loss.h"
 

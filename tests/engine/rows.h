@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests look at of a decoder's rows.
 #pragma once
 

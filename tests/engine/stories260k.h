@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The trained checkpoint of CONTRIBUTING.md, which is not in the repository: tests on it are skipped without it.
 #pragma once
 

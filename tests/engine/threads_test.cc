@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several threads work with one model. Built with ThreadSanitizer, which reports two threads that touch the same memory
 // with nothing between them.
 #include <gtest/gtest.h>

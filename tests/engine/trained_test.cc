@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A trained checkpoint against another implementation's numbers. The data is not in the repository: see
 // CONTRIBUTING.md.
 #include "engine/decoder.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models and data for the tests of eval/.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prompts, token ids, log-likelihoods and metrics equal those of lm-evaluation-harness on the same rows and model.
 #include <gtest/gtest.h>
 

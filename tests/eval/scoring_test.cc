@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What must not change a score: how requests are packed, what they share, where work was interrupted.
 #include <gtest/gtest.h>
 

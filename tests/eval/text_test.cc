@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Against what Python 3.11 gives.
 #include "eval/harness/text.h"
 

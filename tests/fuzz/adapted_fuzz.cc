@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzes shiftrt.json with valid weights and adapters. The result must be an error or a plan that matches them.
 #include <cstdint>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzes config.json. The result must be an error or a usable configuration.
 #include <cstdint>
 

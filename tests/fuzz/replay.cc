@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a fuzz target without libFuzzer: on every file of a corpus, unchanged and with seeded damage.
 #include <cstdint>
 #include <cstdio>

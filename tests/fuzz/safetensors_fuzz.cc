@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzes the safetensors header. For any bytes, the result must be an error or views that lie within the bytes.
 #include <cstdint>
 

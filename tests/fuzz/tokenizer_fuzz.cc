@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzes tokenizer.json. The result must be an error or a tokenizer that can encode and decode text.
 #include <algorithm>
 #include <cstdint>

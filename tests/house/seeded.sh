@@ -19,14 +19,18 @@ cp tests/shift/listed_test.cc tests/shift/lonely_test.cc
 echo 'shiftrt_test(shift SOURCES shift/listed_test.cc)' >tests/shift.cmake
 printf 'fine: the directory work/models\n%s\n' "stands in /home""/somebody/models" >docs/page.md
 
+find . -name '*.h' -o -name '*.cc' | xargs sed -i '1i // SPDX-License-Identifier: Apache-2.0'
+echo '#pragma once' >runtime/unlicensed.h
+
 if found=$(SHIFTRT_HOUSE=$tree "$check"); then echo "check-house found nothing"; exit 1; fi
 expected='docs/page.md:2
-engine/body.cc:1
-eval/backend.cc:1
-include/shiftrt/inward.h:2
-runtime/upward.h:1
-shift/across.cc:1
-shift/device.cc:1
+engine/body.cc:2
+eval/backend.cc:2
+include/shiftrt/inward.h:3
+runtime/unlicensed.h:1
+runtime/upward.h:2
+shift/across.cc:2
+shift/device.cc:2
 tests/shift/lonely_test.cc:1'
 places=$(sort <<<"$found" | grep -oE '^[^:]+:[0-9]+')
 [ "$places" = "$expected" ] || { printf 'found:\n%s\nexpected breaches at:\n%s\n' "$found" "$expected"; exit 1; }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts that the tests of all kernels share: running a test on every instruction set of the CPU, poisoned matrices,
 // stored tensors, and tolerances.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Saved models: what comes back is what went in, bit for bit; and what nobody saved is refused.
 #include "models/adapted.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of a block's tensors: every member once, shapes as checkpoints have them, halves that add up.
 #include "models/block_tensors.h"
 

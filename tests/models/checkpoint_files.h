@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints for tests, tensor by tensor, so that each can be spoilt on its own.
 #pragma once
 

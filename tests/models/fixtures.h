@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models for tests: made from the deterministic rule into a directory that goes with the object.
 #pragma once
 

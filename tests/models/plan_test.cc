@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Depth plans as values: built, compared, counted and changed.
 #include "models/plan.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints as they should be, and every way in which they are not: each a message that names file and tensor.
 #include "models/weights.h"
 

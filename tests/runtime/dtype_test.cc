@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the 16-bit formats against their definition: values by std::ldexp, rounding by distance to the two neighbours.
 #include "runtime/dtype.h"
 

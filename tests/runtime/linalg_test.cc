@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests BLAS and LAPACK on our row-major, strided views against plain loops.
 #include "runtime/linalg/linalg.h"
 

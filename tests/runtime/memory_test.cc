@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests buffers, views and the random number generator.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The requirements on every solver, tested against definitions and plain loops: on the host in tests/runtime, on a GPU
 // in tests/cuda.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests the solver on the host, and which problems go to another solver.
 #include "runtime/linalg/solver.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compressed texts must be read like plain ones, and damaged ones refused with an error that names the file.
 #include "runtime/text.h"
 

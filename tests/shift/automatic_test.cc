@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gate and `--correction auto`, against losses of whole plans.
 #include <algorithm>
 #include <functional>

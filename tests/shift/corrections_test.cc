@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every correction against sums, solves and streams worked out by hand.
 #include <algorithm>
 #include <functional>

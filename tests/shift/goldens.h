@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tests/goldens/shift.json, worked out by numpy from the tokens themselves.
 #pragma once
 

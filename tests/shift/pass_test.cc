@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a pass promises its probes: order, groups, checkpoints, interruption.
 #include "shift/sums/pass.h"
 

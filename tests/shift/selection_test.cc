@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Criteria that look at text, against plain float64 loops over tapped streams and over logits.
 #include <algorithm>
 #include <numbers>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A random model of six layers, sixteen wide, with random calibration batches: what tests of the method run on.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tokens that tests/goldens/make_shift.py makes too, number for number, and small matrix helpers.
 #pragma once
 

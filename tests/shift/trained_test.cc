@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Corrections of a trained checkpoint against figures found outside this project (numpy, float64): held-out loss of
 // every block removed alone, and of several together. The data is not in the repository: see CONTRIBUTING.md.
 #include "models/model.h"

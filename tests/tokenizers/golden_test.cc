@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests against ids and texts of the reference implementations (goldens/make_tokenizers.py).
 #include <gtest/gtest.h>
 

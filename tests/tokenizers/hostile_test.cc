@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Malformed files: each must give an error that names the file, never a crash.
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The command line from outside: the program runs on a small random model, and its status, output and files are read.
 #pragma once
 
