@@ -72,6 +72,39 @@ TEST_F(Cli, ASavedModelGeneratesAsItDidWhenMade) {
   EXPECT_EQ(whole.out, saved.out);
 }
 
+// Families with fused tensors, windows, norms behind their halves and caps: pruned, repaired, saved and opened again.
+TEST_F(Cli, OtherFamiliesRunAndComeBack) {
+  const Json phi3 = {{"architectures", {"Phi3ForCausalLM"}}, {"model_type", "phi3"}, {"sliding_window", 40}};
+  const Json gemma2 = {{"architectures", {"Gemma2ForCausalLM"}},
+                       {"model_type", "gemma2"},
+                       {"head_dim", 8},
+                       {"sliding_window", 40},
+                       {"query_pre_attn_scalar", 8}};
+  for (const Json& changes : {phi3, gemma2}) {
+    const std::string name = changes["model_type"];
+    WriteModel(name, changes);
+    const auto run = [&](std::vector<std::string> more) {
+      more.insert(more.end(), {"--calib", Path("calibration.txt:16x64"), "--text", Path("heldout.txt"), "--prompt",
+                               "the sea was", "--max-tokens", "12", "--quiet"});
+      return Command("run", more, name);
+    };
+    const Outcome repaired = run(
+        {"--prune", "bi:2", "--lra", "8", "--save", Path(name + "-saved"), "--save-weights", "--json", Path("r.json")});
+    ASSERT_EQ(repaired.status, 0) << repaired.err;
+    const std::string expected = ReadJson("r.json")["variants"][2]["continuation"];
+    fs::remove_all(dir_ / name);
+    const Outcome again = Command("generate", {"--prompt", "the sea was", "--max-tokens", "12"}, name + "-saved");
+    EXPECT_EQ(again.status, 0) << again.err;
+    EXPECT_NE(again.out.find(expected), std::string::npos) << again.out << "\nexpected " << expected;
+    WriteModel(name, changes);
+    const Outcome merged = run({"--prune", "reverse:1", "--correction", "laco"});
+    EXPECT_EQ(merged.status, 0) << merged.err;
+    const Outcome replaced = run({"--prune", "reverse:1", "--correction", "replaceme"});
+    EXPECT_EQ(replaced.status, name == "gemma2" ? 2 : 0) << replaced.err;
+    EXPECT_EQ(replaced.err.find("norms the MLP's output") != std::string::npos, name == "gemma2") << replaced.err;
+  }
+}
+
 TEST_F(Cli, WithoutHeldOutSamplesThereIsNoR2OfThem) {
   const Outcome outcome =
       Run({"--prune", "reverse:1", "--lra", "4", "--calib", Path("calibration.txt:1x64"), "--json", Path("r.json")});
