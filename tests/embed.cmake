@@ -1,10 +1,10 @@
-# Builds the example of the README against an installed copy, as a user would.
+# The public face: examples/embed and tests/embed, built against an installed copy as a user would build them.
 set(embed_flags "")
 if(SHIFTRT_SANITIZE)
   set(embed_flags "-fsanitize=${SHIFTRT_SANITIZE}")
 endif()
-add_test(NAME Embed.InstalledLibraryBuildsAndRunsTheExample
+add_test(NAME Embed.InstalledLibraryAndItsPublicFace
   COMMAND ${CMAKE_COMMAND} -DBUILD=${CMAKE_BINARY_DIR} -DSOURCE=${PROJECT_SOURCE_DIR}
           -DWORK=${CMAKE_BINARY_DIR}/embed -DMODEL=${PROJECT_SOURCE_DIR}/models/demo -DFLAGS=${embed_flags}
           -P ${CMAKE_CURRENT_SOURCE_DIR}/embed/run.cmake)
-set_tests_properties(Embed.InstalledLibraryBuildsAndRunsTheExample PROPERTIES LABELS slow)
+set_tests_properties(Embed.InstalledLibraryAndItsPublicFace PROPERTIES LABELS slow)

@@ -44,9 +44,9 @@ class UsageError : public Error {
   UsageError(const std::string& field, const std::string& reason)
       : Error(field + ": " + reason), field_(field), reason_(reason) {}
 
-  /// The name of the field that causes the error; empty if no single field does.
+  /// \return the name of the field that causes the error; empty if no single field does
   const std::string& field() const { return field_; }
-  /// What is wrong, without the name of the field.
+  /// \return what is wrong, without the name of the field
   const std::string& reason() const { return reason_; }
 
  private:

@@ -1,4 +1,5 @@
-# Installs the build into a fresh prefix, builds examples/embed against it with find_package, and runs it.
+# Installs the build into a fresh prefix. Checks that nothing but the public headers is installed, and that they include
+# nothing else. Builds examples/embed and the programs of this directory with find_package, and runs them.
 #   cmake -DBUILD=... -DSOURCE=... -DWORK=... -DMODEL=... -DFLAGS=... -P run.cmake
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
@@ -7,12 +8,34 @@ function(run)
   endif()
   set(output "${output}" PARENT_SCOPE)
 endfunction()
+function(build source to)
+  run(${CMAKE_COMMAND} -S ${source} -B ${to} -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH=${WORK}/prefix
+      "-DCMAKE_CXX_FLAGS=${FLAGS}")
+  run(${CMAKE_COMMAND} --build ${to})
+endfunction()
 file(REMOVE_RECURSE ${WORK})
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
-run(${CMAKE_COMMAND} -S ${SOURCE}/examples/embed -B ${WORK}/build -G Ninja -DCMAKE_BUILD_TYPE=Release
-    -DCMAKE_PREFIX_PATH=${WORK}/prefix "-DCMAKE_CXX_FLAGS=${FLAGS}")
-run(${CMAKE_COMMAND} --build ${WORK}/build)
-run(${WORK}/build/embed ${MODEL})
+
+file(GLOB_RECURSE installed RELATIVE ${WORK}/prefix/include LIST_DIRECTORIES false ${WORK}/prefix/include/*)
+set(public error evaluate model progress repair resources runner shiftrt version)
+list(TRANSFORM public REPLACE "(.+)" "shiftrt/\\1.h")
+if(NOT installed STREQUAL public)
+  message(FATAL_ERROR "installed headers: ${installed}\nthe public ones: ${public}")
+endif()
+foreach(header IN LISTS installed)
+  file(STRINGS ${WORK}/prefix/include/${header} includes REGEX "^ *# *include")
+  foreach(line IN LISTS includes)
+    # Of the standard library, or public.
+    if(NOT line MATCHES "^#include (<[a-z_]+>|\"shiftrt/[a-z]+\\.h\")$")
+      message(FATAL_ERROR "${header}: ${line}")
+    endif()
+  endforeach()
+endforeach()
+
+build(${SOURCE}/examples/embed ${WORK}/example)
+run(${WORK}/example/embed ${MODEL})
 if(NOT output MATCHES "4 layers removed:")
   message(FATAL_ERROR "the example printed: ${output}")
 endif()
+build(${SOURCE}/tests/embed ${WORK}/tests)
+run(${WORK}/tests/face ${MODEL} ${WORK}/saved)

@@ -1,0 +1,56 @@
+#include "include/shiftrt/evaluate.h"
+
+#include "api/impl.h"
+#include "eval/evaluate.h"
+#include "eval/metrics.h"
+#include "eval/perplexity.h"
+#include "runtime/check.h"
+#include "runtime/text.h"
+
+namespace shiftrt {
+
+TextPerplexity MeasurePerplexity(const LanguageModel& model, const std::filesystem::path& file,
+                                 const std::string& protocol, const Resources& resources, Progress* progress) {
+  const Model& inner = model.impl().model;
+  const int64_t window = ProtocolWindow(protocol, inner.weights->config);
+  const std::vector<int32_t> tokens =
+      inner.RequireTokenizer().EncodeWithBos(PerplexityText(ReadText(file), file), file);
+  Decoder decoder(MakeContext(resources), inner.weights, inner.plan);
+  ProgressOf reports(progress);
+  const PerplexityResult result = WindowedPerplexity(decoder, tokens, window, protocol, reports);
+  return {result.perplexity, result.mean_nll, result.predicted, result.window};
+}
+
+std::vector<SuiteResult> EvaluateSuites(std::span<const LanguageModel> models, const SuiteSettings& settings,
+                                        const Resources& resources, Progress* progress) {
+  if (models.empty()) FailUsage(Field("models"), "there is none");
+  const Model& first = models.front().impl().model;
+  std::vector<Variant> variants;
+  for (const LanguageModel& model : models) {
+    if (model.impl().model.weights != first.weights)
+      FailUsage(Field("models"), "{} and {} do not share their weights", first.name, model.Name());
+    const std::string name = std::to_string(variants.size());
+    variants.push_back({VariantKind::kOriginal, name, name, model.impl().model.plan});
+  }
+  const DataOptions data{settings.data, settings.limit, settings.shots};
+  std::vector<Dataset> datasets;  // all of them first: what is missing is then found before hours of work
+  for (const Task* task : ParseTasks(settings.tasks)) datasets.push_back(LoadDataset(*task, data));
+  const Context context = MakeContext(resources);
+  ProgressOf reports(progress);
+  Journal journal("");
+  const EvalJob job = {context, first, variants, {}, journal, reports};
+  std::vector<SuiteResult> results;
+  for (const Dataset& dataset : datasets) {
+    const EvalScores scores = Evaluate(job, dataset);
+    SuiteResult& result =
+        results.emplace_back(SuiteResult{dataset.task->name, dataset.task->metric, std::ssize(dataset.items), {}});
+    for (const auto& of_variant : scores.scores) {
+      std::vector<SuiteScore>& list = result.scores.emplace_back();
+      for (const Metric& metric : Measure(*dataset.task, dataset.items, of_variant, /*all=*/false))
+        list.push_back({metric.name, metric.estimate.value, metric.estimate.error});
+    }
+  }
+  return results;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,76 @@
+/// \file
+/// Measuring models: perplexity of a text, zero-shot suites.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shiftrt/model.h"
+#include "shiftrt/progress.h"
+#include "shiftrt/resources.h"
+
+namespace shiftrt {
+
+/// The perplexity of a model on a text.
+struct TextPerplexity {
+  double perplexity = 0;  ///< exp(mean_nll)
+  double mean_nll = 0;    ///< mean negative log-likelihood, nats per predicted token
+  int64_t predicted = 0;  ///< tokens that were predicted
+  int64_t window = 0;     ///< tokens per window
+};
+
+/// Measures perplexity over disjoint windows of a text; the first token of a window is not predicted, and what remains
+/// after the last whole window is left out.
+/// \param model the model to measure
+/// \param file a UTF-8 text file; of WikiText (.raw, .tokens) the lines are joined as GPTQ joins them
+/// \param protocol "gptq" (windows of 2048 tokens) or "seq128" (128 tokens); at most the positions of the model
+/// \param resources what the measurement may use of the machine
+/// \param progress receives reports; null: none are made
+/// \return the perplexity
+/// \throws UsageError for another protocol; Error if the file cannot be read or has less than one window; OutOfMemory;
+///     Interrupted after RequestInterrupt()
+TextPerplexity MeasurePerplexity(const LanguageModel& model, const std::filesystem::path& file,
+                                 const std::string& protocol = "gptq", const Resources& resources = {},
+                                 Progress* progress = nullptr);
+
+/// Which suites EvaluateSuites() runs and where their data are.
+struct SuiteSettings {
+  /// Names of tasks with commas between them, "paper7" or "all"; `shiftrt eval --help` lists them.
+  std::string tasks = "paper7";
+  /// Directories with data sets, and "TASK=FILE"; the Hugging Face cache is searched after them.
+  std::vector<std::string> data = {};
+  int64_t shots = 0;  ///< solved examples before each question
+  int64_t limit = 0;  ///< rows per task, or per subject of it; 0: all
+};
+
+/// One metric of one task for one model.
+struct SuiteScore {
+  std::string metric;         ///< for example "acc", "acc_norm" or "perplexity"
+  double value = 0;           ///< an accuracy is between 0 and 1
+  double standard_error = 0;  ///< of the value over the items; NaN where there is none
+};
+
+/// The results of one task.
+struct SuiteResult {
+  std::string task;                             ///< its name, as in SuiteSettings::tasks
+  std::string quoted_metric;                    ///< the name of the metric that is quoted for the task
+  int64_t items = 0;                            ///< questions, or documents
+  std::vector<std::vector<SuiteScore>> scores;  ///< of each model, in the order given: its metrics
+};
+
+/// Scores several models on the same items. What the models have in common is computed once. The numbers are those of
+/// EleutherAI's lm-evaluation-harness 0.4.
+/// \param models at least one; all must share their weights, as a model and those that PruneAndRepair() makes of it do
+/// \param settings which tasks, and where their data are
+/// \param resources what the evaluation may use of the machine
+/// \param progress receives reports; null: none are made
+/// \return one result per task, in the order of the tasks
+/// \throws UsageError for an unknown task or models that do not share weights; Error for data that are not found or
+///     malformed; OutOfMemory; Interrupted after RequestInterrupt()
+std::vector<SuiteResult> EvaluateSuites(std::span<const LanguageModel> models, const SuiteSettings& settings = {},
+                                        const Resources& resources = {}, Progress* progress = nullptr);
+
+}  // namespace shiftrt

@@ -1,0 +1,106 @@
+/// \file
+/// Models: weights, a tokenizer, and the plan that says which blocks and adapters run.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shiftrt {
+
+/// The type that the weights have in memory.
+enum class WeightType {
+  kAsStored,  ///< as in the files, which are mapped into memory and not copied
+  kFloat32,   ///< converted to 32-bit floats
+  kFloat16,   ///< converted to IEEE 16-bit floats
+  kBFloat16,  ///< converted to bfloat16
+};
+
+/// How LanguageModel::Open reads a model.
+struct OpenSettings {
+  WeightType weights = WeightType::kAsStored;  ///< the type of the weights in memory
+  bool check_finite = false;                   ///< read all weights and refuse infinities and NaN
+};
+
+/// The sizes of a model.
+struct ModelShape {
+  int64_t layers = 0;         ///< blocks of the original model
+  int64_t hidden = 0;         ///< width of the residual stream
+  int64_t vocabulary = 0;     ///< token ids are 0 to vocabulary - 1
+  int64_t max_positions = 0;  ///< tokens that one sequence may have
+};
+
+/// A language model: shared immutable weights, a tokenizer, and a depth plan, which lists the blocks that run and the
+/// adapters that stand in the place of removed blocks.
+///
+/// A value of this class is a handle. Copies share the weights, and so do the pruned and the repaired models that
+/// PruneAndRepair() makes of a model: any number of them take the memory of one model and of their adapters. All member
+/// functions are const and may be called from several threads at the same time.
+class LanguageModel {
+ public:
+  /// Opens a model.
+  /// \param name a directory with a Hugging Face checkpoint (config.json, safetensors, tokenizer files) or one that
+  /// Save()
+  ///     has written; "demo", the model that comes with the library; or a name that is looked up in the directories of
+  ///     the environment variable SHIFTRT_MODELS and in the Hugging Face cache
+  /// \param settings how the weights are read
+  /// \return the model
+  /// \throws Error if nothing is found (the message lists the places), or a file is malformed or not supported
+  static LanguageModel Open(const std::string& name, const OpenSettings& settings = {});
+
+  /// \return the name under which the model was opened
+  const std::string& Name() const;
+  /// \return the directory of the original model
+  const std::filesystem::path& Directory() const;
+  /// \return the sizes of the original model
+  ModelShape Shape() const;
+  /// \return layers of the original model, counted from 0 and ascending, of which nothing runs
+  std::vector<int64_t> RemovedLayers() const;
+  /// \return parameters of the model as it runs, adapters included; a head that shares the embedding table counts once
+  int64_t Parameters() const;
+  /// \return bytes of weights and adapters that decoding one token reads
+  int64_t BytesPerToken() const;
+
+  /// Converts a text to token ids, preceded by the beginning-of-sequence token if the model's tokenizer adds one.
+  /// \param text UTF-8
+  /// \return token ids
+  /// \throws Error for invalid UTF-8, and if the model has no tokenizer
+  std::vector<int32_t> Encode(std::string_view text) const;
+  /// Converts token ids to text and leaves out special tokens.
+  /// \param tokens token ids
+  /// \return UTF-8
+  /// \throws Error for an id outside the vocabulary of the tokenizer, and if the model has no tokenizer
+  std::string Decode(std::span<const int32_t> tokens) const;
+
+  /// The same weights without some layers and without any adapter.
+  /// \param layers layers of the original model to remove, counted from 0, in any order
+  /// \return the pruned model
+  /// \throws Error for a layer that does not exist
+  LanguageModel Without(std::span<const int64_t> layers) const;
+
+  /// Writes the plan and the adapters to a directory, which Open() and the command line read. The files are written
+  /// under temporary names, flushed and then renamed.
+  /// \param directory the directory; it is made if it does not exist, and files of the same names are replaced
+  /// \param with_weights also write the blocks that run, the configuration and the tokenizer, so that the directory
+  /// does
+  ///     not need the original model
+  /// \throws Error if the directory cannot be written
+  void Save(const std::filesystem::path& directory, bool with_weights = false) const;
+
+  struct Impl;  ///< what the handle refers to; not part of the interface
+  /// For the library itself.
+  /// \param impl what the handle refers to
+  explicit LanguageModel(std::shared_ptr<const Impl> impl);
+  /// For the library itself.
+  /// \return what the handle refers to
+  const Impl& impl() const { return *impl_; }
+
+ private:
+  std::shared_ptr<const Impl> impl_;
+};
+
+}  // namespace shiftrt

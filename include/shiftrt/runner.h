@@ -1,0 +1,110 @@
+/// \file
+/// Running a model: generation, log-probabilities, logits.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shiftrt/model.h"
+#include "shiftrt/resources.h"
+
+namespace shiftrt {
+
+/// How ModelRunner::Generate chooses tokens and when it stops.
+struct GenerationSettings {
+  int64_t max_tokens = 64;  ///< tokens to generate at most, at least 1
+  double temperature = 0;   ///< 0: always the most likely token
+  double top_p = 1;         ///< choose among the most likely tokens that have this probability together; 0 to 1
+  int64_t top_k = 0;        ///< choose among this many of the most likely tokens; 0: among all
+  uint64_t seed = 0;        ///< of the random numbers; the same seed gives the same tokens
+  bool stop_at_end = true;  ///< stop before an end-of-sequence token of the model
+};
+
+/// What ModelRunner::Generate has generated.
+struct Generation {
+  std::vector<int32_t> tokens;  ///< generated token ids, without the prompt
+  std::string text;             ///< what they add to the text of the prompt, without special tokens
+  double prefill_seconds = 0;   ///< time for the prompt, the first token included
+  double decode_seconds = 0;    ///< time for all tokens after the first
+};
+
+/// The keys and values of one sequence, so that a runner can continue it. It belongs to the runner that made it.
+class SequenceCache {
+ public:
+  /// Moves the sequence.
+  SequenceCache(SequenceCache&&) noexcept;
+  /// Moves the sequence.
+  /// \return this cache
+  SequenceCache& operator=(SequenceCache&&) noexcept;
+  ~SequenceCache();
+
+  /// \return tokens of the sequence so far
+  int64_t Size() const;
+  /// \return tokens that the sequence may have
+  int64_t Capacity() const;
+  /// Forgets the tokens after the first `size`, which must not exceed Size().
+  /// \param size number of tokens to keep
+  void Truncate(int64_t size);
+
+ private:
+  friend class ModelRunner;
+  struct Impl;
+  explicit SequenceCache(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Runs one model. It owns the memory for intermediate results, so one thread may use it at a time. Runners of several
+/// threads, of the same model or of others, work at the same time.
+class ModelRunner {
+ public:
+  /// \param model the model to run; the runner keeps its weights in memory
+  /// \param resources what the runner may use of the machine
+  /// \throws UsageError for resources that this machine lacks; OutOfMemory if a GPU cannot hold the weights
+  explicit ModelRunner(const LanguageModel& model, const Resources& resources = {});
+  /// Moves the runner; its caches stay valid.
+  ModelRunner(ModelRunner&&) noexcept;
+  /// Moves the runner; its caches stay valid.
+  /// \return this runner
+  ModelRunner& operator=(ModelRunner&&) noexcept;
+  ~ModelRunner();
+
+  /// Continues a prompt.
+  /// \param prompt UTF-8
+  /// \param settings how tokens are chosen
+  /// \param on_token called with each token id as it comes; generation stops when it returns false
+  /// \return the generated tokens and their text
+  /// \throws Error if the prompt and max_tokens together exceed the positions of the model, or as LanguageModel::Encode
+  ///     does; Interrupted after RequestInterrupt()
+  Generation Generate(std::string_view prompt, const GenerationSettings& settings = {},
+                      const std::function<bool(int32_t token)>& on_token = {});
+
+  /// Log-probabilities of the tokens of several sequences, which are computed together.
+  /// \param sequences token ids of each sequence, at least 2 each
+  /// \return for each sequence of n tokens, the n - 1 natural logarithms of the probabilities of its tokens 1 to n - 1,
+  ///     each given the tokens before it
+  /// \throws Error for a sequence that is too short or too long, or a token id that does not exist; OutOfMemory
+  std::vector<std::vector<float>> LogProbabilities(std::span<const std::vector<int32_t>> sequences);
+
+  /// Begins a sequence.
+  /// \param capacity tokens that it may have, 1 to ModelShape::max_positions
+  /// \return a cache without tokens
+  /// \throws Error for a capacity out of that range
+  SequenceCache NewSequence(int64_t capacity) const;
+  /// Appends tokens to a sequence.
+  /// \param tokens token ids, at least one
+  /// \param sequence the sequence, made by this runner
+  /// \return ModelShape::vocabulary logits of the token that follows
+  /// \throws Error if the sequence becomes longer than its capacity, or for a token id that does not exist
+  std::vector<float> NextLogits(std::span<const int32_t> tokens, SequenceCache& sequence);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shiftrt

@@ -1,0 +1,12 @@
+/// \file
+/// All public headers of shiftrt. docs/api.md says what is stable.
+#pragma once
+
+#include "shiftrt/error.h"
+#include "shiftrt/evaluate.h"
+#include "shiftrt/model.h"
+#include "shiftrt/progress.h"
+#include "shiftrt/repair.h"
+#include "shiftrt/resources.h"
+#include "shiftrt/runner.h"
+#include "shiftrt/version.h"
