@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// \file
 /// Measuring models: perplexity of a text, zero-shot suites.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// \file
 /// Models: weights, a tokenizer, and the plan that says which blocks and adapters run.
 #pragma once

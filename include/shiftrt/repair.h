@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// \file
 /// The main job in one call: choose layers, remove them, and repair the model without training.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// \file
 /// Running a model: generation, log-probabilities, logits.
 #pragma once

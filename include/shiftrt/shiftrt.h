@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /// \file
 /// All public headers of shiftrt. docs/api.md says what is stable.
 #pragma once
