@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every step of the method works with.
+// The object that every step of the method takes.
 #pragma once
 
 #include "models/model.h"
@@ -9,7 +9,7 @@
 
 namespace shiftrt {
 
-// References: whoever makes one keeps what it refers to alive.
+// It holds references; its maker keeps the objects alive.
 struct ShiftJob {
   const Context& context;
   const Model& model;

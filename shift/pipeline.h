@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The main job as one call: select, calibrate, correct, merge.
+// The whole method as one call: select, calibrate, correct, merge.
 #pragma once
 
 #include <filesystem>
@@ -17,11 +17,11 @@
 
 namespace shiftrt {
 
-// Files of the ridge sums. Without any, the sums are in memory alone.
+// Files of the ridge sums. Without any, the sums exist in memory only.
 struct GramFiles {
   std::vector<std::filesystem::path> load;  // their sum is used; the model is not run for the sites
   std::filesystem::path save;
-  bool all_layers = false;  // save every layer's, not only those of the removed ones
+  bool all_layers = false;  // save the sums of all layers, not only of the removed ones
 
   bool used() const { return !load.empty() || !save.empty(); }
 };
@@ -33,7 +33,7 @@ struct ShiftOptions {
   Calibration mode = Calibration::kIndependent;
   TokenWeighting weighting;
   bool span = false;  // one adapter for each run of neighbours, fitted from its first input to its last output
-  bool gate = false;  // take out corrections that the held-out loss is lower without
+  bool gate = false;  // drop corrections without which the held-out loss is lower
   Merge merge = Merge::kOff;
   GramFiles gram;
   uint64_t seed = 0;
@@ -41,16 +41,16 @@ struct ShiftOptions {
 
 struct ShiftResult {
   Selection selection;
-  std::string calibration;        // for people: what the sites were fitted on
-  std::vector<SiteReport> sites;  // none where nothing is fitted
+  std::string calibration;        // a description of the text that the sites were fitted on
+  std::vector<SiteReport> sites;  // empty if nothing is fitted
   // Merged runs of several sites, measured over the whole run as a span is; none without their sums, which files, fits
   // in sequence and fits in groups do not have.
   std::vector<SiteReport> merged_runs;
-  std::vector<Trial> trials;      // of a correction that chooses its recipe: what was tried,
-  size_t chosen_trial = 0;        // and which of them was chosen
-  std::vector<GateVerdict> gate;  // where options.gate asks for it
+  std::vector<Trial> trials;      // the recipes tried by a correction that chooses its recipe,
+  size_t chosen_trial = 0;        // and the index of the chosen one
+  std::vector<GateVerdict> gate;  // empty unless options.gate
   DepthPlan pruned, corrected;
-  std::optional<DepthPlan> merged;  // where options.merge asks for it
+  std::optional<DepthPlan> merged;  // empty unless options.merge
   StepSeconds seconds;
 };
 
@@ -58,8 +58,8 @@ struct ShiftResult {
 // with a model of that hidden size.
 void CheckOptions(const ShiftOptions& options, int64_t hidden);
 
-// Where the host has no memory for the sums of all sites at once (runtime/host_memory.h), sites that are fitted
-// independently are fitted in groups, a pass over the text each; what cannot be parted so throws Error.
+// If the host has no memory for the sums of all sites at once (runtime/host_memory.h), sites that are fitted
+// independently are fitted in groups, with one pass per group. Throws Error for a fit that cannot be divided so.
 // With options.gram.load, the calibration may be empty unless the criterion needs it and its scores are not in the
 // files. Throws as CheckOptions does.
 ShiftResult Shift(const ShiftJob& job, const ShiftOptions& options);

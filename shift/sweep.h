@@ -26,7 +26,7 @@ struct SweepAxes {
   bool penalize_bias = false;
 };
 
-// What a depth plan is compared by.
+// The scores by which depth plans are compared.
 struct Quality {
   static constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
@@ -35,7 +35,7 @@ struct Quality {
   double accuracy = kNone, accuracy_error = kNone;
 };
 
-// One cell: its settings, and what came of them. What a correction does not use is as ShiftOptions has it.
+// One cell: its settings and results. Settings that a correction does not use have their defaults of ShiftOptions.
 struct SweepRow {
   ShiftOptions options;
   int64_t samples = 0;
@@ -48,25 +48,25 @@ struct SweepRow {
 };
 
 struct SweepSource {
-  // Calibration text of a seed: `samples` of them, one a batch.
+  // The calibration text of a seed: `samples` samples, one per batch.
   std::function<CalibrationSet(uint64_t seed, int64_t samples)> open;
   std::function<Quality(const DepthPlan&)> measure;
-  // Receives each row as soon as it is there.
+  // Receives each row as soon as it is complete.
   std::function<void(const SweepRow&)> row;
 };
 
-// The model of a sweep, and who is told how far it is.
+// The model of a sweep, and its progress.
 struct SweepJob {
   const Context& context;
   const Model& model;
   Progress& progress;
 };
 
-// A seed costs one pass for the criteria that look at text and, for each way to weight tokens, one for the sums of all
-// layers that any of the selections removes: they serve every independent adapter, and larger calibration sizes add to
-// the sums of smaller ones. Any other correction takes the passes a run of its own takes (Shift), cell by cell.
-// Selections are made once a seed, on the largest size. Throws what ParsePrune's and ParseRank's users throw, before
-// any work where it can.
+// A seed costs one pass for the criteria that look at text and, per token weighting, one for the sums of all layers
+// that any of the selections removes. These sums serve every independent adapter, and larger calibration sizes add to
+// the sums of smaller ones. Any other correction takes the same passes per cell as a run of its own (Shift). Selections
+// are made once per seed, on the largest size. Throws what ParsePrune's and ParseRank's users throw, before any work
+// where it can.
 void Sweep(const SweepJob& job, const SweepAxes& axes, const SweepSource& source);
 
 // Mean and standard deviation (n - 1; 0 for one) over the seeds of what is otherwise one setting, in order of the

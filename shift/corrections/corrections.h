@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands in the removed blocks' place (docs/method.md). To add a correction, write corrections/<name>.cc with its
-// fit, and its row in the table of corrections.cc.
+// The corrections, which replace removed blocks (docs/method.md). To add a correction, write corrections/<name>.cc with
+// its fit, and add its row to the table of corrections.cc.
 #pragma once
 
 #include <string>
@@ -12,12 +12,12 @@
 
 namespace shiftrt {
 
-// What a correction is fitted from, beside the model's weights.
+// The data from which a correction is fitted, in addition to the model's weights.
 enum class Needs {
   kNothing,     // nothing else
   kStreamSums,  // sums of the residual stream before each site (SiteInput::kStream)
   kMlpSums,     // sums of the MLP's output of the block before each site (SiteInput::kMlpBefore)
-  kText,        // the calibration text, of which it takes passes of its own: it chooses its recipe itself
+  kText,        // the calibration text, for passes of its own: it chooses its recipe itself
 };
 
 struct FitInput {
@@ -30,20 +30,20 @@ struct FitInput {
 struct Correction {
   std::string_view name;     // of options, files and tables
   std::string_view summary;  // a few words for lists of corrections
-  // For people. {lra} stands for "LRA 64" or "full LRA", {rank} for the rank as given, {span} for "span " where one
-  // adapter stands for a whole run of removed blocks.
+  // For tables and charts. {lra} becomes "LRA 64" or "full LRA", {rank} the rank as given, and {span} "span " if one
+  // adapter replaces a whole run of removed blocks.
   std::string_view label;
   Needs needs;
-  // Whether an adapter comes into the place of each removed block (or run of them). Otherwise a site is a run, and what
-  // is changed is the block before it, or nothing.
+  // Whether an adapter replaces each removed block (or run of removed blocks). Otherwise a site is a run, and the block
+  // before it is changed, or nothing.
   bool adapters;
-  bool has_rank;    // looks at FitOptions::rank
-  bool has_lambda;  // looks at FitOptions::ridge
+  bool has_rank;    // uses FitOptions::rank
+  bool has_lambda;  // uses FitOptions::ridge
   // Throws UsageError for options that do not go with the correction, and what SolveRidge throws.
   FittedSites (*fit)(const FitInput& input);
 
   bool needs_sums() const { return needs == Needs::kStreamSums || needs == Needs::kMlpSums; }
-  // Whether calibration mode and token weights are the caller's to choose.
+  // Whether the caller chooses calibration mode and token weights.
   bool takes_recipe() const { return adapters && needs == Needs::kStreamSums; }
   bool operator==(const Correction& other) const { return this == &other; }
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ours: what matters about a block is not how much it does, but how much of it no adapter can do in its place.
+// Our own criterion: it scores a block by the part of its update that no adapter can reproduce.
 #pragma once
 
 #include <map>
@@ -13,16 +13,16 @@
 
 namespace shiftrt {
 
-// An adapter in a block's place, and what it leaves: sum of squares of D - H A_r - b over the calibration tokens.
+// An adapter in place of a block, and its residual: the sum of squares of D - H A_r - b over the calibration tokens.
 struct Correctable {
   std::shared_ptr<const Lra> lra;
   double residual = 0;
 };
 
 // Fits adapters in place of every block: reduced-rank regressions with lambda by generalised cross-validation. Its
-// parts are the layers, whose sums take (2 d^2 + 3 d) x 8 bytes each; where the host's memory has no room for those of
-// all (runtime/host_memory.h), or a GPU's, they are done in groups, a run of the text each. For passes without
-// checkpoints.
+// parts are the layers, whose sums take (2 d^2 + 3 d) x 8 bytes each. If the memory of the host
+// (runtime/host_memory.h) or of a GPU has no room for the sums of all layers, they are processed in groups, with one
+// run of the text per group. For passes without checkpoints.
 class CorrectableProbe : public Probe {
  public:
   CorrectableProbe(const CriterionInput& input, Progress& progress);
@@ -40,7 +40,7 @@ class CorrectableProbe : public Probe {
   const CriterionInput& input_;
   Progress& progress_;
   std::set<int64_t> ranks_;
-  std::vector<RidgeSums> sums_;  // of the group at hand
+  std::vector<RidgeSums> sums_;  // of the current group
   std::optional<RidgeProbe> probe_;
   std::map<int64_t, std::vector<Correctable>> found_;  // by rank
 };

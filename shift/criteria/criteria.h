@@ -23,7 +23,7 @@ struct Selection {
   int64_t window = 1;
 };
 
-// What a criterion may look at. `calibration` holds packed sequences; criteria without data ignore it.
+// The input of a criterion. `calibration` holds packed sequences; criteria without data ignore it.
 struct CriterionInput {
   Context context;
   std::shared_ptr<const Weights> weights;
@@ -33,7 +33,7 @@ struct CriterionInput {
 
 class ProbeSet;
 
-// One choice to be made.
+// One selection to make.
 struct CriterionTask {
   const PruneSpec& spec;
   int64_t count;  // of layers to remove
@@ -45,7 +45,7 @@ struct CriterionTask {
 // An option of one criterion, as rank=16 in "correctable:0.25,rank=16": a whole number above 0.
 struct CriterionOption {
   std::string_view name;
-  int64_t otherwise;  // its value where it is not given
+  int64_t otherwise;  // its default
 };
 
 // To add a criterion, write criteria/<name>.cc with its functions, and its row in the table of criteria.cc.
@@ -54,9 +54,9 @@ struct Criterion {
   const char* summary;  // one line for lists of criteria
   std::vector<CriterionOption> options;
   bool needs_calibration;
-  // Whether it scores layers alone, whatever the amount and the options, so that scores found once can be used again.
+  // Whether its scores do not depend on the amount and the options, so that earlier scores can be used again.
   bool scores_stand_alone;
-  // Plugs what it reads into the pass that all criteria share; null: it reads nothing there.
+  // Plugs its probes into the pass that all criteria share; null: it has none.
   void (*plug)(const CriterionTask& task);
   Selection (*select)(const CriterionTask& task);
 
@@ -71,16 +71,16 @@ const Criterion& FindCriterion(std::string_view name);
 // Whether any of them looks at calibration text.
 bool NeedCalibration(const std::vector<PruneSpec>& specs);
 
-// Scores every layer and picks, for each of `specs`; what they read off the original model's stream comes from one pass
-// for all of them. Throws UsageError as RemovalCount does, and Error without the text a criterion needs.
+// Scores every layer and makes the selection, for each of `specs`. One pass of the original model serves all of them.
+// Throws UsageError as RemovalCount does, and Error without the text a criterion needs.
 std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const CriterionInput& input,
                                     Progress& progress);
 Selection SelectLayers(const PruneSpec& spec, const CriterionInput& input, Progress& progress);
 
-// The choice of `spec` from the scores that a criterion gave before whose scores stand alone.
+// The selection of `spec` from earlier scores of a criterion with scores_stand_alone.
 Selection Reselect(const PruneSpec& spec, std::vector<double> scores, const Weights& weights);
 
-// The choice alone, from scores: the lowest first, ties to the deeper layer.
+// The selection from given scores: the lowest first, on a tie the deeper layer.
 std::vector<int64_t> PickLayers(const std::vector<double>& scores, int64_t count, int64_t keep_first,
                                 int64_t keep_last);
 // `count` consecutive layers, from the scores of each window by its first layer: the lowest, ties to the deeper.

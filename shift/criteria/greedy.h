@@ -9,11 +9,11 @@
 
 namespace shiftrt {
 
-// What would stand in a removed layer's place; nothing: it is skipped.
+// The stage in place of a removed layer; none: the layer is skipped.
 using StandIn = std::function<std::optional<Stage>(int64_t layer)>;
 
-// Removes the layer with the lowest mean loss, ties to the deeper, and again on what is left. A removed layer's score
-// is the loss of the round it went in, a candidate's that stayed the loss of the last round.
+// Removes the layer whose removal gives the lowest mean loss, on a tie the deeper one, and repeats this. The score of a
+// removed layer is the loss of the round in which it was removed; that of a kept layer is the loss of the last round.
 Selection SelectGreedily(const CriterionTask& task, const StandIn& stand_in);
 
 // The calibration batches a loss is measured on: all, or those that hold the first tokens=N tokens.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far the stream turns across a block, or across a window of blocks that would go.
+// The change of direction of the stream across a block, or across a window of blocks that would be removed.
 #pragma once
 
 #include <deque>
@@ -11,13 +11,13 @@
 
 namespace shiftrt {
 
-// Keeps, for the length of one batch, the stream before as many blocks as the longest window has, and one more.
+// For one batch at a time, it keeps the stream before as many blocks as the longest window has, and one more.
 class InfluenceProbe : public Probe {
  public:
   InfluenceProbe(const CriterionInput& input, Progress& progress);
   // Asks for the influence of every `window` consecutive blocks. Throws Error for a window the model does not have.
   void Want(int64_t window);
-  // By the first block of the window: layers - window + 1 numbers.
+  // One number per first block of a window: layers - window + 1 numbers.
   const InfluenceStatistics& Found(int64_t window) const { return settled_.at(window); }
 
   void Begin(Tally& tally, int64_t begin, int64_t end) override;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The probes of the one pass that all criteria share.
+// The probes of the pass that all criteria share.
 #pragma once
 
 #include <memory>
@@ -13,9 +13,9 @@ namespace shiftrt {
 
 struct CriterionInput;
 
-// One probe per kind, whichever criteria ask for it: what two of them want is measured once. A kind is a class derived
-// from Probe that is made from (const CriterionInput&, Progress&); criteria tell it what they want of it before the
-// pass, and read it afterwards.
+// There is one probe per kind, so what several criteria need is measured once. A kind is a class derived from Probe
+// with a constructor (const CriterionInput&, Progress&). Criteria tell the probe before the pass what they need, and
+// read it afterwards.
 class ProbeSet {
  public:
   ProbeSet(const CriterionInput& input, Progress& progress) : input_(input), progress_(progress) {}

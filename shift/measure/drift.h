@@ -19,8 +19,8 @@ struct DriftPoint {
 };
 
 struct StreamDrift {
-  std::vector<std::vector<DriftPoint>> plans;  // one a plan: the depths of the blocks that all plans run, and the end
-  std::vector<Matrix<double>> points;          // one a plan, (shown tokens, 2): see below
+  std::vector<std::vector<DriftPoint>> plans;  // per plan: the depths of the blocks that all plans run, and the end
+  std::vector<Matrix<double>> points;          // per plan, (shown tokens, 2): see below
 };
 
 // Runs every plan over `batches` (the first plan is the original). `points`: the stream at the end of every `n`th

@@ -11,7 +11,7 @@ namespace shiftrt {
 
 struct GateVerdict {
   std::vector<int64_t> layers;   // the adapter's, or the layer of a block with tensors of its own
-  double with = 0, without = 0;  // loss when it was decided, nats a token
+  double with = 0, without = 0;  // losses on which the decision was based, in nats per token
   bool kept = true;
 };
 

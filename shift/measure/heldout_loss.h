@@ -15,7 +15,7 @@ class HeldOutLoss {
   // blocks 0 .. first - 1 as they are: those run once, here. Throws Error where no token is predicted.
   HeldOutLoss(const Context& context, std::shared_ptr<const Weights> weights, const std::vector<Batch>& batches,
               int64_t tokens, int64_t first);
-  // Mean over the predicted tokens, nats a token.
+  // Mean over the predicted tokens, in nats per token.
   double operator()(const DepthPlan& plan);
   // The sum over each sequence, nats.
   std::vector<double> BySequence(const DepthPlan& plan);

@@ -14,11 +14,11 @@ namespace shiftrt {
 // Whole sequences from the start of `batches` until they hold `tokens` tokens, or all.
 std::vector<Batch> FirstSequences(const std::vector<Batch>& batches, int64_t tokens);
 
-// Mean over the predicted tokens of all batches, nats a token. Throws Error when there is none.
+// Mean over the predicted tokens of all batches, in nats per token. Throws Error if there is none.
 double MeanLoss(const Context& context, std::shared_ptr<const Weights> weights, const DepthPlan& plan,
                 const std::vector<Batch>& batches, Progress& progress);
 
-// A block of a plan, and what would stand in its place; nothing where empty.
+// A block of a plan, and the stage that would replace it, if any.
 struct Replacement {
   int64_t layer = 0;
   std::optional<Stage> stage;

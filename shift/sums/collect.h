@@ -17,12 +17,12 @@ struct CalibrationSums {
 
   static CalibrationSums Empty(const std::vector<int64_t>& layers, int64_t hidden);
   std::vector<int64_t> Layers() const;
-  // The sites of `layers`, where there is one a layer, ascending. Throws Error naming a layer that is not among them,
-  // and those that are.
+  // The sites of `layers`, ascending, if there is one site per layer. Throws Error naming a layer without a site, and
+  // the layers that have one.
   std::vector<const SiteSums*> Sites(const std::vector<int64_t>& layers) const;
 };
 
-// How many sites' sums the host has memory for (runtime/host_memory.h).
+// The number of sites for whose sums the host has memory (runtime/host_memory.h).
 int64_t SitesInMemory(const Context& context, int64_t hidden);
 // Throws Error unless those of `sites` fit at once; `advice` says what to do about it.
 void CheckMemory(const Context& context, int64_t sites, int64_t hidden, const char* advice);
@@ -30,7 +30,7 @@ void CheckMemory(const Context& context, int64_t sites, int64_t hidden, const ch
 // Adds the batches `sums` does not hold yet, fitted ones first, in order: so a collection that was interrupted ends
 // with the same bits as one that was not (to rounding where GPUs take turns, for sums of sums are added up). The sums
 // hold as many batches as they say whenever `checkpoint` saves them, and after Interrupted. Where a device's memory has
-// no room for all sites at once they are done in groups, a pass each, which are saved when all are done.
+// no room for all sites at once, they are processed in groups with one pass each, and saved when all are done.
 void Collect(const ShiftJob& job, CalibrationSums& sums, Checkpoint* checkpoint = nullptr);
 
 }  // namespace shiftrt

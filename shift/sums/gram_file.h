@@ -13,12 +13,12 @@
 
 namespace shiftrt {
 
-// What sums are of. Two sets add if model and settings are the same and no sample is in both.
+// The origin of sums. Two sets can be added if model and settings are equal and no sample is in both.
 struct SumsOrigin {
   std::string model;                                      // fingerprint of the weights
   std::string dtype;                                      // the type they ran in
   std::string settings;                                   // of the tokens and their weights
-  std::string source;                                     // for people: where the text is from
+  std::string source;                                     // a description of the source of the text
   std::vector<std::string> fit_samples, heldout_samples;  // hash of each sample's tokens, in order
 };
 

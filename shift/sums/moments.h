@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Second moments of a site's tokens in a solver's memory, where a fit works on them.
+// Second moments of a site's tokens, in the memory of a solver, for a fit.
 #pragma once
 
 #include "runtime/linalg/solver.h"
@@ -12,7 +12,7 @@ linalg::ArrayPtr GramAbout(linalg::Solver& solver, const RidgeSums& sums, const 
 // The sum of w (h - mean)'(delta - delta_mean) (d, d).
 linalg::ArrayPtr CrossAbout(linalg::Solver& solver, const RidgeSums& sums, const Matrix<double>& mean,
                             const Matrix<double>& delta_mean);
-// Both about the tokens' means, which is what a free bias leaves to explain.
+// Both about the means of the tokens, as needed for a fit with a free bias.
 linalg::ArrayPtr CenteredGram(linalg::Solver& solver, const RidgeSums& sums);
 linalg::ArrayPtr CenteredCross(linalg::Solver& solver, const RidgeSums& sums);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pass over text that probes plug into: it owns progress, interruption, checkpoints, the division of what a device
-// has no memory for, and the turns of several GPUs.
+// One pass over text, into which probes are plugged. It handles progress, interruption, checkpoints, the division of
+// work for which a device has no memory, and the turns of several GPUs.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +15,28 @@
 
 namespace shiftrt {
 
-// What listens to a pass. Its work falls into parts, such as layers or sites, and the pass divides those into groups
-// where a device has no memory for all of them at once: it then runs the text once for each group.
+// Measures something during a pass. Its work has parts, such as layers or sites. If a device has no memory for all
+// parts at once, the pass divides them into groups and runs the text once per group.
 class Probe {
  public:
   virtual ~Probe() = default;
   virtual int64_t parts() const { return 1; }
-  // How many of them may be done at once before any device is asked, at least 1.
+  // The number of parts that may be processed at once, not considering device memory; at least 1.
   virtual int64_t parts_at_once() const { return parts(); }
-  // A run of the text begins that serves the parts begin .. end - 1. What was heard of them since the last Settle() is
-  // void: a run that broke off is begun again from there. `tally` lasts until the next call. May throw OutOfMemory.
+  // Starts a run of the text for the parts begin .. end - 1. Measurements since the last Settle() are discarded: an
+  // aborted run starts again from there. `tally` is valid until the next call. May throw OutOfMemory.
   virtual void Begin(Tally& tally, int64_t begin, int64_t end) = 0;
-  // What it listens to on one device. Called once per device after each Begin(). The sinks of all devices are called by
-  // one thread, in the order of the batches.
+  // Its taps on one device. Called once per device after each Begin(). The sinks of all devices are called by one
+  // thread, in the order of the batches.
   virtual std::vector<Tap> Taps() = 0;
-  // Brings everything that was heard of these parts, `batches` batches since Begin() or the last Settle(), to where it
-  // is read. Called at the end of a run, before a checkpoint, and when the pass is interrupted.
+  // Completes the measurements of these parts, over `batches` batches since Begin() or the last Settle(), so that they
+  // can be read. Called at the end of a run, before a checkpoint, and when the pass is interrupted.
   virtual void Settle(int64_t batches) = 0;
   // All batches were run for these parts; Settle() has been called.
   virtual void End() {}
 };
 
-// Saves what a pass has found while it is under way.
+// Saves the results of a pass while it is running.
 class Checkpoint {
  public:
   virtual ~Checkpoint() = default;

@@ -34,7 +34,7 @@ class RidgeAdder {
   Site site_;
   RidgeSums& into_;
   std::unique_ptr<DeviceRidgeSums> sums_;
-  std::vector<std::unique_ptr<PendingProducts>> pending_;  // one a device, in turns
+  std::vector<std::unique_ptr<PendingProducts>> pending_;  // one per device, used in turn
   size_t turn_ = 0;                                        // the oldest
   double delta_squares_;
   int64_t tokens_;

@@ -15,7 +15,7 @@
 
 namespace shiftrt {
 
-// Consecutive removed blocks that one correction stands for.
+// Consecutive removed blocks that one correction replaces.
 struct Site {
   int64_t layer = 0;   // the first of them
   int64_t blocks = 1;  // how many
@@ -29,13 +29,13 @@ struct Site {
 std::vector<Site> SitesOf(const std::vector<int64_t>& removed);
 std::vector<Site> RunsOf(const std::vector<int64_t>& removed);
 
-// What a site's sums have as their inputs.
+// The inputs of a site's sums.
 enum class SiteInput {
   kStream,     // the residual stream before the site: what an adapter reads
   kMlpBefore,  // the MLP's output of the block before the site: what ReplaceMe maps
 };
 
-// What is added up at one site: its inputs, and what its blocks add to the stream.
+// The sums of one site: of its inputs, and of the updates that its blocks add to the stream.
 struct SiteSums {
   Site site;
   SiteInput input = SiteInput::kStream;

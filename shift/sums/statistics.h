@@ -12,13 +12,13 @@
 
 namespace shiftrt {
 
-// How far the residual stream turns across a block, or across a window of blocks, a number for each first block; lower
-// = less important.
+// The change of direction of the residual stream across a block or a window of blocks: one number per first block;
+// lower = less important.
 class InfluenceStatistics {
  public:
   explicit InfluenceStatistics(int64_t layers) : sums_(layers) {}
-  // Products of a token's stream before the window's first block and after its last, one a token. `offsets`, where
-  // given, are those of the batch (engine/decoder.h) and mark each sequence's last token.
+  // The products of each token's stream before the window's first block and after its last, one per token. `offsets`,
+  // if given, are those of the batch (engine/decoder.h) and mark the last token of each sequence.
   void Add(int64_t layer, std::span<const RowProducts> tokens, std::span<const int64_t> offsets = {});
   InfluenceStatistics& operator+=(const InfluenceStatistics& other);
   // 1 - mean over tokens of cos(h_in, h_out): block influence (Men et al., ShortGPT, 2024), and what LLM-Streamline
@@ -47,7 +47,7 @@ class RidgeSums {
   static int64_t Bytes(int64_t hidden) { return (2 * hidden * hidden + 3 * hidden + 1) * 8; }
   // From what Gram(), Cross(), DeltaSquares() and tokens() gave. Throws Error where the shapes do not fit.
   static RidgeSums FromSums(Matrix<double> gram, Matrix<double> cross, double delta_squares, int64_t tokens);
-  // h: the block's inputs, delta: its updates, both (tokens, hidden); `weights`, where not empty, one a row and not
+  // h: the block's inputs, delta: its updates, both (tokens, hidden). `weights`, if not empty: one per row, not
   // negative. Throws Error naming the row for NaN or infinity.
   void Add(const Context& context, MatrixView<const float> h, MatrixView<const float> delta,
            std::span<const double> weights = {});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which calibration tokens count for how much in a fit: none, or [norm][,first:W][,massive:W].
+// The weights of calibration tokens in a fit: none, or [norm][,first:W][,massive:W].
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ struct TokenWeighting {
   double massive = 1;
 
   bool uniform() const { return !norm && first == 1 && massive == 1; }
-  // One a row of the stream before (h) and of what is added to it, whose products are those given; empty where all
-  // tokens count alike. `offsets`: where the samples begin (Batch::offsets). Only `massive` has rows brought over from
+  // The weights, one per row of the stream before (h) and of the update (delta), whose products are given; empty if all
+  // tokens have the same weight. `offsets`: the starts of the samples (Batch::offsets). Only `massive` copies rows from
   // a GPU.
   std::vector<double> Weights(std::span<const RowProducts> products, const Rows& h, const Rows& delta,
                               std::span<const int64_t> offsets) const;
