@@ -39,7 +39,7 @@ TEST_F(Files, MapAndReadGiveTheBytes) {
   EXPECT_EQ(file.path(), path_);
   EXPECT_EQ(ReadFile(path_), content);
   EXPECT_EQ(ReadFile(path_, 5), content);
-  ExpectRefusal([&] { ReadFile(path_, 4); }, path_.string(), "5 bytes, more than the 4");
+  ExpectRefusal([&] { ReadFile(path_, 4); }, path_.string(), "5 bytes, at most 4");
 }
 
 TEST_F(Files, AMappingMoves) {

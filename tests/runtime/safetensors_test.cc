@@ -83,8 +83,10 @@ TEST(Safetensors, HeaderText) {
   ExpectRefused(FileOf(std::string("{}\0\0", 4), 0), "zero byte");
   ExpectRefused(FileOf("{\"\xFF\":{}}", 0), "not valid JSON");
   ExpectRefused(FileOf("{\"a\":" + std::string(100000, '['), 0), "nested");
-  ExpectRefused(FileOf("{" + Tensor("t", "U8", "1", "0,1") + "," + Tensor("t", "U8", "1", "0,1") + "}", 1), "t stands");
-  ExpectRefused(FileOf(R"({"t":{"dtype":"U8","dtype":"F32","shape":[1],"data_offsets":[0,1]}})", 1), "dtype stands");
+  ExpectRefused(FileOf("{" + Tensor("t", "U8", "1", "0,1") + "," + Tensor("t", "U8", "1", "0,1") + "}", 1),
+                "duplicate key t");
+  ExpectRefused(FileOf(R"({"t":{"dtype":"U8","dtype":"F32","shape":[1],"data_offsets":[0,1]}})", 1),
+                "duplicate key dtype");
 }
 
 TEST(Safetensors, Entries) {

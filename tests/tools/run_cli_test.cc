@@ -97,9 +97,9 @@ TEST_F(Cli, OtherFamiliesRunAndComeBack) {
     EXPECT_EQ(again.status, 0) << again.err;
     EXPECT_NE(again.out.find(expected), std::string::npos) << again.out << "\nexpected " << expected;
     WriteModel(name, changes);
-    const Outcome merged = run({"--prune", "reverse:1", "--correction", "laco"});
+    const Outcome merged = run({"--prune", "reverse:1", "--lra", "8", "--correction", "laco"});
     EXPECT_EQ(merged.status, 0) << merged.err;
-    const Outcome replaced = run({"--prune", "reverse:1", "--correction", "replaceme"});
+    const Outcome replaced = run({"--prune", "reverse:1", "--lra", "8", "--correction", "replaceme"});
     EXPECT_EQ(replaced.status, name == "gemma2" ? 2 : 0) << replaced.err;
     EXPECT_EQ(replaced.err.find("norms the MLP's output") != std::string::npos, name == "gemma2") << replaced.err;
   }
