@@ -132,6 +132,8 @@ TEST(Decoder, PrefillTokenByTokenAndPackedScoringAgree) {
   for (const char* name : {"llama3_tied", "qwen3", "llama_odd", "phi3", "gemma2"}) {
     const auto weights = GoldenWeights(name);
     const auto tokens = Golden(name).tokens();
+    // A stream that begins with scaled embeddings is larger by that factor, and so is its rounding.
+    const double tolerance = 2e-5 * std::max(1.0, static_cast<double>(weights->EmbeddingScale()));
     for (const DepthPlan& plan : {DepthPlan::Original(weights->config.layers), CorrectedPlan(*weights)}) {
       Decoder decoder(kContext, weights, plan);
       const Matrix<float> whole = Copied(decoder.Forward(OneSequence(tokens)));
@@ -140,12 +142,13 @@ TEST(Decoder, PrefillTokenByTokenAndPackedScoringAgree) {
       decoder.Forward(std::span(tokens).first(5), cache);
       for (size_t t = 5; t < tokens.size(); ++t) {
         const auto h = decoder.Forward(std::span(tokens).subspan(t, 1), cache);
-        EXPECT_LE(LargestDifference(h.host(), whole.view().Rows(static_cast<int64_t>(t), 1)), 2e-5) << name << " " << t;
+        EXPECT_LE(LargestDifference(h.host(), whole.view().Rows(static_cast<int64_t>(t), 1)), tolerance)
+            << name << " " << t;
       }
       // Forgetting and feeding again gives the same.
       cache.Truncate(7);
       const auto again = decoder.Forward(std::span(tokens).subspan(7), cache);
-      EXPECT_LE(LargestDifference(again.host(), whole.view().Rows(7, again.count())), 2e-5);
+      EXPECT_LE(LargestDifference(again.host(), whole.view().Rows(7, again.count())), tolerance);
 
       Batch packed;
       packed.Add(std::span(tokens).first(1));
@@ -153,8 +156,8 @@ TEST(Decoder, PrefillTokenByTokenAndPackedScoringAgree) {
       packed.Add(std::span(tokens).first(9));
       const auto h = decoder.Forward(packed);
       const auto length = static_cast<int64_t>(tokens.size());
-      EXPECT_LE(LargestDifference(h.host().Rows(1, length), whole.view()), 2e-5);
-      EXPECT_LE(LargestDifference(h.host().Rows(1 + length, 9), whole.view().Rows(0, 9)), 2e-5);
+      EXPECT_LE(LargestDifference(h.host().Rows(1, length), whole.view()), tolerance);
+      EXPECT_LE(LargestDifference(h.host().Rows(1 + length, 9), whole.view().Rows(0, 9)), tolerance);
     }
   }
 }
