@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tallies of GPUs: copies, products and sums stay there; what comes over is three numbers a token, and the sums once.
+// Tallies of GPUs: copies, products and sums stay there. Three numbers per token come over, and the sums once.
 #include "engine/tally.h"
 
 #include <cstring>
