@@ -1,5 +1,5 @@
 # Finds all dependencies. They are packages of the distribution; nothing is vendored.
-#   Debian 12: libfmt-dev nlohmann-json3-dev libxxhash-dev libopenblas-pthread-dev liblapacke-dev libsentencepiece-dev
+#   Debian 12: libfmt-dev nlohmann-json3-dev libxxhash-dev libopenblas-pthread-dev libsentencepiece-dev
 #              libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libcli11-dev libgtest-dev libbenchmark-dev
 #              libboost-context-dev
 find_package(fmt REQUIRED)
