@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration of a model with linear residual adapters, as `shiftrt export --format hf-lra` writes it.
+
+It is the configuration of the base family (Llama, Qwen, ...) with one more entry, `shiftrt`: the format of that entry,
+the family, and the list of adapters.
+"""
+from transformers import CONFIG_MAPPING, PretrainedConfig
+
+FORMAT = 1
+
+# Model type of the family -> its class in transformers. The list is what the exports were tested with.
+FAMILIES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+}
+
+
+class ShiftrtConfig(PretrainedConfig):
+    """`shiftrt` is a dict: `format`, `base_model_type`, `base_architecture`, and `adapters`, a list of
+    {"layer": k, "where": "after" | "before", "index": j, "kind": "low-rank" | "full", "rank": r}.
+
+    All other arguments are those of the family's configuration class, whose defaults and conversions apply.
+    """
+
+    model_type = "shiftrt"
+    keys_to_ignore_at_inference = ["past_key_values"]
+
+    def __init__(self, shiftrt=None, **kwargs):
+        # transformers builds a configuration without arguments when it looks for defaults.
+        shiftrt = shiftrt or {"format": FORMAT, "base_model_type": "llama", "adapters": []}
+        kwargs.pop("model_type", None)
+        family = CONFIG_MAPPING[check_family(shiftrt)](**kwargs)
+        self.__dict__.update(family.__dict__)
+        self.shiftrt = check_adapters(shiftrt, self.num_hidden_layers)
+
+    def to_diff_dict(self):
+        """What config.json holds: the entries in which the family's own configuration differs from its defaults."""
+        family = CONFIG_MAPPING[self.shiftrt["base_model_type"]]
+        entries = {key: value for key, value in self.to_dict().items() if key != "model_type"}
+        return {**family(**entries).to_diff_dict(), "model_type": self.model_type}
+
+    def adapters(self, layer, where):
+        """The adapters of one layer, in the order in which they run; `where` is "before" or "after"."""
+        chosen = [a for a in self.shiftrt["adapters"] if (a["layer"], a["where"]) == (layer, where)]
+        return sorted(chosen, key=lambda a: a["index"])
+
+
+def check_family(shiftrt):
+    if shiftrt.get("format") != FORMAT:
+        raise ValueError(f"config.json: shiftrt.format is {shiftrt.get('format')!r}, but these files read format {FORMAT}. "
+                         "Take configuration_shiftrt.py and modeling_shiftrt.py from the version of shiftrt that wrote the model.")
+    family = shiftrt.get("base_model_type")
+    if family not in FAMILIES:
+        raise ValueError(f"config.json: shiftrt.base_model_type is {family!r}; known are {', '.join(FAMILIES)}.")
+    architecture = shiftrt.get("base_architecture", FAMILIES[family])
+    if architecture != FAMILIES[family]:
+        raise ValueError(f"config.json: shiftrt.base_architecture is {architecture!r}; that of {family} is {FAMILIES[family]}.")
+    return family
+
+
+def check_adapters(shiftrt, layers):
+    seen = {}
+    for adapter in shiftrt.get("adapters", []):
+        layer, where, index = adapter.get("layer"), adapter.get("where"), adapter.get("index")
+        kind, rank = adapter.get("kind"), adapter.get("rank")
+        place = f"config.json: the adapter {adapter}"
+        if not isinstance(layer, int) or not 0 <= layer < layers:
+            raise ValueError(f"{place} is at layer {layer!r}, but the model has layers 0 to {layers - 1}.")
+        if where not in ("before", "after"):
+            raise ValueError(f"{place} has where = {where!r}; known are 'before' and 'after'.")
+        if kind not in ("low-rank", "full"):
+            raise ValueError(f"{place} has kind = {kind!r}; known are 'low-rank' and 'full'.")
+        if kind == "low-rank" and not (isinstance(rank, int) and rank > 0):
+            raise ValueError(f"{place} has rank = {rank!r}; a low-rank adapter needs a positive one.")
+        seen.setdefault((layer, where), []).append(index)
+    for (layer, where), indices in seen.items():
+        if sorted(indices) != list(range(len(indices))):
+            raise ValueError(f"config.json: the adapters {where} layer {layer} have the indices {indices}, not 0, 1, ...")
+    return shiftrt

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A causal language model with linear residual adapters, as `shiftrt export --format hf-lra` writes it.
+
+    AutoModelForCausalLM.from_pretrained(directory, trust_remote_code=True)
+
+The model is the base family's own class (LlamaForCausalLM, ...). It differs in one thing: adapters, which stand where
+blocks were removed, run before or after the block of a layer. An adapter adds an affine map of the hidden states to
+the hidden states.
+"""
+import functools
+
+import transformers
+from torch import nn
+from transformers import GenerationMixin, PreTrainedModel
+
+from .configuration_shiftrt import FAMILIES, ShiftrtConfig
+
+
+class LowRankAdapter(nn.Module):
+    """h + up(down(h)); h has the shape (..., hidden)."""
+
+    def __init__(self, hidden, rank):
+        super().__init__()
+        self.down = nn.Linear(hidden, rank, bias=False)
+        self.up = nn.Linear(rank, hidden)
+
+    def forward(self, hidden_states):
+        return hidden_states + self.up(self.down(hidden_states))
+
+
+class FullAdapter(nn.Module):
+    """h + linear(h); h has the shape (..., hidden)."""
+
+    def __init__(self, hidden):
+        super().__init__()
+        self.linear = nn.Linear(hidden, hidden)
+
+    def forward(self, hidden_states):
+        return hidden_states + self.linear(hidden_states)
+
+
+def make_adapters(config, layer, where):
+    return nn.Sequential(*(
+        FullAdapter(config.hidden_size) if adapter["kind"] == "full" else LowRankAdapter(config.hidden_size, adapter["rank"])
+        for adapter in config.adapters(layer, where)
+    ))
+
+
+@functools.cache
+def adapted_layer(layer_class):
+    """The family's decoder layer with adapters. They are inside it, so that a device map, gradient checkpointing and the
+    recording of hidden states treat block and adapters as one layer."""
+
+    class AdaptedLayer(layer_class):
+        def __init__(self, config, layer_idx):
+            super().__init__(config, layer_idx)
+            self.adapters_before = make_adapters(config, layer_idx, "before")
+            self.adapters_after = make_adapters(config, layer_idx, "after")
+
+        def forward(self, hidden_states, *args, **kwargs):
+            output = super().forward(self.adapters_before(hidden_states), *args, **kwargs)
+            if isinstance(output, tuple):  # with the hidden states first, in older versions of transformers 4
+                return (self.adapters_after(output[0]), *output[1:])
+            return self.adapters_after(output)
+
+    AdaptedLayer.__name__ = layer_class.__name__  # _no_split_modules refers to layers by this name
+    return AdaptedLayer
+
+
+@functools.cache
+def adapted_model(cls, family):
+    """The subclass of `cls` and of the family's model. It keeps the name, which save_pretrained writes to config.json."""
+    base = getattr(transformers, FAMILIES[family])
+    if issubclass(cls, base):
+        return cls
+    return type(cls.__name__, (cls, base), {"__module__": cls.__module__, "config_class": ShiftrtConfig})
+
+
+class ShiftrtForCausalLM(PreTrainedModel, GenerationMixin):
+    """Constructing one gives an instance of a subclass that also derives from the class of config's family."""
+
+    config_class = ShiftrtConfig
+
+    def __new__(cls, config=None, *args, **kwargs):
+        # Copying an instance calls this without a configuration, on the subclass.
+        return super().__new__(cls if config is None else adapted_model(cls, config.shiftrt["base_model_type"]))
+
+    def __init__(self, config, *args, **kwargs):
+        super().__init__(config, *args, **kwargs)
+        layers = self.model.layers
+        for index in sorted({adapter["layer"] for adapter in config.shiftrt["adapters"]}):
+            layers[index] = adapted_layer(type(layers[index]))(config, index)
+        self.post_init()
