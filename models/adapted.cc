@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <deque>
-#include <functional>
 
+#include "models/plan_checkpoint.h"
 #include "models/saved_config.h"
 #include "runtime/check.h"
 #include "runtime/json.h"
+#include "runtime/progress.h"
 
 namespace shiftrt {
 
@@ -194,73 +194,6 @@ void CheckFingerprint(const AdaptedHeader& header, const Weights& weights, const
         header.fingerprint, base.string(), found);
 }
 
-// Copies what makes `from` a model apart from its weights: the tokenizer's files.
-void CopyTokenizer(const fs::path& from, AtomicDirectory& to) {
-  for (const char* file : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-                           "vocab.json", "merges.txt", "tokenizer.model"})
-    if (fs::exists(from / file)) to.Create(file).Write(ReadFile(from / file));
-}
-
-// A model of the kept blocks alone, under gapless numbers. Of a half block all tensors are kept: a checkpoint with some
-// of a block's tensors would be another format.
-Weights KeptWeights(const Weights& weights, const DepthPlan& plan) {
-  Weights out = weights;
-  out.blocks.clear();
-  for (const BlockStage* block : plan.Blocks()) out.blocks.push_back(TensorsOf(weights, *block));
-  out.config.layers = plan.blocks();
-  if (!weights.config.block.windows.empty()) {
-    out.config.block.windows.clear();
-    for (const BlockStage* block : plan.Blocks())
-      out.config.block.windows.push_back(weights.config.block.Window(block->layer));
-  }
-  out.stored.clear();  // they are written as they were loaded
-  return out;
-}
-
-// One tensor of its parts, which stand one below the other: a view where they lie so in memory, else a copy in
-// `copies`.
-TensorView Joined(std::span<const TensorView> parts, std::deque<Buffer<std::byte>>& copies) {
-  TensorView whole = parts.front();
-  int64_t bytes = 0;
-  bool together = true;
-  for (const TensorView& part : parts) {
-    together = together && part.data == static_cast<const std::byte*>(whole.data) + bytes;
-    bytes += part.bytes();
-  }
-  for (const TensorView& part : parts.subspan(1)) whole.shape[0] += part.shape[0];
-  if (together) return whole;
-  Buffer<std::byte>& copy = copies.emplace_back(bytes);
-  int64_t at = 0;
-  for (const TensorView& part : parts) {
-    std::memcpy(copy.data() + at, part.data, static_cast<size_t>(part.bytes()));
-    at += part.bytes();
-  }
-  whole.data = copy.data();
-  return whole;
-}
-
-// The weights, a config for the blocks that are kept, and the tokenizer.
-void WriteWeights(const Model& model, const DepthPlan& plan, const Weights& weights, AtomicDirectory& directory) {
-  std::vector<NamedTensor> tensors;
-  std::deque<Buffer<std::byte>> joined;
-  weights.ForEachStored([&](const std::string& name, std::span<const TensorView> parts) {
-    tensors.push_back({name, Joined(parts, joined)});
-  });
-  WriteSafetensors(directory.Create("model.safetensors"), tensors, {{"format", "pt"}});
-  Json config = ReadUnmarked(model.directory / "config.json");
-  // A family may choose the layers that have a window by their numbers, which change: they are named then.
-  const std::vector<int64_t>& windows = model.weights->config.block.windows;
-  const bool differ = std::adjacent_find(windows.begin(), windows.end(), std::not_equal_to<>()) != windows.end();
-  if (differ && !config.value("layer_types", Json()).is_array()) {
-    config["layer_types"] = Json::array();
-    for (const int64_t window : windows)
-      config["layer_types"].push_back(window > 0 ? "sliding_attention" : "full_attention");
-  }
-  config = KeptConfig(std::move(config), plan);
-  directory.Create("config.json").Write((IsStock(plan) ? config : Marked(config)).dump(2) + "\n");
-  CopyTokenizer(model.directory, directory);
-}
-
 // The plan as shiftrt.json lists it, and its adapters' tensors. With `renumber` the kept blocks count from 0.
 struct SavedPlan {
   int version = kFirstVersion;
@@ -311,7 +244,11 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const Json& provenan
   std::string fingerprint;
   if (with_weights) {
     const Weights kept = KeptWeights(*model.weights, plan);
-    WriteWeights(model, plan, kept, out);
+    NoProgress quiet;
+    WriteCheckpoint(StoredTensors(kept), kOneFile, out, quiet);
+    const Json config = PlanConfig(model, plan);
+    out.Create("config.json").Write((IsStock(plan) ? config : Marked(config)).dump(2) + "\n");
+    CopyCompanions(model, out);
     fingerprint = kept.Fingerprint();
   } else {
     fingerprint = model.weights->Fingerprint();
@@ -340,6 +277,10 @@ DepthPlan OpenSavedPlan(const fs::path& directory, const Weights& weights) {
   const AdaptedHeader header = ReadHeader(file);
   CheckFingerprint(header, weights, file, "the model that is open");
   return ReadPlan(header, directory, weights.config);
+}
+
+Json OpenProvenance(const fs::path& directory) {
+  return ReadHeader(directory / kAdaptedFile).json.value("provenance", Json());
 }
 
 void RecordProvenance(const fs::path& directory, const Json& provenance) {

@@ -2,6 +2,7 @@
 #include "models/saved_config.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "models/config.h"
 #include "runtime/check.h"
@@ -17,17 +18,36 @@ using Json = nlohmann::json;
 constexpr const char* kMark = "shiftrt";  // the key, and the model type
 constexpr const char* kArchitecture = "ShiftrtForCausalLM";
 
+// Whether `key` may be a list of settings by layer.
+bool MayBePerLayer(std::string_view key, const Json& value, int64_t layers) {
+  const bool of_tokens = key.ends_with("_token_id") || key.ends_with("_token_ids") || key.ends_with("_tokens");
+  return value.is_array() && std::ssize(value) == layers && !of_tokens && key != "architectures" &&
+         key != "layer_types";
+}
+
+// The entries of the layers that are kept; those that the list lacks are left out.
+Json OfLayers(const Json& list, const std::vector<int64_t>& kept) {
+  Json of_kept = Json::array();
+  for (const int64_t layer : kept)
+    if (layer < std::ssize(list)) of_kept.push_back(list[layer]);
+  return of_kept;
+}
+
 }  // namespace
 
-Json KeptConfig(Json config, const DepthPlan& plan) {
+Json KeptConfig(Json config, const DepthPlan& plan, std::vector<std::string>* resized) {
   const std::vector<int64_t> kept = plan.KeptLayers();
-  config["num_hidden_layers"] = kept.size();
-  if (const auto types = config.find("layer_types"); types != config.end() && types->is_array()) {
-    Json of_kept = Json::array();
-    for (const int64_t layer : kept)
-      if (static_cast<size_t>(layer) < types->size()) of_kept.push_back((*types)[layer]);
-    *types = std::move(of_kept);
+  const Json layers = config.value("num_hidden_layers", Json());
+  if (layers.is_number_integer() && layers != kept.size()) {
+    for (auto& [key, value] : config.items()) {
+      if (!MayBePerLayer(key, value, layers.get<int64_t>())) continue;
+      value = OfLayers(value, kept);
+      if (resized != nullptr) resized->push_back(key);
+    }
   }
+  config["num_hidden_layers"] = kept.size();
+  if (const auto types = config.find("layer_types"); types != config.end() && types->is_array())
+    *types = OfLayers(*types, kept);
   if (const auto first = config.find("max_window_layers"); first != config.end() && first->is_number()) {
     const auto value = first->get<double>();
     *first = std::count_if(kept.begin(), kept.end(), [&](int64_t layer) { return static_cast<double>(layer) < value; });

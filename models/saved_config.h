@@ -4,14 +4,18 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "models/plan.h"
 
 namespace shiftrt {
 
 // `config` of a model whose layers are the blocks of `plan`, renumbered without gaps: the number of layers, and the
-// settings that name layers (layer_types, max_window_layers), which stay with the layers they were for.
-nlohmann::json KeptConfig(nlohmann::json config, const DepthPlan& plan);
+// settings that name layers (layer_types, max_window_layers), which stay with the layers they were for. Other lists
+// with as many entries as the config has layers are taken for settings of layers too, unless they are lists of tokens
+// or names; `resized` receives their keys.
+nlohmann::json KeptConfig(nlohmann::json config, const DepthPlan& plan, std::vector<std::string>* resized = nullptr);
 
 // Whether the blocks' tensors alone are the model: no adapters, no half blocks. Any program may then open it.
 bool IsStock(const DepthPlan& plan);

@@ -10,6 +10,7 @@
 #include "shift/pipeline.h"
 #include "tools/comparison.h"
 #include "tools/evaluation.h"
+#include "tools/export_options.h"
 #include "tools/kept_fit.h"
 #include "tools/options.h"
 #include "tools/recipe.h"
@@ -33,6 +34,8 @@ struct RunOptions {
   EvaluationOptions evaluation{.tasks = ""};
   std::string save, report;
   bool save_weights = false;
+  std::vector<std::string> exports;
+  ExportOptions exporting;
 };
 
 // The run's own criterion, and others that need no more than a pass over the calibration text, at the same amount.
@@ -97,6 +100,14 @@ int Run(const RunOptions& options) {
     FailUsage("--correction {} changes weights of blocks, which are saved with --save-weights only",
               shift.correction->name);
 
+  std::vector<ExportTarget> exports;  // refused now, not after the hour that calibration may take
+  for (const std::string& text : options.exports) {
+    const ExportTarget& target = exports.emplace_back(ParseExportTarget(text));
+    if (!target.format->adapters && shift.correction->adapters && Corrects(shift) && !shift.gate)
+      FailUsage("--export {}: --correction {} makes adapters, which {} has no place for", text, shift.correction->name,
+                target.format->name);
+  }
+
   const std::vector<Dataset> datasets =
       options.evaluation.tasks.empty() ? std::vector<Dataset>() : options.evaluation.Load();
   const Context context = options.common.MakeContext();
@@ -149,6 +160,9 @@ int Run(const RunOptions& options) {
     const PaperSetting paper = PaperSettingOf(model, selection.criterion, std::ssize(selection.removed), config.layers);
     json["evaluation"] = RunEvaluation({context, model, variants, paper, *progress}, datasets, options.evaluation);
   }
+  const Json provenance = ProvenanceJson(json, shift);
+  for (const ExportTarget& target : exports)
+    ExportAndPrint(target, {context, model, variants.back().plan, provenance, options.exporting, *progress});
   options.common.WriteJson(json);
   kept.Done();
   return 0;
@@ -171,6 +185,10 @@ Command AddRun(CLI::App& app) {
       ->check(DirectoryOutput());
   app.add_flag("--save-weights", options->save_weights,
                "with --save: write the kept weights too, so that the directory needs no base model");
+  app.add_option("--export", options->exports,
+                 "FORMAT:DIR, repeatable: write the last variant for other programs, as `shiftrt export` does")
+      ->allow_extra_args(false);
+  AddExportOptions(app, options->exporting);
   options->evaluation.AddTo(app, "--eval");
   app.footer(
       "Criteria:" + CriteriaHelp() +
@@ -181,7 +199,8 @@ Command AddRun(CLI::App& app) {
       "  shiftrt run --model demo --prune ppl-greedy:4,tokens=8192 --correction replaceme\n"
       "  shiftrt run --model demo --prune bi:6 --correction auto --gate\n"
       "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --lra 64 --calib c4.jsonl --eval paper7 --data ~/data\n"
-      "  shiftrt run --model qwen2-1.5b --prune \"reverse*:7\" --lra full --merge full --calib c4.jsonl --save out");
+      "  shiftrt run --model qwen2-1.5b --prune \"reverse*:7\" --lra full --merge full --calib c4.jsonl --save out\n"
+      "  shiftrt run --model demo --prune bi:0.25 --correction replaceme --export hf:out-hf");
   return [options] { return Run(*options); };
 }
 

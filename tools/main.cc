@@ -32,6 +32,7 @@ constexpr CommandRow kCommands[] = {
     {"inspect", "sizes, layer scores by several criteria, adapters of a saved model", shiftrt::AddInspect},
     {"ppl", "perplexity of a text", shiftrt::AddPpl},
     {"eval", "zero-shot suites, with every variant on the same items", shiftrt::AddEval},
+    {"export", "write a pruned or corrected model for other programs", shiftrt::AddExport},
     {"tokenize", "token ids and pieces of a text, or the text of token ids", shiftrt::AddTokenize},
     {"dump", "write hidden states, block updates and logits as safetensors", shiftrt::AddDump},
 #ifdef SHIFTRT_HAVE_BENCH

@@ -29,6 +29,10 @@ void CommonOptions::AddTo(CLI::App& app) {
   app.add_option("--dtype", dtype, "type of the weights in memory; auto: as stored")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
       ->capture_default_str();
+  AddThreadsTo(app);
+}
+
+void CommonOptions::AddThreadsTo(CLI::App& app) {
   app.add_option("--threads", threads, "number of CPU threads; 0: one per core")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

@@ -31,8 +31,9 @@ struct CommonOptions {
   bool quiet = false;
   bool check_finite = false;
 
-  void AddModelTo(CLI::App& app);  // --model
-  void AddTo(CLI::App& app);       // --model, --device, --dtype, --threads, --check-weights
+  void AddModelTo(CLI::App& app);    // --model
+  void AddTo(CLI::App& app);         // --model, --device, --dtype, --threads, --check-weights
+  void AddThreadsTo(CLI::App& app);  // --threads, --check-weights
   void AddQuietTo(CLI::App& app);
   void AddJsonTo(CLI::App& app);
   void AddMemoryTo(CLI::App& app);
@@ -63,6 +64,7 @@ Command AddPpl(CLI::App& app);
 Command AddEval(CLI::App& app);
 Command AddTokenize(CLI::App& app);
 Command AddDump(CLI::App& app);
+Command AddExport(CLI::App& app);
 #ifdef SHIFTRT_HAVE_BENCH
 Command AddBench(CLI::App& app);
 #endif

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "export/formats.h"
+
+#include <algorithm>
+
+#include "export/staged_directory.h"
+#include "models/saved_config.h"
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+namespace {
+
+std::string Names(const std::vector<const ExportFormat*>& formats) {
+  std::vector<std::string_view> names;
+  for (const ExportFormat* format : formats) names.emplace_back(format->name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+// "block 3 runs its attention only", "" for a plan of whole blocks.
+std::string HalfBlock(const DepthPlan& plan) {
+  for (const BlockStage* block : plan.Blocks())
+    if (block->halves != Halves::kBoth)
+      return fmt::format("of block {} only the {} runs, and no format has half blocks", block->layer,
+                         Name(block->halves));
+  return "";
+}
+
+[[noreturn]] void Refuse(const ExportFormat& format, const std::string& reason, const ExportJob& job) {
+  std::vector<const ExportFormat*> others;
+  for (const ExportFormat& other : ExportFormats())
+    if (WhyNot(other, job.model, job.plan).empty() && (!job.options.q8_0 || other.q8_0)) others.push_back(&other);
+  FailUsage(Field("format"), "{} cannot hold this model: {}. {}", format.name, reason,
+            others.empty() ? "No format can" : fmt::format("Formats that can: {}", Names(others)));
+}
+
+}  // namespace
+
+const std::vector<ExportFormat>& ExportFormats() {
+  static const std::vector<ExportFormat> formats = {HfFormat()};
+  return formats;
+}
+
+const ExportFormat& FindExportFormat(std::string_view name) {
+  std::vector<const ExportFormat*> known;
+  for (const ExportFormat& format : ExportFormats()) {
+    if (format.name == name) return format;
+    known.push_back(&format);
+  }
+  FailUsage(Field("format"), "no format \"{}\" (known: {})", name, Names(known));
+}
+
+std::string ExportFormatsHelp() {
+  std::string help;
+  for (const ExportFormat& format : ExportFormats()) help += fmt::format("\n  {:<10} {}", format.name, format.summary);
+  return help;
+}
+
+std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPlan& plan) {
+  if (plan.blocks() == 0) return "it has no blocks";
+  if (const std::string half = HalfBlock(plan); !half.empty()) return half;
+  if (!format.adapters && !plan.Adapters().empty())
+    return fmt::format("it has {} adapters, the first for layer {}, which {} has no place for", plan.Adapters().size(),
+                       plan.Adapters().front()->layers.front(), format.name);
+  return format.why_not(model, plan);
+}
+
+std::vector<std::string> Export(const ExportFormat& format, const ExportJob& job, const std::filesystem::path& output) {
+  if (job.options.q8_0 && !format.q8_0) Refuse(format, "it does not store Q8_0", job);
+  if (const std::string reason = WhyNot(format, job.model, job.plan); !reason.empty()) Refuse(format, reason, job);
+  StagedDirectory staged(output);
+  std::vector<std::string> notes = format.write(job, staged.path());
+  format.verify(job, staged.path());
+  staged.Commit();
+  return notes;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "export/model_card.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "models/plan_checkpoint.h"
+#include "runtime/check.h"
+#include "runtime/files.h"
+
+namespace shiftrt {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// "org/name": two parts of the characters that the hub allows.
+bool LooksLikeRepository(std::string_view name) {
+  constexpr std::string_view kAllowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./";
+  const size_t slash = name.find('/');
+  return slash != name.npos && slash > 0 && slash + 1 < name.size() && name.find('/', slash + 1) == name.npos &&
+         name.front() != '.' && name.find_first_not_of(kAllowed) == name.npos;
+}
+
+// The repository of DIR/models--org--name/snapshots/REVISION.
+std::optional<std::string> RepositoryOfCache(const fs::path& directory) {
+  constexpr std::string_view kPrefix = "models--";
+  for (const fs::path& part : directory) {
+    std::string name = part.string();
+    if (!name.starts_with(kPrefix)) continue;
+    name.erase(0, kPrefix.size());
+    if (const size_t between = name.find("--"); between != name.npos) return name.replace(between, 2, "/");
+  }
+  return std::nullopt;
+}
+
+std::string NameOf(const ExportJob& job) {
+  if (!job.options.base_name.empty()) return job.options.base_name;
+  const fs::path directory = fs::absolute(job.model.directory).lexically_normal();
+  if (const auto repository = RepositoryOfCache(directory)) return *repository;
+  const Json named = BaseConfig(job.model).value("_name_or_path", Json());
+  if (named.is_string() && LooksLikeRepository(named.get_ref<const std::string&>())) return named.get<std::string>();
+  return (directory.has_filename() ? directory : directory.parent_path()).filename().string();
+}
+
+// The lines "license: ..." and the like between the two "---" at the top of the original's own card.
+std::string LicenceLines(const fs::path& card) {
+  constexpr uint64_t kMaxCard = 1 << 24;
+  std::error_code error;
+  if (!fs::is_regular_file(card, error) || fs::file_size(card, error) > kMaxCard) return "";
+  const std::string text = ReadFile(card, kMaxCard);
+  std::string lines;
+  size_t begin = text.find('\n') + 1;
+  if (!text.starts_with("---") || begin == 0) return "";
+  while (begin < text.size()) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    if (line.starts_with("---")) return lines;
+    if (line.starts_with("license:") || line.starts_with("license_name:") || line.starts_with("license_link:"))
+      lines += std::string(line.substr(0, line.find('\r'))) + "\n";
+    begin = end + 1;
+  }
+  return "";  // a block that does not end is no block
+}
+
+// The value at a JSON pointer as text, "" where there is none.
+std::string Text(const Json& json, const char* pointer) {
+  const Json::json_pointer at(pointer);
+  if (!json.is_object() || !json.contains(at) || json[at].is_null()) return "";
+  return json[at].is_string() ? json[at].get<std::string>() : json[at].dump();
+}
+
+std::string Row(std::string_view what, const std::string& value) {
+  return value.empty() ? "" : fmt::format("| {} | {} |\n", what, value);
+}
+
+// Perplexity of every variant that was measured.
+std::string Measured(const Json& provenance) {
+  std::string rows;
+  if (!provenance.is_object()) return rows;
+  for (const Json& variant : provenance.value("variants", Json::array())) {
+    const Json perplexity = variant.value("perplexity", Json());
+    if (perplexity.is_number())
+      rows += fmt::format("| {} | {:.3f} |\n", Text(variant, "/label"), perplexity.get<double>());
+  }
+  if (rows.empty()) return "";
+  return "\n## Measured when it was made\n\n| model | held-out perplexity |\n|---|---|\n" + rows;
+}
+
+}  // namespace
+
+Original OriginalOf(const ExportJob& job) {
+  Original original;
+  original.name = NameOf(job);
+  original.on_hub = LooksLikeRepository(original.name);
+  original.removed =
+      job.model.removed.empty() ? job.plan.RemovedLayers(job.model.weights->config.layers) : job.model.removed;
+  original.layers = job.plan.blocks() + std::ssize(original.removed);
+  for (int64_t layer = 0; layer < original.layers; ++layer)
+    if (!std::binary_search(original.removed.begin(), original.removed.end(), layer)) original.kept.push_back(layer);
+  return original;
+}
+
+std::string ModelCard(const ExportJob& job, const std::string& usage, const std::vector<std::string>& notes) {
+  const Original original = OriginalOf(job);
+  const Json& how = job.provenance;
+  std::string card = "---\n" + LicenceLines(job.model.directory / "README.md");
+  if (original.on_hub) card += fmt::format("base_model: {}\n", original.name);
+  card += "library_name: transformers\npipeline_tag: text-generation\ntags:\n- shiftrt\n- pruned\n---\n\n";
+  card += fmt::format("# {}, {} of {} blocks\n\n", original.name, job.plan.blocks(), original.layers);
+  card += original.removed.empty()
+              ? "All blocks of the original model, written by shiftrt.\n"
+              : fmt::format(
+                    "{} of the {} transformer blocks of {} were removed by shiftrt, and the model was not "
+                    "trained afterwards.\n",
+                    original.removed.size(), original.layers, original.name);
+  card += "\n## How it was made\n\n| | |\n|---|---|\n";
+  card += Row("original model", original.name);
+  card += Row("blocks removed (numbered from 0)", fmt::format("{}", fmt::join(original.removed, ", ")));
+  card += Row("criterion of the selection", Text(how, "/selection/criterion"));
+  card += Row("correction", Text(how, "/correction"));
+  card += Row("adapters", job.plan.Adapters().empty() ? "" : std::to_string(job.plan.Adapters().size()));
+  const std::string merge = Text(how, "/merge");
+  card += Row("merging of adapters", merge == "off" ? "" : merge);
+  card += Row("lambda", Text(how, "/lambda"));
+  card += Row("calibration text", Text(how, "/calibration/source"));
+  card += Row("calibration tokens", Text(how, "/calibration/tokens"));
+  card += Row("parameters", std::to_string(job.plan.Parameters(*job.model.weights)));
+  card += Row("type of the weights", Name(job.model.weights->embedding.dtype));
+  card += Row("written by", "shiftrt " SHIFTRT_VERSION);
+  card += Measured(how);
+  card += "\n## Use\n\n" + usage;
+  if (!notes.empty()) card += "\n## Notes\n\n";
+  for (const std::string& note : notes) card += "- " + note + "\n";
+  return card;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "export/staged_directory.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <system_error>
+
+#include "runtime/check.h"
+#include "runtime/files.h"
+
+namespace shiftrt {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Without a final slash.
+fs::path AsName(const fs::path& target) {
+  const fs::path whole = fs::absolute(target).lexically_normal();
+  return whole.has_filename() ? whole : whole.parent_path();
+}
+
+}  // namespace
+
+void CheckNewDirectory(const fs::path& target) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(AsName(target), error);
+  if (status.type() == fs::file_type::not_found) return;
+  if (status.type() != fs::file_type::directory)
+    FailUsage(Field("output"), "{}: exists and is not a directory; name a new one", target.string());
+  if (!fs::is_empty(AsName(target), error) || error)
+    FailUsage(Field("output"), "{}: the directory is not empty; remove it, or name a new one", target.string());
+}
+
+StagedDirectory::StagedDirectory(const fs::path& target) : target_(AsName(target)), staged_(target_) {
+  CheckNewDirectory(target);
+  staged_ += ".tmp" + std::to_string(::getpid());
+  std::error_code error;
+  for (fs::path at = target_.parent_path(); !at.empty() && !fs::exists(at, error); at = at.parent_path())
+    made_.push_back(at);
+  fs::create_directories(staged_, error);
+  Check(!error, "{}: cannot create the directory: {}", staged_.string(), error.message());
+}
+
+StagedDirectory::~StagedDirectory() {
+  std::error_code ignored;
+  if (!staged_.empty()) fs::remove_all(staged_, ignored);
+  for (const fs::path& directory : made_) fs::remove(directory, ignored);
+}
+
+void StagedDirectory::Commit() {
+  CheckInterrupted();
+  std::error_code error;
+  fs::rename(staged_, target_, error);  // an empty directory is replaced, a full one is not
+  Check(!error, "{}: cannot rename {} to it: {}", target_.string(), staged_.string(), error.message());
+  staged_.clear();
+  made_.clear();
+  const int parent = ::open(target_.parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (parent < 0) return;
+  ::fsync(parent);
+  ::close(parent);
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/plan_checkpoint.h"
+
+#include <algorithm>
+#include <map>
+
+#include "models/saved_config.h"
+#include "runtime/json.h"
+#include "runtime/safetensors.h"
+
+namespace shiftrt {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+// The indices of the tensors of each file, in order.
+std::vector<std::vector<size_t>> Shards(std::span<const TensorOfParts> tensors, int64_t shard_bytes) {
+  std::vector<std::vector<size_t>> shards;
+  int64_t room = -1;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const int64_t bytes = tensors[i].Whole().bytes();
+    if (shards.empty() || bytes > room) {
+      shards.emplace_back();
+      room = shard_bytes;
+    }
+    shards.back().push_back(i);
+    room -= bytes;
+  }
+  return shards;
+}
+
+// Writes bytes in pieces, and reports each MiB once.
+class MeteredWriter {
+ public:
+  explicit MeteredWriter(Progress& progress) : progress_(progress) {}
+
+  void Write(AtomicFile& file, const TensorView& part) {
+    constexpr size_t kPiece = size_t{16} << 20;
+    std::span bytes(static_cast<const std::byte*>(part.data), static_cast<size_t>(part.bytes()));
+    while (!bytes.empty()) {
+      const size_t size = std::min(bytes.size(), kPiece);
+      file.Write(bytes.first(size));
+      bytes = bytes.subspan(size);
+      const int64_t before = written_ / kMiB;
+      written_ += static_cast<int64_t>(size);
+      progress_.Advance(written_ / kMiB - before);
+    }
+  }
+
+ private:
+  Progress& progress_;
+  int64_t written_ = 0;
+};
+
+}  // namespace
+
+Weights KeptWeights(const Weights& weights, const DepthPlan& plan) {
+  Weights out = weights;
+  out.blocks.clear();
+  for (const BlockStage* block : plan.Blocks()) out.blocks.push_back(TensorsOf(weights, *block));
+  out.config.layers = plan.blocks();
+  if (!weights.config.block.windows.empty()) {
+    out.config.block.windows.clear();
+    for (const BlockStage* block : plan.Blocks())
+      out.config.block.windows.push_back(weights.config.block.Window(block->layer));
+  }
+  out.stored.clear();  // they are written as they were loaded
+  return out;
+}
+
+Json BaseConfig(const Model& model) { return ReadUnmarked(model.directory / "config.json"); }
+
+Json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::string>* resized) {
+  Json config = BaseConfig(model);
+  // A family may choose the layers that have a window by their numbers, which change: they are named then.
+  const std::vector<int64_t>& windows = model.weights->config.block.windows;
+  const bool differ = std::adjacent_find(windows.begin(), windows.end(), std::not_equal_to<>()) != windows.end();
+  if (differ && !config.value("layer_types", Json()).is_array()) {
+    config["layer_types"] = Json::array();
+    for (const int64_t window : windows)
+      config["layer_types"].push_back(window > 0 ? "sliding_attention" : "full_attention");
+  }
+  for (const char* key : {"dtype", "torch_dtype"})
+    if (config.contains(key)) config[key] = Name(model.weights->embedding.dtype);
+  return KeptConfig(std::move(config), plan, resized);
+}
+
+TensorView TensorOfParts::Whole() const {
+  TensorView whole = parts.front();
+  for (const TensorView& part : std::span(parts).subspan(1)) whole.shape[0] += part.shape[0];
+  whole.data = nullptr;
+  return whole;
+}
+
+std::vector<TensorOfParts> StoredTensors(const Weights& weights) {
+  std::vector<TensorOfParts> tensors;
+  weights.ForEachStored([&](const std::string& name, std::span<const TensorView> parts) {
+    tensors.push_back({name, {parts.begin(), parts.end()}});
+  });
+  return tensors;
+}
+
+void WriteCheckpoint(std::span<const TensorOfParts> tensors, int64_t shard_bytes, AtomicDirectory& directory,
+                     Progress& progress) {
+  const std::vector<std::vector<size_t>> shards = Shards(tensors, shard_bytes);
+  int64_t total = 0;
+  for (const TensorOfParts& tensor : tensors) total += tensor.Whole().bytes();
+  Json weight_map = Json::object();
+  MeteredWriter writer(progress);
+  progress.Begin("writing (MiB)", total / kMiB);
+  for (size_t shard = 0; shard < shards.size(); ++shard) {
+    const std::string name = shards.size() == 1
+                                 ? "model.safetensors"
+                                 : fmt::format("model-{:05}-of-{:05}.safetensors", shard + 1, shards.size());
+    std::vector<NamedTensor> header;
+    for (const size_t i : shards[shard]) header.push_back({tensors[i].name, tensors[i].Whole()});
+    AtomicFile& file = directory.Create(name);
+    file.Write(SafetensorsHeader(header, {{"format", "pt"}}));
+    for (const size_t i : shards[shard]) {
+      weight_map[tensors[i].name] = name;
+      for (const TensorView& part : tensors[i].parts) writer.Write(file, part);
+    }
+  }
+  progress.End();
+  if (shards.size() == 1) return;
+  const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", std::move(weight_map)}};
+  directory.Create("model.safetensors.index.json").Write(index.dump(2) + "\n");
+}
+
+void CopyCompanions(const Model& model, AtomicDirectory& directory) {
+  for (const char* file :
+       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+        "merges.txt", "tokenizer.model", "generation_config.json", "chat_template.jinja", "chat_template.json",
+        "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE", "NOTICE.txt", "USE_POLICY.md"})
+    if (std::filesystem::exists(model.directory / file)) directory.Create(file).Write(ReadFile(model.directory / file));
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/export_options.h"
+
+#include <CLI/CLI.hpp>
+
+#include "export/staged_directory.h"
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+void AddExportOptions(CLI::App& app, ExportOptions& options) {
+  app.add_option("--shard-size", options.shard_bytes, "largest size of a file of weights, such as 5GB or 900MiB")
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 60))
+      ->default_str("5GB");
+  app.add_option("--base-model", options.base_name,
+                 "name of the original model for the model card and for mergekit, such as Qwen/Qwen2-1.5B\n"
+                 "(default: as its directory and its config.json say)");
+}
+
+ExportTarget ParseExportTarget(const std::string& text) {
+  const size_t colon = text.find(':');
+  if (colon == std::string::npos || colon + 1 == text.size())
+    FailUsage("--export {}: expected FORMAT:DIR, such as hf:out", text);
+  ExportTarget target = {&FindExportFormat(text.substr(0, colon)), text.substr(colon + 1)};
+  CheckNewDirectory(target.output);
+  return target;
+}
+
+void ExportAndPrint(const ExportTarget& target, const ExportJob& job) {
+  const std::vector<std::string> notes = Export(*target.format, job, target.output);
+  fmt::print("exported as {}: {}\n", target.format->name, target.output.string());
+  for (const std::string& note : notes) fmt::print("  {}\n", note);
+}
+
+}  // namespace shiftrt
