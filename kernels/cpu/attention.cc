@@ -45,7 +45,7 @@ class ItemAttention {
         out_(out) {}
 
   // A register tile is worth while from half a panel of rows on.
-  void Run() { 2 * rows_ > body_.tile_cols ? Tiled() : RowByRow(); }
+  void Run() { 2 * rows_ > body_.product.tile_cols ? Tiled() : RowByRow(); }
 
  private:
   const float* Query(int64_t row) const { return q_.row(Token(row)) + Column(row); }
@@ -61,7 +61,7 @@ class ItemAttention {
   // Scores and outputs are transposed, with the queries along the SIMD lanes. Maximum and sum of the softmax are then
   // vector operations, and the scores are already packed for the product with the values.
   void Tiled() {
-    const int64_t mr = body_.tile_rows, nr = body_.tile_cols, panels = RoundUp(rows_, nr) / nr;
+    const int64_t mr = body_.product.tile_rows, nr = body_.product.tile_cols, panels = RoundUp(rows_, nr) / nr;
     const int64_t most_keys = RoundUp(std::min(kKeyBlock, Visible(rows_ - 1) - First(0)), mr), dims = RoundUp(dim_, mr);
     Buffer<float> queries(panels * dim_ * nr), outputs(panels * dims * nr);
     Buffer<float> packed_keys(most_keys * dim_), packed_values(dims * most_keys), scores(most_keys * nr);
@@ -72,8 +72,8 @@ class ItemAttention {
     for (int64_t k0 = First(0); k0 < Visible(rows_ - 1); k0 += kKeyBlock) {
       const int64_t keys = std::min(kKeyBlock, Visible(rows_ - 1) - k0);
       for (int64_t i = 0; i < keys; i += mr)
-        body_.pack_rows(keys_ + (k0 + i) * sequence_.keys.stride, sequence_.keys.stride, std::min(mr, keys - i), dim_,
-                        packed_keys.data() + i * dim_);
+        body_.product.pack_rows(keys_ + (k0 + i) * sequence_.keys.stride, sequence_.keys.stride, std::min(mr, keys - i),
+                                dim_, packed_keys.data() + i * dim_);
       PackValues(k0, keys, packed_values.data());
       for (int64_t p = 0; p < panels; ++p) {
         const int64_t last = std::min(rows_, (p + 1) * nr) - 1, seen = std::min(keys, Visible(last) - k0);
@@ -110,7 +110,7 @@ class ItemAttention {
 
   // The queries of one token and group are adjacent; those of the next token are one row further.
   void PackQueries(int64_t panel, float* packed) const {
-    const int64_t nr = body_.tile_cols;
+    const int64_t nr = body_.product.tile_cols;
     for (int64_t j = 0; j < nr; ++j) {
       const int64_t row = panel * nr + j;
       for (int64_t i = 0; i < dim_; ++i) packed[i * nr + j] = row < rows_ ? Query(row)[i] : 0.0f;
@@ -119,7 +119,7 @@ class ItemAttention {
 
   // packed[panel of MR dimensions][key][dimension], zero after the last dimension.
   void PackValues(int64_t k0, int64_t keys, float* packed) const {
-    const int64_t mr = body_.tile_rows;
+    const int64_t mr = body_.product.tile_rows;
     for (int64_t at = 0; at < dim_; at += mr) {
       const int64_t width = std::min(mr, dim_ - at);
       for (int64_t j = 0; j < keys; ++j) {
@@ -133,7 +133,7 @@ class ItemAttention {
   // output (dims, NR) = output * rescale + values' scores, over the first `seen` of `keys` packed keys.
   void AddWeightedValues(const float* packed, int64_t keys, const float* scores, int64_t seen, const float* rescale,
                          float* output) const {
-    const int64_t mr = body_.tile_rows, nr = body_.tile_cols;
+    const int64_t mr = body_.product.tile_rows, nr = body_.product.tile_cols;
     alignas(64) float tile[12 * kMostColumns];
     for (int64_t at = 0; at < dim_; at += mr) {
       body_.tile(packed + at * keys, scores, seen, tile);

@@ -13,6 +13,7 @@ struct Avx2 {
   using Int = int32_t __attribute__((vector_size(32)));
   static constexpr int kWidth = 8;
   static constexpr int kTileRows = 6;
+  static constexpr int64_t kMaxDepth = 256;
 
   static Reg Zero() { return _mm256_setzero_ps(); }
   static Reg Broadcast(float x) { return _mm256_set1_ps(x); }
@@ -30,11 +31,9 @@ struct Avx2 {
     s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
   }
-  // Transposes 8 x 8 elements by exchanging pairs, then quadruples, then halves.
-  template <typename T>
-  static void Transpose(const T* w, int64_t stride, float* out, int64_t out_stride) {
-    Reg r[8], s[8];
-    for (int i = 0; i < 8; ++i) r[i] = Load(w + i * stride);
+  // Exchanges single elements, then pairs, then halves.
+  static void Transpose(Reg (&r)[8]) {
+    Reg s[8];
     for (int i = 0; i < 8; i += 2) {
       s[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
       s[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
@@ -46,8 +45,9 @@ struct Avx2 {
       r[i + 3] = _mm256_shuffle_ps(s[i + 1], s[i + 3], 0xee);
     }
     for (int i = 0; i < 4; ++i) {
-      Store(out + i * out_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-      Store(out + (i + 4) * out_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+      const Reg low = r[i], high = r[i + 4];
+      r[i] = _mm256_permute2f128_ps(low, high, 0x20);
+      r[i + 4] = _mm256_permute2f128_ps(low, high, 0x31);
     }
   }
 };

@@ -2,13 +2,20 @@
 // Sixteen lanes, 12 x 32 register tile: 24 accumulators, two loads and a broadcast of the 32 registers.
 #include "kernels/cpu/simd_vector.h"
 
+namespace shiftrt {
+namespace {
+constexpr int kTileRows = 12;
+constexpr int64_t kMaxDepth = 256;
+}  // namespace
+}  // namespace shiftrt
+
 #if defined(__AVX512F__)
 #include <immintrin.h>
 
 namespace shiftrt {
 namespace {
 
-struct Avx512 : VectorLanes<SixteenFloats, SixteenInts, 12> {
+struct Avx512 : VectorLanes<SixteenFloats, SixteenInts, kTileRows, kMaxDepth> {
   static Reg Load(const float* p) { return _mm512_loadu_ps(p); }
   static Reg Load(const BFloat16* p) {
     const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
@@ -27,6 +34,6 @@ extern const SimdBody kAvx512Body = MakeBody<Avx512>();
 #else
 // Compiled for another target, the same code still works, but slowly. The tests use this on a CPU without AVX-512.
 namespace shiftrt {
-extern const SimdBody kAvx512Body = MakeBody<VectorLanes<SixteenFloats, SixteenInts, 12> >();
+extern const SimdBody kAvx512Body = MakeBody<VectorLanes<SixteenFloats, SixteenInts, kTileRows, kMaxDepth> >();
 }
 #endif

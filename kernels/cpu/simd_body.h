@@ -16,20 +16,46 @@ struct SeenKeys {
   const int32_t* end = nullptr;
 };
 
+// A block of a product x W' whose operands BlockProduct has packed.
+struct PackedBlock {
+  const void* x;  // panels of tile_rows rows, one behind the other
+  int64_t rows;
+  const void* w;  // one panel
+  int64_t cols;   // <= tile_cols
+  int64_t depth;  // <= max_depth
+};
+
+// The most bytes of a packed panel of W.
+constexpr int64_t kMostPanelBytes = 64 << 10;
+
+// How a product y = x W' is packed and multiplied. A block is as deep as its packed panel of W leaves room for x in the
+// first-level cache.
+struct BlockProduct {
+  int64_t tile_rows;  // MR: rows of x per packed panel
+  int64_t tile_cols;  // NR: output columns per packed panel
+  int64_t max_depth;  // the most elements of k in a block
+  int64_t step;       // packed panels are as deep as the next multiple of this
+  int64_t x_bytes;    // bytes of one packed element of x
+  int64_t w_bytes;    // bytes of one packed element of W
+
+  // Packs x[i][k] for i < rows <= MR and k < depth; rows of x are `stride` apart. Zero up to MR rows.
+  void (*pack_rows)(const float* x, int64_t stride, int64_t rows, int64_t depth, void* packed);
+  // Packs w[j][k] for j < cols <= NR and k < depth; rows of w are `stride` elements apart. Zero up to NR columns.
+  void (*pack_panel)(const void* w, DType dtype, int64_t stride, int64_t cols, int64_t depth, void* packed);
+  // y (rows, cols) = (y if accumulate) + the block's product; rows of y are `stride` apart.
+  void (*multiply)(const PackedBlock& block, bool accumulate, float* y, int64_t stride);
+};
+
 struct SimdBody {
-  int64_t tile_rows;  // MR: rows of x per register tile
-  int64_t tile_cols;  // NR: output columns per register tile
+  // In float32. Packed rows are packed[k][i], i < MR; a packed panel is packed[k][j], j < NR.
+  BlockProduct product;
 
   // y[i][j] = (y[i][j] if accumulate) + bias[j] + sum_k x[i][k] w[j][k] for i < m <= 4 and j in [begin, end). One
   // stream over the rows of w. bias may be null.
   void (*rows)(const float* x, int64_t x_stride, int64_t m, const void* w, DType dtype, int64_t k, int64_t begin,
                int64_t end, const float* bias, bool accumulate, float* y, int64_t y_stride);
-  // packed[k][j] = w[j][k] in float32 for j < cols (zero up to NR) and k < depth; rows of w are `stride` elements
-  // apart.
-  void (*pack_panel)(const void* w, DType dtype, int64_t stride, int64_t cols, int64_t depth, float* packed);
-  // packed[k][i] = x[i][k] for i < rows (zero up to MR) and k < depth; rows of x are `stride` apart.
-  void (*pack_rows)(const float* x, int64_t stride, int64_t rows, int64_t depth, float* packed);
-  // tile[i][j] = sum_k a[k][i] b[k][j]: a (depth, MR), b (depth, NR), tile (MR, NR), all dense.
+  // tile[i][j] = sum_k a[k][i] b[k][j]: a (depth, MR), b (depth, NR), tile (MR, NR), all dense, with the MR and NR of
+  // `product`.
   void (*tile)(const float* a, const float* b, int64_t depth, float* tile);
   float (*dot)(const float* a, const float* b, int64_t n);
   // y += alpha x.

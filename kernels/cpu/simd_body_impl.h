@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The algorithms of SimdBody, templated over a policy: Reg (a vector type with arithmetic operators), kWidth,
-// kTileRows, and a few operations.
+// kTileRows, kMaxDepth, and a few operations.
 // Included once by each instruction set's file; everything is in an anonymous namespace on purpose.
 #pragma once
 
@@ -88,52 +88,101 @@ void Rows(const float* x, int64_t x_stride, int64_t m, const void* w, DType dtyp
   }
 }
 
-// Squares of kWidth x kWidth are transposed in registers; the remaining elements are copied one by one.
-template <typename V, typename T>
-void PackPanelOf(const T* w, int64_t stride, int64_t cols, int64_t depth, float* packed) {
-  constexpr int64_t kCols = 2 * V::kWidth;
-  for (int64_t half = 0; half < kCols; half += V::kWidth) {
-    int64_t k = 0;
-    if (half + V::kWidth <= cols)
-      for (; k + V::kWidth <= depth; k += V::kWidth)
-        V::Transpose(w + half * stride + k, stride, packed + k * kCols + half, kCols);
-    for (; k < depth; ++k)
-      for (int64_t j = half; j < half + V::kWidth; ++j)
-        packed[k * kCols + j] = j < cols ? WidenOne(w[j * stride + k]) : 0.0f;
+// out[k * kRows + i] = w[i * stride + k] for k < depth and i < kRows, zero from row `rows` on. Squares of kWidth x
+// kWidth are transposed in registers; the elements behind the last square are copied one by one.
+template <typename V, int kRows, typename T>
+void PackTransposed(const T* w, int64_t stride, int64_t rows, int64_t depth, float* out) {
+  constexpr int kWidth = V::kWidth, kStored = kRows < kWidth ? kRows : kWidth;
+  static_assert(kRows % kStored == 0);
+  int64_t k = 0;
+  for (; k + kWidth <= depth; k += kWidth) {
+    for (int64_t first = 0; first < kRows; first += kStored) {
+      typename V::Reg square[kWidth];
+#pragma GCC unroll 16
+      for (int i = 0; i < kWidth; ++i)
+        square[i] = i < kStored && first + i < rows ? V::Load(w + (first + i) * stride + k) : V::Zero();
+      V::Transpose(square);
+#pragma GCC unroll 16
+      for (int i = 0; i < kWidth; ++i) std::memcpy(out + (k + i) * kRows + first, &square[i], kStored * sizeof(float));
+    }
+  }
+  for (; k < depth; ++k)
+    for (int64_t i = 0; i < kRows; ++i) out[k * kRows + i] = i < rows ? WidenOne(w[i * stride + k]) : 0.0f;
+}
+
+template <typename V>
+void PackPanel(const void* w, DType dtype, int64_t stride, int64_t cols, int64_t depth, void* packed) {
+  constexpr int kCols = 2 * V::kWidth;
+  auto* out = static_cast<float*>(packed);
+  switch (dtype) {
+    case DType::kBFloat16: return PackTransposed<V, kCols>(static_cast<const BFloat16*>(w), stride, cols, depth, out);
+    case DType::kFloat16: return PackTransposed<V, kCols>(static_cast<const Float16*>(w), stride, cols, depth, out);
+    default: return PackTransposed<V, kCols>(static_cast<const float*>(w), stride, cols, depth, out);
   }
 }
 
 template <typename V>
-void PackPanel(const void* w, DType dtype, int64_t stride, int64_t cols, int64_t depth, float* packed) {
-  switch (dtype) {
-    case DType::kBFloat16: return PackPanelOf<V>(static_cast<const BFloat16*>(w), stride, cols, depth, packed);
-    case DType::kFloat16: return PackPanelOf<V>(static_cast<const Float16*>(w), stride, cols, depth, packed);
-    default: return PackPanelOf<V>(static_cast<const float*>(w), stride, cols, depth, packed);
+void PackRows(const float* x, int64_t stride, int64_t rows, int64_t depth, void* packed) {
+  PackTransposed<V, V::kTileRows>(x, stride, rows, depth, static_cast<float*>(packed));
+}
+
+// y[i][j] = (y[i][j] if accumulate) + sum_k a[k][i] b[k][j] for i < rows <= MR and j < NR.
+template <typename V>
+inline void SumTile(const float* a, const float* b, int64_t depth, int64_t rows, bool accumulate, float* y,
+                    int64_t stride) {
+  constexpr int kRows = V::kTileRows;
+  constexpr int64_t kLine = kCacheLine / sizeof(float);
+  typename V::Reg sum[kRows][2];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) sum[i][0] = sum[i][1] = V::Zero();
+  // The rows of y are far apart. They are prefetched one by one, so that they arrive while the tile is summed.
+  constexpr int64_t kSlice = 16;
+  for (int64_t k = 0, row = 0; k < depth; ++row) {
+    for (int64_t j = 0; row < rows && j < 2 * V::kWidth; j += kLine) __builtin_prefetch(y + row * stride + j, 1);
+    const int64_t stop = depth - k < kSlice ? depth : k + kSlice;
+#pragma GCC unroll 4
+    for (; k < stop; ++k) {
+      const typename V::Reg left = V::Load(b), right = V::Load(b + V::kWidth);
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+        const typename V::Reg x = V::Broadcast(a[i]);
+        sum[i][0] = V::MultiplyAdd(x, left, sum[i][0]);
+        sum[i][1] = V::MultiplyAdd(x, right, sum[i][1]);
+      }
+      a += kRows;
+      b += 2 * V::kWidth;
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+    if (i >= rows) break;
+    float* out = y + i * stride;
+    V::Store(out, accumulate ? V::Add(V::Load(out), sum[i][0]) : sum[i][0]);
+    V::Store(out + V::kWidth, accumulate ? V::Add(V::Load(out + V::kWidth), sum[i][1]) : sum[i][1]);
   }
 }
 
 template <typename V>
 void Tile(const float* a, const float* b, int64_t depth, float* tile) {
-  constexpr int kRows = V::kTileRows;
-  typename V::Reg sum[kRows][2];
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) sum[i][0] = sum[i][1] = V::Zero();
-#pragma GCC unroll 4
-  for (int64_t k = 0; k < depth; ++k) {
-    const typename V::Reg left = V::Load(b), right = V::Load(b + V::kWidth);
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) {
-      const typename V::Reg x = V::Broadcast(a[i]);
-      sum[i][0] = V::MultiplyAdd(x, left, sum[i][0]);
-      sum[i][1] = V::MultiplyAdd(x, right, sum[i][1]);
+  SumTile<V>(a, b, depth, V::kTileRows, false, tile, 2 * V::kWidth);
+}
+
+template <typename V>
+void MultiplyBlock(const PackedBlock& block, bool accumulate, float* y, int64_t stride) {
+  constexpr int64_t kRows = V::kTileRows, kCols = 2 * V::kWidth;
+  const auto *x = static_cast<const float*>(block.x), *w = static_cast<const float*>(block.w);
+  for (int64_t i = 0; i < block.rows; i += kRows) {
+    const int64_t rows = block.rows - i < kRows ? block.rows - i : kRows;
+    float* out = y + i * stride;
+    if (block.cols == kCols) {
+      SumTile<V>(x + i * block.depth, w, block.depth, rows, accumulate, out, stride);
+      continue;
     }
-    a += kRows;
-    b += 2 * V::kWidth;
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) {
-    V::Store(tile + i * 2 * V::kWidth, sum[i][0]);
-    V::Store(tile + i * 2 * V::kWidth + V::kWidth, sum[i][1]);
+    alignas(64) float tile[kRows * kCols];
+    Tile<V>(x + i * block.depth, w, block.depth, tile);
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t j = 0; j < block.cols; ++j)
+        out[r * stride + j] = (accumulate ? out[r * stride + j] : 0.0f) + tile[r * kCols + j];
   }
 }
 
@@ -150,12 +199,6 @@ void Axpy(float alpha, const float* x, float* y, int64_t n) {
   int64_t i = 0;
   for (; i + V::kWidth <= n; i += V::kWidth) V::Store(y + i, V::MultiplyAdd(scale, V::Load(x + i), V::Load(y + i)));
   for (; i < n; ++i) y[i] += alpha * x[i];
-}
-
-template <typename V>
-void PackRows(const float* x, int64_t stride, int64_t rows, int64_t depth, float* packed) {
-  for (int64_t i = 0; i < V::kTileRows; ++i)
-    for (int64_t k = 0; k < depth; ++k) packed[k * V::kTileRows + i] = i < rows ? x[i * stride + k] : 0.0f;
 }
 
 // e^x with a relative error below 3e-7 for results in the normal range; 0 below -87.3, clamped above 88, NaN for NaN.
@@ -308,11 +351,16 @@ void Softmax(float* scores, int64_t keys, float scale, const SeenKeys& seen, flo
 
 template <typename V>
 constexpr SimdBody MakeBody() {
-  return {.tile_rows = V::kTileRows,
-          .tile_cols = 2 * V::kWidth,
+  return {.product = {.tile_rows = V::kTileRows,
+                      .tile_cols = 2 * V::kWidth,
+                      .max_depth = V::kMaxDepth,
+                      .step = 1,
+                      .x_bytes = sizeof(float),
+                      .w_bytes = sizeof(float),
+                      .pack_rows = &PackRows<V>,
+                      .pack_panel = &PackPanel<V>,
+                      .multiply = &MultiplyBlock<V>},
           .rows = &Rows<V>,
-          .pack_panel = &PackPanel<V>,
-          .pack_rows = &PackRows<V>,
           .tile = &Tile<V>,
           .dot = &Dot<V>,
           .axpy = &Axpy<V>,

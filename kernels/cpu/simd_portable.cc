@@ -2,5 +2,5 @@
 #include "kernels/cpu/simd_vector.h"
 
 namespace shiftrt {
-extern const SimdBody kPortableBody = MakeBody<VectorLanes<FourFloats, FourInts, 4>>();
+extern const SimdBody kPortableBody = MakeBody<VectorLanes<FourFloats, FourInts, 4, 256>>();
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/cpu/simd_body_impl.h"
+#include "kernels/cpu/simd_transpose.h"
 
 namespace shiftrt {
 namespace {
@@ -15,12 +16,13 @@ using FourInts = int32_t __attribute__((vector_size(16)));
 using SixteenFloats = float __attribute__((vector_size(64)));
 using SixteenInts = int32_t __attribute__((vector_size(64)));
 
-template <typename FloatLanes, typename IntLanes, int kRows>
+template <typename FloatLanes, typename IntLanes, int kRows, int64_t kDepth>
 struct VectorLanes {
   using Reg = FloatLanes;
   using Int = IntLanes;
   static constexpr int kWidth = sizeof(Reg) / sizeof(float);
   static constexpr int kTileRows = kRows;
+  static constexpr int64_t kMaxDepth = kDepth;
 
   static Reg Zero() { return Reg{}; }
   static Reg Broadcast(float x) { return x - Reg{}; }
@@ -43,10 +45,17 @@ struct VectorLanes {
       for (int i = 0; i < half; ++i) r[i] += r[i + half];
     return r[0];
   }
-  template <typename T>
-  static void Transpose(const T* w, int64_t stride, float* out, int64_t out_stride) {
-    for (int j = 0; j < kWidth; ++j)
-      for (int k = 0; k < kWidth; ++k) out[k * out_stride + j] = WidenOne(w[j * stride + k]);
+  static void Transpose(Reg (&r)[kWidth]) {
+    if constexpr (kWidth == 16) {
+      Transpose16(r);
+    } else {
+      for (int i = 0; i < kWidth; ++i)
+        for (int j = 0; j < i; ++j) {
+          const float below = r[i][j];
+          r[i][j] = r[j][i];
+          r[j][i] = below;
+        }
+    }
   }
 };
 
