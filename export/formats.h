@@ -64,5 +64,7 @@ std::vector<std::string> Export(const ExportFormat& format, const ExportJob& job
 
 // The formats, each in its own file.
 const ExportFormat& HfFormat();
+const ExportFormat& HfLraFormat();
+const ExportFormat& MergekitFormat();
 
 }  // namespace shiftrt

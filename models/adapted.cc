@@ -112,14 +112,6 @@ AdaptedHeader ReadHeader(const fs::path& file) {
   return header;
 }
 
-Provenance ReadProvenance(const Json& json) {
-  const auto text = [&](const char* pointer) {
-    const Json::json_pointer at(pointer);
-    return json.contains(at) && json[at].is_string() ? json[at].get<std::string>() : "";
-  };
-  return {text("/provenance/selection/criterion"), text("/provenance/correction"), text("/provenance/merge")};
-}
-
 // Every tensor belongs to one of the first `sites` sites.
 void RefuseLeftOver(const SafetensorsFile& file, int64_t sites) {
   size_t expected = 0;
@@ -279,7 +271,20 @@ DepthPlan OpenSavedPlan(const fs::path& directory, const Weights& weights) {
   return ReadPlan(header, directory, weights.config);
 }
 
+Provenance ReadProvenance(const Json& provenance) {
+  const auto text = [&](const char* pointer) {
+    const Json::json_pointer at(pointer);
+    return provenance.contains(at) && provenance[at].is_string() ? provenance[at].get<std::string>() : "";
+  };
+  return {text("/selection/criterion"), text("/correction"), text("/merge")};
+}
+
 Json OpenProvenance(const fs::path& directory) {
+  if (!fs::exists(directory / kAdaptedFile)) {
+    const fs::path config = directory / "config.json";
+    const Json::json_pointer provenance("/shiftrt/provenance");
+    return ParseJson(ReadFile(config, kMaxConfigBytes), config.string()).value(provenance, Json());
+  }
   return ReadHeader(directory / kAdaptedFile).json.value("provenance", Json());
 }
 
@@ -303,7 +308,7 @@ Model OpenAdapted(const fs::path& directory, const LoadOptions& options) {
   CheckFingerprint(header, *model.weights, file, model.directory);
   model.plan = ReadPlan(header, directory, model.weights->config);
   model.removed = header.removed;
-  model.provenance = ReadProvenance(header.json);
+  model.provenance = ReadProvenance(header.json.value("provenance", Json()));
   return model;
 }
 

@@ -18,8 +18,11 @@ DepthPlan OpenSavedPlan(const std::filesystem::path& directory, const Weights& w
 // Replaces the provenance in a directory written by SaveAdapted, in one step.
 void RecordProvenance(const std::filesystem::path& directory, const nlohmann::json& provenance);
 
-// The provenance in such a directory, as SaveAdapted was given it; null where there is none.
+// The provenance in such a directory, as SaveAdapted was given it, or in one of the format hf-lra, its essentials; null
+// where there is none.
 nlohmann::json OpenProvenance(const std::filesystem::path& directory);
+// What Model has of that.
+Provenance ReadProvenance(const nlohmann::json& provenance);
 
 // Where the model that runs has its weights and its tokenizer. Throws Error for a malformed file.
 std::filesystem::path AdaptedBase(const std::filesystem::path& directory);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "models/adapted.h"
+#include "models/hf_lra.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
@@ -109,6 +110,9 @@ Model OpenModel(const std::string& name, const LoadOptions& options) {
   model.name = name;
   if (fs::exists(directory / kAdaptedFile)) {
     model = OpenAdapted(directory, options);
+    model.name = name;
+  } else if (IsHfLra(directory)) {
+    model = OpenHfLra(directory, options);
     model.name = name;
   } else {
     model.directory = directory;

@@ -83,6 +83,7 @@ Json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::stri
     for (const int64_t window : windows)
       config["layer_types"].push_back(window > 0 ? "sliding_attention" : "full_attention");
   }
+  config.erase("auto_map");  // the code that it names is not copied
   for (const char* key : {"dtype", "torch_dtype"})
     if (config.contains(key)) config[key] = Name(model.weights->embedding.dtype);
   return KeptConfig(std::move(config), plan, resized);

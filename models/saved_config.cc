@@ -17,6 +17,7 @@ using Json = nlohmann::json;
 
 constexpr const char* kMark = "shiftrt";  // the key, and the model type
 constexpr const char* kArchitecture = "ShiftrtForCausalLM";
+constexpr int kHfLraFormat = 1;
 
 // Whether `key` may be a list of settings by layer.
 bool MayBePerLayer(std::string_view key, const Json& value, int64_t layers) {
@@ -72,11 +73,35 @@ Json Marked(Json config) {
   return config;
 }
 
+Json MarkedHfLra(Json config, Json mark) {
+  mark["format"] = kHfLraFormat;
+  mark["base_architecture"] = config.at("architectures").at(0);
+  mark["base_model_type"] = config.at("model_type");
+  config[kMark] = std::move(mark);
+  config["architectures"] = Json::array({kArchitecture});
+  config["model_type"] = kMark;
+  config["auto_map"] = {{"AutoConfig", "configuration_shiftrt.ShiftrtConfig"},
+                        {"AutoModelForCausalLM", "modeling_shiftrt.ShiftrtForCausalLM"}};
+  return config;
+}
+
+bool IsMarkedHfLra(const Json& config) {
+  const auto mark = config.is_object() ? config.find(kMark) : config.end();
+  return config.is_object() && mark != config.end() && mark->is_object() && mark->contains("format");
+}
+
 Json ReadUnmarked(const std::filesystem::path& file) {
   Json config = ParseJson(ReadFile(file, kMaxConfigBytes), file.string());
   Check(config.is_object(), "{}: not a JSON object", file.string());
   if (!config.contains(kMark)) return config;
-  const Json stock = config[kMark];
+  Json stock = config[kMark];
+  if (IsMarkedHfLra(config)) {
+    Check(stock["format"] == kHfLraFormat, "{}: {}.format is {}, expected {}", file.string(), kMark,
+          stock["format"].dump(), kHfLraFormat);
+    stock = {{"architectures", Json::array({stock.value("base_architecture", Json())})},
+             {"model_type", stock.value("base_model_type", Json())}};
+    config.erase("auto_map");
+  }
   Check(stock.is_object() && stock.contains("architectures"), "{}: {} is {}, expected an object with architectures",
         file.string(), kMark, stock.dump());
   for (const char* key : {kMark, "architectures", "model_type"}) config.erase(key);

@@ -24,8 +24,13 @@ bool IsStock(const DepthPlan& plan);
 // were the model. What they were is kept under "shiftrt".
 nlohmann::json Marked(nlohmann::json config);
 
-// Reads a config.json and takes the mark off. Throws Error for invalid JSON and for a mark that is not as Marked()
-// makes it.
+// The same mark for a directory of the format hf-lra (models/hf_lra.h), which transformers opens with the Python files
+// in it. `mark`: what it says besides the format and the base architecture.
+nlohmann::json MarkedHfLra(nlohmann::json config, nlohmann::json mark);
+bool IsMarkedHfLra(const nlohmann::json& config);
+
+// Reads a config.json and takes the mark off. Throws Error for invalid JSON and for a mark that is not as Marked() or
+// MarkedHfLra() makes it.
 nlohmann::json ReadUnmarked(const std::filesystem::path& file);
 
 }  // namespace shiftrt

@@ -11,6 +11,7 @@
 
 #include "models/block_tensors.h"
 #include "models/families.h"
+#include "models/hf_lra.h"
 #include "runtime/check.h"
 #include "runtime/elements.h"
 #include "runtime/json.h"
@@ -58,8 +59,9 @@ class Checkpoint {
   }
 
   // What nothing asked for must be known to be harmless.
-  void RefuseLeftOver(bool tied_head) const {
+  void RefuseLeftOver(bool tied_head, bool adapters_beside) const {
     for (const auto& [name, tensor] : tensors_) {
+      if (adapters_beside && name.find(kHfLraTensors) != name.npos) continue;
       if (used_.contains(name) || Ignorable(name) || (tied_head && name == "lm_head.weight")) continue;
       Fail("{}: tensor {} is not one this configuration has", directory_.string(), name);
     }
@@ -313,7 +315,7 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& director
   }
   weights->final_norm = take("model.norm.weight", {config.hidden});
   weights->head = config.tied_head ? weights->embedding : take("lm_head.weight", {config.vocab, config.hidden});
-  checkpoint.RefuseLeftOver(config.tied_head);
+  checkpoint.RefuseLeftOver(config.tied_head, options.adapters_beside);
   return weights;
 }
 

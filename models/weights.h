@@ -61,7 +61,8 @@ enum class LoadDType { kAuto, kFloat32, kFloat16, kBFloat16 };  // kAuto: as sto
 
 struct LoadOptions {
   LoadDType dtype = LoadDType::kAuto;
-  bool check_finite = false;  // look at every weight for NaN and infinity
+  bool check_finite = false;     // look at every weight for NaN and infinity
+  bool adapters_beside = false;  // the checkpoint has tensors of adapters too, which others read: models/hf_lra.h
 };
 
 // Loads a Hugging Face directory: config.json and model.safetensors, or model.safetensors.index.json and its shards.

@@ -13,6 +13,7 @@ struct FieldFlag {
   std::string_view field, flag;
 };
 constexpr FieldFlag kFlags[] = {
+    {"base_model", "--base-model"},
     {"bos", "--bos"},
     {"calibration", "--calib"},
     {"correction", "--correction"},

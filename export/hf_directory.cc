@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "export/hf_directory.h"
+
+#include "export/model_card.h"
+#include "export/read_back.h"
+#include "models/block_tensors.h"
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+std::string WhyNoHfDirectory(const Model& model, const DepthPlan& plan) {
+  const ModelConfig& config = model.weights->config;
+  for (const BlockStage* block : plan.Blocks())
+    for (const BlockTensor& row : BlockTensors())
+      if (!(TensorsOf(*model.weights, *block).*row.member).empty() && row.Shape(config).empty())
+        return fmt::format("block {} has a {}, which the architecture of {} has no place for", block->layer, row.name,
+                           config.family);
+  return "";
+}
+
+std::vector<std::string> WriteHfDirectory(const ExportJob& job, HfExtras extras,
+                                          const std::filesystem::path& directory) {
+  AtomicDirectory out(directory);
+  std::vector<std::string> resized, notes;
+  nlohmann::json config = PlanConfig(job.model, job.plan, &resized);
+  if (!extras.config.is_null()) config = std::move(extras.config);
+  for (const std::string& key : resized)
+    notes.push_back(
+        fmt::format("{} of config.json has one entry per layer, and those of removed layers were taken out.", key));
+  std::vector<TensorOfParts> tensors = StoredTensors(KeptWeights(*job.model.weights, job.plan));
+  tensors.insert(tensors.end(), extras.tensors.begin(), extras.tensors.end());
+  WriteCheckpoint(tensors, job.options.shard_bytes, out, job.progress);
+  out.Create("config.json").Write(config.dump(2) + "\n");
+  CopyCompanions(job.model, out);
+  for (const auto& [name, content] : extras.files) out.Create(name).Write(content);
+  out.Create("README.md").Write(ModelCard(job, extras.usage, notes));
+  out.Commit();
+  return notes;
+}
+
+void VerifyHfDirectory(const ExportJob& job, const std::filesystem::path& directory) {
+  CheckSameLogits(job, OpenModel(directory.string()), directory);
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// A Hugging Face directory with adapters: the kept blocks as in hf, the adapters as further tensors, and the Python
+// files with which transformers runs both (trust_remote_code=True). models/hf_lra.h has the format.
+#include "models/hf_lra.h"
+
+#include "export/hf_directory.h"
+#include "export/hf_lra_python.h"
+#include "export/model_card.h"
+
+namespace shiftrt {
+
+namespace {
+
+std::vector<std::string> WriteHfLra(const ExportJob& job, const std::filesystem::path& directory) {
+  const std::vector<AdapterTensor> adapters = HfLraTensors(job.plan);
+  HfExtras extras;
+  extras.config = HfLraConfig(PlanConfig(job.model, job.plan), job.plan, OriginalOf(job).removed, job.provenance);
+  for (const AdapterTensor& tensor : adapters) extras.tensors.push_back({tensor.name, {tensor.View()}});
+  extras.files = {{"configuration_shiftrt.py", kConfigurationShiftrtPy}, {"modeling_shiftrt.py", kModelingShiftrtPy}};
+  extras.usage =
+      "The adapters need the Python files of this directory, so transformers has to be allowed to run them.\n\n"
+      "```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n"
+      "model = AutoModelForCausalLM.from_pretrained(\"PATH\", trust_remote_code=True)\n"
+      "tokenizer = AutoTokenizer.from_pretrained(\"PATH\")\n```\n\n"
+      "`shiftrt generate --model PATH` runs it too.\n";
+  return WriteHfDirectory(job, std::move(extras), directory);
+}
+
+}  // namespace
+
+const ExportFormat& HfLraFormat() {
+  static const ExportFormat format = {
+      .name = "hf-lra",
+      .summary = "the same with adapters, for transformers with trust_remote_code and for vLLM with our plugin",
+      .adapters = true,
+      .q8_0 = false,
+      .why_not = WhyNoHfDirectory,
+      .write = WriteHfLra,
+      .verify = VerifyHfDirectory,
+  };
+  return format;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recipes with which others make the pruned model from the original: slices for mergekit's passthrough method
+// (https://github.com/arcee-ai/mergekit), and llama.cpp's `llama-quantize --prune-layers` for a GGUF file.
+#include <algorithm>
+#include <regex>
+
+#include "export/formats.h"
+#include "export/model_card.h"
+#include "runtime/check.h"
+#include "runtime/files.h"
+
+namespace shiftrt {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kRecipe = "mergekit.yaml";
+constexpr const char* kScript = "llama-quantize.sh";
+
+// Whether model.weights are those of the original, so that its layers can be compared with the plan's.
+bool HasOriginal(const Model& model, const DepthPlan& plan) {
+  return model.removed.empty() || plan.blocks() + std::ssize(model.removed) == model.weights->config.layers;
+}
+
+std::string WhyNotMergekit(const Model& model, const DepthPlan& plan) {
+  for (const BlockStage* block : plan.Blocks())
+    if (block->own) return fmt::format("block {} has tensors that the original has not", block->layer);
+  if (!HasOriginal(model, plan) && model.provenance && !model.provenance->correction.empty() &&
+      model.provenance->correction != "none")
+    return fmt::format(
+        "it was corrected ({}), and without the original's weights it cannot be known which tensors "
+        "that changed",
+        model.provenance->correction);
+  if (model.removed.empty() && plan.blocks() == model.weights->config.layers) return "no block is removed";
+  const std::vector<int64_t>& windows = model.weights->config.block.windows;
+  if (std::adjacent_find(windows.begin(), windows.end(), std::not_equal_to<>()) != windows.end())
+    return "its layers have different attention windows, which these programs assign by the number of the layer";
+  return "";
+}
+
+// Runs of kept layers: [begin, end).
+std::vector<std::pair<int64_t, int64_t>> Slices(const std::vector<int64_t>& kept) {
+  std::vector<std::pair<int64_t, int64_t>> slices;
+  for (const int64_t layer : kept) {
+    if (slices.empty() || slices.back().second != layer) slices.emplace_back(layer, layer);
+    ++slices.back().second;
+  }
+  return slices;
+}
+
+// The name on the hub, or else the directory.
+std::string Reference(const ExportJob& job, const Original& original) {
+  if (original.on_hub || !job.options.base_name.empty()) return original.name;
+  if (!HasOriginal(job.model, job.plan))
+    FailUsage(Field("base_model"),
+              "the recipe starts from the original model, and {} does not say which that was: name it",
+              job.model.directory.string());
+  return fs::absolute(job.model.directory).lexically_normal().string();
+}
+
+std::vector<std::string> WriteMergekit(const ExportJob& job, const fs::path& directory) {
+  const Original original = OriginalOf(job);
+  const std::string name = nlohmann::json(Reference(job, original)).dump();  // quoted as YAML has it too
+  AtomicDirectory out(directory);
+  std::string recipe = fmt::format(
+      "# Makes a model of {} of the {} blocks of the original. Written by shiftrt {}.\n"
+      "#   mergekit-yaml {} OUTPUT\nslices:\n",
+      job.plan.blocks(), original.layers, SHIFTRT_VERSION, kRecipe);
+  for (const auto& [begin, end] : Slices(original.kept))
+    recipe += fmt::format("  - sources:\n      - model: {}\n        layer_range: [{}, {}]\n", name, begin, end);
+  recipe += fmt::format("merge_method: passthrough\ndtype: {}\n", Name(job.model.weights->embedding.dtype));
+  out.Create(kRecipe).Write(recipe);
+  out.Create(kScript).Write(fmt::format(
+      "#!/bin/sh\n# Removes the same blocks from a GGUF file of the original, with llama.cpp. Written by "
+      "shiftrt {}.\n#   sh {} ORIGINAL.gguf PRUNED.gguf [TYPE]    TYPE as llama-quantize takes it; COPY: as "
+      "it is\nexec llama-quantize --prune-layers {} \"$1\" \"$2\" \"${{3:-COPY}}\"\n",
+      SHIFTRT_VERSION, kScript, fmt::join(original.removed, ",")));
+  out.Commit();
+  return {};
+}
+
+// The groups of every match of a pattern in `text`, as numbers.
+std::vector<std::vector<int64_t>> Numbers(const std::string& text, const std::string& pattern) {
+  std::vector<std::vector<int64_t>> found;
+  const std::regex expression(pattern);
+  for (std::sregex_iterator match(text.begin(), text.end(), expression), end; match != end; ++match)
+    for (found.emplace_back(); found.back().size() + 1 < match->size();)
+      found.back().push_back(std::stoll((*match)[found.back().size() + 1]));
+  return found;
+}
+
+// There is no model to run: the layers that the recipe and the script name must make up the plan.
+void VerifyMergekit(const ExportJob& job, const fs::path& directory) {
+  const Original original = OriginalOf(job);
+  std::vector<int64_t> kept, removed;
+  for (const std::vector<int64_t>& range : Numbers(ReadFile(directory / kRecipe), R"(layer_range: \[(\d+), (\d+)\])"))
+    for (int64_t layer = range[0]; layer < range[1]; ++layer) kept.push_back(layer);
+  const std::string script = ReadFile(directory / kScript);
+  for (const std::vector<int64_t>& layer : Numbers(script.substr(script.find("--prune-layers")), R"([ ,](\d+)\b)"))
+    removed.push_back(layer[0]);
+  Check(kept == original.kept, "{}: names the layers {}, expected {}", (directory / kRecipe).string(),
+        fmt::join(kept, ", "), fmt::join(original.kept, ", "));
+  Check(removed == original.removed, "{}: names the layers {}, expected {}", (directory / kScript).string(),
+        fmt::join(removed, ", "), fmt::join(original.removed, ", "));
+}
+
+}  // namespace
+
+const ExportFormat& MergekitFormat() {
+  static const ExportFormat format = {
+      .name = "mergekit",
+      .summary = "recipes that prune the original: slices for mergekit, and a line for llama.cpp's llama-quantize",
+      .adapters = false,
+      .q8_0 = false,
+      .why_not = WhyNotMergekit,
+      .write = WriteMergekit,
+      .verify = VerifyMergekit,
+  };
+  return format;
+}
+
+}  // namespace shiftrt

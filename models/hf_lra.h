@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Directories of the format hf-lra: a Hugging Face checkpoint of the kept blocks, with the adapters as tensors of its
+// layers. `shiftrt export --format hf-lra` writes them, transformers runs them with the Python files that lie in them,
+// and they are models for shiftrt too. docs/export.md describes the format; export/hf_lra/*.py read it as well.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/model.h"
+
+namespace shiftrt {
+
+// Part of the name of every tensor of an adapter: model.layers.K.adapters_after.J.down.weight.
+inline constexpr const char* kHfLraTensors = ".adapters_";
+
+// A tensor of an adapter in float32, in the convention of PyTorch's Linear: weights (output, input), biases (output).
+struct AdapterTensor {
+  std::string name;
+  Matrix<float> values;  // a bias is one row
+  TensorView View() const;
+};
+// Those of all adapters, in the order of the plan. An adapter of rank 0 becomes one of rank 1 of zeros.
+std::vector<AdapterTensor> HfLraTensors(const DepthPlan& plan);
+
+// `stock`, a config.json for the blocks of the plan, as that of such a directory. `removed`: the layers of the original
+// model that the plan does without. `provenance`: as SaveAdapted stores it; its essentials are kept.
+nlohmann::json HfLraConfig(nlohmann::json stock, const DepthPlan& plan, const std::vector<int64_t>& removed,
+                           const nlohmann::json& provenance);
+
+// Whether config.json says that the directory has this format. Throws Error for invalid JSON.
+bool IsHfLra(const std::filesystem::path& directory);
+
+// Everything of the model but its tokenizer. Throws Error naming file, tensor or adapter for what is malformed, missing
+// or left over.
+Model OpenHfLra(const std::filesystem::path& directory, const LoadOptions& options);
+
+}  // namespace shiftrt
