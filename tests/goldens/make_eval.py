@@ -5,6 +5,9 @@
     make_eval.py golden                        writes eval/expected.json from the rows under eval/data (our own)
     make_eval.py compare --tool build/bin/shiftrt --model DIR --data DIR [--limit N] [--shots N] [--tasks a,b]
                                                runs `shiftrt eval` and the reference on the same rows, and compares
+    make_eval.py compare --tool build/bin/shiftrt --model SAVED --export DIR --data DIR ...
+                                               the same, with what `shiftrt export` made of SAVED (a directory that
+                                               `run --save` wrote) as the model of the reference
     make_eval.py perplexity --tool build/bin/shiftrt --model DIR --text wiki.test.raw
                                                the same for the three perplexity protocols
 
@@ -186,7 +189,8 @@ def reference_items(lm, name, data, limit, shots):
 
 
 def model_of(path):
-    return HFLM(pretrained=str(path), dtype="float32", device="cpu", batch_size=16)
+    # Only an export with adapters has code of its own. It is a copy of files in this repository.
+    return HFLM(pretrained=str(path), dtype="float32", device="cpu", batch_size=16, trust_remote_code=True)
 
 
 def spread(values, count):
@@ -204,46 +208,57 @@ def ours(args, name, folder):
     return json_lines(items), json.load(open(result))["tasks"][0]
 
 
+def compare_task(args, lm, name):
+    """Counts of what agrees, and the metrics of both sides. With --export the last variant is compared, which is what
+    `shiftrt export` writes; without, the original."""
+    with tempfile.TemporaryDirectory() as folder:
+        got, result = ours(args, name, Path(folder))
+    variant = result["variants"][-1 if args.export else 0]
+    metrics = variant["metrics"]
+    theirs = list(reference_items(lm, name, args.data, args.limit, args.shots))
+    assert len(got) == len(theirs), f"{name}: {len(got)} items of ours, {len(theirs)} of the reference"
+    prompts = texts = tokens = greedy = wrong = 0
+    worst = 0.0
+    for a, b in zip(got, theirs):
+        n = len(b["continuations"])
+        prompts += n
+        scores = a["variants"][variant["name"]]
+        same = [spread(a["contexts"], n) == b["contexts"], spread(a["continuations"], n) == b["continuations"]]
+        texts += n * all(same)
+        m = len(b["continuation_tokens"])
+        same = [spread(a["context_tokens"], m) == b["context_tokens"],
+                a["continuation_tokens"] == b["continuation_tokens"]]
+        tokens += n * all(same)
+        worst = max([worst] + [abs(x - y) for x, y in zip(scores["log_likelihoods"], b["log_likelihoods"])])
+        greedy += n if b["greedy"] is None else sum(x == y for x, y in zip(scores["greedy"], b["greedy"]))
+    shown = []
+    for metric, first in theirs[0]["metrics"].items():
+        if isinstance(first, list) or metric == "perplexity":
+            aggregate = next(iter(reference_tasks(name, args.data)))[1].aggregation()[metric]
+            value = aggregate([tuple(b["metrics"][metric]) if isinstance(first, list) else b["metrics"][metric]
+                               for b in theirs])
+            mine = metrics[metric]["value"]
+            shown.append(f"{metric} {mine:.6g}, {value:.6g}")
+            wrong += abs(mine - value) > 1e-4 * abs(value)
+        else:
+            k = round(sum(b["metrics"][metric] for b in theirs))
+            mine = metrics[metric]["right"]
+            shown.append(f"{metric} {mine}, {k} of {len(theirs)}")
+            wrong += mine != k
+    wrong += texts != prompts or tokens != prompts or greedy != prompts or (worst > 1e-3 and name != "wikitext")
+    return {"items": len(theirs), "prompts": prompts, "texts": texts, "tokens": tokens, "worst": worst, "greedy": greedy,
+            "metrics": "; ".join(shown), "wrong": wrong}
+
+
 def compare(args):
-    lm = model_of(args.model)
+    lm = model_of(args.export or args.model)
     print(f"{'task':14}{'items':>7}{'prompts':>9}{'texts':>8}{'tokens':>8}{'max |dLL|':>12}{'greedy':>8}  metrics (ours, reference)")
     wrong = 0
     for name in args.tasks.split(","):
-        with tempfile.TemporaryDirectory() as folder:
-            got, result = ours(args, name, Path(folder))
-        metrics = result["variants"][0]["metrics"]
-        theirs = list(reference_items(lm, name, args.data, args.limit, args.shots))
-        assert len(got) == len(theirs), f"{name}: {len(got)} items of ours, {len(theirs)} of the reference"
-        prompts = texts = tokens = greedy = 0
-        worst = 0.0
-        for a, b in zip(got, theirs):
-            n = len(b["continuations"])
-            prompts += n
-            scores = a["variants"]["original"]
-            same = [spread(a["contexts"], n) == b["contexts"], spread(a["continuations"], n) == b["continuations"]]
-            texts += n * all(same)
-            m = len(b["continuation_tokens"])
-            same = [spread(a["context_tokens"], m) == b["context_tokens"],
-                    a["continuation_tokens"] == b["continuation_tokens"]]
-            tokens += n * all(same)
-            worst = max([worst] + [abs(x - y) for x, y in zip(scores["log_likelihoods"], b["log_likelihoods"])])
-            greedy += n if b["greedy"] is None else sum(x == y for x, y in zip(scores["greedy"], b["greedy"]))
-        shown = []
-        for metric, first in theirs[0]["metrics"].items():
-            if isinstance(first, list) or metric == "perplexity":
-                aggregate = next(iter(reference_tasks(name, args.data)))[1].aggregation()[metric]
-                value = aggregate([tuple(b["metrics"][metric]) if isinstance(first, list) else b["metrics"][metric]
-                                   for b in theirs])
-                mine = metrics[metric]["value"]
-                shown.append(f"{metric} {mine:.6g}, {value:.6g}")
-                wrong += abs(mine - value) > 1e-4 * abs(value)
-            else:
-                k = round(sum(b["metrics"][metric] for b in theirs))
-                mine = metrics[metric]["right"]
-                shown.append(f"{metric} {mine}, {k} of {len(theirs)}")
-                wrong += mine != k
-        wrong += texts != prompts or tokens != prompts or greedy != prompts or (worst > 1e-3 and name != "wikitext")
-        print(f"{name:14}{len(theirs):7}{prompts:9}{texts:8}{tokens:8}{worst:12.2e}{greedy:8}  {'; '.join(shown)}", flush=True)
+        t = compare_task(args, lm, name)
+        wrong += t["wrong"]
+        print(f"{name:14}{t['items']:7}{t['prompts']:9}{t['texts']:8}{t['tokens']:8}{t['worst']:12.2e}{t['greedy']:8}  {t['metrics']}",
+              flush=True)
     sys.exit(wrong > 0)
 
 
@@ -332,6 +347,7 @@ def main():
     sub.set_defaults(run=compare)
     sub.add_argument("--tool", required=True)
     sub.add_argument("--model", required=True)
+    sub.add_argument("--export")
     sub.add_argument("--data", action="append", required=True)
     sub.add_argument("--tasks", default=",".join(TASKS))
     sub.add_argument("--limit", type=int, default=200)

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The family's model of vLLM with adapters before and after its decoder layers."""
+from torch import nn
+from vllm.model_executor.models.gemma2 import Gemma2ForCausalLM
+from vllm.model_executor.models.llama import LlamaForCausalLM
+from vllm.model_executor.models.mistral import MistralForCausalLM
+from vllm.model_executor.models.qwen2 import Qwen2ForCausalLM
+from vllm.model_executor.models.qwen3 import Qwen3ForCausalLM
+
+
+class LowRankUpdate(nn.Module):
+    """up(down(h)), of shape (tokens, hidden). Weights are not split: with tensor parallelism every rank has all of h."""
+
+    def __init__(self, hidden, rank):
+        super().__init__()
+        self.down = nn.Linear(hidden, rank, bias=False)
+        self.up = nn.Linear(rank, hidden)
+
+    def forward(self, h):
+        return self.up(self.down(h))
+
+
+class FullUpdate(nn.Module):
+    """linear(h), of shape (tokens, hidden)."""
+
+    def __init__(self, hidden):
+        super().__init__()
+        self.linear = nn.Linear(hidden, hidden)
+
+    def forward(self, h):
+        return self.linear(h)
+
+
+def updates(config, layer, where):
+    return nn.ModuleList(
+        FullUpdate(config.hidden_size) if adapter["kind"] == "full" else LowRankUpdate(config.hidden_size, adapter["rank"])
+        for adapter in config.adapters(layer, where)
+    )
+
+
+def add_updates(adapters, hidden_states, residual):
+    """vLLM hands on the residual stream as two summands, whose sum the norm of the next layer computes. The adapters act
+    on the sum, and what they add goes to the first summand. `residual` is None before the first layer."""
+    for adapter in adapters:
+        hidden_states = hidden_states + adapter(hidden_states if residual is None else hidden_states + residual)
+    return hidden_states
+
+
+def run_before(layer, args):
+    positions, hidden_states, residual = args
+    return positions, add_updates(layer.adapters_before, hidden_states, residual), residual
+
+
+def run_after(layer, args, output):
+    hidden_states, residual = output
+    return add_updates(layer.adapters_after, hidden_states, residual), residual
+
+
+class Adapted:
+    """The adapters are children of the layers, so that their tensors have the names of the checkpoint."""
+
+    def __init__(self, *, vllm_config, prefix=""):
+        super().__init__(vllm_config=vllm_config, prefix=prefix)
+        config = vllm_config.model_config.hf_config
+        with_adapters = {adapter["layer"] for adapter in config.shiftrt["adapters"]}
+        # Other pipeline ranks have the other layers.
+        for index in with_adapters & set(range(self.model.start_layer, self.model.end_layer)):
+            layer = self.model.layers[index]
+            layer.adapters_before = updates(config, index, "before")
+            layer.adapters_after = updates(config, index, "after")
+            layer.register_forward_pre_hook(run_before)
+            layer.register_forward_hook(run_after)
+
+
+class AdaptedLlama(Adapted, LlamaForCausalLM):
+    pass
+
+
+class AdaptedMistral(Adapted, MistralForCausalLM):
+    pass
+
+
+class AdaptedQwen2(Adapted, Qwen2ForCausalLM):
+    pass
+
+
+class AdaptedQwen3(Adapted, Qwen3ForCausalLM):
+    pass
+
+
+class AdaptedGemma2(Adapted, Gemma2ForCausalLM):
+    pass
+
+
+FAMILIES = {"llama": AdaptedLlama, "mistral": AdaptedMistral, "qwen2": AdaptedQwen2, "qwen3": AdaptedQwen3,
+            "gemma2": AdaptedGemma2}
+
+
+class ShiftrtForCausalLM(AdaptedLlama):
+    """The architecture in config.json. vLLM asks this class what it supports, which is the same for all families, and
+    constructs it, which gives the model of the checkpoint's family."""
+
+    def __new__(cls, *, vllm_config, prefix=""):
+        family = vllm_config.model_config.hf_config.shiftrt["base_model_type"]
+        if family not in FAMILIES:
+            raise ValueError(f"config.json: shiftrt.base_model_type is {family!r}; the vLLM plugin has {', '.join(FAMILIES)}. "
+                             "transformers runs this model.")
+        return FAMILIES[family](vllm_config=vllm_config, prefix=prefix)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random models with adapters in a directory such as `shiftrt export --format hf-lra` writes, each with an oracle: the
+family's stock model, with the formula of the adapters applied by hooks between its layers."""
+import json
+import shutil
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+FILES = Path(__file__).parents[2] / "export" / "hf_lra"
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
+                 "qwen3": "Qwen3ForCausalLM", "phi3": "Phi3ForCausalLM", "gemma2": "Gemma2ForCausalLM"}
+HIDDEN, LAYERS, VOCABULARY = 64, 4, 199
+SHAPE = {"vocab_size": VOCABULARY, "hidden_size": HIDDEN, "intermediate_size": 96, "num_hidden_layers": LAYERS,
+         "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 256,
+         "initializer_range": 0.2, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
+SPECIAL = {"qwen2": {"tie_word_embeddings": True}, "gemma2": {"sliding_window": 8, "query_pre_attn_scalar": 32},
+           "mistral": {"sliding_window": 8},
+           "llama": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                      "original_max_position_embeddings": 64}, "rope_theta": 500000.0}}
+ADAPTERS = [{"layer": 0, "where": "before", "index": 0, "kind": "low-rank", "rank": 4},
+            {"layer": 1, "where": "after", "index": 0, "kind": "full", "rank": 0},
+            {"layer": 1, "where": "after", "index": 1, "kind": "low-rank", "rank": 8},
+            {"layer": 3, "where": "after", "index": 0, "kind": "low-rank", "rank": 8}]
+
+
+def random_adapter(adapter):
+    shapes = {"linear.weight": (HIDDEN, HIDDEN), "linear.bias": (HIDDEN,)}
+    if adapter["kind"] == "low-rank":
+        shapes = {"down.weight": (adapter["rank"], HIDDEN), "up.weight": (HIDDEN, adapter["rank"]), "up.bias": (HIDDEN,)}
+    return {name: torch.randn(shape) / 8 for name, shape in shapes.items()}
+
+
+def apply(tensors, stream):
+    h = stream.float()
+    if "linear.weight" in tensors:
+        update = h @ tensors["linear.weight"].T + tensors["linear.bias"]
+    else:
+        update = h @ tensors["down.weight"].T @ tensors["up.weight"].T + tensors["up.bias"]
+    return (h + update).to(stream.dtype)
+
+
+class RandomExport:
+    """A directory as the program writes it, and the oracle."""
+
+    def __init__(self, directory, family):
+        self.directory, self.family = directory, family
+        torch.manual_seed(7)
+        entries = {**SHAPE, **SPECIAL.get(family, {})}
+        if "head_dim" in entries and family == "phi3":
+            del entries["head_dim"]  # Phi-3 has none
+        # The other implementations of transformers leave out the soft cap of Gemma 2's attention.
+        self.options = {"attn_implementation": "eager"} if family == "gemma2" else {}
+        stock = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **entries), **self.options).eval()
+        assert type(stock).__name__ == ARCHITECTURES[family]
+        adapters = [(adapter, random_adapter(adapter)) for adapter in ADAPTERS]
+        config = json.loads(stock.config.to_json_string())
+        config |= {"model_type": "shiftrt", "architectures": ["ShiftrtForCausalLM"],
+                   "auto_map": {"AutoConfig": "configuration_shiftrt.ShiftrtConfig",
+                                "AutoModelForCausalLM": "modeling_shiftrt.ShiftrtForCausalLM"},
+                   "shiftrt": {"format": 1, "base_model_type": family, "base_architecture": ARCHITECTURES[family],
+                               "adapters": ADAPTERS}}
+        (directory / "config.json").write_text(json.dumps(config))
+        tensors = {k: v for k, v in stock.state_dict().items() if k != "lm_head.weight" or not stock.config.tie_word_embeddings}
+        for adapter, values in adapters:
+            place = f"model.layers.{adapter['layer']}.adapters_{adapter['where']}.{adapter['index']}"
+            tensors |= {f"{place}.{name}": value for name, value in values.items()}
+        safetensors.torch.save_file({k: v.contiguous() for k, v in tensors.items()}, directory / "model.safetensors",
+                                    metadata={"format": "pt"})
+        for name in ("configuration_shiftrt.py", "modeling_shiftrt.py"):
+            shutil.copy(FILES / name, directory)
+        for adapter, values in adapters:
+            layer = stock.model.layers[adapter["layer"]]
+            if adapter["where"] == "before":
+                layer.register_forward_pre_hook(lambda _, args, values=values: (apply(values, args[0]), *args[1:]))
+            else:
+                layer.register_forward_hook(lambda _, args, out, values=values: (apply(values, out[0]), *out[1:])
+                                            if isinstance(out, tuple) else apply(values, out))
+        self.oracle = stock
+
+    def load(self, **kwargs):
+        return AutoModelForCausalLM.from_pretrained(self.directory, trust_remote_code=True, **self.options, **kwargs).eval()

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program prunes and corrects models and exports them; transformers, peft and the gguf package load the exports.
+
+Logits and texts are compared with those of the plan, as the program itself runs it.
+"""
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from program import DEMO, Program, largest, logits
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+VOCABULARY = json.loads((DEMO / "config.json").read_text())["vocab_size"]
+SHAPE = {"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 8, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 2048, "initializer_range": 0.1,
+         "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+RANDOM = {
+    "qwen2": ("qwen2", {"tie_word_embeddings": True, "rope_theta": 1e6}),
+    "qwen3": ("qwen3", {"tie_word_embeddings": False, "rope_theta": 1e6}),
+    "llama3.1": ("llama", {"rope_theta": 500000.0, "rope_scaling": {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 512}}),
+}
+PROMPT = "It is a truth universally acknowledged, that"
+CASES = [("hf", "pruned"), ("hf", "replaceme"), ("hf-lra", "low-rank"), ("hf-lra", "full")]
+
+
+def random_model(name, directory):
+    family, entries = RANDOM[name]
+    torch.manual_seed(11)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **SHAPE, **entries))
+    for key, tensor in model.state_dict().items():  # norms and biases that do something
+        if key.endswith("bias") or "norm" in key:
+            tensor.add_(torch.randn_like(tensor) / 8)
+    model.save_pretrained(directory)
+    for file in DEMO.glob("tokenizer*"):
+        shutil.copy(file, directory)
+
+
+@pytest.fixture(scope="session")
+def program(pytestconfig, tmp_path_factory):
+    path = pytestconfig.getoption("--shiftrt")
+    if not path:
+        pytest.skip("needs --shiftrt PROGRAM")
+    return Program(path, tmp_path_factory.mktemp("exports"))
+
+
+@pytest.fixture(scope="session")
+def random_models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    for name in RANDOM:
+        random_model(name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="session", params=[*RANDOM, "demo", "real"])
+def model(request, random_models):
+    if request.param == "demo":
+        return DEMO
+    if request.param == "real":
+        path = request.config.getoption("--real-model")
+        return Path(path).resolve() if path else pytest.skip("needs --real-model DIRECTORY")
+    return random_models / request.param
+
+
+@pytest.fixture(scope="session", params=CASES, ids=lambda case: "-".join(case))
+def case(request):
+    return request.param
+
+
+@pytest.fixture
+def export(program, model, case):
+    form, plan = case
+    return program.exported(model, plan, form)
+
+
+def load(export, **options):
+    """Stock transformers where that is what the format is for."""
+    options = {"dtype": torch.float32, **options}
+    return AutoModelForCausalLM.from_pretrained(export, trust_remote_code="-hf-lra" in export.name, **options).eval()
+
+
+def prompt(export):
+    return AutoTokenizer.from_pretrained(export)(PROMPT)["input_ids"]
+
+
+def test_logits_and_greedy_text(program, model, case, export, compared):
+    saved = program.saved(model, case[1])
+    theirs = load(export)
+    tokens = prompt(export)
+    generated = {cache: theirs.generate(torch.tensor([tokens]), attention_mask=torch.ones(1, len(tokens), dtype=torch.long),
+                                        max_new_tokens=64, min_new_tokens=64, do_sample=False, use_cache=cache,
+                                        pad_token_id=0)[0].tolist() for cache in (True, False)}
+    assert generated[True] == generated[False]
+    text = generated[True]
+    expected = program.logits(saved, text)
+    compared(f"logits of {len(text)} tokens, largest difference", largest(logits(theirs, text), expected), 1e-4)
+    greedy = expected[len(tokens) - 1:-1].clone()
+    banned = theirs.generation_config.eos_token_id  # min_new_tokens forbids the end of the text
+    if banned is not None:
+        greedy[:, banned] = -torch.inf
+    wrong = (greedy.argmax(-1) != torch.tensor(text[len(tokens):])).sum().item()
+    compared("greedy tokens that differ, of 64", wrong, 0)
+    with torch.no_grad():
+        cache = theirs(torch.tensor([text[:20]]), use_cache=True)
+        steps, past = [cache.logits[0]], cache.past_key_values
+        for token in text[20:]:
+            out = theirs(torch.tensor([[token]]), past_key_values=past, use_cache=True)
+            steps.append(out.logits[0])
+    compared("logits with the cache, largest difference", largest(torch.cat(steps), expected), 1e-4)
+
+
+def test_text_of_generate(program, model, case, export):
+    """The program's own decoding, tokenizer and text on one side, those of transformers on the other."""
+    theirs, tokenizer = load(export), AutoTokenizer.from_pretrained(export)
+    inputs = tokenizer(PROMPT, return_tensors="pt")
+    tokens = theirs.generate(inputs.input_ids, attention_mask=inputs.attention_mask, max_new_tokens=64, do_sample=False,
+                             pad_token_id=0)[0]
+    text = program.run("generate", "--model", program.saved(model, case[1]), "--dtype", "float32", "--prompt", PROMPT,
+                       "--max-tokens", 64, "--quiet")
+    assert text.rstrip("\n") == tokenizer.decode(tokens, skip_special_tokens=True).rstrip("\n")
+
+
+def test_stored_type(program, model, case, compared):
+    """bfloat16: the differences are those of 16-bit activations, which the program keeps in float32."""
+    export = program.exported(model, case[1], case[0], "--dtype", "bfloat16")
+    theirs = load(export, dtype="auto")
+    assert theirs.dtype == torch.bfloat16
+    tokens = prompt(export)
+    expected = program.logits(export, tokens, "bfloat16")
+    got = logits(theirs, tokens).float()
+    compared("bfloat16: |difference| / |logits|", ((got - expected).norm() / expected.norm()).item(), 0.05)
+
+
+def test_save_and_load(export, tmp_path, compared):
+    theirs = load(export)
+    tokens = prompt(export)
+    before = logits(theirs, tokens)
+    out = tmp_path / f"again{'-hf-lra' if '-hf-lra' in export.name else ''}"
+    theirs.save_pretrained(out)
+    compared("after save_pretrained, largest difference", largest(logits(load(out), tokens), before), 0)
+
+
+def test_program_reads_what_transformers_saved(program, export, tmp_path, compared):
+    theirs = load(export)
+    theirs.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(export).save_pretrained(tmp_path)
+    tokens = prompt(export)
+    compared("program on what transformers saved", largest(program.logits(tmp_path, tokens), logits(theirs, tokens)), 1e-4)
+
+
+def test_peft(export, compared):
+    from peft import LoraConfig, get_peft_model
+    torch.manual_seed(3)
+    theirs = load(export)
+    theirs.gradient_checkpointing_enable()
+    theirs = get_peft_model(theirs, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")).train()
+    tokens = torch.tensor([prompt(export)])
+    optimizer = torch.optim.SGD([p for p in theirs.parameters() if p.requires_grad], lr=0.1)
+    losses = []
+    for _ in range(3):
+        loss = theirs(tokens, labels=tokens, use_cache=False).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    compared("change of the loss by two LoRA steps", losses[2] - losses[0], -1e-4)
+
+
+def test_shards(program, model, case, compared):
+    size = 100_000 if model.name in RANDOM else 2_000_000 if model == DEMO else 100_000_000
+    export = program.exported(model, case[1], case[0], "--shard-size", size)
+    index = json.loads((export / "model.safetensors.index.json").read_text())
+    assert len(set(index["weight_map"].values())) > 1
+    tokens = prompt(export)
+    whole = logits(load(program.exported(model, case[1], case[0])), tokens)
+    compared("in several files, largest difference", largest(logits(load(export), tokens), whole), 0)
+
+
+def test_needs_trust(program, model):
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        AutoModelForCausalLM.from_pretrained(program.exported(model, "full", "hf-lra"), trust_remote_code=False)
+
+
+def test_mergekit(program, model, compared):
+    """The recipe, read here as mergekit's documentation describes it, gives the tensors of the pruned model."""
+    yaml = pytest.importorskip("yaml")
+    out = program.exported(model, "pruned", "mergekit")
+    recipe = yaml.safe_load((out / "mergekit.yaml").read_text())
+    assert recipe["merge_method"] == "passthrough"
+    layers = []
+    for part in recipe["slices"]:
+        (source,) = part["sources"]
+        assert Path(source["model"]).samefile(model)
+        layers += range(*source["layer_range"])
+    original = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).state_dict()
+    expected = {key: tensor for key, tensor in original.items() if ".layers." not in key}
+    for new, old in enumerate(layers):
+        start = f"model.layers.{old}."
+        expected |= {key.replace(start, f"model.layers.{new}."): t for key, t in original.items() if key.startswith(start)}
+    pruned = load(program.exported(model, "pruned", "hf")).state_dict()
+    assert pruned.keys() == expected.keys()
+    compared("tensors of the recipe, largest difference", max(largest(t, expected[key]) for key, t in pruned.items()), 0)
