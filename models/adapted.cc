@@ -8,6 +8,7 @@
 #include "models/plan_checkpoint.h"
 #include "models/saved_config.h"
 #include "runtime/check.h"
+#include "runtime/gguf.h"
 #include "runtime/json.h"
 #include "runtime/progress.h"
 
@@ -300,11 +301,11 @@ Model OpenAdapted(const fs::path& directory, const LoadOptions& options) {
   Model model;
   model.directory = header.standalone() ? directory : fs::path(header.base);
   std::error_code error;
-  Check(fs::exists(model.directory / "config.json", error),
+  Check(IsGguf(model.directory) || fs::exists(model.directory / "config.json", error),
         "{}: its base model {} is not there; put it back, or save with the weights to be independent of it",
         file.string(), model.directory.string());
-  const fs::path config = model.directory / "config.json";
-  model.weights = LoadWeights(model.directory, ParseConfig(ReadUnmarked(config).dump(), config.string()), options);
+  const std::string config = (IsGguf(model.directory) ? model.directory : model.directory / "config.json").string();
+  model.weights = LoadWeights(model.directory, ParseConfig(BaseConfig(model.directory).dump(), config), options);
   CheckFingerprint(header, *model.weights, file, model.directory);
   model.plan = ReadPlan(header, directory, model.weights->config);
   model.removed = header.removed;

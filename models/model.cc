@@ -7,6 +7,7 @@
 #include "models/adapted.h"
 #include "models/hf_lra.h"
 #include "runtime/check.h"
+#include "runtime/gguf.h"
 
 namespace shiftrt {
 
@@ -95,13 +96,14 @@ fs::path HuggingFaceCache() {
 }
 
 fs::path ResolveModel(const std::string& name) {
+  if (IsGguf(name)) return name;
   if (fs::is_directory(name)) return FirstOf(name, {name});
   if (name == "demo") return FirstOf(name, DemoPlaces());
   for (const KnownModel& known : kKnownModels)
     if (name == known.name) return FirstOf(name, KnownPlaces(name, known.repository));
   std::string names = "demo";
   for (const KnownModel& known : kKnownModels) names += std::string(", ") + known.name;
-  Fail("model {} is neither a directory nor a known name ({})", name, names);
+  Fail("model {} is neither a directory, a GGUF file nor a known name ({})", name, names);
 }
 
 Model OpenModel(const std::string& name, const LoadOptions& options) {

@@ -23,7 +23,7 @@ struct Provenance {
 
 struct Model {
   std::string name;
-  std::filesystem::path directory;  // the base model's
+  std::filesystem::path directory;  // the base model's, or its GGUF file
   std::shared_ptr<const Weights> weights;
   std::shared_ptr<const Tokenizer> tokenizer;  // null where the directory has none; see RequireTokenizer()
   DepthPlan plan;                              // the saved one, or all blocks
@@ -34,9 +34,9 @@ struct Model {
   const Tokenizer& RequireTokenizer() const;
 };
 
-// Where `name` is: a directory; "demo" (the model that ships: SHIFTRT_DEMO, the source tree, or the install prefix); or
-// a known name looked up in SHIFTRT_MODELS (colon-separated directories) and the Hugging Face cache (HF_HUB_CACHE,
-// HF_HOME,
+// Where `name` is: a directory; a GGUF file, of a split one the first part; "demo" (the model that ships: SHIFTRT_DEMO,
+// the source tree, or the install prefix); or a known name looked up in SHIFTRT_MODELS (colon-separated directories)
+// and the Hugging Face cache (HF_HUB_CACHE, HF_HOME,
 // ~/.cache/huggingface/hub). Throws Error listing the places looked at.
 std::filesystem::path ResolveModel(const std::string& name);
 

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <map>
 
+#include "models/gguf.h"
 #include "models/saved_config.h"
 #include "runtime/json.h"
 #include "runtime/safetensors.h"
+#include "tokenizers/gguf.h"
 
 namespace shiftrt {
 
@@ -71,10 +73,12 @@ Weights KeptWeights(const Weights& weights, const DepthPlan& plan) {
   return out;
 }
 
-Json BaseConfig(const Model& model) { return ReadUnmarked(model.directory / "config.json"); }
+Json BaseConfig(const std::filesystem::path& model) {
+  return IsGguf(model) ? GgufConfig(GgufFile(model)) : ReadUnmarked(model / "config.json");
+}
 
 Json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::string>* resized) {
-  Json config = BaseConfig(model);
+  Json config = BaseConfig(model.directory);
   // A family may choose the layers that have a window by their numbers, which change: they are named then.
   const std::vector<int64_t>& windows = model.weights->config.block.windows;
   const bool differ = std::adjacent_find(windows.begin(), windows.end(), std::not_equal_to<>()) != windows.end();
@@ -132,6 +136,12 @@ void WriteCheckpoint(std::span<const TensorOfParts> tensors, int64_t shard_bytes
 }
 
 void CopyCompanions(const Model& model, AtomicDirectory& directory) {
+  if (IsGguf(model.directory)) {
+    const GgufFile file(model.directory);
+    if (!HasGgufTokenizer(file)) return;
+    for (const auto& [name, text] : GgufTokenizerFiles(file)) directory.Create(name).Write(text);
+    return;
+  }
   for (const char* file :
        {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
         "merges.txt", "tokenizer.model", "generation_config.json", "chat_template.jinja", "chat_template.json",

@@ -19,9 +19,9 @@ namespace shiftrt {
 // checkpoint with some of a block's tensors would be another format. Views into `weights` and into the plan's tensors.
 Weights KeptWeights(const Weights& weights, const DepthPlan& plan);
 
-// The config.json that the model was opened with, without the mark of models/saved_config.h. Throws Error as
-// ReadUnmarked does.
-nlohmann::json BaseConfig(const Model& model);
+// The config.json of the model in a directory, without the mark of models/saved_config.h, or what a GGUF file says in
+// its place. Throws Error as ReadUnmarked and GgufConfig do.
+nlohmann::json BaseConfig(const std::filesystem::path& model);
 
 // BaseConfig for the blocks of the plan: KeptConfig (models/saved_config.h), windows that differ between layers named
 // in layer_types, and the type that the weights have. `resized` receives the names of further lists with one entry per
@@ -45,7 +45,8 @@ inline constexpr int64_t kOneFile = INT64_MAX;
 void WriteCheckpoint(std::span<const TensorOfParts> tensors, int64_t shard_bytes, AtomicDirectory& directory,
                      Progress& progress);
 
-// Copies what lies beside the weights of the model: tokenizer, generation settings, chat template, licence.
+// Copies what lies beside the weights of the model: tokenizer, generation settings, chat template, licence. Of a GGUF
+// file, writes the tokenizer and the chat template.
 void CopyCompanions(const Model& model, AtomicDirectory& directory);
 
 }  // namespace shiftrt

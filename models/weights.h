@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "models/config.h"
+#include "runtime/block_types.h"
 #include "runtime/safetensors.h"
 #include "runtime/tensor.h"
 
@@ -30,15 +31,32 @@ struct BlockWeights {
   TensorView gate_bias, up_bias, down_bias;
 };
 
+class Progress;
+
+// A tensor as its file holds it.
+struct FileTensor {
+  const std::byte* data = nullptr;
+  BlockType type = BlockType::kF32;
+  std::vector<int64_t> shape;
+  // The rows of queries and keys in Llama's GGUF files: of each of so many heads, element i of the first half of the
+  // rotary embedding stands beside element i of the second half. 0: the halves stand one below the other.
+  int64_t interleaved_heads = 0;
+
+  int64_t elements() const { return TensorView{nullptr, DType::kFloat32, shape}.elements(); }
+  int64_t bytes() const { return elements() / TraitsOf(type).elements * TraitsOf(type).bytes; }
+  // "float32", "Q4_K".
+  const char* TypeName() const { return PlainType(type) ? Name(*PlainType(type)) : TraitsOf(type).name; }
+};
+
 struct Weights {
   ModelConfig config;
   TensorView embedding;  // (vocab, hidden)
   std::vector<BlockWeights> blocks;
-  TensorView final_norm;  // (hidden)
-  TensorView head;        // (vocab, hidden); the embedding where tied
-  std::filesystem::path directory;
+  TensorView final_norm;                             // (hidden)
+  TensorView head;                                   // (vocab, hidden); the embedding where tied
+  std::filesystem::path directory;                   // or the GGUF file
   std::vector<std::shared_ptr<const void>> storage;  // keeps the files and converted copies alive
-  std::map<const void*, TensorView> stored;          // by a converted copy's data: the tensor in the file
+  std::map<const void*, FileTensor> stored;          // by a converted copy's data: the tensor in the file
 
   // Calls visit(name, tensor) for every tensor, in layer order; a tied head is not visited again. Names of a block's
   // tensors are those of models/block_tensors.h.
@@ -57,21 +75,24 @@ struct Weights {
 // Every tensor a checkpoint of this configuration holds, in layer order: name and shape.
 std::vector<std::pair<std::string, std::vector<int64_t>>> TensorShapes(const ModelConfig& config);
 
-enum class LoadDType { kAuto, kFloat32, kFloat16, kBFloat16 };  // kAuto: as stored
+// kAuto: as stored; quantised tensors, which are always converted, become bfloat16.
+enum class LoadDType { kAuto, kFloat32, kFloat16, kBFloat16 };
 
 struct LoadOptions {
   LoadDType dtype = LoadDType::kAuto;
   bool check_finite = false;     // look at every weight for NaN and infinity
   bool adapters_beside = false;  // the checkpoint has tensors of adapters too, which others read: models/hf_lra.h
+  Progress* progress = nullptr;  // told of every tensor; null: nobody
 };
 
-// Loads a Hugging Face directory: config.json and model.safetensors, or model.safetensors.index.json and its shards.
-// Throws Error naming file and tensor: missing, duplicate, unknown, of the wrong shape or type, outside the directory,
-// too large for the type asked for. Tensors of that type stay where they are mapped; nothing is read ahead, for a plan
-// may skip layers.
-std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& directory, const LoadOptions& options = {});
+// Loads a Hugging Face directory: config.json and model.safetensors, or model.safetensors.index.json and its shards; or
+// a GGUF file (models/gguf.h), of a split one the first part. Throws Error naming file and tensor: missing, duplicate,
+// unknown, of the wrong shape or type, outside the directory, too large for the type asked for. Tensors of that type
+// stay where they are mapped; nothing is read ahead, for a plan may skip layers. Others are converted one by one, each
+// by all threads, so that the memory needed is that of the converted tensors.
+std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, const LoadOptions& options = {});
 // The same with a configuration that the caller has read.
-std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& directory, const ModelConfig& config,
+std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, const ModelConfig& config,
                                            const LoadOptions& options);
 
 // Writes a checkpoint of seeded random weights with the shapes of `config_file` into `directory` (config.json copied,

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/host_memory.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
 #include <limits>
@@ -45,6 +48,14 @@ int64_t AvailableMemory(const std::filesystem::path& root) {
 
 int64_t MemoryForSums(const Context& context) {
   return context.memory > 0 ? context.memory : AvailableMemory() / 4 * 3;
+}
+
+void ReleasePages(std::span<const std::byte> mapped) {
+  // Whole pages only: the others hold neighbouring bytes too.
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<uintptr_t>(mapped.data()) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<uintptr_t>(mapped.data()) + mapped.size()) / page * page;
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 }  // namespace shiftrt

@@ -2,8 +2,10 @@
 // How much host memory the program may use.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <span>
 
 #include "runtime/context.h"
 
@@ -16,5 +18,8 @@ int64_t AvailableMemory(const std::filesystem::path& root = "/");
 
 // Bytes that sums over calibration tokens may use: context.memory, or if it is 0, 3/4 of the available memory.
 int64_t MemoryForSums(const Context& context);
+
+// Lets the system take back the memory that holds bytes of a mapped file. They are read again when they are used again.
+void ReleasePages(std::span<const std::byte> mapped);
 
 }  // namespace shiftrt

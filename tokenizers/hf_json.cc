@@ -38,11 +38,9 @@ std::vector<json> Flatten(const json* component, const char* list) {
 
 class Reader {
  public:
-  explicit Reader(const TokenizerSettings& settings)
-      : settings_(settings), where_((settings.directory / "tokenizer.json").string()) {}
+  Reader(const TokenizerSettings& settings, std::string where) : settings_(settings), where_(std::move(where)) {}
 
-  std::unique_ptr<Tokenizer> Read() {
-    const json root = ReadTokenizerJson(where_);
+  std::unique_ptr<Tokenizer> Read(const json& root) {
     Check(root.is_object(), "{}: not a JSON object", where_);
     parts_.where = where_;
     ReadModel(root.at("model"));
@@ -228,6 +226,14 @@ class Reader {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> LoadTokenizerJson(const TokenizerSettings& settings) { return Reader(settings).Read(); }
+std::unique_ptr<Tokenizer> LoadTokenizerJson(const TokenizerSettings& settings) {
+  const std::string file = (settings.directory / "tokenizer.json").string();
+  return LoadTokenizerJson(settings, ReadTokenizerJson(file), file);
+}
+
+std::unique_ptr<Tokenizer> LoadTokenizerJson(const TokenizerSettings& settings, const json& root,
+                                             const std::string& where) {
+  return Reader(settings, where).Read(root);
+}
 
 }  // namespace shiftrt

@@ -9,6 +9,7 @@
 #include "runtime/files.h"
 #include "runtime/json.h"
 #include "tokenizers/bpe.h"
+#include "tokenizers/gguf.h"
 #include "tokenizers/utf8.h"
 
 namespace shiftrt {
@@ -130,7 +131,7 @@ std::unique_ptr<Tokenizer> OpenModelFile(const TokenizerSettings& settings) {
   Check(!file.empty(), "{}: the file is empty", path.string());
   // A SentencePiece model is a protocol buffer whose first field, a piece, has the tag 0x0A, which is not a base64
   // character.
-  return file[0] == '\n' ? LoadSentencePiece(settings, file) : LoadTiktoken(settings, file);
+  return file[0] == '\n' ? LoadSentencePiece(settings, file, path.string()) : LoadTiktoken(settings, file);
 }
 
 enum class Form { kJson, kVocabAndMerges, kModelFile, kNone };
@@ -144,6 +145,7 @@ Form FormOf(const std::filesystem::path& directory) {
 }
 
 std::unique_ptr<Tokenizer> Open(const std::filesystem::path& directory) {
+  if (IsGguf(directory)) return LoadGgufTokenizer(GgufFile(directory));
   const Form form = FormOf(directory);
   if (form == Form::kNone) Fail("{}: no tokenizer here ({})", directory.string(), kTokenizerFiles);
   const TokenizerSettings settings = ReadSettings(directory);
@@ -199,15 +201,17 @@ std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerSettings& settings)
   return std::make_unique<BpeTokenizer>(std::move(parts), settings, std::nullopt, std::nullopt, false);
 }
 
-bool HasTokenizer(const std::filesystem::path& directory) { return FormOf(directory) != Form::kNone; }
+bool HasTokenizer(const std::filesystem::path& model) {
+  return IsGguf(model) ? HasGgufTokenizer(GgufFile(model)) : FormOf(model) != Form::kNone;
+}
 
-std::unique_ptr<Tokenizer> LoadTokenizer(const std::filesystem::path& directory) {
+std::unique_ptr<Tokenizer> LoadTokenizer(const std::filesystem::path& model) {
   try {
-    return Open(directory);
+    return Open(model);
   } catch (const json::exception& error) {  // a value of the wrong type; errors of the parser already name their file
-    Fail("{}: tokenizer files: {}", directory.string(), error.what());
+    Fail("{}: tokenizer files: {}", model.string(), error.what());
   } catch (const std::filesystem::filesystem_error& error) {
-    Fail("{}: {}", directory.string(), error.what());
+    Fail("{}: {}", model.string(), error.what());
   }
 }
 

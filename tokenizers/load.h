@@ -16,9 +16,14 @@ AddedToken ParseAddedToken(const nlohmann::json& json, int64_t id, const std::st
 // Throws Error naming `where` unless `json` is an integer that can be a token id.
 int64_t ParseTokenId(const nlohmann::json& json, const std::string& where);
 
-std::unique_ptr<Tokenizer> LoadTokenizerJson(const TokenizerSettings& settings);   // tokenizer.json
+std::unique_ptr<Tokenizer> LoadTokenizerJson(const TokenizerSettings& settings);  // tokenizer.json
+// The contents of a tokenizer.json; errors call it `where`.
+std::unique_ptr<Tokenizer> LoadTokenizerJson(const TokenizerSettings& settings, const nlohmann::json& root,
+                                             const std::string& where);
 std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerSettings& settings);  // vocab.json + merges.txt
 std::unique_ptr<Tokenizer> LoadTiktoken(const TokenizerSettings& settings, const std::string& file);
-std::unique_ptr<Tokenizer> LoadSentencePiece(const TokenizerSettings& settings, const std::string& file);
+// The bytes of a SentencePiece model; errors call it `where`.
+std::unique_ptr<Tokenizer> LoadSentencePiece(const TokenizerSettings& settings, const std::string& bytes,
+                                             const std::string& where);
 
 }  // namespace shiftrt

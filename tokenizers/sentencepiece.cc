@@ -171,8 +171,9 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> LoadSentencePiece(const TokenizerSettings& settings, const std::string& file) {
-  return std::make_unique<SentencePieceTokenizer>(settings, file, (settings.directory / "tokenizer.model").string());
+std::unique_ptr<Tokenizer> LoadSentencePiece(const TokenizerSettings& settings, const std::string& bytes,
+                                             const std::string& where) {
+  return std::make_unique<SentencePieceTokenizer>(settings, bytes, where);
 }
 
 }  // namespace shiftrt

@@ -40,13 +40,14 @@ class Tokenizer {
 
 // What a directory with a tokenizer holds, for messages.
 inline constexpr const char* kTokenizerFiles = "tokenizer.json, vocab.json with merges.txt, or tokenizer.model";
-bool HasTokenizer(const std::filesystem::path& directory);
+// `model` is a directory or a GGUF file.
+bool HasTokenizer(const std::filesystem::path& model);
 
-// Loads the tokenizer of a model directory: tokenizer.json; or vocab.json + merges.txt; or tokenizer.model
-// (SentencePiece or tiktoken ranks, distinguished by content). tokenizer_config.json, special_tokens_map.json,
-// added_tokens.json and config.json are read if present. Throws Error naming the file for anything malformed or not
-// supported.
-std::unique_ptr<Tokenizer> LoadTokenizer(const std::filesystem::path& directory);
+// Loads the tokenizer of a GGUF file (tokenizers/gguf.h) or of a model directory: tokenizer.json; or vocab.json +
+// merges.txt; or tokenizer.model (SentencePiece or tiktoken ranks, distinguished by content). tokenizer_config.json,
+// special_tokens_map.json, added_tokens.json and config.json are read if present. Throws Error naming the file for
+// anything malformed or not supported.
+std::unique_ptr<Tokenizer> LoadTokenizer(const std::filesystem::path& model);
 
 // The text that `reply` adds to the text of `prompt`, without special tokens. (Decoding `reply` alone would lose a
 // leading space, because SentencePiece drops it at the start of a text.)

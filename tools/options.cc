@@ -16,7 +16,8 @@
 namespace shiftrt {
 
 void CommonOptions::AddModelTo(CLI::App& app) {
-  app.add_option("--model", model, "Hugging Face directory, directory written by --save, known name, or demo")
+  app.add_option("--model", model,
+                 "Hugging Face directory, GGUF file, directory written by --save, known name, or demo")
       ->capture_default_str();
 }
 
@@ -26,7 +27,7 @@ void CommonOptions::AddTo(CLI::App& app) {
                  "auto, cpu, cuda or cuda:N; cuda:N,M,... or cuda:all collect calibration sums on several GPUs\n"
                  "and do everything else on the first of them")
       ->capture_default_str();
-  app.add_option("--dtype", dtype, "type of the weights in memory; auto: as stored")
+  app.add_option("--dtype", dtype, "type of the weights in memory; auto: as stored, quantised ones as bfloat16")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
       ->capture_default_str();
   AddThreadsTo(app);
@@ -147,7 +148,12 @@ LoadOptions CommonOptions::Loading() const {
   return options;
 }
 
-Model CommonOptions::Open() const { return OpenModel(model, Loading()); }
+Model CommonOptions::Open() const {
+  const auto progress = MakeProgress();
+  LoadOptions options = Loading();
+  options.progress = progress.get();
+  return OpenModel(model, options);
+}
 
 void CommonOptions::WriteJson(const nlohmann::json& result) const {
   if (!json.empty()) WriteFile(json, result.dump(2) + "\n");

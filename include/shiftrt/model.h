@@ -15,7 +15,7 @@ namespace shiftrt {
 
 /// The type that the weights have in memory.
 enum class WeightType {
-  kAsStored,  ///< as in the files, which are mapped into memory and not copied
+  kAsStored,  ///< as in the files, which are mapped into memory and not copied; quantised weights as bfloat16
   kFloat32,   ///< converted to 32-bit floats
   kFloat16,   ///< converted to IEEE 16-bit floats
   kBFloat16,  ///< converted to bfloat16
@@ -46,8 +46,9 @@ class LanguageModel {
   /// Opens a model.
   /// \param name a directory with a Hugging Face checkpoint (config.json, safetensors, tokenizer files) or one that
   /// Save()
-  ///     has written; "demo", the model that comes with the library; or a name that is looked up in the directories of
-  ///     the environment variable SHIFTRT_MODELS and in the Hugging Face cache
+  ///     has written; a GGUF file, of a split one the first part; "demo", the model that comes with the library; or a
+  ///     name that is looked up in the directories of the environment variable SHIFTRT_MODELS and in the Hugging Face
+  ///     cache
   /// \param settings how the weights are read
   /// \return the model
   /// \throws Error if nothing is found (the message lists the places), or a file is malformed or not supported
@@ -55,7 +56,7 @@ class LanguageModel {
 
   /// \return the name under which the model was opened
   const std::string& Name() const;
-  /// \return the directory of the original model
+  /// \return the directory of the original model, or its GGUF file
   const std::filesystem::path& Directory() const;
   /// \return the sizes of the original model
   ModelShape Shape() const;

@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/gguf.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "models/block_tensors.h"
+#include "models/checkpoint.h"
+#include "runtime/check.h"
+#include "runtime/json.h"
+
+namespace shiftrt {
+
+namespace {
+
+using Json = nlohmann::json;
+using B = BlockWeights;
+
+constexpr int64_t kMaxNumber = int64_t{1} << 31;  // ParseConfig has the limit of each number
+constexpr const char *kEmbedding = "token_embd.weight", *kFinalNorm = "output_norm.weight", *kHead = "output.weight",
+                     *kRopeFactors = "rope_freqs.weight";
+
+struct Architecture {
+  const char* name;  // general.architecture, and the prefix of its keys
+  const char* architecture;
+  const char* model_type;
+};
+constexpr Architecture kArchitectures[] = {
+    {"llama", "LlamaForCausalLM", "llama"},
+    {"qwen2", "Qwen2ForCausalLM", "qwen2"},
+    {"qwen3", "Qwen3ForCausalLM", "qwen3"},
+};
+
+struct NamedMember {
+  TensorView B::*member;
+  const char* name;
+};
+constexpr NamedMember kBlockNames[] = {
+    {&B::input_norm, "attn_norm.weight"},
+    {&B::q, "attn_q.weight"},
+    {&B::k, "attn_k.weight"},
+    {&B::v, "attn_v.weight"},
+    {&B::o, "attn_output.weight"},
+    {&B::q_bias, "attn_q.bias"},
+    {&B::k_bias, "attn_k.bias"},
+    {&B::v_bias, "attn_v.bias"},
+    {&B::o_bias, "attn_output.bias"},
+    {&B::q_norm, "attn_q_norm.weight"},
+    {&B::k_norm, "attn_k_norm.weight"},
+    {&B::post_norm, "ffn_norm.weight"},
+    {&B::gate, "ffn_gate.weight"},
+    {&B::up, "ffn_up.weight"},
+    {&B::down, "ffn_down.weight"},
+    {&B::gate_bias, "ffn_gate.bias"},
+    {&B::up_bias, "ffn_up.bias"},
+    {&B::down_bias, "ffn_down.bias"},
+};
+
+// The metadata of one architecture. Its keys are given without the prefix, and each that is read is noted.
+class ArchitectureKeys {
+ public:
+  ArchitectureKeys(const GgufMetadata& metadata, std::string prefix)
+      : metadata_(metadata), prefix_(std::move(prefix) + ".") {}
+
+  bool Has(const char* key) { return metadata_.Has(Full(key)); }
+  int64_t Integer(const char* key) { return metadata_.Integer(Full(key), 1, kMaxNumber); }
+  int64_t Integer(const char* key, int64_t otherwise) { return metadata_.Integer(Full(key), 0, kMaxNumber, otherwise); }
+  double Number(const char* key, double otherwise) { return metadata_.Number(Full(key), otherwise); }
+  std::string_view Text(const char* key, std::string_view otherwise) { return metadata_.Text(Full(key), otherwise); }
+  // A setting that is supported with one value only, which it may state.
+  void Only(const char* key, double value) {
+    const double found = Number(key, value);
+    Check(found == value, "{}: {} is {}; only {} is supported", metadata_.name(), Full(key), found, value);
+  }
+  void OnlyInteger(const char* key, int64_t value, const char* why) {
+    const int64_t found = Integer(key, value);
+    Check(found == value, "{}: {} is {}, expected {}: {}", metadata_.name(), Full(key), found, value, why);
+  }
+  void Ignore(const char* key) { Full(key); }
+  void RefuseOthers() const {
+    for (const auto& [key, value] : metadata_.values())
+      Check(!key.starts_with(prefix_) || read_.contains(key),
+            "{}: {} is not known, and might change what the model computes", metadata_.name(), key);
+  }
+  std::string Full(const char* key) { return *read_.insert(prefix_ + key).first; }
+
+ private:
+  const GgufMetadata& metadata_;
+  std::string prefix_;
+  std::set<std::string, std::less<>> read_;
+};
+
+const Architecture& FindArchitecture(const GgufMetadata& metadata) {
+  const std::string_view name = metadata.Text("general.architecture");
+  std::string known;
+  for (const Architecture& row : kArchitectures) {
+    if (name == row.name) return row;
+    known += (known.empty() ? "" : ", ") + std::string(row.name);
+  }
+  Fail("{}: general.architecture {} is not supported (known: {})", metadata.name(), name, known);
+}
+
+std::vector<float> ReadRopeFactors(const GgufFile& file) {
+  const auto found = file.tensors().find(kRopeFactors);
+  if (found == file.tensors().end()) return {};
+  const GgufTensor& tensor = found->second;
+  Check(tensor.type->code == static_cast<uint32_t>(BlockType::kF32), "{}: tensor {} is of type {}, expected F32",
+        file.path().string(), kRopeFactors, tensor.type->name);
+  std::vector<float> factors(static_cast<size_t>(tensor.bytes) / sizeof(float));
+  if (!factors.empty()) std::memcpy(factors.data(), tensor.data, static_cast<size_t>(tensor.bytes));
+  return factors;
+}
+
+// The settings of Llama 3.1 and later of which `factors`, one per frequency, are a consequence. Those models differ in
+// the largest factor only; what it leaves open is checked factor by factor.
+Json Llama3Scaling(const std::string& file, const std::vector<float>& factors, double theta, int64_t head_dim) {
+  Check(std::ssize(factors) == head_dim / 2, "{}: tensor {} has {} elements, expected {}", file, kRopeFactors,
+        factors.size(), head_dim / 2);
+  ModelConfig model;
+  model.head_dim = head_dim;
+  model.rope.theta = theta;
+  const std::vector<float> plain = MakeRopeFrequencies(model).inverse;
+  model.rope.kind = RopeKind::kLlama3;
+  model.rope.factor = static_cast<double>(*std::max_element(factors.begin(), factors.end()));
+  model.rope.original_max_positions = 8192;
+  const std::vector<float> scaled = MakeRopeFrequencies(model).inverse;
+  for (size_t i = 0; i < factors.size(); ++i) {
+    const float expected = plain[i] / scaled[i];
+    Check(std::abs(factors[i] - expected) <= 1e-5f * expected,
+          "{}: tensor {}: factor {} is {}, expected {}: only the scaling of Llama 3 over 8192 positions, with a "
+          "low_freq_factor of 1 and a high_freq_factor of 4, is supported",
+          file, kRopeFactors, i, factors[i], expected);
+  }
+  return {{"rope_type", "llama3"},
+          {"factor", model.rope.factor},
+          {"low_freq_factor", model.rope.low_freq_factor},
+          {"high_freq_factor", model.rope.high_freq_factor},
+          {"original_max_position_embeddings", model.rope.original_max_positions}};
+}
+
+// `rope_scaling` of config.json; null for none.
+Json RopeScaling(const GgufFile& file, ArchitectureKeys& keys, double theta, int64_t head_dim) {
+  const std::string name = file.path().string();
+  const std::string_view type = keys.Text("rope.scaling.type", "none");
+  const double factor = keys.Number("rope.scaling.factor", keys.Number("rope.scale_linear", 1));
+  const int64_t original = keys.Integer("rope.scaling.original_context_length", 0);
+  keys.Ignore("rope.scaling.finetuned");
+  keys.Only("rope.scaling.attn_factor", 1);
+  keys.Only("rope.scaling.yarn_ext_factor", 1);
+  keys.Only("rope.scaling.yarn_attn_factor", 1);
+  keys.Only("rope.scaling.yarn_log_multiplier", 0);
+  const double fast = keys.Number("rope.scaling.yarn_beta_fast", 32);
+  const double slow = keys.Number("rope.scaling.yarn_beta_slow", 1);
+  const std::vector<float> factors = ReadRopeFactors(file);
+  if (!factors.empty()) {
+    Check(type == "none", "{}: tensor {} beside rope.scaling.type {} is not supported", name, kRopeFactors, type);
+    return Llama3Scaling(name, factors, theta, head_dim);
+  }
+  if (type == "yarn") {
+    Check(original > 0, "{}: {} is missing", name, keys.Full("rope.scaling.original_context_length"));
+    return {{"rope_type", "yarn"},
+            {"factor", factor},
+            {"original_max_position_embeddings", original},
+            {"beta_fast", fast},
+            {"beta_slow", slow}};
+  }
+  Check(type == "linear" || type == "none", "{}: {} is {}, expected none, linear or yarn", name,
+        keys.Full("rope.scaling.type"), type);
+  // Old files have a factor without a type.
+  return factor == 1 ? Json() : Json{{"rope_type", "linear"}, {"factor", factor}};
+}
+
+// Of a tensor that is opened without another type being asked for.
+const char* TypeInMemory(const BlockTraits& stored) {
+  return Name(PlainType(static_cast<BlockType>(stored.code)).value_or(DType::kBFloat16));
+}
+
+void AddTokens(const GgufMetadata& metadata, Json& config) {
+  const auto id = [&](const char* key) { return metadata.Integer(key, 0, kMaxNumber, -1); };
+  if (const int64_t bos = id("tokenizer.ggml.bos_token_id"); bos >= 0) config["bos_token_id"] = bos;
+  // Besides the end of the text, chat models end their turns.
+  const int64_t eos = id("tokenizer.ggml.eos_token_id"), eot = id("tokenizer.ggml.eot_token_id");
+  if (eos >= 0) config["eos_token_id"] = eos;
+  if (eos >= 0 && eot >= 0 && eot != eos) config["eos_token_id"] = Json::array({eos, eot});
+}
+
+// Under the names of the family's Hugging Face checkpoints.
+class GgufCheckpoint final : public Checkpoint {
+ public:
+  GgufCheckpoint(const std::filesystem::path& path, const ModelConfig& config)
+      : file_(std::make_shared<GgufFile>(path)), config_(config) {}
+
+  FileTensor Take(const std::string& name, const std::vector<int64_t>& shape) override {
+    const auto [stored, row] = Translate(name);
+    const std::string where = file_->path().string();
+    const auto found = file_->tensors().find(stored);
+    Check(found != file_->tensors().end(), "{}: tensor {} is missing", where, stored);
+    const GgufTensor& tensor = found->second;
+    Check(tensor.shape == shape, "{}: tensor {} has shape [{}], expected [{}]", where, stored,
+          fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
+    Check(tensor.type->decode != nullptr, "{}: tensor {} is of type {}, which is not supported ({} are)", where, stored,
+          tensor.type->name, DecodableTypes());
+    used_.insert(stored);
+    FileTensor taken{tensor.data, static_cast<BlockType>(tensor.type->code), tensor.shape};
+    if (row != nullptr && IsInterleavedInGguf(config_, *row)) {
+      taken.interleaved_heads = row->output == Axis::kQueries ? config_.heads : config_.kv_heads;
+      Check(shape.size() == 2 || PlainType(taken.type), "{}: tensor {} is a vector of type {}, expected F32", where,
+            stored, tensor.type->name);
+    }
+    return taken;
+  }
+
+  void RefuseLeftOver(bool /*tied_head*/, bool /*adapters_beside*/) const override {
+    for (const auto& [name, tensor] : file_->tensors())
+      Check(used_.contains(name) || name == kRopeFactors, "{}: tensor {} is not one this configuration has",
+            file_->path().string(), name);
+  }
+
+  std::vector<std::shared_ptr<const void>> Storage() const override { return {file_}; }
+
+ private:
+  struct Translation {
+    std::string name;
+    const BlockTensor* row;  // null for a tensor outside the blocks
+  };
+  static Translation Translate(const std::string& name) {
+    if (name == "model.embed_tokens.weight") return {kEmbedding, nullptr};
+    if (name == "model.norm.weight") return {kFinalNorm, nullptr};
+    if (name == "lm_head.weight") return {kHead, nullptr};
+    constexpr std::string_view kLayers = "model.layers.";
+    const size_t begin = kLayers.size(), dot = name.find('.', begin);
+    const std::string_view rest = std::string_view(name).substr(dot + 1);
+    for (const BlockTensor& row : BlockTensors())
+      if (rest == row.name && GgufName(row) != nullptr)
+        return {fmt::format("blk.{}.{}", name.substr(begin, dot - begin), GgufName(row)), &row};
+    Fail("GGUF has no name for tensor {}", name);
+  }
+
+  std::shared_ptr<GgufFile> file_;
+  const ModelConfig& config_;
+  std::set<std::string, std::less<>> used_;
+};
+
+}  // namespace
+
+Json GgufConfig(const GgufFile& file) {
+  const GgufMetadata& metadata = file.metadata();
+  const std::string name = file.path().string();
+  const Architecture& architecture = FindArchitecture(metadata);
+  ArchitectureKeys keys(metadata, architecture.name);
+  const auto embedding = file.tensors().find(kEmbedding);
+  Check(embedding != file.tensors().end(), "{}: tensor {} is missing", name, kEmbedding);
+  const bool biases = file.tensors().contains("blk.0.attn_q.bias");
+
+  const int64_t hidden = keys.Integer("embedding_length"), heads = keys.Integer("attention.head_count");
+  const int64_t head_dim = keys.Integer("attention.key_length", hidden / heads);
+  const std::string why = fmt::format("heads have {} dimensions", head_dim);
+  keys.OnlyInteger("attention.value_length", head_dim, why.c_str());
+  keys.OnlyInteger("rope.dimension_count", head_dim, why.c_str());
+  keys.OnlyInteger("vocab_size", embedding->second.shape.front(), "the rows of token_embd.weight");
+  keys.OnlyInteger("expert_count", 0, "mixtures of experts are not supported");
+  keys.OnlyInteger("expert_used_count", 0, "mixtures of experts are not supported");
+  keys.Ignore("tensor_data_layout");
+  const double theta = keys.Number("rope.freq_base", 10000);
+  Json config = {{"architectures", Json::array({architecture.architecture})},
+                 {"model_type", architecture.model_type},
+                 {"hidden_act", "silu"},
+                 {"hidden_size", hidden},
+                 {"intermediate_size", keys.Integer("feed_forward_length")},
+                 {"num_hidden_layers", keys.Integer("block_count")},
+                 {"num_attention_heads", heads},
+                 {"num_key_value_heads", keys.Integer("attention.head_count_kv", heads)},
+                 {"head_dim", head_dim},
+                 {"vocab_size", embedding->second.shape.front()},
+                 {"max_position_embeddings", keys.Integer("context_length")},
+                 {"rms_norm_eps", keys.Number("attention.layer_norm_rms_epsilon", 1e-5)},
+                 {"rope_theta", theta},
+                 {"attention_bias", biases},
+                 {"mlp_bias", file.tensors().contains("blk.0.ffn_gate.bias")},
+                 {"tie_word_embeddings", !file.tensors().contains(kHead)},
+                 {"torch_dtype", TypeInMemory(*embedding->second.type)}};
+  Check(head_dim > 0 && head_dim <= kMaxNumber / heads, "{}: {} is {}", name, keys.Full("attention.key_length"),
+        head_dim);
+  if (Json scaling = RopeScaling(file, keys, theta, head_dim); !scaling.is_null())
+    config["rope_scaling"] = std::move(scaling);
+  AddTokens(metadata, config);
+  keys.RefuseOthers();
+  return config;
+}
+
+ModelConfig LoadGgufConfig(const std::filesystem::path& file) {
+  return ParseConfig(GgufConfig(GgufFile(file)).dump(), file.string());
+}
+
+const char* GgufName(const BlockTensor& tensor) {
+  for (const NamedMember& row : kBlockNames)
+    if (row.member == tensor.member) return row.name;
+  return nullptr;
+}
+
+bool IsInterleavedInGguf(const ModelConfig& config, const BlockTensor& tensor) {
+  const auto of = [&](TensorView B::*member) { return tensor.member == member; };
+  return config.family == "llama" && (of(&B::q) || of(&B::k) || of(&B::q_bias) || of(&B::k_bias));
+}
+
+std::unique_ptr<Checkpoint> OpenGguf(const std::filesystem::path& file, const ModelConfig& config) {
+  return std::make_unique<GgufCheckpoint>(file, config);
+}
+
+}  // namespace shiftrt

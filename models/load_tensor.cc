@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a tensor in a file to one in memory.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <mutex>
+
+#include "models/checkpoint.h"
+#include "runtime/check.h"
+#include "runtime/elements.h"
+#include "runtime/host_memory.h"
+#include "runtime/parallel.h"
+
+namespace shiftrt {
+
+namespace {
+
+constexpr int64_t kPiece = 256;  // elements decoded at a time: a whole number of blocks of every type
+
+// The rows of a tensor as its file has them, and where row i of the model stands among them.
+struct FileRows {
+  int64_t count, elements, bytes, interleaved_heads;
+
+  explicit FileRows(const FileTensor& tensor) : interleaved_heads(tensor.interleaved_heads) {
+    // A vector is a column, so that its elements can be put in another order; of blocks, it is one row.
+    const bool vector = tensor.shape.size() == 1, column = vector && PlainType(tensor.type);
+    elements = column ? 1 : tensor.shape.back();
+    count = elements > 0 ? tensor.elements() / elements : 0;
+    bytes = elements / TraitsOf(tensor.type).elements * TraitsOf(tensor.type).bytes;
+  }
+  int64_t InFile(int64_t row) const {
+    if (interleaved_heads == 0) return row;
+    const int64_t head_rows = count / interleaved_heads, in_head = row % head_rows, half = head_rows / 2;
+    return row - in_head + in_head % half * 2 + in_head / half;
+  }
+};
+
+// Calls use(first, values, count) for all elements of `tensor` in the order of the model, piece by piece as float32,
+// from several threads; stops the range of a thread where use returns false.
+template <typename Use>
+void ForEachPiece(const FileTensor& tensor, const Use& use) {
+  const FileRows rows(tensor);
+  const BlockTraits& type = TraitsOf(tensor.type);
+  // A short row is one piece. Where the rows have their order, they are one long row.
+  const bool ordered = tensor.interleaved_heads == 0;
+  const int64_t length = ordered ? rows.count * rows.elements : rows.elements;
+  const int64_t per_row = (length + kPiece - 1) / kPiece, pieces = ordered ? per_row : per_row * rows.count;
+  ParallelFor(Cores(), pieces, 16, [&](int64_t begin, int64_t end) {
+    std::array<float, kPiece> values;
+    for (int64_t piece = begin; piece < end; ++piece) {
+      const int64_t row = piece / per_row, at = piece % per_row * kPiece, count = std::min(kPiece, length - at);
+      const std::byte* const data = tensor.data + rows.InFile(row) * rows.bytes + at / type.elements * type.bytes;
+      type.decode(data, count / type.elements, values.data());
+      if (!use(row * length + at, values.data(), count)) return;
+    }
+  });
+}
+
+// The element of the lowest index that something is wrong with.
+class FirstBad {
+ public:
+  void Report(int64_t index, float value) {
+    const std::scoped_lock lock(joining_);
+    if (index < index_) {
+      index_ = index;
+      value_ = value;
+    }
+  }
+  bool any() const { return index_ < std::numeric_limits<int64_t>::max(); }
+  int64_t index() const { return index_; }
+  float value() const { return value_; }
+
+ private:
+  std::mutex joining_;
+  int64_t index_ = std::numeric_limits<int64_t>::max();
+  float value_ = 0;
+};
+
+void CheckFinite(const std::string& where, const FileTensor& tensor) {
+  FirstBad bad;
+  ForEachPiece(tensor, [&](int64_t first, const float* values, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      if (std::isfinite(values[i])) continue;
+      bad.Report(first + i, values[i]);
+      return false;
+    }
+    return true;
+  });
+  if (bad.any()) Fail("{}: element {} is {}", where, bad.index(), bad.value());
+}
+
+// A copy with elements of type T, which must be able to hold every finite one.
+template <typename T>
+TensorView Converted(const std::string& where, const FileTensor& tensor, Weights& weights) {
+  auto copy = std::make_shared<Buffer<T>>(tensor.elements());
+  FirstBad bad;
+  ForEachPiece(tensor, [&](int64_t first, const float* values, int64_t count) {
+    T* const out = copy->data() + first;
+    bool fits = true;
+    for (int64_t i = 0; i < count; ++i) {
+      out[i] = T(values[i]);
+      fits = fits && (std::isfinite(static_cast<float>(out[i])) || !std::isfinite(values[i]));
+    }
+    for (int64_t i = 0; !fits && i < count; ++i) {
+      if (std::isfinite(static_cast<float>(out[i])) || !std::isfinite(values[i])) continue;
+      bad.Report(first + i, values[i]);
+      break;
+    }
+    return fits;
+  });
+  if (bad.any())
+    Fail("{}: element {} is {}, too large for {}", where, bad.index(), bad.value(), Name(DTypeOf<T>::value));
+  ReleasePages({tensor.data, static_cast<size_t>(tensor.bytes())});
+  weights.storage.push_back(copy);
+  weights.stored[copy->data()] = tensor;
+  return {copy->data(), DTypeOf<T>::value, tensor.shape};
+}
+
+// The type that the tensor has in memory.
+DType MemoryType(const FileTensor& tensor, LoadDType dtype) {
+  switch (dtype) {
+    case LoadDType::kFloat32: return DType::kFloat32;
+    case LoadDType::kFloat16: return DType::kFloat16;
+    case LoadDType::kBFloat16: return DType::kBFloat16;
+    case LoadDType::kAuto: break;
+  }
+  return PlainType(tensor.type).value_or(DType::kBFloat16);
+}
+
+}  // namespace
+
+TensorView LoadTensor(const std::string& where, const FileTensor& tensor, const LoadOptions& options,
+                      Weights& weights) {
+  if (options.check_finite) CheckFinite(where, tensor);
+  const DType type = MemoryType(tensor, options.dtype);
+  const bool aligned = reinterpret_cast<uintptr_t>(tensor.data) % SizeOf(type) == 0;
+  if (PlainType(tensor.type) == type && tensor.interleaved_heads == 0 && aligned)
+    return {tensor.data, type, tensor.shape};
+  return WithType(type, [&]<typename T>(std::type_identity<T>) { return Converted<T>(where, tensor, weights); });
+}
+
+}  // namespace shiftrt

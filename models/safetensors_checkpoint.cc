@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <map>
+#include <set>
+#include <system_error>
+
+#include "models/checkpoint.h"
+#include "models/hf_lra.h"
+#include "runtime/check.h"
+#include "runtime/json.h"
+
+namespace shiftrt {
+
+namespace {
+
+using Json = nlohmann::json;
+
+// What old exporters left in checkpoints; computed from the configuration instead.
+bool Ignorable(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
+
+bool Exists(const std::filesystem::path& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+// Every file of a checkpoint, and which of them holds which tensor.
+class SafetensorsCheckpoint final : public Checkpoint {
+ public:
+  explicit SafetensorsCheckpoint(const std::filesystem::path& directory) : directory_(directory) {
+    const auto index = directory / "model.safetensors.index.json";
+    if (Exists(directory / "model.safetensors")) {
+      for (const auto& [name, tensor] : Open("model.safetensors").tensors()) tensors_[name] = tensor;
+      return;
+    }
+    Check(Exists(index), "{}: neither model.safetensors nor model.safetensors.index.json is there", directory.string());
+    ReadIndex(index);
+    RefuseUnlisted(index);
+  }
+
+  FileTensor Take(const std::string& name, const std::vector<int64_t>& shape) override {
+    const auto found = tensors_.find(name);
+    Check(found != tensors_.end(), "{}: tensor {} is missing", directory_.string(), name);
+    const TensorView& tensor = found->second;
+    Check(tensor.shape == shape, "{}: tensor {} has shape [{}], expected [{}]", directory_.string(), name,
+          fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
+    Check(tensor.dtype != DType::kFloat64, "{}: tensor {} is float64, which is not supported", directory_.string(),
+          name);
+    used_.insert(name);
+    return {static_cast<const std::byte*>(tensor.data), BlockTypeOf(tensor.dtype), tensor.shape};
+  }
+
+  void RefuseLeftOver(bool tied_head, bool adapters_beside) const override {
+    for (const auto& [name, tensor] : tensors_) {
+      if (adapters_beside && name.find(kHfLraTensors) != name.npos) continue;
+      if (used_.contains(name) || Ignorable(name) || (tied_head && name == "lm_head.weight")) continue;
+      Fail("{}: tensor {} is not one this configuration has", directory_.string(), name);
+    }
+  }
+
+  std::vector<std::shared_ptr<const void>> Storage() const override {
+    std::vector<std::shared_ptr<const void>> storage;
+    for (const auto& [name, file] : files_) storage.push_back(file);
+    return storage;
+  }
+
+ private:
+  const SafetensorsFile& Open(const std::string& name) {
+    auto& file = files_[name];
+    if (file) return *file;
+    file = std::make_shared<SafetensorsFile>(directory_ / name);
+    for (const auto& [tensor, type] : file->others())  // quantised weights, or no weights at all
+      Fail("{}: tensor {} is of type {}, expected F32, F16 or BF16", file->path().string(), tensor, type);
+    return *file;
+  }
+
+  void ReadIndex(const std::filesystem::path& index) {
+    const Json json = ParseJson(ReadFile(index, kMaxIndexBytes), index.string());
+    Check(json.is_object() && json.contains("weight_map") && json["weight_map"].is_object(),
+          "{}: weight_map is missing", index.string());
+    for (const auto& [name, value] : json["weight_map"].items()) {
+      Check(value.is_string(), "{}: the shard of tensor {} is not a file name", index.string(), name);
+      const auto& shard = value.get_ref<const std::string&>();
+      constexpr std::string_view kSeparators("/\\\0", 3);
+      Check(!shard.empty() && shard.find_first_of(kSeparators) == std::string::npos && shard != "." && shard != "..",
+            "{}: the shard of tensor {} is {}, not the name of a file in the directory", index.string(), name,
+            value.dump());
+      const auto& tensors = Open(shard).tensors();
+      const auto found = tensors.find(name);
+      Check(found != tensors.end(), "{}: tensor {} is not in {} as the index says", directory_.string(), name, shard);
+      tensors_[name] = found->second;
+    }
+  }
+
+  // A tensor in two shards, or in one but not in the index, is a broken checkpoint even where the rest is complete.
+  void RefuseUnlisted(const std::filesystem::path& index) const {
+    std::map<std::string_view, std::string_view> owner;
+    for (const auto& [shard, file] : files_) {
+      for (const auto& [name, tensor] : file->tensors()) {
+        const auto [at, fresh] = owner.emplace(name, shard);
+        Check(fresh, "{}: tensor {} is in {} and in {}", directory_.string(), name, at->second, shard);
+        Check(tensors_.contains(name) || Ignorable(name), "{}: tensor {} of {} is not listed", index.string(), name,
+              shard);
+      }
+    }
+  }
+
+  static constexpr uint64_t kMaxIndexBytes = 1 << 26;
+
+  std::filesystem::path directory_;
+  std::map<std::string, std::shared_ptr<SafetensorsFile>> files_;
+  std::map<std::string, TensorView> tensors_;
+  std::set<std::string> used_;
+};
+
+}  // namespace
+
+std::unique_ptr<Checkpoint> OpenSafetensors(const std::filesystem::path& directory) {
+  return std::make_unique<SafetensorsCheckpoint>(directory);
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tokenizers/gguf.h"
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "runtime/check.h"
+#include "tokenizers/load.h"
+#include "tokenizers/pretokenizer.h"
+#include "tokenizers/utf8.h"
+
+namespace shiftrt {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr const char *kModel = "tokenizer.ggml.model", *kPre = "tokenizer.ggml.pre", *kTokens = "tokenizer.ggml.tokens",
+                     *kTypes = "tokenizer.ggml.token_type", *kScores = "tokenizer.ggml.scores",
+                     *kMerges = "tokenizer.ggml.merges", *kBos = "tokenizer.ggml.bos_token_id",
+                     *kEos = "tokenizer.ggml.eos_token_id", *kUnknown = "tokenizer.ggml.unknown_token_id",
+                     *kAddBos = "tokenizer.ggml.add_bos_token", *kAddEos = "tokenizer.ggml.add_eos_token",
+                     *kAddSpace = "tokenizer.ggml.add_space_prefix",
+                     *kTrimSpace = "tokenizer.ggml.remove_extra_whitespaces",
+                     *kChatTemplate = "tokenizer.chat_template";
+
+// tokenizer.ggml.token_type; the numbers are those of SentencePiece.
+enum TokenType : int64_t { kNormal = 1, kUnknownType = 2, kControl = 3, kUserDefined = 4, kByte = 6 };
+
+// What both tokenizer models have.
+struct Tokens {
+  std::vector<std::string_view> pieces;
+  std::vector<int64_t> types;  // one per piece
+  int64_t bos = -1, eos = -1;  // -1: none
+  std::optional<bool> add_bos;
+
+  std::string Piece(int64_t id) const { return std::string(pieces[id]); }
+};
+
+Tokens ReadTokens(const GgufMetadata& metadata) {
+  Tokens tokens;
+  tokens.pieces = metadata.Texts(kTokens);
+  const auto count = static_cast<int64_t>(tokens.pieces.size());
+  Check(count > 0 && count < kMaxTokenId, "{}: {} has {} tokens, expected 1 to {}", metadata.name(), kTokens, count,
+        kMaxTokenId - 1);
+  tokens.types.assign(count, kNormal);
+  if (metadata.Has(kTypes)) tokens.types = metadata.Integers(kTypes);
+  Check(std::ssize(tokens.types) == count, "{}: {} has {} elements for {} tokens", metadata.name(), kTypes,
+        tokens.types.size(), count);
+  for (int64_t id = 0; id < count; ++id)
+    Check(tokens.types[id] >= kNormal && tokens.types[id] <= kByte, "{}: {}: token {} is of type {}, expected {} to {}",
+          metadata.name(), kTypes, id, tokens.types[id], static_cast<int>(kNormal), static_cast<int>(kByte));
+  tokens.bos = metadata.Integer(kBos, 0, count - 1, -1);
+  tokens.eos = metadata.Integer(kEos, 0, count - 1, -1);
+  if (metadata.Has(kAddBos)) tokens.add_bos = metadata.Flag(kAddBos, false);
+  Check(!metadata.Flag(kAddEos, false), "{}: {}: adding the end token to a text is not supported", metadata.name(),
+        kAddEos);
+  return tokens;
+}
+
+// How text is split into words before BPE, by tokenizer.ggml.pre. Source: llama.cpp's llama-vocab.cpp, where several
+// names stand for one pattern; the steps are those of the families' own tokenizer.json.
+struct PreTokenizerRow {
+  const char* name;
+  const char* pattern;
+  bool nfc, digits, whole_words;  // normalized; digits one by one first; a word that is a piece is not merged
+  bool add_bos;                   // if the file does not say
+};
+const PreTokenizerRow& FindPreTokenizer(const GgufMetadata& metadata) {
+  static const PreTokenizerRow rows[] = {
+      {"llama-bpe", kLlama3Pattern, false, false, true, true},
+      {"llama3", kLlama3Pattern, false, false, true, true},
+      {"llama-v3", kLlama3Pattern, false, false, true, true},
+      {"qwen2", kQwen2Pattern, true, false, false, false},
+      {"deepseek-r1-qwen", kQwen2Pattern, true, false, false, false},
+      {"smollm", kGpt2Pattern, false, true, false, false},
+      {"gpt-2", kGpt2Pattern, false, false, false, false},
+  };
+  const std::string_view name = metadata.Text(kPre);
+  std::string known;
+  for (const PreTokenizerRow& row : rows) {
+    if (name == row.name) return row;
+    known += (known.empty() ? "" : ", ") + std::string(row.name);
+  }
+  Fail("{}: {} {} is not supported (known: {})", metadata.name(), kPre, name, known);
+}
+
+bool AddsBos(const GgufMetadata& metadata, const Tokens& tokens) {
+  return tokens.add_bos.value_or(FindPreTokenizer(metadata).add_bos);
+}
+
+// tokenizer.json.
+json BpeJson(const GgufMetadata& metadata, const Tokens& tokens) {
+  const PreTokenizerRow& pre = FindPreTokenizer(metadata);
+  json vocabulary = json::object(), added = json::array();
+  for (size_t id = 0; id < tokens.pieces.size(); ++id) {
+    const auto [entry, fresh] = vocabulary.emplace(std::string(tokens.pieces[id]), id);
+    Check(fresh, "{}: {}: '{}' has two ids, {} and {}", metadata.name(), kTokens, tokens.pieces[id],
+          entry->get<int64_t>(), id);
+    const bool special = tokens.types[id] == kControl || tokens.types[id] == kUnknownType;
+    if (!special && tokens.types[id] != kUserDefined) continue;
+    added.push_back({{"id", id},
+                     {"content", tokens.pieces[id]},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", special}});
+  }
+  json merges = json::array();
+  for (const std::string_view merge : metadata.Texts(kMerges)) merges.push_back(merge);
+  const auto byte_level = [](bool use_regex) {
+    return json{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", use_regex}};
+  };
+  json steps = json::array();
+  if (pre.digits) steps.push_back({{"type", "Digits"}, {"individual_digits", true}});
+  steps.push_back(
+      {{"type", "Split"}, {"pattern", {{"Regex", pre.pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
+  steps.push_back(byte_level(false));
+  json root = {{"version", "1.0"},
+               {"truncation", nullptr},
+               {"padding", nullptr},
+               {"added_tokens", std::move(added)},
+               {"normalizer", pre.nfc ? json{{"type", "NFC"}} : json()},
+               {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}}},
+               {"post_processor", nullptr},
+               {"decoder", byte_level(true)},
+               {"model",
+                {{"type", "BPE"},
+                 {"dropout", nullptr},
+                 {"unk_token", nullptr},
+                 {"continuing_subword_prefix", nullptr},
+                 {"end_of_word_suffix", nullptr},
+                 {"fuse_unk", false},
+                 {"byte_fallback", false},
+                 {"ignore_merges", pre.whole_words},
+                 {"vocab", std::move(vocabulary)},
+                 {"merges", std::move(merges)}}}};
+  if (tokens.bos >= 0 && AddsBos(metadata, tokens)) {
+    const std::string bos = tokens.Piece(tokens.bos);
+    const json token = {{"SpecialToken", {{"id", bos}, {"type_id", 0}}}};
+    const auto text = [](const char* id) { return json{{"Sequence", {{"id", id}, {"type_id", 0}}}}; };
+    root["post_processor"] = {{"type", "TemplateProcessing"},
+                              {"single", json::array({token, text("A")})},
+                              {"pair", json::array({token, text("A"), token, text("B")})},
+                              {"special_tokens", {{bos, {{"id", bos}, {"ids", {tokens.bos}}, {"tokens", {bos}}}}}}};
+  }
+  return root;
+}
+
+// Writes the fields of a protocol buffer message.
+class WireWriter {
+ public:
+  void Number(uint64_t field, uint64_t value) {
+    Varint(field << 3);
+    Varint(value);
+  }
+  void Float(uint64_t field, float value) {
+    Varint(field << 3 | 5);
+    char bytes[sizeof(value)];
+    std::memcpy(bytes, &value, sizeof(value));
+    message_.append(bytes, sizeof(value));
+  }
+  void Bytes(uint64_t field, std::string_view bytes) {
+    Varint(field << 3 | 2);
+    Varint(bytes.size());
+    message_ += bytes;
+  }
+  const std::string& message() const { return message_; }
+
+ private:
+  void Varint(uint64_t value) {
+    for (; value >= 0x80; value >>= 7) message_ += static_cast<char>(value | 0x80);
+    message_ += static_cast<char>(value);
+  }
+  std::string message_;
+};
+
+// tokenizer.model. Field numbers as in sentencepiece_model.proto.
+std::string SentencePieceModel(const GgufMetadata& metadata, const Tokens& tokens) {
+  const std::vector<float> scores = metadata.Numbers(kScores);
+  Check(scores.size() == tokens.pieces.size(), "{}: {} has {} elements for {} tokens", metadata.name(), kScores,
+        scores.size(), tokens.pieces.size());
+  WireWriter model;
+  bool bytes = false;
+  for (size_t id = 0; id < scores.size(); ++id) {
+    WireWriter piece;
+    piece.Bytes(1, tokens.pieces[id]);
+    piece.Float(2, scores[id]);
+    piece.Number(3, static_cast<uint64_t>(tokens.types[id]));
+    model.Bytes(1, piece.message());
+    bytes = bytes || tokens.types[id] == kByte;
+  }
+  WireWriter trainer, normalizer;
+  trainer.Number(3, 2);  // BPE
+  trainer.Number(4, scores.size());
+  trainer.Number(35, bytes ? 1 : 0);  // unknown characters become bytes
+  const int64_t unknown = metadata.Integer(kUnknown, 0, std::ssize(scores) - 1, 0);
+  trainer.Bytes(45, tokens.pieces[unknown]);
+  if (tokens.bos >= 0) trainer.Bytes(46, tokens.pieces[tokens.bos]);
+  if (tokens.eos >= 0) trainer.Bytes(47, tokens.pieces[tokens.eos]);
+  normalizer.Bytes(1, "identity");
+  normalizer.Number(3, metadata.Flag(kAddSpace, true) ? 1 : 0);
+  normalizer.Number(4, metadata.Flag(kTrimSpace, false) ? 1 : 0);
+  normalizer.Number(5, 1);  // a space is written as U+2581
+  model.Bytes(2, trainer.message());
+  model.Bytes(3, normalizer.message());
+  return model.message();
+}
+
+// Whether it is SentencePiece; throws Error for a third model.
+bool IsSentencePiece(const GgufMetadata& metadata) {
+  const std::string_view model = metadata.Text(kModel);
+  Check(model == "gpt2" || model == "llama", "{}: {} {} is not supported (known: gpt2, llama)", metadata.name(), kModel,
+        model);
+  return model == "llama";
+}
+
+}  // namespace
+
+bool HasGgufTokenizer(const GgufFile& file) { return file.metadata().Has(kModel); }
+
+std::unique_ptr<Tokenizer> LoadGgufTokenizer(const GgufFile& file) {
+  const GgufMetadata& metadata = file.metadata();
+  const bool sentencepiece = IsSentencePiece(metadata);
+  const Tokens tokens = ReadTokens(metadata);
+  TokenizerSettings settings;
+  settings.directory = file.path();
+  settings.add_bos = sentencepiece ? tokens.add_bos.value_or(true) : AddsBos(metadata, tokens);
+  if (tokens.bos >= 0) settings.bos = tokens.Piece(tokens.bos);
+  if (tokens.eos >= 0) settings.eos = tokens.Piece(tokens.eos);
+  const std::string& where = metadata.name();
+  if (sentencepiece) return LoadSentencePiece(settings, SentencePieceModel(metadata, tokens), where);
+  return LoadTokenizerJson(settings, BpeJson(metadata, tokens), where);
+}
+
+std::map<std::string, std::string> GgufTokenizerFiles(const GgufFile& file) {
+  LoadGgufTokenizer(file);  // what is written below is known to be a tokenizer
+  const GgufMetadata& metadata = file.metadata();
+  const Tokens tokens = ReadTokens(metadata);
+  std::map<std::string, std::string> files;
+  json config;
+  if (IsSentencePiece(metadata)) {
+    files["tokenizer.model"] = SentencePieceModel(metadata, tokens);
+    config = {{"tokenizer_class", "LlamaTokenizer"}, {"add_bos_token", tokens.add_bos.value_or(true)}};
+    config["unk_token"] = tokens.pieces[metadata.Integer(kUnknown, 0, std::ssize(tokens.pieces) - 1, 0)];
+  } else {
+    files["tokenizer.json"] = BpeJson(metadata, tokens).dump();
+    config = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"add_bos_token", AddsBos(metadata, tokens)}};
+  }
+  config["bos_token"] = tokens.bos >= 0 ? json(tokens.pieces[tokens.bos]) : json();
+  config["eos_token"] = tokens.eos >= 0 ? json(tokens.pieces[tokens.eos]) : json();
+  if (const std::string text = GgufChatTemplate(file); !text.empty()) config["chat_template"] = text;
+  files["tokenizer_config.json"] = config.dump(2) + "\n";
+  return files;
+}
+
+std::string GgufChatTemplate(const GgufFile& file) {
+  const std::string_view text = file.metadata().Text(kChatTemplate, "");
+  Check(IsValidUtf8(text), "{}: {} is not valid UTF-8", file.path().string(), kChatTemplate);
+  return std::string(text);
+}
+
+}  // namespace shiftrt
