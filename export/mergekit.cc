@@ -7,6 +7,7 @@
 #include "export/formats.h"
 #include "export/model_card.h"
 #include "runtime/check.h"
+#include "runtime/gguf.h"
 #include "runtime/files.h"
 
 namespace shiftrt {
@@ -52,7 +53,8 @@ std::vector<std::pair<int64_t, int64_t>> Slices(const std::vector<int64_t>& kept
 // The name on the hub, or else the directory.
 std::string Reference(const ExportJob& job, const Original& original) {
   if (original.on_hub || !job.options.base_name.empty()) return original.name;
-  if (!HasOriginal(job.model, job.plan))
+  // mergekit opens directories only.
+  if (!HasOriginal(job.model, job.plan) || IsGguf(job.model.directory))
     FailUsage(Field("base_model"),
               "the recipe starts from the original model, and {} does not say which that was: name it",
               job.model.directory.string());

@@ -39,7 +39,7 @@ std::string NameOf(const ExportJob& job) {
   if (!job.options.base_name.empty()) return job.options.base_name;
   const fs::path directory = fs::absolute(job.model.directory).lexically_normal();
   if (const auto repository = RepositoryOfCache(directory)) return *repository;
-  const Json named = BaseConfig(job.model).value("_name_or_path", Json());
+  const Json named = BaseConfig(job.model.directory).value("_name_or_path", Json());
   if (named.is_string() && LooksLikeRepository(named.get_ref<const std::string&>())) return named.get<std::string>();
   return (directory.has_filename() ? directory : directory.parent_path()).filename().string();
 }
