@@ -36,9 +36,10 @@ struct ExportFormat {
   const char* name;
   const char* summary;  // a few words for lists of formats
   bool adapters;        // holds plans with adapters
+  bool own_tensors;     // holds plans with blocks that have tensors of their own
   bool q8_0;            // holds ExportOptions::q8_0
   // Why it cannot hold this plan of the model, as the end of a sentence; "" where it can. Called for plans of whole
-  // blocks, with adapters only where `adapters`.
+  // blocks, with what the format holds as said above.
   std::string (*why_not)(const Model& model, const DepthPlan& plan);
   // Writes into an empty directory, with all files flushed to disk. Returns notes for the user, whole sentences.
   std::vector<std::string> (*write)(const ExportJob& job, const std::filesystem::path& directory);

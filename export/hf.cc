@@ -24,6 +24,7 @@ const ExportFormat& HfFormat() {
       .name = "hf",
       .summary = "directory that transformers, vLLM, TGI, mergekit and lm-eval load; no adapters",
       .adapters = false,
+      .own_tensors = true,
       .q8_0 = false,
       .why_not = WhyNoHfDirectory,
       .write = WriteHf,

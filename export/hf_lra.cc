@@ -33,6 +33,7 @@ const ExportFormat& HfLraFormat() {
       .name = "hf-lra",
       .summary = "the same with adapters, for transformers with trust_remote_code and for vLLM with our plugin",
       .adapters = true,
+      .own_tensors = true,
       .q8_0 = false,
       .why_not = WhyNoHfDirectory,
       .write = WriteHfLra,

@@ -6,6 +6,7 @@
 
 #include "export/formats.h"
 #include "export/model_card.h"
+#include "models/plan_checkpoint.h"
 #include "runtime/check.h"
 #include "runtime/gguf.h"
 #include "runtime/files.h"
@@ -25,8 +26,6 @@ bool HasOriginal(const Model& model, const DepthPlan& plan) {
 }
 
 std::string WhyNotMergekit(const Model& model, const DepthPlan& plan) {
-  for (const BlockStage* block : plan.Blocks())
-    if (block->own) return fmt::format("block {} has tensors that the original has not", block->layer);
   if (!HasOriginal(model, plan) && model.provenance && !model.provenance->correction.empty() &&
       model.provenance->correction != "none")
     return fmt::format(
@@ -79,7 +78,13 @@ std::vector<std::string> WriteMergekit(const ExportJob& job, const fs::path& dir
       "it is\nexec llama-quantize --prune-layers {} \"$1\" \"$2\" \"${{3:-COPY}}\"\n",
       SHIFTRT_VERSION, kScript, fmt::join(original.removed, ",")));
   out.Commit();
-  return {};
+  // Seen with mergekit 0.1.5 and transformers 5.23, which gives these families a layer_types of its own.
+  const std::string& family = job.model.weights->config.family;
+  if (family != "qwen2" && family != "qwen3" && !BaseConfig(job.model).contains("layer_types")) return {};
+  return {
+      "mergekit does not shorten the list layer_types that such a model's config.json has, and transformers 5 refuses "
+      "the "
+      "result. The format hf writes the same model without mergekit."};
 }
 
 // The groups of every match of a pattern in `text`, as numbers.
@@ -114,6 +119,7 @@ const ExportFormat& MergekitFormat() {
       .name = "mergekit",
       .summary = "recipes that prune the original: slices for mergekit, and a line for llama.cpp's llama-quantize",
       .adapters = false,
+      .own_tensors = false,
       .q8_0 = false,
       .why_not = WhyNotMergekit,
       .write = WriteMergekit,

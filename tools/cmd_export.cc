@@ -36,7 +36,9 @@ Command AddExport(CLI::App& app) {
   CommonOptions& common = command->common;
   common.device = "cpu";
   common.AddModelTo(app);
-  app.add_option("--format", command->format, "format to write")->required();
+  std::vector<std::string> formats;
+  for (const ExportFormat& format : ExportFormats()) formats.emplace_back(format.name);
+  app.add_option("--format", command->format, "format to write")->required()->check(CLI::IsMember(formats));
   app.add_option("--output", command->output, "directory to write; it must be new or empty")
       ->required()
       ->check(DirectoryOutput());

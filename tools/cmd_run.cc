@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "engine/generate.h"
 #include "eval/perplexity.h"
@@ -25,6 +27,7 @@ namespace shiftrt {
 
 namespace {
 
+namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 struct RunOptions {
@@ -93,6 +96,23 @@ void PrintModel(const Model& model) {
              Scaled(static_cast<double>(model.plan.BytesPerToken(weights)), "B"), Name(weights.embedding.dtype));
 }
 
+// What is refused, is refused here, not after the hour that calibration may take.
+std::vector<ExportTarget> Targets(const RunOptions& options, const ShiftOptions& shift) {
+  std::vector<ExportTarget> targets;
+  std::set<fs::path> taken = {fs::weakly_canonical(options.save)};
+  for (const std::string& text : options.exports) {
+    const auto& [format, output] = targets.emplace_back(ParseExportTarget(text));
+    if (!taken.insert(fs::weakly_canonical(output)).second)
+      FailUsage("--export {}: something else is written to this directory too", text);
+    const bool adapters = shift.correction->adapters;
+    // The gate may drop every correction.
+    if (Corrects(shift) && !shift.gate && !(adapters ? format->adapters : format->own_tensors))
+      FailUsage("--export {}: --correction {} {}, which {} has no place for", text, shift.correction->name,
+                adapters ? "makes adapters" : "changes weights of blocks", format->name);
+  }
+  return targets;
+}
+
 int Run(const RunOptions& options) {
   const ShiftOptions shift = options.recipe.Parse(options.common.seed);
   if (options.save_weights && options.save.empty()) FailUsage("--save-weights goes with --save DIR");
@@ -100,14 +120,7 @@ int Run(const RunOptions& options) {
     FailUsage("--correction {} changes weights of blocks, which are saved with --save-weights only",
               shift.correction->name);
 
-  std::vector<ExportTarget> exports;  // refused now, not after the hour that calibration may take
-  for (const std::string& text : options.exports) {
-    const ExportTarget& target = exports.emplace_back(ParseExportTarget(text));
-    if (!target.format->adapters && shift.correction->adapters && Corrects(shift) && !shift.gate)
-      FailUsage("--export {}: --correction {} makes adapters, which {} has no place for", text, shift.correction->name,
-                target.format->name);
-  }
-
+  const std::vector<ExportTarget> exports = Targets(options, shift);
   const std::vector<Dataset> datasets =
       options.evaluation.tasks.empty() ? std::vector<Dataset>() : options.evaluation.Load();
   const Context context = options.common.MakeContext();

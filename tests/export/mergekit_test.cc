@@ -76,6 +76,16 @@ TEST_F(Mergekit, ASavedModelWithItsWeights) {
   EXPECT_NE(WriteRefusal("mergekit", merged, merged.plan).find("it was corrected (laco)"), std::string::npos);
 }
 
+TEST_F(Mergekit, ItSaysWhereMergekitFails) {
+  const Model llama = EightLayers();
+  EXPECT_TRUE(Write("mergekit", llama, Pruned(llama, {3})).empty());
+  fs::remove_all(out_);
+  const Model qwen = Golden("qwen3");
+  const std::vector<std::string> notes = Write("mergekit", qwen, Pruned(qwen, {1}));
+  ASSERT_EQ(notes.size(), size_t{1});
+  EXPECT_NE(notes[0].find("layer_types"), std::string::npos);
+}
+
 TEST_F(Mergekit, OnlyWholeBlocksThatAreRemoved) {
   const Model model = EightLayers();
   const auto refused = [&](const DepthPlan& plan, const std::string& word) {
@@ -86,7 +96,7 @@ TEST_F(Mergekit, OnlyWholeBlocksThatAreRemoved) {
   refused(Pruned(model, {1}).With(0, AdapterStage{{0}, Adapter(model, 2, 1)}), "1 adapters");
   refused(Pruned(model, {1}).With(0, BlockStage{0, Halves::kMlp}), "only the mlp runs");
   auto own = std::make_shared<BlockWeights>(model.weights->blocks[0]);
-  refused(Pruned(model, {1}).With(0, BlockStage{.layer = 0, .own = own}), "block 0 has tensors");
+  refused(Pruned(model, {1}).With(0, BlockStage{.layer = 0, .own = own}), "block 0 has tensors of its own");
   const Model windows = Golden("gemma2");
   EXPECT_NE(WriteRefusal("mergekit", windows, Pruned(windows, {1})).find("attention windows"), std::string::npos);
 }

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// `shiftrt export`, and exports at the end of `shiftrt run`.
+#include "tests/tools/cli.h"
+
+namespace shiftrt {
+namespace {
+
+TEST_F(Cli, RunExportsWhatItMade) {
+  const Outcome run = Run({"--prune", "reverse*:2", "--correction", "replaceme", "--save", Path("saved"),
+                           "--save-weights", "--export", "hf:" + Path("made/hf"), "--export", "hf-lra:" + Path("lra"),
+                           "--shard-size", "40KiB", "--json", Path("r.json")});
+  ASSERT_EQ(run.status, 0) << run.err;
+  EXPECT_NE(run.out.find("exported as hf: " + Path("made/hf")), std::string::npos) << run.out;
+  EXPECT_TRUE(fs::exists(dir_ / "made/hf/model.safetensors.index.json"));
+  const Outcome saved = Command("export", {"--format", "hf", "--output", Path("again")}, "saved");
+  ASSERT_EQ(saved.status, 0) << saved.err;
+  const std::string expected = ReadJson("r.json")["variants"][2]["continuation"];
+  for (const char* model : {"made/hf", "lra", "again"}) {
+    const Outcome reply = Command("generate", {"--prompt", "the sea was", "--max-tokens", "12"}, model);
+    EXPECT_NE(reply.out.find(expected), std::string::npos) << model << ": " << reply.out << reply.err;
+  }
+  for (const char* model : {"made/hf", "again"}) {
+    const std::string card = ReadFile(dir_ / model / "README.md");
+    for (const char* part : {"| correction | replaceme |", "| blocks removed (numbered from 0) | 2, 3 |",
+                             "| criterion of the selection | reverse* |", "perplexity"})
+      EXPECT_NE(card.find(part), std::string::npos) << model << ": " << part << "\n" << card;
+  }
+}
+
+TEST_F(Cli, AdaptersAreExportedAndEvaluated) {
+  ASSERT_EQ(Run({"--prune", "reverse*:2", "--lra", "8", "--save", Path("saved"), "--json", Path("r.json")}).status, 0);
+  EXPECT_FAILS(Command("export", {"--format", "hf", "--output", Path("hf")}, "saved"), 2, "hf-lra");
+  EXPECT_FALSE(fs::exists(dir_ / "hf"));
+  const Outcome exported =
+      Command("export", {"--format", "hf-lra", "--output", Path("lra"), "--dtype", "bfloat16"}, "saved");
+  ASSERT_EQ(exported.status, 0) << exported.err;
+  EXPECT_NE(Command("inspect", {}, "lra").out.find("bfloat16"), std::string::npos);
+  EXPECT_FAILS(Command("run", {"--text", Path("heldout.txt"), "--calib", Path("calibration.txt")}, "lra"), 2,
+               "already pruned");
+}
+
+TEST_F(Cli, ExportsThatCannotBeAreRefusedBeforeTheWork) {
+  const auto refused = [&](const std::vector<std::string>& more, const std::string& word) {
+    const Outcome outcome = Run(more);
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_FAILS(outcome, 2, word);
+  };
+  WriteText(dir_ / "file", "");
+  refused({"--export", "hf:" + Path("out")}, "--correction lra makes adapters");
+  refused({"--export", "mergekit:" + Path("out"), "--correction", "laco"}, "changes weights of blocks");
+  refused({"--export", "hf"}, "expected FORMAT:DIR");
+  refused({"--export", "safetensors:" + Path("out")}, "known: hf, hf-lra");
+  refused({"--export", "hf-lra:" + Path("model")}, "--export: " + Path("model") + ": the directory is not empty");
+  refused({"--export", "hf-lra:" + Path("file")}, "not a directory");
+  refused({"--export", "hf-lra:" + Path("out"), "--export", "hf-lra:" + Path("./out")}, "something else");
+  refused({"--export", "hf-lra:" + Path("out"), "--save", Path("out")}, "something else");
+  EXPECT_FAILS(Command("export", {"--format", "hf", "--output", Path("model")}), 2, "--output: ");
+  EXPECT_FAILS(Command("export", {"--format", "hff", "--output", Path("out")}), 2, "hf-lra");
+  EXPECT_FAILS(Command("export", {"--format", "mergekit", "--output", Path("out")}), 2, "no block is removed");
+  EXPECT_FAILS(Command("export", {"--format", "hf", "--output", Path("out"), "--dtype", "q8_0"}), 2, "Q8_0");
+  EXPECT_FALSE(fs::exists(dir_ / "out"));
+}
+
+TEST_F(Cli, CtrlCInMidExportLeavesNothing) {
+  WriteModel("large", {{"vocab_size", 200000}});
+  const auto begun = [&] {
+    for (const auto& entry : fs::directory_iterator(dir_))
+      if (entry.path().filename().string().starts_with("exported.tmp")) return true;
+    return false;
+  };
+  int status = 0;
+  for (int attempt = 0; status == 0 && attempt < 10; ++attempt) {  // until the export is caught half-way
+    fs::remove_all(dir_ / "exported");
+    const pid_t child = Start(
+        Split("export --threads 1 --quiet --format hf --model " + Path("large") + " --output " + Path("exported")),
+        dir_ / "stdout", dir_ / "stderr");
+    while (!begun() && !Ended(child)) ::usleep(200);
+    ::kill(child, SIGINT);
+    status = Wait(child);
+  }
+  EXPECT_EQ(status, 130) << ReadFile(dir_ / "stderr");
+  EXPECT_FALSE(fs::exists(dir_ / "exported"));
+  EXPECT_FALSE(begun());
+}
+
+}  // namespace
+}  // namespace shiftrt
