@@ -8,8 +8,8 @@
 #include "export/model_card.h"
 #include "models/plan_checkpoint.h"
 #include "runtime/check.h"
-#include "runtime/gguf.h"
 #include "runtime/files.h"
+#include "runtime/gguf.h"
 
 namespace shiftrt {
 
@@ -80,7 +80,7 @@ std::vector<std::string> WriteMergekit(const ExportJob& job, const fs::path& dir
   out.Commit();
   // Seen with mergekit 0.1.5 and transformers 5.23, which gives these families a layer_types of its own.
   const std::string& family = job.model.weights->config.family;
-  if (family != "qwen2" && family != "qwen3" && !BaseConfig(job.model).contains("layer_types")) return {};
+  if (family != "qwen2" && family != "qwen3" && !BaseConfig(job.model.directory).contains("layer_types")) return {};
   return {
       "mergekit does not shorten the list layer_types that such a model's config.json has, and transformers 5 refuses "
       "the "

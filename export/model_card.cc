@@ -35,13 +35,22 @@ std::optional<std::string> RepositoryOfCache(const fs::path& directory) {
   return std::nullopt;
 }
 
+// The value at a JSON pointer as text, "" where there is none.
+std::string Text(const Json& json, const char* pointer) {
+  const Json::json_pointer at(pointer);
+  if (!json.is_object() || !json.contains(at) || json[at].is_null()) return "";
+  return json[at].is_string() ? json[at].get<std::string>() : json[at].dump();
+}
+
 std::string NameOf(const ExportJob& job) {
   if (!job.options.base_name.empty()) return job.options.base_name;
   const fs::path directory = fs::absolute(job.model.directory).lexically_normal();
   if (const auto repository = RepositoryOfCache(directory)) return *repository;
   const Json named = BaseConfig(job.model.directory).value("_name_or_path", Json());
   if (named.is_string() && LooksLikeRepository(named.get_ref<const std::string&>())) return named.get<std::string>();
-  return (directory.has_filename() ? directory : directory.parent_path()).filename().string();
+  const std::string given = Text(job.provenance, "/model");  // to the command that pruned it
+  const fs::path path = given.empty() ? directory : fs::path(given).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
 // The lines "license: ..." and the like between the two "---" at the top of the original's own card.
@@ -62,13 +71,6 @@ std::string LicenceLines(const fs::path& card) {
     begin = end + 1;
   }
   return "";  // a block that does not end is no block
-}
-
-// The value at a JSON pointer as text, "" where there is none.
-std::string Text(const Json& json, const char* pointer) {
-  const Json::json_pointer at(pointer);
-  if (!json.is_object() || !json.contains(at) || json[at].is_null()) return "";
-  return json[at].is_string() ? json[at].get<std::string>() : json[at].dump();
 }
 
 std::string Row(std::string_view what, const std::string& value) {

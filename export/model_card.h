@@ -17,8 +17,9 @@ struct Original {
   std::vector<int64_t> kept;     // of these the plan runs
   std::vector<int64_t> removed;  // and these not
 };
-// The name is options.base_name, the repository of a directory in the Hugging Face cache, `_name_or_path` of
-// config.json where it looks like a repository's, or the directory's own.
+// The name is the first that is known of: options.base_name; the repository of a directory in the Hugging Face cache;
+// `_name_or_path` of config.json, where it looks like a repository's; what the command that pruned it was given; the
+// directory's own.
 Original OriginalOf(const ExportJob& job);
 
 // Markdown with the metadata block of the Hugging Face hub: https://huggingface.co/docs/hub/model-cards. `usage` is a

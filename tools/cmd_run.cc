@@ -104,11 +104,15 @@ std::vector<ExportTarget> Targets(const RunOptions& options, const ShiftOptions&
     const auto& [format, output] = targets.emplace_back(ParseExportTarget(text));
     if (!taken.insert(fs::weakly_canonical(output)).second)
       FailUsage("--export {}: something else is written to this directory too", text);
-    const bool adapters = shift.correction->adapters;
-    // The gate may drop every correction.
-    if (Corrects(shift) && !shift.gate && !(adapters ? format->adapters : format->own_tensors))
-      FailUsage("--export {}: --correction {} {}, which {} has no place for", text, shift.correction->name,
-                adapters ? "makes adapters" : "changes weights of blocks", format->name);
+    if (!Corrects(shift) || shift.gate) continue;  // the gate may drop every correction
+    const Correction& correction = *shift.correction;
+    const bool adapters = correction.adapters || correction.has_rank, changes = !correction.adapters;
+    if (adapters && !format->adapters)
+      FailUsage("--export {}: --correction {} makes adapters, which {} has no place for", text, correction.name,
+                format->name);
+    if (changes && !format->own_tensors)
+      FailUsage("--export {}: --correction {} changes weights of blocks, which {} has no place for", text,
+                correction.name, format->name);
   }
   return targets;
 }
