@@ -103,7 +103,7 @@ def test_save_and_load(export, tmp_path):
 
 
 def test_bfloat16(export):
-    model = export.load(dtype=torch.bfloat16)
+    model = export.load(torch_dtype=torch.bfloat16)
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     exact = logits(export.oracle)
     rounded = logits(copy.deepcopy(export.oracle).to(torch.bfloat16)).float()
