@@ -109,7 +109,8 @@ std::string ModelCard(const ExportJob& job, const std::string& usage, const std:
   const Json& how = job.provenance;
   std::string card = "---\n" + LicenceLines(job.model.directory / "README.md");
   if (original.on_hub) card += fmt::format("base_model: {}\n", original.name);
-  card += "library_name: transformers\npipeline_tag: text-generation\ntags:\n- shiftrt\n- pruned\n---\n\n";
+  card += "library_name: transformers\npipeline_tag: text-generation\ntags:\n- shiftrt\n";
+  card += original.removed.empty() ? "---\n\n" : "- pruned\n---\n\n";
   card += fmt::format("# {}, {} of {} blocks\n\n", original.name, job.plan.blocks(), original.layers);
   card += original.removed.empty()
               ? "All blocks of the original model, written by shiftrt.\n"

@@ -60,8 +60,9 @@ std::shared_ptr<const Lra> ReadLra(const SafetensorsFile& file, int64_t site, in
     lra.a = ReadMatrix(file, prefix + "A", hidden, hidden);
   } else {
     lra.p = ReadMatrix(file, prefix + "P", hidden, 0);
-    Check(lra.p.cols() > 0, "{}: tensor {}P has rank 0", file.path().string(), prefix);
-    lra.q = ReadMatrix(file, prefix + "Q", lra.p.cols(), hidden);
+    lra.q = ReadMatrix(file, prefix + "Q", 0, hidden);
+    Check(lra.q.rows() == lra.p.cols(), "{}: tensor {}Q has {} rows, and {}P has {} columns", file.path().string(),
+          prefix, lra.q.rows(), prefix, lra.p.cols());  // 0: a bias alone
   }
   return std::make_shared<const Lra>(std::move(lra));
 }

@@ -142,6 +142,14 @@ TEST_F(Adapted, ComesBackBitForBit) {
   }
 }
 
+TEST_F(Adapted, ABiasAloneComesBack) {
+  const Model model = With(base_, {{BlockStage{0}, AdapterStage{{1}, LowRankAdapter(0, 5)}, BlockStage{2}}});
+  Save(model);
+  const Model opened = OpenAdapted(saved_, {});
+  EXPECT_EQ(opened.plan.stages[1].adapter().lra->rank(), 0);
+  EXPECT_EQ(Logits(opened), Logits(model));
+}
+
 TEST_F(Adapted, AdaptersNameTheLayersTheyStandFor) {
   Save(With(base_, {{BlockStage{0}, AdapterStage{{1, 2}, FullAdapter(7)}}}));
   const Model opened = OpenAdapted(saved_, {});
@@ -394,7 +402,7 @@ TEST_F(Adapted, HostileAdapters) {
   }
   auto tensors = good;
   tensors[0] = {"site.0.P", "F32", {kHidden, 0}, ""};
-  ExpectTensorsRefused(tensors, "rank 0");
+  ExpectTensorsRefused(tensors, "P has 0 columns");
   tensors[0] = {"site.0.P", "F32", {kHidden, 3}, std::string(kHidden * 3 * 4, '\0')};
   ExpectTensorsRefused(tensors, "site.0.Q");
   tensors = good;
