@@ -54,11 +54,13 @@ ModelBenchResult BenchModel(const Context& context, std::shared_ptr<const Weight
   ModelBenchResult result;
   result.bytes_per_token = decoder.BytesPerToken();
   result.flops_per_token = BlockFlopsPerToken(*weights);
-  std::vector<double> bandwidth, peak, prefill, prefill_share, decode, decode_share;
+  const DType stored = weights->blocks.front().down.dtype;
+  std::vector<double> bandwidth, peak, products, prefill, prefill_share, decode, decode_share;
   progress.Begin("measuring", options.rounds);
   for (int64_t round = 0; round < options.rounds; ++round) {
     bandwidth.push_back(MeasureReadBandwidth(context));
     peak.push_back(MeasureFloat32Peak(context));
+    products.push_back(MeasureProductPeak(context, stored));
 
     decode_cache.Truncate(options.context);
     auto start = Clock::now();
@@ -71,14 +73,15 @@ ModelBenchResult BenchModel(const Context& context, std::shared_ptr<const Weight
     start = Clock::now();
     decoder.Logits(decoder.Forward(prompt, prefill_cache).Slice(options.prefill - 1, 1));
     prefill.push_back(static_cast<double>(options.prefill) / SecondsSince(start));
-    prefill_share.push_back(prefill.back() * result.flops_per_token / peak.back());
+    prefill_share.push_back(prefill.back() * result.flops_per_token / products.back());
     progress.Advance(1);
   }
   progress.End();
   result.read_bandwidth = Median(bandwidth);
   result.prefill_tokens_per_second = Median(prefill);
   result.float32_peak = Median(peak);
-  result.prefill_floor = result.float32_peak / result.flops_per_token;
+  result.product_peak = Median(products);
+  result.prefill_floor = result.product_peak / result.flops_per_token;
   result.prefill_share_of_peak = Median(prefill_share);
   result.decode_tokens_per_second = Median(decode);
   result.decode_floor = result.read_bandwidth / static_cast<double>(result.bytes_per_token);

@@ -18,12 +18,13 @@ struct ModelBenchOptions {
   int64_t rounds = 5;     // each runs the bandwidth probe, decoding and prefill
 };
 
-// Medians over the rounds. The floors are prefill at the measured float32 peak and decoding at the measured read
-// bandwidth. Both limits drift on a shared machine, so they are measured in every round. A share is the median of the
-// shares of the rounds.
+// Medians over the rounds. The floors are prefill at the measured peak of its products and decoding at the measured
+// read bandwidth. Both limits drift on a shared machine, so they are measured in every round. A share is the median of
+// the shares of the rounds.
 struct ModelBenchResult {
   double read_bandwidth = 0;  // bytes per second
   double float32_peak = 0;    // FLOP per second
+  double product_peak = 0;    // of products with the weights' type: MeasureProductPeak
   double prefill_tokens_per_second = 0, prefill_floor = 0, prefill_share_of_peak = 0;
   double decode_tokens_per_second = 0, decode_floor = 0, decode_share_of_bandwidth = 0;
   int64_t bytes_per_token = 0;

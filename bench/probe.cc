@@ -54,6 +54,31 @@ __attribute__((target("avx512f"))) float MultiplyAddAvx512() {
   return out;
 }
 
+// Products of 16 x 32 by 32 x 16 bfloat16 tiles, into four tiles of sums that hide the latency. The elements are not
+// zero, because the CPU multiplies zeros at a higher clock frequency.
+constexpr int64_t kTileRounds = 1'000'000;
+constexpr double kTileFlops = 4 * 2.0 * 16 * 16 * 32;  // of one round
+
+void MultiplyTiles() {
+  struct alignas(64) Config {
+    uint8_t palette = 1;
+    uint8_t reserved[15] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16};
+  };
+  const Config config;
+  alignas(64) uint16_t values[512];
+  for (int i = 0; i < 512; ++i) values[i] = static_cast<uint16_t>((i % 2 == 0 ? 0x3f80 : 0xbf80) + i * 37 % 128);
+  __asm__ volatile("ldtilecfg %0\n\ttileloadd (%1,%2,1), %%tmm4\n\ttileloadd (%1,%2,1), %%tmm5" ::"m"(config),
+                   "r"(values), "r"(int64_t{64})
+                   : "memory");
+  for (int64_t i = 0; i < kTileRounds; ++i)
+    __asm__ volatile(
+        "tdpbf16ps %tmm5, %tmm4, %tmm0\n\ttdpbf16ps %tmm5, %tmm4, %tmm1\n\t"
+        "tdpbf16ps %tmm5, %tmm4, %tmm2\n\ttdpbf16ps %tmm5, %tmm4, %tmm3");
+  __asm__ volatile("tilerelease");
+}
+
 float MultiplyAddPortable() {
   float sum[kChains];
   for (int c = 0; c < kChains; ++c) sum[c] = static_cast<float>(c);
@@ -84,13 +109,13 @@ double MeasureReadBandwidth(const Context& context) {
 }
 
 double MeasureFloat32Peak(const Context& context) {
-  const int64_t lanes = context.isa == Isa::kAvx512 ? 16 : context.isa == Isa::kAvx2 ? 8 : 1;
+  const int64_t lanes = context.isa >= Isa::kAvx512 ? 16 : context.isa == Isa::kAvx2 ? 8 : 1;
   std::atomic<float> sink = 0;
   double best = 0;
   for (int pass = 0; pass < 3; ++pass) {
     const double seconds = Seconds([&] {
       ParallelFor(context, context.threads, 1, [&](int64_t, int64_t) {
-        sink = context.isa == Isa::kAvx512 ? MultiplyAddAvx512()
+        sink = context.isa >= Isa::kAvx512 ? MultiplyAddAvx512()
                : context.isa == Isa::kAvx2 ? MultiplyAddAvx2()
                                            : MultiplyAddPortable();
       });
@@ -99,6 +124,17 @@ double MeasureFloat32Peak(const Context& context) {
     best = std::max(best, flops / seconds);
   }
   return best;
+}
+
+double MeasureProductPeak(const Context& context, DType weights) {
+  if (context.isa != Isa::kAmx || weights == DType::kFloat32) return MeasureFloat32Peak(context);
+  double best = 0;
+  for (int pass = 0; pass < 3; ++pass) {
+    const double seconds =
+        Seconds([&] { ParallelFor(context, context.threads, 1, [&](int64_t, int64_t) { MultiplyTiles(); }); });
+    best = std::max(best, kTileFlops * static_cast<double>(kTileRounds) * context.threads / seconds);
+  }
+  return best / (weights == DType::kBFloat16 ? 3 : 5);
 }
 
 }  // namespace shiftrt

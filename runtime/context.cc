@@ -4,6 +4,8 @@
 #include <sched.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include <algorithm>
@@ -20,6 +22,7 @@ const char* Name(Isa isa) {
     case Isa::kPortable: return "portable";
     case Isa::kAvx2: return "avx2";
     case Isa::kAvx512: return "avx512";
+    case Isa::kAmx: return "amx";
   }
   return "?";
 }
@@ -30,6 +33,19 @@ static bool HasF16c() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
+
+// CPUID leaf 7 and the control register for extended states say what the CPU has and the kernel saves. A process must
+// also ask for the 8 KiB per thread that tiles take: Linux's Documentation/arch/x86/xstate.rst.
+static bool HasAmx() {
+  constexpr unsigned kBFloat16 = 1u << 22, kTile = 1u << 24, kXsaveInUse = 1u << 27, kTileStates = 3u << 17;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kXsaveInUse) == 0) return false;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kBFloat16) == 0 || (d & kTile) == 0) return false;
+  unsigned low = 0, high = 0;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (low & kTileStates) == kTileStates && syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
 #endif
 
 Isa BestIsa() {
@@ -38,6 +54,8 @@ Isa BestIsa() {
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c();
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  static const bool amx = HasAmx();
+  if (avx2 && avx512 && amx) return Isa::kAmx;
   if (avx2 && avx512) return Isa::kAvx512;
   if (avx2) return Isa::kAvx2;
 #endif
@@ -45,12 +63,12 @@ Isa BestIsa() {
 }
 
 Isa ParseIsa(std::string_view name) {
-  for (Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : kIsas) {
     if (name != Name(isa)) continue;
     if (isa > BestIsa()) FailUsage("this CPU does not run {}; its best is {}", name, Name(BestIsa()));
     return isa;
   }
-  FailUsage("unknown instruction set \"{}\"; known: portable, avx2, avx512", name);
+  FailUsage("unknown instruction set \"{}\"; known: portable, avx2, avx512, amx", name);
 }
 
 int Cores() {

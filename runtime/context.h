@@ -10,12 +10,14 @@
 namespace shiftrt {
 
 // Instruction sets with a body of their own, each a superset of the one before.
-enum class Isa { kPortable, kAvx2, kAvx512 };
+enum class Isa { kPortable, kAvx2, kAvx512, kAmx };
+constexpr Isa kIsas[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
 
 const char* Name(Isa isa);
-// What this CPU and operating system run: kAvx2 means AVX2 + FMA + F16C, kAvx512 means F, BW, VL and DQ besides.
+// What this CPU and operating system run: kAvx2 means AVX2 + FMA + F16C, kAvx512 means F, BW, VL and DQ besides,
+// kAmx means tiles of bfloat16 besides, for which it asks the operating system's permission.
 Isa BestIsa();
-// "portable", "avx2" or "avx512". Throws UsageError for another word or for a set this CPU lacks.
+// "portable", "avx2", "avx512" or "amx". Throws UsageError for another word or for a set this CPU lacks.
 Isa ParseIsa(std::string_view name);
 
 // How many cores this process may use, at least 1: those of its CPU affinity.

@@ -1,15 +1,26 @@
-# The AVX-512 kernels are tested on every machine. On a CPU without AVX-512 they are compiled without its instructions and
-# replace those of the library in this executable.
+# The kernels of AVX-512 and AMX are tested on every machine. On a CPU without them they are compiled without their
+# instructions and replace those of the library in this executable.
 include(CheckCXXSourceRuns)
 check_cxx_source_runs("int main() { return __builtin_cpu_supports(\"avx512f\") ? 0 : 1; }" SHIFTRT_CPU_HAS_AVX512)
-if(SHIFTRT_CPU_HAS_AVX512)
-  set(emulated_avx512 "")
-else()
-  set(emulated_avx512 ${PROJECT_SOURCE_DIR}/kernels/cpu/simd_avx512.cc)
-  set_source_files_properties(${emulated_avx512} PROPERTIES COMPILE_OPTIONS "-Wno-psabi")
+check_cxx_source_runs("
+#include <cpuid.h>
+int main() {
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1) ? 0 : 1;
+}" SHIFTRT_CPU_HAS_AMX)
+set(emulated_kernels "")
+if(NOT SHIFTRT_CPU_HAS_AVX512)
+  list(APPEND emulated_kernels ${PROJECT_SOURCE_DIR}/kernels/cpu/simd_avx512.cc)
 endif()
+if(NOT SHIFTRT_CPU_HAS_AMX)
+  list(APPEND emulated_kernels ${PROJECT_SOURCE_DIR}/kernels/cpu/simd_amx.cc)
+endif()
+set_source_files_properties(${emulated_kernels} PROPERTIES COMPILE_OPTIONS "-Wno-psabi;-O2" SKIP_PRECOMPILE_HEADERS ON)
+set_source_files_properties(kernels/tile_product_test.cc PROPERTIES COMPILE_OPTIONS "-Wno-psabi")
 shiftrt_test(kernels
   SOURCES kernels/attention_test.cc kernels/elementwise_test.cc kernels/logprob_test.cc kernels/lra_test.cc
-          kernels/matmul_test.cc kernels/rmsnorm_test.cc kernels/rope_test.cc ${emulated_avx512}
+          kernels/matmul_test.cc kernels/rmsnorm_test.cc kernels/rope_test.cc kernels/tile_product_test.cc
+          ${emulated_kernels}
   DEPENDS shiftrt_kernels)
-target_compile_definitions(test_kernels PRIVATE SHIFTRT_EMULATED_AVX512=$<BOOL:${emulated_avx512}>)
+target_compile_definitions(test_kernels PRIVATE
+  SHIFTRT_EMULATED_AVX512=$<NOT:$<BOOL:${SHIFTRT_CPU_HAS_AVX512}>> SHIFTRT_EMULATED_AMX=$<NOT:$<BOOL:${SHIFTRT_CPU_HAS_AMX}>>)

@@ -52,16 +52,18 @@ int BenchCpu(const BenchOptions& options) {
   const auto weights = OpenWeights(options);
   const auto progress = options.common.MakeProgress();
   const ModelBenchResult r = BenchModel(context, weights, options.bench, *progress);
-  fmt::print("{} threads, {}; read bandwidth {:.1f} GB/s, float32 peak {:.0f} GFLOP/s\n", context.threads,
-             Name(context.isa), r.read_bandwidth / 1e9, r.float32_peak / 1e9);
-  fmt::print("prefill of {}: {:.1f} tokens/s, floor {:.1f}, {:.0f}% of float32 peak\n", options.bench.prefill,
-             r.prefill_tokens_per_second, r.prefill_floor, 100 * r.prefill_share_of_peak);
+  fmt::print(
+      "{} threads, {}; read bandwidth {:.1f} GB/s, float32 peak {:.0f} GFLOP/s, of the model's products {:.0f}\n",
+      context.threads, Name(context.isa), r.read_bandwidth / 1e9, r.float32_peak / 1e9, r.product_peak / 1e9);
+  fmt::print("prefill of {}: {:.1f} tokens/s, floor {:.1f}, {:.0f}% of the peak of its products\n",
+             options.bench.prefill, r.prefill_tokens_per_second, r.prefill_floor, 100 * r.prefill_share_of_peak);
   fmt::print("decode at {}: {:.2f} tokens/s, floor {:.2f}, {:.0f}% of read bandwidth\n", options.bench.context,
              r.decode_tokens_per_second, r.decode_floor, 100 * r.decode_share_of_bandwidth);
   options.common.WriteJson({{"threads", context.threads},
                             {"isa", Name(context.isa)},
                             {"read_bandwidth", r.read_bandwidth},
                             {"float32_peak", r.float32_peak},
+                            {"product_peak", r.product_peak},
                             {"bytes_per_token", r.bytes_per_token},
                             {"flops_per_token", r.flops_per_token},
                             {"prefill_tokens_per_second", r.prefill_tokens_per_second},

@@ -14,9 +14,6 @@ namespace {
 // Up to this number of rows, one pass over the weights serves all rows. Beyond it, the register tile is faster in spite
 // of the packing.
 constexpr int64_t kFewRows = 4;
-// Rows of x that are packed at a time. They stay in the second-level cache while they are multiplied with every panel
-// of W, which stays in the first-level cache.
-constexpr int64_t kBlockRows = 768;
 constexpr int64_t kDepthGrain = 32;  // a multiple of every BlockProduct's step, and a divisor of its max_depth
 constexpr int64_t kRowGrain = 32;    // the least number of output columns per thread if there are few rows
 
@@ -31,9 +28,9 @@ void Blocked(const Context& context, const BlockProduct& product, MatrixView<con
   const int64_t mr = product.tile_rows, nr = product.tile_cols, panels = RoundUp(y.cols, nr) / nr;
   const int64_t blocks = RoundUp(x.cols, product.max_depth) / product.max_depth;
   const int64_t most_depth = RoundUp(RoundUp(x.cols, blocks) / blocks, kDepthGrain);
-  Buffer<std::byte> packed_x(RoundUp(std::min(kBlockRows, x.rows), mr) * most_depth * product.x_bytes);
-  for (int64_t m0 = 0; m0 < x.rows; m0 += kBlockRows) {
-    const int64_t rows = std::min(kBlockRows, x.rows - m0);
+  Buffer<std::byte> packed_x(RoundUp(std::min(product.max_rows, x.rows), mr) * most_depth * product.x_bytes);
+  for (int64_t m0 = 0; m0 < x.rows; m0 += product.max_rows) {
+    const int64_t rows = std::min(product.max_rows, x.rows - m0);
     for (int64_t k0 = 0; k0 < x.cols; k0 += most_depth) {
       const int64_t depth = std::min(most_depth, x.cols - k0);
       const int64_t panel_bytes = mr * RoundUp(depth, product.step) * product.x_bytes;
@@ -84,8 +81,9 @@ void MatMul(const Context& context, MatrixView<const float> x, const TensorView&
   if (add) Initialise(context, wide_bias, accumulate, y);
   const auto* bytes = static_cast<const std::byte*>(w.data);
   const auto size = static_cast<int64_t>(SizeOf(w.dtype));
-  Blocked(context, body.product, x, add, y, [&](int64_t j, int64_t cols, int64_t k0, int64_t depth, void* out) {
-    body.product.pack_panel(bytes + (j * w.cols() + k0) * size, w.dtype, w.cols(), cols, depth, out);
+  const BlockProduct& product = ProductFor(context.isa, w.dtype);
+  Blocked(context, product, x, add, y, [&](int64_t j, int64_t cols, int64_t k0, int64_t depth, void* out) {
+    product.pack_panel(bytes + (j * w.cols() + k0) * size, w.dtype, w.cols(), cols, depth, out);
   });
 }
 

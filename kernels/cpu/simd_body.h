@@ -33,10 +33,10 @@ constexpr int64_t kMostPanelBytes = 64 << 10;
 struct BlockProduct {
   int64_t tile_rows;  // MR: rows of x per packed panel
   int64_t tile_cols;  // NR: output columns per packed panel
+  int64_t max_rows;   // the most rows of x that are packed at a time
   int64_t max_depth;  // the most elements of k in a block
   int64_t step;       // packed panels are as deep as the next multiple of this
   int64_t x_bytes;    // bytes of one packed element of x
-  int64_t w_bytes;    // bytes of one packed element of W
 
   // Packs x[i][k] for i < rows <= MR and k < depth; rows of x are `stride` apart. Zero up to MR rows.
   void (*pack_rows)(const float* x, int64_t stride, int64_t rows, int64_t depth, void* packed);
@@ -80,7 +80,18 @@ extern const SimdBody kAvx2Body;
 extern const SimdBody kAvx512Body;
 
 inline const SimdBody& BodyFor(Isa isa) {
-  return isa == Isa::kAvx512 ? kAvx512Body : isa == Isa::kAvx2 ? kAvx2Body : kPortableBody;
+  return isa >= Isa::kAvx512 ? kAvx512Body : isa == Isa::kAvx2 ? kAvx2Body : kPortableBody;
+}
+
+// AMX multiplies with weights of 16 bits. A float32 weight has three parts too, and the six products that they need are
+// not faster than AVX-512.
+extern const BlockProduct kAmxBFloat16Product;
+extern const BlockProduct kAmxFloat16Product;
+
+inline const BlockProduct& ProductFor(Isa isa, DType weights) {
+  if (isa == Isa::kAmx && weights == DType::kBFloat16) return kAmxBFloat16Product;
+  if (isa == Isa::kAmx && weights == DType::kFloat16) return kAmxFloat16Product;
+  return BodyFor(isa).product;
 }
 
 }  // namespace shiftrt

@@ -353,10 +353,10 @@ template <typename V>
 constexpr SimdBody MakeBody() {
   return {.product = {.tile_rows = V::kTileRows,
                       .tile_cols = 2 * V::kWidth,
+                      .max_rows = 768,
                       .max_depth = V::kMaxDepth,
                       .step = 1,
                       .x_bytes = sizeof(float),
-                      .w_bytes = sizeof(float),
                       .pack_rows = &PackRows<V>,
                       .pack_panel = &PackPanel<V>,
                       .multiply = &MultiplyBlock<V>},

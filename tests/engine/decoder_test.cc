@@ -196,7 +196,7 @@ TEST(Decoder, ABranchIsTheWholeSequencesEnd) {
 TEST(Decoder, EveryInstructionSetAndThreadCountAgrees) {
   const auto weights = GoldenWeights("qwen2.5", DType::kBFloat16);
   const Golden golden("qwen2.5");
-  for (Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : kIsas) {
     if (isa > BestIsa()) continue;
     Decoder one({1, isa}, weights, DepthPlan::Original(3)), two({2, isa}, weights, DepthPlan::Original(3));
     const Matrix<float> a = Copied(one.Forward(OneSequence(golden.tokens())));

@@ -38,8 +38,10 @@ class OnEveryIsa : public testing::TestWithParam<Isa> {
 
 inline std::vector<Isa> SupportedIsas() {
   std::vector<Isa> isas;
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512})
-    if (isa <= BestIsa() || (isa == Isa::kAvx512 && SHIFTRT_EMULATED_AVX512)) isas.push_back(isa);
+  for (const Isa isa : kIsas)
+    if (isa <= BestIsa() || (isa == Isa::kAvx512 && SHIFTRT_EMULATED_AVX512) ||
+        (isa == Isa::kAmx && SHIFTRT_EMULATED_AMX))
+      isas.push_back(isa);
   return isas;
 }
 

@@ -12,7 +12,7 @@ namespace shiftrt {
 namespace {
 
 TEST(Context, NamesOfInstructionSets) {
-  for (const Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+  for (const Isa isa : kIsas) {
     if (isa <= BestIsa()) {
       EXPECT_EQ(ParseIsa(Name(isa)), isa);
     } else {

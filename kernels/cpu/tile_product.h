@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products on a unit for bfloat16 matrices, as accurate as in float32. A float32 is the sum of three bfloat16 numbers
+// (3 x 8 = 24 bits) and a float16 of two. A product is therefore the sum of a few products of bfloat16 matrices, which
+// the unit adds up in float32. Templated over the tile operations: AmxTiles (simd_amx.cc) or EmulatedTiles. Everything
+// is in an anonymous namespace on purpose, as in simd_body_impl.h.
+//
+// The product of the third part of x and the second part of a float16 is left out: each part is at most 2^-8 of the one
+// before, so that this product is at most 2^-24 of the whole.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "kernels/cpu/lanes512.h"
+
+namespace shiftrt {
+namespace {
+
+constexpr int kParts = 3;
+constexpr int64_t kTileSide = 16;                     // rows of a tile, and float32 columns of a tile of sums
+constexpr int64_t kStep = 32;                         // elements of k per pair of tiles
+constexpr int64_t kTileElements = kTileSide * kStep;  // of bfloat16
+// A panel of W with one part takes 36 KiB of the 48 KiB of the first-level cache, and the rows of x that are packed at
+// a time 864 KiB of the 2 MiB of the second. Measured: fewer passes over y are worth more than a smaller panel.
+constexpr int64_t kPanelDepth = 576;  // over all parts
+constexpr int64_t kPackedRows = 256;
+
+using Words = uint16_t __attribute__((vector_size(64)));
+using Bits = uint32_t __attribute__((vector_size(64)));
+
+// The upper halves of the 32 lanes of two vectors.
+inline Words UpperHalves(Bits low, Bits high) {
+  return __builtin_shufflevector((Words)low, (Words)high, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31, 33,
+                                 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63);
+}
+
+// x = parts[0] + parts[1] + parts[2] exactly, each with the 8 significant bits of bfloat16 and rounded to nearest. An
+// infinity is a first part alone. A NaN is one in some part. Values so large that they would round to infinity are
+// truncated instead.
+inline void Split(SixteenFloats x, Bits (&parts)[kParts]) {
+  const Bits bits = (Bits)x, size = bits & 0x7fffffffu;
+  parts[0] = (bits + (size < 0x7f7f8000u ? Bits{} + 0x8000u : Bits{})) & 0xffff0000u;
+  const SixteenFloats rest = size == 0x7f800000u ? SixteenFloats{} : x - (SixteenFloats)parts[0];
+  parts[1] = ((Bits)rest + 0x8000u) & 0xffff0000u;
+  parts[2] = (Bits)(rest - (SixteenFloats)parts[1]);
+}
+
+// 32 elements of which the first `count` are read; the others are 0.
+template <typename T>
+inline void LoadStep(const T* from, int64_t count, SixteenFloats (&x)[2]) {
+  T ends[kStep] = {};
+  if (count < kStep) {
+    std::copy_n(from, count, ends);
+    from = ends;
+  }
+  x[0] = Lanes512::Load(from);
+  x[1] = Lanes512::Load(from + kTileSide);
+}
+
+// The first kCount parts of 32 elements.
+template <int kCount, typename T>
+inline void LoadParts(const T* from, int64_t count, Words (&parts)[kCount]) {
+  SixteenFloats x[2];
+  LoadStep(from, count, x);
+  Bits low[kParts], high[kParts];
+  Split(x[0], low);
+  Split(x[1], high);
+  for (int part = 0; part < kCount; ++part) parts[part] = UpperHalves(low[part], high[part]);
+}
+
+inline void LoadParts(const BFloat16* from, int64_t count, Words (&parts)[1]) {
+  BFloat16 ends[kStep] = {};
+  if (count < kStep) {
+    std::copy_n(from, count, ends);
+    from = ends;
+  }
+  std::memcpy(&parts[0], from, sizeof parts[0]);
+}
+
+// packed[step][part][row][k within the step]
+inline void PackTileRows(const float* x, int64_t stride, int64_t rows, int64_t depth, void* packed) {
+  auto* out = static_cast<uint16_t*>(packed);
+  for (int64_t k = 0; k < depth; k += kStep, out += kParts * kTileElements) {
+    for (int64_t i = 0; i < kTileSide; ++i) {
+      Words parts[kParts] = {};
+      if (i < rows) LoadParts(x + i * stride + k, depth - k, parts);
+      for (int part = 0; part < kParts; ++part)
+        std::memcpy(out + part * kTileElements + i * kStep, &parts[part], sizeof parts[part]);
+    }
+  }
+}
+
+// packed[step][part][half of the columns][pair of k][column][k within the pair]
+template <int kCount, typename T>
+void PackTilePanelOf(const T* w, int64_t stride, int64_t cols, int64_t depth, uint16_t* out) {
+  for (int64_t k = 0; k < depth; k += kStep, out += 2 * kCount * kTileElements) {
+    for (int half = 0; half < 2; ++half) {
+      SixteenInts pairs[kCount][kTileSide];
+      for (int64_t j = 0; j < kTileSide; ++j) {
+        Words parts[kCount] = {};
+        const int64_t column = half * kTileSide + j;
+        if (column < cols) LoadParts(w + column * stride + k, depth - k, parts);
+        for (int part = 0; part < kCount; ++part) pairs[part][j] = (SixteenInts)parts[part];
+      }
+      for (int part = 0; part < kCount; ++part) {
+        Transpose16(pairs[part]);
+        std::memcpy(out + (2 * part + half) * kTileElements, pairs[part], sizeof pairs[part]);
+      }
+    }
+  }
+}
+
+// The number of parts of a weight.
+template <typename T>
+constexpr int kPartsOf = std::is_same_v<T, Float16> ? 2 : 1;
+
+template <typename T>
+void PackTilePanel(const void* w, DType, int64_t stride, int64_t cols, int64_t depth, void* packed) {
+  PackTilePanelOf<kPartsOf<T>>(static_cast<const T*>(w), stride, cols, depth, static_cast<uint16_t*>(packed));
+}
+
+// y (rows, cols) = (y if accumulate) + the sums of a tile, at most 16 x 16.
+template <int kTile, typename Tiles>
+inline void AddTile(const Tiles& tiles, int64_t rows, int64_t cols, bool accumulate, float* y, int64_t stride) {
+  if (!accumulate && rows >= kTileSide && cols >= kTileSide) {
+    tiles.template Store<kTile>(y, stride);
+    return;
+  }
+  alignas(64) float sums[kTileSide * kTileSide];
+  tiles.template Store<kTile>(sums, kTileSide);
+  for (int64_t i = 0; i < std::min(rows, kTileSide); ++i) {
+    float* out = y + i * stride;
+    const float* sum = sums + i * kTileSide;
+    if (cols >= kTileSide) {
+      Lanes512::Store(out, accumulate ? Lanes512::Load(sum) + Lanes512::Load(out) : Lanes512::Load(sum));
+      continue;
+    }
+    for (int64_t j = 0; j < cols; ++j) out[j] = (accumulate ? out[j] : 0.0f) + sum[j];
+  }
+}
+
+// One or two tiles of rows times two tiles of columns: tiles 0 to 3 hold the sums, 4 and 5 parts of x, 6 and 7 of W.
+template <typename Tiles, int kRowTiles, int kWParts>
+inline void MultiplyTilePair(Tiles& tiles, const PackedBlock& block, int64_t first, bool accumulate, float* y,
+                             int64_t stride) {
+  const int64_t steps = (block.depth + kStep - 1) / kStep, tile_row = steps * kParts * kTileElements;
+  const auto* x = static_cast<const uint16_t*>(block.x) + first / kTileSide * tile_row;
+  const auto* w = static_cast<const uint16_t*>(block.w);
+  tiles.template Zero<0>();
+  tiles.template Zero<1>();
+  tiles.template Zero<2>();
+  tiles.template Zero<3>();
+  float* out = y + first * stride;
+  const int64_t rows = block.rows - first, more_cols = block.cols - kTileSide;
+  // The rows of y are far apart. They are prefetched a few at a time, so that they arrive while the tiles are summed.
+  const int64_t rows_per_step = kRowTiles * kTileSide / steps + 1, present = std::min(rows, kRowTiles * kTileSide);
+  for (int64_t step = 0; step < steps; ++step, x += kParts * kTileElements) {
+    for (int64_t row = step * rows_per_step; row < std::min(present, (step + 1) * rows_per_step); ++row)
+      for (int64_t at = 0; at < block.cols; at += kTileSide) __builtin_prefetch(out + row * stride + at, 1);
+#pragma GCC unroll 3
+    for (int w_part = 0; w_part < kWParts; ++w_part, w += 2 * kTileElements) {
+      tiles.template Load<6>(w);
+      tiles.template Load<7>(w + kTileElements);
+#pragma GCC unroll 3
+      for (int part = 0; part + w_part < kParts; ++part) {
+        tiles.template Load<4>(x + part * kTileElements);
+        tiles.template MultiplyAdd<0, 4, 6>();
+        tiles.template MultiplyAdd<1, 4, 7>();
+        if constexpr (kRowTiles == 2) {
+          tiles.template Load<5>(x + tile_row + part * kTileElements);
+          tiles.template MultiplyAdd<2, 5, 6>();
+          tiles.template MultiplyAdd<3, 5, 7>();
+        }
+      }
+    }
+  }
+  AddTile<0>(tiles, rows, block.cols, accumulate, out, stride);
+  if (more_cols > 0) AddTile<1>(tiles, rows, more_cols, accumulate, out + kTileSide, stride);
+  if constexpr (kRowTiles == 2) {
+    out += kTileSide * stride;
+    AddTile<2>(tiles, rows - kTileSide, block.cols, accumulate, out, stride);
+    if (more_cols > 0) AddTile<3>(tiles, rows - kTileSide, more_cols, accumulate, out + kTileSide, stride);
+  }
+}
+
+template <typename Tiles, typename T>
+void MultiplyTiles(const PackedBlock& block, bool accumulate, float* y, int64_t stride) {
+  Tiles tiles;
+  for (int64_t i = 0; i < block.rows; i += 2 * kTileSide) {
+    if (block.rows - i > kTileSide) {
+      MultiplyTilePair<Tiles, 2, kPartsOf<T>>(tiles, block, i, accumulate, y, stride);
+    } else {
+      MultiplyTilePair<Tiles, 1, kPartsOf<T>>(tiles, block, i, accumulate, y, stride);
+    }
+  }
+}
+
+// For weights of type T.
+template <typename Tiles, typename T>
+constexpr BlockProduct MakeTileProduct() {
+  static_assert(2 * kTileSide * kPanelDepth * sizeof(BFloat16) <= kMostPanelBytes);
+  return {.tile_rows = kTileSide,
+          .tile_cols = 2 * kTileSide,
+          .max_rows = kPackedRows,
+          .max_depth = kPanelDepth / kPartsOf<T>,
+          .step = kStep,
+          .x_bytes = kParts * sizeof(BFloat16),
+          .pack_rows = &PackTileRows,
+          .pack_panel = &PackTilePanel<T>,
+          .multiply = &MultiplyTiles<Tiles, T>};
+}
+
+}  // namespace
+}  // namespace shiftrt
