@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "models/model.h"
+#include "hub/settings.h"
 #include "runtime/check.h"
 #include "runtime/text.h"
 #include "tokenizers/utf8.h"

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "hub/names.h"
+#include "hub/settings.h"
 #include "models/adapted.h"
 #include "models/hf_lra.h"
 #include "runtime/check.h"
@@ -15,30 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Short names people type, and the Hugging Face repositories they mean.
-struct KnownModel {
-  const char* name;
-  const char* repository;
-};
-constexpr KnownModel kKnownModels[] = {
-    {"qwen2-1.5b", "Qwen/Qwen2-1.5B"},
-    {"qwen2-1.5b-instruct", "Qwen/Qwen2-1.5B-Instruct"},
-    {"qwen2-7b", "Qwen/Qwen2-7B"},
-    {"qwen1.5-7b", "Qwen/Qwen1.5-7B"},
-    {"qwen2.5-0.5b", "Qwen/Qwen2.5-0.5B"},
-    {"qwen2.5-1.5b", "Qwen/Qwen2.5-1.5B"},
-    {"qwen2.5-7b", "Qwen/Qwen2.5-7B"},
-    {"qwen2.5-14b", "Qwen/Qwen2.5-14B"},
-    {"qwen3-0.6b", "Qwen/Qwen3-0.6B"},
-    {"qwen3-8b", "Qwen/Qwen3-8B"},
-    {"llama-2-7b", "meta-llama/Llama-2-7b-hf"},
-    {"llama-3.1-8b", "meta-llama/Llama-3.1-8B"},
-    {"llama-3.1-8b-instruct", "meta-llama/Llama-3.1-8B-Instruct"},
-    {"llama-3.2-1b", "meta-llama/Llama-3.2-1B"},
-    {"mistral-7b", "mistralai/Mistral-7B-v0.1"},
-    {"vicuna-7b", "lmsys/vicuna-7b-v1.5"},
-};
-
 // A variable of the environment, or "".
 std::string Environment(const char* name) {
   const char* value = std::getenv(name);
@@ -47,6 +25,11 @@ std::string Environment(const char* name) {
 
 bool HoldsModel(const fs::path& directory) {
   return fs::exists(directory / "config.json") || fs::exists(directory / kAdaptedFile);
+}
+
+// Whether all files of a snapshot are there; a pull may have been interrupted.
+bool IsWhole(const fs::path& snapshot) {
+  return fs::exists(snapshot / kAdaptedFile) || MissingOfModel(snapshot).empty();
 }
 
 // The first of `places` that holds a model; throws Error listing them otherwise.
@@ -67,8 +50,9 @@ std::vector<fs::path> DemoPlaces() {
   return places;
 }
 
-// DIR/name and DIR/Repository's last part under SHIFTRT_MODELS, then every snapshot in the Hugging Face cache.
-std::vector<fs::path> KnownPlaces(const std::string& name, const std::string& repository) {
+// DIR/name and DIR/Repository's last part under SHIFTRT_MODELS, then every snapshot in the hub's cache: whole ones
+// first, and that of the revision before others.
+std::vector<fs::path> RepositoryPlaces(const std::string& name, const Repository& repository) {
   std::vector<fs::path> places;
   const std::string roots = Environment("SHIFTRT_MODELS");
   for (size_t begin = 0; begin < roots.size();) {
@@ -76,34 +60,36 @@ std::vector<fs::path> KnownPlaces(const std::string& name, const std::string& re
     const fs::path root = roots.substr(begin, end - begin);
     begin = end + 1;
     places.push_back(root / name);
-    places.push_back(root / repository.substr(repository.find('/') + 1));
+    places.push_back(root / repository.id.substr(repository.id.find('/') + 1));
   }
-  std::string folder = "models--" + repository;
-  folder.replace(folder.find('/'), 1, "--");
-  const fs::path snapshots = HuggingFaceCache() / folder / "snapshots";
-  std::error_code none;
-  for (const auto& entry : fs::directory_iterator(snapshots, none)) places.push_back(entry.path());
-  if (none) places.push_back(snapshots / "*");
+  const fs::path cache = HuggingFaceCache();
+  std::vector<fs::path> snapshots = Snapshots(repository, cache);
+  if (repository.revision != "main") snapshots = {FindSnapshot(repository, cache)};
+  std::stable_partition(snapshots.begin(), snapshots.end(), IsWhole);
+  places.insert(places.end(), snapshots.begin(), snapshots.end());
+  if (snapshots.empty()) places.push_back(cache / repository.Folder());
   return places;
 }
 
 }  // namespace
 
-fs::path HuggingFaceCache() {
-  if (const auto cache = Environment("HF_HUB_CACHE"); !cache.empty()) return cache;
-  if (const auto home = Environment("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
-  return fs::path(Environment("HOME")) / ".cache/huggingface/hub";
-}
-
 fs::path ResolveModel(const std::string& name) {
   if (IsGguf(name)) return name;
   if (fs::is_directory(name)) return FirstOf(name, {name});
   if (name == "demo") return FirstOf(name, DemoPlaces());
-  for (const KnownModel& known : kKnownModels)
-    if (name == known.name) return FirstOf(name, KnownPlaces(name, known.repository));
+  if (const auto repository = RepositoryOfModel(name)) return FirstOf(name, RepositoryPlaces(name, *repository));
   std::string names = "demo";
-  for (const KnownModel& known : kKnownModels) names += std::string(", ") + known.name;
-  Fail("model {} is neither a directory, a GGUF file nor a known name ({})", name, names);
+  for (const KnownModel& known : KnownModels()) names += fmt::format(", {}", known.name);
+  Fail("model {} is neither a directory, nor a GGUF file, nor a repository (org/name), nor a known name ({})", name,
+       names);
+}
+
+bool IsToBePulled(const std::string& name) {
+  const auto repository = RepositoryOfModel(name);
+  if (!repository || fs::exists(name) || IsGguf(name)) return false;
+  const std::vector<fs::path> places = RepositoryPlaces(name, *repository);
+  return std::none_of(places.begin(), places.end(),
+                      [](const fs::path& place) { return HoldsModel(place) && IsWhole(place); });
 }
 
 Model OpenModel(const std::string& name, const LoadOptions& options) {

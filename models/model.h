@@ -35,13 +35,14 @@ struct Model {
 };
 
 // Where `name` is: a directory; a GGUF file, of a split one the first part; "demo" (the model that ships: SHIFTRT_DEMO,
-// the source tree, or the install prefix); or a known name looked up in SHIFTRT_MODELS (colon-separated directories)
-// and the Hugging Face cache (HF_HUB_CACHE, HF_HOME,
-// ~/.cache/huggingface/hub). Throws Error listing the places looked at.
+// the source tree, or the install prefix); or a repository of the Hugging Face hub (a known name, "org/name" or
+// "org/name@revision") looked up in SHIFTRT_MODELS (colon-separated directories) and in the hub's cache
+// (hub/settings.h), where a whole snapshot comes before one that lacks files. Throws Error listing the places looked
+// at. Nothing is downloaded.
 std::filesystem::path ResolveModel(const std::string& name);
 
-// Where models and data sets of the Hugging Face hub are kept: HF_HUB_CACHE, HF_HOME/hub or ~/.cache/huggingface/hub.
-std::filesystem::path HuggingFaceCache();
+// Whether `name` means a repository of the hub of which there is no whole copy here.
+bool IsToBePulled(const std::string& name);
 
 // Opens the weights and, where the directory has one, the tokenizer, and checks that they belong together (ids below
 // the vocabulary). For a saved directory, opens its base model, checks its fingerprint and loads the adapters into

@@ -1,7 +1,7 @@
 # Finds all dependencies. They are packages of the distribution; nothing is vendored.
 #   Debian 12: libfmt-dev nlohmann-json3-dev libxxhash-dev libopenblas-pthread-dev libsentencepiece-dev
 #              libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libcli11-dev libgtest-dev libbenchmark-dev
-#              libboost-context-dev
+#              libboost-context-dev libcurl4-openssl-dev libssl-dev
 find_package(fmt REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(Threads REQUIRED)
@@ -18,3 +18,7 @@ pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 # selected; the results are the same.
 find_library(SHIFTRT_OPENBLAS NAMES openblas PATH_SUFFIXES openblas-pthread REQUIRED)
 find_path(SHIFTRT_OPENBLAS_INCLUDE NAMES openblas/cblas.h cblas.h PATH_SUFFIXES openblas-pthread REQUIRED)
+
+# Their headers only: the libraries are loaded when something is downloaded (hub/).
+find_path(SHIFTRT_CURL_INCLUDE curl/curl.h REQUIRED)
+find_path(SHIFTRT_OPENSSL_INCLUDE openssl/evp.h REQUIRED)

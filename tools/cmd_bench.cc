@@ -8,6 +8,7 @@
 #include "runtime/check.h"
 #include "tools/bench_options.h"
 #include "tools/options.h"
+#include "tools/pulling.h"
 
 namespace shiftrt {
 
@@ -39,7 +40,10 @@ class RandomModel {
 
 // Removing the files leaves the mapping.
 std::shared_ptr<const Weights> OpenWeights(const BenchOptions& options) {
-  if (options.config.empty()) return LoadWeights(ResolveModel(options.common.model), options.common.Loading());
+  if (options.config.empty()) {
+    PullMissingModel(options.common.model, options.common.offline, options.common.quiet);
+    return LoadWeights(ResolveModel(options.common.model), options.common.Loading());
+  }
   const RandomModel random(options.config, options.keep);
   return LoadWeights(random.directory(), options.common.Loading());
 }

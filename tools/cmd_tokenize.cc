@@ -5,6 +5,7 @@
 #include "runtime/check.h"
 #include "runtime/text.h"
 #include "tools/options.h"
+#include "tools/pulling.h"
 
 namespace shiftrt {
 
@@ -21,6 +22,7 @@ void PrintIds(const Tokenizer& tokenizer, const std::string& text, bool bos) {
 }
 
 int Run(const TokenizeOptions& options) {
+  PullMissingModel(options.common.model, options.common.offline, options.common.quiet);
   const auto tokenizer = OpenTokenizer(options.common.model);
   const std::string text = options.file.empty() ? options.text : ReadText(options.file);
   if (options.decode) {

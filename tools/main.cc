@@ -33,6 +33,7 @@ constexpr CommandRow kCommands[] = {
     {"ppl", "perplexity of a text", shiftrt::AddPpl},
     {"eval", "zero-shot suites, with every variant on the same items", shiftrt::AddEval},
     {"export", "write a pruned or corrected model for other programs", shiftrt::AddExport},
+    {"pull", "download a model or a data set of the Hugging Face hub", shiftrt::AddPull},
     {"tokenize", "token ids and pieces of a text, or the text of token ids", shiftrt::AddTokenize},
     {"dump", "write hidden states, block updates and logits as safetensors", shiftrt::AddDump},
 #ifdef SHIFTRT_HAVE_BENCH

@@ -12,13 +12,17 @@
 #include "runtime/cuda/cuda.h"
 #include "runtime/files.h"
 #include "tools/progress_bar.h"
+#include "tools/pulling.h"
 
 namespace shiftrt {
 
 void CommonOptions::AddModelTo(CLI::App& app) {
   app.add_option("--model", model,
-                 "Hugging Face directory, GGUF file, directory written by --save, known name, or demo")
+                 "Hugging Face directory, GGUF file, directory written by --save, demo, or a model of the Hugging Face "
+                 "hub, which is\n"
+                 "pulled if it is not there: ORG/NAME[@REVISION] or a known name such as qwen2-1.5b (docs/pull.md)")
       ->capture_default_str();
+  app.add_flag("--offline", offline, "never pull a model");
 }
 
 void CommonOptions::AddTo(CLI::App& app) {
@@ -149,6 +153,7 @@ LoadOptions CommonOptions::Loading() const {
 }
 
 Model CommonOptions::Open() const {
+  PullMissingModel(model, offline, quiet);
   const auto progress = MakeProgress();
   LoadOptions options = Loading();
   options.progress = progress.get();

@@ -29,10 +29,11 @@ struct CommonOptions {
   uint64_t seed = 0;
   uint64_t memory = 0;  // 0: what is free
   bool quiet = false;
+  bool offline = false;  // see PullMissingModel (tools/pulling.h)
   bool check_finite = false;
 
-  void AddModelTo(CLI::App& app);    // --model
-  void AddTo(CLI::App& app);         // --model, --device, --dtype, --threads, --check-weights
+  void AddModelTo(CLI::App& app);    // --model, --offline
+  void AddTo(CLI::App& app);         // the same, --device, --dtype, --threads, --check-weights
   void AddThreadsTo(CLI::App& app);  // --threads, --check-weights
   void AddQuietTo(CLI::App& app);
   void AddJsonTo(CLI::App& app);
@@ -41,7 +42,7 @@ struct CommonOptions {
 
   Context MakeContext() const;  // throws UsageError for --device cuda where there is no GPU
   LoadOptions Loading() const;
-  Model Open() const;
+  Model Open() const;  // pulls what is not there
   std::unique_ptr<Progress> MakeProgress() const;
   void WriteJson(const nlohmann::json& result) const;  // where --json names a file
 };
@@ -65,6 +66,7 @@ Command AddEval(CLI::App& app);
 Command AddTokenize(CLI::App& app);
 Command AddDump(CLI::App& app);
 Command AddExport(CLI::App& app);
+Command AddPull(CLI::App& app);
 #ifdef SHIFTRT_HAVE_BENCH
 Command AddBench(CLI::App& app);
 #endif

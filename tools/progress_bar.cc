@@ -16,12 +16,17 @@ constexpr double kPatience = 1.0;  // seconds before anything is shown
 constexpr double kRedraw = 0.1;    // seconds between two pictures
 constexpr int kWidth = 30;
 
+}  // namespace
+
+std::string Bar(double share) {
+  const std::string bar(static_cast<size_t>(share * kWidth), '#');
+  return fmt::format("[{:<{}}] {:3.0f}%", bar, kWidth, 100 * share);
+}
+
 std::string Duration(double seconds) {
   const auto whole = static_cast<int64_t>(seconds + 0.5);
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
-
-}  // namespace
 
 ProgressBar::ProgressBar() : terminal_(::isatty(STDERR_FILENO) != 0) {}
 
@@ -42,10 +47,9 @@ void ProgressBar::Advance(int64_t count) {
   if (std::chrono::duration<double>(Clock::now() - drawn_).count() < kRedraw) return;
   drawn_ = Clock::now();
   const double share = static_cast<double>(done_) / static_cast<double>(total_);
-  const std::string bar(static_cast<size_t>(share * kWidth), '#');
   std::fprintf(stderr, "\r\033[K%s",
-               fmt::format("{} [{:<{}}] {:3.0f}%  {:.3g}/s  {} left", phase_, bar, kWidth, 100 * share,
-                           static_cast<double>(done_) / elapsed, Duration(elapsed / share - elapsed))
+               fmt::format("{} {}  {:.3g}/s  {} left", phase_, Bar(share), static_cast<double>(done_) / elapsed,
+                           Duration(elapsed / share - elapsed))
                    .c_str());
 }
 

@@ -9,6 +9,11 @@
 
 namespace shiftrt {
 
+// "[######        ]  40%" of a share between 0 and 1.
+std::string Bar(double share);
+// "1:05" of seconds.
+std::string Duration(double seconds);
+
 // Shows nothing for phases that end within a second. Advance() throws Interrupted after Ctrl-C.
 class ProgressBar : public Progress {
  public:

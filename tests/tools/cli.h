@@ -80,6 +80,7 @@ class Cli : public ::testing::Test {
     ASSERT_NE(::mkdtemp(root_.data()), nullptr);
     dir_ = root_;
     ::setenv("XDG_CACHE_HOME", Path("cache").c_str(), 1);  // for the program, whose caches are then the test's own
+    ::setenv("HF_HUB_OFFLINE", "1", 1);
     WriteModel("model");
     WriteText(dir_ / "calibration.txt", Words(3000));
     WriteText(dir_ / "heldout.txt", Words(1001));

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// A shared library that is opened when it is needed instead of being linked, so a program that never needs it starts
+// without it, on machines that lack it too. It stays open until the process ends: libraries keep state per process,
+// take long to load, and may still be needed by handles that are destroyed at exit.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <string>
+#include <vector>
+
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+class SharedLibrary {
+ public:
+  // Opens the first of `names` that is installed. Throws Error "<need> <names>: <reason of the system>" if none is.
+  SharedLibrary(const std::string& need, const std::vector<std::string>& names) {
+    std::string reason;
+    for (const std::string& name : names) {
+      name_ = name;
+      handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+      if (handle_ != nullptr) return;
+      reason = dlerror();
+    }
+    Fail("{} {}: {}", need, fmt::join(names, " or "), reason);
+  }
+  SharedLibrary(const SharedLibrary&) = delete;
+  SharedLibrary& operator=(const SharedLibrary&) = delete;
+
+  template <typename Function>
+  void Find(Function& function, const char* name) const {
+    function = reinterpret_cast<Function>(dlsym(handle_, name));
+    Check(function != nullptr, "{} lacks {}: {}", name_, name, dlerror());
+  }
+
+ private:
+  std::string name_;
+  void* handle_ = nullptr;
+};
+
+}  // namespace shiftrt

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// `shiftrt pull`, and commands that pull what `--model` names, against the hub of the tests.
+#include <cstring>
+#include <thread>
+
+#include "hub/cache.h"
+#include "tests/hub/test_hub.h"
+#include "tests/tools/cli.h"
+
+namespace shiftrt {
+namespace {
+
+class PullCli : public Cli {
+ protected:
+  void SetUp() override {
+    Cli::SetUp();
+    for (const auto& [name, value] : {std::pair<const char*, std::string>{"HF_ENDPOINT", hub_.endpoint()},
+                                      {"HF_HUB_CACHE", Path("hub")},
+                                      {"HF_TOKEN_PATH", Path("token")},
+                                      {"no_proxy", "*"}})
+      ::setenv(name, value.c_str(), 1);
+    ::unsetenv("HF_HUB_OFFLINE");
+    TestRepository model;
+    for (const auto& entry : fs::directory_iterator(dir_ / "model"))
+      model.files.push_back(
+          {entry.path().filename(), ReadFile(entry.path()), entry.path().extension() == ".safetensors"});
+    hub_.Add("models/org/tiny", model);
+    hub_.Add("models/Qwen/Qwen2-0.5B", model);
+    // Three pieces, so that the first is whole and others are not when it is interrupted.
+    large_.files = {{"config.json", "{}"}, {"model.safetensors", std::string(80 << 20, 'm'), true}};
+    for (size_t i = 0; i < large_.files[1].content.size(); i += 4096)
+      large_.files[1].content.replace(i, 8, fmt::format("{:08}", i / 4096));
+  }
+  void TearDown() override {
+    for (const char* name : {"HF_ENDPOINT", "HF_HUB_CACHE", "HF_TOKEN_PATH"}) ::unsetenv(name);
+    Cli::TearDown();
+  }
+
+  fs::path Snapshot(const std::string& folder) const {
+    return dir_ / "hub" / folder / "snapshots" / std::string(40, 'c');
+  }
+  // Starts a pull of a large file and waits until the hub holds back the rest of it.
+  pid_t PullUntilItHangs(int64_t bytes) {
+    hub_.behaviour.hang_after = bytes;
+    hub_.Add("models/org/large", large_);
+    const pid_t child = Start({"pull", "org/large"}, dir_ / "stdout", dir_ / "stderr");
+    while (!hub_.Hangs() && !Ended(child)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_FALSE(Ended(child)) << ReadFile(dir_ / "stderr");
+    WaitUntilWritten(bytes);
+    return child;
+  }
+  // What was sent is written some moments later.
+  void WaitUntilWritten(int64_t bytes) const {
+    for (int i = 0; i < 400 && Written() < bytes; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_EQ(Written(), bytes);
+  }
+  int64_t Written() const {
+    const fs::path record =
+        dir_ / "hub/models--org--large/blobs" / (large_.etag_of(large_.files[1]) + ".shiftrt.pieces.incomplete");
+    if (!fs::exists(record)) return 0;
+    const std::string text = ReadFile(record);
+    int64_t sum = 0;
+    for (size_t at = 3 * sizeof(int64_t); at + sizeof(int64_t) <= text.size(); at += sizeof(int64_t)) {
+      int64_t done = 0;
+      std::memcpy(&done, text.data() + at, sizeof done);
+      sum += done;
+    }
+    return sum;
+  }
+  void Release() {
+    const auto lock = hub_.Lock();
+    hub_.behaviour.hang_after = -1;
+  }
+
+  TestHub hub_;
+  TestRepository large_;
+};
+
+TEST_F(PullCli, PullsAndPrintsTheDirectory) {
+  const Outcome dry = Call({"pull", "org/tiny", "--dry-run"});
+  EXPECT_EQ(dry.status, 0) << dry.err;
+  EXPECT_NE(dry.out.find("model.safetensors"), std::string::npos);
+  EXPECT_EQ(hub_.BodyBytes(), 0);
+  const Outcome outcome = Call({"pull", "org/tiny"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, Snapshot("models--org--tiny").string() + "\n");
+  EXPECT_NE(outcome.err.find("org/tiny, commit cccccccccccc: 4 files"), std::string::npos) << outcome.err;
+  EXPECT_EQ(MissingOfModel(Snapshot("models--org--tiny")), "");
+  const Outcome again = Call({"pull", "org/tiny"});
+  EXPECT_NE(again.err.find("all of it there"), std::string::npos) << again.err;
+  EXPECT_EQ(Call({"pull", "org/tiny", "--quiet"}).err, "");
+}
+
+TEST_F(PullCli, CommandsPullWhatTheirModelNames) {
+  const std::vector<std::string> generate = {"generate",     "--model", "org/tiny",  "--prompt", "the sea",
+                                             "--max-tokens", "3",       "--threads", "1"};
+  std::vector<std::string> offline = generate;
+  offline.push_back("--offline");
+  EXPECT_FAILS(Call(offline), 1, "shiftrt pull org/tiny");
+  EXPECT_EQ(hub_.Requests().size(), 0u);
+  const Outcome first = Call(generate);
+  EXPECT_EQ(first.status, 0) << first.err;
+  EXPECT_NE(first.err.find("org/tiny, commit"), std::string::npos) << first.err;
+  const size_t requests = hub_.Requests().size();
+  const Outcome second = Call(offline);
+  EXPECT_EQ(second.out, first.out);
+  Call(generate);
+  EXPECT_EQ(hub_.Requests().size(), requests);  // what is there is used without a word to the hub
+  EXPECT_EQ(Call({"tokenize", "--model", "qwen2-0.5b", "--ids", "the sea"}).status, 0);
+  EXPECT_TRUE(fs::exists(Snapshot("models--Qwen--Qwen2-0.5B")));
+  // A file that is lacking is pulled.
+  fs::remove(Snapshot("models--org--tiny") / "model.safetensors");
+  EXPECT_FAILS(Call(offline), 1, "or not all of it");
+  EXPECT_EQ(Call(generate).out, first.out);
+}
+
+TEST_F(PullCli, OfflineForbidsIt) {
+  ::setenv("HF_HUB_OFFLINE", "1", 1);
+  EXPECT_FAILS(Call({"pull", "org/tiny"}), 1, "HF_HUB_OFFLINE is set");
+  EXPECT_FAILS(Call({"tokenize", "--model", "qwen2-0.5b", "x"}), 1, "HF_HUB_OFFLINE forbids");
+  ::unsetenv("HF_HUB_OFFLINE");
+  EXPECT_EQ(hub_.Requests().size(), 0u);
+}
+
+TEST_F(PullCli, WrongUsage) {
+  EXPECT_FAILS(Call({"tokenize", "--model", "out/model", "x"}), 1,
+               "--model out/model: it is not on this machine. out/model");
+  EXPECT_EQ(hub_.Requests().size(), 1u);
+  EXPECT_FAILS(Call({"tokenize", "--model", "out/model.gguf", "x"}), 1, "out/model.gguf");
+  EXPECT_EQ(hub_.Requests().size(), 1u);
+  EXPECT_FAILS(Call({"pull", "nonsense"}), 2, "qwen2-1.5b");
+  EXPECT_FAILS(Call({"pull", "a/b", "--revision", "../c"}), 2, "--revision ../c");
+  EXPECT_FAILS(Call({"pull", "--dataset", "nonsense"}), 2, "ORG/NAME");
+  EXPECT_FAILS(Call({"pull"}), 2, "name is required");
+}
+
+// Killed in the middle of a file, with several pieces under way: the second run fetches exactly the rest.
+TEST_F(PullCli, AKillLosesNothing) {
+  constexpr int64_t kSent = 50'000'000;
+  const pid_t child = PullUntilItHangs(kSent);
+  ::kill(child, SIGKILL);
+  EXPECT_EQ(Wait(child), 128 + SIGKILL);
+  Release();
+  const int64_t before = hub_.BodyBytes();
+  const Outcome second = Call({"pull", "org/large"});
+  EXPECT_EQ(second.status, 0) << second.err;
+  EXPECT_NE(second.err.find("are to come"), std::string::npos) << second.err;
+  EXPECT_EQ(hub_.BodyBytes() - before, std::ssize(large_.files[1].content) - kSent);
+  EXPECT_TRUE(ReadFile(Snapshot("models--org--large") / "model.safetensors") == large_.files[1].content);
+}
+
+TEST_F(PullCli, AnInterruptionSaysThatWhatIsThereIsKept) {
+  const pid_t child = PullUntilItHangs(10'000'000);
+  ::kill(child, SIGINT);
+  EXPECT_EQ(Wait(child), 130);
+  const std::string said = ReadFile(dir_ / "stderr");
+  EXPECT_NE(said.find("what has arrived is kept"), std::string::npos) << said;
+  EXPECT_EQ(Written(), 10'000'000);
+  Release();
+}
+
+}  // namespace
+}  // namespace shiftrt

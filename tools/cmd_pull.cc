@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
+#include "hub/names.h"
+#include "runtime/check.h"
+#include "tools/options.h"
+#include "tools/pulling.h"
+#include "tools/table.h"
+
+namespace shiftrt {
+
+namespace {
+
+struct PullOptions {
+  std::string name, revision;
+  std::vector<std::string> include, exclude;
+  bool dataset = false, dry_run = false, quiet = false;
+};
+
+Repository RepositoryOf(const PullOptions& options) {
+  auto repository =
+      options.dataset ? ParseRepository(options.name, RepositoryType::kDataset) : RepositoryOfModel(options.name);
+  if (!repository && options.dataset)
+    FailUsage("{} is no data set of the hub: expected ORG/NAME, or ORG/NAME@REVISION", options.name);
+  if (!repository) {
+    std::string known;
+    for (const KnownModel& model : KnownModels()) known += fmt::format("{}{}", known.empty() ? "" : ", ", model.name);
+    FailUsage("{} is neither a repository of the hub (ORG/NAME) nor a known name ({})", options.name, known);
+  }
+  if (!options.revision.empty()) {
+    if (!IsRevision(options.revision)) FailUsage("--revision {}: not a branch, tag or commit", options.revision);
+    repository->revision = options.revision;
+  }
+  return *repository;
+}
+
+void PrintFiles(const PullPlan& plan) {
+  Table table({"file", "size", "checksum"});
+  for (const RemoteFile& file : plan.files)
+    table.Add({file.path, Scaled(static_cast<double>(file.size), "B"), file.etag.substr(0, 12)});
+  fmt::print("{}\n{}", Announcement(plan), table.Text());
+}
+
+int Run(const PullOptions& options) {
+  PullRequest request;
+  request.repository = RepositoryOf(options);
+  request.include = options.include;
+  request.exclude = options.exclude;
+  if (HubIsOffline()) Fail("HF_HUB_OFFLINE is set, so that nothing is pulled: unset it and give the command again");
+  HubClient hub(HubSettings::FromEnvironment());
+  const PullPlan plan = PlanPull(hub, request);
+  if (options.dry_run) {
+    PrintFiles(plan);
+    return 0;
+  }
+  fmt::print("{}\n", AnnounceAndPull(hub, plan, options.quiet).string());
+  return 0;
+}
+
+}  // namespace
+
+Command AddPull(CLI::App& app) {
+  auto options = std::make_shared<PullOptions>();
+  app.add_option("name", options->name, "ORG/NAME, ORG/NAME@REVISION, or a known name such as qwen2-1.5b")->required();
+  app.add_flag("--dataset", options->dataset, "NAME is a data set");
+  app.add_option("--revision", options->revision, "branch, tag, commit or refs/pr/N (default: main)");
+  app.add_option(
+      "--include", options->include,
+      "pull the files that match this pattern, such as \"*.gguf\" (repeatable; default: what a model needs,\n"
+      "or all of a data set)");
+  app.add_option("--exclude", options->exclude, "but not those that match this pattern (repeatable)");
+  app.add_flag("--dry-run", options->dry_run, "list the files and their sizes, and pull nothing");
+  app.add_flag("--quiet", options->quiet, "nothing on standard error");
+  app.footer(
+      "Files go to the cache that Python's huggingface_hub uses. The last line of the output is the directory.\n"
+      "Environment: HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE (docs/pull.md)\n\n"
+      "Examples:\n  shiftrt pull qwen2-1.5b\n  shiftrt pull HuggingFaceTB/SmolLM2-135M --dry-run\n"
+      "  shiftrt pull lmsys/vicuna-7b-v1.5 --revision refs/pr/2\n"
+      "  shiftrt pull --dataset Salesforce/wikitext --include \"wikitext-2-raw-v1/test*\"\n"
+      "  HF_TOKEN=hf_... shiftrt pull llama-2-7b");
+  return [options] { return Run(*options); };
+}
+
+}  // namespace shiftrt
