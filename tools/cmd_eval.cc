@@ -60,7 +60,7 @@ Contest Enter(const EvalCommandOptions& options, const Context& context, const M
   const ShiftOptions shift = options.recipe.Parse(options.common.seed);
   CheckNames(options.variants, VariantNames(shift));
   CheckRank(shift.fit.rank, model.weights->config.hidden);
-  const CalibrationSet calibration = options.recipe.OpenText(model, options.common.seed);
+  const CalibrationSet calibration = options.recipe.OpenText(model, options.common);
   const ShiftJob job = {context, model, calibration, progress};
   auto fit = std::make_unique<KeptFit>(job, options.recipe, options.common.seed);
   const ShiftResult result = fit->Get(job, shift);

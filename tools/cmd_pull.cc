@@ -3,6 +3,7 @@
 
 #include "hub/names.h"
 #include "runtime/check.h"
+#include "shift/text/documents.h"
 #include "tools/options.h"
 #include "tools/pulling.h"
 #include "tools/table.h"
@@ -17,11 +18,19 @@ struct PullOptions {
   bool dataset = false, dry_run = false, quiet = false;
 };
 
+// Of texts that the hub has.
+std::string KnownNames() {
+  std::vector<std::string_view> names;
+  for (const KnownText& text : KnownTexts())
+    if (!text.repository.empty()) names.push_back(text.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 Repository RepositoryOf(const PullOptions& options) {
   auto repository =
       options.dataset ? ParseRepository(options.name, RepositoryType::kDataset) : RepositoryOfModel(options.name);
   if (!repository && options.dataset)
-    FailUsage("{} is no data set of the hub: expected ORG/NAME, or ORG/NAME@REVISION", options.name);
+    FailUsage("{} is no data set of the hub: expected ORG/NAME, ORG/NAME@REVISION, or {}", options.name, KnownNames());
   if (!repository) {
     std::string known;
     for (const KnownModel& model : KnownModels()) known += fmt::format("{}{}", known.empty() ? "" : ", ", model.name);
@@ -41,11 +50,18 @@ void PrintFiles(const PullPlan& plan) {
   fmt::print("{}\n{}", Announcement(plan), table.Text());
 }
 
-int Run(const PullOptions& options) {
+PullRequest RequestOf(const PullOptions& options) {
+  if (options.dataset && options.revision.empty() && options.include.empty() && options.exclude.empty())
+    if (std::optional<PullRequest> known = KnownDataset(options.name)) return *std::move(known);
   PullRequest request;
   request.repository = RepositoryOf(options);
   request.include = options.include;
   request.exclude = options.exclude;
+  return request;
+}
+
+int Run(const PullOptions& options) {
+  const PullRequest request = RequestOf(options);
   if (HubIsOffline()) Fail("HF_HUB_OFFLINE is set, so that nothing is pulled: unset it and give the command again");
   HubClient hub(HubSettings::FromEnvironment());
   const PullPlan plan = PlanPull(hub, request);
@@ -62,7 +78,7 @@ int Run(const PullOptions& options) {
 Command AddPull(CLI::App& app) {
   auto options = std::make_shared<PullOptions>();
   app.add_option("name", options->name, "ORG/NAME, ORG/NAME@REVISION, or a known name such as qwen2-1.5b")->required();
-  app.add_flag("--dataset", options->dataset, "NAME is a data set");
+  app.add_flag("--dataset", options->dataset, "NAME is a data set: ORG/NAME, or one of " + KnownNames());
   app.add_option("--revision", options->revision, "branch, tag, commit or refs/pr/N (default: main)");
   app.add_option(
       "--include", options->include,
@@ -76,6 +92,7 @@ Command AddPull(CLI::App& app) {
       "Environment: HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE (docs/pull.md)\n\n"
       "Examples:\n  shiftrt pull qwen2-1.5b\n  shiftrt pull HuggingFaceTB/SmolLM2-135M --dry-run\n"
       "  shiftrt pull lmsys/vicuna-7b-v1.5 --revision refs/pr/2\n"
+      "  shiftrt pull --dataset c4\n"
       "  shiftrt pull --dataset Salesforce/wikitext --include \"wikitext-2-raw-v1/test*\"\n"
       "  HF_TOKEN=hf_... shiftrt pull llama-2-7b");
   return [options] { return Run(*options); };

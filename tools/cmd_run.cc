@@ -135,7 +135,7 @@ int Run(const RunOptions& options) {
   // Said now, not after the hour that calibration may take.
   const std::vector<int32_t> prompt = model.RequireTokenizer().EncodeWithBos(options.comparison.prompt);
   CheckFits(std::ssize(prompt), options.comparison.max_tokens, config);
-  const CalibrationSet calibration = options.recipe.OpenText(model, options.common.seed);
+  const CalibrationSet calibration = options.recipe.OpenText(model, options.common);
   HeldOutText heldout = OpenHeldOut(options.comparison.text, model, calibration);
   heldout.Limit(options.comparison.text_tokens, ProtocolWindow(options.comparison.protocol, config));
   const auto progress = options.common.MakeProgress();

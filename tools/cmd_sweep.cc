@@ -110,7 +110,7 @@ int Run(const SweepOptions& options) {
   const Model model = options.common.Open();
   if (model.provenance) FailUsage("{} is already pruned; give the model it was made from", options.common.model);
   const ModelConfig& config = model.weights->config;
-  const CalibrationSpec calibration = CalibrationFor(options.calib, model);
+  const CalibrationSpec calibration = CalibrationFor(options.calib, model, options.common);
   const SweepAxes axes = MakeAxes(options, calibration, config.hidden);
   HeldOutText heldout = OpenHeldOut(options.text, model, {});
   const int64_t window = ProtocolWindow(options.protocol, config);

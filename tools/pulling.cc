@@ -11,6 +11,7 @@
 #include "hub/names.h"
 #include "models/model.h"
 #include "runtime/check.h"
+#include "shift/text/documents.h"
 #include "tools/progress_bar.h"
 #include "tools/table.h"
 
@@ -128,6 +129,45 @@ std::filesystem::path AnnounceAndPull(HubClient& hub, const PullPlan& plan, bool
   }
 }
 
+namespace {
+
+PullRequest RequestOf(const KnownText& text) {
+  PullRequest request;
+  request.repository = *ParseRepository(text.repository, RepositoryType::kDataset);
+  request.files = {std::string(text.hub_file)};
+  return request;
+}
+
+// Pulls what a command lacks. An error begins with `lack`, because the user did not ask for a download.
+void PullLacking(const PullRequest& request, const std::string& lack, bool quiet) {
+  HubClient hub(HubSettings::FromEnvironment());
+  PullPlan plan;
+  try {
+    plan = PlanPull(hub, request);
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const Error& error) {
+    Fail("{}. {}", lack, error.what());
+  }
+  AnnounceAndPull(hub, plan, quiet);
+}
+
+}  // namespace
+
+std::optional<PullRequest> KnownDataset(const std::string& name) {
+  const KnownText* text = FindKnownText(name);
+  if (text == nullptr || text->repository.empty()) return {};
+  return RequestOf(*text);
+}
+
+bool PullMissingText(const std::string& name, bool offline, bool quiet) {
+  if (!LookForText(name).empty()) return true;
+  const std::optional<PullRequest> request = KnownDataset(name);
+  if (!request || offline || HubIsOffline()) return false;
+  PullLacking(*request, fmt::format("the text {} is not on this machine; a file can be named instead", name), quiet);
+  return true;
+}
+
 void PullMissingModel(const std::string& name, bool offline, bool quiet) {
   if (!IsToBePulled(name)) return;
   const Repository repository = *RepositoryOfModel(name);
@@ -137,18 +177,9 @@ void PullMissingModel(const std::string& name, bool offline, bool quiet) {
         "pull {}",
         name, name == repository.Description() ? "" : " (" + repository.id + ")",
         offline ? "--offline" : "HF_HUB_OFFLINE", name);
-  HubClient hub(HubSettings::FromEnvironment());
   PullRequest request;
   request.repository = repository;
-  PullPlan plan;
-  try {
-    plan = PlanPull(hub, request);
-  } catch (const Interrupted&) {
-    throw;
-  } catch (const Error& error) {  // whoever meant a directory should see that
-    Fail("--model {}: it is not on this machine. {}", name, error.what());
-  }
-  AnnounceAndPull(hub, plan, quiet);
+  PullLacking(request, fmt::format("--model {}: it is not on this machine", name), quiet);
 }
 
 }  // namespace shiftrt

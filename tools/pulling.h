@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "hub/pull.h"
@@ -19,6 +20,12 @@ std::string Announcement(const PullPlan& plan);
 // Says on standard error what is pulled and how large it is, and pulls it. An interruption says there that what has
 // arrived is kept. Returns the snapshot.
 std::filesystem::path AnnounceAndPull(HubClient& hub, const PullPlan& plan, bool quiet);
+
+// The request for a text that is known by name (c4, alpaca); nothing for any other name.
+std::optional<PullRequest> KnownDataset(const std::string& name);
+
+// Pulls the text that a name means where it is not there and may be pulled; returns whether it is there.
+bool PullMissingText(const std::string& name, bool offline, bool quiet);
 
 // Pulls the model that `--model` names where it is a repository of the hub without a whole copy here. Throws Error with
 // the command that pulls it where `offline`, or HF_HUB_OFFLINE, forbids that.

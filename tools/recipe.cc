@@ -37,8 +37,8 @@ void RecipeOptions::AddTo(CLI::App& app) {
   app.add_flag("--gate", gate, "drop each correction without which the loss on held-out calibration text is lower");
   app.add_option(
       "--calib", calib,
-      "calibration text: NAME or FILE, with [:samples[xtokens]] (default: 256x512; the demo model has its own\n"
-      "text)");
+      "calibration text: FILE, or c4 or alpaca, which are pulled from the Hugging Face hub if they are not there;\n"
+      "with [:samples[xtokens]], by default 256x512 (default: c4; the demo model has its own text)");
   app.add_option("--save-gram", save_gram,
                  "save the calibration sums to this file; an interrupted calibration continues from it")
       ->check(FileOutput());
@@ -88,9 +88,9 @@ ShiftOptions RecipeOptions::Parse(uint64_t seed) const {
   return shift;
 }
 
-CalibrationSet RecipeOptions::OpenText(const Model& model, uint64_t seed) const {
+CalibrationSet RecipeOptions::OpenText(const Model& model, const CommonOptions& common) const {
   const bool fit_from_files = !load_gram.empty() && calib.empty();
-  return fit_from_files ? CalibrationSet() : OpenCalibration(calib, model, seed);
+  return fit_from_files ? CalibrationSet() : OpenCalibration(calib, model, common);
 }
 
 }  // namespace shiftrt

@@ -16,6 +16,8 @@ class Option;
 
 namespace shiftrt {
 
+struct CommonOptions;
+
 struct RecipeOptions {
   std::string prune = "bi:0.25", lra = "64", calib = {}, lambda = "gcv", factorize = "rrr", merge = "off";
   std::string correction = "lra", calibration_mode = "independent", token_weight = "none";
@@ -31,7 +33,7 @@ struct RecipeOptions {
   ShiftOptions Parse(uint64_t seed) const;
   // The calibration text; empty where the sums come from files and no text is named. Throws UsageError when there is
   // no text.
-  CalibrationSet OpenText(const Model& model, uint64_t seed) const;
+  CalibrationSet OpenText(const Model& model, const CommonOptions& common) const;
 };
 
 }  // namespace shiftrt

@@ -7,10 +7,15 @@
 #include "eval/perplexity.h"
 #include "runtime/check.h"
 #include "runtime/text.h"
+#include "shift/text/documents.h"
+#include "tools/options.h"
+#include "tools/pulling.h"
 
 namespace shiftrt {
 
 namespace {
+
+constexpr const char* kCalibration = "c4";  // what is calibrated on where nothing is named, as in the paper
 
 // What the user named, or the file of that name in the model's directory, or "".
 std::string TextBeside(const std::string& given, const Model& model, const char* file) {
@@ -21,19 +26,21 @@ std::string TextBeside(const std::string& given, const Model& model, const char*
 
 }  // namespace
 
-CalibrationSpec CalibrationFor(const std::string& given, const Model& model) {
+CalibrationSpec CalibrationFor(const std::string& given, const Model& model, const CommonOptions& common) {
   const std::string text = TextBeside(given, model, "calibration.txt");
-  if (text.empty())
+  CalibrationSpec spec = ParseCalibration(text.empty() ? kCalibration : text);
+  const bool there = PullMissingText(spec.source, common.offline, common.quiet);
+  if (text.empty() && !there)
     FailUsage(
         "give calibration text with --calib NAME|FILE[:samples[xtokens]] (.txt, .jsonl or .json); a few hundred "
-        "samples of general text are enough");
-  CalibrationSpec spec = ParseCalibration(text);
+        "samples of general text are enough. Without --calib it is C4's validation text: `shiftrt pull --dataset {}`",
+        kCalibration);
   spec.tokens = std::min(spec.tokens, model.weights->config.max_positions);
   return spec;
 }
 
-CalibrationSet OpenCalibration(const std::string& given, const Model& model, uint64_t seed) {
-  return LoadCalibration(CalibrationFor(given, model), model.RequireTokenizer(), seed);
+CalibrationSet OpenCalibration(const std::string& given, const Model& model, const CommonOptions& common) {
+  return LoadCalibration(CalibrationFor(given, model, common), model.RequireTokenizer(), common.seed);
 }
 
 HeldOutText OpenHeldOut(const std::string& given, const Model& model, const CalibrationSet& calibration) {
@@ -47,9 +54,10 @@ HeldOutText OpenHeldOut(const std::string& given, const Model& model, const Cali
   return heldout;
 }
 
-HeldOutText ReadHeldOut(const std::string& file, const Model& model) {
-  HeldOutText text{std::filesystem::path(file).filename().string(), {}, 0};
-  text.tokens = model.RequireTokenizer().EncodeWithBos(PerplexityText(ReadText(file), file), file);
+HeldOutText ReadHeldOut(const std::string& name, const Model& model) {
+  const std::filesystem::path file = ResolveText(name);
+  HeldOutText text{file.filename().string(), {}, 0};
+  text.tokens = model.RequireTokenizer().EncodeWithBos(PerplexityText(ReadText(file), file), file.string());
   text.all = std::ssize(text.tokens);
   return text;
 }

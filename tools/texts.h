@@ -15,10 +15,13 @@ class App;
 
 namespace shiftrt {
 
-// What `given` (--calib) asks for, or else calibration.txt in the model's directory; samples are cut to the model's
-// context. Throws UsageError when there is neither.
-CalibrationSpec CalibrationFor(const std::string& given, const Model& model);
-CalibrationSet OpenCalibration(const std::string& given, const Model& model, uint64_t seed);
+struct CommonOptions;
+
+// What `given` (--calib) asks for, or else calibration.txt in the model's directory, or else C4's validation text;
+// samples are cut to the model's context. A text known by name is pulled where it is not there and may be. Throws
+// UsageError when there is none of them.
+CalibrationSpec CalibrationFor(const std::string& given, const Model& model, const CommonOptions& common);
+CalibrationSet OpenCalibration(const std::string& given, const Model& model, const CommonOptions& common);
 
 // Tokens whose perplexity is measured, and where they are from.
 struct HeldOutText {
@@ -36,8 +39,8 @@ struct HeldOutText {
 // The text that `given` (--text) names, or heldout.txt in the model's directory, or else the held-out samples of
 // `calibration`. Throws UsageError when there is none of them.
 HeldOutText OpenHeldOut(const std::string& given, const Model& model, const CalibrationSet& calibration);
-// The text of `file`, tokenised as gptq and seq128 ask for it.
-HeldOutText ReadHeldOut(const std::string& file, const Model& model);
+// The text of a file, or of one in SHIFTRT_DATA by its name, tokenised as gptq and seq128 ask for it.
+HeldOutText ReadHeldOut(const std::string& name, const Model& model);
 // Adds --text-tokens.
 void AddTextTokens(CLI::App& app, int64_t& text_tokens);
 

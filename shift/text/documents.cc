@@ -2,9 +2,11 @@
 #include "shift/text/documents.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
+#include <iterator>
 
+#include "hub/cache.h"
+#include "hub/settings.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/json.h"
@@ -19,24 +21,27 @@ using Json = nlohmann::json;
 
 constexpr const char* kBlank = " \t\r\n";
 
-// What the files of known sources are called where people fetch them.
-struct Source {
-  const char* name;
-  std::array<const char*, 2> files;
-};
-constexpr Source kSources[] = {
-    {"c4", {"c4-train.00000-of-01024.json.gz", "c4-validation.00000-of-00008.json.gz"}},
-    {"wikitext2", {"wiki.train.raw", "wiki.valid.raw"}},
-    {"alpaca", {"alpaca_data_cleaned.json", "alpaca_data.json"}},
+constexpr KnownText kTexts[] = {
+    {"c4",
+     {"c4-train.00000-of-01024.json.gz", "c4-validation.00000-of-00008.json.gz"},
+     "allenai/c4",
+     "en/c4-validation.00000-of-00008.json.gz"},
+    {"wikitext2", {"wiki.train.raw", "wiki.valid.raw"}, "", ""},
+    {"alpaca", {"alpaca_data_cleaned.json", "alpaca_data.json"}, "yahma/alpaca-cleaned", "alpaca_data_cleaned.json"},
 };
 
 std::vector<std::string> FileNames(const std::string& name) {
   std::vector<std::string> names;
   for (const char* extension : {".txt", ".jsonl", ".json"})
     for (const char* compression : {"", ".gz", ".zst"}) names.push_back(name + extension + compression);
-  for (const Source& source : kSources)
-    if (name == source.name) names.insert(names.end(), source.files.begin(), source.files.end());
+  if (const KnownText* known = FindKnownText(name)) names.insert(names.end(), known->files.begin(), known->files.end());
   return names;
+}
+
+// SHIFTRT_DATA, or "".
+std::string DataDirectories() {
+  const char* places = std::getenv("SHIFTRT_DATA");
+  return places == nullptr ? "" : places;
 }
 
 // Alpaca's own template (Taori et al., 2023), with the answer behind it.
@@ -69,10 +74,17 @@ std::string DocumentText(const Json& row, const std::string& where) {
 
 }  // namespace
 
-fs::path ResolveText(const std::string& name) {
+std::span<const KnownText> KnownTexts() { return kTexts; }
+
+const KnownText* FindKnownText(std::string_view name) {
+  const auto at =
+      std::find_if(std::begin(kTexts), std::end(kTexts), [&](const KnownText& t) { return t.name == name; });
+  return at == std::end(kTexts) ? nullptr : at;
+}
+
+fs::path LookForText(const std::string& name) {
   if (fs::exists(name)) return name;
-  const char* places = std::getenv("SHIFTRT_DATA");
-  const std::string_view listed = places == nullptr ? "" : places;
+  const std::string listed = DataDirectories();
   const std::vector<std::string> names = FileNames(name);
   for (size_t begin = 0; begin < listed.size();) {
     const size_t end = std::min(listed.find(':', begin), listed.size());
@@ -82,10 +94,24 @@ fs::path ResolveText(const std::string& name) {
     }
     begin = end + 1;
   }
+  const KnownText* known = FindKnownText(name);
+  if (known == nullptr || known->repository.empty()) return "";
+  for (const fs::path& snapshot :
+       Snapshots(*ParseRepository(known->repository, RepositoryType::kDataset), HuggingFaceCache()))
+    if (fs::exists(snapshot / known->hub_file)) return snapshot / known->hub_file;
+  return "";
+}
+
+fs::path ResolveText(const std::string& name) {
+  if (fs::path found = LookForText(name); !found.empty()) return found;
   // A name with a '.' or a '/' was meant as a file: say only that.
   if (name.find_first_of("./") != name.npos) Fail("{}: no such file", name);
-  Fail("no text called {}: neither a file, nor any of {} in the directories of SHIFTRT_DATA ({})", name,
-       fmt::join(names, ", "), listed.empty() ? "not set" : listed);
+  const std::string listed = DataDirectories();
+  const KnownText* known = FindKnownText(name);
+  Fail(
+      "no text called {}: neither a file, nor any of {} in the directories of SHIFTRT_DATA ({}){}", name,
+      fmt::join(FileNames(name), ", "), listed.empty() ? "not set" : listed,
+      known != nullptr && !known->repository.empty() ? fmt::format("; `shiftrt pull --dataset {}` gets it", name) : "");
 }
 
 Documents Documents::Read(const fs::path& file) {

@@ -2,18 +2,34 @@
 // Calibration sources: where they are, and the documents in them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace shiftrt {
 
-// A file by its path; otherwise a name (c4, wikitext2, alpaca, or the name of any text file without its extension)
-// looked up in the directories of SHIFTRT_DATA (colon-separated). Throws Error listing the places and files looked for.
+// A text that is known by name: what its files are called where people fetch them, and where the hub has it.
+struct KnownText {
+  std::string_view name;                  // "c4"
+  std::array<std::string_view, 2> files;  // in the directories of SHIFTRT_DATA
+  std::string_view repository;            // a data set of the hub, or ""
+  std::string_view hub_file;              // in it
+};
+std::span<const KnownText> KnownTexts();
+// nullptr for any other name.
+const KnownText* FindKnownText(std::string_view name);
+
+// A file by its path; otherwise a known name (c4, wikitext2, alpaca) or the name of any text file
+// without its extension, looked up in the directories of SHIFTRT_DATA (colon-separated), and then a known name in the
+// hub's cache. Throws Error listing the places and files looked for. Nothing is downloaded.
 std::filesystem::path ResolveText(const std::string& name);
+// The same, but "" for what is not found.
+std::filesystem::path LookForText(const std::string& name);
 
 // The documents of a text file, read once: a .jsonl has one a line; a .json is an array of them, or one a line; any
 // other file is one document; any may be compressed as .gz or .zst. A document of JSON is an object with a string

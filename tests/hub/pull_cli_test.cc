@@ -134,6 +134,30 @@ TEST_F(PullCli, WrongUsage) {
   EXPECT_FAILS(Call({"pull"}), 2, "name is required");
 }
 
+// A text known by name, and the one that is calibrated on where none is named.
+TEST_F(PullCli, CalibrationTextIsPulled) {
+  std::string lines;
+  for (int i = 0; i < 60; ++i) lines += Json{{"text", Words(60 + i)}}.dump() + "\n";
+  TestRepository c4;
+  c4.files = {{"en/c4-validation.00000-of-00008.json.gz", lines, true}};
+  hub_.Add("datasets/allenai/c4", c4);
+  const std::vector<std::string> run = {"run",     "--model",      Path("model"), "--text",    Path("heldout.txt"),
+                                        "--prune", "reverse:1",    "--lra",       "4",         "--prompt",
+                                        "the",     "--max-tokens", "2",           "--threads", "1"};
+  std::vector<std::string> offline = run;
+  offline.push_back("--offline");
+  EXPECT_FAILS(Call(offline), 2, "shiftrt pull --dataset c4");
+  EXPECT_EQ(hub_.Requests().size(), 0u);
+  const Outcome outcome = Call(run);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("allenai/c4, commit"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.out.find("c4-validation.00000-of-00008.json.gz"), std::string::npos) << outcome.out;
+  const size_t requests = hub_.Requests().size();
+  EXPECT_EQ(Call(offline).status, 0);
+  EXPECT_EQ(hub_.Requests().size(), requests);
+  EXPECT_FAILS(Run({"--calib", "alpaca"}), 1, "the text alpaca is not on this machine");
+}
+
 // Killed in the middle of a file, with several pieces under way: the second run fetches exactly the rest.
 TEST_F(PullCli, AKillLosesNothing) {
   constexpr int64_t kSent = 50'000'000;
