@@ -58,6 +58,7 @@ std::span<const KnownModel> KnownModels() { return kModels; }
 std::optional<Repository> RepositoryOfModel(std::string_view name) {
   for (const KnownModel& model : kModels)
     if (model.name == name) return ParseRepository(model.repository);
+  if (name.ends_with(".gguf")) return {};  // a file that is not there
   return ParseRepository(name);
 }
 

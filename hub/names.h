@@ -16,7 +16,8 @@ struct KnownModel {
 };
 std::span<const KnownModel> KnownModels();
 
-// The repository that a model's name means: a known name, "org/name" or "org/name@revision"; nothing for any other.
+// The repository that a model's name means: a known name, "org/name" or "org/name@revision"; nothing for any other,
+// nor for the name of a GGUF file.
 std::optional<Repository> RepositoryOfModel(std::string_view name);
 
 }  // namespace shiftrt

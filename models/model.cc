@@ -86,7 +86,7 @@ fs::path ResolveModel(const std::string& name) {
 
 bool IsToBePulled(const std::string& name) {
   const auto repository = RepositoryOfModel(name);
-  if (!repository || fs::exists(name) || IsGguf(name)) return false;
+  if (!repository || fs::exists(name)) return false;
   const std::vector<fs::path> places = RepositoryPlaces(name, *repository);
   return std::none_of(places.begin(), places.end(),
                       [](const fs::path& place) { return HoldsModel(place) && IsWhole(place); });
