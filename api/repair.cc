@@ -22,6 +22,7 @@ ShiftOptions ToShiftOptions(const RepairSettings& settings) {
   options.weighting = ParseTokenWeighting(settings.token_weight);
   options.span = settings.span;
   options.gate = settings.gate;
+  options.heal = ParseHeal(settings.heal);
   options.merge = ParseMerge(settings.merge);
   options.seed = settings.seed;
   return options;
@@ -50,6 +51,7 @@ nlohmann::json MadeBy(const RepairSettings& settings, const ShiftResult& result)
           {"calibration_mode", settings.calibration_mode},
           {"token_weight", settings.token_weight},
           {"span", settings.span},
+          {"heal", settings.heal},
           {"merge", settings.merge}};
 }
 

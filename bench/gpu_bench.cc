@@ -306,7 +306,8 @@ void BenchGram(KernelBench& bench) {
   gpu::FillBytes(stream, cross.data(), 0, kSide * kHidden * 8);
   const double bytes = 8.0 * kRows * kHidden + 8.0 * 3 * kSide * kHidden;
   bench.TimeDouble("gram", "one site, 2048 tokens", bytes, 3.0 * kRows * kHidden * kHidden, [&] {
-    gpu::AddToRidgeSums(stream, {h.data(), delta.data(), nullptr, kRows, kHidden}, {gram.data(), cross.data()});
+    gpu::AddToRidgeSums(stream, {h.data(), delta.data(), nullptr, kRows, kHidden, kHidden},
+                        {gram.data(), cross.data()});
   });
 }
 

@@ -57,6 +57,10 @@ class Layers {
   // What those halves of the block, which ran last, have added to h. Valid until the next body; asked for in the order
   // attention, MLP, both.
   virtual Rows Update(const BlockStage& block, Halves halves) = 0;
+  // What the projection that ended the last half read, as that projection saw it, in float32: what the attention's
+  // heads gave, (tokens, query_dim), or the MLP's gated activation, (tokens, intermediate). Valid until the next body.
+  virtual Rows Heads() = 0;
+  virtual Rows Activation() = 0;
   // Chooses the token that follows the last row, as the call's draw says.
   virtual void Choose() = 0;
 };

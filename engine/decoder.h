@@ -28,13 +28,15 @@ struct Batch {
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
 };
 
-// What can be tapped of a block stage, all (tokens, hidden), in the order in which sinks hear it.
+// What can be tapped of a block stage, (tokens, hidden) unless it says otherwise, in the order in which sinks hear it.
 enum class TapPoint {
-  kInput,      // residual stream before the block
-  kAttention,  // the attention's output before it is added
-  kMlp,        // the MLP's output before it is added
-  kUpdate,     // what the block adds: the sum of the outputs of those halves that run
-  kOutput,     // residual stream after the block; no final norm
+  kInput,       // residual stream before the block
+  kHeads,       // what the attention's heads give, (tokens, query_dim): the input of its output projection
+  kAttention,   // the attention's output before it is added
+  kActivation,  // the gated activation of the MLP, (tokens, intermediate): the input of its down projection
+  kMlp,         // the MLP's output before it is added
+  kUpdate,      // what the block adds: the sum of the outputs of those halves that run
+  kOutput,      // residual stream after the block; no final norm
 };
 
 // Calls `sink` with rows that are valid during the call only, and with the batch they are of. `layer` counts blocks of

@@ -54,11 +54,13 @@ class LayerLoop {
     if (done(TapPoint::kInput)) return;
     if (RunsAttention(block.halves)) {
       h_.Attention(block, slot_++);
+      Tapped(layer, TapPoint::kHeads, [&] { return h_.Heads(); });
       Tapped(layer, TapPoint::kAttention, [&] { return h_.Update(block, Halves::kAttention); });
     }
     if (done(TapPoint::kAttention)) return;
     if (RunsMlp(block.halves)) {
       h_.Mlp(block);
+      Tapped(layer, TapPoint::kActivation, [&] { return h_.Activation(); });
       Tapped(layer, TapPoint::kMlp, [&] { return h_.Update(block, Halves::kMlp); });
     }
     Tapped(layer, TapPoint::kUpdate, [&] { return h_.Update(block, block.halves); });
@@ -112,9 +114,11 @@ void TapSet::Check(std::span<const Stage> stages, int64_t layers, bool everythin
       mlp |= RunsMlp(stage.block().halves);
     }
     shiftrt::Check(runs || !everything, "a tap on layer {}, which this depth plan does not run", tap.layer);
-    shiftrt::Check(!runs || attention || tap.point != TapPoint::kAttention,
+    const bool of_attention = tap.point == TapPoint::kHeads || tap.point == TapPoint::kAttention;
+    const bool of_mlp = tap.point == TapPoint::kActivation || tap.point == TapPoint::kMlp;
+    shiftrt::Check(!runs || attention || !of_attention,
                    "a tap on the attention of layer {}, of which this depth plan runs the MLP alone", tap.layer);
-    shiftrt::Check(!runs || mlp || tap.point != TapPoint::kMlp,
+    shiftrt::Check(!runs || mlp || !of_mlp,
                    "a tap on the MLP of layer {}, of which this depth plan runs the attention alone", tap.layer);
   }
 }

@@ -32,20 +32,41 @@ MatrixView<const float> Rows::host() const {
   return view_;
 }
 
-void KeptRows::Set(const Rows& rows) {
-  const MatrixView<const float> from = rows.there();
-  const int64_t size = from.rows * from.cols;
-  if (size > capacity_ || device_ != rows.device()) {
+void KeptRows::Make(const std::shared_ptr<const RowsDevice>& device, int64_t count, int64_t hidden) {
+  const int64_t size = count * hidden;
+  if (size > capacity_ || device_ != device) {
     data_.reset();  // before the larger one is asked for
     capacity_ = 0;
-    device_ = rows.device();
-    data_ = rows.on_host() ? AllocateOnHost(size) : device_->Allocate(size);
+    device_ = device;
+    data_ = device == nullptr ? AllocateOnHost(size) : device->Allocate(size);
     capacity_ = size;
   }
-  count_ = from.rows;
-  hidden_ = from.cols;
-  if (!rows.on_host()) return device_->Copy(from.data, size, data_.get());
+  count_ = count;
+  hidden_ = hidden;
+}
+
+void KeptRows::Set(const Rows& rows) {
+  const MatrixView<const float> from = rows.there();
+  Make(rows.device(), from.rows, from.cols);
+  if (!rows.on_host()) return device_->Copy(from.data, from.rows * from.cols, data_.get());
   for (int64_t t = 0; t < from.rows; ++t) std::copy_n(from.row(t), from.cols, data_.get() + t * from.cols);
+}
+
+void KeptRows::SetBeside(const Rows& left, const Rows& right) {
+  Check(left.count() == right.count() && left.device() == right.device(),
+        "{} rows of {} to be put beside {} rows of {}, or of another model there", left.count(), NameOf(left),
+        right.count(), NameOf(right));
+  Make(left.device(), left.count(), left.hidden() + right.hidden());
+  float* to = data_.get();
+  for (const Rows* rows : {&left, &right}) {
+    const MatrixView<const float> from = rows->there();
+    if (rows->on_host()) {
+      for (int64_t t = 0; t < from.rows; ++t) std::copy_n(from.row(t), from.cols, to + t * hidden_);
+    } else {
+      device_->CopyColumns(from, to, hidden_);
+    }
+    to += from.cols;
+  }
 }
 
 void KeptRows::CheckAlike(const Rows& rows) const {

@@ -19,6 +19,8 @@ class RowsDevice {
   // Returns when the floats are there.
   virtual void CopyToHost(const float* from, int64_t count, float* to) const = 0;
   virtual void Copy(const float* from, int64_t count, float* to) const = 0;
+  // to (rows, stride), of which the first `cols` columns = from (rows, cols).
+  virtual void CopyColumns(MatrixView<const float> from, float* to, int64_t stride) const = 0;
   virtual void Add(const float* from, int64_t count, float* to) const = 0;       // to += from
   virtual void Subtract(const float* from, int64_t count, float* to) const = 0;  // to -= from
 };
@@ -69,6 +71,8 @@ class Rows {
 class KeptRows {
  public:
   void Set(const Rows& rows);
+  // [left | right]; both have as many rows and lie in the same memory. Throws Error for others.
+  void SetBeside(const Rows& left, const Rows& right);
   // Both take rows of the same shape in the same memory, and throw Error for others.
   void Add(const Rows& rows);
   void Subtract(const Rows& rows);
@@ -77,6 +81,7 @@ class KeptRows {
 
  private:
   void CheckAlike(const Rows& rows) const;
+  void Make(const std::shared_ptr<const RowsDevice>& device, int64_t count, int64_t hidden);
 
   std::shared_ptr<const RowsDevice> device_;
   std::shared_ptr<float> data_;  // goes back before the device does

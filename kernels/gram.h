@@ -15,13 +15,13 @@ namespace shiftrt {
 void ComputeRowProducts(const Context& context, MatrixView<const float> a, MatrixView<const float> b,
                         std::span<RowProducts> products);
 
-// Sums of one site (docs/method.md): with Haug = [H | 1], gram (d + 1, d + 1) is Haug' W Haug, of which only the upper
-// triangle is computed, and cross (d + 1, d) is Haug' W D.
+// Sums of one site (docs/method.md): with Haug = [H | 1], gram (n + 1, n + 1) is Haug' W Haug, of which only the upper
+// triangle is computed, and cross (n + 1, d) is Haug' W D.
 struct RidgeSumsView {
   MatrixView<double> gram, cross;
 };
-// Adds the tokens of H and D (tokens, d). W is the diagonal matrix of `weights`, one per token and not negative, or the
-// identity if there are none. Products and sums are in float64. Cost: 3 d^2 FLOP per token.
+// Adds the tokens of H (tokens, n) and D (tokens, d). W is the diagonal matrix of `weights`, one per token and not
+// negative, or the identity if there are none. Products and sums are in float64. Cost: n (n + 2 d) FLOP per token.
 void AddToRidgeSums(const Context& context, MatrixView<const float> h, MatrixView<const float> delta,
                     std::span<const double> weights, const RidgeSumsView& sums);
 

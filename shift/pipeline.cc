@@ -71,6 +71,7 @@ class Pipeline {
   void Correct() {
     const bool each_block = correction_.adapters && !options_.span;
     const std::vector<Site> sites = each_block ? SitesOf(result_.selection.removed) : Runs();
+    if (correction_.walks()) return Walk(result_.pruned);
     FittedSites fitted = !correction_.needs_sums()                    ? Fit(sites, {}, job_.progress)
                          : options_.mode != Calibration::kIndependent ? FitInSequence(sites)
                          : options_.gram.used()                       ? FitFromFiles(sites)
@@ -80,6 +81,23 @@ class Pipeline {
     result_.trials = std::move(fitted.trials);
     result_.chosen_trial = fitted.chosen_trial;
     result_.seconds += fitted.seconds;
+    if (options_.heal != Heal::kOff) Walk(result_.corrected);
+  }
+
+  // Fits what is fitted from activations: the correction of the runs that `plan` leaves bare, and what is healed.
+  void Walk(const DepthPlan& plan) {
+    const BlockCorrection correction = {
+        correction_.needs == Needs::kActivationSums ? SiteInput::kActivation : SiteInput::kStreamAndActivation,
+        [&](const SiteSums& sums, const BlockPtr& before) {
+          return correction_.fit({job_, {sums.site}, {&sums}, options_.fit, before});
+        }};
+    WalkResult walked = RefitInSequence(
+        job_, plan, result_.selection.removed,
+        {correction_.walks() ? &correction : nullptr, options_.heal, options_.fit.ridge, options_.weighting});
+    result_.corrected = std::move(walked.plan);
+    if (correction_.walks()) result_.sites = std::move(walked.sites);
+    result_.healed = std::move(walked.healed);
+    result_.seconds += walked.seconds;
   }
 
   FittedSites Fit(const std::vector<Site>& sites, const std::vector<const SiteSums*>& sums, Progress& progress) const {
@@ -145,7 +163,7 @@ class Pipeline {
     const SiteInput input = correction_.needs == Needs::kMlpSums ? SiteInput::kMlpBefore : SiteInput::kStream;
     if (input == SiteInput::kMlpBefore) {
       CheckBlockBefore(sites);
-      CheckFoldsIntoDown(job_.model.weights->config);
+      CheckFoldsIntoProjections(job_.model.weights->config);
     }
     CalibrationSums sums;
     {
@@ -208,10 +226,15 @@ void CheckOptions(const ShiftOptions& options, int64_t hidden) {
   refuse(options.span && options.merge != Merge::kOff, "span", "leaves nothing to merge");
   refuse(options.span && !correction.adapters, "span", "goes with adapters");
   refuse(options.merge != Merge::kOff && !correction.adapters, "merge", "goes with adapters");
+  refuse(in_sequence && correction.walks(), "mode",
+         "goes with adapters; refit and joint always read the corrected stream and aim at the original one");
   refuse(in_sequence && !correction.takes_recipe(), "mode", "goes with adapters");
-  refuse(in_sequence && options.fit.rank.kind == RankSpec::Kind::kBudget, "rank",
-         "a budget is spread over sites that are fitted together: calibration mode independent");
-  refuse(!options.weighting.uniform() && !correction.takes_recipe(), "weighting", "goes with adapters");
+  refuse((in_sequence || correction.walks()) && correction.has_rank && options.fit.rank.kind == RankSpec::Kind::kBudget,
+         "rank", "a budget is spread over sites that are fitted together: adapters, calibration mode independent");
+  refuse(options.fit.ridge.penalize_bias && correction.walks(), "penalize_bias",
+         "goes with adapters; the biases of refit and joint are free");
+  const bool weighted = correction.takes_weights() || options.heal != Heal::kOff;
+  refuse(!options.weighting.uniform() && !weighted, "weighting", "goes with adapters, refit, joint and healing");
   refuse(options.gate && correction == FindCorrection("none"), "gate", "there is no correction to take out");
 }
 

@@ -13,6 +13,7 @@
 #include "shift/fit/merge.h"
 #include "shift/job.h"
 #include "shift/measure/gate.h"
+#include "shift/refit/walk.h"
 #include "shift/text/token_weights.h"
 
 namespace shiftrt {
@@ -35,6 +36,7 @@ struct ShiftOptions {
   bool span = false;  // one adapter for each run of neighbours, fitted from its first input to its last output
   bool gate = false;  // drop corrections without which the held-out loss is lower
   Merge merge = Merge::kOff;
+  Heal heal = Heal::kOff;  // fit projections of the kept blocks behind the first removed one again
   GramFiles gram;
   uint64_t seed = 0;
 };
@@ -46,9 +48,10 @@ struct ShiftResult {
   // Merged runs of several sites, measured over the whole run as a span is; none without their sums, which files, fits
   // in sequence and fits in groups do not have.
   std::vector<SiteReport> merged_runs;
-  std::vector<Trial> trials;      // the recipes tried by a correction that chooses its recipe,
-  size_t chosen_trial = 0;        // and the index of the chosen one
-  std::vector<GateVerdict> gate;  // empty unless options.gate
+  std::vector<SiteReport> healed;  // projections of kept blocks that were fitted again, in the order of the fits
+  std::vector<Trial> trials;       // the recipes tried by a correction that chooses its recipe,
+  size_t chosen_trial = 0;         // and the index of the chosen one
+  std::vector<GateVerdict> gate;   // empty unless options.gate
   DepthPlan pruned, corrected;
   std::optional<DepthPlan> merged;  // empty unless options.merge
   StepSeconds seconds;

@@ -29,29 +29,36 @@ void Shuffle(std::vector<T>& items, uint64_t seed) {
 
 // Adapters that are fitted from sums of the original model's stream.
 bool FromSharedSums(const ShiftOptions& options) {
-  return options.correction->takes_recipe() && options.mode == Calibration::kIndependent;
+  return options.correction->takes_recipe() && options.mode == Calibration::kIndependent && options.heal == Heal::kOff;
 }
 
 // What the correction does not look at is as it is by default, so that equal settings are equal.
 ShiftOptions Normalized(ShiftOptions options) {
   const ShiftOptions defaults;
   const Correction& correction = *options.correction;
-  if (!correction.takes_recipe()) {
-    options.mode = defaults.mode;
-    options.weighting = defaults.weighting;
-  }
+  const bool heals = options.heal != Heal::kOff;
+  if (!correction.takes_recipe()) options.mode = defaults.mode;
+  if (!correction.takes_weights() && !heals) options.weighting = defaults.weighting;
   if (!correction.has_rank) options.fit.rank = RankSpec::Full();
-  if (!correction.has_rank || !correction.takes_recipe()) options.fit.factorization = defaults.fit.factorization;
-  if (!correction.has_lambda) options.fit.ridge.lambda = defaults.fit.ridge.lambda;
+  if (!correction.has_rank || !correction.takes_weights()) options.fit.factorization = defaults.fit.factorization;
+  if (!correction.has_lambda && !heals) options.fit.ridge.lambda = defaults.fit.ridge.lambda;
   return options;
 }
 
 bool SameSetting(const ShiftOptions& a, const ShiftOptions& b) {
   const auto key = [](const ShiftOptions& o) {
-    return std::tuple(o.prune.text, o.correction, o.mode, Format(o.weighting), Format(o.fit.ridge.lambda),
+    return std::tuple(o.prune.text, o.correction, o.heal, o.mode, Format(o.weighting), Format(o.fit.ridge.lambda),
                       o.fit.factorization, Format(o.fit.rank));
   };
   return key(a) == key(b);
+}
+
+template <typename A, typename B>
+std::vector<std::pair<A, B>> Pairs(const std::vector<A>& a, const std::vector<B>& b) {
+  std::vector<std::pair<A, B>> pairs;
+  for (const A& x : a)
+    for (const B& y : b) pairs.emplace_back(x, y);
+  return pairs;
 }
 
 // Every combination of the axes but criterion, size and seed, each once.
@@ -64,8 +71,9 @@ std::vector<ShiftOptions> Combinations(const SweepAxes& axes) {
       for (const TokenWeighting& weighting : axes.weightings)
         for (const LambdaSpec& lambda : axes.lambdas)
           for (Factorization factorization : axes.factorizations)
-            for (const RankSpec& rank : axes.ranks) {
+            for (const auto& [rank, heal] : Pairs(axes.ranks, axes.heals)) {
               options.correction = correction;
+              options.heal = heal;
               options.mode = mode;
               options.weighting = weighting;
               options.fit.ridge.lambda = lambda;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many settings from few passes: criterion x amount x correction x calibration x token weights x lambda x factorization
-// x rank x calibration size x seed.
+// Many settings from few passes: criterion x amount x correction x healing x calibration x token weights x lambda x
+// factorization x rank x calibration size x seed.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@ struct SweepAxes {
   std::vector<LambdaSpec> lambdas = {{}};
   std::vector<Factorization> factorizations = {Factorization::kReducedRank};
   std::vector<RankSpec> ranks = {{}};
+  std::vector<Heal> heals = {Heal::kOff};
   std::vector<int64_t> samples = {256};  // of calibration text: every eighth of them is held out
   std::vector<uint64_t> seeds = {0};
   bool penalize_bias = false;

@@ -67,6 +67,7 @@ void WriteReport(const RunOptions& options, const ShiftJob& shift, const ShiftRe
   const CriterionInput input = {shift.context, model.weights, &shift.calibration.fit, options.common.seed};
   report.scores = ScoresBeside(result.selection, input, shift.progress);
   report.sites = result.sites;
+  report.healed = result.healed;
   report.comparison = ComparisonTable(variants);
   report.drift =
       MeasureDrift(shift.context, model.weights, {model.plan, result.pruned, result.corrected},
@@ -86,6 +87,7 @@ Json ProvenanceJson(Json json, const ShiftOptions& shift) {
   json["calibration_mode"] = Name(shift.mode);
   json["token_weight"] = Format(shift.weighting);
   json["span"] = shift.span;
+  json["heal"] = Name(shift.heal);
   return json;
 }
 
@@ -120,9 +122,10 @@ std::vector<ExportTarget> Targets(const RunOptions& options, const ShiftOptions&
 int Run(const RunOptions& options) {
   const ShiftOptions shift = options.recipe.Parse(options.common.seed);
   if (options.save_weights && options.save.empty()) FailUsage("--save-weights goes with --save DIR");
-  if (!options.save.empty() && !options.save_weights && !shift.correction->adapters && Corrects(shift))
-    FailUsage("--correction {} changes weights of blocks, which are saved with --save-weights only",
-              shift.correction->name);
+  const bool heals = shift.heal != Heal::kOff;
+  if (!options.save.empty() && !options.save_weights && (heals || !shift.correction->adapters) && Corrects(shift))
+    FailUsage("{} changes weights of blocks, which are saved with --save-weights only",
+              heals ? "--heal" : fmt::format("--correction {}", shift.correction->name));
 
   const std::vector<ExportTarget> exports = Targets(options, shift);
   const std::vector<Dataset> datasets =
@@ -215,6 +218,8 @@ Command AddRun(CLI::App& app) {
       "  shiftrt run --model demo --prune streamline:4 --span --calibration-mode sequential --token-weight norm\n"
       "  shiftrt run --model demo --prune ppl-greedy:4,tokens=8192 --correction replaceme\n"
       "  shiftrt run --model demo --prune bi:6 --correction auto --gate\n"
+      "  shiftrt run --model demo --prune bi:0.25,keep=first:1 --correction refit --save out --save-weights\n"
+      "  shiftrt run --model demo --prune bi:0.25,keep=first:1 --correction joint --lra full --heal all\n"
       "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --lra 64 --calib c4.jsonl --eval paper7 --data ~/data\n"
       "  shiftrt run --model qwen2-1.5b --prune \"reverse*:7\" --lra full --merge full --calib c4.jsonl --save out\n"
       "  shiftrt run --model demo --prune bi:0.25 --correction replaceme --export hf:out-hf");

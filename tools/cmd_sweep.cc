@@ -23,7 +23,7 @@ struct SweepOptions {
   EvaluationOptions evaluation{.tasks = ""};
   std::string preset, prune = "bi:0.25", calib, text, protocol = "gptq", csv, markdown, report;
   std::vector<std::string> correction = {"lra"}, calibration_mode = {"independent"}, token_weight = {"none"};
-  std::vector<std::string> lra = {"64"}, lambda = {"gcv"}, factorize = {"rrr"};
+  std::vector<std::string> heal = {"off"}, lra = {"64"}, lambda = {"gcv"}, factorize = {"rrr"};
   std::vector<int64_t> samples;
   std::vector<uint64_t> seeds;
   int64_t text_tokens = 0;
@@ -62,6 +62,7 @@ SweepAxes MakeAxes(const SweepOptions& options, const CalibrationSpec& calibrati
   axes.weightings = ParseAll(options.token_weight, ParseTokenWeighting);
   axes.lambdas = ParseAll(options.lambda, ParseLambda);
   axes.factorizations = ParseAll(options.factorize, ParseFactorization);
+  axes.heals = ParseAll(options.heal, ParseHeal);
   axes.ranks.clear();
   for (const std::string& text : options.lra) {
     axes.ranks.push_back(ParseRank(text));
@@ -200,6 +201,9 @@ Command AddSweep(CLI::App& app) {
   app.add_option("--token-weight", options->token_weight,
                  "token weights, as in run; separated by \";\": 'none;norm,first:0'")
       ->delimiter(';')
+      ->capture_default_str();
+  app.add_option("--heal", options->heal, "what is healed, as in run; comma-separated list, such as off,all")
+      ->delimiter(',')
       ->capture_default_str();
   app.add_option("--lra", options->lra, "ranks, as in run; comma-separated list, such as 16,64,full")
       ->delimiter(',')

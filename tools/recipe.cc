@@ -33,6 +33,10 @@ void RecipeOptions::AddTo(CLI::App& app) {
                  "weights of the tokens in the fit: none, or a comma-separated list of norm (1 / mean square of the\n"
                  "block's output), first:W (first token of a sample) and massive:W (tokens with a massive activation)")
       ->capture_default_str();
+  app.add_option("--heal", heal,
+                 "fit projections of the kept blocks behind the first removed one again, towards the original stream:\n"
+                 "down (the MLP's down projections), all (the attention's output projections too) or off")
+      ->capture_default_str();
   app.add_flag("--span", span, "fit one adapter per run of neighbouring removed layers, over the whole run");
   app.add_flag("--gate", gate, "drop each correction without which the loss on held-out calibration text is lower");
   app.add_option(
@@ -79,6 +83,7 @@ ShiftOptions RecipeOptions::Parse(uint64_t seed) const {
   shift.mode = ParseCalibrationMode(calibration_mode);
   shift.weighting = ParseTokenWeighting(token_weight);
   shift.span = span;
+  shift.heal = ParseHeal(heal);
   shift.gate = gate;
   shift.seed = seed;
   shift.gram.load.assign(load_gram.begin(), load_gram.end());

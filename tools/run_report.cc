@@ -112,6 +112,22 @@ Section Sites(const std::vector<SiteReport>& sites) {
   return section;
 }
 
+Section Healed(const std::vector<SiteReport>& healed) {
+  PageTable table{{"block", "projection", "lambda", "condition", "R² fitted", "R² held out"}, {}};
+  for (const SiteReport& fit : healed)
+    table.rows.push_back({fit.site.Name(), fit.part, fmt::format("{:.3g}", fit.lambda),
+                          fmt::format("{:.1e}", fit.condition), fmt::format("{:.3f}", fit.r2_fit),
+                          std::isnan(fit.r2_heldout) ? "-" : fmt::format("{:.3f}", fit.r2_heldout)});
+  Section section{"Projections that were fitted again",
+                  "R² is the share of what the corrected stream lacked there of the original one that the new weights "
+                  "supply.",
+                  {table}};
+  for (const SiteReport& fit : healed)
+    if (!fit.warning.empty())
+      section.parts.push_back(PageText{fmt::format("block {}, {}: {}", fit.site.Name(), fit.part, fit.warning)});
+  return section;
+}
+
 Chart DriftChart(const StreamDrift& drift, bool norm) {
   Chart chart;
   chart.name = norm ? "norm-by-depth" : "cosine-by-depth";
@@ -152,6 +168,7 @@ Page RunPage(const RunReport& report) {
   page.sections.push_back({"Comparison", "", {report.comparison}});
   page.sections.push_back(Scores(report.scores));
   page.sections.push_back(Sites(report.sites));
+  if (!report.healed.empty()) page.sections.push_back(Healed(report.healed));
   page.sections.push_back(
       {"Drift of the residual stream",
        "Held-out text through the three models; the blocks shown are those all of them run, and the final norm. The "

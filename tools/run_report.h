@@ -16,7 +16,7 @@ namespace shiftrt {
 struct RunReport {
   std::string title, summary;
   std::vector<Selection> scores;  // by several criteria; those of the run itself first
-  std::vector<SiteReport> sites;
+  std::vector<SiteReport> sites, healed;
   PageTable comparison;
   StreamDrift drift;  // of the original, the pruned and the corrected model
   std::string prompt;

@@ -29,7 +29,7 @@ void PrintSelection(const Selection& selection, int64_t layers) {
 
 void PrintSites(const std::vector<SiteReport>& sites) {
   if (sites.empty()) return;
-  Table table({"adapter at layer", "lambda", "condition", "rank", "effective", "R2 fitted", "R2 held out"});
+  Table table({"in place of layers", "lambda", "condition", "rank", "effective", "R2 fitted", "R2 held out"});
   for (const SiteReport& site : sites)
     table.Add({site.site.Name(), fmt::format("{:.3g}", site.lambda), fmt::format("{:.1e}", site.condition),
                std::to_string(site.rank), fmt::format("{:.1f}", site.effective_rank),
@@ -38,6 +38,19 @@ void PrintSites(const std::vector<SiteReport>& sites) {
   fmt::print("{}", table.Text());
   for (const SiteReport& site : sites)
     if (!site.warning.empty()) fmt::print("  layer {}: {}\n", site.site.Name(), site.warning);
+  fmt::print("\n");
+}
+
+void PrintHealed(const std::vector<SiteReport>& healed) {
+  if (healed.empty()) return;
+  Table table({"fitted again", "projection", "lambda", "condition", "R2 fitted", "R2 held out"});
+  for (const SiteReport& fit : healed)
+    table.Add({fmt::format("block {}", fit.site.Name()), fit.part, fmt::format("{:.3g}", fit.lambda),
+               fmt::format("{:.1e}", fit.condition), fmt::format("{:.3f}", fit.r2_fit),
+               std::isnan(fit.r2_heldout) ? "-" : fmt::format("{:.3f}", fit.r2_heldout)});
+  fmt::print("{}", table.Text());
+  for (const SiteReport& fit : healed)
+    if (!fit.warning.empty()) fmt::print("  block {}, {}: {}\n", fit.site.Name(), fit.part, fit.warning);
   fmt::print("\n");
 }
 
@@ -82,6 +95,7 @@ Json SitesJson(const std::vector<SiteReport>& sites) {
   Json out = Json::array();
   for (const SiteReport& site : sites)
     out.push_back({{"layers", site.site.Layers()},
+                   {"part", site.part},
                    {"lambda", site.lambda},
                    {"tokens", site.tokens},
                    {"rank", site.rank},
@@ -138,6 +152,7 @@ std::vector<SiteReport> SitesFromJson(const Json& json) {
     SiteReport& site = sites.emplace_back();
     const auto layers = from.at("layers").get<std::vector<int64_t>>();
     site.site = {layers.at(0), std::ssize(layers)};
+    site.part = from.at("part").get<std::string>();
     site.lambda = Number(from.at("lambda"));
     site.tokens = from.at("tokens").get<int64_t>();
     site.rank = from.at("rank").get<int64_t>();
@@ -178,6 +193,7 @@ std::vector<GateVerdict> GateFromJson(const Json& json) {
 void PrintShift(const ShiftResult& result, int64_t layers) {
   PrintSelection(result.selection, layers);
   PrintSites(result.sites);
+  PrintHealed(result.healed);
   PrintMergedRuns(result.merged_runs);
   PrintTrials(result);
   PrintGate(result.gate);
@@ -191,6 +207,7 @@ Json ShiftJson(const ShiftResult& result, const CalibrationSet& calibration) {
             {"tokens", result.sites.empty() ? calibration.fit_tokens : result.sites.front().tokens},
             {"heldout_tokens", calibration.heldout_tokens}}},
           {"sites", SitesJson(result.sites)},
+          {"healed", SitesJson(result.healed)},
           {"merged_runs", SitesJson(result.merged_runs)},
           {"trials", TrialsJson(result)},
           {"gate", GateJson(result.gate)},
@@ -206,6 +223,7 @@ ShiftResult ShiftFromJson(const Json& json) {
   result.selection = SelectionFromJson(json.at("selection"));
   result.calibration = json.at("calibration").at("source").get<std::string>();
   result.sites = SitesFromJson(json.at("sites"));
+  result.healed = SitesFromJson(json.at("healed"));
   result.merged_runs = SitesFromJson(json.at("merged_runs"));
   TrialsFromJson(json.at("trials"), result);
   result.gate = GateFromJson(json.at("gate"));

@@ -34,15 +34,18 @@ bool TakesRecipe(const SweepRow& row) { return row.options.correction->takes_rec
 std::string ModeText(const SweepRow& row) { return OrNone(TakesRecipe(row), Name(row.options.mode)); }
 
 std::string WeightText(const SweepRow& row) {
-  return OrNone(TakesRecipe(row), "weights " + Format(row.options.weighting));
+  return OrNone(row.options.correction->takes_weights() || row.options.heal != Heal::kOff,
+                "weights " + Format(row.options.weighting));
 }
 
 std::string FactorizationText(const SweepRow& row) {
-  return OrNone(TakesRecipe(row) && row.options.correction->has_rank, Name(row.options.fit.factorization));
+  return OrNone(row.options.correction->takes_weights() && row.options.correction->has_rank,
+                Name(row.options.fit.factorization));
 }
 
 std::string LambdaText(const SweepRow& row) {
-  return OrNone(row.options.correction->has_lambda, "lambda " + Format(row.options.fit.ridge.lambda));
+  return OrNone(row.options.correction->has_lambda || row.options.heal != Heal::kOff,
+                "lambda " + Format(row.options.fit.ridge.lambda));
 }
 
 double RankNumber(const SweepRow& row, int64_t hidden) {
@@ -65,6 +68,7 @@ const std::vector<Axis>& Axes() {
        [](const SweepRow& r, int64_t) { return static_cast<double>(r.removed.size()); }, false},
       {"correction", "correction", [](const SweepRow& r) { return std::string(r.options.correction->name); }, nullptr,
        false},
+      {"healed", "healed", [](const SweepRow& r) { return std::string(Name(r.options.heal)); }, nullptr, false},
       {"calibration", "calibration", ModeText, nullptr, false},
       {"token weights", "token weights", WeightText, nullptr, false},
       {"samples", "calibration samples", [](const SweepRow& r) { return fmt::format("{} samples", r.samples); },
@@ -185,18 +189,18 @@ std::string Known(double value) { return OrNone(!std::isnan(value), fmt::format(
 
 std::string SweepCsv(const std::vector<SweepRow>& rows) {
   std::string csv =
-      "prune,removed,seed,samples,tokens,correction,calibration,token_weight,lambda,factorization,rank,adapter_"
+      "prune,removed,seed,samples,tokens,correction,calibration,token_weight,lambda,factorization,rank,heal,adapter_"
       "parameters,r2_fit,r2_heldout,"
       "perplexity_original,perplexity_pruned,perplexity_corrected,"
       "accuracy_original,accuracy_pruned,accuracy_corrected\n";
   for (const SweepRow& r : rows)
     csv += fmt::format(
-        "\"{}\",{},{},{},{},{},{},\"{}\",{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g}\n",
+        "\"{}\",{},{},{},{},{},{},\"{}\",{},{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g}\n",
         r.options.prune.text, fmt::join(r.removed, " "), r.options.seed, r.samples, r.tokens,
         r.options.correction->name, Name(r.options.mode), Format(r.options.weighting),
-        Format(r.options.fit.ridge.lambda), Name(r.options.fit.factorization), Format(r.options.fit.rank), r.parameters,
-        r.r2_fit, r.r2_heldout, r.original.perplexity, r.pruned.perplexity, r.corrected.perplexity, r.original.accuracy,
-        r.pruned.accuracy, r.corrected.accuracy);
+        Format(r.options.fit.ridge.lambda), Name(r.options.fit.factorization), Format(r.options.fit.rank),
+        Name(r.options.heal), r.parameters, r.r2_fit, r.r2_heldout, r.original.perplexity, r.pruned.perplexity,
+        r.corrected.perplexity, r.original.accuracy, r.pruned.accuracy, r.corrected.accuracy);
   return csv;
 }
 
@@ -214,6 +218,7 @@ nlohmann::json SweepJson(const std::vector<SweepRow>& rows) {
                    {"samples", r.samples},
                    {"tokens", r.tokens},
                    {"correction", r.options.correction->name},
+                   {"heal", Name(r.options.heal)},
                    {"calibration", Name(r.options.mode)},
                    {"token_weight", Format(r.options.weighting)},
                    {"lambda", Format(r.options.fit.ridge.lambda)},

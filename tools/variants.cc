@@ -16,13 +16,24 @@ std::string NameOf(std::string_view correction) {
   return correction.empty() || correction == "auto" ? "lra" : std::string(correction);
 }
 
+// What stands in the removed blocks' place, and what else was fitted again.
+std::string LabelOf(const ShiftOptions& shift) {
+  const std::string correction = Label(*shift.correction, shift.fit.rank, shift.span);
+  return shift.heal == Heal::kOff ? correction : fmt::format("{}, healed ({})", correction, Name(shift.heal));
+}
+
+// "none" is not a name for a plan with something in it.
+std::string NameOf(const ShiftOptions& shift) {
+  return shift.correction->name == "none" ? "healed" : NameOf(shift.correction->name);
+}
+
 }  // namespace
 
-bool Corrects(const ShiftOptions& shift) { return shift.correction->name != "none"; }
+bool Corrects(const ShiftOptions& shift) { return shift.correction->name != "none" || shift.heal != Heal::kOff; }
 
 std::vector<std::string> VariantNames(const ShiftOptions& shift) {
   std::vector<std::string> names = {"original", "pruned"};
-  if (Corrects(shift)) names.push_back(NameOf(shift.correction->name));
+  if (Corrects(shift)) names.push_back(NameOf(shift));
   if (shift.merge != Merge::kOff) names.push_back("merged");
   return names;
 }
@@ -30,8 +41,7 @@ std::vector<std::string> VariantNames(const ShiftOptions& shift) {
 std::vector<Variant> VariantsOf(const Model& model, const ShiftResult& result, const ShiftOptions& shift) {
   std::vector<Variant> variants = {Original(model.plan), Pruned(result.pruned)};
   if (Corrects(shift))
-    variants.push_back({VariantKind::kCorrected, NameOf(shift.correction->name),
-                        "pruned + " + Label(*shift.correction, shift.fit.rank, shift.span), result.corrected});
+    variants.push_back({VariantKind::kCorrected, NameOf(shift), "pruned + " + LabelOf(shift), result.corrected});
   if (result.merged)
     variants.push_back({VariantKind::kMerged, "merged", fmt::format("merged ({})", Name(shift.merge)), *result.merged});
   return variants;

@@ -96,6 +96,8 @@ class CpuBackend : public Backend, private Layers {
   void Adapter(const AdapterStage& adapter) override;
   Rows Stream() override { return h_; }
   Rows Update(const BlockStage& block, Halves halves) override;
+  Rows Heads() override { return attended_.Get(h_.rows, config_.query_dim()); }
+  Rows Activation() override { return gate_.Get(h_.rows, config_.intermediate); }
   void Choose() override {
     chosen_ = SampleToken(Logits(h_.Rows(h_.rows - 1, 1)).span(), call_->draw->sampling, call_->draw->uniform);
   }

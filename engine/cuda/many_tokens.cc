@@ -161,6 +161,21 @@ Rows ManyTokens::Update(const BlockStage& block, Halves halves) {
   return {both, s_.device->rows()};
 }
 
+Rows ManyTokens::Widened(Scratch& rows, int64_t width) {
+  const int64_t count = s_.step.count;
+  const DeviceArray from = rows.Get(s_.stream, count * width, s_.dtype);
+  auto* wide = static_cast<float*>(from.data);
+  if (s_.dtype != DType::kFloat32) {
+    wide = s_.widened.Floats(s_.stream, count * width);
+    gpu::Widen(s_.stream, from, count, width, wide, width);
+  }
+  return {MatrixView<const float>(wide, count, width), s_.device->rows()};
+}
+
+Rows ManyTokens::Heads() { return Widened(s_.attended, s_.config.query_dim()); }
+
+Rows ManyTokens::Activation() { return Widened(s_.activation, s_.config.intermediate); }
+
 void ManyTokens::Choose() { s_.Choose(Settled().row(s_.step.count - 1)); }
 
 }  // namespace shiftrt

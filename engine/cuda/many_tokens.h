@@ -18,6 +18,8 @@ class ManyTokens : public Layers {
   void Adapter(const AdapterStage& adapter) override;
   Rows Stream() override;
   Rows Update(const BlockStage& block, Halves halves) override;
+  Rows Heads() override;
+  Rows Activation() override;
   void Choose() override;
 
  private:
@@ -25,6 +27,8 @@ class ManyTokens : public Layers {
   MatrixView<float> Settled();
   void JoinBranches(const KeysValues& kv);
   void Add(MatrixView<float> update, const gpu::DeviceBuffer<float>& bias, const gpu::DeviceBuffer<float>& norm);
+  // Rows of the weights' type as float32: a copy where that is another type.
+  Rows Widened(Scratch& rows, int64_t width);
   // An update with its bias, in a copy where it has one that is not in it already.
   MatrixView<const float> WithBias(MatrixView<const float> update, const gpu::DeviceBuffer<float>& bias);
 

@@ -117,5 +117,7 @@ void OneToken::Adapter(const AdapterStage& adapter) {
 }
 
 Rows OneToken::Update(const BlockStage&, Halves) { Fail("fused layers keep no update apart that could be tapped"); }
+Rows OneToken::Heads() { Fail("fused layers are not tapped"); }
+Rows OneToken::Activation() { Fail("fused layers are not tapped"); }
 
 }  // namespace shiftrt

@@ -20,6 +20,8 @@ class OneToken : public Layers {
   // Also where recorded launches leave it.
   Rows Stream() override { return {{h_, 1, s_.hidden}, s_.device->rows()}; }
   Rows Update(const BlockStage& block, Halves halves) override;
+  Rows Heads() override;
+  Rows Activation() override;
   void Choose() override { s_.Choose(h_); }
 
  private:

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/rmsnorm.h"
 
 namespace shiftrt {
@@ -28,6 +29,9 @@ void StreamRows::CopyToHost(const float* from, int64_t count, float* to) const {
 }
 void StreamRows::Copy(const float* from, int64_t count, float* to) const {
   gpu::CopyOnDevice(stream(), to, from, Bytes(count));
+}
+void StreamRows::CopyColumns(MatrixView<const float> from, float* to, int64_t stride) const {
+  gpu::Widen(stream(), {from.data, DType::kFloat32}, from.rows, from.cols, to, stride);
 }
 void StreamRows::Add(const float* from, int64_t count, float* to) const { gpu::Add(stream(), to, from, count, to); }
 void StreamRows::Subtract(const float* from, int64_t count, float* to) const {

@@ -229,7 +229,7 @@ void CudaState::Choose(const float* row) {
 int64_t CudaState::ReleaseScratch() {
   int64_t bytes = 0;
   for (Scratch* scratch : {&residual, &normed, &qkv, &q, &keys, &values, &attended, &shares, &attention_update,
-                           &mlp_update, &delta, &gate_up, &activation, &inner, &logits, &given, &gathered}) {
+                           &mlp_update, &delta, &gate_up, &activation, &widened, &inner, &logits, &given, &gathered}) {
     bytes += scratch->bytes();
     scratch->Release();
   }

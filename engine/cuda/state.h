@@ -118,7 +118,7 @@ class CudaState {
   Step step;
   const CudaKv* cache = nullptr;  // of the call in progress
   Scratch residual, normed, qkv, q, keys, values, attended, shares, attention_update, mlp_update, delta, gate_up,
-      activation, inner, logits, given, gathered;
+      activation, widened, inner, logits, given, gathered;
   // The choice of a token; apart from the scratch, for recorded launches read and write it.
   gpu::DeviceBuffer<gpu::SampleRequest> request;
   gpu::DeviceBuffer<int32_t> chosen;

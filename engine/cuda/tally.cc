@@ -64,10 +64,10 @@ class CudaRidgeSums : public DeviceRidgeSums {
   }
 
   void Add(const Rows& h, const Rows& delta, std::span<const double> weights) override {
-    const int64_t tokens = h.count(), d = host_.cross.cols;
-    Check(h.hidden() == d && delta.hidden() == d && delta.count() == tokens,
-          "inputs ({}, {}) and updates ({}, {}) for sums of hidden size {}", tokens, h.hidden(), delta.count(),
-          delta.hidden(), d);
+    const int64_t tokens = h.count(), n = host_.cross.rows - 1, d = host_.cross.cols;
+    Check(h.hidden() == n && delta.hidden() == d && delta.count() == tokens,
+          "inputs ({}, {}) and updates ({}, {}) for sums of {} inputs and {} outputs", tokens, h.hidden(),
+          delta.count(), delta.hidden(), n, d);
     Check(weights.empty() || std::ssize(weights) == tokens, "{} weights for {} rows", weights.size(), tokens);
     const size_t which = gpus_->Which(h);
     Check(gpus_->Which(delta) == which, "inputs of GPU {} and updates of GPU {}", h.gpu(), delta.gpu());
@@ -78,7 +78,7 @@ class CudaRidgeSums : public DeviceRidgeSums {
       on_device = part.weights.Reserve(stream, tokens, kTallied);
       gpu::CopyToDevice(stream, part.weights.data(), weights.data(), static_cast<int64_t>(weights.size_bytes()));
     }
-    gpu::AddToRidgeSums(stream, {h.there().data, delta.there().data, on_device, tokens, d},
+    gpu::AddToRidgeSums(stream, {h.there().data, delta.there().data, on_device, tokens, n, d},
                         {part.gram.data(), part.cross.data()});
   }
 

@@ -35,8 +35,10 @@ struct RepairSettings {
   std::string calibration_mode = "independent";
   /// How tokens are weighted in the fit: "none", or any of "norm", "first:W" and "massive:W" with commas between them.
   std::string token_weight = "none";
-  bool span = false;          ///< one adapter for each run of neighbouring removed blocks
-  bool gate = false;          ///< take out adapters without which the loss on held-out text is lower
+  bool span = false;  ///< one adapter for each run of neighbouring removed blocks
+  bool gate = false;  ///< take out adapters without which the loss on held-out text is lower
+  /// Projections of the kept blocks behind the first removed one that are fitted again: "off", "down" or "all".
+  std::string heal = "off";
   std::string merge = "off";  ///< whether neighbouring adapters become one: "off", "full" or "lowrank"
   uint64_t seed = 0;          ///< of the choice of samples, and of criteria that draw random numbers
 };

@@ -47,10 +47,10 @@ void ComputeRowProducts(const Context& context, MatrixView<const float> a, Matri
 
 void AddToRidgeSums(const Context& context, MatrixView<const float> h, MatrixView<const float> delta,
                     std::span<const double> weights, const RidgeSumsView& sums) {
-  const int64_t d = h.cols;
-  Check(delta.cols == d && delta.rows == h.rows && sums.gram.rows == d + 1 && sums.cross.cols == d,
-        "inputs ({}, {}) and updates ({}, {}) for sums of hidden size {}", h.rows, d, delta.rows, delta.cols,
-        sums.cross.cols);
+  const int64_t n = h.cols, d = delta.cols;
+  Check(delta.rows == h.rows && sums.gram.rows == n + 1 && sums.cross.rows == n + 1 && sums.cross.cols == d,
+        "inputs ({}, {}) and updates ({}, {}) for sums of {} inputs and {} outputs", h.rows, n, delta.rows, d,
+        sums.gram.rows - 1, sums.cross.cols);
   Check(weights.empty() || std::ssize(weights) == h.rows, "{} weights for {} rows", weights.size(), h.rows);
   std::vector<double> roots;
   for (const double weight : weights) {
@@ -58,13 +58,13 @@ void AddToRidgeSums(const Context& context, MatrixView<const float> h, MatrixVie
     roots.push_back(std::sqrt(weight));
   }
   const int64_t chunk = std::min(kChunkRows, h.rows);
-  const Matrix<double> inputs(chunk, d + 1), updates(chunk, d);
+  const Matrix<double> inputs(chunk, n + 1), updates(chunk, d);
   for (int64_t first = 0; first < h.rows; first += chunk) {
     const int64_t rows = std::min(chunk, h.rows - first);
     const MatrixView<double> x = inputs.view().Rows(0, rows), y = updates.view().Rows(0, rows);
     const std::span<const double> scales = roots.empty() ? roots : std::span<const double>(roots).subspan(first, rows);
     Widen(context, h.Rows(first, rows), scales, x);
-    for (int64_t i = 0; i < rows; ++i) x(i, d) = scales.empty() ? 1.0 : scales[i];
+    for (int64_t i = 0; i < rows; ++i) x(i, n) = scales.empty() ? 1.0 : scales[i];
     Widen(context, delta.Rows(first, rows), scales, y);
     linalg::AddGram(context, x, sums.gram);
     linalg::Gemm(context, true, false, 1.0, x, y, 1.0, sums.cross);

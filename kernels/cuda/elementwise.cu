@@ -28,6 +28,25 @@ struct GatherKernel {
   }
 };
 
+// There is one block per row.
+template <typename T>
+struct WidenKernel {
+  static constexpr int kThreads = 128;
+  struct Args {
+    const T* from;
+    float* out;
+    int width, stride;
+  };
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    const int64_t row = Block().x;
+    for (int i = 8 * Thread(); i < args.width; i += 8 * kThreads) {
+      float values[8];
+      Load8(args.from + row * args.width + i, values);
+      Store8(args.out + row * args.stride + i, values);
+    }
+  }
+};
+
 enum class Activation { kSilu, kGeluTanh };
 
 // Each thread processes eight columns of a token. The blocks along y divide the columns of a token.
@@ -111,6 +130,17 @@ void Gather(Stream stream, const int32_t* rows, int64_t count, ConstDeviceArray 
     Launch<GatherKernel<T, T>>(
         stream, {.x = static_cast<int>(count)},
         {rows, static_cast<const T*>(from.data), static_cast<T*>(out.data), static_cast<int>(width), 1.0f});
+  });
+}
+
+void Widen(Stream stream, ConstDeviceArray from, int64_t count, int64_t width, float* out, int64_t stride) {
+  for (const int64_t length : {width, stride})
+    Require(length % 8 == 0, "widening rows", "a row length that is a multiple of 8", length);
+  if (count == 0) return;
+  WithType("widening rows", from.dtype, [&](auto type) {
+    using T = decltype(type);
+    Launch<WidenKernel<T>>(stream, {.x = static_cast<int>(count)},
+                           {static_cast<const T*>(from.data), out, static_cast<int>(width), static_cast<int>(stride)});
   });
 }
 

@@ -16,6 +16,10 @@ void Embed(Stream stream, const int32_t* tokens, int64_t count, ConstDeviceArray
 // other rows of the same array. width: a multiple of 8.
 void Gather(Stream stream, const int32_t* rows, int64_t count, ConstDeviceArray from, int64_t width, DeviceArray out);
 
+// out (count, stride), of which the first `width` columns = from (count, width) dense, in float32. width and stride:
+// multiples of 8.
+void Widen(Stream stream, ConstDeviceArray from, int64_t count, int64_t width, float* out, int64_t stride);
+
 // out (tokens, n) = silu(gate + gate_bias) * (up + up_bias), where gate_up (tokens, 2 n) holds gate, then up, and bias
 // (2 n) may be null. One type for both. n: a multiple of 8.
 void SwiGlu(Stream stream, ConstDeviceArray gate_up, const float* bias, int64_t tokens, int64_t n, DeviceArray out);

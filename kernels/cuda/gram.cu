@@ -20,22 +20,28 @@ struct RidgeSumsKernel {
     const float *h, *delta;
     const double* weights;
     double* sums;
-    int tokens, d;
+    int tokens, n, d;  // n: columns of h, d: of delta
   };
   static constexpr int kRows = kTokens * kStride;
   static constexpr int kShared = 2 * SharedBytes<float>(2 * kRows) + SharedBytes<double>(2 * kTokens);
 
-  // tile[t][c] = column first + c of row token + t of x, or of [x | 1] if `ones`. Elements outside are zero.
-  static SHIFTRT_DEVICE void Fetch(const float* x, bool ones, const Args& args, int token, int first,
-                                   Shared<float> tile) {
+  // A matrix (tokens, width), or [x | 1] if `ones`.
+  struct Rows {
+    const float* x;
+    int width;
+    bool ones;
+  };
+
+  // tile[t][c] = column first + c of row token + t. Elements outside are zero.
+  static SHIFTRT_DEVICE void Fetch(const Rows& rows, const Args& args, int token, int first, Shared<float> tile) {
     constexpr int kPieces = kTile / 4;
     for (int i = Thread(); i < kTokens * kPieces; i += kThreads) {
       const int t = token + i / kPieces, c = first + 4 * (i % kPieces);
       const Shared<float> to = tile + (i / kPieces * kStride + 4 * (i % kPieces));
-      if (ones && c == args.d) {
+      if (rows.ones && c == rows.width) {
         StoreShared4(to, t < args.tokens ? 1.0f : 0.0f, 0, 0, 0);
       } else {
-        CopyAsync16(to, x + static_cast<int64_t>(t) * args.d + c, t < args.tokens && c < args.d);
+        CopyAsync16(to, rows.x + static_cast<int64_t>(t) * rows.width + c, t < args.tokens && c < rows.width);
       }
     }
   }
@@ -70,11 +76,12 @@ struct RidgeSumsKernel {
     SharedArena arena;
     const Shared<float> left = arena.Take<float>(2 * kRows), right = arena.Take<float>(2 * kRows);  // two stages
     const Shared<double> weights = arena.Take<double>(2 * kTokens);
+    const Rows inputs = {args.h, args.n, true};
     const auto fetch = [&](int token) {
       const int stage = token / kTokens % 2;
       if (token < args.tokens) {
-        Fetch(args.h, true, args, token, first_row, left + stage * kRows);
-        Fetch(kGram ? args.h : args.delta, kGram, args, token, first_col, right + stage * kRows);
+        Fetch(inputs, args, token, first_row, left + stage * kRows);
+        Fetch(kGram ? inputs : Rows{args.delta, args.d, false}, args, token, first_col, right + stage * kRows);
         FetchWeights(args, token, weights + stage * kTokens);
       }
       CopyAsyncCommit();
@@ -89,7 +96,7 @@ struct RidgeSumsKernel {
       Multiply(left + stage * kRows, right + stage * kRows, weights + stage * kTokens, sums);
       SyncThreads();
     }
-    const int cols = kGram ? args.d + 1 : args.d;
+    const int cols = kGram ? args.n + 1 : args.d;
 #pragma unroll
     for (int i = 0; i < kFragments; ++i) {
 #pragma unroll
@@ -97,7 +104,7 @@ struct RidgeSumsKernel {
         for (int r = 0; r < 2; ++r) {
           const int row = first_row + Warp() / 2 * kWarpTile + 8 * i + Lane() / 4;
           const int col = first_col + Warp() % 2 * kWarpTile + 8 * j + 2 * (Lane() % 4) + r;
-          if (row > args.d || col >= cols || (kGram && col < row)) continue;
+          if (row > args.n || col >= cols || (kGram && col < row)) continue;
           args.sums[static_cast<int64_t>(row) * cols + col] += sums[i][j][r];
         }
       }
@@ -141,16 +148,17 @@ struct RowProductsKernel {
 }  // namespace
 
 void AddToRidgeSums(Stream stream, const RidgeRows& rows, const RidgeArrays& sums) {
-  const int64_t d = rows.d;
-  Require(d % 8 == 0, "Gram update", "a hidden size that is a multiple of 8", d);
+  for (const int64_t width : {rows.n, rows.d})
+    Require(width % 8 == 0, "Gram update", "a row length that is a multiple of 8", width);
   if (rows.tokens == 0) return;
-  const int tokens = static_cast<int>(rows.tokens), cols = static_cast<int>(d), tiles = Blocks(d + 1, kTile);
+  const int tokens = static_cast<int>(rows.tokens), n = static_cast<int>(rows.n), d = static_cast<int>(rows.d);
+  const int tiles = Blocks(n + 1, kTile);
   using Gram = RidgeSumsKernel<true>;
   using Cross = RidgeSumsKernel<false>;
   Launch<Gram>(stream, {.x = tiles, .y = tiles, .shared_bytes = Gram::kShared},
-               {rows.h, nullptr, rows.weights, sums.gram, tokens, cols});
+               {rows.h, nullptr, rows.weights, sums.gram, tokens, n, d});
   Launch<Cross>(stream, {.x = Blocks(d, kTile), .y = tiles, .shared_bytes = Cross::kShared},
-                {rows.h, rows.delta, rows.weights, sums.cross, tokens, cols});
+                {rows.h, rows.delta, rows.weights, sums.cross, tokens, n, d});
 }
 
 void ComputeRowProducts(Stream stream, const float* a, const float* b, int64_t tokens, int64_t n,

@@ -7,15 +7,15 @@
 
 namespace shiftrt::gpu {
 
-// H and D (tokens, d) float32 dense; d: a multiple of 8. weights (tokens), or null for the identity.
+// H (tokens, n) and D (tokens, d) float32 dense; n and d: multiples of 8. weights (tokens), or null for the identity.
 struct RidgeRows {
   const float *h = nullptr, *delta = nullptr;
   const double* weights = nullptr;
-  int64_t tokens = 0, d = 0;
+  int64_t tokens = 0, n = 0, d = 0;
 };
-// With Haug = [H | 1] and W = diag(weights): gram (d + 1, d + 1) += Haug' W Haug, upper triangle only; cross
-// (d + 1, d) += Haug' W D. Products of float32 rows are exact in float64, and added in float64. Cost: 3 d^2 FLOP per
-// token, on the float64 tensor cores.
+// With Haug = [H | 1] and W = diag(weights): gram (n + 1, n + 1) += Haug' W Haug, upper triangle only; cross
+// (n + 1, d) += Haug' W D. Products of float32 rows are exact in float64, and added in float64. Cost: n (n + 2 d) FLOP
+// per token, on the float64 tensor cores.
 struct RidgeArrays {
   double* gram = nullptr;
   double* cross = nullptr;

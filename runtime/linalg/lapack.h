@@ -13,6 +13,11 @@
 extern "C" {
 // The trailing size_t arguments are the lengths of the character arguments.
 void dpotrf_(const char* uplo, const int* n, double* a, const int* lda, int* info, size_t);
+void dgetrf_(const int* m, const int* n, double* a, const int* lda, int* ipiv, int* info);
+void dgecon_(const char* norm, const int* n, const double* a, const int* lda, const double* anorm, double* rcond,
+             double* work, int* iwork, int* info, size_t);
+void dgetrs_(const char* trans, const int* n, const int* nrhs, const double* a, const int* lda, const int* ipiv,
+             double* b, const int* ldb, int* info, size_t);
 void dpocon_(const char* uplo, const int* n, const double* a, const int* lda, const double* anorm, double* rcond,
              double* work, int* iwork, int* info, size_t);
 void dsyevd_(const char* jobz, const char* uplo, const int* n, double* a, const int* lda, double* w, double* work,

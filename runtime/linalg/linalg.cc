@@ -143,4 +143,29 @@ bool CholeskySolve(const Context& context, MatrixView<double> a, MatrixView<doub
   return true;
 }
 
+// LAPACK's column-major matrices are the transposes: a' x' = b' is solved.
+double SolveFromRight(const Context& context, MatrixView<double> a, MatrixView<double> b, double least) {
+  Check(a.rows == a.cols && b.cols == a.rows, "({} x {}) to be solved for a right side of ({} x {})", a.rows, a.cols,
+        b.rows, b.cols);
+  double norm = 0;  // of a', so the largest row
+  for (int64_t i = 0; i < a.rows; ++i) {
+    double sum = 0;
+    for (int64_t j = 0; j < a.cols; ++j) {
+      Check(std::isfinite(a(i, j)), "element ({}, {}) of a {} x {} system is not finite", i, j, a.rows, a.cols);
+      sum += std::abs(a(i, j));
+    }
+    norm = std::max(norm, sum);
+  }
+  const lapack::Threads threads(context.threads);
+  const int n = ToInt(a.rows), lda = LeadingDimension(a), rows = ToInt(b.rows), ldb = LeadingDimension(b);
+  std::vector<int> pivots(a.rows), integers(a.rows);
+  std::vector<double> work(4 * a.rows);
+  int info = 0;
+  dgetrf_(&n, &n, a.data, &lda, pivots.data(), &info);
+  double rcond = 0;
+  if (info == 0) dgecon_("1", &n, a.data, &lda, &norm, &rcond, work.data(), integers.data(), &info, 1);
+  if (rcond >= least && rcond > 0) dgetrs_("N", &n, &rows, a.data, &lda, pivots.data(), b.data, &ldb, &info, 1);
+  return rcond;
+}
+
 }  // namespace shiftrt::linalg

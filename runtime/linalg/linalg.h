@@ -23,4 +23,8 @@ void SymmetrizeFromUpper(MatrixView<double> c);
 // to working precision. If `rcond` is not null, it receives an estimate of the reciprocal condition number (1-norm).
 bool CholeskySolve(const Context& context, MatrixView<double> a, MatrixView<double> b, double* rcond);
 
+// Solves x a = b for any square a, on the host; b becomes x, a is overwritten. Returns an estimate of the reciprocal
+// condition number of a (1-norm). Where that is below `least`, b is left as it was.
+double SolveFromRight(const Context& context, MatrixView<double> a, MatrixView<double> b, double least);
+
 }  // namespace shiftrt::linalg

@@ -9,13 +9,17 @@ namespace shiftrt {
 
 using Fit = FittedSites(const FitInput& input);
 // Each in the file of that name.
-Fit FitLra, FitGenericAffine, FitBias, FitReplaceMe, FitLaco, FitNone, FitAuto;
+Fit FitLra, FitRefit, FitJoint, FitGenericAffine, FitBias, FitReplaceMe, FitLaco, FitNone, FitAuto;
 
 const std::vector<Correction>& Corrections() {
   static const std::vector<Correction> table = {
       // name, summary, label, needs, adapters, has_rank, has_lambda, fit
       {"lra", "h + h A + b, fitted to the block's update", "{span}{lra}", Needs::kStreamSums, true, true, true,
        &FitLra},
+      {"refit", "the down projection before, fitted again to carry the run's update", "refit", Needs::kActivationSums,
+       false, false, true, &FitRefit},
+      {"joint", "that projection and one h + h A + b per run, fitted together", "joint {lra}",
+       Needs::kStreamAndActivationSums, false, true, true, &FitJoint},
       {"generic-affine", "h W + b, fitted to the block's output", "generic affine {rank}", Needs::kStreamSums, true,
        true, true, &FitGenericAffine},
       {"bias", "the mean update", "mean update", Needs::kStreamSums, true, false, false, &FitBias},

@@ -9,6 +9,7 @@
 
 #include "shift/fit/fit.h"
 #include "shift/job.h"
+#include "shift/refit/projection.h"
 
 namespace shiftrt {
 
@@ -17,7 +18,11 @@ enum class Needs {
   kNothing,     // nothing else
   kStreamSums,  // sums of the residual stream before each site (SiteInput::kStream)
   kMlpSums,     // sums of the MLP's output of the block before each site (SiteInput::kMlpBefore)
-  kText,        // the calibration text, for passes of its own: it chooses its recipe itself
+  // Sums of what the block before each site gives on the corrected stream (SiteInput::kActivation), alone or beside its
+  // output (SiteInput::kStreamAndActivation); one site after another
+  kActivationSums,
+  kStreamAndActivationSums,
+  kText,  // the calibration text, for passes of its own: it chooses its recipe itself
 };
 
 struct FitInput {
@@ -25,6 +30,7 @@ struct FitInput {
   const std::vector<Site>& sites;            // to correct, ascending
   const std::vector<const SiteSums*>& sums;  // one per site where the correction needs sums, otherwise empty
   const FitOptions& options;
+  BlockPtr before = nullptr;  // where the correction needs sums of its activations: the block before the one site
 };
 
 struct Correction {
@@ -34,8 +40,8 @@ struct Correction {
   // adapter replaces a whole run of removed blocks.
   std::string_view label;
   Needs needs;
-  // Whether an adapter replaces each removed block (or run of removed blocks). Otherwise a site is a run, and the block
-  // before it is changed, or nothing.
+  // Whether an adapter replaces each removed block (or run of removed blocks), and nothing else changes. Otherwise a
+  // site is a run, and the block before it is changed, or nothing.
   bool adapters;
   bool has_rank;    // uses FitOptions::rank
   bool has_lambda;  // uses FitOptions::ridge
@@ -45,6 +51,10 @@ struct Correction {
   bool needs_sums() const { return needs == Needs::kStreamSums || needs == Needs::kMlpSums; }
   // Whether the caller chooses calibration mode and token weights.
   bool takes_recipe() const { return adapters && needs == Needs::kStreamSums; }
+  // Whether it is fitted in a walk (shift/refit/walk.h), and so with calibration mode drift.
+  bool walks() const { return needs == Needs::kActivationSums || needs == Needs::kStreamAndActivationSums; }
+  // Whether the caller chooses token weights.
+  bool takes_weights() const { return takes_recipe() || walks(); }
   bool operator==(const Correction& other) const { return this == &other; }
 };
 

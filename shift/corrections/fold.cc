@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shift/corrections/fold.h"
 
+#include <cmath>
+
 #include "runtime/check.h"
 #include "runtime/elements.h"
 #include "runtime/linalg/linalg.h"
@@ -20,7 +22,11 @@ void FoldedBlock::Replace(TensorView BlockWeights::*member, const Matrix<double>
   Buffer<std::byte>& buffer = storage_.emplace_back(tensor.bytes());
   WithType(tensor.dtype, [&]<typename T>(std::type_identity<T>) {
     T* const to = reinterpret_cast<T*>(buffer.data());
-    for (int64_t i = 0; i < values.size(); ++i) to[i] = T(static_cast<float>(values.data()[i]));
+    for (int64_t i = 0; i < values.size(); ++i) {
+      to[i] = T(static_cast<float>(values.data()[i]));
+      Check(std::isfinite(static_cast<float>(to[i])), "a folded weight of {} is beyond {}", values.data()[i],
+            Name(tensor.dtype));
+    }
   });
   tensor.data = buffer.data();
 }
@@ -35,10 +41,12 @@ void CheckBlockBefore(const std::vector<Site>& runs) {
     FailUsage(Field("prune"), "layer 0 is removed, so there is no block before it to fold into; add keep=first:1");
 }
 
-void CheckFoldsIntoDown(const ModelConfig& config) {
+void CheckFoldsIntoProjections(const ModelConfig& config) {
   if (config.block.update_norms)
-    FailUsage("{} norms the MLP's output behind the down projection, so that ReplaceMe's map cannot be folded into it",
-              config.family);
+    FailUsage(
+        "{} norms what attention and MLP give before it is added, so that nothing can be folded into the "
+        "projections in front of those norms; the correction lra works there",
+        config.family);
 }
 
 // m = x W' + c becomes x (T'W)' + c T.

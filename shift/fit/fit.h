@@ -23,6 +23,7 @@ struct FitOptions {
 
 struct SiteReport {
   Site site;
+  std::string part;    // of a block that is healed: the projection that was fitted again, "o" or "down"
   int64_t tokens = 0;  // fitted
   double lambda = 0;
   int64_t rank = 0;

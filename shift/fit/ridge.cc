@@ -23,7 +23,7 @@ using linalg::Solver;
 
 // Below this share of the largest eigenvalue a direction of the Gram is rounding, and a Cholesky is not to be trusted.
 constexpr double kRounding = 1e-14;
-// The grid of lambdas tried, in powers of ten of trace(H'H) / d.
+// The grid of lambdas tried, in powers of ten of trace(H'H) / n.
 constexpr double kLowestPower = -10, kHighestPower = 2, kPowerStep = 0.25;
 constexpr int kRefinement = 16;    // points either side of the best one of the grid
 constexpr double kEigenFlops = 9;  // a cube of the side
@@ -41,7 +41,7 @@ NormalEquations MakeEquations(Solver& solver, const RidgeSums& sums, bool penali
   NormalEquations equations;
   linalg::CheckFinite(sums.UpperGram());
   equations.tokens = sums.tokens();
-  for (int64_t i = 0; i < sums.hidden(); ++i) equations.scale = std::max(equations.scale, sums.UpperGram()(i, i));
+  for (int64_t i = 0; i < sums.inputs(); ++i) equations.scale = std::max(equations.scale, sums.UpperGram()(i, i));
   if (penalize_bias) {
     equations.gram = solver.Uploaded(sums.UpperGram());
     equations.cross = solver.Uploaded(sums.Cross().view());
@@ -57,8 +57,8 @@ NormalEquations MakeEquations(Solver& solver, const RidgeSums& sums, bool penali
 
 double RelativeUnit(const RidgeSums& sums) {
   double trace = 0;
-  for (int64_t i = 0; i < sums.hidden(); ++i) trace += sums.UpperGram()(i, i);
-  return trace / static_cast<double>(sums.hidden());
+  for (int64_t i = 0; i < sums.inputs(); ++i) trace += sums.UpperGram()(i, i);
+  return trace / static_cast<double>(sums.inputs());
 }
 
 // gram = V diag(values) V' and V' cross. Directions before `first` hold nothing but rounding.
@@ -271,20 +271,20 @@ double Dot(MatrixView<const double> a, const Matrix<double>& b) {
 // 2 <A, C_c> - <A, G_c A> of A = P Q, which is <P, C_c Q'> and <P, G_c P (Q Q')>: nothing larger than P is made of
 // them.
 double ExplainedByMap(const Context& context, const RidgeSums& sums, const LinearMap& map) {
-  const int64_t d = sums.hidden();
+  const int64_t n = sums.inputs(), d = sums.hidden();
   const Matrix<double> mean = sums.InputMean(), delta_mean = sums.DeltaMean();
-  Matrix<double> column_sums(1, d);
-  for (int64_t j = 0; j < d; ++j) column_sums(0, j) = sums.UpperGram()(j, d);
+  Matrix<double> column_sums(1, n);
+  for (int64_t j = 0; j < n; ++j) column_sums(0, j) = sums.UpperGram()(j, n);
 
-  Matrix<double> image(d, map.p.cols);
-  linalg::Symm(context, linalg::Side::kLeft, sums.UpperGram().Rows(0, d).Cols(0, d), map.p, image.view());
+  Matrix<double> image(n, map.p.cols);
+  linalg::Symm(context, linalg::Side::kLeft, sums.UpperGram().Rows(0, n).Cols(0, n), map.p, image.view());
   SubtractOuter(context, column_sums, Product(context, mean.view(), map.p), image);
   if (map.factored()) image = Product(context, image.view(), Product(context, map.q, map.q, true).view());
 
-  const MatrixView<const double> cross = sums.Cross().view().Rows(0, d);
+  const MatrixView<const double> cross = sums.Cross().view().Rows(0, n);
   if (!map.factored()) {
     double linear = 0;
-    for (int64_t i = 0; i < d; ++i)
+    for (int64_t i = 0; i < n; ++i)
       for (int64_t j = 0; j < d; ++j) linear += map.p(i, j) * (cross(i, j) - column_sums(0, i) * delta_mean(0, j));
     return 2 * linear - Dot(map.p, image);
   }
@@ -324,21 +324,21 @@ std::string Format(const LambdaSpec& spec) {
 
 RidgeSolution SolveRidge(const Context& context, const RidgeSums& sums, const RidgeOptions& options,
                          const RidgeSums* heldout) {
-  const int64_t d = sums.hidden();
+  const int64_t n = sums.inputs(), d = sums.hidden();
   Check(sums.tokens() > 0, "ridge regression without a single token");
   Check(sums.weight() > 0, "ridge regression on {} tokens that all have weight 0", sums.tokens());
   Check(options.lambda.kind != LambdaSpec::Kind::kHoldout || (heldout != nullptr && heldout->tokens() > 0),
         "lambda holdout needs held-out calibration tokens; there are none");
-  const double side = static_cast<double>(d);
+  const double side = static_cast<double>(n);
   Solved solved = linalg::WithSolver(context, kEigenFlops * std::pow(side, 3), 3 * side * side, [&](Solver& solver) {
     return Solve(context, solver, {sums, options, heldout});
   });
   RidgeSolution& solution = solved.solution;
   if (options.penalize_bias) {
-    solution.a = Matrix<double>(d, d);
+    solution.a = Matrix<double>(n, d);
     solution.b = Matrix<double>(1, d);
-    std::copy_n(solved.x.data(), d * d, solution.a.data());
-    std::copy_n(solved.x.row(d), d, solution.b.data());
+    std::copy_n(solved.x.data(), n * d, solution.a.data());
+    std::copy_n(solved.x.row(n), d, solution.b.data());
   } else {
     solution.b = FreeBias(context, sums, solved.x.view());
     solution.a = std::move(solved.x);
@@ -359,10 +359,10 @@ Matrix<double> FreeBias(const Context& context, const RidgeSums& sums, const Lin
 }
 
 double RSquared(const Context& context, const RidgeSums& sums, const LinearMap& map, MatrixView<const double> b) {
-  const int64_t d = sums.hidden(), rank = map.p.cols;
-  Check(map.p.rows == d && (map.factored() ? map.q.rows == rank && map.q.cols == d : rank == d) && b.rows == 1 &&
+  const int64_t n = sums.inputs(), d = sums.hidden(), rank = map.p.cols;
+  Check(map.p.rows == n && (map.factored() ? map.q.rows == rank && map.q.cols == d : rank == d) && b.rows == 1 &&
             b.cols == d,
-        "a map ({}, {}) with bias ({}, {}) on tokens of hidden size {}", map.p.rows, rank, b.rows, b.cols, d);
+        "a map ({}, {}) with bias ({}, {}) for {} inputs and {} outputs", map.p.rows, rank, b.rows, b.cols, n, d);
   const double total = sums.CenteredDeltaSquares();
   if (sums.tokens() == 0 || total <= 0) return 0.0;
   // total - residual = 2 <A, C_c> - <A, G_c A> - weight |mean error|^2

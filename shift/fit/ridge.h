@@ -11,7 +11,7 @@ namespace shiftrt {
 
 struct LambdaSpec {
   enum class Kind { kAbsolute, kRelative, kGcv, kHoldout } kind = Kind::kGcv;
-  double value = 0;  // absolute; or times trace(H'H) / d
+  double value = 0;  // absolute; or times trace(H'H) / n
 };
 // "1e-2", "1e-4rel", "gcv" or "holdout". Throws UsageError for anything else, negative or not finite.
 LambdaSpec ParseLambda(const std::string& text);
@@ -23,7 +23,7 @@ struct RidgeOptions {
 };
 
 struct RidgeSolution {
-  Matrix<double> a;      // (d, d), row-vector convention
+  Matrix<double> a;      // (n, d), row-vector convention
   Matrix<double> b;      // (1, d)
   double lambda = 0;     // the absolute value used
   double condition = 0;  // of the regularised Gram, estimated
@@ -37,12 +37,12 @@ struct RidgeSolution {
 RidgeSolution SolveRidge(const Context& context, const RidgeSums& sums, const RidgeOptions& options,
                          const RidgeSums* heldout = nullptr);
 
-// A (d, d) as it is, or as its factors.
+// A (n, d) as it is, or as its factors.
 struct LinearMap {
   LinearMap(MatrixView<double> a) : p(a) {}
   LinearMap(MatrixView<double> p, MatrixView<double> q) : p(p), q(q) {}
   bool factored() const { return q.cols > 0; }
-  MatrixView<const double> p, q;  // A itself; or P (d, r) and Q (r, d), r >= 0
+  MatrixView<const double> p, q;  // A itself; or P (n, r) and Q (r, d), r >= 0
 };
 
 // mean(D) - mean(H) A (1, d): the bias that leaves no mean error.

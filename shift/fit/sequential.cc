@@ -46,7 +46,8 @@ class Walk {
       RidgeAdder adder(*tally_, sums.site, *into);
       for (Walker& walker : *walkers) {
         SetUpdate(sums.site, walker);
-        adder.Add(walker.corrected.rows(), update_.rows(), weighting_, walker.batch->offsets);
+        const Rows stream = walker.corrected.rows();
+        adder.Add({stream, stream, update_.rows()}, weighting_, walker.batch->offsets);
         progress.Advance(walker.batch->size());
       }
       adder.Settle();

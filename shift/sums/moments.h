@@ -7,9 +7,9 @@
 
 namespace shiftrt {
 
-// The sum over tokens of w (h - mean)'(h - mean) (d, d), upper triangle; `mean` (1, d), the tokens' own or another.
+// The sum over tokens of w (h - mean)'(h - mean) (n, n), upper triangle; `mean` (1, n), the tokens' own or another.
 linalg::ArrayPtr GramAbout(linalg::Solver& solver, const RidgeSums& sums, const Matrix<double>& mean);
-// The sum of w (h - mean)'(delta - delta_mean) (d, d).
+// The sum of w (h - mean)'(delta - delta_mean) (n, d).
 linalg::ArrayPtr CrossAbout(linalg::Solver& solver, const RidgeSums& sums, const Matrix<double>& mean,
                             const Matrix<double>& delta_mean);
 // Both about the means of the tokens, as needed for a fit with a free bias.

@@ -14,18 +14,18 @@ RidgeAdder::RidgeAdder(Tally& tally, const Site& site, RidgeSums& into)
   for (int64_t i = 0; i < tally.devices(); ++i) pending_.push_back(tally.MakeProducts());
 }
 
-void RidgeAdder::Add(const Rows& h, const Rows& delta, const TokenWeighting& weighting,
-                     std::span<const int64_t> offsets) {
+void RidgeAdder::Add(const Tokens& tokens, const TokenWeighting& weighting, std::span<const int64_t> offsets) {
+  const auto& [inputs, stream, delta] = tokens;
   PendingProducts& products = *pending_[turn_];
   turn_ = (turn_ + 1) % pending_.size();
   Count(products.Take(), {});
-  products.Start(h, delta);
-  tokens_ += h.count();
-  if (weighting.uniform()) return sums_->Add(h, delta, {});
+  products.Start(stream, delta);
+  tokens_ += stream.count();
+  if (weighting.uniform()) return sums_->Add(inputs, delta, {});
   const std::vector<RowProducts> now = products.Take();
-  const std::vector<double> weights = weighting.Weights(now, h, delta, offsets);
+  const std::vector<double> weights = weighting.Weights(now, stream, delta, offsets);
   Count(now, weights);
-  sums_->Add(h, delta, weights);
+  sums_->Add(inputs, delta, weights);
 }
 
 void RidgeAdder::Count(std::span<const RowProducts> products, std::span<const double> weights) {

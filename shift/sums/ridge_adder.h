@@ -19,10 +19,14 @@ class RidgeAdder {
   // `into` lasts longer than this, and nobody else changes it meanwhile. Throws OutOfMemory where the device has no
   // room for its sums.
   RidgeAdder(Tally& tally, const Site& site, RidgeSums& into);
-  // As RidgeSums::Add, with the weights of `weighting`; `offsets` are those of the batch. Throws Error naming
-  // site and row for NaN or infinity. Where all tokens count alike it does not wait for the device: what is wrong with
-  // these rows is found by a later Add, when the same device's turn comes again, or by Settle.
-  void Add(const Rows& h, const Rows& delta, const TokenWeighting& weighting, std::span<const int64_t> offsets);
+  // As RidgeSums::Add, with the weights of `weighting`; `offsets` are those of the batch. `stream` (tokens, hidden) is
+  // what `delta` is added to; often it is the inputs themselves. Throws Error naming site and row for NaN or infinity
+  // in stream or delta. Where all tokens count alike it does not wait for the device: what is wrong with these rows is
+  // found by a later Add, when the same device's turn comes again, or by Settle.
+  struct Tokens {
+    Rows inputs, stream, delta;
+  };
+  void Add(const Tokens& tokens, const TokenWeighting& weighting, std::span<const int64_t> offsets);
   // Throws what Add throws. Brings what was added into the sums, which are of no use until then: on a GPU it
   // holds what it held before, on a CPU its matrices are ahead of its totals.
   void Settle();

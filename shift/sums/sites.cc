@@ -9,6 +9,16 @@
 
 namespace shiftrt {
 
+int64_t InputWidth(SiteInput input, const ModelConfig& config) {
+  switch (input) {
+    case SiteInput::kStream:
+    case SiteInput::kMlpBefore: return config.hidden;
+    case SiteInput::kActivation: return config.intermediate;
+    case SiteInput::kStreamAndActivation: return config.hidden + config.intermediate;
+  }
+  return 0;
+}
+
 std::vector<int64_t> Site::Layers() const {
   std::vector<int64_t> layers(blocks);
   std::iota(layers.begin(), layers.end(), layer);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/config.h"
 #include "models/plan.h"
 #include "shift/sums/statistics.h"
 #include "shift/text/token_weights.h"
@@ -33,7 +34,12 @@ std::vector<Site> RunsOf(const std::vector<int64_t>& removed);
 enum class SiteInput {
   kStream,     // the residual stream before the site: what an adapter reads
   kMlpBefore,  // the MLP's output of the block before the site: what ReplaceMe maps
+  // Of the block before the site, on the corrected stream:
+  kActivation,           // the gated activation of its MLP, which its down projection reads
+  kStreamAndActivation,  // [its output | that activation]
 };
+// How many there are per token.
+int64_t InputWidth(SiteInput input, const ModelConfig& config);
 
 // The sums of one site: of its inputs, and of the updates that its blocks add to the stream.
 struct SiteSums {
@@ -45,7 +51,17 @@ struct SiteSums {
   static int64_t Bytes(int64_t hidden) { return 2 * RidgeSums::Bytes(hidden); }
   // Of no tokens yet.
   SiteSums(const Site& site, int64_t hidden, SiteInput input = SiteInput::kStream, TokenWeighting weighting = {})
-      : site(site), input(input), weighting(std::move(weighting)), fit(hidden), heldout(hidden) {}
+      : SiteSums(site, input, {hidden, hidden}, std::move(weighting)) {}
+  // Inputs and outputs per token.
+  struct Widths {
+    int64_t inputs, hidden;
+  };
+  SiteSums(const Site& site, SiteInput input, Widths widths, TokenWeighting weighting = {})
+      : site(site),
+        input(input),
+        weighting(std::move(weighting)),
+        fit(widths.inputs, widths.hidden),
+        heldout(widths.inputs, widths.hidden) {}
   SiteSums(const Site& site, RidgeSums fit, RidgeSums heldout)
       : site(site), fit(std::move(fit)), heldout(std::move(heldout)) {}
 };

@@ -68,15 +68,17 @@ std::vector<double> InfluenceStatistics::AngularScores() const {
   return scores;
 }
 
-RidgeSums::RidgeSums(int64_t hidden)
-    : hidden_(hidden),
-      gram_(Matrix<double>::Zeros(hidden + 1, hidden + 1)),
-      cross_(Matrix<double>::Zeros(hidden + 1, hidden)) {}
+RidgeSums::RidgeSums(int64_t inputs, int64_t hidden)
+    : inputs_(inputs),
+      hidden_(hidden),
+      gram_(Matrix<double>::Zeros(inputs + 1, inputs + 1)),
+      cross_(Matrix<double>::Zeros(inputs + 1, hidden)) {}
 
 RidgeSums RidgeSums::FromSums(Matrix<double> gram, Matrix<double> cross, double delta_squares, int64_t tokens) {
-  Check(gram.rows() == gram.cols() && cross.rows() == gram.rows() && cross.cols() + 1 == cross.rows(),
+  Check(gram.rows() == gram.cols() && gram.rows() >= 1 && cross.rows() == gram.rows(),
         "a Gram of ({}, {}) beside cross products of ({}, {})", gram.rows(), gram.cols(), cross.rows(), cross.cols());
   RidgeSums sums(0);
+  sums.inputs_ = cross.rows() - 1;
   sums.hidden_ = cross.cols();
   sums.tokens_ = tokens;
   sums.gram_ = std::move(gram);
@@ -87,11 +89,13 @@ RidgeSums RidgeSums::FromSums(Matrix<double> gram, Matrix<double> cross, double 
 
 void RidgeSums::Add(const Context& context, MatrixView<const float> h, MatrixView<const float> delta,
                     std::span<const double> weights) {
-  Check(h.cols == hidden_ && delta.cols == hidden_ && h.rows == delta.rows,
-        "inputs ({}, {}) and updates ({}, {}) for sums of hidden size {}", h.rows, h.cols, delta.rows, delta.cols,
-        hidden_);
-  std::vector<RowProducts> products(h.rows);
-  ComputeRowProducts(context, h, delta, products);
+  Check(h.cols == inputs_ && delta.cols == hidden_ && h.rows == delta.rows,
+        "inputs ({}, {}) and updates ({}, {}) for sums of {} inputs and {} outputs", h.rows, h.cols, delta.rows,
+        delta.cols, inputs_, hidden_);
+  std::vector<RowProducts> products(h.rows), inputs(h.rows);
+  ComputeRowProducts(context, h, h, inputs);
+  ComputeRowProducts(context, delta, delta, products);
+  for (size_t t = 0; t < products.size(); ++t) products[t].aa = inputs[t].aa;
   const double squares = CheckedDeltaSquares(products, weights);
   AddToRidgeSums(context, h, delta, weights, matrices());
   SetTotals(tokens_ + h.rows, delta_squares_ + squares);
@@ -116,7 +120,8 @@ double CheckedDeltaSquares(std::span<const RowProducts> inputs_and_deltas, std::
 }
 
 RidgeSums& RidgeSums::operator+=(const RidgeSums& other) {
-  Check(hidden_ == other.hidden_, "sums of hidden size {} added to those of {}", other.hidden_, hidden_);
+  Check(inputs_ == other.inputs_ && hidden_ == other.hidden_,
+        "sums of {} inputs and {} outputs added to those of {} and {}", other.inputs_, other.hidden_, inputs_, hidden_);
   for (int64_t i = 0; i < gram_.size(); ++i) gram_.data()[i] += other.gram_.data()[i];
   for (int64_t i = 0; i < cross_.size(); ++i) cross_.data()[i] += other.cross_.data()[i];
   delta_squares_ += other.delta_squares_;
@@ -134,6 +139,7 @@ Matrix<double> RidgeSums::Gram() const {
 
 // C + G [I; 0], and tr((H + D)'W(H + D)) from its three parts.
 RidgeSums RidgeSums::OntoOutputs() const {
+  Check(inputs_ == hidden_, "{} inputs are not of the kind of the {} outputs", inputs_, hidden_);
   RidgeSums out(hidden_);
   out.tokens_ = tokens_;
   out.gram_ = gram_.Clone();
@@ -147,25 +153,38 @@ RidgeSums RidgeSums::OntoOutputs() const {
 
 RidgeSums RidgeSums::WithoutMeans() const {
   RidgeSums out = Clone();
-  for (int64_t j = 0; j < hidden_; ++j) out.gram_(j, hidden_) = out.cross_(hidden_, j) = 0.0;
+  for (int64_t j = 0; j < inputs_; ++j) out.gram_(j, inputs_) = 0.0;
+  for (int64_t j = 0; j < hidden_; ++j) out.cross_(inputs_, j) = 0.0;
+  return out;
+}
+
+RidgeSums RidgeSums::OfInputs(int64_t first, int64_t count) const {
+  Check(first >= 0 && count >= 0 && first + count <= inputs_, "inputs {} to {} of {}", first, first + count, inputs_);
+  RidgeSums out(count, hidden_);
+  const auto from = [&](int64_t i) { return i < count ? first + i : inputs_; };
+  for (int64_t i = 0; i <= count; ++i) {
+    for (int64_t j = i; j <= count; ++j) out.gram_(i, j) = gram_(from(i), from(j));
+    std::copy_n(cross_.row(from(i)), hidden_, out.cross_.row(i));
+  }
+  out.SetTotals(tokens_, delta_squares_);
   return out;
 }
 
 Matrix<double> RidgeSums::InputMean() const {
-  Matrix<double> mean(1, hidden_);
-  for (int64_t j = 0; j < hidden_; ++j) mean(0, j) = gram_(j, hidden_) / weight();
+  Matrix<double> mean(1, inputs_);
+  for (int64_t j = 0; j < inputs_; ++j) mean(0, j) = gram_(j, inputs_) / weight();
   return mean;
 }
 
 Matrix<double> RidgeSums::DeltaMean() const {
   Matrix<double> mean(1, hidden_);
-  for (int64_t j = 0; j < hidden_; ++j) mean(0, j) = cross_(hidden_, j) / weight();
+  for (int64_t j = 0; j < hidden_; ++j) mean(0, j) = cross_(inputs_, j) / weight();
   return mean;
 }
 
 double RidgeSums::CenteredDeltaSquares() const {
   double squares = delta_squares_;
-  for (int64_t j = 0; j < hidden_; ++j) squares -= cross_(hidden_, j) * cross_(hidden_, j) / weight();
+  for (int64_t j = 0; j < hidden_; ++j) squares -= cross_(inputs_, j) * cross_(inputs_, j) / weight();
   const double rounding = static_cast<double>(tokens_) * std::numeric_limits<double>::epsilon() * delta_squares_;
   return squares > rounding ? squares : 0.0;
 }

@@ -38,16 +38,18 @@ class InfluenceStatistics {
   std::vector<Sums> sums_;
 };
 
-// The sums that a ridge regression takes of one site's tokens (docs/method.md): with Haug = [H | 1] and W the diagonal
-// of the rows' weights (I unless given), G = Haug'W Haug, C = Haug'W D, in float64. Memory: Bytes(d), whatever the
-// number of tokens.
+// The sums that a ridge regression takes of one site's tokens (docs/method.md): with Haug = [H | 1], H (tokens, n), and
+// W the diagonal of the rows' weights (I unless given), G = Haug'W Haug, C = Haug'W D, D (tokens, d), in float64. An
+// adapter has n = d. Memory: Bytes(n, d), whatever the number of tokens.
 class RidgeSums {
  public:
-  explicit RidgeSums(int64_t hidden);
-  static int64_t Bytes(int64_t hidden) { return (2 * hidden * hidden + 3 * hidden + 1) * 8; }
+  explicit RidgeSums(int64_t hidden) : RidgeSums(hidden, hidden) {}
+  RidgeSums(int64_t inputs, int64_t hidden);
+  static int64_t Bytes(int64_t inputs, int64_t hidden) { return (inputs + 1) * (inputs + 1 + hidden) * 8; }
+  static int64_t Bytes(int64_t hidden) { return Bytes(hidden, hidden); }
   // From what Gram(), Cross(), DeltaSquares() and tokens() gave. Throws Error where the shapes do not fit.
   static RidgeSums FromSums(Matrix<double> gram, Matrix<double> cross, double delta_squares, int64_t tokens);
-  // h: the block's inputs, delta: its updates, both (tokens, hidden). `weights`, if not empty: one per row, not
+  // h: the inputs (tokens, inputs), delta: the updates (tokens, hidden). `weights`, if not empty: one per row, not
   // negative. Throws Error naming the row for NaN or infinity.
   void Add(const Context& context, MatrixView<const float> h, MatrixView<const float> delta,
            std::span<const double> weights = {});
@@ -58,31 +60,35 @@ class RidgeSums {
   RidgeSumsView matrices() { return {gram_.view(), cross_.view()}; }
   void SetTotals(int64_t tokens, double delta_squares);
 
-  int64_t hidden() const { return hidden_; }
+  int64_t inputs() const { return inputs_; }  // n
+  int64_t hidden() const { return hidden_; }  // d
   int64_t tokens() const { return tokens_; }
   double weight() const {
-    return gram_(hidden_, hidden_);
+    return gram_(inputs_, inputs_);
   }  // sum of the rows' weights; the tokens where none were given
-  // G (d + 1, d + 1), symmetric, both triangles; last row and column: column sums of W H, and weight().
+  // G (n + 1, n + 1), symmetric, both triangles; last row and column: column sums of W H, and weight().
   Matrix<double> Gram() const;
   MatrixView<const double> UpperGram() const { return gram_.view(); }  // as it is kept: the upper triangle is valid
-  const Matrix<double>& Cross() const { return cross_; }               // C (d + 1, d); last row: column sums of W D
+  const Matrix<double>& Cross() const { return cross_; }               // C (n + 1, d); last row: column sums of W D
   double DeltaSquares() const { return delta_squares_; }               // tr(D'W D)
 
-  // The same tokens with H + D in place of D: what follows the block is regressed on, not the block's update.
+  // The same tokens with H + D in place of D: what follows the block is regressed on, not the block's update. n = d.
   RidgeSums OntoOutputs() const;
 
   // The same second moments about zero means, as if every token came with its mirror image (-h, -d): a fit with a free
   // bias on these sums is the fit without any bias on the tokens.
   RidgeSums WithoutMeans() const;
 
+  // The same tokens with `count` of the inputs alone, from `first` on.
+  RidgeSums OfInputs(int64_t first, int64_t count) const;
+
   // Over the tokens; second moments about them are in shift/sums/moments.h.
-  Matrix<double> InputMean() const;     // (1, d)
+  Matrix<double> InputMean() const;     // (1, n)
   Matrix<double> DeltaMean() const;     // (1, d)
   double CenteredDeltaSquares() const;  // about the mean; 0 where D varies by no more than rounding
 
  private:
-  int64_t hidden_ = 0;
+  int64_t inputs_ = 0, hidden_ = 0;
   int64_t tokens_ = 0;
   Matrix<double> gram_;  // upper triangle
   Matrix<double> cross_;

@@ -9,9 +9,11 @@
 #include "runtime/check.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/random.h"
+#include "shift/corrections/corrections.h"
 #include "shift/criteria/correctable.h"
 #include "shift/criteria/influence.h"
 #include "shift/fit/sequential.h"
+#include "shift/refit/walk.h"
 #include "shift/sums/collect.h"
 #include "shift/sums/ridge_adder.h"
 #include "tests/cuda/models.h"
@@ -110,6 +112,39 @@ TEST_F(CalibrationOnGpu, FitsInSequenceAreTheCpus) {
   }
 }
 
+TEST_F(CalibrationOnGpu, ProjectionsFittedAgainAreTheCpus) {
+  const std::vector<int64_t> removed = {1};
+  FitOptions options;
+  options.ridge.lambda = ParseLambda("1e-1rel");
+  options.rank = RankSpec::Fixed(8);
+  for (const char* name : {"refit", "joint"}) {
+    WalkResult walked[2];
+    for (const Device device : {Device::kCpu, Device::kCuda}) {
+      const Context context = On(device);
+      const ShiftJob job = {context, model_, calibration_, quiet_};
+      const Correction& correction = FindCorrection(name);
+      const BlockCorrection fit = {
+          correction.needs == Needs::kActivationSums ? SiteInput::kActivation : SiteInput::kStreamAndActivation,
+          [&](const SiteSums& sums, const BlockPtr& before) {
+            return correction.fit({job, {sums.site}, {&sums}, options, before});
+          }};
+      walked[device == Device::kCuda] =
+          RefitInSequence(job, DepthPlan::Pruned(4, removed), removed, {&fit, Heal::kAll, options.ridge, {}});
+    }
+    ASSERT_EQ(walked[0].healed.size(), 4u);
+    const auto expect = [&](const std::vector<SiteReport>& here, const std::vector<SiteReport>& there) {
+      ASSERT_EQ(there.size(), here.size());
+      for (size_t i = 0; i < here.size(); ++i) {
+        EXPECT_GT(there[i].r2_fit, 0) << name;
+        EXPECT_NEAR(there[i].r2_fit, here[i].r2_fit, 1e-3) << name;
+        EXPECT_NEAR(there[i].r2_heldout, here[i].r2_heldout, 1e-2) << name;
+      }
+    };
+    expect(walked[0].sites, walked[1].sites);
+    expect(walked[0].healed, walked[1].healed);
+  }
+}
+
 TEST_F(CalibrationOnGpu, WhatSelectionReadsOffOnePassIsTheCpus) {
   std::map<int64_t, InfluenceStatistics> windows[2];
   std::vector<Correctable> correctable[2];
@@ -173,7 +208,7 @@ TEST_F(CalibrationOnGpu, NamesTheRowThatIsNotFinite) {
   RidgeSums sums(Hidden());
   RidgeAdder feed(*tally, Site{4, 3}, sums);
   try {
-    feed.Add(h.rows(), delta.rows(), {}, {});
+    feed.Add({h.rows(), h.rows(), delta.rows()}, {}, {});
     feed.Settle();
     ADD_FAILURE() << "taken";
   } catch (const Error& error) {

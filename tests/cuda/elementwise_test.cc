@@ -41,6 +41,25 @@ TEST_F(ElementwiseOnGpu, GatherCopiesRows) {
   });
 }
 
+TEST_F(ElementwiseOnGpu, WidenPutsRowsIntoTheFirstColumns) {
+  ForEveryType([&](auto type) {
+    using T = decltype(type);
+    for (const int64_t width : {8, 1032}) {
+      const int64_t stride = width + 16;
+      const auto from = Input<T>::Normal(stream_, 3 * width, 1);
+      const auto beside = Input<float>::Normal(stream_, 3 * stride, 2);
+      const Output<float> out(stream_, 3 * stride);
+      Widen(stream_, beside.array(), 3, stride, out.data(), stride);
+      Widen(stream_, from.array(), 3, width, out.data(), stride);
+      const std::vector<double> found = out.Values();
+      for (int64_t i = 0; i < 3 * stride; ++i) {
+        const int64_t column = i % stride;
+        ASSERT_EQ(found[i], column < width ? from[i / stride * width + column] : beside[i]);
+      }
+    }
+  });
+}
+
 TEST_F(ElementwiseOnGpu, SwiGluAgreesWithFloat64) {
   ForEveryType([&](auto type) {
     using T = decltype(type);

@@ -9,24 +9,24 @@ namespace {
 class GramOnGpu : public CudaTest {
  protected:
   // Several updates are added to the same sums.
-  void Check(int64_t d, const std::vector<int64_t>& batches, bool weighted = false) {
-    const std::vector<double> zeros((d + 1) * (d + 1), 0.0);
-    const DeviceBuffer<double> gram(stream_, std::span<const double>(zeros), "a test"),
-        cross(stream_, std::span<const double>(zeros).first((d + 1) * d), "a test");
+  void Check(int64_t n, int64_t d, const std::vector<int64_t>& batches, bool weighted = false) {
+    const std::vector<double> zeros((n + 1) * (std::max(n, d) + 1), 0.0);
+    const DeviceBuffer<double> gram(stream_, std::span<const double>(zeros).first((n + 1) * (n + 1)), "a test"),
+        cross(stream_, std::span<const double>(zeros).first((n + 1) * d), "a test");
     std::vector<std::vector<double>> h, delta;  // one row per token
     std::vector<double> weights;
     uint64_t seed = 1;
     for (const int64_t tokens : batches) {
-      const auto inputs = Input<float>::Normal(stream_, tokens * d, seed++, 3.0),
+      const auto inputs = Input<float>::Normal(stream_, tokens * n, seed++, 3.0),
                  updates = Input<float>::Normal(stream_, tokens * d, seed++);
       std::vector<double> some;
       for (int64_t t = 0; t < tokens; ++t) some.push_back(weighted ? 0.25 * static_cast<double>(t % 7) : 1.0);
       weights.insert(weights.end(), some.begin(), some.end());
       const DeviceBuffer<double> on_device(stream_, std::span<const double>(some), "a test");
-      AddToRidgeSums(stream_, {inputs.data(), updates.data(), weighted ? on_device.data() : nullptr, tokens, d},
+      AddToRidgeSums(stream_, {inputs.data(), updates.data(), weighted ? on_device.data() : nullptr, tokens, n, d},
                      {gram.data(), cross.data()});
       for (int64_t t = 0; t < tokens; ++t) {
-        h.emplace_back(inputs.values.begin() + t * d, inputs.values.begin() + (t + 1) * d);
+        h.emplace_back(inputs.values.begin() + t * n, inputs.values.begin() + (t + 1) * n);
         h.back().push_back(1.0);
         delta.emplace_back(updates.values.begin() + t * d, updates.values.begin() + (t + 1) * d);
       }
@@ -34,7 +34,7 @@ class GramOnGpu : public CudaTest {
     const auto expect = [&](const std::vector<double>& found, const std::vector<std::vector<double>>& right,
                             bool upper) {
       const auto cols = static_cast<int64_t>(right[0].size());
-      for (int64_t i = 0; i <= d; ++i) {
+      for (int64_t i = 0; i <= n; ++i) {
         for (int64_t j = 0; j < cols; ++j) {
           double sum = 0, size = 0;
           for (size_t t = 0; t < h.size(); ++t) {
@@ -53,14 +53,17 @@ class GramOnGpu : public CudaTest {
 };
 
 TEST_F(GramOnGpu, SumsAgreeWithFloat64) {
-  Check(8, {1, 33});
-  Check(64, {5, 32});
-  Check(136, {70});
+  Check(8, 8, {1, 33});
+  Check(64, 64, {5, 32});
+  Check(136, 136, {70});
+  Check(136, 16, {40});
+  Check(24, 72, {33});
 }
 
 TEST_F(GramOnGpu, WeightsCountTokens) {
-  Check(8, {33}, true);
-  Check(72, {5, 40}, true);
+  Check(8, 8, {33}, true);
+  Check(72, 72, {5, 40}, true);
+  Check(72, 8, {40}, true);
 }
 
 TEST_F(GramOnGpu, RowProductsAgreeWithFloat64) {

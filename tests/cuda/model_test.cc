@@ -65,7 +65,8 @@ double RelativeError(const std::vector<float>& a, const std::vector<float>& b) {
 // cached keys and values.
 double ManyTolerance(DType dtype) { return dtype == DType::kFloat32 ? 1e-5 : dtype == DType::kFloat16 ? 4e-3 : 3e-2; }
 
-constexpr const char* kPointNames[] = {"input", "attention", "mlp", "update", "output"};  // in TapPoint's order
+constexpr const char* kPointNames[] = {"input", "heads",  "attention", "activation",
+                                       "mlp",   "update", "output"};  // in TapPoint's order
 
 struct Case {
   Shape shape;
@@ -201,8 +202,8 @@ TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
       const int at = device == Device::kCuda;
       std::vector<Tap> taps;
       for (const int64_t layer : {0, 1})
-        for (const TapPoint point :
-             {TapPoint::kInput, TapPoint::kAttention, TapPoint::kMlp, TapPoint::kUpdate, TapPoint::kOutput})
+        for (const TapPoint point : {TapPoint::kInput, TapPoint::kHeads, TapPoint::kAttention, TapPoint::kActivation,
+                                     TapPoint::kMlp, TapPoint::kUpdate, TapPoint::kOutput})
           taps.push_back({layer, point, [&seen, at, layer, point](const Rows& rows, const Batch&) {
                             seen[at][fmt::format("{} {}", layer, kPointNames[static_cast<int>(point)])] = Copied(rows);
                           }});
@@ -221,7 +222,7 @@ TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
       for (size_t i = 0; i < which.size(); ++i)
         EXPECT_NEAR(gathered[i], log_probs[at][which[i]], 1e-5) << "rows gathered on the device score differently";
     }
-    EXPECT_EQ(seen[0].size(), 10u);
+    EXPECT_EQ(seen[0].size(), 14u);
     for (const auto& [name, rows] : seen[0])
       EXPECT_LE(RelativeError(seen[1][name], rows), ManyTolerance(dtype)) << "tap " << name;
     EXPECT_LE(RelativeError(streams[1], streams[0]), ManyTolerance(dtype));

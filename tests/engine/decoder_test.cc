@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
+#include <tuple>
 
 #include "engine/generate.h"
 #include "eval/perplexity.h"
@@ -264,6 +266,41 @@ TEST(Decoder, TapsTheMlpsOutputAndRunsABlocksOwnTensors) {
   folded.Forward(OneSequence(tokens), /*taps_only=*/true);
   for (int64_t i = 0; i < update.size(); ++i) EXPECT_NEAR(attention.data()[i] + mlp.data()[i], update.data()[i], 1e-6f);
   EXPECT_EQ(folded.Parameters(), original.Parameters());
+}
+
+// A projection of what is tapped in front of it is what is tapped behind it.
+TEST(Decoder, TapsWhatTheProjectionsRead) {
+  for (const char* name : {"llama3_tied", "qwen3"}) {
+    const auto weights = GoldenWeights(name);
+    const BlockWeights& block = weights->blocks[1];
+    std::map<TapPoint, Matrix<float>> seen;
+    std::vector<TapPoint> order;
+    std::vector<Tap> taps;
+    for (const TapPoint point : {TapPoint::kMlp, TapPoint::kHeads, TapPoint::kActivation, TapPoint::kAttention})
+      taps.push_back({1, point, [&, point](const Rows& rows, const Batch&) {
+                        seen[point] = Copied(rows);
+                        order.push_back(point);
+                      }});
+    Decoder decoder(kContext, weights, DepthPlan::Original(weights->config.layers), taps);
+    decoder.Forward(OneSequence(Golden(name).tokens()), /*taps_only=*/true);
+    EXPECT_EQ(order, (std::vector{TapPoint::kHeads, TapPoint::kAttention, TapPoint::kActivation, TapPoint::kMlp}));
+    for (const auto& [before, behind, matrix] : {std::tuple(TapPoint::kHeads, TapPoint::kAttention, &block.o),
+                                                 std::tuple(TapPoint::kActivation, TapPoint::kMlp, &block.down)}) {
+      const Matrix<float>&x = seen[before], &y = seen[behind];
+      const auto* const w = static_cast<const float*>(matrix->data);
+      ASSERT_EQ(x.cols(), matrix->cols());
+      ASSERT_EQ(y.cols(), matrix->rows());
+      for (int64_t t = 0; t < y.rows(); ++t)
+        for (int64_t i = 0; i < y.cols(); ++i) {
+          double sum = 0, size = 0;
+          for (int64_t j = 0; j < x.cols(); ++j) {
+            sum += static_cast<double>(x(t, j)) * w[i * x.cols() + j];
+            size += std::abs(static_cast<double>(x(t, j)) * w[i * x.cols() + j]);
+          }
+          EXPECT_NEAR(y(t, i), sum, 1e-6 * size + 1e-12);
+        }
+    }
+  }
 }
 
 // The block's halves as two stages each.

@@ -225,5 +225,27 @@ TEST(Linalg, SymmetrizeCopiesTheUpperTriangle) {
   }
 }
 
+// x a = b, of any a that is far enough from singular; otherwise b stays.
+TEST(Linalg, SolvesFromTheRightUnlessSingular) {
+  for (const int64_t n : {1, 7, 40}) {
+    const Padded a = Padded::Normal(n, n, 7), x = Padded::Normal(5, n, 8), b(5, n);
+    Gemm(kContext, false, false, 1.0, x.view(), a.view(), 0.0, b.view());
+    const double rcond = SolveFromRight(kContext, a.Copy().view(), b.view(), 1e-12);
+    EXPECT_GT(rcond, 1e-5);
+    EXPECT_LE(rcond, 1.0);
+    for (int64_t i = 0; i < 5; ++i)
+      for (int64_t j = 0; j < n; ++j) EXPECT_NEAR(b.view()(i, j), x.view()(i, j), 100 * n * kEpsilon / rcond);
+    EXPECT_TRUE(b.PaddingIsUntouched());
+  }
+  const Padded singular = Padded::Normal(4, 4, 9), b = Padded::Normal(3, 4, 10), kept = b.Copy();
+  for (int64_t j = 0; j < 4; ++j) singular.view()(3, j) = 2 * singular.view()(1, j);
+  EXPECT_LT(SolveFromRight(kContext, singular.view(), b.view(), 1e-12), 1e-12);
+  for (int64_t i = 0; i < 3; ++i)
+    for (int64_t j = 0; j < 4; ++j) EXPECT_EQ(b.view()(i, j), kept.view()(i, j));
+  const Padded poisoned = Padded::Normal(4, 4, 11);
+  poisoned.view()(2, 0) = kNan;
+  EXPECT_THROW(SolveFromRight(kContext, poisoned.view(), b.view(), 0), Error);
+}
+
 }  // namespace
 }  // namespace shiftrt::linalg

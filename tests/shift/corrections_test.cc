@@ -11,78 +11,21 @@
 #include "shift/sums/collect.h"
 #include "tests/engine/rows.h"
 #include "tests/models/fixtures.h"
+#include "tests/shift/oracles.h"
 #include "tests/shift/small_model.h"
 #include "tests/shift/tokens.h"
 
 namespace shiftrt {
 namespace {
 
+using test::AffineMap;
 using test::Copied;
+using test::Doubles;
+using test::LeastSquares;
+using test::Minus;
 using test::Product;
 using test::RelativeError;
-
-Matrix<float> Minus(const Matrix<float>& a, const Matrix<float>& b) {
-  Matrix<float> out(a.rows(), a.cols());
-  for (int64_t i = 0; i < out.size(); ++i) out.data()[i] = a.data()[i] - b.data()[i];
-  return out;
-}
-
-std::vector<double> Doubles(std::span<const float> x) { return {x.begin(), x.end()}; }
-
-// The minimiser of |x t - y|^2 + lambda |t|^2, by Gaussian elimination.
-Matrix<double> LeastSquares(const Matrix<double>& x, const Matrix<double>& y, double lambda) {
-  const int64_t n = x.cols(), outputs = y.cols();
-  Matrix<double> system = Matrix<double>::Zeros(n, n + outputs);
-  for (int64_t t = 0; t < x.rows(); ++t)
-    for (int64_t i = 0; i < n; ++i) {
-      for (int64_t j = 0; j < n; ++j) system(i, j) += x(t, i) * x(t, j);
-      for (int64_t j = 0; j < outputs; ++j) system(i, n + j) += x(t, i) * y(t, j);
-    }
-  for (int64_t i = 0; i < n; ++i) system(i, i) += lambda;
-  for (int64_t i = 0; i < n; ++i) {
-    for (int64_t k = 0; k < n; ++k) {
-      if (k == i) continue;
-      const double factor = system(k, i) / system(i, i);
-      for (int64_t j = i; j < n + outputs; ++j) system(k, j) -= factor * system(i, j);
-    }
-  }
-  Matrix<double> t(n, outputs);
-  for (int64_t i = 0; i < n; ++i)
-    for (int64_t j = 0; j < outputs; ++j) t(i, j) = system(i, n + j) / system(i, i);
-  return t;
-}
-
-struct AffineMap {
-  Matrix<double> a, b;
-};
-
-// Ridge with a free bias from the tokens themselves, in their weights.
-AffineMap WeightedRidge(const Matrix<float>& h, const Matrix<float>& target, const std::vector<double>& weights,
-                        double lambda) {
-  const int64_t n = h.rows(), d = h.cols();
-  double total = 0;
-  Matrix<double> mean_h = Matrix<double>::Zeros(1, d), mean_y = Matrix<double>::Zeros(1, d);
-  for (int64_t t = 0; t < n; ++t) {
-    total += weights[t];
-    for (int64_t j = 0; j < d; ++j) {
-      mean_h(0, j) += weights[t] * h(t, j);
-      mean_y(0, j) += weights[t] * target(t, j);
-    }
-  }
-  Matrix<double> x(n, d), y(n, d);
-  for (int64_t j = 0; j < d; ++j) {
-    mean_h(0, j) /= total;
-    mean_y(0, j) /= total;
-    for (int64_t t = 0; t < n; ++t) {
-      x(t, j) = std::sqrt(weights[t]) * (h(t, j) - mean_h(0, j));
-      y(t, j) = std::sqrt(weights[t]) * (target(t, j) - mean_y(0, j));
-    }
-  }
-  AffineMap map{LeastSquares(x, y, lambda), mean_y.Clone()};
-  const Matrix<double> shift = Product(mean_h, map.a);
-  for (int64_t j = 0; j < d; ++j) map.b(0, j) -= shift(0, j);
-  return map;
-}
+using test::WeightedRidge;
 
 void ExpectMap(const Lra& lra, const AffineMap& map, double tolerance) {
   EXPECT_LT(RelativeError(DenseMap(Context(), lra).span(), map.a.span()), tolerance);
@@ -537,7 +480,9 @@ TEST_F(Corrections, EveryRowOfTheTableCanBeNamedShownAndFitted) {
     options.correction = &correction;
     const ShiftResult result = Run(options);
     EXPECT_EQ(result.corrected.KeptLayers(), result.pruned.KeptLayers());
-    EXPECT_EQ(std::ssize(result.corrected.Adapters()), correction.adapters ? 3 : 0);
+    // Layers 2 and 3 are one run.
+    const bool joint = correction.name == "joint";
+    EXPECT_EQ(std::ssize(result.corrected.Adapters()), correction.adapters ? 3 : joint ? 2 : 0);
     EXPECT_EQ(result.corrected == result.pruned, correction.name == "none");
     EXPECT_EQ(result.trials.empty(), correction.needs != Needs::kText);
   }
@@ -570,14 +515,21 @@ TEST_F(Corrections, RefuseWhatContradicts) {
   refused("gram.save", [](ShiftOptions& o) { o.span = true, o.gram.save = "x"; });
   refused("gram.load", [](ShiftOptions& o) { o.gram = {{"x"}, "y", false}; });
   refused("rank", [](ShiftOptions& o) { o.mode = Calibration::kSequential, o.fit.rank = ParseRank("budget:4k"); });
-  for (const char* correction : {"replaceme", "laco", "none"}) {
+  for (const char* correction : {"replaceme", "laco", "none", "refit", "joint"}) {
     refused("mode",
             [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.mode = Calibration::kSequential; });
     refused("span", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.span = true; });
     refused("merge", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.merge = Merge::kFull; });
-    refused("weighting", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.weighting.norm = true; });
+    refused("gram.save", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.gram.save = "x"; });
   }
-  for (const char* correction : {"replaceme", "laco"})
+  for (const char* correction : {"replaceme", "laco", "none"})
+    refused("weighting", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.weighting.norm = true; });
+  for (const char* correction : {"refit", "joint"})
+    refused("penalize_bias",
+            [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.fit.ridge.penalize_bias = true; });
+  refused("rank",
+          [&](ShiftOptions& o) { o.correction = &FindCorrection("joint"), o.fit.rank = ParseRank("budget:4k"); });
+  for (const char* correction : {"replaceme", "laco", "refit", "joint"})
     refused(
         "prune", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction); }, "layers=0,3");
 }

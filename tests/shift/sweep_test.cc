@@ -107,9 +107,9 @@ TEST_F(SweepTest, EveryCorrectionIsWhatARunOfItGives) {
   axes.weightings = {TokenWeighting(), ParseTokenWeighting("norm,first:0")};
   axes.ranks = {RankSpec::Fixed(2), RankSpec::Full()};
   const std::vector<SweepRow> rows = Run(axes);
-  // Adapters in every mode with all weights, of which a mean update has no rank; once each what has neither; auto by
-  // rank.
-  EXPECT_EQ(rows.size(), 2u * 3 * 2 * 2 + 3 * 2 + 3 + 2);
+  // Adapters in every mode with all weights, of which a mean update has no rank; refit and joint with all weights,
+  // joint by rank; once each what has neither; auto by rank.
+  EXPECT_EQ(rows.size(), 2u * 3 * 2 * 2 + 3 * 2 + 2 + 2 * 2 + 3 + 2);
   EXPECT_EQ(Summarize(rows).size(), rows.size());
   const CalibrationSet calibration = MakeCalibration(100, kSamples);
   NoProgress progress;
@@ -122,6 +122,21 @@ TEST_F(SweepTest, EveryCorrectionIsWhatARunOfItGives) {
       continue;  // may fit a part of the text, by its order, which the sweep mixes
     EXPECT_NEAR(row.corrected.perplexity, Measure(run.corrected), 1e-4 * std::abs(row.original.perplexity));
     EXPECT_EQ(row.tokens, run.sites.empty() ? 0 : run.sites[0].tokens);
+  }
+}
+
+TEST_F(SweepTest, HealingIsAnAxis) {
+  SweepAxes axes = Axes({"layers=2"});
+  axes.corrections = {&FindCorrection("lra"), &FindCorrection("none")};
+  axes.heals = {Heal::kOff, Heal::kAll};
+  const std::vector<SweepRow> rows = Run(axes);
+  ASSERT_EQ(rows.size(), 4u);
+  const CalibrationSet calibration = MakeCalibration(100, kSamples);
+  NoProgress progress;
+  for (const SweepRow& row : rows) {
+    const ShiftResult run = Shift({context_, model_, calibration, progress}, row.options);
+    EXPECT_EQ(run.healed.empty(), row.options.heal == Heal::kOff);
+    EXPECT_NEAR(row.corrected.perplexity, Measure(run.corrected), 1e-4 * std::abs(row.original.perplexity));
   }
 }
 

@@ -55,6 +55,26 @@ TEST_F(Cli, TheSameSeedGivesTheSameNumbers) {
   EXPECT_EQ(results[0], results[1]);
 }
 
+TEST_F(Cli, BlocksThatWereFittedAgainAreShownSavedAndRunAgain) {
+  const Outcome outcome = Run({"--prune", "layers=2", "--correction", "joint", "--lra", "8", "--heal", "all", "--save",
+                               Path("healed"), "--save-weights", "--report", Path("page"), "--json", Path("r.json")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* word : {"in place of layers", "fitted again", "block 3", "joint LRA 8, healed (all)"})
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << word << outcome.out;
+  const Json json = ReadJson("r.json");
+  ASSERT_EQ(json["healed"].size(), size_t{2});
+  EXPECT_EQ(json["healed"][0]["part"], "o");
+  EXPECT_EQ(json["healed"][1]["part"], "down");
+  EXPECT_NE(ReadFile(dir_ / "page/index.html").find("Projections that were fitted again"), std::string::npos);
+  const Outcome again = Command("ppl", {"--text", Path("heldout.txt"), "--quiet", "--json", Path("p.json")}, "healed");
+  ASSERT_EQ(again.status, 0) << again.err;
+  EXPECT_NEAR(ReadJson("p.json")["perplexity"].get<double>(), json["variants"][2]["perplexity"].get<double>(), 1e-3);
+  EXPECT_FAILS(Run({"--prune", "layers=2", "--heal", "down", "--save", Path("adapters")}), 2, "--save-weights");
+  EXPECT_FAILS(Run({"--prune", "layers=2", "--heal", "most"}), 2, "--heal: unknown way to heal \"most\"");
+  EXPECT_FAILS(Run({"--prune", "layers=0", "--correction", "refit"}), 2, "keep=first:1");
+  EXPECT_FAILS(Run({"--prune", "layers=2", "--correction", "joint", "--memory", "16KiB"}), 1, "n = 80 inputs");
+}
+
 TEST_F(Cli, ASavedModelGeneratesAsItDidWhenMade) {
   ASSERT_EQ(Run({"--prune", "reverse*:2", "--lra", "8", "--save", Path("saved"), "--json", Path("r.json")}).status, 0);
   ASSERT_EQ(Run({"--prune", "reverse*:2", "--lra", "8", "--save", Path("whole"), "--save-weights"}).status, 0);

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// The down projection of the block before a removed run, fitted again so that its output carries what the run added to
+// the stream: no change of architecture, and nothing at run time.
+#include "runtime/stopwatch.h"
+#include "shift/corrections/corrections.h"
+#include "shift/refit/projection.h"
+
+namespace shiftrt {
+
+FittedSites FitRefit(const FitInput& input) {
+  const auto& [job, sites, sums, options, before] = input;
+  FittedSites fitted;
+  const Stopwatch watch(fitted.seconds.solve);
+  RefittedBlock refitted = RefitProjection(job.context, *sums.front(), options.ridge, kDownProjection, before);
+  fitted.adapters.resize(1);
+  fitted.own = {std::move(refitted.block)};
+  fitted.reports = {std::move(refitted.report)};
+  return fitted;
+}
+
+}  // namespace shiftrt

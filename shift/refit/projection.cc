@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shift/refit/projection.h"
+
+#include <limits>
+#include <utility>
+
+#include "runtime/stopwatch.h"
+#include "shift/corrections/fold.h"
+
+namespace shiftrt {
+
+namespace {
+
+// What is added to a bias, (1, d); zeros without one.
+Matrix<double> BiasChange(const Projection& projection, const BlockWeights& before, const BlockWeights& after,
+                          int64_t hidden) {
+  Matrix<double> change = Matrix<double>::Zeros(1, hidden);
+  if ((before.*projection.bias).empty()) return change;
+  const Matrix<double> from = Widened(before.*projection.bias), to = Widened(after.*projection.bias);
+  for (int64_t j = 0; j < hidden; ++j) change(0, j) = to.data()[j] - from.data()[j];
+  return change;
+}
+
+}  // namespace
+
+Matrix<double> ChangeOf(const Projection& projection, const BlockWeights& before, const BlockWeights& after) {
+  const Matrix<double> from = Widened(before.*projection.weight), to = Widened(after.*projection.weight);
+  Matrix<double> change(from.cols(), from.rows());
+  for (int64_t i = 0; i < from.rows(); ++i)
+    for (int64_t j = 0; j < from.cols(); ++j) change(j, i) = to(i, j) - from(i, j);
+  return change;
+}
+
+RefittedBlock RefitProjection(const Context& context, const SiteSums& sums, const RidgeOptions& options,
+                              const Projection& projection, const BlockPtr& block) {
+  const bool biased = !((*block).*projection.bias).empty();
+  // A fit about means of zero is the fit without a bias.
+  const RidgeSums bare = biased ? RidgeSums(0) : sums.fit.WithoutMeans(),
+                  bare_heldout = biased ? RidgeSums(0) : sums.heldout.WithoutMeans();
+  const RidgeSolution solution =
+      SolveRidge(context, biased ? sums.fit : bare, {options.lambda, false}, biased ? &sums.heldout : &bare_heldout);
+
+  auto folded = std::make_shared<FoldedBlock>(block);
+  const Matrix<double> weight = Widened((*block).*projection.weight);
+  for (int64_t i = 0; i < weight.rows(); ++i)
+    for (int64_t j = 0; j < weight.cols(); ++j) weight(i, j) += solution.a(j, i);
+  folded->Replace(projection.weight, weight);
+  if (biased) {
+    const Matrix<double> bias = Widened((*block).*projection.bias);
+    for (int64_t j = 0; j < bias.size(); ++j) bias.data()[j] += solution.b(0, j);
+    folded->Replace(projection.bias, bias);
+  }
+
+  RefittedBlock refitted{FoldedBlock::Weights(std::move(folded)), {}};
+  SiteReport& report = refitted.report;
+  report.site = sums.site;
+  report.part = projection.name;
+  report.tokens = sums.fit.tokens();
+  report.lambda = solution.lambda;
+  report.condition = solution.condition;
+  report.warning = solution.warning;
+  report.rank = sums.fit.hidden();
+  const Matrix<double> change = ChangeOf(projection, *block, *refitted.block),
+                       bias = BiasChange(projection, *block, *refitted.block, sums.fit.hidden());
+  report.r2_fit = RSquared(context, sums.fit, change.view(), bias.view());
+  report.r2_heldout = sums.heldout.tokens() == 0 ? std::numeric_limits<double>::quiet_NaN()
+                                                 : RSquared(context, sums.heldout, change.view(), bias.view());
+  return refitted;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shift/refit/walk.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "runtime/check.h"
+#include "runtime/host_memory.h"
+#include "runtime/stopwatch.h"
+#include "shift/corrections/fold.h"
+#include "shift/sums/ridge_adder.h"
+#include "shift/sums/streams.h"
+
+namespace shiftrt {
+
+namespace {
+
+// A batch, with the stream of the plan and that of the original model, which stay on the decoder's device.
+struct Walker {
+  const Batch* batch = nullptr;
+  KeptRows corrected, original;
+};
+
+// Where the original stream stands: in front of `layer`, or behind its attention.
+struct Depth {
+  int64_t layer = 0;
+  bool behind_attention = false;
+};
+
+// What is to be done at a stage of the plan.
+struct Work {
+  std::optional<Site> run;  // that begins behind it, to be corrected
+  bool output = false, down = false;
+
+  int64_t fits() const { return (output ? 1 : 0) + (down || run ? 1 : 0); }
+};
+
+class Walk {
+ public:
+  Walk(const ShiftJob& job, const DepthPlan& plan, const std::vector<int64_t>& removed, const WalkOptions& options)
+      : job_(job),
+        plan_(plan),
+        options_(options),
+        removed_(removed),
+        tally_(MakeTally(job.context.WithGpu(0), job.model.weights)),
+        decoder_(job.context.WithGpu(0), job.model.weights, DepthPlan::Original(job.layers())) {
+    for (size_t s = 0; s < plan.stages.size(); ++s) work_.push_back(WorkAt(s));
+    at_.layer = std::max<int64_t>(0, removed.front() - 1);
+  }
+
+  WalkResult Run() {
+    const auto last = std::find_if(work_.rbegin(), work_.rend(), [](const Work& work) { return work.fits() > 0; });
+    end_ = static_cast<size_t>(work_.rend() - last);
+    if (end_ == 0) {
+      result_.plan = plan_;
+      return std::move(result_);
+    }
+    CheckMemory();
+    Start();
+    int64_t fits = 0;
+    for (const Work& work : work_) fits += work.fits();
+    const int64_t tokens = job_.calibration.fit_tokens + job_.calibration.heldout_tokens;
+    job_.progress.Begin("fitting projections again", tokens * fits);
+    for (size_t s = 0; s < plan_.stages.size(); ++s) {
+      const Stage& stage = plan_.stages[s];
+      if (Front(s) < at_.layer || s >= end_) {
+        result_.plan.stages.push_back(stage);
+        continue;
+      }
+      stage.Visit([&](const BlockStage& block) { Block(s, block); }, [&](const AdapterStage&) { Append(s, {stage}); });
+    }
+    job_.progress.End();
+    return std::move(result_);
+  }
+
+ private:
+  // The layer of the original model that a stage's input stands in front of.
+  int64_t Front(size_t stage) const {
+    if (stage == plan_.stages.size()) return job_.layers();
+    return plan_.stages[stage].Visit([](const BlockStage& block) { return block.layer; },
+                                     [](const AdapterStage& adapter) { return adapter.layers.front(); });
+  }
+
+  Work WorkAt(size_t s) const {
+    return plan_.stages[s].Visit(
+        [&](const BlockStage& block) {
+          Work work;
+          const int64_t next = Front(s + 1);
+          if (options_.correction != nullptr && next > block.layer + 1)
+            work.run = Site{block.layer + 1, next - block.layer - 1};
+          const bool behind = block.layer > removed_.front();
+          work.output = behind && options_.heal == Heal::kAll && RunsAttention(block.halves);
+          work.down = behind && options_.heal != Heal::kOff && block.own == nullptr && RunsMlp(block.halves);
+          return work;
+        },
+        [](const AdapterStage&) { return Work(); });
+  }
+
+  void CheckMemory() const {
+    const ModelConfig& config = job_.model.weights->config;
+    int64_t inputs = 0;
+    for (const Work& work : work_) {
+      if (work.run) inputs = std::max(inputs, InputWidth(options_.correction->input, config));
+      if (work.output) inputs = std::max(inputs, kOutputProjection.Inputs(config));
+      if (work.down) inputs = std::max(inputs, kDownProjection.Inputs(config));
+    }
+    CheckWalkMemory(job_.context, inputs, config.hidden);
+  }
+
+  void Start() {
+    const Stopwatch watch(result_.seconds.calibrate);
+    for (const auto& [walkers, batches] :
+         {std::pair(&fit_, &job_.calibration.fit), std::pair(&heldout_, &job_.calibration.heldout)}) {
+      std::vector<KeptRows> streams = StreamsBefore(at_.layer, job_.context, job_.model.weights, *batches,
+                                                    "calibrating up to the first removed block", job_.progress);
+      for (size_t i = 0; i < batches->size(); ++i) {
+        Walker& walker = walkers->emplace_back();
+        walker.batch = &(*batches)[i];
+        walker.original.Set(streams[i].rows());
+        walker.corrected = std::move(streams[i]);
+      }
+    }
+  }
+
+  template <typename Call>
+  void ForEach(const Call& call) {
+    for (std::vector<Walker>* walkers : {&fit_, &heldout_})
+      for (Walker& walker : *walkers) call(walker);
+  }
+
+  // Takes the original stream there.
+  void AdvanceOriginal(const Depth& to) {
+    const Stopwatch watch(result_.seconds.calibrate);
+    std::vector<Stage> stages;
+    if (at_.behind_attention) stages.emplace_back(BlockStage{at_.layer++, Halves::kMlp});
+    for (; at_.layer < to.layer; ++at_.layer) stages.emplace_back(BlockStage{at_.layer});
+    if (to.behind_attention) stages.emplace_back(BlockStage{to.layer, Halves::kAttention});
+    at_ = to;
+    ForEach(
+        [&](Walker& walker) { walker.original.Set(decoder_.Resume(*walker.batch, walker.original.rows(), stages)); });
+  }
+
+  // Takes the plan's stream through stages of it.
+  void AdvanceCorrected(const std::vector<Stage>& stages) {
+    const Stopwatch watch(result_.seconds.calibrate);
+    ForEach(
+        [&](Walker& walker) { walker.corrected.Set(decoder_.Resume(*walker.batch, walker.corrected.rows(), stages)); });
+  }
+
+  // The stages that replace stage `s` of the plan. The last one that is fitted needs no stream behind it.
+  void Append(size_t s, const std::vector<Stage>& stages) {
+    if (s + 1 < end_) AdvanceCorrected(stages);
+    result_.plan.stages.insert(result_.plan.stages.end(), stages.begin(), stages.end());
+  }
+
+  // Of a projection's inputs, or of [output of its half | inputs], and of what is missing behind its half.
+  void Collect(const BlockStage& block, const Projection& projection, SiteSums& sums) {
+    const Stopwatch watch(result_.seconds.calibrate);
+    KeptRows inputs, beside, missing;
+    Decoder tapped(job_.context.WithGpu(0), job_.model.weights, DepthPlan::Original(job_.layers()),
+                   {{block.layer, projection.input, [&](const Rows& rows, const Batch&) { inputs.Set(rows); }}});
+    const std::vector<Stage> half = {BlockStage{block.layer, projection.half, block.own}};
+    for (const auto& [walkers, into] : {std::pair(&fit_, &sums.fit), std::pair(&heldout_, &sums.heldout)}) {
+      RidgeAdder adder(*tally_, sums.site, *into);
+      for (Walker& walker : *walkers) {
+        const Rows out = tapped.Resume(*walker.batch, walker.corrected.rows(), half);
+        missing.Set(walker.original.rows());
+        missing.Subtract(out);
+        const bool both = sums.input == SiteInput::kStreamAndActivation;
+        if (both) beside.SetBeside(out, inputs.rows());
+        adder.Add({both ? beside.rows() : inputs.rows(), out, missing.rows()}, options_.weighting,
+                  walker.batch->offsets);
+        job_.progress.Advance(walker.batch->size());
+      }
+      adder.Settle();
+    }
+  }
+
+  // A block's tensors as they run.
+  BlockPtr TensorsOf(const BlockStage& block) const {
+    if (block.own) return block.own;
+    return {job_.model.weights, &job_.model.weights->blocks[block.layer]};
+  }
+
+  void HealProjection(BlockStage& block, const Projection& projection) {
+    SiteSums sums({block.layer, 1}, SiteInput::kActivation,
+                  {projection.Inputs(job_.model.weights->config), job_.hidden()}, options_.weighting);
+    Collect(block, projection, sums);
+    const Stopwatch watch(result_.seconds.solve);
+    RefittedBlock refitted = RefitProjection(job_.context, sums, options_.ridge, projection, TensorsOf(block));
+    block.own = std::move(refitted.block);
+    result_.healed.push_back(std::move(refitted.report));
+  }
+
+  // The adapter behind the block, if the correction puts one there.
+  std::shared_ptr<const Lra> CorrectRun(BlockStage& block, const Site& run) {
+    const SiteInput input = options_.correction->input;
+    SiteSums sums(run, input, {InputWidth(input, job_.model.weights->config), job_.hidden()}, options_.weighting);
+    Collect(block, kDownProjection, sums);
+    FittedSites fitted = options_.correction->fit(sums, TensorsOf(block));
+    block.own = fitted.own.front();
+    std::move(fitted.reports.begin(), fitted.reports.end(), std::back_inserter(result_.sites));
+    result_.seconds += fitted.seconds;
+    return fitted.adapters.front();
+  }
+
+  void Block(size_t s, const BlockStage& given) {
+    const Work& work = work_[s];
+    if (work.fits() == 0) return Append(s, {given});
+    BlockStage block = given;
+    if (work.output) {
+      AdvanceOriginal({block.layer, true});
+      HealProjection(block, kOutputProjection);
+    }
+    std::vector<Stage> behind = {block};
+    if (work.down || work.run) {
+      if (RunsAttention(block.halves)) AdvanceCorrected({BlockStage{block.layer, Halves::kAttention, block.own}});
+      AdvanceOriginal({Front(s + 1), false});
+      std::shared_ptr<const Lra> adapter;
+      if (work.run) {
+        adapter = CorrectRun(block, *work.run);
+      } else {
+        HealProjection(block, kDownProjection);
+      }
+      behind = {BlockStage{block.layer, Halves::kMlp, block.own}};
+      if (adapter) behind.emplace_back(AdapterStage{work.run->Layers(), adapter});
+    }
+    if (s + 1 < end_) AdvanceCorrected(behind);
+    behind.front() = block;
+    result_.plan.stages.insert(result_.plan.stages.end(), behind.begin(), behind.end());
+  }
+
+  const ShiftJob& job_;
+  const DepthPlan& plan_;
+  const WalkOptions& options_;
+  const std::vector<int64_t>& removed_;
+  const std::unique_ptr<Tally> tally_;
+  Decoder decoder_;
+  std::vector<Work> work_;  // by stage
+  size_t end_ = 0;          // one past the last stage with work
+  std::vector<Walker> fit_, heldout_;
+  Depth at_;  // of the original stream
+  WalkResult result_;
+};
+
+}  // namespace
+
+Heal ParseHeal(const std::string& text) {
+  for (const Heal heal : {Heal::kOff, Heal::kDown, Heal::kAll})
+    if (text == Name(heal)) return heal;
+  FailUsage(Field("heal"), "unknown way to heal \"{}\"; known: off, down, all", text);
+}
+
+const char* Name(Heal heal) {
+  switch (heal) {
+    case Heal::kOff: return "off";
+    case Heal::kDown: return "down";
+    case Heal::kAll: return "all";
+  }
+  return "?";
+}
+
+void CheckWalkMemory(const Context& context, int64_t inputs, int64_t hidden) {
+  constexpr int64_t kSums = 4, kSquares = 5;
+  const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  const int64_t room = MemoryForSums(context),
+                taken = kSums * RidgeSums::Bytes(inputs, hidden) + kSquares * inputs * inputs * 8;
+  Check(
+      taken <= room,
+      "a fit of n = {} inputs and d = {} outputs takes 32 (n + 1) (n + 1 + d) + 40 n^2 bytes, which is {:.4g} MiB of "
+      "memory, and {:.4g} MiB may be used; a higher limit allows more, and the correction lra, whose inputs are the {} "
+      "of the stream, takes less",
+      inputs, hidden, mib(taken), mib(room), hidden);
+}
+
+WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std::vector<int64_t>& removed,
+                           const WalkOptions& options) {
+  Check(!removed.empty(), "there is no removed block behind which to fit anything");
+  CheckFoldsIntoProjections(job.model.weights->config);
+  if (options.correction != nullptr) CheckBlockBefore(RunsOf(removed));
+  return Walk(job, plan, removed, options).Run();
+}
+
+}  // namespace shiftrt

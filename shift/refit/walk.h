@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Projections of kept blocks fitted again, one after another: each on the stream that the plan with everything fitted
+// before it leaves, towards the stream of the original model.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "shift/job.h"
+#include "shift/refit/projection.h"
+
+namespace shiftrt {
+
+// What is fitted again in the kept blocks behind the first removed one: nothing, their down projections, or their
+// output projections and then their down projections.
+enum class Heal { kOff, kDown, kAll };
+// "off", "down", "all". Throws UsageError for anything else.
+Heal ParseHeal(const std::string& text);
+const char* Name(Heal heal);
+
+// A correction that is fitted from the activations of the block before a removed run.
+struct BlockCorrection {
+  SiteInput input = SiteInput::kActivation;  // or kStreamAndActivation
+  // From the sums of one run and the block before it: that block, and perhaps an adapter behind it.
+  std::function<FittedSites(const SiteSums& sums, const BlockPtr& block)> fit;
+};
+
+struct WalkOptions {
+  const BlockCorrection* correction = nullptr;  // of the runs that `plan` leaves bare; null: `plan` has its corrections
+  Heal heal = Heal::kOff;
+  RidgeOptions ridge;  // of what is healed
+  TokenWeighting weighting;
+};
+
+struct WalkResult {
+  DepthPlan plan;
+  std::vector<SiteReport> sites, healed;
+  StepSeconds seconds;
+};
+
+// `plan` leaves out the blocks `removed` (ascending, at least one) of the original model. In the order of depth, for
+// each block that is fitted: its output projection towards the original stream behind its attention, then its down
+// projection, and what the correction puts behind it, towards the original stream where the next stage of the plan
+// begins. A down projection that the plan has changed already stays. Cost: two passes of the model from the block
+// before the first removed one on, and the fitted blocks twice. Memory: tokens x hidden x 8 bytes for the two streams,
+// and what CheckWalkMemory says. Throws UsageError where there is no block before a run that the correction needs one
+// for, and for a family that norms the updates.
+WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std::vector<int64_t>& removed,
+                           const WalkOptions& options);
+
+// Throws Error unless the host has memory for a fit of n inputs and d outputs: two sums of 8 (n + 1) (n + 1 + d) bytes,
+// for the fitted and the held-out tokens, once more as many without their means, and five arrays of 8 n^2 bytes for
+// the solve.
+void CheckWalkMemory(const Context& context, int64_t inputs, int64_t hidden);
+
+}  // namespace shiftrt

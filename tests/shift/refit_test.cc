@@ -1,0 +1,447 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is fitted again in kept blocks (refit, joint, healing) against definitions written down on the tokens.
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <optional>
+
+#include "runtime/check.h"
+#include "shift/corrections/fold.h"
+#include "shift/pipeline.h"
+#include "tests/engine/rows.h"
+#include "tests/models/fixtures.h"
+#include "tests/shift/oracles.h"
+#include "tests/shift/small_model.h"
+
+namespace shiftrt {
+namespace {
+
+using test::AffineMap;
+using test::Doubles;
+using test::LeastSquares;
+using test::Minus;
+using test::RelativeError;
+using test::WeightedRidge;
+
+std::vector<float> Floats(const TensorView& tensor) {
+  const auto* const data = static_cast<const float*>(tensor.data);
+  return {data, data + tensor.elements()};
+}
+
+Matrix<double> Widen(const Matrix<float>& m) {
+  Matrix<double> out(m.rows(), m.cols());
+  std::copy(m.span().begin(), m.span().end(), out.data());
+  return out;
+}
+
+Matrix<float> Beside(const Matrix<float>& left, const Matrix<float>& right) {
+  Matrix<float> out(left.rows(), left.cols() + right.cols());
+  for (int64_t t = 0; t < left.rows(); ++t)
+    std::copy_n(right.row(t), right.cols(), std::copy_n(left.row(t), left.cols(), out.row(t)));
+  return out;
+}
+
+double SquaresOf(const Matrix<float>& m) {
+  double sum = 0;
+  for (const float value : m.span()) sum += static_cast<double>(value) * value;
+  return sum;
+}
+
+class Refit : public test::SmallModel {
+ protected:
+  static constexpr double kLambda = 0.05;
+  static constexpr int64_t kTokens = 28 * 32, kInner = 24;
+
+  Refit() { calibration_ = MakeCalibration(4, 32); }
+
+  ShiftOptions Options(const std::string& correction, const std::string& prune) const {
+    ShiftOptions options;
+    options.prune = ParsePrune(prune);
+    options.correction = &FindCorrection(correction);
+    options.fit.rank = RankSpec::Full();
+    options.fit.ridge.lambda = {LambdaSpec::Kind::kAbsolute, kLambda};
+    return options;
+  }
+  ShiftResult Run(const ShiftOptions& options) {
+    NoProgress progress;
+    return Shift({context_, model_, calibration_, progress}, options);
+  }
+  Matrix<float> Seen(const DepthPlan& plan, int64_t layer, TapPoint point) {
+    Matrix<float> all;
+    int64_t row = 0;
+    Decoder decoder(context_, model_.weights, plan, {{layer, point, [&](const Rows& h, const Batch&) {
+                                                        if (all.empty()) all = Matrix<float>(kTokens, h.hidden());
+                                                        for (int64_t t = 0; t < h.count(); ++t, ++row)
+                                                          std::copy_n(h.host().row(t), h.hidden(), all.row(row));
+                                                      }}});
+    for (const Batch& batch : calibration_.fit) decoder.Forward(batch);
+    EXPECT_EQ(row, kTokens);
+    return all;
+  }
+  Matrix<float> Stream(const DepthPlan& plan, int64_t layer) { return Seen(plan, layer, TapPoint::kInput); }
+  Matrix<float> Output(const DepthPlan& plan, int64_t layer) { return Seen(plan, layer, TapPoint::kOutput); }
+  Matrix<float> BehindAttention(const DepthPlan& plan, int64_t layer) {
+    Matrix<float> sum = Stream(plan, layer);
+    const Matrix<float> update = Seen(plan, layer, TapPoint::kAttention);
+    for (int64_t i = 0; i < sum.size(); ++i) sum.data()[i] += update.data()[i];
+    return sum;
+  }
+  const BlockWeights& Old(int64_t layer) const { return model_.weights->blocks[layer]; }
+  // The block at `layer` of a plan, which has tensors of its own.
+  static std::shared_ptr<const BlockWeights> Own(const DepthPlan& plan, int64_t layer) {
+    const BlockStage& block = plan.stages[plan.StageOf(layer)].block();
+    EXPECT_NE(block.own, nullptr) << layer;
+    return block.own;
+  }
+  // W' - W is the transpose of `change`.
+  static void ExpectChange(const TensorView& now, const TensorView& old, const Matrix<double>& change,
+                           double tolerance) {
+    const std::vector<float> after = Floats(now), before = Floats(old);
+    std::vector<double> found(change.size());
+    const int64_t inputs = change.rows(), outputs = change.cols();
+    for (int64_t i = 0; i < outputs; ++i)
+      for (int64_t j = 0; j < inputs; ++j)
+        found[j * outputs + i] = static_cast<double>(after[i * inputs + j]) - before[i * inputs + j];
+    EXPECT_LT(RelativeError(found, change.span()), tolerance);
+  }
+};
+
+TEST_F(Refit, IsRidgeOfTheMissingStreamOnTheActivationsAroundTheOldWeights) {
+  const ShiftResult result = Run(Options("refit", "layers=2,3,5"));
+  ASSERT_EQ(result.corrected.stages.size(), 3u);
+  ASSERT_EQ(result.sites.size(), 2u);
+  EXPECT_EQ(result.sites[0].site.Name(), "2-3");
+  EXPECT_TRUE(result.healed.empty());
+  // Until block 4, and so until its own fit, the plan is one with the first fit in place.
+  DepthPlan before = result.corrected;
+  before.stages[2] = BlockStage{4};
+  const auto expect = [&](const DepthPlan& plan, int64_t layer, int64_t behind, const SiteReport& report) {
+    const Matrix<float> missing = Minus(Stream(model_.plan, behind), Output(plan, layer)),
+                        activation = Seen(plan, layer, TapPoint::kActivation);
+    const Matrix<double> change = LeastSquares(Widen(activation), Widen(missing), kLambda);
+    ExpectChange(Own(result.corrected, layer)->down, Old(layer).down, change, 1e-4);
+    EXPECT_EQ(Floats(Own(result.corrected, layer)->o), Floats(Old(layer).o));
+    // R2 is of the missing stream, and what is left is less than was missing.
+    const Matrix<float> left = Minus(Stream(model_.plan, behind), Output(result.corrected, layer));
+    EXPECT_LT(SquaresOf(left), SquaresOf(missing));
+    const double mean = [&] {
+      double squares = 0;
+      for (int64_t j = 0; j < kWidth; ++j) {
+        double sum = 0;
+        for (int64_t t = 0; t < kTokens; ++t) sum += missing(t, j);
+        squares += sum * sum / kTokens;
+      }
+      return squares;
+    }();
+    EXPECT_NEAR(report.r2_fit, 1 - SquaresOf(left) / (SquaresOf(missing) - mean), 1e-4);
+    EXPECT_EQ(report.tokens, kTokens);
+  };
+  expect(model_.plan, 1, 4, result.sites[0]);
+  expect(before, 4, 6, result.sites[1]);
+  EXPECT_EQ(Decoder(context_, model_.weights, result.corrected).Parameters(),
+            Decoder(context_, model_.weights, result.pruned).Parameters())
+      << "the architecture stays stock";
+}
+
+TEST_F(Refit, JointIsRidgeOnOutputAndActivationsAndRunsAsTheBlockAndAnAdapter) {
+  const ShiftResult result = Run(Options("joint", "layers=2,3"));
+  ASSERT_EQ(result.corrected.stages.size(), 5u);
+  const AdapterStage& adapter = result.corrected.stages[2].adapter();
+  EXPECT_EQ(adapter.layers, (std::vector<int64_t>{2, 3}));
+  const Matrix<float> out = Output(model_.plan, 1), activation = Seen(model_.plan, 1, TapPoint::kActivation),
+                      missing = Minus(Stream(model_.plan, 4), out), inputs = Beside(out, activation);
+  const AffineMap map = WeightedRidge(inputs, missing, std::vector<double>(kTokens, 1.0), kLambda);
+  Matrix<double> a(kWidth, kWidth);
+  std::copy_n(map.a.data(), kWidth * kWidth, a.data());
+  EXPECT_LT(RelativeError(DenseMap(context_, *adapter.lra).span(), a.span()), 1e-4);
+  EXPECT_LT(RelativeError(Doubles(adapter.lra->b.span()), map.b.span()), 1e-4);
+  // out + out A + a B + b, by the plan.
+  const Matrix<float> found = Stream(result.corrected, 4);
+  std::vector<double> expected;
+  double residual = 0, total = 0;
+  Matrix<double> mean = Matrix<double>::Zeros(1, kWidth);
+  for (int64_t t = 0; t < kTokens; ++t)
+    for (int64_t j = 0; j < kWidth; ++j) mean(0, j) += missing(t, j) / static_cast<double>(kTokens);
+  for (int64_t t = 0; t < kTokens; ++t)
+    for (int64_t j = 0; j < kWidth; ++j) {
+      double added = map.b(0, j);
+      for (int64_t i = 0; i < inputs.cols(); ++i) added += inputs(t, i) * map.a(i, j);
+      expected.push_back(out(t, j) + added);
+      residual += std::pow(missing(t, j) - added, 2);
+      total += std::pow(missing(t, j) - mean(0, j), 2);
+    }
+  EXPECT_LT(RelativeError(Doubles(found.span()), expected), 1e-4);
+  EXPECT_NEAR(result.sites[0].r2_fit, 1 - residual / total, 1e-4);
+}
+
+// Of all maps of that rank, with B and b free, the joint one has the lowest penalised error: any step away costs.
+TEST_F(Refit, JointOfLowRankIsTheBestOfItsRank) {
+  constexpr int64_t kRank = 3;
+  ShiftOptions options = Options("joint", "layers=2");
+  options.fit.rank = RankSpec::Fixed(kRank);
+  const ShiftResult result = Run(options);
+  const Lra& lra = *result.corrected.Adapters().front()->lra;
+  ASSERT_EQ(lra.rank(), kRank);
+  EXPECT_EQ(result.sites[0].singular_values.size(), size_t{kWidth});
+  const Matrix<float> out = Output(model_.plan, 1), activation = Seen(model_.plan, 1, TapPoint::kActivation),
+                      missing = Minus(Stream(model_.plan, 3), out);
+  // B of the block's change: (W' - W)' (I + A).
+  const Matrix<double> a = DenseMap(context_, lra);
+  const std::vector<float> now = Floats(Own(result.corrected, 1)->down), old = Floats(Old(1).down);
+  Matrix<double> b(kInner, kWidth);
+  for (int64_t i = 0; i < kInner; ++i)
+    for (int64_t j = 0; j < kWidth; ++j) {
+      b(i, j) = static_cast<double>(now[j * kInner + i]) - old[j * kInner + i];
+      for (int64_t k = 0; k < kWidth; ++k)
+        b(i, j) += (static_cast<double>(now[k * kInner + i]) - old[k * kInner + i]) * a(k, j);
+    }
+  const auto cost = [&](const Matrix<double>& p, const Matrix<double>& q, const Matrix<double>& slope,
+                        const Matrix<double>& bias) {
+    const Matrix<double> map = test::Product(p, q);
+    double sum = 0;
+    for (const Matrix<double>* m : {&map, &slope})
+      for (const double value : m->span()) sum += kLambda * value * value;
+    for (int64_t t = 0; t < kTokens; ++t)
+      for (int64_t j = 0; j < kWidth; ++j) {
+        double left = missing(t, j) - bias(0, j);
+        for (int64_t i = 0; i < kWidth; ++i) left -= out(t, i) * map(i, j);
+        for (int64_t i = 0; i < kInner; ++i) left -= activation(t, i) * slope(i, j);
+        sum += left * left;
+      }
+    return sum;
+  };
+  const Matrix<double> p = Widen(lra.p), q = Widen(lra.q), bias = Widen(lra.b);
+  const double least = cost(p, q, b, bias);
+  Random random(5);
+  for (int trial = 0; trial < 12; ++trial) {
+    const auto stepped = [&](const Matrix<double>& m) {
+      Matrix<double> out = m.Clone();
+      for (double& value : out.span()) value += 0.03 * (random.Uniform() - 0.5);
+      return out;
+    };
+    EXPECT_GT(cost(stepped(p), stepped(q), stepped(b), stepped(bias)), least * (1 - 1e-6));
+  }
+  options.fit.rank = RankSpec::Full();
+  EXPECT_LE(result.sites[0].r2_fit, Run(options).sites[0].r2_fit + 1e-6);
+}
+
+TEST_F(Refit, ALargeLambdaLeavesTheWeights) {
+  for (const char* correction : {"refit", "joint"}) {
+    ShiftOptions options = Options(correction, "layers=2,4");
+    options.heal = Heal::kAll;
+    options.fit.ridge.lambda.value = 1e30;
+    const ShiftResult result = Run(options);
+    EXPECT_EQ(result.healed.size(), 3u);  // o of block 3, which is fitted for the run behind it; o and down of block 5
+    for (const int64_t layer : {1, 3, 5}) {
+      for (const auto member : {&BlockWeights::o, &BlockWeights::down}) {
+        const std::vector<float> now = Floats((*Own(result.corrected, layer)).*member),
+                                 old = Floats(Old(layer).*member);
+        for (size_t i = 0; i < now.size(); ++i) EXPECT_NEAR(now[i], old[i], 1e-20) << correction;
+      }
+    }
+    for (const AdapterStage* adapter : result.corrected.Adapters())
+      for (const float value : adapter->lra->a.span()) EXPECT_LT(std::abs(value), 1e-20);
+  }
+}
+
+TEST_F(Refit, HealingFitsOutputThenDownTowardsTheOriginalStreamInTheOrderOfDepth) {
+  ShiftOptions options = Options("lra", "layers=1");
+  const ShiftResult fitted = Run(options);
+  options.heal = Heal::kAll;
+  const ShiftResult healed = Run(options);
+  ASSERT_EQ(healed.healed.size(), 8u);
+  ASSERT_EQ(healed.corrected.stages.size(), 6u);
+  DepthPlan plan = fitted.corrected;
+  size_t report = 0;
+  for (const int64_t layer : {2, 3, 4, 5}) {
+    const auto own = Own(healed.corrected, layer);
+    const Matrix<double> output =
+        LeastSquares(Widen(Seen(plan, layer, TapPoint::kHeads)),
+                     Widen(Minus(BehindAttention(model_.plan, layer), BehindAttention(plan, layer))), kLambda);
+    ExpectChange(own->o, Old(layer).o, output, 1e-3);
+    EXPECT_EQ(healed.healed[report++].part, "o");
+    auto half = std::make_shared<BlockWeights>(*own);
+    half->down = Old(layer).down;
+    plan.stages[layer] = BlockStage{.layer = layer, .own = half};
+    const Matrix<double> down =
+        LeastSquares(Widen(Seen(plan, layer, TapPoint::kActivation)),
+                     Widen(Minus(Stream(model_.plan, layer + 1), Output(plan, layer))), kLambda);
+    ExpectChange(own->down, Old(layer).down, down, 1e-3);
+    EXPECT_EQ(healed.healed[report].part, "down");
+    EXPECT_GE(healed.healed[report++].r2_fit, 0);
+    plan.stages[layer] = BlockStage{.layer = layer, .own = own};
+  }
+  EXPECT_EQ(healed.corrected.stages[0].block().own, nullptr) << "before the first removed block";
+  EXPECT_LT(SquaresOf(Minus(Stream(model_.plan, kLayers), Stream(healed.corrected, kLayers))),
+            SquaresOf(Minus(Stream(model_.plan, kLayers), Stream(fitted.corrected, kLayers))));
+  // The adapters are those of the fit without healing.
+  EXPECT_EQ(Doubles(healed.corrected.stages[1].adapter().lra->a.span()),
+            Doubles(fitted.corrected.stages[1].adapter().lra->a.span()));
+  options.heal = Heal::kDown;
+  const ShiftResult down = Run(options);
+  EXPECT_EQ(down.healed.size(), 4u);
+  for (const int64_t layer : {2, 3, 4, 5}) {
+    EXPECT_EQ(Floats(Own(down.corrected, layer)->o), Floats(Old(layer).o));
+    EXPECT_NE(Floats(Own(down.corrected, layer)->down), Floats(Old(layer).down));
+  }
+}
+
+TEST_F(Refit, HealingChangesNothingWhereNothingIsMissing) {
+  NoProgress progress;
+  const ShiftJob job = {context_, model_, calibration_, progress};
+  const WalkResult walked =
+      RefitInSequence(job, model_.plan, {1}, {nullptr, Heal::kAll, {{LambdaSpec::Kind::kAbsolute, kLambda}}, {}});
+  EXPECT_EQ(walked.healed.size(), 8u);
+  for (const int64_t layer : {2, 3, 4, 5})
+    for (const auto member : {&BlockWeights::o, &BlockWeights::down}) {
+      const std::vector<float> now = Floats((*Own(walked.plan, layer)).*member), old = Floats(Old(layer).*member);
+      for (size_t i = 0; i < now.size(); ++i) EXPECT_NEAR(now[i], old[i], 1e-5);
+    }
+}
+
+// A down projection in front of a run that is left bare makes up for it; one that a correction changed stays.
+TEST_F(Refit, HealingAimsAtTheStreamThatTheNextStageReads) {
+  ShiftOptions options = Options("none", "layers=1,3");
+  options.heal = Heal::kDown;
+  const ShiftResult bare = Run(options);
+  DepthPlan plan = bare.pruned;
+  const Matrix<double> change = LeastSquares(Widen(Seen(plan, 2, TapPoint::kActivation)),
+                                             Widen(Minus(Stream(model_.plan, 4), Output(plan, 2))), kLambda);
+  ExpectChange(Own(bare.corrected, 2)->down, Old(2).down, change, 1e-4);
+  options.correction = &FindCorrection("replaceme");
+  const ShiftResult folded = Run(options);
+  EXPECT_EQ(folded.healed.size(), 2u);  // blocks 4 and 5
+}
+
+TEST_F(Refit, TokenWeightsCountInEveryFit) {
+  ShiftOptions options = Options("refit", "layers=2");
+  options.weighting = ParseTokenWeighting("norm,first:0");
+  const ShiftResult result = Run(options);
+  const Matrix<float> activation = Seen(model_.plan, 1, TapPoint::kActivation), behind = Stream(model_.plan, 3),
+                      missing = Minus(behind, Output(model_.plan, 1));
+  Matrix<double> x = Widen(activation), y = Widen(missing);
+  for (int64_t t = 0; t < kTokens; ++t) {
+    double squares = 0;
+    for (int64_t j = 0; j < kWidth; ++j) squares += static_cast<double>(behind(t, j)) * behind(t, j);
+    const double root = t % 32 == 0 ? 0.0 : std::sqrt(kWidth / squares);
+    for (int64_t j = 0; j < kInner; ++j) x(t, j) *= root;
+    for (int64_t j = 0; j < kWidth; ++j) y(t, j) *= root;
+  }
+  ExpectChange(Own(result.corrected, 1)->down, Old(1).down, LeastSquares(x, y, kLambda), 1e-3);
+}
+
+TEST_F(Refit, LambdaIsChosenAroundTheOldWeights) {
+  for (const LambdaSpec::Kind kind : {LambdaSpec::Kind::kGcv, LambdaSpec::Kind::kHoldout, LambdaSpec::Kind::kRelative})
+    for (const char* correction : {"refit", "joint"}) {
+      ShiftOptions options = Options(correction, "layers=2");
+      options.fit.ridge.lambda = {kind, 1e-3};
+      const ShiftResult result = Run(options);
+      EXPECT_GT(result.sites[0].lambda, 0);
+      EXPECT_GT(result.sites[0].r2_fit, 0) << correction;
+    }
+}
+
+TEST_F(Refit, GateTakesOutWhatWasFittedAgain) {
+  ShiftOptions options = Options("joint", "layers=2");
+  options.heal = Heal::kDown;
+  options.gate = true;
+  const ShiftResult result = Run(options);
+  EXPECT_EQ(result.gate.size(), 5u);  // block 1, the adapter, blocks 3 to 5
+}
+
+TEST_F(Refit, RefusesWhatDoesNotFitInMemoryWithTheFormulaAndItsNumbers) {
+  context_.memory = 4096;
+  try {
+    Run(Options("joint", "layers=2"));
+    FAIL();
+  } catch (const Error& error) {
+    for (const char* word : {"n = 40 inputs", "d = 16 outputs", "32 (n + 1) (n + 1 + d) + 40 n^2", "MiB"})
+      EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
+  }
+}
+
+// Tokens of random inputs (n) and targets, and their sums.
+struct Random2 {
+  Matrix<float> inputs, target;
+};
+
+Random2 MakeTokens(int64_t tokens, int64_t inputs, int64_t outputs) {
+  Random random(9);
+  Random2 made{Matrix<float>(tokens, inputs), Matrix<float>(tokens, outputs)};
+  for (Matrix<float>* m : {&made.inputs, &made.target})
+    for (float& value : m->span()) value = static_cast<float>(random.Uniform() - 0.3);
+  return made;
+}
+
+TEST(RefitProjection, FitsABiasWhereTheBlockHasOneAndKeepsTheType) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    const auto weights = GoldenWeights("llama_bias", dtype);
+    const int64_t d = weights->config.hidden;
+    const BlockPtr block = {weights, &weights->blocks[1]};
+    for (const Projection& projection : {kOutputProjection, kDownProjection}) {
+      const int64_t n = projection.Inputs(weights->config);
+      ASSERT_FALSE(((*block).*projection.bias).empty());
+      const Random2 tokens = MakeTokens(300, n, d);
+      SiteSums sums({1}, SiteInput::kActivation, {n, d});
+      sums.fit.Add(Context(), tokens.inputs.view(), tokens.target.view());
+      const RefittedBlock refitted =
+          RefitProjection(Context(), sums, {{LambdaSpec::Kind::kAbsolute, 0.5}, false}, projection, block);
+      const AffineMap map = WeightedRidge(tokens.inputs, tokens.target, std::vector<double>(300, 1.0), 0.5);
+      const TensorView &weight = (*refitted.block).*projection.weight, &bias = (*refitted.block).*projection.bias;
+      EXPECT_EQ(weight.dtype, dtype);
+      EXPECT_EQ(bias.dtype, dtype);
+      const double tolerance = dtype == DType::kFloat32 ? 1e-5 : dtype == DType::kFloat16 ? 2e-2 : 0.1;
+      EXPECT_LT(RelativeError(ChangeOf(projection, *block, *refitted.block).span(), map.a.span()), tolerance);
+      const Matrix<double> now = Widened(bias), old = Widened((*block).*projection.bias);
+      for (int64_t j = 0; j < d; ++j) EXPECT_NEAR(now.data()[j] - old.data()[j], map.b(0, j), tolerance);
+      EXPECT_TRUE(std::isnan(refitted.report.r2_heldout));
+    }
+  }
+}
+
+// A target of -out asks for A = -I: no projection in front of such an adapter can do anything.
+TEST(Joint, RaisesLambdaWhereTheAdapterWouldBeSingularAndSaysSo) {
+  const auto weights = GoldenWeights("llama3_tied");
+  const int64_t d = weights->config.hidden, n = d + weights->config.intermediate;
+  Random2 tokens = MakeTokens(3 * n, n, d);
+  for (int64_t t = 0; t < tokens.inputs.rows(); ++t)
+    for (int64_t j = 0; j < d; ++j) tokens.target(t, j) = -tokens.inputs(t, j);
+  // One direction comes back, so that I + A is not the zero matrix, which has no condition.
+  for (int64_t t = 0; t < tokens.inputs.rows(); ++t) tokens.target(t, 0) = tokens.inputs(t, 1);
+  SiteSums sums({2}, SiteInput::kStreamAndActivation, {n, d});
+  sums.fit.Add(Context(), tokens.inputs.view(), tokens.target.view());
+  FitOptions options;
+  options.rank = RankSpec::Full();
+  options.ridge.lambda = {LambdaSpec::Kind::kAbsolute, 1e-9};
+  Model model;
+  model.weights = weights;
+  const CalibrationSet none;
+  NoProgress progress;
+  const Context context;
+  const ShiftJob job = {context, model, none, progress};
+  const FittedSites fitted =
+      FindCorrection("joint").fit({job, {sums.site}, {&sums}, options, BlockPtr(weights, &weights->blocks[1])});
+  EXPECT_GT(fitted.reports[0].lambda, 1e-9);
+  EXPECT_NE(fitted.reports[0].warning.find("near singular"), std::string::npos) << fitted.reports[0].warning;
+  for (const double value : Widened(fitted.own[0]->down).span()) EXPECT_TRUE(std::isfinite(value));
+}
+
+TEST(RefitInSequence, RefusesAFamilyThatNormsItsUpdates) {
+  Model model;
+  model.weights = GoldenWeights("gemma2");
+  const CalibrationSet none;
+  NoProgress progress;
+  const Context context;
+  const ShiftJob job = {context, model, none, progress};
+  EXPECT_THROW(RefitInSequence(job, DepthPlan::Pruned(model.weights->config.layers, std::vector<int64_t>{1}), {1},
+                               {nullptr, Heal::kAll, {}, {}}),
+               UsageError);
+}
+
+TEST(Heal, ReadsAndWrites) {
+  for (const char* text : {"off", "down", "all"}) EXPECT_STREQ(Name(ParseHeal(text)), text);
+  EXPECT_THROW(ParseHeal("some"), UsageError);
+}
+
+}  // namespace
+}  // namespace shiftrt
