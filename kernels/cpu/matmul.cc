@@ -19,11 +19,18 @@ constexpr int64_t kRowGrain = 32;    // the least number of output columns per t
 
 int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// y = x B or y += x B over blocks of equal depth. pack(j, cols, k0, depth, out) packs a panel of B from column j on.
-// The sum of one element depends neither on the other rows nor on the number of threads.
+// Where a matrix lies whose rows are the columns of B.
+struct Rows {
+  const std::byte* data;
+  int64_t row_bytes, element_bytes;
+};
+
+// y = x B or y += x B over blocks of equal depth. pack(j, cols, k0, depth, out) packs a panel of B from column j on,
+// which it takes from `source` (null: from elsewhere). The sum of one element depends neither on the other rows nor on
+// the number of threads.
 template <typename Pack>
 void Blocked(const Context& context, const BlockProduct& product, MatrixView<const float> x, bool accumulate,
-             MatrixView<float> y, const Pack& pack) {
+             MatrixView<float> y, const Rows* source, const Pack& pack) {
   if (x.cols == 0) return;
   const int64_t mr = product.tile_rows, nr = product.tile_cols, panels = RoundUp(y.cols, nr) / nr;
   const int64_t blocks = RoundUp(x.cols, product.max_depth) / product.max_depth;
@@ -44,7 +51,13 @@ void Blocked(const Context& context, const BlockProduct& product, MatrixView<con
         for (int64_t p = begin; p < end; ++p) {
           const int64_t j = p * nr, cols = std::min(nr, y.cols - j);
           pack(j, cols, k0, depth, panel);
-          product.multiply({packed_x.data(), rows, panel, cols, depth}, accumulate || k0 > 0, y.row(m0) + j, y.stride);
+          PackedBlock block{packed_x.data(), rows, panel, cols, depth};
+          if (source != nullptr && p + 1 < end) {
+            block.next = source->data + (j + nr) * source->row_bytes + k0 * source->element_bytes;
+            block.next_stride = source->row_bytes;
+            block.next_cols = std::min(nr, y.cols - j - nr);
+          }
+          product.multiply(block, accumulate || k0 > 0, y.row(m0) + j, y.stride);
         }
       });
     }
@@ -79,11 +92,11 @@ void MatMul(const Context& context, MatrixView<const float> x, const TensorView&
   }
   const bool add = accumulate || !wide_bias.empty() || x.cols == 0;
   if (add) Initialise(context, wide_bias, accumulate, y);
-  const auto* bytes = static_cast<const std::byte*>(w.data);
   const auto size = static_cast<int64_t>(SizeOf(w.dtype));
+  const Rows rows{static_cast<const std::byte*>(w.data), w.cols() * size, size};
   const BlockProduct& product = ProductFor(context.isa, w.dtype);
-  Blocked(context, product, x, add, y, [&](int64_t j, int64_t cols, int64_t k0, int64_t depth, void* out) {
-    product.pack_panel(bytes + (j * w.cols() + k0) * size, w.dtype, w.cols(), cols, depth, out);
+  Blocked(context, product, x, add, y, &rows, [&](int64_t j, int64_t cols, int64_t k0, int64_t depth, void* out) {
+    product.pack_panel(rows.data + j * rows.row_bytes + k0 * size, w.dtype, w.cols(), cols, depth, out);
   });
 }
 
@@ -102,7 +115,7 @@ void MatMulRight(const Context& context, MatrixView<const float> x, MatrixView<c
     return;
   }
   const int64_t nr = body.product.tile_cols;
-  Blocked(context, body.product, x, accumulate, y,
+  Blocked(context, body.product, x, accumulate, y, nullptr,
           [&](int64_t j, int64_t cols, int64_t k0, int64_t depth, void* packed) {
             auto* out = static_cast<float*>(packed);
             for (int64_t k = 0; k < depth; ++k) {

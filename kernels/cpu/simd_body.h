@@ -3,6 +3,7 @@
 // The interface has only pointers, so that no inline code compiled for one CPU can be linked into the code for another.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "runtime/context.h"
@@ -23,6 +24,11 @@ struct PackedBlock {
   const void* w;  // one panel
   int64_t cols;   // <= tile_cols
   int64_t depth;  // <= max_depth
+
+  // What is packed next: `next_cols` rows of W, `next_stride` bytes apart. It may be prefetched meanwhile.
+  const std::byte* next = nullptr;
+  int64_t next_stride = 0;
+  int64_t next_cols = 0;
 };
 
 // The most bytes of a packed panel of W.

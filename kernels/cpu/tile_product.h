@@ -154,9 +154,14 @@ inline void MultiplyTilePair(Tiles& tiles, const PackedBlock& block, int64_t fir
   const int64_t rows = block.rows - first, more_cols = block.cols - kTileSide;
   // The rows of y are far apart. They are prefetched a few at a time, so that they arrive while the tiles are summed.
   const int64_t rows_per_step = kRowTiles * kTileSide / steps + 1, present = std::min(rows, kRowTiles * kTileSide);
+  // The next panel of W arrives in the second-level cache while all rows of x are multiplied.
+  const int64_t next_begin = first * block.next_cols / block.rows,
+                next_end = std::min(first + kRowTiles * kTileSide, block.rows) * block.next_cols / block.rows;
   for (int64_t step = 0; step < steps; ++step, x += kParts * kTileElements) {
     for (int64_t row = step * rows_per_step; row < std::min(present, (step + 1) * rows_per_step); ++row)
       for (int64_t at = 0; at < block.cols; at += kTileSide) __builtin_prefetch(out + row * stride + at, 1);
+    for (int64_t row = next_begin; row < next_end; ++row)  // a step of 16-bit weights is a cache line
+      __builtin_prefetch(block.next + row * block.next_stride + step * kCacheLine, 0, 2);
 #pragma GCC unroll 3
     for (int w_part = 0; w_part < kWParts; ++w_part, w += 2 * kTileElements) {
       tiles.template Load<6>(w);
