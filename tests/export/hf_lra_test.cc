@@ -134,6 +134,18 @@ TEST_F(HfLra, WithoutAdaptersAndInShards) {
   ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
 }
 
+// A correction may change the block before a run of removed ones and put an adapter behind it.
+TEST_F(HfLra, BlocksWithTensorsOfTheirOwnStandBesideAdapters) {
+  const Model model = FiveLayers(DType::kBFloat16);
+  auto own = std::make_shared<BlockWeights>(model.weights->blocks[1]);
+  own->down = model.weights->blocks[3].down;
+  DepthPlan plan = EveryPlace(model);
+  plan = plan.With(plan.StageOf(1), BlockStage{.layer = 1, .own = own});
+  Write("hf-lra", model, plan);
+  const Model opened = OpenModel(out_.string());
+  ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
+}
+
 // What was exported is a model like any other: it can be exported again.
 TEST_F(HfLra, AnExportIsAModelToExport) {
   const Model model = FiveLayers(DType::kBFloat16);
