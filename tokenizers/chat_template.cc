@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tokenizers/chat_template.h"
+
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "runtime/check.h"
+#include "runtime/files.h"
+#include "tokenizers/load.h"
+
+namespace shiftrt {
+
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr const char* kConfig = "tokenizer_config.json";
+
+json ReadObject(const fs::path& path) {
+  if (!fs::exists(path)) return json::object();
+  json value = ReadTokenizerJson(path);
+  Check(value.is_object(), "{}: not a JSON object", path.string());
+  return value;
+}
+
+// The text of "chat_template" in one file: a string, or a list of named ones.
+std::optional<std::string> TemplateIn(const json& config, const std::string& name) {
+  const auto found = config.find("chat_template");
+  if (found == config.end() || found->is_null()) return std::nullopt;
+  if (found->is_string()) return found->get<std::string>();
+  Check(found->is_array(), "{}: chat_template is neither a string nor a list", name);
+  std::string names;
+  for (const json& entry : *found) {
+    Check(entry.is_object() && entry.contains("name") && entry["name"].is_string() && entry.contains("template") &&
+              entry["template"].is_string(),
+          "{}: chat_template: an entry without a name and a template", name);
+    if (entry["name"] == "default") return entry["template"].get<std::string>();
+    names += (names.empty() ? "" : ", ") + entry["name"].get<std::string>();
+  }
+  Fail("{}: chat_template: none of the templates is called \"default\" ({})", name, names);
+}
+
+// Named tokens as transformers passes them to a template.
+std::map<std::string, std::string> SpecialTokens(const fs::path& directory, const json& config,
+                                                 const Tokenizer& tokenizer) {
+  std::map<std::string, std::string> tokens;
+  const json map = ReadObject(directory / "special_tokens_map.json");
+  for (const char* key : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
+    const json* const holder = config.contains(key) ? &config : map.contains(key) ? &map : nullptr;
+    const json token = holder != nullptr ? holder->at(key) : json();
+    if (token.is_string()) tokens[key] = token.get<std::string>();
+    if (token.is_object() && token.contains("content") && token["content"].is_string())
+      tokens[key] = token["content"].get<std::string>();
+    if (holder != nullptr) continue;
+    const int32_t id = std::string_view(key) == "bos_token"   ? tokenizer.bos_token()
+                       : std::string_view(key) == "eos_token" ? tokenizer.eos_token()
+                                                              : -1;
+    if (id >= 0) tokens[key] = tokenizer.Piece(id);
+  }
+  return tokens;
+}
+
+}  // namespace
+
+ChatTemplate::ChatTemplate(std::string_view text, const std::string& name,
+                           std::map<std::string, std::string> special_tokens)
+    : template_(text, name), special_tokens_(std::move(special_tokens)) {}
+
+std::string ChatTemplate::Render(std::span<const ChatMessage> messages) const {
+  ordered_json list = ordered_json::array();
+  for (const ChatMessage& message : messages) {
+    ordered_json one;
+    one["role"] = message.role;
+    one["content"] = message.content;
+    list.push_back(std::move(one));
+  }
+  ordered_json variables;
+  variables["messages"] = std::move(list);
+  variables["add_generation_prompt"] = true;
+  return Render(variables);
+}
+
+std::string ChatTemplate::Render(const ordered_json& variables) const {
+  ordered_json all = {{"tools", nullptr}, {"documents", nullptr}, {"add_generation_prompt", false}};
+  for (const auto& [name, token] : special_tokens_) all[name] = token;
+  all.update(variables);
+  return template_.Render(all, std::time(nullptr));
+}
+
+std::unique_ptr<ChatTemplate> LoadChatTemplate(const fs::path& directory, const Tokenizer& tokenizer) {
+  const json config = ReadObject(directory / kConfig);
+  const auto make = [&](std::string_view text, const fs::path& file) {
+    return std::make_unique<ChatTemplate>(text, file.string(), SpecialTokens(directory, config, tokenizer));
+  };
+  const fs::path own = directory / "chat_template.jinja", legacy = directory / "chat_template.json";
+  if (fs::exists(own)) return make(ReadFile(own, JinjaTemplate::kMaxBytes), own);
+  if (const auto text = TemplateIn(config, (directory / kConfig).string())) return make(*text, directory / kConfig);
+  if (const auto text = TemplateIn(ReadObject(legacy), legacy.string())) return make(*text, legacy);
+  return nullptr;
+}
+
+}  // namespace shiftrt

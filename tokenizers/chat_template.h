@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The text that an instruct model was trained to read for a conversation.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "tokenizers/jinja.h"
+#include "tokenizers/tokenizer.h"
+
+namespace shiftrt {
+
+struct ChatMessage {
+  std::string role;  // "system", "user" or "assistant"
+  std::string content;
+};
+
+class ChatTemplate {
+ public:
+  // `special_tokens` are variables of the template: bos_token, eos_token and the like. Throws as JinjaTemplate does.
+  ChatTemplate(std::string_view text, const std::string& name, std::map<std::string, std::string> special_tokens);
+
+  // The conversation up to where the model's next reply begins. Equal to transformers'
+  // apply_chat_template(messages, add_generation_prompt=True, tokenize=False). Encode it without adding BOS: the text
+  // has it already. Throws Error where the template refuses the conversation.
+  std::string Render(std::span<const ChatMessage> messages) const;
+  // The same with any of transformers' variables: "messages", "tools", "documents", "add_generation_prompt", ...
+  std::string Render(const nlohmann::ordered_json& variables) const;
+
+ private:
+  JinjaTemplate template_;
+  std::map<std::string, std::string> special_tokens_;
+};
+
+// The template of a model directory: chat_template.jinja, or else "chat_template" of tokenizer_config.json (the one
+// called "default" where there are several), or else chat_template.json. Null where there is none. Throws Error naming
+// the file. Special tokens are those that tokenizer_config.json and special_tokens_map.json name, and otherwise the
+// tokenizer's BOS and EOS.
+std::unique_ptr<ChatTemplate> LoadChatTemplate(const std::filesystem::path& directory, const Tokenizer& tokenizer);
+
+}  // namespace shiftrt

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rendering of a template: its limits, and the operations on values that they bound. Everything throws Error at the
+// place `at` of the template.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tokenizers/jinja/source.h"
+#include "tokenizers/jinja/value.h"
+
+namespace shiftrt::jinja {
+
+// Templates come with a model from anywhere. A real one needs some thousand units of work for a message.
+inline constexpr int64_t kMaxWork = int64_t{1} << 23;  // a unit is one operation, one element, or 16 bytes of text
+inline constexpr int kMaxNesting = 64;                 // of lists and mappings
+inline constexpr int kMaxRange = 100000;               // elements, as in Jinja's sandbox
+
+struct Run {
+  const Source& source;
+  int64_t now;  // seconds since 1970, for strftime_now
+  size_t at = 0;
+  int64_t work = 0;
+  int depth = 0;  // of nested evaluations
+
+  void Charge(size_t units);
+  template <typename... Args>
+  [[noreturn]] void Fail(fmt::format_string<Args...> format, Args&&... args) const {
+    source.Fail(at, format, std::forward<Args>(args)...);
+  }
+
+  Value MakeText(std::string text, bool safe = false);
+  Value MakeSequence(std::vector<Value> items, Sequence::Kind kind = Sequence::Kind::kList);
+  Value MakeMapping(std::vector<std::pair<std::string, Value>> entries);
+  // Throws unless `value` is data: a namespace, a function or a loop cannot be an element of anything.
+  void CheckData(const Value& value) const;
+  template <typename... Args>
+  Value MakeUndefined(fmt::format_string<Args...> format, Args&&... args) const {
+    return Undefined{std::make_shared<const std::string>(fmt::format(format, std::forward<Args>(args)...))};
+  }
+  Value FromJson(const nlohmann::ordered_json& json);
+
+  // The text of a str. Throws for another type, and for a text marked safe, whose methods would keep the mark.
+  const std::string& ExpectText(const Value& value, std::string_view what) const;
+  int64_t ExpectInteger(const Value& value, std::string_view what) const;
+  // str(value), as it is printed. repr(value) differs for texts.
+  std::string Str(const Value& value);
+  std::string Repr(const Value& value);
+
+  // What a loop over `value` sees. A generator is used up.
+  std::shared_ptr<const Sequence> Iterate(const Value& value);
+  int64_t Size(const Value& value) const;  // len()
+  bool Equal(const Value& a, const Value& b);
+  bool Less(const Value& a, const Value& b);  // throws for types without an order
+  bool Contains(const Value& container, const Value& element);
+
+  // value.name and value[key], as Jinja's environment finds them: of an attribute and a key of one name, the first
+  // finds the attribute, the second the key. Undefined where there is neither.
+  Value Attribute(const Value& value, std::string_view name);
+  Value Item(const Value& value, const Value& key);
+  // value[begin:end:step]; None stands for what is left out.
+  Value Slice(const Value& value, const Value& begin, const Value& end, const Value& step);
+
+ private:
+  void AppendStr(const Value& value, std::string& out);
+  void AppendRepr(const Value& value, std::string& out);
+  std::optional<Value> PythonAttribute(const Value& value, std::string_view name);
+  Value LoopAttribute(const Loop& loop, std::string_view name) const;
+};
+
+// How json.dumps is called.
+struct JsonStyle {
+  std::optional<std::string> indent;  // one level
+  std::string item_separator = ", ", key_separator = ": ";
+  bool sort_keys = false;
+};
+std::string DumpJson(Run& run, const Value& value, const JsonStyle& style);
+
+}  // namespace shiftrt::jinja
