@@ -28,35 +28,41 @@ void CheckFits(int64_t prompt, int64_t max_tokens, const ModelConfig& config) {
         max_tokens, config.max_positions);
 }
 
+GenerationResult Continue(Decoder& decoder, KvCache& cache, std::span<const int32_t> tokens,
+                          const GenerationRequest& request) {
+  GenerationResult result;
+  if (request.max_tokens == 0) return result;
+  Random random(request.seed);
+  auto start = std::chrono::steady_clock::now();
+  for (; tokens.size() > kPrefillChunk; tokens = tokens.subspan(kPrefillChunk)) {
+    CheckInterrupted();
+    decoder.Forward(tokens.first(kPrefillChunk), cache);
+  }
+  int32_t token = 0;
+  for (std::span<const int32_t> next = tokens;; next = std::span(&token, 1)) {
+    CheckInterrupted();
+    token = decoder.NextToken(next, cache, request.sampling, random.Uniform());
+    if (result.prefill_seconds == 0) {
+      result.prefill_seconds = SecondsSince(start);
+      start = std::chrono::steady_clock::now();
+    }
+    if (std::find(request.stop.begin(), request.stop.end(), token) != request.stop.end()) break;
+    result.tokens.push_back(token);
+    const bool more = !request.on_token || request.on_token(token);
+    if (!more || static_cast<int64_t>(result.tokens.size()) == request.max_tokens) break;
+  }
+  result.decode_seconds = SecondsSince(start);
+  return result;
+}
+
 GenerationResult Generate(Decoder& decoder, std::span<const int32_t> prompt, int64_t max_tokens,
                           const SamplingOptions& sampling, uint64_t seed, std::span<const int32_t> stop,
                           const std::function<bool(int32_t)>& on_token) {
   const auto length = static_cast<int64_t>(prompt.size());
   CheckFits(length, max_tokens, decoder.config());
-  GenerationResult result;
-  if (max_tokens == 0) return result;
+  if (max_tokens == 0) return {};
   KvCache cache(decoder.config(), decoder.plan(), length + max_tokens);
-  Random random(seed);
-  auto start = std::chrono::steady_clock::now();
-  for (; prompt.size() > kPrefillChunk; prompt = prompt.subspan(kPrefillChunk)) {
-    CheckInterrupted();
-    decoder.Forward(prompt.first(kPrefillChunk), cache);
-  }
-  int32_t token = 0;
-  for (std::span<const int32_t> next = prompt;; next = std::span(&token, 1)) {
-    CheckInterrupted();
-    token = decoder.NextToken(next, cache, sampling, random.Uniform());
-    if (result.prefill_seconds == 0) {
-      result.prefill_seconds = SecondsSince(start);
-      start = std::chrono::steady_clock::now();
-    }
-    if (std::find(stop.begin(), stop.end(), token) != stop.end()) break;
-    result.tokens.push_back(token);
-    const bool more = !on_token || on_token(token);
-    if (!more || static_cast<int64_t>(result.tokens.size()) == max_tokens) break;
-  }
-  result.decode_seconds = SecondsSince(start);
-  return result;
+  return Continue(decoder, cache, prompt, {max_tokens, sampling, seed, stop, on_token});
 }
 
 }  // namespace shiftrt

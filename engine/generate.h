@@ -21,8 +21,22 @@ struct GenerationResult {
 // Throws Error for a prompt of no tokens, and when prompt + max_tokens exceeds the model's context.
 void CheckFits(int64_t prompt, int64_t max_tokens, const ModelConfig& config);
 
-// Prefills `prompt` (which must fit as CheckFits says), then decodes until max_tokens or a token in `stop`: one draw a
-// token, from Random(seed). on_token is called with each token as it comes and returns false to stop.
+// How a reply is drawn: one draw a token, from Random(seed). on_token is called with each token as it comes and returns
+// false to stop.
+struct GenerationRequest {
+  int64_t max_tokens = 0;
+  SamplingOptions sampling;
+  uint64_t seed = 0;
+  std::span<const int32_t> stop;
+  std::function<bool(int32_t)> on_token;
+};
+
+// Appends `tokens`, at least one, to `cache` and decodes until max_tokens or a token in `stop`. The cache then holds
+// all of them but the last of the reply. Throws Error when the cache is full.
+GenerationResult Continue(Decoder& decoder, KvCache& cache, std::span<const int32_t> tokens,
+                          const GenerationRequest& request);
+
+// The same for `prompt`, which must fit as CheckFits says, in a cache of its own.
 GenerationResult Generate(Decoder& decoder, std::span<const int32_t> prompt, int64_t max_tokens,
                           const SamplingOptions& sampling, uint64_t seed, std::span<const int32_t> stop,
                           const std::function<bool(int32_t)>& on_token = {});

@@ -149,7 +149,15 @@ ModelConfig ParseConfig(std::string_view text, const std::string& name) {
 }
 
 ModelConfig LoadConfig(const std::filesystem::path& file) {
-  return ParseConfig(ReadFile(file, kMaxConfigBytes), file.string());
+  ModelConfig config = ParseConfig(ReadFile(file, kMaxConfigBytes), file.string());
+  const auto path = file.parent_path() / "generation_config.json";
+  if (!std::filesystem::exists(path)) return config;
+  const Json generation = ParseJson(ReadFile(path, kMaxConfigBytes), path.string());
+  Check(generation.is_object(), "{}: not a JSON object", path.string());
+  for (const int32_t token : TokenList(generation, "eos_token_id", path.string()))
+    if (std::find(config.eos_tokens.begin(), config.eos_tokens.end(), token) == config.eos_tokens.end())
+      config.eos_tokens.push_back(token);
+  return config;
 }
 
 }  // namespace shiftrt

@@ -51,6 +51,8 @@ struct ModelConfig {
 // type, quantised weights): each by name.
 ModelConfig ParseConfig(std::string_view text, const std::string& name);
 inline constexpr uint64_t kMaxConfigBytes = 1 << 24;
+// The same for a file. The EOS tokens of a generation_config.json beside it are added: instruct models often have the
+// end of a turn there only.
 ModelConfig LoadConfig(const std::filesystem::path& file);
 
 // (head_dim / 2) inverse frequencies in radians a position, and the factor on cos and sin. Source: transformers,

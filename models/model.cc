@@ -121,10 +121,12 @@ const Tokenizer& Model::RequireTokenizer() const {
   return *tokenizer;
 }
 
-std::unique_ptr<Tokenizer> OpenTokenizer(const std::string& name) {
-  if (fs::is_directory(name) && !HoldsModel(name)) return LoadTokenizer(name);
+fs::path TokenizerDirectory(const std::string& name) {
+  if (fs::is_directory(name) && !HoldsModel(name)) return name;
   const fs::path directory = ResolveModel(name);
-  return LoadTokenizer(fs::exists(directory / kAdaptedFile) ? AdaptedBase(directory) : directory);
+  return fs::exists(directory / kAdaptedFile) ? AdaptedBase(directory) : directory;
 }
+
+std::unique_ptr<Tokenizer> OpenTokenizer(const std::string& name) { return LoadTokenizer(TokenizerDirectory(name)); }
 
 }  // namespace shiftrt

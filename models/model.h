@@ -49,7 +49,8 @@ bool IsToBePulled(const std::string& name);
 // `plan`.
 Model OpenModel(const std::string& name, const LoadOptions& options = {});
 
-// The tokenizer of a model as OpenModel takes it, or of a directory with nothing else in it.
+// Where the tokenizer of a model as OpenModel takes it is, or of a directory with nothing else in it.
+std::filesystem::path TokenizerDirectory(const std::string& name);
 std::unique_ptr<Tokenizer> OpenTokenizer(const std::string& name);
 
 // Writes DIR/shiftrt.json and DIR/adapters.safetensors (tensor names in docs/formats.md); all files are written and

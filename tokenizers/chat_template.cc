@@ -7,6 +7,8 @@
 
 #include "runtime/check.h"
 #include "runtime/files.h"
+#include "runtime/gguf.h"
+#include "tokenizers/gguf.h"
 #include "tokenizers/load.h"
 
 namespace shiftrt {
@@ -90,14 +92,18 @@ std::string ChatTemplate::Render(const ordered_json& variables) const {
   return template_.Render(all, std::time(nullptr));
 }
 
-std::unique_ptr<ChatTemplate> LoadChatTemplate(const fs::path& directory, const Tokenizer& tokenizer) {
-  const json config = ReadObject(directory / kConfig);
+std::unique_ptr<ChatTemplate> LoadChatTemplate(const fs::path& model, const Tokenizer& tokenizer) {
+  const json config = IsGguf(model) ? json::object() : ReadObject(model / kConfig);
   const auto make = [&](std::string_view text, const fs::path& file) {
-    return std::make_unique<ChatTemplate>(text, file.string(), SpecialTokens(directory, config, tokenizer));
+    return std::make_unique<ChatTemplate>(text, file.string(), SpecialTokens(model, config, tokenizer));
   };
-  const fs::path own = directory / "chat_template.jinja", legacy = directory / "chat_template.json";
+  if (IsGguf(model)) {
+    const std::string text = GgufChatTemplate(GgufFile(model));
+    return text.empty() ? nullptr : make(text, model);
+  }
+  const fs::path own = model / "chat_template.jinja", legacy = model / "chat_template.json";
   if (fs::exists(own)) return make(ReadFile(own, JinjaTemplate::kMaxBytes), own);
-  if (const auto text = TemplateIn(config, (directory / kConfig).string())) return make(*text, directory / kConfig);
+  if (const auto text = TemplateIn(config, (model / kConfig).string())) return make(*text, model / kConfig);
   if (const auto text = TemplateIn(ReadObject(legacy), legacy.string())) return make(*text, legacy);
   return nullptr;
 }

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
 #include "engine/generate.h"
 #include "runtime/check.h"
+#include "tools/chat.h"
+#include "tools/line_reader.h"
 #include "tools/options.h"
 
 namespace shiftrt {
@@ -13,40 +17,92 @@ namespace {
 struct GenerateOptions {
   CommonOptions common;
   std::string prompt;
-  int64_t max_tokens = 64;
+  bool prompted = false;  // --prompt was given
+  ChatOptions chat;
+  int64_t max_tokens = 0;
   SamplingOptions sampling;
 };
 
-int Run(const GenerateOptions& options) {
+constexpr int64_t kPromptTokens = 64, kChatTokens = 512;  // by default
+
+void Print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+void PrintSpeed(int64_t prompt, const GenerationResult& result) {
+  const auto rate = [](int64_t tokens, double seconds) {
+    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+  };
+  const int64_t count = std::ssize(result.tokens);
+  std::fprintf(stderr, "prompt: %td tokens, %.1f tokens/s; generated: %td tokens, %.1f tokens/s\n", prompt,
+               rate(prompt, result.prefill_seconds), count,
+               rate(std::max<int64_t>(count - 1, 0), result.decode_seconds));
+}
+
+// Prints tokens as text.
+class Printer {
+ public:
+  explicit Printer(const Tokenizer& tokenizer) : tokenizer_(tokenizer), text_(tokenizer) {}
+
+  // Text that is already there, so that what follows keeps its space.
+  void Follow(std::span<const int32_t> tokens) {
+    for (const int32_t token : tokens) text_.Push(token);
+  }
+  bool operator()(int32_t token) {
+    if (token < tokenizer_.vocab_size()) Print(text_.Push(token));  // else padding of the vocabulary
+    return true;
+  }
+  void Finish() { Print(text_.Finish() + "\n"); }
+
+ private:
+  const Tokenizer& tokenizer_;
+  StreamingDecoder text_;
+};
+
+void ContinuePrompt(const GenerateOptions& options, const Model& model, Decoder& decoder) {
+  const std::vector<int32_t> prompt = PromptTokens(model, options.prompt, {});
+  CheckFits(std::ssize(prompt), options.max_tokens, decoder.config());  // before a word is printed
+  Printer printer(model.RequireTokenizer());
+  Print(options.prompt);
+  printer.Follow(prompt);
+  const GenerationResult result = Generate(decoder, prompt, options.max_tokens, options.sampling, options.common.seed,
+                                           StopTokens(model), std::ref(printer));
+  printer.Finish();
+  if (!options.common.quiet) PrintSpeed(std::ssize(prompt), result);
+}
+
+// Replies to the prompt, or else to each line of standard input.
+void Chat(const GenerateOptions& options, const Model& model, Decoder& decoder) {
+  const bool terminal = !options.prompted && ::isatty(STDIN_FILENO) == 1;
+  Conversation conversation(decoder, model, options.chat);
+  GenerationRequest request{options.max_tokens, options.sampling, options.common.seed, {}, {}};
+  const auto reply = [&](const std::string& message) {
+    Printer printer(model.RequireTokenizer());
+    request.on_token = std::ref(printer);
+    const GenerationResult result = conversation.Reply(message, request);
+    printer.Finish();
+    if (!options.common.quiet) PrintSpeed(conversation.computed(), result);
+    ++request.seed;  // every turn has draws of its own
+  };
+  if (options.prompted) return reply(options.prompt);
+  LineReader lines;
+  const char* const mark = terminal ? "> " : "";
+  Print(mark);
+  while (const auto line = lines.Next()) {
+    if (line->find_first_not_of(" \t") != std::string::npos) reply(*line);
+    Print(mark);
+  }
+  if (terminal) Print("\n");
+}
+
+int Run(GenerateOptions options) {
+  if (!options.prompted && !options.chat.chat) FailUsage("generate: give a text with --prompt, or --chat");
+  if (options.max_tokens == 0) options.max_tokens = options.chat.chat ? kChatTokens : kPromptTokens;
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
-  const std::vector<int32_t> prompt = model.RequireTokenizer().EncodeWithBos(options.prompt);
-  CheckFits(static_cast<int64_t>(prompt.size()), options.max_tokens,
-            model.weights->config);  // before a word is printed
-  std::vector<int32_t> stop = model.weights->config.eos_tokens;
-  if (model.RequireTokenizer().eos_token() >= 0) stop.push_back(model.RequireTokenizer().eos_token());
   Decoder decoder(context, model.weights, model.plan);
-  StreamingDecoder text(model.RequireTokenizer());
-  const auto print = [](const std::string& piece) {
-    std::fwrite(piece.data(), 1, piece.size(), stdout);
-    std::fflush(stdout);
-  };
-  print(options.prompt);
-  for (int32_t id : prompt) text.Push(id);  // so that the first word of the reply keeps its space
-  const GenerationResult result =
-      Generate(decoder, prompt, options.max_tokens, options.sampling, options.common.seed, stop, [&](int32_t token) {
-        if (token < model.RequireTokenizer().vocab_size()) print(text.Push(token));  // else padding of the vocabulary
-        return true;
-      });
-  print(text.Finish() + "\n");
-  if (!options.common.quiet) {
-    const auto rate = [](size_t tokens, double seconds) {
-      return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
-    };
-    std::fprintf(stderr, "prompt: %zu tokens, %.1f tokens/s; generated: %zu tokens, %.1f tokens/s\n", prompt.size(),
-                 rate(prompt.size(), result.prefill_seconds), result.tokens.size(),
-                 rate(result.tokens.empty() ? 0 : result.tokens.size() - 1, result.decode_seconds));
-  }
+  options.chat.chat ? Chat(options, model, decoder) : ContinuePrompt(options, model, decoder);
   return 0;
 }
 
@@ -57,10 +113,13 @@ Command AddGenerate(CLI::App& app) {
   options->common.AddTo(app);
   options->common.AddSeedTo(app, "sampling");
   options->common.AddQuietTo(app);
-  app.add_option("--prompt", options->prompt, "text to continue")->required();
-  app.add_option("--max-tokens", options->max_tokens, "largest number of tokens to generate")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+  CLI::Option* const prompt =
+      app.add_option("--prompt", options->prompt, "text to continue; with --chat, the user's message");
+  options->chat.AddTo(app);
+  app.add_option("--max-tokens", options->max_tokens,
+                 fmt::format("largest number of tokens to generate, in a chat for each reply ({}, in a chat {})",
+                             kPromptTokens, kChatTokens))
+      ->check(CLI::Range(1, 1 << 20));
   CLI::Option* const temperature =
       app.add_option("--temperature", options->sampling.temperature, "temperature of the sampling; 0: greedy")
           ->check(CLI::Range(0.0, 100.0))
@@ -74,9 +133,16 @@ Command AddGenerate(CLI::App& app) {
       ->needs(temperature)
       ->capture_default_str();
   app.footer(
+      "With --chat and without --prompt, every line of standard input is a message of one conversation; its end ends "
+      "it.\n\n"
       "Examples:\n  shiftrt generate --model demo --prompt \"It is a truth\"\n"
-      "  shiftrt generate --model out --prompt \"In the beginning\" --temperature 0.8 --top-p 0.95 --seed 3");
-  return [options] { return Run(*options); };
+      "  shiftrt generate --model out --prompt \"In the beginning\" --temperature 0.8 --top-p 0.95 --seed 3\n"
+      "  shiftrt generate --model SmolLM2-135M-Instruct --chat --prompt \"Why is the sky blue?\"\n"
+      "  shiftrt generate --model SmolLM2-135M-Instruct --chat --system \"Answer in one sentence.\"");
+  return [=] {
+    options->prompted = prompt->count() > 0;
+    return Run(*options);
+  };
 }
 
 }  // namespace shiftrt

@@ -136,7 +136,7 @@ int Run(const RunOptions& options) {
   const ModelConfig& config = model.weights->config;
   CheckRank(shift.fit.rank, config.hidden);
   // Said now, not after the hour that calibration may take.
-  const std::vector<int32_t> prompt = model.RequireTokenizer().EncodeWithBos(options.comparison.prompt);
+  const std::vector<int32_t> prompt = PromptTokens(model, options.comparison.prompt, options.comparison.chat);
   CheckFits(std::ssize(prompt), options.comparison.max_tokens, config);
   const CalibrationSet calibration = options.recipe.OpenText(model, options.common);
   HeldOutText heldout = OpenHeldOut(options.comparison.text, model, calibration);
@@ -220,6 +220,7 @@ Command AddRun(CLI::App& app) {
       "  shiftrt run --model demo --prune bi:6 --correction auto --gate\n"
       "  shiftrt run --model demo --prune bi:0.25,keep=first:1 --correction refit --save out --save-weights\n"
       "  shiftrt run --model demo --prune bi:0.25,keep=first:1 --correction joint --lra full --heal all\n"
+      "  shiftrt run --model SmolLM2-135M-Instruct --calib c4.jsonl --chat --prompt \"Why is the sky blue?\"\n"
       "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --lra 64 --calib c4.jsonl --eval paper7 --data ~/data\n"
       "  shiftrt run --model qwen2-1.5b --prune \"reverse*:7\" --lra full --merge full --calib c4.jsonl --save out\n"
       "  shiftrt run --model demo --prune bi:0.25 --correction replaceme --export hf:out-hf");

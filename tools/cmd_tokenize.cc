@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "runtime/check.h"
+#include "runtime/json.h"
 #include "runtime/text.h"
+#include "tokenizers/chat_template.h"
 #include "tools/options.h"
 #include "tools/pulling.h"
 
@@ -13,18 +16,44 @@ namespace {
 
 struct TokenizeOptions {
   CommonOptions common;
-  std::string text, file;
-  bool ids_only = false, decode = false, bos = false, many = false;
+  std::string text, file, conversation;
+  bool ids_only = false, decode = false, bos = false, many = false, rendered = false;
 };
 
 void PrintIds(const Tokenizer& tokenizer, const std::string& text, bool bos) {
   fmt::print("{}\n", fmt::join(bos ? tokenizer.EncodeWithBos(text) : tokenizer.Encode(text), " "));
 }
 
+// The conversation of a file as the model reads it: a list of messages, or an object of all variables.
+std::string Rendered(const TokenizeOptions& options, const Tokenizer& tokenizer) {
+  using nlohmann::ordered_json;
+  const auto directory = TokenizerDirectory(options.common.model);
+  const auto chat = LoadChatTemplate(directory, tokenizer);
+  Check(chat != nullptr, "{}: there is no chat template", directory.string());
+  const std::string text = ReadText(options.conversation);
+  ParseJson(text, options.conversation);  // checks it; the template then sees keys in their order
+  ordered_json variables = ordered_json::parse(text);
+  if (variables.is_array()) {
+    ordered_json messages = std::move(variables);
+    variables = ordered_json::object();
+    variables["messages"] = std::move(messages);
+    variables["add_generation_prompt"] = true;
+  }
+  Check(variables.is_object() && variables.contains("messages") && variables["messages"].is_array(),
+        "{}: neither a list of messages nor an object with \"messages\"", options.conversation);
+  return chat->Render(variables);
+}
+
 int Run(const TokenizeOptions& options) {
   PullMissingModel(options.common.model, options.common.offline, options.common.quiet);
   const auto tokenizer = OpenTokenizer(options.common.model);
-  const std::string text = options.file.empty() ? options.text : ReadText(options.file);
+  const std::string text = !options.conversation.empty() ? Rendered(options, *tokenizer)
+                           : options.file.empty()        ? options.text
+                                                         : ReadText(options.file);
+  if (options.rendered) {
+    fmt::print("{}", text);
+    return 0;
+  }
   if (options.decode) {
     fmt::print("{}\n", tokenizer->Decode(ParseTokenIds(text)));
     return 0;
@@ -56,13 +85,23 @@ Command AddTokenize(CLI::App& app) {
                "the file holds many texts, each ended by a zero byte; print one line of ids per text")
       ->needs(file)
       ->needs(ids);
-  app.add_flag("--decode", options->decode, "convert ids to text");
-  app.add_flag("--bos", options->bos, "begin with BOS if the tokenizer's configuration asks for it");
+  auto* chat =
+      app.add_option("--chat", options->conversation,
+                     "read a conversation from this JSON file, a list of {\"role\": ..., \"content\": ...} or an "
+                     "object with \"messages\" and other variables of the model's chat template")
+          ->excludes(text)
+          ->excludes(file);
+  app.add_flag("--rendered", options->rendered, "print the text that the template makes of it, and nothing else")
+      ->needs(chat);
+  app.add_flag("--decode", options->decode, "convert ids to text")->excludes(chat);
+  app.add_flag("--bos", options->bos, "begin with BOS if the tokenizer's configuration asks for it")->excludes(chat);
   app.footer(
       "Examples:\n  shiftrt tokenize --model demo \"It is a truth\"\n"
-      "  shiftrt tokenize --model demo --decode \"17 301 9\"\n  shiftrt tokenize --model demo --ids --file F");
+      "  shiftrt tokenize --model demo --decode \"17 301 9\"\n  shiftrt tokenize --model demo --ids --file F\n"
+      "  shiftrt tokenize --model SmolLM2-135M-Instruct --chat conversation.json");
   return [=] {
-    if (text->count() + file->count() == 0) FailUsage("tokenize: give a text, or a file with --file");
+    if (text->count() + file->count() + chat->count() == 0)
+      FailUsage("tokenize: give a text, a file with --file, or a conversation with --chat");
     return Run(*options);
   };
 }

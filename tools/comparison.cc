@@ -21,7 +21,7 @@ constexpr int64_t kSpeedTokens = 24;
 MeasuredVariant MeasureVariant(const ComparisonJob& job, const Variant& variant, Decoder& decoder) {
   const ComparisonOptions& options = job.options;
   const Tokenizer& tokenizer = job.model.RequireTokenizer();
-  const std::vector<int32_t> prompt = tokenizer.EncodeWithBos(options.prompt);
+  const std::vector<int32_t> prompt = PromptTokens(job.model, options.prompt, options.chat);
   MeasuredVariant measured;
   measured.name = variant.name;
   measured.label = variant.label;
@@ -31,14 +31,15 @@ MeasuredVariant MeasureVariant(const ComparisonJob& job, const Variant& variant,
   measured.perplexity =
       WindowedPerplexity(decoder, job.heldout.tokens, window, options.protocol, job.progress).perplexity;
   job.progress.Begin("continuing the prompt", options.max_tokens);
-  auto reply = Generate(decoder, prompt, options.max_tokens, {}, job.seed, decoder.config().eos_tokens, [&](int32_t) {
+  auto reply = Generate(decoder, prompt, options.max_tokens, {}, job.seed, StopTokens(job.model), [&](int32_t) {
     job.progress.Advance(1);
     return true;
   });
   job.progress.End();
   // A vocabulary padded beyond the tokenizer's has ids that stand for no text.
   std::erase_if(reply.tokens, [&](int32_t token) { return token >= tokenizer.vocab_size(); });
-  measured.continuation = DecodeReply(tokenizer, prompt, reply.tokens);
+  measured.continuation =
+      options.chat.chat ? tokenizer.Decode(reply.tokens, true) : DecodeReply(tokenizer, prompt, reply.tokens);
   return measured;
 }
 
@@ -49,6 +50,7 @@ void ComparisonOptions::AddTo(CLI::App& app) {
   AddTextTokens(app, text_tokens);
   app.add_option("--protocol", protocol, "perplexity protocol: gptq or seq128")->capture_default_str();
   app.add_option("--prompt", prompt, "text that every variant continues")->capture_default_str();
+  chat.AddTo(app);
   app.add_option("--max-tokens", max_tokens, "length of the continuation in tokens, at most")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
@@ -61,7 +63,7 @@ std::vector<MeasuredVariant> Compare(const ComparisonJob& job, const std::vector
     Decoder& decoder = decoders.emplace_back(job.context, job.model.weights, variant.plan);
     measured.push_back(MeasureVariant(job, variant, decoder));
   }
-  const std::vector<int32_t> prompt = job.model.RequireTokenizer().EncodeWithBos(job.options.prompt);
+  const std::vector<int32_t> prompt = PromptTokens(job.model, job.options.prompt, job.options.chat);
   const int64_t room = job.model.weights->config.max_positions - static_cast<int64_t>(prompt.size());
   const int64_t tokens = std::min(kSpeedTokens, room);
   std::vector<std::vector<double>> speed(variants.size());

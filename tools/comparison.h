@@ -10,6 +10,7 @@
 #include "report/page.h"
 #include "runtime/context.h"
 #include "runtime/progress.h"
+#include "tools/chat.h"
 #include "tools/texts.h"
 
 namespace CLI {
@@ -20,9 +21,10 @@ namespace shiftrt {
 
 struct ComparisonOptions {
   std::string text, protocol = "gptq", prompt = "It is a truth universally acknowledged, that";
+  ChatOptions chat;
   int64_t max_tokens = 40, text_tokens = 0;
 
-  // Adds --text, --text-tokens, --protocol, --prompt and --max-tokens.
+  // Adds --text, --text-tokens, --protocol, --prompt, --chat, --system and --max-tokens.
   void AddTo(CLI::App& app);
 };
 

@@ -137,7 +137,8 @@ Value JoinMethod(Run& run, const Value& self, Arguments arguments) {
   const std::string& separator = Self(run, self);
   std::string text;
   bool first = true;
-  for (const Value& item : run.Iterate(*arguments[0])->items) {
+  const auto sequence = run.Iterate(*arguments[0]);
+  for (const Value& item : sequence->items) {
     if (!std::exchange(first, false)) text += separator;
     const std::string& part = run.ExpectText(item, "join");
     run.Charge(1 + (separator.size() + part.size()) / 16);

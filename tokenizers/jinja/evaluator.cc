@@ -257,8 +257,8 @@ class Evaluator {
   Value Evaluate(const DictLiteral& dict, size_t at) {
     Mapping mapping;
     for (const auto& [key, value] : dict.entries) {
-      const std::string name = run_.ExpectText(Part(key, at), "a key of a dict");
-      Put(mapping, name, Part(value, at));
+      const Value name = Part(key, at);
+      Put(mapping, run_.ExpectText(name, "a key of a dict"), Part(value, at));
     }
     return run_.MakeMapping(std::move(mapping.entries));
   }
@@ -338,7 +338,7 @@ class Evaluator {
     for (const Value* value : {&left, &right}) {
       if (const auto* undefined = std::get_if<Undefined>(value)) run_.Fail("{}", *undefined->what);
       if (!Is<bool>(*value) && !Is<int64_t>(*value) && !Is<double>(*value))
-        run_.Fail("this operation on a {} and a {} is not supported", TypeName(left), TypeName(right));
+        run_.Fail("a {} and a {} cannot be combined", TypeName(left), TypeName(right));
     }
     if (Is<double>(left) || Is<double>(right) || arithmetic.op == Operator::kDivide)
       return OnFloats(arithmetic.op, Number(left), Number(right));

@@ -101,7 +101,8 @@ Value Join(Run& run, const Value& subject, Arguments arguments) {
   const std::string separator = arguments[0] ? run.Str(*arguments[0]) : "";
   std::string text;
   bool first = true;
-  for (const Value& item : run.Iterate(subject)->items) {
+  const auto sequence = run.Iterate(subject);
+  for (const Value& item : sequence->items) {
     if (!std::exchange(first, false)) text += separator;
     text += run.Str(arguments[1] ? AttributeByPath(run, item, *arguments[1], {}) : item);
     run.Charge(1 + separator.size() / 16);
@@ -129,10 +130,16 @@ std::vector<std::optional<Value>> Rest(Arguments arguments, size_t begin, const 
   return rest;
 }
 
+// map, select and their like make nothing of a subject that is false, whatever its type.
+std::shared_ptr<const Sequence> IterateIfTrue(Run& run, const Value& subject) {
+  return run.Iterate(Truth(subject) ? subject : Value(Undefined{}));
+}
+
 Value Map(Run& run, const Value& subject, Arguments arguments) {
   std::vector<Value> results;
   const Builtin* filter = arguments[0] ? FindFilter(run.ExpectText(*arguments[0], "map")) : nullptr;
-  for (const Value& item : run.Iterate(subject)->items)
+  const auto sequence = IterateIfTrue(run, subject);
+  for (const Value& item : sequence->items)
     results.push_back(filter ? filter->call(run, item, Rest({}, 0, filter->signature))
                              : AttributeByPath(run, item, *arguments[1], arguments[2]));
   return run.MakeSequence(std::move(results), Sequence::Kind::kGenerator);
@@ -145,7 +152,8 @@ Value Choose(Run& run, const Value& subject, Arguments arguments) {
   const Builtin* test = arguments[kTest] ? FindTest(run.ExpectText(*arguments[kTest], "select")) : nullptr;
   const auto rest = test ? Rest(arguments, kTest + 1, test->signature) : std::vector<std::optional<Value>>();
   std::vector<Value> chosen;
-  for (const Value& item : run.Iterate(subject)->items) {
+  const auto sequence = IterateIfTrue(run, subject);
+  for (const Value& item : sequence->items) {
     const Value value = by_attribute ? AttributeByPath(run, item, *arguments[0], {}) : item;
     if (Truth(test ? test->call(run, value, rest) : value) == wanted) chosen.push_back(item);
   }

@@ -22,6 +22,10 @@ constexpr std::string_view kTextAttributes =
 constexpr std::string_view kListAttributes = " append clear copy count extend index insert pop remove reverse sort ";
 constexpr std::string_view kTupleAttributes = " count index ";
 constexpr std::string_view kMappingAttributes = " clear copy fromkeys pop popitem setdefault update ";
+constexpr std::string_view kViewAttributes = " isdisjoint mapping ";
+constexpr std::string_view kRangeAttributes = " count index start stop step ";
+constexpr std::string_view kGeneratorAttributes =
+    " close gi_code gi_frame gi_running gi_suspended gi_yieldfrom send throw ";
 constexpr std::string_view kNumberAttributes =
     " as_integer_ratio bit_count bit_length conjugate denominator from_bytes fromhex hex imag is_integer numerator "
     "real "
@@ -29,6 +33,11 @@ constexpr std::string_view kNumberAttributes =
 
 bool Names(std::string_view attributes, std::string_view name) {
   return attributes.find(fmt::format(" {} ", name)) != attributes.npos;
+}
+
+// Whose attributes templates do not need.
+bool IsOpaque(const Value& value) {
+  return Is<const Builtin*>(value) || Is<const Closure*>(value) || Is<const Loop*>(value);
 }
 
 // Integers and bools as one.
@@ -326,9 +335,9 @@ std::optional<Value> Run::PythonAttribute(const Value& value, std::string_view n
   if (mapping) others = kMappingAttributes;
   if (AsNumber(value)) others = kNumberAttributes;
   if (const Sequence* sequence = AsSequence(value)) {
-    others = sequence->kind == Sequence::Kind::kList ? kListAttributes : kTupleAttributes;
-    if (sequence->kind > Sequence::Kind::kTuple)
-      Fail("the attribute '{}' of a {} is not supported", name, TypeName(value));
+    constexpr std::string_view kOfKinds[] = {kListAttributes, kTupleAttributes, kRangeAttributes, kViewAttributes,
+                                             kGeneratorAttributes};
+    others = kOfKinds[static_cast<int>(sequence->kind)];
   }
   if (Names(others, name)) Fail("the attribute '{}' of a {} is not supported", name, TypeName(value));
   return std::nullopt;
@@ -347,7 +356,7 @@ Value Run::Attribute(const Value& value, std::string_view name) {
   if (const Mapping* mapping = AsMapping(value)) {
     Charge(mapping->entries.size());
     if (const Value* found = mapping->Find(name)) return *found;
-  } else if (value.index() > Value(std::shared_ptr<Namespace>()).index()) {
+  } else if (IsOpaque(value)) {
     Fail("the attribute '{}' of a {} is not supported", name, TypeName(value));
   }
   return MakeUndefined("a {} has no attribute '{}'", TypeName(value), name);
@@ -379,7 +388,7 @@ Value Run::Item(const Value& value, const Value& key) {
       if (place >= 0 && place < size) return MakeText(std::string(Characters(text->text)[place]));
     }
   }
-  if (value.index() > Value(std::shared_ptr<Namespace>()).index()) Fail("a {} has no elements", TypeName(value));
+  if (IsOpaque(value)) Fail("a {} has no elements", TypeName(value));
   return MakeUndefined("a {} has no element {}", TypeName(value), name != nullptr ? Quote(name->text) : Str(key));
 }
 

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// --chat from outside, on a model of random weights.
+#include "tests/tools/cli.h"
+
+namespace shiftrt {
+namespace {
+
+constexpr const char* kTemplate =
+    "{% for m in messages %}{% if m.role == 'critic' %}{{ raise_exception('no critics') }}{% endif %}"
+    "{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
+
+class Chat : public Cli {
+ protected:
+  void SetUp() override {
+    Cli::SetUp();
+    WriteText(dir_ / "model/chat_template.jinja", kTemplate);
+  }
+  // `generate --chat` with these lines as its standard input.
+  Outcome Talk(const std::string& lines) {
+    WriteText(dir_ / "lines", lines);
+    const std::string command = std::string(SHIFTRT_TOOL) + " generate --threads 1 --chat --max-tokens 4 --model " +
+                                Path("model") + " < " + Path("lines");
+    Outcome outcome;
+    outcome.status = Wait(Start({"-c", command}, dir_ / "stdout", dir_ / "stderr", "/bin/sh"));
+    outcome.out = ReadFile(dir_ / "stdout");
+    outcome.err = ReadFile(dir_ / "stderr");
+    return outcome;
+  }
+};
+
+TEST_F(Chat, APromptIsAMessage) {
+  const Outcome chat = Command("generate", {"--chat", "--system", "be", "--prompt", "hi", "--max-tokens", "6"});
+  const Outcome plain = Command("generate", {"--prompt", "system: be\nuser: hi\nassistant:", "--max-tokens", "6"});
+  ASSERT_EQ(chat.status, 0) << chat.err;
+  ASSERT_EQ(plain.status, 0) << plain.err;
+  EXPECT_EQ("system: be\nuser: hi\nassistant:" + chat.out, plain.out);
+}
+
+TEST_F(Chat, TurnsShareTheCache) {
+  const Outcome one = Talk("hi\n");
+  const Outcome three = Talk("hi\n\nand then\r\nwell");
+  ASSERT_EQ(one.status, 0) << one.err;
+  ASSERT_EQ(three.status, 0) << three.err;
+  ASSERT_FALSE(one.out.empty());
+  EXPECT_TRUE(three.out.starts_with(one.out)) << three.out;
+  // What the later turns compute is less than the conversation that they continue.
+  std::vector<int> computed;
+  for (size_t at = three.err.find("prompt: "); at != std::string::npos; at = three.err.find("prompt: ", at + 1))
+    computed.push_back(std::atoi(three.err.c_str() + at + 8));
+  ASSERT_EQ(computed.size(), 3u) << three.err;
+  // The same reply follows from the whole conversation, computed at once.
+  const size_t first_end = one.out.size() - 1;
+  const std::string conversation =
+      "user: hi\nassistant: " + one.out.substr(0, first_end) + "\nuser: and then\nassistant:";
+  const Outcome whole = Command("generate", {"--prompt", conversation, "--max-tokens", "4"});
+  ASSERT_EQ(whole.status, 0) << whole.err;
+  EXPECT_TRUE(three.out.substr(one.out.size()).starts_with(whole.out.substr(conversation.size())));
+  EXPECT_LT(computed[1], std::atoi(whole.err.c_str() + 8));
+}
+
+TEST_F(Chat, WhatCannotBeDoneIsSaid) {
+  EXPECT_FAILS(Command("generate", {"--system", "be", "--prompt", "hi"}), 2, "--system requires --chat");
+  EXPECT_FAILS(Command("generate", {}), 2, "--prompt, or --chat");
+  EXPECT_FAILS(Talk(Words(200)), 1, "fills the model's context of 128");
+  fs::remove(dir_ / "model/chat_template.jinja");
+  EXPECT_FAILS(Command("generate", {"--chat", "--prompt", "hi"}), 1, "--chat needs a chat template");
+  WriteText(dir_ / "model/chat_template.jinja", "a\n{% extends 'b' %}");
+  EXPECT_FAILS(Command("generate", {"--chat", "--prompt", "hi"}), 1, "chat_template.jinja:2:4: the tag 'extends'");
+}
+
+TEST_F(Chat, TheEndOfATurnIsReadFromTheGenerationConfig) {
+  const std::vector<std::string> prompt = {"--chat", "--prompt", "hi", "--max-tokens", "6"};
+  const Outcome before = Command("generate", prompt);
+  WriteText(dir_ / "ids", before.out.substr(0, before.out.size() - 1));
+  const Outcome ids = Command("tokenize", {"--ids", "--file", Path("ids")});
+  ASSERT_EQ(ids.status, 0) << ids.err;
+  WriteText(dir_ / "model/generation_config.json", "{\"eos_token_id\": [543, " + Split(ids.out).front() + "]}");
+  EXPECT_EQ(Command("generate", prompt).out, "\n");
+}
+
+TEST_F(Chat, RunAndTokenizeKnowConversations) {
+  const Outcome run = Run({"--prune", "reverse:1", "--chat", "--prompt", "hi"});
+  EXPECT_EQ(run.status, 0) << run.err;
+  WriteText(dir_ / "c.json", R"([{"role": "user", "content": "hi"}])");
+  EXPECT_EQ(Command("tokenize", {"--chat", Path("c.json"), "--rendered"}).out, "user: hi\nassistant:");
+  EXPECT_NE(Command("tokenize", {"--chat", Path("c.json")}).out.find("tokens\n"), std::string::npos);
+  WriteText(dir_ / "c.json", R"({"messages": [{"role": "critic", "content": "hi"}]})");
+  EXPECT_FAILS(Command("tokenize", {"--chat", Path("c.json")}), 1, "the template refuses: no critics");
+  WriteText(dir_ / "c.json", R"({"message": 1})");
+  EXPECT_FAILS(Command("tokenize", {"--chat", Path("c.json")}), 1, "neither a list of messages");
+  EXPECT_FAILS(Command("tokenize", {"--rendered", "x"}), 2, "--rendered requires --chat");
+}
+
+}  // namespace
+}  // namespace shiftrt
