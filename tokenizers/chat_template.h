@@ -38,10 +38,10 @@ class ChatTemplate {
   std::map<std::string, std::string> special_tokens_;
 };
 
-// The template of a GGUF file, or of a model directory: chat_template.jinja, or else "chat_template" of tokenizer_config.json (the one
-// called "default" where there are several), or else chat_template.json. Null where there is none. Throws Error naming
-// the file. Special tokens are those that tokenizer_config.json and special_tokens_map.json name, and otherwise the
-// tokenizer's BOS and EOS.
+// The template of a GGUF file, or of a model directory: chat_template.jinja, or else "chat_template" of
+// tokenizer_config.json (the one called "default" where there are several), or else chat_template.json. Null where
+// there is none. Throws Error naming the file. Special tokens are those that tokenizer_config.json and
+// special_tokens_map.json name, and otherwise the tokenizer's BOS and EOS.
 std::unique_ptr<ChatTemplate> LoadChatTemplate(const std::filesystem::path& model, const Tokenizer& tokenizer);
 
 }  // namespace shiftrt

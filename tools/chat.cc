@@ -16,10 +16,11 @@ void ChatOptions::AddTo(CLI::App& app) {
 
 std::unique_ptr<ChatTemplate> RequireChatTemplate(const Model& model) {
   std::unique_ptr<ChatTemplate> found = LoadChatTemplate(model.directory, model.RequireTokenizer());
-  Check(found != nullptr,
-        "{}: --chat needs a chat template, and there is none (looked at chat_template.jinja, chat_template in "
-        "tokenizer_config.json and chat_template.json, or tokenizer.chat_template of a GGUF file); base models have none",
-        model.directory.string());
+  Check(
+      found != nullptr,
+      "{}: --chat needs a chat template, and there is none (looked at chat_template.jinja, chat_template in "
+      "tokenizer_config.json and chat_template.json, or tokenizer.chat_template of a GGUF file); base models have none",
+      model.directory.string());
   return found;
 }
 
