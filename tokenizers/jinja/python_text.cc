@@ -78,7 +78,7 @@ std::vector<std::string_view> SplitAtSpace(std::string_view text, int64_t most) 
   std::vector<std::string_view> parts;
   for (text = Strip(text, Side::kLeft); !text.empty(); text = Strip(text, Side::kLeft)) {
     if (most >= 0 && std::ssize(parts) == most) {
-      parts.push_back(Strip(text, Side::kRight));
+      parts.push_back(text);
       break;
     }
     size_t end = 0;
