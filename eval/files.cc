@@ -7,6 +7,7 @@
 
 #include "hub/settings.h"
 #include "runtime/check.h"
+#include "runtime/parquet.h"
 #include "runtime/text.h"
 #include "tokenizers/utf8.h"
 
@@ -25,12 +26,15 @@ std::vector<fs::path> Entries(const fs::path& directory) {
   return entries;
 }
 
+// What is called `pattern` in `place`. Where a pattern asks for .jsonl, .parquet is as good, but comes second.
 std::vector<fs::path> Matches(const fs::path& place, const std::string& pattern) {
   const fs::path whole = place / pattern;
   std::vector<fs::path> matches;
   for (const fs::path& entry : Entries(whole.parent_path()))
     if (::fnmatch(whole.filename().c_str(), WithoutCompression(entry.filename()).c_str(), FNM_PERIOD) == 0)
       matches.push_back(entry);
+  if (matches.empty() && whole.extension() == ".jsonl")
+    return Matches(place, fs::path(pattern).replace_extension(".parquet").string());
   return matches;
 }
 
@@ -38,30 +42,21 @@ std::vector<fs::path> Snapshots(const Task& task) {
   return Entries(HuggingFaceCache() / ("datasets--" + ReplaceAll(task.repository, "/", "--")) / "snapshots");
 }
 
-// A Parquet file with what `patterns` ask for: one they would find but for its extension, or any in the snapshots of
-// the task's repository; "" where there is none.
-fs::path Parquet(const Task& task, const std::vector<std::string>& patterns, const std::vector<fs::path>& places) {
-  for (const fs::path& place : places)
-    for (const std::string& pattern : patterns)
-      for (const fs::path& match : Matches(place, fs::path(pattern).replace_extension(".parquet"))) return match;
+// A Parquet file in the snapshots of the task's repository, which has a place and a name of its own there; "" where
+// there is none.
+fs::path Parquet(const Task& task) {
   std::error_code none;
   for (const fs::path& place : Snapshots(task))
     for (const auto& entry : fs::recursive_directory_iterator(place, none))
-      if (entry.path().extension() == ".parquet") return entry.path();
+      if (IsParquet(entry.path())) return entry.path();
   return "";
-}
-
-std::string Conversion(const fs::path& parquet, const std::string& pattern) {
-  return fmt::format(
-      "there is {}; Parquet is not read here, so convert it:\n  python3 -c 'import pandas, sys; "
-      "pandas.read_parquet(sys.argv[1]).to_json(sys.argv[2], orient=\"records\", lines=True)' {} DIR/{}",
-      parquet.string(), parquet.string(), fs::path(ReplaceAll(pattern, "*", "")).replace_extension(".jsonl").string());
 }
 
 [[noreturn]] void FailNotFound(const Task& task, const std::vector<std::string>& patterns,
                                const std::vector<fs::path>& places) {
-  const fs::path parquet = Parquet(task, patterns, places);
-  const std::string advice = parquet.empty() ? "" : "\n" + Conversion(parquet, patterns.front());
+  const fs::path parquet = Parquet(task);
+  const std::string advice =
+      parquet.empty() ? "" : fmt::format("; the Hugging Face cache has {}: if it is the split, name it", parquet.string());
   Fail("{}: no file {}; looked in: {}; name another directory, or the file as {}=FILE{}", task.name,
        fmt::join(patterns, ", "),
        places.empty() ? "nowhere"
@@ -79,9 +74,7 @@ std::vector<fs::path> FindTaskFiles(const Task& task, const std::vector<std::str
       if (!fs::is_directory(place)) FailUsage(Field("data"), "{} is neither a directory nor TASK=FILE", place);
       places.emplace_back(place);
     } else if (place.starts_with(task.name + "=") && &patterns == &task.files) {
-      const fs::path file = place.substr(task.name.size() + 1);
-      if (file.extension() == ".parquet") Fail("{}: {}", task.name, Conversion(file, patterns.front()));
-      return {file};
+      return {place.substr(task.name.size() + 1)};
     }
   }
   for (fs::path& snapshot : Snapshots(task)) places.push_back(std::move(snapshot));

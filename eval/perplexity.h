@@ -27,8 +27,8 @@ struct PerplexityResult {
 PerplexityResult WindowedPerplexity(Decoder& decoder, std::span<const int32_t> tokens, int64_t window,
                                     std::string_view protocol, Progress& progress);
 // What gptq and seq128 tokenise of a file: of WikiText (.raw, .tokens) its lines with a blank one between, as GPTQ
-// joins the rows of the data set (one line per row, with its end; lines of white space only are empty); any other text
-// as it is.
+// joins the rows of the data set (one line per row, with its end; lines of white space only are empty); of a .parquet
+// the rows of its column `text`, joined in the same way; any other text as it is.
 std::string PerplexityText(std::string text, const std::filesystem::path& file);
 // The protocol's window: gptq 2048, seq128 128, cut to the model's context.
 int64_t ProtocolWindow(std::string_view protocol, const ModelConfig& config);

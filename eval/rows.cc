@@ -6,6 +6,7 @@
 
 #include "eval/harness/text.h"
 #include "runtime/json.h"
+#include "runtime/parquet.h"
 #include "tokenizers/utf8.h"
 
 namespace shiftrt {
@@ -174,6 +175,15 @@ std::vector<Row> ParseCsv(std::string_view text, const std::string& name, std::v
   return rows;
 }
 
+std::vector<Row> ParseParquet(std::string_view bytes, const std::string& name) {
+  const ParquetFile file(bytes, name);
+  std::vector<Row> rows;
+  for (int64_t group = 0; group < file.row_groups(); ++group)
+    for (Json& values : file.ReadRowGroup(group))
+      rows.emplace_back(std::move(values), fmt::format("{}: row {}", name, rows.size()));
+  return rows;
+}
+
 // " = Title = ", but not " = = Section = = ".
 bool IsTitle(std::string_view line) {
   const std::string joined = ReplaceAll(ReplaceAll(line, "= = =", "==="), "= =", "==");
@@ -218,7 +228,8 @@ std::vector<Row> ParseRows(std::string_view text, const std::filesystem::path& n
   if (extension == ".jsonl" || extension == ".json") return ParseJsonLines(text, name.string());
   if (extension == ".csv") return ParseCsv(text, name.string(), columns);
   if (extension == ".raw" || extension == ".tokens" || extension == ".txt") return ParsePages(text, name.string());
-  Fail("{}: rows are read from .jsonl, .json, .csv, .raw, .tokens and .txt files", name.string());
+  if (IsParquet(name)) return ParseParquet(text, name.string());
+  Fail("{}: rows are read from .jsonl, .json, .parquet, .csv, .raw, .tokens and .txt files", name.string());
 }
 
 }  // namespace shiftrt

@@ -32,7 +32,7 @@ CalibrationSpec CalibrationFor(const std::string& given, const Model& model, con
   const bool there = PullMissingText(spec.source, common.offline, common.quiet);
   if (text.empty() && !there)
     FailUsage(
-        "give calibration text with --calib NAME|FILE[:samples[xtokens]] (.txt, .jsonl or .json); a few hundred "
+        "give calibration text with --calib NAME|FILE[:samples[xtokens]] (.txt, .jsonl, .json or .parquet); a few hundred "
         "samples of general text are enough. Without --calib it is C4's validation text: `shiftrt pull --dataset {}`",
         kCalibration);
   spec.tokens = std::min(spec.tokens, model.weights->config.max_positions);

@@ -10,6 +10,7 @@
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/json.h"
+#include "runtime/parquet.h"
 #include "runtime/text.h"
 
 namespace shiftrt {
@@ -34,6 +35,7 @@ std::vector<std::string> FileNames(const std::string& name) {
   std::vector<std::string> names;
   for (const char* extension : {".txt", ".jsonl", ".json"})
     for (const char* compression : {"", ".gz", ".zst"}) names.push_back(name + extension + compression);
+  names.push_back(name + ".parquet");
   if (const KnownText* known = FindKnownText(name)) names.insert(names.end(), known->files.begin(), known->files.end());
   return names;
 }
@@ -122,6 +124,15 @@ Documents Documents::Read(const fs::path& file) {
   documents.hash_ = HashHex(content);
   const size_t first = content.find_first_not_of(kBlank);
   Check(first != content.npos, "{}: the calibration text is empty", documents.name_);
+  if (IsParquet(file)) {
+    const ParquetFile parquet(content, documents.name_);
+    for (int64_t group = 0; group < parquet.row_groups(); ++group)
+      for (Json& row : parquet.ReadRowGroup(group, {"text", "instruction", "input", "output"}))
+        documents.rows_.push_back(std::move(row));
+    Check(!documents.rows_.empty(), "{}: no rows", documents.name_);
+    content.clear();
+    return documents;
+  }
   const fs::path extension = WithoutCompression(file).extension();
   documents.json_lines_ = extension == ".jsonl" || (extension == ".json" && content[first] == '{');
   if (extension == ".json" && !documents.json_lines_) {

@@ -7,6 +7,7 @@
 #include "runtime/files.h"
 #include "tests/runtime/refusal.h"
 #include "tests/temporary_directory.h"
+#include "tests/test_directory.h"
 
 namespace shiftrt {
 namespace {
@@ -147,15 +148,28 @@ TEST(Rows, OriginalReleasesAreTheSame) {
   ExpectRefused([&] { Load("piqa", release.path()); }, "more lines");
 }
 
+// The hub's form of a data set gives the items of the same rows as JSON.
+TEST(Rows, ParquetIsRead) {
+  const TemporaryDirectory directory;
+  const auto golden = TestDirectory() / "goldens";
+  std::filesystem::copy_file(golden / "parquet/arc_easy_test.parquet",
+                             directory.path() / "arc_easy_test-00000-of-00001.parquet");
+  const auto parquet = Load("arc_easy", directory.path()), json = Load("arc_easy", golden / "eval/data");
+  ASSERT_EQ(parquet.size(), json.size());
+  for (size_t i = 0; i < json.size(); ++i) {
+    EXPECT_EQ(parquet[i].gold, json[i].gold);
+    ASSERT_EQ(parquet[i].prompts.size(), json[i].prompts.size());
+    EXPECT_EQ(parquet[i].prompts[0].context, json[i].prompts[0].context);
+    EXPECT_EQ(parquet[i].prompts[0].continuation, json[i].prompts[0].continuation);
+  }
+}
+
 TEST(Rows, WhatIsNotThereIsSaid) {
   const TemporaryDirectory directory;
   ExpectRefused([&] { Load("piqa", directory.path()); }, "piqa_validation*.jsonl");
   ExpectRefused([&] { Load("piqa", directory.path() / "none"); }, "neither a directory");
-  // Parquet alone: how to convert it, to where it would be found.
   Write(directory.path() / "piqa_validation-00000.parquet", "PAR1");
-  ExpectRefused([&] { Load("piqa", directory.path()); }, "piqa_validation-00000.parquet DIR/piqa_validation.jsonl");
-  const std::string named = "piqa=" + (directory.path() / "rows.parquet").string();
-  ExpectRefused([&] { LoadDataset(*ParseTasks("piqa")[0], {{named}, 0, 0}); }, "pandas.read_parquet");
+  ExpectRefused([&] { Load("piqa", directory.path()); }, "piqa_validation-00000.parquet: 4 bytes are no Parquet file");
   Write(directory.path() / "piqa_validation.jsonl", "\n");
   ExpectRefused([&] { Load("piqa", directory.path()); }, "no rows");
   Write(directory.path() / "piqa_validation_2.jsonl", "\n");

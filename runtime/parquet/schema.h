@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The schema of a Parquet file: a tree whose leaves are its columns.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/parquet/thrift.h"
+
+namespace shiftrt::parquet {
+
+enum class Repetition { kRequired, kOptional, kRepeated };
+
+// Of parquet.thrift.
+enum PhysicalType { kBoolean, kInt32, kInt64, kInt96, kFloat, kDouble, kByteArray, kFixedLenByteArray };
+
+struct SchemaNode {
+  std::string name, path;  // "a.list.element"
+  Repetition repetition = Repetition::kRequired;
+  int max_definition = 0, max_repetition = 0;  // of values at this node
+  int64_t type = -1;                           // of a leaf
+  bool is_unsigned = false;                    // integers
+  bool list = false;                           // a LIST: its repeated child holds the elements
+  bool leaf = false;
+  int first_leaf = 0, leaves = 0;  // the columns below, in their order
+  std::string unsupported;         // why values cannot be read, "" if they can
+  std::vector<SchemaNode> children;
+};
+
+// The root, from the list of schema elements. Throws Error for a tree that is damaged or nested too deep.
+SchemaNode ReadSchema(const std::vector<Thrift>& elements);
+
+}  // namespace shiftrt::parquet
