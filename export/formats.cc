@@ -37,7 +37,7 @@ std::string HalfBlock(const DepthPlan& plan) {
 }  // namespace
 
 const std::vector<ExportFormat>& ExportFormats() {
-  static const std::vector<ExportFormat> formats = {HfFormat(), HfLraFormat(), MergekitFormat()};
+  static const std::vector<ExportFormat> formats = {HfFormat(), HfLraFormat(), GgufFormat(), MergekitFormat()};
   return formats;
 }
 

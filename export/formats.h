@@ -64,6 +64,7 @@ std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPl
 std::vector<std::string> Export(const ExportFormat& format, const ExportJob& job, const std::filesystem::path& output);
 
 // The formats, each in its own file.
+const ExportFormat& GgufFormat();
 const ExportFormat& HfFormat();
 const ExportFormat& HfLraFormat();
 const ExportFormat& MergekitFormat();

@@ -104,12 +104,13 @@ Original OriginalOf(const ExportJob& job) {
   return original;
 }
 
-std::string ModelCard(const ExportJob& job, const std::string& usage, const std::vector<std::string>& notes) {
+std::string ModelCard(const ExportJob& job, const std::string& usage, const std::vector<std::string>& notes,
+                      const char* library) {
   const Original original = OriginalOf(job);
   const Json& how = job.provenance;
   std::string card = "---\n" + LicenceLines(job.model.directory / "README.md");
   if (original.on_hub) card += fmt::format("base_model: {}\n", original.name);
-  card += "library_name: transformers\npipeline_tag: text-generation\ntags:\n- shiftrt\n";
+  card += fmt::format("library_name: {}\npipeline_tag: text-generation\ntags:\n- shiftrt\n", library);
   card += original.removed.empty() ? "---\n\n" : "- pruned\n---\n\n";
   card += fmt::format("# {}, {} of {} blocks\n\n", original.name, job.plan.blocks(), original.layers);
   card += original.removed.empty()
@@ -130,7 +131,7 @@ std::string ModelCard(const ExportJob& job, const std::string& usage, const std:
   card += Row("calibration text", Text(how, "/calibration/source"));
   card += Row("calibration tokens", Text(how, "/calibration/tokens"));
   card += Row("parameters", std::to_string(job.plan.Parameters(*job.model.weights)));
-  card += Row("type of the weights", Name(job.model.weights->embedding.dtype));
+  card += Row("type of the weights", job.options.q8_0 ? "Q8_0" : Name(job.model.weights->embedding.dtype));
   card += Row("written by", "shiftrt " SHIFTRT_VERSION);
   card += Measured(how);
   card += "\n## Use\n\n" + usage;

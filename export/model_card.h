@@ -23,7 +23,9 @@ struct Original {
 Original OriginalOf(const ExportJob& job);
 
 // Markdown with the metadata block of the Hugging Face hub: https://huggingface.co/docs/hub/model-cards. `usage` is a
-// section of Markdown about this format; `notes` are those that the user is told.
-std::string ModelCard(const ExportJob& job, const std::string& usage, const std::vector<std::string>& notes);
+// section of Markdown about this format; `notes` are those that the user is told. `library`: what the hub shows as the
+// program for it.
+std::string ModelCard(const ExportJob& job, const std::string& usage, const std::vector<std::string>& notes,
+                      const char* library = "transformers");
 
 }  // namespace shiftrt

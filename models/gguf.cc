@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numbers>
 #include <set>
 
 #include "models/block_tensors.h"
@@ -19,8 +20,6 @@ using Json = nlohmann::json;
 using B = BlockWeights;
 
 constexpr int64_t kMaxNumber = int64_t{1} << 31;  // ParseConfig has the limit of each number
-constexpr const char *kEmbedding = "token_embd.weight", *kFinalNorm = "output_norm.weight", *kHead = "output.weight",
-                     *kRopeFactors = "rope_freqs.weight";
 
 struct Architecture {
   const char* name;  // general.architecture, and the prefix of its keys
@@ -103,41 +102,67 @@ const Architecture& FindArchitecture(const GgufMetadata& metadata) {
 }
 
 std::vector<float> ReadRopeFactors(const GgufFile& file) {
-  const auto found = file.tensors().find(kRopeFactors);
+  const auto found = file.tensors().find(kGgufRopeFactors);
   if (found == file.tensors().end()) return {};
   const GgufTensor& tensor = found->second;
   Check(tensor.type->code == static_cast<uint32_t>(BlockType::kF32), "{}: tensor {} is of type {}, expected F32",
-        file.path().string(), kRopeFactors, tensor.type->name);
+        file.path().string(), kGgufRopeFactors, tensor.type->name);
   std::vector<float> factors(static_cast<size_t>(tensor.bytes) / sizeof(float));
   if (!factors.empty()) std::memcpy(factors.data(), tensor.data, static_cast<size_t>(tensor.bytes));
   return factors;
 }
 
-// The settings of Llama 3.1 and later of which `factors`, one per frequency, are a consequence. Those models differ in
-// the largest factor only; what it leaves open is checked factor by factor.
-Json Llama3Scaling(const std::string& file, const std::vector<float>& factors, double theta, int64_t head_dim) {
-  Check(std::ssize(factors) == head_dim / 2, "{}: tensor {} has {} elements, expected {}", file, kRopeFactors,
-        factors.size(), head_dim / 2);
-  ModelConfig model;
-  model.head_dim = head_dim;
-  model.rope.theta = theta;
-  const std::vector<float> plain = MakeRopeFrequencies(model).inverse;
-  model.rope.kind = RopeKind::kLlama3;
-  model.rope.factor = static_cast<double>(*std::max_element(factors.begin(), factors.end()));
-  model.rope.original_max_positions = 8192;
+bool AreFactorsOf(const ModelConfig& model, const std::vector<float>& plain, const std::vector<float>& factors) {
   const std::vector<float> scaled = MakeRopeFrequencies(model).inverse;
+  for (size_t i = 0; i < factors.size(); ++i)
+    if (!(std::abs(factors[i] * scaled[i] - plain[i]) <= 1e-5f * plain[i])) return false;
+  return true;
+}
+
+// Sets what the largest factor leaves open of Llama 3's settings, from the frequencies between those that are kept and
+// those that are slowed: the share s of the unscaled frequency is linear in it, s (high - low) = original / wavelength
+// - low. Only ratios of the three count, so that low is 1. False where there is no such frequency.
+bool FitLlama3(const std::vector<float>& plain, const std::vector<float>& factors, RopeSpec& rope) {
+  double xx = 0, xs = 0, ss = 0, x1 = 0, s1 = 0;
+  int between = 0;
   for (size_t i = 0; i < factors.size(); ++i) {
-    const float expected = plain[i] / scaled[i];
-    Check(std::abs(factors[i] - expected) <= 1e-5f * expected,
-          "{}: tensor {}: factor {} is {}, expected {}: only the scaling of Llama 3 over 8192 positions, with a "
-          "low_freq_factor of 1 and a high_freq_factor of 4, is supported",
-          file, kRopeFactors, i, factors[i], expected);
+    const double kept = (1 / static_cast<double>(factors[i]) - 1 / rope.factor) / (1 - 1 / rope.factor);
+    if (kept < 1e-4 || kept > 1 - 1e-4) continue;
+    const double x = static_cast<double>(plain[i]) / (2 * std::numbers::pi);  // x original - s (high - 1) = 1
+    xx += x * x;
+    xs += x * kept;
+    ss += kept * kept;
+    x1 += x;
+    s1 += kept;
+    ++between;
   }
+  if (between == 0) return false;
+  double original = (x1 + 3 * xs) / xx, high = 4;  // what all models have, where a single one leaves that open
+  if (between > 1) {
+    const double determinant = xx * ss - xs * xs;
+    original = (x1 * ss - s1 * xs) / determinant;
+    high = 1 + (x1 * xs - s1 * xx) / determinant;
+  }
+  if (!(original >= 1 && original < 1e9 && high > 1 && high < 1e6)) return false;
+  rope.original_max_positions = std::llround(original);
+  const double quarter = std::round(high * 4) / 4;  // settings are round numbers
+  rope.high_freq_factor = std::abs(high - quarter) < 1e-2 ? quarter : high;
+  return true;
+}
+
+Json Llama3Scaling(const std::string& file, const std::vector<float>& factors, double theta, int64_t head_dim) {
+  Check(std::ssize(factors) == head_dim / 2, "{}: tensor {} has {} elements, expected {}", file, kGgufRopeFactors,
+        factors.size(), head_dim / 2);
+  const std::optional<RopeSpec> rope = FindLlama3Scaling(factors, theta, head_dim);
+  Check(rope.has_value(),
+        "{}: tensor {}: no settings of Llama 3's RoPE scaling have these factors, and no other kind is "
+        "supported",
+        file, kGgufRopeFactors);
   return {{"rope_type", "llama3"},
-          {"factor", model.rope.factor},
-          {"low_freq_factor", model.rope.low_freq_factor},
-          {"high_freq_factor", model.rope.high_freq_factor},
-          {"original_max_position_embeddings", model.rope.original_max_positions}};
+          {"factor", rope->factor},
+          {"low_freq_factor", rope->low_freq_factor},
+          {"high_freq_factor", rope->high_freq_factor},
+          {"original_max_position_embeddings", rope->original_max_positions}};
 }
 
 // `rope_scaling` of config.json; null for none.
@@ -155,7 +180,7 @@ Json RopeScaling(const GgufFile& file, ArchitectureKeys& keys, double theta, int
   const double slow = keys.Number("rope.scaling.yarn_beta_slow", 1);
   const std::vector<float> factors = ReadRopeFactors(file);
   if (!factors.empty()) {
-    Check(type == "none", "{}: tensor {} beside rope.scaling.type {} is not supported", name, kRopeFactors, type);
+    Check(type == "none", "{}: tensor {} beside rope.scaling.type {} is not supported", name, kGgufRopeFactors, type);
     return Llama3Scaling(name, factors, theta, head_dim);
   }
   if (type == "yarn") {
@@ -214,7 +239,7 @@ class GgufCheckpoint final : public Checkpoint {
 
   void RefuseLeftOver(bool /*tied_head*/, bool /*adapters_beside*/) const override {
     for (const auto& [name, tensor] : file_->tensors())
-      Check(used_.contains(name) || name == kRopeFactors, "{}: tensor {} is not one this configuration has",
+      Check(used_.contains(name) || name == kGgufRopeFactors, "{}: tensor {} is not one this configuration has",
             file_->path().string(), name);
   }
 
@@ -226,9 +251,9 @@ class GgufCheckpoint final : public Checkpoint {
     const BlockTensor* row;  // null for a tensor outside the blocks
   };
   static Translation Translate(const std::string& name) {
-    if (name == "model.embed_tokens.weight") return {kEmbedding, nullptr};
-    if (name == "model.norm.weight") return {kFinalNorm, nullptr};
-    if (name == "lm_head.weight") return {kHead, nullptr};
+    if (name == "model.embed_tokens.weight") return {kGgufEmbedding, nullptr};
+    if (name == "model.norm.weight") return {kGgufFinalNorm, nullptr};
+    if (name == "lm_head.weight") return {kGgufHead, nullptr};
     constexpr std::string_view kLayers = "model.layers.";
     const size_t begin = kLayers.size(), dot = name.find('.', begin);
     const std::string_view rest = std::string_view(name).substr(dot + 1);
@@ -250,8 +275,8 @@ Json GgufConfig(const GgufFile& file) {
   const std::string name = file.path().string();
   const Architecture& architecture = FindArchitecture(metadata);
   ArchitectureKeys keys(metadata, architecture.name);
-  const auto embedding = file.tensors().find(kEmbedding);
-  Check(embedding != file.tensors().end(), "{}: tensor {} is missing", name, kEmbedding);
+  const auto embedding = file.tensors().find(kGgufEmbedding);
+  Check(embedding != file.tensors().end(), "{}: tensor {} is missing", name, kGgufEmbedding);
   const bool biases = file.tensors().contains("blk.0.attn_q.bias");
 
   const int64_t hidden = keys.Integer("embedding_length"), heads = keys.Integer("attention.head_count");
@@ -279,7 +304,7 @@ Json GgufConfig(const GgufFile& file) {
                  {"rope_theta", theta},
                  {"attention_bias", biases},
                  {"mlp_bias", file.tensors().contains("blk.0.ffn_gate.bias")},
-                 {"tie_word_embeddings", !file.tensors().contains(kHead)},
+                 {"tie_word_embeddings", !file.tensors().contains(kGgufHead)},
                  {"torch_dtype", TypeInMemory(*embedding->second.type)}};
   Check(head_dim > 0 && head_dim <= kMaxNumber / heads, "{}: {} is {}", name, keys.Full("attention.key_length"),
         head_dim);
@@ -294,6 +319,28 @@ ModelConfig LoadGgufConfig(const std::filesystem::path& file) {
   return ParseConfig(GgufConfig(GgufFile(file)).dump(), file.string());
 }
 
+std::optional<RopeSpec> FindLlama3Scaling(const std::vector<float>& factors, double theta, int64_t head_dim) {
+  ModelConfig model;
+  model.head_dim = head_dim;
+  model.rope.theta = theta;
+  const std::vector<float> plain = MakeRopeFrequencies(model).inverse;
+  RopeSpec& rope = model.rope;
+  rope.kind = RopeKind::kLlama3;
+  rope.factor = static_cast<double>(*std::max_element(factors.begin(), factors.end()));
+  rope.original_max_positions = 8192;  // as in all released models, with low 1 and high 4
+  if (AreFactorsOf(model, plain, factors)) return rope;
+  if (FitLlama3(plain, factors, rope) && AreFactorsOf(model, plain, factors)) return rope;
+  return std::nullopt;
+}
+
+const char* GgufArchitecture(const ModelConfig& config) {
+  const BlockSpec& block = config.block;
+  if (block.AnyWindow()) return nullptr;
+  if (config.family == "llama" || config.family == "mistral") return "llama";
+  if (config.family == "qwen2") return "qwen2";
+  return config.family == "qwen3" && !block.qkv_bias ? "qwen3" : nullptr;
+}
+
 const char* GgufName(const BlockTensor& tensor) {
   for (const NamedMember& row : kBlockNames)
     if (row.member == tensor.member) return row.name;
@@ -302,7 +349,9 @@ const char* GgufName(const BlockTensor& tensor) {
 
 bool IsInterleavedInGguf(const ModelConfig& config, const BlockTensor& tensor) {
   const auto of = [&](TensorView B::*member) { return tensor.member == member; };
-  return config.family == "llama" && (of(&B::q) || of(&B::k) || of(&B::q_bias) || of(&B::k_bias));
+  const char* const architecture = GgufArchitecture(config);
+  return architecture != nullptr && std::string_view(architecture) == "llama" &&
+         (of(&B::q) || of(&B::k) || of(&B::q_bias) || of(&B::k_bias));
 }
 
 std::unique_ptr<Checkpoint> OpenGguf(const std::filesystem::path& file, const ModelConfig& config) {

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "models/config.h"
 #include "runtime/gguf.h"
@@ -20,12 +22,24 @@ struct BlockTensor;
 nlohmann::json GgufConfig(const GgufFile& file);
 ModelConfig LoadGgufConfig(const std::filesystem::path& file);
 
+// The settings of Llama 3's RoPE scaling with which each default frequency is divided by its factor, up to rounding;
+// empty if there are none, or if too few frequencies tell them. `factors` has head_dim / 2 elements.
+std::optional<RopeSpec> FindLlama3Scaling(const std::vector<float>& factors, double theta, int64_t head_dim);
+
+// general.architecture for a model of this configuration; null where the supported architectures compute another model:
+// other families, windows, biases that they lack.
+const char* GgufArchitecture(const ModelConfig& config);
+
+// The tensors outside the blocks.
+inline constexpr const char *kGgufEmbedding = "token_embd.weight", *kGgufFinalNorm = "output_norm.weight",
+                            *kGgufHead = "output.weight", *kGgufRopeFactors = "rope_freqs.weight";
+
 // GGUF's name of a tensor of a block, after "blk.N.": "attn_q.weight". Null where the supported architectures have
 // none.
 const char* GgufName(const BlockTensor& tensor);
 
 // Whether the rows of a tensor are stored in the interleaved order of llama.cpp's rotary embedding: queries and keys of
-// family llama (FileTensor::interleaved_heads).
+// architecture llama (FileTensor::interleaved_heads).
 bool IsInterleavedInGguf(const ModelConfig& config, const BlockTensor& tensor);
 
 }  // namespace shiftrt

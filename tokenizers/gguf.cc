@@ -58,27 +58,57 @@ Tokens ReadTokens(const GgufMetadata& metadata) {
   return tokens;
 }
 
-// How text is split into words before BPE, by tokenizer.ggml.pre. Source: llama.cpp's llama-vocab.cpp, where several
-// names stand for one pattern; the steps are those of the families' own tokenizer.json.
-struct PreTokenizerRow {
-  const char* name;
-  const char* pattern;
-  bool nfc, digits, whole_words;  // normalized; digits one by one first; a word that is a piece is not merged
-  bool add_bos;                   // if the file does not say
-};
-const PreTokenizerRow& FindPreTokenizer(const GgufMetadata& metadata) {
-  static const PreTokenizerRow rows[] = {
-      {"llama-bpe", kLlama3Pattern, false, false, true, true},
-      {"llama3", kLlama3Pattern, false, false, true, true},
-      {"llama-v3", kLlama3Pattern, false, false, true, true},
-      {"qwen2", kQwen2Pattern, true, false, false, false},
-      {"deepseek-r1-qwen", kQwen2Pattern, true, false, false, false},
-      {"smollm", kGpt2Pattern, false, true, false, false},
-      {"gpt-2", kGpt2Pattern, false, false, false, false},
+// Source: llama.cpp's llama-vocab.cpp, where several names stand for one pattern. The steps are those of the families'
+// own tokenizer.json.
+const std::vector<GgufPreTokenizer>& PreTokenizers() {
+  static const std::vector<GgufPreTokenizer> rows = {
+      {.name = "llama-bpe",
+       .pattern = kLlama3Pattern,
+       .nfc = false,
+       .digits = false,
+       .whole_words = true,
+       .add_bos = true},
+      {.name = "llama3",
+       .pattern = kLlama3Pattern,
+       .nfc = false,
+       .digits = false,
+       .whole_words = true,
+       .add_bos = true},
+      {.name = "llama-v3",
+       .pattern = kLlama3Pattern,
+       .nfc = false,
+       .digits = false,
+       .whole_words = true,
+       .add_bos = true},
+      {.name = "dbrx",
+       .pattern = kLlama3Pattern,
+       .nfc = false,
+       .digits = false,
+       .whole_words = false,
+       .add_bos = false},
+      {.name = "smaug-bpe",
+       .pattern = kLlama3Pattern,
+       .nfc = false,
+       .digits = false,
+       .whole_words = false,
+       .add_bos = false},
+      {.name = "qwen2", .pattern = kQwen2Pattern, .nfc = true, .digits = false, .whole_words = false, .add_bos = false},
+      {.name = "deepseek-r1-qwen",
+       .pattern = kQwen2Pattern,
+       .nfc = true,
+       .digits = false,
+       .whole_words = false,
+       .add_bos = false},
+      {.name = "smollm", .pattern = kGpt2Pattern, .nfc = false, .digits = true, .whole_words = false, .add_bos = false},
+      {.name = "gpt-2", .pattern = kGpt2Pattern, .nfc = false, .digits = false, .whole_words = false, .add_bos = false},
   };
+  return rows;
+}
+
+const GgufPreTokenizer& PreTokenizerOf(const GgufMetadata& metadata) {
   const std::string_view name = metadata.Text(kPre);
   std::string known;
-  for (const PreTokenizerRow& row : rows) {
+  for (const GgufPreTokenizer& row : PreTokenizers()) {
     if (name == row.name) return row;
     known += (known.empty() ? "" : ", ") + std::string(row.name);
   }
@@ -86,12 +116,12 @@ const PreTokenizerRow& FindPreTokenizer(const GgufMetadata& metadata) {
 }
 
 bool AddsBos(const GgufMetadata& metadata, const Tokens& tokens) {
-  return tokens.add_bos.value_or(FindPreTokenizer(metadata).add_bos);
+  return tokens.add_bos.value_or(PreTokenizerOf(metadata).add_bos);
 }
 
 // tokenizer.json.
 json BpeJson(const GgufMetadata& metadata, const Tokens& tokens) {
-  const PreTokenizerRow& pre = FindPreTokenizer(metadata);
+  const GgufPreTokenizer& pre = PreTokenizerOf(metadata);
   json vocabulary = json::object(), added = json::array();
   for (size_t id = 0; id < tokens.pieces.size(); ++id) {
     const auto [entry, fresh] = vocabulary.emplace(std::string(tokens.pieces[id]), id);
@@ -259,6 +289,12 @@ std::string GgufChatTemplate(const GgufFile& file) {
   const std::string_view text = file.metadata().Text(kChatTemplate, "");
   Check(IsValidUtf8(text), "{}: {} is not valid UTF-8", file.path().string(), kChatTemplate);
   return std::string(text);
+}
+
+const GgufPreTokenizer* FindGgufPreTokenizer(std::string_view pattern, bool digits, bool whole_words) {
+  for (const GgufPreTokenizer& row : PreTokenizers())
+    if (pattern == row.pattern && digits == row.digits && whole_words == row.whole_words) return &row;
+  return nullptr;
 }
 
 }  // namespace shiftrt

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "runtime/gguf.h"
 #include "tokenizers/tokenizer.h"
@@ -25,5 +26,17 @@ std::map<std::string, std::string> GgufTokenizerFiles(const GgufFile& file);
 
 // The Jinja text of the chat template; "" if the file has none. Throws Error unless it is UTF-8.
 std::string GgufChatTemplate(const GgufFile& file);
+
+// How byte-level BPE splits text into words before it merges.
+struct GgufPreTokenizer {
+  const char* name;     // tokenizer.ggml.pre
+  const char* pattern;  // as tokenizers/pretokenizer.h has it
+  bool nfc;             // the text is normalized first
+  bool digits;          // digits are split off one by one before the pattern is applied
+  bool whole_words;     // a word that is a piece is not merged from its parts
+  bool add_bos;         // if the file does not say
+};
+// The usual one with these properties; null if there is none.
+const GgufPreTokenizer* FindGgufPreTokenizer(std::string_view pattern, bool digits, bool whole_words);
 
 }  // namespace shiftrt

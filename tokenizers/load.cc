@@ -79,36 +79,6 @@ int64_t ConfigTokenId(const json& config, const char* key) {
   return id.is_number_integer() ? id.get<int64_t>() : -1;
 }
 
-TokenizerSettings ReadSettings(const std::filesystem::path& directory) {
-  const json config = ReadIfPresent(directory / "tokenizer_config.json");
-  const json map = ReadIfPresent(directory / "special_tokens_map.json");
-  const json model = ReadIfPresent(directory / "config.json");
-  TokenizerSettings settings;
-  settings.directory = directory;
-  settings.tokenizer_class = config.value("tokenizer_class", "");
-  settings.added = ReadAddedTokens(directory, config, map);
-  // An explicit null in tokenizer_config.json means that there is no such token; the id in config.json is then ignored.
-  const auto name = [&](const char* key, const char* id_key, std::optional<std::string>& token, int64_t& id) {
-    if (config.contains(key)) {
-      token = TokenName(config[key]);
-    } else if (map.contains(key)) {
-      token = TokenName(map[key]);
-    } else {
-      id = ConfigTokenId(model, id_key);
-    }
-  };
-  name("bos_token", "bos_token_id", settings.bos, settings.bos_id);
-  name("eos_token", "eos_token_id", settings.eos, settings.eos_id);
-  const auto flag = [&](const char* key) -> std::optional<bool> {
-    if (!config.contains(key) || config[key].is_null()) return std::nullopt;
-    return config[key].get<bool>();
-  };
-  settings.add_bos = flag("add_bos_token");
-  settings.add_prefix_space = flag("add_prefix_space").value_or(false);
-  settings.legacy = flag("legacy").value_or(true);
-  return settings;
-}
-
 void ReadMerges(const std::filesystem::path& path, const Vocabulary& vocabulary, BpeMerges& merges) {
   const std::string text = ReadFile(path, kLargestFile);
   std::string_view rest = text;
@@ -148,13 +118,43 @@ std::unique_ptr<Tokenizer> Open(const std::filesystem::path& directory) {
   if (IsGguf(directory)) return LoadGgufTokenizer(GgufFile(directory));
   const Form form = FormOf(directory);
   if (form == Form::kNone) Fail("{}: no tokenizer here ({})", directory.string(), kTokenizerFiles);
-  const TokenizerSettings settings = ReadSettings(directory);
+  const TokenizerSettings settings = ReadTokenizerSettings(directory);
   if (form == Form::kJson) return LoadTokenizerJson(settings);
   if (form == Form::kVocabAndMerges) return LoadVocabAndMerges(settings);
   return OpenModelFile(settings);
 }
 
 }  // namespace
+
+TokenizerSettings ReadTokenizerSettings(const std::filesystem::path& directory) {
+  const json config = ReadIfPresent(directory / "tokenizer_config.json");
+  const json map = ReadIfPresent(directory / "special_tokens_map.json");
+  const json model = ReadIfPresent(directory / "config.json");
+  TokenizerSettings settings;
+  settings.directory = directory;
+  settings.tokenizer_class = config.value("tokenizer_class", "");
+  settings.added = ReadAddedTokens(directory, config, map);
+  // An explicit null in tokenizer_config.json means that there is no such token; the id in config.json is then ignored.
+  const auto name = [&](const char* key, const char* id_key, std::optional<std::string>& token, int64_t& id) {
+    if (config.contains(key)) {
+      token = TokenName(config[key]);
+    } else if (map.contains(key)) {
+      token = TokenName(map[key]);
+    } else {
+      id = ConfigTokenId(model, id_key);
+    }
+  };
+  name("bos_token", "bos_token_id", settings.bos, settings.bos_id);
+  name("eos_token", "eos_token_id", settings.eos, settings.eos_id);
+  const auto flag = [&](const char* key) -> std::optional<bool> {
+    if (!config.contains(key) || config[key].is_null()) return std::nullopt;
+    return config[key].get<bool>();
+  };
+  settings.add_bos = flag("add_bos_token");
+  settings.add_prefix_space = flag("add_prefix_space").value_or(false);
+  settings.legacy = flag("legacy").value_or(true);
+  return settings;
+}
 
 json ReadTokenizerJson(const std::filesystem::path& path) {
   return ParseJson(ReadFile(path, kLargestFile), path.string());

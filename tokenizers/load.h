@@ -9,6 +9,9 @@
 
 namespace shiftrt {
 
+// What the files beside the vocabulary say. Throws Error naming the file, or nlohmann::json::exception, for anything
+// malformed.
+TokenizerSettings ReadTokenizerSettings(const std::filesystem::path& directory);
 // Throws Error naming the file if it is not valid JSON.
 nlohmann::json ReadTokenizerJson(const std::filesystem::path& path);
 // Parses an added token of tokenizer.json or tokenizer_config.json.
@@ -22,7 +25,17 @@ std::unique_ptr<Tokenizer> LoadTokenizerJson(const TokenizerSettings& settings, 
                                              const std::string& where);
 std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerSettings& settings);  // vocab.json + merges.txt
 std::unique_ptr<Tokenizer> LoadTiktoken(const TokenizerSettings& settings, const std::string& file);
-// The bytes of a SentencePiece model; errors call it `where`.
+// The pieces of a SentencePiece model by id, and how it treats spaces.
+struct SentencePieceTable {
+  std::vector<std::string> pieces;
+  std::vector<float> scores;
+  std::vector<int32_t> types;  // the numbers of sentencepiece_model.proto, which are those of GGUF
+  bool bpe = false;            // otherwise a unigram model
+  bool dummy_prefix = true, trims_spaces = true;
+};
+// `bytes` of a SentencePiece model; errors call it `where`. Throws Error as LoadSentencePiece does.
+SentencePieceTable ReadSentencePieceTable(const std::string& bytes, const std::string& where);
+// The same as a tokenizer.
 std::unique_ptr<Tokenizer> LoadSentencePiece(const TokenizerSettings& settings, const std::string& bytes,
                                              const std::string& where);
 

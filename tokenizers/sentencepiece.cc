@@ -38,13 +38,20 @@ class WireReader {
     }
     is_bytes_ = (tag & 7) == 2;
     is_number_ = (tag & 7) == 0;
+    is_single_ = (tag & 7) == 5;
     return true;
   }
 
   bool IsBytes(uint64_t field) const { return is_bytes_ && field_ == field; }
   bool IsNumber(uint64_t field) const { return is_number_ && field_ == field; }
+  bool IsSingle(uint64_t field) const { return is_single_ && field_ == field; }
   std::string_view bytes() const { return bytes_; }
   uint64_t number() const { return number_; }
+  float single() const {
+    float value = 0;
+    std::memcpy(&value, bytes_.data(), sizeof(value));
+    return value;
+  }
 
  private:
   std::string_view Take(uint64_t count) {
@@ -68,20 +75,22 @@ class WireReader {
   std::string_view rest_, bytes_;
   const std::string& where_;
   uint64_t field_ = 0, number_ = 0;
-  bool is_bytes_ = false, is_number_ = false;
+  bool is_bytes_ = false, is_number_ = false, is_single_ = false;
 };
 
 struct SentencePieceFile {
   Vocabulary vocabulary;
   std::vector<AddedToken> specials;  // control and unknown pieces
-  bool dummy_prefix = true;
+  SentencePieceTable table;
 };
 
 void ReadPiece(std::string_view message, SentencePieceFile& file, const std::string& where) {
   std::string piece;
   uint64_t type = kNormal;
+  float score = 0;
   for (WireReader reader(message, where); reader.Next();) {
     if (reader.IsBytes(1)) piece = reader.bytes();
+    if (reader.IsSingle(2)) score = reader.single();
     if (reader.IsNumber(3)) type = reader.number();
   }
   const int32_t id = file.vocabulary.size();
@@ -92,6 +101,9 @@ void ReadPiece(std::string_view message, SentencePieceFile& file, const std::str
   Check(type != kByte || (ParseBytePiece(piece) >= 0 && piece == BytePiece(ParseBytePiece(piece))),
         "{}: piece {} says it is a byte but is '{}', not '<0xNN>'", where, id, piece);
   file.vocabulary.Add(piece, id, where);
+  file.table.pieces.push_back(piece);
+  file.table.scores.push_back(score);
+  file.table.types.push_back(static_cast<int32_t>(type));
   if (type == kControl || type == kUnknown) file.specials.push_back({.content = piece, .id = id, .special = true});
 }
 
@@ -100,15 +112,18 @@ SentencePieceFile ReadSentencePieceFile(std::string_view bytes, const std::strin
   for (WireReader reader(bytes, where); reader.Next();) {
     if (reader.IsBytes(1)) ReadPiece(reader.bytes(), file, where);
     if (reader.IsBytes(2)) {
-      for (WireReader trainer(reader.bytes(), where); trainer.Next();)
+      for (WireReader trainer(reader.bytes(), where); trainer.Next();) {
+        if (trainer.IsNumber(3)) file.table.bpe = trainer.number() == 2;
         Check(!trainer.IsNumber(24) || trainer.number() == 0, "{}: treat_whitespace_as_suffix is not supported", where);
+      }
     }
     if (!reader.IsBytes(3)) continue;
     for (WireReader spec(reader.bytes(), where); spec.Next();) {
       // The library walks the compiled rules without checking them; no Llama-family model has any.
       Check(!spec.IsBytes(2) || spec.bytes().empty(), "{}: normalization rules are not supported", where);
       Check(!spec.IsNumber(5) || spec.number() != 0, "{}: escape_whitespaces = false is not supported", where);
-      if (spec.IsNumber(3)) file.dummy_prefix = spec.number() != 0;
+      if (spec.IsNumber(3)) file.table.dummy_prefix = spec.number() != 0;
+      if (spec.IsNumber(4)) file.table.trims_spaces = spec.number() != 0;
     }
   }
   return file;
@@ -140,7 +155,7 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
     vocabulary_ = std::move(file.vocabulary);
     decoder_.byte_fallback = true;
     decoder_.replacements = {{std::string(kSpaceMark), " "}};
-    decoder_.strip_spaces = file.dummy_prefix ? 1 : 0;
+    decoder_.strip_spaces = file.table.dummy_prefix ? 1 : 0;
     AddTokens(file.specials, where);
     AddTokens(settings.added, settings.directory.string());
     for (const AddedToken& token : file.specials) raw_.Add(token, token.content);
@@ -170,6 +185,10 @@ class SentencePieceTokenizer final : public VocabularyTokenizer {
 };
 
 }  // namespace
+
+SentencePieceTable ReadSentencePieceTable(const std::string& bytes, const std::string& where) {
+  return ReadSentencePieceFile(bytes, where).table;
+}
 
 std::unique_ptr<Tokenizer> LoadSentencePiece(const TokenizerSettings& settings, const std::string& bytes,
                                              const std::string& where) {

@@ -49,6 +49,14 @@ def make_blocks():
         writer.add_tensor(kind.name, blocks, raw_shape=blocks.shape, raw_dtype=kind)
         if kind != Type.F32:
             writer.add_tensor(kind.name + ".float32", values)
+    # What is written in blocks, with halves to round and blocks of zeros and of numbers that are nearly zero.
+    values = random.standard_normal((ROWS, COLUMNS)).astype(numpy.float32)
+    values[0, :32] = 0
+    values[0, 32:64] *= 1e-30
+    values[1, :128] = numpy.arange(-64, 64) / 2
+    writer.add_tensor("quantize.float32", values)
+    writer.add_tensor("quantize.Q8_0", gguf.quantize(values, Type.Q8_0), raw_dtype=Type.Q8_0)
+    writer.add_tensor("quantize.BF16", gguf.quantize(values, Type.BF16), raw_dtype=Type.BF16)
     write(writer)
 
 

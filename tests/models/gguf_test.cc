@@ -185,7 +185,10 @@ TEST_F(GgufModelTest, FrequencyFactorsAreLlama3Scaling) {
   const std::vector<float> plain = MakeRopeFrequencies(original->config).inverse;
   for (size_t i = 0; i < factors.size(); ++i) EXPECT_NEAR(found[i] * factors[i] / plain[i], 1, 1e-6) << i;
 
-  ExpectRefused(with(Llama3Factors(original->config.rope.theta, head_dim, 8, 500)), "only the scaling of Llama 3");
+  std::vector<float> others = factors;
+  others[others.size() / 2] *= 1.1f;
+  others.back() *= 2;
+  ExpectRefused(with(others), "no settings of Llama 3's RoPE scaling have these factors");
   ExpectRefused(with({1, 2}), "rope_freqs.weight has 2 elements");
   std::vector<float> broken = factors;
   broken[1] = std::nanf("");

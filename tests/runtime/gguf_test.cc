@@ -7,7 +7,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
+#include "runtime/gguf_writer.h"
 #include "runtime/random.h"
 #include "tests/runtime/gguf_bytes.h"
 #include "tests/runtime/refusal.h"
@@ -35,7 +37,7 @@ TEST(Gguf, ReadsWhatThePackageWrites) {
   EXPECT_TRUE(metadata.Flag("test.flag", false));
   EXPECT_EQ(metadata.Texts("test.words"), (std::vector<std::string_view>{"one", "", "drei \xC3\xA9"}));
   EXPECT_EQ(metadata.Integers("test.numbers"), (std::vector<int64_t>{-1, 0, 7}));
-  EXPECT_EQ(file.tensors().size(), 25u);
+  EXPECT_EQ(file.tensors().size(), 28u);
   EXPECT_EQ(file.tensors().at("Q4_K").shape, (std::vector<int64_t>{3, 512}));
 }
 
@@ -57,6 +59,68 @@ INSTANTIATE_TEST_SUITE_P(All, BlockFormat,
                          testing::Values("F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K",
                                          "Q5_K", "Q6_K"),
                          [](const auto& info) { return std::string(info.param); });
+
+TEST(BlockFormats, AreWrittenAsThePackageDoes) {
+  const GgufFile file(TestDirectory() / "goldens/gguf/blocks.gguf");
+  const auto* values = reinterpret_cast<const float*>(file.tensors().at("quantize.float32").data);
+  for (const BlockType type : {BlockType::kQ8_0, BlockType::kBF16}) {
+    const GgufTensor& expected = file.tensors().at(fmt::format("quantize.{}", TraitsOf(type).name));
+    std::vector<std::byte> blocks(static_cast<size_t>(expected.bytes), std::byte{0xAA});
+    bool finite = true;
+    EncodeBlocks(type, values, 3 * 512, blocks.data(), finite);
+    EXPECT_TRUE(finite);
+    EXPECT_EQ(std::memcmp(blocks.data(), expected.data, blocks.size()), 0) << TraitsOf(type).name;
+  }
+  EXPECT_TRUE(CanEncode(BlockType::kQ8_0, 64));
+  EXPECT_FALSE(CanEncode(BlockType::kQ8_0, 48));
+  EXPECT_FALSE(CanEncode(BlockType::kQ4_0, 64));
+}
+
+TEST(BlockFormats, NumbersThatDoNotFit) {
+  std::vector<float> values(32, 1.0f);
+  std::vector<std::byte> blocks(128);
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf(""), 1e38f}) {
+    values[7] = bad;
+    for (const BlockType type : {BlockType::kQ8_0, BlockType::kF16}) {
+      bool finite = true;
+      EncodeBlocks(type, values.data(), 32, blocks.data(), finite);
+      EXPECT_FALSE(finite) << bad;
+    }
+  }
+}
+
+TEST(GgufWriter, WhatIsWrittenIsRead) {
+  GgufWriter writer;
+  writer.AddInteger("count", 7);
+  writer.AddNumber("small", 1e-5);
+  writer.AddFlag("flag", true);
+  writer.AddText("text", "caf\xC3\xA9");
+  writer.AddIntegers("integers", {-1, 2});
+  writer.AddNumbers("numbers", {0.5f});
+  writer.AddTexts("texts", {"a", "", "bc"});
+  writer.AddTensor("a", {3}, BlockType::kF32);
+  writer.AddTensor("b", {2, 32}, BlockType::kQ8_0);
+  const std::string a(12, 'a'), b(68, 'b');
+  const std::string bytes = writer.header() + a + GgufWriter::Padding(12) + b + GgufWriter::Padding(68);
+  EXPECT_EQ(bytes.size() % 32, 0u);
+  const GgufContents contents = Parse(bytes);
+  const GgufMetadata& metadata = contents.metadata;
+  EXPECT_EQ(metadata.Integer("count", 0, 9), 7);
+  EXPECT_EQ(metadata.Number("small"), 1e-5);
+  EXPECT_TRUE(metadata.Flag("flag", false));
+  EXPECT_EQ(metadata.Text("text"), "caf\xC3\xA9");
+  EXPECT_EQ(metadata.Integers("integers"), (std::vector<int64_t>{-1, 2}));
+  EXPECT_EQ(metadata.Numbers("numbers"), (std::vector<float>{0.5f}));
+  EXPECT_EQ(metadata.Texts("texts"), (std::vector<std::string_view>{"a", "", "bc"}));
+  EXPECT_EQ(contents.tensors.at("b").shape, (std::vector<int64_t>{2, 32}));
+  EXPECT_EQ(std::memcmp(contents.tensors.at("a").data, a.data(), 12), 0);
+  EXPECT_EQ(std::memcmp(contents.tensors.at("b").data, b.data(), 68), 0);
+  GgufWriter copy;
+  for (const auto& [key, value] : metadata.values()) copy.AddCopy(key, value);
+  const std::string copied = copy.header();
+  EXPECT_EQ(Parse(copied).metadata.Texts("texts"), metadata.Texts("texts"));
+  EXPECT_EQ(Parse(copied).metadata.Number("small"), 1e-5);
+}
 
 TEST(Gguf, Header) {
   EXPECT_EQ(Refusal([] { Parse(GgufBytes().Bytes()); }), "");

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "export/gguf_tokenizer.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "runtime/check.h"
+#include "runtime/files.h"
+#include "tokenizers/gguf.h"
+#include "tokenizers/load.h"
+#include "tokenizers/pretokenizer.h"
+
+namespace shiftrt {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr int32_t kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5;  // tokenizer.ggml.token_type
+
+constexpr const char* kProbes[] = {
+    "The keeper's light, it's 1234567890 o'clock; they'll say I'M HERE!!! ...\n\n  \tif (x == 0) {\n    return y;\n}\n",
+    "caf\xC3\xA9 Stra\xC3\x9F"
+    "e na\xC3\xAFve \xD0\x9F\xD1\x80\xD0\xB8\xD0\xB2\xD0\xB5\xD1\x82 "
+    "\xE4\xBD\xA0\xE5\xA5\xBD\xEF\xBC\x8C\xE4\xB8\x96\xE7\x95\x8C\xE3\x80\x82 \xF0\x9F\x98\x80 3.14159e-10 \r\n",
+    " leading, trailing   ", "<s> <unk> <|end|> <0x41>"};
+
+struct Tokens {
+  std::vector<std::string> pieces;  // "" where there is none yet
+  std::vector<int32_t> types;
+
+  void Set(int64_t id, const std::string& piece, int32_t type) {
+    if (id >= std::ssize(pieces)) {
+      pieces.resize(id + 1);
+      types.resize(id + 1, kUnused);
+    }
+    pieces[id] = piece;
+    types[id] = type;
+  }
+  void SetAdded(const std::vector<AddedToken>& added, std::vector<std::string>& notes) {
+    for (const AddedToken& token : added) {
+      Set(token.id, token.content, token.special ? kControl : kUserDefined);
+      if (token.lstrip || token.rstrip)
+        notes.push_back(fmt::format("Token {} takes the spaces beside it, which GGUF cannot say.", token.content));
+    }
+  }
+  // Names for the ids that are left, none of which is a piece.
+  void Fill(int64_t vocab) {
+    if (std::ssize(pieces) < vocab) Set(vocab - 1, "", kUnused);
+    for (size_t id = 0; id < pieces.size(); ++id)
+      if (pieces[id].empty()) pieces[id] = fmt::format("[PAD{}]", id);
+  }
+};
+
+// The steps of a pre_tokenizer in tokenizer.json as the pattern that they end with, and whether digits are split off
+// first; `pattern` is empty where they are anything else.
+struct WordSteps {
+  std::string pattern;
+  bool digits = false;
+};
+WordSteps ReadWordSteps(const Json& pre_tokenizer) {
+  const Json steps =
+      pre_tokenizer.value("type", "") == "Sequence" ? pre_tokenizer.at("pretokenizers") : Json::array({pre_tokenizer});
+  WordSteps read;
+  for (const Json& step : steps) {
+    const std::string type = step.value("type", "");
+    if (type == "Digits" && step.value("individual_digits", false) && read.pattern.empty()) {
+      read.digits = true;
+    } else if (type == "Split" && read.pattern.empty() && step.value("behavior", "") == "Isolated" &&
+               !step.value("invert", false) && step.at("pattern").contains("Regex")) {
+      read.pattern = step["pattern"]["Regex"].get<std::string>();
+    } else if (type == "ByteLevel" && !step.value("add_prefix_space", true)) {
+      if (!step.value("use_regex", true)) continue;
+      if (!read.pattern.empty()) return {};
+      read.pattern = kGpt2Pattern;
+    } else {
+      return {};
+    }
+  }
+  return read;
+}
+
+void AddBpe(const WordSteps& steps, bool whole_words, const std::vector<std::string>& merges, const std::string& where,
+            GgufWriter& file) {
+  const GgufPreTokenizer* const pre = FindGgufPreTokenizer(steps.pattern, steps.digits, whole_words);
+  Check(pre != nullptr, "{}: the way in which this tokenizer splits text into words has no name in GGUF", where);
+  file.AddText("tokenizer.ggml.model", "gpt2");
+  file.AddText("tokenizer.ggml.pre", pre->name);
+  file.AddTexts("tokenizer.ggml.merges", merges);
+}
+
+void ReadTokenizerFile(const fs::path& path, const TokenizerSettings& settings, Tokens& tokens, GgufWriter& file,
+                       std::vector<std::string>& notes) {
+  const Json root = ReadTokenizerJson(path);
+  const Json& model = root.at("model");
+  for (const auto& [piece, id] : model.at("vocab").items()) tokens.Set(id.get<int64_t>(), piece, kNormal);
+  std::vector<AddedToken> added;
+  for (const Json& token : root.value("added_tokens", Json::array()))
+    added.push_back(ParseAddedToken(token, ParseTokenId(token.at("id"), path.string()), path.string()));
+  tokens.SetAdded(added, notes);
+  for (const AddedToken& token : settings.added)
+    if (token.id >= std::ssize(tokens.pieces)) tokens.SetAdded({token}, notes);
+  std::vector<std::string> merges;
+  for (const Json& merge : model.at("merges"))
+    merges.push_back(merge.is_string() ? merge.get<std::string>()
+                                       : merge.at(0).get<std::string>() + " " + merge.at(1).get<std::string>());
+  AddBpe(ReadWordSteps(root.value("pre_tokenizer", Json::object())), model.value("ignore_merges", false), merges,
+         path.string(), file);
+}
+
+void ReadVocabAndMerges(const TokenizerSettings& settings, Tokens& tokens, GgufWriter& file,
+                        std::vector<std::string>& notes) {
+  const std::string vocab = (settings.directory / "vocab.json").string();
+  const Json pieces = ReadTokenizerJson(vocab);
+  for (const auto& [piece, id] : pieces.items()) tokens.Set(id.get<int64_t>(), piece, kNormal);
+  tokens.SetAdded(settings.added, notes);
+  std::vector<std::string> merges;
+  const std::string text = ReadFile(settings.directory / "merges.txt");
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.ends_with('\r')) line.pop_back();
+    if (!line.empty() && !line.starts_with("#version")) merges.push_back(std::move(line));
+  }
+  const bool qwen = settings.tokenizer_class.starts_with("Qwen2Tokenizer");
+  AddBpe({qwen ? kQwen2Pattern : kGpt2Pattern}, false, merges, vocab, file);
+}
+
+void ReadModelFile(const TokenizerSettings& settings, int64_t vocab, Tokens& tokens, GgufWriter& file,
+                   std::vector<std::string>& notes) {
+  const fs::path path = settings.directory / "tokenizer.model";
+  const std::string bytes = ReadFile(path);
+  Check(bytes.starts_with('\n'), "{}: tiktoken's ranks cannot be written to GGUF; give the model a tokenizer.json",
+        path.string());
+  SentencePieceTable table = ReadSentencePieceTable(bytes, path.string());
+  Check(table.bpe, "{}: a unigram model, which llama.cpp's tokenizer \"llama\" is not", path.string());
+  for (size_t id = 0; id < table.pieces.size(); ++id)
+    tokens.Set(static_cast<int64_t>(id), table.pieces[id], table.types[id]);
+  tokens.SetAdded(settings.added, notes);
+  table.scores.resize(std::max<size_t>(tokens.pieces.size(), vocab), -1000);  // as llama.cpp's converter does
+  file.AddText("tokenizer.ggml.model", "llama");
+  file.AddText("tokenizer.ggml.pre", "default");
+  file.AddNumbers("tokenizer.ggml.scores", table.scores);
+  file.AddFlag("tokenizer.ggml.add_space_prefix", table.dummy_prefix);
+  file.AddFlag("tokenizer.ggml.remove_extra_whitespaces", table.trims_spaces);
+  const auto unknown = std::find(table.types.begin(), table.types.end(), 2);
+  if (unknown != table.types.end()) file.AddInteger("tokenizer.ggml.unknown_token_id", unknown - table.types.begin());
+}
+
+std::string ChatTemplate(const fs::path& directory) {
+  const fs::path beside = directory / "chat_template.jinja", config = directory / "tokenizer_config.json";
+  if (fs::exists(beside)) return ReadFile(beside);
+  if (!fs::exists(config)) return "";
+  const Json text = ReadTokenizerJson(config).value("chat_template", Json());
+  return text.is_string() ? text.get<std::string>() : "";
+}
+
+// The metadata of another file, as they are.
+void CopyTokenizer(const GgufFile& from, GgufWriter& file) {
+  for (const auto& [key, value] : from.metadata().values())
+    if (key.starts_with("tokenizer.")) file.AddCopy(key, value);
+}
+
+}  // namespace
+
+std::vector<std::string> AddGgufTokenizer(const Model& model, GgufWriter& file) {
+  std::vector<std::string> notes;
+  if (IsGguf(model.directory)) {
+    CopyTokenizer(GgufFile(model.directory), file);
+    return notes;
+  }
+  const int64_t vocab = model.weights->config.vocab;
+  const TokenizerSettings settings = ReadTokenizerSettings(model.directory);
+  Tokens tokens;
+  const fs::path json = model.directory / "tokenizer.json";
+  // A tokenizer.json without bytes of its own was made from a SentencePiece model, whose scores only that file has.
+  const bool converted = fs::exists(json) && ReadTokenizerJson(json).at("model").value("byte_fallback", false);
+  Check(
+      !converted || fs::exists(model.directory / "tokenizer.model"),
+      "{}: this tokenizer was made from a SentencePiece model, whose scores GGUF needs; put tokenizer.model beside it",
+      json.string());
+  if (fs::exists(json) && !converted) {
+    ReadTokenizerFile(json, settings, tokens, file, notes);
+  } else if (fs::exists(model.directory / "vocab.json") && fs::exists(model.directory / "merges.txt")) {
+    ReadVocabAndMerges(settings, tokens, file, notes);
+  } else {
+    ReadModelFile(settings, vocab, tokens, file, notes);
+  }
+  tokens.Fill(vocab);
+  file.AddTexts("tokenizer.ggml.tokens", tokens.pieces);
+  file.AddIntegers("tokenizer.ggml.token_type", tokens.types);
+  const Tokenizer& tokenizer = model.RequireTokenizer();
+  if (tokenizer.bos_token() >= 0) file.AddInteger("tokenizer.ggml.bos_token_id", tokenizer.bos_token());
+  if (tokenizer.eos_token() >= 0) file.AddInteger("tokenizer.ggml.eos_token_id", tokenizer.eos_token());
+  file.AddFlag("tokenizer.ggml.add_bos_token", tokenizer.adds_bos());
+  if (const std::string text = ChatTemplate(model.directory); !text.empty())
+    file.AddText("tokenizer.chat_template", text);
+  return notes;
+}
+
+void VerifyGgufTokenizer(const Model& model, const fs::path& written) {
+  const Tokenizer& expected = model.RequireTokenizer();
+  const auto found = LoadTokenizer(written);
+  for (int32_t id = 0; id < expected.vocab_size(); ++id) {
+    std::string piece;
+    try {
+      piece = expected.Piece(id);
+    } catch (const Error&) {  // an id without a piece
+      continue;
+    }
+    Check(found->Piece(id) == piece, "{}: read back, token {} is '{}', expected '{}'", written.string(), id,
+          found->Piece(id), piece);
+  }
+  Check(found->bos_token() == expected.bos_token() && found->adds_bos() == expected.adds_bos(),
+        "{}: read back, the tokenizer begins a text in another way", written.string());
+  for (const char* text : kProbes)
+    Check(found->Encode(text) == expected.Encode(text), "{}: read back, the tokenizer gives other tokens for '{}'",
+          written.string(), text);
+}
+
+}  // namespace shiftrt

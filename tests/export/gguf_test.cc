@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Exports of the format gguf: what is read back runs as the plan does, with the original's tokenizer.
+#include "models/gguf.h"
+
+#include <fstream>
+
+#include "runtime/gguf_writer.h"
+#include "tests/export/fixture.h"
+
+namespace shiftrt {
+namespace {
+
+namespace fs = std::filesystem;
+
+class GgufExport : public ExportTest {
+ protected:
+  fs::path File() const { return out_ / "model.gguf"; }
+  // A model with a vocabulary of 600 and the tokenizer of a golden.
+  Model WithTokenizer(const std::string& architecture, const std::string& tokenizer) const {
+    const fs::path directory = directory_.path() / tokenizer;
+    WriteText(
+        directory_.path() / "config.json",
+        fmt::format(R"({{"architectures": ["{}"], "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+      "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 600, "max_position_embeddings": 64,
+      "tie_word_embeddings": true}})",
+                    architecture));
+    WriteRandomCheckpoint(directory_.path() / "config.json", DType::kBFloat16, 1, directory);
+    for (const auto& entry : fs::directory_iterator(TestDirectory() / "goldens/tokenizers" / tokenizer))
+      if (entry.path().filename() != "config.json") fs::copy(entry.path(), directory);
+    return OpenModel(directory.string());
+  }
+};
+
+TEST_F(GgufExport, EveryFamilyComesBackBitForBit) {
+  for (const char* name : {"llama2", "llama_bias", "llama_linear", "llama_wide_heads", "llama_yarn", "mistral",
+                           "qwen1.5", "qwen2_tied", "qwen3", "qwen3_tied"}) {
+    SCOPED_TRACE(name);
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      const Model model = Golden(name, dtype);
+      const DepthPlan plan = Pruned(model, {1});
+      if (const std::string why = WhyNot(FindExportFormat("gguf"), model, plan); !why.empty()) {
+        ADD_FAILURE() << why;
+        continue;
+      }
+      Write("gguf", model, plan);
+      EXPECT_EQ(Listing(out_), (std::vector<std::string>{"README.md", "model.gguf"}));
+      const Model opened = OpenModel(File().string());
+      EXPECT_EQ(opened.weights->config.layers, model.weights->config.layers - 1);
+      EXPECT_EQ(opened.weights->embedding.dtype, dtype);
+      EXPECT_EQ(opened.weights->final_norm.dtype, DType::kFloat32);
+      ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
+      fs::remove_all(out_);
+    }
+  }
+}
+
+// LaCo's and ReplaceMe's plans; the keys of a Llama are stored in another order.
+TEST_F(GgufExport, BlocksWithTensorsOfTheirOwnAreFolded) {
+  const Model model = Golden("llama2");
+  auto own = std::make_shared<BlockWeights>(model.weights->blocks[0]);
+  const Matrix<float> down = RandomMatrix(own->down.rows(), own->down.cols(), 3);
+  const Matrix<float> k = RandomMatrix(own->k.rows(), own->k.cols(), 4);
+  own->down.data = down.data();
+  own->k.data = k.data();
+  const DepthPlan plan = Pruned(model, {1}).With(0, BlockStage{.layer = 0, .own = own});
+  Write("gguf", model, plan);
+  const Model opened = OpenModel(File().string());
+  ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
+}
+
+// The settings come back from the factors that llama.cpp stores, which are those of the frequencies.
+TEST_F(GgufExport, Llama3Scaling) {
+  for (const int original : {8192, 512, 1000}) {
+    SCOPED_TRACE(original);
+    const fs::path directory = directory_.path() / std::to_string(original);
+    WriteText(directory_.path() / "config.json",
+              fmt::format(R"({{"architectures": ["LlamaForCausalLM"], "hidden_size": 128, "intermediate_size": 96,
+      "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 60, "max_position_embeddings": 4096,
+      "rope_theta": 500000.0, "rope_scaling": {{"rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0,
+      "high_freq_factor": {}, "original_max_position_embeddings": {}}}}})",
+                          original == 1000 ? 6.5 : 4.0, original));
+    WriteRandomCheckpoint(directory_.path() / "config.json", DType::kFloat32, 1, directory);
+    const Model model = OpenModel(directory.string());
+    if (const std::string why = WhyNot(FindExportFormat("gguf"), model, model.plan); !why.empty()) {
+      ADD_FAILURE() << why;
+      continue;
+    }
+    Write("gguf", model, model.plan);
+    const ModelConfig found = OpenModel(File().string()).weights->config;
+    EXPECT_EQ(found.rope.original_max_positions, original);
+    EXPECT_EQ(MakeRopeFrequencies(found).inverse, MakeRopeFrequencies(model.weights->config).inverse);
+    fs::remove_all(out_);
+  }
+}
+
+TEST_F(GgufExport, Q8) {
+  const Model model = WithTokenizer("LlamaForCausalLM", "sentencepiece");
+  options_.q8_0 = true;
+  const DepthPlan plan = Pruned(model, {0});
+  EXPECT_TRUE(Write("gguf", model, plan).empty());
+  const GgufFile file(File());
+  const GgufTensor& up = file.tensors().at("blk.0.ffn_up.weight");
+  EXPECT_STREQ(up.type->name, "Q8_0");
+  const TensorView& original = model.weights->blocks[1].up;
+  std::vector<float> values(original.elements());
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(static_cast<const BFloat16*>(original.data)[i]);
+  std::vector<std::byte> expected(static_cast<size_t>(up.bytes));
+  bool finite = true;
+  EncodeBlocks(BlockType::kQ8_0, values.data(), std::ssize(values), expected.data(), finite);
+  EXPECT_EQ(std::memcmp(up.data, expected.data(), expected.size()), 0);
+  EXPECT_STREQ(file.tensors().at("blk.0.ffn_norm.weight").type->name, "F32");
+  EXPECT_EQ(file.metadata().Integer("general.file_type", 0, 100), 7);
+}
+
+TEST_F(GgufExport, RowsThatAreNotWholeBlocksAreSaid) {
+  options_.q8_0 = true;
+  const Model model = Golden("llama2");  // hidden 48
+  const std::vector<std::string> notes = Write("gguf", model, model.plan);
+  ASSERT_EQ(notes.size(), 2u);
+  EXPECT_NE(notes[0].find("no tokenizer"), std::string::npos);
+  EXPECT_NE(notes[1].find("are stored as F16"), std::string::npos);
+  EXPECT_STREQ(GgufFile(File()).tensors().at("blk.0.ffn_up.weight").type->name, "F16");
+}
+
+TEST_F(GgufExport, TokenizersGiveTheSameIds) {
+  Json expected;
+  std::ifstream(TestDirectory() / "goldens/tokenizers/expected.json") >> expected;
+  const std::vector<std::string> texts = expected["texts"];
+  const std::pair<const char*, const char*> cases[] = {
+      {"LlamaForCausalLM", "sentencepiece"}, {"LlamaForCausalLM", "llama3-json"}, {"Qwen2ForCausalLM", "qwen2"}};
+  for (const auto& [architecture, tokenizer] : cases) {
+    SCOPED_TRACE(tokenizer);
+    const Model model = WithTokenizer(architecture, tokenizer);
+    const auto notes = Write("gguf", model, model.plan);
+    EXPECT_EQ(notes.empty(), std::string_view(tokenizer) != "llama3-json");  // its <mask> takes the spaces beside it
+    const Model opened = OpenModel(File().string());
+    EXPECT_EQ(opened.tokenizer->vocab_size(), 600);
+    EXPECT_EQ(opened.tokenizer->adds_bos(), model.tokenizer->adds_bos());
+    EXPECT_EQ(opened.tokenizer->eos_token(), model.tokenizer->eos_token());
+    for (const std::string& text : texts) {
+      if (text.find("<mask>") == std::string::npos) {
+        EXPECT_EQ(opened.tokenizer->EncodeWithBos(text), model.tokenizer->EncodeWithBos(text)) << text;
+      }
+    }
+    // What was read from a GGUF file is written to the next one unchanged.
+    const fs::path first = directory_.path() / "first.gguf";
+    fs::copy_file(File(), first, fs::copy_options::overwrite_existing);
+    fs::remove_all(out_);
+    const Model again = OpenModel(first.string());
+    Write("gguf", again, again.plan);
+    EXPECT_EQ(GgufFile(File()).metadata().Texts("tokenizer.ggml.tokens"),
+              GgufFile(first).metadata().Texts("tokenizer.ggml.tokens"));
+    fs::remove_all(out_);
+  }
+}
+
+TEST_F(GgufExport, WhatItCannotHoldIsRefused) {
+  const auto expect_refused = [&](const Model& model, const DepthPlan& plan, const std::string& word) {
+    const std::string what = WriteRefusal("gguf", model, plan);
+    EXPECT_NE(what.find(word), std::string::npos) << word << " in: " << what;
+    EXPECT_FALSE(fs::exists(out_));
+  };
+  const Model gemma = Golden("gemma2"), window = Golden("mistral_window"), llama = Golden("llama2");
+  expect_refused(gemma, gemma.plan, "gguf cannot hold this model");
+  expect_refused(window, window.plan, "attend to a window");
+  DepthPlan adapted = Pruned(llama, {1});
+  adapted.stages.insert(adapted.stages.begin() + 1, AdapterStage{{1}, Adapter(llama, 4, 1)});
+  expect_refused(llama, adapted, "it has 1 adapters");
+  const Model words = WithTokenizer("LlamaForCausalLM", "gpt2-json");  // with a space before the text
+  EXPECT_NE(WriteRefusal("gguf", words, words.plan).find("has no name in GGUF"), std::string::npos);
+  const Model converted = WithTokenizer("LlamaForCausalLM", "llama2-json");
+  EXPECT_NE(WriteRefusal("gguf", converted, converted.plan).find("put tokenizer.model beside it"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace shiftrt
