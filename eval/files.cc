@@ -56,7 +56,8 @@ fs::path Parquet(const Task& task) {
                                const std::vector<fs::path>& places) {
   const fs::path parquet = Parquet(task);
   const std::string advice =
-      parquet.empty() ? "" : fmt::format("; the Hugging Face cache has {}: if it is the split, name it", parquet.string());
+      parquet.empty() ? ""
+                      : fmt::format("; the Hugging Face cache has {}: if it is the split, name it", parquet.string());
   Fail("{}: no file {}; looked in: {}; name another directory, or the file as {}=FILE{}", task.name,
        fmt::join(patterns, ", "),
        places.empty() ? "nowhere"
