@@ -25,8 +25,9 @@ struct Entry {
   std::string where, subject;
 };
 
-// "high_school_biology" of mmlu/test/high_school_biology_test.csv.gz.
+// "high_school_biology" of mmlu/test/high_school_biology_test.csv.gz, and of high_school_biology/test/0000.parquet.
 std::string SubjectOf(const fs::path& file) {
+  if (file.extension() == ".parquet") return file.parent_path().parent_path().filename().string();
   std::string name = WithoutCompression(file).stem().string();
   for (const char* split : {"_test", "_dev", "_val"})
     if (name.ends_with(split)) return name.substr(0, name.size() - std::string_view(split).size());
@@ -163,11 +164,11 @@ Dataset LoadDataset(const Task& task, const DataOptions& options) {
   Dataset dataset;
   dataset.task = &task;
   dataset.shots = options.shots;
-  dataset.files = FindTaskFiles(task, task.files, options.data);
+  dataset.files = FindTaskFiles(task, TaskRows::kItems, options.data);
   std::string hashed;
   std::vector<Entry> entries = ReadEntries(task, dataset.files, hashed), pool;
   dataset.rows = std::ssize(entries);
-  if (options.shots > 0) pool = ReadEntries(task, FindTaskFiles(task, task.shot_files, options.data), hashed);
+  if (options.shots > 0) pool = ReadEntries(task, FindTaskFiles(task, TaskRows::kShots, options.data), hashed);
   Limit(options.limit, entries);
   ShotSource shots(task, options.shots, pool);
   for (const Entry& entry : entries) dataset.items.push_back(MakeItem(task, entry, shots.For(entry)));

@@ -7,7 +7,6 @@
 
 #include "hub/settings.h"
 #include "runtime/check.h"
-#include "runtime/parquet.h"
 #include "runtime/text.h"
 #include "tokenizers/utf8.h"
 
@@ -28,66 +27,110 @@ std::vector<fs::path> Entries(const fs::path& directory) {
 
 // What is called `pattern` in `place`. Where a pattern asks for .jsonl, .parquet is as good, but comes second.
 std::vector<fs::path> Matches(const fs::path& place, const std::string& pattern) {
-  const fs::path whole = place / pattern;
+  const size_t slash = pattern.find('/');
+  const std::string head = pattern.substr(0, slash);
   std::vector<fs::path> matches;
-  for (const fs::path& entry : Entries(whole.parent_path()))
-    if (::fnmatch(whole.filename().c_str(), WithoutCompression(entry.filename()).c_str(), FNM_PERIOD) == 0)
+  for (const fs::path& entry : Entries(place)) {
+    const fs::path name = slash == pattern.npos ? WithoutCompression(entry.filename()) : entry.filename();
+    if (::fnmatch(head.c_str(), name.c_str(), FNM_PERIOD) != 0) continue;
+    if (slash == pattern.npos) {
       matches.push_back(entry);
-  if (matches.empty() && whole.extension() == ".jsonl")
-    return Matches(place, fs::path(pattern).replace_extension(".parquet").string());
+    } else {
+      const std::vector<fs::path> below = Matches(entry, pattern.substr(slash + 1));
+      matches.insert(matches.end(), below.begin(), below.end());
+    }
+  }
   return matches;
 }
 
-std::vector<fs::path> Snapshots(const Task& task) {
-  return Entries(HuggingFaceCache() / ("datasets--" + ReplaceAll(task.repository, "/", "--")) / "snapshots");
+// `pattern`, and where it asks for JSON lines, the same of Parquet.
+std::vector<fs::path> RowFiles(const fs::path& place, const std::string& pattern) {
+  std::vector<fs::path> matches = Matches(place, pattern);
+  if (matches.empty() && pattern.ends_with(".jsonl"))
+    matches = Matches(place, fs::path(pattern).replace_extension(".parquet").string());
+  return matches;
 }
 
-// A Parquet file in the snapshots of the task's repository, which has a place and a name of its own there; "" where
-// there is none.
-fs::path Parquet(const Task& task) {
-  std::error_code none;
-  for (const fs::path& place : Snapshots(task))
-    for (const auto& entry : fs::recursive_directory_iterator(place, none))
-      if (IsParquet(entry.path())) return entry.path();
-  return "";
+const std::vector<std::string>& PatternsOf(const Task& task, TaskRows rows) {
+  return rows == TaskRows::kItems ? task.files : task.shot_files;
 }
 
-[[noreturn]] void FailNotFound(const Task& task, const std::vector<std::string>& patterns,
-                               const std::vector<fs::path>& places) {
-  const fs::path parquet = Parquet(task);
-  const std::string advice =
-      parquet.empty() ? ""
-                      : fmt::format("; the Hugging Face cache has {}: if it is the split, name it", parquet.string());
-  Fail("{}: no file {}; looked in: {}; name another directory, or the file as {}=FILE{}", task.name,
-       fmt::join(patterns, ", "),
-       places.empty() ? "nowhere"
-                      : fmt::format("{}", fmt::join(std::vector<std::string>(places.begin(), places.end()), ", ")),
-       task.name, advice);
+const std::string& HubSplit(const Task& task, TaskRows rows) {
+  return rows == TaskRows::kItems ? task.hub_rows : task.hub_shot_rows;
 }
 
-}  // namespace
-
-std::vector<fs::path> FindTaskFiles(const Task& task, const std::vector<std::string>& patterns,
-                                    const std::vector<std::string>& data) {
-  std::vector<fs::path> places;
-  for (const std::string& place : data) {
-    if (place.find('=') == std::string::npos) {
-      if (!fs::is_directory(place)) FailUsage(Field("data"), "{} is neither a directory nor TASK=FILE", place);
-      places.emplace_back(place);
-    } else if (place.starts_with(task.name + "=") && &patterns == &task.files) {
-      return {place.substr(task.name.size() + 1)};
-    }
+// Patterns of the files in a snapshot: of the hub's conversion, and as many repositories have their own Parquet.
+std::vector<std::string> SnapshotPatterns(const Task& task, TaskRows rows) {
+  std::vector<std::string> patterns;
+  if (const std::string& split = HubSplit(task, rows); !split.empty()) {
+    patterns = {split + "/*.parquet", split + "-*.parquet"};
+    if (split.starts_with("*/")) patterns.push_back("data/" + split.substr(2) + "-*.parquet");
   }
-  for (fs::path& snapshot : Snapshots(task)) places.push_back(std::move(snapshot));
+  const std::vector<std::string>& others = PatternsOf(task, rows);
+  patterns.insert(patterns.end(), others.begin(), others.end());
+  return patterns;
+}
+
+// The files of the first pattern that any place has.
+std::vector<fs::path> FirstMatches(const Task& task, const std::vector<std::string>& patterns,
+                                   const std::vector<fs::path>& places) {
   for (const std::string& pattern : patterns) {
     for (const fs::path& place : places) {
-      std::vector<fs::path> matches = Matches(place, pattern);
+      std::vector<fs::path> matches = RowFiles(place, pattern);
       Check(matches.size() <= 1 || task.by_subject, "{}: several files are called {}: {}; say which as {}=FILE",
             task.name, pattern, fmt::join(std::vector<std::string>(matches.begin(), matches.end()), ", "), task.name);
       if (!matches.empty()) return matches;
     }
   }
-  FailNotFound(task, patterns, places);
+  return {};
+}
+
+struct Found {
+  std::vector<fs::path> files;
+  std::vector<fs::path> places;  // that were looked in
+};
+
+Found Look(const Task& task, TaskRows rows, const std::vector<std::string>& data) {
+  Found found;
+  for (const std::string& place : data) {
+    if (place.find('=') == std::string::npos) {
+      if (!fs::is_directory(place)) FailUsage(Field("data"), "{} is neither a directory nor TASK=FILE", place);
+      found.places.emplace_back(place);
+    } else if (place.starts_with(task.name + "=") && rows == TaskRows::kItems) {
+      found.files = {place.substr(task.name.size() + 1)};
+      return found;
+    }
+  }
+  found.files = FirstMatches(task, PatternsOf(task, rows), found.places);
+  if (!found.files.empty()) return found;
+  const std::vector<fs::path> snapshots = Snapshots(HubFilesOf(task, rows).repository, HuggingFaceCache());
+  found.files = FirstMatches(task, SnapshotPatterns(task, rows), snapshots);
+  found.places.insert(found.places.end(), snapshots.begin(), snapshots.end());
+  return found;
+}
+
+}  // namespace
+
+HubFiles HubFilesOf(const Task& task, TaskRows rows) {
+  Repository repository = *ParseRepository(task.repository, RepositoryType::kDataset);
+  repository.revision = kHubRevision;
+  return {std::move(repository), HubSplit(task, rows) + "/*.parquet"};
+}
+
+std::vector<fs::path> LookForTaskFiles(const Task& task, TaskRows rows, const std::vector<std::string>& data) {
+  return Look(task, rows, data).files;
+}
+
+std::vector<fs::path> FindTaskFiles(const Task& task, TaskRows rows, const std::vector<std::string>& data) {
+  Found found = Look(task, rows, data);
+  if (!found.files.empty()) return std::move(found.files);
+  const std::vector<std::string> places(found.places.begin(), found.places.end());
+  Fail(
+      "{}: no file {}; looked in: {}; name another directory, or the file as {}=FILE, or pull the data set with "
+      "`shiftrt "
+      "pull --dataset {}`",
+      task.name, fmt::join(PatternsOf(task, rows), ", "),
+      places.empty() ? "nowhere" : fmt::format("{}", fmt::join(places, ", ")), task.name, task.name);
 }
 
 }  // namespace shiftrt

@@ -7,13 +7,27 @@
 #include <vector>
 
 #include "eval/task.h"
+#include "hub/cache.h"
 
 namespace shiftrt {
 
-// Files of the first of `patterns` that any of the places has: the directories of `data` ("TASK=FILE" names a file
-// outright), then the snapshots of the task's repository in the Hugging Face cache. In the order of their names; more
-// than one only for a task with one file per subject. Throws Error listing the places.
-std::vector<std::filesystem::path> FindTaskFiles(const Task& task, const std::vector<std::string>& patterns,
-                                                 const std::vector<std::string>& data);
+// Which rows of a task: those to evaluate, or those that shots are drawn from.
+enum class TaskRows { kItems, kShots };
+
+// Files of the first of the task's patterns that any of the places has: the directories of `data` ("TASK=FILE" names a
+// file outright), then the snapshots of the task's repository in the Hugging Face cache. In the order of their names;
+// more than one only for a task with one file per subject. Throws Error listing the places.
+std::vector<std::filesystem::path> FindTaskFiles(const Task& task, TaskRows rows, const std::vector<std::string>& data);
+
+// The same, but empty where there is none.
+std::vector<std::filesystem::path> LookForTaskFiles(const Task& task, TaskRows rows,
+                                                    const std::vector<std::string>& data);
+
+// Where the hub has the rows: the repository, and a pattern of the files in it.
+struct HubFiles {
+  Repository repository;
+  std::string pattern;
+};
+HubFiles HubFilesOf(const Task& task, TaskRows rows);
 
 }  // namespace shiftrt

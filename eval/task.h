@@ -34,8 +34,8 @@ enum class Shots {
   kDrawnSparing,  // the same, drawing one more than is used (the reference does where a task has no test split)
 };
 
-// Files are named relative to the data directory, with wildcards in the last component, first match first; a final .gz
-// or .zst may follow.
+// Files are named relative to the data directory, with wildcards, first match first; a final .gz or .zst may follow, and
+// a Parquet file may stand for one of JSON lines.
 struct Task {
   std::string name;
   std::string title;  // as people write it
@@ -44,6 +44,9 @@ struct Task {
   std::vector<std::string> metrics;
   int64_t rows = 0;        // of the whole split
   std::string repository;  // of the data set on the Hugging Face hub
+  // CONFIGURATION/SPLIT there, with wildcards: the hub converts every data set to Parquet, in files
+  // CONFIGURATION/SPLIT/0000.parquet of the revision kHubRevision.
+  std::string hub_rows, hub_shot_rows = {};
   std::vector<std::string> files;
   Shots shots = Shots::kNone;
   std::vector<std::string> shot_files = {};
@@ -52,6 +55,8 @@ struct Task {
   Example (*read)(const Row&) = nullptr;
   std::string sample;  // a row, for the hash of the template and for people to look at
 };
+
+inline constexpr const char* kHubRevision = "refs/convert/parquet";
 
 // All tasks, in the order of --help.
 const std::vector<Task>& Tasks();

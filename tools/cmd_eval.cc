@@ -72,7 +72,7 @@ Contest Enter(const EvalCommandOptions& options, const Context& context, const M
 }
 
 int Run(const EvalCommandOptions& options) {
-  const std::vector<Dataset> datasets = options.evaluation.Load();
+  const std::vector<Dataset> datasets = options.evaluation.Load(options.common);
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
   const auto progress = options.common.MakeProgress();

@@ -8,6 +8,7 @@
 #include "eval/perplexity.h"
 #include "runtime/check.h"
 #include "tools/options.h"
+#include "tools/pulling.h"
 #include "tools/texts.h"
 
 namespace shiftrt {
@@ -26,6 +27,7 @@ using Json = nlohmann::json;
 // gptq and seq128: windows of the whole text.
 Json ByWindow(const PplOptions& options, const Context& context, const Model& model, Progress& progress) {
   const int64_t window = ProtocolWindow(options.protocol, model.weights->config);
+  PullMissingText(options.text, options.common.offline, options.common.quiet);
   HeldOutText text = ReadHeldOut(options.text, model);
   text.Limit(options.text_tokens, window);
   Decoder decoder(context, model.weights, model.plan);

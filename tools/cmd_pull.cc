@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
 
+#include "eval/task.h"
 #include "hub/names.h"
 #include "runtime/check.h"
 #include "shift/text/documents.h"
@@ -18,12 +19,12 @@ struct PullOptions {
   bool dataset = false, dry_run = false, quiet = false;
 };
 
-// Of texts that the hub has.
+// Of data sets.
 std::string KnownNames() {
-  std::vector<std::string_view> names;
-  for (const KnownText& text : KnownTexts())
-    if (!text.repository.empty()) names.push_back(text.name);
-  return fmt::format("{}", fmt::join(names, ", "));
+  std::string names;
+  for (const KnownText& text : KnownTexts()) names += fmt::format("{}, ", text.name);
+  for (const Task& task : Tasks()) names += task.name + ", ";
+  return names + "paper7, all";
 }
 
 Repository RepositoryOf(const PullOptions& options) {
@@ -50,26 +51,28 @@ void PrintFiles(const PullPlan& plan) {
   fmt::print("{}\n{}", Announcement(plan), table.Text());
 }
 
-PullRequest RequestOf(const PullOptions& options) {
+std::vector<PullRequest> RequestsOf(const PullOptions& options) {
   if (options.dataset && options.revision.empty() && options.include.empty() && options.exclude.empty())
-    if (std::optional<PullRequest> known = KnownDataset(options.name)) return *std::move(known);
+    if (std::vector<PullRequest> known = KnownDataset(options.name); !known.empty()) return known;
   PullRequest request;
   request.repository = RepositoryOf(options);
   request.include = options.include;
   request.exclude = options.exclude;
-  return request;
+  return {std::move(request)};
 }
 
 int Run(const PullOptions& options) {
-  const PullRequest request = RequestOf(options);
+  const std::vector<PullRequest> requests = RequestsOf(options);
   if (HubIsOffline()) Fail("HF_HUB_OFFLINE is set, so that nothing is pulled: unset it and give the command again");
   HubClient hub(HubSettings::FromEnvironment());
-  const PullPlan plan = PlanPull(hub, request);
-  if (options.dry_run) {
-    PrintFiles(plan);
-    return 0;
+  std::vector<PullPlan> plans;
+  for (const PullRequest& request : requests) plans.push_back(PlanPull(hub, request));
+  for (const PullPlan& plan : plans) {
+    if (options.dry_run)
+      PrintFiles(plan);
+    else
+      fmt::print("{}\n", AnnounceAndPull(hub, plan, options.quiet).string());
   }
-  fmt::print("{}\n", AnnounceAndPull(hub, plan, options.quiet).string());
   return 0;
 }
 
@@ -92,7 +95,7 @@ Command AddPull(CLI::App& app) {
       "Environment: HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE (docs/pull.md)\n\n"
       "Examples:\n  shiftrt pull qwen2-1.5b\n  shiftrt pull HuggingFaceTB/SmolLM2-135M --dry-run\n"
       "  shiftrt pull lmsys/vicuna-7b-v1.5 --revision refs/pr/2\n"
-      "  shiftrt pull --dataset c4\n"
+      "  shiftrt pull --dataset paper7\n"
       "  shiftrt pull --dataset Salesforce/wikitext --include \"wikitext-2-raw-v1/test*\"\n"
       "  HF_TOKEN=hf_... shiftrt pull llama-2-7b");
   return [options] { return Run(*options); };

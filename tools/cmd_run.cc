@@ -129,7 +129,7 @@ int Run(const RunOptions& options) {
 
   const std::vector<ExportTarget> exports = Targets(options, shift);
   const std::vector<Dataset> datasets =
-      options.evaluation.tasks.empty() ? std::vector<Dataset>() : options.evaluation.Load();
+      options.evaluation.tasks.empty() ? std::vector<Dataset>() : options.evaluation.Load(options.common);
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
   if (model.provenance) FailUsage("{} is already pruned; give the model it was made from", options.common.model);
@@ -139,7 +139,8 @@ int Run(const RunOptions& options) {
   const std::vector<int32_t> prompt = PromptTokens(model, options.comparison.prompt, options.comparison.chat);
   CheckFits(std::ssize(prompt), options.comparison.max_tokens, config);
   const CalibrationSet calibration = options.recipe.OpenText(model, options.common);
-  HeldOutText heldout = OpenHeldOut(options.comparison.text, model, calibration);
+  HeldOutText heldout =
+      OpenHeldOut({options.comparison.text, options.recipe.calib.empty()}, model, calibration, options.common);
   heldout.Limit(options.comparison.text_tokens, ProtocolWindow(options.comparison.protocol, config));
   const auto progress = options.common.MakeProgress();
   const ShiftJob job = {context, model, calibration, *progress};

@@ -88,9 +88,9 @@ void Print(const std::vector<SweepRow>& rows, const PaperTable& paper) {
 }
 
 // Whose right answers are counted. Throws UsageError where none are.
-std::vector<Dataset> LoadSuites(const EvaluationOptions& evaluation) {
+std::vector<Dataset> LoadSuites(const EvaluationOptions& evaluation, const CommonOptions& common) {
   if (evaluation.tasks.empty()) return {};
-  std::vector<Dataset> suites = evaluation.Load();
+  std::vector<Dataset> suites = evaluation.Load(common);
   std::erase_if(suites, [](const Dataset& suite) { return suite.task->kind == TaskKind::kPages; });
   if (suites.empty()) FailUsage("--eval {}: accuracy is of suites whose right answers are counted", evaluation.tasks);
   return suites;
@@ -106,14 +106,14 @@ std::string AccuracySummary(const Quality& original, const std::vector<Dataset>&
 }
 
 int Run(const SweepOptions& options) {
-  const std::vector<Dataset> suites = LoadSuites(options.evaluation);
+  const std::vector<Dataset> suites = LoadSuites(options.evaluation, options.common);
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
   if (model.provenance) FailUsage("{} is already pruned; give the model it was made from", options.common.model);
   const ModelConfig& config = model.weights->config;
   const CalibrationSpec calibration = CalibrationFor(options.calib, model, options.common);
   const SweepAxes axes = MakeAxes(options, calibration, config.hidden);
-  HeldOutText heldout = OpenHeldOut(options.text, model, {});
+  HeldOutText heldout = OpenHeldOut({options.text, /*pull=*/true}, model, {}, options.common);
   const int64_t window = ProtocolWindow(options.protocol, config);
   heldout.Limit(options.text_tokens, window);
   const auto progress = options.common.MakeProgress();

@@ -12,6 +12,7 @@
 #include "tools/cache.h"
 #include "tools/evaluation_output.h"
 #include "tools/options.h"
+#include "tools/pulling.h"
 
 namespace shiftrt {
 
@@ -44,8 +45,8 @@ void EvaluationOptions::AddTasksTo(CLI::App& app, const std::string& flag) {
     return option;
   };
   add(app.add_option("--data", data,
-                     "directory with the files of the data sets, or TASK=FILE; may be repeated. The Hugging Face\n"
-                     "cache is searched as well"));
+                     "directory with the files of the data sets, or TASK=FILE; may be repeated. Without it, and for\n"
+                     "what it lacks, they are pulled from the Hugging Face hub (docs/pull.md)"));
   add(app.add_option("--shots", shots, "number of solved rows before each question")->check(CLI::Range(0, 100)))
       ->capture_default_str();
   add(app.add_option("--limit", limit, "only the first N rows per task, or per subject; 0: all")
@@ -72,9 +73,12 @@ void EvaluationOptions::AddTo(CLI::App& app, const std::string& flag) {
                      "the end (default: a file in ~/.cache/shiftrt)"));
 }
 
-std::vector<Dataset> EvaluationOptions::Load() const {
+std::vector<Dataset> EvaluationOptions::Load(const CommonOptions& common) const {
   std::vector<Dataset> datasets;
-  for (const Task* task : ParseTasks(tasks)) datasets.push_back(LoadDataset(*task, {data, limit, shots}));
+  const std::vector<const Task*> named = ParseTasks(tasks);
+  const DataOptions options = {data, limit, shots};
+  PullMissingRows(named, options, common.offline, common.quiet);
+  for (const Task* task : named) datasets.push_back(LoadDataset(*task, options));
   return datasets;
 }
 

@@ -15,6 +15,8 @@ class App;
 
 namespace shiftrt {
 
+struct CommonOptions;
+
 struct EvaluationOptions {
   std::string tasks = "paper7";
   std::vector<std::string> data = {};
@@ -26,9 +28,10 @@ struct EvaluationOptions {
   void AddTasksTo(CLI::App& app, const std::string& flag);
   // The same, and --metrics, --items and --journal.
   void AddTo(CLI::App& app, const std::string& flag);
-  // The rows of every task. Throws UsageError for an unknown task, Error for a data set that is not found or a row that
-  // is malformed. Called before anything else, so that this is not found out after hours of work.
-  std::vector<Dataset> Load() const;
+  // The rows of every task, pulled from the hub where they are not there. Throws UsageError for an unknown task, Error
+  // for a data set that is not found or a row that is malformed. Called before anything else, so that this is not found
+  // out after hours of work.
+  std::vector<Dataset> Load(const CommonOptions& common) const;
   EvalOptions Scoring() const;
 };
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 
+#include "eval/files.h"
 #include "hub/names.h"
 #include "models/model.h"
 #include "runtime/check.h"
@@ -131,6 +132,14 @@ std::filesystem::path AnnounceAndPull(HubClient& hub, const PullPlan& plan, bool
 
 namespace {
 
+PullRequest RequestOf(const Task& task, TaskRows rows) {
+  HubFiles files = HubFilesOf(task, rows);
+  PullRequest request;
+  request.repository = std::move(files.repository);
+  request.include = {std::move(files.pattern)};
+  return request;
+}
+
 PullRequest RequestOf(const KnownText& text) {
   PullRequest request;
   request.repository = *ParseRepository(text.repository, RepositoryType::kDataset);
@@ -138,34 +147,52 @@ PullRequest RequestOf(const KnownText& text) {
   return request;
 }
 
-// Pulls what a command lacks. An error begins with `lack`, because the user did not ask for a download.
-void PullLacking(const PullRequest& request, const std::string& lack, bool quiet) {
+// Pulls what a command lacks. All plans are made before the first download, so that an error comes before time is
+// spent; it begins with `lack`, because the user did not ask for a download.
+void PullAll(const std::vector<PullRequest>& requests, const std::string& lack, bool quiet) {
   HubClient hub(HubSettings::FromEnvironment());
-  PullPlan plan;
+  std::vector<PullPlan> plans;
   try {
-    plan = PlanPull(hub, request);
+    for (const PullRequest& request : requests) plans.push_back(PlanPull(hub, request));
   } catch (const Interrupted&) {
     throw;
   } catch (const Error& error) {
     Fail("{}. {}", lack, error.what());
   }
-  AnnounceAndPull(hub, plan, quiet);
+  for (const PullPlan& plan : plans) AnnounceAndPull(hub, plan, quiet);
 }
 
 }  // namespace
 
-std::optional<PullRequest> KnownDataset(const std::string& name) {
-  const KnownText* text = FindKnownText(name);
-  if (text == nullptr || text->repository.empty()) return {};
-  return RequestOf(*text);
+std::vector<PullRequest> KnownDataset(const std::string& name) {
+  if (const KnownText* text = FindKnownText(name)) return {RequestOf(*text)};
+  std::vector<PullRequest> requests;
+  const bool is_task = name == "paper7" || name == "all" ||
+                       std::any_of(Tasks().begin(), Tasks().end(), [&](const Task& task) { return task.name == name; });
+  if (is_task)
+    for (const Task* task : ParseTasks(name)) requests.push_back(RequestOf(*task, TaskRows::kItems));
+  return requests;
 }
 
 bool PullMissingText(const std::string& name, bool offline, bool quiet) {
   if (!LookForText(name).empty()) return true;
-  const std::optional<PullRequest> request = KnownDataset(name);
-  if (!request || offline || HubIsOffline()) return false;
-  PullLacking(*request, fmt::format("the text {} is not on this machine; a file can be named instead", name), quiet);
+  const KnownText* text = FindKnownText(name);
+  if (text == nullptr || offline || HubIsOffline()) return false;
+  PullAll({RequestOf(*text)}, fmt::format("the text {} is not on this machine; a file can be named instead", name),
+          quiet);
   return true;
+}
+
+void PullMissingRows(const std::vector<const Task*>& tasks, const DataOptions& data, bool offline, bool quiet) {
+  std::vector<PullRequest> requests;
+  for (const Task* task : tasks) {
+    if (LookForTaskFiles(*task, TaskRows::kItems, data.data).empty())
+      requests.push_back(RequestOf(*task, TaskRows::kItems));
+    if (data.shots > 0 && task->shots != Shots::kNone && LookForTaskFiles(*task, TaskRows::kShots, data.data).empty())
+      requests.push_back(RequestOf(*task, TaskRows::kShots));
+  }
+  if (!requests.empty() && !offline && !HubIsOffline())
+    PullAll(requests, "rows of the tasks are not on this machine; --data says where to look for them", quiet);
 }
 
 void PullMissingModel(const std::string& name, bool offline, bool quiet) {
@@ -179,7 +206,7 @@ void PullMissingModel(const std::string& name, bool offline, bool quiet) {
         offline ? "--offline" : "HF_HUB_OFFLINE", name);
   PullRequest request;
   request.repository = repository;
-  PullLacking(request, fmt::format("--model {}: it is not on this machine", name), quiet);
+  PullAll({std::move(request)}, fmt::format("--model {}: it is not on this machine", name), quiet);
 }
 
 }  // namespace shiftrt

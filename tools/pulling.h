@@ -3,9 +3,10 @@
 #pragma once
 
 #include <filesystem>
-#include <optional>
 #include <string>
+#include <vector>
 
+#include "eval/dataset.h"
 #include "hub/pull.h"
 
 namespace shiftrt {
@@ -21,11 +22,16 @@ std::string Announcement(const PullPlan& plan);
 // arrived is kept. Returns the snapshot.
 std::filesystem::path AnnounceAndPull(HubClient& hub, const PullPlan& plan, bool quiet);
 
-// The request for a text that is known by name (c4, alpaca); nothing for any other name.
-std::optional<PullRequest> KnownDataset(const std::string& name);
+// The request for a data set known by name: a text (c4, wikitext2, ...) or the rows of evaluation tasks ("arc_easy",
+// "paper7"), without those that shots are drawn from. Nothing for any other name.
+std::vector<PullRequest> KnownDataset(const std::string& name);
 
 // Pulls the text that a name means where it is not there and may be pulled; returns whether it is there.
 bool PullMissingText(const std::string& name, bool offline, bool quiet);
+
+// Pulls the rows of tasks that are neither in `data` nor in the cache, and those that shots are drawn from where
+// `shots`. Where pulling is forbidden, nothing happens: whoever looks for the rows says what is missing.
+void PullMissingRows(const std::vector<const Task*>& tasks, const DataOptions& data, bool offline, bool quiet);
 
 // Pulls the model that `--model` names where it is a repository of the hub without a whole copy here. Throws Error with
 // the command that pulls it where `offline`, or HF_HUB_OFFLINE, forbids that.

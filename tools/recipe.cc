@@ -41,8 +41,8 @@ void RecipeOptions::AddTo(CLI::App& app) {
   app.add_flag("--gate", gate, "drop each correction without which the loss on held-out calibration text is lower");
   app.add_option(
       "--calib", calib,
-      "calibration text: FILE, or c4 or alpaca, which are pulled from the Hugging Face hub if they are not there;\n"
-      "with [:samples[xtokens]], by default 256x512 (default: c4; the demo model has its own text)");
+      "calibration text: FILE, or c4, wikitext2 or alpaca, which are pulled from the Hugging Face hub if they are not\n"
+      "there; with [:samples[xtokens]], by default 256x512 (default: c4; the demo model has its own text)");
   app.add_option("--save-gram", save_gram,
                  "save the calibration sums to this file; an interrupted calibration continues from it")
       ->check(FileOutput());

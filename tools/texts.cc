@@ -15,7 +15,9 @@ namespace shiftrt {
 
 namespace {
 
-constexpr const char* kCalibration = "c4";  // what is calibrated on where nothing is named, as in the paper
+// What is calibrated on and measured with where nothing is named, as in the paper.
+constexpr const char* kCalibration = "c4";
+constexpr const char* kHeldOut = "wikitext2-test";
 
 // What the user named, or the file of that name in the model's directory, or "".
 std::string TextBeside(const std::string& given, const Model& model, const char* file) {
@@ -32,7 +34,8 @@ CalibrationSpec CalibrationFor(const std::string& given, const Model& model, con
   const bool there = PullMissingText(spec.source, common.offline, common.quiet);
   if (text.empty() && !there)
     FailUsage(
-        "give calibration text with --calib NAME|FILE[:samples[xtokens]] (.txt, .jsonl, .json or .parquet); a few hundred "
+        "give calibration text with --calib NAME|FILE[:samples[xtokens]] (.txt, .jsonl, .json or .parquet); a few "
+        "hundred "
         "samples of general text are enough. Without --calib it is C4's validation text: `shiftrt pull --dataset {}`",
         kCalibration);
   spec.tokens = std::min(spec.tokens, model.weights->config.max_positions);
@@ -43,10 +46,18 @@ CalibrationSet OpenCalibration(const std::string& given, const Model& model, con
   return LoadCalibration(CalibrationFor(given, model, common), model.RequireTokenizer(), common.seed);
 }
 
-HeldOutText OpenHeldOut(const std::string& given, const Model& model, const CalibrationSet& calibration) {
-  const std::string text = TextBeside(given, model, "heldout.txt");
-  if (!text.empty()) return ReadHeldOut(text, model);
-  if (calibration.heldout.empty()) FailUsage("give held-out text with --text FILE, for the perplexity");
+HeldOutText OpenHeldOut(const HeldOutChoice& choice, const Model& model, const CalibrationSet& calibration,
+                        const CommonOptions& common) {
+  std::string text = TextBeside(choice.given, model, "heldout.txt");
+  if (text.empty() && choice.wikitext && PullMissingText(kHeldOut, common.offline, common.quiet)) text = kHeldOut;
+  if (!text.empty()) {
+    PullMissingText(text, common.offline, common.quiet);
+    return ReadHeldOut(text, model);
+  }
+  if (calibration.heldout.empty())
+    FailUsage(
+        "give held-out text with --text FILE, for the perplexity, or get WikiText-2's: `shiftrt pull --dataset {}`",
+        kHeldOut);
   HeldOutText heldout{"held-out calibration samples (give --text FILE for another text)", {}, 0};
   for (const Batch& batch : calibration.heldout)
     heldout.tokens.insert(heldout.tokens.end(), batch.tokens.begin(), batch.tokens.end());

@@ -36,10 +36,16 @@ struct HeldOutText {
   // The source, and which part of it where it is not whole.
   std::string Description() const;
 };
-// The text that `given` (--text) names, or heldout.txt in the model's directory, or else the held-out samples of
-// `calibration`. Throws UsageError when there is none of them.
-HeldOutText OpenHeldOut(const std::string& given, const Model& model, const CalibrationSet& calibration);
-// The text of a file, or of one in SHIFTRT_DATA by its name, tokenised as gptq and seq128 ask for it.
+// What --text says.
+struct HeldOutChoice {
+  std::string given;
+  bool wikitext = false;  // where nothing is given: WikiText-2's test text comes before samples of the calibration text
+};
+// The text that is named, or heldout.txt in the model's directory, or WikiText-2's test text where that is there or may
+// be pulled, or else the held-out samples of `calibration`. Throws UsageError when there is none of them.
+HeldOutText OpenHeldOut(const HeldOutChoice& text, const Model& model, const CalibrationSet& calibration,
+                        const CommonOptions& common);
+// The text of a file or of a known name, tokenised as gptq and seq128 ask for it.
 HeldOutText ReadHeldOut(const std::string& name, const Model& model);
 // Adds --text-tokens.
 void AddTextTokens(CLI::App& app, int64_t& text_tokens);

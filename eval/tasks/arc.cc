@@ -23,6 +23,8 @@ Task ArcTask(const std::string& name, const std::string& title, const std::strin
           .metrics = {"acc", "acc_norm"},
           .rows = rows,
           .repository = "allenai/ai2_arc",
+          .hub_rows = release + "/test",
+          .hub_shot_rows = release + "/train",
           .files = {name + "_test*.jsonl", name + "/test*.jsonl", release + "/" + release + "-Test.jsonl",
                     release + "-Test.jsonl"},
           .shots = Shots::kDrawn,

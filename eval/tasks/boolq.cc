@@ -26,6 +26,8 @@ Task BoolqTask() {
           .metrics = {"acc"},
           .rows = 3270,
           .repository = "aps/super_glue",
+          .hub_rows = "boolq/validation",
+          .hub_shot_rows = "boolq/train",
           .files = {"boolq_validation*.jsonl", "boolq/validation*.jsonl", "boolq/val.jsonl", "boolq/dev.jsonl"},
           .shots = Shots::kDrawnSparing,
           .shot_files = {"boolq_train*.jsonl", "boolq/train*.jsonl"},

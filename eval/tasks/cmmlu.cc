@@ -101,6 +101,8 @@ Task CmmluTask() {
           .metrics = {"acc", "acc_norm"},
           .rows = 11582,
           .repository = "haonan-li/cmmlu",
+          .hub_rows = "*/test",
+          .hub_shot_rows = "*/dev",
           .files = {"cmmlu/test/*.csv", "cmmlu/test/*.jsonl", "cmmlu_test*.jsonl"},
           .shots = Shots::kFirst,
           .shot_files = {"cmmlu/dev/*.csv", "cmmlu/dev/*.jsonl", "cmmlu_dev*.jsonl"},

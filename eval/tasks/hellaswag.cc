@@ -44,6 +44,8 @@ Task HellaswagTask() {
           .metrics = {"acc", "acc_norm"},
           .rows = 10042,
           .repository = "Rowan/hellaswag",
+          .hub_rows = "*/validation",
+          .hub_shot_rows = "*/train",
           .files = {"hellaswag_val*.jsonl", "hellaswag/val*.jsonl"},
           .shots = Shots::kDrawnSparing,
           .shot_files = {"hellaswag_train*.jsonl", "hellaswag/train*.jsonl"},

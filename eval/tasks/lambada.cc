@@ -24,6 +24,7 @@ Task LambadaTask() {
           .metrics = {"acc", "perplexity"},
           .rows = 5153,
           .repository = "EleutherAI/lambada_openai",
+          .hub_rows = "default/test",
           .files = {"lambada_openai*.jsonl", "lambada/lambada_openai*.jsonl", "lambada/test*.jsonl",
                     "data/lambada_test_en.jsonl"},
           .read = ReadLambada,

@@ -34,6 +34,8 @@ Task MmluTask() {
           .metrics = {"acc"},
           .rows = 14042,
           .repository = "cais/mmlu",
+          .hub_rows = "all/test",
+          .hub_shot_rows = "all/dev",
           .files = {"mmlu/test/*_test.csv", "mmlu/test/*.csv", "mmlu/test/*.jsonl", "mmlu_test*.jsonl"},
           .shots = Shots::kFirst,
           .shot_files = {"mmlu/dev/*_dev.csv", "mmlu/dev/*.csv", "mmlu/dev/*.jsonl", "mmlu_dev*.jsonl"},

@@ -21,6 +21,8 @@ Task OpenbookqaTask() {
           .metrics = {"acc", "acc_norm"},
           .rows = 500,
           .repository = "allenai/openbookqa",
+          .hub_rows = "main/test",
+          .hub_shot_rows = "main/train",
           .files = {"openbookqa_test*.jsonl", "openbookqa/test*.jsonl", "OpenBookQA-V1-Sep2018/Data/Main/test.jsonl"},
           .shots = Shots::kDrawn,
           .shot_files = {"openbookqa_train*.jsonl", "openbookqa/train*.jsonl",

@@ -21,6 +21,8 @@ Task PiqaTask() {
           .metrics = {"acc", "acc_norm"},
           .rows = 1838,
           .repository = "baber/piqa",
+          .hub_rows = "*/validation",
+          .hub_shot_rows = "*/train",
           .files = {"piqa_validation*.jsonl", "piqa/validation*.jsonl", "piqa/valid.jsonl"},
           .shots = Shots::kDrawnSparing,
           .shot_files = {"piqa_train*.jsonl", "piqa/train*.jsonl"},

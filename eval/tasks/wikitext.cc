@@ -72,6 +72,7 @@ Task WikitextTask() {
           .metrics = {"word_perplexity", "byte_perplexity", "bits_per_byte"},
           .rows = 62,
           .repository = "EleutherAI/wikitext_document_level",
+          .hub_rows = "wikitext-2-raw-v1/test",
           .files = {"wikitext*.jsonl", "wikitext/wiki.test.raw", "wikitext-2-raw/wiki.test.raw", "wiki.test.raw",
                     "text/wiki.test.raw"},
           .read = ReadWikiText,

@@ -27,6 +27,8 @@ Task WinograndeTask() {
           .metrics = {"acc"},
           .rows = 1267,
           .repository = "allenai/winogrande",
+          .hub_rows = "winogrande_xl/validation",
+          .hub_shot_rows = "winogrande_xl/train",
           .files = {"winogrande_xl_validation*.jsonl", "winogrande_validation*.jsonl", "winogrande/validation*.jsonl",
                     "winogrande/dev.jsonl"},
           .shots = Shots::kDrawnSparing,

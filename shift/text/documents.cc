@@ -27,7 +27,14 @@ constexpr KnownText kTexts[] = {
      {"c4-train.00000-of-01024.json.gz", "c4-validation.00000-of-00008.json.gz"},
      "allenai/c4",
      "en/c4-validation.00000-of-00008.json.gz"},
-    {"wikitext2", {"wiki.train.raw", "wiki.valid.raw"}, "", ""},
+    {"wikitext2",
+     {"wiki.train.raw", "wiki.valid.raw"},
+     "Salesforce/wikitext",
+     "wikitext-2-raw-v1/train-00000-of-00001.parquet"},
+    {"wikitext2-test",
+     {"wiki.test.raw", "wikitext2-test.raw"},
+     "Salesforce/wikitext",
+     "wikitext-2-raw-v1/test-00000-of-00001.parquet"},
     {"alpaca", {"alpaca_data_cleaned.json", "alpaca_data.json"}, "yahma/alpaca-cleaned", "alpaca_data_cleaned.json"},
 };
 
@@ -97,7 +104,7 @@ fs::path LookForText(const std::string& name) {
     begin = end + 1;
   }
   const KnownText* known = FindKnownText(name);
-  if (known == nullptr || known->repository.empty()) return "";
+  if (known == nullptr) return "";
   for (const fs::path& snapshot :
        Snapshots(*ParseRepository(known->repository, RepositoryType::kDataset), HuggingFaceCache()))
     if (fs::exists(snapshot / known->hub_file)) return snapshot / known->hub_file;
@@ -109,11 +116,9 @@ fs::path ResolveText(const std::string& name) {
   // A name with a '.' or a '/' was meant as a file: say only that.
   if (name.find_first_of("./") != name.npos) Fail("{}: no such file", name);
   const std::string listed = DataDirectories();
-  const KnownText* known = FindKnownText(name);
-  Fail(
-      "no text called {}: neither a file, nor any of {} in the directories of SHIFTRT_DATA ({}){}", name,
-      fmt::join(FileNames(name), ", "), listed.empty() ? "not set" : listed,
-      known != nullptr && !known->repository.empty() ? fmt::format("; `shiftrt pull --dataset {}` gets it", name) : "");
+  Fail("no text called {}: neither a file, nor any of {} in the directories of SHIFTRT_DATA ({}){}", name,
+       fmt::join(FileNames(name), ", "), listed.empty() ? "not set" : listed,
+       FindKnownText(name) != nullptr ? fmt::format("; `shiftrt pull --dataset {}` gets it", name) : "");
 }
 
 Documents Documents::Read(const fs::path& file) {

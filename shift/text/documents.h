@@ -17,14 +17,14 @@ namespace shiftrt {
 struct KnownText {
   std::string_view name;                  // "c4"
   std::array<std::string_view, 2> files;  // in the directories of SHIFTRT_DATA
-  std::string_view repository;            // a data set of the hub, or ""
+  std::string_view repository;            // a data set of the hub
   std::string_view hub_file;              // in it
 };
 std::span<const KnownText> KnownTexts();
 // nullptr for any other name.
 const KnownText* FindKnownText(std::string_view name);
 
-// A file by its path; otherwise a known name (c4, wikitext2, alpaca) or the name of any text file
+// A file by its path; otherwise a known name (c4, wikitext2, wikitext2-test, alpaca) or the name of any text file
 // without its extension, looked up in the directories of SHIFTRT_DATA (colon-separated), and then a known name in the
 // hub's cache. Throws Error listing the places and files looked for. Nothing is downloaded.
 std::filesystem::path ResolveText(const std::string& name);

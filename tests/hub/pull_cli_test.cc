@@ -158,6 +158,19 @@ TEST_F(PullCli, CalibrationTextIsPulled) {
   EXPECT_FAILS(Run({"--calib", "alpaca"}), 1, "the text alpaca is not on this machine");
 }
 
+TEST_F(PullCli, KnownDatasetsHaveNames) {
+  TestRepository arc;
+  arc.files = {{"ARC-Easy/test/0000.parquet", "P", true}, {"ARC-Easy/train/0000.parquet", "Q", true}};
+  hub_.Add("datasets/allenai/ai2_arc", arc);
+  const Outcome outcome = Call({"pull", "--dataset", "arc_easy"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  const fs::path snapshot = Snapshot("datasets--allenai--ai2_arc");
+  EXPECT_EQ(outcome.out, snapshot.string() + "\n");
+  EXPECT_TRUE(fs::exists(snapshot / "ARC-Easy/test/0000.parquet"));
+  EXPECT_FALSE(fs::exists(snapshot / "ARC-Easy/train/0000.parquet"));
+  EXPECT_EQ(ReadFile(dir_ / "hub/datasets--allenai--ai2_arc/refs/refs/convert/parquet"), std::string(40, 'c'));
+}
+
 // Killed in the middle of a file, with several pieces under way: the second run fetches exactly the rest.
 TEST_F(PullCli, AKillLosesNothing) {
   constexpr int64_t kSent = 50'000'000;
