@@ -3,6 +3,7 @@
 
 Logits and texts are compared with those of the plan, as the program itself runs it.
 """
+import copy
 import importlib.util
 import json
 import shutil
@@ -100,7 +101,10 @@ def test_logits_and_greedy_text(program, model, case, export, compared):
     assert generated[True] == generated[False]
     text = generated[True]
     expected = program.logits(saved, text)
-    compared(f"logits of {len(text)} tokens, largest difference", largest(logits(theirs, text), expected), 1e-4)
+    got = logits(theirs, text)
+    # In a model without its first block the rounding errors of float32 alone can be larger than 1e-4; transformers' own count.
+    limit = max(1e-4, 2 * largest(got, logits(copy.deepcopy(theirs).double(), text)))
+    compared(f"logits of {len(text)} tokens, largest difference", largest(got, expected), limit)
     greedy = expected[len(tokens) - 1:-1].clone()
     banned = theirs.generation_config.eos_token_id  # min_new_tokens forbids the end of the text
     if banned is not None:
@@ -113,7 +117,7 @@ def test_logits_and_greedy_text(program, model, case, export, compared):
         for token in text[20:]:
             out = theirs(torch.tensor([[token]]), past_key_values=past, use_cache=True)
             steps.append(out.logits[0])
-    compared("logits with the cache, largest difference", largest(torch.cat(steps), expected), 1e-4)
+    compared("logits with the cache, largest difference", largest(torch.cat(steps), expected), limit)
 
 
 def test_text_of_generate(program, model, case, export):
