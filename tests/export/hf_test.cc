@@ -116,13 +116,14 @@ TEST_F(Hf, SettingsByLayerKeepStep) {
 TEST_F(Hf, WhatLiesBesideTheWeightsComesAlong) {
   const Model model = Golden("llama2");
   const std::vector<std::string> files = {"LICENSE", "chat_template.jinja", "generation_config.json"};
-  for (const std::string& name : files) WriteText(model.directory / name, "content of " + name);
+  const auto content = [](const std::string& name) { return "{\"content of\": \"" + name + "\"}"; };
+  for (const std::string& name : files) WriteText(model.directory / name, content(name));
   WriteText(
       model.directory / "README.md",
       "---\nlicense: other\nlicense_name: x-community\nlicense_link: LICENSE\ntags: [a]\n---\n# X\nlicense: no\n");
   options_.base_name = "org/original";
   Write("hf", model, Pruned(model, {1}));
-  for (const std::string& name : files) EXPECT_EQ(ReadFile(out_ / name), "content of " + name);
+  for (const std::string& name : files) EXPECT_EQ(ReadFile(out_ / name), content(name));
   const std::string card = ReadFile(out_ / "README.md");
   EXPECT_TRUE(
       card.starts_with("---\nlicense: other\nlicense_name: x-community\nlicense_link: LICENSE\n"
