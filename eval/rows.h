@@ -42,10 +42,10 @@ class Row {
   std::string where_;
 };
 
-// The rows of a file, identified by its extension: .jsonl and .json (one object per line), .parquet, .csv (RFC 4180; the names of
-// the columns in the first line or, where `columns` are given and the first line is not a header, those), .raw,
-// .tokens and .txt (WikiText: a row {"page"} for each article). `text` is the file's, `name` stands for it in errors.
-// Throws Error naming file and line for anything malformed.
+// The rows of a file, identified by its extension: .jsonl and .json (one object per line), .parquet, .csv (RFC 4180;
+// the names of the columns in the first line or, where `columns` are given and the first line is not a header, those),
+// .raw, .tokens and .txt (WikiText: a row {"page"} for each article). `text` is the file's, `name` stands for it in
+// errors. Throws Error naming file and line for anything malformed.
 std::vector<Row> ParseRows(std::string_view text, const std::filesystem::path& name,
                            const std::vector<std::string>& columns);
 
