@@ -34,8 +34,8 @@ enum class Shots {
   kDrawnSparing,  // the same, drawing one more than is used (the reference does where a task has no test split)
 };
 
-// Files are named relative to the data directory, with wildcards, first match first; a final .gz or .zst may follow, and
-// a Parquet file may stand for one of JSON lines.
+// Files are named relative to the data directory, with wildcards, first match first; a final .gz or .zst may follow,
+// and a Parquet file may stand for one of JSON lines.
 struct Task {
   std::string name;
   std::string title;  // as people write it

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products with a weight matrix as stored in checkpoints: y = x W' (+ bias), W (out, in) row-major in its own dtype.
-// Accumulation is in float32; 16-bit weights are widened exactly; activations stay float32. On AMX the errors are those of
-// float32 too, numbers below 2^-126 count as 0, and infinity times a number may be NaN (docs/cpu.md).
+// Accumulation is in float32; 16-bit weights are widened exactly; activations stay float32. On AMX the errors are those
+// of float32 too, numbers below 2^-126 count as 0, and infinity times a number may be NaN (docs/cpu.md).
 //
 // Cost: 2 m n k FLOP. Reads the n k weights once for m = 1 (the bandwidth floor of decoding), otherwise once per block
 // of rows.

@@ -32,8 +32,9 @@ std::filesystem::path ResolveText(const std::string& name);
 std::filesystem::path LookForText(const std::string& name);
 
 // The documents of a text file, read once: a .jsonl has one a line; a .json is an array of them, or one a line;
-// a .parquet has one a row; any other file is one document; any may be compressed as .gz or .zst. A document of JSON is an object with a string
-// `text`, or a row of Alpaca (`instruction`, `input`, `output`), which is put into Alpaca's prompt template.
+// a .parquet has one a row; any other file is one document; any may be compressed as .gz or .zst. A document of JSON is
+// an object with a string `text`, or a row of Alpaca (`instruction`, `input`, `output`), which is put into Alpaca's
+// prompt template.
 class Documents {
  public:
   // Throws Error naming the file: unreadable, empty, or a .json that is neither.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzzes GGUF files. For any bytes, the container, the configuration, the tokenizer and the weights must each be an error
-// or usable.
+// Fuzzes GGUF files. For any bytes, the container, the configuration, the tokenizer and the weights must each be an
+// error or usable.
 #include <cstdint>
 
 #include "models/gguf.h"

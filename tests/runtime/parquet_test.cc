@@ -83,7 +83,8 @@ TEST(Parquet, DamageIsAnErrorOrRows) {
     const std::string bytes = Golden(name);
     for (int round = 0; round < 300; ++round) {
       std::string damaged = bytes;
-      for (int edits = 0; edits < 3; ++edits) damaged[random.Below(damaged.size())] = static_cast<char>(random.Below(256));
+      for (int edits = 0; edits < 3; ++edits)
+        damaged[random.Below(damaged.size())] = static_cast<char>(random.Below(256));
       refused += ErrorOf(damaged, 1 << 20) != "no error" ? 1 : 0;
     }
   }
@@ -107,16 +108,57 @@ std::string Snappy(std::string_view block, uint64_t size) {
 
 // Blocks written by hand from the format's description.
 TEST(Parquet, SnappyBlocks) {
-  EXPECT_EQ(Snappy(std::string_view("\x03\x08" "abc", 5), 3), "abc");
-  EXPECT_EQ(Snappy(std::string_view("\x0A\x04" "ab" "\x11\x02", 6), 10), "ababababab");           // copy, 1 byte of offset
-  EXPECT_EQ(Snappy(std::string_view("\x06\x08" "abc" "\x0A\x03\x00", 8), 6), "abcabc");           // 2 bytes
-  EXPECT_EQ(Snappy(std::string_view("\x06\x08" "abc" "\x0B\x03\x00\x00\x00", 10), 6), "abcabc");  // 4 bytes
-  EXPECT_EQ(Snappy("\x46\xF0\x45" + std::string(70, 'x'), 70), std::string(70, 'x'));              // a long literal
-  EXPECT_THROW(Snappy(std::string_view("\x04\x08" "abc", 5), 3), Error);                          // another length
-  EXPECT_THROW(Snappy(std::string_view("\x06\x08" "abc" "\x0A\x04\x00", 8), 6), Error);           // before the start
-  EXPECT_THROW(Snappy(std::string_view("\x06\x08" "abc" "\x0A\x00\x00", 8), 6), Error);           // offset 0
-  EXPECT_THROW(Snappy(std::string_view("\x03\x0C" "abc", 5), 3), Error);                          // past the end
-  EXPECT_THROW(Snappy(std::string_view("\x05\x08" "abc", 5), 5), Error);                          // too short
+  EXPECT_EQ(Snappy(std::string_view("\x03\x08"
+                                    "abc",
+                                    5),
+                   3),
+            "abc");
+  EXPECT_EQ(Snappy(std::string_view("\x0A\x04"
+                                    "ab"
+                                    "\x11\x02",
+                                    6),
+                   10),
+            "ababababab");  // copy, 1 byte of offset
+  EXPECT_EQ(Snappy(std::string_view("\x06\x08"
+                                    "abc"
+                                    "\x0A\x03\x00",
+                                    8),
+                   6),
+            "abcabc");  // 2 bytes
+  EXPECT_EQ(Snappy(std::string_view("\x06\x08"
+                                    "abc"
+                                    "\x0B\x03\x00\x00\x00",
+                                    10),
+                   6),
+            "abcabc");                                                                 // 4 bytes
+  EXPECT_EQ(Snappy("\x46\xF0\x45" + std::string(70, 'x'), 70), std::string(70, 'x'));  // a long literal
+  EXPECT_THROW(Snappy(std::string_view("\x04\x08"
+                                       "abc",
+                                       5),
+                      3),
+               Error);  // another length
+  EXPECT_THROW(Snappy(std::string_view("\x06\x08"
+                                       "abc"
+                                       "\x0A\x04\x00",
+                                       8),
+                      6),
+               Error);  // before the start
+  EXPECT_THROW(Snappy(std::string_view("\x06\x08"
+                                       "abc"
+                                       "\x0A\x00\x00",
+                                       8),
+                      6),
+               Error);  // offset 0
+  EXPECT_THROW(Snappy(std::string_view("\x03\x0C"
+                                       "abc",
+                                       5),
+                      3),
+               Error);  // past the end
+  EXPECT_THROW(Snappy(std::string_view("\x05\x08"
+                                       "abc",
+                                       5),
+                      5),
+               Error);  // too short
 }
 
 std::vector<uint32_t> Hybrid(std::string_view text, int width, uint64_t count) {
@@ -132,8 +174,8 @@ TEST(Parquet, RunsAndBitPacking) {
   EXPECT_EQ(Hybrid("\x08\x05\x04\x01", 3, 6), (Values{5, 5, 5, 5, 1, 1}));
   EXPECT_EQ(Hybrid(std::string_view("\x04\x01\x02\x03\x04", 5), 32, 2), (Values{0x04030201, 0x04030201}));
   EXPECT_EQ(Hybrid("", 0, 3), (Values{0, 0, 0}));
-  EXPECT_THROW(Hybrid("\x03\x88\xC6", 3, 8), Error);                  // cut short
-  EXPECT_THROW(Hybrid("\x08\x09", 3, 4), Error);                      // 9 in 3 bits
+  EXPECT_THROW(Hybrid("\x03\x88\xC6", 3, 8), Error);                   // cut short
+  EXPECT_THROW(Hybrid("\x08\x09", 3, 4), Error);                       // 9 in 3 bits
   EXPECT_THROW(Hybrid(std::string_view("\x00\x00", 2), 3, 4), Error);  // a run of none
   EXPECT_THROW(Hybrid("\x08\x05", 33, 4), Error);
   EXPECT_THROW(Hybrid("\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7F\x05", 3, 4), Error);
