@@ -25,7 +25,13 @@ constexpr const char *kModel = "tokenizer.ggml.model", *kPre = "tokenizer.ggml.p
                      *kChatTemplate = "tokenizer.chat_template";
 
 // tokenizer.ggml.token_type; the numbers are those of SentencePiece.
-enum TokenType : int64_t { kNormal = 1, kUnknownType = 2, kControl = 3, kUserDefined = 4, kByte = 6 };
+enum TokenType : int64_t {
+  kNormalToken = 1,
+  kUnknownToken = 2,
+  kControlToken = 3,
+  kUserDefinedToken = 4,
+  kByteToken = 6
+};
 
 // What both tokenizer models have.
 struct Tokens {
@@ -43,13 +49,14 @@ Tokens ReadTokens(const GgufMetadata& metadata) {
   const auto count = static_cast<int64_t>(tokens.pieces.size());
   Check(count > 0 && count < kMaxTokenId, "{}: {} has {} tokens, expected 1 to {}", metadata.name(), kTokens, count,
         kMaxTokenId - 1);
-  tokens.types.assign(count, kNormal);
+  tokens.types.assign(count, kNormalToken);
   if (metadata.Has(kTypes)) tokens.types = metadata.Integers(kTypes);
   Check(std::ssize(tokens.types) == count, "{}: {} has {} elements for {} tokens", metadata.name(), kTypes,
         tokens.types.size(), count);
   for (int64_t id = 0; id < count; ++id)
-    Check(tokens.types[id] >= kNormal && tokens.types[id] <= kByte, "{}: {}: token {} is of type {}, expected {} to {}",
-          metadata.name(), kTypes, id, tokens.types[id], static_cast<int>(kNormal), static_cast<int>(kByte));
+    Check(tokens.types[id] >= kNormalToken && tokens.types[id] <= kByteToken,
+          "{}: {}: token {} is of type {}, expected {} to {}", metadata.name(), kTypes, id, tokens.types[id],
+          static_cast<int>(kNormalToken), static_cast<int>(kByteToken));
   tokens.bos = metadata.Integer(kBos, 0, count - 1, -1);
   tokens.eos = metadata.Integer(kEos, 0, count - 1, -1);
   if (metadata.Has(kAddBos)) tokens.add_bos = metadata.Flag(kAddBos, false);
@@ -127,8 +134,8 @@ json BpeJson(const GgufMetadata& metadata, const Tokens& tokens) {
     const auto [entry, fresh] = vocabulary.emplace(std::string(tokens.pieces[id]), id);
     Check(fresh, "{}: {}: '{}' has two ids, {} and {}", metadata.name(), kTokens, tokens.pieces[id],
           entry->get<int64_t>(), id);
-    const bool special = tokens.types[id] == kControl || tokens.types[id] == kUnknownType;
-    if (!special && tokens.types[id] != kUserDefined) continue;
+    const bool special = tokens.types[id] == kControlToken || tokens.types[id] == kUnknownToken;
+    if (!special && tokens.types[id] != kUserDefinedToken) continue;
     added.push_back({{"id", id},
                      {"content", tokens.pieces[id]},
                      {"single_word", false},
@@ -219,7 +226,7 @@ std::string SentencePieceModel(const GgufMetadata& metadata, const Tokens& token
     piece.Float(2, scores[id]);
     piece.Number(3, static_cast<uint64_t>(tokens.types[id]));
     model.Bytes(1, piece.message());
-    bytes = bytes || tokens.types[id] == kByte;
+    bytes = bytes || tokens.types[id] == kByteToken;
   }
   WireWriter trainer, normalizer;
   trainer.Number(3, 2);  // BPE
