@@ -18,7 +18,7 @@ namespace {
 constexpr const char *kModel = "tokenizer.ggml.model", *kPre = "tokenizer.ggml.pre", *kTokens = "tokenizer.ggml.tokens",
                      *kTypes = "tokenizer.ggml.token_type", *kScores = "tokenizer.ggml.scores",
                      *kMerges = "tokenizer.ggml.merges", *kBos = "tokenizer.ggml.bos_token_id",
-                     *kEos = "tokenizer.ggml.eos_token_id", *kUnknown = "tokenizer.ggml.unknown_token_id",
+                     *kEos = "tokenizer.ggml.eos_token_id", *kUnknownId = "tokenizer.ggml.unknown_token_id",
                      *kAddBos = "tokenizer.ggml.add_bos_token", *kAddEos = "tokenizer.ggml.add_eos_token",
                      *kAddSpace = "tokenizer.ggml.add_space_prefix",
                      *kTrimSpace = "tokenizer.ggml.remove_extra_whitespaces",
@@ -232,7 +232,7 @@ std::string SentencePieceModel(const GgufMetadata& metadata, const Tokens& token
   trainer.Number(3, 2);  // BPE
   trainer.Number(4, scores.size());
   trainer.Number(35, bytes ? 1 : 0);  // unknown characters become bytes
-  const int64_t unknown = metadata.Integer(kUnknown, 0, std::ssize(scores) - 1, 0);
+  const int64_t unknown = metadata.Integer(kUnknownId, 0, std::ssize(scores) - 1, 0);
   trainer.Bytes(45, tokens.pieces[unknown]);
   if (tokens.bos >= 0) trainer.Bytes(46, tokens.pieces[tokens.bos]);
   if (tokens.eos >= 0) trainer.Bytes(47, tokens.pieces[tokens.eos]);
@@ -280,7 +280,7 @@ std::map<std::string, std::string> GgufTokenizerFiles(const GgufFile& file) {
   if (IsSentencePiece(metadata)) {
     files["tokenizer.model"] = SentencePieceModel(metadata, tokens);
     config = {{"tokenizer_class", "LlamaTokenizer"}, {"add_bos_token", tokens.add_bos.value_or(true)}};
-    config["unk_token"] = tokens.pieces[metadata.Integer(kUnknown, 0, std::ssize(tokens.pieces) - 1, 0)];
+    config["unk_token"] = tokens.pieces[metadata.Integer(kUnknownId, 0, std::ssize(tokens.pieces) - 1, 0)];
   } else {
     files["tokenizer.json"] = BpeJson(metadata, tokens).dump();
     config = {{"tokenizer_class", "PreTrainedTokenizerFast"}, {"add_bos_token", AddsBos(metadata, tokens)}};

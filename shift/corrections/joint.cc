@@ -26,7 +26,7 @@ constexpr double kLeastCondition = 1e-5;
 constexpr double kMoreLambda = 10;
 constexpr int kAttempts = 20;
 
-Matrix<double> Rows(const Matrix<double>& m, int64_t first, int64_t count) {
+Matrix<double> RowRange(const Matrix<double>& m, int64_t first, int64_t count) {
   Matrix<double> out(count, m.cols());
   std::copy_n(m.row(first), count * m.cols(), out.data());
   return out;
@@ -40,7 +40,7 @@ RidgeSums MetricOfStream(const Context& context, const RidgeSums& sums, double l
   Matrix<double> gram = solver->Downloaded(*CenteredGram(*solver, sums));
   linalg::SymmetrizeFromUpper(gram.view());
   for (int64_t i = 0; i < n; ++i) gram(i, i) += lambda;
-  Matrix<double> metric = Matrix<double>::Zeros(d + 1, d + 1), solved = Rows(gram, d, width), side(width, d);
+  Matrix<double> metric = Matrix<double>::Zeros(d + 1, d + 1), solved = RowRange(gram, d, width), side(width, d);
   for (int64_t i = 0; i < width; ++i) std::copy_n(gram.row(d + i), d, side.row(i));
   for (int64_t i = 0; i < d; ++i) std::copy_n(gram.row(i), d, metric.row(i));
   const Matrix<double> cross = side.Clone();
@@ -48,7 +48,7 @@ RidgeSums MetricOfStream(const Context& context, const RidgeSums& sums, double l
   for (int64_t i = 0; i < width; ++i) std::copy_n(solved.row(i) + d, width, activations.row(i));
   double rcond = 0;
   if (linalg::CholeskySolve(context, activations.view(), side.view(), &rcond) && rcond > 0)
-    linalg::Gemm(context, true, false, -1.0, cross.view(), side.view(), 1.0, metric.view().Rows(0, d).Cols(0, d));
+    linalg::Gemm(context, true, false, -1.0, cross.view(), side.view(), 1.0, metric.view().RowRange(0, d).Cols(0, d));
   metric(d, d) = 1;  // a token at the mean
   return RidgeSums::FromSums(std::move(metric), Matrix<double>::Zeros(d + 1, d), 0, sums.tokens());
 }
@@ -92,8 +92,8 @@ class JointFit {
  private:
   Joint Reduced(const RidgeSolution& solution) const {
     Joint joint;
-    const Matrix<double> a = Rows(solution.a, 0, d_);
-    joint.b_map = Rows(solution.a, d_, width_);
+    const Matrix<double> a = RowRange(solution.a, 0, d_);
+    joint.b_map = RowRange(solution.a, d_, width_);
     if (options_.rank.kind == RankSpec::Kind::kFull) {
       RidgeSolution stream;
       stream.a = a.Clone();
@@ -153,7 +153,7 @@ Matrix<double> MapOf(const Context& context, const Lra& lra, const Matrix<double
   Matrix<double> map(d + width, d);
   std::copy_n(a.data(), d * d, map.data());
   std::copy_n(change.data(), width * d, map.row(d));
-  linalg::Gemm(context, false, false, 1.0, change.view(), a.view(), 1.0, map.view().Rows(d, width));
+  linalg::Gemm(context, false, false, 1.0, change.view(), a.view(), 1.0, map.view().RowRange(d, width));
   return map;
 }
 

@@ -19,7 +19,7 @@ namespace shiftrt {
 namespace {
 
 // A batch, with the stream of the plan and that of the original model, which stay on the decoder's device.
-struct Walker {
+struct TwoStreams {
   const Batch* batch = nullptr;
   KeptRows corrected, original;
 };
@@ -38,9 +38,9 @@ struct Work {
   int64_t fits() const { return (output ? 1 : 0) + (down || run ? 1 : 0); }
 };
 
-class Walk {
+class RefitWalk {
  public:
-  Walk(const ShiftJob& job, const DepthPlan& plan, const std::vector<int64_t>& removed, const WalkOptions& options)
+  RefitWalk(const ShiftJob& job, const DepthPlan& plan, const std::vector<int64_t>& removed, const WalkOptions& options)
       : job_(job),
         plan_(plan),
         options_(options),
@@ -117,7 +117,7 @@ class Walk {
       std::vector<KeptRows> streams = StreamsBefore(at_.layer, job_.context, job_.model.weights, *batches,
                                                     "calibrating up to the first removed block", job_.progress);
       for (size_t i = 0; i < batches->size(); ++i) {
-        Walker& walker = walkers->emplace_back();
+        TwoStreams& walker = walkers->emplace_back();
         walker.batch = &(*batches)[i];
         walker.original.Set(streams[i].rows());
         walker.corrected = std::move(streams[i]);
@@ -127,8 +127,8 @@ class Walk {
 
   template <typename Call>
   void ForEach(const Call& call) {
-    for (std::vector<Walker>* walkers : {&fit_, &heldout_})
-      for (Walker& walker : *walkers) call(walker);
+    for (std::vector<TwoStreams>* walkers : {&fit_, &heldout_})
+      for (TwoStreams& walker : *walkers) call(walker);
   }
 
   // Takes the original stream there.
@@ -139,15 +139,17 @@ class Walk {
     for (; at_.layer < to.layer; ++at_.layer) stages.emplace_back(BlockStage{at_.layer});
     if (to.behind_attention) stages.emplace_back(BlockStage{to.layer, Halves::kAttention});
     at_ = to;
-    ForEach(
-        [&](Walker& walker) { walker.original.Set(decoder_.Resume(*walker.batch, walker.original.rows(), stages)); });
+    ForEach([&](TwoStreams& walker) {
+      walker.original.Set(decoder_.Resume(*walker.batch, walker.original.rows(), stages));
+    });
   }
 
   // Takes the plan's stream through stages of it.
   void AdvanceCorrected(const std::vector<Stage>& stages) {
     const Stopwatch watch(result_.seconds.calibrate);
-    ForEach(
-        [&](Walker& walker) { walker.corrected.Set(decoder_.Resume(*walker.batch, walker.corrected.rows(), stages)); });
+    ForEach([&](TwoStreams& walker) {
+      walker.corrected.Set(decoder_.Resume(*walker.batch, walker.corrected.rows(), stages));
+    });
   }
 
   // The stages that replace stage `s` of the plan. The last one that is fitted needs no stream behind it.
@@ -165,7 +167,7 @@ class Walk {
     const std::vector<Stage> half = {BlockStage{block.layer, projection.half, block.own}};
     for (const auto& [walkers, into] : {std::pair(&fit_, &sums.fit), std::pair(&heldout_, &sums.heldout)}) {
       RidgeAdder adder(*tally_, sums.site, *into);
-      for (Walker& walker : *walkers) {
+      for (TwoStreams& walker : *walkers) {
         const Rows out = tapped.Resume(*walker.batch, walker.corrected.rows(), half);
         missing.Set(walker.original.rows());
         missing.Subtract(out);
@@ -241,7 +243,7 @@ class Walk {
   Decoder decoder_;
   std::vector<Work> work_;  // by stage
   size_t end_ = 0;          // one past the last stage with work
-  std::vector<Walker> fit_, heldout_;
+  std::vector<TwoStreams> fit_, heldout_;
   Depth at_;  // of the original stream
   WalkResult result_;
 };
@@ -281,7 +283,7 @@ WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std
   Check(!removed.empty(), "there is no removed block behind which to fit anything");
   CheckFoldsIntoProjections(job.model.weights->config);
   if (options.correction != nullptr) CheckBlockBefore(RunsOf(removed));
-  return Walk(job, plan, removed, options).Run();
+  return RefitWalk(job, plan, removed, options).Run();
 }
 
 }  // namespace shiftrt
