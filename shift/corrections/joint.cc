@@ -48,7 +48,7 @@ RidgeSums MetricOfStream(const Context& context, const RidgeSums& sums, double l
   for (int64_t i = 0; i < width; ++i) std::copy_n(solved.row(i) + d, width, activations.row(i));
   double rcond = 0;
   if (linalg::CholeskySolve(context, activations.view(), side.view(), &rcond) && rcond > 0)
-    linalg::Gemm(context, true, false, -1.0, cross.view(), side.view(), 1.0, metric.view().RowRange(0, d).Cols(0, d));
+    linalg::Gemm(context, true, false, -1.0, cross.view(), side.view(), 1.0, metric.view().Rows(0, d).Cols(0, d));
   metric(d, d) = 1;  // a token at the mean
   return RidgeSums::FromSums(std::move(metric), Matrix<double>::Zeros(d + 1, d), 0, sums.tokens());
 }
@@ -153,7 +153,7 @@ Matrix<double> MapOf(const Context& context, const Lra& lra, const Matrix<double
   Matrix<double> map(d + width, d);
   std::copy_n(a.data(), d * d, map.data());
   std::copy_n(change.data(), width * d, map.row(d));
-  linalg::Gemm(context, false, false, 1.0, change.view(), a.view(), 1.0, map.view().RowRange(d, width));
+  linalg::Gemm(context, false, false, 1.0, change.view(), a.view(), 1.0, map.view().Rows(d, width));
   return map;
 }
 
