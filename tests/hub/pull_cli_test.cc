@@ -5,6 +5,7 @@
 
 #include "hub/cache.h"
 #include "tests/hub/test_hub.h"
+#include "tests/test_directory.h"
 #include "tests/tools/cli.h"
 
 namespace shiftrt {
@@ -169,6 +170,36 @@ TEST_F(PullCli, KnownDatasetsHaveNames) {
   EXPECT_TRUE(fs::exists(snapshot / "ARC-Easy/test/0000.parquet"));
   EXPECT_FALSE(fs::exists(snapshot / "ARC-Easy/train/0000.parquet"));
   EXPECT_EQ(ReadFile(dir_ / "hub/datasets--allenai--ai2_arc/refs/refs/convert/parquet"), std::string(40, 'c'));
+}
+
+// What the program is known by: nothing but names on the command line, and nothing but a network.
+TEST_F(PullCli, ARunNeedsNothingButNames) {
+  std::string lines;
+  for (int i = 0; i < 60; ++i) lines += Json{{"text", Words(60 + i)}}.dump() + "\n";
+  const fs::path goldens = TestDirectory() / "goldens/parquet";
+  TestRepository c4, wikitext, arc;
+  c4.files = {{"en/c4-validation.00000-of-00008.json.gz", lines, true}};
+  wikitext.files = {{"wikitext-2-raw-v1/test-00000-of-00001.parquet", ReadFile(goldens / "groups.parquet"), true}};
+  arc.files = {{"ARC-Easy/test/0000.parquet", ReadFile(goldens / "arc_easy_test.parquet"), true}};
+  hub_.Add("datasets/allenai/c4", c4);
+  hub_.Add("datasets/Salesforce/wikitext", wikitext);
+  hub_.Add("datasets/allenai/ai2_arc", arc);
+  const std::vector<std::string> run = {"run",       "--model",  "qwen2-0.5b", "--prune",      "reverse:1",
+                                        "--lra",     "4",        "--eval",     "arc_easy",     "--limit",
+                                        "2",         "--prompt", "the",        "--max-tokens", "2",
+                                        "--threads", "1",        "--protocol", "seq128"};
+  const Outcome outcome = Call(run);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* pulled : {"Qwen/Qwen2-0.5B, commit", "allenai/c4, commit", "Salesforce/wikitext, commit",
+                             "allenai/ai2_arc@refs/convert/parquet, commit"})
+    EXPECT_NE(outcome.err.find(pulled), std::string::npos) << pulled << " in " << outcome.err;
+  EXPECT_NE(outcome.out.find("ARC-e: 2 items"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("test-00000-of-00001.parquet"), std::string::npos) << outcome.out;
+  const size_t requests = hub_.Requests().size();
+  std::vector<std::string> offline = run;
+  offline.push_back("--offline");
+  EXPECT_EQ(Call(offline).status, 0);
+  EXPECT_EQ(hub_.Requests().size(), requests);
 }
 
 // Killed in the middle of a file, with several pieces under way: the second run fetches exactly the rest.

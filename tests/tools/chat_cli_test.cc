@@ -36,6 +36,14 @@ TEST_F(Chat, APromptIsAMessage) {
   EXPECT_EQ("system: be\nuser: hi\nassistant:" + chat.out, plain.out);
 }
 
+// The numbers N of "prompt: N tokens" in what was written to standard error.
+std::vector<int> PromptTokens(const std::string& err) {
+  std::vector<int> numbers;
+  for (size_t at = err.find("prompt: "); at != std::string::npos; at = err.find("prompt: ", at + 1))
+    numbers.push_back(std::atoi(err.c_str() + at + 8));
+  return numbers;
+}
+
 TEST_F(Chat, TurnsShareTheCache) {
   const Outcome one = Talk("hi\n");
   const Outcome three = Talk("hi\n\nand then\r\nwell");
@@ -44,9 +52,7 @@ TEST_F(Chat, TurnsShareTheCache) {
   ASSERT_FALSE(one.out.empty());
   EXPECT_TRUE(three.out.starts_with(one.out)) << three.out;
   // What the later turns compute is less than the conversation that they continue.
-  std::vector<int> computed;
-  for (size_t at = three.err.find("prompt: "); at != std::string::npos; at = three.err.find("prompt: ", at + 1))
-    computed.push_back(std::atoi(three.err.c_str() + at + 8));
+  const std::vector<int> computed = PromptTokens(three.err);
   ASSERT_EQ(computed.size(), 3u) << three.err;
   // The same reply follows from the whole conversation, computed at once.
   const size_t first_end = one.out.size() - 1;
@@ -55,7 +61,8 @@ TEST_F(Chat, TurnsShareTheCache) {
   const Outcome whole = Command("generate", {"--prompt", conversation, "--max-tokens", "4"});
   ASSERT_EQ(whole.status, 0) << whole.err;
   EXPECT_TRUE(three.out.substr(one.out.size()).starts_with(whole.out.substr(conversation.size())));
-  EXPECT_LT(computed[1], std::atoi(whole.err.c_str() + 8));
+  ASSERT_EQ(PromptTokens(whole.err).size(), 1u) << whole.err;
+  EXPECT_LT(computed[1], PromptTokens(whole.err)[0]);
 }
 
 TEST_F(Chat, WhatCannotBeDoneIsSaid) {
