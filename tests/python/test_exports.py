@@ -166,7 +166,7 @@ def test_peft(export, compared):
     theirs.gradient_checkpointing_enable()
     theirs = get_peft_model(theirs, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")).train()
     tokens = torch.tensor([prompt(export)])
-    optimizer = torch.optim.SGD([p for p in theirs.parameters() if p.requires_grad], lr=0.1)
+    optimizer = torch.optim.AdamW([p for p in theirs.parameters() if p.requires_grad], lr=1e-3)
     losses = []
     for _ in range(3):
         loss = theirs(tokens, labels=tokens, use_cache=False).loss
