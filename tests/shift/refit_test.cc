@@ -423,7 +423,8 @@ TEST(Joint, RaisesLambdaWhereTheAdapterWouldBeSingularAndSaysSo) {
       FindCorrection("joint").fit({job, {sums.site}, {&sums}, options, BlockPtr(weights, &weights->blocks[1])});
   EXPECT_GT(fitted.reports[0].lambda, 1e-9);
   EXPECT_NE(fitted.reports[0].warning.find("near singular"), std::string::npos) << fitted.reports[0].warning;
-  for (const double value : Widened(fitted.own[0]->down).span()) EXPECT_TRUE(std::isfinite(value));
+  const Matrix<double> down = Widened(fitted.own[0]->down);
+  for (const double value : down.span()) EXPECT_TRUE(std::isfinite(value));
 }
 
 TEST(RefitInSequence, RefusesAFamilyThatNormsItsUpdates) {
