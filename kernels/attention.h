@@ -33,4 +33,25 @@ struct AttentionShape {
 void Attention(const Context& context, const AttentionShape& shape, std::span<const AttentionSequence> sequences,
                MatrixView<const float> q, MatrixView<float> out);
 
+// Attention within packed sequences without any past, for a gradient: sequence s is the rows offsets[s] ..
+// offsets[s + 1] - 1 of q (tokens, heads * head_dim), keys and values (tokens, kv_heads * head_dim).
+struct PackedAttention {
+  AttentionShape shape;
+  std::span<const int64_t> offsets;
+  MatrixView<const float> q, keys, values;
+};
+// out as Attention() computes it, and log_sums (tokens, heads): the logarithm of the softmax's denominator, of the
+// scaled and capped scores.
+void AttentionForGradient(const Context& context, const PackedAttention& attention, MatrixView<float> out,
+                          MatrixView<float> log_sums);
+// The gradients of q, keys and values from dout, that of out. The scores are computed again, block by block (Dao et al.
+// 2022), so that no array of tokens x tokens exists. Cost: 10 head_dim FLOP per head and pair of a query and a visible
+// key. The result does not depend on the number of threads.
+struct AttentionGradients {
+  MatrixView<float> q, keys, values;  // overwritten
+};
+void AttentionGradient(const Context& context, const PackedAttention& attention, MatrixView<const float> out,
+                       MatrixView<const float> log_sums, MatrixView<const float> dout,
+                       const AttentionGradients& gradients);
+
 }  // namespace shiftrt

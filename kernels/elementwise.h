@@ -21,6 +21,13 @@ void SwiGlu(const Context& context, MatrixView<float> gate, MatrixView<const flo
 // gelu(x) = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
 void GeGlu(const Context& context, MatrixView<float> gate, MatrixView<const float> up);
 
+// The gradients of `SwiGlu` and `GeGlu`, whose gate and up are those before the call: in place of dgate, which holds
+// the gradient of the result when called, that of the gate; and dup. All are (tokens, intermediate).
+void SwiGluGradient(const Context& context, MatrixView<const float> gate, MatrixView<const float> up,
+                    MatrixView<float> dgate, MatrixView<float> dup);
+void GeGluGradient(const Context& context, MatrixView<const float> gate, MatrixView<const float> up,
+                   MatrixView<float> dgate, MatrixView<float> dup);
+
 // x = cap * tanh(x / cap), in place: a soft cap of logits (Gemma 2). cap > 0.
 void SoftCap(const Context& context, float cap, MatrixView<float> x);
 

@@ -22,4 +22,21 @@ struct OutputHead {
 void TokenLogProbs(const Context& context, MatrixView<const float> x, const OutputHead& head,
                    std::span<const int32_t> targets, std::span<float> log_probs, std::span<int32_t> argmax);
 
+// A loss per row of x, streamed over the vocabulary: cross_entropy * -log softmax(head(x))[target], and divergence *
+// KL(teacher || student) over the whole vocabulary, where there is a teacher.
+struct HeadLoss {
+  const OutputHead& head;
+  std::span<const int32_t> targets;  // one per row
+  float cross_entropy = 1;
+  float divergence = 0;                      // needs a teacher
+  MatrixView<const float> teacher = {};      // its normed rows, (tokens, its hidden)
+  const OutputHead* teacher_head = nullptr;  // of the same vocabulary
+};
+// losses[t] = the loss of row t; dx (tokens, hidden) = scales[t] times its gradient; dw (vocab, hidden), if it is not
+// empty, += the gradient of the head's weights of the sum of scales[t] * losses[t]. Memory: tokens x 2048 floats, twice
+// with a teacher. Cost: 4 products of (tokens, hidden, vocab), 5 with dw; each is computed twice with the logits.
+void HeadLossGradient(const Context& context, MatrixView<const float> x, const HeadLoss& loss,
+                      std::span<const float> scales, std::span<float> losses, MatrixView<float> dx,
+                      MatrixView<float> dw = {});
+
 }  // namespace shiftrt

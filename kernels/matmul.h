@@ -22,4 +22,14 @@ void MatMul(const Context& context, MatrixView<const float> x, const TensorView&
 void MatMulRight(const Context& context, MatrixView<const float> x, MatrixView<const float> b, bool accumulate,
                  MatrixView<float> y);
 
+// The gradients of y = x W' + bias. Neither result depends on the number of threads.
+// dx (m, k) = dy (m, n) W (+ dx), W (n, k) as stored.
+void MatMulInputGradient(const Context& context, MatrixView<const float> dy, const TensorView& w, bool accumulate,
+                         MatrixView<float> dx);
+// dw (n, k) += dy' x, of x (m, k) and dy (m, n).
+void MatMulWeightGradient(const Context& context, MatrixView<const float> dy, MatrixView<const float> x,
+                          MatrixView<float> dw);
+// db (1, n) += the sum of the rows of dy (m, n).
+void BiasGradient(const Context& context, MatrixView<const float> dy, MatrixView<float> db);
+
 }  // namespace shiftrt

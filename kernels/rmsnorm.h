@@ -17,4 +17,19 @@ void RmsNorm(const Context& context, MatrixView<const float> x, const TensorView
 void RmsNormHeads(const Context& context, MatrixView<float> x, int64_t head_dim, const TensorView& weight, float eps,
                   float offset = 0);
 
+// What a norm's gradient is computed from: its input, and its arguments.
+struct NormGradient {
+  MatrixView<const float> x;
+  const TensorView& weight;
+  float eps;
+  float offset = 0;
+};
+// The gradients of RmsNorm: dx (tokens, n) = (dx if accumulate) + the gradient of x, and dweight (1, n), if it is not
+// empty, += that of the weights. dx may be dy unless it accumulates.
+void RmsNormGradient(const Context& context, const NormGradient& norm, MatrixView<const float> dy, bool accumulate,
+                     MatrixView<float> dx, MatrixView<float> dweight = {});
+// The same of RmsNormHeads, whose x (tokens, heads * head_dim) is the one before the norm. dweight (1, head_dim).
+void RmsNormHeadsGradient(const Context& context, const NormGradient& norm, int64_t head_dim,
+                          MatrixView<const float> dy, MatrixView<float> dx, MatrixView<float> dweight = {});
+
 }  // namespace shiftrt

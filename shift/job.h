@@ -5,7 +5,7 @@
 #include "models/model.h"
 #include "runtime/context.h"
 #include "runtime/progress.h"
-#include "shift/text/calibration.h"
+#include "text/calibration.h"
 
 namespace shiftrt {
 

@@ -11,10 +11,10 @@
 #include "shift/criteria/criteria.h"
 #include "shift/fit/fit.h"
 #include "shift/fit/merge.h"
+#include "shift/fit/token_weights.h"
 #include "shift/job.h"
 #include "shift/measure/gate.h"
 #include "shift/refit/walk.h"
-#include "shift/text/token_weights.h"
 
 namespace shiftrt {
 

@@ -4,7 +4,7 @@
 #include "eval/task.h"
 #include "hub/names.h"
 #include "runtime/check.h"
-#include "shift/text/documents.h"
+#include "text/documents.h"
 #include "tools/options.h"
 #include "tools/pulling.h"
 #include "tools/table.h"

@@ -12,7 +12,7 @@
 #include "hub/names.h"
 #include "models/model.h"
 #include "runtime/check.h"
-#include "shift/text/documents.h"
+#include "text/documents.h"
 #include "tools/progress_bar.h"
 #include "tools/table.h"
 

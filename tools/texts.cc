@@ -7,7 +7,7 @@
 #include "eval/perplexity.h"
 #include "runtime/check.h"
 #include "runtime/text.h"
-#include "shift/text/documents.h"
+#include "text/documents.h"
 #include "tools/options.h"
 #include "tools/pulling.h"
 

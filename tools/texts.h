@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "models/model.h"
-#include "shift/text/calibration.h"
+#include "text/calibration.h"
 
 namespace CLI {
 class App;

@@ -10,8 +10,8 @@
 
 #include "models/block_tensors.h"
 #include "runtime/check.h"
+#include "runtime/parse.h"
 #include "shift/criteria/criteria.h"
-#include "shift/parse.h"
 
 namespace shiftrt {
 

@@ -8,8 +8,8 @@
 
 #include "runtime/check.h"
 #include "runtime/linalg/linalg.h"
+#include "runtime/parse.h"
 #include "shift/fit/convert.h"
-#include "shift/parse.h"
 #include "shift/sums/moments.h"
 
 namespace shiftrt {

@@ -7,7 +7,7 @@
 
 #include "shift/fit/factorize.h"
 #include "shift/fit/ridge.h"
-#include "shift/text/token_weights.h"
+#include "shift/fit/token_weights.h"
 
 namespace shiftrt {
 

@@ -10,7 +10,7 @@
 
 #include "runtime/check.h"
 #include "runtime/linalg/linalg.h"
-#include "shift/parse.h"
+#include "runtime/parse.h"
 #include "shift/sums/moments.h"
 
 namespace shiftrt {

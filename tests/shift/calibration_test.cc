@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shift/text/calibration.h"
+#include "text/calibration.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <set>
 
 #include "runtime/check.h"
-#include "shift/text/documents.h"
+#include "text/documents.h"
 
 namespace shiftrt {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "models/model.h"
 #include "runtime/random.h"
-#include "shift/text/calibration.h"
+#include "text/calibration.h"
 
 namespace shiftrt::test {
 

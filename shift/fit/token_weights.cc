@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shift/text/token_weights.h"
+#include "shift/fit/token_weights.h"
 
 #include <algorithm>
 #include <cmath>
 #include <string_view>
 
 #include "runtime/check.h"
-#include "shift/parse.h"
+#include "runtime/parse.h"
 
 namespace shiftrt {
 

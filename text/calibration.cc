@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shift/text/calibration.h"
+#include "text/calibration.h"
 
 #include <algorithm>
 #include <numeric>
 #include <string_view>
 
 #include "runtime/check.h"
+#include "runtime/parse.h"
 #include "runtime/random.h"
-#include "shift/parse.h"
-#include "shift/text/documents.h"
+#include "text/documents.h"
 
 namespace shiftrt {
 

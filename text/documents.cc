@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shift/text/documents.h"
+#include "text/documents.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradients of a plan's parameters and of its residual stream. Layer selection and fine-tuning both read them.
+//
+// A pass backwards goes through the stages from the last to the first. Of the pass forwards nothing is kept but the
+// stream before each stage that is passed backwards; everything else of a stage is computed again when its turn comes
+// (Chen et al. 2016). With T tokens, S such stages, d the hidden size, q, k and i the widths of queries, keys and MLP,
+// the memory is at most 4 T (S d + [activations and gradients of one block]) bytes; docs/training.md has the formula.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/decoder.h"
+#include "models/block_tensors.h"
+
+namespace shiftrt {
+
+// A parameter in float32, in the memory of the engine that is given it, and where its gradient is added. Without a
+// value, the stored tensor is used; without a gradient, none is computed.
+struct Parameter {
+  MatrixView<const float> value;
+  MatrixView<float> gradient;
+};
+
+// A low-rank change of a projection (Hu et al. 2021): y = x W' + scale (drop(x) a') b'.
+struct LoraParameters {
+  Parameter a;  // (rank, input)
+  Parameter b;  // (output, rank)
+  bool empty() const { return a.value.data == nullptr; }
+};
+
+// What is trained of one stage, and of what its gradient is wanted.
+struct StageParameters {
+  // Of a block, by the row of BlockTensors(); either is empty or has an entry per row. A vector is (1, n).
+  std::vector<Parameter> tensors;
+  std::vector<LoraParameters> loras;
+  Parameter a, p, q, b;  // of an adapter, as in Lra
+
+  bool AnyGradient() const;
+};
+
+struct LoraSettings {
+  float scale = 1;    // alpha / rank
+  float dropout = 0;  // the probability that an element of x is dropped; others are divided by 1 - dropout
+  uint64_t seed = 0;  // which are dropped follows from seed, step, stage, projection and place alone
+  uint64_t step = 0;
+};
+
+struct TrainedParameters {
+  std::vector<StageParameters> stages;  // one per stage of the plan, or empty
+  Parameter final_norm, head;           // (1, hidden), (vocab, hidden)
+  LoraSettings lora;
+
+  // The lowest stage that has a gradient; the number of stages where only the head or the last norm has one, or none.
+  size_t LowestStage() const;
+};
+
+// Which tokens of a batch are predicted, and how much each counts: weights[t] is that of token t as a target, 0 for the
+// first token of a sequence. Empty: 1 for every token but the first of a sequence.
+using TargetWeights = std::vector<float>;
+
+// The sum of weight * loss in nats over the targets, and the sum of the weights.
+struct LossSum {
+  double loss = 0, weight = 0;
+  LossSum& operator+=(const LossSum& other) {
+    loss += other.loss;
+    weight += other.weight;
+    return *this;
+  }
+};
+
+// Cross entropy with the text, and divergence from the original model's predictions: KL(teacher || student).
+struct LossKind {
+  float cross_entropy = 1;
+  float divergence = 0;           // needs the teacher's stream
+  const Rows* teacher = nullptr;  // its residual stream after the last stage, (tokens, hidden), before the final norm
+};
+
+// The engine for the gradients of one plan. For one thread at a time.
+class GradientEngine {
+ public:
+  // Throws Error where the device has no gradients.
+  GradientEngine(const Context& context, std::shared_ptr<const Weights> weights, DepthPlan plan);
+  ~GradientEngine();
+  GradientEngine(GradientEngine&&) noexcept;
+
+  const DepthPlan& plan() const;
+
+  // Float32 memory of the engine's device, zeroed. Lives as long as the pointer.
+  std::shared_ptr<float> Allocate(int64_t count);
+
+  // The parameters of the passes that follow. All views must stay valid.
+  void Set(TrainedParameters parameters);
+
+  // Loss and gradients of one batch, both ways through all stages: adds the gradient of `scale` times the loss to every
+  // parameter that has one, and returns the loss unscaled. No sequence of the batch may have a parent. Nothing below
+  // the lowest stage with a gradient is passed backwards.
+  LossSum Step(const Batch& batch, const TargetWeights& weights, double scale, const LossKind& kind = {});
+  // The loss alone, without dropout.
+  LossSum Loss(const Batch& batch, const TargetWeights& weights);
+
+  // The same in steps, for criteria that process the stages in another order, or that stop on the way.
+  //
+  // The residual stream before the stages `first` .. of the plan, and after the last: rows that the caller keeps.
+  // h (tokens, hidden): Embed writes it, Forward runs stage `stage` on it in place.
+  void Embed(const Batch& batch, MatrixView<float> h);
+  void Forward(size_t stage, const Batch& batch, MatrixView<float> h);
+  // `input` is the stream before the stage. `gradient` holds that of the stream after it and is replaced by that of
+  // the stream before it. Adds to the gradients of the stage's parameters. With `stream_gradient` false, only these
+  // are computed, and `gradient` is left undefined.
+  void Backward(size_t stage, const Batch& batch, MatrixView<const float> input, MatrixView<float> gradient,
+                bool stream_gradient = true);
+  // Final norm, head and loss of the stream after the last stage: writes `scale` times the gradient of the loss to
+  // `gradient` (tokens, hidden), and adds to those of head and final norm.
+  LossSum Head(const Batch& batch, const TargetWeights& weights, double scale, MatrixView<const float> stream,
+               MatrixView<float> gradient, const LossKind& kind = {});
+
+  // The most bytes that its own buffers have taken so far.
+  int64_t PeakBytes() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace shiftrt

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdamW (Loshchilov & Hutter 2019), on parameters that lie one behind another.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "runtime/context.h"
+
+namespace shiftrt {
+
+struct AdamW {
+  float rate = 0;
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
+  float decay = 0;           // decoupled: values are multiplied by 1 - rate * decay
+  float gradient_scale = 1;  // what gradients are multiplied by first: 1 / accumulated batches, clipping
+  int64_t step = 1;          // counts from 1, for the bias correction
+};
+
+// One step; all spans are of the same length. first and second are the running moments of the gradient, zero before the
+// first step. Same bits with any number of threads and any instruction set.
+void AdamWStep(const Context& context, const AdamW& settings, std::span<const float> gradient, std::span<float> values,
+               std::span<float> first, std::span<float> second);
+
+// The sum of squares in float64, added up in an order that does not depend on the number of threads.
+double SumOfSquares(const Context& context, std::span<const float> values);
+
+}  // namespace shiftrt
