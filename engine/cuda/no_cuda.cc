@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/backend.h"
+#include "engine/gradient_ops.h"
 #include "engine/tally.h"
 #include "runtime/check.h"
 #include "runtime/cuda/cuda.h"
@@ -8,6 +9,9 @@ namespace shiftrt {
 
 std::unique_ptr<Backend> MakeCudaBackend(const BackendSetup&) { Fail("CUDA: {}", gpu::WhyUnavailable()); }
 std::unique_ptr<Tally> MakeCudaTally(const Context&, std::shared_ptr<const Weights>) {
+  Fail("CUDA: {}", gpu::WhyUnavailable());
+}
+std::unique_ptr<GradientOps> MakeCudaGradientOps(const Context&, std::shared_ptr<const Weights>) {
   Fail("CUDA: {}", gpu::WhyUnavailable());
 }
 

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dropout (Srivastava et al. 2014) by a counter-based generator: which elements are dropped follows from a key and from
+// their place alone. A forward pass that is repeated therefore drops the same ones, on every device and with any number
+// of threads, and no mask is kept.
+#pragma once
+
+#include <cstdint>
+
+#include "runtime/context.h"
+#include "runtime/tensor.h"
+
+namespace shiftrt {
+
+struct Dropout {
+  uint64_t key = 0;
+  float probability = 0;  // of an element to be dropped, in [0, 1)
+
+  // Element i is dropped where its bits are below this.
+  uint32_t Threshold() const { return static_cast<uint32_t>(static_cast<double>(probability) * 0x1p32); }
+  // What the others are multiplied by.
+  float Scale() const { return 1 / (1 - probability); }
+  // 32 uniform bits for element `i`: the high half of what SplitMix64 gives, seeded with the key, as its number i.
+  static constexpr uint32_t Bits(uint64_t key, uint64_t i) { return static_cast<uint32_t>(Mix(key, i) >> 32); }
+  // A key of its own for each `part` of what `key` stands for.
+  static constexpr uint64_t Mix(uint64_t key, uint64_t part) {
+    uint64_t z = key + (part + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+};
+
+// out (m, n) = x with element (i, j), of index i n + j, dropped or scaled. out may be x. It is its own gradient:
+// applied to that of out it gives that of x.
+void ApplyDropout(const Context& context, const Dropout& dropout, MatrixView<const float> x, MatrixView<float> out);
+
+}  // namespace shiftrt
