@@ -89,6 +89,11 @@ std::unique_ptr<Backend> MakeCpuBackend(const BackendSetup& setup);
 // Throws Error where this build or this machine has no CUDA, and for a model that the GPU kernels do not take.
 std::unique_ptr<Backend> MakeCudaBackend(const BackendSetup& setup);
 
+// Throws Error unless the stages are in order, within the model, and of its hidden size.
+void CheckStages(const Weights& weights, std::span<const Stage> stages);
+// Throws Error unless every sequence, with what it continues, fits the model's context.
+void CheckLengths(const ModelConfig& config, const Batch& batch);
+
 // Where the sequences of a call stand.
 struct CallLayout {
   struct Sequence {

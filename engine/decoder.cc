@@ -26,8 +26,6 @@ void KvCache::Truncate(int64_t size) {
   size_ = size;
 }
 
-namespace {
-
 void CheckStages(const Weights& weights, std::span<const Stage> stages) {
   const ModelConfig& config = weights.config;
   BlockStage last{.layer = -1};
@@ -49,7 +47,6 @@ void CheckStages(const Weights& weights, std::span<const Stage> stages) {
   }
 }
 
-// Throws unless every sequence, with what it continues, fits the model's context.
 void CheckLengths(const ModelConfig& config, const Batch& batch) {
   std::vector<int64_t> lengths;
   for (int64_t s = 0; s < batch.sequences(); ++s) {
@@ -59,6 +56,8 @@ void CheckLengths(const ModelConfig& config, const Batch& batch) {
           config.max_positions);
   }
 }
+
+namespace {
 
 void CheckTargets(int64_t rows, std::span<const int32_t> targets, std::span<const int32_t> argmax) {
   Check(std::ssize(targets) == rows && (argmax.empty() || argmax.size() == targets.size()),

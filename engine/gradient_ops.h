@@ -78,8 +78,7 @@ class GradientOps {
   // kernels/matmul.h.
   virtual void MatMul(MatrixView<const float> x, const Operand& w, const Operand& bias, bool accumulate,
                       MatrixView<float> y) = 0;
-  virtual void MatMulRight(MatrixView<const float> x, MatrixView<const float> b, bool accumulate,
-                           MatrixView<float> y) = 0;
+  virtual void MatMulRight(MatrixView<const float> x, const Operand& b, bool accumulate, MatrixView<float> y) = 0;
   virtual void MatMulInputGradient(MatrixView<const float> dy, const Operand& w, bool accumulate,
                                    MatrixView<float> dx) = 0;
   virtual void MatMulWeightGradient(MatrixView<const float> dy, MatrixView<const float> x, MatrixView<float> dw) = 0;
@@ -98,9 +97,9 @@ class GradientOps {
   virtual void GatedUnit(MatrixView<float> gate, MatrixView<const float> up) = 0;
   virtual void GatedUnitGradient(MatrixView<const float> gate, MatrixView<const float> up, MatrixView<float> dgate,
                                  MatrixView<float> dup) = 0;
-  virtual void AddTo(MatrixView<const float> x, MatrixView<float> y) = 0;   // y += x
-  virtual void AddRow(MatrixView<const float> b, MatrixView<float> y) = 0;  // every row of y += b (1, n)
-  virtual void Scale(float factor, MatrixView<float> x) = 0;                // x *= factor
+  virtual void AddTo(MatrixView<const float> x, MatrixView<float> y) = 0;  // y += x
+  virtual void AddRow(const Operand& b, MatrixView<float> y) = 0;          // every row of y += b (1, n)
+  virtual void Scale(float factor, MatrixView<float> x) = 0;               // x *= factor
   virtual void ApplyDropout(const Dropout& dropout, MatrixView<const float> x, MatrixView<float> out) = 0;
   // Row i of `to` = row rows[i] of `from`, and the reverse: row rows[i] of `to` = row i of `from`. `rows` is the
   // host's.

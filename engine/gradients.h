@@ -18,6 +18,8 @@
 
 namespace shiftrt {
 
+class GradientOps;
+
 // A parameter in float32, in the memory of the engine that is given it, and where its gradient is added. Without a
 // value, the stored tensor is used; without a gradient, none is computed.
 struct Parameter {
@@ -88,24 +90,28 @@ class GradientEngine {
   GradientEngine(GradientEngine&&) noexcept;
 
   const DepthPlan& plan() const;
+  // What its device computes, for those who work on parameters and gradients where they are (engine/gradient_ops.h).
+  GradientOps& ops();
 
   // Float32 memory of the engine's device, zeroed. Lives as long as the pointer.
   std::shared_ptr<float> Allocate(int64_t count);
 
-  // The parameters of the passes that follow. All views must stay valid.
+  // The parameters of the passes that follow. All views must stay valid, and a trained tensor's rows lie one behind
+  // another. Throws Error for parameters of another shape than the model's, or of what the plan does not run.
   void Set(TrainedParameters parameters);
 
   // Loss and gradients of one batch, both ways through all stages: adds the gradient of `scale` times the loss to every
   // parameter that has one, and returns the loss unscaled. No sequence of the batch may have a parent. Nothing below
-  // the lowest stage with a gradient is passed backwards.
+  // the lowest stage with a gradient is passed backwards. Throws Error for a loss that is not finite, which names the
+  // first stage behind which the stream is not, and the tensor where one of its tensors is not finite either.
   LossSum Step(const Batch& batch, const TargetWeights& weights, double scale, const LossKind& kind = {});
   // The loss alone, without dropout.
   LossSum Loss(const Batch& batch, const TargetWeights& weights);
 
   // The same in steps, for criteria that process the stages in another order, or that stop on the way.
   //
-  // The residual stream before the stages `first` .. of the plan, and after the last: rows that the caller keeps.
-  // h (tokens, hidden): Embed writes it, Forward runs stage `stage` on it in place.
+  // The caller keeps the residual streams, (tokens, hidden) each. Embed writes that before stage 0; Forward runs stage
+  // `stage` on it in place, with the bits of Decoder where nothing is trained.
   void Embed(const Batch& batch, MatrixView<float> h);
   void Forward(size_t stage, const Batch& batch, MatrixView<float> h);
   // `input` is the stream before the stage. `gradient` holds that of the stream after it and is replaced by that of
@@ -114,7 +120,7 @@ class GradientEngine {
   void Backward(size_t stage, const Batch& batch, MatrixView<const float> input, MatrixView<float> gradient,
                 bool stream_gradient = true);
   // Final norm, head and loss of the stream after the last stage: writes `scale` times the gradient of the loss to
-  // `gradient` (tokens, hidden), and adds to those of head and final norm.
+  // `gradient` (tokens, hidden) unless that is empty, and adds to those of head and final norm.
   LossSum Head(const Batch& batch, const TargetWeights& weights, double scale, MatrixView<const float> stream,
                MatrixView<float> gradient, const LossKind& kind = {});
 

@@ -32,6 +32,11 @@ class Taken {
     view_ = {trained.data, DType::kFloat32, {trained.rows, trained.cols}};
   }
   const TensorView& matrix() const { return view_; }
+  // A matrix of an adapter, which is float32 in either form.
+  MatrixView<const float> floats() const {
+    Check(view_.dtype == DType::kFloat32, "an adapter's matrix of type {}, expected float32", Name(view_.dtype));
+    return {static_cast<const float*>(view_.data), view_.rows(), view_.cols()};
+  }
   // A vector, whose trained form is (1, n).
   TensorView vector() const { return view_.empty() ? view_ : TensorView{view_.data, view_.dtype, {view_.elements()}}; }
 
@@ -87,9 +92,8 @@ class CpuGradientOps : public GradientOps {
               MatrixView<float> y) override {
     shiftrt::MatMul(context_, x, Taken(w).matrix(), Taken(bias).vector(), accumulate, y);
   }
-  void MatMulRight(MatrixView<const float> x, MatrixView<const float> b, bool accumulate,
-                   MatrixView<float> y) override {
-    shiftrt::MatMulRight(context_, x, b, accumulate, y);
+  void MatMulRight(MatrixView<const float> x, const Operand& b, bool accumulate, MatrixView<float> y) override {
+    shiftrt::MatMulRight(context_, x, Taken(b).floats(), accumulate, y);
   }
   void MatMulInputGradient(MatrixView<const float> dy, const Operand& w, bool accumulate,
                            MatrixView<float> dx) override {
@@ -127,7 +131,8 @@ class CpuGradientOps : public GradientOps {
     (spec_.activation == Activation::kSilu ? SwiGluGradient : GeGluGradient)(context_, gate, up, dgate, dup);
   }
   void AddTo(MatrixView<const float> x, MatrixView<float> y) override { shiftrt::AddTo(context_, x, y); }
-  void AddRow(MatrixView<const float> b, MatrixView<float> y) override {
+  void AddRow(const Operand& row, MatrixView<float> y) override {
+    const MatrixView<const float> b = Taken(row).floats();
     ForEachRow(y, [&](int64_t i) {
       for (int64_t j = 0; j < y.cols; ++j) y(i, j) += b(0, j);
     });
