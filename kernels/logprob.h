@@ -33,8 +33,9 @@ struct HeadLoss {
   const OutputHead* teacher_head = nullptr;  // of the same vocabulary
 };
 // losses[t] = the loss of row t; dx (tokens, hidden) = scales[t] times its gradient; dw (vocab, hidden), if it is not
-// empty, += the gradient of the head's weights of the sum of scales[t] * losses[t]. Memory: tokens x 2048 floats, twice
-// with a teacher. Cost: 4 products of (tokens, hidden, vocab), 5 with dw; each is computed twice with the logits.
+// empty, += the gradient of the head's weights of the sum of scales[t] * losses[t]. No result depends on the number of
+// threads. Memory: 1024 x 2048 floats at most, twice with a teacher. Cost: 3 products of (tokens, hidden, vocab), since
+// the logits are computed twice; 4 with dw; 2 more with a teacher.
 void HeadLossGradient(const Context& context, MatrixView<const float> x, const HeadLoss& loss,
                       std::span<const float> scales, std::span<float> losses, MatrixView<float> dx,
                       MatrixView<float> dw = {});

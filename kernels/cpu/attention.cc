@@ -26,12 +26,17 @@ struct WorkItem {
 
 int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
+struct AttentionResults {
+  MatrixView<float> out;
+  MatrixView<float> log_sums;  // (tokens, heads), or empty
+};
+
 // Attention of the queries of one item to the keys and values of one head. Row r is query r / group and head r % group
 // of the group.
 class ItemAttention {
  public:
   ItemAttention(const SimdBody& body, const AttentionShape& shape, const AttentionSequence& sequence,
-                const WorkItem& item, MatrixView<const float> q, MatrixView<float> out)
+                const WorkItem& item, MatrixView<const float> q, const AttentionResults& results)
       : body_(body),
         shape_(shape),
         sequence_(sequence),
@@ -42,16 +47,23 @@ class ItemAttention {
         keys_(sequence.keys.data + item.kv_head * dim_),
         values_(sequence.values.data + item.kv_head * dim_),
         q_(q),
-        out_(out) {}
+        results_(results) {}
 
   // A register tile is worth while from half a panel of rows on.
   void Run() { 2 * rows_ > body_.product.tile_cols ? Tiled() : RowByRow(); }
 
  private:
   const float* Query(int64_t row) const { return q_.row(Token(row)) + Column(row); }
-  float* Out(int64_t row) const { return out_.row(Token(row)) + Column(row); }
+  float* Out(int64_t row) const { return results_.out.row(Token(row)) + Column(row); }
   int64_t Token(int64_t row) const { return sequence_.begin + item_.first + row / group_; }
   int64_t Column(int64_t row) const { return (item_.kv_head * group_ + row % group_) * dim_; }
+  // `sum` is that of the weights, which are the exponentials of the scores less `maximum`.
+  void SetLogSum(int64_t row, float maximum, float sum) const {
+    if (results_.log_sums.data == nullptr) return;
+    results_.log_sums(Token(row), item_.kv_head * group_ + row % group_) = maximum + std::log(sum);
+  }
+  // The factor of the scores in the softmax; a soft cap scales them by itself.
+  float SoftmaxScale() const { return shape_.soft_cap > 0 ? 1.0f : shape_.scale; }
   // Row r sees the keys First(r) .. Visible(r) - 1.
   int64_t Visible(int64_t row) const { return sequence_.past + item_.first + row / group_ + 1; }
   int64_t First(int64_t row) const {
@@ -88,9 +100,8 @@ class ItemAttention {
         if (shape_.soft_cap > 0) body_.soft_cap(scores.data(), seen * nr, shape_.scale, shape_.soft_cap);
         PanelState& state = states[p];
         std::array<float, kMostColumns> rescale;
-        body_.softmax(scores.data(), seen, shape_.soft_cap > 0 ? 1.0f : shape_.scale,
-                      {shape_.window > 0 ? begin.data() : nullptr, end.data()}, state.maximum.data(), state.sum.data(),
-                      rescale.data());
+        body_.softmax(scores.data(), seen, SoftmaxScale(), {shape_.window > 0 ? begin.data() : nullptr, end.data()},
+                      state.maximum.data(), state.sum.data(), rescale.data());
         AddWeightedValues(packed_values.data(), keys, scores.data(), seen, rescale.data(),
                           outputs.data() + p * dims * nr);
       }
@@ -99,6 +110,7 @@ class ItemAttention {
       const int64_t p = row / nr, j = row % nr;
       const float* output = outputs.data() + p * dims * nr + j;
       const float inverse = 1.0f / states[p].sum[j];
+      SetLogSum(row, SoftmaxScale() * states[p].maximum[j], states[p].sum[j]);
       for (int64_t i = 0; i < dim_; ++i) Out(row)[i] = output[i * nr] * inverse;
     }
   }
@@ -152,9 +164,8 @@ class ItemAttention {
       for (int64_t row = 0; row < rows_; ++row) {
         const int64_t first = std::max(k0, First(row)), seen = std::min(k0 + kKeyBlock, Visible(row)) - first;
         if (seen <= 0) continue;
-        const float scale = shape_.soft_cap > 0 ? 1.0f : shape_.scale;
         for (int64_t j = 0; j < seen; ++j)
-          scores[j] = scale * body_.dot(Query(row), keys_ + (first + j) * sequence_.keys.stride, dim_);
+          scores[j] = SoftmaxScale() * body_.dot(Query(row), keys_ + (first + j) * sequence_.keys.stride, dim_);
         if (shape_.soft_cap > 0) body_.soft_cap(scores, seen, shape_.scale, shape_.soft_cap);
         const float most = std::max(maximum[row], *std::max_element(scores, scores + seen));
         const float rescale = std::exp(maximum[row] - most);
@@ -166,8 +177,10 @@ class ItemAttention {
           body_.axpy(scores[j], values_ + (first + j) * sequence_.values.stride, out, dim_);
       }
     }
-    for (int64_t row = 0; row < rows_; ++row)
+    for (int64_t row = 0; row < rows_; ++row) {
+      SetLogSum(row, maximum[row], sum[row]);
       for (int64_t i = 0; i < dim_; ++i) Out(row)[i] /= sum[row];
+    }
   }
 
   const SimdBody& body_;
@@ -178,13 +191,12 @@ class ItemAttention {
   const float* keys_;
   const float* values_;
   const MatrixView<const float> q_;
-  const MatrixView<float> out_;
+  const AttentionResults& results_;
 };
 
-}  // namespace
-
-void Attention(const Context& context, const AttentionShape& shape, std::span<const AttentionSequence> sequences,
-               MatrixView<const float> q, MatrixView<float> out) {
+void Attend(const Context& context, const AttentionShape& shape, std::span<const AttentionSequence> sequences,
+            MatrixView<const float> q, const AttentionResults& results) {
+  const MatrixView<float>& out = results.out;
   Check(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0 && q.cols == shape.heads * shape.head_dim &&
             out.cols == q.cols && out.rows == q.rows && shape.scale > 0,
         "attention of {} heads of {} over {} does not fit queries ({}, {})", shape.heads, shape.head_dim,
@@ -209,8 +221,31 @@ void Attention(const Context& context, const AttentionShape& shape, std::span<co
   ParallelFor(context, std::min<int64_t>(context.threads, static_cast<int64_t>(items.size())), 1,
               [&](int64_t, int64_t) {
                 for (size_t i; (i = next++) < items.size();)
-                  ItemAttention(BodyFor(context.isa), shape, sequences[items[i].sequence], items[i], q, out).Run();
+                  ItemAttention(BodyFor(context.isa), shape, sequences[items[i].sequence], items[i], q, results).Run();
               });
+}
+
+}  // namespace
+
+void Attention(const Context& context, const AttentionShape& shape, std::span<const AttentionSequence> sequences,
+               MatrixView<const float> q, MatrixView<float> out) {
+  Attend(context, shape, sequences, q, {out, {}});
+}
+
+void AttentionForGradient(const Context& context, const PackedAttention& attention, MatrixView<float> out,
+                          MatrixView<float> log_sums) {
+  Check(log_sums.rows == out.rows && log_sums.cols == attention.shape.heads,
+        "attention of {} heads with sums ({}, {}) for {} queries", attention.shape.heads, log_sums.rows, log_sums.cols,
+        out.rows);
+  std::vector<AttentionSequence> sequences;
+  for (size_t s = 0; s + 1 < attention.offsets.size(); ++s) {
+    const int64_t begin = attention.offsets[s], count = attention.offsets[s + 1] - begin;
+    Check(begin >= 0 && count >= 0 && begin + count <= attention.keys.rows && begin + count <= attention.values.rows,
+          "sequence {} of rows {} to {} does not fit {} keys and {} values", s, begin, begin + count,
+          attention.keys.rows, attention.values.rows);
+    sequences.push_back({begin, count, 0, attention.keys.Rows(begin, count), attention.values.Rows(begin, count)});
+  }
+  Attend(context, attention.shape, sequences, attention.q, {out, log_sums});
 }
 
 }  // namespace shiftrt

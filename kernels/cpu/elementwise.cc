@@ -33,6 +33,17 @@ void GatedUnit(const Context& context, const char* name, void (*unit)(float*, co
                  [&](int64_t row, int64_t col, int64_t count) { unit(gate.row(row) + col, up.row(row) + col, count); });
 }
 
+void GatedUnitGradient(const Context& context, const char* name,
+                       void (*unit)(const float*, const float*, float*, float*, int64_t), MatrixView<const float> gate,
+                       MatrixView<const float> up, MatrixView<float> dgate, MatrixView<float> dup) {
+  for (const MatrixView<const float>& other : {up, MatrixView<const float>(dgate), MatrixView<const float>(dup)})
+    Check(gate.rows == other.rows && gate.cols == other.cols, "gradient of {} of ({}, {}) and ({}, {}) does not fit",
+          name, gate.rows, gate.cols, other.rows, other.cols);
+  ForEachRowPart(context, dgate, [&](int64_t row, int64_t col, int64_t count) {
+    unit(gate.row(row) + col, up.row(row) + col, dgate.row(row) + col, dup.row(row) + col, count);
+  });
+}
+
 }  // namespace
 
 void Embed(const Context& context, std::span<const int32_t> tokens, const TensorView& table, MatrixView<float> out,
@@ -59,6 +70,16 @@ void SwiGlu(const Context& context, MatrixView<float> gate, MatrixView<const flo
 
 void GeGlu(const Context& context, MatrixView<float> gate, MatrixView<const float> up) {
   GatedUnit(context, "GeGLU", BodyFor(context.isa).geglu, gate, up);
+}
+
+void SwiGluGradient(const Context& context, MatrixView<const float> gate, MatrixView<const float> up,
+                    MatrixView<float> dgate, MatrixView<float> dup) {
+  GatedUnitGradient(context, "SwiGLU", BodyFor(context.isa).swiglu_gradient, gate, up, dgate, dup);
+}
+
+void GeGluGradient(const Context& context, MatrixView<const float> gate, MatrixView<const float> up,
+                   MatrixView<float> dgate, MatrixView<float> dup) {
+  GatedUnitGradient(context, "GeGLU", BodyFor(context.isa).geglu_gradient, gate, up, dgate, dup);
 }
 
 void SoftCap(const Context& context, float cap, MatrixView<float> x) {

@@ -15,48 +15,92 @@ namespace {
 // of the packing.
 constexpr int64_t kFewRows = 4;
 constexpr int64_t kDepthGrain = 32;  // a multiple of every BlockProduct's step, and a divisor of its max_depth
+constexpr int64_t kSumRows = 64;     // rows that are added up in float32
 constexpr int64_t kRowGrain = 32;    // the least number of output columns per thread if there are few rows
 
 int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// Where a matrix lies whose rows are the columns of B.
-struct Rows {
-  const std::byte* data;
-  int64_t row_bytes, element_bytes;
+// The left operand of a product: the rows of x.
+struct LeftRows {
+  const BlockProduct& product;
+  MatrixView<const float> x;
+
+  void Pack(int64_t i, int64_t rows, int64_t k0, int64_t depth, void* packed) const {
+    product.pack_rows(x.row(i) + k0, x.stride, rows, depth, packed);
+  }
 };
 
-// y = x B or y += x B over blocks of equal depth. pack(j, cols, k0, depth, out) packs a panel of B from column j on,
-// which it takes from `source` (null: from elsewhere). The sum of one element depends neither on the other rows nor on
-// the number of threads.
-template <typename Pack>
-void Blocked(const Context& context, const BlockProduct& product, MatrixView<const float> x, bool accumulate,
-             MatrixView<float> y, const Rows* source, const Pack& pack) {
-  if (x.cols == 0) return;
+// The columns of x.
+struct LeftColumns {
+  const SimdBody& body;
+  MatrixView<const float> x;
+
+  void Pack(int64_t i, int64_t rows, int64_t k0, int64_t depth, void* packed) const {
+    body.pack_columns(x.row(k0) + i, x.stride, rows, depth, packed);
+  }
+};
+
+// The right operand: the rows of W, transposed.
+struct RightRows {
+  const BlockProduct& product;
+  const TensorView& w;
+
+  int64_t size() const { return static_cast<int64_t>(SizeOf(w.dtype)); }
+  const std::byte* At(int64_t j, int64_t k0) const {
+    return static_cast<const std::byte*>(w.data) + (j * w.cols() + k0) * size();
+  }
+  void Pack(int64_t j, int64_t cols, int64_t k0, int64_t depth, void* packed) const {
+    product.pack_panel(At(j, k0), w.dtype, w.cols(), cols, depth, packed);
+  }
+  // What is packed next.
+  void SetNext(int64_t j, int64_t cols, int64_t k0, PackedBlock& block) const {
+    block.next = At(j, k0);
+    block.next_stride = w.cols() * size();
+    block.next_cols = cols;
+  }
+};
+
+// The columns of a matrix B, rows `stride` elements apart.
+struct RightColumns {
+  const BlockProduct& product;
+  const void* data;
+  DType dtype;
+  int64_t stride;
+
+  void Pack(int64_t j, int64_t cols, int64_t k0, int64_t depth, void* packed) const {
+    const auto* from = static_cast<const std::byte*>(data) + (k0 * stride + j) * static_cast<int64_t>(SizeOf(dtype));
+    product.pack_right(from, dtype, stride, cols, depth, packed);
+  }
+  void SetNext(int64_t, int64_t, int64_t, PackedBlock&) const {}
+};
+
+// y = (y if accumulate) + the product of two operands over `all` elements of depth, in blocks of equal depth. The sum
+// of one element depends neither on the other rows nor on the number of threads.
+template <typename Left, typename Right>
+void Blocked(const Context& context, const Left& left, const Right& right, int64_t all, bool accumulate,
+             MatrixView<float> y) {
+  if (all == 0) return;
+  const BlockProduct& product = right.product;
   const int64_t mr = product.tile_rows, nr = product.tile_cols, panels = RoundUp(y.cols, nr) / nr;
-  const int64_t blocks = RoundUp(x.cols, product.max_depth) / product.max_depth;
-  const int64_t most_depth = RoundUp(RoundUp(x.cols, blocks) / blocks, kDepthGrain);
-  Buffer<std::byte> packed_x(RoundUp(std::min(product.max_rows, x.rows), mr) * most_depth * product.x_bytes);
-  for (int64_t m0 = 0; m0 < x.rows; m0 += product.max_rows) {
-    const int64_t rows = std::min(product.max_rows, x.rows - m0);
-    for (int64_t k0 = 0; k0 < x.cols; k0 += most_depth) {
-      const int64_t depth = std::min(most_depth, x.cols - k0);
+  const int64_t blocks = RoundUp(all, product.max_depth) / product.max_depth;
+  const int64_t most_depth = RoundUp(RoundUp(all, blocks) / blocks, kDepthGrain);
+  Buffer<std::byte> packed_x(RoundUp(std::min(product.max_rows, y.rows), mr) * most_depth * product.x_bytes);
+  for (int64_t m0 = 0; m0 < y.rows; m0 += product.max_rows) {
+    const int64_t rows = std::min(product.max_rows, y.rows - m0);
+    for (int64_t k0 = 0; k0 < all; k0 += most_depth) {
+      const int64_t depth = std::min(most_depth, all - k0);
       const int64_t panel_bytes = mr * RoundUp(depth, product.step) * product.x_bytes;
       ParallelFor(context, RoundUp(rows, mr) / mr, 1, [&](int64_t begin, int64_t end) {
         for (int64_t p = begin; p < end; ++p)
-          product.pack_rows(x.row(m0 + p * mr) + k0, x.stride, std::min(mr, rows - p * mr), depth,
-                            packed_x.data() + p * panel_bytes);
+          left.Pack(m0 + p * mr, std::min(mr, rows - p * mr), k0, depth, packed_x.data() + p * panel_bytes);
       });
       ParallelFor(context, panels, 1, [&](int64_t begin, int64_t end) {
         alignas(64) std::byte panel[kMostPanelBytes];
         for (int64_t p = begin; p < end; ++p) {
           const int64_t j = p * nr, cols = std::min(nr, y.cols - j);
-          pack(j, cols, k0, depth, panel);
+          right.Pack(j, cols, k0, depth, panel);
           PackedBlock block{packed_x.data(), rows, panel, cols, depth};
-          if (source != nullptr && p + 1 < end) {
-            block.next = source->data + (j + nr) * source->row_bytes + k0 * source->element_bytes;
-            block.next_stride = source->row_bytes;
-            block.next_cols = std::min(nr, y.cols - j - nr);
-          }
+          if (p + 1 < end) right.SetNext(j + nr, std::min(nr, y.cols - j - nr), k0, block);
           product.multiply(block, accumulate || k0 > 0, y.row(m0) + j, y.stride);
         }
       });
@@ -92,12 +136,8 @@ void MatMul(const Context& context, MatrixView<const float> x, const TensorView&
   }
   const bool add = accumulate || !wide_bias.empty() || x.cols == 0;
   if (add) Initialise(context, wide_bias, accumulate, y);
-  const auto size = static_cast<int64_t>(SizeOf(w.dtype));
-  const Rows rows{static_cast<const std::byte*>(w.data), w.cols() * size, size};
   const BlockProduct& product = ProductFor(context.isa, w.dtype);
-  Blocked(context, product, x, add, y, &rows, [&](int64_t j, int64_t cols, int64_t k0, int64_t depth, void* out) {
-    product.pack_panel(rows.data + j * rows.row_bytes + k0 * size, w.dtype, w.cols(), cols, depth, out);
-  });
+  Blocked(context, LeftRows{product, x}, RightRows{product, w}, x.cols, add, y);
 }
 
 void MatMulRight(const Context& context, MatrixView<const float> x, MatrixView<const float> b, bool accumulate,
@@ -114,15 +154,46 @@ void MatMulRight(const Context& context, MatrixView<const float> x, MatrixView<c
     });
     return;
   }
-  const int64_t nr = body.product.tile_cols;
-  Blocked(context, body.product, x, accumulate, y, nullptr,
-          [&](int64_t j, int64_t cols, int64_t k0, int64_t depth, void* packed) {
-            auto* out = static_cast<float*>(packed);
-            for (int64_t k = 0; k < depth; ++k) {
-              std::copy_n(b.row(k0 + k) + j, cols, out + k * nr);
-              std::fill_n(out + k * nr + cols, nr - cols, 0.0f);
-            }
-          });
+  Blocked(context, LeftRows{body.product, x}, RightColumns{body.product, b.data, DType::kFloat32, b.stride}, x.cols,
+          accumulate, y);
+}
+
+void MatMulInputGradient(const Context& context, MatrixView<const float> dy, const TensorView& w, bool accumulate,
+                         MatrixView<float> dx) {
+  Check(w.shape.size() == 2 && w.rows() == dy.cols && w.cols() == dx.cols && dy.rows == dx.rows &&
+            w.dtype != DType::kFloat64,
+        "gradient of the input ({}, {}) from dy ({}, {}) and W [{}] does not fit", dx.rows, dx.cols, dy.rows, dy.cols,
+        fmt::join(w.shape, ", "));
+  if (dy.cols == 0) Initialise(context, {}, accumulate, dx);
+  const BlockProduct& product = ProductFor(context.isa, w.dtype);
+  Blocked(context, LeftRows{product, dy}, RightColumns{product, w.data, w.dtype, w.cols()}, dy.cols, accumulate, dx);
+}
+
+void MatMulWeightGradient(const Context& context, MatrixView<const float> dy, MatrixView<const float> x,
+                          MatrixView<float> dw) {
+  Check(dy.rows == x.rows && dw.rows == dy.cols && dw.cols == x.cols,
+        "gradient of W ({}, {}) from dy ({}, {}) and x ({}, {}) does not fit", dw.rows, dw.cols, dy.rows, dy.cols,
+        x.rows, x.cols);
+  const SimdBody& body = BodyFor(context.isa);
+  Blocked(context, LeftColumns{body, dy}, RightColumns{body.product, x.data, DType::kFloat32, x.stride}, x.rows, true,
+          dw);
+}
+
+void BiasGradient(const Context& context, MatrixView<const float> dy, MatrixView<float> db) {
+  Check(db.rows == 1 && db.cols == dy.cols, "gradient of a bias ({}, {}) from dy ({}, {}) does not fit", db.rows,
+        db.cols, dy.rows, dy.cols);
+  const SimdBody& body = BodyFor(context.isa);
+  ParallelFor(context, dy.cols, 64, [&](int64_t begin, int64_t end) {
+    std::vector<float> sums(end - begin);
+    std::vector<double> totals(end - begin);
+    for (int64_t first = 0; first < dy.rows; first += kSumRows) {  // float32 sums stay short
+      std::fill(sums.begin(), sums.end(), 0.0f);
+      for (int64_t i = first; i < std::min(dy.rows, first + kSumRows); ++i)
+        body.axpy(1, dy.row(i) + begin, sums.data(), end - begin);
+      for (size_t j = 0; j < sums.size(); ++j) totals[j] += sums[j];
+    }
+    for (int64_t j = begin; j < end; ++j) db(0, j) += static_cast<float>(totals[j - begin]);
+  });
 }
 
 }  // namespace shiftrt

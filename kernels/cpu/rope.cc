@@ -24,7 +24,10 @@ RopeAngles MakeRopeAngles(const Context& context, std::span<const int64_t> posit
   return angles;
 }
 
-void Rope(const Context& context, MatrixView<float> x, int64_t head_dim, const RopeAngles& angles) {
+namespace {
+
+// By the angles times `direction`, which is 1 or -1.
+void Rotate(const Context& context, MatrixView<float> x, int64_t head_dim, const RopeAngles& angles, float direction) {
   const int64_t half = head_dim / 2;
   Check(angles.cosine.rows() == x.rows && x.cols % head_dim == 0 && angles.cosine.cols() == half &&
             angles.sine.rows() == x.rows && angles.sine.cols() == half,
@@ -36,13 +39,23 @@ void Rope(const Context& context, MatrixView<float> x, int64_t head_dim, const R
       const float* sine = angles.sine.row(t);
       for (float* head = x.row(t); head < x.row(t) + x.cols; head += head_dim) {
         for (int64_t i = 0; i < half; ++i) {
-          const float a = head[i], b = head[i + half];
-          head[i] = a * cosine[i] - b * sine[i];
-          head[i + half] = b * cosine[i] + a * sine[i];
+          const float a = head[i], b = head[i + half], s = direction * sine[i];
+          head[i] = a * cosine[i] - b * s;
+          head[i + half] = b * cosine[i] + a * s;
         }
       }
     }
   });
+}
+
+}  // namespace
+
+void Rope(const Context& context, MatrixView<float> x, int64_t head_dim, const RopeAngles& angles) {
+  Rotate(context, x, head_dim, angles, 1);
+}
+
+void RopeGradient(const Context& context, MatrixView<float> dx, int64_t head_dim, const RopeAngles& angles) {
+  Rotate(context, dx, head_dim, angles, -1);
 }
 
 }  // namespace shiftrt

@@ -34,8 +34,8 @@ struct PackedBlock {
 // The most bytes of a packed panel of W.
 constexpr int64_t kMostPanelBytes = 64 << 10;
 
-// How a product y = x W' is packed and multiplied. A block is as deep as its packed panel of W leaves room for x in the
-// first-level cache.
+// How a product y = x W' or y = x B is packed and multiplied. A block is as deep as its packed panel of W leaves room
+// for x in the first-level cache.
 struct BlockProduct {
   int64_t tile_rows;  // MR: rows of x per packed panel
   int64_t tile_cols;  // NR: output columns per packed panel
@@ -48,6 +48,9 @@ struct BlockProduct {
   void (*pack_rows)(const float* x, int64_t stride, int64_t rows, int64_t depth, void* packed);
   // Packs w[j][k] for j < cols <= NR and k < depth; rows of w are `stride` elements apart. Zero up to NR columns.
   void (*pack_panel)(const void* w, DType dtype, int64_t stride, int64_t cols, int64_t depth, void* packed);
+  // The same of the columns of a matrix: packs b[k][j] for k < depth and j < cols <= NR, rows of b `stride` elements
+  // apart.
+  void (*pack_right)(const void* b, DType dtype, int64_t stride, int64_t cols, int64_t depth, void* packed);
   // y (rows, cols) = (y if accumulate) + the block's product; rows of y are `stride` apart.
   void (*multiply)(const PackedBlock& block, bool accumulate, float* y, int64_t stride);
 };
@@ -55,6 +58,9 @@ struct BlockProduct {
 struct SimdBody {
   // In float32. Packed rows are packed[k][i], i < MR; a packed panel is packed[k][j], j < NR.
   BlockProduct product;
+  // Packs as product.pack_rows does, from columns of a matrix: x[k][i] for i < rows <= MR and k < depth, rows of x
+  // `stride` apart.
+  void (*pack_columns)(const float* x, int64_t stride, int64_t rows, int64_t depth, void* packed);
 
   // y[i][j] = (y[i][j] if accumulate) + bias[j] + sum_k x[i][k] w[j][k] for i < m <= 4 and j in [begin, end). One
   // stream over the rows of w. bias may be null.
@@ -70,6 +76,9 @@ struct SimdBody {
   void (*swiglu)(float* gate, const float* up, int64_t n);
   // gate = gelu(gate) up, with the tanh form of gelu.
   void (*geglu)(float* gate, const float* up, int64_t n);
+  // The gradients of these: dgate holds the gradient of the result and is replaced by that of the gate.
+  void (*swiglu_gradient)(const float* gate, const float* up, float* dgate, float* dup, int64_t n);
+  void (*geglu_gradient)(const float* gate, const float* up, float* dgate, float* dup, int64_t n);
   // x = cap tanh(scale x / cap).
   void (*soft_cap)(float* x, int64_t n, float scale, float cap);
   // x = exp(x - shift). Returns their sum.

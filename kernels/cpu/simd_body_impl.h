@@ -126,6 +126,43 @@ void PackRows(const float* x, int64_t stride, int64_t rows, int64_t depth, void*
   PackTransposed<V, V::kTileRows>(x, stride, rows, depth, static_cast<float*>(packed));
 }
 
+// out[k * kCols + j] = b[k * stride + j] for k < depth and j < kCols, zero from column `cols` on.
+template <typename V, int kCols, typename T>
+void PackStraight(const T* b, int64_t stride, int64_t cols, int64_t depth, float* out) {
+  for (int64_t k = 0; k < depth; ++k, b += stride, out += kCols) {
+    if (cols == kCols && kCols % V::kWidth == 0) {
+#pragma GCC unroll 2
+      for (int j = 0; j < kCols; j += V::kWidth) V::Store(out + j, V::Load(b + j));
+    } else {
+      for (int64_t j = 0; j < kCols; ++j) out[j] = j < cols ? WidenOne(b[j]) : 0.0f;
+    }
+  }
+}
+
+template <typename V>
+void PackRight(const void* b, DType dtype, int64_t stride, int64_t cols, int64_t depth, void* packed) {
+  constexpr int kCols = 2 * V::kWidth;
+  auto* out = static_cast<float*>(packed);
+  switch (dtype) {
+    case DType::kBFloat16: return PackStraight<V, kCols>(static_cast<const BFloat16*>(b), stride, cols, depth, out);
+    case DType::kFloat16: return PackStraight<V, kCols>(static_cast<const Float16*>(b), stride, cols, depth, out);
+    default: return PackStraight<V, kCols>(static_cast<const float*>(b), stride, cols, depth, out);
+  }
+}
+
+template <typename V>
+void PackColumns(const float* x, int64_t stride, int64_t rows, int64_t depth, void* packed) {
+  constexpr int kRows = V::kTileRows;
+  auto* out = static_cast<float*>(packed);
+  for (int64_t k = 0; k < depth; ++k, x += stride, out += kRows) {
+    if (rows == kRows) {
+      std::memcpy(out, x, kRows * sizeof(float));
+    } else {
+      for (int64_t i = 0; i < kRows; ++i) out[i] = i < rows ? x[i] : 0.0f;
+    }
+  }
+}
+
 // y[i][j] = (y[i][j] if accumulate) + sum_k a[k][i] b[k][j] for i < rows <= MR and j < NR.
 template <typename V>
 inline void SumTile(const float* a, const float* b, int64_t depth, int64_t rows, bool accumulate, float* y,
@@ -220,15 +257,17 @@ typename V::Reg Exp(typename V::Reg x) {
   return x < lowest ? V::Zero() : p * power;
 }
 
-// Both activations are x / (1 + exp(e(x))).
+// Both activations are x / (1 + exp(e(x))). Slope is -e'(x).
 template <typename V>
 struct SiluExponent {
   static typename V::Reg Of(typename V::Reg x) { return -x; }
+  static typename V::Reg Slope(typename V::Reg) { return V::Broadcast(1); }
 };
 // gelu(x) = x / 2 (1 + tanh(u)) = x / (1 + exp(-2 u)) with u = sqrt(2 / pi) (x + 0.044715 x^3).
 template <typename V>
 struct GeluTanhExponent {
   static typename V::Reg Of(typename V::Reg x) { return x * (-1.59576912f - 0.0713548163f * (x * x)); }
+  static typename V::Reg Slope(typename V::Reg x) { return 1.59576912f + 0.2140644489f * (x * x); }
 };
 
 template <typename V, typename Exponent>
@@ -244,6 +283,27 @@ void GatedUnit(float* gate, const float* up, int64_t n) {
   for (int64_t j = i; j < n; ++j) g[j - i] = gate[j], u[j - i] = up[j];
   step(g, u);
   for (int64_t j = i; j < n; ++j) gate[j] = g[j - i];
+}
+
+// With p = 1 / (1 + exp(e(x))), the derivative of x p is p + x p (1 - p) * -e'(x).
+template <typename V, typename Exponent>
+void GatedUnitGradient(const float* gate, const float* up, float* dgate, float* dup, int64_t n) {
+  const auto step = [&](const float* g, const float* u, float* dg, float* du) {
+    using Reg = typename V::Reg;
+    const Reg x = V::Load(g), dout = V::Load(dg), e = Exp<V>(Exponent::Of(x)), p = 1.0f / (1.0f + e);
+    // 1 - p is e p, which does not cancel. Where |x| is above 100, p is 0 or 1, and no term may overflow.
+    const Reg most = V::Broadcast(100.0f), least = -most;
+    const Reg below = most < x ? most : x, near = below < least ? least : below;
+    V::Store(du, dout * x * p);
+    V::Store(dg, dout * V::Load(u) * (p + near * p * (e * p) * Exponent::Slope(near)));
+  };
+  int64_t i = 0;
+  for (; i + V::kWidth <= n; i += V::kWidth) step(gate + i, up + i, dgate + i, dup + i);
+  if (i == n) return;
+  float g[V::kWidth] = {}, u[V::kWidth] = {}, dg[V::kWidth] = {}, du[V::kWidth];
+  for (int64_t j = i; j < n; ++j) g[j - i] = gate[j], u[j - i] = up[j], dg[j - i] = dgate[j];
+  step(g, u, dg, du);
+  for (int64_t j = i; j < n; ++j) dgate[j] = dg[j - i], dup[j] = du[j - i];
 }
 
 // Relative error below 3e-7.
@@ -359,13 +419,17 @@ constexpr SimdBody MakeBody() {
                       .x_bytes = sizeof(float),
                       .pack_rows = &PackRows<V>,
                       .pack_panel = &PackPanel<V>,
+                      .pack_right = &PackRight<V>,
                       .multiply = &MultiplyBlock<V>},
+          .pack_columns = &PackColumns<V>,
           .rows = &Rows<V>,
           .tile = &Tile<V>,
           .dot = &Dot<V>,
           .axpy = &Axpy<V>,
           .swiglu = &GatedUnit<V, SiluExponent<V>>,
           .geglu = &GatedUnit<V, GeluTanhExponent<V>>,
+          .swiglu_gradient = &GatedUnitGradient<V, SiluExponent<V>>,
+          .geglu_gradient = &GatedUnitGradient<V, GeluTanhExponent<V>>,
           .soft_cap = &SoftCap<V>,
           .exponentiate = &Exponentiate<V>,
           .softmax = &Softmax<V>};

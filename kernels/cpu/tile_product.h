@@ -119,6 +119,48 @@ void PackTilePanel(const void* w, DType, int64_t stride, int64_t cols, int64_t d
   PackTilePanelOf<kPartsOf<T>>(static_cast<const T*>(w), stride, cols, depth, static_cast<uint16_t*>(packed));
 }
 
+// 16 elements of which the first `count` are read; the others are 0.
+template <typename T>
+inline SixteenFloats LoadColumns(const T* from, int64_t count) {
+  T ends[kTileSide] = {};
+  if (count < kTileSide) {
+    std::copy_n(from, std::max<int64_t>(0, count), ends);
+    from = ends;
+  }
+  return Lanes512::Load(from);
+}
+
+// The layout of PackTilePanelOf, from the columns of b.
+template <int kCount, typename T>
+void PackTileRightOf(const T* b, int64_t stride, int64_t cols, int64_t depth, uint16_t* out) {
+  for (int64_t k = 0; k < depth; k += kStep, out += 2 * kCount * kTileElements) {
+    for (int64_t pair = 0; pair < kTileSide; ++pair) {
+      const int64_t even = k + 2 * pair, odd = even + 1;
+      for (int half = 0; half < 2; ++half) {
+        const int64_t count = cols - half * kTileSide;
+        const T* from = b + half * kTileSide;
+        SixteenFloats low{}, high{};
+        if (even < depth) low = LoadColumns(from + even * stride, count);
+        if (odd < depth) high = LoadColumns(from + odd * stride, count);
+        Bits low_parts[kParts] = {(Bits)low}, high_parts[kParts] = {(Bits)high};
+        if constexpr (kCount > 1) {
+          Split(low, low_parts);
+          Split(high, high_parts);
+        }
+        for (int part = 0; part < kCount; ++part) {
+          const Bits both = low_parts[part] >> 16 | (high_parts[part] & 0xffff0000u);
+          std::memcpy(out + (2 * part + half) * kTileElements + pair * kStep, &both, sizeof both);
+        }
+      }
+    }
+  }
+}
+
+template <typename T>
+void PackTileRight(const void* b, DType, int64_t stride, int64_t cols, int64_t depth, void* packed) {
+  PackTileRightOf<kPartsOf<T>>(static_cast<const T*>(b), stride, cols, depth, static_cast<uint16_t*>(packed));
+}
+
 // y (rows, cols) = (y if accumulate) + the sums of a tile, at most 16 x 16.
 template <int kTile, typename Tiles>
 inline void AddTile(const Tiles& tiles, int64_t rows, int64_t cols, bool accumulate, float* y, int64_t stride) {
@@ -212,6 +254,7 @@ constexpr BlockProduct MakeTileProduct() {
           .x_bytes = kParts * sizeof(BFloat16),
           .pack_rows = &PackTileRows,
           .pack_panel = &PackTilePanel<T>,
+          .pack_right = &PackTileRight<T>,
           .multiply = &MultiplyTiles<Tiles, T>};
 }
 

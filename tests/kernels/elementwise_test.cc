@@ -156,5 +156,74 @@ TEST_P(ElementwiseTest, AddToIsFloatAddition) {
   EXPECT_THROW(GeGlu(context_, Padded(2, 3).view(), Padded(2, 4).view()), Error);
 }
 
+struct Unit {
+  double value, slope;  // of the activation, in float64
+};
+
+Unit Silu(double x) {
+  const double p = 1 / (1 + std::exp(-x));
+  return {x * p, p + x * p / (1 + std::exp(x))};
+}
+
+Unit GeluTanh(double x) {
+  const double u = std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x), p = 1 / (1 + std::exp(-2 * u));
+  const double change = p / (1 + std::exp(2 * u)) * 2 * std::sqrt(2 / M_PI) * (x + 3 * 0.044715 * x * x * x);
+  return {x * p, p + (std::isnan(change) ? 0 : change)};
+}
+
+// The slopes cancel around their zero, so that their error is relative to the sum of their two terms, which is below
+// 1 + |x| p (1 - p) |e'|, at most 3. The exponential's argument has a relative error, which GELU's cubic part raises.
+void ExpectGatedGradient(Unit (*unit)(double), void (*expect_value)(float, float, float), const Padded& gate,
+                         const Padded& up, const Padded& dout, const Padded& dgate, const Padded& dup) {
+  for (int64_t i = 0; i < gate.rows(); ++i) {
+    for (int64_t j = 0; j < gate.cols(); ++j) {
+      const Unit exact = unit(gate(i, j));
+      const double scale = std::abs(static_cast<double>(dout(i, j))), all = scale * std::abs(up(i, j));
+      expect_value(gate(i, j), dout(i, j), dup(i, j));
+      ASSERT_NEAR(dgate(i, j), exact.slope * up(i, j) * dout(i, j), 3e-6 * all + 1e-30) << gate(i, j);
+    }
+  }
+}
+
+TEST_P(ElementwiseTest, GatedGradients) {
+  struct Case {
+    Unit (*unit)(double);
+    void (*expect_value)(float, float, float);
+    decltype(&SwiGluGradient) gradient;
+  };
+  for (const auto& [unit, expect_value, gradient] :
+       {Case{Silu, ExpectSwiGlu, SwiGluGradient}, {GeluTanh, ExpectGeGlu, GeGluGradient}}) {
+    for (double x = -6; x < 6; x += 0.37) {  // the formula of the slope against the central difference of the value
+      const double step = 1e-5;
+      ASSERT_NEAR(unit(x).slope, (unit(x + step).value - unit(x - step).value) / (2 * step), 1e-9);
+    }
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {3, 67}, {40, 300}}) {
+      for (const double size : {0.01, 1.0, 5.0, 1000.0}) {
+        const Padded gate = Padded::Normal(rows, cols, 1, size), up = Padded::Normal(rows, cols, 2),
+                     dout = Padded::Normal(rows, cols, 3), dgate = dout.Copy(), dup(rows, cols), threaded = dout.Copy(),
+                     threaded_up(rows, cols);
+        gradient(context_, gate.view(), up.view(), dgate.view(), dup.view());
+        ExpectGatedGradient(unit, expect_value, gate, up, dout, dgate, dup);
+        if (HasFatalFailure()) return;
+        EXPECT_TRUE(dgate.PaddingIsUntouched() && dup.PaddingIsUntouched());
+        gradient(On(3), gate.view(), up.view(), threaded.view(), threaded_up.view());
+        EXPECT_TRUE(test::Identical(dgate, threaded) && test::Identical(dup, threaded_up));
+      }
+    }
+    // Far from 0 the slope is 0 or 1, and no term of it overflows.
+    const std::vector<float> far = {-3e38f, -1e30f, -1e13f, -1e4f, -101, -95, 0, 95, 101, 1e4f, 1e13f, 1e30f, 3e38f};
+    const auto n = static_cast<int64_t>(far.size());
+    const Padded gate(1, n), up(1, n), dgate(1, n), dup(1, n);
+    for (int64_t j = 0; j < n; ++j) gate(0, j) = far[j], up(0, j) = dgate(0, j) = 1;
+    gradient(context_, gate.view(), up.view(), dgate.view(), dup.view());
+    for (int64_t j = 0; j < n; ++j) EXPECT_NEAR(dgate(0, j), far[j] > 0 ? 1 : far[j] < 0 ? 0 : 0.5, 1e-6) << far[j];
+    EXPECT_THROW(gradient(context_, gate.view(), up.view().Cols(0, 2), dgate.view(), dup.view()), Error);
+    EXPECT_THROW(gradient(context_, gate.view(), up.view(), dgate.view(), dup.view().Cols(0, 2)), Error);
+    gate(0, 3) = test::kNan;
+    gradient(context_, gate.view(), up.view(), dgate.view(), dup.view());
+    for (int64_t j = 0; j < n; ++j) EXPECT_EQ(std::isnan(dgate(0, j)), j == 3) << j;
+  }
+}
+
 }  // namespace
 }  // namespace shiftrt

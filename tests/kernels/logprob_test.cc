@@ -151,5 +151,174 @@ TEST_P(TokenLogProbsTest, KeepsNotANumber) {
   }
 }
 
+struct LossCase {
+  int64_t rows, hidden, vocab;
+  float soft_cap = 0, teacher_cap = 0, cross_entropy = 1, divergence = 0;
+  DType dtype = DType::kFloat32;
+};
+
+// Inputs of a loss, its gradients in float64, and the sums of the absolute values of their terms.
+struct LossProblem {
+  explicit LossProblem(const LossCase& c)
+      : c(c),
+        x(Padded::Normal(c.rows, c.hidden, 1)),
+        taught(Padded::Normal(c.rows, c.hidden + 3, 2)),
+        w(Stored::Normal(c.dtype, {c.vocab, c.hidden}, 3)),
+        teacher_w(Stored::Normal(DType::kFloat16, {c.vocab, c.hidden + 3}, 4)),
+        targets(Targets(c.rows, c.vocab)) {
+    Random random(5);
+    for (int64_t t = 0; t < c.rows; ++t) scales.push_back(static_cast<float>(t % 3 == 1 ? 0 : random.Uniform() + 0.1));
+  }
+
+  // The logits of row t, of which `capped` are after the soft cap, and the logarithm of their sum of exponentials.
+  struct Row {
+    std::vector<double> capped;
+    double log_sum = 0;
+  };
+  static Row Logits(const Padded& x, const Stored& w, double cap, int64_t t, int64_t moved = -1, double by = 0) {
+    Row row;
+    double sum = 0;
+    for (int64_t v = 0; v < w.view.rows(); ++v) {
+      double logit = 0;
+      for (int64_t k = 0; k < x.cols(); ++k) logit += (x(t, k) + (k == moved ? by : 0)) * w.values[v * x.cols() + k];
+      row.capped.push_back(cap > 0 ? cap * std::tanh(logit / cap) : logit);
+      sum += std::exp(row.capped.back());
+    }
+    row.log_sum = std::log(sum);
+    return row;
+  }
+  double Loss(const Row& own, const Row& teacher, int64_t t) const {
+    double loss = c.cross_entropy * (own.log_sum - own.capped[targets[t]]);
+    for (int64_t v = 0; c.divergence != 0 && v < c.vocab; ++v) {
+      const double log_p = teacher.capped[v] - teacher.log_sum;
+      loss += c.divergence * std::exp(log_p) * (log_p - own.capped[v] + own.log_sum);
+    }
+    return loss;
+  }
+  Row Own(int64_t t, int64_t moved = -1, double by = 0) const { return Logits(x, w, c.soft_cap, t, moved, by); }
+  Row Teacher(int64_t t) const { return c.divergence != 0 ? Logits(taught, teacher_w, c.teacher_cap, t) : Row{}; }
+
+  struct Found {
+    std::vector<float> losses;
+    Padded dx, dw;
+  };
+  Found Compute(const Context& context, const Padded* before) const {
+    Found found{std::vector<float>(c.rows, test::kNan), Padded(c.rows, c.hidden),
+                before == nullptr ? Padded(0, c.hidden) : before->Copy()};
+    const OutputHead head(w.view, c.soft_cap), teacher(teacher_w.view, c.teacher_cap);
+    HeadLoss loss{head, targets, c.cross_entropy, c.divergence};
+    if (c.divergence != 0) loss.teacher = taught.view(), loss.teacher_head = &teacher;
+    HeadLossGradient(context, x.view(), loss, scales, found.losses, found.dx.view(),
+                     before == nullptr ? MatrixView<float>() : found.dw.view());
+    return found;
+  }
+
+  LossCase c;
+  Padded x, taught;
+  Stored w, teacher_w;
+  std::vector<int32_t> targets;
+  std::vector<float> scales;
+};
+
+TEST_P(TokenLogProbsTest, LossAndGradientAgreeWithFloat64) {
+  for (const LossCase& c : {LossCase{1, 5, 7},
+                            {6, 33, 2049, 0, 0, 1, 0, DType::kBFloat16},
+                            {9, 16, 4100, 8, 0, 1, 0, DType::kFloat16},
+                            {5, 16, 300, 0, 0, 0, 1},
+                            {7, 12, 2100, 6, 9, 0.5f, 2, DType::kBFloat16}}) {
+    SCOPED_TRACE(
+        fmt::format("{} rows, vocabulary {}, cap {}, divergence {}", c.rows, c.vocab, c.soft_cap, c.divergence));
+    const LossProblem problem(c);
+    const Padded before = Padded::Normal(c.vocab, c.hidden, 6, 0.1);
+    const LossProblem::Found found = problem.Compute(context_, &before);
+    std::vector<Exact> dw(c.vocab * c.hidden);
+    double most = 0;  // errors are absolute: those of logits of up to tens, and of their products with x and W
+    for (const double value : problem.w.values) most = std::max(most, std::abs(value));
+    for (int64_t t = 0; t < c.rows; ++t) {
+      const auto own = problem.Own(t), teacher = problem.Teacher(t);
+      ASSERT_NEAR(found.losses[t], problem.Loss(own, teacher, t), 1e-5 * (1 + std::abs(own.log_sum)));
+      std::vector<Exact> dx(c.hidden);
+      for (int64_t v = 0; v < c.vocab; ++v) {
+        double g = (c.cross_entropy + c.divergence) * std::exp(own.capped[v] - own.log_sum);
+        if (v == problem.targets[t]) g -= c.cross_entropy;
+        if (c.divergence != 0) g -= c.divergence * std::exp(teacher.capped[v] - teacher.log_sum);
+        if (c.soft_cap > 0) g *= 1 - std::pow(own.capped[v] / c.soft_cap, 2);
+        for (int64_t k = 0; k < c.hidden; ++k) {
+          dx[k].Add(g * problem.w.values[v * c.hidden + k]);
+          dw[v * c.hidden + k].Add(problem.scales[t] * g * problem.x(t, k));
+        }
+      }
+      for (int64_t k = 0; k < c.hidden; ++k) {
+        const double step = 1e-5, above = problem.Loss(problem.Own(t, k, step), teacher, t),
+                     below = problem.Loss(problem.Own(t, k, -step), teacher, t);
+        ASSERT_NEAR(dx[k].value, (above - below) / (2 * step), 1e-7 * (1 + dx[k].size));
+        const double tolerance = 2e-5 * (c.cross_entropy + c.divergence) * most * problem.scales[t];
+        ASSERT_NEAR(found.dx(t, k), problem.scales[t] * dx[k].value, tolerance) << t << " " << k;
+      }
+    }
+    for (int64_t v = 0; v < c.vocab; ++v)
+      for (int64_t k = 0; k < c.hidden; ++k)
+        ASSERT_NEAR(found.dw(v, k), before(v, k) + dw[v * c.hidden + k].value,
+                    2e-5 * dw[v * c.hidden + k].size + 4e-7 * std::abs(before(v, k)) + 2e-6)
+            << v << " " << k;
+    EXPECT_TRUE(found.dx.PaddingIsUntouched() && found.dw.PaddingIsUntouched());
+    const LossProblem::Found threaded = problem.Compute(On(3), &before), alone = problem.Compute(context_, nullptr);
+    EXPECT_EQ(found.losses, threaded.losses);
+    EXPECT_TRUE(test::Identical(found.dx, threaded.dx) && test::Identical(found.dw, threaded.dw));
+    EXPECT_EQ(found.losses, alone.losses);
+    EXPECT_TRUE(test::Identical(found.dx, alone.dx));
+  }
+}
+
+// A divergence from itself is 0, and so is its gradient, up to the roundings.
+TEST_P(TokenLogProbsTest, NoDivergenceFromItself) {
+  const Padded x = Padded::Normal(7, 16, 1), dx(7, 16);
+  const Stored w = Stored::Normal(DType::kBFloat16, {2100, 16}, 2);
+  const OutputHead head(w.view);
+  const std::vector<int32_t> targets = Targets(7, 2100);
+  std::vector<float> losses(7);
+  HeadLossGradient(context_, x.view(), {head, targets, 0, 1, x.view(), &head}, std::vector<float>(7, 1.0f), losses,
+                   dx.view());
+  for (int64_t t = 0; t < 7; ++t) {
+    EXPECT_EQ(losses[t], 0);
+    for (int64_t k = 0; k < 16; ++k) EXPECT_EQ(dx(t, k), 0);
+  }
+}
+
+// A batch of more rows than are processed at a time has the losses and gradients of its rows.
+TEST_P(TokenLogProbsTest, GradientOfManyRows) {
+  const int64_t rows = 1030;
+  const LossProblem problem({rows, 7, 40});
+  const LossProblem::Found found = problem.Compute(context_, nullptr);
+  std::vector<float> log_probs(rows);
+  TokenLogProbs(context_, problem.x.view(), problem.w.view, problem.targets, log_probs, {});
+  for (int64_t t = 0; t < rows; ++t) ASSERT_NEAR(found.losses[t], -log_probs[t], 1e-6);
+  const OutputHead head(problem.w.view);
+  const Padded dx(6, 7);
+  std::vector<float> losses(6);
+  HeadLossGradient(context_, problem.x.view().Rows(1024, 6), {head, std::span(problem.targets).subspan(1024)},
+                   std::span(problem.scales).subspan(1024), losses, dx.view());
+  for (int64_t t = 0; t < 6; ++t)
+    for (int64_t k = 0; k < 7; ++k) ASSERT_EQ(dx(t, k), found.dx(1024 + t, k));
+}
+
+TEST_P(TokenLogProbsTest, GradientRefusesWhatDoesNotFit) {
+  const Padded x = Padded::Normal(2, 4, 1), dx(2, 4), dw(7, 4);
+  const Stored w = Stored::Normal(DType::kFloat32, {7, 4}, 2), other = Stored::Normal(DType::kFloat32, {8, 4}, 2);
+  const OutputHead head(w.view), teacher(other.view);
+  const std::vector<int32_t> good = {0, 6}, bad = {0, 7};
+  const std::vector<float> scales(2, 1.0f);
+  std::vector<float> losses(2), one(1);
+  const auto compute = [&](const HeadLoss& loss, std::span<float> into, MatrixView<float> gradient) {
+    HeadLossGradient(context_, x.view(), loss, scales, into, dx.view(), gradient);
+  };
+  EXPECT_THROW(compute({head, bad}, losses, {}), Error);
+  EXPECT_THROW(compute({head, good}, one, {}), Error);
+  EXPECT_THROW(compute({head, good}, losses, dw.view().Rows(0, 6)), Error);
+  EXPECT_THROW(compute({head, good, 1, 1}, losses, {}), Error);
+  EXPECT_THROW(compute({head, good, 1, 1, x.view(), &teacher}, losses, {}), Error);
+  EXPECT_THROW(compute({head, good, 1, 1, x.view().Rows(0, 1), &head}, losses, {}), Error);
+}
+
 }  // namespace
 }  // namespace shiftrt

@@ -306,5 +306,108 @@ TEST_P(MatMulTest, RightAgreesWithFloat64) {
   }
 }
 
+TEST_P(MatMulTest, InputGradientAgreesWithFloat64) {
+  for (const DType dtype : test::kStoredTypes) {
+    for (const auto& [m, n, k] : Shapes()) {  // of dy (m, k), W (k, n), and so dx (m, n)
+      SCOPED_TRACE(fmt::format("{} m {} n {} k {}", Name(dtype), m, n, k));
+      const Padded dy = Padded::Normal(m, k, 1), before = Padded::Normal(m, n, 4, 10), fresh(m, n), sum = before.Copy();
+      const Stored w = Stored::Normal(dtype, {k, n}, 2);
+      const std::vector<Exact> products = Product(dy, n, w.values);
+      MatMulInputGradient(context_, dy.view(), w.view, false, fresh.view());
+      ExpectProduct(products, k, {}, nullptr, fresh);
+      MatMulInputGradient(context_, dy.view(), w.view, true, sum.view());
+      ExpectProduct(products, k, {}, &before, sum);
+      const Padded threaded = before.Copy();
+      MatMulInputGradient(On(3), dy.view(), w.view, true, threaded.view());
+      EXPECT_TRUE(test::Identical(sum, threaded));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// The same weights as columns and as rows are packed to the same panels, and so give the same bits. Infinite values and
+// those that are not numbers are among them.
+TEST_P(MatMulTest, InputGradientHasTheBitsOfTheTransposedProduct) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const DType dtype : test::kStoredTypes) {
+    for (const auto& [m, n, k] : {Shape{6, 31, 33}, {40, 65, 593}, {17, 300, 64}}) {
+      const Padded dy = Padded::Normal(m, k, 1), forward(m, n), backward(m, n);
+      std::vector<double> values = Stored::Normal(dtype, {k, n}, 2).values;
+      values[3] = infinity;
+      values[n + 7] = 1e-3;
+      values[2 * n + 9] = 65504;
+      const Stored w(dtype, {k, n}, values), turned(dtype, {n, k}, Transposed(values, k, n));
+      MatMul(context_, dy.view(), turned.view, {}, false, forward.view());
+      MatMulInputGradient(context_, dy.view(), w.view, false, backward.view());
+      for (int64_t i = 0; i < m; ++i)
+        for (int64_t j = 0; j < n; ++j)
+          ASSERT_TRUE(forward(i, j) == backward(i, j) || (std::isnan(forward(i, j)) && std::isnan(backward(i, j))))
+              << Name(dtype) << " at " << i << ", " << j << ": " << forward(i, j) << " " << backward(i, j);
+    }
+  }
+}
+
+TEST_P(MatMulTest, WeightGradientAgreesWithFloat64) {
+  for (const auto& [n, k, m] : Shapes()) {  // of dy (m, n), x (m, k), and so dw (n, k)
+    SCOPED_TRACE(fmt::format("m {} n {} k {}", m, n, k));
+    const Padded dy = Padded::Normal(m, n, 1), x = Padded::Normal(m, k, 2), before = Padded::Normal(n, k, 4, 10),
+                 dw = before.Copy(), threaded = before.Copy();
+    Padded turned(n, m);
+    for (int64_t i = 0; i < n; ++i)
+      for (int64_t t = 0; t < m; ++t) turned(i, t) = dy(t, i);
+    std::vector<double> values;
+    for (int64_t t = 0; t < m; ++t) values.insert(values.end(), x.view().row(t), x.view().row(t) + k);
+    MatMulWeightGradient(context_, dy.view(), x.view(), dw.view());
+    ExpectProduct(Product(turned, k, values), m, {}, &before, dw);
+    MatMulWeightGradient(On(3), dy.view(), x.view(), threaded.view());
+    EXPECT_TRUE(test::Identical(dw, threaded));
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(MatMulTest, BiasGradientAddsTheRows) {
+  for (const auto& [m, n] : {std::pair<int64_t, int64_t>{0, 3}, {1, 1}, {5, 64}, {130, 67}, {2100, 300}}) {
+    const Padded dy = Padded::Normal(m, n, 1), before = Padded::Normal(1, n, 2), db = before.Copy(),
+                 threaded = before.Copy();
+    BiasGradient(context_, dy.view(), db.view());
+    BiasGradient(On(3), dy.view(), threaded.view());
+    for (int64_t j = 0; j < n; ++j) {
+      Exact sum;
+      sum.Add(before(0, j));
+      for (int64_t i = 0; i < m; ++i) sum.Add(dy(i, j));
+      ASSERT_NEAR(db(0, j), sum.value, SumTolerance(std::min<int64_t>(m, 64) + 1, sum.size)) << m << " " << j;
+    }
+    EXPECT_TRUE(db.PaddingIsUntouched());
+    EXPECT_TRUE(test::Identical(db, threaded));
+  }
+}
+
+TEST_P(MatMulTest, GradientsOfNothingAreZero) {
+  const Padded dy(3, 0), dx(3, 4), sum = Padded::Normal(3, 4, 1), before = sum.Copy();
+  const float nothing = 0;
+  const TensorView none{&nothing, DType::kFloat32, {0, 4}};
+  MatMulInputGradient(context_, dy.view(), none, false, dx.view());
+  MatMulInputGradient(context_, dy.view(), none, true, sum.view());
+  MatMulWeightGradient(context_, Padded(0, 3).view(), Padded(0, 4).view(), sum.view());
+  for (int64_t i = 0; i < 3; ++i)
+    for (int64_t j = 0; j < 4; ++j) EXPECT_EQ(dx(i, j), 0);
+  EXPECT_TRUE(test::Identical(sum, before));
+}
+
+TEST_P(MatMulTest, GradientsRefuseWhatDoesNotFit) {
+  const Padded dy = Padded::Normal(2, 3, 1), x = Padded::Normal(2, 4, 2), dx(2, 4), dw = Padded::Normal(3, 4, 3);
+  const Stored w = Stored::Normal(DType::kFloat32, {3, 4}, 2), wide = Stored::Normal(DType::kFloat64, {3, 4}, 2);
+  EXPECT_NO_THROW(MatMulInputGradient(context_, dy.view(), w.view, false, dx.view()));
+  EXPECT_THROW(MatMulInputGradient(context_, x.view(), w.view, false, dx.view()), Error);
+  EXPECT_THROW(MatMulInputGradient(context_, dy.view(), wide.view, false, dx.view()), Error);
+  EXPECT_THROW(MatMulInputGradient(context_, dy.view(), w.view, false, dx.view().Cols(0, 3)), Error);
+  EXPECT_THROW(MatMulInputGradient(context_, dy.view().Rows(0, 1), w.view, false, dx.view()), Error);
+  EXPECT_NO_THROW(MatMulWeightGradient(context_, dy.view(), x.view(), dw.view()));
+  EXPECT_THROW(MatMulWeightGradient(context_, x.view(), dy.view(), dw.view()), Error);
+  EXPECT_THROW(MatMulWeightGradient(context_, dy.view(), x.view().Rows(0, 1), dw.view()), Error);
+  EXPECT_THROW(BiasGradient(context_, dy.view(), dw.view()), Error);
+  EXPECT_THROW(BiasGradient(context_, dy.view(), dw.view().Rows(0, 1)), Error);
+}
+
 }  // namespace
 }  // namespace shiftrt

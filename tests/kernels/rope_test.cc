@@ -75,5 +75,34 @@ TEST_P(RopeTest, RefusesWhatDoesNotFit) {
   EXPECT_THROW(Rope(context_, x.view(), 8, angles(2, 8)), Error);
 }
 
+// A rotation is its own inverse's transpose: <R x, y> = <x, R' y>, here for unit vectors, so that every element counts.
+TEST_P(RopeTest, GradientIsTheTransposedRotation) {
+  const std::vector<int64_t> positions = {0, 1, 7, 4097};
+  const int64_t head_dim = 6, heads = 2, width = heads * head_dim;
+  const RopeAngles angles = MakeRopeAngles(context_, positions, Frequencies(head_dim), 1.3f);
+  const auto tokens = static_cast<int64_t>(positions.size());
+  const auto units = [&](int64_t at) {
+    Padded unit(tokens, width);
+    for (int64_t t = 0; t < tokens; ++t)
+      for (int64_t j = 0; j < width; ++j) unit(t, j) = j == at ? 1.0f : 0.0f;
+    return unit;
+  };
+  std::vector<Padded> rotated;
+  for (int64_t at = 0; at < width; ++at) {
+    rotated.push_back(units(at));
+    Rope(context_, rotated.back().view(), head_dim, angles);
+  }
+  for (int64_t at = 0; at < width; ++at) {
+    const Padded gradient = units(at), threaded = units(at);
+    RopeGradient(context_, gradient.view(), head_dim, angles);
+    RopeGradient(On(3), threaded.view(), head_dim, angles);
+    for (int64_t t = 0; t < tokens; ++t)
+      for (int64_t j = 0; j < width; ++j) ASSERT_EQ(gradient(t, j), rotated[j](t, at)) << at << " " << t << " " << j;
+    EXPECT_TRUE(gradient.PaddingIsUntouched());
+    EXPECT_TRUE(test::Identical(gradient, threaded));
+  }
+  EXPECT_THROW(RopeGradient(context_, Padded(3, width).view(), head_dim, angles), Error);
+}
+
 }  // namespace
 }  // namespace shiftrt
