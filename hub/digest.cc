@@ -17,23 +17,13 @@ constexpr size_t kSha256Digits = 64, kSha1Digits = 40;
 struct Crypto {
   SharedLibrary library{"checking what is downloaded needs OpenSSL's libcrypto (Debian: apt-get install libssl3);",
                         {"libcrypto.so.3", "libcrypto.so.1.1"}};
-  decltype(&EVP_MD_CTX_new) context_new;
-  decltype(&EVP_MD_CTX_free) context_free;
-  decltype(&EVP_sha256) sha256;
-  decltype(&EVP_sha1) sha1;
-  decltype(&EVP_DigestInit_ex) init;
-  decltype(&EVP_DigestUpdate) update;
-  decltype(&EVP_DigestFinal_ex) finish;
-
-  Crypto() {
-    library.Find(context_new, "EVP_MD_CTX_new");
-    library.Find(context_free, "EVP_MD_CTX_free");
-    library.Find(sha256, "EVP_sha256");
-    library.Find(sha1, "EVP_sha1");
-    library.Find(init, "EVP_DigestInit_ex");
-    library.Find(update, "EVP_DigestUpdate");
-    library.Find(finish, "EVP_DigestFinal_ex");
-  }
+  decltype(&EVP_MD_CTX_new) context_new = library.Find("EVP_MD_CTX_new");
+  decltype(&EVP_MD_CTX_free) context_free = library.Find("EVP_MD_CTX_free");
+  decltype(&EVP_sha256) sha256 = library.Find("EVP_sha256");
+  decltype(&EVP_sha1) sha1 = library.Find("EVP_sha1");
+  decltype(&EVP_DigestInit_ex) init = library.Find("EVP_DigestInit_ex");
+  decltype(&EVP_DigestUpdate) update = library.Find("EVP_DigestUpdate");
+  decltype(&EVP_DigestFinal_ex) finish = library.Find("EVP_DigestFinal_ex");
 };
 
 const Crypto& LoadCrypto() {

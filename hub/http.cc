@@ -29,54 +29,30 @@ struct Curl {
   SharedLibrary library{
       "downloading needs libcurl, which is not installed (Debian and Ubuntu: apt-get install libcurl4);",
       {"libcurl.so.4", "libcurl-gnutls.so.4"}};
-  decltype(&curl_global_init) global_init;
-  decltype(&curl_easy_init) easy_init;
-  decltype(&curl_easy_cleanup) easy_cleanup;
-  decltype(&curl_easy_setopt) set;
-  decltype(&curl_easy_getinfo) get;
-  decltype(&curl_easy_strerror) message;
-  decltype(&curl_slist_append) append;
-  decltype(&curl_slist_free_all) free_list;
-  decltype(&curl_multi_init) multi_init;
-  decltype(&curl_multi_cleanup) multi_cleanup;
-  decltype(&curl_multi_add_handle) add;
-  decltype(&curl_multi_remove_handle) remove;
-  decltype(&curl_multi_perform) perform;
-  decltype(&curl_multi_poll) poll;
-  decltype(&curl_multi_info_read) info_read;
-  decltype(&curl_multi_strerror) multi_message;
-  decltype(&curl_url) url;
-  decltype(&curl_url_cleanup) url_cleanup;
-  decltype(&curl_url_set) url_set;
-  decltype(&curl_url_get) url_get;
-  decltype(&curl_free) free;
-  decltype(&curl_getdate) date;
+  decltype(&curl_global_init) global_init = library.Find("curl_global_init");
+  decltype(&curl_easy_init) easy_init = library.Find("curl_easy_init");
+  decltype(&curl_easy_cleanup) easy_cleanup = library.Find("curl_easy_cleanup");
+  decltype(&curl_easy_setopt) set = library.Find("curl_easy_setopt");
+  decltype(&curl_easy_getinfo) get = library.Find("curl_easy_getinfo");
+  decltype(&curl_easy_strerror) message = library.Find("curl_easy_strerror");
+  decltype(&curl_slist_append) append = library.Find("curl_slist_append");
+  decltype(&curl_slist_free_all) free_list = library.Find("curl_slist_free_all");
+  decltype(&curl_multi_init) multi_init = library.Find("curl_multi_init");
+  decltype(&curl_multi_cleanup) multi_cleanup = library.Find("curl_multi_cleanup");
+  decltype(&curl_multi_add_handle) add = library.Find("curl_multi_add_handle");
+  decltype(&curl_multi_remove_handle) remove = library.Find("curl_multi_remove_handle");
+  decltype(&curl_multi_perform) perform = library.Find("curl_multi_perform");
+  decltype(&curl_multi_poll) poll = library.Find("curl_multi_poll");
+  decltype(&curl_multi_info_read) info_read = library.Find("curl_multi_info_read");
+  decltype(&curl_multi_strerror) multi_message = library.Find("curl_multi_strerror");
+  decltype(&curl_url) url = library.Find("curl_url");
+  decltype(&curl_url_cleanup) url_cleanup = library.Find("curl_url_cleanup");
+  decltype(&curl_url_set) url_set = library.Find("curl_url_set");
+  decltype(&curl_url_get) url_get = library.Find("curl_url_get");
+  decltype(&curl_free) free = library.Find("curl_free");
+  decltype(&curl_getdate) date = library.Find("curl_getdate");
 
-  Curl() {
-    library.Find(global_init, "curl_global_init");
-    library.Find(easy_init, "curl_easy_init");
-    library.Find(easy_cleanup, "curl_easy_cleanup");
-    library.Find(set, "curl_easy_setopt");
-    library.Find(get, "curl_easy_getinfo");
-    library.Find(message, "curl_easy_strerror");
-    library.Find(append, "curl_slist_append");
-    library.Find(free_list, "curl_slist_free_all");
-    library.Find(multi_init, "curl_multi_init");
-    library.Find(multi_cleanup, "curl_multi_cleanup");
-    library.Find(add, "curl_multi_add_handle");
-    library.Find(remove, "curl_multi_remove_handle");
-    library.Find(perform, "curl_multi_perform");
-    library.Find(poll, "curl_multi_poll");
-    library.Find(info_read, "curl_multi_info_read");
-    library.Find(multi_message, "curl_multi_strerror");
-    library.Find(url, "curl_url");
-    library.Find(url_cleanup, "curl_url_cleanup");
-    library.Find(url_set, "curl_url_set");
-    library.Find(url_get, "curl_url_get");
-    library.Find(free, "curl_free");
-    library.Find(date, "curl_getdate");
-    Check(global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK, "libcurl cannot be initialised");
-  }
+  Curl() { Check(global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK, "libcurl cannot be initialised"); }
 };
 
 const Curl& LoadCurl() {

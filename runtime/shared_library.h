@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "runtime/check.h"
@@ -29,10 +30,19 @@ class SharedLibrary {
   SharedLibrary(const SharedLibrary&) = delete;
   SharedLibrary& operator=(const SharedLibrary&) = delete;
 
-  template <typename Function>
-  void Find(Function& function, const char* name) const {
-    function = reinterpret_cast<Function>(dlsym(handle_, name));
-    Check(function != nullptr, "{} lacks {}: {}", name_, name, dlerror());
+  // Becomes a pointer to a function of whatever type it initialises.
+  struct Symbol {
+    void* address;
+    template <typename Function>
+    requires(std::is_function_v<Function>) operator Function*() const {  // NOLINT(google-explicit-constructor)
+      return reinterpret_cast<Function*>(address);
+    }
+  };
+  // As in: decltype(&EVP_sha256) sha256 = library.Find("EVP_sha256"). Throws Error if the library lacks it.
+  Symbol Find(const char* name) const {
+    void* const address = dlsym(handle_, name);
+    Check(address != nullptr, "{} lacks {}: {}", name_, name, dlerror());
+    return {address};
   }
 
  private:

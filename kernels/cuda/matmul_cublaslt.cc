@@ -15,45 +15,26 @@ constexpr int64_t kWorkspaceBytes = 32 << 20;  // NVIDIA's recommendation for Ho
 constexpr const char* kOperation = "matrix product";
 
 // The cuBLASLt functions in use, looked up by name.
-class Library {
- public:
-  Library() {
-    library_.Find(create, "cublasLtCreate");
-    library_.Find(destroy, "cublasLtDestroy");
-    library_.Find(matmul, "cublasLtMatmul");
-    library_.Find(desc_create, "cublasLtMatmulDescCreate");
-    library_.Find(desc_destroy, "cublasLtMatmulDescDestroy");
-    library_.Find(desc_set, "cublasLtMatmulDescSetAttribute");
-    library_.Find(layout_create, "cublasLtMatrixLayoutCreate");
-    library_.Find(layout_destroy, "cublasLtMatrixLayoutDestroy");
-    library_.Find(preference_create, "cublasLtMatmulPreferenceCreate");
-    library_.Find(preference_destroy, "cublasLtMatmulPreferenceDestroy");
-    library_.Find(preference_set, "cublasLtMatmulPreferenceSetAttribute");
-    library_.Find(heuristic, "cublasLtMatmulAlgoGetHeuristic");
-    library_.Find(status_string, "cublasLtGetStatusString");
-  }
-
+struct Library {
   void CheckStatus(cublasStatus_t status, const MatMulProblem& problem) const {
     Check(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {} in a product ({}, {}) of depth {} in {}",
           status_string(status), problem.m, problem.n, problem.k, Name(problem.x.dtype));
   }
 
-  decltype(&cublasLtCreate) create;
-  decltype(&cublasLtDestroy) destroy;
-  decltype(&cublasLtMatmul) matmul;
-  decltype(&cublasLtMatmulDescCreate) desc_create;
-  decltype(&cublasLtMatmulDescDestroy) desc_destroy;
-  decltype(&cublasLtMatmulDescSetAttribute) desc_set;
-  decltype(&cublasLtMatrixLayoutCreate) layout_create;
-  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy;
-  decltype(&cublasLtMatmulPreferenceCreate) preference_create;
-  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
-  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
-  decltype(&cublasLtGetStatusString) status_string;
-
- private:
-  SharedLibrary library_{"matrix products", fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR)};
+  SharedLibrary library{"matrix products", fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR)};
+  decltype(&cublasLtCreate) create = library.Find("cublasLtCreate");
+  decltype(&cublasLtDestroy) destroy = library.Find("cublasLtDestroy");
+  decltype(&cublasLtMatmul) matmul = library.Find("cublasLtMatmul");
+  decltype(&cublasLtMatmulDescCreate) desc_create = library.Find("cublasLtMatmulDescCreate");
+  decltype(&cublasLtMatmulDescDestroy) desc_destroy = library.Find("cublasLtMatmulDescDestroy");
+  decltype(&cublasLtMatmulDescSetAttribute) desc_set = library.Find("cublasLtMatmulDescSetAttribute");
+  decltype(&cublasLtMatrixLayoutCreate) layout_create = library.Find("cublasLtMatrixLayoutCreate");
+  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = library.Find("cublasLtMatrixLayoutDestroy");
+  decltype(&cublasLtMatmulPreferenceCreate) preference_create = library.Find("cublasLtMatmulPreferenceCreate");
+  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = library.Find("cublasLtMatmulPreferenceDestroy");
+  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = library.Find("cublasLtMatmulPreferenceSetAttribute");
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = library.Find("cublasLtMatmulAlgoGetHeuristic");
+  decltype(&cublasLtGetStatusString) status_string = library.Find("cublasLtGetStatusString");
 };
 
 cudaDataType_t CudaType(DType type) {

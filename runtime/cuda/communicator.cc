@@ -11,25 +11,17 @@ namespace {
 
 // The NCCL functions in use, looked up by name.
 struct Nccl {
-  Nccl() {
-    library.Find(init_all, "ncclCommInitAll");
-    library.Find(destroy, "ncclCommDestroy");
-    library.Find(group_start, "ncclGroupStart");
-    library.Find(group_end, "ncclGroupEnd");
-    library.Find(reduce, "ncclReduce");
-    library.Find(error_text, "ncclGetErrorString");
-  }
   void CheckStatus(ncclResult_t status, const char* what) const {
     Check(status == ncclSuccess, "NCCL: {} in {}", error_text(status), what);
   }
 
   SharedLibrary library{"sums over several devices", fmt::format("libnccl.so.{}", NCCL_MAJOR)};
-  decltype(&ncclCommInitAll) init_all;
-  decltype(&ncclCommDestroy) destroy;
-  decltype(&ncclGroupStart) group_start;
-  decltype(&ncclGroupEnd) group_end;
-  decltype(&ncclReduce) reduce;
-  decltype(&ncclGetErrorString) error_text;
+  decltype(&ncclCommInitAll) init_all = library.Find("ncclCommInitAll");
+  decltype(&ncclCommDestroy) destroy = library.Find("ncclCommDestroy");
+  decltype(&ncclGroupStart) group_start = library.Find("ncclGroupStart");
+  decltype(&ncclGroupEnd) group_end = library.Find("ncclGroupEnd");
+  decltype(&ncclReduce) reduce = library.Find("ncclReduce");
+  decltype(&ncclGetErrorString) error_text = library.Find("ncclGetErrorString");
 };
 
 // The library is never closed because it has threads of its own. Throws Error if it is not installed.

@@ -18,30 +18,7 @@ constexpr const char* kTridiagonal = "a tridiagonalization";
 
 // The cuBLAS and cuSOLVER functions in use, looked up by name.
 struct Libraries {
-  explicit Libraries(int device) : device(device) {
-    blas.Find(blas_create, "cublasCreate_v2");
-    blas.Find(blas_destroy, "cublasDestroy_v2");
-    blas.Find(blas_set_stream, "cublasSetStream_v2");
-    blas.Find(gemm, "cublasDgemm_v2_64");
-    blas.Find(gemm_batched, "cublasDgemmStridedBatched_64");
-    blas.Find(symm, "cublasDsymm_v2_64");
-    blas.Find(dgmm, "cublasDdgmm_64");
-    blas.Find(trsm, "cublasDtrsm_v2_64");
-    blas.Find(blas_text, "cublasGetStatusString");
-    solver.Find(solver_create, "cusolverDnCreate");
-    solver.Find(solver_destroy, "cusolverDnDestroy");
-    solver.Find(solver_set_stream, "cusolverDnSetStream");
-    solver.Find(params_create, "cusolverDnCreateParams");
-    solver.Find(params_destroy, "cusolverDnDestroyParams");
-    solver.Find(potrf_size, "cusolverDnXpotrf_bufferSize");
-    solver.Find(potrf, "cusolverDnXpotrf");
-    solver.Find(syevd_size, "cusolverDnXsyevd_bufferSize");
-    solver.Find(syevd, "cusolverDnXsyevd");
-    solver.Find(sytrd_size, "cusolverDnDsytrd_bufferSize");
-    solver.Find(sytrd, "cusolverDnDsytrd");
-    solver.Find(ormtr_size, "cusolverDnDormtr_bufferSize");
-    solver.Find(ormtr, "cusolverDnDormtr");
-  }
+  explicit Libraries(int device) : device(device) {}
 
   void CheckBlas(cublasStatus_t status, const char* what) const {
     if (status == CUBLAS_STATUS_ALLOC_FAILED) FailFull(what);
@@ -60,28 +37,28 @@ struct Libraries {
   int device;
   SharedLibrary blas{kWhatFor, fmt::format("libcublas.so.{}", CUBLAS_VER_MAJOR)};
   SharedLibrary solver{kWhatFor, fmt::format("libcusolver.so.{}", CUSOLVER_VER_MAJOR)};
-  decltype(&cublasCreate_v2) blas_create;
-  decltype(&cublasDestroy_v2) blas_destroy;
-  decltype(&cublasSetStream_v2) blas_set_stream;
-  decltype(&cublasDgemm_v2_64) gemm;
-  decltype(&cublasDgemmStridedBatched_64) gemm_batched;
-  decltype(&cublasDsymm_v2_64) symm;
-  decltype(&cublasDdgmm_64) dgmm;
-  decltype(&cublasDtrsm_v2_64) trsm;
-  decltype(&cublasGetStatusString) blas_text;
-  decltype(&cusolverDnCreate) solver_create;
-  decltype(&cusolverDnDestroy) solver_destroy;
-  decltype(&cusolverDnSetStream) solver_set_stream;
-  decltype(&cusolverDnCreateParams) params_create;
-  decltype(&cusolverDnDestroyParams) params_destroy;
-  decltype(&cusolverDnXpotrf_bufferSize) potrf_size;
-  decltype(&cusolverDnXpotrf) potrf;
-  decltype(&cusolverDnXsyevd_bufferSize) syevd_size;
-  decltype(&cusolverDnXsyevd) syevd;
-  decltype(&cusolverDnDsytrd_bufferSize) sytrd_size;
-  decltype(&cusolverDnDsytrd) sytrd;
-  decltype(&cusolverDnDormtr_bufferSize) ormtr_size;
-  decltype(&cusolverDnDormtr) ormtr;
+  decltype(&cublasCreate_v2) blas_create = blas.Find("cublasCreate_v2");
+  decltype(&cublasDestroy_v2) blas_destroy = blas.Find("cublasDestroy_v2");
+  decltype(&cublasSetStream_v2) blas_set_stream = blas.Find("cublasSetStream_v2");
+  decltype(&cublasDgemm_v2_64) gemm = blas.Find("cublasDgemm_v2_64");
+  decltype(&cublasDgemmStridedBatched_64) gemm_batched = blas.Find("cublasDgemmStridedBatched_64");
+  decltype(&cublasDsymm_v2_64) symm = blas.Find("cublasDsymm_v2_64");
+  decltype(&cublasDdgmm_64) dgmm = blas.Find("cublasDdgmm_64");
+  decltype(&cublasDtrsm_v2_64) trsm = blas.Find("cublasDtrsm_v2_64");
+  decltype(&cublasGetStatusString) blas_text = blas.Find("cublasGetStatusString");
+  decltype(&cusolverDnCreate) solver_create = solver.Find("cusolverDnCreate");
+  decltype(&cusolverDnDestroy) solver_destroy = solver.Find("cusolverDnDestroy");
+  decltype(&cusolverDnSetStream) solver_set_stream = solver.Find("cusolverDnSetStream");
+  decltype(&cusolverDnCreateParams) params_create = solver.Find("cusolverDnCreateParams");
+  decltype(&cusolverDnDestroyParams) params_destroy = solver.Find("cusolverDnDestroyParams");
+  decltype(&cusolverDnXpotrf_bufferSize) potrf_size = solver.Find("cusolverDnXpotrf_bufferSize");
+  decltype(&cusolverDnXpotrf) potrf = solver.Find("cusolverDnXpotrf");
+  decltype(&cusolverDnXsyevd_bufferSize) syevd_size = solver.Find("cusolverDnXsyevd_bufferSize");
+  decltype(&cusolverDnXsyevd) syevd = solver.Find("cusolverDnXsyevd");
+  decltype(&cusolverDnDsytrd_bufferSize) sytrd_size = solver.Find("cusolverDnDsytrd_bufferSize");
+  decltype(&cusolverDnDsytrd) sytrd = solver.Find("cusolverDnDsytrd");
+  decltype(&cusolverDnDormtr_bufferSize) ormtr_size = solver.Find("cusolverDnDormtr_bufferSize");
+  decltype(&cusolverDnDormtr) ormtr = solver.Find("cusolverDnDormtr");
 };
 
 cublasOperation_t Operation(bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; }
