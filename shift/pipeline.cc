@@ -214,7 +214,7 @@ void CheckOptions(const ShiftOptions& options, int64_t hidden) {
   const Correction& correction = *options.correction;
   const bool in_sequence = options.mode != Calibration::kIndependent;
   const bool recipe = in_sequence || !options.weighting.uniform() || options.gram.used();
-  CheckRank(options.fit.rank, hidden);
+  if (options.correction->has_rank) CheckRank(options.fit.rank, hidden);
   refuse(!options.gram.load.empty() && !options.gram.save.empty(), "gram.load",
          "sums are either loaded, or collected and saved");
   refuse(correction.needs == Needs::kText && recipe, "correction",

@@ -59,7 +59,7 @@ Contest Enter(const EvalCommandOptions& options, const Context& context, const M
     FailUsage("{} is already pruned; give the model it was made from, or leave --prune out", options.common.model);
   const ShiftOptions shift = options.recipe.Parse(options.common.seed);
   CheckNames(options.variants, VariantNames(shift));
-  CheckRank(shift.fit.rank, model.weights->config.hidden);
+  if (shift.correction->has_rank) CheckRank(shift.fit.rank, model.weights->config.hidden);
   const CalibrationSet calibration = options.recipe.OpenText(model, options.common);
   const ShiftJob job = {context, model, calibration, progress};
   auto fit = std::make_unique<KeptFit>(job, options.recipe, options.common.seed);

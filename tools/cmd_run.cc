@@ -134,7 +134,7 @@ int Run(const RunOptions& options) {
   const Model model = options.common.Open();
   if (model.provenance) FailUsage("{} is already pruned; give the model it was made from", options.common.model);
   const ModelConfig& config = model.weights->config;
-  CheckRank(shift.fit.rank, config.hidden);
+  if (shift.correction->has_rank) CheckRank(shift.fit.rank, config.hidden);
   // Said now, not after the hour that calibration may take.
   const std::vector<int32_t> prompt = PromptTokens(model, options.comparison.prompt, options.comparison.chat);
   CheckFits(std::ssize(prompt), options.comparison.max_tokens, config);
@@ -206,10 +206,11 @@ Command AddRun(CLI::App& app) {
       ->check(DirectoryOutput());
   app.add_flag("--save-weights", options->save_weights,
                "with --save: write the kept weights too, so that the directory needs no base model");
-  app.add_option("--export", options->exports,
-                 "FORMAT:DIR, repeatable: write the last variant for other programs, as `shiftrt export` does")
-      ->allow_extra_args(false);
-  AddExportOptions(app, options->exporting);
+  auto* exports =
+      app.add_option("--export", options->exports,
+                     "FORMAT:DIR, repeatable: write the last variant for other programs, as `shiftrt export` does")
+          ->allow_extra_args(false);
+  for (CLI::Option* option : AddExportOptions(app, options->exporting)) option->needs(exports);
   options->evaluation.AddTo(app, "--eval");
   app.footer(
       "Criteria:" + CriteriaHelp() +

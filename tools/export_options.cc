@@ -8,14 +8,17 @@
 
 namespace shiftrt {
 
-void AddExportOptions(CLI::App& app, ExportOptions& options) {
-  app.add_option("--shard-size", options.shard_bytes, "largest size of a file of weights, such as 5GB or 900MiB")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 60))
-      ->default_str("5GB");
-  app.add_option("--base-model", options.base_name,
-                 "name of the original model for the model card and for mergekit, such as Qwen/Qwen2-1.5B\n"
-                 "(default: as its directory and its config.json say)");
+std::vector<CLI::Option*> AddExportOptions(CLI::App& app, ExportOptions& options) {
+  auto* shard_size =
+      app.add_option("--shard-size", options.shard_bytes, "largest size of a file of weights, such as 5GB or 900MiB")
+          ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+          ->check(CLI::Range(int64_t{1}, int64_t{1} << 60))
+          ->default_str("5GB");
+  auto* base_model =
+      app.add_option("--base-model", options.base_name,
+                     "name of the original model for the model card and for mergekit, such as Qwen/Qwen2-1.5B\n"
+                     "(default: as its directory and its config.json say)");
+  return {shard_size, base_model};
 }
 
 ExportTarget ParseExportTarget(const std::string& text) {

@@ -4,17 +4,19 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "export/formats.h"
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace shiftrt {
 
-// Adds --shard-size and --base-model.
-void AddExportOptions(CLI::App& app, ExportOptions& options);
+// Adds --shard-size and --base-model, and returns them.
+std::vector<CLI::Option*> AddExportOptions(CLI::App& app, ExportOptions& options);
 
 // A format and where to write it: "hf:out".
 struct ExportTarget {

@@ -126,13 +126,14 @@ class Cli : public ::testing::Test {
   }
   // A `run` of `more` that has all else it needs.
   Outcome Run(std::vector<std::string> more) const {
+    const auto given = [&](const char* option) { return std::find(more.begin(), more.end(), option) != more.end(); };
+    if (!given("--correction") && !given("--lra")) more.insert(more.end(), {"--lra", "4"});
     const std::pair<const char*, std::string> defaults[] = {{"--calib", Path("calibration.txt:16x64")},
                                                             {"--text", Path("heldout.txt")},
-                                                            {"--lra", "4"},
                                                             {"--prompt", "the sea was"},
                                                             {"--max-tokens", "12"}};
     for (const auto& [option, value] : defaults)
-      if (std::find(more.begin(), more.end(), option) == more.end()) more.insert(more.end(), {option, value});
+      if (!given(option)) more.insert(more.end(), {option, value});
     more.push_back("--quiet");
     return Command("run", more);
   }

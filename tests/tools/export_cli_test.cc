@@ -49,6 +49,10 @@ TEST_F(Cli, ExportsThatCannotBeAreRefusedBeforeTheWork) {
   refused({"--export", "hf:" + Path("out")}, "--correction lra makes adapters");
   refused({"--export", "mergekit:" + Path("out"), "--correction", "laco"}, "changes weights of blocks");
   refused({"--export", "hf"}, "expected FORMAT:DIR");
+  refused({"--shard-size", "1GB"}, "--shard-size requires --export");
+  refused({"--base-model", "org/name"}, "--base-model requires --export");
+  refused({"--correction", "refit", "--lra", "8"}, "--lra goes with adapters that have a rank");
+  refused({"--correction", "none", "--factorize", "svd"}, "--factorize goes with adapters");
   refused({"--export", "safetensors:" + Path("out")}, "known: hf, hf-lra");
   refused({"--export", "hf-lra:" + Path("model")}, "--export: " + Path("model") + ": the directory is not empty");
   refused({"--export", "hf-lra:" + Path("file")}, "not a directory");

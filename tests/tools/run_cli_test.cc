@@ -72,7 +72,8 @@ TEST_F(Cli, BlocksThatWereFittedAgainAreShownSavedAndRunAgain) {
   EXPECT_FAILS(Run({"--prune", "layers=2", "--heal", "down", "--save", Path("adapters")}), 2, "--save-weights");
   EXPECT_FAILS(Run({"--prune", "layers=2", "--heal", "most"}), 2, "--heal: unknown way to heal \"most\"");
   EXPECT_FAILS(Run({"--prune", "layers=0", "--correction", "refit"}), 2, "keep=first:1");
-  EXPECT_FAILS(Run({"--prune", "layers=2", "--correction", "joint", "--memory", "16KiB"}), 1, "n = 80 inputs");
+  EXPECT_FAILS(Run({"--prune", "layers=2", "--correction", "joint", "--lra", "8", "--memory", "16KiB"}), 1,
+               "n = 80 inputs");
 }
 
 TEST_F(Cli, ASavedModelGeneratesAsItDidWhenMade) {
@@ -117,9 +118,9 @@ TEST_F(Cli, OtherFamiliesRunAndComeBack) {
     EXPECT_EQ(again.status, 0) << again.err;
     EXPECT_NE(again.out.find(expected), std::string::npos) << again.out << "\nexpected " << expected;
     WriteModel(name, changes);
-    const Outcome merged = run({"--prune", "reverse:1", "--lra", "8", "--correction", "laco"});
+    const Outcome merged = run({"--prune", "reverse:1", "--correction", "laco"});
     EXPECT_EQ(merged.status, 0) << merged.err;
-    const Outcome replaced = run({"--prune", "reverse:1", "--lra", "8", "--correction", "replaceme"});
+    const Outcome replaced = run({"--prune", "reverse:1", "--correction", "replaceme"});
     EXPECT_EQ(replaced.status, name == "gemma2" ? 2 : 0) << replaced.err;
     EXPECT_EQ(replaced.err.find("in front of those norms") != std::string::npos, name == "gemma2") << replaced.err;
   }
