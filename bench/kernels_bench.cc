@@ -2,14 +2,18 @@
 #include "bench/kernels_bench.h"
 
 #include <benchmark/benchmark.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
+#include "kernels/adamw.h"
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/logprob.h"
 #include "kernels/lra.h"
 #include "kernels/matmul.h"
 #include "kernels/rmsnorm.h"
+#include "kernels/rope.h"
 #include "runtime/random.h"
 #include "shift/fit/factorize.h"
 
@@ -32,15 +36,108 @@ void SetCounters(benchmark::State& state, double flops, double bytes) {
   state.counters["bytes/s"] = Counter(bytes, rate, Counter::kIs1000);
 }
 
+struct RandomWeights {
+  RandomWeights(int64_t n, int64_t k) : values(n * k), view{values.data(), DType::kBFloat16, {n, k}} {
+    Random random(3);
+    for (BFloat16& value : values.span()) value = BFloat16(static_cast<float>(random.Uniform() - 0.5));
+  }
+  Buffer<BFloat16> values;
+  TensorView view;
+};
+
 // A projection over `m` tokens, bfloat16 weights (n, k).
 void MatMulBench(benchmark::State& state, const Context& context, int64_t m, int64_t n, int64_t k) {
   const Matrix<float> x = RandomMatrix(m, k), y(m, n);
-  Buffer<BFloat16> w(n * k);
-  Random random(3);
-  for (BFloat16& value : w.span()) value = BFloat16(static_cast<float>(random.Uniform() - 0.5));
-  const TensorView weights{w.data(), DType::kBFloat16, {n, k}};
-  for (auto _ : state) MatMul(context, x.view(), weights, {}, false, y.view());
+  const RandomWeights w(n, k);
+  for (auto _ : state) MatMul(context, x.view(), w.view, {}, false, y.view());
   SetCounters(state, 2.0 * static_cast<double>(m * n * k), 2.0 * static_cast<double>(n * k));
+}
+
+void MatMulInputGradientBench(benchmark::State& state, const Context& context, int64_t m, int64_t n, int64_t k) {
+  const Matrix<float> dy = RandomMatrix(m, n), dx(m, k);
+  const RandomWeights w(n, k);
+  for (auto _ : state) MatMulInputGradient(context, dy.view(), w.view, false, dx.view());
+  SetCounters(state, 2.0 * static_cast<double>(m * n * k), 2.0 * static_cast<double>(n * k));
+}
+
+void MatMulWeightGradientBench(benchmark::State& state, const Context& context, int64_t m, int64_t n, int64_t k) {
+  const Matrix<float> dy = RandomMatrix(m, n), x = RandomMatrix(m, k), dw = Matrix<float>::Zeros(n, k);
+  for (auto _ : state) MatMulWeightGradient(context, dy.view(), x.view(), dw.view());
+  SetCounters(state, 2.0 * static_cast<double>(m * n * k), 8.0 * static_cast<double>(n * k));
+}
+
+void RmsNormGradientBench(benchmark::State& state, const Context& context, int64_t tokens, int64_t n) {
+  const Matrix<float> x = RandomMatrix(tokens, n), dy = RandomMatrix(tokens, n), weight = RandomMatrix(1, n),
+                      dx(tokens, n), dweight = Matrix<float>::Zeros(1, n);
+  const TensorView w{weight.data(), DType::kFloat32, {n}};
+  for (auto _ : state) RmsNormGradient(context, {x.view(), w, 1e-6f}, dy.view(), false, dx.view(), dweight.view());
+  SetCounters(state, 11.0 * static_cast<double>(x.size()), 12.0 * static_cast<double>(x.size()));
+}
+
+void RopeGradientBench(benchmark::State& state, const Context& context, int64_t tokens, int64_t width) {
+  const Matrix<float> dx = RandomMatrix(tokens, width);
+  const std::vector<int64_t> positions(tokens, 7);
+  const std::vector<float> frequencies(32, 0.5f);
+  const RopeAngles angles = MakeRopeAngles(context, positions, frequencies, 1);
+  for (auto _ : state) RopeGradient(context, dx.view(), 64, angles);
+  SetCounters(state, 3.0 * static_cast<double>(dx.size()), 8.0 * static_cast<double>(dx.size()));
+}
+
+void SwiGluGradientBench(benchmark::State& state, const Context& context, int64_t tokens, int64_t n) {
+  const Matrix<float> gate = RandomMatrix(tokens, n), up = RandomMatrix(tokens, n), dgate(tokens, n), dup(tokens, n);
+  for (auto _ : state) {
+    state.PauseTiming();  // see SwiGluBench
+    std::ranges::copy(gate.span(), dgate.data());
+    state.ResumeTiming();
+    SwiGluGradient(context, gate.view(), up.view(), dgate.view(), dup.view());
+  }
+  SetCounters(state, 11.0 * static_cast<double>(gate.size()), 20.0 * static_cast<double>(gate.size()));
+}
+
+// Attention of SmolLM2-135M (9 query heads, 3 key-value heads, head_dim 64), packed sequences of equal length.
+void AttentionGradientBench(benchmark::State& state, const Context& context, int64_t tokens, int64_t length) {
+  const int64_t heads = 9, kv_heads = 3, dim = 64;
+  const Matrix<float> q = RandomMatrix(tokens, heads * dim), keys = RandomMatrix(tokens, kv_heads * dim),
+                      values = RandomMatrix(tokens, kv_heads * dim), dout = RandomMatrix(tokens, heads * dim),
+                      out(tokens, heads * dim), log_sums(tokens, heads), dq(tokens, heads * dim),
+                      dk(tokens, kv_heads * dim), dv(tokens, kv_heads * dim);
+  std::vector<int64_t> offsets;
+  for (int64_t at = 0; at <= tokens; at += length) offsets.push_back(at);
+  const PackedAttention attention{{heads, kv_heads, dim, 0.125f}, offsets, q.view(), keys.view(), values.view()};
+  AttentionForGradient(context, attention, out.view(), log_sums.view());
+  for (auto _ : state)
+    AttentionGradient(context, attention, out.view(), log_sums.view(), dout.view(), {dq.view(), dk.view(), dv.view()});
+  const double pairs = static_cast<double>(tokens) * 0.5 * static_cast<double>(length + 1);
+  SetCounters(state, 10.0 * static_cast<double>(dim * heads) * pairs,
+              4.0 * static_cast<double>(4 * q.size() + 4 * keys.size()));
+}
+
+// The head of SmolLM2-135M, with the gradient of its weights or without.
+void HeadLossGradientBench(benchmark::State& state, const Context& context, int64_t tokens, bool weights) {
+  const int64_t vocab = 49152, hidden = 576;
+  const Matrix<float> x = RandomMatrix(tokens, hidden), dx(tokens, hidden),
+                      dw = Matrix<float>::Zeros(weights ? vocab : 0, hidden);
+  const RandomWeights w(vocab, hidden);
+  const OutputHead head(w.view);
+  const std::vector<int32_t> targets(tokens, 5);
+  const std::vector<float> scales(tokens, 1.0f);
+  std::vector<float> losses(tokens);
+  for (auto _ : state)
+    HeadLossGradient(context, x.view(), {head, targets}, scales, losses, dx.view(),
+                     weights ? dw.view() : MatrixView<float>());
+  SetCounters(state, (weights ? 8.0 : 6.0) * static_cast<double>(tokens * hidden * vocab),
+              2.0 * static_cast<double>(vocab * hidden));
+}
+
+void AdamWBench(benchmark::State& state, const Context& context, int64_t count) {
+  const Matrix<float> gradient = RandomMatrix(1, count), values = RandomMatrix(1, count, 8),
+                      first = Matrix<float>::Zeros(1, count), second = Matrix<float>::Zeros(1, count);
+  AdamW settings{.rate = 1e-4f, .decay = 0.01f};
+  for (auto _ : state) {
+    AdamWStep(context, settings, gradient.span(), values.span(), first.span(), second.span());
+    ++settings.step;
+  }
+  SetCounters(state, 14.0 * static_cast<double>(count), 28.0 * static_cast<double>(count));
 }
 
 void RmsNormBench(benchmark::State& state, const Context& context) {
@@ -128,7 +225,7 @@ int BenchKernels(const Context& context, const std::vector<std::string>& argumen
   for (int64_t m : {1, 8, 128, 512})
     add("matmul/8960x1536/tokens:" + std::to_string(m),
         [=](benchmark::State& s) { MatMulBench(s, context, m, 8960, 1536); });
-  for (int64_t m : {8, 512})
+  for (int64_t m : {8, 512, 2048})
     add("matmul/1536x576/tokens:" + std::to_string(m),
         [=](benchmark::State& s) { MatMulBench(s, context, m, 1536, 576); });
   add("rmsnorm/512x1536", [=](benchmark::State& s) { RmsNormBench(s, context); });
@@ -137,6 +234,25 @@ int BenchKernels(const Context& context, const std::vector<std::string>& argumen
   add("attention/decode:1024", [=](benchmark::State& s) { AttentionBench(s, context, 1, 1023); });
   for (int64_t tokens : {1, 512})
     add("lra/rank:64/tokens:" + std::to_string(tokens), [=](benchmark::State& s) { LraBench(s, context, tokens); });
+  // Gradients of the projections of SmolLM2-135M.
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1536, 576}, {576, 1536}}) {
+    const std::string shape = fmt::format("/{}x{}/tokens:2048", n, k);
+    if (n < k) add("matmul" + shape, [=](benchmark::State& s) { MatMulBench(s, context, 2048, n, k); });
+    add("matmul-input-gradient" + shape,
+        [=](benchmark::State& s) { MatMulInputGradientBench(s, context, 2048, n, k); });
+    add("matmul-weight-gradient" + shape,
+        [=](benchmark::State& s) { MatMulWeightGradientBench(s, context, 2048, n, k); });
+  }
+  for (int64_t length : {512, 2048})
+    add("attention-gradient/tokens:2048/length:" + std::to_string(length),
+        [=](benchmark::State& s) { AttentionGradientBench(s, context, 2048, length); });
+  for (bool weights : {false, true})
+    add(weights ? "head-loss-gradient/weights/tokens:1024" : "head-loss-gradient/tokens:1024",
+        [=](benchmark::State& s) { HeadLossGradientBench(s, context, 1024, weights); });
+  add("rmsnorm-gradient/2048x576", [=](benchmark::State& s) { RmsNormGradientBench(s, context, 2048, 576); });
+  add("rope-gradient/2048x576", [=](benchmark::State& s) { RopeGradientBench(s, context, 2048, 576); });
+  add("swiglu-gradient/2048x1536", [=](benchmark::State& s) { SwiGluGradientBench(s, context, 2048, 1536); });
+  add("adamw/10000000", [=](benchmark::State& s) { AdamWBench(s, context, 10'000'000); });
   add("gram/1536/tokens:2048", [=](benchmark::State& s) { GramBench(s, context); });
   add("fit/1536/rank:64/svd", [=](benchmark::State& s) { FitBench(s, context, Factorization::kSvd); });
   add("fit/1536/rank:64/rrr", [=](benchmark::State& s) { FitBench(s, context, Factorization::kReducedRank); });

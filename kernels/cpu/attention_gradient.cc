@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <atomic>
-#include <cmath>
+#include <functional>
 #include <vector>
 
 #include "kernels/attention.h"
@@ -13,52 +14,174 @@ namespace shiftrt {
 
 namespace {
 
-// With the probability p = exp(s - log_sum) of a key, a = dout v and D = dout out: dv += p dout, the gradient of the
-// score s is p (a - D), and that of q k is scale times this, and times 1 - (s / cap)^2 with a soft cap.
-class HeadGradient {
- public:
-  HeadGradient(const SimdBody& body, const PackedAttention& attention, MatrixView<const float> out,
-               MatrixView<const float> log_sums, MatrixView<const float> dout, const AttentionGradients& gradients)
-      : body_(body), attention_(attention), out_(out), log_sums_(log_sums), dout_(dout), gradients_(gradients) {}
+constexpr int64_t kRowBlock = 96;  // rows that are packed at a time: a multiple of the rows of every register tile
 
-  // All queries of one key-value head of one sequence, rows begin .. end - 1.
-  void Run(int64_t begin, int64_t end, int64_t kv_head) const {
-    const AttentionShape& shape = attention_.shape;
-    const int64_t dim = shape.head_dim, group = shape.heads / shape.kv_heads, kv = kv_head * dim;
-    for (int64_t t = begin; t < end; ++t) {
-      std::fill_n(gradients_.keys.row(t) + kv, dim, 0.0f);
-      std::fill_n(gradients_.values.row(t) + kv, dim, 0.0f);
+int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+struct Inputs {
+  const PackedAttention& attention;
+  MatrixView<const float> out, log_sums, dout;
+  const AttentionGradients& gradients;
+};
+
+struct WorkItem {
+  int64_t begin = 0, count = 0, kv_head = 0;  // the rows of a sequence
+};
+
+// Computes the gradients of one key-value head of one sequence at a time. With the probability p = exp(s - log_sum) of
+// a key, the gradient of p is a = dout v, that of its score s is p (a - mean) with mean = dout out, and that of v is
+// p dout. Row r is query r / group and head r % group of the group. Rows are processed in blocks, and keys in panels
+// as wide as a register tile. The sums of keys and values are transposed, (head_dim, keys): probabilities and the
+// gradients of scores are then packed operands as they are.
+class Worker {
+ public:
+  Worker(const SimdBody& body, const Inputs& inputs)
+      : body_(body),
+        in_(inputs),
+        shape_(inputs.attention.shape),
+        group_(shape_.heads / shape_.kv_heads),
+        dim_(shape_.head_dim),
+        mr_(body.product.tile_rows),
+        nr_(body.product.tile_cols),
+        dims_(RoundUp(dim_, nr_)),
+        queries_(dim_, mr_),
+        douts_(dim_, mr_),
+        scores_(kRowBlock * nr_),
+        gradients_(kRowBlock * nr_),
+        turned_(kRowBlock * nr_),
+        dq_(kRowBlock * dims_) {}
+
+  void Run(const WorkItem& item) {
+    item_ = item;
+    PackKeys();
+    const int64_t all = item.count * group_;
+    for (first_ = 0; first_ < all; first_ += kRowBlock) {
+      rows_ = std::min(kRowBlock, all - first_);
+      SetRows();
+      for (int64_t k0 = FirstKey(0) / nr_ * nr_; k0 <= Query(rows_ - 1); k0 += nr_) AddPanel(k0);
+      for (int64_t r = 0; r < rows_; ++r)
+        std::copy_n(dq_.data() + r * dims_, dim_, in_.gradients.q.row(Token(r)) + Head(r) * dim_);
     }
-    for (int64_t t = begin; t < end; ++t) {
-      const int64_t first = shape.window > 0 ? std::max(begin, t + 1 - shape.window) : begin;
-      for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-        const float *q = attention_.q.row(t) + head * dim, *dout = dout_.row(t) + head * dim;
-        float* dq = gradients_.q.row(t) + head * dim;
-        std::fill_n(dq, dim, 0.0f);
-        const float drop = body_.dot(dout, out_.row(t) + head * dim, dim);
-        for (int64_t j = first; j <= t; ++j) {
-          const float *key = attention_.keys.row(j) + kv, *value = attention_.values.row(j) + kv;
-          float score = shape.scale * body_.dot(q, key, dim), slope = shape.scale;
-          if (shape.soft_cap > 0) {
-            const float tanh = std::tanh(score / shape.soft_cap);
-            score = shape.soft_cap * tanh;
-            slope *= 1 - tanh * tanh;
-          }
-          const float p = std::exp(score - log_sums_(t, head));
-          const float ds = p * (body_.dot(dout, value, dim) - drop) * slope;
-          body_.axpy(ds, key, dq, dim);
-          body_.axpy(ds, q, gradients_.keys.row(j) + kv, dim);
-          body_.axpy(p, dout, gradients_.values.row(j) + kv, dim);
-        }
-      }
-    }
+    WriteTransposed(dkeys_.data(), in_.gradients.keys);
+    WriteTransposed(dvalues_.data(), in_.gradients.values);
   }
 
  private:
+  // A block of rows: dense; packed as the left operand of products with keys or values; and with its columns packed as
+  // the left operand of sums over the rows.
+  struct Rows {
+    Rows(int64_t dim, int64_t mr)
+        : dense(kRowBlock * dim), packed(kRowBlock * dim), columns(kRowBlock * RoundUp(dim, mr)) {}
+    Buffer<float> dense, packed, columns;
+  };
+
+  // Of row r of the block.
+  int64_t Query(int64_t r) const { return (first_ + r) / group_; }
+  int64_t Token(int64_t r) const { return item_.begin + Query(r); }
+  int64_t Head(int64_t r) const { return item_.kv_head * group_ + (first_ + r) % group_; }
+  int64_t FirstKey(int64_t r) const {
+    return shape_.window > 0 ? std::max<int64_t>(0, Query(r) + 1 - shape_.window) : 0;
+  }
+
+  // Panels of keys and values (head_dim, NR), and panels of rows of keys (NR, NR of head_dim).
+  void PackKeys() {
+    keys_ = RoundUp(item_.count, nr_);
+    key_panels_.Reserve(keys_ * dim_);
+    value_panels_.Reserve(keys_ * dim_);
+    key_rows_.Reserve(keys_ * dims_);
+    dkeys_.Reserve(keys_ * dim_);
+    dvalues_.Reserve(keys_ * dim_);
+    std::fill_n(dkeys_.data(), keys_ * dim_, 0.0f);
+    std::fill_n(dvalues_.data(), keys_ * dim_, 0.0f);
+    const MatrixView<const float> keys = in_.attention.keys.Cols(item_.kv_head * dim_, dim_),
+                                  values = in_.attention.values.Cols(item_.kv_head * dim_, dim_);
+    for (int64_t k0 = 0; k0 < item_.count; k0 += nr_) {
+      const int64_t count = std::min(nr_, item_.count - k0);
+      const float* key = keys.row(item_.begin + k0);
+      body_.product.pack_panel(key, DType::kFloat32, keys.stride, count, dim_, key_panels_.data() + k0 * dim_);
+      body_.product.pack_panel(values.row(item_.begin + k0), DType::kFloat32, values.stride, count, dim_,
+                               value_panels_.data() + k0 * dim_);
+      for (int64_t d0 = 0; d0 < dim_; d0 += nr_)
+        body_.product.pack_right(key + d0, DType::kFloat32, keys.stride, std::min(nr_, dim_ - d0), count,
+                                 key_rows_.data() + k0 * dims_ + d0 * nr_);
+    }
+  }
+
+  void SetRows() {
+    for (int64_t r = 0; r < rows_; ++r) {
+      const int64_t token = Token(r), head = Head(r);
+      const float* dout = in_.dout.row(token) + head * dim_;
+      std::copy_n(in_.attention.q.row(token) + head * dim_, dim_, queries_.dense.data() + r * dim_);
+      std::copy_n(dout, dim_, douts_.dense.data() + r * dim_);
+      means_[r] = body_.dot(dout, in_.out.row(token) + head * dim_, dim_);
+      log_sums_[r] = in_.log_sums(token, head);
+    }
+    for (const Rows* rows : {&queries_, &douts_}) {
+      for (int64_t r = 0; r < rows_; r += mr_)
+        body_.product.pack_rows(rows->dense.data() + r * dim_, dim_, std::min(mr_, rows_ - r), dim_,
+                                rows->packed.data() + r * dim_);
+      for (int64_t d = 0; d < dim_; d += mr_)
+        body_.pack_columns(rows->dense.data() + d, dim_, std::min(mr_, dim_ - d), rows_,
+                           rows->columns.data() + d * kRowBlock);
+    }
+    std::fill_n(dq_.data(), rows_ * dims_, 0.0f);
+  }
+
+  // The keys from k0 on, with the rows of the block that see any of them.
+  void AddPanel(int64_t k0) {
+    const int64_t keys = std::min(nr_, item_.count - k0);
+    const int64_t from = std::max<int64_t>(0, k0 * group_ - first_) / mr_ * mr_;
+    const int64_t to = shape_.window > 0 ? std::min(rows_, (k0 + nr_ - 1 + shape_.window) * group_ - first_) : rows_;
+    const int64_t rows = to - from;
+    const BlockProduct& product = body_.product;
+    product.multiply({queries_.packed.data() + from * dim_, rows, key_panels_.data() + k0 * dim_, nr_, dim_}, false,
+                     scores_.data(), nr_);
+    product.multiply({douts_.packed.data() + from * dim_, rows, value_panels_.data() + k0 * dim_, nr_, dim_}, false,
+                     gradients_.data(), nr_);
+    std::array<int32_t, kRowBlock> begin, end;
+    for (int64_t r = 0; r < rows; ++r) {
+      begin[r] = static_cast<int32_t>(std::clamp<int64_t>(FirstKey(from + r) - k0, 0, nr_));
+      end[r] = static_cast<int32_t>(std::clamp<int64_t>(Query(from + r) + 1 - k0, 0, nr_));
+    }
+    body_.softmax_gradient(
+        scores_.data(), gradients_.data(), rows,
+        {begin.data(), end.data(), log_sums_.data() + from, means_.data() + from, shape_.scale, shape_.soft_cap});
+    AddOverRows(douts_, from, rows, scores_.data(), dvalues_.data() + k0);
+    AddOverRows(queries_, from, rows, gradients_.data(), dkeys_.data() + k0);
+    for (int64_t r = 0; r < rows; r += mr_)
+      product.pack_rows(gradients_.data() + r * nr_, nr_, std::min(mr_, rows - r), keys, turned_.data() + r * keys);
+    for (int64_t d0 = 0; d0 < dim_; d0 += nr_)
+      product.multiply({turned_.data(), rows, key_rows_.data() + k0 * dims_ + d0 * nr_, std::min(nr_, dim_ - d0), keys},
+                       true, dq_.data() + from * dims_ + d0, dims_);
+  }
+
+  // sums (head_dim, NR of the keys) += the rows' columns times factors (rows, NR).
+  void AddOverRows(const Rows& rows, int64_t from, int64_t count, const float* factors, float* sums) const {
+    for (int64_t d = 0; d < dim_; d += mr_)
+      body_.product.multiply(
+          {rows.columns.data() + d * kRowBlock + from * mr_, std::min(mr_, dim_ - d), factors, nr_, count}, true,
+          sums + d * keys_, keys_);
+  }
+
+  void WriteTransposed(const float* sums, MatrixView<float> out) const {
+    constexpr int64_t kRun = 16;  // a cache line of the sums
+    for (int64_t k0 = 0; k0 < item_.count; k0 += kRun)
+      for (int64_t d = 0; d < dim_; ++d)
+        for (int64_t k = k0; k < std::min(item_.count, k0 + kRun); ++k)
+          out(item_.begin + k, item_.kv_head * dim_ + d) = sums[d * keys_ + k];
+  }
+
   const SimdBody& body_;
-  const PackedAttention& attention_;
-  const MatrixView<const float> out_, log_sums_, dout_;
-  const AttentionGradients& gradients_;
+  const Inputs& in_;
+  const AttentionShape& shape_;
+  const int64_t group_, dim_, mr_, nr_, dims_;
+  WorkItem item_;
+  int64_t keys_ = 0;              // of the sequence, rounded up to whole panels
+  int64_t first_ = 0, rows_ = 0;  // of the block of rows
+  Buffer<float> key_panels_, value_panels_, key_rows_, dkeys_, dvalues_;
+  Rows queries_, douts_;
+  Buffer<float> scores_, gradients_, turned_, dq_;
+  std::array<float, kRowBlock> log_sums_, means_;
 };
 
 void CheckShapes(const PackedAttention& attention, MatrixView<const float> out, MatrixView<const float> log_sums,
@@ -94,12 +217,17 @@ void AttentionGradient(const Context& context, const PackedAttention& attention,
                        MatrixView<const float> log_sums, MatrixView<const float> dout,
                        const AttentionGradients& gradients) {
   CheckShapes(attention, out, log_sums, dout, gradients);
-  const int64_t kv_heads = attention.shape.kv_heads, items = (std::ssize(attention.offsets) - 1) * kv_heads;
-  const HeadGradient gradient(BodyFor(context.isa), attention, out, log_sums, dout, gradients);
-  std::atomic<int64_t> next = 0;
-  ParallelFor(context, std::min<int64_t>(context.threads, items), 1, [&](int64_t, int64_t) {
-    for (int64_t i; (i = next++) < items;)
-      gradient.Run(attention.offsets[i / kv_heads], attention.offsets[i / kv_heads + 1], i % kv_heads);
+  const Inputs inputs{attention, out, log_sums, dout, gradients};
+  std::vector<WorkItem> items;
+  for (size_t s = 0; s + 1 < attention.offsets.size(); ++s)
+    for (int64_t head = 0; head < attention.shape.kv_heads; ++head)
+      items.push_back({attention.offsets[s], attention.offsets[s + 1] - attention.offsets[s], head});
+  // The longest sequences first, so that the threads end at about the same time.
+  std::ranges::stable_sort(items, std::greater(), &WorkItem::count);
+  std::atomic<size_t> next = 0;
+  ParallelFor(context, std::min<int64_t>(context.threads, std::ssize(items)), 1, [&](int64_t, int64_t) {
+    Worker worker(BodyFor(context.isa), inputs);
+    for (size_t i; (i = next++) < items.size();) worker.Run(items[i]);
   });
 }
 

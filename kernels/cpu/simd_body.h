@@ -17,6 +17,17 @@ struct SeenKeys {
   const int32_t* end = nullptr;
 };
 
+// Rows of attention scores of which gradients are computed: what of a block's keys row r sees, begin[r] to end[r] - 1;
+// the logarithm of its softmax's denominator; and the mean of the gradients of its probabilities, weighted by these.
+struct ScoreRows {
+  const int32_t* begin;
+  const int32_t* end;
+  const float* log_sums;
+  const float* means;
+  float scale;
+  float soft_cap;  // 0: none
+};
+
 // A block of a product x W' whose operands BlockProduct has packed.
 struct PackedBlock {
   const void* x;  // panels of tile_rows rows, one behind the other
@@ -88,6 +99,9 @@ struct SimdBody {
   // multiplied by rescale (NR). scale > 0.
   void (*softmax)(float* scores, int64_t keys, float scale, const SeenKeys& seen, float* maximum, float* sum,
                   float* rescale);
+  // scores and gradients (rows, NR): the products of queries and keys become probabilities, 0 where a key is not seen,
+  // and the gradients of probabilities become those of the products.
+  void (*softmax_gradient)(float* scores, float* gradients, int64_t rows, const ScoreRows& of);
 };
 
 extern const SimdBody kPortableBody;

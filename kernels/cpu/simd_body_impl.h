@@ -409,6 +409,46 @@ void Softmax(float* scores, int64_t keys, float scale, const SeenKeys& seen, flo
   }
 }
 
+// kCapped: with a soft cap.
+template <typename V, bool kCapped>
+void SoftmaxGradientRows(float* scores, float* gradients, int64_t rows, const ScoreRows& of) {
+  using Reg = typename V::Reg;
+  using Int = typename V::Int;
+  constexpr int32_t kCols = 2 * V::kWidth;
+  const Reg scale = V::Broadcast(of.scale), cap = V::Broadcast(of.soft_cap),
+            inner = V::Broadcast(kCapped ? of.scale / of.soft_cap : 0.0f);
+  Int lanes{};
+  for (int32_t i = 0; i < V::kWidth; ++i) lanes[i] = i;
+  for (int64_t r = 0; r < rows; ++r) {
+    const Reg log_sum = V::Broadcast(of.log_sums[r]), mean = V::Broadcast(of.means[r]);
+    const bool all = of.begin[r] <= 0 && of.end[r] >= kCols;
+    for (int32_t j = 0; j < kCols; j += V::kWidth, scores += V::kWidth, gradients += V::kWidth) {
+      Reg score = V::Load(scores), slope = scale;
+      if constexpr (kCapped) {
+        const Reg tanh = Tanh<V>(score * inner);
+        score = cap * tanh;
+        slope = scale * (1.0f - tanh * tanh);
+      } else {
+        score = score * scale;
+      }
+      Reg p = Exp<V>(score - log_sum), gradient = p * (V::Load(gradients) - mean) * slope;
+      if (!all) {
+        const Int key = lanes + j, seen = (key >= of.begin[r]) & (key < of.end[r]);
+        p = seen ? p : V::Zero();
+        gradient = seen ? gradient : V::Zero();
+      }
+      V::Store(scores, p);
+      V::Store(gradients, gradient);
+    }
+  }
+}
+
+template <typename V>
+void SoftmaxGradient(float* scores, float* gradients, int64_t rows, const ScoreRows& of) {
+  of.soft_cap > 0 ? SoftmaxGradientRows<V, true>(scores, gradients, rows, of)
+                  : SoftmaxGradientRows<V, false>(scores, gradients, rows, of);
+}
+
 template <typename V>
 constexpr SimdBody MakeBody() {
   return {.product = {.tile_rows = V::kTileRows,
@@ -432,7 +472,8 @@ constexpr SimdBody MakeBody() {
           .geglu_gradient = &GatedUnitGradient<V, GeluTanhExponent<V>>,
           .soft_cap = &SoftCap<V>,
           .exponentiate = &Exponentiate<V>,
-          .softmax = &Softmax<V>};
+          .softmax = &Softmax<V>,
+          .softmax_gradient = &SoftmaxGradient<V>};
 }
 
 }  // namespace
