@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causal grouped-query attention (kernels/attention.h) in two forms: split over the keys, for decoding, and tiled on
-// the tensor cores, for whole sequences. The softmax is online and in float32.
+// the tensor cores, for whole sequences; and its gradient. The softmax is online and in float32.
 #pragma once
 
 #include "kernels/cuda/grid.h"
@@ -27,9 +27,10 @@ struct SplitAttention {
   const int32_t* first_row = nullptr;
   const int32_t* visible = nullptr;
   int64_t tokens = 0;
-  int splits = 1;            // from AttentionSplits: the number of blocks that share the keys of a query
-  float* scratch = nullptr;  // SplitAttentionScratch floats; unused with one split
-  float* out = nullptr;      // (tokens, heads * head_dim), not q
+  int splits = 1;             // from AttentionSplits: the number of blocks that share the keys of a query
+  float* scratch = nullptr;   // SplitAttentionScratch floats; unused with one split
+  float* out = nullptr;       // (tokens, heads * head_dim), not q
+  float* log_sums = nullptr;  // as in PackedAttention
 };
 // The number of splits that fills the device if no query has more than `longest` keys.
 int AttentionSplits(const AttentionShape& shape, int64_t tokens, int64_t longest, int multiprocessors);
@@ -50,7 +51,29 @@ struct PackedAttention {
   int64_t sequence_count = 0;
   int64_t longest = 0;  // the largest `count`
   DeviceArray out;      // (tokens, heads * head_dim), not q
+  // If not null, (tokens, heads): the logarithm of the softmax's denominator, of the scaled and capped scores.
+  float* log_sums = nullptr;
 };
 void AttendPacked(Stream stream, const PackedAttention& call);
+
+// The gradients of q, keys and values from that of `out`, for sequences without a past whose keys are those of the
+// batch (kv_begin = begin). q, keys, values, out and dout are of one type, bfloat16 or float32; with bfloat16, weights
+// and gradients of scores are rounded to it before they are multiplied, and everything else is float32. No sum is made
+// by atomics, so the same bits follow every time. Cost: 14 head_dim FLOP per head and pair of a query and a visible
+// key, because both the queries' and the keys' side compute the scores again (18 with a head_dim of 256); three
+// launches.
+struct AttentionGradientCall {
+  AttentionShape shape;
+  ConstDeviceArray q, out, dout;              // (tokens, heads * head_dim)
+  ConstDeviceArray keys, values;              // (tokens, kv_heads * head_dim)
+  const float* log_sums = nullptr;            // (tokens, heads), as PackedAttention leaves them
+  const PackedSequence* sequences = nullptr;  // in device memory; together they have all tokens
+  int64_t sequence_count = 0;
+  int64_t longest = 0;  // the largest `count`
+  int64_t tokens = 0;
+  float* deltas = nullptr;                                    // (tokens, heads), overwritten
+  float *dq = nullptr, *dkeys = nullptr, *dvalues = nullptr;  // float32, overwritten
+};
+void AttendGradient(Stream stream, const AttentionGradientCall& call);
 
 }  // namespace shiftrt::gpu

@@ -5,10 +5,14 @@
 #include <type_traits>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/platform.cuh"
 
 namespace shiftrt::gpu {
 
 inline constexpr float kLog2E = 1.44269504f;
+
+// The logarithm of 2^maximum * sum.
+SHIFTRT_DEVICE float LogSum(float maximum, float sum) { return maximum / kLog2E + Log(sum); }
 
 inline void RequireShape(const AttentionShape& shape) {
   Require(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, "attention",

@@ -26,6 +26,7 @@ struct PackedKernel {
     const T *q, *keys, *values;
     const PackedSequence* sequences;
     T* out;
+    float* log_sums;  // may be null
     int heads, kv_heads;
     int window;  // 0: none
     bool capped;
@@ -170,10 +171,13 @@ struct PackedKernel {
     for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float share = 1 / WarpSum<4>(state.sum[m][half]);
+        const float sum = WarpSum<4>(state.sum[m][half]), share = 1 / sum;
         const int query = first_query + 16 * m + Lane() / 4 + 8 * half;
         if (query >= sequence.count) continue;
-        T* const out = args.out + (static_cast<int64_t>(sequence.begin + query) * args.heads + Block().y) * kHeadDim;
+        const int64_t head = static_cast<int64_t>(sequence.begin + query) * args.heads + Block().y;
+        if (args.log_sums != nullptr && Lane() % 4 == 0)
+          args.log_sums[head] = LogSum(state.maximum[m][half] * args.scales.outer, sum);
+        T* const out = args.out + head * kHeadDim;
 #pragma unroll
         for (int d = 0; d < kValueTiles; ++d)
           Store2(out + 8 * d + 2 * (Lane() % 4), state.out[m][d][2 * half] * share,
@@ -262,7 +266,7 @@ void AttendPacked(Stream stream, const PackedAttention& call) {
                         .shared_bytes = Kernel::kShared},
                        {static_cast<const T*>(call.q.data), static_cast<const T*>(call.keys.data),
                         static_cast<const T*>(call.values.data), call.sequences + first, static_cast<T*>(call.out.data),
-                        shape.heads, shape.kv_heads, shape.window, shape.soft_cap > 0, ScalesOf(shape)});
+                        call.log_sums, shape.heads, shape.kv_heads, shape.window, shape.soft_cap > 0, ScalesOf(shape)});
       }
     };
     const auto launch = [&](auto type) {

@@ -34,6 +34,7 @@ struct SplitKernel {
     const T *keys, *values;
     const int32_t *first_row, *visible;
     float *scratch, *out;
+    float* log_sums;              // may be null
     int heads, kv_heads, chunks;  // chunks: groups of kHeads query heads per kv head
     int window;                   // 0: none
     ScoreScales scales;
@@ -154,6 +155,7 @@ struct SplitKernel {
     const int64_t head = token * args.heads + first_head + h;
     if (GridBlocks().z == 1) {
       args.out[head * kHeadDim + element] = value / sum;
+      if (args.log_sums != nullptr && element == 0) args.log_sums[head] = LogSum(maximum, sum);
       return;
     }
     float* const share = args.scratch + (head * GridBlocks().z + Block().z) * StateSize(kHeadDim);
@@ -170,7 +172,7 @@ struct CombineKernel {
   static constexpr int kThreads = 64;
   struct Args {
     const float* scratch;
-    float* out;
+    float *out, *log_sums;
     int heads, head_dim, splits;
   };
   static SHIFTRT_DEVICE void Run(const Args& args) {
@@ -181,6 +183,7 @@ struct CombineKernel {
     for (int s = 0; s < args.splits; ++s) maximum = Larger(maximum, shares[s * size + args.head_dim]);
     for (int s = 0; s < args.splits; ++s)
       sum += Weight(shares[s * size + args.head_dim], maximum) * shares[s * size + args.head_dim + 1];
+    if (args.log_sums != nullptr && Thread() == 0) args.log_sums[head] = LogSum(maximum, sum);
     for (int i = Thread(); i < args.head_dim; i += kThreads) {
       float value = 0;
       for (int s = 0; s < args.splits; ++s)
@@ -199,14 +202,14 @@ void LaunchSplit(Stream stream, const SplitAttention& call) {
   using Kernel = SplitKernel<T, kHeadDim, kHeads, kCapped>;
   const AttentionShape& shape = call.shape;
   const int chunks = ChunksPerKvHead(shape);
-  Launch<Kernel>(
-      stream,
-      {.x = static_cast<int>(call.tokens),
-       .y = shape.kv_heads * chunks,
-       .z = call.splits,
-       .shared_bytes = Kernel::kShared},
-      {call.q, static_cast<const T*>(call.keys.data), static_cast<const T*>(call.values.data), call.first_row,
-       call.visible, call.scratch, call.out, shape.heads, shape.kv_heads, chunks, shape.window, ScalesOf(shape)});
+  Launch<Kernel>(stream,
+                 {.x = static_cast<int>(call.tokens),
+                  .y = shape.kv_heads * chunks,
+                  .z = call.splits,
+                  .shared_bytes = Kernel::kShared},
+                 {call.q, static_cast<const T*>(call.keys.data), static_cast<const T*>(call.values.data),
+                  call.first_row, call.visible, call.scratch, call.out, call.log_sums, shape.heads, shape.kv_heads,
+                  chunks, shape.window, ScalesOf(shape)});
 }
 
 }  // namespace
@@ -242,7 +245,7 @@ void AttendSplit(Stream stream, const SplitAttention& call) {
   });
   if (call.splits > 1)
     Launch<CombineKernel>(stream, {.x = static_cast<int>(call.tokens), .y = call.shape.heads},
-                          {call.scratch, call.out, call.shape.heads, call.shape.head_dim, call.splits});
+                          {call.scratch, call.out, call.log_sums, call.shape.heads, call.shape.head_dim, call.splits});
 }
 
 }  // namespace shiftrt::gpu

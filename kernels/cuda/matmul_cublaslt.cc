@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cublasLt.h>
 
+#include <array>
+#include <compare>
 #include <map>
-#include <tuple>
 
 #include "kernels/cuda/matmul.h"
 #include "runtime/cuda/library.h"
@@ -47,7 +48,32 @@ cudaDataType_t CudaType(DType type) {
   return CUDA_R_32F;
 }
 
-// The descriptors and the algorithm for one shape.
+// The largest power of two up to 256 that divides the address: what an algorithm may assume.
+uint32_t AlignmentOf(const void* p) {
+  uint32_t alignment = 256;
+  while (reinterpret_cast<uintptr_t>(p) % alignment != 0) alignment /= 2;
+  return alignment;
+}
+
+// All that an algorithm is chosen by.
+struct Key {
+  explicit Key(const MatMulProblem& p)
+      : in(p.x.dtype),
+        out(p.y.dtype),
+        accumulate(p.accumulate),
+        x_transposed(p.x_transposed),
+        w_transposed(p.w_transposed),
+        sizes{p.m, p.n, p.k, p.XStride(), p.WStride(), p.YStride()},
+        alignments{AlignmentOf(p.w.data), AlignmentOf(p.x.data), AlignmentOf(p.y.data)} {}
+  auto operator<=>(const Key&) const = default;
+
+  DType in, out;
+  bool accumulate, x_transposed, w_transposed;
+  std::array<int64_t, 6> sizes;
+  std::array<uint32_t, 3> alignments;
+};
+
+// The descriptors and the algorithm for one key.
 struct Prepared {
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;
@@ -57,9 +83,6 @@ struct Prepared {
 }  // namespace
 
 struct Products::Impl {
-  // The key: input and output types, m, n, k, accumulate.
-  using Key = std::tuple<DType, DType, int64_t, int64_t, int64_t, bool>;
-
   explicit Impl(Stream on) : stream(on), workspace(on, kWorkspaceBytes, "the workspace of matrix products") {
     UseDeviceOf(stream);
     Check(library.create(&handle) == CUBLAS_STATUS_SUCCESS, "cuBLASLt does not start");
@@ -74,22 +97,35 @@ struct Products::Impl {
     library.destroy(handle);
   }
 
-  // The library uses column-major order: it sees W as (k, n), x as (k, m) and y as (n, m), and computes y = W' x.
-  Prepared Prepare(const MatMulProblem& problem) const {
+  // The library uses column-major order: it sees W as (k, n), x as (k, m) and y as (n, m), and computes y = W' x. An
+  // operand that is stored the other way round is the transpose of that.
+  Prepared Prepare(const MatMulProblem& problem, const Key& key) const {
     Prepared prepared;
     const cudaDataType_t in = CudaType(problem.x.dtype), out = CudaType(problem.y.dtype);
     const auto check = [&](cublasStatus_t status) { library.CheckStatus(status, problem); };
     check(library.desc_create(&prepared.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    const cublasOperation_t transpose = CUBLAS_OP_T;
-    check(library.desc_set(prepared.operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof(transpose)));
-    check(library.layout_create(&prepared.w, in, problem.k, problem.n, problem.k));
-    check(library.layout_create(&prepared.x, in, problem.k, problem.m, problem.k));
-    check(library.layout_create(&prepared.y, out, problem.n, problem.m, problem.n));
+    const cublasOperation_t w_operation = problem.w_transposed ? CUBLAS_OP_N : CUBLAS_OP_T,
+                            x_operation = problem.x_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    check(library.desc_set(prepared.operation, CUBLASLT_MATMUL_DESC_TRANSA, &w_operation, sizeof(w_operation)));
+    check(library.desc_set(prepared.operation, CUBLASLT_MATMUL_DESC_TRANSB, &x_operation, sizeof(x_operation)));
+    const auto layout = [&](cublasLtMatrixLayout_t* to, cudaDataType_t type, int64_t depth, int64_t count, bool other,
+                            int64_t stride) {
+      check(library.layout_create(to, type, other ? count : depth, other ? depth : count, stride));
+    };
+    layout(&prepared.w, in, problem.k, problem.n, problem.w_transposed, problem.WStride());
+    layout(&prepared.x, in, problem.k, problem.m, problem.x_transposed, problem.XStride());
+    layout(&prepared.y, out, problem.n, problem.m, false, problem.YStride());
 
     cublasLtMatmulPreference_t preference = nullptr;
     check(library.preference_create(&preference));
     const size_t bytes = kWorkspaceBytes;
     check(library.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof(bytes)));
+    const auto [w_bytes, x_bytes, y_bytes] = key.alignments;
+    for (const auto& [attribute, alignment] : {std::pair{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, w_bytes},
+                                               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, x_bytes},
+                                               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, y_bytes},
+                                               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, y_bytes}})
+      check(library.preference_set(preference, attribute, &alignment, sizeof(alignment)));
     cublasLtMatmulHeuristicResult_t best{};
     int found = 0;
     const cublasStatus_t status = library.heuristic(handle, prepared.operation, prepared.w, prepared.x, prepared.y,
@@ -115,9 +151,9 @@ void Products::MatMul(const MatMulProblem& problem) {
           static_cast<int64_t>(SizeOf(problem.w.dtype)));
   if (problem.m == 0 || problem.n == 0) return;
   UseDeviceOf(impl_->stream);
-  const Impl::Key key{problem.x.dtype, problem.y.dtype, problem.m, problem.n, problem.k, problem.accumulate};
+  const Key key(problem);
   auto at = impl_->shapes.find(key);
-  if (at == impl_->shapes.end()) at = impl_->shapes.emplace(key, impl_->Prepare(problem)).first;
+  if (at == impl_->shapes.end()) at = impl_->shapes.emplace(key, impl_->Prepare(problem, key)).first;
   const Prepared& shape = at->second;
   const float one = 1, beta = problem.accumulate ? 1 : 0;
   impl_->library.CheckStatus(

@@ -264,8 +264,10 @@ SHIFTRT_DEVICE float Exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
 }
+SHIFTRT_DEVICE float Log(float x) { return logf(x); }
 SHIFTRT_DEVICE double Log(double x) { return log(x); }
 SHIFTRT_DEVICE float Tanh(float x) { return tanhf(x); }  // not tanh.approx, which has only 11 bits
+SHIFTRT_DEVICE float SquareRoot(float x) { return sqrtf(x); }
 SHIFTRT_DEVICE double SquareRoot(double x) { return sqrt(x); }
 SHIFTRT_DEVICE uint32_t Bits(float x) { return __float_as_uint(x); }
 SHIFTRT_DEVICE float Infinity() { return __int_as_float(0x7f800000); }

@@ -21,12 +21,17 @@ void Products::MatMul(const MatMulProblem& problem) {
       const auto* x = static_cast<const In*>(problem.x.data);
       const auto* w = static_cast<const In*>(problem.w.data);
       auto* y = static_cast<Out*>(problem.y.data);
+      const int64_t x_rows = problem.x_transposed ? 1 : problem.XStride(),
+                    x_depth = problem.x_transposed ? problem.XStride() : 1;
+      const int64_t w_rows = problem.w_transposed ? 1 : problem.WStride(),
+                    w_depth = problem.w_transposed ? problem.WStride() : 1;
       for (int64_t i = 0; i < problem.m; ++i) {
         for (int64_t j = 0; j < problem.n; ++j) {
-          float sum = problem.accumulate ? static_cast<float>(y[i * problem.n + j]) : 0.0f;
+          Out& to = y[i * problem.YStride() + j];
+          float sum = problem.accumulate ? static_cast<float>(to) : 0.0f;
           for (int64_t l = 0; l < problem.k; ++l)
-            sum += static_cast<float>(x[i * problem.k + l]) * static_cast<float>(w[j * problem.k + l]);
-          y[i * problem.n + j] = Out(sum);
+            sum += static_cast<float>(x[i * x_rows + l * x_depth]) * static_cast<float>(w[j * w_rows + l * w_depth]);
+          to = Out(sum);
         }
       }
     });

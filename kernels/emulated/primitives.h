@@ -309,8 +309,10 @@ inline float Exp2(float x) {
   const float power = std::exp2(x);
   return power < 0x1p-126f ? 0.0f : power;
 }
+inline float Log(float x) { return std::log(x); }
 inline double Log(double x) { return std::log(x); }
 inline float Tanh(float x) { return std::tanh(x); }
+inline float SquareRoot(float x) { return std::sqrt(x); }
 inline double SquareRoot(double x) { return std::sqrt(x); }
 inline uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }
 inline float Infinity() { return std::numeric_limits<float>::infinity(); }

@@ -12,6 +12,7 @@ constexpr int kHeadDims[] = {64, 80, 96, 128, 256};
 struct Attended {
   std::vector<double> out, size;  // sum of weight * |value|
   double largest_score = 0;       // sum over a score's terms of absolute values, scaled
+  double log_sum = 0;             // the logarithm of the softmax's denominator
 };
 
 Attended Attend(const double* q, const std::vector<double>& keys, const std::vector<double>& values, int64_t first_row,
@@ -22,7 +23,7 @@ Attended Attend(const double* q, const std::vector<double>& keys, const std::vec
     visible = shape.window;
   }
   std::vector<double> scores(visible);
-  Attended result{std::vector<double>(d), std::vector<double>(d), 0};
+  Attended result{std::vector<double>(d), std::vector<double>(d)};
   for (int64_t i = 0; i < visible; ++i) {
     double size = 0;
     for (int64_t j = 0; j < d; ++j) {
@@ -39,6 +40,7 @@ Attended Attend(const double* q, const std::vector<double>& keys, const std::vec
   const double maximum = *std::max_element(scores.begin(), scores.end());
   double sum = 0;
   for (double& score : scores) sum += score = std::exp(score - maximum);
+  result.log_sum = maximum + std::log(sum);
   for (int64_t i = 0; i < visible; ++i) {
     for (int64_t j = 0; j < d; ++j) {
       const double value = values[(first_row + i) * stride + kv_head * d + j];
@@ -65,7 +67,8 @@ class AttentionOnGpu : public CudaTest {
     const auto keys = Input<T>::Normal(stream_, rows * kv_dim, 2), values = Input<T>::Normal(stream_, rows * kv_dim, 3);
     const DeviceBuffer<int32_t> first(stream_, std::span<const int32_t>(first_row), "a test"),
         seen(stream_, std::span<const int32_t>(visible), "a test");
-    const Output<float> out(stream_, tokens * q_dim), scratch(stream_, SplitAttentionScratch(shape, tokens, splits));
+    const Output<float> out(stream_, tokens * q_dim), scratch(stream_, SplitAttentionScratch(shape, tokens, splits)),
+        log_sums(stream_, tokens * shape.heads);
     AttendSplit(stream_, {.shape = shape,
                           .q = q.data(),
                           .keys = keys.array(),
@@ -75,8 +78,9 @@ class AttentionOnGpu : public CudaTest {
                           .tokens = tokens,
                           .splits = splits,
                           .scratch = scratch.data(),
-                          .out = out.data()});
-    const std::vector<double> found = out.Values();
+                          .out = out.data(),
+                          .log_sums = log_sums.data()});
+    const std::vector<double> found = out.Values(), found_sums = log_sums.Values();
     for (int64_t t = 0; t < tokens; ++t) {
       for (int64_t h = 0; h < shape.heads; ++h) {
         const int64_t at = t * q_dim + h * d;
@@ -86,6 +90,8 @@ class AttentionOnGpu : public CudaTest {
         const double unit = kUnit<float> * (2 * visible[t] + 32 + 24 * expected.largest_score);
         for (int64_t j = 0; j < d; ++j)
           EXPECT_CLOSE(found[at + j], expected.out[j], unit * expected.size[j] + 1e-30, at + j);
+        EXPECT_CLOSE(found_sums[t * shape.heads + h], expected.log_sum,
+                     unit + 4 * kUnit<float> * std::abs(expected.log_sum), t);
       }
     }
   }
@@ -106,6 +112,7 @@ class AttentionOnGpu : public CudaTest {
                keys = Input<T>::Normal(stream_, rows * kv_dim, 2), values = Input<T>::Normal(stream_, rows * kv_dim, 3);
     const DeviceBuffer<PackedSequence> device(stream_, std::span<const PackedSequence>(sequences), "a test");
     const Output<T> out(stream_, tokens * q_dim);
+    const Output<float> log_sums(stream_, tokens * shape.heads);
     AttendPacked(stream_, {.shape = shape,
                            .q = q.array(),
                            .keys = keys.array(),
@@ -113,8 +120,9 @@ class AttentionOnGpu : public CudaTest {
                            .sequences = device.data(),
                            .sequence_count = static_cast<int64_t>(sequences.size()),
                            .longest = longest,
-                           .out = out.array()});
-    const std::vector<double> found = out.Values();
+                           .out = out.array(),
+                           .log_sums = log_sums.data()});
+    const std::vector<double> found = out.Values(), found_sums = log_sums.Values();
     for (const PackedSequence& sequence : sequences) {
       for (int64_t i = 0; i < sequence.count; ++i) {
         for (int64_t h = 0; h < shape.heads; ++h) {
@@ -123,11 +131,13 @@ class AttentionOnGpu : public CudaTest {
                                            h / (shape.heads / shape.kv_heads), shape);
           // Each weight is rounded to T before it is multiplied by its value, and the result is rounded to T. The rest
           // is float32.
-          const double unit =
-              kUnit<T> + kUnit<float> * (2 * static_cast<double>(visible) + 32 + 24 * expected.largest_score);
+          const double sum_unit = kUnit<float> * (2 * static_cast<double>(visible) + 32 + 24 * expected.largest_score);
+          const double unit = kUnit<T> + sum_unit;
           for (int64_t j = 0; j < d; ++j)
             EXPECT_CLOSE(found[at + j], expected.out[j],
                          1.01 * (unit * expected.size[j] + kUnit<T> * std::abs(expected.out[j])) + 0x1p-24, at + j);
+          EXPECT_CLOSE(found_sums[(sequence.begin + i) * shape.heads + h], expected.log_sum,
+                       sum_unit + 4 * kUnit<float> * std::abs(expected.log_sum), at);
         }
       }
     }

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/rowwise.h"
+#include "kernels/cuda/warp.cuh"
+#include "kernels/dropout.h"
+
+namespace shiftrt::gpu {
+
+namespace {
+
+// Up to eight elements of a row. With kWide there are eight, and their address is a multiple of 16 bytes.
+template <bool kWide>
+SHIFTRT_DEVICE void Read(const float* from, int count, float (&values)[8]) {
+  if constexpr (kWide) {
+    Load8(from, values);
+  } else {
+    for (int j = 0; j < 8; ++j) values[j] = j < count ? from[j] : 0;
+  }
+}
+template <bool kWide, typename T>
+SHIFTRT_DEVICE void Write(T* to, int count, const float (&values)[8]) {
+  if constexpr (kWide) {
+    Store8(to, values);
+  } else {
+    for (int j = 0; j < 8; ++j)
+      if (j < count) to[j] = Narrow<T>(values[j]);
+  }
+}
+
+// A matrix as a kernel takes it.
+template <typename T>
+struct RowsOf {
+  T* data;
+  int64_t stride;
+
+  SHIFTRT_DEVICE T* At(int64_t row, int col) const { return data + row * stride + col; }
+};
+template <typename T>
+RowsOf<T> Of(const MatrixView<T>& view) {
+  return {view.data, view.stride};
+}
+
+// Step::At<kWide>(row, col, count) processes `count` elements, at most eight, of a row. Each thread processes eight
+// columns. The blocks along y divide the columns of a row.
+template <typename Step, bool kWide>
+struct RowsKernel {
+  static constexpr int kThreads = 128;
+  struct Args {
+    Step step;
+    int cols;
+  };
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    const int col = 8 * (Block().y * kThreads + Thread());
+    if (col >= args.cols) return;
+    args.step.template At<kWide>(Block().x, col, args.cols - col < 8 ? args.cols - col : 8);
+  }
+};
+
+template <typename T>
+bool IsWide(const MatrixView<T>& view) {
+  return reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && view.stride * static_cast<int64_t>(sizeof(T)) % 16 == 0;
+}
+
+// `views` are all that the step reads and writes; the first tells how many rows and columns there are.
+template <typename Step, typename First, typename... Views>
+void LaunchRows(Stream stream, const Step& step, const First& first, const Views&... views) {
+  if (first.rows == 0 || first.cols == 0) return;
+  const Grid grid{.x = static_cast<int>(first.rows), .y = Blocks(first.cols, 8 * RowsKernel<Step, true>::kThreads)};
+  Require(grid.y <= kMostBlocksAlongZ, "a step on rows", "at most 67107840 columns", first.cols);
+  const int cols = static_cast<int>(first.cols);
+  if (cols % 8 == 0 && (IsWide(first) && ... && IsWide(views))) {
+    Launch<RowsKernel<Step, true>>(stream, grid, {step, cols});
+  } else {
+    Launch<RowsKernel<Step, false>>(stream, grid, {step, cols});
+  }
+}
+
+template <typename A, typename B>
+void RequireAlike(const char* operation, const A& a, const B& b) {
+  Require(a.rows == b.rows, operation, "as many rows on both sides, not", b.rows);
+  Require(a.cols == b.cols, operation, "as many columns on both sides, not", b.cols);
+}
+
+struct ZeroStep {
+  RowsOf<float> x;
+  template <bool kWide>
+  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
+    const float zeros[8] = {};
+    Write<kWide>(x.At(row, col), count, zeros);
+  }
+};
+
+template <typename T>
+struct CopyStep {
+  RowsOf<const float> from;
+  RowsOf<T> to;
+  const int32_t *from_rows, *to_rows;  // null: row by row
+  template <bool kWide>
+  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
+    float values[8];
+    Read<kWide>(from.At(from_rows != nullptr ? from_rows[row] : row, col), count, values);
+    Write<kWide>(to.At(to_rows != nullptr ? to_rows[row] : row, col), count, values);
+  }
+};
+
+struct AddStep {
+  RowsOf<const float> from;
+  RowsOf<float> to;
+  template <bool kWide>
+  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
+    float values[8], more[8];
+    Read<kWide>(to.At(row, col), count, values);
+    Read<kWide>(from.At(row, col), count, more);
+    for (int j = 0; j < 8; ++j) values[j] += more[j];
+    Write<kWide>(to.At(row, col), count, values);
+  }
+};
+
+struct ScaleStep {
+  RowsOf<float> x;
+  float factor;
+  template <bool kWide>
+  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
+    float values[8];
+    Read<kWide>(x.At(row, col), count, values);
+    for (int j = 0; j < 8; ++j) values[j] *= factor;
+    Write<kWide>(x.At(row, col), count, values);
+  }
+};
+
+struct DropStep {
+  RowsOf<const float> from;
+  RowsOf<float> to;
+  int64_t cols;
+  Dropped dropped;
+  template <bool kWide>
+  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
+    float values[8];
+    Read<kWide>(from.At(row, col), count, values);
+    for (int j = 0; j < 8; ++j) {
+      const auto index = static_cast<uint64_t>(row * cols + col + j);
+      values[j] = Dropout::Bits(dropped.key, index) < dropped.threshold ? 0 : values[j] * dropped.scale;
+    }
+    Write<kWide>(to.At(row, col), count, values);
+  }
+};
+
+// An activation and its derivative at x.
+struct Activated {
+  float value, slope;
+};
+template <GatedActivation kActivation>
+SHIFTRT_DEVICE Activated Activate(float x) {
+  if constexpr (kActivation == GatedActivation::kSilu) {
+    const float sigmoid = 1 / (1 + Exp(-x));
+    return {x * sigmoid, sigmoid * (1 + x * (1 - sigmoid))};
+  } else {
+    // x / 2 (1 + tanh(u)) with u = sqrt(2 / pi) (x + 0.044715 x^3), of which 2 u' is the last factor's slope.
+    const float half = 1 / (1 + Exp(x * (-1.59576912f - 0.0713548163f * x * x)));
+    return {x * half, half + x * half * (1 - half) * (1.59576912f + 0.2140644489f * x * x)};
+  }
+}
+
+template <GatedActivation kActivation>
+struct GateStep {
+  RowsOf<float> gate;
+  RowsOf<const float> up;
+  template <bool kWide>
+  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
+    float gates[8], ups[8];
+    Read<kWide>(gate.At(row, col), count, gates);
+    Read<kWide>(up.At(row, col), count, ups);
+    for (int j = 0; j < 8; ++j)
+      gates[j] = (kActivation == GatedActivation::kSilu ? Silu(gates[j]) : GeluTanh(gates[j])) * ups[j];
+    Write<kWide>(gate.At(row, col), count, gates);
+  }
+};
+
+template <GatedActivation kActivation>
+struct GateGradientStep {
+  RowsOf<const float> gate, up;
+  RowsOf<float> dgate, dup;
+  template <bool kWide>
+  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
+    float gates[8], ups[8], d[8], more[8];
+    Read<kWide>(gate.At(row, col), count, gates);
+    Read<kWide>(up.At(row, col), count, ups);
+    Read<kWide>(dgate.At(row, col), count, d);
+    for (int j = 0; j < 8; ++j) {
+      const Activated activated = Activate<kActivation>(gates[j]);
+      more[j] = d[j] * activated.value;
+      d[j] *= ups[j] * activated.slope;
+    }
+    Write<kWide>(dgate.At(row, col), count, d);
+    Write<kWide>(dup.At(row, col), count, more);
+  }
+};
+
+// There is one block per token. A thread rotates pairs of elements.
+struct RotateKernel {
+  static constexpr int kThreads = 256;
+  struct Args {
+    RowsOf<float> x;
+    const float *cosine, *sine;
+    const int32_t* positions;
+    int half, pairs;  // per head, per token
+    float sign;
+  };
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    const int64_t angles = static_cast<int64_t>(args.positions[Block().x]) * args.half;
+    for (int p = Thread(); p < args.pairs; p += kThreads) {
+      const int i = p % args.half;
+      float* const low = args.x.At(Block().x, p / args.half * 2 * args.half + i);
+      const float cosine = args.cosine[angles + i], sine = args.sine[angles + i] * args.sign;
+      const float a = low[0], b = low[args.half];
+      low[0] = a * cosine - b * sine;
+      low[args.half] = b * cosine + a * sine;
+    }
+  }
+};
+
+// Each lane of a warp adds up one column; the warps divide the rows, and their sums are added in order.
+struct ColumnSumsKernel {
+  static constexpr int kThreads = 256, kWarps = kThreads / kWarpSize;
+  struct Args {
+    RowsOf<const float> x;
+    float* to;
+    int64_t rows;
+    int cols;
+  };
+  static constexpr int kShared = SharedBytes<float>(kThreads);
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    SharedArena arena;
+    const Shared<float> sums = arena.Take<float>(kThreads);
+    const int col = Block().x * kWarpSize + Lane();
+    float sum = 0;
+    if (col < args.cols)
+      for (int64_t row = Warp(); row < args.rows; row += kWarps) sum += *args.x.At(row, col);
+    sums[Thread()] = sum;
+    SyncThreads();
+    if (Warp() != 0 || col >= args.cols) return;
+    for (int w = 1; w < kWarps; ++w) sum += sums[w * kWarpSize + Lane()];
+    args.to[col] += sum;
+  }
+};
+
+}  // namespace
+
+void ZeroRows(Stream stream, MatrixView<float> x) { LaunchRows(stream, ZeroStep{Of(x)}, x); }
+
+void CopyRows(Stream stream, MatrixView<const float> from, MatrixView<float> to) {
+  RequireAlike("copying rows", to, from);
+  LaunchRows(stream, CopyStep<float>{Of(from), Of(to), nullptr, nullptr}, to, from);
+}
+
+void GatherRows(Stream stream, const int32_t* rows, MatrixView<const float> from, MatrixView<float> to) {
+  Require(from.cols == to.cols, "gathering rows", "as many columns on both sides, not", from.cols);
+  LaunchRows(stream, CopyStep<float>{Of(from), Of(to), rows, nullptr}, to, from);
+}
+
+void ScatterRows(Stream stream, const int32_t* rows, MatrixView<const float> from, MatrixView<float> to) {
+  Require(from.cols == to.cols, "scattering rows", "as many columns on both sides, not", to.cols);
+  LaunchRows(stream, CopyStep<float>{Of(from), Of(to), nullptr, rows}, from, to);
+}
+
+void AddRows(Stream stream, MatrixView<const float> from, MatrixView<float> to) {
+  Require(from.cols == to.cols && (from.rows == to.rows || from.stride == 0), "adding rows",
+          "a matrix of the same shape, or one row of stride 0, not rows of", from.cols);
+  LaunchRows(stream, AddStep{Of(from), Of(to)}, to, from);
+}
+
+void ScaleRows(Stream stream, float factor, MatrixView<float> x) { LaunchRows(stream, ScaleStep{Of(x), factor}, x); }
+
+void NarrowRows(Stream stream, MatrixView<const float> from, DeviceArray to) {
+  WithType("narrowing rows", to.dtype, [&](auto type) {
+    using T = decltype(type);
+    const MatrixView<T> narrow(static_cast<T*>(to.data), from.rows, from.cols);
+    LaunchRows(stream, CopyStep<T>{Of(from), Of(narrow), nullptr, nullptr}, from, narrow);
+  });
+}
+
+void DropRows(Stream stream, const Dropped& dropped, MatrixView<const float> from, MatrixView<float> to) {
+  RequireAlike("dropout", to, from);
+  LaunchRows(stream, DropStep{Of(from), Of(to), from.cols, dropped}, to, from);
+}
+
+void GateRows(Stream stream, GatedActivation activation, MatrixView<float> gate, MatrixView<const float> up) {
+  RequireAlike("a gated unit", gate, up);
+  if (activation == GatedActivation::kSilu) {
+    LaunchRows(stream, GateStep<GatedActivation::kSilu>{Of(gate), Of(up)}, gate, up);
+  } else {
+    LaunchRows(stream, GateStep<GatedActivation::kGeluTanh>{Of(gate), Of(up)}, gate, up);
+  }
+}
+
+void GateRowsGradient(Stream stream, GatedActivation activation, MatrixView<const float> gate,
+                      MatrixView<const float> up, MatrixView<float> dgate, MatrixView<float> dup) {
+  RequireAlike("the gradient of a gated unit", gate, up);
+  RequireAlike("the gradient of a gated unit", gate, dgate);
+  RequireAlike("the gradient of a gated unit", gate, dup);
+  const auto launch = [&](const auto& step) { LaunchRows(stream, step, gate, up, dgate, dup); };
+  if (activation == GatedActivation::kSilu) {
+    launch(GateGradientStep<GatedActivation::kSilu>{Of(gate), Of(up), Of(dgate), Of(dup)});
+  } else {
+    launch(GateGradientStep<GatedActivation::kGeluTanh>{Of(gate), Of(up), Of(dgate), Of(dup)});
+  }
+}
+
+void RotateRows(Stream stream, MatrixView<float> x, int64_t head_dim, const RopeTable& table, const int32_t* positions,
+                bool back) {
+  Require(head_dim > 0 && head_dim % 2 == 0 && x.cols % head_dim == 0, "RoPE",
+          "rows of heads of an even dimension, not of", head_dim);
+  if (x.rows == 0) return;
+  Launch<RotateKernel>(stream, {.x = static_cast<int>(x.rows)},
+                       {Of(x), table.cosine, table.sine, positions, static_cast<int>(head_dim / 2),
+                        static_cast<int>(x.cols / 2), back ? -1.0f : 1.0f});
+}
+
+void AddColumnSums(Stream stream, MatrixView<const float> x, MatrixView<float> to) {
+  Require(to.cols == x.cols, "sums of columns", "as many columns on both sides, not", to.cols);
+  if (x.rows == 0 || x.cols == 0) return;
+  Launch<ColumnSumsKernel>(stream, {.x = Blocks(x.cols, kWarpSize), .shared_bytes = ColumnSumsKernel::kShared},
+                           {Of(x), to.data, x.rows, static_cast<int>(x.cols)});
+}
+
+}  // namespace shiftrt::gpu

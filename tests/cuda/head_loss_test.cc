@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/head_loss.h"
+
+#include "tests/cuda/fixture.h"
+
+namespace shiftrt::gpu {
+namespace {
+
+class HeadLossOnGpu : public CudaTest {
+ protected:
+  struct Case {
+    double size = 1;  // of the logits
+    float cross_entropy = 1, divergence = 0, soft_cap = 0;
+  };
+  struct Found {
+    std::vector<double> losses, gradient;
+  };
+
+  // Passes logits and teacher (tokens, vocab) to the kernels in chunks of `chunk` columns.
+  template <typename T>
+  Found Run(const std::vector<double>& logits, const std::vector<double>& teacher, const std::vector<int32_t>& targets,
+            const std::vector<double>& scales, const Case& of, int64_t chunk) {
+    const auto tokens = static_cast<int64_t>(targets.size()), vocab = static_cast<int64_t>(logits.size()) / tokens;
+    const DeviceBuffer<int32_t> wanted(stream_, std::span<const int32_t>(targets), "a test");
+    const DeviceBuffer<LossState> states(stream_, tokens, "a test");
+    FillBytes(stream_, states.data(), 0xff, tokens * static_cast<int64_t>(sizeof(LossState)));
+    const Output<float> losses(stream_, tokens);
+    const Input<float> device_scales(stream_, scales);
+    const LossTerms terms{wanted.data(), of.cross_entropy, of.divergence};
+    const auto columns = [&](const std::vector<double>& all, int64_t first, int64_t cols) {
+      std::vector<double> part;
+      for (int64_t t = 0; t < tokens; ++t)
+        for (int64_t j = 0; j < cols; ++j) part.push_back(all[t * vocab + first + j]);
+      return Input<float>(stream_, part);
+    };
+    Found found{{}, std::vector<double>(tokens * vocab)};
+    for (const bool gradient : {false, true}) {
+      for (int64_t first = 0; first < vocab; first += chunk) {
+        const int64_t cols = std::min(chunk, vocab - first);
+        const Input<float> part = columns(logits, first, cols);
+        const Input<float> taught = teacher.empty() ? Input<float>(stream_, {0}) : columns(teacher, first, cols);
+        const LossChunk piece{.logits = part.data(),
+                              .teacher = teacher.empty() ? nullptr : taught.data(),
+                              .tokens = tokens,
+                              .cols = cols,
+                              .first = first,
+                              .vocab = vocab,
+                              .soft_cap = of.soft_cap};
+        if (!gradient) {
+          UpdateLoss(stream_, piece, terms, states.data(), losses.data());
+          continue;
+        }
+        const Output<T> out(stream_, tokens * cols);
+        LossGradient(stream_, piece, terms, states.data(), device_scales.data(), out.array());
+        const std::vector<double> values = out.Values();
+        for (int64_t t = 0; t < tokens; ++t)
+          for (int64_t j = 0; j < cols; ++j) found.gradient[t * vocab + first + j] = values[t * cols + j];
+      }
+    }
+    found.losses = losses.Values();
+    return found;
+  }
+
+  template <typename T>
+  void Check(const Case& of) {
+    const int64_t tokens = 3, vocab = 1500;
+    const auto logits = Input<float>::Normal(stream_, tokens * vocab, 7, of.size),
+               teacher = Input<float>::Normal(stream_, tokens * vocab, 8, of.size);
+    const std::vector<int32_t> targets = {0, 1499, 700};
+    const std::vector<double> scales = {1, 0.25, -2};
+    const auto capped = [&](double x) {
+      return of.soft_cap > 0 ? of.soft_cap * std::tanh(x / static_cast<double>(of.soft_cap)) : x;
+    };
+    const auto log_softmax = [&](const double* row) {
+      std::vector<double> out(vocab);
+      double maximum = -INFINITY, sum = 0;
+      for (int64_t j = 0; j < vocab; ++j) maximum = std::max(maximum, out[j] = capped(row[j]));
+      for (const double x : out) sum += std::exp(x - maximum);
+      for (double& x : out) x -= maximum + std::log(sum);
+      return out;
+    };
+    for (const int64_t chunk : {1500, 1024, 333}) {
+      SCOPED_TRACE(chunk);
+      const Found found =
+          Run<T>(logits.values, of.divergence > 0 ? teacher.values : std::vector<double>(), targets, scales, of, chunk);
+      for (int64_t t = 0; t < tokens; ++t) {
+        const std::vector<double> mine = log_softmax(logits.values.data() + t * vocab),
+                                  theirs = log_softmax(teacher.values.data() + t * vocab);
+        double loss = -static_cast<double>(of.cross_entropy) * mine[targets[t]], terms = std::abs(loss);
+        for (int64_t j = 0; j < vocab; ++j) {
+          const double term = static_cast<double>(of.divergence) * std::exp(theirs[j]) * (theirs[j] - mine[j]);
+          loss += term;
+          terms += std::abs(term);
+        }
+        const double reach = 5 * of.size;  // the largest logit
+        EXPECT_CLOSE(found.losses[t], loss, 4e-6 + kUnit<float> * 32 * (terms + reach), t);
+        for (int64_t j = 0; j < vocab; ++j) {
+          const int64_t at = t * vocab + j;
+          const double tanh = of.soft_cap > 0 ? std::tanh(logits[at] / static_cast<double>(of.soft_cap)) : 0;
+          const double p = std::exp(mine[j]), q = of.divergence > 0 ? std::exp(theirs[j]) : 0;
+          const double gradient = (static_cast<double>(of.cross_entropy) * (p - (j == targets[t])) +
+                                   static_cast<double>(of.divergence) * (p - q)) *
+                                  (1 - tanh * tanh) * scales[t];
+          const double size = std::abs(scales[t]) * ((j == targets[t]) + p + q);
+          EXPECT_CLOSE(found.gradient[at], gradient,
+                       1.01 * kUnit<T> * std::abs(gradient) + kUnit<float> * (32 + 8 * reach) * size + 0x1p-126, at);
+        }
+      }
+    }
+  }
+};
+
+TEST_F(HeadLossOnGpu, LossesAndGradientsAgreeWithFloat64) {
+  for (const double size : {1.0, 30.0}) {
+    Check<float>({.size = size});
+    Check<BFloat16>({.size = size});
+    Check<float>({.size = size, .soft_cap = 20});
+  }
+}
+
+TEST_F(HeadLossOnGpu, LearnsFromATeacher) {
+  for (const double size : {1.0, 20.0}) {
+    Check<float>({.size = size, .cross_entropy = 0, .divergence = 1});
+    Check<BFloat16>({.size = size, .cross_entropy = 0.5f, .divergence = 2, .soft_cap = 30});
+  }
+}
+
+TEST_F(HeadLossOnGpu, ANaNMakesANaN) {
+  for (const int at : {0, 250, 599}) {
+    std::vector<double> logits(600, 1.0);
+    logits[at] = NAN;
+    for (const int64_t chunk : {600, 200, 41})
+      EXPECT_TRUE(std::isnan(Run<float>(logits, {}, {3}, {1}, {}, chunk).losses[0])) << at << " " << chunk;
+  }
+}
+
+}  // namespace
+}  // namespace shiftrt::gpu

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/rmsnorm_gradient.h"
+
+#include "tests/cuda/fixture.h"
+
+namespace shiftrt::gpu {
+namespace {
+
+class RmsNormGradientOnGpu : public CudaTest {
+ protected:
+  enum class Into { kOther, kDy, kAccumulated };
+
+  // Norms of groups of n columns of rows with gaps, and their gradients.
+  void Check(int64_t rows, int64_t groups, int64_t n, double size, Into into) {
+    const int64_t cols = groups * n, stride = cols + 3;
+    const GroupNorm norm{.n = n, .offset = 1, .eps = 1e-5f};
+    const auto x = Input<float>::Normal(stream_, rows * stride, 1, size),
+               dy = Input<float>::Normal(stream_, rows * cols, 2), weight = Input<float>::Normal(stream_, n, 3),
+               dx = Input<float>::Normal(stream_, rows * cols, 4), dweight = Input<float>::Normal(stream_, n, 5);
+    const Output<float> out(stream_, rows * cols), scales(stream_, rows * groups);
+    GroupNorm call = norm;
+    call.weight = weight.data();
+    const MatrixView<const float> in(x.data(), rows, cols, stride);
+    NormGroups(stream_, call, in, {out.data(), rows, cols});
+    const Input<float>& to = into == Into::kDy ? dy : dx;
+    NormGroupsGradient(stream_, call, in, {dy.data(), rows, cols}, into == Into::kAccumulated, {to.data(), rows, cols},
+                       {dweight.data(), 1, n}, scales.data());
+    const std::vector<double> normed = out.Values(), found = Now(stream_, to), weights = Now(stream_, dweight);
+
+    const double unit = kUnit<float> * (32 + static_cast<double>(n) / 16);
+    std::vector<double> expected_weights = dweight.values, weight_sizes(n);
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t g = 0; g < groups; ++g) {
+        const double* const in_group = x.values.data() + i * stride + g * n;
+        const double* const dy_group = dy.values.data() + i * cols + g * n;
+        double squares = 0, products = 0, sizes = 0;
+        for (int64_t j = 0; j < n; ++j) {
+          const double product = in_group[j] * dy_group[j] * (1 + weight[j]);
+          squares += in_group[j] * in_group[j];
+          products += product;
+          sizes += std::abs(product);
+        }
+        const double scale = 1 / std::sqrt(squares / static_cast<double>(n) + static_cast<double>(norm.eps)),
+                     cubed = scale * scale * scale / static_cast<double>(n);
+        for (int64_t j = 0; j < n; ++j) {
+          const int64_t at = i * cols + g * n + j;
+          const double value = in_group[j] * scale * (1 + weight[j]);
+          EXPECT_CLOSE(normed[at], value, unit * (std::abs(value) + std::abs(in_group[j] * scale)) + 1e-30, at);
+          const double across = dy_group[j] * (1 + weight[j]) * scale, along = in_group[j] * products * cubed;
+          const double before = into == Into::kAccumulated ? dx[at] : 0;
+          EXPECT_CLOSE(found[at], before + across - along,
+                       unit * (std::abs(before) + std::abs(dy_group[j] * scale) * (1 + std::abs(weight[j])) +
+                               std::abs(in_group[j]) * sizes * cubed),
+                       at);
+          expected_weights[j] += dy_group[j] * in_group[j] * scale;
+          weight_sizes[j] += std::abs(dy_group[j] * in_group[j] * scale);
+        }
+      }
+    }
+    for (int64_t j = 0; j < n; ++j)
+      EXPECT_CLOSE(
+          weights[j], expected_weights[j],
+          (unit + kUnit<float> * static_cast<double>(rows * groups)) * (weight_sizes[j] + std::abs(dweight[j])), j);
+  }
+};
+
+TEST_F(RmsNormGradientOnGpu, OfRowsAgreesWithFloat64) {
+  for (const int64_t n : {8, 100, 512, 520, 2048})
+    for (const Into into : {Into::kOther, Into::kDy, Into::kAccumulated}) Check(11, 1, n, 1, into);
+  Check(3, 1, 64, 1e-4, Into::kOther);
+  Check(3, 1, 1000, 1e3, Into::kDy);
+}
+
+TEST_F(RmsNormGradientOnGpu, OfHeadsAgreesWithFloat64) {
+  for (const int64_t head_dim : {64, 80, 256}) Check(9, 3, head_dim, 2, Into::kDy);
+}
+
+TEST_F(RmsNormGradientOnGpu, WithoutWeightGradientsTheGradientIsTheSame) {
+  const int64_t rows = 3, n = 72;
+  const auto x = Input<float>::Normal(stream_, rows * n, 1), dy = Input<float>::Normal(stream_, rows * n, 2),
+             weight = Input<float>::Normal(stream_, n, 3), dweight = Input<float>::Normal(stream_, n, 4);
+  const Output<float> with(stream_, rows * n), without(stream_, rows * n), scales(stream_, rows);
+  const GroupNorm norm{.n = n, .weight = weight.data(), .eps = 1e-6f};
+  NormGroupsGradient(stream_, norm, {x.data(), rows, n}, {dy.data(), rows, n}, false, {with.data(), rows, n},
+                     {dweight.data(), 1, n}, scales.data());
+  NormGroupsGradient(stream_, norm, {x.data(), rows, n}, {dy.data(), rows, n}, false, {without.data(), rows, n});
+  EXPECT_EQ(with.Values(), without.Values());
+}
+
+TEST_F(RmsNormGradientOnGpu, RefusesGroupsThatDoNotDivideTheRow) {
+  const Input<float> x(stream_, std::vector<double>(24, 1.0));
+  EXPECT_THROW(NormGroups(stream_, {.n = 5, .weight = x.data()}, {x.data(), 1, 24}, {x.data(), 1, 24}),
+               std::runtime_error);
+}
+
+}  // namespace
+}  // namespace shiftrt::gpu

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/rowwise.h"
+
+#include <numeric>
+
+#include "kernels/dropout.h"
+#include "tests/cuda/fixture.h"
+
+namespace shiftrt::gpu {
+namespace {
+
+// Widths and strides that are multiples of 8, for the wide form, and others.
+struct Size {
+  int64_t rows, cols, stride;
+};
+constexpr Size kSizes[] = {{3, 1048, 1048}, {3, 40, 48}, {5, 7, 7}, {2, 1030, 1037}, {4, 1, 3}};
+
+class RowwiseOnGpu : public CudaTest {
+ protected:
+  // A matrix whose rows have gaps, and what it held.
+  struct Grid2 {
+    Grid2(Stream stream, const Size& size, uint64_t seed, double scale = 1)
+        : size(size), input(Input<float>::Normal(stream, size.rows * size.stride, seed, scale)) {}
+    MatrixView<float> view() const { return {input.data(), size.rows, size.cols, size.stride}; }
+    double operator()(int64_t i, int64_t j) const { return input[i * size.stride + j]; }
+    Size size;
+    Input<float> input;
+  };
+  // Expects expected(i, j) within tolerance(i, j) in the matrix, and its gaps as they were.
+  template <typename Value>
+  void Expect(const Grid2& found, const Value& expected, double relative = 0, double absolute = 0) {
+    const std::vector<double> now = Now(stream_, found.input);
+    for (int64_t i = 0; i < found.size.rows; ++i) {
+      for (int64_t j = 0; j < found.size.stride; ++j) {
+        const int64_t at = i * found.size.stride + j;
+        if (j >= found.size.cols) {
+          ASSERT_EQ(now[at], found.input[at]) << "behind row " << i;
+          continue;
+        }
+        const double wanted = expected(i, j);
+        EXPECT_CLOSE(now[at], wanted, relative * std::abs(wanted) + absolute, at);
+      }
+    }
+  }
+  static double Rounded(double x) { return static_cast<double>(static_cast<float>(x)); }
+};
+
+TEST_F(RowwiseOnGpu, CopiesAddsAndScales) {
+  for (const Size& size : kSizes) {
+    SCOPED_TRACE(size.cols);
+    const Grid2 from(stream_, {size.rows, size.cols, size.stride + 5}, 1);
+    const Grid2 copied(stream_, size, 2), added(stream_, size, 3), biased(stream_, size, 4), zeroed(stream_, size, 5),
+        scaled(stream_, size, 6);
+    CopyRows(stream_, from.view(), copied.view());
+    AddRows(stream_, from.view(), added.view());
+    AddRows(stream_, {from.view().data, 1, size.cols, 0}, biased.view());
+    ZeroRows(stream_, zeroed.view());
+    ScaleRows(stream_, -0.25f, scaled.view());
+    Expect(copied, from);
+    Expect(added, [&](int64_t i, int64_t j) { return Rounded(added(i, j) + from(i, j)); });
+    Expect(biased, [&](int64_t i, int64_t j) { return Rounded(biased(i, j) + from(0, j)); });
+    Expect(zeroed, [](int64_t, int64_t) { return 0.0; });
+    Expect(scaled, [&](int64_t i, int64_t j) { return -0.25 * scaled(i, j); });
+  }
+}
+
+TEST_F(RowwiseOnGpu, GathersAndScatters) {
+  for (const Size& size : kSizes) {
+    const Grid2 many(stream_, {9, size.cols, size.stride}, 1), few(stream_, size, 2), spread(stream_, many.size, 3);
+    std::vector<int32_t> rows(size.rows);
+    for (int64_t i = 0; i < size.rows; ++i) rows[i] = static_cast<int32_t>((4 * i + 8) % 9);
+    const DeviceBuffer<int32_t> device(stream_, std::span<const int32_t>(rows), "a test");
+    GatherRows(stream_, device.data(), many.view(), few.view());
+    ScatterRows(stream_, device.data(), few.view(), spread.view());
+    Expect(few, [&](int64_t i, int64_t j) { return many(rows[i], j); });
+    Expect(spread, [&](int64_t i, int64_t j) {
+      return std::find(rows.begin(), rows.end(), i) != rows.end() ? many(i, j) : spread(i, j);
+    });
+  }
+}
+
+TEST_F(RowwiseOnGpu, NarrowsToDenseRows) {
+  ForEveryType([&](auto type) {
+    using T = decltype(type);
+    for (const Size& size : kSizes) {
+      const Grid2 from(stream_, size, 1);
+      const Output<T> to(stream_, size.rows * size.cols);
+      NarrowRows(stream_, from.view(), to.array());
+      const std::vector<double> found = to.Values();
+      for (int64_t i = 0; i < size.rows; ++i)
+        for (int64_t j = 0; j < size.cols; ++j)
+          ASSERT_EQ(found[i * size.cols + j], Exact(T(static_cast<float>(from(i, j)))));
+    }
+  });
+}
+
+TEST_F(RowwiseOnGpu, DropsWhatTheCpuDrops) {
+  for (const Size& size : kSizes) {
+    const Grid2 from(stream_, {size.rows, size.cols, size.stride + 1}, 1), to(stream_, size, 2);
+    const Dropout dropout{0x123456789abcdefu, 0.3f};
+    DropRows(stream_, {dropout.key, dropout.Threshold(), dropout.Scale()}, from.view(), to.view());
+    Expect(to, [&](int64_t i, int64_t j) {
+      const bool dropped = Dropout::Bits(dropout.key, static_cast<uint64_t>(i * size.cols + j)) < dropout.Threshold();
+      return dropped ? 0 : Rounded(from(i, j) * static_cast<double>(dropout.Scale()));
+    });
+  }
+}
+
+// Of both activations, far out too, where the exponential overflows.
+TEST_F(RowwiseOnGpu, GatedUnitsAndTheirGradientsAgreeWithFloat64) {
+  const auto value = [](GatedActivation activation, double x) {
+    if (activation == GatedActivation::kSilu) return x / (1 + std::exp(-x));
+    return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+  };
+  const auto slope = [](GatedActivation activation, double x) {
+    if (activation == GatedActivation::kSilu) {
+      const double sigmoid = 1 / (1 + std::exp(-x));
+      return sigmoid * (1 + x * (1 - sigmoid));
+    }
+    const double tanh = std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+    return (1 + tanh) / 2 + x / 2 * (1 - tanh * tanh) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+  };
+  for (const GatedActivation activation : {GatedActivation::kSilu, GatedActivation::kGeluTanh}) {
+    for (const Size& size : kSizes) {
+      for (const double scale : {2.0, 60.0}) {
+        SCOPED_TRACE(scale);
+        const Grid2 gate(stream_, size, 1, scale), up(stream_, {size.rows, size.cols, size.stride + 8}, 2),
+            result(stream_, size, 1, scale), dgate(stream_, size, 3), dup(stream_, size, 4);
+        GateRows(stream_, activation, result.view(), up.view());
+        GateRowsGradient(stream_, activation, gate.view(), up.view(), dgate.view(), dup.view());
+        const double unit = 32 * kUnit<float>;
+        Expect(
+            result, [&](int64_t i, int64_t j) { return value(activation, gate(i, j)) * up(i, j); }, unit, 8 * unit);
+        Expect(
+            dgate, [&](int64_t i, int64_t j) { return dgate(i, j) * up(i, j) * slope(activation, gate(i, j)); }, unit,
+            8 * unit);
+        Expect(
+            dup, [&](int64_t i, int64_t j) { return dgate(i, j) * value(activation, gate(i, j)); }, unit, 8 * unit);
+      }
+    }
+  }
+}
+
+TEST_F(RowwiseOnGpu, RotatesForwardsAndBack) {
+  const int64_t head_dim = 80, half = head_dim / 2, heads = 3, tokens = 5, positions = 9;
+  std::vector<double> angles(positions * half);
+  for (size_t i = 0; i < angles.size(); ++i) angles[i] = 0.7 * static_cast<double>(i);
+  std::vector<double> cosines(angles.size()), sines(angles.size());
+  const double scale = 1.2;  // the attention factor of yarn
+  for (size_t i = 0; i < angles.size(); ++i) {
+    cosines[i] = scale * std::cos(angles[i]);
+    sines[i] = scale * std::sin(angles[i]);
+  }
+  const Input<float> cosine(stream_, cosines), sine(stream_, sines);
+  const std::vector<int32_t> at = {0, 8, 3, 3, 1};
+  const DeviceBuffer<int32_t> device(stream_, std::span<const int32_t>(at), "a test");
+  for (const bool back : {false, true}) {
+    const Grid2 x(stream_, {tokens, heads * head_dim, heads * head_dim + 3}, 1);
+    RotateRows(stream_, x.view(), head_dim, {cosine.data(), sine.data()}, device.data(), back);
+    Expect(
+        x,
+        [&](int64_t i, int64_t j) {
+          const int64_t pair = j % head_dim % half, first = j / head_dim * head_dim + pair;
+          const double c = cosine[at[i] * half + pair], s = (back ? -1 : 1) * sine[at[i] * half + pair];
+          const double low = x(i, first), high = x(i, first + half);
+          return j % head_dim < half ? low * c - high * s : high * c + low * s;
+        },
+        0, 16 * kUnit<float> * 5);
+  }
+}
+
+TEST_F(RowwiseOnGpu, AddsSumsOfColumns) {
+  for (const Size& size : {Size{1, 8, 8}, {37, 70, 72}, {300, 33, 33}, {3, 1, 4}}) {
+    const Grid2 x(stream_, size, 1), to(stream_, {1, size.cols, size.cols}, 2);
+    AddColumnSums(stream_, x.view(), to.view());
+    Expect(
+        to,
+        [&](int64_t, int64_t j) {
+          double sum = to(0, j);
+          for (int64_t i = 0; i < size.rows; ++i) sum += x(i, j);
+          return sum;
+        },
+        0, kUnit<float> * 4 * static_cast<double>(size.rows + 8));
+  }
+}
+
+TEST_F(RowwiseOnGpu, RefusesMatricesThatDoNotFit) {
+  const Grid2 a(stream_, {3, 8, 8}, 1), b(stream_, {3, 16, 16}, 2), c(stream_, {2, 8, 8}, 3);
+  EXPECT_THROW(CopyRows(stream_, a.view(), b.view()), std::runtime_error);
+  EXPECT_THROW(AddRows(stream_, c.view(), a.view()), std::runtime_error);
+  EXPECT_THROW(GateRows(stream_, GatedActivation::kSilu, a.view(), c.view()), std::runtime_error);
+  EXPECT_THROW(RotateRows(stream_, b.view(), 12, {}, nullptr, false), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace shiftrt::gpu
