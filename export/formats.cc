@@ -65,6 +65,8 @@ std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPl
   for (const BlockStage* block : plan.Blocks())
     if (block->own && !format.own_tensors)
       return fmt::format("block {} has tensors of its own, which {} has no place for", block->layer, format.name);
+  if (plan.output && !format.own_tensors)
+    return fmt::format("it has a head or a final norm of its own, which {} has no place for", format.name);
   return format.why_not(model, plan);
 }
 

@@ -4,7 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
+#include <utility>
 
+#include "models/block_tensors.h"
+#include "models/checkpoint.h"
+#include "models/own_tensors.h"
 #include "models/plan_checkpoint.h"
 #include "models/saved_config.h"
 #include "runtime/check.h"
@@ -20,9 +25,10 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 // A file is of the lowest version that says all of its plan, so that a program refuses what it would misread: half
-// blocks came with version 2.
-constexpr int kFirstVersion = 1, kHalvesVersion = 2;
-constexpr const char* kAdapterTensors = "adapters.safetensors";
+// blocks came with version 2, tensors of the plan's own and LoRA factors with version 3.
+constexpr int kFirstVersion = 1, kHalvesVersion = 2, kOwnVersion = 3;
+constexpr const char *kAdapterTensors = "adapters.safetensors", *kOwnTensors = "own.safetensors";
+constexpr const char *kFinalNorm = "model.norm.weight", *kHead = "lm_head.weight";
 constexpr const char* kStandalone = ".";  // as base: the directory has weights of its own
 
 Json ReadJson(const fs::path& file) { return ParseJson(ReadFile(file, 1 << 28), file.string()); }
@@ -97,8 +103,8 @@ AdaptedHeader ReadHeader(const fs::path& file) {
   header.json = ReadJson(file);
   const Json& json = header.json;
   const Json version = json.is_object() ? json.value("version", Json()) : Json();
-  Check(version == kFirstVersion || version == kHalvesVersion, "{}: version {}, expected {} or {}", name,
-        version.dump(), kFirstVersion, kHalvesVersion);
+  Check(version.is_number_unsigned() && version >= kFirstVersion && version <= kOwnVersion,
+        "{}: version {}, expected {} to {}", name, version.dump(), kFirstVersion, kOwnVersion);
   for (const char* key : {"base", "fingerprint"})
     Check(json.contains(key) && json[key].is_string(), "{}: {} is missing", name, key);
   for (const char* key : {"plan", "removed"}) Check(json.contains(key), "{}: {} is missing", name, key);
@@ -122,6 +128,11 @@ void RefuseLeftOver(const SafetensorsFile& file, int64_t sites) {
   Check(file.tensors().size() == expected && file.others().empty(),
         "{}: {} tensors, but the plan's {} adapters have {}", file.path().string(),
         file.tensors().size() + file.others().size(), sites, expected);
+}
+
+// The name of a block's own tensor in its file.
+std::string OwnName(int64_t layer, const BlockTensor& row) {
+  return fmt::format("model.layers.{}.{}", layer, row.name);
 }
 
 // Which halves of a block run: both, unless the stage names one.
@@ -149,38 +160,174 @@ BlockStage ReadBlock(const Json& stage, int64_t last, const AdaptedHeader& heade
   return BlockStage{layer, ReadHalves(stage, header.version, name)};
 }
 
-DepthPlan ReadPlan(const AdaptedHeader& header, const fs::path& directory, const ModelConfig& config) {
-  const std::string name = (directory / kAdaptedFile).string();
-  const Json& stages = header.json["plan"];
-  Check(header.standalone() || header.layers == config.layers, "{}: layers is {}, but the base model has {}", name,
-        header.layers, config.layers);
-  Check(stages.is_array() && !stages.empty(), "{}: plan is not a list of stages", name);
-  std::unique_ptr<SafetensorsFile> adapters;
-  DepthPlan plan;
-  int64_t last = -1, site = 0;
-  for (const Json& stage : stages) {
-    Check(stage.is_object() && (stage.contains("block") || stage.contains("adapter")),
-          "{}: stage {} is neither a block nor an adapter", name, stage.dump());
-    const size_t settings = stage.contains("block") ? 1 + stage.count("halves") : 1;
-    Check(stage.size() == settings, "{}: stage {} has more than a block with its halves, or an adapter", name,
-          stage.dump());
-    if (stage.contains("block")) {
-      plan.stages.push_back(ReadBlock(stage, last, header, config.layers, name));
-      last = stage["block"].get<int64_t>();
-      continue;
-    }
-    if (!adapters) adapters = std::make_unique<SafetensorsFile>(directory / kAdapterTensors);
-    const auto layers = LayerList(stage["adapter"], header.layers, name, "adapter");
-    Check(!layers.empty() && std::includes(header.removed.begin(), header.removed.end(), layers.begin(), layers.end()),
-          "{}: adapter {} does not stand for removed layers", name, stage["adapter"].dump());
-    plan.stages.push_back(AdapterStage{layers, ReadLra(*adapters, site++, config.hidden)});
+// A list of tensors of a block, or of the output, among `known`; empty without the key.
+std::set<std::string> NameList(const Json& object, const char* key, const std::set<std::string>& known,
+                               const std::string& file, int version) {
+  std::set<std::string> names;
+  if (!object.contains(key)) return names;
+  const Json& list = object[key];
+  Check(version >= kOwnVersion, "{}: it has {}, which a file of version {} cannot have", file, key, version);
+  Check(list.is_array() && !list.empty(), "{}: {} {} is not a list of tensors", file, key, list.dump());
+  for (const Json& name : list) {
+    Check(name.is_string() && known.contains(name.get<std::string>()), "{}: {} {} is not a tensor there (known: {})",
+          file, key, name.dump(), fmt::join(known, ", "));
+    Check(names.insert(name.get<std::string>()).second, "{}: {} {} is named twice", file, key, name.dump());
   }
-  Check(plan.blocks() + static_cast<int64_t>(header.removed.size()) == header.layers,
-        "{}: {} blocks in the plan and {} removed, of {} layers", name, plan.blocks(), header.removed.size(),
-        header.layers);
-  if (adapters) RefuseLeftOver(*adapters, site);
-  return plan;
+  return names;
 }
+
+// The names of a block's tensors, or of its matrices alone.
+std::set<std::string> KnownTensors(const ModelConfig& config, bool matrices) {
+  std::set<std::string> names;
+  for (const BlockTensor& row : BlockTensors())
+    if (!row.Shape(config).empty() && (!matrices || row.kind == BlockTensor::Kind::kMatrix)) names.insert(row.name);
+  return names;
+}
+
+// Takes the tensors of a plan's own out of their file, in the type that the model is loaded in.
+class OwnReader {
+ public:
+  OwnReader(const fs::path& path, const LoadOptions& options)
+      : file_(std::make_shared<SafetensorsFile>(path)), options_(options), loaded_(std::make_shared<Weights>()) {
+    loaded_->storage.push_back(file_);
+    options_.check_finite = true;
+  }
+
+  TensorView Take(const std::string& name, const std::vector<int64_t>& shape) {
+    const std::string where = fmt::format("{}: tensor {}", file_->path().string(), name);
+    const auto found = file_->tensors().find(name);
+    Check(found != file_->tensors().end(), "{} is missing", where);
+    const TensorView& tensor = found->second;
+    Check(tensor.shape == shape && tensor.dtype != DType::kFloat64,
+          "{} is {} [{}], expected float32, float16 or bfloat16 [{}]", where, Name(tensor.dtype),
+          fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
+    ++taken_;
+    return LoadTensor(where, {static_cast<const std::byte*>(tensor.data), BlockTypeOf(tensor.dtype), shape}, options_,
+                      *loaded_);
+  }
+  // What keeps the tensors alive.
+  std::shared_ptr<const void> storage() const { return loaded_; }
+  void RefuseLeftOver() const {
+    const size_t tensors = file_->tensors().size() + file_->others().size();
+    Check(taken_ == tensors, "{}: {} tensors, but the plan has {} of its own", file_->path().string(), tensors, taken_);
+  }
+
+ private:
+  std::shared_ptr<const SafetensorsFile> file_;
+  LoadOptions options_;
+  std::shared_ptr<Weights> loaded_;
+  size_t taken_ = 0;
+};
+
+// A saved directory's plan, part by part.
+class PlanReader {
+ public:
+  PlanReader(const AdaptedHeader& header, const fs::path& directory, const Weights& weights, const LoadOptions& options)
+      : header_(header),
+        directory_(directory),
+        name_((directory / kAdaptedFile).string()),
+        weights_(weights),
+        options_(options) {}
+
+  // The plan, without LoRA factors.
+  DepthPlan Read() {
+    const Json& stages = header_.json["plan"];
+    const ModelConfig& config = weights_.config;
+    Check(header_.standalone() || header_.layers == config.layers, "{}: layers is {}, but the base model has {}", name_,
+          header_.layers, config.layers);
+    Check(stages.is_array() && !stages.empty(), "{}: plan is not a list of stages", name_);
+    DepthPlan plan;
+    for (const Json& stage : stages) {
+      Check(stage.is_object() && (stage.contains("block") || stage.contains("adapter")),
+            "{}: stage {} is neither a block nor an adapter", name_, stage.dump());
+      if (stage.contains("block")) {
+        plan.stages.emplace_back(Block(stage));
+      } else {
+        plan.stages.emplace_back(Adapter(stage));
+      }
+    }
+    Check(plan.blocks() + std::ssize(header_.removed) == header_.layers,
+          "{}: {} blocks in the plan and {} removed, of {} layers", name_, plan.blocks(), header_.removed.size(),
+          header_.layers);
+    plan.output = Output();
+    if (adapters_) RefuseLeftOver(*adapters_, sites_);
+    if (own_) own_->RefuseLeftOver();
+    return plan;
+  }
+
+  // The LoRA factors of that plan; null where it names none.
+  std::shared_ptr<const Lora> ReadFactors(const DepthPlan& plan) const {
+    if (factors_.empty()) return nullptr;
+    auto lora = std::make_shared<Lora>(ReadLora(directory_ / kLoraDirectory, weights_.config, plan));
+    std::set<std::pair<int64_t, std::string>> found;
+    for (const LoraFactors& factors : lora->factors) found.emplace(factors.layer, factors.tensor->name);
+    for (const auto& [layer, tensor] : factors_)
+      Check(found.contains({layer, tensor}), "{}: no factors for {} of block {}, which {} names",
+            (directory_ / kLoraDirectory / kLoraTensors).string(), tensor, layer, name_);
+    Check(found == factors_, "{}: factors for {} tensors, but {} names {}",
+          (directory_ / kLoraDirectory / kLoraTensors).string(), found.size(), name_, factors_.size());
+    return lora;
+  }
+
+ private:
+  BlockStage Block(const Json& stage) {
+    RefuseOtherKeys(stage, {"block", "halves", "own", "lora"});
+    const ModelConfig& config = weights_.config;
+    BlockStage block = ReadBlock(stage, last_, header_, config.layers, name_);
+    last_ = block.layer;
+    for (const std::string& name : NameList(stage, "lora", KnownTensors(config, true), name_, header_.version))
+      factors_.emplace(block.layer, name);
+    const std::set<std::string> own = NameList(stage, "own", KnownTensors(config, false), name_, header_.version);
+    if (own.empty()) return block;
+    const auto tensors = std::make_shared<OwnBlock>(weights_, block);
+    for (const BlockTensor& row : BlockTensors())
+      if (own.contains(row.name))
+        tensors->Replace(row.member, Own().Take(OwnName(block.layer, row), row.Shape(config)), Own().storage());
+    block.own = OwnBlock::Share(tensors);
+    return block;
+  }
+
+  AdapterStage Adapter(const Json& stage) {
+    RefuseOtherKeys(stage, {"adapter"});
+    if (!adapters_) adapters_ = std::make_unique<SafetensorsFile>(directory_ / kAdapterTensors);
+    const std::vector<int64_t>& removed = header_.removed;
+    const auto layers = LayerList(stage["adapter"], header_.layers, name_, "adapter");
+    Check(!layers.empty() && std::includes(removed.begin(), removed.end(), layers.begin(), layers.end()),
+          "{}: adapter {} does not stand for removed layers", name_, stage["adapter"].dump());
+    return {layers, ReadLra(*adapters_, sites_++, weights_.config.hidden)};
+  }
+
+  std::shared_ptr<const OutputWeights> Output() {
+    const std::set<std::string> own = NameList(header_.json, "output", {kFinalNorm, kHead}, name_, header_.version);
+    if (own.empty()) return nullptr;
+    const ModelConfig& config = weights_.config;
+    const auto output = std::make_shared<OwnOutput>(weights_, DepthPlan());
+    if (own.contains(kFinalNorm))
+      output->Replace(&OutputWeights::final_norm, Own().Take(kFinalNorm, {config.hidden}), Own().storage());
+    if (own.contains(kHead))
+      output->Replace(&OutputWeights::head, Own().Take(kHead, {config.vocab, config.hidden}), Own().storage());
+    return OwnOutput::Share(output);
+  }
+
+  OwnReader& Own() {
+    if (!own_) own_ = std::make_unique<OwnReader>(directory_ / kOwnTensors, options_);
+    return *own_;
+  }
+  void RefuseOtherKeys(const Json& stage, const std::set<std::string>& known) const {
+    for (const auto& [key, value] : stage.items())
+      Check(known.contains(key), "{}: stage {} has more than {}", name_, stage.dump(), fmt::join(known, ", "));
+  }
+
+  const AdaptedHeader& header_;
+  const fs::path& directory_;
+  const std::string name_;
+  const Weights& weights_;
+  const LoadOptions& options_;
+  int64_t last_ = -1, sites_ = 0;  // the last block's layer; adapters so far
+  std::unique_ptr<SafetensorsFile> adapters_;
+  std::unique_ptr<OwnReader> own_;
+  std::set<std::pair<int64_t, std::string>> factors_;  // layers and tensors that are to have some
+};
 
 void CheckFingerprint(const AdaptedHeader& header, const Weights& weights, const fs::path& file, const fs::path& base) {
   const std::string found = weights.Fingerprint();
@@ -188,75 +335,121 @@ void CheckFingerprint(const AdaptedHeader& header, const Weights& weights, const
         header.fingerprint, base.string(), found);
 }
 
-// The plan as shiftrt.json lists it, and its adapters' tensors. With `renumber` the kept blocks count from 0.
+// The plan as shiftrt.json lists it, its adapters' tensors, and those that it has in place of the model's.
 struct SavedPlan {
   int version = kFirstVersion;
-  Json stages = Json::array();
-  std::vector<NamedTensor> tensors;
+  Json stages = Json::array(), output = Json::array();
+  std::vector<NamedTensor> adapters, own;
 };
-SavedPlan Describe(const DepthPlan& plan, bool renumber) {
+
+// Tensors of `block` that are not those of the model.
+Json OwnTensors(const Weights& weights, const BlockStage& block, std::vector<NamedTensor>& tensors) {
+  Json names = Json::array();
+  if (!block.own) return names;
+  for (const BlockTensor& row : BlockTensors()) {
+    const TensorView& tensor = (*block.own).*row.member;
+    if (tensor.data == (weights.blocks[block.layer].*row.member).data) continue;
+    names.push_back(row.name);
+    tensors.push_back({OwnName(block.layer, row), tensor});
+  }
+  return names;
+}
+
+// With `whole` the tensors are those of a checkpoint that is written too, in which the kept blocks count from 0.
+SavedPlan Describe(const Weights& weights, const DepthPlan& plan, const Lora* lora, bool whole) {
   SavedPlan saved;
+  const auto list = [&](Json& object, const char* key, const Json& names) {
+    if (names.empty()) return;
+    object[key] = names;
+    saved.version = kOwnVersion;
+  };
   int64_t block = 0, site = 0;
   for (const Stage& stage : plan.stages) {
     stage.Visit(
         [&](const BlockStage& kept) {
-          Json described = {{"block", renumber ? block++ : kept.layer}};
+          Json described = {{"block", whole ? block++ : kept.layer}};
           if (kept.halves != Halves::kBoth) {
             described["halves"] = Name(kept.halves);
-            saved.version = kHalvesVersion;
+            saved.version = std::max(saved.version, kHalvesVersion);
           }
+          if (!whole) list(described, "own", OwnTensors(weights, kept, saved.own));
+          Json changed = Json::array();
+          for (const LoraFactors& factors : lora != nullptr ? std::span(lora->factors) : std::span<const LoraFactors>())
+            if (factors.layer == kept.layer) changed.push_back(factors.tensor->name);
+          list(described, "lora", changed);
           saved.stages.push_back(std::move(described));
         },
         [&](const AdapterStage& adapter) {
           saved.stages.push_back({{"adapter", adapter.layers}});
           const std::string prefix = fmt::format("site.{}.", site++);
           if (adapter.lra->low_rank()) {
-            saved.tensors.push_back({prefix + "P", View(adapter.lra->p)});
-            saved.tensors.push_back({prefix + "Q", View(adapter.lra->q)});
+            saved.adapters.push_back({prefix + "P", View(adapter.lra->p)});
+            saved.adapters.push_back({prefix + "Q", View(adapter.lra->q)});
           } else {
-            saved.tensors.push_back({prefix + "A", View(adapter.lra->a)});
+            saved.adapters.push_back({prefix + "A", View(adapter.lra->a)});
           }
-          saved.tensors.push_back({prefix + "b", View(adapter.lra->b, /*vector=*/true)});
+          saved.adapters.push_back({prefix + "b", View(adapter.lra->b, /*vector=*/true)});
         });
   }
+  if (whole || !plan.output) return saved;
+  const auto add = [&](const char* name, const TensorView& tensor, const TensorView& of_model) {
+    if (tensor.data == of_model.data) return;
+    saved.output.push_back(name);
+    saved.own.push_back({name, tensor});
+    saved.version = kOwnVersion;
+  };
+  add(kFinalNorm, plan.output->final_norm, weights.final_norm);
+  add(kHead, plan.output->head, weights.head);
   return saved;
+}
+
+// A tensor that no configuration of the family has could not be told from a mistake when it is read.
+void CheckPlaces(const Weights& weights, const DepthPlan& plan, const fs::path& directory) {
+  for (const BlockStage* block : plan.Blocks())
+    for (const BlockTensor& row : BlockTensors())
+      Check((TensorsOf(weights, *block).*row.member).empty() == row.Shape(weights.config).empty(),
+            "{}: block {} has {} {}, unlike the blocks of the family {}", directory.string(), block->layer,
+            row.Shape(weights.config).empty() ? "a" : "no", row.name, weights.config.family);
 }
 
 }  // namespace
 
 void SaveAdapted(const Model& model, const DepthPlan& plan, const Json& provenance, bool with_weights,
-                 const fs::path& directory) {
+                 const fs::path& directory, const Lora* lora) {
+  const Weights& weights = *model.weights;
   AtomicDirectory out(directory);
   Check(!fs::exists(directory / "config.json") || !fs::equivalent(directory, model.directory),
         "{}: this is the model itself; save somewhere else", directory.string());
   Check(!with_weights || plan.blocks() > 0, "{}: a model without blocks cannot be saved with its weights",
         directory.string());
-  for (const BlockStage* block : plan.Blocks())
-    if (block->own && !with_weights)
-      FailUsage(Field("with_weights"), "{}: block {} has tensors of its own, which are saved with all weights only",
-                directory.string(), block->layer);
+  CheckPlaces(weights, plan, directory);
   std::string fingerprint;
   if (with_weights) {
-    const Weights kept = KeptWeights(*model.weights, plan);
+    const Weights kept = KeptWeights(weights, plan);
     NoProgress quiet;
     WriteCheckpoint(StoredTensors(kept), kOneFile, out, quiet);
     const Json config = PlanConfig(model, plan);
-    out.Create("config.json").Write((IsStock(plan) ? config : Marked(config)).dump(2) + "\n");
+    const bool all = IsStock(plan) && lora == nullptr;
+    out.Create("config.json").Write((all ? config : Marked(config)).dump(2) + "\n");
     CopyCompanions(model, out);
     fingerprint = kept.Fingerprint();
   } else {
-    fingerprint = model.weights->Fingerprint();
+    fingerprint = weights.Fingerprint();
   }
-  const SavedPlan saved = Describe(plan, /*renumber=*/with_weights);
-  WriteSafetensors(out.Create(kAdapterTensors), saved.tensors, {{"format", "shiftrt"}});
+  const std::string base = fs::absolute(model.directory).lexically_normal().string();
+  const SavedPlan saved = Describe(weights, plan, lora, with_weights);
+  WriteSafetensors(out.Create(kAdapterTensors), saved.adapters, {{"format", "shiftrt"}});
+  if (!saved.own.empty()) WriteSafetensors(out.Create(kOwnTensors), saved.own, {{"format", "shiftrt"}});
+  if (lora != nullptr) WriteLora(*lora, plan, plan == DepthPlan::Original(weights.config.layers) ? base : "", out);
   // Last, so that a directory with this file is whole. One with its own weights names itself as the base.
-  const Json json = {{"version", saved.version},
-                     {"base", with_weights ? kStandalone : fs::absolute(model.directory).lexically_normal().string()},
-                     {"fingerprint", fingerprint},
-                     {"layers", model.weights->config.layers},
-                     {"removed", plan.RemovedLayers(model.weights->config.layers)},
-                     {"plan", saved.stages},
-                     {"provenance", provenance}};
+  Json json = {{"version", saved.version},
+               {"base", with_weights ? kStandalone : base},
+               {"fingerprint", fingerprint},
+               {"layers", weights.config.layers},
+               {"removed", plan.RemovedLayers(weights.config.layers)},
+               {"plan", saved.stages},
+               {"provenance", provenance}};
+  if (!saved.output.empty()) json["output"] = saved.output;
   out.Create(kAdaptedFile).Write(json.dump(2) + "\n");
   out.Commit();
 }
@@ -270,7 +463,10 @@ DepthPlan OpenSavedPlan(const fs::path& directory, const Weights& weights) {
   const fs::path file = directory / kAdaptedFile;
   const AdaptedHeader header = ReadHeader(file);
   CheckFingerprint(header, weights, file, "the model that is open");
-  return ReadPlan(header, directory, weights.config);
+  PlanReader reader(header, directory, weights, {});
+  DepthPlan plan = reader.Read();
+  const std::shared_ptr<const Lora> lora = reader.ReadFactors(plan);
+  return lora ? MergeLora(weights, plan, *lora) : plan;
 }
 
 Provenance ReadProvenance(const Json& provenance) {
@@ -308,7 +504,10 @@ Model OpenAdapted(const fs::path& directory, const LoadOptions& options) {
   const std::string config = (IsGguf(model.directory) ? model.directory : model.directory / "config.json").string();
   model.weights = LoadWeights(model.directory, ParseConfig(BaseConfig(model.directory).dump(), config), options);
   CheckFingerprint(header, *model.weights, file, model.directory);
-  model.plan = ReadPlan(header, directory, model.weights->config);
+  PlanReader reader(header, directory, *model.weights, options);
+  model.plan = reader.Read();
+  if (options.merge_lora) model.lora = reader.ReadFactors(model.plan);
+  if (model.lora) model.plan = MergeLora(*model.weights, model.plan, *model.lora);
   model.removed = header.removed;
   model.provenance = ReadProvenance(header.json.value("provenance", Json()));
   return model;

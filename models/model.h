@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "models/lora.h"
 #include "models/plan.h"
 #include "models/weights.h"
 #include "tokenizers/tokenizer.h"
@@ -27,6 +28,7 @@ struct Model {
   std::shared_ptr<const Weights> weights;
   std::shared_ptr<const Tokenizer> tokenizer;  // null where the directory has none; see RequireTokenizer()
   DepthPlan plan;                              // the saved one, or all blocks
+  std::shared_ptr<const Lora> lora;            // of a saved model: the factors that are merged into the plan
   std::vector<int64_t> removed;                // layers of the original model that the saved plan does without
   std::optional<Provenance> provenance;        // of a saved plan
 
@@ -45,8 +47,8 @@ std::filesystem::path ResolveModel(const std::string& name);
 bool IsToBePulled(const std::string& name);
 
 // Opens the weights and, where the directory has one, the tokenizer, and checks that they belong together (ids below
-// the vocabulary). For a saved directory, opens its base model, checks its fingerprint and loads the adapters into
-// `plan`.
+// the vocabulary). For a saved directory, opens its base model, checks its fingerprint and loads the adapters and the
+// tensors of its own into `plan`, with its LoRA factors merged in the type that the weights were loaded in.
 Model OpenModel(const std::string& name, const LoadOptions& options = {});
 
 // Where the tokenizer of a model as OpenModel takes it is, or of a directory with nothing else in it.
@@ -57,8 +59,10 @@ std::unique_ptr<Tokenizer> OpenTokenizer(const std::string& name);
 // flushed under temporary names, then renamed. `provenance` is stored under "provenance"; Provenance is read from its
 // selection.criterion, correction and merge. With
 // `with_weights` the kept blocks are written too, with config.json and the tokenizer, so that the directory stands
-// alone.
+// alone. Tensors that blocks or the output have of their own are written to DIR/own.safetensors, but with the weights
+// to the checkpoint. `lora`: factors that are not in the plan yet; they are written to DIR/lora, and whoever opens the
+// directory has them merged.
 void SaveAdapted(const Model& model, const DepthPlan& plan, const nlohmann::json& provenance, bool with_weights,
-                 const std::filesystem::path& directory);
+                 const std::filesystem::path& directory, const Lora* lora = nullptr);
 
 }  // namespace shiftrt

@@ -12,6 +12,9 @@ namespace shiftrt {
 namespace {
 
 std::string HashOf(const Matrix<float>& matrix) { return HashHex(std::as_bytes(matrix.span())); }
+std::string HashOf(const TensorView& tensor) {
+  return HashHex({static_cast<const std::byte*>(tensor.data), static_cast<size_t>(tensor.bytes())});
+}
 
 // The sum over a plan's stages of block(tensor), for each tensor of the halves that run, and of adapter(lra).
 template <typename BlockSize, typename AdapterSize>
@@ -176,16 +179,25 @@ DepthPlan DepthPlan::Uncorrected() const {
   return plan;
 }
 
+OutputWeights DepthPlan::Output(const Weights& weights) const {
+  return output ? *output : OutputWeights{weights.final_norm, weights.head};
+}
+
+bool DepthPlan::TiedHead(const Weights& weights) const {
+  return weights.config.tied_head && (!output || output->head.data == weights.head.data);
+}
+
 int64_t DepthPlan::Parameters(const Weights& weights) const {
-  const int64_t head = weights.config.tied_head ? 0 : weights.head.elements();
-  return weights.embedding.elements() + weights.final_norm.elements() + head +
+  const OutputWeights last = Output(weights);
+  return weights.embedding.elements() + last.final_norm.elements() + (TiedHead(weights) ? 0 : last.head.elements()) +
          Sum(
              *this, weights, [](const TensorView& tensor) { return tensor.elements(); },
              [](const Lra& lra) { return lra.parameters(); });
 }
 
 int64_t DepthPlan::BytesPerToken(const Weights& weights) const {
-  return weights.embedding.bytes() / weights.config.vocab + weights.final_norm.bytes() + weights.head.bytes() +
+  const OutputWeights last = Output(weights);
+  return weights.embedding.bytes() / weights.config.vocab + last.final_norm.bytes() + last.head.bytes() +
          Sum(
              *this, weights, [](const TensorView& tensor) { return tensor.bytes(); },
              [](const Lra& lra) { return lra.parameters() * static_cast<int64_t>(sizeof(float)); });
@@ -198,15 +210,15 @@ std::string DepthPlan::Fingerprint() const {
         [&](const BlockStage& block) {
           text += fmt::format("block {} {};", block.layer, Name(block.halves));
           if (block.own == nullptr) return;
-          ForEachTensor(*block.own, block.halves, [&](const BlockTensor&, const TensorView& tensor) {
-            text += HashHex({static_cast<const std::byte*>(tensor.data), static_cast<size_t>(tensor.bytes())});
-          });
+          ForEachTensor(*block.own, block.halves,
+                        [&](const BlockTensor&, const TensorView& tensor) { text += HashOf(tensor); });
         },
         [&](const AdapterStage& adapter) {
           const Lra& lra = *adapter.lra;
           text += fmt::format("lra {} {} {} {};", HashOf(lra.a), HashOf(lra.p), HashOf(lra.q), HashOf(lra.b));
         });
   }
+  if (output) text += fmt::format("output {} {};", HashOf(output->final_norm), HashOf(output->head));
   return HashHex(text);
 }
 

@@ -96,8 +96,17 @@ class Stage {
 // The tensors a block stage runs with, those of the half that it leaves out included.
 const BlockWeights& TensorsOf(const Weights& weights, const BlockStage& stage);
 
+// What turns the stream after the last stage into logits.
+struct OutputWeights {
+  TensorView final_norm;  // (hidden)
+  TensorView head;        // (vocab, hidden)
+};
+
 struct DepthPlan {
   std::vector<Stage> stages;
+  // A final norm and a head of its own, of the same shapes; null: the model's. Where only one of them differs from the
+  // model's, the other is a view of the model's.
+  std::shared_ptr<const OutputWeights> output = nullptr;
 
   // Every block of a model of `layers`.
   static DepthPlan Original(int64_t layers);
@@ -125,8 +134,12 @@ struct DepthPlan {
   size_t StageOf(int64_t layer) const;
   // The plan with another stage at index `stage`, or none there.
   DepthPlan With(size_t stage, const std::optional<Stage>& replacement) const;
-  // The plan with every stage Uncorrected().
+  // The plan with every stage Uncorrected(), and with the model's output.
   DepthPlan Uncorrected() const;
+
+  // Final norm and head that the plan runs with, and whether that head is the embedding table itself.
+  OutputWeights Output(const Weights& weights) const;
+  bool TiedHead(const Weights& weights) const;
 
   // Parameters of the model that this plan runs, adapters included; a tied head counts once.
   int64_t Parameters(const Weights& weights) const;
@@ -134,7 +147,7 @@ struct DepthPlan {
   // of the embedding table.
   int64_t BytesPerToken(const Weights& weights) const;
   // Tells apart what plans run over the same model, by value: layers, halves, and the bytes of adapters and of tensors
-  // that blocks have of their own. A 64-bit hash as hex.
+  // that blocks or the output have of their own. A 64-bit hash as hex.
   std::string Fingerprint() const;
 
   bool operator==(const DepthPlan&) const = default;

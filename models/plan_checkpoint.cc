@@ -63,6 +63,10 @@ Weights KeptWeights(const Weights& weights, const DepthPlan& plan) {
   Weights out = weights;
   out.blocks.clear();
   for (const BlockStage* block : plan.Blocks()) out.blocks.push_back(TensorsOf(weights, *block));
+  const auto [final_norm, head] = plan.Output(weights);
+  out.final_norm = final_norm;
+  out.head = head;
+  out.config.tied_head = plan.TiedHead(weights);
   out.config.layers = plan.blocks();
   if (!weights.config.block.windows.empty()) {
     out.config.block.windows.clear();
@@ -90,6 +94,7 @@ Json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::stri
   config.erase("auto_map");  // the code that it names is not copied
   for (const char* key : {"dtype", "torch_dtype"})
     if (config.contains(key)) config[key] = Name(model.weights->embedding.dtype);
+  if (model.weights->config.tied_head && !plan.TiedHead(*model.weights)) config["tie_word_embeddings"] = false;
   return KeptConfig(std::move(config), plan, resized);
 }
 

@@ -15,8 +15,9 @@
 
 namespace shiftrt {
 
-// A model of the plan's blocks alone, each with the tensors that it runs with. Of a half block all tensors are kept: a
-// checkpoint with some of a block's tensors would be another format. Views into `weights` and into the plan's tensors.
+// A model of the plan's blocks alone, each with the tensors that it runs with, and of the plan's final norm and head: a
+// head of its own is not tied. Of a half block all tensors are kept: a checkpoint with some of a block's tensors would
+// be another format. Views into `weights` and into the plan's tensors.
 Weights KeptWeights(const Weights& weights, const DepthPlan& plan);
 
 // The config.json of the model in a directory, without the mark of models/saved_config.h, or what a GGUF file says in
@@ -24,7 +25,7 @@ Weights KeptWeights(const Weights& weights, const DepthPlan& plan);
 nlohmann::json BaseConfig(const std::filesystem::path& model);
 
 // BaseConfig for the blocks of the plan: KeptConfig (models/saved_config.h), windows that differ between layers named
-// in layer_types, and the type that the weights have. `resized` receives the names of further lists with one entry per
+// in layer_types, whether the head is tied, and the type that the weights have. `resized` receives the names of further lists with one entry per
 // layer that were shortened.
 nlohmann::json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::string>* resized = nullptr);
 

@@ -82,6 +82,7 @@ struct LoadOptions {
   LoadDType dtype = LoadDType::kAuto;
   bool check_finite = false;     // look at every weight for NaN and infinity
   bool adapters_beside = false;  // the checkpoint has tensors of adapters too, which others read: models/hf_lra.h
+  bool merge_lora = true;        // false: a saved model is opened without its LoRA factors
   Progress* progress = nullptr;  // told of every tensor; null: nobody
 };
 

@@ -161,12 +161,22 @@ void WriteFile(const std::filesystem::path& path, std::string_view text) {
   file.Commit();
 }
 
-AtomicDirectory::AtomicDirectory(const std::filesystem::path& path) : path_(path) {
+AtomicDirectory::AtomicDirectory(const std::filesystem::path& path) : path_(path) { Make(path); }
+
+AtomicFile& AtomicDirectory::Create(const std::string& name) {
+  const std::filesystem::path path = path_ / name;
+  Make(path.parent_path());
+  return files_.emplace_back(path);
+}
+
+void AtomicDirectory::Make(const std::filesystem::path& directory) {
   std::error_code error;
-  for (std::filesystem::path at = path; !at.empty() && !std::filesystem::exists(at, error); at = at.parent_path())
-    made_.push_back(at);
-  std::filesystem::create_directories(path, error);
-  Check(!error, "{}: cannot create the directory: {}", path.string(), error.message());
+  std::vector<std::filesystem::path> missing;  // the deepest first
+  for (std::filesystem::path at = directory; !at.empty() && !std::filesystem::exists(at, error); at = at.parent_path())
+    missing.push_back(at);
+  std::filesystem::create_directories(directory, error);
+  made_.insert(made_.begin(), missing.begin(), missing.end());
+  Check(!error, "{}: cannot create the directory: {}", directory.string(), error.message());
 }
 
 AtomicDirectory::~AtomicDirectory() {

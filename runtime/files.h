@@ -58,8 +58,9 @@ class AtomicFile {
 // Writes a whole file with AtomicFile.
 void WriteFile(const std::filesystem::path& path, std::string_view text);
 
-// Several files of one directory: Commit() flushes them all, then renames them in the order of Create(). Without
-// Commit, the destructor removes the temporary files and the directories created for them.
+// Several files of one directory, or of directories in it ("lora/model"): Commit() flushes them all, then renames them
+// in the order of Create(). Without Commit, the destructor removes the temporary files and the directories created for
+// them.
 class AtomicDirectory {
  public:
   explicit AtomicDirectory(const std::filesystem::path& path);
@@ -67,10 +68,12 @@ class AtomicDirectory {
   AtomicDirectory(const AtomicDirectory&) = delete;
   AtomicDirectory& operator=(const AtomicDirectory&) = delete;
 
-  AtomicFile& Create(const std::string& name) { return files_.emplace_back(path_ / name); }
+  AtomicFile& Create(const std::string& name);
   void Commit();
 
  private:
+  void Make(const std::filesystem::path& directory);
+
   std::filesystem::path path_;
   std::vector<std::filesystem::path> made_;  // directories, the deepest first
   std::deque<AtomicFile> files_;

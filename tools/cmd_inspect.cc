@@ -23,6 +23,25 @@ struct InspectOptions {
   std::string calib;
 };
 
+// "block 3 (mlp.down_proj)": tensors that the plan runs instead of those of the model.
+std::vector<std::string> TensorsOfItsOwn(const Model& model) {
+  const Weights& weights = *model.weights;
+  std::vector<std::string> own;
+  for (const BlockStage* block : model.plan.Blocks()) {
+    std::vector<std::string_view> changed;
+    ForEachTensor(TensorsOf(weights, *block), block->halves, [&](const BlockTensor& row, const TensorView& tensor) {
+      const std::string_view name = row.name;
+      if (tensor.data != (weights.blocks[block->layer].*row.member).data)
+        changed.push_back(name.substr(0, name.rfind(".weight")));
+    });
+    if (!changed.empty()) own.push_back(fmt::format("block {} ({})", block->layer, fmt::join(changed, ", ")));
+  }
+  const auto [final_norm, head] = model.plan.Output(weights);
+  if (final_norm.data != weights.final_norm.data) own.emplace_back("final norm");
+  if (head.data != weights.head.data) own.emplace_back("head");
+  return own;
+}
+
 void PrintFacts(const Model& model, const Decoder& decoder) {
   const ModelConfig& c = model.weights->config;
   const int64_t blocks = model.plan.blocks(), layers = blocks + static_cast<int64_t>(model.removed.size());
@@ -34,8 +53,13 @@ void PrintFacts(const Model& model, const Decoder& decoder) {
   for (const BlockStage* block : model.plan.Blocks())
     if (block->halves != Halves::kBoth) halves.push_back(fmt::format("{} ({})", block->layer, Name(block->halves)));
   if (!halves.empty()) fmt::print("half blocks, with the half that runs: {}\n", fmt::join(halves, ", "));
-  fmt::print("vocabulary {}, context {}, head {}, {}\n", c.vocab, c.max_positions, c.tied_head ? "tied" : "untied",
-             Name(model.weights->embedding.dtype));
+  const std::vector<std::string> own = TensorsOfItsOwn(model);
+  if (!own.empty()) fmt::print("tensors in place of the model's: {}\n", fmt::join(own, ", "));
+  if (model.lora)
+    fmt::print("LoRA of rank {} and alpha {} for {} projections, merged into them\n", model.lora->rank,
+               model.lora->alpha, model.lora->factors.size());
+  fmt::print("vocabulary {}, context {}, head {}, {}\n", c.vocab, c.max_positions,
+             model.plan.TiedHead(*model.weights) ? "tied" : "untied", Name(model.weights->embedding.dtype));
   fmt::print("{} parameters, {} read per token\n\n", Scaled(static_cast<double>(decoder.Parameters()), ""),
              Scaled(static_cast<double>(decoder.BytesPerToken()), "B"));
 }

@@ -31,12 +31,6 @@ std::string KeyOf(const ShiftJob& job, const RecipeOptions& recipe, uint64_t see
   return HashHex(text);
 }
 
-bool ChangesWeights(const DepthPlan& plan) {
-  for (const BlockStage* block : plan.Blocks())
-    if (block->own) return true;
-  return false;
-}
-
 }  // namespace
 
 KeptFit::KeptFit(const ShiftJob& job, const RecipeOptions& recipe, uint64_t seed) {
@@ -67,7 +61,7 @@ ShiftResult KeptFit::Get(const ShiftJob& job, const ShiftOptions& options) {
     }
   }
   ShiftResult result = Shift(job, options);
-  if (!directory_.empty() && !ChangesWeights(result.corrected)) Save(job, result);
+  if (!directory_.empty()) Save(job, result);
   return result;
 }
 

@@ -44,6 +44,8 @@ class CpuBackend : public Backend, private Layers {
   explicit CpuBackend(const BackendSetup& setup)
       : context_(setup.context),
         weights_(setup.weights),
+        plan_output_(setup.plan.output),
+        output_(setup.plan.Output(*weights_)),
         config_(weights_->config),
         spec_(config_.block),
         slots_(setup.plan.attention_blocks()),
@@ -71,7 +73,7 @@ class CpuBackend : public Backend, private Layers {
   int32_t Chosen() override { return chosen_; }
   Matrix<float> Logits(const Rows& residual) override {
     Matrix<float> logits(residual.count(), config_.vocab);
-    MatMul(context_, FinalNorm(residual.host()), weights_->head, {}, false, logits.view());
+    MatMul(context_, FinalNorm(residual.host()), output_.head, {}, false, logits.view());
     if (spec_.logit_cap > 0) SoftCap(context_, spec_.logit_cap, logits.view());
     return logits;
   }
@@ -107,7 +109,7 @@ class CpuBackend : public Backend, private Layers {
   void JoinBranches(const KeysValues& kv);
   MatrixView<const float> FinalNorm(MatrixView<const float> rows) {
     const MatrixView<float> x = normed_.Get(rows.rows, config_.hidden);
-    Norm(rows, weights_->final_norm, x);
+    Norm(rows, output_.final_norm, x);
     return x;
   }
   void Norm(MatrixView<const float> x, const TensorView& weight, MatrixView<float> out) {
@@ -122,6 +124,8 @@ class CpuBackend : public Backend, private Layers {
 
   Context context_;
   std::shared_ptr<const Weights> weights_;
+  std::shared_ptr<const OutputWeights> plan_output_;  // keeps the tensors of output_ alive
+  OutputWeights output_;
   const ModelConfig& config_;
   const BlockSpec& spec_;
   int64_t slots_;  // of a cache
@@ -245,7 +249,7 @@ Rows CpuBackend::Update(const BlockStage&, Halves halves) {
 
 std::vector<float> CpuBackend::LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) {
   const MatrixView<const float> stream = scored.stream.host();
-  const OutputHead head(weights_->head, spec_.logit_cap);
+  const OutputHead head(output_.head, spec_.logit_cap);
   std::vector<float> log_probs(scored.targets.size());
   if (!scored.which) {
     TokenLogProbs(context_, FinalNorm(stream), head, scored.targets, log_probs, argmax);

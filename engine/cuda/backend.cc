@@ -126,7 +126,7 @@ std::vector<float> CudaBackend::LogProbs(const ScoredRows& scored, std::span<int
     const std::vector<int32_t> narrow(scored.which->begin(), scored.which->end());
     which = DeviceBuffer<int32_t>(s_.stream, std::span<const int32_t>(narrow), kActivations);
   }
-  const ConstDeviceArray head = s_.device->head();
+  const ConstDeviceArray head = s_.HeadWeights();
   const auto* const head_bytes = static_cast<const std::byte*>(head.data);
   for (int64_t first = 0; first < count; first += kScoredRows) {
     const int64_t m = std::min(kScoredRows, count - first);
@@ -137,7 +137,7 @@ std::vector<float> CudaBackend::LogProbs(const ScoredRows& scored, std::span<int
       gpu::Gather(s_.stream, which.data() + first, m, {stream, DType::kFloat32}, s_.hidden, {rows, DType::kFloat32});
     }
     const DeviceArray x = s_.normed.Get(s_.stream, m * s_.hidden, s_.dtype);
-    gpu::AddRmsNorm(s_.stream, {rows, m, s_.hidden}, {}, s_.device->final_norm(), s_.eps, x);
+    gpu::AddRmsNorm(s_.stream, {rows, m, s_.hidden}, {}, s_.FinalNorm(), s_.eps, x);
     for (int64_t v = 0; v < vocab; v += kVocabChunk) {
       const int64_t n = std::min(kVocabChunk, vocab - v);
       const DeviceArray logits = s_.logits.Get(s_.stream, m * n, DType::kFloat32);

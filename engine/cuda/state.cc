@@ -60,6 +60,7 @@ CudaState::CudaState(const BackendSetup& setup)
             .head_dim = static_cast<int>(config.head_dim),
             .scale = spec.attention_scale,
             .soft_cap = spec.attention_cap} {
+  output_ = device->UploadOutput(*weights, setup.plan);
   const RopeFrequencies rope = MakeRopeFrequencies(config);
   frequencies_ = DeviceBuffer<float>(stream, std::span<const float>(rope.inverse), "RoPE");
   rope_scale_ = rope.scale;
@@ -207,11 +208,11 @@ void CudaState::AddNormed(MatrixView<float> h, float* update, const DeviceBuffer
 
 void CudaState::Head(const float* row, float* logits) {
   gpu::MatVec(stream,
-              {.w = device->head(),
+              {.w = HeadWeights(),
                .rows = config.vocab,
                .cols = hidden,
                .x = row,
-               .norm_weight = device->final_norm(),
+               .norm_weight = FinalNorm(),
                .eps = eps,
                .y = logits},
               cores);

@@ -92,6 +92,13 @@ class CudaState {
   // was added.
   void AddNormed(MatrixView<float> h, float* update, const gpu::DeviceBuffer<float>& bias,
                  const gpu::DeviceBuffer<float>& norm);
+  // The plan's head, (vocab, hidden), and final norm.
+  gpu::ConstDeviceArray HeadWeights() const {
+    return output_.head.size() > 0 ? gpu::ConstDeviceArray(output_.head.data(), dtype) : device->head();
+  }
+  const float* FinalNorm() const {
+    return output_.final_norm.size() > 0 ? output_.final_norm.data() : device->final_norm();
+  }
   // Final norm and head of one row, (hidden) to (vocab).
   void Head(const float* row, float* logits);
   // The token that follows `row`, as `request` says, into `chosen`.
@@ -131,6 +138,7 @@ class CudaState {
   // What plans hold besides the model's own tensors, kept for as long as this decoder.
   std::map<std::shared_ptr<const BlockWeights>, DeviceBlock> own_;
   std::map<std::shared_ptr<const Lra>, DeviceLra> adapters_;
+  DeviceOutput output_;
 
   gpu::DeviceBuffer<float> frequencies_;
   float rope_scale_ = 1;

@@ -139,6 +139,19 @@ DeviceMlp DeviceWeights::UploadMlp(const ModelConfig& config, const BlockStage& 
   return MakeMlp(stream(), uploader_, config, *stage.own);
 }
 
+DeviceOutput DeviceWeights::UploadOutput(const Weights& weights, const DepthPlan& plan) {
+  DeviceOutput out;
+  const auto [final_norm, head] = plan.Output(weights);
+  const std::lock_guard lock(uploading_);
+  if (final_norm.data != weights.final_norm.data) out.final_norm = Norm(stream(), weights.config, final_norm);
+  if (head.data != weights.head.data) {
+    Check(head.dtype == dtype_, "the plan's head is {}, the model {}: on the GPU all matrices have one type",
+          Name(head.dtype), Name(dtype_));
+    out.head = Join(stream(), uploader_, {&head});
+  }
+  return out;
+}
+
 int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype) {
   const int64_t narrow = config.hidden + 2 * config.query_dim() + 2 * (config.query_dim() + config.kv_dim()) +
                          2 * config.kv_dim() + 3 * config.intermediate;

@@ -27,6 +27,11 @@ struct DeviceMlp {
   gpu::DeviceBuffer<std::byte> gate_up, down;
   gpu::DeviceBuffer<float> norm, update_norm, gate_up_bias, down_bias;
 };
+// A final norm and a head of a plan's own; nothing where it has the model's.
+struct DeviceOutput {
+  gpu::DeviceBuffer<std::byte> head;
+  gpu::DeviceBuffer<float> final_norm;
+};
 struct DeviceBlock {
   std::optional<DeviceAttention> attention;
   std::optional<DeviceMlp> mlp;
@@ -46,6 +51,7 @@ class DeviceWeights {
   // Tensors that a plan gives a block of the same model. Throws Error where a matrix is not of dtype().
   DeviceAttention UploadAttention(const ModelConfig& config, const BlockStage& stage);
   DeviceMlp UploadMlp(const ModelConfig& config, const BlockStage& stage);
+  DeviceOutput UploadOutput(const Weights& weights, const DepthPlan& plan);
 
   const std::shared_ptr<const StreamRows>& rows() const { return rows_; }  // own the stream
   gpu::Stream stream() const { return rows_->stream(); }

@@ -167,13 +167,13 @@ FittedSites FitJoint(const FitInput& input) {
   SiteReport report;
   const Joint joint = JointFit(job.context, sums, options).Fit(report);
 
-  auto folded = std::make_shared<FoldedBlock>(before);
+  auto folded = std::make_shared<OwnBlock>(before);
   const Matrix<double> weight = Widened(before->down);
   for (int64_t i = 0; i < weight.rows(); ++i)
     for (int64_t j = 0; j < weight.cols(); ++j) weight(i, j) += joint.folded(j, i);
-  folded->Replace(&BlockWeights::down, weight);
+  folded->Replace(&BlockWeights::down, weight.span());
   fitted.adapters = {joint.lra};
-  fitted.own = {FoldedBlock::Weights(std::move(folded))};
+  fitted.own = {OwnBlock::Share(std::move(folded))};
 
   report.site = sums.site;
   report.tokens = sums.fit.tokens();

@@ -15,16 +15,16 @@ FittedSites FitLaco(const FitInput& input) {
   fitted.adapters.resize(input.sites.size());
   for (const Site& run : input.sites) {
     const BlockWeights& own = blocks[run.layer - 1];
-    auto folded = std::make_shared<FoldedBlock>(own);
+    auto folded = std::make_shared<OwnBlock>(own);
     ForEachTensor(own, [&](const BlockTensor& row, const TensorView& tensor) {
       const Matrix<double> before = Widened(tensor), sum = before.Clone();
       for (int64_t layer : run.Layers()) {
         const Matrix<double> other = Widened(blocks[layer].*row.member);
         for (int64_t i = 0; i < sum.size(); ++i) sum.data()[i] += other.data()[i] - before.data()[i];
       }
-      folded->Replace(row.member, sum);
+      folded->Replace(row.member, sum.span());
     });
-    fitted.own.push_back(FoldedBlock::Weights(std::move(folded)));
+    fitted.own.push_back(OwnBlock::Share(std::move(folded)));
   }
   return fitted;
 }

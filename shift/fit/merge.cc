@@ -111,7 +111,7 @@ const char* Name(Merge merge) {
 
 DepthPlan MergeAdapters(const DepthPlan& plan, Merge merge, const Context& context) {
   if (merge == Merge::kOff) return plan;
-  DepthPlan merged;
+  DepthPlan merged{{}, plan.output};
   Run run;
   const auto close_run = [&] {
     if (!run.empty()) merged.stages.emplace_back(MergeRun(context, run, merge));

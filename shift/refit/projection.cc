@@ -40,18 +40,18 @@ RefittedBlock RefitProjection(const Context& context, const SiteSums& sums, cons
   const RidgeSolution solution =
       SolveRidge(context, biased ? sums.fit : bare, {options.lambda, false}, biased ? &sums.heldout : &bare_heldout);
 
-  auto folded = std::make_shared<FoldedBlock>(block);
+  auto folded = std::make_shared<OwnBlock>(block);
   const Matrix<double> weight = Widened((*block).*projection.weight);
   for (int64_t i = 0; i < weight.rows(); ++i)
     for (int64_t j = 0; j < weight.cols(); ++j) weight(i, j) += solution.a(j, i);
-  folded->Replace(projection.weight, weight);
+  folded->Replace(projection.weight, weight.span());
   if (biased) {
     const Matrix<double> bias = Widened((*block).*projection.bias);
     for (int64_t j = 0; j < bias.size(); ++j) bias.data()[j] += solution.b(0, j);
-    folded->Replace(projection.bias, bias);
+    folded->Replace(projection.bias, bias.span());
   }
 
-  RefittedBlock refitted{FoldedBlock::Weights(std::move(folded)), {}};
+  RefittedBlock refitted{OwnBlock::Share(std::move(folded)), {}};
   SiteReport& report = refitted.report;
   report.site = sums.site;
   report.part = projection.name;

@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/decoder.h"
+#include "models/block_tensors.h"
+#include "models/own_tensors.h"
 #include "models/saved_config.h"
 #include "runtime/files.h"
 #include "runtime/random.h"
@@ -88,6 +90,33 @@ class Adapted : public testing::Test {
     return With(base_, {{BlockStage{0}, AdapterStage{{1}, LowRankAdapter(2, 5)}, BlockStage{2}}});
   }
 
+  // A block with two tensors of its own among its others, and a head and a final norm in place of the model's.
+  static DepthPlan Tuned(const Model& base) {
+    const Weights& weights = *base.weights;
+    const auto block = std::make_shared<OwnBlock>(weights.blocks[2]);
+    block->Replace(&BlockWeights::down, RandomMatrix(kHidden, 12, 11).span());
+    block->Replace(&BlockWeights::post_norm, RandomMatrix(1, kHidden, 12).span());
+    const auto output = std::make_shared<OwnOutput>(weights, DepthPlan());
+    output->Replace(&OutputWeights::head, RandomMatrix(24, kHidden, 13).span());
+    output->Replace(&OutputWeights::final_norm, RandomMatrix(1, kHidden, 14).span());
+    return {
+        {BlockStage{0}, AdapterStage{{1}, LowRankAdapter(2, 5)}, BlockStage{.layer = 2, .own = OwnBlock::Share(block)}},
+        OwnOutput::Share(output)};
+  }
+  // Factors for some projections of such plans.
+  static Lora Factors() {
+    Lora lora{.rank = 2, .alpha = 5, .factors = {}};
+    const auto add = [&](int64_t layer, TensorView BlockWeights::*member, int64_t rows, int64_t cols) {
+      for (const BlockTensor& row : BlockTensors())
+        if (row.member == member)
+          lora.factors.push_back({layer, &row, RandomMatrix(2, cols, 20 + rows), RandomMatrix(rows, 2, 21 + cols)});
+    };
+    add(2, &BlockWeights::down, kHidden, 12);
+    add(2, &BlockWeights::q, kHidden, kHidden);
+    add(0, &BlockWeights::v, kHidden / 2, kHidden);
+    return lora;
+  }
+
   static DepthPlan HalfBlocks() {
     return {{BlockStage{0, Halves::kAttention}, BlockStage{1, Halves::kMlp}, AdapterStage{{2}, LowRankAdapter(2, 5)}}};
   }
@@ -119,9 +148,48 @@ class Adapted : public testing::Test {
     json[Json::json_pointer(pointer)] = value;
     ExpectJsonRefused(json, word);
   }
-  void ExpectTensorsRefused(const std::vector<StoredTensor>& tensors, const std::string& word) const {
-    WriteText(saved_ / "adapters.safetensors", SafetensorsBytes(tensors));
-    ExpectRefused("adapters.safetensors", word);
+  void ExpectTensorsRefused(const std::vector<StoredTensor>& tensors, const std::string& word,
+                            const char* file = "adapters.safetensors") const {
+    WriteText(saved_ / file, SafetensorsBytes(tensors));
+    ExpectRefused(file, word);
+  }
+  // Every tensor of `file` in turn: missing, of another shape or type, empty, not finite; and one too many.
+  void ExpectSpoiltTensorsRefused(const char* file) const {
+    const std::vector<StoredTensor> good = ReadTensors(saved_ / file);
+    for (size_t i = 0; i < good.size(); ++i) {
+      const std::string& name = good[i].name;
+      auto tensors = good;
+      tensors.erase(tensors.begin() + static_cast<int64_t>(i));
+      ExpectTensorsRefused(tensors, name + " is missing", file);
+      tensors = good;
+      tensors[i].shape.push_back(1);
+      ExpectTensorsRefused(tensors, name, file);
+      tensors = good;
+      tensors[i] = {name, "F32", {}, std::string(4, '\0')};
+      ExpectTensorsRefused(tensors, name, file);
+      tensors = good;
+      tensors[i].dtype = "I32";
+      ExpectTensorsRefused(tensors, name, file);
+      tensors = good;
+      tensors[i].dtype = "F64";
+      tensors[i].bytes += tensors[i].bytes;
+      ExpectTensorsRefused(tensors, name, file);
+      for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+        tensors = good;
+        tensors[i].Set(tensors[i].bytes.size() / 4 - 1, bad);
+        ExpectTensorsRefused(tensors, name, file);
+      }
+    }
+    auto tensors = good;
+    tensors.push_back({"stray", "F32", {1}, std::string(4, '\0')});
+    ExpectTensorsRefused(tensors, "", file);
+    const std::string bytes = SafetensorsBytes(good);
+    for (size_t size : {size_t{0}, size_t{60}, bytes.size() - 1}) {
+      WriteText(saved_ / file, bytes.substr(0, size));
+      ExpectRefused(file, "");
+    }
+    fs::remove(saved_ / file);
+    ExpectRefused(file, "No such file");
   }
 
   TemporaryDirectory directory_;
@@ -204,6 +272,137 @@ TEST_F(Adapted, AMarkedModelIsABaseLikeAnyOther) {
   }
   SaveAdapted(first, first.plan.Uncorrected(), "{}", /*with_weights=*/true, second);
   EXPECT_EQ(LoadWeights(second)->config.layers, 2) << "stock again";
+}
+
+// Nothing is saved but what differs, and it comes back beside one copy of the rest.
+TEST_F(Adapted, TensorsOfThePlansOwnComeBack) {
+  for (const bool tied : {false, true}) {
+    SCOPED_TRACE(tied);
+    const Model model = With(Make("other", 3, DType::kFloat32, tied), {});
+    const Model tuned = With(model, Tuned(model));
+    Save(tuned);
+    EXPECT_EQ(ReadSaved()["version"], 3);
+    const SafetensorsFile own(saved_ / "own.safetensors");
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : own.tensors()) names.push_back(name);
+    EXPECT_EQ(names, (std::vector<std::string>{"lm_head.weight", "model.layers.2.mlp.down_proj.weight",
+                                               "model.layers.2.post_attention_layernorm.weight", "model.norm.weight"}));
+    const Model opened = OpenAdapted(saved_, {});
+    EXPECT_EQ(Logits(opened), Logits(tuned));
+    EXPECT_EQ(opened.plan.Fingerprint(), tuned.plan.Fingerprint());
+    EXPECT_EQ(opened.plan.Parameters(*opened.weights), tuned.plan.Parameters(*model.weights));
+    EXPECT_FALSE(opened.plan.TiedHead(*opened.weights));
+    EXPECT_EQ(opened.plan.stages[2].block().own->up.data, opened.weights->blocks[2].up.data) << "one copy of the rest";
+    EXPECT_EQ(OpenSavedPlan(saved_, *model.weights).Fingerprint(), tuned.plan.Fingerprint());
+
+    Save(tuned, /*with_weights=*/true);
+    const Model whole = OpenAdapted(saved_, {});
+    EXPECT_FALSE(whole.weights->config.tied_head);
+    EXPECT_EQ(whole.plan.stages[2], Stage(BlockStage{1})) << "the checkpoint has its tensors";
+    EXPECT_EQ(Logits(whole), Logits(tuned));
+    fs::remove_all(saved_);
+  }
+  Save(Corrected());
+  EXPECT_FALSE(fs::exists(saved_ / "own.safetensors"));
+}
+
+TEST_F(Adapted, AHeadOfItsOwnAlone) {
+  const Model model = Make("other", 3, DType::kFloat32, /*tied=*/true);
+  const auto output = std::make_shared<OwnOutput>(*model.weights, DepthPlan());
+  output->Replace(&OutputWeights::head, RandomMatrix(24, kHidden, 13).span());
+  const Model tuned = With(model, {DepthPlan::Original(3).stages, OwnOutput::Share(output)});
+  Save(tuned);
+  EXPECT_EQ(ReadSaved()["output"], Json::array({"lm_head.weight"}));
+  const Model opened = OpenAdapted(saved_, {});
+  EXPECT_EQ(Logits(opened), Logits(tuned));
+  EXPECT_EQ(opened.plan.output->final_norm.data, opened.weights->final_norm.data);
+}
+
+TEST_F(Adapted, OwnTensorsHaveTheTypeAskedFor) {
+  const Model model = Make("other", 3, DType::kBFloat16);
+  const Model tuned = With(model, Tuned(model));
+  Save(tuned);
+  const SafetensorsFile own(saved_ / "own.safetensors");
+  for (const auto& [name, tensor] : own.tensors()) EXPECT_EQ(tensor.dtype, DType::kBFloat16) << name;
+  EXPECT_EQ(Logits(OpenAdapted(saved_, {})), Logits(tuned));
+  const Model wide = OpenAdapted(saved_, {.dtype = LoadDType::kFloat32});
+  const auto expect_widened = [](const TensorView& found, const TensorView& expected) {
+    ASSERT_EQ(found.dtype, DType::kFloat32);
+    for (int64_t i = 0; i < expected.elements(); ++i)
+      EXPECT_EQ(static_cast<const float*>(found.data)[i],
+                static_cast<float>(static_cast<const BFloat16*>(expected.data)[i]));
+  };
+  expect_widened(wide.plan.output->head, tuned.plan.output->head);
+  expect_widened(wide.plan.stages[2].block().own->down, tuned.plan.stages[2].block().own->down);
+}
+
+TEST_F(Adapted, FactorsAreMergedWhenTheyAreOpened) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const Model model = Make("other", 3, dtype);
+    const Model tuned = With(model, Tuned(model)),
+                merged = With(model, MergeLora(*model.weights, tuned.plan, Factors()));
+    const Lora lora = Factors();
+    ASSERT_NE(Logits(merged), Logits(tuned));
+    for (const bool with_weights : {false, true}) {
+      SaveAdapted(tuned, tuned.plan, Json::object(), with_weights, saved_, &lora);
+      EXPECT_EQ(ReadSaved()["version"], 3);
+      const Model opened = OpenAdapted(saved_, {});
+      EXPECT_EQ(Logits(opened), Logits(merged));
+      EXPECT_EQ(opened.lora->rank, 2);
+      EXPECT_EQ(opened.lora->factors.size(), 3u);
+      EXPECT_EQ(Logits(OpenAdapted(saved_, {.merge_lora = false})), Logits(tuned));
+      // Its tensors alone are not the model.
+      const bool marked =
+          with_weights && Refusal([&] { LoadWeights(saved_); }).find("ShiftrtForCausalLM") != std::string::npos;
+      EXPECT_EQ(marked, with_weights);
+    }
+    // Asked for in float32, what is merged is not rounded.
+    Model wide = model;
+    wide.weights = LoadWeights(model.directory, {.dtype = LoadDType::kFloat32});
+    wide.plan = MergeLora(*wide.weights, DepthPlan::Original(3), lora);
+    SaveAdapted(model, DepthPlan::Original(3), Json::object(), false, saved_, &lora);
+    EXPECT_EQ(Logits(OpenAdapted(saved_, {.dtype = LoadDType::kFloat32})), Logits(wide));
+  }
+}
+
+TEST_F(Adapted, HostileOwnTensors) {
+  const Model tuned = With(base_, Tuned(base_));
+  Save(tuned);
+  good_ = ReadSaved();
+  for (const Json& names : {Json("mlp.down_proj.weight"), Json::array(), Json({"mlp.down_proj"}), Json({1}),
+                            Json({"self_attn.q_proj.bias"}), Json({"mlp.down_proj.weight", "mlp.down_proj.weight"})})
+    ExpectJsonRefused("/plan/2/own", names, "own");
+  for (const Json& names : {Json("lm_head.weight"), Json::array(), Json({"embed"})})
+    ExpectJsonRefused("/output", names, "output");
+  ExpectJsonRefused("/version", 2, "version 2");
+  Json json = good_;
+  json["plan"][2]["own"] = {"mlp.up_proj.weight"};
+  WriteText(saved_ / kAdaptedFile, json.dump());
+  ExpectRefused("own.safetensors", "up_proj.weight is missing");
+  json = good_;
+  json.erase("output");
+  WriteText(saved_ / kAdaptedFile, json.dump());
+  ExpectRefused("own.safetensors", "4 tensors, but the plan has 2");
+  WriteText(saved_ / kAdaptedFile, good_.dump());
+  ExpectSpoiltTensorsRefused("own.safetensors");
+}
+
+TEST_F(Adapted, HostileFactors) {
+  const Model tuned = With(base_, Tuned(base_));
+  const Lora lora = Factors();
+  SaveAdapted(tuned, tuned.plan, Json::object(), false, saved_, &lora);
+  good_ = ReadSaved();
+  EXPECT_EQ(good_["plan"][2]["lora"], Json({"mlp.down_proj.weight", "self_attn.q_proj.weight"}));
+  for (const Json& names : {Json("mlp.down_proj.weight"), Json::array(), Json({"input_layernorm.weight"})})
+    ExpectJsonRefused("/plan/2/lora", names, "lora");
+  ExpectJsonRefused("/version", 2, "version 2");
+  ExpectJsonRefused("/plan/1/lora", {"mlp.down_proj.weight"}, "more than adapter");
+  Json json = good_;
+  json["plan"][2]["lora"].erase(0);
+  WriteText(saved_ / kAdaptedFile, json.dump());
+  ExpectRefused("lora/adapter_model.safetensors", "factors for 3 tensors");
+  WriteText(saved_ / kAdaptedFile, good_.dump());
+  ExpectSpoiltTensorsRefused("lora/adapter_model.safetensors");
 }
 
 TEST_F(Adapted, SpoiltMarksAreRefused) {
@@ -325,7 +524,7 @@ TEST_F(Adapted, HostileJson) {
     json.erase(key);
     ExpectJsonRefused(json, key);
   }
-  for (const Json& version : {Json(0), Json(3), Json("1"), Json(nullptr)})
+  for (const Json& version : {Json(0), Json(4), Json("1"), Json(nullptr)})
     ExpectJsonRefused("/version", version, "version");
   ExpectJsonRefused("/base", 3, "base");
   ExpectJsonRefused("/base", "base", "absolute");
@@ -368,8 +567,8 @@ TEST_F(Adapted, HostileHalves) {
   good_ = ReadSaved();
   for (const Json& halves : {Json("neither"), Json(""), Json(1), Json(nullptr), Json::array({"mlp"})})
     ExpectJsonRefused("/plan/0/halves", halves, "halves");
-  ExpectJsonRefused("/plan/2/halves", "mlp", "more than a block");  // of an adapter
-  ExpectJsonRefused("/plan/0/half", "mlp", "more than a block");
+  ExpectJsonRefused("/plan/2/halves", "mlp", "more than adapter");
+  ExpectJsonRefused("/plan/0/half", "mlp", "more than block");
   // A program that knows version 1 alone would run the whole block.
   ExpectJsonRefused("/version", 1, "version 1");
 }
@@ -379,27 +578,6 @@ TEST_F(Adapted, HostileAdapters) {
   const fs::path file = saved_ / "adapters.safetensors";
   const std::vector<StoredTensor> good = ReadTensors(file);
   ASSERT_EQ(good.size(), 3u);  // P, Q, b
-  for (size_t i = 0; i < good.size(); ++i) {
-    const std::string& name = good[i].name;
-    auto tensors = good;
-    tensors.erase(tensors.begin() + static_cast<int64_t>(i));
-    ExpectTensorsRefused(tensors, name + " is missing");
-    tensors = good;
-    std::reverse(tensors[i].shape.begin(), tensors[i].shape.end());
-    tensors[i].shape.push_back(1);
-    ExpectTensorsRefused(tensors, name);
-    tensors = good;
-    tensors[i] = {name, "F32", {}, std::string(4, '\0')};
-    ExpectTensorsRefused(tensors, name);
-    tensors = good;
-    tensors[i].dtype = "I32";
-    ExpectTensorsRefused(tensors, name);
-    for (float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-      tensors = good;
-      tensors[i].Set(tensors[i].bytes.size() / 4 - 1, bad);
-      ExpectTensorsRefused(tensors, name);
-    }
-  }
   auto tensors = good;
   tensors[0] = {"site.0.P", "F32", {kHidden, 0}, ""};
   ExpectTensorsRefused(tensors, "P has 0 columns");
@@ -411,14 +589,8 @@ TEST_F(Adapted, HostileAdapters) {
   tensors = good;
   tensors.push_back({"site.1.b", "F32", {kHidden}, std::string(kHidden * 4, '\0')});
   ExpectTensorsRefused(tensors, "4 tensors");
-
-  const std::string bytes = SafetensorsBytes(good);
-  for (size_t size : {size_t{0}, size_t{8}, size_t{60}, bytes.size() - 1}) {
-    WriteText(file, bytes.substr(0, size));
-    ExpectRefused("adapters.safetensors", "");
-  }
-  fs::remove(file);
-  ExpectRefused("adapters.safetensors", "No such file");
+  WriteText(file, SafetensorsBytes(good));
+  ExpectSpoiltTensorsRefused("adapters.safetensors");
 }
 
 TEST_F(Adapted, AFullDiskLeavesWhatWasThere) {
@@ -428,6 +600,10 @@ TEST_F(Adapted, AFullDiskLeavesWhatWasThere) {
       if (room == 4096 && !with_weights) continue;  // all of it fits
       const FileSizeLimit limit(room);
       EXPECT_NE(Refusal([&] { Save(model, with_weights); }).find(saved_.string()), std::string::npos);
+      EXPECT_FALSE(fs::exists(saved_)) << room;
+      const Lora lora = Factors();
+      const Model tuned = With(base_, Tuned(base_));
+      EXPECT_THROW(SaveAdapted(tuned, tuned.plan, Json::object(), with_weights, saved_, &lora), Error);
       EXPECT_FALSE(fs::exists(saved_)) << room;
     }
   }

@@ -87,6 +87,35 @@ TEST(Plan, AFingerprintIsOfValues) {
   EXPECT_NE(plan(1, ones, Halves::kMlp), plan(1, ones, Halves::kAttention));
 }
 
+// Counted by hand: a table of 3 x 2, a norm of 2, and no blocks.
+TEST(Plan, AnOutputOfItsOwnTakesThePlaceOfTheModels) {
+  const float values[] = {1, 2, 3, 4, 5, 6};
+  Weights weights;
+  weights.config.vocab = 3;
+  weights.config.tied_head = true;
+  weights.embedding = weights.head = {values, DType::kFloat32, {3, 2}};
+  weights.final_norm = {values, DType::kFloat32, {2}};
+  const float others[] = {7, 8, 9, 10, 11, 12};
+  const auto output = [&](const float* norm, const float* head) {
+    return DepthPlan{{},
+                     std::make_shared<const OutputWeights>(
+                         OutputWeights{{norm, DType::kFloat32, {2}}, {head, DType::kFloat32, {3, 2}}})};
+  };
+  const DepthPlan model, head = output(values, others), norm = output(others, values);
+  EXPECT_EQ(model.Parameters(weights), 8);
+  EXPECT_EQ(head.Parameters(weights), 14) << "a head of its own is not tied";
+  EXPECT_EQ(norm.Parameters(weights), 8);
+  EXPECT_TRUE(model.TiedHead(weights) && norm.TiedHead(weights) && !head.TiedHead(weights));
+  EXPECT_EQ(head.BytesPerToken(weights), model.BytesPerToken(weights));
+  EXPECT_EQ(head.Output(weights).head.data, others);
+  EXPECT_EQ(model.Output(weights).head.data, values);
+  EXPECT_NE(head, output(values, others)) << "the same tensors, not equal ones";
+  EXPECT_EQ(head.Fingerprint(), output(values, others).Fingerprint());
+  EXPECT_NE(head.Fingerprint(), norm.Fingerprint());
+  EXPECT_NE(head.Fingerprint(), model.Fingerprint());
+  EXPECT_EQ(head.Uncorrected(), model);
+}
+
 TEST(Plan, AStageOfAnotherKindIsRefusedByName) {
   const Stage block = BlockStage{3}, adapter = AdapterStage{{1, 2}, Adapter()};
   EXPECT_EQ(block.block().layer, 3);

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/lora.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "models/config_reader.h"
+#include "models/own_tensors.h"
+#include "runtime/elements.h"
+#include "runtime/parallel.h"
+#include "runtime/safetensors.h"
+
+namespace shiftrt {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr const char *kPrefix = "base_model.model.model.layers.", *kWeight = ".weight";
+constexpr const char *kA = ".lora_A.weight", *kB = ".lora_B.weight";
+
+// Settings of PEFT that say where factors stand, how they were trained, or how they began; the tensors and shiftrt.json
+// say the first, and nothing else matters to what they compute.
+constexpr const char* kHarmless[] = {"peft_type",
+                                     "peft_version",
+                                     "base_model_name_or_path",
+                                     "revision",
+                                     "task_type",
+                                     "auto_mapping",
+                                     "r",
+                                     "inference_mode",
+                                     "lora_alpha",
+                                     "target_modules",
+                                     "layers_pattern",
+                                     "exclude_modules",
+                                     "lora_dropout",
+                                     "init_lora_weights",
+                                     "layers_to_transform",
+                                     "qalora_group_size",
+                                     "megatron_core",
+                                     "runtime_config"};
+
+// "self_attn.q_proj"
+std::string ModuleOf(const BlockTensor& row) {
+  const std::string name = row.name;
+  return name.substr(0, name.size() - std::string(kWeight).size());
+}
+
+// In messages: "layer 3, self_attn.q_proj".
+std::string Describe(const LoraFactors& factors) {
+  return fmt::format("layer {}, {}", factors.layer, ModuleOf(*factors.tensor));
+}
+
+bool RunsTensor(const BlockStage& block, const BlockTensor& row) {
+  return row.half == Halves::kMlp ? RunsMlp(block.halves) : RunsAttention(block.halves);
+}
+
+// The block that the factors belong to: its stage in the plan, and how many blocks come before it.
+struct FactorPlace {
+  size_t stage = 0;
+  int64_t block = 0;
+};
+FactorPlace PlaceOf(const DepthPlan& plan, const LoraFactors& factors) {
+  FactorPlace place;
+  for (; place.stage < plan.stages.size(); ++place.stage) {
+    const BlockStage* const block = plan.stages[place.stage].Visit(
+        [](const BlockStage& b) { return &b; }, [](const AdapterStage&) -> const BlockStage* { return nullptr; });
+    if (block == nullptr) continue;
+    if (block->layer == factors.layer && RunsTensor(*block, *factors.tensor)) return place;
+    ++place.block;
+  }
+  Fail("LoRA factors for {}, which this depth plan does not run", Describe(factors));
+}
+
+// W + scale b a in float32.
+Matrix<float> Changed(const TensorView& weight, const LoraFactors& factors, float scale) {
+  const int64_t rows = weight.rows(), cols = weight.cols(), rank = factors.a.rows();
+  Check(factors.a.cols() == cols && factors.b.rows() == rows && factors.b.cols() == rank,
+        "LoRA factors for {} are ({}, {}) and ({}, {}), for a weight of ({}, {})", Describe(factors), factors.a.rows(),
+        factors.a.cols(), factors.b.rows(), factors.b.cols(), rows, cols);
+  Matrix<float> changed(rows, cols);
+  WithElements(weight, [&](const auto* from) {
+    ParallelFor(Cores(), rows, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        float* const out = changed.row(i);
+        std::fill_n(out, cols, 0.0f);
+        for (int64_t r = 0; r < rank; ++r) {
+          const float b = factors.b(i, r);
+          const float* const a = factors.a.row(r);
+          for (int64_t j = 0; j < cols; ++j) out[j] += b * a[j];
+        }
+        for (int64_t j = 0; j < cols; ++j) out[j] = static_cast<float>(from[i * cols + j]) + scale * out[j];
+      }
+    });
+  });
+  return changed;
+}
+
+TensorView View(const Matrix<float>& m) { return {m.data(), DType::kFloat32, {m.rows(), m.cols()}}; }
+
+// PEFT's target_modules: the last parts of the names, where every block of the plan has factors for them; all names
+// otherwise, which PEFT takes as they are.
+Json TargetModules(const std::map<std::string, std::vector<int64_t>>& blocks_of, int64_t blocks) {
+  Json names = Json::array();
+  const bool everywhere = std::all_of(blocks_of.begin(), blocks_of.end(),
+                                      [&](const auto& module) { return std::ssize(module.second) == blocks; });
+  for (const auto& [module, where] : blocks_of) {
+    if (everywhere) {
+      names.push_back(module.substr(module.rfind('.') + 1));
+    } else {
+      for (const int64_t block : where) names.push_back(fmt::format("model.layers.{}.{}", block, module));
+    }
+  }
+  return names;
+}
+
+// Throws for a setting that would change what the factors compute.
+void RefuseSettings(const Json& config, const std::string& file) {
+  for (const auto& [key, value] : config.items()) {
+    const bool harmless = std::find(std::begin(kHarmless), std::end(kHarmless), key) != std::end(kHarmless);
+    const bool unset = value.is_null() || value == false || value == 0 || value == "none" ||
+                       (value.is_structured() && value.empty()) || value == "";
+    Check(harmless || unset, "{}: {} is {}, which is not supported; merge the adapter with peft", file, key,
+          value.dump());
+  }
+  // Others are differences from a base that was changed too.
+  const Json start = config.value("init_lora_weights", Json(true));
+  Check(start.is_boolean() || start == "gaussian" || start == "orthogonal" || start == "eva",
+        "{}: init_lora_weights is {}, which changes the base model too; merge the adapter with peft", file,
+        start.dump());
+}
+
+// The factors in a file, by block and row of the table.
+class FactorReader {
+ public:
+  FactorReader(const fs::path& file, const ModelConfig& config, const DepthPlan& plan, int64_t rank)
+      : file_(file), config_(config), plan_(plan), rank_(rank) {}
+
+  std::vector<LoraFactors> Read() {
+    for (const auto& [name, type] : file_.others()) Fail("{}: tensor {} is {}", path(), name, type);
+    std::vector<LoraFactors> factors;
+    int64_t index = 0;
+    for (const BlockStage* block : plan_.Blocks()) {
+      for (const BlockTensor& row : BlockTensors()) {
+        const std::string module = fmt::format("{}{}.{}", kPrefix, index, ModuleOf(row));
+        if (row.kind != BlockTensor::Kind::kMatrix || !RunsTensor(*block, row) || !Has(module)) continue;
+        const std::vector<int64_t> shape = row.Shape(config_);
+        Matrix<float> a = Take(module + kA, rank_, shape[1]), b = Take(module + kB, shape[0], rank_);
+        factors.push_back({block->layer, &row, std::move(a), std::move(b)});
+      }
+      ++index;
+    }
+    for (const auto& [name, tensor] : file_.tensors())
+      Check(used_.contains(name), "{}: tensor {} is of no projection that a model of {} blocks runs", path(), name,
+            index);
+    Check(!factors.empty(), "{}: no factors", path());
+    return factors;
+  }
+
+ private:
+  std::string path() const { return file_.path().string(); }
+  bool Has(const std::string& module) const {
+    return file_.tensors().contains(module + kA) || file_.tensors().contains(module + kB);
+  }
+  Matrix<float> Take(const std::string& name, int64_t rows, int64_t cols) {
+    const auto found = file_.tensors().find(name);
+    Check(found != file_.tensors().end(), "{}: tensor {} is missing", path(), name);
+    const TensorView& tensor = found->second;
+    Check(tensor.shape == (std::vector<int64_t>{rows, cols}) && tensor.dtype != DType::kFloat64,
+          "{}: tensor {} is {} [{}], expected float32, float16 or bfloat16 [{}, {}]", path(), name, Name(tensor.dtype),
+          fmt::join(tensor.shape, ", "), rows, cols);
+    Matrix<float> values(rows, cols);
+    WithElements(tensor, [&](const auto* data) {
+      for (int64_t i = 0; i < values.size(); ++i) values.data()[i] = static_cast<float>(data[i]);
+    });
+    for (const float value : values.span()) Check(std::isfinite(value), "{}: tensor {} holds {}", path(), name, value);
+    used_.insert(name);
+    return values;
+  }
+  SafetensorsFile file_;
+  const ModelConfig& config_;
+  const DepthPlan& plan_;
+  int64_t rank_;
+  std::set<std::string> used_;
+};
+
+}  // namespace
+
+DepthPlan MergeLora(const Weights& weights, const DepthPlan& plan, const Lora& lora) {
+  std::map<size_t, std::shared_ptr<OwnBlock>> blocks;  // by stage
+  for (const LoraFactors& factors : lora.factors) {
+    const size_t stage = PlaceOf(plan, factors).stage;
+    std::shared_ptr<OwnBlock>& block = blocks[stage];
+    if (!block) block = std::make_shared<OwnBlock>(weights, plan.stages[stage].block());
+    const auto member = factors.tensor->member;
+    const Matrix<float> changed = Changed(block->weights().*member, factors, static_cast<float>(lora.scale()));
+    block->Replace(member, changed.span());
+  }
+  DepthPlan merged = plan;
+  for (auto& [stage, block] : blocks) {
+    BlockStage changed = plan.stages[stage].block();
+    changed.own = OwnBlock::Share(std::move(block));
+    merged.stages[stage] = std::move(changed);
+  }
+  return merged;
+}
+
+void WriteLora(const Lora& lora, const DepthPlan& plan, const std::string& base, AtomicDirectory& out) {
+  std::map<std::string, std::vector<int64_t>> blocks_of;  // by module
+  std::vector<NamedTensor> tensors;
+  for (const LoraFactors& factors : lora.factors) {
+    const int64_t block = PlaceOf(plan, factors).block;
+    const std::string module = ModuleOf(*factors.tensor);
+    blocks_of[module].push_back(block);
+    tensors.push_back({fmt::format("{}{}.{}{}", kPrefix, block, module, kA), View(factors.a)});
+    tensors.push_back({fmt::format("{}{}.{}{}", kPrefix, block, module, kB), View(factors.b)});
+  }
+  const bool whole = lora.alpha == std::floor(lora.alpha) && std::abs(lora.alpha) < 1e15;
+  const Json config = {
+      {"peft_type", "LORA"},
+      {"task_type", "CAUSAL_LM"},
+      {"base_model_name_or_path", base.empty() ? Json() : Json(base)},
+      {"inference_mode", true},
+      {"r", lora.rank},
+      {"lora_alpha", whole ? Json(static_cast<int64_t>(lora.alpha)) : Json(lora.alpha)},
+      {"lora_dropout", 0.0},
+      {"bias", "none"},
+      {"fan_in_fan_out", false},
+      {"target_modules", TargetModules(blocks_of, plan.blocks())},
+  };
+  const std::string directory = std::string(kLoraDirectory) + "/";
+  WriteSafetensors(out.Create(directory + kLoraTensors), tensors, {{"format", "pt"}});
+  out.Create(directory + kLoraConfig).Write(config.dump(2) + "\n");
+}
+
+Lora ReadLora(const fs::path& directory, const ModelConfig& config, const DepthPlan& plan) {
+  const std::string file = (directory / kLoraConfig).string();
+  const Json json = ParseJson(ReadFile(file, kMaxConfigBytes), file);
+  Check(json.is_object(), "{}: not a JSON object", file);
+  const ConfigReader reader(json, file);
+  Check(reader.Word("peft_type", "") == "LORA", "{}: peft_type is {}, expected \"LORA\"", file,
+        json.value("peft_type", Json()).dump());
+  RefuseSettings(json, file);
+  Lora lora;
+  lora.rank = reader.Integer("r", 1, config.hidden + config.intermediate);
+  lora.alpha = reader.Number("lora_alpha", 0, 1e30);
+  lora.factors = FactorReader(directory / kLoraTensors, config, plan, lora.rank).Read();
+  return lora;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// LoRA factors: merged as the formula says, and in PEFT's format as they went in.
+#include "models/lora.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/elements.h"
+#include "runtime/random.h"
+#include "tests/models/checkpoint_files.h"
+
+namespace shiftrt {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr int64_t kRank = 3;
+
+const BlockTensor& Row(TensorView BlockWeights::*member) {
+  for (const BlockTensor& row : BlockTensors())
+    if (row.member == member) return row;
+  throw Error("no such row");
+}
+
+Matrix<float> RandomMatrix(int64_t rows, int64_t cols, uint64_t seed) {
+  Random random(seed);
+  Matrix<float> m(rows, cols);
+  for (float& x : m.span()) x = static_cast<float>(random.Uniform() - 0.5);
+  return m;
+}
+
+LoraFactors Factors(const ModelConfig& config, int64_t layer, TensorView BlockWeights::*member) {
+  const BlockTensor& row = Row(member);
+  const std::vector<int64_t> shape = row.Shape(config);
+  return {layer, &row, RandomMatrix(kRank, shape[1], layer + 1), RandomMatrix(shape[0], kRank, layer + 2)};
+}
+
+std::vector<double> Values(const TensorView& tensor) {
+  std::vector<double> values(tensor.elements());
+  WithElements(tensor, [&](const auto* data) {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(data[i]);
+  });
+  return values;
+}
+
+class LoraFiles : public testing::Test {
+ protected:
+  void SetUp() override { weights_ = GoldenWeights("qwen2_tied"); }
+
+  // Removes block 1; factors for the others.
+  DepthPlan Pruned() const { return DepthPlan::Pruned(weights_->config.layers, std::vector<int64_t>{1}); }
+  Lora Everywhere(const DepthPlan& plan) const {
+    Lora lora{.rank = kRank, .alpha = 4.5, .factors = {}};
+    for (const int64_t layer : plan.KeptLayers())
+      for (const auto member : {&BlockWeights::q, &BlockWeights::v, &BlockWeights::down})
+        lora.factors.push_back(Factors(weights_->config, layer, member));
+    return lora;
+  }
+  void Write(const Lora& lora, const DepthPlan& plan, const std::string& base = "") const {
+    AtomicDirectory out(directory_.path());
+    WriteLora(lora, plan, base, out);
+    out.Commit();
+  }
+  fs::path File(const char* name) const { return directory_.path() / kLoraDirectory / name; }
+  Lora Read(const DepthPlan& plan) const {
+    return ReadLora(directory_.path() / kLoraDirectory, weights_->config, plan);
+  }
+  Json Config() const { return Json::parse(ReadFile(File(kLoraConfig))); }
+  void ExpectConfigRefused(const Json& config, const std::string& word) const {
+    WriteText(File(kLoraConfig), config.dump());
+    const std::string what = Refusal([&] { Read(Pruned()); });
+    EXPECT_NE(what.find(File(kLoraConfig).string()), std::string::npos) << what;
+    EXPECT_NE(what.find(word), std::string::npos) << word << " in: " << what;
+  }
+
+  TemporaryDirectory directory_;
+  std::shared_ptr<const Weights> weights_;
+};
+
+TEST(Lora, IsMergedAsTheFormulaSays) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    SCOPED_TRACE(Name(dtype));
+    const auto weights = GoldenWeights("qwen3", dtype);
+    const DepthPlan plan = DepthPlan::Original(weights->config.layers);
+    Lora lora{.rank = kRank, .alpha = 7, .factors = {}};
+    lora.factors.push_back(Factors(weights->config, 1, &BlockWeights::k));
+    const DepthPlan merged = MergeLora(*weights, plan, lora);
+    const LoraFactors& f = lora.factors.front();
+    const TensorView &before = weights->blocks[1].k, &after = merged.stages[1].block().own->k;
+    EXPECT_EQ(after.dtype, dtype);
+    const std::vector<double> w = Values(before), found = Values(after);
+    const double epsilon = dtype == DType::kFloat32 ? 0x1p-23 : dtype == DType::kFloat16 ? 0x1p-11 : 0x1p-8;
+    for (int64_t i = 0; i < before.rows(); ++i) {
+      for (int64_t j = 0; j < before.cols(); ++j) {
+        double expected = w[i * before.cols() + j], size = std::abs(expected);
+        for (int64_t r = 0; r < kRank; ++r) {
+          const double term = 7.0 / kRank * f.b(i, r) * f.a(r, j);
+          expected += term;
+          size += std::abs(term);
+        }
+        // One rounding to the type; those of float32 before it are relative to the size of the terms.
+        const double tolerance = epsilon * std::abs(expected) + (kRank + 3) * 0x1p-24 * size;
+        ASSERT_NEAR(found[i * before.cols() + j], expected, tolerance) << i << " " << j;
+      }
+    }
+    EXPECT_EQ(merged.stages[1].block().own->q.data, weights->blocks[1].q.data) << "the others are the model's";
+    EXPECT_EQ(merged.stages[0], plan.stages[0]);
+    EXPECT_EQ(merged.Parameters(*weights), plan.Parameters(*weights));
+  }
+}
+
+// Twice onto the same block: the second is added to what the first has made.
+TEST(Lora, IsAddedToThePlansOwnTensors) {
+  const auto weights = GoldenWeights("qwen3");
+  const DepthPlan plan = DepthPlan::Original(weights->config.layers);
+  Lora lora{.rank = kRank, .alpha = kRank, .factors = {}};
+  lora.factors.push_back(Factors(weights->config, 0, &BlockWeights::up));
+  const DepthPlan once = MergeLora(*weights, plan, lora), twice = MergeLora(*weights, once, lora);
+  const std::vector<double> w = Values(weights->blocks[0].up), a = Values(once.stages[0].block().own->up),
+                            b = Values(twice.stages[0].block().own->up);
+  for (size_t i = 0; i < w.size(); ++i) ASSERT_NEAR(b[i] - a[i], a[i] - w[i], 1e-6);
+}
+
+TEST(Lora, WhatDoesNotFitThePlanIsRefused) {
+  const auto weights = GoldenWeights("qwen3");
+  const auto refused = [&](const DepthPlan& plan, LoraFactors factors, const std::string& word) {
+    Lora lora{.rank = kRank, .alpha = 1000, .factors = {}};
+    lora.factors.push_back(std::move(factors));
+    const std::string what = Refusal([&] { MergeLora(*weights, plan, lora); });
+    EXPECT_NE(what.find(word), std::string::npos) << what;
+  };
+  const ModelConfig& config = weights->config;
+  const DepthPlan original = DepthPlan::Original(config.layers);
+  refused(DepthPlan::Pruned(config.layers, std::vector<int64_t>{1}), Factors(config, 1, &BlockWeights::q),
+          "layer 1, self_attn.q_proj");
+  refused({{BlockStage{0, Halves::kAttention}}}, Factors(config, 0, &BlockWeights::up), "layer 0, mlp.up_proj");
+  LoraFactors wide = Factors(config, 0, &BlockWeights::q);
+  wide.a = RandomMatrix(kRank, config.hidden + 1, 1);
+  refused(original, std::move(wide), "for a weight of");
+  LoraFactors huge = Factors(config, 0, &BlockWeights::q);
+  for (float& x : huge.a.span()) x = 3e38f;
+  refused(original, std::move(huge), "self_attn.q_proj.weight");
+}
+
+TEST_F(LoraFiles, ComeBackWithTheLayersOfThePlan) {
+  const DepthPlan plan = Pruned();
+  const Lora lora = Everywhere(plan);
+  Write(lora, plan);
+  const Lora back = Read(plan);
+  EXPECT_EQ(back.rank, kRank);
+  EXPECT_EQ(back.alpha, 4.5);
+  ASSERT_EQ(back.factors.size(), lora.factors.size());
+  EXPECT_EQ(MergeLora(*weights_, plan, back).Fingerprint(), MergeLora(*weights_, plan, lora).Fingerprint());
+}
+
+// What PEFT needs of the files: names, counted without gaps, and the settings.
+TEST_F(LoraFiles, AreInPeftsFormat) {
+  const DepthPlan plan = Pruned();
+  Write(Everywhere(plan), plan, "/models/base");
+  const Json config = Config();
+  EXPECT_EQ(config["peft_type"], "LORA");
+  EXPECT_EQ(config["task_type"], "CAUSAL_LM");
+  EXPECT_EQ(config["base_model_name_or_path"], "/models/base");
+  EXPECT_EQ(config["r"], kRank);
+  EXPECT_EQ(config["lora_alpha"], 4.5);
+  EXPECT_EQ(config["target_modules"], Json({"down_proj", "q_proj", "v_proj"}));
+  const SafetensorsFile file(File(kLoraTensors));
+  EXPECT_EQ(file.tensors().size(), 6u * plan.blocks());
+  const auto a = file.tensors().find("base_model.model.model.layers.1.mlp.down_proj.lora_A.weight");
+  ASSERT_NE(a, file.tensors().end());
+  EXPECT_EQ(a->second.shape, (std::vector<int64_t>{kRank, weights_->config.intermediate}));
+
+  // Not on every block: each projection is named.
+  Lora some{.rank = kRank, .alpha = 16, .factors = {}};
+  some.factors.push_back(Factors(weights_->config, 2, &BlockWeights::q));
+  Write(some, plan);
+  EXPECT_EQ(Config()["target_modules"], Json({"model.layers.1.self_attn.q_proj"}));
+  EXPECT_EQ(Config()["lora_alpha"].dump(), "16");
+  EXPECT_TRUE(Config()["base_model_name_or_path"].is_null());
+}
+
+TEST_F(LoraFiles, SettingsThatChangeWhatItComputesAreRefused) {
+  const DepthPlan plan = Pruned();
+  Write(Everywhere(plan), plan);
+  const Json good = Config();
+  const auto with = [&](const char* key, const Json& value) {
+    Json config = good;
+    config[key] = value;
+    return config;
+  };
+  // As PEFT 0.21 writes them where they are not used.
+  Json full = good;
+  full.update(Json{{"use_dora", false},
+                   {"use_rslora", false},
+                   {"rank_pattern", Json::object()},
+                   {"modules_to_save", nullptr},
+                   {"lora_dropout", 0.1},
+                   {"layers_to_transform", nullptr},
+                   {"megatron_core", "megatron.core"},
+                   {"qalora_group_size", 16},
+                   {"init_lora_weights", true},
+                   {"loftq_config", Json::object()}});
+  WriteText(File(kLoraConfig), full.dump());
+  EXPECT_EQ(Read(plan).rank, kRank);
+  for (const auto& [key, value] : std::initializer_list<std::pair<const char*, Json>>{{"use_dora", true},
+                                                                                      {"use_rslora", true},
+                                                                                      {"bias", "all"},
+                                                                                      {"fan_in_fan_out", true},
+                                                                                      {"modules_to_save", {"lm_head"}},
+                                                                                      {"rank_pattern", {{"q_proj", 4}}},
+                                                                                      {"init_lora_weights", "pissa"},
+                                                                                      {"something_new", 1}})
+    ExpectConfigRefused(with(key, value), key);
+  ExpectConfigRefused(with("peft_type", "IA3"), "peft_type");
+  for (const Json& rank : {Json(0), Json(-1), Json("8"), Json(1 << 20), Json(nullptr)})
+    ExpectConfigRefused(with("r", rank), "r ");
+  for (const Json& alpha : {Json("16"), Json(-1), Json(nullptr)})
+    ExpectConfigRefused(with("lora_alpha", alpha), "lora_alpha");
+  ExpectConfigRefused(Json::array(), "object");
+  WriteText(File(kLoraConfig), with("r", kRank + 1).dump());
+  EXPECT_NE(Refusal([&] { Read(plan); }).find("[4, "), std::string::npos);
+}
+
+TEST_F(LoraFiles, AreOfTheModelThatTheyAreReadFor) {
+  const DepthPlan plan = Pruned();
+  Write(Everywhere(DepthPlan::Original(weights_->config.layers)), DepthPlan::Original(weights_->config.layers));
+  const std::string what = Refusal([&] { Read(plan); });
+  EXPECT_NE(what.find("of no projection that a model of 2 blocks runs"), std::string::npos) << what;
+}
+
+}  // namespace
+}  // namespace shiftrt
