@@ -3,12 +3,10 @@
 //
 // A pass backwards goes through the stages from the last to the first. Of the pass forwards nothing is kept but the
 // stream before each stage that is passed backwards; everything else of a stage is computed again when its turn comes
-// (Chen et al. 2016). With T tokens, S such stages, d the hidden size, q, k and i the widths of queries, keys and MLP,
-// the memory is at most 4 T (S d + [activations and gradients of one block]) bytes; docs/training.md has the formula.
+// (Chen et al. 2016). docs/training.md has the memory that this takes as a formula.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -56,8 +54,9 @@ struct TrainedParameters {
   Parameter final_norm, head;           // (1, hidden), (vocab, hidden)
   LoraSettings lora;
 
-  // The lowest stage that has a gradient; the number of stages where only the head or the last norm has one, or none.
-  size_t LowestStage() const;
+  // The lowest of `stage_count` stages that has a gradient; stage_count where only the head or the last norm has one,
+  // or nothing.
+  size_t LowestStage(size_t stage_count) const;
 };
 
 // Which tokens of a batch are predicted, and how much each counts: weights[t] is that of token t as a target, 0 for the

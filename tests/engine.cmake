@@ -1,4 +1,5 @@
 shiftrt_test(decoder SOURCES engine/decoder_test.cc engine/loss_test.cc DEPENDS shiftrt_eval)
+shiftrt_test(gradients SOURCES engine/gradients_test.cc DEPENDS shiftrt_engine)
 
 set(SHIFTRT_TEST_DATA "" CACHE PATH "Directory of checkpoints to test with that are not in the repository (CONTRIBUTING.md)")
 shiftrt_test(trained SOURCES engine/trained_test.cc DEPENDS shiftrt_engine)

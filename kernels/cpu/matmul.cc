@@ -15,7 +15,6 @@ namespace {
 // of the packing.
 constexpr int64_t kFewRows = 4;
 constexpr int64_t kDepthGrain = 32;  // a multiple of every BlockProduct's step, and a divisor of its max_depth
-constexpr int64_t kManyRows = 96;    // of a result, from which on AMX multiplies float32 matrices faster
 constexpr int64_t kSumRows = 64;     // rows that are added up in float32
 constexpr int64_t kRowGrain = 32;    // the least number of output columns per thread if there are few rows
 
@@ -33,11 +32,11 @@ struct LeftRows {
 
 // The columns of x.
 struct LeftColumns {
-  const BlockProduct& product;
+  const SimdBody& body;
   MatrixView<const float> x;
 
   void Pack(int64_t i, int64_t rows, int64_t k0, int64_t depth, void* packed) const {
-    product.pack_columns(x.row(k0) + i, x.stride, rows, depth, packed);
+    body.pack_columns(x.row(k0) + i, x.stride, rows, depth, packed);
   }
 };
 
@@ -57,8 +56,7 @@ struct RightRows {
   void SetNext(int64_t j, int64_t cols, int64_t k0, PackedBlock& block) const {
     block.next = At(j, k0);
     block.next_stride = w.cols() * size();
-    block.next_rows = cols;
-    block.next_bytes = block.depth * size();
+    block.next_cols = cols;
   }
 };
 
@@ -69,19 +67,11 @@ struct RightColumns {
   DType dtype;
   int64_t stride;
 
-  int64_t size() const { return static_cast<int64_t>(SizeOf(dtype)); }
-  const std::byte* At(int64_t j, int64_t k0) const {
-    return static_cast<const std::byte*>(data) + (k0 * stride + j) * size();
-  }
   void Pack(int64_t j, int64_t cols, int64_t k0, int64_t depth, void* packed) const {
-    product.pack_right(At(j, k0), dtype, stride, cols, depth, packed);
+    const auto* from = static_cast<const std::byte*>(data) + (k0 * stride + j) * static_cast<int64_t>(SizeOf(dtype));
+    product.pack_right(from, dtype, stride, cols, depth, packed);
   }
-  void SetNext(int64_t j, int64_t cols, int64_t k0, PackedBlock& block) const {
-    block.next = At(j, k0);
-    block.next_stride = stride * size();
-    block.next_rows = block.depth;
-    block.next_bytes = cols * size();
-  }
+  void SetNext(int64_t, int64_t, int64_t, PackedBlock&) const {}
 };
 
 // y = (y if accumulate) + the product of two operands over `all` elements of depth, in blocks of equal depth. The sum
@@ -184,9 +174,8 @@ void MatMulWeightGradient(const Context& context, MatrixView<const float> dy, Ma
   Check(dy.rows == x.rows && dw.rows == dy.cols && dw.cols == x.cols,
         "gradient of W ({}, {}) from dy ({}, {}) and x ({}, {}) does not fit", dw.rows, dw.cols, dy.rows, dy.cols,
         x.rows, x.cols);
-  const BlockProduct& product =
-      context.isa == Isa::kAmx && dw.rows >= kManyRows ? kAmxFloat32Product : BodyFor(context.isa).product;
-  Blocked(context, LeftColumns{product, dy}, RightColumns{product, x.data, DType::kFloat32, x.stride}, x.rows, true,
+  const SimdBody& body = BodyFor(context.isa);
+  Blocked(context, LeftColumns{body, dy}, RightColumns{body.product, x.data, DType::kFloat32, x.stride}, x.rows, true,
           dw);
 }
 

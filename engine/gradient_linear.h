@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// A projection with what is trained of it: y = x W' + bias + scale (drop(x) a') b', and its gradients.
+#pragma once
+
+#include "engine/gradient_stages.h"
+
+namespace shiftrt {
+
+// Scratch memory of the projections of a block that have a LoRA; empty where none does.
+struct LoraScratch {
+  MatrixView<float> inner, dinner;  // (tokens, rank), of the largest rank
+  MatrixView<float> dropped;        // (tokens, input), of the widest input; empty without dropout
+
+  static LoraScratch Of(Arena& arena, const StagePass& pass, const TrainedStage& stage, int64_t tokens);
+};
+
+class Projection {
+ public:
+  // Of a block stage: `w` and `bias` are rows of BlockTensors(); a model may lack the bias.
+  Projection(const StagePass& pass, const TrainedStage& stage, TensorView BlockWeights::*w,
+             TensorView BlockWeights::*bias);
+
+  bool Trained() const;     // whether anything has a gradient
+  bool ReadsInput() const;  // whether a gradient is computed from x, rather than from dy alone
+  void Forward(MatrixView<const float> x, const LoraScratch& scratch, MatrixView<float> y) const;
+  // Adds to the gradients, and writes or adds that of x to dx unless it is empty. x is not read unless ReadsInput().
+  void Backward(MatrixView<const float> x, MatrixView<const float> dy, const LoraScratch& scratch, bool accumulate,
+                MatrixView<float> dx) const;
+
+ private:
+  bool Drops() const { return pass_.dropout && dropout_.probability > 0; }
+  MatrixView<const float> LoraInput(MatrixView<const float> x, const LoraScratch& scratch) const;
+
+  const StagePass& pass_;
+  Operand w_, bias_;
+  MatrixView<float> dw_, dbias_;
+  LoraParameters lora_;
+  Dropout dropout_;
+};
+
+// Row of BlockTensors() that `member` has.
+size_t RowOf(TensorView BlockWeights::*member);
+// A tensor of a block stage, trained or stored, and where its gradient goes.
+Operand OperandOf(const StagePass& pass, const TrainedStage& stage, TensorView BlockWeights::*member);
+MatrixView<float> GradientOf(const TrainedStage& stage, TensorView BlockWeights::*member);
+
+}  // namespace shiftrt

@@ -1,0 +1,519 @@
+// SPDX-License-Identifier: Apache-2.0
+// Losses and gradients against PyTorch's autograd (tests/goldens/make_gradients.py), against the decoder, and against
+// central differences.
+#include "engine/gradients.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "engine/gradient_ops.h"
+#include "engine/loss.h"
+#include "kernels/widen.h"
+#include "runtime/check.h"
+#include "runtime/random.h"
+#include "tests/models/fixtures.h"
+
+namespace shiftrt {
+namespace {
+
+Context Threads(int threads) {
+  Context context = Context::Default();
+  context.threads = threads;
+  return context;
+}
+
+std::filesystem::path GradientGolden(const std::string& name) { return TestDirectory() / "goldens/gradients" / name; }
+
+std::shared_ptr<const Weights> WeightsOf(const std::filesystem::path& config) {
+  const TemporaryDirectory directory;
+  WriteRandomCheckpoint(config, DType::kFloat32, 1, directory.path());
+  return LoadWeights(directory.path());
+}
+
+Batch Packed(const std::vector<int32_t>& tokens, const std::vector<int64_t>& lengths) {
+  Batch batch;
+  int64_t begin = 0;
+  for (const int64_t length : lengths) {
+    batch.Add(std::span(tokens).subspan(begin, length));
+    begin += length;
+  }
+  return batch;
+}
+
+// Parameters in the memory of an engine, by name.
+class Parameters {
+ public:
+  explicit Parameters(GradientEngine& engine) : engine_(engine) {}
+  // A trained copy of a float32 tensor, a vector as (1, n).
+  Parameter Add(const std::string& name, const TensorView& tensor) {
+    const bool vector = tensor.shape.size() < 2;
+    const int64_t rows = vector ? 1 : tensor.rows(), cols = vector ? tensor.elements() : tensor.cols();
+    const auto value = engine_.Allocate(rows * cols), gradient = engine_.Allocate(rows * cols);
+    engine_.ops().FromHost(Widened(tensor), value.get());
+    memory_.insert(memory_.end(), {value, gradient});
+    return by_name_[name] = {MatrixView<float>(value.get(), rows, cols), {gradient.get(), rows, cols}};
+  }
+  const std::map<std::string, Parameter>& all() const { return by_name_; }
+  void ZeroGradients() const {
+    for (const auto& [name, parameter] : by_name_) engine_.ops().Zero(parameter.gradient);
+  }
+  std::vector<float> Gradient(const std::string& name) const {
+    const MatrixView<float>& gradient = by_name_.at(name).gradient;
+    std::vector<float> host(gradient.rows * gradient.cols);
+    engine_.ops().ToHost(gradient.data, host);
+    return host;
+  }
+
+ private:
+  GradientEngine& engine_;
+  std::map<std::string, Parameter> by_name_;
+  std::vector<std::shared_ptr<float>> memory_;
+};
+
+// A golden with everything in it trained.
+class GoldenStep {
+ public:
+  explicit GoldenStep(const std::string& name, const Context& context = Threads(2))
+      : context_(context),
+        file_(GradientGolden(name) / "golden.safetensors"),
+        weights_(WeightsOf(GradientGolden(name) / "config.json")),
+        engine_(context, weights_, Plan()),
+        parameters_(engine_) {
+    std::vector<int32_t> tokens;
+    std::vector<int64_t> lengths;
+    for (const float token : Values("tokens")) tokens.push_back(static_cast<int32_t>(token));
+    for (const float length : Values("lengths")) lengths.push_back(static_cast<int64_t>(length));
+    batch_ = Packed(tokens, lengths);
+    targets_ = Values("weights");
+    for (const float weight : targets_) scale_ += weight;
+    scale_ = 1 / scale_;
+    engine_.Set(Everything());
+  }
+
+  LossSum Run() {
+    const std::vector<float> settings = Values("settings");
+    Decoder teacher(context_, weights_, DepthPlan::Original(weights_->config.layers));
+    const Rows rows = teacher.Forward(batch_);
+    return engine_.Step(batch_, targets_, scale_,
+                        {.cross_entropy = settings[1], .divergence = settings[2], .teacher = &rows});
+  }
+
+  std::vector<float> Values(const std::string& name) const { return Widened(file_.tensors().at(name)); }
+  const SafetensorsFile& file() const { return file_; }
+  const Parameters& parameters() const { return parameters_; }
+  GradientEngine& engine() { return engine_; }
+  const Batch& batch() const { return batch_; }
+
+  TrainedParameters Everything() {
+    TrainedParameters trained;
+    trained.lora.scale = Values("settings")[0];
+    const auto value = [&](const std::string& name) {
+      return parameters_.Add(name, file_.tensors().at("value." + name));
+    };
+    for (const Stage& stage : engine_.plan().stages) {
+      StageParameters& of = trained.stages.emplace_back();
+      stage.Visit(
+          [&](const BlockStage& block) {
+            of.tensors.resize(BlockTensors().size());
+            of.loras.resize(BlockTensors().size());
+            for (size_t row = 0; row < BlockTensors().size(); ++row) {
+              const BlockTensor& tensor = BlockTensors()[row];
+              const TensorView& stored = weights_->blocks[block.layer].*tensor.member;
+              const std::string name = fmt::format("{}.{}", block.layer, tensor.name);
+              if (!stored.empty()) of.tensors[row] = parameters_.Add(name, stored);
+              if (tensor.kind == BlockTensor::Kind::kMatrix)
+                of.loras[row] = {value("lora." + name + ".a"), value("lora." + name + ".b")};
+            }
+          },
+          [&](const AdapterStage& adapter) {
+            const std::string name = fmt::format("adapter.{}.", adapter.layers[0]);
+            if (adapter.lra->low_rank()) {
+              of.p = value(name + "p");
+              of.q = value(name + "q");
+            } else {
+              of.a = value(name + "a");
+            }
+            of.b = value(name + "b");
+          });
+    }
+    trained.final_norm = parameters_.Add("norm", weights_->final_norm);
+    trained.head = parameters_.Add("head", weights_->head);
+    return trained;
+  }
+
+ private:
+  Matrix<float> Stored(const std::string& name) const {
+    const TensorView& tensor = file_.tensors().at(name);
+    Matrix<float> matrix(tensor.rows(), tensor.cols());
+    std::ranges::copy(Widened(tensor), matrix.data());
+    return matrix;
+  }
+  DepthPlan Plan() const {
+    auto low = std::make_shared<Lra>(), full = std::make_shared<Lra>();
+    low->p = Stored("value.adapter.0.p");
+    low->q = Stored("value.adapter.0.q");
+    low->b = Stored("value.adapter.0.b");
+    full->a = Stored("value.adapter.1.a");
+    full->b = Stored("value.adapter.1.b");
+    return {{BlockStage{.layer = 0}, AdapterStage{{0}, low}, BlockStage{.layer = 1}, AdapterStage{{1}, full}}};
+  }
+
+  Context context_;
+  SafetensorsFile file_;
+  std::shared_ptr<const Weights> weights_;
+  GradientEngine engine_;
+  Parameters parameters_;
+  Batch batch_;
+  TargetWeights targets_;
+  double scale_ = 0;
+};
+
+// The name of a parameter's gradient in the golden: that of its tensor in the family's checkpoint.
+std::string GoldenName(const std::string& model, const std::string& name) {
+  if (name == "norm") return "model.norm.weight";
+  if (name == "head") return "lm_head.weight";
+  if (name.starts_with("lora") || name.starts_with("adapter")) return name;
+  std::string tensor = name.substr(2);
+  if (model == "gemma2") {
+    static const std::map<std::string, std::string> kNames = {
+        {"attention_update_norm.weight", "post_attention_layernorm.weight"},
+        {"post_attention_layernorm.weight", "pre_feedforward_layernorm.weight"},
+        {"mlp_update_norm.weight", "post_feedforward_layernorm.weight"}};
+    if (const auto found = kNames.find(tensor); found != kNames.end()) tensor = found->second;
+  }
+  return fmt::format("model.layers.{}.{}", name[0], tensor);
+}
+
+const std::vector<std::string> kGoldens = {"llama", "qwen2", "qwen3", "gemma2"};
+
+TEST(Gradients, LossAndEveryGradientAreThoseOfPyTorch) {
+  for (const std::string& model : kGoldens) {
+    GoldenStep golden(model);
+    const LossSum loss = golden.Run();
+    const double expected_loss = golden.Values("loss")[0];
+    EXPECT_NEAR(loss.loss, expected_loss, 1e-5 * expected_loss) << model;
+    size_t compared = 0;
+    for (const auto& [name, parameter] : golden.parameters().all()) {
+      const std::vector<float> expected = golden.Values("gradient." + GoldenName(model, name));
+      const std::vector<float> gradient = golden.parameters().Gradient(name);
+      ASSERT_EQ(gradient.size(), expected.size()) << model << " " << name;
+      double error = 0, norm = 0;
+      for (size_t i = 0; i < expected.size(); ++i) {
+        error += std::pow(static_cast<double>(gradient[i]) - expected[i], 2);
+        norm += std::pow(static_cast<double>(expected[i]), 2);
+      }
+      EXPECT_GT(norm, 0) << model << " " << name;
+      EXPECT_LE(std::sqrt(error / norm), 1e-5) << model << " " << name;
+      ++compared;
+    }
+    const auto in_golden = std::ranges::count_if(
+        golden.file().tensors(), [](const auto& tensor) { return tensor.first.starts_with("gradient."); });
+    EXPECT_EQ(compared, in_golden) << model;
+  }
+}
+
+TEST(Gradients, AreTheSameBitsWithAnyNumberOfThreads) {
+  for (const std::string& model : kGoldens) {
+    GoldenStep one(model, Threads(1)), three(model, Threads(3));
+    EXPECT_EQ(one.Run().loss, three.Run().loss) << model;
+    for (const auto& [name, parameter] : one.parameters().all())
+      EXPECT_EQ(one.parameters().Gradient(name), three.parameters().Gradient(name)) << model << " " << name;
+  }
+}
+
+TEST(Gradients, Add) {
+  GoldenStep twice("llama"), once("llama");
+  twice.Run();
+  twice.Run();
+  once.Run();
+  const auto two = twice.parameters().Gradient("1.mlp.down_proj.weight"),
+             one = once.parameters().Gradient("1.mlp.down_proj.weight");
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(two[i], 2 * one[i], 1e-6 * std::abs(one[i]) + 1e-9);
+}
+
+// Whatever is trained elsewhere, a parameter gets the same gradient, and nothing else gets one.
+TEST(Gradients, OfAFewParametersAreThoseOfAll) {
+  for (const std::string& model : kGoldens) {
+    GoldenStep all(model), one(model);
+    all.Run();
+    const TrainedParameters everything = one.Everything();
+    const Parameters& parameters = one.parameters();
+    for (const auto& [name, parameter] : parameters.all()) {
+      TrainedParameters trained = everything;
+      const float* const wanted = parameter.gradient.data;
+      const auto keep = [&](Parameter& p) {
+        if (p.gradient.data != wanted) p.gradient = {};
+      };
+      for (StageParameters& stage : trained.stages) {
+        for (Parameter& p : stage.tensors) keep(p);
+        for (LoraParameters& lora : stage.loras) keep(lora.a), keep(lora.b);
+        for (Parameter* p : {&stage.a, &stage.p, &stage.q, &stage.b}) keep(*p);
+      }
+      keep(trained.final_norm);
+      keep(trained.head);
+      one.engine().Set(trained);
+      parameters.ZeroGradients();
+      one.Run();
+      EXPECT_EQ(parameters.Gradient(name), all.parameters().Gradient(name)) << model << " " << name;
+    }
+  }
+}
+
+// ---- against the decoder
+
+TEST(Gradients, TheStreamHasTheBitsOfTheDecoder) {
+  for (const auto& entry : std::filesystem::directory_iterator(TestDirectory() / "goldens/models")) {
+    const auto weights = WeightsOf(entry.path() / "config.json");
+    const int64_t layers = weights->config.layers;
+    auto adapter = std::make_shared<Lra>();
+    Random random(5);
+    const auto fill = [&](int64_t rows, int64_t cols) {
+      Matrix<float> matrix(rows, cols);
+      for (float& x : matrix.span()) x = static_cast<float>(random.Normal()) / 8;
+      return matrix;
+    };
+    adapter->p = fill(weights->config.hidden, 3);
+    adapter->q = fill(3, weights->config.hidden);
+    adapter->b = fill(1, weights->config.hidden);
+    DepthPlan plan{{BlockStage{.layer = 0}, AdapterStage{{0}, adapter}, BlockStage{.layer = 1, .halves = Halves::kMlp},
+                    BlockStage{.layer = layers - 1}}};
+    const Matrix<float> norm = fill(1, weights->config.hidden),
+                        head = fill(weights->config.vocab, weights->config.hidden);
+    plan.output = std::make_shared<OutputWeights>(OutputWeights{
+        {norm.data(), DType::kFloat32, {norm.cols()}}, {head.data(), DType::kFloat32, {head.rows(), head.cols()}}});
+    const Context context = Threads(2);
+    Decoder decoder(context, weights, plan);
+    GradientEngine engine(context, weights, plan);
+    Batch batch;
+    for (const int64_t length : {11, 1, 70}) {
+      std::vector<int32_t> tokens(length);
+      for (int32_t& token : tokens) token = static_cast<int32_t>(random.Below(weights->config.vocab));
+      batch.Add(tokens);
+    }
+    const Matrix<float> h(batch.size(), weights->config.hidden);
+    engine.Embed(batch, h.view());
+    for (size_t stage = 0; stage < plan.stages.size(); ++stage) engine.Forward(stage, batch, h.view());
+    const Rows rows = decoder.Forward(batch);
+    EXPECT_EQ(std::memcmp(h.data(), rows.host().data, sizeof(float) * h.size()), 0) << entry.path();
+    EXPECT_NEAR(engine.Loss(batch, {}).loss, SummedLoss(decoder, batch, rows), 1e-5) << entry.path();
+  }
+}
+
+// ---- against central differences
+
+// Blocks of tensors of their own, halves as stages of their own, biases, dropout.
+TEST(Gradients, AreCentralDifferences) {
+  const auto weights = GoldenWeights("llama_bias");
+  auto own = std::make_shared<BlockWeights>(weights->blocks[1]);
+  DepthPlan plan{{BlockStage{.layer = 0, .halves = Halves::kAttention}, BlockStage{.layer = 0, .halves = Halves::kMlp},
+                  BlockStage{.layer = 1, .own = own}, BlockStage{.layer = 2, .halves = Halves::kMlp}}};
+  GradientEngine engine(Threads(2), weights, plan);
+  Parameters parameters(engine);
+  TrainedParameters trained;
+  trained.lora = {.scale = 2, .dropout = 0.3f, .seed = 11, .step = 5};
+  Random random(3);
+  for (const Stage& stage : plan.stages) {
+    StageParameters& of = trained.stages.emplace_back();
+    of.tensors.resize(BlockTensors().size());
+    of.loras.resize(BlockTensors().size());
+    const BlockStage& block = stage.block();
+    ForEachTensor(TensorsOf(*weights, block), block.halves, [&](const BlockTensor& row, const TensorView& tensor) {
+      const auto r = static_cast<size_t>(&row - BlockTensors().data());
+      const std::string name = fmt::format("{}.{}", trained.stages.size(), row.name);
+      of.tensors[r] = parameters.Add(name, tensor);
+      if (row.kind != BlockTensor::Kind::kMatrix) return;
+      const auto factor = [&](const char* which, int64_t rows, int64_t cols) {
+        std::vector<float> values(rows * cols);
+        for (float& x : values) x = static_cast<float>(random.Normal()) / 8;
+        return parameters.Add(name + which, {values.data(), DType::kFloat32, {rows, cols}});
+      };
+      of.loras[r] = {factor(".a", 3, tensor.cols()), factor(".b", tensor.rows(), 3)};
+    });
+  }
+  engine.Set(trained);
+  std::vector<int32_t> tokens(30);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(random.Below(weights->config.vocab));
+  const Batch batch = Packed(tokens, {17, 2, 11});
+  engine.Step(batch, {}, 1);
+  for (const auto& [name, parameter] : parameters.all()) {
+    const std::vector<float> gradient = parameters.Gradient(name);
+    double norm = 0;
+    for (const float g : gradient) norm += static_cast<double>(g) * g;
+    norm = std::sqrt(norm);
+    ASSERT_GT(norm, 0) << name;
+    // Along the gradient, so far that the loss changes by far more than its rounding.
+    auto* const value = const_cast<float*>(parameter.value.data);
+    const std::vector<float> before(value, value + gradient.size());
+    const double step = 0.02 / norm;
+    double loss[2];
+    for (const int side : {0, 1}) {
+      for (size_t i = 0; i < gradient.size(); ++i)
+        value[i] = static_cast<float>(before[i] + (side == 0 ? -step : step) * gradient[i]);
+      loss[side] = engine.Step(batch, {}, 0).loss;
+    }
+    std::ranges::copy(before, value);
+    EXPECT_NEAR((loss[1] - loss[0]) / (2 * step), norm * norm, 0.02 * norm * norm) << name;
+  }
+}
+
+// ---- dropout
+
+TEST(Dropout, DropsTheProportionAskedForAndScalesTheRest) {
+  const Matrix<float> x(300, 70), out(300, 70), again(300, 70);
+  for (float& value : x.span()) value = 1;
+  ApplyDropout(Threads(1), {.key = 9, .probability = 0.25f}, x.view(), out.view());
+  ApplyDropout(Threads(3), {.key = 9, .probability = 0.25f}, x.view(), again.view());
+  EXPECT_EQ(std::memcmp(out.data(), again.data(), sizeof(float) * out.size()), 0);
+  const auto dropped = std::ranges::count(out.span(), 0.0f);
+  EXPECT_NEAR(static_cast<double>(dropped) / static_cast<double>(out.size()), 0.25, 0.012);  // four standard deviations
+  EXPECT_EQ(std::ranges::count(out.span(), 1 / 0.75f), out.size() - dropped);
+  ApplyDropout(Threads(1), {.key = 10, .probability = 0.25f}, x.view(), again.view());
+  int64_t both = 0;
+  for (int64_t i = 0; i < out.size(); ++i) both += out.span()[i] == 0 && again.span()[i] == 0;
+  EXPECT_NEAR(static_cast<double>(both) / static_cast<double>(out.size()), 0.0625, 0.007);
+}
+
+TEST(Gradients, DropoutFollowsFromSeedAndStepAndIsNotInMeasuredLosses) {
+  GoldenStep golden("llama");
+  TrainedParameters trained = golden.Everything();
+  const auto loss = [&](uint64_t seed, uint64_t step, float dropout) {
+    trained.lora = {.scale = 1.5, .dropout = dropout, .seed = seed, .step = step};
+    golden.engine().Set(trained);
+    return golden.engine().Step(golden.batch(), {}, 0).loss;
+  };
+  const double first = loss(1, 1, 0.5);
+  EXPECT_EQ(loss(1, 1, 0.5), first);
+  EXPECT_NE(loss(1, 2, 0.5), first);
+  EXPECT_NE(loss(2, 1, 0.5), first);
+  const double measured = golden.engine().Loss(golden.batch(), {}).loss;
+  EXPECT_NEAR(measured, loss(1, 1, 0), 1e-4);
+}
+
+// ---- memory
+
+// The formula of docs/training.md, in floats per token and rounded up to 64 bytes per array.
+int64_t ExpectedBytes(const ModelConfig& c, int64_t tokens, int64_t streams, int64_t arrays) {
+  const int64_t d = c.hidden, q = c.query_dim(), k = c.kv_dim(), i = c.intermediate;
+  const int64_t kept = 3 * d + 2 * q + 2 * k + c.heads;
+  return 4 * (tokens * ((streams + 1) * d + kept + std::max(d + 4 * i, 2 * q + 2 * k)) + 15 * arrays);
+}
+
+TEST(Gradients, PeakIsHeldToTheFormula) {
+  const auto weights = GoldenWeights("llama_wide_heads");
+  const ModelConfig& config = weights->config;
+  const DepthPlan plan = DepthPlan::Original(config.layers);
+  for (const int64_t lowest : {0, 1, 2}) {
+    GradientEngine engine(Threads(2), weights, plan);
+    Parameters parameters(engine);
+    TrainedParameters trained;
+    trained.stages.resize(config.layers);
+    StageParameters& of = trained.stages[lowest];
+    of.tensors.resize(BlockTensors().size());
+    of.tensors[0] = parameters.Add("norm", weights->blocks[lowest].input_norm);
+    engine.Set(trained);
+    Batch batch;
+    std::vector<int32_t> tokens(57, 3);
+    batch.Add(tokens);
+    engine.Step(batch, {}, 1);
+    const int64_t expected = ExpectedBytes(config, 57, config.layers - lowest + 1, 14);
+    EXPECT_LE(engine.PeakBytes(), expected) << lowest;
+    EXPECT_GE(engine.PeakBytes(), expected - 4 * 15 * 14) << lowest;
+    engine.Step(batch, {}, 1);
+    batch.Add(tokens);
+    engine.Step(batch, {}, 1);
+    EXPECT_LE(engine.PeakBytes(), ExpectedBytes(config, 114, config.layers - lowest + 1, 14)) << lowest;
+  }
+}
+
+// ---- errors
+
+template <typename Call>
+std::string ErrorOf(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Gradients, ALossThatIsNotFiniteNamesTheTensor) {
+  const auto weights = GoldenWeights("llama2");
+  auto own = std::make_shared<BlockWeights>(weights->blocks[1]);
+  std::vector<float> down = Widened(own->down);
+  down[7] = NAN;
+  own->down.data = down.data();
+  const DepthPlan plan{{BlockStage{.layer = 0}, BlockStage{.layer = 1, .own = own}, BlockStage{.layer = 2}}};
+  GradientEngine engine(Threads(2), weights, plan);
+  const Batch batch = Packed({1, 2, 3, 4}, {4});
+  for (const std::string& error :
+       {ErrorOf([&] { engine.Step(batch, {}, 1); }), ErrorOf([&] { engine.Loss(batch, {}); })}) {
+    EXPECT_NE(error.find("block 1, mlp.down_proj.weight contains NaN"), std::string::npos) << error;
+    EXPECT_NE(error.find("loss of a batch is nan"), std::string::npos) << error;
+  }
+  std::fill(down.begin(), down.end(), 3e38f);
+  const std::string error = ErrorOf([&] { engine.Step(batch, {}, 1); });
+  EXPECT_NE(error.find("lower the learning rate"), std::string::npos) << error;
+}
+
+TEST(Gradients, ParametersThatDoNotFitAreRefusedByName) {
+  GoldenStep golden("llama");
+  const TrainedParameters good = golden.Everything();
+  const auto error = [&](const std::function<void(TrainedParameters&)>& change) {
+    TrainedParameters bad = good;
+    change(bad);
+    return ErrorOf([&] { golden.engine().Set(bad); });
+  };
+  EXPECT_EQ(error([](TrainedParameters& p) { p.stages[0].tensors[1].gradient.rows = 15; }),
+            "stage 0 of the plan: a gradient of (15, 16) for self_attn.q_proj.weight, expected (16, 16)");
+  EXPECT_EQ(error([](TrainedParameters& p) { p.stages[2].tensors[5] = p.stages[2].tensors[0]; }),
+            "stage 2 of the plan has no self_attn.q_proj.bias that could be trained");
+  EXPECT_EQ(error([](TrainedParameters& p) { p.stages[1].p = p.stages[1].q; }),
+            "stage 1 of the plan: a value of (3, 16) for adapter's matrix P, expected (16, 3)");
+  EXPECT_EQ(error([](TrainedParameters& p) { p.stages[1].tensors = p.stages[0].tensors; }),
+            "stage 1 of the plan is an adapter and has no tensors of a block");
+  EXPECT_EQ(error([](TrainedParameters& p) { p.stages[0].loras[1].b = p.stages[0].loras[2].b; }),
+            "stage 0 of the plan: a value of (8, 2) for factor b of self_attn.q_proj.weight, expected (16, 2)");
+  EXPECT_EQ(error([](TrainedParameters& p) { p.stages.pop_back(); }), "parameters of 3 stages for a plan of 4");
+  EXPECT_EQ(error([](TrainedParameters& p) { p.head.value.rows = 36; }),
+            "a trained head of (36, 16) with rows 16 apart, expected (37, 16)");
+  EXPECT_EQ(error([](TrainedParameters& p) { p.lora.dropout = 1; }), "a dropout of 1 is not in [0, 1)");
+
+  Batch continued = golden.batch();
+  continued.Add(std::vector<int32_t>{1, 2}, 0);
+  EXPECT_EQ(ErrorOf([&] { golden.engine().Step(continued, {}, 1); }),
+            "sequence 4 of the batch continues another: gradients are of whole sequences");
+  EXPECT_EQ(ErrorOf([&] {
+              golden.engine().Step(golden.batch(), {1, 1}, 1);
+            }),
+            "weights of 2 targets for a batch of 18 tokens");
+  EXPECT_EQ(ErrorOf([&] { golden.engine().Step(golden.batch(), TargetWeights(18, 1), 1); }),
+            "the first token of sequence 0 has the weight 1 as a target, but nothing predicts it: expected 0");
+  EXPECT_EQ(ErrorOf([&] { golden.engine().Step(golden.batch(), {}, 1, {.divergence = 1}); }),
+            "a divergence needs the teacher's stream of (18, 16)");
+}
+
+TEST(GradientOps, SumOfAbsoluteProductsTakesStoredAndTrainedWeights) {
+  const auto weights = GoldenWeights("llama2", DType::kBFloat16);
+  for (const int threads : {1, 3}) {
+    const auto ops = MakeGradientOps(Threads(threads), weights);
+    const TensorView& w = weights->blocks[0].down;
+    const std::vector<float> values = Widened(w);
+    Matrix<float> gradient(w.rows(), w.cols());
+    double expected = 0;
+    for (int64_t i = 0; i < gradient.size(); ++i) {
+      gradient.data()[i] = static_cast<float>(i % 13) - 6;
+      expected += std::abs(static_cast<double>(values[i]) * gradient.data()[i]);
+    }
+    EXPECT_NEAR(ops->SumOfAbsoluteProducts({w}, gradient.view()), expected, 1e-12 * expected);
+    const MatrixView<const float> trained(values.data(), w.rows(), w.cols());
+    EXPECT_EQ(ops->SumOfAbsoluteProducts({{}, trained}, gradient.view()),
+              ops->SumOfAbsoluteProducts({w}, gradient.view()));
+  }
+}
+
+}  // namespace
+}  // namespace shiftrt

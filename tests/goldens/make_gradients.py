@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Makes tests/goldens/gradients: loss and gradients of tiny random models, by PyTorch's autograd in float64.
+
+    pip install torch==2.6.0 transformers==5.23.0 safetensors numpy
+    python3 make_gradients.py gradients [NAME...]
+
+The weights are those of make_models.py (seed 1). A low-rank adapter stands behind block 0 and a full one behind block 1,
+each projection has a low-rank change (LoRA), and the head is one of its own where the model ties it. Each model NAME has
+NAME/config.json and NAME/golden.safetensors with
+
+    tokens, lengths, weights   the packed sequences, and how much each token counts as a target
+    settings                   LoRA's scale, and the weights of cross entropy and of the divergence from the teacher,
+                               which is the model without adapters and low-rank changes
+    loss                       the weighted sum over the targets
+    value.X                    adapters and factors: adapter.0.p, lora.0.self_attn.q_proj.weight.a
+    gradient.X                 the gradient of the loss divided by the sum of the weights: of these, and of every tensor
+                               but the embeddings by its name in the checkpoint
+"""
+import json
+import sys
+from pathlib import Path
+
+import torch
+from make_models import GEMMA2, LLAMA, QWEN2, QWEN3, random_tensor
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+BASE = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "vocab_size": 37, "max_position_embeddings": 64, "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0, "hidden_act": "silu", "tie_word_embeddings": False, "torch_dtype": "float32"}
+SHORT = {"num_hidden_layers": 2, "head_dim": 8}
+CONFIGS = {  # and the weights of cross entropy and divergence
+    "llama": ({**LLAMA}, 1.0, 0.0),
+    "qwen2": ({**QWEN2, "tie_word_embeddings": True}, 1.0, 0.0),
+    "qwen3": ({**QWEN3, **SHORT}, 0.25, 0.75),
+    "gemma2": ({**GEMMA2, **SHORT, "num_key_value_heads": 1, "sliding_window": 4}, 0.5, 0.5),
+}
+LENGTHS = [5, 1, 9, 3]
+RANK, SCALE = 2, 1.5
+
+
+class Adapter(torch.nn.Module):
+    def __init__(self, hidden, rank):
+        super().__init__()
+        if rank:
+            self.p = torch.nn.Parameter(torch.randn(hidden, rank) / hidden**0.5)
+            self.q = torch.nn.Parameter(torch.randn(rank, hidden) / rank**0.5)
+        else:
+            self.a = torch.nn.Parameter(torch.randn(hidden, hidden) / hidden**0.5 / 2)
+        self.b = torch.nn.Parameter(torch.randn(1, hidden) / 4)
+
+    def forward(self, h):
+        return h + (h @ self.p @ self.q if hasattr(self, "p") else h @ self.a) + self.b
+
+
+class Changed(torch.nn.Module):
+    """A projection with a low-rank change."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+        self.a = torch.nn.Parameter(torch.randn(RANK, base.in_features) / base.in_features**0.5)
+        self.b = torch.nn.Parameter(torch.randn(base.out_features, RANK) / RANK**0.5)
+
+    def forward(self, x):
+        return self.base(x) + SCALE * (x @ self.a.T @ self.b.T)
+
+
+def load(folder, config):
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager",
+                                             torch_dtype=torch.float32).eval()
+    tied = config["tie_word_embeddings"]
+    state = {k: random_tensor(k, tuple(v.shape)) for k, v in model.state_dict().items()
+             if not (k == "lm_head.weight" and tied)}
+    model.load_state_dict(state, strict=False)
+    if tied:
+        model.lm_head.weight = torch.nn.Parameter(model.model.embed_tokens.weight.detach().clone())
+    model.config.tie_word_embeddings = False
+    return model.double()
+
+
+def changed(model):
+    """Adapters behind the blocks and low-rank changes; returns them by their names in the golden."""
+    torch.manual_seed(7)
+    named = {}
+    for i, layer in enumerate(model.model.layers):
+        adapter = Adapter(model.config.hidden_size, 0 if i else 3).double()
+        layer.register_forward_hook(lambda m, args, out, adapter=adapter: adapter(out))
+        named.update({f"adapter.{i}.{k}": v for k, v in adapter.named_parameters()})
+        for part in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
+                     "mlp.up_proj", "mlp.down_proj"):
+            parent, name = layer.get_submodule(part.split(".")[0]), part.split(".")[1]
+            change = Changed(getattr(parent, name)).double()
+            setattr(parent, name, change)
+            named.update({f"lora.{i}.{part}.weight.{k}": getattr(change, k) for k in "ab"})
+    return named
+
+
+def main():
+    out = Path(sys.argv[1])
+    for name in sys.argv[2:] or CONFIGS:
+        special, cross_entropy, divergence = CONFIGS[name]
+        config = {k: v for k, v in {**BASE, **special}.items() if v is not None}
+        folder = out / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+        teacher, model = load(folder, config), load(folder, config)
+        weights_of = {k: v for k, v in model.named_parameters() if k != "model.embed_tokens.weight"}
+        named = changed(model)
+
+        tokens = (torch.arange(sum(LENGTHS)) ** 2 * 7 + 3) % config["vocab_size"]
+        weights = torch.tensor([(1.0, 0.0, 0.5)[t * 5 % 3] for t in range(sum(LENGTHS))], dtype=torch.float64)
+        weights[[sum(LENGTHS[:i]) for i in range(len(LENGTHS))]] = 0  # nothing predicts the first token of a sequence
+        loss, begin = 0, 0
+        for length in LENGTHS:
+            part = slice(begin, begin + length)
+            logits = model(tokens[None, part], use_cache=False).logits[0, :-1]
+            log_p = torch.log_softmax(logits, -1)
+            with torch.no_grad():
+                log_t = torch.log_softmax(teacher(tokens[None, part], use_cache=False).logits[0, :-1], -1)
+            each = cross_entropy * -log_p.gather(1, tokens[part][1:, None])[:, 0]
+            each = each + divergence * (log_t.exp() * (log_t - log_p)).sum(-1)
+            loss = loss + (each * weights[part][1:]).sum()
+            begin += length
+        (loss / weights.sum()).backward()
+
+        golden = {"tokens": tokens, "lengths": torch.tensor(LENGTHS), "weights": weights, "loss": loss.detach()[None],
+                  "settings": torch.tensor([SCALE, cross_entropy, divergence])}
+        golden.update({f"value.{k}": v.detach() for k, v in named.items()})
+        golden.update({f"gradient.{k}": v.grad for k, v in {**weights_of, **named}.items()})
+        save_file({k: v.float().contiguous() for k, v in golden.items()}, folder / "golden.safetensors")
+        print(name, f"{loss:.6f}", len(golden))
+
+
+if __name__ == "__main__":
+    main()
