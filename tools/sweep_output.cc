@@ -14,7 +14,7 @@ namespace shiftrt {
 namespace {
 
 // A setting that can vary: as text and, if it is a number, as one.
-struct Axis {
+struct TableAxis {
   const char* name;
   const char* label;
   std::string (*text)(const SweepRow&);
@@ -61,8 +61,8 @@ double LambdaNumber(const SweepRow& row, int64_t) {
   return fixed ? lambda.value : std::nan("");
 }
 
-const std::vector<Axis>& Axes() {
-  static const std::vector<Axis> axes = {
+const std::vector<TableAxis>& Axes() {
+  static const std::vector<TableAxis> axes = {
       {"criterion", "criterion", [](const SweepRow& r) { return r.options.prune.criterion; }, nullptr, false},
       {"removed", "layers removed", [](const SweepRow& r) { return fmt::format("{} layers", r.removed.size()); },
        [](const SweepRow& r, int64_t) { return static_cast<double>(r.removed.size()); }, false},
@@ -80,13 +80,13 @@ const std::vector<Axis>& Axes() {
   return axes;
 }
 
-bool Varies(const Axis& axis, const std::vector<SweepSummary>& summaries) {
+bool Varies(const TableAxis& axis, const std::vector<SweepSummary>& summaries) {
   std::set<std::string> values;
   for (const SweepSummary& summary : summaries) values.insert(axis.text(summary.first));
   return values.size() > 1;
 }
 
-bool VariesAsNumber(const Axis& axis, const std::vector<SweepSummary>& summaries, int64_t hidden) {
+bool VariesAsNumber(const TableAxis& axis, const std::vector<SweepSummary>& summaries, int64_t hidden) {
   std::set<double> values;
   if (axis.number != nullptr)
     for (const SweepSummary& summary : summaries)
@@ -109,7 +109,8 @@ bool HasAccuracy(const std::vector<SweepSummary>& summaries) {
 }
 
 // A series for each choice of what else varies; settings without that number are left to the table.
-Chart ByAxis(const Axis& axis, const Measured& measure, const std::vector<SweepSummary>& summaries, int64_t hidden) {
+Chart ByAxis(const TableAxis& axis, const Measured& measure, const std::vector<SweepSummary>& summaries,
+             int64_t hidden) {
   Chart chart;
   chart.name = fmt::format("{}-by-{}", measure.name, axis.name);
   chart.title = fmt::format("{} by {}", measure.title, axis.label);
@@ -121,7 +122,7 @@ Chart ByAxis(const Axis& axis, const Measured& measure, const std::vector<SweepS
   double low = measure.of(summaries.front().original), high = low;
   for (const SweepSummary& summary : summaries) {
     std::vector<std::string> others;
-    for (const Axis& other : Axes())
+    for (const TableAxis& other : Axes())
       if (&other != &axis && Varies(other, summaries)) others.push_back(other.text(summary.first));
     const double x = axis.number(summary.first, hidden);
     if (std::isnan(x)) continue;
@@ -157,7 +158,7 @@ Chart BySetting(const Measured& measure, const std::vector<SweepSummary>& summar
       corrected{"corrected", Mark::kDots, {}, {}, 2};
   for (const SweepSummary& summary : summaries) {
     std::vector<std::string> names;
-    for (const Axis& axis : Axes())
+    for (const TableAxis& axis : Axes())
       if (Varies(axis, summaries) || axis.name == std::string("criterion")) names.push_back(axis.text(summary.first));
     const auto x = static_cast<double>(chart.x_names.size());
     chart.x_names.push_back(fmt::format("{}", fmt::join(names, ", ")));
@@ -173,7 +174,7 @@ Chart BySetting(const Measured& measure, const std::vector<SweepSummary>& summar
 
 std::vector<PagePart> Charts(const Measured& measure, const std::vector<SweepSummary>& summaries, int64_t hidden) {
   std::vector<PagePart> charts;
-  for (const Axis& axis : Axes())
+  for (const TableAxis& axis : Axes())
     if (VariesAsNumber(axis, summaries, hidden)) charts.push_back(ByAxis(axis, measure, summaries, hidden));
   if (charts.empty()) charts.push_back(BySetting(measure, summaries));
   return charts;
@@ -235,18 +236,18 @@ nlohmann::json SweepJson(const std::vector<SweepRow>& rows) {
 
 std::vector<std::vector<std::string>> SweepTable(const std::vector<SweepRow>& rows, const PaperTable& paper) {
   const std::vector<SweepSummary> summaries = Summarize(rows);
-  std::vector<const Axis*> shown;
-  for (const Axis& axis : Axes())
+  std::vector<const TableAxis*> shown;
+  for (const TableAxis& axis : Axes())
     if (axis.name == std::string("criterion") || Varies(axis, summaries)) shown.push_back(&axis);
   std::vector<std::vector<std::string>> table(1);
-  for (const Axis* axis : shown) table[0].push_back(axis->name);
+  for (const TableAxis* axis : shown) table[0].push_back(axis->name);
   table[0].insert(table[0].end(), {"R2 held out", "pruned", "corrected", "gain"});
   if (HasAccuracy(summaries)) table[0].insert(table[0].end(), {"accuracy: pruned", "corrected"});
   if (!paper.model.empty())
     table[0].insert(table[0].end(), {"paper: pruned", "corrected", "accuracy: pruned", "corrected"});
   for (const SweepSummary& s : summaries) {
     std::vector<std::string>& line = table.emplace_back();
-    for (const Axis* axis : shown) line.push_back(axis->text(s.first));
+    for (const TableAxis* axis : shown) line.push_back(axis->text(s.first));
     line.push_back(OrNone(!std::isnan(s.r2_heldout), fmt::format("{:.3f}", s.r2_heldout)));
     const auto add = [&](const Measured& measure, const Quality& mean, const Quality& deviation) {
       line.push_back(WithDeviation(measure.of(mean), measure.of(deviation), s.seeds));
