@@ -121,8 +121,8 @@ class Worker {
         body_.product.pack_rows(rows->dense.data() + r * dim_, dim_, std::min(mr_, rows_ - r), dim_,
                                 rows->packed.data() + r * dim_);
       for (int64_t d = 0; d < dim_; d += mr_)
-        body_.pack_columns(rows->dense.data() + d, dim_, std::min(mr_, dim_ - d), rows_,
-                           rows->columns.data() + d * kRowBlock);
+        body_.product.pack_columns(rows->dense.data() + d, dim_, std::min(mr_, dim_ - d), rows_,
+                                   rows->columns.data() + d * kRowBlock);
     }
     std::fill_n(dq_.data(), rows_ * dims_, 0.0f);
   }

@@ -15,6 +15,7 @@ namespace {
 // of the packing.
 constexpr int64_t kFewRows = 4;
 constexpr int64_t kDepthGrain = 32;  // a multiple of every BlockProduct's step, and a divisor of its max_depth
+constexpr int64_t kManyRows = 96;    // of a result, from which on AMX multiplies float32 matrices faster
 constexpr int64_t kSumRows = 64;     // rows that are added up in float32
 constexpr int64_t kRowGrain = 32;    // the least number of output columns per thread if there are few rows
 
@@ -32,11 +33,11 @@ struct LeftRows {
 
 // The columns of x.
 struct LeftColumns {
-  const SimdBody& body;
+  const BlockProduct& product;
   MatrixView<const float> x;
 
   void Pack(int64_t i, int64_t rows, int64_t k0, int64_t depth, void* packed) const {
-    body.pack_columns(x.row(k0) + i, x.stride, rows, depth, packed);
+    product.pack_columns(x.row(k0) + i, x.stride, rows, depth, packed);
   }
 };
 
@@ -56,7 +57,8 @@ struct RightRows {
   void SetNext(int64_t j, int64_t cols, int64_t k0, PackedBlock& block) const {
     block.next = At(j, k0);
     block.next_stride = w.cols() * size();
-    block.next_cols = cols;
+    block.next_rows = cols;
+    block.next_bytes = block.depth * size();
   }
 };
 
@@ -67,11 +69,19 @@ struct RightColumns {
   DType dtype;
   int64_t stride;
 
-  void Pack(int64_t j, int64_t cols, int64_t k0, int64_t depth, void* packed) const {
-    const auto* from = static_cast<const std::byte*>(data) + (k0 * stride + j) * static_cast<int64_t>(SizeOf(dtype));
-    product.pack_right(from, dtype, stride, cols, depth, packed);
+  int64_t size() const { return static_cast<int64_t>(SizeOf(dtype)); }
+  const std::byte* At(int64_t j, int64_t k0) const {
+    return static_cast<const std::byte*>(data) + (k0 * stride + j) * size();
   }
-  void SetNext(int64_t, int64_t, int64_t, PackedBlock&) const {}
+  void Pack(int64_t j, int64_t cols, int64_t k0, int64_t depth, void* packed) const {
+    product.pack_right(At(j, k0), dtype, stride, cols, depth, packed);
+  }
+  void SetNext(int64_t j, int64_t cols, int64_t k0, PackedBlock& block) const {
+    block.next = At(j, k0);
+    block.next_stride = stride * size();
+    block.next_rows = block.depth;
+    block.next_bytes = cols * size();
+  }
 };
 
 // y = (y if accumulate) + the product of two operands over `all` elements of depth, in blocks of equal depth. The sum
@@ -174,8 +184,9 @@ void MatMulWeightGradient(const Context& context, MatrixView<const float> dy, Ma
   Check(dy.rows == x.rows && dw.rows == dy.cols && dw.cols == x.cols,
         "gradient of W ({}, {}) from dy ({}, {}) and x ({}, {}) does not fit", dw.rows, dw.cols, dy.rows, dy.cols,
         x.rows, x.cols);
-  const SimdBody& body = BodyFor(context.isa);
-  Blocked(context, LeftColumns{body, dy}, RightColumns{body.product, x.data, DType::kFloat32, x.stride}, x.rows, true,
+  const BlockProduct& product =
+      context.isa == Isa::kAmx && dw.rows >= kManyRows ? kAmxFloat32Product : BodyFor(context.isa).product;
+  Blocked(context, LeftColumns{product, dy}, RightColumns{product, x.data, DType::kFloat32, x.stride}, x.rows, true,
           dw);
 }
 

@@ -59,4 +59,5 @@ using AmxTiles = EmulatedTiles;
 namespace shiftrt {
 extern const BlockProduct kAmxBFloat16Product = MakeTileProduct<AmxTiles, BFloat16>();
 extern const BlockProduct kAmxFloat16Product = MakeTileProduct<AmxTiles, Float16>();
+extern const BlockProduct kAmxFloat32Product = MakeTileProduct<AmxTiles, float>();
 }  // namespace shiftrt

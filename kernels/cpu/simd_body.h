@@ -36,10 +36,11 @@ struct PackedBlock {
   int64_t cols;   // <= tile_cols
   int64_t depth;  // <= max_depth
 
-  // What is packed next: `next_cols` rows of W, `next_stride` bytes apart. It may be prefetched meanwhile.
+  // What is packed next: `next_rows` rows of `next_bytes`, `next_stride` bytes apart. It may be prefetched meanwhile.
   const std::byte* next = nullptr;
   int64_t next_stride = 0;
-  int64_t next_cols = 0;
+  int64_t next_rows = 0;
+  int64_t next_bytes = 0;
 };
 
 // The most bytes of a packed panel of W.
@@ -57,10 +58,11 @@ struct BlockProduct {
 
   // Packs x[i][k] for i < rows <= MR and k < depth; rows of x are `stride` apart. Zero up to MR rows.
   void (*pack_rows)(const float* x, int64_t stride, int64_t rows, int64_t depth, void* packed);
+  // The same of the columns of a matrix: packs x[k][i] for i < rows <= MR and k < depth.
+  void (*pack_columns)(const float* x, int64_t stride, int64_t rows, int64_t depth, void* packed);
   // Packs w[j][k] for j < cols <= NR and k < depth; rows of w are `stride` elements apart. Zero up to NR columns.
   void (*pack_panel)(const void* w, DType dtype, int64_t stride, int64_t cols, int64_t depth, void* packed);
-  // The same of the columns of a matrix: packs b[k][j] for k < depth and j < cols <= NR, rows of b `stride` elements
-  // apart.
+  // The same of the columns of a matrix: packs b[k][j] for j < cols <= NR and k < depth.
   void (*pack_right)(const void* b, DType dtype, int64_t stride, int64_t cols, int64_t depth, void* packed);
   // y (rows, cols) = (y if accumulate) + the block's product; rows of y are `stride` apart.
   void (*multiply)(const PackedBlock& block, bool accumulate, float* y, int64_t stride);
@@ -69,9 +71,6 @@ struct BlockProduct {
 struct SimdBody {
   // In float32. Packed rows are packed[k][i], i < MR; a packed panel is packed[k][j], j < NR.
   BlockProduct product;
-  // Packs as product.pack_rows does, from columns of a matrix: x[k][i] for i < rows <= MR and k < depth, rows of x
-  // `stride` apart.
-  void (*pack_columns)(const float* x, int64_t stride, int64_t rows, int64_t depth, void* packed);
 
   // y[i][j] = (y[i][j] if accumulate) + bias[j] + sum_k x[i][k] w[j][k] for i < m <= 4 and j in [begin, end). One
   // stream over the rows of w. bias may be null.
@@ -112,11 +111,13 @@ inline const SimdBody& BodyFor(Isa isa) {
   return isa >= Isa::kAvx512 ? kAvx512Body : isa == Isa::kAvx2 ? kAvx2Body : kPortableBody;
 }
 
-// AMX multiplies with weights of 16 bits. A float32 weight has three parts too, and the six products that they need are
-// not faster than AVX-512.
 extern const BlockProduct kAmxBFloat16Product;
 extern const BlockProduct kAmxFloat16Product;
+// A float32 right operand has three parts too. The six products that they need pay where a packed panel of it meets
+// many rows.
+extern const BlockProduct kAmxFloat32Product;
 
+// For products with weights as stored.
 inline const BlockProduct& ProductFor(Isa isa, DType weights) {
   if (isa == Isa::kAmx && weights == DType::kBFloat16) return kAmxBFloat16Product;
   if (isa == Isa::kAmx && weights == DType::kFloat16) return kAmxFloat16Product;

@@ -163,28 +163,32 @@ void PackColumns(const float* x, int64_t stride, int64_t rows, int64_t depth, vo
   }
 }
 
-// y[i][j] = (y[i][j] if accumulate) + sum_k a[k][i] b[k][j] for i < rows <= MR and j < NR.
-template <typename V>
+// y[i][j] = (y[i][j] if accumulate) + sum_k a[k][i] b[k][j] for i < rows <= MR and j < kRegs kWidth, of the NR columns
+// of b.
+template <typename V, int kRegs>
 inline void SumTile(const float* a, const float* b, int64_t depth, int64_t rows, bool accumulate, float* y,
                     int64_t stride) {
   constexpr int kRows = V::kTileRows;
   constexpr int64_t kLine = kCacheLine / sizeof(float);
-  typename V::Reg sum[kRows][2];
+  typename V::Reg sum[kRows][kRegs];
 #pragma GCC unroll 16
-  for (int i = 0; i < kRows; ++i) sum[i][0] = sum[i][1] = V::Zero();
+  for (int i = 0; i < kRows; ++i)
+    for (int half = 0; half < kRegs; ++half) sum[i][half] = V::Zero();
   // The rows of y are far apart. They are prefetched one by one, so that they arrive while the tile is summed.
   constexpr int64_t kSlice = 16;
   for (int64_t k = 0, row = 0; k < depth; ++row) {
-    for (int64_t j = 0; row < rows && j < 2 * V::kWidth; j += kLine) __builtin_prefetch(y + row * stride + j, 1);
+    for (int64_t j = 0; row < rows && j < kRegs * V::kWidth; j += kLine) __builtin_prefetch(y + row * stride + j, 1);
     const int64_t stop = depth - k < kSlice ? depth : k + kSlice;
 #pragma GCC unroll 4
     for (; k < stop; ++k) {
-      const typename V::Reg left = V::Load(b), right = V::Load(b + V::kWidth);
+      typename V::Reg right[kRegs];
+#pragma GCC unroll 2
+      for (int half = 0; half < kRegs; ++half) right[half] = V::Load(b + half * V::kWidth);
 #pragma GCC unroll 16
       for (int i = 0; i < kRows; ++i) {
         const typename V::Reg x = V::Broadcast(a[i]);
-        sum[i][0] = V::MultiplyAdd(x, left, sum[i][0]);
-        sum[i][1] = V::MultiplyAdd(x, right, sum[i][1]);
+#pragma GCC unroll 2
+        for (int half = 0; half < kRegs; ++half) sum[i][half] = V::MultiplyAdd(x, right[half], sum[i][half]);
       }
       a += kRows;
       b += 2 * V::kWidth;
@@ -193,15 +197,17 @@ inline void SumTile(const float* a, const float* b, int64_t depth, int64_t rows,
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
     if (i >= rows) break;
-    float* out = y + i * stride;
-    V::Store(out, accumulate ? V::Add(V::Load(out), sum[i][0]) : sum[i][0]);
-    V::Store(out + V::kWidth, accumulate ? V::Add(V::Load(out + V::kWidth), sum[i][1]) : sum[i][1]);
+#pragma GCC unroll 2
+    for (int half = 0; half < kRegs; ++half) {
+      float* out = y + i * stride + half * V::kWidth;
+      V::Store(out, accumulate ? V::Add(V::Load(out), sum[i][half]) : sum[i][half]);
+    }
   }
 }
 
 template <typename V>
 void Tile(const float* a, const float* b, int64_t depth, float* tile) {
-  SumTile<V>(a, b, depth, V::kTileRows, false, tile, 2 * V::kWidth);
+  SumTile<V, 2>(a, b, depth, V::kTileRows, false, tile, 2 * V::kWidth);
 }
 
 template <typename V>
@@ -212,11 +218,15 @@ void MultiplyBlock(const PackedBlock& block, bool accumulate, float* y, int64_t 
     const int64_t rows = block.rows - i < kRows ? block.rows - i : kRows;
     float* out = y + i * stride;
     if (block.cols == kCols) {
-      SumTile<V>(x + i * block.depth, w, block.depth, rows, accumulate, out, stride);
+      SumTile<V, 2>(x + i * block.depth, w, block.depth, rows, accumulate, out, stride);
       continue;
     }
     alignas(64) float tile[kRows * kCols];
-    Tile<V>(x + i * block.depth, w, block.depth, tile);
+    if (block.cols <= V::kWidth) {
+      SumTile<V, 1>(x + i * block.depth, w, block.depth, kRows, false, tile, kCols);
+    } else {
+      Tile<V>(x + i * block.depth, w, block.depth, tile);
+    }
     for (int64_t r = 0; r < rows; ++r)
       for (int64_t j = 0; j < block.cols; ++j)
         out[r * stride + j] = (accumulate ? out[r * stride + j] : 0.0f) + tile[r * kCols + j];
@@ -458,10 +468,10 @@ constexpr SimdBody MakeBody() {
                       .step = 1,
                       .x_bytes = sizeof(float),
                       .pack_rows = &PackRows<V>,
+                      .pack_columns = &PackColumns<V>,
                       .pack_panel = &PackPanel<V>,
                       .pack_right = &PackRight<V>,
                       .multiply = &MultiplyBlock<V>},
-          .pack_columns = &PackColumns<V>,
           .rows = &Rows<V>,
           .tile = &Tile<V>,
           .dot = &Dot<V>,

@@ -4,8 +4,8 @@
 // the unit adds up in float32. Templated over the tile operations: AmxTiles (simd_amx.cc) or EmulatedTiles. Everything
 // is in an anonymous namespace on purpose, as in simd_body_impl.h.
 //
-// The product of the third part of x and the second part of a float16 is left out: each part is at most 2^-8 of the one
-// before, so that this product is at most 2^-24 of the whole.
+// Each part is at most 2^-8 of the one before. Products of parts whose numbers, counted from 0, add up to more than 2
+// are left out: each is at most 2^-24 of the whole.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ constexpr int64_t kTileElements = kTileSide * kStep;  // of bfloat16
 // A panel of W with one part takes 36 KiB of the 48 KiB of the first-level cache, and the rows of x that are packed at
 // a time 864 KiB of the 2 MiB of the second. Measured: fewer passes over y are worth more than a smaller panel.
 constexpr int64_t kPanelDepth = 576;  // over all parts
-constexpr int64_t kPackedRows = 256;
+constexpr int64_t kPackedRows = 256;  // of W with one part: the depth of a panel is divided by their number
 
 using Words = uint16_t __attribute__((vector_size(64)));
 using Bits = uint32_t __attribute__((vector_size(64)));
@@ -90,6 +90,40 @@ inline void PackTileRows(const float* x, int64_t stride, int64_t rows, int64_t d
   }
 }
 
+// 16 elements of which the first `count` are read; the others are 0.
+template <typename T>
+inline SixteenFloats LoadColumns(const T* from, int64_t count) {
+  T ends[kTileSide] = {};
+  if (count < kTileSide) {
+    std::copy_n(from, std::max<int64_t>(0, count), ends);
+    from = ends;
+  }
+  return Lanes512::Load(from);
+}
+
+// The layout of PackTileRows, from the columns of x.
+inline void PackTileColumns(const float* x, int64_t stride, int64_t rows, int64_t depth, void* packed) {
+  auto* out = static_cast<uint16_t*>(packed);
+  for (int64_t k = 0; k < depth; k += kStep, out += kParts * kTileElements) {
+    SixteenFloats halves[2][kTileSide] = {};
+    for (int half = 0; half < 2; ++half) {
+      const int64_t first = k + half * kTileSide;
+      for (int64_t i = 0; i < std::min(kTileSide, depth - first); ++i)
+        halves[half][i] = LoadColumns(x + (first + i) * stride, rows);
+      Transpose16(halves[half]);
+    }
+    for (int64_t i = 0; i < kTileSide; ++i) {
+      Bits low[kParts], high[kParts];
+      Split(halves[0][i], low);
+      Split(halves[1][i], high);
+      for (int part = 0; part < kParts; ++part) {
+        const Words words = UpperHalves(low[part], high[part]);
+        std::memcpy(out + part * kTileElements + i * kStep, &words, sizeof words);
+      }
+    }
+  }
+}
+
 // packed[step][part][half of the columns][pair of k][column][k within the pair]
 template <int kCount, typename T>
 void PackTilePanelOf(const T* w, int64_t stride, int64_t cols, int64_t depth, uint16_t* out) {
@@ -110,24 +144,15 @@ void PackTilePanelOf(const T* w, int64_t stride, int64_t cols, int64_t depth, ui
   }
 }
 
-// The number of parts of a weight.
+// The number of parts of an element of W.
 template <typename T>
-constexpr int kPartsOf = std::is_same_v<T, Float16> ? 2 : 1;
+constexpr int kPartsOf = std::is_same_v<T, float>     ? 3
+                         : std::is_same_v<T, Float16> ? 2
+                                                      : 1;
 
 template <typename T>
 void PackTilePanel(const void* w, DType, int64_t stride, int64_t cols, int64_t depth, void* packed) {
   PackTilePanelOf<kPartsOf<T>>(static_cast<const T*>(w), stride, cols, depth, static_cast<uint16_t*>(packed));
-}
-
-// 16 elements of which the first `count` are read; the others are 0.
-template <typename T>
-inline SixteenFloats LoadColumns(const T* from, int64_t count) {
-  T ends[kTileSide] = {};
-  if (count < kTileSide) {
-    std::copy_n(from, std::max<int64_t>(0, count), ends);
-    from = ends;
-  }
-  return Lanes512::Load(from);
 }
 
 // The layout of PackTilePanelOf, from the columns of b.
@@ -197,12 +222,12 @@ inline void MultiplyTilePair(Tiles& tiles, const PackedBlock& block, int64_t fir
   // The rows of y are far apart. They are prefetched a few at a time, so that they arrive while the tiles are summed.
   const int64_t rows_per_step = kRowTiles * kTileSide / steps + 1, present = std::min(rows, kRowTiles * kTileSide);
   // The next panel of W arrives in the second-level cache while all rows of x are multiplied.
-  const int64_t next_begin = first * block.next_cols / block.rows,
-                next_end = std::min(first + kRowTiles * kTileSide, block.rows) * block.next_cols / block.rows;
+  const int64_t next_begin = first * block.next_rows / block.rows,
+                next_end = std::min(first + kRowTiles * kTileSide, block.rows) * block.next_rows / block.rows;
   for (int64_t step = 0; step < steps; ++step, x += kParts * kTileElements) {
     for (int64_t row = step * rows_per_step; row < std::min(present, (step + 1) * rows_per_step); ++row)
       for (int64_t at = 0; at < block.cols; at += kTileSide) __builtin_prefetch(out + row * stride + at, 1);
-    for (int64_t row = next_begin; row < next_end; ++row)  // a step of 16-bit weights is a cache line
+    for (int64_t row = next_begin; step * kCacheLine < block.next_bytes && row < next_end; ++row)
       __builtin_prefetch(block.next + row * block.next_stride + step * kCacheLine, 0, 2);
 #pragma GCC unroll 3
     for (int w_part = 0; w_part < kWParts; ++w_part, w += 2 * kTileElements) {
@@ -242,17 +267,18 @@ void MultiplyTiles(const PackedBlock& block, bool accumulate, float* y, int64_t 
   }
 }
 
-// For weights of type T.
+// For a right operand of type T.
 template <typename Tiles, typename T>
 constexpr BlockProduct MakeTileProduct() {
   static_assert(2 * kTileSide * kPanelDepth * sizeof(BFloat16) <= kMostPanelBytes);
   return {.tile_rows = kTileSide,
           .tile_cols = 2 * kTileSide,
-          .max_rows = kPackedRows,
+          .max_rows = kPackedRows * kPartsOf<T>,
           .max_depth = kPanelDepth / kPartsOf<T>,
           .step = kStep,
           .x_bytes = kParts * sizeof(BFloat16),
           .pack_rows = &PackTileRows,
+          .pack_columns = &PackTileColumns,
           .pack_panel = &PackTilePanel<T>,
           .pack_right = &PackTileRight<T>,
           .multiply = &MultiplyTiles<Tiles, T>};

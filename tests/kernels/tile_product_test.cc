@@ -94,6 +94,56 @@ TEST(TileProduct, TheEmulationHasTheHardwaresBits) {
   if (BestIsa() < Isa::kAmx && !SHIFTRT_EMULATED_AMX) GTEST_SKIP() << "the operating system does not let AMX be used";
   ExpectTheEmulationsBits<BFloat16>(kAmxBFloat16Product, DType::kBFloat16);
   ExpectTheEmulationsBits<Float16>(kAmxFloat16Product, DType::kFloat16);
+  ExpectTheEmulationsBits<float>(kAmxFloat32Product, DType::kFloat32);
+}
+
+// A matrix and its transpose are packed to the same bytes, whichever of the two a product reads.
+class PackingTest : public test::OnEveryIsa {};
+SHIFTRT_ON_EVERY_ISA(PackingTest);
+
+TEST_P(PackingTest, OfATransposeGivesTheSameBytes) {
+  struct Case {
+    const BlockProduct& product;
+    DType dtype;
+  };
+  std::vector<Case> cases;
+  for (const DType dtype : test::kStoredTypes) cases.push_back({ProductFor(GetParam(), dtype), dtype});
+  if (GetParam() == Isa::kAmx) cases.push_back({kAmxFloat32Product, DType::kFloat32});
+  for (const auto& [product, dtype] : cases) {
+    for (const int64_t depth : {1, 15, 17, 33, 96}) {
+      const auto packed = [&](auto&& pack) {
+        std::vector<std::byte> bytes(kMostPanelBytes, std::byte{0x5a});
+        pack(bytes.data());
+        return bytes;
+      };
+      for (int64_t rows = 1; rows <= product.tile_rows; ++rows) {
+        const Padded x = Padded::Normal(rows, depth, 1);
+        Padded turned(depth, rows);
+        for (int64_t i = 0; i < rows; ++i)
+          for (int64_t k = 0; k < depth; ++k) turned(k, i) = x(i, k);
+        const auto straight = packed(
+            [&, &product = product](void* to) { product.pack_rows(x.view().data, x.view().stride, rows, depth, to); });
+        EXPECT_EQ(straight, packed([&, &product = product](void* to) {
+                    product.pack_columns(turned.view().data, turned.view().stride, rows, depth, to);
+                  }))
+            << rows << " " << depth;
+      }
+      for (int64_t cols = 1; cols <= product.tile_cols; cols += 3) {
+        const Stored w = Stored::Normal(dtype, {cols, depth}, 2);
+        std::vector<double> values(w.values.size());
+        for (int64_t j = 0; j < cols; ++j)
+          for (int64_t k = 0; k < depth; ++k) values[k * cols + j] = w.values[j * depth + k];
+        const Stored turned(dtype, {depth, cols}, values);
+        const auto straight = packed([&, &product = product, dtype = dtype](void* to) {
+          product.pack_panel(w.view.data, dtype, depth, cols, depth, to);
+        });
+        EXPECT_EQ(straight, packed([&, &product = product, dtype = dtype](void* to) {
+                    product.pack_right(turned.view.data, dtype, cols, cols, depth, to);
+                  }))
+            << Name(dtype) << " " << cols << " " << depth;
+      }
+    }
+  }
 }
 
 }  // namespace
