@@ -14,6 +14,8 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/interrupts_held.h"
+
 namespace shiftrt {
 
 namespace {
@@ -54,6 +56,7 @@ uint64_t OpenedSize(int fd, const std::filesystem::path& path) {
 }
 
 std::atomic<bool> interrupted = false;
+std::atomic<int> interrupts_held = 0;
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 }  // namespace
@@ -195,8 +198,11 @@ void AtomicDirectory::Commit() {
 void RequestInterrupt() noexcept { interrupted = true; }
 
 void CheckInterrupted() {
-  if (interrupted) throw Interrupted();
+  if (interrupted && interrupts_held == 0) throw Interrupted();
 }
+
+InterruptsHeld::InterruptsHeld() { ++interrupts_held; }
+InterruptsHeld::~InterruptsHeld() { --interrupts_held; }
 
 std::string HashHex(std::span<const std::byte> bytes) {
   return fmt::format("{:016x}", XXH3_64bits(bytes.data(), bytes.size()));

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "runtime/check.h"
+#include "runtime/interrupts_held.h"
 #include "runtime/json.h"
 #include "runtime/safetensors.h"
 
@@ -288,6 +289,7 @@ SavedSums CollectIntoFile(const ShiftJob& job, SavedSums set, const fs::path& fi
   try {
     Collect(job, set.sums, &checkpoint);
   } catch (const Interrupted&) {
+    const InterruptsHeld held;
     WriteSums(file, set);
     throw;
   }
