@@ -54,31 +54,33 @@ std::string DataDirectories() {
 }
 
 // Alpaca's own template (Taori et al., 2023), with the answer behind it.
-std::string AlpacaText(const Json& row, const std::string& where) {
+Documents::Document AlpacaDocument(const Json& row, const std::string& where) {
   const auto field = [&](const char* key) -> std::string {
     if (!row.contains(key)) return "";
     Check(row[key].is_string(), "{}: expected a string \"{}\"", where, key);
     return row[key].get<std::string>();
   };
   const std::string instruction = field("instruction"), input = field("input"), output = field("output");
-  if (input.empty())
-    return fmt::format(
-        "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
-        "### Instruction:\n{}\n\n### Response:\n{}",
-        instruction, output);
-  return fmt::format(
-      "Below is an instruction that describes a task, paired with an input that provides further context. Write a "
-      "response that appropriately completes the request.\n\n### Instruction:\n{}\n\n### Input:\n{}\n\n### "
-      "Response:\n{}",
-      instruction, input, output);
+  const std::string prompt =
+      input.empty()
+          ? fmt::format(
+                "Below is an instruction that describes a task. Write a response that appropriately completes "
+                "the request.\n\n### Instruction:\n{}\n\n### Response:\n",
+                instruction)
+          : fmt::format(
+                "Below is an instruction that describes a task, paired with an input that provides further "
+                "context. Write a response that appropriately completes the request.\n\n### "
+                "Instruction:\n{}\n\n### Input:\n{}\n\n### Response:\n",
+                instruction, input);
+  return {prompt + output, prompt.size()};
 }
 
-std::string DocumentText(const Json& row, const std::string& where) {
+Documents::Document DocumentOf(const Json& row, const std::string& where) {
   Check(row.is_object(), "{}: expected an object with a string \"text\", or a row of Alpaca", where);
-  if (row.contains("instruction") && row.contains("output")) return AlpacaText(row, where);
+  if (row.contains("instruction") && row.contains("output")) return AlpacaDocument(row, where);
   Check(row.contains("text") && row["text"].is_string(),
         "{}: expected an object with a string \"text\", or \"instruction\" and \"output\"", where);
-  return row["text"].get<std::string>();
+  return {row["text"].get<std::string>()};
 }
 
 }  // namespace
@@ -128,7 +130,7 @@ Documents Documents::Read(const fs::path& file) {
   std::string& content = documents.content_;
   documents.hash_ = HashHex(content);
   const size_t first = content.find_first_not_of(kBlank);
-  Check(first != content.npos, "{}: the calibration text is empty", documents.name_);
+  Check(first != content.npos, "{}: the text is empty", documents.name_);
   if (IsParquet(file)) {
     const ParquetFile parquet(content, documents.name_);
     for (int64_t group = 0; group < parquet.row_groups(); ++group)
@@ -163,13 +165,13 @@ Documents Documents::Read(const fs::path& file) {
   return documents;
 }
 
-std::string Documents::Text(int64_t index) const {
-  if (!rows_.empty()) return DocumentText(rows_.at(index), fmt::format("{}: row {}", name_, index));
+Documents::Document Documents::At(int64_t index) const {
+  if (!rows_.empty()) return DocumentOf(rows_.at(index), fmt::format("{}: row {}", name_, index));
   const Line& line = lines_.at(index);
   const std::string_view text = std::string_view(content_).substr(line.begin, line.size);
-  if (!json_lines_) return std::string(text);
+  if (!json_lines_) return {std::string(text)};
   const std::string where = fmt::format("{}:{}", name_, line.number);
-  return DocumentText(ParseJson(text, where), where);
+  return DocumentOf(ParseJson(text, where), where);
 }
 
 }  // namespace shiftrt

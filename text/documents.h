@@ -37,12 +37,18 @@ std::filesystem::path LookForText(const std::string& name);
 // prompt template.
 class Documents {
  public:
+  struct Document {
+    std::string text;
+    size_t prompt = 0;  // bytes at its beginning that ask for the rest: of a row of Alpaca, all up to its output
+  };
+
   // Throws Error naming the file: unreadable, empty, or a .json that is neither.
   static Documents Read(const std::filesystem::path& file);
 
   int64_t size() const { return static_cast<int64_t>(lines_.empty() ? rows_.size() : lines_.size()); }
-  // Throws Error naming file and line for a malformed document.
-  std::string Text(int64_t index) const;
+  // Both throw Error naming file and line for a malformed document.
+  Document At(int64_t index) const;
+  std::string Text(int64_t index) const { return At(index).text; }
   const std::string& hash() const { return hash_; }  // of the whole file
 
  private:

@@ -213,7 +213,7 @@ TEST_F(Calibration, NamesFileAndLineOfBadJson) {
 }
 
 TEST_F(Calibration, RefusesEmptyAndShortText) {
-  EXPECT_NE(LoadError(Write("a.txt", "")).find("a.txt: the calibration text is empty"), std::string::npos);
+  EXPECT_NE(LoadError(Write("a.txt", "")).find("a.txt: the text is empty"), std::string::npos);
   EXPECT_NE(LoadError(Write("b.txt", " \n\n")).find("empty"), std::string::npos);
   EXPECT_NE(LoadError(Write("c.jsonl", "\n")).find("empty"), std::string::npos);
   EXPECT_NE(LoadError(Write("d.txt", "abc")).find("3 tokens, fewer than one sample of 4"), std::string::npos);

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/finetune.h"
+
+#include <cmath>
+
+#include "engine/loss.h"
+#include "tests/runtime/refusal.h"
+#include "tests/shift/small_model.h"
+
+namespace shiftrt::test {
+namespace {
+
+// Fine-tuning of a random model on a text that is easy to learn: every sequence counts up.
+class FinetuneTest : public SmallModel {
+ protected:
+  FinetuneTest() {
+    auto lra = std::make_shared<Lra>();
+    Random random(5);
+    lra->p = Matrix<float>(kWidth, 2);
+    lra->q = Matrix<float>(2, kWidth);
+    lra->b = Matrix<float>::Zeros(1, kWidth);
+    for (float& x : lra->p.span()) x = static_cast<float>(0.1 * random.Normal());
+    for (float& x : lra->q.span()) x = static_cast<float>(0.1 * random.Normal());
+    const std::vector<AdapterStage> sites = {{{1}, lra}, {{3, 4}, nullptr}};
+    model_.plan = DepthPlan::Corrected(kLayers, sites);
+    const auto add = [&](TrainingText& text, int sequences) {
+      for (int s = 0; s < sequences; ++s) {
+        std::vector<int32_t> tokens(6 + random.Below(10));
+        auto token = static_cast<int32_t>(random.Below(kVocab));
+        for (int32_t& t : tokens) t = token++ % static_cast<int32_t>(kVocab);
+        text.Add(tokens, 1 + random.Below(3));
+      }
+    };
+    add(texts_.training, 24);
+    add(texts_.validation, 6);
+    texts_.hash = "h";
+    options_.trainable.lora.rank = 4;
+    options_.training.schedule = {Decay::kLinear, 0.02, 2, 30};
+    options_.training.pass_tokens = 64;
+  }
+
+  FinetuneResult Run(const TrainingObserver& observer = {}) const {
+    return Finetune({context_, model_, texts_, options_, directory_ / "checkpoint", {}, observer});
+  }
+  FinetuneResult Fresh() const {
+    std::filesystem::remove(directory_ / "checkpoint");
+    return Run();
+  }
+  // Of the validation text, by a decoder: nothing of the gradients' engine.
+  double Loss(const DepthPlan& plan) const {
+    Decoder decoder(context_, model_.weights, plan);
+    double loss = 0, targets = 0;
+    for (int64_t s = 0; s < texts_.validation.sequences(); ++s) {
+      const std::vector<int64_t> which = {s};
+      const std::vector<TrainingBatch> batches = PackBatches(texts_.validation, which, 1);
+      const std::vector<float> losses = TokenLosses(decoder, batches[0].batch, decoder.Forward(batches[0].batch));
+      for (int64_t t = texts_.validation.first_targets[s]; t < batches[0].batch.size(); ++t) loss += losses[t - 1];
+      targets += static_cast<double>(batches[0].targets);
+    }
+    return loss / targets;
+  }
+  DepthPlan Merged(const FinetuneResult& result) const {
+    return result.lora ? MergeLora(*model_.weights, result.plan, *result.lora) : result.plan;
+  }
+
+  TrainingTexts texts_;
+  FinetuneOptions options_;
+};
+
+TEST_F(FinetuneTest, EveryMethodLearnsAndItsPlanIsWhatWasTrained) {
+  struct Case {
+    Method method;
+    bool adapters, head;
+    double least;  // fall of the validation loss
+  };
+  const double before = Loss(model_.plan);
+  for (const Case& c : {Case{Method::kLora, false, false, 0.5}, Case{Method::kLora, true, true, 0.5},
+                        Case{Method::kPartial, false, false, 0.5}, Case{Method::kPartial, true, true, 0.5},
+                        Case{Method::kAdapters, false, false, 0.05}}) {
+    options_.trainable.method = c.method;
+    options_.trainable.adapters = c.adapters;
+    options_.trainable.head = c.head;
+    const FinetuneResult result = Fresh();
+    const std::string what = fmt::format("{} {} {}", Name(c.method), c.adapters, c.head);
+    EXPECT_NEAR(result.history.validations.front().loss, before, 1e-4) << what;
+    EXPECT_LT(result.history.validations.back().loss, before - c.least) << what;
+    EXPECT_NEAR(Loss(Merged(result)), result.history.validations.back().loss, 1e-4) << what;
+    EXPECT_EQ(result.plan.output != nullptr, c.head) << what;
+    EXPECT_EQ(result.plan.Adapters()[0]->lra != model_.plan.Adapters()[0]->lra,
+              c.adapters || c.method == Method::kAdapters)
+        << what;
+    EXPECT_GT(result.peak_bytes, 0);
+  }
+}
+
+TEST_F(FinetuneTest, StoppedItContinuesToTheSameBits) {
+  options_.trainable.lora.dropout = 0.1;
+  options_.training.schedule.steps = 8;
+  const FinetuneResult whole = Fresh();
+  std::filesystem::remove(directory_ / "checkpoint");
+  EXPECT_THROW(Run([](const TrainingHistory& now, int64_t) {
+                 if (now.steps() == 5) throw Interrupted();
+               }),
+               Interrupted);
+  const FinetuneResult resumed = Run();
+  EXPECT_EQ(resumed.history.resumed, 5);
+  EXPECT_EQ(resumed.history.losses, whole.history.losses);
+  for (size_t i = 0; i < whole.lora->factors.size(); ++i) {
+    const std::span<const float> a = whole.lora->factors[i].b.span(), b = resumed.lora->factors[i].b.span();
+    EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin()));
+  }
+  options_.training.schedule.rate = 0.01;
+  EXPECT_NE(Refusal([&] { Run(); }).find("its rate is \"0.02\""), std::string::npos);
+}
+
+// How a step's batch is divided into passes changes nothing but rounding.
+TEST_F(FinetuneTest, PassesAddUpToTheStep) {
+  options_.training.schedule.steps = 3;
+  options_.training.pass_tokens = 1000;
+  const FinetuneResult whole = Fresh();
+  options_.training.pass_tokens = 1;
+  const FinetuneResult parts = Fresh();
+  for (int step = 0; step < 3; ++step) {
+    EXPECT_NEAR(parts.history.losses[step], whole.history.losses[step], 2e-4);
+    EXPECT_NEAR(parts.history.gradient_norms[step] / whole.history.gradient_norms[step], 1, 2e-3);
+  }
+}
+
+TEST_F(FinetuneTest, TheOriginalModelTeaches) {
+  options_.loss = ParseLoss("kl");
+  const FinetuneResult pruned = Fresh();
+  EXPECT_LT(pruned.history.MeanLoss(25, 30), 0.8 * pruned.history.losses.front());
+  EXPECT_GT(pruned.history.losses.front(), 0.01);
+  // Of itself it has nothing to learn.
+  model_.plan = DepthPlan::Original(kLayers);
+  const FinetuneResult itself = Fresh();
+  EXPECT_NEAR(itself.history.losses.front(), 0, 1e-5);
+  EXPECT_NEAR(itself.history.gradient_norms.front(), 0, 1e-4);
+  model_.removed = {3};
+  EXPECT_NE(Refusal([&] { Fresh(); }).find("lacks the removed layers"), std::string::npos);
+}
+
+TEST_F(FinetuneTest, AReplacementComesCloserToTheStreamBehindTheRun) {
+  options_.trainable.method = Method::kReplacement;
+  options_.training.schedule = {Decay::kConstant, 0.003, 0, 60};
+  for (const Halves halves : {Halves::kBoth, Halves::kMlp}) {
+    options_.replacement = halves;
+    const FinetuneResult result = Fresh();
+    EXPECT_LT(result.history.validations.back().loss, 0.9 * result.history.validations.front().loss) << Name(halves);
+    EXPECT_TRUE(result.plan.Adapters().empty());
+    ASSERT_EQ(result.plan.stages.size(), size_t{5});
+    for (const size_t stage : {1, 3}) {
+      EXPECT_EQ(result.plan.stages[stage].block().layer, static_cast<int64_t>(stage));
+      EXPECT_EQ(result.plan.stages[stage].block().halves, halves);
+      EXPECT_NE(result.plan.stages[stage].block().own, nullptr);
+    }
+  }
+  // A run of one layer is replaced by that layer: nothing is left to learn there.
+  model_.plan = DepthPlan::Pruned(kLayers, std::vector<int64_t>{2});
+  options_.replacement = Halves::kBoth;
+  options_.training.schedule.steps = 1;
+  EXPECT_NEAR(Fresh().history.validations.front().loss, 0, 1e-10);
+  model_.plan = DepthPlan::Original(kLayers);
+  EXPECT_NE(Refusal([&] { Fresh(); }).find("no layer to replace"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace shiftrt::test

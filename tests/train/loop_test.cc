@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/loop.h"
+
+#include "tests/runtime/refusal.h"
+#include "tests/shift/small_model.h"
+
+namespace shiftrt::test {
+namespace {
+
+// The loop alone: half the squared distance of the adapter's bias to a point that the tokens of a pass move.
+class Distance : public Objective {
+ public:
+  explicit Distance(TrainingArrays& arrays) : arrays_(arrays) {}
+  LossSum Step(const TrainingBatch& batch, uint64_t, double scale) override {
+    LossSum sum = Validate(batch);
+    for (int64_t i = 0; i < arrays_.count; ++i)
+      arrays_.gradients.get()[i] += static_cast<float>(factor * scale * static_cast<double>(batch.targets)) *
+                                    (arrays_.values.get()[i] - Goal(batch));
+    return sum;
+  }
+  LossSum Validate(const TrainingBatch& batch) override {
+    double squares = 0;
+    for (int64_t i = 0; i < arrays_.count; ++i) squares += 0.5 * std::pow(arrays_.values.get()[i] - Goal(batch), 2);
+    return {squares * static_cast<double>(batch.targets), static_cast<double>(batch.targets)};
+  }
+  double factor = 1;
+
+ private:
+  static float Goal(const TrainingBatch& batch) { return 1 + 0.01f * static_cast<float>(batch.batch.tokens[0]); }
+  TrainingArrays& arrays_;
+};
+
+class LoopTest : public SmallModel {
+ protected:
+  LoopTest() {
+    auto bias = std::make_shared<Lra>();
+    bias->p = Matrix<float>(kWidth, 0);
+    bias->q = Matrix<float>(0, kWidth);
+    bias->b = Matrix<float>::Zeros(1, kWidth);
+    const std::vector<AdapterStage> sites = {{{2}, bias}};
+    plan_ = DepthPlan::Corrected(kLayers, sites);
+    for (int32_t s = 0; s < 10; ++s) texts_.training.Add(std::vector<int32_t>(4 + s % 3, s), 1);
+    for (int32_t s = 0; s < 2; ++s) texts_.validation.Add(std::vector<int32_t>(6, s), 1);
+    options_.schedule = {Decay::kConstant, 0.05, 0, 40};
+    options_.batch = 4;
+    options_.pass_tokens = 8;
+    options_.validate_every = 10;
+    trainable_.method = Method::kAdapters;
+  }
+
+  // The trained values.
+  std::vector<float> Run(const TrainingObserver& observer = {}, double factor = 1, float initial = 0) {
+    const auto ops = MakeGradientOps(context_, model_.weights);
+    const Parameters parameters(*model_.weights, plan_, trainable_);
+    TrainingArrays arrays(*ops, std::vector<float>(parameters.count(), initial));
+    Distance objective(arrays);
+    objective.factor = factor;
+    const CheckpointFile checkpoint(directory_ / "checkpoint", {{"model", "a"}});
+    history_ = Train({texts_, parameters, options_, checkpoint, observer}, objective, arrays);
+    return {arrays.values.get(), arrays.values.get() + arrays.count};
+  }
+  void RemoveCheckpoint() const { std::filesystem::remove(directory_ / "checkpoint"); }
+
+  DepthPlan plan_;
+  TrainingTexts texts_;
+  TrainingOptions options_;
+  TrainableOptions trainable_;
+  TrainingHistory history_;
+};
+
+TEST_F(LoopTest, ComesToTheGoal) {
+  const std::vector<float> values = Run();
+  for (const float value : values) EXPECT_NEAR(value, 1.045, 0.1);
+  EXPECT_EQ(history_.steps(), 40);
+  ASSERT_EQ(history_.validations.size(), size_t{5});
+  EXPECT_EQ(history_.validations[3].step, 30);
+  EXPECT_LT(history_.validations.back().loss, 0.05 * history_.validations.front().loss);
+  // Three steps read the ten sequences, which have 49 tokens; the last step four of them.
+  EXPECT_GE(history_.tokens, 13 * 49 + 16);
+  EXPECT_LE(history_.tokens, 13 * 49 + 24);
+  // The first step: AdamW moves every value by the rate, whatever the gradient.
+  RemoveCheckpoint();
+  options_.schedule.steps = 1;
+  EXPECT_NEAR(Run()[0], 0.05, 1e-6);
+  EXPECT_NEAR(history_.gradient_norms[0], 4 * 1.045, 0.2);  // of sixteen values
+}
+
+TEST_F(LoopTest, StoppedAnywhereItContinuesToTheSameBits) {
+  const std::vector<float> whole = Run();
+  const TrainingHistory history = history_;
+  RemoveCheckpoint();
+  int64_t stop = 3;
+  for (;; stop += 7) {
+    try {
+      const std::vector<float> values = Run([&](const TrainingHistory& now, int64_t) {
+        if (now.steps() == stop) throw Interrupted();
+      });
+      EXPECT_EQ(values, whole);
+      break;
+    } catch (const Interrupted&) {
+    }
+  }
+  EXPECT_GT(stop, 35);
+  EXPECT_EQ(history_.losses, history.losses);
+  EXPECT_EQ(history_.gradient_norms, history.gradient_norms);
+  ASSERT_EQ(history_.validations.size(), history.validations.size());
+  for (size_t i = 0; i < history.validations.size(); ++i)
+    EXPECT_EQ(history_.validations[i].loss, history.validations[i].loss);
+}
+
+TEST_F(LoopTest, StopsWhereNumbersFail) {
+  options_.clip = 0;
+  options_.checkpoint_seconds = 0;  // after every step
+  int64_t steps = 0;
+  const std::string message = Refusal([&] { Run({}, 1, std::numeric_limits<float>::quiet_NaN()); });
+  EXPECT_NE(message.find("loss"), std::string::npos) << message;
+  EXPECT_NE(message.find("Lower the learning rate (0.05)"), std::string::npos) << message;
+  EXPECT_NE(message.find("no checkpoint was written yet"), std::string::npos) << message;
+
+  // Against the gradient, the loss rises; the checkpoint of the last step before stands.
+  const std::string diverged =
+      Refusal([&] { Run([&](const TrainingHistory& now, int64_t) { steps = now.steps(); }, -1); });
+  EXPECT_NE(diverged.find("the training diverges"), std::string::npos) << diverged;
+  EXPECT_NE(diverged.find(fmt::format("of step {} stands", steps)), std::string::npos) << diverged;
+  EXPECT_GE(steps, 9);
+  EXPECT_EQ(CheckpointFile(directory_ / "checkpoint", {{"model", "a"}}).Read(kWidth)->history.steps(), steps);
+}
+
+}  // namespace
+}  // namespace shiftrt::test

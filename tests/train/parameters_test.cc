@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/parameters.h"
+
+#include "runtime/elements.h"
+#include "tests/runtime/refusal.h"
+#include "tests/shift/small_model.h"
+
+namespace shiftrt::test {
+namespace {
+
+Matrix<float> Random01(int64_t rows, int64_t cols, uint64_t seed) {
+  Random random(seed);
+  Matrix<float> m(rows, cols);
+  for (float& x : m.span()) x = static_cast<float>(random.Uniform());
+  return m;
+}
+
+class ParametersTest : public SmallModel {
+ protected:
+  // Layers 1 and 4 removed; a low-rank adapter for the one, a full one for the other.
+  ParametersTest() {
+    auto low = std::make_shared<Lra>(), full = std::make_shared<Lra>();
+    low->p = Random01(kWidth, 3, 1);
+    low->q = Random01(3, kWidth, 2);
+    low->b = Random01(1, kWidth, 3);
+    full->a = Random01(kWidth, kWidth, 4);
+    full->b = Random01(1, kWidth, 5);
+    const std::vector<AdapterStage> sites = {{{1}, low}, {{4}, full}};
+    plan_ = DepthPlan::Corrected(kLayers, sites);
+  }
+  Parameters Make(const TrainableOptions& options) const { return {*model_.weights, plan_, options}; }
+  std::string Refused(const TrainableOptions& options) const {
+    return Refusal([&] { Make(options); });
+  }
+
+  DepthPlan plan_;
+};
+
+TEST_F(ParametersTest, LoraOfEveryProjectionOfEveryKeptBlock) {
+  TrainableOptions options;
+  options.lora.rank = 2;
+  const Parameters parameters = Make(options);
+  EXPECT_EQ(parameters.slices().size(), size_t{4 * 7 * 2});
+  EXPECT_EQ(parameters.decaying(), parameters.count());
+  EXPECT_EQ(parameters.slices()[0].name, "layers.0.self_attn.q_proj.lora_A");
+  EXPECT_EQ(parameters.slices()[1].name, "layers.0.self_attn.q_proj.lora_B");
+  EXPECT_EQ(parameters.slices().back().name, "layers.5.mlp.down_proj.lora_B");
+  // q, o: 16 x 16; k, v: 8 x 16; gate, up, down: 24 and 16.
+  EXPECT_EQ(parameters.count(), 4 * 2 * (2 * 32 + 2 * 24 + 3 * 40));
+  EXPECT_EQ(parameters.bytes(), 16 * parameters.count());
+  const std::vector<float> values = parameters.Initial(*model_.weights, plan_);
+  for (const Slice& slice : parameters.slices()) {
+    double largest = 0, sum = 0;
+    for (int64_t i = 0; i < slice.size(); ++i) {
+      largest = std::max<double>(largest, std::abs(values[slice.offset + i]));
+      sum += values[slice.offset + i];
+    }
+    if (slice.place == Slice::Place::kLoraB) {
+      EXPECT_EQ(largest, 0) << slice.name;
+    } else {
+      const double bound = 1 / std::sqrt(static_cast<double>(slice.cols));
+      EXPECT_LE(largest, bound) << slice.name;
+      EXPECT_GT(largest, 0.8 * bound) << slice.name;
+      EXPECT_LT(std::abs(sum), bound * static_cast<double>(slice.size()) / 2) << slice.name;
+    }
+  }
+  options.seed = 1;
+  EXPECT_NE(Make(options).Initial(*model_.weights, plan_), values);
+
+  const std::optional<Lora> lora = parameters.Factors(plan_, values);
+  ASSERT_TRUE(lora.has_value());
+  EXPECT_EQ(lora->factors.size(), size_t{28});
+  EXPECT_EQ(lora->factors.back().layer, 5);
+  EXPECT_EQ(lora->factors.back().a.rows(), 2);
+  EXPECT_EQ(lora->factors.back().b.rows(), kWidth);
+  EXPECT_EQ(lora->factors.back().a(1, 3), values[parameters.slices()[54].offset + 24 + 3]);
+  EXPECT_EQ(parameters.Tuned(*model_.weights, plan_, values), plan_);
+
+  options.lora.targets = {"v"};
+  options.adapters = true;
+  const Parameters few = Make(options);
+  EXPECT_EQ(few.slices().size(), size_t{4 * 2 + 3 + 2});
+  EXPECT_EQ(few.decaying(), few.count() - 2 * kWidth);  // the adapters' biases
+  EXPECT_EQ(few.slices()[8].name, "adapters.0.P");
+  EXPECT_EQ(few.slices().back().name, "adapters.1.b");
+}
+
+TEST_F(ParametersTest, PartialLayersKeepTheirValues) {
+  TrainableOptions options;
+  options.method = Method::kPartial;
+  options.layers = "last:1";
+  options.head = true;
+  const Parameters parameters = Make(options);
+  EXPECT_EQ(parameters.slices().size(), size_t{7 + 1 + 2});
+  EXPECT_EQ(parameters.count() - parameters.decaying(), 2 * kWidth);  // two norms
+  std::vector<float> values = parameters.Initial(*model_.weights, plan_);
+  const BlockWeights& block = model_.weights->blocks[5];
+  const auto at = [&](const std::string& name) {
+    for (const Slice& slice : parameters.slices())
+      if (slice.name == name) return slice;
+    ADD_FAILURE() << name;
+    return Slice();
+  };
+  WithElements(block.down, [&](const auto* from) {
+    EXPECT_EQ(values[at("layers.5.mlp.down_proj.weight").offset + 17], static_cast<float>(from[17]));
+  });
+
+  values[at("layers.5.mlp.down_proj.weight").offset + 17] = 42;
+  values[at("layers.5.input_layernorm.weight").offset + 3] = 43;
+  values[at("lm_head.weight").offset + 5] = 44;
+  const DepthPlan tuned = parameters.Tuned(*model_.weights, plan_, values);
+  const BlockWeights& own = *tuned.stages[tuned.StageOf(5)].block().own;
+  EXPECT_EQ(static_cast<const float*>(own.down.data)[17], 42);
+  EXPECT_EQ(static_cast<const float*>(own.input_norm.data)[3], 43);
+  EXPECT_EQ(own.down.shape, block.down.shape);
+  EXPECT_EQ(own.input_norm.shape, block.input_norm.shape);
+  EXPECT_EQ(static_cast<const float*>(tuned.Output(*model_.weights).head.data)[5], 44);
+  EXPECT_EQ(tuned.stages[tuned.StageOf(3)].block().own, nullptr);
+
+  for (const auto& [layers, blocks] :
+       std::vector<std::pair<std::string, size_t>>{{"first:2", 2}, {"0,2-3", 3}, {"all", 4}}) {
+    options.layers = layers;
+    EXPECT_EQ(Make(options).slices().size(), blocks * 9 + 1) << layers;
+  }
+}
+
+TEST_F(ParametersTest, AdaptersAlone) {
+  TrainableOptions options;
+  options.method = Method::kAdapters;
+  const Parameters parameters = Make(options);
+  EXPECT_EQ(parameters.count(), 2 * 3 * kWidth + kWidth * kWidth + 2 * kWidth);
+  std::vector<float> values = parameters.Initial(*model_.weights, plan_);
+  EXPECT_EQ(values[0], plan_.Adapters()[0]->lra->p(0, 0));
+  values[0] = 7;
+  const DepthPlan tuned = parameters.Tuned(*model_.weights, plan_, values);
+  EXPECT_EQ(tuned.Adapters()[0]->lra->p(0, 0), 7);
+  EXPECT_EQ(tuned.Adapters()[0]->lra->p(0, 1), plan_.Adapters()[0]->lra->p(0, 1));
+  EXPECT_EQ(tuned.Adapters()[1]->lra->a(3, 4), plan_.Adapters()[1]->lra->a(3, 4));
+}
+
+TEST_F(ParametersTest, ViewsLieWhereTheSlicesSay) {
+  TrainableOptions options;
+  options.lora = {{"k"}, 2, 6, 0.25};
+  options.adapters = true;
+  const Parameters parameters = Make(options);
+  std::vector<float> values(parameters.count()), gradients(parameters.count());
+  const TrainedParameters trained = parameters.Views(plan_, values.data(), gradients.data());
+  EXPECT_EQ(trained.lora.scale, 3);
+  EXPECT_EQ(trained.lora.dropout, 0.25f);
+  ASSERT_EQ(trained.stages.size(), plan_.stages.size());
+  const Slice& b = parameters.slices()[1];
+  const Parameter& view = trained.stages[b.stage].loras[b.tensor].b;
+  EXPECT_EQ(view.value.data, values.data() + b.offset);
+  EXPECT_EQ(view.gradient.data, gradients.data() + b.offset);
+  EXPECT_EQ(view.value.rows, 8);
+  EXPECT_EQ(view.value.cols, 2);
+  EXPECT_EQ(trained.LowestStage(plan_.stages.size()), size_t{0});
+  EXPECT_FALSE(trained.stages[1].a.value.data != nullptr);
+  EXPECT_NE(trained.stages[1].p.value.data, nullptr);
+}
+
+TEST_F(ParametersTest, WhatCannotBeTrainedIsRefusedByName) {
+  TrainableOptions options;
+  options.lora.rank = 9;
+  EXPECT_NE(Refused(options).find("lora.rank: 9 is above the width of self_attn.k_proj, which is 8 x 16"),
+            std::string::npos)
+      << Refused(options);
+  options.lora.rank = 0;
+  EXPECT_NE(Refused(options).find("lora.rank"), std::string::npos);
+  options.lora = {{"q", "w"}};
+  EXPECT_NE(Refused(options).find("\"w\" is not a projection"), std::string::npos);
+  options.method = Method::kPartial;
+  for (const auto& [layers, message] :
+       std::vector<std::pair<std::string, std::string>>{{"last:5", "blocks of 4 layers only"},
+                                                        {"0,4", "no block of layer 4"},
+                                                        {"2-1", "2-1"},
+                                                        {"last:x", "last:N"},
+                                                        {"", "neither"},
+                                                        {"last:0", "nothing to train"}}) {
+    options.layers = layers;
+    EXPECT_NE(Refused(options).find(message), std::string::npos) << layers << ": " << Refused(options);
+  }
+  options.method = Method::kAdapters;
+  plan_ = DepthPlan::Original(kLayers);
+  EXPECT_NE(Refused(options).find("no adapters"), std::string::npos);
+  EXPECT_NE(Refusal([] { ParseMethod("full"); }).find("known: lora"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace shiftrt::test

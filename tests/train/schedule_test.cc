@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/check.h"
+
+namespace shiftrt {
+namespace {
+
+// Against transformers' get_linear_schedule_with_warmup and get_cosine_schedule_with_warmup, one step on in warm-up.
+TEST(Schedule, RisesAndFalls) {
+  const Schedule linear{Decay::kLinear, 1.0, 4, 12};
+  for (int step = 0; step < 4; ++step) EXPECT_DOUBLE_EQ(linear.Rate(step), (step + 1) / 4.0);
+  for (int step = 4; step < 12; ++step) EXPECT_DOUBLE_EQ(linear.Rate(step), (12 - step) / 8.0);
+  const Schedule cosine{Decay::kCosine, 2.0, 0, 4};
+  EXPECT_DOUBLE_EQ(cosine.Rate(0), 2.0);
+  EXPECT_NEAR(cosine.Rate(1), 1 + std::sqrt(0.5), 1e-12);
+  EXPECT_NEAR(cosine.Rate(2), 1, 1e-12);
+  EXPECT_NEAR(cosine.Rate(3), 1 - std::sqrt(0.5), 1e-12);
+  const Schedule constant{Decay::kConstant, 3.0, 1, 4};
+  for (int step = 0; step < 4; ++step) EXPECT_DOUBLE_EQ(constant.Rate(step), 3.0);
+}
+
+TEST(Schedule, WarmupIsANumberOrAShareOfSteps) {
+  EXPECT_EQ(ParseWarmup("0", 100), 0);
+  EXPECT_EQ(ParseWarmup("0.03", 100), 3);
+  EXPECT_EQ(ParseWarmup("7", 100), 7);
+  EXPECT_EQ(ParseWarmup("1", 2), 1);
+  for (const char* text : {"", "-1", "2.5", "x", "nan", "100"})
+    EXPECT_THROW(ParseWarmup(text, 100), UsageError) << text;
+  EXPECT_THROW(ParseDecay("step"), UsageError);
+  for (const Decay decay : {Decay::kConstant, Decay::kLinear, Decay::kCosine})
+    EXPECT_EQ(ParseDecay(Name(decay)), decay);
+}
+
+}  // namespace
+}  // namespace shiftrt

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/text.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <set>
+
+#include "runtime/check.h"
+#include "tests/runtime/refusal.h"
+#include "tests/write_text.h"
+
+namespace shiftrt {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A token per byte, and 256 as EOS.
+class ByteTokenizer : public Tokenizer {
+ public:
+  ByteTokenizer() { eos_ = 256; }
+  std::vector<int32_t> Encode(std::string_view text) const override {
+    std::vector<int32_t> ids;
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+    return ids;
+  }
+  std::string Decode(std::span<const int32_t> ids, bool) const override {
+    std::string text;
+    for (const int32_t id : ids) text += id == 256 ? '$' : static_cast<char>(id);
+    return text;
+  }
+  std::string Piece(int32_t id) const override { return std::string(1, static_cast<char>(id)); }
+  int32_t vocab_size() const override { return 257; }
+};
+
+class TrainingTextTest : public testing::Test {
+ protected:
+  TrainingTextTest() {
+    directory_ = fs::temp_directory_path() / ("shiftrt_train_text" + std::to_string(getpid()));
+    fs::create_directories(directory_);
+  }
+  ~TrainingTextTest() override { fs::remove_all(directory_); }
+
+  TrainingTextOptions Write(const std::string& name, const std::string& text) {
+    WriteText(directory_ / name, text);
+    TrainingTextOptions options;
+    options.source = (directory_ / name).string();
+    return options;
+  }
+  std::string Sequence(const TrainingText& text, int64_t s, bool targets_alone = false) const {
+    const int64_t begin = text.offsets[s] + (targets_alone ? text.first_targets[s] : 0);
+    return tokenizer_.Decode(std::span(text.tokens).subspan(begin, text.offsets[s + 1] - begin), false);
+  }
+
+  fs::path directory_;
+  ByteTokenizer tokenizer_;
+};
+
+TEST_F(TrainingTextTest, DocumentsAreSequencesCutAtTheLength) {
+  std::string lines;
+  for (int i = 0; i < 30; ++i) lines += "{\"text\": \"" + std::string(1 + i, static_cast<char>('a' + i % 26)) + "\"}\n";
+  TrainingTextOptions options = Write("documents.jsonl", lines);
+  options.length = 12;
+  options.validation = 4;
+  const TrainingTexts texts = LoadTrainingTexts(options, tokenizer_);
+  EXPECT_EQ(texts.validation.sequences(), 4);
+  EXPECT_EQ(texts.training.sequences(), 25);  // one has a single token, and nothing to predict
+  std::set<std::string> seen;
+  for (const TrainingText* text : {&texts.training, &texts.validation}) {
+    for (int64_t s = 0; s < text->sequences(); ++s) {
+      EXPECT_LE(Sequence(*text, s).size(), size_t{12});
+      EXPECT_EQ(text->first_targets[s], 1);
+      seen.insert(Sequence(*text, s) + std::to_string(s) + (text == &texts.training ? "t" : "v"));
+    }
+  }
+  EXPECT_EQ(seen.size(), size_t{29});
+  EXPECT_NE(texts.accounting.find("18 cut"), std::string::npos) << texts.accounting;
+  EXPECT_NE(texts.accounting.find("1 left out"), std::string::npos) << texts.accounting;
+
+  // The same seed takes the same sequences, another seed others.
+  EXPECT_EQ(LoadTrainingTexts(options, tokenizer_).hash, texts.hash);
+  options.seed = 1;
+  EXPECT_NE(LoadTrainingTexts(options, tokenizer_).hash, texts.hash);
+  options.samples = 26;
+  EXPECT_NE(Refusal([&] { LoadTrainingTexts(options, tokenizer_); }).find("samples: "), std::string::npos);
+}
+
+TEST_F(TrainingTextTest, OfOneDocumentWindowsAreSequences) {
+  std::string text;
+  for (int i = 0; i < 105; ++i) text += static_cast<char>('!' + i % 90);
+  TrainingTextOptions options = Write("plain.txt", text);
+  options.length = 10;
+  options.validation = 100;  // but at most a fifth
+  const TrainingTexts texts = LoadTrainingTexts(options, tokenizer_);
+  EXPECT_EQ(texts.validation.sequences(), 2);
+  EXPECT_EQ(texts.training.sequences(), 9);
+  EXPECT_EQ(texts.training.tokens.size() + texts.validation.tokens.size(), size_t{105});
+  EXPECT_EQ(texts.training.targets(), std::ssize(texts.training.tokens) - 9);
+}
+
+TEST_F(TrainingTextTest, OfAlpacaTheAnswersAreLearnt) {
+  std::string rows = "[";
+  for (int i = 0; i < 6; ++i)
+    rows += std::string(i > 0 ? "," : "") + R"({"instruction": "Add.", "input": "1", "output": "answer )" +
+            std::to_string(i) + "\"}";
+  TrainingTextOptions options = Write("rows.json", rows + "]");
+  options.validation = 1;
+  const TrainingTexts texts = LoadTrainingTexts(options, tokenizer_);
+  for (int64_t s = 0; s < texts.training.sequences(); ++s) {
+    const std::string answer = Sequence(texts.training, s, /*targets_alone=*/true);
+    EXPECT_TRUE(answer.starts_with("answer ") && answer.ends_with("$") && answer.size() == 9) << answer;
+  }
+  options.train_on_inputs = true;
+  const TrainingTexts whole = LoadTrainingTexts(options, tokenizer_);
+  EXPECT_TRUE(Sequence(whole.training, 0, true).starts_with("elow is an instruction"));
+  // Where the prompt alone is as long as a sequence may be, there is nothing to learn.
+  options.train_on_inputs = false;
+  options.length = 40;
+  ExpectRefusal([&] { LoadTrainingTexts(options, tokenizer_); }, options.source, "held out for validation");
+}
+
+TEST_F(TrainingTextTest, ShortAndEmptyTextsAreRefused) {
+  ExpectRefusal([&] { LoadTrainingTexts(Write("empty.txt", ""), tokenizer_); }, (directory_ / "empty.txt").string(),
+                "empty");
+  TrainingTextOptions options = Write("short.txt", "abc");
+  ExpectRefusal([&] { LoadTrainingTexts(options, tokenizer_); }, options.source, "longer text");
+  options.validation = 0;
+  EXPECT_EQ(LoadTrainingTexts(options, tokenizer_).training.sequences(), 1);
+  options.validation = 5;
+  options.validation_source = Write("other.txt", "defgh").source;
+  const TrainingTexts texts = LoadTrainingTexts(options, tokenizer_);
+  EXPECT_EQ(Sequence(texts.validation, 0), "defgh");
+}
+
+TEST(PackBatches, MarksTargetsAndKeepsSequencesApart) {
+  TrainingText text;
+  for (const int64_t size : {5, 3, 4, 9}) text.Add(std::vector<int32_t>(size, static_cast<int32_t>(size)), size - 2);
+  const std::vector<int64_t> which = {2, 1, 3, 0};
+  const std::vector<TrainingBatch> batches = PackBatches(text, which, 8);
+  ASSERT_EQ(batches.size(), size_t{3});
+  EXPECT_EQ(batches[0].batch.offsets, (std::vector<int64_t>{0, 4, 7}));
+  EXPECT_EQ(batches[0].weights, (TargetWeights{0, 0, 1, 1, 0, 1, 1}));
+  EXPECT_EQ(batches[0].targets, 4);
+  EXPECT_EQ(batches[1].batch.size(), 9);  // longer than a pass, and still whole
+  EXPECT_EQ(batches[2].batch.tokens, std::vector<int32_t>(5, 5));
+}
+
+TEST(ReadingOrder, ReadsEverySequenceOncePerEpoch) {
+  ReadingOrder order(10, 4, 7);
+  EXPECT_EQ(order.steps_per_epoch(), 3);
+  std::vector<std::vector<int64_t>> epochs(2);
+  for (int64_t step = 0; step < 6; ++step) {
+    const std::span<const int64_t> batch = order.Step(step);
+    EXPECT_EQ(batch.size(), step % 3 == 2 ? size_t{2} : size_t{4});
+    epochs[step / 3].insert(epochs[step / 3].end(), batch.begin(), batch.end());
+  }
+  EXPECT_NE(epochs[0], epochs[1]);
+  // Another that begins in the middle reads the same.
+  ReadingOrder other(10, 4, 7);
+  const std::span<const int64_t> fifth = other.Step(4);
+  EXPECT_TRUE(std::equal(fifth.begin(), fifth.end(), epochs[1].begin() + 4)) << "step 4";
+  for (std::vector<int64_t>& epoch : epochs) {
+    std::sort(epoch.begin(), epoch.end());
+    for (int64_t i = 0; i < 10; ++i) EXPECT_EQ(epoch[i], i);
+  }
+}
+
+}  // namespace
+}  // namespace shiftrt

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/checkpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <system_error>
+
+#include "runtime/check.h"
+#include "runtime/interrupts_held.h"
+#include "runtime/json.h"
+#include "runtime/safetensors.h"
+
+namespace shiftrt {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kFormat = "shiftrt training checkpoint 1";
+
+template <typename T>
+TensorView View(const std::vector<T>& values, DType dtype) {
+  return {values.data(), dtype, {static_cast<int64_t>(values.size())}};
+}
+
+// Tensor `name` of `count` numbers; of any number where `count` is negative.
+template <typename T>
+std::vector<T> ReadVector(const SafetensorsFile& file, const std::string& name, DType dtype, int64_t count) {
+  const auto found = file.tensors().find(name);
+  Check(found != file.tensors().end(), "{}: tensor {} is missing", file.path().string(), name);
+  const TensorView& tensor = found->second;
+  Check(tensor.dtype == dtype && tensor.shape.size() == 1 && (count < 0 || tensor.shape[0] == count),
+        "{}: tensor {} is {} [{}], expected {} [{}]", file.path().string(), name, Name(tensor.dtype),
+        fmt::join(tensor.shape, ", "), Name(dtype), count);
+  std::vector<T> values(tensor.elements());
+  if (!values.empty()) std::memcpy(values.data(), tensor.data, tensor.bytes());
+  return values;
+}
+
+const std::string& Entry(const SafetensorsFile& file, const std::string& name) {
+  const auto found = file.metadata().find(name);
+  Check(found != file.metadata().end(), "{}: {} is missing in its metadata", file.path().string(), name);
+  return found->second;
+}
+
+void CheckSettings(const SafetensorsFile& file, const TrainingSettings& expected) {
+  const std::string name = file.path().string();
+  const Json found = ParseJson(Entry(file, "settings"), name);
+  Check(found.is_object(), "{}: settings is not an object", name);
+  for (const auto& [setting, value] : expected) {
+    const Json& had = found.value(setting, Json());
+    Check(
+        had == value,
+        "{}: the checkpoint is of another training: its {} is {}, and that of this one \"{}\". Give the settings that "
+        "it was made with, or another file for the checkpoint, or delete it",
+        name, setting, had.dump(), value);
+  }
+  for (const auto& [setting, value] : found.items())
+    Check(std::any_of(expected.begin(), expected.end(), [&](const auto& known) { return known.first == setting; }),
+          "{}: the checkpoint has the setting {}, which this training has not", name, setting);
+}
+
+}  // namespace
+
+double TrainingHistory::MeanLoss(int64_t first, int64_t last) const {
+  return std::accumulate(losses.begin() + first, losses.begin() + last, 0.0) / static_cast<double>(last - first);
+}
+
+std::optional<TrainingState> CheckpointFile::Read(int64_t count) const {
+  if (!std::filesystem::exists(path_)) return std::nullopt;
+  const SafetensorsFile file(path_);
+  Check(Entry(file, "format") == kFormat, "{}: \"{}\", expected \"{}\"", path_.string(), Entry(file, "format"),
+        kFormat);
+  CheckSettings(file, settings_);
+  TrainingState state;
+  state.values = ReadVector<float>(file, "values", DType::kFloat32, count);
+  state.first = ReadVector<float>(file, "first_moments", DType::kFloat32, count);
+  state.second = ReadVector<float>(file, "second_moments", DType::kFloat32, count);
+  TrainingHistory& history = state.history;
+  history.losses = ReadVector<double>(file, "losses", DType::kFloat64, -1);
+  history.resumed = history.steps();
+  history.gradient_norms = ReadVector<double>(file, "gradient_norms", DType::kFloat64, history.steps());
+  const Json progress = ParseJson(Entry(file, "progress"), path_.string());
+  try {
+    history.tokens = progress.at("tokens").get<int64_t>();
+    history.seconds = progress.at("seconds").get<double>();
+    for (const Json& at : progress.at("validations"))
+      history.validations.push_back({at.at(0).get<int64_t>(), at.at(1).get<double>()});
+  } catch (const Json::exception& error) {
+    Fail("{}: progress in its metadata: {}", path_.string(), error.what());
+  }
+  return state;
+}
+
+void CheckpointFile::Write(const TrainingState& state) const {
+  const InterruptsHeld held;
+  Json settings = Json::object(), validations = Json::array();
+  for (const auto& [setting, value] : settings_) settings[setting] = value;
+  const TrainingHistory& history = state.history;
+  for (const auto& [step, loss] : history.validations) validations.push_back({step, loss});
+  const Json progress = {{"tokens", history.tokens}, {"seconds", history.seconds}, {"validations", validations}};
+  WriteSafetensors(path_,
+                   {{"values", View(state.values, DType::kFloat32)},
+                    {"first_moments", View(state.first, DType::kFloat32)},
+                    {"second_moments", View(state.second, DType::kFloat32)},
+                    {"losses", View(history.losses, DType::kFloat64)},
+                    {"gradient_norms", View(history.gradient_norms, DType::kFloat64)}},
+                   {{"format", kFormat}, {"settings", settings.dump()}, {"progress", progress.dump()}});
+}
+
+void CheckpointFile::Remove() const {
+  std::error_code ignored;
+  std::filesystem::remove(path_, ignored);
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The file from which an interrupted training continues, to the same bits.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace shiftrt {
+
+// Everything that decides the result of a training, by name: fingerprints of model, plan and text, and each setting.
+using TrainingSettings = std::vector<std::pair<std::string, std::string>>;
+
+// What happened so far.
+struct TrainingHistory {
+  struct Validation {
+    int64_t step = 0;  // steps done before it
+    double loss = 0;   // nats per token
+  };
+
+  std::vector<double> losses;          // of each step, before it is taken: the mean over its targets
+  std::vector<double> gradient_norms;  // of each step, before clipping
+  std::vector<Validation> validations;
+  int64_t tokens = 0;   // that were passed both ways
+  double seconds = 0;   // that the steps took, on whatever machines
+  int64_t resumed = 0;  // steps that a checkpoint had
+
+  int64_t steps() const { return static_cast<int64_t>(losses.size()); }
+  // The mean of losses[first] .. losses[last - 1].
+  double MeanLoss(int64_t first, int64_t last) const;
+};
+
+struct TrainingState {
+  std::vector<float> values, first, second;  // train/parameters.h's arrays, without the gradients
+  TrainingHistory history;                   // its steps are those taken; the next step reads the text from there
+};
+
+class CheckpointFile {
+ public:
+  CheckpointFile(std::filesystem::path path, TrainingSettings settings)
+      : path_(std::move(path)), settings_(std::move(settings)) {}
+
+  const std::filesystem::path& path() const { return path_; }
+  // What an interrupted training with these settings left for arrays of `count` numbers; nothing where there is no
+  // file. Throws Error naming file and setting for one of another training, and for a malformed file.
+  std::optional<TrainingState> Read(int64_t count) const;
+  // Replaces the file in one step, also while an interruption is requested. Throws Error where there is no space: the
+  // file that was there stays.
+  void Write(const TrainingState& state) const;
+  // Where the result is saved, it is not needed any more.
+  void Remove() const;
+
+ private:
+  std::filesystem::path path_;
+  TrainingSettings settings_;
+};
+
+}  // namespace shiftrt

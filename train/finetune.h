@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fine-tuning as a whole: from a model and text to a plan.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "models/lora.h"
+#include "models/model.h"
+#include "train/loop.h"
+#include "train/objectives.h"
+#include "train/parameters.h"
+#include "train/text.h"
+
+namespace shiftrt {
+
+struct FinetuneOptions {
+  TrainableOptions trainable;
+  TrainingOptions training;
+  LossMix loss;                        // not of Method::kReplacement
+  Halves replacement = Halves::kBoth;  // or kMlp: what Method::kReplacement puts in the place of a run
+};
+
+// It holds references; its maker keeps the objects alive.
+struct FinetuneJob {
+  const Context& context;
+  const Model& model;
+  const TrainingTexts& texts;
+  const FinetuneOptions& options;
+  std::filesystem::path checkpoint;
+  // Told what is trained, before the first step. May be empty.
+  std::function<void(const std::string& summary)> announce;
+  TrainingObserver observer;  // may be empty
+};
+
+struct FinetuneResult {
+  DepthPlan plan;            // with the trained values, but without LoRA
+  std::optional<Lora> lora;  // of Method::kLora
+  TrainingHistory history;
+  int64_t parameters = 0, peak_bytes = 0;  // of what is trained; of the engine's buffers
+};
+
+// Throws UsageError for options that the model does not go with, and what Train() throws. The checkpoint is left in
+// place: its maker removes it once the result is saved.
+FinetuneResult Finetune(const FinetuneJob& job);
+
+// The settings that decide the result of a job, with the fingerprints of model, plan and text.
+TrainingSettings SettingsOf(const FinetuneJob& job);
+
+}  // namespace shiftrt

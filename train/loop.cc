@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/loop.h"
+
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+#include "runtime/check.h"
+#include "runtime/files.h"
+#include "runtime/stopwatch.h"
+
+namespace shiftrt {
+
+namespace {
+
+class Loop {
+ public:
+  Loop(const TrainingJob& job, Objective& objective, TrainingArrays& arrays)
+      : job_(job),
+        options_(job.options),
+        objective_(objective),
+        arrays_(arrays),
+        order_(job.texts.training.sequences(), job.options.batch, job.options.seed) {
+    std::vector<int64_t> all(job.texts.validation.sequences());
+    std::iota(all.begin(), all.end(), 0);
+    validation_ = PackBatches(job.texts.validation, all, options_.pass_tokens);
+  }
+
+  TrainingHistory Run() {
+    if (std::optional<TrainingState> state = job_.checkpoint.Read(arrays_.count)) {
+      arrays_.Set(*state);
+      state_ = std::move(*state);
+      saved_ = history().steps();
+    }
+    try {
+      for (;;) {
+        if (ValidationIsDue()) Validate();
+        if (history().steps() == options_.schedule.steps) break;
+        Step();
+        if (Clock::now() - written_ >= std::chrono::duration<double>(options_.checkpoint_seconds)) Save();
+      }
+      Save();
+    } catch (const Interrupted&) {
+      if (history().steps() > saved_) Save();
+      throw;
+    }
+    return history();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  TrainingHistory& history() { return state_.history; }
+
+  void Step() {
+    const int64_t step = history().steps();
+    LossSum sum;
+    int64_t tokens = 0;
+    double seconds = 0, squares = 0;
+    {
+      const Stopwatch watch(seconds);
+      const std::vector<TrainingBatch> batches =
+          PackBatches(job_.texts.training, order_.Step(step), options_.pass_tokens);
+      double weight = 0;
+      for (const TrainingBatch& batch : batches) weight += static_cast<double>(objective_.Weight(batch));
+      arrays_.ops.Zero({arrays_.gradients.get(), 1, arrays_.count});
+      for (size_t i = 0; i < batches.size(); ++i) {
+        CheckInterrupted();
+        sum += objective_.Step(batches[i], (static_cast<uint64_t>(step) << 20) + i, 1 / weight);
+        tokens += batches[i].batch.size();
+      }
+      squares = arrays_.ops.SumOfSquares(arrays_.All(arrays_.gradients));
+      CheckNumbers(step, sum.loss / sum.weight, squares);
+      Update(step, std::sqrt(squares));
+    }
+    history().losses.push_back(sum.loss / sum.weight);
+    history().gradient_norms.push_back(std::sqrt(squares));
+    history().tokens += tokens;
+    history().seconds += seconds;
+    CheckDivergence();
+    if (job_.observer) job_.observer(history(), options_.schedule.steps);
+  }
+
+  void Update(int64_t step, double norm) {
+    AdamW settings;
+    settings.rate = static_cast<float>(options_.schedule.Rate(step));
+    settings.beta1 = options_.beta1;
+    settings.beta2 = options_.beta2;
+    settings.epsilon = options_.epsilon;
+    settings.gradient_scale = options_.clip > 0 && norm > options_.clip ? static_cast<float>(options_.clip / norm) : 1;
+    settings.step = step + 1;
+    const auto part = [&](const std::shared_ptr<float>& array, int64_t begin, int64_t end) {
+      return arrays_.All(array).subspan(begin, end - begin);
+    };
+    const auto update = [&](int64_t begin, int64_t end, float decay) {
+      if (begin == end) return;
+      settings.decay = decay;
+      arrays_.ops.AdamWStep(settings, part(arrays_.gradients, begin, end), part(arrays_.values, begin, end),
+                            part(arrays_.first, begin, end), part(arrays_.second, begin, end));
+    };
+    update(0, job_.parameters.decaying(), options_.weight_decay);
+    update(job_.parameters.decaying(), arrays_.count, 0);
+  }
+
+  // What to do about a training that went wrong, and what is left of it.
+  std::string Advice() const {
+    return fmt::format(
+        "Lower the learning rate ({:g}), lengthen the warm-up ({} steps) or clip the gradient's norm ({:g}); {}",
+        options_.schedule.rate, options_.schedule.warmup, options_.clip,
+        saved_ > 0 ? fmt::format("the checkpoint {} of step {} stands", job_.checkpoint.path().string(), saved_)
+                   : "no checkpoint was written yet");
+  }
+
+  // Before the step is taken: nothing that is no number reaches the parameters.
+  void CheckNumbers(int64_t step, double loss, double squares) const {
+    Check(std::isfinite(loss), "step {}: the loss is {}. {}", step + 1, loss, Advice());
+    Check(std::isfinite(squares), "step {}: the loss is {:.4g}, but the norm of its gradient is {}. {}", step + 1, loss,
+          std::sqrt(squares), Advice());
+  }
+
+  void CheckDivergence() {
+    constexpr int64_t kSteps = 10;
+    const int64_t steps = history().steps();
+    if (steps < kSteps) return;
+    const double first = history().losses.front(), last = history().MeanLoss(steps - kSteps, steps);
+    Check(!objective_.Diverged(first, last),
+          "step {}: the training diverges: the mean loss of the last {} steps is {:.4g}, that of the first step was "
+          "{:.4g}. {}",
+          steps, kSteps, last, first, Advice());
+  }
+
+  bool ValidationIsDue() {
+    const int64_t steps = history().steps();
+    const bool at = steps == 0 || steps == options_.schedule.steps ||
+                    (options_.validate_every > 0 && steps % options_.validate_every == 0);
+    return at && (history().validations.empty() || history().validations.back().step != steps);
+  }
+
+  void Validate() {
+    if (validation_.empty()) return;
+    LossSum sum;
+    for (const TrainingBatch& batch : validation_) {
+      CheckInterrupted();
+      sum += objective_.Validate(batch);
+    }
+    Check(std::isfinite(sum.loss), "the validation loss after {} steps is {}. {}", history().steps(), sum.loss,
+          Advice());
+    history().validations.push_back({history().steps(), sum.loss / sum.weight});
+    if (job_.observer) job_.observer(history(), options_.schedule.steps);
+  }
+
+  void Save() {
+    arrays_.Get(state_);
+    const double squares = arrays_.ops.SumOfSquares(arrays_.All(arrays_.values));
+    Check(std::isfinite(squares), "after {} steps the parameters hold numbers that are not finite. {}",
+          history().steps(), Advice());
+    job_.checkpoint.Write(state_);
+    saved_ = history().steps();
+    written_ = Clock::now();
+  }
+
+  const TrainingJob& job_;
+  const TrainingOptions& options_;
+  Objective& objective_;
+  TrainingArrays& arrays_;
+  ReadingOrder order_;
+  std::vector<TrainingBatch> validation_;
+  TrainingState state_;
+  int64_t saved_ = 0;  // steps of the checkpoint
+  Clock::time_point written_ = Clock::now();
+};
+
+}  // namespace
+
+TrainingArrays::TrainingArrays(GradientOps& ops, std::span<const float> initial)
+    : ops(ops),
+      count(std::ssize(initial)),
+      values(ops.Allocate(count)),
+      gradients(ops.Allocate(count)),
+      first(ops.Allocate(count)),
+      second(ops.Allocate(count)) {
+  ops.FromHost(initial, values.get());
+}
+
+void TrainingArrays::Set(const TrainingState& state) {
+  ops.FromHost(state.values, values.get());
+  ops.FromHost(state.first, first.get());
+  ops.FromHost(state.second, second.get());
+}
+
+void TrainingArrays::Get(TrainingState& state) const {
+  const auto get = [&](const std::shared_ptr<float>& array, std::vector<float>& to) {
+    to.resize(count);
+    ops.ToHost(array.get(), to);
+  };
+  get(values, state.values);
+  get(first, state.first);
+  get(second, state.second);
+}
+
+TrainingHistory Train(const TrainingJob& job, Objective& objective, TrainingArrays& arrays) {
+  return Loop(job, objective, arrays).Run();
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loop of training: steps of AdamW on batches of a text, validation, checkpoints.
+#pragma once
+
+#include <functional>
+
+#include "engine/gradient_ops.h"
+#include "engine/gradients.h"
+#include "train/checkpoint.h"
+#include "train/parameters.h"
+#include "train/schedule.h"
+#include "train/text.h"
+
+namespace shiftrt {
+
+struct TrainingOptions {
+  Schedule schedule;  // how many steps there are, too
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
+  float weight_decay = 0.01f;  // of matrices; norms and biases do not decay
+  double clip = 1;             // the largest norm of the gradient, of all parameters together; 0: none
+  int64_t batch = 8;           // sequences per step
+  int64_t pass_tokens = 2048;  // tokens that pass through the model together; a step adds up the passes of its batch
+  int64_t validate_every = 0;  // steps; 0: before the first and after the last only
+  double checkpoint_seconds = 600;
+  uint64_t seed = 0;  // of the order in which the text is read
+};
+
+// What is minimised. Its gradients go to the memory that its maker gave it.
+class Objective {
+ public:
+  virtual ~Objective() = default;
+  // Adds the gradient of `scale` times the batch's loss, which is returned unscaled. `pass` counts the passes of a
+  // training, for random numbers.
+  virtual LossSum Step(const TrainingBatch& batch, uint64_t pass, double scale) = 0;
+  // The loss that validation compares, without dropout.
+  virtual LossSum Validate(const TrainingBatch& batch) = 0;
+  // How much of the mean of Step()'s losses a batch's is: its targets, or its tokens.
+  virtual int64_t Weight(const TrainingBatch& batch) const { return batch.targets; }
+  // Whether a mean loss of `last` over ten steps, where that of the first step was `first`, is a training that has
+  // failed: here, one nat per token more.
+  virtual bool Diverged(double first, double last) const { return last > first + 1; }
+};
+
+// The flat arrays in the memory of an engine's device.
+struct TrainingArrays {
+  TrainingArrays(GradientOps& ops, std::span<const float> initial);
+
+  GradientOps& ops;
+  int64_t count;
+  std::shared_ptr<float> values, gradients, first, second;
+
+  void Set(const TrainingState& state);
+  void Get(TrainingState& state) const;
+  std::span<float> All(const std::shared_ptr<float>& array) const { return {array.get(), static_cast<size_t>(count)}; }
+};
+
+// Told of every step and of every validation; may throw, which stops the loop as an interruption does.
+using TrainingObserver = std::function<void(const TrainingHistory& history, int64_t steps)>;
+
+struct TrainingJob {
+  const TrainingTexts& texts;
+  const Parameters& parameters;
+  const TrainingOptions& options;
+  const CheckpointFile& checkpoint;
+  TrainingObserver observer;
+};
+
+// Trains `arrays` in place, from the checkpoint's state where there is one. Writes the checkpoint every so often, when
+// it is interrupted, and at the end. Throws Error where loss or gradient is no number, and where the loss has
+// diverged: the checkpoint before stands.
+TrainingHistory Train(const TrainingJob& job, Objective& objective, TrainingArrays& arrays);
+
+}  // namespace shiftrt

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/objectives.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+namespace {
+
+// What the mixes are called.
+struct NamedMix {
+  const char* name;
+  LossMix mix;
+};
+constexpr NamedMix kMixes[] = {{"ce", {1, 0}}, {"kl", {0, 1}}, {"both", {0.5f, 0.5f}}};
+
+// Runs of consecutive layers, as first and last.
+std::vector<ReplacedRun> RunsOf(const std::vector<int64_t>& layers) {
+  std::vector<ReplacedRun> runs;
+  for (const int64_t layer : layers) {
+    if (runs.empty() || runs.back().last + 1 != layer) runs.push_back({layer, layer});
+    runs.back().last = layer;
+  }
+  return runs;
+}
+
+// The first layer that a stage is or stands for.
+int64_t FirstLayer(const Stage& stage) {
+  return stage.Visit([](const BlockStage& block) { return block.layer; },
+                     [](const AdapterStage& adapter) { return adapter.layers.front(); });
+}
+bool IsAdapter(const Stage& stage) {
+  return stage.Visit([](const BlockStage&) { return false; }, [](const AdapterStage&) { return true; });
+}
+
+}  // namespace
+
+std::string LossMix::Name() const {
+  for (const NamedMix& known : kMixes)
+    if (known.mix.cross_entropy == cross_entropy && known.mix.divergence == divergence) return known.name;
+  return fmt::format("{:g} ce + {:g} kl", cross_entropy, divergence);
+}
+
+LossMix ParseLoss(const std::string& name) {
+  for (const NamedMix& known : kMixes)
+    if (name == known.name) return known.mix;
+  FailUsage(Field("loss"), "\"{}\" is not a loss; known: ce, kl, both", name);
+}
+
+LanguageObjective::LanguageObjective(GradientEngine& engine, TrainedParameters parameters, const LossMix& mix,
+                                     Decoder* teacher)
+    : engine_(engine), parameters_(std::move(parameters)), mix_(mix), teacher_(teacher) {
+  engine_.Set(parameters_);
+}
+
+LossSum LanguageObjective::Step(const TrainingBatch& batch, uint64_t pass, double scale) {
+  if (parameters_.lora.dropout > 0) {
+    parameters_.lora.step = pass;
+    engine_.Set(parameters_);
+  }
+  LossKind kind{mix_.cross_entropy, mix_.divergence};
+  Rows stream;
+  if (teacher_ != nullptr) {
+    stream = teacher_->Forward(batch.batch);
+    kind.teacher = &stream;
+  }
+  return engine_.Step(batch.batch, batch.weights, scale, kind);
+}
+
+LossSum LanguageObjective::Validate(const TrainingBatch& batch) { return engine_.Loss(batch.batch, batch.weights); }
+
+ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, Halves halves) {
+  ReplacementPlan result;
+  result.runs = RunsOf(plan.RemovedLayers(weights.config.layers));
+  if (result.runs.empty())
+    FailUsage(Field("method"),
+              "replacement: the model has no layer to replace: it runs all {} of its checkpoint. Save the pruned model "
+              "without its weights, so that it refers to the original",
+              weights.config.layers);
+  std::vector<Stage>& stages = result.plan.stages;
+  result.plan.output = plan.output;
+  const auto stand_for = [&](const Stage& stage) {
+    return IsAdapter(stage) && std::any_of(result.runs.begin(), result.runs.end(), [&](const ReplacedRun& run) {
+             return FirstLayer(stage) >= run.first && FirstLayer(stage) <= run.last;
+           });
+  };
+  size_t next = 0;
+  const auto put_runs_before = [&](int64_t layer) {
+    for (; next < result.runs.size() && result.runs[next].first < layer; ++next) {
+      result.runs[next].stage = stages.size();
+      stages.emplace_back(BlockStage{result.runs[next].first, halves});
+    }
+  };
+  for (const Stage& stage : plan.stages) {
+    if (stand_for(stage)) continue;
+    put_runs_before(FirstLayer(stage));
+    stages.push_back(stage);
+  }
+  put_runs_before(weights.config.layers);
+  return result;
+}
+
+ReplacementObjective::ReplacementObjective(const Context& context, std::shared_ptr<const Weights> weights,
+                                           GradientEngine& engine, std::vector<ReplacedRun> runs)
+    : engine_(engine), runs_(std::move(runs)), before_(runs_.size()), behind_(runs_.size()) {
+  std::vector<Tap> taps;
+  for (size_t i = 0; i < runs_.size(); ++i) {
+    taps.push_back(
+        {runs_[i].first, TapPoint::kInput, [this, i](const Rows& rows, const Batch&) { before_[i].Set(rows); }});
+    taps.push_back(
+        {runs_[i].last, TapPoint::kOutput, [this, i](const Rows& rows, const Batch&) { behind_[i].Set(rows); }});
+  }
+  const DepthPlan original = DepthPlan::Original(weights->config.layers);
+  original_ = std::make_unique<Decoder>(context, std::move(weights), original, std::move(taps));
+}
+
+LossSum ReplacementObjective::Pass(const Batch& batch, double scale) {
+  original_->Forward(batch, /*taps_only=*/true);
+  GradientOps& ops = engine_.ops();
+  const int64_t tokens = batch.size(), hidden = original_->config().hidden;
+  if (tokens > capacity_) {
+    output_ = ops.Allocate(tokens * hidden);
+    gradient_ = ops.Allocate(tokens * hidden);
+    capacity_ = tokens;
+  }
+  const MatrixView<float> output(output_.get(), tokens, hidden), gradient(gradient_.get(), tokens, hidden);
+  LossSum sum;
+  for (size_t i = 0; i < runs_.size(); ++i) {
+    std::shared_ptr<float> copy;
+    const MatrixView<const float> input = ops.Here(before_[i].rows(), copy);
+    ops.Copy(input, output);
+    engine_.Forward(runs_[i].stage, batch, output);
+    {
+      std::shared_ptr<float> target_copy;
+      ops.Copy(ops.Here(behind_[i].rows(), target_copy), gradient);
+    }
+    ops.Scale(-1, gradient);
+    ops.AddTo(output, gradient);
+    sum += {ops.SumOfSquares({gradient.data, static_cast<size_t>(tokens * hidden)}) / static_cast<double>(hidden),
+            static_cast<double>(tokens)};
+    if (scale == 0) continue;
+    ops.Scale(static_cast<float>(2 * scale / static_cast<double>(hidden)), gradient);
+    engine_.Backward(runs_[i].stage, batch, input, gradient, /*stream_gradient=*/false);
+  }
+  return sum;
+}
+
+LossSum ReplacementObjective::Step(const TrainingBatch& batch, uint64_t, double scale) {
+  return Pass(batch.batch, scale);
+}
+
+LossSum ReplacementObjective::Validate(const TrainingBatch& batch) { return Pass(batch.batch, 0); }
+
+}  // namespace shiftrt

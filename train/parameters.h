@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// What of a plan is trained: named slices of flat float32 arrays, of values, of gradients and of two moments.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/gradients.h"
+#include "models/lora.h"
+#include "models/plan.h"
+#include "models/weights.h"
+
+namespace shiftrt {
+
+enum class Method : uint8_t {
+  kLora,         // low-rank changes of projections
+  kPartial,      // all tensors of some blocks, and the head
+  kAdapters,     // the linear residual adapters alone
+  kReplacement,  // one block, or its MLP half, in the place of each run of removed blocks (train/replacement.h)
+};
+const char* Name(Method method);
+// Throws UsageError for a word that is not one of "lora", "partial", "adapters" and "replacement".
+Method ParseMethod(const std::string& name);
+
+struct LoraOptions {
+  std::vector<std::string> targets = {"q", "k", "v", "o", "gate", "up", "down"};
+  int64_t rank = 8;
+  double alpha = 16;
+  double dropout = 0;
+};
+
+struct TrainableOptions {
+  Method method = Method::kLora;
+  LoraOptions lora;
+  // Of kPartial, among the layers of which the plan runs a block: "last:3", "first:2", "all", or numbers of layers of
+  // the original model ("3,5,8-10").
+  std::string layers = "last:3";
+  bool head = false;      // the head too; one that is tied to the embedding table becomes the plan's own
+  bool adapters = false;  // the adapters of the plan too
+  uint64_t seed = 0;      // of the factors a of kLora
+};
+
+// A part of the flat arrays: one matrix or vector.
+struct Slice {
+  enum class Place : uint8_t { kTensor, kLoraA, kLoraB, kAdapterA, kAdapterP, kAdapterQ, kAdapterB, kHead };
+
+  std::string name;  // "layers.3.self_attn.q_proj.lora_A", "adapters.0.P", "lm_head.weight"
+  Place place = Place::kTensor;
+  size_t stage = 0;   // of the plan; not of kHead
+  size_t tensor = 0;  // row of BlockTensors(), of kTensor, kLoraA and kLoraB
+  int64_t rows = 0, cols = 0, offset = 0;
+
+  int64_t size() const { return rows * cols; }
+};
+
+class Parameters {
+ public:
+  // Throws UsageError naming the field: a layer that the plan does not run, a projection that no block has, a rank
+  // above the width of a projection, a plan without adapters, and options that leave nothing to train.
+  Parameters(const Weights& weights, const DepthPlan& plan, const TrainableOptions& options);
+
+  // In the order of the arrays: first those that weight decay shrinks, which are the matrices, then norms and biases.
+  const std::vector<Slice>& slices() const { return slices_; }
+  int64_t count() const { return count_; }
+  int64_t decaying() const { return decaying_; }  // the first so many numbers of the arrays
+  // Of values, gradients and two moments.
+  int64_t bytes() const { return 4 * count_ * static_cast<int64_t>(sizeof(float)); }
+  // "294912 parameters in 420 tensors (0.22% of the model's 134.5 M), 4.5 MB with gradients and moments".
+  std::string Summary(const Weights& weights, const DepthPlan& plan) const;
+
+  // The values that training starts from: what the plan runs with; factors of LoRA as PEFT initialises them, a
+  // uniform within +-1 / sqrt(input), as Kaiming with a negative slope of sqrt(5) gives, and b zero.
+  std::vector<float> Initial(const Weights& weights, const DepthPlan& plan) const;
+
+  // Views of arrays of count() numbers in an engine's memory. Settings of LoRA are of step 0.
+  TrainedParameters Views(const DepthPlan& plan, const float* values, float* gradients) const;
+
+  // The plan with the trained values: float32 tensors of their own for blocks and head, and adapters. LoRA is not in
+  // it: Factors() gives that.
+  DepthPlan Tuned(const Weights& weights, const DepthPlan& plan, std::span<const float> values) const;
+  std::optional<Lora> Factors(const DepthPlan& plan, std::span<const float> values) const;
+
+ private:
+  void AddLora(const ModelConfig& config, const DepthPlan& plan);
+  void AddLayers(const ModelConfig& config, const Weights& weights, const DepthPlan& plan);
+  void AddAdapters(const DepthPlan& plan);
+  void AddTensor(const Slice& slice, bool decays);
+  void LayOut();
+
+  TrainableOptions options_;
+  std::vector<Slice> slices_, undecayed_;
+  int64_t count_ = 0, decaying_ = 0;
+};
+
+}  // namespace shiftrt

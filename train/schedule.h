@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The learning rate of each step.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace shiftrt {
+
+enum class Decay : uint8_t { kConstant, kLinear, kCosine };
+const char* Name(Decay decay);
+// "constant", "linear" or "cosine". Throws UsageError for another word.
+Decay ParseDecay(const std::string& name);
+
+// Rises linearly over `warmup` steps to `rate` and falls to zero at the end of `steps`, linearly or along half a
+// cosine, as transformers' schedules of these names do (get_linear_schedule_with_warmup).
+struct Schedule {
+  Decay decay = Decay::kLinear;
+  double rate = 3e-5;
+  int64_t warmup = 0, steps = 1;
+
+  // Of step 0 .. steps - 1. The first step's rate is not zero, where transformers wastes it: step s has the rate that
+  // transformers gives step s + 1 of warm-up.
+  double Rate(int64_t step) const;
+};
+
+// A number of steps, or a share of them where it is below 1 ("0.05"): as steps. Throws UsageError for other text, or
+// for as many steps as `steps` or more.
+int64_t ParseWarmup(const std::string& text, int64_t steps);
+
+}  // namespace shiftrt

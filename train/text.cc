@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/text.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "runtime/check.h"
+#include "runtime/files.h"
+#include "runtime/random.h"
+#include "text/documents.h"
+
+namespace shiftrt {
+
+namespace {
+
+// The share of a text that may be held out for validation, as a divisor.
+constexpr int64_t kValidationShare = 5;
+
+std::vector<int64_t> Shuffled(int64_t count, uint64_t seed) {
+  std::vector<int64_t> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  Random random(seed);
+  for (int64_t i = 0; i < count; ++i) std::swap(order[i], order[i + random.Below(count - i)]);
+  return order;
+}
+
+// The sequences of one file, made one by one in a seeded order.
+class Sequences {
+ public:
+  Sequences(const std::string& source, const TrainingTextOptions& options, const Tokenizer& tokenizer)
+      : file_(ResolveText(source)), documents_(Documents::Read(file_)), options_(options), tokenizer_(tokenizer) {
+    if (documents_.size() == 1) whole_ = tokenizer.EncodeWithBos(documents_.Text(0), file_.string());
+    const int64_t length = options.length;
+    const int64_t count =
+        documents_.size() > 1 ? documents_.size() : (std::ssize(whole_) + length - 1) / length;  // the last is short
+    order_ = Shuffled(count, options.seed);
+  }
+
+  // At most that many; those without a token to predict are left out.
+  int64_t most() const { return std::ssize(order_); }
+  std::string name() const { return file_.filename().string(); }
+  std::string path() const { return file_.string(); }
+  int64_t documents() const { return documents_.size(); }
+  int64_t cut() const { return cut_; }
+  int64_t left_out() const { return left_out_; }
+
+  // Adds the next `count` sequences, or all that are left where `count` is negative; returns how many.
+  int64_t Take(int64_t count, TrainingText& to) {
+    int64_t taken = 0;
+    for (; next_ < most() && taken != count; ++next_) {
+      if (documents_.size() > 1 ? AddDocument(order_[next_], to) : AddWindow(order_[next_], to)) {
+        ++taken;
+      } else {
+        ++left_out_;
+      }
+    }
+    return taken;
+  }
+
+ private:
+  bool AddWindow(int64_t window, TrainingText& to) const {
+    std::span<const int32_t> tokens = std::span(whole_).subspan(window * options_.length);
+    tokens = tokens.first(std::min<int64_t>(std::ssize(tokens), options_.length));
+    if (tokens.size() < 2) return false;
+    to.Add(tokens, 1);
+    return true;
+  }
+
+  bool AddDocument(int64_t index, TrainingText& to) {
+    const Documents::Document document = documents_.At(index);
+    std::vector<int32_t> tokens = tokenizer_.EncodeWithBos(document.text, file_.string());
+    int64_t first_target = 1;
+    if (document.prompt > 0) {
+      if (tokenizer_.eos_token() >= 0) tokens.push_back(tokenizer_.eos_token());
+      // As alpaca-lora counts them: the tokens of the prompt alone, so that one that spans its end belongs to it.
+      if (!options_.train_on_inputs)
+        first_target = std::ssize(tokenizer_.EncodeWithBos(std::string_view(document.text).substr(0, document.prompt)));
+    }
+    if (std::ssize(tokens) > options_.length) {
+      tokens.resize(options_.length);
+      ++cut_;
+    }
+    first_target = std::max<int64_t>(first_target, 1);
+    if (first_target >= std::ssize(tokens)) return false;
+    to.Add(tokens, first_target);
+    return true;
+  }
+
+  std::filesystem::path file_;
+  Documents documents_;
+  const TrainingTextOptions& options_;
+  const Tokenizer& tokenizer_;
+  std::vector<int32_t> whole_;  // of a single document
+  std::vector<int64_t> order_;
+  int64_t next_ = 0, cut_ = 0, left_out_ = 0;
+};
+
+std::string HashOf(const TrainingText& text) {
+  return HashHex(std::as_bytes(std::span(text.tokens))) + HashHex(std::as_bytes(std::span(text.offsets))) +
+         HashHex(std::as_bytes(std::span(text.first_targets)));
+}
+
+}  // namespace
+
+int64_t TrainingText::targets() const {
+  return std::ssize(tokens) - std::accumulate(first_targets.begin(), first_targets.end(), int64_t{0});
+}
+
+void TrainingText::Add(std::span<const int32_t> sequence, int64_t first_target) {
+  Check(first_target >= 1 && first_target < std::ssize(sequence), "a sequence of {} tokens with its first target at {}",
+        sequence.size(), first_target);
+  tokens.insert(tokens.end(), sequence.begin(), sequence.end());
+  offsets.push_back(std::ssize(tokens));
+  first_targets.push_back(first_target);
+}
+
+TrainingTexts LoadTrainingTexts(const TrainingTextOptions& options, const Tokenizer& tokenizer) {
+  Check(options.length >= 2, "sequences of {} tokens, in which nothing is predicted", options.length);
+  Sequences sequences(options.source, options, tokenizer);
+  TrainingTexts texts;
+  if (options.validation_source.empty()) {
+    // Where samples are asked for, they come before the validation.
+    const int64_t share = std::max<int64_t>(sequences.most() / kValidationShare, 1);
+    const int64_t wanted = std::min(options.validation, share);
+    Check(sequences.Take(wanted, texts.validation) == wanted && (wanted > 0 || options.validation == 0),
+          "{}: {} sequence{} of 2 tokens or more, of which {} would be held out for validation; give a longer text, or "
+          "another text for validation",
+          sequences.path(), texts.validation.sequences(), texts.validation.sequences() == 1 ? "" : "s", wanted);
+  } else {
+    Sequences others(options.validation_source, options, tokenizer);
+    Check(others.Take(options.validation, texts.validation) > 0, "{}: no sequence with a token to predict",
+          others.path());
+  }
+  const int64_t wanted = options.samples > 0 ? options.samples : -1;
+  const int64_t taken = sequences.Take(wanted, texts.training);
+  Check(taken > 0, "{}: no sequence with a token to predict is left beside the {} for validation; give a longer text",
+        sequences.path(), texts.validation.sequences());
+  if (taken < options.samples)
+    FailUsage(Field("samples"), "{}: {} sequences to learn from, beside {} for validation, and {} are asked for",
+              sequences.path(), taken, texts.validation.sequences(), options.samples);
+
+  texts.source = fmt::format("{}, {} sequences of at most {} tokens", sequences.name(), taken, options.length);
+  texts.accounting = fmt::format("{} document{}; {} sequences with {} tokens, {} of them predicted; {} for validation",
+                                 sequences.documents(), sequences.documents() == 1 ? "" : "s", taken,
+                                 texts.training.tokens.size(), texts.training.targets(), texts.validation.sequences());
+  if (!options.validation_source.empty()) texts.accounting += fmt::format(" from {}", options.validation_source);
+  if (sequences.cut() > 0) texts.accounting += fmt::format("; {} cut", sequences.cut());
+  if (sequences.left_out() > 0)
+    texts.accounting += fmt::format("; {} left out, with no token to predict", sequences.left_out());
+  texts.hash = HashHex(HashOf(texts.training) + HashOf(texts.validation));
+  return texts;
+}
+
+std::vector<TrainingBatch> PackBatches(const TrainingText& text, std::span<const int64_t> which, int64_t most_tokens) {
+  std::vector<TrainingBatch> batches;
+  for (const int64_t s : which) {
+    const int64_t begin = text.offsets[s], size = text.offsets[s + 1] - begin;
+    if (batches.empty() || batches.back().batch.size() + size > most_tokens) batches.emplace_back();
+    TrainingBatch& to = batches.back();
+    to.batch.Add(std::span(text.tokens).subspan(begin, size));
+    for (int64_t i = 0; i < size; ++i) to.weights.push_back(i >= text.first_targets[s] ? 1.0f : 0.0f);
+    to.targets += size - text.first_targets[s];
+  }
+  return batches;
+}
+
+ReadingOrder::ReadingOrder(int64_t sequences, int64_t batch, uint64_t seed)
+    : sequences_(sequences), batch_(batch), seed_(seed) {
+  Check(sequences >= 1 && batch >= 1, "batches of {} of {} sequences", batch, sequences);
+}
+
+std::span<const int64_t> ReadingOrder::Step(int64_t step) {
+  const int64_t epoch = step / steps_per_epoch(), begin = step % steps_per_epoch() * batch_;
+  if (epoch != epoch_) {
+    // A generator's first number makes neighbouring seeds unlike.
+    order_ = Shuffled(sequences_, Random(seed_ + 0x632be59bd9b4e019u * static_cast<uint64_t>(epoch)).Next());
+    epoch_ = epoch;
+  }
+  return std::span(order_).subspan(begin, std::min(batch_, sequences_ - begin));
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Text to learn from: sequences of tokens, which of them are predicted, and the order in which they are read.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/decoder.h"
+#include "engine/gradients.h"
+#include "tokenizers/tokenizer.h"
+
+namespace shiftrt {
+
+// Sequences end to end: sequence s is tokens[offsets[s]] .. tokens[offsets[s + 1]].
+struct TrainingText {
+  std::vector<int32_t> tokens;
+  std::vector<int64_t> offsets = {0};
+  std::vector<int64_t> first_targets;  // of each sequence, the place in it of the first token to predict, at least 1
+
+  int64_t sequences() const { return static_cast<int64_t>(first_targets.size()); }
+  int64_t targets() const;  // tokens to predict
+  // Each of at least one target.
+  void Add(std::span<const int32_t> sequence, int64_t first_target);
+};
+
+struct TrainingTextOptions {
+  std::string source;            // a name or a file, as text/documents.h reads them
+  int64_t samples = 0;           // sequences to learn from; 0: all there are
+  int64_t length = 512;          // tokens at which a sequence is cut
+  bool train_on_inputs = false;  // predict the prompts of rows of Alpaca too
+  // Sequences that are never learnt from, for the validation loss: so many of the same text, but at most a fifth of it,
+  // unless `validation_source` names another text.
+  int64_t validation = 200;
+  std::string validation_source;
+  uint64_t seed = 0;  // of which sequences are taken
+};
+
+struct TrainingTexts {
+  TrainingText training, validation;
+  std::string source;      // "c4.jsonl, 10000 sequences of at most 512 tokens"
+  std::string accounting;  // what became of documents and tokens, for people
+  std::string hash;        // of both texts' tokens and targets
+};
+
+// Of a text of many documents, each is a sequence, cut at `length`; a row of Alpaca ends with the tokenizer's EOS, if
+// it has one and the row is not cut. Of a single document, windows of `length` are sequences. The choice is seeded.
+// Throws Error naming the file: no sequence with a token to predict, or fewer than two where both kinds come from it;
+// UsageError for "samples" where there are fewer.
+TrainingTexts LoadTrainingTexts(const TrainingTextOptions& options, const Tokenizer& tokenizer);
+
+// A part of a step: whole sequences that pass through the model together.
+struct TrainingBatch {
+  Batch batch;
+  TargetWeights weights;
+  int64_t targets = 0;
+};
+// The sequences `which` in their order, in passes of at most `most_tokens` tokens, or of one longer sequence.
+std::vector<TrainingBatch> PackBatches(const TrainingText& text, std::span<const int64_t> which, int64_t most_tokens);
+
+// The order in which sequences are read: every epoch is a seeded permutation of all, divided into batches, the last of
+// which may be smaller. Which sequences a step reads follows from seed and step alone.
+class ReadingOrder {
+ public:
+  ReadingOrder(int64_t sequences, int64_t batch, uint64_t seed);
+  int64_t steps_per_epoch() const { return (sequences_ + batch_ - 1) / batch_; }
+  // Steps count from 0. Valid until the next call.
+  std::span<const int64_t> Step(int64_t step);
+
+ private:
+  int64_t sequences_, batch_;
+  uint64_t seed_;
+  int64_t epoch_ = -1;  // of order_
+  std::vector<int64_t> order_;
+};
+
+}  // namespace shiftrt
