@@ -29,8 +29,7 @@ std::filesystem::path JournalFile(const EvaluationOptions& options, const Model&
   if (!options.journal.empty()) return options.journal;
   std::string what = fmt::format("{} {} {} {} {} {}", model.directory.string(), options.tasks, options.shots,
                                  options.limit, options.bos, fmt::join(options.data, " "));
-  for (const Variant& variant : variants)
-    what += fmt::format(" {} {}", variant.name, fmt::join(variant.plan.KeptLayers(), ","));
+  for (const Variant& variant : variants) what += fmt::format(" {} {}", variant.name, variant.plan.Fingerprint());
   return CachePath("eval-" + HashHex(what) + ".jsonl");
 }
 

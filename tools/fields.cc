@@ -13,6 +13,7 @@ struct FieldFlag {
   std::string_view field, flag;
 };
 constexpr FieldFlag kFlags[] = {
+    {"adapters", "--adapters"},
     {"base_model", "--base-model"},
     {"bos", "--bos"},
     {"calibration", "--calib"},
@@ -31,6 +32,11 @@ constexpr FieldFlag kFlags[] = {
     {"lambda", "--lambda"},
     {"memory", "--memory"},
     {"merge", "--merge"},
+    {"layers", "--layers"},
+    {"lora.rank", "--rank"},
+    {"lora.targets", "--targets"},
+    {"loss", "--loss"},
+    {"method", "--method"},
     {"mode", "--calibration-mode"},
     {"output", "--output"},
     {"output", "--export"},
@@ -39,10 +45,13 @@ constexpr FieldFlag kFlags[] = {
     {"protocol", "--protocol"},
     {"prune", "--prune"},
     {"rank", "--lra"},
+    {"samples", "--samples"},
+    {"schedule", "--schedule"},
     {"shots", "--shots"},
     {"span", "--span"},
     {"tasks", "--tasks"},
     {"tasks", "--eval"},
+    {"warmup", "--warmup"},
     {"weighting", "--token-weight"},
     {"with_weights", "--save-weights"},
 };

@@ -28,6 +28,8 @@ struct CommandRow {
 constexpr CommandRow kCommands[] = {
     {"run", "prune a model, repair it and compare the variants", shiftrt::AddRun},
     {"sweep", "many settings from few passes: tables, charts, the paper's experiments", shiftrt::AddSweep},
+    {"finetune", "train a pruned model further: LoRA, whole blocks, adapters, or a block in a run's place",
+     shiftrt::AddFinetune},
     {"generate", "continue a prompt", shiftrt::AddGenerate},
     {"inspect", "sizes, layer scores by several criteria, adapters of a saved model", shiftrt::AddInspect},
     {"ppl", "perplexity of a text", shiftrt::AddPpl},

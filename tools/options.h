@@ -59,6 +59,7 @@ std::vector<int32_t> ParseTokenIds(const std::string& text);
 using Command = std::function<int()>;
 Command AddRun(CLI::App& app);
 Command AddSweep(CLI::App& app);
+Command AddFinetune(CLI::App& app);
 Command AddGenerate(CLI::App& app);
 Command AddInspect(CLI::App& app);
 Command AddPpl(CLI::App& app);

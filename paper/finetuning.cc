@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "paper/finetuning.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+namespace {
+
+struct FinetuningRow {
+  const char *model, *preset, *label;
+  double accuracy;
+};
+// Tables "main_ft_reverse_lora", "main_ft_reverse_partial", "llama_comparison" (a mean over nine suites) and
+// "train_vs_freeze".
+constexpr FinetuningRow kRows[] = {
+    {"Qwen2-1.5B", "paper-lora", "LoRA", 47.53},
+    {"Qwen2-1.5B", "paper-lora", "LoRA + LRA", 48.94},
+    {"Qwen1.5-7B", "paper-lora", "LoRA", 55.51},
+    {"Qwen1.5-7B", "paper-lora", "LoRA + LRA", 56.28},
+    {"Llama-3.1-8B-Instruct", "paper-lora", "LoRA", 59.98},
+    {"Llama-3.1-8B-Instruct", "paper-lora", "LoRA + LRA", 61.12},
+    {"Vicuna-7B-v1.5", "paper-lora", "LoRA", 59.38},
+    {"Vicuna-7B-v1.5", "paper-lora", "LoRA + LRA", 60.10},
+    {"Qwen2-1.5B", "paper-partial", "partial", 46.97},
+    {"Qwen2-1.5B", "paper-partial", "partial + LRA", 46.39},
+    {"Qwen1.5-7B", "paper-partial", "partial", 53.21},
+    {"Qwen1.5-7B", "paper-partial", "partial + LRA", 54.19},
+    {"Llama-3.1-8B-Instruct", "paper-partial", "partial", 56.62},
+    {"Llama-3.1-8B-Instruct", "paper-partial", "partial + LRA", 59.20},
+    {"Vicuna-7B-v1.5", "paper-partial", "partial", 56.19},
+    {"Vicuna-7B-v1.5", "paper-partial", "partial + LRA", 58.16},
+    {"Llama-3.1-8B-Instruct", "paper-navigation", "partial, nine suites", 59.08},
+    {"Llama-3.1-8B-Instruct", "paper-navigation", "partial + LRA, nine suites", 59.54},
+    {"Qwen2-1.5B", "paper-frozen-trainable", "frozen", 47.98},
+    {"Qwen2-1.5B", "paper-frozen-trainable", "trainable", 48.94},
+    {"Qwen1.5-7B", "paper-frozen-trainable", "frozen", 56.08},
+    {"Qwen1.5-7B", "paper-frozen-trainable", "trainable", 56.28},
+    {"Llama-3.1-8B-Instruct", "paper-frozen-trainable", "frozen", 60.32},
+    {"Llama-3.1-8B-Instruct", "paper-frozen-trainable", "trainable", 61.12},
+};
+
+}  // namespace
+
+const std::vector<FinetunePreset>& FinetunePresets() {
+  static const std::vector<FinetunePreset> presets = {
+      {"paper-lora",
+       "LoRA on C4, adapters trainable",
+       Method::kLora,
+       {"trainable"},
+       false,
+       "last:3",
+       "c4",
+       10000,
+       200,
+       512,
+       25,
+       1,
+       3e-5},
+      {"paper-partial",
+       "head and last three kept layers on C4, adapters trainable",
+       Method::kPartial,
+       {"trainable"},
+       true,
+       "last:3",
+       "c4",
+       10000,
+       200,
+       512,
+       25,
+       1,
+       3e-5},
+      {"paper-navigation",
+       "head and last three kept layers on Alpaca-Cleaned, as Navigation LLM does",
+       Method::kPartial,
+       {"trainable"},
+       true,
+       "last:3",
+       "alpaca",
+       0,
+       200,
+       256,
+       64,
+       2,
+       1e-5},
+      {"paper-frozen-trainable",
+       "LoRA on C4 twice: adapters frozen, and trainable",
+       Method::kLora,
+       {"frozen", "trainable"},
+       false,
+       "last:3",
+       "c4",
+       10000,
+       200,
+       512,
+       25,
+       1,
+       3e-5},
+  };
+  return presets;
+}
+
+const FinetunePreset& FindFinetunePreset(const std::string& name) {
+  std::string known;
+  for (const FinetunePreset& preset : FinetunePresets()) {
+    if (name == preset.name) return preset;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", preset.name);
+  }
+  FailUsage(Field("preset"), "unknown preset \"{}\"; known: {}", name, known);
+}
+
+std::vector<PaperFinetuning> PaperFinetuningNumbers(const std::string& model, const std::string& preset) {
+  std::vector<PaperFinetuning> numbers;
+  for (const FinetuningRow& row : kRows)
+    if (model == row.model && preset == row.preset) numbers.push_back({row.model, row.preset, row.label, row.accuracy});
+  return numbers;
+}
+
+}  // namespace shiftrt

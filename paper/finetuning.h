@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The paper's experiments with fine-tuning as settings of `finetune`, and the paper's own numbers.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "train/parameters.h"
+
+namespace shiftrt {
+
+struct FinetunePreset {
+  const char* name;
+  const char* summary;  // one line for --help
+  Method method;
+  std::vector<std::string> adapters;  // "frozen", "trainable": one training for each
+  bool head;
+  const char* layers;  // of Method::kPartial
+  const char* text;    // a known text
+  int64_t samples;     // 0: all
+  int64_t validation, length, batch, epochs;
+  double rate;
+};
+// The paper says neither its LoRA's rank nor its schedule, warm-up and weight decay: those are the command's.
+const std::vector<FinetunePreset>& FinetunePresets();
+// Throws UsageError listing the presets.
+const FinetunePreset& FindFinetunePreset(const std::string& name);
+
+// A mean zero-shot accuracy in percent after fine-tuning. All models were pruned by a quarter in reverse order.
+struct PaperFinetuning {
+  std::string model;   // as PaperModel() (paper/paper.h) names it
+  std::string preset;  // whose table it is of
+  std::string label;   // "LoRA", "LoRA + LRA", "frozen", "trainable"
+  double accuracy;
+};
+// Lines of the preset's table for one model; none for a model that the paper does not have.
+std::vector<PaperFinetuning> PaperFinetuningNumbers(const std::string& model, const std::string& preset);
+
+}  // namespace shiftrt

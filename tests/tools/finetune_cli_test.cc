@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "tests/tools/cli.h"
+
+namespace shiftrt {
+namespace {
+
+class FinetuneCli : public Cli {
+ protected:
+  // A pruned model with adapters in "out", from which trainings begin.
+  void SetUp() override {
+    Cli::SetUp();
+    ASSERT_EQ(Run({"--prune", "layers=1,2", "--save", Path("out")}).status, 0);
+  }
+  std::vector<std::string> Arguments(std::vector<std::string> more, const std::string& save) const {
+    more.insert(more.begin(), {"finetune", "--threads", "1", "--model", Path("out"), "--train", Path("calibration.txt"),
+                               "--length", "32", "--batch", "4", "--validation", "4", "--save", Path(save), "--quiet"});
+    const auto add = [&](const char* option, const char* value) {
+      if (std::find(more.begin(), more.end(), option) == more.end()) more.insert(more.end(), {option, value});
+    };
+    add("--steps", "6");
+    add("--rate", "0.01");
+    return more;
+  }
+  Outcome Finetune(const std::vector<std::string>& more, const std::string& save = "tuned") const {
+    return Call(Arguments(more, save));
+  }
+  // Every file below a directory, by its path there.
+  std::map<std::string, std::string> Files(const std::string& name) const {
+    std::map<std::string, std::string> files;
+    for (const auto& entry : fs::recursive_directory_iterator(dir_ / name))
+      if (entry.is_regular_file()) files[fs::relative(entry.path(), dir_ / name).string()] = ReadFile(entry.path());
+    return files;
+  }
+};
+
+TEST_F(FinetuneCli, SavesWhatItMeasured) {
+  for (const std::string method : {"lora", "partial", "adapters", "replacement"}) {
+    const Outcome outcome = Finetune({"--method", method, "--text", Path("heldout.txt"), "--validate-every", "3",
+                                      "--json", Path("t.json"), "--report", Path("page")});
+    ASSERT_EQ(outcome.status, 0) << method << outcome.err;
+    for (const char* part : {"step 0 of 6: validation loss", "step 3 of 6", "step 6 of 6", "tokens/s", "saved: "})
+      EXPECT_NE(outcome.out.find(part), std::string::npos) << part << " in\n" << outcome.out;
+    const Json json = ReadJson("t.json"), training = json["trainings"][0];
+    EXPECT_EQ(training["losses"].size(), size_t{6});
+    EXPECT_EQ(training["validation"].size(), size_t{3});
+    EXPECT_LT(training["validation"][2]["loss"], training["validation"][0]["loss"]) << method;
+    EXPECT_TRUE(fs::exists(dir_ / "page/loss.svg"));
+    EXPECT_FALSE(fs::exists(dir_ / "tuned.checkpoint"));
+    // The saved model is the one that was measured.
+    const Outcome ppl = Command("ppl", {"--text", Path("heldout.txt"), "--json", Path("p.json"), "--quiet"}, "tuned");
+    ASSERT_EQ(ppl.status, 0) << ppl.err;
+    EXPECT_NEAR(ReadJson("p.json")["perplexity"].get<double>() / training["perplexity"].get<double>(), 1, 1e-6)
+        << method;
+    EXPECT_EQ(Command("generate", {"--prompt", "the", "--max-tokens", "4"}, "tuned").status, 0);
+  }
+  EXPECT_EQ(ReadJson("tuned/shiftrt.json")["provenance"]["finetune"]["settings"]["method"], "replacement");
+}
+
+TEST_F(FinetuneCli, LoraIsSavedAsFactorsOrMerged) {
+  ASSERT_EQ(
+      Finetune({"--rank", "2", "--targets", "q,down", "--json", Path("a.json"), "--text", Path("heldout.txt")}).status,
+      0);
+  EXPECT_TRUE(fs::exists(dir_ / "tuned/lora/adapter_model.safetensors"));
+  EXPECT_EQ(ReadJson("tuned/lora/adapter_config.json")["r"], 2);
+  ASSERT_EQ(Finetune({"--rank", "2", "--targets", "q,down", "--merge-lora", "--json", Path("b.json"), "--text",
+                      Path("heldout.txt")},
+                     "merged")
+                .status,
+            0);
+  EXPECT_FALSE(fs::exists(dir_ / "merged/lora"));
+  EXPECT_EQ(ReadJson("a.json")["trainings"][0]["perplexity"], ReadJson("b.json")["trainings"][0]["perplexity"]);
+  ASSERT_EQ(Command("ppl", {"--text", Path("heldout.txt"), "--json", Path("p.json"), "--quiet"}, "merged").status, 0);
+  EXPECT_NEAR(
+      ReadJson("p.json")["perplexity"].get<double>() / ReadJson("a.json")["trainings"][0]["perplexity"].get<double>(),
+      1, 1e-6);
+}
+
+// Stopped by Ctrl-C or killed, the same command continues, and writes the same files.
+TEST_F(FinetuneCli, StoppedItContinuesToTheSameBits) {
+  const std::vector<std::string> options = {"--steps",          "24", "--checkpoint-minutes", "0",
+                                            "--validate-every", "5",  "--adapters",           "trainable",
+                                            "--dropout",        "0.1"};
+  ASSERT_EQ(Finetune(options, "whole").status, 0);
+  for (const int signal : {SIGINT, SIGKILL}) {
+    fs::remove_all(dir_ / "tuned");
+    int status = 0;
+    for (int attempt = 0; status == 0; ++attempt) {  // until the program is caught in its training
+      ASSERT_LT(attempt, 20);
+      fs::remove_all(dir_ / "tuned");
+      const pid_t child = Start(Arguments(options, "tuned"), dir_ / "stdout", dir_ / "stderr");
+      while (!fs::exists(dir_ / "tuned.checkpoint") && !Ended(child)) ::usleep(200);
+      ::kill(child, signal);
+      status = Wait(child);
+    }
+    EXPECT_EQ(status, signal == SIGINT ? 130 : 128 + SIGKILL) << ReadFile(dir_ / "stderr");
+    EXPECT_FALSE(fs::exists(dir_ / "tuned/shiftrt.json"));
+    ASSERT_TRUE(fs::exists(dir_ / "tuned.checkpoint"));
+    if (signal == SIGINT) EXPECT_NE(ReadFile(dir_ / "stderr").find("the same command continues"), std::string::npos);
+    // With another setting it is refused.
+    std::vector<std::string> other = options;
+    other[1] = "23";
+    EXPECT_FAILS(Finetune(other), 1, "its steps is \"24\"");
+    const Outcome resumed = Finetune(options);
+    ASSERT_EQ(resumed.status, 0) << resumed.err;
+    EXPECT_NE(resumed.err.find("continuing from"), std::string::npos) << resumed.err;
+    EXPECT_TRUE(Files("tuned") == Files("whole"));
+    EXPECT_FALSE(fs::exists(dir_ / "tuned.checkpoint"));
+  }
+}
+
+TEST_F(FinetuneCli, PresetsSetWhatTheCommandLineDoesNot) {
+  const Outcome outcome = Finetune({"--preset", "paper-frozen-trainable", "--samples", "30", "--steps", "2"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* mode : {"frozen", "trainable"}) {
+    EXPECT_NE(outcome.out.find(std::string("lora, adapters ") + mode), std::string::npos) << outcome.out;
+    const Json settings =
+        ReadJson(std::string("tuned/") + mode + "/shiftrt.json")["provenance"]["finetune"]["settings"];
+    EXPECT_EQ(settings["adapters"], mode);
+    EXPECT_EQ(settings["batch"], "4");
+    EXPECT_EQ(settings["lora.rank"], "8");
+  }
+  EXPECT_EQ(outcome.out.find("paper: "), std::string::npos);
+
+  // A directory named as one of the paper's models.
+  WriteModel("Qwen2-1.5B");
+  const Outcome paper =
+      Call({"finetune", "--threads",     "1",         "--model", Path("Qwen2-1.5B"), "--train", Path("calibration.txt"),
+            "--preset", "paper-partial", "--samples", "30",      "--steps",          "1",       "--length",
+            "32",       "--validation",  "4",         "--save",  Path("partial"),    "--quiet"});
+  ASSERT_EQ(paper.status, 0) << paper.err;
+  for (const char* number : {"46.97", "46.39"}) EXPECT_NE(paper.out.find(number), std::string::npos) << paper.out;
+}
+
+TEST_F(FinetuneCli, BadInputIsRefusedByItsOption) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"--rank", "33"}, "--rank: 33 is above the width of"},
+      {{"--targets", "q,x"}, "--targets: \"x\""},
+      {{"--method", "full"}, "--method: \"full\""},
+      {{"--method", "partial", "--layers", "1"}, "--layers: the model runs no block of layer 1"},
+      {{"--method", "partial", "--rank", "4"}, "--rank does not go with --method partial"},
+      {{"--loss", "mse"}, "--loss: \"mse\""},
+      {{"--schedule", "step"}, "--schedule: \"step\""},
+      {{"--warmup", "6"}, "--warmup: 6 steps"},
+      {{"--steps", "100000"}, "give --epochs"},
+      {{"--samples", "100000"}, "--samples: "},
+      {{"--preset", "paper-x"}, "--preset: unknown preset"},
+      {{"--validation", "-3"}, "--validation -3"},
+  };
+  for (const auto& [options, message] : cases) EXPECT_FAILS(Finetune(options), 2, message);
+  WriteText(dir_ / "short.txt", "the");
+  EXPECT_FAILS(Call({"finetune", "--model", Path("out"), "--train", Path("short.txt"), "--save", Path("t")}), 1,
+               "short.txt");
+  // A rate with which the loss leaves all bounds.
+  EXPECT_FAILS(Finetune({"--method", "partial", "--rate", "30", "--steps", "20", "--clip", "0", "--warmup", "0"}), 1,
+               "Lower the learning rate");
+  EXPECT_FALSE(fs::exists(dir_ / "tuned/shiftrt.json"));
+}
+
+}  // namespace
+}  // namespace shiftrt

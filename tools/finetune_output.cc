@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/finetune_output.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "tools/progress_bar.h"
+
+namespace shiftrt {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr double kRedrawSeconds = 0.2;
+constexpr int64_t kSmoothed = 20;  // steps whose mean loss is shown
+
+double Speed(const TrainingHistory& history) {
+  return history.seconds > 0 ? static_cast<double>(history.tokens) / history.seconds : 0;
+}
+
+// "loss 3.2104, 850 tokens/s, 1:20 left" after at least one step.
+std::string State(const TrainingHistory& history, int64_t steps) {
+  const int64_t done = history.steps();
+  const double left = history.seconds / static_cast<double>(done) * static_cast<double>(steps - done);
+  return fmt::format("loss {:.4f}, {:.0f} tokens/s, {} left",
+                     history.MeanLoss(std::max<int64_t>(0, done - kSmoothed), done), Speed(history), Duration(left));
+}
+
+std::string Named(const std::string& name, const char* what) {
+  return name.empty() ? what : fmt::format("{} ({})", what, name);
+}
+
+Series Line(const std::string& name, const LossCurve& curve, int color) {
+  return {name, Mark::kLine, curve.steps, curve.losses, color};
+}
+
+}  // namespace
+
+TrainingDisplay::TrainingDisplay(bool quiet) : terminal_(!quiet && ::isatty(STDERR_FILENO) != 0), last_(Clock::now()) {}
+
+void TrainingDisplay::operator()(const TrainingHistory& history, int64_t steps) {
+  const int64_t done = history.steps();
+  if (history.validations.size() > validations_) {
+    if (drawn_) std::fputs("\r\033[K", stderr);
+    drawn_ = false;
+    validations_ = history.validations.size();
+    fmt::print("step {} of {}: validation loss {:.4f}{}\n", done, steps, history.validations.back().loss,
+               done > 0 ? ", " + State(history, steps) : "");
+    std::fflush(stdout);
+    return;
+  }
+  if (!terminal_ || done == 0 || std::chrono::duration<double>(Clock::now() - last_).count() < kRedrawSeconds) return;
+  last_ = Clock::now();
+  drawn_ = true;
+  const double share = static_cast<double>(done) / static_cast<double>(steps);
+  std::fprintf(stderr, "\r\033[K%s",
+               fmt::format("step {} of {} {}  {}", done, steps, Bar(share), State(history, steps)).c_str());
+}
+
+LossCurve SmoothedLosses(const TrainingHistory& history, int64_t points) {
+  LossCurve curve;
+  const int64_t steps = history.steps(), width = std::max<int64_t>(1, (steps + points - 1) / points);
+  for (int64_t begin = 0; begin < steps; begin += width) {
+    const int64_t end = std::min(begin + width, steps);
+    curve.steps.push_back(static_cast<double>(end));
+    curve.losses.push_back(history.MeanLoss(begin, end));
+  }
+  return curve;
+}
+
+nlohmann::json TrainingJson(const TrainingOutcome& outcome) {
+  const TrainingHistory& history = outcome.history;
+  nlohmann::json json = {{"name", outcome.name},
+                         {"steps", history.steps()},
+                         {"resumed_at", history.resumed},
+                         {"parameters", outcome.parameters},
+                         {"peak_bytes", outcome.peak_bytes},
+                         {"tokens", history.tokens},
+                         {"seconds", history.seconds},
+                         {"tokens_per_second", Speed(history)},
+                         {"losses", history.losses},
+                         {"gradient_norms", history.gradient_norms},
+                         {"validation", nlohmann::json::array()}};
+  for (const auto& [step, loss] : history.validations) json["validation"].push_back({{"step", step}, {"loss", loss}});
+  if (outcome.perplexity > 0) json["perplexity"] = outcome.perplexity;
+  return json;
+}
+
+Page TrainingPage(const std::string& title, const std::string& summary, const std::vector<TrainingOutcome>& outcomes) {
+  Chart loss, norm;
+  loss.name = "loss";
+  loss.title = "Loss";
+  norm.name = "gradient-norm";
+  norm.title = "Norm of the gradient before clipping";
+  loss.x_label = norm.x_label = "steps";
+  loss.whole_x = norm.whole_x = true;
+  norm.log_y = true;
+  PageTable table{{"training", "parameters", "steps", "validation loss before", "after", "tokens/s", "perplexity"}, {}};
+  int color = 0;
+  for (const TrainingOutcome& outcome : outcomes) {
+    const TrainingHistory& history = outcome.history;
+    loss.series.push_back(Line(Named(outcome.name, "training"), SmoothedLosses(history), color));
+    Series validation{Named(outcome.name, "validation"), Mark::kLineAndDots, {}, {}, color + 1};
+    for (const auto& [step, value] : history.validations) {
+      validation.x.push_back(static_cast<double>(step));
+      validation.y.push_back(value);
+    }
+    loss.series.push_back(validation);
+    Series norms{outcome.name, Mark::kLine, {}, history.gradient_norms, color};
+    for (int64_t step = 1; step <= history.steps(); ++step) norms.x.push_back(static_cast<double>(step));
+    norm.series.push_back(std::move(norms));
+    color += 2;
+    const bool validated = !history.validations.empty();
+    table.rows.push_back({outcome.name.empty() ? "training" : outcome.name, std::to_string(outcome.parameters),
+                          std::to_string(history.steps()),
+                          validated ? fmt::format("{:.4f}", history.validations.front().loss) : "-",
+                          validated ? fmt::format("{:.4f}", history.validations.back().loss) : "-",
+                          fmt::format("{:.0f}", Speed(history)),
+                          outcome.perplexity > 0 ? fmt::format("{:.2f}", outcome.perplexity) : "-"});
+  }
+  Page page{title, summary, {}};
+  page.sections.push_back({"Result", "Losses are means in nats per predicted token.", {table}});
+  page.sections.push_back({"Course",
+                           "The training loss of a step is that of its batch before the step; the line shows means of "
+                           "neighbouring steps. Validation sequences are never learnt from.",
+                           {loss, norm}});
+  return page;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a training shows while it runs, and what it found: lines, JSON and a page.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "report/page.h"
+#include "train/checkpoint.h"
+
+namespace shiftrt {
+
+// A line on standard output per validation and, on a terminal, a bar with loss, tokens per second and time left on
+// standard error.
+class TrainingDisplay {
+ public:
+  explicit TrainingDisplay(bool quiet);
+  void operator()(const TrainingHistory& history, int64_t steps);
+
+ private:
+  bool terminal_, drawn_ = false;
+  std::chrono::steady_clock::time_point last_;
+  size_t validations_ = 0;  // that were shown
+};
+
+// One training of a command: its name among several, and what came of it.
+struct TrainingOutcome {
+  std::string name;  // "" where there is one alone
+  TrainingHistory history;
+  int64_t parameters = 0, peak_bytes = 0;
+  double perplexity = 0;  // of the held-out text; 0: not measured
+};
+
+// The mean training loss of up to `points` parts of the steps, each at its last step.
+struct LossCurve {
+  std::vector<double> steps, losses;
+};
+LossCurve SmoothedLosses(const TrainingHistory& history, int64_t points = 100);
+
+nlohmann::json TrainingJson(const TrainingOutcome& outcome);
+
+// Loss and size of the gradient by step, and a table.
+Page TrainingPage(const std::string& title, const std::string& summary, const std::vector<TrainingOutcome>& outcomes);
+
+}  // namespace shiftrt
