@@ -8,6 +8,7 @@
 
 #include "bench/calibration_bench.h"
 #include "bench/model_bench.h"
+#include "bench/train_bench.h"
 #include "tools/options.h"
 
 namespace shiftrt {
@@ -18,6 +19,7 @@ struct BenchOptions {
   ModelBenchOptions bench;
   MainJobOptions job;
   CalibrationBenchOptions calibration;
+  TrainBenchOptions train;
 };
 
 // Of --config, made and mapped, or of --model.

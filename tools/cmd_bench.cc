@@ -99,6 +99,30 @@ int BenchCalibrate(const BenchOptions& options) {
   return 0;
 }
 
+int BenchTrain(const BenchOptions& options) {
+  const Context context = options.common.MakeContext();
+  const TrainBenchResult r =
+      BenchTrain(context, OpenWeights(options), options.train, options.bench.rounds, *options.common.MakeProgress());
+  fmt::print("{} threads, {}; LoRA of rank {} on every projection, {} parameters; steps of {} x {} tokens\n",
+             context.threads, Name(context.isa), options.train.rank, r.parameters, options.train.batch,
+             options.train.length);
+  fmt::print("a step {:.3f} s, {:.1f} tokens/s; floor {:.3f} s, {:.0f}% of the peak of {:.0f} GFLOP/s\n", r.seconds,
+             r.tokens_per_second, r.floor_seconds, 100 * r.floor_seconds / r.seconds, r.product_peak / 1e9);
+  fmt::print("memory: {:.0f} MB of the engine, {:.0f} MB resident at most\n", static_cast<double>(r.engine_bytes) / 1e6,
+             static_cast<double>(r.peak_resident_bytes) / 1e6);
+  options.common.WriteJson({{"threads", context.threads},
+                            {"isa", Name(context.isa)},
+                            {"parameters", r.parameters},
+                            {"flops", r.flops},
+                            {"product_peak", r.product_peak},
+                            {"seconds", r.seconds},
+                            {"floor_seconds", r.floor_seconds},
+                            {"tokens_per_second", r.tokens_per_second},
+                            {"engine_bytes", r.engine_bytes},
+                            {"peak_resident_bytes", r.peak_resident_bytes}});
+  return 0;
+}
+
 int BenchJob(const BenchOptions& options) {
   const Context context = options.common.MakeContext();
   Model model;
@@ -133,8 +157,10 @@ Command AddBench(CLI::App& app) {
   app.add_option(
          "what", options->what,
          "cpu: prefill and decoding on the CPU; calibrate: collecting sums, against a plain forward pass; job:\n"
-         "selection and fit; kernels: one by one, with Google Benchmark; gpu: kernels, a model and the job on the GPU")
-      ->check(CLI::IsMember({"cpu", "calibrate", "job", "kernels", "gpu"}))
+         "selection and fit; train: a step of fine-tuning; kernels: one by one, with Google Benchmark; gpu: kernels, "
+         "a\n"
+         "model and the job on the GPU")
+      ->check(CLI::IsMember({"cpu", "calibrate", "job", "train", "kernels", "gpu"}))
       ->capture_default_str();
   app.add_option("--config", options->config, "make random bfloat16 weights for this config.json");
   app.add_option("--keep", options->keep, "keep those weights in this directory, for --model later")->needs("--config");
@@ -156,10 +182,23 @@ Command AddBench(CLI::App& app) {
   app.add_option("--samples", options->job.samples, "samples of random text for the job, 512 tokens each")
       ->check(CLI::Range(8, 1 << 20))
       ->capture_default_str();
+  app.add_option("--length", options->train.length, "tokens of a sequence of train")
+      ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--batch", options->train.batch, "sequences per step of train")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--pass-tokens", options->train.pass_tokens, "tokens that pass through the model together in train")
+      ->check(CLI::Range(1, 1 << 24))
+      ->capture_default_str();
+  app.add_option("--rank", options->train.rank, "rank of LoRA in train")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
   app.allow_extras();
   app.footer(
       "Examples:\n  shiftrt bench cpu --config Qwen2-1.5B/config.json\n"
       "  shiftrt bench calibrate --config Qwen2-1.5B/config.json --batches 1 --rounds 3\n"
+      "  shiftrt bench train --model SmolLM2-135M-Instruct --dtype float32 --rounds 2\n"
       "  shiftrt bench kernels --benchmark_filter=matmul   (Google Benchmark's flags are passed on)");
   return [options, &app] {
     const std::vector<std::string> rest = app.remaining();
@@ -168,6 +207,7 @@ Command AddBench(CLI::App& app) {
     if (options->what == "gpu") return BenchGpu(*options);
     if (options->what == "calibrate") return BenchCalibrate(*options);
     if (options->what == "job") return BenchJob(*options);
+    if (options->what == "train") return BenchTrain(*options);
     return BenchCpu(*options);
   };
 }

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/train_bench.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <vector>
+
+#include "bench/model_bench.h"
+#include "bench/probe.h"
+#include "runtime/check.h"
+#include "runtime/median.h"
+#include "runtime/random.h"
+#include "train/finetune.h"
+
+namespace shiftrt {
+
+namespace {
+
+int64_t PeakResidentBytes() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return int64_t{1024} * usage.ru_maxrss;  // Linux counts KiB
+}
+
+}  // namespace
+
+double TrainStepFlops(const Weights& weights, const TrainBenchOptions& options, int64_t lora_parameters) {
+  const ModelConfig& config = weights.config;
+  const double tokens = static_cast<double>(options.batch * options.length);
+  const double products = 3 * BlockFlopsPerToken(weights);
+  const double lora = 8 * static_cast<double>(lora_parameters);
+  const double attention = 4.5 * 2 * static_cast<double>(options.length * config.query_dim() * config.layers);
+  const double head = 6 * static_cast<double>(config.hidden * config.vocab);
+  return tokens * (products + lora + attention + head);
+}
+
+TrainBenchResult BenchTrain(const Context& context, std::shared_ptr<const Weights> weights,
+                            const TrainBenchOptions& options, int64_t rounds, Progress& progress) {
+  const ModelConfig& config = weights->config;
+  Check(options.length >= 2 && options.length <= config.max_positions,
+        "sequences of {} tokens; the model's context is {}", options.length, config.max_positions);
+  Model model;
+  model.weights = weights;
+  model.plan = DepthPlan::Original(config.layers);
+  TrainingTexts texts;
+  Random random(1);
+  for (int64_t s = 0; s < options.batch; ++s) {
+    std::vector<int32_t> tokens(options.length);
+    for (int32_t& token : tokens) token = static_cast<int32_t>(random.Below(config.vocab));
+    texts.training.Add(tokens, 1);
+  }
+  FinetuneOptions finetune;
+  finetune.trainable.lora.rank = options.rank;
+  finetune.training.schedule = {Decay::kConstant, 1e-4, 0, rounds + 1};
+  finetune.training.batch = options.batch;
+  finetune.training.pass_tokens = options.pass_tokens;
+  const std::filesystem::path checkpoint =
+      std::filesystem::temp_directory_path() / fmt::format("shiftrt-bench-train-{}", ::getpid());
+
+  std::vector<double> seconds, peaks;
+  double before = 0;
+  progress.Begin("training", rounds + 1);
+  const auto observer = [&](const TrainingHistory& history, int64_t) {
+    if (history.steps() > 1) {
+      seconds.push_back(history.seconds - before);
+      peaks.push_back(MeasureProductPeak(context, weights->blocks.front().down.dtype));
+    }
+    before = history.seconds;
+    progress.Advance(1);
+  };
+  const FinetuneResult trained = Finetune({context, model, texts, finetune, checkpoint, {}, observer});
+  progress.End();
+  std::filesystem::remove(checkpoint);
+
+  TrainBenchResult result;
+  result.parameters = trained.parameters;
+  result.engine_bytes = trained.peak_bytes;
+  result.peak_resident_bytes = PeakResidentBytes();
+  result.flops = TrainStepFlops(*weights, options, trained.parameters);
+  result.product_peak = Median(peaks);
+  result.seconds = Median(seconds);
+  result.floor_seconds = result.flops / result.product_peak;
+  result.tokens_per_second = static_cast<double>(options.batch * options.length) / result.seconds;
+  return result;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Speed of a step of fine-tuning, with its floor.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "models/weights.h"
+#include "runtime/context.h"
+#include "runtime/progress.h"
+
+namespace shiftrt {
+
+struct TrainBenchOptions {
+  int64_t length = 512, batch = 8;  // tokens of a sequence; sequences of a step
+  int64_t pass_tokens = 2048;       // that pass through the model together
+  int64_t rank = 8;                 // of LoRA on every projection
+};
+
+struct TrainBenchResult {
+  double product_peak = 0;   // measured, FLOP per second: MeasureProductPeak
+  double flops = 0;          // of a step: TrainStepFlops
+  double seconds = 0;        // median of the steps
+  double floor_seconds = 0;  // flops at the peak
+  double tokens_per_second = 0;
+  int64_t engine_bytes = 0;         // most that the engine's buffers took
+  int64_t peak_resident_bytes = 0;  // of the whole process
+  int64_t parameters = 0;           // that are trained
+};
+
+// FLOP of one step of LoRA on every projection, with T tokens in sequences of L, over W weights of the blocks'
+// products: 2 T W forwards, as much again for recomputation, and 2 T W for the gradient of the products' inputs; 6 T
+// for each of LoRA's parameters, and 2 T again for recomputation; attention's products, 2 T L q per block (half of the
+// scores exist), twice for recomputation and two and a half times backwards, q the width of the queries; and 6 T d V
+// for the head, whose logits are computed twice and passed back once.
+double TrainStepFlops(const Weights& weights, const TrainBenchOptions& options, int64_t lora_parameters);
+
+// One step more than `rounds`, the first of which is not counted, on random tokens.
+TrainBenchResult BenchTrain(const Context& context, std::shared_ptr<const Weights> weights,
+                            const TrainBenchOptions& options, int64_t rounds, Progress& progress);
+
+}  // namespace shiftrt
