@@ -16,6 +16,7 @@ namespace {
 constexpr int64_t kFewRows = 4;
 constexpr int64_t kDepthGrain = 32;  // a multiple of every BlockProduct's step, and a divisor of its max_depth
 constexpr int64_t kManyRows = 96;    // of a result, from which on AMX multiplies float32 matrices faster
+constexpr int64_t kFewColumns = 24;  // of a weight gradient, which as rows fill more of a register tile
 constexpr int64_t kSumRows = 64;     // rows that are added up in float32
 constexpr int64_t kRowGrain = 32;    // the least number of output columns per thread if there are few rows
 
@@ -184,6 +185,15 @@ void MatMulWeightGradient(const Context& context, MatrixView<const float> dy, Ma
   Check(dy.rows == x.rows && dw.rows == dy.cols && dw.cols == x.cols,
         "gradient of W ({}, {}) from dy ({}, {}) and x ({}, {}) does not fit", dw.rows, dw.cols, dy.rows, dy.cols,
         x.rows, x.cols);
+  if (dw.cols < dw.rows && dw.cols <= kFewColumns && x.rows > 0) {
+    const Matrix<float> turned(dw.cols, dw.rows);
+    const BlockProduct& product = BodyFor(context.isa).product;
+    Blocked(context, LeftColumns{product, x}, RightColumns{product, dy.data, DType::kFloat32, dy.stride}, x.rows, false,
+            turned.view());
+    for (int64_t i = 0; i < dw.rows; ++i)
+      for (int64_t j = 0; j < dw.cols; ++j) dw(i, j) += turned(j, i);
+    return;
+  }
   const BlockProduct& product =
       context.isa == Isa::kAmx && dw.rows >= kManyRows ? kAmxFloat32Product : BodyFor(context.isa).product;
   Blocked(context, LeftColumns{product, dy}, RightColumns{product, x.data, DType::kFloat32, x.stride}, x.rows, true,
