@@ -34,7 +34,7 @@ std::map<std::string, std::vector<double>> ScoresOf(const Selection& selection) 
 class Pipeline {
  public:
   Pipeline(const ShiftJob& job, const ShiftOptions& options)
-      : job_(job), options_(options), correction_(*options.correction) {}
+      : job_(job), options_(options), fit_(options.fit), correction_(*options.correction) {}
 
   ShiftResult Run() {
     if (!options_.gram.load.empty()) Load();
@@ -71,6 +71,7 @@ class Pipeline {
   void Correct() {
     const bool each_block = correction_.adapters && !options_.span;
     const std::vector<Site> sites = each_block ? SitesOf(result_.selection.removed) : Runs();
+    CollectMetrics(sites);
     if (correction_.walks()) return Walk(result_.pruned);
     FittedSites fitted = !correction_.needs_sums()                    ? Fit(sites, {}, job_.progress)
                          : options_.mode != Calibration::kIndependent ? FitInSequence(sites)
@@ -84,12 +85,21 @@ class Pipeline {
     if (options_.heal != Heal::kOff) Walk(result_.corrected);
   }
 
+  // What the loss feels behind every site.
+  void CollectMetrics(const std::vector<Site>& sites) {
+    if (fit_.metric == MetricKind::kIdentity) return;
+    const Stopwatch watch(result_.seconds.calibrate);
+    std::vector<int64_t> last;
+    for (const Site& site : sites) last.push_back(site.last());
+    fit_.metrics = shiftrt::CollectMetrics(job_, fit_.metric, last);
+  }
+
   // Fits what is fitted from activations: the correction of the runs that `plan` leaves bare, and what is healed.
   void Walk(const DepthPlan& plan) {
     const BlockCorrection correction = {
         correction_.needs == Needs::kActivationSums ? SiteInput::kActivation : SiteInput::kStreamAndActivation,
         [&](const SiteSums& sums, const BlockPtr& before) {
-          return correction_.fit({job_, {sums.site}, {&sums}, options_.fit, before});
+          return correction_.fit({job_, {sums.site}, {&sums}, fit_, before});
         }};
     WalkResult walked = RefitInSequence(
         job_, plan, result_.selection.removed,
@@ -102,7 +112,7 @@ class Pipeline {
 
   FittedSites Fit(const std::vector<Site>& sites, const std::vector<const SiteSums*>& sums, Progress& progress) const {
     const ShiftJob job = {job_.context, job_.model, job_.calibration, progress};
-    return correction_.fit({job, sites, sums, options_.fit});
+    return correction_.fit({job, sites, sums, fit_});
   }
 
   FittedSites FitInSequence(const std::vector<Site>& sites) const {
@@ -199,6 +209,7 @@ class Pipeline {
 
   const ShiftJob& job_;
   const ShiftOptions& options_;
+  FitOptions fit_;  // with what a pass collected for it
   const Correction& correction_;
   SavedSums loaded_;
   std::vector<SiteSums> run_sums_;  // of runs that will be merged
@@ -206,6 +217,11 @@ class Pipeline {
 };
 
 }  // namespace
+
+bool TakesMetric(const ShiftOptions& options) {
+  return options.correction->has_rank && options.correction->takes_weights() &&
+         options.fit.rank.kind != RankSpec::Kind::kFull;
+}
 
 void CheckOptions(const ShiftOptions& options, int64_t hidden) {
   const auto refuse = [](bool both, const char* field, const char* why) {
@@ -235,6 +251,10 @@ void CheckOptions(const ShiftOptions& options, int64_t hidden) {
          "goes with adapters; the biases of refit and joint are free");
   const bool weighted = correction.takes_weights() || options.heal != Heal::kOff;
   refuse(!options.weighting.uniform() && !weighted, "weighting", "goes with adapters, refit, joint and healing");
+  refuse(options.fit.metric != MetricKind::kIdentity && !TakesMetric(options), "metric",
+         "chooses what adapters of low rank keep; it goes with those that are fitted by a given recipe");
+  refuse(options.fit.metric != MetricKind::kIdentity && !options.gram.load.empty(), "metric",
+         "needs gradients, which files of sums do not have");
   refuse(options.gate && correction == FindCorrection("none"), "gate", "there is no correction to take out");
 }
 

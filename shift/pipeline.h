@@ -41,6 +41,9 @@ struct ShiftOptions {
   uint64_t seed = 0;
 };
 
+// Whether the correction reduces the rank of a fit whose recipe the caller chooses, and so reads options.fit.metric.
+bool TakesMetric(const ShiftOptions& options);
+
 struct ShiftResult {
   Selection selection;
   std::string calibration;        // a description of the text that the sites were fitted on

@@ -27,9 +27,10 @@ void Shuffle(std::vector<T>& items, uint64_t seed) {
   for (size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[random.Below(static_cast<int64_t>(i))]);
 }
 
-// Adapters that are fitted from sums of the original model's stream.
+// Adapters that are fitted from sums of the original model's stream alone.
 bool FromSharedSums(const ShiftOptions& options) {
-  return options.correction->takes_recipe() && options.mode == Calibration::kIndependent && options.heal == Heal::kOff;
+  return options.correction->takes_recipe() && options.mode == Calibration::kIndependent &&
+         options.heal == Heal::kOff && options.fit.metric == MetricKind::kIdentity;
 }
 
 // What the correction does not look at is as it is by default, so that equal settings are equal.
@@ -41,6 +42,7 @@ ShiftOptions Normalized(ShiftOptions options) {
   if (!correction.takes_weights() && !heals) options.weighting = defaults.weighting;
   if (!correction.has_rank) options.fit.rank = RankSpec::Full();
   if (!correction.has_rank || !correction.takes_weights()) options.fit.factorization = defaults.fit.factorization;
+  if (!TakesMetric(options)) options.fit.metric = defaults.fit.metric;
   if (!correction.has_lambda && !heals) options.fit.ridge.lambda = defaults.fit.ridge.lambda;
   return options;
 }
@@ -48,7 +50,7 @@ ShiftOptions Normalized(ShiftOptions options) {
 bool SameSetting(const ShiftOptions& a, const ShiftOptions& b) {
   const auto key = [](const ShiftOptions& o) {
     return std::tuple(o.prune.text, o.correction, o.heal, o.mode, Format(o.weighting), Format(o.fit.ridge.lambda),
-                      o.fit.factorization, Format(o.fit.rank));
+                      o.fit.factorization, o.fit.metric, Format(o.fit.rank));
   };
   return key(a) == key(b);
 }
@@ -70,7 +72,7 @@ std::vector<ShiftOptions> Combinations(const SweepAxes& axes) {
     for (Calibration mode : axes.modes)
       for (const TokenWeighting& weighting : axes.weightings)
         for (const LambdaSpec& lambda : axes.lambdas)
-          for (Factorization factorization : axes.factorizations)
+          for (const auto& [factorization, metric] : Pairs(axes.factorizations, axes.metrics))
             for (const auto& [rank, heal] : Pairs(axes.ranks, axes.heals)) {
               options.correction = correction;
               options.heal = heal;
@@ -78,6 +80,7 @@ std::vector<ShiftOptions> Combinations(const SweepAxes& axes) {
               options.weighting = weighting;
               options.fit.ridge.lambda = lambda;
               options.fit.factorization = factorization;
+              options.fit.metric = metric;
               options.fit.rank = rank;
               const ShiftOptions normal = Normalized(options);
               if (std::none_of(all.begin(), all.end(), [&](const auto& known) { return SameSetting(known, normal); }))

@@ -20,6 +20,7 @@ struct SweepAxes {
   std::vector<TokenWeighting> weightings = {{}};
   std::vector<LambdaSpec> lambdas = {{}};
   std::vector<Factorization> factorizations = {Factorization::kReducedRank};
+  std::vector<MetricKind> metrics = {MetricKind::kIdentity};
   std::vector<RankSpec> ranks = {{}};
   std::vector<Heal> heals = {Heal::kOff};
   std::vector<int64_t> samples = {256};  // of calibration text: every eighth of them is held out

@@ -82,6 +82,7 @@ void WriteReport(const RunOptions& options, const ShiftJob& shift, const ShiftRe
 Json ProvenanceJson(Json json, const ShiftOptions& shift) {
   json["lambda"] = Format(shift.fit.ridge.lambda);
   json["factorization"] = Name(shift.fit.factorization);
+  json["metric"] = Name(shift.fit.metric);
   json["merge"] = Name(shift.merge);
   json["correction"] = shift.correction->name;
   json["calibration_mode"] = Name(shift.mode);

@@ -22,6 +22,7 @@ constexpr FieldFlag kFlags[] = {
     {"device", "--device"},
     {"export", "--export"},
     {"factorization", "--factorize"},
+    {"metric", "--metric"},
     {"format", "--format"},
     {"format", "--export"},
     {"gate", "--gate"},

@@ -60,6 +60,11 @@ void RecipeOptions::AddTo(CLI::App& app) {
          "rrr: the best map of that rank on the data; svd: truncated SVD, as in the paper; svd-refit: the same\n"
          "with a refitted bias")
       ->capture_default_str();
+  app.add_option(
+         "--metric", metric,
+         "which error of a low rank counts: identity (its squares), fisher-diagonal or fisher (weighted by the second\n"
+         "moment of the loss's gradient behind the block, from a pass backwards over the calibration text)")
+      ->capture_default_str();
   app.add_option("--merge", merge, "merge neighbouring adapters into one: off, full or lowrank")->capture_default_str();
   const std::vector<CLI::Option*> all = app.get_options();
   added.assign(all.begin() + others, all.end());
@@ -78,6 +83,7 @@ ShiftOptions RecipeOptions::Parse(uint64_t seed) const {
   shift.fit.rank = ParseRank(lra);
   shift.fit.ridge = {ParseLambda(lambda), penalize_bias};
   shift.fit.factorization = ParseFactorization(factorize);
+  shift.fit.metric = ParseMetric(metric);
   shift.merge = ParseMerge(merge);
   shift.correction = &FindCorrection(correction);
   shift.mode = ParseCalibrationMode(calibration_mode);

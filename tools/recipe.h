@@ -20,6 +20,7 @@ struct CommonOptions;
 
 struct RecipeOptions {
   std::string prune = "bi:0.25", lra = "64", calib = {}, lambda = "gcv", factorize = "rrr", merge = "off";
+  std::string metric = "identity";
   std::string heal = "off", correction = "lra", calibration_mode = "independent", token_weight = "none";
   std::vector<std::string> load_gram = {};
   std::string save_gram = {}, gram_layers = "removed";

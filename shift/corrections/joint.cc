@@ -115,11 +115,12 @@ class JointFit {
     stream.a = a.Clone();
     stream.b = solution.b.Clone();
     const RidgeSums metric = MetricOfStream(context_, sums_.fit, solution.lambda);
+    const OutputMetric* output = options_.MetricOf(sums_.site);
     std::vector<std::vector<double>> spectrum(1);
     if (options_.rank.kind == RankSpec::Kind::kEnergy)
-      spectrum[0] = SingularValues(context_, metric, stream, options_.factorization);
+      spectrum[0] = SingularValues(context_, metric, stream, options_.factorization, output);
     const int64_t rank = ChooseRanks(options_.rank, spectrum, d_).front();
-    LowRank factors = Factorize(context_, metric, stream, rank, options_.factorization);
+    LowRank factors = Factorize(context_, metric, stream, rank, options_.factorization, output);
     joint.singular_values = factors.singular_values;
 
     // The activations' sums with D - out A in place of D. Of those only the products with the inputs change.

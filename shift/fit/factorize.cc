@@ -174,12 +174,16 @@ std::vector<int64_t> ChooseRanks(const RankSpec& spec, const std::vector<std::ve
 // With V the leading right singular vectors of G^(1/2) A, which are eigenvectors of A' G A, the best map of rank r in
 // the metric G is A V V': no root or inverse of G is needed, and G = I gives the SVD of A. Only V comes from the
 // squared matrix; P and the leading singular values are products with A itself, so they do not lose half of the digits.
+//
+// In a metric M = L L' of the output, the same is done with A L, and A L V V' L^-1 is the best map.
 LowRank Factorize(const Context& context, const RidgeSums& sums, const RidgeSolution& solution, int64_t rank,
-                  Factorization factorization) {
+                  Factorization factorization, const OutputMetric* metric) {
   const int64_t d = sums.hidden();
   CheckRank(RankSpec::Fixed(rank), d);
+  const Matrix<double> weighted = metric != nullptr ? metric->Times(context, solution.a) : Matrix<double>();
+  const Matrix<double>& a = metric != nullptr ? weighted : solution.a;
   LowRank out = WithSolver(context, d, [&](Solver& solver) {
-    const InMetric maps(solver, sums, solution.a, factorization);
+    const InMetric maps(solver, sums, a, factorization);
     const linalg::LeadingEigenpairs eigen = maps.Eigen(solver, rank);  // V' in its rows
     const linalg::ArrayPtr p = solver.Product({maps.a()}, {*eigen.vectors, true}),
                            metric_p = solver.Product({maps.metric_a()}, {*eigen.vectors, true});
@@ -189,15 +193,17 @@ LowRank Factorize(const Context& context, const RidgeSums& sums, const RidgeSolu
       factors.singular_values.push_back(std::sqrt(std::max(0.0, eigen.values[j])));
     return factors;
   });
+  if (metric != nullptr) out.q = metric->Over(context, out.q);
   out.b =
       factorization == Factorization::kSvd ? solution.b.Clone() : FreeBias(context, sums, {out.p.view(), out.q.view()});
   return out;
 }
 
 std::vector<double> SingularValues(const Context& context, const RidgeSums& sums, const RidgeSolution& solution,
-                                   Factorization factorization) {
+                                   Factorization factorization, const OutputMetric* metric) {
+  const Matrix<double> weighted = metric != nullptr ? metric->Times(context, solution.a) : Matrix<double>();
   std::vector<double> values = WithSolver(context, sums.hidden(), [&](Solver& solver) {
-    return InMetric(solver, sums, solution.a, factorization).Eigen(solver, 1).values;
+    return InMetric(solver, sums, metric != nullptr ? weighted : solution.a, factorization).Eigen(solver, 1).values;
   });
   std::reverse(values.begin(), values.end());
   for (double& value : values) value = std::sqrt(std::max(0.0, value));

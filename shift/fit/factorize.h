@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/plan.h"
+#include "shift/fit/metric.h"
 #include "shift/fit/ridge.h"
 
 namespace shiftrt {
@@ -41,19 +42,21 @@ std::vector<int64_t> ChooseRanks(const RankSpec& spec, const std::vector<std::ve
                                  int64_t hidden);
 
 struct LowRank {
-  Matrix<double> p, q, b;               // (d, r), (r, d), (1, d)
-  std::vector<double> singular_values;  // all of them, descending: of A (svd, svd-refit), or of G_c^(1/2) A (rrr)
+  Matrix<double> p, q, b;  // (d, r), (r, d), (1, d)
+  std::vector<double>
+      singular_values;  // all of them, descending: of A (svd, svd-refit), or of G_c^(1/2) A (rrr), times L
 };
 
 // svd: the truncated SVD of A, b kept (paper eq. svd_truncation). svd-refit: b = mean(D) - mean(H) A_r instead. rrr:
 // minimises tr((A - A_r)' G_c (A - A_r)) over maps of rank r with the centred Gram G_c of `sums`, and refits b: on the
 // fitted tokens never farther than the others from what A computes, and so, but for what lambda leaves, from the
-// updates. Throws UsageError for a rank below 1 or above d.
+// updates. With a metric M = L L' of the output, A L and A_r L take the places of A and A_r. Throws UsageError for a
+// rank below 1 or above d.
 LowRank Factorize(const Context& context, const RidgeSums& sums, const RidgeSolution& solution, int64_t rank,
-                  Factorization factorization);
-// All singular values alone, descending: of A (svd), or of G_c^(1/2) A (rrr).
+                  Factorization factorization, const OutputMetric* metric = nullptr);
+// All singular values alone, descending: of A (svd), or of G_c^(1/2) A (rrr), times L.
 std::vector<double> SingularValues(const Context& context, const RidgeSums& sums, const RidgeSolution& solution,
-                                   Factorization factorization);
+                                   Factorization factorization, const OutputMetric* metric = nullptr);
 // What Factorize gives for the smaller `rank`, from its result for a larger one; rank 0 is a bias alone.
 LowRank Truncate(const Context& context, const RidgeSums& sums, const LowRank& factors, int64_t rank,
                  Factorization factorization);

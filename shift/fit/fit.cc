@@ -20,20 +20,27 @@ bool RankNeedsSpectrum(const RankSpec& spec) {
 }
 
 // The adapter of `rank` directions, and all singular values.
-std::shared_ptr<const Lra> Reduce(const Context& context, const RidgeSums& sums, const RidgeSolution& solution,
+std::shared_ptr<const Lra> Reduce(const Context& context, const SiteSums& site, const RidgeSolution& solution,
                                   int64_t rank, const FitOptions& options, std::vector<double>& singular_values) {
+  const RidgeSums& sums = site.fit;
+  const OutputMetric* metric = options.MetricOf(site.site);
   // Asked for by number, a rank of d is factors of rank d; otherwise the full map is the smaller way to say it.
   if (rank == sums.hidden() && options.rank.kind != RankSpec::Kind::kFixed) {
-    if (singular_values.empty()) singular_values = SingularValues(context, sums, solution, options.factorization);
+    if (singular_values.empty())
+      singular_values = SingularValues(context, sums, solution, options.factorization, metric);
     return MakeLra(solution);
   }
-  LowRank factors = Factorize(context, sums, solution, std::max<int64_t>(1, rank), options.factorization);
+  LowRank factors = Factorize(context, sums, solution, std::max<int64_t>(1, rank), options.factorization, metric);
   if (rank == 0) factors = Truncate(context, sums, factors, 0, options.factorization);
   singular_values = std::move(factors.singular_values);
   return MakeLra(factors);
 }
 
 }  // namespace
+
+const OutputMetric* FitOptions::MetricOf(const Site& site) const {
+  return metrics == nullptr ? nullptr : &metrics->at(site.last());
+}
 
 FittedSites& FittedSites::operator+=(FittedSites more) {
   std::move(more.adapters.begin(), more.adapters.end(), std::back_inserter(adapters));
@@ -98,13 +105,14 @@ FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums
   const Stopwatch watch(fitted.seconds.factorize);
   std::vector<std::vector<double>> spectra(sites.size());
   for (size_t i = 0; i < sites.size() && RankNeedsSpectrum(options.rank); ++i)
-    spectra[i] = SingularValues(context, sites[i]->fit, solved.solutions[i], options.factorization);
+    spectra[i] = SingularValues(context, sites[i]->fit, solved.solutions[i], options.factorization,
+                                options.MetricOf(sites[i]->site));
   const int64_t hidden = sites.empty() ? 0 : sites[0]->fit.hidden();
   const std::vector<int64_t> ranks = ChooseRanks(options.rank, spectra, hidden);
   progress.Begin("factorizing", static_cast<int64_t>(sites.size()));
   for (size_t i = 0; i < sites.size(); ++i) {
     const RidgeSolution& solution = solved.solutions[i];
-    const std::shared_ptr<const Lra> lra = Reduce(context, sites[i]->fit, solution, ranks[i], options, spectra[i]);
+    const std::shared_ptr<const Lra> lra = Reduce(context, *sites[i], solution, ranks[i], options, spectra[i]);
     SiteReport report = MeasureSite(context, *sites[i], *lra);
     report.lambda = solution.lambda;
     report.condition = solution.condition;

@@ -19,6 +19,11 @@ struct FitOptions {
   RidgeOptions ridge;
   RankSpec rank;
   Factorization factorization = Factorization::kReducedRank;
+  MetricKind metric = MetricKind::kIdentity;
+  std::shared_ptr<const OutputMetrics> metrics = nullptr;  // null for kIdentity
+
+  // Null where the metric is the identity.
+  const OutputMetric* MetricOf(const Site& site) const;
 };
 
 struct SiteReport {

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shift/fit/metric.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/gradients.h"
+#include "runtime/check.h"
+#include "runtime/linalg/linalg.h"
+
+namespace shiftrt {
+
+namespace {
+
+constexpr double kFloor = 1e-3;
+
+// Sums over tokens of g g' (d, d; upper triangle), behind some layers of the original model.
+class GradientSquares {
+ public:
+  GradientSquares(const ShiftJob& job, std::span<const int64_t> layers)
+      : job_(job), engine_(job.context, job.model.weights, DepthPlan::Original(job.layers())) {
+    for (const int64_t layer : layers) squares.emplace(layer, Matrix<double>::Zeros(job.hidden(), job.hidden()));
+  }
+
+  void Add(const Batch& batch) {
+    const int64_t tokens = batch.size(), d = job_.hidden(), lowest = squares.begin()->first + 1;
+    // The stream before the stages from the lowest one on, and behind the last.
+    const std::shared_ptr<float> streams = engine_.Allocate((job_.layers() - lowest + 1) * tokens * d),
+                                 memory = engine_.Allocate(tokens * d);
+    const auto stream = [&](int64_t stage) {
+      return MatrixView<float>(streams.get() + (stage - lowest) * tokens * d, tokens, d);
+    };
+    const MatrixView<float> gradient(memory.get(), tokens, d);
+    engine_.Embed(batch, stream(lowest));
+    for (int64_t stage = 0; stage < job_.layers(); ++stage) {
+      const MatrixView<float> from = stream(std::max(stage, lowest)), to = stream(std::max(stage + 1, lowest));
+      if (from.data != to.data) std::copy_n(from.data, tokens * d, to.data);
+      engine_.Forward(static_cast<size_t>(stage), batch, to);
+    }
+    engine_.Head(batch, {}, 1.0, stream(job_.layers()), gradient);
+    Collect(job_.layers() - 1, gradient);
+    for (int64_t stage = job_.layers() - 1; stage >= lowest; --stage) {
+      engine_.Backward(static_cast<size_t>(stage), batch, stream(stage), gradient);
+      Collect(stage - 1, gradient);
+    }
+  }
+
+  std::map<int64_t, Matrix<double>> squares;  // by layer
+
+ private:
+  void Collect(int64_t layer, MatrixView<const float> gradient) {
+    const auto found = squares.find(layer);
+    if (found == squares.end()) return;
+    const Matrix<double> wide(gradient.rows, gradient.cols);
+    std::copy_n(gradient.data, wide.size(), wide.data());
+    linalg::AddGram(job_.context, wide.view(), found->second.view());
+  }
+
+  const ShiftJob& job_;
+  GradientEngine engine_;
+};
+
+}  // namespace
+
+MetricKind ParseMetric(const std::string& text) {
+  for (const MetricKind kind : {MetricKind::kIdentity, MetricKind::kFisherDiagonal, MetricKind::kFisher})
+    if (text == Name(kind)) return kind;
+  FailUsage(Field("metric"), "unknown metric \"{}\"; known: identity, fisher-diagonal, fisher", text);
+}
+
+const char* Name(MetricKind kind) {
+  switch (kind) {
+    case MetricKind::kIdentity: return "identity";
+    case MetricKind::kFisherDiagonal: return "fisher-diagonal";
+    case MetricKind::kFisher: return "fisher";
+  }
+  return "?";
+}
+
+OutputMetric::OutputMetric(const Context& context, MetricKind kind, MatrixView<const double> squares) {
+  const int64_t d = squares.rows;
+  double trace = 0;
+  for (int64_t i = 0; i < d; ++i) trace += squares(i, i);
+  Check(std::isfinite(trace) && trace > 0, "the squares of the loss's gradients add up to {}", trace);
+  const double mean = trace / static_cast<double>(d);
+  if (kind == MetricKind::kFisherDiagonal) {
+    for (int64_t i = 0; i < d; ++i) scales_.push_back(std::sqrt(squares(i, i) / mean + kFloor));
+    return;
+  }
+  Matrix<double> moment(d, d);
+  for (int64_t i = 0; i < d; ++i) {
+    for (int64_t j = i; j < d; ++j) moment(i, j) = moment(j, i) = squares(i, j) / mean;
+    moment(i, i) += kFloor;
+  }
+  const auto solver = linalg::MakeHostSolver(context);
+  const linalg::ArrayPtr upper = solver->Uploaded(moment.view()),
+                         nothing = solver->Uploaded(Matrix<double>::Zeros(d, 1).view());
+  Check(solver->CholeskySolve(*upper, *nothing), "the second moment of the loss's gradients is not positive definite");
+  moment = solver->Downloaded(*upper);
+  root_ = Matrix<double>::Zeros(d, d);
+  for (int64_t i = 0; i < d; ++i)
+    for (int64_t j = 0; j <= i; ++j) root_(i, j) = moment(j, i);
+}
+
+Matrix<double> OutputMetric::Times(const Context& context, const Matrix<double>& x) const {
+  Matrix<double> out(x.rows(), x.cols());
+  if (scales_.empty()) {
+    linalg::Gemm(context, false, false, 1.0, x.view(), root_.view(), 0.0, out.view());
+    return out;
+  }
+  for (int64_t i = 0; i < x.rows(); ++i)
+    for (int64_t j = 0; j < x.cols(); ++j) out(i, j) = x(i, j) * scales_[j];
+  return out;
+}
+
+Matrix<double> OutputMetric::Over(const Context& context, const Matrix<double>& y) const {
+  Matrix<double> out = y.Clone();
+  if (scales_.empty()) {
+    Matrix<double> root = root_.Clone();
+    linalg::SolveFromRight(context, root.view(), out.view(), 0);
+    return out;
+  }
+  for (int64_t i = 0; i < y.rows(); ++i)
+    for (int64_t j = 0; j < y.cols(); ++j) out(i, j) /= scales_[j];
+  return out;
+}
+
+std::shared_ptr<const OutputMetrics> CollectMetrics(const ShiftJob& job, MetricKind kind,
+                                                    std::span<const int64_t> layers) {
+  if (job.context.device != Device::kCpu)
+    FailUsage(Field("metric"), "{}: gradients behind blocks are collected on the CPU only", Name(kind));
+  GradientSquares gradients(job, layers);
+  job.progress.Begin("gradients of the loss", job.calibration.fit_tokens);
+  for (const Batch& batch : job.calibration.fit) {
+    gradients.Add(batch);
+    job.progress.Advance(batch.size());
+  }
+  job.progress.End();
+  auto metrics = std::make_shared<OutputMetrics>();
+  for (const auto& [layer, squares] : gradients.squares)
+    metrics->emplace(layer, OutputMetric(job.context, kind, squares.view()));
+  return metrics;
+}
+
+}  // namespace shiftrt
