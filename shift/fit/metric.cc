@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/gradient_ops.h"
 #include "engine/gradients.h"
 #include "runtime/check.h"
 #include "runtime/linalg/linalg.h"
@@ -34,7 +35,7 @@ class GradientSquares {
     engine_.Embed(batch, stream(lowest));
     for (int64_t stage = 0; stage < job_.layers(); ++stage) {
       const MatrixView<float> from = stream(std::max(stage, lowest)), to = stream(std::max(stage + 1, lowest));
-      if (from.data != to.data) std::copy_n(from.data, tokens * d, to.data);
+      if (from.data != to.data) engine_.ops().Copy(from, to);
       engine_.Forward(static_cast<size_t>(stage), batch, to);
     }
     engine_.Head(batch, {}, 1.0, stream(job_.layers()), gradient);
@@ -51,8 +52,10 @@ class GradientSquares {
   void Collect(int64_t layer, MatrixView<const float> gradient) {
     const auto found = squares.find(layer);
     if (found == squares.end()) return;
+    const Matrix<float> here(gradient.rows, gradient.cols);
+    engine_.ops().ToHost(gradient.data, here.span());
     const Matrix<double> wide(gradient.rows, gradient.cols);
-    std::copy_n(gradient.data, wide.size(), wide.data());
+    std::copy_n(here.data(), wide.size(), wide.data());
     linalg::AddGram(job_.context, wide.view(), found->second.view());
   }
 
@@ -127,8 +130,6 @@ Matrix<double> OutputMetric::Over(const Context& context, const Matrix<double>& 
 
 std::shared_ptr<const OutputMetrics> CollectMetrics(const ShiftJob& job, MetricKind kind,
                                                     std::span<const int64_t> layers) {
-  if (job.context.device != Device::kCpu)
-    FailUsage(Field("metric"), "{}: gradients behind blocks are collected on the CPU only", Name(kind));
   GradientSquares gradients(job, layers);
   job.progress.Begin("gradients of the loss", job.calibration.fit_tokens);
   for (const Batch& batch : job.calibration.fit) {
