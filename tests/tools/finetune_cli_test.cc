@@ -97,7 +97,9 @@ TEST_F(FinetuneCli, StoppedItContinuesToTheSameBits) {
     EXPECT_EQ(status, signal == SIGINT ? 130 : 128 + SIGKILL) << ReadFile(dir_ / "stderr");
     EXPECT_FALSE(fs::exists(dir_ / "tuned/shiftrt.json"));
     ASSERT_TRUE(fs::exists(dir_ / "tuned.checkpoint"));
-    if (signal == SIGINT) EXPECT_NE(ReadFile(dir_ / "stderr").find("the same command continues"), std::string::npos);
+    if (signal == SIGINT) {
+      EXPECT_NE(ReadFile(dir_ / "stderr").find("the same command continues"), std::string::npos);
+    }
     // With another setting it is refused.
     std::vector<std::string> other = options;
     other[1] = "23";
