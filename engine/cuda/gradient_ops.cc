@@ -1,12 +1,534 @@
 // SPDX-License-Identifier: Apache-2.0
+// The operations of gradients on a GPU. Streams, activations and gradients are float32. Products of a 16-bit model
+// round both operands to its type, as the decoder rounds activations, and add up in float32; products with adapters,
+// and all products of a float32 model, are float32. Attention rounds its operands likewise.
 #include "engine/gradient_ops.h"
 
+#include <algorithm>
+#include <cmath>
+
+#include "engine/cuda/operands.h"
+#include "engine/cuda/rope_table.h"
+#include "engine/cuda/state.h"
+#include "kernels/cuda/adamw.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/head_loss.h"
+#include "kernels/cuda/rmsnorm_gradient.h"
+#include "kernels/cuda/rowwise.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
 
-std::unique_ptr<GradientOps> MakeCudaGradientOps(const Context&, std::shared_ptr<const Weights>) {
-  FailUsage(Field("device"), "gradients are not computed on a GPU yet: choose cpu");
+namespace {
+
+using gpu::ConstDeviceArray;
+using gpu::DeviceArray;
+using gpu::DeviceBuffer;
+
+// The head's loss has so many logits at a time. With more rows, the head and its gradient are read less often.
+constexpr int64_t kLossRows = 2048, kLossColumns = 8192;
+constexpr int64_t kAligned = 8;  // 16-bit rows that the tensor cores take start at multiples of 16 bytes
+
+// An operand of a product.
+struct Side {
+  ConstDeviceArray array;
+  int64_t stride = 0;
+
+  ConstDeviceArray Row(int64_t row) const {
+    return {static_cast<const std::byte*>(array.data) + row * stride * static_cast<int64_t>(SizeOf(array.dtype)),
+            array.dtype};
+  }
+};
+
+class CudaGradientOps : public GradientOps {
+ public:
+  CudaGradientOps(const Context& context, std::shared_ptr<const Weights> weights)
+      : weights_(std::move(weights)),
+        config_(weights_->config),
+        spec_(config_.block),
+        device_(OnDevice(context, weights_, context.gpus.front())),
+        operands_(weights_, device_),
+        stream_(device_->stream()),
+        dtype_(device_->dtype()),
+        eps_(static_cast<float>(config_.rms_eps)),
+        rope_(stream_, config_) {
+    Check(dtype_ != DType::kFloat16,
+          "gradients of a float16 model on the GPU would lose what is below 2^-24: choose bfloat16 or float32 with "
+          "--dtype, or --device cpu");
+  }
+
+  std::shared_ptr<float> Allocate(int64_t count) override {
+    std::shared_ptr<float> memory = device_->rows()->Allocate(count);
+    gpu::FillBytes(stream_, memory.get(), 0, Bytes(count));
+    return memory;
+  }
+  void Zero(MatrixView<float> x) override { gpu::ZeroRows(stream_, x); }
+  void Copy(MatrixView<const float> from, MatrixView<float> to) override { gpu::CopyRows(stream_, from, to); }
+  void ToHost(const float* from, std::span<float> host) override {
+    gpu::CopyToHost(stream_, host.data(), from, static_cast<int64_t>(host.size_bytes()));
+  }
+  void FromHost(std::span<const float> host, float* to) override {
+    gpu::CopyToDevice(stream_, to, host.data(), static_cast<int64_t>(host.size_bytes()));
+    gpu::Synchronize(stream_);
+  }
+  MatrixView<const float> Here(const Rows& rows, std::shared_ptr<float>& copy) override;
+
+  void Begin(const Batch& batch) override;
+  void Embed(MatrixView<float> h) override {
+    Check(h.stride == h.cols, "embeddings go to dense rows, not to rows {} apart", h.stride);
+    gpu::Embed(stream_, tokens_, h.rows, device_->embedding(), h.cols, h.data, weights_->EmbeddingScale());
+  }
+  void Rope(MatrixView<float> x) override {
+    gpu::RotateRows(stream_, x, config_.head_dim, rope_.table(), positions_, /*back=*/false);
+  }
+  void RopeGradient(MatrixView<float> dx) override {
+    gpu::RotateRows(stream_, dx, config_.head_dim, rope_.table(), positions_, /*back=*/true);
+  }
+  void Attention(const AttentionActivations& a) override;
+  void AttentionGradient(const AttentionActivations& a, MatrixView<const float> dout, MatrixView<float> dq,
+                         MatrixView<float> dk, MatrixView<float> dv) override;
+
+  void MatMul(MatrixView<const float> x, const Operand& w, const Operand& bias, bool accumulate,
+              MatrixView<float> y) override;
+  void MatMulRight(MatrixView<const float> x, const Operand& b, bool accumulate, MatrixView<float> y) override;
+  void MatMulInputGradient(MatrixView<const float> dy, const Operand& w, bool accumulate,
+                           MatrixView<float> dx) override;
+  void MatMulWeightGradient(MatrixView<const float> dy, MatrixView<const float> x, MatrixView<float> dw) override;
+  void BiasGradient(MatrixView<const float> dy, MatrixView<float> db) override { gpu::AddColumnSums(stream_, dy, db); }
+
+  void RmsNorm(MatrixView<const float> x, const Operand& weight, MatrixView<float> out) override {
+    gpu::NormGroups(stream_, NormOf(x.cols, weight), x, out);
+  }
+  void RmsNormHeads(MatrixView<float> x, const Operand& weight) override {
+    gpu::NormGroups(stream_, NormOf(config_.head_dim, weight), x, x);
+  }
+  void RmsNormGradient(MatrixView<const float> x, const Operand& weight, MatrixView<const float> dy, bool accumulate,
+                       MatrixView<float> dx, MatrixView<float> dweight) override {
+    NormGradient(NormOf(x.cols, weight), x, dy, accumulate, dx, dweight);
+  }
+  void RmsNormHeadsGradient(MatrixView<const float> x, const Operand& weight, MatrixView<const float> dy,
+                            MatrixView<float> dx, MatrixView<float> dweight) override {
+    NormGradient(NormOf(config_.head_dim, weight), x, dy, false, dx, dweight);
+  }
+
+  void GatedUnit(MatrixView<float> gate, MatrixView<const float> up) override {
+    gpu::GateRows(stream_, GatedOf(spec_), gate, up);
+  }
+  void GatedUnitGradient(MatrixView<const float> gate, MatrixView<const float> up, MatrixView<float> dgate,
+                         MatrixView<float> dup) override {
+    gpu::GateRowsGradient(stream_, GatedOf(spec_), gate, up, dgate, dup);
+  }
+  void AddTo(MatrixView<const float> x, MatrixView<float> y) override { gpu::AddRows(stream_, x, y); }
+  void AddRow(const Operand& b, MatrixView<float> y) override {
+    const DeviceVector row = operands_.Vector(b);
+    if (row.data != nullptr) gpu::AddRows(stream_, {row.data, 1, y.cols, 0}, y);
+  }
+  void Scale(float factor, MatrixView<float> x) override { gpu::ScaleRows(stream_, factor, x); }
+  void ApplyDropout(const Dropout& dropout, MatrixView<const float> x, MatrixView<float> out) override {
+    Check(dropout.probability >= 0 && dropout.probability < 1, "a dropout of {} is not in [0, 1)", dropout.probability);
+    gpu::DropRows(stream_, {dropout.key, dropout.Threshold(), dropout.Scale()}, x, out);
+  }
+  void Gather(std::span<const int64_t> rows, MatrixView<const float> from, MatrixView<float> to) override {
+    gpu::GatherRows(stream_, Indices(rows), from, to);
+  }
+  void Scatter(std::span<const int64_t> rows, MatrixView<const float> from, MatrixView<float> to) override {
+    gpu::ScatterRows(stream_, Indices(rows), from, to);
+  }
+
+  void HeadLossGradient(const HeadRows& rows, std::span<const float> scales, std::span<float> losses,
+                        MatrixView<float> dx, MatrixView<float> dw) override;
+  void LogProbs(const HeadRows& rows, std::span<float> log_probs) override;
+
+  void AdamWStep(const AdamW& settings, std::span<const float> gradient, std::span<float> values,
+                 std::span<float> first, std::span<float> second) override;
+  double SumOfSquares(std::span<const float> values) override {
+    return SumOf([&](double* scratch, double* sum) {
+      gpu::SumSquares(stream_, values.data(), std::ssize(values), scratch, sum);
+    });
+  }
+  double SumOfAbsoluteProducts(const Operand& w, MatrixView<const float> gradient) override;
+
+ private:
+  static constexpr int64_t Bytes(int64_t floats) { return floats * static_cast<int64_t>(sizeof(float)); }
+  static gpu::GatedActivation GatedOf(const BlockSpec& spec) {
+    return spec.activation == Activation::kSilu ? gpu::GatedActivation::kSilu : gpu::GatedActivation::kGeluTanh;
+  }
+
+  // Whether a product of operands with rows of these lengths is computed in 16 bits.
+  bool Narrows(std::initializer_list<int64_t> widths) const {
+    return dtype_ != DType::kFloat32 &&
+           std::all_of(widths.begin(), widths.end(), [](int64_t width) { return width % kAligned == 0; });
+  }
+  Side Take(MatrixView<const float> x, bool narrow, Scratch& scratch) {
+    if (!narrow) return {{x.data, DType::kFloat32}, x.stride};
+    const DeviceArray rounded = scratch.Get(stream_, x.rows * x.cols, dtype_);
+    gpu::NarrowRows(stream_, x, rounded);
+    return {rounded, x.cols};
+  }
+  // A matrix, of which a stored one in 16 bits has widths that Narrows() accepts.
+  Side Take(const Operand& w, bool narrow) {
+    if (w.trained.data != nullptr) return Take(w.trained, narrow, narrow_w_);
+    const ConstDeviceArray stored = operands_.Matrix(w.stored);
+    if (stored.dtype != DType::kFloat32) return {stored, w.stored.cols()};
+    return Take({static_cast<const float*>(stored.data), w.stored.rows(), w.stored.cols()}, narrow, narrow_w_);
+  }
+  static int64_t ColsOf(const Operand& w) { return w.trained.data != nullptr ? w.trained.cols : w.stored.cols(); }
+
+  // y (+)= x W' with the sizes and the forms of `problem`.
+  void Multiply(gpu::MatMulProblem problem, const Side& x, const Side& w, MatrixView<float> y) {
+    problem.x = x.array;
+    problem.w = w.array;
+    problem.x_stride = x.stride;
+    problem.w_stride = w.stride;
+    problem.y = {y.data, DType::kFloat32};
+    problem.y_stride = y.stride;
+    device_->products().MatMul(problem);
+  }
+
+  gpu::GroupNorm NormOf(int64_t n, const Operand& weight) {
+    const DeviceVector vector = operands_.Vector(weight);
+    return {n, vector.data, vector.offset_added ? 0 : spec_.norm_offset, eps_};
+  }
+  void NormGradient(const gpu::GroupNorm& norm, MatrixView<const float> x, MatrixView<const float> dy, bool accumulate,
+                    MatrixView<float> dx, MatrixView<float> dweight) {
+    float* const scales = dweight.data != nullptr ? norm_scales_.Floats(stream_, x.rows * x.cols / norm.n) : nullptr;
+    gpu::NormGroupsGradient(stream_, norm, x, dy, accumulate, dx, dweight, scales);
+  }
+
+  // Dense rows in the type that attention reads.
+  ConstDeviceArray ForAttention(MatrixView<const float> x, Scratch& scratch) {
+    Check(x.stride == x.cols, "attention on the GPU reads dense rows, not rows {} apart", x.stride);
+    return Take(x, dtype_ != DType::kFloat32, scratch).array;
+  }
+  gpu::AttentionShape ShapeOf(int64_t layer) const {
+    return {.heads = static_cast<int>(config_.heads),
+            .kv_heads = static_cast<int>(config_.kv_heads),
+            .head_dim = static_cast<int>(config_.head_dim),
+            .scale = spec_.attention_scale,
+            .window = static_cast<int>(spec_.Window(layer)),
+            .soft_cap = spec_.attention_cap};
+  }
+
+  // Copies indices to the device. They are valid until the next call.
+  const int32_t* Indices(std::span<const int64_t> rows) {
+    const std::vector<int32_t> narrow(rows.begin(), rows.end());
+    return Upload(std::span<const int32_t>(narrow), indices_);
+  }
+  template <typename T>
+  const T* Upload(std::span<const T> host, DeviceBuffer<T>& buffer) {
+    T* const there = buffer.Reserve(stream_, std::max<int64_t>(1, std::ssize(host)), kActivations);
+    gpu::CopyToDevice(stream_, there, host.data(), static_cast<int64_t>(host.size_bytes()));
+    return there;
+  }
+
+  template <typename Call>
+  double SumOf(const Call& call) {
+    double* const scratch = sums_.Reserve(stream_, gpu::kSumScratch + 1, kActivations);
+    call(scratch, scratch + gpu::kSumScratch);
+    double sum = 0;
+    gpu::CopyToHost(stream_, &sum, scratch + gpu::kSumScratch, sizeof(sum));
+    return sum;
+  }
+
+  struct LossPass;
+
+  std::shared_ptr<const Weights> weights_;
+  const ModelConfig& config_;
+  const BlockSpec& spec_;
+  std::shared_ptr<DeviceWeights> device_;
+  DeviceOperands operands_;
+  gpu::Stream stream_;
+  DType dtype_;
+  float eps_;
+
+  // The batch in progress.
+  GrowingRopeTable rope_;
+  DeviceBuffer<int32_t> layout_;
+  const int32_t *tokens_ = nullptr, *positions_ = nullptr, *first_row_ = nullptr, *visible_ = nullptr;
+  const gpu::PackedSequence* sequences_ = nullptr;
+  int64_t count_ = 0, sequence_count_ = 0, longest_ = 0;
+
+  Scratch narrow_x_, narrow_w_, narrow_y_, narrow_q_, narrow_k_, narrow_v_, narrow_out_, shares_, deltas_, norm_scales_,
+      logits_, teacher_logits_, dlogits_;
+  DeviceBuffer<int32_t> indices_, targets_;
+  DeviceBuffer<float> scales_, losses_;
+  DeviceBuffer<double> sums_;
+  DeviceBuffer<gpu::LossState> states_;
+};
+
+MatrixView<const float> CudaGradientOps::Here(const Rows& rows, std::shared_ptr<float>& copy) {
+  const MatrixView<const float> from = rows.there();
+  if (!rows.on_host()) {
+    Check(rows.device() == device_->rows(), "rows of GPU {} or of another model for gradients on GPU {}", rows.gpu(),
+          stream_.device);
+    return from;
+  }
+  copy = device_->rows()->Allocate(from.rows * from.cols);
+  for (int64_t i = 0; i < from.rows; ++i)
+    gpu::CopyToDevice(stream_, copy.get() + i * from.cols, from.row(i), Bytes(from.cols));
+  gpu::Synchronize(stream_);
+  return {copy.get(), from.rows, from.cols};
+}
+
+// In one copy.
+void CudaGradientOps::Begin(const Batch& batch) {
+  static_assert(sizeof(gpu::PackedSequence) == 4 * sizeof(int32_t));
+  count_ = batch.size();
+  sequence_count_ = batch.sequences();
+  longest_ = 0;
+  std::vector<int32_t> host(4 * (count_ + sequence_count_));
+  int32_t *tokens = host.data(), *positions = tokens + count_, *first_row = positions + count_,
+          *visible = first_row + count_, *sequence = visible + count_;
+  for (int64_t s = 0; s < sequence_count_; ++s) {
+    const auto begin = static_cast<int32_t>(batch.offsets[s]), end = static_cast<int32_t>(batch.offsets[s + 1]);
+    for (int32_t t = begin; t < end; ++t) {
+      tokens[t] = batch.tokens[t];
+      Check(tokens[t] >= 0 && tokens[t] < config_.vocab, "token {} at position {} is outside the vocabulary of {}",
+            tokens[t], t, config_.vocab);
+      positions[t] = t - begin;
+      first_row[t] = begin;
+      visible[t] = t - begin + 1;
+    }
+    for (const int32_t word : {begin, end - begin, 0, begin}) *sequence++ = word;
+    longest_ = std::max<int64_t>(longest_, end - begin);
+  }
+  rope_.Extend(longest_);
+  tokens_ = Upload(std::span<const int32_t>(host), layout_);
+  positions_ = tokens_ + count_;
+  first_row_ = positions_ + count_;
+  visible_ = first_row_ + count_;
+  sequences_ = reinterpret_cast<const gpu::PackedSequence*>(visible_ + count_);
+}
+
+void CudaGradientOps::Attention(const AttentionActivations& a) {
+  const gpu::AttentionShape shape = ShapeOf(a.layer);
+  const ConstDeviceArray q = ForAttention(a.q, narrow_q_), keys = ForAttention(a.k, narrow_k_),
+                         values = ForAttention(a.v, narrow_v_);
+  Check(a.out.stride == a.out.cols && a.log_sums.stride == a.log_sums.cols, "attention on the GPU writes dense rows");
+  if (dtype_ == DType::kFloat32) {
+    const int splits = gpu::AttentionSplits(shape, count_, longest_, device_->info().multiprocessors);
+    gpu::AttendSplit(stream_, {.shape = shape,
+                               .q = a.q.data,
+                               .keys = keys,
+                               .values = values,
+                               .first_row = first_row_,
+                               .visible = visible_,
+                               .tokens = count_,
+                               .splits = splits,
+                               .scratch = shares_.Floats(stream_, gpu::SplitAttentionScratch(shape, count_, splits)),
+                               .out = a.out.data,
+                               .log_sums = a.log_sums.data});
+    return;
+  }
+  const DeviceArray out = narrow_out_.Get(stream_, a.out.rows * a.out.cols, dtype_);
+  gpu::AttendPacked(stream_, {.shape = shape,
+                              .q = q,
+                              .keys = keys,
+                              .values = values,
+                              .sequences = sequences_,
+                              .sequence_count = sequence_count_,
+                              .longest = longest_,
+                              .out = out,
+                              .log_sums = a.log_sums.data});
+  gpu::Widen(stream_, out, a.out.rows, a.out.cols, a.out.data, a.out.cols);
+}
+
+void CudaGradientOps::AttentionGradient(const AttentionActivations& a, MatrixView<const float> dout,
+                                        MatrixView<float> dq, MatrixView<float> dk, MatrixView<float> dv) {
+  for (const MatrixView<float>& view : {dq, dk, dv})
+    Check(view.stride == view.cols, "attention on the GPU writes dense rows, not rows {} apart", view.stride);
+  gpu::AttendGradient(stream_, {.shape = ShapeOf(a.layer),
+                                .q = ForAttention(a.q, narrow_q_),
+                                .out = ForAttention(a.out, narrow_out_),
+                                .dout = ForAttention(dout, narrow_y_),
+                                .keys = ForAttention(a.k, narrow_k_),
+                                .values = ForAttention(a.v, narrow_v_),
+                                .log_sums = a.log_sums.data,
+                                .sequences = sequences_,
+                                .sequence_count = sequence_count_,
+                                .longest = longest_,
+                                .tokens = count_,
+                                .deltas = deltas_.Floats(stream_, count_ * config_.heads),
+                                .dq = dq.data,
+                                .dkeys = dk.data,
+                                .dvalues = dv.data});
+}
+
+void CudaGradientOps::MatMul(MatrixView<const float> x, const Operand& w, const Operand& bias, bool accumulate,
+                             MatrixView<float> y) {
+  const bool narrow = Narrows({x.cols, ColsOf(w)});
+  Multiply({.m = x.rows, .n = y.cols, .k = x.cols, .accumulate = accumulate}, Take(x, narrow, narrow_x_),
+           Take(w, narrow), y);
+  AddRow(bias, y);
+}
+
+void CudaGradientOps::MatMulRight(MatrixView<const float> x, const Operand& b, bool accumulate, MatrixView<float> y) {
+  Multiply({.m = x.rows, .n = y.cols, .k = x.cols, .accumulate = accumulate, .w_transposed = true},
+           Take(x, false, narrow_x_), Take(b, false), y);
+}
+
+void CudaGradientOps::MatMulInputGradient(MatrixView<const float> dy, const Operand& w, bool accumulate,
+                                          MatrixView<float> dx) {
+  const bool narrow = Narrows({dy.cols, ColsOf(w)});
+  Multiply({.m = dy.rows, .n = dx.cols, .k = dy.cols, .accumulate = accumulate, .w_transposed = true},
+           Take(dy, narrow, narrow_y_), Take(w, narrow), dx);
+}
+
+void CudaGradientOps::MatMulWeightGradient(MatrixView<const float> dy, MatrixView<const float> x,
+                                           MatrixView<float> dw) {
+  const bool narrow = Narrows({dy.cols, x.cols});
+  Multiply({.m = dy.cols, .n = x.cols, .k = x.rows, .accumulate = true, .x_transposed = true, .w_transposed = true},
+           Take(dy, narrow, narrow_y_), Take(x, narrow, narrow_x_), dw);
+}
+
+// One call's rows, a block of them at a time, over the vocabulary in chunks.
+struct CudaGradientOps::LossPass {
+  LossPass(CudaGradientOps& ops, const HeadRows& rows)
+      : ops(ops),
+        rows(rows),
+        vocab(ops.config_.vocab),
+        narrow(ops.Narrows({ops.config_.hidden})),
+        w(ops.Take(rows.head, narrow)),
+        teacher_w({ops.device_->head(), ops.config_.hidden}) {
+    for (const int32_t target : rows.targets)
+      Check(target >= 0 && target < vocab, "target {} is outside the vocabulary of {}", target, vocab);
+    targets = ops.Upload(rows.targets, ops.targets_);
+    losses = ops.losses_.Reserve(ops.stream_, std::max<int64_t>(1, rows.x.rows), kActivations);
+    states = ops.states_.Reserve(ops.stream_, std::min(kLossRows, rows.x.rows), kActivations);
+  }
+
+  void Begin(int64_t first_row) {
+    first = first_row;
+    count = std::min(kLossRows, rows.x.rows - first);
+    x = ops.Take(rows.x.Rows(first, count), narrow, ops.narrow_x_);
+    if (rows.teacher.data != nullptr) teacher = ops.Take(rows.teacher.Rows(first, count), narrow, ops.narrow_q_);
+  }
+  int64_t Columns(int64_t from) const { return std::min(kLossColumns, vocab - from); }
+  gpu::LossTerms Terms() const {
+    return {targets + first, rows.cross_entropy, rows.divergence, scales != nullptr ? scales + first : nullptr};
+  }
+
+  const float* Logits(const Side& x, const Side& w, int64_t from, Scratch& scratch) const {
+    const int64_t cols = Columns(from);
+    const MatrixView<float> logits(scratch.Floats(ops.stream_, count * cols), count, cols);
+    ops.Multiply({.m = count, .n = cols, .k = ops.config_.hidden}, x, {w.Row(from), w.stride}, logits);
+    return logits.data;
+  }
+  gpu::LossChunk Chunk(int64_t from) const {
+    const float* const taught =
+        rows.teacher.data != nullptr ? Logits(teacher, teacher_w, from, ops.teacher_logits_) : nullptr;
+    return {.logits = Logits(x, w, from, ops.logits_),
+            .teacher = taught,
+            .tokens = count,
+            .cols = Columns(from),
+            .first = from,
+            .vocab = vocab,
+            .soft_cap = ops.spec_.logit_cap};
+  }
+  void Losses() const {
+    for (int64_t from = 0; from < vocab; from += kLossColumns)
+      gpu::UpdateLoss(ops.stream_, Chunk(from), Terms(), states, losses + first);
+  }
+  void Download(std::span<float> to) const {
+    gpu::CopyToHost(ops.stream_, to.data(), losses, static_cast<int64_t>(to.size_bytes()));
+  }
+
+  CudaGradientOps& ops;
+  const HeadRows& rows;
+  int64_t vocab;
+  bool narrow;
+  Side w, teacher_w, x, teacher;
+  const int32_t* targets;
+  const float* scales = nullptr;  // for gradients
+  float* losses;
+  gpu::LossState* states;
+  int64_t first = 0, count = 0;  // the block of rows
+};
+
+void CudaGradientOps::HeadLossGradient(const HeadRows& rows, std::span<const float> scales, std::span<float> losses,
+                                       MatrixView<float> dx, MatrixView<float> dw) {
+  LossPass pass(*this, rows);
+  pass.scales = Upload(scales, scales_);
+  const DType type = pass.narrow ? dtype_ : DType::kFloat32;
+  for (int64_t first = 0; first < rows.x.rows; first += kLossRows) {
+    pass.Begin(first);
+    pass.Losses();
+    for (int64_t from = 0; from < pass.vocab; from += kLossColumns) {
+      const int64_t cols = pass.Columns(from), stride = (cols + kAligned - 1) / kAligned * kAligned;
+      const DeviceArray dlogits = dlogits_.Get(stream_, pass.count * stride, type);
+      gpu::LossGradient(stream_, pass.Chunk(from), pass.Terms(), pass.states, dlogits, stride);
+      const Side d{dlogits, stride};
+      Multiply({.m = pass.count, .n = config_.hidden, .k = cols, .accumulate = from > 0, .w_transposed = true}, d,
+               {pass.w.Row(from), pass.w.stride}, dx.Rows(first, pass.count));
+      if (dw.data == nullptr) continue;
+      Multiply({.m = cols,
+                .n = config_.hidden,
+                .k = pass.count,
+                .accumulate = true,
+                .x_transposed = true,
+                .w_transposed = true},
+               d, pass.x, dw.Rows(from, cols));
+    }
+  }
+  pass.Download(losses);
+}
+
+void CudaGradientOps::LogProbs(const HeadRows& rows, std::span<float> log_probs) {
+  HeadRows plain = rows;
+  plain.cross_entropy = 1;
+  plain.divergence = 0;
+  plain.teacher = {};
+  LossPass pass(*this, plain);
+  for (int64_t first = 0; first < rows.x.rows; first += kLossRows) {
+    pass.Begin(first);
+    pass.Losses();
+  }
+  pass.Download(log_probs);
+  for (float& loss : log_probs) loss = -loss;
+}
+
+void CudaGradientOps::AdamWStep(const AdamW& settings, std::span<const float> gradient, std::span<float> values,
+                                std::span<float> first, std::span<float> second) {
+  Check(gradient.size() == values.size() && first.size() == values.size() && second.size() == values.size(),
+        "a step of AdamW with {} gradients, {} and {} moments for {} values", gradient.size(), first.size(),
+        second.size(), values.size());
+  Check(settings.step >= 1, "step {} of AdamW: steps count from 1", settings.step);
+  const auto step = static_cast<double>(settings.step);
+  const gpu::AdamWFactors factors{
+      .gradient_scale = settings.gradient_scale,
+      .beta1 = settings.beta1,
+      .beta2 = settings.beta2,
+      .keep = 1 - settings.rate * settings.decay,
+      .rate = static_cast<float>(settings.rate / (1 - std::pow(static_cast<double>(settings.beta1), step))),
+      .root = static_cast<float>(1 / std::sqrt(1 - std::pow(static_cast<double>(settings.beta2), step))),
+      .epsilon = settings.epsilon};
+  gpu::StepAdamW(stream_, factors, gradient.data(), std::ssize(values), values.data(), first.data(), second.data());
+}
+
+double CudaGradientOps::SumOfAbsoluteProducts(const Operand& w, MatrixView<const float> gradient) {
+  const bool vector = gradient.rows == 1;
+  ConstDeviceArray values;
+  float offset = 0;
+  if (vector) {
+    const DeviceVector there = operands_.Vector(w);
+    values = {there.data, DType::kFloat32};
+    offset = there.offset_added ? -spec_.norm_offset : 0;
+  } else if (w.trained.data != nullptr) {
+    Check(w.trained.stride == w.trained.cols, "a trained tensor with rows {} apart, expected {}", w.trained.stride,
+          w.trained.cols);
+    values = {w.trained.data, DType::kFloat32};
+  } else {
+    values = operands_.Matrix(w.stored);
+  }
+  return SumOf(
+      [&](double* scratch, double* sum) { gpu::SumAbsoluteProducts(stream_, values, offset, gradient, scratch, sum); });
+}
+
+}  // namespace
+
+std::unique_ptr<GradientOps> MakeCudaGradientOps(const Context& context, std::shared_ptr<const Weights> weights) {
+  Check(gpu::WhyUnavailable().empty(), "CUDA: {}", gpu::WhyUnavailable());
+  return std::make_unique<CudaGradientOps>(context, std::move(weights));
 }
 
 }  // namespace shiftrt

@@ -7,7 +7,6 @@
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/matvec.h"
 #include "kernels/cuda/rmsnorm.h"
-#include "kernels/cuda/rope.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
@@ -59,11 +58,9 @@ CudaState::CudaState(const BackendSetup& setup)
             .kv_heads = static_cast<int>(config.kv_heads),
             .head_dim = static_cast<int>(config.head_dim),
             .scale = spec.attention_scale,
-            .soft_cap = spec.attention_cap} {
+            .soft_cap = spec.attention_cap},
+      rope_(stream, config) {
   output_ = device->UploadOutput(*weights, setup.plan);
-  const RopeFrequencies rope = MakeRopeFrequencies(config);
-  frequencies_ = DeviceBuffer<float>(stream, std::span<const float>(rope.inverse), "RoPE");
-  rope_scale_ = rope.scale;
   for (const Stage& stage : setup.plan.stages) {
     stage.Visit(
         [&](const BlockStage& block) {
@@ -92,17 +89,6 @@ const DeviceLra& CudaState::AdapterOf(const AdapterStage& stage) {
   const auto at = adapters_.find(stage.lra);
   if (at != adapters_.end()) return at->second;
   return adapters_.emplace(stage.lra, UploadLra(stream, *stage.lra)).first->second;
-}
-
-void CudaState::ExtendRope(int64_t positions) {
-  if (positions <= rope_positions_) return;
-  const int64_t half = config.head_dim / 2;
-  rope_positions_ = 0;  // until both are there: there may be no room
-  cosine_.Reserve(stream, positions * half, "RoPE");
-  sine_.Reserve(stream, positions * half, "RoPE");
-  gpu::MakeRopeTable(stream, positions, frequencies_.data(), half, rope_scale_, cosine_.data(), sine_.data());
-  rope_positions_ = positions;
-  graph.Reset();
 }
 
 // In one copy.
@@ -143,7 +129,7 @@ void CudaState::Begin(const LayerCall& call) {
   }
   std::copy(layout.joined_rows.begin(), layout.joined_rows.end(), visible + count);
   if (cache != nullptr) step.longest_keys = cache->capacity;
-  ExtendRope(step.longest_keys);
+  if (rope_.Extend(step.longest_keys)) graph.Reset();
   if (total > indices_.size()) graph.Reset();  // its launches read from here
   step.tokens = indices_.Reserve(stream, total, kActivations);
   gpu::CopyToDevice(stream, indices_.data(), host.data(), total * static_cast<int64_t>(sizeof(int32_t)));
@@ -169,7 +155,7 @@ void CudaState::Rotate(const DeviceAttention& attention, ConstDeviceArray qkv, D
                              .q_norm = attention.q_norm.data(),
                              .k_norm = attention.k_norm.data(),
                              .eps = eps,
-                             .table = {cosine_.data(), sine_.data()},
+                             .table = rope_.table(),
                              .positions = step.positions,
                              .cache_rows = step.cache_rows,
                              .tokens = step.count,

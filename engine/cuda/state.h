@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/backend.h"
+#include "engine/cuda/rope_table.h"
 #include "engine/cuda/weights.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/sample.h"
@@ -133,17 +134,12 @@ class CudaState {
   gpu::LaunchGraph graph;
 
  private:
-  void ExtendRope(int64_t positions);
-
   // What plans hold besides the model's own tensors, kept for as long as this decoder.
   std::map<std::shared_ptr<const BlockWeights>, DeviceBlock> own_;
   std::map<std::shared_ptr<const Lra>, DeviceLra> adapters_;
   DeviceOutput output_;
 
-  gpu::DeviceBuffer<float> frequencies_;
-  float rope_scale_ = 1;
-  int64_t rope_positions_ = 0;
-  gpu::DeviceBuffer<float> cosine_, sine_;
+  GrowingRopeTable rope_;
 
   gpu::DeviceBuffer<int32_t> indices_;
   gpu::DeviceBuffer<float> chosen_from_;  // logits

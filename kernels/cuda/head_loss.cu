@@ -111,14 +111,14 @@ struct LossGradientKernel {
     LossChunk chunk;
     LossTerms terms;
     const LossState* states;
-    const float* scales;
     T* out;
+    int64_t stride;
   };
   static SHIFTRT_DEVICE void Run(const Args& args) {
     const LossChunk& chunk = args.chunk;
     const int64_t token = Block().x, row = token * chunk.cols;
     const LossState state = args.states[token];
-    const float scale = args.scales[token], cross_entropy = args.terms.cross_entropy;
+    const float scale = args.terms.scales[token], cross_entropy = args.terms.cross_entropy;
     const float divergence = chunk.teacher != nullptr ? args.terms.divergence : 0;
     const auto share = static_cast<float>(1 / state.sum);
     const auto teacher_share = static_cast<float>(1 / state.teacher_sum);
@@ -134,7 +134,7 @@ struct LossGradientKernel {
         const float theirs = Cap(chunk.teacher[row + i], chunk.soft_cap).value;
         gradient -= divergence * (Exp(theirs - state.teacher_maximum) * teacher_share);
       }
-      args.out[row + i] = Narrow<T>(gradient * logit.slope * scale);
+      args.out[token * args.stride + i] = Narrow<T>(gradient * logit.slope * scale);
     }
   }
 };
@@ -154,14 +154,15 @@ void UpdateLoss(Stream stream, const LossChunk& chunk, const LossTerms& terms, L
 }
 
 void LossGradient(Stream stream, const LossChunk& chunk, const LossTerms& terms, const LossState* states,
-                  const float* scales, DeviceArray out) {
+                  DeviceArray out, int64_t stride) {
   RequireChunk(chunk);
+  Require(stride >= chunk.cols, "the gradient of logits", "rows that do not overlap, not rows this far apart", stride);
   if (chunk.tokens == 0) return;
   WithType("the gradient of logits", out.dtype, [&](auto type) {
     using T = decltype(type);
     using Kernel = LossGradientKernel<T>;
     Launch<Kernel>(stream, {.x = static_cast<int>(chunk.tokens), .y = Blocks(chunk.cols, Kernel::kColumns)},
-                   {chunk, terms, states, scales, static_cast<T*>(out.data)});
+                   {chunk, terms, states, static_cast<T*>(out.data), stride});
   });
 }
 

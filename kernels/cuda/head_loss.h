@@ -28,6 +28,7 @@ struct LossTerms {
   const int32_t* targets = nullptr;  // (tokens), in device memory
   float cross_entropy = 1;
   float divergence = 0;
+  const float* scales = nullptr;  // (tokens), in device memory: what gradients are multiplied by
 };
 
 // Adds one chunk to `states` (tokens). Chunks must be given in order. The chunk with first = 0 initialises the states,
@@ -35,9 +36,10 @@ struct LossTerms {
 // reads the logits twice, the second time from a cache; one launch.
 void UpdateLoss(Stream stream, const LossChunk& chunk, const LossTerms& terms, LossState* states, float* losses);
 
-// out (tokens, cols) dense, in its type, = scales[t] times the gradient of the loss of token t with respect to the
-// chunk's logits before the soft cap. `states` have seen all chunks. Cost: reads the logits, writes out; one launch.
+// out (tokens, cols), in its type and with rows `stride` elements apart, = scales[t] times the gradient of the loss of
+// token t with respect to the chunk's logits before the soft cap. `states` have seen all chunks. Cost: reads the
+// logits, writes out; one launch.
 void LossGradient(Stream stream, const LossChunk& chunk, const LossTerms& terms, const LossState* states,
-                  const float* scales, DeviceArray out);
+                  DeviceArray out, int64_t stride);
 
 }  // namespace shiftrt::gpu

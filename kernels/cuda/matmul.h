@@ -11,8 +11,8 @@ namespace shiftrt::gpu {
 // y (m, n) = x (m, k) W' (+ y). W is (n, k), as in checkpoints. x and W have the same type; y has that type or float32.
 // Accumulation is in float32; float32 operands are not rounded to TF32. Cost: 2 m n k FLOP.
 struct MatMulProblem {
-  ConstDeviceArray x, w;
-  DeviceArray y;
+  ConstDeviceArray x = {}, w = {};
+  DeviceArray y = {};
   int64_t m = 0, n = 0, k = 0;
   bool accumulate = false;
   // Operands that are stored the other way round: x (k, m), as the gradient of weights reads its operands, and W (k,

@@ -26,7 +26,7 @@ class HeadLossOnGpu : public CudaTest {
     FillBytes(stream_, states.data(), 0xff, tokens * static_cast<int64_t>(sizeof(LossState)));
     const Output<float> losses(stream_, tokens);
     const Input<float> device_scales(stream_, scales);
-    const LossTerms terms{wanted.data(), of.cross_entropy, of.divergence};
+    const LossTerms terms{wanted.data(), of.cross_entropy, of.divergence, device_scales.data()};
     const auto columns = [&](const std::vector<double>& all, int64_t first, int64_t cols) {
       std::vector<double> part;
       for (int64_t t = 0; t < tokens; ++t)
@@ -50,11 +50,12 @@ class HeadLossOnGpu : public CudaTest {
           UpdateLoss(stream_, piece, terms, states.data(), losses.data());
           continue;
         }
-        const Output<T> out(stream_, tokens * cols);
-        LossGradient(stream_, piece, terms, states.data(), device_scales.data(), out.array());
+        const int64_t stride = cols + 3;
+        const Output<T> out(stream_, tokens * stride);
+        LossGradient(stream_, piece, terms, states.data(), out.array(), stride);
         const std::vector<double> values = out.Values();
         for (int64_t t = 0; t < tokens; ++t)
-          for (int64_t j = 0; j < cols; ++j) found.gradient[t * vocab + first + j] = values[t * cols + j];
+          for (int64_t j = 0; j < cols; ++j) found.gradient[t * vocab + first + j] = values[t * stride + j];
       }
     }
     found.losses = losses.Values();

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cuda/operands.h"
+
+#include "kernels/widen.h"
+#include "models/block_tensors.h"
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+using gpu::ConstDeviceArray;
+using gpu::DeviceBuffer;
+
+DeviceOperands::DeviceOperands(std::shared_ptr<const Weights> weights, std::shared_ptr<DeviceWeights> device)
+    : weights_(std::move(weights)), device_(std::move(device)) {
+  for (size_t layer = 0; layer < weights_->blocks.size(); ++layer)
+    ForEachTensor(weights_->blocks[layer], [&](const BlockTensor& row, const TensorView& tensor) {
+      homes_[tensor.data] = {static_cast<int64_t>(layer), row.half, row.kind == BlockTensor::Kind::kNorm};
+    });
+  Place(weights_->embedding, device_->embedding());
+  Place(weights_->head, device_->head());
+  Place(weights_->final_norm, {device_->final_norm(), DType::kFloat32});
+}
+
+void DeviceOperands::Place(const TensorView& tensor, ConstDeviceArray at) {
+  if (!tensor.empty()) placed_[tensor.data] = at;
+}
+
+// Of matrices that lie one below the other, and of vectors that lie one behind the other, as engine/cuda/weights.h
+// joins them.
+void DeviceOperands::PlaceAttention(int64_t layer) {
+  const BlockWeights& block = weights_->blocks[layer];
+  const DeviceAttention& half = device_->Attention(*weights_, layer);
+  const int64_t q_dim = weights_->config.query_dim(), kv_dim = weights_->config.kv_dim();
+  Place(block.q, {half.qkv.data(), device_->dtype()});
+  Place(block.k, {half.qkv.data() + block.q.bytes(), device_->dtype()});
+  Place(block.v, {half.qkv.data() + block.q.bytes() + block.k.bytes(), device_->dtype()});
+  Place(block.o, {half.o.data(), device_->dtype()});
+  const auto place = [&](const TensorView& tensor, const float* at) { Place(tensor, {at, DType::kFloat32}); };
+  place(block.input_norm, half.norm.data());
+  place(block.attention_update_norm, half.update_norm.data());
+  place(block.q_norm, half.q_norm.data());
+  place(block.k_norm, half.k_norm.data());
+  place(block.q_bias, half.qkv_bias.data());
+  place(block.k_bias, half.qkv_bias.data() + q_dim);
+  place(block.v_bias, half.qkv_bias.data() + q_dim + kv_dim);
+  place(block.o_bias, half.o_bias.data());
+}
+
+void DeviceOperands::PlaceMlp(int64_t layer) {
+  const BlockWeights& block = weights_->blocks[layer];
+  const DeviceMlp& half = device_->Mlp(*weights_, layer);
+  Place(block.gate, {half.gate_up.data(), device_->dtype()});
+  Place(block.up, {half.gate_up.data() + block.gate.bytes(), device_->dtype()});
+  Place(block.down, {half.down.data(), device_->dtype()});
+  const auto place = [&](const TensorView& tensor, const float* at) { Place(tensor, {at, DType::kFloat32}); };
+  place(block.post_norm, half.norm.data());
+  place(block.mlp_update_norm, half.update_norm.data());
+  place(block.gate_bias, half.gate_up_bias.data());
+  place(block.up_bias, half.gate_up_bias.data() + weights_->config.intermediate);
+  place(block.down_bias, half.down_bias.data());
+}
+
+void DeviceOperands::Upload(const TensorView& tensor) {
+  const auto home = homes_.find(tensor.data);
+  if (home != homes_.end()) {
+    if (home->second.half == Halves::kMlp) {
+      PlaceMlp(home->second.layer);
+    } else {
+      PlaceAttention(home->second.layer);
+    }
+    return;
+  }
+  const bool matrix = tensor.shape.size() == 2 && tensor.rows() > 1;
+  Check(!matrix || tensor.dtype == device_->dtype() || tensor.dtype == DType::kFloat32,
+        "a tensor of the plan is {}, the model {}: on the GPU all matrices have one type, or are float32",
+        Name(tensor.dtype), Name(device_->dtype()));
+  // Vectors are read in float32.
+  const std::vector<float> wide = matrix ? std::vector<float>() : Widened(tensor);
+  const auto* bytes =
+      matrix ? static_cast<const std::byte*>(tensor.data) : reinterpret_cast<const std::byte*>(wide.data());
+  const size_t size = matrix ? static_cast<size_t>(tensor.bytes()) : wide.size() * sizeof(float);
+  own_.emplace_back(device_->stream(), std::span<const std::byte>(bytes, size), "tensors of the plan");
+  Place(tensor, {own_.back().data(), matrix ? tensor.dtype : DType::kFloat32});
+}
+
+const ConstDeviceArray& DeviceOperands::Find(const TensorView& tensor) {
+  if (!placed_.contains(tensor.data)) Upload(tensor);
+  return placed_.at(tensor.data);
+}
+
+ConstDeviceArray DeviceOperands::Matrix(const TensorView& stored) { return Find(stored); }
+
+DeviceVector DeviceOperands::Vector(const Operand& operand) {
+  if (operand.trained.data != nullptr) return {operand.trained.data, false};
+  if (operand.stored.empty()) return {};
+  const auto* data = static_cast<const float*>(Find(operand.stored).data);
+  const auto home = homes_.find(operand.stored.data);
+  return {data, operand.stored.data == weights_->final_norm.data || (home != homes_.end() && home->second.norm)};
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the operands of gradients (engine/gradient_ops.h) lie in GPU memory: tensors of the model in the copy that
+// decoders share, those of a plan in copies of their own, trained ones where they are.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "engine/cuda/weights.h"
+#include "engine/gradient_ops.h"
+
+namespace shiftrt {
+
+// A vector in float32.
+struct DeviceVector {
+  const float* data = nullptr;
+  bool offset_added = false;  // of a norm: whether the family's offset is in it
+};
+
+class DeviceOperands {
+ public:
+  DeviceOperands(std::shared_ptr<const Weights> weights, std::shared_ptr<DeviceWeights> device);
+
+  // A stored matrix, dense, in its own type. The first use of a half of a block uploads it. Throws Error for a matrix
+  // that is neither of the model's type nor float32.
+  gpu::ConstDeviceArray Matrix(const TensorView& stored);
+  // Null for an operand that is empty.
+  DeviceVector Vector(const Operand& operand);
+
+ private:
+  // Adds what is at `tensor` on the host to the table, if the block has it.
+  void Place(const TensorView& tensor, gpu::ConstDeviceArray at);
+  // Uploads the half of the model's block that has this tensor, or the tensor itself.
+  void Upload(const TensorView& tensor);
+  void PlaceAttention(int64_t layer);
+  void PlaceMlp(int64_t layer);
+  const gpu::ConstDeviceArray& Find(const TensorView& tensor);
+
+  struct Home {
+    int64_t layer;
+    Halves half;
+    bool norm;
+  };
+  std::shared_ptr<const Weights> weights_;
+  std::shared_ptr<DeviceWeights> device_;
+  std::map<const void*, Home> homes_;                    // by the data of the model's tensors
+  std::map<const void*, gpu::ConstDeviceArray> placed_;  // by the data on the host
+  std::vector<gpu::DeviceBuffer<std::byte>> own_;        // tensors of plans
+};
+
+}  // namespace shiftrt
