@@ -50,6 +50,7 @@ std::string LanguageModel::Decode(std::span<const int32_t> tokens) const {
 LanguageModel LanguageModel::Without(std::span<const int64_t> layers) const {
   Impl impl{impl_->model};
   impl.model.plan = DepthPlan::Pruned(Shape().layers, layers);
+  impl.model.lora = nullptr;
   impl.model.removed = impl.model.plan.RemovedLayers(Shape().layers);
   return LanguageModel(std::make_shared<const Impl>(std::move(impl)));
 }

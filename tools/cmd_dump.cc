@@ -69,6 +69,7 @@ int Run(const DumpOptions& options) {
 Command AddDump(CLI::App& app) {
   auto options = std::make_shared<DumpOptions>();
   options->common.AddTo(app);
+  options->common.AddLoraTo(app);
   app.add_option("--tokens", options->tokens, "token ids, or a file with token ids")->required();
   app.add_option("--out", options->out, "safetensors file to write")->required()->check(FileOutput());
   auto* logits = app.add_flag("--logits", options->logits, "write logits (tokens, vocab)");

@@ -89,6 +89,7 @@ int Run(const EvalCommandOptions& options) {
 Command AddEval(CLI::App& app) {
   auto options = std::make_shared<EvalCommandOptions>();
   options->common.AddTo(app);
+  options->common.AddLoraTo(app);
   options->common.AddQuietTo(app);
   options->common.AddJsonTo(app);
   std::string names;
@@ -107,6 +108,7 @@ Command AddEval(CLI::App& app) {
   CLI::Option* const prune = recipe.get_option("--prune");
   for (CLI::Option* option : recipe.get_options())
     if (option != prune) option->needs(prune);
+  prune->excludes(app.get_option("--lora"));
   app.footer("Tasks:" + names +
              "\n\nExamples:\n  shiftrt eval --model qwen2-1.5b --tasks paper7 --data ~/data --json result.json\n"
              "  shiftrt eval --model out --tasks boolq,arc_challenge --variants original,lra --limit 200\n"

@@ -111,6 +111,7 @@ int Run(GenerateOptions options) {
 Command AddGenerate(CLI::App& app) {
   auto options = std::make_shared<GenerateOptions>();
   options->common.AddTo(app);
+  options->common.AddLoraTo(app);
   options->common.AddSeedTo(app, "sampling");
   options->common.AddQuietTo(app);
   CLI::Option* const prompt =

@@ -181,6 +181,7 @@ int Run(const InspectOptions& options) {
 Command AddInspect(CLI::App& app) {
   auto options = std::make_shared<InspectOptions>();
   options->common.AddTo(app);
+  options->common.AddLoraTo(app);
   options->common.AddQuietTo(app);
   options->common.AddJsonTo(app);
   CLI::Option* const prune =
@@ -190,6 +191,7 @@ Command AddInspect(CLI::App& app) {
   options->common.AddSeedTo(app, "calibration samples and random selection");
   options->common.AddMemoryTo(app);
   for (const char* name : {"--calib", "--seed", "--memory"}) app.get_option(name)->needs(prune);
+  prune->excludes(app.get_option("--lora"));
   app.footer("Criteria:" + CriteriaHelp() +
              "\n\nExamples:\n  shiftrt inspect --model demo\n"
              "  shiftrt inspect --model demo --prune bi,angular:4,ppl,tokens=8192,reverse*:4,keep=first:2");

@@ -81,6 +81,7 @@ int Run(const PplOptions& options) {
 Command AddPpl(CLI::App& app) {
   auto options = std::make_shared<PplOptions>();
   options->common.AddTo(app);
+  options->common.AddLoraTo(app);
   options->common.AddQuietTo(app);
   options->common.AddJsonTo(app);
   app.add_option("--text", options->text,
@@ -93,7 +94,9 @@ Command AddPpl(CLI::App& app) {
       ->check(CLI::IsMember({"gptq", "seq128", "harness"}))
       ->capture_default_str();
   AddTextTokens(app, options->text_tokens);
-  app.footer("Example:\n  shiftrt ppl --model demo --text models/demo/heldout.txt --protocol seq128");
+  app.footer(
+      "Example:\n  shiftrt ppl --model demo --text models/demo/heldout.txt --protocol seq128\n"
+      "  shiftrt ppl --model base --lora adapter --text heldout.txt");
   return [options] { return Run(*options); };
 }
 

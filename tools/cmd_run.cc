@@ -123,11 +123,6 @@ std::vector<ExportTarget> Targets(const RunOptions& options, const ShiftOptions&
 int Run(const RunOptions& options) {
   const ShiftOptions shift = options.recipe.Parse(options.common.seed);
   if (options.save_weights && options.save.empty()) FailUsage("--save-weights goes with --save DIR");
-  const bool heals = shift.heal != Heal::kOff;
-  if (!options.save.empty() && !options.save_weights && (heals || !shift.correction->adapters) && Corrects(shift))
-    FailUsage("{} changes weights of blocks, which are saved with --save-weights only",
-              heals ? "--heal" : fmt::format("--correction {}", shift.correction->name));
-
   const std::vector<ExportTarget> exports = Targets(options, shift);
   const std::vector<Dataset> datasets =
       options.evaluation.tasks.empty() ? std::vector<Dataset>() : options.evaluation.Load(options.common);
@@ -203,10 +198,10 @@ Command AddRun(CLI::App& app) {
   options->comparison.AddTo(app);
   app.add_option("--report", options->report, "write an HTML page with tables and charts to this directory")
       ->check(DirectoryOutput());
-  app.add_option("--save", options->save, "write the depth plan and the adapters to this directory")
+  app.add_option("--save", options->save, "write the depth plan, adapters and changed weights to this directory")
       ->check(DirectoryOutput());
   app.add_flag("--save-weights", options->save_weights,
-               "with --save: write the kept weights too, so that the directory needs no base model");
+               "with --save: write all kept weights, so that the directory needs no base model");
   auto* exports =
       app.add_option("--export", options->exports,
                      "FORMAT:DIR, repeatable: write the last variant for other programs, as `shiftrt export` does")
@@ -221,7 +216,7 @@ Command AddRun(CLI::App& app) {
       "  shiftrt run --model demo --prune streamline:4 --span --calibration-mode sequential --token-weight norm\n"
       "  shiftrt run --model demo --prune ppl-greedy:4,tokens=8192 --correction replaceme\n"
       "  shiftrt run --model demo --prune bi:6 --correction auto --gate\n"
-      "  shiftrt run --model demo --prune bi:0.25,keep=first:1 --correction refit --save out --save-weights\n"
+      "  shiftrt run --model demo --prune bi:0.25,keep=first:1 --correction refit --save out\n"
       "  shiftrt run --model demo --prune bi:0.25,keep=first:1 --correction joint --lra full --heal all\n"
       "  shiftrt run --model SmolLM2-135M-Instruct --calib c4.jsonl --chat --prompt \"Why is the sky blue?\"\n"
       "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --lra 64 --calib c4.jsonl --eval paper7 --data ~/data\n"

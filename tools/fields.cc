@@ -54,7 +54,6 @@ constexpr FieldFlag kFlags[] = {
     {"tasks", "--eval"},
     {"warmup", "--warmup"},
     {"weighting", "--token-weight"},
-    {"with_weights", "--save-weights"},
 };
 
 }  // namespace

@@ -37,6 +37,13 @@ void CommonOptions::AddTo(CLI::App& app) {
   AddThreadsTo(app);
 }
 
+void CommonOptions::AddLoraTo(CLI::App& app) {
+  app.add_option("--lora", lora,
+                 "directory with a LoRA adapter of peft for this model (adapter_config.json,\n"
+                 "adapter_model.safetensors), to be merged into its weights")
+      ->check(CLI::ExistingDirectory);
+}
+
 void CommonOptions::AddThreadsTo(CLI::App& app) {
   app.add_option("--threads", threads, "number of CPU threads; 0: one per core")
       ->check(CLI::Range(0, 1024))
@@ -145,6 +152,7 @@ Context CommonOptions::MakeContext() const {
 LoadOptions CommonOptions::Loading() const {
   LoadOptions options;
   options.check_finite = check_finite;
+  options.merge_lora = merge_lora;
   options.dtype = dtype == "float32"    ? LoadDType::kFloat32
                   : dtype == "float16"  ? LoadDType::kFloat16
                   : dtype == "bfloat16" ? LoadDType::kBFloat16
@@ -157,7 +165,11 @@ Model CommonOptions::Open() const {
   const auto progress = MakeProgress();
   LoadOptions options = Loading();
   options.progress = progress.get();
-  return OpenModel(model, options);
+  Model opened = OpenModel(model, options);
+  if (lora.empty()) return opened;
+  opened.lora = std::make_shared<const Lora>(ReadLora(lora, opened.weights->config, opened.plan));
+  opened.plan = MergeLora(*opened.weights, opened.plan, *opened.lora);
+  return opened;
 }
 
 void CommonOptions::WriteJson(const nlohmann::json& result) const {

@@ -22,6 +22,7 @@ namespace shiftrt {
 
 struct CommonOptions {
   std::string model = "demo";
+  std::string lora;  // a directory in PEFT's format, merged into the model; "": none
   std::string device = "auto";
   std::string dtype = "auto";
   std::string json;
@@ -31,9 +32,11 @@ struct CommonOptions {
   bool quiet = false;
   bool offline = false;  // see PullMissingModel (tools/pulling.h)
   bool check_finite = false;
+  bool merge_lora = true;  // as LoadOptions
 
-  void AddModelTo(CLI::App& app);    // --model, --offline
-  void AddTo(CLI::App& app);         // the same, --device, --dtype, --threads, --check-weights
+  void AddModelTo(CLI::App& app);  // --model, --offline
+  void AddTo(CLI::App& app);       // the same, --device, --dtype, --threads, --check-weights
+  void AddLoraTo(CLI::App& app);
   void AddThreadsTo(CLI::App& app);  // --threads, --check-weights
   void AddQuietTo(CLI::App& app);
   void AddJsonTo(CLI::App& app);

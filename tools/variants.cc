@@ -48,19 +48,23 @@ std::vector<Variant> VariantsOf(const Model& model, const ShiftResult& result, c
 }
 
 std::vector<Variant> SavedVariants(const Model& model) {
-  const int64_t layers = model.weights->config.layers;
-  if (!model.provenance) return {Original(DepthPlan::Original(layers))};
+  const DepthPlan original = DepthPlan::Original(model.weights->config.layers), bare = model.plan.Uncorrected();
+  const bool pruned = !model.removed.empty() || bare != original;
   std::vector<Variant> variants;
-  const DepthPlan bare = model.plan.Uncorrected();
-  if (bare != DepthPlan::Original(layers)) variants.push_back(Original(DepthPlan::Original(layers)));
-  variants.push_back(Pruned(bare));
+  if (!pruned || bare != original) variants.push_back(Original(original));
+  if (pruned) variants.push_back(Pruned(bare));
   if (model.plan == bare) return variants;
+  const std::string before = variants.back().name + " + ";
+  if (!model.provenance) {  // a model of somebody else's with LoRA
+    variants.push_back({VariantKind::kCorrected, "lora", before + "LoRA", model.plan});
+    return variants;
+  }
   const auto& [criterion, correction, merge] = *model.provenance;
   if (!merge.empty() && ParseMerge(merge) != Merge::kOff) {
     variants.push_back({VariantKind::kMerged, "merged", fmt::format("merged ({})", merge), model.plan});
   } else {
     const std::string name = NameOf(correction);
-    variants.push_back({VariantKind::kCorrected, name, "pruned + " + name, model.plan});
+    variants.push_back({VariantKind::kCorrected, name, before + name, model.plan});
   }
   return variants;
 }

@@ -19,8 +19,9 @@ bool Corrects(const ShiftOptions& shift);
 std::vector<std::string> VariantNames(const ShiftOptions& shift);
 std::vector<Variant> VariantsOf(const Model& model, const ShiftResult& result, const ShiftOptions& shift);
 
-// The variants that a model directory holds: all its blocks ("original", where the checkpoint has more than the plan
-// runs), the plan without its corrections ("pruned"), and the plan ("lra", another correction's name, or "merged").
+// The variants that a model directory holds: all its blocks ("original", where the checkpoint has them), the plan
+// without its corrections ("pruned", where it does without some), and the plan ("lra", another correction's name,
+// "lora" where only --lora corrects it, or "merged").
 std::vector<Variant> SavedVariants(const Model& model);
 
 }  // namespace shiftrt

@@ -84,12 +84,11 @@ class LanguageModel {
   /// \throws Error for a layer that does not exist
   LanguageModel Without(std::span<const int64_t> layers) const;
 
-  /// Writes the plan and the adapters to a directory, which Open() and the command line read. The files are written
-  /// under temporary names, flushed and then renamed.
+  /// Writes the plan, its adapters and the weights that it changes to a directory, which Open() and the command line
+  /// read. The files are written under temporary names, flushed and then renamed.
   /// \param directory the directory; it is made if it does not exist, and files of the same names are replaced
   /// \param with_weights also write the blocks that run, the configuration and the tokenizer, so that the directory
-  /// does
-  ///     not need the original model
+  ///     does not need the original model
   /// \throws Error if the directory cannot be written
   void Save(const std::filesystem::path& directory, bool with_weights = false) const;
 

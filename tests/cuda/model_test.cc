@@ -8,6 +8,7 @@
 
 #include "engine/decoder.h"
 #include "engine/generate.h"
+#include "models/own_tensors.h"
 #include "runtime/check.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/random.h"
@@ -34,6 +35,13 @@ std::shared_ptr<const Lra> MakeAdapter(int64_t d, int64_t rank) {
   };
   return std::make_shared<const Lra>(rank > 0 ? Lra{{}, fill(d, rank), fill(rank, d), fill(1, d)}
                                               : Lra{fill(d, d), {}, {}, fill(1, d)});
+}
+
+Matrix<float> RandomValues(int64_t rows, int64_t cols) {
+  Random random(9);
+  Matrix<float> m(rows, cols);
+  for (float& x : m.span()) x = static_cast<float>(0.5 * (random.Uniform() - 0.5));
+  return m;
 }
 
 // A plan with the first block replaced by an adapter of this rank; rank 0 means full rank.
@@ -326,6 +334,48 @@ TEST_F(ModelOnGpu, NextTokenIsTheChoiceAmongTheLogits) {
       EXPECT_EQ(decoder.NextToken(all.subspan(t, 1), same, sampling, 0.3 * again),
                 SampleToken(logits.span(), sampling, 0.3 * again));
     }
+  }
+}
+
+// A head and a final norm of the plan's own, each alone and both: logits, log-probabilities and the choice of a token.
+TEST_F(ModelOnGpu, APlansOwnOutputAgreesWithTheCpu) {
+  for (const auto& [shape, dtype] : InBothTypes({kQwen2, kGemma2})) {
+    SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
+    const auto weights = MakeWeights(shape, dtype);
+    const Matrix<float> values = RandomValues(weights->config.vocab, weights->config.hidden);
+    for (const auto& [norm, head] : {std::pair(true, false), std::pair(false, true), std::pair(true, true)}) {
+      DepthPlan plan = DepthPlan::Original(2);
+      const auto output = std::make_shared<OwnOutput>(*weights, plan);
+      if (norm)
+        output->Replace(&OutputWeights::final_norm, values.span().subspan(1, static_cast<size_t>(values.cols())));
+      if (head) output->Replace(&OutputWeights::head, values.span());
+      plan.output = OwnOutput::Share(output);
+      ExpectParity(weights, plan);
+      const std::vector<int32_t> tokens = Tokens(*weights, 9);
+      std::vector<float> scores[2];
+      int32_t chosen[2];
+      for (const Device device : {Device::kCpu, Device::kCuda}) {
+        Decoder decoder(On(device), weights, plan);
+        Batch batch;
+        batch.Add(tokens);
+        scores[device == Device::kCuda] = decoder.LogProbs(decoder.Forward(batch), tokens);
+        KvCache cache(weights->config, plan, 16);
+        chosen[device == Device::kCuda] = decoder.NextToken(tokens, cache, {}, 0);
+      }
+      EXPECT_LE(RelativeError(scores[1], scores[0]), ManyTolerance(dtype));
+      EXPECT_EQ(chosen[1], chosen[0]);
+    }
+  }
+  const auto weights = MakeWeights(kQwen2, DType::kBFloat16);
+  DepthPlan plan = DepthPlan::Original(2);
+  const Matrix<float> wide(weights->config.vocab, weights->config.hidden);
+  plan.output = std::make_shared<const OutputWeights>(
+      OutputWeights{weights->final_norm, {wide.data(), DType::kFloat32, weights->head.shape}});
+  try {
+    const Decoder decoder(On(Device::kCuda), weights, plan);
+    ADD_FAILURE() << "taken";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("head is float32, the model bfloat16"), std::string::npos) << error.what();
   }
 }
 

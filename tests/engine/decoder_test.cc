@@ -463,6 +463,36 @@ TEST(Decoder, LogProbsAreTheLogSoftmaxOfTheLogits) {
   EXPECT_THROW(decoder.LogProbs(residual.view(), which, targets), Error);
 }
 
+// A final norm and a head of the plan's own give the logits of a model that has them as its own.
+TEST(Decoder, RunsAPlansOwnOutput) {
+  for (const char* name : {"llama3_tied", "qwen1.5", "gemma2"}) {
+    SCOPED_TRACE(name);
+    const auto weights = GoldenWeights(name);
+    const auto tokens = Golden(name).tokens();
+    const ModelConfig& config = weights->config;
+    std::vector<float> norm(config.hidden), head(config.vocab * config.hidden);
+    for (size_t i = 0; i < norm.size(); ++i) norm[i] = 0.5f + 0.01f * static_cast<float>(i);
+    for (size_t i = 0; i < head.size(); ++i) head[i] = 0.1f * std::sin(static_cast<float>(i));
+    auto tuned = std::make_shared<Weights>(*weights);
+    tuned->config.tied_head = false;
+    tuned->final_norm = {norm.data(), DType::kFloat32, {config.hidden}};
+    tuned->head = {head.data(), DType::kFloat32, {config.vocab, config.hidden}};
+    const DepthPlan original = DepthPlan::Original(config.layers);
+    DepthPlan plan = original;
+    plan.output = std::make_shared<const OutputWeights>(OutputWeights{tuned->final_norm, tuned->head});
+    Decoder own(kContext, weights, plan), expected(kContext, tuned, original), model(kContext, weights, original);
+    const Matrix<float> h = Copied(own.Forward(OneSequence(tokens)));
+    const Matrix<float> found = own.Logits(h.view()), wanted = expected.Logits(h.view());
+    EXPECT_TRUE(std::equal(found.span().begin(), found.span().end(), wanted.span().begin()));
+    EXPECT_EQ(own.LogProbs(h.view(), tokens), expected.LogProbs(h.view(), tokens));
+    EXPECT_NE(own.LogProbs(h.view(), tokens), model.LogProbs(h.view(), tokens)) << "beside it, the model's own";
+    KvCache one(config, plan, 40), other(config, original, 40);
+    EXPECT_EQ(own.NextToken(tokens, one, {}, 0), expected.NextToken(tokens, other, {}, 0));
+    EXPECT_EQ(own.Parameters(), expected.Parameters());
+    EXPECT_EQ(own.BytesPerToken(), expected.BytesPerToken());
+  }
+}
+
 TEST(KeptRows, AreACopyThatAddsAndSubtracts) {
   Matrix<float> rows(3, 4);
   for (int64_t i = 0; i < rows.size(); ++i) rows.data()[i] = static_cast<float>(i);

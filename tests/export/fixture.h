@@ -13,6 +13,7 @@
 #include "engine/decoder.h"
 #include "export/formats.h"
 #include "models/block_tensors.h"
+#include "models/own_tensors.h"
 #include "runtime/files.h"
 #include "runtime/random.h"
 #include "tests/models/fixtures.h"
@@ -54,6 +55,16 @@ class ExportTest : public testing::Test {
     }
     lra.b = RandomMatrix(1, hidden, seed + 2);
     return std::make_shared<const Lra>(std::move(lra));
+  }
+
+  // `plan` with a final norm and a head of its own.
+  static DepthPlan WithOutput(const Model& model, DepthPlan plan) {
+    const ModelConfig& config = model.weights->config;
+    const auto output = std::make_shared<OwnOutput>(*model.weights, plan);
+    output->Replace(&OutputWeights::final_norm, RandomMatrix(1, config.hidden, 8).span());
+    output->Replace(&OutputWeights::head, RandomMatrix(config.vocab, config.hidden, 9).span());
+    plan.output = OwnOutput::Share(output);
+    return plan;
   }
 
   std::vector<std::string> Write(const std::string& format, const Model& model, const DepthPlan& plan) {

@@ -68,6 +68,15 @@ TEST_F(GgufExport, BlocksWithTensorsOfTheirOwnAreFolded) {
   ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
 }
 
+TEST_F(GgufExport, AnOutputOfItsOwnIsTheModels) {
+  const Model model = Golden("qwen2_tied");
+  const DepthPlan plan = WithOutput(model, Pruned(model, {1}));
+  Write("gguf", model, plan);
+  const Model opened = OpenModel(File().string());
+  EXPECT_FALSE(opened.weights->config.tied_head);
+  ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
+}
+
 // The settings come back from the factors that llama.cpp stores, which are those of the frequencies.
 TEST_F(GgufExport, Llama3Scaling) {
   for (const int original : {8192, 512, 1000}) {

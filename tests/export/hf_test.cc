@@ -49,6 +49,22 @@ TEST_F(Hf, BlocksWithTensorsOfTheirOwnAreFolded) {
   }
 }
 
+// A head that was tied comes apart.
+TEST_F(Hf, AnOutputOfItsOwnIsTheModels) {
+  for (const char* name : {"qwen2_tied", "llama2", "gemma2"}) {
+    SCOPED_TRACE(name);
+    const Model model = Golden(name, DType::kBFloat16);
+    const DepthPlan plan = WithOutput(model, Pruned(model, {1}));
+    for (const char* format : {"hf", "hf-lra"}) {
+      Write(format, model, plan);
+      EXPECT_EQ(ReadJson("config.json")["tie_word_embeddings"], false);
+      const Model opened = OpenModel(out_.string());
+      ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
+      fs::remove_all(out_);
+    }
+  }
+}
+
 TEST_F(Hf, WeightsAreWrittenInTheTypeInWhichTheyWereLoaded) {
   const Model model = Golden("llama2", DType::kFloat32, LoadDType::kBFloat16);
   const DepthPlan plan = Pruned(model, {0});

@@ -33,8 +33,7 @@ class Program:
         out = self.folder / f"{model.name}-{plan}"
         if not out.exists():
             self.run("run", "--model", model, *PLANS[plan], "--dtype", "float32", "--calib", f"{DEMO / 'calibration.txt'}:16x128",
-                     "--text", DEMO / "heldout.txt", "--text-tokens", 128, "--max-tokens", 1, "--save", out, "--quiet",
-                     *(["--save-weights"] if plan == "replaceme" else []))  # it changed tensors of blocks
+                     "--text", DEMO / "heldout.txt", "--text-tokens", 128, "--max-tokens", 1, "--save", out, "--quiet")
         return out
 
     def exported(self, model, plan, form, *options):
@@ -44,10 +43,11 @@ class Program:
             self.run("export", "--model", self.saved(model, plan), "--format", form, "--output", out, *dtype, *options, "--quiet")
         return out
 
-    def logits(self, model, tokens, dtype="float32"):
+    def logits(self, model, tokens, dtype="float32", *options):
         """(tokens, vocabulary), of one sequence."""
         file = self.folder / "dump.safetensors"
-        self.run("dump", "--model", model, "--dtype", dtype, "--tokens", " ".join(map(str, tokens)), "--logits", "--out", file)
+        self.run("dump", "--model", model, "--dtype", dtype, "--tokens", " ".join(map(str, tokens)), "--logits", "--out", file,
+                 *options)
         return safetensors.torch.load_file(file)["logits"]
 
 

@@ -177,6 +177,65 @@ def test_peft(export, compared):
     compared("change of the loss by two LoRA steps", losses[2] - losses[0], -1e-4)
 
 
+def random_lora(base, modules, **options):
+    """peft's LoRA on a model, with factors that do something."""
+    from peft import LoraConfig, get_peft_model
+    torch.manual_seed(5)
+    model = load(base, **options)
+    return get_peft_model(model, LoraConfig(r=4, lora_alpha=2, target_modules=modules, init_lora_weights=False,
+                                            task_type="CAUSAL_LM")).eval()
+
+
+@pytest.mark.parametrize("modules", ["all-linear", ["q_proj", "down_proj"]], ids=["all", "some"])
+def test_lora_of_peft(program, model, modules, tmp_path, compared):
+    """What peft saved, merged by the program, and kept in a saved model as fine-tuning keeps it."""
+    saved, base = program.saved(model, "pruned"), program.exported(model, "pruned", "hf")
+    theirs = random_lora(base, modules)
+    theirs.save_pretrained(tmp_path / "adapter")
+    tokens = prompt(base)
+    expected = logits(theirs, tokens)
+    limit = max(1e-4, 2 * largest(expected, logits(copy.deepcopy(theirs).double(), tokens)))
+    assert largest(logits(load(base), tokens), expected) > 1e-2, "the factors do nothing"
+    compared("peft's LoRA with --lora, largest difference",
+             largest(program.logits(saved, tokens, "float32", "--lora", tmp_path / "adapter"), expected), limit)
+    program.run("export", "--model", saved, "--lora", tmp_path / "adapter", "--format", "hf", "--output", tmp_path / "merged",
+                "--dtype", "float32", "--quiet")
+    compared("the same exported, largest difference", largest(logits(load(tmp_path / "merged"), tokens), expected), limit)
+
+    tuned = tmp_path / "tuned"
+    shutil.copytree(saved, tuned)
+    shutil.copytree(tmp_path / "adapter", tuned / "lora")
+    plan = json.loads((tuned / "shiftrt.json").read_text())
+    projections = modules if modules != "all-linear" else ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    for stage in plan["plan"]:
+        stage["lora"] = [f"{'mlp' if name in ('gate_proj', 'up_proj', 'down_proj') else 'self_attn'}.{name}.weight"
+                         for name in projections]
+    (tuned / "shiftrt.json").write_text(json.dumps(plan | {"version": 3}))
+    compared("the same in a saved model, largest difference", largest(program.logits(tuned, tokens), expected), limit)
+    program.run("export", "--model", tuned, "--no-lora", "--format", "hf", "--output", tmp_path / "base", "--dtype", "float32",
+                "--quiet")
+    compared("its base, largest difference", largest(logits(load(tmp_path / "base"), tokens), logits(load(base), tokens)), 0)
+
+
+def test_lora_is_merged_as_peft_merges_it(program, model, tmp_path, compared):
+    """In bfloat16 both round the sum; that of the product may differ in the last place of float32, and so flip a rounding."""
+    base = program.exported(model, "pruned", "hf", "--dtype", "bfloat16")
+    theirs = random_lora(base, "all-linear", dtype=torch.bfloat16)
+    theirs.save_pretrained(tmp_path / "adapter")
+    before = {name: tensor.float() for name, tensor in load(base, dtype=torch.bfloat16).state_dict().items()}
+    merged = theirs.merge_and_unload().state_dict()
+    program.run("export", "--model", base, "--lora", tmp_path / "adapter", "--format", "hf", "--output", tmp_path / "merged", "--quiet")
+    worst, changed = 0.0, 0
+    for name, tensor in load(tmp_path / "merged", dtype="auto").state_dict().items():
+        assert tensor.dtype == torch.bfloat16
+        peft, ours = merged[name].float(), tensor.float()
+        changed += (peft != before[name]).sum().item()
+        rounding = (peft.abs() + ours.abs()) * 2.0 ** -9
+        worst = max(worst, ((peft - ours).abs() / rounding.clamp(min=1e-30)).max().item())
+    assert changed > 1000
+    compared("merged in bfloat16, differences in roundings", worst, 1.05)
+
+
 def test_shards(program, model, case, compared):
     size = 100_000 if model.name in RANDOM else 2_000_000 if model == DEMO else 100_000_000
     export = program.exported(model, case[1], case[0], "--shard-size", size)

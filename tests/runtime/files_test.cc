@@ -187,6 +187,31 @@ TEST_F(Files, AnInterruptInMidWriteLeavesTheTarget) {
 }
 
 // The empty input has the value of the reference implementation; a hundred 'a' and a hundred 'b' have different values.
+TEST_F(Files, DirectoriesInADirectoryComeAndGoWithIt) {
+  const fs::path out = directory_.path() / "new/out";
+  {
+    AtomicDirectory files(out);
+    files.Create("a").Write("1");
+    files.Create("in/it/b").Write("2");
+    EXPECT_TRUE(fs::is_directory(out / "in/it"));
+  }
+  EXPECT_FALSE(fs::exists(directory_.path() / "new")) << "without a commit";
+  AtomicDirectory files(out);
+  files.Create("a").Write("1");
+  files.Create("in/it/b").Write("2");
+  files.Commit();
+  EXPECT_EQ(ReadFile(out / "a"), "1");
+  EXPECT_EQ(ReadFile(out / "in/it/b"), "2");
+  EXPECT_EQ(Names(out / "in/it"), std::vector<std::string>{"b"});
+  {
+    AtomicDirectory again(out);
+    again.Create("in/c").Write("3");
+    again.Create("other/d").Write("4");
+  }
+  EXPECT_FALSE(fs::exists(out / "other"));
+  EXPECT_EQ(ReadFile(out / "in/it/b"), "2") << "what was there stays";
+}
+
 TEST(HashHex, IsXxh3) {
   EXPECT_EQ(HashHex(""), "2d06800538d394c2");
   EXPECT_NE(HashHex(std::string(100, 'a')), HashHex(std::string(100, 'b')));

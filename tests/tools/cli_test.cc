@@ -63,9 +63,6 @@ TEST_F(Cli, AWrongFieldIsCalledByTheNameOfItsOption) {
   EXPECT_FAILS(Run({"--eval", "guess"}), 2, "shiftrt: --eval: unknown task");
   EXPECT_FAILS(Command("eval", {"--tasks", "guess"}), 2, "shiftrt: --tasks: unknown task");
   EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", Path("none")}), 2, "shiftrt: --data: ");
-  EXPECT_FAILS(Run({"--prune", "reverse:1", "--correction", "laco", "--save", Path("saved")}), 2,
-               "saved with --save-weights only");
-  EXPECT_FALSE(fs::exists(dir_ / "saved"));
 }
 
 TEST_F(Cli, WhatCannotBeDoneIsStatusOneAndNamed) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `shiftrt export`, and exports at the end of `shiftrt run`.
+#include "runtime/safetensors.h"
 #include "tests/tools/cli.h"
 
 namespace shiftrt {
@@ -25,6 +26,51 @@ TEST_F(Cli, RunExportsWhatItMade) {
                              "| criterion of the selection | reverse* |", "| original model | model |", "perplexity"})
       EXPECT_NE(card.find(part), std::string::npos) << model << ": " << part << "\n" << card;
   }
+}
+
+// A LoRA adapter as peft writes it, on the model itself and on a pruned one: run, exported merged, and left out.
+TEST_F(Cli, LoraIsMergedWhereItIsAskedFor) {
+  std::vector<float> values(kHidden);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = i % 2 == 0 ? 0.5f : -0.4f;
+  const std::string module = "base_model.model.model.layers.1.self_attn.q_proj.lora_";
+  fs::create_directory(dir_ / "adapter");
+  WriteSafetensors(dir_ / "adapter/adapter_model.safetensors",
+                   {{module + "A.weight", {values.data(), DType::kFloat32, {1, kHidden}}},
+                    {module + "B.weight", {values.data(), DType::kFloat32, {kHidden, 1}}}});
+  WriteText(dir_ / "adapter/adapter_config.json", R"({"peft_type": "LORA", "r": 1, "lora_alpha": 2})");
+  const auto ppl = [&](const char* model, std::vector<std::string> more) {
+    more.insert(more.end(), {"--text", Path("heldout.txt"), "--quiet", "--json", Path("p.json")});
+    const Outcome outcome = Command("ppl", more, model);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return ReadJson("p.json")["perplexity"].get<double>();
+  };
+  ASSERT_EQ(Run({"--prune", "layers=2", "--correction", "none", "--save", Path("saved")}).status, 0);
+  const Outcome merged =
+      Command("export", {"--format", "hf", "--output", Path("merged"), "--lora", Path("adapter")}, "saved");
+  ASSERT_EQ(merged.status, 0) << merged.err;
+  EXPECT_NE(ppl("saved", {}), ppl("saved", {"--lora", Path("adapter")}));
+  EXPECT_NEAR(ppl("saved", {"--lora", Path("adapter")}), ppl("merged", {}), 1e-4 * ppl("merged", {}));
+  const Outcome inspected = Command("inspect", {"--lora", Path("adapter")}, "saved");
+  EXPECT_NE(inspected.out.find("block 1 (self_attn.q_proj)\nLoRA of rank 1 and alpha 2 for 1 projections"),
+            std::string::npos)
+      << inspected.out;
+  const Outcome eval = Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--lora", Path("adapter")});
+  EXPECT_NE(eval.out.find("  lora "), std::string::npos) << eval.out << eval.err;
+  EXPECT_FAILS(Command("ppl", {"--lora", Path("none"), "--text", Path("heldout.txt")}), 2, "--lora");
+  WriteText(dir_ / "adapter/adapter_config.json", R"({"peft_type": "LORA", "r": 2, "lora_alpha": 2})");
+  EXPECT_FAILS(Command("ppl", {"--lora", Path("adapter"), "--text", Path("heldout.txt")}), 1,
+               "lora_A.weight is float32 [1, ");
+
+  // What a saved model has of them.
+  WriteText(dir_ / "adapter/adapter_config.json", R"({"peft_type": "LORA", "r": 1, "lora_alpha": 2})");
+  Json json = ReadJson("saved/shiftrt.json");
+  json["version"] = 3;
+  json["plan"][1]["lora"] = {"self_attn.q_proj.weight"};
+  WriteText(dir_ / "saved/shiftrt.json", json.dump());
+  fs::copy(dir_ / "adapter", dir_ / "saved/lora");
+  EXPECT_NEAR(ppl("saved", {}), ppl("merged", {}), 1e-4 * ppl("merged", {}));
+  ASSERT_EQ(Command("export", {"--format", "hf", "--output", Path("base"), "--no-lora"}, "saved").status, 0);
+  EXPECT_NEAR(ppl("base", {"--lora", Path("saved/lora")}), ppl("merged", {}), 1e-4 * ppl("merged", {}));
 }
 
 TEST_F(Cli, AdaptersAreExportedAndEvaluated) {

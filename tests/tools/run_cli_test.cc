@@ -57,7 +57,7 @@ TEST_F(Cli, TheSameSeedGivesTheSameNumbers) {
 
 TEST_F(Cli, BlocksThatWereFittedAgainAreShownSavedAndRunAgain) {
   const Outcome outcome = Run({"--prune", "layers=2", "--correction", "joint", "--lra", "8", "--heal", "all", "--save",
-                               Path("healed"), "--save-weights", "--report", Path("page"), "--json", Path("r.json")});
+                               Path("healed"), "--report", Path("page"), "--json", Path("r.json")});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   for (const char* word : {"in place of layers", "fitted again", "block 3", "joint LRA 8, healed (all)"})
     EXPECT_NE(outcome.out.find(word), std::string::npos) << word << outcome.out;
@@ -69,7 +69,10 @@ TEST_F(Cli, BlocksThatWereFittedAgainAreShownSavedAndRunAgain) {
   const Outcome again = Command("ppl", {"--text", Path("heldout.txt"), "--quiet", "--json", Path("p.json")}, "healed");
   ASSERT_EQ(again.status, 0) << again.err;
   EXPECT_NEAR(ReadJson("p.json")["perplexity"].get<double>(), json["variants"][2]["perplexity"].get<double>(), 1e-3);
-  EXPECT_FAILS(Run({"--prune", "layers=2", "--heal", "down", "--save", Path("adapters")}), 2, "--save-weights");
+  const Outcome inspected = Command("inspect", {}, "healed");
+  EXPECT_NE(inspected.out.find("block 1 (mlp.down_proj), block 3 (self_attn.o_proj, mlp.down_proj)\n"),
+            std::string::npos)
+      << inspected.out;
   EXPECT_FAILS(Run({"--prune", "layers=2", "--heal", "most"}), 2, "--heal: unknown way to heal \"most\"");
   EXPECT_FAILS(Run({"--prune", "layers=0", "--correction", "refit"}), 2, "keep=first:1");
   EXPECT_FAILS(Run({"--prune", "layers=2", "--correction", "joint", "--lra", "8", "--memory", "16KiB"}), 1,
