@@ -32,14 +32,14 @@ endif()
 add_library(shiftrt_emulated_engine OBJECT ${SHIFTRT_CUDA_ENGINE})
 target_link_libraries(shiftrt_emulated_engine PUBLIC shiftrt_emulated_cuda shiftrt_engine PRIVATE shiftrt_options)
 shiftrt_test(emulated_model SOURCES cuda/model_test.cc emulated/transfers_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_eval)
-shiftrt_test(emulated_gradients SOURCES cuda/gradients_test.cc emulated/gradient_costs_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda)
+shiftrt_test(emulated_gradients SOURCES cuda/finetune_test.cc cuda/gradients_test.cc emulated/gradient_costs_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_train)
 shiftrt_test(emulated_calibration SOURCES cuda/calibration_test.cc cuda/devices_test.cc emulated/memory_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_shift)
 find_package(CLI11 REQUIRED)
 shiftrt_test(emulated_options SOURCES emulated/options_test.cc ${PROJECT_SOURCE_DIR}/tools/options.cc ${PROJECT_SOURCE_DIR}/tools/progress_bar.cc
              ${PROJECT_SOURCE_DIR}/tools/pulling.cc ${PROJECT_SOURCE_DIR}/tools/table.cc
              DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_eval shiftrt_shift CLI11::CLI11 nlohmann_json::nlohmann_json)
 if(SHIFTRT_HAVE_CUDA)
-  shiftrt_test(cuda_model SOURCES cuda/model_test.cc cuda/gradients_test.cc DEPENDS shiftrt_eval)
+  shiftrt_test(cuda_model SOURCES cuda/finetune_test.cc cuda/gradients_test.cc cuda/model_test.cc DEPENDS shiftrt_eval shiftrt_train)
   shiftrt_test(cuda_calibration SOURCES cuda/calibration_test.cc cuda/devices_test.cc DEPENDS shiftrt_shift)
 endif()
 
