@@ -15,11 +15,12 @@ class FinetuneCli : public Cli {
   }
   std::vector<std::string> Arguments(std::vector<std::string> more, const std::string& save) const {
     more.insert(more.begin(), {"finetune", "--threads", "1", "--model", Path("out"), "--train", Path("calibration.txt"),
-                               "--length", "32", "--batch", "4", "--validation", "4", "--save", Path(save), "--quiet"});
+                               "--length", "32", "--batch", "4", "--save", Path(save), "--quiet"});
     const auto add = [&](const char* option, const char* value) {
       if (std::find(more.begin(), more.end(), option) == more.end()) more.insert(more.end(), {option, value});
     };
     add("--steps", "6");
+    add("--validation", "4");
     add("--rate", "0.01");
     return more;
   }
@@ -37,9 +38,12 @@ class FinetuneCli : public Cli {
 
 TEST_F(FinetuneCli, SavesWhatItMeasured) {
   for (const std::string method : {"lora", "partial", "adapters", "replacement"}) {
-    const Outcome outcome = Finetune({"--method", method, "--text", Path("heldout.txt"), "--validate-every", "3",
-                                      "--json", Path("t.json"), "--report", Path("page")});
-    ASSERT_EQ(outcome.status, 0) << method << outcome.err;
+    std::vector<std::string> options = {"--method", method,         "--text",           Path("heldout.txt"),
+                                        "--json",   Path("t.json"), "--validate-every", "3",
+                                        "--report", Path("page")};
+    if (method == "partial") options.insert(options.end(), {"--layers", "last:2"});
+    const Outcome outcome = Finetune(options);
+    ASSERT_EQ(outcome.status, 0) << method << ": " << outcome.err;
     for (const char* part : {"step 0 of 6: validation loss", "step 3 of 6", "step 6 of 6", "tokens/s", "saved: "})
       EXPECT_NE(outcome.out.find(part), std::string::npos) << part << " in\n" << outcome.out;
     const Json json = ReadJson("t.json"), training = json["trainings"][0];
@@ -155,8 +159,9 @@ TEST_F(FinetuneCli, BadInputIsRefusedByItsOption) {
   EXPECT_FAILS(Call({"finetune", "--model", Path("out"), "--train", Path("short.txt"), "--save", Path("t")}), 1,
                "short.txt");
   // A rate with which the loss leaves all bounds.
-  EXPECT_FAILS(Finetune({"--method", "partial", "--rate", "30", "--steps", "20", "--clip", "0", "--warmup", "0"}), 1,
-               "Lower the learning rate");
+  EXPECT_FAILS(Finetune({"--method", "partial", "--layers", "all", "--head", "--rate", "30", "--steps", "20", "--clip",
+                         "0", "--warmup", "0"}),
+               1, "Lower the learning rate");
   EXPECT_FALSE(fs::exists(dir_ / "tuned/shiftrt.json"));
 }
 
