@@ -104,7 +104,7 @@ const std::vector<Preset>& Presets() {
   static const std::vector<Preset> presets = {
       {"paper-table1",
        "every criterion, pruned and with the paper's correction",
-       "bi:0.25,reverse*:0.25,magnitude-l1:0.25,magnitude-l2:0.25,ppl:0.25,tokens=16384",
+       "bi:0.25,reverse*:0.25,magnitude-l1:0.25,magnitude-l2:0.25,ppl:0.25,tokens=16384,taylor:0.25",
        {"lra"},
        {"independent"},
        {"64"},

@@ -194,7 +194,8 @@ Command AddInspect(CLI::App& app) {
   prune->excludes(app.get_option("--lora"));
   app.footer("Criteria:" + CriteriaHelp() +
              "\n\nExamples:\n  shiftrt inspect --model demo\n"
-             "  shiftrt inspect --model demo --prune bi,angular:4,ppl,tokens=8192,reverse*:4,keep=first:2");
+             "  shiftrt inspect --model demo --prune bi,angular:4,ppl,tokens=8192,reverse*:4,keep=first:2\n"
+             "  shiftrt inspect --model demo --prune bi,angular,taylor,tokens=4096 --calib wikitext2:64x512");
   return [options] { return Run(*options); };
 }
 

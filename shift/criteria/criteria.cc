@@ -21,6 +21,9 @@ Plug PlugCorrections;
 Select SelectByResidual, SelectByCorrectedLoss;
 // perplexity.cc
 Select SelectByPerplexity, SelectByPerplexityGreedy;
+// taylor.cc
+Plug PlugTaylor;
+Score TaylorScores;
 // fixed.cc, magnitude.cc
 Score ReverseScores, ReverseKeepLastScores, RandomScores, MagnitudeL1Scores, MagnitudeL2Scores;
 
@@ -52,7 +55,8 @@ Selection SelectOne(const CriterionTask& task) {
 
 const std::vector<Criterion>& Criteria() {
   static const std::vector<CriterionOption> none, rank = {{"rank", 64}}, tokens = {{"tokens", 0}},
-                                                  both = {{"rank", 64}, {"tokens", 0}};
+                                                  both = {{"rank", 64}, {"tokens", 0}},
+                                                  some_tokens = {{"tokens", 8192}};
   static const std::vector<Criterion> table = {
       // name, summary, options, needs_calibration, scores_stand_alone, plug, select
       {"bi", "block influence: 1 - mean cosine of a token's stream before and after the block", none, true, true,
@@ -71,6 +75,8 @@ const std::vector<Criterion>& Criteria() {
        &SelectByPerplexity},
       {"ppl-greedy", "the same again on what is left after each removal (SLEB)", tokens, true, false, nullptr,
        &SelectByPerplexityGreedy},
+      {"taylor", "sum of |w dL/dw| over the block's projections and norms, L the loss of tokens=N (8192)", some_tokens,
+       true, false, &PlugTaylor, &Lowest<TaylorScores>},
       {"reverse", "deepest first", none, false, false, nullptr, &Lowest<ReverseScores>},
       {"reverse*", "deepest first, the final block kept", none, false, false, nullptr, &Lowest<ReverseKeepLastScores>},
       {"magnitude-l1", "sum of |w| over the block's projections and norms", none, false, false, nullptr,

@@ -53,10 +53,13 @@ void Pass::Add(const DepthPlan& plan, Probe& probe) {
 
 void Pass::Run(const std::string& phase, std::span<const Batch> batches, Progress& progress, Checkpoint* checkpoint) {
   std::vector<Group> groups;
+  int64_t measured = 0;
   for (const Plugged& plugged : probes_) {
+    measured = std::max(measured, plugged.probe->batches(std::ssize(batches)));
     const int64_t parts = plugged.probe->parts();
     if (parts > 0) groups.push_back({plugged, std::clamp<int64_t>(plugged.probe->parts_at_once(), 1, parts)});
   }
+  batches = batches.first(measured);
   while (true) {
     for (Group& group : groups) group.end = std::min(group.begin + group.at_once, group.probe().parts());
     if (std::none_of(groups.begin(), groups.end(), [](const Group& group) { return group.active(); })) return;

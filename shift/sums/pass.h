@@ -23,6 +23,8 @@ class Probe {
   virtual int64_t parts() const { return 1; }
   // The number of parts that may be processed at once, not considering device memory; at least 1.
   virtual int64_t parts_at_once() const { return parts(); }
+  // Of so many batches, how many from the first it measures. A pass leaves out batches that no probe measures.
+  virtual int64_t batches(int64_t all) const { return all; }
   // Starts a run of the text for the parts begin .. end - 1. Measurements since the last Settle() are discarded: an
   // aborted run starts again from there. `tally` is valid until the next call. May throw OutOfMemory.
   virtual void Begin(Tally& tally, int64_t begin, int64_t end) = 0;

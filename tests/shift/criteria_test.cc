@@ -84,7 +84,7 @@ TEST(ParsePrune, RefusesWhatItDoesNotKnow) {
                            "layers=-1",
                            "layers=0-99999999999",
                            "layers=1-",
-                           "taylor:0.25"})
+                           "tailor:0.25"})
     EXPECT_THROW(ParsePrune(text), UsageError) << text;
 }
 
@@ -111,7 +111,7 @@ TEST(ParsePrune, NamesWhatIsNotThere) {
     }
     return "";
   };
-  EXPECT_NE(message("taylor:0.25").find("\"taylor\"; known: bi, bi:frobenius, angular, "), std::string::npos);
+  EXPECT_NE(message("tailor:0.25").find("\"tailor\"; known: bi, bi:frobenius, angular, "), std::string::npos);
   EXPECT_NE(message("bi:params=6.3X").find("params=6.3X"), std::string::npos);
   EXPECT_NE(message("bi:bytes=-1").find("bytes=-1"), std::string::npos);
 }

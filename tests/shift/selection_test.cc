@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Criteria that look at text, against plain float64 loops over tapped streams and over logits.
+// Criteria that look at text, against plain float64 loops over tapped streams and over logits, and against PyTorch's
+// gradients (tests/goldens/make_taylor.py).
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <numbers>
 #include <numeric>
 #include <set>
 
+#include "engine/gradients.h"
 #include "runtime/check.h"
 #include "shift/criteria/correctable.h"
 #include "shift/criteria/influence.h"
@@ -13,6 +16,7 @@
 #include "shift/measure/loss.h"
 #include "tests/shift/small_model.h"
 #include "tests/shift/tokens.h"
+#include "tests/test_directory.h"
 
 namespace shiftrt {
 namespace {
@@ -233,13 +237,84 @@ TEST_F(SelectionFromText, CorrectableGreedyMeasuresTheLossWithAdaptersInPlace) {
   for (int64_t l = 0; l < kLayers; ++l) EXPECT_NEAR(selection.scores[l], scores[l], 1e-5 * scores[l]);
 }
 
+// From the gradients of all blocks at once, over the text as one batch.
+TEST_F(SelectionFromText, TaylorIsTheSumOfWeightsTimesTheirGradients) {
+  for (const int64_t tokens : {92, 29}) {  // all, and the sequences of the first batch
+    Batch text;
+    for (const Batch& batch : FirstSequences(text_, tokens))
+      for (int64_t s = 0; s < batch.sequences(); ++s)
+        text.Add(std::span(batch.tokens).subspan(batch.offsets[s], batch.offsets[s + 1] - batch.offsets[s]));
+    GradientEngine engine(context_, model_.weights, model_.plan);
+    TrainedParameters trained;
+    std::vector<std::shared_ptr<float>> memory;
+    for (const BlockWeights& block : model_.weights->blocks) {
+      StageParameters& of = trained.stages.emplace_back();
+      of.tensors.resize(BlockTensors().size());
+      ForEachTensor(block, [&](const BlockTensor& row, const TensorView& tensor) {
+        const bool vector = tensor.shape.size() == 1;
+        const auto gradient = memory.emplace_back(engine.Allocate(tensor.elements()));
+        of.tensors[&row - BlockTensors().data()].gradient = {gradient.get(), vector ? 1 : tensor.rows(),
+                                                             vector ? tensor.elements() : tensor.cols()};
+      });
+    }
+    engine.Set(trained);
+    const int64_t predicted = PredictedTokens(text);
+    engine.Step(text, {}, 1.0 / static_cast<double>(predicted));
+    const std::vector<double> scores = Select(fmt::format("taylor:2,tokens={}", tokens)).scores;
+    ASSERT_EQ(std::ssize(scores), kLayers);
+    for (int64_t layer = 0; layer < kLayers; ++layer) {
+      double expected = 0;
+      ForEachTensor(model_.weights->blocks[layer], [&](const BlockTensor& row, const TensorView& tensor) {
+        const float* gradient = trained.stages[layer].tensors[&row - BlockTensors().data()].gradient.data;
+        const auto* w = static_cast<const float*>(tensor.data);
+        for (int64_t i = 0; i < tensor.elements(); ++i) expected += std::abs(static_cast<double>(w[i]) * gradient[i]);
+      });
+      EXPECT_NEAR(scores[layer], expected, 1e-5 * expected) << layer;
+    }
+  }
+}
+
+TEST_F(SelectionFromText, TaylorRefusesMoreTextThanThereIsMemoryFor) {
+  NoProgress progress;
+  Context small = context_;
+  small.memory = 4 * kWidth * (kLayers + 2) * 40;
+  const CriterionInput input = {small, model_.weights, &text_, 0};
+  EXPECT_EQ(std::ssize(SelectLayers(ParsePrune("taylor:2,tokens=30"), input, progress).scores), kLayers);
+  try {
+    SelectLayers(ParsePrune("taylor:2"), input, progress);
+    FAIL() << "92 tokens took the memory of 40";
+  } catch (const UsageError& error) {
+    EXPECT_NE(std::string(error.what()).find("tokens=40"), std::string::npos) << error.what();
+  }
+}
+
+// The golden is of the samples that the fit would read of all of the demo model's calibration text.
+TEST(Taylor, ScoresAndLayersOfTheDemoModelAreThoseOfPyTorch) {
+  const auto demo = TestDirectory().parent_path() / "models/demo";
+  std::ifstream file(TestDirectory() / "goldens/taylor.json");
+  const nlohmann::json golden = nlohmann::json::parse(file);
+  const auto weights = LoadWeights(demo);
+  const CalibrationSet text = LoadCalibration({(demo / "calibration.txt").string(), 1'000'000, golden["length"]},
+                                              *OpenTokenizer(demo.string()), 0);
+  NoProgress progress;
+  const Selection selection =
+      SelectLayers(ParsePrune(fmt::format("taylor:0.25,tokens={}", golden["tokens"].get<int64_t>())),
+                   {Context::Default(), weights, &text.fit, 0}, progress);
+  EXPECT_EQ(selection.removed, golden["removed"].get<std::vector<int64_t>>());
+  const std::vector<double> expected = golden["scores"];
+  ASSERT_EQ(selection.scores.size(), expected.size());
+  for (size_t layer = 0; layer < expected.size(); ++layer)
+    EXPECT_NEAR(selection.scores[layer], expected[layer], 1e-4 * expected[layer]) << layer;
+}
+
 TEST_F(SelectionFromText, OnePassServesEveryCriterionOfTheStream) {
   CountingProgress progress;
   const std::vector<Selection> together =
-      SelectAll("bi,bi:frobenius,angular:3,streamline,correctable,rank=3,reverse", progress);
+      SelectAll("bi,bi:frobenius,angular:3,streamline,correctable,rank=3,reverse,taylor,taylor,tokens=30", progress);
   EXPECT_EQ(progress.passes, 1);
-  ASSERT_EQ(together.size(), 6u);
-  const char* alone[] = {"bi", "bi:frobenius", "angular:3", "streamline", "correctable:2,rank=3", "reverse"};
+  ASSERT_EQ(together.size(), 8u);
+  const char* alone[] = {"bi",      "bi:frobenius", "angular:3",         "streamline", "correctable:2,rank=3",
+                         "reverse", "taylor",       "taylor:2,tokens=30"};
   for (size_t i = 0; i < together.size(); ++i) {
     EXPECT_EQ(together[i].scores, Select(alone[i]).scores) << alone[i];
     EXPECT_EQ(together[i].removed, Select(alone[i]).removed) << alone[i];
@@ -307,7 +382,7 @@ TEST(ParsePruneList, KeepsOptionsWithTheirCriterion) {
   EXPECT_EQ(specs[2].layers, (Layers{3, 5, 8, 9, 10}));
   EXPECT_EQ(specs[3].Option("tokens"), 100);
   EXPECT_EQ(specs[4].criterion, "bi:frobenius");
-  EXPECT_THROW(ParsePruneList("bi,taylor", "0.25"), UsageError);
+  EXPECT_THROW(ParsePruneList("bi,tailor", "0.25"), UsageError);
   EXPECT_THROW(ParsePruneList("", "0.25"), UsageError);
 }
 

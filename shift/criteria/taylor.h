@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// First-order Taylor scores of blocks: how much the loss would change, to first order, without their weights.
+#pragma once
+
+#include "shift/criteria/criteria.h"
+#include "shift/sums/pass.h"
+
+namespace shiftrt {
+
+// Keeps the stream before every block, of so much of the text as was asked for. From these, each block in turn is
+// passed backwards over all batches, from the last block to the first, so that one block has gradients at a time.
+class TaylorProbe : public Probe {
+ public:
+  TaylorProbe(const CriterionInput& input, Progress& progress);
+  // Asks for scores from whole samples of about so many tokens. Throws UsageError where the streams of these take more
+  // memory than MemoryForSums.
+  void Want(int64_t tokens);
+  // One score per layer: sum over the elements w of its projections and of its norms of the stream of
+  // |w dL/dw|, where L is the mean cross entropy of the text.
+  std::vector<double> Scores(int64_t tokens);
+
+  int64_t batches(int64_t) const override { return std::ssize(batches_); }
+  void Begin(Tally& tally, int64_t begin, int64_t end) override;
+  std::vector<Tap> Taps() override;
+  void Settle(int64_t) override { settled_ = heard_; }
+
+ private:
+  void Take(int64_t layer, const Rows& h);
+  MatrixView<float> Stream(int64_t layer, const Batch& batch, int64_t first) const {
+    return streams_[layer].view().Rows(first, batch.size());
+  }
+
+  const CriterionInput& input_;
+  Progress& progress_;
+  int64_t layers_;
+  std::vector<Batch> batches_;          // the longest text asked for
+  std::vector<Matrix<float>> streams_;  // (tokens, hidden) before each layer, and after the last
+  struct Heard {
+    int64_t batches = 0, rows = 0;
+  };
+  std::vector<Heard> heard_, settled_;  // of each layer's streams
+};
+
+}  // namespace shiftrt
