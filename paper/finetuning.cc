@@ -16,7 +16,7 @@ struct FinetuningRow {
 };
 // Tables "main_ft_reverse_lora", "main_ft_reverse_partial", "llama_comparison" (a mean over nine suites) and
 // "train_vs_freeze".
-constexpr FinetuningRow kRows[] = {
+constexpr FinetuningRow kFinetuningRows[] = {
     {"Qwen2-1.5B", "paper-lora", "LoRA", 47.53},
     {"Qwen2-1.5B", "paper-lora", "LoRA + LRA", 48.94},
     {"Qwen1.5-7B", "paper-lora", "LoRA", 55.51},
@@ -114,7 +114,7 @@ const FinetunePreset& FindFinetunePreset(const std::string& name) {
 
 std::vector<PaperFinetuning> PaperFinetuningNumbers(const std::string& model, const std::string& preset) {
   std::vector<PaperFinetuning> numbers;
-  for (const FinetuningRow& row : kRows)
+  for (const FinetuningRow& row : kFinetuningRows)
     if (model == row.model && preset == row.preset) numbers.push_back({row.model, row.preset, row.label, row.accuracy});
   return numbers;
 }

@@ -163,7 +163,7 @@ std::vector<Training> Trainings(const FinetuneCommand& command, const Model& mod
 }
 
 // The saved model's provenance with that of the training, which holds no times: the same command gives the same files.
-Json Provenance(const FinetuneCommand& command, const FinetuneJob& job, const FinetuneResult& result) {
+Json TunedProvenance(const FinetuneCommand& command, const FinetuneJob& job, const FinetuneResult& result) {
   Json json = Json::object();
   if (job.model.provenance) json = OpenProvenance(ResolveModel(command.common.model));
   if (!json.is_object()) json = Json::object();
@@ -186,7 +186,7 @@ void Save(const FinetuneCommand& command, const Training& training, const Finetu
           const FinetuneResult& result) {
   const bool merge = result.lora && command.merge_lora;
   const DepthPlan plan = merge ? MergeLora(*job.model.weights, result.plan, *result.lora) : result.plan;
-  SaveAdapted(job.model, plan, Provenance(command, job, result), command.save_weights, training.save,
+  SaveAdapted(job.model, plan, TunedProvenance(command, job, result), command.save_weights, training.save,
               result.lora && !merge ? &*result.lora : nullptr);
   std::error_code ignored;
   fs::remove(training.checkpoint, ignored);
