@@ -45,13 +45,27 @@ void Logits(const Context& context, MatrixView<const float> x, const OutputHead&
   MatMul(context, x, WeightRows(head, v0, logits.cols), {}, false, logits);
 }
 
+// In lanes, which the compiler turns into vectors. Values that are not numbers are passed over.
+float Largest(const float* values, int64_t count) {
+  constexpr int64_t kLanes = 16;
+  float lanes[kLanes];
+  std::fill_n(lanes, kLanes, -std::numeric_limits<float>::infinity());
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (int64_t lane = 0; lane < kLanes; ++lane)
+      lanes[lane] = values[i + lane] > lanes[lane] ? values[i + lane] : lanes[lane];
+  float largest = *std::max_element(lanes, lanes + kLanes);
+  for (; i < count; ++i) largest = values[i] > largest ? values[i] : largest;
+  return largest;
+}
+
 // This overwrites the logits.
 void Update(const SimdBody& body, RowState& state, float* logits, int64_t count, int64_t first, int32_t target) {
-  const auto at = std::max_element(logits, logits + count);
-  if (*at > state.maximum) {
-    state.sum *= std::exp(static_cast<double>(state.maximum) - *at);
-    state.maximum = *at;
-    state.best = static_cast<int32_t>(first + (at - logits));
+  const float largest = Largest(logits, count);
+  if (largest > state.maximum) {
+    state.sum *= std::exp(static_cast<double>(state.maximum) - largest);
+    state.maximum = largest;
+    state.best = static_cast<int32_t>(first + (std::find(logits, logits + count, largest) - logits));
   }
   if (target >= first && target < first + count) state.target = logits[target - first];
   state.sum += body.exponentiate(logits, count, state.maximum);

@@ -101,6 +101,9 @@ void PackTransposed(const T* w, int64_t stride, int64_t rows, int64_t depth, flo
 #pragma GCC unroll 16
       for (int i = 0; i < kWidth; ++i)
         square[i] = i < kStored && first + i < rows ? V::Load(w + (first + i) * stride + k) : V::Zero();
+        // The next kRows rows are packed next.
+#pragma GCC unroll 16
+      for (int i = 0; i < kStored; ++i) __builtin_prefetch(w + (first + i + kRows) * stride + k);
       V::Transpose(square);
 #pragma GCC unroll 16
       for (int i = 0; i < kWidth; ++i) std::memcpy(out + (k + i) * kRows + first, &square[i], kStored * sizeof(float));

@@ -84,6 +84,9 @@ inline void PackTileRows(const float* x, int64_t stride, int64_t rows, int64_t d
     for (int64_t i = 0; i < kTileSide; ++i) {
       Words parts[kParts] = {};
       if (i < rows) LoadParts(x + i * stride + k, depth - k, parts);
+      // The next rows are packed next.
+      for (int64_t line = 0; line < kStep; line += kTileSide)
+        __builtin_prefetch(x + (i + kTileSide) * stride + k + line);
       for (int part = 0; part < kParts; ++part)
         std::memcpy(out + part * kTileElements + i * kStep, &parts[part], sizeof parts[part]);
     }
