@@ -12,8 +12,8 @@ namespace shiftrt {
 
 namespace {
 
-constexpr double kMassive = 1000;    // times the median
-constexpr double kRounding = 1e-13;  // of a square that is a sum of three terms, relative to them
+constexpr double kMassive = 1000;          // times the median
+constexpr double kSquareRounding = 1e-13;  // of a square that is a sum of three terms, relative to them
 
 // Whether the largest of `magnitudes`, which are reordered, is massive.
 bool Massive(std::vector<float>& magnitudes) {
@@ -47,7 +47,7 @@ std::vector<double> TokenWeighting::Weights(std::span<const RowProducts> product
     const RowProducts& row = products[t];
     const double squares = row.aa + 2 * row.dot + row.bb;
     // A token that leaves nothing has no size to be relative to, and nothing to fit.
-    weights[t] = squares > kRounding * (row.aa + row.bb) ? static_cast<double>(h.hidden()) / squares : 0.0;
+    weights[t] = squares > kSquareRounding * (row.aa + row.bb) ? static_cast<double>(h.hidden()) / squares : 0.0;
   }
   if (massive != 1) {
     const HostRows before = h.ToHost(), added = delta.ToHost();
