@@ -45,7 +45,7 @@ void Logits(const Context& context, MatrixView<const float> x, const OutputHead&
   MatMul(context, x, WeightRows(head, v0, logits.cols), {}, false, logits);
 }
 
-// In lanes, which the compiler turns into vectors. Values that are not numbers are passed over.
+// In lanes, whose comparisons do not wait for one another. Values that are not numbers are passed over.
 float Largest(const float* values, int64_t count) {
   constexpr int64_t kLanes = 16;
   float lanes[kLanes];
