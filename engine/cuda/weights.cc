@@ -96,8 +96,8 @@ DeviceMlp MakeMlp(gpu::Stream stream, gpu::Uploader& uploader, const ModelConfig
 void CheckType(const BlockStage& stage, Halves half, DType dtype) {
   ForEachTensor(*stage.own, half, [&](const BlockTensor& row, const TensorView& tensor) {
     Check(row.kind != BlockTensor::Kind::kMatrix || tensor.dtype == dtype,
-          "layer {}: {} is {}, the model {}: on the GPU all matrices have one type", stage.layer, row.name,
-          Name(tensor.dtype), Name(dtype));
+          "layer {}: {} is {}, the model {}: on the GPU all matrices have one type; choose it with --dtype",
+          stage.layer, row.name, Name(tensor.dtype), Name(dtype));
   });
 }
 
@@ -145,7 +145,8 @@ DeviceOutput DeviceWeights::UploadOutput(const Weights& weights, const DepthPlan
   const std::lock_guard lock(uploading_);
   if (final_norm.data != weights.final_norm.data) out.final_norm = Norm(stream(), weights.config, final_norm);
   if (head.data != weights.head.data) {
-    Check(head.dtype == dtype_, "the plan's head is {}, the model {}: on the GPU all matrices have one type",
+    Check(head.dtype == dtype_,
+          "the plan's head is {}, the model {}: on the GPU all matrices have one type; choose it with --dtype",
           Name(head.dtype), Name(dtype_));
     out.head = Join(stream(), uploader_, {&head});
   }

@@ -186,6 +186,12 @@ def random_lora(base, modules, **options):
                                             task_type="CAUSAL_LM")).eval()
 
 
+def rounding(theirs, tokens, expected):
+    """What rounding may do to the logits: that of activations, and that of the merged weights, as in peft's own merge."""
+    merged = logits(copy.deepcopy(theirs).merge_and_unload(), tokens)
+    return max(1e-4, 4 * (largest(expected, logits(copy.deepcopy(theirs).double(), tokens)) + largest(expected, merged)))
+
+
 @pytest.mark.parametrize("modules", ["all-linear", ["q_proj", "down_proj"]], ids=["all", "some"])
 def test_lora_of_peft(program, model, modules, tmp_path, compared):
     """What peft saved, merged by the program, and kept in a saved model as fine-tuning keeps it."""
@@ -194,7 +200,7 @@ def test_lora_of_peft(program, model, modules, tmp_path, compared):
     theirs.save_pretrained(tmp_path / "adapter")
     tokens = prompt(base)
     expected = logits(theirs, tokens)
-    limit = max(1e-4, 2 * largest(expected, logits(copy.deepcopy(theirs).double(), tokens)))
+    limit = rounding(theirs, tokens, expected)
     assert largest(logits(load(base), tokens), expected) > 1e-2, "the factors do nothing"
     compared("peft's LoRA with --lora, largest difference",
              largest(program.logits(saved, tokens, "float32", "--lora", tmp_path / "adapter"), expected), limit)
@@ -215,6 +221,23 @@ def test_lora_of_peft(program, model, modules, tmp_path, compared):
     program.run("export", "--model", tuned, "--no-lora", "--format", "hf", "--output", tmp_path / "base", "--dtype", "float32",
                 "--quiet")
     compared("its base, largest difference", largest(logits(load(tmp_path / "base"), tokens), logits(load(base), tokens)), 0)
+
+
+@pytest.mark.parametrize("targets", ["q,k,v,o,gate,up,down", "v,down"], ids=["all", "some"])
+def test_finetuned_lora_in_peft(program, model, targets, tmp_path, compared):
+    """What fine-tuning wrote, loaded by peft on the export of the pruned model."""
+    from peft import PeftModel
+    saved, base = program.saved(model, "pruned"), program.exported(model, "pruned", "hf")
+    tuned = tmp_path / "tuned"
+    program.run("finetune", "--model", saved, "--method", "lora", "--targets", targets, "--train", DEMO / "calibration.txt",
+                "--samples", 8, "--length", 64, "--batch", 2, "--steps", 3, "--rate", 0.01, "--dtype", "float32",
+                "--text", DEMO / "heldout.txt", "--text-tokens", 128, "--save", tuned, "--quiet")
+    theirs = PeftModel.from_pretrained(load(base), tuned / "lora").eval()
+    tokens = prompt(base)
+    expected = logits(theirs, tokens)
+    limit = rounding(theirs, tokens, expected)
+    assert largest(logits(load(base), tokens), expected) > 1e-2, "the training did nothing"
+    compared("fine-tuned LoRA in peft, largest difference", largest(program.logits(tuned, tokens), expected), limit)
 
 
 def test_lora_is_merged_as_peft_merges_it(program, model, tmp_path, compared):
