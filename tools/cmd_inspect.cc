@@ -195,7 +195,7 @@ Command AddInspect(CLI::App& app) {
   app.footer("Criteria:" + CriteriaHelp() +
              "\n\nExamples:\n  shiftrt inspect --model demo\n"
              "  shiftrt inspect --model demo --prune bi,angular:4,ppl,tokens=8192,reverse*:4,keep=first:2\n"
-             "  shiftrt inspect --model demo --prune bi,angular,taylor,tokens=4096 --calib wikitext2:64x512");
+             "  shiftrt inspect --model demo --prune bi,angular,taylor,tokens=4096");
   return [options] { return Run(*options); };
 }
 
