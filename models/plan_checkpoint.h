@@ -25,8 +25,8 @@ Weights KeptWeights(const Weights& weights, const DepthPlan& plan);
 nlohmann::json BaseConfig(const std::filesystem::path& model);
 
 // BaseConfig for the blocks of the plan: KeptConfig (models/saved_config.h), windows that differ between layers named
-// in layer_types, whether the head is tied, and the type that the weights have. `resized` receives the names of further lists with one entry per
-// layer that were shortened.
+// in layer_types, whether the head is tied, and the type that the weights have. `resized` receives the names of further
+// lists with one entry per layer that were shortened.
 nlohmann::json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::string>* resized = nullptr);
 
 // A tensor of a checkpoint: its parts stand one below the other.
