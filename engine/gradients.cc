@@ -123,8 +123,10 @@ struct GradientEngine::Impl {
   LossSum Head(const Batch& batch, const Predicted& predicted, double scale, MatrixView<const float> stream,
                MatrixView<float> gradient, const LossKind& kind);
   LossSum MeasuredHead(const Predicted& predicted, MatrixView<const float> stream);
-  [[noreturn]] void ExplainNotFinite(const Batch& batch, double loss, bool dropout);
-  std::optional<std::string> TensorNotFinite(size_t stage) const;
+  bool Trains() const;
+  // Throws Error where the model is at fault, and returns where what is trained is: the caller knows how.
+  void ExplainNotFinite(const Batch& batch, double loss, bool dropout);
+  std::optional<std::string> StoredNotFinite(size_t stage) const;
 };
 
 void GradientEngine::Impl::Forward(size_t stage, MatrixView<float> h, bool dropout) {
@@ -199,12 +201,16 @@ LossSum GradientEngine::Impl::MeasuredHead(const Predicted& predicted, MatrixVie
   return sum;
 }
 
-std::optional<std::string> GradientEngine::Impl::TensorNotFinite(size_t index) const {
+bool GradientEngine::Impl::Trains() const {
+  return trained.LowestStage(plan.stages.size()) < plan.stages.size() || HasGradient(trained.head) ||
+         HasGradient(trained.final_norm);
+}
+
+// Of a stage, a tensor that is used as stored.
+std::optional<std::string> GradientEngine::Impl::StoredNotFinite(size_t index) const {
   const TrainedStage stage = StageAt(index);
   const auto bad = [&](const Parameter& parameter, const TensorView& stored) {
-    const auto& value = parameter.value;
-    if (value.data == nullptr) return !IsFinite(stored);
-    return !std::isfinite(ops->SumOfSquares({value.data, static_cast<size_t>(value.rows * value.cols)}));
+    return parameter.value.data == nullptr && !IsFinite(stored);
   };
   return stage.stage.Visit(
       [&](const BlockStage& block) -> std::optional<std::string> {
@@ -214,8 +220,6 @@ std::optional<std::string> GradientEngine::Impl::TensorNotFinite(size_t index) c
           const StageParameters& given = stage.parameters;
           if (name) return;
           if (bad(given.tensors.empty() ? Parameter() : given.tensors[r], tensor)) name = row.name;
-          if (!given.loras.empty() && (bad(given.loras[r].a, {}) || bad(given.loras[r].b, {})))
-            name = fmt::format("the low-rank change of {}", row.name);
         });
         return name;
       },
@@ -246,17 +250,16 @@ void GradientEngine::Impl::ExplainNotFinite(const Batch& batch, double loss, boo
                                  [](const AdapterStage& adapter) {
                                    return fmt::format("the adapter of layers {}", fmt::join(adapter.layers, ", "));
                                  });
-    if (const std::optional<std::string> tensor = TensorNotFinite(stage))
+    if (const std::optional<std::string> tensor = StoredNotFinite(stage))
       Fail("{}: the loss of a batch is {}: of {}, {} contains NaN or infinity", model, loss, name, *tensor);
-    Fail(
-        "{}: the loss of a batch is {}: the stream overflows in {}, whose tensors are finite. If the model was being "
-        "trained, it diverged: lower the learning rate or clip gradients",
-        model, loss, name);
+    Check(Trains(), "{}: the loss of a batch is {}: the stream overflows in {}, whose tensors are finite", model, loss,
+          name);
+    return;
   }
-  Fail(
-      "{}: the loss of a batch is {}: the stream is finite behind the last stage, so that the last norm or the head "
-      "contains NaN or infinity, or the logits overflow",
-      model, loss);
+  Check(Trains(),
+        "{}: the loss of a batch is {}: the stream is finite behind the last stage, so that the last norm or the head "
+        "contains NaN or infinity, or the logits overflow",
+        model, loss);
 }
 
 GradientEngine::GradientEngine(const Context& context, std::shared_ptr<const Weights> weights, DepthPlan plan)
@@ -318,7 +321,10 @@ LossSum GradientEngine::Step(const Batch& batch, const TargetWeights& weights, d
   }
   const MatrixView<float> gradient = backwards ? stream(kept) : MatrixView<float>();
   const LossSum loss = impl.Head(batch, predicted, scale, stream(kept - 1), gradient, kind);
-  if (!std::isfinite(loss.loss)) impl.ExplainNotFinite(batch, loss.loss, /*dropout=*/true);
+  if (!std::isfinite(loss.loss)) {
+    impl.ExplainNotFinite(batch, loss.loss, /*dropout=*/true);
+    return loss;
+  }
   for (size_t stage = stages; stage-- > lowest;)
     impl.Backward(stage, {stream(stage - lowest), gradient, stage > lowest});
   return loss;

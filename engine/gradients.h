@@ -101,8 +101,9 @@ class GradientEngine {
 
   // Loss and gradients of one batch, both ways through all stages: adds the gradient of `scale` times the loss to every
   // parameter that has one, and returns the loss unscaled. No sequence of the batch may have a parent. Nothing below
-  // the lowest stage with a gradient is passed backwards. Throws Error for a loss that is not finite, which names the
-  // first stage behind which the stream is not, and the tensor where one of its tensors is not finite either.
+  // the lowest stage with a gradient is passed backwards. Throws Error for a loss that is not finite because of
+  // the model: it names the first stage behind which the stream is not, and the stored tensor that is not. Where only
+  // what is trained can be at fault, such a loss is returned, and no gradient is added.
   LossSum Step(const Batch& batch, const TargetWeights& weights, double scale, const LossKind& kind = {});
   // The loss alone, without dropout.
   LossSum Loss(const Batch& batch, const TargetWeights& weights);
