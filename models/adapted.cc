@@ -322,7 +322,7 @@ class PlanReader {
   const fs::path& directory_;
   const std::string name_;
   const Weights& weights_;
-  const LoadOptions& options_;
+  const LoadOptions options_;
   int64_t last_ = -1, sites_ = 0;  // the last block's layer; adapters so far
   std::unique_ptr<SafetensorsFile> adapters_;
   std::unique_ptr<OwnReader> own_;

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <set>
+#include <type_traits>
 #include <utility>
 
 #include "models/config_reader.h"
@@ -176,7 +178,13 @@ class FactorReader {
           fmt::join(tensor.shape, ", "), rows, cols);
     Matrix<float> values(rows, cols);
     WithElements(tensor, [&](const auto* data) {
-      for (int64_t i = 0; i < values.size(); ++i) values.data()[i] = static_cast<float>(data[i]);
+      // Other programs' files need not align their tensors.
+      const auto* bytes = static_cast<const std::byte*>(tensor.data);
+      for (int64_t i = 0; i < values.size(); ++i) {
+        std::remove_cvref_t<decltype(*data)> value;
+        std::memcpy(&value, bytes + i * sizeof(value), sizeof(value));
+        values.data()[i] = static_cast<float>(value);
+      }
     });
     for (const float value : values.span()) Check(std::isfinite(value), "{}: tensor {} holds {}", path(), name, value);
     used_.insert(name);
