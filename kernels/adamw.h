@@ -17,6 +17,15 @@ struct AdamW {
   int64_t step = 1;          // counts from 1, for the bias correction
 };
 
+// The factors of one step: with g = gradient_scale * gradient, first = beta1 first + (1 - beta1) g, second = beta2
+// second + (1 - beta2) g^2, and values = keep values - rate first / (sqrt(second) root + epsilon). rate and root have
+// the bias corrections in them.
+struct AdamWFactors {
+  float gradient_scale = 1, beta1 = 0, beta2 = 0, keep = 1, rate = 0, root = 1, epsilon = 0;
+};
+// Throws Error for a step below 1.
+AdamWFactors FactorsOf(const AdamW& settings);
+
 // One step; all spans are of the same length. first and second are the running moments of the gradient, zero before the
 // first step. Same bits with any number of threads and any instruction set.
 void AdamWStep(const Context& context, const AdamW& settings, std::span<const float> gradient, std::span<float> values,

@@ -492,17 +492,8 @@ void CudaGradientOps::AdamWStep(const AdamW& settings, std::span<const float> gr
   Check(gradient.size() == values.size() && first.size() == values.size() && second.size() == values.size(),
         "a step of AdamW with {} gradients, {} and {} moments for {} values", gradient.size(), first.size(),
         second.size(), values.size());
-  Check(settings.step >= 1, "step {} of AdamW: steps count from 1", settings.step);
-  const auto step = static_cast<double>(settings.step);
-  const gpu::AdamWFactors factors{
-      .gradient_scale = settings.gradient_scale,
-      .beta1 = settings.beta1,
-      .beta2 = settings.beta2,
-      .keep = 1 - settings.rate * settings.decay,
-      .rate = static_cast<float>(settings.rate / (1 - std::pow(static_cast<double>(settings.beta1), step))),
-      .root = static_cast<float>(1 / std::sqrt(1 - std::pow(static_cast<double>(settings.beta2), step))),
-      .epsilon = settings.epsilon};
-  gpu::StepAdamW(stream_, factors, gradient.data(), std::ssize(values), values.data(), first.data(), second.data());
+  gpu::StepAdamW(stream_, FactorsOf(settings), gradient.data(), std::ssize(values), values.data(), first.data(),
+                 second.data());
 }
 
 double CudaGradientOps::SumOfAbsoluteProducts(const Operand& w, MatrixView<const float> gradient) {

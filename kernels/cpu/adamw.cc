@@ -18,19 +18,26 @@ constexpr int64_t kLanes = 8;
 
 }  // namespace
 
+AdamWFactors FactorsOf(const AdamW& settings) {
+  Check(settings.step >= 1, "step {} of AdamW: steps count from 1", settings.step);
+  const auto step = static_cast<double>(settings.step);
+  return {.gradient_scale = settings.gradient_scale,
+          .beta1 = settings.beta1,
+          .beta2 = settings.beta2,
+          .keep = 1 - settings.rate * settings.decay,
+          .rate = static_cast<float>(settings.rate / (1 - std::pow(static_cast<double>(settings.beta1), step))),
+          .root = static_cast<float>(1 / std::sqrt(1 - std::pow(static_cast<double>(settings.beta2), step))),
+          .epsilon = settings.epsilon};
+}
+
 // Compiled without fused multiply-adds (kernels/CMakeLists.txt), so that the bits are those of any other CPU.
 void AdamWStep(const Context& context, const AdamW& settings, std::span<const float> gradient, std::span<float> values,
                std::span<float> first, std::span<float> second) {
   Check(gradient.size() == values.size() && first.size() == values.size() && second.size() == values.size(),
         "a step of AdamW with {} gradients, {} and {} moments for {} values", gradient.size(), first.size(),
         second.size(), values.size());
-  Check(settings.step >= 1, "step {} of AdamW: steps count from 1", settings.step);
-  const auto step = static_cast<double>(settings.step);
-  const float beta1 = settings.beta1, beta2 = settings.beta2, epsilon = settings.epsilon;
-  const float rest1 = 1 - beta1, rest2 = 1 - beta2, scale = settings.gradient_scale;
-  const float keep = 1 - settings.rate * settings.decay;
-  const auto rate = static_cast<float>(settings.rate / (1 - std::pow(static_cast<double>(beta1), step)));
-  const auto root = static_cast<float>(1 / std::sqrt(1 - std::pow(static_cast<double>(beta2), step)));
+  const auto [scale, beta1, beta2, keep, rate, root, epsilon] = FactorsOf(settings);
+  const float rest1 = 1 - beta1, rest2 = 1 - beta2;
   ParallelFor(context, std::ssize(values), kGrain, [&](int64_t begin, int64_t end) {
     float *value = values.data(), *m = first.data(), *v = second.data();
     const float* raw = gradient.data();
