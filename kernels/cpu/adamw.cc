@@ -36,17 +36,17 @@ void AdamWStep(const Context& context, const AdamW& settings, std::span<const fl
   Check(gradient.size() == values.size() && first.size() == values.size() && second.size() == values.size(),
         "a step of AdamW with {} gradients, {} and {} moments for {} values", gradient.size(), first.size(),
         second.size(), values.size());
-  const auto [scale, beta1, beta2, keep, rate, root, epsilon] = FactorsOf(settings);
-  const float rest1 = 1 - beta1, rest2 = 1 - beta2;
+  const AdamWFactors f = FactorsOf(settings);
+  const float rest1 = 1 - f.beta1, rest2 = 1 - f.beta2;
   ParallelFor(context, std::ssize(values), kGrain, [&](int64_t begin, int64_t end) {
     float *value = values.data(), *m = first.data(), *v = second.data();
     const float* raw = gradient.data();
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) {
-      const float g = scale * raw[i];
-      m[i] = beta1 * m[i] + rest1 * g;
-      v[i] = beta2 * v[i] + rest2 * (g * g);
-      value[i] = keep * value[i] - rate * m[i] / (std::sqrt(v[i]) * root + epsilon);
+      const float g = f.gradient_scale * raw[i];
+      m[i] = f.beta1 * m[i] + rest1 * g;
+      v[i] = f.beta2 * v[i] + rest2 * (g * g);
+      value[i] = f.keep * value[i] - f.rate * m[i] / (std::sqrt(v[i]) * f.root + f.epsilon);
     }
   });
 }
