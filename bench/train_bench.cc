@@ -26,12 +26,14 @@ int64_t PeakResidentBytes() {
 
 }  // namespace
 
-double TrainStepFlops(const Weights& weights, const TrainBenchOptions& options, int64_t lora_parameters) {
+double TrainStepFlops(const Weights& weights, const TrainBenchOptions& options, int64_t lora_parameters,
+                      double recomputed) {
   const ModelConfig& config = weights.config;
   const double tokens = static_cast<double>(options.batch * options.length);
-  const double products = 3 * BlockFlopsPerToken(weights);
-  const double lora = 8 * static_cast<double>(lora_parameters);
-  const double attention = 4.5 * 2 * static_cast<double>(options.length * config.query_dim() * config.layers);
+  const double products = (2 + recomputed) * BlockFlopsPerToken(weights);
+  const double lora = (6 + 2 * recomputed) * static_cast<double>(lora_parameters);
+  const double attention =
+      (3.5 + recomputed) * 2 * static_cast<double>(options.length * config.query_dim() * config.layers);
   const double head = 6 * static_cast<double>(config.hidden * config.vocab);
   return tokens * (products + lora + attention + head);
 }
@@ -78,7 +80,9 @@ TrainBenchResult BenchTrain(const Context& context, std::shared_ptr<const Weight
   result.parameters = trained.parameters;
   result.engine_bytes = trained.peak_bytes;
   result.peak_resident_bytes = PeakResidentBytes();
-  result.flops = TrainStepFlops(*weights, options, trained.parameters);
+  result.kept_blocks = trained.kept_blocks;
+  const double recomputed = 1 - static_cast<double>(trained.kept_blocks) / static_cast<double>(config.layers);
+  result.flops = TrainStepFlops(*weights, options, trained.parameters, recomputed);
   result.product_peak = Median(peaks);
   result.seconds = Median(seconds);
   result.floor_seconds = result.flops / result.product_peak;

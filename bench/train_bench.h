@@ -26,14 +26,16 @@ struct TrainBenchResult {
   int64_t engine_bytes = 0;         // most that the engine's buffers took
   int64_t peak_resident_bytes = 0;  // of the whole process
   int64_t parameters = 0;           // that are trained
+  int64_t kept_blocks = 0;          // whose activations a step keeps
 };
 
 // FLOP of one step of LoRA on every projection, with T tokens in sequences of L, over W weights of the blocks'
-// products: 2 T W forwards, as much again for recomputation, and 2 T W for the gradient of the products' inputs; 6 T
-// for each of LoRA's parameters, and 2 T again for recomputation; attention's products, 2 T L q per block (half of the
-// scores exist), twice for recomputation and two and a half times backwards, q the width of the queries; and 6 T d V
+// products: 2 T W forwards, and 2 T W for the gradient of the products' inputs; 6 T for each of LoRA's parameters;
+// attention's products, 2 T L q per block (half of the scores exist) forwards and two and a half times that backwards,
+// q the width of the queries; what a block takes forwards again, for the share `recomputed` of the blocks; and 6 T d V
 // for the head, whose logits are computed twice and passed back once.
-double TrainStepFlops(const Weights& weights, const TrainBenchOptions& options, int64_t lora_parameters);
+double TrainStepFlops(const Weights& weights, const TrainBenchOptions& options, int64_t lora_parameters,
+                      double recomputed);
 
 // One step more than `rounds`, the first of which is not counted, on random tokens.
 TrainBenchResult BenchTrain(const Context& context, std::shared_ptr<const Weights> weights,

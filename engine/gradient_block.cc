@@ -12,9 +12,15 @@ using B = BlockWeights;
 
 class BlockPass {
  public:
-  BlockPass(const StagePass& pass, const TrainedStage& stage, Arena& arena, int64_t tokens, Direction direction);
+  // Activations lie in `kept`, everything else in `scratch`; both may be one arena. `all`: there is room for the
+  // activations and gradients of the pass backwards too.
+  BlockPass(const StagePass& pass, const TrainedStage& stage, Arena& kept, Arena& scratch, int64_t tokens, bool all);
 
   void Forward(MatrixView<float> h);
+  // The same, and leaves the activations that Backward reads.
+  void ForwardKeeping(MatrixView<float> h);
+  // Computes the activations of ForwardKeeping, from the stream before the block.
+  void Recompute(MatrixView<const float> h);
   void Backward(const StreamGradient& stream);
 
  private:
@@ -25,10 +31,12 @@ class BlockPass {
   };
   Norm NormOf(TensorView B::*member) const { return {OperandOf(pass_, stage_, member), GradientOf(stage_, member)}; }
 
-  void LayOut(Arena& arena, int64_t tokens, bool backward);
-  // From the stream before the half: everything up to what its last projection reads.
+  void LayOut(Arena& kept, Arena& scratch, int64_t tokens, bool all);
+  // From the stream before the half: everything up to what its last projection reads. RunMlp leaves gate and up, from
+  // which Activate makes the activation.
   void RunAttention(MatrixView<const float> h);
   void RunMlp(MatrixView<const float> h);
+  void Activate();
   // The update of a half; it is left in `added` as it is added to the stream, and before its norm in `update`.
   void Finish(const Projection& last, MatrixView<const float> x, const Norm& norm, MatrixView<float> update,
               MatrixView<float> added);
@@ -73,8 +81,8 @@ class BlockPass {
   LoraScratch lora_;
 };
 
-BlockPass::BlockPass(const StagePass& pass, const TrainedStage& stage, Arena& arena, int64_t tokens,
-                     Direction direction)
+BlockPass::BlockPass(const StagePass& pass, const TrainedStage& stage, Arena& kept, Arena& scratch, int64_t tokens,
+                     bool all)
     : pass_(pass),
       stage_(stage),
       ops_(pass.ops),
@@ -93,49 +101,49 @@ BlockPass::BlockPass(const StagePass& pass, const TrainedStage& stage, Arena& ar
       attention_update_norm_(NormOf(&B::attention_update_norm)),
       post_norm_(NormOf(&B::post_norm)),
       mlp_update_norm_(NormOf(&B::mlp_update_norm)) {
-  LayOut(arena, tokens, direction == Direction::kBackward);
+  LayOut(kept, scratch, tokens, all);
 }
 
 // docs/training.md has the sum of these as a formula.
-void BlockPass::LayOut(Arena& arena, int64_t tokens, bool backward) {
+void BlockPass::LayOut(Arena& kept, Arena& scratch, int64_t tokens, bool all) {
   const int64_t hidden = config_.hidden, queries = config_.query_dim(), keys = config_.kv_dim();
   const bool normed_updates = config_.block.update_norms;
-  lora_ = LoraScratch::Of(arena, pass_, stage_, tokens);
-  dx_ = arena.Get(tokens, hidden);
-  const int64_t before_attention = arena.mark();
+  lora_ = LoraScratch::Of(scratch, pass_, stage_, tokens);
+  dx_ = scratch.Get(tokens, hidden);
+  const int64_t before_attention = scratch.mark();
   if (RunsAttention(block_.halves)) {
-    x_ = arena.Get(tokens, hidden);
-    query_ = arena.Get(tokens, queries);
-    key_ = arena.Get(tokens, keys);
-    value_ = arena.Get(tokens, keys);
-    if (backward && config_.block.qk_norm) {
-      raw_query_ = arena.Get(tokens, queries);
-      raw_key_ = arena.Get(tokens, keys);
+    x_ = kept.Get(tokens, hidden);
+    query_ = kept.Get(tokens, queries);
+    key_ = kept.Get(tokens, keys);
+    value_ = kept.Get(tokens, keys);
+    if (all && config_.block.qk_norm) {
+      raw_query_ = kept.Get(tokens, queries);
+      raw_key_ = kept.Get(tokens, keys);
     }
-    attention_ = {block_.layer, query_, key_, value_, arena.Get(tokens, queries), arena.Get(tokens, config_.heads)};
-    attention_update_ = backward && normed_updates ? arena.Get(tokens, hidden) : dx_;
+    attention_ = {block_.layer, query_, key_, value_, kept.Get(tokens, queries), kept.Get(tokens, config_.heads)};
+    attention_update_ = all && normed_updates ? kept.Get(tokens, hidden) : dx_;
     attention_added_ = dx_;
   }
-  if (backward && block_.halves == Halves::kBoth) mid_ = arena.Get(tokens, hidden);
+  if (all && block_.halves == Halves::kBoth) mid_ = kept.Get(tokens, hidden);
   // Forwards the MLP needs nothing of the attention any more; backwards the gradients of the one are not needed at the
   // same time as those of the other.
-  if (!backward) arena.Rewind(before_attention);
-  const int64_t before_mlp = arena.mark();
+  if (!all) scratch.Rewind(before_attention);
+  const int64_t before_mlp = scratch.mark();
   if (RunsMlp(block_.halves)) {
-    mlp_x_ = arena.Get(tokens, hidden);
-    gates_ = arena.Get(tokens, config_.intermediate);
-    ups_ = arena.Get(tokens, config_.intermediate);
-    activation_ = backward ? arena.Get(tokens, config_.intermediate) : gates_;
-    if (backward) dgates_ = arena.Get(tokens, config_.intermediate);
-    mlp_update_ = backward && normed_updates ? arena.Get(tokens, hidden) : dx_;
+    mlp_x_ = kept.Get(tokens, hidden);
+    gates_ = kept.Get(tokens, config_.intermediate);
+    ups_ = kept.Get(tokens, config_.intermediate);
+    activation_ = all ? scratch.Get(tokens, config_.intermediate) : gates_;
+    if (all) dgates_ = scratch.Get(tokens, config_.intermediate);
+    mlp_update_ = all && normed_updates ? kept.Get(tokens, hidden) : dx_;
     mlp_added_ = dx_;
   }
-  if (backward && RunsAttention(block_.halves)) {
-    arena.Rewind(before_mlp);
-    dattended_ = arena.Get(tokens, queries);
-    dquery_ = arena.Get(tokens, queries);
-    dkey_ = arena.Get(tokens, keys);
-    dvalue_ = arena.Get(tokens, keys);
+  if (all && RunsAttention(block_.halves)) {
+    scratch.Rewind(before_mlp);
+    dattended_ = scratch.Get(tokens, queries);
+    dquery_ = scratch.Get(tokens, queries);
+    dkey_ = scratch.Get(tokens, keys);
+    dvalue_ = scratch.Get(tokens, keys);
   }
 }
 
@@ -183,14 +191,45 @@ void BlockPass::Forward(MatrixView<float> h) {
   }
 }
 
-void BlockPass::Backward(const StreamGradient& stream) {
+void BlockPass::Activate() {
+  ops_.Copy(gates_, activation_);
+  ops_.GatedUnit(activation_, ups_);
+}
+
+void BlockPass::ForwardKeeping(MatrixView<float> h) {
+  if (RunsAttention(block_.halves)) {
+    RunAttention(h);
+    Finish(o_, attention_.out, attention_update_norm_, attention_update_, attention_added_);
+    ops_.AddTo(attention_added_, h);
+  }
+  if (mid_.data != nullptr) ops_.Copy(h, mid_);
+  if (RunsMlp(block_.halves)) {
+    RunMlp(h);
+    Activate();
+    Finish(down_, activation_, mlp_update_norm_, mlp_update_, mlp_added_);
+    ops_.AddTo(mlp_added_, h);
+  }
+}
+
+void BlockPass::Recompute(MatrixView<const float> h) {
   const bool attention = RunsAttention(block_.halves), mlp = RunsMlp(block_.halves);
-  if (attention) RunAttention(stream.input);
+  if (attention) RunAttention(h);
   if (attention && (mlp || config_.block.update_norms))
     Finish(o_, attention_.out, attention_update_norm_, attention_update_, attention_added_);
-  if (mlp && attention) {
-    ops_.Copy(stream.input, mid_);
+  if (attention && mlp) {
+    ops_.Copy(h, mid_);
     ops_.AddTo(attention_added_, mid_);
+  }
+  if (!mlp) return;
+  RunMlp(attention ? MatrixView<const float>(mid_) : h);
+  if (!config_.block.update_norms) return;
+  Activate();
+  down_.Forward(activation_, lora_, mlp_update_);
+}
+
+void BlockPass::Backward(const StreamGradient& stream) {
+  const bool attention = RunsAttention(block_.halves), mlp = RunsMlp(block_.halves);
+  if (mlp && attention) {
     MlpBackward({mid_, stream.gradient, stream.wanted || AttentionTrained()});
   } else if (mlp) {
     MlpBackward(stream);
@@ -211,12 +250,7 @@ void BlockPass::NormBackward(const Norm& norm, const StreamGradient& stream) {
 }
 
 void BlockPass::MlpBackward(const StreamGradient& stream) {
-  RunMlp(stream.input);
-  if (config_.block.update_norms || down_.ReadsInput()) {
-    ops_.Copy(gates_, activation_);
-    ops_.GatedUnit(activation_, ups_);
-  }
-  if (config_.block.update_norms) down_.Forward(activation_, lora_, mlp_update_);
+  if (down_.ReadsInput()) Activate();
   const MatrixView<const float> dupdate = UpdateGradient(mlp_update_norm_, mlp_update_, stream.gradient);
 
   const bool inner = stream.wanted || gate_.Trained() || up_.Trained() || post_norm_.Trained();
@@ -254,18 +288,29 @@ void BlockPass::AttentionBackward(const StreamGradient& stream) {
 
 int64_t BlockFloats(const StagePass& pass, const TrainedStage& stage, int64_t tokens, Direction direction) {
   Arena arena;
-  const BlockPass measured(pass, stage, arena, tokens, direction);
+  const BlockPass measured(pass, stage, arena, arena, tokens, direction == Direction::kBackward);
   return arena.peak();
 }
 
-void BlockForward(const StagePass& pass, const TrainedStage& stage, float* base, MatrixView<float> h) {
-  Arena arena(base);
-  BlockPass(pass, stage, arena, h.rows, Direction::kForward).Forward(h);
+int64_t BlockKeptFloats(const StagePass& pass, const TrainedStage& stage, int64_t tokens) {
+  Arena kept, scratch;
+  const BlockPass measured(pass, stage, kept, scratch, tokens, /*all=*/true);
+  return kept.peak();
 }
 
-void BlockBackward(const StagePass& pass, const TrainedStage& stage, float* base, const StreamGradient& stream) {
-  Arena arena(base);
-  BlockPass(pass, stage, arena, stream.input.rows, Direction::kBackward).Backward(stream);
+void BlockForward(const StagePass& pass, const TrainedStage& stage, const StageMemory& memory, MatrixView<float> h) {
+  Arena scratch(memory.scratch), kept(memory.kept);
+  if (memory.kept != nullptr) return BlockPass(pass, stage, kept, scratch, h.rows, true).ForwardKeeping(h);
+  BlockPass(pass, stage, scratch, scratch, h.rows, false).Forward(h);
+}
+
+void BlockBackward(const StagePass& pass, const TrainedStage& stage, const StageMemory& memory,
+                   const StreamGradient& stream) {
+  Arena scratch(memory.scratch), kept(memory.kept);
+  const bool keeps = memory.kept != nullptr;
+  BlockPass block(pass, stage, keeps ? kept : scratch, scratch, stream.input.rows, /*all=*/true);
+  if (!keeps) block.Recompute(stream.input);
+  block.Backward(stream);
 }
 
 }  // namespace shiftrt

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The three functions of engine/gradient_stages.h for a block stage.
+// The functions of engine/gradient_stages.h for a block stage.
 #pragma once
 
 #include "engine/gradient_stages.h"
@@ -7,7 +7,9 @@
 namespace shiftrt {
 
 int64_t BlockFloats(const StagePass& pass, const TrainedStage& stage, int64_t tokens, Direction direction);
-void BlockForward(const StagePass& pass, const TrainedStage& stage, float* base, MatrixView<float> h);
-void BlockBackward(const StagePass& pass, const TrainedStage& stage, float* base, const StreamGradient& stream);
+int64_t BlockKeptFloats(const StagePass& pass, const TrainedStage& stage, int64_t tokens);
+void BlockForward(const StagePass& pass, const TrainedStage& stage, const StageMemory& memory, MatrixView<float> h);
+void BlockBackward(const StagePass& pass, const TrainedStage& stage, const StageMemory& memory,
+                   const StreamGradient& stream);
 
 }  // namespace shiftrt

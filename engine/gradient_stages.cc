@@ -143,18 +143,24 @@ int64_t StageFloats(const StagePass& pass, const TrainedStage& stage, int64_t to
                            });
 }
 
-void RunForward(const StagePass& pass, const TrainedStage& stage, float* base, MatrixView<float> h) {
-  stage.stage.Visit([&](const BlockStage&) { BlockForward(pass, stage, base, h); },
+int64_t KeptFloats(const StagePass& pass, const TrainedStage& stage, int64_t tokens) {
+  return stage.stage.Visit([&](const BlockStage&) { return BlockKeptFloats(pass, stage, tokens); },
+                           [](const AdapterStage&) { return int64_t{0}; });
+}
+
+void RunForward(const StagePass& pass, const TrainedStage& stage, const StageMemory& memory, MatrixView<float> h) {
+  stage.stage.Visit([&](const BlockStage&) { BlockForward(pass, stage, memory, h); },
                     [&](const AdapterStage&) {
-                      Arena arena(base);
+                      Arena arena(memory.scratch);
                       AdapterPass(pass, stage, arena, h.rows).Forward(h);
                     });
 }
 
-void RunBackward(const StagePass& pass, const TrainedStage& stage, float* base, const StreamGradient& stream) {
-  stage.stage.Visit([&](const BlockStage&) { BlockBackward(pass, stage, base, stream); },
+void RunBackward(const StagePass& pass, const TrainedStage& stage, const StageMemory& memory,
+                 const StreamGradient& stream) {
+  stage.stage.Visit([&](const BlockStage&) { BlockBackward(pass, stage, memory, stream); },
                     [&](const AdapterStage&) {
-                      Arena arena(base);
+                      Arena arena(memory.scratch);
                       AdapterPass(pass, stage, arena, stream.input.rows).Backward(stream);
                     });
 }

@@ -49,17 +49,27 @@ struct TrainedStage {
 
 enum class Direction : uint8_t { kForward, kBackward };
 
-// Floats that a pass of a stage takes besides the streams, for a batch of so many tokens.
+// Floats that a pass of a stage takes besides the streams, for a batch of so many tokens, where nothing is kept.
 int64_t StageFloats(const StagePass& pass, const TrainedStage& stage, int64_t tokens, Direction direction);
-// h = the stream behind the stage, of which it was the stream before. `base` has room for StageFloats.
-void RunForward(const StagePass& pass, const TrainedStage& stage, float* base, MatrixView<float> h);
+// Floats of the activations that the pass forwards can keep for the pass backwards; 0 of an adapter.
+int64_t KeptFloats(const StagePass& pass, const TrainedStage& stage, int64_t tokens);
+
+struct StageMemory {
+  float* scratch;  // room for StageFloats; of the pass backwards also forwards, where activations are kept
+  // Room for KeptFloats, to which the pass forwards writes and which the pass backwards reads; null: nothing is kept,
+  // and the pass backwards computes the activations again.
+  float* kept = nullptr;
+};
+// h = the stream behind the stage, of which it was the stream before.
+void RunForward(const StagePass& pass, const TrainedStage& stage, const StageMemory& memory, MatrixView<float> h);
 // GradientEngine::Backward.
 struct StreamGradient {
   MatrixView<const float> input;
   MatrixView<float> gradient;
   bool wanted;  // that of the stream before the stage
 };
-void RunBackward(const StagePass& pass, const TrainedStage& stage, float* base, const StreamGradient& stream);
+void RunBackward(const StagePass& pass, const TrainedStage& stage, const StageMemory& memory,
+                 const StreamGradient& stream);
 
 // Throws Error for parameters that do not fit the stage.
 void CheckParameters(const Weights& weights, const TrainedStage& stage);

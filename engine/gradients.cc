@@ -98,7 +98,9 @@ struct GradientEngine::Impl {
   OutputWeights output;  // the plan's
   std::unique_ptr<GradientOps> ops;
   TrainedParameters trained;
-  Grown streams, scratch;
+  Grown streams, scratch, activations;
+  int64_t activation_bytes = 0;  // that `activations` may take
+  int64_t kept_blocks = 0;
 
   const ModelConfig& config() const { return weights->config; }
   StagePass Pass(bool dropout) const { return {*ops, *weights, trained.lora, dropout}; }
@@ -110,8 +112,10 @@ struct GradientEngine::Impl {
     CheckLengths(config(), batch);
     ops->Begin(batch);
   }
-  void Forward(size_t stage, MatrixView<float> h, bool dropout);
-  void Backward(size_t stage, const StreamGradient& stream);
+  void Forward(size_t stage, MatrixView<float> h, bool dropout, float* kept = nullptr);
+  void Backward(size_t stage, const StreamGradient& stream, float* kept = nullptr);
+  // Where each stage from `lowest` on keeps its activations; null: it does not.
+  std::vector<float*> KeptActivations(size_t lowest, int64_t tokens);
 
   Operand FinalNorm() const {
     return trained.final_norm.value.data == nullptr ? Operand{output.final_norm}
@@ -129,18 +133,39 @@ struct GradientEngine::Impl {
   std::optional<std::string> StoredNotFinite(size_t stage) const;
 };
 
-void GradientEngine::Impl::Forward(size_t stage, MatrixView<float> h, bool dropout) {
+void GradientEngine::Impl::Forward(size_t stage, MatrixView<float> h, bool dropout, float* kept) {
   const StagePass pass = Pass(dropout);
   const TrainedStage trained_stage = StageAt(stage);
-  const int64_t floats = StageFloats(pass, trained_stage, h.rows, Direction::kForward);
-  RunForward(pass, trained_stage, scratch.Get(*ops, floats), h);
+  const Direction direction = kept == nullptr ? Direction::kForward : Direction::kBackward;
+  const int64_t floats = StageFloats(pass, trained_stage, h.rows, direction);
+  RunForward(pass, trained_stage, {scratch.Get(*ops, floats), kept}, h);
 }
 
-void GradientEngine::Impl::Backward(size_t stage, const StreamGradient& stream) {
+void GradientEngine::Impl::Backward(size_t stage, const StreamGradient& stream, float* kept) {
   const StagePass pass = Pass(/*dropout=*/true);
   const TrainedStage trained_stage = StageAt(stage);
   const int64_t floats = StageFloats(pass, trained_stage, stream.input.rows, Direction::kBackward);
-  RunBackward(pass, trained_stage, scratch.Get(*ops, floats), stream);
+  RunBackward(pass, trained_stage, {scratch.Get(*ops, floats), kept}, stream);
+}
+
+std::vector<float*> GradientEngine::Impl::KeptActivations(size_t lowest, int64_t tokens) {
+  const size_t stages = plan.stages.size();
+  std::vector<int64_t> offsets(stages, -1);
+  int64_t used = 0;
+  for (size_t stage = stages; stage-- > lowest;) {
+    const int64_t floats = KeptFloats(Pass(true), StageAt(stage), tokens);
+    if (used + floats > activation_bytes / static_cast<int64_t>(sizeof(float))) break;
+    if (floats == 0) continue;
+    offsets[stage] = used;
+    used += floats;
+  }
+  kept_blocks = std::count_if(offsets.begin(), offsets.end(), [](int64_t offset) { return offset >= 0; });
+  std::vector<float*> kept(stages, nullptr);
+  if (kept_blocks == 0) return kept;
+  float* const memory = activations.Get(*ops, used);
+  for (size_t stage = lowest; stage < stages; ++stage)
+    if (offsets[stage] >= 0) kept[stage] = memory + offsets[stage];
+  return kept;
 }
 
 // Rows in blocks, so that the memory does not grow with the batch.
@@ -276,7 +301,11 @@ GradientEngine::GradientEngine(GradientEngine&&) noexcept = default;
 const DepthPlan& GradientEngine::plan() const { return impl_->plan; }
 GradientOps& GradientEngine::ops() { return *impl_->ops; }
 std::shared_ptr<float> GradientEngine::Allocate(int64_t count) { return impl_->ops->Allocate(count); }
-int64_t GradientEngine::PeakBytes() const { return impl_->streams.bytes() + impl_->scratch.bytes(); }
+int64_t GradientEngine::PeakBytes() const {
+  return impl_->streams.bytes() + impl_->scratch.bytes() + impl_->activations.bytes();
+}
+void GradientEngine::KeepActivations(int64_t bytes) { impl_->activation_bytes = bytes; }
+int64_t GradientEngine::KeptBlocks() const { return impl_->kept_blocks; }
 
 void GradientEngine::Set(TrainedParameters parameters) {
   const size_t stages = plan().stages.size();
@@ -313,11 +342,12 @@ LossSum GradientEngine::Step(const Batch& batch, const TargetWeights& weights, d
   };
 
   impl.Begin(batch);
+  const std::vector<float*> activations = impl.KeptActivations(lowest, tokens);
   impl.ops->Embed(stream(0));
   for (size_t stage = 0; stage < stages; ++stage) {
     const size_t to = stage < lowest ? 0 : stage - lowest + 1;
     if (to > 0) impl.ops->Copy(stream(to - 1), stream(to));
-    impl.Forward(stage, stream(to), /*dropout=*/true);
+    impl.Forward(stage, stream(to), /*dropout=*/true, activations[stage]);
   }
   const MatrixView<float> gradient = backwards ? stream(kept) : MatrixView<float>();
   const LossSum loss = impl.Head(batch, predicted, scale, stream(kept - 1), gradient, kind);
@@ -326,7 +356,7 @@ LossSum GradientEngine::Step(const Batch& batch, const TargetWeights& weights, d
     return loss;
   }
   for (size_t stage = stages; stage-- > lowest;)
-    impl.Backward(stage, {stream(stage - lowest), gradient, stage > lowest});
+    impl.Backward(stage, {stream(stage - lowest), gradient, stage > lowest}, activations[stage]);
   return loss;
 }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of a plan's parameters and of its residual stream. Layer selection and fine-tuning both read them.
 //
-// A pass backwards goes through the stages from the last to the first. Of the pass forwards nothing is kept but the
-// stream before each stage that is passed backwards; everything else of a stage is computed again when its turn comes
-// (Chen et al. 2016). docs/training.md has the memory that this takes as a formula.
+// A pass backwards goes through the stages from the last to the first. Of the pass forwards the stream before each
+// stage that is passed backwards is kept, and the activations of as many stages as KeepActivations has memory for;
+// those of the others are computed again when their turn comes (Chen et al. 2016). docs/training.md has the memory as a
+// formula.
 #pragma once
 
 #include <cstdint>
@@ -95,6 +96,10 @@ class GradientEngine {
   // Float32 memory of the engine's device, zeroed. Lives as long as the pointer.
   std::shared_ptr<float> Allocate(int64_t count);
 
+  // Of the passes of Step that follow, keeps the activations of as many stages, from the last one down, as fit into so
+  // many bytes; none at first. The results are the same bits.
+  void KeepActivations(int64_t bytes);
+
   // The parameters of the passes that follow. All views must stay valid, and a trained tensor's rows lie one behind
   // another. Throws Error for parameters of another shape than the model's, or of what the plan does not run.
   void Set(TrainedParameters parameters);
@@ -124,6 +129,8 @@ class GradientEngine {
   LossSum Head(const Batch& batch, const TargetWeights& weights, double scale, MatrixView<const float> stream,
                MatrixView<float> gradient, const LossKind& kind = {});
 
+  // Blocks whose activations the last call of Step kept.
+  int64_t KeptBlocks() const;
   // The most bytes that its own buffers have taken so far.
   int64_t PeakBytes() const;
 

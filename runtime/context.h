@@ -34,7 +34,7 @@ std::shared_ptr<DeviceCopies> MakeDeviceCopies();
 struct Context {
   int threads = 1;
   Isa isa = Isa::kPortable;
-  int64_t memory = 0;            // bytes of the host that sums over calibration text may take; 0: what is free
+  int64_t memory = 0;            // bytes of the host that sums or kept activations may take; 0: what is free
   Device device = Device::kCpu;  // of decoders, and of what they tally (engine/tally.h)
   std::vector<int> gpus = {0};   // of kCuda, by index: the first; the others take their share of a calibration pass
   // Takes large float64 problems (runtime/linalg/solver.h), for a device other than the CPU. May be null.

@@ -46,9 +46,7 @@ int64_t AvailableMemory(const std::filesystem::path& root) {
   return std::min(kib * 1024, LeftOfControlGroup(root / "sys/fs/cgroup"));
 }
 
-int64_t MemoryForSums(const Context& context) {
-  return context.memory > 0 ? context.memory : AvailableMemory() / 4 * 3;
-}
+int64_t UsableMemory(const Context& context) { return context.memory > 0 ? context.memory : AvailableMemory() / 4 * 3; }
 
 void ReleasePages(std::span<const std::byte> mapped) {
   // Whole pages only: the others hold neighbouring bytes too.

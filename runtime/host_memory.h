@@ -16,8 +16,9 @@ namespace shiftrt {
 // files of proc(5) and cgroup v2 below `root`.
 int64_t AvailableMemory(const std::filesystem::path& root = "/");
 
-// Bytes that sums over calibration tokens may use: context.memory, or if it is 0, 3/4 of the available memory.
-int64_t MemoryForSums(const Context& context);
+// Bytes that sums over calibration tokens, or activations kept for gradients, may use: context.memory, or if it is 0,
+// 3/4 of the available memory.
+int64_t UsableMemory(const Context& context);
 
 // Lets the system take back the memory that holds bytes of a mapped file. They are read again when they are used again.
 void ReleasePages(std::span<const std::byte> mapped);

@@ -108,8 +108,9 @@ int BenchTrain(const BenchOptions& options) {
              options.train.length);
   fmt::print("a step {:.3f} s, {:.1f} tokens/s; floor {:.3f} s, {:.0f}% of the peak of {:.0f} GFLOP/s\n", r.seconds,
              r.tokens_per_second, r.floor_seconds, 100 * r.floor_seconds / r.seconds, r.product_peak / 1e9);
-  fmt::print("memory: {:.0f} MB of the engine, {:.0f} MB resident at most\n", static_cast<double>(r.engine_bytes) / 1e6,
-             static_cast<double>(r.peak_resident_bytes) / 1e6);
+  fmt::print("memory: {:.0f} MB of the engine, {:.0f} MB resident at most; activations of {} blocks kept\n",
+             static_cast<double>(r.engine_bytes) / 1e6, static_cast<double>(r.peak_resident_bytes) / 1e6,
+             r.kept_blocks);
   options.common.WriteJson({{"threads", context.threads},
                             {"isa", Name(context.isa)},
                             {"parameters", r.parameters},
@@ -118,6 +119,7 @@ int BenchTrain(const BenchOptions& options) {
                             {"seconds", r.seconds},
                             {"floor_seconds", r.floor_seconds},
                             {"tokens_per_second", r.tokens_per_second},
+                            {"kept_blocks", r.kept_blocks},
                             {"engine_bytes", r.engine_bytes},
                             {"peak_resident_bytes", r.peak_resident_bytes}});
   return 0;
@@ -152,6 +154,7 @@ int BenchGpu(const BenchOptions&) { FailUsage("bench gpu: this build has no CUDA
 Command AddBench(CLI::App& app) {
   auto options = std::make_shared<BenchOptions>();
   options->common.AddTo(app);
+  options->common.AddActivationMemoryTo(app);
   options->common.AddQuietTo(app);
   options->common.AddJsonTo(app);
   app.add_option(

@@ -259,8 +259,8 @@ int Run(const FinetuneCommand& command) {
     const DepthPlan tuned = result.lora ? MergeLora(*model.weights, result.plan, *result.lora) : result.plan;
     const std::string name = training.name.empty() ? "tuned" : training.name;
     variants.push_back({VariantKind::kCorrected, name, name, tuned});
-    outcomes.push_back(
-        {training.name, result.history, result.parameters, result.peak_bytes, heldout ? perplexity(tuned) : 0});
+    outcomes.push_back({training.name, result.history, result.parameters, result.peak_bytes, result.kept_blocks,
+                        heldout ? perplexity(tuned) : 0});
   }
 
   Json json = {{"model", model.name}, {"preset", command.preset}, {"text", texts.source}, {"trainings", Json::array()}};
@@ -333,6 +333,7 @@ Command AddFinetune(CLI::App& app) {
   auto options = std::make_shared<FinetuneCommand>();
   options->common.AddTo(app);
   options->common.AddSeedTo(app, "the choice and order of sequences, the first values of LoRA, and dropout");
+  options->common.AddActivationMemoryTo(app);
   options->common.AddQuietTo(app);
   options->common.AddJsonTo(app);
   app.add_option("--preset", options->preset,

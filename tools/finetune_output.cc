@@ -80,6 +80,7 @@ nlohmann::json TrainingJson(const TrainingOutcome& outcome) {
                          {"resumed_at", history.resumed},
                          {"parameters", outcome.parameters},
                          {"peak_bytes", outcome.peak_bytes},
+                         {"kept_blocks", outcome.kept_blocks},
                          {"tokens", history.tokens},
                          {"seconds", history.seconds},
                          {"tokens_per_second", Speed(history)},

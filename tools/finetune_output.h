@@ -30,7 +30,7 @@ class TrainingDisplay {
 struct TrainingOutcome {
   std::string name;  // "" where there is one alone
   TrainingHistory history;
-  int64_t parameters = 0, peak_bytes = 0;
+  int64_t parameters = 0, peak_bytes = 0, kept_blocks = 0;
   double perplexity = 0;  // of the held-out text; 0: not measured
 };
 

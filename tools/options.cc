@@ -57,12 +57,26 @@ void CommonOptions::AddJsonTo(CLI::App& app) {
   app.add_option("--json", json, "write all results to this file")->check(FileOutput());
 }
 
-void CommonOptions::AddMemoryTo(CLI::App& app) {
-  app.add_option("--memory", memory,
-                 "host memory for calibration sums, such as 4GiB (default: three quarters of what is free). If the\n"
-                 "sums of all sites need more, the sites are fitted in groups, with one pass over the text per group")
+namespace {
+
+void AddMemory(CLI::App& app, int64_t& memory, const std::string& help) {
+  app.add_option("--memory", memory, help)
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 60));
+}
+
+}  // namespace
+
+void CommonOptions::AddMemoryTo(CLI::App& app) {
+  AddMemory(app, memory,
+            "host memory for calibration sums, such as 4GiB (default: three quarters of what is free). If the\n"
+            "sums of all sites need more, the sites are fitted in groups, with one pass over the text per group");
+}
+
+void CommonOptions::AddActivationMemoryTo(CLI::App& app) {
+  AddMemory(app, memory,
+            "host memory for activations of blocks, such as 4GiB (default: three quarters of what is free). What does\n"
+            "not fit is computed again in the pass backwards. On a GPU everything is computed again");
 }
 
 void CommonOptions::AddSeedTo(CLI::App& app, const std::string& of) {

@@ -40,7 +40,8 @@ struct CommonOptions {
   void AddThreadsTo(CLI::App& app);  // --threads, --check-weights
   void AddQuietTo(CLI::App& app);
   void AddJsonTo(CLI::App& app);
-  void AddMemoryTo(CLI::App& app);
+  void AddMemoryTo(CLI::App& app);  // for calibration sums
+  void AddActivationMemoryTo(CLI::App& app);
   void AddSeedTo(CLI::App& app, const std::string& of);  // `of`: what the seed decides
 
   Context MakeContext() const;  // throws UsageError for --device cuda where there is no GPU

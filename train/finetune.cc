@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "runtime/check.h"
+#include "runtime/host_memory.h"
 
 namespace shiftrt {
 
@@ -86,6 +87,8 @@ FinetuneResult Finetune(const FinetuneJob& job) {
   if (job.announce) job.announce(parameters.Summary(*weights, beginning.plan));
 
   GradientEngine engine(job.context, weights, beginning.plan);
+  // context.memory is of the host.
+  if (job.context.device == Device::kCpu) engine.KeepActivations(UsableMemory(job.context));
   TrainingArrays arrays(engine.ops(), parameters.Initial(*weights, beginning.plan));
   const TrainedParameters views = parameters.Views(beginning.plan, arrays.values.get(), arrays.gradients.get());
   std::unique_ptr<Decoder> teacher;
@@ -107,6 +110,7 @@ FinetuneResult Finetune(const FinetuneJob& job) {
   result.lora = parameters.Factors(beginning.plan, state.values);
   result.parameters = parameters.count();
   result.peak_bytes = engine.PeakBytes();
+  result.kept_blocks = engine.KeptBlocks();
   return result;
 }
 

@@ -39,6 +39,7 @@ struct FinetuneResult {
   std::optional<Lora> lora;  // of Method::kLora
   TrainingHistory history;
   int64_t parameters = 0, peak_bytes = 0;  // of what is trained; of the engine's buffers
+  int64_t kept_blocks = 0;                 // whose activations the last step kept
 };
 
 // Throws UsageError for options that the model does not go with, and what Train() throws. The checkpoint is left in

@@ -35,7 +35,7 @@ CorrectableProbe::CorrectableProbe(const CriterionInput& input, Progress& progre
 int64_t CorrectableProbe::parts() const { return input_.weights->config.layers; }
 
 int64_t CorrectableProbe::parts_at_once() const {
-  return MemoryForSums(input_.context) / RidgeSums::Bytes(input_.weights->config.hidden);
+  return UsableMemory(input_.context) / RidgeSums::Bytes(input_.weights->config.hidden);
 }
 
 void CorrectableProbe::Begin(Tally& tally, int64_t begin, int64_t end) {

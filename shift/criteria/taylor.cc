@@ -90,7 +90,7 @@ void TaylorProbe::Want(int64_t tokens) {
   std::vector<Batch> batches = FirstSequences(*input_.calibration, tokens);
   const int64_t count = TokensOf(batches);
   // The streams, and the gradient of one.
-  const int64_t a_token = 4 * input_.weights->config.hidden * (layers_ + 2), memory = MemoryForSums(input_.context);
+  const int64_t a_token = 4 * input_.weights->config.hidden * (layers_ + 2), memory = UsableMemory(input_.context);
   if (count * a_token > memory)
     FailUsage(Field("prune"),
               "criterion taylor: the streams of {} tokens before {} blocks take {:.2f} GB, and {:.2f} GB may be used: "

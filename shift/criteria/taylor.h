@@ -13,7 +13,7 @@ class TaylorProbe : public Probe {
  public:
   TaylorProbe(const CriterionInput& input, Progress& progress);
   // Asks for scores from whole samples of about so many tokens. Throws UsageError where the streams of these take more
-  // memory than MemoryForSums.
+  // memory than UsableMemory.
   void Want(int64_t tokens);
   // One score per layer: sum over the elements w of its projections and of its norms of the stream of
   // |w dL/dw|, where L is the mean cross entropy of the text.

@@ -268,7 +268,7 @@ const char* Name(Heal heal) {
 void CheckWalkMemory(const Context& context, int64_t inputs, int64_t hidden) {
   constexpr int64_t kSums = 4, kSquares = 5;
   const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  const int64_t room = MemoryForSums(context),
+  const int64_t room = UsableMemory(context),
                 taken = kSums * RidgeSums::Bytes(inputs, hidden) + kSquares * inputs * inputs * 8;
   Check(
       taken <= room,

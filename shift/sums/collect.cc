@@ -51,12 +51,12 @@ std::vector<const SiteSums*> CalibrationSums::Sites(const std::vector<int64_t>& 
 }
 
 int64_t SitesInMemory(const Context& context, int64_t hidden) {
-  return MemoryForSums(context) / SiteSums::Bytes(hidden);
+  return UsableMemory(context) / SiteSums::Bytes(hidden);
 }
 
 void CheckMemory(const Context& context, int64_t sites, int64_t hidden, const char* advice) {
   const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  const int64_t room = MemoryForSums(context), taken = sites * SiteSums::Bytes(hidden);
+  const int64_t room = UsableMemory(context), taken = sites * SiteSums::Bytes(hidden);
   Check(taken <= room, "the calibration sums of {} site{} take {:.4g} MiB of memory, and {:.4g} MiB may be used; {}",
         sites, sites == 1 ? "" : "s", mib(taken), mib(room), advice);
 }

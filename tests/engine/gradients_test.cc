@@ -224,6 +224,32 @@ TEST(Gradients, AreTheSameBitsWithAnyNumberOfThreads) {
   }
 }
 
+// All activations kept, those of the last block alone, and none.
+TEST(Gradients, AreTheSameBitsWhereActivationsAreKept) {
+  for (const std::string& model : kGoldens) {
+    GoldenStep none(model);
+    const double loss = none.Run().loss;
+    EXPECT_EQ(none.engine().KeptBlocks(), 0) << model;
+    const int64_t bytes = none.engine().PeakBytes();
+    GoldenStep all(model);
+    all.engine().KeepActivations(int64_t{1} << 30);
+    EXPECT_EQ(all.Run().loss, loss) << model;
+    EXPECT_EQ(all.engine().KeptBlocks(), 2) << model;
+    const int64_t of_a_block = (all.engine().PeakBytes() - bytes) / 2;
+    for (const int64_t room : {of_a_block - 1, of_a_block, 2 * of_a_block - 1}) {
+      GoldenStep some(model);
+      some.engine().KeepActivations(room);
+      EXPECT_EQ(some.Run().loss, loss) << model;
+      EXPECT_EQ(some.engine().KeptBlocks(), room < of_a_block ? 0 : 1) << model;
+      EXPECT_LE(some.engine().PeakBytes(), bytes + room) << model;
+      for (const auto& [name, parameter] : none.parameters().all()) {
+        EXPECT_EQ(all.parameters().Gradient(name), none.parameters().Gradient(name)) << model << " " << name;
+        EXPECT_EQ(some.parameters().Gradient(name), none.parameters().Gradient(name)) << model << " " << name;
+      }
+    }
+  }
+}
+
 TEST(Gradients, Add) {
   GoldenStep twice("llama"), once("llama");
   twice.Run();
@@ -357,6 +383,18 @@ TEST(Gradients, AreCentralDifferences) {
     std::ranges::copy(before, value);
     EXPECT_NEAR((loss[1] - loss[0]) / (2 * step), norm * norm, 0.02 * norm * norm) << name;
   }
+
+  // Activations that were kept are those that are computed again.
+  const auto gradients = [&](int64_t bytes) {
+    engine.KeepActivations(bytes);
+    parameters.ZeroGradients();
+    engine.Step(batch, {}, 1);
+    std::map<std::string, std::vector<float>> all;
+    for (const auto& entry : parameters.all()) all[entry.first] = parameters.Gradient(entry.first);
+    return all;
+  };
+  const auto computed_again = gradients(0);
+  EXPECT_EQ(gradients(int64_t{1} << 30), computed_again);
 }
 
 // ---- dropout
@@ -425,6 +463,16 @@ TEST(Gradients, PeakIsHeldToTheFormula) {
     batch.Add(tokens);
     engine.Step(batch, {}, 1);
     EXPECT_LE(engine.PeakBytes(), ExpectedBytes(config, 114, config.layers - lowest + 1, 14)) << lowest;
+
+    // Of each block that is kept, 3 d + 2 q + 2 k + h + 2 i floats per token.
+    const int64_t without = engine.PeakBytes();
+    engine.KeepActivations(int64_t{1} << 30);
+    engine.Step(batch, {}, 1);
+    const int64_t a_token =
+        3 * config.hidden + 2 * config.query_dim() + 2 * config.kv_dim() + config.heads + 2 * config.intermediate;
+    const int64_t kept = 4 * 114 * a_token * (config.layers - lowest);
+    EXPECT_GE(engine.PeakBytes(), without + kept) << lowest;
+    EXPECT_LE(engine.PeakBytes(), without + kept + 4 * 15 * 10 * config.layers) << lowest;
   }
 }
 

@@ -41,9 +41,9 @@ TEST_F(HostMemory, OfThisMachineIsSomethingAndAnOrderCounts) {
   EXPECT_GT(AvailableMemory(), 1 << 20);
   EXPECT_GT(AvailableMemory("/no/such/root"), int64_t{1} << 50);  // nothing is known, so there is no limit
   Context context;
-  EXPECT_GT(MemoryForSums(context), 0);
+  EXPECT_GT(UsableMemory(context), 0);
   context.memory = 12345;
-  EXPECT_EQ(MemoryForSums(context), 12345);
+  EXPECT_EQ(UsableMemory(context), 12345);
 }
 
 }  // namespace
