@@ -59,7 +59,7 @@ void CommonOptions::AddJsonTo(CLI::App& app) {
 
 namespace {
 
-void AddMemory(CLI::App& app, int64_t& memory, const std::string& help) {
+void AddMemory(CLI::App& app, uint64_t& memory, const std::string& help) {
   app.add_option("--memory", memory, help)
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 60));
