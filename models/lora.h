@@ -35,6 +35,9 @@ struct Lora {
 // has factors; W is what the plan runs with. Throws Error for a layer that the plan does not run, or whose half with
 // this projection it does not run, for factors of another shape, and for a result that the type cannot hold.
 DepthPlan MergeLora(const Weights& weights, const DepthPlan& plan, const Lora& lora);
+// What the rounding has lost of the change: |merged - (W + scale b a)| / |scale b a| over all factors, in the Frobenius
+// norm. `merged` is MergeLora's result for the same arguments. 0 where there is no change.
+double MergeError(const Weights& weights, const DepthPlan& plan, const Lora& lora, const DepthPlan& merged);
 
 // The directory of a saved model in which its factors lie, and the files in it: those of PEFT.
 inline constexpr const char* kLoraDirectory = "lora";

@@ -193,6 +193,16 @@ void Save(const FinetuneCommand& command, const Training& training, const Finetu
   fmt::print("saved: {}\n", training.save.string());
 }
 
+// Of the share of the change by LoRA that rounding to the type of the weights has lost.
+void WarnOfRounding(double lost, bool merged) {
+  constexpr double kMuch = 0.1;
+  if (lost <= kMuch) return;
+  fmt::print(stderr, "shiftrt: rounding to the type of the weights loses {:.0f}% of the change that was trained; {}\n",
+             100 * lost,
+             merged ? "with --dtype float32 here it is saved in float32"
+                    : "it is saved unrounded, and merged without loss by commands with --dtype float32");
+}
+
 FinetuneResult RunTraining(const FinetuneJob& job) {
   if (fs::exists(job.checkpoint))
     std::fprintf(stderr, "shiftrt: continuing from %s, where an interrupted training left off\n",
@@ -257,6 +267,7 @@ int Run(const FinetuneCommand& command) {
     const FinetuneResult result = RunTraining(job);
     Save(command, training, job, result);
     const DepthPlan tuned = result.lora ? MergeLora(*model.weights, result.plan, *result.lora) : result.plan;
+    if (result.lora) WarnOfRounding(MergeError(*model.weights, result.plan, *result.lora, tuned), command.merge_lora);
     const std::string name = training.name.empty() ? "tuned" : training.name;
     variants.push_back({VariantKind::kCorrected, name, name, tuned});
     outcomes.push_back({training.name, result.history, result.parameters, result.peak_bytes, result.kept_blocks,

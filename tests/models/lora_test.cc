@@ -106,6 +106,16 @@ TEST(Lora, IsMergedAsTheFormulaSays) {
       }
     }
     EXPECT_EQ(merged.stages[1].block().own->q.data, weights->blocks[1].q.data) << "the others are the model's";
+    double lost = 0, change = 0;
+    for (size_t i = 0; i < w.size(); ++i) {
+      double delta = 0;
+      const auto row = static_cast<int64_t>(i) / before.cols(), column = static_cast<int64_t>(i) % before.cols();
+      for (int64_t r = 0; r < kRank; ++r) delta += 7.0 / kRank * f.b(row, r) * f.a(r, column);
+      change += delta * delta;
+      lost += std::pow(found[i] - w[i] - delta, 2);
+    }
+    EXPECT_NEAR(MergeError(*weights, plan, lora, merged), std::sqrt(lost / change),
+                1e-2 * std::sqrt(lost / change) + 1e-6);
     EXPECT_EQ(merged.stages[0], plan.stages[0]);
     EXPECT_EQ(merged.Parameters(*weights), plan.Parameters(*weights));
   }
