@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "models/adapted.h"
 #include "runtime/check.h"
 #include "tools/evaluation.h"
 #include "tools/kept_fit.h"
@@ -18,7 +19,7 @@ struct EvalCommandOptions {
   CommonOptions common;
   EvaluationOptions evaluation;
   RecipeOptions recipe{.prune = ""};
-  std::vector<std::string> variants;
+  std::vector<std::string> variants, beside;
 };
 
 // What is compared, and the setting whose numbers in the paper are shown next to it.
@@ -34,6 +35,10 @@ void CheckNames(const std::vector<std::string>& names, const std::vector<std::st
       FailUsage("--variants {}: only {} here", name, fmt::join(known, ", "));
   for (const std::string& name : names)
     if (std::count(names.begin(), names.end(), name) > 1) FailUsage("--variants: {} is named twice", name);
+}
+
+std::string NameOfDirectory(const std::string& directory) {
+  return (std::filesystem::absolute(directory) / "").lexically_normal().parent_path().filename();
 }
 
 // Those the user named, in that order; all where none is named.
@@ -58,7 +63,9 @@ Contest Enter(const EvalCommandOptions& options, const Context& context, const M
   if (model.provenance)
     FailUsage("{} is already pruned; give the model it was made from, or leave --prune out", options.common.model);
   const ShiftOptions shift = options.recipe.Parse(options.common.seed);
-  CheckNames(options.variants, VariantNames(shift));
+  std::vector<std::string> known = VariantNames(shift);
+  for (const std::string& directory : options.beside) known.push_back(NameOfDirectory(directory));
+  CheckNames(options.variants, known);
   if (shift.correction->has_rank) CheckRank(shift.fit.rank, model.weights->config.hidden);
   const CalibrationSet calibration = options.recipe.OpenText(model, options.common);
   const ShiftJob job = {context, model, calibration, progress};
@@ -71,12 +78,24 @@ Contest Enter(const EvalCommandOptions& options, const Context& context, const M
           std::move(fit)};
 }
 
+// Adds the saved models that were named with --with, each by its directory's name.
+void AddSaved(const std::vector<std::string>& directories, const Weights& weights, std::vector<Variant>& variants) {
+  for (const std::string& directory : directories) {
+    const std::string name = NameOfDirectory(directory);
+    for (const Variant& variant : variants)
+      if (variant.name == name)
+        FailUsage("--with {}: there is a variant {} already; rename the directory", directory, name);
+    variants.push_back({VariantKind::kCorrected, name, name, OpenSavedPlan(directory, weights)});
+  }
+}
+
 int Run(const EvalCommandOptions& options) {
   const std::vector<Dataset> datasets = options.evaluation.Load(options.common);
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
   const auto progress = options.common.MakeProgress();
-  const Contest contest = Enter(options, context, model, *progress);
+  Contest contest = Enter(options, context, model, *progress);
+  AddSaved(options.beside, *model.weights, contest.variants);
   const std::vector<Variant> variants = Chosen(contest.variants, options.variants);
   options.common.WriteJson(
       RunEvaluation({context, model, variants, contest.paper, *progress}, datasets, options.evaluation));
@@ -98,9 +117,14 @@ Command AddEval(CLI::App& app) {
   options->evaluation.AddTo(app, "--tasks");
   app.add_option(
          "--variants", options->variants,
-         "of original, pruned, lra (or another correction's name) and merged; the others are compared with the\n"
-         "first (default: all)")
+         "of original, pruned, lra (or another correction's name), merged and the names of --with; the others are\n"
+         "compared with the first (default: all)")
       ->delimiter(',');
+  app.add_option("--with", options->beside,
+                 "directories that --save wrote, of plans for the same weights: each is scored too, as a variant with\n"
+                 "the directory's name, over one copy of the weights")
+      ->type_name("DIR")
+      ->check(CLI::ExistingDirectory);
   CLI::Option_group& recipe = *app.add_option_group("Recipe", "prune and repair the model first, as run does");
   options->recipe.AddTo(recipe);
   options->common.AddSeedTo(recipe, "calibration samples and random selection");
@@ -112,6 +136,7 @@ Command AddEval(CLI::App& app) {
   app.footer("Tasks:" + names +
              "\n\nExamples:\n  shiftrt eval --model qwen2-1.5b --tasks paper7 --data ~/data --json result.json\n"
              "  shiftrt eval --model out --tasks boolq,arc_challenge --variants original,lra --limit 200\n"
+             "  shiftrt eval --model qwen2-1.5b --with pruned repaired tuned --variants pruned,repaired,tuned\n"
              "  shiftrt eval --model qwen2-1.5b --prune bi:0.25 --lra 64 --calib c4.jsonl --data ~/data\n"
              "  shiftrt eval --model qwen2-1.5b --tasks mmlu --shots 5 --data ~/data\n"
              "  shiftrt eval --model demo --tasks piqa --data piqa=valid.jsonl --items scores.jsonl");

@@ -79,6 +79,19 @@ TEST_F(Cli, EvalPrunesAndRepairsAsRunDoes) {
     for (const auto& [at, of_run] : {std::pair(0, 0), {1, 1}, {2, 3}})
       EXPECT_EQ(saved[t]["variants"][at], tasks[t]["variants"][of_run]);
   }
+
+  // Beside the original, over its weights, a saved plan has the scores that it has alone.
+  ASSERT_EQ(Command("eval", and_more(eval, {Path("with.json"), "--with", Path("saved") + "/"})).status, 0);
+  const Json with = ReadJson("with.json")["tasks"];
+  for (int t = 0; t < 2; ++t) {
+    ASSERT_EQ(with[t]["variants"].size(), size_t{2});
+    EXPECT_EQ(with[t]["variants"][1]["name"], "saved");
+    EXPECT_EQ(with[t]["variants"][1]["metrics"], saved[t]["variants"][2]["metrics"]);
+    EXPECT_EQ(with[t]["variants"][0], saved[t]["variants"][0]);
+  }
+  const std::vector<std::string> two = {Path("two.json"), "--with", Path("saved"), Path("saved")};
+  EXPECT_FAILS(Command("eval", and_more(eval, two)), 2, "there is a variant saved already");
+  EXPECT_FAILS(Command("eval", and_more(eval, {Path("x.json"), "--with", Path("model")})), 1, "shiftrt.json");
 }
 
 TEST_F(Cli, ShiftrtEvalIsTheSameProgram) {
