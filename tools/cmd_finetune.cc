@@ -41,7 +41,7 @@ struct FinetuneCommand {
   int64_t samples = 0, length = 512, epochs = 1, steps = 0, text_tokens = 0;
   double rate = 1e-4, checkpoint_minutes = 10;
   TrainingOptions training;
-  bool head = false, train_on_inputs = false, save_weights = false, merge_lora = false;
+  bool head = false, train_on_inputs = false, save_weights = false, merge_lora = false, keep_correction = false;
 };
 
 // What the preset says, where the command line does not.
@@ -112,7 +112,7 @@ FinetuneOptions Parse(const FinetuneCommand& options) {
   parsed.trainable.head = options.head;
   parsed.trainable.seed = parsed.training.seed = options.common.seed;
   parsed.loss = ParseLoss(options.loss);
-  parsed.replacement = options.replacement == "mlp" ? Halves::kMlp : Halves::kBoth;
+  parsed.replacement = {options.replacement == "mlp" ? Halves::kMlp : Halves::kBoth, options.keep_correction};
   parsed.training = options.training;
   parsed.training.seed = options.common.seed;
   parsed.training.checkpoint_seconds = 60 * options.checkpoint_minutes;
@@ -129,7 +129,7 @@ void RefuseStrangers(const CLI::App& app, Method method) {
   const bool lora = method == Method::kLora, replacement = method == Method::kReplacement;
   for (const char* option : {"--rank", "--alpha", "--dropout", "--targets", "--merge-lora"}) refuse(option, lora);
   refuse("--layers", method == Method::kPartial);
-  refuse("--replacement", replacement);
+  for (const char* option : {"--replacement", "--keep-correction"}) refuse(option, replacement);
   for (const char* option : {"--loss", "--head", "--adapters"}) refuse(option, !replacement);
   refuse("--adapters", method != Method::kAdapters);
 }
@@ -394,6 +394,9 @@ Command AddFinetune(CLI::App& app) {
                  "replacement: block, a copy of the first removed one; or mlp, its MLP half")
       ->check(CLI::IsMember({"block", "mlp"}))
       ->capture_default_str();
+  app.add_flag("--keep-correction", options->keep_correction,
+               "replacement: keep what stands for a run already (of --correction joint, refit or lra), with the new\n"
+               "block behind it. The block's output projections begin at zero: training begins at the fit's error");
   app.add_option("--loss", options->loss,
                  "ce: cross entropy with the text; kl: divergence from the predictions of the original model, which\n"
                  "runs beside over the same weights; both: half of each")
@@ -419,6 +422,7 @@ Command AddFinetune(CLI::App& app) {
       "  shiftrt finetune --model out --method partial --layers last:3 --head --rate 3e-5 --save out-partial\n"
       "  shiftrt finetune --model out --method adapters --loss kl --save out-distilled\n"
       "  shiftrt finetune --model out --method replacement --replacement mlp --save out-replaced\n"
+      "  shiftrt finetune --model out-joint --method replacement --keep-correction --save out-replaced\n"
       "  shiftrt finetune --model out --train alpaca --length 256 --epochs 2 --validate-every 50 --save out-alpaca\n"
       "  shiftrt finetune --model out --preset paper-lora --samples 500 --save out-lora --report page");
   return [options, &app] {

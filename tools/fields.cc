@@ -38,6 +38,7 @@ constexpr FieldFlag kFlags[] = {
     {"lora.targets", "--targets"},
     {"loss", "--loss"},
     {"method", "--method"},
+    {"keep_correction", "--keep-correction"},
     {"mode", "--calibration-mode"},
     {"output", "--output"},
     {"output", "--export"},

@@ -73,7 +73,10 @@ TrainingSettings SettingsOf(const FinetuneJob& job) {
       settings.emplace_back("lora.seed", text(trainable.seed));
       break;
     case Method::kPartial: settings.emplace_back("layers", trainable.layers); break;
-    case Method::kReplacement: settings.emplace_back("replacement", Name(replacement)); break;
+    case Method::kReplacement:
+      settings.emplace_back("replacement", Name(replacement.halves));
+      settings.emplace_back("keep_correction", replacement.keeps_correction ? "yes" : "no");
+      break;
     case Method::kAdapters: break;
   }
   return settings;

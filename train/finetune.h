@@ -18,8 +18,8 @@ namespace shiftrt {
 struct FinetuneOptions {
   TrainableOptions trainable;
   TrainingOptions training;
-  LossMix loss;                        // not of Method::kReplacement
-  Halves replacement = Halves::kBoth;  // or kMlp: what Method::kReplacement puts in the place of a run
+  LossMix loss;             // not of Method::kReplacement
+  Replacement replacement;  // of Method::kReplacement
 };
 
 // It holds references; its maker keeps the objects alive.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "models/own_tensors.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
@@ -21,7 +22,7 @@ constexpr NamedMix kMixes[] = {{"ce", {1, 0}}, {"kl", {0, 1}}, {"both", {0.5f, 0
 std::vector<ReplacedRun> RunsOf(const std::vector<int64_t>& layers) {
   std::vector<ReplacedRun> runs;
   for (const int64_t layer : layers) {
-    if (runs.empty() || runs.back().last + 1 != layer) runs.push_back({layer, layer});
+    if (runs.empty() || runs.back().last + 1 != layer) runs.push_back({layer, layer, layer});
     runs.back().last = layer;
   }
   return runs;
@@ -34,6 +35,38 @@ int64_t FirstLayer(const Stage& stage) {
 }
 bool IsAdapter(const Stage& stage) {
   return stage.Visit([](const BlockStage&) { return false; }, [](const AdapterStage&) { return true; });
+}
+
+// A copy of the layer, or a part of it, that adds nothing to the stream yet.
+BlockStage Silent(const Weights& weights, int64_t layer, Halves halves) {
+  BlockStage stage{layer, halves};
+  auto own = std::make_shared<OwnBlock>(weights, stage);
+  const auto silence = [&](TensorView BlockWeights::*member) {
+    const TensorView& tensor = own->weights().*member;
+    if (!tensor.empty()) own->Replace(member, std::vector<float>(tensor.elements()));
+  };
+  for (TensorView BlockWeights::*member :
+       {&BlockWeights::o, &BlockWeights::o_bias, &BlockWeights::down, &BlockWeights::down_bias})
+    silence(member);
+  stage.own = OwnBlock::Share(std::move(own));
+  return stage;
+}
+
+// Extends a run, whose block is in the plan, to the stages before it that are its correction.
+void TakeInCorrection(const std::vector<Stage>& stages, ReplacedRun& run) {
+  const auto before = [&](int64_t layer) {
+    return run.begin > 0 && FirstLayer(stages[run.begin - 1]) == layer ? &stages[run.begin - 1] : nullptr;
+  };
+  for (int64_t layer = run.last; layer >= run.first; --layer)
+    if (const Stage* stage = before(layer); stage != nullptr && IsAdapter(*stage)) --run.begin;
+  const Stage* const stage = before(run.first - 1);
+  const bool whole = stage != nullptr && !IsAdapter(*stage) && stage->block().halves == Halves::kBoth;
+  if (whole && stage->block().own != nullptr) {
+    --run.begin;
+    run.input = run.first - 1;
+  }
+  if (run.begin == run.stage)
+    FailUsage(Field("keep_correction"), "nothing stands for layers {} to {} that could be kept", run.first, run.last);
 }
 
 }  // namespace
@@ -72,7 +105,7 @@ LossSum LanguageObjective::Step(const TrainingBatch& batch, uint64_t pass, doubl
 
 LossSum LanguageObjective::Validate(const TrainingBatch& batch) { return engine_.Loss(batch.batch, batch.weights); }
 
-ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, Halves halves) {
+ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, const Replacement& replacement) {
   ReplacementPlan result;
   result.runs = RunsOf(plan.RemovedLayers(weights.config.layers));
   if (result.runs.empty())
@@ -89,13 +122,16 @@ ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, 
   };
   size_t next = 0;
   const auto put_runs_before = [&](int64_t layer) {
-    for (; next < result.runs.size() && result.runs[next].first < layer; ++next) {
-      result.runs[next].stage = stages.size();
-      stages.emplace_back(BlockStage{result.runs[next].first, halves});
+    for (; next < result.runs.size() && result.runs[next].last < layer; ++next) {
+      ReplacedRun& run = result.runs[next];
+      run.begin = run.stage = stages.size();
+      stages.emplace_back(replacement.keeps_correction ? Silent(weights, run.first, replacement.halves)
+                                                       : BlockStage{run.first, replacement.halves});
+      if (replacement.keeps_correction) TakeInCorrection(stages, run);
     }
   };
   for (const Stage& stage : plan.stages) {
-    if (stand_for(stage)) continue;
+    if (!replacement.keeps_correction && stand_for(stage)) continue;
     put_runs_before(FirstLayer(stage));
     stages.push_back(stage);
   }
@@ -109,7 +145,7 @@ ReplacementObjective::ReplacementObjective(const Context& context, std::shared_p
   std::vector<Tap> taps;
   for (size_t i = 0; i < runs_.size(); ++i) {
     taps.push_back(
-        {runs_[i].first, TapPoint::kInput, [this, i](const Rows& rows, const Batch&) { before_[i].Set(rows); }});
+        {runs_[i].input, TapPoint::kInput, [this, i](const Rows& rows, const Batch&) { before_[i].Set(rows); }});
     taps.push_back(
         {runs_[i].last, TapPoint::kOutput, [this, i](const Rows& rows, const Batch&) { behind_[i].Set(rows); }});
   }
@@ -122,15 +158,20 @@ LossSum ReplacementObjective::Pass(const Batch& batch, double scale) {
   GradientOps& ops = engine_.ops();
   const int64_t tokens = batch.size(), hidden = original_->config().hidden;
   if (tokens > capacity_) {
+    input_ = ops.Allocate(tokens * hidden);
     output_ = ops.Allocate(tokens * hidden);
     gradient_ = ops.Allocate(tokens * hidden);
     capacity_ = tokens;
   }
-  const MatrixView<float> output(output_.get(), tokens, hidden), gradient(gradient_.get(), tokens, hidden);
+  const MatrixView<float> input(input_.get(), tokens, hidden), output(output_.get(), tokens, hidden),
+      gradient(gradient_.get(), tokens, hidden);
   LossSum sum;
   for (size_t i = 0; i < runs_.size(); ++i) {
-    std::shared_ptr<float> copy;
-    const MatrixView<const float> input = ops.Here(before_[i].rows(), copy);
+    {
+      std::shared_ptr<float> copy;
+      ops.Copy(ops.Here(before_[i].rows(), copy), input);
+    }
+    for (size_t stage = runs_[i].begin; stage < runs_[i].stage; ++stage) engine_.Forward(stage, batch, input);
     ops.Copy(input, output);
     engine_.Forward(runs_[i].stage, batch, output);
     {

@@ -38,10 +38,18 @@ class LanguageObjective : public Objective {
   Decoder* teacher_;
 };
 
-// A run of removed layers, first .. last, and the stage of a plan that stands for it.
+// What stands for runs of removed layers.
+struct Replacement {
+  Halves halves = Halves::kBoth;  // of the new block; or kMlp
+  // Whether what stands for a run already stays, and the new block, behind it, begins with output projections of zero.
+  bool keeps_correction = false;
+};
+
+// A run of removed layers, first .. last, and the stage of a plan that is trained to stand for it, alone or with the
+// stages from `begin` on. These read what the layer `input` of the original model reads.
 struct ReplacedRun {
-  int64_t first = 0, last = 0;
-  size_t stage = 0;
+  int64_t first = 0, last = 0, input = 0;
+  size_t begin = 0, stage = 0;
 };
 
 struct ReplacementPlan {
@@ -49,12 +57,14 @@ struct ReplacementPlan {
   std::vector<ReplacedRun> runs;
 };
 // The plan with a copy of its first block, or of that block's MLP half, where each run of removed layers was, in place
-// of the adapters there (Chen et al., "LLM-Streamline", 2024). Throws UsageError where no layer is removed, or where
-// `weights` lack the removed layers.
-ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, Halves halves);
+// of the adapters there (Chen et al., "LLM-Streamline", 2024). With the correction kept: behind the adapters and, where
+// the block before the run has tensors of its own, with that block as part of what stands for the run. Throws
+// UsageError where no layer is removed, where `weights` lack the removed layers, and where a run has no correction that
+// could be kept.
+ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, const Replacement& replacement);
 
-// The mean squared error per element of the stream behind each run, where its stage reads the original model's stream
-// before the run; the mean over tokens and runs.
+// The mean squared error per element of the stream behind each run, where the stages that stand for it read the
+// original model's stream; the mean over tokens and runs.
 class ReplacementObjective : public Objective {
  public:
   // The engine runs the plan that `runs` belong to.
@@ -74,7 +84,7 @@ class ReplacementObjective : public Objective {
   std::vector<ReplacedRun> runs_;
   std::vector<KeptRows> before_, behind_;  // of the original model, per run
   std::unique_ptr<Decoder> original_;      // its taps fill them
-  std::shared_ptr<float> output_, gradient_;
+  std::shared_ptr<float> input_, output_, gradient_;
   int64_t capacity_ = 0;
 };
 

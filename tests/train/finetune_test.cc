@@ -144,7 +144,7 @@ TEST_F(FinetuneTest, AReplacementComesCloserToTheStreamBehindTheRun) {
   options_.trainable.method = Method::kReplacement;
   options_.training.schedule = {Decay::kConstant, 0.003, 0, 60};
   for (const Halves halves : {Halves::kBoth, Halves::kMlp}) {
-    options_.replacement = halves;
+    options_.replacement = {.halves = halves};
     const FinetuneResult result = Fresh();
     EXPECT_LT(result.history.validations.back().loss, 0.9 * result.history.validations.front().loss) << Name(halves);
     EXPECT_TRUE(result.plan.Adapters().empty());
@@ -157,11 +157,68 @@ TEST_F(FinetuneTest, AReplacementComesCloserToTheStreamBehindTheRun) {
   }
   // A run of one layer is replaced by that layer: nothing is left to learn there.
   model_.plan = DepthPlan::Pruned(kLayers, std::vector<int64_t>{2});
-  options_.replacement = Halves::kBoth;
+  options_.replacement = {};
   options_.training.schedule.steps = 1;
   EXPECT_NEAR(Fresh().history.validations.front().loss, 0, 1e-10);
   model_.plan = DepthPlan::Original(kLayers);
   EXPECT_NE(Refusal([&] { Fresh(); }).find("no layer to replace"), std::string::npos);
+}
+
+// Training begins at the error of what stands for the run, measured here by decoders, and with the function of the
+// plan.
+TEST_F(FinetuneTest, AReplacementBehindACorrectionBeginsAtItsError) {
+  const int64_t removed = 2;
+  auto changed = std::make_shared<OwnBlock>(*model_.weights, BlockStage{removed - 1});
+  std::vector<float> down(changed->weights().down.elements());
+  for (size_t i = 0; i < down.size(); ++i) down[i] = 0.01f * static_cast<float>(static_cast<int>(i % 7) - 3);
+  changed->Replace(&BlockWeights::down, down);
+  auto lra = std::make_shared<Lra>();
+  lra->a = Matrix<float>(kHidden, kHidden);
+  lra->b = Matrix<float>(1, kHidden);
+  for (int64_t i = 0; i < kHidden; ++i) {
+    lra->a(i, i) = 0.1f;
+    lra->b(0, i) = 0.01f * static_cast<float>(i);
+  }
+  const BlockStage before{.layer = removed - 1, .own = OwnBlock::Share(std::move(changed))};
+  options_.trainable.method = Method::kReplacement;
+  options_.replacement.keeps_correction = true;
+  options_.training.schedule = {Decay::kConstant, 0.003, 0, 60};
+
+  for (const bool adapter : {true, false}) {
+    model_.plan = {{BlockStage{.layer = 0}, before}};
+    if (adapter) model_.plan.stages.emplace_back(AdapterStage{{removed}, lra});
+    for (int64_t layer = removed + 1; layer < kLayers; ++layer)
+      model_.plan.stages.emplace_back(BlockStage{.layer = layer});
+    KeptRows original, corrected;
+    const auto keep = [](KeptRows& kept) { return [&](const Rows& rows, const Batch&) { kept.Set(rows); }; };
+    Decoder first(context_, model_.weights, DepthPlan::Original(kLayers),
+                  {{removed, TapPoint::kOutput, keep(original)}});
+    Decoder second(context_, model_.weights, model_.plan, {{removed + 1, TapPoint::kInput, keep(corrected)}});
+    double error = 0, tokens = 0;
+    for (int64_t s = 0; s < texts_.validation.sequences(); ++s) {
+      const std::vector<int64_t> which = {s};
+      const std::vector<TrainingBatch> batches = PackBatches(texts_.validation, which, 1);
+      first.Forward(batches[0].batch);
+      second.Forward(batches[0].batch);
+      const MatrixView<const float> a = original.rows().host(), b = corrected.rows().host();
+      for (int64_t i = 0; i < a.rows; ++i)
+        for (int64_t j = 0; j < a.cols; ++j) error += std::pow(static_cast<double>(a(i, j)) - b(i, j), 2);
+      tokens += static_cast<double>(a.rows);
+    }
+    const FinetuneResult result = Fresh();
+    EXPECT_NEAR(result.history.validations.front().loss / (error / tokens / kHidden), 1, 1e-4) << adapter;
+    EXPECT_LT(result.history.validations.back().loss, 0.9 * result.history.validations.front().loss) << adapter;
+    ASSERT_EQ(result.plan.stages.size(), model_.plan.stages.size() + 1);
+    EXPECT_EQ(result.plan.stages[adapter ? 3 : 2].block().layer, removed);
+    EXPECT_EQ(result.plan.Adapters().size(), size_t{adapter ? 1u : 0u});
+
+    options_.training.schedule.rate = 1e-30;  // nothing moves
+    options_.training.schedule.steps = 1;
+    EXPECT_NEAR(Loss(Fresh().plan), Loss(model_.plan), 1e-6);
+    options_.training.schedule = {Decay::kConstant, 0.003, 0, 60};
+  }
+  model_.plan = DepthPlan::Pruned(kLayers, std::vector<int64_t>{removed});
+  EXPECT_NE(Refusal([&] { Fresh(); }).find("nothing stands for layers 2 to 2"), std::string::npos);
 }
 
 }  // namespace
