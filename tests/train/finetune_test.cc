@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/loss.h"
+#include "models/own_tensors.h"
 #include "tests/runtime/refusal.h"
 #include "tests/shift/small_model.h"
 
@@ -173,9 +174,9 @@ TEST_F(FinetuneTest, AReplacementBehindACorrectionBeginsAtItsError) {
   for (size_t i = 0; i < down.size(); ++i) down[i] = 0.01f * static_cast<float>(static_cast<int>(i % 7) - 3);
   changed->Replace(&BlockWeights::down, down);
   auto lra = std::make_shared<Lra>();
-  lra->a = Matrix<float>(kHidden, kHidden);
-  lra->b = Matrix<float>(1, kHidden);
-  for (int64_t i = 0; i < kHidden; ++i) {
+  lra->a = Matrix<float>::Zeros(kWidth, kWidth);
+  lra->b = Matrix<float>::Zeros(1, kWidth);
+  for (int64_t i = 0; i < kWidth; ++i) {
     lra->a(i, i) = 0.1f;
     lra->b(0, i) = 0.01f * static_cast<float>(i);
   }
@@ -206,7 +207,7 @@ TEST_F(FinetuneTest, AReplacementBehindACorrectionBeginsAtItsError) {
       tokens += static_cast<double>(a.rows);
     }
     const FinetuneResult result = Fresh();
-    EXPECT_NEAR(result.history.validations.front().loss / (error / tokens / kHidden), 1, 1e-4) << adapter;
+    EXPECT_NEAR(result.history.validations.front().loss / (error / tokens / kWidth), 1, 1e-4) << adapter;
     EXPECT_LT(result.history.validations.back().loss, 0.9 * result.history.validations.front().loss) << adapter;
     ASSERT_EQ(result.plan.stages.size(), model_.plan.stages.size() + 1);
     EXPECT_EQ(result.plan.stages[adapter ? 3 : 2].block().layer, removed);
