@@ -69,7 +69,7 @@ class Pipeline {
   }
 
   void Correct() {
-    const bool each_block = correction_.adapters && !options_.span;
+    const bool each_block = correction_.per_block() && !options_.span;
     const std::vector<Site> sites = each_block ? SitesOf(result_.selection.removed) : Runs();
     CollectMetrics(sites);
     if (correction_.walks()) return Walk(result_.pruned);
@@ -236,15 +236,16 @@ void CheckOptions(const ShiftOptions& options, int64_t hidden) {
   refuse(correction.needs == Needs::kText && recipe, "correction",
          "auto chooses calibration mode and token weights itself, from passes of its own");
   const bool per_layer = !in_sequence && !options.span && correction.takes_recipe();
+  const char* const kPerBlock = "goes with corrections that have one adapter per removed block";
   const char* const kOnePerLayer = "goes with adapters that are fitted independently, one per layer";
   refuse(!options.gram.load.empty() && !per_layer, "gram.load", kOnePerLayer);
   refuse(!options.gram.save.empty() && !per_layer, "gram.save", kOnePerLayer);
   refuse(options.span && options.merge != Merge::kOff, "span", "leaves nothing to merge");
-  refuse(options.span && !correction.adapters, "span", "goes with adapters");
-  refuse(options.merge != Merge::kOff && !correction.adapters, "merge", "goes with adapters");
+  refuse(options.span && !correction.per_block(), "span", kPerBlock);
+  refuse(options.merge != Merge::kOff && !correction.per_block(), "merge", kPerBlock);
   refuse(in_sequence && correction.walks(), "mode",
          "goes with adapters; refit and joint always read the corrected stream and aim at the original one");
-  refuse(in_sequence && !correction.takes_recipe(), "mode", "goes with adapters");
+  refuse(in_sequence && !correction.takes_recipe(), "mode", "goes with adapters of a recipe that is yours to choose");
   refuse((in_sequence || correction.walks()) && correction.has_rank && options.fit.rank.kind == RankSpec::Kind::kBudget,
          "rank", "a budget is spread over sites that are fitted together: adapters, calibration mode independent");
   refuse(options.fit.ridge.penalize_bias && correction.walks(), "penalize_bias",
@@ -256,6 +257,10 @@ void CheckOptions(const ShiftOptions& options, int64_t hidden) {
   refuse(options.fit.metric != MetricKind::kIdentity && !options.gram.load.empty(), "metric",
          "needs gradients, which files of sums do not have");
   refuse(options.gate && correction == FindCorrection("none"), "gate", "there is no correction to take out");
+  const bool divides = correction == FindCorrection("prune-comp");
+  refuse(options.gate && divides, "gate", "judges blocks one by one, and the factors of prune-comp belong together");
+  refuse(options.heal != Heal::kOff && divides, "heal",
+         "fits towards the original stream, and prune-comp divides the stream behind a removed block");
 }
 
 ShiftResult Shift(const ShiftJob& job, const ShiftOptions& options) {

@@ -109,11 +109,10 @@ std::vector<ExportTarget> Targets(const RunOptions& options, const ShiftOptions&
       FailUsage("--export {}: something else is written to this directory too", text);
     if (!Corrects(shift) || shift.gate) continue;  // the gate may drop every correction
     const Correction& correction = *shift.correction;
-    const bool adapters = correction.adapters || correction.has_rank, changes = !correction.adapters;
-    if (adapters && !format->adapters)
+    if (correction.adapters() && !format->adapters)
       FailUsage("--export {}: --correction {} makes adapters, which {} has no place for", text, correction.name,
                 format->name);
-    if (changes && !format->own_tensors)
+    if (correction.changes_blocks() && !format->own_tensors)
       FailUsage("--export {}: --correction {} changes weights of blocks, which {} has no place for", text,
                 correction.name, format->name);
   }
@@ -216,6 +215,8 @@ Command AddRun(CLI::App& app) {
       "  shiftrt run --model demo --prune streamline:4 --span --calibration-mode sequential --token-weight norm\n"
       "  shiftrt run --model demo --prune ppl-greedy:4,tokens=8192 --correction replaceme\n"
       "  shiftrt run --model demo --prune bi:6 --correction auto --gate\n"
+      "  shiftrt run --model demo --prune streamline:4 --correction linearpatch\n"
+      "  shiftrt run --model demo --prune prune-comp:0.25 --correction prune-comp --export hf:out-hf\n"
       "  shiftrt run --model demo --prune bi:0.25,keep=first:1 --correction refit --save out\n"
       "  shiftrt run --model demo --prune bi:0.25,keep=first:1 --correction joint --lra full --heal all\n"
       "  shiftrt run --model SmolLM2-135M-Instruct --calib c4.jsonl --chat --prompt \"Why is the sky blue?\"\n"

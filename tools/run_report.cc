@@ -95,7 +95,14 @@ Chart FitChart(const std::vector<SiteReport>& sites) {
   return chart;
 }
 
+Section Scales(const std::vector<SiteReport>& sites) {
+  PageTable table{{"layers", "mean scale"}, {}};
+  for (const SiteReport& site : sites) table.rows.push_back({site.site.Name(), fmt::format("{:.4f}", site.scale)});
+  return {"The corrections", "The mean factor by which the stream is scaled in place of the removed blocks.", {table}};
+}
+
 Section Sites(const std::vector<SiteReport>& sites) {
+  if (!std::isnan(sites.front().scale)) return Scales(sites);
   PageTable table{{"layer", "lambda", "condition", "rank", "effective rank", "R² fitted", "R² held out"}, {}};
   for (const SiteReport& site : sites)
     table.rows.push_back({site.site.Name(), fmt::format("{:.3g}", site.lambda), fmt::format("{:.1e}", site.condition),

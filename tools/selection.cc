@@ -16,7 +16,7 @@ std::string CriteriaHelp() {
 std::string CorrectionsHelp() {
   std::string text;
   for (const Correction& correction : Corrections())
-    text += fmt::format("\n{:<15}{}", correction.name, correction.summary);
+    text += fmt::format("\n{:<18}{}", correction.name, correction.summary);
   return text;
 }
 

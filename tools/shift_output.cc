@@ -27,8 +27,15 @@ void PrintSelection(const Selection& selection, int64_t layers) {
   fmt::print("{}\n", table.Text());
 }
 
+void PrintScales(const std::vector<SiteReport>& sites) {
+  Table table({"in place of layers", "mean scale"});
+  for (const SiteReport& site : sites) table.Add({site.site.Name(), fmt::format("{:.4f}", site.scale)});
+  fmt::print("{}\n", table.Text());
+}
+
 void PrintSites(const std::vector<SiteReport>& sites) {
   if (sites.empty()) return;
+  if (!std::isnan(sites.front().scale)) return PrintScales(sites);
   Table table({"in place of layers", "lambda", "condition", "rank", "effective", "R2 fitted", "R2 held out"});
   for (const SiteReport& site : sites)
     table.Add({site.site.Name(), fmt::format("{:.3g}", site.lambda), fmt::format("{:.1e}", site.condition),
@@ -100,6 +107,7 @@ Json SitesJson(const std::vector<SiteReport>& sites) {
                    {"tokens", site.tokens},
                    {"rank", site.rank},
                    {"effective_rank", site.effective_rank},
+                   {"scale", site.scale},
                    {"r2_fit", site.r2_fit},
                    {"r2_heldout", site.r2_heldout},
                    {"condition", site.condition},
@@ -157,6 +165,7 @@ std::vector<SiteReport> SitesFromJson(const Json& json) {
     site.tokens = from.at("tokens").get<int64_t>();
     site.rank = from.at("rank").get<int64_t>();
     site.effective_rank = Number(from.at("effective_rank"));
+    site.scale = Number(from.value("scale", Json()));
     site.r2_fit = Number(from.at("r2_fit"));
     site.r2_heldout = Number(from.at("r2_heldout"));
     site.condition = Number(from.at("condition"), std::numeric_limits<double>::infinity());

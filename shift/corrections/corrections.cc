@@ -8,28 +8,37 @@
 namespace shiftrt {
 
 using Fit = FittedSites(const FitInput& input);
-// Each in the file of that name.
-Fit FitLra, FitRefit, FitJoint, FitGenericAffine, FitBias, FitReplaceMe, FitLaco, FitNone, FitAuto;
+// Each in the file of that name; FitLinearPatchDiagonal in linearpatch.cc.
+Fit FitLra, FitRefit, FitJoint, FitGenericAffine, FitBias, FitReplaceMe, FitGhosted, FitLinearPatch,
+    FitLinearPatchDiagonal, FitPruneComp, FitLaco, FitNone, FitAuto;
 
 const std::vector<Correction>& Corrections() {
   static const std::vector<Correction> table = {
-      // name, summary, label, needs, adapters, has_rank, has_lambda, fit
-      {"lra", "h + h A + b, fitted to the block's update", "{span}{lra}", Needs::kStreamSums, true, true, true,
-       &FitLra},
+      // name, summary, label, needs, makes, has_rank, has_lambda, fit
+      {"lra", "h + h A + b, fitted to the block's update", "{span}{lra}", Needs::kStreamSums, Makes::kAdapters, true,
+       true, &FitLra},
       {"refit", "the down projection before, fitted again to carry the run's update", "refit", Needs::kActivationSums,
-       false, false, true, &FitRefit},
+       Makes::kChanges, false, true, &FitRefit},
       {"joint", "that projection and one h + h A + b per run, fitted together", "joint {lra}",
-       Needs::kStreamAndActivationSums, false, true, true, &FitJoint},
-      {"generic-affine", "h W + b, fitted to the block's output", "generic affine {rank}", Needs::kStreamSums, true,
-       true, true, &FitGenericAffine},
-      {"bias", "the mean update", "mean update", Needs::kStreamSums, true, false, false, &FitBias},
-      {"replaceme", "a map folded into the MLP before", "ReplaceMe", Needs::kMlpSums, false, false, true,
+       Needs::kStreamAndActivationSums, Makes::kBoth, true, true, &FitJoint},
+      {"generic-affine", "h W + b, fitted to the block's output", "generic affine {rank}", Needs::kStreamSums,
+       Makes::kAdapters, true, true, &FitGenericAffine},
+      {"bias", "the mean update", "mean update", Needs::kStreamSums, Makes::kAdapters, false, false, &FitBias},
+      {"replaceme", "a map folded into the MLP before", "ReplaceMe", Needs::kMlpSums, Makes::kChanges, false, true,
        &FitReplaceMe},
-      {"laco", "weight differences folded into the block before", "LaCo folding", Needs::kNothing, false, false, false,
-       &FitLaco},
-      {"none", "nothing", "nothing", Needs::kNothing, false, false, false, &FitNone},
+      {"ghosted", "h + h M per run, by least squares without a bias", "Ghosted Layers", Needs::kStreamSums,
+       Makes::kRunAdapters, false, false, &FitGhosted},
+      {"linearpatch", "h scaled per coordinate of its Hadamard transform, per run", "LinearPatch", Needs::kMagnitudes,
+       Makes::kRunAdapters, false, false, &FitLinearPatch},
+      {"linearpatch-diag", "h scaled per channel, per run", "LinearPatch diag", Needs::kMagnitudes, Makes::kRunAdapters,
+       false, false, &FitLinearPatchDiagonal},
+      {"prune-comp", "h scaled by one number per run, folded into the weights", "Prune&Comp", Needs::kMagnitudes,
+       Makes::kChanges, false, false, &FitPruneComp},
+      {"laco", "weight differences folded into the block before", "LaCo folding", Needs::kNothing, Makes::kChanges,
+       false, false, &FitLaco},
+      {"none", "nothing", "nothing", Needs::kNothing, Makes::kNothing, false, false, &FitNone},
       {"auto", "the lra recipe with the lowest loss on held-out calibration text", "auto {span}{lra}", Needs::kText,
-       true, true, true, &FitAuto},
+       Makes::kAdapters, true, true, &FitAuto},
   };
   return table;
 }

@@ -22,7 +22,17 @@ enum class Needs {
   // output (SiteInput::kStreamAndActivation); one site after another
   kActivationSums,
   kStreamAndActivationSums,
-  kText,  // the calibration text, for passes of its own: it chooses its recipe itself
+  kMagnitudes,  // how much the blocks of each site change the size of the stream (shift/sums/magnitudes.h)
+  kText,        // the calibration text, for passes of its own: it chooses its recipe itself
+};
+
+// What stands in for removed blocks.
+enum class Makes {
+  kNothing,
+  kAdapters,     // an adapter in the place of each removed block, or of each run of them (ShiftOptions::span)
+  kRunAdapters,  // an adapter in the place of each run
+  kChanges,      // kept blocks with tensors of their own; a site is a run
+  kBoth,         // both of the above
 };
 
 struct FitInput {
@@ -40,17 +50,19 @@ struct Correction {
   // adapter replaces a whole run of removed blocks.
   std::string_view label;
   Needs needs;
-  // Whether an adapter replaces each removed block (or run of removed blocks), and nothing else changes. Otherwise a
-  // site is a run, and the block before it is changed, or nothing.
-  bool adapters;
+  Makes makes;
   bool has_rank;    // uses FitOptions::rank
   bool has_lambda;  // uses FitOptions::ridge
   // Throws UsageError for options that do not go with the correction, and what SolveRidge throws.
   FittedSites (*fit)(const FitInput& input);
 
+  // Whether a site can be one removed block.
+  bool per_block() const { return makes == Makes::kAdapters; }
+  bool adapters() const { return per_block() || makes == Makes::kRunAdapters || makes == Makes::kBoth; }
+  bool changes_blocks() const { return makes == Makes::kChanges || makes == Makes::kBoth; }
   bool needs_sums() const { return needs == Needs::kStreamSums || needs == Needs::kMlpSums; }
   // Whether the caller chooses calibration mode and token weights.
-  bool takes_recipe() const { return adapters && needs == Needs::kStreamSums; }
+  bool takes_recipe() const { return per_block() && needs == Needs::kStreamSums; }
   // Whether it is fitted in a walk (shift/refit/walk.h), and so with calibration mode drift.
   bool walks() const { return needs == Needs::kActivationSums || needs == Needs::kStreamAndActivationSums; }
   // Whether the caller chooses token weights.

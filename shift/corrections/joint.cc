@@ -174,14 +174,14 @@ FittedSites FitJoint(const FitInput& input) {
     for (int64_t j = 0; j < weight.cols(); ++j) weight(i, j) += joint.folded(j, i);
   folded->Replace(&BlockWeights::down, weight.span());
   fitted.adapters = {joint.lra};
-  fitted.own = {OwnBlock::Share(std::move(folded))};
+  fitted.own = {{.layer = sites.front().layer - 1, .own = OwnBlock::Share(std::move(folded))}};
 
   report.site = sums.site;
   report.tokens = sums.fit.tokens();
   report.rank = joint.lra->rank();
   report.singular_values = joint.singular_values;
   report.effective_rank = EffectiveRank(report.singular_values);
-  Matrix<double> map = MapOf(job.context, *joint.lra, ChangeOf(kDownProjection, *before, *fitted.own.front()));
+  Matrix<double> map = MapOf(job.context, *joint.lra, ChangeOf(kDownProjection, *before, *fitted.own.front().own));
   const Matrix<double> bias = Converted<double>(joint.lra->b);
   report.r2_fit = RSquared(job.context, sums.fit, map.view(), bias.view());
   report.r2_heldout = sums.heldout.tokens() == 0 ? std::numeric_limits<double>::quiet_NaN()

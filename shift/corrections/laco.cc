@@ -24,7 +24,7 @@ FittedSites FitLaco(const FitInput& input) {
       }
       folded->Replace(row.member, sum.span());
     });
-    fitted.own.push_back(OwnBlock::Share(std::move(folded)));
+    fitted.own.push_back({.layer = run.layer - 1, .own = OwnBlock::Share(std::move(folded))});
   }
   return fitted;
 }

@@ -13,7 +13,7 @@ FittedSites FitRefit(const FitInput& input) {
   const Stopwatch watch(fitted.seconds.solve);
   RefittedBlock refitted = RefitProjection(job.context, *sums.front(), options.ridge, kDownProjection, before);
   fitted.adapters.resize(1);
-  fitted.own = {std::move(refitted.block)};
+  fitted.own = {{.layer = sites.front().layer - 1, .own = std::move(refitted.block)}};
   fitted.reports = {std::move(refitted.report)};
   return fitted;
 }

@@ -27,8 +27,9 @@ FittedSites FitReplaceMe(const FitInput& input) {
           SolveRidge(job.context, site->fit.OntoOutputs().WithoutMeans(), {options.ridge.lambda, false}, &heldout);
     }
     const Stopwatch watch(fitted.seconds.factorize);
-    const BlockWeights& before = job.model.weights->blocks[site->site.layer - 1];
-    fitted.own.push_back(FoldIntoDown(job.context, before, solution.a.view()));
+    const int64_t before = site->site.layer - 1;
+    fitted.own.push_back(
+        {.layer = before, .own = FoldIntoDown(job.context, job.model.weights->blocks[before], solution.a.view())});
     SiteReport report;
     report.site = site->site;
     report.tokens = site->fit.tokens();

@@ -21,6 +21,8 @@ Plug PlugCorrections;
 Select SelectByResidual, SelectByCorrectedLoss;
 // perplexity.cc
 Select SelectByPerplexity, SelectByPerplexityGreedy;
+// prune_comp.cc
+Select SelectByPruneComp;
 // taylor.cc
 Plug PlugTaylor;
 Score TaylorScores;
@@ -75,6 +77,8 @@ const std::vector<Criterion>& Criteria() {
        &SelectByPerplexity},
       {"ppl-greedy", "the same again on what is left after each removal (SLEB)", tokens, true, false, nullptr,
        &SelectByPerplexityGreedy},
+      {"prune-comp", "bi again after each removal, on what is left with the stream's size made good (Prune&Comp)", none,
+       true, false, nullptr, &SelectByPruneComp},
       {"taylor", "sum of |w dL/dw| over the block's projections and norms, L the loss of tokens=N (8192)", some_tokens,
        true, false, &PlugTaylor, &Lowest<TaylorScores>},
       {"reverse", "deepest first", none, false, false, nullptr, &Lowest<ReverseScores>},

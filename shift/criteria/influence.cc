@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shift/criteria/influence.h"
 
+#include <utility>
+
 #include "runtime/check.h"
 #include "shift/criteria/probes.h"
 
 namespace shiftrt {
 
-InfluenceProbe::InfluenceProbe(const CriterionInput& input, Progress&) : layers_(input.weights->config.layers) {}
+InfluenceProbe::InfluenceProbe(const CriterionInput& input, Progress&)
+    : InfluenceProbe(DepthPlan::Original(input.weights->config.layers).KeptLayers(), input.weights->config.layers) {}
+
+InfluenceProbe::InfluenceProbe(std::vector<int64_t> kept, int64_t layers) : depths_(std::move(kept)) {
+  depths_.push_back(layers);
+}
 
 void InfluenceProbe::Want(int64_t window) {
-  Check(window >= 1 && window <= layers_, "a window of {} blocks in a model of {}", window, layers_);
-  settled_.emplace(window, InfluenceStatistics(layers_ - window + 1));
+  Check(window >= 1 && window <= blocks(), "a window of {} blocks in a model of {}", window, blocks());
+  settled_.emplace(window, InfluenceStatistics(blocks() - window + 1));
 }
 
 void InfluenceProbe::Begin(Tally& tally, int64_t, int64_t) {
@@ -23,19 +30,19 @@ std::vector<Tap> InfluenceProbe::Taps() {
   OnDevice& device = devices_.emplace_back();
   device.recent.resize(heard_.rbegin()->first + 1);
   std::vector<Tap> taps;
-  for (int64_t layer = 0; layer <= layers_; ++layer)
-    taps.push_back({layer, TapPoint::kInput,
-                    [this, &device, layer](const Rows& h, const Batch& batch) { Take(device, layer, h, batch); }});
+  for (int64_t block = 0; block <= blocks(); ++block)
+    taps.push_back({depths_[block], TapPoint::kInput,
+                    [this, &device, block](const Rows& h, const Batch& batch) { Take(device, block, h, batch); }});
   return taps;
 }
 
-// Every window that ends where block `layer` would begin.
-void InfluenceProbe::Take(OnDevice& device, int64_t layer, const Rows& h, const Batch& batch) {
-  device.Before(layer).Set(h);
+// Every window that ends where `block` would begin.
+void InfluenceProbe::Take(OnDevice& device, int64_t block, const Rows& h, const Batch& batch) {
+  device.Before(block).Set(h);
   for (auto& [window, statistics] : heard_) {
-    if (layer < window) continue;
-    products_->Start(device.Before(layer - window).rows(), device.Before(layer).rows());
-    statistics.Add(layer - window, products_->Take(), batch.offsets);
+    if (block < window) continue;
+    products_->Start(device.Before(block - window).rows(), device.Before(block).rows());
+    statistics.Add(block - window, products_->Take(), batch.offsets);
   }
 }
 

@@ -15,6 +15,8 @@ namespace shiftrt {
 class InfluenceProbe : public Probe {
  public:
   InfluenceProbe(const CriterionInput& input, Progress& progress);
+  // Of a plan that runs the blocks `kept` (ascending) of a model of `layers`: block i is kept[i].
+  InfluenceProbe(std::vector<int64_t> kept, int64_t layers);
   // Asks for the influence of every `window` consecutive blocks. Throws Error for a window the model does not have.
   void Want(int64_t window);
   // One number per first block of a window: layers - window + 1 numbers.
@@ -29,11 +31,12 @@ class InfluenceProbe : public Probe {
   // One device's streams before the last few blocks, kept because the decoder updates its stream in place.
   struct OnDevice {
     std::vector<KeptRows> recent;
-    KeptRows& Before(int64_t layer) { return recent[layer % std::ssize(recent)]; }
+    KeptRows& Before(int64_t block) { return recent[block % std::ssize(recent)]; }
   };
-  void Take(OnDevice& device, int64_t layer, const Rows& h, const Batch& batch);
+  void Take(OnDevice& device, int64_t block, const Rows& h, const Batch& batch);
+  int64_t blocks() const { return std::ssize(depths_) - 1; }
 
-  const int64_t layers_;
+  std::vector<int64_t> depths_;  // where the stream is tapped: in front of each block, and behind the last
   std::map<int64_t, InfluenceStatistics> settled_, heard_;  // by window
   std::unique_ptr<PendingProducts> products_;
   std::deque<OnDevice> devices_;

@@ -60,10 +60,7 @@ StepSeconds& StepSeconds::operator+=(const StepSeconds& more) {
 
 DepthPlan CorrectedPlan(int64_t layers, std::span<const Site> sites, const FittedSites& fitted) {
   DepthPlan plan = CorrectedPlan(layers, sites, fitted.adapters);
-  for (size_t i = 0; i < fitted.own.size(); ++i) {
-    const int64_t before = sites[i].layer - 1;
-    plan = plan.With(plan.StageOf(before), BlockStage{.layer = before, .own = fitted.own[i]});
-  }
+  for (const BlockStage& block : fitted.own) plan = plan.With(plan.StageOf(block.layer), block);
   return plan;
 }
 

@@ -2,6 +2,7 @@
 // From ridge sums to adapters: solve, choose the ranks, factorize.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -33,10 +34,12 @@ struct SiteReport {
   double lambda = 0;
   int64_t rank = 0;
   // Of what the blocks add to the stream, by the correction as it runs, in the fit's token weights; NaN without
-  // held-out text.
+  // held-out text and for a correction that scales the stream, which has no sums.
   double r2_fit = 0, r2_heldout = 0;
   double condition = 0;  // of the regularised Gram
   double effective_rank = 0;
+  // Of a correction that scales the stream: the mean factor over its coordinates. NaN for others.
+  double scale = std::numeric_limits<double>::quiet_NaN();
   std::vector<double> singular_values;  // as in LowRank
   std::string warning;
 };
@@ -50,8 +53,8 @@ struct StepSeconds {
 
 // What corrects some sites.
 struct FittedSites {
-  std::vector<std::shared_ptr<const Lra>> adapters;      // one per site, in the order given; null: none in its place
-  std::vector<std::shared_ptr<const BlockWeights>> own;  // one per site, for the block before it; empty: as they were
+  std::vector<std::shared_ptr<const Lra>> adapters;  // one per site, in the order given; null: none in its place
+  std::vector<BlockStage> own;                       // kept blocks that get tensors of their own
   std::vector<SiteReport> reports;
   std::vector<Trial> trials;  // of a correction that chooses its recipe: what it tried,
   size_t chosen_trial = 0;    // and which of them this is

@@ -203,7 +203,7 @@ class RefitWalk {
     SiteSums sums(run, input, {InputWidth(input, job_.model.weights->config), job_.hidden()}, options_.weighting);
     Collect(block, kDownProjection, sums);
     FittedSites fitted = options_.correction->fit(sums, TensorsOf(block));
-    block.own = fitted.own.front();
+    block.own = fitted.own.front().own;
     std::move(fitted.reports.begin(), fitted.reports.end(), std::back_inserter(result_.sites));
     result_.seconds += fitted.seconds;
     return fitted.adapters.front();

@@ -481,8 +481,10 @@ TEST_F(Corrections, EveryRowOfTheTableCanBeNamedShownAndFitted) {
     const ShiftResult result = Run(options);
     EXPECT_EQ(result.corrected.KeptLayers(), result.pruned.KeptLayers());
     // Layers 2 and 3 are one run.
-    const bool joint = correction.name == "joint";
-    EXPECT_EQ(std::ssize(result.corrected.Adapters()), correction.adapters ? 3 : joint ? 2 : 0);
+    EXPECT_EQ(std::ssize(result.corrected.Adapters()), correction.per_block() ? 3 : correction.adapters() ? 2 : 0);
+    const std::vector<const BlockStage*> blocks = result.corrected.Blocks();
+    EXPECT_EQ(correction.changes_blocks(),
+              std::any_of(blocks.begin(), blocks.end(), [](const BlockStage* block) { return block->own != nullptr; }));
     EXPECT_EQ(result.corrected == result.pruned, correction.name == "none");
     EXPECT_EQ(result.trials.empty(), correction.needs != Needs::kText);
   }
@@ -515,14 +517,17 @@ TEST_F(Corrections, RefuseWhatContradicts) {
   refused("gram.save", [](ShiftOptions& o) { o.span = true, o.gram.save = "x"; });
   refused("gram.load", [](ShiftOptions& o) { o.gram = {{"x"}, "y", false}; });
   refused("rank", [](ShiftOptions& o) { o.mode = Calibration::kSequential, o.fit.rank = ParseRank("budget:4k"); });
-  for (const char* correction : {"replaceme", "laco", "none", "refit", "joint"}) {
+  for (const char* correction :
+       {"replaceme", "laco", "none", "refit", "joint", "ghosted", "linearpatch", "linearpatch-diag", "prune-comp"}) {
     refused("mode",
             [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.mode = Calibration::kSequential; });
     refused("span", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.span = true; });
     refused("merge", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.merge = Merge::kFull; });
     refused("gram.save", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.gram.save = "x"; });
   }
-  for (const char* correction : {"replaceme", "laco", "none"})
+  refused("heal", [](ShiftOptions& o) { o.correction = &FindCorrection("prune-comp"), o.heal = Heal::kAll; });
+  refused("gate", [](ShiftOptions& o) { o.correction = &FindCorrection("prune-comp"), o.gate = true; });
+  for (const char* correction : {"replaceme", "laco", "none", "ghosted", "linearpatch", "prune-comp"})
     refused("weighting", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.weighting.norm = true; });
   for (const char* correction : {"refit", "joint"})
     refused("penalize_bias",

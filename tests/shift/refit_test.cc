@@ -423,7 +423,7 @@ TEST(Joint, RaisesLambdaWhereTheAdapterWouldBeSingularAndSaysSo) {
       FindCorrection("joint").fit({job, {sums.site}, {&sums}, options, BlockPtr(weights, &weights->blocks[1])});
   EXPECT_GT(fitted.reports[0].lambda, 1e-9);
   EXPECT_NE(fitted.reports[0].warning.find("near singular"), std::string::npos) << fitted.reports[0].warning;
-  const Matrix<double> down = Widened(fitted.own[0]->down);
+  const Matrix<double> down = Widened(fitted.own[0].own->down);
   for (const double value : down.span()) EXPECT_TRUE(std::isfinite(value));
 }
 
