@@ -193,14 +193,15 @@ void Save(const FinetuneCommand& command, const Training& training, const Finetu
   fmt::print("saved: {}\n", training.save.string());
 }
 
-// Of the share of the change by LoRA that rounding to the type of the weights has lost.
-void WarnOfRounding(double lost, bool merged) {
-  constexpr double kMuch = 0.1;
-  if (lost <= kMuch) return;
-  fmt::print(stderr, "shiftrt: rounding to the type of the weights loses {:.0f}% of the change that was trained; {}\n",
-             100 * lost,
-             merged ? "with --dtype float32 here it is saved in float32"
-                    : "it is saved unrounded, and merged without loss by commands with --dtype float32");
+// Of an error, relative to the change by LoRA, that comes from rounding to the type of the weights.
+void WarnOfRounding(double error, bool merged) {
+  constexpr double kMuch = 0.75;  // of bfloat16, 0.6 was seen to cost less than 0.3% of perplexity
+  if (error <= kMuch) return;
+  fmt::print(stderr,
+             "shiftrt: rounding to the type of the weights errs by {:.0f}% of the change that was trained; {}\n",
+             100 * error,
+             merged ? "with --dtype float32 it is saved in float32"
+                    : "it is saved unrounded, and commands with --dtype float32 merge it without rounding");
 }
 
 FinetuneResult RunTraining(const FinetuneJob& job) {
