@@ -81,6 +81,7 @@ class Pipeline {
     result_.sites = std::move(fitted.reports);
     result_.trials = std::move(fitted.trials);
     result_.chosen_trial = fitted.chosen_trial;
+    result_.untried = std::move(fitted.untried);
     result_.seconds += fitted.seconds;
     if (options_.heal != Heal::kOff) Walk(result_.corrected);
   }
@@ -96,14 +97,11 @@ class Pipeline {
 
   // Fits what is fitted from activations: the correction of the runs that `plan` leaves bare, and what is healed.
   void Walk(const DepthPlan& plan) {
-    const BlockCorrection correction = {
-        correction_.needs == Needs::kActivationSums ? SiteInput::kActivation : SiteInput::kStreamAndActivation,
-        [&](const SiteSums& sums, const BlockPtr& before) {
-          return correction_.fit({job_, {sums.site}, {&sums}, fit_, before});
-        }};
-    WalkResult walked = RefitInSequence(
-        job_, plan, result_.selection.removed,
-        {correction_.walks() ? &correction : nullptr, options_.heal, options_.fit.ridge, options_.weighting});
+    std::optional<BlockCorrection> correction;
+    if (correction_.walks()) correction = InWalk(correction_, job_, fit_);
+    WalkResult walked =
+        RefitInSequence(job_, plan, result_.selection.removed,
+                        {correction ? &*correction : nullptr, options_.heal, options_.fit.ridge, options_.weighting});
     result_.corrected = std::move(walked.plan);
     if (correction_.walks()) result_.sites = std::move(walked.sites);
     result_.healed = std::move(walked.healed);

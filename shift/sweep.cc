@@ -7,7 +7,6 @@
 #include <numeric>
 #include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "runtime/check.h"
@@ -47,13 +46,7 @@ ShiftOptions Normalized(ShiftOptions options) {
   return options;
 }
 
-bool SameSetting(const ShiftOptions& a, const ShiftOptions& b) {
-  const auto key = [](const ShiftOptions& o) {
-    return std::tuple(o.prune.text, o.correction, o.heal, o.mode, Format(o.weighting), Format(o.fit.ridge.lambda),
-                      o.fit.factorization, o.fit.metric, Format(o.fit.rank));
-  };
-  return key(a) == key(b);
-}
+bool SameSetting(const ShiftOptions& a, const ShiftOptions& b) { return SettingText(a) == SettingText(b); }
 
 template <typename A, typename B>
 std::vector<std::pair<A, B>> Pairs(const std::vector<A>& a, const std::vector<B>& b) {
@@ -61,38 +54,6 @@ std::vector<std::pair<A, B>> Pairs(const std::vector<A>& a, const std::vector<B>
   for (const A& x : a)
     for (const B& y : b) pairs.emplace_back(x, y);
   return pairs;
-}
-
-// Every combination of the axes but criterion, size and seed, each once.
-std::vector<ShiftOptions> Combinations(const SweepAxes& axes) {
-  std::vector<ShiftOptions> all;
-  ShiftOptions options;
-  options.fit.ridge.penalize_bias = axes.penalize_bias;
-  for (const Correction* correction : axes.corrections)
-    for (Calibration mode : axes.modes)
-      for (const TokenWeighting& weighting : axes.weightings)
-        for (const LambdaSpec& lambda : axes.lambdas)
-          for (const auto& [factorization, metric] : Pairs(axes.factorizations, axes.metrics))
-            for (const auto& [rank, heal] : Pairs(axes.ranks, axes.heals)) {
-              options.correction = correction;
-              options.heal = heal;
-              options.mode = mode;
-              options.weighting = weighting;
-              options.fit.ridge.lambda = lambda;
-              options.fit.factorization = factorization;
-              options.fit.metric = metric;
-              options.fit.rank = rank;
-              const ShiftOptions normal = Normalized(options);
-              if (std::none_of(all.begin(), all.end(), [&](const auto& known) { return SameSetting(known, normal); }))
-                all.push_back(normal);
-            }
-  return all;
-}
-
-int64_t AdapterParameters(const DepthPlan& plan) {
-  int64_t parameters = 0;
-  for (const AdapterStage* adapter : plan.Adapters()) parameters += adapter->lra->parameters();
-  return parameters;
 }
 
 double Mean(const std::vector<SiteReport>& sites, double SiteReport::*value) {
@@ -121,7 +82,44 @@ class Sweeper {
 
   const ModelConfig& Config() const { return job_.model.weights->config; }
 
+  // The settings of a cell, and its size; without results.
+  SweepRow Cell(const ShiftOptions& options, const PruneSpec& prune, uint64_t seed, int64_t samples) const {
+    SweepRow row;
+    row.options = options;
+    row.options.prune = prune;
+    row.options.seed = seed;
+    row.samples = samples;
+    return row;
+  }
+
+  // Takes a row that is known already.
+  bool Take(const SweepRow& cell) {
+    const SweepRow* const found = source_.known ? source_.known(cell.options, cell.samples) : nullptr;
+    if (found == nullptr) return false;
+    SweepRow row = *found;
+    row.options = cell.options;
+    measured_[{}] = row.original;
+    measured_[row.removed] = row.pruned;
+    source_.row(row);
+    return true;
+  }
+
+  bool AllKnown(uint64_t seed) const {
+    if (!source_.known) return false;
+    for (const int64_t samples : sizes_)
+      for (const PruneSpec& prune : axes_.prunes)
+        for (const ShiftOptions& options : combinations_)
+          if (source_.known(Cell(options, prune, seed, samples).options, samples) == nullptr) return false;
+    return true;
+  }
+
   void RunSeed(uint64_t seed) {
+    if (AllKnown(seed)) {
+      for (const int64_t samples : sizes_)
+        for (const PruneSpec& prune : axes_.prunes)
+          for (const ShiftOptions& options : combinations_) Take(Cell(options, prune, seed, samples));
+      return;
+    }
     CalibrationSet set = source_.open(seed, sizes_.back());
     Shuffle(set.fit, seed);  // so that a smaller size is not the beginning of the text
     const std::vector<Selection> selections =
@@ -140,11 +138,8 @@ class Sweeper {
       for (auto& [weighting, of] : sums) Collect(job, of);
       for (size_t s = 0; s < selections.size(); ++s)
         for (const ShiftOptions& options : combinations_) {
-          SweepRow row;
-          row.options = options;
-          row.options.prune = axes_.prunes[s];
-          row.options.seed = seed;
-          row.samples = samples;
+          SweepRow row = Cell(options, axes_.prunes[s], seed, samples);
+          if (Take(row)) continue;
           row.removed = selections[s].removed;
           Fill(row, job, sums);
         }
@@ -186,6 +181,7 @@ class Sweeper {
       ShiftResult result = Shift(job, options);
       corrected = std::move(result.corrected);
       sites = std::move(result.sites);
+      if (!result.trials.empty()) row.chosen = Format(result.trials[result.chosen_trial].recipe);
     }
     row.tokens = sites.empty() ? 0 : sites.front().tokens;
     row.parameters = AdapterParameters(corrected);
@@ -225,6 +221,14 @@ Spread Over(const std::vector<const SweepRow*>& rows, const Value& value) {
   return spread;
 }
 
+std::string Chosen(const std::vector<const SweepRow*>& rows) {
+  std::vector<std::string> chosen;
+  for (const SweepRow* row : rows)
+    if (!row->chosen.empty() && std::find(chosen.begin(), chosen.end(), row->chosen) == chosen.end())
+      chosen.push_back(row->chosen);
+  return fmt::format("{}", fmt::join(chosen, "; "));
+}
+
 // Mean and deviation.
 std::pair<Quality, Quality> QualityOver(const std::vector<const SweepRow*>& rows, Quality SweepRow::*of) {
   const Spread perplexity = Over(rows, [&](const SweepRow& row) { return (row.*of).perplexity; });
@@ -234,6 +238,46 @@ std::pair<Quality, Quality> QualityOver(const std::vector<const SweepRow*>& rows
 }
 
 }  // namespace
+
+std::string SettingText(const ShiftOptions& options) {
+  const FitOptions& fit = options.fit;
+  return fmt::format("{} {} heal {} {} weights {} lambda {}{} {} {} rank {}", options.prune.text,
+                     options.correction->name, Name(options.heal), Name(options.mode), Format(options.weighting),
+                     Format(fit.ridge.lambda), fit.ridge.penalize_bias ? " penalize bias" : "", Name(fit.factorization),
+                     Name(fit.metric), Format(fit.rank));
+}
+
+std::vector<ShiftOptions> Combinations(const SweepAxes& axes) {
+  std::vector<ShiftOptions> all;
+  const auto add = [&](const ShiftOptions& options) {
+    const ShiftOptions normal = Normalized(options);
+    if (std::none_of(all.begin(), all.end(), [&](const auto& known) { return SameSetting(known, normal); }))
+      all.push_back(normal);
+  };
+  if (!axes.settings.empty()) {
+    for (const ShiftOptions& options : axes.settings) add(options);
+    return all;
+  }
+  ShiftOptions options;
+  options.fit.ridge.penalize_bias = axes.penalize_bias;
+  for (const Correction* correction : axes.corrections)
+    for (Calibration mode : axes.modes)
+      for (const TokenWeighting& weighting : axes.weightings)
+        for (const LambdaSpec& lambda : axes.lambdas)
+          for (const auto& [factorization, metric] : Pairs(axes.factorizations, axes.metrics))
+            for (const auto& [rank, heal] : Pairs(axes.ranks, axes.heals)) {
+              options.correction = correction;
+              options.heal = heal;
+              options.mode = mode;
+              options.weighting = weighting;
+              options.fit.ridge.lambda = lambda;
+              options.fit.factorization = factorization;
+              options.fit.metric = metric;
+              options.fit.rank = rank;
+              add(options);
+            }
+  return all;
+}
 
 void Sweep(const SweepJob& job, const SweepAxes& axes, const SweepSource& source) { Sweeper(job, axes, source).Run(); }
 
@@ -252,7 +296,7 @@ std::vector<SweepSummary> Summarize(const std::vector<SweepRow>& rows) {
     summaries.push_back({*group.front(), std::ssize(group), QualityOver(group, &SweepRow::original).first, pruned,
                          corrected, pruned_deviation, corrected_deviation,
                          Over(group, [](const SweepRow& row) { return row.r2_fit; }).mean,
-                         Over(group, [](const SweepRow& row) { return row.r2_heldout; }).mean});
+                         Over(group, [](const SweepRow& row) { return row.r2_heldout; }).mean, Chosen(group)});
   }
   return summaries;
 }

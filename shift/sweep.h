@@ -26,7 +26,14 @@ struct SweepAxes {
   std::vector<int64_t> samples = {256};  // of calibration text: every eighth of them is held out
   std::vector<uint64_t> seeds = {0};
   bool penalize_bias = false;
+  // Where not empty: these, and not every combination of corrections, modes, weightings, lambdas, factorizations,
+  // metrics, ranks and heals.
+  std::vector<ShiftOptions> settings = {};
 };
+// The settings of a cell but seed and calibration size, as text: the same for equal settings alone.
+std::string SettingText(const ShiftOptions& options);
+// Every combination of those axes, each once. What a correction does not look at has its default.
+std::vector<ShiftOptions> Combinations(const SweepAxes& axes);
 
 // The scores by which depth plans are compared.
 struct Quality {
@@ -46,6 +53,7 @@ struct SweepRow {
   int64_t tokens = 0;                 // fitted; 0 where nothing is
   double r2_fit = 0, r2_heldout = 0;  // means over sites; NaN without
   int64_t parameters = 0;             // of the adapters
+  std::string chosen;                 // the recipe, where the correction chooses one
   Quality original, pruned, corrected;
 };
 
@@ -53,6 +61,9 @@ struct SweepSource {
   // The calibration text of a seed: `samples` samples, one per batch.
   std::function<CalibrationSet(uint64_t seed, int64_t samples)> open;
   std::function<Quality(const DepthPlan&)> measure;
+  // The row of a cell that is known already, or null: one that an interrupted sweep left, say. May be empty. A seed of
+  // which all cells are known costs nothing.
+  std::function<const SweepRow*(const ShiftOptions& options, int64_t samples)> known = {};
   // Receives each row as soon as it is complete.
   std::function<void(const SweepRow&)> row;
 };
@@ -78,6 +89,7 @@ struct SweepSummary {
   int64_t seeds = 0;
   Quality original, pruned, corrected, pruned_deviation, corrected_deviation;
   double r2_fit = 0, r2_heldout = 0;
+  std::string chosen;  // the recipes chosen with the single seeds, each once, separated by "; "
 };
 std::vector<SweepSummary> Summarize(const std::vector<SweepRow>& rows);
 

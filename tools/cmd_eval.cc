@@ -138,9 +138,13 @@ Command AddEval(CLI::App& app) {
              "  shiftrt eval --model out --tasks boolq,arc_challenge --variants original,lra --limit 200\n"
              "  shiftrt eval --model qwen2-1.5b --with pruned repaired tuned --variants pruned,repaired,tuned\n"
              "  shiftrt eval --model qwen2-1.5b --prune bi:0.25 --lra 64 --calib c4.jsonl --data ~/data\n"
+             "  shiftrt eval --model qwen2-1.5b --prune bi:0.25 --recipe paper --calib c4.jsonl --data ~/data\n"
              "  shiftrt eval --model qwen2-1.5b --tasks mmlu --shots 5 --data ~/data\n"
              "  shiftrt eval --model demo --tasks piqa --data piqa=valid.jsonl --items scores.jsonl");
-  return [options] { return Run(*options); };
+  return [options, &app] {
+    options->recipe.TakeNamed(app);
+    return Run(*options);
+  };
 }
 
 }  // namespace shiftrt

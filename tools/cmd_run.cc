@@ -68,10 +68,12 @@ void WriteReport(const RunOptions& options, const ShiftJob& shift, const ShiftRe
   report.scores = ScoresBeside(result.selection, input, shift.progress);
   report.sites = result.sites;
   report.healed = result.healed;
+  if (!result.trials.empty()) report.trials = TrialsTable(result);
+  report.untried = result.untried;
   report.comparison = ComparisonTable(variants);
-  report.drift =
-      MeasureDrift(shift.context, model.weights, {model.plan, result.pruned, result.corrected},
-                   DriftBatches(comparison.heldout.tokens, model.weights->config.max_positions), shift.progress);
+  report.drift = MeasureDrift(shift.context, model.weights, {model.plan, result.pruned, result.corrected},
+                              DriftBatches(comparison.heldout.tokens, model.weights->config.max_positions),
+                              shift.progress, {.seed = options.common.seed});
   report.prompt = options.comparison.prompt;
   for (const MeasuredVariant& v : variants) report.continuations.emplace_back(v.label, v.continuation);
   WritePage(RunPage(report), options.report);
@@ -212,6 +214,7 @@ Command AddRun(CLI::App& app) {
       "\n\nExamples:\n  shiftrt run --model demo --prune bi:0.25 --lra 64\n"
       "  shiftrt run --model demo --save-gram demo.gram --gram-layers all\n"
       "  shiftrt run --model demo --load-gram demo.gram --prune bi:0.4 --lra full --lambda 1e-3rel\n"
+      "  shiftrt run --model demo --recipe paper --prune \"reverse*:0.25\"\n"
       "  shiftrt run --model demo --prune streamline:4 --span --calibration-mode sequential --token-weight norm\n"
       "  shiftrt run --model demo --prune ppl-greedy:4,tokens=8192 --correction replaceme\n"
       "  shiftrt run --model demo --prune bi:6 --correction auto --gate\n"
@@ -223,7 +226,10 @@ Command AddRun(CLI::App& app) {
       "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --lra 64 --calib c4.jsonl --eval paper7 --data ~/data\n"
       "  shiftrt run --model qwen2-1.5b --prune \"reverse*:7\" --lra full --merge full --calib c4.jsonl --save out\n"
       "  shiftrt run --model demo --prune bi:0.25 --correction replaceme --export hf:out-hf");
-  return [options] { return Run(*options); };
+  return [options, &app] {
+    options->recipe.TakeNamed(app);
+    return Run(*options);
+  };
 }
 
 }  // namespace shiftrt

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
+#include <filesystem>
 
 #include "eval/perplexity.h"
 #include "eval/summary.h"
@@ -9,7 +11,9 @@
 #include "runtime/files.h"
 #include "shift/sweep.h"
 #include "tools/evaluation.h"
+#include "tools/named_recipes.h"
 #include "tools/options.h"
+#include "tools/sweep_journal.h"
 #include "tools/sweep_output.h"
 #include "tools/table.h"
 #include "tools/texts.h"
@@ -21,8 +25,9 @@ namespace {
 struct SweepOptions {
   CommonOptions common;
   EvaluationOptions evaluation{.tasks = ""};
-  std::string preset, prune = "bi:0.25", calib, text, protocol = "gptq", csv, markdown, report;
+  std::string preset, prune = "bi:0.25", calib, text, protocol = "gptq", csv, markdown, report, journal;
   std::vector<std::string> correction = {"lra"}, calibration_mode = {"independent"}, token_weight = {"none"};
+  std::vector<std::string> recipes;
   std::vector<std::string> heal = {"off"}, lra = {"64"}, lambda = {"gcv"}, factorize = {"rrr"}, metric = {"identity"};
   std::vector<int64_t> samples;
   std::vector<uint64_t> seeds;
@@ -106,14 +111,45 @@ std::string AccuracySummary(const Quality& original, const std::vector<Dataset>&
                      100 * original.accuracy, 100 * original.accuracy_error);
 }
 
-int Run(const SweepOptions& options) {
+// Everything that decides a cell beside its settings.
+std::string JournalKey(const SweepOptions& options, const CalibrationSpec& calibration, const Model& model,
+                       const HeldOutText& heldout) {
+  std::string text;
+  for (const int32_t token : heldout.tokens) text += fmt::format("{} ", token);
+  if (std::error_code none; std::filesystem::exists(calibration.source, none))
+    text += fmt::format("{}", std::filesystem::last_write_time(calibration.source).time_since_epoch().count());
+  const EvaluationOptions& evaluation = options.evaluation;
+  std::string key = fmt::format("{} {} {} {} {} {}x{} {} {}", SHIFTRT_VERSION, model.weights->Fingerprint(),
+                                Name(model.weights->embedding.dtype), options.common.device, calibration.source,
+                                calibration.samples, calibration.tokens, options.protocol, HashHex(text));
+  if (!evaluation.tasks.empty()) key += fmt::format(" {} {} {}", evaluation.tasks, evaluation.limit, evaluation.shots);
+  return key;
+}
+
+// Those of every recipe, one after another. Its options are the command line's again when this returns.
+std::vector<ShiftOptions> SettingsOf(CLI::App& app, SweepOptions& options, const CalibrationSpec& calibration,
+                                     int64_t hidden) {
+  std::vector<ShiftOptions> settings;
+  const SweepOptions given = options;
+  for (const std::string& name : given.recipes) {
+    const std::vector<CLI::Option*> taken = TakeRecipe(app, name);
+    const std::vector<ShiftOptions> more = Combinations(MakeAxes(options, calibration, hidden));
+    settings.insert(settings.end(), more.begin(), more.end());
+    for (CLI::Option* option : taken) option->clear();
+    options = given;
+  }
+  return settings;
+}
+
+int Run(CLI::App& app, SweepOptions& options) {
   const std::vector<Dataset> suites = LoadSuites(options.evaluation, options.common);
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
   if (model.provenance) FailUsage("{} is already pruned; give the model it was made from", options.common.model);
   const ModelConfig& config = model.weights->config;
   const CalibrationSpec calibration = CalibrationFor(options.calib, model, options.common);
-  const SweepAxes axes = MakeAxes(options, calibration, config.hidden);
+  SweepAxes axes = MakeAxes(options, calibration, config.hidden);
+  axes.settings = SettingsOf(app, options, calibration, config.hidden);
   HeldOutText heldout = OpenHeldOut({options.text, /*pull=*/true}, model, {}, options.common);
   const int64_t window = ProtocolWindow(options.protocol, config);
   heldout.Limit(options.text_tokens, window);
@@ -147,7 +183,15 @@ int Run(const SweepOptions& options) {
     quality.accuracy_error = accuracy.error;
     return quality;
   };
+  SweepJournal journal(options.journal, JournalKey(options, calibration, model, heldout));
+  if (journal.cells() > 0)
+    std::fprintf(
+        stderr, "shiftrt: %s\n",
+        fmt::format("{} cells come from {}, where an interrupted sweep left them", journal.cells(), options.journal)
+            .c_str());
+  source.known = [&](const ShiftOptions& cell, int64_t samples) { return journal.Find(cell, samples); };
   source.row = [&](const SweepRow& row) {
+    if (journal.Find(row.options, row.samples) == nullptr) journal.Add(row);
     rows.push_back(row);
     if (!options.csv.empty()) WriteFile(options.csv, SweepCsv(rows));  // an interrupted sweep leaves what it found
   };
@@ -176,6 +220,7 @@ int Run(const SweepOptions& options) {
     WritePage(SweepPage(title, summary, rows, paper, config.hidden), options.report);
     fmt::print("report: {}/index.html\n", options.report);
   }
+  journal.Remove();
   return 0;
 }
 
@@ -190,6 +235,10 @@ Command AddSweep(CLI::App& app) {
   options->common.AddMemoryTo(app);
   app.add_option("--preset", options->preset,
                  "experiment of the paper (listed below); other options override its settings");
+  auto* preset = app.get_option("--preset");
+  app.add_option("--recipe", options->recipes, "recipes, as in run; comma-separated list, such as paper,stock,best")
+      ->delimiter(',')
+      ->excludes(preset);
   app.add_option("--prune", options->prune, "criteria with amounts, as in run; comma-separated list")
       ->capture_default_str();
   app.add_option("--correction", options->correction,
@@ -231,6 +280,9 @@ Command AddSweep(CLI::App& app) {
   AddTextTokens(app, options->text_tokens);
   app.add_option("--protocol", options->protocol, "perplexity protocol: gptq or seq128")->capture_default_str();
   options->evaluation.AddTasksTo(app, "--eval");
+  app.add_option("--journal", options->journal,
+                 "keep finished cells in this file; an interrupted sweep continues from it, and removes it at the end")
+      ->check(FileOutput());
   app.add_option("--csv", options->csv, "write one line per setting and seed to this file, as they are found")
       ->check(FileOutput());
   app.add_option("--markdown", options->markdown, "write the table to this file in Markdown")->check(FileOutput());
@@ -242,11 +294,12 @@ Command AddSweep(CLI::App& app) {
              "\n\nExamples:\n  shiftrt sweep --model demo --prune \"bi:0.25,reverse*:0.25\" --lra 8,32,full "
              "--factorize rrr,svd\n"
              "  shiftrt sweep --model demo --preset paper-table1 --text-tokens 16384 --report table1\n"
+             "  shiftrt sweep --model demo --prune \"bi:0.25,reverse*:0.25\" --recipe paper,stock,adapters,best\n"
              "  shiftrt sweep --model qwen2-1.5b --preset paper-table1 --calib c4.jsonl --text wiki.test.raw "
              "--eval paper7 --data ~/data");
   return [options, &app] {
     if (!options->preset.empty()) TakePreset(app, *options);
-    return Run(*options);
+    return Run(app, *options);
   };
 }
 

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include "runtime/check.h"
+#include "tools/named_recipes.h"
 #include "tools/options.h"
 #include "tools/selection.h"
 #include "tools/texts.h"
@@ -12,6 +13,7 @@ namespace shiftrt {
 
 void RecipeOptions::AddTo(CLI::App& app) {
   const auto others = std::ssize(app.get_options());
+  app.add_option("--recipe", named, "options by name; those given beside it must not differ:" + NamedRecipesHelp());
   app.add_option(
          "--prune", prune,
          "layers to remove: CRITERION:AMOUNT[,keep=first:N,last:N] or layers=3,5,8-10. An amount is a share of\n"
@@ -68,6 +70,10 @@ void RecipeOptions::AddTo(CLI::App& app) {
   app.add_option("--merge", merge, "merge neighbouring adapters into one: off, full or lowrank")->capture_default_str();
   const std::vector<CLI::Option*> all = app.get_options();
   added.assign(all.begin() + others, all.end());
+}
+
+void RecipeOptions::TakeNamed(CLI::App& app) const {
+  if (!named.empty()) TakeRecipe(app, named);
 }
 
 std::string RecipeOptions::Text() const {

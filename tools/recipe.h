@@ -21,6 +21,7 @@ struct CommonOptions;
 struct RecipeOptions {
   std::string prune = "bi:0.25", lra = "64", calib = {}, lambda = "gcv", factorize = "rrr", merge = "off";
   std::string metric = "identity";
+  std::string named = {};  // --recipe
   std::string heal = "off", correction = "lra", calibration_mode = "independent", token_weight = "none";
   std::vector<std::string> load_gram = {};
   std::string save_gram = {}, gram_layers = "removed";
@@ -28,6 +29,8 @@ struct RecipeOptions {
   bool penalize_bias = false, span = false, gate = false;
 
   void AddTo(CLI::App& app);
+  // Takes over the options of --recipe where it is given. Throws UsageError as TakeRecipe does.
+  void TakeNamed(CLI::App& app) const;
   // All of it as it was given, for a key: after the command line is parsed.
   std::string Text() const;
   // Throws UsageError for what does not parse.

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tools/shift_output.h"
+
 namespace shiftrt {
 
 namespace {
@@ -105,12 +107,12 @@ Section Sites(const std::vector<SiteReport>& sites) {
   if (!std::isnan(sites.front().scale)) return Scales(sites);
   PageTable table{{"layer", "lambda", "condition", "rank", "effective rank", "R² fitted", "R² held out"}, {}};
   for (const SiteReport& site : sites)
-    table.rows.push_back({site.site.Name(), fmt::format("{:.3g}", site.lambda), fmt::format("{:.1e}", site.condition),
+    table.rows.push_back({site.site.Name(), fmt::format("{:.3g}", site.lambda), Condition(site),
                           std::to_string(site.rank), fmt::format("{:.1f}", site.effective_rank),
                           fmt::format("{:.3f}", site.r2_fit),
                           std::isnan(site.r2_heldout) ? "-" : fmt::format("{:.3f}", site.r2_heldout)});
   Section section{"The corrections",
-                  "One affine map in place of each removed block. R² far lower on held-out tokens than on fitted ones "
+                  "What stands in for the removed blocks. R² far lower on held-out tokens than on fitted ones "
                   "would mean too little calibration text; energy that needs many directions, too low a rank.",
                   {table, SpectrumChart(sites, false), SpectrumChart(sites, true), FitChart(sites)}};
   for (const SiteReport& site : sites)
@@ -119,11 +121,21 @@ Section Sites(const std::vector<SiteReport>& sites) {
   return section;
 }
 
+Section Trials(const RunReport& report) {
+  Section section{
+      "The choice of the recipe",
+      "Losses on held-out calibration text, in nats per token. Another recipe takes the place of the first, "
+      "the paper's, if its gain is more than twice the standard error of the gain.",
+      {PageTable{report.trials.front(), {report.trials.begin() + 1, report.trials.end()}}}};
+  for (const std::string& why : report.untried) section.parts.push_back(PageText{"Not tried: " + why});
+  return section;
+}
+
 Section Healed(const std::vector<SiteReport>& healed) {
   PageTable table{{"block", "projection", "lambda", "condition", "R² fitted", "R² held out"}, {}};
   for (const SiteReport& fit : healed)
-    table.rows.push_back({fit.site.Name(), fit.part, fmt::format("{:.3g}", fit.lambda),
-                          fmt::format("{:.1e}", fit.condition), fmt::format("{:.3f}", fit.r2_fit),
+    table.rows.push_back({fit.site.Name(), fit.part, fmt::format("{:.3g}", fit.lambda), Condition(fit),
+                          fmt::format("{:.3f}", fit.r2_fit),
                           std::isnan(fit.r2_heldout) ? "-" : fmt::format("{:.3f}", fit.r2_heldout)});
   Section section{"Projections that were fitted again",
                   "R² is the share of what the corrected stream lacked there of the original one that the new weights "
@@ -152,16 +164,17 @@ Chart DriftChart(const StreamDrift& drift, bool norm) {
   return chart;
 }
 
-Chart ProjectionChart(const StreamDrift& drift) {
+// Principal components, or t-SNE.
+Chart ProjectionChart(const std::vector<Matrix<double>>& points, bool tsne) {
   Chart chart;
-  chart.name = "hidden-states";
-  chart.title = "Hidden states before the final norm";
+  chart.name = tsne ? "hidden-states-tsne" : "hidden-states";
+  chart.title = tsne ? "Hidden states before the final norm, t-SNE" : "Hidden states before the final norm";
   chart.square = true;
-  for (size_t p = 0; p < drift.points.size(); ++p) {
+  for (size_t p = 0; p < points.size(); ++p) {
     Series series{kVariants[p], Mark::kDots, {}, {}, static_cast<int>(p)};
-    for (int64_t i = 0; i < drift.points[p].rows(); ++i) {
-      series.x.push_back(drift.points[p](i, 0));
-      series.y.push_back(drift.points[p](i, 1));
+    for (int64_t i = 0; i < points[p].rows(); ++i) {
+      series.x.push_back(points[p](i, 0));
+      series.y.push_back(points[p](i, 1));
     }
     chart.series.push_back(std::move(series));
   }
@@ -174,13 +187,16 @@ Page RunPage(const RunReport& report) {
   Page page{report.title, report.summary, {}};
   page.sections.push_back({"Comparison", "", {report.comparison}});
   page.sections.push_back(Scores(report.scores));
+  if (!report.trials.empty()) page.sections.push_back(Trials(report));
   page.sections.push_back(Sites(report.sites));
   if (!report.healed.empty()) page.sections.push_back(Healed(report.healed));
   page.sections.push_back(
       {"Drift of the residual stream",
        "Held-out text through the three models; the blocks shown are those all of them run, and the final norm. The "
-       "points are tokens, each scaled to one size, on the two directions in which they vary most.",
-       {DriftChart(report.drift, false), DriftChart(report.drift, true), ProjectionChart(report.drift)}});
+       "points are tokens, each scaled to one size, on the two directions in which they vary most; and the same tokens "
+       "by t-SNE, which shows which of them are neighbours.",
+       {DriftChart(report.drift, false), DriftChart(report.drift, true), ProjectionChart(report.drift.points, false),
+        ProjectionChart(report.drift.neighbours, true)}});
   Section text{"Text", fmt::format("“{}” …", report.prompt), {}};
   for (const auto& [name, continuation] : report.continuations)
     text.parts.push_back(PageText{fmt::format("{}: {}", name, continuation)});

@@ -17,6 +17,8 @@ struct RunReport {
   std::string title, summary;
   std::vector<Selection> scores;  // by several criteria; those of the run itself first
   std::vector<SiteReport> sites, healed;
+  std::vector<std::vector<std::string>> trials;  // TrialsTable(), if the correction chose its recipe
+  std::vector<std::string> untried;
   PageTable comparison;
   StreamDrift drift;  // of the original, the pruned and the corrected model
   std::string prompt;

@@ -38,9 +38,8 @@ void PrintSites(const std::vector<SiteReport>& sites) {
   if (!std::isnan(sites.front().scale)) return PrintScales(sites);
   Table table({"in place of layers", "lambda", "condition", "rank", "effective", "R2 fitted", "R2 held out"});
   for (const SiteReport& site : sites)
-    table.Add({site.site.Name(), fmt::format("{:.3g}", site.lambda), fmt::format("{:.1e}", site.condition),
-               std::to_string(site.rank), fmt::format("{:.1f}", site.effective_rank),
-               fmt::format("{:.3f}", site.r2_fit),
+    table.Add({site.site.Name(), fmt::format("{:.3g}", site.lambda), Condition(site), std::to_string(site.rank),
+               fmt::format("{:.1f}", site.effective_rank), fmt::format("{:.3f}", site.r2_fit),
                std::isnan(site.r2_heldout) ? "-" : fmt::format("{:.3f}", site.r2_heldout)});
   fmt::print("{}", table.Text());
   for (const SiteReport& site : sites)
@@ -52,8 +51,8 @@ void PrintHealed(const std::vector<SiteReport>& healed) {
   if (healed.empty()) return;
   Table table({"fitted again", "projection", "lambda", "condition", "R2 fitted", "R2 held out"});
   for (const SiteReport& fit : healed)
-    table.Add({fmt::format("block {}", fit.site.Name()), fit.part, fmt::format("{:.3g}", fit.lambda),
-               fmt::format("{:.1e}", fit.condition), fmt::format("{:.3f}", fit.r2_fit),
+    table.Add({fmt::format("block {}", fit.site.Name()), fit.part, fmt::format("{:.3g}", fit.lambda), Condition(fit),
+               fmt::format("{:.3f}", fit.r2_fit),
                std::isnan(fit.r2_heldout) ? "-" : fmt::format("{:.3f}", fit.r2_heldout)});
   fmt::print("{}", table.Text());
   for (const SiteReport& fit : healed)
@@ -72,14 +71,12 @@ void PrintMergedRuns(const std::vector<SiteReport>& runs) {
 
 void PrintTrials(const ShiftResult& result) {
   if (result.trials.empty()) return;
-  Table table({"recipe tried", "tokens fitted", "held-out loss", "gain over the first", ""});
-  for (const Trial& trial : result.trials) {
-    const std::string recipe = Format(trial.recipe);
-    table.Add({recipe, std::to_string(trial.tokens), fmt::format("{:.4f}", trial.loss),
-               &trial == &result.trials.front() ? "" : fmt::format("{:+.4f} ± {:.4f}", trial.gain, trial.error),
-               &trial == &result.trials[result.chosen_trial] ? "chosen" : ""});
-  }
-  fmt::print("{}\n", table.Text());
+  const std::vector<std::vector<std::string>> rows = TrialsTable(result);
+  Table table(rows.front());
+  for (size_t i = 1; i < rows.size(); ++i) table.Add(rows[i]);
+  fmt::print("{}", table.Text());
+  for (const std::string& why : result.untried) fmt::print("  not tried: {}\n", why);
+  fmt::print("\n");
 }
 
 void PrintGate(const std::vector<GateVerdict>& verdicts) {
@@ -119,10 +116,14 @@ Json SitesJson(const std::vector<SiteReport>& sites) {
 Json TrialsJson(const ShiftResult& result) {
   Json out = Json::array();
   for (const Trial& trial : result.trials)
-    out.push_back({{"calibration", Name(trial.recipe.mode)},
+    out.push_back({{"correction", trial.recipe.correction},
+                   {"calibration", Name(trial.recipe.mode)},
                    {"token_weight", Format(trial.recipe.weighting)},
                    {"factorization", Name(trial.recipe.factorization)},
                    {"lambda", Format(trial.recipe.lambda)},
+                   {"metric", Name(trial.recipe.metric)},
+                   {"recipe", Format(trial.recipe)},
+                   {"adapter_parameters", trial.parameters},
                    {"tokens", trial.tokens},
                    {"loss", trial.loss},
                    {"gain", trial.gain},
@@ -168,7 +169,7 @@ std::vector<SiteReport> SitesFromJson(const Json& json) {
     site.scale = Number(from.value("scale", Json()));
     site.r2_fit = Number(from.at("r2_fit"));
     site.r2_heldout = Number(from.at("r2_heldout"));
-    site.condition = Number(from.at("condition"), std::numeric_limits<double>::infinity());
+    site.condition = Number(from.at("condition"));
     site.singular_values = Numbers(from.at("singular_values"));
     site.warning = from.at("warning").get<std::string>();
   }
@@ -180,8 +181,13 @@ void TrialsFromJson(const Json& json, ShiftResult& result) {
     if (from.at("chosen").get<bool>()) result.chosen_trial = result.trials.size();
     Trial& trial = result.trials.emplace_back();
     const auto text = [&](const char* key) { return from.at(key).get<std::string>(); };
-    trial.recipe = {ParseCalibrationMode(text("calibration")), ParseTokenWeighting(text("token_weight")),
-                    ParseFactorization(text("factorization")), ParseLambda(text("lambda"))};
+    trial.recipe = {ParseCalibrationMode(text("calibration")),
+                    ParseTokenWeighting(text("token_weight")),
+                    ParseFactorization(text("factorization")),
+                    ParseLambda(text("lambda")),
+                    ParseMetric(text("metric")),
+                    text("correction")};
+    trial.parameters = from.at("adapter_parameters").get<int64_t>();
     trial.tokens = from.at("tokens").get<int64_t>();
     trial.loss = Number(from.at("loss"));
     trial.gain = Number(from.at("gain"));
@@ -198,6 +204,21 @@ std::vector<GateVerdict> GateFromJson(const Json& json) {
 }
 
 }  // namespace
+
+std::string Condition(const SiteReport& fit) {
+  return std::isnan(fit.condition) ? "-" : fmt::format("{:.1e}", fit.condition);
+}
+
+std::vector<std::vector<std::string>> TrialsTable(const ShiftResult& result) {
+  std::vector<std::vector<std::string>> table = {
+      {"recipe tried", "tokens fitted", "adapter parameters", "held-out loss", "gain over the first", ""}};
+  for (const Trial& trial : result.trials)
+    table.push_back({Format(trial.recipe), std::to_string(trial.tokens), std::to_string(trial.parameters),
+                     fmt::format("{:.4f}", trial.loss),
+                     &trial == &result.trials.front() ? "" : fmt::format("{:+.4f} ± {:.4f}", trial.gain, trial.error),
+                     &trial == &result.trials[result.chosen_trial] ? "chosen" : ""});
+  return table;
+}
 
 void PrintShift(const ShiftResult& result, int64_t layers) {
   PrintSelection(result.selection, layers);
@@ -219,6 +240,7 @@ Json ShiftJson(const ShiftResult& result, const CalibrationSet& calibration) {
           {"healed", SitesJson(result.healed)},
           {"merged_runs", SitesJson(result.merged_runs)},
           {"trials", TrialsJson(result)},
+          {"untried", result.untried},
           {"gate", GateJson(result.gate)},
           {"seconds",
            {{"select", result.seconds.select},
@@ -235,6 +257,7 @@ ShiftResult ShiftFromJson(const Json& json) {
   result.healed = SitesFromJson(json.at("healed"));
   result.merged_runs = SitesFromJson(json.at("merged_runs"));
   TrialsFromJson(json.at("trials"), result);
+  result.untried = json.at("untried").get<std::vector<std::string>>();
   result.gate = GateFromJson(json.at("gate"));
   const Json& seconds = json.at("seconds");
   const auto second = [&](const char* step) { return seconds.at(step).get<double>(); };

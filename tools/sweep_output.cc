@@ -194,18 +194,19 @@ std::string Known(double value) { return OrNone(!std::isnan(value), fmt::format(
 std::string SweepCsv(const std::vector<SweepRow>& rows) {
   std::string csv =
       "prune,removed,seed,samples,tokens,correction,calibration,token_weight,lambda,factorization,metric,rank,heal,"
-      "adapter_"
-      "parameters,r2_fit,r2_heldout,"
+      "adapter_parameters,r2_fit,r2_heldout,"
       "perplexity_original,perplexity_pruned,perplexity_corrected,"
-      "accuracy_original,accuracy_pruned,accuracy_corrected\n";
+      "accuracy_original,accuracy_pruned,accuracy_corrected,chosen\n";
   for (const SweepRow& r : rows)
     csv += fmt::format(
-        "\"{}\",{},{},{},{},{},{},\"{}\",{},{},{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g}\n",
+        "\"{}\",{},{},{},{},{},{},\"{}\",{},{},{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},\"{}"
+        "\"\n",
         r.options.prune.text, fmt::join(r.removed, " "), r.options.seed, r.samples, r.tokens,
         r.options.correction->name, Name(r.options.mode), Format(r.options.weighting),
         Format(r.options.fit.ridge.lambda), Name(r.options.fit.factorization), Name(r.options.fit.metric),
         Format(r.options.fit.rank), Name(r.options.heal), r.parameters, r.r2_fit, r.r2_heldout, r.original.perplexity,
-        r.pruned.perplexity, r.corrected.perplexity, r.original.accuracy, r.pruned.accuracy, r.corrected.accuracy);
+        r.pruned.perplexity, r.corrected.perplexity, r.original.accuracy, r.pruned.accuracy, r.corrected.accuracy,
+        r.chosen);
   return csv;
 }
 
@@ -231,6 +232,7 @@ nlohmann::json SweepJson(const std::vector<SweepRow>& rows) {
                    {"metric", Name(r.options.fit.metric)},
                    {"rank", Format(r.options.fit.rank)},
                    {"adapter_parameters", r.parameters},
+                   {"chosen", r.chosen},
                    {"r2_fit", r.r2_fit},
                    {"r2_heldout", r.r2_heldout},
                    {"perplexity", both(r, &Quality::perplexity)},
@@ -244,8 +246,10 @@ std::vector<std::vector<std::string>> SweepTable(const std::vector<SweepRow>& ro
   std::vector<const TableAxis*> shown;
   for (const TableAxis& axis : Axes())
     if (axis.name == std::string("criterion") || Varies(axis, summaries)) shown.push_back(&axis);
+  const bool chooses = std::any_of(summaries.begin(), summaries.end(), [](const auto& s) { return !s.chosen.empty(); });
   std::vector<std::vector<std::string>> table(1);
   for (const TableAxis* axis : shown) table[0].push_back(axis->name);
+  if (chooses) table[0].push_back("chosen");
   table[0].insert(table[0].end(), {"R2 held out", "pruned", "corrected", "gain"});
   if (HasAccuracy(summaries)) table[0].insert(table[0].end(), {"accuracy: pruned", "corrected"});
   if (!paper.model.empty())
@@ -253,6 +257,7 @@ std::vector<std::vector<std::string>> SweepTable(const std::vector<SweepRow>& ro
   for (const SweepSummary& s : summaries) {
     std::vector<std::string>& line = table.emplace_back();
     for (const TableAxis* axis : shown) line.push_back(axis->text(s.first));
+    if (chooses) line.push_back(OrNone(!s.chosen.empty(), s.chosen));
     line.push_back(OrNone(!std::isnan(s.r2_heldout), fmt::format("{:.3f}", s.r2_heldout)));
     const auto add = [&](const Measured& measure, const Quality& mean, const Quality& deviation) {
       line.push_back(WithDeviation(measure.of(mean), measure.of(deviation), s.seeds));

@@ -11,14 +11,15 @@ Variant Original(DepthPlan plan) { return {VariantKind::kOriginal, "original", "
 
 Variant Pruned(DepthPlan plan) { return {VariantKind::kPruned, "pruned", "pruned", std::move(plan)}; }
 
-// The name of a variant with this correction; what "auto" chooses is a fit of LRAs.
-std::string NameOf(std::string_view correction) {
-  return correction.empty() || correction == "auto" ? "lra" : std::string(correction);
-}
+// The name of a variant with this correction.
+std::string NameOf(std::string_view correction) { return correction.empty() ? "lra" : std::string(correction); }
 
 // What stands in the removed blocks' place, and what else was fitted again.
-std::string LabelOf(const ShiftOptions& shift) {
-  const std::string correction = Label(*shift.correction, shift.fit.rank, shift.span);
+std::string LabelOf(const ShiftOptions& shift, const ShiftResult& result) {
+  std::string correction = Label(*shift.correction, shift.fit.rank, shift.span);
+  if (!result.trials.empty())
+    correction = fmt::format("auto ({})", Label(FindCorrection(result.trials[result.chosen_trial].recipe.correction),
+                                                shift.fit.rank, shift.span));
   return shift.heal == Heal::kOff ? correction : fmt::format("{}, healed ({})", correction, Name(shift.heal));
 }
 
@@ -41,7 +42,8 @@ std::vector<std::string> VariantNames(const ShiftOptions& shift) {
 std::vector<Variant> VariantsOf(const Model& model, const ShiftResult& result, const ShiftOptions& shift) {
   std::vector<Variant> variants = {Original(model.plan), Pruned(result.pruned)};
   if (Corrects(shift))
-    variants.push_back({VariantKind::kCorrected, NameOf(shift), "pruned + " + LabelOf(shift), result.corrected});
+    variants.push_back(
+        {VariantKind::kCorrected, NameOf(shift), "pruned + " + LabelOf(shift, result), result.corrected});
   if (result.merged)
     variants.push_back({VariantKind::kMerged, "merged", fmt::format("merged ({})", Name(shift.merge)), *result.merged});
   return variants;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear residual adapters by the recipe with the lowest loss on held-out calibration text, where that is surely lower
-// than the loss of the paper's recipe.
+// The recipe of lra, refit or joint with the lowest loss on held-out calibration text, where that is surely lower than
+// the loss of the paper's recipe.
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "runtime/check.h"
+#include "runtime/host_memory.h"
 #include "runtime/stopwatch.h"
 #include "shift/corrections/corrections.h"
 #include "shift/fit/sequential.h"
@@ -17,16 +19,19 @@ namespace shiftrt {
 
 namespace {
 
-// A fit in sequence on a quarter of the text this much worse, in nats, than the best one is not tried on all of it.
+// A walk through the model on a quarter of the text that ends this much worse, in nats, than the best recipe is not
+// repeated on all of it.
 constexpr double kNear = 0.05;
 // Held-out tokens that recipes are compared on.
 constexpr int64_t kTrialTokens = 8192;
+// What is tried in a walk is first tried on every fourth batch.
+constexpr size_t kStep = 4;
 
 // Every fourth batch, of the fitted ones and of those held out.
 CalibrationSet Quarter(const CalibrationSet& calibration) {
   CalibrationSet quarter;
   const auto take = [](const std::vector<Batch>& from, std::vector<Batch>& to, int64_t& tokens) {
-    for (size_t b = 0; b < from.size(); b += 4) {
+    for (size_t b = 0; b < from.size(); b += kStep) {
       to.push_back(from[b]);
       tokens += from[b].size();
     }
@@ -36,22 +41,24 @@ CalibrationSet Quarter(const CalibrationSet& calibration) {
   return quarter;
 }
 
-// Tries, from sums of one pass, token weights none and norm, svd and rrr, and lambda as given and by hold-out; then the
-// best of them in sequence and with drift on a quarter of the text, and the better of those two on all of it where it
-// comes near. Rank, span and the bias's penalty are the caller's.
+// Tries, from sums of one pass, token weights none and norm, svd and rrr, lambda as given and by hold-out, and what the
+// loss feels as the metric of a low rank. What came out best is then tried in sequence and with drift, and refit and
+// joint with its token weights and lambda, each in a walk on a quarter of the text; the best of these walks is repeated
+// on all of it where it comes near. Rank, span and the bias's penalty are the caller's.
 class Search {
  public:
   explicit Search(const FitInput& input)
       : job_(input.job),
         sites_(input.sites),
         options_(input.options),
+        quarter_(Quarter(job_.calibration)),
+        removed_(Removed(sites_)),
         // Plans may differ from the block before the first site on.
-        loss_(job_.context, job_.model.weights, job_.calibration.heldout, kTrialTokens,
-              std::max<int64_t>(0, sites_.front().layer - 1)) {}
+        loss_(job_.context, job_.model.weights, job_.calibration.heldout, kTrialTokens, WalkStart(removed_)) {}
 
   FittedSites Run() {
     TryIndependent();
-    if (sites_.size() > 1) TryInSequence();  // one site alone has nothing removed before it
+    TryWalks();
     best_.seconds = seconds_;
     return std::move(best_);
   }
@@ -62,23 +69,34 @@ class Search {
                              [](const Trial& a, const Trial& b) { return a.loss < b.loss; });
   }
 
+  static std::vector<int64_t> Removed(const std::vector<Site>& sites) {
+    std::vector<int64_t> removed;
+    for (const Site& site : sites)
+      for (const int64_t layer : site.Layers()) removed.push_back(layer);
+    return removed;
+  }
+
   FitOptions With(const Recipe& recipe) const {
     FitOptions options = options_;
     options.factorization = recipe.factorization;
     options.ridge.lambda = recipe.lambda;
+    options.metric = recipe.metric;
+    if (recipe.metric != MetricKind::kIdentity) options.metrics = metrics_.at(recipe.metric);
     return options;
   }
 
   // Returns the loss; the fit that would be chosen so far is kept.
   double Record(const Recipe& recipe, FittedSites fitted) {
-    const std::vector<double> losses = loss_.BySequence(CorrectedPlan(job_.layers(), sites_, fitted));
+    DepthPlan plan = CorrectedPlan(job_.layers(), sites_, fitted);
+    const std::vector<double> losses = loss_.BySequence(plan);
     seconds_ += fitted.seconds;
     const bool first = best_.trials.empty();
     if (first) first_losses_ = losses;
-    const Trial trial = Compared({recipe, fitted.reports.front().tokens}, losses);
+    Trial trial = Compared({recipe, fitted.reports.front().tokens}, losses);
+    trial.parameters = AdapterParameters(plan);
     if (first || (trial.clear() && trial.loss < best_.trials[best_.chosen_trial].loss)) {
       best_.chosen_trial = best_.trials.size();
-      best_.adapters = std::move(fitted.adapters);
+      best_.plan = std::move(plan);
       best_.reports = std::move(fitted.reports);
     }
     best_.trials.push_back(trial);
@@ -118,48 +136,133 @@ class Search {
     }
     std::vector<std::vector<const SiteSums*>> of(weightings.size());
     for (size_t i = 0; i < sums.sites.size(); ++i) of[i / sites_.size()].push_back(&sums.sites[i]);
+    const bool full = options_.rank.kind == RankSpec::Kind::kFull;  // nothing to factorize
     for (size_t w = 0; w < weightings.size(); ++w) {
-      Recipe recipe{Calibration::kIndependent, weightings[w], Factorization::kSvd, options_.ridge.lambda};
-      const SolvedSites solved = SolveSites(job_.context, of[w], With(recipe), job_.progress);
-      Record(recipe, ReduceSites(job_.context, of[w], solved, With(recipe), job_.progress));
-      if (options_.rank.kind == RankSpec::Kind::kFull) continue;  // nothing to factorize
-      recipe.factorization = Factorization::kReducedRank;
-      Record(recipe, ReduceSites(job_.context, of[w], solved, With(recipe), job_.progress));
+      const Recipe svd{Calibration::kIndependent, weightings[w], Factorization::kSvd, options_.ridge.lambda};
+      TryFactorizations(of[w], svd, {full ? std::vector<Recipe>{svd} : std::vector<Recipe>{svd, Reduced(svd)}});
     }
-    if (options_.ridge.lambda.kind == LambdaSpec::Kind::kHoldout) return;
-    Recipe recipe = Lowest().recipe;
-    recipe.lambda = {LambdaSpec::Kind::kHoldout, 0};
-    const std::vector<const SiteSums*>& chosen = of[recipe.weighting.norm ? 1 : 0];
-    Record(recipe, FitSites(job_.context, chosen, With(recipe), job_.progress));
+    const auto chosen = [&] { return of[Lowest().recipe.weighting.norm ? 1 : 0]; };
+    if (options_.ridge.lambda.kind != LambdaSpec::Kind::kHoldout) {
+      Recipe recipe = Lowest().recipe;
+      recipe.lambda = {LambdaSpec::Kind::kHoldout, 0};
+      TryFactorizations(chosen(), recipe, {recipe});
+    }
+    if (full) return;
+    CollectMetrics();
+    const Recipe best = Reduced(Lowest().recipe);
+    std::vector<Recipe> recipes;
+    for (const auto& [kind, metrics] : metrics_) recipes.push_back(best), recipes.back().metric = kind;
+    TryFactorizations(chosen(), best, recipes);
   }
 
-  FittedSites InSequence(const Recipe& recipe, const CalibrationSet& text) {
-    const ShiftJob job = {job_.context, job_.model, text, job_.progress};
-    return FitInSequence(job, sites_, recipe.mode, recipe.weighting, [&](const SiteSums& site, Progress& progress) {
-      return FitSites(job.context, {&site}, With(recipe), progress);
-    });
+  static Recipe Reduced(Recipe recipe) {
+    recipe.factorization = Factorization::kReducedRank;
+    return recipe;
   }
 
-  void TryInSequence() {
-    const CalibrationSet quarter = Quarter(job_.calibration);
+  // Recipes that share the solve of `solve`.
+  void TryFactorizations(const std::vector<const SiteSums*>& sums, const Recipe& solve,
+                         const std::vector<Recipe>& recipes) {
+    SolvedSites solved = SolveSites(job_.context, sums, With(solve), job_.progress);
+    for (const Recipe& recipe : recipes) {
+      Record(recipe, ReduceSites(job_.context, sums, solved, With(recipe), job_.progress));
+      solved.seconds = 0;  // counted once
+    }
+  }
+
+  // A quarter of the text gives the moments well enough: they have one number per coordinate or pair.
+  void CollectMetrics() {
+    const Stopwatch watch(seconds_.calibrate);
+    std::vector<int64_t> last;
+    for (const Site& site : sites_) last.push_back(site.last());
+    const GradientMoments moments = CollectGradientMoments(JobOf(quarter_), last);
+    for (const MetricKind kind : {MetricKind::kFisherDiagonal, MetricKind::kFisher})
+      metrics_[kind] = MakeMetrics(job_.context, kind, moments);
+  }
+
+  ShiftJob JobOf(const CalibrationSet& text) const { return {job_.context, job_.model, text, job_.progress}; }
+
+  // On all of `text`, whose streams are `start`.
+  FittedSites Walked(const Recipe& recipe, const CalibrationSet& text, StartStreams start) {
+    const ShiftJob job = JobOf(text);
+    const FitOptions options = With(recipe);
+    const Correction& correction = FindCorrection(recipe.correction);
+    if (!correction.walks())
+      return FitInSequence(
+          job, sites_, recipe.mode, recipe.weighting,
+          [&](const SiteSums& site, Progress& progress) { return FitSites(job.context, {&site}, options, progress); },
+          std::move(start));
+    const BlockCorrection in_walk = InWalk(correction, job, options);
+    WalkResult walked = RefitInSequence(job, DepthPlan::Pruned(job.layers(), removed_), removed_,
+                                        {&in_walk, Heal::kOff, options.ridge, recipe.weighting}, std::move(start));
+    FittedSites fitted;
+    fitted.plan = std::move(walked.plan);
+    fitted.reports = std::move(walked.sites);
+    fitted.seconds = walked.seconds;
+    return fitted;
+  }
+
+  // Why a correction cannot be fitted in a walk; empty where it can.
+  std::string WhyNot(const char* correction, SiteInput input) const {
+    const ModelConfig& config = job_.model.weights->config;
+    if (removed_.front() == 0 && input == SiteInput::kActivation)
+      return "layer 0 is removed, and there is no block before it";
+    if (config.block.update_norms) return fmt::format("{} norms the updates of its blocks", config.family);
+    if (options_.ridge.penalize_bias) return "the biases of refit and joint are free";
+    const int64_t taken = WalkBytes(InputWidth(input, config), config.hidden), room = UsableMemory(job_.context);
+    if (taken > room)
+      return fmt::format("a fit of {} takes {} MiB of memory, and {} MiB may be used", correction, taken >> 20,
+                         room >> 20);
+    return "";
+  }
+
+  std::vector<Recipe> RecipesInWalks(const Recipe& best) {
+    std::vector<Recipe> recipes;
+    if (sites_.size() > 1)  // one site alone has nothing removed before it
+      for (const Calibration mode : {Calibration::kSequential, Calibration::kDrift})
+        recipes.push_back(best), recipes.back().mode = mode;
+    for (const auto& [name, input] :
+         {std::pair("refit", SiteInput::kActivation), std::pair("joint", SiteInput::kStreamAndActivation)}) {
+      if (const std::string why = WhyNot(name, input); !why.empty()) {
+        best_.untried.push_back(fmt::format("{}: {}", name, why));
+        continue;
+      }
+      Recipe recipe = Reduced(best);
+      recipe.correction = name;
+      recipe.weighting = {};  // norm weights make these fits far worse on text with massive activations
+      if (recipe.correction == "refit") recipe.metric = MetricKind::kIdentity;
+      recipes.push_back(recipe);
+    }
+    return recipes;
+  }
+
+  void TryWalks() {
     const Trial independent = Lowest();
-    Recipe nearest = independent.recipe;
+    const std::vector<Recipe> recipes = RecipesInWalks(independent.recipe);
+    if (recipes.empty()) return;
+    StartStreams start;
+    {
+      const Stopwatch watch(seconds_.calibrate);
+      start = StreamsBefore(WalkStart(removed_), job_, "calibrating up to the first removed block");
+    }
+    const Recipe* nearest = nullptr;
     double lowest = independent.loss + kNear;
-    for (const Calibration mode : {Calibration::kSequential, Calibration::kDrift}) {
-      Recipe recipe = independent.recipe;
-      recipe.mode = mode;
-      const double loss = Record(recipe, InSequence(recipe, quarter));
+    for (const Recipe& recipe : recipes) {
+      const double loss = Record(recipe, Walked(recipe, quarter_, start.Every(kStep)));
       if (loss >= lowest) continue;
       lowest = loss;
-      nearest = recipe;
+      nearest = &recipe;
     }
-    if (nearest.mode != Calibration::kIndependent) Record(nearest, InSequence(nearest, job_.calibration));
+    if (nearest != nullptr) Record(*nearest, Walked(*nearest, job_.calibration, std::move(start)));
   }
 
   const ShiftJob& job_;
   const std::vector<Site>& sites_;
   const FitOptions& options_;
+  const CalibrationSet quarter_;
+  const std::vector<int64_t> removed_;
   HeldOutLoss loss_;
+  std::map<MetricKind, std::shared_ptr<const OutputMetrics>> metrics_;
   std::vector<double> first_losses_;  // of the first trial, one per sequence
   FittedSites best_;
   StepSeconds seconds_;  // of all trials

@@ -37,8 +37,8 @@ const std::vector<Correction>& Corrections() {
       {"laco", "weight differences folded into the block before", "LaCo folding", Needs::kNothing, Makes::kChanges,
        false, false, &FitLaco},
       {"none", "nothing", "nothing", Needs::kNothing, Makes::kNothing, false, false, &FitNone},
-      {"auto", "the lra recipe with the lowest loss on held-out calibration text", "auto {span}{lra}", Needs::kText,
-       Makes::kAdapters, true, true, &FitAuto},
+      {"auto", "the recipe of lra, refit or joint with the lowest loss on held-out calibration text",
+       "auto {span}{lra}", Needs::kText, Makes::kAdapters, true, true, &FitAuto},
   };
   return table;
 }
@@ -50,6 +50,14 @@ const Correction& FindCorrection(std::string_view name) {
     known += fmt::format("{}{}", known.empty() ? "" : ", ", correction.name);
   }
   FailUsage(Field("correction"), "unknown correction \"{}\"; known: {}", name, known);
+}
+
+BlockCorrection InWalk(const Correction& correction, const ShiftJob& job, const FitOptions& options) {
+  Check(correction.walks(), "{} is not fitted in a walk", correction.name);
+  return {correction.needs == Needs::kActivationSums ? SiteInput::kActivation : SiteInput::kStreamAndActivation,
+          [&](const SiteSums& sums, const BlockPtr& before) {
+            return correction.fit({job, {sums.site}, {&sums}, options, before});
+          }};
 }
 
 std::string Label(const Correction& correction, const RankSpec& rank, bool span) {

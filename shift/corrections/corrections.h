@@ -9,7 +9,7 @@
 
 #include "shift/fit/fit.h"
 #include "shift/job.h"
-#include "shift/refit/projection.h"
+#include "shift/refit/walk.h"
 
 namespace shiftrt {
 
@@ -74,6 +74,8 @@ struct Correction {
 const std::vector<Correction>& Corrections();
 // Throws UsageError, listing the corrections known, for a name that is not among them.
 const Correction& FindCorrection(std::string_view name);
+// For a walk, of a correction that walks. `job` and `options` last longer.
+BlockCorrection InWalk(const Correction& correction, const ShiftJob& job, const FitOptions& options);
 // The label filled in, as "span LRA 64".
 std::string Label(const Correction& correction, const RankSpec& rank, bool span);
 

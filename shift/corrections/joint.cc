@@ -2,7 +2,7 @@
 // The down projection of the block before a removed run and one adapter in the run's place, fitted together. With out
 // the output of that block and a the activation that its down projection W reads, the ridge regression of what is
 // missing behind the run on [out | a] gives A, B and b: out + out A + a B + b. The same function as the down projection
-// W + B (I + A)^-1 and the adapter h + h A + b behind it.
+// W + B (I + A)^-1 and the adapter h + h A + b behind it. A run that begins at layer 0 gets an adapter alone.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -163,6 +163,8 @@ Matrix<double> MapOf(const Context& context, const Lra& lra, const Matrix<double
 FittedSites FitJoint(const FitInput& input) {
   const auto& [job, sites, all_sums, options, before] = input;
   const SiteSums& sums = *all_sums.front();
+  NoProgress quiet;  // the walk has its own
+  if (before == nullptr) return FitSites(job.context, all_sums, options, quiet);
   FittedSites fitted;
   const Stopwatch watch(fitted.seconds.solve);
   SiteReport report;

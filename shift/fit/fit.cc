@@ -59,6 +59,7 @@ StepSeconds& StepSeconds::operator+=(const StepSeconds& more) {
 }
 
 DepthPlan CorrectedPlan(int64_t layers, std::span<const Site> sites, const FittedSites& fitted) {
+  if (fitted.plan) return *fitted.plan;
   DepthPlan plan = CorrectedPlan(layers, sites, fitted.adapters);
   for (const BlockStage& block : fitted.own) plan = plan.With(plan.StageOf(block.layer), block);
   return plan;

@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -56,13 +57,17 @@ struct FittedSites {
   std::vector<std::shared_ptr<const Lra>> adapters;  // one per site, in the order given; null: none in its place
   std::vector<BlockStage> own;                       // kept blocks that get tensors of their own
   std::vector<SiteReport> reports;
-  std::vector<Trial> trials;  // of a correction that chooses its recipe: what it tried,
-  size_t chosen_trial = 0;    // and which of them this is
+  // Of a correction that chooses its recipe: what it tried, which of them this is, what it could not try and why, and
+  // the plan, if that is not the original one with these adapters and blocks in it.
+  std::vector<Trial> trials;
+  size_t chosen_trial = 0;
+  std::vector<std::string> untried;
+  std::optional<DepthPlan> plan;
   StepSeconds seconds;
 
   FittedSites& operator+=(FittedSites more);  // of other sites
 };
-// The original plan of `layers` with `sites` corrected.
+// The original plan of `layers` with `sites` corrected, or the plan that `fitted` has.
 DepthPlan CorrectedPlan(int64_t layers, std::span<const Site> sites, const FittedSites& fitted);
 
 // Ridge solutions, and adapters made of them: apart, so that several factorizations share a solve.

@@ -46,7 +46,7 @@ class GradientSquares {
     }
   }
 
-  std::map<int64_t, Matrix<double>> squares;  // by layer
+  GradientMoments squares;
 
  private:
   void Collect(int64_t layer, MatrixView<const float> gradient) {
@@ -128,8 +128,7 @@ Matrix<double> OutputMetric::Over(const Context& context, const Matrix<double>& 
   return out;
 }
 
-std::shared_ptr<const OutputMetrics> CollectMetrics(const ShiftJob& job, MetricKind kind,
-                                                    std::span<const int64_t> layers) {
+GradientMoments CollectGradientMoments(const ShiftJob& job, std::span<const int64_t> layers) {
   GradientSquares gradients(job, layers);
   job.progress.Begin("gradients of the loss", job.calibration.fit_tokens);
   for (const Batch& batch : job.calibration.fit) {
@@ -137,10 +136,19 @@ std::shared_ptr<const OutputMetrics> CollectMetrics(const ShiftJob& job, MetricK
     job.progress.Advance(batch.size());
   }
   job.progress.End();
+  return std::move(gradients.squares);
+}
+
+std::shared_ptr<const OutputMetrics> MakeMetrics(const Context& context, MetricKind kind,
+                                                 const GradientMoments& moments) {
   auto metrics = std::make_shared<OutputMetrics>();
-  for (const auto& [layer, squares] : gradients.squares)
-    metrics->emplace(layer, OutputMetric(job.context, kind, squares.view()));
+  for (const auto& [layer, squares] : moments) metrics->emplace(layer, OutputMetric(context, kind, squares.view()));
   return metrics;
+}
+
+std::shared_ptr<const OutputMetrics> CollectMetrics(const ShiftJob& job, MetricKind kind,
+                                                    std::span<const int64_t> layers) {
+  return MakeMetrics(job.context, kind, CollectGradientMoments(job, layers));
 }
 
 }  // namespace shiftrt

@@ -44,8 +44,16 @@ class OutputMetric {
 // By the last layer of a site, the metric of its output.
 using OutputMetrics = std::map<int64_t, OutputMetric>;
 
-// From a pass forwards and a pass backwards of the original model over the calibration text, with the mean cross
-// entropy as loss. `layers`: behind which blocks.
+// By the layer, the sums over tokens of g g' (d, d; upper triangle), g the gradient of the mean cross entropy with
+// respect to the stream behind that block.
+using GradientMoments = std::map<int64_t, Matrix<double>>;
+
+// From a pass forwards and a pass backwards of the original model over the fitted calibration text. `layers`: behind
+// which blocks.
+GradientMoments CollectGradientMoments(const ShiftJob& job, std::span<const int64_t> layers);
+std::shared_ptr<const OutputMetrics> MakeMetrics(const Context& context, MetricKind kind,
+                                                 const GradientMoments& moments);
+// Both in one.
 std::shared_ptr<const OutputMetrics> CollectMetrics(const ShiftJob& job, MetricKind kind,
                                                     std::span<const int64_t> layers);
 

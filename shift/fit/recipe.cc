@@ -23,8 +23,12 @@ const char* Name(Calibration mode) {
 }
 
 std::string Format(const Recipe& recipe) {
-  return fmt::format("{}, token weights {}, {}, lambda {}", Name(recipe.mode), Format(recipe.weighting),
-                     Name(recipe.factorization), Format(recipe.lambda));
+  const bool adapters = recipe.correction == "lra";
+  std::string text =
+      fmt::format("{}, token weights {}", adapters ? Name(recipe.mode) : recipe.correction, Format(recipe.weighting));
+  if (adapters) text += fmt::format(", {}", Name(recipe.factorization));
+  if (recipe.metric != MetricKind::kIdentity) text += fmt::format(", metric {}", Name(recipe.metric));
+  return text + fmt::format(", lambda {}", Format(recipe.lambda));
 }
 
 }  // namespace shiftrt

@@ -25,16 +25,20 @@ struct Recipe {
   TokenWeighting weighting;
   Factorization factorization = Factorization::kSvd;
   LambdaSpec lambda;
+  MetricKind metric = MetricKind::kIdentity;
+  std::string correction = "lra";  // or "refit" or "joint", which have neither mode nor factorization to choose
 };
-std::string Format(const Recipe& recipe);  // "sequential, token weights norm, rrr, lambda gcv"
+// "sequential, token weights norm, rrr, metric fisher, lambda gcv"; "joint, token weights none, lambda gcv"
+std::string Format(const Recipe& recipe);
 
 // What came of fitting by a recipe.
 struct Trial {
   Recipe recipe;
-  int64_t tokens = 0;  // fitted
-  double loss = 0;     // on held-out text, nats per token
-  double gain = 0;     // by which the loss is below that of the first trial
-  double error = 0;    // standard error of `gain` over the held-out sequences; infinite for a single sequence
+  int64_t tokens = 0;      // fitted
+  double loss = 0;         // on held-out text, nats per token
+  double gain = 0;         // by which the loss is below that of the first trial
+  double error = 0;        // standard error of `gain` over the held-out sequences; infinite for a single sequence
+  int64_t parameters = 0;  // of the adapters: what the recipe costs at run time
 
   // The gain stands out of its error: it is not the luck of the held-out text.
   bool clear() const { return gain > 2 * error; }

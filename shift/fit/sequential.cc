@@ -7,7 +7,6 @@
 #include "runtime/check.h"
 #include "runtime/stopwatch.h"
 #include "shift/sums/ridge_adder.h"
-#include "shift/sums/streams.h"
 
 namespace shiftrt {
 
@@ -21,15 +20,21 @@ struct Walker {
 
 class Walk {
  public:
-  // Runs the original model up to the first site; until there, corrected and original stream are one.
-  Walk(const ShiftJob& job, const std::vector<Site>& sites, Calibration mode, const TokenWeighting& weighting)
+  // Until the first site, corrected and original stream are one.
+  Walk(const ShiftJob& job, const std::vector<Site>& sites, Calibration mode, const TokenWeighting& weighting,
+       StartStreams start)
       : drift_(mode == Calibration::kDrift),
         weighting_(weighting),
         stages_(DepthPlan::Original(job.layers()).stages),
         tally_(MakeTally(job.context.WithGpu(0), job.model.weights)),
         decoder_(job.context, job.model.weights, {stages_}, UpdateTaps(sites)),
-        fit_(Start(job, job.calibration.fit, sites[0])),
-        heldout_(Start(job, job.calibration.heldout, sites[0])) {}
+        fit_(Start(job.calibration.fit, std::move(start.fit))),
+        heldout_(Start(job.calibration.heldout, std::move(start.heldout))) {
+    ForEach([&](Walker& walker) {
+      Run(walker, walker.corrected, start.layer, sites[0].layer);
+      if (drift_) walker.original.Set(walker.corrected.rows());
+    });
+  }
 
   // From behind one site to the next, through the blocks that stay.
   void Advance(int64_t first, int64_t end, Progress& progress) {
@@ -62,14 +67,11 @@ class Walk {
   }
 
  private:
-  std::vector<Walker> Start(const ShiftJob& job, const std::vector<Batch>& batches, const Site& first) const {
-    std::vector<KeptRows> streams = StreamsBefore(first.layer, job.context, job.model.weights, batches,
-                                                  "calibrating up to the first site", job.progress);
+  static std::vector<Walker> Start(const std::vector<Batch>& batches, std::vector<KeptRows> streams) {
     std::vector<Walker> walkers(batches.size());
     for (size_t i = 0; i < batches.size(); ++i) {
       walkers[i].batch = &batches[i];
       walkers[i].corrected = std::move(streams[i]);
-      if (drift_) walkers[i].original.Set(walkers[i].corrected.rows());
     }
     return walkers;
   }
@@ -130,13 +132,14 @@ class Walk {
 }  // namespace
 
 FittedSites FitInSequence(const ShiftJob& job, const std::vector<Site>& sites, Calibration mode,
-                          const TokenWeighting& weighting, const SiteFit& fit) {
+                          const TokenWeighting& weighting, const SiteFit& fit, std::optional<StartStreams> start) {
   Check(mode != Calibration::kIndependent && !sites.empty(), "independent sites are fitted from one pass");
   FittedSites fitted;
   double seconds = 0;
   {
     const Stopwatch watch(seconds);
-    Walk walk(job, sites, mode, weighting);
+    if (!start) start = StreamsBefore(sites[0].layer, job, "calibrating up to the first site");
+    Walk walk(job, sites, mode, weighting, std::move(*start));
     const int64_t tokens = job.calibration.fit_tokens + job.calibration.heldout_tokens;
     NoProgress quiet;  // of the single fits
     job.progress.Begin("calibrating in sequence", tokens * (2 * static_cast<int64_t>(sites.size()) - 1));

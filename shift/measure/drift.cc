@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <utility>
 
 #include "runtime/check.h"
 #include "runtime/linalg/solver.h"
 #include "runtime/median.h"
+#include "shift/measure/tsne.h"
 #include "shift/sums/pass.h"
 
 namespace shiftrt {
@@ -125,11 +127,11 @@ class DriftProbe : public Probe {
 
 StreamDrift MeasureDrift(const Context& context, std::shared_ptr<const Weights> weights,
                          const std::vector<DepthPlan>& plans, const std::vector<Batch>& batches, Progress& progress,
-                         int64_t shown) {
+                         ShownTokens shown) {
   int64_t tokens = 0;
   for (const Batch& batch : batches) tokens += batch.size();
   Check(tokens > 0 && !plans.empty(), "no tokens or no depth plans to compare");
-  const int64_t hidden = weights->config.hidden, every = std::max<int64_t>(1, tokens / shown);
+  const int64_t hidden = weights->config.hidden, every = std::max<int64_t>(1, tokens / shown.count);
   const std::vector<int64_t> depths = SharedDepths(plans, weights->config.layers);
 
   std::vector<Matrix<float>> original(depths.size());
@@ -146,12 +148,12 @@ StreamDrift MeasureDrift(const Context& context, std::shared_ptr<const Weights> 
       points.push_back({depths[d], Median(probe.seen[d].norms), probe.seen[d].cosines / static_cast<double>(tokens)});
     rows.insert(rows.end(), probe.last.begin(), probe.last.end());
   }
-  const Matrix<double> plane = LeadingPlane(context, Normalised(rows, hidden));
+  const Matrix<double> normalised = Normalised(rows, hidden), plane = LeadingPlane(context, normalised),
+                       neighbours = Tsne(context, normalised.view(), {.seed = shown.seed});
   const auto each = std::ssize(probes.front().last);
-  for (size_t p = 0; p < plans.size(); ++p) {
-    Matrix<double>& points = drift.points.emplace_back(each, 2);
-    std::copy_n(plane.row(static_cast<int64_t>(p) * each), 2 * each, points.data());
-  }
+  for (size_t p = 0; p < plans.size(); ++p)
+    for (const auto& [all, of] : {std::pair(&plane, &drift.points), std::pair(&neighbours, &drift.neighbours)})
+      std::copy_n(all->row(static_cast<int64_t>(p) * each), 2 * each, of->emplace_back(each, 2).data());
   return drift;
 }
 

@@ -21,6 +21,36 @@ Matrix<double> BiasChange(const Projection& projection, const BlockWeights& befo
   return change;
 }
 
+// What a fit added to the projection, as it is stored.
+struct StoredChange {
+  StoredChange(const Projection& projection, const BlockWeights& before, const BlockWeights& after)
+      : map(ChangeOf(projection, before, after)), bias(BiasChange(projection, before, after, map.cols())) {}
+  Matrix<double> map, bias;
+};
+
+// `block` with the solution added, and what is known of the fit but its tokens, site and R2.
+RefittedBlock Stored(const RidgeSolution& solution, const Projection& projection, const BlockPtr& block) {
+  auto folded = std::make_shared<OwnBlock>(block);
+  const Matrix<double> weight = Widened((*block).*projection.weight);
+  for (int64_t i = 0; i < weight.rows(); ++i)
+    for (int64_t j = 0; j < weight.cols(); ++j) weight(i, j) += solution.a(j, i);
+  folded->Replace(projection.weight, weight.span());
+  if (!((*block).*projection.bias).empty()) {
+    const Matrix<double> bias = Widened((*block).*projection.bias);
+    for (int64_t j = 0; j < bias.size(); ++j) bias.data()[j] += solution.b(0, j);
+    folded->Replace(projection.bias, bias.span());
+  }
+  RefittedBlock refitted{OwnBlock::Share(std::move(folded)), {}};
+  SiteReport& report = refitted.report;
+  report.part = projection.name;
+  report.lambda = solution.lambda;
+  report.condition = solution.condition;
+  report.warning = solution.warning;
+  report.rank = solution.a.cols();
+  report.r2_heldout = std::numeric_limits<double>::quiet_NaN();
+  return refitted;
+}
+
 }  // namespace
 
 Matrix<double> ChangeOf(const Projection& projection, const BlockWeights& before, const BlockWeights& after) {
@@ -39,32 +69,26 @@ RefittedBlock RefitProjection(const Context& context, const SiteSums& sums, cons
                   bare_heldout = biased ? RidgeSums(0) : sums.heldout.WithoutMeans();
   const RidgeSolution solution =
       SolveRidge(context, biased ? sums.fit : bare, {options.lambda, false}, biased ? &sums.heldout : &bare_heldout);
-
-  auto folded = std::make_shared<OwnBlock>(block);
-  const Matrix<double> weight = Widened((*block).*projection.weight);
-  for (int64_t i = 0; i < weight.rows(); ++i)
-    for (int64_t j = 0; j < weight.cols(); ++j) weight(i, j) += solution.a(j, i);
-  folded->Replace(projection.weight, weight.span());
-  if (biased) {
-    const Matrix<double> bias = Widened((*block).*projection.bias);
-    for (int64_t j = 0; j < bias.size(); ++j) bias.data()[j] += solution.b(0, j);
-    folded->Replace(projection.bias, bias.span());
-  }
-
-  RefittedBlock refitted{OwnBlock::Share(std::move(folded)), {}};
+  RefittedBlock refitted = Stored(solution, projection, block);
   SiteReport& report = refitted.report;
   report.site = sums.site;
-  report.part = projection.name;
   report.tokens = sums.fit.tokens();
-  report.lambda = solution.lambda;
-  report.condition = solution.condition;
-  report.warning = solution.warning;
-  report.rank = sums.fit.hidden();
-  const Matrix<double> change = ChangeOf(projection, *block, *refitted.block),
-                       bias = BiasChange(projection, *block, *refitted.block, sums.fit.hidden());
-  report.r2_fit = RSquared(context, sums.fit, change.view(), bias.view());
-  report.r2_heldout = sums.heldout.tokens() == 0 ? std::numeric_limits<double>::quiet_NaN()
-                                                 : RSquared(context, sums.heldout, change.view(), bias.view());
+  const StoredChange change(projection, *block, *refitted.block);
+  report.r2_fit = RSquared(context, sums.fit, change.map.view(), change.bias.view());
+  if (sums.heldout.tokens() > 0)
+    report.r2_heldout = RSquared(context, sums.heldout, change.map.view(), change.bias.view());
+  return refitted;
+}
+
+RefittedBlock RefitWithoutGram(const Context& context, IterativeProblem problem, const LambdaSpec& lambda,
+                               const Projection& projection, const BlockPtr& block, Progress& progress) {
+  problem.free_bias = !((*block).*projection.bias).empty();
+  RefittedBlock refitted = Stored(SolveIteratively(context, problem, lambda, progress), projection, block);
+  SiteReport& report = refitted.report;
+  report.tokens = problem.tokens;
+  const StoredChange change(projection, *block, *refitted.block);
+  report.r2_fit = RSquaredOver(context, problem.fit, change.map, change.bias);
+  if (problem.heldout) report.r2_heldout = RSquaredOver(context, problem.heldout, change.map, change.bias);
   return refitted;
 }
 

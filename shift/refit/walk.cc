@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <optional>
 #include <span>
 #include <utility>
 
@@ -12,7 +11,6 @@
 #include "runtime/stopwatch.h"
 #include "shift/corrections/fold.h"
 #include "shift/sums/ridge_adder.h"
-#include "shift/sums/streams.h"
 
 namespace shiftrt {
 
@@ -40,30 +38,33 @@ struct Work {
 
 class RefitWalk {
  public:
-  RefitWalk(const ShiftJob& job, const DepthPlan& plan, const std::vector<int64_t>& removed, const WalkOptions& options)
+  RefitWalk(const ShiftJob& job, const DepthPlan& plan, const std::vector<int64_t>& removed, const WalkOptions& options,
+            std::optional<StartStreams> start)
       : job_(job),
         plan_(plan),
         options_(options),
         removed_(removed),
+        start_(std::move(start)),
         tally_(MakeTally(job.context.WithGpu(0), job.model.weights)),
         decoder_(job.context.WithGpu(0), job.model.weights, DepthPlan::Original(job.layers())) {
     for (size_t s = 0; s < plan.stages.size(); ++s) work_.push_back(WorkAt(s));
-    at_.layer = std::max<int64_t>(0, removed.front() - 1);
+    at_.layer = WalkStart(removed);
   }
 
   WalkResult Run() {
     const auto last = std::find_if(work_.rbegin(), work_.rend(), [](const Work& work) { return work.fits() > 0; });
     end_ = static_cast<size_t>(work_.rend() - last);
-    if (end_ == 0) {
+    const bool leading = options_.correction != nullptr && removed_.front() == 0;
+    if (end_ == 0 && !leading) {
       result_.plan = plan_;
       return std::move(result_);
     }
     CheckMemory();
     Start();
-    int64_t fits = 0;
-    for (const Work& work : work_) fits += work.fits();
-    const int64_t tokens = job_.calibration.fit_tokens + job_.calibration.heldout_tokens;
-    job_.progress.Begin("fitting projections again", tokens * fits);
+    for (const Work& work : work_) fits_left_ += work.fits();
+    fits_left_ += leading ? 1 : 0;
+    BeginFits();
+    if (leading) CorrectLeadingRun();
     for (size_t s = 0; s < plan_.stages.size(); ++s) {
       const Stage& stage = plan_.stages[s];
       if (Front(s) < at_.layer || s >= end_) {
@@ -77,6 +78,11 @@ class RefitWalk {
   }
 
  private:
+  void BeginFits() {
+    const int64_t tokens = job_.calibration.fit_tokens + job_.calibration.heldout_tokens;
+    job_.progress.Begin("fitting projections again", tokens * fits_left_);
+  }
+
   // The layer of the original model that a stage's input stands in front of.
   int64_t Front(size_t stage) const {
     if (stage == plan_.stages.size()) return job_.layers();
@@ -101,27 +107,42 @@ class RefitWalk {
 
   void CheckMemory() const {
     const ModelConfig& config = job_.model.weights->config;
-    int64_t inputs = 0;
     for (const Work& work : work_) {
-      if (work.run) inputs = std::max(inputs, InputWidth(options_.correction->input, config));
-      if (work.output) inputs = std::max(inputs, kOutputProjection.Inputs(config));
-      if (work.down) inputs = std::max(inputs, kDownProjection.Inputs(config));
+      if (work.run && options_.correction->input == SiteInput::kStreamAndActivation) {
+        CheckWalkMemory(job_.context, InputWidth(options_.correction->input, config), config.hidden);
+      } else if (work.run || work.down) {
+        CheckProjection(kDownProjection);
+      }
+      if (work.output) CheckProjection(kOutputProjection);
     }
-    CheckWalkMemory(job_.context, inputs, config.hidden);
+  }
+
+  void CheckProjection(const Projection& projection) const {
+    const ModelConfig& config = job_.model.weights->config;
+    if (!HasRoomForGram(projection))
+      CheckIterativeMemory(projection.Inputs(config), config.hidden, UsableMemory(job_.context));
+  }
+
+  bool HasRoomForGram(const Projection& projection) const {
+    const int64_t inputs = projection.Inputs(job_.model.weights->config);
+    return WalkBytes(inputs, job_.hidden()) <= UsableMemory(job_.context);
   }
 
   void Start() {
     const Stopwatch watch(result_.seconds.calibrate);
-    for (const auto& [walkers, batches] :
-         {std::pair(&fit_, &job_.calibration.fit), std::pair(&heldout_, &job_.calibration.heldout)}) {
-      std::vector<KeptRows> streams = StreamsBefore(at_.layer, job_.context, job_.model.weights, *batches,
-                                                    "calibrating up to the first removed block", job_.progress);
-      for (size_t i = 0; i < batches->size(); ++i) {
-        TwoStreams& walker = walkers->emplace_back();
-        walker.batch = &(*batches)[i];
-        walker.original.Set(streams[i].rows());
-        walker.corrected = std::move(streams[i]);
-      }
+    if (!start_) start_ = StreamsBefore(at_.layer, job_, "calibrating up to the first removed block");
+    Check(start_->layer == at_.layer, "streams before block {}, expected before block {}", start_->layer, at_.layer);
+    Start(job_.calibration.fit, start_->fit, fit_);
+    Start(job_.calibration.heldout, start_->heldout, heldout_);
+    start_.reset();
+  }
+
+  static void Start(const std::vector<Batch>& batches, std::vector<KeptRows>& streams, std::vector<TwoStreams>& to) {
+    for (size_t i = 0; i < batches.size(); ++i) {
+      TwoStreams& walker = to.emplace_back();
+      walker.batch = &batches[i];
+      walker.original.Set(streams[i].rows());
+      walker.corrected = std::move(streams[i]);
     }
   }
 
@@ -179,6 +200,49 @@ class RefitWalk {
       }
       adder.Settle();
     }
+    --fits_left_;
+  }
+
+  // The rows that Collect() adds up, without the sums of them.
+  RowPass PassOver(const BlockStage& block, const Projection& projection, std::vector<TwoStreams>& walkers) {
+    return [this, &walkers, &projection, half = BlockStage{block.layer, projection.half, block.own}](
+               const std::function<void(const FitRows&)>& take) {
+      KeptRows inputs, missing;
+      Decoder tapped(job_.context.WithGpu(0), job_.model.weights, DepthPlan::Original(job_.layers()),
+                     {{half.layer, projection.input, [&](const Rows& rows, const Batch&) { inputs.Set(rows); }}});
+      const std::vector<Stage> stages = {half};
+      for (TwoStreams& walker : walkers) {
+        const Rows out = tapped.Resume(*walker.batch, walker.corrected.rows(), stages);
+        missing.Set(walker.original.rows());
+        missing.Subtract(out);
+        const HostRows read = inputs.rows().ToHost(), wanted = missing.rows().ToHost();
+        std::vector<double> weights;
+        if (!options_.weighting.uniform()) {
+          std::vector<RowProducts> products(walker.batch->size());
+          const HostRows stream = out.ToHost();
+          ComputeRowProducts(job_.context, stream.view(), wanted.view(), products);
+          weights = options_.weighting.Weights(products, out, missing.rows(), walker.batch->offsets);
+        }
+        take({read.view(), wanted.view(), weights});
+      }
+    };
+  }
+
+  RefittedBlock RefitWithoutSums(const BlockStage& block, const Projection& projection) {
+    const Stopwatch watch(result_.seconds.solve);
+    IterativeProblem problem;
+    problem.fit = PassOver(block, projection, fit_);
+    if (!heldout_.empty()) problem.heldout = PassOver(block, projection, heldout_);
+    problem.inputs = projection.Inputs(job_.model.weights->config);
+    problem.hidden = job_.hidden();
+    problem.tokens = job_.calibration.fit_tokens;
+    problem.memory = UsableMemory(job_.context);
+    job_.progress.End();
+    RefittedBlock refitted = RefitWithoutGram(job_.context, std::move(problem), options_.ridge.lambda, projection,
+                                              TensorsOf(block), job_.progress);
+    --fits_left_;
+    BeginFits();
+    return refitted;
   }
 
   // A block's tensors as they run.
@@ -188,6 +252,13 @@ class RefitWalk {
   }
 
   void HealProjection(BlockStage& block, const Projection& projection) {
+    if (!HasRoomForGram(projection)) {
+      RefittedBlock refitted = RefitWithoutSums(block, projection);
+      refitted.report.site = {block.layer, 1};
+      block.own = std::move(refitted.block);
+      result_.healed.push_back(std::move(refitted.report));
+      return;
+    }
     SiteSums sums({block.layer, 1}, SiteInput::kActivation,
                   {projection.Inputs(job_.model.weights->config), job_.hidden()}, options_.weighting);
     Collect(block, projection, sums);
@@ -199,6 +270,13 @@ class RefitWalk {
 
   // The adapter behind the block, if the correction puts one there.
   std::shared_ptr<const Lra> CorrectRun(BlockStage& block, const Site& run) {
+    if (options_.correction->input == SiteInput::kActivation && !HasRoomForGram(kDownProjection)) {
+      RefittedBlock refitted = RefitWithoutSums(block, kDownProjection);
+      refitted.report.site = run;
+      block.own = std::move(refitted.block);
+      result_.sites.push_back(std::move(refitted.report));
+      return nullptr;
+    }
     const SiteInput input = options_.correction->input;
     SiteSums sums(run, input, {InputWidth(input, job_.model.weights->config), job_.hidden()}, options_.weighting);
     Collect(block, kDownProjection, sums);
@@ -207,6 +285,35 @@ class RefitWalk {
     std::move(fitted.reports.begin(), fitted.reports.end(), std::back_inserter(result_.sites));
     result_.seconds += fitted.seconds;
     return fitted.adapters.front();
+  }
+
+  // Layers 0 to ...: an adapter alone, on the embeddings.
+  void CorrectLeadingRun() {
+    const Site run = {0, Front(0)};
+    AdvanceOriginal({run.blocks, false});
+    SiteSums sums(run, job_.hidden(), SiteInput::kStream, options_.weighting);
+    {
+      const Stopwatch watch(result_.seconds.calibrate);
+      KeptRows missing;
+      for (const auto& [walkers, into] : {std::pair(&fit_, &sums.fit), std::pair(&heldout_, &sums.heldout)}) {
+        RidgeAdder adder(*tally_, run, *into);
+        for (TwoStreams& walker : *walkers) {
+          const Rows stream = walker.corrected.rows();
+          missing.Set(walker.original.rows());
+          missing.Subtract(stream);
+          adder.Add({stream, stream, missing.rows()}, options_.weighting, walker.batch->offsets);
+          job_.progress.Advance(walker.batch->size());
+        }
+        adder.Settle();
+      }
+    }
+    --fits_left_;
+    FittedSites fitted = options_.correction->fit(sums, nullptr);
+    std::move(fitted.reports.begin(), fitted.reports.end(), std::back_inserter(result_.sites));
+    result_.seconds += fitted.seconds;
+    const Stage adapter = AdapterStage{run.Layers(), fitted.adapters.front()};
+    result_.plan.stages.push_back(adapter);
+    if (end_ > 0) AdvanceCorrected({adapter});
   }
 
   void Block(size_t s, const BlockStage& given) {
@@ -239,10 +346,12 @@ class RefitWalk {
   const DepthPlan& plan_;
   const WalkOptions& options_;
   const std::vector<int64_t>& removed_;
+  std::optional<StartStreams> start_;
   const std::unique_ptr<Tally> tally_;
   Decoder decoder_;
   std::vector<Work> work_;  // by stage
-  size_t end_ = 0;          // one past the last stage with work
+  int64_t fits_left_ = 0;
+  size_t end_ = 0;  // one past the last stage with work
   std::vector<TwoStreams> fit_, heldout_;
   Depth at_;  // of the original stream
   WalkResult result_;
@@ -265,25 +374,29 @@ const char* Name(Heal heal) {
   return "?";
 }
 
-void CheckWalkMemory(const Context& context, int64_t inputs, int64_t hidden) {
+int64_t WalkBytes(int64_t inputs, int64_t hidden) {
   constexpr int64_t kSums = 4, kSquares = 5;
+  return kSums * RidgeSums::Bytes(inputs, hidden) + kSquares * inputs * inputs * 8;
+}
+
+void CheckWalkMemory(const Context& context, int64_t inputs, int64_t hidden) {
   const auto mib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  const int64_t room = UsableMemory(context),
-                taken = kSums * RidgeSums::Bytes(inputs, hidden) + kSquares * inputs * inputs * 8;
+  const int64_t room = UsableMemory(context), taken = WalkBytes(inputs, hidden);
   Check(
       taken <= room,
       "a fit of n = {} inputs and d = {} outputs takes 32 (n + 1) (n + 1 + d) + 40 n^2 bytes, which is {:.4g} MiB of "
-      "memory, and {:.4g} MiB may be used; a higher limit allows more, and the correction lra, whose inputs are the {} "
-      "of the stream, takes less",
+      "memory, and {:.4g} MiB may be used; a higher limit allows more, the correction refit can do without these sums, "
+      "and lra, whose inputs are the {} of the stream, takes less",
       inputs, hidden, mib(taken), mib(room), hidden);
 }
 
 WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std::vector<int64_t>& removed,
-                           const WalkOptions& options) {
+                           const WalkOptions& options, std::optional<StartStreams> start) {
   Check(!removed.empty(), "there is no removed block behind which to fit anything");
   CheckFoldsIntoProjections(job.model.weights->config);
-  if (options.correction != nullptr) CheckBlockBefore(RunsOf(removed));
-  return RefitWalk(job, plan, removed, options).Run();
+  if (options.correction != nullptr && options.correction->input == SiteInput::kActivation)
+    CheckBlockBefore(RunsOf(removed));
+  return RefitWalk(job, plan, removed, options, std::move(start)).Run();
 }
 
 }  // namespace shiftrt

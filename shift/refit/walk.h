@@ -3,12 +3,15 @@
 // before it leaves, towards the stream of the original model.
 #pragma once
 
+#include <algorithm>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "shift/job.h"
 #include "shift/refit/projection.h"
+#include "shift/sums/streams.h"
 
 namespace shiftrt {
 
@@ -22,7 +25,9 @@ const char* Name(Heal heal);
 // A correction that is fitted from the activations of the block before a removed run.
 struct BlockCorrection {
   SiteInput input = SiteInput::kActivation;  // or kStreamAndActivation
-  // From the sums of one run and the block before it: that block, and perhaps an adapter behind it.
+  // From the sums of one run and the block before it: that block, and perhaps an adapter behind it. With
+  // kStreamAndActivation, a run that begins at layer 0 has no block before it: the sums are of the stream alone
+  // (kStream), `block` is null, and the adapter is all there is.
   std::function<FittedSites(const SiteSums& sums, const BlockPtr& block)> fit;
 };
 
@@ -45,13 +50,17 @@ struct WalkResult {
 // begins. A down projection that the plan has changed already stays. Cost: two passes of the model from the block
 // before the first removed one on, and the fitted blocks twice. Memory: tokens x hidden x 8 bytes for the two streams,
 // and what CheckWalkMemory says. Throws UsageError where there is no block before a run that the correction needs one
-// for, and for a family that norms the updates.
+// for (kActivation), and for a family that norms the updates. `start`: the streams of the job's text before the block
+// in front of the first removed one (WalkStart), where they are already there; it takes their memory.
 WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std::vector<int64_t>& removed,
-                           const WalkOptions& options);
+                           const WalkOptions& options, std::optional<StartStreams> start = std::nullopt);
+// The layer before which a walk starts.
+inline int64_t WalkStart(const std::vector<int64_t>& removed) { return std::max<int64_t>(0, removed.front() - 1); }
 
-// Throws Error unless the host has memory for a fit of n inputs and d outputs: two sums of 8 (n + 1) (n + 1 + d) bytes,
-// for the fitted and the held-out tokens, once more as many without their means, and five arrays of 8 n^2 bytes for
-// the solve.
+// The memory of a fit of n inputs and d outputs in bytes: two sums of 8 (n + 1) (n + 1 + d), for the fitted and the
+// held-out tokens, once more as many without their means, and five arrays of 8 n^2 for the solve.
+int64_t WalkBytes(int64_t inputs, int64_t hidden);
+// Throws Error unless the host has that memory.
 void CheckWalkMemory(const Context& context, int64_t inputs, int64_t hidden);
 
 }  // namespace shiftrt

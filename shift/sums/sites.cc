@@ -53,4 +53,10 @@ DepthPlan CorrectedPlan(int64_t layers, std::span<const Site> sites,
   return DepthPlan::Corrected(layers, stages);
 }
 
+int64_t AdapterParameters(const DepthPlan& plan) {
+  int64_t parameters = 0;
+  for (const AdapterStage* adapter : plan.Adapters()) parameters += adapter->lra->parameters();
+  return parameters;
+}
+
 }  // namespace shiftrt

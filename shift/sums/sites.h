@@ -70,4 +70,7 @@ struct SiteSums {
 DepthPlan CorrectedPlan(int64_t layers, std::span<const Site> sites,
                         std::span<const std::shared_ptr<const Lra>> adapters);
 
+// Of all adapters of a plan together.
+int64_t AdapterParameters(const DepthPlan& plan);
+
 }  // namespace shiftrt

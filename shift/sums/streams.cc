@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shift/sums/streams.h"
 
+#include <utility>
+
 namespace shiftrt {
 
 namespace {
@@ -29,6 +31,20 @@ std::vector<KeptRows> StreamsBefore(int64_t layer, const Context& context, std::
   pass.Add(probe);
   pass.Run(phase, batches, progress);
   return std::move(probe.streams);
+}
+
+StartStreams StartStreams::Every(size_t step) const {
+  StartStreams some{layer, {}, {}};
+  for (const auto& [from, to] : {std::pair(&fit, &some.fit), std::pair(&heldout, &some.heldout)})
+    for (size_t b = 0; b < from->size(); b += step) to->emplace_back().Set((*from)[b].rows());
+  return some;
+}
+
+StartStreams StreamsBefore(int64_t layer, const ShiftJob& job, const std::string& phase) {
+  const auto of = [&](const std::vector<Batch>& batches) {
+    return StreamsBefore(layer, job.context, job.model.weights, batches, phase, job.progress);
+  };
+  return {layer, of(job.calibration.fit), of(job.calibration.heldout)};
 }
 
 }  // namespace shiftrt

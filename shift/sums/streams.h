@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "shift/job.h"
 #include "shift/sums/pass.h"
 
 namespace shiftrt {
@@ -15,5 +16,15 @@ namespace shiftrt {
 // first GPU, or on the host. `phase` names the pass.
 std::vector<KeptRows> StreamsBefore(int64_t layer, const Context& context, std::shared_ptr<const Weights> weights,
                                     std::span<const Batch> batches, const std::string& phase, Progress& progress);
+
+// The stream of a calibration text before block `layer`, from which several walks through the model start.
+struct StartStreams {
+  int64_t layer = 0;
+  std::vector<KeptRows> fit, heldout;
+
+  // Copies of every `step`-th batch of both.
+  StartStreams Every(size_t step) const;
+};
+StartStreams StreamsBefore(int64_t layer, const ShiftJob& job, const std::string& phase);
 
 }  // namespace shiftrt

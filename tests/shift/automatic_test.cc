@@ -2,11 +2,16 @@
 // The gate and `--correction auto`, against losses of whole plans.
 #include <algorithm>
 #include <functional>
+#include <optional>
+#include <set>
 
 #include "runtime/check.h"
+#include "shift/fit/sequential.h"
 #include "shift/measure/loss.h"
 #include "shift/pipeline.h"
 #include "tests/shift/small_model.h"
+#include "tests/test_directory.h"
+#include "tokenizers/tokenizer.h"
 
 namespace shiftrt {
 namespace {
@@ -152,20 +157,84 @@ TEST_F(Automatic, ChoosesTheLowestLossAmongRecipesThatAreWhatTheySay) {
   ASSERT_GE(result.trials.size(), 7u);
   EXPECT_EQ(Format(result.trials[0].recipe), "independent, token weights none, svd, lambda gcv");
   double chosen = result.trials[0].loss;
+  std::set<std::string> tried;
   for (const Trial& trial : result.trials) {
     EXPECT_NEAR(trial.gain, result.trials[0].loss - trial.loss, 1e-12);
     if (trial.clear()) chosen = std::min(chosen, trial.loss);
-    if (trial.tokens != calibration_.fit_tokens) continue;
+    tried.insert(trial.recipe.correction == "lra" ? Name(trial.recipe.metric) : trial.recipe.correction);
+    // The metric comes from a quarter of the text, and so do most walks.
+    if (trial.tokens != calibration_.fit_tokens || trial.recipe.metric != MetricKind::kIdentity) continue;
     ShiftOptions alone = Options("layers=1,3,4");
+    alone.correction = &FindCorrection(trial.recipe.correction);
     alone.mode = trial.recipe.mode;
     alone.weighting = trial.recipe.weighting;
     alone.fit.factorization = trial.recipe.factorization;
     alone.fit.ridge.lambda = trial.recipe.lambda;
     EXPECT_NEAR(trial.loss, Loss(Run(alone).corrected), 1e-5) << Format(trial.recipe);
   }
+  EXPECT_EQ(tried, (std::set<std::string>{"identity", "fisher-diagonal", "fisher", "refit", "joint"}));
+  EXPECT_TRUE(result.untried.empty());
   EXPECT_EQ(result.trials[result.chosen_trial].loss, chosen);
   EXPECT_NEAR(Loss(result.corrected), chosen, 1e-5);
   EXPECT_EQ(result.sites.size(), 3u);
+}
+
+TEST_F(Automatic, WhatItChoosesIsAPlanLikeAnyOther) {
+  ShiftOptions options = Options("layers=3");
+  options.correction = &FindCorrection("auto");
+  ShiftResult result = Run(options);
+  for (const Trial& trial : result.trials) {
+    EXPECT_EQ(trial.parameters == 0, trial.recipe.correction == "refit") << Format(trial.recipe);
+    EXPECT_NE(trial.recipe.mode, Calibration::kDrift) << "one site has nothing removed before it";
+  }
+  // What is chosen is the plan that has its loss.
+  EXPECT_NEAR(Loss(result.corrected), result.trials[result.chosen_trial].loss, 1e-5);
+  // It can be healed, gated and saved as any other.
+  options.heal = Heal::kAll;
+  options.gate = true;
+  result = Run(options);
+  EXPECT_FALSE(result.healed.empty());
+}
+
+TEST_F(Automatic, SaysWhatItCannotTry) {
+  const auto untried = [&](const char* prune, bool penalize_bias) {
+    ShiftOptions options = Options(prune);
+    options.correction = &FindCorrection("auto");
+    options.fit.ridge.penalize_bias = penalize_bias;
+    const ShiftResult result = Run(options);
+    for (const Trial& trial : result.trials)
+      EXPECT_TRUE(result.untried.empty() || trial.recipe.correction != "refit") << Format(trial.recipe);
+    return fmt::format("{}", fmt::join(result.untried, "; "));
+  };
+  EXPECT_EQ(untried("layers=1,3", false), "");
+  const std::string first = untried("layers=0,3", false), bias = untried("layers=1,3", true);
+  EXPECT_NE(first.find("refit: layer 0 is removed"), std::string::npos) << first;
+  EXPECT_EQ(first.find("joint"), std::string::npos) << first;
+  EXPECT_NE(bias.find("biases"), std::string::npos) << bias;
+}
+
+// The streams that walks share change nothing.
+TEST_F(Automatic, AWalkFromStreamsThatAreThereIsTheSameWalk) {
+  NoProgress progress;
+  const ShiftJob job = {context_, model_, calibration_, progress};
+  const std::vector<int64_t> removed = {2, 4};
+  const ShiftOptions options = Options("layers=2,4");
+  const BlockCorrection joint = InWalk(FindCorrection("joint"), job, options.fit);
+  const DepthPlan plan = DepthPlan::Pruned(kLayers, removed);
+  const WalkOptions walk = {&joint, Heal::kOff, options.fit.ridge, {}};
+  const auto adapter = [](const DepthPlan& of) { return of.Adapters().back()->lra->b(0, 5); };
+  const float alone = adapter(RefitInSequence(job, plan, removed, walk).plan);
+  const StartStreams start = StreamsBefore(WalkStart(removed), job, "");
+  EXPECT_EQ(adapter(RefitInSequence(job, plan, removed, walk, start.Every(1)).plan), alone);
+  EXPECT_EQ(start.Every(4).fit.size(), 7u);
+  const auto drift = [&](std::optional<StartStreams> from) {
+    return FitInSequence(
+        job, SitesOf(removed), Calibration::kDrift, {},
+        [&](const SiteSums& site, Progress& quiet) { return FitSites(context_, {&site}, options.fit, quiet); },
+        std::move(from));
+  };
+  EXPECT_NEAR(drift(start.Every(1)).adapters[1]->b(0, 5), drift(std::nullopt).adapters[1]->b(0, 5), 1e-6);
+  EXPECT_THROW(RefitInSequence(job, plan, removed, walk, StreamsBefore(2, job, "")), Error);
 }
 
 TEST_F(Automatic, RefusesWhatItCannotTry) {
@@ -184,6 +253,37 @@ TEST_F(Automatic, RefusesWhatItCannotTry) {
   ShiftOptions options = Options("layers=1");
   options.correction = &FindCorrection("auto");
   EXPECT_THROW(Run(options), Error);
+}
+
+// On a trained model, in small: text that neither the fit nor the choice saw.
+TEST(AutomaticOnATrainedModel, IsNeverWorseThanThePapersRecipeByMoreThanTwiceItsError) {
+  const auto demo = TestDirectory().parent_path() / "models/demo";
+  Model model;
+  model.weights = LoadWeights(demo);
+  model.plan = DepthPlan::Original(model.weights->config.layers);
+  const auto text = [&](const char* file, int64_t samples) {
+    return LoadCalibration({(demo / file).string(), samples, 64}, *OpenTokenizer(demo.string()), 1);
+  };
+  const CalibrationSet calibration = text("calibration.txt", 48), other = text("heldout.txt", 24);
+  const Context context;
+  NoProgress progress;
+  HeldOutLoss loss(context, model.weights, other.fit, 1 << 20, 0);
+  for (const char* prune : {"bi:0.25", "reverse*:0.25", "magnitude-l1:0.125"}) {
+    ShiftOptions options;
+    options.prune = ParsePrune(prune);
+    options.fit.rank = RankSpec::Fixed(16);
+    options.fit.factorization = Factorization::kSvd;
+    const auto losses = [&](const char* correction) {
+      options.correction = &FindCorrection(correction);
+      return loss.BySequence(Shift({context, model, calibration, progress}, options).corrected);
+    };
+    const std::vector<double> paper = losses("lra"), chosen = losses("auto");
+    const auto count = static_cast<double>(paper.size());
+    double worse = 0, squares = 0;
+    for (size_t s = 0; s < paper.size(); ++s) worse += (chosen[s] - paper[s]) / count;
+    for (size_t s = 0; s < paper.size(); ++s) squares += std::pow(chosen[s] - paper[s] - worse, 2);
+    EXPECT_LE(worse, 2 * std::sqrt(squares / (count - 1) / count)) << prune;
+  }
 }
 
 }  // namespace

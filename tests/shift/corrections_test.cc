@@ -534,7 +534,7 @@ TEST_F(Corrections, RefuseWhatContradicts) {
             [&](ShiftOptions& o) { o.correction = &FindCorrection(correction), o.fit.ridge.penalize_bias = true; });
   refused("rank",
           [&](ShiftOptions& o) { o.correction = &FindCorrection("joint"), o.fit.rank = ParseRank("budget:4k"); });
-  for (const char* correction : {"replaceme", "laco", "refit", "joint"})
+  for (const char* correction : {"replaceme", "laco", "refit"})
     refused(
         "prune", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction); }, "layers=0,3");
 }

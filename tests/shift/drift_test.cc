@@ -18,7 +18,7 @@ class Drift : public test::SmallModel {
   }
   StreamDrift Measured(int64_t shown = 250) {
     NoProgress progress;
-    return MeasureDrift(context_, model_.weights, Plans(), calibration_.heldout, progress, shown);
+    return MeasureDrift(context_, model_.weights, Plans(), calibration_.heldout, progress, {shown});
   }
   // The stream that block `depth` reads (kLayers: the final norm), all tokens.
   std::vector<std::vector<double>> StreamAt(const DepthPlan& plan, int64_t depth) {

@@ -2,6 +2,7 @@
 #include "shift/sweep.h"
 
 #include <map>
+#include <tuple>
 
 #include "runtime/check.h"
 #include "shift/pipeline.h"
@@ -47,6 +48,10 @@ class SweepTest : public test::SmallModel {
       ++measured_;
       return Quality{.perplexity = Measure(plan)};
     };
+    source.known = [&](const ShiftOptions& options, int64_t samples) -> const SweepRow* {
+      const auto found = known_.find({SettingText(options), options.seed, samples});
+      return found == known_.end() ? nullptr : &found->second;
+    };
     source.row = [&](const SweepRow& row) { rows.push_back(row); };
     Sweep({context_, model_, meter_}, axes, source);
     return rows;
@@ -63,7 +68,29 @@ class SweepTest : public test::SmallModel {
 
   Meter meter_;
   int opened_ = 0, measured_ = 0;
+  std::map<std::tuple<std::string, uint64_t, int64_t>, SweepRow> known_;
 };
+
+TEST_F(SweepTest, CellsThatAreKnownAreNotComputedAgain) {
+  SweepAxes axes = Axes({"bi:1", "layers=2,4"});
+  axes.factorizations = {Factorization::kSvd, Factorization::kReducedRank};
+  axes.seeds = {0, 1};
+  const std::vector<SweepRow> whole = Run(axes);
+  ASSERT_EQ(whole.size(), 8u);
+  for (size_t i = 0; i < 6; ++i)  // all of seed 0, and two cells of seed 1
+    known_[{SettingText(whole[i].options), whole[i].options.seed, whole[i].samples}] = whole[i];
+  opened_ = measured_ = 0;
+  const std::vector<SweepRow> again = Run(axes);
+  EXPECT_EQ(opened_, 1);
+  EXPECT_EQ(measured_, 2) << "the corrected models of the last two cells";
+  ASSERT_EQ(again.size(), whole.size());
+  for (size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_EQ(SettingText(again[i].options), SettingText(whole[i].options));
+    EXPECT_EQ(again[i].options.seed, whole[i].options.seed);
+    EXPECT_EQ(again[i].corrected.perplexity, whole[i].corrected.perplexity);
+    EXPECT_EQ(again[i].original.perplexity, whole[i].original.perplexity);
+  }
+}
 
 TEST_F(SweepTest, EachCellIsWhatARunOfItsSettingsGives) {
   SweepAxes axes = Axes({"bi:1", "bi:2", "reverse*:2", "layers=0,5"});

@@ -79,6 +79,36 @@ TEST_F(Cli, BlocksThatWereFittedAgainAreShownSavedAndRunAgain) {
                "n = 80 inputs");
 }
 
+TEST_F(Cli, ARecipeIsTheOptionsThatItNames) {
+  WriteModel("wide", {{"hidden_size", 64}});
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--calib", Path("calibration.txt:16x64"), "--text", Path("heldout.txt"), "--max-tokens",
+                             "1", "--quiet", "--json", Path("r.json")});
+    const Outcome outcome = Command("run", more, "wide");
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    Json json = ReadJson("r.json");
+    return json["variants"].back();
+  };
+  const auto same = [](const Json& a, const Json& b) {
+    EXPECT_EQ(a["label"], b["label"]);
+    EXPECT_EQ(a["perplexity"], b["perplexity"]);
+  };
+  same(run({"--recipe", "paper"}),
+       run({"--prune", "bi:0.25", "--correction", "lra", "--lra", "64", "--factorize", "svd"}));
+  same(run({"--recipe", "stock", "--prune", "layers=2", "--lambda", "1e-3rel"}),
+       run({"--prune", "layers=2", "--correction", "refit", "--heal", "all", "--lambda", "1e-3rel"}));
+  same(run({"--recipe", "adapters", "--prune", "layers=2", "--lra", "64"}),
+       run({"--prune", "layers=2", "--correction", "joint", "--lra", "64", "--heal", "all"}));
+
+  const auto refused = [&](std::vector<std::string> more, const char* words) {
+    EXPECT_FAILS(Command("run", more, "wide"), 2, words);
+  };
+  refused({"--recipe", "paper", "--factorize", "rrr"}, "--factorize rrr: --recipe paper has --factorize svd");
+  refused({"--recipe", "paper", "--gate"}, "--gate: --recipe paper has none of it");
+  refused({"--recipe", "best", "--lra", "8"}, "--lra 8: --recipe best has --lra full");
+  refused({"--recipe", "cheap"}, "known are paper, stock, adapters, best");
+}
+
 TEST_F(Cli, ASavedModelGeneratesAsItDidWhenMade) {
   ASSERT_EQ(Run({"--prune", "reverse*:2", "--lra", "8", "--save", Path("saved"), "--json", Path("r.json")}).status, 0);
   ASSERT_EQ(Run({"--prune", "reverse*:2", "--lra", "8", "--save", Path("whole"), "--save-weights"}).status, 0);
@@ -308,7 +338,8 @@ TEST_F(Cli, RunDrawsAReport) {
        {"Comparison", "Layer scores: bi", "Layer scores: magnitude-l1", "Singular values", "Energy explained",
         "held-out tokens", "tokens: 896 fitted, 128 held out", "Cosine", "Hidden states", "the sea was"})
     EXPECT_NE(page.find(part), std::string::npos) << part;
-  for (const char* chart : {"r2", "norm-by-depth", "cosine-by-depth", "hidden-states", "explained-energy"})
+  for (const char* chart :
+       {"r2", "norm-by-depth", "cosine-by-depth", "hidden-states", "hidden-states-tsne", "explained-energy"})
     EXPECT_TRUE(fs::exists(dir_ / "page" / (std::string(chart) + ".svg"))) << chart;
 }
 

@@ -56,6 +56,65 @@ TEST_F(Cli, SweepWritesACellALine) {
   EXPECT_FAILS(sweep({"--samples", "0"}), 2, "samples");
 }
 
+TEST_F(Cli, SweepTakesRecipesByName) {
+  const auto sweep = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"--calib", Path("calibration.txt:16x64"), "--text", Path("heldout.txt"), "--quiet",
+                               "--prune", "layers=2"});
+    return Command("sweep", more);
+  };
+  // A recipe of rank 64 is too wide for this model, which is 32 wide.
+  EXPECT_FAILS(sweep({"--recipe", "paper"}), 2, "64");
+  const Outcome outcome = sweep({"--recipe", "stock,best", "--json", Path("s.json")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json rows = ReadJson("s.json")["rows"];
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0]["correction"], "refit");
+  EXPECT_EQ(rows[1]["correction"], "joint");
+  EXPECT_EQ(rows[1]["rank"], "full");
+  EXPECT_EQ(rows[1]["heal"], "all");
+  EXPECT_FAILS(sweep({"--recipe", "stock", "--heal", "off,all"}), 2, "--heal off,all: --recipe stock has --heal all");
+  EXPECT_FAILS(sweep({"--recipe", "stock", "--preset", "paper-rank"}), 2, "--preset");
+  EXPECT_FAILS(sweep({"--recipe", "guess"}), 2, "paper, stock, adapters, best");
+
+  // What auto chooses is in the table and in the files.
+  const Outcome chosen =
+      sweep({"--correction", "auto", "--lra", "4", "--csv", Path("a.csv"), "--json", Path("a.json")});
+  ASSERT_EQ(chosen.status, 0) << chosen.err;
+  const std::string recipe = ReadJson("a.json")["rows"][0]["chosen"];
+  EXPECT_NE(recipe.find("token weights"), std::string::npos) << recipe;
+  EXPECT_NE(chosen.out.find(recipe), std::string::npos) << chosen.out;
+  EXPECT_NE(ReadFile(dir_ / "a.csv").find(",\"" + recipe + "\"\n"), std::string::npos);
+}
+
+TEST_F(Cli, AnInterruptedSweepContinuesFromItsJournal) {
+  const auto sweep = [&](const char* ranks, const char* json) {
+    return Command("sweep",
+                   {"--calib", Path("calibration.txt:16x64"), "--text", Path("heldout.txt"), "--quiet", "--prune",
+                    "layers=2", "--lra", ranks, "--journal", Path("journal"), "--json", Path(json)});
+  };
+  ASSERT_EQ(sweep("2,4,full", "whole.json").status, 0);
+  EXPECT_FALSE(fs::exists(dir_ / "journal")) << "a finished sweep leaves none";
+  // The journal of a sweep that was killed in mid-write: two cells, and a line that breaks off.
+  const pid_t child =
+      Start({"sweep", "--model", Path("model"), "--threads", "1", "--calib", Path("calibration.txt:16x64"), "--text",
+             Path("heldout.txt"), "--quiet", "--prune", "layers=2", "--lra",
+             "2,4,full,8,16,3,5,6,7,9,10,11,12,13,14,15", "--journal", Path("journal")},
+            dir_ / "stdout", dir_ / "stderr");
+  const auto lines = [&] {
+    const std::string text = fs::exists(dir_ / "journal") ? ReadFile(dir_ / "journal") : "";
+    return std::count(text.begin(), text.end(), '{');
+  };
+  while (lines() < 2 && !Ended(child)) ::usleep(1000);
+  ::kill(child, SIGKILL);
+  Wait(child);
+  if (lines() < 2) GTEST_SKIP() << "the sweep was over before it could be killed";
+  WriteText(dir_ / "journal", ReadFile(dir_ / "journal") + "{\"key\": \"bro");
+  const Outcome outcome = sweep("2,4,full", "again.json");
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.err.find("cells come from"), std::string::npos) << outcome.err;
+  EXPECT_EQ(ReadJson("again.json")["rows"], ReadJson("whole.json")["rows"]);
+}
+
 TEST_F(Cli, SweepScoresSuitesBesidePerplexity) {
   const auto sweep = [&](const std::string& suites) {
     return Command("sweep", {"--calib", Path("calibration.txt:16x64"), "--text", Path("heldout.txt"), "--prune",
@@ -67,7 +126,7 @@ TEST_F(Cli, SweepScoresSuitesBesidePerplexity) {
   for (const char* part : {"accuracy: pruned", "mean accuracy over BoolQ (4 items), PIQA (3 items): original"})
     EXPECT_NE(outcome.out.find(part), std::string::npos) << part << " in\n" << outcome.out;
   const Json accuracy = ReadJson("s.json")["rows"][0]["accuracy"];
-  EXPECT_NE(ReadFile(dir_ / "s.csv").find(fmt::format(",{:.6g}\n", accuracy["corrected"].get<double>())),
+  EXPECT_NE(ReadFile(dir_ / "s.csv").find(fmt::format(",{:.6g},\"\"\n", accuracy["corrected"].get<double>())),
             std::string::npos);
   EXPECT_NE(ReadFile(dir_ / "page/index.html").find("Zero-shot accuracy"), std::string::npos);
 

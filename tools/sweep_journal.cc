@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/sweep_journal.h"
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+namespace {
+
+using Json = nlohmann::json;
+
+Json ToJson(const Quality& quality) { return {quality.perplexity, quality.accuracy, quality.accuracy_error}; }
+
+// What is not finite is null in JSON.
+double Number(const Json& json) { return json.is_null() ? std::nan("") : json.get<double>(); }
+
+Quality ToQuality(const Json& json) { return {Number(json.at(0)), Number(json.at(1)), Number(json.at(2))}; }
+
+}  // namespace
+
+SweepJournal::SweepJournal(std::filesystem::path file, std::string key) : file_(std::move(file)), key_(std::move(key)) {
+  if (file_.empty()) return;
+  std::ifstream in(file_);
+  for (std::string line; std::getline(in, line);) {
+    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object() || json.value("key", "") != key_) continue;
+    SweepRow row;  // its options are those that it is asked for by
+    row.samples = json.at("samples").get<int64_t>();
+    row.removed = json.at("removed").get<std::vector<int64_t>>();
+    row.tokens = json.at("tokens").get<int64_t>();
+    row.r2_fit = Number(json.at("r2_fit"));
+    row.r2_heldout = Number(json.at("r2_heldout"));
+    row.parameters = json.at("adapter_parameters").get<int64_t>();
+    row.chosen = json.at("chosen").get<std::string>();
+    row.original = ToQuality(json.at("original"));
+    row.pruned = ToQuality(json.at("pruned"));
+    row.corrected = ToQuality(json.at("corrected"));
+    rows_[{json.at("settings").get<std::string>(), json.at("seed").get<uint64_t>(), row.samples}] = std::move(row);
+  }
+}
+
+const SweepRow* SweepJournal::Find(const ShiftOptions& options, int64_t samples) const {
+  const auto found = rows_.find({SettingText(options), options.seed, samples});
+  return found == rows_.end() ? nullptr : &found->second;
+}
+
+void SweepJournal::Add(const SweepRow& row) {
+  if (file_.empty()) return;
+  const Json json = {{"key", key_},
+                     {"settings", SettingText(row.options)},
+                     {"seed", row.options.seed},
+                     {"samples", row.samples},
+                     {"removed", row.removed},
+                     {"tokens", row.tokens},
+                     {"r2_fit", row.r2_fit},
+                     {"r2_heldout", row.r2_heldout},
+                     {"adapter_parameters", row.parameters},
+                     {"chosen", row.chosen},
+                     {"original", ToJson(row.original)},
+                     {"pruned", ToJson(row.pruned)},
+                     {"corrected", ToJson(row.corrected)}};
+  // A line that an earlier sweep broke off must not swallow this one.
+  std::ofstream out(file_, std::ios::app);
+  out << (begun_ ? "" : "\n") << json.dump() << "\n" << std::flush;
+  Check(out.good(), "{}: the finished cell cannot be written", file_.string());
+  begun_ = true;
+  rows_[{SettingText(row.options), row.options.seed, row.samples}] = row;
+}
+
+void SweepJournal::Remove() const {
+  std::error_code ignored;
+  if (!file_.empty()) std::filesystem::remove(file_, ignored);
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// `sweep --journal FILE`: the cells that an interrupted sweep has finished.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "shift/sweep.h"
+
+namespace shiftrt {
+
+class SweepJournal {
+ public:
+  // Reads the cells of `file` whose key is `key`, which stands for everything that decides a cell beside its settings:
+  // model, texts, protocol and suites. "" keeps nothing. A line that breaks off counts for nothing.
+  SweepJournal(std::filesystem::path file, std::string key);
+
+  // The cell of these settings (prune and seed among them), or null.
+  const SweepRow* Find(const ShiftOptions& options, int64_t samples) const;
+  // Appends a line; throws Error where that fails.
+  void Add(const SweepRow& row);
+  // The sweep is done: the file goes.
+  void Remove() const;
+  int64_t cells() const { return std::ssize(rows_); }
+
+ private:
+  using Cell = std::tuple<std::string, uint64_t, int64_t>;  // settings, seed, samples
+
+  std::filesystem::path file_;
+  std::string key_;
+  std::map<Cell, SweepRow> rows_;
+  bool begun_ = false;  // a line was written
+};
+
+}  // namespace shiftrt
