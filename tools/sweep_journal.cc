@@ -17,9 +17,9 @@ using Json = nlohmann::json;
 Json ToJson(const Quality& quality) { return {quality.perplexity, quality.accuracy, quality.accuracy_error}; }
 
 // What is not finite is null in JSON.
-double Number(const Json& json) { return json.is_null() ? std::nan("") : json.get<double>(); }
+double OrNan(const Json& json) { return json.is_null() ? std::nan("") : json.get<double>(); }
 
-Quality ToQuality(const Json& json) { return {Number(json.at(0)), Number(json.at(1)), Number(json.at(2))}; }
+Quality ToQuality(const Json& json) { return {OrNan(json.at(0)), OrNan(json.at(1)), OrNan(json.at(2))}; }
 
 }  // namespace
 
@@ -33,8 +33,8 @@ SweepJournal::SweepJournal(std::filesystem::path file, std::string key) : file_(
     row.samples = json.at("samples").get<int64_t>();
     row.removed = json.at("removed").get<std::vector<int64_t>>();
     row.tokens = json.at("tokens").get<int64_t>();
-    row.r2_fit = Number(json.at("r2_fit"));
-    row.r2_heldout = Number(json.at("r2_heldout"));
+    row.r2_fit = OrNan(json.at("r2_fit"));
+    row.r2_heldout = OrNan(json.at("r2_heldout"));
     row.parameters = json.at("adapter_parameters").get<int64_t>();
     row.chosen = json.at("chosen").get<std::string>();
     row.original = ToQuality(json.at("original"));

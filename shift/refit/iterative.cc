@@ -19,7 +19,7 @@ int64_t ChunkTokens(int64_t inputs) { return std::clamp<int64_t>(inputs / 4, 16,
 
 constexpr int kMostPasses = 1000;  // for one lambda and group
 // The lambdas that are tried, in powers of ten of the mean of the Gram's diagonal.
-constexpr int kHighestPower = 2, kLowestPower = -8;
+constexpr int kFirstPower = 2, kLastPower = -8;
 
 // The first moments of the rows, and of the second ones the diagonal of the Gram.
 struct Moments {
@@ -210,7 +210,7 @@ class Group {
 // The lambda from which the error on held-out rows does not fall any more; the group holds its solution.
 double ChooseLambda(Group& group, double unit, Matrix<double>& best) {
   double lambda = 0, lowest = std::numeric_limits<double>::infinity();
-  for (int power = kHighestPower; power >= kLowestPower; --power) {
+  for (int power = kFirstPower; power >= kLastPower; --power) {
     const double tried = unit * std::pow(10.0, power);
     group.Solve(tried);
     const double error = group.HeldOut();
