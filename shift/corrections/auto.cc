@@ -43,8 +43,8 @@ CalibrationSet Quarter(const CalibrationSet& calibration) {
 
 // Tries, from sums of one pass, token weights none and norm, svd and rrr, lambda as given and by hold-out, and what the
 // loss feels as the metric of a low rank. What came out best is then tried in sequence and with drift, and refit and
-// joint with its token weights and lambda, each in a walk on a quarter of the text; the best of these walks is repeated
-// on all of it where it comes near. Rank, span and the bias's penalty are the caller's.
+// joint with its lambda and metric, each in a walk on a quarter of the text; the best of these walks is repeated on all
+// of it where it comes near. Rank, span and the bias's penalty are the caller's.
 class Search {
  public:
   explicit Search(const FitInput& input)
