@@ -67,7 +67,7 @@ TEST_F(FinetuneOnGpu, PartialLayersAndTheHeadAgreeWithTheCpu) {
 TEST_F(FinetuneOnGpu, ReplacementsAgreeWithTheCpu) {
   FinetuneOptions options;
   options.trainable.method = Method::kReplacement;
-  options.replacement = Halves::kMlp;
+  options.replacement.halves = Halves::kMlp;
   ExpectParity(kQwen2, DepthPlan::Pruned(2, std::vector<int64_t>{0}), options);
 }
 
