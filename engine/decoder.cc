@@ -86,6 +86,7 @@ CallLayout LayOut(const LayerCall& call) {
 }
 
 struct Decoder::Impl {
+  std::shared_ptr<Processes> processes;
   std::shared_ptr<const Weights> weights;
   DepthPlan plan;
   TapSet taps;
@@ -105,12 +106,15 @@ Decoder::Decoder(const Context& context, std::shared_ptr<const Weights> weights,
   impl_->taps.Check(plan.stages, weights->config.layers, /*everything=*/true);
   const BackendSetup setup{context, weights, plan, !impl_->taps.empty()};
   impl_->backend = context.device == Device::kCuda ? MakeCudaBackend(setup) : MakeCpuBackend(setup);
+  impl_->processes = context.processes;
   impl_->weights = std::move(weights);
   impl_->plan = std::move(plan);
 }
 
 Decoder::~Decoder() = default;
 Decoder::Decoder(Decoder&&) noexcept = default;
+
+Processes& Decoder::processes() const { return *impl_->processes; }
 
 Rows Decoder::Forward(const Batch& batch, bool taps_only) {
   CheckLengths(config(), batch);

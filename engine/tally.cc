@@ -36,7 +36,7 @@ class CpuProducts : public PendingProducts {
 
 class CpuTally : public Tally {
  public:
-  explicit CpuTally(const Context& context) : context_(context) {}
+  explicit CpuTally(const Context& context) : Tally(context), context_(context) {}
   int64_t devices() const override { return 1; }
   std::unique_ptr<DeviceRidgeSums> MakeRidgeSums(const RidgeSumsView& host) override {
     return std::make_unique<CpuRidgeSums>(context_, host);

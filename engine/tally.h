@@ -11,6 +11,7 @@
 #include "kernels/gram.h"
 #include "models/weights.h"
 #include "runtime/context.h"
+#include "runtime/processes.h"
 
 namespace shiftrt {
 
@@ -36,12 +37,18 @@ class PendingProducts {
 
 class Tally {
  public:
+  explicit Tally(const Context& context) : processes_(context.processes) {}
   virtual ~Tally() = default;
+  // Those that share the batches whose rows it takes.
+  Processes& processes() const { return *processes_; }
   // Whose rows it takes, and which work at the same time.
   virtual int64_t devices() const = 0;
   // What `host` holds, to go on from. Its memory belongs to the caller.
   virtual std::unique_ptr<DeviceRidgeSums> MakeRidgeSums(const RidgeSumsView& host) = 0;
   virtual std::unique_ptr<PendingProducts> MakeProducts() = 0;
+
+ private:
+  std::shared_ptr<Processes> processes_;
 };
 
 // For what decoders of these weights tap, on any of the context's GPUs. Not for use by several threads.

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "runtime/files.h"
+#include "runtime/processes.h"
 
 namespace shiftrt {
 
@@ -127,6 +128,45 @@ class Collector {
   std::vector<std::vector<Score>> scores_;
 };
 
+// The scores of every variant and batch.
+class ScoreTable {
+ public:
+  ScoreTable(size_t variants, size_t batches) : scores_(variants, std::vector<std::vector<Score>>(batches)) {}
+  std::vector<Score>& At(size_t variant, size_t batch) { return scores_[variant][batch]; }
+
+  // Takes what journals hold, of this process and of the others, which may be on other hosts. Returns the batches that
+  // some variant lacks; of these, what the own journal holds is in the table, and nothing where it holds nothing.
+  std::vector<int64_t> TakeKnown(const EvalJob& job, const std::vector<std::string>& keys,
+                                 const std::vector<PackedBatch>& batches) {
+    Packer mine;
+    for (size_t b = 0; b < batches.size(); ++b) {
+      bool whole = true;
+      for (size_t v = 0; v < keys.size(); ++v) {
+        const std::vector<Score>* known = job.journal.Find(keys[v], static_cast<int64_t>(b));
+        if (known != nullptr && known->size() == batches[b].members.size()) At(v, b) = *known;
+        whole = whole && !At(v, b).empty();
+      }
+      if (!whole) continue;
+      mine.Put(b);
+      for (size_t v = 0; v < keys.size(); ++v) mine.PutAll(At(v, b));
+    }
+    std::vector<bool> known(batches.size(), false);
+    for (const Bytes& one : job.context.processes->Gather(mine.Take()))
+      for (Unpacker in(one); !in.done();) {
+        const auto b = in.Get<size_t>();
+        known.at(b) = true;
+        for (size_t v = 0; v < keys.size(); ++v) At(v, b) = in.GetAll<Score>();
+      }
+    std::vector<int64_t> missing;
+    for (size_t b = 0; b < batches.size(); ++b)
+      if (!known[b]) missing.push_back(static_cast<int64_t>(b));
+    return missing;
+  }
+
+ private:
+  std::vector<std::vector<std::vector<Score>>> scores_;
+};
+
 }  // namespace
 
 EvalScores Evaluate(const EvalJob& job, const Dataset& dataset) {
@@ -142,29 +182,46 @@ EvalScores Evaluate(const EvalJob& job, const Dataset& dataset) {
     keys.push_back(WorkKey(job.context, job.model, variant.plan, work, job.options.batch_tokens));
     collectors.emplace_back(work, dataset);
   }
+  ScoreTable table(job.variants.size(), batches.size());
+  const std::vector<int64_t> missing = table.TakeKnown(job, keys, batches);
+  // What the journal has comes first, and would make the time left look short.
+  Collector done(work, dataset);
   int64_t left = std::ssize(dataset.items);
-  bool computing = false;  // what the journal has comes first, and would make the time left look short
-  for (size_t b = 0; b < batches.size(); ++b) {
-    int64_t complete = 0;
-    bool begun = false;
-    for (size_t v = 0; v < job.variants.size(); ++v) {
-      const std::vector<Score>* known = job.journal.Find(keys[v], b);
-      std::vector<Score> scores;
-      if (known != nullptr && known->size() == batches[b].members.size()) {
-        scores = *known;
-      } else {
-        if (!computing) job.progress.Begin(dataset.task->name, left);
-        if (!begun) runner.Begin(batches[b]);
-        computing = begun = true;
-        scores = runner.Finish(batches[b], v);
-        job.journal.Add(keys[v], b, scores);
+  std::vector<bool> known(batches.size(), true);
+  for (const int64_t b : missing) known[b] = false;
+  for (size_t b = 0; b < batches.size(); ++b)
+    if (known[b]) left -= done.Add(batches[b], table.At(0, b));
+
+  if (!missing.empty()) job.progress.Begin(dataset.task->name, left);
+  Processes& processes = *job.context.processes;
+  processes.InRounds(std::ssize(missing), [&](const Round& round) {
+    Packer mine;
+    if (round.mine) {
+      const int64_t b = missing[*round.mine];
+      bool begun = false;
+      for (size_t v = 0; v < job.variants.size(); ++v) {
+        std::vector<Score>& scores = table.At(v, b);
+        if (scores.empty()) {
+          if (!begun) runner.Begin(batches[b]);
+          begun = true;
+          scores = runner.Finish(batches[b], v);
+          job.journal.Add(keys[v], b, scores);
+        }
+        mine.PutAll(scores);
       }
-      complete = collectors[v].Add(batches[b], scores);
+      ++processes.work.batches;
+      processes.work.tokens += batches[b].batch.size();
     }
-    left -= complete;
-    if (computing) job.progress.Advance(complete);
-  }
-  if (computing) job.progress.End();
+    const std::vector<Bytes> all = processes.Gather(mine.Take());
+    for (int64_t i = round.first; i < round.end(); ++i) {
+      Unpacker scores(all[i - round.first]);
+      for (size_t v = 0; v < job.variants.size(); ++v) table.At(v, missing[i]) = scores.GetAll<Score>();
+      job.progress.Advance(done.Add(batches[missing[i]], table.At(0, missing[i])));
+    }
+  });
+  if (!missing.empty()) job.progress.End();
+  for (size_t b = 0; b < batches.size(); ++b)
+    for (size_t v = 0; v < job.variants.size(); ++v) collectors[v].Add(batches[b], table.At(v, b));
   for (Collector& collector : collectors) result.scores.push_back(collector.Take());
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;

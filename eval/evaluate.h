@@ -42,7 +42,8 @@ struct EvalJob {
   Progress& progress;
 };
 
-// The scores do not depend on what the journal holds, bit for bit. Throws Error for a model without a tokenizer, what
+// The processes of the context share the batches. The scores do not depend on their number, nor on what the journal
+// holds, bit for bit. Throws Error for a model without a tokenizer, what
 // PromptEncoder throws, and Interrupted; what was scored until then is in the journal.
 EvalScores Evaluate(const EvalJob& job, const Dataset& dataset);
 

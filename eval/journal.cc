@@ -17,6 +17,8 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr const char* kOfProcess = ".process";
+
 void WriteAll(int fd, std::string_view text, const std::filesystem::path& file) {
   while (!text.empty()) {
     const ssize_t written = ::write(fd, text.data(), text.size());
@@ -28,13 +30,32 @@ void WriteAll(int fd, std::string_view text, const std::filesystem::path& file) 
 
 }  // namespace
 
-Journal::Journal(const std::filesystem::path& file) : file_(file) {
+Journal::Journal(const std::filesystem::path& file, int rank) : file_(file) {
   if (file.empty()) return;
   if (!file.parent_path().empty()) std::filesystem::create_directories(file.parent_path());
-  fd_ = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  Check(fd_ >= 0, "{}: {}", file.string(), std::strerror(errno));
-  const std::string text = ReadFile(file);
-  for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+  const std::filesystem::path own = rank == 0 ? file.string() : file.string() + kOfProcess + std::to_string(rank);
+  fd_ = ::open(own.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  Check(fd_ >= 0, "{}: {}", own.string(), std::strerror(errno));
+  for (const std::filesystem::path& one : Files()) {
+    const std::string text = ReadFile(one);
+    Read(text);
+    if (one == own && !text.empty() && text.back() != '\n') WriteAll(fd_, "\n", own);
+  }
+}
+
+std::vector<std::filesystem::path> Journal::Files() const {
+  std::vector<std::filesystem::path> files;
+  const std::string name = file_.filename().string();
+  const std::filesystem::path directory = file_.has_parent_path() ? file_.parent_path() : ".";
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    const std::string other = entry.path().filename().string();
+    if (other == name || other.starts_with(name + kOfProcess)) files.push_back(file_.parent_path() / other);
+  }
+  return files;
+}
+
+void Journal::Read(std::string_view text) {
+  for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string_view::npos; begin = end + 1) {
     try {
       const Json line = Json::parse(text.begin() + begin, text.begin() + end);
       std::vector<Score> scores;
@@ -45,7 +66,6 @@ Journal::Journal(const std::filesystem::path& file) : file_(file) {
       // A line that was being written when the program was killed: its batch is scored again.
     }
   }
-  if (!text.empty() && text.back() != '\n') WriteAll(fd_, "\n", file_);
 }
 
 Journal::~Journal() {
@@ -67,7 +87,7 @@ void Journal::Add(const std::string& key, int64_t batch, const std::vector<Score
 void Journal::Remove() {
   if (fd_ < 0) return;
   std::error_code ignored;
-  std::filesystem::remove(file_, ignored);
+  for (const std::filesystem::path& file : Files()) std::filesystem::remove(file, ignored);
 }
 
 }  // namespace shiftrt

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,8 +18,9 @@ namespace shiftrt {
 // counts for nothing. Numbers are written so that they read back as the same bits.
 class Journal {
  public:
-  // Opens `file` and reads what is in it; "" keeps nothing.
-  explicit Journal(const std::filesystem::path& file);
+  // Opens `file` and reads what is in it; "" keeps nothing. Of several processes, each but the first appends to a file
+  // of its own beside it, "FILE.process3", and all read all of these files.
+  explicit Journal(const std::filesystem::path& file, int rank = 0);
   ~Journal();
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
@@ -29,10 +31,13 @@ class Journal {
   void Add(const std::string& key, int64_t batch, const std::vector<Score>& scores);
   const std::filesystem::path& file() const { return file_; }
   int64_t batches() const { return std::ssize(scores_); }
-  // All is done: the file goes.
+  // All is done: the files go.
   void Remove();
 
  private:
+  std::vector<std::filesystem::path> Files() const;
+  void Read(std::string_view text);
+
   std::filesystem::path file_;
   int fd_ = -1;
   std::map<std::pair<std::string, int64_t>, std::vector<Score>> scores_;

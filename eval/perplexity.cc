@@ -11,6 +11,7 @@
 #include "eval/harness/text.h"
 #include "runtime/check.h"
 #include "runtime/parquet.h"
+#include "runtime/processes.h"
 #include "runtime/text.h"
 
 namespace shiftrt {
@@ -62,16 +63,23 @@ PerplexityResult WindowedPerplexity(Decoder& decoder, std::span<const int32_t> t
   Check(window > 1 && windows > 0, "perplexity needs one whole window of {} tokens; the text has {}", window,
         tokens.size());
   progress.Begin("perplexity", windows);
-  double nll = 0;
-  const int64_t at_once = std::max<int64_t>(1, kBatchTokens / window);
-  for (int64_t first = 0; first < windows; first += at_once) {
-    Batch batch;
-    for (int64_t w = first; w < std::min(first + at_once, windows); ++w) batch.Add(tokens.subspan(w * window, window));
-    const std::vector<float> losses = TokenLosses(decoder, batch, decoder.Forward(batch));
-    nll += std::accumulate(losses.begin(), losses.end(), 0.0);
-    progress.Advance(batch.sequences());
-  }
+  const int64_t at_once = std::max<int64_t>(1, kBatchTokens / window), batches = (windows + at_once - 1) / at_once;
+  std::vector<double> sums(batches);
+  decoder.processes().InRounds(batches, [&](const Round& round) {
+    if (round.mine) {
+      Batch batch;
+      for (int64_t w = *round.mine * at_once; w < std::min((*round.mine + 1) * at_once, windows); ++w)
+        batch.Add(tokens.subspan(w * window, window));
+      const std::vector<float> losses = TokenLosses(decoder, batch, decoder.Forward(batch));
+      ++decoder.processes().work.batches;
+      decoder.processes().work.tokens += batch.size();
+      sums[*round.mine] = std::accumulate(losses.begin(), losses.end(), 0.0);
+    }
+    progress.Advance(std::min(round.end() * at_once, windows) - round.first * at_once);
+  });
   progress.End();
+  decoder.processes().Share(sums);
+  const double nll = std::accumulate(sums.begin(), sums.end(), 0.0);
   PerplexityResult result{std::string(protocol), window, windows * (window - 1), 0, 0};
   result.mean_nll = nll / static_cast<double>(result.predicted);
   result.perplexity = std::exp(result.mean_nll);

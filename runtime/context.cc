@@ -93,4 +93,10 @@ Context Context::WithGpu(int64_t which) const {
   return context;
 }
 
+Context Context::Alone() const {
+  Context context = *this;
+  context.processes = OneProcess();
+  return context;
+}
+
 }  // namespace shiftrt

@@ -30,6 +30,8 @@ class Solver;
 }
 class DeviceCopies;
 std::shared_ptr<DeviceCopies> MakeDeviceCopies();
+class Processes;
+std::shared_ptr<Processes> OneProcess();
 
 struct Context {
   int threads = 1;
@@ -42,11 +44,15 @@ struct Context {
   // Weights in the memory of GPUs (runtime/device_copies.h), shared by all that work with copies of this context. Never
   // null.
   std::shared_ptr<DeviceCopies> device_copies = MakeDeviceCopies();
+  // Those that share this work (runtime/processes.h), often this one alone. Never null.
+  std::shared_ptr<Processes> processes = OneProcess();
 
   // Cores() threads and the best instruction set; the environment variable SHIFTRT_ISA lowers the latter.
   static Context Default();
   // The same with one of the GPUs alone, counted from 0.
   Context WithGpu(int64_t which) const;
+  // The same for work that this process does by itself.
+  Context Alone() const;
 };
 
 }  // namespace shiftrt

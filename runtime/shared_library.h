@@ -39,10 +39,12 @@ class SharedLibrary {
     }
   };
   // As in: decltype(&EVP_sha256) sha256 = library.Find("EVP_sha256"). Throws Error if the library lacks it.
-  Symbol Find(const char* name) const {
+  Symbol Find(const char* name) const { return {FindObject(name)}; }
+  // The address of a variable. Throws Error if the library lacks it.
+  void* FindObject(const char* name) const {
     void* const address = dlsym(handle_, name);
     Check(address != nullptr, "{} lacks {}: {}", name_, name, dlerror());
-    return {address};
+    return address;
   }
 
  private:

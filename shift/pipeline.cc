@@ -44,6 +44,9 @@ class Pipeline {
     Correct();
     if (options_.gate) DropWhatHarms();
     if (options_.merge != Merge::kOff) MergeNeighbours();
+    // What is not dealt out, every process computes; on CPUs of different kinds it may round differently.
+    Processes& processes = *job_.context.processes;
+    if (!processes.alone()) processes.CheckSame("fit", result_.corrected.Fingerprint());
     return std::move(result_);
   }
 

@@ -68,6 +68,7 @@ Contest Enter(const EvalCommandOptions& options, const Context& context, const M
   CheckNames(options.variants, known);
   if (shift.correction->has_rank) CheckRank(shift.fit.rank, model.weights->config.hidden);
   const CalibrationSet calibration = options.recipe.OpenText(model, options.common);
+  context.processes->CheckSame("calibration text (hash)", calibration.hash);
   const ShiftJob job = {context, model, calibration, progress};
   auto fit = std::make_unique<KeptFit>(job, options.recipe, options.common.seed);
   const ShiftResult result = fit->Get(job, shift);
@@ -105,8 +106,9 @@ int Run(const EvalCommandOptions& options) {
 
 }  // namespace
 
-Command AddEval(CLI::App& app) {
+Command AddEval(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   auto options = std::make_shared<EvalCommandOptions>();
+  options->common = CommonOptions(processes);
   options->common.AddTo(app);
   options->common.AddLoraTo(app);
   options->common.AddQuietTo(app);
@@ -140,7 +142,8 @@ Command AddEval(CLI::App& app) {
              "  shiftrt eval --model qwen2-1.5b --prune bi:0.25 --lra 64 --calib c4.jsonl --data ~/data\n"
              "  shiftrt eval --model qwen2-1.5b --prune bi:0.25 --recipe paper --calib c4.jsonl --data ~/data\n"
              "  shiftrt eval --model qwen2-1.5b --tasks mmlu --shots 5 --data ~/data\n"
-             "  shiftrt eval --model demo --tasks piqa --data piqa=valid.jsonl --items scores.jsonl");
+             "  shiftrt eval --model demo --tasks piqa --data piqa=valid.jsonl --items scores.jsonl\n"
+             "  mpirun -n 8 shiftrt eval --model out --tasks paper7 --data data    (docs/scale.md)");
   return [options, &app] {
     options->recipe.TakeNamed(app);
     return Run(*options);

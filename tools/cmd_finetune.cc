@@ -70,7 +70,8 @@ std::string TrainingSource(const FinetuneCommand& options, const Model& model) {
     const fs::path beside = model.directory / "calibration.txt";
     source = fs::exists(beside) ? beside.string() : "c4";
   }
-  PullMissingText(source, options.common.offline, options.common.quiet);
+  options.common.processes->FirstBeforeOthers(
+      [&] { return PullMissingText(source, options.common.offline, options.common.quiet); });
   return source;
 }
 
@@ -87,7 +88,8 @@ TrainingTexts OpenTexts(const FinetuneCommand& options, const Model& model) {
     const CalibrationSpec spec = ParseCalibration(validation);
     text.validation_source = spec.source;
     text.validation = spec.samples;
-    PullMissingText(spec.source, options.common.offline, options.common.quiet);
+    options.common.processes->FirstBeforeOthers(
+        [&] { return PullMissingText(spec.source, options.common.offline, options.common.quiet); });
   }
   if (text.validation < 0) FailUsage("--validation {}: a number of sequences, or NAME|FILE[:sequences]", validation);
   return LoadTrainingTexts(text, model.RequireTokenizer());
@@ -205,13 +207,14 @@ void WarnOfRounding(double error, bool merged) {
 }
 
 FinetuneResult RunTraining(const FinetuneJob& job) {
-  if (fs::exists(job.checkpoint))
+  const bool first = job.context.processes->first();
+  if (first && fs::exists(job.checkpoint))
     std::fprintf(stderr, "shiftrt: continuing from %s, where an interrupted training left off\n",
                  job.checkpoint.c_str());
   try {
     return Finetune(job);
   } catch (const Interrupted&) {
-    if (fs::exists(job.checkpoint))
+    if (first && fs::exists(job.checkpoint))
       std::fprintf(stderr, "shiftrt: the training is kept in %s; the same command continues from there\n",
                    job.checkpoint.c_str());
     throw;
@@ -239,9 +242,11 @@ int Run(const FinetuneCommand& command) {
   const std::vector<Dataset> datasets =
       command.evaluation.tasks.empty() ? std::vector<Dataset>() : command.evaluation.Load(command.common);
   const Context context = command.common.MakeContext();
+  const bool first = context.processes->first();  // the one that writes
   const Model model = command.common.Open();
   const auto progress = command.common.MakeProgress();
   const TrainingTexts texts = OpenTexts(command, model);
+  context.processes->CheckSame("training text (hash)", texts.hash);
   options.training.schedule.steps = StepsOf(command, texts.training.sequences());
   options.training.schedule.warmup = ParseWarmup(command.warmup, options.training.schedule.steps);
   const std::optional<HeldOutText> heldout = OpenText(command, model);
@@ -266,7 +271,7 @@ int Run(const FinetuneCommand& command) {
     };
     const FinetuneJob job = {context, model, texts, training.options, training.checkpoint, announce, std::ref(display)};
     const FinetuneResult result = RunTraining(job);
-    Save(command, training, job, result);
+    if (first) Save(command, training, job, result);
     const DepthPlan tuned = result.lora ? MergeLora(*model.weights, result.plan, *result.lora) : result.plan;
     if (result.lora) WarnOfRounding(MergeError(*model.weights, result.plan, *result.lora, tuned), command.merge_lora);
     const std::string name = training.name.empty() ? "tuned" : training.name;
@@ -285,7 +290,7 @@ int Run(const FinetuneCommand& command) {
                  fmt::format("{:.2f}", outcome.perplexity)});
     fmt::print("\n{}", table.Text());
   }
-  if (!command.report.empty()) {
+  if (first && !command.report.empty()) {
     const std::string title = fmt::format("{}: {}", model.name, Name(options.trainable.method));
     WritePage(TrainingPage(title, fmt::format("{}. {}.", texts.source, texts.accounting), outcomes), command.report);
     fmt::print("report: {}/index.html\n", command.report);
@@ -341,8 +346,9 @@ void AddTrainingOptions(CLI::App& app, FinetuneCommand& options) {
 
 }  // namespace
 
-Command AddFinetune(CLI::App& app) {
+Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   auto options = std::make_shared<FinetuneCommand>();
+  options->common = CommonOptions(processes);
   options->common.AddTo(app);
   options->common.AddSeedTo(app, "the choice and order of sequences, the first values of LoRA, and dropout");
   options->common.AddActivationMemoryTo(app);
@@ -425,7 +431,8 @@ Command AddFinetune(CLI::App& app) {
       "  shiftrt finetune --model out --method replacement --replacement mlp --save out-replaced\n"
       "  shiftrt finetune --model out-joint --method replacement --keep-correction --save out-replaced\n"
       "  shiftrt finetune --model out --train alpaca --length 256 --epochs 2 --validate-every 50 --save out-alpaca\n"
-      "  shiftrt finetune --model out --preset paper-lora --samples 500 --save out-lora --report page");
+      "  shiftrt finetune --model out --preset paper-lora --samples 500 --save out-lora --report page\n"
+      "  mpirun -n 4 shiftrt finetune --model out --batch 32 --pass-tokens 2048 --save out-tuned    (docs/scale.md)");
   return [options, &app] {
     if (!options->preset.empty()) TakePreset(app, *options);
     RefuseStrangers(app, ParseMethod(options->method));

@@ -76,6 +76,7 @@ void WriteReport(const RunOptions& options, const ShiftJob& shift, const ShiftRe
                               shift.progress, {.seed = options.common.seed});
   report.prompt = options.comparison.prompt;
   for (const MeasuredVariant& v : variants) report.continuations.emplace_back(v.label, v.continuation);
+  if (!shift.context.processes->first()) return;
   WritePage(RunPage(report), options.report);
   fmt::print("report: {}/index.html\n", options.report);
 }
@@ -127,7 +128,8 @@ int Run(const RunOptions& options) {
   const std::vector<ExportTarget> exports = Targets(options, shift);
   const std::vector<Dataset> datasets =
       options.evaluation.tasks.empty() ? std::vector<Dataset>() : options.evaluation.Load(options.common);
-  const Context context = options.common.MakeContext();
+  const Context context = options.common.MakeContext(), alone = context.Alone();
+  const bool first = context.processes->first();
   const Model model = options.common.Open();
   if (model.provenance) FailUsage("{} is already pruned; give the model it was made from", options.common.model);
   const ModelConfig& config = model.weights->config;
@@ -136,6 +138,7 @@ int Run(const RunOptions& options) {
   const std::vector<int32_t> prompt = PromptTokens(model, options.comparison.prompt, options.comparison.chat);
   CheckFits(std::ssize(prompt), options.comparison.max_tokens, config);
   const CalibrationSet calibration = options.recipe.OpenText(model, options.common);
+  context.processes->CheckSame("calibration text (hash)", calibration.hash);
   HeldOutText heldout =
       OpenHeldOut({options.comparison.text, options.recipe.calib.empty()}, model, calibration, options.common);
   heldout.Limit(options.comparison.text_tokens, ProtocolWindow(options.comparison.protocol, config));
@@ -154,7 +157,7 @@ int Run(const RunOptions& options) {
   const std::vector<Variant> variants = VariantsOf(model, result, shift);
   Json json = ShiftJson(result, calibration);
   json["model"] = model.name;
-  if (!options.save.empty())  // before the evaluation, which may be interrupted
+  if (first && !options.save.empty())  // before the evaluation, which may be interrupted
     SaveAdapted(model, variants.back().plan, ProvenanceJson(json, shift), options.save_weights, options.save);
 
   const ComparisonJob comparison = {context, model, heldout, options.comparison, options.common.seed, *progress};
@@ -168,7 +171,7 @@ int Run(const RunOptions& options) {
   json["variants"] = ComparisonJson(measured);
   json["seconds"]["evaluate"] = seconds;
   if (!options.report.empty()) WriteReport(options, job, result, comparison, measured);
-  if (!options.save.empty()) {
+  if (first && !options.save.empty()) {
     RecordProvenance(options.save, ProvenanceJson(json, shift));
     fmt::print("saved: {}\n", options.save);
   }
@@ -179,8 +182,8 @@ int Run(const RunOptions& options) {
     json["evaluation"] = RunEvaluation({context, model, variants, paper, *progress}, datasets, options.evaluation);
   }
   const Json provenance = ProvenanceJson(json, shift);
-  for (const ExportTarget& target : exports)
-    ExportAndPrint(target, {context, model, variants.back().plan, provenance, options.exporting, *progress});
+  for (const ExportTarget& target : first ? exports : std::vector<ExportTarget>())
+    ExportAndPrint(target, {alone, model, variants.back().plan, provenance, options.exporting, *progress});
   options.common.WriteJson(json);
   kept.Done();
   return 0;
@@ -188,8 +191,9 @@ int Run(const RunOptions& options) {
 
 }  // namespace
 
-Command AddRun(CLI::App& app) {
+Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   auto options = std::make_shared<RunOptions>();
+  options->common = CommonOptions(processes);
   options->common.AddTo(app);
   options->common.AddSeedTo(app, "calibration samples, random selection and sampling");
   options->common.AddQuietTo(app);
@@ -225,7 +229,8 @@ Command AddRun(CLI::App& app) {
       "  shiftrt run --model SmolLM2-135M-Instruct --calib c4.jsonl --chat --prompt \"Why is the sky blue?\"\n"
       "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --lra 64 --calib c4.jsonl --eval paper7 --data ~/data\n"
       "  shiftrt run --model qwen2-1.5b --prune \"reverse*:7\" --lra full --merge full --calib c4.jsonl --save out\n"
-      "  shiftrt run --model demo --prune bi:0.25 --correction replaceme --export hf:out-hf");
+      "  shiftrt run --model demo --prune bi:0.25 --correction replaceme --export hf:out-hf\n"
+      "  mpirun -n 4 shiftrt run --model demo --prune bi:0.25 --lra 64    (docs/scale.md)");
   return [options, &app] {
     options->recipe.TakeNamed(app);
     return Run(*options);

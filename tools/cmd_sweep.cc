@@ -144,6 +144,7 @@ std::vector<ShiftOptions> SettingsOf(CLI::App& app, SweepOptions& options, const
 int Run(CLI::App& app, SweepOptions& options) {
   const std::vector<Dataset> suites = LoadSuites(options.evaluation, options.common);
   const Context context = options.common.MakeContext();
+  const bool first = context.processes->first();  // the one that writes
   const Model model = options.common.Open();
   if (model.provenance) FailUsage("{} is already pruned; give the model it was made from", options.common.model);
   const ModelConfig& config = model.weights->config;
@@ -171,6 +172,7 @@ int Run(CLI::App& app, SweepOptions& options) {
     CalibrationSpec spec = calibration;
     spec.samples = samples;
     CalibrationSet set = LoadCalibration(spec, model.RequireTokenizer(), seed, /*batch_tokens=*/spec.tokens);
+    context.processes->CheckSame("calibration text (hash)", set.hash);
     calibration_source = set.source;
     return set;
   };
@@ -184,16 +186,19 @@ int Run(CLI::App& app, SweepOptions& options) {
     return quality;
   };
   SweepJournal journal(options.journal, JournalKey(options, calibration, model, heldout));
-  if (journal.cells() > 0)
+  context.processes->CheckSame("journal, which is to be in a directory of all hosts: cells",
+                               fmt::format("{}", journal.cells()));
+  if (first && journal.cells() > 0)
     std::fprintf(
         stderr, "shiftrt: %s\n",
         fmt::format("{} cells come from {}, where an interrupted sweep left them", journal.cells(), options.journal)
             .c_str());
   source.known = [&](const ShiftOptions& cell, int64_t samples) { return journal.Find(cell, samples); };
   source.row = [&](const SweepRow& row) {
-    if (journal.Find(row.options, row.samples) == nullptr) journal.Add(row);
+    if (first && journal.Find(row.options, row.samples) == nullptr) journal.Add(row);
     rows.push_back(row);
-    if (!options.csv.empty()) WriteFile(options.csv, SweepCsv(rows));  // an interrupted sweep leaves what it found
+    if (first && !options.csv.empty())
+      WriteFile(options.csv, SweepCsv(rows));  // an interrupted sweep leaves what it found
   };
   Sweep({context, model, *progress}, axes, source);
 
@@ -205,15 +210,13 @@ int Run(CLI::App& app, SweepOptions& options) {
                   rows.front().original.perplexity, AccuracySummary(rows.front().original, suites));
   fmt::print("{}{}{}\n", options.preset, options.preset.empty() ? "" : ", ", summary);
   Print(rows, paper);
-  if (!options.common.json.empty())
-    WriteFile(options.common.json, nlohmann::json({{"model", model.name},
-                                                   {"preset", options.preset},
-                                                   {"calibration", calibration_source},
-                                                   {"protocol", options.protocol},
-                                                   {"text", heldout.source},
-                                                   {"rows", SweepJson(rows)}})
-                                           .dump(2) +
-                                       "\n");
+  options.common.WriteJson({{"model", model.name},
+                            {"preset", options.preset},
+                            {"calibration", calibration_source},
+                            {"protocol", options.protocol},
+                            {"text", heldout.source},
+                            {"rows", SweepJson(rows)}});
+  if (!first) return 0;
   if (!options.markdown.empty()) WriteFile(options.markdown, summary + "\n\n" + SweepMarkdown(rows, paper));
   if (!options.report.empty()) {
     const std::string title = options.preset.empty() ? "shiftrt sweep" : "shiftrt sweep: " + options.preset;
@@ -226,8 +229,9 @@ int Run(CLI::App& app, SweepOptions& options) {
 
 }  // namespace
 
-Command AddSweep(CLI::App& app) {
+Command AddSweep(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   auto options = std::make_shared<SweepOptions>();
+  options->common = CommonOptions(processes);
   options->common.AddTo(app);
   options->common.AddSeedTo(app, "calibration samples and random selection, where --seeds is not given");
   options->common.AddQuietTo(app);
@@ -290,13 +294,15 @@ Command AddSweep(CLI::App& app) {
       ->check(DirectoryOutput());
   std::string presets;
   for (const Preset& preset : Presets()) presets += fmt::format("\n  {:<24}{}", preset.name, preset.summary);
-  app.footer("Presets:" + presets +
-             "\n\nExamples:\n  shiftrt sweep --model demo --prune \"bi:0.25,reverse*:0.25\" --lra 8,32,full "
-             "--factorize rrr,svd\n"
-             "  shiftrt sweep --model demo --preset paper-table1 --text-tokens 16384 --report table1\n"
-             "  shiftrt sweep --model demo --prune \"bi:0.25,reverse*:0.25\" --recipe paper,stock,adapters,best\n"
-             "  shiftrt sweep --model qwen2-1.5b --preset paper-table1 --calib c4.jsonl --text wiki.test.raw "
-             "--eval paper7 --data ~/data");
+  app.footer(
+      "Presets:" + presets +
+      "\n\nExamples:\n  shiftrt sweep --model demo --prune \"bi:0.25,reverse*:0.25\" --lra 8,32,full "
+      "--factorize rrr,svd\n"
+      "  shiftrt sweep --model demo --preset paper-table1 --text-tokens 16384 --report table1\n"
+      "  shiftrt sweep --model demo --prune \"bi:0.25,reverse*:0.25\" --recipe paper,stock,adapters,best\n"
+      "  shiftrt sweep --model qwen2-1.5b --preset paper-table1 --calib c4.jsonl --text wiki.test.raw "
+      "--eval paper7 --data ~/data\n"
+      "  mpirun -n 8 shiftrt sweep --model qwen2-1.5b --preset paper-table1 --calib c4.jsonl    (docs/scale.md)");
   return [options, &app] {
     if (!options->preset.empty()) TakePreset(app, *options);
     return Run(app, *options);

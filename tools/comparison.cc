@@ -8,6 +8,7 @@
 #include "engine/generate.h"
 #include "eval/perplexity.h"
 #include "runtime/median.h"
+#include "runtime/processes.h"
 #include "tools/table.h"
 
 namespace shiftrt {
@@ -30,6 +31,7 @@ MeasuredVariant MeasureVariant(const ComparisonJob& job, const Variant& variant,
   const int64_t window = ProtocolWindow(options.protocol, decoder.config());
   measured.perplexity =
       WindowedPerplexity(decoder, job.heldout.tokens, window, options.protocol, job.progress).perplexity;
+  if (!job.context.processes->first()) return measured;  // one process alone writes text
   job.progress.Begin("continuing the prompt", options.max_tokens);
   auto reply = Generate(decoder, prompt, options.max_tokens, {}, job.seed, StopTokens(job.model), [&](int32_t) {
     job.progress.Advance(1);
@@ -63,6 +65,7 @@ std::vector<MeasuredVariant> Compare(const ComparisonJob& job, const std::vector
     Decoder& decoder = decoders.emplace_back(job.context, job.model.weights, variant.plan);
     measured.push_back(MeasureVariant(job, variant, decoder));
   }
+  if (!job.context.processes->first()) return measured;
   const std::vector<int32_t> prompt = PromptTokens(job.model, job.options.prompt, job.options.chat);
   const int64_t room = job.model.weights->config.max_positions - static_cast<int64_t>(prompt.size());
   const int64_t tokens = std::min(kSpeedTokens, room);

@@ -76,7 +76,10 @@ std::vector<Dataset> EvaluationOptions::Load(const CommonOptions& common) const 
   std::vector<Dataset> datasets;
   const std::vector<const Task*> named = ParseTasks(tasks);
   const DataOptions options = {data, limit, shots};
-  PullMissingRows(named, options, common.offline, common.quiet);
+  common.processes->FirstBeforeOthers([&] {
+    PullMissingRows(named, options, common.offline, common.quiet);
+    return true;
+  });
   for (const Task* task : named) datasets.push_back(LoadDataset(*task, options));
   return datasets;
 }
@@ -87,8 +90,9 @@ Json RunEvaluation(const EvaluationJob& job, const std::vector<Dataset>& dataset
   const auto& [context, model, variants, paper, progress] = job;
   const bool all = options.metrics == "all";
   PromptEncoder encoder(model.RequireTokenizer(), options.Scoring().bos, model.weights->config.max_positions);
-  Journal journal(JournalFile(options, model, variants));
-  if (journal.batches() > 0)
+  Processes& processes = *context.processes;
+  Journal journal(JournalFile(options, model, variants), processes.rank());
+  if (processes.first() && journal.batches() > 0)
     fmt::print(stderr, "{} has {} batches of an evaluation that was interrupted; they are not scored again\n",
                journal.file().string(), journal.batches());
   fmt::print("protocol {}, BOS {} ({})\n\n", kProtocol, options.bos, encoder.adds_bos() ? "added" : "not added");
@@ -101,7 +105,7 @@ Json RunEvaluation(const EvaluationJob& job, const std::vector<Dataset>& dataset
   const EvalJob eval = {context, model, variants, options.Scoring(), journal, progress};
   std::vector<TaskSummary> tasks;
   std::optional<ItemLog> items;
-  if (!options.items.empty()) items.emplace(options.items, encoder);
+  if (processes.first() && !options.items.empty()) items.emplace(options.items, encoder);
   for (const Dataset& dataset : datasets) {
     const EvalScores scores = Evaluate(eval, dataset);
     const TaskSummary& task = tasks.emplace_back(Summarize(dataset, scores, all));
@@ -113,6 +117,7 @@ Json RunEvaluation(const EvaluationJob& job, const std::vector<Dataset>& dataset
   PrintMeans(tasks, variants);
   json["mean"] = MeansJson(tasks, variants);
   if (items) items->Commit();
+  processes.Barrier();
   journal.Remove();
   return json;
 }

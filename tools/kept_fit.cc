@@ -7,6 +7,7 @@
 #include "models/adapted.h"
 #include "runtime/files.h"
 #include "runtime/json.h"
+#include "runtime/processes.h"
 #include "tools/cache.h"
 #include "tools/shift_output.h"
 
@@ -33,7 +34,7 @@ std::string KeyOf(const ShiftJob& job, const RecipeOptions& recipe, uint64_t see
 
 }  // namespace
 
-KeptFit::KeptFit(const ShiftJob& job, const RecipeOptions& recipe, uint64_t seed) {
+KeptFit::KeptFit(const ShiftJob& job, const RecipeOptions& recipe, uint64_t seed) : processes_(*job.context.processes) {
   for (const std::string& file : recipe.load_gram)
     if (!fs::exists(file)) return;  // Shift() says what is wrong with it
   directory_ = CachePath("run-" + KeyOf(job, recipe, seed));
@@ -47,22 +48,32 @@ KeptFit::~KeptFit() {
 
 ShiftResult KeptFit::Get(const ShiftJob& job, const ShiftOptions& options) {
   const bool wants_sums = !options.gram.save.empty() && !fs::exists(options.gram.save);  // which a fit also writes
-  if (!directory_.empty() && !wants_sums && fs::exists(directory_ / kReport)) {
-    try {
-      ShiftResult result = Load(job);
-      kept_ = true;
-      std::fprintf(stderr, "shiftrt: the selection and the fit come from %s, where an interrupted command left them\n",
-                   directory_.c_str());
-      return result;
-    } catch (const Interrupted&) {
-      throw;
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "shiftrt: what an interrupted command left cannot be used: %s\n", error.what());
+  const bool there = !directory_.empty() && !wants_sums && fs::exists(directory_ / kReport);
+  if (processes_.OfFirst(there)) {
+    std::optional<ShiftResult> earlier = Earlier(job);
+    if (!processes_.Any(!earlier)) {
+      kept_ = processes_.first();
+      if (kept_)
+        std::fprintf(stderr,
+                     "shiftrt: the selection and the fit come from %s, where an interrupted command left them\n",
+                     directory_.c_str());
+      return std::move(*earlier);
     }
   }
   ShiftResult result = Shift(job, options);
-  if (!directory_.empty()) Save(job, result);
+  if (!directory_.empty() && processes_.first()) Save(job, result);
   return result;
+}
+
+std::optional<ShiftResult> KeptFit::Earlier(const ShiftJob& job) const {
+  try {
+    return Load(job);
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "shiftrt: what an interrupted command left cannot be used: %s\n", error.what());
+    return {};
+  }
 }
 
 // The report comes last, so that a directory with it is whole.
@@ -96,7 +107,7 @@ ShiftResult KeptFit::Load(const ShiftJob& job) const {
 void KeptFit::Done() {
   kept_ = false;
   std::error_code ignored;
-  if (!directory_.empty()) fs::remove_all(directory_, ignored);
+  if (!directory_.empty() && processes_.first()) fs::remove_all(directory_, ignored);
 }
 
 }  // namespace shiftrt

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 
 #include "shift/pipeline.h"
 #include "tools/recipe.h"
@@ -12,7 +13,7 @@ namespace shiftrt {
 // A fit may take hours, and what follows it as long again. So it is written to the cache directory, under a name that
 // stands for everything that decides it, and a command that is interrupted or killed behind it does not fit again when
 // it is started once more. Fits that change weights of blocks (ReplaceMe, LaCo) are not kept: without the weights of
-// the whole model they cannot be saved.
+// the whole model they cannot be saved. Of several processes, the first one keeps it.
 class KeptFit {
  public:
   // Of a fit that `job` makes by `recipe`.
@@ -30,7 +31,10 @@ class KeptFit {
  private:
   void Save(const ShiftJob& job, const ShiftResult& result);
   ShiftResult Load(const ShiftJob& job) const;
+  // What an interrupted command left, where every process can read it.
+  std::optional<ShiftResult> Earlier(const ShiftJob& job) const;
 
+  Processes& processes_;
   std::filesystem::path directory_;  // empty: nothing is kept
   bool kept_ = false;
 };

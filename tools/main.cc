@@ -5,14 +5,17 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <iterator>
 #include <new>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "runtime/files.h"
+#include "runtime/launcher.h"
 #include "tools/fields.h"
 #include "tools/options.h"
 
@@ -20,12 +23,15 @@ namespace {
 
 using shiftrt::Command;
 
+using AddAlone = Command (*)(CLI::App&);
+using AddShared = Command (*)(CLI::App&, const std::shared_ptr<shiftrt::Processes>&);
+
 struct CommandRow {
   const char* name;
   const char* summary;
-  Command (*add)(CLI::App&);
+  std::variant<AddAlone, AddShared> add;  // a command of one process, or one that several may share
 };
-constexpr CommandRow kCommands[] = {
+const CommandRow kCommands[] = {
     {"run", "prune a model, repair it and compare the variants", shiftrt::AddRun},
     {"sweep", "many settings from few passes: tables, charts, the paper's experiments", shiftrt::AddSweep},
     {"finetune", "train a pruned model further: LoRA, whole blocks, adapters, or a block in a run's place",
@@ -49,6 +55,14 @@ void OnSignal(int) { shiftrt::RequestInterrupt(); }
 
 int Fail(const char* what, int status) {
   std::fprintf(stderr, "shiftrt: %s\n", what);
+  return status;
+}
+
+// Of several processes, one says what has failed: the first, or the one that failed where the first does not answer.
+int Fail(const char* what, int status, shiftrt::Processes& processes) {
+  if (processes.failed()) return status;
+  if (processes.first()) Fail(what, status);
+  if (!processes.Fail(what) && !processes.first()) Fail(what, status);
   return status;
 }
 
@@ -81,14 +95,17 @@ bool IsCommand(std::string_view name) {
                      [&](const CommandRow& row) { return row.name == name; });
 }
 
-}  // namespace
+// Of several processes: that all run the same command line, and that it is of a command which shares its work.
+void CheckShared(const std::vector<std::string>& words, shiftrt::Processes& processes) {
+  processes.CheckSame("version or command line",
+                      fmt::format("{} {}", SHIFTRT_VERSION, fmt::join(words.begin() + 1, words.end(), " ")));
+  for (const CommandRow& row : kCommands)
+    if (words[1] == row.name && std::holds_alternative<AddAlone>(row.add))
+      shiftrt::FailUsage("{} processes were started, and {} does not share its work: start one", processes.size(),
+                         row.name);
+}
 
-int main(int argc, char** argv) {
-  std::signal(SIGINT, OnSignal);
-  std::signal(SIGTERM, OnSignal);
-#ifdef SIGXFSZ
-  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit then fails the write, which is reported
-#endif
+int RunCommand(int argc, char** argv, const std::shared_ptr<shiftrt::Processes>& processes) {
   CLI::App app("shiftrt makes large language models shallower and repairs them without training.");
   app.set_version_flag("--version", SHIFTRT_VERSION);
   app.require_subcommand(1);
@@ -98,7 +115,8 @@ int main(int argc, char** argv) {
   std::vector<std::pair<CLI::App*, Command>> commands;
   for (const CommandRow& row : kCommands) {
     CLI::App* command = app.add_subcommand(row.name, row.summary);
-    commands.emplace_back(command, row.add(*command));
+    const AddShared* const shared = std::get_if<AddShared>(&row.add);
+    commands.emplace_back(command, shared ? (*shared)(*command, processes) : std::get<AddAlone>(row.add)(*command));
   }
   const std::vector<std::string> words = Words(argc, argv);
   if (words.size() == 1) {
@@ -107,26 +125,61 @@ int main(int argc, char** argv) {
   }
   const CLI::App* chosen = &app;
   try {
+    if (!processes->alone()) CheckShared(words, *processes);
     // CLI11 would call a misspelt command a missing one.
     if (words.size() > 1 && words[1][0] != '-' && !IsCommand(words[1]))
       shiftrt::FailUsage("no command \"{}\"; see shiftrt --help", words[1]);
     std::vector<const char*> arguments;
     for (const std::string& word : words) arguments.push_back(word.c_str());
-    app.parse(static_cast<int>(arguments.size()), arguments.data());
+    // Each process tries whether it can write its outputs, which must not happen at the same time.
+    std::exception_ptr wrong;
+    processes->InTurns([&] {
+      try {
+        app.parse(static_cast<int>(arguments.size()), arguments.data());
+      } catch (const CLI::ParseError&) {
+        wrong = std::current_exception();
+      }
+    });
+    if (wrong) std::rethrow_exception(wrong);
     for (const auto& [command, run] : commands) {
       if (!command->parsed()) continue;
       chosen = command;
-      return run();
+      const int status = run();
+      processes->Barrier();  // MPI would keep the cores of those busy that wait for the others at the end
+      return status;
     }
     return kWrongUsage;
   } catch (const CLI::ParseError& e) {
+    if (!processes->first()) return e.get_exit_code() == 0 ? 0 : kWrongUsage;
     return app.exit(e) == 0 ? 0 : kWrongUsage;
+  } catch (const shiftrt::PeerFailed&) {
+    return kFailed;  // which has been reported
   } catch (const shiftrt::Interrupted& e) {
-    return Fail(e.what(), kInterrupted);
+    return Fail(e.what(), processes->failed() ? kFailed : kInterrupted, *processes);
   } catch (const shiftrt::UsageError& e) {
-    return Fail(shiftrt::Message(e, *chosen).c_str(), kWrongUsage);
+    return Fail(shiftrt::Message(e, *chosen).c_str(), kWrongUsage, *processes);
   } catch (const std::bad_alloc&) {
-    return Fail("out of memory: try a smaller model, fewer layers removed at once, or shorter samples", kFailed);
+    return Fail("out of memory: try a smaller model, fewer layers removed at once, or shorter samples", kFailed,
+                *processes);
+  } catch (const std::exception& e) {
+    return Fail(e.what(), kFailed, *processes);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGINT, OnSignal);
+  std::signal(SIGTERM, OnSignal);
+#ifdef SIGXFSZ
+  std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit then fails the write, which is reported
+#endif
+  try {
+    const std::shared_ptr<shiftrt::Processes> processes = shiftrt::JoinProcesses();
+    if (!processes->first() && std::freopen("/dev/null", "w", stdout) == nullptr) return kFailed;
+    return RunCommand(argc, argv, processes);
+  } catch (const shiftrt::UsageError& e) {
+    return Fail(e.what(), kWrongUsage);
   } catch (const std::exception& e) {
     return Fail(e.what(), kFailed);
   }

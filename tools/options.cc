@@ -11,6 +11,7 @@
 #include "runtime/check.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/files.h"
+#include "runtime/host_memory.h"
 #include "tools/progress_bar.h"
 #include "tools/pulling.h"
 
@@ -151,6 +152,26 @@ CLI::Validator Output(const std::string& type, const std::function<void(const st
 
 }  // namespace
 
+namespace {
+
+// What the processes that share the work agree on: each decides by it which part of the work memory has room for.
+void Divide(Context& context, const std::shared_ptr<Processes>& processes, bool threads_given) {
+  if (context.device != Device::kCpu)
+    FailUsage(
+        "several processes share work on CPUs only: give --device cpu, or start one process with --device cuda:all");
+  if (!threads_given) context.threads = std::max(1, Cores() / processes->sharers());
+  if (context.memory == 0) context.memory = UsableMemory(context) / processes->on_this_host();
+  const int own = static_cast<int>(context.isa);
+  for (const Bytes& one : processes->Gather(Packer().Put(own).Put(context.memory).Take())) {
+    Unpacker in(one);
+    context.isa = std::min(context.isa, static_cast<Isa>(in.Get<int>()));
+    context.memory = std::min(context.memory, in.Get<int64_t>());
+  }
+  context.processes = processes;
+}
+
+}  // namespace
+
 Context CommonOptions::MakeContext() const {
   Context context = Context::Default();
   if (const std::vector<int> gpus = ChooseGpus(device, quiet); !gpus.empty()) {
@@ -160,6 +181,7 @@ Context CommonOptions::MakeContext() const {
   }
   if (threads > 0) context.threads = threads;
   context.memory = static_cast<int64_t>(memory);
+  if (!processes->alone()) Divide(context, processes, threads > 0);
   return context;
 }
 
@@ -175,11 +197,15 @@ LoadOptions CommonOptions::Loading() const {
 }
 
 Model CommonOptions::Open() const {
-  PullMissingModel(model, offline, quiet);
+  processes->FirstBeforeOthers([&] {
+    PullMissingModel(model, offline, quiet);
+    return true;
+  });
   const auto progress = MakeProgress();
   LoadOptions options = Loading();
   options.progress = progress.get();
   Model opened = OpenModel(model, options);
+  processes->CheckSame(fmt::format("model {} (fingerprint)", model), opened.weights->Fingerprint());
   if (lora.empty()) return opened;
   opened.lora = std::make_shared<const Lora>(ReadLora(lora, opened.weights->config, opened.plan));
   opened.plan = MergeLora(*opened.weights, opened.plan, *opened.lora);
@@ -187,7 +213,22 @@ Model CommonOptions::Open() const {
 }
 
 void CommonOptions::WriteJson(const nlohmann::json& result) const {
-  if (!json.empty()) WriteFile(json, result.dump(2) + "\n");
+  if (json.empty()) return;
+  nlohmann::json whole = result;
+  if (!processes->alone()) {
+    const std::vector<Bytes> all = processes->Gather(Packer().Put(processes->work).Take());
+    for (int rank = 0; rank < processes->size(); ++rank) {
+      const auto work = Unpacker(all[rank]).Get<ProcessWork>();
+      whole["processes"].push_back({{"rank", rank},
+                                    {"host", processes->host(rank)},
+                                    {"batches", work.batches},
+                                    {"tokens", work.tokens},
+                                    {"fits", work.fits},
+                                    {"bytes_sent", work.sent},
+                                    {"seconds_waited", work.waited}});
+    }
+  }
+  if (processes->first()) WriteFile(json, whole.dump(2) + "\n");
 }
 
 CLI::Validator FileOutput() {

@@ -11,6 +11,7 @@
 
 #include "models/model.h"
 #include "runtime/context.h"
+#include "runtime/processes.h"
 #include "runtime/progress.h"
 
 namespace CLI {
@@ -21,6 +22,12 @@ class Validator;
 namespace shiftrt {
 
 struct CommonOptions {
+  CommonOptions() = default;
+  // Of a command whose work several processes may share. Only the first of them shows progress and writes files.
+  explicit CommonOptions(std::shared_ptr<Processes> processes)
+      : processes(std::move(processes)), quiet(!this->processes->first()) {}
+
+  std::shared_ptr<Processes> processes = OneProcess();
   std::string model = "demo";
   std::string lora;  // a directory in PEFT's format, merged into the model; "": none
   std::string device = "auto";
@@ -44,11 +51,15 @@ struct CommonOptions {
   void AddActivationMemoryTo(CLI::App& app);
   void AddSeedTo(CLI::App& app, const std::string& of);  // `of`: what the seed decides
 
-  Context MakeContext() const;  // throws UsageError for --device cuda where there is no GPU
+  // Throws UsageError for --device cuda where there is no GPU, or where several processes share the work. Those of one
+  // host divide its cores and its memory, unless --threads and --memory say what each may take, and all use the
+  // instruction set that the oldest CPU among them has.
+  Context MakeContext() const;
   LoadOptions Loading() const;
   Model Open() const;  // pulls what is not there
   std::unique_ptr<Progress> MakeProgress() const;
-  void WriteJson(const nlohmann::json& result) const;  // where --json names a file
+  // Where --json names a file. Of several processes, it also says what each has done.
+  void WriteJson(const nlohmann::json& result) const;
 };
 
 // Options that name a file or directory to write. Whether it can be written is checked when the command line is read,
@@ -61,13 +72,13 @@ std::vector<int32_t> ParseTokenIds(const std::string& text);
 
 // A command: adds its options to `app` and returns what runs once they are parsed (an exit status).
 using Command = std::function<int()>;
-Command AddRun(CLI::App& app);
-Command AddSweep(CLI::App& app);
-Command AddFinetune(CLI::App& app);
+Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes);
+Command AddSweep(CLI::App& app, const std::shared_ptr<Processes>& processes);
+Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes);
 Command AddGenerate(CLI::App& app);
 Command AddInspect(CLI::App& app);
 Command AddPpl(CLI::App& app);
-Command AddEval(CLI::App& app);
+Command AddEval(CLI::App& app, const std::shared_ptr<Processes>& processes);
 Command AddTokenize(CLI::App& app);
 Command AddDump(CLI::App& app);
 Command AddExport(CLI::App& app);

@@ -31,7 +31,8 @@ std::string TextBeside(const std::string& given, const Model& model, const char*
 CalibrationSpec CalibrationFor(const std::string& given, const Model& model, const CommonOptions& common) {
   const std::string text = TextBeside(given, model, "calibration.txt");
   CalibrationSpec spec = ParseCalibration(text.empty() ? kCalibration : text);
-  const bool there = PullMissingText(spec.source, common.offline, common.quiet);
+  const bool there =
+      common.processes->FirstBeforeOthers([&] { return PullMissingText(spec.source, common.offline, common.quiet); });
   if (text.empty() && !there)
     FailUsage(
         "give calibration text with --calib NAME|FILE[:samples[xtokens]] (.txt, .jsonl, .json or .parquet); a few "
@@ -49,9 +50,12 @@ CalibrationSet OpenCalibration(const std::string& given, const Model& model, con
 HeldOutText OpenHeldOut(const HeldOutChoice& choice, const Model& model, const CalibrationSet& calibration,
                         const CommonOptions& common) {
   std::string text = TextBeside(choice.given, model, "heldout.txt");
-  if (text.empty() && choice.wikitext && PullMissingText(kHeldOut, common.offline, common.quiet)) text = kHeldOut;
+  const auto pull = [&](const std::string& name) {
+    return common.processes->FirstBeforeOthers([&] { return PullMissingText(name, common.offline, common.quiet); });
+  };
+  if (text.empty() && choice.wikitext && pull(kHeldOut)) text = kHeldOut;
   if (!text.empty()) {
-    PullMissingText(text, common.offline, common.quiet);
+    pull(text);
     return ReadHeldOut(text, model);
   }
   if (calibration.heldout.empty())

@@ -8,6 +8,7 @@
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/stopwatch.h"
+#include "train/gradient_sum.h"
 
 namespace shiftrt {
 
@@ -20,6 +21,8 @@ class Loop {
         options_(job.options),
         objective_(objective),
         arrays_(arrays),
+        processes_(*job.processes),
+        sum_(arrays, processes_),
         order_(job.texts.training.sequences(), job.options.batch, job.options.seed) {
     std::vector<int64_t> all(job.texts.validation.sequences());
     std::iota(all.begin(), all.end(), 0);
@@ -27,7 +30,11 @@ class Loop {
   }
 
   TrainingHistory Run() {
-    if (std::optional<TrainingState> state = job_.checkpoint.Read(arrays_.count)) {
+    std::optional<TrainingState> state = job_.checkpoint.Read(arrays_.count);
+    processes_.CheckSame(
+        fmt::format("state of {}, which is to be in a directory of all hosts,", job_.checkpoint.path().string()),
+        state ? fmt::format("{} steps", state->history.steps()) : "no such file");
+    if (state) {
       arrays_.Set(*state);
       state_ = std::move(*state);
       saved_ = history().steps();
@@ -37,11 +44,15 @@ class Loop {
         if (ValidationIsDue()) Validate();
         if (history().steps() == options_.schedule.steps) break;
         Step();
-        if (Clock::now() - written_ >= std::chrono::duration<double>(options_.checkpoint_seconds)) Save();
+        if (processes_.OfFirst(Clock::now() - written_ >= std::chrono::duration<double>(options_.checkpoint_seconds)))
+          Save();
       }
       Save();
     } catch (const Interrupted&) {
-      if (history().steps() > saved_) Save();
+      SaveUnsaved();
+      throw;
+    } catch (const PeerFailed&) {
+      SaveUnsaved();
       throw;
     }
     return history();
@@ -63,13 +74,25 @@ class Loop {
           PackBatches(job_.texts.training, order_.Step(step), options_.pass_tokens);
       double weight = 0;
       for (const TrainingBatch& batch : batches) weight += static_cast<double>(objective_.Weight(batch));
-      arrays_.ops.Zero({arrays_.gradients.get(), 1, arrays_.count});
-      for (size_t i = 0; i < batches.size(); ++i) {
+      std::vector<LossSum> losses(batches.size());
+      sum_.Begin(std::ssize(batches));
+      processes_.InRounds(std::ssize(batches), [&](const Round& round) {
         CheckInterrupted();
-        sum += objective_.Step(batches[i], (static_cast<uint64_t>(step) << 20) + i, 1 / weight);
+        if (round.mine) {
+          const int64_t pass = *round.mine;
+          arrays_.ops.Zero({arrays_.gradients.get(), 1, arrays_.count});
+          losses[pass] = objective_.Step(batches[pass], (static_cast<uint64_t>(step) << 20) + pass, 1 / weight);
+          Count(batches[pass]);
+        }
+        sum_.EndRound(round.present);
+      });
+      gradients_ = sum_.Finish();
+      Share(losses);
+      for (size_t i = 0; i < batches.size(); ++i) {
+        sum += losses[i];
         tokens += batches[i].batch.size();
       }
-      squares = arrays_.ops.SumOfSquares(arrays_.All(arrays_.gradients));
+      squares = arrays_.ops.SumOfSquares(arrays_.All(gradients_));
       CheckNumbers(step, sum.loss / sum.weight, squares);
       Update(step, std::sqrt(squares));
     }
@@ -79,6 +102,18 @@ class Loop {
     history().seconds += seconds;
     CheckDivergence();
     if (job_.observer) job_.observer(history(), options_.schedule.steps);
+  }
+
+  // Those of the passes of this process become known to all.
+  void Share(std::vector<LossSum>& losses) {
+    processes_.Share(
+        std::ssize(losses), [&](Packer& out, int64_t i) { out.Put(losses[i]); },
+        [&](Unpacker& in, int64_t i) { losses[i] = in.Get<LossSum>(); });
+  }
+
+  void Count(const TrainingBatch& batch) {
+    ++processes_.work.batches;
+    processes_.work.tokens += batch.batch.size();
   }
 
   void Update(int64_t step, double norm) {
@@ -95,7 +130,7 @@ class Loop {
     const auto update = [&](int64_t begin, int64_t end, float decay) {
       if (begin == end) return;
       settings.decay = decay;
-      arrays_.ops.AdamWStep(settings, part(arrays_.gradients, begin, end), part(arrays_.values, begin, end),
+      arrays_.ops.AdamWStep(settings, part(gradients_, begin, end), part(arrays_.values, begin, end),
                             part(arrays_.first, begin, end), part(arrays_.second, begin, end));
     };
     update(0, job_.parameters.decaying(), options_.weight_decay);
@@ -138,18 +173,29 @@ class Loop {
 
   void Validate() {
     if (validation_.empty()) return;
-    LossSum sum;
-    for (const TrainingBatch& batch : validation_) {
+    std::vector<LossSum> losses(validation_.size());
+    processes_.InRounds(std::ssize(losses), [&](const Round& round) {
       CheckInterrupted();
-      sum += objective_.Validate(batch);
-    }
+      if (!round.mine) return;
+      losses[*round.mine] = objective_.Validate(validation_[*round.mine]);
+      Count(validation_[*round.mine]);
+    });
+    Share(losses);
+    LossSum sum;
+    for (const LossSum& loss : losses) sum += loss;
     Check(std::isfinite(sum.loss), "the validation loss after {} steps is {}. {}", history().steps(), sum.loss,
           Advice());
     history().validations.push_back({history().steps(), sum.loss / sum.weight});
     if (job_.observer) job_.observer(history(), options_.schedule.steps);
   }
 
+  // The parameters are those of the last whole step: a step changes them at its end, when no process waits any more.
+  void SaveUnsaved() {
+    if (history().steps() > saved_) Save();
+  }
+
   void Save() {
+    if (!processes_.first()) return;
     arrays_.Get(state_);
     const double squares = arrays_.ops.SumOfSquares(arrays_.All(arrays_.values));
     Check(std::isfinite(squares), "after {} steps the parameters hold numbers that are not finite. {}",
@@ -163,6 +209,9 @@ class Loop {
   const TrainingOptions& options_;
   Objective& objective_;
   TrainingArrays& arrays_;
+  Processes& processes_;
+  GradientSum sum_;
+  std::shared_ptr<float> gradients_;  // of the step
   ReadingOrder order_;
   std::vector<TrainingBatch> validation_;
   TrainingState state_;

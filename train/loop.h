@@ -6,6 +6,7 @@
 
 #include "engine/gradient_ops.h"
 #include "engine/gradients.h"
+#include "runtime/processes.h"
 #include "train/checkpoint.h"
 #include "train/parameters.h"
 #include "train/schedule.h"
@@ -63,11 +64,15 @@ struct TrainingJob {
   const TrainingOptions& options;
   const CheckpointFile& checkpoint;
   TrainingObserver observer;
+  // They share the passes of a step and of a validation. The first of them writes the checkpoint.
+  std::shared_ptr<Processes> processes = OneProcess();
 };
 
+// Each pass of a step has a gradient of its own, and these are added in the order of the passes.
+//
 // Trains `arrays` in place, from the checkpoint's state where there is one. Writes the checkpoint every so often, when
-// it is interrupted, and at the end. Throws Error where loss or gradient is no number, and where the loss has
-// diverged: the checkpoint before stands.
+// it is interrupted or another process fails, and at the end. Throws Error where loss or gradient is no number, and
+// where the loss has diverged: the checkpoint before stands.
 TrainingHistory Train(const TrainingJob& job, Objective& objective, TrainingArrays& arrays);
 
 }  // namespace shiftrt

@@ -174,7 +174,7 @@ class CudaProducts : public PendingProducts {
 
 class CudaTally : public Tally {
  public:
-  explicit CudaTally(std::shared_ptr<Gpus> gpus) : gpus_(std::move(gpus)) {}
+  CudaTally(const Context& context, std::shared_ptr<Gpus> gpus) : Tally(context), gpus_(std::move(gpus)) {}
   int64_t devices() const override { return gpus_->count(); }
   std::unique_ptr<DeviceRidgeSums> MakeRidgeSums(const RidgeSumsView& host) override {
     return std::make_unique<CudaRidgeSums>(gpus_, host);
@@ -189,7 +189,7 @@ class CudaTally : public Tally {
 
 std::unique_ptr<Tally> MakeCudaTally(const Context& context, std::shared_ptr<const Weights> weights) {
   Check(gpu::WhyUnavailable().empty(), "CUDA: {}", gpu::WhyUnavailable());
-  return std::make_unique<CudaTally>(std::make_shared<Gpus>(context, weights));
+  return std::make_unique<CudaTally>(context, std::make_shared<Gpus>(context, weights));
 }
 
 }  // namespace shiftrt

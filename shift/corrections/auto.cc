@@ -236,6 +236,14 @@ class Search {
     return recipes;
   }
 
+  // Where several processes share the text, its quarter is dealt out anew.
+  StartStreams QuarterOf(const StartStreams& start) {
+    if (job_.context.processes->alone()) return start.Every(kStep);
+    const Stopwatch watch(seconds_.calibrate);
+    return StreamsBefore(start.layer, {job_.context, job_.model, quarter_, job_.progress},
+                         "calibrating up to the first removed block");
+  }
+
   void TryWalks() {
     const Trial independent = Lowest();
     const std::vector<Recipe> recipes = RecipesInWalks(independent.recipe);
@@ -248,7 +256,7 @@ class Search {
     const Recipe* nearest = nullptr;
     double lowest = independent.loss + kNear;
     for (const Recipe& recipe : recipes) {
-      const double loss = Record(recipe, Walked(recipe, quarter_, start.Every(kStep)));
+      const double loss = Record(recipe, Walked(recipe, quarter_, QuarterOf(start)));
       if (loss >= lowest) continue;
       lowest = loss;
       nearest = &recipe;

@@ -7,6 +7,7 @@
 #include "shift/criteria/greedy.h"
 #include "shift/criteria/probes.h"
 #include "shift/fit/factorize.h"
+#include "shift/fit/messages.h"
 #include "shift/fit/ridge.h"
 
 namespace shiftrt {
@@ -49,12 +50,36 @@ void CorrectableProbe::Begin(Tally& tally, int64_t begin, int64_t end) {
 void CorrectableProbe::End() {
   probe_.reset();
   progress_.Begin("solving", std::ssize(sums_));
-  for (const RidgeSums& layer : sums_) {
-    const RidgeSolution solution = SolveRidge(input_.context, layer, {});
-    for (int64_t rank : ranks_) found_[rank].push_back(Correct(input_.context, layer, solution, rank));
-    progress_.Advance(1);
-  }
+  Processes& processes = *input_.context.processes;
+  std::vector<std::vector<Correctable>> found(sums_.size(), std::vector<Correctable>(ranks_.size()));  // by layer
+  processes.InRounds(std::ssize(sums_), [&](const Round& round) {
+    if (round.mine) {
+      const RidgeSums& layer = sums_[*round.mine];
+      const RidgeSolution solution = SolveRidge(input_.context, layer, {});
+      auto correctable = found[*round.mine].begin();
+      for (int64_t rank : ranks_) *correctable++ = Correct(input_.context, layer, solution, rank);
+      ++processes.work.fits;
+    }
+    progress_.Advance(round.present);
+  });
   progress_.End();
+  const auto put = [&](Packer& out, int64_t i) {
+    for (const Correctable& correctable : found[i]) {
+      Put(out, *correctable.lra);
+      out.Put(correctable.residual);
+    }
+  };
+  const auto get = [&](Unpacker& in, int64_t i) {
+    for (Correctable& correctable : found[i]) {
+      Get(in, correctable.lra);
+      correctable.residual = in.Get<double>();
+    }
+  };
+  processes.Share(std::ssize(sums_), put, get);
+  for (std::vector<Correctable>& layer : found) {
+    auto correctable = layer.begin();
+    for (int64_t rank : ranks_) found_[rank].push_back(std::move(*correctable++));
+  }
   sums_.clear();
 }
 

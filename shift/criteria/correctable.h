@@ -31,8 +31,10 @@ class CorrectableProbe : public Probe {
 
   int64_t parts() const override;
   int64_t parts_at_once() const override;
+  bool dealt() const override { return true; }
   void Begin(Tally& tally, int64_t begin, int64_t end) override;
   std::vector<Tap> Taps() override { return probe_->Taps(); }
+  void EndRound(int64_t present) override { probe_->EndRound(present); }
   void Settle(int64_t batches) override { probe_->Settle(batches); }
   void End() override;
 

@@ -24,6 +24,8 @@ void InfluenceProbe::Begin(Tally& tally, int64_t, int64_t) {
   heard_ = settled_;
   devices_.clear();
   products_ = tally.MakeProducts();
+  processes_ = &tally.processes();
+  round_.Take();
 }
 
 std::vector<Tap> InfluenceProbe::Taps() {
@@ -42,7 +44,23 @@ void InfluenceProbe::Take(OnDevice& device, int64_t block, const Rows& h, const 
   for (auto& [window, statistics] : heard_) {
     if (block < window) continue;
     products_->Start(device.Before(block - window).rows(), device.Before(block).rows());
-    statistics.Add(block - window, products_->Take(), batch.offsets);
+    if (processes_->alone()) {
+      statistics.Add(block - window, products_->Take(), batch.offsets);
+    } else {
+      round_.Put(window).Put(block - window).PutAll(products_->Take()).PutAll(batch.offsets);
+    }
+  }
+}
+
+// Every process adds the products of all batches, in their order.
+void InfluenceProbe::EndRound(int64_t) {
+  if (processes_->alone()) return;
+  for (const Bytes& batch : processes_->Gather(round_.Take())) {
+    for (Unpacker in(batch); !in.done();) {
+      const auto window = in.Get<int64_t>(), block = in.Get<int64_t>();
+      const auto products = in.GetAll<RowProducts>();
+      heard_.at(window).Add(block, products, in.GetAll<int64_t>());
+    }
   }
 }
 

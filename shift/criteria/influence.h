@@ -22,8 +22,10 @@ class InfluenceProbe : public Probe {
   // One number per first block of a window: layers - window + 1 numbers.
   const InfluenceStatistics& Found(int64_t window) const { return settled_.at(window); }
 
+  bool dealt() const override { return true; }
   void Begin(Tally& tally, int64_t begin, int64_t end) override;
   std::vector<Tap> Taps() override;
+  void EndRound(int64_t present) override;
   void Settle(int64_t batches) override;
   void End() override;
 
@@ -39,6 +41,8 @@ class InfluenceProbe : public Probe {
   std::vector<int64_t> depths_;  // where the stream is tapped: in front of each block, and behind the last
   std::map<int64_t, InfluenceStatistics> settled_, heard_;  // by window
   std::unique_ptr<PendingProducts> products_;
+  Processes* processes_ = nullptr;
+  Packer round_;  // the products of this process's batch, where several share the pass
   std::deque<OnDevice> devices_;
 };
 

@@ -10,6 +10,7 @@
 #include "runtime/linalg/linalg.h"
 #include "runtime/stopwatch.h"
 #include "shift/fit/convert.h"
+#include "shift/fit/messages.h"
 
 namespace shiftrt {
 
@@ -88,11 +89,20 @@ SolvedSites SolveSites(const Context& context, const std::vector<const SiteSums*
   SolvedSites solved;
   const Stopwatch watch(solved.seconds);
   progress.Begin("solving", static_cast<int64_t>(sites.size()));
-  for (const SiteSums* site : sites) {
-    solved.solutions.push_back(SolveRidge(context, site->fit, options.ridge, &site->heldout));
-    progress.Advance(1);
-  }
+  Processes& processes = *context.processes;
+  solved.solutions.resize(sites.size());
+  processes.InRounds(std::ssize(sites), [&](const Round& round) {
+    if (round.mine) {
+      const SiteSums& site = *sites[*round.mine];
+      solved.solutions[*round.mine] = SolveRidge(context, site.fit, options.ridge, &site.heldout);
+      ++processes.work.fits;
+    }
+    progress.Advance(round.present);
+  });
   progress.End();
+  processes.Share(
+      std::ssize(sites), [&](Packer& out, int64_t i) { Put(out, solved.solutions[i]); },
+      [&](Unpacker& in, int64_t i) { Get(in, solved.solutions[i]); });
   return solved;
 }
 
@@ -101,27 +111,47 @@ FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums
   FittedSites fitted;
   fitted.seconds.solve = solved.seconds;
   const Stopwatch watch(fitted.seconds.factorize);
+  Processes& processes = *context.processes;
   std::vector<std::vector<double>> spectra(sites.size());
-  for (size_t i = 0; i < sites.size() && RankNeedsSpectrum(options.rank); ++i)
-    spectra[i] = SingularValues(context, sites[i]->fit, solved.solutions[i], options.factorization,
-                                options.MetricOf(sites[i]->site));
+  if (RankNeedsSpectrum(options.rank)) {
+    for (size_t i = 0; i < sites.size(); ++i)
+      if (processes.Mine(static_cast<int64_t>(i)))
+        spectra[i] = SingularValues(context, sites[i]->fit, solved.solutions[i], options.factorization,
+                                    options.MetricOf(sites[i]->site));
+    processes.Share(
+        std::ssize(sites), [&](Packer& out, int64_t i) { out.PutAll(spectra[i]); },
+        [&](Unpacker& in, int64_t i) { spectra[i] = in.GetAll<double>(); });
+  }
   const int64_t hidden = sites.empty() ? 0 : sites[0]->fit.hidden();
   const std::vector<int64_t> ranks = ChooseRanks(options.rank, spectra, hidden);
   progress.Begin("factorizing", static_cast<int64_t>(sites.size()));
-  for (size_t i = 0; i < sites.size(); ++i) {
-    const RidgeSolution& solution = solved.solutions[i];
-    const std::shared_ptr<const Lra> lra = Reduce(context, *sites[i], solution, ranks[i], options, spectra[i]);
-    SiteReport report = MeasureSite(context, *sites[i], *lra);
-    report.lambda = solution.lambda;
-    report.condition = solution.condition;
-    report.warning = solution.warning;
-    report.singular_values = std::move(spectra[i]);
-    report.effective_rank = EffectiveRank(report.singular_values);
-    fitted.adapters.push_back(lra);
-    fitted.reports.push_back(std::move(report));
-    progress.Advance(1);
-  }
+  fitted.adapters.resize(sites.size());
+  fitted.reports.resize(sites.size());
+  processes.InRounds(std::ssize(sites), [&](const Round& round) {
+    if (round.mine) {
+      const int64_t i = *round.mine;
+      const RidgeSolution& solution = solved.solutions[i];
+      fitted.adapters[i] = Reduce(context, *sites[i], solution, ranks[i], options, spectra[i]);
+      SiteReport& report = fitted.reports[i] = MeasureSite(context, *sites[i], *fitted.adapters[i]);
+      report.lambda = solution.lambda;
+      report.condition = solution.condition;
+      report.warning = solution.warning;
+      report.singular_values = std::move(spectra[i]);
+      report.effective_rank = EffectiveRank(report.singular_values);
+    }
+    progress.Advance(round.present);
+  });
   progress.End();
+  const auto put = [&](Packer& out, int64_t i) {
+    Put(out, *fitted.adapters[i]);
+    Put(out, fitted.reports[i]);
+  };
+  const auto get = [&](Unpacker& in, int64_t i) {
+    Get(in, fitted.adapters[i]);
+    Get(in, fitted.reports[i]);
+    fitted.reports[i].site = sites[i]->site;
+  };
+  processes.Share(std::ssize(sites), put, get);
   return fitted;
 }
 

@@ -75,6 +75,7 @@ struct SolvedSites {
   std::vector<RidgeSolution> solutions;
   double seconds = 0;
 };
+// The processes of the context deal the sites out; all of them return all fits.
 SolvedSites SolveSites(const Context& context, const std::vector<const SiteSums*>& sites, const FitOptions& options,
                        Progress& progress);
 FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums*>& sites, const SolvedSites& solved,

@@ -30,56 +30,71 @@ class Walk {
         decoder_(job.context, job.model.weights, {stages_}, UpdateTaps(sites)),
         fit_(Start(job.calibration.fit, std::move(start.fit))),
         heldout_(Start(job.calibration.heldout, std::move(start.heldout))) {
-    ForEach([&](Walker& walker) {
-      Run(walker, walker.corrected, start.layer, sites[0].layer);
-      if (drift_) walker.original.Set(walker.corrected.rows());
-    });
+    for (Part* part : {&fit_, &heldout_})
+      for (Walker& walker : part->walkers) {
+        Run(walker, walker.corrected, start.layer, sites[0].layer);
+        if (drift_) walker.original.Set(walker.corrected.rows());
+      }
   }
 
   // From behind one site to the next, through the blocks that stay.
   void Advance(int64_t first, int64_t end, Progress& progress) {
-    ForEach([&](Walker& walker) {
-      Run(walker, walker.corrected, first, end);
-      if (drift_) Run(walker, walker.original, first, end);
-      progress.Advance(walker.batch->size());
-    });
+    for (Part* part : {&fit_, &heldout_})
+      InRounds(*part, progress, [&](Walker& walker) {
+        Run(walker, walker.corrected, first, end);
+        if (drift_) Run(walker, walker.original, first, end);
+      });
   }
 
   // What the site takes in and should give.
   void Collect(SiteSums& sums, Progress& progress) {
-    for (const auto& [walkers, into] : {std::pair(&fit_, &sums.fit), std::pair(&heldout_, &sums.heldout)}) {
+    for (const auto& [part, into] : {std::pair(&fit_, &sums.fit), std::pair(&heldout_, &sums.heldout)}) {
       RidgeAdder adder(*tally_, sums.site, *into);
-      for (Walker& walker : *walkers) {
+      const auto add = [&](Walker& walker) {
         SetUpdate(sums.site, walker);
         const Rows stream = walker.corrected.rows();
         adder.Add({stream, stream, update_.rows()}, weighting_, walker.batch->offsets);
-        progress.Advance(walker.batch->size());
-      }
+      };
+      InRounds(*part, progress, add, &adder);
       adder.Settle();
     }
   }
 
   void Correct(const Site& site, std::shared_ptr<const Lra> lra) {
     const std::vector<Stage> adapter = {AdapterStage{site.Layers(), std::move(lra)}};
-    ForEach([&](Walker& walker) {
-      walker.corrected.Set(decoder_.Resume(*walker.batch, walker.corrected.rows(), adapter));
-    });
+    for (Part* part : {&fit_, &heldout_})
+      for (Walker& walker : part->walkers)
+        walker.corrected.Set(decoder_.Resume(*walker.batch, walker.corrected.rows(), adapter));
   }
 
  private:
-  static std::vector<Walker> Start(const std::vector<Batch>& batches, std::vector<KeptRows> streams) {
-    std::vector<Walker> walkers(batches.size());
-    for (size_t i = 0; i < batches.size(); ++i) {
-      walkers[i].batch = &batches[i];
-      walkers[i].corrected = std::move(streams[i]);
+  // The fitted or the held-out text.
+  struct Part {
+    const std::vector<Batch>* batches;
+    std::vector<Walker> walkers;  // of the batches of this process
+  };
+
+  Part Start(const std::vector<Batch>& batches, std::vector<KeptRows> streams) const {
+    Part part{&batches, std::vector<Walker>(streams.size())};
+    const Processes& processes = tally_->processes();
+    for (size_t i = 0; i < streams.size(); ++i) {
+      part.walkers[i].batch = &batches[processes.rank() + i * processes.size()];
+      part.walkers[i].corrected = std::move(streams[i]);
     }
-    return walkers;
+    return part;
   }
 
+  // Calls call(walker) for each, and ends the rounds of `adder`.
   template <typename Call>
-  void ForEach(const Call& call) {
-    for (std::vector<Walker>* walkers : {&fit_, &heldout_})
-      for (Walker& walker : *walkers) call(walker);
+  void InRounds(Part& part, Progress& progress, const Call& call, RidgeAdder* adder = nullptr) {
+    auto walker = part.walkers.begin();
+    Processes& processes = tally_->processes();
+    processes.InRounds(std::ssize(*part.batches), [&](const Round& round) {
+      if (round.mine) call(*walker++);
+      if (adder != nullptr) adder->EndRound(round.present);
+      processes.Flush();
+      for (int64_t b = round.first; b < round.end(); ++b) progress.Advance((*part.batches)[b].size());
+    });
   }
 
   std::span<const Stage> Blocks(int64_t first, int64_t end) const {
@@ -126,7 +141,7 @@ class Walk {
   KeptRows update_;  // of one batch, where the sums are
   int64_t collecting_ = -1;
   Decoder decoder_;
-  std::vector<Walker> fit_, heldout_;
+  Part fit_, heldout_;
 };
 
 }  // namespace

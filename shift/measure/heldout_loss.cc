@@ -27,12 +27,19 @@ double HeldOutLoss::operator()(const DepthPlan& plan) {
 
 std::vector<double> HeldOutLoss::BySequence(const DepthPlan& plan) {
   const auto rest = std::span(plan.stages).subspan(first_);
-  std::vector<double> sums;
+  std::vector<std::vector<double>> losses(batches_.size());
+  auto stream = streams_.begin();
+  Processes& processes = decoder_.processes();
   for (size_t b = 0; b < batches_.size(); ++b) {
-    const Rows residual = decoder_.Resume(batches_[b], streams_[b].rows(), rest);
-    const std::vector<double> more = SequenceLosses(decoder_, batches_[b], residual);
-    sums.insert(sums.end(), more.begin(), more.end());
+    if (!processes.Mine(static_cast<int64_t>(b))) continue;
+    const Rows residual = decoder_.Resume(batches_[b], (stream++)->rows(), rest);
+    losses[b] = SequenceLosses(decoder_, batches_[b], residual);
   }
+  processes.Share(
+      std::ssize(losses), [&](Packer& out, int64_t b) { out.PutAll(losses[b]); },
+      [&](Unpacker& in, int64_t b) { losses[b] = in.GetAll<double>(); });
+  std::vector<double> sums;
+  for (const std::vector<double>& batch : losses) sums.insert(sums.end(), batch.begin(), batch.end());
   return sums;
 }
 

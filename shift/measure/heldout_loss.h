@@ -23,7 +23,7 @@ class HeldOutLoss {
 
  private:
   std::vector<Batch> batches_;
-  std::vector<KeptRows> streams_;  // of each batch before block first_
+  std::vector<KeptRows> streams_;  // of each batch of this process, before block first_
   int64_t first_ = 0, predicted_ = 0;
   Decoder decoder_;
 };

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shift/measure/loss.h"
 
+#include <numeric>
+
 #include "runtime/check.h"
+#include "runtime/processes.h"
 
 namespace shiftrt {
 
@@ -33,14 +36,18 @@ double MeanLoss(const Context& context, std::shared_ptr<const Weights> weights, 
                 const std::vector<Batch>& batches, Progress& progress) {
   const int64_t predicted = CheckedPredictedTokens(batches);
   Decoder decoder(context, std::move(weights), plan);
-  double sum = 0;
+  std::vector<double> losses(batches.size());
   progress.Begin("measuring the loss", predicted);
-  for (const Batch& batch : batches) {
-    sum += SummedLoss(decoder, batch, decoder.Forward(batch));
-    progress.Advance(PredictedTokens(batch));
-  }
+  context.processes->InRounds(std::ssize(batches), [&](const Round& round) {
+    if (round.mine) {
+      const Batch& batch = batches[*round.mine];
+      losses[*round.mine] = SummedLoss(decoder, batch, decoder.Forward(batch));
+    }
+    for (int64_t b = round.first; b < round.end(); ++b) progress.Advance(PredictedTokens(batches[b]));
+  });
   progress.End();
-  return sum / static_cast<double>(predicted);
+  context.processes->Share(losses);
+  return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(predicted);
 }
 
 DepthPlan Replaced(const DepthPlan& plan, const Replacement& replacement) {
@@ -50,26 +57,42 @@ DepthPlan Replaced(const DepthPlan& plan, const Replacement& replacement) {
 std::vector<double> LossesWith(const Context& context, std::shared_ptr<const Weights> weights, const DepthPlan& plan,
                                const std::vector<Replacement>& replacements, const std::vector<Batch>& batches,
                                Progress& progress) {
-  const int64_t predicted = CheckedPredictedTokens(batches);
-  std::vector<double> sums(replacements.size(), 0.0);
+  const int64_t predicted = CheckedPredictedTokens(batches), count = std::ssize(replacements);
+  std::vector<double> losses(std::ssize(batches) * count);  // of each batch
+  double* now = nullptr;                                    // those of the batch that runs
+  int64_t now_tokens = 0;                                   // of the batches that run at the same time in all processes
+  Processes& processes = *context.processes;
   Decoder rest(context, weights, plan);  // a decoder of its own, so that the stream of the first one stays as it is
   std::vector<Tap> taps;
   for (size_t i = 0; i < replacements.size(); ++i) {
     const size_t stage = plan.StageOf(replacements[i].layer);
     std::vector<Stage> after(plan.stages.begin() + static_cast<int64_t>(stage) + 1, plan.stages.end());
     if (replacements[i].stage) after.insert(after.begin(), *replacements[i].stage);
-    taps.push_back({replacements[i].layer, TapPoint::kInput,
-                    [&sums, &rest, &progress, i, after = std::move(after)](const Rows& h, const Batch& batch) {
-                      sums[i] += SummedLoss(rest, batch, rest.Resume(batch, h, after));
-                      progress.Advance(batch.size());
-                    }});
+    taps.push_back(
+        {replacements[i].layer, TapPoint::kInput,
+         [&now, &now_tokens, &rest, &progress, i, after = std::move(after)](const Rows& h, const Batch& batch) {
+           now[i] = SummedLoss(rest, batch, rest.Resume(batch, h, after));
+           progress.Advance(now_tokens);
+         }});
   }
   Decoder decoder(context, weights, plan, std::move(taps));
   int64_t tokens = 0;
   for (const Batch& b : batches) tokens += b.size();
-  progress.Begin("trying removals", tokens * static_cast<int64_t>(replacements.size()));
-  for (const Batch& batch : batches) decoder.Forward(batch, true);
+  progress.Begin("trying removals", tokens * count);
+  processes.InRounds(std::ssize(batches), [&](const Round& round) {
+    if (!round.mine) return;
+    now = losses.data() + *round.mine * count;
+    now_tokens = 0;
+    for (int64_t b = round.first; b < round.end(); ++b) now_tokens += batches[b].size();
+    decoder.Forward(batches[*round.mine], true);
+    ++processes.work.batches;
+    processes.work.tokens += batches[*round.mine].size();
+  });
   progress.End();
+  processes.Share(losses, count);
+  std::vector<double> sums(count, 0.0);
+  for (size_t b = 0; b < batches.size(); ++b)
+    for (int64_t i = 0; i < count; ++i) sums[i] += losses[b * count + i];
   for (double& sum : sums) sum /= static_cast<double>(predicted);
   return sums;
 }

@@ -16,7 +16,8 @@ namespace shiftrt {
 
 namespace {
 
-// A batch, with the stream of the plan and that of the original model, which stay on the decoder's device.
+// A batch of this process, with the stream of the plan and that of the original model, which stay on the decoder's
+// device.
 struct TwoStreams {
   const Batch* batch = nullptr;
   KeptRows corrected, original;
@@ -46,6 +47,7 @@ class RefitWalk {
         removed_(removed),
         start_(std::move(start)),
         tally_(MakeTally(job.context.WithGpu(0), job.model.weights)),
+        processes_(tally_->processes()),
         decoder_(job.context.WithGpu(0), job.model.weights, DepthPlan::Original(job.layers())) {
     for (size_t s = 0; s < plan.stages.size(); ++s) work_.push_back(WorkAt(s));
     at_.layer = WalkStart(removed);
@@ -137,10 +139,10 @@ class RefitWalk {
     start_.reset();
   }
 
-  static void Start(const std::vector<Batch>& batches, std::vector<KeptRows>& streams, std::vector<TwoStreams>& to) {
-    for (size_t i = 0; i < batches.size(); ++i) {
+  void Start(const std::vector<Batch>& batches, std::vector<KeptRows>& streams, std::vector<TwoStreams>& to) const {
+    for (size_t i = 0; i < streams.size(); ++i) {
       TwoStreams& walker = to.emplace_back();
-      walker.batch = &batches[i];
+      walker.batch = &batches[processes_.rank() + i * processes_.size()];
       walker.original.Set(streams[i].rows());
       walker.corrected = std::move(streams[i]);
     }
@@ -186,9 +188,9 @@ class RefitWalk {
     Decoder tapped(job_.context.WithGpu(0), job_.model.weights, DepthPlan::Original(job_.layers()),
                    {{block.layer, projection.input, [&](const Rows& rows, const Batch&) { inputs.Set(rows); }}});
     const std::vector<Stage> half = {BlockStage{block.layer, projection.half, block.own}};
-    for (const auto& [walkers, into] : {std::pair(&fit_, &sums.fit), std::pair(&heldout_, &sums.heldout)}) {
-      RidgeAdder adder(*tally_, sums.site, *into);
-      for (TwoStreams& walker : *walkers) {
+    const auto collect = [&](std::vector<TwoStreams>& walkers, const std::vector<Batch>& batches, RidgeSums& into) {
+      RidgeAdder adder(*tally_, sums.site, into);
+      const auto add = [&](const TwoStreams& walker) {
         const Rows out = tapped.Resume(*walker.batch, walker.corrected.rows(), half);
         missing.Set(walker.original.rows());
         missing.Subtract(out);
@@ -196,10 +198,18 @@ class RefitWalk {
         if (both) beside.SetBeside(out, inputs.rows());
         adder.Add({both ? beside.rows() : inputs.rows(), out, missing.rows()}, options_.weighting,
                   walker.batch->offsets);
-        job_.progress.Advance(walker.batch->size());
-      }
+      };
+      auto walker = walkers.begin();
+      processes_.InRounds(std::ssize(batches), [&](const Round& round) {
+        if (round.mine) add(*walker++);
+        adder.EndRound(round.present);
+        processes_.Flush();
+        for (int64_t b = round.first; b < round.end(); ++b) job_.progress.Advance(batches[b].size());
+      });
       adder.Settle();
-    }
+    };
+    collect(fit_, job_.calibration.fit, sums.fit);
+    collect(heldout_, job_.calibration.heldout, sums.heldout);
     --fits_left_;
   }
 
@@ -229,6 +239,10 @@ class RefitWalk {
   }
 
   RefittedBlock RefitWithoutSums(const BlockStage& block, const Projection& projection) {
+    Check(processes_.alone(),
+          "the Gram of the {} inputs of {} of layer {} does not fit in memory, and fits without it run in one process "
+          "only: a higher limit allows more, or start one process",
+          projection.Inputs(job_.model.weights->config), projection.name, block.layer);
     const Stopwatch watch(result_.seconds.solve);
     IterativeProblem problem;
     problem.fit = PassOver(block, projection, fit_);
@@ -348,6 +362,7 @@ class RefitWalk {
   const std::vector<int64_t>& removed_;
   std::optional<StartStreams> start_;
   const std::unique_ptr<Tally> tally_;
+  Processes& processes_;
   Decoder decoder_;
   std::vector<Work> work_;  // by stage
   int64_t fits_left_ = 0;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "runtime/check.h"
@@ -164,12 +165,13 @@ void CheckSameRun(const SavedSums& found, const SavedSums& wanted, const fs::pat
 // Rewrites the file now and then.
 class FileCheckpoint : public Checkpoint {
  public:
-  FileCheckpoint(const fs::path& file, const SavedSums& set, double seconds)
-      : file_(file), set_(set), seconds_(seconds) {}
+  // `write`: the other processes take part in a checkpoint and leave the file to the first.
+  FileCheckpoint(const fs::path& file, const SavedSums& set, double seconds, bool write)
+      : file_(file), set_(set), seconds_(seconds), write_(write) {}
   bool Due() override { return std::chrono::duration<double>(Clock::now() - last_).count() >= seconds_; }
   void Save() override {
     const auto now = Clock::now();
-    WriteSums(file_, set_);
+    if (write_) WriteSums(file_, set_);
     // Writing must not become the work: at most a tenth of the time.
     last_ = Clock::now();
     seconds_ = std::max(seconds_, 9 * std::chrono::duration<double>(last_ - now).count());
@@ -180,6 +182,7 @@ class FileCheckpoint : public Checkpoint {
   const fs::path& file_;
   const SavedSums& set_;
   double seconds_;
+  const bool write_;
   Clock::time_point last_ = Clock::now();
 };
 
@@ -277,23 +280,30 @@ void CheckModel(const SavedSums& set, const Model& model) {
 }
 
 SavedSums CollectIntoFile(const ShiftJob& job, SavedSums set, const fs::path& file, double seconds_between) {
-  if (fs::exists(file)) {
-    SavedSums found = ReadSums(file);
+  Processes& processes = *job.context.processes;
+  std::optional<SavedSums> earlier;
+  if (fs::exists(file)) earlier = ReadSums(file);
+  processes.CheckSame(fmt::format("state of {}, which is to be in a directory of all hosts,", file.string()),
+                      earlier
+                          ? fmt::format("{} and {} batches", earlier->sums.fit_batches, earlier->sums.heldout_batches)
+                          : "no such file");
+  if (earlier) {
+    SavedSums found = std::move(*earlier);
     CheckSameRun(found, set, file);
     if (found.complete()) return found;
     // Which the settings, just compared, name.
     for (size_t i = 0; i < set.sums.sites.size(); ++i) found.sums.sites[i].weighting = set.sums.sites[i].weighting;
     set.sums = std::move(found.sums);
   }
-  FileCheckpoint checkpoint(file, set, seconds_between);
+  FileCheckpoint checkpoint(file, set, seconds_between, processes.first());
   try {
     Collect(job, set.sums, &checkpoint);
   } catch (const Interrupted&) {
     const InterruptsHeld held;
-    WriteSums(file, set);
+    if (processes.first()) WriteSums(file, set);
     throw;
   }
-  WriteSums(file, set);
+  if (processes.first()) WriteSums(file, set);
   return set;
 }
 

@@ -90,10 +90,14 @@ void Pass::RunGroups(const std::string& phase, std::span<const Batch>& batches, 
       title = fmt::format("{}, sites {} to {} of {}", phase, group.begin + 1, group.end, group.probe().parts());
   });
 
-  const std::unique_ptr<Tally> tally = MakeTally(context_, weights_);
+  bool dealt = true;
+  each([&](const Group& group) { dealt = dealt && group.probe().dealt(); });
+  const Context context = dealt ? context_ : context_.Alone();
+  Processes& processes = *context.processes;
+  const std::unique_ptr<Tally> tally = MakeTally(context, weights_);
   each([&](const Group& group) { group.probe().Begin(*tally, group.begin, group.end); });
   std::deque<DeviceRun> devices;
-  for (int64_t i = 0; i < tally->devices(); ++i) devices.emplace_back(*this, context_.WithGpu(i), groups);
+  for (int64_t i = 0; i < tally->devices(); ++i) devices.emplace_back(*this, context.WithGpu(i), groups);
 
   int64_t tokens = 0, settled = 0, done = 0;
   for (const Batch& batch : batches) tokens += batch.size();
@@ -103,15 +107,31 @@ void Pass::RunGroups(const std::string& phase, std::span<const Batch>& batches, 
   };
   progress.Begin(title, tokens * static_cast<int64_t>(plans_.size()));
   try {
-    for (const Batch& batch : batches) {
-      devices[done % devices.size()].Run(batch);
-      ++done;
-      if (whole && checkpoint != nullptr && checkpoint->Due()) {
+    int64_t turn = 0;
+    processes.InRounds(std::ssize(batches), [&](const Round& round) {
+      if (round.mine) {
+        const Batch& batch = batches[*round.mine];
+        devices[turn++ % devices.size()].Run(batch);
+        ++context_.processes->work.batches;
+        context_.processes->work.tokens += batch.size() * static_cast<int64_t>(plans_.size());
+      }
+      each([&](const Group& group) { group.probe().EndRound(round.present); });
+      processes.Flush();
+      done = round.end();
+      if (whole && checkpoint != nullptr && processes.OfFirst(checkpoint->Due())) {
         settle();
         checkpoint->Save();
       }
-      progress.Advance(batch.size() * static_cast<int64_t>(plans_.size()));
-    }
+      int64_t advance = 0;
+      for (const Batch& batch : batches.subspan(round.first, round.present)) advance += batch.size();
+      bool interrupted = false;
+      try {
+        progress.Advance(advance * static_cast<int64_t>(plans_.size()));
+      } catch (const Interrupted&) {
+        interrupted = true;
+      }
+      if (processes.Any(interrupted)) throw Interrupted();  // so that all stop after the same batch
+    });
   } catch (const Interrupted&) {
     settle();
     throw;

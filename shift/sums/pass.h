@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One pass over text, into which probes are plugged. It handles progress, interruption, checkpoints, the division of
-// work for which a device has no memory, and the turns of several GPUs.
+// work for which a device has no memory, and the turns of several GPUs and of several processes.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +31,12 @@ class Probe {
   // Its taps on one device. Called once per device after each Begin(). The sinks of all devices are called by one
   // thread, in the order of the batches.
   virtual std::vector<Tap> Taps() = 0;
+  // Whether the batches may be dealt out to several processes. Then each process hears its own batches only, and all
+  // exchange what they have heard in EndRound() and Settle(), which all of them call. Otherwise each process runs all
+  // batches of the pass.
+  virtual bool dealt() const { return false; }
+  // So many processes, from the first, have run a batch each since the last call.
+  virtual void EndRound(int64_t /*present*/) {}
   // Completes the measurements of these parts, over `batches` batches since Begin() or the last Settle(), so that they
   // can be read. Called at the end of a run, before a checkpoint, and when the pass is interrupted.
   virtual void Settle(int64_t batches) = 0;
@@ -55,10 +61,11 @@ class Pass {
   void Add(Probe& probe);
   void Add(const DepthPlan& plan, Probe& probe);
 
-  // Runs `batches` up to the last tap. Devices take batches in turns; a GPU is given its next one while the others work
-  // at theirs. Where a device has no memory for the parts of the probes, the largest group is halved and the rest of
-  // the work is done in such groups. When it is interrupted, and for `checkpoint`, which saves as long as all parts are
-  // done at once, the probes have settled. Throws OutOfMemory where no group can be halved any more.
+  // Runs `batches` up to the last tap. Processes take them in turns, unless a probe must hear them all, and devices
+  // take batches in turns; a GPU is given its next one while the others work at theirs. Where a device has no memory
+  // for the parts of the probes, the largest group is halved and the rest of the work is done in such groups. When it
+  // is interrupted, and for `checkpoint`, which saves as long as all parts are done at once, the probes have settled.
+  // Throws OutOfMemory where no group can be halved any more.
   void Run(const std::string& phase, std::span<const Batch> batches, Progress& progress,
            Checkpoint* checkpoint = nullptr);
 

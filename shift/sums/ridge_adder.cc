@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shift/sums/ridge_adder.h"
 
+#include <algorithm>
+
 #include "runtime/check.h"
 
 namespace shiftrt {
@@ -8,6 +10,9 @@ namespace shiftrt {
 RidgeAdder::RidgeAdder(Tally& tally, const Site& site, RidgeSums& into)
     : site_(site),
       into_(into),
+      processes_(tally.processes()),
+      channel_(processes_.NewChannel()),
+      owner_(processes_.Owner(channel_)),
       sums_(tally.MakeRidgeSums(into.matrices())),
       delta_squares_(into.DeltaSquares()),
       tokens_(into.tokens()) {
@@ -16,6 +21,15 @@ RidgeAdder::RidgeAdder(Tally& tally, const Site& site, RidgeSums& into)
 
 void RidgeAdder::Add(const Tokens& tokens, const TokenWeighting& weighting, std::span<const int64_t> offsets) {
   const auto& [inputs, stream, delta] = tokens;
+  if (!processes_.alone()) {
+    Bytes message = Packed(tokens, weighting, offsets);
+    if (processes_.rank() == owner_) {
+      own_ = std::move(message);
+    } else {
+      processes_.Send(owner_, channel_, std::move(message));
+    }
+    return;
+  }
   PendingProducts& products = *pending_[turn_];
   turn_ = (turn_ + 1) % pending_.size();
   Count(products.Take(), {});
@@ -26,6 +40,65 @@ void RidgeAdder::Add(const Tokens& tokens, const TokenWeighting& weighting, std:
   const std::vector<double> weights = weighting.Weights(now, stream, delta, offsets);
   Count(now, weights);
   sums_->Add(inputs, delta, weights);
+}
+
+// What Add takes of these rows, computed here: only the additions are the owner's.
+Bytes RidgeAdder::Packed(const Tokens& tokens, const TokenWeighting& weighting, std::span<const int64_t> offsets) {
+  const auto& [inputs, stream, delta] = tokens;
+  PendingProducts& pending = *pending_.front();
+  pending.Start(stream, delta);
+  const std::vector<RowProducts> products = pending.Take();
+  std::vector<double> weights;
+  if (!weighting.uniform()) weights = weighting.Weights(products, stream, delta, offsets);
+  Packer packer(stream.count() * (4 * (inputs.hidden() + delta.hidden()) + 48) + 64);
+  packer.PutAll(products).PutAll(weights);
+  for (const Rows* rows : {&inputs, &delta}) {
+    const HostRows host = rows->ToHost();
+    const MatrixView<const float> view = host.view();
+    packer.Put(view.cols);
+    for (int64_t t = 0; t < view.rows; ++t) packer.Put(std::span(view.row(t), view.cols));
+  }
+  return packer.Take();
+}
+
+void RidgeAdder::AddPacked(const Bytes& message) {
+  Unpacker in(message);
+  const auto products = in.GetAll<RowProducts>();
+  const auto weights = in.GetAll<double>();
+  Matrix<float> rows[2];
+  for (Matrix<float>& matrix : rows) {
+    matrix = Matrix<float>(std::ssize(products), in.Get<int64_t>());
+    in.Get(matrix.span());
+  }
+  Count(products, weights);
+  tokens_ += std::ssize(products);
+  sums_->Add(Rows(rows[0].view()), Rows(rows[1].view()), weights);
+}
+
+void RidgeAdder::EndRound(int64_t present) {
+  if (processes_.alone() || processes_.rank() != owner_) return;
+  for (int64_t rank = 0; rank < present; ++rank)
+    AddPacked(rank == owner_ ? std::exchange(own_, {}) : processes_.Receive(static_cast<int>(rank), channel_));
+}
+
+// The sums of the owner become everyone's. The lower triangle of the Gram is never read.
+void RidgeAdder::Share() {
+  const RidgeSumsView sums = into_.matrices();
+  Packer packer;
+  if (processes_.rank() == owner_) {
+    packer.Put(into_.tokens()).Put(into_.DeltaSquares());
+    for (int64_t i = 0; i < sums.gram.rows; ++i)
+      packer.Put(std::span<const double>(sums.gram.row(i) + i, sums.gram.cols - i));
+    for (int64_t i = 0; i < sums.cross.rows; ++i)
+      packer.Put(std::span<const double>(sums.cross.row(i), sums.cross.cols));
+  }
+  const Bytes message = processes_.Broadcast(owner_, packer.Take());
+  if (processes_.rank() == owner_) return;
+  Unpacker in(message);
+  const auto tokens = in.Get<int64_t>();
+  into_.SetTotals(tokens, in.Get<double>());
+  for (int64_t i = 0; i < sums.gram.rows; ++i) in.Get(std::span(sums.gram.row(i) + i, sums.gram.cols - i));
+  for (int64_t i = 0; i < sums.cross.rows; ++i) in.Get(std::span(sums.cross.row(i), sums.cross.cols));
 }
 
 void RidgeAdder::Count(std::span<const RowProducts> products, std::span<const double> weights) {
@@ -39,7 +112,8 @@ void RidgeAdder::Count(std::span<const RowProducts> products, std::span<const do
 void RidgeAdder::Settle() {
   for (size_t i = 0; i < pending_.size(); ++i) Count(pending_[(turn_ + i) % pending_.size()]->Take(), {});
   sums_->Store();
-  into_.SetTotals(tokens_, delta_squares_);
+  if (processes_.rank() == owner_) into_.SetTotals(tokens_, delta_squares_);
+  if (!processes_.alone()) Share();
 }
 
 }  // namespace shiftrt

@@ -14,6 +14,10 @@
 namespace shiftrt {
 
 // Adds rows to ridge sums on the device that has the rows.
+//
+// Where several processes share the batches, the sums have an owner among them. The others send it their rows, and it
+// adds the batches of a round in their order, as a process that is alone does: the same additions, and the same bits.
+// Bytes per token that is not the owner's: 4 (n + d) + 40.
 class RidgeAdder {
  public:
   // `into` lasts longer than this, and nobody else changes it meanwhile. Throws OutOfMemory where the device has no
@@ -27,16 +31,24 @@ class RidgeAdder {
     Rows inputs, stream, delta;
   };
   void Add(const Tokens& tokens, const TokenWeighting& weighting, std::span<const int64_t> offsets);
-  // Throws what Add throws. Brings what was added into the sums, which are of no use until then: on a GPU it
-  // holds what it held before, on a CPU its matrices are ahead of its totals.
+  // Ends a round, of which so many processes had a batch. All processes call it, also those without.
+  void EndRound(int64_t present);
+  // Throws what Add throws. Brings what was added into the sums of every process, which are of no use until then: on a
+  // GPU it holds what it held before, on a CPU its matrices are ahead of its totals.
   void Settle();
 
  private:
+  Bytes Packed(const Tokens& tokens, const TokenWeighting& weighting, std::span<const int64_t> offsets);
+  void AddPacked(const Bytes& message);
+  void Share();
   // Checks and counts rows of which these are the products.
   void Count(std::span<const RowProducts> products, std::span<const double> weights);
 
   Site site_;
   RidgeSums& into_;
+  Processes& processes_;
+  const int channel_, owner_;
+  Bytes own_;  // the batch of a round that the owner itself has run
   std::unique_ptr<DeviceRidgeSums> sums_;
   std::vector<std::unique_ptr<PendingProducts>> pending_;  // one per device, used in turn
   size_t turn_ = 0;                                        // the oldest

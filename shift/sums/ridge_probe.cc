@@ -72,6 +72,10 @@ std::vector<Tap> RidgeProbe::Taps() {
   return taps;
 }
 
+void RidgeProbe::EndRound(int64_t present) {
+  for (RidgeAdder& adder : adders_) adder.EndRound(present);
+}
+
 void RidgeProbe::Settle(int64_t batches) {
   for (RidgeAdder& adder : adders_) adder.Settle();
   heard_ += batches;

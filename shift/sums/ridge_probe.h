@@ -24,8 +24,10 @@ class RidgeProbe : public Probe {
   }
 
   int64_t parts() const override { return std::ssize(entries_); }
+  bool dealt() const override { return true; }
   void Begin(Tally& tally, int64_t begin, int64_t end) override;
   std::vector<Tap> Taps() override;
+  void EndRound(int64_t present) override;
   void Settle(int64_t batches) override;
   void End() override;
 

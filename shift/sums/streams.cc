@@ -10,6 +10,7 @@ namespace {
 class StreamProbe : public Probe {
  public:
   explicit StreamProbe(int64_t layer) : layer_(layer) {}
+  bool dealt() const override { return true; }  // each keeps the streams of its batches
   void Begin(Tally&, int64_t, int64_t) override { streams.clear(); }
   std::vector<Tap> Taps() override {
     return {{layer_, TapPoint::kInput, [this](const Rows& h, const Batch&) { streams.emplace_back().Set(h); }}};

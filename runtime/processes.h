@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// The processes that share the work of one command: those that mpirun or srun has started, most often this one alone.
+//
+// All of them run the same program on the same input and make the same decisions. Only expensive loops are dealt out:
+// each process computes its part, the parts are exchanged as bytes, and every process adds them up in the order in
+// which a single process would have computed them. So nothing that is computed depends on the number of processes, to
+// the last bit (docs/scale.md).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+using Bytes = std::vector<std::byte>;
+
+// Another process has ended, or does not answer.
+class PeerFailed : public Error {
+ public:
+  explicit PeerFailed(const std::string& message) : Error(message) {}
+};
+
+// Messages between processes. Those from one process to another on one channel arrive in the order of Send().
+class Link {
+ public:
+  static constexpr int kChannels = 16384;  // 0 .. kChannels - 1
+
+  virtual ~Link() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // Returns before the message has arrived.
+  virtual void Send(int to, int channel, Bytes message) = 0;
+  // Both wait, asleep. Throw PeerFailed once any process has failed, and Interrupted a bounded time after an
+  // interruption.
+  virtual Bytes Receive(int from, int channel) = 0;
+  virtual void Flush() = 0;  // until what was sent has been received
+  // Makes the calls of all other processes throw PeerFailed: "process R of N on HOST: REASON". Whether the process of
+  // rank 0 has learned of it within some seconds, or fails itself: it is the one that reports.
+  virtual bool Fail(const std::string& reason) noexcept = 0;
+  // Whether any other process has failed.
+  virtual bool failed() const = 0;
+};
+
+// Bytes of a message, written and read one after another.
+class Packer {
+ public:
+  Packer() = default;
+  explicit Packer(int64_t bytes) { bytes_.reserve(bytes); }  // about so many
+  template <typename T>
+  Packer& Put(std::span<const T> values) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    const auto bytes = std::as_bytes(values);
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+    return *this;
+  }
+  template <typename T>
+  Packer& Put(const T& value) {
+    return Put(std::span<const T>(&value, 1));
+  }
+  template <typename T>
+  Packer& PutAll(const std::vector<T>& values) {
+    return Put(static_cast<int64_t>(values.size())).Put(std::span<const T>(values));
+  }
+  Packer& PutText(std::string_view text) {
+    return Put(static_cast<int64_t>(text.size())).Put(std::span<const char>(text.data(), text.size()));
+  }
+  Bytes Take() { return std::move(bytes_); }
+
+ private:
+  Bytes bytes_;
+};
+
+// Throws Error where a message ends too early.
+class Unpacker {
+ public:
+  explicit Unpacker(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  template <typename T>
+  void Get(std::span<T> values) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    Check(values.size_bytes() <= bytes_.size(), "a message between processes has {} bytes where {} are expected",
+          bytes_.size(), values.size_bytes());
+    if (!values.empty()) std::memcpy(values.data(), bytes_.data(), values.size_bytes());
+    bytes_ = bytes_.subspan(values.size_bytes());
+  }
+  template <typename T>
+  T Get() {
+    T value{};
+    Get(std::span<T>(&value, 1));
+    return value;
+  }
+  template <typename T>
+  std::vector<T> GetAll() {
+    std::vector<T> values(Count(sizeof(T)));
+    Get(std::span<T>(values));
+    return values;
+  }
+  std::string GetText() {
+    std::string text(Count(1), '\0');
+    Get(std::span<char>(text.data(), text.size()));
+    return text;
+  }
+  bool done() const { return bytes_.empty(); }
+
+ private:
+  size_t Count(size_t size) {
+    const auto count = Get<int64_t>();
+    Check(count >= 0 && static_cast<size_t>(count) <= bytes_.size() / size,
+          "a message between processes names {} values of {} bytes and has {} bytes", count, size, bytes_.size());
+    return static_cast<size_t>(count);
+  }
+
+  std::span<const std::byte> bytes_;
+};
+
+// What one process has done; --json lists it.
+struct ProcessWork {
+  int64_t batches = 0, tokens = 0;  // run through a model
+  int64_t fits = 0;                 // places whose correction it has solved
+  int64_t sent = 0;                 // bytes to other processes
+  double waited = 0;                // seconds for messages of other processes
+};
+
+// One turn of work that is dealt out: each process has one item, until there are none left.
+struct Round {
+  int64_t first = 0;            // the item of process 0
+  int64_t present = 1;          // how many processes have one: the first of them
+  std::optional<int64_t> mine;  // this one's
+
+  int64_t end() const { return first + present; }
+};
+
+class Processes {
+ public:
+  Processes();  // this one alone
+  // Waits for all processes of the link.
+  explicit Processes(std::unique_ptr<Link> link);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  bool alone() const { return size_ == 1; }
+  bool first() const { return rank_ == 0; }  // the one that prints and writes
+  const std::string& host(int rank) const { return hosts_.at(rank); }
+  std::string Name(int rank) const;         // "process 3 of 8 on node7"
+  int sharers() const { return sharers_; }  // how many processes may run on the cores of this one, at least 1
+  int on_this_host() const { return static_cast<int>(std::count(hosts_.begin(), hosts_.end(), hosts_.at(rank_))); }
+
+  // Who does item `index` of work that is dealt out: a rule of the index alone.
+  int Owner(int64_t index) const { return static_cast<int>(index % size_); }
+  bool Mine(int64_t index) const { return Owner(index) == rank_; }
+  // Calls turn(round) for all rounds of `count` items.
+  template <typename Turn>
+  void InRounds(int64_t count, const Turn& turn) const {
+    for (int64_t first = 0; first < count; first += size_) {
+      Round round{first, std::min<int64_t>(size_, count - first), {}};
+      if (rank_ < round.present) round.mine = first + rank_;
+      turn(round);
+    }
+  }
+
+  // All processes make these calls, in the same order. Throw as Link does.
+  std::vector<Bytes> Gather(Bytes mine);     // of all, by rank, on every process
+  Bytes Broadcast(int from, Bytes message);  // that of `from`
+  // Whether it holds on any process; on the first.
+  bool Any(bool mine);
+  bool OfFirst(bool mine);
+  void Barrier() { Any(false); }
+  // Calls of all processes, one after another.
+  template <typename Call>
+  void InTurns(const Call& call) {
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank == rank_) call();
+      Barrier();
+    }
+  }
+  // Of the first process, and then of the others: for what leaves something behind that the others find.
+  template <typename Call>
+  auto FirstBeforeOthers(const Call& call) {
+    if (!first()) Barrier();
+    const auto result = call();
+    if (first()) Barrier();
+    return result;
+  }
+  // Every process comes to know items 0 .. count - 1, of which each knows its own: put(packer, i) writes one, and
+  // get(unpacker, i) reads it elsewhere.
+  template <typename Put, typename Get>
+  void Share(int64_t count, const Put& put, const Get& get) {
+    if (alone()) return;
+    Packer mine;
+    for (int64_t i = rank_; i < count; i += size_) put(mine, i);
+    const std::vector<Bytes> all = Gather(mine.Take());
+    for (int rank = 0; rank < size_; ++rank) {
+      if (rank == rank_) continue;
+      Unpacker theirs(all[rank]);
+      for (int64_t i = rank; i < count; i += size_) get(theirs, i);
+    }
+  }
+  // The same for items of `width` numbers each, one item after another.
+  void Share(std::span<double> numbers, int64_t width = 1);
+  // Throws Error naming a process unless `value`, a description of `what`, is the same on all.
+  void CheckSame(std::string_view what, const std::string& value);
+
+  // Between two processes, on a channel of the caller's; NewChannel() gives all processes the same.
+  int NewChannel();
+  void Send(int to, int channel, Bytes message);
+  Bytes Receive(int from, int channel);
+  void Flush();
+
+  bool Fail(const std::string& reason) noexcept;
+  bool failed() const { return link_ != nullptr && link_->failed(); }
+
+  ProcessWork work;
+
+ private:
+  void Post(int to, int channel, Bytes message);
+
+  std::unique_ptr<Link> link_;  // null where it is alone
+  int rank_ = 0, size_ = 1, sharers_ = 1, channel_ = 0;
+  uint64_t calls_ = 0;  // of Gather and Broadcast; a message of another one is an error
+  std::vector<std::string> hosts_;
+};
+
+std::shared_ptr<Processes> OneProcess();
+
+}  // namespace shiftrt

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// The method in several processes: the bits of one, whatever their number.
+#include <mutex>
+
+#include "runtime/progress.h"
+#include "shift/measure/drift.h"
+#include "shift/measure/loss.h"
+#include "shift/pipeline.h"
+#include "shift/sums/gram_file.h"
+#include "tests/runtime/thread_link.h"
+#include "tests/shift/small_model.h"
+
+namespace shiftrt {
+namespace {
+
+class MethodInProcesses : public test::SmallModel {
+ protected:
+  MethodInProcesses() { calibration_ = MakeCalibration(4, 21); }  // 19 and 2 batches: rounds that are not full
+
+  // What work(job) returns in each of so many processes.
+  template <typename Result>
+  std::vector<Result> In(int size, const std::function<Result(const ShiftJob&)>& work) {
+    std::vector<Result> results(size);
+    InProcesses(size, [&](const std::shared_ptr<Processes>& processes) {
+      Context context = context_;
+      context.processes = processes;
+      NoProgress quiet;
+      try {
+        results[processes->rank()] = work({context, model_, calibration_, quiet});
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "process " << processes->rank() << ": " << error.what();
+      }
+    });
+    return results;
+  }
+
+  struct Found {
+    std::string plan;
+    std::vector<int64_t> removed;
+    std::vector<double> numbers;  // scores, and what sites report
+    bool operator==(const Found&) const = default;
+  };
+  static Found FoundBy(const ShiftResult& result) {
+    Found found{result.corrected.Fingerprint(), result.selection.removed, result.selection.scores};
+    std::erase_if(found.numbers, [](double score) { return std::isnan(score); });  // of what is protected
+    for (const SiteReport& site : result.sites) {
+      found.numbers.insert(found.numbers.end(), {site.r2_fit, site.lambda, site.condition, site.effective_rank});
+      found.numbers.insert(found.numbers.end(), site.singular_values.begin(), site.singular_values.end());
+    }
+    return found;
+  }
+};
+
+TEST_F(MethodInProcesses, FitsTheSameBits) {
+  struct Recipe {
+    const char *prune, *correction, *rank;
+    Calibration mode = Calibration::kIndependent;
+    bool norm = false, gate = false;
+    Heal heal = Heal::kOff;
+  };
+  for (const Recipe& recipe :
+       {Recipe{"bi:2", "lra", "4"}, Recipe{"angular:2", "lra", "energy:0.5"},
+        Recipe{"ppl:2", "lra", "budget:300", Calibration::kIndependent, true, true},
+        Recipe{"correctable:3,rank=2", "lra", "full", Calibration::kDrift, true},
+        Recipe{"taylor:2,tokens=64", "refit", "full", Calibration::kIndependent, false, false, Heal::kAll},
+        Recipe{"streamline:2", "auto", "2"}}) {
+    const auto shift = [&](const ShiftJob& job) {
+      ShiftOptions options;
+      options.prune = ParsePrune(recipe.prune);
+      options.prune.keep_first = 1;
+      options.correction = &FindCorrection(recipe.correction);
+      options.fit.rank = ParseRank(recipe.rank);
+      options.mode = recipe.mode;
+      options.weighting.norm = recipe.norm;
+      options.gate = recipe.gate;
+      options.heal = recipe.heal;
+      return FoundBy(Shift(job, options));
+    };
+    const Found expected = In<Found>(1, shift).front();
+    EXPECT_FALSE(expected.numbers.empty());
+    for (const int size : {2, 3, 8})
+      for (const Found& found : In<Found>(size, shift))
+        EXPECT_EQ(found, expected) << recipe.prune << ", " << recipe.correction << ", " << size << " processes";
+  }
+}
+
+TEST_F(MethodInProcesses, MeasuresTheSameLoss) {
+  const auto loss = [](const ShiftJob& job) {
+    return MeanLoss(job.context, job.model.weights, job.model.plan, job.calibration.fit, job.progress);
+  };
+  const double expected = In<double>(1, loss).front();
+  for (const double found : In<double>(5, loss)) EXPECT_EQ(found, expected);
+}
+
+// Interrupts the process that it belongs to after so many calls.
+class Interruption : public Progress {
+ public:
+  explicit Interruption(int64_t calls) : left_(calls) {}
+  void Begin(std::string_view, int64_t) override {}
+  void Advance(int64_t) override {
+    if (left_-- == 0) throw Interrupted();
+  }
+  void End() override {}
+
+ private:
+  int64_t left_;
+};
+
+TEST_F(MethodInProcesses, OthersGoOnWithACollectionToTheSameBits) {
+  const auto collect = [&](const Context& context, Progress& progress, const std::string& name) {
+    const ShiftJob job = {context, model_, calibration_, progress};
+    CollectIntoFile(job, NewSavedSums(job, {1, 3, 4}, "plain"), directory_ / name);
+  };
+  NoProgress quiet;
+  collect(context_, quiet, "whole");
+  for (const int later : {1, 2, 4}) {
+    const std::string name = "interrupted" + std::to_string(later);
+    InProcesses(3, [&](const std::shared_ptr<Processes>& processes) {
+      Context context = context_;
+      context.processes = processes;
+      Interruption interruption(processes->rank() == 1 ? 2 : 1000);  // all stop where one does
+      EXPECT_THROW(collect(context, interruption, name), Interrupted);
+    });
+    const SavedSums part = ReadSums(directory_ / name);
+    EXPECT_EQ(part.sums.fit_batches, 9);
+    InProcesses(later, [&](const std::shared_ptr<Processes>& processes) {
+      Context context = context_;
+      context.processes = processes;
+      NoProgress none;
+      EXPECT_NO_THROW(collect(context, none, name));
+    });
+    EXPECT_EQ(ReadFile(directory_ / name), ReadFile(directory_ / "whole")) << later << " processes";
+  }
+}
+
+TEST_F(MethodInProcesses, DealsOutFits) {
+  const auto fits = [](const ShiftJob& job) {
+    ShiftOptions options;
+    options.prune = ParsePrune("reverse*:3");
+    options.fit.rank = RankSpec::Fixed(2);
+    Shift(job, options);
+    return job.context.processes->work;
+  };
+  const std::vector<ProcessWork> works = In<ProcessWork>(3, fits);
+  for (const ProcessWork& work : works) {
+    EXPECT_EQ(work.fits, 1);
+    EXPECT_GE(work.batches, 6);
+    EXPECT_GT(work.sent, 0);
+  }
+}
+
+}  // namespace
+}  // namespace shiftrt

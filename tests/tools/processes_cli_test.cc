@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+// One command in several processes, started by the launchers of OpenMPI and of MPICH that are installed. Every result
+// equals that of one process, to the last bit.
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <random>
+
+#include "tests/tools/cli.h"
+
+namespace shiftrt {
+namespace {
+
+struct Launcher {
+  const char* name;      // of its program, which is looked for on the PATH
+  const char* variable;  // with the rank of a process that it has started
+};
+
+class ProcessesCli : public Cli, public ::testing::WithParamInterface<Launcher> {
+ protected:
+  void SetUp() override {
+    launcher_ = OnPath(GetParam().name);
+    if (launcher_.empty()) GTEST_SKIP() << "there is no " << GetParam().name << " on the PATH";
+    // OpenMPI starts nothing as root, on more processes than cores, or without a remote shell, unless it is told to.
+    ::setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    ::setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    ::setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
+    ::setenv("OMPI_MCA_plm", "isolated", 1);
+    ::setenv("ASAN_OPTIONS", "detect_leaks=0", 1);  // MPI leaves memory to the end of the process
+    Cli::SetUp();
+    WriteText(dir_ / "calibration.txt", Words(30000));
+    WriteText(dir_ / "heldout.txt", Words(6000));
+  }
+
+  static fs::path OnPath(const std::string& name) {
+    std::istringstream path(std::getenv("PATH"));
+    for (std::string directory; std::getline(path, directory, ':');)
+      if (fs::exists(fs::path(directory) / name)) return fs::path(directory) / name;
+    return {};
+  }
+
+  std::vector<std::string> Launched(int processes, const std::vector<std::string>& arguments) const {
+    std::vector<std::string> all = {"-n", std::to_string(processes), SHIFTRT_TOOL};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    return all;
+  }
+  // One process is started without a launcher.
+  Outcome In(int processes, const std::vector<std::string>& arguments) const {
+    if (processes == 1) return Call(arguments);
+    Outcome outcome;
+    outcome.status = Wait(Start(Launched(processes, arguments), dir_ / "stdout", dir_ / "stderr", launcher_));
+    outcome.out = ReadFile(dir_ / "stdout");
+    outcome.err = ReadFile(dir_ / "stderr");
+    return outcome;
+  }
+
+  // `command` with text enough for several batches per process, and output that changes with nothing but the numbers.
+  std::vector<std::string> Arguments(const std::string& command, const std::vector<std::string>& more) const {
+    std::vector<std::string> all = {command, "--model", Path("model"), "--threads", "1", "--quiet"};
+    if (command != "eval")
+      all.insert(all.end(), {"--calib", Path("calibration.txt:300x64"), "--text", Path("heldout.txt")});
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+  // Every file below a directory, or the one of that name, by its path there; of JSON, what is not measured by a clock.
+  std::map<std::string, std::string> Files(const std::string& name) const {
+    std::map<std::string, std::string> files;
+    if (fs::is_regular_file(dir_ / name)) return {{"", ReadFile(dir_ / name)}};
+    for (const auto& entry : fs::recursive_directory_iterator(dir_ / name)) {
+      if (!entry.is_regular_file()) continue;
+      std::string& bytes = files[fs::relative(entry.path(), dir_ / name).string()] = ReadFile(entry.path());
+      if (entry.path().extension() == ".json") bytes = Timeless(Json::parse(bytes)).dump();
+    }
+    return files;
+  }
+  // Files that differ, or are in one of the two only, by name: their contents would be hard to read.
+  std::vector<std::string> Differences(const std::string& a, const std::string& b) const {
+    std::map<std::string, std::string> left = Files(a), right = Files(b);
+    std::vector<std::string> names;
+    for (const auto& [name, bytes] : left)
+      if (!right.contains(name) || right.at(name) != bytes) names.push_back(name);
+    for (const auto& [name, bytes] : right)
+      if (!left.contains(name)) names.push_back(name);
+    return names;
+  }
+
+  // Without what a command measures with a clock.
+  static Json Timeless(Json json) {
+    for (const char* field : {"seconds", "tokens_per_second", "processes", "peak_bytes"})
+      if (json.is_object()) json.erase(field);
+    if (json.is_structured())
+      for (Json& value : json) value = Timeless(std::move(value));
+    return json;
+  }
+
+  // Runs the command in 1 process and in each of `counts`, and compares JSON, standard output but for times, and what
+  // `outputs` are named, whose options get a file each per run.
+  void ExpectSame(const std::vector<int>& counts, const std::string& command, const std::vector<std::string>& more,
+                  const std::vector<std::string>& outputs) {
+    const auto named = [](const std::string& option, int processes) {
+      return option.substr(2) + std::to_string(processes);
+    };
+    const auto run = [&](int processes) {
+      std::vector<std::string> arguments = Arguments(command, more);
+      arguments.insert(arguments.end(), {"--json", Path(named("--json", processes))});
+      for (const std::string& option : outputs)
+        arguments.insert(arguments.end(), {option, Path(named(option, processes))});
+      const Outcome outcome = In(processes, arguments);
+      ASSERT_EQ(outcome.status, 0) << processes << " processes: " << outcome.err;
+    };
+    run(1);
+    const Json expected = ReadJson(named("--json", 1));
+    EXPECT_FALSE(expected.contains("processes"));
+    for (const int processes : counts) {
+      run(processes);
+      const Json found = ReadJson(named("--json", processes));
+      EXPECT_EQ(Timeless(found), Timeless(expected)) << processes << " processes";
+      ASSERT_EQ(found["processes"].size(), static_cast<size_t>(processes));
+      EXPECT_EQ(found["processes"][processes - 1]["rank"], processes - 1);
+      for (int rank = 0; rank < std::min(processes, 3); ++rank)
+        EXPECT_GT(found["processes"][rank]["batches"], 0) << "process " << rank << " did nothing";
+      for (const std::string& option : outputs)
+        EXPECT_TRUE(fs::exists(dir_ / named(option, 1)) &&
+                    Differences(named(option, 1), named(option, processes)).empty())
+            << option << " of " << processes << " processes: "
+            << fmt::format("{}", fmt::join(Differences(named(option, 1), named(option, processes)), ", "));
+    }
+  }
+
+  fs::path launcher_;
+};
+
+TEST_P(ProcessesCli, RunGivesTheSameBits) {
+  ExpectSame({2, 3, 8}, "run", {"--prune", "bi:2", "--lra", "8", "--merge", "lowrank", "--prompt", "the sea was"},
+             {"--save"});
+}
+
+TEST_P(ProcessesCli, SumsAreTheSameBits) {
+  ExpectSame({3}, "run", {"--prune", "correctable:2,rank=4", "--lra", "energy:0.9"}, {"--save", "--save-gram"});
+}
+
+TEST_P(ProcessesCli, EveryWayToFitGivesTheSameBits) {
+  for (const char* recipe : {"--prune ppl-greedy:2 --lra 4 --calibration-mode drift --token-weight norm",
+                             "--prune streamline:2,keep=first:1 --correction joint --lra 4 --heal all",
+                             "--prune taylor:2,tokens=512 --correction auto --lra 4 --gate",
+                             "--prune correctable-greedy:2,rank=4,keep=first:1 --correction replaceme"})
+    ExpectSame({3}, "run", Split(recipe), {"--save"});
+}
+
+TEST_P(ProcessesCli, SweepGivesTheSameTable) {
+  ExpectSame(
+      {2, 3}, "sweep",
+      {"--prune", "bi:2,reverse*:1", "--lra", "4,full", "--samples", "40,80", "--eval", "piqa", "--data", EvalData()},
+      {"--csv"});
+}
+
+TEST_P(ProcessesCli, EvalGivesTheSameScores) {
+  std::string rows;  // of several batches
+  for (int i = 0; i < 200; ++i)
+    rows += Json({{"goal", std::to_string(7919 * i) + Words(9 + i % 7)},
+                  {"sol1", Words(5 + i % 11)},
+                  {"sol2", Words(20 - i % 5)},
+                  {"label", i % 2}})
+                .dump() +
+            "\n";
+  WriteText(dir_ / "piqa.jsonl", rows);
+  ExpectSame({2, 3, 8}, "eval", {"--tasks", "piqa", "--data", "piqa=" + Path("piqa.jsonl"), "--metrics", "all"},
+             {"--items"});
+}
+
+// Of a training of so many steps, with four passes each, that keeps every step.
+class TrainingInProcesses : public ProcessesCli {
+ protected:
+  std::vector<std::string> Training(const std::string& save, int64_t steps) const {
+    return {"finetune",
+            "--model",
+            Path("model"),
+            "--threads",
+            "1",
+            "--train",
+            Path("calibration.txt"),
+            "--length",
+            "32",
+            "--pass-tokens",
+            "64",
+            "--batch",
+            "8",
+            "--validation",
+            "6",
+            "--rate",
+            "0.01",
+            "--dropout",
+            "0.1",
+            "--method",
+            "lora",
+            "--epochs",
+            "100000",
+            "--steps",
+            std::to_string(steps),
+            "--checkpoint-minutes",
+            "0",
+            "--save",
+            Path(save),
+            "--json",
+            Path(save + ".json"),
+            "--quiet"};
+  }
+
+  // Sends a signal to one of three processes of a training, some steps after it began. Expects that the others end
+  // within so many seconds, and returns what was said.
+  std::string EndOne(int rank, int signal, int64_t steps, int seconds) const {
+    const pid_t launcher = Start(Launched(3, Training("tuned", steps)), dir_ / "stdout", dir_ / "stderr", launcher_);
+    const fs::path checkpoint = dir_ / "tuned.checkpoint";
+    while (!fs::exists(checkpoint) && !Ended(launcher)) ::usleep(1000);
+    ::usleep(static_cast<useconds_t>(std::random_device()() % 200'000));
+    const pid_t process = ProcessOf(rank);
+    EXPECT_GT(process, 0) << "the training ended too early";
+    if (process > 0) ::kill(process, signal);
+    for (int i = 0; i < 20 * seconds && !Ended(launcher); ++i) ::usleep(50'000);
+    EXPECT_TRUE(Ended(launcher)) << "the others go on";
+    if (!Ended(launcher)) ::kill(launcher, SIGKILL);
+    EXPECT_NE(Wait(launcher), 0);
+    return ReadFile(dir_ / "stdout") + ReadFile(dir_ / "stderr");
+  }
+
+  // Of this test; 0 where there is none.
+  pid_t ProcessOf(int rank) const {
+    const std::string variable = GetParam().variable + std::string("=") + std::to_string(rank);
+    for (const auto& entry : fs::directory_iterator("/proc")) {
+      const pid_t process = std::atoi(entry.path().filename().c_str());
+      const auto read = [&](const char* name) {
+        std::ifstream file(entry.path() / name);
+        return std::string{std::istreambuf_iterator<char>(file), {}};
+      };
+      if (process == 0 || !read("cmdline").starts_with(SHIFTRT_TOOL)) continue;
+      if (read("cmdline").find(root_) == std::string::npos) continue;
+      std::istringstream environment(read("environ"));
+      for (std::string one; std::getline(environment, one, '\0');)
+        if (one == variable) return process;
+    }
+    return 0;
+  }
+};
+
+TEST_P(TrainingInProcesses, GivesTheSameBits) {
+  ASSERT_EQ(In(1, Training("tuned1", 3)).status, 0);
+  for (const int processes : {2, 3, 8}) {
+    const std::string name = "tuned" + std::to_string(processes);
+    const Outcome outcome = In(processes, Training(name, 3));
+    ASSERT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(fmt::format("{}", fmt::join(Differences("tuned1", name), ", ")), "") << processes << " processes";
+    EXPECT_EQ(Timeless(ReadJson(name + ".json")), Timeless(ReadJson("tuned1.json"))) << processes << " processes";
+  }
+}
+
+// At a random moment. What was done stands, and fewer processes go on from there to the same bits.
+TEST_P(TrainingInProcesses, OneThatIsKilledEndsTheOthersAndFewerGoOn) {
+  constexpr int64_t kSteps = 150;
+  for (const int rank : {2, 0}) {
+    EndOne(rank, SIGKILL, kSteps, 20);
+    EXPECT_TRUE(fs::exists(dir_ / "tuned.checkpoint"));
+  }
+  const Outcome rest = In(2, Training("tuned", kSteps));
+  ASSERT_EQ(rest.status, 0) << rest.err;
+  EXPECT_NE(rest.err.find("continuing from"), std::string::npos) << rest.err;
+  ASSERT_EQ(In(1, Training("tuned1", kSteps)).status, 0);
+  EXPECT_EQ(fmt::format("{}", fmt::join(Differences("tuned1", "tuned"), ", ")), "");
+}
+
+// As one whose host is gone, or whose link is cut: it neither answers nor ends.
+TEST_P(TrainingInProcesses, OneThatHangsIsNamed) {
+  ::setenv("SHIFTRT_PEER_TIMEOUT", "2", 1);
+  const std::string said = EndOne(1, SIGSTOP, 100'000, 40);
+  ::unsetenv("SHIFTRT_PEER_TIMEOUT");
+  if (const pid_t left = ProcessOf(1); left > 0) ::kill(left, SIGKILL);
+  EXPECT_NE(said.find("process 1 of 3 on "), std::string::npos) << said;
+  EXPECT_NE(said.find("has not answered for 2 s"), std::string::npos) << said;
+}
+
+// Two network namespaces that stand for hosts, with a link between them. Needs root, and a kernel that allows it.
+class AcrossHosts : public TrainingInProcesses {
+ protected:
+  void SetUp() override {
+    TrainingInProcesses::SetUp();
+    if (IsSkipped()) return;
+    if (std::string(GetParam().name) != "mpirun.openmpi") GTEST_SKIP() << "hosts are entered as OpenMPI enters them";
+    if (!Do("ip netns add {0}a && ip netns add {0}b && ip link add va netns {0}a type veth peer name vb netns {0}b"))
+      GTEST_SKIP() << "network namespaces are not allowed here";
+    for (const char* host : {"a", "b"})
+      ASSERT_TRUE(
+          Do(fmt::format("ip -n {{0}}{0} addr add 10.77.0.{1}/24 dev v{0} && ip -n {{0}}{0} link set lo up && "
+                         "ip -n {{0}}{0} link set v{0} up",
+                         host, host[0] - 'a' + 1)));
+    // What mpirun starts on a host instead of a remote shell: AGENT ADDRESS COMMAND.
+    WriteText(dir_ / "agent",
+              fmt::format("#!/bin/sh\n[ $1 = 10.77.0.1 ] && host=a || host=b\nshift\n"
+                          "exec ip netns exec {}$host unshare --uts sh -c \"hostname host-$host; $*\"\n",
+                          name_));
+    fs::permissions(dir_ / "agent", fs::perms::owner_all);
+  }
+  void TearDown() override {
+    for (const char* host : {"a", "b"}) Do(fmt::format("ip netns del {{0}}{}", host));
+    TrainingInProcesses::TearDown();
+  }
+
+  bool Do(const std::string& command) const {
+    return std::system((fmt::format(fmt::runtime(command), name_) + " >/dev/null 2>&1").c_str()) == 0;
+  }
+
+  const std::string name_ = fmt::format("shiftrt{}", ::getpid());
+};
+
+TEST_P(AcrossHosts, ACutLinkIsNamed) {
+  ::unsetenv("OMPI_MCA_plm");
+  std::vector<std::string> arguments = Split(fmt::format(
+      "netns exec {}a unshare --uts {} --mca plm rsh --mca plm_rsh_agent {} --mca btl tcp,self --mca pml ob1 --host "
+      "10.77.0.1:2,10.77.0.2:2 -x SHIFTRT_PEER_TIMEOUT=3 -n 4 {}",
+      name_, launcher_.string(), Path("agent"), SHIFTRT_TOOL));
+  const std::vector<std::string> training = Training("tuned", 100'000);
+  arguments.insert(arguments.end(), training.begin(), training.end());
+  const pid_t launcher = Start(arguments, dir_ / "stdout", dir_ / "stderr", "/usr/bin/ip");
+  while (!fs::exists(dir_ / "tuned.checkpoint") && !Ended(launcher)) ::usleep(10'000);
+  EXPECT_TRUE(Do("ip -n {0}b link set vb down"));
+  // mpirun itself waits for its daemon behind the link; what counts is that the processes end.
+  const auto processes = [&] {
+    int64_t count = 0;
+    for (int rank = 0; rank < 4; ++rank) count += ProcessOf(rank) > 0 ? 1 : 0;
+    return count;
+  };
+  for (int i = 0; i < 400 && processes() > 0; ++i) ::usleep(100'000);
+  EXPECT_EQ(processes(), 0);
+  ::kill(launcher, SIGKILL);
+  Wait(launcher);
+  const std::string said = ReadFile(dir_ / "stdout") + ReadFile(dir_ / "stderr");
+  EXPECT_NE(said.find("of 4 on host-b has not answered for 3 s"), std::string::npos) << said;
+  EXPECT_TRUE(fs::exists(dir_ / "tuned.checkpoint"));
+}
+
+TEST_P(ProcessesCli, WhatDoesNotShareItsWorkIsRefused) {
+  const Outcome outcome = In(2, {"tokenize", "--model", Path("model"), "the sea"});
+  EXPECT_NE(outcome.status, 0) << outcome.err;  // a launcher may report that of a process which it ended
+  const std::string expected = "2 processes were started, and tokenize does not share its work";
+  const size_t at = outcome.err.find(expected);
+  EXPECT_NE(at, std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.err.find(expected, at + 1), std::string::npos) << "said twice: " << outcome.err;
+}
+
+TEST_P(ProcessesCli, AnErrorIsSaidOnce) {
+  const Outcome outcome = In(3, Arguments("run", {"--prune", "bi:9"}));
+  EXPECT_NE(outcome.status, 0) << outcome.err;  // a launcher may report that of a process which it ended
+  const size_t at = outcome.err.find("shiftrt: ");
+  EXPECT_NE(at, std::string::npos) << outcome.err;
+  EXPECT_EQ(outcome.err.find("shiftrt: ", at + 1), std::string::npos) << outcome.err;
+}
+
+const auto kLaunchers =
+    ::testing::Values(Launcher{"mpirun.openmpi", "OMPI_COMM_WORLD_RANK"}, Launcher{"mpirun.mpich", "PMI_RANK"});
+std::string NameOf(const ::testing::TestParamInfo<Launcher>& info) { return std::string(info.param.name).substr(7); }
+
+INSTANTIATE_TEST_SUITE_P(Launchers, ProcessesCli, kLaunchers, NameOf);
+INSTANTIATE_TEST_SUITE_P(Launchers, TrainingInProcesses, kLaunchers, NameOf);
+INSTANTIATE_TEST_SUITE_P(Launchers, AcrossHosts, kLaunchers, NameOf);
+
+}  // namespace
+}  // namespace shiftrt
