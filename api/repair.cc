@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "api/impl.h"
+#include "models/part_json.h"
 #include "runtime/check.h"
 #include "shift/pipeline.h"
 
@@ -41,7 +42,8 @@ nlohmann::json MadeBy(const RepairSettings& settings, const ShiftResult& result)
   return {{"selection",
            {{"criterion", result.selection.criterion},
             {"scores", result.selection.scores},
-            {"removed", result.selection.removed}}},
+            {"removed", result.selection.removed},
+            {"unit", Name(result.selection.unit)}}},
           {"calibration", {{"source", result.calibration}}},
           {"prune", settings.prune},
           {"correction", settings.correction},
@@ -78,14 +80,23 @@ RepairResult PruneAndRepair(const LanguageModel& model, const RepairSettings& se
   };
   RepairResult repair{.criterion = result.selection.criterion,
                       .scores = result.selection.scores,
-                      .removed = result.selection.removed,
+                      .removed = {},
+                      .removed_halves = {},
                       .sites = {},
                       .pruned = with_plan(result.pruned),
                       .corrected = with_plan(result.corrected),
                       .merged = std::nullopt};
+  for (const BlockPart& part : result.selection.removed) {
+    if (part.halves == Halves::kBoth) {
+      repair.removed.push_back(part.layer);
+    } else {
+      repair.removed_halves.push_back(Name(part));
+    }
+  }
   if (result.merged) repair.merged = with_plan(*result.merged);
   for (const SiteReport& site : result.sites)
-    repair.sites.push_back({site.site.Layers(), site.rank, site.lambda, site.r2_fit, site.r2_heldout, site.warning});
+    repair.sites.push_back(
+        {site.site.Name(), site.site.Layers(), site.rank, site.lambda, site.r2_fit, site.r2_heldout, site.warning});
   return repair;
 }
 

@@ -55,7 +55,7 @@ CalibrationBenchResult BenchCalibration(const Context& context, const Model& mod
     }
     {
       const Stopwatch watch(tapped);
-      CalibrationSums sums = CalibrationSums::Empty(result.layers, config.hidden);
+      CalibrationSums sums = CalibrationSums::Empty(WholeBlocks(result.layers), config.hidden);
       Collect({context, model, text, quiet}, sums);
     }
     forward.push_back(plain);

@@ -270,11 +270,9 @@ void GradientEngine::Impl::ExplainNotFinite(const Batch& batch, double loss, boo
   for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
     Forward(stage, h, dropout);
     if (finite()) continue;
-    const std::string name =
-        plan.stages[stage].Visit([](const BlockStage& block) { return fmt::format("block {}", block.layer); },
-                                 [](const AdapterStage& adapter) {
-                                   return fmt::format("the adapter of layers {}", fmt::join(adapter.layers, ", "));
-                                 });
+    const std::string name = plan.stages[stage].Visit(
+        [](const BlockStage& block) { return fmt::format("block {}", block.layer); },
+        [](const AdapterStage& adapter) { return fmt::format("the adapter of layers {}", Names(adapter.parts)); });
     if (const std::optional<std::string> tensor = StoredNotFinite(stage))
       Fail("{}: the loss of a batch is {}: of {}, {} contains NaN or infinity", model, loss, name, *tensor);
     Check(Trains(), "{}: the loss of a batch is {}: the stream overflows in {}, whose tensors are finite", model, loss,

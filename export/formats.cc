@@ -61,7 +61,7 @@ std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPl
   if (const std::string half = HalfBlock(plan); !half.empty()) return half;
   if (!format.adapters && !plan.Adapters().empty())
     return fmt::format("it has {} adapters, the first for layer {}, which {} has no place for", plan.Adapters().size(),
-                       plan.Adapters().front()->layers.front(), format.name);
+                       Name(plan.Adapters().front()->parts.front()), format.name);
   for (const BlockStage* block : plan.Blocks())
     if (block->own && !format.own_tensors)
       return fmt::format("block {} has tensors of its own, which {} has no place for", block->layer, format.name);

@@ -10,6 +10,7 @@
 #include "models/block_tensors.h"
 #include "models/checkpoint.h"
 #include "models/own_tensors.h"
+#include "models/part_json.h"
 #include "models/plan_checkpoint.h"
 #include "models/saved_config.h"
 #include "runtime/check.h"
@@ -95,6 +96,31 @@ std::vector<int64_t> LayerList(const Json& value, int64_t layers, const std::str
     out.push_back(layer.get<int64_t>());
   }
   return out;
+}
+
+// What an adapter stands for, in the order of depth.
+std::vector<BlockPart> PartList(const Json& value, const AdaptedHeader& header, const std::string& name) {
+  Check(value.is_array() && !value.empty(), "{}: adapter {} is not a list of layers", name, value.dump());
+  std::vector<BlockPart> parts;
+  for (const Json& one : value) {
+    try {
+      parts.push_back(one.get<BlockPart>());
+    } catch (const Error& error) {
+      Fail("{}: adapter {}: {}", name, value.dump(), error.what());
+    }
+    const BlockPart& part = parts.back();
+    Check(part.layer < header.layers, "{}: adapter {} is not a layer of a model of {}", name, one.dump(),
+          header.layers);
+    Check(parts.size() == 1 || part.begin() >= parts[parts.size() - 2].end(), "{}: adapter {} is not ascending", name,
+          value.dump());
+    const bool gone = std::binary_search(header.removed.begin(), header.removed.end(), part.layer);
+    Check(gone == (part.halves == Halves::kBoth), "{}: adapter {} does not stand for removed layers", name,
+          value.dump());
+    Check(part.halves == Halves::kBoth || header.version >= kHalvesVersion,
+          "{}: adapter {} stands for half a block, which a file of version {} cannot have", name, value.dump(),
+          header.version);
+  }
+  return parts;
 }
 
 AdaptedHeader ReadHeader(const fs::path& file) {
@@ -290,11 +316,7 @@ class PlanReader {
   AdapterStage Adapter(const Json& stage) {
     RefuseOtherKeys(stage, {"adapter"});
     if (!adapters_) adapters_ = std::make_unique<SafetensorsFile>(directory_ / kAdapterTensors);
-    const std::vector<int64_t>& removed = header_.removed;
-    const auto layers = LayerList(stage["adapter"], header_.layers, name_, "adapter");
-    Check(!layers.empty() && std::includes(removed.begin(), removed.end(), layers.begin(), layers.end()),
-          "{}: adapter {} does not stand for removed layers", name_, stage["adapter"].dump());
-    return {layers, ReadLra(*adapters_, sites_++, weights_.config.hidden)};
+    return {PartList(stage["adapter"], header_, name_), ReadLra(*adapters_, sites_++, weights_.config.hidden)};
   }
 
   std::shared_ptr<const OutputWeights> Output() {
@@ -380,7 +402,7 @@ SavedPlan Describe(const Weights& weights, const DepthPlan& plan, const Lora* lo
           saved.stages.push_back(std::move(described));
         },
         [&](const AdapterStage& adapter) {
-          saved.stages.push_back({{"adapter", adapter.layers}});
+          saved.stages.push_back({{"adapter", adapter.parts}});
           const std::string prefix = fmt::format("site.{}.", site++);
           if (adapter.lra->low_rank()) {
             saved.adapters.push_back({prefix + "P", View(adapter.lra->p)});

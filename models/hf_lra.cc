@@ -216,7 +216,7 @@ Json HfLraConfig(Json stock, const DepthPlan& plan, const std::vector<int64_t>& 
                         {"index", place.index},
                         {"kind", lra.low_rank() ? "low-rank" : "full"},
                         {"rank", WrittenRank(lra)},
-                        {"removed", adapter.layers}});
+                        {"removed", LayersOf(adapter.parts)}});
   });
   Json essentials = Json::object();
   if (provenance.is_object()) {
@@ -251,7 +251,8 @@ Model OpenHfLra(const fs::path& directory, const LoadOptions& options) {
   const auto take = [&](int64_t layer, bool before) {
     for (Place place = {layer, before, 0}; entries.contains(place); ++place.index) {
       const Entry& entry = entries[place];
-      model.plan.stages.push_back(AdapterStage{entry.removed, reader.Take(place.Prefix(), entry.kind, entry.rank)});
+      model.plan.stages.push_back(
+          AdapterStage{WholeBlocks(entry.removed), reader.Take(place.Prefix(), entry.kind, entry.rank)});
     }
   };
   for (int64_t layer = 0; layer < config.layers; ++layer) {

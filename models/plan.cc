@@ -2,10 +2,12 @@
 #include "models/plan.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "models/block_tensors.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
+#include "runtime/parse.h"
 
 namespace shiftrt {
 
@@ -48,10 +50,59 @@ std::optional<Halves> ParseHalves(std::string_view name) {
   return std::nullopt;
 }
 
+std::string Name(const BlockPart& part) {
+  const char* const half = part.halves == Halves::kBoth ? "" : part.halves == Halves::kMlp ? ".mlp" : ".attn";
+  return fmt::format("{}{}", part.layer, half);
+}
+
+std::optional<BlockPart> ParseBlockPart(std::string_view name) {
+  const size_t dot = std::min(name.find('.'), name.size());
+  BlockPart part;
+  if (!ParseNumber(name.substr(0, dot), &part.layer) || part.layer < 0) return std::nullopt;
+  for (const Halves halves : {Halves::kBoth, Halves::kAttention, Halves::kMlp}) {
+    part.halves = halves;
+    if (name == Name(part)) return part;
+  }
+  return std::nullopt;
+}
+
+std::string Names(std::span<const BlockPart> parts, std::string_view between) {
+  std::string names;
+  for (const BlockPart& part : parts) names += (names.empty() ? "" : std::string(between)) + Name(part);
+  return names;
+}
+
+std::vector<BlockPart> PartsAt(std::span<const int64_t> places) {
+  std::vector<BlockPart> parts;
+  for (const int64_t place : places) {
+    const BlockPart half = BlockPart::At(place);
+    if (!parts.empty() && parts.back().layer == half.layer) {
+      parts.back().halves = Halves::kBoth;
+    } else {
+      parts.push_back(half);
+    }
+  }
+  return parts;
+}
+
+std::vector<BlockPart> PartsBetween(int64_t begin, int64_t end) {
+  std::vector<int64_t> places(end - begin);
+  std::iota(places.begin(), places.end(), begin);
+  return PartsAt(places);
+}
+
+std::vector<BlockPart> WholeBlocks(std::span<const int64_t> layers) { return {layers.begin(), layers.end()}; }
+
+std::vector<int64_t> LayersOf(std::span<const BlockPart> parts) {
+  std::vector<int64_t> layers;
+  for (const BlockPart& part : parts) layers.push_back(part.layer);
+  return layers;
+}
+
 const BlockStage& Stage::block() const {
   return *Visit([](const BlockStage& block) { return &block; },
                 [](const AdapterStage& adapter) -> const BlockStage* {
-                  Fail("the adapter for layers {} is not a block", fmt::join(adapter.layers, ", "));
+                  Fail("the adapter for layers {} is not a block", Names(adapter.parts));
                 });
 }
 
@@ -60,10 +111,12 @@ const AdapterStage& Stage::adapter() const {
                 [](const AdapterStage& adapter) { return &adapter; });
 }
 
-std::vector<int64_t> Stage::CorrectedLayers() const {
+std::vector<BlockPart> Stage::CorrectedParts() const {
   return Visit(
-      [](const BlockStage& block) { return block.own ? std::vector<int64_t>{block.layer} : std::vector<int64_t>{}; },
-      [](const AdapterStage& adapter) { return adapter.layers; });
+      [](const BlockStage& block) {
+        return block.own ? std::vector<BlockPart>{{block.layer, block.halves}} : std::vector<BlockPart>{};
+      },
+      [](const AdapterStage& adapter) { return adapter.parts; });
 }
 
 std::optional<Stage> Stage::Uncorrected() const {
@@ -81,30 +134,42 @@ const BlockWeights& TensorsOf(const Weights& weights, const BlockStage& stage) {
 DepthPlan DepthPlan::Original(int64_t layers) { return Corrected(layers, {}); }
 
 DepthPlan DepthPlan::Pruned(int64_t layers, std::span<const int64_t> removed) {
-  const std::vector<std::shared_ptr<const Lra>> bare(removed.size());
-  return Corrected(layers, removed, bare);
+  return Pruned(layers, WholeBlocks(removed));
+}
+
+DepthPlan DepthPlan::Pruned(int64_t layers, std::span<const BlockPart> removed) {
+  std::vector<AdapterStage> sites;
+  for (const BlockPart& part : removed) sites.push_back({{part}, nullptr});
+  return Corrected(layers, sites);
 }
 
 DepthPlan DepthPlan::Corrected(int64_t layers, std::span<const AdapterStage> sites) {
-  std::vector<const AdapterStage*> site_of(layers, nullptr);  // by layer
+  std::vector<const AdapterStage*> site_at(2 * layers, nullptr);  // by place
   for (const AdapterStage& site : sites) {
-    for (size_t i = 0; i < site.layers.size(); ++i) {
-      const int64_t layer = site.layers[i];
-      Check(layer >= 0 && layer < layers, "removed layer {} is outside a model of {} layers", layer, layers);
-      Check(i == 0 || layer == site.layers[i - 1] + 1, "removed layers {} of one site are not consecutive",
-            fmt::join(site.layers, ", "));
-      Check(site_of[layer] == nullptr, "layer {} is removed twice", layer);
-      site_of[layer] = &site;
+    for (size_t i = 0; i < site.parts.size(); ++i) {
+      const BlockPart& part = site.parts[i];
+      Check(part.layer >= 0 && part.layer < layers, "removed layer {} is outside a model of {} layers", Name(part),
+            layers);
+      Check(i == 0 || part.begin() == site.parts[i - 1].end(), "removed layers {} of one site are not consecutive",
+            Names(site.parts));
+      for (int64_t place = part.begin(); place < part.end(); ++place) {
+        Check(site_at[place] == nullptr, "layer {} is removed twice", Name(part));
+        site_at[place] = &site;
+      }
     }
   }
   DepthPlan plan;
   for (int64_t layer = 0; layer < layers; ++layer) {
-    const AdapterStage* const site = site_of[layer];
-    if (site == nullptr) {
-      plan.stages.emplace_back(BlockStage{layer});
-    } else if (site->lra && layer == site->layers.front()) {
-      plan.stages.emplace_back(*site);
-    }
+    const bool attention = site_at[2 * layer] == nullptr, mlp = site_at[2 * layer + 1] == nullptr;
+    const auto begin_site = [&](const BlockPart& half) {
+      const AdapterStage* const site = site_at[half.begin()];
+      if (site != nullptr && site->lra && half.begin() == site->parts.front().begin()) plan.stages.emplace_back(*site);
+    };
+    begin_site({layer, Halves::kAttention});
+    if (attention && mlp) plan.stages.emplace_back(BlockStage{layer});
+    if (attention && !mlp) plan.stages.emplace_back(BlockStage{layer, Halves::kAttention});
+    begin_site({layer, Halves::kMlp});
+    if (!attention && mlp) plan.stages.emplace_back(BlockStage{layer, Halves::kMlp});
   }
   return plan;
 }
@@ -150,6 +215,11 @@ int64_t DepthPlan::blocks() const { return std::ssize(Blocks()); }
 int64_t DepthPlan::attention_blocks() const {
   const std::vector<const BlockStage*> all = Blocks();
   return std::count_if(all.begin(), all.end(), [](const BlockStage* block) { return RunsAttention(block->halves); });
+}
+
+int64_t DepthPlan::half_blocks() const {
+  const std::vector<const BlockStage*> all = Blocks();
+  return std::count_if(all.begin(), all.end(), [](const BlockStage* block) { return block->halves != Halves::kBoth; });
 }
 
 size_t DepthPlan::StageOf(int64_t layer) const {

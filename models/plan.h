@@ -40,6 +40,33 @@ constexpr bool RunsMlp(Halves halves) { return halves != Halves::kAttention; }
 const char* Name(Halves halves);
 std::optional<Halves> ParseHalves(std::string_view name);
 
+// A block, or one half of it: what a plan leaves out, and what an adapter stands for. A place counts halves from the
+// model's first: the attention of layer l is at 2 l, its MLP at 2 l + 1.
+struct BlockPart {
+  int64_t layer = 0;
+  Halves halves = Halves::kBoth;
+
+  constexpr BlockPart() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): a layer is a part of a model
+  constexpr BlockPart(int64_t layer, Halves halves = Halves::kBoth) : layer(layer), halves(halves) {}
+  static constexpr BlockPart At(int64_t place) {
+    return {place / 2, place % 2 == 0 ? Halves::kAttention : Halves::kMlp};
+  }
+  constexpr int64_t begin() const { return 2 * layer + (RunsAttention(halves) ? 0 : 1); }  // its first place
+  constexpr int64_t end() const { return 2 * layer + (RunsMlp(halves) ? 2 : 1); }          // behind its last
+
+  bool operator==(const BlockPart&) const = default;
+};
+// "3", "3.attn" or "3.mlp"; the inverse has no value for another word. `Names` puts ", " between them.
+std::string Name(const BlockPart& part);
+std::optional<BlockPart> ParseBlockPart(std::string_view name);
+std::string Names(std::span<const BlockPart> parts, std::string_view between = ", ");
+// The parts that cover the places (ascending, each once): both halves of a block are that block.
+std::vector<BlockPart> PartsAt(std::span<const int64_t> places);
+std::vector<BlockPart> PartsBetween(int64_t begin, int64_t end);
+std::vector<BlockPart> WholeBlocks(std::span<const int64_t> layers);
+std::vector<int64_t> LayersOf(std::span<const BlockPart> parts);
+
 struct BlockStage {
   int64_t layer = 0;
   Halves halves = Halves::kBoth;
@@ -49,7 +76,7 @@ struct BlockStage {
 };
 
 struct AdapterStage {
-  std::vector<int64_t> layers;  // the removed layers it stands for, ascending
+  std::vector<BlockPart> parts;  // the removed blocks and halves it stands for, in the order of depth
   std::shared_ptr<const Lra> lra;
 
   bool operator==(const AdapterStage&) const = default;  // the same adapter, not an equal one
@@ -81,9 +108,9 @@ class Stage {
   const BlockStage& block() const;
   const AdapterStage& adapter() const;
 
-  // Removed layers that the correction at this stage makes up for: an adapter's, or the layer of a block with tensors
-  // of its own. Empty for a block with the model's tensors.
-  std::vector<int64_t> CorrectedLayers() const;
+  // What the correction at this stage is told by: the parts that an adapter stands for, or the block with tensors of
+  // its own, of which it runs that part. Empty for a block with the model's tensors.
+  std::vector<BlockPart> CorrectedParts() const;
   // The stage without its correction: the block with the model's tensors, nothing instead of an adapter.
   std::optional<Stage> Uncorrected() const;
 
@@ -110,11 +137,12 @@ struct DepthPlan {
 
   // Every block of a model of `layers`.
   static DepthPlan Original(int64_t layers);
-  // All blocks but those of `removed` (any order).
+  // All blocks but those of `removed` (any order), or but those parts.
   static DepthPlan Pruned(int64_t layers, std::span<const int64_t> removed);
-  // All blocks but those of `sites` (any order), with each site's adapter where its layers were. A site's layers are
-  // consecutive; one whose lra is null leaves its place bare. Throws Error for a layer outside [0, layers) or in two
-  // sites.
+  static DepthPlan Pruned(int64_t layers, std::span<const BlockPart> removed);
+  // All blocks but the parts of `sites` (any order), with each site's adapter where its parts were. A site's parts are
+  // consecutive; one whose lra is null leaves its place bare. Throws Error for a layer outside [0, layers) and for a
+  // half in two sites.
   static DepthPlan Corrected(int64_t layers, std::span<const AdapterStage> sites);
   // The same with one layer per site: adapters[i] where layer removed[i] was.
   static DepthPlan Corrected(int64_t layers, std::span<const int64_t> removed,
@@ -126,6 +154,8 @@ struct DepthPlan {
   // Layers of which a block, or half of one, runs; and those of a model of `layers` of which nothing does. Ascending.
   std::vector<int64_t> KeptLayers() const;
   std::vector<int64_t> RemovedLayers(int64_t layers) const;
+  // Blocks of which one half runs.
+  int64_t half_blocks() const;
   int64_t blocks() const;
   // Blocks whose attention runs: each has keys and values of its own.
   int64_t attention_blocks() const;

@@ -91,8 +91,18 @@ std::string PaperModelOf(const Model& model) {
 
 }  // namespace
 
-PaperSetting PaperSettingOf(const Model& model, const std::string& criterion, int64_t removed, int64_t layers) {
-  return {PaperModelOf(model), removed == layers / 4 ? criterion : ""};
+PaperSetting PaperSettingOf(const Model& model, const std::string& criterion, std::span<const BlockPart> removed,
+                            int64_t layers) {
+  const bool whole =
+      std::all_of(removed.begin(), removed.end(), [](const BlockPart& part) { return part.halves == Halves::kBoth; });
+  return {PaperModelOf(model), whole && std::ssize(removed) == layers / 4 ? criterion : ""};
+}
+
+PaperSetting PaperSettingOf(const Model& saved) {
+  const bool whole = saved.plan.half_blocks() == 0;
+  const std::string criterion = saved.provenance && whole ? saved.provenance->criterion : "";
+  const int64_t layers = saved.plan.blocks() + std::ssize(saved.removed);
+  return PaperSettingOf(saved, criterion, WholeBlocks(saved.removed), layers);
 }
 
 std::optional<double> PaperAccuracy(const PaperSetting& setting, std::string_view variant, std::string_view task) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -16,8 +17,11 @@ struct PaperSetting {
   std::string criterion;  // by which a quarter of the layers were removed; "" for another amount
 };
 
-// The setting of `model`, of whose `layers` layers `criterion` removed so many.
-PaperSetting PaperSettingOf(const Model& model, const std::string& criterion, int64_t removed, int64_t layers);
+// The setting of `model`, of whose `layers` layers `criterion` removed these.
+PaperSetting PaperSettingOf(const Model& model, const std::string& criterion, std::span<const BlockPart> removed,
+                            int64_t layers);
+// That of a saved model.
+PaperSetting PaperSettingOf(const Model& saved);
 
 // A share of 1 of variant "original", "pruned" or "lra" on `task`, zero-shot; nothing where the paper has none.
 std::optional<double> PaperAccuracy(const PaperSetting& setting, std::string_view variant, std::string_view task);

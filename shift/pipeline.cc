@@ -2,7 +2,6 @@
 #include "shift/pipeline.h"
 
 #include <algorithm>
-#include <numeric>
 #include <span>
 #include <utility>
 
@@ -27,7 +26,9 @@ std::string Settings(const TokenWeighting& weighting) {
 
 // Layer scores worth keeping beside the sums: those that took a pass over the same text.
 std::map<std::string, std::vector<double>> ScoresOf(const Selection& selection) {
-  if (selection.scores.empty() || !FindCriterion(selection.criterion).scores_stand_alone) return {};
+  if (selection.scores.empty() || selection.unit == Unit::kHalf ||
+      !FindCriterion(selection.criterion).scores_stand_alone)
+    return {};
   return {{selection.criterion, selection.scores}};
 }
 
@@ -65,7 +66,7 @@ class Pipeline {
     const Stopwatch watch(result_.seconds.select);
     const auto known = loaded_.scores.find(options_.prune.criterion);
     result_.selection =
-        known != loaded_.scores.end()
+        known != loaded_.scores.end() && options_.prune.unit == Unit::kBlock
             ? Reselect(options_.prune, known->second, *job_.model.weights)
             : SelectLayers(options_.prune, {job_.context, job_.model.weights, &job_.calibration.fit, options_.seed},
                            job_.progress);
@@ -132,11 +133,8 @@ class Pipeline {
   }
 
   CalibrationSums CollectIntoFile() {
-    std::vector<int64_t> layers = result_.selection.removed;
-    if (options_.gram.all_layers) {
-      layers.resize(job_.layers());
-      std::iota(layers.begin(), layers.end(), 0);
-    }
+    const std::vector<BlockPart> layers =
+        options_.gram.all_layers ? PartsBetween(0, 2 * job_.layers()) : result_.selection.removed;
     // Half as much again: the file takes both triangles of every Gram.
     CheckMemory(job_.context, (3 * std::ssize(layers) + 1) / 2, job_.hidden(),
                 "a higher limit allows more, and several files, of some layers each, take less");
@@ -194,7 +192,7 @@ class Pipeline {
     const Stopwatch watch(result_.seconds.calibrate);
     // Plans may differ from the block before the first removed one on.
     HeldOutLoss loss(job_.context, job_.model.weights, job_.calibration.heldout, kGateTokens,
-                     std::max<int64_t>(0, result_.selection.removed.front() - 1));
+                     std::max<int64_t>(0, result_.selection.removed.front().layer - 1));
     GatedPlan gated = Gate(result_.corrected, loss, job_.progress);
     result_.corrected = std::move(gated.plan);
     result_.gate = std::move(gated.verdicts);
@@ -204,7 +202,7 @@ class Pipeline {
     result_.merged = MergeAdapters(result_.corrected, options_.merge, job_.context);
     for (const SiteSums& run : run_sums_)
       for (const AdapterStage* adapter : result_.merged->Adapters())
-        if (adapter->layers == run.site.Layers())
+        if (adapter->parts == run.site.Parts())
           result_.merged_runs.push_back(MeasureSite(job_.context, run, *adapter->lra));
   }
 
@@ -230,7 +228,18 @@ void CheckOptions(const ShiftOptions& options, int64_t hidden) {
   };
   const Correction& correction = *options.correction;
   const bool in_sequence = options.mode != Calibration::kIndependent;
+  const bool halves = options.prune.halves();
+  const bool of_halves = correction.per_block() || correction.walks() || correction == FindCorrection("none");
   const bool recipe = in_sequence || !options.weighting.uniform() || options.gram.used();
+  refuse(halves && !of_halves, "correction",
+         "is defined for whole blocks, and --prune may leave out halves of them; adapters, refit and joint stand for "
+         "halves too");
+  refuse(
+      halves && options.gram.all_layers, "gram.all_layers",
+      "saves the sums of whole blocks, from which those of their halves do not follow; removed saves the sums of the "
+      "halves that are removed");
+  refuse(halves && options.fit.metric != MetricKind::kIdentity, "metric",
+         "is measured behind whole blocks, and --prune may leave out halves of them");
   if (options.correction->has_rank) CheckRank(options.fit.rank, hidden);
   refuse(!options.gram.load.empty() && !options.gram.save.empty(), "gram.load",
          "sums are either loaded, or collected and saved");

@@ -66,7 +66,11 @@ class Sweeper {
  public:
   Sweeper(const SweepJob& job, const SweepAxes& axes, const SweepSource& source)
       : job_(job), axes_(axes), source_(source), combinations_(Combinations(axes)) {
-    for (const ShiftOptions& options : combinations_) CheckOptions(options, Config().hidden);
+    for (ShiftOptions options : combinations_)
+      for (const PruneSpec& prune : axes.prunes) {
+        options.prune = prune;
+        CheckOptions(options, Config().hidden);
+      }
     sizes_ = axes.samples;
     std::sort(sizes_.begin(), sizes_.end());
     sizes_.erase(std::unique(sizes_.begin(), sizes_.end()), sizes_.end());
@@ -98,8 +102,8 @@ class Sweeper {
     if (found == nullptr) return false;
     SweepRow row = *found;
     row.options = cell.options;
-    measured_[{}] = row.original;
-    measured_[row.removed] = row.pruned;
+    measured_[""] = row.original;
+    measured_[Names(row.removed)] = row.pruned;
     source_.row(row);
     return true;
   }
@@ -148,17 +152,21 @@ class Sweeper {
 
   // Of every layer that any selection removes.
   SumsByWeighting EmptySums(const std::vector<Selection>& selections) const {
-    std::set<int64_t> layers;
-    for (const Selection& selection : selections) layers.insert(selection.removed.begin(), selection.removed.end());
+    const auto by_place = [](const BlockPart& a, const BlockPart& b) {
+      return std::pair(a.begin(), a.end()) < std::pair(b.begin(), b.end());
+    };
+    std::set<BlockPart, decltype(by_place)> parts(by_place);
+    for (const Selection& selection : selections) parts.insert(selection.removed.begin(), selection.removed.end());
+    const std::vector<BlockPart> removed(parts.begin(), parts.end());
     SumsByWeighting sums;
     for (const ShiftOptions& options : combinations_)
       if (FromSharedSums(options)) sums[Format(options.weighting)];
-    CheckMemory(job_.context, std::ssize(sums) * std::ssize(layers), Config().hidden,
+    CheckMemory(job_.context, std::ssize(sums) * std::ssize(removed), Config().hidden,
                 "a higher limit allows more, and fewer criteria and token weights at once take less");
     for (const ShiftOptions& options : combinations_) {
       if (!FromSharedSums(options)) continue;
       CalibrationSums& of = sums[Format(options.weighting)];
-      of = CalibrationSums::Empty({layers.begin(), layers.end()}, Config().hidden);
+      of = CalibrationSums::Empty(removed, Config().hidden);
       for (SiteSums& site : of.sites) site.weighting = options.weighting;
     }
     return sums;
@@ -194,9 +202,9 @@ class Sweeper {
   }
 
   // Without adapters a plan is what it leaves out: measured once.
-  Quality Measured(const std::vector<int64_t>& removed, const DepthPlan& plan) {
-    const auto found = measured_.find(removed);
-    return found != measured_.end() ? found->second : measured_[removed] = source_.measure(plan);
+  Quality Measured(const std::vector<BlockPart>& removed, const DepthPlan& plan) {
+    const auto found = measured_.find(Names(removed));
+    return found != measured_.end() ? found->second : measured_[Names(removed)] = source_.measure(plan);
   }
 
   const SweepJob& job_;
@@ -204,7 +212,7 @@ class Sweeper {
   const SweepSource& source_;
   const std::vector<ShiftOptions> combinations_;
   std::vector<int64_t> sizes_;
-  std::map<std::vector<int64_t>, Quality> measured_;
+  std::map<std::string, Quality> measured_;  // by the names of what is removed
 };
 
 struct Spread {

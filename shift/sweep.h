@@ -49,7 +49,7 @@ struct SweepRow {
   ShiftOptions options;
   int64_t samples = 0;
 
-  std::vector<int64_t> removed;
+  std::vector<BlockPart> removed;
   int64_t tokens = 0;                 // fitted; 0 where nothing is
   double r2_fit = 0, r2_heldout = 0;  // means over sites; NaN without
   int64_t parameters = 0;             // of the adapters

@@ -55,11 +55,7 @@ std::vector<Variant> Chosen(const std::vector<Variant>& variants, const std::vec
 
 // A directory's own variants, or those of the recipe where one is given.
 Contest Enter(const EvalCommandOptions& options, const Context& context, const Model& model, Progress& progress) {
-  if (options.recipe.prune.empty()) {
-    const std::string criterion = model.provenance ? model.provenance->criterion : "";
-    const auto removed = std::ssize(model.removed);
-    return {SavedVariants(model), PaperSettingOf(model, criterion, removed, model.plan.blocks() + removed)};
-  }
+  if (options.recipe.prune.empty()) return {SavedVariants(model), PaperSettingOf(model)};
   if (model.provenance)
     FailUsage("{} is already pruned; give the model it was made from, or leave --prune out", options.common.model);
   const ShiftOptions shift = options.recipe.Parse(options.common.seed);
@@ -73,10 +69,9 @@ Contest Enter(const EvalCommandOptions& options, const Context& context, const M
   auto fit = std::make_unique<KeptFit>(job, options.recipe, options.common.seed);
   const ShiftResult result = fit->Get(job, shift);
   const Selection& selection = result.selection;
-  fmt::print("layers removed by {}: {}\n", selection.criterion, fmt::join(selection.removed, ", "));
+  fmt::print("layers removed by {}: {}\n", selection.criterion, Names(selection.removed));
   return {VariantsOf(model, result, shift),
-          PaperSettingOf(model, selection.criterion, std::ssize(selection.removed), model.weights->config.layers),
-          std::move(fit)};
+          PaperSettingOf(model, selection.criterion, selection.removed, model.weights->config.layers), std::move(fit)};
 }
 
 // Adds the saved models that were named with --with, each by its directory's name.

@@ -297,9 +297,7 @@ int Run(const FinetuneCommand& command) {
   }
   if (!datasets.empty()) {
     fmt::print("\n");
-    const std::string criterion = model.provenance ? model.provenance->criterion : "";
-    const PaperSetting paper =
-        PaperSettingOf(model, criterion, std::ssize(model.removed), model.plan.blocks() + std::ssize(model.removed));
+    const PaperSetting paper = PaperSettingOf(model);
     json["evaluation"] = RunEvaluation({context, model, variants, paper, *progress}, datasets, command.evaluation);
   }
   if (!command.preset.empty()) PrintPaper(command, model);

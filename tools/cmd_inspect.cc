@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "engine/decoder.h"
 #include "models/block_tensors.h"
+#include "models/part_json.h"
 #include "runtime/check.h"
 #include "shift/criteria/criteria.h"
 #include "tools/options.h"
@@ -84,51 +84,63 @@ void PrintGroups(const Weights& weights) {
 void PrintAdapters(const DepthPlan& plan) {
   Table table({"adapter for", "rank", "parameters"});
   for (const AdapterStage* adapter : plan.Adapters())
-    table.Add({fmt::format("layers {}", fmt::join(adapter->layers, ",")), std::to_string(adapter->lra->rank()),
+    table.Add({fmt::format("layers {}", Names(adapter->parts, ",")), std::to_string(adapter->lra->rank()),
                std::to_string(adapter->lra->parameters())});
   if (!plan.Adapters().empty()) fmt::print("{}\n", table.Text());
 }
 
-// Criterion and number of layers of each selection.
+// Criterion and number of units of each selection.
 std::vector<std::string> Labels(const std::vector<Selection>& selections) {
   std::vector<std::string> labels;
-  for (const Selection& s : selections) labels.push_back(fmt::format("{}:{}", s.criterion, s.removed.size()));
+  for (const Selection& s : selections)
+    labels.push_back(fmt::format("{}:{}{}", s.criterion, UnitsRemoved(s), s.unit == Unit::kHalf ? " halves" : ""));
   return labels;
 }
 
+// A row per block, or per half where halves are scored or removed; the score of a block is in the row of its first
+// half.
 void PrintScores(const std::vector<Selection>& selections, int64_t layers) {
   std::vector<std::string> header = {"layer"};
   for (const std::string& label : Labels(selections)) header.push_back(label);
   Table table(header);
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    std::vector<std::string> row = {std::to_string(layer)};
+  const bool halves = std::any_of(selections.begin(), selections.end(),
+                                  [](const Selection& selection) { return selection.unit == Unit::kHalf; });
+  const Unit rows = halves ? Unit::kHalf : Unit::kBlock;
+  for (int64_t i = 0; i < UnitsOf(rows, layers); ++i) {
+    const BlockPart part = PartOf(rows, i);
+    std::vector<std::string> row = {Name(part)};
     for (const Selection& selection : selections) {
-      const bool gone = std::binary_search(selection.removed.begin(), selection.removed.end(), layer);
-      row.push_back(ScoreText(selection, layer) + (gone ? " x" : "  "));
+      const bool of_block = halves && selection.unit == Unit::kBlock;
+      const std::string score = !of_block    ? ScoreText(selection, i)
+                                : i % 2 == 0 ? ScoreText(selection, part.layer)
+                                             : "";
+      row.push_back(score + (Removes(selection, part) ? " x" : "  "));
     }
     table.Add(row);
   }
-  fmt::print("{}  x: removed; the score of consecutive layers is in the row of the first\n\n", table.Text());
+  fmt::print("{}  x: removed; the score of consecutive {} is in the row of the first\n\n", table.Text(),
+             halves ? "halves, and of a block," : "layers");
 }
 
-int64_t Overlap(const Selection& a, const Selection& b) {
-  std::vector<int64_t> both;
-  std::set_intersection(a.removed.begin(), a.removed.end(), b.removed.begin(), b.removed.end(),
-                        std::back_inserter(both));
-  return static_cast<int64_t>(both.size());
+// In layers; a half counts as half a layer.
+double Overlap(const Selection& a, const Selection& b) {
+  int64_t places = 0;
+  for (const BlockPart& x : a.removed)
+    for (const BlockPart& y : b.removed)
+      places += std::max<int64_t>(0, std::min(x.end(), y.end()) - std::max(x.begin(), y.begin()));
+  return static_cast<double>(places) / 2;
 }
 
 void PrintSets(const std::vector<Selection>& selections) {
   const std::vector<std::string> labels = Labels(selections);
-  for (size_t i = 0; i < selections.size(); ++i)
-    fmt::print("{} removes {}\n", labels[i], fmt::join(selections[i].removed, ", "));
+  for (size_t i = 0; i < selections.size(); ++i) fmt::print("{} removes {}\n", labels[i], Names(selections[i].removed));
   if (selections.size() < 2) return;
   std::vector<std::string> header = {"layers in common"};
   header.insert(header.end(), labels.begin(), labels.end());
   Table table(header);
   for (size_t i = 0; i < selections.size(); ++i) {
     std::vector<std::string> row = {labels[i]};
-    for (const Selection& other : selections) row.push_back(std::to_string(Overlap(selections[i], other)));
+    for (const Selection& other : selections) row.push_back(fmt::format("{:g}", Overlap(selections[i], other)));
     table.Add(row);
   }
   fmt::print("\n{}", table.Text());
@@ -137,12 +149,13 @@ void PrintSets(const std::vector<Selection>& selections) {
 nlohmann::json SelectionsJson(const std::vector<Selection>& selections) {
   nlohmann::json json = nlohmann::json::array();
   for (const Selection& s : selections) {
-    std::vector<int64_t> overlap;
+    std::vector<double> overlap;
     for (const Selection& other : selections) overlap.push_back(Overlap(s, other));
     json.push_back({{"criterion", s.criterion},
                     {"scores", s.scores},
                     {"removed", s.removed},
                     {"window", s.window},
+                    {"unit", Name(s.unit)},
                     {"overlap", overlap}});
   }
   return json;
@@ -195,7 +208,8 @@ Command AddInspect(CLI::App& app) {
   app.footer("Criteria:" + CriteriaHelp() +
              "\n\nExamples:\n  shiftrt inspect --model demo\n"
              "  shiftrt inspect --model demo --prune bi,angular:4,ppl,tokens=8192,reverse*:4,keep=first:2\n"
-             "  shiftrt inspect --model demo --prune bi,angular,taylor,tokens=4096");
+             "  shiftrt inspect --model demo --prune bi,angular,taylor,tokens=4096\n"
+             "  shiftrt inspect --model demo --prune bi:0.25,bi:0.25,unit=half");
   return [options] { return Run(*options); };
 }
 

@@ -47,7 +47,7 @@ std::vector<Selection> ScoresBeside(const Selection& own, const CriterionInput& 
   for (const char* name : {"bi", "angular", "magnitude-l1", "magnitude-l2"}) {
     const bool lacks_text = FindCriterion(name).needs_calibration && input.calibration->empty();
     if (name != own.criterion && !lacks_text)
-      specs.push_back(ParsePrune(fmt::format("{}:{}", name, own.removed.size())));
+      specs.push_back(ParsePrune(fmt::format("{}:{},unit={}", name, UnitsRemoved(own), Name(own.unit))));
   }
   std::vector<Selection> selections = SelectLayers(specs, input, progress);
   selections.insert(selections.begin(), own);
@@ -58,14 +58,15 @@ void WriteReport(const RunOptions& options, const ShiftJob& shift, const ShiftRe
                  const ComparisonJob& comparison, const std::vector<MeasuredVariant>& variants) {
   const Model& model = shift.model;
   RunReport report;
-  report.title = fmt::format("{}: {} of {} layers removed by {}", model.name, result.selection.removed.size(),
-                             shift.layers(), result.selection.criterion);
-  report.summary = fmt::format(
-      "Layers {}. Calibrated on {}{}; perplexity ({}) on {}.", fmt::join(result.selection.removed, ", "),
-      result.calibration, shift.calibration.source.empty() ? "" : fmt::format(" ({})", shift.calibration.Accounting()),
-      options.comparison.protocol, comparison.heldout.Description());
+  const Selection& selection = result.selection;
+  report.title = fmt::format("{}: {} of {} {} removed by {}", model.name, UnitsRemoved(selection),
+                             UnitsOf(selection, shift.layers()), UnitsName(selection), selection.criterion);
+  report.summary =
+      fmt::format("Layers {}. Calibrated on {}{}; perplexity ({}) on {}.", Names(selection.removed), result.calibration,
+                  shift.calibration.source.empty() ? "" : fmt::format(" ({})", shift.calibration.Accounting()),
+                  options.comparison.protocol, comparison.heldout.Description());
   const CriterionInput input = {shift.context, model.weights, &shift.calibration.fit, options.common.seed};
-  report.scores = ScoresBeside(result.selection, input, shift.progress);
+  report.scores = ScoresBeside(selection, input, shift.progress);
   report.sites = result.sites;
   report.healed = result.healed;
   if (!result.trials.empty()) report.trials = TrialsTable(result);
@@ -108,6 +109,9 @@ std::vector<ExportTarget> Targets(const RunOptions& options, const ShiftOptions&
   std::set<fs::path> taken = {fs::weakly_canonical(options.save)};
   for (const std::string& text : options.exports) {
     const auto& [format, output] = targets.emplace_back(ParseExportTarget(text));
+    if (shift.prune.halves())
+      FailUsage("--export {}: --prune {} may leave half blocks, which {} has no place for", text, shift.prune.text,
+                format->name);
     if (!taken.insert(fs::weakly_canonical(output)).second)
       FailUsage("--export {}: something else is written to this directory too", text);
     if (!Corrects(shift) || shift.gate) continue;  // the gate may drop every correction
@@ -178,7 +182,7 @@ int Run(const RunOptions& options) {
   if (!datasets.empty()) {
     fmt::print("\n");
     const Selection& selection = result.selection;
-    const PaperSetting paper = PaperSettingOf(model, selection.criterion, std::ssize(selection.removed), config.layers);
+    const PaperSetting paper = PaperSettingOf(model, selection.criterion, selection.removed, config.layers);
     json["evaluation"] = RunEvaluation({context, model, variants, paper, *progress}, datasets, options.evaluation);
   }
   const Json provenance = ProvenanceJson(json, shift);
@@ -225,6 +229,8 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       "  shiftrt run --model demo --prune streamline:4 --correction linearpatch\n"
       "  shiftrt run --model demo --prune prune-comp:0.25 --correction prune-comp --export hf:out-hf\n"
       "  shiftrt run --model demo --prune bi:0.25,keep=first:1 --correction refit --save out\n"
+      "  shiftrt run --model demo --prune bi:0.25,unit=half --calibration-mode drift --lra 64\n"
+      "  shiftrt run --model demo --prune layers=5.mlp-6,9.attn --correction joint --lra full\n"
       "  shiftrt run --model demo --prune bi:0.25,keep=first:1 --correction joint --lra full --heal all\n"
       "  shiftrt run --model SmolLM2-135M-Instruct --calib c4.jsonl --chat --prompt \"Why is the sky blue?\"\n"
       "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --lra 64 --calib c4.jsonl --eval paper7 --data ~/data\n"

@@ -298,6 +298,7 @@ Command AddSweep(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       "Presets:" + presets +
       "\n\nExamples:\n  shiftrt sweep --model demo --prune \"bi:0.25,reverse*:0.25\" --lra 8,32,full "
       "--factorize rrr,svd\n"
+      "  shiftrt sweep --model demo --prune bi:0.25,bi:0.25,unit=half --correction none,lra,refit\n"
       "  shiftrt sweep --model demo --preset paper-table1 --text-tokens 16384 --report table1\n"
       "  shiftrt sweep --model demo --prune \"bi:0.25,reverse*:0.25\" --recipe paper,stock,adapters,best\n"
       "  shiftrt sweep --model qwen2-1.5b --preset paper-table1 --calib c4.jsonl --text wiki.test.raw "

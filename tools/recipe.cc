@@ -16,9 +16,11 @@ void RecipeOptions::AddTo(CLI::App& app) {
   app.add_option("--recipe", named, "options by name; those given beside it must not differ:" + NamedRecipesHelp());
   app.add_option(
          "--prune", prune,
-         "layers to remove: CRITERION:AMOUNT[,keep=first:N,last:N] or layers=3,5,8-10. An amount is a share of\n"
-         "the layers (0.25), a number of layers (8), or what is to stay without adapters: params=6.3B or\n"
-         "bytes=12GiB")
+         "layers to remove: CRITERION:AMOUNT[,keep=first:N,last:N][,unit=half] or layers=3.attn,5,8-10. An amount is\n"
+         "a share of the layers (0.25), a number of layers (8), or what is to stay without adapters: params=6.3B or\n"
+         "bytes=12GiB. With unit=half every criterion but prune-comp scores attention and MLP of a block apart; a\n"
+         "share then removes halves of no more bytes than those blocks have, a number counts halves, and angular and\n"
+         "streamline remove consecutive halves")
       ->capture_default_str();
   app.add_option(
          "--lra", lra,
@@ -39,7 +41,7 @@ void RecipeOptions::AddTo(CLI::App& app) {
                  "fit projections of the kept blocks behind the first removed one again, towards the original stream:\n"
                  "down (the MLP's down projections), all (the attention's output projections too) or off")
       ->capture_default_str();
-  app.add_flag("--span", span, "fit one adapter per run of neighbouring removed layers, over the whole run");
+  app.add_flag("--span", span, "fit one adapter per run of neighbouring removed layers or halves, over the whole run");
   app.add_flag("--gate", gate, "drop each correction without which the loss on held-out calibration text is lower");
   app.add_option(
       "--calib", calib,

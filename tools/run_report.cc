@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tools/selection.h"
 #include "tools/shift_output.h"
 
 namespace shiftrt {
@@ -14,10 +15,11 @@ namespace {
 
 constexpr const char* kVariants[] = {"original", "pruned", "corrected"};
 
-// Whether the score at `layer` is of something removed: of the layer, or of the window that begins there.
-bool Removed(const Selection& selection, int64_t layer) {
-  if (selection.window > 1) return layer == selection.removed.front();
-  return std::binary_search(selection.removed.begin(), selection.removed.end(), layer);
+// Whether the score at `unit` is of something removed: of the unit, or of the window that begins there.
+bool Removed(const Selection& selection, int64_t unit) {
+  const BlockPart part = PartOf(selection.unit, unit);
+  if (selection.window > 1) return part.begin() == selection.removed.front().begin();
+  return Removes(selection, part);
 }
 
 std::vector<double> Counting(size_t count, double first) {
@@ -32,7 +34,9 @@ Chart ScoreChart(const Selection& selection) {
   std::replace(chart.name.begin(), chart.name.end(), '*', '-');
   std::replace(chart.name.begin(), chart.name.end(), ':', '-');
   chart.title = "Layer scores: " + selection.criterion;
-  chart.x_label = selection.window > 1 ? fmt::format("first of {} layers", selection.window) : "layer";
+  const bool halves = selection.unit == Unit::kHalf;
+  const char* const unit = halves ? "half block (2 x layer: attention; 2 x layer + 1: MLP)" : "layer";
+  chart.x_label = selection.window > 1 ? fmt::format("first of {} {}", selection.window, UnitsName(selection)) : unit;
   chart.whole_x = true;
   Series kept{"kept", Mark::kBars, {}, {}, 0}, removed{"removed", Mark::kBars, {}, {}, 1};
   for (size_t layer = 0; layer < selection.scores.size(); ++layer) {
@@ -46,7 +50,7 @@ Chart ScoreChart(const Selection& selection) {
 
 Section Scores(const std::vector<Selection>& selections) {
   Section section{"Layer scores by criterion",
-                  "Lower is less important. Each criterion's own choice of the same number of layers is marked.",
+                  "Lower is less important. Each criterion's own choice of the same number is marked.",
                   {}};
   for (const Selection& selection : selections)
     if (!selection.scores.empty()) section.parts.push_back(ScoreChart(selection));

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace shiftrt {
@@ -20,9 +21,25 @@ std::string CorrectionsHelp() {
   return text;
 }
 
-std::string ScoreText(const Selection& selection, int64_t layer) {
-  const bool scored = layer < static_cast<int64_t>(selection.scores.size()) && std::isfinite(selection.scores[layer]);
-  return scored ? fmt::format("{:.5g}", selection.scores[layer]) : "";
+std::string ScoreText(const Selection& selection, int64_t unit) {
+  const bool scored = unit < static_cast<int64_t>(selection.scores.size()) && std::isfinite(selection.scores[unit]);
+  return scored ? fmt::format("{:.5g}", selection.scores[unit]) : "";
+}
+
+int64_t UnitsOf(const Selection& selection, int64_t layers) { return UnitsOf(selection.unit, layers); }
+
+bool Removes(const Selection& selection, const BlockPart& part) {
+  return std::any_of(selection.removed.begin(), selection.removed.end(), [&](const BlockPart& removed) {
+    return removed.begin() <= part.begin() && part.end() <= removed.end();
+  });
+}
+
+const char* UnitsName(const Selection& selection) { return selection.unit == Unit::kHalf ? "half blocks" : "layers"; }
+
+int64_t UnitsRemoved(const Selection& selection) {
+  int64_t halves = 0;
+  for (const BlockPart& part : selection.removed) halves += part.end() - part.begin();
+  return selection.unit == Unit::kHalf ? halves : halves / 2;
 }
 
 }  // namespace shiftrt

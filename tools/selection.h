@@ -13,7 +13,13 @@ namespace shiftrt {
 // One line per criterion, and one per correction, for --help.
 std::string CriteriaHelp();
 std::string CorrectionsHelp();
-// The score of that layer, or of the consecutive layers that begin there; "" where there is none.
-std::string ScoreText(const Selection& selection, int64_t layer);
+// The score of that unit, or of the consecutive units that begin there; "" where there is none.
+std::string ScoreText(const Selection& selection, int64_t unit);
+// The units that were scored, which tables have a row each of: blocks, or halves of blocks.
+int64_t UnitsOf(const Selection& selection, int64_t layers);
+bool Removes(const Selection& selection, const BlockPart& part);
+// "layers" or "half blocks", by what was scored; and how many of these are removed.
+const char* UnitsName(const Selection& selection);
+int64_t UnitsRemoved(const Selection& selection);
 
 }  // namespace shiftrt

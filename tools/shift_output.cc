@@ -6,6 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "models/part_json.h"
 #include "tools/selection.h"
 #include "tools/table.h"
 
@@ -16,13 +17,14 @@ namespace {
 using Json = nlohmann::json;
 
 void PrintSelection(const Selection& selection, int64_t layers) {
-  fmt::print("layers removed by {}: {}\n", selection.criterion, fmt::join(selection.removed, ", "));
+  fmt::print("layers removed by {}: {}\n", selection.criterion, Names(selection.removed));
   if (selection.scores.empty()) return;
-  if (selection.window > 1) fmt::print("scores of {} consecutive layers, by the first\n", selection.window);
+  if (selection.window > 1)
+    fmt::print("scores of {} consecutive {}, by the first\n", selection.window, UnitsName(selection));
   Table table({"layer", "score", ""});
-  for (int64_t l = 0; l < layers; ++l) {
-    const bool gone = std::binary_search(selection.removed.begin(), selection.removed.end(), l);
-    table.Add({std::to_string(l), ScoreText(selection, l), gone ? "removed" : ""});
+  for (int64_t unit = 0; unit < UnitsOf(selection, layers); ++unit) {
+    const BlockPart part = PartOf(selection.unit, unit);
+    table.Add({Name(part), ScoreText(selection, unit), Removes(selection, part) ? "removed" : ""});
   }
   fmt::print("{}\n", table.Text());
 }
@@ -83,8 +85,8 @@ void PrintGate(const std::vector<GateVerdict>& verdicts) {
   if (verdicts.empty()) return;
   Table table({"gate at layer", "loss with", "loss without", ""});
   for (const GateVerdict& v : verdicts)
-    table.Add({fmt::format("{}", fmt::join(v.layers, ",")), fmt::format("{:.4f}", v.with),
-               fmt::format("{:.4f}", v.without), v.kept ? "kept" : "dropped"});
+    table.Add({Names(v.parts, ","), fmt::format("{:.4f}", v.with), fmt::format("{:.4f}", v.without),
+               v.kept ? "kept" : "dropped"});
   fmt::print("{}\n", table.Text());
 }
 
@@ -92,13 +94,14 @@ Json SelectionJson(const Selection& selection) {
   return {{"criterion", selection.criterion},
           {"scores", selection.scores},
           {"removed", selection.removed},
-          {"window", selection.window}};
+          {"window", selection.window},
+          {"unit", Name(selection.unit)}};
 }
 
 Json SitesJson(const std::vector<SiteReport>& sites) {
   Json out = Json::array();
   for (const SiteReport& site : sites)
-    out.push_back({{"layers", site.site.Layers()},
+    out.push_back({{"layers", site.site.Parts()},
                    {"part", site.part},
                    {"lambda", site.lambda},
                    {"tokens", site.tokens},
@@ -135,7 +138,7 @@ Json TrialsJson(const ShiftResult& result) {
 Json GateJson(const std::vector<GateVerdict>& verdicts) {
   Json out = Json::array();
   for (const GateVerdict& v : verdicts)
-    out.push_back({{"layers", v.layers}, {"with", v.with}, {"without", v.without}, {"kept", v.kept}});
+    out.push_back({{"layers", v.parts}, {"with", v.with}, {"without", v.without}, {"kept", v.kept}});
   return out;
 }
 
@@ -152,15 +155,16 @@ std::vector<double> Numbers(const Json& json) {
 
 Selection SelectionFromJson(const Json& json) {
   return {json.at("criterion").get<std::string>(), Numbers(json.at("scores")),
-          json.at("removed").get<std::vector<int64_t>>(), json.at("window").get<int64_t>()};
+          json.at("removed").get<std::vector<BlockPart>>(), json.at("window").get<int64_t>(),
+          ParseUnit(json.at("unit").get<std::string>())};
 }
 
 std::vector<SiteReport> SitesFromJson(const Json& json) {
   std::vector<SiteReport> sites;
   for (const Json& from : json) {
     SiteReport& site = sites.emplace_back();
-    const auto layers = from.at("layers").get<std::vector<int64_t>>();
-    site.site = {layers.at(0), std::ssize(layers)};
+    const auto parts = from.at("layers").get<std::vector<BlockPart>>();
+    site.site = Site::Between(parts.at(0).begin(), parts.back().end());
     site.part = from.at("part").get<std::string>();
     site.lambda = Number(from.at("lambda"));
     site.tokens = from.at("tokens").get<int64_t>();
@@ -198,7 +202,7 @@ void TrialsFromJson(const Json& json, ShiftResult& result) {
 std::vector<GateVerdict> GateFromJson(const Json& json) {
   std::vector<GateVerdict> verdicts;
   for (const Json& from : json)
-    verdicts.push_back({from.at("layers").get<std::vector<int64_t>>(), Number(from.at("with")),
+    verdicts.push_back({from.at("layers").get<std::vector<BlockPart>>(), Number(from.at("with")),
                         Number(from.at("without")), from.at("kept").get<bool>()});
   return verdicts;
 }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "models/part_json.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
@@ -31,7 +32,7 @@ SweepJournal::SweepJournal(std::filesystem::path file, std::string key) : file_(
     if (!json.is_object() || json.value("key", "") != key_) continue;
     SweepRow row;  // its options are those that it is asked for by
     row.samples = json.at("samples").get<int64_t>();
-    row.removed = json.at("removed").get<std::vector<int64_t>>();
+    row.removed = json.at("removed").get<std::vector<BlockPart>>();
     row.tokens = json.at("tokens").get<int64_t>();
     row.r2_fit = OrNan(json.at("r2_fit"));
     row.r2_heldout = OrNan(json.at("r2_heldout"));

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "models/part_json.h"
 #include "paper/paper.h"
 #include "runtime/check.h"
 
@@ -57,6 +58,22 @@ double RankNumber(const SweepRow& row, int64_t hidden) {
                                                                : std::nan("");
 }
 
+std::string UnitText(const SweepRow& r) { return r.options.prune.halves() ? "half" : "block"; }
+// A half counts as half a block.
+double BlocksRemoved(const SweepRow& r) {
+  int64_t halves = 0;
+  for (const BlockPart& part : r.removed) halves += part.end() - part.begin();
+  return static_cast<double>(halves) / 2;
+}
+std::string RemovedText(const SweepRow& r) {
+  return r.options.prune.halves() ? fmt::format("{:g} half blocks", 2 * BlocksRemoved(r))
+                                  : fmt::format("{:g} layers", BlocksRemoved(r));
+}
+
+std::string PrunedSeries(const SweepRow& r) {
+  return r.options.prune.criterion + (r.options.prune.halves() ? " (halves)" : "");
+}
+
 double LambdaNumber(const SweepRow& row, int64_t) {
   const LambdaSpec& lambda = row.options.fit.ridge.lambda;
   const bool fixed = lambda.kind == LambdaSpec::Kind::kAbsolute || lambda.kind == LambdaSpec::Kind::kRelative;
@@ -66,8 +83,8 @@ double LambdaNumber(const SweepRow& row, int64_t) {
 const std::vector<TableAxis>& Axes() {
   static const std::vector<TableAxis> axes = {
       {"criterion", "criterion", [](const SweepRow& r) { return r.options.prune.criterion; }, nullptr, false},
-      {"removed", "layers removed", [](const SweepRow& r) { return fmt::format("{} layers", r.removed.size()); },
-       [](const SweepRow& r, int64_t) { return static_cast<double>(r.removed.size()); }, false},
+      {"unit", "unit", UnitText, nullptr, false},
+      {"removed", "layers removed", RemovedText, [](const SweepRow& r, int64_t) { return BlocksRemoved(r); }, false},
       {"correction", "correction", [](const SweepRow& r) { return std::string(r.options.correction->name); }, nullptr,
        false},
       {"healed", "healed", [](const SweepRow& r) { return std::string(Name(r.options.heal)); }, nullptr, false},
@@ -132,7 +149,7 @@ Chart ByAxis(const TableAxis& axis, const Measured& measure, const std::vector<S
     const double repaired = measure.of(summary.corrected), bare = measure.of(summary.pruned);
     corrected[fmt::format("{}", fmt::join(others, ", "))][x] = repaired;
     // Without adapters nothing but the layers removed matters.
-    if (axis.name == std::string("removed")) pruned[summary.first.options.prune.criterion][x] = bare;
+    if (axis.name == std::string("removed")) pruned[PrunedSeries(summary.first)][x] = bare;
     low = std::min({low, repaired, bare});
     high = std::max({high, repaired, bare});
   }
@@ -201,12 +218,11 @@ std::string SweepCsv(const std::vector<SweepRow>& rows) {
     csv += fmt::format(
         "\"{}\",{},{},{},{},{},{},\"{}\",{},{},{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},\"{}"
         "\"\n",
-        r.options.prune.text, fmt::join(r.removed, " "), r.options.seed, r.samples, r.tokens,
-        r.options.correction->name, Name(r.options.mode), Format(r.options.weighting),
-        Format(r.options.fit.ridge.lambda), Name(r.options.fit.factorization), Name(r.options.fit.metric),
-        Format(r.options.fit.rank), Name(r.options.heal), r.parameters, r.r2_fit, r.r2_heldout, r.original.perplexity,
-        r.pruned.perplexity, r.corrected.perplexity, r.original.accuracy, r.pruned.accuracy, r.corrected.accuracy,
-        r.chosen);
+        r.options.prune.text, Names(r.removed, " "), r.options.seed, r.samples, r.tokens, r.options.correction->name,
+        Name(r.options.mode), Format(r.options.weighting), Format(r.options.fit.ridge.lambda),
+        Name(r.options.fit.factorization), Name(r.options.fit.metric), Format(r.options.fit.rank), Name(r.options.heal),
+        r.parameters, r.r2_fit, r.r2_heldout, r.original.perplexity, r.pruned.perplexity, r.corrected.perplexity,
+        r.original.accuracy, r.pruned.accuracy, r.corrected.accuracy, r.chosen);
   return csv;
 }
 
@@ -219,6 +235,7 @@ nlohmann::json SweepJson(const std::vector<SweepRow>& rows) {
   for (const SweepRow& r : rows)
     out.push_back({{"prune", r.options.prune.text},
                    {"criterion", r.options.prune.criterion},
+                   {"unit", UnitText(r)},
                    {"removed", r.removed},
                    {"seed", r.options.seed},
                    {"samples", r.samples},

@@ -31,7 +31,7 @@ std::vector<ReplacedRun> RunsOf(const std::vector<int64_t>& layers) {
 // The first layer that a stage is or stands for.
 int64_t FirstLayer(const Stage& stage) {
   return stage.Visit([](const BlockStage& block) { return block.layer; },
-                     [](const AdapterStage& adapter) { return adapter.layers.front(); });
+                     [](const AdapterStage& adapter) { return adapter.parts.front().layer; });
 }
 bool IsAdapter(const Stage& stage) {
   return stage.Visit([](const BlockStage&) { return false; }, [](const AdapterStage&) { return true; });
@@ -106,6 +106,9 @@ LossSum LanguageObjective::Step(const TrainingBatch& batch, uint64_t pass, doubl
 LossSum LanguageObjective::Validate(const TrainingBatch& batch) { return engine_.Loss(batch.batch, batch.weights); }
 
 ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, const Replacement& replacement) {
+  if (plan.half_blocks() > 0)
+    FailUsage(Field("method"), "replacement: it stands for whole blocks, and of {} blocks of this model one half runs",
+              plan.half_blocks());
   ReplacementPlan result;
   result.runs = RunsOf(plan.RemovedLayers(weights.config.layers));
   if (result.runs.empty())

@@ -59,8 +59,8 @@ struct ReplacementPlan {
 // The plan with a copy of its first block, or of that block's MLP half, where each run of removed layers was, in place
 // of the adapters there (Chen et al., "LLM-Streamline", 2024). With the correction kept: behind the adapters and, where
 // the block before the run has tensors of its own, with that block as part of what stands for the run. Throws
-// UsageError where no layer is removed, where `weights` lack the removed layers, and where a run has no correction that
-// could be kept.
+// UsageError where no layer is removed, where half a block runs, where `weights` lack the removed layers, and where a
+// run has no correction that could be kept.
 ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, const Replacement& replacement);
 
 // The mean squared error per element of the stream behind each run, where the stages that stand for it read the

@@ -299,7 +299,7 @@ DepthPlan Parameters::Tuned(const Weights& weights, const DepthPlan& plan, std::
       Lra lra{before.a.Clone(), before.p.Clone(), before.q.Clone(), before.b.Clone()};
       for (const Slice* slice : of_stage)
         std::copy_n(values.begin() + slice->offset, slice->size(), Of(lra, slice->place).data());
-      tuned.stages[s] = AdapterStage{adapter->layers, std::make_shared<const Lra>(std::move(lra))};
+      tuned.stages[s] = AdapterStage{adapter->parts, std::make_shared<const Lra>(std::move(lra))};
       continue;
     }
     BlockStage block = plan.stages[s].block();

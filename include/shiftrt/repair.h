@@ -17,7 +17,8 @@ namespace shiftrt {
 /// What to remove and how to repair. Each text field takes the words that the option of the command line takes, which
 /// `shiftrt run --help` and docs/method.md explain.
 struct RepairSettings {
-  /// What is removed: "CRITERION:AMOUNT", for example "bi:0.25" or "streamline:8", or "layers=3,5,8-10".
+  /// What is removed: "CRITERION:AMOUNT", for example "bi:0.25", "streamline:8" or, for half blocks,
+  /// "bi:0.25,unit=half"; or "layers=3.attn,5,8-10".
   std::string prune = "bi:0.25";
   /// Calibration text, "FILE[:samples[xtokens]]", samples of 512 tokens and 256 of them by default; empty: the file
   /// calibration.txt beside the model.
@@ -45,7 +46,8 @@ struct RepairSettings {
 
 /// The fit in the place of a removed block, or of a run of them.
 struct RepairedSite {
-  std::vector<int64_t> layers;  ///< layers of the original model that it stands for, ascending
+  std::string name;             ///< what it stands for: "3", "3-6", or with halves of blocks "3.attn" or "3.mlp-6"
+  std::vector<int64_t> layers;  ///< layers of the original model of which it stands for a block or a half, ascending
   int64_t rank = 0;             ///< rank of the adapter
   double lambda = 0;            ///< ridge penalty that was used
   double r2_fit = 0;            ///< share of the blocks' update that is explained, on the fitted text; at most 1
@@ -55,13 +57,14 @@ struct RepairedSite {
 
 /// What PruneAndRepair() gives.
 struct RepairResult {
-  std::string criterion;                ///< by which the layers were chosen
-  std::vector<double> scores;           ///< of the criterion, lowest removed first; empty for "layers="
-  std::vector<int64_t> removed;         ///< layers of the original model, ascending
-  std::vector<RepairedSite> sites;      ///< empty where nothing was fitted
-  LanguageModel pruned;                 ///< without the layers and without a repair
-  LanguageModel corrected;              ///< with the repair
-  std::optional<LanguageModel> merged;  ///< with neighbouring adapters merged, where the settings ask for it
+  std::string criterion;         ///< by which the layers were chosen
+  std::vector<double> scores;    ///< of the criterion, lowest removed first; empty for "layers="
+  std::vector<int64_t> removed;  ///< layers of the original model of which the whole block is removed, ascending
+  std::vector<std::string> removed_halves;  ///< half blocks that are removed besides, as "3.attn" or "5.mlp", ascending
+  std::vector<RepairedSite> sites;          ///< empty where nothing was fitted
+  LanguageModel pruned;                     ///< without the layers and without a repair
+  LanguageModel corrected;                  ///< with the repair
+  std::optional<LanguageModel> merged;      ///< with neighbouring adapters merged, where the settings ask for it
 };
 
 /// Chooses layers, collects sums over the calibration text and fits the repair. The models of the result share the

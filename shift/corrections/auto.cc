@@ -69,11 +69,16 @@ class Search {
                              [](const Trial& a, const Trial& b) { return a.loss < b.loss; });
   }
 
-  static std::vector<int64_t> Removed(const std::vector<Site>& sites) {
-    std::vector<int64_t> removed;
+  static std::vector<BlockPart> Removed(const std::vector<Site>& sites) {
+    std::vector<BlockPart> removed;
     for (const Site& site : sites)
-      for (const int64_t layer : site.Layers()) removed.push_back(layer);
+      for (const BlockPart& part : site.Parts()) removed.push_back(part);
     return removed;
+  }
+
+  bool HasHalves() const {
+    return std::any_of(removed_.begin(), removed_.end(),
+                       [](const BlockPart& part) { return part.halves != Halves::kBoth; });
   }
 
   FitOptions With(const Recipe& recipe) const {
@@ -148,6 +153,10 @@ class Search {
       TryFactorizations(chosen(), recipe, {recipe});
     }
     if (full) return;
+    if (HasHalves()) {
+      best_.untried.emplace_back("metrics of the loss: they are measured behind whole blocks");
+      return;
+    }
     CollectMetrics();
     const Recipe best = Reduced(Lowest().recipe);
     std::vector<Recipe> recipes;
@@ -205,11 +214,12 @@ class Search {
   // Why a correction cannot be fitted in a walk; empty where it can.
   std::string WhyNot(const char* correction, SiteInput input) const {
     const ModelConfig& config = job_.model.weights->config;
-    if (removed_.front() == 0 && input == SiteInput::kActivation)
-      return "layer 0 is removed, and there is no block before it";
+    if (removed_.front().begin() == 0 && input == SiteInput::kActivation)
+      return fmt::format("layer {} is removed, and there is no block before it", Name(removed_.front()));
     if (config.block.update_norms) return fmt::format("{} norms the updates of its blocks", config.family);
     if (options_.ridge.penalize_bias) return "the biases of refit and joint are free";
-    const int64_t taken = WalkBytes(InputWidth(input, config), config.hidden), room = UsableMemory(job_.context);
+    const int64_t width = std::max(kOutputProjection.Width(input, config), kDownProjection.Width(input, config));
+    const int64_t taken = WalkBytes(width, config.hidden), room = UsableMemory(job_.context);
     if (taken > room)
       return fmt::format("a fit of {} takes {} MiB of memory, and {} MiB may be used", correction, taken >> 20,
                          room >> 20);
@@ -268,7 +278,7 @@ class Search {
   const std::vector<Site>& sites_;
   const FitOptions& options_;
   const CalibrationSet quarter_;
-  const std::vector<int64_t> removed_;
+  const std::vector<BlockPart> removed_;
   HeldOutLoss loss_;
   std::map<MetricKind, std::shared_ptr<const OutputMetrics>> metrics_;
   std::vector<double> first_losses_;  // of the first trial, one per sequence

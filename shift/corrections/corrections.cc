@@ -17,7 +17,7 @@ const std::vector<Correction>& Corrections() {
       // name, summary, label, needs, makes, has_rank, has_lambda, fit
       {"lra", "h + h A + b, fitted to the block's update", "{span}{lra}", Needs::kStreamSums, Makes::kAdapters, true,
        true, &FitLra},
-      {"refit", "the down projection before, fitted again to carry the run's update", "refit", Needs::kActivationSums,
+      {"refit", "the last projection before, fitted again to carry the run's update", "refit", Needs::kActivationSums,
        Makes::kChanges, false, true, &FitRefit},
       {"joint", "that projection and one h + h A + b per run, fitted together", "joint {lra}",
        Needs::kStreamAndActivationSums, Makes::kBoth, true, true, &FitJoint},
@@ -55,8 +55,8 @@ const Correction& FindCorrection(std::string_view name) {
 BlockCorrection InWalk(const Correction& correction, const ShiftJob& job, const FitOptions& options) {
   Check(correction.walks(), "{} is not fitted in a walk", correction.name);
   return {correction.needs == Needs::kActivationSums ? SiteInput::kActivation : SiteInput::kStreamAndActivation,
-          [&](const SiteSums& sums, const BlockPtr& before) {
-            return correction.fit({job, {sums.site}, {&sums}, options, before});
+          [&](const SiteSums& sums, const Projection* projection, const BlockPtr& before) {
+            return correction.fit({job, {sums.site}, {&sums}, options, projection, before});
           }};
 }
 

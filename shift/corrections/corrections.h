@@ -18,7 +18,7 @@ enum class Needs {
   kNothing,     // nothing else
   kStreamSums,  // sums of the residual stream before each site (SiteInput::kStream)
   kMlpSums,     // sums of the MLP's output of the block before each site (SiteInput::kMlpBefore)
-  // Sums of what the block before each site gives on the corrected stream (SiteInput::kActivation), alone or beside its
+  // Sums of what the half before each site gives on the corrected stream (SiteInput::kActivation), alone or beside its
   // output (SiteInput::kStreamAndActivation); one site after another
   kActivationSums,
   kStreamAndActivationSums,
@@ -40,7 +40,9 @@ struct FitInput {
   const std::vector<Site>& sites;            // to correct, ascending
   const std::vector<const SiteSums*>& sums;  // one per site where the correction needs sums, otherwise empty
   const FitOptions& options;
-  BlockPtr before = nullptr;  // where the correction needs sums of its activations: the block before the one site
+  // Where the correction needs sums of its activations: the last projection before the one site, and the block of it.
+  const Projection* projection = nullptr;
+  BlockPtr before = nullptr;
 };
 
 struct Correction {

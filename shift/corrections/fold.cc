@@ -16,8 +16,9 @@ Matrix<double> Widened(const TensorView& tensor) {
 }
 
 void CheckBlockBefore(const std::vector<Site>& runs) {
-  if (!runs.empty() && runs.front().layer == 0)
-    FailUsage(Field("prune"), "layer 0 is removed, so there is no block before it to fold into; add keep=first:1");
+  if (!runs.empty() && runs.front().begin() == 0)
+    FailUsage(Field("prune"), "layer {} is removed, so there is no block before it to fold into; add keep=first:1",
+              Name(runs.front().Parts().front()));
 }
 
 void CheckFoldsIntoProjections(const ModelConfig& config) {

@@ -22,7 +22,7 @@ std::shared_ptr<const Lra> AsResidual(const Context& context, const Lra& affine)
 }  // namespace
 
 FittedSites FitGenericAffine(const FitInput& input) {
-  const auto& [job, sites, sums, options, before] = input;
+  const auto& [job, sites, sums, options, projection, before] = input;
   std::vector<SiteSums> outputs;
   for (const SiteSums* site : sums)
     outputs.emplace_back(site->site, site->fit.OntoOutputs(), site->heldout.OntoOutputs());

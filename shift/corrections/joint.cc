@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The down projection of the block before a removed run and one adapter in the run's place, fitted together. With out
-// the output of that block and a the activation that its down projection W reads, the ridge regression of what is
-// missing behind the run on [out | a] gives A, B and b: out + out A + a B + b. The same function as the down projection
-// W + B (I + A)^-1 and the adapter h + h A + b behind it. A run that begins at layer 0 gets an adapter alone.
+// The last projection before a removed run and one adapter in the run's place, fitted together. With out the stream
+// behind the half that has the projection, and a what the projection W reads (an MLP's activation, or what heads give),
+// the ridge regression of what is missing behind the run on [out | a] gives A, B and b: out + out A + a B + b. The same
+// function as the projection W + B (I + A)^-1 and the adapter h + h A + b behind it. A run that begins with the
+// attention of layer 0 gets an adapter alone.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -161,7 +162,7 @@ Matrix<double> MapOf(const Context& context, const Lra& lra, const Matrix<double
 }  // namespace
 
 FittedSites FitJoint(const FitInput& input) {
-  const auto& [job, sites, all_sums, options, before] = input;
+  const auto& [job, sites, all_sums, options, projection, before] = input;
   const SiteSums& sums = *all_sums.front();
   NoProgress quiet;  // the walk has its own
   if (before == nullptr) return FitSites(job.context, all_sums, options, quiet);
@@ -171,19 +172,19 @@ FittedSites FitJoint(const FitInput& input) {
   const Joint joint = JointFit(job.context, sums, options).Fit(report);
 
   auto folded = std::make_shared<OwnBlock>(before);
-  const Matrix<double> weight = Widened(before->down);
+  const Matrix<double> weight = Widened((*before).*projection->weight);
   for (int64_t i = 0; i < weight.rows(); ++i)
     for (int64_t j = 0; j < weight.cols(); ++j) weight(i, j) += joint.folded(j, i);
-  folded->Replace(&BlockWeights::down, weight.span());
+  folded->Replace(projection->weight, weight.span());
   fitted.adapters = {joint.lra};
-  fitted.own = {{.layer = sites.front().layer - 1, .own = OwnBlock::Share(std::move(folded))}};
+  fitted.own = {{.layer = BlockPart::At(sites.front().begin() - 1).layer, .own = OwnBlock::Share(std::move(folded))}};
 
   report.site = sums.site;
   report.tokens = sums.fit.tokens();
   report.rank = joint.lra->rank();
   report.singular_values = joint.singular_values;
   report.effective_rank = EffectiveRank(report.singular_values);
-  Matrix<double> map = MapOf(job.context, *joint.lra, ChangeOf(kDownProjection, *before, *fitted.own.front().own));
+  Matrix<double> map = MapOf(job.context, *joint.lra, ChangeOf(*projection, *before, *fitted.own.front().own));
   const Matrix<double> bias = Converted<double>(joint.lra->b);
   report.r2_fit = RSquared(job.context, sums.fit, map.view(), bias.view());
   report.r2_heldout = sums.heldout.tokens() == 0 ? std::numeric_limits<double>::quiet_NaN()

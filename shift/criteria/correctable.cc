@@ -25,7 +25,7 @@ int64_t AdapterRank(const CriterionTask& task) {
 }
 
 const std::vector<Correctable>& Corrections(const CriterionTask& task) {
-  return task.probes.Get<CorrectableProbe>().Found(AdapterRank(task));
+  return task.probes.Get<CorrectableProbe>().Found(task.quota.unit(), AdapterRank(task));
 }
 
 }  // namespace
@@ -33,7 +33,17 @@ const std::vector<Correctable>& Corrections(const CriterionTask& task) {
 CorrectableProbe::CorrectableProbe(const CriterionInput& input, Progress& progress)
     : input_(input), progress_(progress) {}
 
-int64_t CorrectableProbe::parts() const { return input_.weights->config.layers; }
+void CorrectableProbe::Want(Unit unit, int64_t rank) {
+  const bool known = std::any_of(found_.begin(), found_.end(), [&](const auto& f) { return f.first.first == unit; });
+  found_[{unit, rank}];
+  const int64_t units = known ? 0 : UnitsOf(unit, input_.weights->config.layers);
+  for (int64_t i = 0; i < units; ++i) {
+    const BlockPart part = PartOf(unit, i);
+    parts_.push_back({unit, Site::Between(part.begin(), part.end())});
+  }
+}
+
+int64_t CorrectableProbe::parts() const { return std::ssize(parts_); }
 
 int64_t CorrectableProbe::parts_at_once() const {
   return UsableMemory(input_.context) / RidgeSums::Bytes(input_.weights->config.hidden);
@@ -42,8 +52,9 @@ int64_t CorrectableProbe::parts_at_once() const {
 void CorrectableProbe::Begin(Tally& tally, int64_t begin, int64_t end) {
   probe_.emplace();
   sums_.clear();
-  for (int64_t layer = begin; layer < end; ++layer) sums_.emplace_back(input_.weights->config.hidden);
-  for (int64_t layer = begin; layer < end; ++layer) probe_->Add(Site{layer}, sums_[layer - begin]);
+  begin_ = begin;
+  for (int64_t i = begin; i < end; ++i) sums_.emplace_back(input_.weights->config.hidden);
+  for (int64_t i = begin; i < end; ++i) probe_->Add(parts_[i].site, sums_[i - begin]);
   probe_->Begin(tally, 0, end - begin);
 }
 
@@ -51,13 +62,19 @@ void CorrectableProbe::End() {
   probe_.reset();
   progress_.Begin("solving", std::ssize(sums_));
   Processes& processes = *input_.context.processes;
-  std::vector<std::vector<Correctable>> found(sums_.size(), std::vector<Correctable>(ranks_.size()));  // by layer
+  const auto unit_of = [&](int64_t i) { return parts_[begin_ + i].unit; };
+  // Of each sum of the group, one per rank that is asked for its unit, in the order of found_.
+  std::vector<std::vector<Correctable>> found(sums_.size());
+  for (int64_t i = 0; i < std::ssize(sums_); ++i)
+    found[i].resize(std::ranges::count_if(found_, [&](const auto& f) { return f.first.first == unit_of(i); }));
   processes.InRounds(std::ssize(sums_), [&](const Round& round) {
     if (round.mine) {
-      const RidgeSums& layer = sums_[*round.mine];
-      const RidgeSolution solution = SolveRidge(input_.context, layer, {});
+      const RidgeSums& sums = sums_[*round.mine];
+      const RidgeSolution solution = SolveRidge(input_.context, sums, {});
       auto correctable = found[*round.mine].begin();
-      for (int64_t rank : ranks_) *correctable++ = Correct(input_.context, layer, solution, rank);
+      for (const auto& [wanted, all] : found_)
+        if (wanted.first == unit_of(*round.mine))
+          *correctable++ = Correct(input_.context, sums, solution, wanted.second);
       ++processes.work.fits;
     }
     progress_.Advance(round.present);
@@ -76,26 +93,30 @@ void CorrectableProbe::End() {
     }
   };
   processes.Share(std::ssize(sums_), put, get);
-  for (std::vector<Correctable>& layer : found) {
-    auto correctable = layer.begin();
-    for (int64_t rank : ranks_) found_[rank].push_back(std::move(*correctable++));
+  for (int64_t i = 0; i < std::ssize(sums_); ++i) {
+    auto correctable = found[i].begin();
+    for (auto& [wanted, all] : found_)
+      if (wanted.first == unit_of(i)) all.push_back(std::move(*correctable++));
   }
   sums_.clear();
 }
 
-void PlugCorrections(const CriterionTask& task) { task.probes.Get<CorrectableProbe>().Want(AdapterRank(task)); }
+void PlugCorrections(const CriterionTask& task) {
+  task.probes.Get<CorrectableProbe>().Want(task.quota.unit(), AdapterRank(task));
+}
 
 Selection SelectByResidual(const CriterionTask& task) {
   Selection selection;
   for (const Correctable& correctable : Corrections(task)) selection.scores.push_back(correctable.residual);
-  selection.removed = PickLayers(selection.scores, task.count, task.spec.keep_first, task.spec.keep_last);
+  selection.removed = PickUnits(selection.scores, task.quota);
   return selection;
 }
 
 Selection SelectByCorrectedLoss(const CriterionTask& task) {
   const std::vector<Correctable>& corrections = Corrections(task);
-  const auto adapter = [&](int64_t layer) {
-    return std::optional<Stage>(AdapterStage{{layer}, corrections[layer].lra});
+  const auto adapter = [&](const BlockPart& part) {
+    const int64_t unit = task.quota.unit() == Unit::kHalf ? part.begin() : part.layer;
+    return std::optional<Stage>(AdapterStage{{part}, corrections[unit].lra});
   };
   return SelectGreedily(task, adapter);
 }

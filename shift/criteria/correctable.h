@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our own criterion: it scores a block by the part of its update that no adapter can reproduce.
+// Our own criterion: it scores a block, or a half of one, by the part of its update that no adapter can reproduce.
 #pragma once
 
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
+#include <utility>
 #include <vector>
 
 #include "shift/criteria/criteria.h"
@@ -13,21 +13,21 @@
 
 namespace shiftrt {
 
-// An adapter in place of a block, and its residual: the sum of squares of D - H A_r - b over the calibration tokens.
+// An adapter in place of a unit, and its residual: the sum of squares of D - H A_r - b over the calibration tokens.
 struct Correctable {
   std::shared_ptr<const Lra> lra;
   double residual = 0;
 };
 
-// Fits adapters in place of every block: reduced-rank regressions with lambda by generalised cross-validation. Its
-// parts are the layers, whose sums take (2 d^2 + 3 d) x 8 bytes each. If the memory of the host
-// (runtime/host_memory.h) or of a GPU has no room for the sums of all layers, they are processed in groups, with one
+// Fits adapters in place of every unit: reduced-rank regressions with lambda by generalised cross-validation. Its
+// parts are the units, whose sums take (2 d^2 + 3 d) x 8 bytes each. If the memory of the host
+// (runtime/host_memory.h) or of a GPU has no room for the sums of all of them, they are processed in groups, with one
 // run of the text per group. For passes without checkpoints.
 class CorrectableProbe : public Probe {
  public:
   CorrectableProbe(const CriterionInput& input, Progress& progress);
-  void Want(int64_t rank) { ranks_.insert(rank); }
-  const std::vector<Correctable>& Found(int64_t rank) const { return found_.at(rank); }  // one per layer
+  void Want(Unit unit, int64_t rank);
+  const std::vector<Correctable>& Found(Unit unit, int64_t rank) const { return found_.at({unit, rank}); }  // per unit
 
   int64_t parts() const override;
   int64_t parts_at_once() const override;
@@ -41,10 +41,15 @@ class CorrectableProbe : public Probe {
  private:
   const CriterionInput& input_;
   Progress& progress_;
-  std::set<int64_t> ranks_;
+  struct Part {
+    Unit unit;
+    Site site;
+  };
+  std::vector<Part> parts_;
+  int64_t begin_ = 0;            // of the current group
   std::vector<RidgeSums> sums_;  // of the current group
   std::optional<RidgeProbe> probe_;
-  std::map<int64_t, std::vector<Correctable>> found_;  // by rank
+  std::map<std::pair<Unit, int64_t>, std::vector<Correctable>> found_;  // by unit and rank
 };
 
 }  // namespace shiftrt

@@ -12,7 +12,7 @@ namespace shiftrt {
 
 using Plug = void(const CriterionTask& task);
 using Select = Selection(const CriterionTask& task);
-using Score = std::vector<double>(const CriterionTask& task);  // one score per layer, the lowest of which go
+using Score = std::vector<double>(const CriterionTask& task);  // one score per unit, the lowest of which go
 // influence.cc
 Plug PlugBlocks, PlugWindow;
 Select SelectByBlockInfluence, SelectByFrobenius, SelectByAngle, SelectByStreamline;
@@ -22,6 +22,7 @@ Select SelectByResidual, SelectByCorrectedLoss;
 // perplexity.cc
 Select SelectByPerplexity, SelectByPerplexityGreedy;
 // prune_comp.cc
+Plug PlugPruneComp;
 Select SelectByPruneComp;
 // taylor.cc
 Plug PlugTaylor;
@@ -35,21 +36,20 @@ template <Score kScore>
 Selection Lowest(const CriterionTask& task) {
   Selection selection;
   selection.scores = kScore(task);
-  selection.removed = PickLayers(selection.scores, task.count, task.spec.keep_first, task.spec.keep_last);
+  selection.removed = PickUnits(selection.scores, task.quota);
   return selection;
 }
 
 Selection SelectOne(const CriterionTask& task) {
   const PruneSpec& spec = task.spec;
-  if (!spec.layers.empty()) return {spec.criterion, {}, spec.layers};
+  if (!spec.layers.empty()) return {spec.criterion, {}, spec.layers, 1, spec.halves() ? Unit::kHalf : Unit::kBlock};
   Selection selection = FindCriterion(spec.criterion).select(task);
   selection.criterion = spec.criterion;
-  for (size_t layer = 0; layer < selection.scores.size(); ++layer) {
-    const bool kept = static_cast<int64_t>(layer) < spec.keep_first ||
-                      static_cast<int64_t>(layer) >= task.input.weights->config.layers - spec.keep_last;
-    Check(kept || std::isfinite(selection.scores[layer]), "criterion {}: the score of layer {} is not finite",
-          spec.criterion, layer);
-  }
+  selection.unit = spec.unit;
+  const int64_t end = std::min(task.quota.end(), std::ssize(selection.scores));
+  for (int64_t unit = task.quota.first(); unit < end; ++unit)
+    Check(std::isfinite(selection.scores[unit]), "criterion {}: the score of layer {} is not finite", spec.criterion,
+          Name(PartOf(spec.unit, unit)));
   return selection;
 }
 
@@ -78,7 +78,7 @@ const std::vector<Criterion>& Criteria() {
       {"ppl-greedy", "the same again on what is left after each removal (SLEB)", tokens, true, false, nullptr,
        &SelectByPerplexityGreedy},
       {"prune-comp", "bi again after each removal, on what is left with the stream's size made good (Prune&Comp)", none,
-       true, false, nullptr, &SelectByPruneComp},
+       true, false, &PlugPruneComp, &SelectByPruneComp},
       {"taylor", "sum of |w dL/dw| over the block's projections and norms, L the loss of tokens=N (8192)", some_tokens,
        true, false, &PlugTaylor, &Lowest<TaylorScores>},
       {"reverse", "deepest first", none, false, false, nullptr, &Lowest<ReverseScores>},
@@ -118,23 +118,23 @@ bool NeedCalibration(const std::vector<PruneSpec>& specs) {
   });
 }
 
-std::vector<int64_t> PickLayers(const std::vector<double>& scores, int64_t count, int64_t keep_first,
-                                int64_t keep_last) {
-  const int64_t layers = static_cast<int64_t>(scores.size());
-  std::vector<int64_t> order(std::max<int64_t>(0, layers - keep_first - keep_last));
-  Check(count <= static_cast<int64_t>(order.size()), "cannot pick {} of {} layers", count, order.size());
-  std::iota(order.rbegin(), order.rend(), keep_first);  // deeper first, which a stable sort leaves so among equals
+std::vector<int64_t> Ranking(const std::vector<double>& scores, int64_t first, int64_t end) {
+  std::vector<int64_t> order(std::max<int64_t>(0, end - first));
+  std::iota(order.rbegin(), order.rend(), first);  // deeper first, which a stable sort leaves so among equals
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return scores[a] < scores[b]; });
-  order.resize(count);
-  std::sort(order.begin(), order.end());
   return order;
 }
 
-std::vector<int64_t> PickWindow(const std::vector<double>& scores, int64_t count, int64_t keep_first,
-                                int64_t keep_last) {
-  std::vector<int64_t> window(count);
-  std::iota(window.begin(), window.end(), PickLayers(scores, 1, keep_first, keep_last)[0]);
-  return window;
+std::vector<BlockPart> PickUnits(const std::vector<double>& scores, Quota quota) {
+  for (const int64_t unit : Ranking(scores, quota.first(), quota.end()))
+    if (quota.Admits(unit)) quota.Take(unit);
+  return quota.Removed();
+}
+
+std::vector<BlockPart> PickWindow(const std::vector<double>& scores, const Quota& quota) {
+  const int64_t window = quota.count(), begin = Ranking(scores, quota.first(), quota.end() - window + 1).front();
+  if (quota.unit() == Unit::kHalf) return PartsBetween(begin, begin + window);
+  return PartsBetween(2 * begin, 2 * (begin + window));
 }
 
 std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const CriterionInput& input,
@@ -142,7 +142,7 @@ std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const C
   ProbeSet probes(input, progress);
   std::vector<CriterionTask> tasks;
   for (const PruneSpec& spec : specs) {
-    tasks.push_back({spec, RemovalCount(spec, *input.weights), input, probes, progress});
+    tasks.push_back({spec, Quota(spec, *input.weights), input, probes, progress});
     if (!spec.layers.empty()) continue;
     const Criterion& criterion = FindCriterion(spec.criterion);
     Check(!criterion.needs_calibration || (input.calibration != nullptr && !input.calibration->empty()),
@@ -166,7 +166,8 @@ Selection SelectLayers(const PruneSpec& spec, const CriterionInput& input, Progr
 Selection Reselect(const PruneSpec& spec, std::vector<double> scores, const Weights& weights) {
   Selection selection;
   selection.criterion = spec.criterion;
-  selection.removed = PickLayers(scores, RemovalCount(spec, weights), spec.keep_first, spec.keep_last);
+  selection.unit = spec.unit;
+  selection.removed = PickUnits(scores, Quota(spec, weights));
   selection.scores = std::move(scores);
   return selection;
 }

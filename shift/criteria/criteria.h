@@ -16,11 +16,12 @@ namespace shiftrt {
 
 struct Selection {
   std::string criterion;
-  // Lower = removed first. One score per layer; where window > 1, of each `window` consecutive blocks by the first of
-  // them, so window - 1 fewer; NaN for a layer that keep= protects from a greedy criterion; empty for layers=.
+  // Lower = removed first. One score per unit; where window > 1, of each `window` consecutive units by the first of
+  // them, so window - 1 fewer; NaN for a unit that keep= protects from a greedy criterion; empty for layers=.
   std::vector<double> scores;
-  std::vector<int64_t> removed;  // ascending
+  std::vector<BlockPart> removed;  // in the order of depth
   int64_t window = 1;
+  Unit unit = Unit::kBlock;
 };
 
 // The input of a criterion. `calibration` holds packed sequences; criteria without data ignore it.
@@ -36,7 +37,7 @@ class ProbeSet;
 // One selection to make.
 struct CriterionTask {
   const PruneSpec& spec;
-  int64_t count;  // of layers to remove
+  const Quota quota;
   const CriterionInput& input;
   ProbeSet& probes;  // shift/criteria/probes.h
   Progress& progress;
@@ -71,7 +72,7 @@ const Criterion& FindCriterion(std::string_view name);
 // Whether any of them looks at calibration text.
 bool NeedCalibration(const std::vector<PruneSpec>& specs);
 
-// Scores every layer and makes the selection, for each of `specs`. One pass of the original model serves all of them.
+// Scores every unit and makes the selection, for each of `specs`. One pass of the original model serves all of them.
 // Throws UsageError as RemovalCount does, and Error without the text a criterion needs.
 std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const CriterionInput& input,
                                     Progress& progress);
@@ -80,11 +81,11 @@ Selection SelectLayers(const PruneSpec& spec, const CriterionInput& input, Progr
 // The selection of `spec` from earlier scores of a criterion with scores_stand_alone.
 Selection Reselect(const PruneSpec& spec, std::vector<double> scores, const Weights& weights);
 
-// The selection from given scores: the lowest first, on a tie the deeper layer.
-std::vector<int64_t> PickLayers(const std::vector<double>& scores, int64_t count, int64_t keep_first,
-                                int64_t keep_last);
-// `count` consecutive layers, from the scores of each window by its first layer: the lowest, ties to the deeper.
-std::vector<int64_t> PickWindow(const std::vector<double>& scores, int64_t count, int64_t keep_first,
-                                int64_t keep_last);
+// What the quota admits of the units with the lowest scores, on a tie of the deeper one.
+std::vector<BlockPart> PickUnits(const std::vector<double>& scores, Quota quota);
+// quota.count() consecutive units, from the scores of each window by its first unit: the lowest, ties to the deeper.
+std::vector<BlockPart> PickWindow(const std::vector<double>& scores, const Quota& quota);
+// The indices of the scores from first to end - 1, the lowest first, on a tie the higher index.
+std::vector<int64_t> Ranking(const std::vector<double>& scores, int64_t first, int64_t end);
 
 }  // namespace shiftrt

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shift/criteria/greedy.h"
 
-#include <algorithm>
 #include <limits>
 
 #include "shift/measure/loss.h"
@@ -14,24 +13,31 @@ std::vector<Batch> LossBatches(const CriterionTask& task) {
 }
 
 Selection SelectGreedily(const CriterionTask& task, const StandIn& stand_in) {
-  const auto& [spec, count, input, probes, progress] = task;
-  const int64_t layers = input.weights->config.layers;
+  const CriterionInput& input = task.input;
   const std::vector<Batch> batches = LossBatches(task);
+  Quota quota = task.quota;
   Selection selection;
-  selection.scores.assign(layers, std::numeric_limits<double>::quiet_NaN());
-  DepthPlan plan = DepthPlan::Original(layers);
-  std::vector<Replacement> candidates;
-  for (int64_t layer = spec.keep_first; layer < layers - spec.keep_last; ++layer)
-    candidates.push_back({layer, stand_in(layer)});
-  for (int64_t round = 0; round < count; ++round) {
-    const std::vector<double> losses = LossesWith(input.context, input.weights, plan, candidates, batches, progress);
-    for (size_t i = 0; i < candidates.size(); ++i) selection.scores[candidates[i].layer] = losses[i];
-    const int64_t best = PickLayers(losses, 1, 0, 0)[0];
+  selection.scores.assign(quota.units(), std::numeric_limits<double>::quiet_NaN());
+  DepthPlan plan = DepthPlan::Original(input.weights->config.layers);
+  while (true) {
+    std::vector<int64_t> units;
+    std::vector<Substitute> candidates;
+    for (int64_t unit = 0; unit < quota.units(); ++unit) {
+      if (!quota.Admits(unit)) continue;
+      const BlockPart part = PartOf(quota.unit(), unit);
+      const BlockStage& block = plan.stages[plan.StageOf(part.layer)].block();
+      units.push_back(unit);
+      candidates.push_back(WithoutPart(block, part.halves, stand_in(part)));
+    }
+    if (units.empty()) break;
+    const std::vector<double> losses =
+        LossesWith(input.context, input.weights, plan, candidates, batches, task.progress);
+    for (size_t i = 0; i < units.size(); ++i) selection.scores[units[i]] = losses[i];
+    const int64_t best = Ranking(losses, 0, std::ssize(losses)).front();
     plan = Replaced(plan, candidates[best]);
-    selection.removed.push_back(candidates[best].layer);
-    candidates.erase(candidates.begin() + best);
+    quota.Take(units[best]);
   }
-  std::sort(selection.removed.begin(), selection.removed.end());
+  selection.removed = quota.Removed();
   return selection;
 }
 

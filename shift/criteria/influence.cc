@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shift/criteria/influence.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/check.h"
@@ -15,9 +16,10 @@ InfluenceProbe::InfluenceProbe(std::vector<int64_t> kept, int64_t layers) : dept
   depths_.push_back(layers);
 }
 
-void InfluenceProbe::Want(int64_t window) {
-  Check(window >= 1 && window <= blocks(), "a window of {} blocks in a model of {}", window, blocks());
-  settled_.emplace(window, InfluenceStatistics(blocks() - window + 1));
+void InfluenceProbe::Want(Unit unit, int64_t count) {
+  const int64_t units = UnitsOf(unit, blocks());
+  Check(count >= 1 && count <= units, "a window of {} of {} units", count, units);
+  settled_.emplace(std::pair(unit, count), InfluenceStatistics(units - count + 1));
 }
 
 void InfluenceProbe::Begin(Tally& tally, int64_t, int64_t) {
@@ -30,24 +32,41 @@ void InfluenceProbe::Begin(Tally& tally, int64_t, int64_t) {
 
 std::vector<Tap> InfluenceProbe::Taps() {
   OnDevice& device = devices_.emplace_back();
-  device.recent.resize(heard_.rbegin()->first + 1);
+  int64_t longest = 0;
+  bool halves = false;
+  for (const auto& [window, statistics] : heard_) {
+    longest = std::max(longest, window.second * Step(window.first));
+    halves |= window.first == Unit::kHalf;
+  }
+  device.recent.resize(longest + 1);
   std::vector<Tap> taps;
-  for (int64_t block = 0; block <= blocks(); ++block)
-    taps.push_back({depths_[block], TapPoint::kInput,
-                    [this, &device, block](const Rows& h, const Batch& batch) { Take(device, block, h, batch); }});
+  for (int64_t block = 0; block <= blocks(); ++block) {
+    taps.push_back({depths_[block], TapPoint::kInput, [this, &device, block](const Rows& h, const Batch& batch) {
+                      device.Before(2 * block).Set(h);
+                      Take(device, 2 * block, batch);
+                    }});
+    if (!halves || block == blocks()) continue;
+    taps.push_back(
+        {depths_[block], TapPoint::kAttention, [this, &device, block](const Rows& update, const Batch& batch) {
+           KeptRows& behind = device.Before(2 * block + 1);
+           behind.Set(device.Before(2 * block).rows());
+           behind.Add(update);
+           Take(device, 2 * block + 1, batch);
+         }});
+  }
   return taps;
 }
 
-// Every window that ends where `block` would begin.
-void InfluenceProbe::Take(OnDevice& device, int64_t block, const Rows& h, const Batch& batch) {
-  device.Before(block).Set(h);
+// Every window that ends at `place`.
+void InfluenceProbe::Take(OnDevice& device, int64_t place, const Batch& batch) {
   for (auto& [window, statistics] : heard_) {
-    if (block < window) continue;
-    products_->Start(device.Before(block - window).rows(), device.Before(block).rows());
+    const int64_t step = Step(window.first), begin = place - window.second * step;
+    if (begin < 0 || begin % step != 0) continue;
+    products_->Start(device.Before(begin).rows(), device.Before(place).rows());
     if (processes_->alone()) {
-      statistics.Add(block - window, products_->Take(), batch.offsets);
+      statistics.Add(begin / step, products_->Take(), batch.offsets);
     } else {
-      round_.Put(window).Put(block - window).PutAll(products_->Take()).PutAll(batch.offsets);
+      round_.Put(window.first).Put(window.second).Put(begin / step).PutAll(products_->Take()).PutAll(batch.offsets);
     }
   }
 }
@@ -57,9 +76,10 @@ void InfluenceProbe::EndRound(int64_t) {
   if (processes_->alone()) return;
   for (const Bytes& batch : processes_->Gather(round_.Take())) {
     for (Unpacker in(batch); !in.done();) {
-      const auto window = in.Get<int64_t>(), block = in.Get<int64_t>();
+      const Unit unit = in.Get<Unit>();
+      const auto count = in.Get<int64_t>(), first = in.Get<int64_t>();
       const auto products = in.GetAll<RowProducts>();
-      heard_.at(window).Add(block, products, in.GetAll<int64_t>());
+      heard_.at({unit, count}).Add(first, products, in.GetAll<int64_t>());
     }
   }
 }
@@ -74,37 +94,43 @@ void InfluenceProbe::End() {
 
 namespace {
 
-Selection Blocks(const CriterionTask& task, std::vector<double> scores) {
+Selection Units(const CriterionTask& task, std::vector<double> scores) {
   Selection selection;
-  selection.removed = PickLayers(scores, task.count, task.spec.keep_first, task.spec.keep_last);
+  selection.removed = PickUnits(scores, task.quota);
   selection.scores = std::move(scores);
   return selection;
 }
 
 Selection Window(const CriterionTask& task, std::vector<double> scores) {
   Selection selection;
-  selection.removed = PickWindow(scores, task.count, task.spec.keep_first, task.spec.keep_last);
+  selection.removed = PickWindow(scores, task.quota);
   selection.scores = std::move(scores);
-  selection.window = task.count;
+  selection.window = task.quota.count();
   return selection;
 }
 
 const InfluenceStatistics& Found(const CriterionTask& task, int64_t window) {
-  return task.probes.Get<InfluenceProbe>().Found(window);
+  return task.probes.Get<InfluenceProbe>().Found(task.quota.unit(), window);
 }
 
 }  // namespace
 
-void PlugBlocks(const CriterionTask& task) { task.probes.Get<InfluenceProbe>().Want(1); }
+void PlugBlocks(const CriterionTask& task) { task.probes.Get<InfluenceProbe>().Want(task.quota.unit(), 1); }
 
-void PlugWindow(const CriterionTask& task) { task.probes.Get<InfluenceProbe>().Want(task.count); }
+void PlugWindow(const CriterionTask& task) {
+  task.probes.Get<InfluenceProbe>().Want(task.quota.unit(), task.quota.count());
+}
 
-Selection SelectByBlockInfluence(const CriterionTask& task) { return Blocks(task, Found(task, 1).Scores()); }
+Selection SelectByBlockInfluence(const CriterionTask& task) { return Units(task, Found(task, 1).Scores()); }
 
-Selection SelectByFrobenius(const CriterionTask& task) { return Blocks(task, Found(task, 1).FrobeniusScores()); }
+Selection SelectByFrobenius(const CriterionTask& task) { return Units(task, Found(task, 1).FrobeniusScores()); }
 
-Selection SelectByAngle(const CriterionTask& task) { return Window(task, Found(task, task.count).AngularScores()); }
+Selection SelectByAngle(const CriterionTask& task) {
+  return Window(task, Found(task, task.quota.count()).AngularScores());
+}
 
-Selection SelectByStreamline(const CriterionTask& task) { return Window(task, Found(task, task.count).Scores()); }
+Selection SelectByStreamline(const CriterionTask& task) {
+  return Window(task, Found(task, task.quota.count()).Scores());
+}
 
 }  // namespace shiftrt

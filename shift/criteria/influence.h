@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The change of direction of the stream across a block, or across a window of blocks that would be removed.
+// The change of direction of the stream across a block or a half of one, or across a window of these that would be
+// removed.
 #pragma once
 
 #include <deque>
 #include <map>
+#include <utility>
 
 #include "shift/criteria/criteria.h"
 #include "shift/sums/pass.h"
@@ -11,16 +13,16 @@
 
 namespace shiftrt {
 
-// For one batch at a time, it keeps the stream before as many blocks as the longest window has, and one more.
+// For one batch at a time, it keeps the stream before as many units as the longest window has, and one more.
 class InfluenceProbe : public Probe {
  public:
   InfluenceProbe(const CriterionInput& input, Progress& progress);
   // Of a plan that runs the blocks `kept` (ascending) of a model of `layers`: block i is kept[i].
   InfluenceProbe(std::vector<int64_t> kept, int64_t layers);
-  // Asks for the influence of every `window` consecutive blocks. Throws Error for a window the model does not have.
-  void Want(int64_t window);
-  // One number per first block of a window: layers - window + 1 numbers.
-  const InfluenceStatistics& Found(int64_t window) const { return settled_.at(window); }
+  // Asks for the influence of every `count` consecutive units. Throws Error for a window the model does not have.
+  void Want(Unit unit, int64_t count);
+  // One number per first unit of a window: units - count + 1 numbers.
+  const InfluenceStatistics& Found(Unit unit, int64_t count) const { return settled_.at({unit, count}); }
 
   bool dealt() const override { return true; }
   void Begin(Tally& tally, int64_t begin, int64_t end) override;
@@ -30,16 +32,20 @@ class InfluenceProbe : public Probe {
   void End() override;
 
  private:
-  // One device's streams before the last few blocks, kept because the decoder updates its stream in place.
+  // One device's streams before the last few places, kept because the decoder updates its stream in place.
   struct OnDevice {
     std::vector<KeptRows> recent;
-    KeptRows& Before(int64_t block) { return recent[block % std::ssize(recent)]; }
+    KeptRows& Before(int64_t place) { return recent[place % std::ssize(recent)]; }
   };
-  void Take(OnDevice& device, int64_t block, const Rows& h, const Batch& batch);
+  using Windows = std::map<std::pair<Unit, int64_t>, InfluenceStatistics>;
+  static int64_t Step(Unit unit) { return unit == Unit::kHalf ? 1 : 2; }  // in places
+  // The stream before `place` is there.
+  void Take(OnDevice& device, int64_t place, const Batch& batch);
+
   int64_t blocks() const { return std::ssize(depths_) - 1; }
 
   std::vector<int64_t> depths_;  // where the stream is tapped: in front of each block, and behind the last
-  std::map<int64_t, InfluenceStatistics> settled_, heard_;  // by window
+  Windows settled_, heard_;
   std::unique_ptr<PendingProducts> products_;
   Processes* processes_ = nullptr;
   Packer round_;  // the products of this process's batch, where several share the pass

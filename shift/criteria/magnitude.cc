@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Magnitude: the sum of |w|^p over a block's projections and its norms of the residual stream, without its biases and
-// its norms of heads.
+// Magnitude: the sum of |w|^p over a block's, or a half's, projections and its norms of the residual stream, without
+// its biases and its norms of heads.
 #include <cmath>
 
 #include "models/block_tensors.h"
@@ -48,12 +48,13 @@ double Sum(const Context& context, const TensorView& tensor) {
 template <Power kPower>
 std::vector<double> Scores(const CriterionTask& task) {
   const std::vector<BlockWeights>& blocks = task.input.weights->blocks;
-  task.progress.Begin("selecting layers", static_cast<int64_t>(blocks.size()));
+  task.progress.Begin("selecting layers", task.quota.units());
   std::vector<double> scores;
-  for (const BlockWeights& block : blocks) {
+  for (int64_t unit = 0; unit < task.quota.units(); ++unit) {
+    const BlockPart part = PartOf(task.quota.unit(), unit);
     double sum = 0;
     for (const auto kind : {BlockTensor::Kind::kMatrix, BlockTensor::Kind::kNorm})
-      ForEachTensor(block, [&](const BlockTensor& row, const TensorView& tensor) {
+      ForEachTensor(blocks[part.layer], part.halves, [&](const BlockTensor& row, const TensorView& tensor) {
         if (row.kind == kind && row.output != Axis::kHeadDim) sum += Sum<kPower>(task.input.context, tensor);
       });
     scores.push_back(sum);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Criteria that remove a block and measure the loss.
+// Criteria that remove a block, or a half of one, and measure the loss.
 #include <cmath>
 
 #include "shift/criteria/greedy.h"
@@ -16,20 +16,22 @@ void ToPerplexity(std::vector<double>& losses) {
 }  // namespace
 
 Selection SelectByPerplexity(const CriterionTask& task) {
-  const auto& [spec, count, input, probes, progress] = task;
-  const int64_t layers = input.weights->config.layers;
-  std::vector<Replacement> removals;
-  for (int64_t layer = 0; layer < layers; ++layer) removals.push_back({layer, std::nullopt});
+  const auto& [spec, quota, input, probes, progress] = task;
+  const DepthPlan original = DepthPlan::Original(input.weights->config.layers);
+  std::vector<Substitute> removals;
+  for (int64_t unit = 0; unit < quota.units(); ++unit) {
+    const BlockPart part = PartOf(quota.unit(), unit);
+    removals.push_back(WithoutPart(BlockStage{part.layer}, part.halves, std::nullopt));
+  }
   Selection selection;
-  selection.scores =
-      LossesWith(input.context, input.weights, DepthPlan::Original(layers), removals, LossBatches(task), progress);
+  selection.scores = LossesWith(input.context, input.weights, original, removals, LossBatches(task), progress);
   ToPerplexity(selection.scores);
-  selection.removed = PickLayers(selection.scores, count, spec.keep_first, spec.keep_last);
+  selection.removed = PickUnits(selection.scores, quota);
   return selection;
 }
 
 Selection SelectByPerplexityGreedy(const CriterionTask& task) {
-  const auto nothing = [](int64_t) { return std::optional<Stage>(); };
+  const auto nothing = [](const BlockPart&) { return std::optional<Stage>(); };
   Selection selection = SelectGreedily(task, nothing);
   ToPerplexity(selection.scores);
   return selection;

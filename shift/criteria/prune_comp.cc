@@ -5,24 +5,32 @@
 #include <limits>
 #include <numeric>
 
+#include "runtime/check.h"
 #include "shift/corrections/fold.h"
 #include "shift/corrections/scaling.h"
 #include "shift/criteria/influence.h"
 
 namespace shiftrt {
 
+// Refuses before any pass.
+void PlugPruneComp(const CriterionTask& task) {
+  if (task.quota.unit() == Unit::kHalf)
+    FailUsage(Field("prune"), "{}: prune-comp removes whole blocks; all other criteria can score halves",
+              task.spec.text);
+}
+
 Selection SelectByPruneComp(const CriterionTask& task) {
-  const auto& [spec, count, input, probes, progress] = task;
+  const auto& [spec, quota, input, probes, progress] = task;
   const int64_t layers = input.weights->config.layers;
   Selection selection;
   selection.scores.assign(layers, std::numeric_limits<double>::quiet_NaN());
   CheckFoldsIntoProjections(input.weights->config);
   DepthPlan plan = DepthPlan::Original(layers);
   std::vector<Cut> cuts;
-  while (std::ssize(cuts) < count) {
+  while (std::ssize(cuts) < quota.count()) {
     const std::vector<int64_t> kept = plan.KeptLayers();
     InfluenceProbe influence(kept, layers);
-    influence.Want(1);
+    influence.Want(Unit::kBlock, 1);
     std::vector<StreamSpan> spans;
     for (size_t i = 0; i < kept.size(); ++i) spans.push_back({kept[i], i + 1 < kept.size() ? kept[i + 1] : layers});
     MagnitudeProbe magnitudes(input.context, spans, input.weights->config.hidden);
@@ -31,7 +39,7 @@ Selection SelectByPruneComp(const CriterionTask& task) {
     pass.Add(plan, magnitudes);
     pass.Run("selecting layers", *input.calibration, progress);
 
-    const std::vector<double> scores = influence.Found(1).Scores();
+    const std::vector<double> scores = influence.Found(Unit::kBlock, 1).Scores();
     std::vector<double> free;
     std::vector<size_t> index;  // of each of those among `kept`
     for (size_t i = 0; i < kept.size(); ++i) {
@@ -40,7 +48,7 @@ Selection SelectByPruneComp(const CriterionTask& task) {
       free.push_back(scores[i]);
       index.push_back(i);
     }
-    const size_t chosen = index[PickLayers(free, 1, 0, 0)[0]];
+    const size_t chosen = index[Ranking(free, 0, std::ssize(free)).front()];
     const std::vector<double> ratios = magnitudes.Ratios(chosen);
     cuts.push_back(
         {kept[chosen], std::accumulate(ratios.begin(), ratios.end(), 0.0) / static_cast<double>(ratios.size())});
@@ -49,7 +57,7 @@ Selection SelectByPruneComp(const CriterionTask& task) {
     for (const BlockStage& block : DividedBehind(*input.weights, plan, cuts))
       plan = plan.With(plan.StageOf(block.layer), block);
   }
-  std::sort(selection.removed.begin(), selection.removed.end());
+  std::ranges::sort(selection.removed, {}, &BlockPart::layer);
   return selection;
 }
 

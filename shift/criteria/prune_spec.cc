@@ -18,7 +18,7 @@ namespace shiftrt {
 namespace {
 
 constexpr std::string_view kLayers = "layers=", kParameters = "params=", kBytes = "bytes=", kKeep = "keep=",
-                           kFirst = "first:", kLast = "last:";
+                           kUnit = "unit=", kFirst = "first:", kLast = "last:";
 
 std::vector<std::string_view> SplitCommas(std::string_view text) {
   std::vector<std::string_view> parts;
@@ -32,10 +32,10 @@ std::vector<std::string_view> SplitCommas(std::string_view text) {
 
 bool ParseIndex(std::string_view text, int64_t* value) { return ParseNumber(text, value) && *value >= 0; }
 
-using Unit = std::pair<std::string_view, double>;
+using Suffix = std::pair<std::string_view, double>;
 
 // "6.3B" with the unit B = 1e9; the units are tried in order, none means 1. At least 1.
-bool ParseWithUnit(std::string_view text, std::initializer_list<Unit> units, int64_t* value) {
+bool ParseWithUnit(std::string_view text, std::initializer_list<Suffix> units, int64_t* value) {
   double number = 0, scale = 1;
   for (const auto& [suffix, factor] : units) {
     if (!text.ends_with(suffix)) continue;
@@ -48,32 +48,33 @@ bool ParseWithUnit(std::string_view text, std::initializer_list<Unit> units, int
   return true;
 }
 
-// "3,5,8-10", ascending.
-std::vector<int64_t> ParseLayers(std::string_view list, const std::string& text) {
+// "3.attn,5.mlp,8-10", in the order of depth.
+std::vector<BlockPart> ParseLayers(std::string_view list, const std::string& text) {
   constexpr int64_t kMaxLayer = 100000;  // bounds what a range can allocate
-  std::set<int64_t> layers;
-  for (std::string_view part : SplitCommas(list)) {
-    const size_t dash = part.find('-');
-    int64_t first = 0, last = 0;
-    const bool good = ParseIndex(part.substr(0, dash), &first) &&
-                      ParseIndex(dash == part.npos ? part : part.substr(dash + 1), &last) && first <= last &&
-                      last < kMaxLayer;
-    if (!good) FailUsage(Field("prune"), "{}: \"{}\" is neither a layer (5) nor a range of layers (8-10)", text, part);
-    for (int64_t layer = first; layer <= last; ++layer)
-      if (!layers.insert(layer).second) FailUsage(Field("prune"), "{}: layer {} is named twice", text, layer);
+  std::set<int64_t> places;
+  for (std::string_view range : SplitCommas(list)) {
+    const size_t dash = range.find('-');
+    const auto first = ParseBlockPart(range.substr(0, dash)),
+               last = dash == range.npos ? first : ParseBlockPart(range.substr(dash + 1));
+    if (!first || !last || first->begin() >= last->end() || last->layer >= kMaxLayer)
+      FailUsage(Field("prune"),
+                "{}: \"{}\" is neither a layer (5), nor a half of one (5.attn, 5.mlp), nor a range of these (8-10)",
+                text, range);
+    for (int64_t place = first->begin(); place < last->end(); ++place)
+      if (!places.insert(place).second) FailUsage(Field("prune"), "{}: layer {} is named twice", text, place / 2);
   }
-  return {layers.begin(), layers.end()};
+  return PartsAt(std::vector<int64_t>(places.begin(), places.end()));
 }
 
 void ParseAmount(std::string_view amount, PruneSpec& spec) {
   constexpr double kKi = 1024, kMi = kKi * kKi, kGi = kMi * kKi;
   if (amount.starts_with(kParameters)) {
-    const auto units = {Unit{"k", 1e3}, Unit{"M", 1e6}, Unit{"B", 1e9}, Unit{"G", 1e9}};
+    const auto units = {Suffix{"k", 1e3}, Suffix{"M", 1e6}, Suffix{"B", 1e9}, Suffix{"G", 1e9}};
     if (!ParseWithUnit(amount.substr(kParameters.size()), units, &spec.parameters))
       FailUsage(Field("prune"), "{}: \"{}\" is not a number of parameters (params=6.3B)", spec.text, amount);
   } else if (amount.starts_with(kBytes)) {
-    const auto units = {Unit{"KiB", kKi}, Unit{"MiB", kMi}, Unit{"GiB", kGi}, Unit{"kB", 1e3},
-                        Unit{"MB", 1e6},  Unit{"GB", 1e9},  Unit{"B", 1}};
+    const auto units = {Suffix{"KiB", kKi}, Suffix{"MiB", kMi}, Suffix{"GiB", kGi}, Suffix{"kB", 1e3},
+                        Suffix{"MB", 1e6},  Suffix{"GB", 1e9},  Suffix{"B", 1}};
     if (!ParseWithUnit(amount.substr(kBytes.size()), units, &spec.bytes))
       FailUsage(Field("prune"), "{}: \"{}\" is not a number of bytes (bytes=12GiB)", spec.text, amount);
   } else if (ParseNumber(amount, &spec.count)) {
@@ -101,20 +102,24 @@ bool ParseOwnOption(std::string_view part, const Criterion& criterion, PruneSpec
   return true;
 }
 
-// What follows the amount: "keep=first:4,last:2", and the criterion's own options.
+// What follows the amount: "unit=half", "keep=first:4,last:2", and the criterion's own options.
 void ParseOptions(const std::vector<std::string_view>& parts, PruneSpec& spec) {
   const Criterion& criterion = FindCriterion(spec.criterion);
   bool keeping = false;
   for (size_t i = 1; i < parts.size(); ++i) {
     std::string_view part = parts[i];
     if (ParseOwnOption(part, criterion, spec)) continue;
+    if (part.starts_with(kUnit)) {
+      spec.unit = ParseUnit(part.substr(kUnit.size()));
+      continue;
+    }
     if (part.starts_with(kKeep)) {
       keeping = true;
       part.remove_prefix(kKeep.size());
     }
     const bool first = part.starts_with(kFirst);
     if (!keeping || !(first || part.starts_with(kLast))) {
-      std::string known = "keep=first:N,last:N";
+      std::string known = "keep=first:N,last:N, unit=half";
       for (const CriterionOption& option : criterion.options) known += fmt::format(", {}=N", option.name);
       FailUsage(Field("prune"), "{}: unknown option \"{}\" of {}; known: {}", spec.text, parts[i], spec.criterion,
                 known);
@@ -141,20 +146,28 @@ struct Sizes {
     bytes += tensor.bytes();
   }
 };
+using Measure = int64_t Sizes::*;
 
-// As few blocks as reach `target`, whichever they are: should they differ in size, the small ones have to do.
-int64_t CountForTarget(const PruneSpec& spec, const Weights& weights, int64_t Sizes::*size, int64_t target,
-                       const char* unit) {
-  std::vector<int64_t> blocks;
-  for (const BlockWeights& block : weights.blocks) {
-    Sizes sizes;
-    ForEachTensor(block, [&](const BlockTensor&, const TensorView& tensor) { sizes.Add(tensor); });
-    blocks.push_back(sizes.*size);
-  }
-  std::sort(blocks.begin(), blocks.end());
+int64_t SizeOf(const Weights& weights, const BlockPart& part, Measure size) {
+  Sizes sizes;
+  ForEachTensor(weights.blocks[part.layer], part.halves,
+                [&](const BlockTensor&, const TensorView& tensor) { sizes.Add(tensor); });
+  return sizes.*size;
+}
+
+// Of the whole model.
+int64_t SizeOf(const Weights& weights, Measure size) {
   Sizes whole;
   weights.ForEach([&](const std::string&, const TensorView& tensor) { whole.Add(tensor); });
-  int64_t left = whole.*size, count = 0;
+  return whole.*size;
+}
+
+// As few blocks as reach `target`, whichever they are: should they differ in size, the small ones have to do.
+int64_t CountForTarget(const PruneSpec& spec, const Weights& weights, Measure size, int64_t target, const char* unit) {
+  std::vector<int64_t> blocks;
+  for (int64_t layer = 0; layer < weights.config.layers; ++layer) blocks.push_back(SizeOf(weights, layer, size));
+  std::sort(blocks.begin(), blocks.end());
+  int64_t left = SizeOf(weights, size), count = 0;
   for (; count < static_cast<int64_t>(blocks.size()) && left > target; ++count) left -= blocks[count];
   if (left > target)
     FailUsage(Field("prune"), "{}: cannot be reached: without any block the model still has {} {}", spec.text, left,
@@ -163,16 +176,39 @@ int64_t CountForTarget(const PruneSpec& spec, const Weights& weights, int64_t Si
   return count;
 }
 
-int64_t Amount(const PruneSpec& spec, const Weights& weights) {
-  if (!spec.layers.empty()) return static_cast<int64_t>(spec.layers.size());
+// Blocks that an amount other than a count would remove.
+int64_t BlockCount(const PruneSpec& spec, const Weights& weights) {
   if (spec.parameters > 0) return CountForTarget(spec, weights, &Sizes::parameters, spec.parameters, "parameters");
   if (spec.bytes > 0) return CountForTarget(spec, weights, &Sizes::bytes, spec.bytes, "bytes");
-  if (spec.count > 0) return spec.count;
   // The nudge makes 0.29 of 100 layers 29, though 0.29 * 100 is just below it in binary.
   return static_cast<int64_t>(std::floor(spec.ratio * static_cast<double>(weights.config.layers) + 1e-9));
 }
 
+// Of layers=, halves that are removed.
+int64_t HalvesOf(const std::vector<BlockPart>& parts) {
+  int64_t halves = 0;
+  for (const BlockPart& part : parts) halves += part.end() - part.begin();
+  return halves;
+}
+
 }  // namespace
+
+Unit ParseUnit(std::string_view name) {
+  for (const Unit unit : {Unit::kBlock, Unit::kHalf})
+    if (name == Name(unit)) return unit;
+  FailUsage(Field("prune"), "unknown unit \"{}\"; known: block, half", name);
+}
+
+const char* Name(Unit unit) { return unit == Unit::kHalf ? "half" : "block"; }
+
+int64_t UnitsOf(Unit unit, int64_t layers) { return unit == Unit::kHalf ? 2 * layers : layers; }
+
+BlockPart PartOf(Unit unit, int64_t index) { return unit == Unit::kHalf ? BlockPart::At(index) : BlockPart(index); }
+
+bool PruneSpec::halves() const {
+  return unit == Unit::kHalf ||
+         std::any_of(layers.begin(), layers.end(), [](const BlockPart& part) { return part.halves != Halves::kBoth; });
+}
 
 int64_t PruneSpec::Option(std::string_view name) const {
   const auto given = options.find(name);
@@ -200,8 +236,8 @@ PruneSpec ParsePrune(const std::string& text, const std::string& default_amount)
     spec.criterion = FindCriterion(parts[0].substr(0, colon)).name;
     ParseAmount(parts[0].substr(colon + 1), spec);
   } else {
-    FailUsage(Field("prune"), "\"{}\" is not of the form CRITERION:AMOUNT (bi:0.25) or layers=LIST (layers=3,5,8-10)",
-              text);
+    FailUsage(Field("prune"),
+              "\"{}\" is not of the form CRITERION:AMOUNT (bi:0.25) or layers=LIST (layers=3.attn,5,8-10)", text);
   }
   ParseOptions(parts, spec);
   return spec;
@@ -222,18 +258,62 @@ std::vector<PruneSpec> ParsePruneList(const std::string& text, const std::string
 }
 
 int64_t RemovalCount(const PruneSpec& spec, const Weights& weights) {
-  const int64_t layers = weights.config.layers, count = Amount(spec, weights);
-  if (!spec.layers.empty() && spec.layers.back() >= layers)
+  const int64_t layers = weights.config.layers;
+  const bool halves = spec.halves();
+  const int64_t of_a_block = halves ? 2 : 1, units = of_a_block * layers;
+  const char* const name = halves ? "half blocks" : "layers";
+  const int64_t count = !spec.layers.empty() ? HalvesOf(spec.layers) * of_a_block / 2
+                        : spec.count > 0     ? spec.count
+                                             : of_a_block * BlockCount(spec, weights);
+  if (!spec.layers.empty() && spec.layers.back().layer >= layers)
     FailUsage(Field("prune"), "{}: the model's layers are 0 to {}", spec.text, layers - 1);
-  if (count < 1) FailUsage(Field("prune"), "{}: removes none of {} layers", spec.text, layers);
-  if (count >= layers)
-    FailUsage(Field("prune"), "{}: would remove {} of {} layers; one must stay", spec.text, count, layers);
-  const bool room =
-      spec.keep_first <= layers && spec.keep_last <= layers && count <= layers - spec.keep_first - spec.keep_last;
+  if (count < 1) FailUsage(Field("prune"), "{}: removes none of {} {}", spec.text, units, name);
+  if (count >= units)
+    FailUsage(Field("prune"), "{}: would remove {} of {} {}; one must stay", spec.text, count, units, name);
+  const bool room = spec.keep_first <= layers && spec.keep_last <= layers &&
+                    count <= of_a_block * (layers - spec.keep_first - spec.keep_last);
   if (!room)
-    FailUsage(Field("prune"), "{}: cannot remove {} of {} layers and keep the first {} and the last {}", spec.text,
-              count, layers, spec.keep_first, spec.keep_last);
+    FailUsage(Field("prune"), "{}: cannot remove {} of {} {} and keep the first {} and the last {} layers", spec.text,
+              count, units, name, spec.keep_first, spec.keep_last);
   return count;
+}
+
+Quota::Quota(const PruneSpec& spec, const Weights& weights)
+    : unit_(spec.unit), count_(RemovalCount(spec, weights)), limit_(count_) {
+  const int64_t layers = weights.config.layers, units = UnitsOf(unit_, layers), of_a_block = units / layers;
+  first_ = of_a_block * spec.keep_first;
+  end_ = units - of_a_block * spec.keep_last;
+  sizes_.assign(units, 1);
+  if (unit_ == Unit::kBlock || spec.count > 0) return;
+  const Measure size = spec.parameters > 0 ? &Sizes::parameters : &Sizes::bytes;
+  int64_t all = 0;
+  for (int64_t unit = 0; unit < units; ++unit) all += sizes_[unit] = SizeOf(weights, PartOf(unit_, unit), size);
+  reach_ = spec.parameters > 0 || spec.bytes > 0;
+  limit_ = reach_ ? SizeOf(weights, size) - std::max(spec.parameters, spec.bytes) : all * (count_ / 2) / layers;
+}
+
+bool Quota::Admits(int64_t unit) const {
+  if (unit < first_ || unit >= end_ || std::find(taken_.begin(), taken_.end(), unit) != taken_.end()) return false;
+  return reach_ ? size_ < limit_ : size_ + sizes_[unit] <= limit_;
+}
+
+void Quota::Take(int64_t unit) {
+  taken_.push_back(unit);
+  size_ += sizes_[unit];
+}
+
+std::vector<BlockPart> Quota::Removed() const {
+  int64_t size = size_;
+  std::vector<int64_t> units;
+  for (auto unit = taken_.rbegin(); unit != taken_.rend(); ++unit) {
+    if (reach_ && size - sizes_[*unit] >= limit_) {
+      size -= sizes_[*unit];
+    } else {
+      units.push_back(*unit);
+    }
+  }
+  std::sort(units.begin(), units.end());
+  return unit_ == Unit::kHalf ? PartsAt(units) : WholeBlocks(units);
 }
 
 }  // namespace shiftrt

@@ -9,23 +9,38 @@
 #include <string_view>
 #include <vector>
 
+#include "models/plan.h"
 #include "models/weights.h"
 
 namespace shiftrt {
 
+// What a criterion scores and removes.
+enum class Unit : uint8_t {
+  kBlock,  // unit `i` is block i
+  kHalf,   // unit `i` is the half at place i (models/plan.h)
+};
+// "block", "half". Throws UsageError for another word.
+Unit ParseUnit(std::string_view name);
+const char* Name(Unit unit);
+int64_t UnitsOf(Unit unit, int64_t layers);
+BlockPart PartOf(Unit unit, int64_t index);
+
 struct PruneSpec {
   std::string criterion;  // a row of the table in criteria.cc
+  Unit unit = Unit::kBlock;
   // The amount; one of these.
-  double ratio = 0;                       // removes floor(ratio * layers)
-  int64_t count = 0;                      // removes so many
+  double ratio = 0;                       // removes floor(ratio * layers) blocks, or halves of as many bytes
+  int64_t count = 0;                      // removes so many units
   int64_t parameters = 0, bytes = 0;      // removes until the blocks that stay, embedding, norm and head take no more
-  std::vector<int64_t> layers;            // layers=3,5,8-10
+  std::vector<BlockPart> layers;          // layers=3.attn,5.mlp,8-10
   int64_t keep_first = 0, keep_last = 0;  // keep=first:4,last:2
   std::map<std::string, int64_t, std::less<>> options;  // of the criterion alone, as given: rank=16
   std::string text;                                     // the whole, as given
 
   // The value of an option that the criterion has: as given, or else what it is otherwise.
   int64_t Option(std::string_view name) const;
+  // Whether it may leave out one half of a block alone.
+  bool halves() const;
 };
 
 // Throws UsageError naming what is wrong and listing the criteria known. Where `default_amount` is given a criterion
@@ -34,8 +49,38 @@ PruneSpec ParsePrune(const std::string& text, const std::string& default_amount 
 // Several of them, comma separated: "bi,angular:4,keep=first:2,layers=3,5".
 std::vector<PruneSpec> ParsePruneList(const std::string& text, const std::string& default_amount);
 
-// How many blocks to remove. Throws UsageError for an amount that removes nothing or everything, more than `keep`
-// leaves, or a target that no removal reaches.
+// How many consecutive units to remove: blocks, or halves, of which a share or a target takes twice as many as it would
+// take blocks. Throws UsageError for an amount that removes nothing or everything, more than `keep` leaves, or a target
+// that no removal reaches.
 int64_t RemovalCount(const PruneSpec& spec, const Weights& weights);
+
+// What may be removed, told of one unit after another, the least important first.
+// - Blocks, and halves by number: until there are RemovalCount() of them.
+// - A share of the halves: the bytes of their tensors are at most those of as many blocks as the share would remove. A
+//   half that would exceed these is passed over; a smaller one behind it may fit.
+// - A target for halves: until it is reached. Then those without which it would be reached too are put back, the most
+//   important first.
+class Quota {
+ public:
+  // Throws as RemovalCount does.
+  Quota(const PruneSpec& spec, const Weights& weights);
+
+  Unit unit() const { return unit_; }
+  int64_t units() const { return std::ssize(sizes_); }  // of the model
+  int64_t count() const { return count_; }              // RemovalCount()
+  int64_t first() const { return first_; }              // that is not protected by keep=
+  int64_t end() const { return end_; }                  // behind the last such unit
+  bool Admits(int64_t unit) const;
+  void Take(int64_t unit);
+  std::vector<BlockPart> Removed() const;  // in the order of depth
+
+ private:
+  Unit unit_;
+  int64_t count_, first_, end_;
+  std::vector<int64_t> sizes_;  // of units, in what limit_ counts
+  int64_t limit_, size_ = 0;    // size_: of taken_
+  bool reach_ = false;          // limit_ is the least, not the most
+  std::vector<int64_t> taken_;
+};
 
 }  // namespace shiftrt

@@ -54,9 +54,10 @@ class BlockGradient {
     });
     engine_.Set(std::move(trained));
   }
-  double Score() const {
+  double Score(Halves halves) const {
     double score = 0;
-    ForEach([&](const BlockTensor&, const TensorView& tensor, MatrixView<float> gradient) {
+    ForEach([&](const BlockTensor& row, const TensorView& tensor, MatrixView<float> gradient) {
+      if (row.half == Halves::kMlp ? !RunsMlp(halves) : !RunsAttention(halves)) return;
       score += engine_.ops().SumOfAbsoluteProducts({tensor}, gradient);
     });
     return score;
@@ -125,7 +126,7 @@ void TaylorProbe::Take(int64_t layer, const Rows& h) {
   heard.rows += count;
 }
 
-std::vector<double> TaylorProbe::Scores(int64_t tokens) {
+std::vector<double> TaylorProbe::Scores(int64_t tokens, Unit unit) {
   const std::vector<Batch> batches = FirstSequences(*input_.calibration, tokens);
   const int64_t predicted = PredictedTokens(batches), hidden = input_.weights->config.hidden;
   Check(predicted > 0, "criterion taylor: the calibration text has no token that another one precedes");
@@ -159,13 +160,15 @@ std::vector<double> TaylorProbe::Scores(int64_t tokens) {
   Check(std::isfinite(loss.loss),
         "criterion taylor: the loss of the calibration text is {}: {} contains NaN or infinity", loss.loss,
         input_.weights->directory.string());
-  std::vector<double> scores(layers_);
+  std::vector<double> scores(UnitsOf(unit, layers_));
   for (int64_t layer = layers_; layer-- > 0;) {
     block.Begin(layer);
     for_each_batch(layer, [&](const Batch& batch, MatrixView<float> stream, MatrixView<float> gradient) {
       engine.Backward(static_cast<size_t>(layer), batch, stream, gradient, /*stream_gradient=*/layer > 0);
     });
-    scores[layer] = block.Score();
+    const int64_t of_a_block = std::ssize(scores) / layers_;
+    for (int64_t i = layer * of_a_block; i < (layer + 1) * of_a_block; ++i)
+      scores[i] = block.Score(PartOf(unit, i).halves);
   }
   progress_.End();
   return scores;
@@ -174,7 +177,7 @@ std::vector<double> TaylorProbe::Scores(int64_t tokens) {
 void PlugTaylor(const CriterionTask& task) { task.probes.Get<TaylorProbe>().Want(task.spec.Option("tokens")); }
 
 std::vector<double> TaylorScores(const CriterionTask& task) {
-  return task.probes.Get<TaylorProbe>().Scores(task.spec.Option("tokens"));
+  return task.probes.Get<TaylorProbe>().Scores(task.spec.Option("tokens"), task.quota.unit());
 }
 
 }  // namespace shiftrt

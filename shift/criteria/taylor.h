@@ -15,9 +15,9 @@ class TaylorProbe : public Probe {
   // Asks for scores from whole samples of about so many tokens. Throws UsageError where the streams of these take more
   // memory than UsableMemory.
   void Want(int64_t tokens);
-  // One score per layer: sum over the elements w of its projections and of its norms of the stream of
+  // One score per unit: sum over the elements w of its projections and of its norms of the stream of
   // |w dL/dw|, where L is the mean cross entropy of the text.
-  std::vector<double> Scores(int64_t tokens);
+  std::vector<double> Scores(int64_t tokens, Unit unit);
 
   int64_t batches(int64_t) const override { return std::ssize(batches_); }
   void Begin(Tally& tally, int64_t begin, int64_t end) override;

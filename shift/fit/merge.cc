@@ -84,8 +84,7 @@ std::shared_ptr<const Lra> MergeLowRank(const Context& context, const Run& run) 
 AdapterStage MergeRun(const Context& context, const Run& run, Merge merge) {
   if (run.size() == 1) return *run[0];
   AdapterStage merged;
-  for (const AdapterStage* site : run)
-    merged.layers.insert(merged.layers.end(), site->layers.begin(), site->layers.end());
+  for (const AdapterStage* site : run) merged.parts.insert(merged.parts.end(), site->parts.begin(), site->parts.end());
   const bool factored = std::all_of(run.begin(), run.end(), [](const AdapterStage* s) { return s->lra->low_rank(); });
   merged.lra = merge == Merge::kLowRank && factored ? MergeLowRank(context, run) : MergeFull(context, run);
   return merged;

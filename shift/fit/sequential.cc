@@ -25,24 +25,25 @@ class Walk {
        StartStreams start)
       : drift_(mode == Calibration::kDrift),
         weighting_(weighting),
-        stages_(DepthPlan::Original(job.layers()).stages),
         tally_(MakeTally(job.context.WithGpu(0), job.model.weights)),
-        decoder_(job.context, job.model.weights, {stages_}, UpdateTaps(sites)),
+        decoder_(job.context, job.model.weights, DepthPlan::Original(job.layers()), UpdateTaps(sites)),
         fit_(Start(job.calibration.fit, std::move(start.fit))),
         heldout_(Start(job.calibration.heldout, std::move(start.heldout))) {
+    const std::vector<Stage> stages = StagesBetween(2 * start.layer, sites[0].begin());
     for (Part* part : {&fit_, &heldout_})
       for (Walker& walker : part->walkers) {
-        Run(walker, walker.corrected, start.layer, sites[0].layer);
+        Run(walker, walker.corrected, stages);
         if (drift_) walker.original.Set(walker.corrected.rows());
       }
   }
 
-  // From behind one site to the next, through the blocks that stay.
-  void Advance(int64_t first, int64_t end, Progress& progress) {
+  // From one place to another, such as from behind a site to the next, through what stays.
+  void Advance(int64_t begin, int64_t end, Progress& progress) {
+    const std::vector<Stage> stages = StagesBetween(begin, end);
     for (Part* part : {&fit_, &heldout_})
       InRounds(*part, progress, [&](Walker& walker) {
-        Run(walker, walker.corrected, first, end);
-        if (drift_) Run(walker, walker.original, first, end);
+        Run(walker, walker.corrected, stages);
+        if (drift_) Run(walker, walker.original, stages);
       });
   }
 
@@ -61,7 +62,7 @@ class Walk {
   }
 
   void Correct(const Site& site, std::shared_ptr<const Lra> lra) {
-    const std::vector<Stage> adapter = {AdapterStage{site.Layers(), std::move(lra)}};
+    const std::vector<Stage> adapter = {AdapterStage{site.Parts(), std::move(lra)}};
     for (Part* part : {&fit_, &heldout_})
       for (Walker& walker : part->walkers)
         walker.corrected.Set(decoder_.Resume(*walker.batch, walker.corrected.rows(), adapter));
@@ -97,28 +98,25 @@ class Walk {
     });
   }
 
-  std::span<const Stage> Blocks(int64_t first, int64_t end) const {
-    return std::span(stages_).subspan(first, end - first);
-  }
-
-  void Run(const Walker& walker, KeptRows& stream, int64_t first, int64_t end) {
-    if (first < end) stream.Set(decoder_.Resume(*walker.batch, stream.rows(), Blocks(first, end)));
+  void Run(const Walker& walker, KeptRows& stream, std::span<const Stage> stages) {
+    if (!stages.empty()) stream.Set(decoder_.Resume(*walker.batch, stream.rows(), stages));
   }
 
   // What the site should give for this batch.
   void SetUpdate(const Site& site, Walker& walker) {
+    const std::vector<Stage> stages = StagesBetween(site.begin(), site.end());
     if (drift_) {
-      Run(walker, walker.original, site.layer, site.last() + 1);
+      Run(walker, walker.original, stages);
       update_.Set(walker.original.rows());
       update_.Subtract(walker.corrected.rows());
       return;
     }
     collecting_ = site.layer;
-    decoder_.Resume(*walker.batch, walker.corrected.rows(), Blocks(site.layer, site.last() + 1));
+    decoder_.Resume(*walker.batch, walker.corrected.rows(), stages);
     collecting_ = -1;
   }
 
-  // Sums into update_ what the blocks of the site add whose first one is `collecting_`.
+  // Sums into update_ what the blocks, or halves, of the site add whose first layer is `collecting_`.
   std::vector<Tap> UpdateTaps(const std::vector<Site>& sites) {
     std::vector<Tap> taps;
     for (const Site& site : sites)
@@ -136,7 +134,6 @@ class Walk {
 
   const bool drift_;
   const TokenWeighting& weighting_;
-  const std::vector<Stage> stages_;
   const std::unique_ptr<Tally> tally_;
   KeptRows update_;  // of one batch, where the sums are
   int64_t collecting_ = -1;
@@ -159,7 +156,7 @@ FittedSites FitInSequence(const ShiftJob& job, const std::vector<Site>& sites, C
     NoProgress quiet;  // of the single fits
     job.progress.Begin("calibrating in sequence", tokens * (2 * static_cast<int64_t>(sites.size()) - 1));
     for (size_t i = 0; i < sites.size(); ++i) {
-      if (i > 0) walk.Advance(sites[i - 1].last() + 1, sites[i].layer, job.progress);
+      if (i > 0) walk.Advance(sites[i - 1].end(), sites[i].begin(), job.progress);
       SiteSums sums(sites[i], job.hidden());
       walk.Collect(sums, job.progress);
       fitted += fit(sums, quiet);

@@ -16,10 +16,12 @@ namespace shiftrt {
 
 namespace {
 
+// In front of blocks whose attention every plan runs. An MLP alone stands behind the place of the attention.
 std::vector<int64_t> SharedDepths(const std::vector<DepthPlan>& plans, int64_t layers) {
   std::vector<int64_t> runs(layers, 0);
   for (const DepthPlan& plan : plans)
-    for (const int64_t layer : plan.KeptLayers()) ++runs[layer];
+    for (const BlockStage* block : plan.Blocks())
+      if (RunsAttention(block->halves)) ++runs[block->layer];
   std::vector<int64_t> depths;
   for (int64_t layer = 0; layer < layers; ++layer)
     if (runs[layer] == static_cast<int64_t>(plans.size())) depths.push_back(layer);

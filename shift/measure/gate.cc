@@ -15,7 +15,7 @@ DepthPlan Without(const DepthPlan& plan, size_t stage) { return plan.With(stage,
 GatedPlan Gate(const DepthPlan& plan, HeldOutLoss& loss, Progress& progress) {
   GatedPlan gated{plan, {}};
   for (const Stage& stage : plan.stages)
-    if (!stage.CorrectedLayers().empty()) gated.verdicts.push_back({stage.CorrectedLayers(), 0, 0, true});
+    if (!stage.CorrectedParts().empty()) gated.verdicts.push_back({stage.CorrectedParts(), 0, 0, true});
   progress.Begin("gating", static_cast<int64_t>(gated.verdicts.size()));
   double with = loss(plan);
   while (true) {
@@ -23,11 +23,11 @@ GatedPlan Gate(const DepthPlan& plan, HeldOutLoss& loss, Progress& progress) {
     DepthPlan better;
     double lowest = with;
     for (size_t s = 0; s < gated.plan.stages.size(); ++s) {
-      const std::vector<int64_t> layers = gated.plan.stages[s].CorrectedLayers();
-      if (layers.empty()) continue;
+      const std::vector<BlockPart> parts = gated.plan.stages[s].CorrectedParts();
+      if (parts.empty()) continue;
       DepthPlan without = Without(gated.plan, s);
       GateVerdict& verdict = *std::find_if(gated.verdicts.begin(), gated.verdicts.end(),
-                                           [&](const GateVerdict& v) { return v.layers == layers; });
+                                           [&](const GateVerdict& v) { return v.parts == parts; });
       verdict.with = with;
       verdict.without = loss(without);
       if (verdict.without >= lowest) continue;
@@ -45,7 +45,7 @@ GatedPlan Gate(const DepthPlan& plan, HeldOutLoss& loss, Progress& progress) {
   DepthPlan bare = gated.plan.Uncorrected();
   if (const double without = loss(bare); without < with) {
     for (GateVerdict& verdict : gated.verdicts)
-      if (verdict.kept) verdict = {verdict.layers, with, without, false};
+      if (verdict.kept) verdict = {verdict.parts, with, without, false};
     gated.plan = std::move(bare);
   }
   progress.End();

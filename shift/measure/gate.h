@@ -10,7 +10,7 @@
 namespace shiftrt {
 
 struct GateVerdict {
-  std::vector<int64_t> layers;   // the adapter's, or the layer of a block with tensors of its own
+  std::vector<BlockPart> parts;  // those of an adapter, or the block with tensors of its own
   double with = 0, without = 0;  // losses on which the decision was based, in nats per token
   bool kept = true;
 };

@@ -50,26 +50,38 @@ double MeanLoss(const Context& context, std::shared_ptr<const Weights> weights, 
   return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(predicted);
 }
 
-DepthPlan Replaced(const DepthPlan& plan, const Replacement& replacement) {
-  return plan.With(plan.StageOf(replacement.layer), replacement.stage);
+Substitute WithoutPart(const BlockStage& block, Halves part, const std::optional<Stage>& stand_in) {
+  Substitute substitute{block.layer, {}};
+  const auto keep = [&](Halves half) { substitute.stages.emplace_back(BlockStage{block.layer, half, block.own}); };
+  if (RunsAttention(block.halves) && !RunsAttention(part)) keep(Halves::kAttention);
+  if (stand_in) substitute.stages.push_back(*stand_in);
+  if (RunsMlp(block.halves) && !RunsMlp(part)) keep(Halves::kMlp);
+  return substitute;
+}
+
+DepthPlan Replaced(const DepthPlan& plan, const Substitute& substitute) {
+  DepthPlan replaced = plan;
+  const auto at = replaced.stages.erase(replaced.stages.begin() + static_cast<int64_t>(plan.StageOf(substitute.layer)));
+  replaced.stages.insert(at, substitute.stages.begin(), substitute.stages.end());
+  return replaced;
 }
 
 std::vector<double> LossesWith(const Context& context, std::shared_ptr<const Weights> weights, const DepthPlan& plan,
-                               const std::vector<Replacement>& replacements, const std::vector<Batch>& batches,
+                               const std::vector<Substitute>& substitutes, const std::vector<Batch>& batches,
                                Progress& progress) {
-  const int64_t predicted = CheckedPredictedTokens(batches), count = std::ssize(replacements);
+  const int64_t predicted = CheckedPredictedTokens(batches), count = std::ssize(substitutes);
   std::vector<double> losses(std::ssize(batches) * count);  // of each batch
   double* now = nullptr;                                    // those of the batch that runs
   int64_t now_tokens = 0;                                   // of the batches that run at the same time in all processes
   Processes& processes = *context.processes;
   Decoder rest(context, weights, plan);  // a decoder of its own, so that the stream of the first one stays as it is
   std::vector<Tap> taps;
-  for (size_t i = 0; i < replacements.size(); ++i) {
-    const size_t stage = plan.StageOf(replacements[i].layer);
-    std::vector<Stage> after(plan.stages.begin() + static_cast<int64_t>(stage) + 1, plan.stages.end());
-    if (replacements[i].stage) after.insert(after.begin(), *replacements[i].stage);
+  for (size_t i = 0; i < substitutes.size(); ++i) {
+    const size_t stage = plan.StageOf(substitutes[i].layer);
+    std::vector<Stage> after = substitutes[i].stages;
+    after.insert(after.end(), plan.stages.begin() + static_cast<int64_t>(stage) + 1, plan.stages.end());
     taps.push_back(
-        {replacements[i].layer, TapPoint::kInput,
+        {substitutes[i].layer, TapPoint::kInput,
          [&now, &now_tokens, &rest, &progress, i, after = std::move(after)](const Rows& h, const Batch& batch) {
            now[i] = SummedLoss(rest, batch, rest.Resume(batch, h, after));
            progress.Advance(now_tokens);

@@ -18,19 +18,21 @@ std::vector<Batch> FirstSequences(const std::vector<Batch>& batches, int64_t tok
 double MeanLoss(const Context& context, std::shared_ptr<const Weights> weights, const DepthPlan& plan,
                 const std::vector<Batch>& batches, Progress& progress);
 
-// A block of a plan, and the stage that would replace it, if any.
-struct Replacement {
+// A block of a plan, and the stages that would replace it.
+struct Substitute {
   int64_t layer = 0;
-  std::optional<Stage> stage;
+  std::vector<Stage> stages;
 };
+// A block of a plan without `part` of it, and with `stand_in`, if any, in that place.
+Substitute WithoutPart(const BlockStage& block, Halves part, const std::optional<Stage>& stand_in);
 // The plan with that block replaced. Throws Error when the plan does not run it.
-DepthPlan Replaced(const DepthPlan& plan, const Replacement& replacement);
+DepthPlan Replaced(const DepthPlan& plan, const Substitute& substitute);
 
-// The mean loss under `plan` with one replacement at a time, in the order given. The blocks before a replacement run
+// The mean loss under `plan` with one substitute at a time, in the order given. The blocks before a substitute run
 // once for all of them: each continues from the stream its block would have read. Cost with n blocks and all of them
 // candidates: (n + 1) / 2 forward passes and n heads.
 std::vector<double> LossesWith(const Context& context, std::shared_ptr<const Weights> weights, const DepthPlan& plan,
-                               const std::vector<Replacement>& replacements, const std::vector<Batch>& batches,
+                               const std::vector<Substitute>& substitutes, const std::vector<Batch>& batches,
                                Progress& progress);
 
 }  // namespace shiftrt

@@ -21,12 +21,15 @@ struct Projection {
   int64_t Inputs(const ModelConfig& config) const {
     return half == Halves::kMlp ? config.intermediate : config.query_dim();
   }
+  // What `input` (SiteInput::kActivation or kStreamAndActivation) has per token.
+  int64_t Width(SiteInput input, const ModelConfig& config) const {
+    return Inputs(config) + (input == SiteInput::kStreamAndActivation ? config.hidden : 0);
+  }
 };
 inline constexpr Projection kOutputProjection = {"o", Halves::kAttention, TapPoint::kHeads, &BlockWeights::o,
                                                  &BlockWeights::o_bias};
 inline constexpr Projection kDownProjection = {"down", Halves::kMlp, TapPoint::kActivation, &BlockWeights::down,
                                                &BlockWeights::down_bias};
-
 // The block a projection belongs to, as it runs.
 using BlockPtr = std::shared_ptr<const BlockWeights>;
 

@@ -23,12 +23,6 @@ struct TwoStreams {
   KeptRows corrected, original;
 };
 
-// Where the original stream stands: in front of `layer`, or behind its attention.
-struct Depth {
-  int64_t layer = 0;
-  bool behind_attention = false;
-};
-
 // What is to be done at a stage of the plan.
 struct Work {
   std::optional<Site> run;  // that begins behind it, to be corrected
@@ -39,37 +33,38 @@ struct Work {
 
 class RefitWalk {
  public:
-  RefitWalk(const ShiftJob& job, const DepthPlan& plan, const std::vector<int64_t>& removed, const WalkOptions& options,
-            std::optional<StartStreams> start)
+  RefitWalk(const ShiftJob& job, const DepthPlan& plan, const std::vector<BlockPart>& removed,
+            const WalkOptions& options, std::optional<StartStreams> start)
       : job_(job),
         plan_(plan),
         options_(options),
-        removed_(removed),
+        leading_(options.correction != nullptr && removed.front().begin() == 0),
+        behind_(removed.front().end()),
+        at_(2 * WalkStart(removed)),
         start_(std::move(start)),
         tally_(MakeTally(job.context.WithGpu(0), job.model.weights)),
         processes_(tally_->processes()),
         decoder_(job.context.WithGpu(0), job.model.weights, DepthPlan::Original(job.layers())) {
     for (size_t s = 0; s < plan.stages.size(); ++s) work_.push_back(WorkAt(s));
-    at_.layer = WalkStart(removed);
   }
 
   WalkResult Run() {
     const auto last = std::find_if(work_.rbegin(), work_.rend(), [](const Work& work) { return work.fits() > 0; });
     end_ = static_cast<size_t>(work_.rend() - last);
-    const bool leading = options_.correction != nullptr && removed_.front() == 0;
-    if (end_ == 0 && !leading) {
+    if (end_ == 0 && !leading_) {
       result_.plan = plan_;
       return std::move(result_);
     }
     CheckMemory();
     Start();
+    const int64_t begin = at_;
     for (const Work& work : work_) fits_left_ += work.fits();
-    fits_left_ += leading ? 1 : 0;
+    fits_left_ += leading_ ? 1 : 0;
     BeginFits();
-    if (leading) CorrectLeadingRun();
+    if (leading_) CorrectLeadingRun();
     for (size_t s = 0; s < plan_.stages.size(); ++s) {
       const Stage& stage = plan_.stages[s];
-      if (Front(s) < at_.layer || s >= end_) {
+      if (Front(s) < begin || s >= end_) {
         result_.plan.stages.push_back(stage);
         continue;
       }
@@ -85,23 +80,29 @@ class RefitWalk {
     job_.progress.Begin("fitting projections again", tokens * fits_left_);
   }
 
-  // The layer of the original model that a stage's input stands in front of.
+  // The place of the original model that a stage's input stands in front of.
   int64_t Front(size_t stage) const {
-    if (stage == plan_.stages.size()) return job_.layers();
-    return plan_.stages[stage].Visit([](const BlockStage& block) { return block.layer; },
-                                     [](const AdapterStage& adapter) { return adapter.layers.front(); });
+    if (stage == plan_.stages.size()) return 2 * job_.layers();
+    return plan_.stages[stage].Visit([](const BlockStage& block) { return PartOf(block).begin(); },
+                                     [](const AdapterStage& adapter) { return adapter.parts.front().begin(); });
+  }
+  static BlockPart PartOf(const BlockStage& block) { return {block.layer, block.halves}; }
+  // The last projection of what a block runs.
+  static const Projection& LastOf(const BlockStage& block) {
+    return RunsMlp(block.halves) ? kDownProjection : kOutputProjection;
   }
 
   Work WorkAt(size_t s) const {
     return plan_.stages[s].Visit(
         [&](const BlockStage& block) {
           Work work;
-          const int64_t next = Front(s + 1);
-          if (options_.correction != nullptr && next > block.layer + 1)
-            work.run = Site{block.layer + 1, next - block.layer - 1};
-          const bool behind = block.layer > removed_.front();
-          work.output = behind && options_.heal == Heal::kAll && RunsAttention(block.halves);
-          work.down = behind && options_.heal != Heal::kOff && block.own == nullptr && RunsMlp(block.halves);
+          const int64_t behind = PartOf(block).end(), next = Front(s + 1);
+          if (options_.correction != nullptr && next > behind) work.run = Site::Between(behind, next);
+          // Where the MLP is removed, the fit for the run is that of the output projection.
+          const bool for_run = work.run && !RunsMlp(block.halves);
+          const bool all = options_.heal == Heal::kAll, any = options_.heal != Heal::kOff;
+          work.output = all && !for_run && 2 * block.layer >= behind_ && RunsAttention(block.halves);
+          work.down = any && block.own == nullptr && 2 * block.layer + 1 >= behind_ && RunsMlp(block.halves);
           return work;
         },
         [](const AdapterStage&) { return Work(); });
@@ -109,10 +110,14 @@ class RefitWalk {
 
   void CheckMemory() const {
     const ModelConfig& config = job_.model.weights->config;
-    for (const Work& work : work_) {
+    for (size_t s = 0; s < work_.size(); ++s) {
+      const Work& work = work_[s];
       if (work.run && options_.correction->input == SiteInput::kStreamAndActivation) {
-        CheckWalkMemory(job_.context, InputWidth(options_.correction->input, config), config.hidden);
-      } else if (work.run || work.down) {
+        const Projection& projection = LastOf(plan_.stages[s].block());
+        CheckWalkMemory(job_.context, projection.Width(options_.correction->input, config), config.hidden);
+      } else if (work.run) {
+        CheckProjection(LastOf(plan_.stages[s].block()));
+      } else if (work.down) {
         CheckProjection(kDownProjection);
       }
       if (work.output) CheckProjection(kOutputProjection);
@@ -132,8 +137,8 @@ class RefitWalk {
 
   void Start() {
     const Stopwatch watch(result_.seconds.calibrate);
-    if (!start_) start_ = StreamsBefore(at_.layer, job_, "calibrating up to the first removed block");
-    Check(start_->layer == at_.layer, "streams before block {}, expected before block {}", start_->layer, at_.layer);
+    if (!start_) start_ = StreamsBefore(at_ / 2, job_, "calibrating up to the first removed block");
+    Check(start_->layer == at_ / 2, "streams before block {}, expected before block {}", start_->layer, at_ / 2);
     Start(job_.calibration.fit, start_->fit, fit_);
     Start(job_.calibration.heldout, start_->heldout, heldout_);
     start_.reset();
@@ -154,14 +159,12 @@ class RefitWalk {
       for (TwoStreams& walker : *walkers) call(walker);
   }
 
-  // Takes the original stream there.
-  void AdvanceOriginal(const Depth& to) {
+  // Takes the original stream to a place that it has not passed.
+  void AdvanceOriginal(int64_t to) {
     const Stopwatch watch(result_.seconds.calibrate);
-    std::vector<Stage> stages;
-    if (at_.behind_attention) stages.emplace_back(BlockStage{at_.layer++, Halves::kMlp});
-    for (; at_.layer < to.layer; ++at_.layer) stages.emplace_back(BlockStage{at_.layer});
-    if (to.behind_attention) stages.emplace_back(BlockStage{to.layer, Halves::kAttention});
+    const std::vector<Stage> stages = StagesBetween(at_, to);
     at_ = to;
+    if (stages.empty()) return;
     ForEach([&](TwoStreams& walker) {
       walker.original.Set(decoder_.Resume(*walker.batch, walker.original.rows(), stages));
     });
@@ -284,17 +287,18 @@ class RefitWalk {
 
   // The adapter behind the block, if the correction puts one there.
   std::shared_ptr<const Lra> CorrectRun(BlockStage& block, const Site& run) {
-    if (options_.correction->input == SiteInput::kActivation && !HasRoomForGram(kDownProjection)) {
-      RefittedBlock refitted = RefitWithoutSums(block, kDownProjection);
+    const Projection& projection = LastOf(block);
+    if (options_.correction->input == SiteInput::kActivation && !HasRoomForGram(projection)) {
+      RefittedBlock refitted = RefitWithoutSums(block, projection);
       refitted.report.site = run;
       block.own = std::move(refitted.block);
       result_.sites.push_back(std::move(refitted.report));
       return nullptr;
     }
     const SiteInput input = options_.correction->input;
-    SiteSums sums(run, input, {InputWidth(input, job_.model.weights->config), job_.hidden()}, options_.weighting);
-    Collect(block, kDownProjection, sums);
-    FittedSites fitted = options_.correction->fit(sums, TensorsOf(block));
+    SiteSums sums(run, input, {projection.Width(input, job_.model.weights->config), job_.hidden()}, options_.weighting);
+    Collect(block, projection, sums);
+    FittedSites fitted = options_.correction->fit(sums, &projection, TensorsOf(block));
     block.own = fitted.own.front().own;
     std::move(fitted.reports.begin(), fitted.reports.end(), std::back_inserter(result_.sites));
     result_.seconds += fitted.seconds;
@@ -303,8 +307,8 @@ class RefitWalk {
 
   // Layers 0 to ...: an adapter alone, on the embeddings.
   void CorrectLeadingRun() {
-    const Site run = {0, Front(0)};
-    AdvanceOriginal({run.blocks, false});
+    const Site run = Site::Between(0, Front(0));
+    AdvanceOriginal(run.end());
     SiteSums sums(run, job_.hidden(), SiteInput::kStream, options_.weighting);
     {
       const Stopwatch watch(result_.seconds.calibrate);
@@ -322,10 +326,10 @@ class RefitWalk {
       }
     }
     --fits_left_;
-    FittedSites fitted = options_.correction->fit(sums, nullptr);
+    FittedSites fitted = options_.correction->fit(sums, nullptr, nullptr);
     std::move(fitted.reports.begin(), fitted.reports.end(), std::back_inserter(result_.sites));
     result_.seconds += fitted.seconds;
-    const Stage adapter = AdapterStage{run.Layers(), fitted.adapters.front()};
+    const Stage adapter = AdapterStage{run.Parts(), fitted.adapters.front()};
     result_.plan.stages.push_back(adapter);
     if (end_ > 0) AdvanceCorrected({adapter});
   }
@@ -335,21 +339,22 @@ class RefitWalk {
     if (work.fits() == 0) return Append(s, {given});
     BlockStage block = given;
     if (work.output) {
-      AdvanceOriginal({block.layer, true});
+      AdvanceOriginal(2 * block.layer + 1);
       HealProjection(block, kOutputProjection);
     }
     std::vector<Stage> behind = {block};
     if (work.down || work.run) {
-      if (RunsAttention(block.halves)) AdvanceCorrected({BlockStage{block.layer, Halves::kAttention, block.own}});
-      AdvanceOriginal({Front(s + 1), false});
+      const Halves last = LastOf(block).half;
+      if (block.halves == Halves::kBoth) AdvanceCorrected({BlockStage{block.layer, Halves::kAttention, block.own}});
+      AdvanceOriginal(Front(s + 1));
       std::shared_ptr<const Lra> adapter;
       if (work.run) {
         adapter = CorrectRun(block, *work.run);
       } else {
         HealProjection(block, kDownProjection);
       }
-      behind = {BlockStage{block.layer, Halves::kMlp, block.own}};
-      if (adapter) behind.emplace_back(AdapterStage{work.run->Layers(), adapter});
+      behind = {BlockStage{block.layer, last, block.own}};
+      if (adapter) behind.emplace_back(AdapterStage{work.run->Parts(), adapter});
     }
     if (s + 1 < end_) AdvanceCorrected(behind);
     behind.front() = block;
@@ -359,7 +364,9 @@ class RefitWalk {
   const ShiftJob& job_;
   const DepthPlan& plan_;
   const WalkOptions& options_;
-  const std::vector<int64_t>& removed_;
+  const bool leading_;    // whether a run that begins at the first block is to be corrected
+  const int64_t behind_;  // the place behind the first part that is removed
+  int64_t at_;            // where the original stream stands
   std::optional<StartStreams> start_;
   const std::unique_ptr<Tally> tally_;
   Processes& processes_;
@@ -368,7 +375,6 @@ class RefitWalk {
   int64_t fits_left_ = 0;
   size_t end_ = 0;  // one past the last stage with work
   std::vector<TwoStreams> fit_, heldout_;
-  Depth at_;  // of the original stream
   WalkResult result_;
 };
 
@@ -405,7 +411,7 @@ void CheckWalkMemory(const Context& context, int64_t inputs, int64_t hidden) {
       inputs, hidden, mib(taken), mib(room), hidden);
 }
 
-WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std::vector<int64_t>& removed,
+WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std::vector<BlockPart>& removed,
                            const WalkOptions& options, std::optional<StartStreams> start) {
   Check(!removed.empty(), "there is no removed block behind which to fit anything");
   CheckFoldsIntoProjections(job.model.weights->config);

@@ -22,13 +22,14 @@ enum class Heal { kOff, kDown, kAll };
 Heal ParseHeal(const std::string& text);
 const char* Name(Heal heal);
 
-// A correction that is fitted from the activations of the block before a removed run.
+// A correction that is fitted from the activations of the half before a removed run.
 struct BlockCorrection {
   SiteInput input = SiteInput::kActivation;  // or kStreamAndActivation
-  // From the sums of one run and the block before it: that block, and perhaps an adapter behind it. With
-  // kStreamAndActivation, a run that begins at layer 0 has no block before it: the sums are of the stream alone
-  // (kStream), `block` is null, and the adapter is all there is.
-  std::function<FittedSites(const SiteSums& sums, const BlockPtr& block)> fit;
+  // From the sums of one run, the last projection of the half before it, and the block that has it: that block, and
+  // perhaps an adapter behind it. With kStreamAndActivation, a run that begins at the attention of layer 0 has nothing
+  // before it: the sums are of the stream alone (kStream), projection and block are null, and the adapter is all there
+  // is.
+  std::function<FittedSites(const SiteSums& sums, const Projection* projection, const BlockPtr& block)> fit;
 };
 
 struct WalkOptions {
@@ -44,18 +45,21 @@ struct WalkResult {
   StepSeconds seconds;
 };
 
-// `plan` leaves out the blocks `removed` (ascending, at least one) of the original model. In the order of depth, for
+// `plan` leaves out the parts `removed` (in the order of depth, at least one) of the original model. In that order, for
 // each block that is fitted: its output projection towards the original stream behind its attention, then its down
 // projection, and what the correction puts behind it, towards the original stream where the next stage of the plan
-// begins. A down projection that the plan has changed already stays. Cost: two passes of the model from the block
+// begins. Where the attention alone stays in front of a removed run, its output projection takes the place of the down
+// projection. A down projection that the plan has changed already stays. Cost: two passes of the model from the block
 // before the first removed one on, and the fitted blocks twice. Memory: tokens x hidden x 8 bytes for the two streams,
 // and what CheckWalkMemory says. Throws UsageError where there is no block before a run that the correction needs one
 // for (kActivation), and for a family that norms the updates. `start`: the streams of the job's text before the block
 // in front of the first removed one (WalkStart), where they are already there; it takes their memory.
-WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std::vector<int64_t>& removed,
+WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std::vector<BlockPart>& removed,
                            const WalkOptions& options, std::optional<StartStreams> start = std::nullopt);
 // The layer before which a walk starts.
-inline int64_t WalkStart(const std::vector<int64_t>& removed) { return std::max<int64_t>(0, removed.front() - 1); }
+inline int64_t WalkStart(const std::vector<BlockPart>& removed) {
+  return std::max<int64_t>(0, removed.front().begin() - 1) / 2;
+}
 
 // The memory of a fit of n inputs and d outputs in bytes: two sums of 8 (n + 1) (n + 1 + d), for the fitted and the
 // held-out tokens, once more as many without their means, and five arrays of 8 n^2 for the solve.

@@ -26,25 +26,24 @@ constexpr Part kParts[] = {
 
 }  // namespace
 
-CalibrationSums CalibrationSums::Empty(const std::vector<int64_t>& layers, int64_t hidden) {
+CalibrationSums CalibrationSums::Empty(const std::vector<BlockPart>& parts, int64_t hidden) {
   CalibrationSums sums;
-  for (int64_t layer : layers) sums.sites.emplace_back(Site{layer}, hidden);
+  for (const Site& site : SitesOf(parts)) sums.sites.emplace_back(site, hidden);
   return sums;
 }
 
-std::vector<int64_t> CalibrationSums::Layers() const {
-  std::vector<int64_t> layers;
-  for (const SiteSums& site : sites) layers.push_back(site.site.layer);
-  return layers;
+std::vector<BlockPart> CalibrationSums::Parts() const {
+  std::vector<BlockPart> parts;
+  for (const SiteSums& site : sites) parts.push_back(site.site.Parts().front());
+  return parts;
 }
 
-std::vector<const SiteSums*> CalibrationSums::Sites(const std::vector<int64_t>& layers) const {
-  const std::vector<int64_t> held = Layers();
+std::vector<const SiteSums*> CalibrationSums::Sites(const std::vector<BlockPart>& parts) const {
+  const std::vector<BlockPart> held = Parts();
   std::vector<const SiteSums*> chosen;
-  for (int64_t layer : layers) {
-    const auto found = std::lower_bound(held.begin(), held.end(), layer);
-    Check(found != held.end() && *found == layer, "there are no sums of layer {}; there are of {}", layer,
-          fmt::join(held, ", "));
+  for (const BlockPart& part : parts) {
+    const auto found = std::find(held.begin(), held.end(), part);
+    Check(found != held.end(), "there are no sums of layer {}; there are of {}", Name(part), Names(held));
     chosen.push_back(&sites[found - held.begin()]);
   }
   return chosen;

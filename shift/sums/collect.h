@@ -15,11 +15,11 @@ struct CalibrationSums {
   std::vector<SiteSums> sites;
   int64_t fit_batches = 0, heldout_batches = 0;
 
-  static CalibrationSums Empty(const std::vector<int64_t>& layers, int64_t hidden);
-  std::vector<int64_t> Layers() const;
-  // The sites of `layers`, ascending, if there is one site per layer. Throws Error naming a layer without a site, and
-  // the layers that have one.
-  std::vector<const SiteSums*> Sites(const std::vector<int64_t>& layers) const;
+  static CalibrationSums Empty(const std::vector<BlockPart>& parts, int64_t hidden);
+  std::vector<BlockPart> Parts() const;
+  // The sites of `parts`, if there is one site per block or half. Throws Error naming a part without a site, and the
+  // parts that have one.
+  std::vector<const SiteSums*> Sites(const std::vector<BlockPart>& parts) const;
 };
 
 // The number of sites for whose sums the host has memory (runtime/host_memory.h).

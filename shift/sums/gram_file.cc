@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 
+#include "models/part_json.h"
 #include "runtime/check.h"
 #include "runtime/interrupts_held.h"
 #include "runtime/json.h"
@@ -45,7 +46,7 @@ Json ToJson(const SavedSums& set) {
           {"source", set.origin.source},
           {"fit_samples", set.origin.fit_samples},
           {"heldout_samples", set.origin.heldout_samples},
-          {"layers", set.sums.Layers()},
+          {"layers", set.sums.Parts()},
           {"tokens", tokens},
           {"fit_batches", {set.sums.fit_batches, set.fit_total}},
           {"heldout_batches", {set.sums.heldout_batches, set.heldout_total}},
@@ -54,8 +55,8 @@ Json ToJson(const SavedSums& set) {
 
 TensorView View(const Matrix<double>& m) { return {m.data(), DType::kFloat64, {m.rows(), m.cols()}}; }
 
-std::string TensorName(int64_t layer, const char* part, const char* what) {
-  return fmt::format("layer.{}.{}.{}", layer, part, what);
+std::string TensorName(const Site& site, const char* part, const char* what) {
+  return fmt::format("layer.{}.{}.{}", site.Name(), part, what);
 }
 
 Matrix<double> ReadMatrix(const SafetensorsFile& file, const std::string& name, int64_t rows, int64_t cols) {
@@ -72,14 +73,14 @@ Matrix<double> ReadMatrix(const SafetensorsFile& file, const std::string& name, 
   return matrix;
 }
 
-RidgeSums ReadRidgeSums(const SafetensorsFile& file, int64_t layer, const char* part, int64_t tokens) {
-  const auto gram = file.tensors().find(TensorName(layer, part, "gram"));
+RidgeSums ReadRidgeSums(const SafetensorsFile& file, const Site& site, const char* part, int64_t tokens) {
+  const auto gram = file.tensors().find(TensorName(site, part, "gram"));
   Check(gram != file.tensors().end() && gram->second.rows() >= 2, "{}: tensor {} is missing or empty",
-        file.path().string(), TensorName(layer, part, "gram"));
+        file.path().string(), TensorName(site, part, "gram"));
   const int64_t side = gram->second.rows();
-  const Matrix<double> squares = ReadMatrix(file, TensorName(layer, part, "squares"), 1, 1);
-  return RidgeSums::FromSums(ReadMatrix(file, TensorName(layer, part, "gram"), side, side),
-                             ReadMatrix(file, TensorName(layer, part, "cross"), side, side - 1), squares(0, 0), tokens);
+  const Matrix<double> squares = ReadMatrix(file, TensorName(site, part, "squares"), 1, 1);
+  return RidgeSums::FromSums(ReadMatrix(file, TensorName(site, part, "gram"), side, side),
+                             ReadMatrix(file, TensorName(site, part, "cross"), side, side - 1), squares(0, 0), tokens);
 }
 
 std::string WhyNotTheSame(const SumsOrigin& a, const SumsOrigin& b) {
@@ -134,6 +135,8 @@ class Header {
       return json_.at(key).get<T>();
     } catch (const Json::exception&) {
       Fail("{}: \"{}\" in its metadata is missing or malformed", name_, key);
+    } catch (const Error& error) {
+      Fail("{}: \"{}\" in its metadata: {}", name_, key, error.what());
     }
   }
   // A pair of counts, done and total.
@@ -158,8 +161,8 @@ void CheckSameRun(const SavedSums& found, const SavedSums& wanted, const fs::pat
             found.origin.heldout_samples == wanted.origin.heldout_samples && found.fit_total == wanted.fit_total &&
             found.heldout_total == wanted.heldout_total,
         "{}: holds sums of another text or choice of samples ({}); {}", file.string(), found.origin.source, kAdvice);
-  Check(found.sums.Layers() == wanted.sums.Layers(), "{}: holds layers {}, not {}; {}", file.string(),
-        fmt::join(found.sums.Layers(), ", "), fmt::join(wanted.sums.Layers(), ", "), kAdvice);
+  Check(found.sums.Parts() == wanted.sums.Parts(), "{}: holds layers {}, not {}; {}", file.string(),
+        Names(found.sums.Parts()), Names(wanted.sums.Parts()), kAdvice);
 }
 
 // Rewrites the file now and then.
@@ -188,13 +191,13 @@ class FileCheckpoint : public Checkpoint {
 
 }  // namespace
 
-SavedSums NewSavedSums(const ShiftJob& job, const std::vector<int64_t>& layers, const std::string& settings,
+SavedSums NewSavedSums(const ShiftJob& job, const std::vector<BlockPart>& parts, const std::string& settings,
                        std::map<std::string, std::vector<double>> scores) {
   const auto& [context, model, calibration, progress] = job;
   SavedSums set;
   set.origin = {model.weights->Fingerprint(), Name(model.weights->embedding.dtype), settings,
                 calibration.source,           SampleHashes(calibration.fit),        SampleHashes(calibration.heldout)};
-  set.sums = CalibrationSums::Empty(layers, model.weights->config.hidden);
+  set.sums = CalibrationSums::Empty(parts, model.weights->config.hidden);
   set.fit_total = static_cast<int64_t>(calibration.fit.size());
   set.heldout_total = static_cast<int64_t>(calibration.heldout.size());
   set.scores = std::move(scores);
@@ -208,11 +211,11 @@ void WriteSums(const fs::path& file, const SavedSums& set) {
   for (const SiteSums& site : set.sums.sites) {
     for (const auto& [part, sums] : {std::pair("fit", &site.fit), std::pair("heldout", &site.heldout)}) {
       owned.push_back(sums->Gram());
-      tensors.push_back({TensorName(site.site.layer, part, "gram"), View(owned.back())});
-      tensors.push_back({TensorName(site.site.layer, part, "cross"), View(sums->Cross())});
+      tensors.push_back({TensorName(site.site, part, "gram"), View(owned.back())});
+      tensors.push_back({TensorName(site.site, part, "cross"), View(sums->Cross())});
       owned.emplace_back(1, 1);
       owned.back()(0, 0) = sums->DeltaSquares();
-      tensors.push_back({TensorName(site.site.layer, part, "squares"), View(owned.back())});
+      tensors.push_back({TensorName(site.site, part, "squares"), View(owned.back())});
     }
   }
   WriteSafetensors(file, tensors, {{"format", kFormat}, {"gram", ToJson(set).dump()}});
@@ -231,18 +234,21 @@ SavedSums ReadSums(const fs::path& path) {
   header.GetDone("fit_batches", &set.sums.fit_batches, &set.fit_total);
   header.GetDone("heldout_batches", &set.sums.heldout_batches, &set.heldout_total);
   set.scores = header.Get<std::map<std::string, std::vector<double>>>("scores");
-  const auto layers = header.Get<std::vector<int64_t>>("layers");
+  const auto layers = header.Get<std::vector<BlockPart>>("layers");
   const auto tokens = header.Get<std::vector<std::vector<int64_t>>>("tokens");
-  const bool ascending = std::adjacent_find(layers.begin(), layers.end(), std::greater_equal<>()) == layers.end();
+  const bool ascending = std::adjacent_find(layers.begin(), layers.end(), [](const BlockPart& a, const BlockPart& b) {
+                           return a.end() > b.begin();
+                         }) == layers.end();
   Check(ascending && tokens.size() == layers.size() && !layers.empty(), "{}: its layers are malformed", path.string());
   for (size_t i = 0; i < layers.size(); ++i) {
     Check(tokens[i].size() == 2 && tokens[i][0] >= 0 && tokens[i][1] >= 0, "{}: its token counts are malformed",
           path.string());
-    set.sums.sites.emplace_back(Site{layers[i]}, ReadRidgeSums(file, layers[i], "fit", tokens[i][0]),
-                                ReadRidgeSums(file, layers[i], "heldout", tokens[i][1]));
+    const Site read = Site::Between(layers[i].begin(), layers[i].end());
+    set.sums.sites.emplace_back(read, ReadRidgeSums(file, read, "fit", tokens[i][0]),
+                                ReadRidgeSums(file, read, "heldout", tokens[i][1]));
     const SiteSums& site = set.sums.sites.back();
     Check(site.fit.hidden() == set.sums.sites[0].fit.hidden() && site.heldout.hidden() == site.fit.hidden(),
-          "{}: layer {} has sums of another hidden size", path.string(), layers[i]);
+          "{}: layer {} has sums of another hidden size", path.string(), read.Name());
   }
   return set;
 }
@@ -258,8 +264,8 @@ SavedSums LoadSums(const std::vector<fs::path>& files) {
       const std::string pair = fmt::format("{} and {} cannot be summed", files[j].string(), files[i].string());
       const std::string why = WhyNotTheSame(sets[j].origin, set.origin);
       Check(why.empty(), "{}: {}", pair, why);
-      Check(sets[j].sums.Layers() == set.sums.Layers(), "{}: one has layers {}, the other {}", pair,
-            fmt::join(sets[j].sums.Layers(), ", "), fmt::join(set.sums.Layers(), ", "));
+      Check(sets[j].sums.Parts() == set.sums.Parts(), "{}: one has layers {}, the other {}", pair,
+            Names(sets[j].sums.Parts()), Names(set.sums.Parts()));
       const int64_t common = Overlap(sets[j].origin, set.origin);
       Check(common == 0, "{}: {} samples are in both and would count twice", pair, common);
     }

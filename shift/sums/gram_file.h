@@ -33,7 +33,7 @@ struct SavedSums {
 
 // What Collect will fill: no sums yet. `scores`: layer scores by criterion, kept in the file so that another selection
 // by the same criterion needs no model run either.
-SavedSums NewSavedSums(const ShiftJob& job, const std::vector<int64_t>& layers, const std::string& settings,
+SavedSums NewSavedSums(const ShiftJob& job, const std::vector<BlockPart>& parts, const std::string& settings,
                        std::map<std::string, std::vector<double>> scores = {});
 
 // A safetensors file (docs/formats.md), written under a temporary name and renamed.

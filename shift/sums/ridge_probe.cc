@@ -3,37 +3,55 @@
 
 namespace shiftrt {
 
+// The stream before the block that runs, and behind its attention.
+struct RidgeProbe::Shared {
+  KeptRows before, behind_attention;
+};
+
 // What goes by at one site while a batch runs.
 class RidgeProbe::SiteTaps {
  public:
-  // `shared` serves every site of one block that reads the stream: the next site's input comes after its update.
-  SiteTaps(const Entry& entry, RidgeAdder& adder, KeptRows& shared)
+  // `shared` serves every site within one block that reads the stream: the next block's input comes after its updates.
+  SiteTaps(const Entry& entry, RidgeAdder& adder, Shared& shared)
       : site_(entry.site),
         entry_(entry),
         adder_(adder),
-        input_(site_.blocks > 1 || entry.input != SiteInput::kStream ? &own_ : &shared) {}
+        before_(shared.before),
+        input_(site_.blocks > 1 || entry.input != SiteInput::kStream ? &own_
+               : site_.from_mlp                                      ? &shared.behind_attention
+                                                                     : &shared.before) {}
 
   void AddTo(std::vector<Tap>& taps) {
     const auto keep = [this](const Rows& h, const Batch&) { input_->Set(h); };
-    if (entry_.input == SiteInput::kStream) {
+    if (entry_.input != SiteInput::kStream) {
+      taps.push_back({site_.layer - 1, TapPoint::kMlp, keep});
+    } else if (!site_.from_mlp) {
       taps.push_back({site_.layer, TapPoint::kInput, keep});
     } else {
-      taps.push_back({site_.layer - 1, TapPoint::kMlp, keep});
+      taps.push_back({site_.layer, TapPoint::kInput, [this](const Rows& h, const Batch&) { before_.Set(h); }});
+      taps.push_back({site_.layer, TapPoint::kAttention, [this](const Rows& update, const Batch&) {
+                        input_->Set(before_.rows());
+                        input_->Add(update);
+                      }});
     }
-    for (int64_t layer = site_.layer; layer <= site_.last(); ++layer)
-      taps.push_back({layer, TapPoint::kUpdate,
-                      [this, layer](const Rows& update, const Batch& batch) { Take(layer, update, batch); }});
+    for (const BlockPart& part : site_.Parts())
+      taps.push_back({part.layer, UpdateOf(part.halves),
+                      [this, part](const Rows& update, const Batch& batch) { Take(part, update, batch); }});
   }
 
  private:
-  void Take(int64_t layer, const Rows& update, const Batch& batch) {
+  static TapPoint UpdateOf(Halves halves) {
+    return halves == Halves::kBoth ? TapPoint::kUpdate : halves == Halves::kMlp ? TapPoint::kMlp : TapPoint::kAttention;
+  }
+
+  void Take(const BlockPart& part, const Rows& update, const Batch& batch) {
     if (site_.blocks == 1) return Finish(update, batch);
-    if (layer == site_.layer) {
+    if (part.begin() == site_.begin()) {
       sum_.Set(update);
     } else {
       sum_.Add(update);
     }
-    if (layer == site_.last()) Finish(sum_.rows(), batch);
+    if (part.end() == site_.end()) Finish(sum_.rows(), batch);
   }
 
   void Finish(const Rows& update, const Batch& batch) {
@@ -43,12 +61,13 @@ class RidgeProbe::SiteTaps {
   const Site& site_;
   const Entry& entry_;
   RidgeAdder& adder_;
+  KeptRows& before_;
   KeptRows own_, sum_;  // where needed
   KeptRows* input_;
 };
 
 struct RidgeProbe::OnDevice {
-  KeptRows shared;
+  Shared shared;
   std::deque<SiteTaps> sites;
 };
 

@@ -38,6 +38,7 @@ class RidgeProbe : public Probe {
     TokenWeighting weighting;
     RidgeSums* sums;
   };
+  struct Shared;
   class SiteTaps;
   struct OnDevice;  // what it keeps on one device
 

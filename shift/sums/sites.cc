@@ -9,14 +9,9 @@
 
 namespace shiftrt {
 
-int64_t InputWidth(SiteInput input, const ModelConfig& config) {
-  switch (input) {
-    case SiteInput::kStream:
-    case SiteInput::kMlpBefore: return config.hidden;
-    case SiteInput::kActivation: return config.intermediate;
-    case SiteInput::kStreamAndActivation: return config.hidden + config.intermediate;
-  }
-  return 0;
+Site Site::Between(int64_t begin, int64_t end) {
+  const int64_t layer = begin / 2, behind = (end + 1) / 2;
+  return {layer, behind - layer, begin % 2 != 0, end % 2 != 0};
 }
 
 std::vector<int64_t> Site::Layers() const {
@@ -25,31 +20,42 @@ std::vector<int64_t> Site::Layers() const {
   return layers;
 }
 
-std::string Site::Name() const { return blocks == 1 ? std::to_string(layer) : fmt::format("{}-{}", layer, last()); }
+std::string Site::Name() const {
+  const std::vector<BlockPart> parts = Parts();
+  const std::string first = shiftrt::Name(parts.front());
+  return blocks == 1 ? first : fmt::format("{}-{}", first, shiftrt::Name(parts.back()));
+}
 
-std::vector<Site> SitesOf(const std::vector<int64_t>& removed) {
+std::vector<Site> SitesOf(const std::vector<BlockPart>& removed) {
   std::vector<Site> sites;
-  for (int64_t layer : removed) sites.push_back({layer, 1});
+  for (const BlockPart& part : removed) sites.push_back(Site::Between(part.begin(), part.end()));
   return sites;
 }
 
-std::vector<Site> RunsOf(const std::vector<int64_t>& removed) {
+std::vector<Site> RunsOf(const std::vector<BlockPart>& removed) {
   std::vector<Site> runs;
-  for (int64_t layer : removed) {
-    if (!runs.empty() && runs.back().last() + 1 == layer) {
-      ++runs.back().blocks;
+  for (const BlockPart& part : removed) {
+    if (!runs.empty() && runs.back().end() == part.begin()) {
+      runs.back() = Site::Between(runs.back().begin(), part.end());
     } else {
-      runs.push_back({layer, 1});
+      runs.push_back(Site::Between(part.begin(), part.end()));
     }
   }
   return runs;
+}
+
+std::vector<Stage> StagesBetween(int64_t begin, int64_t end) {
+  std::vector<Stage> stages;
+  if (begin >= end) return stages;
+  for (const BlockPart& part : PartsBetween(begin, end)) stages.emplace_back(BlockStage{part.layer, part.halves});
+  return stages;
 }
 
 DepthPlan CorrectedPlan(int64_t layers, std::span<const Site> sites,
                         std::span<const std::shared_ptr<const Lra>> adapters) {
   Check(adapters.size() == sites.size(), "{} adapters given for {} sites", adapters.size(), sites.size());
   std::vector<AdapterStage> stages;
-  for (size_t i = 0; i < sites.size(); ++i) stages.push_back({sites[i].Layers(), adapters[i]});
+  for (size_t i = 0; i < sites.size(); ++i) stages.push_back({sites[i].Parts(), adapters[i]});
   return DepthPlan::Corrected(layers, stages);
 }
 

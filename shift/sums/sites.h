@@ -16,30 +16,39 @@
 
 namespace shiftrt {
 
-// Consecutive removed blocks that one correction replaces.
+// Consecutive removed blocks, or halves of them, that one correction replaces.
 struct Site {
-  int64_t layer = 0;   // the first of them
-  int64_t blocks = 1;  // how many
+  int64_t layer = 0;             // the first block of which something is removed
+  int64_t blocks = 1;            // how many blocks
+  bool from_mlp = false;         // of the first of them the attention stays
+  bool up_to_attention = false;  // of the last of them the MLP stays
 
+  static Site Between(int64_t begin, int64_t end);  // places (models/plan.h)
+  int64_t begin() const { return 2 * layer + (from_mlp ? 1 : 0); }
+  int64_t end() const { return 2 * (layer + blocks) - (up_to_attention ? 1 : 0); }
   int64_t last() const { return layer + blocks - 1; }
-  std::vector<int64_t> Layers() const;
-  std::string Name() const;  // "3" or "3-6"
+  std::vector<BlockPart> Parts() const { return PartsBetween(begin(), end()); }
+  std::vector<int64_t> Layers() const;  // of which something is removed
+  std::string Name() const;             // "3", "3-6", "3.attn", "3.mlp-6" or "3-6.attn"
+
+  bool operator==(const Site&) const = default;
 };
 
-// `removed` ascending: a site each, or a site for every run of neighbours.
-std::vector<Site> SitesOf(const std::vector<int64_t>& removed);
-std::vector<Site> RunsOf(const std::vector<int64_t>& removed);
+// `removed` in the order of depth: a site each, or a site for every run of neighbours.
+std::vector<Site> SitesOf(const std::vector<BlockPart>& removed);
+std::vector<Site> RunsOf(const std::vector<BlockPart>& removed);
+
+// The original model's stages between two places: whole blocks, but for a half at either end.
+std::vector<Stage> StagesBetween(int64_t begin, int64_t end);
 
 // The inputs of a site's sums.
 enum class SiteInput {
   kStream,     // the residual stream before the site: what an adapter reads
   kMlpBefore,  // the MLP's output of the block before the site: what ReplaceMe maps
-  // Of the block before the site, on the corrected stream:
-  kActivation,           // the gated activation of its MLP, which its down projection reads
-  kStreamAndActivation,  // [its output | that activation]
+  // Of the half before the site, on the corrected stream:
+  kActivation,           // what its last projection reads: an MLP's gated activation, or what an attention's heads give
+  kStreamAndActivation,  // [the stream behind it | that]
 };
-// How many there are per token.
-int64_t InputWidth(SiteInput input, const ModelConfig& config);
 
 // The sums of one site: of its inputs, and of the updates that its blocks add to the stream.
 struct SiteSums {

@@ -94,7 +94,7 @@ TEST_F(CalibrationOnGpu, SumsOfWeightedTokensAreTheCpus) {
 }
 
 TEST_F(CalibrationOnGpu, FitsInSequenceAreTheCpus) {
-  const std::vector<Site> sites = {{1}, {2, 2}};
+  const std::vector<Site> sites = {Site::Between(1, 2), Site::Between(3, 6), {3}};  // 0.mlp, 1.mlp-2 and 3
   FitOptions options;
   options.ridge.lambda = ParseLambda("1e-2rel");
   options.rank = RankSpec::Fixed(8);
@@ -113,11 +113,18 @@ TEST_F(CalibrationOnGpu, FitsInSequenceAreTheCpus) {
 }
 
 TEST_F(CalibrationOnGpu, ProjectionsFittedAgainAreTheCpus) {
-  const std::vector<int64_t> removed = {1};
   FitOptions options;
   options.ridge.lambda = ParseLambda("1e-1rel");
   options.rank = RankSpec::Fixed(8);
-  for (const char* name : {"refit", "joint"}) {
+  struct Case {
+    const char* name;
+    BlockPart removed;
+    size_t healed;
+  };
+  for (const Case& c : {Case{"refit", 1, 4}, Case{"joint", 1, 4}, Case{"refit", {1, Halves::kMlp}, 4},
+                        Case{"joint", {1, Halves::kAttention}, 5}}) {
+    const char* const name = c.name;
+    const std::vector<BlockPart> removed = {c.removed};
     WalkResult walked[2];
     for (const Device device : {Device::kCpu, Device::kCuda}) {
       const Context context = On(device);
@@ -125,13 +132,13 @@ TEST_F(CalibrationOnGpu, ProjectionsFittedAgainAreTheCpus) {
       const Correction& correction = FindCorrection(name);
       const BlockCorrection fit = {
           correction.needs == Needs::kActivationSums ? SiteInput::kActivation : SiteInput::kStreamAndActivation,
-          [&](const SiteSums& sums, const BlockPtr& before) {
-            return correction.fit({job, {sums.site}, {&sums}, options, before});
+          [&](const SiteSums& sums, const Projection* projection, const BlockPtr& before) {
+            return correction.fit({job, {sums.site}, {&sums}, options, projection, before});
           }};
       walked[device == Device::kCuda] =
           RefitInSequence(job, DepthPlan::Pruned(4, removed), removed, {&fit, Heal::kAll, options.ridge, {}});
     }
-    ASSERT_EQ(walked[0].healed.size(), 4u);
+    ASSERT_EQ(walked[0].healed.size(), c.healed);
     const auto expect = [&](const std::vector<SiteReport>& here, const std::vector<SiteReport>& there) {
       ASSERT_EQ(there.size(), here.size());
       for (size_t i = 0; i < here.size(); ++i) {
@@ -146,22 +153,25 @@ TEST_F(CalibrationOnGpu, ProjectionsFittedAgainAreTheCpus) {
 }
 
 TEST_F(CalibrationOnGpu, WhatSelectionReadsOffOnePassIsTheCpus) {
-  std::map<int64_t, InfluenceStatistics> windows[2];
-  std::vector<Correctable> correctable[2];
+  std::map<std::pair<Unit, int64_t>, InfluenceStatistics> windows[2];
+  const std::pair<Unit, int64_t> wanted[] = {{Unit::kBlock, 1}, {Unit::kBlock, 2}, {Unit::kHalf, 1}, {Unit::kHalf, 3}};
+  std::vector<Correctable> correctable[2][2];  // by unit and device
   for (const Device device : {Device::kCpu, Device::kCuda}) {
     const CriterionInput input = {On(device), model_.weights, &calibration_.fit, 0};
     InfluenceProbe influence(input, quiet_);
     CorrectableProbe adapters(input, quiet_);
-    for (const int64_t window : {1, 2}) influence.Want(window);
-    adapters.Want(4);
+    for (const auto& [unit, window] : wanted) influence.Want(unit, window);
+    for (const Unit unit : {Unit::kBlock, Unit::kHalf}) adapters.Want(unit, 4);
     Pass pass(On(device), model_.weights);
     pass.Add(influence);
     pass.Add(adapters);
     pass.Run("selecting layers", calibration_.fit, quiet_);
-    for (const int64_t window : {1, 2}) windows[device == Device::kCuda].emplace(window, influence.Found(window));
-    correctable[device == Device::kCuda] = adapters.Found(4);
+    const int on = device == Device::kCuda ? 1 : 0;
+    for (const auto& [unit, window] : wanted)
+      windows[on].emplace(std::pair(unit, window), influence.Found(unit, window));
+    for (const Unit unit : {Unit::kBlock, Unit::kHalf}) correctable[unit == Unit::kHalf][on] = adapters.Found(unit, 4);
   }
-  for (const int64_t window : {1, 2}) {
+  for (const auto& window : wanted) {
     const InfluenceStatistics &here = windows[0].at(window), &there = windows[1].at(window);
     for (const auto& scores :
          {&InfluenceStatistics::Scores, &InfluenceStatistics::FrobeniusScores, &InfluenceStatistics::AngularScores}) {
@@ -170,8 +180,9 @@ TEST_F(CalibrationOnGpu, WhatSelectionReadsOffOnePassIsTheCpus) {
       for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-5 + 1e-4 * b[i]);
     }
   }
-  for (int64_t layer = 0; layer < 4; ++layer)
-    EXPECT_NEAR(correctable[1][layer].residual, correctable[0][layer].residual, 1e-3 * correctable[0][layer].residual);
+  ASSERT_EQ(correctable[1][1].size(), 8u);
+  for (const auto& [here, there] : correctable)
+    for (size_t i = 0; i < here.size(); ++i) EXPECT_NEAR(there[i].residual, here[i].residual, 1e-3 * here[i].residual);
 }
 
 // A run that is saved half way continues from the saved sums.

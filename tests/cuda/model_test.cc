@@ -137,7 +137,7 @@ TEST_F(ModelOnGpu, AdaptersOfEveryFormAgreeWithTheCpu) {
   auto bias = std::make_shared<Lra>();
   const int64_t hidden = weights->config.hidden;
   *bias = {{}, Matrix<float>(hidden, 0), Matrix<float>(0, hidden), full.lra->b.Clone()};
-  shifted.stages[0] = AdapterStage{shifted.stages[0].adapter().layers, bias};
+  shifted.stages[0] = AdapterStage{shifted.stages[0].adapter().parts, bias};
   ExpectParity(weights, shifted);
   const auto wide = MakeWeights({.hidden = 264}, DType::kFloat32);
   ExpectParity(wide, Corrected(*wide, 260));  // the rank is too high for one launch

@@ -129,7 +129,7 @@ class GoldenStep {
             }
           },
           [&](const AdapterStage& adapter) {
-            const std::string name = fmt::format("adapter.{}.", adapter.layers[0]);
+            const std::string name = fmt::format("adapter.{}.", adapter.parts[0].layer);
             if (adapter.lra->low_rank()) {
               of.p = value(name + "p");
               of.q = value(name + "q");

@@ -105,7 +105,7 @@ TEST_F(HfLra, AdaptersStandWhereTheyStood) {
   const Model opened = OpenModel(out_.string());
   EXPECT_EQ(opened.removed, (std::vector<int64_t>{0, 2, 3}));
   EXPECT_EQ(opened.provenance->criterion, "bi");
-  EXPECT_EQ(opened.plan.stages[3].adapter().layers, (std::vector<int64_t>{3}));
+  EXPECT_EQ(opened.plan.stages[3].adapter().parts, (std::vector<BlockPart>{3}));
   EXPECT_EQ(OpenProvenance(out_)["selection"]["criterion"], "bi");
   ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
 }
@@ -117,7 +117,7 @@ TEST_F(HfLra, ABiasAloneIsAnAdapterOfZeros) {
   Write("hf-lra", model, plan);
   EXPECT_EQ(ReadJson("config.json")["shiftrt"]["adapters"][0]["rank"], 1);
   const Model opened = OpenModel(out_.string());
-  EXPECT_EQ(opened.plan.stages[1].adapter().layers, (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_EQ(opened.plan.stages[1].adapter().parts, (std::vector<BlockPart>{1, 2, 3}));
   ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
 }
 

@@ -28,7 +28,7 @@ TEST_F(Adapted, ABiasAloneComesBack) {
 TEST_F(Adapted, AdaptersNameTheLayersTheyStandFor) {
   Save(With(base_, {{BlockStage{0}, AdapterStage{{1, 2}, FullAdapter(7)}}}));
   const Model opened = OpenAdapted(saved_, {});
-  EXPECT_EQ(opened.plan.stages[1].adapter().layers, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(opened.plan.stages[1].adapter().parts, (std::vector<BlockPart>{1, 2}));
   EXPECT_EQ(opened.plan.KeptLayers(), (std::vector<int64_t>{0}));
   EXPECT_EQ(opened.removed, (std::vector<int64_t>{1, 2}));
 }

@@ -119,7 +119,7 @@ TEST(Plan, AnOutputOfItsOwnTakesThePlaceOfTheModels) {
 TEST(Plan, AStageOfAnotherKindIsRefusedByName) {
   const Stage block = BlockStage{3}, adapter = AdapterStage{{1, 2}, Adapter()};
   EXPECT_EQ(block.block().layer, 3);
-  EXPECT_EQ(adapter.adapter().layers.size(), 2u);
+  EXPECT_EQ(adapter.adapter().parts.size(), 2u);
   EXPECT_THROW(block.adapter(), Error);
   EXPECT_THROW(adapter.block(), Error);
 }

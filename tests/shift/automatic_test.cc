@@ -61,7 +61,7 @@ TEST_F(Automatic, GateDropsWhatHarmsAndNothingElse) {
   const GatedPlan gated = Gate(plan, loss, progress);
   ASSERT_EQ(gated.verdicts.size(), 3u);
   EXPECT_FALSE(gated.verdicts[1].kept);
-  EXPECT_EQ(gated.verdicts[1].layers, (std::vector<int64_t>{2}));
+  EXPECT_EQ(gated.verdicts[1].parts, (std::vector<BlockPart>{2}));
   EXPECT_NEAR(gated.verdicts[1].with, Loss(plan), 1e-6);
   // What is left is better with each of its corrections than without.
   const double with = Loss(gated.plan);
@@ -69,7 +69,7 @@ TEST_F(Automatic, GateDropsWhatHarmsAndNothingElse) {
   for (const GateVerdict& verdict : gated.verdicts) {
     if (!verdict.kept) continue;
     DepthPlan without = gated.plan;
-    std::erase_if(without.stages, [&](const Stage& stage) { return stage.CorrectedLayers() == verdict.layers; });
+    std::erase_if(without.stages, [&](const Stage& stage) { return stage.CorrectedParts() == verdict.parts; });
     EXPECT_EQ(without.stages.size() + 1, gated.plan.stages.size());
     EXPECT_GE(Loss(without), with);
   }
@@ -117,7 +117,7 @@ TEST_F(Automatic, GateTakesFoldedWeightsOut) {
   options.gate = true;
   const ShiftResult result = Run(options);
   ASSERT_EQ(result.gate.size(), 1u);
-  EXPECT_EQ(result.gate[0].layers, (std::vector<int64_t>{2}));
+  EXPECT_EQ(result.gate[0].parts, (std::vector<BlockPart>{2}));
   const auto& block = result.corrected.stages[2].block();
   EXPECT_EQ(block.own == nullptr, !result.gate[0].kept);
   EXPECT_EQ(result.gate[0].kept, result.gate[0].with <= result.gate[0].without);
@@ -217,7 +217,7 @@ TEST_F(Automatic, SaysWhatItCannotTry) {
 TEST_F(Automatic, AWalkFromStreamsThatAreThereIsTheSameWalk) {
   NoProgress progress;
   const ShiftJob job = {context_, model_, calibration_, progress};
-  const std::vector<int64_t> removed = {2, 4};
+  const std::vector<BlockPart> removed = {2, 4};
   const ShiftOptions options = Options("layers=2,4");
   const BlockCorrection joint = InWalk(FindCorrection("joint"), job, options.fit);
   const DepthPlan plan = DepthPlan::Pruned(kLayers, removed);

@@ -168,7 +168,7 @@ TEST(Span, IsTheMergedPairWhenBlocksAreAffine) {
   const auto span = fitted(h, both, {1, 2});
   ASSERT_EQ(merged.stages.size(), 3u);
   const auto& stage = merged.stages[1].adapter();
-  EXPECT_EQ(stage.layers, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(stage.parts, (std::vector<BlockPart>{1, 2}));
   EXPECT_LT(RelativeError(Doubles(span->a.span()), Doubles(stage.lra->a.span())), 1e-4);
   EXPECT_LT(RelativeError(Doubles(span->b.span()), Doubles(stage.lra->b.span())), 1e-4);
 }

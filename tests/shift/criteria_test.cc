@@ -10,7 +10,8 @@
 namespace shiftrt {
 namespace {
 
-using Layers = std::vector<int64_t>;
+using Layers = std::vector<BlockPart>;
+using Indices = std::vector<int64_t>;
 
 // Only the layer count and the tensors that magnitude looks at.
 CriterionInput Input(int64_t layers) {
@@ -26,12 +27,11 @@ Selection Select(const std::string& prune, int64_t layers) {
   return SelectLayers(ParsePrune(prune), Input(layers), progress);
 }
 
-TEST(PickLayers, LowestFirstAndTiesToTheDeeper) {
-  EXPECT_EQ(PickLayers({5, 1, 4, 0, 3}, 2, 0, 0), (Layers{1, 3}));
-  EXPECT_EQ(PickLayers({1, 1, 1, 1, 0.5}, 3, 0, 0), (Layers{2, 3, 4}));
-  EXPECT_EQ(PickLayers({0, 0, 0, 0}, 2, 1, 1), (Layers{1, 2}));
-  EXPECT_EQ(PickLayers({0, 9, 8, 0}, 1, 1, 1), (Layers{2}));
-  EXPECT_THROW(PickLayers({0, 0, 0}, 2, 1, 1), Error);
+TEST(Ranking, LowestFirstAndTiesToTheDeeper) {
+  EXPECT_EQ(Ranking({5, 1, 4, 0, 3}, 0, 5), (Indices{3, 1, 4, 2, 0}));
+  EXPECT_EQ(Ranking({1, 1, 1, 1, 0.5}, 0, 5), (Indices{4, 3, 2, 1, 0}));
+  EXPECT_EQ(Ranking({0, 9, 8, 0}, 1, 3), (Indices{2, 1}));
+  EXPECT_TRUE(Ranking({0, 0}, 2, 1).empty());
 }
 
 TEST(ParsePrune, ReadsRatiosCountsAndOptions) {
@@ -49,6 +49,15 @@ TEST(ParsePrune, ReadsRatiosCountsAndOptions) {
   EXPECT_EQ(ParsePrune("bi:1,keep=last:2").keep_last, 2);
   EXPECT_EQ(ParsePrune("layers=3,5,8-10").layers, (Layers{3, 5, 8, 9, 10}));
   EXPECT_EQ(ParsePrune("layers=7").layers, (Layers{7}));
+  EXPECT_EQ(ParsePrune("bi:0.25").unit, Unit::kBlock);
+  EXPECT_EQ(ParsePrune("bi:0.25,unit=half,keep=first:1").unit, Unit::kHalf);
+  EXPECT_EQ(ParsePrune("bi:0.25,keep=first:1,unit=half").keep_first, 1);
+  const BlockPart attention(3, Halves::kAttention), mlp(5, Halves::kMlp);
+  EXPECT_EQ(ParsePrune("layers=8-9,3.attn,5.mlp").layers, (Layers{attention, mlp, 8, 9}));
+  EXPECT_EQ(ParsePrune("layers=3.attn,3.mlp").layers, (Layers{3}));
+  EXPECT_EQ(ParsePrune("layers=2-3.attn,5.mlp-6").layers, (Layers{2, attention, mlp, 6}));
+  for (const char* halves : {"bi:0.25,unit=half", "layers=1,3.attn"}) EXPECT_TRUE(ParsePrune(halves).halves());
+  for (const char* whole : {"bi:0.25,unit=block", "layers=3.attn,3.mlp"}) EXPECT_FALSE(ParsePrune(whole).halves());
 }
 
 TEST(ParsePrune, RefusesWhatItDoesNotKnow) {
@@ -84,6 +93,12 @@ TEST(ParsePrune, RefusesWhatItDoesNotKnow) {
                            "layers=-1",
                            "layers=0-99999999999",
                            "layers=1-",
+                           "layers=3.mlp-3.attn",
+                           "layers=3,3.mlp",
+                           "layers=3.attention",
+                           "layers=.mlp",
+                           "bi:0.25,unit=",
+                           "bi:0.25,unit=quarter",
                            "tailor:0.25"})
     EXPECT_THROW(ParsePrune(text), UsageError) << text;
 }

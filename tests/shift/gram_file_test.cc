@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 class GramFile : public test::SmallModel {
  protected:
   SavedSums Collected(const CalibrationSet& calibration, const std::string& file,
-                      const std::vector<int64_t>& layers = {1, 4}) {
+                      const std::vector<BlockPart>& layers = {1, 4}) {
     NoProgress progress;
     const ShiftJob job = {context_, model_, calibration, progress};
     return CollectIntoFile(job, NewSavedSums(job, layers, "plain"), directory_ / file);
@@ -41,7 +41,7 @@ void ExpectSame(const RidgeSums& a, const RidgeSums& b) {
 }
 
 void ExpectSame(const CalibrationSums& a, const CalibrationSums& b) {
-  ASSERT_EQ(a.Layers(), b.Layers());
+  ASSERT_EQ(a.Parts(), b.Parts());
   EXPECT_EQ(a.fit_batches, b.fit_batches);
   EXPECT_EQ(a.heldout_batches, b.heldout_batches);
   for (size_t i = 0; i < a.sites.size(); ++i) {
@@ -160,7 +160,7 @@ TEST_F(GramFile, RefusesToSumWhatDoesNotBelongTogether) {
   EXPECT_NE(refusal().find("32 samples are in both"), std::string::npos) << refusal();
 
   const CalibrationSet other = MakeCalibration(5, 24);
-  const auto write = [&](const Model& model, const std::string& settings, const std::vector<int64_t>& layers) {
+  const auto write = [&](const Model& model, const std::string& settings, const std::vector<BlockPart>& layers) {
     fs::remove(b);
     NoProgress progress;
     const ShiftJob job = {context_, model, other, progress};

@@ -70,7 +70,7 @@ TEST(Merge, FullIsTheSequenceOfItsSites) {
   for (const std::vector<int64_t>& ranks : {std::vector<int64_t>{0, 0, 0, 0}, {2, 1, 3, 2}, {0, 2, 1, 0}}) {
     const DepthPlan plan = MakePlan(ranks), merged = MergeAdapters(plan, Merge::kFull);
     ASSERT_EQ(merged.stages.size(), 4u);
-    EXPECT_EQ(Adapter(merged, 1).layers, (std::vector<int64_t>{1, 2, 3}));
+    EXPECT_EQ(Adapter(merged, 1).parts, (std::vector<BlockPart>{1, 2, 3}));
     EXPECT_FALSE(Adapter(merged, 1).lra->low_rank());
     EXPECT_EQ(Adapter(merged, 3).lra, Adapter(plan, 5).lra);  // a run of one is left as it is
     EXPECT_EQ(merged.KeptLayers(), plan.KeptLayers());
@@ -83,7 +83,7 @@ TEST(Merge, LowRankIsTheSequenceOfItsSitesAndStaysFactored) {
   ASSERT_EQ(merged.stages.size(), 4u);
   EXPECT_TRUE(Adapter(merged, 1).lra->low_rank());
   EXPECT_EQ(Adapter(merged, 1).lra->rank(), 6);
-  EXPECT_EQ(Adapter(merged, 1).layers, (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_EQ(Adapter(merged, 1).parts, (std::vector<BlockPart>{1, 2, 3}));
   ExpectSameMap(merged, plan);
 }
 
@@ -102,7 +102,7 @@ TEST(Merge, HalfABlockPartsTwoRuns) {
   ASSERT_EQ(merged.stages.size(), 6u);
   EXPECT_EQ(merged.stages[1], plan.stages[1]);
   EXPECT_EQ(merged.stages[2], Stage(BlockStage{1, Halves::kMlp}));
-  EXPECT_EQ(Adapter(merged, 3).layers, (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(Adapter(merged, 3).parts, (std::vector<BlockPart>{2, 3}));
 }
 
 TEST(Merge, OffLeavesThePlan) { EXPECT_EQ(MergeAdapters(MakePlan({1, 1, 1, 1}), Merge::kOff).stages.size(), 6u); }

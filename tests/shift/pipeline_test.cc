@@ -175,7 +175,7 @@ TEST_F(Pipeline, RankZeroIsTheMeanUpdate) {
   DepthPlan same = result.corrected;
   const auto as_rank_one = [](const AdapterStage& adapter) -> Stage {
     return AdapterStage{
-        adapter.layers,
+        adapter.parts,
         std::make_shared<const Lra>(
             Lra{{}, Matrix<float>::Zeros(kWidth, 1), Matrix<float>::Zeros(1, kWidth), adapter.lra->b.Clone()})};
   };

@@ -147,7 +147,7 @@ TEST_F(Refit, JointIsRidgeOnOutputAndActivationsAndRunsAsTheBlockAndAnAdapter) {
   const ShiftResult result = Run(Options("joint", "layers=2,3"));
   ASSERT_EQ(result.corrected.stages.size(), 5u);
   const AdapterStage& adapter = result.corrected.stages[2].adapter();
-  EXPECT_EQ(adapter.layers, (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(adapter.parts, (std::vector<BlockPart>{2, 3}));
   const Matrix<float> out = Output(model_.plan, 1), activation = Seen(model_.plan, 1, TapPoint::kActivation),
                       missing = Minus(Stream(model_.plan, 4), out), inputs = Beside(out, activation);
   const AffineMap map = WeightedRidge(inputs, missing, std::vector<double>(kTokens, 1.0), kLambda);
@@ -347,7 +347,7 @@ TEST_F(Refit, JointAtLayerZeroIsAnAdapterAlone) {
   ASSERT_EQ(result.sites.size(), 2u);
   EXPECT_EQ(result.sites[0].site.Name(), "0-1");
   const AdapterStage& adapter = result.corrected.stages[0].adapter();
-  EXPECT_EQ(adapter.layers, (std::vector<int64_t>{0, 1}));
+  EXPECT_EQ(adapter.parts, (std::vector<BlockPart>{0, 1}));
   const DepthPlan original = DepthPlan::Original(kLayers);
   const Matrix<float> in = Stream(original, 0), missing = Minus(Stream(original, 2), in);
   const AffineMap map = WeightedRidge(in, missing, std::vector<double>(kTokens, 1.0), kLambda);
@@ -468,8 +468,8 @@ TEST(Joint, RaisesLambdaWhereTheAdapterWouldBeSingularAndSaysSo) {
   NoProgress progress;
   const Context context;
   const ShiftJob job = {context, model, none, progress};
-  const FittedSites fitted =
-      FindCorrection("joint").fit({job, {sums.site}, {&sums}, options, BlockPtr(weights, &weights->blocks[1])});
+  const FittedSites fitted = FindCorrection("joint").fit(
+      {job, {sums.site}, {&sums}, options, &kDownProjection, BlockPtr(weights, &weights->blocks[1])});
   EXPECT_GT(fitted.reports[0].lambda, 1e-9);
   EXPECT_NE(fitted.reports[0].warning.find("near singular"), std::string::npos) << fitted.reports[0].warning;
   const Matrix<double> down = Widened(fitted.own[0].own->down);

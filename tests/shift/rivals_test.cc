@@ -212,7 +212,7 @@ TEST_F(Rivals, GhostedIsLeastSquaresAndASpanWithoutBias) {
   const ShiftResult result = Run("ghosted", "layers=2,3,5");
   const std::vector<const AdapterStage*> adapters = result.corrected.Adapters();
   ASSERT_EQ(adapters.size(), 2u);
-  EXPECT_EQ(adapters[0]->layers, (Layers{2, 3}));
+  EXPECT_EQ(adapters[0]->parts, (std::vector<BlockPart>{2, 3}));
   CalibrationSums sums;
   for (const Site& site : RunsOf({2, 3, 5})) sums.sites.emplace_back(site, kWidth);
   NoProgress progress;
@@ -315,7 +315,7 @@ TEST_F(Rivals, PruneCompSelectsOnWhatIsLeft) {
     removed.push_back(best);
   }
   std::sort(removed.begin(), removed.end());
-  EXPECT_EQ(result.selection.removed, removed);
+  EXPECT_EQ(LayersOf(result.selection.removed), removed);
   for (int64_t layer = 1; layer < kLayers - 1; ++layer)
     EXPECT_NEAR(result.selection.scores[layer], expected[layer], 1e-5) << layer;
   EXPECT_TRUE(std::isnan(result.selection.scores[0]));

@@ -22,10 +22,19 @@ namespace shiftrt {
 namespace {
 
 using Layers = std::vector<int64_t>;
+using Parts = std::vector<BlockPart>;
 using Row = std::vector<double>;
 
 double Dot(const Row& a, const Row& b) { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); }
 double Cosine(const Row& a, const Row& b) { return Dot(a, b) / std::sqrt(Dot(a, a) * Dot(b, b)); }
+
+// The blocks with the `count` lowest scores.
+Parts Lowest(const Row& scores, int64_t count) {
+  Layers layers = Ranking(scores, 0, std::ssize(scores));
+  layers.resize(count);
+  std::sort(layers.begin(), layers.end());
+  return WholeBlocks(layers);
+}
 
 // Counts the passes over the text.
 class CountingProgress : public NoProgress {
@@ -103,7 +112,7 @@ TEST_F(SelectionFromText, BlockInfluenceIsOneMinusTheMeanCosine) {
   const Selection selection = Select("bi:token:2");
   ASSERT_EQ(selection.scores.size(), static_cast<size_t>(kLayers));
   for (int64_t l = 0; l < kLayers; ++l) EXPECT_NEAR(selection.scores[l], 1 - MeanCosine(l, 1), 1e-12);
-  EXPECT_EQ(selection.removed, PickLayers(selection.scores, 2, 0, 0));
+  EXPECT_EQ(selection.removed, Lowest(selection.scores, 2));
 }
 
 TEST_F(SelectionFromText, FrobeniusIsOneCosineOverAllTokens) {
@@ -129,7 +138,8 @@ TEST_F(SelectionFromText, AngularLooksAtTheLastTokenOfEverySequence) {
       for (size_t t : last) sum += std::acos(Cosine(stream_[l][t], stream_[l + window][t])) / std::numbers::pi;
       EXPECT_NEAR(selection.scores[l], sum / static_cast<double>(last.size()), 1e-12);
     }
-    EXPECT_EQ(selection.removed, PickWindow(selection.scores, window, 0, 0));
+    const int64_t first = Ranking(selection.scores, 0, std::ssize(selection.scores)).front();
+    EXPECT_EQ(selection.removed, PartsBetween(2 * first, 2 * (first + window)));
   }
 }
 
@@ -140,15 +150,15 @@ TEST_F(SelectionFromText, StreamlineTakesTheWindowOfTheHighestMeanCosine) {
     EXPECT_NEAR(selection.scores[l], 1 - MeanCosine(l, 3), 1e-12);
     if (MeanCosine(l, 3) > MeanCosine(best, 3)) best = l;
   }
-  EXPECT_EQ(selection.removed, (Layers{best, best + 1, best + 2}));
-  EXPECT_EQ(Select("streamline:3,keep=first:1,last:2").removed, (Layers{1, 2, 3}));
+  EXPECT_EQ(selection.removed, (Parts{best, best + 1, best + 2}));
+  EXPECT_EQ(Select("streamline:3,keep=first:1,last:2").removed, (Parts{1, 2, 3}));
 }
 
 TEST_F(SelectionFromText, PerplexityIsThatOfTheModelWithoutTheBlock) {
   const Selection selection = Select("ppl:2");
   for (int64_t l = 0; l < kLayers; ++l)
     EXPECT_NEAR(selection.scores[l], std::exp(Loss(DepthPlan::Pruned(kLayers, Layers{l}))), 1e-5 * selection.scores[l]);
-  EXPECT_EQ(selection.removed, PickLayers(selection.scores, 2, 0, 0));
+  EXPECT_EQ(selection.removed, Lowest(selection.scores, 2));
 }
 
 TEST_F(SelectionFromText, GreedyPerplexityIsTheSearchByHand) {
@@ -171,7 +181,7 @@ TEST_F(SelectionFromText, GreedyPerplexityIsTheSearchByHand) {
   }
   const Selection selection = Select("ppl-greedy:3,keep=first:1,last:1");
   std::sort(gone.begin(), gone.end());
-  EXPECT_EQ(selection.removed, gone);
+  EXPECT_EQ(selection.removed, WholeBlocks(gone));
   for (int64_t l = 1; l < kLayers - 1; ++l) EXPECT_NEAR(selection.scores[l], scores[l], 1e-5 * scores[l]);
   EXPECT_TRUE(std::isnan(selection.scores[0]) && std::isnan(selection.scores[kLayers - 1]));
 }
@@ -201,7 +211,7 @@ TEST_F(SelectionFromText, CorrectableIsWhatTheBestAdapterLeaves) {
       const double residual = test::Residual(tokens, test::Product(best.p, best.q), best.b);
       EXPECT_NEAR(selection.scores[l], residual, 1e-9 * residual);
     }
-    EXPECT_EQ(selection.removed, PickLayers(selection.scores, 2, 0, 0));
+    EXPECT_EQ(selection.removed, Lowest(selection.scores, 2));
   }
   EXPECT_EQ(Select("correctable:2").scores, Select("correctable:2,rank=16").scores) << "64 is more than the width";
 }
@@ -210,12 +220,12 @@ TEST_F(SelectionFromText, CorrectableGreedyMeasuresTheLossWithAdaptersInPlace) {
   NoProgress progress;
   const CriterionInput input = {context_, model_.weights, &text_, 0};
   CorrectableProbe probe(input, progress);
-  probe.Want(4);
+  probe.Want(Unit::kBlock, 4);
   Pass pass(context_, model_.weights);
   pass.Add(probe);
   pass.Run("", text_, progress);
   std::vector<std::shared_ptr<const Lra>> adapters;
-  for (const Correctable& correctable : probe.Found(4)) adapters.push_back(correctable.lra);
+  for (const Correctable& correctable : probe.Found(Unit::kBlock, 4)) adapters.push_back(correctable.lra);
   Layers gone;
   Row scores(kLayers);
   for (int round = 0; round < 2; ++round) {
@@ -233,7 +243,7 @@ TEST_F(SelectionFromText, CorrectableGreedyMeasuresTheLossWithAdaptersInPlace) {
   }
   const Selection selection = Select("correctable-greedy:2,rank=4");
   std::sort(gone.begin(), gone.end());
-  EXPECT_EQ(selection.removed, gone);
+  EXPECT_EQ(selection.removed, WholeBlocks(gone));
   for (int64_t l = 0; l < kLayers; ++l) EXPECT_NEAR(selection.scores[l], scores[l], 1e-5 * scores[l]);
 }
 
@@ -300,7 +310,7 @@ TEST(Taylor, ScoresAndLayersOfTheDemoModelAreThoseOfPyTorch) {
   const Selection selection =
       SelectLayers(ParsePrune(fmt::format("taylor:0.25,tokens={}", golden["tokens"].get<int64_t>())),
                    {Context::Default(), weights, &text.fit, 0}, progress);
-  EXPECT_EQ(selection.removed, golden["removed"].get<std::vector<int64_t>>());
+  EXPECT_EQ(LayersOf(selection.removed), golden["removed"].get<std::vector<int64_t>>());
   const std::vector<double> expected = golden["scores"];
   ASSERT_EQ(selection.scores.size(), expected.size());
   for (size_t layer = 0; layer < expected.size(); ++layer)
@@ -330,15 +340,15 @@ TEST_F(SelectionFromText, LayersInGroupsGiveTheSameAdapters) {
     const CriterionInput input = {in_groups ? small : context_, model_.weights, &text_, 0};
     InfluenceProbe influence(input, progress);
     CorrectableProbe correctable(input, progress);
-    influence.Want(1);
-    influence.Want(4);
-    correctable.Want(2);
+    influence.Want(Unit::kBlock, 1);
+    influence.Want(Unit::kBlock, 4);
+    correctable.Want(Unit::kBlock, 2);
     Pass pass(context_, model_.weights);
     pass.Add(influence);
     pass.Add(correctable);
     pass.Run("", text_, progress);
-    scores[in_groups] = influence.Found(4).Scores();
-    for (const Correctable& layer : correctable.Found(2)) residuals[in_groups].push_back(layer.residual);
+    scores[in_groups] = influence.Found(Unit::kBlock, 4).Scores();
+    for (const Correctable& layer : correctable.Found(Unit::kBlock, 2)) residuals[in_groups].push_back(layer.residual);
   }
   EXPECT_EQ(scores[0], scores[1]);
   EXPECT_EQ(std::ssize(residuals[1]), kLayers);
@@ -350,10 +360,10 @@ TEST_F(SelectionFromText, TargetsAreWhatStays) {
   const int64_t block =
       (original.Parameters() - Decoder(context_, model_.weights, DepthPlan::Pruned(kLayers, Layers{0})).Parameters());
   const int64_t left = original.Parameters() - 2 * block;
-  EXPECT_EQ(Select(fmt::format("reverse:params={}", left)).removed, (Layers{4, 5}));
-  EXPECT_EQ(Select(fmt::format("reverse:params={}", left - 1)).removed, (Layers{3, 4, 5}));
-  EXPECT_EQ(Select(fmt::format("reverse:bytes={}", 4 * left)).removed, (Layers{4, 5}));
-  EXPECT_EQ(Select(fmt::format("reverse:bytes={}KiB,keep=last:1", 4 * left / 1024)).removed, (Layers{2, 3, 4}));
+  EXPECT_EQ(Select(fmt::format("reverse:params={}", left)).removed, (Parts{4, 5}));
+  EXPECT_EQ(Select(fmt::format("reverse:params={}", left - 1)).removed, (Parts{3, 4, 5}));
+  EXPECT_EQ(Select(fmt::format("reverse:bytes={}", 4 * left)).removed, (Parts{4, 5}));
+  EXPECT_EQ(Select(fmt::format("reverse:bytes={}KiB,keep=last:1", 4 * left / 1024)).removed, (Parts{2, 3, 4}));
   EXPECT_THROW(Select("reverse:params=10"), UsageError);
   EXPECT_THROW(Select("reverse:bytes=1TB"), UsageError);
   EXPECT_THROW(Select("reverse:bytes=1GB"), UsageError) << "the model is smaller already";
@@ -379,7 +389,7 @@ TEST(ParsePruneList, KeepsOptionsWithTheirCriterion) {
   EXPECT_EQ(specs[1].count, 4);
   EXPECT_EQ(specs[1].keep_first, 2);
   EXPECT_EQ(specs[1].keep_last, 1);
-  EXPECT_EQ(specs[2].layers, (Layers{3, 5, 8, 9, 10}));
+  EXPECT_EQ(specs[2].layers, (Parts{3, 5, 8, 9, 10}));
   EXPECT_EQ(specs[3].Option("tokens"), 100);
   EXPECT_EQ(specs[4].criterion, "bi:frobenius");
   EXPECT_THROW(ParsePruneList("bi,tailor", "0.25"), UsageError);

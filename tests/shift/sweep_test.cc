@@ -181,8 +181,8 @@ TEST_F(SweepTest, TakesOnePassASeed) {
   EXPECT_EQ(meter_["measuring on held-out text"], 2 * 4 * 32);
   EXPECT_EQ(meter_["selecting layers"], 2 * 28 * 32);
   // Every cell's correction once; the original once; a pruned model once for each set of layers.
-  std::set<std::vector<int64_t>> sets;
-  for (const SweepRow& row : rows) sets.insert(row.removed);
+  std::set<std::string> sets;
+  for (const SweepRow& row : rows) sets.insert(Names(row.removed));
   EXPECT_EQ(measured_, static_cast<int>(rows.size() + 1 + sets.size()));
 }
 

@@ -124,12 +124,13 @@ TEST_F(TrainedCorrections, SeveralBlocks) {
   options.ridge.lambda = ParseLambda("1e-4rel");
   for (const Line& line : lines) {
     SCOPED_TRACE(testing::PrintToString(line.removed));
-    const std::vector<Site> sites = SitesOf(line.removed);
+    const std::vector<Site> sites = SitesOf(WholeBlocks(line.removed));
     EXPECT_NEAR((*loss_)(DepthPlan::Pruned(Layers(), line.removed)), line.pruned, 6e-4);
     for (const bool norm : {false, true}) {
       const TokenWeighting weighting{.norm = norm};
       const CalibrationSums sums = Sums(sites, weighting);
-      const double independent = Corrected(sites, FitSites(context_, sums.Sites(line.removed), options, quiet_));
+      const double independent =
+          Corrected(sites, FitSites(context_, sums.Sites(WholeBlocks(line.removed)), options, quiet_));
       EXPECT_NEAR(independent, line.by_weights[norm][0], kRounding) << "norm " << norm;
       const auto in_sequence = [&](Calibration mode) {
         const ShiftJob job = {context_, model_, calibration_, quiet_};

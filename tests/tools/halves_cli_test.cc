@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Half blocks on the command line: selected, shown, saved, evaluated, and refused where something is of whole blocks.
+#include "tests/tools/cli.h"
+
+namespace shiftrt {
+namespace {
+
+TEST_F(Cli, HalfBlocksAreRemovedShownSavedAndRunAgain) {
+  const Outcome outcome =
+      Run({"--prune", "layers=1.mlp,2.attn", "--calibration-mode", "drift", "--lra", "8", "--merge", "lowrank",
+           "--gate", "--save", Path("saved"), "--report", Path("page"), "--json", Path("r.json")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("layers removed by layers: 1.mlp, 2.attn\n"), std::string::npos) << outcome.out;
+  const Json json = ReadJson("r.json");
+  EXPECT_EQ(json["selection"]["removed"], Json({"1.mlp", "2.attn"}));
+  EXPECT_EQ(json["selection"]["unit"], "half");
+  EXPECT_EQ(json["sites"][0]["layers"], Json({"1.mlp"}));
+  EXPECT_EQ(json["gate"][1]["layers"], Json({"2.attn"}));
+  const auto parameters = [&](int v) { return json["variants"][v]["parameters"].get<int64_t>(); };
+  EXPECT_EQ(parameters(0) - parameters(1), 3 * kHidden * kHidden + 3 * 48 * kHidden + 2 * kHidden) << "of one block";
+
+  const Outcome inspected = Command("inspect", {}, "saved");
+  EXPECT_EQ(inspected.status, 0) << inspected.err;
+  EXPECT_NE(inspected.out.find("half blocks, with the half that runs: 1 (attention), 2 (mlp)"), std::string::npos)
+      << inspected.out;
+  ASSERT_EQ(Command("ppl", {"--text", Path("heldout.txt"), "--json", Path("p.json")}, "saved").status, 0);
+  EXPECT_NEAR(ReadJson("p.json")["perplexity"].get<double>(), json["variants"].back()["perplexity"].get<double>(),
+              1e-3 * json["variants"].back()["perplexity"].get<double>());
+  EXPECT_FAILS(Command("export", {"--format", "hf", "--output", Path("hf")}, "saved"), 2, "no format has half blocks");
+}
+
+TEST_F(Cli, HalvesAreScoredByAnyCriterionAndCompared) {
+  const Outcome outcome =
+      Command("inspect", {"--prune", "bi:0.5,unit=half,magnitude-l1:2,reverse:3,unit=half", "--calib",
+                          Path("calibration.txt:8x32"), "--quiet", "--json", Path("i.json")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* words : {"0.attn", "3.mlp", "reverse:3 halves removes 2.mlp, 3"})
+    EXPECT_NE(outcome.out.find(words), std::string::npos) << words << " in " << outcome.out;
+  const Json selections = ReadJson("i.json")["selections"];
+  EXPECT_EQ(selections[0]["scores"].size(), size_t{2 * kLayers});
+  EXPECT_EQ(selections[1]["unit"], "block");
+  EXPECT_EQ(selections[2]["overlap"][2], 1.5);
+}
+
+TEST_F(Cli, HalvesAreSweptBesideBlocks) {
+  const Outcome outcome =
+      Command("sweep", {"--prune", "reverse:0.5,reverse:0.5,unit=half", "--correction", "lra,refit", "--lra", "4",
+                        "--calib", Path("calibration.txt:16x64"), "--text", Path("heldout.txt"), "--quiet", "--csv",
+                        Path("s.csv"), "--json", Path("s.json")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("4 half blocks"), std::string::npos) << outcome.out;
+  EXPECT_NE(ReadFile(dir_ / "s.csv").find("\"reverse:0.5,unit=half\",2 3,"), std::string::npos)
+      << ReadFile(dir_ / "s.csv");
+}
+
+TEST_F(Cli, WhatIsOfWholeBlocksIsRefusedForHalvesBeforeTheWork) {
+  const std::string halves = "bi:0.25,unit=half";
+  for (const char* correction : {"replaceme", "laco"})
+    EXPECT_FAILS(Run({"--prune", halves, "--correction", correction}), 2, "whole blocks");
+  EXPECT_FAILS(Run({"--prune", halves, "--lra", "4", "--metric", "fisher"}), 2, "--metric");
+  EXPECT_FAILS(Run({"--prune", halves, "--lra", "4", "--save-gram", Path("g"), "--gram-layers", "all"}), 2,
+               "--gram-layers");
+  EXPECT_FAILS(Run({"--prune", halves, "--lra", "4", "--export", "hf-lra:" + Path("e")}), 2, "half blocks");
+  EXPECT_FAILS(Run({"--prune", "layers=0.attn", "--correction", "refit"}), 2, "layer 0.attn is removed");
+  EXPECT_FAILS(Run({"--prune", "layers=3.attention"}), 2, "5.attn, 5.mlp");
+  EXPECT_FAILS(Run({"--prune", "bi:0.25,unit=third"}), 2, "known: block, half");
+}
+
+}  // namespace
+}  // namespace shiftrt
