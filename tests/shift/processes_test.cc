@@ -36,7 +36,7 @@ class MethodInProcesses : public test::SmallModel {
 
   struct Found {
     std::string plan;
-    std::vector<int64_t> removed;
+    std::vector<BlockPart> removed;
     std::vector<double> numbers;  // scores, and what sites report
     bool operator==(const Found&) const = default;
   };
