@@ -210,10 +210,10 @@ class TrainingInProcesses : public ProcessesCli {
   // Sends a signal to one of three processes of a training, some steps after it began. Expects that the others end
   // within so many seconds, and returns what was said.
   std::string EndOne(int rank, int signal, int64_t steps, int seconds) const {
+    const fs::file_time_type before = Written();
     const pid_t launcher = Start(Launched(3, Training("tuned", steps)), dir_ / "stdout", dir_ / "stderr", launcher_);
-    const fs::path checkpoint = dir_ / "tuned.checkpoint";
-    while (!fs::exists(checkpoint) && !Ended(launcher)) ::usleep(1000);
-    ::usleep(static_cast<useconds_t>(std::random_device()() % 200'000));
+    while (Written() == before && !Ended(launcher)) ::usleep(1000);
+    ::usleep(static_cast<useconds_t>(std::random_device()() % 60'000));
     const pid_t process = ProcessOf(rank);
     EXPECT_GT(process, 0) << "the training ended too early";
     if (process > 0) ::kill(process, signal);
@@ -222,6 +222,13 @@ class TrainingInProcesses : public ProcessesCli {
     if (!Ended(launcher)) ::kill(launcher, SIGKILL);
     EXPECT_NE(Wait(launcher), 0);
     return ReadFile(dir_ / "stdout") + ReadFile(dir_ / "stderr");
+  }
+
+  // When the checkpoint was written: every step does.
+  fs::file_time_type Written() const {
+    std::error_code error;
+    const fs::file_time_type time = fs::last_write_time(dir_ / "tuned.checkpoint", error);
+    return error ? fs::file_time_type::min() : time;
   }
 
   // Of this test; 0 where there is none.
