@@ -17,7 +17,7 @@ namespace shiftrt {
 std::string WhyNoHfDirectory(const Model& model, const DepthPlan& plan);
 
 // What such a directory has besides the blocks.
-struct HfExtras {
+struct HfExtras {                                          // NOLINT(bugprone-exception-escape): of the JSON library
   nlohmann::json config;                                   // in place of PlanConfig; null: that
   std::vector<TensorOfParts> tensors;                      // behind those of the blocks
   std::vector<std::pair<std::string, std::string>> files;  // name and content

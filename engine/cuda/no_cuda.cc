@@ -8,11 +8,13 @@
 namespace shiftrt {
 
 std::unique_ptr<Backend> MakeCudaBackend(const BackendSetup&) { Fail("CUDA: {}", gpu::WhyUnavailable()); }
+// NOLINTBEGIN(performance-unnecessary-value-param): as where there is CUDA
 std::unique_ptr<Tally> MakeCudaTally(const Context&, std::shared_ptr<const Weights>) {
   Fail("CUDA: {}", gpu::WhyUnavailable());
 }
 std::unique_ptr<GradientOps> MakeCudaGradientOps(const Context&, std::shared_ptr<const Weights>) {
   Fail("CUDA: {}", gpu::WhyUnavailable());
 }
+// NOLINTEND(performance-unnecessary-value-param)
 
 }  // namespace shiftrt
