@@ -16,11 +16,6 @@ namespace {
 // Of Gather and Broadcast; those of NewChannel() follow.
 constexpr int kCollective = 0;
 
-std::string HostName() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "an unknown host";
-}
-
 // Names the host and the cores that this process may use.
 std::string HostAndCores() {
   cpu_set_t set;
@@ -32,6 +27,11 @@ std::string HostAndCores() {
 }
 
 }  // namespace
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "an unknown host";
+}
 
 Processes::Processes() : hosts_{HostName()} {}
 

@@ -233,4 +233,6 @@ class Processes {
 
 std::shared_ptr<Processes> OneProcess();
 
+std::string HostName();  // of this machine
+
 }  // namespace shiftrt

@@ -273,7 +273,8 @@ int Run(const FinetuneCommand& command) {
     const FinetuneResult result = RunTraining(job);
     if (first) Save(command, training, job, result);
     const DepthPlan tuned = result.lora ? MergeLora(*model.weights, result.plan, *result.lora) : result.plan;
-    if (result.lora) WarnOfRounding(MergeError(*model.weights, result.plan, *result.lora, tuned), command.merge_lora);
+    if (first && result.lora)
+      WarnOfRounding(MergeError(*model.weights, result.plan, *result.lora, tuned), command.merge_lora);
     const std::string name = training.name.empty() ? "tuned" : training.name;
     variants.push_back({VariantKind::kCorrected, name, name, tuned});
     outcomes.push_back({training.name, result.history, result.parameters, result.peak_bytes, result.kept_blocks,

@@ -150,10 +150,6 @@ CLI::Validator Output(const std::string& type, const std::function<void(const st
   return CLI::Validator(why_not, type);
 }
 
-}  // namespace
-
-namespace {
-
 // What the processes that share the work agree on: each decides by it which part of the work memory has room for.
 void Divide(Context& context, const std::shared_ptr<Processes>& processes, bool threads_given) {
   if (context.device != Device::kCpu)

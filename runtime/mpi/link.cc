@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/mpi/link.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <condition_variable>
@@ -135,11 +133,6 @@ class Letter {
   std::optional<Mpi::Request> request_;
   std::array<std::byte, kNoticeBytes> text_{};
 };
-
-std::string HostName() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "an unknown host";
-}
 
 class MpiLink : public Link {
  public:

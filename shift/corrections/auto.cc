@@ -160,7 +160,10 @@ class Search {
     CollectMetrics();
     const Recipe best = Reduced(Lowest().recipe);
     std::vector<Recipe> recipes;
-    for (const auto& [kind, metrics] : metrics_) recipes.push_back(best), recipes.back().metric = kind;
+    for (const auto& [kind, metrics] : metrics_) {
+      recipes.push_back(best);
+      recipes.back().metric = kind;
+    }
     TryFactorizations(chosen(), best, recipes);
   }
 
@@ -229,8 +232,10 @@ class Search {
   std::vector<Recipe> RecipesInWalks(const Recipe& best) {
     std::vector<Recipe> recipes;
     if (sites_.size() > 1)  // one site alone has nothing removed before it
-      for (const Calibration mode : {Calibration::kSequential, Calibration::kDrift})
-        recipes.push_back(best), recipes.back().mode = mode;
+      for (const Calibration mode : {Calibration::kSequential, Calibration::kDrift}) {
+        recipes.push_back(best);
+        recipes.back().mode = mode;
+      }
     for (const auto& [name, input] :
          {std::pair("refit", SiteInput::kActivation), std::pair("joint", SiteInput::kStreamAndActivation)}) {
       if (const std::string why = WhyNot(name, input); !why.empty()) {

@@ -12,7 +12,7 @@
 #include "tests/engine/rows.h"
 #include "tests/models/fixtures.h"
 #include "tests/shift/oracles.h"
-#include "tests/shift/small_model.h"
+#include "tests/shift/small_fits.h"
 #include "tests/shift/tokens.h"
 
 namespace shiftrt {
@@ -185,33 +185,9 @@ TEST(Sites, RunsAreNeighbours) {
             (std::vector<int64_t>{0, 4, 6}));
 }
 
-class Corrections : public test::SmallModel {
+class Corrections : public test::SmallFits {
  protected:
-  static constexpr double kLambda = 0.05;
-
-  ShiftOptions Options(const std::string& prune) const {
-    ShiftOptions options;
-    options.prune = ParsePrune(prune);
-    options.fit.rank = RankSpec::Full();
-    options.fit.ridge.lambda = {LambdaSpec::Kind::kAbsolute, kLambda};
-    return options;
-  }
-  ShiftResult Run(const ShiftOptions& options) {
-    NoProgress progress;
-    return Shift({context_, model_, calibration_, progress}, options);
-  }
-  // What a tap of `plan` sees over the fitted batches, one after another.
-  Matrix<float> Seen(const DepthPlan& plan, int64_t layer, TapPoint point) {
-    Matrix<float> all(28 * 32, kWidth);
-    int64_t row = 0;
-    Decoder decoder(context_, model_.weights, plan, {{layer, point, [&](const Rows& h, const Batch&) {
-                                                        for (int64_t t = 0; t < h.count(); ++t, ++row)
-                                                          std::copy_n(h.host().row(t), h.hidden(), all.row(row));
-                                                      }}});
-    for (const Batch& batch : calibration_.fit) decoder.Forward(batch);
-    EXPECT_EQ(row, all.rows());
-    return all;
-  }
+  static ShiftOptions Options(const std::string& prune) { return SmallFits::Options("lra", prune); }
   Matrix<float> Stream(const DepthPlan& plan, int64_t layer) { return Seen(plan, layer, TapPoint::kInput); }
   static std::vector<double> Ones() { return std::vector<double>(28 * 32, 1.0); }
   static const Lra& AdapterOf(const DepthPlan& plan, size_t stage) { return *plan.stages[stage].adapter().lra; }

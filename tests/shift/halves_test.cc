@@ -14,7 +14,7 @@
 #include "shift/pipeline.h"
 #include "shift/sweep.h"
 #include "tests/shift/oracles.h"
-#include "tests/shift/small_model.h"
+#include "tests/shift/small_fits.h"
 
 namespace shiftrt {
 namespace {
@@ -53,10 +53,8 @@ std::vector<float> Floats(const TensorView& tensor) {
 
 constexpr Halves kAttn = Halves::kAttention, kMlp = Halves::kMlp;
 
-class HalvesOfBlocks : public test::SmallModel {
+class HalvesOfBlocks : public test::SmallFits {
  protected:
-  static constexpr double kLambda = 0.05;
-  static constexpr int64_t kTokens = 28 * 32;
   static constexpr int64_t kAttentionSize = 784, kMlpSize = 1168;  // parameters: projections and norm
 
   HalvesOfBlocks() { calibration_ = MakeCalibration(4, 32); }
@@ -65,32 +63,7 @@ class HalvesOfBlocks : public test::SmallModel {
     NoProgress progress;
     return SelectLayers(ParsePrune(prune), {context_, model_.weights, &calibration_.fit, 3}, progress);
   }
-  ShiftOptions Options(const std::string& correction, const std::string& prune) const {
-    ShiftOptions options;
-    options.prune = ParsePrune(prune);
-    options.correction = &FindCorrection(correction);
-    options.fit.rank = RankSpec::Full();
-    options.fit.ridge.lambda = {LambdaSpec::Kind::kAbsolute, kLambda};
-    return options;
-  }
-  ShiftResult Run(const ShiftOptions& options) {
-    NoProgress progress;
-    return Shift({context_, model_, calibration_, progress}, options);
-  }
 
-  // Of all fitted tokens.
-  Matrix<float> Seen(const DepthPlan& plan, int64_t layer, TapPoint point) {
-    Matrix<float> all;
-    int64_t row = 0;
-    Decoder decoder(context_, model_.weights, plan, {{layer, point, [&](const Rows& h, const Batch&) {
-                                                        if (all.empty()) all = Matrix<float>(kTokens, h.hidden());
-                                                        for (int64_t t = 0; t < h.count(); ++t, ++row)
-                                                          std::copy_n(h.host().row(t), h.hidden(), all.row(row));
-                                                      }}});
-    for (const Batch& batch : calibration_.fit) decoder.Forward(batch);
-    EXPECT_EQ(row, kTokens);
-    return all;
-  }
   // The original stream before a place.
   Matrix<float> Before(int64_t place) {
     const Matrix<float> input = Seen(model_.plan, place / 2, TapPoint::kInput);

@@ -11,7 +11,7 @@
 #include "tests/engine/rows.h"
 #include "tests/models/fixtures.h"
 #include "tests/shift/oracles.h"
-#include "tests/shift/small_model.h"
+#include "tests/shift/small_fits.h"
 
 namespace shiftrt {
 namespace {
@@ -47,37 +47,12 @@ double SquaresOf(const Matrix<float>& m) {
   return sum;
 }
 
-class Refit : public test::SmallModel {
+class Refit : public test::SmallFits {
  protected:
-  static constexpr double kLambda = 0.05;
-  static constexpr int64_t kTokens = 28 * 32, kInner = 24;
+  static constexpr int64_t kInner = 24;
 
   Refit() { calibration_ = MakeCalibration(4, 32); }
 
-  ShiftOptions Options(const std::string& correction, const std::string& prune) const {
-    ShiftOptions options;
-    options.prune = ParsePrune(prune);
-    options.correction = &FindCorrection(correction);
-    options.fit.rank = RankSpec::Full();
-    options.fit.ridge.lambda = {LambdaSpec::Kind::kAbsolute, kLambda};
-    return options;
-  }
-  ShiftResult Run(const ShiftOptions& options) {
-    NoProgress progress;
-    return Shift({context_, model_, calibration_, progress}, options);
-  }
-  Matrix<float> Seen(const DepthPlan& plan, int64_t layer, TapPoint point) {
-    Matrix<float> all;
-    int64_t row = 0;
-    Decoder decoder(context_, model_.weights, plan, {{layer, point, [&](const Rows& h, const Batch&) {
-                                                        if (all.empty()) all = Matrix<float>(kTokens, h.hidden());
-                                                        for (int64_t t = 0; t < h.count(); ++t, ++row)
-                                                          std::copy_n(h.host().row(t), h.hidden(), all.row(row));
-                                                      }}});
-    for (const Batch& batch : calibration_.fit) decoder.Forward(batch);
-    EXPECT_EQ(row, kTokens);
-    return all;
-  }
   Matrix<float> Stream(const DepthPlan& plan, int64_t layer) { return Seen(plan, layer, TapPoint::kInput); }
   Matrix<float> Output(const DepthPlan& plan, int64_t layer) { return Seen(plan, layer, TapPoint::kOutput); }
   Matrix<float> BehindAttention(const DepthPlan& plan, int64_t layer) {
