@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/split.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+
+#include "models/block_tensors.h"
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+namespace {
+
+int64_t Elements(const std::vector<int64_t>& shape) {
+  if (shape.empty()) return 0;
+  int64_t elements = 1;
+  for (const int64_t side : shape) elements *= side;
+  return elements;
+}
+
+// What the plan runs of each layer, in elements.
+std::vector<int64_t> ElementsPerLayer(const ModelConfig& config, const DepthPlan& plan) {
+  int64_t attention = 0, mlp = 0;
+  for (const BlockTensor& row : BlockTensors())
+    (row.half == Halves::kMlp ? mlp : attention) += Elements(row.Shape(config));
+  std::vector<int64_t> elements(config.layers, 0);
+  for (const BlockStage* block : plan.Blocks())
+    elements.at(block->layer) += (RunsAttention(block->halves) ? attention : 0) + (RunsMlp(block->halves) ? mlp : 0);
+  return elements;
+}
+
+// Divides `sizes` into `parts` ranges, of which each but the last has at least one, with the least total cost: that of
+// two ranges together is join(cost(a), cost(b)). Returns where each range begins, and the end.
+struct Division {
+  double cost = 0;
+  std::vector<size_t> begins;
+};
+Division Divide(const std::vector<int64_t>& sizes, int64_t parts, int64_t with_last,
+                const std::function<double(double)>& cost, const std::function<double(double, double)>& join) {
+  const size_t count = sizes.size();
+  std::vector<double> sums(count + 1, 0);
+  for (size_t i = 0; i < count; ++i) sums[i + 1] = sums[i] + static_cast<double>(sizes[i]);
+  // best[p][i]: of the first i sizes in p + 1 ranges; from[p][i]: where the last of them begins.
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  std::vector<std::vector<double>> best(parts, std::vector<double>(count + 1, kNever));
+  std::vector<std::vector<size_t>> from(parts, std::vector<size_t>(count + 1, 0));
+  for (int64_t p = 0; p < parts; ++p) {
+    const bool first = p == 0, last = p + 1 == parts;
+    for (size_t end = last ? count : 1; end <= count; ++end) {
+      const size_t lowest = first ? 0 : 1, highest = first ? 0 : last ? end : end - 1;
+      for (size_t begin = lowest; begin <= highest; ++begin) {
+        const double range = cost(sums[end] - sums[begin] + (last ? static_cast<double>(with_last) : 0));
+        const double all = first ? range : join(best[p - 1][begin], range);
+        if (all >= best[p][end]) continue;
+        best[p][end] = all;
+        from[p][end] = begin;
+      }
+    }
+  }
+  Division division{best[parts - 1][count], {count}};
+  for (int64_t p = parts - 1; p >= 0; --p) division.begins.push_back(from[p][division.begins.back()]);
+  std::reverse(division.begins.begin(), division.begins.end());
+  return division;
+}
+
+}  // namespace
+
+std::vector<ModelShare> CutModel(const ModelConfig& config, const DepthPlan& plan, int64_t processes) {
+  const std::vector<int64_t> per_layer = ElementsPerLayer(config, plan), kept = plan.KeptLayers();
+  const int64_t most = std::ssize(kept) + 1;
+  if (processes < 1 || processes > most)
+    FailUsage(
+        Field("split"),
+        "a model of {} blocks cannot be split over {} processes: 1 to {} are possible, of which the last may have "
+        "the head alone",
+        kept.size(), processes, most);
+  std::vector<int64_t> sizes;
+  for (const int64_t layer : kept) sizes.push_back(per_layer[layer]);
+  const int64_t head = config.vocab * config.hidden;
+  const double largest =
+      Divide(
+          sizes, processes, head, [](double size) { return size; }, [](double a, double b) { return std::max(a, b); })
+          .cost;
+  const std::vector<size_t> begins =
+      Divide(
+          sizes, processes, head,
+          [&](double size) { return size > largest ? std::numeric_limits<double>::infinity() : size * size; },
+          [](double a, double b) { return a + b; })
+          .begins;
+  std::vector<ModelShare> shares;
+  const auto layer_at = [&](size_t at) { return at == 0 ? 0 : at == kept.size() ? config.layers : kept[at]; };
+  for (int64_t i = 0; i < processes; ++i)
+    shares.push_back({layer_at(begins[i]), layer_at(begins[i + 1]), i == 0, i + 1 == processes});
+  return shares;
+}
+
+int64_t WeightBytes(const ModelConfig& config, const DepthPlan& plan, const ModelShare& share, DType dtype) {
+  const std::vector<int64_t> per_layer = ElementsPerLayer(config, plan);
+  int64_t elements = 0;
+  for (int64_t layer = share.begin; layer < share.end; ++layer) elements += per_layer[layer];
+  const int64_t table = config.vocab * config.hidden;
+  if (share.first) elements += table;
+  if (share.last) elements += config.hidden + (share.first && config.tied_head ? 0 : table);
+  return elements * static_cast<int64_t>(SizeOf(dtype));
+}
+
+}  // namespace shiftrt
