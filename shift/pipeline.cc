@@ -2,12 +2,14 @@
 #include "shift/pipeline.h"
 
 #include <algorithm>
+#include <numeric>
 #include <span>
 #include <utility>
 
 #include "runtime/check.h"
 #include "runtime/stopwatch.h"
 #include "shift/corrections/fold.h"
+#include "shift/fit/loss_gradients.h"
 #include "shift/fit/sequential.h"
 #include "shift/sums/collect.h"
 #include "shift/sums/gram_file.h"
@@ -35,7 +37,11 @@ std::map<std::string, std::vector<double>> ScoresOf(const Selection& selection) 
 class Pipeline {
  public:
   Pipeline(const ShiftJob& job, const ShiftOptions& options)
-      : job_(job), options_(options), fit_(options.fit), correction_(*options.correction) {}
+      : job_(job),
+        options_(options),
+        fit_(options.fit),
+        weighting_(options.weighting),
+        correction_(*options.correction) {}
 
   ShiftResult Run() {
     if (!options_.gram.load.empty()) Load();
@@ -75,7 +81,7 @@ class Pipeline {
   void Correct() {
     const bool each_block = correction_.per_block() && !options_.span;
     const std::vector<Site> sites = each_block ? SitesOf(result_.selection.removed) : Runs();
-    CollectMetrics(sites);
+    CollectGradients(sites);
     if (correction_.walks()) return Walk(result_.pruned);
     FittedSites fitted = !correction_.needs_sums()                    ? Fit(sites, {}, job_.progress)
                          : options_.mode != Calibration::kIndependent ? FitInSequence(sites)
@@ -91,12 +97,18 @@ class Pipeline {
   }
 
   // What the loss feels behind every site.
-  void CollectMetrics(const std::vector<Site>& sites) {
-    if (fit_.metric == MetricKind::kIdentity) return;
+  void CollectGradients(const std::vector<Site>& sites) {
+    const bool metric = fit_.metric != MetricKind::kIdentity, sizes = weighting_.gradient && options_.gram.load.empty();
+    if (!metric && !sizes) return;
     const Stopwatch watch(result_.seconds.calibrate);
     std::vector<int64_t> last;
     for (const Site& site : sites) last.push_back(site.last());
-    fit_.metrics = shiftrt::CollectMetrics(job_, fit_.metric, last);
+    if (options_.gram.all_layers) {
+      last.resize(job_.layers());
+      std::iota(last.begin(), last.end(), 0);
+    }
+    if (metric) fit_.metrics = CollectMetrics(job_, fit_.metric, last);
+    if (sizes) weighting_.sizes = CollectGradientSizes(job_, last);
   }
 
   // Fits what is fitted from activations: the correction of the runs that `plan` leaves bare, and what is healed.
@@ -119,7 +131,7 @@ class Pipeline {
 
   FittedSites FitInSequence(const std::vector<Site>& sites) const {
     return shiftrt::FitInSequence(
-        job_, sites, options_.mode, options_.weighting,
+        job_, sites, options_.mode, weighting_,
         [&](const SiteSums& site, Progress& progress) { return Fit({site.site}, {&site}, progress); });
   }
 
@@ -139,7 +151,7 @@ class Pipeline {
     CheckMemory(job_.context, (3 * std::ssize(layers) + 1) / 2, job_.hidden(),
                 "a higher limit allows more, and several files, of some layers each, take less");
     SavedSums wanted = NewSavedSums(job_, layers, Settings(options_.weighting), ScoresOf(result_.selection));
-    for (SiteSums& site : wanted.sums.sites) site.weighting = options_.weighting;
+    for (SiteSums& site : wanted.sums.sites) site.weighting = weighting_;
     return shiftrt::CollectIntoFile(job_, std::move(wanted), options_.gram.save).sums;
   }
 
@@ -178,7 +190,7 @@ class Pipeline {
     {
       const Stopwatch watch(result_.seconds.calibrate);
       for (const std::vector<Site>* some : {&sites, &runs})
-        for (const Site& site : *some) sums.sites.emplace_back(site, job_.hidden(), input, options_.weighting);
+        for (const Site& site : *some) sums.sites.emplace_back(site, job_.hidden(), input, weighting_);
       Collect(job_, sums);
     }
     std::vector<const SiteSums*> wanted;
@@ -208,7 +220,8 @@ class Pipeline {
 
   const ShiftJob& job_;
   const ShiftOptions& options_;
-  FitOptions fit_;  // with what a pass collected for it
+  FitOptions fit_;            // with what a pass collected for it
+  TokenWeighting weighting_;  // the same
   const Correction& correction_;
   SavedSums loaded_;
   std::vector<SiteSums> run_sums_;  // of runs that will be merged
@@ -266,6 +279,12 @@ void CheckOptions(const ShiftOptions& options, int64_t hidden) {
          "chooses what adapters of low rank keep; it goes with those that are fitted by a given recipe");
   refuse(options.fit.metric != MetricKind::kIdentity && !options.gram.load.empty(), "metric",
          "needs gradients, which files of sums do not have");
+  const bool gradient = options.weighting.gradient;
+  refuse(
+      gradient && (halves || !correction.takes_recipe() || options.heal != Heal::kOff || options.merge != Merge::kOff),
+      "weighting",
+      "gradient is measured behind removed blocks; it goes with adapters in the place of whole blocks, without "
+      "healing and merging");
   refuse(options.gate && correction == FindCorrection("none"), "gate", "there is no correction to take out");
   const bool divides = correction == FindCorrection("prune-comp");
   refuse(options.gate && divides, "gate", "judges blocks one by one, and the factors of prune-comp belong together");

@@ -29,7 +29,7 @@ void Shuffle(std::vector<T>& items, uint64_t seed) {
 // Adapters that are fitted from sums of the original model's stream alone.
 bool FromSharedSums(const ShiftOptions& options) {
   return options.correction->takes_recipe() && options.mode == Calibration::kIndependent &&
-         options.heal == Heal::kOff && options.fit.metric == MetricKind::kIdentity;
+         options.heal == Heal::kOff && options.fit.metric == MetricKind::kIdentity && !options.weighting.gradient;
 }
 
 // What the correction does not look at is as it is by default, so that equal settings are equal.

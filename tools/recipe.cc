@@ -35,7 +35,8 @@ void RecipeOptions::AddTo(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--token-weight", token_weight,
                  "weights of the tokens in the fit: none, or a comma-separated list of norm (1 / mean square of the\n"
-                 "block's output), first:W (first token of a sample) and massive:W (tokens with a massive activation)")
+                 "block's output), gradient (square of the loss's gradient behind the block), first:W (first token of a\n"
+                 "sample) and massive:W (tokens with a massive activation)")
       ->capture_default_str();
   app.add_option("--heal", heal,
                  "fit projections of the kept blocks behind the first removed one again, towards the original stream:\n"

@@ -34,7 +34,8 @@ struct RepairSettings {
   std::string factorization = "rrr";
   /// On which stream the adapters are fitted: "independent", "sequential" or "drift".
   std::string calibration_mode = "independent";
-  /// How tokens are weighted in the fit: "none", or any of "norm", "first:W" and "massive:W" with commas between them.
+  /// How tokens are weighted in the fit: "none", or any of "norm", "gradient", "first:W" and "massive:W" with
+  /// commas between them.
   std::string token_weight = "none";
   bool span = false;  ///< one adapter for each run of neighbouring removed blocks
   bool gate = false;  ///< take out adapters without which the loss on held-out text is lower

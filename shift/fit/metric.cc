@@ -4,64 +4,15 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/gradient_ops.h"
-#include "engine/gradients.h"
 #include "runtime/check.h"
 #include "runtime/linalg/linalg.h"
+#include "shift/fit/loss_gradients.h"
 
 namespace shiftrt {
 
 namespace {
 
 constexpr double kFloor = 1e-3;
-
-// Sums over tokens of g g' (d, d; upper triangle), behind some layers of the original model.
-class GradientSquares {
- public:
-  GradientSquares(const ShiftJob& job, std::span<const int64_t> layers)
-      : job_(job), engine_(job.context, job.model.weights, DepthPlan::Original(job.layers())) {
-    for (const int64_t layer : layers) squares.emplace(layer, Matrix<double>::Zeros(job.hidden(), job.hidden()));
-  }
-
-  void Add(const Batch& batch) {
-    const int64_t tokens = batch.size(), d = job_.hidden(), lowest = squares.begin()->first + 1;
-    // The stream before the stages from the lowest one on, and behind the last.
-    const std::shared_ptr<float> streams = engine_.Allocate((job_.layers() - lowest + 1) * tokens * d),
-                                 memory = engine_.Allocate(tokens * d);
-    const auto stream = [&](int64_t stage) {
-      return MatrixView<float>(streams.get() + (stage - lowest) * tokens * d, tokens, d);
-    };
-    const MatrixView<float> gradient(memory.get(), tokens, d);
-    engine_.Embed(batch, stream(lowest));
-    for (int64_t stage = 0; stage < job_.layers(); ++stage) {
-      const MatrixView<float> from = stream(std::max(stage, lowest)), to = stream(std::max(stage + 1, lowest));
-      if (from.data != to.data) engine_.ops().Copy(from, to);
-      engine_.Forward(static_cast<size_t>(stage), batch, to);
-    }
-    engine_.Head(batch, {}, 1.0, stream(job_.layers()), gradient);
-    Collect(job_.layers() - 1, gradient);
-    for (int64_t stage = job_.layers() - 1; stage >= lowest; --stage) {
-      engine_.Backward(static_cast<size_t>(stage), batch, stream(stage), gradient);
-      Collect(stage - 1, gradient);
-    }
-  }
-
-  GradientMoments squares;
-
- private:
-  void Collect(int64_t layer, MatrixView<const float> gradient) {
-    const auto found = squares.find(layer);
-    if (found == squares.end()) return;
-    const Matrix<float> here(gradient.rows, gradient.cols);
-    engine_.ops().ToHost(gradient.data, here.span());
-    const Matrix<double> wide(gradient.rows, gradient.cols);
-    std::copy_n(here.data(), wide.size(), wide.data());
-    linalg::AddGram(job_.context, wide.view(), found->second.view());
-  }
-
-  const ShiftJob& job_;
-  GradientEngine engine_;
-};
 
 }  // namespace
 
@@ -129,14 +80,16 @@ Matrix<double> OutputMetric::Over(const Context& context, const Matrix<double>& 
 }
 
 GradientMoments CollectGradientMoments(const ShiftJob& job, std::span<const int64_t> layers) {
-  GradientSquares gradients(job, layers);
+  GradientMoments moments;
+  for (const int64_t layer : layers) moments.emplace(layer, Matrix<double>::Zeros(job.hidden(), job.hidden()));
   job.progress.Begin("gradients of the loss", job.calibration.fit_tokens);
-  for (const Batch& batch : job.calibration.fit) {
-    gradients.Add(batch);
-    job.progress.Advance(batch.size());
-  }
+  VisitLossGradients(job, job.calibration.fit, layers, [&](int64_t layer, const Batch&, const Matrix<float>& g) {
+    const Matrix<double> wide(g.rows(), g.cols());
+    std::copy_n(g.data(), wide.size(), wide.data());
+    linalg::AddGram(job.context, wide.view(), moments.at(layer).view());
+  });
   job.progress.End();
-  return std::move(gradients.squares);
+  return moments;
 }
 
 std::shared_ptr<const OutputMetrics> MakeMetrics(const Context& context, MetricKind kind,

@@ -54,7 +54,7 @@ class Walk {
       const auto add = [&](Walker& walker) {
         SetUpdate(sums.site, walker);
         const Rows stream = walker.corrected.rows();
-        adder.Add({stream, stream, update_.rows()}, weighting_, walker.batch->offsets);
+        adder.Add({stream, stream, update_.rows()}, weighting_, *walker.batch);
       };
       InRounds(*part, progress, add, &adder);
       adder.Settle();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shift/fit/token_weights.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string_view>
@@ -13,6 +15,7 @@ namespace shiftrt {
 namespace {
 
 constexpr double kMassive = 1000;          // times the median
+constexpr double kLeastSize = 1e-3;        // of a gradient, relative to the mean
 constexpr double kSquareRounding = 1e-13;  // of a square that is a sum of three terms, relative to them
 
 // Whether the largest of `magnitudes`, which are reordered, is massive.
@@ -39,8 +42,31 @@ std::vector<bool> MassiveTokens(MatrixView<const float> h, MatrixView<const floa
 
 }  // namespace
 
+void GradientSizes::Scale() {
+  std::map<int64_t, std::pair<double, double>> totals;  // by layer: the sum of the sizes, and how many
+  for (const auto& [key, sizes] : sizes_)
+    for (const float size : sizes) {
+      auto& [sum, count] = totals[key.first];
+      sum += size;
+      count += 1;
+    }
+  for (const auto& [layer, total] : totals)
+    Check(std::isfinite(total.first) && total.first > 0,
+          "the squares of the loss's gradients behind layer {} add up to {}", layer, total.first);
+  for (auto& [key, sizes] : sizes_) {
+    const auto& [sum, count] = totals.at(key.first);
+    for (float& size : sizes) size = static_cast<float>(size * count / sum + kLeastSize);
+  }
+}
+
+std::span<const float> GradientSizes::Of(int64_t layer, const Batch& batch) const {
+  const auto found = sizes_.find({layer, &batch});
+  Check(found != sizes_.end(), "there are no gradients of this text behind layer {}", layer);
+  return found->second;
+}
+
 std::vector<double> TokenWeighting::Weights(std::span<const RowProducts> products, const Rows& h, const Rows& delta,
-                                            std::span<const int64_t> offsets) const {
+                                            const Tokens& tokens) const {
   if (uniform()) return {};
   std::vector<double> weights(products.size(), 1.0);
   for (size_t t = 0; norm && t < weights.size(); ++t) {
@@ -55,7 +81,12 @@ std::vector<double> TokenWeighting::Weights(std::span<const RowProducts> product
     for (size_t t = 0; t < weights.size(); ++t)
       if (at[t]) weights[t] *= massive;
   }
-  for (int64_t begin : offsets)
+  if (gradient) {
+    Check(sizes != nullptr, "token weights by gradients, without gradients");
+    const std::span<const float> felt = sizes->Of(tokens.layer, tokens.batch);
+    for (size_t t = 0; t < weights.size(); ++t) weights[t] *= felt[t];
+  }
+  for (int64_t begin : tokens.batch.offsets)
     if (begin < h.count()) weights[begin] *= first;
   return weights;
 }
@@ -74,9 +105,12 @@ TokenWeighting ParseTokenWeighting(const std::string& text) {
                       std::isfinite(weight) && weight >= 0;
     if (part == "norm") {
       weighting.norm = true;
+    } else if (part == "gradient") {
+      weighting.gradient = true;
     } else if (!good) {
       FailUsage(Field("weighting"),
-                "{}: \"{}\" is none of none, norm, first:W and massive:W with a weight of at least 0", text, part);
+                "{}: \"{}\" is none of none, norm, gradient, first:W and massive:W with a weight of at least 0", text,
+                part);
     }
     if (part.size() == rest.size()) return weighting;
     rest.remove_prefix(part.size() + 1);
@@ -85,13 +119,12 @@ TokenWeighting ParseTokenWeighting(const std::string& text) {
 
 std::string Format(const TokenWeighting& weighting) {
   if (weighting.uniform()) return "none";
-  std::string text = weighting.norm ? "norm" : "";
-  const auto append = [&](const char* name, double weight) {
-    if (weight != 1) text += fmt::format("{}{}:{}", text.empty() ? "" : ",", name, weight);
-  };
-  append("first", weighting.first);
-  append("massive", weighting.massive);
-  return text;
+  std::vector<std::string> parts;
+  if (weighting.norm) parts.emplace_back("norm");
+  if (weighting.gradient) parts.emplace_back("gradient");
+  if (weighting.first != 1) parts.push_back(fmt::format("first:{}", weighting.first));
+  if (weighting.massive != 1) parts.push_back(fmt::format("massive:{}", weighting.massive));
+  return fmt::format("{}", fmt::join(parts, ","));
 }
 
 }  // namespace shiftrt

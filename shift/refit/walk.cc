@@ -199,8 +199,7 @@ class RefitWalk {
         missing.Subtract(out);
         const bool both = sums.input == SiteInput::kStreamAndActivation;
         if (both) beside.SetBeside(out, inputs.rows());
-        adder.Add({both ? beside.rows() : inputs.rows(), out, missing.rows()}, options_.weighting,
-                  walker.batch->offsets);
+        adder.Add({both ? beside.rows() : inputs.rows(), out, missing.rows()}, options_.weighting, *walker.batch);
       };
       auto walker = walkers.begin();
       processes_.InRounds(std::ssize(batches), [&](const Round& round) {
@@ -234,7 +233,7 @@ class RefitWalk {
           std::vector<RowProducts> products(walker.batch->size());
           const HostRows stream = out.ToHost();
           ComputeRowProducts(job_.context, stream.view(), wanted.view(), products);
-          weights = options_.weighting.Weights(products, out, missing.rows(), walker.batch->offsets);
+          weights = options_.weighting.Weights(products, out, missing.rows(), {*walker.batch, half.layer});
         }
         take({read.view(), wanted.view(), weights});
       }
@@ -319,7 +318,7 @@ class RefitWalk {
           const Rows stream = walker.corrected.rows();
           missing.Set(walker.original.rows());
           missing.Subtract(stream);
-          adder.Add({stream, stream, missing.rows()}, options_.weighting, walker.batch->offsets);
+          adder.Add({stream, stream, missing.rows()}, options_.weighting, *walker.batch);
           job_.progress.Advance(walker.batch->size());
         }
         adder.Settle();

@@ -19,10 +19,10 @@ RidgeAdder::RidgeAdder(Tally& tally, const Site& site, RidgeSums& into)
   for (int64_t i = 0; i < tally.devices(); ++i) pending_.push_back(tally.MakeProducts());
 }
 
-void RidgeAdder::Add(const Tokens& tokens, const TokenWeighting& weighting, std::span<const int64_t> offsets) {
+void RidgeAdder::Add(const Tokens& tokens, const TokenWeighting& weighting, const Batch& batch) {
   const auto& [inputs, stream, delta] = tokens;
   if (!processes_.alone()) {
-    Bytes message = Packed(tokens, weighting, offsets);
+    Bytes message = Packed(tokens, weighting, batch);
     if (processes_.rank() == owner_) {
       own_ = std::move(message);
     } else {
@@ -37,19 +37,19 @@ void RidgeAdder::Add(const Tokens& tokens, const TokenWeighting& weighting, std:
   tokens_ += stream.count();
   if (weighting.uniform()) return sums_->Add(inputs, delta, {});
   const std::vector<RowProducts> now = products.Take();
-  const std::vector<double> weights = weighting.Weights(now, stream, delta, offsets);
+  const std::vector<double> weights = weighting.Weights(now, stream, delta, {batch, site_.last()});
   Count(now, weights);
   sums_->Add(inputs, delta, weights);
 }
 
 // What Add takes of these rows, computed here: only the additions are the owner's.
-Bytes RidgeAdder::Packed(const Tokens& tokens, const TokenWeighting& weighting, std::span<const int64_t> offsets) {
+Bytes RidgeAdder::Packed(const Tokens& tokens, const TokenWeighting& weighting, const Batch& batch) {
   const auto& [inputs, stream, delta] = tokens;
   PendingProducts& pending = *pending_.front();
   pending.Start(stream, delta);
   const std::vector<RowProducts> products = pending.Take();
   std::vector<double> weights;
-  if (!weighting.uniform()) weights = weighting.Weights(products, stream, delta, offsets);
+  if (!weighting.uniform()) weights = weighting.Weights(products, stream, delta, {batch, site_.last()});
   Packer packer(stream.count() * (4 * (inputs.hidden() + delta.hidden()) + 48) + 64);
   packer.PutAll(products).PutAll(weights);
   for (const Rows* rows : {&inputs, &delta}) {

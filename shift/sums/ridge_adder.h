@@ -23,14 +23,14 @@ class RidgeAdder {
   // `into` lasts longer than this, and nobody else changes it meanwhile. Throws OutOfMemory where the device has no
   // room for its sums.
   RidgeAdder(Tally& tally, const Site& site, RidgeSums& into);
-  // As RidgeSums::Add, with the weights of `weighting`; `offsets` are those of the batch. `stream` (tokens, hidden) is
+  // As RidgeSums::Add, with the weights of `weighting`. The rows are those of `batch`. `stream` (tokens, hidden) is
   // what `delta` is added to; often it is the inputs themselves. Throws Error naming site and row for NaN or infinity
   // in stream or delta. Where all tokens count alike it does not wait for the device: what is wrong with these rows is
   // found by a later Add, when the same device's turn comes again, or by Settle.
   struct Tokens {
     Rows inputs, stream, delta;
   };
-  void Add(const Tokens& tokens, const TokenWeighting& weighting, std::span<const int64_t> offsets);
+  void Add(const Tokens& tokens, const TokenWeighting& weighting, const Batch& batch);
   // Ends a round, of which so many processes had a batch. All processes call it, also those without.
   void EndRound(int64_t present);
   // Throws what Add throws. Brings what was added into the sums of every process, which are of no use until then: on a
@@ -38,7 +38,7 @@ class RidgeAdder {
   void Settle();
 
  private:
-  Bytes Packed(const Tokens& tokens, const TokenWeighting& weighting, std::span<const int64_t> offsets);
+  Bytes Packed(const Tokens& tokens, const TokenWeighting& weighting, const Batch& batch);
   void AddPacked(const Bytes& message);
   void Share();
   // Checks and counts rows of which these are the products.

@@ -55,7 +55,7 @@ class RidgeProbe::SiteTaps {
   }
 
   void Finish(const Rows& update, const Batch& batch) {
-    adder_.Add({input_->rows(), input_->rows(), update}, entry_.weighting, batch.offsets);
+    adder_.Add({input_->rows(), input_->rows(), update}, entry_.weighting, batch);
   }
 
   const Site& site_;

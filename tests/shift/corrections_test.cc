@@ -34,7 +34,8 @@ void ExpectMap(const Lra& lra, const AffineMap& map, double tolerance) {
 
 TEST(TokenWeighting, ReadsAndWrites) {
   EXPECT_TRUE(ParseTokenWeighting("none").uniform());
-  for (const char* text : {"norm", "norm,first:0", "first:0.5,massive:0", "massive:2"})
+  for (const char* text :
+       {"norm", "norm,first:0", "first:0.5,massive:0", "massive:2", "gradient", "norm,gradient,first:0"})
     EXPECT_EQ(Format(ParseTokenWeighting(text)), text);
   for (const char* text : {"", "norms", "norm,", ",norm", "none,norm", "first", "first:", "first:-1", "massive:nan"})
     EXPECT_THROW(ParseTokenWeighting(text), UsageError) << text;
@@ -50,17 +51,35 @@ TEST(TokenWeighting, WeighsBySizePlaceAndMassiveActivations) {
   h(1, 2) = -6000;                                         // before the block
   delta(2, 4) = 1e6f;                                      // behind it
   for (int64_t j = 0; j < 5; ++j) delta(3, j) = -h(3, j);  // nothing left
-  const std::vector<int64_t> offsets = {0, 3, 4};
+  Batch batch;
+  batch.Add(std::vector<int32_t>{1, 2, 3});
+  batch.Add(std::vector<int32_t>{4});
+  const TokenWeighting::Tokens tokens = {batch, 7};
   std::vector<RowProducts> products(4);
   ComputeRowProducts(Context(), h.view(), delta.view(), products);
-  EXPECT_TRUE(TokenWeighting().Weights(products, h.view(), delta.view(), offsets).empty());
+  EXPECT_TRUE(TokenWeighting().Weights(products, h.view(), delta.view(), tokens).empty());
   const std::vector<double> places =
-      ParseTokenWeighting("first:0.5,massive:0.25").Weights(products, h.view(), delta.view(), offsets);
+      ParseTokenWeighting("first:0.5,massive:0.25").Weights(products, h.view(), delta.view(), tokens);
   EXPECT_EQ(places, (std::vector<double>{0.5, 0.25, 0.25, 0.5}));
-  const std::vector<double> norms = ParseTokenWeighting("norm").Weights(products, h.view(), delta.view(), offsets);
+  const std::vector<double> norms = ParseTokenWeighting("norm").Weights(products, h.view(), delta.view(), tokens);
   EXPECT_DOUBLE_EQ(norms[0], 5.0 / (4 + 9 + 16 + 25 + 36));
   EXPECT_DOUBLE_EQ(norms[1], 5.0 / (9 + 16 + 5999.0 * 5999.0 + 36 + 49));
   EXPECT_EQ(norms[3], 0.0);
+
+  TokenWeighting gradient = ParseTokenWeighting("gradient,first:0.5");
+  EXPECT_THROW(gradient.Weights(products, h.view(), delta.view(), tokens), Error) << "no gradients";
+  auto sizes = std::make_shared<GradientSizes>();
+  sizes->Set(7, batch, {2, 0, 1, 5});
+  sizes->Scale();
+  gradient.sizes = sizes;
+  const std::vector<double> felt = gradient.Weights(products, h.view(), delta.view(), tokens);
+  const double expected[] = {0.5 * 1.001, 0.001, 0.501, 0.5 * 2.501};
+  for (int t = 0; t < 4; ++t) EXPECT_NEAR(felt[t], expected[t], 1e-6) << t;
+  EXPECT_THROW(gradient.Weights(products, h.view(), delta.view(), {batch, 6}), Error) << "another layer";
+  const Batch other = batch;
+  EXPECT_THROW(gradient.Weights(products, h.view(), delta.view(), {other, 7}), Error) << "another batch";
+  sizes->Set(8, batch, {0, 0, 0, 0});
+  EXPECT_THROW(sizes->Scale(), Error);
 }
 
 TEST(WeightedSums, AreTheFitOfRowsThatCountForThatMuch) {

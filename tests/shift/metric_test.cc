@@ -5,6 +5,7 @@
 
 #include "engine/gradients.h"
 #include "runtime/check.h"
+#include "shift/fit/loss_gradients.h"
 #include "shift/pipeline.h"
 #include "tests/shift/oracles.h"
 #include "tests/shift/small_model.h"
@@ -151,6 +152,47 @@ TEST_F(MetricOfModel, WeighsDirectionsAsTheLossFeelsThem) {
   for (double& x : ones.span()) x = 1;
   const Matrix<double> scales = metrics->at(layer).Times(context_, ones);
   for (int64_t j = 0; j < kWidth; ++j) EXPECT_NEAR(scales(0, j), std::sqrt(expected(j, j)), 1e-4 * scales(0, j)) << j;
+}
+
+// Token weights by gradients are the squares of the same gradients, on whatever part of the text; and a fit with them
+// leaves less of what the loss feels most, and more of the squares.
+TEST_F(MetricOfModel, TokenWeightsAreTheSquaresOfTheGradients) {
+  NoProgress progress;
+  const ShiftJob job = {context_, model_, calibration_, progress};
+  const std::vector<int64_t> layers = {3, 1};
+  const auto sizes = CollectGradientSizes(job, layers);
+  double total = 0, squares = 0, tokens = 0;
+  VisitLossGradients(
+      job, calibration_.fit, std::vector<int64_t>{3}, [&](int64_t, const Batch& batch, const Matrix<float>& g) {
+        const auto felt = sizes->Of(3, batch);
+        ASSERT_EQ(std::ssize(felt), batch.size());
+        double of_batch = 0, weights = 0;
+        for (int64_t t = 0; t < g.rows(); ++t) {
+          weights += felt[t] - 1e-3;
+          for (const float x : std::span(g.row(t), g.cols())) of_batch += static_cast<double>(x) * x;
+        }
+        squares += of_batch * static_cast<double>(batch.size() * batch.size());
+        total += weights;
+        tokens += static_cast<double>(batch.size());
+        EXPECT_NEAR(weights / total, of_batch * static_cast<double>(batch.size() * batch.size()) / squares, 1e-3);
+      });
+  EXPECT_GT(total, 0.2 * tokens);
+  for (const Batch& batch : calibration_.heldout) EXPECT_EQ(std::ssize(sizes->Of(1, batch)), batch.size());
+
+  ShiftOptions options;
+  options.prune = ParsePrune("layers=2");
+  options.fit.rank = RankSpec::Full();
+  const ShiftResult plain = Shift(job, options);
+  options.weighting = ParseTokenWeighting("gradient");
+  const ShiftResult felt = Shift(job, options);
+  EXPECT_NE(plain.corrected.Fingerprint(), felt.corrected.Fingerprint());
+  options.mode = Calibration::kDrift;
+  EXPECT_EQ(Shift(job, options).sites.size(), 1u);
+  for (const char* correction : {"refit", "joint", "replaceme"}) {
+    options.mode = Calibration::kIndependent;
+    options.correction = &FindCorrection(correction);
+    EXPECT_THROW(CheckOptions(options, kWidth), UsageError) << correction;
+  }
 }
 
 TEST_F(MetricOfModel, IsRefusedWhereNothingReadsIt) {
