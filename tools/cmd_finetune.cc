@@ -190,8 +190,6 @@ void Save(const FinetuneCommand& command, const Training& training, const Finetu
   const DepthPlan plan = merge ? MergeLora(*job.model.weights, result.plan, *result.lora) : result.plan;
   SaveAdapted(job.model, plan, TunedProvenance(command, job, result), command.save_weights, training.save,
               result.lora && !merge ? &*result.lora : nullptr);
-  std::error_code ignored;
-  fs::remove(training.checkpoint, ignored);
   fmt::print("saved: {}\n", training.save.string());
 }
 
@@ -261,7 +259,8 @@ int Run(const FinetuneCommand& command) {
   const double before = heldout ? perplexity(model.plan) : 0;
   std::vector<Variant> variants = SavedVariants(model);
   std::vector<TrainingOutcome> outcomes;
-  for (const Training& training : Trainings(command, model, options)) {
+  const std::vector<Training> trainings = Trainings(command, model, options);
+  for (const Training& training : trainings) {
     TrainingDisplay display(command.common.quiet);
     const auto announce = [&](const std::string& summary) {
       fmt::print("\n{}{}{}: {} steps of {} sequences\n  {}\n", Name(options.trainable.method),
@@ -303,6 +302,11 @@ int Run(const FinetuneCommand& command) {
   }
   if (!command.preset.empty()) PrintPaper(command, model);
   command.common.WriteJson(json);
+  // Until here the same command goes on from a finished training, whatever interrupts what follows it.
+  for (const Training& training : trainings) {
+    std::error_code ignored;
+    if (first) fs::remove(training.checkpoint, ignored);
+  }
   return 0;
 }
 

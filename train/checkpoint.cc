@@ -109,9 +109,4 @@ void CheckpointFile::Write(const TrainingState& state) const {
                    {{"format", kFormat}, {"settings", settings.dump()}, {"progress", progress.dump()}});
 }
 
-void CheckpointFile::Remove() const {
-  std::error_code ignored;
-  std::filesystem::remove(path_, ignored);
-}
-
 }  // namespace shiftrt

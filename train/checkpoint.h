@@ -50,8 +50,6 @@ class CheckpointFile {
   // Replaces the file in one step, also while an interruption is requested. Throws Error where there is no space: the
   // file that was there stays.
   void Write(const TrainingState& state) const;
-  // Where the result is saved, it is not needed any more.
-  void Remove() const;
 
  private:
   std::filesystem::path path_;

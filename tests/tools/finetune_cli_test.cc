@@ -116,6 +116,21 @@ TEST_F(FinetuneCli, StoppedItContinuesToTheSameBits) {
   }
 }
 
+// The second of two trainings cannot start; the first is not repeated when it can.
+TEST_F(FinetuneCli, AFinishedTrainingIsKeptUntilTheCommandEnds) {
+  const std::vector<std::string> options = {"--adapters", "frozen,trainable"};
+  ASSERT_EQ(Finetune(options, "whole").status, 0);
+  std::ofstream(dir_ / "tuned.checkpoint-trainable") << "not a checkpoint";
+  EXPECT_FAILS(Finetune(options), 1, "tuned.checkpoint-trainable");
+  fs::remove(dir_ / "tuned.checkpoint-trainable");
+  const Outcome resumed = Finetune(options);
+  ASSERT_EQ(resumed.status, 0) << resumed.err;
+  EXPECT_NE(resumed.err.find("tuned.checkpoint-frozen"), std::string::npos) << resumed.err;
+  EXPECT_TRUE(Files("tuned") == Files("whole"));
+  for (const char* mode : {"frozen", "trainable"})
+    EXPECT_FALSE(fs::exists(dir_ / fmt::format("tuned.checkpoint-{}", mode))) << mode;
+}
+
 TEST_F(FinetuneCli, PresetsSetWhatTheCommandLineDoesNot) {
   const Outcome outcome = Finetune({"--preset", "paper-frozen-trainable", "--samples", "30", "--steps", "2"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
