@@ -31,6 +31,7 @@ struct LayerCall {
   const Rows* residual = nullptr;  // the stream to go on from, (tokens, hidden); null: the embeddings
   int64_t past = 0;                // positions in `cache` already; 0 without one
   KvStorage* cache = nullptr;      // of this backend; there is then one sequence
+  int64_t next = -1;               // the layer whose input is the stream behind them, where taps of it hear that
   bool taps_only = false;          // nobody wants the stream behind the last tap
   const Draw* draw = nullptr;      // how the token behind the last row is chosen; null: it is not
 };

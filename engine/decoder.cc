@@ -3,6 +3,7 @@
 
 #include "engine/backend.h"
 #include "engine/layer_loop.h"
+#include "engine/model_part.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
@@ -90,9 +91,15 @@ struct Decoder::Impl {
   std::shared_ptr<const Weights> weights;
   DepthPlan plan;
   TapSet taps;
+  std::unique_ptr<ModelPart> part;  // of a model that is split over processes
   std::unique_ptr<Backend> backend;
 
-  Rows Run(const LayerCall& call) const { return RunLayers(*backend, taps, call, weights->config.layers); }
+  Rows Run(const LayerCall& call) const {
+    const auto run = [&](const LayerCall& of_part) { return RunLayers(*backend, taps, of_part); };
+    return part ? part->Run(call, taps, run) : run(call);
+  }
+  // Whether this process has the head.
+  bool scores() const { return !part || part->last(); }
   // What `run` makes of the call that continues `cache`.
   template <typename Result>
   Result Continue(std::span<const int32_t> tokens, KvCache& cache, const Draw* draw,
@@ -104,7 +111,12 @@ Decoder::Decoder(const Context& context, std::shared_ptr<const Weights> weights,
   CheckStages(*weights, plan.stages);
   impl_->taps = TapSet(std::move(taps));
   impl_->taps.Check(plan.stages, weights->config.layers, /*everything=*/true);
-  const BackendSetup setup{context, weights, plan, !impl_->taps.empty()};
+  BackendSetup setup{context, weights, plan, !impl_->taps.empty()};
+  if (weights->split()) {
+    impl_->part = std::make_unique<ModelPart>(context.processes, weights);
+    const std::span<const Stage> mine = impl_->part->Mine(plan.stages);
+    setup.plan.stages.assign(mine.begin(), mine.end());
+  }
   impl_->backend = context.device == Device::kCuda ? MakeCudaBackend(setup) : MakeCpuBackend(setup);
   impl_->processes = context.processes;
   impl_->weights = std::move(weights);
@@ -118,7 +130,7 @@ Processes& Decoder::processes() const { return *impl_->processes; }
 
 Rows Decoder::Forward(const Batch& batch, bool taps_only) {
   CheckLengths(config(), batch);
-  return impl_->Run({.batch = batch, .stages = plan().stages, .taps_only = taps_only});
+  return impl_->Run({.batch = batch, .stages = plan().stages, .next = config().layers, .taps_only = taps_only});
 }
 
 Rows Decoder::Resume(const Batch& batch, const Rows& residual, std::span<const Stage> stages) {
@@ -144,8 +156,12 @@ Result Decoder::Impl::Continue(std::span<const int32_t> tokens, KvCache& cache, 
   if (cache.storage_ == nullptr) cache.storage_ = backend->MakeCache(cache.capacity_);
   Batch batch;
   batch.Add(tokens);
-  const Result result =
-      run({.batch = batch, .stages = plan.stages, .past = cache.size_, .cache = cache.storage_.get(), .draw = draw});
+  const Result result = run({.batch = batch,
+                             .stages = plan.stages,
+                             .past = cache.size_,
+                             .cache = cache.storage_.get(),
+                             .next = weights->config.layers,
+                             .draw = draw});
   cache.size_ += count;
   return result;
 }
@@ -160,15 +176,19 @@ int32_t Decoder::NextToken(std::span<const int32_t> tokens, KvCache& cache, cons
   const Draw draw{sampling, uniform};
   return impl_->Continue<int32_t>(tokens, cache, &draw, [&](const LayerCall& call) {
     impl_->Run(call);
-    return impl_->backend->Chosen();
+    return impl_->part ? impl_->part->Token(impl_->backend->Chosen()) : impl_->backend->Chosen();
   });
 }
 
-Matrix<float> Decoder::Logits(const Rows& residual) { return impl_->backend->Logits(residual); }
+Matrix<float> Decoder::Logits(const Rows& residual) {
+  Check(impl_->scores(), "logits are computed by the process that has the head of the model");
+  return impl_->backend->Logits(residual);
+}
 
 std::vector<float> Decoder::LogProbs(const Rows& residual, std::span<const int32_t> targets,
                                      std::span<int32_t> argmax) {
   CheckTargets(residual.count(), targets, argmax);
+  if (!impl_->scores()) return std::vector<float>(targets.size(), 0);
   return impl_->backend->LogProbs({residual, std::nullopt, targets}, argmax);
 }
 
@@ -177,6 +197,7 @@ std::vector<float> Decoder::LogProbs(const Rows& stream, std::span<const int64_t
   CheckTargets(std::ssize(which), targets, argmax);
   for (const int64_t row : which)
     Check(row >= 0 && row < stream.count(), "row {} of a stream of {} tokens", row, stream.count());
+  if (!impl_->scores()) return std::vector<float>(targets.size(), 0);
   return impl_->backend->LogProbs({stream, which, targets}, argmax);
 }
 

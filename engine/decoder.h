@@ -71,6 +71,10 @@ class KvCache {
   int64_t capacity_ = 0;
 };
 
+// Where the model is split over processes (models/split.h), those of a group make the same calls, in the same order,
+// over the same batches. Each runs its own stages. The stream behind all of them is in the last process alone; the
+// others are given that behind theirs, and log-probabilities of 0 in the place of its. They may be ahead of it by some
+// batches.
 class Decoder {
  public:
   // Throws Error for taps on layers, or on halves of them, that the plan does not run. Weights and adapters are shared,

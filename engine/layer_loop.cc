@@ -25,12 +25,11 @@ std::span<const Stage> UpToTheLastTap(std::span<const Stage> stages, const TapSe
 
 class LayerLoop {
  public:
-  LayerLoop(Layers& h, const TapSet& taps, const LayerCall& call, int64_t layers)
+  LayerLoop(Layers& h, const TapSet& taps, const LayerCall& call)
       : h_(h),
         taps_(taps),
         call_(call),
-        layers_(layers),
-        stops_(call.taps_only && !taps.Has(layers, TapPoint::kInput)),
+        stops_(call.taps_only && !taps.Has(call.next, TapPoint::kInput)),
         stages_(stops_ ? UpToTheLastTap(call.stages, taps) : call.stages) {}
 
   void Run() {
@@ -42,7 +41,7 @@ class LayerLoop {
     for (const Stage& stage : stages_)
       stage.Visit([&](const BlockStage& block) { RunBlock(block, &stage == &stages_.back()); },
                   [&](const AdapterStage& adapter) { h_.Adapter(adapter); });
-    if (call_.residual == nullptr) Tapped(layers_, TapPoint::kInput, [&] { return h_.Stream(); });
+    Tapped(call_.next, TapPoint::kInput, [&] { return h_.Stream(); });
     if (call_.draw != nullptr) h_.Choose();
   }
 
@@ -76,7 +75,6 @@ class LayerLoop {
   Layers& h_;
   const TapSet& taps_;
   const LayerCall& call_;
-  int64_t layers_;
   bool stops_;  // behind the last tap, which is not the stream behind all stages
   std::span<const Stage> stages_;
   int64_t slot_ = 0;  // of the cache, for the next attention
@@ -91,6 +89,10 @@ bool TapSet::Has(int64_t layer, TapPoint point) const {
 
 bool TapSet::HasOn(int64_t layer) const {
   return std::any_of(taps_.begin(), taps_.end(), [&](const Tap& tap) { return tap.layer == layer; });
+}
+
+bool TapSet::HasFrom(int64_t layer) const {
+  return std::any_of(taps_.begin(), taps_.end(), [&](const Tap& tap) { return tap.layer >= layer; });
 }
 
 bool TapSet::HasBehind(int64_t layer, TapPoint point) const {
@@ -123,8 +125,8 @@ void TapSet::Check(std::span<const Stage> stages, int64_t layers, bool everythin
   }
 }
 
-Rows RunLayers(Backend& backend, const TapSet& taps, const LayerCall& call, int64_t layers) {
-  return backend.Run(call, [&](Layers& h) { LayerLoop(h, taps, call, layers).Run(); });
+Rows RunLayers(Backend& backend, const TapSet& taps, const LayerCall& call) {
+  return backend.Run(call, [&](Layers& h) { LayerLoop(h, taps, call).Run(); });
 }
 
 }  // namespace shiftrt

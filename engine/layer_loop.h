@@ -21,6 +21,7 @@ class TapSet {
   void Check(std::span<const Stage> stages, int64_t layers, bool everything) const;
   bool Has(int64_t layer, TapPoint point) const;
   bool HasOn(int64_t layer) const;
+  bool HasFrom(int64_t layer) const;  // on this layer or a later one
   // Whether the layer is tapped anywhere behind `point`, in the order of the enumeration.
   bool HasBehind(int64_t layer, TapPoint point) const;
   void Fire(int64_t layer, TapPoint point, const Rows& rows, const Batch& batch) const;
@@ -29,8 +30,7 @@ class TapSet {
   std::vector<Tap> taps_;
 };
 
-// Runs the call's stages on `backend`, and the sinks of `taps` on the way. `layers` is the number of the model's
-// blocks. Returns Backend::Run's.
-Rows RunLayers(Backend& backend, const TapSet& taps, const LayerCall& call, int64_t layers);
+// Runs the call's stages on `backend`, and the sinks of `taps` on the way. Returns Backend::Run's.
+Rows RunLayers(Backend& backend, const TapSet& taps, const LayerCall& call);
 
 }  // namespace shiftrt

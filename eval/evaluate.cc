@@ -146,7 +146,11 @@ class ScoreTable {
         if (known != nullptr && known->size() == batches[b].members.size()) At(v, b) = *known;
         whole = whole && !At(v, b).empty();
       }
-      if (!whole) continue;
+      if (!whole) {
+        // The processes of a group run the same variants; what one of them alone knows is computed again.
+        for (size_t v = 0; job.context.processes->split() && v < keys.size(); ++v) At(v, b).clear();
+        continue;
+      }
       mine.Put(b);
       for (size_t v = 0; v < keys.size(); ++v) mine.PutAll(At(v, b));
     }
@@ -194,8 +198,10 @@ EvalScores Evaluate(const EvalJob& job, const Dataset& dataset) {
 
   if (!missing.empty()) job.progress.Begin(dataset.task->name, left);
   Processes& processes = *job.context.processes;
+  const bool scores_here = processes.part() + 1 == processes.parts();  // the others of a group compute up to here
+  Packer mine;
+  int64_t first = 0;  // of the batches since the processes have exchanged scores
   processes.InRounds(std::ssize(missing), [&](const Round& round) {
-    Packer mine;
     if (round.mine) {
       const int64_t b = missing[*round.mine];
       bool begun = false;
@@ -205,18 +211,21 @@ EvalScores Evaluate(const EvalJob& job, const Dataset& dataset) {
           if (!begun) runner.Begin(batches[b]);
           begun = true;
           scores = runner.Finish(batches[b], v);
-          job.journal.Add(keys[v], b, scores);
+          if (scores_here) job.journal.Add(keys[v], b, scores);
         }
-        mine.PutAll(scores);
+        if (scores_here) mine.PutAll(scores);
       }
       ++processes.work.batches;
       processes.work.tokens += batches[b].batch.size();
     }
+    const int64_t together = processes.RoundsTogether() * processes.groups();
+    if (round.end() - first < together && round.end() < std::ssize(missing)) return;
     const std::vector<Bytes> all = processes.Gather(mine.Take());
-    for (int64_t i = round.first; i < round.end(); ++i) {
-      Unpacker scores(all[i - round.first]);
-      for (size_t v = 0; v < job.variants.size(); ++v) table.At(v, missing[i]) = scores.GetAll<Score>();
-      job.progress.Advance(done.Add(batches[missing[i]], table.At(0, missing[i])));
+    std::vector<Unpacker> scores(all.begin(), all.end());
+    for (; first < round.end(); ++first) {
+      const int64_t b = missing[first];
+      for (size_t v = 0; v < job.variants.size(); ++v) table.At(v, b) = scores[processes.Owner(first)].GetAll<Score>();
+      job.progress.Advance(done.Add(batches[b], table.At(0, b)));
     }
   });
   if (!missing.empty()) job.progress.End();

@@ -228,8 +228,8 @@ class OwnReader {
           "{} is {} [{}], expected float32, float16 or bfloat16 [{}]", where, Name(tensor.dtype),
           fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
     ++taken_;
-    return LoadTensor(where, {static_cast<const std::byte*>(tensor.data), BlockTypeOf(tensor.dtype), shape}, options_,
-                      *loaded_);
+    return LoadTensor(where, {static_cast<const std::byte*>(tensor.data), BlockTypeOf(tensor.dtype), shape}, true,
+                      options_, *loaded_);
   }
   // What keeps the tensors alive.
   std::shared_ptr<const void> storage() const { return loaded_; }
@@ -350,6 +350,18 @@ class PlanReader {
   std::unique_ptr<OwnReader> own_;
   std::set<std::pair<int64_t, std::string>> factors_;  // layers and tensors that are to have some
 };
+
+// The blocks of a saved plan, with the model's tensors.
+DepthPlan KeptBlocks(const AdaptedHeader& header, int64_t layers, const std::string& name) {
+  DepthPlan plan;
+  int64_t last = -1;
+  for (const Json& stage : header.json["plan"]) {
+    if (!stage.is_object() || !stage.contains("block")) continue;
+    plan.stages.emplace_back(ReadBlock(stage, last, header, layers, name));
+    last = plan.stages.back().block().layer;
+  }
+  return plan;
+}
 
 void CheckFingerprint(const AdaptedHeader& header, const Weights& weights, const fs::path& file, const fs::path& base) {
   const std::string found = weights.Fingerprint();
@@ -524,11 +536,16 @@ Model OpenAdapted(const fs::path& directory, const LoadOptions& options) {
         "{}: its base model {} is not there; put it back, or save with the weights to be independent of it",
         file.string(), model.directory.string());
   const std::string config = (IsGguf(model.directory) ? model.directory : model.directory / "config.json").string();
-  model.weights = LoadWeights(model.directory, ParseConfig(BaseConfig(model.directory).dump(), config), options);
+  const ModelConfig base = ParseConfig(BaseConfig(model.directory).dump(), config);
+  LoadOptions with_plan = options;
+  if (options.split.processes > 1)
+    with_plan.split.plan = std::make_shared<const DepthPlan>(KeptBlocks(header, base.layers, file.string()));
+  model.weights = LoadWeights(model.directory, base, with_plan);
   CheckFingerprint(header, *model.weights, file, model.directory);
   PlanReader reader(header, directory, *model.weights, options);
   model.plan = reader.Read();
   if (options.merge_lora) model.lora = reader.ReadFactors(model.plan);
+  if (model.lora) model.weights->RequireWhole(fmt::format("{}: merging its LoRA factors", file.string()));
   if (model.lora) model.plan = MergeLora(*model.weights, model.plan, *model.lora);
   model.removed = header.removed;
   model.provenance = ReadProvenance(header.json.value("provenance", Json()));

@@ -32,7 +32,9 @@ std::unique_ptr<Checkpoint> OpenGguf(const std::filesystem::path& file, const Mo
 
 // `tensor` in memory, in the type that `options` asks for: where it is mapped, if it lies there in that type, else a
 // copy that `weights` keeps. Throws Error, which begins with `where`, for a number that is too large for the type and,
-// with options.check_finite, for one that is not finite.
-TensorView LoadTensor(const std::string& where, const FileTensor& tensor, const LoadOptions& options, Weights& weights);
+// with options.check_finite, for one that is not finite. Not `here`: of another process; nothing of it is looked at,
+// and a copy is an address without memory.
+TensorView LoadTensor(const std::string& where, const FileTensor& tensor, bool here, const LoadOptions& options,
+                      Weights& weights);
 
 }  // namespace shiftrt

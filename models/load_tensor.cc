@@ -118,6 +118,16 @@ TensorView Converted(const std::string& where, const FileTensor& tensor, Weights
   return {copy->data(), DTypeOf<T>::value, tensor.shape};
 }
 
+// An address for a tensor that has no memory here: it tells the tensor apart from others, and cannot be read.
+TensorView Elsewhere(const FileTensor& tensor, DType type, Weights& weights) {
+  TensorView view{nullptr, type, tensor.shape};
+  std::shared_ptr<const void> address = ReserveAddresses(view.bytes());
+  view.data = address.get();
+  weights.stored[view.data] = tensor;
+  weights.storage.push_back(std::move(address));
+  return view;
+}
+
 // The type that the tensor has in memory.
 DType MemoryType(const FileTensor& tensor, LoadDType dtype) {
   switch (dtype) {
@@ -131,13 +141,14 @@ DType MemoryType(const FileTensor& tensor, LoadDType dtype) {
 
 }  // namespace
 
-TensorView LoadTensor(const std::string& where, const FileTensor& tensor, const LoadOptions& options,
+TensorView LoadTensor(const std::string& where, const FileTensor& tensor, bool here, const LoadOptions& options,
                       Weights& weights) {
-  if (options.check_finite) CheckFinite(where, tensor);
+  if (here && options.check_finite) CheckFinite(where, tensor);
   const DType type = MemoryType(tensor, options.dtype);
   const bool aligned = reinterpret_cast<uintptr_t>(tensor.data) % SizeOf(type) == 0;
   if (PlainType(tensor.type) == type && tensor.interleaved_heads == 0 && aligned)
     return {tensor.data, type, tensor.shape};
+  if (!here) return Elsewhere(tensor, type, weights);
   return WithType(type, [&]<typename T>(std::type_identity<T>) { return Converted<T>(where, tensor, weights); });
 }
 

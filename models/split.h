@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model cut into consecutive ranges of blocks, each of which one process holds: the stages of a pipeline
+// A model cut into consecutive ranges of blocks, each of which one process holds
 // (docs/scale.md).
 #pragma once
 

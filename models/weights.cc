@@ -11,6 +11,7 @@
 #include "models/gguf.h"
 #include "runtime/check.h"
 #include "runtime/elements.h"
+#include "runtime/host_memory.h"
 #include "runtime/progress.h"
 
 namespace shiftrt {
@@ -80,6 +81,12 @@ void Weights::ForEachStored(
   if (!config.tied_head) visit("lm_head.weight", {&head, 1});
 }
 
+void Weights::RequireWhole(std::string_view what) const {
+  if (split())
+    FailUsage("{} needs the whole model in each process, and the model is split over {}: start it without --split",
+              what, shares.size());
+}
+
 float Weights::EmbeddingScale() const {
   if (!config.block.scaled_embeddings) return 1;
   const auto root = static_cast<float>(std::sqrt(static_cast<double>(config.hidden)));
@@ -110,6 +117,7 @@ std::string Weights::Fingerprint() const {
                            fmt::join(tensor.shape, "x"));
     for (int64_t i = 0; i < kBlocks; ++i)  // from the first to the last of the tensor
       summary += " " + HashHex(bytes.subspan((size - block) * i / (kBlocks - 1), block));
+    if (split()) ReleasePages(bytes);  // they would count as memory of this process
   });
   return HashHex(summary);
 }
@@ -129,20 +137,29 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
   Progress& progress = options.progress != nullptr ? *options.progress : silent;
   const std::vector<CheckpointTensor> stored_tensors = CheckpointTensors(config);
   progress.Begin("loading weights, in tensors", std::ssize(stored_tensors) * config.layers + 2 + !config.tied_head);
-  const auto take = [&](const std::string& name, const std::vector<int64_t>& shape) {
+  if (options.split.processes > 1) {
+    const DepthPlan all = DepthPlan::Original(config.layers);
+    weights->shares = CutModel(config, options.split.plan ? *options.split.plan : all, options.split.processes);
+    weights->share = options.split.process;
+  }
+  const ModelShare mine = weights->split() ? weights->shares[weights->share] : ModelShare{0, config.layers};
+  const auto take = [&](const std::string& name, const std::vector<int64_t>& shape, bool here) {
     const TensorView tensor = LoadTensor(fmt::format("{}: tensor {}", model.string(), name),
-                                         checkpoint->Take(name, shape), options, *weights);
+                                         checkpoint->Take(name, shape), here, options, *weights);
     progress.Advance(1);
     return tensor;
   };
-  weights->embedding = take("model.embed_tokens.weight", {config.vocab, config.hidden});
+  weights->embedding =
+      take("model.embed_tokens.weight", {config.vocab, config.hidden}, mine.first || (mine.last && config.tied_head));
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     BlockWeights& block = weights->blocks.emplace_back();
     for (const CheckpointTensor& tensor : stored_tensors)
-      Split(take(fmt::format("model.layers.{}.{}", layer, tensor.name), tensor.shape), tensor, block, *weights);
+      Split(take(fmt::format("model.layers.{}.{}", layer, tensor.name), tensor.shape, mine.Has(layer)), tensor, block,
+            *weights);
   }
-  weights->final_norm = take("model.norm.weight", {config.hidden});
-  weights->head = config.tied_head ? weights->embedding : take("lm_head.weight", {config.vocab, config.hidden});
+  weights->final_norm = take("model.norm.weight", {config.hidden}, mine.last);
+  weights->head =
+      config.tied_head ? weights->embedding : take("lm_head.weight", {config.vocab, config.hidden}, mine.last);
   checkpoint->RefuseLeftOver(config.tied_head, options.adapters_beside);
   progress.End();
   return weights;

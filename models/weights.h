@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "models/config.h"
+#include "models/split.h"
 #include "runtime/block_types.h"
 #include "runtime/safetensors.h"
 #include "runtime/tensor.h"
@@ -57,6 +58,16 @@ struct Weights {
   std::filesystem::path directory;                   // or the GGUF file
   std::vector<std::shared_ptr<const void>> storage;  // keeps the files and converted copies alive
   std::map<const void*, FileTensor> stored;          // by a converted copy's data: the tensor in the file
+  // Of a model that is split over processes: what each of them holds, and which of these is this process's. A tensor of
+  // another process has its shape and type. Its data may not be read: where it would have to be converted, the address
+  // is one without memory. Empty for a model that this process holds whole.
+  std::vector<ModelShare> shares;
+  size_t share = 0;
+
+  bool split() const { return !shares.empty(); }
+  bool Has(int64_t layer) const { return !split() || shares[share].Has(layer); }
+  // Throws UsageError unless the model is whole here; `what` does not work otherwise: "--correction refit".
+  void RequireWhole(std::string_view what) const;
 
   // Calls visit(name, tensor) for every tensor, in layer order; a tied head is not visited again. Names of a block's
   // tensors are those of models/block_tensors.h.
@@ -72,6 +83,12 @@ struct Weights {
   std::string Fingerprint() const;
 };
 
+// One process of several that a model is split over, each of which calls it with its own number.
+struct SplitPlace {
+  int64_t processes = 1, process = 0;
+  std::shared_ptr<const DepthPlan> plan = nullptr;  // by whose blocks the model is cut; null: all blocks
+};
+
 // Every tensor a checkpoint of this configuration holds, in layer order: name and shape.
 std::vector<std::pair<std::string, std::vector<int64_t>>> TensorShapes(const ModelConfig& config);
 
@@ -84,13 +101,15 @@ struct LoadOptions {
   bool adapters_beside = false;  // the checkpoint has tensors of adapters too, which others read: models/hf_lra.h
   bool merge_lora = true;        // false: a saved model is opened without its LoRA factors
   Progress* progress = nullptr;  // told of every tensor; null: nobody
+  SplitPlace split = {};         // which part of the model is loaded
 };
 
 // Loads a Hugging Face directory: config.json and model.safetensors, or model.safetensors.index.json and its shards; or
 // a GGUF file (models/gguf.h), of a split one the first part. Throws Error naming file and tensor: missing, duplicate,
 // unknown, of the wrong shape or type, outside the directory, too large for the type asked for. Tensors of that type
 // stay where they are mapped; nothing is read ahead, for a plan may skip layers. Others are converted one by one, each
-// by all threads, so that the memory needed is that of the converted tensors.
+// by all threads, so that the memory needed is that of the converted tensors. Of a model that is split, only this
+// process's part is looked at, converted and in memory.
 std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, const LoadOptions& options = {});
 // The same with a configuration that the caller has read.
 std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, const ModelConfig& config,

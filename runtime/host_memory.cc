@@ -48,6 +48,15 @@ int64_t AvailableMemory(const std::filesystem::path& root) {
 
 int64_t UsableMemory(const Context& context) { return context.memory > 0 ? context.memory : AvailableMemory() / 4 * 3; }
 
+int64_t PeakMemory() { return Named("/proc/self/status", "VmHWM:", 0) * 1024; }
+
+std::shared_ptr<const void> ReserveAddresses(int64_t bytes) {
+  const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  void* const at = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) throw std::bad_alloc();
+  return {at, [size](const void* address) { ::munmap(const_cast<void*>(address), size); }};
+}
+
 void ReleasePages(std::span<const std::byte> mapped) {
   // Whole pages only: the others hold neighbouring bytes too.
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));

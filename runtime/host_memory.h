@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 
 #include "runtime/context.h"
@@ -19,6 +20,13 @@ int64_t AvailableMemory(const std::filesystem::path& root = "/");
 // Bytes that sums over calibration tokens, or activations kept for gradients, may use: context.memory, or if it is 0,
 // 3/4 of the available memory.
 int64_t UsableMemory(const Context& context);
+
+// The most memory that this process has had, in bytes: what it allocated, and the pages of files that it had mapped.
+int64_t PeakMemory();
+
+// Addresses of so many bytes, at least one, without memory: a read or a write ends the program. They are free again
+// with the last copy of the pointer.
+std::shared_ptr<const void> ReserveAddresses(int64_t bytes);
 
 // Lets the system take back the memory that holds bytes of a mapped file. They are read again when they are used again.
 void ReleasePages(std::span<const std::byte> mapped);

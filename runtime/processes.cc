@@ -16,6 +16,9 @@ namespace {
 // Of Gather and Broadcast; those of NewChannel() follow.
 constexpr int kCollective = 0;
 
+// Streams of batches that wait between two parts: so many as keep the later one busy while the earlier one is late.
+constexpr int kStreamsAhead = 4;
+
 // Names the host and the cores that this process may use.
 std::string HostAndCores() {
   cpu_set_t set;
@@ -69,6 +72,37 @@ void Processes::Flush() {
   link_->Flush();
 }
 
+void Processes::Split(int parts) {
+  Check(parts >= 1 && size_ % parts == 0, "{} processes in groups of {}", size_, parts);
+  parts_ = parts;
+  stream_channel_ = NewChannel();
+  taken_channel_ = NewChannel();
+  result_channel_ = NewChannel();
+}
+
+void Processes::PassOn(Bytes stream) {
+  AwaitTaken(kStreamsAhead - 1);
+  Send(rank_ + 1, stream_channel_, std::move(stream));
+  ++passed_on_;
+}
+
+void Processes::AwaitTaken(int ahead) {
+  for (; passed_on_ > ahead; --passed_on_) Receive(rank_ + 1, taken_channel_);
+}
+
+Bytes Processes::TakeOver() {
+  Bytes stream = Receive(rank_ - 1, stream_channel_);
+  Send(rank_ - 1, taken_channel_, {});
+  return stream;
+}
+
+Bytes Processes::FromLast(Bytes message) {
+  const int last = RankOf(group(), parts_ - 1);
+  if (rank_ != last) return Receive(last, result_channel_);
+  for (int part = 0; part + 1 < parts_; ++part) Send(RankOf(group(), part), result_channel_, message);
+  return message;
+}
+
 int Processes::NewChannel() { return 1 + channel_++ % (Link::kChannels - 1); }
 
 // Down a binary tree that is rooted in `from`: each process hands on what it was given.
@@ -98,6 +132,7 @@ std::vector<Bytes> Processes::Gather(Bytes mine) {
     all[0] = std::move(mine);
     return all;
   }
+  AwaitTaken(0);  // so that no message is left over where all of them end together
   const uint64_t call = ++calls_;
   Packer up;
   up.Put(call).Put(rank_).PutAll(mine);

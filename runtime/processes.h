@@ -130,12 +130,14 @@ struct ProcessWork {
   int64_t fits = 0;                 // places whose correction it has solved
   int64_t sent = 0;                 // bytes to other processes
   double waited = 0;                // seconds for messages of other processes
+  // Of a split model: the blocks that it holds, and the bytes of its weights.
+  int64_t first_block = 0, end_block = 0, weight_bytes = 0;
 };
 
-// One turn of work that is dealt out: each process has one item, until there are none left.
+// One turn of work that is dealt out: each group has one item, until there are none left.
 struct Round {
-  int64_t first = 0;            // the item of process 0
-  int64_t present = 1;          // how many processes have one: the first of them
+  int64_t first = 0;            // the item of group 0
+  int64_t present = 1;          // how many groups have one: the first of them
   std::optional<int64_t> mine;  // this one's
 
   int64_t end() const { return first + present; }
@@ -156,18 +158,33 @@ class Processes {
   int sharers() const { return sharers_; }  // how many processes may run on the cores of this one, at least 1
   int on_this_host() const { return static_cast<int>(std::count(hosts_.begin(), hosts_.end(), hosts_.at(rank_))); }
 
-  // Who does item `index` of work that is dealt out: a rule of the index alone.
-  int Owner(int64_t index) const { return static_cast<int>(index % size_); }
-  bool Mine(int64_t index) const { return Owner(index) == rank_; }
+  // Divides them into groups of `parts` processes with consecutive ranks, each of which holds one whole model: one of
+  // them the first blocks, the next those that follow (models/split.h). `parts` divides the size. Without this call
+  // each process is a group. All processes call it, before any work is dealt out.
+  void Split(int parts);
+  int parts() const { return parts_; }
+  bool split() const { return parts_ > 1; }
+  int part() const { return rank_ % parts_; }  // which part of the model this process holds
+  int group() const { return rank_ / parts_; }
+  int groups() const { return size_ / parts_; }
+  int RankOf(int group, int part) const { return group * parts_ + part; }
+
+  // Whose result of item `index` counts, of work that is dealt out to groups: a rule of the index alone. All processes
+  // of that group work at it, and its last one has the result.
+  int Owner(int64_t index) const { return RankOf(static_cast<int>(index % groups()), parts_ - 1); }
+  bool Mine(int64_t index) const { return index % groups() == group(); }
   // Calls turn(round) for all rounds of `count` items.
   template <typename Turn>
   void InRounds(int64_t count, const Turn& turn) const {
-    for (int64_t first = 0; first < count; first += size_) {
-      Round round{first, std::min<int64_t>(size_, count - first), {}};
-      if (rank_ < round.present) round.mine = first + rank_;
+    for (int64_t first = 0; first < count; first += groups()) {
+      Round round{first, std::min<int64_t>(groups(), count - first), {}};
+      if (group() < round.present) round.mine = first + group();
       turn(round);
     }
   }
+  // After so many rounds processes wait for each other, where they do so more than once. Those of a group work at
+  // different batches in between: of P of them, each is idle for the time of P - 1 batches per wait.
+  int64_t RoundsTogether() const { return split() ? 8 * parts_ : 1; }
 
   // All processes make these calls, in the same order. Throw as Link does.
   std::vector<Bytes> Gather(Bytes mine);     // of all, by rank, on every process
@@ -192,19 +209,24 @@ class Processes {
     if (first()) Barrier();
     return result;
   }
-  // Every process comes to know items 0 .. count - 1, of which each knows its own: put(packer, i) writes one, and
-  // get(unpacker, i) reads it elsewhere.
-  template <typename Put, typename Get>
-  void Share(int64_t count, const Put& put, const Get& get) {
+  // Every process comes to know items 0 .. count - 1, of which owner(i) is the rank that knows it: put(packer, i)
+  // writes one, and get(unpacker, i) reads it elsewhere.
+  template <typename Owner, typename Put, typename Get>
+  void ShareOf(int64_t count, const Owner& owner, const Put& put, const Get& get) {
     if (alone()) return;
     Packer mine;
-    for (int64_t i = rank_; i < count; i += size_) put(mine, i);
+    for (int64_t i = 0; i < count; ++i)
+      if (owner(i) == rank_) put(mine, i);
     const std::vector<Bytes> all = Gather(mine.Take());
-    for (int rank = 0; rank < size_; ++rank) {
-      if (rank == rank_) continue;
-      Unpacker theirs(all[rank]);
-      for (int64_t i = rank; i < count; i += size_) get(theirs, i);
-    }
+    std::vector<Unpacker> theirs(all.begin(), all.end());
+    for (int64_t i = 0; i < count; ++i)
+      if (owner(i) != rank_) get(theirs.at(owner(i)), i);
+  }
+  // The same of items that were dealt out.
+  template <typename Put, typename Get>
+  void Share(int64_t count, const Put& put, const Get& get) {
+    ShareOf(
+        count, [this](int64_t i) { return Owner(i); }, put, get);
   }
   // The same for items of `width` numbers each, one item after another.
   void Share(std::span<double> numbers, int64_t width = 1);
@@ -217,6 +239,13 @@ class Processes {
   Bytes Receive(int from, int channel);
   void Flush();
 
+  // Between the processes of a group, with the stream of one batch after another. PassOn() returns before it has
+  // arrived, but waits where several before it have not been taken over.
+  void PassOn(Bytes stream);  // to the process that holds what follows
+  Bytes TakeOver();           // from the one before
+  // What the last process of the group has, on all of them.
+  Bytes FromLast(Bytes message);
+
   bool Fail(const std::string& reason) noexcept;
   bool failed() const { return link_ != nullptr && link_->failed(); }
 
@@ -224,9 +253,12 @@ class Processes {
 
  private:
   void Post(int to, int channel, Bytes message);
+  void AwaitTaken(int ahead);  // until no more than so many streams have not been taken over
 
   std::unique_ptr<Link> link_;  // null where it is alone
-  int rank_ = 0, size_ = 1, sharers_ = 1, channel_ = 0;
+  int rank_ = 0, size_ = 1, parts_ = 1, sharers_ = 1, channel_ = 0;
+  int stream_channel_ = 0, taken_channel_ = 0, result_channel_ = 0;  // within a group
+  int passed_on_ = 0;                                                // streams that were not said to be taken over
   uint64_t calls_ = 0;  // of Gather and Broadcast; a message of another one is an error
   std::vector<std::string> hosts_;
 };

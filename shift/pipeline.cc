@@ -10,6 +10,7 @@
 #include "runtime/stopwatch.h"
 #include "shift/corrections/fold.h"
 #include "shift/fit/loss_gradients.h"
+#include "shift/fit/messages.h"
 #include "shift/fit/sequential.h"
 #include "shift/sums/collect.h"
 #include "shift/sums/gram_file.h"
@@ -179,6 +180,23 @@ class Pipeline {
     return runs;
   }
 
+  // Of no tokens yet. Where the model is split, the process that holds the site's blocks has them.
+  SiteSums NoSums(const Site& site, SiteInput input) const {
+    const Weights& weights = *job_.model.weights;
+    const Processes& processes = *job_.context.processes;
+    if (!weights.split()) return {site, job_.hidden(), input, weighting_};
+    const auto share = std::find_if(weights.shares.begin(), weights.shares.end(),
+                                    [&](const ModelShare& one) { return one.Has(site.last()); });
+    if (!share->Has(site.layer))
+      FailUsage(
+          "the run of removed blocks {} is held by several processes: leave out --span and --merge, or choose "
+          "another --split",
+          site.Name());
+    const int holder = processes.RankOf(static_cast<int>(site.layer % processes.groups()),
+                                        static_cast<int>(share - weights.shares.begin()));
+    return {site, input, {job_.hidden(), job_.hidden()}, weighting_, holder, holder == processes.rank()};
+  }
+
   // Keeps the sums of `runs`, which the same pass gives.
   FittedSites FitTogether(const std::vector<Site>& sites, const std::vector<Site>& runs) {
     const SiteInput input = correction_.needs == Needs::kMlpSums ? SiteInput::kMlpBefore : SiteInput::kStream;
@@ -190,7 +208,7 @@ class Pipeline {
     {
       const Stopwatch watch(result_.seconds.calibrate);
       for (const std::vector<Site>* some : {&sites, &runs})
-        for (const Site& site : *some) sums.sites.emplace_back(site, job_.hidden(), input, weighting_);
+        for (const Site& site : *some) sums.sites.push_back(NoSums(site, input));
       Collect(job_, sums);
     }
     std::vector<const SiteSums*> wanted;
@@ -212,10 +230,20 @@ class Pipeline {
 
   void MergeNeighbours() {
     result_.merged = MergeAdapters(result_.corrected, options_.merge, job_.context);
+    Processes& processes = *job_.context.processes;
+    std::vector<int> owners;
     for (const SiteSums& run : run_sums_)
       for (const AdapterStage* adapter : result_.merged->Adapters())
-        if (adapter->parts == run.site.Parts())
-          result_.merged_runs.push_back(MeasureSite(job_.context, run, *adapter->lra));
+        if (adapter->parts == run.site.Parts()) {
+          owners.push_back(run.holder >= 0 ? run.holder : processes.rank());
+          const bool here = owners.back() == processes.rank();
+          result_.merged_runs.push_back(here ? MeasureSite(job_.context, run, *adapter->lra) : SiteReport());
+          result_.merged_runs.back().site = run.site;
+        }
+    processes.ShareOf(
+        std::ssize(owners), [&](int64_t i) { return owners[i]; },
+        [&](Packer& out, int64_t i) { Put(out, result_.merged_runs[i]); },
+        [&](Unpacker& in, int64_t i) { Get(in, result_.merged_runs[i]); });
   }
 
   const ShiftJob& job_;
@@ -292,8 +320,35 @@ void CheckOptions(const ShiftOptions& options, int64_t hidden) {
          "fits towards the original stream, and prune-comp divides the stream behind a removed block");
 }
 
+namespace {
+
+// What each process computes from the whole model, or from streams that no single process has.
+void CheckSplit(const ShiftOptions& options) {
+  const auto refuse = [](bool wanted, const char* field, const char* instead) {
+    if (wanted) FailUsage(Field(field), "does not work with --split: {}", instead);
+  };
+  const char* const kWhole = "it needs the whole model in each process; start it without --split";
+  const PruneSpec& prune = options.prune;
+  refuse(
+      prune.layers.empty() && !FindCriterion(prune.criterion).takes_split, "prune",
+      "of the criteria, only bi, bi:frobenius, reverse, reverse*, random, layers=, and angular and streamline for one "
+      "unit do; others can choose the layers in a run without --split, for layers=");
+  const bool fits = *options.correction == FindCorrection("lra") || *options.correction == FindCorrection("none");
+  refuse(!fits, "correction", "only lra and none do; start the others without --split");
+  refuse(options.mode != Calibration::kIndependent, "mode", "sites are fitted independently there");
+  refuse(options.heal != Heal::kOff, "heal", kWhole);
+  refuse(options.fit.metric != MetricKind::kIdentity, "metric", kWhole);
+  refuse(options.gate, "gate", kWhole);
+  refuse(options.weighting.gradient, "weighting", kWhole);
+  refuse(!options.gram.load.empty(), "gram.load", "sums stay in the process that holds the block");
+  refuse(!options.gram.save.empty(), "gram.save", "sums stay in the process that holds the block");
+}
+
+}  // namespace
+
 ShiftResult Shift(const ShiftJob& job, const ShiftOptions& options) {
   CheckOptions(options, job.hidden());
+  if (job.model.weights->split()) CheckSplit(options);
   return Pipeline(job, options).Run();
 }
 

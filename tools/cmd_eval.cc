@@ -106,6 +106,7 @@ Command AddEval(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   options->common = CommonOptions(processes);
   options->common.AddTo(app);
   options->common.AddLoraTo(app);
+  options->common.AddSplitTo(app);
   options->common.AddQuietTo(app);
   options->common.AddJsonTo(app);
   std::string names;
@@ -138,7 +139,8 @@ Command AddEval(CLI::App& app, const std::shared_ptr<Processes>& processes) {
              "  shiftrt eval --model qwen2-1.5b --prune bi:0.25 --recipe paper --calib c4.jsonl --data ~/data\n"
              "  shiftrt eval --model qwen2-1.5b --tasks mmlu --shots 5 --data ~/data\n"
              "  shiftrt eval --model demo --tasks piqa --data piqa=valid.jsonl --items scores.jsonl\n"
-             "  mpirun -n 8 shiftrt eval --model out --tasks paper7 --data data    (docs/scale.md)");
+             "  mpirun -n 8 shiftrt eval --model out --tasks paper7 --data data    (docs/scale.md)\n"
+             "  mpirun -n 4 shiftrt eval --model Llama-2-70b-hf --tasks paper7 --data data --split 4");
   return [options, &app] {
     options->recipe.TakeNamed(app);
     return Run(*options);

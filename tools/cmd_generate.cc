@@ -98,6 +98,13 @@ void Chat(const GenerateOptions& options, const Model& model, Decoder& decoder) 
 
 int Run(GenerateOptions options) {
   if (!options.prompted && !options.chat.chat) FailUsage("generate: give a text with --prompt, or --chat");
+  const int processes = options.common.processes->size(), split = options.common.split;
+  if (processes != split)
+    FailUsage("{} process{} started, and generate with --split {} runs in {}: give both the same number", processes,
+              processes == 1 ? " was" : "es were", split, split);
+  if (split > 1 && !options.prompted)
+    FailUsage(
+        "--chat without --prompt reads lines that only one process is given: give --prompt, or leave out --split");
   if (options.max_tokens == 0) options.max_tokens = options.chat.chat ? kChatTokens : kPromptTokens;
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
@@ -108,10 +115,12 @@ int Run(GenerateOptions options) {
 
 }  // namespace
 
-Command AddGenerate(CLI::App& app) {
+Command AddGenerate(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   auto options = std::make_shared<GenerateOptions>();
+  options->common = CommonOptions(processes);
   options->common.AddTo(app);
   options->common.AddLoraTo(app);
+  options->common.AddSplitTo(app);
   options->common.AddSeedTo(app, "sampling");
   options->common.AddQuietTo(app);
   CLI::Option* const prompt =
@@ -139,7 +148,8 @@ Command AddGenerate(CLI::App& app) {
       "Examples:\n  shiftrt generate --model demo --prompt \"It is a truth\"\n"
       "  shiftrt generate --model out --prompt \"In the beginning\" --temperature 0.8 --top-p 0.95 --seed 3\n"
       "  shiftrt generate --model SmolLM2-135M-Instruct --chat --prompt \"Why is the sky blue?\"\n"
-      "  shiftrt generate --model SmolLM2-135M-Instruct --chat --system \"Answer in one sentence.\"");
+      "  shiftrt generate --model SmolLM2-135M-Instruct --chat --system \"Answer in one sentence.\"\n"
+      "  mpirun -n 4 shiftrt generate --model Llama-2-70b-hf --prompt \"It is a truth\" --split 4    (docs/scale.md)");
   return [=] {
     options->prompted = prompt->count() > 0;
     return Run(*options);

@@ -27,7 +27,8 @@ using Json = nlohmann::json;
 // gptq and seq128: windows of the whole text.
 Json ByWindow(const PplOptions& options, const Context& context, const Model& model, Progress& progress) {
   const int64_t window = ProtocolWindow(options.protocol, model.weights->config);
-  PullMissingText(options.text, options.common.offline, options.common.quiet);
+  options.common.processes->FirstBeforeOthers(
+      [&] { return PullMissingText(options.text, options.common.offline, options.common.quiet); });
   HeldOutText text = ReadHeldOut(options.text, model);
   text.Limit(options.text_tokens, window);
   Decoder decoder(context, model.weights, model.plan);
@@ -78,10 +79,12 @@ int Run(const PplOptions& options) {
 
 }  // namespace
 
-Command AddPpl(CLI::App& app) {
+Command AddPpl(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   auto options = std::make_shared<PplOptions>();
+  options->common = CommonOptions(processes);
   options->common.AddTo(app);
   options->common.AddLoraTo(app);
+  options->common.AddSplitTo(app);
   options->common.AddQuietTo(app);
   options->common.AddJsonTo(app);
   app.add_option("--text", options->text,
@@ -96,7 +99,8 @@ Command AddPpl(CLI::App& app) {
   AddTextTokens(app, options->text_tokens);
   app.footer(
       "Example:\n  shiftrt ppl --model demo --text models/demo/heldout.txt --protocol seq128\n"
-      "  shiftrt ppl --model base --lora adapter --text heldout.txt");
+      "  shiftrt ppl --model base --lora adapter --text heldout.txt\n"
+      "  mpirun -n 4 shiftrt ppl --model Llama-2-70b-hf --text wiki.test.raw --split 4    (docs/scale.md)");
   return [options] { return Run(*options); };
 }
 

@@ -126,9 +126,23 @@ std::vector<ExportTarget> Targets(const RunOptions& options, const ShiftOptions&
   return targets;
 }
 
+// What one process writes of the whole model, or computes from all of its blocks.
+void RefuseSplit(const RunOptions& options) {
+  const auto refuse = [&](bool given, const char* option, const char* instead) {
+    if (given && options.common.split > 1)
+      FailUsage("{} does not work with --split {}, where no process has the whole model: {}", option,
+                options.common.split, instead);
+  };
+  const char* const kFromSaved = "save with --save DIR, then start `shiftrt export` on DIR in one process";
+  refuse(options.save_weights, "--save-weights", kFromSaved);
+  refuse(!options.exports.empty(), "--export", kFromSaved);
+  refuse(!options.report.empty(), "--report", "leave it out; --json has the numbers");
+}
+
 int Run(const RunOptions& options) {
   const ShiftOptions shift = options.recipe.Parse(options.common.seed);
   if (options.save_weights && options.save.empty()) FailUsage("--save-weights goes with --save DIR");
+  RefuseSplit(options);
   const std::vector<ExportTarget> exports = Targets(options, shift);
   const std::vector<Dataset> datasets =
       options.evaluation.tasks.empty() ? std::vector<Dataset>() : options.evaluation.Load(options.common);
@@ -203,6 +217,7 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   options->common.AddQuietTo(app);
   options->common.AddJsonTo(app);
   options->common.AddMemoryTo(app);
+  options->common.AddSplitTo(app);
   options->recipe.AddTo(app);
   options->comparison.AddTo(app);
   app.add_option("--report", options->report, "write an HTML page with tables and charts to this directory")
@@ -236,7 +251,9 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --lra 64 --calib c4.jsonl --eval paper7 --data ~/data\n"
       "  shiftrt run --model qwen2-1.5b --prune \"reverse*:7\" --lra full --merge full --calib c4.jsonl --save out\n"
       "  shiftrt run --model demo --prune bi:0.25 --correction replaceme --export hf:out-hf\n"
-      "  mpirun -n 4 shiftrt run --model demo --prune bi:0.25 --lra 64    (docs/scale.md)");
+      "  mpirun -n 4 shiftrt run --model demo --prune bi:0.25 --lra 64    (docs/scale.md)\n"
+      "  mpirun -n 4 shiftrt run --model Llama-2-70b-hf --prune bi:0.25 --lra 64 --calib c4.jsonl --split 4 --save "
+      "out");
   return [options, &app] {
     options->recipe.TakeNamed(app);
     return Run(*options);

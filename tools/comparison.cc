@@ -31,7 +31,7 @@ MeasuredVariant MeasureVariant(const ComparisonJob& job, const Variant& variant,
   const int64_t window = ProtocolWindow(options.protocol, decoder.config());
   measured.perplexity =
       WindowedPerplexity(decoder, job.heldout.tokens, window, options.protocol, job.progress).perplexity;
-  if (!job.context.processes->first()) return measured;  // one process alone writes text
+  if (job.context.processes->group() > 0) return measured;  // one model alone writes text
   job.progress.Begin("continuing the prompt", options.max_tokens);
   auto reply = Generate(decoder, prompt, options.max_tokens, {}, job.seed, StopTokens(job.model), [&](int32_t) {
     job.progress.Advance(1);
@@ -65,7 +65,7 @@ std::vector<MeasuredVariant> Compare(const ComparisonJob& job, const std::vector
     Decoder& decoder = decoders.emplace_back(job.context, job.model.weights, variant.plan);
     measured.push_back(MeasureVariant(job, variant, decoder));
   }
-  if (!job.context.processes->first()) return measured;
+  if (job.context.processes->group() > 0) return measured;
   const std::vector<int32_t> prompt = PromptTokens(job.model, job.options.prompt, job.options.chat);
   const int64_t room = job.model.weights->config.max_positions - static_cast<int64_t>(prompt.size());
   const int64_t tokens = std::min(kSpeedTokens, room);

@@ -48,7 +48,8 @@ struct ComparisonJob {
 
 // Perplexity and continuation of one variant after the other, then decoding speed in turns, so that a machine whose
 // speed changes treats all alike.
-// Of several processes, only the first measures speed and continues the prompt.
+// Of several processes, only the first, or those that hold the first model together, measure speed and continue the
+// prompt.
 std::vector<MeasuredVariant> Compare(const ComparisonJob& job, const std::vector<Variant>& variants);
 
 PageTable ComparisonTable(const std::vector<MeasuredVariant>& variants);

@@ -34,6 +34,7 @@ struct CommonOptions {
   std::string dtype = "auto";
   std::string json;
   int threads = 0;  // 0: all cores
+  int split = 1;    // over so many processes each
   uint64_t seed = 0;
   uint64_t memory = 0;  // 0: what is free
   bool quiet = false;
@@ -43,6 +44,7 @@ struct CommonOptions {
 
   void AddModelTo(CLI::App& app);  // --model, --offline
   void AddTo(CLI::App& app);       // the same, --device, --dtype, --threads, --check-weights
+  void AddSplitTo(CLI::App& app);
   void AddLoraTo(CLI::App& app);
   void AddThreadsTo(CLI::App& app);  // --threads, --check-weights
   void AddQuietTo(CLI::App& app);
@@ -56,7 +58,9 @@ struct CommonOptions {
   // instruction set that the oldest CPU among them has.
   Context MakeContext() const;
   LoadOptions Loading() const;
-  Model Open() const;  // pulls what is not there
+  // Pulls what is not there. With --split each process opens its part; throws UsageError for numbers of processes that
+  // are no multiple of it.
+  Model Open() const;
   std::unique_ptr<Progress> MakeProgress() const;
   // Where --json names a file. Of several processes, it also says what each has done.
   void WriteJson(const nlohmann::json& result) const;
@@ -75,9 +79,9 @@ using Command = std::function<int()>;
 Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes);
 Command AddSweep(CLI::App& app, const std::shared_ptr<Processes>& processes);
 Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes);
-Command AddGenerate(CLI::App& app);
+Command AddGenerate(CLI::App& app, const std::shared_ptr<Processes>& processes);
 Command AddInspect(CLI::App& app);
-Command AddPpl(CLI::App& app);
+Command AddPpl(CLI::App& app, const std::shared_ptr<Processes>& processes);
 Command AddEval(CLI::App& app, const std::shared_ptr<Processes>& processes);
 Command AddTokenize(CLI::App& app);
 Command AddDump(CLI::App& app);

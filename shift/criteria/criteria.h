@@ -57,6 +57,8 @@ struct Criterion {
   bool needs_calibration;
   // Whether its scores do not depend on the amount and the options, so that earlier scores can be used again.
   bool scores_stand_alone;
+  // Whether it works on a model that is split over processes: it reads no weights, and of streams those of one process.
+  bool takes_split;
   // Plugs its probes into the pass that all criteria share; null: it has none.
   void (*plug)(const CriterionTask& task);
   Selection (*select)(const CriterionTask& task);

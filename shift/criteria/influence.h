@@ -4,6 +4,7 @@
 #pragma once
 
 #include <deque>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -22,7 +23,7 @@ class InfluenceProbe : public Probe {
   // Asks for the influence of every `count` consecutive units. Throws Error for a window the model does not have.
   void Want(Unit unit, int64_t count);
   // One number per first unit of a window: units - count + 1 numbers.
-  const InfluenceStatistics& Found(Unit unit, int64_t count) const { return settled_.at({unit, count}); }
+  const InfluenceStatistics& Found(Unit unit, int64_t count) const { return found_.at({unit, count}); }
 
   bool dealt() const override { return true; }
   void Begin(Tally& tally, int64_t begin, int64_t end) override;
@@ -35,6 +36,7 @@ class InfluenceProbe : public Probe {
   // One device's streams before the last few places, kept because the decoder updates its stream in place.
   struct OnDevice {
     std::vector<KeptRows> recent;
+    int64_t first = 0, last = std::numeric_limits<int64_t>::max();  // the places that were heard of a batch
     KeptRows& Before(int64_t place) { return recent[place % std::ssize(recent)]; }
   };
   using Windows = std::map<std::pair<Unit, int64_t>, InfluenceStatistics>;
@@ -45,10 +47,13 @@ class InfluenceProbe : public Probe {
   int64_t blocks() const { return std::ssize(depths_) - 1; }
 
   std::vector<int64_t> depths_;  // where the stream is tapped: in front of each block, and behind the last
-  Windows settled_, heard_;
+  void Add(Unpacker in);
+
+  Windows settled_, heard_, found_;  // found_: of all processes
   std::unique_ptr<PendingProducts> products_;
   Processes* processes_ = nullptr;
   Packer round_;  // the products of this process's batch, where several share the pass
+  int channel_ = 0;
   std::deque<OnDevice> devices_;
 };
 

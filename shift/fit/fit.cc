@@ -37,6 +37,11 @@ std::shared_ptr<const Lra> Reduce(const Context& context, const SiteSums& site, 
   return MakeLra(factors);
 }
 
+// Who fits site i: the process that has its sums, or, where all have them, each in its turn.
+auto OwnersOf(const Processes& processes, const std::vector<const SiteSums*>& sites) {
+  return [&](int64_t i) { return sites[i]->holder >= 0 ? sites[i]->holder : processes.Owner(i); };
+}
+
 }  // namespace
 
 const OutputMetric* FitOptions::MetricOf(const Site& site) const {
@@ -91,17 +96,18 @@ SolvedSites SolveSites(const Context& context, const std::vector<const SiteSums*
   progress.Begin("solving", static_cast<int64_t>(sites.size()));
   Processes& processes = *context.processes;
   solved.solutions.resize(sites.size());
-  processes.InRounds(std::ssize(sites), [&](const Round& round) {
-    if (round.mine) {
-      const SiteSums& site = *sites[*round.mine];
-      solved.solutions[*round.mine] = SolveRidge(context, site.fit, options.ridge, &site.heldout);
+  const auto owner = OwnersOf(processes, sites);
+  for (int64_t i = 0; i < std::ssize(sites); ++i) {
+    if (owner(i) == processes.rank()) {
+      solved.solutions[i] = SolveRidge(context, sites[i]->fit, options.ridge, &sites[i]->heldout);
       ++processes.work.fits;
     }
-    progress.Advance(round.present);
-  });
+    progress.Advance(1);
+  }
   progress.End();
-  processes.Share(
-      std::ssize(sites), [&](Packer& out, int64_t i) { Put(out, solved.solutions[i]); },
+  if (processes.split()) return solved;  // each stays with its sums
+  processes.ShareOf(
+      std::ssize(sites), owner, [&](Packer& out, int64_t i) { Put(out, solved.solutions[i]); },
       [&](Unpacker& in, int64_t i) { Get(in, solved.solutions[i]); });
   return solved;
 }
@@ -112,14 +118,15 @@ FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums
   fitted.seconds.solve = solved.seconds;
   const Stopwatch watch(fitted.seconds.factorize);
   Processes& processes = *context.processes;
+  const auto owner = OwnersOf(processes, sites);
   std::vector<std::vector<double>> spectra(sites.size());
   if (RankNeedsSpectrum(options.rank)) {
-    for (size_t i = 0; i < sites.size(); ++i)
-      if (processes.Mine(static_cast<int64_t>(i)))
+    for (int64_t i = 0; i < std::ssize(sites); ++i)
+      if (owner(i) == processes.rank())
         spectra[i] = SingularValues(context, sites[i]->fit, solved.solutions[i], options.factorization,
                                     options.MetricOf(sites[i]->site));
-    processes.Share(
-        std::ssize(sites), [&](Packer& out, int64_t i) { out.PutAll(spectra[i]); },
+    processes.ShareOf(
+        std::ssize(sites), owner, [&](Packer& out, int64_t i) { out.PutAll(spectra[i]); },
         [&](Unpacker& in, int64_t i) { spectra[i] = in.GetAll<double>(); });
   }
   const int64_t hidden = sites.empty() ? 0 : sites[0]->fit.hidden();
@@ -127,9 +134,8 @@ FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums
   progress.Begin("factorizing", static_cast<int64_t>(sites.size()));
   fitted.adapters.resize(sites.size());
   fitted.reports.resize(sites.size());
-  processes.InRounds(std::ssize(sites), [&](const Round& round) {
-    if (round.mine) {
-      const int64_t i = *round.mine;
+  for (int64_t i = 0; i < std::ssize(sites); ++i) {
+    if (owner(i) == processes.rank()) {
       const RidgeSolution& solution = solved.solutions[i];
       fitted.adapters[i] = Reduce(context, *sites[i], solution, ranks[i], options, spectra[i]);
       SiteReport& report = fitted.reports[i] = MeasureSite(context, *sites[i], *fitted.adapters[i]);
@@ -139,8 +145,8 @@ FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums
       report.singular_values = std::move(spectra[i]);
       report.effective_rank = EffectiveRank(report.singular_values);
     }
-    progress.Advance(round.present);
-  });
+    progress.Advance(1);
+  }
   progress.End();
   const auto put = [&](Packer& out, int64_t i) {
     Put(out, *fitted.adapters[i]);
@@ -151,7 +157,7 @@ FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums
     Get(in, fitted.reports[i]);
     fitted.reports[i].site = sites[i]->site;
   };
-  processes.Share(std::ssize(sites), put, get);
+  processes.ShareOf(std::ssize(sites), owner, put, get);
   return fitted;
 }
 

@@ -108,6 +108,7 @@ void Pass::RunGroups(const std::string& phase, std::span<const Batch>& batches, 
   progress.Begin(title, tokens * static_cast<int64_t>(plans_.size()));
   try {
     int64_t turn = 0;
+    bool interrupted = false;
     processes.InRounds(std::ssize(batches), [&](const Round& round) {
       if (round.mine) {
         const Batch& batch = batches[*round.mine];
@@ -116,21 +117,22 @@ void Pass::RunGroups(const std::string& phase, std::span<const Batch>& batches, 
         context_.processes->work.tokens += batch.size() * static_cast<int64_t>(plans_.size());
       }
       each([&](const Group& group) { group.probe().EndRound(round.present); });
-      processes.Flush();
       done = round.end();
-      if (whole && checkpoint != nullptr && processes.OfFirst(checkpoint->Due())) {
+      const int64_t rounds = (done + processes.groups() - 1) / processes.groups();
+      const bool together = rounds % processes.RoundsTogether() == 0 || done == std::ssize(batches);
+      if (together) processes.Flush();
+      if (together && whole && checkpoint != nullptr && processes.OfFirst(checkpoint->Due())) {
         settle();
         checkpoint->Save();
       }
       int64_t advance = 0;
       for (const Batch& batch : batches.subspan(round.first, round.present)) advance += batch.size();
-      bool interrupted = false;
       try {
         progress.Advance(advance * static_cast<int64_t>(plans_.size()));
       } catch (const Interrupted&) {
         interrupted = true;
       }
-      if (processes.Any(interrupted)) throw Interrupted();  // so that all stop after the same batch
+      if (together && processes.Any(interrupted)) throw Interrupted();  // so that all stop after the same batch
     });
   } catch (const Interrupted&) {
     settle();

@@ -7,12 +7,13 @@
 
 namespace shiftrt {
 
-RidgeAdder::RidgeAdder(Tally& tally, const Site& site, RidgeSums& into)
+RidgeAdder::RidgeAdder(Tally& tally, const Site& site, RidgeSums& into, int holder)
     : site_(site),
       into_(into),
       processes_(tally.processes()),
       channel_(processes_.NewChannel()),
-      owner_(processes_.Owner(channel_)),
+      holder_(holder),
+      owner_(holder >= 0 ? holder : processes_.Owner(channel_)),
       sums_(tally.MakeRidgeSums(into.matrices())),
       delta_squares_(into.DeltaSquares()),
       tokens_(into.tokens()) {
@@ -21,7 +22,7 @@ RidgeAdder::RidgeAdder(Tally& tally, const Site& site, RidgeSums& into)
 
 void RidgeAdder::Add(const Tokens& tokens, const TokenWeighting& weighting, const Batch& batch) {
   const auto& [inputs, stream, delta] = tokens;
-  if (!processes_.alone()) {
+  if (processes_.groups() > 1) {
     Bytes message = Packed(tokens, weighting, batch);
     if (processes_.rank() == owner_) {
       own_ = std::move(message);
@@ -76,9 +77,11 @@ void RidgeAdder::AddPacked(const Bytes& message) {
 }
 
 void RidgeAdder::EndRound(int64_t present) {
-  if (processes_.alone() || processes_.rank() != owner_) return;
-  for (int64_t rank = 0; rank < present; ++rank)
-    AddPacked(rank == owner_ ? std::exchange(own_, {}) : processes_.Receive(static_cast<int>(rank), channel_));
+  if (processes_.groups() == 1 || processes_.rank() != owner_) return;
+  for (int group = 0; group < present; ++group) {
+    const int rank = processes_.RankOf(group, processes_.part());
+    AddPacked(rank == owner_ ? std::exchange(own_, {}) : processes_.Receive(rank, channel_));
+  }
 }
 
 // The sums of the owner become everyone's. The lower triangle of the Gram is never read.
@@ -113,7 +116,7 @@ void RidgeAdder::Settle() {
   for (size_t i = 0; i < pending_.size(); ++i) Count(pending_[(turn_ + i) % pending_.size()]->Take(), {});
   sums_->Store();
   if (processes_.rank() == owner_) into_.SetTotals(tokens_, delta_squares_);
-  if (!processes_.alone()) Share();
+  if (holder_ < 0 && !processes_.alone()) Share();
 }
 
 }  // namespace shiftrt

@@ -17,12 +17,13 @@ namespace shiftrt {
 //
 // Where several processes share the batches, the sums have an owner among them. The others send it their rows, and it
 // adds the batches of a round in their order, as a process that is alone does: the same additions, and the same bits.
-// Bytes per token that is not the owner's: 4 (n + d) + 40.
+// Bytes per token that is not the owner's: 4 (n + d) + 40. Where the model is split, the owner is among the processes
+// that hold the site's last block, and the sums stay with it.
 class RidgeAdder {
  public:
   // `into` lasts longer than this, and nobody else changes it meanwhile. Throws OutOfMemory where the device has no
-  // room for its sums.
-  RidgeAdder(Tally& tally, const Site& site, RidgeSums& into);
+  // room for its sums. `holder`: as SiteSums has it.
+  RidgeAdder(Tally& tally, const Site& site, RidgeSums& into, int holder = -1);
   // As RidgeSums::Add, with the weights of `weighting`. The rows are those of `batch`. `stream` (tokens, hidden) is
   // what `delta` is added to; often it is the inputs themselves. Throws Error naming site and row for NaN or infinity
   // in stream or delta. Where all tokens count alike it does not wait for the device: what is wrong with these rows is
@@ -31,10 +32,10 @@ class RidgeAdder {
     Rows inputs, stream, delta;
   };
   void Add(const Tokens& tokens, const TokenWeighting& weighting, const Batch& batch);
-  // Ends a round, of which so many processes had a batch. All processes call it, also those without.
+  // Ends a round, of which so many groups had a batch. All processes call it, also those without.
   void EndRound(int64_t present);
-  // Throws what Add throws. Brings what was added into the sums of every process, which are of no use until then: on a
-  // GPU it holds what it held before, on a CPU its matrices are ahead of its totals.
+  // Throws what Add throws. Brings what was added into the sums of every process, or of their holder, which are of no
+  // use until then: on a GPU it holds what it held before, on a CPU its matrices are ahead of its totals.
   void Settle();
 
  private:
@@ -47,7 +48,7 @@ class RidgeAdder {
   Site site_;
   RidgeSums& into_;
   Processes& processes_;
-  const int channel_, owner_;
+  const int channel_, holder_, owner_;
   Bytes own_;  // the batch of a round that the owner itself has run
   std::unique_ptr<DeviceRidgeSums> sums_;
   std::vector<std::unique_ptr<PendingProducts>> pending_;  // one per device, used in turn

@@ -80,7 +80,7 @@ void RidgeProbe::Begin(Tally& tally, int64_t begin, int64_t end) {
   const bool whole = end - begin == parts();
   for (size_t i = staged_.size(); !whole && i < entries_.size(); ++i) staged_.push_back(entries_[i].sums->Clone());
   for (int64_t i = begin; i < end; ++i)
-    adders_.emplace_back(tally, entries_[i].site, whole ? *entries_[i].sums : staged_[i]);
+    adders_.emplace_back(tally, entries_[i].site, whole ? *entries_[i].sums : staged_[i], entries_[i].holder);
 }
 
 std::vector<Tap> RidgeProbe::Taps() {

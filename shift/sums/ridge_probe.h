@@ -18,9 +18,9 @@ class RidgeProbe : public Probe {
   // `batches`, where given, counts the batches that the sums hold.
   explicit RidgeProbe(int64_t* batches = nullptr) : batches_(batches) {}
   // `into` lasts longer than the probe, and nobody else changes it meanwhile.
-  void Add(const Site& site, RidgeSums& into) { entries_.push_back({site, SiteInput::kStream, {}, &into}); }
+  void Add(const Site& site, RidgeSums& into) { entries_.push_back({site, SiteInput::kStream, {}, &into, -1}); }
   void Add(const SiteSums& site, RidgeSums& into) {
-    entries_.push_back({site.site, site.input, site.weighting, &into});
+    entries_.push_back({site.site, site.input, site.weighting, &into, site.holder});
   }
 
   int64_t parts() const override { return std::ssize(entries_); }
@@ -37,6 +37,7 @@ class RidgeProbe : public Probe {
     SiteInput input;
     TokenWeighting weighting;
     RidgeSums* sums;
+    int holder;
   };
   struct Shared;
   class SiteTaps;

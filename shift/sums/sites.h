@@ -56,6 +56,7 @@ struct SiteSums {
   SiteInput input = SiteInput::kStream;
   TokenWeighting weighting;
   RidgeSums fit, heldout;  // of the fitted tokens, and of those held out (none: heldout.tokens() == 0)
+  int holder = -1;         // the process that alone has them, of a model that is split; -1: every process has them
 
   static int64_t Bytes(int64_t hidden) { return 2 * RidgeSums::Bytes(hidden); }
   // Of no tokens yet.
@@ -65,6 +66,14 @@ struct SiteSums {
   struct Widths {
     int64_t inputs, hidden;
   };
+  // For the process `holder`, and for the others without matrices.
+  SiteSums(const Site& site, SiteInput input, Widths widths, TokenWeighting weighting, int holder, bool here)
+      : site(site),
+        input(input),
+        weighting(weighting),
+        fit(widths.inputs, widths.hidden, here),
+        heldout(widths.inputs, widths.hidden, here),
+        holder(holder) {}
   SiteSums(const Site& site, SiteInput input, Widths widths, TokenWeighting weighting = {})
       : site(site),
         input(input),

@@ -68,11 +68,11 @@ std::vector<double> InfluenceStatistics::AngularScores() const {
   return scores;
 }
 
-RidgeSums::RidgeSums(int64_t inputs, int64_t hidden)
-    : inputs_(inputs),
-      hidden_(hidden),
-      gram_(Matrix<double>::Zeros(inputs + 1, inputs + 1)),
-      cross_(Matrix<double>::Zeros(inputs + 1, hidden)) {}
+RidgeSums::RidgeSums(int64_t inputs, int64_t hidden, bool here) : inputs_(inputs), hidden_(hidden) {
+  if (!here) return;
+  gram_ = Matrix<double>::Zeros(inputs + 1, inputs + 1);
+  cross_ = Matrix<double>::Zeros(inputs + 1, hidden);
+}
 
 RidgeSums RidgeSums::FromSums(Matrix<double> gram, Matrix<double> cross, double delta_squares, int64_t tokens) {
   Check(gram.rows() == gram.cols() && gram.rows() >= 1 && cross.rows() == gram.rows(),

@@ -8,6 +8,7 @@
 
 #include "kernels/gram.h"
 #include "runtime/context.h"
+#include "runtime/processes.h"
 #include "runtime/tensor.h"
 
 namespace shiftrt {
@@ -17,10 +18,14 @@ namespace shiftrt {
 class InfluenceStatistics {
  public:
   explicit InfluenceStatistics(int64_t layers) : sums_(layers) {}
+  int64_t layers() const { return std::ssize(sums_); }
   // The products of each token's stream before the window's first block and after its last, one per token. `offsets`,
   // if given, are those of the batch (engine/decoder.h) and mark the last token of each sequence.
   void Add(int64_t layer, std::span<const RowProducts> tokens, std::span<const int64_t> offsets = {});
   InfluenceStatistics& operator+=(const InfluenceStatistics& other);
+  // As messages between processes. Get() takes one of as many layers.
+  void Put(Packer& out) const { out.PutAll(sums_); }
+  void Get(Unpacker& in) { sums_ = in.GetAll<Sums>(); }
   // 1 - mean over tokens of cos(h_in, h_out): block influence (Men et al., ShortGPT, 2024), and what LLM-Streamline
   // (Chen et al., 2024) ranks windows by.
   std::vector<double> Scores() const;
@@ -44,7 +49,8 @@ class InfluenceStatistics {
 class RidgeSums {
  public:
   explicit RidgeSums(int64_t hidden) : RidgeSums(hidden, hidden) {}
-  RidgeSums(int64_t inputs, int64_t hidden);
+  // Not `here`: without matrices, for a process that never adds to them.
+  RidgeSums(int64_t inputs, int64_t hidden, bool here = true);
   static int64_t Bytes(int64_t inputs, int64_t hidden) { return (inputs + 1) * (inputs + 1 + hidden) * 8; }
   static int64_t Bytes(int64_t hidden) { return Bytes(hidden, hidden); }
   // From what Gram(), Cross(), DeltaSquares() and tokens() gave. Throws Error where the shapes do not fit.

@@ -84,6 +84,100 @@ TEST_F(MethodInProcesses, FitsTheSameBits) {
   }
 }
 
+// A model that is split over processes, with groups of them that share the batches. What does not work is refused.
+class MethodOnASplitModel : public MethodInProcesses {
+ protected:
+  // What work(job) returns in each of so many processes, `stages` of which hold a model.
+  template <typename Result>
+  std::vector<Result> InGroups(int size, int stages, const std::function<Result(const ShiftJob&)>& work) {
+    return In<Result>(size, [&](const ShiftJob& job) {
+      Processes& processes = *job.context.processes;
+      processes.Split(stages);
+      Model part = model_;
+      part.weights = LoadWeights(model_.directory, {.split = {stages, processes.part()}});
+      Result result = work({job.context, part, job.calibration, job.progress});
+      processes.Barrier();
+      return result;
+    });
+  }
+
+  static ShiftOptions Options(const std::string& prune, const std::string& correction, const std::string& rank) {
+    ShiftOptions options;
+    options.prune = ParsePrune(prune);
+    options.correction = &FindCorrection(correction);
+    options.fit.rank = ParseRank(rank);
+    return options;
+  }
+};
+
+TEST_F(MethodOnASplitModel, FitsTheSameBits) {
+  struct Recipe {
+    const char *prune, *correction, *rank;
+    bool norm = false;
+    Merge merge = Merge::kOff;
+  };
+  for (const Recipe& recipe : {Recipe{"bi:3", "lra", "4"}, Recipe{"bi:frobenius:2", "lra", "energy:0.5", true},
+                               Recipe{"bi:5,unit=half", "lra", "budget:300"}, Recipe{"angular:1", "none", "4"},
+                               Recipe{"layers=1,2,4", "lra", "full", false, Merge::kFull}}) {
+    const auto shift = [&](const ShiftJob& job) {
+      ShiftOptions options = Options(recipe.prune, recipe.correction, recipe.rank);
+      options.weighting.norm = recipe.norm;
+      options.merge = recipe.merge;
+      const ShiftResult result = Shift(job, options);
+      Found found = FoundBy(result);
+      for (const SiteReport& run : result.merged_runs) found.numbers.insert(found.numbers.end(), {run.r2_fit});
+      return found;
+    };
+    const Found expected = In<Found>(1, shift).front();
+    for (const auto& [size, stages] : {std::pair(2, 2), {4, 4}, {4, 2}, {6, 2}, {7, 7}}) {
+      if (recipe.merge != Merge::kOff && stages > 2) continue;  // the run 1-2 would be held by two processes
+      for (const Found& found : InGroups<Found>(size, stages, shift))
+        EXPECT_EQ(found, expected) << recipe.prune << ", " << size << " processes, " << stages << " stages";
+    }
+  }
+}
+
+TEST_F(MethodOnASplitModel, SumsAndFitsAreWhereTheBlockIs) {
+  const auto fits = [](const ShiftJob& job) {
+    Shift(job, Options("layers=0,1,5", "lra", "4"));
+    return job.context.processes->work;
+  };
+  const std::vector<ProcessWork> works = InGroups<ProcessWork>(3, 3, fits);
+  EXPECT_EQ(works[0].fits, 2);
+  EXPECT_EQ(works[1].fits, 0);
+  EXPECT_EQ(works[2].fits, 1);
+}
+
+TEST_F(MethodOnASplitModel, RefusesWhatNeedsTheWholeModel) {
+  const std::pair<std::string, std::function<void(ShiftOptions&)>> changes[] = {
+      {"prune", [](ShiftOptions& o) { o.prune = ParsePrune("taylor:1"); }},
+      {"prune", [](ShiftOptions& o) { o.prune = ParsePrune("magnitude-l1:1"); }},
+      {"correction", [](ShiftOptions& o) { o.correction = &FindCorrection("bias"); }},
+      {"mode", [](ShiftOptions& o) { o.mode = Calibration::kDrift; }},
+      {"heal", [](ShiftOptions& o) { o.heal = Heal::kAll; }},
+      {"gate", [](ShiftOptions& o) { o.gate = true; }},
+      {"weighting", [](ShiftOptions& o) { o.weighting.gradient = true; }},
+      {"metric", [](ShiftOptions& o) { o.fit.metric = MetricKind::kFisher; }},
+      {"gram.save", [](ShiftOptions& o) { o.gram.save = "sums"; }},
+      {"", [](ShiftOptions& o) { o.prune = ParsePrune("streamline:2"); }},
+      {"", [](ShiftOptions& o) { o.span = true; }}};
+  for (const auto& [field, change] : changes) {
+    const std::string expected = field;
+    const std::function<void(ShiftOptions&)> apply = change;
+    InGroups<int>(2, 2, [&](const ShiftJob& job) {
+      ShiftOptions options = Options("layers=2,3", "lra", "4");
+      apply(options);
+      try {
+        Shift(job, options);
+        ADD_FAILURE() << "not refused: " << expected;
+      } catch (const UsageError& error) {
+        EXPECT_EQ(error.field(), expected) << error.what();
+      }
+      return 0;
+    });
+  }
+}
+
 TEST_F(MethodInProcesses, MeasuresTheSameLoss) {
   const auto loss = [](const ShiftJob& job) {
     return MeanLoss(job.context, job.model.weights, job.model.plan, job.calibration.fit, job.progress);

@@ -95,15 +95,16 @@ class ProcessesCli : public Cli, public ::testing::WithParamInterface<Launcher> 
   }
 
   // Runs the command in 1 process and in each of `counts`, and compares JSON, standard output but for times, and what
-  // `outputs` are named, whose options get a file each per run.
+  // `outputs` are named, whose options get a file each per run. With `split` of them holding a model together.
   void ExpectSame(const std::vector<int>& counts, const std::string& command, const std::vector<std::string>& more,
-                  const std::vector<std::string>& outputs) {
+                  const std::vector<std::string>& outputs, int split = 1) {
     const auto named = [](const std::string& option, int processes) {
       return option.substr(2) + std::to_string(processes);
     };
     const auto run = [&](int processes) {
       std::vector<std::string> arguments = Arguments(command, more);
       arguments.insert(arguments.end(), {"--json", Path(named("--json", processes))});
+      if (processes > 1 && split > 1) arguments.insert(arguments.end(), {"--split", std::to_string(split)});
       for (const std::string& option : outputs)
         arguments.insert(arguments.end(), {option, Path(named(option, processes))});
       const Outcome outcome = In(processes, arguments);
@@ -167,6 +168,106 @@ TEST_P(ProcessesCli, EvalGivesTheSameScores) {
   WriteText(dir_ / "piqa.jsonl", rows);
   ExpectSame({2, 3, 8}, "eval", {"--tasks", "piqa", "--data", "piqa=" + Path("piqa.jsonl"), "--metrics", "all"},
              {"--items"});
+}
+
+// A model split over processes, alone and in groups that share the batches.
+class SplitCli : public ProcessesCli {
+ protected:
+  // Of several batches.
+  std::string Piqa() {
+    std::string rows;
+    for (int i = 0; i < 60; ++i)
+      rows += Json({{"goal", std::to_string(7919 * i) + Words(9 + i % 7)},
+                    {"sol1", Words(5 + i % 11)},
+                    {"sol2", Words(20 - i % 5)},
+                    {"label", i % 2}})
+                  .dump() +
+              "\n";
+    WriteText(dir_ / "piqa.jsonl", rows);
+    return "piqa=" + Path("piqa.jsonl");
+  }
+};
+
+TEST_P(SplitCli, RunGivesTheSameBits) {
+  const std::vector<std::string> half = Split("--prune bi:3,unit=half --lra energy:0.9 --token-weight norm"),
+                                 block = Split("--prune bi:2 --lra 8");
+  for (const int split : {2, 4}) ExpectSame({4}, "run", split == 2 ? half : block, {"--save"}, split);
+  std::vector<std::string> scored = Split("--prune layers=2 --lra full --dtype bfloat16 --eval piqa --data");
+  scored.push_back(Piqa());
+  ExpectSame({3}, "run", scored, {"--save"}, 3);
+}
+
+TEST_P(SplitCli, ASavedPlanIsScoredTheSame) {
+  ASSERT_EQ(In(1, Arguments("run", {"--prune", "layers=1.mlp-2", "--lra", "4", "--save", Path("out")})).status, 0);
+  fs::rename(dir_ / "model", dir_ / "base");
+  fs::rename(dir_ / "out", dir_ / "model");
+  const std::string saved = ReadFile(dir_ / "model/shiftrt.json"), name = Path("model"), base = Path("base");
+  std::string moved = saved;
+  moved.replace(moved.find(name), name.size(), base);
+  WriteText(dir_ / "model/shiftrt.json", moved);
+  for (const int split : {2, 3}) ExpectSame({split}, "eval", {"--tasks", "piqa", "--data", Piqa()}, {"--items"}, split);
+}
+
+// Each process has its part of the weights, and besides what one process has besides all of them.
+TEST_P(SplitCli, EachProcessHasTheMemoryOfItsPart) {
+  const Json large = {{"hidden_size", 768},
+                      {"intermediate_size", 3072},
+                      {"num_hidden_layers", 8},
+                      {"num_attention_heads", 12},
+                      {"num_key_value_heads", 12}};
+  WriteModel("large", large);
+  WriteText(dir_ / "heldout.txt", Words(300));
+  for (const char* dtype : {"auto", "bfloat16"}) {
+    std::vector<std::string> command = {"ppl",       "--model", Path("large"), "--text",  Path("heldout.txt"),
+                                        "--threads", "1",       "--quiet",     "--dtype", dtype};
+    const auto measured = [&](int processes) {
+      std::vector<std::string> arguments = command;
+      arguments.insert(arguments.end(), {"--json", Path("memory.json")});
+      if (processes > 1) arguments.insert(arguments.end(), {"--split", "4"});
+      const Outcome outcome = In(processes, arguments);
+      EXPECT_EQ(outcome.status, 0) << outcome.err;
+      return ReadJson("memory.json");
+    };
+    const Json split = measured(4), whole = measured(1);
+    EXPECT_EQ(split["perplexity"], whole["perplexity"]);
+    int64_t layer = 0, bytes = 0;
+    for (const Json& process : split["processes"]) {
+      EXPECT_EQ(process["blocks"][0], layer);
+      layer = process["blocks"][1];
+      bytes += process["weight_bytes"].get<int64_t>();
+      constexpr int64_t kBesides = 64 << 20;  // the program, its libraries, MPI, and activations
+      EXPECT_LE(process["peak_memory"].get<int64_t>(), process["weight_bytes"].get<int64_t>() + kBesides) << dtype;
+    }
+    EXPECT_EQ(layer, 8);
+    EXPECT_GT(bytes, 4 * (64 << 20) / (std::string(dtype) == "auto" ? 1 : 2)) << "the model is too small for this test";
+  }
+}
+
+TEST_P(SplitCli, GeneratesTheSameText) {
+  const auto reply = [&](int processes, std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"generate",      "--model",  Path("model"), "--threads",    "1",
+                                          "--quiet",       "--prompt", "the sea",     "--max-tokens", "12",
+                                          "--temperature", "0.7"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = In(processes, arguments);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return outcome.out;
+  };
+  EXPECT_EQ(reply(3, {"--split", "3"}), reply(1, {}));
+}
+
+TEST_P(SplitCli, WhatDoesNotWorkIsRefused) {
+  const std::pair<std::vector<std::string>, const char*> refused[] = {
+      {{"--prune", "bi:1", "--correction", "refit", "--split", "2"},
+       "--correction: does not work with --split: only lra"},
+      {{"--split", "2", "--save-weights", "--save", Path("refused")}, "--save-weights does not work with --split 2"},
+      {{"--split", "3"}, "--split 3: 2 processes were started; start a multiple of 3"}};
+  for (const auto& [arguments, message] : refused) {
+    const Outcome outcome = In(2, Arguments("run", arguments));
+    EXPECT_NE(outcome.status, 0);
+    EXPECT_NE(outcome.err.find(message), std::string::npos) << outcome.err;
+  }
+  EXPECT_FAILS(In(1, Arguments("run", {"--split", "2"})), 2, "start a multiple of 2, such as mpirun -n 2");
 }
 
 // Of a training of so many steps, with four passes each, that keeps every step.
@@ -366,6 +467,7 @@ const auto kLaunchers =
 std::string NameOf(const ::testing::TestParamInfo<Launcher>& info) { return std::string(info.param.name).substr(7); }
 
 INSTANTIATE_TEST_SUITE_P(Launchers, ProcessesCli, kLaunchers, NameOf);
+INSTANTIATE_TEST_SUITE_P(Launchers, SplitCli, kLaunchers, NameOf);
 INSTANTIATE_TEST_SUITE_P(Launchers, TrainingInProcesses, kLaunchers, NameOf);
 INSTANTIATE_TEST_SUITE_P(Launchers, AcrossHosts, kLaunchers, NameOf);
 
