@@ -5,6 +5,7 @@
 
 #include "bench/energy.h"
 #include "bench/gpu_bench.h"
+#include "estimate/flops.h"
 #include "runtime/median.h"
 #include "runtime/random.h"
 

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "bench/probe.h"
+#include "estimate/flops.h"
 #include "runtime/check.h"
 #include "runtime/median.h"
 #include "runtime/random.h"
@@ -24,14 +25,6 @@ std::vector<int32_t> RandomTokens(int64_t count, int64_t vocab, Random& random) 
 }
 
 }  // namespace
-
-double BlockFlopsPerToken(const Weights& weights) {
-  double elements = 0;
-  for (const BlockWeights& block : weights.blocks)
-    for (const TensorView* w : {&block.q, &block.k, &block.v, &block.o, &block.gate, &block.up, &block.down})
-      elements += static_cast<double>(w->elements());
-  return 2 * elements;
-}
 
 ModelBenchResult BenchModel(const Context& context, std::shared_ptr<const Weights> weights,
                             const ModelBenchOptions& options, Progress& progress) {

@@ -31,9 +31,6 @@ struct ModelBenchResult {
   double flops_per_token = 0;  // products of the blocks, without attention and head
 };
 
-// FLOP of the blocks' products for one token: two per weight.
-double BlockFlopsPerToken(const Weights& weights);
-
 ModelBenchResult BenchModel(const Context& context, std::shared_ptr<const Weights> weights,
                             const ModelBenchOptions& options, Progress& progress);
 

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <vector>
 
-#include "bench/model_bench.h"
 #include "bench/probe.h"
+#include "estimate/flops.h"
 #include "runtime/check.h"
 #include "runtime/median.h"
 #include "runtime/random.h"

@@ -57,13 +57,15 @@ int64_t ProtocolWindow(std::string_view protocol, const ModelConfig& config) {
   FailUsage(Field("protocol"), "unknown perplexity protocol \"{}\"; known: gptq, seq128", protocol);
 }
 
+int64_t WindowsPerBatch(int64_t window) { return std::max<int64_t>(1, kBatchTokens / window); }
+
 PerplexityResult WindowedPerplexity(Decoder& decoder, std::span<const int32_t> tokens, int64_t window,
                                     std::string_view protocol, Progress& progress) {
   const int64_t windows = static_cast<int64_t>(tokens.size()) / window;
   Check(window > 1 && windows > 0, "perplexity needs one whole window of {} tokens; the text has {}", window,
         tokens.size());
   progress.Begin("perplexity", windows);
-  const int64_t at_once = std::max<int64_t>(1, kBatchTokens / window), batches = (windows + at_once - 1) / at_once;
+  const int64_t at_once = WindowsPerBatch(window), batches = (windows + at_once - 1) / at_once;
   std::vector<double> sums(batches);
   decoder.processes().InRounds(batches, [&](const Round& round) {
     if (round.mine) {

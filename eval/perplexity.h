@@ -31,6 +31,8 @@ PerplexityResult WindowedPerplexity(Decoder& decoder, std::span<const int32_t> t
 // joins the rows of the data set (one line per row, with its end; lines of white space only are empty); of a .parquet
 // the rows of its column `text`, joined in the same way; any other text as it is.
 std::string PerplexityText(std::string text, const std::filesystem::path& file);
+// Windows that are scored at once.
+int64_t WindowsPerBatch(int64_t window);
 // The protocol's window: gptq 2048, seq128 128, cut to the model's context.
 int64_t ProtocolWindow(std::string_view protocol, const ModelConfig& config);
 

@@ -22,6 +22,9 @@ struct OutputHead {
 void TokenLogProbs(const Context& context, MatrixView<const float> x, const OutputHead& head,
                    std::span<const int32_t> targets, std::span<float> log_probs, std::span<int32_t> argmax);
 
+// Bytes of logits that TokenLogProbs holds for so many rows.
+int64_t TokenLogProbsBytes(int64_t rows);
+
 // A loss per row of x, streamed over the vocabulary: cross_entropy * -log softmax(head(x))[target], and divergence *
 // KL(teacher || student) over the whole vocabulary, where there is a teacher.
 struct HeadLoss {

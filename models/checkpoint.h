@@ -30,6 +30,9 @@ std::unique_ptr<Checkpoint> OpenSafetensors(const std::filesystem::path& directo
 // `file`, a GGUF file or the first part of one: models/gguf.h.
 std::unique_ptr<Checkpoint> OpenGguf(const std::filesystem::path& file, const ModelConfig& config);
 
+// The type that the tensor has in memory: `dtype`, or where that is kAuto its own, but bfloat16 for a quantised one.
+DType MemoryType(const FileTensor& tensor, LoadDType dtype);
+
 // `tensor` in memory, in the type that `options` asks for: where it is mapped, if it lies there in that type, else a
 // copy that `weights` keeps. Throws Error, which begins with `where`, for a number that is too large for the type and,
 // with options.check_finite, for one that is not finite. Not `here`: of another process; nothing of it is looked at,

@@ -128,7 +128,8 @@ TensorView Elsewhere(const FileTensor& tensor, DType type, Weights& weights) {
   return view;
 }
 
-// The type that the tensor has in memory.
+}  // namespace
+
 DType MemoryType(const FileTensor& tensor, LoadDType dtype) {
   switch (dtype) {
     case LoadDType::kFloat32: return DType::kFloat32;
@@ -138,8 +139,6 @@ DType MemoryType(const FileTensor& tensor, LoadDType dtype) {
   }
   return PlainType(tensor.type).value_or(DType::kBFloat16);
 }
-
-}  // namespace
 
 TensorView LoadTensor(const std::string& where, const FileTensor& tensor, bool here, const LoadOptions& options,
                       Weights& weights) {

@@ -16,9 +16,6 @@ namespace {
 // Of Gather and Broadcast; those of NewChannel() follow.
 constexpr int kCollective = 0;
 
-// Streams of batches that wait between two parts: so many as keep the later one busy while the earlier one is late.
-constexpr int kStreamsAhead = 4;
-
 // Names the host and the cores that this process may use.
 std::string HostAndCores() {
   cpu_set_t set;

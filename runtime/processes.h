@@ -184,7 +184,10 @@ class Processes {
   }
   // After so many rounds processes wait for each other, where they do so more than once. Those of a group work at
   // different batches in between: of P of them, each is idle for the time of P - 1 batches per wait.
-  int64_t RoundsTogether() const { return split() ? 8 * parts_ : 1; }
+  int64_t RoundsTogether() const { return RoundsTogether(parts_); }
+  static int64_t RoundsTogether(int64_t parts) { return parts > 1 ? 8 * parts : 1; }
+  // Streams of batches that wait between two parts: so many as keep the later one busy while the earlier one is late.
+  static constexpr int kStreamsAhead = 4;
 
   // All processes make these calls, in the same order. Throw as Link does.
   std::vector<Bytes> Gather(Bytes mine);     // of all, by rank, on every process

@@ -91,6 +91,17 @@ CalibrationSpec ParseCalibration(const std::string& text) {
   return spec;
 }
 
+CalibrationCounts CountCalibration(int64_t samples, int64_t tokens, int64_t batch_tokens) {
+  CalibrationCounts counts;
+  counts.heldout_samples = samples < kHeldoutEvery ? (samples >= 2 ? 1 : 0) : samples / kHeldoutEvery;
+  counts.fit_samples = samples - counts.heldout_samples;
+  counts.samples_per_batch = std::max<int64_t>(1, batch_tokens / tokens);
+  const auto batches = [&](int64_t of) { return (of + counts.samples_per_batch - 1) / counts.samples_per_batch; };
+  counts.fit_batches = batches(counts.fit_samples);
+  counts.heldout_batches = batches(counts.heldout_samples);
+  return counts;
+}
+
 CalibrationSet LoadCalibration(const CalibrationSpec& spec, const Tokenizer& tokenizer, uint64_t seed,
                                int64_t batch_tokens) {
   const std::filesystem::path file = ResolveText(spec.source);

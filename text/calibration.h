@@ -19,6 +19,15 @@ struct CalibrationSpec {
 // "FILE", "FILE:128" or "FILE:128x256". Throws UsageError.
 CalibrationSpec ParseCalibration(const std::string& text);
 
+// How many samples of so many tokens each are fitted and held out, and in how many batches.
+struct CalibrationCounts {
+  int64_t fit_samples = 0, heldout_samples = 0;
+  int64_t fit_batches = 0, heldout_batches = 0;
+  int64_t samples_per_batch = 1;  // the last batch of either may have fewer
+};
+inline constexpr int64_t kCalibrationBatchTokens = 2048;
+CalibrationCounts CountCalibration(int64_t samples, int64_t tokens, int64_t batch_tokens = kCalibrationBatchTokens);
+
 struct CalibrationSet {
   std::vector<Batch> fit;      // batches of whole samples
   std::vector<Batch> heldout;  // every eighth sample, never fitted; at least one when there are two samples
@@ -36,6 +45,6 @@ struct CalibrationSet {
 // takes what there is and says so in `source`. Throws Error when the text is empty or shorter than one sample.
 // `batch_tokens` bounds the tokens of a Batch.
 CalibrationSet LoadCalibration(const CalibrationSpec& spec, const Tokenizer& tokenizer, uint64_t seed,
-                               int64_t batch_tokens = 2048);
+                               int64_t batch_tokens = kCalibrationBatchTokens);
 
 }  // namespace shiftrt

@@ -11,6 +11,7 @@
 #include "runtime/check.h"
 #include "shift/pipeline.h"
 #include "tools/comparison.h"
+#include "tools/dry_run.h"
 #include "tools/evaluation.h"
 #include "tools/export_options.h"
 #include "tools/kept_fit.h"
@@ -39,13 +40,14 @@ struct RunOptions {
   bool save_weights = false;
   std::vector<std::string> exports;
   ExportOptions exporting;
+  DryRunOptions dry_run;
 };
 
 // The run's own criterion, and others that need no more than a pass over the calibration text, at the same amount.
 std::vector<Selection> ScoresBeside(const Selection& own, const CriterionInput& input, Progress& progress) {
   std::vector<PruneSpec> specs;
   for (const char* name : {"bi", "angular", "magnitude-l1", "magnitude-l2"}) {
-    const bool lacks_text = FindCriterion(name).needs_calibration && input.calibration->empty();
+    const bool lacks_text = FindCriterion(name).needs_calibration() && input.calibration->empty();
     if (name != own.criterion && !lacks_text)
       specs.push_back(ParsePrune(fmt::format("{}:{},unit={}", name, UnitsRemoved(own), Name(own.unit))));
   }
@@ -139,11 +141,20 @@ void RefuseSplit(const RunOptions& options) {
   refuse(!options.report.empty(), "--report", "leave it out; --json has the numbers");
 }
 
+int Plan(const RunOptions& options, const ShiftOptions& shift) {
+  std::vector<std::string> besides;
+  if (!options.evaluation.tasks.empty()) besides.emplace_back("--eval");
+  if (!options.report.empty()) besides.emplace_back("--report");
+  PrintDryRun({options.dry_run, options.common, options.comparison, shift, options.recipe.calib, besides});
+  return 0;
+}
+
 int Run(const RunOptions& options) {
   const ShiftOptions shift = options.recipe.Parse(options.common.seed);
   if (options.save_weights && options.save.empty()) FailUsage("--save-weights goes with --save DIR");
   RefuseSplit(options);
   const std::vector<ExportTarget> exports = Targets(options, shift);
+  if (options.dry_run.wanted) return Plan(options, shift);
   const std::vector<Dataset> datasets =
       options.evaluation.tasks.empty() ? std::vector<Dataset>() : options.evaluation.Load(options.common);
   const Context context = options.common.MakeContext(), alone = context.Alone();
@@ -232,6 +243,7 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
           ->allow_extra_args(false);
   for (CLI::Option* option : AddExportOptions(app, options->exporting)) option->needs(exports);
   options->evaluation.AddTo(app, "--eval");
+  options->dry_run.AddTo(app);
   app.footer(
       "Criteria:" + CriteriaHelp() +
       "\n\nExamples:\n  shiftrt run --model demo --prune bi:0.25 --lra 64\n"
@@ -251,6 +263,7 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --lra 64 --calib c4.jsonl --eval paper7 --data ~/data\n"
       "  shiftrt run --model qwen2-1.5b --prune \"reverse*:7\" --lra full --merge full --calib c4.jsonl --save out\n"
       "  shiftrt run --model demo --prune bi:0.25 --correction replaceme --export hf:out-hf\n"
+      "  shiftrt run --config Llama-3.1-405B/config.json --dry-run --hardware h100 --devices 16,32,64\n"
       "  mpirun -n 4 shiftrt run --model demo --prune bi:0.25 --lra 64    (docs/scale.md)\n"
       "  mpirun -n 4 shiftrt run --model Llama-2-70b-hf --prune bi:0.25 --lra 64 --calib c4.jsonl --split 4 --save "
       "out");

@@ -58,6 +58,8 @@ void ComparisonOptions::AddTo(CLI::App& app) {
       ->capture_default_str();
 }
 
+int64_t DecodedTokens(const ComparisonOptions& options) { return options.max_tokens + kSpeedRounds * kSpeedTokens; }
+
 std::vector<MeasuredVariant> Compare(const ComparisonJob& job, const std::vector<Variant>& variants) {
   std::vector<Decoder> decoders;
   std::vector<MeasuredVariant> measured;

@@ -28,6 +28,9 @@ struct ComparisonOptions {
   void AddTo(CLI::App& app);
 };
 
+// Tokens that each variant decodes at most, one at a time, for its continuation and its speed; by the first process.
+int64_t DecodedTokens(const ComparisonOptions& options);
+
 struct MeasuredVariant {
   std::string name, label;
   int64_t parameters = 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/activations.h"
 #include "engine/cuda/many_tokens.h"
 #include "engine/cuda/one_token.h"
 #include "engine/cuda/state.h"
@@ -19,8 +20,6 @@ namespace {
 using gpu::ConstDeviceArray;
 using gpu::DeviceArray;
 using gpu::DeviceBuffer;
-
-constexpr int64_t kVocabChunk = 8192, kScoredRows = 1024;  // logits that exist at a time
 
 class CudaBackend : public Backend {
  public:
@@ -119,7 +118,7 @@ std::vector<float> CudaBackend::LogProbs(const ScoredRows& scored, std::span<int
     Check(target >= 0 && target < vocab, "target {} is outside the vocabulary of {}", target, vocab);
   const DeviceBuffer<int32_t> wanted(s_.stream, scored.targets, kActivations), best(s_.stream, count, kActivations);
   const DeviceBuffer<float> log_probs(s_.stream, count, kActivations);
-  const DeviceBuffer<gpu::TokenScore> scores(s_.stream, std::min(count, kScoredRows), kActivations);
+  const DeviceBuffer<gpu::TokenScore> scores(s_.stream, std::min(count, kGpuScoredRows), kActivations);
   const float* const stream = s_.Here(scored.stream);
   DeviceBuffer<int32_t> which;
   if (scored.which) {
@@ -128,8 +127,8 @@ std::vector<float> CudaBackend::LogProbs(const ScoredRows& scored, std::span<int
   }
   const ConstDeviceArray head = s_.HeadWeights();
   const auto* const head_bytes = static_cast<const std::byte*>(head.data);
-  for (int64_t first = 0; first < count; first += kScoredRows) {
-    const int64_t m = std::min(kScoredRows, count - first);
+  for (int64_t first = 0; first < count; first += kGpuScoredRows) {
+    const int64_t m = std::min(kGpuScoredRows, count - first);
     // Nothing is pending, so the norm leaves the rows as they are.
     float* rows = const_cast<float*>(stream) + first * s_.hidden;
     if (scored.which) {
@@ -138,8 +137,8 @@ std::vector<float> CudaBackend::LogProbs(const ScoredRows& scored, std::span<int
     }
     const DeviceArray x = s_.normed.Get(s_.stream, m * s_.hidden, s_.dtype);
     gpu::AddRmsNorm(s_.stream, {rows, m, s_.hidden}, {}, s_.FinalNorm(), s_.eps, x);
-    for (int64_t v = 0; v < vocab; v += kVocabChunk) {
-      const int64_t n = std::min(kVocabChunk, vocab - v);
+    for (int64_t v = 0; v < vocab; v += kGpuVocabChunk) {
+      const int64_t n = std::min(kGpuVocabChunk, vocab - v);
       const DeviceArray logits = s_.logits.Get(s_.stream, m * n, DType::kFloat32);
       const ConstDeviceArray w(head_bytes + v * s_.hidden * static_cast<int64_t>(SizeOf(s_.dtype)), s_.dtype);
       s_.device->products().MatMul({.x = x, .w = w, .y = logits, .m = m, .n = n, .k = s_.hidden});

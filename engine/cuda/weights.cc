@@ -153,12 +153,6 @@ DeviceOutput DeviceWeights::UploadOutput(const Weights& weights, const DepthPlan
   return out;
 }
 
-int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype) {
-  const int64_t narrow = config.hidden + 2 * config.query_dim() + 2 * (config.query_dim() + config.kv_dim()) +
-                         2 * config.kv_dim() + 3 * config.intermediate;
-  return 4 * 3 * config.hidden + narrow * static_cast<int64_t>(SizeOf(dtype));  // stream and updates are float32
-}
-
 std::shared_ptr<DeviceWeights> OnDevice(const Context& context, const std::shared_ptr<const Weights>& weights,
                                         int gpu) {
   return context.device_copies->Get<DeviceWeights>(weights, gpu,

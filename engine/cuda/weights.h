@@ -75,10 +75,6 @@ class DeviceWeights {
   gpu::DeviceBuffer<float> final_norm_;
 };
 
-// Bytes of device memory that a token of a batch takes while it runs, the cache apart: about what the decoder's scratch
-// grows by.
-int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype);
-
 // The copy of `weights` on one GPU, made now if the context has none.
 std::shared_ptr<DeviceWeights> OnDevice(const Context& context, const std::shared_ptr<const Weights>& weights, int gpu);
 

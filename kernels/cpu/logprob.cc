@@ -172,6 +172,10 @@ void CheckHeadLoss(MatrixView<const float> x, const HeadLoss& loss, std::span<co
 
 }  // namespace
 
+int64_t TokenLogProbsBytes(int64_t rows) {
+  return std::min(kRowBlock, rows) * kVocabBlock * static_cast<int64_t>(sizeof(float));
+}
+
 void TokenLogProbs(const Context& context, MatrixView<const float> x, const OutputHead& head,
                    std::span<const int32_t> targets, std::span<float> log_probs, std::span<int32_t> argmax) {
   CheckTargets(targets, x.rows, head.w.rows());

@@ -56,39 +56,40 @@ Selection SelectOne(const CriterionTask& task) {
 }  // namespace
 
 const std::vector<Criterion>& Criteria() {
+  using enum Looks;
   static const std::vector<CriterionOption> none, rank = {{"rank", 64}}, tokens = {{"tokens", 0}},
                                                   both = {{"rank", 64}, {"tokens", 0}},
                                                   some_tokens = {{"tokens", 8192}};
   static const std::vector<Criterion> table = {
-      // name, summary, options, needs_calibration, scores_stand_alone, takes_split, plug, select
-      {"bi", "block influence: 1 - mean cosine of a token's stream before and after the block", none, true, true, true,
+      // name, summary, options, looks_at, scores_stand_alone, takes_split, plug, select
+      {"bi", "block influence: 1 - mean cosine of a token's stream before and after the block", none, kPass, true, true,
        &PlugBlocks, &SelectByBlockInfluence},
-      {"bi:frobenius", "1 - one cosine of the stream before and after the block, over all tokens", none, true, true,
+      {"bi:frobenius", "1 - one cosine of the stream before and after the block, over all tokens", none, kPass, true,
        true, &PlugBlocks, &SelectByFrobenius},
-      {"angular", "consecutive blocks: mean angle / pi the last token of a sequence turns by", none, true, false, true,
+      {"angular", "consecutive blocks: mean angle / pi the last token of a sequence turns by", none, kPass, false, true,
        &PlugWindow, &SelectByAngle},
-      {"streamline", "consecutive blocks: 1 - mean cosine of a token's stream before and after them", none, true, false,
-       true, &PlugWindow, &SelectByStreamline},
-      {"correctable", "error left after the best adapter of rank=R (64) in the block's place", rank, true, false, false,
-       &PlugCorrections, &SelectByResidual},
-      {"correctable-greedy", "lowest loss with adapters of rank=R in place, one block after another", both, true, false,
-       false, &PlugCorrections, &SelectByCorrectedLoss},
-      {"ppl", "perplexity with only this block removed (tokens=N bounds the text)", tokens, true, false, false, nullptr,
-       &SelectByPerplexity},
-      {"ppl-greedy", "the same again on what is left after each removal (SLEB)", tokens, true, false, false, nullptr,
+      {"streamline", "consecutive blocks: 1 - mean cosine of a token's stream before and after them", none, kPass,
+       false, true, &PlugWindow, &SelectByStreamline},
+      {"correctable", "error left after the best adapter of rank=R (64) in the block's place", rank, kPasses, false,
+       false, &PlugCorrections, &SelectByResidual},
+      {"correctable-greedy", "lowest loss with adapters of rank=R in place, one block after another", both, kPasses,
+       false, false, &PlugCorrections, &SelectByCorrectedLoss},
+      {"ppl", "perplexity with only this block removed (tokens=N bounds the text)", tokens, kPasses, false, false,
+       nullptr, &SelectByPerplexity},
+      {"ppl-greedy", "the same again on what is left after each removal (SLEB)", tokens, kPasses, false, false, nullptr,
        &SelectByPerplexityGreedy},
       {"prune-comp", "bi again after each removal, on what is left with the stream's size made good (Prune&Comp)", none,
-       true, false, false, &PlugPruneComp, &SelectByPruneComp},
+       kPasses, false, false, &PlugPruneComp, &SelectByPruneComp},
       {"taylor", "sum of |w dL/dw| over the block's projections and norms, L the loss of tokens=N (8192)", some_tokens,
-       true, false, false, &PlugTaylor, &Lowest<TaylorScores>},
-      {"reverse", "deepest first", none, false, false, true, nullptr, &Lowest<ReverseScores>},
-      {"reverse*", "deepest first, the final block kept", none, false, false, true, nullptr,
+       kPasses, false, false, &PlugTaylor, &Lowest<TaylorScores>},
+      {"reverse", "deepest first", none, kShape, false, true, nullptr, &Lowest<ReverseScores>},
+      {"reverse*", "deepest first, the final block kept", none, kShape, false, true, nullptr,
        &Lowest<ReverseKeepLastScores>},
-      {"magnitude-l1", "sum of |w| over the block's projections and norms", none, false, false, false, nullptr,
+      {"magnitude-l1", "sum of |w| over the block's projections and norms", none, kWeights, false, false, nullptr,
        &Lowest<MagnitudeL1Scores>},
-      {"magnitude-l2", "sum of w^2 over the block's projections and norms", none, false, false, false, nullptr,
+      {"magnitude-l2", "sum of w^2 over the block's projections and norms", none, kWeights, false, false, nullptr,
        &Lowest<MagnitudeL2Scores>},
-      {"random", "seeded", none, false, false, true, nullptr, &Lowest<RandomScores>},
+      {"random", "seeded", none, kShape, false, true, nullptr, &Lowest<RandomScores>},
   };
   return table;
 }
@@ -115,7 +116,7 @@ const Criterion& FindCriterion(std::string_view name) {
 
 bool NeedCalibration(const std::vector<PruneSpec>& specs) {
   return std::any_of(specs.begin(), specs.end(), [](const PruneSpec& spec) {
-    return spec.layers.empty() && FindCriterion(spec.criterion).needs_calibration;
+    return spec.layers.empty() && FindCriterion(spec.criterion).needs_calibration();
   });
 }
 
@@ -146,7 +147,7 @@ std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const C
     tasks.push_back({spec, Quota(spec, *input.weights), input, probes, progress});
     if (!spec.layers.empty()) continue;
     const Criterion& criterion = FindCriterion(spec.criterion);
-    Check(!criterion.needs_calibration || (input.calibration != nullptr && !input.calibration->empty()),
+    Check(!criterion.needs_calibration() || (input.calibration != nullptr && !input.calibration->empty()),
           "criterion {} needs calibration text", spec.criterion);
     if (criterion.plug != nullptr) criterion.plug(tasks.back());
   }

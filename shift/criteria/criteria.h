@@ -49,12 +49,20 @@ struct CriterionOption {
   int64_t otherwise;  // its default
 };
 
+// What a criterion looks at.
+enum class Looks : uint8_t {
+  kShape,    // the number of layers, and the seed
+  kWeights,  // the weights
+  kPass,     // one pass over the calibration text
+  kPasses,   // several passes, or a pass backwards
+};
+
 // To add a criterion, write criteria/<name>.cc with its functions, and its row in the table of criteria.cc.
 struct Criterion {
   const char* name;
   const char* summary;  // one line for lists of criteria
   std::vector<CriterionOption> options;
-  bool needs_calibration;
+  Looks looks_at;
   // Whether its scores do not depend on the amount and the options, so that earlier scores can be used again.
   bool scores_stand_alone;
   // Whether it works on a model that is split over processes: it reads no weights, and of streams those of one process.
@@ -63,6 +71,7 @@ struct Criterion {
   void (*plug)(const CriterionTask& task);
   Selection (*select)(const CriterionTask& task);
 
+  bool needs_calibration() const { return looks_at >= Looks::kPass; }
   const CriterionOption* OptionNamed(std::string_view option) const;  // null where it has none of that name
 };
 // The table: one row per criterion.

@@ -50,9 +50,8 @@ class InMetric {
 // Calls body(solver) where a problem of one site is worth solving.
 template <typename Body>
 auto WithSolver(const Context& context, int64_t hidden, const Body& body) {
-  constexpr double kProducts = 6, kTridiagonal = 4.0 / 3.0;
   const auto d = static_cast<double>(hidden);
-  return linalg::WithSolver(context, (kProducts + kTridiagonal) * d * d * d, 2 * d * d, body);
+  return linalg::WithSolver(context, FactorizeFlops(hidden), 2 * d * d, body);
 }
 
 // "500k", "4M" or a plain number, at least 1.
@@ -103,6 +102,11 @@ std::vector<int64_t> SpendBudget(const std::vector<std::vector<double>>& singula
 }
 
 }  // namespace
+
+double FactorizeFlops(int64_t d) {
+  constexpr double kProducts = 6, kTridiagonal = 4.0 / 3.0;
+  return (kProducts + kTridiagonal) * std::pow(static_cast<double>(d), 3);
+}
 
 Factorization ParseFactorization(const std::string& text) {
   for (Factorization kind : {Factorization::kSvd, Factorization::kSvdRefit, Factorization::kReducedRank})

@@ -25,8 +25,7 @@ using linalg::Solver;
 constexpr double kRounding = 1e-14;
 // The grid of lambdas tried, in powers of ten of trace(H'H) / n.
 constexpr double kLowestPower = -10, kHighestPower = 2, kPowerStep = 0.25;
-constexpr int kRefinement = 16;    // points either side of the best one of the grid
-constexpr double kEigenFlops = 9;  // a cube of the side
+constexpr int kRefinement = 16;  // points either side of the best one of the grid
 
 // What is solved: (gram + lambda I) X = cross, centred or augmented, with the quantities GCV needs.
 struct NormalEquations {
@@ -295,6 +294,8 @@ double ExplainedByMap(const Context& context, const RidgeSums& sums, const Linea
 
 }  // namespace
 
+double EigenFlops(int64_t n) { return 9 * std::pow(static_cast<double>(n), 3); }
+
 LambdaSpec ParseLambda(const std::string& text) {
   if (text == "gcv") return {};
   if (text == "holdout") return {LambdaSpec::Kind::kHoldout, 0};
@@ -330,7 +331,7 @@ RidgeSolution SolveRidge(const Context& context, const RidgeSums& sums, const Ri
   Check(options.lambda.kind != LambdaSpec::Kind::kHoldout || (heldout != nullptr && heldout->tokens() > 0),
         "lambda holdout needs held-out calibration tokens; there are none");
   const double side = static_cast<double>(n);
-  Solved solved = linalg::WithSolver(context, kEigenFlops * std::pow(side, 3), 3 * side * side, [&](Solver& solver) {
+  Solved solved = linalg::WithSolver(context, EigenFlops(n), 3 * side * side, [&](Solver& solver) {
     return Solve(context, solver, {sums, options, heldout});
   });
   RidgeSolution& solution = solved.solution;

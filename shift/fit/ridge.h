@@ -22,6 +22,10 @@ struct RidgeOptions {
   bool penalize_bias = false;  // the paper's main text; false: the bias is free (its supplement), centred regression
 };
 
+// FLOP of the eigendecomposition of a Gram (n, n), eigenvectors included: the largest part of a solve that chooses
+// lambda. About what LAPACK's dsyevd takes.
+double EigenFlops(int64_t n);
+
 struct RidgeSolution {
   Matrix<double> a;      // (n, d), row-vector convention
   Matrix<double> b;      // (1, d)

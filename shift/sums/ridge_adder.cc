@@ -51,7 +51,7 @@ Bytes RidgeAdder::Packed(const Tokens& tokens, const TokenWeighting& weighting, 
   const std::vector<RowProducts> products = pending.Take();
   std::vector<double> weights;
   if (!weighting.uniform()) weights = weighting.Weights(products, stream, delta, {batch, site_.last()});
-  Packer packer(stream.count() * (4 * (inputs.hidden() + delta.hidden()) + 48) + 64);
+  Packer packer(RowsBytes(stream.count(), inputs.hidden(), delta.hidden(), !weights.empty()));
   packer.PutAll(products).PutAll(weights);
   for (const Rows* rows : {&inputs, &delta}) {
     const HostRows host = rows->ToHost();
@@ -84,10 +84,22 @@ void RidgeAdder::EndRound(int64_t present) {
   }
 }
 
+// As Packed() writes it: products, weights and both kinds of rows, each after their number.
+int64_t RidgeAdder::RowsBytes(int64_t tokens, int64_t inputs, int64_t hidden, bool weighted) {
+  const auto each = static_cast<int64_t>(sizeof(RowProducts) + (weighted ? sizeof(double) : 0)) + 4 * (inputs + hidden);
+  return tokens * each + 4 * 8;
+}
+
+// As Share() writes it: both totals, the upper triangle of the Gram, the products.
+int64_t RidgeAdder::SharedBytes(int64_t inputs, int64_t hidden) {
+  const int64_t n = inputs + 1;
+  return 8 * (2 + n * (n + 1) / 2 + n * hidden);
+}
+
 // The sums of the owner become everyone's. The lower triangle of the Gram is never read.
 void RidgeAdder::Share() {
   const RidgeSumsView sums = into_.matrices();
-  Packer packer;
+  Packer packer(processes_.rank() == owner_ ? SharedBytes(into_.inputs(), into_.hidden()) : 0);
   if (processes_.rank() == owner_) {
     packer.Put(into_.tokens()).Put(into_.DeltaSquares());
     for (int64_t i = 0; i < sums.gram.rows; ++i)

@@ -34,6 +34,10 @@ class RidgeAdder {
   void Add(const Tokens& tokens, const TokenWeighting& weighting, const Batch& batch);
   // Ends a round, of which so many groups had a batch. All processes call it, also those without.
   void EndRound(int64_t present);
+  // Bytes of the message with so many rows of a batch, `inputs` and `hidden` numbers each, and of the one with which
+  // the owner shares its sums.
+  static int64_t RowsBytes(int64_t tokens, int64_t inputs, int64_t hidden, bool weighted);
+  static int64_t SharedBytes(int64_t inputs, int64_t hidden);
   // Throws what Add throws. Brings what was added into the sums of every process, or of their holder, which are of no
   // use until then: on a GPU it holds what it held before, on a CPU its matrices are ahead of its totals.
   void Settle();

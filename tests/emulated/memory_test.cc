@@ -3,7 +3,7 @@
 // tests run only on the emulator, whose memory can be limited.
 #include <gtest/gtest.h>
 
-#include "engine/cuda/weights.h"
+#include "engine/activations.h"
 #include "engine/decoder.h"
 #include "engine/tally.h"
 #include "kernels/emulated/device.h"

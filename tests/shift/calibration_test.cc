@@ -114,6 +114,20 @@ TEST_F(Calibration, TakesWhatThereIsAndSaysSo) {
   EXPECT_EQ(set.source, "a.txt, 3 samples x 10 tokens (all there is; 256 asked for)");
 }
 
+TEST_F(Calibration, IsCountedWithoutTheText) {
+  for (const int64_t samples : {1, 2, 7, 8, 9, 40}) {
+    const CalibrationSet set =
+        LoadCalibration({Write("a.txt", std::string(4000, 'x')), samples, 100}, tokenizer_, 7, 350);
+    const CalibrationCounts counts = CountCalibration(samples, 100, 350);
+    EXPECT_EQ(counts.fit_samples * 100, set.fit_tokens) << samples;
+    EXPECT_EQ(counts.heldout_samples * 100, set.heldout_tokens) << samples;
+    EXPECT_EQ(counts.fit_batches, std::ssize(set.fit)) << samples;
+    EXPECT_EQ(counts.heldout_batches, std::ssize(set.heldout)) << samples;
+    EXPECT_EQ(counts.samples_per_batch, 3);
+  }
+  EXPECT_EQ(CountCalibration(4, 3000).fit_batches, 3);  // a sample that is longer than a batch
+}
+
 TEST_F(Calibration, OneSampleIsFitted) {
   const CalibrationSet set = LoadCalibration({Write("a.txt", std::string(12, 'x')), 8, 10}, tokenizer_, 0);
   EXPECT_EQ(set.fit_tokens, 10);

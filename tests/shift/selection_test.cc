@@ -374,8 +374,8 @@ TEST_F(SelectionFromText, NeedsText) {
   const CriterionInput none{context_, model_.weights, nullptr, 0};
   for (const Criterion& criterion : Criteria()) {
     const PruneSpec spec = ParsePrune(criterion.name, "1");
-    EXPECT_EQ(NeedCalibration({spec}), criterion.needs_calibration);
-    if (!criterion.needs_calibration) continue;
+    EXPECT_EQ(NeedCalibration({spec}), criterion.needs_calibration());
+    if (!criterion.needs_calibration()) continue;
     EXPECT_THROW(SelectLayers(spec, none, progress), Error) << criterion.name;
   }
 }

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/activations.h"
+
+namespace shiftrt {
+
+int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype) {
+  const int64_t narrow = config.hidden + 2 * config.query_dim() + 2 * (config.query_dim() + config.kv_dim()) +
+                         2 * config.kv_dim() + 3 * config.intermediate;
+  return 4 * 3 * config.hidden + narrow * static_cast<int64_t>(SizeOf(dtype));  // stream and updates are float32
+}
+
+int64_t CpuActivationBytesPerToken(const ModelConfig& config) {
+  return 4 *
+         (4 * config.hidden + 2 * config.query_dim() + 2 * config.kv_dim() + 2 * config.intermediate + config.head_dim);
+}
+
+int64_t KvBytesPerPosition(const ModelConfig& config, const DepthPlan& plan, DType dtype) {
+  return 2 * config.kv_dim() * plan.attention_blocks() * static_cast<int64_t>(SizeOf(dtype));
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much memory a decoder takes besides weights, by the shape of the model: for messages, and for plans of work.
+#pragma once
+
+#include <cstdint>
+
+#include "models/config.h"
+#include "models/plan.h"
+#include "runtime/dtype.h"
+
+namespace shiftrt {
+
+// Bytes of device memory that a token of a batch takes while it runs, the cache apart: about what the decoder's scratch
+// grows by.
+int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype);
+
+// The same of a decoder on the CPU, whose activations are all float32: the stream, what is normed of it, the updates of
+// both halves, queries, keys, values, what the heads give, gate and up of the MLP, and the angles of the rotary
+// embedding. Sequences with parents (engine/decoder.h) take more.
+int64_t CpuActivationBytesPerToken(const ModelConfig& config);
+
+// Logits that exist at a time while a GPU scores rows, in float32.
+inline constexpr int64_t kGpuScoredRows = 1024, kGpuVocabChunk = 8192;
+
+// Bytes of the keys and values of one position, in elements of `dtype`: float32 on a CPU, the weights' type on a GPU.
+int64_t KvBytesPerPosition(const ModelConfig& config, const DepthPlan& plan, DType dtype);
+
+}  // namespace shiftrt

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "estimate/devices.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "engine/activations.h"
+#include "estimate/messages.h"
+#include "kernels/logprob.h"
+#include "runtime/check.h"
+#include "shift/sums/collect.h"
+#include "shift/sums/ridge_adder.h"
+
+namespace shiftrt {
+
+namespace {
+
+constexpr int64_t kFloat = sizeof(float);
+// Copies of a batch's stream that taps keep at most: block influence keeps three places.
+constexpr int64_t kKeptStreams = 3;
+// Matrices (d, d) in float64 that exist while a place is fitted, LAPACK's work space among them: about.
+constexpr int64_t kFitMatrices = 6;
+
+int64_t Rounds(int64_t items, int64_t devices) { return (items + devices - 1) / devices; }
+
+}  // namespace
+
+int64_t PipelineTurns(int64_t batches, int64_t stages) { return batches == 0 ? 0 : batches + stages - 1; }
+
+int64_t DeviceMemory::most() const {
+  return weights + adapters +
+         std::max({activations + sums + rows, (sums_stay ? sums : 0) + fit, activations + logits + cache});
+}
+
+double DevicePlan::total() const { return std::accumulate(std::begin(seconds), std::end(seconds), 0.0); }
+
+DevicePlanner::DevicePlanner(const MainJob& job, const JobOutline& outline, const Hardware& hardware,
+                             const Efficiency& efficiency)
+    : job_(job),
+      outline_(outline),
+      hardware_(hardware),
+      efficiency_(efficiency),
+      config_(job.weights->config),
+      plan_(DepthPlan::Original(config_.layers)),
+      dtype_(job.weights->blocks.front().down.dtype) {}
+
+// Places that may be collected on a device with these blocks: all that are removed may be its own.
+int64_t DevicePlanner::Collected(const ModelShare& share) const {
+  if (outline_.collected == config_.layers || outline_.removed.empty()) {
+    const int64_t most = (share.end - share.begin) * (outline_.halves ? 2 : 1);
+    return std::min(outline_.collected, most);
+  }
+  const bool each = job_.shift.correction->per_block() && !job_.shift.span;
+  int64_t places = 0;
+  for (const Site& site : each ? SitesOf(outline_.removed) : RunsOf(outline_.removed))
+    places += share.Has(site.last()) ? 1 : 0;
+  return std::min(places, outline_.collected);
+}
+
+double DevicePlanner::Link(int64_t devices) const {
+  return (devices <= hardware_.per_host ? hardware_.host_link : hardware_.network_link) * efficiency_.links;
+}
+
+// A pass over one batch: bound by the products, or by reading the weights once.
+double DevicePlanner::PassSeconds(const ModelShare& share, const Sequences& batch, int64_t head_rows) const {
+  double flops = head_rows > 0 ? HeadFlops(config_, head_rows) : 0;
+  for (int64_t layer = share.begin; layer < share.end; ++layer) flops += BlockFlops(*job_.weights, layer, batch);
+  const auto bytes = static_cast<double>(WeightBytes(config_, plan_, share, dtype_));
+  return std::max(flops / (hardware_.Peak(dtype_) * efficiency_.model),
+                  bytes / (hardware_.bandwidth * efficiency_.memory));
+}
+
+double DevicePlanner::SumSeconds(int64_t places, int64_t tokens) const {
+  return static_cast<double>(places) * RidgeSumsFlops(config_.hidden, config_.hidden, tokens) /
+         (hardware_.double_peak * efficiency_.sums);
+}
+
+// Of one place.
+double DevicePlanner::FitSeconds(Step step) const {
+  if (outline_.places == 0) return 0;
+  return FlopsOf(job_, outline_, step).fits / static_cast<double>(outline_.places) /
+         (hardware_.double_peak * efficiency_.fits);
+}
+
+// Sets the plan's groups and its sums on the host, too.
+DeviceMemory DevicePlanner::MemoryOf(const ModelShare& share, int64_t devices, bool split, DevicePlan& plan) const {
+  const int64_t tokens = std::max(outline_.calibration_batch(), outline_.window_batch());
+  const int64_t d = config_.hidden, places = Collected(share);
+  DeviceMemory memory;
+  memory.weights = WeightBytes(config_, plan_, share, dtype_);
+  memory.sums_stay = !hardware_.gpu;
+  const int64_t per_token =
+      hardware_.gpu ? ActivationBytesPerToken(config_, dtype_) : CpuActivationBytesPerToken(config_);
+  memory.activations = CheckedProduct({tokens, per_token + kKeptStreams * kFloat * d});
+  memory.adapters = kFloat * outline_.adapter_parameters;
+  if (split && outline_.places > 0)
+    memory.adapters = std::min(memory.adapters, memory.adapters / outline_.places * std::max<int64_t>(places, 1));
+  const int64_t scored = std::min(tokens, job_.window);
+  memory.logits = !share.last     ? 0
+                  : hardware_.gpu ? kFloat * std::min(scored, kGpuScoredRows) * std::min(config_.vocab, kGpuVocabChunk)
+                                  : TokenLogProbsBytes(scored);
+  if (share.last) memory.logits = std::max(memory.logits, kFloat * config_.vocab);
+  const DepthPlan own = {{plan_.stages.begin() + share.begin, plan_.stages.begin() + share.end}};
+  memory.cache =
+      CheckedProduct({job_.positions, KvBytesPerPosition(config_, own, hardware_.gpu ? dtype_ : DType::kFloat32)});
+  if (outline_.places > 0) memory.fit = CheckedProduct({kFitMatrices, d, d, int64_t{sizeof(double)}});
+  if (places == 0 || outline_.loads) return memory;
+
+  // On a CPU the sums of fitted and of held-out tokens are there at the same time; on a GPU one after the other, and
+  // both on its host.
+  const int64_t host = job_.memory > 0 ? job_.memory : (hardware_.memory - memory.weights) / 4 * 3;
+  const auto groups_of = [&](int64_t at_once) { return (places + at_once - 1) / at_once; };
+  int64_t at_once = places;
+  if (hardware_.gpu) {
+    const int64_t room = hardware_.memory - memory.weights - memory.activations;
+    while (at_once > 1 && CheckedProduct({at_once, RidgeSums::Bytes(d)}) > room) at_once = (at_once + 1) / 2;
+    memory.sums = CheckedProduct({at_once, RidgeSums::Bytes(d)});
+    plan.host_sums = std::max(plan.host_sums, CheckedProduct({places, SiteSums::Bytes(d)}));
+  } else {
+    Context limited;
+    limited.memory = std::max<int64_t>(host, 1);
+    at_once = std::clamp<int64_t>(SitesInMemory(limited, d), 1, places);
+    memory.sums = CheckedProduct({at_once, SiteSums::Bytes(d)});
+    if (devices > 1 && !split)
+      memory.rows = CheckedProduct({at_once, RidgeAdder::RowsBytes(outline_.calibration_batch(), d, d, false)});
+  }
+  plan.groups = std::max(plan.groups, groups_of(at_once));
+  return memory;
+}
+
+// GPUs of one process exchange sums alone.
+double DevicePlanner::SentBetweenWhole(int64_t devices) const {
+  if (hardware_.gpu) {
+    const bool collects = outline_.collected > 0 && !outline_.loads;
+    return collects ? 2 * static_cast<double>(devices - 1) *
+                          static_cast<double>(CheckedProduct({outline_.collected, RidgeSums::Bytes(config_.hidden)}))
+                    : 0;
+  }
+  double sent = 0;
+  for (int rank = 0; rank < devices; ++rank)
+    sent += static_cast<double>(MainJobBytes({rank, static_cast<int>(devices)}, job_, outline_));
+  return sent;
+}
+
+DevicePlan DevicePlanner::Whole(int64_t devices) const {
+  DevicePlan plan;
+  plan.devices = devices;
+  const ModelShare all = {0, config_.layers};
+  plan.memory = MemoryOf(all, devices, false, plan);
+  if (plan.memory.most() > hardware_.memory) plan.why_not = "the model does not fit into the memory of a device";
+  if (hardware_.gpu && devices > hardware_.per_host) plan.why_not = "one process serves the GPUs of one host";
+
+  const Sequences batch = {outline_.calibration.samples_per_batch, outline_.fit.length};
+  const double pass = PassSeconds(all, batch, 0), link = Link(devices);
+  const int64_t d = config_.hidden, n = devices, k = outline_.collected;
+  const auto seconds = [&](Step step) -> double& { return plan.seconds[static_cast<size_t>(step)]; };
+  if (outline_.selects)
+    seconds(Step::kSelect) = static_cast<double>(Rounds(outline_.calibration.fit_batches, n)) * pass;
+  if (k > 0 && !outline_.loads) {
+    const int64_t rounds =
+        Rounds(outline_.calibration.fit_batches, n) + Rounds(outline_.calibration.heldout_batches, n);
+    // GPUs add up their own batches, and the sums of all go to the first. A process adds, for the places that it owns,
+    // the batches of all.
+    const int64_t added = hardware_.gpu ? k : Rounds(k, n) * n;
+    double round = pass;
+    double shared = n == 1 ? 0 : static_cast<double>(CheckedProduct({k, RidgeSums::Bytes(d)})) / link;
+    if (!hardware_.gpu && n > 1) {
+      const auto rows = static_cast<double>(RidgeAdder::RowsBytes(batch.tokens(), d, d, false));
+      const double sent = static_cast<double>(k) * static_cast<double>(n - 1) / static_cast<double>(n) * rows;
+      round = std::max(pass, sent / link);  // messages travel while the process computes
+      shared = 2 * static_cast<double>(k) * static_cast<double>(RidgeAdder::SharedBytes(d, d)) / link;
+    }
+    seconds(Step::kCalibrate) =
+        static_cast<double>(rounds) * (static_cast<double>(plan.groups) * round + SumSeconds(added, batch.tokens())) +
+        2 * shared;
+  }
+  const auto fits = static_cast<double>(hardware_.gpu ? outline_.places : Rounds(outline_.places, n));
+  seconds(Step::kSolve) = fits * FitSeconds(Step::kSolve);
+  seconds(Step::kReduce) = fits * FitSeconds(Step::kReduce);
+  const Sequences windows = {outline_.windows_per_batch, outline_.windows.length};
+  // GPUs of one process share the calibration alone.
+  seconds(Step::kEvaluate) =
+      static_cast<double>(job_.variants * Rounds(outline_.window_batches(), hardware_.gpu ? 1 : n)) *
+      PassSeconds(all, windows, windows.count * (windows.length - 1));
+  seconds(Step::kDecode) = static_cast<double>(job_.variants * job_.decoded) *
+                           static_cast<double>(plan_.BytesPerToken(*job_.weights)) /
+                           (hardware_.bandwidth * efficiency_.memory);
+  plan.sent = SentBetweenWhole(n);
+  return plan;
+}
+
+DevicePlan DevicePlanner::Split(int64_t devices) const {
+  DevicePlan plan;
+  plan.devices = devices;
+  plan.split = true;
+  if (devices > config_.layers + 1) {
+    plan.why_not = fmt::format("the model has {} blocks", config_.layers);
+    return plan;
+  }
+  const std::vector<ModelShare> shares = CutModel(config_, plan_, devices);
+  const Sequences batch = {outline_.calibration.samples_per_batch, outline_.fit.length};
+  const Sequences windows = {outline_.windows_per_batch, outline_.windows.length};
+  plan.stream_bytes = kFloat * config_.hidden;
+  const double hop = static_cast<double>(plan.stream_bytes) / Link(devices);  // of a token
+  double pass = 0, tapped = 0, scored = 0;                                    // of the slowest stage
+  int64_t most_places = 0;
+  for (const ModelShare& share : shares) {
+    const DeviceMemory memory = MemoryOf(share, devices, true, plan);
+    if (memory.most() > plan.memory.most()) plan.memory = memory;
+    const int64_t places = std::min(Collected(share), outline_.places);
+    most_places = std::max(most_places, places);
+    const double alone = PassSeconds(share, batch, 0);
+    const double travel = share.last ? 0 : hop * static_cast<double>(batch.tokens());
+    pass = std::max({pass, alone, travel});
+    tapped = std::max({tapped, alone + SumSeconds(Collected(share), batch.tokens()), travel});
+    const int64_t head_rows = share.last ? windows.count * (windows.length - 1) : 0;
+    scored = std::max(
+        {scored, PassSeconds(share, windows, head_rows), share.last ? 0 : hop * static_cast<double>(windows.tokens())});
+  }
+  if (plan.memory.most() > hardware_.memory) plan.why_not = "they do not fit into the memory of a device";
+
+  const CalibrationCounts& calibration = outline_.calibration;
+  const auto turns = [&](int64_t batches) { return static_cast<double>(PipelineTurns(batches, devices)); };
+  const auto seconds = [&](Step step) -> double& { return plan.seconds[static_cast<size_t>(step)]; };
+  double idle = 0, busy = 0;
+  const auto add = [&](Step step, int64_t batches, double times, double slowest) {
+    seconds(step) += times * turns(batches) * slowest;
+    busy += times * static_cast<double>(batches) * slowest;
+    idle += times * (turns(batches) - static_cast<double>(batches)) * slowest;
+  };
+  int64_t tokens = 0;
+  if (outline_.selects) {
+    add(Step::kSelect, calibration.fit_batches, 1, pass);
+    tokens += outline_.fit.tokens();
+  }
+  if (outline_.collected > 0 && !outline_.loads) {
+    const auto groups = static_cast<double>(plan.groups);
+    for (const int64_t batches : {calibration.fit_batches, calibration.heldout_batches}) {
+      add(Step::kCalibrate, batches, groups, pass);
+      seconds(Step::kCalibrate) += turns(batches) * (tapped - pass);
+    }
+    tokens += plan.groups * (outline_.fit.tokens() + outline_.heldout.tokens());
+  }
+  seconds(Step::kSolve) = static_cast<double>(most_places) * FitSeconds(Step::kSolve);
+  seconds(Step::kReduce) = static_cast<double>(most_places) * FitSeconds(Step::kReduce);
+  add(Step::kEvaluate, outline_.window_batches(), static_cast<double>(job_.variants), scored);
+  tokens += job_.variants * outline_.windows.tokens();
+  const double read =
+      static_cast<double>(plan_.BytesPerToken(*job_.weights)) / (hardware_.bandwidth * efficiency_.memory);
+  seconds(Step::kDecode) =
+      static_cast<double>(job_.variants * job_.decoded) * (read + static_cast<double>(devices - 1) * hop);
+  tokens += job_.variants * job_.decoded;
+  plan.idle = idle + busy > 0 ? idle / (idle + busy) : 0;
+  plan.sent = static_cast<double>(tokens) * static_cast<double>((devices - 1) * plan.stream_bytes);
+  return plan;
+}
+
+DevicePlan DevicePlanner::On(int64_t devices) const {
+  DevicePlan whole = Whole(devices);
+  if (whole.why_not.empty() || devices == 1) return whole;
+  return Split(devices);
+}
+
+}  // namespace shiftrt

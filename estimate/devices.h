@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// The main job on some devices: the memory of each, bytes between them, and the time that peaks and assumed shares of
+// them give. docs/scale.md has the formulas.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "estimate/hardware.h"
+#include "estimate/main_job.h"
+#include "models/split.h"
+
+namespace shiftrt {
+
+// Of one device, in bytes.
+struct DeviceMemory {
+  int64_t weights = 0;
+  int64_t activations = 0;  // of one batch: the stream, what a block computes, copies that taps keep
+  int64_t sums = 0;         // of the places that are collected at once
+  int64_t rows = 0;         // of tapped batches, on their way to the process that adds them up
+  int64_t fit = 0;          // matrices of the place that is being fitted, about
+  int64_t logits = 0;
+  int64_t cache = 0;  // keys and values
+  int64_t adapters = 0;
+  bool sums_stay = true;  // while places are fitted: on a CPU. A GPU's go to its host after the pass
+
+  // What is needed at the same time: a pass, a fit or an evaluation beside the weights.
+  int64_t most() const;
+};
+
+struct DevicePlan {
+  int64_t devices = 1;
+  bool split = false;     // each device has some of the blocks; otherwise each has the whole model
+  std::string why_not;    // where the job cannot be done so; the rest is then of what it would take
+  DeviceMemory memory;    // of the device that needs the most
+  int64_t host_sums = 0;  // of GPUs: bytes of sums in the memory of their host
+  int64_t groups = 1;     // passes over the calibration text, for which memory divides the places
+  double seconds[std::size(kSteps)] = {};
+  double idle = 0;           // share of the pipeline's time in which a device waits; 0 without a split
+  int64_t stream_bytes = 0;  // per token over a link of the pipeline; 0 without a split
+  double sent = 0;           // bytes between all devices, in the whole job
+
+  double total() const;
+};
+
+class DevicePlanner {
+ public:
+  // They outlive it.
+  DevicePlanner(const MainJob& job, const JobOutline& outline, const Hardware& hardware, const Efficiency& efficiency);
+
+  // The whole model on each device where that fits, which share the batches; or else cut over all of them.
+  DevicePlan On(int64_t devices) const;
+  DevicePlan Whole(int64_t devices) const;
+  DevicePlan Split(int64_t devices) const;
+
+ private:
+  int64_t Collected(const ModelShare& share) const;
+  DeviceMemory MemoryOf(const ModelShare& share, int64_t devices, bool split, DevicePlan& plan) const;
+  double PassSeconds(const ModelShare& share, const Sequences& batch, int64_t head_rows) const;
+  double SumSeconds(int64_t places, int64_t tokens) const;
+  double FitSeconds(Step step) const;
+  double Link(int64_t devices) const;
+  double SentBetweenWhole(int64_t devices) const;
+
+  const MainJob& job_;
+  const JobOutline& outline_;
+  const Hardware& hardware_;
+  const Efficiency efficiency_;
+  const ModelConfig& config_;
+  DepthPlan plan_;  // the original one, whose weights a device has
+  DType dtype_;
+};
+
+// The time of B micro-batches through S stages, in turns of the slowest stage: B + S - 1. The share of it in which a
+// stage is idle: (S - 1) / (B + S - 1).
+int64_t PipelineTurns(int64_t batches, int64_t stages);
+
+}  // namespace shiftrt

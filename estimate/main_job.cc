@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "estimate/main_job.h"
+
+#include <algorithm>
+
+#include "eval/perplexity.h"
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+namespace {
+
+// What is chosen without a look at text or weights.
+bool ChosenByShape(const PruneSpec& spec) {
+  return !spec.layers.empty() || FindCriterion(spec.criterion).looks_at == Looks::kShape;
+}
+
+std::vector<std::string> Unplanned(const ShiftOptions& shift) {
+  std::vector<std::string> unplanned;
+  const auto add = [&](bool wanted, std::string what) {
+    if (wanted) unplanned.push_back(std::move(what));
+  };
+  const Correction& correction = *shift.correction;
+  const bool passes = shift.prune.layers.empty() && FindCriterion(shift.prune.criterion).looks_at == Looks::kPasses;
+  add(passes, fmt::format("selection by {}, which takes several passes", shift.prune.criterion));
+  const bool other = !correction.needs_sums() && correction.needs != Needs::kNothing;
+  add(other, fmt::format("the passes and fits of correction {}", correction.name));
+  add(!other && shift.mode != Calibration::kIndependent,
+      fmt::format("the pass per place of calibration mode {}", Name(shift.mode)));
+  add(shift.heal != Heal::kOff, "healing");
+  add(shift.gate, "the gate");
+  add(shift.merge != Merge::kOff, "merging, and the sums of runs that are merged");
+  add(shift.fit.metric != MetricKind::kIdentity, "the pass backwards of the metric");
+  return unplanned;
+}
+
+// Parameters of an adapter of each place. A budget is what it says; energy may keep all directions.
+int64_t AdapterParameters(const ShiftOptions& shift, int64_t places, int64_t hidden) {
+  if (!shift.correction->adapters() || places == 0) return 0;
+  if (!shift.correction->has_rank) return CheckedProduct({places, hidden});
+  const RankSpec& rank = shift.fit.rank;
+  if (rank.kind == RankSpec::Kind::kBudget) return rank.parameters;
+  const int64_t width = rank.kind == RankSpec::Kind::kFixed ? 2 * rank.rank + 1 : hidden + 1;
+  return CheckedProduct({places, width, hidden});
+}
+
+}  // namespace
+
+int64_t CheckedProduct(std::initializer_list<int64_t> factors) {
+  int64_t product = 1;
+  for (const int64_t factor : factors)
+    Check(!__builtin_mul_overflow(product, factor, &product), "the product of {} does not fit into 64 bits",
+          fmt::join(factors, ", "));
+  return product;
+}
+
+const char* Name(Step step) {
+  switch (step) {
+    case Step::kSelect: return "select";
+    case Step::kCalibrate: return "calibrate";
+    case Step::kSolve: return "solve";
+    case Step::kReduce: return "factorize";
+    case Step::kEvaluate: return "evaluate";
+    case Step::kDecode: return "decode";
+  }
+  return "?";
+}
+
+JobOutline OutlineOf(const MainJob& job) {
+  const ModelConfig& config = job.weights->config;
+  const ShiftOptions& shift = job.shift;
+  CheckOptions(shift, config.hidden);
+  JobOutline outline;
+  outline.units = RemovalCount(shift.prune, *job.weights);
+  outline.halves = shift.prune.halves();
+  if (ChosenByShape(shift.prune)) {
+    NoProgress quiet;
+    outline.removed = SelectLayers(shift.prune, {Context(), job.weights, nullptr, shift.seed}, quiet).removed;
+  }
+  const Correction& correction = *shift.correction;
+  const bool each = correction.per_block() && !shift.span;
+  // As many runs as blocks are removed, where it is not known which.
+  outline.places = correction.makes == Makes::kNothing ? 0
+                   : outline.removed.empty()           ? outline.units
+                   : each                              ? std::ssize(SitesOf(outline.removed))
+                                                       : std::ssize(RunsOf(outline.removed));
+  outline.collected = !correction.needs_sums() ? 0 : shift.gram.all_layers ? config.layers : outline.places;
+  if (correction.has_rank && shift.fit.rank.kind == RankSpec::Kind::kFixed) outline.rank = shift.fit.rank.rank;
+  outline.adapter_parameters = AdapterParameters(shift, outline.places, config.hidden);
+  outline.loads = !shift.gram.load.empty();
+  outline.selects = shift.prune.layers.empty() && FindCriterion(shift.prune.criterion).looks_at == Looks::kPass;
+  const int64_t length = std::min(job.calibration.tokens, config.max_positions);
+  outline.calibration = CountCalibration(job.calibration.samples, length);
+  outline.fit = {outline.calibration.fit_samples, length};
+  outline.heldout = {outline.calibration.heldout_samples, length};
+  outline.windows = {job.text_tokens / job.window, job.window};
+  outline.windows_per_batch = WindowsPerBatch(job.window);
+  outline.unplanned = Unplanned(shift);
+  return outline;
+}
+
+StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, Step step) {
+  const Weights& weights = *job.weights;
+  const ModelConfig& config = weights.config;
+  const auto blocks = [&](const Sequences& text) {
+    double flops = 0;
+    for (int64_t layer = 0; layer < config.layers; ++layer) flops += BlockFlops(weights, layer, text);
+    return flops;
+  };
+  // Of all variants but the original, which has no adapters and all blocks.
+  const double removed = static_cast<double>(outline.units) / static_cast<double>(outline.halves ? 2 : 1) /
+                         static_cast<double>(config.layers);
+  const double variants = 1 + static_cast<double>(job.variants - 1) * (1 - removed);
+  const auto places = static_cast<double>(outline.places);
+  switch (step) {
+    case Step::kSelect: return {outline.selects ? blocks(outline.fit) : 0, 0, 0};
+    case Step::kCalibrate: {
+      if (outline.collected == 0 || outline.loads) return {};
+      const int64_t tokens = outline.fit.tokens() + outline.heldout.tokens();
+      return {blocks(outline.fit) + blocks(outline.heldout),
+              static_cast<double>(outline.collected) * RidgeSumsFlops(config.hidden, config.hidden, tokens), 0};
+    }
+    case Step::kSolve: {
+      const Correction& correction = *job.shift.correction;
+      const bool solves = correction.needs_sums() && correction.has_lambda;
+      return {0, 0, solves ? places * SolveFlops(job.shift.fit.ridge.lambda, config.hidden, config.hidden) : 0};
+    }
+    case Step::kReduce:
+      return {0, 0, job.shift.correction->has_rank ? places * ReduceFlops(job.shift.fit.rank, config.hidden) : 0};
+    case Step::kEvaluate:
+      return {variants * blocks(outline.windows) +
+                  static_cast<double>(job.variants) * HeadFlops(config, outline.windows.count * (job.window - 1)),
+              0, 0};
+    case Step::kDecode: {
+      const double tokens = static_cast<double>(job.decoded);
+      return {variants * tokens * BlockFlopsPerToken(weights) +
+                  static_cast<double>(job.variants) * tokens * HeadFlops(config, 1),
+              0, 0};
+    }
+  }
+  return {};
+}
+
+}  // namespace shiftrt

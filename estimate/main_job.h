@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `run` would do with a model of some shape: how much of each kind of work, from its options alone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "estimate/flops.h"
+#include "models/weights.h"
+#include "shift/pipeline.h"
+#include "text/calibration.h"
+
+namespace shiftrt {
+
+struct MainJob {
+  std::shared_ptr<const Weights> weights;  // only shapes and types are looked at (models/shapes.h)
+  ShiftOptions shift;
+  CalibrationSpec calibration;  // as many samples as it asks for: the text is not read
+  int64_t text_tokens = 0;      // of the text whose perplexity is measured,
+  int64_t window = 0;           // in windows of so many
+  int64_t variants = 0;         // that are measured
+  int64_t positions = 0;        // of a variant's cache: prompt and reply, at most
+  int64_t decoded = 0;          // tokens per variant, one at a time
+  int64_t memory = 0;           // bytes of the host that sums may take; 0: three quarters of the device's or its host's
+};
+
+enum class Step { kSelect, kCalibrate, kSolve, kReduce, kEvaluate, kDecode };
+constexpr Step kSteps[] = {Step::kSelect, Step::kCalibrate, Step::kSolve,
+                           Step::kReduce, Step::kEvaluate,  Step::kDecode};
+const char* Name(Step step);
+
+// FLOP of a step by the peak that bounds them. One pass over the calibration text counts in kCalibrate, however many
+// groups memory divides the places into.
+struct StepFlops {
+  double model = 0;  // products with weights, and attention
+  double sums = 0;   // float64
+  double fits = 0;   // float64
+
+  double all() const { return model + sums + fits; }
+};
+
+struct JobOutline {
+  int64_t units = 0;               // blocks, or halves of them, that would be removed
+  bool halves = false;             // of which the units are
+  std::vector<BlockPart> removed;  // which; empty where that depends on text or weights
+  int64_t places = 0;              // whose correction is fitted, at most
+  int64_t collected = 0;           // places whose sums are collected, at most
+  int64_t rank = 0;                // of the adapters; 0: full maps, or none
+  int64_t adapter_parameters = 0;  // of all places together, at most
+  bool selects = false;            // by a pass over the calibration text
+  bool loads = false;              // sums from files, and passes over no text for them
+  CalibrationCounts calibration;
+  Sequences fit, heldout, windows;
+  int64_t windows_per_batch = 1;
+  // What the command would do besides, of which nothing is computed here.
+  std::vector<std::string> unplanned;
+
+  // Tokens of a full batch of the calibration, and of an evaluation.
+  int64_t calibration_batch() const { return calibration.samples_per_batch * fit.length; }
+  int64_t window_batch() const { return windows_per_batch * windows.length; }
+  int64_t window_batches() const { return (windows.count + windows_per_batch - 1) / windows_per_batch; }
+};
+
+// Throws what CheckOptions and Quota throw for options that contradict each other or do not go with the model.
+JobOutline OutlineOf(const MainJob& job);
+
+// Of all devices together.
+StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, Step step);
+
+// a * b * ... of counts; throws Error where 64 bits do not hold it.
+int64_t CheckedProduct(std::initializer_list<int64_t> factors);
+
+}  // namespace shiftrt

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/shapes.h"
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "models/block_tensors.h"
+#include "models/checkpoint.h"
+#include "models/families.h"
+#include "models/gguf.h"
+#include "models/saved_config.h"
+#include "runtime/check.h"
+#include "runtime/host_memory.h"
+
+namespace shiftrt {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// So that 64 bits hold whatever is counted in bytes.
+constexpr double kMostParameters = 1e17;
+
+// What a tensor of a checkpoint is in the files.
+using FindTensor = std::function<FileTensor(const std::string& name, const std::vector<int64_t>& shape)>;
+
+ModelShapes Describe(const fs::path& model, const ModelConfig& config, LoadDType dtype, const FindTensor& find) {
+  const std::shared_ptr<const void> nowhere = ReserveAddresses(1);
+  auto weights = std::make_shared<Weights>();
+  weights->config = config;
+  weights->directory = model;
+  weights->storage.push_back(nowhere);
+  ModelShapes shapes;
+  double parameters = 0;
+  const auto take = [&](const std::string& name, const std::vector<int64_t>& shape) {
+    const FileTensor tensor = find(name, shape);
+    double elements = 1;
+    for (const int64_t side : shape) elements *= static_cast<double>(side);
+    parameters += elements;
+    Check(parameters < kMostParameters, "{}: more than {:.0e} parameters", model.string(), kMostParameters);
+    shapes.stored[tensor.TypeName()] += tensor.bytes();
+    return TensorView{nowhere.get(), MemoryType(tensor, dtype), shape};
+  };
+  weights->embedding = take("model.embed_tokens.weight", {config.vocab, config.hidden});
+  const std::vector<CheckpointTensor> stored = CheckpointTensors(config);
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    BlockWeights& block = weights->blocks.emplace_back();
+    for (const CheckpointTensor& tensor : stored) {
+      const TensorView whole = take(fmt::format("model.layers.{}.{}", layer, tensor.name), tensor.shape);
+      for (const BlockTensor* part : tensor.parts)
+        block.*part->member = {nowhere.get(), whole.dtype, part->Shape(config)};
+    }
+  }
+  weights->final_norm = take("model.norm.weight", {config.hidden});
+  weights->head = config.tied_head ? weights->embedding : take("lm_head.weight", {config.vocab, config.hidden});
+  shapes.weights = std::move(weights);
+  return shapes;
+}
+
+// The type that a config.json names.
+DType DeclaredType(const nlohmann::json& config, const std::string& file) {
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    if (!config.contains(key) || config[key].is_null()) continue;
+    const std::string name = config[key].is_string() ? config[key].get<std::string>() : config[key].dump();
+    for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16})
+      if (name == Name(type)) return type;
+    Fail("{}: {} is {}, expected float32, float16 or bfloat16", file, key, name);
+  }
+  return DType::kBFloat16;
+}
+
+}  // namespace
+
+ModelShapes ShapesOfConfig(const fs::path& config, LoadDType dtype) {
+  const nlohmann::json json = ReadUnmarked(config);
+  const BlockType type = BlockTypeOf(DeclaredType(json, config.string()));
+  ModelShapes shapes = Describe(config, ParseConfig(json.dump(), config.string()), dtype,
+                                [type](const std::string&, const std::vector<int64_t>& shape) {
+                                  return FileTensor{nullptr, type, shape};
+                                });
+  shapes.source = config.string() + ", without weights";
+  return shapes;
+}
+
+ModelShapes ShapesOfModel(const fs::path& model, LoadDType dtype) {
+  const bool gguf = IsGguf(model);
+  if (!gguf && !fs::exists(model / "model.safetensors") && !fs::exists(model / "model.safetensors.index.json"))
+    return ShapesOfConfig(model / "config.json", dtype);
+  const ModelConfig config = gguf ? LoadGgufConfig(model) : LoadConfig(model / "config.json");
+  const auto checkpoint = gguf ? OpenGguf(model, config) : OpenSafetensors(model);
+  ModelShapes shapes = Describe(model, config, dtype, [&](const std::string& name, const std::vector<int64_t>& shape) {
+    return checkpoint->Take(name, shape);
+  });
+  shapes.source = fmt::format("the header{} of {}", gguf ? "" : "s", model.string());
+  return shapes;
+}
+
+}  // namespace shiftrt

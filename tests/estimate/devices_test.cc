@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory and time of devices: shapes that nobody here can load, and small ones against what a decoder takes.
+#include "estimate/devices.h"
+
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include "engine/activations.h"
+#include "engine/decoder.h"
+#include "tests/estimate/shapes.h"
+
+namespace shiftrt {
+namespace {
+
+using test::JobFor;
+using test::kLlama405B;
+using test::kLlama70B;
+using test::ShapesOf;
+
+class Planned {
+ public:
+  Planned(const test::Sides& sides, const char* hardware, const std::string& prune = "bi:0.25")
+      : job_(JobFor(ShapesOf(sides), prune)),
+        outline_(OutlineOf(job_)),
+        hardware_(FindHardware(hardware)),
+        planner_(job_, outline_, hardware_, hardware_.efficiency) {}
+  const DevicePlanner* operator->() const { return &planner_; }
+
+ private:
+  MainJob job_;
+  JobOutline outline_;
+  const Hardware& hardware_;
+  DevicePlanner planner_;
+};
+
+double SecondsOf(const DevicePlan& plan, Step step) { return plan.seconds[static_cast<size_t>(step)]; }
+
+TEST(Devices, HoldAShareOfALargeModel) {
+  const Planned planned(kLlama405B, "h100");
+  const DevicePlan plan = planned->On(64);
+  EXPECT_TRUE(plan.split);
+  EXPECT_EQ(plan.why_not, "");
+  // Two blocks of 3,187,703,808 parameters.
+  EXPECT_EQ(plan.memory.weights, 2 * 2 * 3'187'703'808);
+  // float64, (16385, 16385) and (16385, 16384), of both blocks' places
+  EXPECT_EQ(plan.memory.sums, 2 * 4'295'360'520);
+  EXPECT_EQ(plan.host_sums, 4 * 4'295'360'520);
+  EXPECT_EQ(plan.stream_bytes, 65536);
+  EXPECT_EQ(plan.groups, 1);
+  // A turn of 2048 tokens through two blocks, at 45% of 989.5 TFLOP/s.
+  const double turn = 2 * (2048 * 6'375'342'080.0 + 4 * 65536.0 * 131'328) / (0.45 * 989.5e12);
+  EXPECT_NEAR(SecondsOf(plan, Step::kSelect), (56 + 63) * turn, 1e-9);
+  const double sums = 2 * 2048 * 3.0 * 16384 * 16384 / (0.7 * 67e12);
+  EXPECT_NEAR(SecondsOf(plan, Step::kCalibrate), (56 + 63 + 8 + 63) * (turn + sums), 1e-9);
+  EXPECT_NEAR(SecondsOf(plan, Step::kSolve), 2 * 13 * std::pow(16384.0, 3) / (0.05 * 67e12), 1e-9);
+}
+
+TEST(Devices, SayWhatDoesNotFit) {
+  const Planned large(kLlama405B, "h100");
+  for (const int64_t devices : {1, 2, 4, 8}) EXPECT_NE(large->On(devices).why_not, "") << devices;
+  EXPECT_NE(large->On(128).why_not, "");  // more than blocks and a head
+  EXPECT_EQ(Planned(kLlama405B, "h200")->On(8).why_not, "");
+  const Planned planned(kLlama70B, "h100");
+  EXPECT_NE(planned->On(1).why_not, "");
+  EXPECT_EQ(planned->On(4).why_not, "");
+  for (const int64_t devices : {4, 8, 16, 32, 64}) EXPECT_LE(planned->On(devices).memory.most(), 80'000'000'000);
+}
+
+TEST(Devices, ShareTheBatchesWhereTheModelFits) {
+  const Planned planned(kLlama70B, "cpu");
+  const DevicePlan one = planned->On(1), eight = planned->On(8);
+  EXPECT_FALSE(one.split);
+  EXPECT_FALSE(eight.split);
+  EXPECT_EQ(eight.memory.weights, 2 * 70'553'706'496);
+  // Of fitted and of held-out tokens, 20 places.
+  EXPECT_EQ(one.memory.sums, 20 * 2 * 8 * int64_t{8193} * 16385);
+  EXPECT_EQ(one.memory.rows, 0);
+  EXPECT_EQ(eight.memory.rows, int64_t{20} * (2048 * (24 + 4 * 16384) + 32));
+  EXPECT_NEAR(SecondsOf(eight, Step::kSelect), SecondsOf(one, Step::kSelect) / 8, 1e-9);
+  EXPECT_NEAR(SecondsOf(eight, Step::kSolve), SecondsOf(one, Step::kSolve) * 3 / 20, 1e-9);
+  EXPECT_EQ(one.sent, 0);
+  // The rows of 56 and 8 batches go to the owners of 20 places, but for the eighth that is the owner's.
+  EXPECT_GT(eight.sent, 64 * 20 * 7.0 / 8 * 2048 * 65536);
+}
+
+TEST(Devices, DividePlacesForWhichMemoryHasNoRoom) {
+  MainJob job = JobFor(ShapesOf(kLlama70B));
+  job.memory = 5 * SiteSums::Bytes(8192) + 1;
+  const JobOutline outline = OutlineOf(job);
+  const Hardware& cpu = FindHardware("cpu");
+  const DevicePlan plan = DevicePlanner(job, outline, cpu, cpu.efficiency).On(1);
+  EXPECT_EQ(plan.groups, 4);  // of 5
+  EXPECT_EQ(plan.memory.sums, 5 * SiteSums::Bytes(8192));
+}
+
+TEST(Devices, KnowWhichOfThemHaveThePlacesThatAreKnown) {
+  // Four of the last blocks, which are on the last of eight devices.
+  const DevicePlan known = Planned(kLlama70B, "h100", "reverse*:4")->Split(8);
+  EXPECT_EQ(known.host_sums, 4 * SiteSums::Bytes(8192));
+}
+
+TEST(Hardware, TakesOtherShares) {
+  const Efficiency efficiency = ParseEfficiency("model=0.5,links=1", FindHardware("a100").efficiency);
+  EXPECT_EQ(efficiency.model, 0.5);
+  EXPECT_EQ(efficiency.links, 1);
+  EXPECT_EQ(efficiency.sums, FindHardware("a100").efficiency.sums);
+  for (const char* wrong : {"model", "model=0", "model=1.5", "speed=0.5", "model=0.5x", "model=0.5,,sums=1"})
+    EXPECT_THROW(ParseEfficiency(wrong, {}), UsageError) << wrong;
+  EXPECT_THROW(FindHardware("v100"), UsageError);
+}
+
+// Bytes that are allocated.
+int64_t Allocated() {
+  const auto info = ::mallinfo2();
+  return static_cast<int64_t>(info.uordblks + info.hblkhd);
+}
+
+TEST(Activations, AreWhatADecoderOfTheCpuTakes) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizer has an allocator of its own, which does not count";
+#endif
+  const TemporaryDirectory directory;
+  WriteText(directory.path() / "shape.json", test::ConfigText({2, 256, 640, 4, 2, 512}));
+  WriteRandomCheckpoint(directory.path() / "shape.json", DType::kBFloat16, 1, directory.path() / "model");
+  const auto weights = LoadWeights(directory.path() / "model");
+  const DepthPlan plan = DepthPlan::Original(2);
+  const std::vector<int32_t> token = {1}, tokens(1000, 1);
+  Batch batch;
+  batch.Add(tokens);
+  Decoder warm(Context(), weights, plan);  // what the kernels keep for each thread
+  warm.Forward(batch);
+  Decoder decoder(Context(), weights, plan);
+  int64_t before = Allocated();
+  decoder.Forward(batch);
+  const auto taken = static_cast<double>(Allocated() - before);
+  EXPECT_NEAR(taken, 1000.0 * static_cast<double>(CpuActivationBytesPerToken(weights->config)), 0.02 * taken);
+
+  Decoder single(Context(), weights, plan);
+  KvCache small(weights->config, plan, 1), cache(weights->config, plan, 4000);
+  single.Forward(token, small);
+  before = Allocated();
+  single.Forward(token, cache);
+  const auto cached = static_cast<double>(Allocated() - before);
+  EXPECT_NEAR(cached, 4000.0 * static_cast<double>(KvBytesPerPosition(weights->config, plan, DType::kFloat32)),
+              0.02 * cached);
+}
+
+}  // namespace
+}  // namespace shiftrt

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// `run --dry-run` from outside: plans of shapes that nobody has weights of, and of a model beside what it really takes.
+#include "tests/tools/cli.h"
+
+namespace shiftrt {
+namespace {
+
+class DryRunCli : public Cli {
+ protected:
+  std::string Config(const Json& changes) {
+    Json config = Json::parse(ReadFile(dir_ / "shape.json"));
+    config.update(changes);
+    config["torch_dtype"] = "bfloat16";
+    WriteText(dir_ / "config.json", config.dump());
+    return Path("config.json");
+  }
+  Outcome Plan(std::vector<std::string> more) const {
+    more.insert(more.begin(), {"run", "--dry-run", "--json", Path("plan.json")});
+    return Call(more);
+  }
+};
+
+TEST_F(DryRunCli, PlansAModelThatIsNotHere) {
+  const std::string config = Config({{"num_hidden_layers", 126},
+                                     {"hidden_size", 16384},
+                                     {"intermediate_size", 53248},
+                                     {"num_attention_heads", 128},
+                                     {"num_key_value_heads", 8},
+                                     {"vocab_size", 128256},
+                                     {"max_position_embeddings", 131072}});
+  const Outcome outcome = Plan({"--config", config, "--hardware", "h100", "--devices", "8,32,64"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("405853388800 parameters"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("would remove 31 of 126 layers"), std::string::npos) << outcome.out;
+  const Json plan = ReadJson("plan.json");
+  EXPECT_EQ(plan["model"]["parameters"], 405'853'388'800);
+  EXPECT_EQ(plan["job"]["places"], 31);
+  EXPECT_TRUE(plan["job"]["removed"].is_null());
+  EXPECT_EQ(plan["plans"][0]["possible"], false);
+  EXPECT_EQ(plan["plans"][2]["possible"], true);
+  EXPECT_EQ(plan["plans"][2]["memory"]["weights"], 2 * 2 * 3'187'703'808);
+  // Twice the assumed share of the peak, half the time.
+  ASSERT_EQ(Plan({"--config", config, "--hardware", "h100", "--devices", "64", "--efficiency", "model=0.9"}).status, 0);
+  EXPECT_NEAR(ReadJson("plan.json")["plans"][0]["seconds"]["select"].get<double>(),
+              plan["plans"][2]["seconds"]["select"].get<double>() / 2, 1e-6);
+}
+
+// Parameters, what is removed, tokens: the same as of the run itself.
+TEST_F(DryRunCli, SaysWhatTheRunThenDoes) {
+  const std::vector<std::string> options = {"--model",    Path("model"), "--prune",       "reverse*:2",
+                                            "--lra",      "4",           "--calib",       Path("calibration.txt:16x64"),
+                                            "--protocol", "seq128",      "--text-tokens", "512"};
+  const Outcome outcome = Plan(options);
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json plan = ReadJson("plan.json");
+  std::vector<std::string> run = {"run",    "--threads",         "1",      "--quiet",       "--max-tokens", "12",
+                                  "--text", Path("heldout.txt"), "--json", Path("run.json")};
+  run.insert(run.end(), options.begin(), options.end());
+  ASSERT_EQ(Call(run).status, 0);
+  const Json done = ReadJson("run.json");
+  EXPECT_EQ(plan["model"]["parameters"], done["variants"][0]["parameters"]);
+  EXPECT_EQ(plan["model"]["bytes_per_token"], done["variants"][0]["bytes"]);
+  EXPECT_EQ(plan["job"]["variants"], done["variants"].size());
+  EXPECT_EQ(plan["job"]["adapter_parameters"].get<int64_t>() + done["variants"][1]["parameters"].get<int64_t>(),
+            done["variants"][2]["parameters"]);
+  EXPECT_EQ(plan["job"]["removed"], Json({"1", "2"}));
+  EXPECT_EQ(plan["job"]["fit_tokens"], 14 * 64);
+}
+
+TEST_F(DryRunCli, NeedsNoWeights) {
+  ASSERT_EQ(Plan({"--model", Path("model"), "--lra", "4"}).status, 0);
+  EXPECT_EQ(ReadJson("plan.json")["model"]["bytes_in_files"]["float32"],
+            4 * ReadJson("plan.json")["model"]["parameters"].get<int64_t>());
+  fs::remove(dir_ / "model/model.safetensors");
+  const Outcome alone = Plan({"--model", Path("model"), "--lra", "4"});
+  EXPECT_EQ(alone.status, 0) << alone.err;
+  EXPECT_NE(alone.out.find("without weights"), std::string::npos) << alone.out;
+}
+
+TEST_F(DryRunCli, RefusesWhatRunRefuses) {
+  EXPECT_FAILS(Plan({"--model", Path("model"), "--lra", "4", "--prune", "bi:4"}), 2, "one must stay");
+  EXPECT_FAILS(Plan({"--model", Path("model"), "--lra", "33"}), 2, "--lra: 33: expected 1 to 32");
+  EXPECT_FAILS(Plan({"--model", Path("model"), "--merge", "full", "--correction", "refit"}), 2, "--merge");
+  EXPECT_FAILS(Plan({"--model", Path("model"), "--lra", "4", "--hardware", "v100"}), 2,
+               "--hardware: unknown hardware \"v100\"");
+  EXPECT_FAILS(Plan({"--model", Path("model"), "--lra", "4", "--efficiency", "model=2"}), 2,
+               "--efficiency: \"model=2\"");
+  EXPECT_FAILS(Plan({"--model", Path("model"), "--config", Path("shape.json")}), 2, "--model");
+  EXPECT_FAILS(Plan({"--model", Path("nowhere")}), 1, "nowhere");
+  EXPECT_FAILS(Call({"run", "--config", Path("shape.json")}), 2, "--dry-run");
+  EXPECT_EQ(Call({"run", "--model", Path("model"), "--quiet", "--calib", Path("calibration.txt:16x64"), "--text",
+                  Path("heldout.txt"), "--lra", "4", "--prune", "bi:1", "--save", Path("saved")})
+                .status,
+            0);
+  EXPECT_FAILS(Plan({"--model", Path("saved"), "--lra", "4"}), 2, "already pruned");
+}
+
+}  // namespace
+}  // namespace shiftrt

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/dry_run.h"
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "estimate/devices.h"
+#include "eval/perplexity.h"
+#include "models/adapted.h"
+#include "models/hf_lra.h"
+#include "models/model.h"
+#include "models/shapes.h"
+#include "runtime/check.h"
+#include "tools/comparison.h"
+#include "tools/options.h"
+#include "tools/selection.h"
+#include "tools/table.h"
+#include "tools/variants.h"
+
+namespace shiftrt {
+
+namespace {
+
+using Json = nlohmann::json;
+
+// Tokens of WikiText-2's test text with the tokenizer of Llama 2: what is assumed of a text that is not read.
+constexpr int64_t kTextTokens = 341469;
+
+ModelShapes OpenShapes(const DryRun& run) {
+  const LoadDType dtype = run.common.Loading().dtype;
+  if (!run.options.config.empty()) return ShapesOfConfig(run.options.config, dtype);
+  const std::filesystem::path model = ResolveModel(run.common.model);
+  if (std::filesystem::exists(model / kAdaptedFile) || IsHfLra(model))
+    FailUsage("{} is already pruned; give the model it was made from", run.common.model);
+  return ShapesOfModel(model, dtype);
+}
+
+MainJob JobOf(const DryRun& run, const ModelShapes& shapes) {
+  const ModelConfig& config = shapes.weights->config;
+  MainJob job;
+  job.weights = shapes.weights;
+  job.shift = run.shift;
+  // Without --calib it is as many samples of another text.
+  job.calibration = ParseCalibration(run.calib.empty() ? "calibration" : run.calib);
+  job.window = ProtocolWindow(run.comparison.protocol, config);
+  job.text_tokens = std::max(run.comparison.text_tokens > 0 ? run.comparison.text_tokens : kTextTokens, job.window);
+  job.variants = std::ssize(VariantNames(run.shift));
+  // No token is shorter than a byte, but for the one that may begin the text.
+  job.positions = std::ssize(run.comparison.prompt) + 1 + run.comparison.max_tokens;
+  job.decoded = DecodedTokens(run.comparison);
+  job.memory = static_cast<int64_t>(run.common.memory);
+  return job;
+}
+
+std::string Bytes(int64_t bytes) { return bytes == 0 ? "" : Scaled(static_cast<double>(bytes), "B"); }
+
+std::string Seconds(double seconds) {
+  if (seconds == 0) return "";
+  if (seconds < 600) return fmt::format("{:.3g} s", seconds);
+  return seconds < 36000 ? fmt::format("{:.3g} min", seconds / 60) : fmt::format("{:.3g} h", seconds / 3600);
+}
+
+void PrintModel(const ModelShapes& shapes) {
+  const Weights& weights = *shapes.weights;
+  const ModelConfig& config = weights.config;
+  const DepthPlan plan = DepthPlan::Original(config.layers);
+  fmt::print("Plan from {}. Nothing was run, and no weight was read.\n\n", shapes.source);
+  fmt::print("model: {}, {} layers, hidden {}, MLP {}, {} heads of {}, {} of keys and values, vocabulary {}\n",
+             config.family, config.layers, config.hidden, config.intermediate, config.heads, config.head_dim,
+             config.kv_heads, config.vocab);
+  std::vector<std::string> stored;
+  for (const auto& [type, bytes] : shapes.stored) stored.push_back(fmt::format("{} {}", Bytes(bytes), type));
+  fmt::print("{} parameters ({}); {} in files; {} per token, {}\n", plan.Parameters(weights),
+             Scaled(static_cast<double>(plan.Parameters(weights)), ""), fmt::join(stored, ", "),
+             Bytes(plan.BytesPerToken(weights)), Name(weights.blocks.front().down.dtype));
+}
+
+void PrintOutline(const DryRun& run, const MainJob& job, const JobOutline& outline) {
+  const int64_t all = job.weights->config.layers * (outline.halves ? 2 : 1);
+  fmt::print("would remove {} of {} {}: {}\n", outline.units, all, outline.halves ? "half blocks" : "layers",
+             outline.removed.empty()
+                 ? "those that " + job.shift.prune.criterion + " chooses, by the text or the weights"
+                 : Names(outline.removed));
+  if (outline.places > 0)
+    fmt::print("would fit {} in {} place{}, {} parameters{}\n",
+               Label(*job.shift.correction, job.shift.fit.rank, job.shift.span), outline.places,
+               outline.places == 1 ? "" : "s", outline.adapter_parameters, outline.removed.empty() ? ", at most" : "");
+  const CalibrationCounts& counts = outline.calibration;
+  if (!outline.loads || outline.selects)
+    fmt::print(
+        "calibration: {} samples x {} tokens if the text is as long: {} fitted in {} batches, {} held out in {}\n",
+        counts.fit_samples + counts.heldout_samples, outline.fit.length, counts.fit_samples, counts.fit_batches,
+        counts.heldout_samples, counts.heldout_batches);
+  fmt::print("evaluation: {} variants on {} windows of {} tokens ({}){}\n\n", job.variants, outline.windows.count,
+             outline.windows.length, run.comparison.protocol,
+             run.comparison.text_tokens > 0
+                 ? ""
+                 : fmt::format(", for a text of {} tokens; --text-tokens gives another number", kTextTokens));
+}
+
+void PrintFlops(const MainJob& job, const JobOutline& outline) {
+  Table table({"step", "FLOP", "model", "float64 sums", "float64 fits"});
+  StepFlops sum;
+  const auto add = [&](const char* name, const StepFlops& flops) {
+    const auto text = [](double value) { return value == 0 ? "" : fmt::format("{:.3e}", value); };
+    table.Add({name, text(flops.all()), text(flops.model), text(flops.sums), text(flops.fits)});
+  };
+  for (const Step step : kSteps) {
+    const StepFlops flops = FlopsOf(job, outline, step);
+    add(Name(step), flops);
+    sum = {sum.model + flops.model, sum.sums + flops.sums, sum.fits + flops.fits};
+  }
+  add("all", sum);
+  fmt::print("{}\n", table.Text());
+}
+
+void PrintDevices(const Hardware& hardware, const Efficiency& efficiency, const std::vector<DevicePlan>& plans) {
+  fmt::print(
+      "on {} ({:.3g} TFLOP/s, {:.3g} in float64, {:.4g} GB, {:.4g} GB/s), computed and not measured.\n"
+      "Assumed shares of the peaks: model {}, sums {}, fits {}, memory {}, links {} (--efficiency).\n\n",
+      hardware.device, hardware.narrow_peak / 1e12, hardware.double_peak / 1e12,
+      static_cast<double>(hardware.memory) / 1e9, hardware.bandwidth / 1e9, efficiency.model, efficiency.sums,
+      efficiency.fits, efficiency.memory, efficiency.links);
+  Table memory({"devices", "model", "memory", "weights", "activations", "sums", "rows", "a fit", "logits", "cache",
+                "adapters", "sums on host", "sent", "stream per token"});
+  Table times(
+      {"devices", "select", "calibrate", "solve", "factorize", "evaluate", "decode", "total", "passes", "idle", ""});
+  for (const DevicePlan& plan : plans) {
+    const DeviceMemory& m = plan.memory;
+    const std::string devices = std::to_string(plan.devices);
+    memory.Add({devices, plan.split ? "split" : "whole", Bytes(m.most()), Bytes(m.weights), Bytes(m.activations),
+                Bytes(m.sums), Bytes(m.rows), Bytes(m.fit), Bytes(m.logits), Bytes(m.cache), Bytes(m.adapters),
+                Bytes(plan.host_sums), plan.sent == 0 ? "" : Scaled(plan.sent, "B"), Bytes(plan.stream_bytes)});
+    std::vector<std::string> row = {devices};
+    const bool possible = plan.why_not.empty();
+    for (const Step step : kSteps) row.push_back(possible ? Seconds(plan.seconds[static_cast<size_t>(step)]) : "");
+    row.push_back(possible ? Seconds(plan.total()) : "");
+    row.push_back(plan.groups == 1 || !possible ? "" : std::to_string(plan.groups));
+    row.push_back(plan.idle == 0 || !possible ? "" : fmt::format("{:.0f}%", 100 * plan.idle));
+    row.push_back(possible ? "" : "not possible: " + plan.why_not);
+    times.Add(std::move(row));
+  }
+  memory.DropEmptyColumns();
+  times.DropEmptyColumns();
+  fmt::print("memory of the device that needs the most, bytes sent by all devices together\n{}\ntime\n{}",
+             memory.Text(), times.Text());
+}
+
+Json ModelJson(const ModelShapes& shapes) {
+  const Weights& weights = *shapes.weights;
+  const ModelConfig& config = weights.config;
+  const DepthPlan plan = DepthPlan::Original(config.layers);
+  return {{"source", shapes.source},
+          {"family", config.family},
+          {"layers", config.layers},
+          {"hidden", config.hidden},
+          {"intermediate", config.intermediate},
+          {"heads", config.heads},
+          {"kv_heads", config.kv_heads},
+          {"head_dim", config.head_dim},
+          {"vocabulary", config.vocab},
+          {"parameters", plan.Parameters(weights)},
+          {"dtype", Name(weights.blocks.front().down.dtype)},
+          {"bytes_in_files", shapes.stored},
+          {"bytes_per_token", plan.BytesPerToken(weights)}};
+}
+
+Json OutlineJson(const MainJob& job, const JobOutline& outline) {
+  Json json = {{"units", outline.units},
+               {"halves", outline.halves},
+               {"removed", Json()},
+               {"places", outline.places},
+               {"adapter_parameters", outline.adapter_parameters},
+               {"fit_tokens", outline.fit.tokens()},
+               {"heldout_tokens", outline.heldout.tokens()},
+               {"fit_batches", outline.calibration.fit_batches},
+               {"heldout_batches", outline.calibration.heldout_batches},
+               {"evaluated_tokens", outline.windows.tokens()},
+               {"variants", job.variants},
+               {"not_planned", outline.unplanned},
+               {"steps", Json::array()}};
+  if (!outline.removed.empty()) {
+    json["removed"] = Json::array();
+    for (const BlockPart& part : outline.removed) json["removed"].push_back(Name(part));
+  }
+  for (const Step step : kSteps) {
+    const StepFlops flops = FlopsOf(job, outline, step);
+    json["steps"].push_back({{"step", Name(step)},
+                             {"flops", flops.all()},
+                             {"model_flops", flops.model},
+                             {"sums_flops", flops.sums},
+                             {"fits_flops", flops.fits}});
+  }
+  return json;
+}
+
+Json DeviceJson(const DevicePlan& plan) {
+  const DeviceMemory& m = plan.memory;
+  Json json = {{"devices", plan.devices},
+               {"split", plan.split},
+               {"possible", plan.why_not.empty()},
+               {"why_not", plan.why_not},
+               {"memory",
+                {{"most", m.most()},
+                 {"weights", m.weights},
+                 {"activations", m.activations},
+                 {"sums", m.sums},
+                 {"rows", m.rows},
+                 {"fit", m.fit},
+                 {"logits", m.logits},
+                 {"cache", m.cache},
+                 {"adapters", m.adapters},
+                 {"sums_on_host", plan.host_sums}}},
+               {"passes", plan.groups},
+               {"idle", plan.idle},
+               {"stream_bytes_per_token", plan.stream_bytes},
+               {"bytes_sent", plan.sent},
+               {"seconds", {{"total", plan.total()}}}};
+  for (const Step step : kSteps) json["seconds"][Name(step)] = plan.seconds[static_cast<size_t>(step)];
+  return json;
+}
+
+}  // namespace
+
+void DryRunOptions::AddTo(CLI::App& app) {
+  CLI::Option* const flag = app.add_flag(
+      "--dry-run", wanted,
+      "print what the command would do, and the memory, bytes and time that it would take; no weights and\n"
+      "texts are read, and nothing is downloaded or written but --json (docs/scale.md)");
+  app.add_option("--config", config, "with --dry-run: plan for the model of this config.json, without its weights")
+      ->needs(flag)
+      ->excludes(app.get_option("--model"))
+      ->check(CLI::ExistingFile);
+  app.add_option("--hardware", hardware, "with --dry-run: cpu, a100, h100 or h200")->needs(flag)->capture_default_str();
+  app.add_option("--devices", devices, "with --dry-run: numbers of devices to plan for")
+      ->needs(flag)
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--efficiency", efficiency,
+                 "with --dry-run: shares of the hardware's peaks that are assumed, as in model=0.5,sums=0.6,fits=0.1,\n"
+                 "memory=0.8,links=0.7")
+      ->needs(flag);
+}
+
+void PrintDryRun(const DryRun& run) {
+  const Hardware& hardware = FindHardware(run.options.hardware);
+  const Efficiency efficiency = ParseEfficiency(run.options.efficiency, hardware.efficiency);
+  const ModelShapes shapes = OpenShapes(run);
+  const MainJob job = JobOf(run, shapes);
+  JobOutline outline = OutlineOf(job);
+  outline.unplanned.insert(outline.unplanned.end(), run.besides.begin(), run.besides.end());
+  const DevicePlanner planner(job, outline, hardware, efficiency);
+  std::vector<DevicePlan> plans;
+  for (const int64_t devices : run.options.devices) plans.push_back(planner.On(devices));
+
+  PrintModel(shapes);
+  PrintOutline(run, job, outline);
+  PrintFlops(job, outline);
+  PrintDevices(hardware, efficiency, plans);
+  if (!outline.unplanned.empty()) fmt::print("\nnot in these figures: {}\n", fmt::join(outline.unplanned, "; "));
+
+  Json json = {{"model", ModelJson(shapes)},
+               {"job", OutlineJson(job, outline)},
+               {"hardware", {{"name", hardware.name}, {"device", hardware.device}, {"source", hardware.source}}},
+               {"efficiency",
+                {{"model", efficiency.model},
+                 {"sums", efficiency.sums},
+                 {"fits", efficiency.fits},
+                 {"memory", efficiency.memory},
+                 {"links", efficiency.links}}},
+               {"plans", Json::array()}};
+  for (const DevicePlan& plan : plans) json["plans"].push_back(DeviceJson(plan));
+  run.common.WriteJson(json);
+}
+
+}  // namespace shiftrt

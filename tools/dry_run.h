@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// `run --dry-run`: what the command would do and take, without weights and texts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shift/pipeline.h"
+
+namespace CLI {
+class App;
+}
+
+namespace shiftrt {
+
+struct CommonOptions;
+struct ComparisonOptions;
+
+struct DryRunOptions {
+  bool wanted = false;
+  std::string config = {}, hardware = "cpu", efficiency = {};
+  std::vector<int64_t> devices = {1, 2, 4, 8, 16, 32, 64};
+
+  // Adds --dry-run, and --config, --hardware, --devices and --efficiency, which go with it.
+  void AddTo(CLI::App& app);
+};
+
+// Of `run` with these options, which have been checked. `calib`: as --calib has it; `besides`: what the command would
+// do that the plan does not cover. Prints the plan and writes --json.
+struct DryRun {
+  const DryRunOptions& options;
+  const CommonOptions& common;
+  const ComparisonOptions& comparison;
+  const ShiftOptions& shift;
+  const std::string& calib;
+  std::vector<std::string> besides;
+};
+void PrintDryRun(const DryRun& run);
+
+}  // namespace shiftrt
