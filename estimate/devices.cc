@@ -122,7 +122,8 @@ DeviceMemory DevicePlanner::MemoryOf(const ModelShare& share, int64_t devices, b
     at_once = std::clamp<int64_t>(SitesInMemory(limited, d), 1, places);
     memory.sums = CheckedProduct({at_once, SiteSums::Bytes(d)});
     if (devices > 1 && !split)
-      memory.rows = CheckedProduct({at_once, RidgeAdder::RowsBytes(outline_.calibration_batch(), d, d, false)});
+      memory.rows = CheckedProduct(
+          {at_once, RidgeAdder::RowsBytes(outline_.calibration_batch(), d, d, !job_.shift.weighting.uniform())});
   }
   plan.groups = std::max(plan.groups, groups_of(at_once));
   return memory;
@@ -165,7 +166,8 @@ DevicePlan DevicePlanner::Whole(int64_t devices) const {
     double round = pass;
     double shared = n == 1 ? 0 : static_cast<double>(CheckedProduct({k, RidgeSums::Bytes(d)})) / link;
     if (!hardware_.gpu && n > 1) {
-      const auto rows = static_cast<double>(RidgeAdder::RowsBytes(batch.tokens(), d, d, false));
+      const auto rows =
+          static_cast<double>(RidgeAdder::RowsBytes(batch.tokens(), d, d, !job_.shift.weighting.uniform()));
       const double sent = static_cast<double>(k) * static_cast<double>(n - 1) / static_cast<double>(n) * rows;
       round = std::max(pass, sent / link);  // messages travel while the process computes
       shared = 2 * static_cast<double>(k) * static_cast<double>(RidgeAdder::SharedBytes(d, d)) / link;

@@ -52,9 +52,9 @@ int64_t GatherBytes(const Place& place, const std::function<int64_t(int)>& paylo
   return up + BroadcastBytes(place, 0, kNumber + SumBelow(0, place.size, framed));
 }
 
-int64_t CollectBytes(const Place& place, const std::vector<BatchShape>& batches, int64_t places, int64_t hidden,
-                     int64_t channel) {
+int64_t CollectBytes(const Place& place, const Collection& collection) {
   if (place.size == 1) return 0;
+  const auto& [batches, places, hidden, weighted, channel] = collection;
   const auto count = static_cast<int64_t>(batches.size());
   int64_t bytes = RoundsBytes(place, count);
   for (int64_t i = 0; i < places; ++i) {
@@ -62,7 +62,7 @@ int64_t CollectBytes(const Place& place, const std::vector<BatchShape>& batches,
     bytes += BroadcastBytes(place, owner, RidgeAdder::SharedBytes(hidden, hidden));
     if (owner == place.rank) continue;
     for (int64_t batch = place.rank; batch < count; batch += place.size)
-      bytes += RidgeAdder::RowsBytes(batches[batch].tokens, hidden, hidden, /*weighted=*/false);
+      bytes += RidgeAdder::RowsBytes(batches[batch].tokens, hidden, hidden, weighted);
   }
   return bytes;
 }
@@ -109,8 +109,10 @@ int64_t MainJobBytes(const Place& place, const MainJob& job, const JobOutline& o
   if (outline.selects)
     bytes += InfluenceBytes(place, batches(outline.fit), UnitsOf(job.shift.prune.unit, config.layers));
   if (outline.collected > 0 && !outline.loads) {
-    bytes += CollectBytes(place, batches(outline.fit), outline.collected, config.hidden, 0);
-    bytes += CollectBytes(place, batches(outline.heldout), outline.collected, config.hidden, outline.collected);
+    const bool weighted = !job.shift.weighting.uniform();
+    bytes += CollectBytes(place, {batches(outline.fit), outline.collected, config.hidden, weighted, 0});
+    bytes +=
+        CollectBytes(place, {batches(outline.heldout), outline.collected, config.hidden, weighted, outline.collected});
   }
   if (job.shift.correction->has_lambda && job.shift.correction->needs_sums())
     bytes += ShareSolutionsBytes(place, outline.places, config.hidden);

@@ -26,9 +26,14 @@ struct BatchShape {
 };
 
 // Of a pass that collects ridge sums of so many places with adapters, and of one that measures the influence of every
-// block: dealt out, with the exchange at the end. `channel`: the places that were collected before by this program.
-int64_t CollectBytes(const Place& place, const std::vector<BatchShape>& batches, int64_t places, int64_t hidden,
-                     int64_t channel);
+// block: dealt out, with the exchange at the end.
+struct Collection {
+  std::vector<BatchShape> batches;
+  int64_t places = 0, hidden = 0;
+  bool weighted = false;  // with token weights
+  int64_t channel = 0;    // the places that were collected before by this program
+};
+int64_t CollectBytes(const Place& place, const Collection& collection);
 int64_t InfluenceBytes(const Place& place, const std::vector<BatchShape>& batches, int64_t layers);
 
 // Of sharing what was fitted for so many places: the solutions in float64, and the adapters with their reports.

@@ -71,7 +71,8 @@ TEST_F(MessagesOfPasses, AreThoseThatProcessesSend) {
     });
     for (int rank = 0; rank < size; ++rank) {
       const Place place = {rank, size};
-      EXPECT_EQ(CollectBytes(place, fit, 3, kWidth, 0) + CollectBytes(place, heldout, 3, kWidth, 3), collected[rank])
+      EXPECT_EQ(CollectBytes(place, {fit, 3, kWidth}) + CollectBytes(place, {heldout, 3, kWidth, false, 3}),
+                collected[rank])
           << rank << " of " << size;
       EXPECT_EQ(InfluenceBytes(place, fit, kLayers), selected[rank]) << rank << " of " << size;
     }

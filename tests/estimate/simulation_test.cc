@@ -99,9 +99,9 @@ TEST(Simulation, OfTheSumsSendsTheBytesOfTheFormula) {
       const std::vector<BatchShape> shapes(batches, {kTokens, 4});
       for (const int rank : {0, 1, size - 1}) {
         const Place here = {rank, size};
-        const int64_t exchange = CollectBytes(here, {}, places, kHidden, 0);
+        const int64_t exchange = CollectBytes(here, {{}, places, kHidden});
         const int64_t asked = batches / size * GatherBytes(here, [](int) { return int64_t{1}; });
-        EXPECT_EQ(CollectBytes(here, shapes, places, kHidden, 0) - exchange - asked,
+        EXPECT_EQ(CollectBytes(here, {shapes, places, kHidden}) - exchange - asked,
                   rows_sent[rank] * (kTokens * (24 + 8 * kHidden) + 32))
             << rank << " of " << size << ", " << places << " places";
       }
