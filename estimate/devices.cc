@@ -8,6 +8,7 @@
 #include "estimate/messages.h"
 #include "kernels/logprob.h"
 #include "runtime/check.h"
+#include "runtime/processes.h"
 #include "shift/sums/collect.h"
 #include "shift/sums/ridge_adder.h"
 
@@ -21,11 +22,15 @@ constexpr int64_t kKeptStreams = 3;
 // Matrices (d, d) in float64 that exist while a place is fitted, LAPACK's work space among them: about.
 constexpr int64_t kFitMatrices = 6;
 
+constexpr const char* kNoRoom = "it does not fit into the memory of a device";
+
 int64_t Rounds(int64_t items, int64_t devices) { return (items + devices - 1) / devices; }
 
 }  // namespace
 
-int64_t PipelineTurns(int64_t batches, int64_t stages) { return batches == 0 ? 0 : batches + stages - 1; }
+int64_t PipelineTurns(int64_t batches, int64_t stages, int64_t together) {
+  return batches + Rounds(batches, together) * (stages - 1);
+}
 
 int64_t DeviceMemory::most() const {
   return weights + adapters +
@@ -70,6 +75,11 @@ double DevicePlanner::PassSeconds(const ModelShare& share, const Sequences& batc
                   bytes / (hardware_.bandwidth * efficiency_.memory));
 }
 
+// A message with the rows of one place.
+int64_t DevicePlanner::RowsBytes(int64_t tokens) const {
+  return RidgeAdder::RowsBytes(tokens, config_.hidden, config_.hidden, !job_.shift.weighting.uniform());
+}
+
 double DevicePlanner::SumSeconds(int64_t places, int64_t tokens) const {
   return static_cast<double>(places) * RidgeSumsFlops(config_.hidden, config_.hidden, tokens) /
          (hardware_.double_peak * efficiency_.sums);
@@ -82,34 +92,35 @@ double DevicePlanner::FitSeconds(Step step) const {
          (hardware_.double_peak * efficiency_.fits);
 }
 
-// Sets the plan's groups and its sums on the host, too.
-DeviceMemory DevicePlanner::MemoryOf(const ModelShare& share, int64_t devices, bool split, DevicePlan& plan) const {
+// Sets the plan's passes and its sums on the host, too.
+DeviceMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan) const {
   const int64_t tokens = std::max(outline_.calibration_batch(), outline_.window_batch());
-  const int64_t d = config_.hidden, places = Collected(share);
+  const int64_t d = config_.hidden, groups = plan.devices / plan.stages;
   DeviceMemory memory;
   memory.weights = WeightBytes(config_, plan_, share, dtype_);
   memory.sums_stay = !hardware_.gpu;
   const int64_t per_token =
       hardware_.gpu ? ActivationBytesPerToken(config_, dtype_) : CpuActivationBytesPerToken(config_);
-  memory.activations = CheckedProduct({tokens, per_token + kKeptStreams * kFloat * d});
-  memory.adapters = kFloat * outline_.adapter_parameters;
-  if (split && outline_.places > 0)
-    memory.adapters = std::min(memory.adapters, memory.adapters / outline_.places * std::max<int64_t>(places, 1));
-  const int64_t scored = std::min(tokens, job_.window);
-  memory.logits = !share.last     ? 0
-                  : hardware_.gpu ? kFloat * std::min(scored, kGpuScoredRows) * std::min(config_.vocab, kGpuVocabChunk)
-                                  : TokenLogProbsBytes(scored);
-  if (share.last) memory.logits = std::max(memory.logits, kFloat * config_.vocab);
+  const int64_t streams = kKeptStreams + (plan.stages > 1 ? 1 + Processes::kStreamsAhead : 0);
+  memory.activations = CheckedProduct({tokens, per_token + streams * kFloat * d});
+  memory.adapters = CheckedProduct({kFloat, outline_.adapter_parameters});
+  if (share.last) {
+    const int64_t scored = std::min(tokens, job_.window);
+    const int64_t logits = hardware_.gpu
+                               ? kFloat * std::min(scored, kGpuScoredRows) * std::min(config_.vocab, kGpuVocabChunk)
+                               : TokenLogProbsBytes(scored);
+    memory.logits = std::max(logits, kFloat * config_.vocab);
+  }
   const DepthPlan own = {{plan_.stages.begin() + share.begin, plan_.stages.begin() + share.end}};
-  memory.cache =
-      CheckedProduct({job_.positions, KvBytesPerPosition(config_, own, hardware_.gpu ? dtype_ : DType::kFloat32)});
+  const DType cached = hardware_.gpu ? dtype_ : DType::kFloat32;
+  memory.cache = CheckedProduct({job_.positions, KvBytesPerPosition(config_, own, cached)});
   if (outline_.places > 0) memory.fit = CheckedProduct({kFitMatrices, d, d, int64_t{sizeof(double)}});
+  // Each place of a stage is added up by one of the groups.
+  const int64_t places = plan.stages > 1 ? Rounds(Collected(share), groups) : Collected(share);
   if (places == 0 || outline_.loads) return memory;
 
   // On a CPU the sums of fitted and of held-out tokens are there at the same time; on a GPU one after the other, and
   // both on its host.
-  const int64_t host = job_.memory > 0 ? job_.memory : (hardware_.memory - memory.weights) / 4 * 3;
-  const auto groups_of = [&](int64_t at_once) { return (places + at_once - 1) / at_once; };
   int64_t at_once = places;
   if (hardware_.gpu) {
     const int64_t room = hardware_.memory - memory.weights - memory.activations;
@@ -118,14 +129,15 @@ DeviceMemory DevicePlanner::MemoryOf(const ModelShare& share, int64_t devices, b
     plan.host_sums = std::max(plan.host_sums, CheckedProduct({places, SiteSums::Bytes(d)}));
   } else {
     Context limited;
-    limited.memory = std::max<int64_t>(host, 1);
+    limited.memory = job_.memory > 0 ? job_.memory : std::max<int64_t>(1, (hardware_.memory - memory.weights) / 4 * 3);
     at_once = std::clamp<int64_t>(SitesInMemory(limited, d), 1, places);
     memory.sums = CheckedProduct({at_once, SiteSums::Bytes(d)});
-    if (devices > 1 && !split)
-      memory.rows = CheckedProduct(
-          {at_once, RidgeAdder::RowsBytes(outline_.calibration_batch(), d, d, !job_.shift.weighting.uniform())});
   }
-  plan.groups = std::max(plan.groups, groups_of(at_once));
+  const bool sends = groups > 1 && (plan.stages > 1 || !hardware_.gpu);
+  if (sends)
+    memory.rows = CheckedProduct({std::min(Collected(share), at_once * (plan.stages > 1 ? groups : 1)),
+                                  RowsBytes(outline_.calibration_batch())});
+  plan.passes = std::max(plan.passes, Rounds(places, at_once));
   return memory;
 }
 
@@ -147,8 +159,8 @@ DevicePlan DevicePlanner::Whole(int64_t devices) const {
   DevicePlan plan;
   plan.devices = devices;
   const ModelShare all = {0, config_.layers};
-  plan.memory = MemoryOf(all, devices, false, plan);
-  if (plan.memory.most() > hardware_.memory) plan.why_not = "the model does not fit into the memory of a device";
+  plan.memory = MemoryOf(all, plan);
+  if (plan.memory.most() > hardware_.memory) plan.why_not = kNoRoom;
   if (hardware_.gpu && devices > hardware_.per_host) plan.why_not = "one process serves the GPUs of one host";
 
   const Sequences batch = {outline_.calibration.samples_per_batch, outline_.fit.length};
@@ -166,14 +178,13 @@ DevicePlan DevicePlanner::Whole(int64_t devices) const {
     double round = pass;
     double shared = n == 1 ? 0 : static_cast<double>(CheckedProduct({k, RidgeSums::Bytes(d)})) / link;
     if (!hardware_.gpu && n > 1) {
-      const auto rows =
-          static_cast<double>(RidgeAdder::RowsBytes(batch.tokens(), d, d, !job_.shift.weighting.uniform()));
+      const auto rows = static_cast<double>(RowsBytes(batch.tokens()));
       const double sent = static_cast<double>(k) * static_cast<double>(n - 1) / static_cast<double>(n) * rows;
       round = std::max(pass, sent / link);  // messages travel while the process computes
       shared = 2 * static_cast<double>(k) * static_cast<double>(RidgeAdder::SharedBytes(d, d)) / link;
     }
     seconds(Step::kCalibrate) =
-        static_cast<double>(rounds) * (static_cast<double>(plan.groups) * round + SumSeconds(added, batch.tokens())) +
+        static_cast<double>(rounds) * (static_cast<double>(plan.passes) * round + SumSeconds(added, batch.tokens())) +
         2 * shared;
   }
   const auto fits = static_cast<double>(hardware_.gpu ? outline_.places : Rounds(outline_.places, n));
@@ -191,76 +202,103 @@ DevicePlan DevicePlanner::Whole(int64_t devices) const {
   return plan;
 }
 
-DevicePlan DevicePlanner::Split(int64_t devices) const {
+DevicePlan DevicePlanner::Split(int64_t devices, int64_t stages) const {
   DevicePlan plan;
   plan.devices = devices;
-  plan.split = true;
-  if (devices > config_.layers + 1) {
-    plan.why_not = fmt::format("the model has {} blocks", config_.layers);
-    return plan;
-  }
-  const std::vector<ModelShare> shares = CutModel(config_, plan_, devices);
+  plan.stages = stages;
+  const int64_t groups = devices / stages;
+  const std::vector<ModelShare> shares = CutModel(config_, plan_, stages);
   const Sequences batch = {outline_.calibration.samples_per_batch, outline_.fit.length};
   const Sequences windows = {outline_.windows_per_batch, outline_.windows.length};
   plan.stream_bytes = kFloat * config_.hidden;
-  const double hop = static_cast<double>(plan.stream_bytes) / Link(devices);  // of a token
-  double pass = 0, tapped = 0, scored = 0;                                    // of the slowest stage
+  const double link = Link(devices), hop = static_cast<double>(plan.stream_bytes) / link;  // of a token
+  double pass = 0, tapped = 0, scored = 0;  // a turn of the slowest stage
   int64_t most_places = 0;
   for (const ModelShare& share : shares) {
-    const DeviceMemory memory = MemoryOf(share, devices, true, plan);
+    const DeviceMemory memory = MemoryOf(share, plan);
     if (memory.most() > plan.memory.most()) plan.memory = memory;
-    const int64_t places = std::min(Collected(share), outline_.places);
-    most_places = std::max(most_places, places);
-    const double alone = PassSeconds(share, batch, 0);
-    const double travel = share.last ? 0 : hop * static_cast<double>(batch.tokens());
-    pass = std::max({pass, alone, travel});
-    tapped = std::max({tapped, alone + SumSeconds(Collected(share), batch.tokens()), travel});
+    const int64_t collected = Collected(share), owned = Rounds(collected, groups);
+    most_places = std::max(most_places, std::min(owned, outline_.places));
     const int64_t head_rows = share.last ? windows.count * (windows.length - 1) : 0;
-    scored = std::max(
-        {scored, PassSeconds(share, windows, head_rows), share.last ? 0 : hop * static_cast<double>(windows.tokens())});
+    const double passed = share.last ? 0 : hop;
+    // Messages travel while a stage computes.
+    const double rows = static_cast<double>(collected) * static_cast<double>(groups - 1) / static_cast<double>(groups) *
+                        static_cast<double>(RowsBytes(batch.tokens())) / link;
+    const double alone = PassSeconds(share, batch, 0), travel = passed * static_cast<double>(batch.tokens());
+    pass = std::max({pass, alone, travel});
+    tapped = std::max({tapped, alone + SumSeconds(owned * groups, batch.tokens()), travel + rows});
+    scored = std::max({scored, PassSeconds(share, windows, head_rows), passed * static_cast<double>(windows.tokens())});
   }
-  if (plan.memory.most() > hardware_.memory) plan.why_not = "they do not fit into the memory of a device";
+  if (plan.memory.most() > hardware_.memory) plan.why_not = kNoRoom;
 
-  const CalibrationCounts& calibration = outline_.calibration;
-  const auto turns = [&](int64_t batches) { return static_cast<double>(PipelineTurns(batches, devices)); };
   const auto seconds = [&](Step step) -> double& { return plan.seconds[static_cast<size_t>(step)]; };
-  double idle = 0, busy = 0;
-  const auto add = [&](Step step, int64_t batches, double times, double slowest) {
-    seconds(step) += times * turns(batches) * slowest;
-    busy += times * static_cast<double>(batches) * slowest;
-    idle += times * (turns(batches) - static_cast<double>(batches)) * slowest;
+  const int64_t together = Processes::RoundsTogether(stages);
+  double waits = 0;
+  const auto turns = [&](int64_t batches, int64_t wait_after) {
+    return PipelineTurns(Rounds(batches, groups), stages, wait_after);
   };
-  int64_t tokens = 0;
+  const auto add = [&](Step step, int64_t batches, int64_t wait_after, double slowest) {
+    const int64_t all = turns(batches, wait_after);
+    seconds(step) += static_cast<double>(all) * slowest;
+    waits += static_cast<double>(all - Rounds(batches, groups)) * slowest;
+  };
+  const CalibrationCounts& calibration = outline_.calibration;
+  double streams = 0;  // tokens
   if (outline_.selects) {
-    add(Step::kSelect, calibration.fit_batches, 1, pass);
-    tokens += outline_.fit.tokens();
+    add(Step::kSelect, calibration.fit_batches, together, pass);
+    streams += static_cast<double>(outline_.fit.tokens());
   }
   if (outline_.collected > 0 && !outline_.loads) {
-    const auto groups = static_cast<double>(plan.groups);
     for (const int64_t batches : {calibration.fit_batches, calibration.heldout_batches}) {
-      add(Step::kCalibrate, batches, groups, pass);
-      seconds(Step::kCalibrate) += turns(batches) * (tapped - pass);
+      for (int64_t again = 1; again < plan.passes; ++again) add(Step::kCalibrate, batches, together, pass);
+      add(Step::kCalibrate, batches, together, tapped);
     }
-    tokens += plan.groups * (outline_.fit.tokens() + outline_.heldout.tokens());
+    const auto tokens = static_cast<double>(outline_.fit.tokens() + outline_.heldout.tokens());
+    streams += static_cast<double>(plan.passes) * tokens;
+    const int64_t batches = calibration.fit_batches + calibration.heldout_batches;
+    plan.sent += static_cast<double>(outline_.collected) * static_cast<double>(batches) *
+                 static_cast<double>(groups - 1) / static_cast<double>(groups) *
+                 static_cast<double>(RowsBytes(batch.tokens()));
   }
   seconds(Step::kSolve) = static_cast<double>(most_places) * FitSeconds(Step::kSolve);
   seconds(Step::kReduce) = static_cast<double>(most_places) * FitSeconds(Step::kReduce);
-  add(Step::kEvaluate, outline_.window_batches(), static_cast<double>(job_.variants), scored);
-  tokens += job_.variants * outline_.windows.tokens();
+  for (int64_t variant = 0; variant < job_.variants; ++variant)
+    add(Step::kEvaluate, outline_.window_batches(), outline_.window_batches(), scored);
+  streams += static_cast<double>(job_.variants) * static_cast<double>(outline_.windows.tokens() + job_.decoded);
+  const double busy = seconds(Step::kSelect) + seconds(Step::kCalibrate) + seconds(Step::kEvaluate);
+  plan.idle = busy > 0 ? waits / busy : 0;
+  // One token at a time, in one stage after another.
   const double read =
       static_cast<double>(plan_.BytesPerToken(*job_.weights)) / (hardware_.bandwidth * efficiency_.memory);
   seconds(Step::kDecode) =
-      static_cast<double>(job_.variants * job_.decoded) * (read + static_cast<double>(devices - 1) * hop);
-  tokens += job_.variants * job_.decoded;
-  plan.idle = idle + busy > 0 ? idle / (idle + busy) : 0;
-  plan.sent = static_cast<double>(tokens) * static_cast<double>((devices - 1) * plan.stream_bytes);
+      static_cast<double>(job_.variants * job_.decoded) * (read + static_cast<double>(stages - 1) * hop);
+  plan.sent += streams * static_cast<double>(stages - 1) * static_cast<double>(plan.stream_bytes);
+  return plan;
+}
+
+DevicePlan DevicePlanner::On(int64_t devices, int64_t stages) const {
+  if (stages == 1) return Whole(devices);
+  if (devices % stages == 0 && stages <= config_.layers + 1) return Split(devices, stages);
+  DevicePlan plan;
+  plan.devices = devices;
+  plan.stages = stages;
+  plan.why_not = devices % stages != 0 ? fmt::format("{} is no multiple of --split {}", devices, stages)
+                                       : fmt::format("the model has {} blocks and a head", config_.layers);
   return plan;
 }
 
 DevicePlan DevicePlanner::On(int64_t devices) const {
-  DevicePlan whole = Whole(devices);
-  if (whole.why_not.empty() || devices == 1) return whole;
-  return Split(devices);
+  DevicePlan best = On(devices, 1);
+  for (int64_t stages = 2; stages <= std::min(devices, config_.layers + 1); ++stages) {
+    if (devices % stages != 0) continue;
+    DevicePlan plan = On(devices, stages);
+    // Where none has room, the one that needs the least.
+    const bool better = plan.why_not.empty() != best.why_not.empty() ? plan.why_not.empty()
+                        : plan.why_not.empty()                       ? plan.total() < best.total()
+                                                                     : plan.memory.most() < best.memory.most();
+    if (better) best = std::move(plan);
+  }
+  return best;
 }
 
 }  // namespace shiftrt

@@ -31,14 +31,14 @@ struct DeviceMemory {
 
 struct DevicePlan {
   int64_t devices = 1;
-  bool split = false;     // each device has some of the blocks; otherwise each has the whole model
+  int64_t stages = 1;     // devices that hold one model together (--split); 1: each holds the whole model
   std::string why_not;    // where the job cannot be done so; the rest is then of what it would take
   DeviceMemory memory;    // of the device that needs the most
   int64_t host_sums = 0;  // of GPUs: bytes of sums in the memory of their host
-  int64_t groups = 1;     // passes over the calibration text, for which memory divides the places
+  int64_t passes = 1;     // over the calibration text, for which memory divides the places
   double seconds[std::size(kSteps)] = {};
-  double idle = 0;           // share of the pipeline's time in which a device waits; 0 without a split
-  int64_t stream_bytes = 0;  // per token over a link of the pipeline; 0 without a split
+  double idle = 0;           // share of the time of a pass in which a stage waits for others
+  int64_t stream_bytes = 0;  // per token from one stage to the next
   double sent = 0;           // bytes between all devices, in the whole job
 
   double total() const;
@@ -49,15 +49,19 @@ class DevicePlanner {
   // They outlive it.
   DevicePlanner(const MainJob& job, const JobOutline& outline, const Hardware& hardware, const Efficiency& efficiency);
 
-  // The whole model on each device where that fits, which share the batches; or else cut over all of them.
+  // In groups of so many devices, each of which holds one model, and which share the batches. A GPU's process is taken
+  // to do what a CPU's does, but for stages == 1: one process then serves all GPUs, of one host.
+  DevicePlan On(int64_t devices, int64_t stages) const;
+  // With the number of stages that takes the least time, of those for which memory has room.
   DevicePlan On(int64_t devices) const;
-  DevicePlan Whole(int64_t devices) const;
-  DevicePlan Split(int64_t devices) const;
 
  private:
+  DevicePlan Whole(int64_t devices) const;
+  DevicePlan Split(int64_t devices, int64_t stages) const;
   int64_t Collected(const ModelShare& share) const;
-  DeviceMemory MemoryOf(const ModelShare& share, int64_t devices, bool split, DevicePlan& plan) const;
+  DeviceMemory MemoryOf(const ModelShare& share, DevicePlan& plan) const;
   double PassSeconds(const ModelShare& share, const Sequences& batch, int64_t head_rows) const;
+  int64_t RowsBytes(int64_t tokens) const;
   double SumSeconds(int64_t places, int64_t tokens) const;
   double FitSeconds(Step step) const;
   double Link(int64_t devices) const;
@@ -72,8 +76,8 @@ class DevicePlanner {
   DType dtype_;
 };
 
-// The time of B micro-batches through S stages, in turns of the slowest stage: B + S - 1. The share of it in which a
-// stage is idle: (S - 1) / (B + S - 1).
-int64_t PipelineTurns(int64_t batches, int64_t stages);
+// The time of B batches through a pipeline of S stages, in turns of the slowest stage, where all wait for each other
+// after `together` batches: B + ceil(B / together) (S - 1). A stage is idle in the turns that exceed B.
+int64_t PipelineTurns(int64_t batches, int64_t stages, int64_t together);
 
 }  // namespace shiftrt

@@ -11,7 +11,8 @@ namespace shiftrt {
 
 namespace {
 
-constexpr int64_t kNumber = 8;  // of a call, of a count
+constexpr int64_t kNumber = 8;         // of a call, of a count
+constexpr int64_t kSplitChannels = 3;  // that Processes::Split() makes
 
 // Of the binary tree that messages between all go up and down: place 0 is its root.
 int64_t Children(int64_t place, int64_t size) {
@@ -110,9 +111,10 @@ int64_t MainJobBytes(const Place& place, const MainJob& job, const JobOutline& o
     bytes += InfluenceBytes(place, batches(outline.fit), UnitsOf(job.shift.prune.unit, config.layers));
   if (outline.collected > 0 && !outline.loads) {
     const bool weighted = !job.shift.weighting.uniform();
-    bytes += CollectBytes(place, {batches(outline.fit), outline.collected, config.hidden, weighted, 0});
-    bytes +=
-        CollectBytes(place, {batches(outline.heldout), outline.collected, config.hidden, weighted, outline.collected});
+    const int64_t channel = kSplitChannels + (outline.selects ? 1 : 0);
+    bytes += CollectBytes(place, {batches(outline.fit), outline.collected, config.hidden, weighted, channel});
+    bytes += CollectBytes(
+        place, {batches(outline.heldout), outline.collected, config.hidden, weighted, channel + outline.collected});
   }
   if (job.shift.correction->has_lambda && job.shift.correction->needs_sums())
     bytes += ShareSolutionsBytes(place, outline.places, config.hidden);

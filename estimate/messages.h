@@ -31,7 +31,7 @@ struct Collection {
   std::vector<BatchShape> batches;
   int64_t places = 0, hidden = 0;
   bool weighted = false;  // with token weights
-  int64_t channel = 0;    // the places that were collected before by this program
+  int64_t channel = 0;    // the channels that this program has made before
 };
 int64_t CollectBytes(const Place& place, const Collection& collection);
 int64_t InfluenceBytes(const Place& place, const std::vector<BatchShape>& batches, int64_t layers);

@@ -121,21 +121,21 @@ void PrintDevices(const Hardware& hardware, const Efficiency& efficiency, const 
       hardware.device, hardware.narrow_peak / 1e12, hardware.double_peak / 1e12,
       static_cast<double>(hardware.memory) / 1e9, hardware.bandwidth / 1e9, efficiency.model, efficiency.sums,
       efficiency.fits, efficiency.memory, efficiency.links);
-  Table memory({"devices", "model", "memory", "weights", "activations", "sums", "rows", "a fit", "logits", "cache",
+  Table memory({"devices", "split", "memory", "weights", "activations", "sums", "rows", "a fit", "logits", "cache",
                 "adapters", "sums on host", "sent", "stream per token"});
   Table times(
       {"devices", "select", "calibrate", "solve", "factorize", "evaluate", "decode", "total", "passes", "idle", ""});
   for (const DevicePlan& plan : plans) {
     const DeviceMemory& m = plan.memory;
     const std::string devices = std::to_string(plan.devices);
-    memory.Add({devices, plan.split ? "split" : "whole", Bytes(m.most()), Bytes(m.weights), Bytes(m.activations),
+    memory.Add({devices, std::to_string(plan.stages), Bytes(m.most()), Bytes(m.weights), Bytes(m.activations),
                 Bytes(m.sums), Bytes(m.rows), Bytes(m.fit), Bytes(m.logits), Bytes(m.cache), Bytes(m.adapters),
                 Bytes(plan.host_sums), plan.sent == 0 ? "" : Scaled(plan.sent, "B"), Bytes(plan.stream_bytes)});
     std::vector<std::string> row = {devices};
     const bool possible = plan.why_not.empty();
     for (const Step step : kSteps) row.push_back(possible ? Seconds(plan.seconds[static_cast<size_t>(step)]) : "");
     row.push_back(possible ? Seconds(plan.total()) : "");
-    row.push_back(plan.groups == 1 || !possible ? "" : std::to_string(plan.groups));
+    row.push_back(plan.passes == 1 || !possible ? "" : std::to_string(plan.passes));
     row.push_back(plan.idle == 0 || !possible ? "" : fmt::format("{:.0f}%", 100 * plan.idle));
     row.push_back(possible ? "" : "not possible: " + plan.why_not);
     times.Add(std::move(row));
@@ -197,7 +197,7 @@ Json OutlineJson(const MainJob& job, const JobOutline& outline) {
 Json DeviceJson(const DevicePlan& plan) {
   const DeviceMemory& m = plan.memory;
   Json json = {{"devices", plan.devices},
-               {"split", plan.split},
+               {"split", plan.stages},
                {"possible", plan.why_not.empty()},
                {"why_not", plan.why_not},
                {"memory",
@@ -211,7 +211,7 @@ Json DeviceJson(const DevicePlan& plan) {
                  {"cache", m.cache},
                  {"adapters", m.adapters},
                  {"sums_on_host", plan.host_sums}}},
-               {"passes", plan.groups},
+               {"passes", plan.passes},
                {"idle", plan.idle},
                {"stream_bytes_per_token", plan.stream_bytes},
                {"bytes_sent", plan.sent},
@@ -252,7 +252,8 @@ void PrintDryRun(const DryRun& run) {
   outline.unplanned.insert(outline.unplanned.end(), run.besides.begin(), run.besides.end());
   const DevicePlanner planner(job, outline, hardware, efficiency);
   std::vector<DevicePlan> plans;
-  for (const int64_t devices : run.options.devices) plans.push_back(planner.On(devices));
+  for (const int64_t devices : run.options.devices)
+    plans.push_back(run.common.split > 1 ? planner.On(devices, run.common.split) : planner.On(devices));
 
   PrintModel(shapes);
   PrintOutline(run, job, outline);

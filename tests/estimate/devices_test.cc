@@ -37,8 +37,7 @@ double SecondsOf(const DevicePlan& plan, Step step) { return plan.seconds[static
 
 TEST(Devices, HoldAShareOfALargeModel) {
   const Planned planned(kLlama405B, "h100");
-  const DevicePlan plan = planned->On(64);
-  EXPECT_TRUE(plan.split);
+  const DevicePlan plan = planned->On(64, 64);
   EXPECT_EQ(plan.why_not, "");
   // Two blocks of 3,187,703,808 parameters.
   EXPECT_EQ(plan.memory.weights, 2 * 2 * 3'187'703'808);
@@ -46,7 +45,7 @@ TEST(Devices, HoldAShareOfALargeModel) {
   EXPECT_EQ(plan.memory.sums, 2 * 4'295'360'520);
   EXPECT_EQ(plan.host_sums, 4 * 4'295'360'520);
   EXPECT_EQ(plan.stream_bytes, 65536);
-  EXPECT_EQ(plan.groups, 1);
+  EXPECT_EQ(plan.passes, 1);
   // A turn of 2048 tokens through two blocks, at 45% of 989.5 TFLOP/s.
   const double turn = 2 * (2048 * 6'375'342'080.0 + 4 * 65536.0 * 131'328) / (0.45 * 989.5e12);
   EXPECT_NEAR(SecondsOf(plan, Step::kSelect), (56 + 63) * turn, 1e-9);
@@ -58,7 +57,8 @@ TEST(Devices, HoldAShareOfALargeModel) {
 TEST(Devices, SayWhatDoesNotFit) {
   const Planned large(kLlama405B, "h100");
   for (const int64_t devices : {1, 2, 4, 8}) EXPECT_NE(large->On(devices).why_not, "") << devices;
-  EXPECT_NE(large->On(128).why_not, "");  // more than blocks and a head
+  EXPECT_NE(large->On(128, 128).why_not, "");  // more than blocks and a head
+  EXPECT_NE(large->On(64, 3).why_not, "");
   EXPECT_EQ(Planned(kLlama405B, "h200")->On(8).why_not, "");
   const Planned planned(kLlama70B, "h100");
   EXPECT_NE(planned->On(1).why_not, "");
@@ -68,9 +68,8 @@ TEST(Devices, SayWhatDoesNotFit) {
 
 TEST(Devices, ShareTheBatchesWhereTheModelFits) {
   const Planned planned(kLlama70B, "cpu");
-  const DevicePlan one = planned->On(1), eight = planned->On(8);
-  EXPECT_FALSE(one.split);
-  EXPECT_FALSE(eight.split);
+  const DevicePlan one = planned->On(1), eight = planned->On(8, 1);
+  EXPECT_EQ(one.stages, 1);
   EXPECT_EQ(eight.memory.weights, 2 * 70'553'706'496);
   // Of fitted and of held-out tokens, 20 places.
   EXPECT_EQ(one.memory.sums, 20 * 2 * 8 * int64_t{8193} * 16385);
@@ -89,14 +88,30 @@ TEST(Devices, DividePlacesForWhichMemoryHasNoRoom) {
   const JobOutline outline = OutlineOf(job);
   const Hardware& cpu = FindHardware("cpu");
   const DevicePlan plan = DevicePlanner(job, outline, cpu, cpu.efficiency).On(1);
-  EXPECT_EQ(plan.groups, 4);  // of 5
+  EXPECT_EQ(plan.passes, 4);  // of 5
   EXPECT_EQ(plan.memory.sums, 5 * SiteSums::Bytes(8192));
 }
 
 TEST(Devices, KnowWhichOfThemHaveThePlacesThatAreKnown) {
   // Four of the last blocks, which are on the last of eight devices.
-  const DevicePlan known = Planned(kLlama70B, "h100", "reverse*:4")->Split(8);
+  const DevicePlan known = Planned(kLlama70B, "h100", "reverse*:4")->On(8, 8);
   EXPECT_EQ(known.host_sums, 4 * SiteSums::Bytes(8192));
+}
+
+TEST(Devices, AreGroupedAsTheyTakeTheLeastTime) {
+  const Planned planned(kLlama70B, "h100");
+  const DevicePlan best = planned->On(64);
+  EXPECT_EQ(best.why_not, "");
+  for (const int64_t stages : {2, 4, 8, 16, 32, 64}) {
+    const DevicePlan plan = planned->On(64, stages);
+    EXPECT_TRUE(!plan.why_not.empty() || best.total() <= plan.total()) << stages;
+  }
+  // Four groups of four: 56 batches are 14 each, which are all under way before any waits.
+  const DevicePlan grouped = planned->On(16, 4), alone = planned->On(4, 4);
+  EXPECT_NEAR(SecondsOf(grouped, Step::kSelect), SecondsOf(alone, Step::kSelect) * (14 + 3) / (56 + 2 * 3), 1e-9);
+  // Each place of a stage is added up in one of the groups.
+  EXPECT_EQ(alone.host_sums, 20 * SiteSums::Bytes(8192));
+  EXPECT_EQ(grouped.host_sums, 5 * SiteSums::Bytes(8192));
 }
 
 TEST(Hardware, TakesOtherShares) {

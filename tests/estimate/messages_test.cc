@@ -92,7 +92,10 @@ TEST_F(MessagesOfPasses, OfTheMainJobAreThoseOfRun) {
   outline.fit = {19, 32};
   outline.heldout = {2, 32};
   for (const int size : {2, 3, 8}) {
-    const std::vector<int64_t> sent = SentBy(size, [&](const ShiftJob& method) { Shift(method, job.shift); });
+    const std::vector<int64_t> sent = SentBy(size, [&](const ShiftJob& method) {
+      method.context.processes->Split(1);  // as commands do
+      Shift(method, job.shift);
+    });
     for (int rank = 0; rank < size; ++rank) {
       const auto computed = static_cast<double>(MainJobBytes({rank, size}, job, outline));
       EXPECT_NEAR(computed, static_cast<double>(sent[rank]), 1000 + 0.01 * computed) << rank << " of " << size;

@@ -46,7 +46,7 @@ TEST(Simulation, OfAPipelineTakesTheTurnsOfTheFormula) {
   for (const int64_t stages : kSizes)
     for (const int64_t batches : {1, 4, 56, 200}) {
       const Pipelined even = Pipeline(batches, stages, [](int64_t) { return 1; });
-      EXPECT_EQ(even.time, PipelineTurns(batches, stages)) << batches << " batches, " << stages << " stages";
+      EXPECT_EQ(even.time, PipelineTurns(batches, stages, batches)) << batches << " batches, " << stages << " stages";
       // (S - 1) / (B + S - 1) of the time of every stage.
       EXPECT_EQ(even.idle, stages * (stages - 1)) << batches << " batches, " << stages << " stages";
       // Of uneven stages, the slowest decides: B turns of it, and one of every other stage.
@@ -54,7 +54,19 @@ TEST(Simulation, OfAPipelineTakesTheTurnsOfTheFormula) {
       int64_t others = 0;
       for (int64_t stage = 0; stage < stages; ++stage) others += stage == stages / 2 ? 0 : uneven(stage);
       EXPECT_EQ(Pipeline(batches, stages, uneven).time, 5 * batches + others) << batches << ", " << stages;
-      EXPECT_LE(5 * batches + others, 5 * PipelineTurns(batches, stages));
+      EXPECT_LE(5 * batches + others, 5 * PipelineTurns(batches, stages, batches));
+    }
+}
+
+// As processes do where they exchange results after some batches.
+TEST(Simulation, OfAPipelineThatIsEmptiedTakesTheTurnsOfTheFormula) {
+  for (const int64_t stages : kSizes)
+    for (const int64_t batches : {1, 56, 1000}) {
+      const int64_t together = Processes::RoundsTogether(stages);
+      int64_t time = 0;
+      for (int64_t left = batches; left > 0; left -= together)
+        time += Pipeline(std::min(left, together), stages, [](int64_t) { return 1; }).time;
+      EXPECT_EQ(time, PipelineTurns(batches, stages, together)) << batches << " batches, " << stages << " stages";
     }
 }
 

@@ -28,7 +28,7 @@ TEST_F(DryRunCli, PlansAModelThatIsNotHere) {
                                      {"num_key_value_heads", 8},
                                      {"vocab_size", 128256},
                                      {"max_position_embeddings", 131072}});
-  const Outcome outcome = Plan({"--config", config, "--hardware", "h100", "--devices", "8,32,64"});
+  const Outcome outcome = Plan({"--config", config, "--hardware", "h100", "--split", "64", "--devices", "8,32,64"});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("405853388800 parameters"), std::string::npos) << outcome.out;
   EXPECT_NE(outcome.out.find("would remove 31 of 126 layers"), std::string::npos) << outcome.out;
@@ -37,10 +37,14 @@ TEST_F(DryRunCli, PlansAModelThatIsNotHere) {
   EXPECT_EQ(plan["job"]["places"], 31);
   EXPECT_TRUE(plan["job"]["removed"].is_null());
   EXPECT_EQ(plan["plans"][0]["possible"], false);
+  EXPECT_EQ(plan["plans"][0]["why_not"], "8 is no multiple of --split 64");
   EXPECT_EQ(plan["plans"][2]["possible"], true);
   EXPECT_EQ(plan["plans"][2]["memory"]["weights"], 2 * 2 * 3'187'703'808);
   // Twice the assumed share of the peak, half the time.
-  ASSERT_EQ(Plan({"--config", config, "--hardware", "h100", "--devices", "64", "--efficiency", "model=0.9"}).status, 0);
+  ASSERT_EQ(
+      Plan({"--config", config, "--hardware", "h100", "--split", "64", "--devices", "64", "--efficiency", "model=0.9"})
+          .status,
+      0);
   EXPECT_NEAR(ReadJson("plan.json")["plans"][0]["seconds"]["select"].get<double>(),
               plan["plans"][2]["seconds"]["select"].get<double>() / 2, 1e-6);
 }
