@@ -29,7 +29,7 @@ int64_t Rounds(int64_t items, int64_t devices) { return (items + devices - 1) / 
 }  // namespace
 
 int64_t PipelineTurns(int64_t batches, int64_t stages, int64_t together) {
-  return batches + Rounds(batches, together) * (stages - 1);
+  return batches + Rounds(batches, std::max<int64_t>(together, 1)) * (stages - 1);
 }
 
 int64_t DeviceMemory::most() const {
@@ -68,6 +68,7 @@ double DevicePlanner::Link(int64_t devices) const {
 
 // A pass over one batch: bound by the products, or by reading the weights once.
 double DevicePlanner::PassSeconds(const ModelShare& share, const Sequences& batch, int64_t head_rows) const {
+  if (share.begin >= share.end && head_rows == 0) return 0;
   double flops = head_rows > 0 ? HeadFlops(config_, head_rows) : 0;
   for (int64_t layer = share.begin; layer < share.end; ++layer) flops += BlockFlops(*job_.weights, layer, batch);
   const auto bytes = static_cast<double>(WeightBytes(config_, plan_, share, dtype_));
@@ -165,6 +166,7 @@ DevicePlan DevicePlanner::Whole(int64_t devices) const {
 
   const Sequences batch = {outline_.calibration.samples_per_batch, outline_.fit.length};
   const double pass = PassSeconds(all, batch, 0), link = Link(devices);
+  const double tapped = PassSeconds({0, outline_.tapped}, batch, 0);
   const int64_t d = config_.hidden, n = devices, k = outline_.collected;
   const auto seconds = [&](Step step) -> double& { return plan.seconds[static_cast<size_t>(step)]; };
   if (outline_.selects)
@@ -175,12 +177,12 @@ DevicePlan DevicePlanner::Whole(int64_t devices) const {
     // GPUs add up their own batches, and the sums of all go to the first. A process adds, for the places that it owns,
     // the batches of all.
     const int64_t added = hardware_.gpu ? k : Rounds(k, n) * n;
-    double round = pass;
+    double round = tapped;
     double shared = n == 1 ? 0 : static_cast<double>(CheckedProduct({k, RidgeSums::Bytes(d)})) / link;
     if (!hardware_.gpu && n > 1) {
       const auto rows = static_cast<double>(RowsBytes(batch.tokens()));
       const double sent = static_cast<double>(k) * static_cast<double>(n - 1) / static_cast<double>(n) * rows;
-      round = std::max(pass, sent / link);  // messages travel while the process computes
+      round = std::max(tapped, sent / link);  // messages travel while the process computes
       shared = 2 * static_cast<double>(k) * static_cast<double>(RidgeAdder::SharedBytes(d, d)) / link;
     }
     seconds(Step::kCalibrate) =
@@ -212,8 +214,9 @@ DevicePlan DevicePlanner::Split(int64_t devices, int64_t stages) const {
   const Sequences windows = {outline_.windows_per_batch, outline_.windows.length};
   plan.stream_bytes = kFloat * config_.hidden;
   const double link = Link(devices), hop = static_cast<double>(plan.stream_bytes) / link;  // of a token
-  double pass = 0, tapped = 0, scored = 0;  // a turn of the slowest stage
-  int64_t most_places = 0;
+  // A turn of the slowest stage: of a pass, of one that collects sums, the same with the sums, and of an evaluation.
+  double pass = 0, tapped = 0, summed = 0, scored = 0;
+  int64_t most_places = 0, collecting = 0;  // stages
   for (const ModelShare& share : shares) {
     const DeviceMemory memory = MemoryOf(share, plan);
     if (memory.most() > plan.memory.most()) plan.memory = memory;
@@ -224,9 +227,16 @@ DevicePlan DevicePlanner::Split(int64_t devices, int64_t stages) const {
     // Messages travel while a stage computes.
     const double rows = static_cast<double>(collected) * static_cast<double>(groups - 1) / static_cast<double>(groups) *
                         static_cast<double>(RowsBytes(batch.tokens())) / link;
-    const double alone = PassSeconds(share, batch, 0), travel = passed * static_cast<double>(batch.tokens());
-    pass = std::max({pass, alone, travel});
-    tapped = std::max({tapped, alone + SumSeconds(owned * groups, batch.tokens()), travel + rows});
+    const double travel = passed * static_cast<double>(batch.tokens());
+    pass = std::max({pass, PassSeconds(share, batch, 0), travel});
+    if (share.begin < outline_.tapped) {
+      ModelShare used = share;
+      used.end = std::min(used.end, outline_.tapped);
+      const double alone = PassSeconds(used, batch, 0);
+      tapped = std::max({tapped, alone, travel});
+      summed = std::max({summed, alone + SumSeconds(owned * groups, batch.tokens()), travel + rows});
+      ++collecting;
+    }
     scored = std::max({scored, PassSeconds(share, windows, head_rows), passed * static_cast<double>(windows.tokens())});
   }
   if (plan.memory.most() > hardware_.memory) plan.why_not = kNoRoom;
@@ -234,37 +244,35 @@ DevicePlan DevicePlanner::Split(int64_t devices, int64_t stages) const {
   const auto seconds = [&](Step step) -> double& { return plan.seconds[static_cast<size_t>(step)]; };
   const int64_t together = Processes::RoundsTogether(stages);
   double waits = 0;
-  const auto turns = [&](int64_t batches, int64_t wait_after) {
-    return PipelineTurns(Rounds(batches, groups), stages, wait_after);
-  };
   const auto add = [&](Step step, int64_t batches, int64_t wait_after, double slowest) {
-    const int64_t all = turns(batches, wait_after);
+    const int64_t used = step == Step::kCalibrate ? collecting : stages;
+    const int64_t all = PipelineTurns(Rounds(batches, groups), used, wait_after);
     seconds(step) += static_cast<double>(all) * slowest;
     waits += static_cast<double>(all - Rounds(batches, groups)) * slowest;
   };
   const CalibrationCounts& calibration = outline_.calibration;
-  double streams = 0;  // tokens
+  double streams = 0;  // tokens, once for every stage that takes them over
   if (outline_.selects) {
     add(Step::kSelect, calibration.fit_batches, together, pass);
-    streams += static_cast<double>(outline_.fit.tokens());
+    streams += static_cast<double>(stages - 1) * static_cast<double>(outline_.fit.tokens());
   }
   if (outline_.collected > 0 && !outline_.loads) {
     for (const int64_t batches : {calibration.fit_batches, calibration.heldout_batches}) {
-      for (int64_t again = 1; again < plan.passes; ++again) add(Step::kCalibrate, batches, together, pass);
-      add(Step::kCalibrate, batches, together, tapped);
+      for (int64_t again = 1; again < plan.passes; ++again) add(Step::kCalibrate, batches, together, tapped);
+      add(Step::kCalibrate, batches, together, summed);
     }
     const auto tokens = static_cast<double>(outline_.fit.tokens() + outline_.heldout.tokens());
-    streams += static_cast<double>(plan.passes) * tokens;
-    const int64_t batches = calibration.fit_batches + calibration.heldout_batches;
-    plan.sent += static_cast<double>(outline_.collected) * static_cast<double>(batches) *
-                 static_cast<double>(groups - 1) / static_cast<double>(groups) *
-                 static_cast<double>(RowsBytes(batch.tokens()));
+    streams += static_cast<double>(plan.passes * (collecting - 1)) * tokens;
+    plan.sent += static_cast<double>(outline_.collected) * static_cast<double>(groups - 1) /
+                 static_cast<double>(groups) *
+                 static_cast<double>(RowsBytes(outline_.fit.tokens() + outline_.heldout.tokens()));
   }
   seconds(Step::kSolve) = static_cast<double>(most_places) * FitSeconds(Step::kSolve);
   seconds(Step::kReduce) = static_cast<double>(most_places) * FitSeconds(Step::kReduce);
   for (int64_t variant = 0; variant < job_.variants; ++variant)
     add(Step::kEvaluate, outline_.window_batches(), outline_.window_batches(), scored);
-  streams += static_cast<double>(job_.variants) * static_cast<double>(outline_.windows.tokens() + job_.decoded);
+  streams +=
+      static_cast<double>(job_.variants * (stages - 1)) * static_cast<double>(outline_.windows.tokens() + job_.decoded);
   const double busy = seconds(Step::kSelect) + seconds(Step::kCalibrate) + seconds(Step::kEvaluate);
   plan.idle = busy > 0 ? waits / busy : 0;
   // One token at a time, in one stage after another.
@@ -272,7 +280,7 @@ DevicePlan DevicePlanner::Split(int64_t devices, int64_t stages) const {
       static_cast<double>(plan_.BytesPerToken(*job_.weights)) / (hardware_.bandwidth * efficiency_.memory);
   seconds(Step::kDecode) =
       static_cast<double>(job_.variants * job_.decoded) * (read + static_cast<double>(stages - 1) * hop);
-  plan.sent += streams * static_cast<double>(stages - 1) * static_cast<double>(plan.stream_bytes);
+  plan.sent += streams * static_cast<double>(plan.stream_bytes);
   return plan;
 }
 

@@ -86,6 +86,8 @@ JobOutline OutlineOf(const MainJob& job) {
                    : each                              ? std::ssize(SitesOf(outline.removed))
                                                        : std::ssize(RunsOf(outline.removed));
   outline.collected = !correction.needs_sums() ? 0 : shift.gram.all_layers ? config.layers : outline.places;
+  const bool known = !outline.removed.empty() && !shift.gram.all_layers;
+  outline.tapped = known ? outline.removed.back().layer + 1 : config.layers;
   if (correction.has_rank && shift.fit.rank.kind == RankSpec::Kind::kFixed) outline.rank = shift.fit.rank.rank;
   outline.adapter_parameters = AdapterParameters(shift, outline.places, config.hidden);
   outline.loads = !shift.gram.load.empty();
@@ -103,9 +105,9 @@ JobOutline OutlineOf(const MainJob& job) {
 StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, Step step) {
   const Weights& weights = *job.weights;
   const ModelConfig& config = weights.config;
-  const auto blocks = [&](const Sequences& text) {
+  const auto blocks = [&](const Sequences& text, int64_t count) {
     double flops = 0;
-    for (int64_t layer = 0; layer < config.layers; ++layer) flops += BlockFlops(weights, layer, text);
+    for (int64_t layer = 0; layer < count; ++layer) flops += BlockFlops(weights, layer, text);
     return flops;
   };
   // Of all variants but the original, which has no adapters and all blocks.
@@ -114,11 +116,11 @@ StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, Step step) {
   const double variants = 1 + static_cast<double>(job.variants - 1) * (1 - removed);
   const auto places = static_cast<double>(outline.places);
   switch (step) {
-    case Step::kSelect: return {outline.selects ? blocks(outline.fit) : 0, 0, 0};
+    case Step::kSelect: return {outline.selects ? blocks(outline.fit, config.layers) : 0, 0, 0};
     case Step::kCalibrate: {
       if (outline.collected == 0 || outline.loads) return {};
       const int64_t tokens = outline.fit.tokens() + outline.heldout.tokens();
-      return {blocks(outline.fit) + blocks(outline.heldout),
+      return {blocks(outline.fit, outline.tapped) + blocks(outline.heldout, outline.tapped),
               static_cast<double>(outline.collected) * RidgeSumsFlops(config.hidden, config.hidden, tokens), 0};
     }
     case Step::kSolve: {
@@ -129,7 +131,7 @@ StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, Step step) {
     case Step::kReduce:
       return {0, 0, job.shift.correction->has_rank ? places * ReduceFlops(job.shift.fit.rank, config.hidden) : 0};
     case Step::kEvaluate:
-      return {variants * blocks(outline.windows) +
+      return {variants * blocks(outline.windows, config.layers) +
                   static_cast<double>(job.variants) * HeadFlops(config, outline.windows.count * (job.window - 1)),
               0, 0};
     case Step::kDecode: {

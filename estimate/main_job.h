@@ -47,6 +47,7 @@ struct JobOutline {
   std::vector<BlockPart> removed;  // which; empty where that depends on text or weights
   int64_t places = 0;              // whose correction is fitted, at most
   int64_t collected = 0;           // places whose sums are collected, at most
+  int64_t tapped = 0;              // blocks from the first that a pass runs which collects them, at most
   int64_t rank = 0;                // of the adapters; 0: full maps, or none
   int64_t adapter_parameters = 0;  // of all places together, at most
   bool selects = false;            // by a pass over the calibration text

@@ -101,7 +101,11 @@ TEST(MainJob, IsOutlinedWithoutTextAndWeights) {
 TEST(MainJob, KnowsWhatIsRemovedWhereNoDataDecides) {
   const ModelShapes shapes = ShapesOf(kLlama70B);
   EXPECT_EQ(Names(OutlineOf(JobFor(shapes, "reverse*:3")).removed), "76, 77, 78");
-  EXPECT_EQ(Names(OutlineOf(JobFor(shapes, "layers=3.attn,40-42")).removed), "3.attn, 40, 41, 42");
+  const MainJob named = JobFor(shapes, "layers=3.attn,40-42");
+  EXPECT_EQ(Names(OutlineOf(named).removed), "3.attn, 40, 41, 42");
+  // A pass that collects sums ends behind the last of them.
+  EXPECT_DOUBLE_EQ(FlopsOf(named, OutlineOf(named), Step::kCalibrate).model,
+                   43 * BlockFlops(*shapes.weights, 0, {256, 512}));
   EXPECT_TRUE(OutlineOf(JobFor(shapes, "magnitude-l1:3")).removed.empty());
   EXPECT_FALSE(OutlineOf(JobFor(shapes, "magnitude-l1:3")).selects);
   EXPECT_EQ(OutlineOf(JobFor(shapes, "bi:0.25,unit=half")).units, 40);

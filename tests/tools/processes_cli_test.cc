@@ -5,6 +5,7 @@
 #include <fstream>
 #include <map>
 #include <random>
+#include <set>
 
 #include "tests/tools/cli.h"
 
@@ -206,6 +207,28 @@ TEST_P(SplitCli, ASavedPlanIsScoredTheSame) {
   moved.replace(moved.find(name), name.size(), base);
   WriteText(dir_ / "model/shiftrt.json", moved);
   for (const int split : {2, 3}) ExpectSame({split}, "eval", {"--tasks", "piqa", "--data", Piqa()}, {"--items"}, split);
+}
+
+// What `run --dry-run` says that processes will send and hold, and what they then report.
+TEST_P(SplitCli, ThePlanIsHeldToTheRun) {
+  for (const auto& [processes, split] : {std::pair(3, 1), std::pair(3, 3), std::pair(4, 2)}) {
+    std::vector<std::string> command = Arguments("run", Split("--prune reverse*:2 --lra 8 --text-tokens 4096"));
+    command.insert(command.end(), {"--split", std::to_string(split), "--json", Path("numbers.json")});
+    ASSERT_EQ(In(processes, command).status, 0);
+    const Json done = ReadJson("numbers.json");
+    command.insert(command.end(), {"--dry-run", "--devices", std::to_string(processes)});
+    ASSERT_EQ(In(1, command).status, 0);
+    const Json plan = ReadJson("numbers.json")["plans"][0];
+    double sent = 0;
+    std::set<int64_t> weights;
+    for (const Json& process : done["processes"]) {
+      sent += process["bytes_sent"].get<double>();
+      if (split > 1) weights.insert(process["weight_bytes"].get<int64_t>());
+    }
+    EXPECT_NEAR(plan["bytes_sent"].get<double>(), sent, 0.05 * sent) << processes << " processes, split " << split;
+    EXPECT_EQ(plan["split"], split);
+    EXPECT_TRUE(split == 1 || weights.contains(plan["memory"]["weights"].get<int64_t>())) << plan["memory"].dump();
+  }
 }
 
 // Each process has its part of the weights, and besides what one process has besides all of them.
