@@ -6,7 +6,7 @@ namespace shiftrt {
 int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype) {
   const int64_t narrow = config.hidden + 2 * config.query_dim() + 2 * (config.query_dim() + config.kv_dim()) +
                          2 * config.kv_dim() + 3 * config.intermediate;
-  return 4 * 3 * config.hidden + narrow * static_cast<int64_t>(SizeOf(dtype));  // stream and updates are float32
+  return 12 * config.hidden + narrow * static_cast<int64_t>(SizeOf(dtype));  // stream and updates are float32
 }
 
 int64_t CpuActivationBytesPerToken(const ModelConfig& config) {

@@ -61,7 +61,7 @@ struct SiteSums {
   static int64_t Bytes(int64_t hidden) { return 2 * RidgeSums::Bytes(hidden); }
   // Of no tokens yet.
   SiteSums(const Site& site, int64_t hidden, SiteInput input = SiteInput::kStream, TokenWeighting weighting = {})
-      : SiteSums(site, input, {hidden, hidden}, weighting) {}
+      : SiteSums(site, input, {hidden, hidden}, std::move(weighting)) {}
   // Inputs and outputs per token.
   struct Widths {
     int64_t inputs, hidden;
@@ -70,14 +70,14 @@ struct SiteSums {
   SiteSums(const Site& site, SiteInput input, Widths widths, TokenWeighting weighting, int holder, bool here)
       : site(site),
         input(input),
-        weighting(weighting),
+        weighting(std::move(weighting)),
         fit(widths.inputs, widths.hidden, here),
         heldout(widths.inputs, widths.hidden, here),
         holder(holder) {}
   SiteSums(const Site& site, SiteInput input, Widths widths, TokenWeighting weighting = {})
       : site(site),
         input(input),
-        weighting(weighting),
+        weighting(std::move(weighting)),
         fit(widths.inputs, widths.hidden),
         heldout(widths.inputs, widths.hidden) {}
   SiteSums(const Site& site, RidgeSums fit, RidgeSums heldout)

@@ -6,6 +6,7 @@
 
 #include "models/split.h"
 #include "tests/estimate/shapes.h"
+#include "tests/models/gguf_files.h"
 
 namespace shiftrt {
 namespace {
@@ -45,7 +46,13 @@ TEST(Shapes, AreThoseOfTheFiles) {
   const DepthPlan plan = DepthPlan::Original(3);
   EXPECT_EQ(plan.Parameters(*shapes.weights), plan.Parameters(*loaded));
   EXPECT_EQ(plan.BytesPerToken(*shapes.weights), plan.BytesPerToken(*loaded));
-  EXPECT_EQ(shapes.stored, (std::map<std::string, int64_t>{{"float32", 4 * plan.Parameters(*loaded)}}));
+  const std::map<std::string, int64_t> stored = {{"float32", 4 * plan.Parameters(*loaded)}};
+  EXPECT_EQ(shapes.stored, stored);
+  const auto gguf = directory.path() / "model.gguf";
+  WriteText(gguf, GgufModel(*loaded));
+  const ModelShapes header = ShapesOfModel(gguf, LoadDType::kFloat16);
+  EXPECT_EQ(header.stored, stored);
+  EXPECT_EQ(plan.BytesPerToken(*header.weights), plan.BytesPerToken(*loaded) / 2);
 }
 
 using ShapesDeathTest = testing::Test;
