@@ -500,6 +500,7 @@ DepthPlan OpenSavedPlan(const fs::path& directory, const Weights& weights) {
   PlanReader reader(header, directory, weights, {});
   DepthPlan plan = reader.Read();
   const std::shared_ptr<const Lora> lora = reader.ReadFactors(plan);
+  if (lora) weights.RequireWhole(fmt::format("{}: merging its LoRA factors", file.string()));
   return lora ? MergeLora(weights, plan, *lora) : plan;
 }
 

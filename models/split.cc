@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
+#include <set>
 
 #include "models/block_tensors.h"
 #include "runtime/check.h"
@@ -103,6 +105,43 @@ int64_t WeightBytes(const ModelConfig& config, const DepthPlan& plan, const Mode
   if (share.first) elements += table;
   if (share.last) elements += config.hidden + (share.first && config.tied_head ? 0 : table);
   return elements * static_cast<int64_t>(SizeOf(dtype));
+}
+
+int64_t ChooseSplit(const WeightMemory& weights, const std::vector<ProcessMemory>& processes) {
+  struct Host {
+    int64_t room = std::numeric_limits<int64_t>::max();
+    std::vector<int64_t> ranks;
+  };
+  std::map<std::string, Host> hosts;
+  const int64_t count = std::ssize(processes);
+  for (int64_t rank = 0; rank < count; ++rank) {
+    Host& host = hosts[processes[rank].host];
+    host.room = std::min(host.room, processes[rank].bytes);
+    host.ranks.push_back(rank);
+  }
+  const int64_t most = std::ssize(weights.plan.KeptLayers()) + 1;
+  std::string lacks;
+  for (int64_t parts = 1; parts <= std::min(count, most); ++parts) {
+    if (count % parts != 0) continue;
+    const std::vector<ModelShare> shares = CutModel(weights.config, weights.plan, parts);
+    bool fits = true;
+    for (const auto& [name, host] : hosts) {
+      int64_t needed = 0;
+      std::set<int64_t> mapped;
+      for (const int64_t rank : host.ranks)
+        if (mapped.insert(rank % parts).second || !weights.mapped)
+          needed += WeightBytes(weights.config, weights.plan, shares[rank % parts], weights.dtype);
+      if (needed <= host.room) continue;
+      fits = false;
+      lacks = fmt::format("{} processes of {} would hold {:.1f} GiB of weights, and {:.1f} GiB may be used",
+                          host.ranks.size(), name, static_cast<double>(needed) / (1 << 30),
+                          static_cast<double>(host.room) / (1 << 30));
+    }
+    if (fits) return parts;
+  }
+  FailUsage(Field("split"),
+            "memory has no room for the model, divided among {} process{}: {}; start more of them, on more hosts",
+            count, count == 1 ? "" : "es", lacks);
 }
 
 }  // namespace shiftrt

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "models/config.h"
@@ -32,5 +33,22 @@ std::vector<ModelShare> CutModel(const ModelConfig& config, const DepthPlan& pla
 // Bytes of the weights that a process with this share holds in type `dtype`: the halves that `plan` runs of its blocks,
 // embedding, norms and head. Adapters and tensors of a plan's own are not among them.
 int64_t WeightBytes(const ModelConfig& config, const DepthPlan& plan, const ModelShare& share, DType dtype);
+
+// The weights of a model as memory has to hold them.
+struct WeightMemory {
+  const ModelConfig& config;
+  const DepthPlan& plan;  // what is run of it
+  DType dtype;
+  bool mapped;  // as they lie in their file, so that the processes of a host share what several of them hold
+};
+// What a process has: the host that it runs on, and the bytes that weights may take there.
+struct ProcessMemory {
+  std::string host;
+  int64_t bytes = 0;
+};
+// Over how few of the processes the model can be split so that every host has memory for what its processes hold; those
+// of consecutive ranks are a group, and the number divides theirs. Of several numbers for one host, the lowest counts.
+// Throws UsageError, which says what a host lacks, where there is no such number.
+int64_t ChooseSplit(const WeightMemory& weights, const std::vector<ProcessMemory>& processes);
 
 }  // namespace shiftrt

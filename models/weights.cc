@@ -142,6 +142,7 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
     weights->shares = CutModel(config, options.split.plan ? *options.split.plan : all, options.split.processes);
     weights->share = options.split.process;
   }
+  if (options.outline) weights->shares = {ModelShare{0, 0, false, false}};
   const ModelShare mine = weights->split() ? weights->shares[weights->share] : ModelShare{0, config.layers};
   const auto take = [&](const std::string& name, const std::vector<int64_t>& shape, bool here) {
     const TensorView tensor = LoadTensor(fmt::format("{}: tensor {}", model.string(), name),

@@ -102,6 +102,7 @@ struct LoadOptions {
   bool merge_lora = true;        // false: a saved model is opened without its LoRA factors
   Progress* progress = nullptr;  // told of every tensor; null: nobody
   SplitPlace split = {};         // which part of the model is loaded
+  bool outline = false;          // no part of it: shapes and types alone
 };
 
 // Loads a Hugging Face directory: config.json and model.safetensors, or model.safetensors.index.json and its shards; or

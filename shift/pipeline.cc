@@ -180,18 +180,13 @@ class Pipeline {
     return runs;
   }
 
-  // Of no tokens yet. Where the model is split, the process that holds the site's blocks has them.
+  // Of no tokens yet. Where the model is split, the process that holds the site's last block has them.
   SiteSums NoSums(const Site& site, SiteInput input) const {
     const Weights& weights = *job_.model.weights;
     const Processes& processes = *job_.context.processes;
     if (!weights.split()) return {site, job_.hidden(), input, weighting_};
     const auto share = std::find_if(weights.shares.begin(), weights.shares.end(),
                                     [&](const ModelShare& one) { return one.Has(site.last()); });
-    if (!share->Has(site.layer))
-      FailUsage(
-          "the run of removed blocks {} is held by several processes: leave out --span and --merge, or choose "
-          "another --split",
-          site.Name());
     const int holder = processes.RankOf(static_cast<int>(site.layer % processes.groups()),
                                         static_cast<int>(share - weights.shares.begin()));
     return {site, input, {job_.hidden(), job_.hidden()}, weighting_, holder, holder == processes.rank()};

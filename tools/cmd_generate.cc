@@ -98,16 +98,18 @@ void Chat(const GenerateOptions& options, const Model& model, Decoder& decoder) 
 
 int Run(GenerateOptions options) {
   if (!options.prompted && !options.chat.chat) FailUsage("generate: give a text with --prompt, or --chat");
-  const int processes = options.common.processes->size(), split = options.common.split;
-  if (processes != split)
-    FailUsage("{} process{} started, and generate with --split {} runs in {}: give both the same number", processes,
-              processes == 1 ? " was" : "es were", split, split);
-  if (split > 1 && !options.prompted)
-    FailUsage(
-        "--chat without --prompt reads lines that only one process is given: give --prompt, or leave out --split");
   if (options.max_tokens == 0) options.max_tokens = options.chat.chat ? kChatTokens : kPromptTokens;
   const Context context = options.common.MakeContext();
   const Model model = options.common.Open();
+  const int started = context.processes->size(), parts = context.processes->parts();
+  if (started != parts)
+    FailUsage(
+        "{} processes were started, and generate works in those that hold the model together: with this --split, "
+        "{}",
+        started, parts);
+  if (parts > 1 && !options.prompted)
+    FailUsage(
+        "--chat without --prompt reads lines that only one process is given: give --prompt, or leave out --split");
   Decoder decoder(context, model.weights, model.plan);
   options.chat.chat ? Chat(options, model, decoder) : ContinuePrompt(options, model, decoder);
   return 0;

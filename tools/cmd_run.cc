@@ -131,9 +131,7 @@ std::vector<ExportTarget> Targets(const RunOptions& options, const ShiftOptions&
 // What one process writes of the whole model, or computes from all of its blocks.
 void RefuseSplit(const RunOptions& options) {
   const auto refuse = [&](bool given, const char* option, const char* instead) {
-    if (given && options.common.split > 1)
-      FailUsage("{} does not work with --split {}, where no process has the whole model: {}", option,
-                options.common.split, instead);
+    if (given) FailUsage("{} does not work with --split, where no process has the whole model: {}", option, instead);
   };
   const char* const kFromSaved = "save with --save DIR, then start `shiftrt export` on DIR in one process";
   refuse(options.save_weights, "--save-weights", kFromSaved);
@@ -152,7 +150,6 @@ int Plan(const RunOptions& options, const ShiftOptions& shift) {
 int Run(const RunOptions& options) {
   const ShiftOptions shift = options.recipe.Parse(options.common.seed);
   if (options.save_weights && options.save.empty()) FailUsage("--save-weights goes with --save DIR");
-  RefuseSplit(options);
   const std::vector<ExportTarget> exports = Targets(options, shift);
   if (options.dry_run.wanted) return Plan(options, shift);
   const std::vector<Dataset> datasets =
@@ -160,6 +157,7 @@ int Run(const RunOptions& options) {
   const Context context = options.common.MakeContext(), alone = context.Alone();
   const bool first = context.processes->first();
   const Model model = options.common.Open();
+  if (model.weights->split()) RefuseSplit(options);
   if (model.provenance) FailUsage("{} is already pruned; give the model it was made from", options.common.model);
   const ModelConfig& config = model.weights->config;
   if (shift.correction->has_rank) CheckRank(shift.fit.rank, config.hidden);

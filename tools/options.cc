@@ -14,7 +14,7 @@
 #include "runtime/host_memory.h"
 #include "tools/progress_bar.h"
 #include "tools/pulling.h"
-#include "tools/table.h"
+#include "tools/splitting.h"
 
 namespace shiftrt {
 
@@ -51,16 +51,6 @@ void CommonOptions::AddThreadsTo(CLI::App& app) {
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.add_flag("--check-weights", check_finite, "fail if a weight is NaN or infinite");
-}
-
-void CommonOptions::AddSplitTo(CLI::App& app) {
-  app.add_option(
-         "--split", split,
-         "divide the blocks of the model among N processes each, which hold nothing else of it; mpirun starts a\n"
-         "multiple of N (docs/scale.md)")
-      ->type_name("N")
-      ->check(CLI::Range(1, 1 << 16))
-      ->capture_default_str();
 }
 
 void CommonOptions::AddQuietTo(CLI::App& app) { app.add_flag("--quiet", quiet, "no progress on standard error"); }
@@ -203,35 +193,7 @@ LoadOptions CommonOptions::Loading() const {
   return options;
 }
 
-namespace {
-
-// Says which process holds which blocks, and notes what this one holds.
-void ReportShares(const Weights& weights, ProcessWork& work, bool quiet) {
-  if (!weights.split()) return;
-  const DepthPlan all = DepthPlan::Original(weights.config.layers);
-  std::string parts;
-  for (const ModelShare& share : weights.shares) {
-    const int64_t bytes = WeightBytes(weights.config, all, share, weights.embedding.dtype);
-    const std::string blocks = share.begin == share.end ? "head" : fmt::format("{}-{}", share.begin, share.end - 1);
-    parts += fmt::format("{}{} ({})", parts.empty() ? "" : ", ", blocks, Scaled(static_cast<double>(bytes), "B"));
-    if (&share == &weights.shares[weights.share]) {
-      work.first_block = share.begin;
-      work.end_block = share.end;
-      work.weight_bytes = bytes;
-    }
-  }
-  if (!quiet) fmt::print(stderr, "blocks by process: {}\n", parts);
-}
-
-}  // namespace
-
 Model CommonOptions::Open() const {
-  if (processes->size() % split != 0)
-    FailUsage("--split {}: {} process{} started; start a multiple of {}, such as mpirun -n {} (docs/scale.md)", split,
-              processes->size(), processes->alone() ? " was" : "es were", split, split);
-  if (split > 1 && !lora.empty())
-    FailUsage("--split {}: --lora changes weights of every block; merge it into a model first (shiftrt export)", split);
-  processes->Split(split);
   processes->FirstBeforeOthers([&] {
     PullMissingModel(model, offline, quiet);
     return true;
@@ -239,10 +201,11 @@ Model CommonOptions::Open() const {
   const auto progress = MakeProgress();
   LoadOptions options = Loading();
   options.progress = progress.get();
+  SplitModel(*this, *processes);
   options.split = {processes->parts(), processes->part()};
   Model opened = OpenModel(model, options);
   processes->CheckSame(fmt::format("model {} (fingerprint)", model), opened.weights->Fingerprint());
-  ReportShares(*opened.weights, processes->work, quiet);
+  ReportShares(*opened.weights, *processes, quiet);
   if (lora.empty()) return opened;
   opened.lora = std::make_shared<const Lora>(ReadLora(lora, opened.weights->config, opened.plan));
   opened.plan = MergeLora(*opened.weights, opened.plan, *opened.lora);

@@ -21,6 +21,8 @@ class Validator;
 
 namespace shiftrt {
 
+constexpr int kSplitByMemory = 0;
+
 struct CommonOptions {
   CommonOptions() = default;
   // Of a command whose work several processes may share. Only the first of them shows progress and writes files.
@@ -34,7 +36,7 @@ struct CommonOptions {
   std::string dtype = "auto";
   std::string json;
   int threads = 0;  // 0: all cores
-  int split = 1;    // over so many processes each
+  int split = 1;    // over so many processes each, or kSplitByMemory
   uint64_t seed = 0;
   uint64_t memory = 0;  // 0: what is free
   bool quiet = false;
@@ -44,7 +46,7 @@ struct CommonOptions {
 
   void AddModelTo(CLI::App& app);  // --model, --offline
   void AddTo(CLI::App& app);       // the same, --device, --dtype, --threads, --check-weights
-  void AddSplitTo(CLI::App& app);
+  void AddSplitTo(CLI::App& app);  // --split, into this object
   void AddLoraTo(CLI::App& app);
   void AddThreadsTo(CLI::App& app);  // --threads, --check-weights
   void AddQuietTo(CLI::App& app);

@@ -33,10 +33,11 @@ void RecipeOptions::AddTo(CLI::App& app) {
          "independent: all sites are fitted on one pass of the original model; sequential: each site is fitted\n"
          "on the corrected stream; drift: the same, towards the original stream")
       ->capture_default_str();
-  app.add_option("--token-weight", token_weight,
-                 "weights of the tokens in the fit: none, or a comma-separated list of norm (1 / mean square of the\n"
-                 "block's output), gradient (square of the loss's gradient behind the block), first:W (first token of a\n"
-                 "sample) and massive:W (tokens with a massive activation)")
+  app.add_option(
+         "--token-weight", token_weight,
+         "weights of the tokens in the fit: none, or a comma-separated list of norm (1 / mean square of the\n"
+         "block's output), gradient (square of the loss's gradient behind the block), first:W (first token of a\n"
+         "sample) and massive:W (tokens with a massive activation)")
       ->capture_default_str();
   app.add_option("--heal", heal,
                  "fit projections of the kept blocks behind the first removed one again, towards the original stream:\n"

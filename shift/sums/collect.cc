@@ -64,7 +64,7 @@ void Collect(const ShiftJob& job, CalibrationSums& sums, Checkpoint* checkpoint)
   for (const Part& part : kParts) {
     const auto left = std::span(job.calibration.*part.batches).subspan(sums.*part.done);
     if (sums.sites.empty() || left.empty()) continue;
-    RidgeProbe probe(&(sums.*part.done));
+    RidgeProbe probe(&(sums.*part.done), job.model.weights);
     for (SiteSums& site : sums.sites) probe.Add(site, site.*part.sums);
     Pass pass(job.context, job.model.weights);
     pass.Add(probe);

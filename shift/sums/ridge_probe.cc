@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shift/sums/ridge_probe.h"
 
+#include <algorithm>
+
 namespace shiftrt {
 
 // The stream before the block that runs, and behind its attention.
@@ -12,10 +14,11 @@ struct RidgeProbe::Shared {
 class RidgeProbe::SiteTaps {
  public:
   // `shared` serves every site within one block that reads the stream: the next block's input comes after its updates.
-  SiteTaps(const Entry& entry, RidgeAdder& adder, Shared& shared)
+  SiteTaps(const Entry& entry, RidgeAdder& adder, const std::optional<Border>& border, Shared& shared)
       : site_(entry.site),
         entry_(entry),
         adder_(adder),
+        border_(border),
         before_(shared.before),
         input_(site_.blocks > 1 || entry.input != SiteInput::kStream ? &own_
                : site_.from_mlp                                      ? &shared.behind_attention
@@ -49,9 +52,30 @@ class RidgeProbe::SiteTaps {
     if (part.begin() == site_.begin()) {
       sum_.Set(update);
     } else {
+      if (border_ && part.layer == border_->first) TakeOver(update);
       sum_.Add(update);
     }
-    if (part.end() == site_.end()) Finish(sum_.rows(), batch);
+    if (part.end() == site_.end()) return Finish(sum_.rows(), batch);
+    if (border_ && part.layer == border_->last) PassOn();
+  }
+
+  // Of rows like `alike`.
+  void TakeOver(const Rows& alike) {
+    const Bytes message = border_->processes->Receive(border_->processes->rank() - 1, border_->channel);
+    Unpacker in(message);
+    for (KeptRows* const rows : {input_, &sum_}) {
+      Matrix<float> values(alike.count(), alike.hidden());
+      in.Get(values.span());
+      rows->Set(values.view());
+    }
+  }
+  void PassOn() {
+    Packer packer;
+    for (const KeptRows* const rows : {input_, &sum_}) {
+      const MatrixView<const float> view = rows->rows().host();
+      packer.Put(std::span(view.data, view.rows * view.cols));
+    }
+    border_->processes->Send(border_->processes->rank() + 1, border_->channel, packer.Take());
   }
 
   void Finish(const Rows& update, const Batch& batch) {
@@ -61,6 +85,7 @@ class RidgeProbe::SiteTaps {
   const Site& site_;
   const Entry& entry_;
   RidgeAdder& adder_;
+  const std::optional<Border>& border_;
   KeptRows& before_;
   KeptRows own_, sum_;  // where needed
   KeptRows* input_;
@@ -81,13 +106,23 @@ void RidgeProbe::Begin(Tally& tally, int64_t begin, int64_t end) {
   for (size_t i = staged_.size(); !whole && i < entries_.size(); ++i) staged_.push_back(entries_[i].sums->Clone());
   for (int64_t i = begin; i < end; ++i)
     adders_.emplace_back(tally, entries_[i].site, whole ? *entries_[i].sums : staged_[i], entries_[i].holder);
+  borders_.assign(end - begin, {});
+  if (weights_ == nullptr || !weights_->split()) return;
+  const ModelShare& share = weights_->shares[weights_->share];
+  for (int64_t i = begin; i < end; ++i) {
+    const Site& site = entries_[i].site;
+    const int64_t first = std::max(site.layer, share.begin), last = std::min(site.last(), share.end - 1);
+    const int channel = tally.processes().NewChannel();
+    if (first > site.layer || last < site.last())
+      borders_[i - begin] = Border{&tally.processes(), channel, first, last};
+  }
 }
 
 std::vector<Tap> RidgeProbe::Taps() {
   OnDevice& device = *devices_.emplace_back(std::make_shared<OnDevice>());
   std::vector<Tap> taps;
   for (int64_t i = begin_; i < end_; ++i)
-    device.sites.emplace_back(entries_[i], adders_[i - begin_], device.shared).AddTo(taps);
+    device.sites.emplace_back(entries_[i], adders_[i - begin_], borders_[i - begin_], device.shared).AddTo(taps);
   return taps;
 }
 

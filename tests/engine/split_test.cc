@@ -3,7 +3,11 @@
 // process.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <chrono>
+#include <condition_variable>
 #include <map>
+#include <mutex>
 
 #include "engine/generate.h"
 #include "engine/loss.h"
@@ -192,6 +196,33 @@ TEST_F(SplitDecoder, GoesOnFromAKeptStream) {
   for (const int stages : {2, 3, 4})
     for (const std::vector<double>& found : In<std::vector<double>>(stages, stages, LoadDType::kAuto, losses))
       EXPECT_EQ(found, expected) << stages << " stages";
+}
+
+// The second process waits in its first batch until the first one has reached the fourth. It gets no further ahead than
+// the streams that may wait.
+TEST_F(SplitDecoder, ProcessesWorkAtDifferentBatches) {
+  WriteModel(false);
+  std::mutex mutex;
+  std::condition_variable reached;
+  std::array<int, 2> batches = {0, 0};  // begun by each
+  int ahead = 0;
+  In<int>(2, 2, LoadDType::kAuto, [&](const Setting& setting) {
+    const int part = setting.context.processes->part();
+    const Tap tap = {part == 0 ? 0 : 7, TapPoint::kInput, [&, part](const Rows&, const Batch&) {
+                       std::unique_lock lock(mutex);
+                       ++batches[part];
+                       ahead = std::max(ahead, batches[0] - batches[1]);
+                       reached.notify_all();
+                       if (part == 0 || batches[1] > 1) return;
+                       EXPECT_TRUE(reached.wait_for(lock, std::chrono::seconds(60), [&] { return batches[0] >= 4; }));
+                     }};
+    Decoder decoder(setting.context, setting.weights, DepthPlan::Original(kLayers), {tap});
+    for (int batch = 0; batch < 20; ++batch) decoder.Forward(TwoSequences(batch));
+    return 0;
+  });
+  EXPECT_EQ(batches, (std::array{20, 20}));
+  EXPECT_GE(ahead, 3);
+  EXPECT_LE(ahead, 7);
 }
 
 TEST_F(SplitDecoder, GeneratesTheSameTokens) {

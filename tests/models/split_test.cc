@@ -109,5 +109,35 @@ TEST(Split, RefusesMoreProcessesThanThereAreBlocks) {
   EXPECT_THROW(CutModel(Config(3, 5), DepthPlan::Original(3), 0), UsageError);
 }
 
+// Eight blocks of 656 elements, a head and an embedding of 82 * 8: ten times 2.6 kB in float32.
+TEST(Split, IsAsSmallAsTheMemoryOfTheHostsAllows) {
+  const ModelConfig config = Config(8, 82);
+  const DepthPlan plan = DepthPlan::Original(8);
+  constexpr int64_t kBlock = 656 * 4;
+  const auto choose = [&](bool mapped, const std::vector<ProcessMemory>& processes) {
+    return ChooseSplit({config, plan, DType::kFloat32, mapped}, processes);
+  };
+  const auto on = [](const std::vector<std::string>& hosts, int64_t bytes) {
+    std::vector<ProcessMemory> processes;
+    for (const std::string& host : hosts) processes.push_back({host, bytes});
+    return processes;
+  };
+  const std::vector<std::string> one = {"a", "a", "a", "a"}, two = {"a", "a", "b", "b"}, four = {"a", "b", "c", "d"};
+  // A whole model is 9 blocks and the norm, and two processes hold 10 of them: a tied head is on both.
+  EXPECT_EQ(choose(true, on(one, 10 * kBlock)), 1);
+  EXPECT_EQ(choose(false, on(one, 37 * kBlock)), 1);
+  EXPECT_EQ(choose(false, on(one, 21 * kBlock)), 2);
+  EXPECT_EQ(choose(false, on(one, 11 * kBlock)), 4);
+  EXPECT_EQ(choose(true, on(two, 10 * kBlock)), 1);
+  EXPECT_EQ(choose(true, on(two, 7 * kBlock)), 4);
+  EXPECT_EQ(choose(true, on(four, 7 * kBlock)), 2);
+  EXPECT_EQ(choose(false, on(four, 4 * kBlock)), 4);
+  std::vector<ProcessMemory> uneven = on(four, 10 * kBlock);
+  uneven[2].bytes = 6 * kBlock;
+  EXPECT_EQ(choose(true, uneven), 2);
+  EXPECT_THROW(choose(true, on(one, 8 * kBlock)), UsageError);
+  EXPECT_THROW(choose(false, on(four, 2 * kBlock)), UsageError);
+}
+
 }  // namespace
 }  // namespace shiftrt

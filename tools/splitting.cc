@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/splitting.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "runtime/check.h"
+#include "runtime/host_memory.h"
+#include "runtime/parse.h"
+#include "tools/table.h"
+
+namespace shiftrt {
+
+namespace {
+
+// By the memory that is free on the hosts. A quarter of it is left to activations, sums and other programs.
+int64_t FreeMemorySplit(const CommonOptions& options, Processes& processes) {
+  LoadOptions outline = options.Loading();
+  outline.outline = true;
+  outline.merge_lora = false;
+  const Model model = OpenModel(options.model, outline);
+  const Weights& weights = *model.weights;
+  const bool mapped = !weights.stored.contains(weights.blocks.front().down.data);
+  std::vector<ProcessMemory> memory;
+  for (const Bytes& one : processes.Gather(Packer().Put(AvailableMemory() / 4 * 3).Take()))
+    memory.push_back({processes.host(static_cast<int>(memory.size())), Unpacker(one).Get<int64_t>()});
+  const DepthPlan all = DepthPlan::Original(weights.config.layers);
+  return ChooseSplit({weights.config, all, weights.embedding.dtype, mapped}, memory);
+}
+
+}  // namespace
+
+void CommonOptions::AddSplitTo(CLI::App& app) {
+  const auto wrong = [](const std::string& text) -> std::string {
+    int number = 0;
+    return text == "auto" || (ParseNumber(text, &number) && number > 0) ? ""
+                                                                        : "expected a number of processes, or auto";
+  };
+  const auto take = [this](const std::string& text) {
+    if (text == "auto") {
+      split = kSplitByMemory;
+    } else {
+      ParseNumber(text, &split);
+    }
+  };
+  app.add_option_function<std::string>(
+         "--split", take,
+         "divide the blocks of the model among N processes each, which hold nothing else of it; mpirun starts a\n"
+         "multiple of N. auto: as few as have memory for it, 1 where each host has (docs/scale.md)")
+      ->check(CLI::Validator(wrong, "N|auto"))
+      ->default_str("1");
+}
+
+void SplitModel(const CommonOptions& options, Processes& processes) {
+  const int split =
+      options.split == kSplitByMemory ? static_cast<int>(FreeMemorySplit(options, processes)) : options.split;
+  if (processes.size() % split != 0)
+    FailUsage("--split {0}: {1} process{2} started; start a multiple of {0}, such as mpirun -n {0} (docs/scale.md)",
+              split, processes.size(), processes.alone() ? " was" : "es were");
+  if (split > 1 && !options.lora.empty())
+    FailUsage("--split {}: --lora changes weights of every block; merge it into a model first (shiftrt export)", split);
+  processes.Split(split);
+}
+
+void ReportShares(const Weights& weights, Processes& processes, bool quiet) {
+  if (!weights.split()) return;
+  const DepthPlan all = DepthPlan::Original(weights.config.layers);
+  std::string parts;
+  for (const ModelShare& share : weights.shares) {
+    const int64_t bytes = WeightBytes(weights.config, all, share, weights.embedding.dtype);
+    const std::string blocks = share.begin == share.end ? "head" : fmt::format("{}-{}", share.begin, share.end - 1);
+    parts += fmt::format("{}{} ({})", parts.empty() ? "" : ", ", blocks, Scaled(static_cast<double>(bytes), "B"));
+    if (&share != &weights.shares[weights.share]) continue;
+    processes.work.first_block = share.begin;
+    processes.work.end_block = share.end;
+    processes.work.weight_bytes = bytes;
+  }
+  if (!quiet) fmt::print(stderr, "blocks by process: {}\n", parts);
+}
+
+}  // namespace shiftrt
