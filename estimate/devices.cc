@@ -161,8 +161,8 @@ DevicePlan DevicePlanner::Whole(int64_t devices) const {
   plan.devices = devices;
   const ModelShare all = {0, config_.layers};
   plan.memory = MemoryOf(all, plan);
-  if (plan.memory.most() > hardware_.memory) plan.why_not = kNoRoom;
   if (hardware_.gpu && devices > hardware_.per_host) plan.why_not = "one process serves the GPUs of one host";
+  if (plan.memory.most() > hardware_.memory) plan.why_not = kNoRoom;
 
   const Sequences batch = {outline_.calibration.samples_per_batch, outline_.fit.length};
   const double pass = PassSeconds(all, batch, 0), link = Link(devices);
@@ -286,18 +286,21 @@ DevicePlan DevicePlanner::Split(int64_t devices, int64_t stages) const {
 
 DevicePlan DevicePlanner::On(int64_t devices, int64_t stages) const {
   if (stages == 1) return Whole(devices);
-  if (devices % stages == 0 && stages <= config_.layers + 1) return Split(devices, stages);
+  const bool possible = devices % stages == 0 && stages <= config_.layers + 1;
+  if (possible && outline_.no_split.empty()) return Split(devices, stages);
   DevicePlan plan;
   plan.devices = devices;
   plan.stages = stages;
-  plan.why_not = devices % stages != 0 ? fmt::format("{} is no multiple of --split {}", devices, stages)
-                                       : fmt::format("the model has {} blocks and a head", config_.layers);
+  plan.why_not = possible                ? outline_.no_split
+                 : devices % stages != 0 ? fmt::format("{} is no multiple of --split {}", devices, stages)
+                                         : fmt::format("the model has {} blocks and a head", config_.layers);
   return plan;
 }
 
 DevicePlan DevicePlanner::On(int64_t devices) const {
   DevicePlan best = On(devices, 1);
-  for (int64_t stages = 2; stages <= std::min(devices, config_.layers + 1); ++stages) {
+  const int64_t most = outline_.no_split.empty() ? std::min(devices, config_.layers + 1) : 1;
+  for (int64_t stages = 2; stages <= most; ++stages) {
     if (devices % stages != 0) continue;
     DevicePlan plan = On(devices, stages);
     // Where none has room, the one that needs the least.

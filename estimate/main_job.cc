@@ -99,6 +99,11 @@ JobOutline OutlineOf(const MainJob& job) {
   outline.windows = {job.text_tokens / job.window, job.window};
   outline.windows_per_batch = WindowsPerBatch(job.window);
   outline.unplanned = Unplanned(shift);
+  try {
+    CheckSplit(shift);
+  } catch (const UsageError& error) {
+    outline.no_split = error.field() + " " + error.reason();
+  }
   return outline;
 }
 

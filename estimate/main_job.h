@@ -55,6 +55,7 @@ struct JobOutline {
   CalibrationCounts calibration;
   Sequences fit, heldout, windows;
   int64_t windows_per_batch = 1;
+  std::string no_split;  // why the job does not work where a model is split; empty where it does
   // What the command would do besides, of which nothing is computed here.
   std::vector<std::string> unplanned;
 

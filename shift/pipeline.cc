@@ -315,8 +315,6 @@ void CheckOptions(const ShiftOptions& options, int64_t hidden) {
          "fits towards the original stream, and prune-comp divides the stream behind a removed block");
 }
 
-namespace {
-
 // What each process computes from the whole model, or from streams that no single process has.
 void CheckSplit(const ShiftOptions& options) {
   const auto refuse = [](bool wanted, const char* field, const char* instead) {
@@ -338,8 +336,6 @@ void CheckSplit(const ShiftOptions& options) {
   refuse(!options.gram.load.empty(), "gram.load", "sums stay in the process that holds the block");
   refuse(!options.gram.save.empty(), "gram.save", "sums stay in the process that holds the block");
 }
-
-}  // namespace
 
 ShiftResult Shift(const ShiftJob& job, const ShiftOptions& options) {
   CheckOptions(options, job.hidden());

@@ -65,6 +65,9 @@ struct ShiftResult {
 // with a model of that hidden size.
 void CheckOptions(const ShiftOptions& options, int64_t hidden);
 
+// Throws UsageError, with the field at fault, for options that do not work where no process has the whole model.
+void CheckSplit(const ShiftOptions& options);
+
 // If the host has no memory for the sums of all sites at once (runtime/host_memory.h), sites that are fitted
 // independently are fitted in groups, with one pass per group. Throws Error for a fit that cannot be divided so.
 // With options.gram.load, the calibration may be empty unless the criterion needs it and its scores are not in the

@@ -235,6 +235,7 @@ void DryRunOptions::AddTo(CLI::App& app) {
   app.add_option("--devices", devices, "with --dry-run: numbers of devices to plan for")
       ->needs(flag)
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   app.add_option("--efficiency", efficiency,
@@ -250,6 +251,7 @@ void PrintDryRun(const DryRun& run) {
   const MainJob job = JobOf(run, shapes);
   JobOutline outline = OutlineOf(job);
   outline.unplanned.insert(outline.unplanned.end(), run.besides.begin(), run.besides.end());
+  if (run.common.split > 1) CheckSplit(run.shift);
   const DevicePlanner planner(job, outline, hardware, efficiency);
   std::vector<DevicePlan> plans;
   for (const int64_t devices : run.options.devices)

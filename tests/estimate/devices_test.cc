@@ -114,6 +114,17 @@ TEST(Devices, AreGroupedAsTheyTakeTheLeastTime) {
   EXPECT_EQ(grouped.host_sums, 5 * SiteSums::Bytes(8192));
 }
 
+TEST(Devices, AreNotGroupedWhereASplitModelCannotDoTheJob) {
+  MainJob job = JobFor(ShapesOf(kLlama70B));
+  job.shift.correction = &FindCorrection("bias");
+  const JobOutline outline = OutlineOf(job);
+  const Hardware& h100 = FindHardware("h100");
+  const DevicePlanner planner(job, outline, h100, h100.efficiency);
+  EXPECT_EQ(planner.On(4).stages, 1);
+  EXPECT_NE(planner.On(4).why_not, "");
+  EXPECT_EQ(planner.On(4, 4).why_not, outline.no_split);
+}
+
 TEST(Hardware, TakesOtherShares) {
   const Efficiency efficiency = ParseEfficiency("model=0.5,links=1", FindHardware("a100").efficiency);
   EXPECT_EQ(efficiency.model, 0.5);

@@ -90,6 +90,8 @@ TEST_F(DryRunCli, RefusesWhatRunRefuses) {
   EXPECT_FAILS(Plan({"--model", Path("model"), "--lra", "4", "--efficiency", "model=2"}), 2,
                "--efficiency: \"model=2\"");
   EXPECT_FAILS(Plan({"--model", Path("model"), "--config", Path("shape.json")}), 2, "--model");
+  EXPECT_FAILS(Plan({"--model", Path("model"), "--correction", "refit", "--split", "2"}), 2,
+               "--correction: does not work with --split");
   EXPECT_FAILS(Plan({"--model", Path("nowhere")}), 1, "nowhere");
   EXPECT_FAILS(Call({"run", "--config", Path("shape.json")}), 2, "--dry-run");
   EXPECT_EQ(Call({"run", "--model", Path("model"), "--quiet", "--calib", Path("calibration.txt:16x64"), "--text",
