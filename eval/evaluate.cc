@@ -221,6 +221,7 @@ EvalScores Evaluate(const EvalJob& job, const Dataset& dataset) {
     const int64_t together = processes.RoundsTogether() * processes.groups();
     if (round.end() - first < together && round.end() < std::ssize(missing)) return;
     const std::vector<Bytes> all = processes.Gather(mine.Take());
+    mine = Packer();
     std::vector<Unpacker> scores(all.begin(), all.end());
     for (; first < round.end(); ++first) {
       const int64_t b = missing[first];

@@ -78,6 +78,7 @@ std::vector<ModelShare> CutModel(const ModelConfig& config, const DepthPlan& pla
         "the head alone",
         kept.size(), processes, most);
   std::vector<int64_t> sizes;
+  sizes.reserve(kept.size());
   for (const int64_t layer : kept) sizes.push_back(per_layer[layer]);
   const int64_t head = config.vocab * config.hidden;
   const double largest =

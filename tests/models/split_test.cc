@@ -27,6 +27,7 @@ ModelConfig Config(int64_t layers, int64_t vocab, bool tied = true) {
 
 std::vector<int64_t> Begins(const std::vector<ModelShare>& shares) {
   std::vector<int64_t> begins;
+  begins.reserve(shares.size());
   for (const ModelShare& share : shares) begins.push_back(share.begin);
   return begins;
 }
@@ -40,8 +41,8 @@ TEST(Split, CutsByTheBytesOfBlocksAndHead) {
   EXPECT_EQ(cut(8, 1, 1), (Layers{0}));
   EXPECT_EQ(cut(8, 1, 2), (Layers{0, 4}));
   EXPECT_EQ(cut(8, 1, 4), (Layers{0, 2, 4, 6}));
-  EXPECT_EQ(cut(8, 82, 3), (Layers{0, 3, 6}));      // a head of one block: 3, 3, 2 + 1
-  EXPECT_EQ(cut(8, 82 * 9, 3), (Layers{0, 4, 8}));  // of nine: it stands alone, and the rest is even
+  EXPECT_EQ(cut(8, 82, 3), (Layers{0, 3, 6}));   // a head of one block: 3, 3, 2 + 1
+  EXPECT_EQ(cut(8, 738, 3), (Layers{0, 4, 8}));  // of nine: it stands alone, and the rest is even
 }
 
 TEST(Split, CoversTheModelInOrder) {
@@ -113,12 +114,13 @@ TEST(Split, RefusesMoreProcessesThanThereAreBlocks) {
 TEST(Split, IsAsSmallAsTheMemoryOfTheHostsAllows) {
   const ModelConfig config = Config(8, 82);
   const DepthPlan plan = DepthPlan::Original(8);
-  constexpr int64_t kBlock = 656 * 4;
+  constexpr int64_t kBlock = 2624;
   const auto choose = [&](bool mapped, const std::vector<ProcessMemory>& processes) {
     return ChooseSplit({config, plan, DType::kFloat32, mapped}, processes);
   };
   const auto on = [](const std::vector<std::string>& hosts, int64_t bytes) {
     std::vector<ProcessMemory> processes;
+    processes.reserve(hosts.size());
     for (const std::string& host : hosts) processes.push_back({host, bytes});
     return processes;
   };
