@@ -352,6 +352,7 @@ void AddTrainingOptions(CLI::App& app, FinetuneCommand& options) {
 Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   auto options = std::make_shared<FinetuneCommand>();
   options->common = CommonOptions(processes);
+  CommonOptions::RefuseSplitIn(app, "start it on hosts that have memory for the model");
   options->common.AddTo(app);
   options->common.AddSeedTo(app, "the choice and order of sequences, the first values of LoRA, and dropout");
   options->common.AddActivationMemoryTo(app);

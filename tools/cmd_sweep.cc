@@ -232,6 +232,7 @@ int Run(CLI::App& app, SweepOptions& options) {
 Command AddSweep(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   auto options = std::make_shared<SweepOptions>();
   options->common = CommonOptions(processes);
+  CommonOptions::RefuseSplitIn(app, "start `run --split` once per setting");
   options->common.AddTo(app);
   options->common.AddSeedTo(app, "calibration samples and random selection, where --seeds is not given");
   options->common.AddQuietTo(app);

@@ -47,6 +47,8 @@ struct CommonOptions {
   void AddModelTo(CLI::App& app);  // --model, --offline
   void AddTo(CLI::App& app);       // the same, --device, --dtype, --threads, --check-weights
   void AddSplitTo(CLI::App& app);  // --split, into this object
+  // A command that cannot split a model says what to do instead where --split is given. --help does not show it.
+  static void RefuseSplitIn(CLI::App& app, const std::string& instead);
   void AddLoraTo(CLI::App& app);
   void AddThreadsTo(CLI::App& app);  // --threads, --check-weights
   void AddQuietTo(CLI::App& app);

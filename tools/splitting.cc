@@ -52,6 +52,12 @@ void CommonOptions::AddSplitTo(CLI::App& app) {
       ->default_str("1");
 }
 
+void CommonOptions::RefuseSplitIn(CLI::App& app, const std::string& instead) {
+  const auto refuse = [why = app.get_name() + " needs the whole model in each process: " + instead](
+                          const std::string&) { throw CLI::ValidationError("--split", why); };
+  app.add_option_function<std::string>("--split", refuse)->group("");
+}
+
 void SplitModel(const CommonOptions& options, Processes& processes) {
   const int split =
       options.split == kSplitByMemory ? static_cast<int>(FreeMemorySplit(options, processes)) : options.split;

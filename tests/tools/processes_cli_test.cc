@@ -368,6 +368,8 @@ TEST_P(SplitCli, WhatDoesNotWorkIsRefused) {
     EXPECT_NE(outcome.err.find(message), std::string::npos) << outcome.err;
   }
   EXPECT_FAILS(In(1, Arguments("run", {"--split", "2"})), 2, "start a multiple of 2, such as mpirun -n 2");
+  EXPECT_FAILS(In(1, Arguments("run", {"--split", "0"})), 2, "expected a number of processes, or auto");
+  EXPECT_FAILS(In(1, Arguments("sweep", {"--split", "2"})), 2, "--split: sweep needs the whole model in each process");
 }
 
 // Of a training of so many steps, with four passes each, that keeps every step.
