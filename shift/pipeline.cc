@@ -103,6 +103,7 @@ class Pipeline {
     if (!metric && !sizes) return;
     const Stopwatch watch(result_.seconds.calibrate);
     std::vector<int64_t> last;
+    last.reserve(sites.size());
     for (const Site& site : sites) last.push_back(site.last());
     if (options_.gram.all_layers) {
       last.resize(job_.layers());

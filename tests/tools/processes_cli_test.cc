@@ -251,6 +251,9 @@ TEST_P(SplitCli, ThePlanIsHeldToTheRun) {
 
 // Each process has its part of the weights, and besides what it has with a model of almost no weights.
 TEST_P(SplitCli, EachProcessHasTheMemoryOfItsPart) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer takes memory of its own";
+#endif
   constexpr int64_t kActivations = 24 << 20;
   WriteModel("large", {{"hidden_size", 512},
                        {"intermediate_size", 3072},
