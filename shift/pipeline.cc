@@ -105,12 +105,13 @@ class Pipeline {
     std::vector<int64_t> last;
     last.reserve(sites.size());
     for (const Site& site : sites) last.push_back(site.last());
-    if (options_.gram.all_layers) {
+    if (metric) fit_.metrics = CollectMetrics(job_, fit_.metric, last);
+    if (!sizes) return;
+    if (options_.gram.all_layers) {  // all of them have sums, and only the sites are fitted
       last.resize(job_.layers());
       std::iota(last.begin(), last.end(), 0);
     }
-    if (metric) fit_.metrics = CollectMetrics(job_, fit_.metric, last);
-    if (sizes) weighting_.sizes = CollectGradientSizes(job_, last);
+    weighting_.sizes = CollectGradientSizes(job_, last);
   }
 
   // Fits what is fitted from activations: the correction of the runs that `plan` leaves bare, and what is healed.

@@ -186,6 +186,7 @@ class Search {
   void CollectMetrics() {
     const Stopwatch watch(seconds_.calibrate);
     std::vector<int64_t> last;
+    last.reserve(sites_.size());
     for (const Site& site : sites_) last.push_back(site.last());
     const GradientMoments moments = CollectGradientMoments(JobOf(quarter_), last);
     for (const MetricKind kind : {MetricKind::kFisherDiagonal, MetricKind::kFisher})

@@ -154,8 +154,7 @@ TEST_F(MetricOfModel, WeighsDirectionsAsTheLossFeelsThem) {
   for (int64_t j = 0; j < kWidth; ++j) EXPECT_NEAR(scales(0, j), std::sqrt(expected(j, j)), 1e-4 * scales(0, j)) << j;
 }
 
-// Token weights by gradients are the squares of the same gradients, on whatever part of the text; and a fit with them
-// leaves less of what the loss feels most, and more of the squares.
+// Token weights by gradients are the squares of the same gradients, on whatever part of the text; and a fit reads them.
 TEST_F(MetricOfModel, TokenWeightsAreTheSquaresOfTheGradients) {
   NoProgress progress;
   const ShiftJob job = {context_, model_, calibration_, progress};

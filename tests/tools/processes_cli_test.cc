@@ -63,6 +63,19 @@ class ProcessesCli : public Cli, public ::testing::WithParamInterface<Launcher> 
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
+  // The data of a suite of several batches, as --data takes it.
+  std::string Piqa(int items = 60) {
+    std::string rows;
+    for (int i = 0; i < items; ++i)
+      rows += Json({{"goal", std::to_string(7919 * i) + Words(9 + i % 7)},
+                    {"sol1", Words(5 + i % 11)},
+                    {"sol2", Words(20 - i % 5)},
+                    {"label", i % 2}})
+                  .dump() +
+              "\n";
+    WriteText(dir_ / "piqa.jsonl", rows);
+    return "piqa=" + Path("piqa.jsonl");
+  }
 
   // Every file below a directory, or the one of that name, by its path there; of JSON, what is not measured by a clock.
   std::map<std::string, std::string> Files(const std::string& name) const {
@@ -176,36 +189,11 @@ TEST_P(ProcessesCli, SweepGivesTheSameTable) {
 }
 
 TEST_P(ProcessesCli, EvalGivesTheSameScores) {
-  std::string rows;  // of several batches
-  for (int i = 0; i < 200; ++i)
-    rows += Json({{"goal", std::to_string(7919 * i) + Words(9 + i % 7)},
-                  {"sol1", Words(5 + i % 11)},
-                  {"sol2", Words(20 - i % 5)},
-                  {"label", i % 2}})
-                .dump() +
-            "\n";
-  WriteText(dir_ / "piqa.jsonl", rows);
-  ExpectSame({2, 3, 8}, "eval", {"--tasks", "piqa", "--data", "piqa=" + Path("piqa.jsonl"), "--metrics", "all"},
-             {"--items"});
+  ExpectSame({2, 3, 8}, "eval", {"--tasks", "piqa", "--data", Piqa(200), "--metrics", "all"}, {"--items"});
 }
 
 // A model split over processes, alone and in groups that share the batches.
-class SplitCli : public ProcessesCli {
- protected:
-  // Of several batches.
-  std::string Piqa(int items = 60) {
-    std::string rows;
-    for (int i = 0; i < items; ++i)
-      rows += Json({{"goal", std::to_string(7919 * i) + Words(9 + i % 7)},
-                    {"sol1", Words(5 + i % 11)},
-                    {"sol2", Words(20 - i % 5)},
-                    {"label", i % 2}})
-                  .dump() +
-              "\n";
-    WriteText(dir_ / "piqa.jsonl", rows);
-    return "piqa=" + Path("piqa.jsonl");
-  }
-};
+class SplitCli : public ProcessesCli {};
 
 TEST_P(SplitCli, RunGivesTheSameBits) {
   const std::vector<std::string> half = Split("--prune bi:3,unit=half --lra energy:0.9 --token-weight norm"),
