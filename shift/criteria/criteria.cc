@@ -40,6 +40,14 @@ Selection Lowest(const CriterionTask& task) {
   return selection;
 }
 
+template <Score kScore>
+Selection InOrder(const CriterionTask& task) {
+  Selection selection;
+  selection.scores = kScore(task);
+  selection.removed = PickInOrder(selection.scores, task.quota);
+  return selection;
+}
+
 Selection SelectOne(const CriterionTask& task) {
   const PruneSpec& spec = task.spec;
   if (!spec.layers.empty()) return {spec.criterion, {}, spec.layers, 1, spec.halves() ? Unit::kHalf : Unit::kBlock};
@@ -82,14 +90,14 @@ const std::vector<Criterion>& Criteria() {
        kPasses, false, false, &PlugPruneComp, &SelectByPruneComp},
       {"taylor", "sum of |w dL/dw| over the block's projections and norms, L the loss of tokens=N (8192)", some_tokens,
        kPasses, false, false, &PlugTaylor, &Lowest<TaylorScores>},
-      {"reverse", "deepest first", none, kShape, false, true, nullptr, &Lowest<ReverseScores>},
+      {"reverse", "deepest first", none, kShape, false, true, nullptr, &InOrder<ReverseScores>},
       {"reverse*", "deepest first, the final block kept", none, kShape, false, true, nullptr,
-       &Lowest<ReverseKeepLastScores>},
+       &InOrder<ReverseKeepLastScores>},
       {"magnitude-l1", "sum of |w| over the block's projections and norms", none, kWeights, false, false, nullptr,
        &Lowest<MagnitudeL1Scores>},
       {"magnitude-l2", "sum of w^2 over the block's projections and norms", none, kWeights, false, false, nullptr,
        &Lowest<MagnitudeL2Scores>},
-      {"random", "seeded", none, kShape, false, true, nullptr, &Lowest<RandomScores>},
+      {"random", "seeded", none, kShape, false, true, nullptr, &InOrder<RandomScores>},
   };
   return table;
 }
@@ -127,7 +135,13 @@ std::vector<int64_t> Ranking(const std::vector<double>& scores, int64_t first, i
   return order;
 }
 
-std::vector<BlockPart> PickUnits(const std::vector<double>& scores, Quota quota) {
+std::vector<BlockPart> PickUnits(const std::vector<double>& scores, const Quota& quota) {
+  std::vector<double> costs(scores.size());
+  for (size_t unit = 0; unit < scores.size(); ++unit) costs[unit] = quota.CostPerSize(unit, scores[unit]);
+  return PickInOrder(costs, quota);
+}
+
+std::vector<BlockPart> PickInOrder(const std::vector<double>& scores, Quota quota) {
   for (const int64_t unit : Ranking(scores, quota.first(), quota.end()))
     if (quota.Admits(unit)) quota.Take(unit);
   return quota.Removed();

@@ -19,6 +19,8 @@ Selection SelectGreedily(const CriterionTask& task, const StandIn& stand_in) {
   Selection selection;
   selection.scores.assign(quota.units(), std::numeric_limits<double>::quiet_NaN());
   DepthPlan plan = DepthPlan::Original(input.weights->config.layers);
+  // Only the increase of the loss can be compared per size; the loss itself ranks units of one size.
+  double loss = quota.by_size() ? MeanLoss(input.context, input.weights, plan, batches, task.progress) : 0;
   while (true) {
     std::vector<int64_t> units;
     std::vector<Substitute> candidates;
@@ -32,8 +34,13 @@ Selection SelectGreedily(const CriterionTask& task, const StandIn& stand_in) {
     if (units.empty()) break;
     const std::vector<double> losses =
         LossesWith(input.context, input.weights, plan, candidates, batches, task.progress);
-    for (size_t i = 0; i < units.size(); ++i) selection.scores[units[i]] = losses[i];
-    const int64_t best = Ranking(losses, 0, std::ssize(losses)).front();
+    std::vector<double> costs;
+    for (size_t i = 0; i < units.size(); ++i) {
+      selection.scores[units[i]] = losses[i];
+      costs.push_back(quota.CostPerSize(units[i], losses[i] - loss));
+    }
+    const int64_t best = Ranking(costs, 0, std::ssize(costs)).front();
+    if (quota.by_size()) loss = losses[best];
     plan = Replaced(plan, candidates[best]);
     quota.Take(units[best]);
   }

@@ -13,9 +13,9 @@ namespace shiftrt {
 // The stage in place of a removed part; none: it is skipped.
 using StandIn = std::function<std::optional<Stage>(const BlockPart& part)>;
 
-// Removes the unit whose removal gives the lowest mean loss, on a tie the deeper one, and repeats this as long as the
-// quota admits one. The score of a removed unit is the loss of the round in which it was removed; that of a kept unit
-// is the loss of the last round in which it could have been.
+// Removes the unit whose removal raises the mean loss least per size, on a tie the deeper one, and repeats this as long
+// as the quota admits one. The score of a removed unit is the loss of the round in which it was removed; that of a kept
+// unit is the loss of the last round in which it could have been.
 Selection SelectGreedily(const CriterionTask& task, const StandIn& stand_in);
 
 // The calibration batches a loss is measured on: all, or those that hold the first tokens=N tokens.

@@ -23,10 +23,16 @@ Selection SelectByPerplexity(const CriterionTask& task) {
     const BlockPart part = PartOf(quota.unit(), unit);
     removals.push_back(WithoutPart(BlockStage{part.layer}, part.halves, std::nullopt));
   }
+  const std::vector<Batch> batches = LossBatches(task);
   Selection selection;
-  selection.scores = LossesWith(input.context, input.weights, original, removals, LossBatches(task), progress);
+  selection.scores = LossesWith(input.context, input.weights, original, removals, batches, progress);
+  std::vector<double> increases = selection.scores;
+  if (quota.by_size()) {
+    const double loss = MeanLoss(input.context, input.weights, original, batches, progress);
+    for (double& increase : increases) increase -= loss;
+  }
+  selection.removed = PickUnits(increases, quota);
   ToPerplexity(selection.scores);
-  selection.removed = PickUnits(selection.scores, quota);
   return selection;
 }
 

@@ -288,6 +288,7 @@ Quota::Quota(const PruneSpec& spec, const Weights& weights)
   const Measure size = spec.parameters > 0 ? &Sizes::parameters : &Sizes::bytes;
   int64_t all = 0;
   for (int64_t unit = 0; unit < units; ++unit) all += sizes_[unit] = SizeOf(weights, PartOf(unit_, unit), size);
+  by_size_ = true;
   reach_ = spec.parameters > 0 || spec.bytes > 0;
   limit_ = reach_ ? SizeOf(weights, size) - std::max(spec.parameters, spec.bytes) : all * (count_ / 2) / layers;
 }

@@ -229,7 +229,7 @@ TEST_F(HalvesOfBlocks, AShareIsThatOfTheBytesAndPassesOverWhatExceedsIt) {
   const auto removed = [&](const std::string& prune, const std::vector<int64_t>& order) {
     std::vector<double> scores(2 * kLayers, 100.0);
     for (size_t i = 0; i < order.size(); ++i) scores[order[i]] = static_cast<double>(i);
-    return PickUnits(scores, Quota(ParsePrune(prune), *model_.weights));
+    return PickInOrder(scores, Quota(ParsePrune(prune), *model_.weights));
   };
   const std::string third = "bi:0.34,unit=half";
   ASSERT_EQ(DepthPlan::Original(kLayers).Parameters(*model_.weights) -
@@ -245,12 +245,52 @@ TEST_F(HalvesOfBlocks, AShareIsThatOfTheBytesAndPassesOverWhatExceedsIt) {
   EXPECT_THROW(removed(third + ",keep=first:5", {}), UsageError);
 }
 
+// An attention has 784 parameters and an MLP 1,168; a third of the model has room for two of each.
+TEST_F(HalvesOfBlocks, AShareTakesWhatIsLeastWorthPerSize) {
+  std::vector<double> scores(2 * kLayers, 100.0);
+  scores[0] = scores[2] = scores[4] = 0.8;  // attentions: 1.02e-3 per parameter
+  scores[5] = scores[7] = 1.1;              // MLPs: 0.94e-3 per parameter
+  const auto removed = [&](const char* prune) { return PickUnits(scores, Quota(ParsePrune(prune), *model_.weights)); };
+  EXPECT_EQ(removed("bi:0.34,unit=half"), (Parts{{1, kAttn}, 2, {3, kMlp}})) << "both MLPs, then the deepest attentions";
+  EXPECT_EQ(removed("bi:3,unit=half"), (Parts{{0, kAttn}, {1, kAttn}, {2, kAttn}})) << "a number counts halves";
+}
+
+// The same search by hand: the loss rises least per parameter.
+TEST_F(HalvesOfBlocks, GreedySharesCompareIncreasesOfTheLossPerSize) {
+  const int64_t room = 2 * (kAttentionSize + kMlpSize);
+  std::vector<int64_t> gone;
+  int64_t taken = 0;
+  double before = Loss(DepthPlan::Original(kLayers));
+  while (true) {
+    int64_t best = -1;
+    double lowest = std::numeric_limits<double>::infinity(), loss = 0;
+    for (int64_t place = 2 * kLayers - 1; place >= 0; --place) {
+      const int64_t size = place % 2 == 0 ? kAttentionSize : kMlpSize;
+      if (std::find(gone.begin(), gone.end(), place) != gone.end() || taken + size > room) continue;
+      std::vector<int64_t> without = gone;
+      without.push_back(place);
+      std::sort(without.begin(), without.end());
+      const double left = Loss(DepthPlan::Pruned(kLayers, PartsAt(without)));
+      if ((left - before) / static_cast<double>(size) >= lowest) continue;
+      lowest = (left - before) / static_cast<double>(size);
+      loss = left;
+      best = place;
+    }
+    if (best < 0) break;
+    gone.push_back(best);
+    taken += best % 2 == 0 ? kAttentionSize : kMlpSize;
+    before = loss;
+  }
+  std::sort(gone.begin(), gone.end());
+  EXPECT_EQ(Select("ppl-greedy:0.34,unit=half").removed, PartsAt(gone));
+}
+
 TEST_F(HalvesOfBlocks, ATargetIsReachedWithNoHalfMoreThanItTakes) {
   const int64_t all = DepthPlan::Original(kLayers).Parameters(*model_.weights);
   const auto removed = [&](int64_t less, const std::vector<int64_t>& order) {
     std::vector<double> scores(2 * kLayers, 100.0);
     for (size_t i = 0; i < order.size(); ++i) scores[order[i]] = static_cast<double>(i);
-    return PickUnits(scores, Quota(ParsePrune(fmt::format("bi:params={},unit=half", all - less)), *model_.weights));
+    return PickInOrder(scores, Quota(ParsePrune(fmt::format("bi:params={},unit=half", all - less)), *model_.weights));
   };
   EXPECT_EQ(removed(784, {0, 3}), (Parts{{0, kAttn}}));
   EXPECT_EQ(removed(1500, {0, 3}), (Parts{{0, kAttn}, {1, kMlp}}));
