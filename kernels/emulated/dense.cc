@@ -84,4 +84,11 @@ void Dense::Rotate(double* a, int64_t n, double* reflectors, double* rows, int64
   });
 }
 
+void Dense::RotateColumns(double* a, int64_t n, double* reflectors, double* b, int64_t columns) {
+  const linalg::ArrayPtr q = impl_->host->Uploaded({a, n, n});
+  impl_->Apply(b, n, columns, [&](linalg::Array& there) {
+    impl_->host->RotateColumns(*q, {{}, {}, {reflectors, reflectors + n}}, there);
+  });
+}
+
 }  // namespace shiftrt::gpu

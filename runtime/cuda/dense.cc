@@ -44,6 +44,7 @@ struct Libraries {
   decltype(&cublasDgemmStridedBatched_64) gemm_batched = blas.Find("cublasDgemmStridedBatched_64");
   decltype(&cublasDsymm_v2_64) symm = blas.Find("cublasDsymm_v2_64");
   decltype(&cublasDdgmm_64) dgmm = blas.Find("cublasDdgmm_64");
+  decltype(&cublasDgeam_64) geam = blas.Find("cublasDgeam_64");
   decltype(&cublasDtrsm_v2_64) trsm = blas.Find("cublasDtrsm_v2_64");
   decltype(&cublasGetStatusString) blas_text = blas.Find("cublasGetStatusString");
   decltype(&cusolverDnCreate) solver_create = solver.Find("cusolverDnCreate");
@@ -108,6 +109,28 @@ struct Dense::Impl : Handles {
     std::vector<std::byte> host;
     DeviceBuffer<int> info;
   };
+
+  // to (cols, rows) = from' (rows, cols), row-major.
+  void Transpose(const double* from, int64_t rows, int64_t cols, double* to) const {
+    const double one = 1, zero = 0;
+    libraries.CheckBlas(
+        libraries.geam(blas, CUBLAS_OP_T, CUBLAS_OP_N, rows, cols, &one, from, cols, &zero, to, rows, to, rows),
+        "a transposition");
+  }
+  // columns (n, count) = op(Q) columns, column-major.
+  void ApplyReflectors(double* a, int64_t n, double* reflectors, cublasOperation_t op, double* columns,
+                       int64_t count) const {
+    const auto side = static_cast<int>(n), vectors = static_cast<int>(count);
+    int elements = 0;
+    libraries.CheckSolver(libraries.ormtr_size(solver, CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_LOWER, op, side, vectors, a,
+                                               side, reflectors, columns, side, &elements),
+                          kTridiagonal);
+    const DeviceBuffer<double> work(stream, elements, kWorkspace);
+    const DeviceBuffer<int> info(stream, 1, kWorkspace);
+    libraries.CheckSolver(libraries.ormtr(solver, CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_LOWER, op, side, vectors, a, side,
+                                          reflectors, columns, side, work.data(), elements, info.data()),
+                          kTridiagonal);
+  }
 
   Stream stream;
 };
@@ -201,18 +224,16 @@ void Dense::Tridiagonalize(double* a, int64_t n, double* diagonal, double* besid
 }
 
 void Dense::Rotate(double* a, int64_t n, double* reflectors, double* rows, int64_t count) {
-  const auto side = static_cast<int>(n), vectors = static_cast<int>(count);
-  int elements = 0;
-  impl_->libraries.CheckSolver(
-      impl_->libraries.ormtr_size(impl_->solver, CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_LOWER, CUBLAS_OP_N, side, vectors,
-                                  a, side, reflectors, rows, side, &elements),
-      kTridiagonal);
-  const DeviceBuffer<double> work(impl_->stream, elements, kWorkspace);
-  const DeviceBuffer<int> info(impl_->stream, 1, kWorkspace);
-  impl_->libraries.CheckSolver(
-      impl_->libraries.ormtr(impl_->solver, CUBLAS_SIDE_LEFT, CUBLAS_FILL_MODE_LOWER, CUBLAS_OP_N, side, vectors, a,
-                             side, reflectors, rows, side, work.data(), elements, info.data()),
-      kTridiagonal);
+  impl_->ApplyReflectors(a, n, reflectors, CUBLAS_OP_N, rows, count);
+}
+
+// The library sees b', so that b is transposed for it. It could multiply b' by Q from the right instead, but one side,
+// the one that Rotate() uses, is less to depend on.
+void Dense::RotateColumns(double* a, int64_t n, double* reflectors, double* b, int64_t columns) {
+  const DeviceBuffer<double> turned(impl_->stream, n * columns, kWorkspace);
+  impl_->Transpose(b, n, columns, turned.data());
+  impl_->ApplyReflectors(a, n, reflectors, CUBLAS_OP_T, turned.data(), columns);
+  impl_->Transpose(turned.data(), columns, n, b);
 }
 
 }  // namespace shiftrt::gpu

@@ -46,6 +46,8 @@ class Dense {
   void Tridiagonalize(double* a, int64_t n, double* diagonal, double* beside, double* reflectors);
   // rows (count, n) = rows Q', with a and `reflectors` as Tridiagonalize leaves them.
   void Rotate(double* a, int64_t n, double* reflectors, double* rows, int64_t count);
+  // b (n, columns) = Q' b.
+  void RotateColumns(double* a, int64_t n, double* reflectors, double* b, int64_t columns);
 
  private:
   struct Impl;

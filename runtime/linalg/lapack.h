@@ -25,6 +25,9 @@ void dsyevd_(const char* jobz, const char* uplo, const int* n, double* a, const 
 void dsytrd_(const char* uplo, const int* n, double* a, const int* lda, double* d, double* e, double* tau, double* work,
              const int* lwork, int* info, size_t);
 void dsterf_(const int* n, double* d, double* e, int* info);
+void dstebz_(const char* range, const char* order, const int* n, const double* vl, const double* vu, const int* il,
+             const int* iu, const double* abstol, const double* d, const double* e, int* m, int* nsplit, double* w,
+             int* iblock, int* isplit, double* work, int* iwork, int* info, size_t, size_t);
 void dstemr_(const char* jobz, const char* range, const int* n, double* d, double* e, const double* vl,
              const double* vu, const int* il, const int* iu, int* m, double* w, double* z, const int* ldz,
              const int* nzc, int* isuppz, int* tryrac, double* work, const int* lwork, int* iwork, const int* liwork,

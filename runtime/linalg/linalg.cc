@@ -126,7 +126,7 @@ bool CholeskySolve(const Context& context, MatrixView<double> a, MatrixView<doub
   Check(a.rows == a.cols && b.rows == a.rows, "a system of {} x {} with a right side of {} rows", a.rows, a.cols,
         b.rows);
   CheckFinite(a);
-  const double norm = SymmetricNorm1(a);
+  const double norm = rcond != nullptr ? SymmetricNorm1(a) : 0.0;
   const auto elements = static_cast<double>(2 * a.rows * (a.rows + b.cols));
   const double flops = Flops(a.rows, a.rows, a.rows) / 6 + Flops(a.rows, a.rows, b.cols);
   bool definite = false;

@@ -31,6 +31,7 @@ class HostSolver : public Solver {
  public:
   explicit HostSolver(const Context& context) : context_(context) { context_.solver = nullptr; }
 
+  bool AvoidsEigen() const override { return false; }
   ArrayPtr Make(int64_t rows, int64_t cols) override { return std::make_unique<HostArray>(rows, cols); }
   void Upload(MatrixView<const double> from, Array& to) override { Copy(from, HostArray::Of(to)); }
   void Download(const Array& from, MatrixView<double> to) override { Copy(HostArray::Of(from), to); }
@@ -83,6 +84,24 @@ class HostSolver : public Solver {
             work.data(), &lwork, &info, 1, 1, 1);
   }
 
+  // LAPACK sees b', which is multiplied by Q from the right.
+  void RotateColumns(const Array& a, const Tridiagonal& t, Array& b) override {
+    const int n = lapack::ToInt(b.rows()), columns = lapack::ToInt(b.cols()), lwork = kBlock * std::max(n, columns);
+    std::vector<double> work(lwork);
+    int info = 0;
+    const lapack::Threads threads(context_.threads);
+    dormtr_("R", "L", "N", &columns, &n, HostArray::Of(a).data, &n, t.reflectors.data(), HostArray::Of(b).data,
+            &columns, work.data(), &lwork, &info, 1, 1, 1);
+  }
+  std::vector<double> ShrunkSquares(const Bidiagonal& root, std::span<const Bidiagonal> shrinkages,
+                                    const Array& b) override {
+    return linalg::ShrunkSquares(root, shrinkages, HostArray::Of(b));
+  }
+
+  void AddToDiagonal(double value, Array& a) override {
+    const MatrixView<double> m = HostArray::Of(a);
+    for (int64_t i = 0; i < m.rows; ++i) m(i, i) += value;
+  }
   void ScaleRows(std::span<const double> factors, Array& a) override {
     const MatrixView<double> m = HostArray::Of(a);
     for (int64_t i = 0; i < m.rows; ++i)
@@ -100,16 +119,6 @@ class HostSolver : public Solver {
   static constexpr int kBlock = 64;  // the block size for LAPACK's workspaces
   Context context_;
 };
-
-// All eigenvalues of T, ascending.
-std::vector<double> Eigenvalues(const Tridiagonal& t) {
-  const int n = lapack::ToInt(std::ssize(t.diagonal));
-  std::vector<double> values = t.diagonal, spent = t.beside;
-  int info = 0;
-  dsterf_(&n, values.data(), spent.data(), &info);
-  Check(info == 0, "the eigenvalues of a {} x {} matrix did not converge", n, n);
-  return values;
-}
 
 // The eigenvectors of T for its `count` largest eigenvalues, as rows, the largest first.
 Matrix<double> LeadingVectors(const Tridiagonal& t, int64_t count) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/context.h"
+#include "runtime/linalg/tridiagonal.h"
 #include "runtime/tensor.h"
 
 namespace shiftrt::linalg {
@@ -38,15 +39,13 @@ struct Scales {
 };
 enum class Side { kLeft, kRight };
 
-// a = Q T Q' with T tridiagonal: its diagonal and off-diagonal. Q is stored as reflectors, in `a` and their factors.
-struct Tridiagonal {
-  std::vector<double> diagonal, beside, reflectors;
-};
-
 // Shapes must match. Symmetric arrays are read in their upper triangle. Throws OutOfMemory if its memory is too small.
 class Solver {
  public:
   virtual ~Solver() = default;
+  // Whether Tridiagonalize(), RotateColumns() and ShrunkSquares() are to be preferred to Eigen(). They are on a GPU,
+  // because they take fewer FLOP. On the host they took longer than LAPACK's divide and conquer (docs/gpu.md).
+  virtual bool AvoidsEigen() const = 0;
   virtual ArrayPtr Make(int64_t rows, int64_t cols) = 0;  // not initialised
   virtual void Upload(MatrixView<const double> from, Array& to) = 0;
   virtual void Download(const Array& from, MatrixView<double> to) = 0;
@@ -65,6 +64,12 @@ class Solver {
   virtual Tridiagonal Tridiagonalize(Array& a) = 0;
   // Transforms rows from the basis of T to that of the original a: v becomes v Q'.
   virtual void Rotate(const Array& a, const Tridiagonal& t, Array& rows) = 0;
+  // Transforms columns to the basis of T: b becomes Q' b.
+  virtual void RotateColumns(const Array& a, const Tridiagonal& t, Array& b) = 0;
+  // linalg::ShrunkSquares() of columns in the basis of T.
+  virtual std::vector<double> ShrunkSquares(const Bidiagonal& root, std::span<const Bidiagonal> shrinkages,
+                                            const Array& b) = 0;
+  virtual void AddToDiagonal(double value, Array& a) = 0;
   // Multiplies row i by factors[i].
   virtual void ScaleRows(std::span<const double> factors, Array& a) = 0;
   // Sum of squares of each row.

@@ -3,8 +3,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <map>
+#include <optional>
+#include <span>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -23,9 +28,8 @@ using linalg::Solver;
 
 // Below this share of the largest eigenvalue a direction of the Gram is rounding, and a Cholesky is not to be trusted.
 constexpr double kRounding = 1e-14;
-// The grid of lambdas tried, in powers of ten of trace(H'H) / n.
-constexpr double kLowestPower = -10, kHighestPower = 2, kPowerStep = 0.25;
-constexpr int kRefinement = 16;  // points either side of the best one of the grid
+// The lambdas among which one is chosen, in powers of ten of trace(H'H) / n, and their number per power of ten.
+constexpr int kLowestPower = -10, kHighestPower = 2, kFinest = 64;
 
 // What is solved: (gram + lambda I) X = cross, centred or augmented, with the quantities GCV needs.
 struct NormalEquations {
@@ -172,27 +176,47 @@ class HoldoutScore {
   Matrix<double> quadratic_;
 };
 
-// The power of ten between `low` and `high` with the lowest score; the highest one where they are level.
+// The scores of some lambdas.
+using Scores = std::function<std::vector<double>(std::span<const double> lambdas)>;
 template <typename Score>
-double BestPower(const Score& score, double unit, double low, double high, int intervals) {
-  double best = high, best_score = std::numeric_limits<double>::infinity();
-  for (int i = intervals; i >= 0; --i) {
-    const double power = low + (high - low) * i / intervals;
-    const double value = score(unit * std::pow(10.0, power));
-    if (value < best_score) {
-      best = power;
-      best_score = value;
-    }
-  }
-  return best;
+Scores OneByOne(const Score& score) {
+  return [&score](std::span<const double> lambdas) {
+    std::vector<double> scores;
+    for (const double lambda : lambdas) scores.push_back(score(lambda));
+    return scores;
+  };
 }
 
-template <typename Score>
-double BestLambda(const Score& score, double unit) {
-  const int intervals = static_cast<int>(std::lround((kHighestPower - kLowestPower) / kPowerStep));
-  const double coarse = BestPower(score, unit, kLowestPower, kHighestPower, intervals);
-  const double low = std::max(kLowestPower, coarse - kPowerStep), high = std::min(kHighestPower, coarse + kPowerStep);
-  return unit * std::pow(10.0, BestPower(score, unit, low, high, 2 * kRefinement));
+// The lambda with the lowest score, the highest one where they are level: of all half powers of ten, then of ever
+// smaller steps on either side of the best so far. These few dozen scores find the best of the finest steps wherever
+// the score has a single minimum within a power of ten of it.
+double BestLambda(const Scores& scores, double unit) {
+  std::map<int, double> found;  // by the place: finest steps above `unit`
+  const auto lambda = [&](int place) { return unit * std::pow(10.0, place / double{kFinest}); };
+  const auto best = [&] {
+    int place = found.rbegin()->first;
+    double least = std::numeric_limits<double>::infinity();
+    for (auto at = found.rbegin(); at != found.rend(); ++at)
+      if (at->second < least) std::tie(place, least) = *at;
+    return place;
+  };
+  const auto look = [&](int first, int last, int step) {
+    std::vector<int> places;
+    std::vector<double> lambdas;
+    for (int place = first; place <= last; place += step) {
+      if (place < kLowestPower * kFinest || place > kHighestPower * kFinest || found.contains(place)) continue;
+      places.push_back(place);
+      lambdas.push_back(lambda(place));
+    }
+    const std::vector<double> values = scores(lambdas);
+    for (size_t i = 0; i < places.size(); ++i) found[places[i]] = values[i];
+  };
+  look(kLowestPower * kFinest, kHighestPower * kFinest, kFinest / 2);
+  for (const int step : {16, 4, 1}) {
+    const int center = best();
+    look(center - 3 * step, center + 3 * step, step);
+  }
+  return lambda(best());
 }
 
 // By Cholesky; an empty matrix where that fails or is not to be trusted.
@@ -218,10 +242,57 @@ struct Solved {
   RidgeSolution solution;
 };
 
+// Lambda by generalised cross-validation from a tridiagonal form, whose scores are those of GcvScore without an
+// eigenvector, and X by Cholesky. No value where a direction holds nothing but rounding and must be left out.
+std::optional<Solved> SolveGcv(Solver& solver, const Problem& problem, double unit) {
+  NormalEquations equations = MakeEquations(solver, problem.sums, problem.options.penalize_bias);
+  const linalg::Tridiagonal t = solver.Tridiagonalize(*equations.gram);
+  for (const std::vector<double>* part : {&t.diagonal, &t.beside})
+    for (const double x : *part) Check(std::isfinite(x), "the sums of a ridge regression are not finite");
+  const auto [lowest, highest] = linalg::ExtremeEigenvalues(t);
+  if (lowest <= kRounding * std::max(highest, equations.scale)) return std::nullopt;
+  const std::optional<linalg::Bidiagonal> root = linalg::FactorFromBelow(t);
+  if (!root) return std::nullopt;
+
+  solver.RotateColumns(*equations.gram, t, *equations.cross);
+  equations.gram.reset();
+  const auto squares = [&](std::span<const double> lambdas) {
+    std::vector<linalg::Bidiagonal> shrinkages;
+    for (const double lambda : lambdas) shrinkages.push_back(linalg::Shrinkage(t, lambda));
+    return solver.ShrunkSquares(*root, shrinkages, *equations.cross);
+  };
+  const std::vector<double> without_limit = {std::numeric_limits<double>::infinity()};
+  const double unexplained = std::max(0.0, equations.delta_squares - squares(without_limit)[0]);
+  const double tokens = static_cast<double>(equations.tokens),
+               spare = static_cast<double>(equations.tokens - equations.free - t.size());
+  const Scores scores = [&](std::span<const double> lambdas) {
+    std::vector<double> found = squares(lambdas);
+    for (size_t i = 0; i < found.size(); ++i) {
+      const double freedom = spare + linalg::ShrinkageTrace(t, lambdas[i]);
+      found[i] = tokens * (unexplained + found[i]) / (freedom * freedom);
+    }
+    return found;
+  };
+  Solved solved;
+  const double lambda = solved.solution.lambda = BestLambda(scores, unit);
+  solved.solution.condition = (highest + lambda) / (lowest + lambda);
+  equations = MakeEquations(solver, problem.sums, problem.options.penalize_bias);
+  solver.AddToDiagonal(lambda, *equations.gram);
+  if (!solver.CholeskySolve(*equations.gram, *equations.cross)) return std::nullopt;
+  solved.x = solver.Downloaded(*equations.cross);
+  return solved;
+}
+
 Solved Solve(const Context& context, Solver& solver, const Problem& problem) {
   const LambdaSpec& spec = problem.options.lambda;
   const bool penalize_bias = problem.options.penalize_bias;
   const double unit = RelativeUnit(problem.sums);
+  // With fewer tokens than directions, some hold nothing but rounding.
+  const int64_t free = penalize_bias ? 0 : 1, side = problem.sums.inputs() + 1 - free;
+  if (spec.kind == LambdaSpec::Kind::kGcv && solver.AvoidsEigen() && problem.sums.tokens() - free >= side) {
+    std::optional<Solved> found = SolveGcv(solver, problem, unit);
+    if (found) return *std::move(found);
+  }
   NormalEquations equations = MakeEquations(solver, problem.sums, penalize_bias);
   Solved solved;
   RidgeSolution& solution = solved.solution;
@@ -233,9 +304,11 @@ Solved Solve(const Context& context, Solver& solver, const Problem& problem) {
   }
   Spectrum spectrum = Decompose(solver, equations);
   if (spec.kind == LambdaSpec::Kind::kHoldout) {
-    solution.lambda = BestLambda(HoldoutScore(solver, spectrum, problem.sums, *problem.heldout, penalize_bias), unit);
+    const HoldoutScore score(solver, spectrum, problem.sums, *problem.heldout, penalize_bias);
+    solution.lambda = BestLambda(OneByOne(score), unit);
   } else if (spec.kind == LambdaSpec::Kind::kGcv) {
-    solution.lambda = BestLambda(GcvScore(solver, equations, spectrum), unit);
+    const GcvScore score(solver, equations, spectrum);
+    solution.lambda = BestLambda(OneByOne(score), unit);
   }
   solution.condition = Condition(spectrum, solution.lambda);
   if (!chosen) {

@@ -244,5 +244,39 @@ TEST_F(CalibrationOnGpu, KeptRowsComeOverWhenAskedFor) {
   for (int64_t j = 0; j < Hidden(); ++j) EXPECT_EQ(second.view()(0, j), 2 * one(1, j));
 }
 
+// The host takes an eigendecomposition, a GPU a tridiagonal form.
+TEST_F(CalibrationOnGpu, GcvChoosesTheLambdaOfTheHost) {
+  constexpr int64_t kTokens = 90, kWidth = 48;
+  for (const bool penalize_bias : {false, true}) {
+    for (const double noise : {0.0, 1.0, 30.0}) {
+      SCOPED_TRACE(testing::Message() << "noise " << noise << (penalize_bias ? ", penalised bias" : ""));
+      Random random(5);
+      Matrix<float> h(kTokens, kWidth), delta(kTokens, kWidth);
+      for (int64_t t = 0; t < kTokens; ++t) {
+        for (int64_t j = 0; j < kWidth; ++j) {
+          const double size = j == 3 ? 3000 : std::pow(0.8, static_cast<double>(j));
+          h(t, j) = static_cast<float>(size * random.Normal() + (j == 4 ? 20 : 0));
+        }
+        for (int64_t j = 0; j < kWidth; ++j)
+          delta(t, j) = static_cast<float>(0.5 * h(t, (j + 1) % kWidth) + noise * random.Normal());
+      }
+      RidgeSums sums(kWidth);
+      sums.Add(Context(), h.view(), delta.view());
+      const RidgeOptions options{{LambdaSpec::Kind::kGcv, 0}, penalize_bias};
+      const RidgeSolution here = SolveRidge(On(Device::kCpu), sums, options),
+                          there = SolveRidge(On(Device::kCuda), sums, options);
+      // At most a step of the finest grid apart: the score is flat where it is least.
+      EXPECT_NEAR(std::log10(there.lambda), std::log10(here.lambda), 1.01 / 64);
+      EXPECT_NEAR(std::log10(there.condition), std::log10(here.condition), 1.01 / 64);
+      double difference = 0, norm = 0;
+      for (int64_t i = 0; i < here.a.size(); ++i) {
+        difference += std::pow(there.a.data()[i] - here.a.data()[i], 2);
+        norm += std::pow(here.a.data()[i], 2);
+      }
+      EXPECT_LE(difference, (there.lambda == here.lambda ? 1e-14 : 1e-2) * norm);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace shiftrt

@@ -31,6 +31,10 @@ TEST_F(SolverOnGpu, Eigen) {
   cases::Eigen(*solver_, cases::GramOf(4, 60));
 }
 
+TEST_F(SolverOnGpu, ShrinkageInTheTridiagonalBasis) {
+  for (const int64_t n : {1, 16, 37}) cases::Shrinkage(*solver_, n, 45);
+}
+
 // A view of the inner columns of a wider matrix.
 MatrixView<double> Inner(const Matrix<double>& m) { return m.view().Cols(1, m.cols() - 3); }
 

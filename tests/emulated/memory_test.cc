@@ -12,6 +12,7 @@
 #include "runtime/linalg/linalg.h"
 #include "runtime/random.h"
 #include "shift/criteria/criteria.h"
+#include "shift/fit/ridge.h"
 #include "shift/sums/collect.h"
 #include "tests/cuda/models.h"
 
@@ -219,6 +220,21 @@ TEST_F(SmallMemory, CalibrationBringsOverSumsAndNotActivations) {
   const int64_t tokens = 27, sites = 4, halves = 2;
   EXPECT_EQ(emu::BytesToHost() - before,
             sites * (halves * SiteBytes() + tokens * static_cast<int64_t>(sizeof(RowProducts))));
+}
+
+// docs/gpu.md: 42 scores in rounds of 1, 25, 4, 6 and 6, at most four per launch, and the diagonal.
+TEST_F(SmallMemory, ALambdaByGcvTakesTheDocumentedLaunches) {
+  constexpr int64_t kTokens = 200, kWidth = 48;
+  Random random(3);
+  Matrix<float> h(kTokens, kWidth), delta(kTokens, kWidth);
+  for (float& x : h.span()) x = static_cast<float>(random.Normal());
+  for (float& x : delta.span()) x = static_cast<float>(random.Normal());
+  for (int64_t i = 0; i < delta.size(); ++i) delta.data()[i] += 0.5F * h.data()[i];
+  RidgeSums sums(kWidth);
+  sums.Add(Context(), h.view(), delta.view());
+  const int64_t before = emu::Launches();
+  SolveRidge(context_, sums, {});
+  EXPECT_EQ(emu::Launches() - before, 1 + 7 + 1 + 2 + 2 + 1);
 }
 
 TEST_F(SmallMemory, ADecodedTokenBringsOverItsId) {

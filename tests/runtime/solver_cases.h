@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "runtime/linalg/solver.h"
@@ -163,6 +165,44 @@ inline void Eigen(Solver& solver, const Matrix<double>& a) {
     ASSERT_EQ(leading.vectors->rows(), count);
     ExpectEigenpairs(a, {leading.values.rbegin(), leading.values.rend()}, solver.Downloaded(*leading.vectors));
   }
+}
+
+// Shrinkage by lambda from an eigendecomposition: its trace, and what it leaves of the right sides.
+inline void Shrinkage(Solver& solver, int64_t n, int64_t columns) {
+  Matrix<double> a = GramOf(n, n);
+  for (int64_t i = 0; i < n; ++i) a(i, i) += 0.5;
+  const Matrix<double> right = Normal(n, columns, 7);
+  const ArrayPtr vectors = solver.Uploaded(UpperOf(a).view()), reduced = solver.Uploaded(UpperOf(a).view());
+  const std::vector<double> values = solver.Eigen(*vectors);
+  const Matrix<double> projected = Product(solver.Downloaded(*vectors), right);
+  const Tridiagonal t = solver.Tridiagonalize(*reduced);
+  const std::pair<double, double> extremes = ExtremeEigenvalues(t);
+  EXPECT_NEAR(extremes.first, values.front(), 1e-13 * values.back());
+  EXPECT_NEAR(extremes.second, values.back(), 1e-13 * values.back());
+  const ArrayPtr b = solver.Uploaded(right.view());
+  solver.RotateColumns(*reduced, t, *b);
+  const std::optional<Bidiagonal> root = FactorFromBelow(t);
+  ASSERT_TRUE(root);
+  const std::vector<double> lambdas = {1e-6, 0.3, 40, 1e9, std::numeric_limits<double>::infinity()};
+  std::vector<Bidiagonal> shrinkages;
+  for (const double lambda : lambdas) shrinkages.push_back(linalg::Shrinkage(t, lambda));
+  const std::vector<double> found = solver.ShrunkSquares(*root, shrinkages, *b);
+  ASSERT_EQ(found.size(), lambdas.size());
+  for (size_t k = 0; k < lambdas.size(); ++k) {
+    double trace = 0, squares = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const double shrinkage = 1 / (1 + values[i] / lambdas[k]);
+      trace += shrinkage;
+      for (int64_t j = 0; j < columns; ++j)
+        squares += shrinkage * shrinkage * projected(i, j) * projected(i, j) / values[i];
+    }
+    EXPECT_NEAR(ShrinkageTrace(t, lambdas[k]), trace, 1e-12 * trace) << lambdas[k];
+    EXPECT_NEAR(found[k], squares, 1e-11 * squares) << lambdas[k];
+  }
+  const ArrayPtr raised = solver.Uploaded(a.view());
+  solver.AddToDiagonal(-2.5, *raised);
+  for (int64_t i = 0; i < n; ++i) a(i, i) -= 2.5;
+  EXPECT_EQ(Distance(solver.Downloaded(*raised), a), 0.0);
 }
 
 }  // namespace shiftrt::linalg::cases

@@ -22,6 +22,17 @@ TEST(HostSolver, Eigen) {
   cases::Eigen(*MakeHostSolver(kContext), cases::GramOf(4, 30));
 }
 
+TEST(HostSolver, ShrinkageInTheTridiagonalBasis) {
+  for (const int64_t n : {1, 2, 20, 61}) cases::Shrinkage(*MakeHostSolver(kContext), n, 19);
+}
+
+TEST(HostSolver, FactorsOfWhatIsNotDefiniteAreNone) {
+  Tridiagonal t{std::vector<double>(30, 2.5), std::vector<double>(30, -1.0), {}};
+  EXPECT_TRUE(FactorFromBelow(t));
+  t.diagonal[12] = 0;
+  EXPECT_FALSE(FactorFromBelow(t));
+}
+
 TEST(HostSolver, RefusesWhatIsNotFiniteOrHasNoSuchVectors) {
   const auto solver = MakeHostSolver(kContext);
   const Matrix<double> nan = cases::Symmetric(4, 1);
@@ -37,6 +48,7 @@ TEST(HostSolver, RefusesWhatIsNotFiniteOrHasNoSuchVectors) {
 class Elsewhere : public Solver {
  public:
   explicit Elsewhere(bool full) : full_(full) {}
+  bool AvoidsEigen() const override { return false; }
   ArrayPtr Make(int64_t, int64_t) override {
     ++asked;
     if (full_) throw OutOfMemory("a test", 2, 1, 1);
@@ -50,6 +62,11 @@ class Elsewhere : public Solver {
   std::vector<double> Eigen(Array&) override { return {}; }
   Tridiagonal Tridiagonalize(Array&) override { return {}; }
   void Rotate(const Array&, const Tridiagonal&, Array&) override { ADD_FAILURE(); }
+  void RotateColumns(const Array&, const Tridiagonal&, Array&) override { ADD_FAILURE(); }
+  std::vector<double> ShrunkSquares(const Bidiagonal&, std::span<const Bidiagonal>, const Array&) override {
+    return {};
+  }
+  void AddToDiagonal(double, Array&) override { ADD_FAILURE(); }
   void ScaleRows(std::span<const double>, Array&) override { ADD_FAILURE(); }
   std::vector<double> RowSquares(const Array&) override { return {}; }
   int asked = 0;

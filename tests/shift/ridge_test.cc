@@ -2,8 +2,13 @@
 #include "shift/fit/ridge.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <tuple>
 
 #include "runtime/check.h"
+#include "runtime/random.h"
+#include "shift/sums/moments.h"
 #include "tests/shift/goldens.h"
 #include "tests/shift/tokens.h"
 
@@ -67,6 +72,46 @@ TEST(Ridge, GcvBehavesWithFewerTokensThanCoordinates) {
     EXPECT_TRUE(std::isfinite(FrobeniusNorm(solution.a.span())));
     EXPECT_LT(FrobeniusNorm(solution.a.span()), 2.0);
     EXPECT_TRUE(std::isfinite(FrobeniusNorm(solution.b.span())));
+  }
+}
+
+// The score of every lambda that could be chosen, from an eigendecomposition.
+TEST(Ridge, GcvChoosesTheBestLambdaOfAll) {
+  const auto solver = linalg::MakeHostSolver(Context());
+  for (const int64_t tokens : {13, 30, 200}) {
+    for (const bool massive : {false, true}) {
+      for (const double noise : {0.0, 3.0, 100.0}) {
+        SCOPED_TRACE(testing::Message() << tokens << " tokens, noise " << noise << (massive ? ", massive" : ""));
+        Tokens noisy = MakeTokens(tokens, massive, 7);
+        Random random(8);
+        for (float& x : noisy.delta.span()) x += static_cast<float>(noise * random.Normal());
+        const RidgeSums sums = Accumulated(noisy);
+        const linalg::ArrayPtr vectors = CenteredGram(*solver, sums);
+        const std::vector<double> values = solver->Eigen(*vectors);
+        const std::vector<double> energies =
+            solver->RowSquares(*solver->Product({*vectors}, {*CenteredCross(*solver, sums)}));
+        double unit = 0, unexplained = sums.CenteredDeltaSquares();
+        for (int64_t i = 0; i < test::kHidden; ++i) unit += sums.UpperGram()(i, i) / test::kHidden;
+        for (int64_t i = 0; i < test::kHidden; ++i) unexplained -= energies[i] / values[i];
+        const auto score = [&](double lambda) {
+          double residual = std::max(0.0, unexplained), freedom = static_cast<double>(tokens - 1 - test::kHidden);
+          for (int64_t i = 0; i < test::kHidden; ++i) {
+            const double shrinkage = lambda / (values[i] + lambda);
+            residual += energies[i] / values[i] * shrinkage * shrinkage;
+            freedom += shrinkage;
+          }
+          return residual / (freedom * freedom);
+        };
+        double best = 0, least = std::numeric_limits<double>::infinity();
+        for (int i = -640; i <= 128; ++i) {
+          const double lambda = unit * std::pow(10.0, i / 64.0), found = score(lambda);
+          if (found < least) std::tie(best, least) = std::tuple(lambda, found);
+        }
+        const double lambda = SolveRidge(Context(), sums, Options("gcv")).lambda;
+        EXPECT_LE(score(lambda), least * (1 + 1e-6)) << lambda << " where " << best << " is best";
+        EXPECT_NEAR(std::log10(lambda), std::log10(best), 1.01 / 64);
+      }
+    }
   }
 }
 

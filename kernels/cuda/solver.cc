@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// runtime/linalg/solver.h on a GPU: cuBLAS and cuSOLVER on matrices in device memory.
+// runtime/linalg/solver.h on a GPU: cuBLAS, cuSOLVER and kernels of our own on matrices in device memory.
+#include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "kernels/cuda/tridiagonal.h"
 #include "runtime/check.h"
 #include "runtime/cuda/dense.h"
 
@@ -26,6 +28,7 @@ class Held : public linalg::Array {
 class CudaSolver : public linalg::Solver {
  public:
   explicit CudaSolver(int device) : stream_(device) {}
+  bool AvoidsEigen() const override { return true; }
   linalg::ArrayPtr Make(int64_t rows, int64_t cols) override {
     return std::make_unique<Held>(stream_.get(), rows, cols);
   }
@@ -72,6 +75,44 @@ class CudaSolver : public linalg::Solver {
     dense().Rotate(Held::Data(a), a.rows(), reflectors.data(), Held::Data(rows), rows.rows());
   }
 
+  void RotateColumns(const linalg::Array& a, const linalg::Tridiagonal& t, linalg::Array& b) override {
+    const Buffer reflectors = There(t.reflectors);
+    dense().RotateColumns(Held::Data(a), b.rows(), reflectors.data(), Held::Data(b), b.cols());
+  }
+  // As many lambdas at a time as the scratch has room for.
+  std::vector<double> ShrunkSquares(const linalg::Bidiagonal& root, std::span<const linalg::Bidiagonal> shrinkages,
+                                    const linalg::Array& b) override {
+    constexpr int64_t kTogether = 4;
+    const int64_t n = b.rows(), columns = b.cols(), count = std::ssize(shrinkages),
+                  blocks = Blocks(columns, kColumnsPerBlock);
+    const int64_t together = std::min(kTogether, count);
+    const Buffer root_beside = There(root.beside), root_inverse = There(root.inverse),
+                 scratch = NewVector(together * n * columns), sums = NewVector(count * blocks);
+    std::vector<double> all_beside, all_inverse;
+    for (const linalg::Bidiagonal& s : shrinkages) {
+      all_beside.insert(all_beside.end(), s.beside.begin(), s.beside.end());
+      all_inverse.insert(all_inverse.end(), s.inverse.begin(), s.inverse.end());
+    }
+    const Buffer beside = There(all_beside), inverse = There(all_inverse);
+    for (int64_t first = 0; first < count; first += together)
+      ComputeShrunkSquares(stream_.get(), {.root = {root_beside.data(), root_inverse.data()},
+                                           .shrinkages = {beside.data() + first * n, inverse.data() + first * n},
+                                           .count = std::min(together, count - first),
+                                           .b = Held::Data(b),
+                                           .n = n,
+                                           .columns = columns,
+                                           .scratch = scratch.data(),
+                                           .sums = sums.data() + first * blocks});
+    const std::vector<double> parts = ToVector(sums);
+    std::vector<double> squares(count, 0.0);
+    for (int64_t s = 0; s < count; ++s)
+      for (int64_t i = 0; i < blocks; ++i) squares[s] += parts[s * blocks + i];
+    return squares;
+  }
+
+  void AddToDiagonal(double value, linalg::Array& a) override {
+    gpu::AddToDiagonal(stream_.get(), value, a.rows(), Held::Data(a));
+  }
   void ScaleRows(std::span<const double> factors, linalg::Array& a) override {
     Buffer scaled = NewVector(a.rows() * a.cols());
     dense().ScaleRows(There(factors).data(), Held::Data(a), a.rows(), a.cols(), scaled.data());

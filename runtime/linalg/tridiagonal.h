@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What generalised cross-validation asks of a ridge regression, from a tridiagonal form G = Q T Q' of its Gram matrix
+// and without an eigenvector. With S = (I + T / lambda)^-1, the effective degrees of freedom are n - tr S, and what
+// lambda leaves of the right sides C that G explains is tr(Y' S T^-1 S Y), Y = Q' C. A lambda costs O(n) for the first
+// and O(n) per column for the second.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "runtime/tensor.h"
+
+namespace shiftrt::linalg {
+
+// a = Q T Q' with T (n, n) tridiagonal, n >= 1: its diagonal and off-diagonal. Q is stored as reflectors, in `a` and
+// their factors. The last elements of `beside` and `reflectors` have no meaning.
+struct Tridiagonal {
+  std::vector<double> diagonal, beside, reflectors;
+
+  int64_t size() const { return std::ssize(diagonal); }
+};
+
+// The smallest and the largest eigenvalue of T. Throws Error if the bisection fails.
+std::pair<double, double> ExtremeEigenvalues(const Tridiagonal& t);
+// All eigenvalues of T, ascending. Throws Error if the iteration does not converge.
+std::vector<double> Eigenvalues(const Tridiagonal& t);
+
+// A symmetric tridiagonal matrix as B D B', where B has a unit diagonal and one more diagonal.
+struct Bidiagonal {
+  std::vector<double> beside;   // (n): the other element of each row of B, 0 in the row that has none
+  std::vector<double> inverse;  // (n): 1 / D
+};
+// I + T / lambda, with B lower bidiagonal, for T positive semidefinite and lambda > 0, which may be infinite.
+Bidiagonal Shrinkage(const Tridiagonal& t, double lambda);
+// The trace of S: the sum of lambda / (w + lambda) over the eigenvalues w of T. Neither it nor any pivot cancels.
+double ShrinkageTrace(const Tridiagonal& t, double lambda);
+// T itself, with B upper bidiagonal; no value where T is not positive definite to working precision.
+std::optional<Bidiagonal> FactorFromBelow(const Tridiagonal& t);
+
+// For each of `shrinkages`, the sum over the columns y of b (n, columns) of |T^-1/2 S y|^2, a sum of squares. `root` is
+// FactorFromBelow().
+std::vector<double> ShrunkSquares(const Bidiagonal& root, std::span<const Bidiagonal> shrinkages,
+                                  MatrixView<const double> b);
+
+}  // namespace shiftrt::linalg
