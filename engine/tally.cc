@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/tally.h"
 
+#include <optional>
+#include <string>
 #include <utility>
+
+#include "runtime/check.h"
 
 namespace shiftrt {
 
@@ -47,7 +51,32 @@ class CpuTally : public Tally {
   Context context_;
 };
 
+// What another process lacks.
+class OutOfMemoryElsewhere : public OutOfMemory {
+ public:
+  explicit OutOfMemoryElsewhere(std::string what) : OutOfMemory("", 0, 0, 0), what_(std::move(what)) {}
+  const char* what() const noexcept override { return what_.c_str(); }
+
+ private:
+  std::string what_;
+};
+
 }  // namespace
+
+void WithMemoryForAll(Processes& processes, const std::function<void()>& call) {
+  if (processes.alone()) return call();
+  std::optional<OutOfMemory> lacking;
+  try {
+    call();
+  } catch (const OutOfMemory& error) {
+    lacking = error;
+  }
+  const std::vector<Bytes> all = processes.Gather(Packer().PutText(lacking ? lacking->what() : "").Take());
+  if (lacking) throw *lacking;
+  for (int rank = 0; rank < processes.size(); ++rank)
+    if (const std::string why = Unpacker(all[rank]).GetText(); !why.empty())
+      throw OutOfMemoryElsewhere(fmt::format("{}: {}", processes.Name(rank), why));
+}
 
 std::unique_ptr<Tally> MakeCpuTally(const Context& context) { return std::make_unique<CpuTally>(context); }
 

@@ -3,6 +3,7 @@
 // host, not activations.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -35,6 +36,22 @@ class PendingProducts {
   virtual std::vector<RowProducts> Take() = 0;
 };
 
+// Rows that go between the GPUs of several processes, all at the same time. Those from one process to another arrive in
+// the order of Send(), and the receiver asks for as many.
+class RowExchange {
+ public:
+  virtual ~RowExchange() = default;
+  virtual void Send(int to, const Rows& rows) = 0;  // which stay as they are until Run() returns
+  // On this process's GPU. They are there once Run() has returned, until the next call of this.
+  virtual Rows Receive(int from, int64_t count, int64_t hidden) = 0;
+  // All processes call it. Throws OutOfMemory on all where one has no room for what it receives.
+  virtual void Run() = 0;
+};
+
+// Calls call() in all processes. Where the device of one has no memory for it, all throw OutOfMemory, so that they
+// divide their work alike.
+void WithMemoryForAll(Processes& processes, const std::function<void()>& call);
+
 class Tally {
  public:
   explicit Tally(const Context& context) : processes_(context.processes) {}
@@ -46,12 +63,15 @@ class Tally {
   // What `host` holds, to go on from. Its memory belongs to the caller.
   virtual std::unique_ptr<DeviceRidgeSums> MakeRidgeSums(const RidgeSumsView& host) = 0;
   virtual std::unique_ptr<PendingProducts> MakeProducts() = 0;
+  // Null where rows are the host's, and where nobody shares the batches.
+  virtual RowExchange* exchange() { return nullptr; }
 
  private:
   std::shared_ptr<Processes> processes_;
 };
 
-// For what decoders of these weights tap, on any of the context's GPUs. Not for use by several threads.
+// For what decoders of these weights tap, on any of the context's GPUs. Not for use by several threads. All of the
+// context's processes make it at the same time.
 std::unique_ptr<Tally> MakeTally(const Context& context, std::shared_ptr<const Weights> weights);
 std::unique_ptr<Tally> MakeCpuTally(const Context& context);
 // Throws Error where this build or this machine has no CUDA, and for several GPUs without NCCL.

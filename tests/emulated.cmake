@@ -35,9 +35,20 @@ shiftrt_test(emulated_model SOURCES cuda/model_test.cc emulated/transfers_test.c
 shiftrt_test(emulated_gradients SOURCES cuda/finetune_test.cc cuda/gradients_test.cc emulated/gradient_costs_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_train)
 shiftrt_test(emulated_calibration SOURCES cuda/calibration_test.cc cuda/devices_test.cc emulated/memory_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_shift)
 find_package(CLI11 REQUIRED)
-shiftrt_test(emulated_options SOURCES emulated/options_test.cc ${PROJECT_SOURCE_DIR}/tools/options.cc ${PROJECT_SOURCE_DIR}/tools/progress_bar.cc
+shiftrt_test(emulated_options SOURCES emulated/options_test.cc ${PROJECT_SOURCE_DIR}/tools/gpus.cc ${PROJECT_SOURCE_DIR}/tools/options.cc
+             ${PROJECT_SOURCE_DIR}/tools/progress_bar.cc
              ${PROJECT_SOURCE_DIR}/tools/pulling.cc ${PROJECT_SOURCE_DIR}/tools/splitting.cc ${PROJECT_SOURCE_DIR}/tools/table.cc
              DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_eval shiftrt_shift CLI11::CLI11 nlohmann_json::nlohmann_json)
+
+# The whole program with emulated devices, as many as SHIFTRT_EMULATED_DEVICES says, for several processes.
+add_executable(shiftrt_emulated ${PROJECT_SOURCE_DIR}/tools/main.cc)
+target_link_libraries(shiftrt_emulated PRIVATE shiftrt_commands shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_options)
+add_executable(emulated_worker emulated/worker.cc)
+target_link_libraries(emulated_worker PRIVATE shiftrt_commands shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_options GTest::gtest)
+shiftrt_test(emulated_processes SOURCES emulated/processes_test.cc DEPENDS shiftrt_engine nlohmann_json::nlohmann_json)
+target_compile_definitions(test_emulated_processes PRIVATE SHIFTRT_TOOL="$<TARGET_FILE:shiftrt_emulated>"
+                           SHIFTRT_WORKER="$<TARGET_FILE:emulated_worker>")
+add_dependencies(test_emulated_processes shiftrt_emulated emulated_worker)
 if(SHIFTRT_HAVE_CUDA)
   shiftrt_test(cuda_model SOURCES cuda/finetune_test.cc cuda/gradients_test.cc cuda/model_test.cc DEPENDS shiftrt_eval shiftrt_train)
   shiftrt_test(cuda_calibration SOURCES cuda/calibration_test.cc cuda/devices_test.cc DEPENDS shiftrt_shift)

@@ -4,14 +4,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "runtime/check.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/files.h"
 #include "runtime/host_memory.h"
+#include "tools/gpus.h"
 #include "tools/progress_bar.h"
 #include "tools/pulling.h"
 #include "tools/splitting.h"
@@ -31,7 +30,7 @@ void CommonOptions::AddTo(CLI::App& app) {
   AddModelTo(app);
   app.add_option("--device", device,
                  "auto, cpu, cuda or cuda:N; cuda:N,M,... or cuda:all collect calibration sums on several GPUs\n"
-                 "and do everything else on the first of them")
+                 "and do everything else on the first of them. Several processes take one GPU each (docs/scale.md)")
       ->capture_default_str();
   app.add_option("--dtype", dtype, "type of the weights in memory; auto: as stored, quantised ones as bfloat16")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16"}))
@@ -87,57 +86,6 @@ void CommonOptions::AddSeedTo(CLI::App& app, const std::string& of) {
 
 namespace {
 
-[[noreturn]] void FailDevice(std::string_view device) {
-  FailUsage("--device {}: expected auto, cpu, cuda, cuda:N, cuda:N,M,... or cuda:all", device);
-}
-
-// The GPUs that `device` names, "cuda" or "cuda:" and indices; none where that is "all".
-std::vector<int> ParseGpus(std::string_view device) {
-  if (device == "cuda") return {0};
-  constexpr std::string_view kPrefix = "cuda:";
-  if (!device.starts_with(kPrefix)) FailDevice(device);
-  std::string_view rest = device.substr(kPrefix.size());
-  if (rest == "all") return {};
-  std::vector<int> gpus;
-  while (true) {
-    int gpu = 0;
-    const char* const stop = rest.data() + std::min(rest.find(','), rest.size());
-    const auto [end, error] = std::from_chars(rest.data(), stop, gpu);
-    if (error != std::errc() || end != stop || gpu < 0) FailDevice(device);
-    if (std::find(gpus.begin(), gpus.end(), gpu) != gpus.end())
-      FailUsage("--device {}: GPU {} is named twice", device, gpu);
-    gpus.push_back(gpu);
-    if (stop == rest.data() + rest.size()) return gpus;
-    rest.remove_prefix(stop + 1 - rest.data());
-  }
-}
-
-// Throws UsageError for those that this machine lacks, and for several that cannot work together.
-std::vector<int> FindGpus(const std::string& device, std::vector<int> gpus) {
-  const int count = gpu::DeviceCount();
-  if (gpus.empty()) {
-    gpus.resize(count);
-    std::iota(gpus.begin(), gpus.end(), 0);
-  }
-  for (int gpu : gpus)
-    if (gpu >= count) FailUsage("--device {}: there is no GPU {}; this machine has 0 to {}", device, gpu, count - 1);
-  if (gpus.size() > 1 && !gpu::WhyNoCommunicator().empty())
-    FailUsage("--device {}: {}; name one GPU", device, gpu::WhyNoCommunicator());
-  return gpus;
-}
-
-// The GPUs to work on; none: the CPU.
-std::vector<int> ChooseGpus(const std::string& device, bool quiet) {
-  if (device == "cpu") return {};
-  const bool automatic = device == "auto";
-  const std::vector<int> gpus = automatic ? std::vector<int>{0} : ParseGpus(device);
-  const std::string& why_not = gpu::WhyUnavailable();
-  if (why_not.empty()) return FindGpus(device, gpus);
-  if (!automatic) FailUsage("--device {}: {}; use --device cpu or leave it out", device, why_not);
-  if (gpu::BuiltWithCuda() && !quiet) std::fprintf(stderr, "shiftrt: on the CPU: %s\n", why_not.c_str());
-  return {};
-}
-
 // A validator that passes where `attempt` throws no Error.
 CLI::Validator Output(const std::string& type, const std::function<void(const std::string&)>& attempt) {
   const auto why_not = [attempt](const std::string& path) -> std::string {
@@ -153,9 +101,6 @@ CLI::Validator Output(const std::string& type, const std::function<void(const st
 
 // What the processes that share the work agree on: each decides by it which part of the work memory has room for.
 void Divide(Context& context, const std::shared_ptr<Processes>& processes, bool threads_given) {
-  if (context.device != Device::kCpu)
-    FailUsage(
-        "several processes share work on CPUs only: give --device cpu, or start one process with --device cuda:all");
   if (!threads_given) context.threads = std::max(1, Cores() / processes->sharers());
   if (context.memory == 0) context.memory = UsableMemory(context) / processes->on_this_host();
   const int own = static_cast<int>(context.isa);
@@ -171,7 +116,7 @@ void Divide(Context& context, const std::shared_ptr<Processes>& processes, bool 
 
 Context CommonOptions::MakeContext() const {
   Context context = Context::Default();
-  if (const std::vector<int> gpus = ChooseGpus(device, quiet); !gpus.empty()) {
+  if (const std::vector<int> gpus = ChooseGpus(device, *processes, quiet); !gpus.empty()) {
     context.device = Device::kCuda;
     context.gpus = gpus;
     context.solver = gpu::MakeSolver(gpus.front());

@@ -57,9 +57,9 @@ struct CommonOptions {
   void AddActivationMemoryTo(CLI::App& app);
   void AddSeedTo(CLI::App& app, const std::string& of);  // `of`: what the seed decides
 
-  // Throws UsageError for --device cuda where there is no GPU, or where several processes share the work. Those of one
-  // host divide its cores and its memory, unless --threads and --memory say what each may take, and all use the
-  // instruction set that the oldest CPU among them has.
+  // Throws UsageError for --device cuda where there is no GPU, or fewer than processes. Those of one host divide its
+  // GPUs, its cores and its memory, unless --threads and --memory say what each may take, and all use the instruction
+  // set that the oldest CPU among them has.
   Context MakeContext() const;
   LoadOptions Loading() const;
   // Pulls what is not there. With --split each process opens its part; throws UsageError for numbers of processes that

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 
+#include "engine/cuda/exchange.h"
 #include "engine/cuda/weights.h"
 #include "kernels/cuda/gram.h"
 #include "kernels/cuda/rmsnorm.h"
@@ -31,6 +32,7 @@ class Gpus {
     communicator_.emplace(std::move(streams));
   }
   int64_t count() const { return std::ssize(weights_); }
+  const std::shared_ptr<const StreamRows>& rows(size_t which) const { return weights_[which]->rows(); }
   Stream stream(size_t which) const { return weights_[which]->stream(); }
   // Which of them has these rows.
   size_t Which(const Rows& rows) const {
@@ -174,15 +176,21 @@ class CudaProducts : public PendingProducts {
 
 class CudaTally : public Tally {
  public:
-  CudaTally(const Context& context, std::shared_ptr<Gpus> gpus) : Tally(context), gpus_(std::move(gpus)) {}
+  CudaTally(const Context& context, std::shared_ptr<Gpus> gpus) : Tally(context), gpus_(std::move(gpus)) {
+    if (processes().groups() == 1) return;
+    Check(gpus_->count() == 1, "a process that shares batches with others has {} GPUs, not one", gpus_->count());
+    exchange_ = MakeRowExchange(context, gpus_->rows(0));
+  }
   int64_t devices() const override { return gpus_->count(); }
   std::unique_ptr<DeviceRidgeSums> MakeRidgeSums(const RidgeSumsView& host) override {
     return std::make_unique<CudaRidgeSums>(gpus_, host);
   }
   std::unique_ptr<PendingProducts> MakeProducts() override { return std::make_unique<CudaProducts>(gpus_); }
+  RowExchange* exchange() override { return exchange_.get(); }
 
  private:
   std::shared_ptr<Gpus> gpus_;
+  std::unique_ptr<RowExchange> exchange_;  // of several processes
 };
 
 }  // namespace

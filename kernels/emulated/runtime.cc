@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // runtime/cuda/cuda.h on the emulator: device memory is host memory that is registered with the machine.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdlib>
 #include <iterator>
 #include <map>
 
@@ -18,7 +21,9 @@ namespace shiftrt::emu {
 namespace {
 
 int64_t memory_bytes = int64_t{1} << 30, bytes_to_host = 0, bytes_to_device = 0, drains = 0, replays = 0;
-int devices = 1;
+// Of a program, as an environment variable says.
+int devices =
+    std::getenv("SHIFTRT_EMULATED_DEVICES") != nullptr ? std::atoi(std::getenv("SHIFTRT_EMULATED_DEVICES")) : 1;
 bool refuse_recordings = false;
 
 }  // namespace
@@ -45,8 +50,10 @@ const std::string& WhyUnavailable() {
 bool BuiltWithCuda() { return true; }
 
 int DeviceCount() { return emu::devices; }
+std::string PciBusId(int device) { return fmt::format("emulated:{}", device); }
 DeviceInfo QueryDevice(int device) {
-  return {"the emulator", 8, 0, 4, emu::memory_bytes, emu::memory_bytes - emu::AllocatedBytes(device), ""};
+  return {"the emulator",  8, 0, 4, emu::memory_bytes, emu::memory_bytes - emu::AllocatedBytes(device),
+          PciBusId(device)};
 }
 void UseDeviceOf(Stream) {}
 

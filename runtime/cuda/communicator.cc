@@ -3,6 +3,8 @@
 
 #include <nccl.h>
 
+#include <exception>
+
 #include "runtime/cuda/library.h"
 
 namespace shiftrt::gpu {
@@ -21,6 +23,11 @@ struct Nccl {
   decltype(&ncclGroupStart) group_start = library.Find("ncclGroupStart");
   decltype(&ncclGroupEnd) group_end = library.Find("ncclGroupEnd");
   decltype(&ncclReduce) reduce = library.Find("ncclReduce");
+  decltype(&ncclGetUniqueId) unique_id = library.Find("ncclGetUniqueId");
+  decltype(&ncclCommInitRank) init_rank = library.Find("ncclCommInitRank");
+  decltype(&ncclCommAbort) abort = library.Find("ncclCommAbort");
+  decltype(&ncclSend) send = library.Find("ncclSend");
+  decltype(&ncclRecv) receive = library.Find("ncclRecv");
   decltype(&ncclGetErrorString) error_text = library.Find("ncclGetErrorString");
 };
 
@@ -70,6 +77,41 @@ void Communicator::SumToFirst(std::span<double* const> arrays, int64_t count) {
                          impl_->streams[i].handle);
   const ncclResult_t end = nccl.group_end();
   nccl.CheckStatus(status == ncclSuccess ? end : status, "a sum over devices");
+}
+
+struct PeerCommunicator::Impl {
+  Impl(int device, Processes& processes) : nccl(Library()) {
+    ncclUniqueId id{};
+    if (processes.first()) nccl.CheckStatus(nccl.unique_id(&id), "its start");
+    const Bytes everyones = processes.Broadcast(0, Packer().Put(id).Take());
+    id = Unpacker(everyones).Get<ncclUniqueId>();
+    UseDeviceOf({nullptr, device});
+    nccl.CheckStatus(nccl.init_rank(&member, processes.size(), id, processes.rank()), "its start");
+  }
+  // After an error, others may never come to a transfer that this one has begun.
+  ~Impl() { std::uncaught_exceptions() > 0 ? nccl.abort(member) : nccl.destroy(member); }
+
+  const Nccl& nccl;
+  ncclComm_t member = nullptr;
+};
+
+PeerCommunicator::PeerCommunicator(int device, Processes& processes)
+    : impl_(std::make_unique<Impl>(device, processes)) {}
+PeerCommunicator::~PeerCommunicator() = default;
+
+void PeerCommunicator::Exchange(Stream stream, std::span<const Transfer> sent, std::span<const Transfer> received) {
+  const Nccl& nccl = impl_->nccl;
+  UseDeviceOf(stream);
+  ncclResult_t status = nccl.group_start();
+  const auto each = [&](std::span<const Transfer> transfers, auto call) {
+    for (const Transfer& one : transfers)
+      if (status == ncclSuccess)
+        status = call(one.data, static_cast<size_t>(one.count), ncclFloat32, one.rank, impl_->member, stream.handle);
+  };
+  each(sent, nccl.send);
+  each(received, nccl.receive);
+  const ncclResult_t end = nccl.group_end();
+  nccl.CheckStatus(status == ncclSuccess ? end : status, "transfers between processes");
 }
 
 }  // namespace shiftrt::gpu

@@ -91,6 +91,12 @@ static int64_t PooledBytes(int device) {
   return static_cast<int64_t>(reserved - used);
 }
 
+std::string PciBusId(int device) {
+  char bus_id[32] = {};
+  CheckCuda(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, device));
+  return bus_id;
+}
+
 DeviceInfo QueryDevice(int device) {
   Check(WhyUnavailable().empty(), "CUDA: {}", WhyUnavailable());
   const std::string too_old = WhyTooOld(device);
@@ -100,15 +106,13 @@ DeviceInfo QueryDevice(int device) {
   CheckCuda(cudaGetDeviceProperties(&properties, device));
   size_t free = 0, total = 0;
   CheckCuda(cudaMemGetInfo(&free, &total));
-  char bus_id[32] = {};
-  CheckCuda(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, device));
   return {properties.name,
           properties.major,
           properties.minor,
           properties.multiProcessorCount,
           static_cast<int64_t>(total),
           static_cast<int64_t>(free) + PooledBytes(device),
-          bus_id};
+          PciBusId(device)};
 }
 
 StreamOwner::StreamOwner(int device) : stream_{nullptr, device} {

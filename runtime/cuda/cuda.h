@@ -46,6 +46,8 @@ int DeviceCount();
 const std::string& WhyNoCommunicator();
 // Throws Error if the GPU cannot be used.
 DeviceInfo QueryDevice(int device);
+// As DeviceInfo has it, without starting work on the GPU. Throws Error.
+std::string PciBusId(int device);
 // Makes the stream's device current for the calling thread, for libraries that work on the current device.
 void UseDeviceOf(Stream stream);
 

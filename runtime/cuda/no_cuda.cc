@@ -13,6 +13,8 @@ const std::string& WhyUnavailable() {
 bool BuiltWithCuda() { return false; }
 
 int DeviceCount() { return 0; }
+DeviceInfo QueryDevice(int) { Fail("CUDA: {}", WhyUnavailable()); }
+std::string PciBusId(int) { Fail("CUDA: {}", WhyUnavailable()); }
 const std::string& WhyNoCommunicator() { return WhyUnavailable(); }
 
 std::shared_ptr<linalg::Solver> MakeSolver(int) { Fail("CUDA: {}", WhyUnavailable()); }

@@ -15,4 +15,11 @@ Communicator::Communicator(std::vector<Stream>) { Fail("CUDA: {}", WhyNoCommunic
 Communicator::~Communicator() = default;
 void Communicator::SumToFirst(std::span<double* const>, int64_t) { Fail("CUDA: {}", WhyNoCommunicator()); }
 
+struct PeerCommunicator::Impl {};
+PeerCommunicator::PeerCommunicator(int, Processes&) { Fail("CUDA: {}", WhyNoCommunicator()); }
+PeerCommunicator::~PeerCommunicator() = default;
+void PeerCommunicator::Exchange(Stream, std::span<const Transfer>, std::span<const Transfer>) {
+  Fail("CUDA: {}", WhyNoCommunicator());
+}
+
 }  // namespace shiftrt::gpu

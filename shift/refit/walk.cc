@@ -184,26 +184,17 @@ class RefitWalk {
     result_.plan.stages.insert(result_.plan.stages.end(), stages.begin(), stages.end());
   }
 
-  // Of a projection's inputs, or of [output of its half | inputs], and of what is missing behind its half.
-  void Collect(const BlockStage& block, const Projection& projection, SiteSums& sums) {
-    const Stopwatch watch(result_.seconds.calibrate);
-    KeptRows inputs, beside, missing;
-    Decoder tapped(job_.context.WithGpu(0), job_.model.weights, DepthPlan::Original(job_.layers()),
-                   {{block.layer, projection.input, [&](const Rows& rows, const Batch&) { inputs.Set(rows); }}});
-    const std::vector<Stage> half = {BlockStage{block.layer, projection.half, block.own}};
+  // Adds what tokens(walker) returns for each batch, which stays until the next call.
+  template <typename TokensOf>
+  void CollectInto(SiteSums& sums, const TokensOf& tokens) {
     const auto collect = [&](std::vector<TwoStreams>& walkers, const std::vector<Batch>& batches, RidgeSums& into) {
       RidgeAdder adder(*tally_, sums.site, into);
-      const auto add = [&](const TwoStreams& walker) {
-        const Rows out = tapped.Resume(*walker.batch, walker.corrected.rows(), half);
-        missing.Set(walker.original.rows());
-        missing.Subtract(out);
-        const bool both = sums.input == SiteInput::kStreamAndActivation;
-        if (both) beside.SetBeside(out, inputs.rows());
-        adder.Add({both ? beside.rows() : inputs.rows(), out, missing.rows()}, options_.weighting, *walker.batch);
-      };
       auto walker = walkers.begin();
       processes_.InRounds(std::ssize(batches), [&](const Round& round) {
-        if (round.mine) add(*walker++);
+        if (round.mine) {
+          adder.Add(tokens(*walker), options_.weighting, *walker->batch);
+          ++walker;
+        }
         adder.EndRound(round.present);
         processes_.Flush();
         for (int64_t b = round.first; b < round.end(); ++b) job_.progress.Advance(batches[b].size());
@@ -212,6 +203,23 @@ class RefitWalk {
     };
     collect(fit_, job_.calibration.fit, sums.fit);
     collect(heldout_, job_.calibration.heldout, sums.heldout);
+  }
+
+  // Of a projection's inputs, or of [output of its half | inputs], and of what is missing behind its half.
+  void Collect(const BlockStage& block, const Projection& projection, SiteSums& sums) {
+    const Stopwatch watch(result_.seconds.calibrate);
+    KeptRows inputs, beside, missing;
+    Decoder tapped(job_.context.WithGpu(0), job_.model.weights, DepthPlan::Original(job_.layers()),
+                   {{block.layer, projection.input, [&](const Rows& rows, const Batch&) { inputs.Set(rows); }}});
+    const std::vector<Stage> half = {BlockStage{block.layer, projection.half, block.own}};
+    CollectInto(sums, [&](const TwoStreams& walker) -> RidgeAdder::Tokens {
+      const Rows out = tapped.Resume(*walker.batch, walker.corrected.rows(), half);
+      missing.Set(walker.original.rows());
+      missing.Subtract(out);
+      const bool both = sums.input == SiteInput::kStreamAndActivation;
+      if (both) beside.SetBeside(out, inputs.rows());
+      return {both ? beside.rows() : inputs.rows(), out, missing.rows()};
+    });
     --fits_left_;
   }
 
@@ -312,17 +320,12 @@ class RefitWalk {
     {
       const Stopwatch watch(result_.seconds.calibrate);
       KeptRows missing;
-      for (const auto& [walkers, into] : {std::pair(&fit_, &sums.fit), std::pair(&heldout_, &sums.heldout)}) {
-        RidgeAdder adder(*tally_, run, *into);
-        for (TwoStreams& walker : *walkers) {
-          const Rows stream = walker.corrected.rows();
-          missing.Set(walker.original.rows());
-          missing.Subtract(stream);
-          adder.Add({stream, stream, missing.rows()}, options_.weighting, *walker.batch);
-          job_.progress.Advance(walker.batch->size());
-        }
-        adder.Settle();
-      }
+      CollectInto(sums, [&](const TwoStreams& walker) -> RidgeAdder::Tokens {
+        const Rows stream = walker.corrected.rows();
+        missing.Set(walker.original.rows());
+        missing.Subtract(stream);
+        return {stream, stream, missing.rows()};
+      });
     }
     --fits_left_;
     FittedSites fitted = options_.correction->fit(sums, nullptr, nullptr);

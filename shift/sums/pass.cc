@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <iterator>
 
 #include "runtime/check.h"
@@ -95,9 +96,14 @@ void Pass::RunGroups(const std::string& phase, std::span<const Batch>& batches, 
   const Context context = dealt ? context_ : context_.Alone();
   Processes& processes = *context.processes;
   const std::unique_ptr<Tally> tally = MakeTally(context, weights_);
-  each([&](const Group& group) { group.probe().Begin(*tally, group.begin, group.end); });
+  const auto with_memory = [&](const std::function<void()>& call) {
+    return context.device == Device::kCuda ? WithMemoryForAll(processes, call) : call();
+  };
+  each([&](const Group& group) { with_memory([&] { group.probe().Begin(*tally, group.begin, group.end); }); });
   std::deque<DeviceRun> devices;
-  for (int64_t i = 0; i < tally->devices(); ++i) devices.emplace_back(*this, context.WithGpu(i), groups);
+  with_memory([&] {
+    for (int64_t i = 0; i < tally->devices(); ++i) devices.emplace_back(*this, context.WithGpu(i), groups);
+  });
 
   int64_t tokens = 0, settled = 0, done = 0;
   for (const Batch& batch : batches) tokens += batch.size();
@@ -110,11 +116,12 @@ void Pass::RunGroups(const std::string& phase, std::span<const Batch>& batches, 
     int64_t turn = 0;
     bool interrupted = false;
     processes.InRounds(std::ssize(batches), [&](const Round& round) {
+      with_memory([&] {
+        if (round.mine) devices[turn++ % devices.size()].Run(batches[*round.mine]);
+      });
       if (round.mine) {
-        const Batch& batch = batches[*round.mine];
-        devices[turn++ % devices.size()].Run(batch);
         ++context_.processes->work.batches;
-        context_.processes->work.tokens += batch.size() * static_cast<int64_t>(plans_.size());
+        context_.processes->work.tokens += batches[*round.mine].size() * static_cast<int64_t>(plans_.size());
       }
       each([&](const Group& group) { group.probe().EndRound(round.present); });
       done = round.end();

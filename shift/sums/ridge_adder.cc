@@ -7,21 +7,23 @@
 
 namespace shiftrt {
 
-RidgeAdder::RidgeAdder(Tally& tally, const Site& site, RidgeSums& into, int holder)
+RidgeAdder::RidgeAdder(Tally& tally, const Site& site, RidgeSums& into, int channel, int holder)
     : site_(site),
       into_(into),
       processes_(tally.processes()),
-      channel_(processes_.NewChannel()),
+      channel_(channel),
       holder_(holder),
       owner_(holder >= 0 ? holder : processes_.Owner(channel_)),
-      sums_(tally.MakeRidgeSums(into.matrices())),
+      exchange_(tally.exchange()),
       delta_squares_(into.DeltaSquares()),
       tokens_(into.tokens()) {
+  if (processes_.groups() == 1 || processes_.rank() == owner_) sums_ = tally.MakeRidgeSums(into.matrices());
   for (int64_t i = 0; i < tally.devices(); ++i) pending_.push_back(tally.MakeProducts());
 }
 
 void RidgeAdder::Add(const Tokens& tokens, const TokenWeighting& weighting, const Batch& batch) {
   const auto& [inputs, stream, delta] = tokens;
+  if (exchange_ != nullptr) return Hold(tokens, weighting, batch);
   if (processes_.groups() > 1) {
     Bytes message = Packed(tokens, weighting, batch);
     if (processes_.rank() == owner_) {
@@ -76,12 +78,73 @@ void RidgeAdder::AddPacked(const Bytes& message) {
   sums_->Add(Rows(rows[0].view()), Rows(rows[1].view()), weights);
 }
 
-void RidgeAdder::EndRound(int64_t present) {
+// Where all tokens count alike, the products are waited for when the round ends.
+void RidgeAdder::Hold(const Tokens& tokens, const TokenWeighting& weighting, const Batch& batch) {
+  const auto& [inputs, stream, delta] = tokens;
+  kept_inputs_.Set(inputs);
+  kept_delta_.Set(delta);
+  held_ = {{}, {}, kept_inputs_.rows(), kept_delta_.rows()};
+  pending_.front()->Start(stream, delta);
+  if (weighting.uniform()) return;
+  held_.products = pending_.front()->Take();
+  held_.weights = weighting.Weights(held_.products, stream, delta, {batch, site_.last()});
+}
+
+void RidgeAdder::Add(const Held& held) {
+  Count(held.products, held.weights);
+  tokens_ += held.delta.count();
+  sums_->Add(held.inputs, held.delta, held.weights);
+}
+
+// To the exchange, what goes between GPUs.
+void RidgeAdder::Offer(int64_t present) {
+  const bool mine = processes_.group() < present && owner_ % processes_.parts() == processes_.part();
+  if (mine && held_.products.empty()) held_.products = pending_.front()->Take();
+  if (processes_.rank() != owner_) {
+    if (!mine) return;
+    Packer heading;
+    heading.PutAll(held_.products).PutAll(held_.weights).Put(held_.inputs.hidden()).Put(held_.delta.hidden());
+    processes_.Send(owner_, channel_, heading.Take());
+    exchange_->Send(owner_, held_.inputs);
+    exchange_->Send(owner_, held_.delta);
+    return;
+  }
+  received_.assign(present, {});
+  for (int group = 0; group < present; ++group) {
+    const int rank = processes_.RankOf(group, processes_.part());
+    Held& held = received_[group];
+    if (rank == owner_) {
+      held = std::move(held_);
+      continue;
+    }
+    const Bytes heading = processes_.Receive(rank, channel_);
+    Unpacker in(heading);
+    held.products = in.GetAll<RowProducts>();
+    held.weights = in.GetAll<double>();
+    for (Rows* const rows : {&held.inputs, &held.delta})
+      *rows = exchange_->Receive(rank, std::ssize(held.products), in.Get<int64_t>());
+  }
+}
+
+void RidgeAdder::Take(int64_t present) {
   if (processes_.groups() == 1 || processes_.rank() != owner_) return;
+  if (exchange_ != nullptr) {
+    for (const Held& held : received_) Add(held);
+    return;
+  }
   for (int group = 0; group < present; ++group) {
     const int rank = processes_.RankOf(group, processes_.part());
     AddPacked(rank == owner_ ? std::exchange(own_, {}) : processes_.Receive(rank, channel_));
   }
+}
+
+void RidgeAdder::EndRound(std::span<RidgeAdder* const> adders, int64_t present) {
+  if (adders.empty()) return;
+  if (RowExchange* const exchange = adders.front()->exchange_) {
+    for (RidgeAdder* const adder : adders) adder->Offer(present);
+    exchange->Run();
+  }
+  for (RidgeAdder* const adder : adders) adder->Take(present);
 }
 
 // As Packed() writes it: products, weights and both kinds of rows, each after their number.
@@ -126,7 +189,7 @@ void RidgeAdder::Count(std::span<const RowProducts> products, std::span<const do
 
 void RidgeAdder::Settle() {
   for (size_t i = 0; i < pending_.size(); ++i) Count(pending_[(turn_ + i) % pending_.size()]->Take(), {});
-  sums_->Store();
+  if (sums_ != nullptr) sums_->Store();
   if (processes_.rank() == owner_) into_.SetTotals(tokens_, delta_squares_);
   if (holder_ < 0 && !processes_.alone()) Share();
 }

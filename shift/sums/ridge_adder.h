@@ -17,13 +17,16 @@ namespace shiftrt {
 //
 // Where several processes share the batches, the sums have an owner among them. The others send it their rows, and it
 // adds the batches of a round in their order, as a process that is alone does: the same additions, and the same bits.
-// Bytes per token that is not the owner's: 4 (n + d) + 40. Where the model is split, the owner is among the processes
-// that hold the site's last block, and the sums stay with it.
+// Rows of a CPU are sent at once. Those of a GPU wait for the end of the round, when all rows of all sites go to their
+// owners' GPUs at the same time. Bytes per token that is not the owner's: 4 (n + d) + 40. Where the model is split, the
+// owner is among the processes that hold the site's last block, and the sums stay with it.
 class RidgeAdder {
  public:
   // `into` lasts longer than this, and nobody else changes it meanwhile. Throws OutOfMemory where the device has no
-  // room for its sums. `holder`: as SiteSums has it.
-  RidgeAdder(Tally& tally, const Site& site, RidgeSums& into, int holder = -1);
+  // room for its sums. `holder`: as SiteSums has it. `channel`: a new one of the processes.
+  RidgeAdder(Tally& tally, const Site& site, RidgeSums& into, int channel, int holder);
+  RidgeAdder(Tally& tally, const Site& site, RidgeSums& into)
+      : RidgeAdder(tally, site, into, tally.processes().NewChannel(), -1) {}
   // As RidgeSums::Add, with the weights of `weighting`. The rows are those of `batch`. `stream` (tokens, hidden) is
   // what `delta` is added to; often it is the inputs themselves. Throws Error naming site and row for NaN or infinity
   // in stream or delta. Where all tokens count alike it does not wait for the device: what is wrong with these rows is
@@ -32,8 +35,13 @@ class RidgeAdder {
     Rows inputs, stream, delta;
   };
   void Add(const Tokens& tokens, const TokenWeighting& weighting, const Batch& batch);
-  // Ends a round, of which so many groups had a batch. All processes call it, also those without.
-  void EndRound(int64_t present);
+  // Ends a round of adders of one tally, in which so many groups had a batch. All processes call it, also those
+  // without. Throws OutOfMemory, as RowExchange does.
+  static void EndRound(std::span<RidgeAdder* const> adders, int64_t present);
+  void EndRound(int64_t present) {
+    RidgeAdder* const one = this;
+    EndRound(std::span(&one, 1), present);
+  }
   // Bytes of the message with so many rows of a batch, `inputs` and `hidden` numbers each, and of the one with which
   // the owner shares its sums.
   static int64_t RowsBytes(int64_t tokens, int64_t inputs, int64_t hidden, bool weighted);
@@ -43,8 +51,18 @@ class RidgeAdder {
   void Settle();
 
  private:
+  // The rows of a batch on a GPU, and what goes with them.
+  struct Held {
+    std::vector<RowProducts> products;
+    std::vector<double> weights;
+    Rows inputs, delta;
+  };
+  void Hold(const Tokens& tokens, const TokenWeighting& weighting, const Batch& batch);
   Bytes Packed(const Tokens& tokens, const TokenWeighting& weighting, const Batch& batch);
   void AddPacked(const Bytes& message);
+  void Add(const Held& held);
+  void Offer(int64_t present);
+  void Take(int64_t present);
   void Share();
   // Checks and counts rows of which these are the products.
   void Count(std::span<const RowProducts> products, std::span<const double> weights);
@@ -53,8 +71,12 @@ class RidgeAdder {
   RidgeSums& into_;
   Processes& processes_;
   const int channel_, holder_, owner_;
-  Bytes own_;  // the batch of a round that the owner itself has run
-  std::unique_ptr<DeviceRidgeSums> sums_;
+  RowExchange* const exchange_;  // of GPUs in several processes
+  Bytes own_;                    // the batch of a round that the owner itself has run
+  KeptRows kept_inputs_, kept_delta_;
+  Held held_;                                              // the same of a GPU, on every process
+  std::vector<Held> received_;                             // of the other groups, in their order
+  std::unique_ptr<DeviceRidgeSums> sums_;                  // the owner's
   std::vector<std::unique_ptr<PendingProducts>> pending_;  // one per device, used in turn
   size_t turn_ = 0;                                        // the oldest
   double delta_squares_;

@@ -104,17 +104,24 @@ void RidgeProbe::Begin(Tally& tally, int64_t begin, int64_t end) {
   heard_ = 0;
   const bool whole = end - begin == parts();
   for (size_t i = staged_.size(); !whole && i < entries_.size(); ++i) staged_.push_back(entries_[i].sums->Clone());
+  // All processes have the same channels, also where one has no memory for its adders.
+  const bool split = weights_ != nullptr && weights_->split();
+  std::vector<int> channels, border_channels;
+  for (int64_t i = begin; i < end; ++i) {
+    channels.push_back(tally.processes().NewChannel());
+    if (split) border_channels.push_back(tally.processes().NewChannel());
+  }
   for (int64_t i = begin; i < end; ++i)
-    adders_.emplace_back(tally, entries_[i].site, whole ? *entries_[i].sums : staged_[i], entries_[i].holder);
+    adders_.emplace_back(tally, entries_[i].site, whole ? *entries_[i].sums : staged_[i], channels[i - begin],
+                         entries_[i].holder);
   borders_.assign(end - begin, {});
-  if (weights_ == nullptr || !weights_->split()) return;
+  if (!split) return;
   const ModelShare& share = weights_->shares[weights_->share];
   for (int64_t i = begin; i < end; ++i) {
     const Site& site = entries_[i].site;
     const int64_t first = std::max(site.layer, share.begin), last = std::min(site.last(), share.end - 1);
-    const int channel = tally.processes().NewChannel();
     if (first > site.layer || last < site.last())
-      borders_[i - begin] = Border{&tally.processes(), channel, first, last};
+      borders_[i - begin] = Border{&tally.processes(), border_channels[i - begin], first, last};
   }
 }
 
@@ -127,7 +134,9 @@ std::vector<Tap> RidgeProbe::Taps() {
 }
 
 void RidgeProbe::EndRound(int64_t present) {
-  for (RidgeAdder& adder : adders_) adder.EndRound(present);
+  std::vector<RidgeAdder*> adders;
+  for (RidgeAdder& adder : adders_) adders.push_back(&adder);
+  RidgeAdder::EndRound(adders, present);
 }
 
 void RidgeProbe::Settle(int64_t batches) {

@@ -14,6 +14,7 @@
 #include "tests/cuda/models.h"
 #include "tests/cuda/sums.h"
 #include "tests/engine/rows.h"
+#include "tests/runtime/thread_link.h"
 #ifdef SHIFTRT_EMULATED
 #include "kernels/emulated/device.h"
 #include "kernels/emulated/machine.h"
@@ -276,6 +277,47 @@ TEST_F(SeveralGpus, MemoryOfAnotherDeviceIsFoundOut) {
   EXPECT_THROW(gpu::Communicator({first.get(), second.get()}).SumToFirst(swapped, 4), emu::KernelError);
   EXPECT_THROW(gpu::Communicator({first.get(), first.get()}), Error);
   EXPECT_THROW(gpu::StreamOwner(3), Error);
+}
+
+#endif
+
+#ifndef SHIFTRT_EMULATED  // whose devices are for one thread; tests/emulated/processes_test.cc has processes
+
+// Threads stand for processes, each with a GPU of its own.
+class PeersOnGpu : public SeveralGpus {};
+
+TEST_F(PeersOnGpu, RowsArriveAsTheyWereSent) {
+  InProcesses(Most(), [](const std::shared_ptr<Processes>& processes) {
+    const int rank = processes->rank(), size = processes->size();
+    constexpr int64_t kCount = 100'003;
+    const gpu::StreamOwner owner(rank);
+    gpu::PeerCommunicator peers(rank, *processes);
+    const std::vector<float> values(kCount, static_cast<float>(rank));
+    const gpu::DeviceBuffer<float> own(owner.get(), std::span<const float>(values), "a test");
+    std::vector<gpu::DeviceBuffer<float>> theirs;
+    std::vector<gpu::Transfer> sent, received;
+    for (int other = 0; other < size; ++other) {
+      if (other == rank) continue;
+      sent.push_back({other, own.data(), kCount});
+      received.push_back({other, theirs.emplace_back(owner.get(), kCount, "a test").data(), kCount});
+    }
+    peers.Exchange(owner.get(), sent, received);
+    for (size_t i = 0; i < received.size(); ++i) {
+      const auto from = static_cast<float>(received[i].rank);
+      EXPECT_EQ(gpu::Output<float>::Fetch(owner.get(), theirs[i]), std::vector<float>(kCount, from));
+    }
+  });
+}
+
+TEST_F(PeersOnGpu, SumsAreTheBitsOfOneGpu) {
+  const CalibrationSums one = Collected(OnGpus(1));
+  for (int count = 2; count <= Most(); ++count)
+    InProcesses(count, [&](const std::shared_ptr<Processes>& processes) {
+      Context context = On(Device::kCuda, {processes->rank()});
+      context.device_copies = MakeDeviceCopies();
+      context.processes = processes;
+      ExpectClose(Collected(context), one, 0);
+    });
 }
 
 #endif

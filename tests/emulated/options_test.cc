@@ -6,6 +6,8 @@
 
 #include "kernels/emulated/device.h"
 #include "runtime/check.h"
+#include "tests/runtime/thread_link.h"
+#include "tools/gpus.h"
 
 namespace shiftrt {
 namespace {
@@ -29,6 +31,25 @@ TEST(DeviceOption, NamesGpusInOrder) {
   }
   const Context second = Chosen("cuda:2,0").WithGpu(1);
   EXPECT_EQ(second.gpus, std::vector<int>{0});
+}
+
+TEST(DeviceOption, GivesEachProcessAGpuOfItsHost) {
+  const emu::Devices three(3);
+  const std::pair<const char*, std::vector<int>> cases[] = {
+      {"auto", {0, 1, 2}}, {"cuda", {0, 1}}, {"cuda:2,0", {2, 0}}, {"cuda:all", {0, 1, 2}}, {"cuda:1,1,0", {1, 1, 0}}};
+  for (const auto& one : cases)
+    InProcesses(static_cast<int>(one.second.size()), [&](const std::shared_ptr<Processes>& processes) {
+      EXPECT_EQ(ChooseGpus(one.first, *processes, true), std::vector<int>{one.second[processes->rank()]}) << one.first;
+    });
+  InProcesses(3, [&](const std::shared_ptr<Processes>& processes) {
+    try {
+      ChooseGpus("cuda:0,1", *processes, true);
+      ADD_FAILURE() << "three processes with two GPUs";
+    } catch (const UsageError& error) {
+      EXPECT_NE(std::string(error.what()).find("for 2 GPUs: start as many as there are GPUs"), std::string::npos)
+          << error.what();
+    }
+  });
 }
 
 TEST(DeviceOption, RefusesGpusThatAreNotThere) {

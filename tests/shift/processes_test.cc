@@ -63,11 +63,11 @@ TEST_F(MethodInProcesses, FitsTheSameBits) {
         Recipe{"ppl:2", "lra", "budget:300", Calibration::kIndependent, true, true},
         Recipe{"correctable:3,rank=2", "lra", "full", Calibration::kDrift, true},
         Recipe{"taylor:2,tokens=64", "refit", "full", Calibration::kIndependent, false, false, Heal::kAll},
-        Recipe{"streamline:2", "auto", "2"}}) {
+        Recipe{"streamline:2", "auto", "2"}, Recipe{"layers=0,3", "joint", "2"}}) {
     const auto shift = [&](const ShiftJob& job) {
       ShiftOptions options;
       options.prune = ParsePrune(recipe.prune);
-      options.prune.keep_first = 1;
+      options.prune.keep_first = options.prune.layers.empty() ? 1 : 0;
       options.correction = &FindCorrection(recipe.correction);
       options.fit.rank = ParseRank(recipe.rank);
       options.mode = recipe.mode;

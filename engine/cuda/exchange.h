@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows between the GPUs of several processes (engine/tally.h).
+#pragma once
+
+#include <memory>
+
+#include "engine/cuda/rows.h"
+#include "engine/tally.h"
+#include "runtime/context.h"
+
+namespace shiftrt {
+
+// Of the rows of this stream, which is of the context's GPU. By NCCL where all processes have it and each has a GPU of
+// its own, and through the host otherwise: the same rows either way. All processes call it.
+std::unique_ptr<RowExchange> MakeRowExchange(const Context& context, std::shared_ptr<const StreamRows> rows);
+
+}  // namespace shiftrt

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tools/gpus.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+#include "runtime/check.h"
+#include "runtime/cuda/cuda.h"
+
+namespace shiftrt {
+
+namespace {
+
+[[noreturn]] void FailDevice(std::string_view device) {
+  FailUsage("--device {}: expected auto, cpu, cuda, cuda:N, cuda:N,M,... or cuda:all", device);
+}
+
+// The GPUs that `device` names, "cuda:" and indices; none where that is "all".
+std::vector<int> ParseGpus(std::string_view device) {
+  constexpr std::string_view kPrefix = "cuda:";
+  if (!device.starts_with(kPrefix)) FailDevice(device);
+  std::string_view rest = device.substr(kPrefix.size());
+  if (rest == "all") return {};
+  std::vector<int> gpus;
+  while (true) {
+    int gpu = 0;
+    const char* const stop = rest.data() + std::min(rest.find(','), rest.size());
+    const auto [end, error] = std::from_chars(rest.data(), stop, gpu);
+    if (error != std::errc() || end != stop || gpu < 0) FailDevice(device);
+    gpus.push_back(gpu);
+    if (stop == rest.data() + rest.size()) return gpus;
+    rest.remove_prefix(stop + 1 - rest.data());
+  }
+}
+
+// Throws UsageError for those that this machine lacks.
+std::vector<int> FindGpus(const std::string& device, bool alone) {
+  const int count = gpu::DeviceCount();
+  const bool unnamed = device == "auto" || device == "cuda";
+  std::vector<int> gpus = unnamed ? std::vector<int>() : ParseGpus(device);
+  if (gpus.empty()) {
+    gpus.resize(unnamed && alone ? 1 : count);
+    std::iota(gpus.begin(), gpus.end(), 0);
+  }
+  for (int gpu : gpus)
+    if (gpu >= count) FailUsage("--device {}: there is no GPU {}; this machine has 0 to {}", device, gpu, count - 1);
+  return gpus;
+}
+
+void CheckTogether(const std::string& device, const std::vector<int>& gpus) {
+  for (size_t i = 0; i < gpus.size(); ++i)
+    if (std::find(gpus.begin(), gpus.begin() + i, gpus[i]) != gpus.begin() + i)
+      FailUsage("--device {}: GPU {} is named twice", device, gpus[i]);
+  if (gpus.size() > 1 && !gpu::WhyNoCommunicator().empty())
+    FailUsage("--device {}: {}; name one GPU", device, gpu::WhyNoCommunicator());
+}
+
+// That of this process. A launcher may have shown each process GPUs of its own, whose indices then begin at 0 for all:
+// the addresses on the bus tell them apart.
+int OwnGpu(const std::string& device, const std::vector<int>& gpus, Processes& processes) {
+  std::string named = processes.host(processes.rank());
+  for (const int gpu : gpus) named += " " + gpu::PciBusId(gpu);
+  const auto all = processes.Gather(Packer().PutText(named).Take());
+  size_t before = 0, count = 0;
+  for (int rank = 0; rank < processes.size(); ++rank) {
+    if (Unpacker(all[rank]).GetText() != named) continue;
+    ++count;
+    if (rank < processes.rank()) ++before;
+  }
+  if (count > gpus.size())
+    FailUsage(
+        "--device {}: {} processes on {} for {} GPU{}: start as many as there are GPUs, name a GPU once for each of "
+        "its "
+        "processes (cuda:0,0), or give --device cpu",
+        device, count, processes.host(processes.rank()), gpus.size(), gpus.size() == 1 ? "" : "s");
+  return gpus[before];
+}
+
+}  // namespace
+
+std::vector<int> ChooseGpus(const std::string& device, Processes& processes, bool quiet) {
+  std::vector<int> gpus;
+  const std::string& why_not = device == "cpu" ? device : gpu::WhyUnavailable();
+  if (why_not.empty()) {
+    gpus = FindGpus(device, processes.alone());
+  } else if (device == "auto") {
+    if (gpu::BuiltWithCuda() && !quiet) std::fprintf(stderr, "shiftrt: on the CPU: %s\n", why_not.c_str());
+  } else if (device != "cpu") {
+    if (device != "cuda") ParseGpus(device);
+    FailUsage("--device {}: {}; use --device cpu or leave it out", device, why_not);
+  }
+  if (processes.alone()) {
+    CheckTogether(device, gpus);
+    return gpus;
+  }
+  processes.CheckSame("device", gpus.empty() ? "a CPU" : "GPUs");
+  if (gpus.empty()) return gpus;
+  gpus = {OwnGpu(device, gpus, processes)};
+  const gpu::DeviceInfo info = gpu::QueryDevice(gpus.front());
+  processes.CheckSame("kind of GPU", fmt::format("{} {}.{}", info.name, info.major, info.minor));
+  return gpus;
+}
+
+}  // namespace shiftrt
