@@ -240,12 +240,12 @@ void BenchAttention(KernelBench& bench) {
              });
   const auto one = RandomOnDevice<float>(stream, kQDim);
   const DeviceBuffer<float> attended(stream, kQDim, kBench);
+  gpu::SplitScratch scratch;
   Pieces<BFloat16> cached_keys(stream, kTokens * kKvDim), cached_values(stream, kTokens * kKvDim);
   for (const int32_t context : {128, 4096}) {
     const std::vector<int32_t> facts = {0, context};
     const DeviceBuffer<int32_t> seen(stream, std::span<const int32_t>(facts), kBench);
     const int splits = gpu::AttentionSplits(kShape, 1, context, multiprocessors);
-    const DeviceBuffer<float> scratch(stream, gpu::SplitAttentionScratch(kShape, 1, splits), kBench);
     bench.Time("attention_split", context == 128 ? "one token, 128 keys" : "one token, 4096 keys",
                4.0 * context * kKvDim, 0, [&] {
                  gpu::AttendSplit(stream, {.shape = kShape,
@@ -256,7 +256,7 @@ void BenchAttention(KernelBench& bench) {
                                            .visible = seen.data() + 1,
                                            .tokens = 1,
                                            .splits = splits,
-                                           .scratch = scratch.data(),
+                                           .scratch = &scratch,
                                            .out = attended.data()});
                });
   }

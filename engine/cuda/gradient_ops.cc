@@ -248,8 +248,9 @@ class CudaGradientOps : public GradientOps {
   const gpu::PackedSequence* sequences_ = nullptr;
   int64_t count_ = 0, sequence_count_ = 0, longest_ = 0;
 
-  Scratch narrow_x_, narrow_w_, narrow_y_, narrow_q_, narrow_k_, narrow_v_, narrow_out_, shares_, deltas_, norm_scales_,
-      logits_, teacher_logits_, dlogits_;
+  gpu::SplitScratch shares_;
+  Scratch narrow_x_, narrow_w_, narrow_y_, narrow_q_, narrow_k_, narrow_v_, narrow_out_, deltas_, norm_scales_, logits_,
+      teacher_logits_, dlogits_;
   DeviceBuffer<int32_t> indices_, targets_;
   DeviceBuffer<float> scales_, losses_;
   DeviceBuffer<double> sums_;
@@ -315,7 +316,7 @@ void CudaGradientOps::Attention(const AttentionActivations& a) {
                                .visible = visible_,
                                .tokens = count_,
                                .splits = splits,
-                               .scratch = shares_.Floats(stream_, gpu::SplitAttentionScratch(shape, count_, splits)),
+                               .scratch = &shares_,
                                .out = a.out.data,
                                .log_sums = a.log_sums.data});
     return;

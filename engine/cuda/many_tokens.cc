@@ -40,7 +40,6 @@ void ManyTokens::Attention(const BlockStage& block, int64_t slot) {
   const gpu::AttentionShape shape = s_.ShapeOf(block.layer);
   if (s_.dtype == DType::kFloat32) {
     const int splits = gpu::AttentionSplits(shape, step.count, step.longest_keys, s_.cores);
-    float* const scratch = s_.shares.Floats(s_.stream, gpu::SplitAttentionScratch(shape, step.count, splits));
     gpu::AttendSplit(s_.stream, {.shape = shape,
                                  .q = static_cast<const float*>(q.data),
                                  .keys = kv.keys,
@@ -49,7 +48,7 @@ void ManyTokens::Attention(const BlockStage& block, int64_t slot) {
                                  .visible = step.visible,
                                  .tokens = step.count,
                                  .splits = splits,
-                                 .scratch = scratch,
+                                 .scratch = &s_.shares,
                                  .out = static_cast<float*>(attended.data)});
   } else {
     gpu::AttendPacked(s_.stream, {.shape = shape,

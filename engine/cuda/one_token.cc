@@ -34,19 +34,33 @@ void OneToken::Attention(const BlockStage& block, int64_t slot) {
   const DeviceAttention& w = s_.AttentionOf(block);
   const KeysValues kv = s_.Place(slot);
   const int64_t q_dim = s_.config.query_dim(), qkv_dim = q_dim + 2 * s_.config.kv_dim();
-  const DeviceArray qkv = s_.qkv.Get(s_.stream, qkv_dim, DType::kFloat32),
-                    q = s_.q.Get(s_.stream, q_dim, DType::kFloat32);
+  const DeviceArray q = s_.q.Get(s_.stream, q_dim, DType::kFloat32);
   float* const attended = s_.attended.Floats(s_.stream, q_dim);
-  gpu::MatVec(s_.stream,
-              {.w = {w.qkv.data(), s_.dtype},
-               .rows = qkv_dim,
-               .cols = s_.hidden,
-               .x = h_,
-               .norm_weight = w.norm.data(),
-               .eps = s_.eps,
-               .y = static_cast<float*>(qkv.data)},
-              s_.cores);
-  s_.Rotate(w, qkv, q, kv);
+  gpu::MatVecProblem product{.w = {w.qkv.data(), s_.dtype},
+                             .rows = qkv_dim,
+                             .cols = s_.hidden,
+                             .x = h_,
+                             .norm_weight = w.norm.data(),
+                             .eps = s_.eps};
+  if (w.q_norm.size() == 0) {
+    product.bias = w.qkv_bias.data();
+    gpu::MatVecRotate(s_.stream, product,
+                      {.table = s_.rope(),
+                       .position = s_.step.positions,
+                       .cache_row = s_.step.cache_rows,
+                       .heads = s_.shape.heads,
+                       .kv_heads = s_.shape.kv_heads,
+                       .head_dim = s_.shape.head_dim,
+                       .q = static_cast<float*>(q.data),
+                       .keys = kv.keys,
+                       .values = kv.values},
+                      s_.cores);
+  } else {  // the norm of a head needs all of its rows before RoPE
+    const DeviceArray qkv = s_.qkv.Get(s_.stream, qkv_dim, DType::kFloat32);
+    product.y = static_cast<float*>(qkv.data);
+    gpu::MatVec(s_.stream, product, s_.cores);
+    s_.Rotate(w, qkv, q, kv);
+  }
   const gpu::AttentionShape shape = s_.ShapeOf(block.layer);
   const int splits = gpu::AttentionSplits(shape, 1, s_.step.longest_keys, s_.cores);
   gpu::AttendSplit(s_.stream, {.shape = shape,
@@ -57,7 +71,7 @@ void OneToken::Attention(const BlockStage& block, int64_t slot) {
                                .visible = s_.step.visible,
                                .tokens = 1,
                                .splits = splits,
-                               .scratch = s_.shares.Floats(s_.stream, gpu::SplitAttentionScratch(shape, 1, splits)),
+                               .scratch = &s_.shares,
                                .out = attended});
   AddProduct({.w = {w.o.data(), s_.dtype}, .rows = s_.hidden, .cols = q_dim, .x = attended}, w.o_bias, w.update_norm);
 }

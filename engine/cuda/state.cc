@@ -215,11 +215,13 @@ void CudaState::Choose(const float* row) {
 
 int64_t CudaState::ReleaseScratch() {
   int64_t bytes = 0;
-  for (Scratch* scratch : {&residual, &normed, &qkv, &q, &keys, &values, &attended, &shares, &attention_update,
-                           &mlp_update, &delta, &gate_up, &activation, &widened, &inner, &logits, &given, &gathered}) {
+  for (Scratch* scratch : {&residual, &normed, &qkv, &q, &keys, &values, &attended, &attention_update, &mlp_update,
+                           &delta, &gate_up, &activation, &widened, &inner, &logits, &given, &gathered}) {
     bytes += scratch->bytes();
     scratch->Release();
   }
+  bytes += shares.bytes();
+  shares.Release();
   graph.Reset();
   return bytes;
 }

@@ -84,6 +84,7 @@ class CudaState {
   KeysValues Place(int64_t slot);
   // From the product with the joined query, key and value matrices: rotated queries to `q`, keys and values to `kv`.
   void Rotate(const DeviceAttention& attention, gpu::ConstDeviceArray qkv, gpu::DeviceArray q, const KeysValues& kv);
+  gpu::RopeTable rope() const { return rope_.table(); }
   // Rows in this GPU's memory: those of the host are copied over. Throws Error for rows of another GPU.
   const float* Here(const Rows& rows);
 
@@ -125,8 +126,9 @@ class CudaState {
 
   Step step;
   const CudaKv* cache = nullptr;  // of the call in progress
-  Scratch residual, normed, qkv, q, keys, values, attended, shares, attention_update, mlp_update, delta, gate_up,
-      activation, widened, inner, logits, given, gathered;
+  Scratch residual, normed, qkv, q, keys, values, attended, attention_update, mlp_update, delta, gate_up, activation,
+      widened, inner, logits, given, gathered;
+  gpu::SplitScratch shares;
   // The choice of a token; apart from the scratch, for recorded launches read and write it.
   gpu::DeviceBuffer<gpu::SampleRequest> request;
   gpu::DeviceBuffer<int32_t> chosen;

@@ -16,10 +16,29 @@ struct AttentionShape {
   float soft_cap = 0;  // a scaled score s becomes soft_cap tanh(s / soft_cap); 0: it is unchanged
 };
 
+// What the blocks that share a query exchange, in device memory. It serves one call after another in one stream. It is
+// allocated when a call first needs as much, so that launches of the same shape can be recorded afterwards.
+class SplitScratch {
+ public:
+  float* Shares(Stream stream, int64_t count) { return shares_.Reserve(stream, count, kWhat); }
+  // Zeros, and left as zeros by every launch.
+  uint32_t* Arrivals(Stream stream, int64_t count);
+  int64_t bytes() const {
+    return shares_.size() * static_cast<int64_t>(sizeof(float)) +
+           arrivals_.size() * static_cast<int64_t>(sizeof(uint32_t));
+  }
+  void Release() { *this = SplitScratch(); }
+
+ private:
+  static constexpr const char* kWhat = "the shares of attention";
+  DeviceBuffer<float> shares_;
+  DeviceBuffer<uint32_t> arrivals_;
+};
+
 // A few queries, each with its own range of keys. Query t sees rows first_row[t] .. first_row[t] + visible[t] - 1
 // of keys and values (rows, kv_heads * head_dim), or the last `window` of these; visible[t] >= 1, in device memory, so
 // that a recorded launch serves every step. Cost: reads the visible keys and values once per kv head and group of eight
-// query heads.
+// query heads; one launch, whose last block for a group of heads combines the splits.
 struct SplitAttention {
   AttentionShape shape;
   const float* q = nullptr;  // (tokens, heads * head_dim)
@@ -27,14 +46,13 @@ struct SplitAttention {
   const int32_t* first_row = nullptr;
   const int32_t* visible = nullptr;
   int64_t tokens = 0;
-  int splits = 1;             // from AttentionSplits: the number of blocks that share the keys of a query
-  float* scratch = nullptr;   // SplitAttentionScratch floats; unused with one split
+  int splits = 1;  // from AttentionSplits: the most blocks that share the keys of a query; few keys use fewer
+  SplitScratch* scratch = nullptr;
   float* out = nullptr;       // (tokens, heads * head_dim), not q
   float* log_sums = nullptr;  // as in PackedAttention
 };
 // The number of splits that fills the device if no query has more than `longest` keys.
 int AttentionSplits(const AttentionShape& shape, int64_t tokens, int64_t longest, int multiprocessors);
-int64_t SplitAttentionScratch(const AttentionShape& shape, int64_t tokens, int splits);
 void AttendSplit(Stream stream, const SplitAttention& call);
 
 // Queries begin .. begin + count - 1 of a batch; the i-th of them sees rows kv_begin .. kv_begin + past + i.

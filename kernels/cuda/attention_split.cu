@@ -33,13 +33,16 @@ struct SplitKernel {
     const float* q;
     const T *keys, *values;
     const int32_t *first_row, *visible;
-    float *scratch, *out;
-    float* log_sums;              // may be null
+    float* scratch;               // shares: (tokens, heads, most splits, StateSize)
+    uint32_t* arrivals;           // (tokens, blocks along y)
+    float *out, *log_sums;        // log_sums may be null
     int heads, kv_heads, chunks;  // chunks: groups of kHeads query heads per kv head
     int window;                   // 0: none
     ScoreScales scales;
   };
-  static constexpr int kShared = SharedBytes<float>(kWarps * kHeads * StateSize(kHeadDim));
+  static constexpr int kStates = kWarps * kHeads * StateSize(kHeadDim);
+  static constexpr int kShared = SharedBytes<float>(kStates) + SharedBytes<uint32_t>(1);
+  static_assert(kHeads * (kMostSplits + 1) <= kStates);  // Combine() keeps its weights and sums there
 
   struct State {
     float maximum[kHeads], sum[kHeads], values[kHeads][8];
@@ -79,7 +82,8 @@ struct SplitKernel {
 
   static SHIFTRT_DEVICE void Run(const Args& args) {
     SharedArena arena;
-    const Shared<float> states = arena.Take<float>(kWarps * kHeads * StateSize(kHeadDim));
+    const Shared<float> states = arena.Take<float>(kStates);
+    const Shared<uint32_t> flag = arena.Take<uint32_t>(1);
     const int64_t token = Block().x;
     const int kv_head = Block().y / args.chunks, group = args.heads / args.kv_heads;
     const int first_head = kv_head * group + Block().y % args.chunks * kHeads;
@@ -100,7 +104,10 @@ struct SplitKernel {
     }
 
     const int all = args.visible[token], hidden = args.window > 0 && all > args.window ? all - args.window : 0;
-    const int visible = all - hidden, splits = GridBlocks().z;
+    // The grid is that of the largest number of keys. Blocks that so few keys do not need leave at once.
+    const int visible = all - hidden, useful = Blocks(visible, kKeysPerSplit);
+    const int splits = useful < GridBlocks().z ? useful : GridBlocks().z;
+    if (Block().z >= splits) return;
     const int share = (visible + splits - 1) / splits, begin = Block().z * share;
     const int end = begin + share < visible ? begin + share : visible;
     const int64_t first_row = args.first_row[token] + hidden;
@@ -126,7 +133,11 @@ struct SplitKernel {
     MergeGroups(state);
     if (Lane() < kUsedLanes) Leave(state, states, lane);
     SyncThreads();
-    for (int i = Thread(); i < heads * kHeadDim; i += kThreads) Finish(args, states, token, first_head, i);
+    const int64_t first = token * args.heads + first_head;
+    for (int i = Thread(); i < heads * kHeadDim; i += kThreads) Finish(args, states, splits, first, i);
+    if (splits == 1) return;
+    if (LastToArrive(args.arrivals + token * GridBlocks().y + Block().y, splits, flag))
+      Combine(args, states, splits, first, heads);
   }
 
   static SHIFTRT_DEVICE void Leave(const State& state, Shared<float> states, int lane) {
@@ -141,7 +152,7 @@ struct SplitKernel {
   }
 
   // Writes element i % head_dim of head i / head_dim: the result if this block processed all keys, otherwise its share.
-  static SHIFTRT_DEVICE void Finish(const Args& args, Shared<float> states, int64_t token, int first_head, int i) {
+  static SHIFTRT_DEVICE void Finish(const Args& args, Shared<float> states, int splits, int64_t first, int i) {
     const int h = i / kHeadDim, element = i % kHeadDim;
     float maximum = kNothingSeen, sum = 0, value = 0;
     for (int w = 0; w < kWarps; ++w)
@@ -152,43 +163,49 @@ struct SplitKernel {
       sum += weight * states[at + kHeadDim + 1];
       value += weight * states[at + element];
     }
-    const int64_t head = token * args.heads + first_head + h;
-    if (GridBlocks().z == 1) {
+    const int64_t head = first + h;
+    if (splits == 1) {
       args.out[head * kHeadDim + element] = value / sum;
       if (args.log_sums != nullptr && element == 0) args.log_sums[head] = LogSum(maximum, sum);
       return;
     }
-    float* const share = args.scratch + (head * GridBlocks().z + Block().z) * StateSize(kHeadDim);
+    float* const share = ShareOf(args, head, Block().z);
     share[element] = value;
     if (element == 0) {
       share[kHeadDim] = maximum;
       share[kHeadDim + 1] = sum;
     }
   }
-};
 
-// Combines the splits. There is one block per query and head.
-struct CombineKernel {
-  static constexpr int kThreads = 64;
-  struct Args {
-    const float* scratch;
-    float *out, *log_sums;
-    int heads, head_dim, splits;
-  };
-  static SHIFTRT_DEVICE void Run(const Args& args) {
-    const int64_t head = static_cast<int64_t>(Block().x) * args.heads + Block().y;
-    const int size = StateSize(args.head_dim);
-    const float* const shares = args.scratch + head * args.splits * size;
-    float maximum = kNothingSeen, sum = 0;
-    for (int s = 0; s < args.splits; ++s) maximum = Larger(maximum, shares[s * size + args.head_dim]);
-    for (int s = 0; s < args.splits; ++s)
-      sum += Weight(shares[s * size + args.head_dim], maximum) * shares[s * size + args.head_dim + 1];
-    if (args.log_sums != nullptr && Thread() == 0) args.log_sums[head] = LogSum(maximum, sum);
-    for (int i = Thread(); i < args.head_dim; i += kThreads) {
+  static SHIFTRT_DEVICE float* ShareOf(const Args& args, int64_t head, int split) {
+    return args.scratch + (head * GridBlocks().z + split) * StateSize(kHeadDim);
+  }
+
+  // Adds up the shares of these heads in the order of the splits, whichever block does it.
+  static SHIFTRT_DEVICE void Combine(const Args& args, Shared<float> states, int splits, int64_t first, int heads) {
+    const Shared<float> weights = states, sums = states + kHeads * kMostSplits;
+    for (int h = Warp(); h < heads; h += kWarps) {
+      float maximum = kNothingSeen, sum = 0;
+      for (int s = Lane(); s < splits; s += kWarpSize) maximum = Larger(maximum, ShareOf(args, first + h, s)[kHeadDim]);
+      maximum = WarpMax(maximum);
+      for (int s = Lane(); s < splits; s += kWarpSize) {
+        const float* const share = ShareOf(args, first + h, s);
+        const float weight = Weight(share[kHeadDim], maximum);
+        weights[h * kMostSplits + s] = weight;
+        sum += weight * share[kHeadDim + 1];
+      }
+      sum = WarpSum(sum);
+      if (Lane() != 0) continue;
+      sums[h] = sum;
+      if (args.log_sums != nullptr) args.log_sums[first + h] = LogSum(maximum, sum);
+    }
+    SyncThreads();
+    for (int i = Thread(); i < heads * kHeadDim; i += kThreads) {
+      const int h = i / kHeadDim, element = i % kHeadDim;
       float value = 0;
-      for (int s = 0; s < args.splits; ++s)
-        value += Weight(shares[s * size + args.head_dim], maximum) * shares[s * size + i];
-      args.out[head * args.head_dim + i] = value / sum;
+#pragma unroll 8
+      for (int s = 0; s < splits; ++s) value += weights[h * kMostSplits + s] * ShareOf(args, first + h, s)[element];
+      args.out[(first + h) * kHeadDim + element] = value / sums[h];
     }
   }
 };
@@ -201,14 +218,17 @@ template <typename T, int kHeadDim, int kHeads, bool kCapped>
 void LaunchSplit(Stream stream, const SplitAttention& call) {
   using Kernel = SplitKernel<T, kHeadDim, kHeads, kCapped>;
   const AttentionShape& shape = call.shape;
-  const int chunks = ChunksPerKvHead(shape);
+  const int chunks = ChunksPerKvHead(shape), groups = shape.kv_heads * chunks;
+  float* shares = nullptr;
+  uint32_t* arrivals = nullptr;
+  if (call.splits > 1) {
+    shares = call.scratch->Shares(stream, call.tokens * shape.heads * call.splits * StateSize(shape.head_dim));
+    arrivals = call.scratch->Arrivals(stream, call.tokens * groups);
+  }
   Launch<Kernel>(stream,
-                 {.x = static_cast<int>(call.tokens),
-                  .y = shape.kv_heads * chunks,
-                  .z = call.splits,
-                  .shared_bytes = Kernel::kShared},
+                 {.x = static_cast<int>(call.tokens), .y = groups, .z = call.splits, .shared_bytes = Kernel::kShared},
                  {call.q, static_cast<const T*>(call.keys.data), static_cast<const T*>(call.values.data),
-                  call.first_row, call.visible, call.scratch, call.out, call.log_sums, shape.heads, shape.kv_heads,
+                  call.first_row, call.visible, shares, arrivals, call.out, call.log_sums, shape.heads, shape.kv_heads,
                   chunks, shape.window, ScalesOf(shape)});
 }
 
@@ -222,12 +242,16 @@ int AttentionSplits(const AttentionShape& shape, int64_t tokens, int64_t longest
   return splits < 1 ? 1 : splits > kMostSplits ? kMostSplits : static_cast<int>(splits);
 }
 
-int64_t SplitAttentionScratch(const AttentionShape& shape, int64_t tokens, int splits) {
-  return splits == 1 ? 0 : tokens * shape.heads * splits * StateSize(shape.head_dim);
+uint32_t* SplitScratch::Arrivals(Stream stream, int64_t count) {
+  if (count <= arrivals_.size()) return arrivals_.data();
+  arrivals_.Reserve(stream, count, kWhat);
+  FillBytes(stream, arrivals_.data(), 0, count * static_cast<int64_t>(sizeof(uint32_t)));
+  return arrivals_.data();
 }
 
 void AttendSplit(Stream stream, const SplitAttention& call) {
   RequireShape(call.shape);
+  Require(call.splits >= 1 && call.splits <= kMostSplits, "attention", "1 to 64 splits", call.splits);
   if (call.tokens == 0) return;
   WithHeadDim(call.shape.head_dim, [&](auto head_dim) {
     WithType("attention", call.keys.dtype, [&](auto type) {
@@ -243,9 +267,6 @@ void AttendSplit(Stream stream, const SplitAttention& call) {
       launch(std::false_type());
     });
   });
-  if (call.splits > 1)
-    Launch<CombineKernel>(stream, {.x = static_cast<int>(call.tokens), .y = call.shape.heads},
-                          {call.scratch, call.out, call.log_sums, call.shape.heads, call.shape.head_dim, call.splits});
 }
 
 }  // namespace shiftrt::gpu

@@ -68,29 +68,52 @@ SHIFTRT_DEVICE void LaneDots(const T* const (&rows)[kRows], const Vector& vector
   }
 }
 
-enum class Finish { kStore, kAdd, kSwiGlu, kGeGlu };
+enum class Finish { kStore, kAdd, kSwiGlu, kGeGlu, kRotate };
 constexpr bool IsGlu(Finish finish) { return finish == Finish::kSwiGlu || finish == Finish::kGeGlu; }
+// Whether the two rows of a warp must be certain ones.
+constexpr bool IsPaired(Finish finish) { return IsGlu(finish) || finish == Finish::kRotate; }
 
-// A warp computes kRows rows of the product at a time: adjacent rows, or a row of the gate projection and the same row
-// of the up projection.
+// RotatedHeads as a kernel reads it, and nothing for other kernels.
+template <typename T>
+struct RotatedOut {
+  RopeTable table;
+  const int32_t *position, *cache_row;
+  int heads, kv_heads, head_dim;
+  float* q;
+  T *keys, *values;
+};
+struct Nothing {};
+
+// What the rotation of a pair needs besides the pair.
+struct Rotation {
+  float cosine, sine;
+};
+
+// A warp computes kRows rows of the product at a time: adjacent rows; a row of the gate projection and the same row of
+// the up projection; or two rows of a head that RoPE rotates.
 template <typename T, bool kNorm, Finish kFinish, int kRows>
 struct MatVecKernel {
   static constexpr int kThreads = kMatVecThreads;
-  static constexpr bool kGlu = IsGlu(kFinish);
-  static_assert(!kGlu || kRows == 2);
+  static constexpr bool kGlu = IsGlu(kFinish), kRotated = kFinish == Finish::kRotate;
+  static_assert(!IsPaired(kFinish) || kRows == 2);
   struct Args {
     const T* w;
     const float *x, *norm_weight, *bias, *addend;
     float* y;
     int rows, cols;
     float eps;
+    std::conditional_t<kRotated, RotatedOut<T>, Nothing> heads;
   };
   static constexpr int SharedFor(int cols) {
     return kNorm ? 2 * SharedBytes<float>(cols / 2) + SharedBytes<float>(kMatVecWarps) : 0;
   }
 
-  static SHIFTRT_DEVICE int Items(const Args& args) { return kGlu ? args.rows / 2 : (args.rows + kRows - 1) / kRows; }
+  static SHIFTRT_DEVICE int Items(const Args& args) { return (args.rows + kRows - 1) / kRows; }
   static SHIFTRT_DEVICE int RowOf(const Args& args, int item, int r) {
+    if constexpr (kRotated) {
+      const int half = args.heads.head_dim / 2;
+      return item + (item / half + r) * half;  // row item % half of both halves of head item / half
+    }
     return kGlu ? item + r * (args.rows / 2) : item * kRows + r;
   }
   // The start of a row of weights; of the last row if there is no such row.
@@ -127,13 +150,56 @@ struct MatVecKernel {
   template <typename Vector>
   static SHIFTRT_DEVICE void Rows(const Args& args, const Vector& vector, float scale) {
     const int items = Items(args);
+    int64_t position = 0, cache_row = 0;
+    if constexpr (kRotated) position = *args.heads.position, cache_row = *args.heads.cache_row;
     for (int item = Block().x * kMatVecWarps + Warp(); item < items; item += GridBlocks().x * kMatVecWarps) {
       const T* weights[kRows];
       float sums[kRows];
       for (int r = 0; r < kRows; ++r) weights[r] = Weights(args, RowOf(args, item, r));
+      Rotation rotation = {};
+      if constexpr (kRotated) rotation = RotationOf(args, item, position);  // on its way while the weights are
       LaneDots<kRows>(weights, vector, args.cols, sums);
       for (int r = 0; r < kRows; ++r) sums[r] = WarpSum(sums[r]) * scale;
-      if (Lane() == 0) Write(args, item, sums);
+      if (Lane() != 0) continue;
+      if constexpr (kRotated) {
+        WriteRotated(args, item, sums, rotation, cache_row);
+      } else {
+        Write(args, item, sums);
+      }
+    }
+  }
+
+  static SHIFTRT_DEVICE Rotation RotationOf(const Args& args, int item, int64_t position) {
+    const int half = args.heads.head_dim / 2;
+    const int64_t at = position * half + item % half;
+    return {args.heads.table.cosine[at], args.heads.table.sine[at]};
+  }
+
+  static SHIFTRT_DEVICE void WriteRotated(const Args& args, int item, const float (&sums)[kRows],
+                                          const Rotation& rotation, int64_t cache_row) {
+    const auto& to = args.heads;
+    const int half = to.head_dim / 2, head = item / half, i = item % half;
+    float low = sums[0], high = sums[1];
+    if (args.bias != nullptr) {
+      low += args.bias[RowOf(args, item, 0)];
+      high += args.bias[RowOf(args, item, 1)];
+    }
+    const int64_t cached = cache_row * to.kv_heads + (head - to.heads);  // of a key; values have kv_heads fewer
+    if (head >= to.heads + to.kv_heads) {
+      T* const value = to.values + (cached - to.kv_heads) * to.head_dim + i;
+      value[0] = Narrow<T>(low);
+      value[half] = Narrow<T>(high);
+      return;
+    }
+    const float a = low * rotation.cosine - high * rotation.sine, b = high * rotation.cosine + low * rotation.sine;
+    if (head < to.heads) {
+      float* const query = to.q + static_cast<int64_t>(head) * to.head_dim + i;
+      query[0] = a;
+      query[half] = b;
+    } else {
+      T* const key = to.keys + cached * to.head_dim + i;
+      key[0] = Narrow<T>(a);
+      key[half] = Narrow<T>(b);
     }
   }
 
@@ -164,20 +230,40 @@ struct MatVecKernel {
 };
 
 template <Finish kFinish>
-void LaunchMatVec(Stream stream, const MatVecProblem& problem, const float* addend, int multiprocessors) {
+void LaunchMatVec(Stream stream, const MatVecProblem& problem, const float* addend, int multiprocessors,
+                  const RotatedHeads& heads = {}) {
   Require(problem.cols % 8 == 0, "matrix-vector product", "a multiple of 8 columns", problem.cols);
   if (problem.rows == 0) return;
-  const MatVecTile tile = ChooseMatVecTile(problem.rows, IsGlu(kFinish), multiprocessors);
+  const MatVecTile tile = ChooseMatVecTile(problem.rows, IsPaired(kFinish), multiprocessors);
   WithType("matrix-vector product", problem.w.dtype, [&](auto type) {
     using T = decltype(type);
     const auto launch = [&](auto kernel) {
       using Kernel = decltype(kernel);
+      typename Kernel::Args args{static_cast<const T*>(problem.w.data),
+                                 problem.x,
+                                 problem.norm_weight,
+                                 problem.bias,
+                                 addend,
+                                 problem.y,
+                                 static_cast<int>(problem.rows),
+                                 static_cast<int>(problem.cols),
+                                 problem.eps,
+                                 {}};
+      if constexpr (kFinish == Finish::kRotate)
+        args.heads = {heads.table,
+                      heads.position,
+                      heads.cache_row,
+                      heads.heads,
+                      heads.kv_heads,
+                      heads.head_dim,
+                      heads.q,
+                      static_cast<T*>(heads.keys.data),
+                      static_cast<T*>(heads.values.data)};
       Launch<Kernel>(stream, {.x = tile.blocks, .shared_bytes = Kernel::SharedFor(static_cast<int>(problem.cols))},
-                     {static_cast<const T*>(problem.w.data), problem.x, problem.norm_weight, problem.bias, addend,
-                      problem.y, static_cast<int>(problem.rows), static_cast<int>(problem.cols), problem.eps});
+                     args);
     };
     const auto with_rows = [&](auto norm) {
-      if constexpr (!IsGlu(kFinish))
+      if constexpr (!IsPaired(kFinish))
         if (tile.rows_per_warp == 1) return launch(MatVecKernel<T, norm(), kFinish, 1>());
       launch(MatVecKernel<T, norm(), kFinish, 2>());
     };
@@ -191,11 +277,11 @@ void LaunchMatVec(Stream stream, const MatVecProblem& problem, const float* adde
 
 }  // namespace
 
-MatVecTile ChooseMatVecTile(int64_t rows, bool glu, int multiprocessors) {
+MatVecTile ChooseMatVecTile(int64_t rows, bool paired, int multiprocessors) {
   const int pairs = Blocks(rows, 2 * kMatVecWarps), resident = kBlocksPerMultiprocessor * multiprocessors;
-  const bool paired = glu || pairs >= multiprocessors;
-  const int useful = paired ? pairs : Blocks(rows, kMatVecWarps);
-  return {paired ? 2 : 1, useful < resident ? useful : resident};
+  const bool two = paired || pairs >= multiprocessors;
+  const int useful = two ? pairs : Blocks(rows, kMatVecWarps);
+  return {two ? 2 : 1, useful < resident ? useful : resident};
 }
 
 void MatVec(Stream stream, const MatVecProblem& problem, int multiprocessors) {
@@ -214,6 +300,15 @@ void MatVecSwiGlu(Stream stream, const MatVecProblem& problem, int multiprocesso
 void MatVecGeGlu(Stream stream, const MatVecProblem& problem, int multiprocessors) {
   Require(problem.rows % 2 == 0, "gate and up projection", "an even number of rows", problem.rows);
   LaunchMatVec<Finish::kGeGlu>(stream, problem, nullptr, multiprocessors);
+}
+
+void MatVecRotate(Stream stream, const MatVecProblem& problem, const RotatedHeads& heads, int multiprocessors) {
+  Require(heads.head_dim > 0 && heads.head_dim % 2 == 0, "rotated product", "an even head dimension", heads.head_dim);
+  Require(problem.rows == static_cast<int64_t>(heads.heads + 2 * heads.kv_heads) * heads.head_dim, "rotated product",
+          "as many rows as all heads have", problem.rows);
+  Require(heads.keys.dtype == problem.w.dtype && heads.values.dtype == problem.w.dtype, "rotated product",
+          "a cache in the type of the weights, not one of bytes", static_cast<int64_t>(SizeOf(heads.keys.dtype)));
+  LaunchMatVec<Finish::kRotate>(stream, problem, nullptr, multiprocessors, heads);
 }
 
 }  // namespace shiftrt::gpu

@@ -4,7 +4,7 @@
 // reads are few.
 #pragma once
 
-#include "kernels/cuda/grid.h"
+#include "kernels/cuda/rope.h"
 
 namespace shiftrt::gpu {
 
@@ -29,13 +29,26 @@ void MatVecSwiGlu(Stream stream, const MatVecProblem& problem, int multiprocesso
 // The same with the tanh form of gelu.
 void MatVecGeGlu(Stream stream, const MatVecProblem& problem, int multiprocessors);
 
+// Where one token's queries, keys and values go: rotated queries to `q`, rotated keys and values to row *cache_row of
+// `keys` and `values`.
+struct RotatedHeads {
+  RopeTable table = {};
+  const int32_t *position = nullptr, *cache_row = nullptr;  // in device memory
+  int heads = 0, kv_heads = 0, head_dim = 0;                // head_dim: even
+  float* q = nullptr;                                       // (heads * head_dim)
+  DeviceArray keys = {}, values = {};                       // (rows, kv_heads * head_dim), in the type of W
+};
+// The product with the joined matrices of queries, keys and values, whose `rows` are (heads + 2 kv_heads) * head_dim,
+// and RopeAndStore of its result without head norms; `y` is unused. A warp has both rows of a pair that is rotated.
+void MatVecRotate(Stream stream, const MatVecProblem& problem, const RotatedHeads& heads, int multiprocessors);
+
 // The division of a product of `rows` rows between warps and blocks. A warp processes two rows together, which halves
 // the reads of the vector, unless that would leave multiprocessors without a block. There are as many blocks as the
-// rows can use, up to the number that is resident together with the blocks of the next launch. `glu`: a pair is a row
-// of gate and the same row of up.
+// rows can use, up to the number that is resident together with the blocks of the next launch. `paired`: always two
+// rows, because the pairs are fixed.
 struct MatVecTile {
   int rows_per_warp, blocks;
 };
-MatVecTile ChooseMatVecTile(int64_t rows, bool glu, int multiprocessors);
+MatVecTile ChooseMatVecTile(int64_t rows, bool paired, int multiprocessors);
 
 }  // namespace shiftrt::gpu

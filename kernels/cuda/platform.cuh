@@ -8,6 +8,7 @@
 //   SyncThreads() SyncWarp() SyncGrid()              barriers; the last in cooperative launches only
 //   ShuffleXor() Shuffle() Any()                     warp collectives
 //   AtomicAdd()                                      on shared memory, between the threads of a block
+//   LastToArrive()                                   whether all other blocks of a group have passed here
 //   CopyAsync16() CopyAsyncCommit() CopyAsyncWait()  cp.async: 16 bytes from global to shared memory, or zeros
 //   LoadMatrices() LoadMatricesTransposed()          ldmatrix.x4
 //   MultiplyAccumulate()                             mma.sync.m16n8k16, float32 accumulators
@@ -32,6 +33,8 @@
 #include <cooperative_groups.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
+#include <atomic>
 
 #define SHIFTRT_DEVICE __device__ __forceinline__
 
@@ -83,6 +86,27 @@ SHIFTRT_DEVICE bool Any(bool predicate, uint32_t mask = kFullWarp) { return __an
 
 // Returns the previous value.
 SHIFTRT_DEVICE uint32_t AtomicAdd(Shared<uint32_t> to, uint32_t value) { return atomicAdd(to, value); }
+
+// Every thread of a block calls it once. True, for all of its threads, in the last of `blocks` blocks to call it with
+// this counter, which sees what the others wrote to global memory before. `arrivals` must be 0 before the launch, and
+// is 0 after it. `flag` has one element, which nothing else uses between the calls of a launch.
+//
+// The barrier orders the writes of the block's threads before thread 0's fence, which is cumulative, and the fence
+// before the addition. In the last block, whose addition reads what those of all others wrote, the second fence orders
+// the additions before what follows, and the barrier passes that on to its other threads. It is the order in which
+// cooperative groups synchronise a grid, but nobody waits. The store of 0 needs no atomic: no other block comes.
+SHIFTRT_DEVICE bool LastToArrive(uint32_t* arrivals, uint32_t blocks, Shared<uint32_t> flag) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    const bool last = atomicAdd(arrivals, 1u) + 1 == blocks;
+    __threadfence();
+    if (last) *arrivals = 0;
+    *flag = last ? 1 : 0;
+  }
+  __syncthreads();
+  return *flag != 0;
+}
 
 SHIFTRT_DEVICE uint32_t SharedAddress(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
@@ -306,9 +330,16 @@ template <typename K>
 void Launch(Stream stream, const Grid& grid, const typename K::Args& args) {
   UseDeviceOf(stream);
   constexpr int kSharedWithoutAsking = 48 * 1024;
-  if (grid.shared_bytes > kSharedWithoutAsking)
-    CheckLaunch(cudaFuncSetAttribute(Entry<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes),
-                __PRETTY_FUNCTION__);
+  if (grid.shared_bytes > kSharedWithoutAsking) {
+    // Asked once per kernel and device. Two threads that ask at the same time ask for the same.
+    static std::atomic<uint64_t> asked = 0;
+    const uint64_t bit = uint64_t{1} << (stream.device % 64);
+    if ((asked.load() & bit) == 0 || stream.device >= 64) {
+      CheckLaunch(cudaFuncSetAttribute(Entry<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes),
+                  __PRETTY_FUNCTION__);
+      asked.fetch_or(bit);
+    }
+  }
   cudaLaunchAttribute attribute{};
   if (grid.cooperative) {
     attribute.id = cudaLaunchAttributeCooperative;

@@ -100,6 +100,7 @@ struct Machine {
   const void* scheduler_stack = nullptr;
   size_t scheduler_stack_bytes = 0;
   std::exception_ptr error;
+  std::map<uint32_t*, Where> counters;  // by which blocks found out who is last
 };
 
 Machine* machine = nullptr;
@@ -362,6 +363,12 @@ void Free(void* p) noexcept {
   ::operator delete(p);
 }
 
+static void CheckCounters() {
+  for (const auto& [counter, where] : std::exchange(machine->counters, {}))
+    if (*counter != 0)
+      throw KernelError(machine->kernel + ": leaves a counter of blocks at " + std::to_string(*counter) + At(where));
+}
+
 void Launch(const gpu::Grid& grid, int threads, const std::string& kernel, const std::function<void()>& body,
             const std::function<void()>& ahead) {
   MakeDeferred();
@@ -389,10 +396,12 @@ void Launch(const gpu::Grid& grid, int threads, const std::string& kernel, const
   }
   here.body = &body;
   RunGrid();
+  CheckCounters();
   const Snapshot ascending;
   before.Restore();
   here.descending = true;
   RunGrid();
+  CheckCounters();
   ascending.CheckSame("the order of threads");
 }
 
@@ -410,6 +419,14 @@ std::byte* TakeShared(int bytes, const Where& where) {
     FailAt(where, "takes " + std::to_string(thread.shared_taken) + " bytes of shared memory, launched with " +
                       std::to_string(machine->grid.shared_bytes));
   return taken;
+}
+
+bool Arrive(uint32_t* counter, uint32_t blocks, const Where& where) {
+  if (machine->counters.emplace(counter, where).second && *counter != 0)
+    FailAt(where, "a counter of blocks that is " + std::to_string(*counter) + " before the first of them arrives");
+  const bool last = ++*counter == blocks;
+  if (last) *counter = 0;
+  return last;
 }
 
 void WaitBlock(const Where& where) { Block(State::kBlock, where); }

@@ -78,6 +78,9 @@ std::byte* TakeShared(int bytes, const Where& where);
 void WaitBlock(const Where& where);
 void WaitGrid(const Where& where);
 void WaitWarp(const Collective& collective, const Where& where);
+// Adds 1 to a counter by which blocks find out which of them is the last of `blocks`: that one sets it to 0 again.
+// Reports a counter that is not 0 when its first block arrives, or at the end of the launch.
+bool Arrive(uint32_t* counter, uint32_t blocks, const Where& where);
 void IssueCopy(std::byte* to, const void* from, const Where& where);  // 16 bytes; from null: zeros
 void CommitCopies();
 void WaitCopies(int pending);

@@ -131,6 +131,13 @@ inline uint32_t AtomicAdd(Shared<uint32_t> to, uint32_t value, Where where = Whe
   return std::exchange(*at, *at + value);
 }
 
+inline bool LastToArrive(uint32_t* arrivals, uint32_t blocks, Shared<uint32_t> flag, Where where = Where::current()) {
+  SyncThreads(where);
+  if (Thread() == 0) flag[0] = emu::Arrive(arrivals, blocks, where) ? 1 : 0;
+  SyncThreads(where);
+  return flag[0] != 0;
+}
+
 inline void CheckAligned16(const void* p, const Where& where) {
   if (reinterpret_cast<uintptr_t>(p) % 16 != 0) emu::FailAt(where, "a 16-byte access of global memory is misaligned");
 }

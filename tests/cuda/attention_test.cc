@@ -53,6 +53,8 @@ Attended Attend(const double* q, const std::vector<double>& keys, const std::vec
 
 class AttentionOnGpu : public CudaTest {
  protected:
+  SplitScratch scratch_;  // one launch after another
+
   template <typename T>
   void CheckSplit(const AttentionShape& shape, const std::vector<int32_t>& visible, int splits) {
     const auto tokens = static_cast<int64_t>(visible.size());
@@ -67,8 +69,7 @@ class AttentionOnGpu : public CudaTest {
     const auto keys = Input<T>::Normal(stream_, rows * kv_dim, 2), values = Input<T>::Normal(stream_, rows * kv_dim, 3);
     const DeviceBuffer<int32_t> first(stream_, std::span<const int32_t>(first_row), "a test"),
         seen(stream_, std::span<const int32_t>(visible), "a test");
-    const Output<float> out(stream_, tokens * q_dim), scratch(stream_, SplitAttentionScratch(shape, tokens, splits)),
-        log_sums(stream_, tokens * shape.heads);
+    const Output<float> out(stream_, tokens * q_dim), log_sums(stream_, tokens * shape.heads);
     AttendSplit(stream_, {.shape = shape,
                           .q = q.data(),
                           .keys = keys.array(),
@@ -77,7 +78,7 @@ class AttentionOnGpu : public CudaTest {
                           .visible = seen.data(),
                           .tokens = tokens,
                           .splits = splits,
-                          .scratch = scratch.data(),
+                          .scratch = &scratch_,
                           .out = out.data(),
                           .log_sums = log_sums.data()});
     const std::vector<double> found = out.Values(), found_sums = log_sums.Values();
@@ -160,6 +161,9 @@ TEST_F(AttentionOnGpu, SplitAgreesWithFloat64) {
   }
   CheckSplit<BFloat16>(Shape(12, 1, 64), {33}, 2);  // more query heads than one block processes
   CheckSplit<BFloat16>(Shape(2, 1, 128), {3}, 7);   // more splits than keys
+  // Each query uses as many of the splits as its keys are worth.
+  CheckSplit<Float16>(Shape(6, 2, 64), {1, 64, 65, 200, 500}, 5);
+  CheckSplit<BFloat16>(Shape(12, 1, 64), {150}, 3);
 }
 
 TEST_F(AttentionOnGpu, PackedAgreesWithFloat64) {

@@ -233,6 +233,51 @@ TEST(Machine, CooperativeGridsWaitForEachOther) {
                KernelError);
 }
 
+// Every block leaves a number. The last one to arrive adds them up; or the first of the grid does, which is wrong, or a
+// block that thinks one is missing.
+enum class Gatherer { kLast, kFirst, kOneTooFew };
+template <Gatherer kGatherer>
+struct GatherFromBlocks {
+  static constexpr int kThreads = 64;
+  struct Args {
+    float *shares, *sums;
+    uint32_t* arrivals;
+  };
+  static constexpr int kSharedBytes = SharedBytes<uint32_t>(1);
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    SharedArena arena;
+    const Shared<uint32_t> flag = arena.Take<uint32_t>(1);
+    args.shares[Block().x * kThreads + Thread()] = static_cast<float>(Block().x + 1);
+    const uint32_t blocks = GridBlocks().x - (kGatherer == Gatherer::kOneTooFew ? 1 : 0);
+    const bool last = LastToArrive(args.arrivals, blocks, flag);
+    if (kGatherer == Gatherer::kFirst ? Block().x != 0 : !last) return;
+    float sum = 0;
+    for (int b = 0; b < GridBlocks().x; ++b) sum += args.shares[b * kThreads + Thread()];
+    args.sums[Thread()] = sum;
+  }
+};
+
+TEST(Machine, TheLastBlockToArriveSeesWhatAllLeft) {
+  using Right = GatherFromBlocks<Gatherer::kLast>;
+  const Array<float> shares(5 * 64), sums(64);
+  const Array<uint32_t> arrivals(1);
+  arrivals[0] = 0;
+  const Grid grid{.x = 5, .shared_bytes = Right::kSharedBytes};
+  for (int launch = 0; launch < 2; ++launch) {
+    Launch<Right>({}, grid, {shares.data(), sums.data(), arrivals.data()});
+    for (const float sum : sums.span()) EXPECT_EQ(sum, 15);
+    EXPECT_EQ(arrivals[0], 0u);
+  }
+  const Array<float> unwritten(5 * 64);
+  EXPECT_THROW(Launch<GatherFromBlocks<Gatherer::kFirst>>({}, grid, {unwritten.data(), sums.data(), arrivals.data()}),
+               KernelError);
+  EXPECT_THROW(Launch<GatherFromBlocks<Gatherer::kOneTooFew>>({}, grid, {shares.data(), sums.data(), arrivals.data()}),
+               KernelError);
+  arrivals[0] = 0;
+  arrivals[0] = 3;
+  EXPECT_THROW(Launch<Right>({}, grid, {shares.data(), sums.data(), arrivals.data()}), KernelError);
+}
+
 // out = 2 * in. Before the wait for the previous kernel there is a prefetch, which is correct; or a write, which is
 // wrong; or a write to shared memory that is read after the wait, when it has been lost.
 enum class Early { kHint, kWrite, kShared };
