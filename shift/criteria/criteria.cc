@@ -32,20 +32,17 @@ Score ReverseScores, ReverseKeepLastScores, RandomScores, MagnitudeL1Scores, Mag
 
 namespace {
 
-template <Score kScore>
+template <Score kScore, auto kPick = &PickUnits>
 Selection Lowest(const CriterionTask& task) {
   Selection selection;
   selection.scores = kScore(task);
-  selection.removed = PickUnits(selection.scores, task.quota);
+  selection.removed = kPick(selection.scores, task.quota);
   return selection;
 }
 
 template <Score kScore>
 Selection InOrder(const CriterionTask& task) {
-  Selection selection;
-  selection.scores = kScore(task);
-  selection.removed = PickInOrder(selection.scores, task.quota);
-  return selection;
+  return Lowest<kScore, &PickInOrder>(task);
 }
 
 Selection SelectOne(const CriterionTask& task) {
@@ -141,10 +138,11 @@ std::vector<BlockPart> PickUnits(const std::vector<double>& scores, const Quota&
   return PickInOrder(costs, quota);
 }
 
-std::vector<BlockPart> PickInOrder(const std::vector<double>& scores, Quota quota) {
+std::vector<BlockPart> PickInOrder(const std::vector<double>& scores, const Quota& quota) {
+  Quota taken = quota;
   for (const int64_t unit : Ranking(scores, quota.first(), quota.end()))
-    if (quota.Admits(unit)) quota.Take(unit);
-  return quota.Removed();
+    if (taken.Admits(unit)) taken.Take(unit);
+  return taken.Removed();
 }
 
 std::vector<BlockPart> PickWindow(const std::vector<double>& scores, const Quota& quota) {

@@ -95,7 +95,7 @@ Selection Reselect(const PruneSpec& spec, std::vector<double> scores, const Weig
 // What the quota admits of the units with the lowest scores per size, on a tie of the deeper one.
 std::vector<BlockPart> PickUnits(const std::vector<double>& scores, const Quota& quota);
 // The same by the scores alone, which say an order and not what a unit is worth.
-std::vector<BlockPart> PickInOrder(const std::vector<double>& scores, Quota quota);
+std::vector<BlockPart> PickInOrder(const std::vector<double>& scores, const Quota& quota);
 // quota.count() consecutive units, from the scores of each window by its first unit: the lowest, ties to the deeper.
 std::vector<BlockPart> PickWindow(const std::vector<double>& scores, const Quota& quota);
 // The indices of the scores from first to end - 1, the lowest first, on a tie the higher index.
