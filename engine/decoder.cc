@@ -176,7 +176,8 @@ int32_t Decoder::NextToken(std::span<const int32_t> tokens, KvCache& cache, cons
   const Draw draw{sampling, uniform};
   return impl_->Continue<int32_t>(tokens, cache, &draw, [&](const LayerCall& call) {
     impl_->Run(call);
-    return impl_->part ? impl_->part->Token(impl_->backend->Chosen()) : impl_->backend->Chosen();
+    const int32_t chosen = impl_->scores() ? impl_->backend->Chosen() : -1;
+    return impl_->part ? impl_->part->Token(chosen) : chosen;
   });
 }
 

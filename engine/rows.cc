@@ -52,6 +52,12 @@ void KeptRows::Set(const Rows& rows) {
   for (int64_t t = 0; t < from.rows; ++t) std::copy_n(from.row(t), from.cols, data_.get() + t * from.cols);
 }
 
+void KeptRows::SetThere(MatrixView<const float> rows, const Rows& alike) {
+  if (alike.on_host()) return Set(rows);
+  Make(alike.device(), rows.rows, rows.cols);
+  device_->CopyFromHost(rows.data, rows.rows * rows.cols, data_.get());
+}
+
 void KeptRows::SetBeside(const Rows& left, const Rows& right) {
   Check(left.count() == right.count() && left.device() == right.device(),
         "{} rows of {} to be put beside {} rows of {}, or of another model there", left.count(), NameOf(left),

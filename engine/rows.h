@@ -18,6 +18,7 @@ class RowsDevice {
   virtual std::shared_ptr<float> Allocate(int64_t count) const = 0;
   // Returns when the floats are there.
   virtual void CopyToHost(const float* from, int64_t count, float* to) const = 0;
+  virtual void CopyFromHost(const float* from, int64_t count, float* to) const = 0;
   virtual void Copy(const float* from, int64_t count, float* to) const = 0;
   // to (rows, stride), of which the first `cols` columns = from (rows, cols).
   virtual void CopyColumns(MatrixView<const float> from, float* to, int64_t stride) const = 0;
@@ -71,6 +72,8 @@ class Rows {
 class KeptRows {
  public:
   void Set(const Rows& rows);
+  // Dense rows of the host, in the memory that has `alike`.
+  void SetThere(MatrixView<const float> rows, const Rows& alike);
   // [left | right]; both have as many rows and lie in the same memory. Throws Error for others.
   void SetBeside(const Rows& left, const Rows& right);
   // Both take rows of the same shape in the same memory, and throw Error for others.

@@ -78,6 +78,15 @@ void WithMemoryForAll(Processes& processes, const std::function<void()>& call) {
       throw OutOfMemoryElsewhere(fmt::format("{}: {}", processes.Name(rank), why));
 }
 
+void WithMemoryForBatch(Processes& processes, const std::function<void()>& call) {
+  if (!processes.split()) return WithMemoryForAll(processes, call);
+  try {
+    call();
+  } catch (const OutOfMemory& error) {
+    Fail("{}; divide the model among more processes (--split)", error.what());
+  }
+}
+
 std::unique_ptr<Tally> MakeCpuTally(const Context& context) { return std::make_unique<CpuTally>(context); }
 
 std::unique_ptr<Tally> MakeTally(const Context& context, std::shared_ptr<const Weights> weights) {

@@ -44,13 +44,16 @@ class RowExchange {
   virtual void Send(int to, const Rows& rows) = 0;  // which stay as they are until Run() returns
   // On this process's GPU. They are there once Run() has returned, until the next call of this.
   virtual Rows Receive(int from, int64_t count, int64_t hidden) = 0;
-  // All processes call it. Throws OutOfMemory on all where one has no room for what it receives.
+  // All processes call it. Throws as WithMemoryForBatch() does where one has no room for what it receives.
   virtual void Run() = 0;
 };
 
 // Calls call() in all processes. Where the device of one has no memory for it, all throw OutOfMemory, so that they
 // divide their work alike.
 void WithMemoryForAll(Processes& processes, const std::function<void()>& call);
+// The same for what is done for one batch after another. The processes of a split model work at different batches and
+// do not wait for each other: there, Error takes the place of OutOfMemory.
+void WithMemoryForBatch(Processes& processes, const std::function<void()>& call);
 
 class Tally {
  public:

@@ -6,25 +6,41 @@
 #include <CLI/CLI.hpp>
 
 #include "runtime/check.h"
+#include "runtime/cuda/cuda.h"
 #include "runtime/host_memory.h"
 #include "runtime/parse.h"
+#include "tools/gpus.h"
 #include "tools/table.h"
 
 namespace shiftrt {
 
 namespace {
 
-// By the memory that is free on the hosts. A quarter of it is left to activations, sums and other programs.
+// What a process may take for weights: of its host's memory, or of its GPU's.
+ProcessMemory FreeMemory(const CommonOptions& options, Processes& processes) {
+  const std::string& host = processes.host(processes.rank());
+  const std::vector<int> gpus = ChooseGpus(options.device, processes, /*quiet=*/true);
+  if (gpus.empty()) return {host, AvailableMemory() / 4 * 3};
+  return {fmt::format("GPU {} of {}", gpu::PciBusId(gpus.front()), host),
+          gpu::QueryDevice(gpus.front()).free_bytes / 4 * 3};
+}
+
+// By the memory that is free. A quarter of it is left to activations, sums and other programs.
 int64_t FreeMemorySplit(const CommonOptions& options, Processes& processes) {
   LoadOptions outline = options.Loading();
   outline.outline = true;
   outline.merge_lora = false;
   const Model model = OpenModel(options.model, outline);
   const Weights& weights = *model.weights;
-  const bool mapped = !weights.stored.contains(weights.blocks.front().down.data);
+  const ProcessMemory own = FreeMemory(options, processes);
+  const bool on_host = own.host == processes.host(processes.rank());
+  const bool mapped = on_host && !weights.stored.contains(weights.blocks.front().down.data);
   std::vector<ProcessMemory> memory;
-  for (const Bytes& one : processes.Gather(Packer().Put(AvailableMemory() / 4 * 3).Take()))
-    memory.push_back({processes.host(static_cast<int>(memory.size())), Unpacker(one).Get<int64_t>()});
+  for (const auto& one : processes.Gather(Packer().PutText(own.host).Put(own.bytes).Take())) {
+    Unpacker in(one);
+    const std::string where = in.GetText();
+    memory.push_back({where, in.Get<int64_t>()});
+  }
   const DepthPlan all = DepthPlan::Original(weights.config.layers);
   return ChooseSplit({weights.config, all, weights.embedding.dtype, mapped}, memory);
 }

@@ -43,6 +43,7 @@ class CudaBackend : public Backend {
   struct Recorded {
     const CudaKv* cache = nullptr;  // that they write to
     bool chooses = false;           // whether they end with a token's choice
+    const float* from = nullptr;    // the stream that they begin with; null: the embedding of a token
     bool operator==(const Recorded&) const = default;
   } recorded_;
 };
@@ -82,7 +83,8 @@ Rows CudaBackend::Launch(const LayerCall& call, const std::function<void(Layers&
   }
   s_.Begin(call);
   if (s_.step.count == 1 && s_.cache != nullptr && !tapped_) {
-    const Recorded wanted{s_.cache, call.draw != nullptr};
+    const Recorded wanted{s_.cache, call.draw != nullptr, call.residual != nullptr ? s_.Here(*call.residual) : nullptr};
+    one_.StartFrom(wanted.from);
     if (recorded_ != wanted) s_.graph.Reset();
     recorded_ = wanted;
     s_.graph.Run(s_.stream, [&] { loop(one_); });

@@ -83,7 +83,7 @@ class GpuRowExchange : public RowExchange {
   }
   void Run() override {
     const std::vector<Transfer> sent = std::exchange(sent_, {}), received = std::exchange(received_, {});
-    WithMemoryForAll(processes_, [&] {
+    WithMemoryForBatch(processes_, [&] {
       if (const auto lacking = std::exchange(lacking_, {})) throw OutOfMemory(*lacking);
     });
     carrier_->Carry(rows_->stream(), sent, received);

@@ -24,10 +24,9 @@ void OneToken::Embed() {
   gpu::Embed(s_.stream, s_.step.tokens, 1, s_.device->embedding(), s_.hidden, h_, s_.weights->EmbeddingScale());
 }
 
-void OneToken::Resume(const Rows& residual) {
-  const float* const from = s_.Here(residual);
+void OneToken::Resume(const Rows&) {
   Begin();
-  if (from != h_) gpu::CopyOnDevice(s_.stream, h_, from, s_.hidden * static_cast<int64_t>(sizeof(float)));
+  if (from_ != h_) gpu::CopyOnDevice(s_.stream, h_, from_, s_.hidden * static_cast<int64_t>(sizeof(float)));
 }
 
 void OneToken::Attention(const BlockStage& block, int64_t slot) {

@@ -12,6 +12,8 @@ namespace shiftrt {
 class OneToken : public Layers {
  public:
   explicit OneToken(CudaState& state) : s_(state) {}
+  // Where the stream of the next Resume() is on this GPU. It is copied there before the launches that are recorded.
+  void StartFrom(const float* residual) { from_ = residual; }
   void Embed() override;
   void Resume(const Rows& residual) override;
   void Attention(const BlockStage& block, int64_t slot) override;
@@ -30,6 +32,7 @@ class OneToken : public Layers {
                   const gpu::DeviceBuffer<float>& norm);
 
   CudaState& s_;
+  const float* from_ = nullptr;
   float *h_ = nullptr, *spare_ = nullptr;  // the stream, and where a full adapter writes the next one
 };
 

@@ -27,6 +27,9 @@ std::shared_ptr<float> StreamRows::Allocate(int64_t count) const {
 void StreamRows::CopyToHost(const float* from, int64_t count, float* to) const {
   gpu::CopyToHost(stream(), to, from, Bytes(count));
 }
+void StreamRows::CopyFromHost(const float* from, int64_t count, float* to) const {
+  gpu::CopyToDevice(stream(), to, from, Bytes(count));
+}
 void StreamRows::Copy(const float* from, int64_t count, float* to) const {
   gpu::CopyOnDevice(stream(), to, from, Bytes(count));
 }

@@ -18,6 +18,7 @@ class StreamRows : public RowsDevice, public std::enable_shared_from_this<Stream
   int gpu() const override { return stream().device; }
   std::shared_ptr<float> Allocate(int64_t count) const override;
   void CopyToHost(const float* from, int64_t count, float* to) const override;
+  void CopyFromHost(const float* from, int64_t count, float* to) const override;
   void Copy(const float* from, int64_t count, float* to) const override;
   void CopyColumns(MatrixView<const float> from, float* to, int64_t stride) const override;
   void Add(const float* from, int64_t count, float* to) const override;

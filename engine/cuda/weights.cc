@@ -5,6 +5,7 @@
 
 #include "kernels/widen.h"
 #include "models/block_tensors.h"
+#include "models/split.h"
 #include "runtime/check.h"
 #include "runtime/device_copies.h"
 
@@ -101,16 +102,24 @@ void CheckType(const BlockStage& stage, Halves half, DType dtype) {
   });
 }
 
+// What this process holds besides blocks: the embedding, and norm and head.
+ModelShare ShareOf(const Weights& weights) {
+  return weights.split() ? weights.shares[weights.share] : ModelShare{0, weights.config.layers};
+}
+
 }  // namespace
 
 DeviceWeights::DeviceWeights(const Weights& weights, int gpu)
     : rows_(std::make_shared<StreamRows>(gpu)),
       info_(gpu::QueryDevice(gpu)),
       products_(stream()),
-      dtype_(CheckSupported(weights)),
-      embedding_(Join(stream(), uploader_, {&weights.embedding})),
-      final_norm_(Norm(stream(), weights.config, weights.final_norm)) {
-  if (weights.head.data != weights.embedding.data) head_ = Join(stream(), uploader_, {&weights.head});
+      dtype_(CheckSupported(weights)) {
+  const ModelShare share = ShareOf(weights);
+  const bool tied = weights.head.data == weights.embedding.data;
+  if (share.first || (share.last && tied)) embedding_ = Join(stream(), uploader_, {&weights.embedding});
+  if (!share.last) return;
+  final_norm_ = Norm(stream(), weights.config, weights.final_norm);
+  if (!tied) head_ = Join(stream(), uploader_, {&weights.head});
 }
 
 const DeviceAttention& DeviceWeights::Attention(const Weights& weights, int64_t layer) {
@@ -141,6 +150,7 @@ DeviceMlp DeviceWeights::UploadMlp(const ModelConfig& config, const BlockStage& 
 
 DeviceOutput DeviceWeights::UploadOutput(const Weights& weights, const DepthPlan& plan) {
   DeviceOutput out;
+  if (!ShareOf(weights).last) return out;
   const auto [final_norm, head] = plan.Output(weights);
   const std::lock_guard lock(uploading_);
   if (final_norm.data != weights.final_norm.data) out.final_norm = Norm(stream(), weights.config, final_norm);

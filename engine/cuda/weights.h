@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model's weights in GPU memory: one copy per GPU, shared by every decoder there. Each half of a block is uploaded
-// when a plan first runs it.
+// when a plan first runs it. Of a part of a split model, embedding, norm and head are there if the part has them.
 #pragma once
 
 #include <map>

@@ -96,12 +96,15 @@ void Pass::RunGroups(const std::string& phase, std::span<const Batch>& batches, 
   const Context context = dealt ? context_ : context_.Alone();
   Processes& processes = *context.processes;
   const std::unique_ptr<Tally> tally = MakeTally(context, weights_);
-  const auto with_memory = [&](const std::function<void()>& call) {
-    return context.device == Device::kCuda ? WithMemoryForAll(processes, call) : call();
+  using Memory = void (*)(Processes&, const std::function<void()>&);
+  const auto with_memory = [&](Memory of, const std::function<void()>& call) {
+    return context.device == Device::kCuda ? of(processes, call) : call();
   };
-  each([&](const Group& group) { with_memory([&] { group.probe().Begin(*tally, group.begin, group.end); }); });
+  each([&](const Group& group) {
+    with_memory(WithMemoryForAll, [&] { group.probe().Begin(*tally, group.begin, group.end); });
+  });
   std::deque<DeviceRun> devices;
-  with_memory([&] {
+  with_memory(WithMemoryForAll, [&] {
     for (int64_t i = 0; i < tally->devices(); ++i) devices.emplace_back(*this, context.WithGpu(i), groups);
   });
 
@@ -116,7 +119,7 @@ void Pass::RunGroups(const std::string& phase, std::span<const Batch>& batches, 
     int64_t turn = 0;
     bool interrupted = false;
     processes.InRounds(std::ssize(batches), [&](const Round& round) {
-      with_memory([&] {
+      with_memory(WithMemoryForBatch, [&] {
         if (round.mine) devices[turn++ % devices.size()].Run(batches[*round.mine]);
       });
       if (round.mine) {

@@ -17,7 +17,7 @@ RidgeAdder::RidgeAdder(Tally& tally, const Site& site, RidgeSums& into, int chan
       exchange_(tally.exchange()),
       delta_squares_(into.DeltaSquares()),
       tokens_(into.tokens()) {
-  if (processes_.groups() == 1 || processes_.rank() == owner_) sums_ = tally.MakeRidgeSums(into.matrices());
+  if (processes_.rank() == owner_) sums_ = tally.MakeRidgeSums(into.matrices());
   for (int64_t i = 0; i < tally.devices(); ++i) pending_.push_back(tally.MakeProducts());
 }
 

@@ -66,13 +66,14 @@ class RidgeProbe::SiteTaps {
     for (KeptRows* const rows : {input_, &sum_}) {
       Matrix<float> values(alike.count(), alike.hidden());
       in.Get(values.span());
-      rows->Set(values.view());
+      rows->SetThere(values.view(), alike);
     }
   }
   void PassOn() {
     Packer packer;
     for (const KeptRows* const rows : {input_, &sum_}) {
-      const MatrixView<const float> view = rows->rows().host();
+      const HostRows host = rows->rows().ToHost();
+      const MatrixView<const float> view = host.view();
       packer.Put(std::span(view.data, view.rows * view.cols));
     }
     border_->processes->Send(border_->processes->rank() + 1, border_->channel, packer.Take());

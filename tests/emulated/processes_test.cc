@@ -15,7 +15,7 @@ class GpusInProcesses : public ProcessesCli {
     fs::remove_all(dir_ / "model");
     WriteModel("model", {{"hidden_size", 64},
                          {"head_dim", 64},
-                         {"num_hidden_layers", 2},
+                         {"num_hidden_layers", 4},
                          {"num_attention_heads", 1},
                          {"num_key_value_heads", 1}});
     WriteText(dir_ / "heldout.txt", Words(400));
@@ -27,7 +27,7 @@ class GpusInProcesses : public ProcessesCli {
 
   // The lines of tests/emulated/worker.cc.
   Outcome Worker(int processes, const std::vector<std::string>& arguments) const {
-    std::vector<std::string> all = {"-n", std::to_string(processes), SHIFTRT_WORKER};
+    std::vector<std::string> all = {"-n", std::to_string(processes), SHIFTRT_WORKER, Path("model")};
     all.insert(all.end(), arguments.begin(), arguments.end());
     Outcome outcome;
     outcome.status = Wait(Start(all, dir_ / "stdout", dir_ / "stderr", launcher_));
@@ -52,13 +52,36 @@ TEST_P(GpusInProcesses, TheMethodGivesTheSameBits) {
   EXPECT_NE(Found(3, "cuda"), expected) << "a wrong order of additions is not noticed";
 }
 
+TEST_P(GpusInProcesses, ASplitModelGivesTheSameBits) {
+  const std::string all = Found(1, "cuda"), expected = all.substr(0, all.find("correctable"));
+  EXPECT_NE(expected, "");
+  for (const int processes : {2, 4}) {  // one group, and two that share the batches
+    const Outcome outcome = Worker(processes, {processes == 2 ? "cuda" : "cuda:0,1,2,0", "split", "2"});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.out, expected) << processes << " processes";
+  }
+  const auto reply = [&](int processes, const std::string& command) {
+    std::vector<std::string> words = Split(command);
+    for (const std::string& word :
+         {std::string("--model"), Path("model"), std::string("--device"), std::string("cuda"), std::string("--threads"),
+          std::string("1"), std::string("--quiet"), std::string("--split"), std::to_string(processes)})
+      words.push_back(word);
+    const Outcome outcome = In(processes, words);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return outcome.out.substr(0, outcome.out.find(" tokens,"));
+  };
+  for (const std::string& command : {std::string("generate --prompt sea --max-tokens 5 --temperature 0.7"),
+                                     "ppl --protocol seq128 --text " + Path("heldout.txt")})
+    EXPECT_EQ(reply(3, command), reply(1, command));
+}
+
 TEST_P(GpusInProcesses, MemoryThatOneLacksAllLack) {
   const auto without_passes = [](const std::string& found) { return found.substr(0, found.find(" passes")); };
-  const Outcome enough = Worker(2, {"cuda", "100000000"});
+  const Outcome enough = Worker(2, {"cuda", "memory", "100000000"});
   ASSERT_EQ(enough.status, 0) << enough.err;
   bool divided = false;
   for (int64_t memory = 1'040'000; memory > 0; memory -= 60'000) {
-    const Outcome outcome = Worker(2, {"cuda", std::to_string(memory)});
+    const Outcome outcome = Worker(2, {"cuda", "memory", std::to_string(memory)});
     if (outcome.status != 0) {
       EXPECT_NE(outcome.err.find("process 1 of 2 on"), std::string::npos) << outcome.err;
       EXPECT_NE(outcome.err.find("the GPU is out of memory"), std::string::npos) << outcome.err;

@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // The method on the emulated devices of several processes, with batches of a few tokens: `shiftrt` itself would take
 // minutes for its batches. Prints for each recipe what it found, and in how many passes.
-//   emulated_worker DEVICE [MEMORY]    MEMORY: bytes of the device of the last process
+//   emulated_worker MODEL DEVICE [memory BYTES | split N]
+// With `memory`, the device of the last process has so little, and one recipe is tried. With `split`, N processes hold
+// the model together, and the recipes that such a model takes are tried.
 #include <cstdio>
 #include <exception>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "kernels/emulated/device.h"
 #include "models/model.h"
 #include "runtime/launcher.h"
 #include "runtime/random.h"
 #include "shift/pipeline.h"
-#include "tests/cuda/models.h"
 #include "tools/options.h"
 
 namespace shiftrt {
@@ -44,21 +46,28 @@ class Passes : public NoProgress {
   int count = 0;
 };
 
-void Work(const CommonOptions& options, std::optional<int64_t> memory) {
+void Work(const CommonOptions& options, int64_t memory, int split) {
   Processes& processes = *options.processes;
   std::optional<emu::MemoryLimit> limit;
-  if (memory && processes.rank() + 1 == processes.size()) limit.emplace(*memory);
+  if (memory > 0 && processes.rank() + 1 == processes.size()) limit.emplace(memory);
+  processes.Split(split);
   struct Recipe {
     const char *prune, *correction, *rank;
     Calibration mode = Calibration::kIndependent;
     bool norm = false;
+    bool split = false;  // whether a split model takes it
+    Merge merge =
+        Merge::kOff;  // with it the sums are also of the run, which a split model has on both sides of a border
   };
-  for (const Recipe& recipe :
-       {Recipe{"bi:2", "lra", "4"}, Recipe{"correctable:1,rank=4", "lra", "full", Calibration::kIndependent, true},
-        Recipe{"ppl:1", "lra", "4", Calibration::kDrift}, Recipe{"layers=0,1", "joint", "4"}}) {
-    if (memory && !std::string(recipe.prune).starts_with("correctable")) continue;
+  for (const Recipe& recipe : {Recipe{"bi:2", "lra", "4", Calibration::kIndependent, false, true},
+                               Recipe{"layers=1,2", "lra", "4", Calibration::kIndependent, true, true, Merge::kFull},
+                               Recipe{"correctable:1,rank=4", "lra", "full", Calibration::kIndependent, true},
+                               Recipe{"ppl:1", "lra", "4", Calibration::kDrift}, Recipe{"layers=0,1", "joint", "4"}}) {
+    const std::string prune = recipe.prune;
+    if (memory > 0 && !prune.starts_with("correctable")) continue;
+    if (split > 1 && !recipe.split) continue;
     Model model;
-    model.weights = MakeWeights({.heads = 1, .layers = 4}, DType::kFloat32);
+    model.weights = LoadWeights(options.model, {.split = {split, processes.part()}});
     model.plan = DepthPlan::Original(4);
     const CalibrationSet calibration = Text(model.weights->config.vocab);
     Passes passes;
@@ -68,8 +77,9 @@ void Work(const CommonOptions& options, std::optional<int64_t> memory) {
     shift.fit.rank = ParseRank(recipe.rank);
     shift.mode = recipe.mode;
     shift.weighting.norm = recipe.norm;
+    shift.merge = recipe.merge;
     const ShiftResult found = Shift({options.MakeContext(), model, calibration, passes}, shift);
-    const std::string plan = found.corrected.Fingerprint();
+    const std::string plan = (found.merged ? *found.merged : found.corrected).Fingerprint();
     processes.CheckSame("plan", plan);
     if (processes.first())
       fmt::print("{} {} {}: {} {} passes {}\n", recipe.prune, recipe.correction, recipe.rank, plan,
@@ -83,9 +93,14 @@ void Work(const CommonOptions& options, std::optional<int64_t> memory) {
 int main(int argc, char** argv) {
   shiftrt::CommonOptions options(shiftrt::JoinProcesses());
   try {
-    options.device = argv[1];
+    const std::vector<std::string> words(argv + 1, argv + argc);
+    const auto number = [&](const char* of, int64_t otherwise) {
+      return words.size() == 4 && words[2] == of ? std::stoll(words[3]) : otherwise;
+    };
+    options.model = words.at(0);
+    options.device = words.at(1);
     options.threads = 1;
-    shiftrt::Work(options, argc > 2 ? std::optional<int64_t>(std::stoll(argv[2])) : std::nullopt);
+    shiftrt::Work(options, number("memory", 0), static_cast<int>(number("split", 1)));
     options.processes->Barrier();
     return 0;
   } catch (const shiftrt::PeerFailed&) {
