@@ -116,8 +116,9 @@ DeviceMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan) 
   const DType cached = hardware_.gpu ? dtype_ : DType::kFloat32;
   memory.cache = CheckedProduct({job_.positions, KvBytesPerPosition(config_, own, cached)});
   if (outline_.places > 0) memory.fit = CheckedProduct({kFitMatrices, d, d, int64_t{sizeof(double)}});
-  // Each place of a stage is added up by one of the groups.
-  const int64_t places = plan.stages > 1 ? Rounds(Collected(share), groups) : Collected(share);
+  // Each place is added up by one of the groups. In the memory of hosts, groups of one have the sums of all places.
+  const int64_t owned = Rounds(Collected(share), groups);
+  const int64_t places = plan.stages > 1 || hardware_.gpu ? owned : Collected(share);
   if (places == 0 || outline_.loads) return memory;
 
   // On a CPU the sums of fitted and of held-out tokens are there at the same time; on a GPU one after the other, and
@@ -127,29 +128,25 @@ DeviceMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan) 
     const int64_t room = hardware_.memory - memory.weights - memory.activations;
     while (at_once > 1 && CheckedProduct({at_once, RidgeSums::Bytes(d)}) > room) at_once = (at_once + 1) / 2;
     memory.sums = CheckedProduct({at_once, RidgeSums::Bytes(d)});
-    plan.host_sums = std::max(plan.host_sums, CheckedProduct({places, SiteSums::Bytes(d)}));
+    plan.host_sums =
+        std::max(plan.host_sums, CheckedProduct({plan.stages > 1 ? owned : Collected(share), SiteSums::Bytes(d)}));
   } else {
     Context limited;
     limited.memory = job_.memory > 0 ? job_.memory : std::max<int64_t>(1, (hardware_.memory - memory.weights) / 4 * 3);
     at_once = std::clamp<int64_t>(SitesInMemory(limited, d), 1, places);
     memory.sums = CheckedProduct({at_once, SiteSums::Bytes(d)});
   }
-  const bool sends = groups > 1 && (plan.stages > 1 || !hardware_.gpu);
-  if (sends)
-    memory.rows = CheckedProduct({std::min(Collected(share), at_once * (plan.stages > 1 ? groups : 1)),
-                                  RowsBytes(outline_.calibration_batch())});
+  if (groups > 1) {
+    // Of the places of one pass over the text. A GPU that adds up has the rows of all groups at the same time.
+    const int64_t own = std::min(Collected(share), places == owned ? at_once * groups : at_once);
+    const int64_t others = hardware_.gpu ? at_once * (groups - 1) : 0;
+    memory.rows = CheckedProduct({own + others, RowsBytes(outline_.calibration_batch())});
+  }
   plan.passes = std::max(plan.passes, Rounds(places, at_once));
   return memory;
 }
 
-// GPUs of one process exchange sums alone.
 double DevicePlanner::SentBetweenWhole(int64_t devices) const {
-  if (hardware_.gpu) {
-    const bool collects = outline_.collected > 0 && !outline_.loads;
-    return collects ? 2 * static_cast<double>(devices - 1) *
-                          static_cast<double>(CheckedProduct({outline_.collected, RidgeSums::Bytes(config_.hidden)}))
-                    : 0;
-  }
   double sent = 0;
   for (int rank = 0; rank < devices; ++rank)
     sent += static_cast<double>(MainJobBytes({rank, static_cast<int>(devices)}, job_, outline_));
@@ -161,7 +158,6 @@ DevicePlan DevicePlanner::Whole(int64_t devices) const {
   plan.devices = devices;
   const ModelShare all = {0, config_.layers};
   plan.memory = MemoryOf(all, plan);
-  if (hardware_.gpu && devices > hardware_.per_host) plan.why_not = "one process serves the GPUs of one host";
   if (plan.memory.most() > hardware_.memory) plan.why_not = kNoRoom;
 
   const Sequences batch = {outline_.calibration.samples_per_batch, outline_.fit.length};
@@ -174,12 +170,10 @@ DevicePlan DevicePlanner::Whole(int64_t devices) const {
   if (k > 0 && !outline_.loads) {
     const int64_t rounds =
         Rounds(outline_.calibration.fit_batches, n) + Rounds(outline_.calibration.heldout_batches, n);
-    // GPUs add up their own batches, and the sums of all go to the first. A process adds, for the places that it owns,
-    // the batches of all.
-    const int64_t added = hardware_.gpu ? k : Rounds(k, n) * n;
-    double round = tapped;
-    double shared = n == 1 ? 0 : static_cast<double>(CheckedProduct({k, RidgeSums::Bytes(d)})) / link;
-    if (!hardware_.gpu && n > 1) {
+    // Each adds up, for the places that it owns, the batches of all.
+    const int64_t added = Rounds(k, n) * n;
+    double round = tapped, shared = 0;
+    if (n > 1) {
       const auto rows = static_cast<double>(RowsBytes(batch.tokens()));
       const double sent = static_cast<double>(k) * static_cast<double>(n - 1) / static_cast<double>(n) * rows;
       round = std::max(tapped, sent / link);  // messages travel while the process computes
@@ -189,14 +183,12 @@ DevicePlan DevicePlanner::Whole(int64_t devices) const {
         static_cast<double>(rounds) * (static_cast<double>(plan.passes) * round + SumSeconds(added, batch.tokens())) +
         2 * shared;
   }
-  const auto fits = static_cast<double>(hardware_.gpu ? outline_.places : Rounds(outline_.places, n));
+  const auto fits = static_cast<double>(Rounds(outline_.places, n));
   seconds(Step::kSolve) = fits * FitSeconds(Step::kSolve);
   seconds(Step::kReduce) = fits * FitSeconds(Step::kReduce);
   const Sequences windows = {outline_.windows_per_batch, outline_.windows.length};
-  // GPUs of one process share the calibration alone.
-  seconds(Step::kEvaluate) =
-      static_cast<double>(job_.variants * Rounds(outline_.window_batches(), hardware_.gpu ? 1 : n)) *
-      PassSeconds(all, windows, windows.count * (windows.length - 1));
+  seconds(Step::kEvaluate) = static_cast<double>(job_.variants * Rounds(outline_.window_batches(), n)) *
+                             PassSeconds(all, windows, windows.count * (windows.length - 1));
   seconds(Step::kDecode) = static_cast<double>(job_.variants * job_.decoded) *
                            static_cast<double>(plan_.BytesPerToken(*job_.weights)) /
                            (hardware_.bandwidth * efficiency_.memory);

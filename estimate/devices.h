@@ -49,8 +49,8 @@ class DevicePlanner {
   // They outlive it.
   DevicePlanner(const MainJob& job, const JobOutline& outline, const Hardware& hardware, const Efficiency& efficiency);
 
-  // In groups of so many devices, each of which holds one model, and which share the batches. A GPU's process is taken
-  // to do what a CPU's does, but for stages == 1: one process then serves all GPUs, of one host.
+  // In groups of so many devices, each of which holds one model, and which share the batches. Each device has
+  // a process of its own.
   DevicePlan On(int64_t devices, int64_t stages) const;
   // With the number of stages that takes the least time, of those for which memory has room.
   DevicePlan On(int64_t devices) const;
