@@ -324,10 +324,9 @@ void CheckSplit(const ShiftOptions& options) {
   };
   const char* const kWhole = "it needs the whole model in each process; start it without --split";
   const PruneSpec& prune = options.prune;
-  refuse(
-      prune.layers.empty() && !FindCriterion(prune.criterion).takes_split, "prune",
-      "of the criteria, only bi, bi:frobenius, reverse, reverse*, random, layers=, and angular and streamline for one "
-      "unit do; others can choose the layers in a run without --split, for layers=");
+  refuse(prune.layers.empty() && !FindCriterion(prune.criterion).takes_split, "prune",
+         "of the criteria, only bi, bi:frobenius, ppl, ppl-greedy, reverse, reverse*, random, layers=, and angular and "
+         "streamline for one unit do; others can choose the layers in a run without --split, for layers=");
   const bool fits = *options.correction == FindCorrection("lra") || *options.correction == FindCorrection("none");
   refuse(!fits, "correction", "only lra and none do; start the others without --split");
   refuse(options.mode != Calibration::kIndependent, "mode", "sites are fitted independently there");

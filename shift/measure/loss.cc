@@ -66,13 +66,41 @@ DepthPlan Replaced(const DepthPlan& plan, const Substitute& substitute) {
   return replaced;
 }
 
-std::vector<double> LossesWith(const Context& context, std::shared_ptr<const Weights> weights, const DepthPlan& plan,
-                               const std::vector<Substitute>& substitutes, const std::vector<Batch>& batches,
-                               Progress& progress) {
-  const int64_t predicted = CheckedPredictedTokens(batches), count = std::ssize(substitutes);
-  std::vector<double> losses(std::ssize(batches) * count);  // of each batch
-  double* now = nullptr;                                    // those of the batch that runs
-  int64_t now_tokens = 0;                                   // of the batches that run at the same time in all processes
+namespace {
+
+// These return the loss of each batch under each substitute, of the batches of this process.
+//
+// Each plan from its first block. So it is done where the model is split: a stream that a tap hears is on one process,
+// and the others do not know of it.
+std::vector<double> LossesOfWholePlans(const Context& context, const std::shared_ptr<const Weights>& weights,
+                                       const DepthPlan& plan, const std::vector<Substitute>& substitutes,
+                                       const std::vector<Batch>& batches, Progress& progress) {
+  Processes& processes = *context.processes;
+  const int64_t count = std::ssize(substitutes);
+  std::vector<double> losses(std::ssize(batches) * count);
+  for (int64_t i = 0; i < count; ++i) {
+    Decoder decoder(context, weights, Replaced(plan, substitutes[i]));
+    processes.InRounds(std::ssize(batches), [&](const Round& round) {
+      if (round.mine) {
+        const Batch& batch = batches[*round.mine];
+        losses[*round.mine * count + i] = SummedLoss(decoder, batch, decoder.Forward(batch));
+        ++processes.work.batches;
+        processes.work.tokens += batch.size();
+      }
+      for (int64_t b = round.first; b < round.end(); ++b) progress.Advance(batches[b].size());
+    });
+  }
+  return losses;
+}
+
+// The blocks before a substitute run once for all.
+std::vector<double> LossesFromStreams(const Context& context, const std::shared_ptr<const Weights>& weights,
+                                      const DepthPlan& plan, const std::vector<Substitute>& substitutes,
+                                      const std::vector<Batch>& batches, Progress& progress) {
+  const int64_t count = std::ssize(substitutes);
+  std::vector<double> losses(std::ssize(batches) * count);
+  double* now = nullptr;   // those of the batch that runs
+  int64_t now_tokens = 0;  // of the batches that run at the same time in all processes
   Processes& processes = *context.processes;
   Decoder rest(context, weights, plan);  // a decoder of its own, so that the stream of the first one stays as it is
   std::vector<Tap> taps;
@@ -88,9 +116,6 @@ std::vector<double> LossesWith(const Context& context, std::shared_ptr<const Wei
          }});
   }
   Decoder decoder(context, weights, plan, std::move(taps));
-  int64_t tokens = 0;
-  for (const Batch& b : batches) tokens += b.size();
-  progress.Begin("trying removals", tokens * count);
   processes.InRounds(std::ssize(batches), [&](const Round& round) {
     if (!round.mine) return;
     now = losses.data() + *round.mine * count;
@@ -100,8 +125,22 @@ std::vector<double> LossesWith(const Context& context, std::shared_ptr<const Wei
     ++processes.work.batches;
     processes.work.tokens += batches[*round.mine].size();
   });
+  return losses;
+}
+
+}  // namespace
+
+std::vector<double> LossesWith(const Context& context, std::shared_ptr<const Weights> weights, const DepthPlan& plan,
+                               const std::vector<Substitute>& substitutes, const std::vector<Batch>& batches,
+                               Progress& progress) {
+  const int64_t predicted = CheckedPredictedTokens(batches), count = std::ssize(substitutes);
+  int64_t tokens = 0;
+  for (const Batch& b : batches) tokens += b.size();
+  progress.Begin("trying removals", tokens * count);
+  const auto measure = weights->split() ? LossesOfWholePlans : LossesFromStreams;
+  std::vector<double> losses = measure(context, weights, plan, substitutes, batches, progress);
   progress.End();
-  processes.Share(losses, count);
+  context.processes->Share(losses, count);
   std::vector<double> sums(count, 0.0);
   for (size_t b = 0; b < batches.size(); ++b)
     for (int64_t i = 0; i < count; ++i) sums[i] += losses[b * count + i];

@@ -121,7 +121,8 @@ TEST_F(MethodOnASplitModel, FitsTheSameBits) {
        {Recipe{"bi:3", "lra", "4"}, Recipe{"bi:frobenius:2", "lra", "energy:0.5", true},
         Recipe{"bi:5,unit=half", "lra", "budget:300"}, Recipe{"angular:1", "none", "4"},
         Recipe{"layers=1,2,4", "lra", "full", false, Merge::kFull}, Recipe{"streamline:1", "lra", "3", true},
-        Recipe{"layers=1.mlp-4,5.attn", "lra", "4", true, Merge::kOff, true}}) {
+        Recipe{"layers=1.mlp-4,5.attn", "lra", "4", true, Merge::kOff, true}, Recipe{"ppl:2,unit=half", "lra", "4"},
+        Recipe{"ppl-greedy:2,tokens=64", "none", "4"}}) {
     const auto shift = [&](const ShiftJob& job) {
       ShiftOptions options = Options(recipe.prune, recipe.correction, recipe.rank);
       options.weighting.norm = recipe.norm;
