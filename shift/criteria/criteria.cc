@@ -169,6 +169,7 @@ std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const C
     pass.Run("selecting layers", *input.calibration, progress);
   }
   std::vector<Selection> selections;
+  selections.reserve(tasks.size());
   for (const CriterionTask& task : tasks) selections.push_back(SelectOne(task));
   return selections;
 }

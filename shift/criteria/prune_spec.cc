@@ -253,6 +253,7 @@ std::vector<PruneSpec> ParsePruneList(const std::string& text, const std::string
     }
   }
   std::vector<PruneSpec> specs;
+  specs.reserve(texts.size());
   for (const std::string& one : texts) specs.push_back(ParsePrune(one, default_amount));
   return specs;
 }
