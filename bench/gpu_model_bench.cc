@@ -6,6 +6,7 @@
 #include "bench/energy.h"
 #include "bench/gpu_bench.h"
 #include "estimate/flops.h"
+#include "runtime/check.h"
 #include "runtime/median.h"
 #include "runtime/random.h"
 
@@ -51,11 +52,15 @@ struct Runner {
   // `count` tokens that follow `context`. The first two tokens, which record the launches, do not count.
   Decoded Decode(std::span<const int32_t> context, int64_t count, const EnergyMeter& meter) {
     cache.Truncate(0);
-    int32_t token = decoder.NextToken(context, cache, {}, 0);
-    for (int i = 0; i < 2; ++i) token = decoder.NextToken(std::span(&token, 1), cache, {}, 0);
+    decoder.StartToken(context, cache, {}, 0);
+    const auto next = [&] {  // as in generation: a step is started before the token it continues is known
+      Check(decoder.StartNext(cache, {}, 0), "the cache of {} positions is full", cache.capacity());
+      decoder.TakeToken();
+    };
+    for (int i = 0; i < 2; ++i) next();
     const double before = meter.Joules();
     const auto start = Clock::now();
-    for (int64_t i = 0; i < count; ++i) token = decoder.NextToken(std::span(&token, 1), cache, {}, 0);
+    for (int64_t i = 0; i < count; ++i) next();
     const double seconds = SecondsSince(start);
     return {static_cast<double>(count) / seconds, meter.Joules() - before};
   }

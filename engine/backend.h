@@ -34,6 +34,7 @@ struct LayerCall {
   int64_t next = -1;               // the layer whose input is the stream behind them, where taps of it hear that
   bool taps_only = false;          // nobody wants the stream behind the last tap
   const Draw* draw = nullptr;      // how the token behind the last row is chosen; null: it is not
+  bool on_chosen = false;          // the batch's one token is the one that the last call chose, not the one it says
 };
 
 // Rows of a stream, and the token whose probability is asked of each.
@@ -74,8 +75,10 @@ class Backend {
   // Prepares the call and has `loop` run its layers. A backend that recorded what the same loop launches replays that
   // instead. Returns the stream; no rows with taps_only.
   virtual Rows Run(const LayerCall& call, const std::function<void(Layers&)>& loop) = 0;
-  // The token that the last call chose. Throws what SampleToken throws.
+  // The token of the oldest call with a draw that was not asked for yet. Throws what SampleToken throws.
   virtual int32_t Chosen() = 0;
+  // Whether a call may be `on_chosen`: it then follows one with a draw over the same cache, before or after Chosen().
+  virtual bool RunsAhead() const { return false; }
   virtual Matrix<float> Logits(const Rows& residual) = 0;
   virtual std::vector<float> LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) = 0;
 };

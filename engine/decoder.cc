@@ -176,9 +176,32 @@ int32_t Decoder::NextToken(std::span<const int32_t> tokens, KvCache& cache, cons
   const Draw draw{sampling, uniform};
   return impl_->Continue<int32_t>(tokens, cache, &draw, [&](const LayerCall& call) {
     impl_->Run(call);
-    const int32_t chosen = impl_->scores() ? impl_->backend->Chosen() : -1;
-    return impl_->part ? impl_->part->Token(chosen) : chosen;
+    return TakeToken();
   });
+}
+
+void Decoder::StartToken(std::span<const int32_t> tokens, KvCache& cache, const SamplingOptions& sampling,
+                         double uniform) {
+  Check(!tokens.empty(), "no token to continue after");
+  const Draw draw{sampling, uniform};
+  impl_->Continue<Rows>(tokens, cache, &draw, [&](const LayerCall& call) { return impl_->Run(call); });
+}
+
+bool Decoder::StartNext(KvCache& cache, const SamplingOptions& sampling, double uniform) {
+  if (impl_->part || !impl_->taps.empty() || !impl_->backend->RunsAhead() || cache.size() == cache.capacity())
+    return false;
+  const Draw draw{sampling, uniform};
+  const int32_t unknown = 0;
+  impl_->Continue<Rows>(std::span(&unknown, 1), cache, &draw, [&](LayerCall call) {
+    call.on_chosen = true;
+    return impl_->Run(call);
+  });
+  return true;
+}
+
+int32_t Decoder::TakeToken() {
+  const int32_t chosen = impl_->scores() ? impl_->backend->Chosen() : -1;
+  return impl_->part ? impl_->part->Token(chosen) : chosen;
 }
 
 Matrix<float> Decoder::Logits(const Rows& residual) {

@@ -99,6 +99,14 @@ class Decoder {
   // over no more than an id. Takes at least one token; throws what SampleToken throws (engine/sampling.h).
   int32_t NextToken(std::span<const int32_t> tokens, KvCache& cache, const SamplingOptions& sampling, double uniform);
 
+  // The same in steps, so that a GPU need not wait for the host between two tokens. StartToken() starts what
+  // NextToken() does. StartNext() starts it on the token that was started last, before anybody knows which it is;
+  // false, and nothing is started, where the cache is full or this decoder cannot (on a CPU, with taps, of a split
+  // model). TakeToken() gives the token of the oldest start. At most two may be open, and StartToken() forgets those.
+  void StartToken(std::span<const int32_t> tokens, KvCache& cache, const SamplingOptions& sampling, double uniform);
+  bool StartNext(KvCache& cache, const SamplingOptions& sampling, double uniform);
+  int32_t TakeToken();
+
   // Logits (rows, vocab) of residual rows: final norm, then head.
   Matrix<float> Logits(const Rows& residual);
   // log p(targets[t]) of each residual row, natural logarithm; see kernels/logprob.h. Throws Error unless there is one

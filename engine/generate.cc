@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "runtime/check.h"
 #include "runtime/files.h"
@@ -18,6 +19,20 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 
 // Bounds the activations' memory on long prompts.
 constexpr size_t kPrefillChunk = 512;
+
+// A step that was started before the token it continues was known. The cache forgets it unless it is accepted.
+struct Ahead {
+  explicit Ahead(KvCache& cache) : cache(cache) {}
+  ~Ahead() {
+    if (started) cache.Truncate(cache.size() - 1);
+  }
+  Ahead(const Ahead&) = delete;
+  Ahead& operator=(const Ahead&) = delete;
+  bool Accept() { return std::exchange(started, false); }
+
+  KvCache& cache;
+  bool started = false;
+};
 
 }  // namespace
 
@@ -39,9 +54,16 @@ GenerationResult Continue(Decoder& decoder, KvCache& cache, std::span<const int3
     decoder.Forward(tokens.first(kPrefillChunk), cache);
   }
   int32_t token = 0;
+  double draw = random.Uniform();
+  Ahead ahead(cache);
   for (std::span<const int32_t> next = tokens;; next = std::span(&token, 1)) {
     CheckInterrupted();
-    token = decoder.NextToken(next, cache, request.sampling, random.Uniform());
+    if (!ahead.Accept()) decoder.StartToken(next, cache, request.sampling, draw);
+    draw = random.Uniform();
+    // A stop ends the reply after a step in vain; the last token of all is known to be the last.
+    if (std::ssize(result.tokens) + 1 < request.max_tokens)
+      ahead.started = decoder.StartNext(cache, request.sampling, draw);
+    token = decoder.TakeToken();
     if (result.prefill_seconds == 0) {
       result.prefill_seconds = SecondsSince(start);
       start = std::chrono::steady_clock::now();

@@ -3,6 +3,10 @@
 #include "engine/backend.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <deque>
+#include <utility>
 
 #include "engine/activations.h"
 #include "engine/cuda/many_tokens.h"
@@ -12,6 +16,7 @@
 #include "kernels/cuda/rmsnorm.h"
 #include "kernels/cuda/scores.h"
 #include "runtime/check.h"
+#include "runtime/cuda/upload.h"
 
 namespace shiftrt {
 
@@ -21,6 +26,43 @@ using gpu::ConstDeviceArray;
 using gpu::DeviceArray;
 using gpu::DeviceBuffer;
 
+// Chosen tokens on their way to the host.
+class Choices {
+ public:
+  ~Choices() {
+    for (const auto& slot : slots_)
+      if (slot != nullptr) slot->arrived.WaitQuietly();
+  }
+  void Add(gpu::Stream stream, const int32_t* chosen) {
+    Check(open_.size() < slots_.size(), "{} tokens were started and none was taken", open_.size());
+    std::unique_ptr<Slot>& slot = slots_[next_];
+    if (slot == nullptr) slot = std::make_unique<Slot>(stream);
+    gpu::CopyToPinned(stream, slot->token, chosen, sizeof(*chosen));
+    slot->arrived.Record();
+    open_.push_back(std::exchange(next_, (next_ + 1) % slots_.size()));
+  }
+  int32_t Take() {
+    Check(!open_.empty(), "no token was started");
+    Slot& slot = *slots_[open_.front()];
+    open_.pop_front();
+    slot.arrived.Wait();
+    int32_t token = 0;
+    std::memcpy(&token, slot.token.data(), sizeof(token));
+    return token;
+  }
+  void Forget() { open_.clear(); }
+
+ private:
+  struct Slot {
+    explicit Slot(gpu::Stream stream) : token(stream, sizeof(int32_t)), arrived(stream) {}
+    gpu::PinnedBuffer token;
+    gpu::Event arrived;
+  };
+  std::array<std::unique_ptr<Slot>, 2> slots_;  // used in turn
+  std::deque<size_t> open_;                     // the oldest first
+  size_t next_ = 0;
+};
+
 class CudaBackend : public Backend {
  public:
   explicit CudaBackend(const BackendSetup& setup)
@@ -28,11 +70,13 @@ class CudaBackend : public Backend {
   std::unique_ptr<KvStorage> MakeCache(int64_t capacity) override;
   Rows Run(const LayerCall& call, const std::function<void(Layers&)>& loop) override;
   int32_t Chosen() override;
+  bool RunsAhead() const override { return !tapped_; }
   Matrix<float> Logits(const Rows& residual) override;
   std::vector<float> LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) override;
 
  private:
   Rows Launch(const LayerCall& call, const std::function<void(Layers&)>& loop);
+  Rows LaunchBegun(const LayerCall& call, const std::function<void(Layers&)>& loop);
 
   CudaState s_;
   int64_t slots_;  // of a cache
@@ -46,6 +90,7 @@ class CudaBackend : public Backend {
     const float* from = nullptr;    // the stream that they begin with; null: the embedding of a token
     bool operator==(const Recorded&) const = default;
   } recorded_;
+  Choices choices_;
 };
 
 std::unique_ptr<KvStorage> CudaBackend::MakeCache(int64_t capacity) {
@@ -76,12 +121,22 @@ Rows CudaBackend::Run(const LayerCall& call, const std::function<void(Layers&)>&
 }
 
 Rows CudaBackend::Launch(const LayerCall& call, const std::function<void(Layers&)>& loop) {
-  if (call.draw != nullptr) {
-    const SamplingOptions& sampling = call.draw->sampling;
-    const gpu::SampleRequest request{sampling.temperature, sampling.top_p, call.draw->uniform, sampling.top_k};
-    gpu::CopyToDevice(s_.stream, s_.request.Reserve(s_.stream, 1, kActivations), &request, sizeof(request));
+  if (call.on_chosen) {
+    s_.BeginOnChosen(call);
+  } else {
+    choices_.Forget();
+    if (call.draw != nullptr) {
+      const gpu::SampleRequest request = RequestOf(*call.draw);
+      gpu::CopyToDevice(s_.stream, s_.request.Reserve(s_.stream, 1, kActivations), &request, sizeof(request));
+    }
+    s_.Begin(call);
   }
-  s_.Begin(call);
+  const Rows stream = LaunchBegun(call, loop);
+  if (call.draw != nullptr) choices_.Add(s_.stream, s_.chosen.data());
+  return stream;
+}
+
+Rows CudaBackend::LaunchBegun(const LayerCall& call, const std::function<void(Layers&)>& loop) {
   if (s_.step.count == 1 && s_.cache != nullptr && !tapped_) {
     const Recorded wanted{s_.cache, call.draw != nullptr, call.residual != nullptr ? s_.Here(*call.residual) : nullptr};
     one_.StartFrom(wanted.from);
@@ -96,8 +151,7 @@ Rows CudaBackend::Launch(const LayerCall& call, const std::function<void(Layers&
 }
 
 int32_t CudaBackend::Chosen() {
-  int32_t token = -1;
-  gpu::CopyToHost(s_.stream, &token, s_.chosen.data(), sizeof(token));
+  const int32_t token = choices_.Take();
   if (token < 0) FailOfNaN();
   return token;
 }

@@ -143,6 +143,27 @@ void CudaState::Begin(const LayerCall& call) {
   step.sequence_count = sequence_count;
 }
 
+void CudaState::BeginOnChosen(const LayerCall& call) {
+  Check(chosen.size() > 0, "no token was chosen that a step could follow");
+  cache = static_cast<const CudaKv*>(call.cache);
+  if (rope_.Extend(cache->capacity)) graph.Reset();
+  if (indices_.size() < gpu::kStepNumbers) graph.Reset();
+  int32_t* const numbers = indices_.Reserve(stream, gpu::kStepNumbers, kActivations);
+  gpu::StepOnChosen(stream, {.chosen = chosen.data(),
+                             .position = static_cast<int32_t>(call.past),
+                             .asked = RequestOf(*call.draw),
+                             .numbers = numbers,
+                             .request = request.data()});
+  step = {.count = 1,
+          .tokens = numbers,
+          .positions = numbers + 1,
+          .cache_rows = numbers + 2,
+          .first_row = numbers + 3,
+          .visible = numbers + 4,
+          .longest = 1,
+          .longest_keys = cache->capacity};
+}
+
 KeysValues CudaState::Place(int64_t slot) {
   if (cache != nullptr) return {{cache->slots[slot].keys.data(), dtype}, {cache->slots[slot].values.data(), dtype}};
   const int64_t size = (step.count + step.joined_count) * config.kv_dim();

@@ -67,6 +67,10 @@ struct Step {
   int64_t joined_count = 0;
 };
 
+inline gpu::SampleRequest RequestOf(const Draw& draw) {
+  return {draw.sampling.temperature, draw.sampling.top_p, draw.uniform, draw.sampling.top_k};
+}
+
 class CudaState {
  public:
   explicit CudaState(const BackendSetup& setup);
@@ -80,6 +84,8 @@ class CudaState {
 
   // Copies what a call's launches read to the device, and makes it the call in progress.
   void Begin(const LayerCall& call);
+  // The same for one token that continues a cache, the one that the call before chose. Copies nothing to the device.
+  void BeginOnChosen(const LayerCall& call);
   // Where its keys and values go: into a slot of the cache, or into scratch for one block.
   KeysValues Place(int64_t slot);
   // From the product with the joined query, key and value matrices: rotated queries to `q`, keys and values to `kv`.

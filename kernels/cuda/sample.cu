@@ -273,6 +273,24 @@ struct SampleKernel {
   }
 };
 
+struct ChosenStepKernel {
+  static constexpr int kThreads = 32;
+  struct Args {
+    ChosenStep step;
+  };
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    if (Thread() != 0) return;
+    const ChosenStep& step = args.step;
+    const int32_t chosen = *step.chosen;
+    step.numbers[0] = chosen < 0 ? 0 : chosen;
+    step.numbers[1] = step.position;
+    step.numbers[2] = step.position;
+    step.numbers[3] = 0;
+    step.numbers[4] = step.position + 1;
+    *step.request = step.asked;
+  }
+};
+
 }  // namespace
 
 int SampleBlocks(int64_t vocab, int multiprocessors) {
@@ -291,5 +309,7 @@ void SampleToken(Stream stream, const float* logits, int64_t vocab, const Sample
   Launch<SampleKernel>(stream, {.x = blocks, .shared_bytes = SampleKernel::kShared, .cooperative = true},
                        {logits, static_cast<int>(vocab), request, Exchange::Of(scratch, blocks), token});
 }
+
+void StepOnChosen(Stream stream, const ChosenStep& step) { Launch<ChosenStepKernel>(stream, {}, {step}); }
 
 }  // namespace shiftrt::gpu

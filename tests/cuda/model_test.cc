@@ -3,6 +3,7 @@
 // a GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 
@@ -310,6 +311,35 @@ TEST_F(ModelOnGpu, TextIsTheCpusInFloat32) {
       EXPECT_EQ(text[0], text[1]) << shape.type << ", temperature " << sampling.temperature;
     }
   }
+}
+
+// A reply that ends early leaves a step behind that was started in vain. The cache is then as if it had not been.
+TEST_F(ModelOnGpu, ARepliesEndLeavesTheCacheAsItShouldBe) {
+  const auto weights = MakeWeights(kQwen2, DType::kBFloat16);
+  const DepthPlan plan = DepthPlan::Original(2);
+  Decoder decoder(On(Device::kCuda), weights, plan);
+  const std::vector<int32_t> prompt = Tokens(*weights, 5), more = {3, 1};
+  const SamplingOptions sampling{1.3, 0.95, 30};
+  KvCache cache(weights->config, plan, 24);
+  const std::vector<int32_t> whole = Continue(decoder, cache, prompt, {8, sampling, 4, {}, {}}).tokens;
+  ASSERT_EQ(whole.size(), 8u);
+  EXPECT_EQ(cache.size(), 5 + 7);
+  const std::vector<int32_t> stop = {whole[3]};
+  const auto first = std::find(whole.begin(), whole.end(), whole[3]) - whole.begin();
+  KvCache stopped(weights->config, plan, 24), refused(weights->config, plan, 24), thrown(weights->config, plan, 24);
+  EXPECT_EQ(std::ssize(Continue(decoder, stopped, prompt, {8, sampling, 4, stop, {}}).tokens), first);
+  EXPECT_EQ(stopped.size(), 5 + first);
+  int heard = 0;
+  Continue(decoder, refused, prompt, {8, sampling, 4, {}, [&](int32_t) { return ++heard < 3; }});
+  EXPECT_EQ(refused.size(), 5 + 2);
+  const auto fail = [](int32_t) -> bool { throw Error("a test"); };
+  EXPECT_THROW(Continue(decoder, thrown, prompt, {8, sampling, 4, {}, fail}), Error);
+  EXPECT_EQ(thrown.size(), 5);
+  // What follows is what follows a reply that ended there by itself, with no step in vain.
+  KvCache fresh(weights->config, plan, 24);
+  Continue(decoder, fresh, prompt, {3, sampling, 4, {}, {}});
+  EXPECT_EQ(Continue(decoder, refused, more, {4, sampling, 9, {}, {}}).tokens,
+            Continue(decoder, fresh, more, {4, sampling, 9, {}, {}}).tokens);
 }
 
 // Alternates two kinds of one-token calls; each change records the launches again.

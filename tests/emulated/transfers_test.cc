@@ -2,6 +2,7 @@
 // Tests the bytes that an evaluation copies between host and device, which the emulator counts.
 #include <gtest/gtest.h>
 
+#include "engine/generate.h"
 #include "eval/evaluate.h"
 #include "eval/perplexity.h"
 #include "kernels/emulated/device.h"
@@ -64,6 +65,28 @@ TEST_F(Transfers, PerplexityBringsOverScoresAlone) {
   const PerplexityResult result = WindowedPerplexity(decoder, tokens, 20, "test", quiet_);
   EXPECT_EQ(emu::BytesToHost() - out, result.predicted * static_cast<int64_t>(sizeof(float)));
   EXPECT_LT(emu::BytesToDevice() - in, std::ssize(tokens) * Hidden() * static_cast<int64_t>(sizeof(float)) / 4);
+}
+
+// A reply after its prompt: the device goes on by itself, and the host is told ids. One launch per token says where the
+// token stands.
+TEST_F(Transfers, AGeneratedTokenUploadsNothingAndBringsOverItsId) {
+  Decoder decoder(context_, model_.weights, model_.plan);
+  const std::vector<int32_t> prompt = {1, 2, 3};
+  struct Cost {
+    int64_t in, out, launches;
+  };
+  const auto cost = [&](int64_t count) {
+    KvCache cache(model_.weights->config, model_.plan, 40);
+    const Cost before{emu::BytesToDevice(), emu::BytesToHost(), emu::Launches()};
+    Continue(decoder, cache, prompt, {count, {}, 0, {}, {}});
+    return Cost{emu::BytesToDevice() - before.in, emu::BytesToHost() - before.out, emu::Launches() - before.launches};
+  };
+  cost(1);  // uploads the weights
+  const Cost few = cost(2), many = cost(10);
+  EXPECT_EQ(many.in, few.in);
+  EXPECT_EQ(many.out - few.out, 8 * 4);
+  const int64_t ends = 4;  // embedding, head, choice, and where the token stands
+  EXPECT_EQ(many.launches - few.launches, 8 * (5 * 3 + ends));
 }
 
 // Launches are what a small model's decoding costs: five per block, of which three are its attention's, however many
