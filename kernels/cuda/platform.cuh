@@ -7,7 +7,7 @@
 //   SharedArena, Shared<T>                           dynamic shared memory, allocated array by array
 //   SyncThreads() SyncWarp() SyncGrid()              barriers; the last in cooperative launches only
 //   ShuffleXor() Shuffle() Any()                     warp collectives
-//   AtomicAdd()                                      on shared memory, between the threads of a block
+//   AtomicAdd()                                      on shared memory, and on global memory between blocks
 //   LastToArrive()                                   whether all other blocks of a group have passed here
 //   CopyAsync16() CopyAsyncCommit() CopyAsyncWait()  cp.async: 16 bytes from global to shared memory, or zeros
 //   LoadMatrices() LoadMatricesTransposed()          ldmatrix.x4
@@ -86,6 +86,11 @@ SHIFTRT_DEVICE bool Any(bool predicate, uint32_t mask = kFullWarp) { return __an
 
 // Returns the previous value.
 SHIFTRT_DEVICE uint32_t AtomicAdd(Shared<uint32_t> to, uint32_t value) { return atomicAdd(to, value); }
+// In global memory, between blocks too, it is the same instruction for 32 bits.
+SHIFTRT_DEVICE void AtomicAdd(uint64_t* to, uint64_t value) {
+  static_assert(sizeof(uint64_t) == sizeof(unsigned long long));
+  atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
+}
 
 // Every thread of a block calls it once. True, for all of its threads, in the last of `blocks` blocks to call it with
 // this counter, which sees what the others wrote to global memory before. `arrivals` must be 0 before the launch, and

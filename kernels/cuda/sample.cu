@@ -58,22 +58,19 @@ struct Bins {
   }
 };
 
-// Global memory through which the blocks exchange their results.
+// Global memory through which the blocks exchange their results. Sums are of integers, so that atomic additions give
+// the same ones in any order. Every time the blocks add up masses, they use other bins.
 struct Exchange {
-  uint64_t *weights, *all_weights;  // (kBins, blocks): of the tokens of each block; (kBins): of all tokens
-  uint32_t *counts, *all_counts;
-  Best* likeliest;   // (blocks)
-  uint32_t* equals;  // (blocks)
+  static constexpr int kFills = 1 + 3 * (kLevels - 1);  // the leading digit, and the others for each of three searches
+  uint64_t* weights;                                    // (kFills, kBins)
+  Best* likeliest;                                      // (blocks)
+  uint32_t *counts, *equals;                            // (kFills, kBins); (blocks)
 
-  static constexpr int64_t Size(int blocks) {
-    return (kBins + static_cast<int64_t>(kBins) * blocks) * 3 / 2 + 2 * blocks;
-  }
+  static constexpr int64_t Size(int blocks) { return int64_t{kFills} * kBins * 3 / 2 + 2 * blocks; }
   static Exchange Of(uint64_t* scratch, int blocks) {
-    const int64_t size = static_cast<int64_t>(kBins) * blocks;
-    uint64_t* const all_weights = scratch + size;
-    auto* const likeliest = reinterpret_cast<Best*>(all_weights + kBins);
+    auto* const likeliest = reinterpret_cast<Best*>(scratch + kFills * kBins);
     auto* const counts = reinterpret_cast<uint32_t*>(likeliest + blocks);
-    return {scratch, all_weights, counts, counts + size, likeliest, counts + size + kBins};
+    return {scratch, likeliest, counts, counts + kFills * kBins};
   }
 };
 
@@ -124,6 +121,10 @@ struct SampleKernel {
     }
     best = BlockBest<kThreads>(best, work.values, work.indices);
     if (Thread() == 0) args.exchange.likeliest[Block().x] = best;
+    for (int b = Block().x * kThreads + Thread(); b < Exchange::kFills * kBins; b += GridBlocks().x * kThreads) {
+      args.exchange.weights[b] = 0;
+      args.exchange.counts[b] = 0;
+    }
     SyncGrid();
     best = {-Infinity(), 0};
     for (int b = Thread(); b < GridBlocks().x; b += kThreads) best = Better(best, args.exchange.likeliest[b]);
@@ -143,9 +144,10 @@ struct SampleKernel {
     }
   };
 
-  // Fills `bins` with the masses, by the digit of `level`, of the ranks that begin with `prefix`.
+  // Fills `bins` with the masses, by the digit of `level`, of the ranks that begin with `prefix`. `which`: the bins of
+  // the exchange for it.
   static SHIFTRT_DEVICE void Fill(const Args& args, const Scale& scale, int level, uint32_t prefix, const Work& work,
-                                  const Bins& bins) {
+                                  const Bins& bins, int which) {
     for (int b = Thread(); b < kBins; b += kThreads) bins.Clear(b);
     SyncThreads();
     const int shift = Shift(level), bits = DigitBits(level);
@@ -155,30 +157,21 @@ struct SampleKernel {
       if (level == 0 || leading >> bits == prefix) bins.Add(static_cast<int>(leading & mask), scale.Weigh(logit));
     }
     SyncThreads();
-    AddUp(args.exchange, bins);
+    AddUp(args.exchange, which, bins);
   }
 
-  // Replaces the bins of every block by the sum over all blocks. A warp sums one bin at a time.
-  static SHIFTRT_DEVICE void AddUp(const Exchange& exchange, const Bins& bins) {
-    const int blocks = GridBlocks().x;
+  // Replaces the bins of every block by the sum over all blocks. The barrier of the grid orders all additions, which
+  // need no order among themselves, before the loads. Most bins are empty.
+  static SHIFTRT_DEVICE void AddUp(const Exchange& exchange, int which, const Bins& bins) {
+    uint32_t* const counts = exchange.counts + which * kBins;
+    uint64_t* const weights = exchange.weights + which * kBins;
     for (int b = Thread(); b < kBins; b += kThreads) {
-      exchange.counts[b * blocks + Block().x] = bins.Get(b).count;
-      exchange.weights[b * blocks + Block().x] = bins.Get(b).weight;
+      const Mass mass = bins.Get(b);
+      if (mass.count != 0) AtomicAdd(counts + b, mass.count);
+      if (mass.weight != 0) AtomicAdd(weights + b, mass.weight);
     }
     SyncGrid();
-    for (int b = Block().x * kWarps + Warp(); b < kBins; b += blocks * kWarps) {
-      Mass mass;
-      for (int from = Lane(); from < blocks; from += kWarpSize) {
-        mass.count += exchange.counts[b * blocks + from];
-        mass.weight += exchange.weights[b * blocks + from];
-      }
-      if (Any(mass.count != 0)) mass = {WarpSum(mass.count), WarpSum(mass.weight)};  // most bins are empty
-      if (Lane() != 0) continue;
-      exchange.all_counts[b] = mass.count;
-      exchange.all_weights[b] = mass.weight;
-    }
-    SyncGrid();
-    for (int b = Thread(); b < kBins; b += kThreads) bins.Set(b, {exchange.all_counts[b], exchange.all_weights[b]});
+    for (int b = Thread(); b < kBins; b += kThreads) bins.Set(b, {counts[b], weights[b]});
     SyncThreads();
   }
 
@@ -210,12 +203,14 @@ struct SampleKernel {
     uint32_t rank, among_equals;  // among_equals: the number of tokens of the same rank before it
     uint64_t through;             // the sum of the weights up to and including it
   };
+  // `search_number`: 0, 1 or 2, each once in a launch.
   template <By kBy>
-  static SHIFTRT_DEVICE Place Find(const Args& args, const Scale& scale, uint64_t target, const Work& work) {
+  static SHIFTRT_DEVICE Place Find(const Args& args, const Scale& scale, uint64_t target, const Work& work,
+                                   int search_number) {
     Search search;
     Follow<kBy>(work.first, 0, target, work, search);
     for (int level = 1; level < kLevels; ++level) {
-      Fill(args, scale, level, search.prefix, work, work.next);
+      Fill(args, scale, level, search.prefix, work, work.next, search_number * (kLevels - 1) + level);
       Follow<kBy>(work.next, level, target, work, search);
     }
     const Mass equals = work.next.Get(static_cast<int>(search.prefix & ((1u << DigitBits(kLevels - 1)) - 1)));
@@ -257,19 +252,19 @@ struct SampleKernel {
       return;
     }
     const Scale scale{static_cast<double>(likeliest.value), request.temperature};
-    Fill(args, scale, 0, 0, work, work.first);
+    Fill(args, scale, 0, 0, work, work.first, 0);
     uint64_t kept = 0;
     for (int b = Thread(); b < kBins; b += kThreads) kept += work.first.Get(b).weight;
     kept = BlockSum<kThreads>(kept, work.weights);
     SyncThreads();
     if (request.top_k > 0 && request.top_k < args.vocab)
-      kept = Find<By::kCount>(args, scale, static_cast<uint64_t>(request.top_k - 1), work).through;
+      kept = Find<By::kCount>(args, scale, static_cast<uint64_t>(request.top_k - 1), work, 0).through;
     if (request.top_p < 1) {
       const uint64_t target = Within(TargetOfShare(request.top_p, kept), kept);
-      kept = Find<By::kWeight>(args, scale, target, work).through;
+      kept = Find<By::kWeight>(args, scale, target, work, 1).through;
     }
     const auto draw = static_cast<uint64_t>(request.uniform * static_cast<double>(kept));
-    Name(args, Find<By::kWeight>(args, scale, Within(draw, kept), work), work);
+    Name(args, Find<By::kWeight>(args, scale, Within(draw, kept), work, 2), work);
   }
 };
 

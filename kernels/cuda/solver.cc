@@ -43,6 +43,10 @@ class CudaSolver : public linalg::Solver {
     });
   }
 
+  void Copy(const linalg::Array& from, linalg::Array& to) override {
+    CopyOnDevice(stream_.get(), Held::Data(to), Held::Data(from), Bytes(from.rows() * from.cols()));
+  }
+
   void Gemm(const linalg::Operand& a, const linalg::Operand& b, const linalg::Scales& scales,
             linalg::Array& c) override {
     dense().Gemm(scales.alpha, There(a), There(b), scales.beta, Held::Data(c));

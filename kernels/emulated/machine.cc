@@ -111,6 +111,7 @@ struct Allocation {
 std::map<void*, Allocation> allocations;
 std::vector<std::unique_ptr<Stack>> stacks;
 int64_t launches = 0;
+int64_t grid_barriers = 0;
 std::vector<std::function<void()>> deferred;
 
 WarpState& WarpOf(const Thread& thread) {
@@ -406,6 +407,7 @@ void Launch(const gpu::Grid& grid, int threads, const std::string& kernel, const
 }
 
 int64_t Launches() { return launches; }
+int64_t GridBarriers() { return grid_barriers; }
 
 gpu::Index3 CurrentBlock() { return machine->current->block->index; }
 gpu::Index3 CurrentGrid() { return {machine->grid.x, machine->grid.y, machine->grid.z}; }
@@ -433,6 +435,9 @@ void WaitBlock(const Where& where) { Block(State::kBlock, where); }
 
 void WaitGrid(const Where& where) {
   if (!machine->grid.cooperative) FailAt(where, "a grid barrier in a launch that is not cooperative");
+  const gpu::Index3 block = CurrentBlock();
+  // Each launch runs twice.
+  if (!machine->descending && CurrentThread() == 0 && block.x + block.y + block.z == 0) ++grid_barriers;
   Block(State::kGrid, where);
 }
 

@@ -57,6 +57,8 @@ void Launch(const gpu::Grid& grid, int threads, const std::string& kernel, const
             const std::function<void()>& ahead = {});
 // Kernel launches since the start of the program.
 int64_t Launches();
+// Barriers of whole grids that they passed.
+int64_t GridBarriers();
 
 // A warp collective. Once all lanes of the mask have arrived, `apply` is called once with these lanes in order.
 struct Participant {

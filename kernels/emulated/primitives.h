@@ -131,6 +131,9 @@ inline uint32_t AtomicAdd(Shared<uint32_t> to, uint32_t value, Where where = Whe
   return std::exchange(*at, *at + value);
 }
 
+inline void AtomicAdd(uint32_t* to, uint32_t value) { *to += value; }
+inline void AtomicAdd(uint64_t* to, uint64_t value) { *to += value; }
+
 inline bool LastToArrive(uint32_t* arrivals, uint32_t blocks, Shared<uint32_t> flag, Where where = Where::current()) {
   SyncThreads(where);
   if (Thread() == 0) flag[0] = emu::Arrive(arrivals, blocks, where) ? 1 : 0;

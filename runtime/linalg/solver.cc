@@ -33,8 +33,9 @@ class HostSolver : public Solver {
 
   bool AvoidsEigen() const override { return false; }
   ArrayPtr Make(int64_t rows, int64_t cols) override { return std::make_unique<HostArray>(rows, cols); }
-  void Upload(MatrixView<const double> from, Array& to) override { Copy(from, HostArray::Of(to)); }
-  void Download(const Array& from, MatrixView<double> to) override { Copy(HostArray::Of(from), to); }
+  void Upload(MatrixView<const double> from, Array& to) override { linalg::Copy(from, HostArray::Of(to)); }
+  void Download(const Array& from, MatrixView<double> to) override { linalg::Copy(HostArray::Of(from), to); }
+  void Copy(const Array& from, Array& to) override { linalg::Copy(HostArray::Of(from), HostArray::Of(to)); }
 
   void Gemm(const Operand& a, const Operand& b, const Scales& scales, Array& c) override {
     linalg::Gemm(context_, a.transposed, b.transposed, scales.alpha, HostArray::Of(a.array), HostArray::Of(b.array),
@@ -147,6 +148,12 @@ ArrayPtr Solver::Uploaded(MatrixView<const double> from) {
 Matrix<double> Solver::Downloaded(const Array& from) {
   Matrix<double> to(from.rows(), from.cols());
   Download(from, to.view());
+  return to;
+}
+
+ArrayPtr Solver::Copied(const Array& from) {
+  ArrayPtr to = Make(from.rows(), from.cols());
+  Copy(from, *to);
   return to;
 }
 

@@ -49,6 +49,7 @@ class Solver {
   virtual ArrayPtr Make(int64_t rows, int64_t cols) = 0;  // not initialised
   virtual void Upload(MatrixView<const double> from, Array& to) = 0;
   virtual void Download(const Array& from, MatrixView<double> to) = 0;
+  virtual void Copy(const Array& from, Array& to) = 0;
 
   // c = alpha a b + beta c.
   virtual void Gemm(const Operand& a, const Operand& b, const Scales& scales, Array& c) = 0;
@@ -77,6 +78,7 @@ class Solver {
 
   ArrayPtr Uploaded(MatrixView<const double> from);
   Matrix<double> Downloaded(const Array& from);
+  ArrayPtr Copied(const Array& from);
   ArrayPtr Product(const Operand& a, const Operand& b);
 };
 

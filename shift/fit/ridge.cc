@@ -246,7 +246,8 @@ struct Solved {
 // eigenvector, and X by Cholesky. No value where a direction holds nothing but rounding and must be left out.
 std::optional<Solved> SolveGcv(Solver& solver, const Problem& problem, double unit) {
   NormalEquations equations = MakeEquations(solver, problem.sums, problem.options.penalize_bias);
-  const linalg::Tridiagonal t = solver.Tridiagonalize(*equations.gram);
+  const ArrayPtr reduced = solver.Copied(*equations.gram);
+  const linalg::Tridiagonal t = solver.Tridiagonalize(*reduced);
   for (const std::vector<double>* part : {&t.diagonal, &t.beside})
     for (const double x : *part) Check(std::isfinite(x), "the sums of a ridge regression are not finite");
   const auto [lowest, highest] = linalg::ExtremeEigenvalues(t);
@@ -254,12 +255,12 @@ std::optional<Solved> SolveGcv(Solver& solver, const Problem& problem, double un
   const std::optional<linalg::Bidiagonal> root = linalg::FactorFromBelow(t);
   if (!root) return std::nullopt;
 
-  solver.RotateColumns(*equations.gram, t, *equations.cross);
-  equations.gram.reset();
+  const ArrayPtr rotated = solver.Copied(*equations.cross);
+  solver.RotateColumns(*reduced, t, *rotated);
   const auto squares = [&](std::span<const double> lambdas) {
     std::vector<linalg::Bidiagonal> shrinkages;
     for (const double lambda : lambdas) shrinkages.push_back(linalg::Shrinkage(t, lambda));
-    return solver.ShrunkSquares(*root, shrinkages, *equations.cross);
+    return solver.ShrunkSquares(*root, shrinkages, *rotated);
   };
   const std::vector<double> without_limit = {std::numeric_limits<double>::infinity()};
   const double unexplained = std::max(0.0, equations.delta_squares - squares(without_limit)[0]);
@@ -276,7 +277,6 @@ std::optional<Solved> SolveGcv(Solver& solver, const Problem& problem, double un
   Solved solved;
   const double lambda = solved.solution.lambda = BestLambda(scores, unit);
   solved.solution.condition = (highest + lambda) / (lowest + lambda);
-  equations = MakeEquations(solver, problem.sums, problem.options.penalize_bias);
   solver.AddToDiagonal(lambda, *equations.gram);
   if (!solver.CholeskySolve(*equations.gram, *equations.cross)) return std::nullopt;
   solved.x = solver.Downloaded(*equations.cross);

@@ -232,9 +232,14 @@ TEST_F(SmallMemory, ALambdaByGcvTakesTheDocumentedLaunches) {
   for (int64_t i = 0; i < delta.size(); ++i) delta.data()[i] += 0.5F * h.data()[i];
   RidgeSums sums(kWidth);
   sums.Add(Context(), h.view(), delta.view());
-  const int64_t before = emu::Launches();
+  const int64_t before = emu::Launches(), in = emu::BytesToDevice(), out = emu::BytesToHost();
   SolveRidge(context_, sums, {});
   EXPECT_EQ(emu::Launches() - before, 1 + 7 + 1 + 2 + 2 + 1);
+  // The sums go over once, with vectors for their centring, the reflectors, and the factors of every score; the map
+  // comes back.
+  constexpr int64_t kSums = 2 * kWidth * kWidth, kVectors = (8 + 1 + 2 * 5 + 2 * 42) * kWidth;
+  EXPECT_EQ(emu::BytesToDevice() - in, 8 * (kSums + kVectors));
+  EXPECT_LT(emu::BytesToHost() - out, 8 * (kWidth * kWidth + 10 * kWidth));
 }
 
 TEST_F(SmallMemory, ADecodedTokenBringsOverItsId) {

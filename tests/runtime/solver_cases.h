@@ -114,8 +114,10 @@ inline void RowsAndViews(Solver& solver) {
   const std::vector<double> found = solver.RowSquares(*a);
   ASSERT_EQ(found.size(), squares.size());
   for (int64_t i = 0; i < rows; ++i) EXPECT_NEAR(found[i], squares[i], 1e-14 * squares[i]);
+  const ArrayPtr copy = solver.Copied(*a);
   solver.ScaleRows(factors, *a);
   EXPECT_EQ(Distance(solver.Downloaded(*a), expected), 0.0);
+  EXPECT_EQ(solver.RowSquares(*copy), found) << "a copy of its own";
 
   const Matrix<double> before = wider.Clone();
   solver.Download(*a, inner);

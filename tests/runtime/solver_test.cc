@@ -56,6 +56,7 @@ class Elsewhere : public Solver {
   }
   void Upload(MatrixView<const double>, Array&) override { ADD_FAILURE(); }
   void Download(const Array&, MatrixView<double>) override { ADD_FAILURE(); }
+  void Copy(const Array&, Array&) override { ADD_FAILURE(); }
   void Gemm(const Operand&, const Operand&, const Scales&, Array&) override { ADD_FAILURE(); }
   void Symm(Side, const Array&, const Array&, Array&) override { ADD_FAILURE(); }
   bool CholeskySolve(Array&, Array&) override { return false; }
