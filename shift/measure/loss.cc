@@ -130,9 +130,9 @@ std::vector<double> LossesFromStreams(const Context& context, const std::shared_
 
 }  // namespace
 
-std::vector<double> LossesWith(const Context& context, std::shared_ptr<const Weights> weights, const DepthPlan& plan,
-                               const std::vector<Substitute>& substitutes, const std::vector<Batch>& batches,
-                               Progress& progress) {
+std::vector<double> LossesWith(const Context& context, const std::shared_ptr<const Weights>& weights,
+                               const DepthPlan& plan, const std::vector<Substitute>& substitutes,
+                               const std::vector<Batch>& batches, Progress& progress) {
   const int64_t predicted = CheckedPredictedTokens(batches), count = std::ssize(substitutes);
   int64_t tokens = 0;
   for (const Batch& b : batches) tokens += b.size();

@@ -31,8 +31,8 @@ DepthPlan Replaced(const DepthPlan& plan, const Substitute& substitute);
 // The mean loss under `plan` with one substitute at a time, in the order given. The blocks before a substitute run
 // once for all of them: each continues from the stream its block would have read. Cost with n blocks and all of them
 // candidates: (n + 1) / 2 forward passes and n heads; where the model is split, n of both.
-std::vector<double> LossesWith(const Context& context, std::shared_ptr<const Weights> weights, const DepthPlan& plan,
-                               const std::vector<Substitute>& substitutes, const std::vector<Batch>& batches,
-                               Progress& progress);
+std::vector<double> LossesWith(const Context& context, const std::shared_ptr<const Weights>& weights,
+                               const DepthPlan& plan, const std::vector<Substitute>& substitutes,
+                               const std::vector<Batch>& batches, Progress& progress);
 
 }  // namespace shiftrt

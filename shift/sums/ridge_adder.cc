@@ -150,7 +150,7 @@ void RidgeAdder::EndRound(std::span<RidgeAdder* const> adders, int64_t present) 
 // As Packed() writes it: products, weights and both kinds of rows, each after their number.
 int64_t RidgeAdder::RowsBytes(int64_t tokens, int64_t inputs, int64_t hidden, bool weighted) {
   const auto each = static_cast<int64_t>(sizeof(RowProducts) + (weighted ? sizeof(double) : 0)) + 4 * (inputs + hidden);
-  return tokens * each + 4 * 8;
+  return tokens * each + 4 * int64_t{8};
 }
 
 // As Share() writes it: both totals, the upper triangle of the Gram, the products.
