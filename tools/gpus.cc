@@ -19,8 +19,8 @@ namespace {
   FailUsage("--device {}: expected auto, cpu, cuda, cuda:N, cuda:N,M,... or cuda:all", device);
 }
 
-// The GPUs that `device` names, "cuda:" and indices; none where that is "all".
-std::vector<int> ParseGpus(std::string_view device) {
+// The GPUs that `device` names, "cuda:" and indices; none where that is "all". One process `alone` takes no GPU twice.
+std::vector<int> ParseGpus(std::string_view device, bool alone) {
   constexpr std::string_view kPrefix = "cuda:";
   if (!device.starts_with(kPrefix)) FailDevice(device);
   std::string_view rest = device.substr(kPrefix.size());
@@ -31,6 +31,8 @@ std::vector<int> ParseGpus(std::string_view device) {
     const char* const stop = rest.data() + std::min(rest.find(','), rest.size());
     const auto [end, error] = std::from_chars(rest.data(), stop, gpu);
     if (error != std::errc() || end != stop || gpu < 0) FailDevice(device);
+    if (alone && std::find(gpus.begin(), gpus.end(), gpu) != gpus.end())
+      FailUsage("--device {}: GPU {} is named twice", device, gpu);
     gpus.push_back(gpu);
     if (stop == rest.data() + rest.size()) return gpus;
     rest.remove_prefix(stop + 1 - rest.data());
@@ -41,7 +43,7 @@ std::vector<int> ParseGpus(std::string_view device) {
 std::vector<int> FindGpus(const std::string& device, bool alone) {
   const int count = gpu::DeviceCount();
   const bool unnamed = device == "auto" || device == "cuda";
-  std::vector<int> gpus = unnamed ? std::vector<int>() : ParseGpus(device);
+  std::vector<int> gpus = unnamed ? std::vector<int>() : ParseGpus(device, alone);
   if (gpus.empty()) {
     gpus.resize(unnamed && alone ? 1 : count);
     std::iota(gpus.begin(), gpus.end(), 0);
@@ -52,9 +54,6 @@ std::vector<int> FindGpus(const std::string& device, bool alone) {
 }
 
 void CheckTogether(const std::string& device, const std::vector<int>& gpus) {
-  for (size_t i = 0; i < gpus.size(); ++i)
-    if (std::find(gpus.begin(), gpus.begin() + i, gpus[i]) != gpus.begin() + i)
-      FailUsage("--device {}: GPU {} is named twice", device, gpus[i]);
   if (gpus.size() > 1 && !gpu::WhyNoCommunicator().empty())
     FailUsage("--device {}: {}; name one GPU", device, gpu::WhyNoCommunicator());
 }
@@ -90,7 +89,7 @@ std::vector<int> ChooseGpus(const std::string& device, Processes& processes, boo
   } else if (device == "auto") {
     if (gpu::BuiltWithCuda() && !quiet) std::fprintf(stderr, "shiftrt: on the CPU: %s\n", why_not.c_str());
   } else if (device != "cpu") {
-    if (device != "cuda") ParseGpus(device);
+    if (device != "cuda") ParseGpus(device, processes.alone());
     FailUsage("--device {}: {}; use --device cpu or leave it out", device, why_not);
   }
   if (processes.alone()) {
