@@ -251,7 +251,8 @@ TEST_F(HalvesOfBlocks, AShareTakesWhatIsLeastWorthPerSize) {
   scores[0] = scores[2] = scores[4] = 0.8;  // attentions: 1.02e-3 per parameter
   scores[5] = scores[7] = 1.1;              // MLPs: 0.94e-3 per parameter
   const auto removed = [&](const char* prune) { return PickUnits(scores, Quota(ParsePrune(prune), *model_.weights)); };
-  EXPECT_EQ(removed("bi:0.34,unit=half"), (Parts{{1, kAttn}, 2, {3, kMlp}})) << "both MLPs, then the deepest attentions";
+  EXPECT_EQ(removed("bi:0.34,unit=half"), (Parts{{1, kAttn}, 2, {3, kMlp}}))
+      << "both MLPs, then the deepest attentions";
   EXPECT_EQ(removed("bi:3,unit=half"), (Parts{{0, kAttn}, {1, kAttn}, {2, kAttn}})) << "a number counts halves";
 }
 
