@@ -73,8 +73,7 @@ int OwnGpu(const std::string& device, const std::vector<int>& gpus, Processes& p
   if (count > gpus.size())
     FailUsage(
         "--device {}: {} processes on {} for {} GPU{}: start as many as there are GPUs, name a GPU once for each of "
-        "its "
-        "processes (cuda:0,0), or give --device cpu",
+        "its processes (cuda:0,0), or give --device cpu",
         device, count, processes.host(processes.rank()), gpus.size(), gpus.size() == 1 ? "" : "s");
   return gpus[before];
 }

@@ -40,11 +40,6 @@ Selection Lowest(const CriterionTask& task) {
   return selection;
 }
 
-template <Score kScore>
-Selection InOrder(const CriterionTask& task) {
-  return Lowest<kScore, &PickInOrder>(task);
-}
-
 Selection SelectOne(const CriterionTask& task) {
   const PruneSpec& spec = task.spec;
   if (!spec.layers.empty()) return {spec.criterion, {}, spec.layers, 1, spec.halves() ? Unit::kHalf : Unit::kBlock};
@@ -87,14 +82,14 @@ const std::vector<Criterion>& Criteria() {
        kPasses, false, false, &PlugPruneComp, &SelectByPruneComp},
       {"taylor", "sum of |w dL/dw| over the block's projections and norms, L the loss of tokens=N (8192)", some_tokens,
        kPasses, false, false, &PlugTaylor, &Lowest<TaylorScores>},
-      {"reverse", "deepest first", none, kShape, false, true, nullptr, &InOrder<ReverseScores>},
+      {"reverse", "deepest first", none, kShape, false, true, nullptr, &Lowest<ReverseScores, &PickInOrder>},
       {"reverse*", "deepest first, the final block kept", none, kShape, false, true, nullptr,
-       &InOrder<ReverseKeepLastScores>},
+       &Lowest<ReverseKeepLastScores, &PickInOrder>},
       {"magnitude-l1", "sum of |w| over the block's projections and norms", none, kWeights, false, false, nullptr,
        &Lowest<MagnitudeL1Scores>},
       {"magnitude-l2", "sum of w^2 over the block's projections and norms", none, kWeights, false, false, nullptr,
        &Lowest<MagnitudeL2Scores>},
-      {"random", "seeded", none, kShape, false, true, nullptr, &InOrder<RandomScores>},
+      {"random", "seeded", none, kShape, false, true, nullptr, &Lowest<RandomScores, &PickInOrder>},
   };
   return table;
 }

@@ -57,8 +57,7 @@ int64_t RemovalCount(const PruneSpec& spec, const Weights& weights);
 // What may be removed, told of one unit after another, the least important first.
 // - Blocks, and halves by number: until there are RemovalCount() of them.
 // - A share of the halves: the bytes of their tensors are at most those of as many blocks as the share would remove. A
-//   half that would exceed these is passed over; a smaller one behind it may fit. Here and below, halves differ in
-//   size.
+//   half that would exceed these is passed over; a smaller one behind it may fit.
 // - A target for halves: until it is reached. Then those without which it would be reached too are put back, the most
 //   important first.
 class Quota {
@@ -71,7 +70,7 @@ class Quota {
   int64_t count() const { return count_; }              // RemovalCount()
   int64_t first() const { return first_; }              // that is not protected by keep=
   int64_t end() const { return end_; }                  // behind the last such unit
-  bool by_size() const { return by_size_; }             // whether units differ in size
+  bool by_size() const { return by_size_; }             // whether the amount is a size, and units differ in it
   // What removing a unit of this score costs per size: the score itself where units are counted.
   double CostPerSize(int64_t unit, double score) const { return score / static_cast<double>(sizes_[unit]); }
   bool Admits(int64_t unit) const;
