@@ -38,7 +38,7 @@ CalibrationSet LoadText(const RepairSettings& settings, const Model& model) {
   return LoadCalibration(spec, model.RequireTokenizer(), settings.seed);
 }
 
-nlohmann::json MadeBy(const RepairSettings& settings, const ShiftResult& result) {
+nlohmann::json MadeBy(const RepairSettings& settings, Calibration mode, const ShiftResult& result) {
   return {{"selection",
            {{"criterion", result.selection.criterion},
             {"scores", result.selection.scores},
@@ -50,7 +50,7 @@ nlohmann::json MadeBy(const RepairSettings& settings, const ShiftResult& result)
           {"lra", settings.rank},
           {"lambda", settings.lambda},
           {"factorization", settings.factorization},
-          {"calibration_mode", settings.calibration_mode},
+          {"calibration_mode", Name(mode)},
           {"token_weight", settings.token_weight},
           {"span", settings.span},
           {"heal", settings.heal},
@@ -71,7 +71,7 @@ RepairResult PruneAndRepair(const LanguageModel& model, const RepairSettings& se
   ProgressOf reports(progress);
   const ShiftResult result = Shift({context, original, text, reports}, options);
 
-  const nlohmann::json made_by = MadeBy(settings, result);
+  const nlohmann::json made_by = MadeBy(settings, ModeOf(options, false), result);
   const auto with_plan = [&](const DepthPlan& plan) {
     LanguageModel::Impl impl{original, made_by};
     impl.model.plan = plan;

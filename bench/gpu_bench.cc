@@ -227,17 +227,25 @@ void BenchAttention(KernelBench& bench) {
   const std::vector<gpu::PackedSequence> whole = {{0, static_cast<int32_t>(kTokens), 0, 0}};
   const DeviceBuffer<gpu::PackedSequence> sequences(stream, std::span<const gpu::PackedSequence>(whole), kBench);
   const double pairs = 0.5 * static_cast<double>(kTokens) * (kTokens + 1) * kShape.heads;
-  bench.Time("attention_packed", "4096 tokens, one sequence", 2.0 * kTokens * (2 * kQDim + 2 * kKvDim),
-             4 * pairs * kShape.head_dim, [&] {
-               gpu::AttendPacked(stream, {.shape = kShape,
-                                          .q = Array(q),
-                                          .keys = Array(keys),
-                                          .values = Array(values),
-                                          .sequences = sequences.data(),
-                                          .sequence_count = 1,
-                                          .longest = kTokens,
-                                          .out = Array(out)});
-             });
+  // Both kernels, so that one run compares them.
+  for (const gpu::PackedKernel kernel : {gpu::PackedKernel::kWarps, gpu::PackedKernel::kWarpgroups}) {
+    const bool warpgroups = kernel == gpu::PackedKernel::kWarpgroups;
+    if (warpgroups && !gpu::TakesWarpgroups(stream.device, kShape)) continue;
+    bench.Time(warpgroups ? "attention_warpgroup" : "attention_packed", "4096 tokens, one sequence",
+               2.0 * kTokens * (2 * kQDim + 2 * kKvDim), 4 * pairs * kShape.head_dim, [&] {
+                 gpu::AttendPacked(stream, {.shape = kShape,
+                                            .q = Array(q),
+                                            .keys = Array(keys),
+                                            .values = Array(values),
+                                            .sequences = sequences.data(),
+                                            .sequence_count = 1,
+                                            .longest = kTokens,
+                                            .tokens = kTokens,
+                                            .rows = kTokens,
+                                            .out = Array(out),
+                                            .kernel = kernel});
+               });
+  }
   const auto one = RandomOnDevice<float>(stream, kQDim);
   const DeviceBuffer<float> attended(stream, kQDim, kBench);
   gpu::SplitScratch scratch;

@@ -34,7 +34,8 @@ int64_t PipelineTurns(int64_t batches, int64_t stages, int64_t together) {
 
 int64_t DeviceMemory::most() const {
   return weights + adapters +
-         std::max({activations + sums + rows, (sums_stay ? sums : 0) + fit, activations + logits + cache});
+         std::max({activations + streams + sums + rows, streams + (sums_stay ? sums : 0) + fit,
+                   activations + logits + cache});
 }
 
 double DevicePlan::total() const { return std::accumulate(std::begin(seconds), std::end(seconds), 0.0); }
@@ -116,20 +117,28 @@ DeviceMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan) 
   const DType cached = hardware_.gpu ? dtype_ : DType::kFloat32;
   memory.cache = CheckedProduct({job_.positions, KvBytesPerPosition(config_, own, cached)});
   if (outline_.places > 0) memory.fit = CheckedProduct({kFitMatrices, d, d, int64_t{sizeof(double)}});
+  // In sequence there are the sums of one place at a time, and the streams of all batches of the device.
+  const bool walks = plan.stages == 1 && outline_.in_sequence();
+  const int64_t collected = walks ? std::min<int64_t>(1, Collected(share)) : Collected(share);
   // Each place is added up by one of the groups. In the memory of hosts, groups of one have the sums of all places.
-  const int64_t owned = Rounds(Collected(share), groups);
-  const int64_t places = plan.stages > 1 || hardware_.gpu ? owned : Collected(share);
+  const int64_t owned = Rounds(collected, groups);
+  const int64_t places = plan.stages > 1 || hardware_.gpu ? owned : collected;
   if (places == 0 || outline_.loads) return memory;
+  if (walks) {
+    const int64_t walking = outline_.mode == Calibration::kDrift ? 2 : 1;
+    memory.streams =
+        CheckedProduct({walking, Rounds(outline_.fit.tokens() + outline_.heldout.tokens(), groups), kFloat, d});
+  }
 
   // On a CPU the sums of fitted and of held-out tokens are there at the same time; on a GPU one after the other, and
   // both on its host.
   int64_t at_once = places;
   if (hardware_.gpu) {
-    const int64_t room = hardware_.memory - memory.weights - memory.activations;
+    const int64_t room = hardware_.memory - memory.weights - memory.activations - memory.streams;
     while (at_once > 1 && CheckedProduct({at_once, RidgeSums::Bytes(d)}) > room) at_once = (at_once + 1) / 2;
     memory.sums = CheckedProduct({at_once, RidgeSums::Bytes(d)});
     plan.host_sums =
-        std::max(plan.host_sums, CheckedProduct({plan.stages > 1 ? owned : Collected(share), SiteSums::Bytes(d)}));
+        std::max(plan.host_sums, CheckedProduct({plan.stages > 1 ? owned : collected, SiteSums::Bytes(d)}));
   } else {
     Context limited;
     limited.memory = job_.memory > 0 ? job_.memory : std::max<int64_t>(1, (hardware_.memory - memory.weights) / 4 * 3);
@@ -138,7 +147,7 @@ DeviceMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan) 
   }
   if (groups > 1) {
     // Of the places of one pass over the text. A GPU that adds up has the rows of all groups at the same time.
-    const int64_t own = std::min(Collected(share), places == owned ? at_once * groups : at_once);
+    const int64_t own = std::min(collected, places == owned ? at_once * groups : at_once);
     const int64_t others = hardware_.gpu ? at_once * (groups - 1) : 0;
     memory.rows = CheckedProduct({own + others, RowsBytes(outline_.calibration_batch())});
   }
@@ -162,7 +171,8 @@ DevicePlan DevicePlanner::Whole(int64_t devices) const {
 
   const Sequences batch = {outline_.calibration.samples_per_batch, outline_.fit.length};
   const double pass = PassSeconds(all, batch, 0), link = Link(devices);
-  const double tapped = PassSeconds({0, outline_.tapped}, batch, 0);
+  const bool walks = outline_.in_sequence();
+  const double tapped = PassSeconds({0, outline_.tapped}, batch, 0) + PassSeconds({0, outline_.again}, batch, 0);
   const int64_t d = config_.hidden, n = devices, k = outline_.collected;
   const auto seconds = [&](Step step) -> double& { return plan.seconds[static_cast<size_t>(step)]; };
   if (outline_.selects)
@@ -170,8 +180,8 @@ DevicePlan DevicePlanner::Whole(int64_t devices) const {
   if (k > 0 && !outline_.loads) {
     const int64_t rounds =
         Rounds(outline_.calibration.fit_batches, n) + Rounds(outline_.calibration.heldout_batches, n);
-    // Each adds up, for the places that it owns, the batches of all.
-    const int64_t added = Rounds(k, n) * n;
+    // Each adds up, for the places that it owns, the batches of all. In sequence one adds up while the others wait.
+    const int64_t added = walks ? k * n : Rounds(k, n) * n;
     double round = tapped, shared = 0;
     if (n > 1) {
       const auto rows = static_cast<double>(RowsBytes(batch.tokens()));
@@ -183,7 +193,7 @@ DevicePlan DevicePlanner::Whole(int64_t devices) const {
         static_cast<double>(rounds) * (static_cast<double>(plan.passes) * round + SumSeconds(added, batch.tokens())) +
         2 * shared;
   }
-  const auto fits = static_cast<double>(Rounds(outline_.places, n));
+  const auto fits = static_cast<double>(walks ? outline_.places : Rounds(outline_.places, n));
   seconds(Step::kSolve) = fits * FitSeconds(Step::kSolve);
   seconds(Step::kReduce) = fits * FitSeconds(Step::kReduce);
   const Sequences windows = {outline_.windows_per_batch, outline_.windows.length};

@@ -17,6 +17,7 @@ namespace shiftrt {
 struct DeviceMemory {
   int64_t weights = 0;
   int64_t activations = 0;  // of one batch: the stream, what a block computes, copies that taps keep
+  int64_t streams = 0;      // of the calibration text, where places are fitted in sequence
   int64_t sums = 0;         // of the places that are collected at once
   int64_t rows = 0;         // of tapped batches, on their way to the process that adds them up
   int64_t fit = 0;          // matrices of the place that is being fitted, about

@@ -25,8 +25,6 @@ std::vector<std::string> Unplanned(const ShiftOptions& shift) {
   add(passes, fmt::format("selection by {}, which takes several passes", shift.prune.criterion));
   const bool other = !correction.needs_sums() && correction.needs != Needs::kNothing;
   add(other, fmt::format("the passes and fits of correction {}", correction.name));
-  add(!other && shift.mode != Calibration::kIndependent,
-      fmt::format("the pass per place of calibration mode {}", Name(shift.mode)));
   add(shift.heal != Heal::kOff, "healing");
   add(shift.gate, "the gate");
   add(shift.merge != Merge::kOff, "merging, and the sums of runs that are merged");
@@ -88,6 +86,11 @@ JobOutline OutlineOf(const MainJob& job) {
   outline.collected = !correction.needs_sums() ? 0 : shift.gram.all_layers ? config.layers : outline.places;
   const bool known = !outline.removed.empty() && !shift.gram.all_layers;
   outline.tapped = known ? outline.removed.back().layer + 1 : config.layers;
+  outline.mode = ModeOf(shift, false);
+  if (outline.mode == Calibration::kDrift) {
+    const int64_t first = known ? outline.removed.front().layer : 0;
+    outline.again = std::max<int64_t>(0, outline.tapped - first - outline.units / (outline.halves ? 2 : 1));
+  }
   if (correction.has_rank && shift.fit.rank.kind == RankSpec::Kind::kFixed) outline.rank = shift.fit.rank.rank;
   outline.adapter_parameters = AdapterParameters(shift, outline.places, config.hidden);
   outline.loads = !shift.gram.load.empty();
@@ -125,7 +128,10 @@ StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, Step step) {
     case Step::kCalibrate: {
       if (outline.collected == 0 || outline.loads) return {};
       const int64_t tokens = outline.fit.tokens() + outline.heldout.tokens();
-      return {blocks(outline.fit, outline.tapped) + blocks(outline.heldout, outline.tapped),
+      // Blocks of a model differ by their windows of attention at most.
+      const int64_t runs = outline.tapped + outline.again;
+      return {(blocks(outline.fit, config.layers) + blocks(outline.heldout, config.layers)) *
+                  static_cast<double>(runs) / static_cast<double>(config.layers),
               static_cast<double>(outline.collected) * RidgeSumsFlops(config.hidden, config.hidden, tokens), 0};
     }
     case Step::kSolve: {

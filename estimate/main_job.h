@@ -45,9 +45,12 @@ struct JobOutline {
   int64_t units = 0;               // blocks, or halves of them, that would be removed
   bool halves = false;             // of which the units are
   std::vector<BlockPart> removed;  // which; empty where that depends on text or weights
+  // What auto stands for where the model is not split. Where it is, sites are fitted independently.
+  Calibration mode = Calibration::kIndependent;
   int64_t places = 0;              // whose correction is fitted, at most
   int64_t collected = 0;           // places whose sums are collected, at most
   int64_t tapped = 0;              // blocks from the first that a pass runs which collects them, at most
+  int64_t again = 0;               // kept blocks that calibration mode drift runs on the corrected stream too, at most
   int64_t rank = 0;                // of the adapters; 0: full maps, or none
   int64_t adapter_parameters = 0;  // of all places together, at most
   bool selects = false;            // by a pass over the calibration text
@@ -59,6 +62,8 @@ struct JobOutline {
   // What the command would do besides, of which nothing is computed here.
   std::vector<std::string> unplanned;
 
+  // Whether each place is fitted on a stream behind the one before it, where the model is not split.
+  bool in_sequence() const { return mode != Calibration::kIndependent; }
   // Tokens of a full batch of the calibration, and of an evaluation.
   int64_t calibration_batch() const { return calibration.samples_per_batch * fit.length; }
   int64_t window_batch() const { return windows_per_batch * windows.length; }

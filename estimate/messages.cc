@@ -111,14 +111,19 @@ int64_t MainJobBytes(const Place& place, const MainJob& job, const JobOutline& o
     bytes += InfluenceBytes(place, batches(outline.fit), UnitsOf(job.shift.prune.unit, config.layers));
   if (outline.collected > 0 && !outline.loads) {
     const bool weighted = !job.shift.weighting.uniform();
-    const int64_t channel = kSplitChannels + (outline.selects ? 1 : 0);
-    bytes += CollectBytes(place, {batches(outline.fit), outline.collected, config.hidden, weighted, channel});
-    bytes += CollectBytes(
-        place, {batches(outline.heldout), outline.collected, config.hidden, weighted, channel + outline.collected});
+    int64_t channel = kSplitChannels + (outline.selects ? 1 : 0);
+    // Of each place in turn, or of all in one pass.
+    const int64_t passes = outline.in_sequence() ? outline.collected : 1, places = outline.collected / passes;
+    for (int64_t pass = 0; pass < passes; ++pass)
+      for (const Sequences* text : {&outline.fit, &outline.heldout}) {
+        bytes += CollectBytes(place, {batches(*text), places, config.hidden, weighted, channel});
+        channel += places;
+      }
   }
+  const int64_t turns = outline.in_sequence() ? outline.places : 1, fitted = turns > 0 ? outline.places / turns : 0;
   if (job.shift.correction->has_lambda && job.shift.correction->needs_sums())
-    bytes += ShareSolutionsBytes(place, outline.places, config.hidden);
-  if (job.shift.correction->has_rank) bytes += ShareAdaptersBytes(place, outline.places, config.hidden, outline.rank);
+    bytes += turns * ShareSolutionsBytes(place, fitted, config.hidden);
+  if (job.shift.correction->has_rank) bytes += turns * ShareAdaptersBytes(place, fitted, config.hidden, outline.rank);
   return bytes + job.variants * ShareLossesBytes(place, outline.window_batches());
 }
 

@@ -260,12 +260,19 @@ bool TakesMetric(const ShiftOptions& options) {
          options.fit.rank.kind != RankSpec::Kind::kFull;
 }
 
+Calibration ModeOf(const ShiftOptions& options, bool split) {
+  if (options.mode != Calibration::kAuto) return options.mode;
+  const bool one_pass = split || options.gram.used() || options.fit.rank.kind == RankSpec::Kind::kBudget;
+  const bool adapters = *options.correction == FindCorrection("lra");
+  return adapters && !one_pass ? Calibration::kDrift : Calibration::kIndependent;
+}
+
 void CheckOptions(const ShiftOptions& options, int64_t hidden) {
   const auto refuse = [](bool both, const char* field, const char* why) {
     if (both) FailUsage(Field(field), "{}", why);
   };
   const Correction& correction = *options.correction;
-  const bool in_sequence = options.mode != Calibration::kIndependent;
+  const bool in_sequence = ModeOf(options, false) != Calibration::kIndependent;
   const bool halves = options.prune.halves();
   const bool of_halves = correction.per_block() || correction.walks() || correction == FindCorrection("none");
   const bool recipe = in_sequence || !options.weighting.uniform() || options.gram.used();
@@ -329,7 +336,7 @@ void CheckSplit(const ShiftOptions& options) {
          "streamline for one unit do; others can choose the layers in a run without --split, for layers=");
   const bool fits = *options.correction == FindCorrection("lra") || *options.correction == FindCorrection("none");
   refuse(!fits, "correction", "only lra and none do; start the others without --split");
-  refuse(options.mode != Calibration::kIndependent, "mode", "sites are fitted independently there");
+  refuse(ModeOf(options, true) != Calibration::kIndependent, "mode", "sites are fitted independently there");
   refuse(options.heal != Heal::kOff, "heal", kWhole);
   refuse(options.fit.metric != MetricKind::kIdentity, "metric", kWhole);
   refuse(options.gate, "gate", kWhole);
@@ -340,8 +347,11 @@ void CheckSplit(const ShiftOptions& options) {
 
 ShiftResult Shift(const ShiftJob& job, const ShiftOptions& options) {
   CheckOptions(options, job.hidden());
-  if (job.model.weights->split()) CheckSplit(options);
-  return Pipeline(job, options).Run();
+  const bool split = job.model.weights->split();
+  if (split) CheckSplit(options);
+  ShiftOptions settled = options;
+  settled.mode = ModeOf(options, split);
+  return Pipeline(job, settled).Run();
 }
 
 }  // namespace shiftrt

@@ -41,6 +41,12 @@ struct ShiftOptions {
   uint64_t seed = 0;
 };
 
+// The calibration mode of these options; for kAuto the one that it stands for. That is kDrift for linear residual
+// adapters, which are better so on a real model (docs/results-smollm2.md), unless all of them must come from one pass:
+// with sums in files, with a budget of parameters for all adapters, and with a model that is split. It is kIndependent
+// for everything else.
+Calibration ModeOf(const ShiftOptions& options, bool split);
+
 // Whether the correction reduces the rank of a fit whose recipe the caller chooses, and so reads options.fit.metric.
 bool TakesMetric(const ShiftOptions& options);
 

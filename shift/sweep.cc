@@ -37,7 +37,7 @@ ShiftOptions Normalized(ShiftOptions options) {
   const ShiftOptions defaults;
   const Correction& correction = *options.correction;
   const bool heals = options.heal != Heal::kOff;
-  if (!correction.takes_recipe()) options.mode = defaults.mode;
+  options.mode = correction.takes_recipe() ? ModeOf(options, false) : defaults.mode;
   if (!correction.takes_weights() && !heals) options.weighting = defaults.weighting;
   if (!correction.has_rank) options.fit.rank = RankSpec::Full();
   if (!correction.has_rank || !correction.takes_weights()) options.fit.factorization = defaults.fit.factorization;

@@ -1,25 +1,27 @@
 # Runs the GPU kernels on the CPU (kernels/emulated/machine.h). Boost.Context provides the fibers; only these tests use it.
 find_library(SHIFTRT_BOOST_CONTEXT NAMES boost_context REQUIRED)
-add_library(shiftrt_emulator STATIC ${PROJECT_SOURCE_DIR}/kernels/emulated/machine.cc)
+add_library(shiftrt_emulator STATIC ${PROJECT_SOURCE_DIR}/kernels/emulated/machine.cc
+                                    ${PROJECT_SOURCE_DIR}/kernels/emulated/tile_memory.cc)
 target_compile_definitions(shiftrt_emulator PUBLIC SHIFTRT_EMULATED)
 target_include_directories(shiftrt_emulator PUBLIC ${PROJECT_SOURCE_DIR})
 target_link_libraries(shiftrt_emulator PUBLIC shiftrt_runtime ${SHIFTRT_BOOST_CONTEXT} PRIVATE shiftrt_options)
 
-shiftrt_test(emu SOURCES emulated/machine_test.cc DEPENDS shiftrt_emulator)
+shiftrt_test(emu SOURCES emulated/machine_test.cc emulated/tiles_test.cc ${PROJECT_SOURCE_DIR}/kernels/cuda/refuse.cc
+             DEPENDS shiftrt_emulator)
 
 # The whole CUDA backend on the emulator. It is a set of objects, not an archive, so that it replaces the real backend in
 # every program into which it is linked.
 set(emulated communicator.cc dense.cc matmul.cc runtime.cc)
 list(TRANSFORM emulated PREPEND ${PROJECT_SOURCE_DIR}/kernels/emulated/)
-add_library(shiftrt_emulated_cuda OBJECT ${SHIFTRT_CUDA_KERNELS} ${SHIFTRT_CUDA_RUNTIME} ${emulated})
-set_source_files_properties(${SHIFTRT_CUDA_KERNELS} PROPERTIES LANGUAGE CXX)
+add_library(shiftrt_emulated_cuda OBJECT ${SHIFTRT_CUDA_KERNELS} ${SHIFTRT_HOPPER_KERNELS} ${SHIFTRT_CUDA_RUNTIME} ${emulated})
+set_source_files_properties(${SHIFTRT_CUDA_KERNELS} ${SHIFTRT_HOPPER_KERNELS} PROPERTIES LANGUAGE CXX)
 target_compile_options(shiftrt_emulated_cuda PRIVATE -Wno-unknown-pragmas)  # `unroll` is a pragma of nvcc
 target_link_libraries(shiftrt_emulated_cuda PUBLIC shiftrt_emulator PRIVATE shiftrt_options)
 
 # The same tests run for every kernel on the emulator and, if the backend is built, on a GPU (skipped without one).
 set(cuda_tests cuda/attention_test.cc cuda/elementwise_test.cc cuda/gram_test.cc cuda/lra_test.cc cuda/matvec_test.cc cuda/rmsnorm_test.cc cuda/rope_test.cc
                cuda/sample_test.cc cuda/scores_test.cc cuda/solver_test.cc cuda/upload_test.cc)
-shiftrt_test(emulated_kernels SOURCES ${cuda_tests} emulated/launch_graph_test.cc emulated/sample_costs_test.cc DEPENDS shiftrt_emulated_cuda shiftrt_engine)
+shiftrt_test(emulated_kernels SOURCES ${cuda_tests} emulated/launch_graph_test.cc emulated/attention_costs_test.cc emulated/sample_costs_test.cc DEPENDS shiftrt_emulated_cuda shiftrt_engine)
 # The kernels of gradients.
 set(cuda_gradient_tests cuda/adamw_test.cc cuda/attention_gradient_test.cc cuda/head_loss_test.cc cuda/products_test.cc
                         cuda/rmsnorm_gradient_test.cc cuda/rowwise_test.cc)
@@ -32,7 +34,14 @@ endif()
 add_library(shiftrt_emulated_engine OBJECT ${SHIFTRT_CUDA_ENGINE})
 target_link_libraries(shiftrt_emulated_engine PUBLIC shiftrt_emulated_cuda shiftrt_engine PRIVATE shiftrt_options)
 shiftrt_test(emulated_model SOURCES cuda/model_test.cc emulated/transfers_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_eval)
-shiftrt_test(emulated_gradients SOURCES cuda/finetune_test.cc cuda/gradients_test.cc emulated/gradient_costs_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_train)
+# Again on an emulated device of compute capability 9.0, which has kernels of its own.
+function(shiftrt_emulated_hopper_test target filter)
+  add_test(NAME EmulatedHopper.${target} COMMAND test_${target} --gtest_filter=${filter})
+  set_tests_properties(EmulatedHopper.${target} PROPERTIES ENVIRONMENT "SHIFTRT_EMULATED_CAPABILITY=9;CUDA_VISIBLE_DEVICES=" LABELS emulated)
+endfunction()
+shiftrt_emulated_hopper_test(emulated_model ModelOnGpu.PrefillAndDecode*:ModelOnGpu.PackedSequences*:ModelOnGpu.Branches*)
+shiftrt_test(emulated_gradients SOURCES cuda/finetune_test.cc cuda/gradients_test.cc emulated/gradient_costs_test.cc emulated/rounded_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_train)
+shiftrt_emulated_hopper_test(emulated_gradients GradientsOnGpu.OfLora*:GradientsOnGpu.StepsAndSums*)
 shiftrt_test(emulated_calibration SOURCES cuda/calibration_test.cc cuda/devices_test.cc emulated/memory_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_shift)
 find_package(CLI11 REQUIRED)
 shiftrt_test(emulated_options SOURCES emulated/options_test.cc ${PROJECT_SOURCE_DIR}/tools/gpus.cc ${PROJECT_SOURCE_DIR}/tools/options.cc
@@ -52,6 +61,12 @@ add_dependencies(test_emulated_processes shiftrt_emulated emulated_worker)
 if(SHIFTRT_HAVE_CUDA)
   shiftrt_test(cuda_model SOURCES cuda/finetune_test.cc cuda/gradients_test.cc cuda/model_test.cc DEPENDS shiftrt_eval shiftrt_train)
   shiftrt_test(cuda_calibration SOURCES cuda/calibration_test.cc cuda/devices_test.cc DEPENDS shiftrt_shift)
+endif()
+
+if(SHIFTRT_HAVE_CUDA)
+  add_test(NAME Ptxas.LeavesProductsOfWarpgroupsAsTheyAre
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cuda/ptxas.sh ${CMAKE_CUDA_COMPILER} ${SHIFTRT_HOPPER_KERNELS})
+  set_tests_properties(Ptxas.LeavesProductsOfWarpgroupsAsTheyAre PROPERTIES LABELS static)
 endif()
 
 # Checks that the table of docs/gpu.md matches the committed reports.

@@ -66,7 +66,7 @@ Contest Enter(const EvalCommandOptions& options, const Context& context, const M
   const CalibrationSet calibration = options.recipe.OpenText(model, options.common);
   context.processes->CheckSame("calibration text (hash)", calibration.hash);
   const ShiftJob job = {context, model, calibration, progress};
-  auto fit = std::make_unique<KeptFit>(job, options.recipe, options.common.seed);
+  auto fit = std::make_unique<KeptFit>(job, options.recipe, shift);
   const ShiftResult result = fit->Get(job, shift);
   const Selection& selection = result.selection;
   fmt::print("layers removed by {}: {}\n", selection.criterion, Names(selection.removed));

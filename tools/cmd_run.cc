@@ -84,6 +84,17 @@ void WriteReport(const RunOptions& options, const ShiftJob& shift, const ShiftRe
   fmt::print("report: {}/index.html\n", options.report);
 }
 
+// Puts the mode that auto stands for in its place, and says so where adapters are fitted otherwise than by default.
+void Settle(ShiftOptions& shift, bool split) {
+  const Calibration mode = ModeOf(shift, split);
+  if (shift.mode == Calibration::kAuto && mode != Calibration::kDrift && *shift.correction == FindCorrection("lra"))
+    fmt::print("calibration mode independent, because {}\n", split ? "the model is split"
+                                                             : shift.gram.used()
+                                                                 ? "files of sums hold those of all sites from one pass"
+                                                                 : "all adapters share one budget of parameters");
+  shift.mode = mode;
+}
+
 // The settings of the fit, which `json`, its results, lacks.
 Json ProvenanceJson(Json json, const ShiftOptions& shift) {
   json["lambda"] = Format(shift.fit.ridge.lambda);
@@ -148,7 +159,7 @@ int Plan(const RunOptions& options, const ShiftOptions& shift) {
 }
 
 int Run(const RunOptions& options) {
-  const ShiftOptions shift = options.recipe.Parse(options.common.seed);
+  ShiftOptions shift = options.recipe.Parse(options.common.seed);
   if (options.save_weights && options.save.empty()) FailUsage("--save-weights goes with --save DIR");
   const std::vector<ExportTarget> exports = Targets(options, shift);
   if (options.dry_run.wanted) return Plan(options, shift);
@@ -173,9 +184,10 @@ int Run(const RunOptions& options) {
   const ShiftJob job = {context, model, calibration, *progress};
 
   PrintModel(model);
+  Settle(shift, model.weights->split());
   if (!calibration.source.empty())
     fmt::print("calibration: {}\n  {}\n\n", calibration.source, calibration.Accounting());
-  KeptFit kept(job, options.recipe, options.common.seed);
+  KeptFit kept(job, options.recipe, shift);
   const ShiftResult result = kept.Get(job, shift);
   if (!options.recipe.load_gram.empty())
     fmt::print("sums of {}: {}\n\n", fmt::join(options.recipe.load_gram, ", "), result.calibration);

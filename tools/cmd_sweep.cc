@@ -54,6 +54,7 @@ void TakePreset(const CLI::App& app, SweepOptions& options) {
 template <typename T>
 std::vector<T> ParseAll(const std::vector<std::string>& texts, T (*parse)(const std::string&)) {
   std::vector<T> values;
+  values.reserve(texts.size());
   for (const std::string& text : texts) values.push_back(parse(text));
   return values;
 }
@@ -105,6 +106,7 @@ std::vector<Dataset> LoadSuites(const EvaluationOptions& evaluation, const Commo
 std::string AccuracySummary(const Quality& original, const std::vector<Dataset>& suites) {
   if (suites.empty()) return "";
   std::vector<std::string> names;
+  names.reserve(suites.size());
   for (const Dataset& suite : suites)
     names.push_back(fmt::format("{} ({} items)", suite.task->title, suite.items.size()));
   return fmt::format("; mean accuracy over {}: original {:.2f} ± {:.2f} (standard error)", fmt::join(names, ", "),
@@ -164,6 +166,7 @@ int Run(CLI::App& app, SweepOptions& options) {
     Journal none("");
     const EvalJob job = {context, model, variants, options.evaluation.Scoring(), none, *progress};
     std::vector<TaskSummary> tasks;
+    tasks.reserve(suites.size());
     for (const Dataset& suite : suites) tasks.push_back(Summarize(suite, Evaluate(job, suite), /*all=*/false));
     return MeanAccuracies(tasks).front().mean;
   };
@@ -250,7 +253,10 @@ Command AddSweep(CLI::App& app, const std::shared_ptr<Processes>& processes) {
                  "corrections, as in run; comma-separated list, such as lra,replaceme")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--calibration-mode", options->calibration_mode, "calibration modes, as in run; comma-separated list")
+  app.add_option(
+         "--calibration-mode", options->calibration_mode,
+         "calibration modes, as in run; comma-separated list. The default is not that of run, because independent\n"
+         "fits of all settings share one pass")
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--token-weight", options->token_weight,

@@ -85,6 +85,9 @@ void PrintOutline(const DryRun& run, const MainJob& job, const JobOutline& outli
     fmt::print("would fit {} in {} place{}, {} parameters{}\n",
                Label(*job.shift.correction, job.shift.fit.rank, job.shift.span), outline.places,
                outline.places == 1 ? "" : "s", outline.adapter_parameters, outline.removed.empty() ? ", at most" : "");
+  if (outline.in_sequence())
+    fmt::print("would fit them in sequence (calibration mode {}){}\n", Name(outline.mode),
+               ModeOf(job.shift, true) == outline.mode ? "" : "; independently where the model is split");
   const CalibrationCounts& counts = outline.calibration;
   if (!outline.loads || outline.selects)
     fmt::print(
@@ -121,16 +124,17 @@ void PrintDevices(const Hardware& hardware, const Efficiency& efficiency, const 
       hardware.device, hardware.narrow_peak / 1e12, hardware.double_peak / 1e12,
       static_cast<double>(hardware.memory) / 1e9, hardware.bandwidth / 1e9, efficiency.model, efficiency.sums,
       efficiency.fits, efficiency.memory, efficiency.links);
-  Table memory({"devices", "split", "memory", "weights", "activations", "sums", "rows", "a fit", "logits", "cache",
-                "adapters", "sums on host", "sent", "stream per token"});
+  Table memory({"devices", "split", "memory", "weights", "activations", "streams", "sums", "rows", "a fit", "logits",
+                "cache", "adapters", "sums on host", "sent", "stream per token"});
   Table times(
       {"devices", "select", "calibrate", "solve", "factorize", "evaluate", "decode", "total", "passes", "idle", ""});
   for (const DevicePlan& plan : plans) {
     const DeviceMemory& m = plan.memory;
     const std::string devices = std::to_string(plan.devices);
     memory.Add({devices, std::to_string(plan.stages), Bytes(m.most()), Bytes(m.weights), Bytes(m.activations),
-                Bytes(m.sums), Bytes(m.rows), Bytes(m.fit), Bytes(m.logits), Bytes(m.cache), Bytes(m.adapters),
-                Bytes(plan.host_sums), plan.sent == 0 ? "" : Scaled(plan.sent, "B"), Bytes(plan.stream_bytes)});
+                Bytes(m.streams), Bytes(m.sums), Bytes(m.rows), Bytes(m.fit), Bytes(m.logits), Bytes(m.cache),
+                Bytes(m.adapters), Bytes(plan.host_sums), plan.sent == 0 ? "" : Scaled(plan.sent, "B"),
+                Bytes(plan.stream_bytes)});
     std::vector<std::string> row = {devices};
     const bool possible = plan.why_not.empty();
     for (const Step step : kSteps) row.push_back(possible ? Seconds(plan.seconds[static_cast<size_t>(step)]) : "");
@@ -170,6 +174,7 @@ Json OutlineJson(const MainJob& job, const JobOutline& outline) {
                {"halves", outline.halves},
                {"removed", Json()},
                {"places", outline.places},
+               {"calibration_mode", Name(outline.mode)},
                {"adapter_parameters", outline.adapter_parameters},
                {"fit_tokens", outline.fit.tokens()},
                {"heldout_tokens", outline.heldout.tokens()},
@@ -204,6 +209,7 @@ Json DeviceJson(const DevicePlan& plan) {
                 {{"most", m.most()},
                  {"weights", m.weights},
                  {"activations", m.activations},
+                 {"streams", m.streams},
                  {"sums", m.sums},
                  {"rows", m.rows},
                  {"fit", m.fit},

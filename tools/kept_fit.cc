@@ -21,12 +21,13 @@ using Json = nlohmann::json;
 constexpr const char *kReport = "fit.json", *kCorrected = "corrected", *kMerged = "merged";
 
 // Everything that the selection and the fit depend on.
-std::string KeyOf(const ShiftJob& job, const RecipeOptions& recipe, uint64_t seed) {
+std::string KeyOf(const ShiftJob& job, const RecipeOptions& recipe, const ShiftOptions& options) {
   const Weights& weights = *job.model.weights;
-  std::string text =
-      fmt::format("{} {} {} {} {} {} {} {}", SHIFTRT_VERSION, fs::absolute(job.model.directory).string(),
-                  weights.Fingerprint(), Name(weights.embedding.dtype),
-                  job.context.device == Device::kCuda ? "cuda" : "", seed, job.calibration.hash, recipe.Text());
+  const Calibration mode = ModeOf(options, weights.split());  // a model that is split may be fitted in another one
+  std::string text = fmt::format("{} {} {} {} {} {} {} {} {}", SHIFTRT_VERSION,
+                                 fs::absolute(job.model.directory).string(), weights.Fingerprint(),
+                                 Name(weights.embedding.dtype), job.context.device == Device::kCuda ? "cuda" : "",
+                                 options.seed, job.calibration.hash, Name(mode), recipe.Text());
   for (const std::string& file : recipe.load_gram)
     text += fmt::format(" {} {}", fs::file_size(file), fs::last_write_time(file).time_since_epoch().count());
   return HashHex(text);
@@ -34,10 +35,11 @@ std::string KeyOf(const ShiftJob& job, const RecipeOptions& recipe, uint64_t see
 
 }  // namespace
 
-KeptFit::KeptFit(const ShiftJob& job, const RecipeOptions& recipe, uint64_t seed) : processes_(*job.context.processes) {
+KeptFit::KeptFit(const ShiftJob& job, const RecipeOptions& recipe, const ShiftOptions& options)
+    : processes_(*job.context.processes) {
   for (const std::string& file : recipe.load_gram)
     if (!fs::exists(file)) return;  // Shift() says what is wrong with it
-  directory_ = CachePath("run-" + KeyOf(job, recipe, seed));
+  directory_ = CachePath("run-" + KeyOf(job, recipe, options));
 }
 
 KeptFit::~KeptFit() {

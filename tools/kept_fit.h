@@ -16,8 +16,8 @@ namespace shiftrt {
 // the whole model they cannot be saved. Of several processes, the first one keeps it.
 class KeptFit {
  public:
-  // Of a fit that `job` makes by `recipe`.
-  KeptFit(const ShiftJob& job, const RecipeOptions& recipe, uint64_t seed);
+  // Of a fit that `job` makes by `recipe`, of which `options` were parsed.
+  KeptFit(const ShiftJob& job, const RecipeOptions& recipe, const ShiftOptions& options);
   // Says where the fit is kept, unless Done() was called.
   ~KeptFit();
   KeptFit(const KeptFit&) = delete;

@@ -31,7 +31,8 @@ void RecipeOptions::AddTo(CLI::App& app) {
   app.add_option(
          "--calibration-mode", calibration_mode,
          "independent: all sites are fitted on one pass of the original model; sequential: each site is fitted\n"
-         "on the corrected stream; drift: the same, towards the original stream")
+         "on the corrected stream; drift: the same, towards the original stream; auto: drift for --correction lra,\n"
+         "but independent with --split, --save-gram, --load-gram or --lra budget:N, and for other corrections")
       ->capture_default_str();
   app.add_option(
          "--token-weight", token_weight,

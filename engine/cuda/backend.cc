@@ -65,12 +65,11 @@ class Choices {
 
 class CudaBackend : public Backend {
  public:
-  explicit CudaBackend(const BackendSetup& setup)
-      : s_(setup), slots_(setup.plan.attention_blocks()), tapped_(setup.tapped) {}
+  explicit CudaBackend(const BackendSetup& setup) : s_(setup), slots_(setup.plan.attention_blocks()) {}
   std::unique_ptr<KvStorage> MakeCache(int64_t capacity) override;
   Rows Run(const LayerCall& call, const std::function<void(Layers&)>& loop) override;
   int32_t Chosen() override;
-  bool RunsAhead() const override { return !tapped_; }
+  bool RunsAhead() const override { return !s_.tapped; }
   Matrix<float> Logits(const Rows& residual) override;
   std::vector<float> LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) override;
 
@@ -80,7 +79,6 @@ class CudaBackend : public Backend {
 
   CudaState s_;
   int64_t slots_;  // of a cache
-  bool tapped_;
   ManyTokens many_{s_};
   OneToken one_{s_};
   // What the recorded launches are of, besides the plan.
@@ -131,13 +129,13 @@ Rows CudaBackend::Launch(const LayerCall& call, const std::function<void(Layers&
     }
     s_.Begin(call);
   }
-  const Rows stream = LaunchBegun(call, loop);
+  Rows stream = LaunchBegun(call, loop);
   if (call.draw != nullptr) choices_.Add(s_.stream, s_.chosen.data());
   return stream;
 }
 
 Rows CudaBackend::LaunchBegun(const LayerCall& call, const std::function<void(Layers&)>& loop) {
-  if (s_.step.count == 1 && s_.cache != nullptr && !tapped_) {
+  if (s_.step.count == 1 && s_.cache != nullptr && !s_.tapped) {
     const Recorded wanted{s_.cache, call.draw != nullptr, call.residual != nullptr ? s_.Here(*call.residual) : nullptr};
     one_.StartFrom(wanted.from);
     if (recorded_ != wanted) s_.graph.Reset();

@@ -9,6 +9,7 @@
 
 #include "engine/cuda/operands.h"
 #include "engine/cuda/rope_table.h"
+#include "engine/cuda/rounded.h"
 #include "engine/cuda/state.h"
 #include "kernels/cuda/adamw.h"
 #include "kernels/cuda/elementwise.h"
@@ -60,16 +61,24 @@ class CudaGradientOps : public GradientOps {
   std::shared_ptr<float> Allocate(int64_t count) override {
     std::shared_ptr<float> memory = device_->rows()->Allocate(count);
     gpu::FillBytes(stream_, memory.get(), 0, Bytes(count));
+    rounded_.Clear();  // the memory may have been others' rows
     return memory;
   }
-  void Zero(MatrixView<float> x) override { gpu::ZeroRows(stream_, x); }
-  void Copy(MatrixView<const float> from, MatrixView<float> to) override { gpu::CopyRows(stream_, from, to); }
+  void Zero(MatrixView<float> x) override {
+    gpu::ZeroRows(stream_, x);
+    rounded_.Written(x);
+  }
+  void Copy(MatrixView<const float> from, MatrixView<float> to) override {
+    gpu::CopyRows(stream_, from, to);
+    rounded_.Written(to);
+  }
   void ToHost(const float* from, std::span<float> host) override {
     gpu::CopyToHost(stream_, host.data(), from, static_cast<int64_t>(host.size_bytes()));
   }
   void FromHost(std::span<const float> host, float* to) override {
     gpu::CopyToDevice(stream_, to, host.data(), static_cast<int64_t>(host.size_bytes()));
     gpu::Synchronize(stream_);
+    rounded_.Written({to, 1, std::ssize(host)});
   }
   MatrixView<const float> Here(const Rows& rows, std::shared_ptr<float>& copy) override;
 
@@ -77,13 +86,10 @@ class CudaGradientOps : public GradientOps {
   void Embed(MatrixView<float> h) override {
     Check(h.stride == h.cols, "embeddings go to dense rows, not to rows {} apart", h.stride);
     gpu::Embed(stream_, tokens_, h.rows, device_->embedding(), h.cols, h.data, weights_->EmbeddingScale());
+    rounded_.Written(h);
   }
-  void Rope(MatrixView<float> x) override {
-    gpu::RotateRows(stream_, x, config_.head_dim, rope_.table(), positions_, /*back=*/false);
-  }
-  void RopeGradient(MatrixView<float> dx) override {
-    gpu::RotateRows(stream_, dx, config_.head_dim, rope_.table(), positions_, /*back=*/true);
-  }
+  void Rope(MatrixView<float> x) override { Rotate(x, /*back=*/false); }
+  void RopeGradient(MatrixView<float> dx) override { Rotate(dx, /*back=*/true); }
   void Attention(const AttentionActivations& a) override;
   void AttentionGradient(const AttentionActivations& a, MatrixView<const float> dout, MatrixView<float> dq,
                          MatrixView<float> dk, MatrixView<float> dv) override;
@@ -94,13 +100,18 @@ class CudaGradientOps : public GradientOps {
   void MatMulInputGradient(MatrixView<const float> dy, const Operand& w, bool accumulate,
                            MatrixView<float> dx) override;
   void MatMulWeightGradient(MatrixView<const float> dy, MatrixView<const float> x, MatrixView<float> dw) override;
-  void BiasGradient(MatrixView<const float> dy, MatrixView<float> db) override { gpu::AddColumnSums(stream_, dy, db); }
+  void BiasGradient(MatrixView<const float> dy, MatrixView<float> db) override {
+    gpu::AddColumnSums(stream_, dy, db);
+    rounded_.Written(db);
+  }
 
   void RmsNorm(MatrixView<const float> x, const Operand& weight, MatrixView<float> out) override {
     gpu::NormGroups(stream_, NormOf(x.cols, weight), x, out);
+    rounded_.Written(out);
   }
   void RmsNormHeads(MatrixView<float> x, const Operand& weight) override {
     gpu::NormGroups(stream_, NormOf(config_.head_dim, weight), x, x);
+    rounded_.Written(x);
   }
   void RmsNormGradient(MatrixView<const float> x, const Operand& weight, MatrixView<const float> dy, bool accumulate,
                        MatrixView<float> dx, MatrixView<float> dweight) override {
@@ -113,26 +124,40 @@ class CudaGradientOps : public GradientOps {
 
   void GatedUnit(MatrixView<float> gate, MatrixView<const float> up) override {
     gpu::GateRows(stream_, GatedOf(spec_), gate, up);
+    rounded_.Written(gate);
   }
   void GatedUnitGradient(MatrixView<const float> gate, MatrixView<const float> up, MatrixView<float> dgate,
                          MatrixView<float> dup) override {
     gpu::GateRowsGradient(stream_, GatedOf(spec_), gate, up, dgate, dup);
+    rounded_.Written(dgate);
+    rounded_.Written(dup);
   }
-  void AddTo(MatrixView<const float> x, MatrixView<float> y) override { gpu::AddRows(stream_, x, y); }
+  void AddTo(MatrixView<const float> x, MatrixView<float> y) override {
+    gpu::AddRows(stream_, x, y);
+    rounded_.Written(y);
+  }
   void AddRow(const Operand& b, MatrixView<float> y) override {
     const DeviceVector row = operands_.Vector(b);
-    if (row.data != nullptr) gpu::AddRows(stream_, {row.data, 1, y.cols, 0}, y);
+    if (row.data == nullptr) return;
+    gpu::AddRows(stream_, {row.data, 1, y.cols, 0}, y);
+    rounded_.Written(y);
   }
-  void Scale(float factor, MatrixView<float> x) override { gpu::ScaleRows(stream_, factor, x); }
+  void Scale(float factor, MatrixView<float> x) override {
+    gpu::ScaleRows(stream_, factor, x);
+    rounded_.Written(x);
+  }
   void ApplyDropout(const Dropout& dropout, MatrixView<const float> x, MatrixView<float> out) override {
     Check(dropout.probability >= 0 && dropout.probability < 1, "a dropout of {} is not in [0, 1)", dropout.probability);
     gpu::DropRows(stream_, {dropout.key, dropout.Threshold(), dropout.Scale()}, x, out);
+    rounded_.Written(out);
   }
   void Gather(std::span<const int64_t> rows, MatrixView<const float> from, MatrixView<float> to) override {
     gpu::GatherRows(stream_, Indices(rows), from, to);
+    rounded_.Written(to);
   }
   void Scatter(std::span<const int64_t> rows, MatrixView<const float> from, MatrixView<float> to) override {
     gpu::ScatterRows(stream_, Indices(rows), from, to);
+    rounded_.Written(to);
   }
 
   void HeadLossGradient(const HeadRows& rows, std::span<const float> scales, std::span<float> losses,
@@ -159,18 +184,17 @@ class CudaGradientOps : public GradientOps {
     return dtype_ != DType::kFloat32 &&
            std::all_of(widths.begin(), widths.end(), [](int64_t width) { return width % kAligned == 0; });
   }
-  Side Take(MatrixView<const float> x, bool narrow, Scratch& scratch) {
+  Side Take(MatrixView<const float> x, bool narrow) {
     if (!narrow) return {{x.data, DType::kFloat32}, x.stride};
-    const DeviceArray rounded = scratch.Get(stream_, x.rows * x.cols, dtype_);
-    gpu::NarrowRows(stream_, x, rounded);
-    return {rounded, x.cols};
+    return {rounded_.Of(stream_, x, dtype_), x.cols};
   }
   // A matrix, of which a stored one in 16 bits has widths that Narrows() accepts.
   Side Take(const Operand& w, bool narrow) {
-    if (w.trained.data != nullptr) return Take(w.trained, narrow, narrow_w_);
+    if (w.trained.data != nullptr) return Take(w.trained, narrow);
     const ConstDeviceArray stored = operands_.Matrix(w.stored);
     if (stored.dtype != DType::kFloat32) return {stored, w.stored.cols()};
-    return Take({static_cast<const float*>(stored.data), w.stored.rows(), w.stored.cols()}, narrow, narrow_w_);
+    const auto* const floats = static_cast<const float*>(stored.data);
+    return Take(MatrixView<const float>(floats, w.stored.rows(), w.stored.cols()), narrow);
   }
   static int64_t ColsOf(const Operand& w) { return w.trained.data != nullptr ? w.trained.cols : w.stored.cols(); }
 
@@ -183,6 +207,12 @@ class CudaGradientOps : public GradientOps {
     problem.y = {y.data, DType::kFloat32};
     problem.y_stride = y.stride;
     device_->products().MatMul(problem);
+    rounded_.Written(y);
+  }
+
+  void Rotate(MatrixView<float> x, bool back) {
+    gpu::RotateRows(stream_, x, config_.head_dim, rope_.table(), positions_, back);
+    rounded_.Written(x);
   }
 
   gpu::GroupNorm NormOf(int64_t n, const Operand& weight) {
@@ -193,12 +223,14 @@ class CudaGradientOps : public GradientOps {
                     MatrixView<float> dx, MatrixView<float> dweight) {
     float* const scales = dweight.data != nullptr ? norm_scales_.Floats(stream_, x.rows * x.cols / norm.n) : nullptr;
     gpu::NormGroupsGradient(stream_, norm, x, dy, accumulate, dx, dweight, scales);
+    rounded_.Written(dx);
+    rounded_.Written(dweight);
   }
 
   // Dense rows in the type that attention reads.
-  ConstDeviceArray ForAttention(MatrixView<const float> x, Scratch& scratch) {
+  ConstDeviceArray ForAttention(MatrixView<const float> x) {
     Check(x.stride == x.cols, "attention on the GPU reads dense rows, not rows {} apart", x.stride);
-    return Take(x, dtype_ != DType::kFloat32, scratch).array;
+    return Take(x, dtype_ != DType::kFloat32).array;
   }
   gpu::AttentionShape ShapeOf(int64_t layer) const {
     return {.heads = static_cast<int>(config_.heads),
@@ -249,8 +281,8 @@ class CudaGradientOps : public GradientOps {
   int64_t count_ = 0, sequence_count_ = 0, longest_ = 0;
 
   gpu::SplitScratch shares_;
-  Scratch narrow_x_, narrow_w_, narrow_y_, narrow_q_, narrow_k_, narrow_v_, narrow_out_, deltas_, norm_scales_, logits_,
-      teacher_logits_, dlogits_;
+  RoundedCopies rounded_;
+  Scratch deltas_, norm_scales_, logits_, teacher_logits_, dlogits_;
   DeviceBuffer<int32_t> indices_, targets_;
   DeviceBuffer<float> scales_, losses_;
   DeviceBuffer<double> sums_;
@@ -273,6 +305,7 @@ MatrixView<const float> CudaGradientOps::Here(const Rows& rows, std::shared_ptr<
 
 // In one copy.
 void CudaGradientOps::Begin(const Batch& batch) {
+  rounded_.Clear();  // between batches others may write
   static_assert(sizeof(gpu::PackedSequence) == 4 * sizeof(int32_t));
   count_ = batch.size();
   sequence_count_ = batch.sequences();
@@ -303,8 +336,7 @@ void CudaGradientOps::Begin(const Batch& batch) {
 
 void CudaGradientOps::Attention(const AttentionActivations& a) {
   const gpu::AttentionShape shape = ShapeOf(a.layer);
-  const ConstDeviceArray q = ForAttention(a.q, narrow_q_), keys = ForAttention(a.k, narrow_k_),
-                         values = ForAttention(a.v, narrow_v_);
+  const ConstDeviceArray q = ForAttention(a.q), keys = ForAttention(a.k), values = ForAttention(a.v);
   Check(a.out.stride == a.out.cols && a.log_sums.stride == a.log_sums.cols, "attention on the GPU writes dense rows");
   if (dtype_ == DType::kFloat32) {
     const int splits = gpu::AttentionSplits(shape, count_, longest_, device_->info().multiprocessors);
@@ -319,9 +351,11 @@ void CudaGradientOps::Attention(const AttentionActivations& a) {
                                .scratch = &shares_,
                                .out = a.out.data,
                                .log_sums = a.log_sums.data});
+    rounded_.Written(a.out);
     return;
   }
-  const DeviceArray out = narrow_out_.Get(stream_, a.out.rows * a.out.cols, dtype_);
+  rounded_.Written(a.out);
+  const DeviceArray out = rounded_.For(stream_, a.out, dtype_);  // of which a.out becomes the same numbers
   gpu::AttendPacked(stream_, {.shape = shape,
                               .q = q,
                               .keys = keys,
@@ -329,6 +363,8 @@ void CudaGradientOps::Attention(const AttentionActivations& a) {
                               .sequences = sequences_,
                               .sequence_count = sequence_count_,
                               .longest = longest_,
+                              .tokens = a.out.rows,
+                              .rows = a.k.rows,
                               .out = out,
                               .log_sums = a.log_sums.data});
   gpu::Widen(stream_, out, a.out.rows, a.out.cols, a.out.data, a.out.cols);
@@ -339,11 +375,11 @@ void CudaGradientOps::AttentionGradient(const AttentionActivations& a, MatrixVie
   for (const MatrixView<float>& view : {dq, dk, dv})
     Check(view.stride == view.cols, "attention on the GPU writes dense rows, not rows {} apart", view.stride);
   gpu::AttendGradient(stream_, {.shape = ShapeOf(a.layer),
-                                .q = ForAttention(a.q, narrow_q_),
-                                .out = ForAttention(a.out, narrow_out_),
-                                .dout = ForAttention(dout, narrow_y_),
-                                .keys = ForAttention(a.k, narrow_k_),
-                                .values = ForAttention(a.v, narrow_v_),
+                                .q = ForAttention(a.q),
+                                .out = ForAttention(a.out),
+                                .dout = ForAttention(dout),
+                                .keys = ForAttention(a.k),
+                                .values = ForAttention(a.v),
                                 .log_sums = a.log_sums.data,
                                 .sequences = sequences_,
                                 .sequence_count = sequence_count_,
@@ -353,33 +389,33 @@ void CudaGradientOps::AttentionGradient(const AttentionActivations& a, MatrixVie
                                 .dq = dq.data,
                                 .dkeys = dk.data,
                                 .dvalues = dv.data});
+  for (const MatrixView<float>& view : {dq, dk, dv}) rounded_.Written(view);
 }
 
 void CudaGradientOps::MatMul(MatrixView<const float> x, const Operand& w, const Operand& bias, bool accumulate,
                              MatrixView<float> y) {
   const bool narrow = Narrows({x.cols, ColsOf(w)});
-  Multiply({.m = x.rows, .n = y.cols, .k = x.cols, .accumulate = accumulate}, Take(x, narrow, narrow_x_),
-           Take(w, narrow), y);
+  Multiply({.m = x.rows, .n = y.cols, .k = x.cols, .accumulate = accumulate}, Take(x, narrow), Take(w, narrow), y);
   AddRow(bias, y);
 }
 
 void CudaGradientOps::MatMulRight(MatrixView<const float> x, const Operand& b, bool accumulate, MatrixView<float> y) {
-  Multiply({.m = x.rows, .n = y.cols, .k = x.cols, .accumulate = accumulate, .w_transposed = true},
-           Take(x, false, narrow_x_), Take(b, false), y);
+  Multiply({.m = x.rows, .n = y.cols, .k = x.cols, .accumulate = accumulate, .w_transposed = true}, Take(x, false),
+           Take(b, false), y);
 }
 
 void CudaGradientOps::MatMulInputGradient(MatrixView<const float> dy, const Operand& w, bool accumulate,
                                           MatrixView<float> dx) {
   const bool narrow = Narrows({dy.cols, ColsOf(w)});
-  Multiply({.m = dy.rows, .n = dx.cols, .k = dy.cols, .accumulate = accumulate, .w_transposed = true},
-           Take(dy, narrow, narrow_y_), Take(w, narrow), dx);
+  Multiply({.m = dy.rows, .n = dx.cols, .k = dy.cols, .accumulate = accumulate, .w_transposed = true}, Take(dy, narrow),
+           Take(w, narrow), dx);
 }
 
 void CudaGradientOps::MatMulWeightGradient(MatrixView<const float> dy, MatrixView<const float> x,
                                            MatrixView<float> dw) {
   const bool narrow = Narrows({dy.cols, x.cols});
   Multiply({.m = dy.cols, .n = x.cols, .k = x.rows, .accumulate = true, .x_transposed = true, .w_transposed = true},
-           Take(dy, narrow, narrow_y_), Take(x, narrow, narrow_x_), dw);
+           Take(dy, narrow), Take(x, narrow), dw);
 }
 
 // One call's rows, a block of them at a time, over the vocabulary in chunks.
@@ -389,7 +425,6 @@ struct CudaGradientOps::LossPass {
         rows(rows),
         vocab(ops.config_.vocab),
         narrow(ops.Narrows({ops.config_.hidden})),
-        w(ops.Take(rows.head, narrow)),
         teacher_w({ops.device_->head(), ops.config_.hidden}) {
     for (const int32_t target : rows.targets)
       Check(target >= 0 && target < vocab, "target {} is outside the vocabulary of {}", target, vocab);
@@ -401,8 +436,9 @@ struct CudaGradientOps::LossPass {
   void Begin(int64_t first_row) {
     first = first_row;
     count = std::min(kLossRows, rows.x.rows - first);
-    x = ops.Take(rows.x.Rows(first, count), narrow, ops.narrow_x_);
-    if (rows.teacher.data != nullptr) teacher = ops.Take(rows.teacher.Rows(first, count), narrow, ops.narrow_q_);
+    w = ops.Take(rows.head, narrow);  // asked for again with every block of rows, so that its copy stays
+    x = ops.Take(rows.x.Rows(first, count), narrow);
+    if (rows.teacher.data != nullptr) teacher = ops.Take(rows.teacher.Rows(first, count), narrow);
   }
   int64_t Columns(int64_t from) const { return std::min(kLossColumns, vocab - from); }
   gpu::LossTerms Terms() const {
@@ -495,6 +531,7 @@ void CudaGradientOps::AdamWStep(const AdamW& settings, std::span<const float> gr
         second.size(), values.size());
   gpu::StepAdamW(stream_, FactorsOf(settings), gradient.data(), std::ssize(values), values.data(), first.data(),
                  second.data());
+  rounded_.Written({values.data(), 1, std::ssize(values)});
 }
 
 double CudaGradientOps::SumOfAbsoluteProducts(const Operand& w, MatrixView<const float> gradient) {

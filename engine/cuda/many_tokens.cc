@@ -31,7 +31,6 @@ void ManyTokens::Attention(const BlockStage& block, int64_t slot) {
   const DeviceArray qkv = s_.qkv.Get(s_.stream, step.count * qkv_dim, s_.dtype);
   const DeviceArray q = s_.q.Get(s_.stream, step.count * q_dim, s_.dtype);
   const DeviceArray attended = s_.attended.Get(s_.stream, step.count * q_dim, s_.dtype);
-  const MatrixView<float> update = s_.Hidden(s_.attention_update);
   gpu::AddRmsNorm(s_.stream, s_.Hidden(s_.residual), pending_, w.norm.data(), s_.eps, x);
   s_.device->products().MatMul(
       {.x = x, .w = {w.qkv.data(), s_.dtype}, .y = qkv, .m = step.count, .n = qkv_dim, .k = s_.hidden});
@@ -58,25 +57,29 @@ void ManyTokens::Attention(const BlockStage& block, int64_t slot) {
                                   .sequences = step.sequences,
                                   .sequence_count = step.sequence_count,
                                   .longest = step.longest,
+                                  .tokens = step.count,
+                                  .rows = kv.rows,
                                   .out = attended});
   }
-  s_.device->products().MatMul({.x = attended,
-                                .w = {w.o.data(), s_.dtype},
-                                .y = {update.data, DType::kFloat32},
-                                .m = step.count,
-                                .n = s_.hidden,
-                                .k = q_dim});
-  Add(update, w.o_bias, w.update_norm);
+  Add({attended, w.o.data(), q_dim, w.o_bias, w.update_norm}, s_.attention_update);
 }
 
-// The update with its bias goes to the stream: normed at once, or when the next norm reads the stream.
-void ManyTokens::Add(MatrixView<float> update, const DeviceBuffer<float>& bias, const DeviceBuffer<float>& norm) {
+// What is pending of an update goes to the stream when the next norm reads it.
+void ManyTokens::Add(const LastProduct& last, Scratch& apart) {
+  const MatrixView<float> h = s_.Hidden(s_.residual);
+  const bool at_once = !s_.tapped && !s_.spec.update_norms;
+  float* const to = at_once ? h.data : s_.Hidden(apart).data;
+  s_.device->products().MatMul({.x = last.x,
+                                .w = {last.w, s_.dtype},
+                                .y = {to, DType::kFloat32},
+                                .m = h.rows,
+                                .n = s_.hidden,
+                                .k = last.inputs,
+                                .accumulate = at_once});
+  pending_ = {at_once ? nullptr : to, last.bias.data()};
+  if (!s_.spec.update_norms) return;
+  s_.AddNormed(h, to, last.bias, last.norm);
   pending_ = {};
-  if (s_.spec.update_norms) {
-    s_.AddNormed(s_.Hidden(s_.residual), update.data, bias, norm);
-  } else {
-    pending_ = {update.data, bias.data()};
-  }
 }
 
 // Attention reads a sequence's keys and values in one piece, so a branch gets a copy of what it continues.
@@ -94,41 +97,38 @@ void ManyTokens::Mlp(const BlockStage& block) {
   const DeviceArray x = s_.normed.Get(s_.stream, count * s_.hidden, s_.dtype);
   const DeviceArray gate_up = s_.gate_up.Get(s_.stream, count * 2 * inter, s_.dtype);
   const DeviceArray activation = s_.activation.Get(s_.stream, count * inter, s_.dtype);
-  const MatrixView<float> update = s_.Hidden(s_.mlp_update);
   gpu::AddRmsNorm(s_.stream, s_.Hidden(s_.residual), pending_, w.norm.data(), s_.eps, x);
   s_.device->products().MatMul(
       {.x = x, .w = {w.gate_up.data(), s_.dtype}, .y = gate_up, .m = count, .n = 2 * inter, .k = s_.hidden});
   const auto gated = s_.spec.activation == Activation::kSilu ? gpu::SwiGlu : gpu::GeGlu;
   gated(s_.stream, gate_up, w.gate_up_bias.data(), count, inter, activation);
-  s_.device->products().MatMul({.x = activation,
-                                .w = {w.down.data(), s_.dtype},
-                                .y = {update.data, DType::kFloat32},
-                                .m = count,
-                                .n = s_.hidden,
-                                .k = inter});
-  Add(update, w.down_bias, w.update_norm);
+  Add({activation, w.down.data(), inter, w.down_bias, w.update_norm}, s_.mlp_update);
 }
 
+// Nothing taps what an adapter adds, so factors add it to the stream at once. A full map reads all of the stream.
 void ManyTokens::Adapter(const AdapterStage& adapter) {
   const DeviceLra& lra = s_.AdapterOf(adapter);
-  const MatrixView<float> h = Settled(), update = s_.Hidden(s_.attention_update);
-  // to (tokens, n) = from (tokens, k) times a weight (n, k), transposed; all in float32.
+  const MatrixView<float> h = Settled();
+  // to (tokens, n) = (to +) from (tokens, k) times a weight (n, k), transposed; all in float32.
   const auto multiply = [&](float* from, const DeviceBuffer<float>& w, int64_t n, int64_t k, float* to) {
     s_.device->products().MatMul({.x = DeviceArray{from, DType::kFloat32},
                                   .w = {w.data(), DType::kFloat32},
                                   .y = {to, DType::kFloat32},
                                   .m = h.rows,
                                   .n = n,
-                                  .k = k});
+                                  .k = k,
+                                  .accumulate = to == h.data});
   };
   if (lra.rank > 0) {
     float* const inner = s_.inner.Floats(s_.stream, h.rows * lra.rank);
     multiply(h.data, lra.p, lra.rank, s_.hidden, inner);
-    multiply(inner, lra.q, s_.hidden, lra.rank, update.data);
+    multiply(inner, lra.q, s_.hidden, lra.rank, h.data);
+    pending_ = {nullptr, lra.bias.data()};
   } else {
-    multiply(h.data, lra.a, s_.hidden, s_.hidden, update.data);
+    float* const update = s_.Hidden(s_.attention_update).data;
+    multiply(h.data, lra.a, s_.hidden, s_.hidden, update);
+    pending_ = {update, lra.bias.data()};
   }
-  pending_ = {update.data, lra.bias.data()};
 }
 
 MatrixView<float> ManyTokens::Settled() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The layers for whole sequences, through products of many rows. Products write their updates apart, and the next norm
-// adds them to the stream.
+// The layers for whole sequences, through products of many rows. They add their updates to the stream. Where calls are
+// tapped, and where the family norms its updates, products write them apart, and the next norm adds them: 4 hidden
+// bytes more per token that are written and read.
 #pragma once
 
 #include "engine/cuda/state.h"
@@ -26,7 +27,14 @@ class ManyTokens : public Layers {
   // The stream with everything added that was pending.
   MatrixView<float> Settled();
   void JoinBranches(const KeysValues& kv);
-  void Add(MatrixView<float> update, const gpu::DeviceBuffer<float>& bias, const gpu::DeviceBuffer<float>& norm);
+  // The product that ends a half. Its bias is pending, and so is it itself where it is written to `apart`.
+  struct LastProduct {
+    gpu::ConstDeviceArray x;
+    const void* w = nullptr;
+    int64_t inputs = 0;
+    const gpu::DeviceBuffer<float>&bias, &norm;
+  };
+  void Add(const LastProduct& last, Scratch& apart);
   // Rows of the weights' type as float32: a copy where that is another type.
   Rows Widened(Scratch& rows, int64_t width);
   // An update with its bias, in a copy where it has one that is not in it already.

@@ -59,6 +59,7 @@ CudaState::CudaState(const BackendSetup& setup)
             .head_dim = static_cast<int>(config.head_dim),
             .scale = spec.attention_scale,
             .soft_cap = spec.attention_cap},
+      tapped(setup.tapped),
       rope_(stream, config) {
   output_ = device->UploadOutput(*weights, setup.plan);
   for (const Stage& stage : setup.plan.stages) {
@@ -165,9 +166,12 @@ void CudaState::BeginOnChosen(const LayerCall& call) {
 }
 
 KeysValues CudaState::Place(int64_t slot) {
-  if (cache != nullptr) return {{cache->slots[slot].keys.data(), dtype}, {cache->slots[slot].values.data(), dtype}};
-  const int64_t size = (step.count + step.joined_count) * config.kv_dim();
-  return {keys.Get(stream, size, dtype), values.Get(stream, size, dtype)};
+  if (cache != nullptr) {
+    const CudaKv::Slot& there = cache->slots[slot];
+    return {{there.keys.data(), dtype}, {there.values.data(), dtype}, cache->capacity};
+  }
+  const int64_t rows = step.count + step.joined_count, size = rows * config.kv_dim();
+  return {keys.Get(stream, size, dtype), values.Get(stream, size, dtype), rows};
 }
 
 void CudaState::Rotate(const DeviceAttention& attention, ConstDeviceArray qkv, DeviceArray q, const KeysValues& kv) {

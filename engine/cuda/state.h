@@ -52,6 +52,7 @@ struct DeviceLra {
 
 struct KeysValues {
   gpu::DeviceArray keys, values;
+  int64_t rows = 0;  // of each
 };
 
 // The call in progress, as launches read it: arrays in device memory, and sizes.
@@ -129,6 +130,7 @@ class CudaState {
   const float eps;
   const int cores;
   const gpu::AttentionShape shape;
+  const bool tapped;  // some calls make rows of updates
 
   Step step;
   const CudaKv* cache = nullptr;  // of the call in progress

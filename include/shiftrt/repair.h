@@ -32,8 +32,9 @@ struct RepairSettings {
   bool penalize_bias = false;  ///< penalise the bias of the adapters too
   /// How an adapter of low rank is made: "rrr", "svd" or "svd-refit".
   std::string factorization = "rrr";
-  /// On which stream the adapters are fitted: "independent", "sequential" or "drift".
-  std::string calibration_mode = "independent";
+  /// On which stream the adapters are fitted: "independent", "sequential", "drift", or "auto", which is drift for
+  /// linear residual adapters without a budget of parameters, and independent for everything else.
+  std::string calibration_mode = "auto";
   /// How tokens are weighted in the fit: "none", or any of "norm", "gradient", "first:W" and "massive:W" with
   /// commas between them.
   std::string token_weight = "none";

@@ -59,6 +59,9 @@ void AttendSplit(Stream stream, const SplitAttention& call);
 struct PackedSequence {
   int32_t begin = 0, count = 0, past = 0, kv_begin = 0;
 };
+// The two kernels for whole sequences. kFastest: the one for warpgroups (wgmma) where TakesWarpgroups().
+enum class PackedKernel { kFastest, kWarps, kWarpgroups };
+
 // Whole sequences, bfloat16 or float16 throughout. Cost: 4 head_dim FLOP per head and pair of a query and a visible
 // key. Keys and values are read once per block of 128 queries (64 queries if head_dim is 256).
 struct PackedAttention {
@@ -67,12 +70,17 @@ struct PackedAttention {
   ConstDeviceArray keys, values;              // (rows, kv_heads * head_dim)
   const PackedSequence* sequences = nullptr;  // in device memory
   int64_t sequence_count = 0;
-  int64_t longest = 0;  // the largest `count`
-  DeviceArray out;      // (tokens, heads * head_dim), not q
+  int64_t longest = 0;           // the largest `count`
+  int64_t tokens = 0, rows = 0;  // of q, and of keys and values: nothing behind them is read
+  DeviceArray out;               // (tokens, heads * head_dim), not q
   // If not null, (tokens, heads): the logarithm of the softmax's denominator, of the scaled and capped scores.
   float* log_sums = nullptr;
+  PackedKernel kernel = PackedKernel::kFastest;
 };
 void AttendPacked(Stream stream, const PackedAttention& call);
+// Whether the kernel for warpgroups computes this shape on the device: with heads of 64 or 128, without a window and
+// without a soft cap, on compute capability 9.0, unless the environment variable SHIFTRT_CUDA_WGMMA is 0.
+bool TakesWarpgroups(int device, const AttentionShape& shape);
 
 // The gradients of q, keys and values from that of `out`, for sequences without a past whose keys are those of the
 // batch (kv_begin = begin). q, keys, values, out and dout are of one type, bfloat16 or float32; with bfloat16, weights

@@ -31,6 +31,9 @@ inline ScoreScales ScalesOf(const AttentionShape& shape) {
   return {1, shape.scale * kLog2E};
 }
 
+// AttendPacked() of a call that it has checked, by the kernel for warpgroups (attention_warpgroup.cu).
+void AttendPackedByWarpgroups(Stream stream, const PackedAttention& call);
+
 // Calls body(std::integral_constant<int, head_dim>()).
 template <typename Body>
 void WithHeadDim(int head_dim, Body&& body) {

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+// Attention of whole sequences wherever attention_warpgroup.cu does not compute it, and the choice between the two.
 // Follows FlashAttention-2 (Dao 2023). A block holds some queries of one head and loops over tiles of keys and values.
 // The next tile of keys is copied while values are multiplied, and the other way round. Scores never leave the
 // registers.
+#include <cstdlib>
+#include <string_view>
+
 #include "kernels/cuda/attention_common.h"
+#include "kernels/cuda/tiles.h"
 #include "kernels/cuda/warp.cuh"
 
 namespace shiftrt::gpu {
@@ -12,7 +17,7 @@ namespace {
 // kLimited: with a window, a soft cap, or both. It is a separate kernel, because the plain one has no registers for
 // them.
 template <typename T, int kHeadDim, bool kLimited>
-struct PackedKernel {
+struct WarpsKernel {
   static constexpr int kThreads = 128, kWarps = kThreads / kWarpSize;
   // The number of tiles of 16 queries per warp. Keys and values that a warp loads serve all its tiles, so with two
   // tiles the products are no longer bound by shared memory. With a head_dim of 256, there are not enough registers for
@@ -244,7 +249,20 @@ struct PackedKernel {
   }
 };
 
+bool WantsWarpgroups() {
+  static const bool wanted = [] {
+    const char* const setting = std::getenv("SHIFTRT_CUDA_WGMMA");
+    return setting == nullptr || std::string_view(setting) != "0";
+  }();
+  return wanted;
+}
+
 }  // namespace
+
+bool TakesWarpgroups(int device, const AttentionShape& shape) {
+  return WantsWarpgroups() && (shape.head_dim == 64 || shape.head_dim == 128) && shape.window == 0 &&
+         shape.soft_cap == 0 && RunsHopperKernels(device);
+}
 
 void AttendPacked(Stream stream, const PackedAttention& call) {
   const AttentionShape& shape = call.shape;
@@ -253,10 +271,17 @@ void AttendPacked(Stream stream, const PackedAttention& call) {
           "attention of whole sequences", "bfloat16 or float16 throughout, not queries of bytes",
           static_cast<int64_t>(SizeOf(call.q.dtype)));
   if (call.longest == 0 || call.sequence_count == 0) return;
+  if (call.kernel != PackedKernel::kWarps) {
+    const bool takes = TakesWarpgroups(stream.device, shape);
+    Require(takes || call.kernel == PackedKernel::kFastest, "attention by warpgroups",
+            "compute capability 9.0 without SHIFTRT_CUDA_WGMMA=0, no window, no soft cap, and heads of 64 or 128",
+            shape.head_dim);
+    if (takes) return AttendPackedByWarpgroups(stream, call);
+  }
   WithHeadDim(shape.head_dim, [&](auto head_dim) {
     const auto launch_with = [&](auto type, auto limited) {
       using T = decltype(type);
-      using Kernel = PackedKernel<T, head_dim(), limited()>;
+      using Kernel = WarpsKernel<T, head_dim(), limited()>;
       for (int64_t first = 0; first < call.sequence_count; first += kMostBlocksAlongZ) {
         const int64_t left = call.sequence_count - first;
         Launch<Kernel>(stream,

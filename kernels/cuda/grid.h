@@ -25,6 +25,8 @@ inline constexpr int kWarpSize = 32;
 inline constexpr int kMostBlocksAlongZ = 65535;  // and along y
 // Shared memory that a block can have on every architecture of the build: the 99 KiB of 8.9 (8.0 has 163, 9.0 has 227).
 inline constexpr int kMaxSharedBytes = 99 * 1024;
+// What a kernel of hopper.cuh can have.
+inline constexpr int kHopperSharedBytes = 227 * 1024;
 inline constexpr uint32_t kFullWarp = 0xffffffffu;
 
 // A kernel may have a function `Ahead(args)` for prefetch hints. If the device lets launches overlap, it runs while
@@ -33,6 +35,23 @@ template <typename K>
 concept RunsAhead = requires(const typename K::Args& args) {
   K::Ahead(args);
 };
+
+// A kernel for compute capability 9.0 alone (hopper.cuh) has a member `kHopper` of value true.
+template <typename K>
+constexpr bool ForHopper() {
+  if constexpr (requires { K::kHopper; }) return K::kHopper;
+  return false;
+}
+template <typename K>
+constexpr int MostSharedBytes() {
+  return ForHopper<K>() ? kHopperSharedBytes : kMaxSharedBytes;
+}
+// Blocks per multiprocessor that the compiler has to leave registers for; 0: it decides. Only with a number is it sure
+// of the registers at the start of a kernel, without which warpgroups cannot pass them on.
+template <typename K>
+constexpr int LeastBlocks() {
+  return ForHopper<K>() ? 1 : 0;
+}
 
 // Bytes of shared memory that an array of `count` elements takes. Arrays start at multiples of 16.
 template <typename T>

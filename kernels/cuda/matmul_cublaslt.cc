@@ -55,12 +55,12 @@ uint32_t AlignmentOf(const void* p) {
   return alignment;
 }
 
-// All that an algorithm is chosen by.
+// All that an algorithm is chosen by. Whether the product is added to y is not: y + x W' by the same algorithm is y
+// plus the same x W', rounded once.
 struct Key {
   explicit Key(const MatMulProblem& p)
       : in(p.x.dtype),
         out(p.y.dtype),
-        accumulate(p.accumulate),
         x_transposed(p.x_transposed),
         w_transposed(p.w_transposed),
         sizes{p.m, p.n, p.k, p.XStride(), p.WStride(), p.YStride()},
@@ -68,7 +68,7 @@ struct Key {
   auto operator<=>(const Key&) const = default;
 
   DType in, out;
-  bool accumulate, x_transposed, w_transposed;
+  bool x_transposed, w_transposed;
   std::array<int64_t, 6> sizes;
   std::array<uint32_t, 3> alignments;
 };

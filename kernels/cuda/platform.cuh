@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only file with PTX, warp primitives and the kernel launch. A kernel is a struct with `Args`, `kThreads` and
-// `static void Run(const Args&)`. It uses only the functions below, so that the same source compiles with nvcc for a
-// GPU and, with SHIFTRT_EMULATED, with the host compiler for the emulator in kernels/emulated/.
+// PTX, warp primitives and the kernel launch, which no other file has but hopper.cuh. A kernel is a struct with `Args`,
+// `kThreads` and `static void Run(const Args&)`. It uses only the functions below, so that the same source compiles
+// with nvcc for a GPU and, with SHIFTRT_EMULATED, with the host compiler for the emulator in kernels/emulated/.
 //
 //   Thread() Block() GridBlocks() Lane() Warp()      indices of the calling thread
 //   SharedArena, Shared<T>                           dynamic shared memory, allocated array by array
@@ -56,7 +56,7 @@ using Shared = T*;
 class SharedArena {
  public:
   SHIFTRT_DEVICE SharedArena() {
-    extern __shared__ __align__(16) unsigned char dynamic_shared[];
+    extern __shared__ __align__(1024) unsigned char dynamic_shared[];  // for the tiles of tiles.h
     at_ = dynamic_shared;
   }
   template <typename T>
@@ -322,7 +322,7 @@ constexpr bool kKernelsWait = [] {
 // A launch first allows the next launch to start, as far as there is room. It then waits. The wait returns when all
 // earlier launches have ended and their writes are visible, so kernels need no synchronisation of their own.
 template <typename K>
-__global__ void __launch_bounds__(K::kThreads) Entry(const __grid_constant__ typename K::Args args) {
+__global__ void __launch_bounds__(K::kThreads, LeastBlocks<K>()) Entry(const __grid_constant__ typename K::Args args) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
   if constexpr (RunsAhead<K>) K::Ahead(args);
@@ -340,7 +340,7 @@ void Launch(Stream stream, const Grid& grid, const typename K::Args& args) {
     static std::atomic<uint64_t> asked = 0;
     const uint64_t bit = uint64_t{1} << (stream.device % 64);
     if ((asked.load() & bit) == 0 || stream.device >= 64) {
-      CheckLaunch(cudaFuncSetAttribute(Entry<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes),
+      CheckLaunch(cudaFuncSetAttribute(Entry<K>, cudaFuncAttributeMaxDynamicSharedMemorySize, MostSharedBytes<K>()),
                   __PRETTY_FUNCTION__);
       asked.fetch_or(bit);
     }

@@ -27,6 +27,19 @@ class MemoryLimit {
   int64_t before_;
 };
 
+// Sets the major compute capability of the devices, which is 8 unless the environment variable
+// SHIFTRT_EMULATED_CAPABILITY says otherwise. The destructor restores the previous value.
+class ComputeCapability {
+ public:
+  explicit ComputeCapability(int major);
+  ~ComputeCapability();
+  ComputeCapability(const ComputeCapability&) = delete;
+  ComputeCapability& operator=(const ComputeCapability&) = delete;
+
+ private:
+  int before_;
+};
+
 // No launch graph can be recorded while this object exists.
 class RefusedRecordings {
  public:

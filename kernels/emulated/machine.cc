@@ -16,6 +16,8 @@
 #include <span>
 #include <utility>
 
+#include "kernels/emulated/tile_memory.h"
+
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
@@ -53,7 +55,7 @@ class Stack {
   std::byte* base_;
 };
 
-enum class State { kReady, kWarp, kBlock, kGrid, kDone };
+enum class State { kReady, kWarp, kBlock, kGrid, kEvent, kDone };
 
 struct PendingCopy {
   std::byte* to;
@@ -64,6 +66,7 @@ struct PendingCopy {
 struct BlockState {
   gpu::Index3 index;
   std::unique_ptr<std::byte[]> shared;  // of the exact size, so that AddressSanitizer finds an overrun
+  std::unique_ptr<TileMemory> tiles;    // if the kernel uses it
 };
 
 struct Thread {
@@ -74,6 +77,7 @@ struct Thread {
   State state = State::kReady;
   Where where;            // the line at which the thread waits
   Collective collective;  // when waiting in its warp
+  Event event;            // when waiting for one
   int shared_taken = 0;
   std::vector<std::vector<PendingCopy>> copies;  // committed groups, oldest first
   std::vector<PendingCopy> open_copies;
@@ -89,6 +93,7 @@ struct Machine {
   gpu::Grid grid;
   int block_threads = 0;
   std::string kernel;
+  bool hopper = false;
   const std::function<void()>* body = nullptr;
   bool descending = false;
   std::vector<BlockState> blocks;
@@ -145,6 +150,7 @@ void Leave(Thread& thread) {
 }
 
 void CheckFinished(const Thread& thread) {
+  if (thread.block->tiles != nullptr) thread.block->tiles->CheckThread();
   if (!thread.open_copies.empty()) FailAt(thread.open_copies[0].where, "an asynchronous copy is never committed");
   for (const auto& group : thread.copies)
     if (!group.empty()) FailAt(group[0].where, "an asynchronous copy is never waited for");
@@ -204,6 +210,8 @@ std::string Describe(const Thread& thread) {
     case State::kDone: return name + "has exited";
     case State::kWarp: return name + "waits in " + thread.collective.name + At(thread.where);
     case State::kGrid: return name + "waits at a grid barrier" + At(thread.where);
+    case State::kEvent:
+      return name + thread.event.describe(thread.event.object, thread.event.wanted) + At(thread.where);
     default: return name + "waits at a barrier" + At(thread.where);
   }
 }
@@ -214,6 +222,11 @@ std::string Describe(const Thread& thread) {
   for (const Thread& thread : machine->threads)
     if (thread.state != State::kDone && waiting == nullptr) waiting = &thread;
   machine->current = const_cast<Thread*>(waiting);
+  for (Thread& other : machine->threads) {
+    if (other.state != State::kEvent) continue;
+    machine->current = &other;
+    FailAt(other.where, "never continues: " + Describe(other));
+  }
   for (const Thread& other : machine->threads) {
     const bool same_block = waiting->state == State::kGrid || other.block == waiting->block;
     const bool same_warp = waiting->state != State::kWarp || other.index / 32 == waiting->index / 32;
@@ -247,6 +260,14 @@ void RunThreads() {
     for (int first = 0; first < count; first += machine->block_threads)
       progress |= Release(all.subspan(first, machine->block_threads), State::kBlock);
     progress |= machine->grid.cooperative && Release(all, State::kGrid);
+    for (Thread& thread : all) {
+      if (thread.state != State::kEvent || !thread.event.done(thread.event.object, thread.event.wanted)) continue;
+      thread.state = State::kReady;
+      progress = true;
+    }
+    // A copy arrives when nothing else can go on.
+    for (size_t block = 0; block < machine->blocks.size() && !progress; ++block)
+      progress = machine->blocks[block].tiles != nullptr && machine->blocks[block].tiles->LandOne();
     if (std::all_of(all.begin(), all.end(), [](const Thread& thread) { return thread.state == State::kDone; })) return;
     if (!progress) FailStuck();
   }
@@ -271,6 +292,8 @@ void RunBlocks(std::vector<BlockState> blocks) {
     thread.fiber = context::make_fcontext(thread.stack->top(), kStackBytes, FiberMain);
   }
   RunThreads();
+  for (const BlockState& block : machine->blocks)
+    if (block.tiles != nullptr) block.tiles->CheckBlock(machine->kernel);
 }
 
 void RunGrid() {
@@ -281,8 +304,12 @@ void RunGrid() {
     // The order of blocks that run concurrently is set with the order of their threads.
     const int at = machine->descending && !grid.cooperative ? total - 1 - i : i;
     BlockState block{{at % grid.x, at / grid.x % grid.y, at / (grid.x * grid.y)},
-                     std::make_unique<std::byte[]>(grid.shared_bytes)};
+                     std::make_unique<std::byte[]>(grid.shared_bytes),
+                     nullptr};
     std::memset(block.shared.get(), kPoison, grid.shared_bytes);
+    if (machine->hopper)
+      block.tiles = std::make_unique<TileMemory>(block.shared.get(), grid.shared_bytes, machine->block_threads,
+                                                 machine->descending);
     together.push_back(std::move(block));
     if (grid.cooperative && i + 1 < total) continue;
     RunBlocks(std::move(together));
@@ -370,24 +397,25 @@ static void CheckCounters() {
       throw KernelError(machine->kernel + ": leaves a counter of blocks at " + std::to_string(*counter) + At(where));
 }
 
-void Launch(const gpu::Grid& grid, int threads, const std::string& kernel, const std::function<void()>& body,
+void Launch(const gpu::Grid& grid, const Kernel& kernel, const std::function<void()>& body,
             const std::function<void()>& ahead) {
   MakeDeferred();
   Machine here;
   here.grid = grid;
-  here.block_threads = threads;
-  here.kernel = kernel;
+  here.block_threads = kernel.threads;
+  here.kernel = kernel.name;
+  here.hopper = kernel.hopper;
   machine = &here;
   struct Leaving {
     ~Leaving() { machine = nullptr; }
   } leaving;
-  if (threads <= 0 || threads > 1024 || threads % 32 != 0 || grid.x <= 0 || grid.y <= 0 || grid.z <= 0 ||
-      grid.y > gpu::kMostBlocksAlongZ || grid.z > gpu::kMostBlocksAlongZ)
-    throw KernelError(kernel + ": no GPU supports this grid of (" + std::to_string(grid.x) + ", " +
-                      std::to_string(grid.y) + ", " + std::to_string(grid.z) + ") x " + std::to_string(threads));
-  if (grid.shared_bytes > gpu::kMaxSharedBytes)
-    throw KernelError(kernel + ": asks for " + std::to_string(grid.shared_bytes) +
-                      " bytes of shared memory, more than every GPU has");
+  if (kernel.threads <= 0 || kernel.threads > 1024 || kernel.threads % 32 != 0 || grid.x <= 0 || grid.y <= 0 ||
+      grid.z <= 0 || grid.y > gpu::kMostBlocksAlongZ || grid.z > gpu::kMostBlocksAlongZ)
+    throw KernelError(kernel.name + ": no GPU supports this grid of (" + std::to_string(grid.x) + ", " +
+                      std::to_string(grid.y) + ", " + std::to_string(grid.z) + ") x " + std::to_string(kernel.threads));
+  if (grid.shared_bytes > kernel.most_shared_bytes)
+    throw KernelError(kernel.name + ": asks for " + std::to_string(grid.shared_bytes) +
+                      " bytes of shared memory, more than every GPU that runs it has");
   ++launches;
   const Snapshot before;
   if (ahead) {
@@ -469,6 +497,22 @@ void WaitWarp(const Collective& collective, const Where& where) {
   collective.apply(lanes, where);
   counts.waiting -= static_cast<int>(lanes.size());
   for (const Participant& lane : lanes) warp[lane.lane].state = State::kReady;
+}
+
+void WaitUntil(const Event& event, const Where& where) {
+  if (event.done(event.object, event.wanted)) return;
+  machine->current->event = event;
+  Block(State::kEvent, where);
+}
+
+TileMemory& Tiles(const Where& where) {
+  TileMemory* const tiles = machine->current->block->tiles.get();
+  if (tiles == nullptr) FailAt(where, "a kernel without kHopper uses hopper.cuh");
+  return *tiles;
+}
+void Touch(const void* at, int bytes, const Where& where) {
+  TileMemory* const tiles = machine->current->block->tiles.get();
+  if (tiles != nullptr) tiles->Touch(at, bytes, where);
 }
 
 void IssueCopy(std::byte* to, const void* from, const Where& where) {

@@ -40,10 +40,12 @@ int64_t AllocatedBytes(int device = 0);
 // the operation in the error.
 void CheckWords(int device, const void* object, size_t bytes, const std::string& who);
 template <typename T>
-void CheckReach([[maybe_unused]] int device, [[maybe_unused]] T object, [[maybe_unused]] const std::string& who) {
+void CheckReach([[maybe_unused]] int device, [[maybe_unused]] const T& object,
+                [[maybe_unused]] const std::string& who) {
 #if __has_builtin(__builtin_clear_padding)
-  __builtin_clear_padding(&object);  // padding may contain old pointers
-  CheckWords(device, &object, sizeof(object), who);
+  T copy = object;
+  __builtin_clear_padding(&copy);  // padding may contain old pointers
+  CheckWords(device, &copy, sizeof(copy), who);
 #endif
 }
 // Enqueues a copy. It is executed just before the next access to device memory, as late as possible, so that a test
@@ -51,9 +53,15 @@ void CheckReach([[maybe_unused]] int device, [[maybe_unused]] T object, [[maybe_
 void Defer(std::function<void()> copy);
 void MakeDeferred();
 
+struct Kernel {
+  std::string name;
+  int threads = 0;
+  int most_shared_bytes = 0;
+  bool hopper = false;  // it uses kernels/cuda/hopper.cuh
+};
 // Runs `body` once for every thread of every block, in both orders. `ahead`, if given, runs before everything else,
 // like the earliest start of an overlapping launch, and must not change memory. Throws KernelError.
-void Launch(const gpu::Grid& grid, int threads, const std::string& kernel, const std::function<void()>& body,
+void Launch(const gpu::Grid& grid, const Kernel& kernel, const std::function<void()>& body,
             const std::function<void()>& ahead = {});
 // Kernel launches since the start of the program.
 int64_t Launches();
@@ -71,6 +79,13 @@ struct Collective {
   void* slot = nullptr;
   void (*apply)(const std::vector<Participant>& lanes, const Where& where) = nullptr;
 };
+// What a thread waits for by itself, and its description for an error.
+struct Event {
+  bool (*done)(const void* object, int64_t wanted) = nullptr;
+  std::string (*describe)(const void* object, int64_t wanted) = nullptr;
+  const void* object = nullptr;
+  int64_t wanted = 0;
+};
 
 // The following functions refer to the running fiber.
 gpu::Index3 CurrentBlock();
@@ -80,6 +95,12 @@ std::byte* TakeShared(int bytes, const Where& where);
 void WaitBlock(const Where& where);
 void WaitGrid(const Where& where);
 void WaitWarp(const Collective& collective, const Where& where);
+void WaitUntil(const Event& event, const Where& where);
+// Of the thread's block. Reports a kernel that does not say that it is for compute capability 9.0.
+class TileMemory;
+TileMemory& Tiles(const Where& where);
+// Reports an access of shared memory to the TileMemory of the block, if it has one.
+void Touch(const void* at, int bytes, const Where& where);
 // Adds 1 to a counter by which blocks find out which of them is the last of `blocks`: that one sets it to 0 again.
 // Reports a counter that is not 0 when its first block arrives, or at the end of the launch.
 bool Arrive(uint32_t* counter, uint32_t blocks, const Where& where);

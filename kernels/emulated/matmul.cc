@@ -28,10 +28,10 @@ void Products::MatMul(const MatMulProblem& problem) {
       for (int64_t i = 0; i < problem.m; ++i) {
         for (int64_t j = 0; j < problem.n; ++j) {
           Out& to = y[i * problem.YStride() + j];
-          float sum = problem.accumulate ? static_cast<float>(to) : 0.0f;
+          float sum = 0;
           for (int64_t l = 0; l < problem.k; ++l)
             sum += static_cast<float>(x[i * x_rows + l * x_depth]) * static_cast<float>(w[j * w_rows + l * w_depth]);
-          to = Out(sum);
+          to = Out(problem.accumulate ? sum + static_cast<float>(to) : sum);  // in this order, as in an epilogue
         }
       }
     });

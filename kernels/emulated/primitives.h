@@ -50,6 +50,12 @@ class Shared {
   T& operator[](At at) const { return *Get(at.index, 1, at.where); }
   // Access to `count` elements from `offset` on. An access to several elements must be aligned to 16 bytes.
   T* Get(int offset, int count, const Where& where) const {
+    T* const at = Place(offset, count, where);
+    emu::Touch(at, count * static_cast<int>(sizeof(T)), where);
+    return at;
+  }
+  // The same for those who do not access the elements themselves.
+  T* Place(int offset, int count, const Where& where) const {
     const int first = at_ + offset;
     if (first < 0 || first + count > count_)
       emu::FailAt(where, "element " + std::to_string(first + (first < 0 ? 0 : count - 1)) + " of a shared array of " +
@@ -338,7 +344,8 @@ void Launch(Stream stream, const Grid& grid, const typename K::Args& args, Where
   std::function<void()> ahead;
   if constexpr (RunsAhead<K>) ahead = [&args] { K::Ahead(args); };
   emu::Launch(
-      grid, K::kThreads, where.function_name(), [&args] { K::Run(args); }, ahead);
+      grid, {where.function_name(), K::kThreads, MostSharedBytes<K>(), ForHopper<K>()}, [&args] { K::Run(args); },
+      ahead);
 }
 
 }  // namespace shiftrt::gpu

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <map>
 
+#include "kernels/cuda/tiles.h"
 #include "kernels/emulated/device.h"
 #include "kernels/emulated/machine.h"
 #include "runtime/check.h"
@@ -21,9 +22,13 @@ namespace shiftrt::emu {
 namespace {
 
 int64_t memory_bytes = int64_t{1} << 30, bytes_to_host = 0, bytes_to_device = 0, drains = 0, replays = 0;
-// Of a program, as an environment variable says.
-int devices =
-    std::getenv("SHIFTRT_EMULATED_DEVICES") != nullptr ? std::atoi(std::getenv("SHIFTRT_EMULATED_DEVICES")) : 1;
+// Of a program, as environment variables say.
+int Setting(const char* variable, int otherwise) {
+  const char* const setting = std::getenv(variable);
+  return setting != nullptr ? std::atoi(setting) : otherwise;
+}
+int devices = Setting("SHIFTRT_EMULATED_DEVICES", 1);
+int capability = Setting("SHIFTRT_EMULATED_CAPABILITY", 8);
 bool refuse_recordings = false;
 
 }  // namespace
@@ -32,6 +37,8 @@ Devices::Devices(int count) { devices = count; }
 Devices::~Devices() { devices = 1; }
 MemoryLimit::MemoryLimit(int64_t bytes) : before_(memory_bytes) { memory_bytes = bytes; }
 MemoryLimit::~MemoryLimit() { memory_bytes = before_; }
+ComputeCapability::ComputeCapability(int major) : before_(capability) { capability = major; }
+ComputeCapability::~ComputeCapability() { capability = before_; }
 int64_t BytesToHost() { return bytes_to_host; }
 int64_t BytesToDevice() { return bytes_to_device; }
 int64_t Drains() { return drains; }
@@ -52,10 +59,11 @@ bool BuiltWithCuda() { return true; }
 int DeviceCount() { return emu::devices; }
 std::string PciBusId(int device) { return fmt::format("emulated:{}", device); }
 DeviceInfo QueryDevice(int device) {
-  return {"the emulator",  8, 0, 4, emu::memory_bytes, emu::memory_bytes - emu::AllocatedBytes(device),
+  return {"the emulator",  emu::capability, 0, 4, emu::memory_bytes, emu::memory_bytes - emu::AllocatedBytes(device),
           PciBusId(device)};
 }
 void UseDeviceOf(Stream) {}
+bool RunsHopperKernels(int) { return emu::capability == 9; }
 
 StreamOwner::StreamOwner(int device) : stream_{nullptr, device} {
   Check(device >= 0 && device < DeviceCount(), "a stream on device {} of {}", device, DeviceCount());

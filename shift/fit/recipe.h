@@ -12,11 +12,12 @@
 namespace shiftrt {
 
 enum class Calibration {
+  kAuto,         // kDrift where that can be fitted, and else kIndependent: ModeOf() in shift/pipeline.h
   kIndependent,  // all sites from one pass of the original model (the paper's default)
   kSequential,   // inputs from the corrected stream; target: what the site's own blocks add to it
   kDrift,        // inputs from the corrected stream; target: the original stream after the site less those inputs
 };
-// "independent", "sequential", "drift". Throws UsageError for anything else.
+// "auto", "independent", "sequential", "drift". Throws UsageError for anything else.
 Calibration ParseCalibrationMode(const std::string& text);
 const char* Name(Calibration calibration);
 

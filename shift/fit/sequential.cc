@@ -6,6 +6,7 @@
 
 #include "runtime/check.h"
 #include "runtime/stopwatch.h"
+#include "shift/sums/collect.h"
 #include "shift/sums/ridge_adder.h"
 
 namespace shiftrt {
@@ -146,6 +147,7 @@ class Walk {
 FittedSites FitInSequence(const ShiftJob& job, const std::vector<Site>& sites, Calibration mode,
                           const TokenWeighting& weighting, const SiteFit& fit, std::optional<StartStreams> start) {
   Check(mode != Calibration::kIndependent && !sites.empty(), "independent sites are fitted from one pass");
+  CheckMemory(job.context, 1, job.hidden(), "a higher limit allows more");
   FittedSites fitted;
   double seconds = 0;
   {

@@ -3,6 +3,10 @@
 
 #include "tests/cuda/fixture.h"
 
+#ifdef SHIFTRT_EMULATED
+#include "kernels/emulated/device.h"
+#endif
+
 namespace shiftrt::gpu {
 namespace {
 
@@ -99,18 +103,27 @@ class AttentionOnGpu : public CudaTest {
 
   // Each sequence is (past, count). All of them form one batch.
   template <typename T>
-  void CheckPacked(const AttentionShape& shape, const std::vector<std::pair<int, int>>& lengths, double q_scale = 1) {
+  void CheckPacked(const AttentionShape& shape, const std::vector<std::pair<int, int>>& lengths, double q_scale = 1,
+                   PackedKernel kernel = PackedKernel::kWarps) {
     const int64_t d = shape.head_dim, q_dim = shape.heads * d, kv_dim = shape.kv_heads * d;
     std::vector<PackedSequence> sequences;
     int32_t tokens = 0, rows = 3, longest = 0;
     for (const auto& [past, count] : lengths) {
       sequences.push_back({tokens, count, past, rows});
       tokens += count;
-      rows += past + count;
+      rows += past + count + 2;
       longest = std::max(longest, count);
     }
-    const auto q = Input<T>::Normal(stream_, tokens * q_dim, 1, q_scale),
-               keys = Input<T>::Normal(stream_, rows * kv_dim, 2), values = Input<T>::Normal(stream_, rows * kv_dim, 3);
+    // Two rows behind each sequence are NaN, like a cache that was never written.
+    const auto with_gaps = [&](uint64_t seed) {
+      Random random(seed);
+      std::vector<double> drawn(rows * kv_dim, std::nan(""));
+      for (const PackedSequence& sequence : sequences)
+        for (int64_t i = 0; i < (sequence.past + sequence.count) * kv_dim; ++i)
+          drawn[sequence.kv_begin * kv_dim + i] = random.Normal();
+      return Input<T>(stream_, drawn);
+    };
+    const auto q = Input<T>::Normal(stream_, tokens * q_dim, 1, q_scale), keys = with_gaps(2), values = with_gaps(3);
     const DeviceBuffer<PackedSequence> device(stream_, std::span<const PackedSequence>(sequences), "a test");
     const Output<T> out(stream_, tokens * q_dim);
     const Output<float> log_sums(stream_, tokens * shape.heads);
@@ -121,8 +134,11 @@ class AttentionOnGpu : public CudaTest {
                            .sequences = device.data(),
                            .sequence_count = static_cast<int64_t>(sequences.size()),
                            .longest = longest,
+                           .tokens = tokens,
+                           .rows = rows,
                            .out = out.array(),
-                           .log_sums = log_sums.data()});
+                           .log_sums = log_sums.data(),
+                           .kernel = kernel});
     const std::vector<double> found = out.Values(), found_sums = log_sums.Values();
     for (const PackedSequence& sequence : sequences) {
       for (int64_t i = 0; i < sequence.count; ++i) {
@@ -178,6 +194,48 @@ TEST_F(AttentionOnGpu, PackedAgreesWithFloat64) {
   CheckPacked<Float16>(Shape(1, 1, 128), {{0, 80}}, 100);  // all weights but one vanish
 }
 
+class AttentionOfWarpgroupsOnGpu : public AttentionOnGpu {
+ protected:
+#ifdef SHIFTRT_EMULATED
+  const emu::ComputeCapability capability_{9};
+#endif
+  void SetUp() override {
+    AttentionOnGpu::SetUp();
+    if (IsSkipped()) return;
+    if (!TakesWarpgroups(0, Shape(1, 1, 64)))
+      GTEST_SKIP() << "the GPU has another compute capability than 9.0, or SHIFTRT_CUDA_WGMMA is 0";
+  }
+  template <typename T>
+  void Check(const AttentionShape& shape, const std::vector<std::pair<int, int>>& lengths, double q_scale = 1) {
+    CheckPacked<T>(shape, lengths, q_scale, PackedKernel::kWarpgroups);
+  }
+};
+
+TEST_F(AttentionOfWarpgroupsOnGpu, AgreesWithFloat64) {
+  for (const int d : {64, 128}) {
+    SCOPED_TRACE(d);
+    Check<BFloat16>(Shape(2, 1, d), {{0, 1}, {0, 65}, {0, 17}});
+    Check<Float16>(Shape(2, 2, d), {{0, 70}});
+    Check<BFloat16>(Shape(1, 1, d), {{100, 40}, {31, 1}});
+    Check<BFloat16>(Shape(1, 1, d), {{5, 150}, {0, 129}, {300, 3}});  // several blocks, and several tiles of keys
+  }
+  Check<BFloat16>(Shape(6, 2, 64), {{0, 64}, {64, 64}, {0, 128}});
+  Check<BFloat16>(Shape(1, 1, 64), {{127, 128}, {128, 256}, {0, 385}});  // tiles that end where sequences do
+  Check<Float16>(Shape(1, 1, 128), {{0, 80}}, 100);                      // all weights but one vanish
+}
+
+TEST_F(AttentionOfWarpgroupsOnGpu, IsWhatTheDeviceTakesByItself) {
+  const AttentionShape shape = Shape(1, 1, 64);
+  EXPECT_TRUE(TakesWarpgroups(0, shape));
+  for (const AttentionShape& other :
+       {Shape(1, 1, 80), Shape(1, 1, 256), Shape(1, 1, 64, 5), Shape(1, 1, 64, 0, 2.0f)}) {
+    EXPECT_FALSE(TakesWarpgroups(0, other));
+    CheckPacked<BFloat16>(other, {{0, 20}}, 1, PackedKernel::kFastest);
+    EXPECT_THROW(CheckPacked<BFloat16>(other, {{0, 20}}, 1, PackedKernel::kWarpgroups), std::runtime_error);
+  }
+  CheckPacked<BFloat16>(shape, {{3, 20}}, 1, PackedKernel::kFastest);
+}
+
 // Tests windows of one key, within a tile of keys, across tiles and wider than the sequence, with and without a soft
 // cap.
 TEST_F(AttentionOnGpu, SplitTakesAWindowAndASoftCap) {
@@ -216,6 +274,8 @@ TEST_F(AttentionOnGpu, RefusesWhatItCannotTake) {
                            .sequences = one.data(),
                            .sequence_count = 1,
                            .longest = 1,
+                           .tokens = 1,
+                           .rows = 1,
                            .out = out});
   };
   const DeviceArray out{x.data(), DType::kBFloat16};

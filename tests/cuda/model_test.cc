@@ -249,7 +249,7 @@ TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
 
 // A tree of sequences: a trunk, two branches of it and a branch of a branch; and one separate sequence.
 TEST_F(ModelOnGpu, BranchesAgreeWithTheCpu) {
-  for (const auto& [shape, dtype] : InBothTypes({kQwen3, kGemma2})) {
+  for (const auto& [shape, dtype] : InBothTypes({kQwen3, kGemma2, kLlama})) {
     SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
     const auto weights = MakeWeights(shape, dtype);
     const std::vector<int32_t> tokens = Tokens(*weights, 70);

@@ -87,18 +87,22 @@ TEST_F(MessagesOfPasses, OfTheMainJobAreThoseOfRun) {
   job.shift.fit.rank = RankSpec::Fixed(4);
   job.window = 64;
   job.text_tokens = 0;  // the method alone
-  JobOutline outline = OutlineOf(job);
-  outline.calibration = {19, 2, 19, 2, 1};
-  outline.fit = {19, 32};
-  outline.heldout = {2, 32};
-  for (const int size : {2, 3, 8}) {
-    const std::vector<int64_t> sent = SentBy(size, [&](const ShiftJob& method) {
-      method.context.processes->Split(1);  // as commands do
-      Shift(method, job.shift);
-    });
-    for (int rank = 0; rank < size; ++rank) {
-      const auto computed = static_cast<double>(MainJobBytes({rank, size}, job, outline));
-      EXPECT_NEAR(computed, static_cast<double>(sent[rank]), 1000 + 0.01 * computed) << rank << " of " << size;
+  for (const Calibration mode : {Calibration::kIndependent, Calibration::kDrift}) {
+    job.shift.mode = mode;
+    JobOutline outline = OutlineOf(job);
+    outline.calibration = {19, 2, 19, 2, 1};
+    outline.fit = {19, 32};
+    outline.heldout = {2, 32};
+    for (const int size : {2, 3, 8}) {
+      const std::vector<int64_t> sent = SentBy(size, [&](const ShiftJob& method) {
+        method.context.processes->Split(1);  // as commands do
+        Shift(method, job.shift);
+      });
+      for (int rank = 0; rank < size; ++rank) {
+        const auto computed = static_cast<double>(MainJobBytes({rank, size}, job, outline));
+        EXPECT_NEAR(computed, static_cast<double>(sent[rank]), 1000 + 0.01 * computed)
+            << Name(mode) << ", " << rank << " of " << size;
+      }
     }
   }
 }

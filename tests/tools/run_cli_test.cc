@@ -93,8 +93,8 @@ TEST_F(Cli, ARecipeIsTheOptionsThatItNames) {
     EXPECT_EQ(a["label"], b["label"]);
     EXPECT_EQ(a["perplexity"], b["perplexity"]);
   };
-  same(run({"--recipe", "paper"}),
-       run({"--prune", "bi:0.25", "--correction", "lra", "--lra", "64", "--factorize", "svd"}));
+  same(run({"--recipe", "paper"}), run({"--prune", "bi:0.25", "--correction", "lra", "--lra", "64", "--factorize",
+                                        "svd", "--calibration-mode", "independent"}));
   same(run({"--recipe", "stock", "--prune", "layers=2", "--lambda", "1e-3rel"}),
        run({"--prune", "layers=2", "--correction", "refit", "--heal", "all", "--lambda", "1e-3rel"}));
   same(run({"--recipe", "adapters", "--prune", "layers=2", "--lra", "64"}),
@@ -286,6 +286,23 @@ TEST_F(Cli, WhatCannotBeWrittenIsRefusedBeforeTheWork) {
     EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
 }
 
+// Drift where adapters can be fitted one after another, and independent where all must come from one pass.
+TEST_F(Cli, TheCalibrationModeFollowsWhatIsFitted) {
+  const auto mode = [&](std::vector<std::string> more, const char* because = nullptr) {
+    more.insert(more.begin(), {"--prune", "bi:2", "--save", Path("made")});
+    const Outcome outcome = Run(more);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.out.find("calibration mode independent, because") != std::string::npos, because != nullptr);
+    EXPECT_NE(outcome.out.find(because != nullptr ? because : ""), std::string::npos) << outcome.out;
+    return ReadJson("made/shiftrt.json")["provenance"]["calibration_mode"].get<std::string>();
+  };
+  EXPECT_EQ(mode({"--lra", "4"}), "drift");
+  EXPECT_EQ(mode({"--lra", "4", "--calibration-mode", "independent"}), "independent");
+  EXPECT_EQ(mode({"--lra", "budget:500"}, "share one budget"), "independent");
+  EXPECT_EQ(mode({"--lra", "4", "--save-gram", Path("gram")}, "files of sums"), "independent");
+  EXPECT_EQ(mode({"--correction", "bias"}), "independent");
+}
+
 TEST_F(Cli, LessMemoryTakesMorePassesToTheSameEnd) {
   const auto variants = [&](std::vector<std::string> more) {
     more.insert(more.begin(), {"--prune", "reverse*:2", "--lra", "4", "--json", Path("r.json")});
@@ -295,7 +312,8 @@ TEST_F(Cli, LessMemoryTakesMorePassesToTheSameEnd) {
     for (Json& variant : json) variant.erase("tokens_per_second");
     return json;
   };
-  EXPECT_EQ(variants({}), variants({"--memory", "40KiB"}));
+  const std::vector<std::string> together = {"--calibration-mode", "independent"};
+  EXPECT_EQ(variants(together), variants({"--calibration-mode", "independent", "--memory", "40KiB"}));
   EXPECT_FAILS(Run({"--memory", "10KiB"}), 1, "sums of 1 site take");
   EXPECT_FAILS(Run({"--memory", "10KiB", "--prune", "correctable:1"}), 1, "sums of 1 site take");
   EXPECT_FAILS(Run({"--memory", "much"}), 2, "--memory");
@@ -305,8 +323,9 @@ TEST_F(Cli, LessMemoryTakesMorePassesToTheSameEnd) {
 }
 
 TEST_F(Cli, SavedSumsGiveTheSameRunWithoutCalibrationText) {
-  const std::vector<std::string> recipe = {"--prune",           "bi:2",  "--lra", "8", "--quiet", "--text",
-                                           Path("heldout.txt"), "--json"};
+  const std::vector<std::string> recipe = {
+      "--prune",           "bi:2",  "--lra", "8", "--quiet", "--calibration-mode", "independent", "--text",
+      Path("heldout.txt"), "--json"};
   const auto run = [&](std::vector<std::string> more) {
     more.insert(more.begin(), recipe.begin(), recipe.end());
     more.insert(more.begin() + static_cast<int64_t>(recipe.size()), Path("r.json"));
