@@ -301,8 +301,12 @@ void BenchDecode(KernelBench& bench) {
     return gpu::LowRankLra{p, p + kHidden * 64, weight.data(), kHidden, 64};
   };
   const DeviceBuffer<float> scratch(stream, gpu::LowRankLraScratch(next()), kBench);
-  bench.Time("lra", "rank 64, one token", 4.0 * (2 * kHidden * 64 + kHidden), 0,
-             [&] { gpu::ApplyLowRankLra(stream, next(), scratch.data(), y.data()); });
+  for (const gpu::LraKernel kernel : {gpu::LraKernel::kGrid, gpu::LraKernel::kCluster}) {
+    const bool cluster = kernel == gpu::LraKernel::kCluster;
+    if (cluster && !gpu::LraTakesCluster(stream, next())) continue;
+    bench.Time(cluster ? "lra_cluster" : "lra", "rank 64, one token", 4.0 * (2 * kHidden * 64 + 2 * kHidden), 0,
+               [&] { gpu::ApplyLowRankLra(stream, next(), scratch.data(), y.data(), kernel); });
+  }
 }
 
 void BenchGram(KernelBench& bench) {

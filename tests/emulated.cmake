@@ -1,12 +1,13 @@
 # Runs the GPU kernels on the CPU (kernels/emulated/machine.h). Boost.Context provides the fibers; only these tests use it.
 find_library(SHIFTRT_BOOST_CONTEXT NAMES boost_context REQUIRED)
-add_library(shiftrt_emulator STATIC ${PROJECT_SOURCE_DIR}/kernels/emulated/machine.cc
+add_library(shiftrt_emulator STATIC ${PROJECT_SOURCE_DIR}/kernels/emulated/global_memory.cc
+                                    ${PROJECT_SOURCE_DIR}/kernels/emulated/machine.cc
                                     ${PROJECT_SOURCE_DIR}/kernels/emulated/tile_memory.cc)
 target_compile_definitions(shiftrt_emulator PUBLIC SHIFTRT_EMULATED)
 target_include_directories(shiftrt_emulator PUBLIC ${PROJECT_SOURCE_DIR})
 target_link_libraries(shiftrt_emulator PUBLIC shiftrt_runtime ${SHIFTRT_BOOST_CONTEXT} PRIVATE shiftrt_options)
 
-shiftrt_test(emu SOURCES emulated/machine_test.cc emulated/tiles_test.cc ${PROJECT_SOURCE_DIR}/kernels/cuda/refuse.cc
+shiftrt_test(emu SOURCES emulated/cluster_test.cc emulated/machine_test.cc emulated/tiles_test.cc ${PROJECT_SOURCE_DIR}/kernels/cuda/refuse.cc
              DEPENDS shiftrt_emulator)
 
 # The whole CUDA backend on the emulator. It is a set of objects, not an archive, so that it replaces the real backend in

@@ -45,9 +45,11 @@ std::string NameOfDirectory(const std::string& directory) {
 std::vector<Variant> Chosen(const std::vector<Variant>& variants, const std::vector<std::string>& names) {
   if (names.empty()) return variants;
   std::vector<std::string> known;
+  known.reserve(variants.size());
   for (const Variant& variant : variants) known.push_back(variant.name);
   CheckNames(names, known);
   std::vector<Variant> chosen;
+  chosen.reserve(names.size());
   for (const std::string& name : names)
     chosen.push_back(variants[std::find(known.begin(), known.end(), name) - known.begin()]);
   return chosen;

@@ -106,8 +106,7 @@ class CudaGradientOps : public GradientOps {
   }
 
   void RmsNorm(MatrixView<const float> x, const Operand& weight, MatrixView<float> out) override {
-    gpu::NormGroups(stream_, NormOf(x.cols, weight), x, out);
-    rounded_.Written(out);
+    gpu::NormGroups(stream_, NormOf(x.cols, weight), x, Out(out));
   }
   void RmsNormHeads(MatrixView<float> x, const Operand& weight) override {
     gpu::NormGroups(stream_, NormOf(config_.head_dim, weight), x, x);
@@ -115,22 +114,19 @@ class CudaGradientOps : public GradientOps {
   }
   void RmsNormGradient(MatrixView<const float> x, const Operand& weight, MatrixView<const float> dy, bool accumulate,
                        MatrixView<float> dx, MatrixView<float> dweight) override {
-    NormGradient(NormOf(x.cols, weight), x, dy, accumulate, dx, dweight);
+    NormGradient(NormOf(x.cols, weight), x, dy, accumulate, Out(dx), dweight);
   }
   void RmsNormHeadsGradient(MatrixView<const float> x, const Operand& weight, MatrixView<const float> dy,
                             MatrixView<float> dx, MatrixView<float> dweight) override {
-    NormGradient(NormOf(config_.head_dim, weight), x, dy, false, dx, dweight);
+    NormGradient(NormOf(config_.head_dim, weight), x, dy, false, Out(dx), dweight);
   }
 
   void GatedUnit(MatrixView<float> gate, MatrixView<const float> up) override {
-    gpu::GateRows(stream_, GatedOf(spec_), gate, up);
-    rounded_.Written(gate);
+    gpu::GateRows(stream_, GatedOf(spec_), Out(gate), up);
   }
   void GatedUnitGradient(MatrixView<const float> gate, MatrixView<const float> up, MatrixView<float> dgate,
                          MatrixView<float> dup) override {
-    gpu::GateRowsGradient(stream_, GatedOf(spec_), gate, up, dgate, dup);
-    rounded_.Written(dgate);
-    rounded_.Written(dup);
+    gpu::GateRowsGradient(stream_, GatedOf(spec_), gate, up, Out(dgate), Out(dup));
   }
   void AddTo(MatrixView<const float> x, MatrixView<float> y) override {
     gpu::AddRows(stream_, x, y);
@@ -184,6 +180,12 @@ class CudaGradientOps : public GradientOps {
     return dtype_ != DType::kFloat32 &&
            std::all_of(widths.begin(), widths.end(), [](int64_t width) { return width % kAligned == 0; });
   }
+  // Rows that a kernel writes and products read. Those that products read in 16 bits it also writes in 16 bits.
+  gpu::WrittenRows Out(MatrixView<float> x) {
+    rounded_.Written(x);
+    if (!Narrows({x.cols})) return x;
+    return {x, static_cast<BFloat16*>(rounded_.For(stream_, x, dtype_).data)};
+  }
   Side Take(MatrixView<const float> x, bool narrow) {
     if (!narrow) return {{x.data, DType::kFloat32}, x.stride};
     return {rounded_.Of(stream_, x, dtype_), x.cols};
@@ -211,8 +213,7 @@ class CudaGradientOps : public GradientOps {
   }
 
   void Rotate(MatrixView<float> x, bool back) {
-    gpu::RotateRows(stream_, x, config_.head_dim, rope_.table(), positions_, back);
-    rounded_.Written(x);
+    gpu::RotateRows(stream_, Out(x), config_.head_dim, rope_.table(), positions_, back);
   }
 
   gpu::GroupNorm NormOf(int64_t n, const Operand& weight) {
@@ -220,10 +221,9 @@ class CudaGradientOps : public GradientOps {
     return {n, vector.data, vector.offset_added ? 0 : spec_.norm_offset, eps_};
   }
   void NormGradient(const gpu::GroupNorm& norm, MatrixView<const float> x, MatrixView<const float> dy, bool accumulate,
-                    MatrixView<float> dx, MatrixView<float> dweight) {
+                    const gpu::WrittenRows& dx, MatrixView<float> dweight) {
     float* const scales = dweight.data != nullptr ? norm_scales_.Floats(stream_, x.rows * x.cols / norm.n) : nullptr;
     gpu::NormGroupsGradient(stream_, norm, x, dy, accumulate, dx, dweight, scales);
-    rounded_.Written(dx);
     rounded_.Written(dweight);
   }
 

@@ -119,7 +119,7 @@ void OneToken::Adapter(const AdapterStage& adapter) {
     return std::swap(h_, spare_);
   }
   const gpu::LowRankLra call{lra.p.data(), lra.q.data(), lra.bias.data(), s_.hidden, lra.rank};
-  if (gpu::LowRankLraFits(call, s_.cores))
+  if (gpu::LraTakesCluster(s_.stream, call) || gpu::LraTakesGrid(call, s_.cores))
     return gpu::ApplyLowRankLra(s_.stream, call, s_.inner.Floats(s_.stream, gpu::LowRankLraScratch(call)), h_);
   float* const inner = s_.inner.Floats(s_.stream, lra.rank);
   gpu::MatVec(s_.stream, {.w = weight(lra.p), .rows = lra.rank, .cols = s_.hidden, .x = h_, .y = inner}, s_.cores);

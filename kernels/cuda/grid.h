@@ -36,6 +36,14 @@ concept RunsAhead = requires(const typename K::Args& args) {
   K::Ahead(args);
 };
 
+// A kernel with a member `kWaits` of value true calls WaitForEarlier() itself, once in every thread. Before that, it
+// may read only what no launch writes that may still be running, and write only its own shared memory.
+template <typename K>
+constexpr bool WaitsItself() {
+  if constexpr (requires { K::kWaits; }) return K::kWaits;
+  return false;
+}
+
 // A kernel for compute capability 9.0 alone (hopper.cuh) has a member `kHopper` of value true.
 template <typename K>
 constexpr bool ForHopper() {
@@ -51,6 +59,14 @@ constexpr int MostSharedBytes() {
 template <typename K>
 constexpr int LeastBlocks() {
   return ForHopper<K>() ? 1 : 0;
+}
+
+// Such a kernel may have a member `kClusterBlocks`: so many blocks along x then form a cluster. More than 8 do not fit
+// everywhere; ClusterFits() asks the device.
+template <typename K>
+constexpr int ClusterBlocks() {
+  if constexpr (requires { K::kClusterBlocks; }) return K::kClusterBlocks;
+  return 1;
 }
 
 // Bytes of shared memory that an array of `count` elements takes. Arrays start at multiples of 16.

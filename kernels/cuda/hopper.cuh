@@ -12,6 +12,9 @@
 //   RowsTile() ColumnsTile()                the descriptors of an operand of a product
 //   MultiplyTiles() MultiplyRegisters()     wgmma: a product of a warpgroup, which goes on by itself
 //   FenceProducts() CommitProducts() WaitProducts()    before products; closes a group of them; waits for groups
+//   BlockOfCluster() SyncCluster()          index of the block in its cluster; a barrier of all threads of a cluster
+//   StoreToBlock()                          into the shared memory of a block of the cluster
+//   ClusterFits()                           whether the device can hold a cluster of a kernel; for the host
 //
 // A warpgroup is four warps, of which the first is a multiple of four. Its products have 64 rows, sixteen per warp. The
 // accumulators of a lane are those of MultiplyAccumulate() for each 8 columns in turn: d[4 n + r] is row
@@ -199,6 +202,41 @@ SHIFTRT_DEVICE void MultiplyRegisters(float (&d)[32], const uint32_t (&a)[4], ui
                  : SHIFTRT_D32(d, 0)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
   }
+}
+
+// The blocks of a cluster (`kClusterBlocks`) are resident together. After the first barrier, all of them have started.
+SHIFTRT_DEVICE int BlockOfCluster() {
+  int rank = 0;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// What was written before it, to shared memory of any block too, is visible after it.
+SHIFTRT_DEVICE void SyncCluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// Stores to the place that `at` is in this block's memory. A barrier of the cluster must come before the first store,
+// and one between a store and its use, or the end of the block.
+SHIFTRT_DEVICE void StoreToBlock(Shared<float> at, int block, float value) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 there;\n"
+      "mapa.shared::cluster.u32 there, %0, %1;\n"
+      "st.shared::cluster.f32 [there], %2;\n"
+      "}\n" ::"r"(SharedAddress(at)),
+      "r"(block), "f"(value)
+      : "memory");
+}
+
+// Whether the stream's device can hold a cluster of this kernel whose blocks have as much shared memory as there is.
+template <typename K>
+bool ClusterFits(Stream stream) {
+  UseDeviceOf(stream);
+  AskForResources<K>(stream);
+  const LaunchConfig<K> config(stream, {.x = ClusterBlocks<K>(), .shared_bytes = MostSharedBytes<K>()});
+  int clusters = 0;
+  if (cudaOccupancyMaxActiveClusters(&clusters, Entry<K>, config.get()) == cudaSuccess) return clusters > 0;
+  cudaGetLastError();  // the error is answered by false and must not surface again
+  return false;
 }
 
 #undef SHIFTRT_WGMMA_REGISTERS

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/lra.h"
+#include "kernels/cuda/lra_cluster.h"
 #include "kernels/cuda/warp.cuh"
 
 namespace shiftrt::gpu {
@@ -94,16 +94,22 @@ static_assert(LowRankLraKernel::SharedFor(kMaxFusedRank) <= kMaxSharedBytes);
 
 }  // namespace
 
-bool LowRankLraFits(const LowRankLra& lra, int multiprocessors) {
+bool LraTakesGrid(const LowRankLra& lra, int multiprocessors) {
   return lra.rank <= kMaxFusedRank && Blocks(lra.hidden, kSlice) <= multiprocessors;
 }
 
 int64_t LowRankLraScratch(const LowRankLra& lra) { return Blocks(lra.hidden, kSlice) * lra.rank; }
 
-void ApplyLowRankLra(Stream stream, const LowRankLra& lra, float* scratch, float* h) {
+void ApplyLowRankLra(Stream stream, const LowRankLra& lra, float* scratch, float* h, LraKernel kernel) {
   Require(lra.hidden % 8 == 0, "low-rank adapter", "a hidden size that is a multiple of 8", lra.hidden);
   Require(lra.rank % 8 == 0 && lra.rank > 0 && lra.rank <= kMaxFusedRank, "low-rank adapter",
           "a rank that is a multiple of 8, at most 256", lra.rank);
+  if (kernel != LraKernel::kGrid) {
+    const bool takes = LraTakesCluster(stream, lra);
+    Require(takes || kernel == LraKernel::kFastest, "low-rank adapter in a cluster",
+            "compute capability 9.0 without SHIFTRT_CUDA_CLUSTERS=0, and a smaller rank", lra.rank);
+    if (takes) return ApplyLowRankLraInCluster(stream, lra, h);
+  }
   Launch<LowRankLraKernel>(stream,
                            {.x = Blocks(lra.hidden, kSlice),
                             .shared_bytes = LowRankLraKernel::SharedFor(static_cast<int>(lra.rank)),

@@ -48,6 +48,7 @@ struct NormKernel {
   struct Args {
     Groups<const float> x;
     Groups<float> out;
+    BFloat16* rounded;
     const float* weight;
     float* scales;
     int64_t groups;
@@ -67,8 +68,10 @@ struct NormKernel {
       if (Team<kLanes>::Member() == 0) args.scales[group] = scale;
     } else {
       float* const out = args.out.At(group);
-      for (int i = Team<kLanes>::Member(); i < args.x.n; i += kLanes)
+      for (int i = Team<kLanes>::Member(); i < args.x.n; i += kLanes) {
         out[i] = x[i] * scale * (args.offset + args.weight[i]);
+        if (args.rounded != nullptr) args.rounded[group * args.x.n + i] = Narrow<BFloat16>(out[i]);
+      }
     }
   }
 };
@@ -79,6 +82,7 @@ struct NormGradientKernel {
   struct Args {
     Groups<const float> x, dy;
     Groups<float> dx;
+    BFloat16* rounded;
     const float* weight;
     int64_t groups;
     float offset, eps;
@@ -104,6 +108,7 @@ struct NormGradientKernel {
     for (int i = Team<kLanes>::Member(); i < n; i += kLanes) {
       const float gradient = dy[i] * (args.offset + args.weight[i]) * scale - x[i] * along;
       dx[i] = args.accumulate ? dx[i] + gradient : gradient;
+      if (args.rounded != nullptr) args.rounded[group * n + i] = Narrow<BFloat16>(dx[i]);
     }
   }
 };
@@ -151,18 +156,19 @@ int64_t CountGroups(const GroupNorm& norm, const MatrixView<const float>& x) {
 
 }  // namespace
 
-void NormGroups(Stream stream, const GroupNorm& norm, MatrixView<const float> x, MatrixView<float> out) {
+void NormGroups(Stream stream, const GroupNorm& norm, MatrixView<const float> x, const WrittenRows& out) {
   const int64_t groups = CountGroups(norm, x);
   if (groups == 0) return;
   WithTeam(norm.n, [&](auto lanes) {
     using Kernel = NormKernel<lanes(), false>;
     Launch<Kernel>(stream, {.x = Blocks(groups, Team<lanes()>::kPerBlock), .shared_bytes = Kernel::kShared},
-                   {GroupsOf(x, norm.n), GroupsOf(out, norm.n), norm.weight, nullptr, groups, norm.offset, norm.eps});
+                   {GroupsOf(x, norm.n), GroupsOf(out.rows, norm.n), out.rounded, norm.weight, nullptr, groups,
+                    norm.offset, norm.eps});
   });
 }
 
 void NormGroupsGradient(Stream stream, const GroupNorm& norm, MatrixView<const float> x, MatrixView<const float> dy,
-                        bool accumulate, MatrixView<float> dx, MatrixView<float> dweight, float* scales) {
+                        bool accumulate, const WrittenRows& dx, MatrixView<float> dweight, float* scales) {
   const int64_t groups = CountGroups(norm, x);
   if (groups == 0) return;
   const Groups<const float> xs = GroupsOf(x, norm.n), dys = GroupsOf(dy, norm.n);
@@ -171,14 +177,15 @@ void NormGroupsGradient(Stream stream, const GroupNorm& norm, MatrixView<const f
     if (dweight.data != nullptr) {  // before dx, which may be dy
       using Scales = NormKernel<lanes(), true>;
       Launch<Scales>(stream, {.x = blocks, .shared_bytes = Scales::kShared},
-                     {xs, {}, nullptr, scales, groups, 0, norm.eps});
+                     {xs, {}, nullptr, nullptr, scales, groups, 0, norm.eps});
       Launch<WeightGradientKernel>(stream,
                                    {.x = Blocks(norm.n, kWarpSize), .shared_bytes = WeightGradientKernel::kShared},
                                    {xs, dys, scales, dweight.data, groups});
     }
     using Kernel = NormGradientKernel<lanes()>;
-    Launch<Kernel>(stream, {.x = blocks, .shared_bytes = Kernel::kShared},
-                   {xs, dys, GroupsOf(dx, norm.n), norm.weight, groups, norm.offset, norm.eps, accumulate});
+    Launch<Kernel>(
+        stream, {.x = blocks, .shared_bytes = Kernel::kShared},
+        {xs, dys, GroupsOf(dx.rows, norm.n), dx.rounded, norm.weight, groups, norm.offset, norm.eps, accumulate});
   });
 }
 

@@ -2,8 +2,7 @@
 // Root-mean-square norm of float32 rows with any stride, and its gradient (kernels/rmsnorm.h).
 #pragma once
 
-#include "kernels/cuda/grid.h"
-#include "runtime/tensor.h"
+#include "kernels/cuda/rows.h"
 
 namespace shiftrt::gpu {
 
@@ -16,13 +15,14 @@ struct GroupNorm {
 };
 // out = x / sqrt(mean(x^2) + eps) * (offset + weight); out may be x. Cost: reads x twice, the second time from a cache,
 // and writes out; one launch.
-void NormGroups(Stream stream, const GroupNorm& norm, MatrixView<const float> x, MatrixView<float> out);
+void NormGroups(Stream stream, const GroupNorm& norm, MatrixView<const float> x, const WrittenRows& out);
 
 // dx = (dx if accumulate) + the gradient of x, which is NormGroups' input; dx may be dy unless it accumulates. dweight
 // (1, n), if its data is not null, += the gradient of the weights, added in a fixed order. `scales` has an element per
 // group of x, and is used only with dweight. Cost: reads x and dy, writes dx; with dweight, reads x twice more and dy
 // once more; one launch, or three.
 void NormGroupsGradient(Stream stream, const GroupNorm& norm, MatrixView<const float> x, MatrixView<const float> dy,
-                        bool accumulate, MatrixView<float> dx, MatrixView<float> dweight = {}, float* scales = nullptr);
+                        bool accumulate, const WrittenRows& dx, MatrixView<float> dweight = {},
+                        float* scales = nullptr);
 
 }  // namespace shiftrt::gpu

@@ -39,6 +39,20 @@ RowsOf<T> Of(const MatrixView<T>& view) {
   return {view.data, view.stride};
 }
 
+// Rows that a kernel writes, as it takes them.
+struct WrittenRowsOf {
+  RowsOf<float> to;
+  BFloat16* rounded;
+  int64_t cols;
+
+  template <bool kWide>
+  SHIFTRT_DEVICE void Write(int64_t row, int col, int count, const float (&values)[8]) const {
+    gpu::Write<kWide>(to.At(row, col), count, values);
+    if (rounded != nullptr) gpu::Write<kWide>(rounded + row * cols + col, count, values);
+  }
+};
+WrittenRowsOf Of(const WrittenRows& out) { return {Of(out.rows), out.rounded, out.rows.cols}; }
+
 // Step::At<kWide>(row, col, count) processes `count` elements, at most eight, of a row. Each thread processes eight
 // columns. The blocks along y divide the columns of a row.
 template <typename Step, bool kWide>
@@ -162,36 +176,36 @@ SHIFTRT_DEVICE Activated Activate(float x) {
 
 template <GatedActivation kActivation>
 struct GateStep {
-  RowsOf<float> gate;
+  WrittenRowsOf gate;
   RowsOf<const float> up;
   template <bool kWide>
   SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
     float gates[8], ups[8];
-    Read<kWide>(gate.At(row, col), count, gates);
+    Read<kWide>(gate.to.At(row, col), count, gates);
     Read<kWide>(up.At(row, col), count, ups);
     for (int j = 0; j < 8; ++j)
       gates[j] = (kActivation == GatedActivation::kSilu ? Silu(gates[j]) : GeluTanh(gates[j])) * ups[j];
-    Write<kWide>(gate.At(row, col), count, gates);
+    gate.template Write<kWide>(row, col, count, gates);
   }
 };
 
 template <GatedActivation kActivation>
 struct GateGradientStep {
   RowsOf<const float> gate, up;
-  RowsOf<float> dgate, dup;
+  WrittenRowsOf dgate, dup;
   template <bool kWide>
   SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
     float gates[8], ups[8], d[8], more[8];
     Read<kWide>(gate.At(row, col), count, gates);
     Read<kWide>(up.At(row, col), count, ups);
-    Read<kWide>(dgate.At(row, col), count, d);
+    Read<kWide>(dgate.to.At(row, col), count, d);
     for (int j = 0; j < 8; ++j) {
       const Activated activated = Activate<kActivation>(gates[j]);
       more[j] = d[j] * activated.value;
       d[j] *= ups[j] * activated.slope;
     }
-    Write<kWide>(dgate.At(row, col), count, d);
-    Write<kWide>(dup.At(row, col), count, more);
+    dgate.template Write<kWide>(row, col, count, d);
+    dup.template Write<kWide>(row, col, count, more);
   }
 };
 
@@ -199,7 +213,7 @@ struct GateGradientStep {
 struct RotateKernel {
   static constexpr int kThreads = 256;
   struct Args {
-    RowsOf<float> x;
+    WrittenRowsOf x;
     const float *cosine, *sine;
     const int32_t* positions;
     int half, pairs;  // per head, per token
@@ -209,11 +223,16 @@ struct RotateKernel {
     const int64_t angles = static_cast<int64_t>(args.positions[Block().x]) * args.half;
     for (int p = Thread(); p < args.pairs; p += kThreads) {
       const int i = p % args.half;
-      float* const low = args.x.At(Block().x, p / args.half * 2 * args.half + i);
+      const int col = p / args.half * 2 * args.half + i;
+      float* const low = args.x.to.At(Block().x, col);
       const float cosine = args.cosine[angles + i], sine = args.sine[angles + i] * args.sign;
       const float a = low[0], b = low[args.half];
       low[0] = a * cosine - b * sine;
       low[args.half] = b * cosine + a * sine;
+      if (args.x.rounded == nullptr) continue;
+      BFloat16* const rounded = args.x.rounded + Block().x * args.x.cols + col;
+      rounded[0] = Narrow<BFloat16>(low[0]);
+      rounded[args.half] = Narrow<BFloat16>(low[args.half]);
     }
   }
 };
@@ -283,21 +302,21 @@ void DropRows(Stream stream, const Dropped& dropped, MatrixView<const float> fro
   LaunchRows(stream, DropStep{Of(from), Of(to), from.cols, dropped}, to, from);
 }
 
-void GateRows(Stream stream, GatedActivation activation, MatrixView<float> gate, MatrixView<const float> up) {
-  RequireAlike("a gated unit", gate, up);
+void GateRows(Stream stream, GatedActivation activation, const WrittenRows& gate, MatrixView<const float> up) {
+  RequireAlike("a gated unit", gate.rows, up);
   if (activation == GatedActivation::kSilu) {
-    LaunchRows(stream, GateStep<GatedActivation::kSilu>{Of(gate), Of(up)}, gate, up);
+    LaunchRows(stream, GateStep<GatedActivation::kSilu>{Of(gate), Of(up)}, gate.rows, up);
   } else {
-    LaunchRows(stream, GateStep<GatedActivation::kGeluTanh>{Of(gate), Of(up)}, gate, up);
+    LaunchRows(stream, GateStep<GatedActivation::kGeluTanh>{Of(gate), Of(up)}, gate.rows, up);
   }
 }
 
 void GateRowsGradient(Stream stream, GatedActivation activation, MatrixView<const float> gate,
-                      MatrixView<const float> up, MatrixView<float> dgate, MatrixView<float> dup) {
+                      MatrixView<const float> up, const WrittenRows& dgate, const WrittenRows& dup) {
   RequireAlike("the gradient of a gated unit", gate, up);
-  RequireAlike("the gradient of a gated unit", gate, dgate);
-  RequireAlike("the gradient of a gated unit", gate, dup);
-  const auto launch = [&](const auto& step) { LaunchRows(stream, step, gate, up, dgate, dup); };
+  RequireAlike("the gradient of a gated unit", gate, dgate.rows);
+  RequireAlike("the gradient of a gated unit", gate, dup.rows);
+  const auto launch = [&](const auto& step) { LaunchRows(stream, step, gate, up, dgate.rows, dup.rows); };
   if (activation == GatedActivation::kSilu) {
     launch(GateGradientStep<GatedActivation::kSilu>{Of(gate), Of(up), Of(dgate), Of(dup)});
   } else {
@@ -305,14 +324,14 @@ void GateRowsGradient(Stream stream, GatedActivation activation, MatrixView<cons
   }
 }
 
-void RotateRows(Stream stream, MatrixView<float> x, int64_t head_dim, const RopeTable& table, const int32_t* positions,
+void RotateRows(Stream stream, const WrittenRows& x, int64_t head_dim, const RopeTable& table, const int32_t* positions,
                 bool back) {
-  Require(head_dim > 0 && head_dim % 2 == 0 && x.cols % head_dim == 0, "RoPE",
+  Require(head_dim > 0 && head_dim % 2 == 0 && x.rows.cols % head_dim == 0, "RoPE",
           "rows of heads of an even dimension, not of", head_dim);
-  if (x.rows == 0) return;
-  Launch<RotateKernel>(stream, {.x = static_cast<int>(x.rows)},
+  if (x.rows.rows == 0) return;
+  Launch<RotateKernel>(stream, {.x = static_cast<int>(x.rows.rows)},
                        {Of(x), table.cosine, table.sine, positions, static_cast<int>(head_dim / 2),
-                        static_cast<int>(x.cols / 2), back ? -1.0f : 1.0f});
+                        static_cast<int>(x.rows.cols / 2), back ? -1.0f : 1.0f});
 }
 
 void AddColumnSums(Stream stream, MatrixView<const float> x, MatrixView<float> to) {

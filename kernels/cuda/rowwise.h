@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/rope.h"
-#include "runtime/tensor.h"
+#include "kernels/cuda/rows.h"
 
 namespace shiftrt::gpu {
 
@@ -36,15 +36,15 @@ void DropRows(Stream stream, const Dropped& dropped, MatrixView<const float> fro
 
 enum class GatedActivation : uint8_t { kSilu, kGeluTanh };
 // gate = activation(gate) * up, in place.
-void GateRows(Stream stream, GatedActivation activation, MatrixView<float> gate, MatrixView<const float> up);
+void GateRows(Stream stream, GatedActivation activation, const WrittenRows& gate, MatrixView<const float> up);
 // In place of dgate, which holds the gradient of the result of GateRows when called, that of the gate; and dup. gate
 // and up are those before that call.
 void GateRowsGradient(Stream stream, GatedActivation activation, MatrixView<const float> gate,
-                      MatrixView<const float> up, MatrixView<float> dgate, MatrixView<float> dup);
+                      MatrixView<const float> up, const WrittenRows& dgate, const WrittenRows& dup);
 
 // Rotates x (tokens, heads * head_dim) in place by the table's angles at positions (tokens), which are in device
 // memory; with `back`, by their opposites: the gradient.
-void RotateRows(Stream stream, MatrixView<float> x, int64_t head_dim, const RopeTable& table, const int32_t* positions,
+void RotateRows(Stream stream, const WrittenRows& x, int64_t head_dim, const RopeTable& table, const int32_t* positions,
                 bool back);
 
 // to (1, n) += the sum of the rows of x (tokens, n), added in a fixed order.

@@ -146,4 +146,15 @@ void MultiplyRegisters(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b, W
   Multiply({d, a, 0, b, true, 2 * kCount, true, WidenBits<T>}, where);
 }
 
+inline int BlockOfCluster(Where where = Where::current()) { return emu::CurrentRank(where); }
+inline void SyncCluster(Where where = Where::current()) { emu::WaitCluster(where); }
+inline void StoreToBlock(Shared<float> at, int block, float value, Where where = Where::current()) {
+  emu::StoreToBlock(reinterpret_cast<std::byte*>(at.Place(0, 1, where)), block, value, where);
+}
+
+template <typename K>
+bool ClusterFits(Stream stream) {
+  return RunsHopperKernels(stream.device);
+}
+
 }  // namespace shiftrt::gpu

@@ -16,6 +16,7 @@
 #include <span>
 #include <utility>
 
+#include "kernels/emulated/global_memory.h"
 #include "kernels/emulated/tile_memory.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -33,7 +34,6 @@ namespace {
 namespace context = boost::context::detail;
 
 constexpr size_t kStackBytes = 192 * 1024, kGuardBytes = 4096;
-constexpr uint8_t kPoison = 0xff;  // NaN in every floating-point type
 
 // The stack of a fiber. Its lowest page is not accessible, so that an overflow faults. Stacks are reused, because
 // mapping them is slow.
@@ -55,7 +55,7 @@ class Stack {
   std::byte* base_;
 };
 
-enum class State { kReady, kWarp, kBlock, kGrid, kEvent, kDone };
+enum class State { kReady, kWarp, kBlock, kCluster, kGrid, kEarlier, kEvent, kDone };
 
 struct PendingCopy {
   std::byte* to;
@@ -79,9 +79,17 @@ struct Thread {
   Collective collective;  // when waiting in its warp
   Event event;            // when waiting for one
   int shared_taken = 0;
+  bool waited = false;                           // for earlier launches
   std::vector<std::vector<PendingCopy>> copies;  // committed groups, oldest first
   std::vector<PendingCopy> open_copies;
   void* fake_stack = nullptr;
+};
+
+// A store to another block's shared memory, which no barrier has made visible yet.
+struct RemoteStore {
+  std::byte* to;
+  float value;
+  Where where;
 };
 
 struct WarpState {
@@ -93,7 +101,8 @@ struct Machine {
   gpu::Grid grid;
   int block_threads = 0;
   std::string kernel;
-  bool hopper = false;
+  bool hopper = false, waits = false;
+  int cluster_blocks = 1;
   const std::function<void()>* body = nullptr;
   bool descending = false;
   std::vector<BlockState> blocks;
@@ -106,18 +115,15 @@ struct Machine {
   size_t scheduler_stack_bytes = 0;
   std::exception_ptr error;
   std::map<uint32_t*, Where> counters;  // by which blocks found out who is last
+  Withheld withheld;
+  bool cluster_started = false;  // all threads of the cluster have passed a barrier
+  std::vector<RemoteStore> remote_stores;
 };
 
 Machine* machine = nullptr;
-struct Allocation {
-  int64_t bytes;
-  int device;
-};
-std::map<void*, Allocation> allocations;
 std::vector<std::unique_ptr<Stack>> stacks;
 int64_t launches = 0;
 int64_t grid_barriers = 0;
-std::vector<std::function<void()>> deferred;
 
 WarpState& WarpOf(const Thread& thread) {
   return machine->warps[static_cast<size_t>(&thread - machine->threads.data()) / 32];
@@ -154,6 +160,7 @@ void CheckFinished(const Thread& thread) {
   if (!thread.open_copies.empty()) FailAt(thread.open_copies[0].where, "an asynchronous copy is never committed");
   for (const auto& group : thread.copies)
     if (!group.empty()) FailAt(group[0].where, "an asynchronous copy is never waited for");
+  if (machine->waits && !thread.waited) FailAt(Where::current(), "exits without having waited for earlier launches");
   if (thread.shared_taken != 0 && thread.shared_taken != machine->grid.shared_bytes)
     throw KernelError(machine->kernel + ": launched with " + std::to_string(machine->grid.shared_bytes) +
                       " bytes of shared memory, takes " + std::to_string(thread.shared_taken));
@@ -210,6 +217,8 @@ std::string Describe(const Thread& thread) {
     case State::kDone: return name + "has exited";
     case State::kWarp: return name + "waits in " + thread.collective.name + At(thread.where);
     case State::kGrid: return name + "waits at a grid barrier" + At(thread.where);
+    case State::kCluster: return name + "waits at a barrier of the cluster" + At(thread.where);
+    case State::kEarlier: return name + "waits for earlier launches" + At(thread.where);
     case State::kEvent:
       return name + thread.event.describe(thread.event.object, thread.event.wanted) + At(thread.where);
     default: return name + "waits at a barrier" + At(thread.where);
@@ -228,7 +237,9 @@ std::string Describe(const Thread& thread) {
     FailAt(other.where, "never continues: " + Describe(other));
   }
   for (const Thread& other : machine->threads) {
-    const bool same_block = waiting->state == State::kGrid || other.block == waiting->block;
+    const bool all_blocks =
+        waiting->state == State::kGrid || waiting->state == State::kCluster || waiting->state == State::kEarlier;
+    const bool same_block = all_blocks || other.block == waiting->block;
     const bool same_warp = waiting->state != State::kWarp || other.index / 32 == waiting->index / 32;
     const bool named = waiting->state != State::kWarp || (waiting->collective.mask >> (other.index % 32) & 1) != 0;
     if (!same_block || !same_warp || !named) continue;
@@ -236,6 +247,11 @@ std::string Describe(const Thread& thread) {
     FailAt(waiting->where, "divergent: " + Describe(*waiting) + " but " + Describe(other));
   }
   FailAt(waiting->where, "divergent: " + Describe(*waiting));
+}
+
+void MakeRemoteStores() {
+  for (const RemoteStore& store : std::exchange(machine->remote_stores, {}))
+    std::memcpy(store.to, &store.value, sizeof(store.value));
 }
 
 // Runs the threads in `machine->threads` until all have finished.
@@ -260,6 +276,14 @@ void RunThreads() {
     for (int first = 0; first < count; first += machine->block_threads)
       progress |= Release(all.subspan(first, machine->block_threads), State::kBlock);
     progress |= machine->grid.cooperative && Release(all, State::kGrid);
+    if (Release(all, State::kCluster)) {
+      MakeRemoteStores();
+      machine->cluster_started = progress = true;
+    }
+    if (Release(all, State::kEarlier)) {
+      machine->withheld.GiveBack();
+      progress = true;
+    }
     for (Thread& thread : all) {
       if (thread.state != State::kEvent || !thread.event.done(thread.event.object, thread.event.wanted)) continue;
       thread.state = State::kReady;
@@ -291,58 +315,39 @@ void RunBlocks(std::vector<BlockState> blocks) {
 #endif
     thread.fiber = context::make_fcontext(thread.stack->top(), kStackBytes, FiberMain);
   }
+  machine->cluster_started = false;
+  if (machine->waits) machine->withheld.Take();
   RunThreads();
+  if (!machine->remote_stores.empty())
+    throw KernelError(machine->kernel + ": no barrier follows a store to a block of the cluster" +
+                      At(machine->remote_stores[0].where));
   for (const BlockState& block : machine->blocks)
     if (block.tiles != nullptr) block.tiles->CheckBlock(machine->kernel);
 }
 
-void RunGrid() {
+BlockState MakeBlock(int at) {
   const gpu::Grid& grid = machine->grid;
-  std::vector<BlockState> together;
-  const int total = grid.x * grid.y * grid.z;
-  for (int i = 0; i < total; ++i) {
-    // The order of blocks that run concurrently is set with the order of their threads.
-    const int at = machine->descending && !grid.cooperative ? total - 1 - i : i;
-    BlockState block{{at % grid.x, at / grid.x % grid.y, at / (grid.x * grid.y)},
-                     std::make_unique<std::byte[]>(grid.shared_bytes),
-                     nullptr};
-    std::memset(block.shared.get(), kPoison, grid.shared_bytes);
-    if (machine->hopper)
-      block.tiles = std::make_unique<TileMemory>(block.shared.get(), grid.shared_bytes, machine->block_threads,
-                                                 machine->descending);
-    together.push_back(std::move(block));
-    if (grid.cooperative && i + 1 < total) continue;
-    RunBlocks(std::move(together));
-    together.clear();
-  }
+  BlockState block{{at % grid.x, at / grid.x % grid.y, at / (grid.x * grid.y)},
+                   std::make_unique<std::byte[]>(grid.shared_bytes),
+                   nullptr};
+  std::memset(block.shared.get(), kPoison, grid.shared_bytes);
+  if (machine->hopper)
+    block.tiles = std::make_unique<TileMemory>(block.shared.get(), grid.shared_bytes, machine->block_threads,
+                                               machine->descending);
+  return block;
 }
 
-// A copy of all device memory.
-class Snapshot {
- public:
-  Snapshot() {
-    for (const auto& [p, allocation] : allocations) {
-      const auto* data = static_cast<const std::byte*>(p);
-      saved_[p].assign(data, data + allocation.bytes);
-    }
+void RunGrid() {
+  const gpu::Grid& grid = machine->grid;
+  const int total = grid.x * grid.y * grid.z, together = grid.cooperative ? total : machine->cluster_blocks;
+  for (int i = 0; i < total; i += together) {
+    // The order of blocks that run concurrently is set with the order of their threads.
+    const int first = machine->descending ? total - together - i : i;
+    std::vector<BlockState> blocks;
+    for (int at = first; at < first + together; ++at) blocks.push_back(MakeBlock(at));
+    RunBlocks(std::move(blocks));
   }
-  void Restore() const {
-    for (const auto& [p, bytes] : saved_) std::copy(bytes.begin(), bytes.end(), static_cast<std::byte*>(p));
-  }
-  // Throws KernelError if memory has changed since the snapshot; `what` names the cause.
-  void CheckSame(const char* what) const {
-    for (const auto& [p, bytes] : saved_) {
-      const auto* now = static_cast<const std::byte*>(p);
-      for (size_t i = 0; i < bytes.size(); ++i)
-        if (now[i] != bytes[i])
-          throw KernelError(machine->kernel + ": " + what + " changes byte " + std::to_string(i) +
-                            " of an allocation of " + std::to_string(bytes.size()));
-    }
-  }
-
- private:
-  std::map<void*, std::vector<std::byte>> saved_;
-};
+}
 
 }  // namespace
 
@@ -351,44 +356,6 @@ void FailAt(const Where& where, const std::string& message) {
   const gpu::Index3 block = thread.block->index;
   throw KernelError(machine->kernel + ": block (" + std::to_string(block.x) + ", " + std::to_string(block.y) + ", " +
                     std::to_string(block.z) + ") thread " + std::to_string(thread.index) + ": " + message + At(where));
-}
-
-void* Allocate(int64_t bytes, int device) {
-  void* p = ::operator new(static_cast<size_t>(bytes));
-  std::memset(p, kPoison, static_cast<size_t>(bytes));
-  allocations[p] = {bytes, device};
-  return p;
-}
-
-int64_t AllocatedBytes(int device) {
-  int64_t bytes = 0;
-  for (const auto& [p, allocation] : allocations) bytes += allocation.device == device ? allocation.bytes : 0;
-  return bytes;
-}
-
-void CheckWords(int device, const void* object, size_t bytes, const std::string& who) {
-  for (size_t at = 0; at + sizeof(void*) <= bytes; at += sizeof(void*)) {
-    std::byte* word = nullptr;
-    std::memcpy(&word, static_cast<const std::byte*>(object) + at, sizeof(word));
-    const auto above = allocations.upper_bound(word);
-    if (above == allocations.begin()) continue;
-    const auto& [begin, allocation] = *std::prev(above);
-    if (allocation.device != device && word - static_cast<std::byte*>(begin) < allocation.bytes)
-      throw KernelError(who + ": on device " + std::to_string(device) + " with memory of device " +
-                        std::to_string(allocation.device));
-  }
-}
-
-void Defer(std::function<void()> copy) { deferred.push_back(std::move(copy)); }
-
-void MakeDeferred() {
-  for (const auto& copy : std::exchange(deferred, {})) copy();
-}
-
-void Free(void* p) noexcept {
-  MakeDeferred();  // a pending copy may have this memory as its destination
-  allocations.erase(p);
-  ::operator delete(p);
 }
 
 static void CheckCounters() {
@@ -405,6 +372,8 @@ void Launch(const gpu::Grid& grid, const Kernel& kernel, const std::function<voi
   here.block_threads = kernel.threads;
   here.kernel = kernel.name;
   here.hopper = kernel.hopper;
+  here.waits = kernel.waits;
+  here.cluster_blocks = kernel.cluster_blocks;
   machine = &here;
   struct Leaving {
     ~Leaving() { machine = nullptr; }
@@ -413,6 +382,9 @@ void Launch(const gpu::Grid& grid, const Kernel& kernel, const std::function<voi
       grid.z <= 0 || grid.y > gpu::kMostBlocksAlongZ || grid.z > gpu::kMostBlocksAlongZ)
     throw KernelError(kernel.name + ": no GPU supports this grid of (" + std::to_string(grid.x) + ", " +
                       std::to_string(grid.y) + ", " + std::to_string(grid.z) + ") x " + std::to_string(kernel.threads));
+  if (grid.x % kernel.cluster_blocks != 0 || (grid.cooperative && (kernel.cluster_blocks > 1 || kernel.waits)))
+    throw KernelError(kernel.name + ": a grid of whole clusters, which is not cooperative, not one of " +
+                      std::to_string(grid.x) + " blocks along x");
   if (grid.shared_bytes > kernel.most_shared_bytes)
     throw KernelError(kernel.name + ": asks for " + std::to_string(grid.shared_bytes) +
                       " bytes of shared memory, more than every GPU that runs it has");
@@ -421,7 +393,7 @@ void Launch(const gpu::Grid& grid, const Kernel& kernel, const std::function<voi
   if (ahead) {
     here.body = &ahead;
     RunGrid();
-    before.CheckSame("what runs ahead");
+    before.CheckSame(here.kernel, "what runs ahead");
   }
   here.body = &body;
   RunGrid();
@@ -431,7 +403,8 @@ void Launch(const gpu::Grid& grid, const Kernel& kernel, const std::function<voi
   here.descending = true;
   RunGrid();
   CheckCounters();
-  ascending.CheckSame("the order of threads");
+  ascending.CheckSame(here.kernel, "the order of threads");
+  before.MarkWritten();
 }
 
 int64_t Launches() { return launches; }
@@ -467,6 +440,37 @@ void WaitGrid(const Where& where) {
   // Each launch runs twice.
   if (!machine->descending && CurrentThread() == 0 && block.x + block.y + block.z == 0) ++grid_barriers;
   Block(State::kGrid, where);
+}
+
+void WaitForEarlier(const Where& where) {
+  if (!machine->waits) FailAt(where, "a kernel without kWaits waits for earlier launches");
+  machine->current->waited = true;
+  Block(State::kEarlier, where);
+}
+
+int CurrentRank(const Where& where) {
+  if (machine->cluster_blocks == 1) FailAt(where, "a kernel without kClusterBlocks asks for the block of its cluster");
+  return CurrentBlock().x % machine->cluster_blocks;
+}
+
+void WaitCluster(const Where& where) {
+  if (machine->cluster_blocks == 1) FailAt(where, "a kernel without kClusterBlocks waits for its cluster");
+  Block(State::kCluster, where);
+}
+
+void StoreToBlock(const std::byte* at, int rank, float value, const Where& where) {
+  if (rank < 0 || rank >= machine->cluster_blocks)
+    FailAt(where,
+           "a store to block " + std::to_string(rank) + " of a cluster of " + std::to_string(machine->cluster_blocks));
+  if (!machine->cluster_started) FailAt(where, "a store to a block of the cluster that may not have started");
+  const BlockState& target = machine->blocks[rank];
+  const bool runs = std::any_of(machine->threads.begin(), machine->threads.end(), [&](const Thread& thread) {
+    return thread.block == &target && thread.state != State::kDone;
+  });
+  if (!runs) FailAt(where, "a store to a block of the cluster that has ended");
+  std::byte* const to = target.shared.get() + (at - machine->current->block->shared.get());
+  std::memset(to, kPoison, sizeof(value));
+  machine->remote_stores.push_back({to, value, where});
 }
 
 // The last lane to arrive executes the collective and continues; the others continue when they are scheduled again.
@@ -516,6 +520,8 @@ void Touch(const void* at, int bytes, const Where& where) {
 }
 
 void IssueCopy(std::byte* to, const void* from, const Where& where) {
+  if (machine->withheld.Holds(from))
+    FailAt(where, "a copy of what an earlier launch may still write, before the wait for it");
   std::memset(to, kPoison, 16);
   machine->current->open_copies.push_back({to, from, where});
 }

@@ -6,9 +6,9 @@
 // These errors are reported with the line of the kernel: a barrier or collective that not all threads reach; a mask
 // that names a lane that has exited; a shuffle from a lane outside the mask; an index outside a shared array; a launch
 // with more or less shared memory than the kernel takes; a misaligned access; an asynchronous copy without a wait;
-// arguments that point into another device's memory. Shared memory reads as NaN until it is written, or until the copy
-// into it is waited for. Allocations have their exact size, so that AddressSanitizer finds overruns of global and local
-// memory.
+// arguments that point into another device's memory; a kernel that waits for earlier launches itself and does not.
+// Shared memory reads as NaN until it is written, or until the copy into it is waited for. Allocations have their exact
+// size, so that AddressSanitizer finds overruns of global and local memory.
 #pragma once
 
 #include <cstddef>
@@ -57,12 +57,16 @@ struct Kernel {
   std::string name;
   int threads = 0;
   int most_shared_bytes = 0;
-  bool hopper = false;  // it uses kernels/cuda/hopper.cuh
+  bool hopper = false;     // it uses kernels/cuda/hopper.cuh
+  bool waits = false;      // it calls WaitForEarlier() itself
+  int cluster_blocks = 1;  // along x
 };
 // Runs `body` once for every thread of every block, in both orders. `ahead`, if given, runs before everything else,
 // like the earliest start of an overlapping launch, and must not change memory. Throws KernelError.
 void Launch(const gpu::Grid& grid, const Kernel& kernel, const std::function<void()>& body,
             const std::function<void()>& ahead = {});
+// Says that all launches have ended. What they wrote is no longer withheld from kernels that have yet to wait.
+void Finish();
 // Kernel launches since the start of the program.
 int64_t Launches();
 // Barriers of whole grids that they passed.
@@ -96,6 +100,13 @@ void WaitBlock(const Where& where);
 void WaitGrid(const Where& where);
 void WaitWarp(const Collective& collective, const Where& where);
 void WaitUntil(const Event& event, const Where& where);
+// Until all threads that run together have come here, device memory that launches have written is NaN.
+void WaitForEarlier(const Where& where);
+int CurrentRank(const Where& where);  // of the block in its cluster
+void WaitCluster(const Where& where);
+// NaN until the next barrier of the cluster. Reports a store before all blocks have started or after one has ended, and
+// one that no barrier follows.
+void StoreToBlock(const std::byte* at, int rank, float value, const Where& where);
 // Of the thread's block. Reports a kernel that does not say that it is for compute capability 9.0.
 class TileMemory;
 TileMemory& Tiles(const Where& where);

@@ -147,6 +147,8 @@ inline bool LastToArrive(uint32_t* arrivals, uint32_t blocks, Shared<uint32_t> f
   return flag[0] != 0;
 }
 
+inline void WaitForEarlier(Where where = Where::current()) { emu::WaitForEarlier(where); }
+
 inline void CheckAligned16(const void* p, const Where& where) {
   if (reinterpret_cast<uintptr_t>(p) % 16 != 0) emu::FailAt(where, "a 16-byte access of global memory is misaligned");
 }
@@ -344,8 +346,14 @@ void Launch(Stream stream, const Grid& grid, const typename K::Args& args, Where
   std::function<void()> ahead;
   if constexpr (RunsAhead<K>) ahead = [&args] { K::Ahead(args); };
   emu::Launch(
-      grid, {where.function_name(), K::kThreads, MostSharedBytes<K>(), ForHopper<K>()}, [&args] { K::Run(args); },
-      ahead);
+      grid,
+      {.name = where.function_name(),
+       .threads = K::kThreads,
+       .most_shared_bytes = MostSharedBytes<K>(),
+       .hopper = ForHopper<K>(),
+       .waits = WaitsItself<K>(),
+       .cluster_blocks = ClusterBlocks<K>()},
+      [&args] { K::Run(args); }, ahead);
 }
 
 }  // namespace shiftrt::gpu

@@ -120,6 +120,7 @@ void CopyToHost(Stream stream, void* to, const void* from, int64_t bytes) {
   emu::bytes_to_host += bytes;
   ++emu::drains;
   Copy(stream, to, from, bytes);
+  emu::Finish();
 }
 void CopyOnDevice(Stream stream, void* to, const void* from, int64_t bytes) { Copy(stream, to, from, bytes); }
 void FillBytes(Stream stream, void* to, int value, int64_t bytes) {
@@ -162,6 +163,7 @@ double SecondsOnDevice(Stream, const std::function<void()>& body) {
 void Synchronize(Stream) {
   ++emu::drains;
   emu::MakeDeferred();
+  emu::Finish();
 }
 
 }  // namespace shiftrt::gpu

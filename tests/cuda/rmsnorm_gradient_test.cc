@@ -21,11 +21,17 @@ class RmsNormGradientOnGpu : public CudaTest {
     GroupNorm call = norm;
     call.weight = weight.data();
     const MatrixView<const float> in(x.data(), rows, cols, stride);
-    NormGroups(stream_, call, in, {out.data(), rows, cols});
+    const Output<BFloat16> rounded(stream_, rows * cols), rounded_dx(stream_, rows * cols);
+    NormGroups(stream_, call, in, {{out.data(), rows, cols}, rounded.data()});
     const Input<float>& to = into == Into::kDy ? dy : dx;
-    NormGroupsGradient(stream_, call, in, {dy.data(), rows, cols}, into == Into::kAccumulated, {to.data(), rows, cols},
-                       {dweight.data(), 1, n}, scales.data());
+    NormGroupsGradient(stream_, call, in, {dy.data(), rows, cols}, into == Into::kAccumulated,
+                       {{to.data(), rows, cols}, rounded_dx.data()}, {dweight.data(), 1, n}, scales.data());
     const std::vector<double> normed = out.Values(), found = Now(stream_, to), weights = Now(stream_, dweight);
+    const std::vector<BFloat16> normed_too = rounded.Raw(), found_too = rounded_dx.Raw();
+    for (int64_t i = 0; i < rows * cols; ++i) {
+      ASSERT_EQ(normed_too[i].bits, BFloat16(static_cast<float>(normed[i])).bits) << i;
+      ASSERT_EQ(found_too[i].bits, BFloat16(static_cast<float>(found[i])).bits) << i;
+    }
 
     const double unit = kUnit<float> * (32 + static_cast<double>(n) / 16);
     std::vector<double> expected_weights = dweight.values, weight_sizes(n);
@@ -81,15 +87,16 @@ TEST_F(RmsNormGradientOnGpu, WithoutWeightGradientsTheGradientIsTheSame) {
              weight = Input<float>::Normal(stream_, n, 3), dweight = Input<float>::Normal(stream_, n, 4);
   const Output<float> with(stream_, rows * n), without(stream_, rows * n), scales(stream_, rows);
   const GroupNorm norm{.n = n, .weight = weight.data(), .eps = 1e-6f};
-  NormGroupsGradient(stream_, norm, {x.data(), rows, n}, {dy.data(), rows, n}, false, {with.data(), rows, n},
-                     {dweight.data(), 1, n}, scales.data());
-  NormGroupsGradient(stream_, norm, {x.data(), rows, n}, {dy.data(), rows, n}, false, {without.data(), rows, n});
+  NormGroupsGradient(stream_, norm, {x.data(), rows, n}, {dy.data(), rows, n}, false,
+                     MatrixView<float>(with.data(), rows, n), {dweight.data(), 1, n}, scales.data());
+  NormGroupsGradient(stream_, norm, {x.data(), rows, n}, {dy.data(), rows, n}, false,
+                     MatrixView<float>(without.data(), rows, n));
   EXPECT_EQ(with.Values(), without.Values());
 }
 
 TEST_F(RmsNormGradientOnGpu, RefusesGroupsThatDoNotDivideTheRow) {
   const Input<float> x(stream_, std::vector<double>(24, 1.0));
-  EXPECT_THROW(NormGroups(stream_, {.n = 5, .weight = x.data()}, {x.data(), 1, 24}, {x.data(), 1, 24}),
+  EXPECT_THROW(NormGroups(stream_, {.n = 5, .weight = x.data()}, {x.data(), 1, 24}, MatrixView<float>(x.data(), 1, 24)),
                std::runtime_error);
 }
 

@@ -42,6 +42,15 @@ class RowwiseOnGpu : public CudaTest {
       }
     }
   }
+  // Expects what the matrix holds now, dense and rounded.
+  void ExpectRounded(const Grid2& of, const Output<BFloat16>& rounded) {
+    const std::vector<double> now = Now(stream_, of.input);
+    const std::vector<BFloat16> found = rounded.Raw();
+    for (int64_t i = 0; i < of.size.rows; ++i)
+      for (int64_t j = 0; j < of.size.cols; ++j)
+        ASSERT_EQ(found[i * of.size.cols + j].bits, BFloat16(static_cast<float>(now[i * of.size.stride + j])).bits)
+            << i << " " << j;
+  }
   static double Rounded(double x) { return static_cast<double>(static_cast<float>(x)); }
 };
 
@@ -126,8 +135,14 @@ TEST_F(RowwiseOnGpu, GatedUnitsAndTheirGradientsAgreeWithFloat64) {
         SCOPED_TRACE(scale);
         const Grid2 gate(stream_, size, 1, scale), up(stream_, {size.rows, size.cols, size.stride + 8}, 2),
             result(stream_, size, 1, scale), dgate(stream_, size, 3), dup(stream_, size, 4);
-        GateRows(stream_, activation, result.view(), up.view());
-        GateRowsGradient(stream_, activation, gate.view(), up.view(), dgate.view(), dup.view());
+        const int64_t count = size.rows * size.cols;
+        const Output<BFloat16> results(stream_, count), dgates(stream_, count), dups(stream_, count);
+        GateRows(stream_, activation, {result.view(), results.data()}, up.view());
+        GateRowsGradient(stream_, activation, gate.view(), up.view(), {dgate.view(), dgates.data()},
+                         {dup.view(), dups.data()});
+        ExpectRounded(result, results);
+        ExpectRounded(dgate, dgates);
+        ExpectRounded(dup, dups);
         const double unit = 32 * kUnit<float>;
         Expect(
             result, [&](int64_t i, int64_t j) { return value(activation, gate(i, j)) * up(i, j); }, unit, 8 * unit);
@@ -156,7 +171,9 @@ TEST_F(RowwiseOnGpu, RotatesForwardsAndBack) {
   const DeviceBuffer<int32_t> device(stream_, std::span<const int32_t>(at), "a test");
   for (const bool back : {false, true}) {
     const Grid2 x(stream_, {tokens, heads * head_dim, heads * head_dim + 3}, 1);
-    RotateRows(stream_, x.view(), head_dim, {cosine.data(), sine.data()}, device.data(), back);
+    const Output<BFloat16> rounded(stream_, tokens * heads * head_dim);
+    RotateRows(stream_, {x.view(), rounded.data()}, head_dim, {cosine.data(), sine.data()}, device.data(), back);
+    ExpectRounded(x, rounded);
     Expect(
         x,
         [&](int64_t i, int64_t j) {

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
+#include <string_view>
+
+#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/lra_cluster.h"
+#include "kernels/cuda/warp.cuh"
+
+namespace shiftrt::gpu {
+
+namespace {
+
+// One cluster, each block of which has a slice of the stream. A block copies its part of both factors to shared memory
+// while the launch that computes the stream still runs. Then it multiplies its slice by its columns of P', hands the
+// shares of h P to all blocks, and adds (h P) Q to its slice.
+struct ClusterLraKernel {
+  static constexpr bool kHopper = true, kWaits = true;
+  static constexpr int kClusterBlocks = 16;
+  static constexpr int kThreads = 256, kWarps = kThreads / kWarpSize;
+  static constexpr int kColumnLanes = 8;  // lanes per column of the stream, for the product with Q
+  static_assert(kClusterBlocks <= kWarpSize);
+  struct Args {
+    LowRankLra lra;
+    float* h;
+  };
+
+  static constexpr int SliceOf(int64_t hidden) { return 8 * Blocks(hidden, 8 * kClusterBlocks); }
+  static constexpr int64_t SharedFor(int64_t hidden, int64_t rank) {
+    const int64_t slice = SliceOf(hidden);
+    return static_cast<int64_t>(sizeof(float)) * (2 * slice * rank + slice + kClusterBlocks * rank + rank);
+  }
+
+  static SHIFTRT_DEVICE float Dot4(Shared<float> a, Shared<float> b) {
+    float left[4], right[4];
+    LoadShared4(a, left);
+    LoadShared4(b, right);
+    return left[0] * right[0] + left[1] * right[1] + left[2] * right[2] + left[3] * right[3];
+  }
+
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    const int hidden = static_cast<int>(args.lra.hidden), rank = static_cast<int>(args.lra.rank);
+    const int slice = SliceOf(hidden), first = BlockOfCluster() * slice, left = hidden - first;
+    const int count = left < 0 ? 0 : left < slice ? left : slice;
+    SharedArena arena;
+    const Shared<float> p = arena.Take<float>(slice * rank), q = arena.Take<float>(slice * rank),
+                        h = arena.Take<float>(slice), shares = arena.Take<float>(kClusterBlocks * rank),
+                        inner = arena.Take<float>(rank);
+    for (int i = Thread(); i < rank * (count / 4); i += kThreads) {
+      const int row = i / (count / 4), col = 4 * (i % (count / 4));
+      CopyAsync16(p + row * slice + col, args.lra.p + static_cast<int64_t>(row) * hidden + first + col, true);
+    }
+    for (int i = 4 * Thread(); i < count * rank; i += 4 * kThreads)
+      CopyAsync16(q + i, args.lra.q + static_cast<int64_t>(first) * rank + i, true);
+    CopyAsyncCommit();
+    SyncCluster();  // all blocks have started, and shares can be stored there
+    WaitForEarlier();
+    for (int c = Thread(); c < count; c += kThreads) h[c] = args.h[first + c];
+    CopyAsyncWait<0>();
+    SyncThreads();
+    for (int r = Warp(); r < rank; r += kWarps) {
+      float share = 0;
+      for (int c = 4 * Lane(); c < count; c += 4 * kWarpSize) share += Dot4(p + r * slice + c, h + c);
+      share = WarpSum(share);
+      if (Lane() < kClusterBlocks) StoreToBlock(shares + BlockOfCluster() * rank + r, Lane(), share);
+    }
+    SyncCluster();
+    for (int r = Thread(); r < rank; r += kThreads) {
+      float sum = 0;
+      for (int block = 0; block < kClusterBlocks; ++block) sum += shares[block * rank + r];
+      inner[r] = sum;
+    }
+    SyncThreads();
+    constexpr int kColumns = kWarpSize / kColumnLanes;
+    for (int begin = kColumns * Warp(); begin < count; begin += kColumns * kWarps) {
+      const int c = begin + Lane() / kColumnLanes;
+      float dot = 0;
+      if (c < count)
+        for (int r = 4 * (Lane() % kColumnLanes); r < rank; r += 4 * kColumnLanes)
+          dot += Dot4(q + c * rank + r, inner + r);
+      dot = WarpSum<kColumnLanes>(dot);
+      if (Lane() % kColumnLanes == 0 && c < count) args.h[first + c] = h[c] + (dot + args.lra.bias[first + c]);
+    }
+  }
+};
+
+bool WantsClusters() {
+  static const bool wanted = [] {
+    const char* const setting = std::getenv("SHIFTRT_CUDA_CLUSTERS");
+    return setting == nullptr || std::string_view(setting) != "0";
+  }();
+  return wanted;
+}
+
+}  // namespace
+
+bool LraTakesCluster(Stream stream, const LowRankLra& lra) {
+  return WantsClusters() && lra.rank <= kMaxFusedRank &&
+         ClusterLraKernel::SharedFor(lra.hidden, lra.rank) <= kHopperSharedBytes && RunsHopperKernels(stream.device) &&
+         ClusterFits<ClusterLraKernel>(stream);
+}
+
+void ApplyLowRankLraInCluster(Stream stream, const LowRankLra& lra, float* h) {
+  Launch<ClusterLraKernel>(stream,
+                           {.x = ClusterLraKernel::kClusterBlocks,
+                            .shared_bytes = static_cast<int>(ClusterLraKernel::SharedFor(lra.hidden, lra.rank))},
+                           {lra, h});
+}
+
+}  // namespace shiftrt::gpu

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tests the emulator's clusters of blocks, and kernels that wait for earlier launches themselves. As in
+// machine_test.cc, each kernel is correct or has one error, which must be caught.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/hopper.cuh"
+#include "kernels/emulated/machine.h"
+#include "kernels/emulated/memory.h"
+
+namespace shiftrt::gpu {
+namespace {
+
+using emu::Array;
+
+template <typename Body>
+void ExpectCaught(const std::string& what, Body&& body) {
+  try {
+    body();
+    ADD_FAILURE() << "not caught: " << what;
+  } catch (const emu::KernelError& error) {
+    EXPECT_NE(std::string(error.what()).find(what), std::string::npos) << error.what();
+  }
+}
+
+enum class Fault { kNone, kStoresAtOnce, kNoBarrier, kReadsAtOnce, kStoresToItself, kEndsEarly, kRank, kDiverges };
+
+// out[block] = 1 + 2 + 3 + 4 over the blocks of its cluster, plus 100 times the place of the cluster.
+template <Fault kFault>
+struct SumOfCluster {
+  static constexpr bool kHopper = true;
+  static constexpr int kClusterBlocks = 4, kThreads = 64;
+  static constexpr int kSharedBytes = SharedBytes<float>(kClusterBlocks);
+  struct Args {
+    float* out;
+  };
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    SharedArena arena;
+    const Shared<float> shares = arena.Take<float>(kClusterBlocks);
+    if (kFault == Fault::kDiverges && BlockOfCluster() == 1) return;
+    if (kFault != Fault::kStoresAtOnce) SyncCluster();
+    if (kFault == Fault::kEndsEarly && BlockOfCluster() == 3) return;
+    const int to = kFault == Fault::kRank ? Thread() + 1 : Thread();
+    if (kFault == Fault::kStoresToItself ? Thread() == BlockOfCluster() : Thread() < kClusterBlocks)
+      StoreToBlock(shares + BlockOfCluster(), to, static_cast<float>(1 + BlockOfCluster()));
+    if (kFault == Fault::kReadsAtOnce) {
+      args.out[Block().x] = shares[BlockOfCluster()];
+    }
+    if (kFault != Fault::kNoBarrier && kFault != Fault::kStoresToItself) SyncCluster();
+    if (kFault == Fault::kReadsAtOnce || Thread() != 0) return;
+    float sum = static_cast<float>(Block().x / kClusterBlocks * 100);
+    for (int block = 0; block < kClusterBlocks; ++block) sum += shares[block];
+    args.out[Block().x] = sum;
+  }
+};
+
+template <Fault kFault>
+std::vector<float> RunCluster(int blocks = 8) {
+  const Array<float> out(8);
+  using Kernel = SumOfCluster<kFault>;
+  Launch<Kernel>({}, {.x = blocks, .shared_bytes = Kernel::kSharedBytes}, {out.data()});
+  return {out.span().begin(), out.span().end()};
+}
+
+TEST(Cluster, BlocksExchangeSharedMemory) {
+  const std::vector<float> out = RunCluster<Fault::kNone>();
+  for (int block = 0; block < 8; ++block) EXPECT_EQ(out[block], block < 4 ? 10 : 110);
+}
+
+TEST(Cluster, StoresWithoutTheirBarriersAreCaught) {
+  ExpectCaught("a store to a block of the cluster that may not have started [cluster_test.cc:",
+               [] { RunCluster<Fault::kStoresAtOnce>(); });
+  ExpectCaught("a store to a block of the cluster that has ended [cluster_test.cc:",
+               [] { RunCluster<Fault::kNoBarrier>(); });
+  ExpectCaught("no barrier follows a store to a block of the cluster [cluster_test.cc:",
+               [] { RunCluster<Fault::kStoresToItself>(); });
+  for (const float value : RunCluster<Fault::kReadsAtOnce>()) EXPECT_TRUE(std::isnan(value));
+}
+
+TEST(Cluster, WrongBlocksAreCaught) {
+  ExpectCaught("but thread 0 has exited", [] { RunCluster<Fault::kEndsEarly>(); });
+  ExpectCaught("a store to block 4 of a cluster of 4", [] { RunCluster<Fault::kRank>(); });
+  ExpectCaught("waits at a barrier of the cluster [cluster_test.cc:", [] { RunCluster<Fault::kDiverges>(); });
+  ExpectCaught("a grid of whole clusters", [] { RunCluster<Fault::kNone>(6); });
+}
+
+struct Fill {
+  static constexpr int kThreads = 32;
+  struct Args {
+    float* out;
+  };
+  static SHIFTRT_DEVICE void Run(const Args& args) { args.out[Thread()] = static_cast<float>(Thread() + 1); }
+};
+
+enum class Early { kNothing, kReads, kCopies, kNeverWaits, kOnlySomeWait };
+
+// out = in + weights. The weights are read before the wait for the launch that fills `in`.
+template <Early kEarly>
+struct AddAfterWait {
+  static constexpr bool kWaits = true;
+  static constexpr int kThreads = 32;
+  static constexpr int kSharedBytes = SharedBytes<float>(kThreads);
+  struct Args {
+    const float *in, *weights;
+    float* out;
+  };
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    SharedArena arena;
+    const Shared<float> kept = arena.Take<float>(kThreads);
+    if (Thread() % 4 == 0)
+      CopyAsync16(kept + Thread(), (kEarly == Early::kCopies ? args.in : args.weights) + Thread(), true);
+    CopyAsyncCommit();
+    const float early = kEarly == Early::kReads ? args.in[Thread()] : 0;
+    if (kEarly != Early::kNeverWaits && (kEarly != Early::kOnlySomeWait || Thread() != 7)) WaitForEarlier();
+    CopyAsyncWait<0>();
+    SyncThreads();
+    args.out[Thread()] = (kEarly == Early::kReads ? early : args.in[Thread()]) + kept[Thread()];
+  }
+};
+
+template <Early kEarly>
+std::vector<float> RunAfterFill(bool finished) {
+  const Array<float> in(32), weights(std::vector<float>(32, 0.5f));
+  const Array<float> out(32);
+  Launch<Fill>({}, {}, {in.data()});
+  if (finished) emu::Finish();
+  Launch<AddAfterWait<kEarly>>({}, {.shared_bytes = AddAfterWait<kEarly>::kSharedBytes},
+                               {in.data(), weights.data(), out.data()});
+  return {out.span().begin(), out.span().end()};
+}
+
+TEST(EarlyStart, WhatNoLaunchWritesMayBeReadBeforeTheWait) {
+  const std::vector<float> out = RunAfterFill<Early::kNothing>(false);
+  for (int i = 0; i < 32; ++i) EXPECT_EQ(out[i], static_cast<float>(i) + 1.5f);
+}
+
+TEST(EarlyStart, ReadingWhatALaunchMayStillWriteIsCaught) {
+  for (const float value : RunAfterFill<Early::kReads>(false)) EXPECT_TRUE(std::isnan(value));
+  ExpectCaught("a copy of what an earlier launch may still write, before the wait for it [cluster_test.cc:",
+               [] { RunAfterFill<Early::kCopies>(false); });
+  const std::vector<float> finished = RunAfterFill<Early::kReads>(true);
+  for (int i = 0; i < 32; ++i) EXPECT_EQ(finished[i], static_cast<float>(i) + 1.5f);
+}
+
+TEST(EarlyStart, EveryThreadWaits) {
+  ExpectCaught("exits without having waited for earlier launches", [] { RunAfterFill<Early::kNeverWaits>(false); });
+  ExpectCaught("waits for earlier launches [cluster_test.cc:", [] { RunAfterFill<Early::kOnlySomeWait>(false); });
+}
+
+}  // namespace
+}  // namespace shiftrt::gpu
