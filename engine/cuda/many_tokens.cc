@@ -2,6 +2,7 @@
 #include "engine/cuda/many_tokens.h"
 
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/gated_product.h"
 
 namespace shiftrt {
 
@@ -95,14 +96,31 @@ void ManyTokens::Mlp(const BlockStage& block) {
   const DeviceMlp& w = s_.MlpOf(block);
   const int64_t count = s_.step.count, inter = s_.config.intermediate;
   const DeviceArray x = s_.normed.Get(s_.stream, count * s_.hidden, s_.dtype);
-  const DeviceArray gate_up = s_.gate_up.Get(s_.stream, count * 2 * inter, s_.dtype);
   const DeviceArray activation = s_.activation.Get(s_.stream, count * inter, s_.dtype);
   gpu::AddRmsNorm(s_.stream, s_.Hidden(s_.residual), pending_, w.norm.data(), s_.eps, x);
-  s_.device->products().MatMul(
-      {.x = x, .w = {w.gate_up.data(), s_.dtype}, .y = gate_up, .m = count, .n = 2 * inter, .k = s_.hidden});
-  const auto gated = s_.spec.activation == Activation::kSilu ? gpu::SwiGlu : gpu::GeGlu;
-  gated(s_.stream, gate_up, w.gate_up_bias.data(), count, inter, activation);
+  Gate(w, x, activation);
   Add({activation, w.down.data(), inter, w.down_bias, w.update_norm}, s_.mlp_update);
+}
+
+void ManyTokens::Gate(const DeviceMlp& w, ConstDeviceArray x, DeviceArray activation) {
+  const int64_t count = s_.step.count, inter = s_.config.intermediate;
+  const ConstDeviceArray weights{w.gate_up.data(), s_.dtype};
+  const bool silu = s_.spec.activation == Activation::kSilu;
+  if (s_.gates_at_once) {
+    const auto multiply = silu ? gpu::MultiplySwiGlu : gpu::MultiplyGeGlu;
+    return multiply(s_.stream, {.x = x,
+                                .gate_up = weights,
+                                .bias = w.gate_up_bias.data(),
+                                .tokens = count,
+                                .hidden = s_.hidden,
+                                .intermediate = inter,
+                                .out = activation,
+                                .multiprocessors = s_.cores});
+  }
+  const DeviceArray gate_up = s_.gate_up.Get(s_.stream, count * 2 * inter, s_.dtype);
+  s_.device->products().MatMul({.x = x, .w = weights, .y = gate_up, .m = count, .n = 2 * inter, .k = s_.hidden});
+  const auto gated = silu ? gpu::SwiGlu : gpu::GeGlu;
+  gated(s_.stream, gate_up, w.gate_up_bias.data(), count, inter, activation);
 }
 
 // Nothing taps what an adapter adds, so factors add it to the stream at once. A full map reads all of the stream.

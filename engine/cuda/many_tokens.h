@@ -27,6 +27,8 @@ class ManyTokens : public Layers {
   // The stream with everything added that was pending.
   MatrixView<float> Settled();
   void JoinBranches(const KeysValues& kv);
+  // activation (tokens, intermediate) = the gated projections of x (tokens, hidden).
+  void Gate(const DeviceMlp& w, gpu::ConstDeviceArray x, gpu::DeviceArray activation);
   // The product that ends a half. Its bias is pending, and so is it itself where it is written to `apart`.
   struct LastProduct {
     gpu::ConstDeviceArray x;

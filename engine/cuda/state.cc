@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/gated_product.h"
 #include "kernels/cuda/matvec.h"
 #include "kernels/cuda/rmsnorm.h"
 #include "runtime/check.h"
@@ -60,6 +61,8 @@ CudaState::CudaState(const BackendSetup& setup)
             .scale = spec.attention_scale,
             .soft_cap = spec.attention_cap},
       tapped(setup.tapped),
+      gates_at_once(gpu::WantsGatedProduct() &&
+                    gpu::TakesGatedProduct(stream.device, dtype, hidden, config.intermediate)),
       rope_(stream, config) {
   output_ = device->UploadOutput(*weights, setup.plan);
   for (const Stage& stage : setup.plan.stages) {

@@ -130,7 +130,8 @@ class CudaState {
   const float eps;
   const int cores;
   const gpu::AttentionShape shape;
-  const bool tapped;  // some calls make rows of updates
+  const bool tapped;         // some calls make rows of updates
+  const bool gates_at_once;  // for many tokens, the activation is part of the product (gated_product.h)
 
   Step step;
   const CudaKv* cache = nullptr;  // of the call in progress

@@ -3,9 +3,6 @@
 // Follows FlashAttention-2 (Dao 2023). A block holds some queries of one head and loops over tiles of keys and values.
 // The next tile of keys is copied while values are multiplied, and the other way round. Scores never leave the
 // registers.
-#include <cstdlib>
-#include <string_view>
-
 #include "kernels/cuda/attention_common.h"
 #include "kernels/cuda/tiles.h"
 #include "kernels/cuda/warp.cuh"
@@ -249,19 +246,11 @@ struct WarpsKernel {
   }
 };
 
-bool WantsWarpgroups() {
-  static const bool wanted = [] {
-    const char* const setting = std::getenv("SHIFTRT_CUDA_WGMMA");
-    return setting == nullptr || std::string_view(setting) != "0";
-  }();
-  return wanted;
-}
-
 }  // namespace
 
 bool TakesWarpgroups(int device, const AttentionShape& shape) {
-  return WantsWarpgroups() && (shape.head_dim == 64 || shape.head_dim == 128) && shape.window == 0 &&
-         shape.soft_cap == 0 && RunsHopperKernels(device);
+  return (shape.head_dim == 64 || shape.head_dim == 128) && shape.window == 0 && shape.soft_cap == 0 &&
+         RunsHopperKernels(device);
 }
 
 void AttendPacked(Stream stream, const PackedAttention& call) {

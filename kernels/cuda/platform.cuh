@@ -16,10 +16,11 @@
 //   MultiplyAccumulateDouble()                       mma.sync.m16n8k4 in float64, or two m8n8k4
 //   PrefetchL2()                                     global memory into L2, in multiples of 16 bytes
 //   Load8() LoadOnce8() Store8() LoadShared4() ...   16-byte accesses; Store2(): 4 bytes
+//   Pack2() StorePairs()                             16-bit elements in pairs; 16 bytes of them
 //   Widen() Narrow()                                 16-bit floating point from and to float32
 //   Bits()                                           the bits of a float32
 //   Larger()                                         the larger of two float32; NaN if one is NaN
-//   Exp() Exp2() Log() ReciprocalSqrt() ...          functions whose fast form differs between GPU and CPU
+//   Exp() Exp2() Log() Quotient() ReciprocalSqrt() ...  functions whose fast form differs between GPU and CPU
 #pragma once
 
 #include <cstdint>
@@ -279,6 +280,11 @@ template <typename T>
 SHIFTRT_DEVICE void Store2(T* to, float low, float high) {
   *reinterpret_cast<uint32_t*>(to) = Pack2<T>(low, high);
 }
+// Stores eight consecutive 16-bit elements in pairs of Pack2(), 16-byte aligned.
+template <typename T>
+SHIFTRT_DEVICE void StorePairs(T* to, const uint32_t (&pairs)[4]) {
+  *reinterpret_cast<uint4*>(to) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+}
 SHIFTRT_DEVICE void LoadShared4(Shared<float> from, float (&out)[4]) {
   const float4 a = *reinterpret_cast<const float4*>(from);
   out[0] = a.x, out[1] = a.y, out[2] = a.z, out[3] = a.w;
@@ -300,6 +306,8 @@ SHIFTRT_DEVICE float Exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
   return power;
 }
+// Within two units in the last place; 0 if b is above 2^126. Without the branch that a / b has.
+SHIFTRT_DEVICE float Quotient(float a, float b) { return __fdividef(a, b); }
 SHIFTRT_DEVICE float Log(float x) { return logf(x); }
 SHIFTRT_DEVICE double Log(double x) { return log(x); }
 SHIFTRT_DEVICE float Tanh(float x) { return tanhf(x); }  // not tanh.approx, which has only 11 bits
@@ -407,8 +415,8 @@ void Launch(Stream stream, const Grid& grid, const typename K::Args& args) {
 
 namespace shiftrt::gpu {
 
-SHIFTRT_DEVICE float Silu(float x) { return x / (1.0f + Exp(-x)); }
+SHIFTRT_DEVICE float Silu(float x) { return Quotient(x, 1.0f + Exp(-x)); }
 // The tanh form of gelu: x / 2 (1 + tanh(u)) = x / (1 + exp(-2 u)), u = sqrt(2 / pi) (x + 0.044715 x^3).
-SHIFTRT_DEVICE float GeluTanh(float x) { return x / (1.0f + Exp(x * (-1.59576912f - 0.0713548163f * x * x))); }
+SHIFTRT_DEVICE float GeluTanh(float x) { return Quotient(x, 1.0f + Exp(x * (-1.59576912f - 0.0713548163f * x * x))); }
 
 }  // namespace shiftrt::gpu

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "runtime/check.h"
+#include "runtime/cuda/switches.h"
 
 namespace shiftrt::gpu {
 
@@ -36,7 +37,8 @@ Encode Encoder() {
 
 bool RunsHopperKernels(int device) {
   int major = 0, minor = 0;
-  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+  return SwitchedOn("SHIFTRT_CUDA_WGMMA", true) &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
          cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess && major == 9 &&
          minor == 0 && Encoder() != nullptr;
 }

@@ -73,7 +73,7 @@ struct alignas(64) BoxMap {
 BoxMap MapBoxes(const BoxEncoding& encoding);
 
 // Whether kernels of hopper.cuh run on the device: those are compiled for compute capability 9.0 alone, and the driver
-// must be able to encode a BoxMap.
+// must be able to encode a BoxMap. The environment variable SHIFTRT_CUDA_WGMMA turns them off if it is 0.
 bool RunsHopperKernels(int device);
 
 }  // namespace shiftrt::gpu

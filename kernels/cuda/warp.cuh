@@ -19,6 +19,19 @@ SHIFTRT_DEVICE float WarpMax(float value) {
   return value;
 }
 
+// The lanes in each four exchange words: word i of lane j becomes word j of lane i.
+SHIFTRT_DEVICE void TransposeInFours(uint32_t (&words)[4]) {
+  const bool odd = Lane() % 2 != 0, upper = Lane() % 4 >= 2;
+  for (int i = 0; i < 4; i += 2) {
+    const uint32_t other = ShuffleXor(odd ? words[i] : words[i + 1], 1);
+    (odd ? words[i] : words[i + 1]) = other;
+  }
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t other = ShuffleXor(upper ? words[i] : words[i + 2], 2);
+    (upper ? words[i] : words[i + 2]) = other;
+  }
+}
+
 struct Best {
   float value;
   int32_t index;

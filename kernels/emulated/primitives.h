@@ -312,6 +312,11 @@ void Store2(T* to, float low, float high, Where where = Where::current()) {
   to[0] = Narrow<T>(low);
   to[1] = Narrow<T>(high);
 }
+template <typename T>
+void StorePairs(T* to, const uint32_t (&pairs)[4], Where where = Where::current()) {
+  CheckAligned16(to, where);
+  std::memcpy(to, pairs, sizeof(pairs));
+}
 inline void LoadShared4(Shared<float> from, float (&out)[4], Where where = Where::current()) {
   std::memcpy(out, from.Get(0, 4, where), sizeof(out));
 }
@@ -327,6 +332,7 @@ inline float Exp2(float x) {
   const float power = std::exp2(x);
   return power < 0x1p-126f ? 0.0f : power;
 }
+inline float Quotient(float a, float b) { return a / b; }
 inline float Log(float x) { return std::log(x); }
 inline double Log(double x) { return std::log(x); }
 inline float Tanh(float x) { return std::tanh(x); }

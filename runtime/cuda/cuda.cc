@@ -3,12 +3,11 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstdlib>
 #include <source_location>
-#include <string_view>
 
 #include "runtime/check.h"
 #include "runtime/cuda/recording.h"
+#include "runtime/cuda/switches.h"
 #include "runtime/cuda/upload.h"
 
 namespace shiftrt::gpu {
@@ -54,10 +53,7 @@ void CheckLaunch(int status, const char* kernel) {
     Fail("CUDA: launch of {}: {}", kernel, cudaGetErrorString(static_cast<cudaError_t>(status)));
 }
 bool LaunchesOverlap(Stream stream) {
-  static const bool wanted = [] {
-    const char* const setting = std::getenv("SHIFTRT_CUDA_OVERLAP");
-    return setting == nullptr || std::string_view(setting) != "0";
-  }();
+  static const bool wanted = SwitchedOn("SHIFTRT_CUDA_OVERLAP", true);
   return wanted && MajorCapability(stream.device) >= 9;
 }
 

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/cuda/recording.h"
 
-#include <cstdlib>
 #include <mutex>
-#include <string_view>
 
 #include "runtime/check.h"
+#include "runtime/cuda/switches.h"
 
 namespace shiftrt::gpu {
 
@@ -13,11 +12,6 @@ namespace {
 
 std::mutex mutex;
 std::string why_refused;
-
-bool Wanted() {
-  const char* const setting = std::getenv("SHIFTRT_CUDA_GRAPHS");
-  return setting == nullptr || std::string_view(setting) != "0";
-}
 
 }  // namespace
 
@@ -27,7 +21,7 @@ std::string WhyLaunchGraphRefused() {
 }
 
 void LaunchGraph::Run(Stream stream, const std::function<void()>& body) {
-  if (first_ || refused_ || !Wanted()) {
+  if (first_ || refused_ || !SwitchedOn("SHIFTRT_CUDA_GRAPHS", true)) {
     first_ = false;
     return body();
   }
