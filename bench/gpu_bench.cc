@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/gated_product.h"
 #include "kernels/cuda/gram.h"
 #include "kernels/cuda/lra.h"
 #include "kernels/cuda/matmul.h"
@@ -270,6 +271,35 @@ void BenchAttention(KernelBench& bench) {
   }
 }
 
+// Both forms, so that one run compares them.
+void BenchGates(KernelBench& bench) {
+  const Stream stream = bench.stream;
+  const auto x = RandomOnDevice<BFloat16>(stream, kTokens * kHidden),
+             w = RandomOnDevice<BFloat16>(stream, 2 * kIntermediate * kHidden);
+  const DeviceBuffer<BFloat16> out(stream, kTokens * kIntermediate, kBench);
+  const double bytes = 2.0 * (kTokens * kHidden + 2 * kIntermediate * kHidden + kTokens * kIntermediate);
+  const double flops = 4.0 * kTokens * kIntermediate * kHidden;
+  {
+    const DeviceBuffer<BFloat16> gate_up(stream, kTokens * 2 * kIntermediate, kBench);
+    gpu::Products products(stream);
+    bench.Time("matmul_cublaslt", "gate and up, then SwiGLU, 4096 tokens", bytes, flops, [&] {
+      products.MatMul(
+          {.x = Array(x), .w = Array(w), .y = Array(gate_up), .m = kTokens, .n = 2 * kIntermediate, .k = kHidden});
+      gpu::SwiGlu(stream, Array(gate_up), nullptr, kTokens, kIntermediate, Array(out));
+    });
+  }
+  if (!gpu::TakesGatedProduct(stream.device, DType::kBFloat16, kHidden, kIntermediate)) return;
+  bench.Time("gated_product_warpgroup", "gate, up and SwiGLU, 4096 tokens", bytes, flops, [&] {
+    gpu::MultiplySwiGlu(stream, {.x = Array(x),
+                                 .gate_up = Array(w),
+                                 .tokens = kTokens,
+                                 .hidden = kHidden,
+                                 .intermediate = kIntermediate,
+                                 .out = Array(out),
+                                 .multiprocessors = bench.multiprocessors});
+  });
+}
+
 void BenchDecode(KernelBench& bench) {
   const Stream stream = bench.stream;
   const int multiprocessors = bench.multiprocessors;
@@ -332,11 +362,8 @@ GpuLimits MeasureGpuLimits(const Context& context) {
 
 const std::vector<GpuKernelGroup>& GpuKernelGroups() {
   static const std::vector<GpuKernelGroup> groups = {
-      {"elementwise kernels", &BenchElementwise},
-      {"sampling", &BenchSampling},
-      {"attention", &BenchAttention},
-      {"decoding", &BenchDecode},
-      {"ridge sums", &BenchGram},
+      {"elementwise kernels", &BenchElementwise}, {"sampling", &BenchSampling}, {"attention", &BenchAttention},
+      {"gate and up projections", &BenchGates},   {"decoding", &BenchDecode},   {"ridge sums", &BenchGram},
   };
   return groups;
 }

@@ -18,7 +18,7 @@ struct GpuLimits {
 };
 
 struct GpuKernelTime {
-  std::string room;                   // kernels/cuda/<room>.cu
+  std::string room;                   // its file in kernels/cuda/, without the ending
   std::string name;                   // the operation and its size
   double seconds = 0;                 // per launch, inside a replayed graph of many launches over rotating inputs
   double seconds_launched_alone = 0;  // of one launch outside a graph, including the cost of the launch

@@ -29,7 +29,7 @@ Json ReportLimits(const GpuLimits& limits) {
 Json ReportKernels(const std::vector<GpuKernelTime>& kernels) {
   Json json = Json::array();
   for (const GpuKernelTime& time : kernels) {
-    fmt::print("{:18} {:34} {:9.1f} us ({:8.1f} launched alone), floor {:8.1f} us, {:3.0f}% of the limit\n", time.room,
+    fmt::print("{:23} {:37} {:9.1f} us ({:8.1f} launched alone), floor {:8.1f} us, {:3.0f}% of the limit\n", time.room,
                time.name, time.seconds * 1e6, time.seconds_launched_alone * 1e6, time.floor * 1e6,
                100 * time.floor / time.seconds);
     json.push_back({{"room", time.room},

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/gated_product.h"
 
-#include <cstdlib>
 #include <set>
 
 #include "tests/cuda/fixture.h"
+#include "tests/cuda/gated_product_setting.h"
 
 #ifdef SHIFTRT_EMULATED
 #include "kernels/emulated/device.h"
@@ -156,23 +156,22 @@ TEST_F(GatedProductOnGpu, TheNumberOfBlocksDoesNotChangeABit) {
   for (const int blocks : {2, 5, 132}) EXPECT_EQ(bits(WithBlocks<BFloat16>(sizes, blocks)), one) << blocks;
 }
 
-TEST_F(GatedProductOnGpu, WantsToBeAskedFor) {
-  const char* const before = std::getenv("SHIFTRT_CUDA_GATED_PRODUCT");
-  const std::string kept = before == nullptr ? "" : before;
-  ::unsetenv("SHIFTRT_CUDA_GATED_PRODUCT");
-  EXPECT_FALSE(WantsGatedProduct());
-  EXPECT_TRUE(TakesGatedProduct(0, DType::kBFloat16, 64, 8));
-  ::setenv("SHIFTRT_CUDA_GATED_PRODUCT", "1", 1);
-  EXPECT_TRUE(WantsGatedProduct());
+TEST_F(GatedProductOnGpu, IsUsedOnlyIfAskedFor) {
+  const auto with = [](const char* setting, const auto& body) {
+    const GatedProductSetting set(setting);
+    return body();
+  };
+  const auto takes = [] { return TakesGatedProduct(0, DType::kBFloat16, 64, 8); };
+  EXPECT_FALSE(with(nullptr, WantsGatedProduct));
+  EXPECT_TRUE(with(nullptr, takes));
+  EXPECT_TRUE(with("1", WantsGatedProduct));
+  EXPECT_TRUE(with("1", takes));
+  EXPECT_FALSE(with("0", WantsGatedProduct));
+  EXPECT_FALSE(with("0", takes));
   EXPECT_TRUE(TakesGatedProduct(0, DType::kFloat16, 4096, 14336));
   EXPECT_FALSE(TakesGatedProduct(0, DType::kFloat32, 64, 8));
   EXPECT_FALSE(TakesGatedProduct(0, DType::kBFloat16, 72, 8));
   EXPECT_FALSE(TakesGatedProduct(0, DType::kBFloat16, 64, 12));
-  ::setenv("SHIFTRT_CUDA_GATED_PRODUCT", "0", 1);
-  EXPECT_FALSE(WantsGatedProduct());
-  EXPECT_FALSE(TakesGatedProduct(0, DType::kBFloat16, 64, 8));
-  ::unsetenv("SHIFTRT_CUDA_GATED_PRODUCT");
-  if (before != nullptr) ::setenv("SHIFTRT_CUDA_GATED_PRODUCT", kept.c_str(), 1);
 }
 
 TEST_F(GatedProductOnGpu, RefusesWhatItCannotTake) {

@@ -9,13 +9,19 @@
 
 #include "engine/decoder.h"
 #include "engine/generate.h"
+#include "kernels/cuda/gated_product.h"
 #include "models/own_tensors.h"
 #include "runtime/check.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/random.h"
+#include "tests/cuda/gated_product_setting.h"
 #include "tests/cuda/models.h"
 #include "tests/engine/rows.h"
 #include "tests/models/fixtures.h"
+
+#ifdef SHIFTRT_EMULATED
+#include "kernels/emulated/device.h"
+#endif
 
 namespace shiftrt {
 namespace {
@@ -121,6 +127,39 @@ TEST_F(ModelOnGpu, PrefillAndDecodeAgreeWithTheCpu) {
       SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
       const auto weights = MakeWeights(shape, dtype);
       ExpectParity(weights, DepthPlan::Original(2));
+    }
+  }
+}
+
+// Both activations, with hidden sizes of one and of several steps of the kernel.
+TEST_F(ModelOnGpu, TheGatedProductAgreesWithTheCpu) {
+#ifdef SHIFTRT_EMULATED
+  const emu::ComputeCapability capability(9);
+#endif
+  if (!gpu::TakesGatedProduct(0, DType::kBFloat16, 64, 8))
+    GTEST_SKIP() << "the GPU has another compute capability than 9.0, or an environment variable turns the kernel off";
+  Shape silu = kQwen3, gelu = kGemma2;
+  gelu.hidden = 320;
+  for (const Shape& shape : {silu, gelu}) {
+    for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+      SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
+      const auto weights = MakeWeights(shape, dtype);
+      const DepthPlan plan = DepthPlan::Original(2);
+      Batch batch;
+      batch.Add(Tokens(*weights, 140));
+      const auto stream = [&](const char* setting) {
+        const gpu::GatedProductSetting set(setting);
+        Decoder decoder(On(Device::kCuda), weights, plan);
+        return Copied(decoder.Forward(batch));
+      };
+      const std::vector<float> at_once = stream("1"), apart = stream("0");
+      EXPECT_NE(at_once, apart) << "the product is not rounded in one of them, so the bits differ";
+      Decoder here(On(Device::kCpu), weights, plan);
+      const std::vector<float> expected = Copied(here.Forward(batch));
+      for (const std::vector<float>& found : {at_once, apart})
+        EXPECT_LE(RelativeError(found, expected), ManyTolerance(dtype));
+      const gpu::GatedProductSetting set("1");
+      ExpectParity(weights, plan);
     }
   }
 }
