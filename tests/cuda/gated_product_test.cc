@@ -57,7 +57,7 @@ class GatedProductOnGpu : public CudaTest {
     SCOPED_TRACE(testing::Message() << sizes.tokens << " tokens, hidden " << sizes.hidden << ", intermediate "
                                     << sizes.intermediate << (form.gelu ? ", gelu" : ", silu")
                                     << (form.biased ? ", biased" : ""));
-    constexpr int64_t kBehind = 3;  // rows of the output that belong to no token
+    constexpr int64_t kBehind = kGatedTile;  // rows of the output that belong to no token
     const auto [tokens, hidden, n] = sizes;
     const auto x = Input<T>::Normal(stream_, tokens * hidden, 1),
                w = Input<T>::Normal(stream_, 2 * n * hidden, 2, 2 / std::sqrt(static_cast<double>(hidden)));

@@ -146,7 +146,7 @@ TEST_F(ModelOnGpu, TheGatedProductAgreesWithTheCpu) {
       const auto weights = MakeWeights(shape, dtype);
       const DepthPlan plan = DepthPlan::Original(2);
       Batch batch;
-      batch.Add(Tokens(*weights, 140));
+      for (int sequence = 0; sequence < 2; ++sequence) batch.Add(Tokens(*weights, 70));
       const auto stream = [&](const char* setting) {
         const gpu::GatedProductSetting set(setting);
         Decoder decoder(On(Device::kCuda), weights, plan);

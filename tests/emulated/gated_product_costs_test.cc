@@ -25,7 +25,7 @@ class GatedProductCosts : public testing::Test {
     shape.hidden = kHidden;
     shape.intermediate = kIntermediate;
     weights_ = MakeWeights(shape, DType::kBFloat16);
-    batch_.Add(std::vector<int32_t>(kTokens, 3));
+    for (int sequence = 0; sequence < 2; ++sequence) batch_.Add(std::vector<int32_t>(kTokens / 2, 3));
   }
   struct Cost {
     int64_t launches, box_bytes, memory;
