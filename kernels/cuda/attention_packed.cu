@@ -250,7 +250,7 @@ struct WarpsKernel {
 
 bool TakesWarpgroups(int device, const AttentionShape& shape) {
   return (shape.head_dim == 64 || shape.head_dim == 128) && shape.window == 0 && shape.soft_cap == 0 &&
-         RunsHopperKernels(device);
+         RunsWarpgroupProducts(device);
 }
 
 void AttendPacked(Stream stream, const PackedAttention& call) {

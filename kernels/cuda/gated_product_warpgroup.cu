@@ -203,7 +203,7 @@ void MultiplyGated(Stream stream, const GatedProduct& call) {
 
 bool TakesGatedProduct(int device, DType dtype, int64_t hidden, int64_t intermediate) {
   return SizeOf(dtype) == 2 && hidden > 0 && hidden % kBoxColumns == 0 && intermediate > 0 && intermediate % 8 == 0 &&
-         SwitchedOn(kSwitch, true) && RunsHopperKernels(device);
+         SwitchedOn(kSwitch, true) && RunsWarpgroupProducts(device);
 }
 
 bool WantsGatedProduct() { return SwitchedOn(kSwitch, false); }

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstdlib>
-#include <string_view>
-
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/lra_cluster.h"
 #include "kernels/cuda/warp.cuh"
+#include "runtime/cuda/switches.h"
 
 namespace shiftrt::gpu {
 
@@ -83,19 +81,11 @@ struct ClusterLraKernel {
   }
 };
 
-bool WantsClusters() {
-  static const bool wanted = [] {
-    const char* const setting = std::getenv("SHIFTRT_CUDA_CLUSTERS");
-    return setting == nullptr || std::string_view(setting) != "0";
-  }();
-  return wanted;
-}
-
 }  // namespace
 
 bool LraTakesCluster(Stream stream, const LowRankLra& lra) {
-  return WantsClusters() && lra.rank <= kMaxFusedRank &&
-         ClusterLraKernel::SharedFor(lra.hidden, lra.rank) <= kHopperSharedBytes && RunsHopperKernels(stream.device) &&
+  return lra.rank <= kMaxFusedRank && ClusterLraKernel::SharedFor(lra.hidden, lra.rank) <= kHopperSharedBytes &&
+         SwitchedOn("SHIFTRT_CUDA_CLUSTERS", true) && RunsHopperKernels(stream.device) &&
          ClusterFits<ClusterLraKernel>(stream);
 }
 

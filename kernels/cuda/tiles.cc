@@ -9,7 +9,6 @@
 #include <cstring>
 
 #include "runtime/check.h"
-#include "runtime/cuda/switches.h"
 
 namespace shiftrt::gpu {
 
@@ -37,8 +36,7 @@ Encode Encoder() {
 
 bool RunsHopperKernels(int device) {
   int major = 0, minor = 0;
-  return SwitchedOn("SHIFTRT_CUDA_WGMMA", true) &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
          cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess && major == 9 &&
          minor == 0 && Encoder() != nullptr;
 }

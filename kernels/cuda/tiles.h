@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/grid.h"
+#include "runtime/cuda/switches.h"
 
 namespace shiftrt::gpu {
 
@@ -73,7 +74,11 @@ struct alignas(64) BoxMap {
 BoxMap MapBoxes(const BoxEncoding& encoding);
 
 // Whether kernels of hopper.cuh run on the device: those are compiled for compute capability 9.0 alone, and the driver
-// must be able to encode a BoxMap. The environment variable SHIFTRT_CUDA_WGMMA turns them off if it is 0.
+// must be able to encode a BoxMap.
 bool RunsHopperKernels(int device);
+// The same of those with products of warpgroups, unless the environment variable SHIFTRT_CUDA_WGMMA is 0.
+inline bool RunsWarpgroupProducts(int device) {
+  return SwitchedOn("SHIFTRT_CUDA_WGMMA", true) && RunsHopperKernels(device);
+}
 
 }  // namespace shiftrt::gpu

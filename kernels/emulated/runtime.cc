@@ -15,7 +15,6 @@
 #include "runtime/check.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/cuda/recording.h"
-#include "runtime/cuda/switches.h"
 #include "runtime/cuda/upload.h"
 
 namespace shiftrt::emu {
@@ -64,7 +63,7 @@ DeviceInfo QueryDevice(int device) {
           PciBusId(device)};
 }
 void UseDeviceOf(Stream) {}
-bool RunsHopperKernels(int) { return emu::capability == 9 && SwitchedOn("SHIFTRT_CUDA_WGMMA", true); }
+bool RunsHopperKernels(int) { return emu::capability == 9; }
 
 StreamOwner::StreamOwner(int device) : stream_{nullptr, device} {
   Check(device >= 0 && device < DeviceCount(), "a stream on device {} of {}", device, DeviceCount());
