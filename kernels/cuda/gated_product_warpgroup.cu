@@ -74,7 +74,7 @@ struct GatedProductKernel {
     if (Lane() == 0) Arrive(free);
   }
 
-  // sums (64 x 128) = the tiles' product, or += if `add`.
+  // gate and up (64 x 128 each) = the products of the step's tiles, or += if `add`.
   static SHIFTRT_DEVICE void MultiplyStep(const Memory& memory, int stage, int group, bool add, Sums& gate, Sums& up) {
     const Shared<T> x = memory.x + stage * kTile + group * kGroupTokens * kBoxColumns;
 #pragma unroll
