@@ -13,15 +13,15 @@ namespace {
 
 class CpuRidgeSums : public DeviceRidgeSums {
  public:
-  CpuRidgeSums(const Context& context, const RidgeSumsView& host) : context_(context), host_(host) {}
+  CpuRidgeSums(const Context& context, RidgeMatrices& into) : context_(context), sums_(into.ToWrite()) {}
   void Add(const Rows& h, const Rows& delta, std::span<const double> weights) override {
-    AddToRidgeSums(context_, h.host(), delta.host(), weights, host_);
+    AddToRidgeSums(context_, h.host(), delta.host(), weights, sums_);
   }
   void Store() override {}
 
  private:
   Context context_;
-  RidgeSumsView host_;
+  RidgeSumsView sums_;
 };
 
 class CpuProducts : public PendingProducts {
@@ -42,8 +42,8 @@ class CpuTally : public Tally {
  public:
   explicit CpuTally(const Context& context) : Tally(context), context_(context) {}
   int64_t devices() const override { return 1; }
-  std::unique_ptr<DeviceRidgeSums> MakeRidgeSums(const RidgeSumsView& host) override {
-    return std::make_unique<CpuRidgeSums>(context_, host);
+  std::unique_ptr<DeviceRidgeSums> MakeRidgeSums(RidgeMatrices& into) override {
+    return std::make_unique<CpuRidgeSums>(context_, into);
   }
   std::unique_ptr<PendingProducts> MakeProducts() override { return std::make_unique<CpuProducts>(context_); }
 

@@ -12,9 +12,17 @@
 #include "kernels/gram.h"
 #include "models/weights.h"
 #include "runtime/context.h"
+#include "runtime/linalg/placed.h"
 #include "runtime/processes.h"
 
 namespace shiftrt {
+
+// The sums of one site (RidgeSumsView in kernels/gram.h), in host memory or in that of a GPU's solver.
+struct RidgeMatrices {
+  linalg::PlacedMatrix gram, cross;  // (n + 1, n + 1), of which the upper triangle is valid, and (n + 1, d)
+
+  RidgeSumsView ToWrite() { return {gram.ToWrite().view(), cross.ToWrite().view()}; }
+};
 
 // The sums of one site while a pass runs.
 class DeviceRidgeSums {
@@ -22,7 +30,9 @@ class DeviceRidgeSums {
   virtual ~DeviceRidgeSums() = default;
   // kernels/gram.h; rows tapped or kept. `weights` may be empty.
   virtual void Add(const Rows& h, const Rows& delta, std::span<const double> weights) = 0;
-  // Writes what was added, on whichever device, to the matrices this was made for. On a CPU they have it already.
+  // The matrices this was made for become what was added, on whichever device. On a CPU they are it already. On a GPU
+  // they stay in its memory, if there is room (linalg::Solver::MayStay), until more is added: then they are copied to
+  // the host first.
   virtual void Store() = 0;
 };
 
@@ -63,8 +73,8 @@ class Tally {
   Processes& processes() const { return *processes_; }
   // Whose rows it takes, and which work at the same time.
   virtual int64_t devices() const = 0;
-  // What `host` holds, to go on from. Its memory belongs to the caller.
-  virtual std::unique_ptr<DeviceRidgeSums> MakeRidgeSums(const RidgeSumsView& host) = 0;
+  // Goes on from what `into` holds, which lasts longer than the result.
+  virtual std::unique_ptr<DeviceRidgeSums> MakeRidgeSums(RidgeMatrices& into) = 0;
   virtual std::unique_ptr<PendingProducts> MakeProducts() = 0;
   // Null where rows are the host's, and where nobody shares the batches.
   virtual RowExchange* exchange() { return nullptr; }

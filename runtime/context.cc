@@ -90,6 +90,7 @@ Context Context::Default() {
 Context Context::WithGpu(int64_t which) const {
   Context context = *this;
   context.gpus = {gpus.at(which)};
+  if (which > 0) context.solver = nullptr;  // it is the first one's
   return context;
 }
 

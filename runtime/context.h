@@ -39,7 +39,8 @@ struct Context {
   int64_t memory = 0;            // bytes of the host that sums or kept activations may take; 0: what is free
   Device device = Device::kCpu;  // of decoders, and of what they tally (engine/tally.h)
   std::vector<int> gpus = {0};   // of kCuda, by index: the first; the others take their share of a calibration pass
-  // Takes large float64 problems (runtime/linalg/solver.h), for a device other than the CPU. May be null.
+  // Takes large float64 problems (runtime/linalg/solver.h), for a device other than the CPU: on the first of `gpus`.
+  // May be null.
   std::shared_ptr<linalg::Solver> solver = nullptr;
   // Weights in the memory of GPUs (runtime/device_copies.h), shared by all that work with copies of this context. Never
   // null.

@@ -191,7 +191,7 @@ class Pipeline {
                                     [&](const ModelShare& one) { return one.Has(site.last()); });
     const int holder = processes.RankOf(static_cast<int>(site.layer % processes.groups()),
                                         static_cast<int>(share - weights.shares.begin()));
-    return {site, input, {job_.hidden(), job_.hidden()}, weighting_, holder, holder == processes.rank()};
+    return {site, input, {job_.hidden(), job_.hidden()}, weighting_, holder};
   }
 
   // Keeps the sums of `runs`, which the same pass gives.

@@ -43,7 +43,7 @@ endfunction()
 shiftrt_emulated_hopper_test(emulated_model ModelOnGpu.PrefillAndDecode*:ModelOnGpu.PackedSequences*:ModelOnGpu.Branches*:ModelOnGpu.AdaptersOfEvery*)
 shiftrt_test(emulated_gradients SOURCES cuda/finetune_test.cc cuda/gradients_test.cc emulated/gradient_costs_test.cc emulated/rounded_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_train)
 shiftrt_emulated_hopper_test(emulated_gradients GradientsOnGpu.OfLora*:GradientsOnGpu.StepsAndSums*)
-shiftrt_test(emulated_calibration SOURCES cuda/calibration_test.cc cuda/devices_test.cc emulated/memory_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_shift)
+shiftrt_test(emulated_calibration SOURCES cuda/calibration_test.cc cuda/devices_test.cc emulated/fit_costs_test.cc emulated/memory_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_shift)
 find_package(CLI11 REQUIRED)
 shiftrt_test(emulated_options SOURCES emulated/options_test.cc ${PROJECT_SOURCE_DIR}/tools/gpus.cc ${PROJECT_SOURCE_DIR}/tools/options.cc
              ${PROJECT_SOURCE_DIR}/tools/progress_bar.cc

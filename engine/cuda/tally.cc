@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tallies of GPUs: copies, products and sums stay there. Three numbers per token come over, and the sums once.
+// Tallies of GPUs: copies, products and sums stay there. Three numbers per token come over.
 #include "engine/tally.h"
 
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "engine/cuda/exchange.h"
 #include "engine/cuda/weights.h"
@@ -25,7 +26,11 @@ constexpr const char* kTallied = "weights and products of tokens";
 class Gpus {
  public:
   Gpus(const Context& context, const std::shared_ptr<const Weights>& weights) {
-    for (int gpu : context.gpus) weights_.push_back(OnDevice(context, weights, gpu));
+    for (int gpu : context.gpus) {
+      weights_.push_back(OnDevice(context, weights, gpu));
+      const bool fits = solvers_.empty() && context.solver != nullptr;
+      solvers_.push_back(fits ? context.solver : gpu::MakeSolver(gpu));
+    }
     if (count() == 1) return;
     std::vector<Stream> streams;
     for (size_t i = 0; i < weights_.size(); ++i) streams.push_back(stream(i));
@@ -34,6 +39,8 @@ class Gpus {
   int64_t count() const { return std::ssize(weights_); }
   const std::shared_ptr<const StreamRows>& rows(size_t which) const { return weights_[which]->rows(); }
   Stream stream(size_t which) const { return weights_[which]->stream(); }
+  // In whose memory the sums are: of the first, the context's solver, which fits them.
+  linalg::Solver& solver(size_t which) const { return *solvers_[which]; }
   // Which of them has these rows.
   size_t Which(const Rows& rows) const {
     Check(!rows.on_host(), "rows of the host where a GPU's are expected");
@@ -45,80 +52,98 @@ class Gpus {
 
  private:
   std::vector<std::shared_ptr<DeviceWeights>> weights_;  // which own the streams
-  std::optional<gpu::Communicator> communicator_;        // of several
+  std::vector<std::shared_ptr<linalg::Solver>> solvers_;
+  std::optional<gpu::Communicator> communicator_;  // of several
 };
 
-// On the first GPU what the host's matrices hold, and what is added there; on the others what is added there.
+// On the first GPU what the matrices held, and what is added there; on the others what is added there. The first one's
+// arrays are those of the context's solver, so that a fit finds them in its memory.
 class CudaRidgeSums : public DeviceRidgeSums {
  public:
-  CudaRidgeSums(std::shared_ptr<Gpus> gpus, const RidgeSumsView& host) : gpus_(std::move(gpus)), host_(host) {
-    const std::span<const double> gram = Dense(host.gram), cross = Dense(host.cross);
+  CudaRidgeSums(std::shared_ptr<Gpus> gpus, RidgeMatrices& into)
+      : gpus_(std::move(gpus)), into_(into), n_(into.cross.rows() - 1), d_(into.cross.cols()) {
+    stored_ = !into.gram.zeros();
     for (int64_t i = 0; i < gpus_->count(); ++i) {
-      const Stream stream = gpus_->stream(i);
-      parts_.push_back({DeviceBuffer<double>(stream, std::ssize(gram), kSums),
-                        DeviceBuffer<double>(stream, std::ssize(cross), kSums),
-                        {}});
-      Clear(i);
+      linalg::Solver& solver = gpus_->solver(i);
+      if (i == 0 && stored_) {
+        parts_.push_back({into.gram.On(solver), into.cross.On(solver), {}});
+      } else {
+        parts_.push_back({solver.Make(n_ + 1, n_ + 1), solver.Make(n_ + 1, d_), {}});
+      }
+      // From here on they are used in another stream.
+      gpu::Synchronize(gpu::There(*parts_[i].gram).stream);
+      if (i > 0 || !stored_) Clear(i);
     }
-    if (gram.back() == 0) return;  // the weight of all tokens: sums of none need not go over
-    gpu::CopyToDevice(gpus_->stream(0), parts_[0].gram.data(), gram.data(), SizeInBytes(parts_[0].gram));
-    gpu::CopyToDevice(gpus_->stream(0), parts_[0].cross.data(), cross.data(), SizeInBytes(parts_[0].cross));
+  }
+  // The arrays are freed in the solver's stream, which knows nothing of what was added last.
+  ~CudaRidgeSums() override {
+    for (size_t i = 0; !stored_ && i < parts_.size(); ++i) {
+      try {
+        gpu::Synchronize(gpus_->stream(i));
+      } catch (const Error&) {  // which the next call on the stream reports
+      }
+    }
   }
 
   void Add(const Rows& h, const Rows& delta, std::span<const double> weights) override {
-    const int64_t tokens = h.count(), n = host_.cross.rows - 1, d = host_.cross.cols;
-    Check(h.hidden() == n && delta.hidden() == d && delta.count() == tokens,
+    const int64_t tokens = h.count();
+    Check(h.hidden() == n_ && delta.hidden() == d_ && delta.count() == tokens,
           "inputs ({}, {}) and updates ({}, {}) for sums of {} inputs and {} outputs", tokens, h.hidden(),
-          delta.count(), delta.hidden(), n, d);
+          delta.count(), delta.hidden(), n_, d_);
     Check(weights.empty() || std::ssize(weights) == tokens, "{} weights for {} rows", weights.size(), tokens);
     const size_t which = gpus_->Which(h);
     Check(gpus_->Which(delta) == which, "inputs of GPU {} and updates of GPU {}", h.gpu(), delta.gpu());
     const Stream stream = gpus_->stream(which);
+    if (std::exchange(stored_, false)) {
+      into_.gram.ToHost();
+      into_.cross.ToHost();
+    }
     Part& part = parts_[which];
     const double* on_device = nullptr;
     if (!weights.empty()) {
       on_device = part.weights.Reserve(stream, tokens, kTallied);
       gpu::CopyToDevice(stream, part.weights.data(), weights.data(), static_cast<int64_t>(weights.size_bytes()));
     }
-    gpu::AddToRidgeSums(stream, {h.there().data, delta.there().data, on_device, tokens, n, d},
-                        {part.gram.data(), part.cross.data()});
+    gpu::AddToRidgeSums(stream, {h.there().data, delta.there().data, on_device, tokens, n_, d_},
+                        {gpu::There(*part.gram).data, gpu::There(*part.cross).data});
   }
 
   void Store() override {
+    if (std::exchange(stored_, true)) return;
     if (parts_.size() > 1) GatherOnFirst();
-    const Part& first = parts_[0];
-    gpu::CopyToHost(gpus_->stream(0), host_.gram.data, first.gram.data(), SizeInBytes(first.gram));
-    gpu::CopyToHost(gpus_->stream(0), host_.cross.data, first.cross.data(), SizeInBytes(first.cross));
+    gpu::Synchronize(gpus_->stream(0));
+    into_ = {{gpus_->solver(0), parts_[0].gram}, {gpus_->solver(0), parts_[0].cross}};
   }
 
  private:
   struct Part {
-    DeviceBuffer<double> gram, cross, weights;
+    std::shared_ptr<const linalg::Array> gram, cross;
+    DeviceBuffer<double> weights;
   };
-  static constexpr const char* kSums = "the sums of a site";
-  static std::span<const double> Dense(MatrixView<double> m) {
-    Check(m.stride == m.cols, "sums ({}, {}) that are not dense", m.rows, m.cols);
-    return {m.data, static_cast<size_t>(m.rows * m.cols)};
-  }
-  static int64_t SizeInBytes(const DeviceBuffer<double>& m) { return m.size() * static_cast<int64_t>(sizeof(double)); }
+  static constexpr std::shared_ptr<const linalg::Array> Part::*kMatrices[] = {&Part::gram, &Part::cross};
 
   void Clear(size_t which) {
-    for (const auto member : {&Part::gram, &Part::cross}) {
-      const DeviceBuffer<double>& m = parts_[which].*member;
-      gpu::FillBytes(gpus_->stream(which), m.data(), 0, SizeInBytes(m));
+    for (const auto member : kMatrices) {
+      const linalg::Array& m = *(parts_[which].*member);
+      gpu::FillBytes(gpus_->stream(which), gpu::There(m).data, 0,
+                     m.rows() * m.cols() * static_cast<int64_t>(sizeof(double)));
     }
   }
   void GatherOnFirst() {
-    for (const auto member : {&Part::gram, &Part::cross}) {
+    for (const auto member : kMatrices) {
       std::vector<double*> arrays;
-      for (const Part& part : parts_) arrays.push_back((part.*member).data());
-      gpus_->communicator().SumToFirst(arrays, (parts_[0].*member).size());
+      arrays.reserve(parts_.size());
+      for (const Part& part : parts_) arrays.push_back(gpu::There(*(part.*member)).data);
+      const linalg::Array& first = *(parts_[0].*member);
+      gpus_->communicator().SumToFirst(arrays, first.rows() * first.cols());
     }
     for (size_t i = 1; i < parts_.size(); ++i) Clear(i);
   }
 
   std::shared_ptr<Gpus> gpus_;
-  RidgeSumsView host_;
+  RidgeMatrices& into_;
+  const int64_t n_, d_;
+  bool stored_;              // into_ has what the parts have, perhaps as the same arrays
   std::vector<Part> parts_;  // one a GPU
 };
 
@@ -182,8 +207,8 @@ class CudaTally : public Tally {
     exchange_ = MakeRowExchange(context, gpus_->rows(0));
   }
   int64_t devices() const override { return gpus_->count(); }
-  std::unique_ptr<DeviceRidgeSums> MakeRidgeSums(const RidgeSumsView& host) override {
-    return std::make_unique<CudaRidgeSums>(gpus_, host);
+  std::unique_ptr<DeviceRidgeSums> MakeRidgeSums(RidgeMatrices& into) override {
+    return std::make_unique<CudaRidgeSums>(gpus_, into);
   }
   std::unique_ptr<PendingProducts> MakeProducts() override { return std::make_unique<CudaProducts>(gpus_); }
   RowExchange* exchange() override { return exchange_.get(); }

@@ -7,6 +7,7 @@
 #include "kernels/cuda/tridiagonal.h"
 #include "runtime/check.h"
 #include "runtime/cuda/dense.h"
+#include "runtime/linalg/linalg.h"
 
 namespace shiftrt::gpu {
 
@@ -21,6 +22,9 @@ class Held : public linalg::Array {
   Held(Stream stream, int64_t rows, int64_t cols) : Array(rows, cols), buffer(stream, rows * cols, kSystem) {}
   static Held& Of(linalg::Array& array) { return static_cast<Held&>(array); }
   static double* Data(const linalg::Array& array) { return static_cast<const Held&>(array).buffer.data(); }
+  static int64_t SizeInBytes(const linalg::Array& array) {
+    return array.rows() * array.cols() * static_cast<int64_t>(sizeof(double));
+  }
 
   Buffer buffer;
 };
@@ -44,7 +48,26 @@ class CudaSolver : public linalg::Solver {
   }
 
   void Copy(const linalg::Array& from, linalg::Array& to) override {
-    CopyOnDevice(stream_.get(), Held::Data(to), Held::Data(from), Bytes(from.rows() * from.cols()));
+    CopyRowsOnDevice(stream_.get(), Held::Data(to), Bytes(to.cols()), {Held::Data(from), Bytes(from.cols())},
+                     Bytes(to.cols()), to.rows());
+  }
+  std::vector<double> Elements(const linalg::Array& a, int64_t first, int64_t step, int64_t count) override {
+    const Buffer together = NewVector(count);
+    CopyRowsOnDevice(stream_.get(), together.data(), Bytes(1), {Held::Data(a) + first, Bytes(step)}, Bytes(1), count);
+    return ToVector(together);
+  }
+  bool MayStay(const std::shared_ptr<const linalg::Array>& array) override {
+    constexpr int64_t kShare = 4;
+    int64_t taken = Held::SizeInBytes(*array);
+    std::erase_if(staying_, [](const auto& other) { return other.expired(); });
+    for (const std::weak_ptr<const linalg::Array>& other : staying_) {
+      const std::shared_ptr<const linalg::Array> there = other.lock();
+      if (there == array) return true;
+      taken += Held::SizeInBytes(*there);
+    }
+    if (kShare * taken > taken + QueryDevice(stream_.get().device).free_bytes) return false;
+    staying_.push_back(array);
+    return true;
   }
 
   void Gemm(const linalg::Operand& a, const linalg::Operand& b, const linalg::Scales& scales,
@@ -54,8 +77,10 @@ class CudaSolver : public linalg::Solver {
   void Symm(linalg::Side side, const linalg::Array& a, const linalg::Array& b, linalg::Array& c) override {
     dense().Symm(side, Held::Data(a), Held::Data(b), b.rows(), b.cols(), Held::Data(c));
   }
-  bool CholeskySolve(linalg::Array& a, linalg::Array& b) override {
+  bool CholeskySolve(linalg::Array& a, linalg::Array& b, double* rcond) override {
+    const double norm = rcond != nullptr ? linalg::SymmetricNorm1(Downloaded(a).view()) : 0;
     if (!dense().Cholesky(Held::Data(a), a.rows())) return false;
+    if (rcond != nullptr) *rcond = linalg::ReciprocalCondition({}, Downloaded(a).view(), norm);
     for (const bool transposed : {true, false})
       dense().SolveTriangular(Held::Data(a), a.rows(), transposed, Held::Data(b), b.cols());
     return true;
@@ -122,10 +147,10 @@ class CudaSolver : public linalg::Solver {
     dense().ScaleRows(There(factors).data(), Held::Data(a), a.rows(), a.cols(), scaled.data());
     Held::Of(a).buffer = std::move(scaled);
   }
-  std::vector<double> RowSquares(const linalg::Array& a) override {
-    const Buffer squares = NewVector(a.rows());
-    dense().RowSquares(Held::Data(a), a.rows(), a.cols(), squares.data());
-    return ToVector(squares);
+  std::vector<double> RowDots(const linalg::Array& a, const linalg::Array& b) override {
+    const Buffer dots = NewVector(a.rows());
+    dense().RowDots(Held::Data(a), Held::Data(b), a.rows(), a.cols(), dots.data());
+    return ToVector(dots);
   }
 
  private:
@@ -155,9 +180,15 @@ class CudaSolver : public linalg::Solver {
 
   StreamOwner stream_;
   std::optional<Dense> dense_;  // created on first use
+  std::vector<std::weak_ptr<const linalg::Array>> staying_;
 };
 
 }  // namespace
+
+DeviceMatrix There(const linalg::Array& array) {
+  const Buffer& buffer = static_cast<const Held&>(array).buffer;
+  return {buffer.stream(), buffer.data()};
+}
 
 std::shared_ptr<linalg::Solver> MakeSolver(int device) {
   Check(WhyUnavailable().empty(), "CUDA: {}", WhyUnavailable());

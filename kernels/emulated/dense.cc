@@ -41,10 +41,10 @@ void Dense::ScaleRows(const double* factors, const double* from, int64_t rows, i
     for (int64_t j = 0; j < cols; ++j) to[i * cols + j] = factors[i] * from[i * cols + j];
 }
 
-void Dense::RowSquares(const double* a, int64_t rows, int64_t cols, double* squares) {
-  std::fill_n(squares, rows, 0.0);
+void Dense::RowDots(const double* a, const double* b, int64_t rows, int64_t cols, double* dots) {
+  std::fill_n(dots, rows, 0.0);
   for (int64_t i = 0; i < rows; ++i)
-    for (int64_t j = 0; j < cols; ++j) squares[i] += a[i * cols + j] * a[i * cols + j];
+    for (int64_t j = 0; j < cols; ++j) dots[i] += a[i * cols + j] * b[i * cols + j];
 }
 
 bool Dense::Cholesky(double* a, int64_t n) { return linalg::CholeskySolve(impl_->cpu, {a, n, n}, {a, n, 0}, nullptr); }

@@ -123,6 +123,12 @@ void CopyToHost(Stream stream, void* to, const void* from, int64_t bytes) {
   emu::Finish();
 }
 void CopyOnDevice(Stream stream, void* to, const void* from, int64_t bytes) { Copy(stream, to, from, bytes); }
+void CopyRowsOnDevice(Stream stream, void* to, int64_t to_pitch, Pitched from, int64_t bytes, int64_t rows) {
+  Check(bytes <= std::min(to_pitch, from.pitch), "rows of {} bytes that overlap", bytes);
+  for (int64_t i = 0; i < rows; ++i)
+    Copy(stream, static_cast<std::byte*>(to) + i * to_pitch, static_cast<const std::byte*>(from.data) + i * from.pitch,
+         bytes);
+}
 void FillBytes(Stream stream, void* to, int value, int64_t bytes) {
   emu::CheckReach(stream.device, to, "a fill");
   emu::MakeDeferred();

@@ -180,6 +180,13 @@ void CopyOnDevice(Stream stream, void* to, const void* from, int64_t bytes) {
   CopyIn(stream, to, from, bytes, cudaMemcpyDeviceToDevice);
 }
 
+void CopyRowsOnDevice(Stream stream, void* to, int64_t to_pitch, Pitched from, int64_t bytes, int64_t rows) {
+  UseDeviceOf(stream);
+  CheckCuda(cudaMemcpy2DAsync(to, static_cast<size_t>(to_pitch), from.data, static_cast<size_t>(from.pitch),
+                              static_cast<size_t>(bytes), static_cast<size_t>(rows), cudaMemcpyDeviceToDevice,
+                              stream.handle));
+}
+
 void FillBytes(Stream stream, void* to, int value, int64_t bytes) {
   UseDeviceOf(stream);
   CheckCuda(cudaMemsetAsync(to, value, static_cast<size_t>(bytes), stream.handle));

@@ -16,8 +16,9 @@ struct CUstream_st;
 struct CUgraphExec_st;
 
 namespace shiftrt::linalg {
+class Array;
 class Solver;
-}
+}  // namespace shiftrt::linalg
 
 namespace shiftrt::gpu {
 
@@ -54,6 +55,13 @@ void UseDeviceOf(Stream stream);
 // A solver on this device, for the large float64 matrices of a Context (runtime/linalg/solver.h). Throws Error if the
 // GPU cannot be used, and on first use if cuBLAS or cuSOLVER is not installed. Use from one thread.
 std::shared_ptr<linalg::Solver> MakeSolver(int device);
+// Where such a solver has an array, and the stream in which the array is allocated, used and freed. Work of another
+// stream on it must be ordered by its caller.
+struct DeviceMatrix {
+  Stream stream;
+  double* data = nullptr;
+};
+DeviceMatrix There(const linalg::Array& array);
 
 // Owns a stream. All work of one decoder runs in one stream, in order.
 class StreamOwner {
@@ -97,6 +105,12 @@ void CopyToDevice(Stream stream, void* to, const void* from, int64_t bytes);
 // Returns when the copy is complete.
 void CopyToHost(Stream stream, void* to, const void* from, int64_t bytes);
 void CopyOnDevice(Stream stream, void* to, const void* from, int64_t bytes);
+// Of `rows` rows, `pitch` bytes apart on either side, the first `bytes`.
+struct Pitched {
+  const void* data = nullptr;
+  int64_t pitch = 0;
+};
+void CopyRowsOnDevice(Stream stream, void* to, int64_t to_pitch, Pitched from, int64_t bytes, int64_t rows);
 void FillBytes(Stream stream, void* to, int value, int64_t bytes);
 // Waits for the stream. Throws Error if any of its work has failed.
 void Synchronize(Stream stream);
@@ -127,6 +141,7 @@ class DeviceBuffer {
   }
   T* data() const { return data_; }
   int64_t size() const { return size_; }
+  Stream stream() const { return stream_; }
   // Grows to at least `size` elements on the stream's device. Growing and changing the device lose the contents.
   T* Reserve(Stream stream, int64_t size, const char* what) {
     if (size > size_ || stream.device != stream_.device) {

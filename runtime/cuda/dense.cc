@@ -164,12 +164,12 @@ void Dense::ScaleRows(const double* factors, const double* from, int64_t rows, i
       "a scaling of rows");
 }
 
-// A batch of dot products, each of a row with itself.
-void Dense::RowSquares(const double* a, int64_t rows, int64_t cols, double* squares) {
+// A batch of products of a row and a column.
+void Dense::RowDots(const double* a, const double* b, int64_t rows, int64_t cols, double* dots) {
   const double one = 1, zero = 0;
   impl_->libraries.CheckBlas(impl_->libraries.gemm_batched(impl_->blas, CUBLAS_OP_T, CUBLAS_OP_N, 1, 1, cols, &one, a,
-                                                           cols, cols, a, cols, cols, &zero, squares, 1, 1, rows),
-                             "a sum of squares");
+                                                           cols, cols, b, cols, cols, &zero, dots, 1, 1, rows),
+                             "dot products");
 }
 
 bool Dense::Cholesky(double* a, int64_t n) {

@@ -32,8 +32,8 @@ class Dense {
   void Symm(linalg::Side side, const double* a, const double* b, int64_t rows, int64_t cols, double* c);
   // to (rows, cols) = diag(factors) from. `to` must not overlap `from`.
   void ScaleRows(const double* factors, const double* from, int64_t rows, int64_t cols, double* to);
-  // squares (rows): the sum of squares of each row of a (rows, cols).
-  void RowSquares(const double* a, int64_t rows, int64_t cols, double* squares);
+  // dots (rows): the dot product of each row of a (rows, cols) with the same row of b.
+  void RowDots(const double* a, const double* b, int64_t rows, int64_t cols, double* dots);
   // The upper triangle of symmetric a (n, n) becomes U with a = U' U. False if a is not positive definite.
   bool Cholesky(double* a, int64_t n);
   // b (n, cols) = U^-1 b, or U'^-1 b.

@@ -20,31 +20,7 @@ double Flops(int64_t rows, int64_t cols, int64_t inner) {
   return 2.0 * static_cast<double>(rows) * static_cast<double>(cols) * static_cast<double>(inner);
 }
 
-double SymmetricNorm1(MatrixView<const double> a) {
-  std::vector<double> sum(a.rows, 0.0);
-  for (int64_t i = 0; i < a.rows; ++i) {
-    for (int64_t j = i; j < a.cols; ++j) {
-      sum[j] += std::abs(a(i, j));
-      if (j != i) sum[i] += std::abs(a(i, j));
-    }
-  }
-  return sum.empty() ? 0.0 : *std::max_element(sum.begin(), sum.end());
-}
-
-// Estimates the reciprocal condition number of a matrix whose Cholesky factor is in the upper triangle of `a` and whose
-// 1-norm is `norm`.
-double ReciprocalCondition(const Context& context, MatrixView<const double> a, double norm) {
-  const lapack::Threads threads(context.threads);
-  const int n = ToInt(a.rows), lda = LeadingDimension(a);
-  std::vector<double> work(3 * a.rows);
-  std::vector<int> iwork(a.rows);
-  double rcond = 0;
-  int info = 0;
-  dpocon_("L", &n, a.data, &lda, &norm, &rcond, work.data(), iwork.data(), &info, 1);
-  return rcond;
-}
-
-// As Solver::CholeskySolve.
+// As Solver::CholeskySolve without an estimate.
 bool CholeskySolveHere(const Context& context, MatrixView<double> a, MatrixView<double> b) {
   const lapack::Threads threads(context.threads);
   const int n = ToInt(a.rows), lda = LeadingDimension(a);
@@ -132,7 +108,7 @@ bool CholeskySolve(const Context& context, MatrixView<double> a, MatrixView<doub
   bool definite = false;
   if (!Moved(context, flops, elements, [&](Solver& solver) {
         const ArrayPtr factor = solver.Uploaded(a), x = solver.Uploaded(b);
-        definite = solver.CholeskySolve(*factor, *x);
+        definite = solver.CholeskySolve(*factor, *x, nullptr);
         if (!definite) return;
         solver.Download(*factor, a);
         solver.Download(*x, b);
@@ -141,6 +117,28 @@ bool CholeskySolve(const Context& context, MatrixView<double> a, MatrixView<doub
   if (!definite) return false;
   if (rcond != nullptr) *rcond = ReciprocalCondition(context, a, norm);
   return true;
+}
+
+double SymmetricNorm1(MatrixView<const double> a) {
+  std::vector<double> sum(a.rows, 0.0);
+  for (int64_t i = 0; i < a.rows; ++i) {
+    for (int64_t j = i; j < a.cols; ++j) {
+      sum[j] += std::abs(a(i, j));
+      if (j != i) sum[i] += std::abs(a(i, j));
+    }
+  }
+  return sum.empty() ? 0.0 : *std::max_element(sum.begin(), sum.end());
+}
+
+double ReciprocalCondition(const Context& context, MatrixView<const double> factor, double norm) {
+  const lapack::Threads threads(context.threads);
+  const int n = ToInt(factor.rows), lda = LeadingDimension(factor);
+  std::vector<double> work(3 * factor.rows);
+  std::vector<int> iwork(factor.rows);
+  double rcond = 0;
+  int info = 0;
+  dpocon_("L", &n, factor.data, &lda, &norm, &rcond, work.data(), iwork.data(), &info, 1);
+  return rcond;
 }
 
 // LAPACK's column-major matrices are the transposes: a' x' = b' is solved.

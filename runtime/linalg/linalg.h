@@ -22,6 +22,11 @@ void SymmetrizeFromUpper(MatrixView<double> c);
 // Solves a x = b for symmetric positive definite a; b becomes x, a is overwritten. False if a is not positive definite
 // to working precision. If `rcond` is not null, it receives an estimate of the reciprocal condition number (1-norm).
 bool CholeskySolve(const Context& context, MatrixView<double> a, MatrixView<double> b, double* rcond);
+// The 1-norm of symmetric a, upper triangle read.
+double SymmetricNorm1(MatrixView<const double> a);
+// Estimates the reciprocal condition number (1-norm) of a matrix with this 1-norm, whose Cholesky factor U is in the
+// upper triangle of `factor`.
+double ReciprocalCondition(const Context& context, MatrixView<const double> factor, double norm);
 
 // Solves x a = b for any square a, on the host; b becomes x, a is overwritten. Returns an estimate of the reciprocal
 // condition number of a (1-norm). Where that is below `least`, b is left as it was.

@@ -13,13 +13,18 @@ namespace shiftrt::linalg {
 
 namespace {
 
+// Owns its values, or is a view of others', which is only read.
 class HostArray : public Array {
  public:
-  HostArray(int64_t rows, int64_t cols) : Array(rows, cols), values_(rows, cols) {}
-  static MatrixView<double> Of(const Array& array) { return static_cast<const HostArray&>(array).values_.view(); }
+  HostArray(int64_t rows, int64_t cols) : Array(rows, cols), values_(rows, cols), view_(values_.view()) {}
+  explicit HostArray(MatrixView<const double> others)
+      : Array(others.rows, others.cols),
+        view_(const_cast<double*>(others.data), others.rows, others.cols, others.stride) {}
+  static MatrixView<double> Of(const Array& array) { return static_cast<const HostArray&>(array).view_; }
 
  private:
   Matrix<double> values_;
+  MatrixView<double> view_;
 };
 
 void Copy(MatrixView<const double> from, MatrixView<double> to) {
@@ -35,7 +40,19 @@ class HostSolver : public Solver {
   ArrayPtr Make(int64_t rows, int64_t cols) override { return std::make_unique<HostArray>(rows, cols); }
   void Upload(MatrixView<const double> from, Array& to) override { linalg::Copy(from, HostArray::Of(to)); }
   void Download(const Array& from, MatrixView<double> to) override { linalg::Copy(HostArray::Of(from), to); }
-  void Copy(const Array& from, Array& to) override { linalg::Copy(HostArray::Of(from), HostArray::Of(to)); }
+  void Copy(const Array& from, Array& to) override {
+    linalg::Copy(HostArray::Of(from).Rows(0, to.rows()).Cols(0, to.cols()), HostArray::Of(to));
+  }
+  std::vector<double> Elements(const Array& a, int64_t first, int64_t step, int64_t count) override {
+    const MatrixView<const double> m = HostArray::Of(a);
+    std::vector<double> elements(count);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t at = first + i * step;
+      elements[i] = m(at / m.cols, at % m.cols);
+    }
+    return elements;
+  }
+  ArrayPtr Reading(MatrixView<const double> from) override { return std::make_unique<HostArray>(from); }
 
   void Gemm(const Operand& a, const Operand& b, const Scales& scales, Array& c) override {
     linalg::Gemm(context_, a.transposed, b.transposed, scales.alpha, HostArray::Of(a.array), HostArray::Of(b.array),
@@ -44,8 +61,8 @@ class HostSolver : public Solver {
   void Symm(Side side, const Array& a, const Array& b, Array& c) override {
     linalg::Symm(context_, side, HostArray::Of(a), HostArray::Of(b), HostArray::Of(c));
   }
-  bool CholeskySolve(Array& a, Array& b) override {
-    return linalg::CholeskySolve(context_, HostArray::Of(a), HostArray::Of(b), nullptr);
+  bool CholeskySolve(Array& a, Array& b, double* rcond) override {
+    return linalg::CholeskySolve(context_, HostArray::Of(a), HostArray::Of(b), rcond);
   }
 
   std::vector<double> Eigen(Array& a) override {
@@ -108,12 +125,12 @@ class HostSolver : public Solver {
     for (int64_t i = 0; i < m.rows; ++i)
       for (int64_t j = 0; j < m.cols; ++j) m(i, j) *= factors[i];
   }
-  std::vector<double> RowSquares(const Array& a) override {
-    const MatrixView<double> m = HostArray::Of(a);
-    std::vector<double> sums(m.rows, 0.0);
-    for (int64_t i = 0; i < m.rows; ++i)
-      for (int64_t j = 0; j < m.cols; ++j) sums[i] += m(i, j) * m(i, j);
-    return sums;
+  std::vector<double> RowDots(const Array& a, const Array& b) override {
+    const MatrixView<const double> x = HostArray::Of(a), y = HostArray::Of(b);
+    std::vector<double> dots(x.rows, 0.0);
+    for (int64_t i = 0; i < x.rows; ++i)
+      for (int64_t j = 0; j < x.cols; ++j) dots[i] += x(i, j) * y(i, j);
+    return dots;
   }
 
  private:
@@ -168,11 +185,11 @@ std::unique_ptr<Solver> MakeHostSolver(const Context& context) { return std::mak
 LeadingEigenpairs LeadingEigen(Solver& solver, Array& a, int64_t count) {
   Check(a.rows() == a.cols() && count >= 1 && count <= a.rows(), "{} eigenvectors of a {} x {} matrix", count, a.rows(),
         a.cols());
-  const Tridiagonal t = solver.Tridiagonalize(a);
-  for (const std::vector<double>* part : {&t.diagonal, &t.beside})
+  LeadingEigenpairs pairs{solver.Tridiagonalize(a), nullptr};
+  for (const std::vector<double>* part : {&pairs.reduced.diagonal, &pairs.reduced.beside})
     for (const double x : *part) Check(std::isfinite(x), "a {} x {} matrix is not finite", a.rows(), a.cols());
-  LeadingEigenpairs pairs{Eigenvalues(t), solver.Uploaded(LeadingVectors(t, count).view())};
-  solver.Rotate(a, t, *pairs.vectors);
+  pairs.vectors = solver.Uploaded(LeadingVectors(pairs.reduced, count).view());
+  solver.Rotate(a, pairs.reduced, *pairs.vectors);
   return pairs;
 }
 

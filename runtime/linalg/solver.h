@@ -40,7 +40,7 @@ struct Scales {
 enum class Side { kLeft, kRight };
 
 // Shapes must match. Symmetric arrays are read in their upper triangle. Throws OutOfMemory if its memory is too small.
-class Solver {
+class Solver : public std::enable_shared_from_this<Solver> {
  public:
   virtual ~Solver() = default;
   // Whether Tridiagonalize(), RotateColumns() and ShrunkSquares() are to be preferred to Eigen(). They are on a GPU,
@@ -49,15 +49,26 @@ class Solver {
   virtual ArrayPtr Make(int64_t rows, int64_t cols) = 0;  // not initialised
   virtual void Upload(MatrixView<const double> from, Array& to) = 0;
   virtual void Download(const Array& from, MatrixView<double> to) = 0;
+  // `to` becomes the leading rows and columns of `from`, as many as it has.
   virtual void Copy(const Array& from, Array& to) = 0;
+  // `count` elements of the row-major a, from the flat index `first` on, `step` apart.
+  virtual std::vector<double> Elements(const Array& a, int64_t first, int64_t step, int64_t count) = 0;
+  // An array to be read. The host's solver does not copy the values, which must outlive it.
+  virtual ArrayPtr Reading(MatrixView<const double> from) { return Uploaded(from); }
+  // Whether an array may remain when the work that made it is done (PlacedMatrix). Never in host memory, which has the
+  // values as matrices; on a GPU, as long as those that remain take at most a quarter of what would be free without
+  // them: the rest is for solves, and for decoders.
+  virtual bool MayStay(const std::shared_ptr<const Array>& /*array*/) { return false; }
 
   // c = alpha a b + beta c.
   virtual void Gemm(const Operand& a, const Operand& b, const Scales& scales, Array& c) = 0;
   // c = a b (left) or b a (right), with symmetric a.
   virtual void Symm(Side side, const Array& a, const Array& b, Array& c) = 0;
   // Solves a x = b. b becomes x, and the upper triangle of a becomes U with a = U' U. False if a is not positive
-  // definite to working precision; the contents of both are then undefined.
-  virtual bool CholeskySolve(Array& a, Array& b) = 0;
+  // definite to working precision; the contents of both are then undefined. If `rcond` is not null, it receives an
+  // estimate of the reciprocal condition number (1-norm), which is made on the host: a GPU's matrix and its factor are
+  // downloaded for it.
+  virtual bool CholeskySolve(Array& a, Array& b, double* rcond) = 0;
   // Eigenvalues of symmetric a, ascending; eigenvector j goes to row j of a. Throws Error if the iteration does not
   // converge.
   virtual std::vector<double> Eigen(Array& a) = 0;
@@ -73,8 +84,8 @@ class Solver {
   virtual void AddToDiagonal(double value, Array& a) = 0;
   // Multiplies row i by factors[i].
   virtual void ScaleRows(std::span<const double> factors, Array& a) = 0;
-  // Sum of squares of each row.
-  virtual std::vector<double> RowSquares(const Array& a) = 0;
+  // The dot product of each row of a with the same row of b.
+  virtual std::vector<double> RowDots(const Array& a, const Array& b) = 0;
 
   ArrayPtr Uploaded(MatrixView<const double> from);
   Matrix<double> Downloaded(const Array& from);
@@ -84,11 +95,14 @@ class Solver {
 
 std::unique_ptr<Solver> MakeHostSolver(const Context& context);
 
-// All eigenvalues of symmetric a, ascending, and the eigenvectors of the `count` largest as rows, the largest first.
-// At most a third of the work of Eigen(). Overwrites a. Throws Error if it does not converge or a is not finite.
+// The eigenvectors of symmetric a for its `count` largest eigenvalues as rows, the largest first. At most a third of
+// the work of Eigen(). Overwrites a. Throws Error if it does not converge or a is not finite.
 struct LeadingEigenpairs {
-  std::vector<double> values;
-  ArrayPtr vectors;  // (count, n)
+  Tridiagonal reduced;  // a in another basis
+  ArrayPtr vectors;     // (count, n)
+
+  // All eigenvalues, ascending. This call computes them, on the host.
+  std::vector<double> Values() const { return Eigenvalues(reduced); }
 };
 LeadingEigenpairs LeadingEigen(Solver& solver, Array& a, int64_t count);
 

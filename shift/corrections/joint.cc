@@ -93,8 +93,8 @@ class JointFit {
  private:
   Joint Reduced(const RidgeSolution& solution) const {
     Joint joint;
-    const Matrix<double> a = RowRange(solution.a, 0, d_);
-    joint.b_map = RowRange(solution.a, d_, width_);
+    const Matrix<double> a = RowRange(solution.a.host(), 0, d_);
+    joint.b_map = RowRange(solution.a.host(), d_, width_);
     if (options_.rank.kind == RankSpec::Kind::kFull) {
       RidgeSolution stream;
       stream.a = a.Clone();
@@ -137,7 +137,7 @@ class JointFit {
     const RidgeSums part = all.OfInputs(d_, width_);
     const RidgeSums left = RidgeSums::FromSums(part.Gram(), std::move(cross), part.DeltaSquares(), part.tokens());
     RidgeSolution again = SolveRidge(context_, left, {{LambdaSpec::Kind::kAbsolute, solution.lambda}, false});
-    joint.b_map = std::move(again.a);
+    joint.b_map = again.a.host().Clone();
     factors.b = std::move(again.b);
     joint.lra = MakeLra(factors);
   }

@@ -21,10 +21,11 @@ std::shared_ptr<const Lra> Patch(const Context& context, const Matrix<double>& b
   for (int64_t i = 0; i < d; ++i)
     for (int64_t k = 0; k < d; ++k) scaled(i, k) = basis(i, k) * scales[k];
   RidgeSolution patch;
-  patch.a = Matrix<double>(d, d);
+  Matrix<double> map(d, d);
+  linalg::Gemm(context, false, true, 1.0, scaled.view(), basis.view(), 0.0, map.view());
+  for (int64_t i = 0; i < d; ++i) map(i, i) -= 1;
+  patch.a = std::move(map);
   patch.b = Matrix<double>::Zeros(1, d);
-  linalg::Gemm(context, false, true, 1.0, scaled.view(), basis.view(), 0.0, patch.a.view());
-  for (int64_t i = 0; i < d; ++i) patch.a(i, i) -= 1;
   return MakeLra(patch);
 }
 

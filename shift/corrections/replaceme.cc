@@ -29,7 +29,8 @@ FittedSites FitReplaceMe(const FitInput& input) {
     const Stopwatch watch(fitted.seconds.factorize);
     const int64_t before = site->site.layer - 1;
     fitted.own.push_back(
-        {.layer = before, .own = FoldIntoDown(job.context, job.model.weights->blocks[before], solution.a.view())});
+        {.layer = before,
+         .own = FoldIntoDown(job.context, job.model.weights->blocks[before], solution.a.host().view())});
     SiteReport report;
     report.site = site->site;
     report.tokens = site->fit.tokens();
@@ -37,11 +38,12 @@ FittedSites FitReplaceMe(const FitInput& input) {
     report.condition = solution.condition;
     report.warning = solution.warning;
     report.rank = site->fit.hidden();
-    for (int64_t i = 0; i < solution.a.rows(); ++i) solution.a(i, i) -= 1.0;
-    report.r2_fit = RSquared(job.context, site->fit, solution.a.view(), solution.b.view());
+    const Matrix<double>& change = solution.a.ToWrite();
+    for (int64_t i = 0; i < change.rows(); ++i) change(i, i) -= 1.0;
+    report.r2_fit = RSquared(job.context, site->fit, change.view(), solution.b.view());
     report.r2_heldout = site->heldout.tokens() == 0
                             ? std::numeric_limits<double>::quiet_NaN()
-                            : RSquared(job.context, site->heldout, solution.a.view(), solution.b.view());
+                            : RSquared(job.context, site->heldout, change.view(), solution.b.view());
     fitted.reports.push_back(std::move(report));
     job.progress.Advance(1);
   }

@@ -30,8 +30,8 @@ std::vector<double> ColumnNorms(const Matrix<double>& x, const Matrix<double>& g
 // A in a solver's memory, and times the metric: G_c A (rrr), or A itself (svd, svd-refit).
 class InMetric {
  public:
-  InMetric(Solver& solver, const RidgeSums& sums, const Matrix<double>& a, Factorization factorization)
-      : a_(solver.Uploaded(a.view())) {
+  InMetric(Solver& solver, const RidgeSums& sums, const linalg::PlacedMatrix& a, Factorization factorization)
+      : a_(a.On(solver)) {
     if (factorization != Factorization::kReducedRank) return;
     metric_a_ = solver.Make(a.rows(), a.cols());
     solver.Symm(linalg::Side::kLeft, *CenteredGram(solver, sums), *a_, *metric_a_);
@@ -44,14 +44,62 @@ class InMetric {
   }
 
  private:
-  linalg::ArrayPtr a_, metric_a_;
+  std::shared_ptr<const linalg::Array> a_;
+  linalg::ArrayPtr metric_a_;
 };
+
+// A in the metric, if there is one.
+linalg::PlacedMatrix Weighted(const Context& context, const RidgeSolution& solution, const OutputMetric* metric) {
+  if (metric == nullptr) return {};
+  return metric->Times(context, solution.a.host());
+}
 
 // Calls body(solver) where a problem of one site is worth solving.
 template <typename Body>
 auto WithSolver(const Context& context, int64_t hidden, const Body& body) {
   const auto d = static_cast<double>(hidden);
   return linalg::WithSolver(context, FactorizeFlops(hidden), 2 * d * d, body);
+}
+
+// What is factorized.
+struct ToFactorize {
+  const Context& context;
+  const RidgeSums& sums;
+  const RidgeSolution& solution;
+  Factorization factorization;
+  const OutputMetric* metric;
+};
+
+// With V the leading right singular vectors of G^(1/2) A, which are eigenvectors of A' G A, the best map of rank r in
+// the metric G is A V V': no root or inverse of G is needed, and G = I gives the SVD of A. Only V comes from the
+// squared matrix; P and the leading singular values are products with A itself, so they do not lose half of the digits.
+//
+// In a metric M = L L' of the output, the same is done with A L, and A L V V' L^-1 is the best map.
+//
+// `others`, if not null, gets the singular values behind those of the factors.
+LowRank FactorsOf(const ToFactorize& map, int64_t rank, std::vector<double>* others) {
+  const int64_t d = map.sums.hidden();
+  CheckRank(RankSpec::Fixed(rank), d);
+  const linalg::PlacedMatrix weighted = Weighted(map.context, map.solution, map.metric);
+  const linalg::PlacedMatrix& a = map.metric != nullptr ? weighted : map.solution.a;
+  LowRank out = WithSolver(map.context, d, [&](Solver& solver) {
+    const InMetric maps(solver, map.sums, a, map.factorization);
+    const linalg::LeadingEigenpairs eigen = maps.Eigen(solver, rank);  // V' in its rows
+    const linalg::ArrayPtr p = solver.Product({maps.a()}, {*eigen.vectors, true}),
+                           metric_p = solver.Product({maps.metric_a()}, {*eigen.vectors, true});
+    LowRank factors{solver.Downloaded(*p), solver.Downloaded(*eigen.vectors), {}, {}};
+    factors.singular_values = ColumnNorms(factors.p, solver.Downloaded(*metric_p));
+    if (others != nullptr) {
+      *others = eigen.Values();
+      others->resize(d - rank);
+      std::reverse(others->begin(), others->end());
+    }
+    return factors;
+  });
+  if (map.metric != nullptr) out.q = map.metric->Over(map.context, out.q);
+  out.b = map.factorization == Factorization::kSvd ? map.solution.b.Clone()
+                                                   : FreeBias(map.context, map.sums, {out.p.view(), out.q.view()});
+  return out;
 }
 
 // "500k", "4M" or a plain number, at least 1.
@@ -175,39 +223,24 @@ std::vector<int64_t> ChooseRanks(const RankSpec& spec, const std::vector<std::ve
   return {};
 }
 
-// With V the leading right singular vectors of G^(1/2) A, which are eigenvectors of A' G A, the best map of rank r in
-// the metric G is A V V': no root or inverse of G is needed, and G = I gives the SVD of A. Only V comes from the
-// squared matrix; P and the leading singular values are products with A itself, so they do not lose half of the digits.
-//
-// In a metric M = L L' of the output, the same is done with A L, and A L V V' L^-1 is the best map.
+LowRank LeadingFactors(const Context& context, const RidgeSums& sums, const RidgeSolution& solution, int64_t rank,
+                       Factorization factorization, const OutputMetric* metric) {
+  return FactorsOf({context, sums, solution, factorization, metric}, rank, nullptr);
+}
+
 LowRank Factorize(const Context& context, const RidgeSums& sums, const RidgeSolution& solution, int64_t rank,
                   Factorization factorization, const OutputMetric* metric) {
-  const int64_t d = sums.hidden();
-  CheckRank(RankSpec::Fixed(rank), d);
-  const Matrix<double> weighted = metric != nullptr ? metric->Times(context, solution.a) : Matrix<double>();
-  const Matrix<double>& a = metric != nullptr ? weighted : solution.a;
-  LowRank out = WithSolver(context, d, [&](Solver& solver) {
-    const InMetric maps(solver, sums, a, factorization);
-    const linalg::LeadingEigenpairs eigen = maps.Eigen(solver, rank);  // V' in its rows
-    const linalg::ArrayPtr p = solver.Product({maps.a()}, {*eigen.vectors, true}),
-                           metric_p = solver.Product({maps.metric_a()}, {*eigen.vectors, true});
-    LowRank factors{solver.Downloaded(*p), solver.Downloaded(*eigen.vectors), {}, {}};
-    factors.singular_values = ColumnNorms(factors.p, solver.Downloaded(*metric_p));
-    for (int64_t j = d - rank - 1; j >= 0; --j)
-      factors.singular_values.push_back(std::sqrt(std::max(0.0, eigen.values[j])));
-    return factors;
-  });
-  if (metric != nullptr) out.q = metric->Over(context, out.q);
-  out.b =
-      factorization == Factorization::kSvd ? solution.b.Clone() : FreeBias(context, sums, {out.p.view(), out.q.view()});
-  return out;
+  std::vector<double> others;
+  LowRank factors = FactorsOf({context, sums, solution, factorization, metric}, rank, &others);
+  for (const double square : others) factors.singular_values.push_back(std::sqrt(std::max(0.0, square)));
+  return factors;
 }
 
 std::vector<double> SingularValues(const Context& context, const RidgeSums& sums, const RidgeSolution& solution,
                                    Factorization factorization, const OutputMetric* metric) {
-  const Matrix<double> weighted = metric != nullptr ? metric->Times(context, solution.a) : Matrix<double>();
+  const linalg::PlacedMatrix weighted = Weighted(context, solution, metric);
   std::vector<double> values = WithSolver(context, sums.hidden(), [&](Solver& solver) {
-    return InMetric(solver, sums, metric != nullptr ? weighted : solution.a, factorization).Eigen(solver, 1).values;
+    return InMetric(solver, sums, metric != nullptr ? weighted : solution.a, factorization).Eigen(solver, 1).Values();
   });
   std::reverse(values.begin(), values.end());
   for (double& value : values) value = std::sqrt(std::max(0.0, value));
@@ -237,7 +270,7 @@ double EffectiveRank(const std::vector<double>& singular_values) {
 
 std::shared_ptr<const Lra> MakeLra(const RidgeSolution& solution) {
   auto lra = std::make_shared<Lra>();
-  lra->a = Converted<float>(solution.a);
+  lra->a = Converted<float>(solution.a.host());
   lra->b = Converted<float>(solution.b);
   return lra;
 }

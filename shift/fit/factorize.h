@@ -54,6 +54,9 @@ struct LowRank {
 // rank below 1 or above d.
 LowRank Factorize(const Context& context, const RidgeSums& sums, const RidgeSolution& solution, int64_t rank,
                   Factorization factorization, const OutputMetric* metric = nullptr);
+// The same with the leading singular values alone, for who does not ask for the others: the host has less to compute.
+LowRank LeadingFactors(const Context& context, const RidgeSums& sums, const RidgeSolution& solution, int64_t rank,
+                       Factorization factorization, const OutputMetric* metric = nullptr);
 // FLOP of either for a map (d, d), about.
 double FactorizeFlops(int64_t d);
 // All singular values alone, descending: of A (svd), or of G_c^(1/2) A (rrr), times L.

@@ -21,7 +21,7 @@ Matrix<T> GetMatrix(Unpacker& in) {
 }  // namespace
 
 void Put(Packer& out, const RidgeSolution& solution) {
-  PutMatrix(out, solution.a);
+  PutMatrix(out, solution.a.host());
   PutMatrix(out, solution.b);
   out.Put(solution.lambda).Put(solution.condition).PutText(solution.warning);
 }

@@ -49,7 +49,8 @@ OutputMetric::OutputMetric(const Context& context, MetricKind kind, MatrixView<c
   const auto solver = linalg::MakeHostSolver(context);
   const linalg::ArrayPtr upper = solver->Uploaded(moment.view()),
                          nothing = solver->Uploaded(Matrix<double>::Zeros(d, 1).view());
-  Check(solver->CholeskySolve(*upper, *nothing), "the second moment of the loss's gradients is not positive definite");
+  Check(solver->CholeskySolve(*upper, *nothing, nullptr),
+        "the second moment of the loss's gradients is not positive definite");
   moment = solver->Downloaded(*upper);
   root_ = Matrix<double>::Zeros(d, d);
   for (int64_t i = 0; i < d; ++i)

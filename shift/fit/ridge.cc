@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -42,12 +43,11 @@ struct NormalEquations {
 
 NormalEquations MakeEquations(Solver& solver, const RidgeSums& sums, bool penalize_bias) {
   NormalEquations equations;
-  linalg::CheckFinite(sums.UpperGram());
   equations.tokens = sums.tokens();
-  for (int64_t i = 0; i < sums.inputs(); ++i) equations.scale = std::max(equations.scale, sums.UpperGram()(i, i));
+  for (const double square : sums.InputSquares()) equations.scale = std::max(equations.scale, square);
   if (penalize_bias) {
-    equations.gram = solver.Uploaded(sums.UpperGram());
-    equations.cross = solver.Uploaded(sums.Cross().view());
+    equations.gram = solver.Copied(*sums.matrices().gram.On(solver));
+    equations.cross = solver.Copied(*sums.matrices().cross.On(solver));
     equations.delta_squares = sums.DeltaSquares();
   } else {
     equations.gram = CenteredGram(solver, sums);
@@ -55,13 +55,15 @@ NormalEquations MakeEquations(Solver& solver, const RidgeSums& sums, bool penali
     equations.delta_squares = sums.CenteredDeltaSquares();
     equations.free = 1;
   }
+  // With other values an eigendecomposition might not terminate.
+  for (const double square : solver.RowDots(*equations.gram, *equations.gram))
+    Check(std::isfinite(square), "the sums of a ridge regression are not finite");
   return equations;
 }
 
 double RelativeUnit(const RidgeSums& sums) {
-  double trace = 0;
-  for (int64_t i = 0; i < sums.inputs(); ++i) trace += sums.UpperGram()(i, i);
-  return trace / static_cast<double>(sums.inputs());
+  const std::vector<double> squares = sums.InputSquares();
+  return std::accumulate(squares.begin(), squares.end(), 0.0) / static_cast<double>(sums.inputs());
 }
 
 // gram = V diag(values) V' and V' cross. Directions before `first` hold nothing but rounding.
@@ -94,11 +96,11 @@ double Condition(const Spectrum& spectrum, double lambda) {
 }
 
 // X = V (values + lambda)^-1 V' cross over the directions that are real; uses up `spectrum.projected`.
-Matrix<double> SolveSpectral(Solver& solver, Spectrum& spectrum, double lambda) {
+ArrayPtr SolveSpectral(Solver& solver, Spectrum& spectrum, double lambda) {
   std::vector<double> factors(spectrum.size(), 0.0);
   for (int64_t j = spectrum.first; j < spectrum.size(); ++j) factors[j] = 1.0 / (spectrum.values[j] + lambda);
   solver.ScaleRows(factors, *spectrum.projected);
-  return solver.Downloaded(*solver.Product({*spectrum.vectors, true}, {*spectrum.projected}));
+  return solver.Product({*spectrum.vectors, true}, {*spectrum.projected});
 }
 
 // Generalised cross-validation, N RSS / (N - edf)^2 (Golub, Heath, Wahba 1979), as a function of lambda. Residual and
@@ -107,7 +109,7 @@ class GcvScore {
  public:
   GcvScore(Solver& solver, const NormalEquations& equations, const Spectrum& spectrum)
       : tokens_(static_cast<double>(equations.tokens)) {
-    const std::vector<double> energies = solver.RowSquares(*spectrum.projected);
+    const std::vector<double> energies = solver.RowDots(*spectrum.projected, *spectrum.projected);
     double explained = 0;
     for (int64_t j = spectrum.first; j < spectrum.size(); ++j) {
       values_.push_back(spectrum.values[j]);
@@ -141,22 +143,20 @@ class HoldoutScore {
  public:
   HoldoutScore(Solver& solver, const Spectrum& spectrum, const RidgeSums& fitted, const RidgeSums& heldout,
                bool penalize_bias)
-      : spectrum_(spectrum), linear_(spectrum.size(), 0.0) {
+      : spectrum_(spectrum) {
     const int64_t n = spectrum.size();
     const Array &v = *spectrum.vectors, &p = *spectrum.projected;
-    const ArrayPtr gram = penalize_bias ? solver.Uploaded(heldout.UpperGram())
-                                        : GramAbout(solver, heldout, fitted.InputMean()),
-                   image = solver.Make(n, n);
+    const std::shared_ptr<const Array> gram =
+        penalize_bias ? heldout.matrices().gram.On(solver) : GramAbout(solver, heldout, fitted.InputMean());
+    const ArrayPtr image = solver.Make(n, n);
     solver.Symm(linalg::Side::kRight, *gram, v, *image);
     quadratic_ = solver.Downloaded(*solver.Product({*image}, {v, true}));
     const Matrix<double> products = solver.Downloaded(*solver.Product({p}, {p, true}));
     for (int64_t i = 0; i < quadratic_.size(); ++i) quadratic_.data()[i] *= products.data()[i];
-    const ArrayPtr cross = penalize_bias ? solver.Uploaded(heldout.Cross().view())
-                                         : CrossAbout(solver, heldout, fitted.InputMean(), fitted.DeltaMean());
-    const Matrix<double> projected = solver.Downloaded(p),
-                         heldout_projected = solver.Downloaded(*solver.Product({v}, {*cross}));
-    for (int64_t i = 0; i < n; ++i)
-      for (int64_t k = 0; k < projected.cols(); ++k) linear_[i] += projected(i, k) * heldout_projected(i, k);
+    const std::shared_ptr<const Array> cross =
+        penalize_bias ? heldout.matrices().cross.On(solver)
+                      : CrossAbout(solver, heldout, fitted.InputMean(), fitted.DeltaMean());
+    linear_ = solver.RowDots(p, *solver.Product({v}, {*cross}));
   }
 
   double operator()(double lambda) const {
@@ -219,13 +219,13 @@ double BestLambda(const Scores& scores, double unit) {
   return lambda(best());
 }
 
-// By Cholesky; an empty matrix where that fails or is not to be trusted.
-Matrix<double> SolveCholesky(const Context& context, Solver& solver, const NormalEquations& equations, double lambda,
-                             double* condition) {
-  Matrix<double> gram = solver.Downloaded(*equations.gram), x = solver.Downloaded(*equations.cross);
-  for (int64_t i = 0; i < gram.rows(); ++i) gram(i, i) += lambda;
+// By Cholesky; null where that fails or is not to be trusted.
+ArrayPtr SolveCholesky(Solver& solver, const NormalEquations& equations, double lambda, double* condition) {
+  const ArrayPtr factor = solver.Copied(*equations.gram);
+  ArrayPtr x = solver.Copied(*equations.cross);
+  solver.AddToDiagonal(lambda, *factor);
   double rcond = 0;
-  if (!linalg::CholeskySolve(context, gram.view(), x.view(), &rcond) || !(rcond >= kRounding)) return {};
+  if (!solver.CholeskySolve(*factor, *x, &rcond) || !(rcond >= kRounding)) return nullptr;
   *condition = 1.0 / rcond;
   return x;
 }
@@ -238,7 +238,7 @@ struct Problem {
 
 // X, and all of a solution but `a` and `b`.
 struct Solved {
-  Matrix<double> x;
+  ArrayPtr x;
   RidgeSolution solution;
 };
 
@@ -278,12 +278,12 @@ std::optional<Solved> SolveGcv(Solver& solver, const Problem& problem, double un
   const double lambda = solved.solution.lambda = BestLambda(scores, unit);
   solved.solution.condition = (highest + lambda) / (lowest + lambda);
   solver.AddToDiagonal(lambda, *equations.gram);
-  if (!solver.CholeskySolve(*equations.gram, *equations.cross)) return std::nullopt;
-  solved.x = solver.Downloaded(*equations.cross);
+  if (!solver.CholeskySolve(*equations.gram, *equations.cross, nullptr)) return std::nullopt;
+  solved.x = std::move(equations.cross);
   return solved;
 }
 
-Solved Solve(const Context& context, Solver& solver, const Problem& problem) {
+Solved Solve(Solver& solver, const Problem& problem) {
   const LambdaSpec& spec = problem.options.lambda;
   const bool penalize_bias = problem.options.penalize_bias;
   const double unit = RelativeUnit(problem.sums);
@@ -299,8 +299,8 @@ Solved Solve(const Context& context, Solver& solver, const Problem& problem) {
   const bool chosen = spec.kind == LambdaSpec::Kind::kGcv || spec.kind == LambdaSpec::Kind::kHoldout;
   if (!chosen) {
     solution.lambda = spec.kind == LambdaSpec::Kind::kRelative ? spec.value * unit : spec.value;
-    solved.x = SolveCholesky(context, solver, equations, solution.lambda, &solution.condition);
-    if (!solved.x.empty()) return solved;
+    solved.x = SolveCholesky(solver, equations, solution.lambda, &solution.condition);
+    if (solved.x != nullptr) return solved;
   }
   Spectrum spectrum = Decompose(solver, equations);
   if (spec.kind == LambdaSpec::Kind::kHoldout) {
@@ -321,48 +321,50 @@ Solved Solve(const Context& context, Solver& solver, const Problem& problem) {
   return solved;
 }
 
-Matrix<double> Product(const Context& context, MatrixView<const double> a, MatrixView<const double> b,
-                       bool transpose_b = false) {
-  Matrix<double> c(a.rows, transpose_b ? b.rows : b.cols);
-  linalg::Gemm(context, false, transpose_b, 1.0, a, b, 0.0, c.view());
-  return c;
-}
-
-// m -= x' y.
-void SubtractOuter(const Context& context, const Matrix<double>& x, const Matrix<double>& y, const Matrix<double>& m) {
-  linalg::Gemm(context, true, false, -1.0, x.view(), y.view(), 1.0, m.view());
-}
-
-double Dot(MatrixView<const double> a, const Matrix<double>& b) {
-  double sum = 0;
-  for (int64_t i = 0; i < a.rows; ++i)
-    for (int64_t j = 0; j < a.cols; ++j) sum += a(i, j) * b(i, j);
-  return sum;
-}
-
-// 2 <A, C_c> - <A, G_c A> of A = P Q, which is <P, C_c Q'> and <P, G_c P (Q Q')>: nothing larger than P is made of
-// them.
-double ExplainedByMap(const Context& context, const RidgeSums& sums, const LinearMap& map) {
-  const int64_t n = sums.inputs(), d = sums.hidden();
-  const Matrix<double> mean = sums.InputMean(), delta_mean = sums.DeltaMean();
-  Matrix<double> column_sums(1, n);
-  for (int64_t j = 0; j < n; ++j) column_sums(0, j) = sums.UpperGram()(j, n);
-
-  Matrix<double> image(n, map.p.cols);
-  linalg::Symm(context, linalg::Side::kLeft, sums.UpperGram().Rows(0, n).Cols(0, n), map.p, image.view());
-  SubtractOuter(context, column_sums, Product(context, mean.view(), map.p), image);
-  if (map.factored()) image = Product(context, image.view(), Product(context, map.q, map.q, true).view());
-
-  const MatrixView<const double> cross = sums.Cross().view().Rows(0, n);
-  if (!map.factored()) {
-    double linear = 0;
-    for (int64_t i = 0; i < n; ++i)
-      for (int64_t j = 0; j < d; ++j) linear += map.p(i, j) * (cross(i, j) - column_sums(0, i) * delta_mean(0, j));
-    return 2 * linear - Dot(map.p, image);
+// What is asked for, of X: the map, and the bias that was penalised or leaves no mean error.
+RidgeSolution Finished(Solver& solver, const Problem& problem, Solved solved) {
+  const int64_t n = problem.sums.inputs(), d = problem.sums.hidden();
+  RidgeSolution& solution = solved.solution;
+  if (!problem.options.penalize_bias) {
+    solution.b = problem.sums.DeltaMean();
+    const ArrayPtr b = solver.Uploaded(solution.b.view());
+    solver.Gemm({*solver.Uploaded(problem.sums.InputMean().view())}, {*solved.x}, {-1, 1}, *b);
+    solver.Download(*b, solution.b.view());
+    solution.a = {solver, std::move(solved.x)};
+    return std::move(solution);
   }
-  const Matrix<double> update = Product(context, cross, map.q, true);
-  SubtractOuter(context, column_sums, Product(context, delta_mean.view(), map.q, true), update);
-  return 2 * Dot(map.p, update) - Dot(map.p, image);
+  const std::vector<double> bias = solver.Elements(*solved.x, n * d, 1, d);
+  solution.b = Matrix<double>(1, d);
+  std::copy(bias.begin(), bias.end(), solution.b.data());
+  ArrayPtr a = solver.Make(n, d);
+  solver.Copy(*solved.x, *a);
+  solution.a = {solver, std::move(a)};
+  return std::move(solution);
+}
+
+// 2 <A, C_c> - <A, G_c A> of A = P Q, which is 2 <P, C_c Q'> - <P, G_c P (Q Q')>: nothing larger than P is made of
+// them. With P' = [P; -mean(H) P] both are products with the sums as they are, <P', C Q'> and <P', G P' (Q Q')>.
+double ExplainedByMap(Solver& solver, const RidgeSums& sums, const LinearMap& map) {
+  const int64_t n = sums.inputs(), rank = map.p.cols;
+  Matrix<double> p(n + 1, rank);
+  const Matrix<double> mean = sums.InputMean();
+  std::fill_n(p.row(n), rank, 0.0);
+  for (int64_t i = 0; i < n; ++i) {
+    std::copy_n(map.p.row(i), rank, p.row(i));
+    for (int64_t j = 0; j < rank; ++j) p(n, j) -= mean(0, i) * map.p(i, j);
+  }
+  const auto sum = [&](const Array& a, const Array& b) {
+    const std::vector<double> dots = solver.RowDots(a, b);
+    return std::accumulate(dots.begin(), dots.end(), 0.0);
+  };
+  const ArrayPtr there = solver.Reading(p.view());
+  const std::shared_ptr<const Array> gram = sums.matrices().gram.On(solver), cross = sums.matrices().cross.On(solver);
+  ArrayPtr image = solver.Make(n + 1, rank);
+  solver.Symm(linalg::Side::kLeft, *gram, *there, *image);
+  if (!map.factored()) return 2 * sum(*there, *cross) - sum(*there, *image);
+  const std::shared_ptr<const Array> q = solver.Reading(map.q);
+  image = solver.Product({*image}, {*solver.Product({*q}, {*q, true})});
+  return 2 * sum(*there, *solver.Product({*cross}, {*q, true})) - sum(*there, *image);
 }
 
 }  // namespace
@@ -398,32 +400,23 @@ std::string Format(const LambdaSpec& spec) {
 
 RidgeSolution SolveRidge(const Context& context, const RidgeSums& sums, const RidgeOptions& options,
                          const RidgeSums* heldout) {
-  const int64_t n = sums.inputs(), d = sums.hidden();
+  const int64_t n = sums.inputs();
   Check(sums.tokens() > 0, "ridge regression without a single token");
   Check(sums.weight() > 0, "ridge regression on {} tokens that all have weight 0", sums.tokens());
   Check(options.lambda.kind != LambdaSpec::Kind::kHoldout || (heldout != nullptr && heldout->tokens() > 0),
         "lambda holdout needs held-out calibration tokens; there are none");
   const double side = static_cast<double>(n);
-  Solved solved = linalg::WithSolver(context, EigenFlops(n), 3 * side * side, [&](Solver& solver) {
-    return Solve(context, solver, {sums, options, heldout});
+  return linalg::WithSolver(context, EigenFlops(n), 3 * side * side, [&](Solver& solver) {
+    const Problem problem{sums, options, heldout};
+    return Finished(solver, problem, Solve(solver, problem));
   });
-  RidgeSolution& solution = solved.solution;
-  if (options.penalize_bias) {
-    solution.a = Matrix<double>(n, d);
-    solution.b = Matrix<double>(1, d);
-    std::copy_n(solved.x.data(), n * d, solution.a.data());
-    std::copy_n(solved.x.row(n), d, solution.b.data());
-  } else {
-    solution.b = FreeBias(context, sums, solved.x.view());
-    solution.a = std::move(solved.x);
-  }
-  return std::move(solution);
 }
 
 Matrix<double> FreeBias(const Context& context, const RidgeSums& sums, const LinearMap& map) {
   Matrix<double> b = sums.DeltaMean();
   if (map.p.cols == 0) return b;
-  const Matrix<double> image = Product(context, sums.InputMean().view(), map.p);
+  Matrix<double> image(1, map.p.cols);
+  linalg::Gemm(context, false, false, 1.0, sums.InputMean().view(), map.p, 0.0, image.view());
   if (map.factored()) {
     linalg::Gemm(context, false, false, -1.0, image.view(), map.q, 1.0, b.view());
   } else {
@@ -443,7 +436,11 @@ double RSquared(const Context& context, const RidgeSums& sums, const LinearMap& 
   double mean_error = 0;
   const Matrix<double> bias = FreeBias(context, sums, map);
   for (int64_t j = 0; j < d; ++j) mean_error += (bias(0, j) - b(0, j)) * (bias(0, j) - b(0, j));
-  const double explained = (rank > 0 ? ExplainedByMap(context, sums, map) : 0.0) - sums.weight() * mean_error;
+  double explained = -sums.weight() * mean_error;
+  const double side = static_cast<double>(n);
+  if (rank > 0)
+    explained += linalg::WithSolver(context, EigenFlops(n), 3 * side * side,
+                                    [&](Solver& solver) { return ExplainedByMap(solver, sums, map); });
   return explained / total;
 }
 

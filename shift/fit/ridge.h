@@ -5,6 +5,7 @@
 #include <string>
 
 #include "runtime/context.h"
+#include "runtime/linalg/placed.h"
 #include "shift/sums/statistics.h"
 
 namespace shiftrt {
@@ -27,11 +28,11 @@ struct RidgeOptions {
 double EigenFlops(int64_t n);
 
 struct RidgeSolution {
-  Matrix<double> a;      // (n, d), row-vector convention
-  Matrix<double> b;      // (1, d)
-  double lambda = 0;     // the absolute value used
-  double condition = 0;  // of the regularised Gram, estimated
-  std::string warning;   // empty unless the solve had to fall back
+  linalg::PlacedMatrix a;  // (n, d), row-vector convention
+  Matrix<double> b;        // (1, d)
+  double lambda = 0;       // the absolute value used
+  double condition = 0;    // of the regularised Gram, estimated
+  std::string warning;     // empty unless the solve had to fall back
 };
 
 // Solves (G + lambda I) X = C. With a free bias G and C are centred first and lambda acts on A alone. gcv minimises the

@@ -80,9 +80,10 @@ Matrix<double> LeadingPlane(const Context& context, const Matrix<double>& x) {
     const linalg::ArrayPtr rows = solver.Uploaded(x.view()), products = solver.Product({*rows}, {*rows, true});
     const auto eigen = linalg::LeadingEigen(solver, *products, std::min<int64_t>(2, x.rows()));
     const Matrix<double> vectors = solver.Downloaded(*eigen.vectors);
+    const std::vector<double> values = eigen.Values();
     Matrix<double> plane = Matrix<double>::Zeros(x.rows(), 2);
     for (int64_t k = 0; k < vectors.rows(); ++k) {
-      const double scale = std::sqrt(std::max(0.0, eigen.values[eigen.values.size() - 1 - k]));
+      const double scale = std::sqrt(std::max(0.0, values[values.size() - 1 - k]));
       for (int64_t i = 0; i < x.rows(); ++i) plane(i, k) = scale * vectors(k, i);
     }
     return plane;

@@ -250,7 +250,7 @@ RidgeSolution SolveIteratively(const Context& context, const IterativeProblem& p
 
   const Moments moments = MomentsOf(problem);
   RidgeSolution solution;
-  solution.a = Matrix<double>(n, d);
+  Matrix<double> a(n, d);
   solution.condition = std::numeric_limits<double>::quiet_NaN();
   solution.lambda = lambda.kind == LambdaSpec::Kind::kRelative ? lambda.value * moments.unit : lambda.value;
   int64_t passes = 1;
@@ -263,11 +263,12 @@ RidgeSolution SolveIteratively(const Context& context, const IterativeProblem& p
       group.Solve(solution.lambda);
     }
     const Matrix<double>& x = best.empty() ? group.x() : best;
-    for (int64_t i = 0; i < n; ++i) std::copy_n(x.row(i), x.cols(), solution.a.row(i) + first);
+    for (int64_t i = 0; i < n; ++i) std::copy_n(x.row(i), x.cols(), a.row(i) + first);
     passes += group.passes();
   }
   solution.b = moments.delta_mean.Clone();
-  linalg::Gemm(context, false, false, -1.0, moments.mean.view(), solution.a.view(), 1.0, solution.b.view());
+  linalg::Gemm(context, false, false, -1.0, moments.mean.view(), a.view(), 1.0, solution.b.view());
+  solution.a = std::move(a);
   solution.warning = fmt::format(
       "the Gram of {} inputs has no room in memory: solved by conjugate gradients to a relative residual of {:.0e}, in "
       "{} passes over the activations{}",

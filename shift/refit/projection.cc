@@ -33,7 +33,7 @@ RefittedBlock Stored(const RidgeSolution& solution, const Projection& projection
   auto folded = std::make_shared<OwnBlock>(block);
   const Matrix<double> weight = Widened((*block).*projection.weight);
   for (int64_t i = 0; i < weight.rows(); ++i)
-    for (int64_t j = 0; j < weight.cols(); ++j) weight(i, j) += solution.a(j, i);
+    for (int64_t j = 0; j < weight.cols(); ++j) weight(i, j) += solution.a.host()(j, i);
   folded->Replace(projection.weight, weight.span());
   if (!((*block).*projection.bias).empty()) {
     const Matrix<double> bias = Widened((*block).*projection.bias);

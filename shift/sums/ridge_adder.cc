@@ -161,20 +161,19 @@ int64_t RidgeAdder::SharedBytes(int64_t inputs, int64_t hidden) {
 
 // The sums of the owner become everyone's. The lower triangle of the Gram is never read.
 void RidgeAdder::Share() {
-  const RidgeSumsView sums = into_.matrices();
   Packer packer(processes_.rank() == owner_ ? SharedBytes(into_.inputs(), into_.hidden()) : 0);
   if (processes_.rank() == owner_) {
+    const MatrixView<const double> gram = into_.UpperGram();
     packer.Put(into_.tokens()).Put(into_.DeltaSquares());
-    for (int64_t i = 0; i < sums.gram.rows; ++i)
-      packer.Put(std::span<const double>(sums.gram.row(i) + i, sums.gram.cols - i));
-    for (int64_t i = 0; i < sums.cross.rows; ++i)
-      packer.Put(std::span<const double>(sums.cross.row(i), sums.cross.cols));
+    for (int64_t i = 0; i < gram.rows; ++i) packer.Put(std::span(gram.row(i) + i, gram.cols - i));
+    packer.Put(std::span<const double>(into_.Cross().span()));
   }
   const Bytes message = processes_.Broadcast(owner_, packer.Take());
   if (processes_.rank() == owner_) return;
   Unpacker in(message);
   const auto tokens = in.Get<int64_t>();
   into_.SetTotals(tokens, in.Get<double>());
+  const RidgeSumsView sums = into_.matrices().ToWrite();
   for (int64_t i = 0; i < sums.gram.rows; ++i) in.Get(std::span(sums.gram.row(i) + i, sums.gram.cols - i));
   for (int64_t i = 0; i < sums.cross.rows; ++i) in.Get(std::span(sums.cross.row(i), sums.cross.cols));
 }

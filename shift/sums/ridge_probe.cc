@@ -142,6 +142,7 @@ void RidgeProbe::EndRound(int64_t present) {
 
 void RidgeProbe::Settle(int64_t batches) {
   for (RidgeAdder& adder : adders_) adder.Settle();
+  for (int64_t i = begin_; !staged_.empty() && i < end_; ++i) staged_[i].ToHost();  // the next group needs the room
   heard_ += batches;
   if (!staged_.empty() || batches_ == nullptr) return;
   *batches_ += batches;

@@ -66,20 +66,13 @@ struct SiteSums {
   struct Widths {
     int64_t inputs, hidden;
   };
-  // For the process `holder`, and for the others without matrices.
-  SiteSums(const Site& site, SiteInput input, Widths widths, TokenWeighting weighting, int holder, bool here)
-      : site(site),
-        input(input),
-        weighting(std::move(weighting)),
-        fit(widths.inputs, widths.hidden, here),
-        heldout(widths.inputs, widths.hidden, here),
-        holder(holder) {}
-  SiteSums(const Site& site, SiteInput input, Widths widths, TokenWeighting weighting = {})
+  SiteSums(const Site& site, SiteInput input, Widths widths, TokenWeighting weighting = {}, int holder = -1)
       : site(site),
         input(input),
         weighting(std::move(weighting)),
         fit(widths.inputs, widths.hidden),
-        heldout(widths.inputs, widths.hidden) {}
+        heldout(widths.inputs, widths.hidden),
+        holder(holder) {}
   SiteSums(const Site& site, RidgeSums fit, RidgeSums heldout)
       : site(site), fit(std::move(fit)), heldout(std::move(heldout)) {}
 };

@@ -68,22 +68,12 @@ std::vector<double> InfluenceStatistics::AngularScores() const {
   return scores;
 }
 
-RidgeSums::RidgeSums(int64_t inputs, int64_t hidden, bool here) : inputs_(inputs), hidden_(hidden) {
-  if (!here) return;
-  gram_ = Matrix<double>::Zeros(inputs + 1, inputs + 1);
-  cross_ = Matrix<double>::Zeros(inputs + 1, hidden);
-}
-
 RidgeSums RidgeSums::FromSums(Matrix<double> gram, Matrix<double> cross, double delta_squares, int64_t tokens) {
   Check(gram.rows() == gram.cols() && gram.rows() >= 1 && cross.rows() == gram.rows(),
         "a Gram of ({}, {}) beside cross products of ({}, {})", gram.rows(), gram.cols(), cross.rows(), cross.cols());
-  RidgeSums sums(0);
-  sums.inputs_ = cross.rows() - 1;
-  sums.hidden_ = cross.cols();
-  sums.tokens_ = tokens;
-  sums.gram_ = std::move(gram);
-  sums.cross_ = std::move(cross);
-  sums.delta_squares_ = delta_squares;
+  RidgeSums sums(cross.rows() - 1, cross.cols());
+  sums.SetTotals(tokens, delta_squares);
+  sums.matrices_ = {std::move(gram), std::move(cross)};
   return sums;
 }
 
@@ -97,7 +87,7 @@ void RidgeSums::Add(const Context& context, MatrixView<const float> h, MatrixVie
   ComputeRowProducts(context, delta, delta, products);
   for (size_t t = 0; t < products.size(); ++t) products[t].aa = inputs[t].aa;
   const double squares = CheckedDeltaSquares(products, weights);
-  AddToRidgeSums(context, h, delta, weights, matrices());
+  AddToRidgeSums(context, h, delta, weights, matrices_.ToWrite());
   SetTotals(tokens_ + h.rows, delta_squares_ + squares);
 }
 
@@ -122,17 +112,30 @@ double CheckedDeltaSquares(std::span<const RowProducts> inputs_and_deltas, std::
 RidgeSums& RidgeSums::operator+=(const RidgeSums& other) {
   Check(inputs_ == other.inputs_ && hidden_ == other.hidden_,
         "sums of {} inputs and {} outputs added to those of {} and {}", other.inputs_, other.hidden_, inputs_, hidden_);
-  for (int64_t i = 0; i < gram_.size(); ++i) gram_.data()[i] += other.gram_.data()[i];
-  for (int64_t i = 0; i < cross_.size(); ++i) cross_.data()[i] += other.cross_.data()[i];
+  const auto add = [](const Matrix<double>& from, const Matrix<double>& to) {
+    for (int64_t i = 0; i < to.size(); ++i) to.data()[i] += from.data()[i];
+  };
+  add(other.matrices_.gram.host(), matrices_.gram.ToWrite());
+  add(other.matrices_.cross.host(), matrices_.cross.ToWrite());
   delta_squares_ += other.delta_squares_;
   tokens_ += other.tokens_;
   return *this;
 }
 
-RidgeSums RidgeSums::Clone() const { return FromSums(gram_.Clone(), cross_.Clone(), delta_squares_, tokens_); }
+RidgeSums RidgeSums::Clone() const {
+  RidgeSums out(inputs_, hidden_);
+  out.matrices_ = {matrices_.gram.Clone(), matrices_.cross.Clone()};
+  out.SetTotals(tokens_, delta_squares_);
+  return out;
+}
+
+void RidgeSums::ToHost() {
+  matrices_.gram.ToHost();
+  matrices_.cross.ToHost();
+}
 
 Matrix<double> RidgeSums::Gram() const {
-  Matrix<double> gram = gram_.Clone();
+  Matrix<double> gram = matrices_.gram.host().Clone();
   linalg::SymmetrizeFromUpper(gram.view());
   return gram;
 }
@@ -140,51 +143,68 @@ Matrix<double> RidgeSums::Gram() const {
 // C + G [I; 0], and tr((H + D)'W(H + D)) from its three parts.
 RidgeSums RidgeSums::OntoOutputs() const {
   Check(inputs_ == hidden_, "{} inputs are not of the kind of the {} outputs", inputs_, hidden_);
-  RidgeSums out(hidden_);
-  out.tokens_ = tokens_;
-  out.gram_ = gram_.Clone();
-  const Matrix<double> gram = Gram();
-  out.delta_squares_ = delta_squares_;
-  for (int64_t j = 0; j < hidden_; ++j) out.delta_squares_ += gram(j, j) + 2 * cross_(j, j);
+  Matrix<double> gram = Gram(), cross = Cross().Clone();
+  double squares = delta_squares_;
+  for (int64_t j = 0; j < hidden_; ++j) squares += gram(j, j) + 2 * cross(j, j);
   for (int64_t i = 0; i <= hidden_; ++i)
-    for (int64_t j = 0; j < hidden_; ++j) out.cross_(i, j) = cross_(i, j) + gram(i, j);
-  return out;
+    for (int64_t j = 0; j < hidden_; ++j) cross(i, j) += gram(i, j);
+  return FromSums(std::move(gram), std::move(cross), squares, tokens_);
 }
 
 RidgeSums RidgeSums::WithoutMeans() const {
   RidgeSums out = Clone();
-  for (int64_t j = 0; j < inputs_; ++j) out.gram_(j, inputs_) = 0.0;
-  for (int64_t j = 0; j < hidden_; ++j) out.cross_(inputs_, j) = 0.0;
+  const RidgeSumsView sums = out.matrices_.ToWrite();
+  for (int64_t j = 0; j < inputs_; ++j) sums.gram(j, inputs_) = 0.0;
+  for (int64_t j = 0; j < hidden_; ++j) sums.cross(inputs_, j) = 0.0;
   return out;
 }
 
 RidgeSums RidgeSums::OfInputs(int64_t first, int64_t count) const {
   Check(first >= 0 && count >= 0 && first + count <= inputs_, "inputs {} to {} of {}", first, first + count, inputs_);
   RidgeSums out(count, hidden_);
+  const RidgeSumsView sums = out.matrices_.ToWrite();
+  const MatrixView<const double> gram = UpperGram();
   const auto from = [&](int64_t i) { return i < count ? first + i : inputs_; };
   for (int64_t i = 0; i <= count; ++i) {
-    for (int64_t j = i; j <= count; ++j) out.gram_(i, j) = gram_(from(i), from(j));
-    std::copy_n(cross_.row(from(i)), hidden_, out.cross_.row(i));
+    for (int64_t j = i; j <= count; ++j) sums.gram(i, j) = gram(from(i), from(j));
+    std::copy_n(Cross().row(from(i)), hidden_, sums.cross.row(i));
   }
   out.SetTotals(tokens_, delta_squares_);
   return out;
 }
 
-Matrix<double> RidgeSums::InputMean() const {
-  Matrix<double> mean(1, inputs_);
-  for (int64_t j = 0; j < inputs_; ++j) mean(0, j) = gram_(j, inputs_) / weight();
-  return mean;
+namespace {
+
+Matrix<double> AsRow(const std::vector<double>& values) {
+  Matrix<double> row(1, std::ssize(values));
+  std::copy(values.begin(), values.end(), row.data());
+  return row;
 }
 
-Matrix<double> RidgeSums::DeltaMean() const {
-  Matrix<double> mean(1, hidden_);
-  for (int64_t j = 0; j < hidden_; ++j) mean(0, j) = cross_(inputs_, j) / weight();
-  return mean;
+Matrix<double> Over(Matrix<double> row, double weight) {
+  for (double& x : row.span()) x /= weight;
+  return row;
 }
+
+}  // namespace
+
+double RidgeSums::weight() const { return matrices_.gram.Elements(inputs_ * (inputs_ + 2), 1, 1)[0]; }
+
+Matrix<double> RidgeSums::InputSums() const { return AsRow(matrices_.gram.Elements(inputs_, inputs_ + 1, inputs_)); }
+
+Matrix<double> RidgeSums::DeltaSums() const { return AsRow(matrices_.cross.Elements(inputs_ * hidden_, 1, hidden_)); }
+
+std::vector<double> RidgeSums::InputSquares() const { return matrices_.gram.Elements(0, inputs_ + 2, inputs_); }
+
+Matrix<double> RidgeSums::InputMean() const { return Over(InputSums(), weight()); }
+
+Matrix<double> RidgeSums::DeltaMean() const { return Over(DeltaSums(), weight()); }
 
 double RidgeSums::CenteredDeltaSquares() const {
+  const Matrix<double> sums = DeltaSums();
+  const double weight = this->weight();
   double squares = delta_squares_;
-  for (int64_t j = 0; j < hidden_; ++j) squares -= cross_(inputs_, j) * cross_(inputs_, j) / weight();
+  for (const double sum : sums.span()) squares -= sum * sum / weight;
   const double rounding = static_cast<double>(tokens_) * std::numeric_limits<double>::epsilon() * delta_squares_;
   return squares > rounding ? squares : 0.0;
 }

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/gram.h"
+#include "engine/tally.h"
 #include "runtime/context.h"
 #include "runtime/processes.h"
 #include "runtime/tensor.h"
@@ -48,9 +48,10 @@ class InfluenceStatistics {
 // adapter has n = d. Memory: Bytes(n, d), whatever the number of tokens.
 class RidgeSums {
  public:
+  // The matrices take no memory until something is added.
   explicit RidgeSums(int64_t hidden) : RidgeSums(hidden, hidden) {}
-  // Not `here`: without matrices, for a process that never adds to them.
-  RidgeSums(int64_t inputs, int64_t hidden, bool here = true);
+  RidgeSums(int64_t inputs, int64_t hidden)
+      : inputs_(inputs), hidden_(hidden), matrices_{{inputs + 1, inputs + 1}, {inputs + 1, hidden}} {}
   static int64_t Bytes(int64_t inputs, int64_t hidden) { return (inputs + 1) * (inputs + 1 + hidden) * 8; }
   static int64_t Bytes(int64_t hidden) { return Bytes(hidden, hidden); }
   // From what Gram(), Cross(), DeltaSquares() and tokens() gave. Throws Error where the shapes do not fit.
@@ -62,21 +63,29 @@ class RidgeSums {
   RidgeSums& operator+=(const RidgeSums& other);
   RidgeSums Clone() const;
 
-  // For those who add to the matrices themselves, and then say of how many tokens they are and what DeltaSquares() is.
-  RidgeSumsView matrices() { return {gram_.view(), cross_.view()}; }
+  // G and C where they are. A tally adds to them there, and its caller then says of how many tokens they are and what
+  // DeltaSquares() is.
+  RidgeMatrices& matrices() { return matrices_; }
+  const RidgeMatrices& matrices() const { return matrices_; }
+  // Leaves the memory of a GPU.
+  void ToHost();
   void SetTotals(int64_t tokens, double delta_squares);
 
   int64_t inputs() const { return inputs_; }  // n
   int64_t hidden() const { return hidden_; }  // d
   int64_t tokens() const { return tokens_; }
-  double weight() const {
-    return gram_(inputs_, inputs_);
-  }  // sum of the rows' weights; the tokens where none were given
+  // Of these vectors, wherever the matrices are, a GPU's are copied to the host.
+  double weight() const;                                  // sum of the rows' weights; the tokens where none were given
+  Matrix<double> InputSums() const;                       // (1, n): column sums of W H
+  Matrix<double> DeltaSums() const;                       // (1, d): column sums of W D
+  std::vector<double> InputSquares() const;               // n: the diagonal of H'W H
+  double DeltaSquares() const { return delta_squares_; }  // tr(D'W D)
+  // Of the following, all matrices are in host memory, to which a GPU's are copied.
   // G (n + 1, n + 1), symmetric, both triangles; last row and column: column sums of W H, and weight().
   Matrix<double> Gram() const;
-  MatrixView<const double> UpperGram() const { return gram_.view(); }  // as it is kept: the upper triangle is valid
-  const Matrix<double>& Cross() const { return cross_; }               // C (n + 1, d); last row: column sums of W D
-  double DeltaSquares() const { return delta_squares_; }               // tr(D'W D)
+  // As it is kept: the upper triangle is valid.
+  MatrixView<const double> UpperGram() const { return matrices_.gram.host().view(); }
+  const Matrix<double>& Cross() const { return matrices_.cross.host(); }  // C (n + 1, d); last row: column sums of W D
 
   // The same tokens with H + D in place of D: what follows the block is regressed on, not the block's update. n = d.
   RidgeSums OntoOutputs() const;
@@ -96,8 +105,7 @@ class RidgeSums {
  private:
   int64_t inputs_ = 0, hidden_ = 0;
   int64_t tokens_ = 0;
-  Matrix<double> gram_;  // upper triangle
-  Matrix<double> cross_;
+  RidgeMatrices matrices_;
   double delta_squares_ = 0;
 };
 

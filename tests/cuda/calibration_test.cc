@@ -269,9 +269,9 @@ TEST_F(CalibrationOnGpu, GcvChoosesTheLambdaOfTheHost) {
       EXPECT_NEAR(std::log10(there.lambda), std::log10(here.lambda), 1.01 / 64);
       EXPECT_NEAR(std::log10(there.condition), std::log10(here.condition), 1.01 / 64);
       double difference = 0, norm = 0;
-      for (int64_t i = 0; i < here.a.size(); ++i) {
-        difference += std::pow(there.a.data()[i] - here.a.data()[i], 2);
-        norm += std::pow(here.a.data()[i], 2);
+      for (int64_t i = 0; i < here.a.host().size(); ++i) {
+        difference += std::pow(there.a.host().data()[i] - here.a.host().data()[i], 2);
+        norm += std::pow(here.a.host().data()[i], 2);
       }
       EXPECT_LE(difference, (there.lambda == here.lambda ? 1e-14 : 1e-2) * norm);
     }

@@ -212,14 +212,37 @@ TEST_F(SmallMemory, ActivationsTakeAboutWhatIsSaid) {
   EXPECT_NEAR(each, said, 0.2 * said);
 }
 
-// Three numbers per token and site, and the sums once, are copied to the host: a tenth of the bytes of the activations.
-TEST_F(SmallMemory, CalibrationBringsOverSumsAndNotActivations) {
+// Three numbers per token and site are copied to the host, and the sums when somebody asks for them.
+TEST_F(SmallMemory, CalibrationBringsOverNeitherActivationsNorSums) {
   CalibrationSums sums = CalibrationSums::Empty({0, 1, 2, 3}, Hidden());
   const int64_t before = emu::BytesToHost();
   Collect({context_, model_, calibration_, quiet_}, sums);
   const int64_t tokens = 27, sites = 4, halves = 2;
-  EXPECT_EQ(emu::BytesToHost() - before,
-            sites * (halves * SiteBytes() + tokens * static_cast<int64_t>(sizeof(RowProducts))));
+  const int64_t products = sites * tokens * static_cast<int64_t>(sizeof(RowProducts));
+  EXPECT_EQ(emu::BytesToHost() - before, products);
+  for (int i = 0; i < 2; ++i) {
+    ExpectSame(sums, sums);
+    EXPECT_EQ(emu::BytesToHost() - before, products + sites * halves * SiteBytes()) << "once";
+  }
+}
+
+// Sums that would take more than a quarter of what is free come over at the end of the pass.
+TEST_F(SmallMemory, SumsStayWhereTheyLeaveRoomForSolves) {
+  const CalibrationSums expected = Collected(quiet_);
+  const int64_t fit = 4 * SiteBytes();
+  for (const int64_t spare : {fit, 4 * fit}) {
+    const emu::MemoryLimit limit(RoomFor(4) + spare);
+    const int64_t before = emu::AllocatedBytes();
+    const CalibrationSums sums = Collected(quiet_);
+    const int64_t staying = emu::AllocatedBytes() - before;
+    if (spare == fit) {
+      EXPECT_LT(staying, 2 * SiteBytes());
+    } else {
+      EXPECT_GE(staying, fit);
+    }
+    EXPECT_LE(staying, (RoomFor(4) + spare - before) / 2);
+    ExpectSame(sums, expected);
+  }
 }
 
 // docs/gpu.md: 42 scores in rounds of 1, 25, 4, 6 and 6, at most four per launch, and the diagonal.

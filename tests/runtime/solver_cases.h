@@ -101,23 +101,35 @@ inline void RowsAndViews(Solver& solver) {
   const int64_t rows = 13, cols = 50;
   const Matrix<double> wider = Normal(rows, cols + 9, 7);
   const MatrixView<double> inner = wider.view().Cols(4, cols);
-  std::vector<double> factors(rows), squares(rows, 0.0);
+  const Matrix<double> other = Normal(rows, cols, 8);
+  std::vector<double> factors(rows), squares(rows, 0.0), dots(rows, 0.0);
   Matrix<double> expected(rows, cols);
   for (int64_t i = 0; i < rows; ++i) {
     factors[i] = i == 3 ? 0.0 : 1.0 / static_cast<double>(i + 1);
     for (int64_t j = 0; j < cols; ++j) {
       expected(i, j) = factors[i] * inner(i, j);
       squares[i] += inner(i, j) * inner(i, j);
+      dots[i] += inner(i, j) * other(i, j);
     }
   }
   const ArrayPtr a = solver.Uploaded(inner);
-  const std::vector<double> found = solver.RowSquares(*a);
+  const std::vector<double> found = solver.RowDots(*a, *a), mixed = solver.RowDots(*a, *solver.Reading(other.view()));
   ASSERT_EQ(found.size(), squares.size());
-  for (int64_t i = 0; i < rows; ++i) EXPECT_NEAR(found[i], squares[i], 1e-14 * squares[i]);
+  ASSERT_EQ(mixed.size(), dots.size());
+  for (int64_t i = 0; i < rows; ++i) {
+    EXPECT_NEAR(found[i], squares[i], 1e-14 * squares[i]);
+    EXPECT_NEAR(mixed[i], dots[i], 1e-14 * 50 * squares[i]);
+  }
+  const ArrayPtr leading = solver.Make(rows - 2, cols - 3);
+  solver.Copy(*solver.Reading(inner), *leading);
+  const Matrix<double> block = solver.Downloaded(*leading);
+  for (int64_t i = 0; i < rows - 2; ++i) EXPECT_TRUE(std::equal(block.row(i), block.row(i) + cols - 3, inner.row(i)));
+  const std::vector<double> elements = solver.Elements(*solver.Reading(inner), 3, cols + 1, rows);
+  for (int64_t i = 0; i < rows; ++i) EXPECT_EQ(elements[i], inner(i, 3 + i));
   const ArrayPtr copy = solver.Copied(*a);
   solver.ScaleRows(factors, *a);
   EXPECT_EQ(Distance(solver.Downloaded(*a), expected), 0.0);
-  EXPECT_EQ(solver.RowSquares(*copy), found) << "a copy of its own";
+  EXPECT_EQ(solver.RowDots(*copy, *copy), found) << "a copy of its own";
 
   const Matrix<double> before = wider.Clone();
   solver.Download(*a, inner);
@@ -132,14 +144,14 @@ inline void Cholesky(Solver& solver) {
   for (int64_t i = 0; i < n; ++i) a(i, i) += static_cast<double>(n);
   const Matrix<double> right = Normal(n, columns, 7);
   const ArrayPtr factor = solver.Uploaded(UpperOf(a).view()), x = solver.Uploaded(right.view());
-  ASSERT_TRUE(solver.CholeskySolve(*factor, *x));
+  ASSERT_TRUE(solver.CholeskySolve(*factor, *x, nullptr));
   EXPECT_LE(Distance(Product(a, solver.Downloaded(*x)), right), 1e-13);
   Matrix<double> u = solver.Downloaded(*factor);
   for (int64_t i = 0; i < n; ++i)
     for (int64_t j = 0; j < i; ++j) u(i, j) = 0;
   EXPECT_LE(Distance(Product(u, u, true), a), 1e-14);
   a(40, 40) = -1;
-  EXPECT_FALSE(solver.CholeskySolve(*solver.Uploaded(a.view()), *solver.Uploaded(right.view())));
+  EXPECT_FALSE(solver.CholeskySolve(*solver.Uploaded(a.view()), *solver.Uploaded(right.view()), nullptr));
 }
 
 // Expects that the rows of `vectors` are, up to rounding, orthonormal eigenvectors for `values`.
@@ -162,10 +174,11 @@ inline void Eigen(Solver& solver, const Matrix<double>& a) {
   for (const int64_t count : {int64_t{1}, (n + 1) / 2, n}) {
     const ArrayPtr spent = solver.Uploaded(UpperOf(a).view());
     const LeadingEigenpairs leading = LeadingEigen(solver, *spent, count);
-    ASSERT_EQ(std::ssize(leading.values), n);
-    for (int64_t i = 0; i < n; ++i) ASSERT_NEAR(leading.values[i], values[i], 1e-14 * static_cast<double>(n) * Norm(a));
+    const std::vector<double> all = leading.Values();
+    ASSERT_EQ(std::ssize(all), n);
+    for (int64_t i = 0; i < n; ++i) ASSERT_NEAR(all[i], values[i], 1e-14 * static_cast<double>(n) * Norm(a));
     ASSERT_EQ(leading.vectors->rows(), count);
-    ExpectEigenpairs(a, {leading.values.rbegin(), leading.values.rend()}, solver.Downloaded(*leading.vectors));
+    ExpectEigenpairs(a, {all.rbegin(), all.rend()}, solver.Downloaded(*leading.vectors));
   }
 }
 

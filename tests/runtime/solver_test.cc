@@ -57,9 +57,10 @@ class Elsewhere : public Solver {
   void Upload(MatrixView<const double>, Array&) override { ADD_FAILURE(); }
   void Download(const Array&, MatrixView<double>) override { ADD_FAILURE(); }
   void Copy(const Array&, Array&) override { ADD_FAILURE(); }
+  std::vector<double> Elements(const Array&, int64_t, int64_t, int64_t) override { return {}; }
   void Gemm(const Operand&, const Operand&, const Scales&, Array&) override { ADD_FAILURE(); }
   void Symm(Side, const Array&, const Array&, Array&) override { ADD_FAILURE(); }
-  bool CholeskySolve(Array&, Array&) override { return false; }
+  bool CholeskySolve(Array&, Array&, double*) override { return false; }
   std::vector<double> Eigen(Array&) override { return {}; }
   Tridiagonal Tridiagonalize(Array&) override { return {}; }
   void Rotate(const Array&, const Tridiagonal&, Array&) override { ADD_FAILURE(); }
@@ -69,7 +70,7 @@ class Elsewhere : public Solver {
   }
   void AddToDiagonal(double, Array&) override { ADD_FAILURE(); }
   void ScaleRows(std::span<const double>, Array&) override { ADD_FAILURE(); }
-  std::vector<double> RowSquares(const Array&) override { return {}; }
+  std::vector<double> RowDots(const Array&, const Array&) override { return {}; }
   int asked = 0;
 
  private:

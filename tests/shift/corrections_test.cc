@@ -93,7 +93,7 @@ TEST(WeightedSums, AreTheFitOfRowsThatCountForThatMuch) {
   EXPECT_NEAR(sums.weight(), std::accumulate(weights.begin(), weights.end(), 0.0), 1e-10);
   const RidgeSolution solution = SolveRidge(Context(), sums, {{LambdaSpec::Kind::kAbsolute, 0.5}, false});
   const AffineMap expected = WeightedRidge(tokens.h, tokens.delta, weights, 0.5);
-  EXPECT_LT(RelativeError(solution.a.span(), expected.a.span()), 1e-8);
+  EXPECT_LT(RelativeError(solution.a.host().span(), expected.a.span()), 1e-8);
   EXPECT_LT(RelativeError(solution.b.span(), expected.b.span()), 1e-8);
   // A weight of two is the row twice.
   RidgeSums twice(test::kHidden), doubled(test::kHidden);

@@ -66,7 +66,7 @@ TEST(Factorize, ReducedRankIsNeverFartherThanSvdFromTheFullAdapterOnTheFittedTok
     for (int64_t t = 0; t < tokens.h.rows(); ++t) {
       for (int64_t j = 0; j < test::kHidden; ++j) {
         double update = solution.b(0, j);
-        for (int64_t k = 0; k < test::kHidden; ++k) update += tokens.h(t, k) * solution.a(k, j);
+        for (int64_t k = 0; k < test::kHidden; ++k) update += tokens.h(t, k) * solution.a.host()(k, j);
         tokens.delta(t, j) = static_cast<float>(update);
       }
     }
@@ -86,7 +86,7 @@ TEST(Factorize, FullRankIsTheAdapterItself) {
   const RidgeSolution solution = SolveRidge(Context(), sums, {});
   for (const Factorization kind : {Factorization::kSvd, Factorization::kReducedRank}) {
     const LowRank low = Factorize(Context(), sums, solution, test::kHidden, kind);
-    EXPECT_LT(RelativeError(Product(low.p, low.q).span(), solution.a.span()), 1e-12);
+    EXPECT_LT(RelativeError(Product(low.p, low.q).span(), solution.a.host().span()), 1e-12);
     EXPECT_LT(RelativeError(low.b.span(), solution.b.span()), 1e-9);
   }
 }
@@ -209,7 +209,7 @@ TEST(Factorize, MakesFloat32Adapters) {
   const auto full = MakeLra(solution);
   const auto low = MakeLra(Factorize(Context(), sums, solution, 3, Factorization::kReducedRank));
   EXPECT_FALSE(full->low_rank());
-  EXPECT_EQ(full->a(2, 5), static_cast<float>(solution.a(2, 5)));
+  EXPECT_EQ(full->a(2, 5), static_cast<float>(solution.a.host()(2, 5)));
   EXPECT_EQ(full->b(0, 5), static_cast<float>(solution.b(0, 5)));
   EXPECT_TRUE(low->low_rank());
   EXPECT_EQ(low->rank(), 3);

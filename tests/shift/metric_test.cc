@@ -71,13 +71,14 @@ TEST(Metric, ALowRankIsClosestInIt) {
     for (int64_t rank = 1; rank < test::kHidden; ++rank) {
       const LowRank best = Factorize(Context(), sums, solution, rank, Factorization::kReducedRank, &metric);
       const LowRank plain = Factorize(Context(), sums, solution, rank, Factorization::kReducedRank);
-      const double error = ErrorIn(moment, tokens, solution.a, Product(best.p, best.q));
-      EXPECT_LT(error, ErrorIn(moment, tokens, solution.a, Product(plain.p, plain.q)) * (1 - 1e-4)) << rank;
+      const double error = ErrorIn(moment, tokens, solution.a.host(), Product(best.p, best.q));
+      EXPECT_LT(error, ErrorIn(moment, tokens, solution.a.host(), Product(plain.p, plain.q)) * (1 - 1e-4)) << rank;
       // Eckart and Young: what is left are the squares of the singular values that were dropped.
       double dropped = 0;
       for (int64_t i = rank; i < test::kHidden; ++i) dropped += std::pow(best.singular_values[i], 2);
-      EXPECT_NEAR(error, dropped,
-                  1e-6 * ErrorIn(moment, tokens, solution.a, Matrix<double>::Zeros(test::kHidden, test::kHidden)))
+      EXPECT_NEAR(
+          error, dropped,
+          1e-6 * ErrorIn(moment, tokens, solution.a.host(), Matrix<double>::Zeros(test::kHidden, test::kHidden)))
           << rank;
     }
     const std::vector<double> all = SingularValues(Context(), sums, solution, Factorization::kReducedRank, &metric);

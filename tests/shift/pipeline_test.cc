@@ -62,7 +62,7 @@ TEST_F(Pipeline, FitsEachSiteFromTheOriginalModel) {
     const RidgeSolution solution = SolveRidge(context_, sums, {ParseLambda("1e-3"), false});
     EXPECT_EQ(site.lambda, 1e-3);
     EXPECT_EQ(site.rank, kWidth);
-    EXPECT_NEAR(site.r2_fit, RSquared(context_, sums, solution.a.view(), solution.b.view()), 1e-6);
+    EXPECT_NEAR(site.r2_fit, RSquared(context_, sums, solution.a.host().view(), solution.b.view()), 1e-6);
     EXPECT_LE(site.r2_heldout, site.r2_fit);
   }
   EXPECT_EQ(result.pruned.stages.size(), 4u);

@@ -495,12 +495,12 @@ TEST(Iterative, IsTheDirectSolutionToItsTolerance) {
                               SolveRidge(Context(), free_bias ? sums.fit.Clone() : sums.fit.WithoutMeans(), {spec});
       // In the norm in which the residual is measured an error of 1e-6 may become one of the square root of the
       // condition of the scaled Gram times as much.
-      EXPECT_LT(RelativeError(solution.a.span(), direct.a.span()), 1e-4) << free_bias << " " << lambda;
+      EXPECT_LT(RelativeError(solution.a.host().span(), direct.a.host().span()), 1e-4) << free_bias << " " << lambda;
       for (int64_t j = 0; j < d && free_bias; ++j) EXPECT_NEAR(solution.b(0, j), direct.b(0, j), 1e-4);
       EXPECT_NE(solution.warning.find(fmt::format("{} passes", passes)), std::string::npos) << solution.warning;
       EXPECT_LT(passes, 3 * (n + 10)) << "as many iterations as inputs suffice for a group";
-      EXPECT_NEAR(RSquaredOver(Context(), problem.fit, solution.a, solution.b),
-                  RSquared(Context(), sums.fit, solution.a.view(), solution.b.view()), 1e-9);
+      EXPECT_NEAR(RSquaredOver(Context(), problem.fit, solution.a.host(), solution.b),
+                  RSquared(Context(), sums.fit, solution.a.host().view(), solution.b.view()), 1e-9);
     }
 }
 
@@ -525,7 +525,7 @@ TEST(Iterative, ChoosesLambdaOnHeldOutRowsAndRefusesWithout) {
   const RidgeSolution chosen = SolveIteratively(Context(), problem, {}, progress);
   const auto error = [&](double lambda) {
     const RidgeSolution at = SolveIteratively(Context(), problem, {LambdaSpec::Kind::kAbsolute, lambda}, progress);
-    return -RSquaredOver(Context(), problem.heldout, at.a, at.b);
+    return -RSquaredOver(Context(), problem.heldout, at.a.host(), at.b);
   };
   EXPECT_LE(error(chosen.lambda), error(10 * chosen.lambda) + 1e-9);
   EXPECT_LE(error(chosen.lambda), error(0.1 * chosen.lambda) + 1e-9);
