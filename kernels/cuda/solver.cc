@@ -13,7 +13,7 @@ namespace shiftrt::gpu {
 
 namespace {
 
-constexpr const char* kSystem = "a system to solve";
+constexpr const char* kSystem = "sums or a system to solve";
 
 using Buffer = DeviceBuffer<double>;
 
