@@ -130,15 +130,13 @@ DeviceMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan) 
         CheckedProduct({walking, Rounds(outline_.fit.tokens() + outline_.heldout.tokens(), groups), kFloat, d});
   }
 
-  // On a CPU the sums of fitted and of held-out tokens are there at the same time. On a GPU they are where they take at
-  // most a quarter of the room (linalg::Solver::MayStay); otherwise they are there one after the other, and both on its
-  // host.
+  // On a CPU the sums of fitted and of held-out tokens are there at the same time. A GPU needs room for one after the
+  // other, with both on its host; it keeps both where it has much more room (linalg::Solver::MayStay).
   int64_t at_once = places;
   if (hardware_.gpu) {
     const int64_t room = hardware_.memory - memory.weights - memory.activations - memory.streams;
     while (at_once > 1 && CheckedProduct({at_once, RidgeSums::Bytes(d)}) > room) at_once = (at_once + 1) / 2;
     memory.sums = CheckedProduct({at_once, RidgeSums::Bytes(d)});
-    if (at_once == places && memory.sums <= room / 4) memory.sums = CheckedProduct({at_once, SiteSums::Bytes(d)});
     plan.host_sums =
         std::max(plan.host_sums, CheckedProduct({plan.stages > 1 ? owned : collected, SiteSums::Bytes(d)}));
   } else {

@@ -32,8 +32,9 @@ struct StoredChange {
 RefittedBlock Stored(const RidgeSolution& solution, const Projection& projection, const BlockPtr& block) {
   auto folded = std::make_shared<OwnBlock>(block);
   const Matrix<double> weight = Widened((*block).*projection.weight);
+  const Matrix<double>& a = solution.a.host();
   for (int64_t i = 0; i < weight.rows(); ++i)
-    for (int64_t j = 0; j < weight.cols(); ++j) weight(i, j) += solution.a.host()(j, i);
+    for (int64_t j = 0; j < weight.cols(); ++j) weight(i, j) += a(j, i);
   folded->Replace(projection.weight, weight.span());
   if (!((*block).*projection.bias).empty()) {
     const Matrix<double> bias = Widened((*block).*projection.bias);
