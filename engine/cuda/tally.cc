@@ -70,14 +70,14 @@ class CudaRidgeSums : public DeviceRidgeSums {
       } else {
         parts_.push_back({solver.Make(n_ + 1, n_ + 1), solver.Make(n_ + 1, d_), {}});
       }
-      // From here on they are used in another stream.
-      gpu::Synchronize(gpu::There(*parts_[i].gram).stream);
-      if (i > 0 || !stored_) Clear(i);
+      const Stream stream = gpu::There(*parts_[i].gram).stream;
+      if (i > 0 || !stored_) Clear(parts_[i], stream);
+      gpu::Synchronize(stream);  // from here on they are used in another one
     }
   }
   // The arrays are freed in the solver's stream, which knows nothing of what was added last.
   ~CudaRidgeSums() override {
-    for (size_t i = 0; !stored_ && i < parts_.size(); ++i) {
+    for (size_t i = stored_ ? 1 : 0; i < parts_.size(); ++i) {
       try {
         gpu::Synchronize(gpus_->stream(i));
       } catch (const Error&) {  // which the next call on the stream reports
@@ -122,11 +122,10 @@ class CudaRidgeSums : public DeviceRidgeSums {
   };
   static constexpr std::shared_ptr<const linalg::Array> Part::*kMatrices[] = {&Part::gram, &Part::cross};
 
-  void Clear(size_t which) {
+  static void Clear(const Part& part, Stream stream) {
     for (const auto member : kMatrices) {
-      const linalg::Array& m = *(parts_[which].*member);
-      gpu::FillBytes(gpus_->stream(which), gpu::There(m).data, 0,
-                     m.rows() * m.cols() * static_cast<int64_t>(sizeof(double)));
+      const linalg::Array& m = *(part.*member);
+      gpu::FillBytes(stream, gpu::There(m).data, 0, m.rows() * m.cols() * static_cast<int64_t>(sizeof(double)));
     }
   }
   void GatherOnFirst() {
@@ -137,7 +136,7 @@ class CudaRidgeSums : public DeviceRidgeSums {
       const linalg::Array& first = *(parts_[0].*member);
       gpus_->communicator().SumToFirst(arrays, first.rows() * first.cols());
     }
-    for (size_t i = 1; i < parts_.size(); ++i) Clear(i);
+    for (size_t i = 1; i < parts_.size(); ++i) Clear(parts_[i], gpus_->stream(i));
   }
 
   std::shared_ptr<Gpus> gpus_;

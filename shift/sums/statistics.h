@@ -74,13 +74,13 @@ class RidgeSums {
   int64_t inputs() const { return inputs_; }  // n
   int64_t hidden() const { return hidden_; }  // d
   int64_t tokens() const { return tokens_; }
-  // Of these vectors, wherever the matrices are, a GPU's are copied to the host.
+  // Where the matrices are a GPU's, these calls copy vectors to the host, and not the matrices.
   double weight() const;                                  // sum of the rows' weights; the tokens where none were given
   Matrix<double> InputSums() const;                       // (1, n): column sums of W H
   Matrix<double> DeltaSums() const;                       // (1, d): column sums of W D
   std::vector<double> InputSquares() const;               // n: the diagonal of H'W H
   double DeltaSquares() const { return delta_squares_; }  // tr(D'W D)
-  // Of the following, all matrices are in host memory, to which a GPU's are copied.
+  // The following have the matrices in host memory, to which a GPU's are copied.
   // G (n + 1, n + 1), symmetric, both triangles; last row and column: column sums of W H, and weight().
   Matrix<double> Gram() const;
   // As it is kept: the upper triangle is valid.
