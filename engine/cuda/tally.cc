@@ -219,6 +219,7 @@ class CudaTally : public Tally {
 
 }  // namespace
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): a build without CUDA has another body.
 std::unique_ptr<Tally> MakeCudaTally(const Context& context, std::shared_ptr<const Weights> weights) {
   Check(gpu::WhyUnavailable().empty(), "CUDA: {}", gpu::WhyUnavailable());
   return std::make_unique<CudaTally>(context, std::make_shared<Gpus>(context, weights));

@@ -139,7 +139,7 @@ StreamDrift MeasureDrift(const Context& context, std::shared_ptr<const Weights> 
 
   std::vector<Matrix<float>> original(depths.size());
   std::deque<DriftProbe> probes;
-  Pass pass(context.WithGpu(0), weights);
+  Pass pass(context.WithGpu(0), std::move(weights));
   for (size_t p = 0; p < plans.size(); ++p) pass.Add(plans[p], probes.emplace_back(depths, every, original, p == 0));
   pass.Run("following the stream", batches, progress);
 
