@@ -34,6 +34,13 @@ inline ScoreScales ScalesOf(const AttentionShape& shape) {
 // AttendPacked() of a call that it has checked, by the kernel for warpgroups (attention_warpgroup.cu).
 void AttendPackedByWarpgroups(Stream stream, const PackedAttention& call);
 
+// Calls launch(first, blocks) for as many of `count` sequences at a time as a grid has blocks along z.
+template <typename Body>
+void ForSequences(int64_t count, Body&& launch) {
+  for (int64_t first = 0; first < count; first += kMostBlocksAlongZ)
+    launch(first, static_cast<int>(count - first < kMostBlocksAlongZ ? count - first : kMostBlocksAlongZ));
+}
+
 // Calls body(std::integral_constant<int, head_dim>()).
 template <typename Body>
 void WithHeadDim(int head_dim, Body&& body) {

@@ -321,16 +321,15 @@ void LaunchGradient(Stream stream, const AttentionGradientCall& call) {
                              .capped = shape.soft_cap > 0,
                              .scale = shape.scale,
                              .scales = ScalesOf(shape)};
-  for (int64_t first = 0; first < call.sequence_count; first += kMostBlocksAlongZ) {
-    const int64_t left = call.sequence_count - first;
+  ForSequences(call.sequence_count, [&](int64_t first, int blocks) {
     args.sequences = call.sequences + first;
     Launch<Kernel>(stream,
                    {.x = Blocks(call.longest, Kernel::kRows),
                     .y = (kKeysStay ? shape.kv_heads : shape.heads) * Kernel::kSlices,
-                    .z = static_cast<int>(left < kMostBlocksAlongZ ? left : kMostBlocksAlongZ),
+                    .z = blocks,
                     .shared_bytes = Kernel::kShared},
                    args);
-  }
+  });
 }
 
 template <typename T>

@@ -271,17 +271,16 @@ void AttendPacked(Stream stream, const PackedAttention& call) {
     const auto launch_with = [&](auto type, auto limited) {
       using T = decltype(type);
       using Kernel = WarpsKernel<T, head_dim(), limited()>;
-      for (int64_t first = 0; first < call.sequence_count; first += kMostBlocksAlongZ) {
-        const int64_t left = call.sequence_count - first;
+      ForSequences(call.sequence_count, [&](int64_t first, int blocks) {
         Launch<Kernel>(stream,
                        {.x = Blocks(call.longest, Kernel::kQueries),
                         .y = shape.heads,
-                        .z = static_cast<int>(left < kMostBlocksAlongZ ? left : kMostBlocksAlongZ),
+                        .z = blocks,
                         .shared_bytes = Kernel::kShared},
                        {static_cast<const T*>(call.q.data), static_cast<const T*>(call.keys.data),
                         static_cast<const T*>(call.values.data), call.sequences + first, static_cast<T*>(call.out.data),
                         call.log_sums, shape.heads, shape.kv_heads, shape.window, shape.soft_cap > 0, ScalesOf(shape)});
-      }
+      });
     };
     const auto launch = [&](auto type) {
       if (shape.window > 0 || shape.soft_cap > 0) return launch_with(type, std::true_type());

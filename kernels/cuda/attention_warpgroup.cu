@@ -297,16 +297,13 @@ void AttendPackedByWarpgroups(Stream stream, const PackedAttention& call) {
     };
     const BoxMap q = map(call.q, call.tokens, shape.heads), keys = map(call.keys, call.rows, shape.kv_heads),
                  values = map(call.values, call.rows, shape.kv_heads);
-    for (int64_t first = 0; first < call.sequence_count; first += kMostBlocksAlongZ) {
-      const int64_t left = call.sequence_count - first;
-      Launch<Kernel>(stream,
-                     {.x = Blocks(call.longest, Kernel::kQueries),
-                      .y = shape.heads,
-                      .z = static_cast<int>(left < kMostBlocksAlongZ ? left : kMostBlocksAlongZ),
-                      .shared_bytes = Kernel::kShared},
-                     {q, keys, values, call.sequences + first, static_cast<T*>(call.out.data), call.log_sums,
-                      shape.heads, shape.kv_heads, ScalesOf(shape).outer});
-    }
+    ForSequences(call.sequence_count, [&](int64_t first, int blocks) {
+      Launch<Kernel>(
+          stream,
+          {.x = Blocks(call.longest, Kernel::kQueries), .y = shape.heads, .z = blocks, .shared_bytes = Kernel::kShared},
+          {q, keys, values, call.sequences + first, static_cast<T*>(call.out.data), call.log_sums, shape.heads,
+           shape.kv_heads, ScalesOf(shape).outer});
+    });
   };
   const auto launch_with = [&](auto head_dim) {
     if (call.q.dtype == DType::kBFloat16) return launch(BFloat16(), head_dim);
