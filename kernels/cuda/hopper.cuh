@@ -229,7 +229,7 @@ SHIFTRT_DEVICE void StoreToBlock(Shared<float> at, int block, float value) {
 
 // Whether the stream's device can hold a cluster of this kernel whose blocks have as much shared memory as there is.
 template <typename K>
-bool ClusterFits(Stream stream) {
+bool AskWhetherClusterFits(Stream stream) {
   UseDeviceOf(stream);
   AskForResources<K>(stream);
   const LaunchConfig<K> config(stream, {.x = ClusterBlocks<K>(), .shared_bytes = MostSharedBytes<K>()});
@@ -237,6 +237,18 @@ bool ClusterFits(Stream stream) {
   if (cudaOccupancyMaxActiveClusters(&clusters, Entry<K>, config.get()) == cudaSuccess) return clusters > 0;
   cudaGetLastError();  // the error is answered by false and must not surface again
   return false;
+}
+// The same, asked once per kernel and device, because callers ask before every launch.
+template <typename K>
+bool ClusterFits(Stream stream) {
+  static std::atomic<uint64_t> asked = 0, fits = 0;
+  const uint64_t bit = uint64_t{1} << (stream.device % 64);
+  if (stream.device >= 64) return AskWhetherClusterFits<K>(stream);
+  if ((asked.load() & bit) == 0) {
+    if (AskWhetherClusterFits<K>(stream)) fits.fetch_or(bit);
+    asked.fetch_or(bit);
+  }
+  return (fits.load() & bit) != 0;
 }
 
 #undef SHIFTRT_WGMMA_REGISTERS

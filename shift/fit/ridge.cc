@@ -321,6 +321,13 @@ Solved Solve(Solver& solver, const Problem& problem) {
   return solved;
 }
 
+// Calls body(solver) where a problem of this many inputs is worth solving.
+template <typename Body>
+auto WithRidgeSolver(const Context& context, int64_t inputs, const Body& body) {
+  const auto n = static_cast<double>(inputs);
+  return linalg::WithSolver(context, EigenFlops(inputs), 3 * n * n, body);
+}
+
 // What is asked for, of X: the map, and the bias that was penalised or leaves no mean error.
 RidgeSolution Finished(Solver& solver, const Problem& problem, Solved solved) {
   const int64_t n = problem.sums.inputs(), d = problem.sums.hidden();
@@ -405,8 +412,7 @@ RidgeSolution SolveRidge(const Context& context, const RidgeSums& sums, const Ri
   Check(sums.weight() > 0, "ridge regression on {} tokens that all have weight 0", sums.tokens());
   Check(options.lambda.kind != LambdaSpec::Kind::kHoldout || (heldout != nullptr && heldout->tokens() > 0),
         "lambda holdout needs held-out calibration tokens; there are none");
-  const double side = static_cast<double>(n);
-  return linalg::WithSolver(context, EigenFlops(n), 3 * side * side, [&](Solver& solver) {
+  return WithRidgeSolver(context, n, [&](Solver& solver) {
     const Problem problem{sums, options, heldout};
     return Finished(solver, problem, Solve(solver, problem));
   });
@@ -437,10 +443,8 @@ double RSquared(const Context& context, const RidgeSums& sums, const LinearMap& 
   const Matrix<double> bias = FreeBias(context, sums, map);
   for (int64_t j = 0; j < d; ++j) mean_error += (bias(0, j) - b(0, j)) * (bias(0, j) - b(0, j));
   double explained = -sums.weight() * mean_error;
-  const double side = static_cast<double>(n);
   if (rank > 0)
-    explained += linalg::WithSolver(context, EigenFlops(n), 3 * side * side,
-                                    [&](Solver& solver) { return ExplainedByMap(solver, sums, map); });
+    explained += WithRidgeSolver(context, n, [&](Solver& solver) { return ExplainedByMap(solver, sums, map); });
   return explained / total;
 }
 
