@@ -44,7 +44,7 @@ class Solver : public std::enable_shared_from_this<Solver> {
  public:
   virtual ~Solver() = default;
   // Whether Tridiagonalize(), RotateColumns() and ShrunkSquares() are to be preferred to Eigen(). They are on a GPU,
-  // because they take fewer FLOP. On the host they took longer than LAPACK's divide and conquer (docs/gpu.md).
+  // because they take fewer FLOP. On the host they took longer than LAPACK's divide and conquer (docs/gpu-internals.md).
   virtual bool AvoidsEigen() const = 0;
   virtual ArrayPtr Make(int64_t rows, int64_t cols) = 0;  // not initialised
   virtual void Upload(MatrixView<const double> from, Array& to) = 0;
