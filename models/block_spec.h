@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model's blocks are made of, beyond the sizes: where they have norms and biases, their activation, their
-// windows and caps. The one block body of every device reads it; a family (models/families.cc) fills it from a
-// config.json.
+// The structure of a model's blocks, beyond the sizes: where they have norms and biases, their activation, their
+// windows and caps. A family (models/families.cc) fills a BlockSpec from a config.json. The implementations of a block
+// read it and have no branch on a family's name.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Low-rank changes of projections (Hu et al., "LoRA", 2021): W + scale b a in place of W. The engine knows nothing of
-// them: a plan runs them merged, as tensors of its own, and its directory keeps the factors. docs/formats.md.
+// LoRA factors (Hu et al., "LoRA", 2021): a projection W is replaced by W + scale b a, with b a of low rank. Fine-tuning
+// trains the factors (LoraParameters in engine/gradients.h). Afterwards a plan runs W + scale b a, merged into a tensor
+// of its own, and a saved directory keeps the factors beside it (docs/formats.md).
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The GGUF container, versions 2 and 3: metadata, a table of tensors, then the tensors' bytes. Nothing here knows what
-// the metadata means; models/gguf.h and tokenizers/gguf.h do. Source: docs/gguf.md of ggml-org/ggml.
+// the metadata means; models/gguf.h and tokenizers/gguf.h do. Source: the page gguf.md in ggml-org/ggml.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@
 namespace shiftrt {
 
 struct CalibrationSpec {
-  std::string source;  // a name or a file, as shift/text/documents.h reads them
+  std::string source;  // a name or a file, as text/documents.h reads them
   int64_t samples = 256;
   int64_t tokens = 512;  // a sample
 };

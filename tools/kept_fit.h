@@ -12,8 +12,7 @@ namespace shiftrt {
 
 // A fit may take hours, and what follows it as long again. So it is written to the cache directory, under a name that
 // stands for everything that decides it, and a command that is interrupted or killed behind it does not fit again when
-// it is started once more. Fits that change weights of blocks (ReplaceMe, LaCo) are not kept: without the weights of
-// the whole model they cannot be saved. Of several processes, the first one keeps it.
+// it is started once more. If several processes run the command, the first one writes the files.
 class KeptFit {
  public:
   // Of a fit that `job` makes by `recipe`, of which `options` were parsed.

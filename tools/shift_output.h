@@ -8,12 +8,12 @@
 
 namespace shiftrt {
 
-// The selected layers, the adapters, and what was tried and decided on the way; of a model of `layers` layers.
-// Of the system that was solved; a fit without a Gram does not know it.
+// The condition number of the system that was solved, as a table shows it; "-" after a fit without a Gram matrix.
 std::string Condition(const SiteReport& fit);
 // The recipes that were tried, a row each under a row of headings, and which of them was chosen.
 std::vector<std::vector<std::string>> TrialsTable(const ShiftResult& result);
 
+// Prints the selected layers, the fits, and the trials and decisions on the way, for a model of `layers` layers.
 void PrintShift(const ShiftResult& result, int64_t layers);
 nlohmann::json ShiftJson(const ShiftResult& result, const CalibrationSet& calibration);
 // The other way: everything of the result but its plans. Throws a JSON exception or an Error for what ShiftJson() does

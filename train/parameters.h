@@ -19,7 +19,7 @@ enum class Method : uint8_t {
   kLora,         // low-rank changes of projections
   kPartial,      // all tensors of some blocks, and the head
   kAdapters,     // the linear residual adapters alone
-  kReplacement,  // one block, or its MLP half, in the place of each run of removed blocks (train/replacement.h)
+  kReplacement,  // one block, or its MLP half, in the place of each run of removed blocks (Replacement in train/objectives.h)
 };
 const char* Name(Method method);
 // Throws UsageError for a word that is not one of "lora", "partial", "adapters" and "replacement".

@@ -6,7 +6,7 @@ check=$(readlink -f "$1")
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 cd "$tree"
-mkdir -p runtime kernels/cpu engine/cuda shift eval include/shiftrt tests/shift docs
+mkdir -p api runtime kernels/cpu engine/cuda shift eval include/shiftrt tests/shift docs
 echo '#include "engine/decoder.h"' >runtime/upward.h
 echo '#include "eval/scorer.h"' >shift/across.cc
 printf '#include <vector>\n#include "runtime/check.h"\n' >include/shiftrt/inward.h
@@ -18,19 +18,56 @@ echo '#include "engine/decoder.h"' >tests/shift/listed_test.cc
 cp tests/shift/listed_test.cc tests/shift/lonely_test.cc
 echo 'shiftrt_test(shift SOURCES shift/listed_test.cc)' >tests/shift.cmake
 printf 'fine: the directory work/models\n%s\n' "stands in /home""/somebody/models" >docs/page.md
+# Names: files that are not there, in a comment, a page and a message; links to a page and to a heading that are not there.
+printf '// Fits, as shift/rank.cc does; also shift/across.cc, shift/*.cc, engine/cuda/ and ~/models/x.cc.\n// See docs/gone.md.\n' >runtime/names.h
+echo 'const char* hint = "docs/lost.md";' >runtime/hint.cc
+cat >docs/links.md <<'END'
+# A page, of links
+[fine](page.md), [fine](../shift/across.cc), [fine](#a-page-of-links), [fine](other.md#two-words), [fine](https://host/gone.md)
+[gone](gone.md) and `runtime/gone.h`
+[no heading](other.md#three-words)
+END
+echo '## `Two` words' >docs/other.md
+# Environment variables: one that is not on the page, and one of the page that no code reads.
+printf 'const char* a = std::getenv("SHIFTRT_LISTED");\nconst char* b = Environment({"HF_ONE", "HF_TWO"});\n' >runtime/variables.cc
+printf '| `SHIFTRT_LISTED`, `HF_ONE` |\n| `SHIFTRT_GONE` |\n' >docs/environment.md
+# Comments that are no sentences, in a room whose comments are.
+cat >api/comments.h <<'END'
+// Whole: of the sentences here, some begin with other words.
+
+// Of a plan.
+int a;  // of the plan
+// What it is
+// made of.
+
+// Where a comma stands, a clause follows.
+
+// How many there are. It is, though, a fragment.
+END
 
 find . -name '*.h' -o -name '*.cc' | xargs sed -i '1i // SPDX-License-Identifier: Apache-2.0'
 echo '#pragma once' >runtime/unlicensed.h
 
 if found=$(SHIFTRT_HOUSE=$tree "$check"); then echo "check-house found nothing"; exit 1; fi
-expected='docs/page.md:2
+expected='api/comments.h:11
+api/comments.h:4
+api/comments.h:6
+docs/environment.md:1
+docs/environment.md:1
+docs/links.md:3
+docs/links.md:3
+docs/links.md:4
+docs/page.md:2
 engine/body.cc:2
 eval/backend.cc:2
 include/shiftrt/inward.h:3
+runtime/hint.cc:2
+runtime/names.h:2
+runtime/names.h:3
 runtime/unlicensed.h:1
 runtime/upward.h:2
 shift/across.cc:2
 shift/device.cc:2
 tests/shift/lonely_test.cc:1'
-places=$(sort <<<"$found" | grep -oE '^[^:]+:[0-9]+')
+places=$(LC_ALL=C sort <<<"$found" | grep -oE '^[^:]+:[0-9]+')
 [ "$places" = "$expected" ] || { printf 'found:\n%s\nexpected breaches at:\n%s\n' "$found" "$expected"; exit 1; }
