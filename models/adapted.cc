@@ -25,8 +25,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// A file is of the lowest version that says all of its plan, so that a program refuses what it would misread: half
-// blocks came with version 2, tensors of the plan's own and LoRA factors with version 3.
+// A file has the lowest version that can describe its plan, so that older programs refuse only files that they would
+// misread: version 2 added half blocks, version 3 tensors of the plan's own and LoRA factors.
 constexpr int kFirstVersion = 1, kHalvesVersion = 2, kOwnVersion = 3;
 constexpr const char *kAdapterTensors = "adapters.safetensors", *kOwnTensors = "own.safetensors";
 constexpr const char *kFinalNorm = "model.norm.weight", *kHead = "lm_head.weight";
@@ -39,7 +39,8 @@ TensorView View(const Matrix<float>& m, bool vector = false) {
           vector ? std::vector<int64_t>{m.cols()} : std::vector<int64_t>{m.rows(), m.cols()}};
 }
 
-// Tensor `name` as a matrix: (rows, cols), where a side of 0 takes what the file says, and finite throughout.
+// Reads tensor `name` as a matrix of shape (rows, cols); a side of 0 accepts any size. Throws Error for a value that is
+// not finite.
 Matrix<float> ReadMatrix(const SafetensorsFile& file, const std::string& name, int64_t rows, int64_t cols) {
   const auto found = file.tensors().find(name);
   Check(found != file.tensors().end(), "{}: tensor {} is missing", file.path().string(), name);
@@ -85,7 +86,7 @@ struct AdaptedHeader {
   bool standalone() const { return base == kStandalone; }
 };
 
-// Layers of the original, ascending.
+// Reads a list of ascending layers of the original model.
 std::vector<int64_t> LayerList(const Json& value, int64_t layers, const std::string& name, const char* what) {
   Check(value.is_array(), "{}: {} {} is not a list of layers", name, what, value.dump());
   std::vector<int64_t> out;
@@ -98,7 +99,7 @@ std::vector<int64_t> LayerList(const Json& value, int64_t layers, const std::str
   return out;
 }
 
-// What an adapter stands for, in the order of depth.
+// The parts that an adapter replaces, in the order of depth.
 std::vector<BlockPart> PartList(const Json& value, const AdaptedHeader& header, const std::string& name) {
   Check(value.is_array() && !value.empty(), "{}: adapter {} is not a list of layers", name, value.dump());
   std::vector<BlockPart> parts;
@@ -146,7 +147,7 @@ AdaptedHeader ReadHeader(const fs::path& file) {
   return header;
 }
 
-// Every tensor belongs to one of the first `sites` sites.
+// Throws Error for a tensor that belongs to none of the first `sites` sites.
 void RefuseLeftOver(const SafetensorsFile& file, int64_t sites) {
   size_t expected = 0;
   for (int64_t site = 0; site < sites; ++site)
@@ -161,7 +162,7 @@ std::string OwnName(int64_t layer, const BlockTensor& row) {
   return fmt::format("model.layers.{}.{}", layer, row.name);
 }
 
-// Which halves of a block run: both, unless the stage names one.
+// The halves of a block that run: both, unless the stage names one.
 Halves ReadHalves(const Json& stage, int version, const std::string& name) {
   if (!stage.contains("halves")) return Halves::kBoth;
   const Json& value = stage["halves"];
@@ -173,7 +174,7 @@ Halves ReadHalves(const Json& stage, int version, const std::string& name) {
   return *halves;
 }
 
-// A block of the plan; `last` is the layer of the block before it, or -1.
+// Reads a block of the plan; `last` is the layer of the block before it, or -1.
 BlockStage ReadBlock(const Json& stage, int64_t last, const AdaptedHeader& header, int64_t layers,
                      const std::string& name) {
   const Json& block = stage["block"];
@@ -186,7 +187,7 @@ BlockStage ReadBlock(const Json& stage, int64_t last, const AdaptedHeader& heade
   return BlockStage{layer, ReadHalves(stage, header.version, name)};
 }
 
-// A list of tensors of a block, or of the output, among `known`; empty without the key.
+// Reads a list of names of tensors, which must be among `known`. Empty if the key is missing.
 std::set<std::string> NameList(const Json& object, const char* key, const std::set<std::string>& known,
                                const std::string& file, int version) {
   std::set<std::string> names;
@@ -202,7 +203,7 @@ std::set<std::string> NameList(const Json& object, const char* key, const std::s
   return names;
 }
 
-// The names of a block's tensors, or of its matrices alone.
+// The names of all tensors of a block, or only of its matrices.
 std::set<std::string> KnownTensors(const ModelConfig& config, bool matrices) {
   std::set<std::string> names;
   for (const BlockTensor& row : BlockTensors())
@@ -210,7 +211,7 @@ std::set<std::string> KnownTensors(const ModelConfig& config, bool matrices) {
   return names;
 }
 
-// Takes the tensors of a plan's own out of their file, in the type that the model is loaded in.
+// Reads the tensors of a plan's own from their file, in the type that the model is loaded in.
 class OwnReader {
  public:
   OwnReader(const fs::path& path, const LoadOptions& options)
@@ -231,7 +232,7 @@ class OwnReader {
     return LoadTensor(where, {static_cast<const std::byte*>(tensor.data), BlockTypeOf(tensor.dtype), shape}, true,
                       options_, *loaded_);
   }
-  // What keeps the tensors alive.
+  // The owner of the tensors, which keeps them alive.
   std::shared_ptr<const void> storage() const { return loaded_; }
   void RefuseLeftOver() const {
     const size_t tensors = file_->tensors().size() + file_->others().size();
@@ -245,7 +246,7 @@ class OwnReader {
   size_t taken_ = 0;
 };
 
-// A saved directory's plan, part by part.
+// Reads the plan of a saved directory stage by stage.
 class PlanReader {
  public:
   PlanReader(const AdaptedHeader& header, const fs::path& directory, const Weights& weights, const LoadOptions& options)
@@ -281,7 +282,7 @@ class PlanReader {
     return plan;
   }
 
-  // The LoRA factors of that plan; null where it names none.
+  // The LoRA factors of that plan; null if it names none.
   std::shared_ptr<const Lora> ReadFactors(const DepthPlan& plan) const {
     if (factors_.empty()) return nullptr;
     auto lora = std::make_shared<Lora>(ReadLora(directory_ / kLoraDirectory, weights_.config, plan));
@@ -348,7 +349,7 @@ class PlanReader {
   int64_t last_ = -1, sites_ = 0;  // the last block's layer; adapters so far
   std::unique_ptr<SafetensorsFile> adapters_;
   std::unique_ptr<OwnReader> own_;
-  std::set<std::pair<int64_t, std::string>> factors_;  // layers and tensors that are to have some
+  std::set<std::pair<int64_t, std::string>> factors_;  // the layers and tensors that must have factors
 };
 
 // The blocks of a saved plan, with the model's tensors.
@@ -369,14 +370,14 @@ void CheckFingerprint(const AdaptedHeader& header, const Weights& weights, const
         header.fingerprint, base.string(), found);
 }
 
-// The plan as shiftrt.json lists it, its adapters' tensors, and those that it has in place of the model's.
+// The plan as shiftrt.json lists it, with the tensors of its adapters and those that replace the model's.
 struct SavedPlan {
   int version = kFirstVersion;
   Json stages = Json::array(), output = Json::array();
   std::vector<NamedTensor> adapters, own;
 };
 
-// Tensors of `block` that are not those of the model.
+// The names of the tensors of `block` that differ from the model's; the tensors are added to `tensors`.
 Json OwnTensors(const Weights& weights, const BlockStage& block, std::vector<NamedTensor>& tensors) {
   Json names = Json::array();
   if (!block.own) return names;
@@ -389,7 +390,8 @@ Json OwnTensors(const Weights& weights, const BlockStage& block, std::vector<Nam
   return names;
 }
 
-// With `whole` the tensors are those of a checkpoint that is written too, in which the kept blocks count from 0.
+// Describes the plan for shiftrt.json. With `whole`, a checkpoint with the plan's tensors is written too, in which the
+// kept blocks count from 0.
 SavedPlan Describe(const Weights& weights, const DepthPlan& plan, const Lora* lora, bool whole) {
   SavedPlan saved;
   const auto list = [&](Json& object, const char* key, const Json& names) {
@@ -437,7 +439,8 @@ SavedPlan Describe(const Weights& weights, const DepthPlan& plan, const Lora* lo
   return saved;
 }
 
-// A tensor that no configuration of the family has could not be told from a mistake when it is read.
+// Throws Error for a block whose set of tensors is not that of the family: when the file is read, it could not be told
+// from a mistake.
 void CheckPlaces(const Weights& weights, const DepthPlan& plan, const fs::path& directory) {
   for (const BlockStage* block : plan.Blocks())
     for (const BlockTensor& row : BlockTensors())
@@ -475,7 +478,8 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const Json& provenan
   WriteSafetensors(out.Create(kAdapterTensors), saved.adapters, {{"format", "shiftrt"}});
   if (!saved.own.empty()) WriteSafetensors(out.Create(kOwnTensors), saved.own, {{"format", "shiftrt"}});
   if (lora != nullptr) WriteLora(*lora, plan, plan == DepthPlan::Original(weights.config.layers) ? base : "", out);
-  // Last, so that a directory with this file is whole. One with its own weights names itself as the base.
+  // This file is written last, so that a directory that has it is complete. A directory with its own weights names
+  // itself as the base.
   Json json = {{"version", saved.version},
                {"base", with_weights ? kStandalone : base},
                {"fingerprint", fingerprint},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Directories written by --save: docs/formats.md.
+// Reads and writes the directories that --save makes (docs/formats.md).
 #pragma once
 
 #include "models/model.h"
@@ -8,23 +8,24 @@ namespace shiftrt {
 
 inline constexpr const char* kAdaptedFile = "shiftrt.json";
 
-// Everything of the model but its tokenizer. Throws Error for a malformed file, an adapter that does not fit, a base
-// model that is missing or whose fingerprint is another.
+// Opens the model of a saved directory, without its tokenizer. Throws Error for a malformed file, an adapter that does
+// not fit, and a base model that is missing or has another fingerprint.
 Model OpenAdapted(const std::filesystem::path& directory, const LoadOptions& options);
 
-// The plan of such a directory, for a model that is open already. Throws Error as OpenAdapted does.
+// Opens only the plan of a saved directory, for a model that is open already. Throws Error as OpenAdapted does.
 DepthPlan OpenSavedPlan(const std::filesystem::path& directory, const Weights& weights);
 
 // Replaces the provenance in a directory written by SaveAdapted, in one step.
 void RecordProvenance(const std::filesystem::path& directory, const nlohmann::json& provenance);
 
-// The provenance in such a directory, as SaveAdapted was given it, or in one of the format hf-lra, its essentials; null
-// where there is none.
+// The provenance that SaveAdapted wrote to a directory. A directory of the format hf-lra has only a part of it. Null if
+// there is none.
 nlohmann::json OpenProvenance(const std::filesystem::path& directory);
-// What Model has of that.
+// Reads the fields of Provenance from the JSON that OpenProvenance returns.
 Provenance ReadProvenance(const nlohmann::json& provenance);
 
-// Where the model that runs has its weights and its tokenizer. Throws Error for a malformed file.
+// The directory with the weights and the tokenizer of the saved model: its base model's, or itself if it was saved with
+// weights. Throws Error for a malformed file.
 std::filesystem::path AdaptedBase(const std::filesystem::path& directory);
 
 }  // namespace shiftrt

@@ -10,25 +10,26 @@
 
 namespace shiftrt {
 
-enum class Activation : uint8_t { kSilu, kGeluTanh };  // of the gate
+enum class Activation : uint8_t { kSilu, kGeluTanh };  // applied to the gate
 
 struct BlockSpec {
   // Each half of a block begins with a norm of the stream.
-  bool update_norms = false;  // another norm per half: of its update, before that is added
+  bool update_norms = false;  // each half also norms its update before adding it
   bool qk_norm = false;       // norms of the heads of queries and keys
-  float norm_offset = 0;      // what is added to the weights of all these norms and of the model's last one
+  float norm_offset = 0;      // added to the weights of all norms, the model's last one included
 
   bool qkv_bias = false;
   bool output_bias = false;  // o_proj
   bool mlp_bias = false;
   Activation activation = Activation::kSilu;
 
-  float attention_scale = 0;  // of the scores: 1 / sqrt(head_dim) in most families
+  float attention_scale = 0;  // multiplies the scores: 1 / sqrt(head_dim) in most families
   float attention_cap = 0;    // soft cap of the scores; 0: none
-  // By layer, how many of its keys a query sees, its own included; 0: all of them. Empty where no layer has a window.
+  // windows[layer] is the number of keys that a query sees, its own included; 0: all of them. Empty if no layer has a
+  // window.
   std::vector<int64_t> windows;
 
-  // Before the first block and after the last.
+  // Computations before the first block and after the last.
   bool scaled_embeddings = false;  // times sqrt(hidden): Weights::EmbeddingScale()
   float logit_cap = 0;             // soft cap of the logits; 0: none
 

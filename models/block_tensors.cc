@@ -38,7 +38,7 @@ constexpr BlockTensor kBlockTensors[] = {
 };
 // clang-format on
 
-// A member of BlockWeights without a row would be loaded by nobody.
+// Every member of BlockWeights needs a row: without one, nothing would load it.
 static_assert(sizeof(BlockWeights) == std::size(kBlockTensors) * sizeof(TensorView));
 
 }  // namespace

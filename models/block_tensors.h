@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one list of a block's tensors: what each is called, where it stands in BlockWeights, which half needs it and what
-// its sides are. Loading, saving, counting, folding and scoring go through it, so that a new tensor is one new row.
-// Which of them a family's checkpoints keep elsewhere is said in models/families.cc.
+// The table of a block's tensors: the name of each, its member in BlockWeights, the half that reads it, and the sizes
+// of its sides. Loading, saving, counting, folding and scoring use this table, so a new tensor is one new row.
+// models/families.cc says which tensors a family's checkpoints store elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace shiftrt {
 
-// What a side of a tensor runs along: its length is Size().
+// The dimension that a side of a tensor has; Size() gives its length.
 enum class Axis : uint8_t { kNone, kHidden, kQueries, kKeyValues, kHeadDim, kIntermediate };
 int64_t Size(const ModelConfig& config, Axis axis);  // 1 for kNone
 
@@ -31,14 +31,14 @@ struct BlockTensor {
   Axis output, input;
   bool BlockSpec::*setting;  // a block where this is false lacks the tensor; null: each has it
 
-  // Empty where the configuration lacks the tensor.
+  // Empty if the configuration lacks the tensor.
   std::vector<int64_t> Shape(const ModelConfig& config) const;
 };
 
-// In the order in which tensors are visited, written and hashed.
+// All rows, in the order in which tensors are visited, written and hashed.
 std::span<const BlockTensor> BlockTensors();
 
-// Calls visit(row, tensor) for each tensor that the block has and that `halves` of it read, in the table's order.
+// Calls visit(row, tensor) in the table's order, for each tensor that the block has and that `halves` of it read.
 template <typename Visit>
 void ForEachTensor(const BlockWeights& block, Halves halves, const Visit& visit) {
   for (const BlockTensor& row : BlockTensors()) {

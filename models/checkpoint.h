@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files that hold a model's tensors, of whatever format.
+// A checkpoint: the files that hold a model's tensors, in any supported format.
 #pragma once
 
 #include <filesystem>
@@ -15,28 +15,29 @@ class Checkpoint {
  public:
   virtual ~Checkpoint() = default;
 
-  // The tensor that the checkpoints of the family in Hugging Face's format call `name`. Marks it as used. Throws Error
-  // naming file and tensor where it is missing, or of another shape, or of a type that cannot be loaded.
+  // Returns the tensor that Hugging Face checkpoints of the family call `name`, and marks it as used. Throws Error
+  // naming file and tensor if it is missing, has another shape, or has a type that cannot be loaded.
   virtual FileTensor Take(const std::string& name, const std::vector<int64_t>& shape) = 0;
   // Throws Error for a tensor that was not taken and is not known to be harmless. `adapters_beside`: as LoadOptions.
   virtual void RefuseLeftOver(bool tied_head, bool adapters_beside) const = 0;
-  // What keeps the files mapped.
+  // Objects that keep the files mapped for as long as they live.
   virtual std::vector<std::shared_ptr<const void>> Storage() const = 0;
 };
 
-// model.safetensors, or model.safetensors.index.json and its shards. Throws Error for files that contradict each other.
+// Opens model.safetensors, or model.safetensors.index.json and its shards. Throws Error for files that contradict each
+// other.
 std::unique_ptr<Checkpoint> OpenSafetensors(const std::filesystem::path& directory);
 
-// `file`, a GGUF file or the first part of one: models/gguf.h.
+// Opens `file`, a GGUF file or the first part of a split one (models/gguf.h).
 std::unique_ptr<Checkpoint> OpenGguf(const std::filesystem::path& file, const ModelConfig& config);
 
-// The type that the tensor has in memory: `dtype`, or where that is kAuto its own, but bfloat16 for a quantised one.
+// The type that the tensor gets in memory: `dtype`, or with kAuto its type in the file, or bfloat16 if it is quantised.
 DType MemoryType(const FileTensor& tensor, LoadDType dtype);
 
-// `tensor` in memory, in the type that `options` asks for: where it is mapped, if it lies there in that type, else a
-// copy that `weights` keeps. Throws Error, which begins with `where`, for a number that is too large for the type and,
-// with options.check_finite, for one that is not finite. Not `here`: of another process; nothing of it is looked at,
-// and a copy is an address without memory.
+// Returns `tensor` in the type that `options` asks for: a view of the mapped file if it has that type there, otherwise
+// a copy that `weights` keeps. Throws Error, which begins with `where`, for a number that is too large for the type
+// and, with options.check_finite, for one that is not finite. If `here` is false, the tensor belongs to another
+// process: its data is not read, and in place of a copy it gets an address without memory.
 TensorView LoadTensor(const std::string& where, const FileTensor& tensor, bool here, const LoadOptions& options,
                       Weights& weights);
 

@@ -19,8 +19,8 @@ using Json = nlohmann::json;
 constexpr int64_t kMaxSide = 1 << 22;  // hidden, vocabulary, ...: beyond any model, small enough that products fit
 constexpr int64_t kMaxPositions = int64_t{1} << 31;
 
-// The object that holds the RoPE settings: `rope_scaling` or, since transformers 5, `rope_parameters`. Where both are
-// there the former wins, unless it is empty, as in transformers. Null if there is none.
+// The object with the RoPE settings: `rope_scaling` or, since transformers 5, `rope_parameters`. If both are there, the
+// former is used unless it is empty, as in transformers. Null if there is none.
 const Json* FindRopeSettings(const Json& config, const std::string& file) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const auto found = config.find(key);
@@ -62,11 +62,11 @@ RopeSpec ParseRope(const Json& json, const std::string& file, int64_t max_positi
   const ConfigReader settings(found != nullptr ? *found : none, file);
 
   RopeSpec rope;
-  // A base near 1 has no logarithm to divide by.
+  // A base near 1 would make the divisor log(base) vanish.
   rope.theta = settings.Number("rope_theta", 2, 1e12, config.Number("rope_theta", 2, 1e12, 10000));
   const double share = settings.Number("partial_rotary_factor", 0, 1, config.Number("partial_rotary_factor", 0, 1, 1));
   Check(share == 1, "{}: partial_rotary_factor {} is not supported", file, share);
-  // A value beside the settings goes before one among them, as in transformers.
+  // A value beside the settings takes precedence over one among them, as in transformers.
   rope.original_max_positions =
       config.Integer("original_max_position_embeddings", 1, kMaxPositions,
                      settings.Integer("original_max_position_embeddings", 1, kMaxPositions, max_positions));
@@ -85,7 +85,7 @@ RopeSpec ParseRope(const Json& json, const std::string& file, int64_t max_positi
   return rope;
 }
 
-// One id or a list of them.
+// Reads one token id or a list of them.
 std::vector<int32_t> TokenList(const Json& json, const char* key, const std::string& file) {
   std::vector<int32_t> tokens;
   const auto value = json.find(key);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint's config.json says, checked.
+// The settings in a checkpoint's config.json, checked.
 #pragma once
 
 #include <cstdint>
@@ -51,11 +51,11 @@ struct ModelConfig {
 // type, quantised weights): each by name.
 ModelConfig ParseConfig(std::string_view text, const std::string& name);
 inline constexpr uint64_t kMaxConfigBytes = 1 << 24;
-// The same for a file. The EOS tokens of a generation_config.json beside it are added: instruct models often have the
-// end of a turn there only.
+// Reads the configuration from a file. The EOS tokens of a generation_config.json beside it are added, because instruct
+// models often list the token that ends a turn only there.
 ModelConfig LoadConfig(const std::filesystem::path& file);
 
-// (head_dim / 2) inverse frequencies in radians a position, and the factor on cos and sin. Source: transformers,
+// The head_dim / 2 inverse frequencies in radians per position, and the factor on cos and sin. Source: transformers,
 // modeling_rope_utils.py.
 struct RopeFrequencies {
   std::vector<float> inverse;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One level of a config.json, every value checked as it is read. null counts as absent.
+// Reads one level of a config.json and checks every value. A value of null counts as absent.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace shiftrt {
 
 class ConfigReader {
  public:
-  // `file` names it in errors. Keeps references to both.
+  // `file` is the name for errors. Keeps references to both arguments.
   ConfigReader(const nlohmann::json& object, const std::string& file) : object_(object), file_(file) {}
 
   const std::string& file() const { return file_; }

@@ -20,12 +20,12 @@ Activation ReadActivation(const ConfigReader& config, const char* key, const cha
   Fail("{}: {} \"{}\" is not supported (silu and gelu_pytorch_tanh are)", config.file(), key, name);
 }
 
-// A soft cap, which null switches off.
+// Reads a soft cap; null means none.
 float ReadCap(const ConfigReader& config, const char* key, double otherwise) {
   return config.IsNull(key) ? 0.0f : static_cast<float>(config.Number(key, 1e-6, 1e9, otherwise));
 }
 
-// By layer, whether it attends to a window: as `layer_types` says, or else as `otherwise(layer)` does.
+// For each layer, true if it attends to a window: as `layer_types` says, or else as `otherwise(layer)` says.
 template <typename Otherwise>
 std::vector<bool> SlidingLayers(const ConfigReader& config, const ModelConfig& model, const Otherwise& otherwise) {
   std::vector<bool> slides;
@@ -45,8 +45,8 @@ std::vector<bool> SlidingLayers(const ConfigReader& config, const ModelConfig& m
   return slides;
 }
 
-// BlockSpec::windows: `sliding_window`, or `otherwise` where config.json does not mention it, for the layers that
-// slide; null and 0 are none, and so is a window that no position reaches.
+// BlockSpec::windows for the layers that slide: `sliding_window`, or `otherwise` if config.json does not mention it.
+// Null and 0 mean no window, and so does a window that no position reaches.
 std::vector<int64_t> ReadWindows(const ConfigReader& config, const ModelConfig& model, int64_t otherwise,
                                  const std::vector<bool>& slides) {
   if (config.IsNull("sliding_window") || std::find(slides.begin(), slides.end(), true) == slides.end()) return {};
@@ -59,7 +59,7 @@ std::vector<int64_t> ReadWindows(const ConfigReader& config, const ModelConfig& 
 
 std::vector<bool> AllLayers(const ModelConfig& model) { return std::vector<bool>(model.layers, true); }
 
-// What Llama's block is without its biases: all families start from it.
+// A Llama block without biases, with which all families start.
 BlockSpec PlainBlock(const ConfigReader& config, const ModelConfig& model) {
   BlockSpec block;
   block.activation = ReadActivation(config, "hidden_act", "silu");
@@ -103,7 +103,7 @@ BlockSpec Qwen3Block(const ConfigReader& config, const ModelConfig& model) {
 }
 
 BlockSpec Phi3Block(const ConfigReader& config, const ModelConfig& model) {
-  // Its "yarn", like its "su", is a name of longrope.
+  // In Phi-3, the names "yarn" and "su" mean longrope.
   Check(model.rope.kind == RopeKind::kDefault, "{}: of RoPE scaling, Phi-3 is supported with none", config.file());
   BlockSpec block = PlainBlock(config, model);
   block.windows = ReadWindows(config, model, 0, AllLayers(model));

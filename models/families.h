@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of model families: what a config.json of the family says of its blocks, and where its checkpoints keep a
-// block's tensors.
+// The table of model families: how a config.json of the family describes its blocks, and where its checkpoints store
+// the tensors of a block.
 #pragma once
 
 #include <string_view>
@@ -15,8 +15,8 @@ struct BlockTensor;
 struct BlockWeights;
 struct TensorView;
 
-// Where a checkpoint keeps tensors of a block that models/block_tensors.h has under other names, or one by one: the
-// name there, relative to the block, and the members whose rows it holds, one below the other in the table's order.
+// A tensor of a checkpoint that models/block_tensors.h has under another name, or as several tensors: its name relative
+// to the block, and the members of BlockWeights whose rows it holds, one below the other in the table's order.
 struct TensorPlace {
   const char* name;
   std::vector<TensorView BlockWeights::*> members;
@@ -25,8 +25,8 @@ struct TensorPlace {
 struct Family {
   const char* architecture;  // config.json's architectures[0]
   const char* name;
-  BlockSpec (*block)(const ConfigReader& config, const ModelConfig& model);  // `model` has its sizes and RoPE already
-  // What counts where config.json is silent.
+  BlockSpec (*block)(const ConfigReader& config, const ModelConfig& model);  // sizes and RoPE of `model` are set
+  // Defaults for settings that config.json does not have.
   double rms_eps = 1e-6;
   bool tied_head = false;
   int64_t head_dim = 0;  // 0: hidden size / heads
@@ -43,7 +43,7 @@ struct CheckpointTensor {
   std::vector<int64_t> shape;  // of all its parts together
   std::vector<const BlockTensor*> parts;
 };
-// All that a block of this configuration has, in the order in which they are written.
+// All tensors of a block of this configuration, in the order in which they are written.
 std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config);
 
 }  // namespace shiftrt

@@ -57,7 +57,7 @@ constexpr NamedMember kBlockNames[] = {
     {&B::down_bias, "ffn_down.bias"},
 };
 
-// The metadata of one architecture. Its keys are given without the prefix, and each that is read is noted.
+// Reads the metadata of one architecture. Keys are given without its prefix, and each key that is read is recorded.
 class ArchitectureKeys {
  public:
   ArchitectureKeys(const GgufMetadata& metadata, std::string prefix)
@@ -68,7 +68,7 @@ class ArchitectureKeys {
   int64_t Integer(const char* key, int64_t otherwise) { return metadata_.Integer(Full(key), 0, kMaxNumber, otherwise); }
   double Number(const char* key, double otherwise) { return metadata_.Number(Full(key), otherwise); }
   std::string_view Text(const char* key, std::string_view otherwise) { return metadata_.Text(Full(key), otherwise); }
-  // A setting that is supported with one value only, which it may state.
+  // Checks a setting that is supported with one value only. The file may leave it out.
   void Only(const char* key, double value) {
     const double found = Number(key, value);
     Check(found == value, "{}: {} is {}; only {} is supported", metadata_.name(), Full(key), found, value);
@@ -119,9 +119,9 @@ bool AreFactorsOf(const ModelConfig& model, const std::vector<float>& plain, con
   return true;
 }
 
-// Sets what the largest factor leaves open of Llama 3's settings, from the frequencies between those that are kept and
-// those that are slowed: the share s of the unscaled frequency is linear in it, s (high - low) = original / wavelength
-// - low. Only ratios of the three count, so that low is 1. False where there is no such frequency.
+// Completes Llama 3's settings, given the largest factor, from the frequencies between those that are kept and those
+// that are slowed. The share s of the unscaled frequency is linear in the inverse wavelength: s (high - low) = original
+// / wavelength - low. Only ratios of the three count, so low is set to 1. False if there is no such frequency.
 bool FitLlama3(const std::vector<float>& plain, const std::vector<float>& factors, RopeSpec& rope) {
   double xx = 0, xs = 0, ss = 0, x1 = 0, s1 = 0;
   int between = 0;
@@ -193,11 +193,11 @@ Json RopeScaling(const GgufFile& file, ArchitectureKeys& keys, double theta, int
   }
   Check(type == "linear" || type == "none", "{}: {} is {}, expected none, linear or yarn", name,
         keys.Full("rope.scaling.type"), type);
-  // Old files have a factor without a type.
+  // Old files have a factor but no type.
   return factor == 1 ? Json() : Json{{"rope_type", "linear"}, {"factor", factor}};
 }
 
-// Of a tensor that is opened without another type being asked for.
+// The name of the type that a tensor gets in memory unless the caller asks for another.
 const char* TypeInMemory(const BlockTraits& stored) {
   return Name(PlainType(static_cast<BlockType>(stored.code)).value_or(DType::kBFloat16));
 }
@@ -205,13 +205,13 @@ const char* TypeInMemory(const BlockTraits& stored) {
 void AddTokens(const GgufMetadata& metadata, Json& config) {
   const auto id = [&](const char* key) { return metadata.Integer(key, 0, kMaxNumber, -1); };
   if (const int64_t bos = id("tokenizer.ggml.bos_token_id"); bos >= 0) config["bos_token_id"] = bos;
-  // Besides the end of the text, chat models end their turns.
+  // Chat models have a token that ends a turn, besides the token that ends the text.
   const int64_t eos = id("tokenizer.ggml.eos_token_id"), eot = id("tokenizer.ggml.eot_token_id");
   if (eos >= 0) config["eos_token_id"] = eos;
   if (eos >= 0 && eot >= 0 && eot != eos) config["eos_token_id"] = Json::array({eos, eot});
 }
 
-// Under the names of the family's Hugging Face checkpoints.
+// Opens a GGUF file under the tensor names of the family's Hugging Face checkpoints.
 class GgufCheckpoint final : public Checkpoint {
  public:
   GgufCheckpoint(const std::filesystem::path& path, const ModelConfig& config)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models in GGUF files: what their metadata and tensors are called, and what that is in a Hugging Face directory.
-// docs/formats.md says what is read. Source: gguf-py/gguf/constants.py and convert_hf_to_gguf.py of llama.cpp.
+// Translates between GGUF files and Hugging Face checkpoints: names of metadata and of tensors. docs/formats.md says
+// what is read. Source: gguf-py/gguf/constants.py and convert_hf_to_gguf.py of llama.cpp.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -22,24 +22,24 @@ struct BlockTensor;
 nlohmann::json GgufConfig(const GgufFile& file);
 ModelConfig LoadGgufConfig(const std::filesystem::path& file);
 
-// The settings of Llama 3's RoPE scaling with which each default frequency is divided by its factor, up to rounding;
-// empty if there are none, or if too few frequencies tell them. `factors` has head_dim / 2 elements.
+// Finds the settings of Llama 3's RoPE scaling that divide each default frequency by its factor, up to rounding. Empty
+// if there are none, or if too few frequencies determine them. `factors` has head_dim / 2 elements.
 std::optional<RopeSpec> FindLlama3Scaling(const std::vector<float>& factors, double theta, int64_t head_dim);
 
-// general.architecture for a model of this configuration; null where the supported architectures compute another model:
-// other families, windows, biases that they lack.
+// general.architecture for a model of this configuration. Null if the supported architectures compute a different
+// model: other families, windows, biases that they lack.
 const char* GgufArchitecture(const ModelConfig& config);
 
-// The tensors outside the blocks.
+// GGUF's names of the tensors outside the blocks.
 inline constexpr const char *kGgufEmbedding = "token_embd.weight", *kGgufFinalNorm = "output_norm.weight",
                             *kGgufHead = "output.weight", *kGgufRopeFactors = "rope_freqs.weight";
 
-// GGUF's name of a tensor of a block, after "blk.N.": "attn_q.weight". Null where the supported architectures have
-// none.
+// GGUF's name of a tensor of a block, after "blk.N.", such as "attn_q.weight". Null if the supported architectures lack
+// the tensor.
 const char* GgufName(const BlockTensor& tensor);
 
-// Whether the rows of a tensor are stored in the interleaved order of llama.cpp's rotary embedding: queries and keys of
-// architecture llama (FileTensor::interleaved_heads).
+// True if GGUF stores the rows of the tensor in the interleaved order of llama.cpp's rotary embedding: queries and keys
+// of architecture llama (FileTensor::interleaved_heads).
 bool IsInterleavedInGguf(const ModelConfig& config, const BlockTensor& tensor);
 
 }  // namespace shiftrt

@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// Where an adapter stands: before or after a block, at which index among those there.
+// The position of an adapter: before or after a block, and its index among the adapters there.
 struct Place {
   int64_t layer = 0;
   bool before = false;
@@ -57,7 +57,7 @@ Matrix<float> Transposed(const Matrix<float>& m) {
 
 int64_t WrittenRank(const Lra& lra) { return std::max<int64_t>(lra.rank(), 1); }
 
-// The tensors that lie beside those of the blocks, by name; what keeps them mapped is `files`.
+// The tensors of adapters, by name. `files` receives the objects that keep them mapped.
 std::map<std::string, TensorView> ReadAdapterTensors(const fs::path& directory,
                                                      std::vector<std::unique_ptr<SafetensorsFile>>& files) {
   const fs::path index = directory / "model.safetensors.index.json";
@@ -78,7 +78,7 @@ std::map<std::string, TensorView> ReadAdapterTensors(const fs::path& directory,
   return tensors;
 }
 
-// Takes adapters' tensors out of the map, checked.
+// Takes the tensors of adapters out of the map and checks them.
 class AdapterReader {
  public:
   AdapterReader(const fs::path& directory, int64_t hidden) : directory_(directory.string()), hidden_(hidden) {
@@ -129,7 +129,7 @@ class AdapterReader {
 struct Entry {
   std::string kind;
   int64_t rank = 0;
-  std::vector<int64_t> removed;  // which it stands for
+  std::vector<int64_t> removed;  // the layers that the adapter replaces
 };
 
 // Throws Error, which begins with `what`, unless `json` is a list of layers below `layers`, ascending.

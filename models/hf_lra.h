@@ -23,19 +23,21 @@ struct AdapterTensor {
   Matrix<float> values;  // a bias is one row
   TensorView View() const;
 };
-// Those of all adapters, in the order of the plan. An adapter of rank 0 becomes one of rank 1 of zeros.
+// The tensors of all adapters, in the order of the plan. An adapter of rank 0 is written as one of rank 1 whose factors
+// are zero.
 std::vector<AdapterTensor> HfLraTensors(const DepthPlan& plan);
 
-// `stock`, a config.json for the blocks of the plan, as that of such a directory. `removed`: the layers of the original
-// model that the plan does without. `provenance`: as SaveAdapted stores it; its essentials are kept.
+// The config.json of a directory of this format, made from `stock`, a config.json for the blocks of the plan.
+// `removed`: the layers of the original model that the plan lacks. `provenance`: as SaveAdapted stores it; a part of it
+// is kept.
 nlohmann::json HfLraConfig(nlohmann::json stock, const DepthPlan& plan, const std::vector<int64_t>& removed,
                            const nlohmann::json& provenance);
 
-// Whether config.json says that the directory has this format. Throws Error for invalid JSON.
+// True if the config.json names this format. Throws Error for invalid JSON.
 bool IsHfLra(const std::filesystem::path& directory);
 
-// Everything of the model but its tokenizer. Throws Error naming file, tensor or adapter for what is malformed, missing
-// or left over.
+// Opens the model without its tokenizer. Throws Error naming file, tensor or adapter for what is malformed, missing or
+// left over.
 Model OpenHfLra(const std::filesystem::path& directory, const LoadOptions& options);
 
 }  // namespace shiftrt

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a tensor in a file to one in memory.
+// Converts a tensor in a file to one in memory.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -19,12 +19,12 @@ namespace {
 
 constexpr int64_t kPiece = 256;  // elements decoded at a time: a whole number of blocks of every type
 
-// The rows of a tensor as its file has them, and where row i of the model stands among them.
+// The rows of a tensor in its file, and the position there of row i of the model.
 struct FileRows {
   int64_t count, elements, bytes, interleaved_heads;
 
   explicit FileRows(const FileTensor& tensor) : interleaved_heads(tensor.interleaved_heads) {
-    // A vector is a column, so that its elements can be put in another order; of blocks, it is one row.
+    // A plain vector counts as a column, so that its elements can be reordered. A vector in blocks is one row.
     const bool vector = tensor.shape.size() == 1, column = vector && PlainType(tensor.type);
     elements = column ? 1 : tensor.shape.back();
     count = elements > 0 ? tensor.elements() / elements : 0;
@@ -37,13 +37,13 @@ struct FileRows {
   }
 };
 
-// Calls use(first, values, count) for all elements of `tensor` in the order of the model, piece by piece as float32,
-// from several threads; stops the range of a thread where use returns false.
+// Calls use(first, values, count) for all elements of `tensor` in the order of the model, in pieces of float32, from
+// several threads. If use returns false, its thread skips the rest of its range.
 template <typename Use>
 void ForEachPiece(const FileTensor& tensor, const Use& use) {
   const FileRows rows(tensor);
   const BlockTraits& type = TraitsOf(tensor.type);
-  // A short row is one piece. Where the rows have their order, they are one long row.
+  // A short row is one piece. If rows need no reordering, they are handled as one long row.
   const bool ordered = tensor.interleaved_heads == 0;
   const int64_t length = ordered ? rows.count * rows.elements : rows.elements;
   const int64_t per_row = (length + kPiece - 1) / kPiece, pieces = ordered ? per_row : per_row * rows.count;
@@ -58,7 +58,7 @@ void ForEachPiece(const FileTensor& tensor, const Use& use) {
   });
 }
 
-// The element of the lowest index that something is wrong with.
+// Finds the bad element with the lowest index.
 class FirstBad {
  public:
   void Report(int64_t index, float value) {
@@ -91,7 +91,7 @@ void CheckFinite(const std::string& where, const FileTensor& tensor) {
   if (bad.any()) Fail("{}: element {} is {}", where, bad.index(), bad.value());
 }
 
-// A copy with elements of type T, which must be able to hold every finite one.
+// Copies the tensor to elements of type T, which must be able to hold every finite one.
 template <typename T>
 TensorView Converted(const std::string& where, const FileTensor& tensor, Weights& weights) {
   auto copy = std::make_shared<Buffer<T>>(tensor.elements());
@@ -118,7 +118,7 @@ TensorView Converted(const std::string& where, const FileTensor& tensor, Weights
   return {copy->data(), DTypeOf<T>::value, tensor.shape};
 }
 
-// An address for a tensor that has no memory here: it tells the tensor apart from others, and cannot be read.
+// A unique address without memory, for a tensor that another process holds. It must not be read.
 TensorView Elsewhere(const FileTensor& tensor, DType type, Weights& weights) {
   TensorView view{nullptr, type, tensor.shape};
   std::shared_ptr<const void> address = ReserveAddresses(view.bytes());

@@ -26,8 +26,8 @@ using Json = nlohmann::json;
 constexpr const char *kPrefix = "base_model.model.model.layers.", *kWeight = ".weight";
 constexpr const char *kA = ".lora_A.weight", *kB = ".lora_B.weight";
 
-// Settings of PEFT that say where factors stand, how they were trained, or how they began; the tensors and shiftrt.json
-// say the first, and nothing else matters to what they compute.
+// Settings of PEFT that do not change the result of an adapter: where factors are applied (which the tensors and
+// shiftrt.json say too), how they were trained, and how they were initialised.
 constexpr const char* kHarmless[] = {"peft_type",
                                      "peft_version",
                                      "base_model_name_or_path",
@@ -47,13 +47,13 @@ constexpr const char* kHarmless[] = {"peft_type",
                                      "megatron_core",
                                      "runtime_config"};
 
-// "self_attn.q_proj"
+// The name of the module, such as "self_attn.q_proj".
 std::string ModuleOf(const BlockTensor& row) {
   const std::string name = row.name;
   return name.substr(0, name.size() - std::string(kWeight).size());
 }
 
-// In messages: "layer 3, self_attn.q_proj".
+// For messages, such as "layer 3, self_attn.q_proj".
 std::string Describe(const LoraFactors& factors) {
   return fmt::format("layer {}, {}", factors.layer, ModuleOf(*factors.tensor));
 }
@@ -105,8 +105,8 @@ Matrix<float> Changed(const TensorView& weight, const LoraFactors& factors, floa
 
 TensorView View(const Matrix<float>& m) { return {m.data(), DType::kFloat32, {m.rows(), m.cols()}}; }
 
-// PEFT's target_modules: the last parts of the names, where every block of the plan has factors for them; all names
-// otherwise, which PEFT takes as they are.
+// PEFT's target_modules: the last part of each name if every block of the plan has factors for it, otherwise all full
+// names, which PEFT accepts too.
 Json TargetModules(const std::map<std::string, std::vector<int64_t>>& blocks_of, int64_t blocks) {
   Json names = Json::array();
   const bool everywhere = std::all_of(blocks_of.begin(), blocks_of.end(),
@@ -121,7 +121,7 @@ Json TargetModules(const std::map<std::string, std::vector<int64_t>>& blocks_of,
   return names;
 }
 
-// Throws for a setting that would change what the factors compute.
+// Throws Error for a setting that would change what the factors compute.
 void RefuseSettings(const Json& config, const std::string& file) {
   for (const auto& [key, value] : config.items()) {
     const bool harmless = std::find(std::begin(kHarmless), std::end(kHarmless), key) != std::end(kHarmless);
@@ -130,14 +130,14 @@ void RefuseSettings(const Json& config, const std::string& file) {
     Check(harmless || unset, "{}: {} is {}, which is not supported; merge the adapter with peft", file, key,
           value.dump());
   }
-  // Others are differences from a base that was changed too.
+  // Other initialisations also change the base model, so their factors are relative to a different base.
   const Json start = config.value("init_lora_weights", Json(true));
   Check(start.is_boolean() || start == "gaussian" || start == "orthogonal" || start == "eva",
         "{}: init_lora_weights is {}, which changes the base model too; merge the adapter with peft", file,
         start.dump());
 }
 
-// The factors in a file, by block and row of the table.
+// Reads the factors in a file, by block and row of the table.
 class FactorReader {
  public:
   FactorReader(const fs::path& file, const ModelConfig& config, const DepthPlan& plan, int64_t rank)
@@ -178,7 +178,7 @@ class FactorReader {
           fmt::join(tensor.shape, ", "), rows, cols);
     Matrix<float> values(rows, cols);
     WithElements(tensor, [&](const auto* data) {
-      // Other programs' files need not align their tensors.
+      // Files of other programs may hold tensors that are not aligned.
       const auto* bytes = static_cast<const std::byte*>(tensor.data);
       for (int64_t i = 0; i < values.size(); ++i) {
         std::remove_cvref_t<decltype(*data)> value;

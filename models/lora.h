@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// LoRA factors (Hu et al., "LoRA", 2021): a projection W is replaced by W + scale b a, with b a of low rank. Fine-tuning
-// trains the factors (LoraParameters in engine/gradients.h). Afterwards a plan runs W + scale b a, merged into a tensor
-// of its own, and a saved directory keeps the factors beside it (docs/formats.md).
+// LoRA factors (Hu et al., "LoRA", 2021): a projection W is replaced by W + scale b a, with b a of low rank.
+// Fine-tuning trains the factors (LoraParameters in engine/gradients.h). Afterwards a plan runs W + scale b a, merged
+// into a tensor of its own, and a saved directory keeps the factors beside it (docs/formats.md).
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace shiftrt {
 
 // The factors of one projection.
 struct LoraFactors {
-  int64_t layer = 0;                    // of the block, as BlockStage counts
+  int64_t layer = 0;                    // the block's layer in the original model
   const BlockTensor* tensor = nullptr;  // a row of BlockTensors() that is a matrix
   Matrix<float> a, b;                   // (rank, input), (output, rank)
 };
@@ -32,26 +32,27 @@ struct Lora {
   double scale() const { return alpha / static_cast<double>(rank); }
 };
 
-// The plan with W + scale b a, computed in float32 and rounded to the type of W, in place of W of every projection that
-// has factors; W is what the plan runs with. Throws Error for a layer that the plan does not run, or whose half with
-// this projection it does not run, for factors of another shape, and for a result that the type cannot hold.
+// Returns the plan in which every projection W that has factors is replaced by W + scale b a, computed in float32 and
+// rounded to the type of W. Throws Error for a layer that the plan does not run, for a projection of a half that it
+// does not run, for factors of another shape, and for a result that the type cannot hold.
 DepthPlan MergeLora(const Weights& weights, const DepthPlan& plan, const Lora& lora);
-// What the rounding has lost of the change: |merged - (W + scale b a)| / |scale b a| over all factors, in the Frobenius
-// norm. `merged` is MergeLora's result for the same arguments. 0 where there is no change.
+// The share of the change that rounding has lost: |merged - (W + scale b a)| / |scale b a| over all factors, in the
+// Frobenius norm. `merged` is MergeLora's result for the same arguments. 0 if there is no change.
 double MergeError(const Weights& weights, const DepthPlan& plan, const Lora& lora, const DepthPlan& merged);
 
-// The directory of a saved model in which its factors lie, and the files in it: those of PEFT.
+// The subdirectory of a saved model that holds its factors, and the files in it, which are those of PEFT.
 inline constexpr const char* kLoraDirectory = "lora";
 inline constexpr const char* kLoraTensors = "adapter_model.safetensors";
 inline constexpr const char* kLoraConfig = "adapter_config.json";
 
-// Writes the factors into `out` as DIR/lora, the format of PEFT (huggingface/peft), with layers counted as in a
-// checkpoint of the plan's blocks alone. `base`: the model that they belong to; "" where no directory holds it yet.
+// Writes the factors into `out` as DIR/lora, in the format of PEFT (huggingface/peft). Layers are numbered as in a
+// checkpoint that has only the plan's blocks. `base`: the model that the factors belong to; "" if no directory holds it
+// yet.
 void WriteLora(const Lora& lora, const DepthPlan& plan, const std::string& base, AtomicDirectory& out);
 
-// The factors in `directory`, in PEFT's format, for the blocks of `plan`. Throws Error naming file, key or tensor for
-// what is malformed, missing or left over, of another shape, not finite, and for settings of PEFT that change what the
-// factors mean (DoRA, biases, other ranks per module, ...).
+// Reads the factors in `directory`, in PEFT's format, for the blocks of `plan`. Throws Error naming file, key or tensor
+// for what is malformed, missing or left over, of another shape or not finite, and for settings of PEFT that change how
+// the factors are applied (DoRA, biases, ranks per module, ...).
 Lora ReadLora(const std::filesystem::path& directory, const ModelConfig& config, const DepthPlan& plan);
 
 }  // namespace shiftrt

@@ -27,7 +27,7 @@ bool HoldsModel(const fs::path& directory) {
   return fs::exists(directory / "config.json") || fs::exists(directory / kAdaptedFile);
 }
 
-// Whether all files of a snapshot are there; a pull may have been interrupted.
+// True if all files of a snapshot are there; a pull may have been interrupted.
 bool IsWhole(const fs::path& snapshot) {
   return fs::exists(snapshot / kAdaptedFile) || MissingOfModel(snapshot).empty();
 }
@@ -50,8 +50,9 @@ std::vector<fs::path> DemoPlaces() {
   return places;
 }
 
-// DIR/name and DIR/Repository's last part under SHIFTRT_MODELS, then every snapshot in the hub's cache: whole ones
-// first, and that of the revision before others.
+// The directories in which a repository may be: DIR/name and DIR/<last part of name> for each DIR of SHIFTRT_MODELS,
+// then every snapshot in the hub's cache. Whole snapshots come first, and among those the one of the revision asked
+// for.
 std::vector<fs::path> RepositoryPlaces(const std::string& name, const Repository& repository) {
   std::vector<fs::path> places;
   const std::string roots = Environment("SHIFTRT_MODELS");

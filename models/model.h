@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model as `--model` names it: weights, tokenizer and, for a directory written by --save, the saved plan.
+// Opens a model by the name that `--model` takes: weights, tokenizer and, for a directory written by --save, the saved
+// plan.
 #pragma once
 
 #include <filesystem>
@@ -15,35 +16,36 @@
 
 namespace shiftrt {
 
-// How a saved plan was made, as far as its file says so; "" for what it does not say.
+// The way in which a saved plan was made. A field is "" if the file does not record it.
 struct Provenance {
-  std::string criterion;   // by which its layers were removed
-  std::string correction;  // what was put in their place, "none" for nothing
+  std::string criterion;   // that chose the removed layers
+  std::string correction;  // that replaced them, or "none"
   std::string merge;       // "off", "full" or "lowrank"
 };
 
 struct Model {
   std::string name;
-  std::filesystem::path directory;  // the base model's, or its GGUF file
+  std::filesystem::path directory;  // of the base model, or its GGUF file
   std::shared_ptr<const Weights> weights;
   std::shared_ptr<const Tokenizer> tokenizer;  // null where the directory has none; see RequireTokenizer()
   DepthPlan plan;                              // the saved one, or all blocks
-  std::shared_ptr<const Lora> lora;            // of a saved model: the factors that are merged into the plan
-  std::vector<int64_t> removed;                // layers of the original model that the saved plan does without
-  std::optional<Provenance> provenance;        // of a saved plan
+  std::shared_ptr<const Lora> lora;            // LoRA factors of a saved model, which are merged into the plan
+  std::vector<int64_t> removed;                // layers of the original model that the saved plan lacks
+  std::optional<Provenance> provenance;        // of a saved plan only
 
-  // For whatever reads or writes text. Throws Error naming the directory and the files looked for where there is none.
+  // The tokenizer, for code that reads or writes text. Throws Error naming the directory and the files looked for if
+  // there is none.
   const Tokenizer& RequireTokenizer() const;
 };
 
-// Where `name` is: a directory; a GGUF file, of a split one the first part; "demo" (the model that ships: SHIFTRT_DEMO,
-// the source tree, or the install prefix); or a repository of the Hugging Face hub (a known name, "org/name" or
-// "org/name@revision") looked up in SHIFTRT_MODELS (colon-separated directories) and in the hub's cache
-// (hub/settings.h), where a whole snapshot comes before one that lacks files. Throws Error listing the places looked
-// at. Nothing is downloaded.
+// Finds the model that `name` means and returns its directory or file. `name` is a directory, a GGUF file (of a split
+// one the first part), "demo" (the model that ships: SHIFTRT_DEMO, the source tree, or the install prefix), or a
+// repository of the Hugging Face hub: a known name, "org/name" or "org/name@revision". Repositories are looked up in
+// SHIFTRT_MODELS (colon-separated directories) and in the hub's cache (hub/settings.h), which is searched for a whole
+// snapshot first. Throws Error listing the places looked at. Nothing is downloaded.
 std::filesystem::path ResolveModel(const std::string& name);
 
-// Whether `name` means a repository of the hub of which there is no whole copy here.
+// True if `name` means a repository of the hub that is not on this machine as a whole.
 bool IsToBePulled(const std::string& name);
 
 // Opens the weights and, where the directory has one, the tokenizer, and checks that they belong together (ids below
@@ -51,17 +53,17 @@ bool IsToBePulled(const std::string& name);
 // tensors of its own into `plan`, with its LoRA factors merged in the type that the weights were loaded in.
 Model OpenModel(const std::string& name, const LoadOptions& options = {});
 
-// Where the tokenizer of a model as OpenModel takes it is, or of a directory with nothing else in it.
+// The directory with the tokenizer of the model that OpenModel would open. `name` may also be a directory with nothing
+// but a tokenizer.
 std::filesystem::path TokenizerDirectory(const std::string& name);
 std::unique_ptr<Tokenizer> OpenTokenizer(const std::string& name);
 
-// Writes DIR/shiftrt.json and DIR/adapters.safetensors (tensor names in docs/formats.md); all files are written and
-// flushed under temporary names, then renamed. `provenance` is stored under "provenance"; Provenance is read from its
-// selection.criterion, correction and merge. With
-// `with_weights` the kept blocks are written too, with config.json and the tokenizer, so that the directory stands
-// alone. Tensors that blocks or the output have of their own are written to DIR/own.safetensors, but with the weights
-// to the checkpoint. `lora`: factors that are not in the plan yet; they are written to DIR/lora, and whoever opens the
-// directory has them merged.
+// Writes DIR/shiftrt.json and DIR/adapters.safetensors (docs/formats.md lists the tensors). All files are written and
+// flushed under temporary names, then renamed. `provenance` is stored under "provenance"; ReadProvenance() reads
+// selection.criterion, correction and merge from it. With `with_weights` the kept blocks, config.json and the tokenizer
+// are written too, so that the directory needs no base model. Tensors that blocks or the output have of their own are
+// written to the checkpoint if there is one, otherwise to DIR/own.safetensors. `lora`: factors that are not merged into
+// the plan yet. They are written to DIR/lora, and OpenModel merges them.
 void SaveAdapted(const Model& model, const DepthPlan& plan, const nlohmann::json& provenance, bool with_weights,
                  const std::filesystem::path& directory, const Lora* lora = nullptr);
 

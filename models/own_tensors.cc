@@ -11,7 +11,7 @@ namespace shiftrt {
 
 namespace {
 
-// In messages: "mlp.down_proj.weight".
+// For messages, such as "mlp.down_proj.weight".
 const char* NameOf(TensorView BlockWeights::*member) {
   for (const BlockTensor& row : BlockTensors())
     if (row.member == member) return row.name;
@@ -21,7 +21,7 @@ const char* NameOf(TensorView OutputWeights::*member) {
   return member == &OutputWeights::head ? "lm_head.weight" : "model.norm.weight";
 }
 
-// `tensor` with a copy of `values` as its data, in its type, which `storage` keeps alive. Errors begin with `what`.
+// Copies `values` to a new tensor with the type of `tensor`. `storage` keeps it alive. Errors begin with `what`.
 template <typename Value>
 TensorView Store(const char* what, std::span<const Value> values, TensorView tensor,
                  std::vector<std::shared_ptr<const void>>& storage) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that a plan has in place of the model's, made of computed values: BlockStage::own and DepthPlan::output.
+// Tensors with computed values that a plan uses in place of the model's (BlockStage::own, DepthPlan::output).
 #pragma once
 
 #include <memory>
@@ -15,19 +15,20 @@ namespace shiftrt {
 class OwnBlock {
  public:
   explicit OwnBlock(const BlockWeights& block) : weights_(block) {}
-  // Of a block whose tensors may be its own: it is kept alive.
+  // Copies `block`, whose tensors may be its own already, and keeps it alive.
   explicit OwnBlock(std::shared_ptr<const BlockWeights> block);
-  // The tensors that `stage` runs with.
+  // Copies the tensors that `stage` runs with.
   OwnBlock(const Weights& weights, const BlockStage& stage);
 
   const BlockWeights& weights() const { return weights_; }
-  // Stores `values` in the type and shape that the tensor has. Throws Error for a value that is not finite there.
+  // Replaces a tensor by `values`, in the tensor's type and shape. Throws Error for a value that is not finite in that
+  // type.
   void Replace(TensorView BlockWeights::*member, std::span<const float> values);
   void Replace(TensorView BlockWeights::*member, std::span<const double> values);
   // Puts `tensor` there, which `storage` keeps alive.
   void Replace(TensorView BlockWeights::*member, const TensorView& tensor, std::shared_ptr<const void> storage);
 
-  // The tensors of `block`, which they keep alive.
+  // The tensors of `block` as a pointer that keeps the block alive.
   static std::shared_ptr<const BlockWeights> Share(std::shared_ptr<const OwnBlock> block);
 
  private:
@@ -35,10 +36,10 @@ class OwnBlock {
   std::vector<std::shared_ptr<const void>> storage_;
 };
 
-// The same for final norm and head.
+// A copy of the final norm and the head, some of them its own in place of the model's.
 class OwnOutput {
  public:
-  // Those that `plan` runs with.
+  // Copies the final norm and head that `plan` runs with.
   OwnOutput(const Weights& weights, const DepthPlan& plan);
 
   const OutputWeights& weights() const { return weights_; }
@@ -47,7 +48,7 @@ class OwnOutput {
   // Puts `tensor` there, which `storage` keeps alive.
   void Replace(TensorView OutputWeights::*member, const TensorView& tensor, std::shared_ptr<const void> storage);
 
-  // The tensors of `output`, which they keep alive.
+  // The tensors of `output` as a pointer that keeps it alive.
   static std::shared_ptr<const OutputWeights> Share(std::shared_ptr<const OwnOutput> output);
 
  private:

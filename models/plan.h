@@ -32,7 +32,7 @@ struct Lra {
 struct BlockWeights;
 struct Weights;
 
-// Which of a block's two residual updates run: h += attention(norm(h)), h += mlp(norm(h)).
+// The halves of a block that run. Each half adds one update: h += attention(norm(h)), h += mlp(norm(h)).
 enum class Halves : uint8_t { kBoth, kAttention, kMlp };
 constexpr bool RunsAttention(Halves halves) { return halves != Halves::kMlp; }
 constexpr bool RunsMlp(Halves halves) { return halves != Halves::kAttention; }
@@ -40,8 +40,8 @@ constexpr bool RunsMlp(Halves halves) { return halves != Halves::kAttention; }
 const char* Name(Halves halves);
 std::optional<Halves> ParseHalves(std::string_view name);
 
-// A block, or one half of it: what a plan leaves out, and what an adapter stands for. A place counts halves from the
-// model's first: the attention of layer l is at 2 l, its MLP at 2 l + 1.
+// A block, or one half of it: the unit that a plan leaves out and that an adapter replaces. Halves are numbered from
+// the model's first: the attention of layer l has the place 2 l, its MLP the place 2 l + 1.
 struct BlockPart {
   int64_t layer = 0;
   Halves halves = Halves::kBoth;
@@ -61,7 +61,8 @@ struct BlockPart {
 std::string Name(const BlockPart& part);
 std::optional<BlockPart> ParseBlockPart(std::string_view name);
 std::string Names(std::span<const BlockPart> parts, std::string_view between = ", ");
-// The parts that cover the places (ascending, each once): both halves of a block are that block.
+// The parts that cover these places (ascending, each once). If both halves of a block are among them, the part is the
+// block.
 std::vector<BlockPart> PartsAt(std::span<const int64_t> places);
 std::vector<BlockPart> PartsBetween(int64_t begin, int64_t end);
 std::vector<BlockPart> WholeBlocks(std::span<const int64_t> layers);
@@ -76,13 +77,13 @@ struct BlockStage {
 };
 
 struct AdapterStage {
-  std::vector<BlockPart> parts;  // the removed blocks and halves it stands for, in the order of depth
+  std::vector<BlockPart> parts;  // the removed blocks and halves that it replaces, in the order of depth
   std::shared_ptr<const Lra> lra;
 
   bool operator==(const AdapterStage&) const = default;  // the same adapter, not an equal one
 };
 
-// Cases of a visit as one function object.
+// Combines the cases of a visit into one function object.
 template <typename... Cases>
 struct Overloaded : Cases... {
   using Cases::operator()...;
@@ -90,8 +91,8 @@ struct Overloaded : Cases... {
 template <typename... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;
 
-// One step of a plan: a value of one of the kinds above. The way to look into it is Visit, which compiles only where
-// every kind is handled: so the compiler finds what a new kind breaks.
+// One step of a plan: a value of one of the kinds above. Visit() compiles only if it has a case for every kind, so the
+// compiler finds all code that a new kind concerns.
 class Stage {
   using Kind = std::variant<BlockStage, AdapterStage>;
 
@@ -104,14 +105,14 @@ class Stage {
   requires(sizeof...(Cases) == std::variant_size_v<Kind>) decltype(auto) Visit(Cases&&... cases) const {
     return std::visit(Overloaded{std::forward<Cases>(cases)...}, kind_);
   }
-  // For callers that know the kind; throws Error where it is another.
+  // The stage as a value of its kind, for callers that know the kind. Throws Error if it is another.
   const BlockStage& block() const;
   const AdapterStage& adapter() const;
 
-  // What the correction at this stage is told by: the parts that an adapter stands for, or the block with tensors of
-  // its own, of which it runs that part. Empty for a block with the model's tensors.
+  // The parts by which reports name the correction at this stage: the parts that an adapter replaces, or the part that
+  // a block with tensors of its own runs. Empty for a block with the model's tensors.
   std::vector<BlockPart> CorrectedParts() const;
-  // The stage without its correction: the block with the model's tensors, nothing instead of an adapter.
+  // The stage without its correction: a block with the model's tensors, or nothing for an adapter.
   std::optional<Stage> Uncorrected() const;
 
   bool operator==(const Stage&) const = default;
@@ -120,10 +121,10 @@ class Stage {
   Kind kind_;
 };
 
-// The tensors a block stage runs with, those of the half that it leaves out included.
+// The tensors that a block stage runs with, and those of the half that it leaves out.
 const BlockWeights& TensorsOf(const Weights& weights, const BlockStage& stage);
 
-// What turns the stream after the last stage into logits.
+// The final norm and the head, which turn the stream after the last stage into logits.
 struct OutputWeights {
   TensorView final_norm;  // (hidden)
   TensorView head;        // (vocab, hidden)
@@ -131,53 +132,54 @@ struct OutputWeights {
 
 struct DepthPlan {
   std::vector<Stage> stages;
-  // A final norm and a head of its own, of the same shapes; null: the model's. Where only one of them differs from the
-  // model's, the other is a view of the model's.
+  // The plan's own final norm and head, of the same shapes as the model's; null: the model's. If only one of them is
+  // the plan's own, the other is a view of the model's.
   std::shared_ptr<const OutputWeights> output = nullptr;
 
-  // Every block of a model of `layers`.
+  // A plan with every block of a model of `layers`.
   static DepthPlan Original(int64_t layers);
-  // All blocks but those of `removed` (any order), or but those parts.
+  // All blocks but those in `removed` (any order), or all but these parts.
   static DepthPlan Pruned(int64_t layers, std::span<const int64_t> removed);
   static DepthPlan Pruned(int64_t layers, std::span<const BlockPart> removed);
-  // All blocks but the parts of `sites` (any order), with each site's adapter where its parts were. A site's parts are
-  // consecutive; one whose lra is null leaves its place bare. Throws Error for a layer outside [0, layers) and for a
-  // half in two sites.
+  // All blocks but the parts of `sites` (any order), with each site's adapter in their place. A site's parts are
+  // consecutive. Nothing replaces the parts of a site whose lra is null. Throws Error for a layer outside [0, layers)
+  // and for a half in two sites.
   static DepthPlan Corrected(int64_t layers, std::span<const AdapterStage> sites);
-  // The same with one layer per site: adapters[i] where layer removed[i] was.
+  // Corrected() with one layer per site: adapters[i] replaces the layer removed[i].
   static DepthPlan Corrected(int64_t layers, std::span<const int64_t> removed,
                              std::span<const std::shared_ptr<const Lra>> adapters);
 
   // The stages of one kind, in order. The pointers are into this plan.
   std::vector<const BlockStage*> Blocks() const;
   std::vector<const AdapterStage*> Adapters() const;
-  // Layers of which a block, or half of one, runs; and those of a model of `layers` of which nothing does. Ascending.
+  // KeptLayers: the layers that run, whole or half. RemovedLayers: the layers of a model of `layers` of which nothing
+  // runs. Ascending.
   std::vector<int64_t> KeptLayers() const;
   std::vector<int64_t> RemovedLayers(int64_t layers) const;
-  // Blocks of which one half runs.
+  // The number of blocks of which one half runs.
   int64_t half_blocks() const;
   int64_t blocks() const;
-  // Blocks whose attention runs: each has keys and values of its own.
+  // The number of blocks whose attention runs, each of which has keys and values in the cache.
   int64_t attention_blocks() const;
 
-  // Index of the stage that runs the block `layer`, or half of it. Throws Error where none does.
+  // The index of the stage that runs the block `layer`, or half of it. Throws Error if no stage does.
   size_t StageOf(int64_t layer) const;
-  // The plan with another stage at index `stage`, or none there.
+  // The plan with the stage at index `stage` replaced, or left out.
   DepthPlan With(size_t stage, const std::optional<Stage>& replacement) const;
-  // The plan with every stage Uncorrected(), and with the model's output.
+  // The plan without corrections: with every stage Uncorrected(), and with the model's output.
   DepthPlan Uncorrected() const;
 
-  // Final norm and head that the plan runs with, and whether that head is the embedding table itself.
+  // The final norm and head that the plan runs with. `tied` says that the head is the embedding table.
   OutputWeights Output(const Weights& weights) const;
   bool TiedHead(const Weights& weights) const;
 
-  // Parameters of the model that this plan runs, adapters included; a tied head counts once.
+  // The number of parameters of the model that this plan runs, adapters included. A tied head counts once.
   int64_t Parameters(const Weights& weights) const;
-  // Bytes that one decoded token reads: every weight of the halves that run, adapters, norms and the head, and one row
-  // of the embedding table.
+  // The bytes that one decoded token reads: every weight of the halves that run, adapters, norms and the head, and one
+  // row of the embedding table.
   int64_t BytesPerToken(const Weights& weights) const;
-  // Tells apart what plans run over the same model, by value: layers, halves, and the bytes of adapters and of tensors
-  // that blocks or the output have of their own. A 64-bit hash as hex.
+  // Identifies what the plan computes over a model: a 64-bit hash, as hex, of the layers, the halves, and the bytes of
+  // adapters and of tensors that blocks or the output have of their own.
   std::string Fingerprint() const;
 
   bool operator==(const DepthPlan&) const = default;

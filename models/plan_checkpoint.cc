@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// The indices of the tensors of each file, in order.
+// Divides the tensors among files; returns the indices of each file's tensors, in order.
 std::vector<std::vector<size_t>> Shards(std::span<const TensorOfParts> tensors, int64_t shard_bytes) {
   std::vector<std::vector<size_t>> shards;
   int64_t room = -1;
@@ -83,7 +83,8 @@ Json BaseConfig(const std::filesystem::path& model) {
 
 Json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::string>* resized) {
   Json config = BaseConfig(model.directory);
-  // A family may choose the layers that have a window by their numbers, which change: they are named then.
+  // Some families choose the layers with a window by number. Numbers change when layers are removed, so the windows are
+  // named.
   const std::vector<int64_t>& windows = model.weights->config.block.windows;
   const bool differ = std::adjacent_find(windows.begin(), windows.end(), std::not_equal_to<>()) != windows.end();
   if (differ && !config.value("layer_types", Json()).is_array()) {

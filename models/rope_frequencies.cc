@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Step by step in float32, as the reference does it: at position 100,000 the last bit of a frequency is worth a
+// Computes each step in float32, as the reference does: at position 100,000 the last bit of a frequency is worth a
 // hundredth of a radian.
 #include <algorithm>
 #include <cmath>
@@ -11,13 +11,13 @@ namespace shiftrt {
 
 namespace {
 
-// theta^(2 i / head_dim): positions a radian of phase takes.
+// theta^(2 i / head_dim): the number of positions per radian of phase.
 float Period(const RopeSpec& rope, int64_t i, int64_t head_dim) {
   const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
   return static_cast<float>(std::pow(rope.theta, static_cast<double>(exponent)));
 }
 
-// Llama 3.1's stretch: long wavelengths are slowed by `factor`, short ones kept, those between interpolated.
+// Llama 3.1's scaling: `factor` slows long wavelengths, short ones are kept, and those between are interpolated.
 float Llama3Frequency(float frequency, const RopeSpec& rope) {
   const auto original = static_cast<double>(rope.original_max_positions);
   const auto factor = static_cast<float>(rope.factor);
@@ -29,8 +29,8 @@ float Llama3Frequency(float frequency, const RopeSpec& rope) {
   return (1 - smooth) * frequency / factor + smooth * frequency;
 }
 
-// YaRN (Peng et al., 2023): frequencies up to `low` are kept, those from `high` on slowed by `factor`, between them a
-// ramp.
+// YaRN (Peng et al., 2023): frequencies up to `low` are kept, those from `high` on are slowed by `factor`, and a ramp
+// connects them.
 struct YarnRamp {
   double low, high;
 

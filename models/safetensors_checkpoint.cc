@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What old exporters left in checkpoints; computed from the configuration instead.
+// True for tensors that old exporters wrote and that are computed from the configuration instead.
 bool Ignorable(std::string_view name) { return name.ends_with("rotary_emb.inv_freq"); }
 
 bool Exists(const std::filesystem::path& path) {
@@ -22,7 +22,7 @@ bool Exists(const std::filesystem::path& path) {
   return std::filesystem::exists(path, error);
 }
 
-// Every file of a checkpoint, and which of them holds which tensor.
+// Reads every file of a checkpoint and records which file holds which tensor.
 class SafetensorsCheckpoint final : public Checkpoint {
  public:
   explicit SafetensorsCheckpoint(const std::filesystem::path& directory) : directory_(directory) {
@@ -90,7 +90,8 @@ class SafetensorsCheckpoint final : public Checkpoint {
     }
   }
 
-  // A tensor in two shards, or in one but not in the index, is a broken checkpoint even where the rest is complete.
+  // A tensor in two shards, or in a shard but not in the index, makes the checkpoint invalid even if the rest is
+  // complete.
   void RefuseUnlisted(const std::filesystem::path& index) const {
     std::map<std::string_view, std::string_view> owner;
     for (const auto& [shard, file] : files_) {

@@ -19,14 +19,14 @@ constexpr const char* kMark = "shiftrt";  // the key, and the model type
 constexpr const char* kArchitecture = "ShiftrtForCausalLM";
 constexpr int kHfLraFormat = 1;
 
-// Whether `key` may be a list of settings by layer.
+// True if `key` may be a list with one setting per layer.
 bool MayBePerLayer(std::string_view key, const Json& value, int64_t layers) {
   const bool of_tokens = key.ends_with("_token_id") || key.ends_with("_token_ids") || key.ends_with("_tokens");
   return value.is_array() && std::ssize(value) == layers && !of_tokens && key != "architectures" &&
          key != "layer_types";
 }
 
-// The entries of the layers that are kept; those that the list lacks are left out.
+// The entries of the kept layers. Layers beyond the end of the list are skipped.
 Json OfLayers(const Json& list, const std::vector<int64_t>& kept) {
   Json of_kept = Json::array();
   for (const int64_t layer : kept)

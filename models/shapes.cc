@@ -18,10 +18,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// So that 64 bits hold whatever is counted in bytes.
+// With this limit, counts of bytes fit in 64 bits.
 constexpr double kMostParameters = 1e17;
 
-// What a tensor of a checkpoint is in the files.
+// Finds a tensor of the checkpoint: its type and shape in the files.
 using FindTensor = std::function<FileTensor(const std::string& name, const std::vector<int64_t>& shape)>;
 
 ModelShapes Describe(const fs::path& model, const ModelConfig& config, LoadDType dtype, const FindTensor& find) {

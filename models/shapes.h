@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model's shapes without its weights: what plans of work are made of (estimate/), for models of any size.
+// The shapes of a model without its weights, from which estimate/ computes the work for models of any size.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,21 @@
 namespace shiftrt {
 
 struct ModelShapes {
-  std::string source;  // of the shapes, for people
+  std::string source;  // where the shapes come from, for messages
   // Every tensor has its shape and the type that it would have in memory. Its data lies in memory that cannot be read:
-  // a program that tries to ends at once. So Fingerprint(), for one, may not be called.
+  // a program that tries to ends at once. Fingerprint(), for one, must therefore not be called.
   std::shared_ptr<const Weights> weights;
-  // Bytes in the model's files by type: "bfloat16", "Q4_K".
+  // The bytes in the model's files by type, such as "bfloat16" or "Q4_K".
   std::map<std::string, int64_t> stored;
 };
 
-// Of a config.json: every tensor in the type that `dtype` says, or else the file (dtype, torch_dtype), or else in
-// bfloat16. Throws Error as LoadConfig does, and for a type that is not float32, float16 or bfloat16.
+// The shapes that a config.json describes. Every tensor has the type `dtype`, or else the type that the file names
+// (dtype, torch_dtype), or else bfloat16. Throws Error as LoadConfig does, and for a type that is not float32, float16
+// or bfloat16.
 ModelShapes ShapesOfConfig(const std::filesystem::path& config, LoadDType dtype = LoadDType::kAuto);
 
-// Of a Hugging Face directory, from the headers of its files, or from its config.json alone where it has no weights; or
-// of a GGUF file, from its header. Throws Error as LoadWeights does.
+// The shapes of a model: of a Hugging Face directory from the headers of its files, or from its config.json if it has
+// no weights; of a GGUF file from its header. Throws Error as LoadWeights does.
 ModelShapes ShapesOfModel(const std::filesystem::path& model, LoadDType dtype = LoadDType::kAuto);
 
 }  // namespace shiftrt

@@ -21,7 +21,7 @@ int64_t Elements(const std::vector<int64_t>& shape) {
   return elements;
 }
 
-// What the plan runs of each layer, in elements.
+// The number of elements of each layer that the plan runs.
 std::vector<int64_t> ElementsPerLayer(const ModelConfig& config, const DepthPlan& plan) {
   int64_t attention = 0, mlp = 0;
   for (const BlockTensor& row : BlockTensors())
@@ -32,8 +32,8 @@ std::vector<int64_t> ElementsPerLayer(const ModelConfig& config, const DepthPlan
   return elements;
 }
 
-// Divides `sizes` into `parts` ranges, of which each but the last has at least one, with the least total cost: that of
-// two ranges together is join(cost(a), cost(b)). Returns where each range begins, and the end.
+// Divides `sizes` into `parts` consecutive ranges with the least total cost. Each range but the last has at least one
+// element. The cost of two ranges together is join(cost(a), cost(b)). Returns where each range begins, and the end.
 struct Division {
   double cost = 0;
   std::vector<size_t> begins;
@@ -43,7 +43,7 @@ Division Divide(const std::vector<int64_t>& sizes, int64_t parts, int64_t with_l
   const size_t count = sizes.size();
   std::vector<double> sums(count + 1, 0);
   for (size_t i = 0; i < count; ++i) sums[i + 1] = sums[i] + static_cast<double>(sizes[i]);
-  // best[p][i]: of the first i sizes in p + 1 ranges; from[p][i]: where the last of them begins.
+  // best[p][i]: the least cost of the first i sizes in p + 1 ranges; from[p][i]: where the last of these begins.
   constexpr double kNever = std::numeric_limits<double>::infinity();
   std::vector<std::vector<double>> best(parts, std::vector<double>(count + 1, kNever));
   std::vector<std::vector<size_t>> from(parts, std::vector<size_t>(count + 1, 0));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A depth plan of a model, with what it is and what it is called.
+// A depth plan of a model with its kind and its names.
 #pragma once
 
 #include <string>

@@ -27,7 +27,8 @@ Tensor RowsOf(const Tensor& tensor, int64_t first, int64_t count) {
   return rows;
 }
 
-// The parts of `whole` as views into it. Where it is a converted copy, each part has its own place in the file.
+// Splits `whole` into its parts, which are views. If it is a converted copy, each part records its own position in the
+// file.
 void Split(const TensorView& whole, const CheckpointTensor& stored, BlockWeights& block, Weights& weights) {
   const auto converted = weights.stored.find(whole.data);
   const auto original = converted == weights.stored.end() ? std::nullopt : std::optional(converted->second);
@@ -101,7 +102,8 @@ std::string Weights::Fingerprint() const {
                                     c.intermediate, c.layers, c.heads, c.kv_heads, c.head_dim, c.vocab, c.rms_eps,
                                     static_cast<int>(r.kind), r.theta, r.factor, r.low_freq_factor, r.high_freq_factor,
                                     r.beta_fast, r.beta_slow, r.attention_factor, r.truncate, r.original_max_positions);
-  // What only some families have is said only of them, so that it changes no other's fingerprint.
+  // Settings that only some families have are written only for those, so that they do not change the fingerprint of
+  // others.
   const BlockSpec& b = config.block;
   if (b.activation != Activation::kSilu) summary += fmt::format("\nactivation {}", static_cast<int>(b.activation));
   if (b.attention_cap > 0 || b.logit_cap > 0) summary += fmt::format("\ncaps {} {}", b.attention_cap, b.logit_cap);
@@ -117,7 +119,7 @@ std::string Weights::Fingerprint() const {
                            fmt::join(tensor.shape, "x"));
     for (int64_t i = 0; i < kBlocks; ++i)  // from the first to the last of the tensor
       summary += " " + HashHex(bytes.subspan((size - block) * i / (kBlocks - 1), block));
-    if (split()) ReleasePages(bytes);  // they would count as memory of this process
+    if (split()) ReleasePages(bytes);  // otherwise they would count as memory of this process
   });
   return HashHex(summary);
 }

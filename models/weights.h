@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Immutable weights: views into memory-mapped checkpoint files, loaded once and shared by every plan.
+// Immutable weights: views into memory-mapped checkpoint files, loaded once and shared by all plans.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@
 
 namespace shiftrt {
 
-// One block's tensors as stored; a bias or norm the family lacks is empty(). models/block_tensors.h has a row for each.
+// One block's tensors as stored; a bias or norm that the family lacks is empty(). models/block_tensors.h has a row for
+// each.
 struct BlockWeights {
   TensorView input_norm;  // (hidden)
   TensorView q, k, v, o;  // (query_dim, hidden), (kv_dim, hidden) twice, (hidden, query_dim)
@@ -39,8 +40,8 @@ struct FileTensor {
   const std::byte* data = nullptr;
   BlockType type = BlockType::kF32;
   std::vector<int64_t> shape;
-  // The rows of queries and keys in Llama's GGUF files: of each of so many heads, element i of the first half of the
-  // rotary embedding stands beside element i of the second half. 0: the halves stand one below the other.
+  // Not 0: the rows are queries or keys in Llama's GGUF order. In each of so many heads, element i of the first half of
+  // the rotary embedding stands beside element i of the second half. 0: the halves stand one below the other.
   int64_t interleaved_heads = 0;
 
   int64_t elements() const { return TensorView{nullptr, DType::kFloat32, shape}.elements(); }
@@ -54,42 +55,43 @@ struct Weights {
   TensorView embedding;  // (vocab, hidden)
   std::vector<BlockWeights> blocks;
   TensorView final_norm;                             // (hidden)
-  TensorView head;                                   // (vocab, hidden); the embedding where tied
+  TensorView head;                                   // (vocab, hidden); the embedding if tied
   std::filesystem::path directory;                   // or the GGUF file
   std::vector<std::shared_ptr<const void>> storage;  // keeps the files and converted copies alive
   std::map<const void*, FileTensor> stored;          // by a converted copy's data: the tensor in the file
-  // Of a model that is split over processes: what each of them holds, and which of these is this process's. A tensor of
-  // another process has its shape and type. Its data may not be read: where it would have to be converted, the address
-  // is one without memory. Empty for a model that this process holds whole.
+  // The shares of a model that is split over processes, and the index of this process's share. A tensor of another
+  // process has its shape and type, but its data must not be read: a tensor that would have to be converted has an
+  // address without memory. Empty for a model that this process holds whole.
   std::vector<ModelShare> shares;
   size_t share = 0;
 
   bool split() const { return !shares.empty(); }
   bool Has(int64_t layer) const { return !split() || shares[share].Has(layer); }
-  // Throws UsageError unless the model is whole here; `what` does not work otherwise: "--correction refit".
+  // Throws UsageError, which names `what` (such as "--correction refit"), unless the model is whole here.
   void RequireWhole(std::string_view what) const;
 
-  // Calls visit(name, tensor) for every tensor, in layer order; a tied head is not visited again. Names of a block's
-  // tensors are those of models/block_tensors.h.
+  // Calls visit(name, tensor) for every tensor, in layer order; a tied head is not visited again. The names of a
+  // block's tensors are those of models/block_tensors.h.
   void ForEach(const std::function<void(const std::string& name, const TensorView&)>& visit) const;
-  // The same under the names of the family's checkpoints, which may hold several tensors as one: its parts stand one
-  // below the other.
+  // Visits the tensors under the names of the family's checkpoints. One of those may hold several tensors, whose parts
+  // stand one below the other.
   void ForEachStored(
       const std::function<void(const std::string& name, std::span<const TensorView> parts)>& visit) const;
-  // What the family multiplies embeddings by: sqrt(hidden), rounded to their type as transformers does, or 1.
+  // The factor by which the family multiplies embeddings: sqrt(hidden), rounded to their type as transformers does, or
+  // 1.
   float EmbeddingScale() const;
-  // 64-bit hash of config and of a sample of every tensor's bytes as the files hold them (whatever type they were
-  // loaded in), as hex: tells models apart, fast on any size.
+  // Identifies the model: a 64-bit hash, as hex, of the config and of a sample of every tensor's bytes in the files,
+  // whatever type they were loaded in. Fast for any size.
   std::string Fingerprint() const;
 };
 
-// One process of several that a model is split over, each of which calls it with its own number.
+// One of the processes that a model is split over. Each of them calls LoadWeights with its own number.
 struct SplitPlace {
   int64_t processes = 1, process = 0;
-  std::shared_ptr<const DepthPlan> plan = nullptr;  // by whose blocks the model is cut; null: all blocks
+  std::shared_ptr<const DepthPlan> plan = nullptr;  // the blocks among which the model is cut; null: all blocks
 };
 
-// Every tensor a checkpoint of this configuration holds, in layer order: name and shape.
+// Name and shape of every tensor of a checkpoint of this configuration, in layer order.
 std::vector<std::pair<std::string, std::vector<int64_t>>> TensorShapes(const ModelConfig& config);
 
 // kAuto: as stored; quantised tensors, which are always converted, become bfloat16.
@@ -101,24 +103,25 @@ struct LoadOptions {
   bool adapters_beside = false;  // the checkpoint has tensors of adapters too, which others read: models/hf_lra.h
   bool merge_lora = true;        // false: a saved model is opened without its LoRA factors
   Progress* progress = nullptr;  // told of every tensor; null: nobody
-  SplitPlace split = {};         // which part of the model is loaded
-  bool outline = false;          // no part of it: shapes and types alone
+  SplitPlace split = {};         // the part of the model to load
+  bool outline = false;          // load no part, only shapes and types
 };
 
-// Loads a Hugging Face directory: config.json and model.safetensors, or model.safetensors.index.json and its shards; or
-// a GGUF file (models/gguf.h), of a split one the first part. Throws Error naming file and tensor: missing, duplicate,
-// unknown, of the wrong shape or type, outside the directory, too large for the type asked for. Tensors of that type
-// stay where they are mapped; nothing is read ahead, for a plan may skip layers. Others are converted one by one, each
-// by all threads, so that the memory needed is that of the converted tensors. Of a model that is split, only this
-// process's part is looked at, converted and in memory.
+// Loads a Hugging Face directory (config.json and model.safetensors, or model.safetensors.index.json and its shards) or
+// a GGUF file (models/gguf.h; of a split one the first part). Throws Error naming file and tensor for a tensor that is
+// missing, duplicate, unknown, of the wrong shape or type, outside the directory, or too large for the type asked for.
+// Tensors of that type stay where they are mapped; nothing is read ahead, because a plan may skip layers. Others are
+// converted one by one, each by all threads, so that the memory needed is that of the converted tensors. Of a model
+// that is split, only this process's part is read and converted.
 std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, const LoadOptions& options = {});
-// The same with a configuration that the caller has read.
+// LoadWeights with a configuration that the caller has read.
 std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, const ModelConfig& config,
                                            const LoadOptions& options);
 
 // Writes a checkpoint of seeded random weights with the shapes of `config_file` into `directory` (config.json copied,
-// model.safetensors in `dtype`, tensor by tensor): for benchmarks and tests. Same bytes on every machine; the rule,
-// which tests/goldens/make_models.py repeats, stands in random_checkpoint.cc. Values are exact in bfloat16 and float16.
+// model.safetensors in `dtype`, tensor by tensor), for benchmarks and tests. The bytes are the same on every machine;
+// random_checkpoint.cc states the rule, which tests/goldens/make_models.py repeats. Values are exact in bfloat16 and
+// float16.
 void WriteRandomCheckpoint(const std::filesystem::path& config_file, DType dtype, uint64_t seed,
                            const std::filesystem::path& directory);
 
