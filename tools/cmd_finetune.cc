@@ -7,8 +7,6 @@
 
 #include "eval/perplexity.h"
 #include "models/adapted.h"
-#include "paper/finetuning.h"
-#include "paper/paper.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/parse.h"
@@ -16,6 +14,8 @@
 #include "tools/evaluation.h"
 #include "tools/finetune_output.h"
 #include "tools/options.h"
+#include "tools/paper/finetuning.h"
+#include "tools/paper/paper.h"
 #include "tools/pulling.h"
 #include "tools/table.h"
 #include "tools/texts.h"

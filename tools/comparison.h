@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "models/variant.h"
-#include "report/page.h"
 #include "runtime/context.h"
 #include "runtime/progress.h"
 #include "tools/chat.h"
+#include "tools/report/page.h"
 #include "tools/texts.h"
 
 namespace CLI {

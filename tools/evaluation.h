@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "eval/evaluate.h"
-#include "paper/paper_tasks.h"
+#include "tools/paper/paper_tasks.h"
 
 namespace CLI {
 class App;

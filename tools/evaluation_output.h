@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "eval/summary.h"
-#include "paper/paper_tasks.h"
+#include "tools/paper/paper_tasks.h"
 
 namespace shiftrt {
 

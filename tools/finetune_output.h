@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "report/page.h"
+#include "tools/report/page.h"
 #include "train/checkpoint.h"
 
 namespace shiftrt {

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "report/page.h"
 #include "shift/measure/drift.h"
 #include "shift/pipeline.h"
+#include "tools/report/page.h"
 
 namespace shiftrt {
 

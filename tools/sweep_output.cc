@@ -7,8 +7,8 @@
 #include <set>
 
 #include "models/part_json.h"
-#include "paper/paper.h"
 #include "runtime/check.h"
+#include "tools/paper/paper.h"
 
 namespace shiftrt {
 

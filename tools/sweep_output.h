@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "paper/paper.h"
-#include "report/page.h"
 #include "shift/sweep.h"
+#include "tools/paper/paper.h"
+#include "tools/report/page.h"
 
 namespace shiftrt {
 

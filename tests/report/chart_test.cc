@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "report/chart.h"
+#include "tools/report/chart.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -8,8 +8,8 @@
 #include <limits>
 #include <regex>
 
-#include "report/page.h"
 #include "runtime/files.h"
+#include "tools/report/page.h"
 
 namespace shiftrt {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "paper/paper_tasks.h"
+#include "tools/paper/paper_tasks.h"
 
 #include <algorithm>
 #include <iterator>
 
 #include "eval/task.h"
-#include "paper/paper.h"
+#include "tools/paper/paper.h"
 
 namespace shiftrt {
 

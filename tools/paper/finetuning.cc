@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "paper/finetuning.h"
+#include "tools/paper/finetuning.h"
 
 #include <algorithm>
 #include <iterator>

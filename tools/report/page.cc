@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "report/page.h"
+#include "tools/report/page.h"
 
 #include <fmt/format.h>
 

@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "report/chart.h"
+#include "tools/report/chart.h"
 
 namespace shiftrt {
 

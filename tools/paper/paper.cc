@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "paper/paper.h"
+#include "tools/paper/paper.h"
 
 #include <algorithm>
 #include <cctype>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "report/chart.h"
+#include "tools/report/chart.h"
 
 #include <fmt/format.h>
 
