@@ -17,7 +17,7 @@ std::string Names(const std::vector<const ExportFormat*>& formats) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// "block 3 runs its attention only", "" for a plan of whole blocks.
+// Describes a half block of the plan ("block 3 runs its attention only"); "" for a plan of whole blocks.
 std::string HalfBlock(const DepthPlan& plan) {
   for (const BlockStage* block : plan.Blocks())
     if (block->halves != Halves::kBoth)

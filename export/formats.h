@@ -17,17 +17,17 @@
 namespace shiftrt {
 
 struct ExportOptions {
-  int64_t shard_bytes = 5'000'000'000;  // of tensors per file of weights, where the format has shards
-  bool q8_0 = false;                    // matrices in GGUF's Q8_0; only where ExportFormat::q8_0
-  std::string base_name;                // the original model's name for others, "org/name"; "": as its files say
+  int64_t shard_bytes = 5'000'000'000;  // limit of the tensors in a file, for formats with shards
+  bool q8_0 = false;                    // store matrices as GGUF's Q8_0; needs ExportFormat::q8_0
+  std::string base_name;                // name of the original model, "org/name"; "": as its files say
 };
 
-// References: whoever makes one keeps what it refers to alive.
+// The members are references: the caller keeps what they refer to alive.
 struct ExportJob {
   const Context& context;
   const Model& model;
   const DepthPlan& plan;             // of model.weights
-  const nlohmann::json& provenance;  // as SaveAdapted stores it; null or empty where nothing is known
+  const nlohmann::json& provenance;  // as SaveAdapted stores it; null or empty if nothing is known
   const ExportOptions& options;
   Progress& progress;
 };
@@ -38,12 +38,13 @@ struct ExportFormat {
   bool adapters;        // holds plans with adapters
   bool own_tensors;     // holds plans with blocks that have tensors of their own
   bool q8_0;            // holds ExportOptions::q8_0
-  // Why it cannot hold this plan of the model, as the end of a sentence; "" where it can. Called for plans of whole
-  // blocks, with what the format holds as said above.
+  // The reason why the format cannot hold this plan of the model, as the end of a sentence; "" if it can. Called only
+  // for plans of whole blocks that need nothing which the flags above exclude.
   std::string (*why_not)(const Model& model, const DepthPlan& plan);
-  // Writes into an empty directory, with all files flushed to disk. Returns notes for the user, whole sentences.
+  // Writes the plan into an empty directory and flushes all files to disk. Returns notes for the user, in whole
+  // sentences.
   std::vector<std::string> (*write)(const ExportJob& job, const std::filesystem::path& directory);
-  // Reads back what was written, and throws Error where it is not the plan.
+  // Reads the files back, and throws Error if they are not the plan.
   void (*verify)(const ExportJob& job, const std::filesystem::path& directory);
 };
 
@@ -54,16 +55,16 @@ const ExportFormat& FindExportFormat(std::string_view name);
 // One line per format for --help.
 std::string ExportFormatsHelp();
 
-// Why `format` cannot hold this plan, "" where it can.
+// The reason why `format` cannot hold this plan; "" if it can.
 std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPlan& plan);
 
-// Writes the plan into `output`, a new or empty directory: under a temporary name beside it, read back and compared
-// with the plan, then renamed. Where anything fails nothing is left, and `output` is as before. Returns the notes of
-// ExportFormat::write. Throws UsageError for a plan that the format cannot hold, naming the reason and the formats that
-// can, and for an `output` as CheckNewDirectory does; Error and Interrupted otherwise.
+// Writes the plan into `output`, a new or empty directory: under a temporary name beside it, where it is read back and
+// compared with the plan, then renamed. If anything fails, nothing is left and `output` is as before. Returns the notes
+// of ExportFormat::write. Throws UsageError for a plan that the format cannot hold, naming the reason and the formats
+// that can, and for an `output` that CheckNewDirectory refuses; Error and Interrupted otherwise.
 std::vector<std::string> Export(const ExportFormat& format, const ExportJob& job, const std::filesystem::path& output);
 
-// The formats, each in its own file.
+// The rows of the table, each defined in the file of its format.
 const ExportFormat& GgufFormat();
 const ExportFormat& HfFormat();
 const ExportFormat& HfLraFormat();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GGUF file, as llama.cpp and the programs built on it load it.
+// Writes GGUF files for llama.cpp and the programs built on it.
 #include "models/gguf.h"
 
 #include <algorithm>
@@ -23,7 +23,8 @@ namespace {
 
 constexpr const char* kFile = "model.gguf";
 constexpr int64_t kMiB = int64_t{1} << 20, kPiece = 16 * kMiB;  // bytes of float32 that are converted at a time
-// Of logits whose matrices were rounded to 8 bits; those of another model are further away.
+// Tolerance for the logits of a model whose matrices were rounded to 8 bits. Logits of a different model are further
+// away.
 constexpr double kQ8Tolerance = 0.25;
 
 // A tensor to write.
@@ -37,7 +38,7 @@ struct Item {
   int64_t bytes() const { return FileTensor{nullptr, type, tensor.shape}.bytes(); }
 };
 
-// By what llama.cpp divides the frequencies of Llama 3.1 and later; empty for other models.
+// The factors by which llama.cpp divides the frequencies of Llama 3.1 and later; empty for other models.
 std::vector<float> RopeFactors(ModelConfig config) {
   if (config.rope.kind != RopeKind::kLlama3) return {};
   const std::vector<float> scaled = MakeRopeFrequencies(config).inverse;
@@ -47,7 +48,7 @@ std::vector<float> RopeFactors(ModelConfig config) {
   return factors;
 }
 
-// Whether the reader finds the same frequencies.
+// True if reading the factors back gives the same frequencies.
 bool SurvivesAsFactors(ModelConfig config) {
   const std::vector<float> expected = MakeRopeFrequencies(config).inverse;
   const auto found = FindLlama3Scaling(RopeFactors(config), config.rope.theta, config.head_dim);
@@ -73,14 +74,14 @@ std::string WhyNotGguf(const Model& model, const DepthPlan& plan) {
   return WhyNoHfDirectory(model, plan);
 }
 
-// What a tensor is stored as. llama.cpp wants vectors in float32.
+// The type that a tensor is stored in. llama.cpp requires float32 for vectors.
 BlockType TypeOf(const TensorView& tensor, bool q8_0) {
   if (tensor.shape.size() == 1) return BlockType::kF32;
   if (!q8_0) return BlockTypeOf(tensor.dtype);
   return CanEncode(BlockType::kQ8_0, tensor.shape.back()) ? BlockType::kQ8_0 : BlockType::kF16;
 }
 
-// Every tensor of `weights`; `factors` are those of rope_freqs.weight, if there are any.
+// Every tensor of `weights`. `factors` are the values of rope_freqs.weight, or empty.
 std::vector<Item> ItemsOf(const Weights& weights, bool q8_0, const std::vector<float>& factors) {
   const ModelConfig& config = weights.config;
   std::vector<Item> items;
@@ -99,7 +100,7 @@ std::vector<Item> ItemsOf(const Weights& weights, bool q8_0, const std::vector<f
   return items;
 }
 
-// general.file_type: what most of the file is in.
+// general.file_type: the type of most of the file.
 int64_t FileType(BlockType type) {
   switch (type) {
     case BlockType::kF16: return 1;
@@ -133,7 +134,7 @@ void AddConfig(const ModelConfig& config, GgufWriter& file) {
   file.AddNumber(a + "rope.scaling.yarn_beta_slow", rope.beta_slow);
 }
 
-// Row i of the file is this row of the model.
+// The row of the model that is stored as row `row` of the file.
 int64_t ModelRow(int64_t row, int64_t rows, int64_t heads) {
   if (heads == 0) return row;
   const int64_t head_rows = rows / heads, in_head = row % head_rows;
@@ -142,7 +143,7 @@ int64_t ModelRow(int64_t row, int64_t rows, int64_t heads) {
 
 // Converts and writes a tensor, some rows at a time.
 void WriteTensor(const ExportJob& job, const Item& item, AtomicFile& file) {
-  // A vector is a column, so that its elements can be put in another order.
+  // A vector counts as a column, so that its elements can be reordered.
   const int64_t columns = item.tensor.shape.size() == 1 ? 1 : item.row(), rows = item.tensor.elements() / columns;
   const int64_t per_piece = std::max<int64_t>(1, kPiece / (columns * static_cast<int64_t>(sizeof(float))));
   const int64_t row_bytes = FileTensor{nullptr, item.type, {columns}}.bytes();

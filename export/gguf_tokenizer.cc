@@ -45,7 +45,7 @@ struct Tokens {
         notes.push_back(fmt::format("Token {} takes the spaces beside it, which GGUF cannot say.", token.content));
     }
   }
-  // Names for the ids that are left, none of which is a piece.
+  // Gives names to the remaining ids, none of which is a piece.
   void Fill(int64_t vocab) {
     if (std::ssize(pieces) < vocab) Set(vocab - 1, "", kUnused);
     for (size_t id = 0; id < pieces.size(); ++id)
@@ -53,8 +53,8 @@ struct Tokens {
   }
 };
 
-// The steps of a pre_tokenizer in tokenizer.json as the pattern that they end with, and whether digits are split off
-// first; `pattern` is empty where they are anything else.
+// The steps of a pre_tokenizer in tokenizer.json: the pattern that they end with, and whether digits are split off
+// first. `pattern` is empty for any other steps.
 struct WordSteps {
   std::string pattern;
   bool digits = false;
@@ -157,7 +157,7 @@ std::string ChatTemplate(const fs::path& directory) {
   return text.is_string() ? text.get<std::string>() : "";
 }
 
-// The metadata of another file, as they are.
+// Copies the tokenizer's metadata from another file unchanged.
 void CopyTokenizer(const GgufFile& from, GgufWriter& file) {
   for (const auto& [key, value] : from.metadata().values())
     if (key.starts_with("tokenizer.")) file.AddCopy(key, value);
@@ -175,7 +175,8 @@ std::vector<std::string> AddGgufTokenizer(const Model& model, GgufWriter& file) 
   const TokenizerSettings settings = ReadTokenizerSettings(model.directory);
   Tokens tokens;
   const fs::path json = model.directory / "tokenizer.json";
-  // A tokenizer.json without bytes of its own was made from a SentencePiece model, whose scores only that file has.
+  // If a tokenizer.json has no byte-level alphabet, it was converted from a SentencePiece model, and only the file of
+  // that model has the scores.
   const bool converted = fs::exists(json) && ReadTokenizerJson(json).at("model").value("byte_fallback", false);
   Check(
       !converted || fs::exists(model.directory / "tokenizer.model"),

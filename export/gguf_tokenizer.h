@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model's tokenizer as metadata of a GGUF file: what tokenizers/gguf.h reads.
+// Writes a model's tokenizer as metadata of a GGUF file, which tokenizers/gguf.h reads.
 #pragma once
 
 #include <filesystem>
@@ -11,9 +11,9 @@
 
 namespace shiftrt {
 
-// Adds the tokenizer and the chat template of the model, which has a tokenizer. Ids without a piece, up to the rows of
-// the embedding, become unused tokens, because llama.cpp wants as many tokens as rows. Returns notes for the user.
-// Throws Error naming the file for a tokenizer that GGUF cannot express.
+// Adds the tokenizer and the chat template of the model, which must have a tokenizer. Ids without a piece, up to the
+// number of rows of the embedding, become unused tokens, because llama.cpp requires as many tokens as rows. Returns
+// notes for the user. Throws Error naming the file for a tokenizer that GGUF cannot express.
 std::vector<std::string> AddGgufTokenizer(const Model& model, GgufWriter& file);
 
 // Throws Error unless the tokenizer in the GGUF file `written` has the model's pieces, and gives its ids for some

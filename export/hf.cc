@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Hugging Face directory of the family's own architecture: what transformers, vLLM, TGI, mergekit and lm-eval load
-// without code of ours.
+// Writes a Hugging Face directory of the family's own architecture, which transformers, vLLM, TGI, mergekit and lm-eval
+// load without code of shiftrt.
 #include "export/hf_directory.h"
 
 namespace shiftrt {

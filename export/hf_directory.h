@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the formats hf and hf-lra have in common: a Hugging Face directory of the plan's blocks.
+// The common part of the formats hf and hf-lra: a Hugging Face directory with the plan's blocks.
 #pragma once
 
 #include <span>
@@ -12,20 +12,20 @@
 
 namespace shiftrt {
 
-// A tensor that a block has of its own, but that the family's architecture lacks, as the end of a sentence; "" where
-// there is none. It would be left out of a checkpoint.
+// Names a tensor that a block of the plan has but that the family's architecture lacks, as the end of a sentence; "" if
+// there is none. A checkpoint would leave it out.
 std::string WhyNoHfDirectory(const Model& model, const DepthPlan& plan);
 
-// What such a directory has besides the blocks.
+// The contents of such a directory besides the blocks.
 struct HfExtras {                                          // NOLINT(bugprone-exception-escape): of the JSON library
-  nlohmann::json config;                                   // in place of PlanConfig; null: that
-  std::vector<TensorOfParts> tensors;                      // behind those of the blocks
+  nlohmann::json config;                                   // null: PlanConfig's
+  std::vector<TensorOfParts> tensors;                      // written after those of the blocks
   std::vector<std::pair<std::string, std::string>> files;  // name and content
   std::string usage;                                       // Markdown for the model card
 };
 
-// config.json, the weights in shards, what lies beside the original's weights, and the model card. Returns the notes of
-// ExportFormat::write.
+// Writes config.json, the weights in shards, the files beside the original's weights, and the model card. Returns the
+// notes of ExportFormat::write.
 std::vector<std::string> WriteHfDirectory(const ExportJob& job, HfExtras extras,
                                           const std::filesystem::path& directory);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Hugging Face directory with adapters: the kept blocks as in hf, the adapters as further tensors, and the Python
-// files with which transformers runs both (trust_remote_code=True). models/hf_lra.h has the format.
+// Writes a Hugging Face directory with adapters: the kept blocks as in hf, the adapters as further tensors, and the
+// Python files with which transformers runs both (trust_remote_code=True). models/hf_lra.h describes the format.
 #include "models/hf_lra.h"
 
 #include "export/hf_directory.h"

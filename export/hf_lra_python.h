@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Python files of the format hf-lra, which the build puts into the program: export/hf_lra/*.py.
+// The Python files of the format hf-lra (export/hf_lra/*.py), which the build embeds in the program.
 #pragma once
 
 namespace shiftrt {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recipes with which others make the pruned model from the original: slices for mergekit's passthrough method
-// (https://github.com/arcee-ai/mergekit), and llama.cpp's `llama-quantize --prune-layers` for a GGUF file.
+// Writes recipes with which other programs make the pruned model from the original: slices for mergekit's passthrough
+// method (https://github.com/arcee-ai/mergekit), and llama.cpp's `llama-quantize --prune-layers` for a GGUF file.
 #include <algorithm>
 #include <regex>
 
@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 constexpr const char* kRecipe = "mergekit.yaml";
 constexpr const char* kScript = "llama-quantize.sh";
 
-// Whether model.weights are those of the original, so that its layers can be compared with the plan's.
+// True if model.weights are those of the original, so that its layers can be compared with the plan's.
 bool HasOriginal(const Model& model, const DepthPlan& plan) {
   return model.removed.empty() || plan.blocks() + std::ssize(model.removed) == model.weights->config.layers;
 }
@@ -49,7 +49,7 @@ std::vector<std::pair<int64_t, int64_t>> Slices(const std::vector<int64_t>& kept
   return slices;
 }
 
-// The name on the hub, or else the directory.
+// The original's name on the hub, or its directory.
 std::string Reference(const ExportJob& job, const Original& original) {
   if (original.on_hub || !job.options.base_name.empty()) return original.name;
   // mergekit opens directories only.
@@ -78,7 +78,7 @@ std::vector<std::string> WriteMergekit(const ExportJob& job, const fs::path& dir
       "it is\nexec llama-quantize --prune-layers {} \"$1\" \"$2\" \"${{3:-COPY}}\"\n",
       SHIFTRT_VERSION, kScript, fmt::join(original.removed, ",")));
   out.Commit();
-  // Seen with mergekit 0.1.5 and transformers 5.23, which gives these families a layer_types of its own.
+  // transformers 5.23 adds layer_types to the config of qwen2 and qwen3, and mergekit 0.1.5 does not shorten that list.
   const std::string& family = job.model.weights->config.family;
   if (family != "qwen2" && family != "qwen3" && !BaseConfig(job.model.directory).contains("layer_types")) return {};
   return {
@@ -87,7 +87,7 @@ std::vector<std::string> WriteMergekit(const ExportJob& job, const fs::path& dir
       "result. The format hf writes the same model without mergekit."};
 }
 
-// The groups of every match of a pattern in `text`, as numbers.
+// For every match of a pattern in `text`, its groups as numbers.
 std::vector<std::vector<int64_t>> Numbers(const std::string& text, const std::string& pattern) {
   std::vector<std::vector<int64_t>> found;
   const std::regex expression(pattern);
@@ -97,7 +97,7 @@ std::vector<std::vector<int64_t>> Numbers(const std::string& text, const std::st
   return found;
 }
 
-// There is no model to run: the layers that the recipe and the script name must make up the plan.
+// A recipe cannot be run here. The check is that the layers which the recipe and the script name make up the plan.
 void VerifyMergekit(const ExportJob& job, const fs::path& directory) {
   const Original original = OriginalOf(job);
   std::vector<int64_t> kept, removed;

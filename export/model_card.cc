@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// "org/name": two parts of the characters that the hub allows.
+// True for "org/name": two parts made of the characters that the hub allows.
 bool LooksLikeRepository(std::string_view name) {
   constexpr std::string_view kAllowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./";
   const size_t slash = name.find('/');
@@ -23,7 +23,7 @@ bool LooksLikeRepository(std::string_view name) {
          name.front() != '.' && name.find_first_not_of(kAllowed) == name.npos;
 }
 
-// The repository of DIR/models--org--name/snapshots/REVISION.
+// The repository of a directory DIR/models--org--name/snapshots/REVISION of the hub's cache.
 std::optional<std::string> RepositoryOfCache(const fs::path& directory) {
   constexpr std::string_view kPrefix = "models--";
   for (const fs::path& part : directory) {
@@ -35,7 +35,7 @@ std::optional<std::string> RepositoryOfCache(const fs::path& directory) {
   return std::nullopt;
 }
 
-// The value at a JSON pointer as text, "" where there is none.
+// The value at a JSON pointer as text; "" if there is none.
 std::string Text(const Json& json, const char* pointer) {
   const Json::json_pointer at(pointer);
   if (!json.is_object() || !json.contains(at) || json[at].is_null()) return "";
@@ -53,7 +53,7 @@ std::string NameOf(const ExportJob& job) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-// The lines "license: ..." and the like between the two "---" at the top of the original's own card.
+// The lines "license: ..." and the like in the metadata block of the original's own card.
 std::string LicenceLines(const fs::path& card) {
   constexpr uint64_t kMaxCard = 1 << 24;
   std::error_code error;
@@ -77,7 +77,7 @@ std::string Row(std::string_view what, const std::string& value) {
   return value.empty() ? "" : fmt::format("| {} | {} |\n", what, value);
 }
 
-// Perplexity of every variant that was measured.
+// A table with the perplexity of every variant that was measured.
 std::string Measured(const Json& provenance) {
   std::string rows;
   if (!provenance.is_object()) return rows;

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Without a final slash.
+// The path without a final slash.
 fs::path AsName(const fs::path& target) {
   const fs::path whole = fs::absolute(target).lexically_normal();
   return whole.has_filename() ? whole : whole.parent_path();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A directory that is written under a temporary name beside its own, checked there, and then renamed.
+// A directory that is written under a temporary name beside its final one, checked there, and then renamed.
 #pragma once
 
 #include <filesystem>
@@ -7,8 +7,8 @@
 
 namespace shiftrt {
 
-// Throws UsageError for the field "output" where an export may not be written to `target`: it is a file, or a directory
-// that is not empty. Nothing of the user's is ever mixed with an export or replaced by it.
+// Throws UsageError for the field "output" if `target` is a file, or a directory that is not empty. An export is never
+// mixed with files of the user and never replaces them.
 void CheckNewDirectory(const std::filesystem::path& target);
 
 class StagedDirectory {
@@ -16,13 +16,13 @@ class StagedDirectory {
   // Creates TARGET.tmpPID and the directories above it. Throws as CheckNewDirectory does, and Error with the system's
   // reason.
   explicit StagedDirectory(const std::filesystem::path& target);
-  // Without Commit() removes all that was created.
+  // Removes all that was created, unless Commit() was called.
   ~StagedDirectory();
   StagedDirectory(const StagedDirectory&) = delete;
   StagedDirectory& operator=(const StagedDirectory&) = delete;
 
   const std::filesystem::path& path() const { return staged_; }
-  // Gives the directory, whose files are on disk already, its name.
+  // Renames the directory, whose files are on disk already, to its final name.
   void Commit();
 
  private:

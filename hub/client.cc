@@ -30,7 +30,7 @@ const char* TypePath(const Repository& repository) {
   return repository.type == RepositoryType::kModel ? "models" : "datasets";
 }
 
-// What precedes the name of a repository in the addresses that people open.
+// The part of a page's address before the name of a repository.
 const char* Prefix(const Repository& repository) {
   return repository.type == RepositoryType::kModel ? "" : "datasets/";
 }
@@ -175,8 +175,8 @@ void HubClient::FailAnswer(const Repository& repository, const std::string& what
 
 namespace {
 
-// Asks, and asks again where that may help. Redirects of the hub's own server are followed (a renamed repository); any
-// other is left to the caller, because its answer is what describes the file.
+// Sends a request, and repeats it if that may help. Redirects within the hub's own server are followed (a renamed
+// repository). The caller handles other redirects, because their answer describes the file.
 template <typename Kind>
 std::unique_ptr<Kind> Ask(HubClient& hub, const Repository& repository, const std::string& what, std::string url,
                           bool head_only) {
@@ -190,7 +190,7 @@ std::unique_ptr<Kind> Ask(HubClient& hub, const Repository& repository, const st
       attempt = 0;
       continue;
     }
-    // Nobody there: what does not get through twice has no network.
+    // If the server cannot be reached twice, there is no network.
     const int tries = exchange->trouble() == Trouble::kUnreachable ? 2 : HubClient::kTries;
     if (IsPassing(*exchange) && attempt < tries) {
       Wait(RetryDelay(*exchange, attempt, hub.settings().retry_seconds));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Hugging Face hub's questions and answers: which files a revision has, where they are, and what its errors mean.
-// The protocol is that which Python's huggingface_hub speaks (hf_api.py, file_download.py, utils/_http.py).
+// The protocol of the Hugging Face hub: the files of a revision, their addresses, and the meaning of its errors. It is
+// the protocol of Python's huggingface_hub (hf_api.py, file_download.py, utils/_http.py).
 #pragma once
 
 #include <cstdint>
@@ -21,23 +21,24 @@ struct RemoteFile {
 };
 
 struct Listing {
-  std::string id;      // of the repository as the hub calls it now: another one than was asked for where it was renamed
+  std::string id;      // of the repository; it differs from the one asked for if the hub has renamed it
   std::string commit;  // 40 hexadecimal digits
   std::vector<RemoteFile> files;
 };
 
-// Whether asking the same again may give another answer: too many requests (429), a server's passing failure (408,
-// 5xx), a connection that broke.
+// True if the same request may succeed later: too many requests (429), a temporary failure of the server (408, 5xx), a
+// broken connection.
 bool IsPassing(const Exchange& exchange);
 
-// The seconds before try number `attempt` (from 1): what Retry-After asks for, or `first` doubled for each one before.
+// The seconds to wait before try number `attempt` (from 1): as Retry-After says, or `first`, doubled for each earlier
+// try.
 double RetryDelay(const Exchange& exchange, int attempt, double first);
 
 class HubClient {
  public:
-  // Tries of a request before it fails, of which none brought anything.
+  // A request fails after so many tries in a row that brought no data.
   static constexpr int kTries = 5;
-  // The longest that a server's Retry-After is heeded.
+  // The longest wait, in seconds, that a server can impose by Retry-After.
   static constexpr double kLongestWait = 300;
 
   explicit HubClient(HubSettings settings);
@@ -45,20 +46,21 @@ class HubClient {
   const HubSettings& settings() const { return settings_; }
   HttpClient& http() { return http_; }
 
-  // All files of the revision. A renamed repository is found under its new name. Throws Error that says what to do.
+  // Lists all files of the revision. A renamed repository is found under its new name. Throws Error, which says what to
+  // do.
   Listing List(const Repository& repository);
-  // One file of a revision or commit, and the commit that this is.
+  // Looks up one file of a revision or commit, and the commit.
   Listing Look(const Repository& repository, const std::string& path);
 
-  // Where a file is fetched: the hub answers with it, or redirects to where it lies.
+  // The address of a file. The hub answers with the file or redirects to another address.
   std::string FileUrl(const Repository& repository, const std::string& commit, const std::string& path) const;
-  // The fields of a request to `url`: the token only where it is the hub's own server.
+  // The header fields of a request to `url`. They contain the token only if the server is the hub's own.
   std::vector<std::string> Fields(const std::string& url) const;
-  // Whether following a redirect keeps what HTTPS protects.
+  // False for a redirect from HTTPS to HTTP.
   bool MayFollow(const std::string& from, const std::string& to) const;
   bool IsHub(const std::string& url) const { return OriginOf(url) == origin_; }
 
-  // Throws Error for an exchange that brought no answer, or not the one that was wanted, saying what to do.
+  // Throws Error for an exchange without an answer, or with an error as the answer. The message says what to do.
   [[noreturn]] void FailAnswer(const Repository& repository, const std::string& what, const Exchange& exchange) const;
 
  private:

@@ -55,7 +55,7 @@ class PieceExchange : public Exchange {
   int64_t piece() const { return piece_; }
   bool brought() const { return brought_; }
   const std::string& wrong() const { return wrong_; }  // why it was stopped
-  bool restart() const { return restart_; }            // what is there of the file is of no use
+  bool restart() const { return restart_; }            // the bytes on disk are wrong: start again
   bool no_ranges() const { return no_ranges_; }
 
  protected:
@@ -71,12 +71,12 @@ class PieceExchange : public Exchange {
   std::string wrong_;
 };
 
-// What becomes of one piece between its exchanges.
+// The state of one piece between its exchanges.
 struct PieceState {
   std::unique_ptr<PieceExchange> exchange;
-  int failures = 0;  // since it last brought something
+  int failures = 0;  // since data last arrived
   int redirects = 0;
-  std::string url;  // to ask next; "" for the file's
+  std::string url;  // the next address; "" for the file's
   Clock::time_point not_before;
 };
 
@@ -85,7 +85,7 @@ class FileDownload {
   FileDownload(const RemoteFile& file, const fs::path& folder, const fs::path& lock, int64_t piece_bytes)
       : remote(file), blob(folder / "blobs" / file.etag), lock_(std::in_place, lock), piece_bytes_(piece_bytes) {}
 
-  // Whether it is ours to download now; false while another program has the lock.
+  // True if this program may download the file now; false while another program has the lock.
   bool Open() {
     if (!lock_->Try()) return false;
     if (fs::exists(blob)) return true;  // the other program brought it
@@ -115,9 +115,10 @@ class FileDownload {
   fs::path blob;
   std::optional<PartialFile> partial;
   std::deque<PieceState> pieces;
-  std::string url;        // where it lies, once the hub has redirected there; "" to ask the hub
+  std::string url;        // the address that the hub redirected to; "" to ask the hub
   std::string validator;  // the ETag there
-  // Why what is there is of no use, where it is not; Advance() then starts again, when no exchange is being looked at.
+  // The reason why the bytes on disk are wrong. Advance() then starts again, at a moment when no exchange is being
+  // processed.
   struct Fault {
     std::string why;
     bool no_ranges = false;
@@ -175,7 +176,7 @@ bool PieceExchange::OnBody(std::string_view bytes) {
   return true;
 }
 
-// All files of one Download().
+// The state of one call of Download(): all its files.
 class Downloads {
  public:
   Downloads(HubClient& hub, const Repository& repository, std::string commit, const DownloadOptions& options)
@@ -210,7 +211,7 @@ class Downloads {
   }
 
  private:
-  // Opens files, begins exchanges, computes checksums. Whether there is more of that to do at once.
+  // Opens files, begins exchanges and computes checksums. True if there is more to do at once.
   bool Advance() {
     bool busy = false;
     int open = 0, under_way = 0;
@@ -247,7 +248,7 @@ class Downloads {
     return busy;
   }
 
-  // Begins exchanges for the first pieces that lack bytes, `at_most` of them. Returns how many.
+  // Begins at most `at_most` exchanges, for the first pieces that lack bytes. Returns how many.
   int Begin(FileDownload& file, int at_most, std::string& note) {
     int begun = 0;
     const auto now = Clock::now();
@@ -293,7 +294,7 @@ class Downloads {
       file.fault = {"the server has fewer bytes of it than the hub's listing says"};
       return;
     }
-    // An address that the hub gave for a while and that is no longer good: the hub gives another.
+    // Addresses that the hub redirects to expire. The hub then gives another.
     const bool expired = exchange->status() == kForbidden && !hub_.IsHub(exchange->url());
     const bool cut =
         exchange->trouble() == Trouble::kNone && (exchange->status() == kOk || exchange->status() == kPartial);
@@ -317,7 +318,7 @@ class Downloads {
     if (!hub_.IsHub(piece.url)) file.url = piece.url;
   }
 
-  // Forgets what is there of a file that turned out to be wrong.
+  // Discards the bytes of a file that turned out to be wrong.
   void Restart(FileDownload& file) {
     ++file.restarts;
     Check(file.restarts <= kMaxRestarts,
@@ -327,7 +328,7 @@ class Downloads {
     file.StartAgain();
   }
 
-  // snapshots/COMMIT/path -> ../../blobs/ETAG
+  // Makes the link snapshots/COMMIT/path -> ../../blobs/ETAG.
   void Link(const FileDownload& file) const {
     const fs::path link = snapshot_ / file.remote.path;
     const fs::path target = folder_.lexically_relative(link.parent_path()) / "blobs" / file.remote.etag;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings files of one commit into the cache: several at once, large ones in several ranges at once.
+// Downloads files of one commit into the cache: several files at once, and several ranges of large files at once.
 #pragma once
 
 #include <cstdint>
@@ -12,30 +12,30 @@
 
 namespace shiftrt {
 
-// How far a file is, for people.
+// The progress of one file, for display.
 struct FileProgress {
   enum class State { kWaiting, kUnderWay, kChecking, kDone };
 
   std::string path;
   int64_t size = 0;
   int64_t present = 0;  // bytes that are on the disk
-  int64_t brought = 0;  // of these, by this run
-  double seconds = 0;   // since it began
+  int64_t brought = 0;  // bytes of these that this run downloaded
+  double seconds = 0;   // since the download of the file began
   State state = State::kWaiting;
-  std::string note;  // why nothing happens at the moment, or ""
+  std::string note;  // the reason for waiting, or ""
 };
 
-// Called about ten times a second, on the calling thread, and a last time when all is done.
+// Called about ten times per second on the calling thread, and once at the end.
 using DownloadProgress = std::function<void(std::span<const FileProgress>)>;
 
 struct DownloadOptions {
   int connections = 8;                      // at once
-  int64_t piece_bytes = int64_t{32} << 20;  // of a file that is larger than this, several pieces come at once
+  int64_t piece_bytes = int64_t{32} << 20;  // larger files are downloaded in pieces of this size
 };
 
-// Brings the blobs of `files` into the cache and links them in the commit's snapshot, each as soon as its size and
-// checksum are right. What another program downloads at the moment is waited for. Throws Error that names the file and
-// says what to do; Interrupted. Whatever had arrived stays, and is not fetched again.
+// Downloads the blobs of `files` into the cache, and links each in the commit's snapshot as soon as its size and
+// checksum are right. If another program is downloading a blob, waits for it. Throws Error that names the file and says
+// what to do; Interrupted. Bytes that have arrived stay on disk and are not downloaded again.
 void Download(HubClient& hub, const Repository& repository, const std::string& commit,
               const std::vector<RemoteFile>& files, const DownloadProgress& progress,
               const DownloadOptions& options = {});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hub/http.h"
 
-// libcurl's macro that checks types calls the linked functions, not the loaded ones.
+// libcurl's type-checking macro would call the linked functions, not the loaded ones.
 #define CURL_DISABLE_TYPECHECK
 #define CURL_DISABLE_DEPRECATION
 #include <curl/curl.h>
@@ -74,7 +74,7 @@ Trouble TroubleOf(CURLcode code) {
   }
 }
 
-// One part of an address; "" where it is none of http or https.
+// One part of an address; "" if it is not an address of http or https.
 std::string PartOf(const std::string& url, CURLUPart part) {
   const Curl& curl = LoadCurl();
   const std::unique_ptr<CURLU, decltype(curl.url_cleanup)> parsed(curl.url(), curl.url_cleanup);
@@ -194,7 +194,7 @@ void HttpClient::Start(Exchange& exchange) {
   curl.set(easy, CURLOPT_NOBODY, exchange.head_only_ ? 1L : 0L);
   curl.set(easy, CURLOPT_USERAGENT, "shiftrt/" SHIFTRT_VERSION);
   curl.set(easy, CURLOPT_FOLLOWLOCATION, 0L);
-  // Deprecated, but the option that replaces it is unknown to libcurl before 7.85.
+  // This option is deprecated, but libcurl before 7.85 does not know the one that replaces it.
   curl.set(easy, CURLOPT_PROTOCOLS, static_cast<long>(CURLPROTO_HTTP | CURLPROTO_HTTPS));
   // HTTP/2 would put all ranges of a file on one connection, which is slower than several.
   curl.set(easy, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// HTTP by libcurl, many exchanges at once on one thread. libcurl is loaded when the first client is made, so that
-// programs that never use the network start without it.
+// HTTP through libcurl, with many exchanges at once on one thread. libcurl is loaded when the first client is made, so
+// that programs that never use the network start without it.
 #pragma once
 
 #include <chrono>
@@ -14,19 +14,19 @@
 
 namespace shiftrt {
 
-// Why an exchange ended before its answer was complete.
+// The reason why an exchange ended before its answer was complete.
 enum class Trouble {
   kNone,
-  kUnreachable,  // no such name, or nobody there: perhaps there is no network
-  kBroken,       // the connection was cut, stalled or spoke nonsense
-  kTls,          // the other side is not who it should be
-  kStopped,      // OnHead() or OnBody() wanted no more
+  kUnreachable,  // the name is unknown or no server answers, for example without a network
+  kBroken,       // the connection was cut, stalled or sent invalid data
+  kTls,          // the certificate of the server is not valid for it
+  kStopped,      // OnHead() or OnBody() returned false
 };
 
 class HttpClient;
 
-// One request and its answer. Redirects are answers like any other: following them is for whoever knows which hosts
-// may see what. An exchange that ends its life early is cancelled.
+// One request and its answer. Redirects are answers like any other: the caller decides whether to follow them, because
+// it knows which servers may see the token. Destroying an exchange before its end cancels it.
 class Exchange {
  public:
   // `fields`: lines of the request's header, "Name: value".
@@ -43,12 +43,12 @@ class Exchange {
     return redirect_;
   }  // once ended: the absolute address a 3xx answer names, or ""
   Trouble trouble() const { return trouble_; }
-  const std::string& reason() const { return reason_; }  // of the trouble, for people
+  const std::string& reason() const { return reason_; }  // describes the trouble
 
  protected:
-  // The header is complete. False stops the exchange. What these functions throw reaches the caller of Run().
+  // Called when the header is complete; returning false stops the exchange. Run() passes on what these functions throw.
   virtual bool OnHead() { return true; }
-  // More of the body. False stops the exchange.
+  // Called for each further part of the body; returning false stops the exchange.
   virtual bool OnBody(std::string_view bytes) = 0;
 
  private:
@@ -66,7 +66,7 @@ class Exchange {
   std::unique_ptr<Handle> handle_;
 };
 
-// An exchange whose body is kept, up to a limit.
+// An exchange that stores the body, up to a limit.
 class TextExchange : public Exchange {
  public:
   using Exchange::Exchange;
@@ -86,7 +86,7 @@ struct HttpOptions {
 
 class HttpClient {
  public:
-  // Throws Error saying what to install where libcurl is missing.
+  // Throws Error, which says what to install, if libcurl is missing.
   explicit HttpClient(const HttpOptions& options);
   ~HttpClient();
   HttpClient(const HttpClient&) = delete;
@@ -94,10 +94,10 @@ class HttpClient {
 
   // Begins an exchange, which must not be destroyed after the client.
   void Start(Exchange& exchange);
-  // Works on all exchanges, for `wait` at most where nothing arrives, and returns those that ended. Throws Interrupted,
-  // and what an exchange's functions threw.
+  // Works on all exchanges until some have ended, or for at most `wait` if no data arrive, and returns those that
+  // ended. Throws Interrupted, and what an exchange's functions threw.
   std::vector<Exchange*> Run(std::chrono::milliseconds wait);
-  // Begins an exchange and works until it ends. For when nothing else is under way.
+  // Begins an exchange and works until it ends. No other exchange may be in progress.
   void Send(Exchange& exchange);
 
  private:
@@ -106,17 +106,17 @@ class HttpClient {
   std::unique_ptr<State> state_;
 };
 
-// Scheme, host and port of an address, in lower case with the port written out: two addresses with the same origin are
-// the same server. "" for what is not an address of http or https.
+// Scheme, host and port of an address, in lower case and with the port written out: addresses with the same origin are
+// on the same server. "" if it is not an address of http or https.
 std::string OriginOf(const std::string& url);
-// The host alone.
+// The host of an address.
 std::string HostOf(const std::string& url);
 
-// `text` as one part of an address's path: all but letters, digits, '-', '.', '_' and '~' as %XX; with `keep_slashes`
-// '/' too.
+// Escapes `text` as one part of an address's path: all bytes but letters, digits, '-', '.', '_' and '~' become %XX;
+// with `keep_slashes`, '/' stays too.
 std::string EscapeUrl(std::string_view text, bool keep_slashes);
 
-// Seconds that a Retry-After field asks for: a number, or a date after now. Below 0 where it says neither.
+// The seconds that a Retry-After field asks for: a number, or the time until a date. Negative if it is neither.
 double RetryAfterSeconds(const std::string& field);
 
 }  // namespace shiftrt

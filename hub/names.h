@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Short names people type for models of the hub.
+// Short names for models of the hub, which the command line accepts.
 #pragma once
 
 #include <optional>
@@ -16,8 +16,8 @@ struct KnownModel {
 };
 std::span<const KnownModel> KnownModels();
 
-// The repository that a model's name means: a known name, "org/name" or "org/name@revision"; nothing for any other,
-// nor for the name of a GGUF file.
+// The repository that a model's name means: a known name, "org/name" or "org/name@revision". No value for any other
+// name, nor for the name of a GGUF file.
 std::optional<Repository> RepositoryOfModel(std::string_view name);
 
 }  // namespace shiftrt

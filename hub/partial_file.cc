@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The record: these words, then one per piece, in the byte order of the machine. It never leaves the machine.
+// The record has these words, then one per piece, in the byte order of the machine. It is not meant for other machines.
 constexpr int64_t kRecordMagic = 0x3165636569706673;  // "sfpiece1"
 constexpr int64_t kRecordHead = 3;                    // magic, size, bytes of a piece
 
@@ -59,7 +59,7 @@ void WriteAt(int fd, const void* data, size_t size, int64_t offset, const fs::pa
   }
 }
 
-// What can be read of `size` bytes.
+// Reads up to `size` bytes and returns how many there were.
 int64_t ReadAt(int fd, void* data, int64_t size, int64_t offset) {
   int64_t done = 0;
   while (done < size) {
@@ -208,7 +208,7 @@ bool FileLock::Try() {
       if (errno == ENOTSUP || errno == ENOLCK || errno == ENOSYS) return true;  // a file system without locks
       FailFile("lock it", path_);
     }
-    // Whoever held it may have removed the file: then the lock is on nothing that others see.
+    // The program that held the lock may have removed the file; then other programs would not see this lock.
     struct stat ours {
     }, there{};
     if (::fstat(fd_, &ours) == 0 && ::stat(path_.c_str(), &there) == 0 && ours.st_ino == there.st_ino) return true;

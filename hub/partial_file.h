@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file that is being downloaded in pieces, several at once, over any number of runs of the program.
-//
-// BLOB.shiftrt.incomplete holds the bytes at their places. BLOB.shiftrt.pieces.incomplete says how many of each piece
-// are there: after a kill exactly what was written is known, and nothing is fetched twice. Without it (a file of one
-// piece, or a BLOB.incomplete of an older huggingface_hub, which is taken over) what is there is a beginning of the
-// file. Python's `hf cache prune` removes both; a current huggingface_hub neither reads nor disturbs them.
+// A file that is downloaded in pieces, several at once, over any number of runs of the program.
+// BLOB.shiftrt.incomplete holds the bytes at their offsets. BLOB.shiftrt.pieces.incomplete records how many bytes of
+// each piece are there, so that after a kill no byte is downloaded twice. If that record is missing (a file of one
+// piece, or a BLOB.incomplete of an older huggingface_hub, which is used too), the bytes are a beginning of the file.
+// Python's `hf cache prune` removes both; a current huggingface_hub neither reads nor disturbs them.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +17,20 @@
 
 namespace shiftrt {
 
-// How many bytes of each piece are there, counted from its beginning.
+// The number of bytes of each piece that are there, counted from its beginning.
 struct Pieces {
   int64_t piece_bytes = 0;
   std::vector<int64_t> done;
   int64_t Present() const;
 };
-// Of a blob of `size` bytes that is being downloaded; pieces of `piece_bytes` where nothing says otherwise. Changes
-// nothing.
+// Reads the record of a blob of `size` bytes that is being downloaded; without a record, pieces have `piece_bytes`.
+// Changes nothing.
 Pieces ReadPieces(const std::filesystem::path& blob, int64_t size, int64_t piece_bytes);
 
 class PartialFile {
  public:
-  // For a blob of `size` bytes whose name is its checksum (IsChecksum). Continues from what is there. Throws Error.
+  // Opens the file of a blob of `size` bytes whose name is its checksum (IsChecksum), and continues from the bytes on
+  // disk. Throws Error.
   PartialFile(const std::filesystem::path& blob, int64_t size, int64_t piece_bytes);
   ~PartialFile();
   PartialFile(const PartialFile&) = delete;
@@ -46,19 +46,19 @@ class PartialFile {
   bool Complete() const { return present_ == size_; }
   int64_t present() const { return present_; }
 
-  // The bytes that follow in a piece, not beyond its end. Throws Error for a full disk.
+  // Appends bytes to a piece, not beyond its end. Throws Error for a full disk.
   void Append(int64_t piece, std::string_view bytes);
-  // Forgets all bytes. With `in_one_piece`, the file becomes a single piece: for a server that sends no ranges.
+  // Discards all bytes. With `in_one_piece`, the file becomes a single piece, for servers that do not send ranges.
   void StartAgain(bool in_one_piece);
 
-  // Computes the checksum of more of the file's beginning, as far as it is there, up to `limit` bytes. False where
+  // Continues the checksum over the beginning of the file, as far as it is there, by at most `limit` bytes. False if
   // there is nothing to do at the moment.
   bool Check(int64_t limit);
-  // Whether the checksum has reached the end.
+  // True when the checksum has reached the end.
   bool Checked() const { return checked_ == size_; }
-  // For a checked file: whether it is what its name says. Once.
+  // True if the checksum of a checked file is its name. Call it once.
   bool Right();
-  // Flushes the file to disk and gives it its name.
+  // Flushes the file to disk and renames it to the blob's name.
   void Commit();
 
  private:
@@ -69,19 +69,19 @@ class PartialFile {
   int64_t size_, present_ = 0, checked_ = 0;
   Pieces pieces_;
   Digest digest_;
-  int fd_ = -1, record_fd_ = -1;  // the record's only where there are several pieces
+  int fd_ = -1, record_fd_ = -1;  // there is a record only for several pieces
 };
 
-// The lock of a blob, which huggingface_hub takes too: flock on a file of its own.
+// The lock of a blob (flock on a file of its own), which huggingface_hub uses too.
 class FileLock {
  public:
-  // Throws Error where the file cannot be made.
+  // Throws Error if the file cannot be made.
   explicit FileLock(const std::filesystem::path& path);
   ~FileLock();
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
 
-  bool Try();  // whether it is ours; does not wait
+  bool Try();  // true if the lock is taken now; does not wait
 
  private:
   std::filesystem::path path_;

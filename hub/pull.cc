@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Text that huggingface_hub puts there as well, so that backup programs leave the cache out (bford.info/cachedir).
+// The text that huggingface_hub writes too, which makes backup programs skip the cache (bford.info/cachedir).
 constexpr const char* kCacheTag =
     "Signature: 8a477f597d28d172789f06886806bc55\n# This file marks the directory as a cache of downloads.\n";
 
@@ -35,14 +35,14 @@ std::vector<RemoteFile> Matching(const std::vector<RemoteFile>& all, const std::
   return files;
 }
 
-// Up to three names of files, for an error.
+// Up to three names of files, for an error message.
 std::string Some(const std::vector<RemoteFile>& files) {
   std::vector<std::string> names;
   for (size_t i = 0; i < std::min<size_t>(files.size(), 3); ++i) names.push_back(files[i].path);
   return fmt::format("{}{}", fmt::join(names, ", "), files.size() > 3 ? ", ..." : "");
 }
 
-// "3.09 GB".
+// For messages, such as "3.09 GB".
 std::string Bytes(int64_t bytes) {
   double value = static_cast<double>(bytes);
   const char* unit = "B";
@@ -53,7 +53,7 @@ std::string Bytes(int64_t bytes) {
   return fmt::format("{:.3g} {}", value, unit);
 }
 
-// What is still to come of a file.
+// The bytes of a file that are not on disk yet.
 int64_t Missing(const RemoteFile& file, const fs::path& blobs) {
   std::error_code none;
   const fs::path blob = blobs / file.etag;
@@ -120,7 +120,7 @@ std::vector<RemoteFile> FilesOfModel(const std::vector<RemoteFile>& all, const s
 
 namespace {
 
-// The files that the request asks for, and the commit they are of.
+// The files that the request selects, and their commit.
 Listing Choose(HubClient& hub, const PullRequest& request) {
   const std::string name = request.repository.Description();
   if (!request.files.empty()) {

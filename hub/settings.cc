@@ -28,7 +28,7 @@ bool IsTrue(std::string value) {
   return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
 }
 
-// `~`, `$NAME` and `${NAME}` replaced, as os.path.expanduser and expandvars do; an unknown variable stays as it is.
+// Replaces `~`, `$NAME` and `${NAME}`, as os.path.expanduser and expandvars do; an unknown variable stays as it is.
 std::string Expand(std::string path) {
   if (path == "~" || path.starts_with("~/")) path.replace(0, 1, Environment({"HOME"}));
   for (size_t at = path.find('$'); at != path.npos; at = path.find('$', at + 1)) {

@@ -40,13 +40,13 @@ struct PackedAttention {
   std::span<const int64_t> offsets;
   MatrixView<const float> q, keys, values;
 };
-// out as Attention() computes it, and log_sums (tokens, heads): the logarithm of the softmax's denominator, of the
+// Computes out as Attention() does, and log_sums (tokens, heads): the logarithm of the denominator of the softmax over
 // scaled and capped scores.
 void AttentionForGradient(const Context& context, const PackedAttention& attention, MatrixView<float> out,
                           MatrixView<float> log_sums);
-// The gradients of q, keys and values from dout, that of out. The scores are computed again, block by block (Dao et al.
-// 2022), so that no array of tokens x tokens exists. Cost: 10 head_dim FLOP per head and pair of a query and a visible
-// key. The result does not depend on the number of threads.
+// Computes the gradients of q, keys and values from dout, the gradient of out. The scores are computed again, block by
+// block (Dao et al. 2022), so that no array of tokens x tokens exists. Cost: 10 head_dim FLOP per head and pair of a
+// query and a visible key. The result does not depend on the number of threads.
 struct AttentionGradients {
   MatrixView<float> q, keys, values;  // overwritten
 };

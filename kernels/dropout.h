@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dropout (Srivastava et al. 2014) by a counter-based generator: which elements are dropped follows from a key and from
-// their place alone. A forward pass that is repeated therefore drops the same ones, on every device and with any number
-// of threads, and no mask is kept.
+// Dropout (Srivastava et al. 2014) with a counter-based generator: a key and the index of an element alone decide
+// whether it is dropped. A forward pass that is repeated therefore drops the same elements, on every device and with
+// any number of threads, and no mask is stored.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@ namespace shiftrt {
 
 struct Dropout {
   uint64_t key = 0;
-  float probability = 0;  // of an element to be dropped, in [0, 1)
+  float probability = 0;  // that an element is dropped, in [0, 1)
 
-  // Element i is dropped where its bits are below this.
+  // Element i is dropped if Bits(key, i) is below this.
   uint32_t Threshold() const { return static_cast<uint32_t>(static_cast<double>(probability) * 0x1p32); }
-  // What the others are multiplied by.
+  // The factor of the elements that are not dropped.
   float Scale() const { return 1 / (1 - probability); }
-  // 32 uniform bits for element `i`: the high half of what SplitMix64 gives, seeded with the key, as its number i.
+  // 32 uniform bits for element `i`: the high half of output number i of SplitMix64, seeded with the key.
   static constexpr uint32_t Bits(uint64_t key, uint64_t i) { return static_cast<uint32_t>(Mix(key, i) >> 32); }
-  // A key of its own for each `part` of what `key` stands for.
+  // A separate key for each `part` of the object that `key` belongs to.
   static constexpr uint64_t Mix(uint64_t key, uint64_t part) {
     uint64_t z = key + (part + 1) * 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -30,8 +30,8 @@ struct Dropout {
   }
 };
 
-// out (m, n) = x with element (i, j), of index i n + j, dropped or scaled. out may be x. It is its own gradient:
-// applied to that of out it gives that of x.
+// out (m, n) = x with element (i, j), of index i n + j, dropped or scaled. out may be x. The gradient is the same
+// function: it maps the gradient of out to that of x.
 void ApplyDropout(const Context& context, const Dropout& dropout, MatrixView<const float> x, MatrixView<float> out);
 
 }  // namespace shiftrt

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scoring without an array of tokens x vocabulary: head and log-sum-exp process the vocabulary in blocks.
+// Scores tokens without an array of tokens x vocabulary: head and log-sum-exp process the vocabulary in blocks.
 #pragma once
 
 #include <span>
@@ -22,18 +22,19 @@ struct OutputHead {
 void TokenLogProbs(const Context& context, MatrixView<const float> x, const OutputHead& head,
                    std::span<const int32_t> targets, std::span<float> log_probs, std::span<int32_t> argmax);
 
-// Bytes of logits that TokenLogProbs holds for so many rows.
+// The bytes of logits that TokenLogProbs holds for so many rows.
 int64_t TokenLogProbsBytes(int64_t rows);
 
-// A loss per row of x, streamed over the vocabulary: cross_entropy * -log softmax(head(x))[target], and divergence *
-// KL(teacher || student) over the whole vocabulary, where there is a teacher.
+// A loss per row of x, computed block by block over the vocabulary: cross_entropy * -log softmax(head(x))[target] plus,
+// with a teacher, divergence * KL(teacher
+// student) over the whole vocabulary.
 struct HeadLoss {
   const OutputHead& head;
   std::span<const int32_t> targets;  // one per row
   float cross_entropy = 1;
   float divergence = 0;                      // needs a teacher
-  MatrixView<const float> teacher = {};      // its normed rows, (tokens, its hidden)
-  const OutputHead* teacher_head = nullptr;  // of the same vocabulary
+  MatrixView<const float> teacher = {};      // the teacher's normed rows, (tokens, its hidden size)
+  const OutputHead* teacher_head = nullptr;  // with the same vocabulary
 };
 // losses[t] = the loss of row t; dx (tokens, hidden) = scales[t] times its gradient; dw (vocab, hidden), if it is not
 // empty, += the gradient of the head's weights of the sum of scales[t] * losses[t]. No result depends on the number of

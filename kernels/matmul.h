@@ -26,7 +26,7 @@ void MatMulRight(const Context& context, MatrixView<const float> x, MatrixView<c
 // dx (m, k) = dy (m, n) W (+ dx), W (n, k) as stored.
 void MatMulInputGradient(const Context& context, MatrixView<const float> dy, const TensorView& w, bool accumulate,
                          MatrixView<float> dx);
-// dw (n, k) += dy' x, of x (m, k) and dy (m, n).
+// dw (n, k) += dy' x, with x (m, k) and dy (m, n).
 void MatMulWeightGradient(const Context& context, MatrixView<const float> dy, MatrixView<const float> x,
                           MatrixView<float> dw);
 // db (1, n) += the sum of the rows of dy (m, n).

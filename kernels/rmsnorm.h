@@ -13,11 +13,11 @@ namespace shiftrt {
 void RmsNorm(const Context& context, MatrixView<const float> x, const TensorView& weight, float eps,
              MatrixView<float> out, float offset = 0);
 
-// The same for each head of x (tokens, heads * head_dim), in place: the q and k norms of Qwen3; weight (head_dim).
+// RmsNorm of each head of x (tokens, heads * head_dim), in place: the q and k norms of Qwen3; weight (head_dim).
 void RmsNormHeads(const Context& context, MatrixView<float> x, int64_t head_dim, const TensorView& weight, float eps,
                   float offset = 0);
 
-// What a norm's gradient is computed from: its input, and its arguments.
+// The input and the arguments of a norm, for its gradient.
 struct NormGradient {
   MatrixView<const float> x;
   const TensorView& weight;
@@ -25,10 +25,10 @@ struct NormGradient {
   float offset = 0;
 };
 // The gradients of RmsNorm: dx (tokens, n) = (dx if accumulate) + the gradient of x, and dweight (1, n), if it is not
-// empty, += that of the weights. dx may be dy unless it accumulates.
+// empty, += the gradient of the weights. dx may be dy unless it accumulates.
 void RmsNormGradient(const Context& context, const NormGradient& norm, MatrixView<const float> dy, bool accumulate,
                      MatrixView<float> dx, MatrixView<float> dweight = {});
-// The same of RmsNormHeads, whose x (tokens, heads * head_dim) is the one before the norm. dweight (1, head_dim).
+// The gradients of RmsNormHeads. Its x (tokens, heads * head_dim) is the input of the norm; dweight is (1, head_dim).
 void RmsNormHeadsGradient(const Context& context, const NormGradient& norm, int64_t head_dim,
                           MatrixView<const float> dy, MatrixView<float> dx, MatrixView<float> dweight = {});
 

@@ -22,7 +22,7 @@ RopeAngles MakeRopeAngles(const Context& context, std::span<const int64_t> posit
 // Rotates x (tokens, heads * head_dim) in place.
 void Rope(const Context& context, MatrixView<float> x, int64_t head_dim, const RopeAngles& angles);
 
-// The gradient of Rope, in place: rotates dx back by the angles (and scales it as they do).
+// The gradient of Rope, in place: rotates dx back by the angles, and scales it in the same way.
 void RopeGradient(const Context& context, MatrixView<float> dx, int64_t head_dim, const RopeAngles& angles);
 
 }  // namespace shiftrt

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversion of small tensors of any stored type to float32.
+// Converts small tensors of any stored type to float32.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled without contraction to fused multiply-adds, so that the results are those of numpy on every machine.
+// This file is compiled without contraction to fused multiply-adds, so that the results are those of numpy on every
+// machine.
 #include "runtime/block_types.h"
 
 #include <array>
@@ -31,8 +32,8 @@ struct Plain {
   }
 };
 
-// Nibbles, with a fifth bit per element if kFive, times a scale. With kMinimum a minimum is added; without, the range
-// is centred on zero.
+// Decodes nibbles, with a fifth bit per element if kFive, times a scale. With kMinimum a minimum is added; otherwise
+// the range is centred on zero.
 template <bool kFive, bool kMinimum>
 struct Nibbles {
   static constexpr int64_t kElements = 32, kScales = kMinimum ? 4 : 2, kHigh = kFive ? 4 : 0;
@@ -62,11 +63,11 @@ struct Q8 {
 // Super-blocks of 256 elements ("K"): 8 or 16 groups with quantised scales of their own.
 constexpr int64_t kSuper = 256;
 
-// Element i of two bits each: of each 32 bytes, the lowest bits of all come first.
+// Element i of two bits each. In each group of 32 bytes, the lowest bits of all bytes come first.
 int TwoBits(const std::byte* data, int64_t i) { return Byte(data, i / 128 * 32 + i % 32) >> (i / 32 % 4 * 2) & 3; }
-// Bit i of one bit each, in the same order over all 32 bytes.
+// Element i of one bit each, in the same order over all 32 bytes.
 int OneBit(const std::byte* data, int64_t i) { return Byte(data, i % 32) >> (i / 32) & 1; }
-// Element i of four bits each: of each 32 bytes, the low nibbles come first.
+// Element i of four bits each. In each group of 32 bytes, the low nibbles come first.
 int FourBits(const std::byte* data, int64_t i) { return Byte(data, i / 64 * 32 + i % 32) >> (i / 32 % 2 * 4) & 15; }
 
 struct Q2K {
@@ -97,7 +98,7 @@ struct Q3K {
   }
 };
 
-// Of Q4_K and Q5_K: the scales and minimums of 8 groups, six bits each, in 12 bytes.
+// The scales and minimums of the 8 groups of Q4_K and Q5_K, six bits each, in 12 bytes.
 struct SixBitScales {
   std::array<int, 8> scales, minimums;
 
@@ -154,7 +155,7 @@ constexpr BlockTraits Row(BlockType type, const char* name) {
   return {static_cast<uint32_t>(type), name, Format::kElements, Format::kBytes, DecodeAll<Format>};
 }
 
-// All types of ggml, because the size of a tensor that nobody decodes is checked too.
+// The table has all types of ggml, because the size of a tensor is checked even if it is never decoded.
 constexpr BlockTraits kTypes[] = {
     Row<Plain<float>>(BlockType::kF32, "F32"),
     Row<Plain<Float16>>(BlockType::kF16, "F16"),

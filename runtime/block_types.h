@@ -45,8 +45,8 @@ struct BlockTraits {
 const BlockTraits* FindBlockType(uint32_t code);
 const BlockTraits& TraitsOf(BlockType type);
 
-BlockType BlockTypeOf(DType type);  // float32, float16 or bfloat16; throws Error for float64
-// The type of the elements where each is a block of its own; empty for quantised types.
+BlockType BlockTypeOf(DType type);  // throws Error for float64
+// The type of the elements if they are stored one by one; empty for quantised types.
 std::optional<DType> PlainType(BlockType type);
 
 // The names of all types that can be decoded, for messages: "F32, F16, ...".

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors, and the one way to raise them.
+// The functions that check conditions and throw errors.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 
 namespace shiftrt {
 
-// Names the field of a UsageError: FailUsage(Field("rank"), "{} is not a rank of this model", rank).
+// Names the field that a UsageError is about: FailUsage(Field("rank"), "{} is not a rank of this model", rank).
 struct Field {
   explicit Field(std::string name) : name(std::move(name)) {}
   std::string name;

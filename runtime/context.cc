@@ -28,7 +28,7 @@ const char* Name(Isa isa) {
 }
 
 #if defined(__x86_64__)
-// Not every compiler's __builtin_cpu_supports knows it.
+// Some compilers lack F16C in __builtin_cpu_supports.
 static bool HasF16c() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
@@ -73,7 +73,7 @@ Isa ParseIsa(std::string_view name) {
 
 int Cores() {
   cpu_set_t set;
-  // It fails where the set is too small for the machine's CPUs.
+  // The call fails if the set is too small for the machine's CPUs.
   const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set)
                                                                 : static_cast<int>(std::thread::hardware_concurrency());
   return std::max(1, cores);
@@ -90,7 +90,7 @@ Context Context::Default() {
 Context Context::WithGpu(int64_t which) const {
   Context context = *this;
   context.gpus = {gpus.at(which)};
-  if (which > 0) context.solver = nullptr;  // it is the first one's
+  if (which > 0) context.solver = nullptr;  // the solver is on the first GPU
   return context;
 }
 

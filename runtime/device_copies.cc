@@ -17,7 +17,7 @@ bool DeviceCopies::Key::operator<(const Key& other) const {
 
 std::shared_ptr<void> DeviceCopies::Find(const Key& key, const std::function<std::shared_ptr<void>()>& make) {
   const std::lock_guard lock(mutex_);
-  // Memory of sources that are gone comes back before more is asked for.
+  // Copies of deleted sources are freed before memory for a new one is requested.
   std::erase_if(copies_, [](const auto& entry) { return entry.first.source.expired(); });
   const auto at = copies_.find(key);
   if (at != copies_.end()) return at->second;

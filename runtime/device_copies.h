@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the host holds, copied into the memory of devices once and shared by all who need it there.
+// Copies of host objects in the memory of devices, made once and shared by all who need them.
 #pragma once
 
 #include <functional>
@@ -11,12 +11,12 @@
 
 namespace shiftrt {
 
-// Remembers copies for as long as their sources live: a source that is gone is never taken for another one that came to
-// stand at its address. Safe for use by several threads.
+// Keeps copies for as long as their sources live. A new source at the address of a deleted one is not mistaken for it.
+// Safe for use by several threads.
 class DeviceCopies {
  public:
   // The copy of `source` on the device with this index. If there is none yet, make() returns it as a
-  // std::shared_ptr<Copy>; others who ask meanwhile wait. What make() throws, this throws, and remembers nothing.
+  // std::shared_ptr<Copy>; other callers wait for it. An exception of make() is passed on, and nothing is kept.
   template <typename Copy, typename Source, typename Make>
   std::shared_ptr<Copy> Get(const std::shared_ptr<Source>& source, int device, const Make& make) {
     return std::static_pointer_cast<Copy>(
@@ -25,7 +25,7 @@ class DeviceCopies {
 
  private:
   struct Key {
-    std::weak_ptr<const void> source;  // tells owners apart, also those that are gone
+    std::weak_ptr<const void> source;  // identifies the owner, even after its deletion
     const void* object;                // an owner may have several
     int device;
     std::type_index copy;

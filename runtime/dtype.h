@@ -12,7 +12,7 @@ enum class DType : uint8_t { kFloat32, kFloat16, kBFloat16, kFloat64 };
 
 constexpr size_t SizeOf(DType type) { return type == DType::kFloat64 ? 8 : type == DType::kFloat32 ? 4 : 2; }
 
-// "float32", "float16", "bfloat16", "float64".
+// The type's name: "float32", "float16", "bfloat16" or "float64".
 constexpr const char* Name(DType type) {
   switch (type) {
     case DType::kFloat32: return "float32";

@@ -102,7 +102,7 @@ std::string ReadFile(const std::filesystem::path& path, uint64_t limit) {
 
 namespace {
 
-// Whether `path` is a device or a pipe, which cannot be replaced by a rename, or a link such as /dev/stdout, which may
+// True if `path` is a device or a pipe, which cannot be replaced by a rename, or a link such as /dev/stdout, which may
 // lead to a file.
 bool IsStream(const std::filesystem::path& path) {
   std::error_code none;

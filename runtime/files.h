@@ -58,9 +58,9 @@ class AtomicFile {
 // Writes a whole file with AtomicFile.
 void WriteFile(const std::filesystem::path& path, std::string_view text);
 
-// Several files of one directory, or of directories in it ("lora/model"): Commit() flushes them all, then renames them
-// in the order of Create(). Without Commit, the destructor removes the temporary files and the directories created for
-// them.
+// Writes several files of one directory, or of directories in it ("lora/model"). Commit() flushes them all, then
+// renames them in the order of Create(). Without Commit, the destructor removes the temporary files and the directories
+// created for them.
 class AtomicDirectory {
  public:
   explicit AtomicDirectory(const std::filesystem::path& path);
@@ -79,7 +79,7 @@ class AtomicDirectory {
   std::deque<AtomicFile> files_;
 };
 
-// Throws Interrupted (include/shiftrt/error.h) once RequestInterrupt() was called. Long loops call it.
+// Throws Interrupted (include/shiftrt/error.h) once RequestInterrupt() was called. Long loops call it regularly.
 void CheckInterrupted();
 
 // 64-bit XXH3 of the bytes as 16 hexadecimal digits; for provenance, not for security.

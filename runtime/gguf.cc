@@ -39,7 +39,7 @@ T Load(const std::byte* data) {
   return value;
 }
 
-// Reads a file from its beginning on. What it reads is there, or it throws.
+// Reads a file from its beginning. Every read either succeeds or throws.
 class Cursor {
  public:
   Cursor(std::span<const std::byte> bytes, const std::string& name) : bytes_(bytes), name_(name) {}
@@ -61,7 +61,7 @@ class Cursor {
     const auto text = Take(length, what);
     return {reinterpret_cast<const char*>(text.data()), text.size()};
   }
-  // A key or the name of a tensor: printable, for it appears in messages.
+  // A key or the name of a tensor. It must be printable, because messages contain it.
   std::string Name(const std::string& what, uint64_t limit) {
     const std::string_view text = String(what);
     Check(!text.empty() && text.size() <= limit, "{}: {} has {} bytes, expected 1 to {}", name_, what, text.size(),
@@ -94,7 +94,7 @@ GgufValue ReadValue(Cursor& cursor, const std::string& what, const std::string& 
   }
   const size_t begin = cursor.at();
   if (value.kind == GgufKind::kString) {
-    // Each string takes 8 bytes at least, so that the count cannot exceed the file.
+    // Each string takes at least 8 bytes, so the count cannot exceed the size of the file.
     for (uint64_t i = 0; i < value.count; ++i) cursor.String(what);
   } else {
     uint64_t bytes = 0;
@@ -142,7 +142,7 @@ Entry ReadEntry(Cursor& cursor, uint64_t number, const std::string& file) {
   return entry;
 }
 
-// Gives the tensors their places in `data`, where they lie aligned and apart.
+// Sets the tensors' positions in `data`, where they must be aligned and disjoint.
 void Place(std::vector<Entry>& entries, std::span<const std::byte> data, uint64_t alignment, const std::string& file) {
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     return std::pair(a.offset, a.tensor.bytes) < std::pair(b.offset, b.tensor.bytes);

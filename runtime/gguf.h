@@ -16,10 +16,10 @@
 
 namespace shiftrt {
 
-// A model is a directory or a GGUF file: whether `path` is the latter, which is so for every regular file.
+// True if `path` is a GGUF file rather than a directory with a model: every regular file counts as one.
 bool IsGguf(const std::filesystem::path& path);
 
-// The numbers are those of the files.
+// The types of values, with the numbers that files use.
 enum class GgufKind : uint32_t {
   kUint8,
   kInt8,
@@ -36,10 +36,10 @@ enum class GgufKind : uint32_t {
   kFloat64,
 };
 
-// A checked value, which lies in the file.
+// A value that was checked. Its bytes are in the file.
 struct GgufValue {
   GgufKind kind;                     // never kArray
-  bool array;                        // of `kind`
+  bool array;                        // true: an array of `kind`
   uint64_t count;                    // of elements; 1 unless it is an array
   std::span<const std::byte> bytes;  // strings with their lengths
 };
@@ -50,11 +50,12 @@ class GgufMetadata {
  public:
   explicit GgufMetadata(std::string name) : name_(std::move(name)) {}
 
-  const std::string& name() const { return name_; }  // of the file, as errors call it
+  const std::string& name() const { return name_; }  // the name of the file in errors
   const std::map<std::string, GgufValue, std::less<>>& values() const { return values_; }
   bool Has(std::string_view key) const { return values_.contains(key); }
 
-  // A number of any integer type, between `low` and `high`. Without `otherwise` the key must be there.
+  // A number of any integer type, between `low` and `high`. Throws Error if the key is missing, unless there is a
+  // default.
   int64_t Integer(std::string_view key, int64_t low, int64_t high) const;
   int64_t Integer(std::string_view key, int64_t low, int64_t high, int64_t otherwise) const;
   // A floating-point number. A float32 is given as the shortest decimal number that rounds to it: 1e-5, not
@@ -64,7 +65,7 @@ class GgufMetadata {
   bool Flag(std::string_view key, bool otherwise) const;
   std::string_view Text(std::string_view key) const;
   std::string_view Text(std::string_view key, std::string_view otherwise) const;
-  // Arrays; of any integer type, of float32 or float64, and of strings.
+  // Arrays of any integer type, of float32 or float64, and of strings.
   std::vector<int64_t> Integers(std::string_view key) const;
   std::vector<float> Numbers(std::string_view key) const;
   std::vector<std::string_view> Texts(std::string_view key) const;
@@ -80,7 +81,7 @@ class GgufMetadata {
 struct GgufTensor {
   const std::byte* data;
   const BlockTraits* type;
-  std::vector<int64_t> shape;  // the outermost side first, so in the opposite order of the file's
+  std::vector<int64_t> shape;  // the outermost side first; files have the opposite order
   int64_t bytes;
 };
 using GgufTensors = std::map<std::string, GgufTensor, std::less<>>;
@@ -91,14 +92,14 @@ struct GgufContents {
 };
 
 // A mapped file, or all files of a split model, and the views into them. Every number is checked before it is used:
-// counts, lengths and sizes against the size of the file with arithmetic that cannot overflow; types, booleans and the
-// alignment (a power of two); names and keys that are unique; tensors of 1 to 4 sides, of whole blocks, aligned, inside
-// the file and disjoint. Arrays of arrays are refused. Throws Error naming the file, the key or tensor, what was found
-// and what was expected.
+// counts, lengths and sizes against the size of the file, with arithmetic that cannot overflow; types, booleans and the
+// alignment (a power of two); names and keys, which must be unique; tensors, which have 1 to 4 sides, consist of whole
+// blocks, and are aligned, inside the file and disjoint. Arrays of arrays are refused. Throws Error naming the file,
+// the key or tensor, what was found and what was expected.
 class GgufFile {
  public:
-  // Of a model in parts (NAME-00001-of-00003.gguf), `path` is the first; the others are opened with it. A part that is
-  // missing, that belongs elsewhere, or that has a tensor of another part is an error.
+  // Opens a file. For a model in parts (NAME-00001-of-00003.gguf), `path` is the first; the others are opened with it.
+  // A part that is missing, that belongs to another model, or that repeats a tensor is an error.
   explicit GgufFile(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return files_.front().path(); }

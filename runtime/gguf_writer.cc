@@ -36,7 +36,7 @@ void EncodePlain(const float* values, int64_t count, std::byte* out, bool& finit
   }
 }
 
-// To the nearest integer, halves away from zero.
+// Rounds to the nearest integer, halves away from zero.
 float Round(float value) {
   const float magnitude = std::abs(value), whole = std::floor(magnitude);
   return std::copysign(whole + std::floor(2 * (magnitude - whole)), value);

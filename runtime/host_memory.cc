@@ -58,7 +58,7 @@ std::shared_ptr<const void> ReserveAddresses(int64_t bytes) {
 }
 
 void ReleasePages(std::span<const std::byte> mapped) {
-  // Whole pages only: the others hold neighbouring bytes too.
+  // Only whole pages are released, because the others hold neighbouring bytes too.
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = (reinterpret_cast<uintptr_t>(mapped.data()) + page - 1) / page * page;
   const auto end = (reinterpret_cast<uintptr_t>(mapped.data()) + mapped.size()) / page * page;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much host memory the program may use.
+// The host memory that the program may use.
 #pragma once
 
 #include <cstddef>
@@ -21,14 +21,15 @@ int64_t AvailableMemory(const std::filesystem::path& root = "/");
 // 3/4 of the available memory.
 int64_t UsableMemory(const Context& context);
 
-// The most memory that this process has had, in bytes: what it allocated, and the pages of files that it had mapped.
+// The peak memory of this process in bytes: what it allocated, and the pages of files that it had mapped.
 int64_t PeakMemory();
 
-// Addresses of so many bytes, at least one, without memory: a read or a write ends the program. They are free again
-// with the last copy of the pointer.
+// Reserves so many bytes of addresses (at least one) without memory: reading or writing them ends the program. They are
+// freed with the last copy of the pointer.
 std::shared_ptr<const void> ReserveAddresses(int64_t bytes);
 
-// Lets the system take back the memory that holds bytes of a mapped file. They are read again when they are used again.
+// Tells the system that it may free the memory that holds these bytes of a mapped file. They are read again when they
+// are used again.
 void ReleasePages(std::span<const std::byte> mapped);
 
 }  // namespace shiftrt

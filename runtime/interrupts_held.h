@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts an interruption off while something that must not be lost is written.
+// Delays an interruption while data that must not be lost are written.
 #pragma once
 
 namespace shiftrt {
 
-// While one of these lives, CheckInterrupted() (runtime/files.h) does not throw, in any thread. What was requested
-// meanwhile stays requested.
+// While an InterruptsHeld lives, CheckInterrupted() (runtime/files.h) does not throw in any thread. An interruption
+// that was requested meanwhile takes effect afterwards.
 class InterruptsHeld {
  public:
   InterruptsHeld();

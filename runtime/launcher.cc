@@ -28,7 +28,8 @@ std::optional<Launch> FindLaunch(const std::function<const char*(const char*)>& 
       FailUsage("SHIFTRT_MPI is \"{}\"; known: openmpi, mpich", name);
     wanted = name == std::string_view("openmpi") ? MpiKind::kOpenMpi : MpiKind::kMpich;
   }
-  // A variable with the number of processes, or with the rank where it is not said, and who sets it.
+  // Variables with the number of processes, or with the rank if the launcher does not say the number, and the MPI
+  // library that belongs to the launcher.
   struct Row {
     const char* variable;
     bool has_size;

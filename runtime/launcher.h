@@ -15,19 +15,19 @@ namespace shiftrt {
 
 enum class MpiKind { kOpenMpi, kMpich };
 
-// What a launcher says to the processes that it starts.
+// The information that a launcher gives to the processes that it starts.
 struct Launch {
   std::string variable;        // the environment variable that names it
-  std::optional<int> size;     // the number of processes, where it is said
+  std::optional<int> size;     // the number of processes, if known
   std::optional<MpiKind> mpi;  // nothing: srun gives the processes no way to find each other
 };
 
-// Nothing where there is no launcher. `environment` is getenv(). SHIFTRT_MPI=openmpi or mpich decides between the two
-// where a launcher serves both. Throws UsageError for another value of it.
+// Finds the launcher by its environment variables; no value if there is none. `environment` is getenv().
+// SHIFTRT_MPI=openmpi or mpich decides if a launcher serves both. Throws UsageError for another value of it.
 std::optional<Launch> FindLaunch(const std::function<const char*(const char*)>& environment);
 
-// The processes of this launch; this one alone where there is no launcher, or where it started one process. Throws
-// Error where MPI cannot be loaded or started.
+// Connects the processes of this launch. Without a launcher, or if it started one process, this process is alone.
+// Throws Error if MPI cannot be loaded or started.
 std::shared_ptr<Processes> JoinProcesses();
 
 }  // namespace shiftrt

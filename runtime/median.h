@@ -8,7 +8,7 @@
 
 namespace shiftrt {
 
-// `values` must not be empty. For an even number of values, the larger of the two middle ones.
+// The median of `values`, which must not be empty. For an even number of values, the larger of the two middle ones.
 inline double Median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<int64_t>(values.size()) / 2;
   std::nth_element(values.begin(), middle, values.end());

@@ -16,11 +16,11 @@ namespace shiftrt {
 
 namespace {
 
-// Waiting by spinning, for about 50 microseconds: longer than the serial code between two loops of a decoder takes, and
-// short beside the milliseconds for which the system lets another program have the core.
+// Spins for about 50 microseconds: longer than the serial code between two loops of a decoder takes, and short beside
+// the milliseconds for which the system lets another program have the core.
 class Spin {
  public:
-  // Pauses for an instant. False once the time is over.
+  // Pauses briefly. False once the time is over.
   bool Once() {
     Pause();
     if (++pauses_ % kPausesPerLook != 0) return true;
@@ -53,7 +53,7 @@ class Spin {
 // not misled by a range of another caller that follows at once.
 class alignas(64) Worker {
  public:
-  // Hands it a range if it is free; the ticket is then what TakeBack and Await need.
+  // Hands the worker a range if it is free, and sets the ticket for TakeBack and Await.
   bool Hand(LoopBody body, int64_t begin, int64_t end, uint32_t* ticket) {
     uint32_t state = state_.load(std::memory_order_relaxed);
     const uint32_t phase = Phase(state);
@@ -64,7 +64,7 @@ class alignas(64) Worker {
     begin_ = begin;
     end_ = end;
     if (phase == kAsleep) {
-      // Sequentially consistent, as the notification must not overlook a worker that is about to sleep.
+      // This must be sequentially consistent, so that the notification does not miss a worker that is about to sleep.
       state_.exchange(*ticket | kReady);
       state_.notify_all();
     } else {
@@ -73,7 +73,7 @@ class alignas(64) Worker {
     return true;
   }
 
-  // True if the worker has not begun the range, which is the caller's again.
+  // Takes the range back, if the worker has not begun it; the caller then runs it.
   bool TakeBack(uint32_t ticket) {
     uint32_t state = ticket | kReady;
     return state_.compare_exchange_strong(state, Next(ticket) | kFree, std::memory_order_acq_rel);
@@ -91,24 +91,24 @@ class alignas(64) Worker {
     }
   }
 
-  // The thread's work: never returns.
+  // The function of the thread; it never returns.
   [[noreturn]] void Serve(bool may_spin) noexcept {
     for (;;) {
       const uint32_t ticket = NextRange(may_spin);
       body_.run(body_.object, begin_, end_);
-      // Sequentially consistent, as in Hand.
+      // This must be sequentially consistent, as in Hand.
       if (Phase(state_.exchange(Next(ticket) | kFree)) == kAwaited) state_.notify_all();
     }
   }
 
  private:
   enum : uint32_t {
-    kFree,     // no caller's; the worker spins
-    kAsleep,   // no caller's; the worker is blocked, or about to be
+    kFree,     // no caller uses it; the worker spins
+    kAsleep,   // no caller uses it; the worker is blocked, or about to be
     kFilled,   // a caller is writing the range
     kReady,    // the range may be begun by the worker, or taken back
-    kRunning,  // by the worker
-    kAwaited,  // the same, and the caller is blocked, or about to be
+    kRunning,  // the worker runs the range
+    kAwaited,  // the worker runs it, and the caller is blocked or about to be
     kPhases = 8
   };
   static uint32_t Phase(uint32_t state) { return state % kPhases; }
@@ -137,8 +137,8 @@ class alignas(64) Worker {
   int64_t begin_ = 0, end_ = 0;
 };
 
-// The workers of the process. They use no other object and the pool is never destroyed, so that it does not matter in
-// which order a program's statics die.
+// The workers of the process. They use no other object and the pool is never destroyed, so the order in which a
+// program's static objects are destroyed does not matter.
 class Pool {
  public:
   constexpr Pool() = default;
@@ -162,7 +162,8 @@ class Pool {
     if (count < wanted && tried < Allowed(wanted)) hand_out(Start(tried + wanted - count, wanted));
     body.run(body.object, 0, begin(1));
     for (int64_t part = count + 1; part < parts; ++part) body.run(body.object, begin(part), begin(part + 1));
-    // What a worker has not begun by now it would begin too late: it sleeps, or another program has its core.
+    // Ranges that no worker has begun by now are taken back: their workers are asleep, or another program has their
+    // cores.
     for (int i = count - 1; i >= 0; --i) {
       if (!handed[i].worker->TakeBack(handed[i].ticket)) continue;
       body.run(body.object, begin(i + 1), begin(i + 2));
@@ -175,13 +176,13 @@ class Pool {
  private:
   static constexpr int kMaxWorkers = 511;
 
-  // How many workers there may be if a loop can use `wanted`: those, and more of them for several loops at once only as
-  // far as there are cores.
+  // The allowed number of workers if a loop can use `wanted`: at least those, and more for several loops at once only
+  // as far as there are cores.
   int Allowed(int wanted) const {
     return std::min(std::max(wanted, spare_cores_.load(std::memory_order_relaxed)),
                     limit_.load(std::memory_order_relaxed));
   }
-  // Has `count` workers, or as many as are allowed. Returns how many there are.
+  // Starts workers until there are `count`, or as many as are allowed. Returns how many there are.
   int Start(int count, int wanted);
 
   Worker workers_[kMaxWorkers];
@@ -208,7 +209,7 @@ void StartThread(Worker& worker, bool may_spin) {
 
 int Pool::Start(int count, int wanted) {
   const std::scoped_lock lock(starting_);
-  // The child of fork() has this memory and none of the threads.
+  // A child made by fork() has a copy of this memory but none of the threads.
   static const bool watched = pthread_atfork(nullptr, nullptr, [] { std::construct_at(&pool); }) == 0;
   if (!watched) limit_ = 0;
   spare_cores_ = Cores() - 1;

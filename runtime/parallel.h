@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops over threads.
+// Loops whose iterations are divided among threads.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace shiftrt {
 
-// The body of a loop without its type: run(object, begin, end) executes the indices [begin, end).
+// The body of a loop without its C++ type: run(object, begin, end) executes the indices [begin, end).
 struct LoopBody {
   void (*run)(const void* object, int64_t begin, int64_t end);
   const void* object;
@@ -23,9 +23,9 @@ struct LoopBody {
 // made by fork() outside a body starts workers of its own. Workers receive no signals.
 void RunLoop(int64_t n, int64_t parts, LoopBody body) noexcept;
 
-// Calls body(begin, end) on disjoint ranges that cover [0, n), at most `threads` of them and each at least `grain`
-// long. Which range an index falls in depends only on n, grain and `threads`; which thread runs a range does not follow
-// from them. `body` is called from several threads at once and must not throw.
+// Calls body(begin, end) on disjoint ranges that cover [0, n): at most `threads` ranges, each at least `grain` long.
+// The range that an index falls in depends only on n, grain and `threads`; which thread runs a range is not determined.
+// `body` is called from several threads at once and must not throw.
 template <typename Body>
 void ParallelFor(int threads, int64_t n, int64_t grain, const Body& body) {
   int64_t parts = grain > 0 ? n / grain : n;
@@ -40,7 +40,7 @@ void ParallelFor(int threads, int64_t n, int64_t grain, const Body& body) {
   RunLoop(n, parts, {run, &body});
 }
 
-// On context.threads threads.
+// ParallelFor on context.threads threads.
 template <typename Body>
 void ParallelFor(const Context& context, int64_t n, int64_t grain, const Body& body) {
   ParallelFor(context.threads, n, grain, body);

@@ -18,8 +18,8 @@ using namespace parquet;  // NOLINT: the parts of this reader
 constexpr uint64_t kMaxFooter = uint64_t{1} << 26;
 constexpr uint64_t kBytesPerField = 128;  // of a row, in memory, about
 
-// Puts the values of columns together to rows: definition levels say how deep a value is there, repetition levels at
-// which list an entry continues (Melnik et al., Dremel, 2010).
+// Assembles rows from the values of columns: definition levels say how deep a value exists, repetition levels at which
+// list an entry continues (Melnik et al., Dremel, 2010).
 class Assembler {
  public:
   Assembler(std::vector<Column>& columns, const std::vector<SchemaNode>& leaves, const std::string& where)
@@ -39,7 +39,7 @@ class Assembler {
   bool Ended(int leaf) const { return columns_[leaf].entry == columns_[leaf].definition.size(); }
 
  private:
-  // Whether the next entry has a value at `node`. All columns below must agree about it.
+  // True if the next entry has a value at `node`. All columns below must agree.
   bool IsThere(const SchemaNode& node) const {
     const bool there = Definition(node.first_leaf) >= node.max_definition;
     for (int i = node.first_leaf; i < node.first_leaf + node.leaves; ++i)

@@ -20,7 +20,8 @@ namespace shiftrt {
 
 class ParquetFile {
  public:
-  // What one row group may take, decompressed and as values: a bound against files that decompress to no end.
+  // The limit of the memory for one row group, decompressed and as values. It protects against files that decompress
+  // without end.
   static constexpr uint64_t kMaxRowGroupBytes = uint64_t{1} << 31;
 
   // `bytes` is the whole file and must outlive this. Errors call it `name`. Throws Error for what is damaged or not
@@ -34,7 +35,7 @@ class ParquetFile {
   int64_t row_groups() const;
   const std::vector<std::string>& columns() const;  // at the top level
 
-  // The rows of one row group as JSON objects. Only `columns`, where they are in the file; all where there are none.
+  // The rows of one row group as JSON objects: those of `columns` that the file has, or all columns if none are named.
   // Throws Error naming file, row group and column.
   std::vector<nlohmann::json> ReadRowGroup(int64_t group, const std::vector<std::string>& columns = {}) const;
 
@@ -43,7 +44,7 @@ class ParquetFile {
   std::unique_ptr<Impl> impl_;
 };
 
-// Whether a file of this name is Parquet: it ends in ".parquet".
+// True if a file of this name is Parquet: it ends in ".parquet".
 bool IsParquet(const std::filesystem::path& file);
 
 }  // namespace shiftrt

@@ -13,7 +13,7 @@ namespace shiftrt {
 
 namespace {
 
-// Of Gather and Broadcast; those of NewChannel() follow.
+// The channel of Gather and Broadcast; NewChannel() returns the following ones.
 constexpr int kCollective = 0;
 
 // Names the host and the cores that this process may use.
@@ -102,7 +102,7 @@ Bytes Processes::FromLast(Bytes message) {
 
 int Processes::NewChannel() { return 1 + channel_++ % (Link::kChannels - 1); }
 
-// Down a binary tree that is rooted in `from`: each process hands on what it was given.
+// The message travels down a binary tree with root `from`: each process passes on what it received.
 Bytes Processes::Broadcast(int from, Bytes message) {
   if (alone()) return message;
   const uint64_t call = ++calls_;
@@ -122,7 +122,7 @@ Bytes Processes::Broadcast(int from, Bytes message) {
   return message;
 }
 
-// Up the tree that is rooted in rank 0, each process adding those of its children, and down again.
+// The messages travel up a tree with root 0, where each process adds those of its children, and then down again.
 std::vector<Bytes> Processes::Gather(Bytes mine) {
   std::vector<Bytes> all(size_);
   if (alone()) {

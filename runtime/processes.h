@@ -26,13 +26,13 @@ namespace shiftrt {
 
 using Bytes = std::vector<std::byte>;
 
-// Another process has ended, or does not answer.
+// Thrown when another process has ended or does not answer.
 class PeerFailed : public Error {
  public:
   explicit PeerFailed(const std::string& message) : Error(message) {}
 };
 
-// Messages between processes. Those from one process to another on one channel arrive in the order of Send().
+// Messages between processes. Messages from one process to another on one channel arrive in the order of Send().
 class Link {
  public:
   static constexpr int kChannels = 16384;  // 0 .. kChannels - 1
@@ -42,18 +42,18 @@ class Link {
   virtual int size() const = 0;
   // Returns before the message has arrived.
   virtual void Send(int to, int channel, Bytes message) = 0;
-  // Both wait, asleep. Throw PeerFailed once any process has failed, and Interrupted a bounded time after an
-  // interruption.
+  // Both calls sleep until they are done. They throw PeerFailed once any process has failed, and Interrupted a bounded
+  // time after an interruption.
   virtual Bytes Receive(int from, int channel) = 0;
   virtual void Flush() = 0;  // until what was sent has been received
-  // Makes the calls of all other processes throw PeerFailed: "process R of N on HOST: REASON". Whether the process of
-  // rank 0 has learned of it within some seconds, or fails itself: it is the one that reports.
+  // Makes the calls of all other processes throw PeerFailed: "process R of N on HOST: REASON". True if the process of
+  // rank 0, which reports the failure, has learned of it within some seconds, or is the one that fails.
   virtual bool Fail(const std::string& reason) noexcept = 0;
-  // Whether any other process has failed.
+  // True if any other process has failed.
   virtual bool failed() const = 0;
 };
 
-// Bytes of a message, written and read one after another.
+// Writes the bytes of a message one value after another.
 class Packer {
  public:
   Packer() = default;
@@ -82,7 +82,7 @@ class Packer {
   Bytes bytes_;
 };
 
-// Throws Error where a message ends too early.
+// Reads the values of a message. Throws Error if it ends too early.
 class Unpacker {
  public:
   explicit Unpacker(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -124,13 +124,13 @@ class Unpacker {
   std::span<const std::byte> bytes_;
 };
 
-// What one process has done; --json lists it.
+// The work that one process has done, which --json lists.
 struct ProcessWork {
   int64_t batches = 0, tokens = 0;  // run through a model
   int64_t fits = 0;                 // places whose correction it has solved
   int64_t sent = 0;                 // bytes to other processes
   double waited = 0;                // seconds for messages of other processes
-  // Of a split model: the blocks that it holds, and the bytes of its weights.
+  // If the model is split: the blocks that the process holds, and the bytes of their weights.
   int64_t first_block = 0, end_block = 0, weight_bytes = 0;
 };
 
@@ -146,7 +146,7 @@ struct Round {
 class Processes {
  public:
   Processes();  // this one alone
-  // Waits for all processes of the link.
+  // Connects the processes of the link, and waits until all have done so.
   explicit Processes(std::unique_ptr<Link> link);
 
   int rank() const { return rank_; }
@@ -189,14 +189,14 @@ class Processes {
   // Streams of batches that wait between two parts: so many as keep the later one busy while the earlier one is late.
   static constexpr int kStreamsAhead = 4;
 
-  // All processes make these calls, in the same order. Throw as Link does.
-  std::vector<Bytes> Gather(Bytes mine);     // of all, by rank, on every process
-  Bytes Broadcast(int from, Bytes message);  // that of `from`
-  // Whether it holds on any process; on the first.
+  // All processes make these calls, in the same order. They throw as Link does.
+  std::vector<Bytes> Gather(Bytes mine);     // the messages of all processes, by rank
+  Bytes Broadcast(int from, Bytes message);  // the message of `from`
+  // Any: true on all processes if `mine` is on any. OfFirst: the value of the first process.
   bool Any(bool mine);
   bool OfFirst(bool mine);
   void Barrier() { Any(false); }
-  // Calls of all processes, one after another.
+  // Runs `call` on all processes, one after another.
   template <typename Call>
   void InTurns(const Call& call) {
     for (int rank = 0; rank < size_; ++rank) {
@@ -204,7 +204,8 @@ class Processes {
       Barrier();
     }
   }
-  // Of the first process, and then of the others: for what leaves something behind that the others find.
+  // Runs `call` on the first process and then on the others, for calls that leave behind something that the others
+  // find.
   template <typename Call>
   auto FirstBeforeOthers(const Call& call) {
     if (!first()) Barrier();
@@ -246,7 +247,7 @@ class Processes {
   // arrived, but waits where several before it have not been taken over.
   void PassOn(Bytes stream);  // to the process that holds what follows
   Bytes TakeOver();           // from the one before
-  // What the last process of the group has, on all of them.
+  // The message of the last process of the group, on all of its processes.
   Bytes FromLast(Bytes message);
 
   bool Fail(const std::string& reason) noexcept;

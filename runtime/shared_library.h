@@ -30,7 +30,7 @@ class SharedLibrary {
   SharedLibrary(const SharedLibrary&) = delete;
   SharedLibrary& operator=(const SharedLibrary&) = delete;
 
-  // Becomes a pointer to a function of whatever type it initialises.
+  // Converts to a pointer to any type of function.
   struct Symbol {
     void* address;
     template <typename Function>

@@ -6,7 +6,7 @@
 
 namespace shiftrt {
 
-// Adds its lifetime to a counter of seconds.
+// Adds the time between its construction and its destruction to a counter of seconds.
 class Stopwatch {
  public:
   explicit Stopwatch(double& seconds) : seconds_(seconds) {}

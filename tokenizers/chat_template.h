@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text that an instruct model was trained to read for a conversation.
+// Turns a conversation into the text that an instruct model was trained to read.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,14 @@ struct ChatMessage {
 
 class ChatTemplate {
  public:
-  // `special_tokens` are variables of the template: bos_token, eos_token and the like. Throws as JinjaTemplate does.
+  // `special_tokens` become variables of the template: bos_token, eos_token and the like. Throws as JinjaTemplate does.
   ChatTemplate(std::string_view text, const std::string& name, std::map<std::string, std::string> special_tokens);
 
-  // The conversation up to where the model's next reply begins. Equal to transformers'
-  // apply_chat_template(messages, add_generation_prompt=True, tokenize=False). Encode it without adding BOS: the text
-  // has it already. Throws Error where the template refuses the conversation.
+  // The text of the conversation up to the beginning of the model's next reply. Equal to transformers'
+  // apply_chat_template(messages, add_generation_prompt=True, tokenize=False). Encode it without adding BOS, because
+  // the template writes BOS itself. Throws Error if the template refuses the conversation.
   std::string Render(std::span<const ChatMessage> messages) const;
-  // The same with any of transformers' variables: "messages", "tools", "documents", "add_generation_prompt", ...
+  // Renders with any of transformers' variables: "messages", "tools", "documents", "add_generation_prompt", ...
   std::string Render(const nlohmann::ordered_json& variables) const;
 
  private:
@@ -38,10 +38,10 @@ class ChatTemplate {
   std::map<std::string, std::string> special_tokens_;
 };
 
-// The template of a GGUF file, or of a model directory: chat_template.jinja, or else "chat_template" of
-// tokenizer_config.json (the one called "default" where there are several), or else chat_template.json. Null where
-// there is none. Throws Error naming the file. Special tokens are those that tokenizer_config.json and
-// special_tokens_map.json name, and otherwise the tokenizer's BOS and EOS.
+// Loads the template of a GGUF file, or of a model directory: chat_template.jinja, or else "chat_template" of
+// tokenizer_config.json (the one named "default" if there are several), or else chat_template.json. Null if there is
+// none. Throws Error naming the file. Special tokens are those that tokenizer_config.json and special_tokens_map.json
+// name, and otherwise the tokenizer's BOS and EOS.
 std::unique_ptr<ChatTemplate> LoadChatTemplate(const std::filesystem::path& model, const Tokenizer& tokenizer);
 
 }  // namespace shiftrt

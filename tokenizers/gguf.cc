@@ -33,7 +33,7 @@ enum TokenType : int64_t {
   kByteToken = 6
 };
 
-// What both tokenizer models have.
+// The fields that both tokenizer models have.
 struct Tokens {
   std::vector<std::string_view> pieces;
   std::vector<int64_t> types;  // one per piece
@@ -126,7 +126,7 @@ bool AddsBos(const GgufMetadata& metadata, const Tokens& tokens) {
   return tokens.add_bos.value_or(PreTokenizerOf(metadata).add_bos);
 }
 
-// tokenizer.json.
+// Makes the contents of tokenizer.json.
 json BpeJson(const GgufMetadata& metadata, const Tokens& tokens) {
   const GgufPreTokenizer& pre = PreTokenizerOf(metadata);
   json vocabulary = json::object(), added = json::array();
@@ -213,7 +213,7 @@ class WireWriter {
   std::string message_;
 };
 
-// tokenizer.model. Field numbers as in sentencepiece_model.proto.
+// Makes the contents of tokenizer.model. The field numbers are those of sentencepiece_model.proto.
 std::string SentencePieceModel(const GgufMetadata& metadata, const Tokens& tokens) {
   const std::vector<float> scores = metadata.Numbers(kScores);
   Check(scores.size() == tokens.pieces.size(), "{}: {} has {} elements for {} tokens", metadata.name(), kScores,
@@ -245,7 +245,7 @@ std::string SentencePieceModel(const GgufMetadata& metadata, const Tokens& token
   return model.message();
 }
 
-// Whether it is SentencePiece; throws Error for a third model.
+// True for SentencePiece, false for byte-level BPE; throws Error for a third model.
 bool IsSentencePiece(const GgufMetadata& metadata) {
   const std::string_view model = metadata.Text(kModel);
   Check(model == "gpt2" || model == "llama", "{}: {} {} is not supported (known: gpt2, llama)", metadata.name(), kModel,

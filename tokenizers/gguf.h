@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokenizers in GGUF files: byte-level BPE ("gpt2") and SentencePiece BPE ("llama"). They are read as the files that
-// the same tokenizer has in a Hugging Face directory, so that there is one implementation of each.
+// Reads tokenizers in GGUF files: byte-level BPE ("gpt2") and SentencePiece BPE ("llama"). They are converted to the
+// files that the same tokenizer has in a Hugging Face directory, so that there is one implementation of each.
 #pragma once
 
 #include <map>
@@ -15,9 +15,8 @@ namespace shiftrt {
 
 bool HasGgufTokenizer(const GgufFile& file);
 
-// Throws Error naming file and key for anything malformed or not supported: another tokenizer model, a pre-tokenizer
-// that is not known, token ids and types out of range, a token that is there twice or is not UTF-8, a byte token that
-// is none.
+// Loads the tokenizer. Throws Error naming file and key for a tokenizer model or a pre-tokenizer that is not supported,
+// token ids and types out of range, a token that occurs twice or is not UTF-8, and a malformed byte token.
 std::unique_ptr<Tokenizer> LoadGgufTokenizer(const GgufFile& file);
 
 // The files of the tokenizer for a Hugging Face directory, by name: tokenizer.json or tokenizer.model, and
@@ -27,7 +26,7 @@ std::map<std::string, std::string> GgufTokenizerFiles(const GgufFile& file);
 // The Jinja text of the chat template; "" if the file has none. Throws Error unless it is UTF-8.
 std::string GgufChatTemplate(const GgufFile& file);
 
-// How byte-level BPE splits text into words before it merges.
+// The rules by which byte-level BPE splits text into words before it merges.
 struct GgufPreTokenizer {
   const char* name;     // tokenizer.ggml.pre
   const char* pattern;  // as tokenizers/pretokenizer.h has it
@@ -36,7 +35,7 @@ struct GgufPreTokenizer {
   bool whole_words;     // a word that is a piece is not merged from its parts
   bool add_bos;         // if the file does not say
 };
-// The usual one with these properties; null if there is none.
+// The first pre-tokenizer of the table with these properties; null if there is none.
 const GgufPreTokenizer* FindGgufPreTokenizer(std::string_view pattern, bool digits, bool whole_words);
 
 }  // namespace shiftrt

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tokenizer.json: the pipeline of the Hugging Face library, as far as Llama- and Qwen-family models use it. Any other
-// component is refused with an error that names it.
+// Reads tokenizer.json: the pipeline of the Hugging Face library, as far as Llama- and Qwen-family models use it. Any
+// other component is refused with an error that names it.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 

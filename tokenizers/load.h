@@ -9,8 +9,8 @@
 
 namespace shiftrt {
 
-// What the files beside the vocabulary say. Throws Error naming the file, or nlohmann::json::exception, for anything
-// malformed.
+// Reads the settings in the files beside the vocabulary. Throws Error naming the file, or nlohmann::json::exception,
+// for anything malformed.
 TokenizerSettings ReadTokenizerSettings(const std::filesystem::path& directory);
 // Throws Error naming the file if it is not valid JSON.
 nlohmann::json ReadTokenizerJson(const std::filesystem::path& path);
@@ -20,12 +20,12 @@ AddedToken ParseAddedToken(const nlohmann::json& json, int64_t id, const std::st
 int64_t ParseTokenId(const nlohmann::json& json, const std::string& where);
 
 std::unique_ptr<Tokenizer> LoadTokenizerJson(const TokenizerSettings& settings);  // tokenizer.json
-// The contents of a tokenizer.json; errors call it `where`.
+// Loads a tokenizer from the contents of a tokenizer.json; errors call it `where`.
 std::unique_ptr<Tokenizer> LoadTokenizerJson(const TokenizerSettings& settings, const nlohmann::json& root,
                                              const std::string& where);
 std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerSettings& settings);  // vocab.json + merges.txt
 std::unique_ptr<Tokenizer> LoadTiktoken(const TokenizerSettings& settings, const std::string& file);
-// The pieces of a SentencePiece model by id, and how it treats spaces.
+// The pieces of a SentencePiece model by id, and its treatment of spaces.
 struct SentencePieceTable {
   std::vector<std::string> pieces;
   std::vector<float> scores;
@@ -33,9 +33,10 @@ struct SentencePieceTable {
   bool bpe = false;            // otherwise a unigram model
   bool dummy_prefix = true, trims_spaces = true;
 };
-// `bytes` of a SentencePiece model; errors call it `where`. Throws Error as LoadSentencePiece does.
+// Reads the table from the `bytes` of a SentencePiece model; errors call it `where`. Throws Error as LoadSentencePiece
+// does.
 SentencePieceTable ReadSentencePieceTable(const std::string& bytes, const std::string& where);
-// The same as a tokenizer.
+// Loads the same bytes as a tokenizer.
 std::unique_ptr<Tokenizer> LoadSentencePiece(const TokenizerSettings& settings, const std::string& bytes,
                                              const std::string& where);
 

@@ -30,7 +30,7 @@ class Tokenizer {
   bool adds_bos() const { return adds_bos_; }  // according to the tokenizer's config
   // Encode(), preceded by BOS if adds_bos().
   std::vector<int32_t> EncodeWithBos(std::string_view text) const;
-  // The same; errors name `file`, from which the text comes.
+  // As above; errors name `file`, from which the text comes.
   std::vector<int32_t> EncodeWithBos(std::string_view text, const std::filesystem::path& file) const;
 
  protected:
@@ -38,7 +38,7 @@ class Tokenizer {
   bool adds_bos_ = false;
 };
 
-// What a directory with a tokenizer holds, for messages.
+// The files of a tokenizer, for messages.
 inline constexpr const char* kTokenizerFiles = "tokenizer.json, vocab.json with merges.txt, or tokenizer.model";
 // `model` is a directory or a GGUF file.
 bool HasTokenizer(const std::filesystem::path& model);

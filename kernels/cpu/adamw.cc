@@ -30,7 +30,8 @@ AdamWFactors FactorsOf(const AdamW& settings) {
           .epsilon = settings.epsilon};
 }
 
-// Compiled without fused multiply-adds (kernels/CMakeLists.txt), so that the bits are those of any other CPU.
+// This file is compiled without fused multiply-adds (kernels/CMakeLists.txt), so that the bits are those of any other
+// CPU.
 void AdamWStep(const Context& context, const AdamW& settings, std::span<const float> gradient, std::span<float> values,
                std::span<float> first, std::span<float> second) {
   Check(gradient.size() == values.size() && first.size() == values.size() && second.size() == values.size(),

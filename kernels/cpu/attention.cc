@@ -49,7 +49,7 @@ class ItemAttention {
         q_(q),
         results_(results) {}
 
-  // A register tile is worth while from half a panel of rows on.
+  // A register tile is faster from half a panel of rows on.
   void Run() { 2 * rows_ > body_.product.tile_cols ? Tiled() : RowByRow(); }
 
  private:
@@ -57,12 +57,12 @@ class ItemAttention {
   float* Out(int64_t row) const { return results_.out.row(Token(row)) + Column(row); }
   int64_t Token(int64_t row) const { return sequence_.begin + item_.first + row / group_; }
   int64_t Column(int64_t row) const { return (item_.kv_head * group_ + row % group_) * dim_; }
-  // `sum` is that of the weights, which are the exponentials of the scores less `maximum`.
+  // `sum` is the sum of the weights, which are the exponentials of the scores less `maximum`.
   void SetLogSum(int64_t row, float maximum, float sum) const {
     if (results_.log_sums.data == nullptr) return;
     results_.log_sums(Token(row), item_.kv_head * group_ + row % group_) = maximum + std::log(sum);
   }
-  // The factor of the scores in the softmax; a soft cap scales them by itself.
+  // The factor of the scores in the softmax; a soft cap has scaled them already.
   float SoftmaxScale() const { return shape_.soft_cap > 0 ? 1.0f : shape_.scale; }
   // Row r sees the keys First(r) .. Visible(r) - 1.
   int64_t Visible(int64_t row) const { return sequence_.past + item_.first + row / group_ + 1; }
@@ -120,7 +120,7 @@ class ItemAttention {
     PanelState() { maximum.fill(std::numeric_limits<float>::lowest()); }
   };
 
-  // The queries of one token and group are adjacent; those of the next token are one row further.
+  // The queries of one token and group are adjacent in memory; those of the next token are one row further.
   void PackQueries(int64_t panel, float* packed) const {
     const int64_t nr = body_.product.tile_cols;
     for (int64_t j = 0; j < nr; ++j) {
@@ -155,7 +155,7 @@ class ItemAttention {
     }
   }
 
-  // For a decoded token: one pass over keys and values without packing (Milakov and Gimelshein 2018).
+  // Used for a decoded token: one pass over keys and values without packing (Milakov and Gimelshein 2018).
   void RowByRow() {
     std::vector<float> maximum(rows_, std::numeric_limits<float>::lowest()), sum(rows_, 0.0f);
     for (int64_t row = 0; row < rows_; ++row) std::fill_n(Out(row), dim_, 0.0f);

@@ -67,15 +67,15 @@ class Worker {
   }
 
  private:
-  // A block of rows: dense; packed as the left operand of products with keys or values; and with its columns packed as
-  // the left operand of sums over the rows.
+  // A block of rows in three forms: dense; packed as the left operand of products with keys or values; and with its
+  // columns packed as the left operand of sums over the rows.
   struct Rows {
     Rows(int64_t dim, int64_t mr)
         : dense(kRowBlock * dim), packed(kRowBlock * dim), columns(kRowBlock * RoundUp(dim, mr)) {}
     Buffer<float> dense, packed, columns;
   };
 
-  // Of row r of the block.
+  // The query and the head of row r of the block.
   int64_t Query(int64_t r) const { return (first_ + r) / group_; }
   int64_t Token(int64_t r) const { return item_.begin + Query(r); }
   int64_t Head(int64_t r) const { return item_.kv_head * group_ + (first_ + r) % group_; }
@@ -83,7 +83,7 @@ class Worker {
     return shape_.window > 0 ? std::max<int64_t>(0, Query(r) + 1 - shape_.window) : 0;
   }
 
-  // Panels of keys and values (head_dim, NR), and panels of rows of keys (NR, NR of head_dim).
+  // Packs panels of keys and values (head_dim, NR), and panels of rows of keys (NR, NR of head_dim).
   void PackKeys() {
     keys_ = RoundUp(item_.count, nr_);
     key_panels_.Reserve(keys_ * dim_);
@@ -127,7 +127,7 @@ class Worker {
     std::fill_n(dq_.data(), rows_ * dims_, 0.0f);
   }
 
-  // The keys from k0 on, with the rows of the block that see any of them.
+  // Adds the panel of keys from k0 on, with the rows of the block that see any of them.
   void AddPanel(int64_t k0) {
     const int64_t keys = std::min(nr_, item_.count - k0);
     const int64_t from = std::max<int64_t>(0, k0 * group_ - first_) / mr_ * mr_;
@@ -222,7 +222,7 @@ void AttentionGradient(const Context& context, const PackedAttention& attention,
   for (size_t s = 0; s + 1 < attention.offsets.size(); ++s)
     for (int64_t head = 0; head < attention.shape.kv_heads; ++head)
       items.push_back({attention.offsets[s], attention.offsets[s + 1] - attention.offsets[s], head});
-  // The longest sequences first, so that the threads end at about the same time.
+  // The longest sequences come first, so that the threads end at about the same time.
   std::ranges::stable_sort(items, std::greater(), &WorkItem::count);
   std::atomic<size_t> next = 0;
   ParallelFor(context, std::min<int64_t>(context.threads, std::ssize(items)), 1, [&](int64_t, int64_t) {

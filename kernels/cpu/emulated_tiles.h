@@ -21,7 +21,7 @@ class EmulatedTiles {
   void Zero() {
     std::memset(tiles_[kTile], 0, sizeof tiles_[kTile]);
   }
-  // 16 dense rows.
+  // Loads 16 dense rows.
   template <int kTile>
   void Load(const void* from) {
     std::memcpy(tiles_[kTile], from, sizeof tiles_[kTile]);

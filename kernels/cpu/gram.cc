@@ -11,8 +11,8 @@ namespace shiftrt {
 
 namespace {
 
-// Rows that are widened to float64 at a time: enough for the products to run at full speed, and small compared with the
-// sums.
+// The number of rows that are widened to float64 at a time: enough for the products to run at full speed, and small
+// compared with the sums.
 constexpr int64_t kChunkRows = 512;
 
 // out(:, 0 .. cols) = rows of `in` as float64, times the square roots of `weights` if there are any.

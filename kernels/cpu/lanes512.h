@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen lanes: AVX-512, or the compiler's vector extension where a file is compiled for another target. The tests use
+// Sixteen lanes: AVX-512, or the compiler's vector extension if a file is compiled for another target. The tests use
 // the latter on a CPU without AVX-512.
 #pragma once
 

@@ -45,7 +45,7 @@ void Logits(const Context& context, MatrixView<const float> x, const OutputHead&
   MatMul(context, x, WeightRows(head, v0, logits.cols), {}, false, logits);
 }
 
-// In lanes, whose comparisons do not wait for one another. Values that are not numbers are passed over.
+// The largest value, computed in lanes whose comparisons do not wait for one another. NaN is skipped.
 float Largest(const float* values, int64_t count) {
   constexpr int64_t kLanes = 16;
   float lanes[kLanes];
@@ -59,7 +59,7 @@ float Largest(const float* values, int64_t count) {
   return largest;
 }
 
-// This overwrites the logits.
+// Adds a block of logits to the row's state. Overwrites the logits.
 void Update(const SimdBody& body, RowState& state, float* logits, int64_t count, int64_t first, int32_t target) {
   const float largest = Largest(logits, count);
   if (largest > state.maximum) {
@@ -103,7 +103,7 @@ struct Probabilities {
   }
 };
 
-// A row of a block of logits, which are replaced by `scale` times the gradients of the row's loss.
+// The loss of one row, for a block of its logits, which are replaced by `scale` times the gradients of the loss.
 class RowLoss {
  public:
   RowLoss(const SimdBody& body, const HeadLoss& loss) : body_(body), loss_(loss) {}
@@ -138,7 +138,7 @@ class RowLoss {
   }
 
  private:
-  // The sum of p log(p / q) over part of the vocabulary, of the teacher's p and our q.
+  // The sum of p log(p / q) over part of the vocabulary, with the teacher's probabilities p and the student's q.
   static double Divergence(const Probabilities& own, const RowState& state, const Probabilities& others,
                            const RowState& teacher, int64_t n) {
     const double offset =

@@ -15,7 +15,7 @@ namespace {
 // of the packing.
 constexpr int64_t kFewRows = 4;
 constexpr int64_t kDepthGrain = 32;  // a multiple of every BlockProduct's step, and a divisor of its max_depth
-constexpr int64_t kManyRows = 96;    // of a result, from which on AMX multiplies float32 matrices faster
+constexpr int64_t kManyRows = 96;    // rows of a result from which on AMX multiplies float32 matrices faster
 constexpr int64_t kFewColumns = 24;  // of a weight gradient, which as rows fill more of a register tile
 constexpr int64_t kSumRows = 64;     // rows that are added up in float32
 constexpr int64_t kRowGrain = 32;    // the least number of output columns per thread if there are few rows
@@ -32,7 +32,7 @@ struct LeftRows {
   }
 };
 
-// The columns of x.
+// The left operand if it is transposed: the columns of x.
 struct LeftColumns {
   const BlockProduct& product;
   MatrixView<const float> x;
@@ -54,7 +54,7 @@ struct RightRows {
   void Pack(int64_t j, int64_t cols, int64_t k0, int64_t depth, void* packed) const {
     product.pack_panel(At(j, k0), w.dtype, w.cols(), cols, depth, packed);
   }
-  // What is packed next.
+  // Sets the operand that is packed next, for prefetching.
   void SetNext(int64_t j, int64_t cols, int64_t k0, PackedBlock& block) const {
     block.next = At(j, k0);
     block.next_stride = w.cols() * size();
@@ -63,7 +63,7 @@ struct RightRows {
   }
 };
 
-// The columns of a matrix B, rows `stride` elements apart.
+// The right operand if it is not transposed: the columns of a matrix B, rows `stride` elements apart.
 struct RightColumns {
   const BlockProduct& product;
   const void* data;

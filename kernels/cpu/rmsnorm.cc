@@ -12,7 +12,7 @@ namespace shiftrt {
 
 namespace {
 
-constexpr int64_t kChunkRows = 32;  // of which a gradient of the weights is a partial sum
+constexpr int64_t kChunkRows = 32;  // rows per partial sum of a gradient of the weights
 
 void NormRow(const float* x, const float* weight, int64_t n, float eps, float* out) {
   double squares = 0;
@@ -50,7 +50,7 @@ void NormRowGradient(const float* x, const float* weight, const float* dy, int64
   }
 }
 
-// Norms of the heads of `dim` columns each.
+// The gradients of norms of heads with `dim` columns each.
 void NormGradients(const Context& context, const NormGradient& norm, int64_t dim, MatrixView<const float> dy,
                    bool accumulate, MatrixView<float> dx, MatrixView<float> dweight) {
   const MatrixView<const float>& x = norm.x;

@@ -26,7 +26,7 @@ RopeAngles MakeRopeAngles(const Context& context, std::span<const int64_t> posit
 
 namespace {
 
-// By the angles times `direction`, which is 1 or -1.
+// Rotates by the angles times `direction`, which is 1 or -1.
 void Rotate(const Context& context, MatrixView<float> x, int64_t head_dim, const RopeAngles& angles, float direction) {
   const int64_t half = head_dim / 2;
   Check(angles.cosine.rows() == x.rows && x.cols % head_dim == 0 && angles.cosine.cols() == half &&

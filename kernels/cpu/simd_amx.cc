@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products on AMX, the unit for matrices of bfloat16 in Intel's server CPUs from 2023 on.
+// Products on AMX, the bfloat16 matrix unit of Intel's server CPUs since 2023.
 #include "kernels/cpu/tile_product.h"
 
 #if defined(__AMX_BF16__)
@@ -7,8 +7,8 @@
 namespace shiftrt {
 namespace {
 
-// Configures the tiles of the calling thread, and releases them at the end: a thread without tiles is switched faster.
-// GCC's intrinsics want the number of a tile as a literal; assembly takes it from a template's argument.
+// Configures the tiles of the calling thread, and releases them at the end, because a thread without tiles is switched
+// faster. GCC's intrinsics need the number of a tile as a literal; assembly takes it from a template's argument.
 class AmxTiles {
  public:
   AmxTiles() {

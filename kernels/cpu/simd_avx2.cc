@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Eight lanes, 6 x 16 register tile: 12 accumulators, two loads and one broadcast fill the sixteen registers.
+// Eight lanes with a register tile of 6 x 16: 12 accumulators, two loads and one broadcast fill the sixteen registers.
 #include "kernels/cpu/simd_body_impl.h"
 
 #if defined(__AVX2__)

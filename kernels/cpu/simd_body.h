@@ -11,32 +11,34 @@
 
 namespace shiftrt {
 
-// The keys of a block that each of NR columns sees: begin[j] to end[j] - 1. Without `begin`, from the first key on.
+// The keys of a block that each of NR columns sees: begin[j] to end[j] - 1. If `begin` is null, from the first key on.
 struct SeenKeys {
   const int32_t* begin = nullptr;
   const int32_t* end = nullptr;
 };
 
-// Rows of attention scores of which gradients are computed: what of a block's keys row r sees, begin[r] to end[r] - 1;
-// the logarithm of its softmax's denominator; and the mean of the gradients of its probabilities, weighted by these.
+// Rows of attention scores whose gradients are computed. Row r sees the keys begin[r] to end[r] - 1 of a block. Also
+// for each row: the logarithm of its softmax's denominator, and the mean of the gradients of its probabilities,
+// weighted by these.
 struct ScoreRows {
   const int32_t* begin;
   const int32_t* end;
   const float* log_sums;
   const float* means;
   float scale;
-  float soft_cap;  // 0: none
+  float soft_cap;  // 0: no soft cap
 };
 
 // A block of a product x W' whose operands BlockProduct has packed.
 struct PackedBlock {
-  const void* x;  // panels of tile_rows rows, one behind the other
+  const void* x;  // panels of tile_rows rows, one after the other
   int64_t rows;
   const void* w;  // one panel
   int64_t cols;   // <= tile_cols
   int64_t depth;  // <= max_depth
 
-  // What is packed next: `next_rows` rows of `next_bytes`, `next_stride` bytes apart. It may be prefetched meanwhile.
+  // The memory that is packed next, which may be prefetched: `next_rows` rows of `next_bytes`, `next_stride` bytes
+  // apart.
   const std::byte* next = nullptr;
   int64_t next_stride = 0;
   int64_t next_rows = 0;
@@ -46,8 +48,8 @@ struct PackedBlock {
 // The most bytes of a packed panel of W.
 constexpr int64_t kMostPanelBytes = 64 << 10;
 
-// How a product y = x W' or y = x B is packed and multiplied. A block is as deep as its packed panel of W leaves room
-// for x in the first-level cache.
+// Packs and multiplies the operands of a product y = x W' or y = x B. The depth of a block is chosen so that its packed
+// panel of W leaves room for x in the first-level cache.
 struct BlockProduct {
   int64_t tile_rows;  // MR: rows of x per packed panel
   int64_t tile_cols;  // NR: output columns per packed panel
@@ -58,18 +60,18 @@ struct BlockProduct {
 
   // Packs x[i][k] for i < rows <= MR and k < depth; rows of x are `stride` apart. Zero up to MR rows.
   void (*pack_rows)(const float* x, int64_t stride, int64_t rows, int64_t depth, void* packed);
-  // The same of the columns of a matrix: packs x[k][i] for i < rows <= MR and k < depth.
+  // Packs columns of a matrix: x[k][i] for i < rows <= MR and k < depth.
   void (*pack_columns)(const float* x, int64_t stride, int64_t rows, int64_t depth, void* packed);
   // Packs w[j][k] for j < cols <= NR and k < depth; rows of w are `stride` elements apart. Zero up to NR columns.
   void (*pack_panel)(const void* w, DType dtype, int64_t stride, int64_t cols, int64_t depth, void* packed);
-  // The same of the columns of a matrix: packs b[k][j] for j < cols <= NR and k < depth.
+  // Packs columns of a matrix: b[k][j] for j < cols <= NR and k < depth.
   void (*pack_right)(const void* b, DType dtype, int64_t stride, int64_t cols, int64_t depth, void* packed);
   // y (rows, cols) = (y if accumulate) + the block's product; rows of y are `stride` apart.
   void (*multiply)(const PackedBlock& block, bool accumulate, float* y, int64_t stride);
 };
 
 struct SimdBody {
-  // In float32. Packed rows are packed[k][i], i < MR; a packed panel is packed[k][j], j < NR.
+  // The product in float32. Packed rows are packed[k][i], i < MR; a packed panel is packed[k][j], j < NR.
   BlockProduct product;
 
   // y[i][j] = (y[i][j] if accumulate) + bias[j] + sum_k x[i][k] w[j][k] for i < m <= 4 and j in [begin, end). One
@@ -86,7 +88,7 @@ struct SimdBody {
   void (*swiglu)(float* gate, const float* up, int64_t n);
   // gate = gelu(gate) up, with the tanh form of gelu.
   void (*geglu)(float* gate, const float* up, int64_t n);
-  // The gradients of these: dgate holds the gradient of the result and is replaced by that of the gate.
+  // The gradients of swiglu and geglu: dgate holds the gradient of the result and is replaced by that of the gate.
   void (*swiglu_gradient)(const float* gate, const float* up, float* dgate, float* dup, int64_t n);
   void (*geglu_gradient)(const float* gate, const float* up, float* dgate, float* dup, int64_t n);
   // x = cap tanh(scale x / cap).
@@ -113,11 +115,11 @@ inline const SimdBody& BodyFor(Isa isa) {
 
 extern const BlockProduct kAmxBFloat16Product;
 extern const BlockProduct kAmxFloat16Product;
-// A float32 right operand has three parts too. The six products that they need pay where a packed panel of it meets
-// many rows.
+// The product for a float32 right operand, which has three parts too and needs six products. It pays if a packed panel
+// of that operand meets many rows.
 extern const BlockProduct kAmxFloat32Product;
 
-// For products with weights as stored.
+// The product for weights as stored.
 inline const BlockProduct& ProductFor(Isa isa, DType weights) {
   if (isa == Isa::kAmx && weights == DType::kBFloat16) return kAmxBFloat16Product;
   if (isa == Isa::kAmx && weights == DType::kFloat16) return kAmxFloat16Product;

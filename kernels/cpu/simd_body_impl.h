@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The algorithms of SimdBody, templated over a policy: Reg (a vector type with arithmetic operators), kWidth,
-// kTileRows, kMaxDepth, and a few operations.
-// Included once by each instruction set's file; everything is in an anonymous namespace on purpose.
+// kTileRows, kMaxDepth, and a few operations. Each instruction set's file includes this header once; everything is in
+// an anonymous namespace on purpose.
 #pragma once
 
 #include <cstring>
@@ -319,7 +319,7 @@ void GatedUnitGradient(const float* gate, const float* up, float* dgate, float* 
   for (int64_t j = i; j < n; ++j) dgate[j] = dg[j - i], dup[j] = du[j - i];
 }
 
-// Relative error below 3e-7.
+// tanh with a relative error below 3e-7.
 template <typename V>
 typename V::Reg Tanh(typename V::Reg x) {
   using Reg = typename V::Reg;
@@ -422,7 +422,7 @@ void Softmax(float* scores, int64_t keys, float scale, const SeenKeys& seen, flo
   }
 }
 
-// kCapped: with a soft cap.
+// kCapped: the scores have a soft cap.
 template <typename V, bool kCapped>
 void SoftmaxGradientRows(float* scores, float* gradients, int64_t rows, const ScoreRows& of) {
   using Reg = typename V::Reg;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transposing squares of 16 x 16 lanes with the compiler's vector extension.
+// Transposes squares of 16 x 16 lanes with the compiler's vector extension.
 #pragma once
 
 #include <cstdint>

@@ -45,7 +45,7 @@ inline void Split(SixteenFloats x, Bits (&parts)[kParts]) {
   parts[2] = (Bits)(rest - (SixteenFloats)parts[1]);
 }
 
-// 32 elements of which the first `count` are read; the others are 0.
+// Loads 32 elements; only the first `count` are read, and the others are 0.
 template <typename T>
 inline void LoadStep(const T* from, int64_t count, SixteenFloats (&x)[2]) {
   T ends[kStep] = {};
@@ -77,7 +77,7 @@ inline void LoadParts(const BFloat16* from, int64_t count, Words (&parts)[1]) {
   std::memcpy(&parts[0], from, sizeof parts[0]);
 }
 
-// packed[step][part][row][k within the step]
+// Packs rows of x as packed[step][part][row][k within the step].
 inline void PackTileRows(const float* x, int64_t stride, int64_t rows, int64_t depth, void* packed) {
   auto* out = static_cast<uint16_t*>(packed);
   for (int64_t k = 0; k < depth; k += kStep, out += kParts * kTileElements) {
@@ -93,7 +93,7 @@ inline void PackTileRows(const float* x, int64_t stride, int64_t rows, int64_t d
   }
 }
 
-// 16 elements of which the first `count` are read; the others are 0.
+// Loads 16 elements; only the first `count` are read, and the others are 0.
 template <typename T>
 inline SixteenFloats LoadColumns(const T* from, int64_t count) {
   T ends[kTileSide] = {};
@@ -104,7 +104,7 @@ inline SixteenFloats LoadColumns(const T* from, int64_t count) {
   return Lanes512::Load(from);
 }
 
-// The layout of PackTileRows, from the columns of x.
+// Packs columns of x in the layout of PackTileRows.
 inline void PackTileColumns(const float* x, int64_t stride, int64_t rows, int64_t depth, void* packed) {
   auto* out = static_cast<uint16_t*>(packed);
   for (int64_t k = 0; k < depth; k += kStep, out += kParts * kTileElements) {
@@ -127,7 +127,7 @@ inline void PackTileColumns(const float* x, int64_t stride, int64_t rows, int64_
   }
 }
 
-// packed[step][part][half of the columns][pair of k][column][k within the pair]
+// Packs columns as packed[step][part][half of the columns][pair of k][column][k within the pair].
 template <int kCount, typename T>
 void PackTilePanelOf(const T* w, int64_t stride, int64_t cols, int64_t depth, uint16_t* out) {
   for (int64_t k = 0; k < depth; k += kStep, out += 2 * kCount * kTileElements) {
@@ -158,7 +158,7 @@ void PackTilePanel(const void* w, DType, int64_t stride, int64_t cols, int64_t d
   PackTilePanelOf<kPartsOf<T>>(static_cast<const T*>(w), stride, cols, depth, static_cast<uint16_t*>(packed));
 }
 
-// The layout of PackTilePanelOf, from the columns of b.
+// Packs columns of b in the layout of PackTilePanelOf.
 template <int kCount, typename T>
 void PackTileRightOf(const T* b, int64_t stride, int64_t cols, int64_t depth, uint16_t* out) {
   for (int64_t k = 0; k < depth; k += kStep, out += 2 * kCount * kTileElements) {
@@ -270,7 +270,7 @@ void MultiplyTiles(const PackedBlock& block, bool accumulate, float* y, int64_t 
   }
 }
 
-// For a right operand of type T.
+// The product for a right operand of type T.
 template <typename Tiles, typename T>
 constexpr BlockProduct MakeTileProduct() {
   static_assert(2 * kTileSide * kPanelDepth * sizeof(BFloat16) <= kMostPanelBytes);

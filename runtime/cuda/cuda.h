@@ -40,7 +40,7 @@ struct DeviceInfo {
 // Why no kernel of this build can run on this machine (no driver, no device, an old device), or "" if it can. Queries
 // the driver only, and only once.
 const std::string& WhyUnavailable();
-// Whether this build includes the CUDA backend.
+// True if this build includes the CUDA backend.
 bool BuiltWithCuda();
 int DeviceCount();
 // Why this program cannot sum over GPUs (the build or this machine has no NCCL), or "" if it can. Loads NCCL.
@@ -105,7 +105,7 @@ void CopyToDevice(Stream stream, void* to, const void* from, int64_t bytes);
 // Returns when the copy is complete.
 void CopyToHost(Stream stream, void* to, const void* from, int64_t bytes);
 void CopyOnDevice(Stream stream, void* to, const void* from, int64_t bytes);
-// Of `rows` rows, `pitch` bytes apart on either side, the first `bytes`.
+// Copies the first `bytes` of each of `rows` rows, which are `pitch` bytes apart in either array.
 struct Pitched {
   const void* data = nullptr;
   int64_t pitch = 0;

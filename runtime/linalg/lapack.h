@@ -44,8 +44,8 @@ inline int ToInt(int64_t value) {
   return static_cast<int>(value);
 }
 
-// While it lives, OpenBLAS computes on `threads` threads, for nobody else: the number of threads is one for the whole
-// process and can decide the last bits of a result. One per thread at a time.
+// While a Threads lives, OpenBLAS computes on `threads` threads, and other callers wait: the number of threads is a
+// setting of the whole process and can change the last bits of a result. A thread may have only one Threads at a time.
 class [[nodiscard]] Threads {
  public:
   explicit Threads(int threads) : lock_(Mutex()) { openblas_set_num_threads(threads); }

@@ -20,7 +20,7 @@ double Flops(int64_t rows, int64_t cols, int64_t inner) {
   return 2.0 * static_cast<double>(rows) * static_cast<double>(cols) * static_cast<double>(inner);
 }
 
-// As Solver::CholeskySolve without an estimate.
+// Solver::CholeskySolve on the host, without an estimate of the condition number.
 bool CholeskySolveHere(const Context& context, MatrixView<double> a, MatrixView<double> b) {
   const lapack::Threads threads(context.threads);
   const int n = ToInt(a.rows), lda = LeadingDimension(a);
@@ -89,7 +89,7 @@ void CheckFinite(MatrixView<const double> a) {
       Check(std::isfinite(a(i, j)), "element ({}, {}) of a {} x {} system is not finite", i, j, a.rows, a.cols);
 }
 
-// Works in tiles for the cache, because reads go along rows and writes along columns.
+// The loop works in tiles that fit the cache, because reads go along rows and writes along columns.
 void SymmetrizeFromUpper(MatrixView<double> c) {
   constexpr int64_t kTile = 32;
   for (int64_t top = 0; top < c.rows; top += kTile)

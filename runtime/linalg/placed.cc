@@ -40,7 +40,7 @@ std::shared_ptr<const Array> PlacedMatrix::On(Solver& solver) const {
   if (there_ != nullptr && solver_.get() == &solver) return there_;
   std::shared_ptr<const Array> array = solver.Reading(host().view());
   if (solver.MayStay(array)) {
-    there_ = array;  // frees what another solver has before that solver
+    there_ = array;  // frees another solver's array before that solver is released
     solver_ = solver.shared_from_this();
   }
   return array;

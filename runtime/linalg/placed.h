@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Float64 matrices that know where they are, as rows do (engine/rows.h).
+// Float64 matrices that record whether they are in host memory or in a solver's, as `Rows` do (engine/rows.h).
 #pragma once
 
 #include <cstdint>
@@ -12,33 +12,33 @@
 
 namespace shiftrt::linalg {
 
-// A matrix (rows, cols) in host memory, in the memory of a solver, or the same values in both. It is copied when it is
-// asked for where it is not, and stays where it was, too. Not for use by several threads.
+// A matrix (rows, cols) in host memory, in the memory of a solver, or in both. A copy is made when the matrix is needed
+// in the other memory, and both copies stay. Not for use by several threads.
 class PlacedMatrix {
  public:
   PlacedMatrix() = default;
-  // Zeros, which take no memory until somebody asks for them.
+  // A matrix of zeros, for which memory is allocated at the first use.
   PlacedMatrix(int64_t rows, int64_t cols) : rows_(rows), cols_(cols) {}
   PlacedMatrix(Matrix<double> on_host);
-  // What `array` of this solver holds. It stays there if the solver lets it (Solver::MayStay), and is copied to the
-  // host otherwise.
+  // A matrix with the values of `array`, which belongs to this solver. The array stays there if the solver allows it
+  // (Solver::MayStay); otherwise the values are copied to the host.
   PlacedMatrix(Solver& solver, std::shared_ptr<const Array> array);
 
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
-  bool zeros() const { return !host_ && there_ == nullptr; }  // of which there is no copy yet
+  bool zeros() const { return !host_ && there_ == nullptr; }  // no memory is allocated yet
 
   const Matrix<double>& host() const;
-  // On the host alone, and to be written there.
+  // The matrix in host memory; the copy in a solver's memory is dropped, because the caller changes the values.
   const Matrix<double>& ToWrite();
-  // Leaves the solver's memory.
+  // Moves the matrix to host memory.
   void ToHost();
-  // In the memory of `solver`. Where that is not the host's, a copy made by this call stays if the solver lets it.
-  // Valid as long as this matrix. It must be destroyed before the solver.
+  // The matrix in the memory of `solver`. If it is copied there, the copy stays if the solver allows it. The result is
+  // valid as long as this matrix, and must be destroyed before the solver.
   std::shared_ptr<const Array> On(Solver& solver) const;
-  // Solver::Elements, from where the matrix is.
+  // Some elements, as Solver::Elements, read from whichever memory has them.
   std::vector<double> Elements(int64_t first, int64_t step, int64_t count) const;
-  // On the host.
+  // A copy in host memory.
   PlacedMatrix Clone() const;
 
  private:

@@ -13,7 +13,7 @@ namespace shiftrt::linalg {
 
 namespace {
 
-// Owns its values, or is a view of others', which is only read.
+// Owns its values, or is a read-only view of values that the caller owns.
 class HostArray : public Array {
  public:
   HostArray(int64_t rows, int64_t cols) : Array(rows, cols), values_(rows, cols), view_(values_.view()) {}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Large float64 problems are solved through this interface: on the host (BLAS and LAPACK), or on the GPU of a Context's
-// solver. Code written against a Solver keeps its matrices in the solver's memory and downloads only results.
+// The interface through which large float64 problems are solved: on the host (BLAS and LAPACK), or on the GPU of a
+// Context's solver. Code written against a Solver keeps its matrices in the solver's memory and downloads only results.
 #pragma once
 
 #include <cstdint>
@@ -39,25 +39,27 @@ struct Scales {
 };
 enum class Side { kLeft, kRight };
 
-// Shapes must match. Symmetric arrays are read in their upper triangle. Throws OutOfMemory if its memory is too small.
+// Shapes must match. Of symmetric arrays only the upper triangle is read. Throws OutOfMemory if the solver's memory is
+// too small.
 class Solver : public std::enable_shared_from_this<Solver> {
  public:
   virtual ~Solver() = default;
-  // Whether Tridiagonalize(), RotateColumns() and ShrunkSquares() are to be preferred to Eigen(). They are on a GPU,
-  // because they take fewer FLOP. On the host they took longer than LAPACK's divide and conquer (docs/gpu-internals.md).
+  // True if callers should prefer Tridiagonalize(), RotateColumns() and ShrunkSquares() to Eigen(). They take fewer
+  // FLOP, which is faster on a GPU. On the host they took longer than LAPACK's divide and conquer
+  // (docs/gpu-internals.md).
   virtual bool AvoidsEigen() const = 0;
   virtual ArrayPtr Make(int64_t rows, int64_t cols) = 0;  // not initialised
   virtual void Upload(MatrixView<const double> from, Array& to) = 0;
   virtual void Download(const Array& from, MatrixView<double> to) = 0;
-  // `to` becomes the leading rows and columns of `from`, as many as it has.
+  // Copies the leading rows and columns of `from` to `to`, as many as `to` has.
   virtual void Copy(const Array& from, Array& to) = 0;
   // `count` elements of the row-major a, from the flat index `first` on, `step` apart.
   virtual std::vector<double> Elements(const Array& a, int64_t first, int64_t step, int64_t count) = 0;
-  // An array to be read. The host's solver does not copy the values, which must outlive it.
+  // An array that is only read. The host's solver does not copy the values, which must outlive it.
   virtual ArrayPtr Reading(MatrixView<const double> from) { return Uploaded(from); }
-  // Whether an array may remain when the work that made it is done (PlacedMatrix). Never in host memory, which has the
-  // values as matrices; on a GPU, as long as those that remain take at most a quarter of what would be free without
-  // them: the rest is for solves, and for decoders.
+  // True if an array may stay in memory after the work that made it (PlacedMatrix). False on the host, where matrices
+  // hold the values. On a GPU, arrays may stay while they take at most a quarter of the memory that would be free
+  // without them; the rest is for solves and decoders.
   virtual bool MayStay(const std::shared_ptr<const Array>& /*array*/) { return false; }
 
   // c = alpha a b + beta c.
@@ -72,7 +74,7 @@ class Solver : public std::enable_shared_from_this<Solver> {
   // Eigenvalues of symmetric a, ascending; eigenvector j goes to row j of a. Throws Error if the iteration does not
   // converge.
   virtual std::vector<double> Eigen(Array& a) = 0;
-  // a is symmetric.
+  // Reduces symmetric a to tridiagonal form.
   virtual Tridiagonal Tridiagonalize(Array& a) = 0;
   // Transforms rows from the basis of T to that of the original a: v becomes v Q'.
   virtual void Rotate(const Array& a, const Tridiagonal& t, Array& rows) = 0;
@@ -106,7 +108,7 @@ struct LeadingEigenpairs {
 };
 LeadingEigenpairs LeadingEigen(Solver& solver, Array& a, int64_t count);
 
-// Whether `flops` of work on the host take longer than transferring the `bytes` of operands and results to a GPU.
+// True if `flops` of work take longer on the host than transferring the `bytes` of operands and results to a GPU.
 bool WorthMoving(double flops, double bytes);
 // Calls body(solver) with the context's solver, if there is one and the problem is worth the transfer. Returns false
 // otherwise, or if its memory is too small: the caller must then solve the problem on the host from the start.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What generalised cross-validation asks of a ridge regression, from a tridiagonal form G = Q T Q' of its Gram matrix
-// and without an eigenvector. With S = (I + T / lambda)^-1, the effective degrees of freedom are n - tr S, and what
-// lambda leaves of the right sides C that G explains is tr(Y' S T^-1 S Y), Y = Q' C. A lambda costs O(n) for the first
-// and O(n) per column for the second.
+// Computes the quantities of generalised cross-validation of a ridge regression from a tridiagonal form G = Q T Q' of
+// its Gram matrix, without eigenvectors. With S = (I + T / lambda)^-1, the effective degrees of freedom are n - tr S.
+// The part of the right sides C that G explains and lambda leaves is tr(Y' S T^-1 S Y) with Y = Q' C. Each lambda costs
+// O(n) for the first and O(n) per column for the second.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace shiftrt::linalg {
 
-// a = Q T Q' with T (n, n) tridiagonal, n >= 1: its diagonal and off-diagonal. Q is stored as reflectors, in `a` and
-// their factors. The last elements of `beside` and `reflectors` have no meaning.
+// a = Q T Q' with a tridiagonal T (n, n), n >= 1, given by its diagonal and off-diagonal. Q is stored as reflectors in
+// `a`, with their factors in `reflectors`. The last elements of `beside` and `reflectors` have no meaning.
 struct Tridiagonal {
   std::vector<double> diagonal, beside, reflectors;
 
@@ -33,11 +33,13 @@ struct Bidiagonal {
   std::vector<double> beside;   // (n): the other element of each row of B, 0 in the row that has none
   std::vector<double> inverse;  // (n): 1 / D
 };
-// I + T / lambda, with B lower bidiagonal, for T positive semidefinite and lambda > 0, which may be infinite.
+// Factorizes I + T / lambda with a lower bidiagonal B, for T positive semidefinite and lambda > 0, which may be
+// infinite.
 Bidiagonal Shrinkage(const Tridiagonal& t, double lambda);
-// The trace of S: the sum of lambda / (w + lambda) over the eigenvalues w of T. Neither it nor any pivot cancels.
+// The trace of S: the sum of lambda / (w + lambda) over the eigenvalues w of T. Its computation involves no
+// cancellation.
 double ShrinkageTrace(const Tridiagonal& t, double lambda);
-// T itself, with B upper bidiagonal; no value where T is not positive definite to working precision.
+// Factorizes T itself, with an upper bidiagonal B; no value if T is not positive definite to working precision.
 std::optional<Bidiagonal> FactorFromBelow(const Tridiagonal& t);
 
 // For each of `shrinkages`, the sum over the columns y of b (n, columns) of |T^-1/2 S y|^2, a sum of squares. `root` is

@@ -24,21 +24,21 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Tags of MPI; at most 32767 is allowed everywhere. Channels follow.
+// Tags of MPI messages. Every implementation allows tags up to 32767. Those of channels follow these.
 enum Tag { kAliveTag, kNoticeTag, kHeardTag, kFirstChannelTag };
 
 constexpr size_t kNoticeBytes = 1024;  // of a text about a process that has failed, zero-terminated
-// How it begins, before the rank of its sender: that process itself has failed, or it has reported that another one
-// has.
+// The first character of such a text, before the rank of its sender: the sender itself has failed, or it reports that
+// another process has.
 constexpr char kOwn = 'o', kSeen = 's';
 constexpr size_t kInline = 1024 - 8;        // bytes of a message that travel with its length
 constexpr size_t kPiece = size_t{1} << 30;  // MPI counts bytes in an int
-constexpr seconds kAlivePeriod{1};          // between two signs of life
-constexpr seconds kInterruptGrace{10};      // for the others to agree to an interruption
-constexpr seconds kAnswerGrace{3};          // for the first process to say that it has heard of a failure
-constexpr seconds kEndGrace{30};            // for this process to end by itself once another has failed
+constexpr seconds kAlivePeriod{1};          // time between two signs of life
+constexpr seconds kInterruptGrace{10};      // time for the others to agree to an interruption
+constexpr seconds kAnswerGrace{3};          // time for the first process to confirm that it knows of a failure
+constexpr seconds kEndGrace{30};            // time for this process to end by itself once another has failed
 
-// A message on its way. Its first part has its length and its first bytes, so that a short message is one part.
+// A message in transfer. Its first part has its length and its first bytes, so that a short message is one part.
 class Transfer {
  public:
   Transfer(int peer, int channel) : peer_(peer), tag_(kFirstChannelTag + channel) {}  // to receive
@@ -61,7 +61,7 @@ class Transfer {
     ForEachPiece([&](std::span<std::byte> piece) { requests_.push_back(mpi.Send(piece, peer_, tag_)); });
   }
 
-  // Whether it has arrived.
+  // True if the message has arrived.
   bool Test(Mpi& mpi) {
     std::erase_if(requests_, [&](Mpi::Request& request) { return mpi.Test(request); });
     if (!requests_.empty()) return false;
@@ -91,18 +91,18 @@ class Transfer {
   std::vector<Mpi::Request> requests_;
 };
 
-// A message of fixed size that is received again and again.
+// Receives messages of a fixed size again and again.
 class Mailbox {
  public:
   Mailbox(int from, int tag) : from_(from), tag_(tag) {}
-  // The text of a message that has come.
+  // The text of a message that has arrived, if any.
   std::optional<std::string> Take(Mpi& mpi) {
     if (!posted_) request_ = mpi.Receive(text_, from_, tag_);
     posted_ = !mpi.Test(request_);
     if (posted_) return {};
     return std::string(reinterpret_cast<const char*>(text_.data()));
   }
-  // Nothing is received any more.
+  // Stops receiving.
   void Close(Mpi& mpi) {
     if (!posted_) return;
     mpi.Cancel(request_);
@@ -116,7 +116,7 @@ class Mailbox {
   std::array<std::byte, kNoticeBytes> text_{};
 };
 
-// A text that is sent, unless the one before it is still on its way.
+// Sends a text, unless the one before is still in transfer.
 class Letter {
  public:
   void Send(Mpi& mpi, const std::string& text, int to, int tag) {
@@ -185,7 +185,8 @@ class MpiLink : public Link {
     return failed_.has_value();
   }
 
-  // All may fail for the same reason at the same time. The others therefore wait for a moment whether the first does.
+  // All processes may fail for the same reason at the same time. All but the first therefore wait briefly to see
+  // whether the first does.
   bool Fail(const std::string& reason) noexcept override {
     try {
       std::unique_lock lock(mutex_);
@@ -222,7 +223,7 @@ class MpiLink : public Link {
     }
   }
 
-  // The thread that calls MPI.
+  // The thread that makes all calls of MPI.
 
   void Serve(MpiKind kind) {
     sigset_t all;
@@ -240,12 +241,12 @@ class MpiLink : public Link {
     }
     try {
       Loop();
-      // A process that another one waits for in vain must not wait for it here.
+      // A process for which another one waits in vain must not wait here.
       if (failed_ || own_failure_) return;
       for (Mailbox* mailbox : {&alive_, &notices_, &acknowledgements_}) mailbox->Close(*mpi_);
       mpi_->Finalize();
     } catch (const std::exception& error) {
-      // OpenMPI and MPICH report a connection that is lost by an error of a call.
+      // OpenMPI and MPICH report a lost connection as an error of a call.
       Failed(fmt::format("{} has lost its connection to another process: {}", Self(), error.what()), true);
     }
   }
@@ -295,7 +296,7 @@ class MpiLink : public Link {
     }
   }
 
-  // Starts what was asked for, and looks after what is on its way. Whether anything has arrived.
+  // Starts the requested transfers and advances those in progress. True if any data have arrived.
   bool Step() {
     {
       const std::lock_guard lock(mutex_);
@@ -322,7 +323,8 @@ class MpiLink : public Link {
     return progress;
   }
 
-  // The first process reports it, before another one ends: launchers kill the rest as soon as one does.
+  // The first process must report the failure before another one ends, because launchers kill all processes as soon as
+  // one ends.
   void TellOwn(Clock::time_point now) {
     if (rank_ > 0 && !asked_at_) {
       asked_at_ = now;
@@ -333,7 +335,7 @@ class MpiLink : public Link {
     Set([&] { told_ = true; });
   }
 
-  // Tells processes begin .. end - 1 what has failed.
+  // Tells processes begin .. end - 1 about the failure.
   void Tell(int begin, int end) {
     const std::string text =
         fmt::format("{}{} {}", own_failure_ ? kOwn : kSeen, rank_, own_failure_ ? *own_failure_ : *failed_);
@@ -353,7 +355,7 @@ class MpiLink : public Link {
     if (report) std::fprintf(stderr, "shiftrt: %s\n", text.c_str());
     Set([&] { failed_ = text; });
     failed_at_ = Clock::now();
-    RequestInterrupt();  // of what computes and asks no other process
+    RequestInterrupt();  // stops computations that do not wait for another process
   }
 
   template <typename Change>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages over MPI. A thread of its own makes all calls of MPI, so that messages travel while the others compute, and
-// that a process which dies or hangs is noticed. Waiting threads sleep; MPI's own waits would each keep a core busy.
+// Messages through MPI. A separate thread makes all calls of MPI, so that messages travel during computations, and so
+// that a process which dies or hangs is noticed. Waiting threads sleep; MPI's own waits would keep a core busy each.
 #pragma once
 
 #include <chrono>
@@ -10,7 +10,8 @@
 
 namespace shiftrt {
 
-// Starts MPI. A process that has sent nothing for `silence`, though each says every second that it lives, has failed.
+// Starts MPI. Every process sends a sign of life each second. A process from which nothing has arrived for `silence`
+// counts as failed.
 std::unique_ptr<Link> MakeMpiLink(MpiKind kind, std::chrono::seconds silence);
 
 }  // namespace shiftrt

@@ -26,7 +26,7 @@ struct OpenMpi {
   Handle world, byte, errors_return;
 };
 
-// MPICH 3.1 and later, and all that keep to its binary interface (https://www.mpich.org/abi): handles are integers.
+// MPICH 3.1 and later, and all libraries with its binary interface (https://www.mpich.org/abi): handles are integers.
 struct Mpich {
   using Handle = int;
   static constexpr int kAnySource = -2;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few functions of MPI (MPI 3.1, https://www.mpi-forum.org/docs) that runtime/ calls, with the binary interface of
-// the implementation that is loaded.
+// The functions of MPI (MPI 3.1, https://www.mpi-forum.org/docs) that shiftrt uses, called through the binary interface
+// of the implementation that was loaded.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace shiftrt {
 
-// Of one thread: that which calls Start(). All throw Error naming the function that fails.
+// Only the thread that calls Start() may call the others. All throw Error naming the function that fails.
 class Mpi {
  public:
   // MPI_Request: a pointer in OpenMPI, an integer in MPICH.
@@ -30,7 +30,7 @@ class Mpi {
   virtual Request Send(std::span<const std::byte> bytes, int to, int tag) = 0;  // MPI_Isend; at most 2 GiB
   virtual Request Receive(std::span<std::byte> bytes, int from, int tag) = 0;   // MPI_Irecv
   virtual bool Test(Request& request) = 0;                                      // MPI_Test
-  virtual void Cancel(Request& request) = 0;  // MPI_Cancel: of a receive, after which Test() becomes true
+  virtual void Cancel(Request& request) = 0;  // MPI_Cancel of a receive; Test() is true afterwards
   virtual void Finalize() = 0;
 };
 

@@ -20,7 +20,7 @@ enum PageType { kDataPage = 0, kIndexPage, kDictionaryPage, kDataPageV2 };
 constexpr int64_t kMaxPage = int64_t{1} << 30;
 constexpr uint64_t kBytesPerEntry = 16, kBytesPerValue = 32;  // in memory, about
 
-// Whether the bytes are UTF-8 (RFC 3629).
+// True if the bytes are UTF-8 (RFC 3629).
 bool IsUtf8(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const auto lead = static_cast<uint8_t>(text[at++]);
@@ -173,7 +173,8 @@ class Reader {
   }
 
   std::vector<Json> Plain(ByteReader in, uint64_t count) {
-    // Before memory is taken for them: no value takes less than a bit, no other than a flag less than 4 bytes.
+    // This check comes before memory is allocated: no value takes less than a bit, and no value but a flag less than 4
+    // bytes.
     const uint64_t most = leaf_.type == kBoolean ? uint64_t{in.left()} * 8 : uint64_t{in.left()} / 4;
     Check(count <= most, "{}: damaged: {} values in {} bytes", where_, count, in.left());
     allowance_.Take(count * kBytesPerValue, where_);

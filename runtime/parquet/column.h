@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One column of one row group: its pages, decompressed and decoded.
+// Reads one column of one row group: decompresses and decodes its pages.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace shiftrt::parquet {
 
-// Counts what a row group takes, and throws Error past a limit.
+// Counts the memory of a row group, and throws Error past a limit.
 class Allowance {
  public:
   explicit Allowance(uint64_t bytes) : left_(bytes) {}

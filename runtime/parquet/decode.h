@@ -10,8 +10,8 @@
 
 namespace shiftrt::parquet {
 
-// The `size` bytes that `bytes` decompress to. Throws Error for damaged data, another size, or a codec other than
-// UNCOMPRESSED, SNAPPY, GZIP and ZSTD, by its name.
+// Decompresses `bytes`, which must give `size` bytes. Throws Error for damaged data, another size, or a codec other
+// than UNCOMPRESSED, SNAPPY, GZIP and ZSTD, by its name.
 std::vector<std::byte> Decompress(int64_t codec, Bytes bytes, uint64_t size, const std::string& where);
 
 // The first `count` integers of the hybrid of run lengths and bit packing, of `width` bits (0 to 32) each.

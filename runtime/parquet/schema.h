@@ -12,7 +12,7 @@ namespace shiftrt::parquet {
 
 enum class Repetition { kRequired, kOptional, kRepeated };
 
-// Of parquet.thrift.
+// The numbers of the types are those of parquet.thrift.
 enum PhysicalType { kBoolean, kInt32, kInt64, kInt96, kFloat, kDouble, kByteArray, kFixedLenByteArray };
 
 struct SchemaNode {
@@ -28,7 +28,8 @@ struct SchemaNode {
   std::vector<SchemaNode> children;
 };
 
-// The root, from the list of schema elements. Throws Error for a tree that is damaged or nested too deep.
+// Builds the tree from the list of schema elements and returns its root. Throws Error for a tree that is damaged or
+// nested too deep.
 SchemaNode ReadSchema(const std::vector<Thrift>& elements);
 
 }  // namespace shiftrt::parquet

@@ -13,7 +13,7 @@ namespace shiftrt::parquet {
 
 using Bytes = std::span<const std::byte>;
 
-// Bytes as they are read, from the front. Throws Error, naming `where`, for a read past the end.
+// Reads bytes from the front. Throws Error, naming `where`, for a read past the end.
 class ByteReader {
  public:
   ByteReader(Bytes bytes, std::string where) : bytes_(bytes), where_(std::move(where)) {}
@@ -38,7 +38,8 @@ class Thrift {
   static Thrift ReadStruct(ByteReader& in);
 
   bool Has(int field) const { return fields_.contains(field); }
-  // Of a struct's field. Throws Error naming `what` if it is missing, and for a value of another type or range.
+  // The integer in a field of a struct. Throws Error naming `what` if it is missing, and for a value of another type or
+  // range.
   int64_t Integer(int field, const char* what, int64_t low, int64_t high) const;
   const std::string& Text(int field, const char* what) const;
   const Thrift& Struct(int field, const char* what) const;

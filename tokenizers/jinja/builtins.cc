@@ -67,7 +67,7 @@ Value RaiseException(Run& run, const Value&, Arguments arguments) {
 
 Value StrftimeNow(Run& run, const Value&, Arguments arguments) {
   const std::string& format = run.ExpectText(*arguments[0], "strftime_now");
-  // Those of which C and Python make the same. The others depend on a time zone or on the platform.
+  // The directives that mean the same in C and Python. The others depend on a time zone or on the platform.
   constexpr std::string_view kDirectives = "aAbBdHIjmMpSUwWyYcxXeGuV%";
   for (size_t at = format.find('%'); at != format.npos; at = format.find('%', at + 2))
     if (at + 1 == format.size() || kDirectives.find(format[at + 1]) == kDirectives.npos)
@@ -147,7 +147,7 @@ Value JoinMethod(Run& run, const Value& self, Arguments arguments) {
   return run.MakeText(std::move(text));
 }
 
-// A method as the filter of the same name, which makes a str of its subject.
+// Makes a filter of the method with the same name; it converts its subject to a str.
 template <const char* name>
 Value AsFilter(Run& run, const Value& self, Arguments arguments) {
   return FindFilter(name)->call(run, self, arguments);
@@ -229,7 +229,7 @@ Value IsBool(Run&, const Value& subject, Arguments) {
 
 Value IsDefined(Run&, const Value& subject, Arguments) { return !Is<Undefined>(subject); }
 
-// What has elements; a sequence also has a length and can be indexed.
+// True for values with elements. A sequence also has a length and can be indexed.
 Value IsIterable(Run&, const Value& subject, Arguments) {
   return AsText(subject) || AsSequence(subject) || AsMapping(subject) || Is<Undefined>(subject);
 }

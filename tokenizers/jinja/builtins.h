@@ -17,20 +17,20 @@ struct Signature {
   std::vector<std::string_view> parameters;
   size_t required = 0;
 
-  // What is wrong with a call, "" for nothing.
+  // Describes the error in a call; "" if the call fits.
   std::string Mismatch(size_t positional, std::span<const std::string> keywords) const;
-  // For each parameter its place among the arguments, positional ones first; -1 for one that is not given. The call
-  // fits.
+  // For each parameter, the index of its argument, positional ones first; -1 for one that is not given. The call must
+  // fit.
   std::vector<int> Places(size_t positional, std::span<const std::string> keywords) const;
 };
 
-// The arguments in the order of the signature; what was not given has no value.
+// The arguments in the order of the signature. An argument that was not given has no value.
 using Arguments = std::span<const std::optional<Value>>;
 
 struct Builtin {
   std::string_view name;
   Signature signature;
-  // `subject` is what is filtered or tested, or whose method it is; undefined for a function.
+  // `subject` is the value that is filtered or tested, or whose method is called; undefined for a function.
   Value (*call)(Run& run, const Value& subject, Arguments arguments);
 };
 
@@ -41,7 +41,7 @@ const Builtin* FindFunction(std::string_view name);
 const Builtin* FindTextMethod(std::string_view name);
 const Builtin* FindMappingMethod(std::string_view name);
 
-// The filter that takes its arguments as namespace() does: any keywords.
+// True for namespace(), which takes any keywords.
 bool IsNamespaceFunction(const Builtin& function);
 
 // Names of the arguments of map, select and their like that name a filter or a test, and where: the parser checks them.

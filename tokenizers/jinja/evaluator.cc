@@ -157,7 +157,7 @@ class Evaluator {
   Flow Execute(const Break&) { return Flow::kBreak; }
   Flow Execute(const Continue&) { return Flow::kContinue; }
 
-  // What a loop visits: the elements that meet its condition.
+  // The elements that a loop visits: those that meet its condition.
   std::shared_ptr<const Sequence> Elements(const For& loop) {
     std::shared_ptr<const Sequence> all = run_.Iterate(Evaluate(*loop.sequence));
     if (loop.condition == nullptr) return all;
@@ -233,7 +233,7 @@ class Evaluator {
     return std::visit([&](const auto& form) { return Evaluate(form, expression.at); }, expression.form);
   }
 
-  // The value of a part of an expression at `at`; errors of what follows are at `at` again.
+  // The value of a part of an expression at `at`. Afterwards the position for errors is `at` again.
   Value Part(const ExpressionPtr& part, size_t at) {
     Value value = Evaluate(*part);
     run_.at = at;

@@ -318,7 +318,8 @@ ExpressionPtr ExpressionParser::ParseFilter(ExpressionPtr subject) {
   return Make(at, Filtered{std::move(subject), filter, std::move(arguments)});
 }
 
-// Of map('upper') and selectattr('role', 'equalto', 'user'): the name is known, and its own arguments fit.
+// Checks a named filter or test, as in map('upper') and selectattr('role', 'equalto', 'user'): the name must be known,
+// and the further arguments must fit it.
 void ExpressionParser::CheckNamed(size_t at, const Builtin& filter, const CallArguments& arguments) {
   const auto named = NamedArgument(filter);
   if (!named) return;

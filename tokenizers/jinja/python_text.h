@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Python's str does, on valid UTF-8. Lengths and positions are in characters.
+// Operations of Python's str on valid UTF-8. Lengths and positions are in characters.
 #pragma once
 
 #include <cstdint>

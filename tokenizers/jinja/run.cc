@@ -13,8 +13,8 @@ namespace shiftrt::jinja {
 
 namespace {
 
-// What attribute access finds on Python's types besides the methods of builtins.h. Jinja would return it, so that
-// neither a key of that name nor "undefined" is the right result.
+// Attributes of Python's types besides the methods in builtins.h. Jinja would return them, so neither a key of that
+// name nor "undefined" would be right, and access to them is refused.
 constexpr std::string_view kTextAttributes =
     " casefold center count encode expandtabs format format_map index isalnum isalpha isascii isdecimal isdigit "
     "isidentifier islower isnumeric isprintable isspace istitle isupper ljust maketrans partition removeprefix "
@@ -35,12 +35,12 @@ bool Names(std::string_view attributes, std::string_view name) {
   return attributes.find(fmt::format(" {} ", name)) != attributes.npos;
 }
 
-// Whose attributes templates do not need.
+// True for values whose attributes templates do not need.
 bool IsOpaque(const Value& value) {
   return Is<const Builtin*>(value) || Is<const Closure*>(value) || Is<const Loop*>(value);
 }
 
-// Integers and bools as one.
+// The value of an integer or a bool, which Python treats alike.
 std::optional<int64_t> AsInteger(const Value& value) {
   if (const auto* integer = std::get_if<int64_t>(&value)) return *integer;
   if (const auto* flag = std::get_if<bool>(&value)) return *flag ? 1 : 0;
@@ -53,7 +53,7 @@ std::optional<double> AsNumber(const Value& value) {
   return std::nullopt;
 }
 
-// Python's bounds of a slice over `size` elements, and the places that it picks.
+// The indices that Python's slice picks among `size` elements.
 std::vector<int64_t> SlicePlaces(int64_t size, std::optional<int64_t> begin, std::optional<int64_t> end, int64_t step) {
   const int64_t low = step > 0 ? 0 : -1, high = step > 0 ? size : size - 1;
   const auto bound = [&](std::optional<int64_t> place, int64_t otherwise) {
@@ -322,7 +322,7 @@ Value Run::LoopAttribute(const Loop& loop, std::string_view name) const {
   Fail("'loop.{}' is not supported", name);
 }
 
-// getattr() on a value that is neither undefined nor a namespace; no value where Python has no such attribute.
+// getattr() on a value that is neither undefined nor a namespace; no value if Python has no such attribute.
 std::optional<Value> Run::PythonAttribute(const Value& value, std::string_view name) {
   const bool text = AsText(value) != nullptr, mapping = AsMapping(value) != nullptr;
   if (name.starts_with("__")) Fail("the attribute '{}' is not supported", name);

@@ -50,7 +50,7 @@ struct Run {
   std::string Str(const Value& value);
   std::string Repr(const Value& value);
 
-  // What a loop over `value` sees. A generator is used up.
+  // The elements that a loop over `value` visits. A generator is used up.
   std::shared_ptr<const Sequence> Iterate(const Value& value);
   int64_t Size(const Value& value) const;  // len()
   bool Equal(const Value& a, const Value& b);
@@ -61,7 +61,7 @@ struct Run {
   // finds the attribute, the second the key. Undefined where there is neither.
   Value Attribute(const Value& value, std::string_view name);
   Value Item(const Value& value, const Value& key);
-  // value[begin:end:step]; None stands for what is left out.
+  // value[begin:end:step]; None stands for a bound that is not given.
   Value Slice(const Value& value, const Value& begin, const Value& end, const Value& step);
 
  private:
@@ -71,7 +71,7 @@ struct Run {
   Value LoopAttribute(const Loop& loop, std::string_view name) const;
 };
 
-// How json.dumps is called.
+// The arguments of json.dumps.
 struct JsonStyle {
   std::optional<std::string> indent;  // one level
   std::string item_separator = ", ", key_separator = ": ";

@@ -96,7 +96,7 @@ struct Expression {
 struct Statement;
 using Body = std::vector<Statement>;
 
-// What is assigned to: names that share a sequence, one name, or an attribute of a namespace.
+// The target of an assignment: one name, several names that share a sequence, or an attribute of a namespace.
 struct Target {
   size_t at = 0;
   std::vector<std::string> names;

@@ -23,7 +23,7 @@ struct Builtin;
 struct Closure;
 struct Loop;
 
-// What a name or a key that is not there stands for: false, empty, and an error for most uses.
+// The value of a name or a key that does not exist: false, empty, and an error for most uses.
 struct Undefined {
   std::shared_ptr<const std::string> what;  // "'x' is undefined"
 };
