@@ -31,6 +31,10 @@ echo '## `Two` words' >docs/other.md
 # Environment variables: one that is not on the page, and one of the page that no code reads.
 printf 'const char* a = std::getenv("SHIFTRT_LISTED");\nconst char* b = Environment({"HF_ONE", "HF_TWO"});\n' >runtime/variables.cc
 printf '| `SHIFTRT_LISTED`, `HF_ONE` |\n| `SHIFTRT_GONE` |\n' >docs/environment.md
+# Messages of the program: one that no file contains, and one that a script has.
+printf 'FailUsage("a rank of {}, "\n          "expected {}", rank, most);\n' >runtime/message.cc
+mkdir scripts && echo 'echo "install it and start again"' >scripts/setup
+printf '%s\n' '| `a rank of …, expected …`, `start again` |' '| `a rank of …, found and wrong …` | `any` |' '| a system: `no such thing` | |' >docs/troubleshooting.md
 # Comments that are no sentences, in a room whose comments are.
 cat >api/comments.h <<'END'
 // Whole: of the sentences here, some begin with other words.
@@ -58,6 +62,7 @@ docs/links.md:3
 docs/links.md:3
 docs/links.md:4
 docs/page.md:2
+docs/troubleshooting.md:2
 engine/body.cc:2
 eval/backend.cc:2
 include/shiftrt/inward.h:3
