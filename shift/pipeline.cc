@@ -8,10 +8,10 @@
 
 #include "runtime/check.h"
 #include "runtime/stopwatch.h"
-#include "shift/corrections/fold.h"
 #include "shift/fit/loss_gradients.h"
 #include "shift/fit/messages.h"
 #include "shift/fit/sequential.h"
+#include "shift/refit/fold.h"
 #include "shift/sums/collect.h"
 #include "shift/sums/gram_file.h"
 

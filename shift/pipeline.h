@@ -11,7 +11,7 @@
 #include "shift/criteria/criteria.h"
 #include "shift/fit/fit.h"
 #include "shift/fit/merge.h"
-#include "shift/fit/token_weights.h"
+#include "shift/sums/token_weights.h"
 #include "shift/job.h"
 #include "shift/measure/gate.h"
 #include "shift/refit/walk.h"

@@ -209,9 +209,7 @@ std::vector<GateVerdict> GateFromJson(const Json& json) {
 
 }  // namespace
 
-std::string Condition(const SiteReport& fit) {
-  return std::isnan(fit.condition) ? "-" : fmt::format("{:.1e}", fit.condition);
-}
+std::string Condition(const SiteReport& fit) { return fmt::format("{:.1e}", fit.condition); }
 
 std::vector<std::vector<std::string>> TrialsTable(const ShiftResult& result) {
   std::vector<std::vector<std::string>> table = {

@@ -8,7 +8,7 @@
 
 namespace shiftrt {
 
-// The condition number of the system that was solved, as a table shows it; "-" after a fit without a Gram matrix.
+// The condition number of the system that was solved, as a table shows it.
 std::string Condition(const SiteReport& fit);
 // The recipes that were tried, a row each under a row of headings, and which of them was chosen.
 std::vector<std::vector<std::string>> TrialsTable(const ShiftResult& result);

@@ -12,8 +12,8 @@
 #include "runtime/linalg/linalg.h"
 #include "runtime/stopwatch.h"
 #include "shift/corrections/corrections.h"
-#include "shift/corrections/fold.h"
 #include "shift/fit/convert.h"
+#include "shift/refit/fold.h"
 #include "shift/refit/projection.h"
 #include "shift/sums/moments.h"
 

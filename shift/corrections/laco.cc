@@ -4,7 +4,7 @@
 // search is not done.
 #include "models/block_tensors.h"
 #include "shift/corrections/corrections.h"
-#include "shift/corrections/fold.h"
+#include "shift/refit/fold.h"
 
 namespace shiftrt {
 

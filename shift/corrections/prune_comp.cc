@@ -2,8 +2,8 @@
 // Prune&Comp (Chen et al., 2025): the stream in the place of a removed run is multiplied by one number, the mean over
 // sequences and channels of the ratio of the mean absolute values behind the run and before it. The number is folded
 // into the weights, so that nothing is added to the model.
-#include "shift/corrections/fold.h"
 #include "shift/corrections/scaling.h"
+#include "shift/refit/fold.h"
 
 namespace shiftrt {
 

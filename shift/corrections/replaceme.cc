@@ -6,7 +6,7 @@
 
 #include "runtime/stopwatch.h"
 #include "shift/corrections/corrections.h"
-#include "shift/corrections/fold.h"
+#include "shift/refit/fold.h"
 
 namespace shiftrt {
 

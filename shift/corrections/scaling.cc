@@ -7,7 +7,7 @@
 
 #include "models/own_tensors.h"
 #include "runtime/stopwatch.h"
-#include "shift/corrections/fold.h"
+#include "shift/refit/fold.h"
 
 namespace shiftrt {
 

@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "runtime/check.h"
-#include "shift/corrections/fold.h"
 #include "shift/corrections/scaling.h"
 #include "shift/criteria/influence.h"
+#include "shift/refit/fold.h"
 
 namespace shiftrt {
 

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "runtime/tensor.h"
-#include "shift/fit/token_weights.h"
+#include "shift/sums/token_weights.h"
 #include "shift/job.h"
 
 namespace shiftrt {

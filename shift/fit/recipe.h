@@ -7,7 +7,7 @@
 
 #include "shift/fit/factorize.h"
 #include "shift/fit/ridge.h"
-#include "shift/fit/token_weights.h"
+#include "shift/sums/token_weights.h"
 
 namespace shiftrt {
 

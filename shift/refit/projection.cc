@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "runtime/stopwatch.h"
-#include "shift/corrections/fold.h"
+#include "shift/refit/fold.h"
 
 namespace shiftrt {
 
@@ -78,18 +78,6 @@ RefittedBlock RefitProjection(const Context& context, const SiteSums& sums, cons
   report.r2_fit = RSquared(context, sums.fit, change.map.view(), change.bias.view());
   if (sums.heldout.tokens() > 0)
     report.r2_heldout = RSquared(context, sums.heldout, change.map.view(), change.bias.view());
-  return refitted;
-}
-
-RefittedBlock RefitWithoutGram(const Context& context, IterativeProblem problem, const LambdaSpec& lambda,
-                               const Projection& projection, const BlockPtr& block, Progress& progress) {
-  problem.free_bias = !((*block).*projection.bias).empty();
-  RefittedBlock refitted = Stored(SolveIteratively(context, problem, lambda, progress), projection, block);
-  SiteReport& report = refitted.report;
-  report.tokens = problem.tokens;
-  const StoredChange change(projection, *block, *refitted.block);
-  report.r2_fit = RSquaredOver(context, problem.fit, change.map, change.bias);
-  if (problem.heldout) report.r2_heldout = RSquaredOver(context, problem.heldout, change.map, change.bias);
   return refitted;
 }
 

@@ -6,7 +6,6 @@
 
 #include "engine/decoder.h"
 #include "shift/fit/fit.h"
-#include "shift/refit/iterative.h"
 
 namespace shiftrt {
 
@@ -43,11 +42,6 @@ struct RefittedBlock {
 // has one, is fitted with it, without a penalty. The report measures W' as it is stored. Throws what SolveRidge throws.
 RefittedBlock RefitProjection(const Context& context, const SiteSums& sums, const RidgeOptions& options,
                               const Projection& projection, const BlockPtr& block);
-
-// The same by conjugate gradients (shift/refit/iterative.h), of the rows of `problem` and without their Gram. The bias
-// is free where the block has one.
-RefittedBlock RefitWithoutGram(const Context& context, IterativeProblem problem, const LambdaSpec& lambda,
-                               const Projection& projection, const BlockPtr& block, Progress& progress);
 
 // The change that `after` makes to the projection of `before`, as a map of its inputs (n, d).
 Matrix<double> ChangeOf(const Projection& projection, const BlockWeights& before, const BlockWeights& after);

@@ -9,7 +9,7 @@
 #include "runtime/check.h"
 #include "runtime/host_memory.h"
 #include "runtime/stopwatch.h"
-#include "shift/corrections/fold.h"
+#include "shift/refit/fold.h"
 #include "shift/sums/ridge_adder.h"
 
 namespace shiftrt {
@@ -58,9 +58,10 @@ class RefitWalk {
     CheckMemory();
     Start();
     const int64_t begin = at_;
-    for (const Work& work : work_) fits_left_ += work.fits();
-    fits_left_ += leading_ ? 1 : 0;
-    BeginFits();
+    int64_t fits = leading_ ? 1 : 0;
+    for (const Work& work : work_) fits += work.fits();
+    const int64_t tokens = job_.calibration.fit_tokens + job_.calibration.heldout_tokens;
+    job_.progress.Begin("fitting projections again", tokens * fits);
     if (leading_) CorrectLeadingRun();
     for (size_t s = 0; s < plan_.stages.size(); ++s) {
       const Stage& stage = plan_.stages[s];
@@ -75,11 +76,6 @@ class RefitWalk {
   }
 
  private:
-  void BeginFits() {
-    const int64_t tokens = job_.calibration.fit_tokens + job_.calibration.heldout_tokens;
-    job_.progress.Begin("fitting projections again", tokens * fits_left_);
-  }
-
   // The place of the original model that a stage's input stands in front of.
   int64_t Front(size_t stage) const {
     if (stage == plan_.stages.size()) return 2 * job_.layers();
@@ -112,27 +108,14 @@ class RefitWalk {
     const ModelConfig& config = job_.model.weights->config;
     for (size_t s = 0; s < work_.size(); ++s) {
       const Work& work = work_[s];
-      if (work.run && options_.correction->input == SiteInput::kStreamAndActivation) {
-        const Projection& projection = LastOf(plan_.stages[s].block());
-        CheckWalkMemory(job_.context, projection.Width(options_.correction->input, config), config.hidden);
-      } else if (work.run) {
-        CheckProjection(LastOf(plan_.stages[s].block()));
+      const auto check = [&](int64_t inputs) { CheckWalkMemory(job_.context, inputs, config.hidden); };
+      if (work.run) {
+        check(LastOf(plan_.stages[s].block()).Width(options_.correction->input, config));
       } else if (work.down) {
-        CheckProjection(kDownProjection);
+        check(kDownProjection.Inputs(config));
       }
-      if (work.output) CheckProjection(kOutputProjection);
+      if (work.output) check(kOutputProjection.Inputs(config));
     }
-  }
-
-  void CheckProjection(const Projection& projection) const {
-    const ModelConfig& config = job_.model.weights->config;
-    if (!HasRoomForGram(projection))
-      CheckIterativeMemory(projection.Inputs(config), config.hidden, UsableMemory(job_.context));
-  }
-
-  bool HasRoomForGram(const Projection& projection) const {
-    const int64_t inputs = projection.Inputs(job_.model.weights->config);
-    return WalkBytes(inputs, job_.hidden()) <= UsableMemory(job_.context);
   }
 
   void Start() {
@@ -220,53 +203,6 @@ class RefitWalk {
       if (both) beside.SetBeside(out, inputs.rows());
       return {both ? beside.rows() : inputs.rows(), out, missing.rows()};
     });
-    --fits_left_;
-  }
-
-  // The rows that Collect() adds up, without the sums of them.
-  RowPass PassOver(const BlockStage& block, const Projection& projection, std::vector<TwoStreams>& walkers) {
-    return [this, &walkers, &projection, half = BlockStage{block.layer, projection.half, block.own}](
-               const std::function<void(const FitRows&)>& take) {
-      KeptRows inputs, missing;
-      Decoder tapped(job_.context.WithGpu(0), job_.model.weights, DepthPlan::Original(job_.layers()),
-                     {{half.layer, projection.input, [&](const Rows& rows, const Batch&) { inputs.Set(rows); }}});
-      const std::vector<Stage> stages = {half};
-      for (TwoStreams& walker : walkers) {
-        const Rows out = tapped.Resume(*walker.batch, walker.corrected.rows(), stages);
-        missing.Set(walker.original.rows());
-        missing.Subtract(out);
-        const HostRows read = inputs.rows().ToHost(), wanted = missing.rows().ToHost();
-        std::vector<double> weights;
-        if (!options_.weighting.uniform()) {
-          std::vector<RowProducts> products(walker.batch->size());
-          const HostRows stream = out.ToHost();
-          ComputeRowProducts(job_.context, stream.view(), wanted.view(), products);
-          weights = options_.weighting.Weights(products, out, missing.rows(), {*walker.batch, half.layer});
-        }
-        take({read.view(), wanted.view(), weights});
-      }
-    };
-  }
-
-  RefittedBlock RefitWithoutSums(const BlockStage& block, const Projection& projection) {
-    Check(processes_.alone(),
-          "the Gram of the {} inputs of {} of layer {} does not fit in memory, and fits without it run in one process "
-          "only: a higher limit allows more, or start one process",
-          projection.Inputs(job_.model.weights->config), projection.name, block.layer);
-    const Stopwatch watch(result_.seconds.solve);
-    IterativeProblem problem;
-    problem.fit = PassOver(block, projection, fit_);
-    if (!heldout_.empty()) problem.heldout = PassOver(block, projection, heldout_);
-    problem.inputs = projection.Inputs(job_.model.weights->config);
-    problem.hidden = job_.hidden();
-    problem.tokens = job_.calibration.fit_tokens;
-    problem.memory = UsableMemory(job_.context);
-    job_.progress.End();
-    RefittedBlock refitted = RefitWithoutGram(job_.context, std::move(problem), options_.ridge.lambda, projection,
-                                              TensorsOf(block), job_.progress);
-    --fits_left_;
-    BeginFits();
-    return refitted;
   }
 
   // A block's tensors as they run.
@@ -276,13 +212,6 @@ class RefitWalk {
   }
 
   void HealProjection(BlockStage& block, const Projection& projection) {
-    if (!HasRoomForGram(projection)) {
-      RefittedBlock refitted = RefitWithoutSums(block, projection);
-      refitted.report.site = {block.layer, 1};
-      block.own = std::move(refitted.block);
-      result_.healed.push_back(std::move(refitted.report));
-      return;
-    }
     SiteSums sums({block.layer, 1}, SiteInput::kActivation,
                   {projection.Inputs(job_.model.weights->config), job_.hidden()}, options_.weighting);
     Collect(block, projection, sums);
@@ -295,13 +224,6 @@ class RefitWalk {
   // The adapter behind the block, if the correction puts one there.
   std::shared_ptr<const Lra> CorrectRun(BlockStage& block, const Site& run) {
     const Projection& projection = LastOf(block);
-    if (options_.correction->input == SiteInput::kActivation && !HasRoomForGram(projection)) {
-      RefittedBlock refitted = RefitWithoutSums(block, projection);
-      refitted.report.site = run;
-      block.own = std::move(refitted.block);
-      result_.sites.push_back(std::move(refitted.report));
-      return nullptr;
-    }
     const SiteInput input = options_.correction->input;
     SiteSums sums(run, input, {projection.Width(input, job_.model.weights->config), job_.hidden()}, options_.weighting);
     Collect(block, projection, sums);
@@ -327,7 +249,6 @@ class RefitWalk {
         return {stream, stream, missing.rows()};
       });
     }
-    --fits_left_;
     FittedSites fitted = options_.correction->fit(sums, nullptr, nullptr);
     std::move(fitted.reports.begin(), fitted.reports.end(), std::back_inserter(result_.sites));
     result_.seconds += fitted.seconds;
@@ -374,8 +295,7 @@ class RefitWalk {
   Processes& processes_;
   Decoder decoder_;
   std::vector<Work> work_;  // by stage
-  int64_t fits_left_ = 0;
-  size_t end_ = 0;  // one past the last stage with work
+  size_t end_ = 0;          // one past the last stage with work
   std::vector<TwoStreams> fit_, heldout_;
   WalkResult result_;
 };
@@ -408,8 +328,8 @@ void CheckWalkMemory(const Context& context, int64_t inputs, int64_t hidden) {
   Check(
       taken <= room,
       "a fit of n = {} inputs and d = {} outputs takes 32 (n + 1) (n + 1 + d) + 40 n^2 bytes, which is {:.4g} MiB of "
-      "memory, and {:.4g} MiB may be used; a higher limit allows more, the correction refit can do without these sums, "
-      "and lra, whose inputs are the {} of the stream, takes less",
+      "memory, and {:.4g} MiB may be used: allow more, or use the correction lra without healing, whose fits have only "
+      "the {} inputs of the stream",
       inputs, hidden, mib(taken), mib(room), hidden);
 }
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "engine/tally.h"
-#include "shift/fit/token_weights.h"
 #include "shift/sums/sites.h"
 #include "shift/sums/statistics.h"
+#include "shift/sums/token_weights.h"
 
 namespace shiftrt {
 

@@ -11,8 +11,8 @@
 
 #include "models/config.h"
 #include "models/plan.h"
-#include "shift/fit/token_weights.h"
 #include "shift/sums/statistics.h"
+#include "shift/sums/token_weights.h"
 
 namespace shiftrt {
 

@@ -6,12 +6,13 @@ check=$(readlink -f "$1")
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 cd "$tree"
-mkdir -p api runtime kernels/cpu engine/cuda shift eval include/shiftrt tests/shift docs
+mkdir -p api runtime kernels/cpu engine/cuda shift/sums eval include/shiftrt tests/shift docs
 echo '#include "engine/decoder.h"' >runtime/upward.h
 echo '#include "eval/scorer.h"' >shift/across.cc
 printf '#include <vector>\n#include "runtime/check.h"\n' >include/shiftrt/inward.h
 echo '#include "kernels/cpu/simd_body.h"' >engine/body.cc
 echo '#include "kernels/cuda/gram.h"' >shift/device.cc
+printf '#include "shift/job.h"\n#include "shift/fit/ridge.h"\n' >shift/sums/upward.cc
 echo '#include "engine/cuda/cuda_engine.h"' >eval/backend.cc
 printf '#include "kernels/cuda/gram.h"\n#include "include/shiftrt/error.h"\n#include "runtime/check.h"\n' >engine/cuda/fine.cc
 echo '#include "engine/decoder.h"' >tests/shift/listed_test.cc
@@ -73,6 +74,7 @@ runtime/unlicensed.h:1
 runtime/upward.h:2
 shift/across.cc:2
 shift/device.cc:2
+shift/sums/upward.cc:3
 tests/shift/lonely_test.cc:1'
 places=$(LC_ALL=C sort <<<"$found" | grep -oE '^[^:]+:[0-9]+')
 [ "$places" = "$expected" ] || { printf 'found:\n%s\nexpected breaches at:\n%s\n' "$found" "$expected"; exit 1; }

@@ -6,8 +6,8 @@
 #include <set>
 
 #include "runtime/check.h"
-#include "shift/corrections/fold.h"
 #include "shift/pipeline.h"
+#include "shift/refit/fold.h"
 #include "shift/sums/collect.h"
 #include "tests/engine/rows.h"
 #include "tests/models/fixtures.h"

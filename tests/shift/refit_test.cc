@@ -2,12 +2,10 @@
 // What is fitted again in kept blocks (refit, joint, healing) against definitions written down on the tokens.
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <optional>
 
 #include "runtime/check.h"
-#include "shift/corrections/fold.h"
 #include "shift/pipeline.h"
+#include "shift/refit/fold.h"
 #include "tests/engine/rows.h"
 #include "tests/models/fixtures.h"
 #include "tests/shift/oracles.h"
@@ -353,37 +351,6 @@ TEST_F(Refit, RefusesWhatDoesNotFitInMemoryWithTheFormulaAndItsNumbers) {
   }
 }
 
-// The same as from the Gram, where memory has no room for that one. What the walk stores is float32.
-TEST_F(Refit, WithoutRoomForTheGramTheFitsAreTheSame) {
-  for (const char* weighting : {"none", "norm,first:0.5"})
-    for (const char* lambda : {"0.05", "1e-3rel"}) {
-      ShiftOptions options = Options("refit", "layers=2,4");
-      options.heal = Heal::kAll;
-      options.weighting = ParseTokenWeighting(weighting);
-      options.fit.ridge.lambda = ParseLambda(lambda);
-      context_.memory = 0;
-      const ShiftResult direct = Run(options);
-      context_.memory = IterativeBytes(kInner, kWidth, 5);  // in groups of 5 of the 16 outputs
-      const ShiftResult iterative = Run(options);
-      for (const int64_t layer : {1, 3, 5})
-        for (const Projection& projection : {kOutputProjection, kDownProjection}) {
-          const auto& with = *direct.corrected.stages[direct.corrected.StageOf(layer)].block().own;
-          const auto& without = *iterative.corrected.stages[iterative.corrected.StageOf(layer)].block().own;
-          EXPECT_LT(RelativeError(Widened(without.*projection.weight).span(), Widened(with.*projection.weight).span()),
-                    2e-5)
-              << layer << projection.name;
-        }
-      for (size_t s = 0; s < direct.sites.size(); ++s) {
-        EXPECT_NEAR(iterative.sites[s].r2_fit, direct.sites[s].r2_fit, 1e-4);
-        EXPECT_NEAR(iterative.sites[s].r2_heldout, direct.sites[s].r2_heldout, 1e-4);
-        EXPECT_NEAR(iterative.sites[s].lambda, direct.sites[s].lambda, 1e-5 * direct.sites[s].lambda);
-        EXPECT_EQ(iterative.sites[s].tokens, kTokens);
-        EXPECT_NE(iterative.sites[s].warning.find("conjugate gradients"), std::string::npos);
-        EXPECT_EQ(direct.sites[s].warning, "");
-      }
-    }
-}
-
 // Tokens of random inputs (n) and targets, and their sums.
 struct Random2 {
   Matrix<float> inputs, target;
@@ -461,82 +428,6 @@ TEST(RefitInSequence, RefusesAFamilyThatNormsItsUpdates) {
   EXPECT_THROW(RefitInSequence(job, DepthPlan::Pruned(model.weights->config.layers, std::vector<int64_t>{1}), {1},
                                {nullptr, Heal::kAll, {}, {}}),
                UsageError);
-}
-
-// Rows of one batch, in two parts.
-RowPass PassOf(const Random2& tokens, int64_t* passes = nullptr) {
-  return [&tokens, passes](const std::function<void(const FitRows&)>& take) {
-    const int64_t half = tokens.inputs.rows() / 2, rest = tokens.inputs.rows() - half;
-    take({tokens.inputs.view().Rows(0, half), tokens.target.view().Rows(0, half), {}});
-    take({tokens.inputs.view().Rows(half, rest), tokens.target.view().Rows(half, rest), {}});
-    if (passes != nullptr) ++*passes;
-  };
-}
-
-TEST(Iterative, IsTheDirectSolutionToItsTolerance) {
-  const int64_t n = 40, d = 7;
-  Random2 tokens = MakeTokens(600, n, d);
-  for (int64_t t = 0; t < 600; ++t) tokens.inputs(t, 3) *= 500;  // as a massive activation does
-  SiteSums sums({1}, SiteInput::kActivation, {n, d});
-  sums.fit.Add(Context(), tokens.inputs.view(), tokens.target.view());
-  NoProgress progress;
-  for (const bool free_bias : {false, true})
-    for (const double lambda : {1e-3, 1.0, 1e3}) {
-      int64_t passes = 0;
-      IterativeProblem problem;
-      problem.fit = PassOf(tokens, &passes);
-      problem.inputs = n;
-      problem.hidden = d;
-      problem.free_bias = free_bias;
-      problem.memory = IterativeBytes(n, d, 3);
-      const LambdaSpec spec = {LambdaSpec::Kind::kAbsolute, lambda};
-      const RidgeSolution solution = SolveIteratively(Context(), problem, spec, progress),
-                          direct =
-                              SolveRidge(Context(), free_bias ? sums.fit.Clone() : sums.fit.WithoutMeans(), {spec});
-      // In the norm in which the residual is measured an error of 1e-6 may become one of the square root of the
-      // condition of the scaled Gram times as much.
-      EXPECT_LT(RelativeError(solution.a.host().span(), direct.a.host().span()), 1e-4) << free_bias << " " << lambda;
-      for (int64_t j = 0; j < d && free_bias; ++j) EXPECT_NEAR(solution.b(0, j), direct.b(0, j), 1e-4);
-      EXPECT_NE(solution.warning.find(fmt::format("{} passes", passes)), std::string::npos) << solution.warning;
-      EXPECT_LT(passes, 3 * (n + 10)) << "as many iterations as inputs suffice for a group";
-      EXPECT_NEAR(RSquaredOver(Context(), problem.fit, solution.a.host(), solution.b),
-                  RSquared(Context(), sums.fit, solution.a.host().view(), solution.b.view()), 1e-9);
-    }
-}
-
-TEST(Iterative, ChoosesLambdaOnHeldOutRowsAndRefusesWithout) {
-  const int64_t n = 60, d = 4;
-  Random2 all = MakeTokens(480, n, d), tokens{Matrix<float>(80, n), Matrix<float>(80, d)},
-          other{Matrix<float>(400, n), Matrix<float>(400, d)};
-  for (int64_t t = 0; t < 480; ++t) {
-    for (int64_t j = 0; j < d; ++j) all.target(t, j) += 0.5F * all.inputs(t, j) - 0.3F * all.inputs(t, j + d);
-    Random2& part = t < 80 ? tokens : other;
-    std::copy_n(all.inputs.row(t), n, part.inputs.row(t < 80 ? t : t - 80));
-    std::copy_n(all.target.row(t), d, part.target.row(t < 80 ? t : t - 80));
-  }
-  NoProgress progress;
-  IterativeProblem problem;
-  problem.fit = PassOf(tokens);
-  problem.inputs = n;
-  problem.hidden = d;
-  problem.memory = 1 << 20;
-  EXPECT_THROW(SolveIteratively(Context(), problem, {}, progress), Error);
-  problem.heldout = PassOf(other);
-  const RidgeSolution chosen = SolveIteratively(Context(), problem, {}, progress);
-  const auto error = [&](double lambda) {
-    const RidgeSolution at = SolveIteratively(Context(), problem, {LambdaSpec::Kind::kAbsolute, lambda}, progress);
-    return -RSquaredOver(Context(), problem.heldout, at.a.host(), at.b);
-  };
-  EXPECT_LE(error(chosen.lambda), error(10 * chosen.lambda) + 1e-9);
-  EXPECT_LE(error(chosen.lambda), error(0.1 * chosen.lambda) + 1e-9);
-  problem.memory = 1024;
-  try {
-    SolveIteratively(Context(), problem, {LambdaSpec::Kind::kAbsolute, 1}, progress);
-    FAIL();
-  } catch (const Error& refused) {
-    for (const char* word : {"n = 60", "d = 4", "MiB"})
-      EXPECT_NE(std::string(refused.what()).find(word), std::string::npos) << refused.what();
-  }
 }
 
 TEST(Heal, ReadsAndWrites) {

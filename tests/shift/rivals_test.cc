@@ -6,10 +6,10 @@
 #include <numeric>
 
 #include "runtime/check.h"
-#include "shift/corrections/fold.h"
 #include "shift/corrections/hadamard.h"
 #include "shift/corrections/scaling.h"
 #include "shift/pipeline.h"
+#include "shift/refit/fold.h"
 #include "shift/sums/collect.h"
 #include "tests/engine/rows.h"
 #include "tests/models/fixtures.h"

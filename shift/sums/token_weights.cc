@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shift/fit/token_weights.h"
+#include "shift/sums/token_weights.h"
 
 #include <fmt/ranges.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shift/corrections/fold.h"
+#include "shift/refit/fold.h"
 
 #include "runtime/check.h"
 #include "runtime/elements.h"
