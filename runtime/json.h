@@ -11,6 +11,10 @@ namespace shiftrt {
 // Parses `text`; errors call the file `name`. Throws Error for invalid JSON or UTF-8, for a duplicate key in one
 // object (the parser would silently keep the last one), and for nesting beyond 16 levels (traversing the value takes
 // one stack frame per level).
+// Time and memory are linear in the bytes of the text.
 nlohmann::json ParseJson(std::string_view text, const std::string& name);
+
+// The same with the keys of each object in their order, for objects of at most 4096 keys.
+nlohmann::ordered_json ParseOrderedJson(std::string_view text, const std::string& name);
 
 }  // namespace shiftrt

@@ -6,23 +6,12 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/utf8.h"
+
 namespace shiftrt {
-
-struct Utf8Span {
-  size_t length;  // of the character; if invalid, of the longest prefix of a valid character
-  bool valid;
-};
-
-// The first character of `text`, which must not be empty.
-Utf8Span FirstCharacter(std::string_view text);
-
-bool IsValidUtf8(std::string_view text);
 
 // Replaces every incomplete character by one U+FFFD: the substitution of maximal subparts that Unicode recommends.
 std::string ReplaceInvalidUtf8(std::string_view bytes);
-
-// Code point of a valid character.
-char32_t CodePoint(std::string_view character);
 
 bool IsWhiteSpace(char32_t c);  // the Unicode property White_Space
 

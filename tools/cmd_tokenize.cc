@@ -30,9 +30,7 @@ std::string Rendered(const TokenizeOptions& options, const Tokenizer& tokenizer)
   const auto directory = TokenizerDirectory(options.common.model);
   const auto chat = LoadChatTemplate(directory, tokenizer);
   Check(chat != nullptr, "{}: there is no chat template", directory.string());
-  const std::string text = ReadText(options.conversation);
-  ParseJson(text, options.conversation);  // checks it; the template then sees keys in their order
-  ordered_json variables = ordered_json::parse(text);
+  ordered_json variables = ParseOrderedJson(ReadText(options.conversation), options.conversation);
   if (variables.is_array()) {
     ordered_json messages = std::move(variables);
     variables = ordered_json::object();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/json.h"
 
+#include <ctime>
+
 #include "tests/runtime/refusal.h"
 
 namespace shiftrt {
@@ -48,6 +50,53 @@ TEST(Json, SixteenLevelsAndNoMore) {
   std::string objects;
   for (int i = 0; i < 100000; ++i) objects += "{\"a\":";
   ExpectRefused(objects, "nested");
+}
+
+// CPU time, which other programs on the machine do not lengthen.
+double SecondsToParse(const std::string& text) {
+  const std::clock_t start = std::clock();
+  ParseJson(text, "some.json");
+  return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+}
+
+// The time per byte of many siblings must be that of few. Each of these took quadratic time: 25 s and more for a MB.
+TEST(Json, TimeIsLinearInTheNumberOfSiblings) {
+  const auto rows = [](const char* row, int count) {
+    std::string text = "{\"x\": [{}";
+    for (int i = 0; i < count; ++i) text += row;
+    return text + "]}";
+  };
+  const auto tensors = [](int count) {
+    std::string text = "{\"a\": 0";
+    for (int i = 0; i < count; ++i)
+      text += fmt::format(", \"layers.{}.weight\": {{\"dtype\": \"F32\", \"shape\": [2, 2]}}", i);
+    return text + "}";
+  };
+  EXPECT_LT(SecondsToParse(rows(",{}", 300000)), 5);
+  EXPECT_LT(SecondsToParse(rows(",{\"instruction\": \"a\", \"output\": \"b\"}", 50000)), 5);
+  EXPECT_LT(SecondsToParse(tensors(60000)), 5);
+  EXPECT_EQ(ParseJson(tensors(60000), "some.json").size(), 60001u);
+}
+
+TEST(Json, OrderedKeysStayInTheirOrder) {
+  EXPECT_EQ(ParseOrderedJson(R"({"b": [{"z": 1, "y": 2}], "a": null})", "some.json").dump(),
+            R"({"b":[{"z":1,"y":2}],"a":null})");
+  ExpectRefusal([] { ParseOrderedJson(R"({"b": 1, "a": 2, "b": 3})", "some.json"); }, "some.json", "duplicate key b");
+  std::string many = "{\"k\": 0";
+  for (int i = 0; i < 5000; ++i) many += fmt::format(", \"{}\": 0", i);
+  ExpectRefusal([&] { ParseOrderedJson(many + "}", "some.json"); }, "some.json", "more than 4096 keys");
+}
+
+TEST(Json, ErrorsShowNoTypeOfALibraryAndNoRawText) {
+  const std::string broken =
+      Refusal([] { ParseJson("{\"a\": \"" + std::string(1 << 20, 'x') + "\n\"}", "some.json"); });
+  EXPECT_EQ(broken.find("exception"), broken.npos) << broken;
+  EXPECT_LT(broken.size(), 300u);
+  const std::string twice = "\x1b[2J" + std::string(5000, 'k');
+  const nlohmann::json key = twice;
+  const std::string message = Refusal([&] { ParseJson("{" + key.dump() + ":1," + key.dump() + ":2}", "some.json"); });
+  EXPECT_NE(message.find("\\x1b[2J"), message.npos) << message;
+  EXPECT_LT(message.size(), 300u);
 }
 
 }  // namespace

@@ -5,12 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "runtime/check.h"
+#include "runtime/random.h"
 #include "tests/test_directory.h"
+#include "tokenizers/jinja/python_text.h"
 
 namespace shiftrt {
 namespace {
@@ -185,6 +188,93 @@ TEST(Jinja, AThousandTurnsAreRendered) {
     messages.push_back({{"role", i % 2 == 0 ? "user" : "assistant"}, {"content", std::string(2000, 'a')}});
   const std::string rendered = JinjaTemplate(text, "t").Render({{"messages", messages}}, kNow);
   EXPECT_GT(rendered.size(), 2000000u);
+}
+
+// Templates that do as much as they can of one thing. Each must end, by an error or without one, in seconds: the limit
+// on work counts what is done. The slowest of those that are refused is a bound for those that pass, because a refusal
+// comes when all the work that is allowed is done.
+TEST(Jinja, NoTemplateTakesLongWhateverItDoes) {
+  // `a` has 2^20 characters, `p` is a needle that nearly matches everywhere, `w` has letters that are not ASCII.
+  const std::string prelude =
+      "{% set ns = namespace(a='a', p='a', w='\xC3\xA8', s=' ') %}"
+      "{% for i in range(20) %}{% set ns.a = ns.a ~ ns.a %}{% set ns.w = ns.w ~ ns.w %}{% set ns.s = ns.s ~ ns.s %}"
+      "{% if i < 18 %}{% set ns.p = ns.p ~ ns.p %}{% endif %}{% endfor %}"
+      "{% set a = ns.a %}{% set p = ns.p %}{% set w = ns.w[:500000] %}{% set s = ns.s %}{% set d = {a: 1, 'x': 2} %}"
+      "{% set e = {a ~ 'b': 1} %}{% set q = p ~ 'b' %}{% for i in range(100000) %}{% for j in range(100000) %}";
+  const std::string end = "{% endfor %}{% endfor %}";
+  const std::string bodies[] = {
+      "",
+      "{{ a.find(q) }}",
+      "{{ a.rfind(q) }}",
+      "{% if q in a %}{% endif %}",
+      "{% set x = a.split(q) %}",
+      "{% set x = s.split() %}",
+      "{% set x = a.replace('a', 'bb') %}",
+      "{% set x = a | length %}",
+      "{% set x = a < a ~ 'b' %}",
+      "{% set x = a.startswith(p) and a.endswith(p) %}",
+      "{% set x = w.strip('\xC3\xA9\xC3\xAA\xC3\xA8') %}",
+      "{% set x = w[400000] %}",
+      "{% set x = w[::-1] %}",
+      "{% set x = (s ~ 'x') | upper %}",
+      "{% set x = s | int %}",
+      "{% set x = d[a] %}",
+      "{% set x = e[a ~ 'c'] is defined %}",
+      "{% set x = {a: 1} %}",
+      "{% set x = [1, 2, 3] | tojson(separators=[a, a]) %}",
+      "{% set x = {a: 1, a ~ 'b': 2} | dictsort %}",
+      "{% set x = a.join(['x', 'y']) %}",
+      "{% set x = [{}] | map(attribute=a) | list %}",
+      "{% set x = (a ~ '\n') | indent(p) %}",
+      "{% set x = a | safe + '<' %}",
+      "{% set x = strftime_now('%c%c%c%c%c%c%c%c%c%c%c%c%c%c%c%c%c%c%c%c') %}",
+      "{% set x = range(1000) | list %}",
+      "{% set x = range(1000) | map('string') | join %}",
+      "{% macro m(a, b=1) %}{{ a }}{% endmacro %}{% set x = m(1) %}",
+  };
+  double slowest = 0;
+  std::string which;
+  for (const std::string& body : bodies) {
+    const std::clock_t start = std::clock();
+    const std::string error = ErrorOf(prelude + body + end);
+    const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+    EXPECT_NE(error.find("too much work or memory"), error.npos) << body << "\n" << error.substr(0, 200);
+    if (seconds > slowest) which = body;
+    slowest = std::max(slowest, seconds);
+  }
+  RecordProperty("slowest_template", which);
+  RecordProperty("slowest_milliseconds", static_cast<int>(slowest * 1e3));
+  EXPECT_LT(slowest, 10) << which;
+}
+
+// Names are compared where they are read, and an unknown key or attribute is quoted.
+TEST(Jinja, LongNamesAndMessagesAreCut) {
+  EXPECT_NE(ErrorOf("{{ " + std::string(500000, 'a') + " }}").find("a name of more than 255 characters"),
+            std::string::npos);
+  const ordered_json variables = {{"t", std::string(1 << 20, 'k') + "\x1B[2J"}};
+  for (const char* text : {"{{ raise_exception(t) }}", "{{ {}[t].x }}", "{{ raise_exception('\x1B[2J' ~ t) }}",
+                           "{{ {}[[t]].x }}", "{{ strftime_now('%\x1B') }}"}) {
+    const std::string error = ErrorOf(text, variables);
+    EXPECT_LT(error.size(), 600u) << text;
+    EXPECT_EQ(error.find('\x1B'), error.npos) << text;
+  }
+}
+
+// What is found must not depend on how it is searched.
+TEST(Jinja, SearchesAgreeWithTheStandardLibrary) {
+  Random random(1);
+  const auto word = [&](int64_t size) {
+    std::string text;
+    for (int64_t i = 0; i < size; ++i) text += random.Below(2) == 0 ? 'a' : 'b';
+    return text;
+  };
+  for (int i = 0; i < 2000; ++i) {
+    const std::string text = word(random.Below(40)), part = word(random.Below(6));
+    const jinja::Finder finder(part);
+    EXPECT_EQ(finder.First(text), text.find(part)) << text << " " << part;
+    EXPECT_EQ(finder.Last(text), text.rfind(part)) << text << " " << part;
+    EXPECT_EQ(finder.First(text, 5), text.find(part, 5)) << text << " " << part;
+  }
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "runtime/printable.h"
 #include "tokenizers/jinja/python_text.h"
 
 namespace shiftrt::jinja {
@@ -62,7 +63,7 @@ Value MakeRange(Run& run, const Value&, Arguments arguments) {
 }
 
 Value RaiseException(Run& run, const Value&, Arguments arguments) {
-  run.Fail("the template refuses: {}", run.Str(*arguments[0]));
+  run.Fail("the template refuses: {}", Printable(run.Str(*arguments[0])));
 }
 
 Value StrftimeNow(Run& run, const Value&, Arguments arguments) {
@@ -71,13 +72,15 @@ Value StrftimeNow(Run& run, const Value&, Arguments arguments) {
   constexpr std::string_view kDirectives = "aAbBdHIjmMpSUwWyYcxXeGuV%";
   for (size_t at = format.find('%'); at != format.npos; at = format.find('%', at + 2))
     if (at + 1 == format.size() || kDirectives.find(format[at + 1]) == kDirectives.npos)
-      run.Fail("strftime_now: the directive '{}' is not supported", format.substr(at, 2));
+      run.Fail("strftime_now: the directive '{}' is not supported", Printable(format.substr(at, 2)));
   if (format.empty() || format.find('\0') != format.npos) return run.MakeText("");
   const std::time_t time = run.now;
   std::tm local{};
   ::localtime_r(&time, &local);
-  std::string text(format.size() * 64, '\0');  // the longest directive writes some 30 bytes
-  run.Charge(text.size() / 16);
+  const size_t size = format.size() * 64;  // the longest directive writes some 30 bytes
+  run.ChargeText(size);
+  run.ChargeMemory(size);
+  std::string text(size, '\0');
   text.resize(std::strftime(text.data(), text.size(), format.c_str(), &local));
   return run.MakeText(std::move(text));
 }
@@ -100,7 +103,7 @@ Value StripMethod(Run& run, const Value& self, Arguments arguments) {
   std::optional<std::string_view> of;
   if (arguments[0] && !Is<std::nullptr_t>(*arguments[0])) of = run.ExpectText(*arguments[0], "strip");
   const std::string& text = Self(run, self);
-  run.Charge(of ? text.size() * of->size() / 256 : 0);
+  run.ChargeText(text.size() * (of ? of->size() : 1));
   return run.MakeText(std::string(Strip(text, side, of)));
 }
 
@@ -108,28 +111,38 @@ Value SplitMethod(Run& run, const Value& self, Arguments arguments) {
   const std::string& text = Self(run, self);
   const int64_t most = arguments[1] ? run.ExpectInteger(*arguments[1], "split") : -1;
   const bool at_space = !arguments[0] || Is<std::nullptr_t>(*arguments[0]);
-  const std::string separator = at_space ? "" : run.ExpectText(*arguments[0], "split");
-  if (!at_space && separator.empty()) run.Fail("split: the separator is empty");
-  run.Charge(text.size() / 16);
   std::vector<Value> parts;
-  for (const std::string_view part : at_space ? SplitAtSpace(text, most) : Split(text, separator, most))
-    parts.push_back(run.MakeText(std::string(part)));
+  const auto add = [&](std::string_view part) { parts.push_back(run.MakeText(std::string(part))); };
+  if (at_space) {
+    run.ChargeText(2 * text.size());
+    SplitAtSpace(text, most, add);
+  } else {
+    const std::string& separator = run.ExpectText(*arguments[0], "split");
+    if (separator.empty()) run.Fail("split: the separator is empty");
+    run.ChargeText(text.size() + separator.size());
+    Split(text, separator, most, add);
+  }
   return run.MakeSequence(std::move(parts));
 }
 
 Value StartsWith(Run& run, const Value& self, Arguments arguments) {
-  return Self(run, self).starts_with(run.ExpectText(*arguments[0], "startswith"));
+  const std::string& part = run.ExpectText(*arguments[0], "startswith");
+  run.ChargeText(part.size());
+  return Self(run, self).starts_with(part);
 }
 Value EndsWith(Run& run, const Value& self, Arguments arguments) {
-  return Self(run, self).ends_with(run.ExpectText(*arguments[0], "endswith"));
+  const std::string& part = run.ExpectText(*arguments[0], "endswith");
+  run.ChargeText(part.size());
+  return Self(run, self).ends_with(part);
 }
 
 template <bool from_right>
 Value FindMethod(Run& run, const Value& self, Arguments arguments) {
   const std::string& text = Self(run, self);
   const std::string& part = run.ExpectText(*arguments[0], "find");
-  run.Charge(text.size() / 16);
-  const size_t at = from_right ? text.rfind(part) : text.find(part);
+  run.ChargeText(text.size() + part.size());
+  const Finder finder(part);
+  const size_t at = from_right ? finder.Last(text) : finder.First(text);
   return at == text.npos ? -1 : Length(std::string_view(text).substr(0, at));
 }
 
@@ -139,9 +152,10 @@ Value JoinMethod(Run& run, const Value& self, Arguments arguments) {
   bool first = true;
   const auto sequence = run.Iterate(*arguments[0]);
   for (const Value& item : sequence->items) {
-    if (!std::exchange(first, false)) text += separator;
     const std::string& part = run.ExpectText(item, "join");
-    run.Charge(1 + (separator.size() + part.size()) / 16);
+    run.ChargeText(separator.size() + part.size());
+    run.ChargeMemory(separator.size() + part.size());
+    if (!std::exchange(first, false)) text += separator;
     text += part;
   }
   return run.MakeText(std::move(text));
@@ -156,6 +170,7 @@ constexpr char kReplace[] = "replace", kUpper[] = "upper", kLower[] = "lower", k
 
 Value TitleMethod(Run& run, const Value& self, Arguments) {
   const std::string& text = Self(run, self);
+  run.ChargeText(4 * text.size());
   if (!HasSimpleCase(text)) run.Fail("title: letters that are not ASCII are not supported");
   return run.MakeText(Title(text));
 }
@@ -181,9 +196,8 @@ const Builtin kTextMethods[] = {
 
 Value GetMethod(Run& run, const Value& self, Arguments arguments) {
   const Mapping& mapping = *AsMapping(self);
-  run.Charge(mapping.entries.size());
   const Text* key = AsText(*arguments[0]);
-  if (const Value* found = key != nullptr ? mapping.Find(key->text) : nullptr) return *found;
+  if (const Value* found = key != nullptr ? run.Find(mapping, key->text) : nullptr) return *found;
   return arguments[1] ? *arguments[1] : Value(nullptr);
 }
 

@@ -31,13 +31,17 @@ class Writer {
     } else if (const Sequence* sequence = AsSequence(value); sequence && sequence->kind <= Sequence::Kind::kTuple) {
       WriteAll('[', ']', sequence->items, [&](const Value& item) { Write(item); });
     } else if (const Mapping* mapping = AsMapping(value)) {
-      auto entries = mapping->entries;
+      std::vector<const std::pair<std::string, Value>*> entries;
+      for (const auto& entry : mapping->entries) entries.push_back(&entry);
       if (style_.sort_keys)
-        std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-      WriteAll('{', '}', entries, [&](const auto& entry) {
-        WriteText(entry.first);
-        out += style_.key_separator;
-        Write(entry.second);
+        std::sort(entries.begin(), entries.end(), [&](const auto* a, const auto* b) {
+          run_.ChargeText(std::min(a->first.size(), b->first.size()));
+          return a->first < b->first;
+        });
+      WriteAll('{', '}', entries, [&](const auto* entry) {
+        WriteText(entry->first);
+        Separate(style_.key_separator);
+        Write(entry->second);
       });
     } else if (const auto* undefined = std::get_if<Undefined>(&value)) {
       run_.Fail("the filter 'tojson': {}", *undefined->what);
@@ -50,7 +54,8 @@ class Writer {
 
  private:
   void WriteText(const std::string& text) {
-    run_.Charge(text.size() / 16);
+    run_.ChargeText(4 * text.size());
+    run_.ChargeMemory(text.size());
     constexpr std::string_view kNamed = "\"\\\n\r\t\f\b", kLetters = "\"\\nrtfb";
     out += '"';
     for (const char c : text) {
@@ -65,9 +70,16 @@ class Writer {
     out += '"';
   }
 
+  void Separate(const std::string& separator) {
+    run_.ChargeText(separator.size());
+    run_.ChargeMemory(separator.size());
+    out += separator;
+  }
+
   void StartLine() {
     if (!style_.indent) return;
-    run_.Charge(1 + level_ * style_.indent->size() / 16);
+    run_.ChargeText(level_ * style_.indent->size());
+    run_.ChargeMemory(level_ * style_.indent->size());
     out += '\n';
     for (int i = 0; i < level_; ++i) out += *style_.indent;
   }
@@ -78,7 +90,7 @@ class Writer {
     if (!parts.empty()) {
       ++level_;
       for (size_t i = 0; i < parts.size(); ++i) {
-        if (i > 0) out += style_.item_separator;
+        if (i > 0) Separate(style_.item_separator);
         StartLine();
         one(parts[i]);
       }

@@ -93,7 +93,8 @@ class Evaluator {
   }
 
   void Write(std::string_view text) {
-    run_.Charge(text.size() / 16);
+    run_.ChargeText(text.size());
+    run_.ChargeMemory(text.size());
     out_->append(text);
   }
 
@@ -215,12 +216,12 @@ class Evaluator {
   }
 
   void Put(Mapping& mapping, const std::string& key, Value value) {
-    run_.Charge(1 + mapping.entries.size() / 16);
-    for (auto& [known, held] : mapping.entries)
-      if (known == key) {
-        held = std::move(value);
-        return;
-      }
+    run_.ChargeText(key.size());
+    run_.ChargeMemory(key.size() + sizeof(mapping.entries[0]));
+    if (Value* held = run_.Find(mapping, key)) {
+      *held = std::move(value);
+      return;
+    }
     mapping.entries.emplace_back(key, std::move(value));
   }
 
@@ -347,6 +348,8 @@ class Evaluator {
 
   Value AddTexts(const Text& left, const Text& right) {
     const bool safe = left.safe || right.safe;
+    run_.ChargeText(left.text.size() + right.text.size());
+    run_.ChargeMemory(left.text.size() + right.text.size());
     const auto part = [&](const Text& text) { return safe && !text.safe ? EscapeHtml(text.text) : text.text; };
     return run_.MakeText(part(left) + part(right), safe);
   }
@@ -425,6 +428,7 @@ class Evaluator {
   // The arguments in the order of the signature.
   std::vector<std::optional<Value>> Arrange(std::string_view name, const Signature& signature,
                                             const CallArguments& arguments, size_t at) {
+    run_.Charge(1 + signature.parameters.size() * (1 + arguments.keywords.size()) / 4);
     const std::string mismatch = signature.Mismatch(arguments.positional(), arguments.keywords);
     if (!mismatch.empty()) run_.Fail("'{}' {}", name, mismatch);
     std::vector<Value> values = Parts(arguments.values, at);

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "runtime/printable.h"
 #include "tokenizers/jinja/builtins.h"
 #include "tokenizers/jinja/python_text.h"
 
@@ -13,8 +14,11 @@ namespace {
 
 // The subject as a str.
 std::string Subject(Run& run, const Value& subject, std::string_view filter) {
-  if (AsText(subject)) return run.ExpectText(subject, filter);
-  return run.Str(subject);
+  if (!AsText(subject)) return run.Str(subject);
+  const std::string& text = run.ExpectText(subject, filter);
+  run.ChargeText(text.size());
+  run.ChargeMemory(text.size());
+  return text;
 }
 
 bool Flag(const std::optional<Value>& argument) { return argument && Truth(*argument); }
@@ -23,7 +27,7 @@ Value Trim(Run& run, const Value& subject, Arguments arguments) {
   const std::string text = Subject(run, subject, "trim");
   std::optional<std::string_view> of;
   if (arguments[0] && !Is<std::nullptr_t>(*arguments[0])) of = run.ExpectText(*arguments[0], "trim");
-  run.Charge(of ? text.size() * of->size() / 256 : 0);
+  run.ChargeText(text.size() * (of ? of->size() : 1));
   return run.MakeText(std::string(Strip(text, Side::kBoth, of)));
 }
 
@@ -41,6 +45,7 @@ std::string TitleOfFilter(std::string_view text) {
 template <std::string (*change)(std::string_view)>
 Value ChangeCase(Run& run, const Value& subject, Arguments) {
   const std::string text = Subject(run, subject, "a change of case");
+  run.ChargeText(4 * text.size());
   if (!HasSimpleCase(text)) run.Fail("the case of letters that are not ASCII is not supported");
   return run.MakeText(change(text));
 }
@@ -51,12 +56,15 @@ Value Replace(Run& run, const Value& subject, Arguments arguments) {
   const std::string& to = run.ExpectText(*arguments[1], "replace");
   int64_t left = arguments[2] && !Is<std::nullptr_t>(*arguments[2]) ? run.ExpectInteger(*arguments[2], "replace") : -1;
   if (from.empty()) run.Fail("replace: the text to replace is empty");
+  run.ChargeText(text.size() + from.size());
+  const Finder finder(from);
   std::string result;
   size_t at = 0;
-  for (size_t next = text.find(from); next != text.npos && left != 0; next = text.find(from, at), --left) {
+  for (size_t next = finder.First(text); next != text.npos && left != 0; next = finder.First(text, at), --left) {
+    run.ChargeText(to.size());
+    run.ChargeMemory(next - at + to.size());
     result.append(text, at, next - at).append(to);
     at = next + from.size();
-    run.Charge(1 + to.size() / 16);
   }
   return run.MakeText(result.append(text, at));
 }
@@ -87,13 +95,15 @@ Value Default(Run&, const Value& subject, Arguments arguments) {
 // An attribute by its path "a.b.0", as Jinja looks it up: by key first.
 Value AttributeByPath(Run& run, Value value, const Value& path, const std::optional<Value>& otherwise) {
   if (!AsText(path)) return run.Item(value, path);
-  for (const std::string_view part : Split(run.ExpectText(path, "an attribute"), ".", -1)) {
+  const std::string& parts = run.ExpectText(path, "an attribute");
+  run.ChargeText(parts.size());
+  Split(parts, ".", -1, [&](std::string_view part) {
     int64_t index = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), index);
     const bool number = error == std::errc() && end == part.data() + part.size() && part[0] != '-';
     value = run.Item(value, number ? Value(index) : run.MakeText(std::string(part)));
     if (otherwise && !Is<std::nullptr_t>(*otherwise) && Is<Undefined>(value)) value = *otherwise;
-  }
+  });
   return value;
 }
 
@@ -103,9 +113,10 @@ Value Join(Run& run, const Value& subject, Arguments arguments) {
   bool first = true;
   const auto sequence = run.Iterate(subject);
   for (const Value& item : sequence->items) {
+    run.ChargeText(separator.size());
+    run.ChargeMemory(separator.size());
     if (!std::exchange(first, false)) text += separator;
     text += run.Str(arguments[1] ? AttributeByPath(run, item, *arguments[1], {}) : item);
-    run.Charge(1 + separator.size() / 16);
   }
   return run.MakeText(std::move(text));
 }
@@ -165,12 +176,13 @@ Value DictSort(Run& run, const Value& subject, Arguments arguments) {
   if (!AsMapping(subject)) run.Fail("dictsort: expected a dict, found {}", TypeName(subject));
   const bool case_sensitive = Flag(arguments[0]), backwards = Flag(arguments[2]);
   const std::string by = arguments[1] ? run.ExpectText(*arguments[1], "dictsort") : "key";
-  if (by != "key" && by != "value") run.Fail("dictsort: sorts by \"key\" or \"value\", not by \"{}\"", by);
+  if (by != "key" && by != "value") run.Fail("dictsort: sorts by \"key\" or \"value\", not by \"{}\"", Printable(by));
   std::vector<Value> items = AsSequence(FindMappingMethod("items")->call(run, subject, {}))->items;
   const auto key = [&](const Value& item) -> Value {
     const Value& value = AsSequence(item)->items[by == "key" ? 0 : 1];
     const Text* text = AsText(value);
     if (text == nullptr || case_sensitive) return value;
+    run.ChargeText(4 * text->text.size());
     if (!HasSimpleCase(text->text)) run.Fail("dictsort: letters that are not ASCII are not supported");
     return run.MakeText(Lower(text->text));
   };
@@ -210,17 +222,22 @@ Value Indent(Run& run, const Value& subject, Arguments arguments) {
   } else if (arguments[0]) {
     prefix.assign(static_cast<size_t>(std::clamp<int64_t>(run.ExpectInteger(*arguments[0], "indent"), 0, 1000)), ' ');
   }
-  const std::string text = run.ExpectText(subject, "indent") + "\n";
+  const std::string& given = run.ExpectText(subject, "indent");
+  run.ChargeText(given.size());
+  run.ChargeMemory(given.size());
+  const std::string text = given + "\n";
   std::string result;
   bool first = true;
-  for (const std::string_view line : SplitLines(text)) {
-    run.Charge(1 + prefix.size() / 16);
+  run.ChargeText(2 * text.size());
+  SplitLines(text, [&](std::string_view line) {
+    run.ChargeText(prefix.size());
+    run.ChargeMemory(1 + prefix.size() + line.size());
     if (!first) result += '\n';
     const bool indents = first ? Flag(arguments[1]) : !line.empty() || Flag(arguments[2]);
     if (indents) result += prefix;
     result += line;
     first = false;
-  }
+  });
   return run.MakeText(std::move(result));
 }
 
@@ -228,6 +245,7 @@ Value ToInt(Run& run, const Value& subject, Arguments arguments) {
   const Value otherwise = arguments[0] ? *arguments[0] : Value(int64_t{0});
   double number = 0;
   if (const Text* text = AsText(subject)) {
+    run.ChargeText(text->text.size());
     std::string_view digits = Strip(text->text, Side::kBoth);
     if (digits.find('_') != digits.npos) run.Fail("int: a number with '_' is not supported");
     if (digits.starts_with('+')) digits.remove_prefix(1);

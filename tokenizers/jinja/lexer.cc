@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "runtime/check.h"
+#include "runtime/printable.h"
 #include "tokenizers/jinja/python_text.h"
 #include "tokenizers/utf8.h"
 
@@ -14,7 +15,7 @@ void Source::FailAt(size_t at, const std::string& message) const {
   const std::string_view before = std::string_view(text).substr(0, std::min(at, text.size()));
   const size_t line = before.rfind('\n') + 1;  // 0 where there is none
   shiftrt::Fail("{}:{}:{}: {}", name, 1 + std::count(before.begin(), before.end(), '\n'),
-                1 + Length(before.substr(line)), message);
+                1 + Length(before.substr(line)), Printable(message, 2 * kMaxPrintable));
 }
 
 namespace {
@@ -27,6 +28,9 @@ std::string NormalizeLineEnds(std::string_view text) {
   }
   return normal;
 }
+
+// Names are compared one by one where a template reads them, at the cost of one unit of work.
+constexpr size_t kMaxName = 255;
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsNameStart(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
@@ -147,6 +151,7 @@ class Lexer {
   void ReadName() {
     const size_t begin = at_;
     while (IsNameStart(Peek()) || IsDigit(Peek())) ++at_;
+    if (at_ - begin > kMaxName) source_.Fail(begin, "a name of more than {} characters", kMaxName);
     if ((Peek() & 0x80) != 0) source_.Fail(begin, "a name that is not ASCII is not supported");
     std::string name(text_.substr(begin, at_ - begin));
     if (name == "raw" && tokens_.back().kind == TokenKind::kBlockBegin)

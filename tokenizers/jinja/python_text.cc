@@ -56,6 +56,44 @@ int64_t Length(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; });
 }
 
+std::string_view CharacterAt(std::string_view text, int64_t place) {
+  for (; place > 0; --place) text.remove_prefix(FirstCharacter(text).length);
+  return text.substr(0, FirstCharacter(text).length);
+}
+
+Finder::Finder(std::string_view part) : part_(part), border_(part.size()) {
+  for (size_t i = 1; i < part.size(); ++i) border_[i] = static_cast<uint32_t>(Extend(border_[i - 1], part[i]));
+}
+
+size_t Finder::Extend(size_t matched, char byte) const {
+  while (matched > 0 && (matched == part_.size() || part_[matched] != byte)) matched = border_[matched - 1];
+  return part_[matched] == byte ? matched + 1 : 0;
+}
+
+size_t Finder::First(std::string_view text, size_t from) const {
+  if (part_.empty()) return from <= text.size() ? from : text.npos;
+  size_t matched = 0;
+  for (size_t i = from; i < text.size(); ++i) {
+    if (matched == 0) {  // the C library finds a byte faster
+      i = text.find(part_[0], i);
+      if (i == text.npos) break;
+    }
+    matched = Extend(matched, text[i]);
+    if (matched == part_.size()) return i + 1 - matched;
+  }
+  return text.npos;
+}
+
+size_t Finder::Last(std::string_view text) const {
+  if (part_.empty()) return text.size();
+  size_t matched = 0, last = text.npos;
+  for (size_t i = 0; i < text.size(); ++i) {
+    matched = Extend(matched, text[i]);
+    if (matched == part_.size()) last = i + 1 - matched;
+  }
+  return last;
+}
+
 std::string_view Strip(std::string_view text, Side side, std::optional<std::string_view> of) {
   const auto goes = [&](std::string_view character) {
     return of ? of->find(character) != of->npos : IsSpace(CodePoint(character));
@@ -74,53 +112,49 @@ std::string_view Strip(std::string_view text, Side side, std::optional<std::stri
   return text;
 }
 
-std::vector<std::string_view> SplitAtSpace(std::string_view text, int64_t most) {
-  std::vector<std::string_view> parts;
+void SplitAtSpace(std::string_view text, int64_t most, const PartSink& sink) {
+  int64_t splits = 0;
   for (text = Strip(text, Side::kLeft); !text.empty(); text = Strip(text, Side::kLeft)) {
-    if (most >= 0 && std::ssize(parts) == most) {
-      parts.push_back(text);
-      break;
-    }
+    if (most >= 0 && splits == most) return sink(text);
     size_t end = 0;
     while (end < text.size()) {
       const size_t length = FirstCharacter(text.substr(end)).length;
       if (IsSpace(CodePoint(text.substr(end, length)))) break;
       end += length;
     }
-    parts.push_back(text.substr(0, end));
+    sink(text.substr(0, end));
+    ++splits;
     text.remove_prefix(end);
   }
-  return parts;
 }
 
-std::vector<std::string_view> Split(std::string_view text, std::string_view separator, int64_t most) {
-  std::vector<std::string_view> parts;
-  while (most < 0 || std::ssize(parts) < most) {
-    const size_t end = text.find(separator);
+void Split(std::string_view text, std::string_view separator, int64_t most, const PartSink& sink) {
+  const Finder finder(separator);
+  for (int64_t splits = 0; most < 0 || splits < most; ++splits) {
+    const size_t end = finder.First(text);
     if (end == text.npos) break;
-    parts.push_back(text.substr(0, end));
+    sink(text.substr(0, end));
     text.remove_prefix(end + separator.size());
   }
-  parts.push_back(text);
-  return parts;
+  sink(text);
 }
 
-std::vector<std::string_view> SplitLines(std::string_view text) {
-  std::vector<std::string_view> lines;
+void SplitLines(std::string_view text, const PartSink& sink) {
   size_t begin = 0;
   for (size_t at = 0; at < text.size();) {
     const size_t length = FirstCharacter(text.substr(at)).length;
     const bool ends = EndsLine(CodePoint(text.substr(at, length)));
-    if (ends) lines.push_back(text.substr(begin, at - begin));
+    if (ends) sink(text.substr(begin, at - begin));
     at += ends && text.substr(at).starts_with("\r\n") ? 2 : length;
     if (ends) begin = at;
   }
-  if (begin < text.size()) lines.push_back(text.substr(begin));
-  return lines;
+  if (begin < text.size()) sink(text.substr(begin));
 }
 
 bool HasSimpleCase(std::string_view text) {
-  for (const std::string_view character : Characters(text)) {
+  while (!text.empty()) {
+    const std::string_view character = text.substr(0, FirstCharacter(text).length);
+    text.remove_prefix(character.size());
     if (character.size() == 1) continue;
     const auto c = static_cast<utf8proc_int32_t>(CodePoint(character));
     const utf8proc_category_t category = utf8proc_category(c);
@@ -160,7 +194,9 @@ std::string Quote(std::string_view text) {
   const bool doubled = text.find('\'') != text.npos && text.find('"') == text.npos;
   const char quote = doubled ? '"' : '\'';
   std::string out(1, quote);
-  for (const std::string_view character : Characters(text)) {
+  while (!text.empty()) {
+    const std::string_view character = text.substr(0, FirstCharacter(text).length);
+    text.remove_prefix(character.size());
     const char32_t c = CodePoint(character);
     if (c == static_cast<char32_t>(quote) || c == '\\') {
       out += '\\';

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,20 +14,41 @@ namespace shiftrt::jinja {
 // str.isspace of one character.
 bool IsSpace(char32_t c);
 
-// The characters of a text, as views into it.
+// The characters of a text, as views into it: 16 bytes for each.
 std::vector<std::string_view> Characters(std::string_view text);
 int64_t Length(std::string_view text);
+// The character at a place below the length.
+std::string_view CharacterAt(std::string_view text, int64_t place);
+
+// Finds a part in texts in time linear in their bytes, whatever they hold (Knuth, Morris and Pratt). The part is not
+// copied.
+class Finder {
+ public:
+  explicit Finder(std::string_view part);
+  // The byte at which the first occurrence at or after `from` begins; npos if there is none.
+  size_t First(std::string_view text, size_t from = 0) const;
+  size_t Last(std::string_view text) const;
+
+ private:
+  // How many bytes of the part match after one more byte, when `matched` did before it.
+  size_t Extend(size_t matched, char byte) const;
+
+  std::string_view part_;
+  std::vector<uint32_t> border_;  // of each prefix: the length of its longest proper prefix that also ends it
+};
 
 enum class Side { kLeft, kRight, kBoth };
 // str.strip, lstrip, rstrip: of white space, or of any of the characters `of`.
 std::string_view Strip(std::string_view text, Side side, std::optional<std::string_view> of = {});
 
+// Is given the parts of a text one after the other, and may throw to end the work.
+using PartSink = std::function<void(std::string_view part)>;
 // str.split: by white space where there is no separator; at most `most` splits, all where it is negative. The separator
 // is not empty.
-std::vector<std::string_view> SplitAtSpace(std::string_view text, int64_t most);
-std::vector<std::string_view> Split(std::string_view text, std::string_view separator, int64_t most);
+void SplitAtSpace(std::string_view text, int64_t most, const PartSink& sink);
+void Split(std::string_view text, std::string_view separator, int64_t most, const PartSink& sink);
 // str.splitlines.
-std::vector<std::string_view> SplitLines(std::string_view text);
+void SplitLines(std::string_view text, const PartSink& sink);
 
 // Case is mapped for ASCII text only. False if a character that is not ASCII has an upper and a lower case.
 bool HasSimpleCase(std::string_view text);

@@ -5,6 +5,7 @@
 #include <compare>
 #include <nlohmann/json.hpp>
 
+#include "runtime/printable.h"
 #include "tokenizers/jinja/builtins.h"
 #include "tokenizers/jinja/python_text.h"
 #include "tokenizers/utf8.h"
@@ -84,8 +85,14 @@ void Run::Charge(size_t units) {
   if (work > kMaxWork) Fail("the template takes too much work or memory");
 }
 
+void Run::ChargeMemory(size_t bytes) {
+  memory += static_cast<int64_t>(std::min<size_t>(bytes, kMaxMemory + 1));
+  if (memory > kMaxMemory) Fail("the template takes too much work or memory");
+}
+
 Value Run::MakeText(std::string text, bool safe) {
-  Charge(1 + text.size() / 16);
+  ChargeText(text.size());
+  ChargeMemory(sizeof(Text) + 16 + text.size());
   return std::make_shared<const Text>(Text{std::move(text), safe});
 }
 
@@ -99,6 +106,7 @@ void Run::CheckData(const Value& value) const {
 
 Value Run::MakeSequence(std::vector<Value> items, Sequence::Kind kind) {
   Charge(1 + items.size());
+  ChargeMemory(sizeof(Sequence) + 16 + items.size() * sizeof(Value));
   auto sequence = std::make_shared<Sequence>();
   for (const Value& item : items) {
     CheckData(item);
@@ -112,6 +120,7 @@ Value Run::MakeSequence(std::vector<Value> items, Sequence::Kind kind) {
 
 Value Run::MakeMapping(std::vector<std::pair<std::string, Value>> entries) {
   Charge(1 + entries.size());
+  ChargeMemory(sizeof(Mapping) + 16 + entries.size() * sizeof(entries[0]));
   auto mapping = std::make_shared<Mapping>();
   for (const auto& [key, value] : entries) {
     CheckData(value);
@@ -164,7 +173,8 @@ int64_t Run::ExpectInteger(const Value& value, std::string_view what) const {
 
 void Run::AppendStr(const Value& value, std::string& out) {
   if (const Text* text = AsText(value)) {
-    Charge(text->text.size() / 16);
+    ChargeText(text->text.size());
+    ChargeMemory(text->text.size());
     out += text->text;
   } else if (!Is<Undefined>(value)) {
     AppendRepr(value, out);
@@ -194,7 +204,8 @@ void Run::AppendRepr(const Value& value, std::string& out) {
   } else if (const auto* number = std::get_if<double>(&value)) {
     out += Format(*number);
   } else if (const Text* text = AsText(value)) {
-    Charge(text->text.size() / 16);
+    ChargeText(4 * text->text.size());
+    ChargeMemory(text->text.size());
     if (text->safe) Fail("the repr of a value marked by the filter 'safe' is not supported");
     out += Quote(text->text);
   } else if (sequence != nullptr && sequence->kind == Sequence::Kind::kList) {
@@ -203,6 +214,8 @@ void Run::AppendRepr(const Value& value, std::string& out) {
     list("(", sequence->items.size() == 1 ? ",)" : ")", sequence->items, item);
   } else if (const Mapping* mapping = AsMapping(value)) {
     list("{", "}", mapping->entries, [&](const auto& entry) {
+      ChargeText(4 * entry.first.size());
+      ChargeMemory(entry.first.size());
       out += Quote(entry.first) + ": ";
       AppendRepr(entry.second, out);
     });
@@ -230,7 +243,8 @@ std::shared_ptr<const Sequence> Run::Iterate(const Value& value) {
     const bool generator = (*sequence)->kind == Sequence::Kind::kGenerator;
     if (!generator || !std::exchange((*sequence)->spent, true)) return *sequence;
   } else if (const Text* text = AsText(value)) {
-    for (const std::string_view character : Characters(text->text)) items.push_back(MakeText(std::string(character)));
+    for (std::string_view left = text->text; !left.empty(); left.remove_prefix(FirstCharacter(left).length))
+      items.push_back(MakeText(std::string(CharacterAt(left, 0))));
   } else if (const Mapping* mapping = AsMapping(value)) {
     for (const auto& [key, element] : mapping->entries) items.push_back(MakeText(key));
   } else if (!Is<Undefined>(value)) {
@@ -239,9 +253,12 @@ std::shared_ptr<const Sequence> Run::Iterate(const Value& value) {
   return std::get<std::shared_ptr<const Sequence>>(MakeSequence(std::move(items)));
 }
 
-int64_t Run::Size(const Value& value) const {
+int64_t Run::Size(const Value& value) {
   if (Is<Undefined>(value)) return 0;
-  if (const Text* text = AsText(value)) return Length(text->text);
+  if (const Text* text = AsText(value)) {
+    ChargeText(text->text.size());
+    return Length(text->text);
+  }
   if (const Mapping* mapping = AsMapping(value)) return std::ssize(mapping->entries);
   const Sequence* sequence = AsSequence(value);
   if (sequence == nullptr || sequence->kind == Sequence::Kind::kGenerator) Fail("a {} has no length", TypeName(value));
@@ -254,7 +271,8 @@ bool Run::Equal(const Value& a, const Value& b) {
   if (const auto x = AsNumber(a), y = AsNumber(b); x && y) return *x == *y;
   if (a.index() != b.index()) return false;
   if (const Text* text = AsText(a)) {
-    Charge(text->text.size() / 16);
+    if (text->text.size() != AsText(b)->text.size()) return false;
+    ChargeText(text->text.size());
     return text->text == AsText(b)->text;
   }
   if (const Sequence* x = AsSequence(a)) {
@@ -267,10 +285,9 @@ bool Run::Equal(const Value& a, const Value& b) {
   }
   if (const Mapping* x = AsMapping(a)) {
     const Mapping* y = AsMapping(b);
-    Charge(x->entries.size() * y->entries.size() / 16);
     return x->entries.size() == y->entries.size() &&
            std::all_of(x->entries.begin(), x->entries.end(), [&](const auto& entry) {
-             const Value* other = y->Find(entry.first);
+             const Value* other = Find(*y, entry.first);
              return other != nullptr && Equal(entry.second, *other);
            });
   }
@@ -283,24 +300,37 @@ bool Run::Less(const Value& a, const Value& b) {
   if (const auto x = AsInteger(a), y = AsInteger(b); x && y) return *x < *y;
   if (const auto x = AsNumber(a), y = AsNumber(b); x && y) return *x < *y;
   const Text *const x = AsText(a), *const y = AsText(b);
-  if (x != nullptr && y != nullptr) return x->text < y->text;  // bytes of UTF-8 have the order of the code points
+  if (x != nullptr && y != nullptr) {
+    ChargeText(std::min(x->text.size(), y->text.size()));
+    return x->text < y->text;  // bytes of UTF-8 have the order of the code points
+  }
   for (const Value* value : {&a, &b})
     if (const auto* undefined = std::get_if<Undefined>(value)) Fail("{}", *undefined->what);
   Fail("a {} and a {} have no order here", TypeName(a), TypeName(b));
+}
+
+const Value* Run::Find(const Mapping& mapping, std::string_view key) {
+  const auto& entries = mapping.entries;
+  Charge(1 + entries.size());
+  const auto found = std::find_if(entries.begin(), entries.end(), [&](const auto& entry) {
+    if (entry.first.size() != key.size()) return false;
+    Charge(key.size() / 16);
+    return entry.first == key;
+  });
+  return found == entries.end() ? nullptr : &found->second;
 }
 
 bool Run::Contains(const Value& container, const Value& element) {
   if (const Text* text = AsText(container)) {
     const Text* part = AsText(element);
     if (part == nullptr) Fail("'in' a str needs a str, found {}", TypeName(element));
-    Charge(text->text.size() / 16);
-    return text->text.find(part->text) != std::string::npos;
+    ChargeText(text->text.size() + part->text.size());
+    return Finder(part->text).First(text->text) != std::string::npos;
   }
   if (const Mapping* mapping = AsMapping(container)) {
-    Charge(mapping->entries.size());
     if (AsSequence(element) || AsMapping(element)) Fail("a {} cannot be a key", TypeName(element));
     const Text* key = AsText(element);
-    return key != nullptr && mapping->Find(key->text) != nullptr;
+    return key != nullptr && Find(*mapping, key->text) != nullptr;
   }
   if (!AsSequence(container) && !Is<Undefined>(container)) Fail("a {} does not contain anything", TypeName(container));
   const auto items = Iterate(container);
@@ -347,30 +377,28 @@ Value Run::Attribute(const Value& value, std::string_view name) {
   Charge(1);
   if (const auto* undefined = std::get_if<Undefined>(&value)) Fail("{} (looking for its '{}')", *undefined->what, name);
   if (const auto* holder = std::get_if<std::shared_ptr<Namespace>>(&value)) {
-    Charge((*holder)->attributes.entries.size());
-    if (const Value* found = (*holder)->attributes.Find(name)) return *found;
-    return MakeUndefined("the namespace has no attribute '{}'", name);
+    if (const Value* found = Find((*holder)->attributes, name)) return *found;
+    return MakeUndefined("the namespace has no attribute '{}'", Printable(name));
   }
   if (const auto* loop = std::get_if<const Loop*>(&value)) return LoopAttribute(**loop, name);
   if (const auto attribute = PythonAttribute(value, name)) return *attribute;
   if (const Mapping* mapping = AsMapping(value)) {
-    Charge(mapping->entries.size());
-    if (const Value* found = mapping->Find(name)) return *found;
+    if (const Value* found = Find(*mapping, name)) return *found;
   } else if (IsOpaque(value)) {
     Fail("the attribute '{}' of a {} is not supported", name, TypeName(value));
   }
-  return MakeUndefined("a {} has no attribute '{}'", TypeName(value), name);
+  return MakeUndefined("a {} has no attribute '{}'", TypeName(value), Printable(name));
 }
 
 Value Run::Item(const Value& value, const Value& key) {
   Charge(1);
   if (const auto* undefined = std::get_if<Undefined>(&value)) Fail("{} (looking for an element)", *undefined->what);
   const Text* const name = AsText(key);
+  if (name != nullptr) ChargeText(name->text.size());
   if (Is<std::shared_ptr<Namespace>>(value) && name != nullptr) return Attribute(value, name->text);
   if (name != nullptr) {
     if (const Mapping* mapping = AsMapping(value)) {
-      Charge(mapping->entries.size());
-      if (const Value* found = mapping->Find(name->text)) return *found;
+      if (const Value* found = Find(*mapping, name->text)) return *found;
     }
     if (auto attribute = PythonAttribute(value, name->text)) return *attribute;
   }
@@ -382,14 +410,15 @@ Value Run::Item(const Value& value, const Value& key) {
       if (place >= 0 && place < size) return sequence->items[place];
     }
     if (const Text* text = AsText(value)) {
-      Charge(text->text.size() / 16);
+      ChargeText(2 * text->text.size());
       ExpectText(value, "an element");
       const int64_t size = Length(text->text), place = at(size);
-      if (place >= 0 && place < size) return MakeText(std::string(Characters(text->text)[place]));
+      if (place >= 0 && place < size) return MakeText(std::string(CharacterAt(text->text, place)));
     }
   }
   if (IsOpaque(value)) Fail("a {} has no elements", TypeName(value));
-  return MakeUndefined("a {} has no element {}", TypeName(value), name != nullptr ? Quote(name->text) : Str(key));
+  return MakeUndefined("a {} has no element {}", TypeName(value),
+                       name != nullptr ? fmt::format("'{}'", Printable(name->text)) : Printable(Str(key)));
 }
 
 Value Run::Slice(const Value& value, const Value& begin, const Value& end, const Value& step) {
@@ -407,7 +436,8 @@ Value Run::Slice(const Value& value, const Value& begin, const Value& end, const
     return MakeSequence(std::move(items), sequence->kind);
   }
   const std::string& text = ExpectText(value, "a slice");
-  Charge(text.size());
+  Charge(1 + text.size());
+  ChargeMemory(text.size());
   const std::vector<std::string_view> characters = Characters(text);
   std::string part;
   for (const int64_t at : SlicePlaces(std::ssize(characters), bound(begin), bound(end), stride)) part += characters[at];

@@ -14,19 +14,26 @@
 
 namespace shiftrt::jinja {
 
-// Templates come with a model from anywhere. A real one needs some thousand units of work for a message.
-inline constexpr int64_t kMaxWork = int64_t{1} << 23;  // a unit is one operation, one element, or 16 bytes of text
-inline constexpr int kMaxNesting = 64;                 // of lists and mappings
-inline constexpr int kMaxRange = 100000;               // elements, as in Jinja's sandbox
+// Templates come with a model from anywhere. A real one needs some thousand units of work for a message. A unit is one
+// operation, one element, or 16 bytes of text that are read, compared or written. What is made is counted and never
+// given back: the texts, lists and mappings of one rendering take less than kMaxMemory together.
+inline constexpr int64_t kMaxWork = int64_t{1} << 23;
+inline constexpr int64_t kMaxMemory = int64_t{1} << 28;  // bytes
+inline constexpr int kMaxNesting = 64;                   // of lists and mappings
+inline constexpr int kMaxRange = 100000;                 // elements, as in Jinja's sandbox
 
 struct Run {
   const Source& source;
   int64_t now;  // seconds since 1970, for strftime_now
   size_t at = 0;
   int64_t work = 0;
-  int depth = 0;  // of nested evaluations
+  int64_t memory = 0;  // bytes
+  int depth = 0;       // of nested evaluations
 
+  // Both throw beyond the limits, and are called before the work is done.
   void Charge(size_t units);
+  void ChargeText(size_t bytes) { Charge(1 + bytes / 16); }
+  void ChargeMemory(size_t bytes);
   template <typename... Args>
   [[noreturn]] void Fail(fmt::format_string<Args...> format, Args&&... args) const {
     source.Fail(at, format, std::forward<Args>(args)...);
@@ -52,10 +59,14 @@ struct Run {
 
   // The elements that a loop over `value` visits. A generator is used up.
   std::shared_ptr<const Sequence> Iterate(const Value& value);
-  int64_t Size(const Value& value) const;  // len()
+  int64_t Size(const Value& value);  // len()
   bool Equal(const Value& a, const Value& b);
   bool Less(const Value& a, const Value& b);  // throws for types without an order
   bool Contains(const Value& container, const Value& element);
+
+  // The value of a key; null if there is none.
+  const Value* Find(const Mapping& mapping, std::string_view key);
+  Value* Find(Mapping& mapping, std::string_view key) { return const_cast<Value*>(Find(std::as_const(mapping), key)); }
 
   // value.name and value[key], as Jinja's environment finds them: of an attribute and a key of one name, the first
   // finds the attribute, the second the key. Undefined where there is neither.

@@ -3,12 +3,6 @@
 
 namespace shiftrt::jinja {
 
-const Value* Mapping::Find(std::string_view key) const {
-  for (const auto& [name, value] : entries)
-    if (name == key) return &value;
-  return nullptr;
-}
-
 const Text* AsText(const Value& value) {
   const auto* pointer = std::get_if<std::shared_ptr<const Text>>(&value);
   return pointer ? pointer->get() : nullptr;

@@ -61,8 +61,6 @@ struct Sequence {
 struct Mapping {
   std::vector<std::pair<std::string, Value>> entries;  // in the order of insertion
   int depth = 1;
-
-  const Value* Find(std::string_view key) const;
 };
 
 // The only value that changes: the attributes of namespace().
