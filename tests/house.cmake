@@ -6,3 +6,14 @@ endforeach()
 add_test(NAME House.BreachesAreFound
   COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/house/seeded.sh ${PROJECT_SOURCE_DIR}/scripts/check-house)
 set_tests_properties(House.BreachesAreFound PROPERTIES LABELS static)
+
+# Every option that the documentation names is one of the program's.
+file(GLOB pages ${PROJECT_SOURCE_DIR}/*.md ${PROJECT_SOURCE_DIR}/docs/*.md ${PROJECT_SOURCE_DIR}/models/demo/*.md)
+list(FILTER pages EXCLUDE REGEX "CHANGELOG.md$")
+add_test(NAME House.OptionsExist
+  COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/house/options.sh $<TARGET_FILE:shiftrt> ${pages})
+add_test(NAME House.UnknownOptionsAreFound
+  COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/house/options.sh $<TARGET_FILE:shiftrt> ${CMAKE_CURRENT_SOURCE_DIR}/house/unknown_options.md)
+set_tests_properties(House.OptionsExist House.UnknownOptionsAreFound PROPERTIES LABELS static)
+set_tests_properties(House.UnknownOptionsAreFound PROPERTIES
+  PASS_REGULAR_EXPRESSION ":1: no command has --nothing\n[^\n]*:6: shiftrt ppl lacks --prune\n$")
