@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMaxLevels = 16;
 constexpr size_t kMaxOrderedKeys = 4096;  // of one object: its keys are looked for one after the other
 
-// What the parser says, without the name of its exception: "[json.exception.parse_error.101] parse error at ...".
+// The message of the parser, without the name of its exception: "[json.exception.parse_error.101] parse error at ...".
 std::string Reason(std::string_view what) {
   const size_t name = what.starts_with('[') ? what.find("] ") : what.npos;
   return Printable(name == what.npos ? what : what.substr(name + 2));
