@@ -8,7 +8,7 @@ namespace {
 
 class AdamWOnGpu : public CudaTest {
  protected:
-  // What `call(scratch, sum)` leaves in its sum.
+  // The sum that `call(scratch, sum)` computes.
   template <typename Call>
   double SumOf(const Call& call) {
     const DeviceBuffer<double> scratch(stream_, kSumScratch, "a test"), sum(stream_, 1, "a test");

@@ -372,7 +372,7 @@ TEST_F(ModelOnGpu, ARepliesEndLeavesTheCacheAsItShouldBe) {
   const auto fail = [](int32_t) -> bool { throw Error("a test"); };
   EXPECT_THROW(Continue(decoder, thrown, prompt, {8, sampling, 4, {}, fail}), Error);
   EXPECT_EQ(thrown.size(), 5);
-  // What follows is what follows a reply that ended there by itself, with no step in vain.
+  // The reply continues as after a reply that ended there by itself, with no step discarded.
   KvCache fresh(weights->config, plan, 24);
   Continue(decoder, fresh, prompt, {3, sampling, 4, {}, {}});
   EXPECT_EQ(Continue(decoder, refused, more, {4, sampling, 9, {}, {}}).tokens,

@@ -115,7 +115,7 @@ TEST_F(RowwiseOnGpu, DropsWhatTheCpuDrops) {
   }
 }
 
-// Of both activations, far out too, where the exponential overflows.
+// Tests both activations, with values so large that the exponential overflows too.
 TEST_F(RowwiseOnGpu, GatedUnitsAndTheirGradientsAgreeWithFloat64) {
   const auto value = [](GatedActivation activation, double x) {
     if (activation == GatedActivation::kSilu) return x / (1 + std::exp(-x));

@@ -31,7 +31,7 @@ class GatedProductCosts : public testing::Test {
     int64_t launches, box_bytes, memory;
     std::vector<float> stream;
   };
-  // Of a call that runs one MLP.
+  // The cost of a call that runs one MLP.
   Cost OfMlp(const char* setting) {
     const gpu::GatedProductSetting set(setting);
     const DepthPlan plan{{BlockStage{0, Halves::kMlp}}};

@@ -32,7 +32,7 @@ class Rounded : public testing::Test {
     Fill(made);
     return made;
   }
-  // What a product reads of x.
+  // The values of x that a product reads.
   std::vector<float> Seen(MatrixView<const float> x) {
     const MatrixView<float> out(product_.data, x.rows, 8);
     ops_->MatMul(x, {{}, {weight_.data, 8, x.cols}}, {}, false, out);

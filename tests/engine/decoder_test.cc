@@ -246,7 +246,8 @@ TEST(Decoder, ZeroAdaptersArePruning) {
   EXPECT_LT(pruned.Parameters(), Decoder(kContext, weights, DepthPlan::Original(3)).Parameters());
 }
 
-// What each block adds is what attention and the MLP add: with its down projection folded to zeros, attention alone.
+// A block adds the sum of the updates of attention and MLP; with its down projection folded to zeros, that of attention
+// alone.
 TEST(Decoder, TapsTheMlpsOutputAndRunsABlocksOwnTensors) {
   const auto weights = GoldenWeights("llama3_tied");
   const auto tokens = Golden("llama3_tied").tokens();
@@ -391,7 +392,7 @@ TEST(Halves, AreTappedWhereTheyRun) {
   EXPECT_EQ(LargestDifference(seen(attention_alone, TapPoint::kUpdate)[0].view(), attention[0].view()), 0);
   EXPECT_EQ(LargestDifference(seen(mlp_alone, TapPoint::kUpdate)[0].view(), seen(mlp_alone, TapPoint::kMlp)[0].view()),
             0);
-  // Of two stages each is heard.
+  // A tap sees each of two stages.
   const auto split = seen(Split(3), TapPoint::kUpdate);
   ASSERT_EQ(split.size(), 2u);
   EXPECT_EQ(LargestDifference(split[0].view(), attention[0].view()), 0);
@@ -444,7 +445,7 @@ TEST(Decoder, LogProbsAreTheLogSoftmaxOfTheLogits) {
     EXPECT_NEAR(log_probs[t], logits(t, tokens[t]) - std::log(sum), 2e-6);
     EXPECT_EQ(argmax[t], std::max_element(logits.row(t), logits.row(t) + logits.cols()) - logits.row(t));
   }
-  // Of rows in any order, some of them twice; gathered in pieces of 512.
+  // Rows are gathered in any order, some of them twice, in pieces of 512.
   std::vector<int64_t> which;
   std::vector<int32_t> targets;
   for (int64_t i = 0; i < 1200; ++i) {

@@ -464,7 +464,7 @@ TEST(Gradients, PeakIsHeldToTheFormula) {
     engine.Step(batch, {}, 1);
     EXPECT_LE(engine.PeakBytes(), ExpectedBytes(config, 114, config.layers - lowest + 1, 14)) << lowest;
 
-    // Of each block that is kept, 3 d + 2 q + 2 k + h + 2 i floats per token.
+    // Each block that is kept takes 3 d + 2 q + 2 k + h + 2 i floats per token.
     const int64_t without = engine.PeakBytes();
     engine.KeepActivations(int64_t{1} << 30);
     engine.Step(batch, {}, 1);
@@ -506,7 +506,7 @@ TEST(Gradients, ALossThatIsNotFiniteNamesTheTensor) {
   const std::string error = ErrorOf([&] { engine.Step(batch, {}, 1); });
   EXPECT_NE(error.find("the stream overflows in block 1, whose tensors are finite"), std::string::npos) << error;
 
-  // What is trained is the caller's: it knows the rate at which it was.
+  // The caller owns the trained values: it knows the rate of their training.
   const std::vector<float> trained(down.size(), NAN);
   std::vector<float> gradient(down.size(), 0);
   TrainedParameters parameters;

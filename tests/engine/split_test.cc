@@ -70,7 +70,7 @@ class SplitDecoder : public testing::Test {
     Context context;
     std::shared_ptr<const Weights> weights;
   };
-  // What work(setting) returns in each of so many processes, of which `stages` hold a model together.
+  // The results of work(setting) in each of so many processes, of which `stages` hold a model together.
   template <typename Result>
   std::vector<Result> In(int size, int stages, LoadDType dtype, const std::function<Result(const Setting&)>& work) {
     std::vector<Result> results(size);

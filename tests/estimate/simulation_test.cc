@@ -49,7 +49,7 @@ TEST(Simulation, OfAPipelineTakesTheTurnsOfTheFormula) {
       EXPECT_EQ(even.time, PipelineTurns(batches, stages, batches)) << batches << " batches, " << stages << " stages";
       // (S - 1) / (B + S - 1) of the time of every stage.
       EXPECT_EQ(even.idle, stages * (stages - 1)) << batches << " batches, " << stages << " stages";
-      // Of uneven stages, the slowest decides: B turns of it, and one of every other stage.
+      // The slowest of uneven stages decides: B turns of it, and one of every other stage.
       const auto uneven = [&](int64_t stage) { return stage == stages / 2 ? int64_t{5} : 2 + stage % 3; };
       int64_t others = 0;
       for (int64_t stage = 0; stage < stages; ++stage) others += stage == stages / 2 ? 0 : uneven(stage);

@@ -17,7 +17,7 @@ namespace shiftrt {
 inline std::filesystem::path Goldens() { return TestDirectory() / "goldens"; }
 inline std::string GoldenData() { return (Goldens() / "eval/data").string(); }
 
-// What lm-evaluation-harness gave for the rows of GoldenData(): tests/goldens/make_eval.py.
+// The results of lm-evaluation-harness for the rows of GoldenData() (tests/goldens/make_eval.py).
 inline const nlohmann::json& Expected() {
   static const nlohmann::json expected = nlohmann::json::parse(ReadFile(Goldens() / "eval/expected.json"));
   return expected;

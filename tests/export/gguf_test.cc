@@ -152,7 +152,7 @@ TEST_F(GgufExport, TokenizersGiveTheSameIds) {
         EXPECT_EQ(opened.tokenizer->EncodeWithBos(text), model.tokenizer->EncodeWithBos(text)) << text;
       }
     }
-    // What was read from a GGUF file is written to the next one unchanged.
+    // Values that were read from a GGUF file are written to the next one unchanged.
     const fs::path first = directory_.path() / "first.gguf";
     fs::copy_file(File(), first, fs::copy_options::overwrite_existing);
     fs::remove_all(out_);

@@ -146,7 +146,7 @@ TEST_F(HfLra, BlocksWithTensorsOfTheirOwnStandBesideAdapters) {
   ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
 }
 
-// What was exported is a model like any other: it can be exported again.
+// An export is a model like any other: it can be exported again.
 TEST_F(HfLra, AnExportIsAModelToExport) {
   const Model model = FiveLayers(DType::kBFloat16);
   const DepthPlan plan = EveryPlace(model);

@@ -50,7 +50,7 @@ class PullCli : public Cli {
     WaitUntilWritten(bytes);
     return child;
   }
-  // What was sent is written some moments later.
+  // The client writes the bytes some moments after they were sent.
   void WaitUntilWritten(int64_t bytes) const {
     for (int i = 0; i < 400 && Written() < bytes; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     EXPECT_EQ(Written(), bytes);
@@ -172,7 +172,7 @@ TEST_F(PullCli, KnownDatasetsHaveNames) {
   EXPECT_EQ(ReadFile(dir_ / "hub/datasets--allenai--ai2_arc/refs/refs/convert/parquet"), std::string(40, 'c'));
 }
 
-// What the program is known by: nothing but names on the command line, and nothing but a network.
+// A run needs nothing but names on the command line and a network.
 TEST_F(PullCli, ARunNeedsNothingButNames) {
   std::string lines;
   for (int i = 0; i < 60; ++i) lines += Json{{"text", Words(60 + i)}}.dump() + "\n";

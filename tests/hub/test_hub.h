@@ -48,7 +48,7 @@ class TestHub {
   // "models/org/name" or "datasets/org/name".
   void Add(const std::string& name, TestRepository repository);
 
-  // How it misbehaves. Set before requests are made, or while Lock() is held.
+  // The server's misbehaviour. Set it before requests are made, or while Lock() is held.
   struct Behaviour {
     std::string token;                           // requests to gated repositories need it
     std::set<std::string> gated;                 // names
@@ -70,7 +70,7 @@ class TestHub {
   Behaviour behaviour;
   std::unique_lock<std::mutex> Lock() { return std::unique_lock(mutex_); }
 
-  // What happened so far.
+  // The requests so far.
   std::vector<SeenRequest> Requests();
   int64_t BodyBytes();  // of files, sent by both servers
   bool Hangs();         // a body is held back for hang_after

@@ -16,7 +16,7 @@ namespace {
 using test::Padded;
 using test::Stored;
 
-// What is packed of a part: its upper half.
+// The packed form of a part: its upper half.
 float Packed(Bits part, int lane) { return std::bit_cast<float>(part[lane] & 0xffff0000u); }
 
 TEST(TileProduct, TheThreePartsOfAFloat32AreExact) {

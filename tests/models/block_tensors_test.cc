@@ -51,7 +51,7 @@ TEST(BlockTensors, ShapesFollowTheConfiguration) {
   EXPECT_EQ(Row("self_attn.q_norm.weight").Shape(config), Shape());
 }
 
-// What a checkpoint holds as one tensor, and under another name, is every row of the table once.
+// The tensors of a checkpoint, some of which join several rows of the table or have other names, cover every row once.
 TEST(BlockTensors, FamiliesStoreThemWhereTheirCheckpointsDo) {
   const auto names = [](const std::string& model) {
     std::vector<std::string> names;

@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 
 ModelConfig Parse(const Json& json) { return ParseConfig(json.dump(), "config.json"); }
 
-// What refusing `text` says, or "" if it is taken.
+// The message with which `text` is refused, or "" if it is accepted.
 std::string Refusal(const std::string& text) {
   try {
     ParseConfig(text, "config.json");

@@ -81,7 +81,7 @@ INSTANTIATE_TEST_SUITE_P(All, GgufFamily,
                            return name;
                          });
 
-// What lies in the file as the model needs it is not copied.
+// Tensors that the file holds in the form that the model needs are not copied.
 TEST_F(GgufModelTest, OnlyWhatMustBeConvertedIsCopied) {
   WriteText(Path(), GgufModel(*GoldenWeights("llama2")));
   const auto weights = LoadWeights(Path());

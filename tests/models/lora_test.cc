@@ -165,7 +165,7 @@ TEST_F(LoraFiles, ComeBackWithTheLayersOfThePlan) {
   EXPECT_EQ(MergeLora(*weights_, plan, back).Fingerprint(), MergeLora(*weights_, plan, lora).Fingerprint());
 }
 
-// What PEFT needs of the files: names, counted without gaps, and the settings.
+// The files have the names, numbered without gaps, and the settings that PEFT needs.
 TEST_F(LoraFiles, AreInPeftsFormat) {
   const DepthPlan plan = Pruned();
   Write(Everywhere(plan), plan, "/models/base");

@@ -18,7 +18,7 @@ std::shared_ptr<const Lra> Adapter(float bias = 0) {
   return lra;
 }
 
-// Whether a stage can be visited with these cases.
+// True if a stage can be visited with these cases.
 template <typename... Cases>
 concept Complete = requires(const Stage& stage, Cases... cases) {
   stage.Visit(cases...);

@@ -13,7 +13,7 @@
 
 namespace shiftrt {
 
-// What the header of a file says; by default the truth.
+// The statements of a file's header; by default they are true.
 struct GgufHeader {
   std::string magic = "GGUF";
   uint32_t version = 3;

@@ -110,7 +110,7 @@ TEST(Processes, MessagesThatEndTooEarlyAreRefused) {
   EXPECT_THROW(in.Get<char>(), Error);
 }
 
-// What the launchers set, as their documentation and a run of each say.
+// The variables that the launchers set, according to their documentation and to a run of each.
 TEST(Launcher, IsFoundByItsEnvironment) {
   const auto launch = [](const std::map<std::string, std::string>& variables) {
     return FindLaunch([&](const char* name) {

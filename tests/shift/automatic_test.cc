@@ -63,7 +63,7 @@ TEST_F(Automatic, GateDropsWhatHarmsAndNothingElse) {
   EXPECT_FALSE(gated.verdicts[1].kept);
   EXPECT_EQ(gated.verdicts[1].parts, (std::vector<BlockPart>{2}));
   EXPECT_NEAR(gated.verdicts[1].with, Loss(plan), 1e-6);
-  // What is left is better with each of its corrections than without.
+  // The remaining corrections each improve the model.
   const double with = Loss(gated.plan);
   EXPECT_LT(with, Loss(plan));
   for (const GateVerdict& verdict : gated.verdicts) {
@@ -187,7 +187,7 @@ TEST_F(Automatic, WhatItChoosesIsAPlanLikeAnyOther) {
     EXPECT_EQ(trial.parameters == 0, trial.recipe.correction == "refit") << Format(trial.recipe);
     EXPECT_NE(trial.recipe.mode, Calibration::kDrift) << "one site has nothing removed before it";
   }
-  // What is chosen is the plan that has its loss.
+  // The chosen trial is the one whose plan and loss are returned.
   EXPECT_NEAR(Loss(result.corrected), result.trials[result.chosen_trial].loss, 1e-5);
   // It can be healed, gated and saved as any other.
   options.heal = Heal::kAll;

@@ -143,7 +143,7 @@ TEST(Rank, ABudgetGoesWhereTheEnergyIs) {
   EXPECT_EQ(ranks(1000), (std::vector<int64_t>{4, 4, 4}));
 }
 
-// What is left of tr(D'D) at equal cost must not be more than any uniform rank leaves.
+// At equal cost, the part of tr(D'D) that remains must not be more than with any uniform rank.
 TEST(Rank, ABudgetExplainsNoLessThanEqualRanks) {
   std::vector<RidgeSums> sums;
   std::vector<RidgeSolution> solutions;

@@ -91,7 +91,7 @@ class HalvesOfBlocks : public test::SmallFits {
     EXPECT_NE(block.own, nullptr) << layer;
     return block.own;
   }
-  // What an adapter does with H (row vectors) is that of the ridge regression of `missing` on it.
+  // The adapter maps H (row vectors) as the ridge regression of `missing` on it does.
   void ExpectAdapter(const AdapterStage& adapter, const Matrix<float>& inputs, const Matrix<float>& missing) {
     const AffineMap map = WeightedRidge(inputs, missing, std::vector<double>(kTokens, 1.0), kLambda);
     EXPECT_LT(RelativeError(Doubles(adapter.lra->a.span()), map.a.span()), 1e-4) << Names(adapter.parts);

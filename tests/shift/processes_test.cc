@@ -17,7 +17,7 @@ class MethodInProcesses : public test::SmallModel {
  protected:
   MethodInProcesses() { calibration_ = MakeCalibration(4, 21); }  // 19 and 2 batches: rounds that are not full
 
-  // What work(job) returns in each of so many processes.
+  // The results of work(job) in each of so many processes.
   template <typename Result>
   std::vector<Result> In(int size, const std::function<Result(const ShiftJob&)>& work) {
     std::vector<Result> results(size);
@@ -87,7 +87,7 @@ TEST_F(MethodInProcesses, FitsTheSameBits) {
 // A model that is split over processes, with groups of them that share the batches. What does not work is refused.
 class MethodOnASplitModel : public MethodInProcesses {
  protected:
-  // What work(job) returns in each of so many processes, `stages` of which hold a model.
+  // The results of work(job) in each of so many processes, `stages` of which hold a model.
   template <typename Result>
   std::vector<Result> InGroups(int size, int stages, const std::function<Result(const ShiftJob&)>& work) {
     return In<Result>(size, [&](const ShiftJob& job) {

@@ -147,7 +147,8 @@ TEST_F(Refit, JointIsRidgeOnOutputAndActivationsAndRunsAsTheBlockAndAnAdapter) {
   EXPECT_NEAR(result.sites[0].r2_fit, 1 - residual / total, 1e-4);
 }
 
-// Of all maps of that rank, with B and b free, the joint one has the lowest penalised error: any step away costs.
+// The joint map has the lowest penalised error of all maps of that rank, with B and b free: any step away from it
+// costs.
 TEST_F(Refit, JointOfLowRankIsTheBestOfItsRank) {
   constexpr int64_t kRank = 3;
   ShiftOptions options = Options("joint", "layers=2");

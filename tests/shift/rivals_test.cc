@@ -240,7 +240,7 @@ TEST_F(Rivals, GhostedIsLeastSquaresAndASpanWithoutBias) {
   }
 }
 
-// What the plan divides behind its cuts, the paper multiplies before them.
+// The plan divides behind its cuts where the paper multiplies before them.
 TEST_F(Rivals, PruneCompIsThePapersFold) {
   const ShiftResult result = Run("prune-comp", "layers=0,2,3,5");
   ASSERT_EQ(result.sites.size(), 3u);

@@ -30,7 +30,7 @@ class SmallFits : public SmallModel {
     return Shift({context_, model_, calibration_, progress}, options);
   }
 
-  // What a tap of `plan` sees over the fitted batches, one after another.
+  // The rows that a tap of `plan` sees over the fitted batches, one batch after another.
   Matrix<float> Seen(const DepthPlan& plan, int64_t layer, TapPoint point) {
     Matrix<float> all;
     int64_t row = 0;

@@ -144,7 +144,7 @@ TEST_F(SweepTest, EveryCorrectionIsWhatARunOfItGives) {
     SCOPED_TRACE(fmt::format("{} {} {} {}", row.options.correction->name, Name(row.options.mode),
                              Format(row.options.weighting), Format(row.options.fit.rank)));
     const ShiftResult run = Shift({context_, model_, calibration, progress}, row.options);
-    // Of corrections that scale the stream there are sites, but no R².
+    // Corrections that scale the stream have sites but no R².
     EXPECT_EQ(std::isnan(row.r2_heldout),
               std::ranges::all_of(run.sites, [](const SiteReport& site) { return std::isnan(site.r2_heldout); }));
     if (row.options.correction->name == "auto")

@@ -197,7 +197,7 @@ TEST_F(GgufTokenizer, WhatIsWrongIsNamed) {
   ExpectRefused(bad.File("gpt-2"), "is not two pieces");
 }
 
-// What other readers took for a byte without looking: "<0x41" cut short, digits that are none, numbers above 255.
+// Other readers take these for bytes without a check: "<0x41" cut short, invalid digits, numbers above 255.
 TEST_F(GgufTokenizer, ByteTokensThatAreNone) {
   const auto file = [](const std::string& token) {
     GgufBytes bytes;

@@ -260,7 +260,7 @@ TEST(Jinja, LongNamesAndMessagesAreCut) {
   }
 }
 
-// What is found must not depend on how it is searched.
+// The result of a search must not depend on the algorithm.
 TEST(Jinja, SearchesAgreeWithTheStandardLibrary) {
   Random random(1);
   const auto word = [&](int64_t size) {

@@ -51,7 +51,7 @@ TEST_F(Chat, TurnsShareTheCache) {
   ASSERT_EQ(three.status, 0) << three.err;
   ASSERT_FALSE(one.out.empty());
   EXPECT_TRUE(three.out.starts_with(one.out)) << three.out;
-  // What the later turns compute is less than the conversation that they continue.
+  // Later turns compute fewer tokens than the conversation that they continue has.
   const std::vector<int> computed = PromptTokens(three.err);
   ASSERT_EQ(computed.size(), 3u) << three.err;
   // The same reply follows from the whole conversation, computed at once.

@@ -54,7 +54,7 @@ inline int Wait(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// Whether the child has ended; Wait() is still to come.
+// True if the child has ended; Wait() must still be called.
 inline bool Ended(pid_t child) {
   siginfo_t info{};
   return ::waitid(P_PID, child, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == child;

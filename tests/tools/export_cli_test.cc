@@ -61,7 +61,7 @@ TEST_F(Cli, LoraIsMergedWhereItIsAskedFor) {
   EXPECT_FAILS(Command("ppl", {"--lora", Path("adapter"), "--text", Path("heldout.txt")}), 1,
                "lora_A.weight is float32 [1, ");
 
-  // What a saved model has of them.
+  // The LoRA factors of a saved model.
   WriteText(dir_ / "adapter/adapter_config.json", R"({"peft_type": "LORA", "r": 1, "lora_alpha": 2})");
   Json json = ReadJson("saved/shiftrt.json");
   json["version"] = 3;

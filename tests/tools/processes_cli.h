@@ -141,7 +141,7 @@ class ProcessesCli : public Cli, public ::testing::WithParamInterface<Launcher> 
     }
   }
 
-  // Of this test; 0 where there is none.
+  // The process of this test with the rank; 0 if there is none.
   pid_t ProcessOf(int rank) const {
     const std::string variable = GetParam().variable + std::string("=") + std::to_string(rank);
     for (const auto& entry : fs::directory_iterator("/proc")) {

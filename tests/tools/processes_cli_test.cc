@@ -63,7 +63,7 @@ TEST_P(SplitCli, ASavedPlanIsScoredTheSame) {
   for (const int split : {2, 3}) ExpectSame({split}, "eval", {"--tasks", "piqa", "--data", Piqa()}, {"--items"}, split);
 }
 
-// What `run --dry-run` says that processes will send and hold, and what they then report.
+// The bytes that `run --dry-run` predicts for processes are compared with those that they report.
 TEST_P(SplitCli, ThePlanIsHeldToTheRun) {
   for (const auto& [processes, split] : {std::pair(3, 1), std::pair(3, 3), std::pair(4, 2)}) {
     std::vector<std::string> command = Arguments("run", Split("--prune reverse*:2 --lra 8 --text-tokens 4096"));
@@ -211,7 +211,7 @@ TEST_P(SplitCli, WhatDoesNotWorkIsRefused) {
   EXPECT_FAILS(In(1, Arguments("sweep", {"--split", "2"})), 2, "--split: sweep needs the whole model in each process");
 }
 
-// Of a training of so many steps, with four passes each, that keeps every step.
+// Fixture for a training of so many steps, with four passes each, that saves every step.
 class TrainingInProcesses : public ProcessesCli {
  protected:
   std::vector<std::string> Training(const std::string& save, int64_t steps) const {
@@ -266,7 +266,7 @@ class TrainingInProcesses : public ProcessesCli {
     return ReadFile(dir_ / "stdout") + ReadFile(dir_ / "stderr");
   }
 
-  // When the checkpoint was written: every step does.
+  // The time at which the checkpoint was written; every step writes it.
   fs::file_time_type Written() const {
     std::error_code error;
     const fs::file_time_type time = fs::last_write_time(dir_ / "tuned.checkpoint", error);
@@ -323,7 +323,7 @@ class AcrossHosts : public TrainingInProcesses {
           Do(fmt::format("ip -n {{0}}{0} addr add 10.77.0.{1}/24 dev v{0} && ip -n {{0}}{0} link set lo up && "
                          "ip -n {{0}}{0} link set v{0} up",
                          host, host[0] - 'a' + 1)));
-    // What mpirun starts on a host instead of a remote shell: AGENT ADDRESS COMMAND.
+    // mpirun starts this program on a host instead of a remote shell: AGENT ADDRESS COMMAND.
     WriteText(dir_ / "agent",
               fmt::format("#!/bin/sh\n[ $1 = 10.77.0.1 ] && host=a || host=b\nshift\n"
                           "exec ip netns exec {}$host unshare --uts sh -c \"hostname host-$host; $*\"\n",

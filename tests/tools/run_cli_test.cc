@@ -252,7 +252,7 @@ TEST_F(Cli, AnInterruptedRunContinuesFromItsFit) {
     ASSERT_EQ(resumed.status, 0) << resumed.err;
     EXPECT_NE(resumed.err.find("where an interrupted command left them"), std::string::npos) << resumed.err;
     EXPECT_EQ(result("resumed.json"), result("whole.json"));
-    // What was not done again took the time it took before.
+    // Steps that were not repeated report the time that they took before.
     for (const char* step : {"select", "calibrate", "solve", "factorize"})
       EXPECT_EQ(ReadJson("resumed.json")["seconds"][step], seconds[step]) << step;
     EXPECT_EQ(ReadJson("saved/shiftrt.json")["plan"], saved["plan"]);

@@ -79,7 +79,7 @@ TEST_F(Cli, SweepTakesRecipesByName) {
   EXPECT_FAILS(sweep({"--recipe", "stock", "--preset", "paper-rank"}), 2, "--preset");
   EXPECT_FAILS(sweep({"--recipe", "guess"}), 2, "paper, stock, adapters, best");
 
-  // What auto chooses is in the table and in the files.
+  // The choice of auto is in the table and in the files.
   const Outcome chosen =
       sweep({"--correction", "auto", "--lra", "4", "--csv", Path("a.csv"), "--json", Path("a.json")});
   ASSERT_EQ(chosen.status, 0) << chosen.err;

@@ -47,7 +47,7 @@ class FinetuneTest : public SmallModel {
     std::filesystem::remove(directory_ / "checkpoint");
     return Run();
   }
-  // Of the validation text, by a decoder: nothing of the gradients' engine.
+  // The loss of the validation text, computed by a decoder without the code of gradients.
   double Loss(const DepthPlan& plan) const {
     Decoder decoder(context_, model_.weights, plan);
     double loss = 0, targets = 0;
@@ -114,7 +114,7 @@ TEST_F(FinetuneTest, StoppedItContinuesToTheSameBits) {
   EXPECT_NE(Refusal([&] { Run(); }).find("its rate is \"0.02\""), std::string::npos);
 }
 
-// How a step's batch is divided into passes changes nothing but rounding.
+// The division of a step's batch into passes changes nothing but rounding.
 TEST_F(FinetuneTest, PassesAddUpToTheStep) {
   options_.training.schedule.steps = 3;
   options_.training.pass_tokens = 1000;
@@ -132,7 +132,7 @@ TEST_F(FinetuneTest, TheOriginalModelTeaches) {
   const FinetuneResult pruned = Fresh();
   EXPECT_LT(pruned.history.MeanLoss(25, 30), 0.8 * pruned.history.losses.front());
   EXPECT_GT(pruned.history.losses.front(), 0.01);
-  // Of itself it has nothing to learn.
+  // A model has nothing to learn from itself.
   model_.plan = DepthPlan::Original(kLayers);
   const FinetuneResult itself = Fresh();
   EXPECT_NEAR(itself.history.losses.front(), 0, 1e-5);
