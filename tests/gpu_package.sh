@@ -56,7 +56,7 @@ has '^137 after '
 [ "$(grep -c '^=== status test ' "$root/out/results.txt")" -eq $((suites + 2)) ] || fail "steps after a killed one are missing"
 rm "$root/pkg/bin"/test_cuda_[01]
 
-# What gpu-table makes of it.
+# The result of gpu-table.
 printf '#!/bin/bash\necho "name, driver_version, memory.total, clocks.max.sm, clocks.max.mem, power.limit, pci.bus_id"\necho "NVIDIA Test, 1.2, 1 MiB, 1 MHz, 1 MHz, 1 W, 00000000:01:00.0"\n' >"$root/bin/nvidia-smi"
 chmod +x "$root/bin/nvidia-smi"
 program test_cuda_1 Dies 'kill -9 $$'

@@ -27,7 +27,7 @@ def peak_bytes():
 
 
 def train(args):
-    """What one process of the rival does; prints a line of JSON."""
+    """Runs in one process of the rival; prints a line of JSON."""
     import peft
     import torch
     import transformers

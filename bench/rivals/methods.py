@@ -258,7 +258,7 @@ def perplexity(model, windows):
 
 
 def work(args):
-    """What a process of PyTorch does; prints a line of JSON."""
+    """Runs in a process of PyTorch; prints a line of JSON."""
     import resource
 
     import torch
@@ -281,7 +281,7 @@ def work(args):
 # --------------------------------------------------------------------------------------------------------------------
 # Both programs, in turn.
 
-# Of shiftrt: the criterion, and what repairs the model.
+# Options of shiftrt: the criterion and the correction.
 OURS = {"shortgpt": ("bi:{}", []), "llm-streamline": ("streamline:{}", []),
         "sleb": ("ppl-greedy:{},keep=first:1,last:1", []),
         "replaceme": ("angular:{},keep=first:1", ["--correction", "replaceme", "--lambda", "0"]),
@@ -295,7 +295,7 @@ def tokens_of(args, text):
 
 
 def is_held_out(index, count):
-    """What shiftrt does not fit (docs/glossary.md, calibration text)."""
+    """True for a sample that shiftrt holds out (docs/glossary.md, calibration text)."""
     return index % 8 == 7 if count >= 8 else count >= 2 and index == count - 1
 
 

@@ -38,7 +38,7 @@ class ShiftrtConfig(PretrainedConfig):
         self.shiftrt = check_adapters(shiftrt, self.num_hidden_layers)
 
     def to_diff_dict(self):
-        """What config.json holds: the entries in which the family's own configuration differs from its defaults."""
+        """The contents of config.json: the entries in which the family's own configuration differs from its defaults."""
         family = CONFIG_MAPPING[self.shiftrt["base_model_type"]]
         entries = {key: value for key, value in self.to_dict().items() if key != "model_type"}
         return {**family(**entries).to_diff_dict(), "model_type": self.model_type}

@@ -25,7 +25,7 @@ endif()
 foreach(header IN LISTS installed)
   file(STRINGS ${WORK}/prefix/include/${header} includes REGEX "^ *# *include")
   foreach(line IN LISTS includes)
-    # Of the standard library, or public.
+    # Headers of the standard library, or public ones.
     if(NOT line MATCHES "^#include (<[a-z_]+>|\"shiftrt/[a-z]+\\.h\")$")
       message(FATAL_ERROR "${header}: ${line}")
     endif()

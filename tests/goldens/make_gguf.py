@@ -49,7 +49,7 @@ def make_blocks():
         writer.add_tensor(kind.name, blocks, raw_shape=blocks.shape, raw_dtype=kind)
         if kind != Type.F32:
             writer.add_tensor(kind.name + ".float32", values)
-    # What is written in blocks, with halves to round and blocks of zeros and of numbers that are nearly zero.
+    # Values for tensors in blocks, with halves to round and blocks of zeros and of numbers that are nearly zero.
     values = random.standard_normal((ROWS, COLUMNS)).astype(numpy.float32)
     values[0, :32] = 0
     values[0, 32:64] *= 1e-30

@@ -34,7 +34,7 @@ printf 'const char* a = std::getenv("SHIFTRT_LISTED");\nconst char* b = Environm
 printf '| `SHIFTRT_LISTED`, `HF_ONE` |\n| `SHIFTRT_GONE` |\n' >docs/environment.md
 # Messages of the program: one that no file contains, and one that a script has.
 printf 'FailUsage("a rank of {}, "\n          "expected {}", rank, most);\n' >runtime/message.cc
-mkdir scripts && echo 'echo "install it and start again"' >scripts/setup
+mkdir scripts && printf '#!/bin/sh\n# What it does.\n%s\n' 'echo "install it and start again"' >scripts/setup
 printf '%s\n' '| `a rank of …, expected …`, `start again` |' '| `a rank of …, found and wrong …` | `any` |' '| a system: `no such thing` | |' >docs/troubleshooting.md
 # Comments that are no sentences, in a room whose comments are.
 cat >api/comments.h <<'END'
@@ -72,6 +72,7 @@ runtime/names.h:2
 runtime/names.h:3
 runtime/unlicensed.h:1
 runtime/upward.h:2
+scripts/setup:2
 shift/across.cc:2
 shift/device.cc:2
 shift/sums/upward.cc:3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests do with the program: prune models, export them, and compute logits."""
+"""Runs the program for the tests: prunes models, exports them, and computes logits."""
 import subprocess
 from pathlib import Path
 

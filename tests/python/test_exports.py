@@ -187,14 +187,14 @@ def random_lora(base, modules, **options):
 
 
 def rounding(theirs, tokens, expected):
-    """What rounding may do to the logits: that of activations, and that of the merged weights, as in peft's own merge."""
+    """The effect of rounding on the logits: that of activations, and that of the merged weights, as in peft's own merge."""
     merged = logits(copy.deepcopy(theirs).merge_and_unload(), tokens)
     return max(1e-4, 4 * (largest(expected, logits(copy.deepcopy(theirs).double(), tokens)) + largest(expected, merged)))
 
 
 @pytest.mark.parametrize("modules", ["all-linear", ["q_proj", "down_proj"]], ids=["all", "some"])
 def test_lora_of_peft(program, model, modules, tmp_path, compared):
-    """What peft saved, merged by the program, and kept in a saved model as fine-tuning keeps it."""
+    """Factors that peft saved, merged by the program, and kept in a saved model as fine-tuning keeps it."""
     saved, base = program.saved(model, "pruned"), program.exported(model, "pruned", "hf")
     theirs = random_lora(base, modules)
     theirs.save_pretrained(tmp_path / "adapter")
@@ -225,7 +225,7 @@ def test_lora_of_peft(program, model, modules, tmp_path, compared):
 
 @pytest.mark.parametrize("targets", ["q,k,v,o,gate,up,down", "v,down"], ids=["all", "some"])
 def test_finetuned_lora_in_peft(program, model, targets, tmp_path, compared):
-    """What fine-tuning wrote, loaded by peft on the export of the pruned model."""
+    """Factors that fine-tuning wrote, loaded by peft on the export of the pruned model."""
     from peft import PeftModel
     saved, base = program.saved(model, "pruned"), program.exported(model, "pruned", "hf")
     tuned = tmp_path / "tuned"
