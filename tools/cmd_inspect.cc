@@ -64,10 +64,13 @@ void PrintFacts(const Model& model, const Decoder& decoder) {
              Scaled(static_cast<double>(decoder.BytesPerToken()), "B"));
 }
 
-void PrintGroups(const Weights& weights) {
-  int64_t attention = 0, mlp = 0, norms = 0;
-  for (const BlockWeights& block : weights.blocks)
-    ForEachTensor(block, [&](const BlockTensor& row, const TensorView& tensor) {
+// The bytes of the blocks that run, and of embedding, norms and head.
+void PrintGroups(const Model& model) {
+  const Weights& weights = *model.weights;
+  const OutputWeights output = model.plan.Output(weights);
+  int64_t attention = 0, mlp = 0, norms = output.final_norm.bytes();
+  for (const BlockStage* block : model.plan.Blocks())
+    ForEachTensor(TensorsOf(weights, *block), block->halves, [&](const BlockTensor& row, const TensorView& tensor) {
       const bool norm = row.kind == BlockTensor::Kind::kNorm && row.output == Axis::kHidden;
       (norm ? norms : row.half == Halves::kMlp ? mlp : attention) += tensor.bytes();
     });
@@ -76,8 +79,8 @@ void PrintGroups(const Weights& weights) {
   row("embedding", weights.embedding.bytes());
   row("attention", attention);
   row("mlp", mlp);
-  row("norms", norms + weights.final_norm.bytes());
-  if (!weights.config.tied_head) row("head", weights.head.bytes());
+  row("norms", norms);
+  if (!model.plan.TiedHead(weights)) row("head", output.head.bytes());
   fmt::print("{}\n", table.Text());
 }
 
@@ -168,7 +171,7 @@ int Run(const InspectOptions& options) {
   const Model model = options.common.Open();
   const Decoder decoder(context, model.weights, model.plan);
   PrintFacts(model, decoder);
-  PrintGroups(*model.weights);
+  PrintGroups(model);
   PrintAdapters(model.plan);
   const int64_t layers = model.weights->config.layers;
   nlohmann::json json = {{"model", model.name},

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Half blocks on the command line: selected, shown, saved, evaluated, and refused where something is of whole blocks.
+#include <cstdlib>
+
 #include "tests/tools/cli.h"
 
 namespace shiftrt {
@@ -23,6 +25,12 @@ TEST_F(Cli, HalfBlocksAreRemovedShownSavedAndRunAgain) {
   EXPECT_EQ(inspected.status, 0) << inspected.err;
   EXPECT_NE(inspected.out.find("half blocks, with the half that runs: 1 (attention), 2 (mlp)"), std::string::npos)
       << inspected.out;
+  const auto bytes_of = [](const std::string& out, const std::string& group) {
+    return std::atof(out.c_str() + out.find("\n  " + group) + 3 + group.size());
+  };
+  const std::string whole = Command("inspect", {}).out;
+  for (const char* group : {"attention", "mlp"})
+    EXPECT_NEAR(bytes_of(inspected.out, group) / bytes_of(whole, group), 0.75, 0.01) << group << " of three blocks";
   ASSERT_EQ(Command("ppl", {"--text", Path("heldout.txt"), "--json", Path("p.json")}, "saved").status, 0);
   EXPECT_NEAR(ReadJson("p.json")["perplexity"].get<double>(), json["variants"].back()["perplexity"].get<double>(),
               1e-3 * json["variants"].back()["perplexity"].get<double>());
