@@ -17,7 +17,9 @@ echo '#include "engine/cuda/cuda_engine.h"' >eval/backend.cc
 printf '#include "kernels/cuda/gram.h"\n#include "include/shiftrt/error.h"\n#include "runtime/check.h"\n' >engine/cuda/fine.cc
 echo '#include "engine/decoder.h"' >tests/shift/listed_test.cc
 cp tests/shift/listed_test.cc tests/shift/lonely_test.cc
-echo 'shiftrt_test(shift SOURCES shift/listed_test.cc)' >tests/shift.cmake
+cp tests/shift/listed_test.cc tests/shift/silent_test.cc
+printf 'TEST(Ridge, DIS%s) {}\nTEST(Ridge, Skips) { GTEST_SKIP(); }\nTEST(Ridge, Says) { GTEST_SKIP() << "no GPU"; }\n// TEST(Ridge, Out) {}\n' ABLED_Solves >tests/shift/off_test.cc
+printf 'shiftrt_test(shift SOURCES shift/listed_test.cc shift/off_test.cc  # tests/shift/silent_test.cc\n)\n' >tests/shift.cmake
 printf 'fine: the directory work/models\n%s\n' "stands in /home""/somebody/models" >docs/page.md
 # Names: files that are not there, in a comment, a page and a message; links to a page and to a heading that are not there.
 printf '// Fits, as shift/rank.cc does; also shift/across.cc, shift/*.cc, engine/cuda/ and ~/models/x.cc.\n// See docs/gone.md.\n' >runtime/names.h
@@ -76,6 +78,10 @@ scripts/setup:2
 shift/across.cc:2
 shift/device.cc:2
 shift/sums/upward.cc:3
-tests/shift/lonely_test.cc:1'
+tests/shift/lonely_test.cc:1
+tests/shift/off_test.cc:2
+tests/shift/off_test.cc:3
+tests/shift/off_test.cc:5
+tests/shift/silent_test.cc:1'
 places=$(LC_ALL=C sort <<<"$found" | grep -oE '^[^:]+:[0-9]+')
 [ "$places" = "$expected" ] || { printf 'found:\n%s\nexpected breaches at:\n%s\n' "$found" "$expected"; exit 1; }
