@@ -98,9 +98,9 @@ struct Decoder::Impl {
     const auto run = [&](const LayerCall& of_part) { return RunLayers(*backend, taps, of_part); };
     return part ? part->Run(call, taps, run) : run(call);
   }
-  // Whether this process has the head.
+  // True if this process has the head.
   bool scores() const { return !part || part->last(); }
-  // What `run` makes of the call that continues `cache`.
+  // The result of `run` for the call that continues `cache`.
   template <typename Result>
   Result Continue(std::span<const int32_t> tokens, KvCache& cache, const Draw* draw,
                   const std::function<Result(const LayerCall&)>& run) const;

@@ -28,7 +28,8 @@ struct Batch {
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
 };
 
-// What can be tapped of a block stage, (tokens, hidden) unless it says otherwise, in the order in which sinks hear it.
+// The points of a block stage that can be tapped, (tokens, hidden) unless noted, in the order in which sinks receive
+// them.
 enum class TapPoint {
   kInput,       // residual stream before the block
   kHeads,       // what the attention's heads give, (tokens, query_dim): the input of its output projection
@@ -71,10 +72,10 @@ class KvCache {
   int64_t capacity_ = 0;
 };
 
-// Where the model is split over processes (models/split.h), those of a group make the same calls, in the same order,
-// over the same batches. Each runs its own stages. The stream behind all of them is in the last process alone; the
-// others are given that behind theirs, and log-probabilities of 0 in the place of its. They may be ahead of it by some
-// batches.
+// Runs the stages of a plan. If the model is split over processes (models/split.h), the processes of a group make the
+// same calls, in the same order, over the same batches, and each runs its own stages. Only the last process gets the
+// stream behind all stages; the others get the stream behind their own, and log-probabilities of 0. They may be ahead
+// of the last one by some batches.
 class Decoder {
  public:
   // Throws Error for taps on layers, or on halves of them, that the plan does not run. Weights and adapters are shared,
@@ -88,9 +89,9 @@ class Decoder {
   // device. Valid until the next call. With `taps_only` stops after the last tapped layer and returns no rows.
   // Positions count from 0 in every sequence, and on from its parent's last in one that has a parent.
   Rows Forward(const Batch& batch, bool taps_only = false);
-  // What follows a stream that somebody kept: runs `stages`, which need not be the plan's, on `residual` (batch.size(),
-  // hidden), which may be what the last call returned, whole. A GPU's decoder copies rows of the host over first. Taps
-  // on the stages' blocks fire; throws Error for one on a half that they leave out. Valid until the next call.
+  // Continues from a kept stream: runs `stages`, which need not be the plan's, on `residual` (batch.size(), hidden),
+  // which may be the whole result of the last call. A GPU's decoder copies rows of the host over first. Taps on the
+  // stages' blocks fire; throws Error for a tap on a half that they leave out. Valid until the next call.
   Rows Resume(const Batch& batch, const Rows& residual, std::span<const Stage> stages);
   // One sequence that continues `cache`; its tokens are appended. Throws Error when the cache is full.
   Rows Forward(std::span<const int32_t> tokens, KvCache& cache);

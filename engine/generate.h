@@ -21,8 +21,8 @@ struct GenerationResult {
 // Throws Error for a prompt of no tokens, and when prompt + max_tokens exceeds the model's context.
 void CheckFits(int64_t prompt, int64_t max_tokens, const ModelConfig& config);
 
-// How a reply is drawn: one draw a token, from Random(seed). on_token is called with each token as it comes and returns
-// false to stop.
+// The settings of a reply: one draw per token, from Random(seed). on_token is called with each token when it is chosen
+// and returns false to stop.
 struct GenerationRequest {
   int64_t max_tokens = 0;
   SamplingOptions sampling;

@@ -7,8 +7,8 @@ namespace shiftrt {
 
 namespace {
 
-// Where the stages begin that come behind the last block before `layer`. An adapter thus belongs to the process of the
-// block that follows it, whatever part of a plan is given.
+// The first stage behind the last block before `layer`. An adapter thus belongs to the process of the block that
+// follows it, whatever part of a plan is given.
 int64_t Behind(std::span<const Stage> stages, int64_t layer) {
   int64_t behind = 0;
   for (int64_t i = 0; i < std::ssize(stages); ++i)
@@ -44,7 +44,7 @@ Rows ModelPart::TakeOver(const LayerCall& call) {
 Rows ModelPart::Run(const LayerCall& call, const TapSet& taps, const std::function<Rows(const LayerCall&)>& run) {
   const std::span<const Stage> mine = Mine(call.stages);
   const bool from_start = call.residual == nullptr, at_first = mine.data() == call.stages.data();
-  // What continues a stream begins in the process of its first stage. Those before it have nothing to do.
+  // A continued stream begins in the process of its first stage. The processes before that one do nothing.
   if (!from_start && at_first && mine.empty()) return *call.residual;
   const auto used = [&](int64_t layer) { return !call.taps_only || taps.HasFrom(layer); };
   if (!share().first && !used(share().begin)) return {};

@@ -28,7 +28,7 @@ class ModelPart {
   // Makes the call's part of this process, for which run(part) runs the layers. Returns the stream behind its own
   // stages, which on the last process is that behind all. Valid until the next call.
   Rows Run(const LayerCall& call, const TapSet& taps, const std::function<Rows(const LayerCall&)>& run);
-  // What the last process chose, on all of them.
+  // The token that the last process chose, on all processes.
   int32_t Token(int32_t chosen);
 
  private:

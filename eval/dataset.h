@@ -21,7 +21,7 @@ struct Item {
   std::string subject;  // of an examination question
   std::vector<Prompt> prompts;
   int64_t gold = 0;
-  // What scores are divided by: code points and bytes of each answer; of a document, its words (one value) and bytes.
+  // The divisors of scores: code points and bytes of each answer; of a document, its words (one value) and bytes.
   std::vector<int64_t> units, bytes;
 };
 

@@ -25,7 +25,7 @@ std::vector<fs::path> Entries(const fs::path& directory) {
   return entries;
 }
 
-// What is called `pattern` in `place`. Where a pattern asks for .jsonl, .parquet is as good, but comes second.
+// The files called `pattern` in `place`. If the pattern ends with .jsonl, .parquet files match too, after the others.
 std::vector<fs::path> Matches(const fs::path& place, const std::string& pattern) {
   const size_t slash = pattern.find('/');
   const std::string head = pattern.substr(0, slash);

@@ -11,7 +11,7 @@
 
 namespace shiftrt {
 
-// Which rows of a task: those to evaluate, or those that shots are drawn from.
+// The two kinds of rows of a task: those to evaluate, and those that shots are drawn from.
 enum class TaskRows { kItems, kShots };
 
 // Files of the first of the task's patterns that any of the places has: the directories of `data` ("TASK=FILE" names a
@@ -23,7 +23,7 @@ std::vector<std::filesystem::path> FindTaskFiles(const Task& task, TaskRows rows
 std::vector<std::filesystem::path> LookForTaskFiles(const Task& task, TaskRows rows,
                                                     const std::vector<std::string>& data);
 
-// Where the hub has the rows: the repository, and a pattern of the files in it.
+// The location of the rows on the hub: the repository, and a pattern of the files in it.
 struct HubFiles {
   Repository repository;
   std::string pattern;

@@ -43,7 +43,7 @@ Metric Accuracy(const std::string& name, const Task& task, const std::vector<Ite
   return metric;
 }
 
-// Of the one answer; the error by the delta method from that of the mean log-likelihood.
+// The word perplexity of the only answer. The delta method gives its error from that of the mean log-likelihood.
 Metric WordPerplexity(const std::string& name, const Scores& scores) {
   std::vector<double> nll;
   for (const auto& item : scores) nll.push_back(-item[0].log_likelihood);

@@ -15,7 +15,7 @@ namespace shiftrt {
 struct Metric {
   std::string name;
   Estimate estimate;
-  // Of metrics that count right answers: 1 or 0 per item, and how many are right. Empty for perplexities.
+  // For metrics that count correct answers: 1 or 0 per item, and the number of correct ones. Empty for perplexities.
   std::vector<double> right;
   int64_t correct = 0;
 };

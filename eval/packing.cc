@@ -9,7 +9,7 @@ namespace shiftrt {
 
 namespace {
 
-// What the model reads of a request: the last token is only predicted.
+// The tokens of a request that the model reads: the last token is only predicted.
 std::span<const int32_t> Input(const ScoringRequest& request) {
   return std::span(request.tokens).first(request.tokens.size() - 1);
 }

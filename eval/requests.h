@@ -17,8 +17,8 @@ struct ScoringRequest {
   int64_t scored = 0;
 };
 
-// Whether a BOS token stands before a text: as the tokenizer's own configuration says (the reference since 0.4.9.2),
-// or always or never (never: the reference before). A text that spells the token out gets no second one.
+// The rule for a BOS token before a text: as the tokenizer's own configuration says (the reference since 0.4.9.2),
+// always, or never (the reference before). A text that spells the token out gets no second one.
 enum class Bos { kAuto, kAlways, kNever };
 Bos ParseBos(std::string_view name);
 const char* Name(Bos bos);

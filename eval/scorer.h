@@ -16,9 +16,9 @@ struct Score {
   bool greedy = true;         // every one of them was the likeliest
 };
 
-// Of each member of `packed`, in their order, from the residual stream after the last stage (packed.batch.size(),
-// hidden), on the decoder's device. The head runs on the wanted rows only, with the log-sum-exp streamed over the
-// vocabulary (kernels/logprob.h). Throws Error for a score that is not finite.
+// The scores of the members of `packed`, in their order, from the residual stream after the last stage
+// (packed.batch.size(), hidden), on the decoder's device. The head runs on the wanted rows only, with the log-sum-exp
+// computed block by block over the vocabulary (kernels/logprob.h). Throws Error for a score that is not finite.
 std::vector<Score> ScoreBatch(Decoder& decoder, const PackedBatch& packed, const Rows& stream);
 
 }  // namespace shiftrt

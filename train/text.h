@@ -44,10 +44,10 @@ struct TrainingTexts {
   std::string hash;        // of both texts' tokens and targets
 };
 
-// Of a text of many documents, each is a sequence, cut at `length`; a row of Alpaca ends with the tokenizer's EOS, if
-// it has one and the row is not cut. Of a single document, windows of `length` are sequences. The choice is seeded.
-// Throws Error naming the file: no sequence with a token to predict, or fewer than two where both kinds come from it;
-// UsageError for "samples" where there are fewer.
+// Loads sequences. In a text of many documents, each document is a sequence, cut at `length`; a row of Alpaca ends with
+// the tokenizer's EOS, if it has one and the row is not cut. A single document is divided into windows of `length`. The
+// choice is seeded. Throws Error naming the file if there is no sequence with a token to predict, or fewer than two if
+// both kinds come from it; UsageError for "samples" if there are fewer.
 TrainingTexts LoadTrainingTexts(const TrainingTextOptions& options, const Tokenizer& tokenizer);
 
 // A part of a step: whole sequences that pass through the model together.

@@ -81,7 +81,7 @@ class CudaBackend : public Backend {
   int64_t slots_;  // of a cache
   ManyTokens many_{s_};
   OneToken one_{s_};
-  // What the recorded launches are of, besides the plan.
+  // The properties, besides the plan, for which the recorded launches are valid.
   struct Recorded {
     const CudaKv* cache = nullptr;  // that they write to
     bool chooses = false;           // whether they end with a token's choice

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a decoder has on its GPU: tensors, tables, scratch memory, and the call in progress. The bodies of the layers
-// (many_tokens.h, one_token.h) work with it; nobody else includes this.
+// The state of a decoder on its GPU: tensors, tables, scratch memory, and the call in progress. Only files of
+// engine/cuda/ include it: the backend, the implementations of layers (many_tokens.h, one_token.h) and the operations
+// of gradients.
 #pragma once
 
 #include <map>
@@ -87,7 +88,7 @@ class CudaState {
   void Begin(const LayerCall& call);
   // The same for one token that continues a cache, the one that the call before chose. Copies nothing to the device.
   void BeginOnChosen(const LayerCall& call);
-  // Where its keys and values go: into a slot of the cache, or into scratch for one block.
+  // The memory for keys and values: a slot of the cache, or scratch for one block.
   KeysValues Place(int64_t slot);
   // From the product with the joined query, key and value matrices: rotated queries to `q`, keys and values to `kv`.
   void Rotate(const DeviceAttention& attention, gpu::ConstDeviceArray qkv, gpu::DeviceArray q, const KeysValues& kv);
@@ -95,7 +96,7 @@ class CudaState {
   // Rows in this GPU's memory: those of the host are copied over. Throws Error for rows of another GPU.
   const float* Here(const Rows& rows);
 
-  // What the block at `layer` attends with: its window is its own.
+  // The shape of attention of the block at `layer`, which has a window of its own.
   gpu::AttentionShape ShapeOf(int64_t layer) const;
   // h += update + bias, normed first with `norm`: what a family with norms of its updates does. Leaves in `update` what
   // was added.
@@ -145,7 +146,7 @@ class CudaState {
   gpu::LaunchGraph graph;
 
  private:
-  // What plans hold besides the model's own tensors, kept for as long as this decoder.
+  // Tensors of plans besides the model's own, kept for as long as this decoder.
   std::map<std::shared_ptr<const BlockWeights>, DeviceBlock> own_;
   std::map<std::shared_ptr<const Lra>, DeviceLra> adapters_;
   DeviceOutput output_;

@@ -102,7 +102,7 @@ void CheckType(const BlockStage& stage, Halves half, DType dtype) {
   });
 }
 
-// What this process holds besides blocks: the embedding, and norm and head.
+// The tensors outside the blocks that this process holds: the embedding, and norm and head.
 ModelShare ShareOf(const Weights& weights) {
   return weights.split() ? weights.shares[weights.share] : ModelShare{0, weights.config.layers};
 }

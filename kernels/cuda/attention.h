@@ -16,8 +16,8 @@ struct AttentionShape {
   float soft_cap = 0;  // a scaled score s becomes soft_cap tanh(s / soft_cap); 0: it is unchanged
 };
 
-// What the blocks that share a query exchange, in device memory. It serves one call after another in one stream. It is
-// allocated when a call first needs as much, so that launches of the same shape can be recorded afterwards.
+// Device memory in which the blocks that share a query exchange results. It serves one call after another in one
+// stream. It grows when a call first needs more, so that launches of the same shape can be recorded afterwards.
 class SplitScratch {
  public:
   float* Shares(Stream stream, int64_t count) { return shares_.Reserve(stream, count, kWhat); }
@@ -78,7 +78,7 @@ struct PackedAttention {
   PackedKernel kernel = PackedKernel::kFastest;
 };
 void AttendPacked(Stream stream, const PackedAttention& call);
-// Whether the kernel for warpgroups computes this shape on the device: with heads of 64 or 128, without a window and
+// True if the kernel for warpgroups computes this shape on the device: with heads of 64 or 128, without a window and
 // without a soft cap, on compute capability 9.0, unless the environment variable SHIFTRT_CUDA_WGMMA is 0.
 bool TakesWarpgroups(int device, const AttentionShape& shape);
 

@@ -278,7 +278,7 @@ struct GradientKernel {
       SyncThreads();  // the tile is there, and the one before is no longer needed
       if (kStages > 1 && step + 1 < steps) Fetch(args, sequence, walk, step + 1, tiles);
       const int column = walk.begin + step % walk.tiles * kColumns, stage = step % kStages * kColumns;
-      // Whether any row of this warp meets any column of the tile.
+      // True if any row of this warp sees any column of the tile.
       const bool meets =
           kKeysStay ? column + kColumns > first_row && (args.window == 0 || column < first_row + 15 + args.window)
                     : column < first_row + 16 && (args.window == 0 || column + kColumns > first_row + 1 - args.window);

@@ -26,11 +26,11 @@ struct GatedProduct {
 void MultiplySwiGlu(Stream stream, const GatedProduct& call);
 void MultiplyGeGlu(Stream stream, const GatedProduct& call);
 
-// Whether the device has the kernel for matrices of this type and these sizes: where RunsWarpgroupProducts(), unless
-// the environment variable SHIFTRT_CUDA_GATED_PRODUCT is 0.
+// True if the device has the kernel for matrices of this type and these sizes: RunsWarpgroupProducts(), unless the
+// environment variable SHIFTRT_CUDA_GATED_PRODUCT is 0.
 bool TakesGatedProduct(int device, DType dtype, int64_t hidden, int64_t intermediate);
-// Whether a decoder is to use it where the device has it. It is not the default, because no device has shown yet that
-// it is the faster form: the environment variable SHIFTRT_CUDA_GATED_PRODUCT must be set, and not to 0.
+// True if a decoder should use it on devices that have it. It is off by default, because no measurement on a device has
+// shown that it is faster: the environment variable SHIFTRT_CUDA_GATED_PRODUCT must be set, and not to 0.
 bool WantsGatedProduct();
 
 // Tiles of the output, 128 x 128 each, in the order in which blocks take them. A group of 16 tiles of tokens meets one

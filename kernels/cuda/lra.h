@@ -21,11 +21,12 @@ struct LowRankLra {
 inline constexpr int64_t kMaxFusedRank = 256;
 // The two kernels: one waits for its whole grid, the other for its cluster. kFastest: kCluster where LraTakesCluster().
 enum class LraKernel { kFastest, kGrid, kCluster };
-// Whether a grid can compute it. Its blocks wait for each other, so all must be resident, and only one block per
+// True if a grid can compute it. Its blocks wait for each other, so all must be resident, and only one block per
 // multiprocessor is certain to fit.
 bool LraTakesGrid(const LowRankLra& lra, int multiprocessors);
-// Whether a cluster can: on compute capability 9.0, unless the environment variable SHIFTRT_CUDA_CLUSTERS is 0, if its
-// 16 blocks fit on the device and a sixteenth of both factors fits into shared memory, as with hidden 4096 and rank 96.
+// True if a cluster can compute it: on compute capability 9.0, unless the environment variable SHIFTRT_CUDA_CLUSTERS is
+// 0, if its 16 blocks fit on the device and a sixteenth of both factors fits into shared memory, as with hidden 4096
+// and rank 96.
 bool LraTakesCluster(Stream stream, const LowRankLra& lra);
 // The number of floats of scratch that kGrid needs.
 int64_t LowRankLraScratch(const LowRankLra& lra);

@@ -8,7 +8,8 @@
 
 namespace shiftrt::gpu {
 
-// What must still be added to the stream: update (tokens, hidden) dense, plus bias (hidden). Either may be null.
+// An update that must still be added to the stream: update (tokens, hidden) dense, plus bias (hidden). Either may be
+// null.
 struct Pending {
   const float* update = nullptr;
   const float* bias = nullptr;

@@ -30,9 +30,9 @@ int64_t SampleScratch(int64_t vocab, int multiprocessors);
 // The number of blocks for a row: at most as many as are certain to be resident together.
 int SampleBlocks(int64_t vocab, int multiprocessors);
 
-// What the launches of one token read, written on the device: numbers = {token, position, row of the cache, first row,
-// keys seen} for the chosen token (0 in place of a -1, which is no token) at `position` of a cache, and *request =
-// asked. The launch has the numbers as its arguments, so that the host uploads nothing.
+// Writes on the device the data that the launches of one token read: numbers = {token, position, row of the cache,
+// first row, keys seen} for the chosen token (0 in place of a -1, which is no token) at `position` of a cache, and
+// *request = asked. The launch has the numbers as its arguments, so that the host uploads nothing.
 inline constexpr int64_t kStepNumbers = 5;
 struct ChosenStep {
   const int32_t* chosen = nullptr;

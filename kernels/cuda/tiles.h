@@ -38,8 +38,8 @@ constexpr uint64_t DescribeColumns(uint32_t address, uint32_t box_bytes) {
   return DescribeMatrix(address, box_bytes, 8 * kBoxRowBytes);
 }
 
-// What the driver is told about a matrix in global memory from which boxes are copied: the arguments of
-// cuTensorMapEncodeTiled in its order, the innermost dimension first.
+// The description of a matrix in global memory from which boxes are copied: the arguments of cuTensorMapEncodeTiled in
+// its order, the innermost dimension first.
 struct BoxEncoding {
   DType dtype = DType::kBFloat16;
   const void* data = nullptr;
@@ -73,7 +73,7 @@ struct alignas(64) BoxMap {
 // Throws Error if the driver refuses.
 BoxMap MapBoxes(const BoxEncoding& encoding);
 
-// Whether kernels of hopper.cuh run on the device: those are compiled for compute capability 9.0 alone, and the driver
+// True if kernels of hopper.cuh run on the device: they are compiled for compute capability 9.0 alone, and the driver
 // must be able to encode a BoxMap.
 bool RunsHopperKernels(int device);
 // The same of those with products of warpgroups, unless the environment variable SHIFTRT_CUDA_WGMMA is 0.

@@ -7,7 +7,7 @@
 
 namespace shiftrt::gpu {
 
-// Where one linalg::Bidiagonal or several, one behind another, are on the device.
+// The addresses on the device of one linalg::Bidiagonal, or of several, one after another.
 struct DeviceBidiagonal {
   const double *beside = nullptr, *inverse = nullptr;
 };

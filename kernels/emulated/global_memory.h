@@ -19,15 +19,15 @@ class Snapshot {
   void Restore() const;
   // Throws KernelError if memory has changed since the snapshot; `what` names the cause.
   void CheckSame(const std::string& kernel, const char* what) const;
-  // What has changed since the snapshot was written by a launch, which may still be running.
+  // Marks the memory that has changed since the snapshot as written by a launch, which may still be running.
   void MarkWritten() const;
 
  private:
   std::map<void*, std::vector<std::byte>> saved_;
 };
 
-// What a kernel may not read before it has waited for earlier launches: the allocations that launches have written
-// since the last Finish(). They are NaN between Take() and GiveBack().
+// Memory that a kernel must not read before it has waited for earlier launches: the allocations that launches have
+// written since the last Finish(). They are NaN between Take() and GiveBack().
 class Withheld {
  public:
   void Take();

@@ -61,7 +61,7 @@ auto WithSolver(const Context& context, int64_t hidden, const Body& body) {
   return linalg::WithSolver(context, FactorizeFlops(hidden), 2 * d * d, body);
 }
 
-// What is factorized.
+// The map to factorize.
 struct ToFactorize {
   const Context& context;
   const RidgeSums& sums;

@@ -32,7 +32,7 @@ constexpr double kRounding = 1e-14;
 // The lambdas among which one is chosen, in powers of ten of trace(H'H) / n, and their number per power of ten.
 constexpr int kLowestPower = -10, kHighestPower = 2, kFinest = 64;
 
-// What is solved: (gram + lambda I) X = cross, centred or augmented, with the quantities GCV needs.
+// The system (gram + lambda I) X = cross, centred or augmented, with the quantities that GCV needs.
 struct NormalEquations {
   ArrayPtr gram, cross;
   double delta_squares = 0;
@@ -328,7 +328,7 @@ auto WithRidgeSolver(const Context& context, int64_t inputs, const Body& body) {
   return linalg::WithSolver(context, EigenFlops(inputs), 3 * n * n, body);
 }
 
-// What is asked for, of X: the map, and the bias that was penalised or leaves no mean error.
+// Makes the solution from X: the map, and the bias, which was penalised or leaves no mean error.
 RidgeSolution Finished(Solver& solver, const Problem& problem, Solved solved) {
   const int64_t n = problem.sums.inputs(), d = problem.sums.hidden();
   RidgeSolution& solution = solved.solution;

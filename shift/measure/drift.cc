@@ -41,7 +41,7 @@ double Dot(const float* a, const float* b, int64_t n) {
   return sum;
 }
 
-// What is seen of one plan at one depth, over all batches.
+// Measurements of one plan at one depth, over all batches.
 struct Seen {
   std::vector<double> norms;
   double cosines = 0;

@@ -18,7 +18,7 @@ struct DriftPoint {
   double cosine = 0;  // mean over tokens of the cosine to the original's stream at the same depth
 };
 
-// Which points are made.
+// The choice of the tokens that are shown as points.
 struct ShownTokens {
   int64_t count = 250;  // about, per plan
   uint64_t seed = 0;    // of t-SNE

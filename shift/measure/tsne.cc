@@ -17,7 +17,7 @@ namespace {
 // The settings of the paper's algorithm, with the step width of Belkina et al., 2019: points / exaggeration.
 constexpr double kExaggeration = 12, kLeastStep = 50, kFirstPositions = 1e-4;
 constexpr double kEarlyMomentum = 0.5, kMomentum = 0.8, kMoreGain = 0.2, kLessGain = 0.8, kLeastGain = 0.01;
-// Of the width of a Gaussian, by bisection.
+// Steps of bisection for the width of a Gaussian.
 constexpr int kBisections = 64;
 constexpr double kEntropyTolerance = 1e-10;
 

@@ -19,7 +19,7 @@ struct StreamSpan {
   int64_t begin = 0, end = 0;
 };
 
-// Of each span and channel k: the mean over sequences of (sum over tokens of |h_end,k|) / (sum over tokens of
+// Computes for each span and channel k the mean over sequences of (sum over tokens of |h_end,k|) / (sum over tokens of
 // |h_begin,k|). Rows of a GPU are copied to the host.
 class MagnitudeProbe : public Probe {
  public:
