@@ -65,7 +65,7 @@ RepairResult PruneAndRepair(const LanguageModel& model, const RepairSettings& se
   if (original.plan != DepthPlan::Original(model.Shape().layers))
     FailUsage(Field("model"), "{} is already pruned; give the model that it was made from", original.name);
   const ShiftOptions options = ToShiftOptions(settings);
-  CheckOptions(options, model.Shape().hidden);
+  CheckOptions(options, original.weights->config);
   const Context context = MakeContext(resources);
   const CalibrationSet text = LoadText(settings, original);
   ProgressOf reports(progress);

@@ -22,15 +22,9 @@ constexpr int64_t kKeptStreams = 3;
 // Matrices (d, d) in float64 that exist while a place is fitted, LAPACK's work space among them: about.
 constexpr int64_t kFitMatrices = 6;
 
-constexpr const char* kNoRoom = "it does not fit into the memory of a device";
-
 int64_t Rounds(int64_t items, int64_t devices) { return (items + devices - 1) / devices; }
 
 }  // namespace
-
-int64_t PipelineTurns(int64_t batches, int64_t stages, int64_t together) {
-  return batches + Rounds(batches, std::max<int64_t>(together, 1)) * (stages - 1);
-}
 
 int64_t DeviceMemory::most() const {
   return weights + adapters +
@@ -40,12 +34,10 @@ int64_t DeviceMemory::most() const {
 
 double DevicePlan::total() const { return std::accumulate(std::begin(seconds), std::end(seconds), 0.0); }
 
-DevicePlanner::DevicePlanner(const MainJob& job, const JobOutline& outline, const Hardware& hardware,
-                             const Efficiency& efficiency)
+DevicePlanner::DevicePlanner(const MainJob& job, const JobOutline& outline, const Hardware& hardware)
     : job_(job),
       outline_(outline),
       hardware_(hardware),
-      efficiency_(efficiency),
       config_(job.weights->config),
       plan_(DepthPlan::Original(config_.layers)),
       dtype_(job.weights->blocks.front().down.dtype) {}
@@ -63,35 +55,9 @@ int64_t DevicePlanner::Collected(const ModelShare& share) const {
   return std::min(places, outline_.collected);
 }
 
-double DevicePlanner::Link(int64_t devices) const {
-  return (devices <= hardware_.per_host ? hardware_.host_link : hardware_.network_link) * efficiency_.links;
-}
-
-// A pass over one batch: bound by the products, or by reading the weights once.
-double DevicePlanner::PassSeconds(const ModelShare& share, const Sequences& batch, int64_t head_rows) const {
-  if (share.begin >= share.end && head_rows == 0) return 0;
-  double flops = head_rows > 0 ? HeadFlops(config_, head_rows) : 0;
-  for (int64_t layer = share.begin; layer < share.end; ++layer) flops += BlockFlops(*job_.weights, layer, batch);
-  const auto bytes = static_cast<double>(WeightBytes(config_, plan_, share, dtype_));
-  return std::max(flops / (hardware_.Peak(dtype_) * efficiency_.model),
-                  bytes / (hardware_.bandwidth * efficiency_.memory));
-}
-
 // A message with the rows of one place.
 int64_t DevicePlanner::RowsBytes(int64_t tokens) const {
   return RidgeAdder::RowsBytes(tokens, config_.hidden, config_.hidden, !job_.shift.weighting.uniform());
-}
-
-double DevicePlanner::SumSeconds(int64_t places, int64_t tokens) const {
-  return static_cast<double>(places) * RidgeSumsFlops(config_.hidden, config_.hidden, tokens) /
-         (hardware_.double_peak * efficiency_.sums);
-}
-
-// Of one place.
-double DevicePlanner::FitSeconds(Step step) const {
-  if (outline_.places == 0) return 0;
-  return FlopsOf(job_, outline_, step).fits / static_cast<double>(outline_.places) /
-         (hardware_.double_peak * efficiency_.fits);
 }
 
 // Sets the plan's passes and its sums on the host, too.
@@ -155,161 +121,83 @@ DeviceMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan) 
   return memory;
 }
 
-double DevicePlanner::SentBetweenWhole(int64_t devices) const {
-  double sent = 0;
-  for (int rank = 0; rank < devices; ++rank)
-    sent += static_cast<double>(MainJobBytes({rank, static_cast<int>(devices)}, job_, outline_));
-  return sent;
-}
-
-DevicePlan DevicePlanner::Whole(int64_t devices) const {
-  DevicePlan plan;
-  plan.devices = devices;
-  const ModelShare all = {0, config_.layers};
-  plan.memory = MemoryOf(all, plan);
-  if (plan.memory.most() > hardware_.memory) plan.why_not = kNoRoom;
-
-  const Sequences batch = {outline_.calibration.samples_per_batch, outline_.fit.length};
-  const double pass = PassSeconds(all, batch, 0), link = Link(devices);
-  const bool walks = outline_.in_sequence();
-  const double tapped = PassSeconds({0, outline_.tapped}, batch, 0) + PassSeconds({0, outline_.again}, batch, 0);
-  const int64_t d = config_.hidden, n = devices, k = outline_.collected;
-  const auto seconds = [&](Step step) -> double& { return plan.seconds[static_cast<size_t>(step)]; };
-  if (outline_.selects)
-    seconds(Step::kSelect) = static_cast<double>(Rounds(outline_.calibration.fit_batches, n)) * pass;
-  if (k > 0 && !outline_.loads) {
-    const int64_t rounds =
-        Rounds(outline_.calibration.fit_batches, n) + Rounds(outline_.calibration.heldout_batches, n);
-    // Each adds up, for the places that it owns, the batches of all. In sequence one adds up while the others wait.
-    const int64_t added = walks ? k * n : Rounds(k, n) * n;
-    double round = tapped, shared = 0;
-    if (n > 1) {
-      const auto rows = static_cast<double>(RowsBytes(batch.tokens()));
-      const double sent = static_cast<double>(k) * static_cast<double>(n - 1) / static_cast<double>(n) * rows;
-      round = std::max(tapped, sent / link);  // messages travel while the process computes
-      shared = 2 * static_cast<double>(k) * static_cast<double>(RidgeAdder::SharedBytes(d, d)) / link;
-    }
-    seconds(Step::kCalibrate) =
-        static_cast<double>(rounds) * (static_cast<double>(plan.passes) * round + SumSeconds(added, batch.tokens())) +
-        2 * shared;
+// The work of a step, divided evenly among the devices at the rates of the hardware. A fit runs on one device, and in
+// sequence one fit waits for another.
+void DevicePlanner::SetSeconds(DevicePlan& plan) const {
+  const bool walks = plan.stages == 1 && outline_.in_sequence();
+  const auto devices = static_cast<double>(plan.devices);
+  const double fitting = walks ? 1 : static_cast<double>(std::clamp<int64_t>(outline_.places, 1, plan.devices));
+  JobOutline outline = outline_;
+  if (plan.stages > 1) outline.again = 0;  // a model that is split is fitted from one pass
+  for (const Step step : kSteps) {
+    const StepFlops flops = FlopsOf(job_, outline, step);
+    const double again = step == Step::kCalibrate ? static_cast<double>(plan.passes) : 1;
+    plan.seconds[static_cast<size_t>(step)] =
+        (again * flops.model / hardware_.Products(dtype_) + flops.sums / hardware_.sums) / devices +
+        flops.fits / hardware_.fits / fitting;
   }
-  const auto fits = static_cast<double>(walks ? outline_.places : Rounds(outline_.places, n));
-  seconds(Step::kSolve) = fits * FitSeconds(Step::kSolve);
-  seconds(Step::kReduce) = fits * FitSeconds(Step::kReduce);
-  const Sequences windows = {outline_.windows_per_batch, outline_.windows.length};
-  seconds(Step::kEvaluate) = static_cast<double>(job_.variants * Rounds(outline_.window_batches(), n)) *
-                             PassSeconds(all, windows, windows.count * (windows.length - 1));
-  seconds(Step::kDecode) = static_cast<double>(job_.variants * job_.decoded) *
-                           static_cast<double>(plan_.BytesPerToken(*job_.weights)) /
-                           (hardware_.bandwidth * efficiency_.memory);
-  plan.sent = SentBetweenWhole(n);
-  return plan;
+  // One token after another reads all weights, on however many devices.
+  plan.seconds[static_cast<size_t>(Step::kDecode)] = static_cast<double>(job_.variants * job_.decoded) *
+                                                     static_cast<double>(plan_.BytesPerToken(*job_.weights)) /
+                                                     hardware_.bandwidth;
 }
 
-DevicePlan DevicePlanner::Split(int64_t devices, int64_t stages) const {
-  DevicePlan plan;
-  plan.devices = devices;
-  plan.stages = stages;
-  const int64_t groups = devices / stages;
-  const std::vector<ModelShare> shares = CutModel(config_, plan_, stages);
-  const Sequences batch = {outline_.calibration.samples_per_batch, outline_.fit.length};
-  const Sequences windows = {outline_.windows_per_batch, outline_.windows.length};
+void DevicePlanner::Whole(DevicePlan& plan) const {
+  plan.memory = MemoryOf({0, config_.layers}, plan);
+  for (int rank = 0; rank < plan.devices; ++rank)
+    plan.sent += static_cast<double>(MainJobBytes({rank, static_cast<int>(plan.devices)}, job_, outline_));
+}
+
+void DevicePlanner::Split(DevicePlan& plan) const {
   plan.stream_bytes = kFloat * config_.hidden;
-  const double link = Link(devices), hop = static_cast<double>(plan.stream_bytes) / link;  // of a token
-  // A turn of the slowest stage: of a pass, of one that collects sums, the same with the sums, and of an evaluation.
-  double pass = 0, tapped = 0, summed = 0, scored = 0;
-  int64_t most_places = 0, collecting = 0;  // stages
-  for (const ModelShare& share : shares) {
+  int64_t collecting = 0;  // stages
+  for (const ModelShare& share : CutModel(config_, plan_, plan.stages)) {
     const DeviceMemory memory = MemoryOf(share, plan);
     if (memory.most() > plan.memory.most()) plan.memory = memory;
-    const int64_t collected = Collected(share), owned = Rounds(collected, groups);
-    most_places = std::max(most_places, std::min(owned, outline_.places));
-    const int64_t head_rows = share.last ? windows.count * (windows.length - 1) : 0;
-    const double passed = share.last ? 0 : hop;
-    // Messages travel while a stage computes.
-    const double rows = static_cast<double>(collected) * static_cast<double>(groups - 1) / static_cast<double>(groups) *
-                        static_cast<double>(RowsBytes(batch.tokens())) / link;
-    const double travel = passed * static_cast<double>(batch.tokens());
-    pass = std::max({pass, PassSeconds(share, batch, 0), travel});
-    if (share.begin < outline_.tapped) {
-      ModelShare used = share;
-      used.end = std::min(used.end, outline_.tapped);
-      const double alone = PassSeconds(used, batch, 0);
-      tapped = std::max({tapped, alone, travel});
-      summed = std::max({summed, alone + SumSeconds(owned * groups, batch.tokens()), travel + rows});
-      ++collecting;
-    }
-    scored = std::max({scored, PassSeconds(share, windows, head_rows), passed * static_cast<double>(windows.tokens())});
+    if (share.begin < outline_.tapped) ++collecting;
   }
-  if (plan.memory.most() > hardware_.memory) plan.why_not = kNoRoom;
-
-  const auto seconds = [&](Step step) -> double& { return plan.seconds[static_cast<size_t>(step)]; };
-  const int64_t together = Processes::RoundsTogether(stages);
-  double waits = 0;
-  const auto add = [&](Step step, int64_t batches, int64_t wait_after, double slowest) {
-    const int64_t used = step == Step::kCalibrate ? collecting : stages;
-    const int64_t all = PipelineTurns(Rounds(batches, groups), used, wait_after);
-    seconds(step) += static_cast<double>(all) * slowest;
-    waits += static_cast<double>(all - Rounds(batches, groups)) * slowest;
-  };
-  const CalibrationCounts& calibration = outline_.calibration;
-  double streams = 0;  // tokens, once for every stage that takes them over
-  if (outline_.selects) {
-    add(Step::kSelect, calibration.fit_batches, together, pass);
-    streams += static_cast<double>(stages - 1) * static_cast<double>(outline_.fit.tokens());
-  }
+  // Tokens, once for every stage that takes their stream over.
+  const auto fitted = static_cast<double>(outline_.fit.tokens());
+  const double collected = fitted + static_cast<double>(outline_.heldout.tokens());
+  const auto borders = static_cast<double>(plan.stages - 1);
+  double streams =
+      borders * static_cast<double>(job_.variants) * static_cast<double>(outline_.windows.tokens() + job_.decoded);
+  if (outline_.selects) streams += borders * fitted;
   if (outline_.collected > 0 && !outline_.loads) {
-    for (const int64_t batches : {calibration.fit_batches, calibration.heldout_batches}) {
-      for (int64_t again = 1; again < plan.passes; ++again) add(Step::kCalibrate, batches, together, tapped);
-      add(Step::kCalibrate, batches, together, summed);
-    }
-    const auto tokens = static_cast<double>(outline_.fit.tokens() + outline_.heldout.tokens());
-    streams += static_cast<double>(plan.passes * (collecting - 1)) * tokens;
-    plan.sent += static_cast<double>(outline_.collected) * static_cast<double>(groups - 1) /
-                 static_cast<double>(groups) *
+    streams += static_cast<double>(plan.passes * (collecting - 1)) * collected;
+    const auto groups = static_cast<double>(plan.devices / plan.stages);
+    plan.sent += static_cast<double>(outline_.collected) * (groups - 1) / groups *
                  static_cast<double>(RowsBytes(outline_.fit.tokens() + outline_.heldout.tokens()));
   }
-  seconds(Step::kSolve) = static_cast<double>(most_places) * FitSeconds(Step::kSolve);
-  seconds(Step::kReduce) = static_cast<double>(most_places) * FitSeconds(Step::kReduce);
-  for (int64_t variant = 0; variant < job_.variants; ++variant)
-    add(Step::kEvaluate, outline_.window_batches(), outline_.window_batches(), scored);
-  streams +=
-      static_cast<double>(job_.variants * (stages - 1)) * static_cast<double>(outline_.windows.tokens() + job_.decoded);
-  const double busy = seconds(Step::kSelect) + seconds(Step::kCalibrate) + seconds(Step::kEvaluate);
-  plan.idle = busy > 0 ? waits / busy : 0;
-  // One token at a time, in one stage after another.
-  const double read =
-      static_cast<double>(plan_.BytesPerToken(*job_.weights)) / (hardware_.bandwidth * efficiency_.memory);
-  seconds(Step::kDecode) =
-      static_cast<double>(job_.variants * job_.decoded) * (read + static_cast<double>(stages - 1) * hop);
   plan.sent += streams * static_cast<double>(plan.stream_bytes);
-  return plan;
 }
 
 DevicePlan DevicePlanner::On(int64_t devices, int64_t stages) const {
-  if (stages == 1) return Whole(devices);
-  const bool possible = devices % stages == 0 && stages <= config_.layers + 1;
-  if (possible && outline_.no_split.empty()) return Split(devices, stages);
   DevicePlan plan;
   plan.devices = devices;
   plan.stages = stages;
-  plan.why_not = possible                ? outline_.no_split
-                 : devices % stages != 0 ? fmt::format("{} is no multiple of --split {}", devices, stages)
-                                         : fmt::format("the model has {} blocks and a head", config_.layers);
+  if (devices % stages != 0) {
+    plan.why_not = fmt::format("{} is no multiple of --split {}", devices, stages);
+  } else if (stages > config_.layers + 1) {
+    plan.why_not = fmt::format("the model has {} blocks and a head", config_.layers);
+  } else if (stages > 1) {
+    plan.why_not = outline_.no_split;
+  }
+  if (!plan.why_not.empty()) return plan;
+  stages == 1 ? Whole(plan) : Split(plan);
+  if (plan.memory.most() > hardware_.memory) plan.why_not = "it does not fit into the memory of a device";
+  SetSeconds(plan);
   return plan;
 }
 
 DevicePlan DevicePlanner::On(int64_t devices) const {
   DevicePlan best = On(devices, 1);
   const int64_t most = outline_.no_split.empty() ? std::min(devices, config_.layers + 1) : 1;
-  for (int64_t stages = 2; stages <= most; ++stages) {
+  for (int64_t stages = 2; stages <= most && !best.why_not.empty(); ++stages) {
     if (devices % stages != 0) continue;
     DevicePlan plan = On(devices, stages);
-    // Where none has room, the one that needs the least.
-    const bool better = plan.why_not.empty() != best.why_not.empty() ? plan.why_not.empty()
-                        : plan.why_not.empty()                       ? plan.total() < best.total()
-                                                                     : plan.memory.most() < best.memory.most();
-    if (better) best = std::move(plan);
+    // If none has room, the one that needs the least.
+    if (plan.why_not.empty() || plan.memory.most() < best.memory.most()) best = std::move(plan);
   }
   return best;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The main job on some devices: the memory of each, bytes between them, and the time that peaks and assumed shares of
-// them give. docs/scale.md has the formulas.
+// The main job on some devices: the memory of each, bytes between them, and the time that the rates of the hardware
+// allow. docs/scale.md has the formulas.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ struct DevicePlan {
   DeviceMemory memory;    // of the device that needs the most
   int64_t host_sums = 0;  // of GPUs: bytes of sums in the memory of their host
   int64_t passes = 1;     // over the calibration text, for which memory divides the places
+  // By step: the work at the rates of the hardware, without time for messages and for waiting.
   double seconds[std::size(kSteps)] = {};
-  double idle = 0;           // share of the time of a pass in which a stage waits for others
   int64_t stream_bytes = 0;  // per token from one stage to the next
   double sent = 0;           // bytes between all devices, in the whole job
 
@@ -48,37 +48,28 @@ struct DevicePlan {
 class DevicePlanner {
  public:
   // They outlive it.
-  DevicePlanner(const MainJob& job, const JobOutline& outline, const Hardware& hardware, const Efficiency& efficiency);
+  DevicePlanner(const MainJob& job, const JobOutline& outline, const Hardware& hardware);
 
   // In groups of so many devices, each of which holds one model, and which share the batches. Each device has
   // a process of its own.
   DevicePlan On(int64_t devices, int64_t stages) const;
-  // With the number of stages that takes the least time, of those for which memory has room.
+  // With the smallest number of stages for which memory has room.
   DevicePlan On(int64_t devices) const;
 
  private:
-  DevicePlan Whole(int64_t devices) const;
-  DevicePlan Split(int64_t devices, int64_t stages) const;
+  void Whole(DevicePlan& plan) const;
+  void Split(DevicePlan& plan) const;
+  void SetSeconds(DevicePlan& plan) const;
   int64_t Collected(const ModelShare& share) const;
   DeviceMemory MemoryOf(const ModelShare& share, DevicePlan& plan) const;
-  double PassSeconds(const ModelShare& share, const Sequences& batch, int64_t head_rows) const;
   int64_t RowsBytes(int64_t tokens) const;
-  double SumSeconds(int64_t places, int64_t tokens) const;
-  double FitSeconds(Step step) const;
-  double Link(int64_t devices) const;
-  double SentBetweenWhole(int64_t devices) const;
 
   const MainJob& job_;
   const JobOutline& outline_;
   const Hardware& hardware_;
-  const Efficiency efficiency_;
   const ModelConfig& config_;
   DepthPlan plan_;  // the original one, whose weights a device has
   DType dtype_;
 };
-
-// The time of B batches through a pipeline of S stages, in turns of the slowest stage, where all wait for each other
-// after `together` batches: B + ceil(B / together) (S - 1). A stage is idle in the turns that exceed B.
-int64_t PipelineTurns(int64_t batches, int64_t stages, int64_t together);
 
 }  // namespace shiftrt

@@ -36,7 +36,7 @@ std::vector<std::string> Unplanned(const ShiftOptions& shift) {
 // Parameters of an adapter of each place. A budget is what it says; energy may keep all directions.
 int64_t AdapterParameters(const ShiftOptions& shift, int64_t places, int64_t hidden) {
   if (!shift.correction->adapters() || places == 0) return 0;
-  if (!shift.correction->has_rank) return CheckedProduct({places, hidden});
+  if (!shift.correction->has_rank()) return CheckedProduct({places, hidden});
   const RankSpec& rank = shift.fit.rank;
   if (rank.kind == RankSpec::Kind::kBudget) return rank.parameters;
   const int64_t width = rank.kind == RankSpec::Kind::kFixed ? 2 * rank.rank + 1 : hidden + 1;
@@ -68,7 +68,7 @@ const char* Name(Step step) {
 JobOutline OutlineOf(const MainJob& job) {
   const ModelConfig& config = job.weights->config;
   const ShiftOptions& shift = job.shift;
-  CheckOptions(shift, config.hidden);
+  CheckOptions(shift, config);
   JobOutline outline;
   outline.units = RemovalCount(shift.prune, *job.weights);
   outline.halves = shift.prune.halves();
@@ -91,7 +91,7 @@ JobOutline OutlineOf(const MainJob& job) {
     const int64_t first = known ? outline.removed.front().layer : 0;
     outline.again = std::max<int64_t>(0, outline.tapped - first - outline.units / (outline.halves ? 2 : 1));
   }
-  if (correction.has_rank && shift.fit.rank.kind == RankSpec::Kind::kFixed) outline.rank = shift.fit.rank.rank;
+  if (correction.has_rank() && shift.fit.rank.kind == RankSpec::Kind::kFixed) outline.rank = shift.fit.rank.rank;
   outline.adapter_parameters = AdapterParameters(shift, outline.places, config.hidden);
   outline.loads = !shift.gram.load.empty();
   outline.selects = shift.prune.layers.empty() && FindCriterion(shift.prune.criterion).looks_at == Looks::kPass;
@@ -103,9 +103,9 @@ JobOutline OutlineOf(const MainJob& job) {
   outline.windows_per_batch = WindowsPerBatch(job.window);
   outline.unplanned = Unplanned(shift);
   try {
-    CheckSplit(shift);
+    CheckOptions(shift, config, true);
   } catch (const UsageError& error) {
-    outline.no_split = error.field() + " " + error.reason();
+    outline.no_split = error.reason();
   }
   return outline;
 }
@@ -136,11 +136,11 @@ StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, Step step) {
     }
     case Step::kSolve: {
       const Correction& correction = *job.shift.correction;
-      const bool solves = correction.needs_sums() && correction.has_lambda;
+      const bool solves = correction.needs_sums() && correction.has_lambda();
       return {0, 0, solves ? places * SolveFlops(job.shift.fit.ridge.lambda, config.hidden, config.hidden) : 0};
     }
     case Step::kReduce:
-      return {0, 0, job.shift.correction->has_rank ? places * ReduceFlops(job.shift.fit.rank, config.hidden) : 0};
+      return {0, 0, job.shift.correction->has_rank() ? places * ReduceFlops(job.shift.fit.rank, config.hidden) : 0};
     case Step::kEvaluate:
       return {variants * blocks(outline.windows, config.layers) +
                   static_cast<double>(job.variants) * HeadFlops(config, outline.windows.count * (job.window - 1)),

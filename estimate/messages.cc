@@ -121,9 +121,9 @@ int64_t MainJobBytes(const Place& place, const MainJob& job, const JobOutline& o
       }
   }
   const int64_t turns = outline.in_sequence() ? outline.places : 1, fitted = turns > 0 ? outline.places / turns : 0;
-  if (job.shift.correction->has_lambda && job.shift.correction->needs_sums())
+  if (job.shift.correction->has_lambda() && job.shift.correction->needs_sums())
     bytes += turns * ShareSolutionsBytes(place, fitted, config.hidden);
-  if (job.shift.correction->has_rank) bytes += turns * ShareAdaptersBytes(place, fitted, config.hidden, outline.rank);
+  if (job.shift.correction->has_rank()) bytes += turns * ShareAdaptersBytes(place, fitted, config.hidden, outline.rank);
   return bytes + job.variants * ShareLossesBytes(place, outline.window_batches());
 }
 

@@ -46,6 +46,7 @@ class Pipeline {
 
   ShiftResult Run() {
     if (!options_.gram.load.empty()) Load();
+    CheckText();
     result_.calibration = options_.gram.load.empty() ? job_.calibration.source : loaded_.origin.source;
     Select();
     result_.pruned = DepthPlan::Pruned(job_.layers(), result_.selection.removed);
@@ -69,12 +70,21 @@ class Pipeline {
                 loaded_.origin.settings, Settings(options_.weighting));
   }
 
+  // Whether the files of sums have the scores by which layers are selected.
+  bool Scored() const {
+    return options_.prune.unit == Unit::kBlock && loaded_.scores.contains(options_.prune.criterion);
+  }
+
+  void CheckText() const {
+    if (job_.calibration.fit.empty() && ReadsText(options_, Scored()))
+      FailUsage(Field("calibration"), "there is no calibration text, which these options need");
+  }
+
   void Select() {
     const Stopwatch watch(result_.seconds.select);
-    const auto known = loaded_.scores.find(options_.prune.criterion);
     result_.selection =
-        known != loaded_.scores.end() && options_.prune.unit == Unit::kBlock
-            ? Reselect(options_.prune, known->second, *job_.model.weights)
+        Scored()
+            ? Reselect(options_.prune, loaded_.scores.at(options_.prune.criterion), *job_.model.weights)
             : SelectLayers(options_.prune, {job_.context, job_.model.weights, &job_.calibration.fit, options_.seed},
                            job_.progress);
   }
@@ -161,7 +171,7 @@ class Pipeline {
   // As many sites at once as memory has room for the sums of, a pass over the text each.
   FittedSites FitIndependently(const std::vector<Site>& sites) {
     CheckMemory(job_.context, 1, job_.hidden(), "a higher limit allows more");
-    if (options_.fit.rank.kind == RankSpec::Kind::kBudget && correction_.has_rank)
+    if (options_.fit.rank.kind == RankSpec::Kind::kBudget && correction_.has_rank())
       CheckMemory(job_.context, std::ssize(sites), job_.hidden(),
                   "a higher limit allows more, and a rank by number or energy takes one site at a time");
     const std::vector<Site> runs = RunsToMeasure();
@@ -197,10 +207,7 @@ class Pipeline {
   // Keeps the sums of `runs`, which the same pass gives.
   FittedSites FitTogether(const std::vector<Site>& sites, const std::vector<Site>& runs) {
     const SiteInput input = correction_.needs == Needs::kMlpSums ? SiteInput::kMlpBefore : SiteInput::kStream;
-    if (input == SiteInput::kMlpBefore) {
-      CheckBlockBefore(sites);
-      CheckFoldsIntoProjections(job_.model.weights->config);
-    }
+    if (input == SiteInput::kMlpBefore) CheckBlockBefore(sites);
     CalibrationSums sums;
     {
       const Stopwatch watch(result_.seconds.calibrate);
@@ -255,100 +262,9 @@ class Pipeline {
 
 }  // namespace
 
-bool TakesMetric(const ShiftOptions& options) {
-  return options.correction->has_rank && options.correction->takes_weights() &&
-         options.fit.rank.kind != RankSpec::Kind::kFull;
-}
-
-Calibration ModeOf(const ShiftOptions& options, bool split) {
-  if (options.mode != Calibration::kAuto) return options.mode;
-  const bool one_pass = split || options.gram.used() || options.fit.rank.kind == RankSpec::Kind::kBudget;
-  const bool adapters = *options.correction == FindCorrection("lra");
-  return adapters && !one_pass ? Calibration::kDrift : Calibration::kIndependent;
-}
-
-void CheckOptions(const ShiftOptions& options, int64_t hidden) {
-  const auto refuse = [](bool both, const char* field, const char* why) {
-    if (both) FailUsage(Field(field), "{}", why);
-  };
-  const Correction& correction = *options.correction;
-  const bool in_sequence = ModeOf(options, false) != Calibration::kIndependent;
-  const bool halves = options.prune.halves();
-  const bool of_halves = correction.per_block() || correction.walks() || correction == FindCorrection("none");
-  const bool recipe = in_sequence || !options.weighting.uniform() || options.gram.used();
-  refuse(halves && !of_halves, "correction",
-         "is defined for whole blocks, and --prune may leave out halves of them; adapters, refit and joint stand for "
-         "halves too");
-  refuse(
-      halves && options.gram.all_layers, "gram.all_layers",
-      "saves the sums of whole blocks, from which those of their halves do not follow; removed saves the sums of the "
-      "halves that are removed");
-  refuse(halves && options.fit.metric != MetricKind::kIdentity, "metric",
-         "is measured behind whole blocks, and --prune may leave out halves of them");
-  if (options.correction->has_rank) CheckRank(options.fit.rank, hidden);
-  refuse(!options.gram.load.empty() && !options.gram.save.empty(), "gram.load",
-         "sums are either loaded, or collected and saved");
-  refuse(correction.needs == Needs::kText && recipe, "correction",
-         "auto chooses calibration mode and token weights itself, from passes of its own");
-  const bool per_layer = !in_sequence && !options.span && correction.takes_recipe();
-  const char* const kPerBlock = "goes with corrections that have one adapter per removed block";
-  const char* const kOnePerLayer = "goes with adapters that are fitted independently, one per layer";
-  refuse(!options.gram.load.empty() && !per_layer, "gram.load", kOnePerLayer);
-  refuse(!options.gram.save.empty() && !per_layer, "gram.save", kOnePerLayer);
-  refuse(options.span && options.merge != Merge::kOff, "span", "leaves nothing to merge");
-  refuse(options.span && !correction.per_block(), "span", kPerBlock);
-  refuse(options.merge != Merge::kOff && !correction.per_block(), "merge", kPerBlock);
-  refuse(in_sequence && correction.walks(), "mode",
-         "goes with adapters; refit and joint always read the corrected stream and aim at the original one");
-  refuse(in_sequence && !correction.takes_recipe(), "mode", "goes with adapters of a recipe that is yours to choose");
-  refuse((in_sequence || correction.walks()) && correction.has_rank && options.fit.rank.kind == RankSpec::Kind::kBudget,
-         "rank", "a budget is spread over sites that are fitted together: adapters, calibration mode independent");
-  refuse(options.fit.ridge.penalize_bias && correction.walks(), "penalize_bias",
-         "goes with adapters; the biases of refit and joint are free");
-  const bool weighted = correction.takes_weights() || options.heal != Heal::kOff;
-  refuse(!options.weighting.uniform() && !weighted, "weighting", "goes with adapters, refit, joint and healing");
-  refuse(options.fit.metric != MetricKind::kIdentity && !TakesMetric(options), "metric",
-         "chooses what adapters of low rank keep; it goes with those that are fitted by a given recipe");
-  refuse(options.fit.metric != MetricKind::kIdentity && !options.gram.load.empty(), "metric",
-         "needs gradients, which files of sums do not have");
-  const bool gradient = options.weighting.gradient;
-  refuse(
-      gradient && (halves || !correction.takes_recipe() || options.heal != Heal::kOff || options.merge != Merge::kOff),
-      "weighting",
-      "gradient is measured behind removed blocks; it goes with adapters in the place of whole blocks, without "
-      "healing and merging");
-  refuse(options.gate && correction == FindCorrection("none"), "gate", "there is no correction to take out");
-  const bool divides = correction == FindCorrection("prune-comp");
-  refuse(options.gate && divides, "gate", "judges blocks one by one, and the factors of prune-comp belong together");
-  refuse(options.heal != Heal::kOff && divides, "heal",
-         "fits towards the original stream, and prune-comp divides the stream behind a removed block");
-}
-
-// What each process computes from the whole model, or from streams that no single process has.
-void CheckSplit(const ShiftOptions& options) {
-  const auto refuse = [](bool wanted, const char* field, const char* instead) {
-    if (wanted) FailUsage(Field(field), "does not work with --split: {}", instead);
-  };
-  const char* const kWhole = "it needs the whole model in each process; start it without --split";
-  const PruneSpec& prune = options.prune;
-  refuse(prune.layers.empty() && !FindCriterion(prune.criterion).takes_split, "prune",
-         "of the criteria, only bi, bi:frobenius, ppl, ppl-greedy, reverse, reverse*, random, layers=, and angular and "
-         "streamline for one unit do; others can choose the layers in a run without --split, for layers=");
-  const bool fits = *options.correction == FindCorrection("lra") || *options.correction == FindCorrection("none");
-  refuse(!fits, "correction", "only lra and none do; start the others without --split");
-  refuse(ModeOf(options, true) != Calibration::kIndependent, "mode", "sites are fitted independently there");
-  refuse(options.heal != Heal::kOff, "heal", kWhole);
-  refuse(options.fit.metric != MetricKind::kIdentity, "metric", kWhole);
-  refuse(options.gate, "gate", kWhole);
-  refuse(options.weighting.gradient, "weighting", kWhole);
-  refuse(!options.gram.load.empty(), "gram.load", "sums stay in the process that holds the block");
-  refuse(!options.gram.save.empty(), "gram.save", "sums stay in the process that holds the block");
-}
-
 ShiftResult Shift(const ShiftJob& job, const ShiftOptions& options) {
-  CheckOptions(options, job.hidden());
   const bool split = job.model.weights->split();
-  if (split) CheckSplit(options);
+  CheckOptions(options, job.model.weights->config, split);
   ShiftOptions settled = options;
   settled.mode = ModeOf(options, split);
   return Pipeline(job, settled).Run();

@@ -32,20 +32,6 @@ bool FromSharedSums(const ShiftOptions& options) {
          options.heal == Heal::kOff && options.fit.metric == MetricKind::kIdentity && !options.weighting.gradient;
 }
 
-// What the correction does not look at is as it is by default, so that equal settings are equal.
-ShiftOptions Normalized(ShiftOptions options) {
-  const ShiftOptions defaults;
-  const Correction& correction = *options.correction;
-  const bool heals = options.heal != Heal::kOff;
-  options.mode = correction.takes_recipe() ? ModeOf(options, false) : defaults.mode;
-  if (!correction.takes_weights() && !heals) options.weighting = defaults.weighting;
-  if (!correction.has_rank) options.fit.rank = RankSpec::Full();
-  if (!correction.has_rank || !correction.takes_weights()) options.fit.factorization = defaults.fit.factorization;
-  if (!TakesMetric(options)) options.fit.metric = defaults.fit.metric;
-  if (!correction.has_lambda && !heals) options.fit.ridge.lambda = defaults.fit.ridge.lambda;
-  return options;
-}
-
 bool SameSetting(const ShiftOptions& a, const ShiftOptions& b) { return SettingText(a) == SettingText(b); }
 
 template <typename A, typename B>
@@ -69,7 +55,7 @@ class Sweeper {
     for (ShiftOptions options : combinations_)
       for (const PruneSpec& prune : axes.prunes) {
         options.prune = prune;
-        CheckOptions(options, Config().hidden);
+        CheckOptions(options, Config());
       }
     sizes_ = axes.samples;
     std::sort(sizes_.begin(), sizes_.end());

@@ -64,7 +64,7 @@ Contest Enter(const EvalCommandOptions& options, const Context& context, const M
   std::vector<std::string> known = VariantNames(shift);
   for (const std::string& directory : options.beside) known.push_back(NameOfDirectory(directory));
   CheckNames(options.variants, known);
-  if (shift.correction->has_rank) CheckRank(shift.fit.rank, model.weights->config.hidden);
+  CheckOptions(shift, model.weights->config);
   const CalibrationSet calibration = options.recipe.OpenText(model, options.common);
   context.processes->CheckSame("calibration text (hash)", calibration.hash);
   const ShiftJob job = {context, model, calibration, progress};

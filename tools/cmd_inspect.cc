@@ -21,6 +21,7 @@ struct InspectOptions {
   CommonOptions common;
   std::string prune;  // criteria, with or without an amount
   std::string calib;
+  bool table = false;  // of what each option goes with
 };
 
 // "block 3 (mlp.down_proj)": tensors that the plan runs instead of those of the model.
@@ -165,6 +166,10 @@ nlohmann::json SelectionsJson(const std::vector<Selection>& selections) {
 }
 
 int Run(const InspectOptions& options) {
+  if (options.table) {
+    fmt::print("{}", OptionsTable());
+    return 0;
+  }
   std::vector<PruneSpec> specs;
   if (!options.prune.empty()) specs = ParsePruneList(options.prune, "0.25");
   const Context context = options.common.MakeContext();
@@ -208,6 +213,9 @@ Command AddInspect(CLI::App& app) {
   options->common.AddMemoryTo(app);
   for (const char* name : {"--calib", "--seed", "--memory"}) app.get_option(name)->needs(prune);
   prune->excludes(app.get_option("--lora"));
+  app.add_flag(
+      "--options", options->table,
+      "print which criteria, corrections and other options each option of run goes with, and nothing of a model");
   app.footer("Criteria:" + CriteriaHelp() +
              "\n\nExamples:\n  shiftrt inspect --model demo\n"
              "  shiftrt inspect --model demo --prune bi,angular:4,ppl,tokens=8192,reverse*:4,keep=first:2\n"

@@ -86,13 +86,9 @@ void WriteReport(const RunOptions& options, const ShiftJob& shift, const ShiftRe
 
 // Puts the mode that auto stands for in its place, and says so where adapters are fitted otherwise than by default.
 void Settle(ShiftOptions& shift, bool split) {
-  const Calibration mode = ModeOf(shift, split);
-  if (shift.mode == Calibration::kAuto && mode != Calibration::kDrift && *shift.correction == FindCorrection("lra"))
-    fmt::print("calibration mode independent, because {}\n", split ? "the model is split"
-                                                             : shift.gram.used()
-                                                                 ? "files of sums hold those of all sites from one pass"
-                                                                 : "all adapters share one budget of parameters");
-  shift.mode = mode;
+  const char* why = nullptr;
+  shift.mode = ModeOf(shift, split, &why);
+  if (why != nullptr) fmt::print("calibration mode {}, because {}\n", Name(shift.mode), why);
 }
 
 // The settings of the fit, which `json`, its results, lacks.
@@ -171,7 +167,7 @@ int Run(const RunOptions& options) {
   if (model.weights->split()) RefuseSplit(options);
   if (model.provenance) FailUsage("{} is already pruned; give the model it was made from", options.common.model);
   const ModelConfig& config = model.weights->config;
-  if (shift.correction->has_rank) CheckRank(shift.fit.rank, config.hidden);
+  CheckOptions(shift, config, model.weights->split());
   // Said now, not after the hour that calibration may take.
   const std::vector<int32_t> prompt = PromptTokens(model, options.comparison.prompt, options.comparison.chat);
   CheckFits(std::ssize(prompt), options.comparison.max_tokens, config);
@@ -256,7 +252,8 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   options->dry_run.AddTo(app);
   app.footer(
       "Criteria:" + CriteriaHelp() +
-      "\n\nExamples:\n  shiftrt run --model demo --prune bi:0.25 --lra 64\n"
+      "\n\n`shiftrt inspect --options` prints which criteria, corrections and other options each option goes with.\n"
+      "\nExamples:\n  shiftrt run --model demo --prune bi:0.25 --lra 64\n"
       "  shiftrt run --model demo --save-gram demo.gram --gram-layers all\n"
       "  shiftrt run --model demo --load-gram demo.gram --prune bi:0.4 --lra full --lambda 1e-3rel\n"
       "  shiftrt run --model demo --recipe paper --prune \"reverse*:0.25\"\n"

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "bench/rates.h"
 #include "estimate/devices.h"
 #include "eval/perplexity.h"
 #include "models/adapted.h"
@@ -117,17 +118,15 @@ void PrintFlops(const MainJob& job, const JobOutline& outline) {
   fmt::print("{}\n", table.Text());
 }
 
-void PrintDevices(const Hardware& hardware, const Efficiency& efficiency, const std::vector<DevicePlan>& plans) {
-  fmt::print(
-      "on {} ({:.3g} TFLOP/s, {:.3g} in float64, {:.4g} GB, {:.4g} GB/s), computed and not measured.\n"
-      "Assumed shares of the peaks: model {}, sums {}, fits {}, memory {}, links {} (--efficiency).\n\n",
-      hardware.device, hardware.narrow_peak / 1e12, hardware.double_peak / 1e12,
-      static_cast<double>(hardware.memory) / 1e9, hardware.bandwidth / 1e9, efficiency.model, efficiency.sums,
-      efficiency.fits, efficiency.memory, efficiency.links);
+void PrintDevices(const Hardware& hardware, const std::vector<DevicePlan>& plans) {
+  fmt::print("on {} ({:.3g} TFLOP/s, in float64 {:.3g} for sums and {:.3g} for fits, {:.4g} GB, {:.4g} GB/s)\n{}\n\n",
+             hardware.device, hardware.narrow_products / 1e12, hardware.sums / 1e12, hardware.fits / 1e12,
+             static_cast<double>(hardware.memory) / 1e9, hardware.bandwidth / 1e9,
+             hardware.measured ? "These rates were measured just now; the times are the work at these rates."
+                               : "These are peaks of a datasheet: the times are lower bounds, which no run reaches.");
   Table memory({"devices", "split", "memory", "weights", "activations", "streams", "sums", "rows", "a fit", "logits",
                 "cache", "adapters", "sums on host", "sent", "stream per token"});
-  Table times(
-      {"devices", "select", "calibrate", "solve", "factorize", "evaluate", "decode", "total", "passes", "idle", ""});
+  Table times({"devices", "select", "calibrate", "solve", "factorize", "evaluate", "decode", "total", "passes", ""});
   for (const DevicePlan& plan : plans) {
     const DeviceMemory& m = plan.memory;
     const std::string devices = std::to_string(plan.devices);
@@ -140,14 +139,13 @@ void PrintDevices(const Hardware& hardware, const Efficiency& efficiency, const 
     for (const Step step : kSteps) row.push_back(possible ? Seconds(plan.seconds[static_cast<size_t>(step)]) : "");
     row.push_back(possible ? Seconds(plan.total()) : "");
     row.push_back(plan.passes == 1 || !possible ? "" : std::to_string(plan.passes));
-    row.push_back(plan.idle == 0 || !possible ? "" : fmt::format("{:.0f}%", 100 * plan.idle));
     row.push_back(possible ? "" : "not possible: " + plan.why_not);
     times.Add(std::move(row));
   }
   memory.DropEmptyColumns();
   times.DropEmptyColumns();
-  fmt::print("memory of the device that needs the most, bytes sent by all devices together\n{}\ntime\n{}",
-             memory.Text(), times.Text());
+  fmt::print("memory of the device that needs the most, bytes sent by all devices together\n{}\n{}\n{}", memory.Text(),
+             hardware.measured ? "time" : "time, at least", times.Text());
 }
 
 Json ModelJson(const ModelShapes& shapes) {
@@ -218,12 +216,19 @@ Json DeviceJson(const DevicePlan& plan) {
                  {"adapters", m.adapters},
                  {"sums_on_host", plan.host_sums}}},
                {"passes", plan.passes},
-               {"idle", plan.idle},
                {"stream_bytes_per_token", plan.stream_bytes},
                {"bytes_sent", plan.sent},
                {"seconds", {{"total", plan.total()}}}};
   for (const Step step : kSteps) json["seconds"][Name(step)] = plan.seconds[static_cast<size_t>(step)];
   return json;
+}
+
+Hardware MeasureHere(const CommonOptions& common, const ModelConfig& config) {
+  if (common.device.starts_with("cuda"))
+    FailUsage("--hardware here measures the CPU; for a GPU, name one: a100, h100 or h200");
+  Context context = common.MakeContext();
+  context.device = Device::kCpu;
+  return MeasureThisMachine(context, config);
 }
 
 }  // namespace
@@ -237,28 +242,30 @@ void DryRunOptions::AddTo(CLI::App& app) {
       ->needs(flag)
       ->excludes(app.get_option("--model"))
       ->check(CLI::ExistingFile);
-  app.add_option("--hardware", hardware, "with --dry-run: cpu, a100, h100 or h200")->needs(flag)->capture_default_str();
+  app.add_option(
+         "--hardware", hardware,
+         "with --dry-run: here, whose speed is measured for about two seconds, or epyc-9654, a100, h100 or h200,\n"
+         "for which the times are lower bounds from the peaks of datasheets")
+      ->needs(flag)
+      ->capture_default_str();
   app.add_option("--devices", devices, "with --dry-run: numbers of devices to plan for")
       ->needs(flag)
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  app.add_option("--efficiency", efficiency,
-                 "with --dry-run: shares of the hardware's peaks that are assumed, as in model=0.5,sums=0.6,fits=0.1,\n"
-                 "memory=0.8,links=0.7")
-      ->needs(flag);
 }
 
 void PrintDryRun(const DryRun& run) {
-  const Hardware& hardware = FindHardware(run.options.hardware);
-  const Efficiency efficiency = ParseEfficiency(run.options.efficiency, hardware.efficiency);
+  const bool here = run.options.hardware == "here";
+  Hardware hardware = here ? Hardware() : FindHardware(run.options.hardware);
   const ModelShapes shapes = OpenShapes(run);
   const MainJob job = JobOf(run, shapes);
   JobOutline outline = OutlineOf(job);
   outline.unplanned.insert(outline.unplanned.end(), run.besides.begin(), run.besides.end());
-  if (run.common.split > 1) CheckSplit(run.shift);
-  const DevicePlanner planner(job, outline, hardware, efficiency);
+  if (run.common.split > 1) CheckOptions(run.shift, shapes.weights->config, true);
+  if (here) hardware = MeasureHere(run.common, shapes.weights->config);
+  const DevicePlanner planner(job, outline, hardware);
   std::vector<DevicePlan> plans;
   for (const int64_t devices : run.options.devices)
     plans.push_back(run.common.split > 1 ? planner.On(devices, run.common.split) : planner.On(devices));
@@ -266,18 +273,21 @@ void PrintDryRun(const DryRun& run) {
   PrintModel(shapes);
   PrintOutline(run, job, outline);
   PrintFlops(job, outline);
-  PrintDevices(hardware, efficiency, plans);
+  PrintDevices(hardware, plans);
   if (!outline.unplanned.empty()) fmt::print("\nnot in these figures: {}\n", fmt::join(outline.unplanned, "; "));
 
   Json json = {{"model", ModelJson(shapes)},
                {"job", OutlineJson(job, outline)},
-               {"hardware", {{"name", hardware.name}, {"device", hardware.device}, {"source", hardware.source}}},
-               {"efficiency",
-                {{"model", efficiency.model},
-                 {"sums", efficiency.sums},
-                 {"fits", efficiency.fits},
-                 {"memory", efficiency.memory},
-                 {"links", efficiency.links}}},
+               {"hardware",
+                {{"name", hardware.name},
+                 {"device", hardware.device},
+                 {"source", hardware.source},
+                 {"measured", hardware.measured},
+                 {"products", hardware.Products(shapes.weights->blocks.front().down.dtype)},
+                 {"sums", hardware.sums},
+                 {"fits", hardware.fits},
+                 {"bandwidth", hardware.bandwidth},
+                 {"memory", hardware.memory}}},
                {"plans", Json::array()}};
   for (const DevicePlan& plan : plans) json["plans"].push_back(DeviceJson(plan));
   run.common.WriteJson(json);

@@ -19,10 +19,10 @@ struct ComparisonOptions;
 
 struct DryRunOptions {
   bool wanted = false;
-  std::string config = {}, hardware = "cpu", efficiency = {};
-  std::vector<int64_t> devices = {1, 2, 4, 8, 16, 32, 64};
+  std::string config = {}, hardware = "here";
+  std::vector<int64_t> devices = {1};
 
-  // Adds --dry-run, and --config, --hardware, --devices and --efficiency, which go with it.
+  // Adds --dry-run, and --config, --hardware and --devices, which go with it.
   void AddTo(CLI::App& app);
 };
 

@@ -20,7 +20,6 @@ constexpr FieldFlag kFlags[] = {
     {"correction", "--correction"},
     {"data", "--data"},
     {"device", "--device"},
-    {"efficiency", "--efficiency"},
     {"export", "--export"},
     {"factorization", "--factorize"},
     {"metric", "--metric"},

@@ -107,10 +107,8 @@ ShiftOptions RecipeOptions::Parse(uint64_t seed) const {
   shift.gram.save = save_gram;
   shift.gram.all_layers = gram_layers == "all";
   for (const CLI::Option* option : added)
-    if (option->count() > 0 && !shift.correction->has_rank &&
-        (option->check_lname("lra") || option->check_lname("factorize")))
-      FailUsage("{} goes with adapters that have a rank, and --correction {} makes none", option->get_name(),
-                shift.correction->name);
+    for (const auto& [name, field] : {std::pair("lra", "rank"), {"factorize", "factorization"}, {"lambda", "lambda"}})
+      if (option->count() > 0 && option->check_lname(name)) CheckGiven(shift, field);
   if (shift.gram.all_layers && save_gram.empty()) FailUsage("--gram-layers goes with --save-gram FILE");
   return shift;
 }

@@ -5,6 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <string_view>
+#include <vector>
+
+#include "shift/options.h"
 
 namespace shiftrt {
 
@@ -18,6 +23,60 @@ std::string CorrectionsHelp() {
   std::string text;
   for (const Correction& correction : Corrections())
     text += fmt::format("\n{:<18}{}", correction.name, correction.summary);
+  return text;
+}
+
+namespace {
+
+// In the order of Setting.
+constexpr const char* kFlags[] = {"unit=half in --prune",
+                                  "--split N",
+                                  "a Gemma 2 model",
+                                  "--calibration-mode sequential, drift",
+                                  "--lra RANK",
+                                  "--lra full",
+                                  "--lra budget:N",
+                                  "--factorize",
+                                  "--metric fisher, fisher-diagonal",
+                                  "--lambda",
+                                  "--penalize-bias",
+                                  "--token-weight",
+                                  "--token-weight gradient",
+                                  "--span",
+                                  "--merge",
+                                  "--heal",
+                                  "--gate",
+                                  "--load-gram",
+                                  "--save-gram",
+                                  "--gram-layers all"};
+static_assert(std::size(kFlags) == static_cast<size_t>(Setting::kCount));
+
+// "all", "all but X, Y", or "X, Y"; the shorter of the last two.
+template <typename Rows>
+std::string Accepting(const Rows& rows, Setting setting) {
+  std::vector<std::string_view> with, without;
+  for (const auto& row : rows) (row.accepts.has(setting) ? with : without).emplace_back(row.name);
+  if (without.empty()) return "all";
+  return without.size() < with.size() ? fmt::format("all but {}", fmt::join(without, ", "))
+                                      : fmt::format("{}", fmt::join(with, ", "));
+}
+
+}  // namespace
+
+std::string OptionsTable() {
+  std::string text;
+  for (const SettingRow& row : Settings()) {
+    const Setting setting = row.setting;
+    text += fmt::format("{}\n    corrections: {}{}\n", kFlags[static_cast<size_t>(setting)],
+                        Accepting(Corrections(), setting), kTakenByHealing.has(setting) ? "; with --heal all" : "");
+    if (std::ranges::any_of(Criteria(), [&](const Criterion& one) { return one.accepts.has(setting); }))
+      text += fmt::format("    criteria: {}\n", Accepting(Criteria(), setting));
+    std::vector<const char*> without;
+    for (const auto& [first, second, why] : SettingConflicts())
+      if (first == setting || second == setting)
+        without.push_back(kFlags[static_cast<size_t>(first == setting ? second : first)]);
+    if (!without.empty()) text += fmt::format("    not with: {}\n", fmt::join(without, "; "));
+  }
   return text;
 }
 

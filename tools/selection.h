@@ -13,6 +13,9 @@ namespace shiftrt {
 // One line per criterion, and one per correction, for --help.
 std::string CriteriaHelp();
 std::string CorrectionsHelp();
+// A line per option that does not go with every criterion, correction and other option: for --help, for `inspect
+// --options` and for docs/method.md.
+std::string OptionsTable();
 // The score of that unit, or of the consecutive units that begin there; "" where there is none.
 std::string ScoreText(const Selection& selection, int64_t unit);
 // The units that were scored, which tables have a row each of: blocks, or halves of blocks.

@@ -26,7 +26,7 @@ struct TableAxis {
 std::string OrNone(bool has, std::string text) { return has ? std::move(text) : "-"; }
 
 std::string RankText(const SweepRow& row) {
-  return OrNone(row.options.correction->has_rank, "rank " + Format(row.options.fit.rank));
+  return OrNone(row.options.correction->has_rank(), "rank " + Format(row.options.fit.rank));
 }
 
 // Whether the user chooses the recipe.
@@ -40,19 +40,19 @@ std::string WeightText(const SweepRow& row) {
 }
 
 std::string FactorizationText(const SweepRow& row) {
-  return OrNone(row.options.correction->takes_weights() && row.options.correction->has_rank,
+  return OrNone(row.options.correction->takes_weights() && row.options.correction->has_rank(),
                 Name(row.options.fit.factorization));
 }
 
 std::string MetricText(const SweepRow& row) { return OrNone(TakesMetric(row.options), Name(row.options.fit.metric)); }
 
 std::string LambdaText(const SweepRow& row) {
-  return OrNone(row.options.correction->has_lambda || row.options.heal != Heal::kOff,
+  return OrNone(row.options.correction->has_lambda() || row.options.heal != Heal::kOff,
                 "lambda " + Format(row.options.fit.ridge.lambda));
 }
 
 double RankNumber(const SweepRow& row, int64_t hidden) {
-  return !row.options.correction->has_rank                     ? std::nan("")
+  return !row.options.correction->has_rank()                   ? std::nan("")
          : row.options.fit.rank.kind == RankSpec::Kind::kFull  ? static_cast<double>(hidden)
          : row.options.fit.rank.kind == RankSpec::Kind::kFixed ? static_cast<double>(row.options.fit.rank.rank)
                                                                : std::nan("");

@@ -25,12 +25,14 @@ std::string LabelOf(const ShiftOptions& shift, const ShiftResult& result) {
 
 // "none" is not a name for a plan with something in it.
 std::string NameOf(const ShiftOptions& shift) {
-  return shift.correction->name == "none" ? "healed" : NameOf(shift.correction->name);
+  return shift.correction->makes == Makes::kNothing ? "healed" : NameOf(shift.correction->name);
 }
 
 }  // namespace
 
-bool Corrects(const ShiftOptions& shift) { return shift.correction->name != "none" || shift.heal != Heal::kOff; }
+bool Corrects(const ShiftOptions& shift) {
+  return shift.correction->makes != Makes::kNothing || shift.heal != Heal::kOff;
+}
 
 std::vector<std::string> VariantNames(const ShiftOptions& shift) {
   std::vector<std::string> names = {"original", "pruned"};

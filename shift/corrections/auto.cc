@@ -220,8 +220,10 @@ class Search {
     const ModelConfig& config = job_.model.weights->config;
     if (removed_.front().begin() == 0 && input == SiteInput::kActivation)
       return fmt::format("layer {} is removed, and there is no block before it", Name(removed_.front()));
-    if (config.block.update_norms) return fmt::format("{} norms the updates of its blocks", config.family);
-    if (options_.ridge.penalize_bias) return "the biases of refit and joint are free";
+    SettingSet used;
+    if (config.block.update_norms) used = used | SettingSet{Setting::kUpdateNorms};
+    if (options_.ridge.penalize_bias) used = used | SettingSet{Setting::kPenalizedBias};
+    if (std::string why = WhyRefused(FindCorrection(correction), used); !why.empty()) return why;
     const int64_t width = std::max(kOutputProjection.Width(input, config), kDownProjection.Width(input, config));
     const int64_t taken = WalkBytes(width, config.hidden), room = UsableMemory(job_.context);
     if (taken > room)
@@ -246,7 +248,7 @@ class Search {
       Recipe recipe = Reduced(best);
       recipe.correction = name;
       recipe.weighting = {};  // norm weights make these fits far worse on text with massive activations
-      if (recipe.correction == "refit") recipe.metric = MetricKind::kIdentity;
+      if (!FindCorrection(name).accepts.has(Setting::kMetric)) recipe.metric = MetricKind::kIdentity;
       recipes.push_back(recipe);
     }
     return recipes;
@@ -294,11 +296,6 @@ class Search {
 
 }  // namespace
 
-FittedSites FitAuto(const FitInput& input) {
-  if (input.options.rank.kind == RankSpec::Kind::kBudget)
-    FailUsage(Field("rank"), "{} is spread over sites that are fitted together, which the correction auto does not do",
-              Format(input.options.rank));
-  return Search(input).Run();
-}
+FittedSites FitAuto(const FitInput& input) { return Search(input).Run(); }
 
 }  // namespace shiftrt

@@ -13,32 +13,54 @@ Fit FitLra, FitRefit, FitJoint, FitGenericAffine, FitBias, FitReplaceMe, FitGhos
     FitLinearPatchDiagonal, FitPruneComp, FitLaco, FitNone, FitAuto;
 
 const std::vector<Correction>& Corrections() {
+  using enum Setting;
+  constexpr SettingSet kRanks = {kRank, kFullRank, kFactorization, kMetric}, kPerBlock = {kHalves, kSpan, kMerge},
+                       kDropped = {kGate, kHeal};  // its corrections can be taken out and healed
+  constexpr SettingSet kGeneric = SettingSet::All() - SettingSet{kSplit};
+  constexpr SettingSet kScaled = kDropped | SettingSet{kUpdateNorms};
+  constexpr SettingSet kRefit = kDropped | SettingSet{kHalves, kLambda, kWeights};
+  constexpr Calibration kOnce = Calibration::kIndependent;
   static const std::vector<Correction> table = {
-      // name, summary, label, needs, makes, has_rank, has_lambda, fit
-      {"lra", "h + h A + b, fitted to the block's update", "{span}{lra}", Needs::kStreamSums, Makes::kAdapters, true,
-       true, &FitLra},
+      // name, summary, label, needs, makes, accepts, usual_mode, fit
+      {"lra", "h + h A + b, fitted to the block's update", "{span}{lra}", Needs::kStreamSums, Makes::kAdapters,
+       SettingSet::All(), Calibration::kDrift, &FitLra},
       {"refit", "the last projection before, fitted again to carry the run's update", "refit", Needs::kActivationSums,
-       Makes::kChanges, false, true, &FitRefit},
+       Makes::kChanges, kRefit, kOnce, &FitRefit},
       {"joint", "that projection and one h + h A + b per run, fitted together", "joint {lra}",
-       Needs::kStreamAndActivationSums, Makes::kBoth, true, true, &FitJoint},
+       Needs::kStreamAndActivationSums, Makes::kBoth, kRefit | kRanks, kOnce, &FitJoint},
       {"generic-affine", "h W + b, fitted to the block's output", "generic affine {rank}", Needs::kStreamSums,
-       Makes::kAdapters, true, true, &FitGenericAffine},
-      {"bias", "the mean update", "mean update", Needs::kStreamSums, Makes::kAdapters, false, false, &FitBias},
-      {"replaceme", "a map folded into the MLP before", "ReplaceMe", Needs::kMlpSums, Makes::kChanges, false, true,
-       &FitReplaceMe},
+       Makes::kAdapters, kGeneric, kOnce, &FitGenericAffine},
+      {"bias", "the mean update", "mean update", Needs::kStreamSums, Makes::kAdapters,
+       kGeneric - kRanks - SettingSet{kBudget, kLambda, kPenalizedBias}, kOnce, &FitBias},
+      {"replaceme", "a map folded into the MLP before", "ReplaceMe", Needs::kMlpSums, Makes::kChanges,
+       kDropped | SettingSet{kLambda}, kOnce, &FitReplaceMe},
       {"ghosted", "h + h M per run, by least squares without a bias", "Ghosted Layers", Needs::kStreamSums,
-       Makes::kRunAdapters, false, false, &FitGhosted},
+       Makes::kRunAdapters, kScaled, kOnce, &FitGhosted},
       {"linearpatch", "h scaled per coordinate of its Hadamard transform, per run", "LinearPatch", Needs::kMagnitudes,
-       Makes::kRunAdapters, false, false, &FitLinearPatch},
+       Makes::kRunAdapters, kScaled, kOnce, &FitLinearPatch},
       {"linearpatch-diag", "h scaled per channel, per run", "LinearPatch diag", Needs::kMagnitudes, Makes::kRunAdapters,
-       false, false, &FitLinearPatchDiagonal},
-      {"prune-comp", "h scaled by one number per run, folded into the weights", "Prune&Comp", Needs::kMagnitudes,
-       Makes::kChanges, false, false, &FitPruneComp},
+       kScaled, kOnce, &FitLinearPatchDiagonal},
+      {"prune-comp",
+       "h scaled by one number per run, folded into the weights",
+       "Prune&Comp",
+       Needs::kMagnitudes,
+       Makes::kChanges,
+       {},
+       kOnce,
+       &FitPruneComp},
       {"laco", "weight differences folded into the block before", "LaCo folding", Needs::kNothing, Makes::kChanges,
-       false, false, &FitLaco},
-      {"none", "nothing", "nothing", Needs::kNothing, Makes::kNothing, false, false, &FitNone},
+       kScaled, kOnce, &FitLaco},
+      {"none",
+       "nothing",
+       "nothing",
+       Needs::kNothing,
+       Makes::kNothing,
+       {kHalves, kSplit, kUpdateNorms, kHeal},
+       kOnce,
+       &FitNone},
       {"auto", "the recipe of lra, refit or joint with the lowest loss on held-out calibration text",
-       "auto {span}{lra}", Needs::kText, Makes::kAdapters, true, true, &FitAuto},
+       "auto {span}{lra}", Needs::kText, Makes::kAdapters,
+       kPerBlock | kScaled | SettingSet{kRank, kFullRank, kLambda, kPenalizedBias}, kOnce, &FitAuto},
   };
   return table;
 }
@@ -52,12 +74,28 @@ const Correction& FindCorrection(std::string_view name) {
   FailUsage(Field("correction"), "unknown correction \"{}\"; known: {}", name, known);
 }
 
+std::string WhyRefused(const Correction& correction, SettingSet used) {
+  for (const SettingRow& row : Settings())
+    if (used.has(row.setting) && !correction.accepts.has(row.setting)) return fmt::format("{}: {}", row.name, row.why);
+  return "";
+}
+
 BlockCorrection InWalk(const Correction& correction, const ShiftJob& job, const FitOptions& options) {
   Check(correction.walks(), "{} is not fitted in a walk", correction.name);
   return {correction.needs == Needs::kActivationSums ? SiteInput::kActivation : SiteInput::kStreamAndActivation,
           [&](const SiteSums& sums, const Projection* projection, const BlockPtr& before) {
             return correction.fit({job, {sums.site}, {&sums}, options, projection, before});
           }};
+}
+
+std::string Format(const Recipe& recipe) {
+  const Correction& correction = FindCorrection(recipe.correction);
+  const bool adapters = correction.takes_recipe();
+  std::string text =
+      fmt::format("{}, token weights {}", adapters ? Name(recipe.mode) : recipe.correction, Format(recipe.weighting));
+  if (adapters) text += fmt::format(", {}", Name(recipe.factorization));
+  if (recipe.metric != MetricKind::kIdentity) text += fmt::format(", metric {}", Name(recipe.metric));
+  return text + fmt::format(", lambda {}", Format(recipe.lambda));
 }
 
 std::string Label(const Correction& correction, const RankSpec& rank, bool span) {

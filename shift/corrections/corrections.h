@@ -10,6 +10,7 @@
 #include "shift/fit/fit.h"
 #include "shift/job.h"
 #include "shift/refit/walk.h"
+#include "shift/setting.h"
 
 namespace shiftrt {
 
@@ -53,9 +54,11 @@ struct Correction {
   std::string_view label;
   Needs needs;
   Makes makes;
-  bool has_rank;    // uses FitOptions::rank
-  bool has_lambda;  // uses FitOptions::ridge
-  // Throws UsageError for options that do not go with the correction, and what SolveRidge throws.
+  SettingSet accepts;
+  // What calibration mode auto stands for. Drift is better for linear residual adapters on a real model
+  // (docs/results-smollm2.md).
+  Calibration usual_mode;
+  // Throws what SolveRidge throws.
   FittedSites (*fit)(const FitInput& input);
 
   // Whether a site can be one removed block.
@@ -64,11 +67,14 @@ struct Correction {
   bool changes_blocks() const { return makes == Makes::kChanges || makes == Makes::kBoth; }
   bool needs_sums() const { return needs == Needs::kStreamSums || needs == Needs::kMlpSums; }
   // Whether the caller chooses calibration mode and token weights.
-  bool takes_recipe() const { return per_block() && needs == Needs::kStreamSums; }
+  bool takes_recipe() const { return accepts.has(Setting::kMode); }
   // Whether it is fitted in a walk (shift/refit/walk.h), and so with calibration mode drift.
   bool walks() const { return needs == Needs::kActivationSums || needs == Needs::kStreamAndActivationSums; }
   // Whether the caller chooses token weights.
-  bool takes_weights() const { return takes_recipe() || walks(); }
+  bool takes_weights() const { return accepts.has(Setting::kWeights); }
+  // Whether it uses FitOptions::rank, and FitOptions::ridge.
+  bool has_rank() const { return accepts.has(Setting::kRank); }
+  bool has_lambda() const { return accepts.has(Setting::kLambda); }
   bool operator==(const Correction& other) const { return this == &other; }
 };
 
@@ -76,8 +82,12 @@ struct Correction {
 const std::vector<Correction>& Corrections();
 // Throws UsageError, listing the corrections known, for a name that is not among them.
 const Correction& FindCorrection(std::string_view name);
+// Why a correction does not go with these settings; empty if it does.
+std::string WhyRefused(const Correction& correction, SettingSet used);
 // For a walk, of a correction that walks. `job` and `options` last longer.
 BlockCorrection InWalk(const Correction& correction, const ShiftJob& job, const FitOptions& options);
+// "sequential, token weights norm, rrr, metric fisher, lambda gcv"; "joint, token weights none, lambda gcv"
+std::string Format(const Recipe& recipe);
 // The label filled in, as "span LRA 64".
 std::string Label(const Correction& correction, const RankSpec& rank, bool span);
 

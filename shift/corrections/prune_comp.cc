@@ -9,7 +9,6 @@ namespace shiftrt {
 
 FittedSites FitPruneComp(const FitInput& input) {
   const Weights& weights = *input.job.model.weights;
-  CheckFoldsIntoProjections(weights.config);
   FittedSites fitted;
   fitted.adapters.resize(input.sites.size());
   MeasureRatios(input, nullptr, fitted);

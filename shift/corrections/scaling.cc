@@ -36,7 +36,6 @@ std::vector<std::vector<double>> MeasureRatios(const FitInput& input, const Magn
 }
 
 std::vector<BlockStage> DividedBehind(const Weights& weights, const DepthPlan& plan, std::span<const Cut> cuts) {
-  CheckFoldsIntoProjections(weights.config);
   std::vector<BlockStage> divided;
   for (const BlockStage* stage : plan.Blocks()) {
     double divisor = 1;

@@ -25,7 +25,8 @@ struct Cut {
 // attention and its MLP add to the stream divided by the scales of all cuts before it. To multiply all that writes to
 // the stream before a cut by its scale, and to divide all that writes behind it, differ by one factor of the whole
 // stream, which no norm behind a cut sees but for its epsilon. The factors are in o and down and their biases, in the
-// types they have. Throws UsageError for a family that norms the updates.
+// types they have. The
+// model does not norm its updates.
 std::vector<BlockStage> DividedBehind(const Weights& weights, const DepthPlan& plan, std::span<const Cut> cuts);
 
 }  // namespace shiftrt

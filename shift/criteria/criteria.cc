@@ -22,7 +22,6 @@ Select SelectByResidual, SelectByCorrectedLoss;
 // perplexity.cc
 Select SelectByPerplexity, SelectByPerplexityGreedy;
 // prune_comp.cc
-Plug PlugPruneComp;
 Select SelectByPruneComp;
 // taylor.cc
 Plug PlugTaylor;
@@ -57,39 +56,47 @@ Selection SelectOne(const CriterionTask& task) {
 
 const std::vector<Criterion>& Criteria() {
   using enum Looks;
+  constexpr SettingSet kAny = {Setting::kHalves, Setting::kSplit, Setting::kUpdateNorms},
+                       kWhole = kAny - SettingSet{Setting::kSplit};  // needs the whole model in one process
   static const std::vector<CriterionOption> none, rank = {{"rank", 64}}, tokens = {{"tokens", 0}},
                                                   both = {{"rank", 64}, {"tokens", 0}},
                                                   some_tokens = {{"tokens", 8192}};
   static const std::vector<Criterion> table = {
-      // name, summary, options, looks_at, scores_stand_alone, takes_split, plug, select
-      {"bi", "block influence: 1 - mean cosine of a token's stream before and after the block", none, kPass, true, true,
+      // name, summary, options, looks_at, scores_stand_alone, accepts, plug, select
+      {"bi", "block influence: 1 - mean cosine of a token's stream before and after the block", none, kPass, true, kAny,
        &PlugBlocks, &SelectByBlockInfluence},
       {"bi:frobenius", "1 - one cosine of the stream before and after the block, over all tokens", none, kPass, true,
-       true, &PlugBlocks, &SelectByFrobenius},
-      {"angular", "consecutive blocks: mean angle / pi the last token of a sequence turns by", none, kPass, false, true,
+       kAny, &PlugBlocks, &SelectByFrobenius},
+      {"angular", "consecutive blocks: mean angle / pi the last token of a sequence turns by", none, kPass, false, kAny,
        &PlugWindow, &SelectByAngle},
       {"streamline", "consecutive blocks: 1 - mean cosine of a token's stream before and after them", none, kPass,
-       false, true, &PlugWindow, &SelectByStreamline},
+       false, kAny, &PlugWindow, &SelectByStreamline},
       {"correctable", "error left after the best adapter of rank=R (64) in the block's place", rank, kPasses, false,
-       false, &PlugCorrections, &SelectByResidual},
+       kWhole, &PlugCorrections, &SelectByResidual},
       {"correctable-greedy", "lowest loss with adapters of rank=R in place, one block after another", both, kPasses,
-       false, false, &PlugCorrections, &SelectByCorrectedLoss},
-      {"ppl", "perplexity with only this block removed (tokens=N bounds the text)", tokens, kPasses, false, true,
+       false, kWhole, &PlugCorrections, &SelectByCorrectedLoss},
+      {"ppl", "perplexity with only this block removed (tokens=N bounds the text)", tokens, kPasses, false, kAny,
        nullptr, &SelectByPerplexity},
-      {"ppl-greedy", "the same again on what is left after each removal (SLEB)", tokens, kPasses, false, true, nullptr,
+      {"ppl-greedy", "the same again on what is left after each removal (SLEB)", tokens, kPasses, false, kAny, nullptr,
        &SelectByPerplexityGreedy},
-      {"prune-comp", "bi again after each removal, on what is left with the stream's size made good (Prune&Comp)", none,
-       kPasses, false, false, &PlugPruneComp, &SelectByPruneComp},
+      {"prune-comp",
+       "bi again after each removal, on what is left with the stream's size made good (Prune&Comp)",
+       none,
+       kPasses,
+       false,
+       {},
+       nullptr,
+       &SelectByPruneComp},
       {"taylor", "sum of |w dL/dw| over the block's projections and norms, L the loss of tokens=N (8192)", some_tokens,
-       kPasses, false, false, &PlugTaylor, &Lowest<TaylorScores>},
-      {"reverse", "deepest first", none, kShape, false, true, nullptr, &Lowest<ReverseScores, &PickInOrder>},
-      {"reverse*", "deepest first, the final block kept", none, kShape, false, true, nullptr,
+       kPasses, false, kWhole, &PlugTaylor, &Lowest<TaylorScores>},
+      {"reverse", "deepest first", none, kShape, false, kAny, nullptr, &Lowest<ReverseScores, &PickInOrder>},
+      {"reverse*", "deepest first, the final block kept", none, kShape, false, kAny, nullptr,
        &Lowest<ReverseKeepLastScores, &PickInOrder>},
-      {"magnitude-l1", "sum of |w| over the block's projections and norms", none, kWeights, false, false, nullptr,
+      {"magnitude-l1", "sum of |w| over the block's projections and norms", none, kWeights, false, kWhole, nullptr,
        &Lowest<MagnitudeL1Scores>},
-      {"magnitude-l2", "sum of w^2 over the block's projections and norms", none, kWeights, false, false, nullptr,
+      {"magnitude-l2", "sum of w^2 over the block's projections and norms", none, kWeights, false, kWhole, nullptr,
        &Lowest<MagnitudeL2Scores>},
-      {"random", "seeded", none, kShape, false, true, nullptr, &Lowest<RandomScores, &PickInOrder>},
+      {"random", "seeded", none, kShape, false, kAny, nullptr, &Lowest<RandomScores, &PickInOrder>},
   };
   return table;
 }
@@ -112,6 +119,19 @@ const Criterion& FindCriterion(std::string_view name) {
   std::string known;
   for (const Criterion& criterion : Criteria()) known += fmt::format("{}, ", criterion.name);
   FailUsage(Field("prune"), "unknown criterion \"{}\"; known: {}layers=", name, known);
+}
+
+void CheckCriterion(const PruneSpec& spec, SettingSet used) {
+  if (!spec.layers.empty()) return;
+  const Criterion& criterion = FindCriterion(spec.criterion);
+  for (const Setting setting : {Setting::kHalves, Setting::kSplit, Setting::kUpdateNorms}) {
+    if (!used.has(setting) || criterion.accepts.has(setting)) continue;
+    std::vector<std::string_view> accepting;
+    for (const Criterion& other : Criteria())
+      if (other.accepts.has(setting)) accepting.emplace_back(other.name);
+    accepting.emplace_back("layers=");
+    RefuseSetting(RowOf(setting), "prune", fmt::format("the criterion {}", criterion.name), accepting);
+  }
 }
 
 bool NeedCalibration(const std::vector<PruneSpec>& specs) {
@@ -151,6 +171,9 @@ std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const C
   ProbeSet probes(input, progress);
   std::vector<CriterionTask> tasks;
   for (const PruneSpec& spec : specs) {
+    SettingSet used = input.weights->config.block.update_norms ? SettingSet{Setting::kUpdateNorms} : SettingSet();
+    if (spec.halves()) used = used | SettingSet{Setting::kHalves};
+    CheckCriterion(spec, used);
     tasks.push_back({spec, Quota(spec, *input.weights), input, probes, progress});
     if (!spec.layers.empty()) continue;
     const Criterion& criterion = FindCriterion(spec.criterion);

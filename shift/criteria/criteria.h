@@ -11,6 +11,7 @@
 #include "engine/decoder.h"
 #include "runtime/progress.h"
 #include "shift/criteria/prune_spec.h"
+#include "shift/setting.h"
 
 namespace shiftrt {
 
@@ -65,8 +66,9 @@ struct Criterion {
   Looks looks_at;
   // Whether its scores do not depend on the amount and the options, so that earlier scores can be used again.
   bool scores_stand_alone;
-  // Whether it works on a model that is split over processes: it reads no weights, and of streams those of one process.
-  bool takes_split;
+  // Of the settings in shift/setting.h: kHalves, kSplit and kUpdateNorms. One that accepts kSplit reads no weights, and
+  // only the streams of its own process.
+  SettingSet accepts;
   // Plugs its probes into the pass that all criteria share; null: it has none.
   void (*plug)(const CriterionTask& task);
   Selection (*select)(const CriterionTask& task);
@@ -80,11 +82,13 @@ const std::vector<Criterion>& Criteria();
 const Criterion* CriterionNamed(std::string_view name);
 // The same; throws UsageError listing the criteria known.
 const Criterion& FindCriterion(std::string_view name);
+// Throws UsageError, with the field "prune", if the criterion does not accept one of these settings.
+void CheckCriterion(const PruneSpec& spec, SettingSet used);
 // Whether any of them looks at calibration text.
 bool NeedCalibration(const std::vector<PruneSpec>& specs);
 
 // Scores every unit and makes the selection, for each of `specs`. One pass of the original model serves all of them.
-// Throws UsageError as RemovalCount does, and Error without the text a criterion needs.
+// Throws UsageError as RemovalCount and CheckCriterion do, and Error without the text a criterion needs.
 std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const CriterionInput& input,
                                     Progress& progress);
 Selection SelectLayers(const PruneSpec& spec, const CriterionInput& input, Progress& progress);

@@ -5,26 +5,17 @@
 #include <limits>
 #include <numeric>
 
-#include "runtime/check.h"
 #include "shift/corrections/scaling.h"
 #include "shift/criteria/influence.h"
 #include "shift/refit/fold.h"
 
 namespace shiftrt {
 
-// Refuses before any pass.
-void PlugPruneComp(const CriterionTask& task) {
-  if (task.quota.unit() == Unit::kHalf)
-    FailUsage(Field("prune"), "{}: prune-comp removes whole blocks; all other criteria can score halves",
-              task.spec.text);
-}
-
 Selection SelectByPruneComp(const CriterionTask& task) {
   const auto& [spec, quota, input, probes, progress] = task;
   const int64_t layers = input.weights->config.layers;
   Selection selection;
   selection.scores.assign(layers, std::numeric_limits<double>::quiet_NaN());
-  CheckFoldsIntoProjections(input.weights->config);
   DepthPlan plan = DepthPlan::Original(layers);
   std::vector<Cut> cuts;
   while (std::ssize(cuts) < quota.count()) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shift/fit/recipe.h"
 
-#include <fmt/format.h>
-
 #include "runtime/check.h"
 
 namespace shiftrt {
@@ -22,15 +20,6 @@ const char* Name(Calibration mode) {
     case Calibration::kDrift: return "drift";
   }
   return "?";
-}
-
-std::string Format(const Recipe& recipe) {
-  const bool adapters = recipe.correction == "lra";
-  std::string text =
-      fmt::format("{}, token weights {}", adapters ? Name(recipe.mode) : recipe.correction, Format(recipe.weighting));
-  if (adapters) text += fmt::format(", {}", Name(recipe.factorization));
-  if (recipe.metric != MetricKind::kIdentity) text += fmt::format(", metric {}", Name(recipe.metric));
-  return text + fmt::format(", lambda {}", Format(recipe.lambda));
 }
 
 }  // namespace shiftrt

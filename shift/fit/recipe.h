@@ -12,7 +12,7 @@
 namespace shiftrt {
 
 enum class Calibration {
-  kAuto,         // kDrift where that can be fitted, and else kIndependent: ModeOf() in shift/pipeline.h
+  kAuto,         // the usual mode of the correction, if the other options allow it: ModeOf() in shift/options.h
   kIndependent,  // all sites from one pass of the original model (the paper's default)
   kSequential,   // inputs from the corrected stream; target: what the site's own blocks add to it
   kDrift,        // inputs from the corrected stream; target: the original stream after the site less those inputs
@@ -29,8 +29,6 @@ struct Recipe {
   MetricKind metric = MetricKind::kIdentity;
   std::string correction = "lra";  // or "refit" or "joint", which have neither mode nor factorization to choose
 };
-// "sequential, token weights norm, rrr, metric fisher, lambda gcv"; "joint, token weights none, lambda gcv"
-std::string Format(const Recipe& recipe);
 
 // What came of fitting by a recipe.
 struct Trial {

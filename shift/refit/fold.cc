@@ -21,14 +21,6 @@ void CheckBlockBefore(const std::vector<Site>& runs) {
               Name(runs.front().Parts().front()));
 }
 
-void CheckFoldsIntoProjections(const ModelConfig& config) {
-  if (config.block.update_norms)
-    FailUsage(
-        "{} norms what attention and MLP give before it is added, so that nothing can be folded into the "
-        "projections in front of those norms; the correction lra works there",
-        config.family);
-}
-
 // m = x W' + c becomes x (T'W)' + c T.
 std::shared_ptr<const BlockWeights> FoldIntoDown(const Context& context, const BlockWeights& block,
                                                  MatrixView<const double> t) {

@@ -17,10 +17,6 @@ Matrix<double> Widened(const TensorView& tensor);
 // Throws UsageError where no kept block stands before a site. `runs`: ascending.
 void CheckBlockBefore(const std::vector<Site>& runs);
 
-// Throws UsageError for a family that norms what a half adds before it is added: no change of the projection before
-// that norm stands for a map behind it.
-void CheckFoldsIntoProjections(const ModelConfig& config);
-
 // `block` with T (hidden, hidden) behind its MLP: the output m becomes m T (row vectors). Stored in the types it had.
 std::shared_ptr<const BlockWeights> FoldIntoDown(const Context& context, const BlockWeights& block,
                                                  MatrixView<const double> t);

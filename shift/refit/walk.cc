@@ -336,7 +336,6 @@ void CheckWalkMemory(const Context& context, int64_t inputs, int64_t hidden) {
 WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std::vector<BlockPart>& removed,
                            const WalkOptions& options, std::optional<StartStreams> start) {
   Check(!removed.empty(), "there is no removed block behind which to fit anything");
-  CheckFoldsIntoProjections(job.model.weights->config);
   if (options.correction != nullptr && options.correction->input == SiteInput::kActivation)
     CheckBlockBefore(RunsOf(removed));
   return RefitWalk(job, plan, removed, options, std::move(start)).Run();

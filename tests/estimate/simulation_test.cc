@@ -1,74 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Simulations, event by event, of what docs/scale.md states in closed form: the turns of a pipeline, the batches that
-// are dealt out in rounds, the places that processes own, and the tree of messages between all. For 2 to 1024 of them.
+// Simulations, event by event, of what docs/scale.md states in closed form: the batches that are dealt out in rounds,
+// the places that processes own, and the tree of messages between all. For 2 to 1024 of them.
 #include <gtest/gtest.h>
 
-#include <queue>
-
-#include "estimate/devices.h"
 #include "estimate/messages.h"
 
 namespace shiftrt {
 namespace {
 
 constexpr int kSizes[] = {2, 3, 7, 8, 64, 100, 1000, 1024};
-
-struct Pipelined {
-  int64_t time = 0, idle = 0;  // of all stages together
-};
-
-// Micro-batches go through stages in order, each stage works at one of them at a time, and `turn` is what it takes.
-Pipelined Pipeline(int64_t batches, int64_t stages, const std::function<int64_t(int64_t)>& turn) {
-  struct Arrival {
-    int64_t time, batch, stage;
-    bool operator>(const Arrival& other) const {
-      return std::tie(time, batch, stage) > std::tie(other.time, other.batch, other.stage);
-    }
-  };
-  std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> arrivals;
-  for (int64_t batch = 0; batch < batches; ++batch) arrivals.push({0, batch, 0});
-  std::vector<int64_t> free(stages, 0), busy(stages, 0);
-  Pipelined result;
-  while (!arrivals.empty()) {
-    const Arrival arrival = arrivals.top();
-    arrivals.pop();
-    const int64_t end = std::max(arrival.time, free[arrival.stage]) + turn(arrival.stage);
-    busy[arrival.stage] += turn(arrival.stage);
-    free[arrival.stage] = end;
-    result.time = std::max(result.time, end);
-    if (arrival.stage + 1 < stages) arrivals.push({end, arrival.batch, arrival.stage + 1});
-  }
-  for (const int64_t stage : busy) result.idle += result.time - stage;
-  return result;
-}
-
-TEST(Simulation, OfAPipelineTakesTheTurnsOfTheFormula) {
-  for (const int64_t stages : kSizes)
-    for (const int64_t batches : {1, 4, 56, 200}) {
-      const Pipelined even = Pipeline(batches, stages, [](int64_t) { return 1; });
-      EXPECT_EQ(even.time, PipelineTurns(batches, stages, batches)) << batches << " batches, " << stages << " stages";
-      // (S - 1) / (B + S - 1) of the time of every stage.
-      EXPECT_EQ(even.idle, stages * (stages - 1)) << batches << " batches, " << stages << " stages";
-      // The slowest of uneven stages decides: B turns of it, and one of every other stage.
-      const auto uneven = [&](int64_t stage) { return stage == stages / 2 ? int64_t{5} : 2 + stage % 3; };
-      int64_t others = 0;
-      for (int64_t stage = 0; stage < stages; ++stage) others += stage == stages / 2 ? 0 : uneven(stage);
-      EXPECT_EQ(Pipeline(batches, stages, uneven).time, 5 * batches + others) << batches << ", " << stages;
-      EXPECT_LE(5 * batches + others, 5 * PipelineTurns(batches, stages, batches));
-    }
-}
-
-// As processes do where they exchange results after some batches.
-TEST(Simulation, OfAPipelineThatIsEmptiedTakesTheTurnsOfTheFormula) {
-  for (const int64_t stages : kSizes)
-    for (const int64_t batches : {1, 56, 1000}) {
-      const int64_t together = Processes::RoundsTogether(stages);
-      int64_t time = 0;
-      for (int64_t left = batches; left > 0; left -= together)
-        time += Pipeline(std::min(left, together), stages, [](int64_t) { return 1; }).time;
-      EXPECT_EQ(time, PipelineTurns(batches, stages, together)) << batches << " batches, " << stages << " stages";
-    }
-}
 
 // Each round begins when the slowest process has ended the last.
 TEST(Simulation, OfRoundsGivesEveryProcessItsTurn) {

@@ -469,7 +469,7 @@ TEST_F(Corrections, EveryRowOfTheTableCanBeNamedShownAndFitted) {
     EXPECT_FALSE(correction.summary.empty());
     const std::string label = Label(correction, RankSpec::Fixed(4), false);
     EXPECT_EQ(label.find_first_of("{}"), std::string::npos) << label;
-    EXPECT_EQ(label.find('4') != std::string::npos, correction.has_rank) << label;
+    EXPECT_EQ(label.find('4') != std::string::npos, correction.has_rank()) << label;
     EXPECT_TRUE(labels.insert(label).second) << label;
     ShiftOptions options = Options("layers=2,3,5");
     options.correction = &correction;

@@ -191,7 +191,7 @@ TEST_F(MetricOfModel, TokenWeightsAreTheSquaresOfTheGradients) {
   for (const char* correction : {"refit", "joint", "replaceme"}) {
     options.mode = Calibration::kIndependent;
     options.correction = &FindCorrection(correction);
-    EXPECT_THROW(CheckOptions(options, kWidth), UsageError) << correction;
+    EXPECT_THROW(CheckOptions(options, model_.weights->config), UsageError) << correction;
   }
 }
 
@@ -207,10 +207,10 @@ TEST_F(MetricOfModel, IsRefusedWhereNothingReadsIt) {
   EXPECT_LT(with.sites[0].r2_fit, without.sites[0].r2_fit) << "the metric gives up squares for what the loss feels";
   options.fit.metric = MetricKind::kFisher;
   options.correction = &FindCorrection("refit");
-  EXPECT_THROW(CheckOptions(options, kWidth), UsageError);
+  EXPECT_THROW(CheckOptions(options, model_.weights->config), UsageError);
   options.correction = &FindCorrection("lra");
   options.fit.rank = RankSpec::Full();
-  EXPECT_THROW(CheckOptions(options, kWidth), UsageError);
+  EXPECT_THROW(CheckOptions(options, model_.weights->config), UsageError);
 }
 
 }  // namespace

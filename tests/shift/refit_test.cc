@@ -419,18 +419,6 @@ TEST(Joint, RaisesLambdaWhereTheAdapterWouldBeSingularAndSaysSo) {
   for (const double value : down.span()) EXPECT_TRUE(std::isfinite(value));
 }
 
-TEST(RefitInSequence, RefusesAFamilyThatNormsItsUpdates) {
-  Model model;
-  model.weights = GoldenWeights("gemma2");
-  const CalibrationSet none;
-  NoProgress progress;
-  const Context context;
-  const ShiftJob job = {context, model, none, progress};
-  EXPECT_THROW(RefitInSequence(job, DepthPlan::Pruned(model.weights->config.layers, std::vector<int64_t>{1}), {1},
-                               {nullptr, Heal::kAll, {}, {}}),
-               UsageError);
-}
-
 TEST(Heal, ReadsAndWrites) {
   for (const char* text : {"off", "down", "all"}) EXPECT_STREQ(Name(ParseHeal(text)), text);
   EXPECT_THROW(ParseHeal("some"), UsageError);

@@ -276,7 +276,6 @@ TEST(DividedBehind, DividesBiasesInTheTypesTheyHave) {
       for (int64_t i = 0; i < before.size(); ++i) EXPECT_EQ(after.data()[i], before.data()[i] / 2);
     }
   }
-  EXPECT_THROW(DividedBehind(*GoldenWeights("gemma2"), DepthPlan::Original(2), std::vector<Cut>{{0, 2.0}}), UsageError);
 }
 
 // Round by round on models that are folded as the paper folds them.

@@ -97,8 +97,9 @@ TEST_F(Cli, ExportsThatCannotBeAreRefusedBeforeTheWork) {
   refused({"--export", "hf"}, "expected FORMAT:DIR");
   refused({"--shard-size", "1GB"}, "--shard-size requires --export");
   refused({"--base-model", "org/name"}, "--base-model requires --export");
-  refused({"--correction", "refit", "--lra", "8"}, "--lra goes with adapters that have a rank");
-  refused({"--correction", "none", "--factorize", "svd"}, "--factorize goes with adapters");
+  refused({"--correction", "refit", "--lra", "8"}, "--lra: the correction refit does not go with a rank");
+  refused({"--correction", "none", "--factorize", "svd"}, "--factorize: the correction none does not go with a factorization");
+  refused({"--correction", "none", "--lambda", "1"}, "--lambda: the correction none does not go with a lambda");
   refused({"--export", "safetensors:" + Path("out")}, "known: hf, hf-lra");
   refused({"--export", "hf-lra:" + Path("model")}, "--export: " + Path("model") + ": the directory is not empty");
   refused({"--export", "hf-lra:" + Path("file")}, "not a directory");

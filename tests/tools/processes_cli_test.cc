@@ -70,7 +70,7 @@ TEST_P(SplitCli, ThePlanIsHeldToTheRun) {
     command.insert(command.end(), {"--split", std::to_string(split), "--json", Path("numbers.json")});
     ASSERT_EQ(In(processes, command).status, 0);
     const Json done = ReadJson("numbers.json");
-    command.insert(command.end(), {"--dry-run", "--devices", std::to_string(processes)});
+    command.insert(command.end(), {"--dry-run", "--hardware", "epyc-9654", "--devices", std::to_string(processes)});
     ASSERT_EQ(In(1, command).status, 0);
     const Json plan = ReadJson("numbers.json")["plans"][0];
     double sent = 0;
@@ -198,7 +198,7 @@ TEST_P(SplitCli, AnEvaluationGoesOnWithoutSplit) {
 TEST_P(SplitCli, WhatDoesNotWorkIsRefused) {
   const std::pair<std::vector<std::string>, const char*> refused[] = {
       {{"--prune", "bi:1", "--correction", "refit", "--split", "2"},
-       "--correction: does not work with --split: only lra"},
+       "--correction: the correction refit does not go with a split model"},
       {{"--split", "2", "--save-weights", "--save", Path("refused")}, "--save-weights does not work with --split"},
       {{"--split", "3"}, "--split 3: 2 processes were started; start a multiple of 3"}};
   for (const auto& [arguments, message] : refused) {

@@ -298,9 +298,21 @@ TEST_F(Cli, TheCalibrationModeFollowsWhatIsFitted) {
   };
   EXPECT_EQ(mode({"--lra", "4"}), "drift");
   EXPECT_EQ(mode({"--lra", "4", "--calibration-mode", "independent"}), "independent");
-  EXPECT_EQ(mode({"--lra", "budget:500"}, "share one budget"), "independent");
-  EXPECT_EQ(mode({"--lra", "4", "--save-gram", Path("gram")}, "files of sums"), "independent");
+  EXPECT_EQ(mode({"--lra", "budget:500"}, "the budget is spread over adapters"), "independent");
+  EXPECT_EQ(mode({"--lra", "4", "--save-gram", Path("gram")}, "files have the sums of all sites"), "independent");
   EXPECT_EQ(mode({"--correction", "bias"}), "independent");
+}
+
+// docs/method.md and the help of run show the table that the program itself checks options by.
+TEST_F(Cli, WhatGoesWithWhatIsDocumented) {
+  const Outcome table = Call({"inspect", "--options"});
+  ASSERT_EQ(table.status, 0) << table.err;
+  EXPECT_NE(table.out.find("--merge\n"), std::string::npos) << table.out;
+  const std::string page = ReadFile(TestDirectory().parent_path() / "docs/method.md");
+  EXPECT_NE(page.find("```\n" + table.out + "```\n"), std::string::npos)
+      << "docs/method.md has another table than `shiftrt inspect --options` prints:\n"
+      << table.out;
+  EXPECT_NE(Call({"run", "--help"}).out.find("inspect --options"), std::string::npos);
 }
 
 TEST_F(Cli, LessMemoryTakesMorePassesToTheSameEnd) {

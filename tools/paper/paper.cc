@@ -194,14 +194,14 @@ std::optional<PaperResult> PaperNumbers(const PaperTable& table, const SweepRow&
   const bool sequential_table = table.preset == kSequentialPreset;
   const bool recipe = std::abs(options.prune.ratio - 0.25) < 1e-9 && options.weighting.uniform() &&
                       row.samples == 256 &&
-                      (options.fit.factorization == Factorization::kSvd || !options.correction->has_rank) &&
+                      (options.fit.factorization == Factorization::kSvd || !options.correction->has_rank()) &&
                       (options.mode == Calibration::kIndependent || sequential_table);
   if (!recipe) return std::nullopt;
   const std::string rank = Format(options.fit.rank);
   if (options.correction->name != "lra") {
     for (const BaselineRow& paper : kBaselines)
       if (table.model == paper.model && criterion == paper.criterion && options.correction->name == paper.correction &&
-          (rank == "64" || !options.correction->has_rank))
+          (rank == "64" || !options.correction->has_rank()))
         return PaperResult{kUnknown, kUnknown, paper.pruned, paper.corrected};
   } else if (sequential_table) {
     for (const SequentialRow& paper : kSequential)

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/rates.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "bench/probe.h"
+#include "kernels/matmul.h"
+#include "runtime/host_memory.h"
+#include "runtime/linalg/solver.h"
+#include "runtime/random.h"
+#include "shift/fit/ridge.h"
+#include "shift/sums/statistics.h"
+
+namespace shiftrt {
+
+namespace {
+
+constexpr int64_t kTokens = 512;
+constexpr double kSecondsEach = 0.4;
+
+// FLOP per second of the fastest run. The first run warms up.
+template <typename Work>
+double BestRate(double flops, const Work& work) {
+  using Clock = std::chrono::steady_clock;
+  const auto elapsed = [](Clock::time_point since) {
+    return std::chrono::duration<double>(Clock::now() - since).count();
+  };
+  const auto begin = Clock::now();
+  double best = 0;
+  for (int runs = 0; runs < 2 || elapsed(begin) < kSecondsEach; ++runs) {
+    const auto start = Clock::now();
+    work();
+    if (runs > 0) best = std::max(best, flops / elapsed(start));
+  }
+  return best;
+}
+
+Matrix<float> RandomMatrix(int64_t rows, int64_t cols, Random& random) {
+  Matrix<float> matrix(rows, cols);
+  for (float& value : matrix.span()) value = static_cast<float>(2 * random.Uniform() - 1);
+  return matrix;
+}
+
+double ProductRate(const Context& context, DType weights, int64_t inputs, int64_t outputs) {
+  Random random(1);
+  const Matrix<float> x = RandomMatrix(kTokens, inputs, random);
+  Matrix<float> w = RandomMatrix(outputs, inputs, random), y(kTokens, outputs);
+  // The upper half of a float32 number is a bfloat16 number.
+  auto* const halves = reinterpret_cast<uint16_t*>(w.data());
+  if (weights == DType::kBFloat16)
+    for (int64_t i = 0; i < w.size(); ++i) halves[i] = halves[2 * i + 1];
+  const TensorView view = {w.data(), weights, {outputs, inputs}};
+  return BestRate(2.0 * kTokens * static_cast<double>(inputs) * static_cast<double>(outputs),
+                  [&] { MatMul(context, x.view(), view, {}, false, y.view()); });
+}
+
+double SumsRate(const Context& context, int64_t hidden) {
+  Random random(2);
+  const Matrix<float> h = RandomMatrix(kTokens, hidden, random), delta = RandomMatrix(kTokens, hidden, random);
+  RidgeSums sums(hidden);
+  return BestRate(3.0 * kTokens * static_cast<double>(hidden) * static_cast<double>(hidden),
+                  [&] { sums.Add(context, h.view(), delta.view()); });
+}
+
+double FitsRate(const Context& context, int64_t n) {
+  Random random(3);
+  Matrix<double> a(n, n);
+  for (int64_t i = 0; i < n; ++i)
+    for (int64_t j = 0; j <= i; ++j) a(i, j) = a(j, i) = random.Uniform();
+  const auto solver = linalg::MakeHostSolver(context);
+  return BestRate(EigenFlops(n), [&] {
+    const linalg::ArrayPtr copy = solver->Copied(*solver->Reading(a.view()));
+    solver->Eigen(*copy);
+  });
+}
+
+}  // namespace
+
+Hardware MeasureThisMachine(const Context& context, const ModelConfig& config) {
+  const int64_t inputs = std::min<int64_t>(config.hidden, 2048), outputs = std::min<int64_t>(config.intermediate, 4096);
+  Hardware here;
+  here.name = "here";
+  here.device = fmt::format("this machine: {} threads, {}", context.threads, Name(context.isa));
+  here.source = "measured with the kernels of this program";
+  here.measured = true;
+  here.narrow_products = ProductRate(context, DType::kBFloat16, inputs, outputs);
+  here.float_products = ProductRate(context, DType::kFloat32, inputs, outputs);
+  here.sums = SumsRate(context, std::min<int64_t>(config.hidden, 1024));
+  here.fits = FitsRate(context, std::min<int64_t>(config.hidden, 512));
+  here.bandwidth = MeasureReadBandwidth(context);
+  here.memory = AvailableMemory();
+  return here;
+}
+
+}  // namespace shiftrt

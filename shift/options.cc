@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shift/options.h"
+
+#include <algorithm>
+
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+namespace {
+
+SettingSet UsedBy(const ShiftOptions& options) {
+  SettingSet used;
+  for (const SettingRow& row : Settings())
+    if (row.used != nullptr && row.used(options)) used = used | SettingSet{row.setting};
+  return used;
+}
+
+std::vector<std::string_view> Accepting(Setting setting) {
+  std::vector<std::string_view> names;
+  for (const Correction& correction : Corrections())
+    if (correction.accepts.has(setting)) names.push_back(correction.name);
+  return names;
+}
+
+[[noreturn]] void Refuse(const Correction& correction, const SettingRow& row) {
+  RefuseSetting(row, "correction", fmt::format("the correction {}", correction.name), Accepting(row.setting));
+}
+
+}  // namespace
+
+SettingSet Accepted(const ShiftOptions& options) {
+  return options.heal == Heal::kOff ? options.correction->accepts : options.correction->accepts | kTakenByHealing;
+}
+
+void CheckOptions(const ShiftOptions& options, const ModelConfig& config, bool split) {
+  SettingSet used = UsedBy(options);
+  if (split) used = used | SettingSet{Setting::kSplit};
+  if (config.block.update_norms) used = used | SettingSet{Setting::kUpdateNorms};
+  for (const SettingRow& row : Settings())
+    if (used.has(row.setting) && !Accepted(options).has(row.setting)) Refuse(*options.correction, row);
+  CheckCriterion(options.prune, used);
+  for (const auto& [first, second, why] : SettingConflicts())
+    if (used.has(first) && used.has(second))
+      FailUsage(Field(std::string(RowOf(first).field)), "{} does not go with {}: {}", RowOf(first).name,
+                RowOf(second).name, why);
+  if (options.correction->has_rank()) CheckRank(options.fit.rank, config.hidden);
+}
+
+void CheckGiven(const ShiftOptions& options, std::string_view field) {
+  for (const SettingRow& row : Settings())
+    if (row.used == nullptr && row.field == field && !Accepted(options).has(row.setting))
+      Refuse(*options.correction, row);
+}
+
+Calibration ModeOf(const ShiftOptions& options, bool split, const char** why) {
+  if (why != nullptr) *why = nullptr;
+  if (options.mode != Calibration::kAuto) return options.mode;
+  const Calibration usual = options.correction->usual_mode;
+  if (usual == Calibration::kIndependent) return usual;
+  const SettingSet used = split ? UsedBy(options) | SettingSet{Setting::kSplit} : UsedBy(options);
+  for (const auto& [first, second, reason] : SettingConflicts()) {
+    const bool excluded =
+        (first == Setting::kMode && used.has(second)) || (second == Setting::kMode && used.has(first));
+    if (!excluded) continue;
+    if (why != nullptr) *why = reason;
+    return Calibration::kIndependent;
+  }
+  return usual;
+}
+
+bool TakesMetric(const ShiftOptions& options) {
+  return options.correction->accepts.has(Setting::kMetric) && options.fit.rank.kind != RankSpec::Kind::kFull;
+}
+
+ShiftOptions Normalized(ShiftOptions options) {
+  options.mode = ModeOf(options, false);
+  const SettingSet accepted = Accepted(options);
+  for (const SettingRow& row : Settings())
+    if (row.reset != nullptr && !accepted.has(row.setting)) row.reset(options);
+  if (!TakesMetric(options)) RowOf(Setting::kMetric).reset(options);
+  return options;
+}
+
+bool ReadsText(const ShiftOptions& options, bool scored) {
+  if (options.correction->needs != Needs::kNothing && options.gram.load.empty()) return true;
+  if (!scored && NeedCalibration({options.prune})) return true;
+  return std::any_of(Settings().begin(), Settings().end(), [&](const SettingRow& row) {
+    return row.reads_text && row.used(options) &&
+           (row.setting != Setting::kGradientWeights || options.gram.load.empty());
+  });
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shift/setting.h"
+
+#include "runtime/check.h"
+#include "shift/options.h"
+
+namespace shiftrt {
+
+const std::vector<SettingRow>& Settings() {
+  using enum Setting;
+  using O = ShiftOptions;
+  static const ShiftOptions defaults;
+  static const char* const kOneAdapter = "it does not make one adapter per removed block";
+  static const char* const kNoRank = "it has no adapters whose rank can be chosen";
+  static const char* const kFileSums = "files have sums for adapters that are fitted independently, one per layer";
+  static const std::vector<SettingRow> table = {
+      {kHalves, "", "removing half blocks", "it is defined for whole blocks",
+       [](const O& o) { return o.prune.halves(); }},
+      {kSplit, "", "a split model", "it needs the whole model in one process"},
+      {kUpdateNorms, "", "a model that norms the updates of its blocks",
+       "nothing can be folded into a projection whose output is normed before it is added"},
+      {kMode, "mode", "calibration mode sequential or drift",
+       "the mode is chosen for adapters that are fitted by a given recipe",
+       [](const O& o) { return o.mode == Calibration::kSequential || o.mode == Calibration::kDrift; },
+       [](O& o) { o.mode = defaults.mode; }},
+      {kRank, "rank", "a rank", kNoRank, nullptr, [](O& o) { o.fit.rank = RankSpec::Full(); }},
+      {kFullRank, "rank", "a full rank", kNoRank,
+       [](const O& o) { return o.correction->has_rank() && o.fit.rank.kind == RankSpec::Kind::kFull; }},
+      {kBudget, "rank", "a budget of parameters", "a budget is spread over adapters that are fitted together",
+       [](const O& o) { return o.fit.rank.kind == RankSpec::Kind::kBudget; }},
+      {kFactorization, "factorization", "a factorization", "it has no adapters whose factorization can be chosen",
+       nullptr, [](O& o) { o.fit.factorization = defaults.fit.factorization; }},
+      {kMetric, "metric", "a metric of the loss", "the metric chooses what adapters of low rank keep",
+       [](const O& o) { return o.fit.metric != MetricKind::kIdentity; },
+       [](O& o) { o.fit.metric = defaults.fit.metric; }, true},
+      {kLambda, "lambda", "a lambda", "it solves no ridge regression whose lambda can be chosen", nullptr,
+       [](O& o) { o.fit.ridge.lambda = defaults.fit.ridge.lambda; }},
+      {kPenalizedBias, "penalize_bias", "a penalised bias", "its fit has no bias that can be penalised",
+       [](const O& o) { return o.fit.ridge.penalize_bias; }, [](O& o) { o.fit.ridge.penalize_bias = false; }},
+      {kWeights, "weighting", "token weights", "its fit has no token weights that can be chosen",
+       [](const O& o) { return !o.weighting.uniform(); }, [](O& o) { o.weighting = defaults.weighting; }},
+      {kGradientWeights, "weighting", "token weights of the gradient",
+       "the gradient is measured behind removed blocks, in the place of which it has no adapter of a given recipe",
+       [](const O& o) { return o.weighting.gradient; }, nullptr, true},
+      {kSpan, "span", "a span", kOneAdapter, [](const O& o) { return o.span; }},
+      {kMerge, "merge", "merging", kOneAdapter, [](const O& o) { return o.merge != Merge::kOff; }},
+      {kHeal, "heal", "healing",
+       "it divides the stream behind a removed block, and healing aims at the original stream",
+       [](const O& o) { return o.heal != Heal::kOff; }, nullptr, true},
+      {kGate, "gate", "the gate", "it has no corrections that can be taken out one by one",
+       [](const O& o) { return o.gate; }, nullptr, true},
+      {kLoadedSums, "gram.load", "loading sums", kFileSums, [](const O& o) { return !o.gram.load.empty(); }},
+      {kSavedSums, "gram.save", "saving sums", kFileSums, [](const O& o) { return !o.gram.save.empty(); }},
+      {kAllSums, "gram.all_layers", "saving the sums of all layers", kFileSums,
+       [](const O& o) { return o.gram.all_layers; }},
+  };
+  return table;
+}
+
+const SettingRow& RowOf(Setting setting) { return Settings()[static_cast<size_t>(setting)]; }
+
+const std::vector<SettingConflict>& SettingConflicts() {
+  using enum Setting;
+  static const char* const kSingle = "files have the sums of single blocks";
+  static const char* const kOnePass = "files have the sums of all sites from one pass";
+  static const char* const kBehindWhole = "gradients are measured behind whole blocks";
+  static const char* const kWhole = "it needs the whole model in each process";
+  static const char* const kStays = "sums stay in the process that holds the block";
+  static const std::vector<SettingConflict> table = {
+      {kLoadedSums, kMode, kOnePass},
+      {kSavedSums, kMode, kOnePass},
+      {kBudget, kMode, "the budget is spread over adapters that are fitted from one pass"},
+      {kMode, kSplit, "no process has the streams of the whole model"},
+      {kAllSums, kHalves, "the sums of halves do not follow from those of whole blocks"},
+      {kMetric, kHalves, kBehindWhole},
+      {kMetric, kFullRank, "a full adapter is the same in every metric"},
+      {kMetric, kLoadedSums, "files of sums have no gradients"},
+      {kGradientWeights, kHalves, kBehindWhole},
+      {kGradientWeights, kHeal, "gradients are measured behind removed blocks only"},
+      {kGradientWeights, kMerge, "gradients are measured behind single blocks"},
+      {kSpan, kMerge, "it leaves nothing to merge"},
+      {kLoadedSums, kSpan, kSingle},
+      {kSavedSums, kSpan, kSingle},
+      {kLoadedSums, kSavedSums, "sums are either loaded, or collected and saved"},
+      {kHeal, kUpdateNorms, RowOf(kUpdateNorms).why.data()},
+      {kHeal, kSplit, kWhole},
+      {kMetric, kSplit, kWhole},
+      {kGate, kSplit, kWhole},
+      {kGradientWeights, kSplit, kWhole},
+      {kLoadedSums, kSplit, kStays},
+      {kSavedSums, kSplit, kStays},
+  };
+  return table;
+}
+
+void RefuseSetting(const SettingRow& row, const char* field, const std::string& subject,
+                   const std::vector<std::string_view>& accepting) {
+  FailUsage(Field(row.field.empty() ? field : std::string(row.field)), "{} does not go with {}: {}; these do: {}",
+            subject, row.name, row.why, fmt::join(accepting, ", "));
+}
+
+}  // namespace shiftrt
