@@ -228,7 +228,7 @@ void BenchAttention(KernelBench& bench) {
   const std::vector<gpu::PackedSequence> whole = {{0, static_cast<int32_t>(kTokens), 0, 0}};
   const DeviceBuffer<gpu::PackedSequence> sequences(stream, std::span<const gpu::PackedSequence>(whole), kBench);
   const double pairs = 0.5 * static_cast<double>(kTokens) * (kTokens + 1) * kShape.heads;
-  // Both kernels, so that one run compares them.
+  // Times both kernels, so that one run compares them.
   for (const gpu::PackedKernel kernel : {gpu::PackedKernel::kWarps, gpu::PackedKernel::kWarpgroups}) {
     const bool warpgroups = kernel == gpu::PackedKernel::kWarpgroups;
     if (warpgroups && !gpu::TakesWarpgroups(stream.device, kShape)) continue;
@@ -271,7 +271,7 @@ void BenchAttention(KernelBench& bench) {
   }
 }
 
-// Both forms, so that one run compares them.
+// Times both forms, so that one run compares them.
 void BenchGates(KernelBench& bench) {
   const Stream stream = bench.stream;
   const auto x = RandomOnDevice<BFloat16>(stream, kTokens * kHidden),

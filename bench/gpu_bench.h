@@ -21,7 +21,7 @@ struct GpuKernelTime {
   std::string room;                   // its file in kernels/cuda/, without the ending
   std::string name;                   // the operation and its size
   double seconds = 0;                 // per launch, inside a replayed graph of many launches over rotating inputs
-  double seconds_launched_alone = 0;  // of one launch outside a graph, including the cost of the launch
+  double seconds_launched_alone = 0;  // one launch outside a graph, including the cost of the launch
   double bytes = 0, flops = 0;        // the least that the operation needs
   double floor = 0;                   // the larger of the times that these take at the limits
 };
@@ -43,7 +43,7 @@ std::vector<GpuKernelTime> BenchGpuKernels(const Context& context, const GpuLimi
 struct GpuVariantTime {
   std::string name;  // original, pruned, pruned + LRA 64, pruned + merged LRA 64
   double decode_tokens_per_second = 0, decode_floor = 0;
-  double joules_per_token = 0;  // of the whole GPU while it decodes; NaN if the driver does not report energy
+  double joules_per_token = 0;  // the whole GPU's while it decodes; NaN if the driver does not report energy
 };
 struct GpuModelBench {
   std::vector<GpuVariantTime> variants;  // in that order

@@ -44,7 +44,7 @@ struct Runner {
   Decoder decoder;
   KvCache cache;
   std::vector<double> tokens_per_second;
-  double joules = 0;  // of all rounds that count
+  double joules = 0;  // energy of all rounds that count
 
   struct Decoded {
     double tokens_per_second, joules;

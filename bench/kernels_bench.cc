@@ -199,7 +199,7 @@ void GramBench(benchmark::State& state, const Context& context) {
   SetCounters(state, 3.0 * static_cast<double>(tokens * d * d), 8.0 * static_cast<double>(tokens * d));
 }
 
-// For one site: lambda by gcv, the solve and the factorization.
+// Times one site: lambda by gcv, the solve and the factorization.
 void FitBench(benchmark::State& state, const Context& context, Factorization factorization) {
   const RidgeSums sums = RandomSums(context, 1536);
   for (auto _ : state)

@@ -24,7 +24,7 @@ struct ModelBenchOptions {
 struct ModelBenchResult {
   double read_bandwidth = 0;  // bytes per second
   double float32_peak = 0;    // FLOP per second
-  double product_peak = 0;    // of products with the weights' type: MeasureProductPeak
+  double product_peak = 0;    // FLOP per second of products with the weights' type: MeasureProductPeak
   double prefill_tokens_per_second = 0, prefill_floor = 0, prefill_share_of_peak = 0;
   double decode_tokens_per_second = 0, decode_floor = 0, decode_share_of_bandwidth = 0;
   int64_t bytes_per_token = 0;

@@ -57,7 +57,7 @@ __attribute__((target("avx512f"))) float MultiplyAddAvx512() {
 // Products of 16 x 32 by 32 x 16 bfloat16 tiles, into four tiles of sums that hide the latency. The elements are not
 // zero, because the CPU multiplies zeros at a higher clock frequency.
 constexpr int64_t kTileRounds = 1'000'000;
-constexpr double kTileFlops = 4 * 2.0 * 16 * 16 * 32;  // of one round
+constexpr double kTileFlops = 4 * 2.0 * 16 * 16 * 32;  // FLOP of one round
 
 void MultiplyTiles() {
   struct alignas(64) Config {

@@ -14,19 +14,19 @@ namespace shiftrt {
 struct TrainBenchOptions {
   int64_t length = 512, batch = 8;  // tokens of a sequence; sequences of a step
   int64_t pass_tokens = 2048;       // that pass through the model together
-  int64_t rank = 8;                 // of LoRA on every projection
+  int64_t rank = 8;                 // the rank of LoRA on every projection
 };
 
 struct TrainBenchResult {
   double product_peak = 0;   // measured, FLOP per second: MeasureProductPeak
-  double flops = 0;          // of a step: TrainStepFlops
+  double flops = 0;          // FLOP of a step: TrainStepFlops
   double seconds = 0;        // median of the steps
   double floor_seconds = 0;  // flops at the peak
   double tokens_per_second = 0;
   int64_t engine_bytes = 0;         // most that the engine's buffers took
-  int64_t peak_resident_bytes = 0;  // of the whole process
+  int64_t peak_resident_bytes = 0;  // the whole process's
   int64_t parameters = 0;           // that are trained
-  int64_t kept_blocks = 0;          // whose activations a step keeps
+  int64_t kept_blocks = 0;          // blocks whose activations a step keeps
 };
 
 // FLOP of one step of LoRA on every projection, with T tokens in sequences of L, over W weights of the blocks'

@@ -83,7 +83,7 @@ DeviceMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan) 
   const DType cached = hardware_.gpu ? dtype_ : DType::kFloat32;
   memory.cache = CheckedProduct({job_.positions, KvBytesPerPosition(config_, own, cached)});
   if (outline_.places > 0) memory.fit = CheckedProduct({kFitMatrices, d, d, int64_t{sizeof(double)}});
-  // In sequence there are the sums of one place at a time, and the streams of all batches of the device.
+  // A fit in sequence holds the sums of one site at a time, and the streams of all batches of the device.
   const bool walks = plan.stages == 1 && outline_.in_sequence();
   const int64_t collected = walks ? std::min<int64_t>(1, Collected(share)) : Collected(share);
   // Each place is added up by one of the groups. In the memory of hosts, groups of one have the sums of all places.
@@ -112,7 +112,7 @@ DeviceMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan) 
     memory.sums = CheckedProduct({at_once, SiteSums::Bytes(d)});
   }
   if (groups > 1) {
-    // Of the places of one pass over the text. A GPU that adds up has the rows of all groups at the same time.
+    // The rows of the sites of one pass. A GPU that adds them up has the rows of all groups at the same time.
     const int64_t own = std::min(collected, places == owned ? at_once * groups : at_once);
     const int64_t others = hardware_.gpu ? at_once * (groups - 1) : 0;
     memory.rows = CheckedProduct({own + others, RowsBytes(outline_.calibration_batch())});

@@ -13,31 +13,31 @@
 
 namespace shiftrt {
 
-// Of one device, in bytes.
+// Bytes of one device.
 struct DeviceMemory {
   int64_t weights = 0;
-  int64_t activations = 0;  // of one batch: the stream, what a block computes, copies that taps keep
-  int64_t streams = 0;      // of the calibration text, where places are fitted in sequence
-  int64_t sums = 0;         // of the places that are collected at once
-  int64_t rows = 0;         // of tapped batches, on their way to the process that adds them up
-  int64_t fit = 0;          // matrices of the place that is being fitted, about
+  int64_t activations = 0;  // one batch: the stream, the values that a block computes, copies that taps keep
+  int64_t streams = 0;      // the calibration text's, if sites are fitted in sequence
+  int64_t sums = 0;         // the sums of the sites that are collected at once
+  int64_t rows = 0;         // tapped rows on their way to the process that adds them up
+  int64_t fit = 0;          // matrices of the site that is being fitted, about
   int64_t logits = 0;
   int64_t cache = 0;  // keys and values
   int64_t adapters = 0;
   bool sums_stay = true;  // while places are fitted: on a CPU. A GPU's go to its host after the pass
 
-  // What is needed at the same time: a pass, a fit or an evaluation beside the weights.
+  // The most that is needed at the same time: by a pass, a fit or an evaluation, beside the weights.
   int64_t most() const;
 };
 
 struct DevicePlan {
   int64_t devices = 1;
   int64_t stages = 1;     // devices that hold one model together (--split); 1: each holds the whole model
-  std::string why_not;    // where the job cannot be done so; the rest is then of what it would take
-  DeviceMemory memory;    // of the device that needs the most
-  int64_t host_sums = 0;  // of GPUs: bytes of sums in the memory of their host
-  int64_t passes = 1;     // over the calibration text, for which memory divides the places
-  // By step: the work at the rates of the hardware, without time for messages and for waiting.
+  std::string why_not;    // empty if the job can be done so; otherwise the rest says what it would take
+  DeviceMemory memory;    // the memory of the device that needs the most
+  int64_t host_sums = 0;  // bytes of sums in the memory of the host of a GPU
+  int64_t passes = 1;     // over the calibration text, if memory divides the sites into groups
+  // Seconds of each step: its work at the rates of the hardware, without messages and waiting.
   double seconds[std::size(kSteps)] = {};
   int64_t stream_bytes = 0;  // per token from one stage to the next
   double sent = 0;           // bytes between all devices, in the whole job
@@ -50,10 +50,10 @@ class DevicePlanner {
   // They outlive it.
   DevicePlanner(const MainJob& job, const JobOutline& outline, const Hardware& hardware);
 
-  // In groups of so many devices, each of which holds one model, and which share the batches. Each device has
-  // a process of its own.
+  // The plan for groups of `stages` devices. Each group holds one model, and the groups share the batches. Each device
+  // has a process of its own.
   DevicePlan On(int64_t devices, int64_t stages) const;
-  // With the smallest number of stages for which memory has room.
+  // The plan with the smallest number of stages for which memory has room.
   DevicePlan On(int64_t devices) const;
 
  private:

@@ -17,15 +17,15 @@ struct Sequences {
   int64_t tokens() const { return count * length; }
 };
 
-// Of the products with the weights of all blocks, for one token: two per weight.
+// FLOP of the products with the weights of all blocks, for one token: two per weight.
 double BlockFlopsPerToken(const Weights& weights);
-// Of one block or half: products with its weights, and attention (kernels/attention.h).
+// FLOP of one block or half: products with its weights, and attention (kernels/attention.h).
 double BlockFlops(const Weights& weights, const BlockPart& part, const Sequences& text);
-// Of the head, for so many rows.
+// FLOP of the head for so many rows.
 double HeadFlops(const ModelConfig& config, int64_t rows);
-// Of the ridge sums of one place, (tokens, n) inputs and (tokens, d) updates, in float64 (kernels/gram.h).
+// FLOP of the ridge sums of one site, (tokens, n) inputs and (tokens, d) updates, in float64 (kernels/gram.h).
 double RidgeSumsFlops(int64_t inputs, int64_t hidden, int64_t tokens);
-// Of solving one place, and of what makes the adapter of its rank and measures it (shift/fit/), in float64; about.
+// FLOP, about, of solving one site, and of making the adapter of its rank and measuring it (shift/fit/), in float64.
 double SolveFlops(const LambdaSpec& lambda, int64_t inputs, int64_t hidden);
 double ReduceFlops(const RankSpec& rank, int64_t hidden);
 

@@ -10,17 +10,17 @@
 
 namespace shiftrt {
 
-// With the peaks of a datasheet the times are lower bounds, which no program reaches.
+// Times that are computed from the peaks of a datasheet are lower bounds, which no program reaches.
 struct Hardware {
   std::string name;  // as --hardware takes it
   std::string device;
-  std::string source;  // of the figures
+  std::string source;  // where the figures come from
   bool gpu = false;
   bool measured = false;
   // FLOP per second of products with the model's weights of 16 bits and of 32 bits, of ridge sums in float64, and of
   // decompositions in float64.
   double narrow_products = 0, float_products = 0, sums = 0, fits = 0;
-  double bandwidth = 0;  // of its memory, bytes per second
+  double bandwidth = 0;  // bytes per second that can be read from its memory
   int64_t memory = 0;    // bytes
 
   double Products(DType weights) const { return weights == DType::kFloat32 ? float_products : narrow_products; }

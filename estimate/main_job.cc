@@ -10,7 +10,7 @@ namespace shiftrt {
 
 namespace {
 
-// What is chosen without a look at text or weights.
+// True if the layers are chosen without reading text or weights.
 bool ChosenByShape(const PruneSpec& spec) {
   return !spec.layers.empty() || FindCriterion(spec.criterion).looks_at == Looks::kShape;
 }
@@ -33,7 +33,7 @@ std::vector<std::string> Unplanned(const ShiftOptions& shift) {
   return unplanned;
 }
 
-// Parameters of an adapter of each place. A budget is what it says; energy may keep all directions.
+// Parameters of the adapters of all sites. A budget is taken as given; energy may keep all directions.
 int64_t AdapterParameters(const ShiftOptions& shift, int64_t places, int64_t hidden) {
   if (!shift.correction->adapters() || places == 0) return 0;
   if (!shift.correction->has_rank()) return CheckedProduct({places, hidden});
@@ -78,7 +78,7 @@ JobOutline OutlineOf(const MainJob& job) {
   }
   const Correction& correction = *shift.correction;
   const bool each = correction.per_block() && !shift.span;
-  // As many runs as blocks are removed, where it is not known which.
+  // If it is not known which blocks are removed, there may be as many runs as blocks.
   outline.places = correction.makes == Makes::kNothing ? 0
                    : outline.removed.empty()           ? outline.units
                    : each                              ? std::ssize(SitesOf(outline.removed))
@@ -118,7 +118,7 @@ StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, Step step) {
     for (int64_t layer = 0; layer < count; ++layer) flops += BlockFlops(weights, layer, text);
     return flops;
   };
-  // Of all variants but the original, which has no adapters and all blocks.
+  // The work of all variants in units of that of the original, which alone has all blocks.
   const double removed = static_cast<double>(outline.units) / static_cast<double>(outline.halves ? 2 : 1) /
                          static_cast<double>(config.layers);
   const double variants = 1 + static_cast<double>(job.variants - 1) * (1 - removed);

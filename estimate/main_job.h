@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `run` would do with a model of some shape: how much of each kind of work, from its options alone.
+// How much work of each kind `run` would do with a model of some shape, computed from its options alone.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,10 @@ struct MainJob {
   std::shared_ptr<const Weights> weights;  // only shapes and types are looked at (models/shapes.h)
   ShiftOptions shift;
   CalibrationSpec calibration;  // as many samples as it asks for: the text is not read
-  int64_t text_tokens = 0;      // of the text whose perplexity is measured,
-  int64_t window = 0;           // in windows of so many
-  int64_t variants = 0;         // that are measured
-  int64_t positions = 0;        // of a variant's cache: prompt and reply, at most
+  int64_t text_tokens = 0;      // tokens of the text whose perplexity is measured,
+  int64_t window = 0;           // in windows of so many tokens
+  int64_t variants = 0;         // plans that are measured
+  int64_t positions = 0;        // positions of a variant's cache: prompt and reply, at most
   int64_t decoded = 0;          // tokens per variant, one at a time
   int64_t memory = 0;           // bytes of the host that sums may take; 0: three quarters of the device's or its host's
 };
@@ -43,26 +43,26 @@ struct StepFlops {
 
 struct JobOutline {
   int64_t units = 0;               // blocks, or halves of them, that would be removed
-  bool halves = false;             // of which the units are
-  std::vector<BlockPart> removed;  // which; empty where that depends on text or weights
-  // What auto stands for where the model is not split. Where it is, sites are fitted independently.
+  bool halves = false;             // the units are halves
+  std::vector<BlockPart> removed;  // which units; empty if that depends on text or weights
+  // The mode that auto stands for if the model is not split. If it is split, sites are fitted independently.
   Calibration mode = Calibration::kIndependent;
-  int64_t places = 0;              // whose correction is fitted, at most
-  int64_t collected = 0;           // places whose sums are collected, at most
+  int64_t places = 0;              // sites whose correction is fitted, at most
+  int64_t collected = 0;           // sites whose sums are collected, at most
   int64_t tapped = 0;              // blocks from the first that a pass runs which collects them, at most
   int64_t again = 0;               // kept blocks that calibration mode drift runs on the corrected stream too, at most
-  int64_t rank = 0;                // of the adapters; 0: full maps, or none
-  int64_t adapter_parameters = 0;  // of all places together, at most
-  bool selects = false;            // by a pass over the calibration text
-  bool loads = false;              // sums from files, and passes over no text for them
+  int64_t rank = 0;                // the rank of the adapters; 0: full maps, or none
+  int64_t adapter_parameters = 0;  // parameters of all adapters together, at most
+  bool selects = false;            // layers are selected by a pass over the calibration text
+  bool loads = false;              // sums come from files, so that no pass over text collects them
   CalibrationCounts calibration;
   Sequences fit, heldout, windows;
   int64_t windows_per_batch = 1;
-  std::string no_split;  // why the job does not work where a model is split; empty where it does
-  // What the command would do besides, of which nothing is computed here.
+  std::string no_split;  // why the job does not work with a split model; empty if it does
+  // Work that the command would do besides, of which nothing is computed here.
   std::vector<std::string> unplanned;
 
-  // Whether each place is fitted on a stream behind the one before it, where the model is not split.
+  // True if each site is fitted on the stream behind the one before it, which a split model does not do.
   bool in_sequence() const { return mode != Calibration::kIndependent; }
   // Tokens of a full batch of the calibration, and of an evaluation.
   int64_t calibration_batch() const { return calibration.samples_per_batch * fit.length; }
@@ -73,7 +73,7 @@ struct JobOutline {
 // Throws what CheckOptions and Quota throw for options that contradict each other or do not go with the model.
 JobOutline OutlineOf(const MainJob& job);
 
-// Of all devices together.
+// FLOP of a step on all devices together.
 StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, Step step);
 
 // a * b * ... of counts; throws Error where 64 bits do not hold it.

@@ -11,10 +11,10 @@ namespace shiftrt {
 
 namespace {
 
-constexpr int64_t kNumber = 8;         // of a call, of a count
+constexpr int64_t kNumber = 8;         // bytes of a count
 constexpr int64_t kSplitChannels = 3;  // that Processes::Split() makes
 
-// Of the binary tree that messages between all go up and down: place 0 is its root.
+// Messages between all processes go up and down a binary tree, whose root is place 0.
 int64_t Children(int64_t place, int64_t size) {
   return (2 * place + 1 < size ? 1 : 0) + (2 * place + 2 < size ? 1 : 0);
 }
@@ -33,7 +33,7 @@ int64_t ShareBytes(const Place& place, int64_t count, int64_t each) {
   return GatherBytes(place, [&](int rank) { return ItemsOf({rank, place.size}, count) * each; });
 }
 
-// Of asking all whether one was interrupted, after every round.
+// After every round, all processes are asked whether one was interrupted.
 int64_t RoundsBytes(const Place& place, int64_t batches) {
   const int64_t rounds = (batches + place.size - 1) / place.size;
   return rounds * GatherBytes(place, [](int) { return int64_t{1}; });
@@ -90,7 +90,7 @@ int64_t ShareSolutionsBytes(const Place& place, int64_t places, int64_t hidden) 
 
 int64_t ShareAdaptersBytes(const Place& place, int64_t places, int64_t hidden, int64_t rank) {
   const int64_t numbers = hidden * (1 + (rank == 0 ? hidden : 2 * rank));
-  const int64_t report = 10 * kNumber + 8 * hidden;  // with all singular values
+  const int64_t report = 10 * kNumber + 8 * hidden;  // all singular values are sent
   return ShareBytes(place, places, 8 * kNumber + 4 * numbers + report);
 }
 
@@ -112,7 +112,7 @@ int64_t MainJobBytes(const Place& place, const MainJob& job, const JobOutline& o
   if (outline.collected > 0 && !outline.loads) {
     const bool weighted = !job.shift.weighting.uniform();
     int64_t channel = kSplitChannels + (outline.selects ? 1 : 0);
-    // Of each place in turn, or of all in one pass.
+    // One pass per site in turn, or one pass for all.
     const int64_t passes = outline.in_sequence() ? outline.collected : 1, places = outline.collected / passes;
     for (int64_t pass = 0; pass < passes; ++pass)
       for (const Sequences* text : {&outline.fit, &outline.heldout}) {

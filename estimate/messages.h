@@ -16,7 +16,7 @@ struct Place {
   int rank = 0, size = 1;
 };
 
-// Of Processes::Broadcast, and of Processes::Gather, to which process r gives payload(r) bytes.
+// Bytes of Processes::Broadcast, and of Processes::Gather, to which process r gives payload(r) bytes.
 int64_t BroadcastBytes(const Place& place, int from, int64_t payload);
 int64_t GatherBytes(const Place& place, const std::function<int64_t(int)>& payload);
 
@@ -25,25 +25,25 @@ struct BatchShape {
   int64_t tokens = 0, sequences = 0;
 };
 
-// Of a pass that collects ridge sums of so many places with adapters, and of one that measures the influence of every
-// block: dealt out, with the exchange at the end.
+// Bytes of a pass that collects ridge sums of so many sites with adapters, and of one that measures the influence of
+// every block: dealt out, with the exchange at the end.
 struct Collection {
   std::vector<BatchShape> batches;
   int64_t places = 0, hidden = 0;
-  bool weighted = false;  // with token weights
+  bool weighted = false;  // tokens have weights
   int64_t channel = 0;    // the channels that this program has made before
 };
 int64_t CollectBytes(const Place& place, const Collection& collection);
 int64_t InfluenceBytes(const Place& place, const std::vector<BatchShape>& batches, int64_t layers);
 
-// Of sharing what was fitted for so many places: the solutions in float64, and the adapters with their reports.
+// Bytes of sharing the fits of so many sites: the solutions in float64, and the adapters with their reports.
 // `rank` 0: the full map. About, for the texts of warnings do not count.
 int64_t ShareSolutionsBytes(const Place& place, int64_t places, int64_t hidden);
 int64_t ShareAdaptersBytes(const Place& place, int64_t places, int64_t hidden, int64_t rank);
-// Of sharing one number per batch.
+// Bytes of sharing one number per batch.
 int64_t ShareLossesBytes(const Place& place, int64_t batches);
 
-// Of the main job, but for some messages of less than a kilobyte: of what is the same on all processes.
+// Bytes of the main job without its messages of less than a kilobyte, with which the processes compare what they have.
 int64_t MainJobBytes(const Place& place, const MainJob& job, const JobOutline& outline);
 
 }  // namespace shiftrt

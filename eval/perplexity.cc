@@ -61,9 +61,10 @@ int64_t WindowsPerBatch(int64_t window) { return std::max<int64_t>(1, kBatchToke
 
 PerplexityResult WindowedPerplexity(Decoder& decoder, std::span<const int32_t> tokens, int64_t window,
                                     std::string_view protocol, Progress& progress) {
-  const int64_t windows = static_cast<int64_t>(tokens.size()) / window;
-  Check(window > 1 && windows > 0, "perplexity needs one whole window of {} tokens; the text has {}", window,
-        tokens.size());
+  Check(window > 1 && tokens.size() > 1,
+        "perplexity needs a text and a window of at least 2 tokens, and they have {} and {}", tokens.size(), window);
+  window = std::min(window, std::ssize(tokens));
+  const int64_t windows = std::ssize(tokens) / window;
   progress.Begin("perplexity", windows);
   const int64_t at_once = WindowsPerBatch(window), batches = (windows + at_once - 1) / at_once;
   std::vector<double> sums(batches);

@@ -22,7 +22,7 @@ namespace {
 // Held-out tokens that gating looks at.
 constexpr int64_t kGateTokens = 16384;
 
-// What sums of two runs must agree on before they add.
+// The settings that the sums of two runs must have in common if they are to be added.
 std::string Settings(const TokenWeighting& weighting) {
   return weighting.uniform() ? "independent" : fmt::format("independent, token weights {}", Format(weighting));
 }
@@ -53,7 +53,7 @@ class Pipeline {
     Correct();
     if (options_.gate) DropWhatHarms();
     if (options_.merge != Merge::kOff) MergeNeighbours();
-    // What is not dealt out, every process computes; on CPUs of different kinds it may round differently.
+    // Every process computes the parts that are not dealt out, and CPUs of different kinds may round them differently.
     Processes& processes = *job_.context.processes;
     if (!processes.alone()) processes.CheckSame("fit", result_.corrected.Fingerprint());
     return std::move(result_);
@@ -107,7 +107,7 @@ class Pipeline {
     if (options_.heal != Heal::kOff) Walk(result_.corrected);
   }
 
-  // What the loss feels behind every site.
+  // Collects the gradients of the loss behind every site, for a metric and for token weights.
   void CollectGradients(const std::vector<Site>& sites) {
     const bool metric = fit_.metric != MetricKind::kIdentity, sizes = weighting_.gradient && options_.gram.load.empty();
     if (!metric && !sizes) return;
@@ -168,7 +168,7 @@ class Pipeline {
     return shiftrt::CollectIntoFile(job_, std::move(wanted), options_.gram.save).sums;
   }
 
-  // As many sites at once as memory has room for the sums of, a pass over the text each.
+  // Fits as many sites at once as memory has room for their sums. Each group of sites takes a pass over the text.
   FittedSites FitIndependently(const std::vector<Site>& sites) {
     CheckMemory(job_.context, 1, job_.hidden(), "a higher limit allows more");
     if (options_.fit.rank.kind == RankSpec::Kind::kBudget && correction_.has_rank())
@@ -185,14 +185,14 @@ class Pipeline {
     return fitted;
   }
 
-  // Of the runs that will be merged.
+  // The runs that will be merged.
   std::vector<Site> RunsToMeasure() const {
     std::vector<Site> runs = options_.merge == Merge::kOff ? std::vector<Site>() : Runs();
     std::erase_if(runs, [](const Site& run) { return run.blocks == 1; });
     return runs;
   }
 
-  // Of no tokens yet. Where the model is split, the process that holds the site's last block has them.
+  // Sums of no tokens yet. If the model is split, the process that holds the site's last block keeps them.
   SiteSums NoSums(const Site& site, SiteInput input) const {
     const Weights& weights = *job_.model.weights;
     const Processes& processes = *job_.context.processes;
@@ -252,11 +252,11 @@ class Pipeline {
 
   const ShiftJob& job_;
   const ShiftOptions& options_;
-  FitOptions fit_;            // with what a pass collected for it
-  TokenWeighting weighting_;  // the same
+  FitOptions fit_;            // the options, with the metrics that a pass has collected
+  TokenWeighting weighting_;  // the options, with the gradient sizes that a pass has collected
   const Correction& correction_;
   SavedSums loaded_;
-  std::vector<SiteSums> run_sums_;  // of runs that will be merged
+  std::vector<SiteSums> run_sums_;  // sums of the runs that will be merged
   ShiftResult result_;
 };
 

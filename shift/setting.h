@@ -27,7 +27,7 @@ enum class Setting : uint8_t {
   kLambda,           // the ridge penalty
   kPenalizedBias,    // the ridge penalty applies to the bias too
   kWeights,          // tokens have weights in the fit
-  kGradientWeights,  // of the gradient of the loss
+  kGradientWeights,  // these weights are taken from the gradient of the loss
   kSpan,             // one adapter per run of removed blocks
   kMerge,            // neighbouring adapters become one
   kHeal,             // projections of kept blocks are fitted again

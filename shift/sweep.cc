@@ -136,7 +136,7 @@ class Sweeper {
     }
   }
 
-  // Of every layer that any selection removes.
+  // Empty sums of every layer that any selection removes.
   SumsByWeighting EmptySums(const std::vector<Selection>& selections) const {
     const auto by_place = [](const BlockPart& a, const BlockPart& b) {
       return std::pair(a.begin(), a.end()) < std::pair(b.begin(), b.end());
@@ -187,7 +187,7 @@ class Sweeper {
     source_.row(row);
   }
 
-  // Without adapters a plan is what it leaves out: measured once.
+  // Measures a plan without adapters once: plans that leave out the same blocks are equal.
   Quality Measured(const std::vector<BlockPart>& removed, const DepthPlan& plan) {
     const auto found = measured_.find(Names(removed));
     return found != measured_.end() ? found->second : measured_[Names(removed)] = source_.measure(plan);
@@ -198,7 +198,7 @@ class Sweeper {
   const SweepSource& source_;
   const std::vector<ShiftOptions> combinations_;
   std::vector<int64_t> sizes_;
-  std::map<std::string, Quality> measured_;  // by the names of what is removed
+  std::map<std::string, Quality> measured_;  // the key names the removed layers
 };
 
 struct Spread {

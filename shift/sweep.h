@@ -23,16 +23,17 @@ struct SweepAxes {
   std::vector<MetricKind> metrics = {MetricKind::kIdentity};
   std::vector<RankSpec> ranks = {{}};
   std::vector<Heal> heals = {Heal::kOff};
-  std::vector<int64_t> samples = {256};  // of calibration text: every eighth of them is held out
+  std::vector<int64_t> samples = {256};  // samples of calibration text, every eighth of which is held out
   std::vector<uint64_t> seeds = {0};
   bool penalize_bias = false;
-  // Where not empty: these, and not every combination of corrections, modes, weightings, lambdas, factorizations,
-  // metrics, ranks and heals.
+  // If not empty, the sweep runs these instead of every combination of corrections, modes, weightings, lambdas,
+  // factorizations, metrics, ranks and heals.
   std::vector<ShiftOptions> settings = {};
 };
-// The settings of a cell but seed and calibration size, as text: the same for equal settings alone.
+// The settings of a cell without seed and calibration size, as text. Two settings have the same text only if they are
+// equal.
 std::string SettingText(const ShiftOptions& options);
-// Every combination of those axes, each once. What a correction does not look at has its default.
+// Every combination of those axes, each once. A setting that a correction does not use has its default.
 std::vector<ShiftOptions> Combinations(const SweepAxes& axes);
 
 // The scores by which depth plans are compared.
@@ -50,9 +51,9 @@ struct SweepRow {
   int64_t samples = 0;
 
   std::vector<BlockPart> removed;
-  int64_t tokens = 0;                 // fitted; 0 where nothing is
+  int64_t tokens = 0;                 // that were fitted; 0 if nothing is fitted
   double r2_fit = 0, r2_heldout = 0;  // means over sites; NaN without
-  int64_t parameters = 0;             // of the adapters
+  int64_t parameters = 0;             // of all adapters together
   std::string chosen;                 // the recipe, where the correction chooses one
   Quality original, pruned, corrected;
 };

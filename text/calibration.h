@@ -33,10 +33,10 @@ struct CalibrationSet {
   std::vector<Batch> heldout;  // every eighth sample, never fitted; at least one when there are two samples
   int64_t fit_tokens = 0, heldout_tokens = 0;
   std::string source;                         // for provenance: file name, samples x tokens
-  std::string hash;                           // of the text
+  std::string hash;                           // hash of the text
   int64_t documents = 0, documents_used = 0;  // in the file; tokenised
-  int64_t text_tokens = 0;                    // of the documents used
-  // What became of documents and tokens, for people.
+  int64_t text_tokens = 0;                    // tokens of the documents used
+  // A line for people: how many documents and tokens were read, fitted and held out.
   std::string Accounting() const;
 };
 

@@ -28,7 +28,7 @@ const KnownText* FindKnownText(std::string_view name);
 // without its extension, looked up in the directories of SHIFTRT_DATA (colon-separated), and then a known name in the
 // hub's cache. Throws Error listing the places and files looked for. Nothing is downloaded.
 std::filesystem::path ResolveText(const std::string& name);
-// The same, but "" for what is not found.
+// The same, but returns "" for a text that is not found.
 std::filesystem::path LookForText(const std::string& name);
 
 // The documents of a text file, read once: a .jsonl has one a line; a .json is an array of them, or one a line;
@@ -49,7 +49,7 @@ class Documents {
   // Both throw Error naming file and line for a malformed document.
   Document At(int64_t index) const;
   std::string Text(int64_t index) const { return At(index).text; }
-  const std::string& hash() const { return hash_; }  // of the whole file
+  const std::string& hash() const { return hash_; }  // hash of the whole file
 
  private:
   struct Line {
@@ -59,7 +59,7 @@ class Documents {
 
   std::string name_, hash_, content_;
   bool json_lines_ = false;
-  std::vector<Line> lines_;  // of content_; the whole of it for plain text
+  std::vector<Line> lines_;  // lines of content_, which for plain text is one line
   std::vector<nlohmann::json> rows_;
 };
 

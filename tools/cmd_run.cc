@@ -171,10 +171,12 @@ int Run(const RunOptions& options) {
   // Said now, not after the hour that calibration may take.
   const std::vector<int32_t> prompt = PromptTokens(model, options.comparison.prompt, options.comparison.chat);
   CheckFits(std::ssize(prompt), options.comparison.max_tokens, config);
-  const CalibrationSet calibration = options.recipe.OpenText(model, options.common);
+  const CalibrationSet calibration = options.recipe.OpenText(shift, model, options.common);
   context.processes->CheckSame("calibration text (hash)", calibration.hash);
-  HeldOutText heldout =
-      OpenHeldOut({options.comparison.text, options.recipe.calib.empty()}, model, calibration, options.common);
+  const HeldOutChoice choice = {options.comparison.text, options.recipe.calib.empty(), !calibration.fit.empty()};
+  HeldOutText heldout = OpenHeldOut(choice, model, calibration, options.common);
+  if (!heldout.Scored() && !options.report.empty())
+    FailUsage("--report shows measurements on held-out text; give one with --text FILE");
   heldout.Limit(options.comparison.text_tokens, ProtocolWindow(options.comparison.protocol, config));
   const auto progress = options.common.MakeProgress();
   const ShiftJob job = {context, model, calibration, *progress};

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "engine/generate.h"
@@ -29,8 +30,9 @@ MeasuredVariant MeasureVariant(const ComparisonJob& job, const Variant& variant,
   measured.parameters = decoder.Parameters();
   measured.bytes = decoder.BytesPerToken();
   const int64_t window = ProtocolWindow(options.protocol, decoder.config());
-  measured.perplexity =
-      WindowedPerplexity(decoder, job.heldout.tokens, window, options.protocol, job.progress).perplexity;
+  if (job.heldout.Scored())
+    measured.perplexity =
+        WindowedPerplexity(decoder, job.heldout.tokens, window, options.protocol, job.progress).perplexity;
   if (job.context.processes->group() > 0) return measured;  // one model alone writes text
   job.progress.Begin("continuing the prompt", options.max_tokens);
   auto reply = Generate(decoder, prompt, options.max_tokens, {}, job.seed, StopTokens(job.model), [&](int32_t) {
@@ -89,13 +91,24 @@ PageTable ComparisonTable(const std::vector<MeasuredVariant>& variants) {
   PageTable table{{"model", "parameters", "bytes per token", "perplexity", "tokens/s"}, {}};
   for (const MeasuredVariant& v : variants)
     table.rows.push_back({v.label, Scaled(static_cast<double>(v.parameters), ""),
-                          Scaled(static_cast<double>(v.bytes), "B"), fmt::format("{:.2f}", v.perplexity),
+                          Scaled(static_cast<double>(v.bytes), "B"),
+                          std::isnan(v.perplexity) ? "" : fmt::format("{:.2f}", v.perplexity),
                           fmt::format("{:.1f}", v.tokens_per_second)});
   return table;
 }
 
 void PrintComparison(const ComparisonJob& job, const std::vector<MeasuredVariant>& variants) {
-  fmt::print("held-out perplexity ({}) on {}\n", job.options.protocol, job.heldout.Description());
+  const int64_t tokens = std::ssize(job.heldout.tokens),
+                window = ProtocolWindow(job.options.protocol, job.model.weights->config);
+  if (job.heldout.Scored()) {
+    fmt::print("held-out perplexity ({}) on {}{}\n", job.options.protocol, job.heldout.Description(),
+               tokens < window ? fmt::format(", one window of {} tokens, because the text has no more", tokens) : "");
+  } else {
+    fmt::print(
+        "no perplexity, because there is no held-out text: run with --text FILE, or `shiftrt ppl --model DIR --text "
+        "FILE`"
+        " on what --save DIR has saved\n");
+  }
   const PageTable comparison = ComparisonTable(variants);
   Table table(comparison.header);
   for (const std::vector<std::string>& row : comparison.rows) table.Add(row);
@@ -109,14 +122,15 @@ void PrintComparison(const ComparisonJob& job, const std::vector<MeasuredVariant
 
 nlohmann::json ComparisonJson(const std::vector<MeasuredVariant>& variants) {
   nlohmann::json json = nlohmann::json::array();
-  for (const MeasuredVariant& v : variants)
+  for (const MeasuredVariant& v : variants) {
     json.push_back({{"name", v.name},
                     {"label", v.label},
                     {"parameters", v.parameters},
                     {"bytes", v.bytes},
-                    {"perplexity", v.perplexity},
                     {"tokens_per_second", v.tokens_per_second},
                     {"continuation", v.continuation}});
+    if (!std::isnan(v.perplexity)) json.back()["perplexity"] = v.perplexity;
+  }
   return json;
 }
 

@@ -2,6 +2,7 @@
 // What `run` measures of each variant: size, perplexity, speed and a continuation of a prompt.
 #pragma once
 
+#include <limits>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -34,8 +35,9 @@ int64_t DecodedTokens(const ComparisonOptions& options);
 struct MeasuredVariant {
   std::string name, label;
   int64_t parameters = 0;
-  int64_t bytes = 0;  // that one decoded token reads
-  double perplexity = 0, tokens_per_second = 0;
+  int64_t bytes = 0;                                             // that one decoded token reads
+  double perplexity = std::numeric_limits<double>::quiet_NaN();  // NaN without held-out text
+  double tokens_per_second = 0;
   std::string continuation;
 };
 

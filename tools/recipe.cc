@@ -113,9 +113,10 @@ ShiftOptions RecipeOptions::Parse(uint64_t seed) const {
   return shift;
 }
 
-CalibrationSet RecipeOptions::OpenText(const Model& model, const CommonOptions& common) const {
-  const bool fit_from_files = !load_gram.empty() && calib.empty();
-  return fit_from_files ? CalibrationSet() : OpenCalibration(calib, model, common);
+CalibrationSet RecipeOptions::OpenText(const ShiftOptions& shift, const Model& model,
+                                       const CommonOptions& common) const {
+  const bool unread = !ReadsText(shift, /*scored=*/!load_gram.empty());
+  return unread && calib.empty() ? CalibrationSet() : OpenCalibration(calib, model, common);
 }
 
 }  // namespace shiftrt

@@ -35,9 +35,8 @@ struct RecipeOptions {
   std::string Text() const;
   // Throws UsageError for what does not parse.
   ShiftOptions Parse(uint64_t seed) const;
-  // The calibration text; empty where the sums come from files and no text is named. Throws UsageError when there is
-  // no text.
-  CalibrationSet OpenText(const Model& model, const CommonOptions& common) const;
+  // The calibration text; empty if nothing reads it and none is named. Throws UsageError if there is no text.
+  CalibrationSet OpenText(const ShiftOptions& shift, const Model& model, const CommonOptions& common) const;
 };
 
 }  // namespace shiftrt

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "export/formats.h"
 #include "shift/options.h"
 
 namespace shiftrt {
@@ -52,10 +53,10 @@ constexpr const char* kFlags[] = {"unit=half in --prune",
 static_assert(std::size(kFlags) == static_cast<size_t>(Setting::kCount));
 
 // "all", "all but X, Y", or "X, Y"; the shorter of the last two.
-template <typename Rows>
-std::string Accepting(const Rows& rows, Setting setting) {
+template <typename Rows, typename Accepts>
+std::string Accepting(const Rows& rows, const Accepts& accepts) {
   std::vector<std::string_view> with, without;
-  for (const auto& row : rows) (row.accepts.has(setting) ? with : without).emplace_back(row.name);
+  for (const auto& row : rows) (accepts(row) ? with : without).emplace_back(row.name);
   if (without.empty()) return "all";
   return without.size() < with.size() ? fmt::format("all but {}", fmt::join(without, ", "))
                                       : fmt::format("{}", fmt::join(with, ", "));
@@ -67,16 +68,22 @@ std::string OptionsTable() {
   std::string text;
   for (const SettingRow& row : Settings()) {
     const Setting setting = row.setting;
+    const auto accepts = [&](const auto& one) { return one.accepts.has(setting); };
     text += fmt::format("{}\n    corrections: {}{}\n", kFlags[static_cast<size_t>(setting)],
-                        Accepting(Corrections(), setting), kTakenByHealing.has(setting) ? "; with --heal all" : "");
-    if (std::ranges::any_of(Criteria(), [&](const Criterion& one) { return one.accepts.has(setting); }))
-      text += fmt::format("    criteria: {}\n", Accepting(Criteria(), setting));
+                        Accepting(Corrections(), accepts), kTakenByHealing.has(setting) ? "; with --heal all" : "");
+    if (std::ranges::any_of(Criteria(), accepts))
+      text += fmt::format("    criteria: {}\n", Accepting(Criteria(), accepts));
     std::vector<const char*> without;
     for (const auto& [first, second, why] : SettingConflicts())
       if (first == setting || second == setting)
         without.push_back(kFlags[static_cast<size_t>(first == setting ? second : first)]);
     if (!without.empty()) text += fmt::format("    not with: {}\n", fmt::join(without, "; "));
   }
+  for (const ExportFormat& format : ExportFormats())
+    text += fmt::format("--export {}\n    corrections: {}\n", format.name,
+                        Accepting(Corrections(), [&](const Correction& one) {
+                          return (format.adapters || !one.adapters()) && (format.own_tensors || !one.changes_blocks());
+                        }));
   return text;
 }
 

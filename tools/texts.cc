@@ -58,6 +58,7 @@ HeldOutText OpenHeldOut(const HeldOutChoice& choice, const Model& model, const C
     pull(text);
     return ReadHeldOut(text, model);
   }
+  if (calibration.heldout.empty() && !choice.required) return {};
   if (calibration.heldout.empty())
     FailUsage(
         "give held-out text with --text FILE, for the perplexity, or get WikiText-2's: `shiftrt pull --dataset {}`",

@@ -35,14 +35,18 @@ struct HeldOutText {
   std::string Part() const;
   // The source, and which part of it where it is not whole.
   std::string Description() const;
+  // Whether its perplexity can be measured.
+  bool Scored() const { return tokens.size() > 1; }
 };
 // What --text says.
 struct HeldOutChoice {
   std::string given;
-  bool wikitext = false;  // where nothing is given: WikiText-2's test text comes before samples of the calibration text
+  bool wikitext = false;  // if nothing is given: WikiText-2's test text comes before samples of the calibration text
+  bool required = true;   // false: the command goes on without a text if there is none
 };
 // The text that is named, or heldout.txt in the model's directory, or WikiText-2's test text where that is there or may
-// be pulled, or else the held-out samples of `calibration`. Throws UsageError when there is none of them.
+// be pulled, or else the held-out samples of `calibration`. If there is none of them, returns no tokens, or throws
+// UsageError if a text is required.
 HeldOutText OpenHeldOut(const HeldOutChoice& text, const Model& model, const CalibrationSet& calibration,
                         const CommonOptions& common);
 // The text of a file or of a known name, tokenised as gptq and seq128 ask for it.

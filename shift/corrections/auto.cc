@@ -24,7 +24,7 @@ namespace {
 constexpr double kNear = 0.05;
 // Held-out tokens that recipes are compared on.
 constexpr int64_t kTrialTokens = 8192;
-// What is tried in a walk is first tried on every fourth batch.
+// A recipe that takes a walk is first tried on every fourth batch.
 constexpr size_t kStep = 4;
 
 // Every fourth batch, of the fitted ones and of those held out.
@@ -254,7 +254,7 @@ class Search {
     return recipes;
   }
 
-  // Where several processes share the text, its quarter is dealt out anew.
+  // If several processes share the text, its quarter is dealt out anew.
   StartStreams QuarterOf(const StartStreams& start) {
     if (job_.context.processes->alone()) return start.Every(kStep);
     const Stopwatch watch(seconds_.calibrate);
@@ -289,9 +289,9 @@ class Search {
   const std::vector<BlockPart> removed_;
   HeldOutLoss loss_;
   std::map<MetricKind, std::shared_ptr<const OutputMetrics>> metrics_;
-  std::vector<double> first_losses_;  // of the first trial, one per sequence
+  std::vector<double> first_losses_;  // losses of the first trial, one per sequence
   FittedSites best_;
-  StepSeconds seconds_;  // of all trials
+  StepSeconds seconds_;  // the time of all trials together
 };
 
 }  // namespace

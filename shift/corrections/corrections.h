@@ -27,7 +27,7 @@ enum class Needs {
   kText,        // the calibration text, for passes of its own: it chooses its recipe itself
 };
 
-// What stands in for removed blocks.
+// The replacement of removed blocks.
 enum class Makes {
   kNothing,
   kAdapters,     // an adapter in the place of each removed block, or of each run of them (ShiftOptions::span)
@@ -41,13 +41,13 @@ struct FitInput {
   const std::vector<Site>& sites;            // to correct, ascending
   const std::vector<const SiteSums*>& sums;  // one per site where the correction needs sums, otherwise empty
   const FitOptions& options;
-  // Where the correction needs sums of its activations: the last projection before the one site, and the block of it.
+  // For a correction that needs sums of activations: the last projection before the one site, and its block.
   const Projection* projection = nullptr;
   BlockPtr before = nullptr;
 };
 
 struct Correction {
-  std::string_view name;     // of options, files and tables
+  std::string_view name;     // in options, files and tables
   std::string_view summary;  // a few words for lists of corrections
   // For tables and charts. {lra} becomes "LRA 64" or "full LRA", {rank} the rank as given, and {span} "span " if one
   // adapter replaces a whole run of removed blocks.
@@ -55,24 +55,24 @@ struct Correction {
   Needs needs;
   Makes makes;
   SettingSet accepts;
-  // What calibration mode auto stands for. Drift is better for linear residual adapters on a real model
+  // The mode that calibration mode auto stands for. Drift is better for linear residual adapters on a real model
   // (docs/results-smollm2.md).
   Calibration usual_mode;
   // Throws what SolveRidge throws.
   FittedSites (*fit)(const FitInput& input);
 
-  // Whether a site can be one removed block.
+  // True if a site can be one removed block.
   bool per_block() const { return makes == Makes::kAdapters; }
   bool adapters() const { return per_block() || makes == Makes::kRunAdapters || makes == Makes::kBoth; }
   bool changes_blocks() const { return makes == Makes::kChanges || makes == Makes::kBoth; }
   bool needs_sums() const { return needs == Needs::kStreamSums || needs == Needs::kMlpSums; }
-  // Whether the caller chooses calibration mode and token weights.
+  // True if the caller chooses the calibration mode.
   bool takes_recipe() const { return accepts.has(Setting::kMode); }
-  // Whether it is fitted in a walk (shift/refit/walk.h), and so with calibration mode drift.
+  // True if it is fitted in a walk (shift/refit/walk.h), and so always with drift.
   bool walks() const { return needs == Needs::kActivationSums || needs == Needs::kStreamAndActivationSums; }
-  // Whether the caller chooses token weights.
+  // True if the caller chooses token weights.
   bool takes_weights() const { return accepts.has(Setting::kWeights); }
-  // Whether it uses FitOptions::rank, and FitOptions::ridge.
+  // True if it uses FitOptions::rank, or FitOptions::ridge.
   bool has_rank() const { return accepts.has(Setting::kRank); }
   bool has_lambda() const { return accepts.has(Setting::kLambda); }
   bool operator==(const Correction& other) const { return this == &other; }
@@ -84,7 +84,7 @@ const std::vector<Correction>& Corrections();
 const Correction& FindCorrection(std::string_view name);
 // Why a correction does not go with these settings; empty if it does.
 std::string WhyRefused(const Correction& correction, SettingSet used);
-// For a walk, of a correction that walks. `job` and `options` last longer.
+// The correction in the form that a walk takes. It must walk, and `job` and `options` must outlive the result.
 BlockCorrection InWalk(const Correction& correction, const ShiftJob& job, const FitOptions& options);
 // "sequential, token weights norm, rrr, metric fisher, lambda gcv"; "joint, token weights none, lambda gcv"
 std::string Format(const Recipe& recipe);

@@ -21,7 +21,7 @@ class Hadamard {
   void Transform(std::span<double> x) const;
 
  private:
-  int64_t order_, power_;      // of the two factors
+  int64_t order_, power_;      // the sizes of the two factors
   std::vector<int8_t> paley_;  // (order, order): 1 and -1; [1] for a power of two
 };
 

@@ -23,7 +23,7 @@ namespace {
 
 // I + A is singular to the precision of the weights where its reciprocal condition number is lower than this.
 constexpr double kLeastCondition = 1e-5;
-// By which lambda grows until it is not, and how often.
+// The factor by which lambda grows until I + A is not singular, and how often it may grow.
 constexpr double kMoreLambda = 10;
 constexpr int kAttempts = 20;
 
@@ -58,7 +58,7 @@ RidgeSums MetricOfStream(const Context& context, const RidgeSums& sums, double l
 struct Joint {
   std::shared_ptr<const Lra> lra;
   Matrix<double> b_map;
-  double rcond = 0;       // of I + A
+  double rcond = 0;       // reciprocal condition number of I + A
   Matrix<double> folded;  // B (I + A)^-1, where that can be trusted
   std::vector<double> singular_values;
 };
@@ -68,7 +68,7 @@ class JointFit {
   JointFit(const Context& context, const SiteSums& sums, const FitOptions& options)
       : context_(context), sums_(sums), options_(options), d_(sums.fit.hidden()), width_(sums.fit.inputs() - d_) {}
 
-  // With the lambda that the options say, or a larger one where I + A would be singular.
+  // Fits with the lambda that the options give, or with a larger one if I + A would be singular.
   Joint Fit(SiteReport& report) {
     RidgeSolution solution = SolveRidge(context_, sums_.fit, {options_.ridge.lambda, false}, &sums_.heldout);
     Joint joint = Reduced(solution);

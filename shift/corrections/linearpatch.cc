@@ -29,7 +29,7 @@ std::shared_ptr<const Lra> Patch(const Context& context, const Matrix<double>& b
   return MakeLra(patch);
 }
 
-// In the coordinates that `transform` maps a row to; null: the channels of the stream.
+// Measures in the coordinates that `transform` maps a row to, or in the channels of the stream if it is null.
 FittedSites FitPatches(const FitInput& input, const MagnitudeProbe::Transform& transform) {
   const int64_t d = input.job.hidden();
   FittedSites fitted;

@@ -10,7 +10,7 @@
 
 namespace shiftrt {
 
-// Of each site of `input`: MagnitudeProbe::Ratios from before its first block to behind its last, over the original
+// For each site of `input`, MagnitudeProbe::Ratios from before its first block to behind its last, over the original
 // model and the fitted calibration text, in one pass. Adds a report per site to `fitted`, with the mean of its ratios.
 std::vector<std::vector<double>> MeasureRatios(const FitInput& input, const MagnitudeProbe::Transform& transform,
                                                FittedSites& fitted);

@@ -63,7 +63,7 @@ void CorrectableProbe::End() {
   progress_.Begin("solving", std::ssize(sums_));
   Processes& processes = *input_.context.processes;
   const auto unit_of = [&](int64_t i) { return parts_[begin_ + i].unit; };
-  // Of each sum of the group, one per rank that is asked for its unit, in the order of found_.
+  // The results of each sum of the group, one per rank that is asked for its unit, in the order of found_.
   std::vector<std::vector<Correctable>> found(sums_.size());
   for (int64_t i = 0; i < std::ssize(sums_); ++i)
     found[i].resize(std::ranges::count_if(found_, [&](const auto& f) { return f.first.first == unit_of(i); }));

@@ -46,10 +46,10 @@ class CorrectableProbe : public Probe {
     Site site;
   };
   std::vector<Part> parts_;
-  int64_t begin_ = 0;            // of the current group
-  std::vector<RidgeSums> sums_;  // of the current group
+  int64_t begin_ = 0;            // where the current group begins
+  std::vector<RidgeSums> sums_;  // the sums of the current group
   std::optional<RidgeProbe> probe_;
-  std::map<std::pair<Unit, int64_t>, std::vector<Correctable>> found_;  // by unit and rank
+  std::map<std::pair<Unit, int64_t>, std::vector<Correctable>> found_;  // results, by unit and rank
 };
 
 }  // namespace shiftrt

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which layers to remove (docs/method.md).
+// The criteria, which choose the layers to remove (docs/method.md).
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,7 @@ struct CriterionOption {
   int64_t otherwise;  // its default
 };
 
-// What a criterion looks at.
+// The data that a criterion looks at.
 enum class Looks : uint8_t {
   kShape,    // the number of layers, and the seed
   kWeights,  // the weights
@@ -64,9 +64,9 @@ struct Criterion {
   const char* summary;  // one line for lists of criteria
   std::vector<CriterionOption> options;
   Looks looks_at;
-  // Whether its scores do not depend on the amount and the options, so that earlier scores can be used again.
+  // True if its scores do not depend on the amount and the options, so that earlier scores can be used again.
   bool scores_stand_alone;
-  // Of the settings in shift/setting.h: kHalves, kSplit and kUpdateNorms. One that accepts kSplit reads no weights, and
+  // Has at most kHalves, kSplit and kUpdateNorms. A criterion that accepts kSplit reads no weights, and
   // only the streams of its own process.
   SettingSet accepts;
   // Plugs its probes into the pass that all criteria share; null: it has none.
@@ -84,7 +84,7 @@ const Criterion* CriterionNamed(std::string_view name);
 const Criterion& FindCriterion(std::string_view name);
 // Throws UsageError, with the field "prune", if the criterion does not accept one of these settings.
 void CheckCriterion(const PruneSpec& spec, SettingSet used);
-// Whether any of them looks at calibration text.
+// True if any of them looks at calibration text.
 bool NeedCalibration(const std::vector<PruneSpec>& specs);
 
 // Scores every unit and makes the selection, for each of `specs`. One pass of the original model serves all of them.
@@ -96,9 +96,10 @@ Selection SelectLayers(const PruneSpec& spec, const CriterionInput& input, Progr
 // The selection of `spec` from earlier scores of a criterion with scores_stand_alone.
 Selection Reselect(const PruneSpec& spec, std::vector<double> scores, const Weights& weights);
 
-// What the quota admits of the units with the lowest scores per size, on a tie of the deeper one.
+// Takes the units with the lowest scores per size as long as the quota admits them. On a tie the deeper unit goes
+// first.
 std::vector<BlockPart> PickUnits(const std::vector<double>& scores, const Quota& quota);
-// The same by the scores alone, which say an order and not what a unit is worth.
+// Takes units in the order of their scores alone, for scores that give an order and not the worth of a unit.
 std::vector<BlockPart> PickInOrder(const std::vector<double>& scores, const Quota& quota);
 // quota.count() consecutive units, from the scores of each window by its first unit: the lowest, ties to the deeper.
 std::vector<BlockPart> PickWindow(const std::vector<double>& scores, const Quota& quota);

@@ -14,11 +14,11 @@
 
 namespace shiftrt {
 
-// For one batch at a time, it keeps the stream before as many units as the longest window has, and one more.
+// It keeps the stream of one batch before as many units as the longest window has, and one more.
 class InfluenceProbe : public Probe {
  public:
   InfluenceProbe(const CriterionInput& input, Progress& progress);
-  // Of a plan that runs the blocks `kept` (ascending) of a model of `layers`: block i is kept[i].
+  // For a plan that runs the blocks `kept` (ascending) of a model of `layers`: block i is kept[i].
   InfluenceProbe(std::vector<int64_t> kept, int64_t layers);
   // Asks for the influence of every `count` consecutive units. Throws Error for a window the model does not have.
   void Want(Unit unit, int64_t count);

@@ -30,7 +30,7 @@ double RowSum(const T* row, int64_t n) {
   return sum;
 }
 
-// By rows, so that the sum does not depend on the number of threads.
+// Adds row by row, so that the sum does not depend on the number of threads.
 template <Power kPower>
 double Sum(const Context& context, const TensorView& tensor) {
   const int64_t cols = tensor.cols();

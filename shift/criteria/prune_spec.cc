@@ -102,7 +102,7 @@ bool ParseOwnOption(std::string_view part, const Criterion& criterion, PruneSpec
   return true;
 }
 
-// What follows the amount: "unit=half", "keep=first:4,last:2", and the criterion's own options.
+// Reads the parts that follow the amount: "unit=half", "keep=first:4,last:2", and the criterion's own options.
 void ParseOptions(const std::vector<std::string_view>& parts, PruneSpec& spec) {
   const Criterion& criterion = FindCriterion(spec.criterion);
   bool keeping = false;
@@ -130,7 +130,7 @@ void ParseOptions(const std::vector<std::string_view>& parts, PruneSpec& spec) {
   }
 }
 
-// Whether a comma-separated part belongs to what stands before it: an option or a layer, not a criterion.
+// True if a comma-separated part is an option or a layer of the criterion before it, and not a criterion.
 bool Continues(std::string_view part) {
   if (part.starts_with(kLayers)) return false;
   const std::string_view word = part.substr(0, part.find(':'));
@@ -155,14 +155,14 @@ int64_t SizeOf(const Weights& weights, const BlockPart& part, Measure size) {
   return sizes.*size;
 }
 
-// Of the whole model.
+// The size of the whole model.
 int64_t SizeOf(const Weights& weights, Measure size) {
   Sizes whole;
   weights.ForEach([&](const std::string&, const TensorView& tensor) { whole.Add(tensor); });
   return whole.*size;
 }
 
-// As few blocks as reach `target`, whichever they are: should they differ in size, the small ones have to do.
+// The least number of blocks with which `target` is reached even if the smallest blocks are removed.
 int64_t CountForTarget(const PruneSpec& spec, const Weights& weights, Measure size, int64_t target, const char* unit) {
   std::vector<int64_t> blocks;
   for (int64_t layer = 0; layer < weights.config.layers; ++layer) blocks.push_back(SizeOf(weights, layer, size));
@@ -184,7 +184,7 @@ int64_t BlockCount(const PruneSpec& spec, const Weights& weights) {
   return static_cast<int64_t>(std::floor(spec.ratio * static_cast<double>(weights.config.layers) + 1e-9));
 }
 
-// Of layers=, halves that are removed.
+// The number of halves that layers= removes.
 int64_t HalvesOf(const std::vector<BlockPart>& parts) {
   int64_t halves = 0;
   for (const BlockPart& part : parts) halves += part.end() - part.begin();

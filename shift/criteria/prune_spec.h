@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What to remove, and how much: CRITERION:AMOUNT[,option=value].
+// Says by which criterion layers are removed, and how many: CRITERION:AMOUNT[,option=value].
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace shiftrt {
 
-// What a criterion scores and removes.
+// The unit that a criterion scores and removes.
 enum class Unit : uint8_t {
   kBlock,  // unit `i` is block i
   kHalf,   // unit `i` is the half at place i (models/plan.h)
@@ -34,12 +34,12 @@ struct PruneSpec {
   int64_t parameters = 0, bytes = 0;      // removes until the blocks that stay, embedding, norm and head take no more
   std::vector<BlockPart> layers;          // layers=3.attn,5.mlp,8-10
   int64_t keep_first = 0, keep_last = 0;  // keep=first:4,last:2
-  std::map<std::string, int64_t, std::less<>> options;  // of the criterion alone, as given: rank=16
+  std::map<std::string, int64_t, std::less<>> options;  // options of the criterion, as given: rank=16
   std::string text;                                     // the whole, as given
 
   // The value of an option that the criterion has: as given, or else what it is otherwise.
   int64_t Option(std::string_view name) const;
-  // Whether it may leave out one half of a block alone.
+  // True if it may leave out one half of a block alone.
   bool halves() const;
 };
 
@@ -54,7 +54,7 @@ std::vector<PruneSpec> ParsePruneList(const std::string& text, const std::string
 // that no removal reaches.
 int64_t RemovalCount(const PruneSpec& spec, const Weights& weights);
 
-// What may be removed, told of one unit after another, the least important first.
+// Decides which units may be removed. Its user names one unit after another, the least important first.
 // - Blocks, and halves by number: until there are RemovalCount() of them.
 // - A share of the halves: the bytes of their tensors are at most those of as many blocks as the share would remove. A
 //   half that would exceed these is passed over; a smaller one behind it may fit.
@@ -66,12 +66,12 @@ class Quota {
   Quota(const PruneSpec& spec, const Weights& weights);
 
   Unit unit() const { return unit_; }
-  int64_t units() const { return std::ssize(sizes_); }  // of the model
+  int64_t units() const { return std::ssize(sizes_); }  // units of the model
   int64_t count() const { return count_; }              // RemovalCount()
   int64_t first() const { return first_; }              // that is not protected by keep=
   int64_t end() const { return end_; }                  // behind the last such unit
   bool by_size() const { return by_size_; }             // whether the amount is a size, and units differ in it
-  // What removing a unit of this score costs per size: the score itself where units are counted.
+  // The cost per size of removing a unit with this score. If units are counted, it is the score itself.
   double CostPerSize(int64_t unit, double score) const { return score / static_cast<double>(sizes_[unit]); }
   bool Admits(int64_t unit) const;
   void Take(int64_t unit);

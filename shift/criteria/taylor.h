@@ -38,7 +38,7 @@ class TaylorProbe : public Probe {
   struct Heard {
     int64_t batches = 0, rows = 0;
   };
-  std::vector<Heard> heard_, settled_;  // of each layer's streams
+  std::vector<Heard> heard_, settled_;  // one entry per layer
 };
 
 }  // namespace shiftrt

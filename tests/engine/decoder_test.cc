@@ -528,7 +528,11 @@ TEST(Decoder, WindowedPerplexityIsTheDirectSum) {
   EXPECT_EQ(result.predicted, 15);
   EXPECT_NEAR(result.mean_nll, nll / 15, 1e-6);
   EXPECT_NEAR(result.perplexity, std::exp(nll / 15), 1e-3);
-  EXPECT_THROW(WindowedPerplexity(decoder, std::span(tokens).first(5), 6, "test", quiet), Error);
+  const auto shorter = WindowedPerplexity(decoder, std::span(tokens).first(5), 6, "test", quiet);
+  EXPECT_EQ(shorter.window, 5);
+  EXPECT_EQ(shorter.predicted, 4);
+  EXPECT_EQ(shorter.mean_nll, WindowedPerplexity(decoder, std::span(tokens).first(9), 5, "test", quiet).mean_nll);
+  EXPECT_THROW(WindowedPerplexity(decoder, std::span(tokens).first(1), 6, "test", quiet), Error);
 }
 
 TEST(Generate, GreedyIsRepeatedArgmax) {

@@ -303,6 +303,31 @@ TEST_F(Cli, TheCalibrationModeFollowsWhatIsFitted) {
   EXPECT_EQ(mode({"--correction", "bias"}), "independent");
 }
 
+TEST_F(Cli, ARunThatReadsNoTextNeedsNone) {
+  const auto bare = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"run", "--model", Path("model"), "--quiet", "--offline", "--prune", "layers=1-2"});
+    return Call(more);
+  };
+  const Outcome outcome = bare({"--correction", "none", "--save", Path("bare"), "--json", Path("bare.json")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("no perplexity, because there is no held-out text"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("saved: "), std::string::npos) << outcome.out;
+  EXPECT_FALSE(ReadJson("bare.json")["variants"][1].contains("perplexity"));
+  EXPECT_EQ(Call({"ppl", "--model", Path("bare"), "--text", Path("heldout.txt")}).status, 0);
+  EXPECT_FAILS(bare({"--correction", "none", "--report", Path("page")}), 2, "--text FILE");
+  EXPECT_FAILS(bare({"--lra", "4"}), 2, "give calibration text");
+}
+
+// A sample of 32 tokens is held out, and the window of the protocol has 128.
+TEST_F(Cli, AFewShortSamplesAreEnough) {
+  const Outcome outcome = Call({"run", "--model", Path("model"), "--quiet", "--offline", "--prune", "layers=1", "--lra",
+                                "2", "--calib", Path("calibration.txt:4x32"), "--save", Path("short")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("one window of 32 tokens, because the text has no more"), std::string::npos)
+      << outcome.out;
+  EXPECT_NE(outcome.out.find("saved: "), std::string::npos) << outcome.out;
+}
+
 // docs/method.md and the help of run show the table that the program itself checks options by.
 TEST_F(Cli, WhatGoesWithWhatIsDocumented) {
   const Outcome table = Call({"inspect", "--options"});
