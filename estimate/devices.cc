@@ -17,9 +17,9 @@ namespace shiftrt {
 namespace {
 
 constexpr int64_t kFloat = sizeof(float);
-// Copies of a batch's stream that taps keep at most: block influence keeps three places.
+// Copies of a batch's stream that taps keep at most: block influence keeps three streams.
 constexpr int64_t kKeptStreams = 3;
-// Matrices (d, d) in float64 that exist while a place is fitted, LAPACK's work space among them: about.
+// Matrices (d, d) in float64 that exist while a site is fitted, LAPACK's work space among them: about.
 constexpr int64_t kFitMatrices = 6;
 
 int64_t Rounds(int64_t items, int64_t devices) { return (items + devices - 1) / devices; }
@@ -49,13 +49,13 @@ int64_t DevicePlanner::Collected(const ModelShare& share) const {
     return std::min(outline_.collected, most);
   }
   const bool each = job_.shift.correction->per_block() && !job_.shift.span;
-  int64_t places = 0;
+  int64_t sites = 0;
   for (const Site& site : each ? SitesOf(outline_.removed) : RunsOf(outline_.removed))
-    places += share.Has(site.last()) ? 1 : 0;
-  return std::min(places, outline_.collected);
+    sites += share.Has(site.last()) ? 1 : 0;
+  return std::min(sites, outline_.collected);
 }
 
-// A message with the rows of one place.
+// A message with the rows of one site.
 int64_t DevicePlanner::RowsBytes(int64_t tokens) const {
   return RidgeAdder::RowsBytes(tokens, config_.hidden, config_.hidden, !job_.shift.weighting.uniform());
 }
@@ -82,14 +82,14 @@ DeviceMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan) 
   const DepthPlan own = {{plan_.stages.begin() + share.begin, plan_.stages.begin() + share.end}};
   const DType cached = hardware_.gpu ? dtype_ : DType::kFloat32;
   memory.cache = CheckedProduct({job_.positions, KvBytesPerPosition(config_, own, cached)});
-  if (outline_.places > 0) memory.fit = CheckedProduct({kFitMatrices, d, d, int64_t{sizeof(double)}});
+  if (outline_.sites > 0) memory.fit = CheckedProduct({kFitMatrices, d, d, int64_t{sizeof(double)}});
   // A fit in sequence holds the sums of one site at a time, and the streams of all batches of the device.
   const bool walks = plan.stages == 1 && outline_.in_sequence();
   const int64_t collected = walks ? std::min<int64_t>(1, Collected(share)) : Collected(share);
-  // Each place is added up by one of the groups. In the memory of hosts, groups of one have the sums of all places.
+  // Each site is added up by one of the groups. In the memory of hosts, groups of one have the sums of all sites.
   const int64_t owned = Rounds(collected, groups);
-  const int64_t places = plan.stages > 1 || hardware_.gpu ? owned : collected;
-  if (places == 0 || outline_.loads) return memory;
+  const int64_t sites = plan.stages > 1 || hardware_.gpu ? owned : collected;
+  if (sites == 0 || outline_.loads) return memory;
   if (walks) {
     const int64_t walking = outline_.mode == Calibration::kDrift ? 2 : 1;
     memory.streams =
@@ -98,7 +98,7 @@ DeviceMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan) 
 
   // On a CPU the sums of fitted and of held-out tokens are there at the same time. A GPU needs room for one after the
   // other, with both on its host; it keeps both where it has much more room (linalg::Solver::MayStay).
-  int64_t at_once = places;
+  int64_t at_once = sites;
   if (hardware_.gpu) {
     const int64_t room = hardware_.memory - memory.weights - memory.activations - memory.streams;
     while (at_once > 1 && CheckedProduct({at_once, RidgeSums::Bytes(d)}) > room) at_once = (at_once + 1) / 2;
@@ -108,16 +108,16 @@ DeviceMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan) 
   } else {
     Context limited;
     limited.memory = job_.memory > 0 ? job_.memory : std::max<int64_t>(1, (hardware_.memory - memory.weights) / 4 * 3);
-    at_once = std::clamp<int64_t>(SitesInMemory(limited, d), 1, places);
+    at_once = std::clamp<int64_t>(SitesInMemory(limited, d), 1, sites);
     memory.sums = CheckedProduct({at_once, SiteSums::Bytes(d)});
   }
   if (groups > 1) {
     // The rows of the sites of one pass. A GPU that adds them up has the rows of all groups at the same time.
-    const int64_t own = std::min(collected, places == owned ? at_once * groups : at_once);
+    const int64_t own = std::min(collected, sites == owned ? at_once * groups : at_once);
     const int64_t others = hardware_.gpu ? at_once * (groups - 1) : 0;
     memory.rows = CheckedProduct({own + others, RowsBytes(outline_.calibration_batch())});
   }
-  plan.passes = std::max(plan.passes, Rounds(places, at_once));
+  plan.passes = std::max(plan.passes, Rounds(sites, at_once));
   return memory;
 }
 
@@ -126,7 +126,7 @@ DeviceMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan) 
 void DevicePlanner::SetSeconds(DevicePlan& plan) const {
   const bool walks = plan.stages == 1 && outline_.in_sequence();
   const auto devices = static_cast<double>(plan.devices);
-  const double fitting = walks ? 1 : static_cast<double>(std::clamp<int64_t>(outline_.places, 1, plan.devices));
+  const double fitting = walks ? 1 : static_cast<double>(std::clamp<int64_t>(outline_.sites, 1, plan.devices));
   JobOutline outline = outline_;
   if (plan.stages > 1) outline.again = 0;  // a model that is split is fitted from one pass
   for (const Step step : kSteps) {

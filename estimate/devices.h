@@ -24,7 +24,7 @@ struct DeviceMemory {
   int64_t logits = 0;
   int64_t cache = 0;  // keys and values
   int64_t adapters = 0;
-  bool sums_stay = true;  // while places are fitted: on a CPU. A GPU's go to its host after the pass
+  bool sums_stay = true;  // while sites are fitted: on a CPU. A GPU's go to its host after the pass
 
   // The most that is needed at the same time: by a pass, a fit or an evaluation, beside the weights.
   int64_t most() const;

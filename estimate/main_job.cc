@@ -34,13 +34,13 @@ std::vector<std::string> Unplanned(const ShiftOptions& shift) {
 }
 
 // Parameters of the adapters of all sites. A budget is taken as given; energy may keep all directions.
-int64_t AdapterParameters(const ShiftOptions& shift, int64_t places, int64_t hidden) {
-  if (!shift.correction->adapters() || places == 0) return 0;
-  if (!shift.correction->has_rank()) return CheckedProduct({places, hidden});
+int64_t AdapterParameters(const ShiftOptions& shift, int64_t sites, int64_t hidden) {
+  if (!shift.correction->adapters() || sites == 0) return 0;
+  if (!shift.correction->has_rank()) return CheckedProduct({sites, hidden});
   const RankSpec& rank = shift.fit.rank;
   if (rank.kind == RankSpec::Kind::kBudget) return rank.parameters;
   const int64_t width = rank.kind == RankSpec::Kind::kFixed ? 2 * rank.rank + 1 : hidden + 1;
-  return CheckedProduct({places, width, hidden});
+  return CheckedProduct({sites, width, hidden});
 }
 
 }  // namespace
@@ -79,11 +79,11 @@ JobOutline OutlineOf(const MainJob& job) {
   const Correction& correction = *shift.correction;
   const bool each = correction.per_block() && !shift.span;
   // If it is not known which blocks are removed, there may be as many runs as blocks.
-  outline.places = correction.makes == Makes::kNothing ? 0
-                   : outline.removed.empty()           ? outline.units
-                   : each                              ? std::ssize(SitesOf(outline.removed))
-                                                       : std::ssize(RunsOf(outline.removed));
-  outline.collected = !correction.needs_sums() ? 0 : shift.gram.all_layers ? config.layers : outline.places;
+  outline.sites = correction.makes == Makes::kNothing ? 0
+                  : outline.removed.empty()           ? outline.units
+                  : each                              ? std::ssize(SitesOf(outline.removed))
+                                                      : std::ssize(RunsOf(outline.removed));
+  outline.collected = !correction.needs_sums() ? 0 : shift.gram.all_layers ? config.layers : outline.sites;
   const bool known = !outline.removed.empty() && !shift.gram.all_layers;
   outline.tapped = known ? outline.removed.back().layer + 1 : config.layers;
   outline.mode = ModeOf(shift, false);
@@ -92,7 +92,7 @@ JobOutline OutlineOf(const MainJob& job) {
     outline.again = std::max<int64_t>(0, outline.tapped - first - outline.units / (outline.halves ? 2 : 1));
   }
   if (correction.has_rank() && shift.fit.rank.kind == RankSpec::Kind::kFixed) outline.rank = shift.fit.rank.rank;
-  outline.adapter_parameters = AdapterParameters(shift, outline.places, config.hidden);
+  outline.adapter_parameters = AdapterParameters(shift, outline.sites, config.hidden);
   outline.loads = !shift.gram.load.empty();
   outline.selects = shift.prune.layers.empty() && FindCriterion(shift.prune.criterion).looks_at == Looks::kPass;
   const int64_t length = std::min(job.calibration.tokens, config.max_positions);
@@ -122,7 +122,7 @@ StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, Step step) {
   const double removed = static_cast<double>(outline.units) / static_cast<double>(outline.halves ? 2 : 1) /
                          static_cast<double>(config.layers);
   const double variants = 1 + static_cast<double>(job.variants - 1) * (1 - removed);
-  const auto places = static_cast<double>(outline.places);
+  const auto sites = static_cast<double>(outline.sites);
   switch (step) {
     case Step::kSelect: return {outline.selects ? blocks(outline.fit, config.layers) : 0, 0, 0};
     case Step::kCalibrate: {
@@ -137,10 +137,10 @@ StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, Step step) {
     case Step::kSolve: {
       const Correction& correction = *job.shift.correction;
       const bool solves = correction.needs_sums() && correction.has_lambda();
-      return {0, 0, solves ? places * SolveFlops(job.shift.fit.ridge.lambda, config.hidden, config.hidden) : 0};
+      return {0, 0, solves ? sites * SolveFlops(job.shift.fit.ridge.lambda, config.hidden, config.hidden) : 0};
     }
     case Step::kReduce:
-      return {0, 0, job.shift.correction->has_rank() ? places * ReduceFlops(job.shift.fit.rank, config.hidden) : 0};
+      return {0, 0, job.shift.correction->has_rank() ? sites * ReduceFlops(job.shift.fit.rank, config.hidden) : 0};
     case Step::kEvaluate:
       return {variants * blocks(outline.windows, config.layers) +
                   static_cast<double>(job.variants) * HeadFlops(config, outline.windows.count * (job.window - 1)),

@@ -32,7 +32,7 @@ constexpr Step kSteps[] = {Step::kSelect, Step::kCalibrate, Step::kSolve,
 const char* Name(Step step);
 
 // FLOP of a step by the peak that bounds them. One pass over the calibration text counts in kCalibrate, however many
-// groups memory divides the places into.
+// groups memory divides the sites into.
 struct StepFlops {
   double model = 0;  // products with weights, and attention
   double sums = 0;   // float64
@@ -47,7 +47,7 @@ struct JobOutline {
   std::vector<BlockPart> removed;  // which units; empty if that depends on text or weights
   // The mode that auto stands for if the model is not split. If it is split, sites are fitted independently.
   Calibration mode = Calibration::kIndependent;
-  int64_t places = 0;              // sites whose correction is fitted, at most
+  int64_t sites = 0;               // sites whose correction is fitted, at most
   int64_t collected = 0;           // sites whose sums are collected, at most
   int64_t tapped = 0;              // blocks from the first that a pass runs which collects them, at most
   int64_t again = 0;               // kept blocks that calibration mode drift runs on the corrected stream too, at most

@@ -25,7 +25,7 @@ int64_t SumBelow(int64_t place, int64_t size, const std::function<int64_t(int)>&
   return each(static_cast<int>(place)) + SumBelow(2 * place + 1, size, each) + SumBelow(2 * place + 2, size, each);
 }
 
-// How many of `count` items that are dealt out a process has.
+// The number of items that a process has if `count` are dealt out.
 int64_t ItemsOf(const Place& place, int64_t count) { return (count - place.rank + place.size - 1) / place.size; }
 
 int64_t ShareBytes(const Place& place, int64_t count, int64_t each) {
@@ -55,10 +55,10 @@ int64_t GatherBytes(const Place& place, const std::function<int64_t(int)>& paylo
 
 int64_t CollectBytes(const Place& place, const Collection& collection) {
   if (place.size == 1) return 0;
-  const auto& [batches, places, hidden, weighted, channel] = collection;
+  const auto& [batches, sites, hidden, weighted, channel] = collection;
   const auto count = static_cast<int64_t>(batches.size());
   int64_t bytes = RoundsBytes(place, count);
-  for (int64_t i = 0; i < places; ++i) {
+  for (int64_t i = 0; i < sites; ++i) {
     const auto owner = static_cast<int>((1 + channel + i) % place.size);
     bytes += BroadcastBytes(place, owner, RidgeAdder::SharedBytes(hidden, hidden));
     if (owner == place.rank) continue;
@@ -83,15 +83,15 @@ int64_t InfluenceBytes(const Place& place, const std::vector<BatchShape>& batche
   return bytes;
 }
 
-int64_t ShareSolutionsBytes(const Place& place, int64_t places, int64_t hidden) {
+int64_t ShareSolutionsBytes(const Place& place, int64_t sites, int64_t hidden) {
   const int64_t matrices = 4 * kNumber + 8 * hidden * (hidden + 1), rest = 3 * kNumber;  // lambda, condition, warning
-  return ShareBytes(place, places, matrices + rest);
+  return ShareBytes(place, sites, matrices + rest);
 }
 
-int64_t ShareAdaptersBytes(const Place& place, int64_t places, int64_t hidden, int64_t rank) {
+int64_t ShareAdaptersBytes(const Place& place, int64_t sites, int64_t hidden, int64_t rank) {
   const int64_t numbers = hidden * (1 + (rank == 0 ? hidden : 2 * rank));
   const int64_t report = 10 * kNumber + 8 * hidden;  // all singular values are sent
-  return ShareBytes(place, places, 8 * kNumber + 4 * numbers + report);
+  return ShareBytes(place, sites, 8 * kNumber + 4 * numbers + report);
 }
 
 int64_t ShareLossesBytes(const Place& place, int64_t batches) { return ShareBytes(place, batches, 8); }
@@ -113,14 +113,14 @@ int64_t MainJobBytes(const Place& place, const MainJob& job, const JobOutline& o
     const bool weighted = !job.shift.weighting.uniform();
     int64_t channel = kSplitChannels + (outline.selects ? 1 : 0);
     // One pass per site in turn, or one pass for all.
-    const int64_t passes = outline.in_sequence() ? outline.collected : 1, places = outline.collected / passes;
+    const int64_t passes = outline.in_sequence() ? outline.collected : 1, sites = outline.collected / passes;
     for (int64_t pass = 0; pass < passes; ++pass)
       for (const Sequences* text : {&outline.fit, &outline.heldout}) {
-        bytes += CollectBytes(place, {batches(*text), places, config.hidden, weighted, channel});
-        channel += places;
+        bytes += CollectBytes(place, {batches(*text), sites, config.hidden, weighted, channel});
+        channel += sites;
       }
   }
-  const int64_t turns = outline.in_sequence() ? outline.places : 1, fitted = turns > 0 ? outline.places / turns : 0;
+  const int64_t turns = outline.in_sequence() ? outline.sites : 1, fitted = turns > 0 ? outline.sites / turns : 0;
   if (job.shift.correction->has_lambda() && job.shift.correction->needs_sums())
     bytes += turns * ShareSolutionsBytes(place, fitted, config.hidden);
   if (job.shift.correction->has_rank()) bytes += turns * ShareAdaptersBytes(place, fitted, config.hidden, outline.rank);

@@ -29,7 +29,7 @@ struct BatchShape {
 // every block: dealt out, with the exchange at the end.
 struct Collection {
   std::vector<BatchShape> batches;
-  int64_t places = 0, hidden = 0;
+  int64_t sites = 0, hidden = 0;
   bool weighted = false;  // tokens have weights
   int64_t channel = 0;    // the channels that this program has made before
 };
@@ -38,8 +38,8 @@ int64_t InfluenceBytes(const Place& place, const std::vector<BatchShape>& batche
 
 // Bytes of sharing the fits of so many sites: the solutions in float64, and the adapters with their reports.
 // `rank` 0: the full map. About, for the texts of warnings do not count.
-int64_t ShareSolutionsBytes(const Place& place, int64_t places, int64_t hidden);
-int64_t ShareAdaptersBytes(const Place& place, int64_t places, int64_t hidden, int64_t rank);
+int64_t ShareSolutionsBytes(const Place& place, int64_t sites, int64_t hidden);
+int64_t ShareAdaptersBytes(const Place& place, int64_t sites, int64_t hidden, int64_t rank);
 // Bytes of sharing one number per batch.
 int64_t ShareLossesBytes(const Place& place, int64_t batches);
 

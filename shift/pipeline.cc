@@ -70,7 +70,7 @@ class Pipeline {
                 loaded_.origin.settings, Settings(options_.weighting));
   }
 
-  // Whether the files of sums have the scores by which layers are selected.
+  // True if the files of sums have the scores by which layers are selected.
   bool Scored() const {
     return options_.prune.unit == Unit::kBlock && loaded_.scores.contains(options_.prune.criterion);
   }

@@ -62,7 +62,7 @@ struct SettingRow {
   std::string_view field;  // the field of ShiftOptions; empty for a property of the model or of its processes
   std::string_view name;   // for messages
   std::string_view why;    // why some corrections and criteria do not accept it
-  // Whether the options use it; null if a field always has a value, so that only the caller knows whether it was given.
+  // Says if the options use it; null if a field always has a value, so that only the caller knows whether it was given.
   bool (*used)(const ShiftOptions& options) = nullptr;
   // Gives the field its default; null if a sweep refuses the setting for a correction that does not accept it.
   void (*reset)(ShiftOptions& options) = nullptr;

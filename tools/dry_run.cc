@@ -82,10 +82,10 @@ void PrintOutline(const DryRun& run, const MainJob& job, const JobOutline& outli
              outline.removed.empty()
                  ? "those that " + job.shift.prune.criterion + " chooses, by the text or the weights"
                  : Names(outline.removed));
-  if (outline.places > 0)
-    fmt::print("would fit {} in {} place{}, {} parameters{}\n",
-               Label(*job.shift.correction, job.shift.fit.rank, job.shift.span), outline.places,
-               outline.places == 1 ? "" : "s", outline.adapter_parameters, outline.removed.empty() ? ", at most" : "");
+  if (outline.sites > 0)
+    fmt::print("would fit {} in {} site{}, {} parameters{}\n",
+               Label(*job.shift.correction, job.shift.fit.rank, job.shift.span), outline.sites,
+               outline.sites == 1 ? "" : "s", outline.adapter_parameters, outline.removed.empty() ? ", at most" : "");
   if (outline.in_sequence())
     fmt::print("would fit them in sequence (calibration mode {}){}\n", Name(outline.mode),
                ModeOf(job.shift, true) == outline.mode ? "" : "; independently where the model is split");
@@ -171,7 +171,7 @@ Json OutlineJson(const MainJob& job, const JobOutline& outline) {
   Json json = {{"units", outline.units},
                {"halves", outline.halves},
                {"removed", Json()},
-               {"places", outline.places},
+               {"sites", outline.sites},
                {"calibration_mode", Name(outline.mode)},
                {"adapter_parameters", outline.adapter_parameters},
                {"fit_tokens", outline.fit.tokens()},

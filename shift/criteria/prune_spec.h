@@ -49,7 +49,7 @@ PruneSpec ParsePrune(const std::string& text, const std::string& default_amount 
 // Several of them, comma separated: "bi,angular:4,keep=first:2,layers=3,5".
 std::vector<PruneSpec> ParsePruneList(const std::string& text, const std::string& default_amount);
 
-// How many consecutive units to remove: blocks, or halves, of which a share or a target takes twice as many as it would
+// The number of units to remove: blocks, or halves, of which a share or a target takes twice as many as it would
 // take blocks. Throws UsageError for an amount that removes nothing or everything, more than `keep` leaves, or a target
 // that no removal reaches.
 int64_t RemovalCount(const PruneSpec& spec, const Weights& weights);

@@ -41,7 +41,7 @@ TEST(Devices, HoldAShareOfALargeModel) {
   EXPECT_EQ(plan.why_not, "");
   // Two blocks of 3,187,703,808 parameters.
   EXPECT_EQ(plan.memory.weights, 2 * 2 * 3'187'703'808);
-  // float64, (16385, 16385) and (16385, 16384), of both blocks' places
+  // float64, (16385, 16385) and (16385, 16384), of both blocks' sites
   EXPECT_EQ(plan.memory.sums, 2 * 4'295'360'520);
   EXPECT_EQ(plan.host_sums, 4 * 4'295'360'520);
   EXPECT_EQ(plan.stream_bytes, 65536);
@@ -71,14 +71,14 @@ TEST(Devices, ShareTheBatchesWhereTheModelFits) {
   const DevicePlan one = planned->On(1), eight = planned->On(8, 1);
   EXPECT_EQ(one.stages, 1);
   EXPECT_EQ(eight.memory.weights, 2 * 70'553'706'496);
-  // The sums of fitted and of held-out tokens at 20 sites.
+  // Of fitted and of held-out tokens, 20 sites.
   EXPECT_EQ(one.memory.sums, 20 * 2 * 8 * int64_t{8193} * 16385);
   EXPECT_EQ(one.memory.rows, 0);
   EXPECT_EQ(eight.memory.rows, int64_t{20} * (2048 * (24 + 4 * 16384) + 32));
   EXPECT_NEAR(SecondsOf(eight, Step::kSelect), SecondsOf(one, Step::kSelect) / 8, 1e-9);
   EXPECT_NEAR(SecondsOf(eight, Step::kSolve), SecondsOf(one, Step::kSolve) / 8, 1e-9);
   EXPECT_EQ(one.sent, 0);
-  // The rows of 56 and 8 batches go to the owners of 20 places, but for the eighth that is the owner's.
+  // The rows of 56 and 8 batches go to the owners of 20 sites, but for the eighth that is the owner's.
   EXPECT_GT(eight.sent, 64 * 20 * 7.0 / 8 * 2048 * 65536);
 }
 

@@ -90,7 +90,7 @@ TEST(MainJob, IsOutlinedWithoutTextAndWeights) {
   const JobOutline outline = OutlineOf(job);
   EXPECT_EQ(outline.units, 31);
   EXPECT_TRUE(outline.removed.empty());
-  EXPECT_EQ(outline.places, 31);
+  EXPECT_EQ(outline.sites, 31);
   EXPECT_EQ(outline.adapter_parameters, 31 * 129 * 16384);
   EXPECT_EQ(outline.calibration.fit_batches, 56);
   EXPECT_EQ(outline.calibration.heldout_batches, 8);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Simulations, event by event, of what docs/scale.md states in closed form: the batches that are dealt out in rounds,
-// the places that processes own, and the tree of messages between all. For 2 to 1024 of them.
+// the sites that processes own, and the tree of messages between all. For 2 to 1024 of them.
 #include <gtest/gtest.h>
 
 #include "estimate/messages.h"
@@ -32,10 +32,10 @@ TEST(Simulation, OfRoundsGivesEveryProcessItsTurn) {
 TEST(Simulation, OfTheSumsSendsTheBytesOfTheFormula) {
   constexpr int64_t kHidden = 64, kTokens = 2048;
   for (const int size : kSizes)
-    for (const int64_t places : {1, 20, 2000}) {
+    for (const int64_t sites : {1, 20, 2000}) {
       const int64_t batches = 2 * size;
       std::vector<int64_t> additions(size, 0), rows_sent(size, 0);
-      for (int64_t place = 0; place < places; ++place) {
+      for (int64_t place = 0; place < sites; ++place) {
         const auto owner = static_cast<int>((1 + place) % size);
         for (int64_t batch = 0; batch < batches; ++batch) {
           ++additions[owner];
@@ -43,19 +43,19 @@ TEST(Simulation, OfTheSumsSendsTheBytesOfTheFormula) {
         }
       }
       // 3 d^2 T k / N FLOP where k is a multiple of N, and one place more or less elsewhere.
-      EXPECT_EQ(*std::max_element(additions.begin(), additions.end()), (places + size - 1) / size * batches);
+      EXPECT_EQ(*std::max_element(additions.begin(), additions.end()), (sites + size - 1) / size * batches);
       int64_t all = 0;
       for (const int64_t sent : rows_sent) all += sent;
-      EXPECT_EQ(all, places * batches * (size - 1) / size);
+      EXPECT_EQ(all, sites * batches * (size - 1) / size);
       // The same of the formula that plans are made by, without the exchange at the end.
       const std::vector<BatchShape> shapes(batches, {kTokens, 4});
       for (const int rank : {0, 1, size - 1}) {
         const Place here = {rank, size};
-        const int64_t exchange = CollectBytes(here, {{}, places, kHidden});
+        const int64_t exchange = CollectBytes(here, {{}, sites, kHidden});
         const int64_t asked = batches / size * GatherBytes(here, [](int) { return int64_t{1}; });
-        EXPECT_EQ(CollectBytes(here, {shapes, places, kHidden}) - exchange - asked,
+        EXPECT_EQ(CollectBytes(here, {shapes, sites, kHidden}) - exchange - asked,
                   rows_sent[rank] * (kTokens * (24 + 8 * kHidden) + 32))
-            << rank << " of " << size << ", " << places << " places";
+            << rank << " of " << size << ", " << sites << " sites";
       }
     }
 }

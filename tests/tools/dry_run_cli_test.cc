@@ -34,7 +34,7 @@ TEST_F(DryRunCli, PlansAModelThatIsNotHere) {
   EXPECT_NE(outcome.out.find("would remove 31 of 126 layers"), std::string::npos) << outcome.out;
   const Json plan = ReadJson("plan.json");
   EXPECT_EQ(plan["model"]["parameters"], 405'853'388'800);
-  EXPECT_EQ(plan["job"]["places"], 31);
+  EXPECT_EQ(plan["job"]["sites"], 31);
   EXPECT_TRUE(plan["job"]["removed"].is_null());
   EXPECT_EQ(plan["plans"][0]["possible"], false);
   EXPECT_EQ(plan["plans"][0]["why_not"], "8 is no multiple of --split 64");
