@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <iterator>
 #include <new>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -90,9 +91,52 @@ std::vector<std::string> Words(int argc, char** argv) {
   return words;
 }
 
+// The least number of letters to insert, to delete or to replace (Levenshtein, 1966).
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = row[0]++;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, diagonal + 1, row[j] + 1});
+    }
+  }
+  return row.back();
+}
+
+// "; did you mean --lambda?", or "" if none of `known` is near.
+std::string Proposal(const std::string& word, const std::vector<std::string>& known) {
+  std::string nearest;
+  size_t least = 1 + std::min<size_t>(3, word.size() / 2);
+  for (const std::string& name : known)
+    if (const size_t distance = EditDistance(word, name); distance < least) {
+      least = distance;
+      nearest = name;
+    }
+  return nearest.empty() ? "" : "; did you mean " + nearest + "?";
+}
+
+// The message for the first word that `command` does not take.
+std::string Unexpected(const CLI::App& command) {
+  const std::string word = command.remaining().front(), option = word.substr(0, word.find('='));
+  std::vector<std::string> known;
+  for (const CLI::Option* one : command.get_options())
+    for (const std::string& name : one->get_lnames()) known.push_back("--" + name);
+  return word[0] == '-' ? fmt::format("{} has no option {}{}", command.get_name(), option, Proposal(option, known))
+                        : fmt::format("{} does not expect \"{}\"", command.get_name(), word);
+}
+
 bool IsCommand(std::string_view name) {
   return std::any_of(std::begin(kCommands), std::end(kCommands),
                      [&](const CommandRow& row) { return row.name == name; });
+}
+
+std::vector<std::string> CommandNames() {
+  std::vector<std::string> names;
+  for (const CommandRow& row : kCommands) names.emplace_back(row.name);
+  return names;
 }
 
 // Of several processes: that all run the same command line, and that it is of a command which shares its work.
@@ -128,7 +172,7 @@ int RunCommand(int argc, char** argv, const std::shared_ptr<shiftrt::Processes>&
     if (!processes->alone()) CheckShared(words, *processes);
     // CLI11 would call a misspelt command a missing one.
     if (words.size() > 1 && words[1][0] != '-' && !IsCommand(words[1]))
-      shiftrt::FailUsage("no command \"{}\"; see shiftrt --help", words[1]);
+      shiftrt::FailUsage("no command \"{}\"{}; see shiftrt --help", words[1], Proposal(words[1], CommandNames()));
     std::vector<const char*> arguments;
     for (const std::string& word : words) arguments.push_back(word.c_str());
     // Each process tries whether it can write its outputs, which must not happen at the same time.
@@ -149,6 +193,11 @@ int RunCommand(int argc, char** argv, const std::shared_ptr<shiftrt::Processes>&
       return status;
     }
     return kWrongUsage;
+  } catch (const CLI::ExtrasError& e) {
+    for (const auto& [command, run] : commands)
+      if (command->parsed() && !command->remaining().empty())
+        return Fail(Unexpected(*command).c_str(), kWrongUsage, *processes);
+    return Fail(e.what(), kWrongUsage, *processes);
   } catch (const CLI::ParseError& e) {
     if (!processes->first()) return e.get_exit_code() == 0 ? 0 : kWrongUsage;
     return app.exit(e) == 0 ? 0 : kWrongUsage;

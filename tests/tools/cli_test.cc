@@ -26,7 +26,10 @@ TEST_F(Cli, WrongUsageIsStatusTwo) {
   EXPECT_EQ(Run({"--frobnicate"}).status, 2);
   EXPECT_EQ(Run({"--threads", "many"}).status, 2);
   EXPECT_EQ(Command("generate", {}).status, 2);
-  EXPECT_FAILS(Call({"runn"}), 2, "no command \"runn\"");
+  EXPECT_FAILS(Call({"runn"}), 2, "no command \"runn\"; did you mean run?");
+  EXPECT_FAILS(Call({"run", "--lamda=1"}), 2, "run has no option --lamda; did you mean --lambda?");
+  EXPECT_FAILS(Call({"ppl", "--text", Path("heldout.txt"), "--protocoll", "gptq"}), 2, "did you mean --protocol?");
+  EXPECT_FAILS(Call({"run", "demo"}), 2, "run does not expect \"demo\"");
   EXPECT_FAILS(Run({"--prune", "guess:0.5"}), 2, "guess");
   EXPECT_FAILS(Run({"--prune", "reverse:4", "--lra", "4"}), 2, "4 of 4");
   EXPECT_FAILS(Run({"--prune", "reverse:0.1", "--lra", "4"}), 2, "removes none");
