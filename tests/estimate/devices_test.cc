@@ -71,7 +71,7 @@ TEST(Devices, ShareTheBatchesWhereTheModelFits) {
   const DevicePlan one = planned->On(1), eight = planned->On(8, 1);
   EXPECT_EQ(one.stages, 1);
   EXPECT_EQ(eight.memory.weights, 2 * 70'553'706'496);
-  // Of fitted and of held-out tokens, 20 sites.
+  // Sums of fitted and of held-out tokens for 20 sites.
   EXPECT_EQ(one.memory.sums, 20 * 2 * 8 * int64_t{8193} * 16385);
   EXPECT_EQ(one.memory.rows, 0);
   EXPECT_EQ(eight.memory.rows, int64_t{20} * (2048 * (24 + 4 * 16384) + 32));
