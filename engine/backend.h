@@ -27,7 +27,7 @@ struct Draw {
 // One pass of a batch through some stages.
 struct LayerCall {
   const Batch& batch;
-  std::span<const Stage> stages;
+  std::span<const Stage> stages = {};
   const Rows* residual = nullptr;  // the stream to go on from, (tokens, hidden); null: the embeddings
   int64_t past = 0;                // positions in `cache` already; 0 without one
   KvStorage* cache = nullptr;      // of this backend; there is then one sequence
@@ -49,6 +49,8 @@ struct ScoredRows {
 class Layers {
  public:
   virtual ~Layers() = default;
+  // The bodies that follow run this stage, whose index is that in the call.
+  virtual void BeginStage(size_t /*index*/, const Stage&) {}
   virtual void Embed() = 0;                                           // h = embeddings of the batch's tokens
   virtual void Resume(const Rows& residual) = 0;                      // h = residual, which may be h
   virtual void Attention(const BlockStage& block, int64_t slot) = 0;  // h += attention(norm(h)); slot: of the cache

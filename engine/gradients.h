@@ -8,57 +8,16 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "engine/decoder.h"
-#include "models/block_tensors.h"
+#include "engine/parameters.h"
 
 namespace shiftrt {
 
-class GradientOps;
-
-// A parameter in float32, in the memory of the engine that is given it, and where its gradient is added. Without a
-// value, the stored tensor is used; without a gradient, none is computed.
-struct Parameter {
-  MatrixView<const float> value;
-  MatrixView<float> gradient;
-};
-
-// A low-rank change of a projection (Hu et al. 2021): y = x W' + scale (drop(x) a') b'.
-struct LoraParameters {
-  Parameter a;  // (rank, input)
-  Parameter b;  // (output, rank)
-  bool empty() const { return a.value.data == nullptr; }
-};
-
-// What is trained of one stage, and of what its gradient is wanted.
-struct StageParameters {
-  // Of a block, by the row of BlockTensors(); either is empty or has an entry per row. A vector is (1, n).
-  std::vector<Parameter> tensors;
-  std::vector<LoraParameters> loras;
-  Parameter a, p, q, b;  // of an adapter, as in Lra
-
-  bool AnyGradient() const;
-};
-
-struct LoraSettings {
-  float scale = 1;    // alpha / rank
-  float dropout = 0;  // the probability that an element of x is dropped; others are divided by 1 - dropout
-  uint64_t seed = 0;  // which are dropped follows from seed, step, stage, projection and place alone
-  uint64_t step = 0;
-};
-
-struct TrainedParameters {
-  std::vector<StageParameters> stages;  // one per stage of the plan, or empty
-  Parameter final_norm, head;           // (1, hidden), (vocab, hidden)
-  LoraSettings lora;
-
-  // The lowest of `stage_count` stages that has a gradient; stage_count where only the head or the last norm has one,
-  // or nothing.
-  size_t LowestStage(size_t stage_count) const;
-};
+class Ops;
 
 // Which tokens of a batch are predicted, and how much each counts: weights[t] is that of token t as a target, 0 for the
 // first token of a sequence. Empty: 1 for every token but the first of a sequence.
@@ -81,6 +40,13 @@ struct LossKind {
   const Rows* teacher = nullptr;  // its residual stream after the last stage, (tokens, hidden), before the final norm
 };
 
+// The gradient of the stream behind a stage, for callers that are told of it on the way of a pass backwards.
+struct GradientTap {
+  size_t lowest = 0;  // the lowest stage behind which it is wanted
+  // Called behind each stage from the last one down to `lowest`. `gradient` (tokens, hidden) is valid during the call.
+  std::function<void(size_t stage, const Rows& gradient)> sink;
+};
+
 // The engine for the gradients of one plan. For one thread at a time.
 class GradientEngine {
  public:
@@ -90,11 +56,11 @@ class GradientEngine {
   GradientEngine(GradientEngine&&) noexcept;
 
   const DepthPlan& plan() const;
-  // What its device computes, for those who work on parameters and gradients where they are (engine/gradient_ops.h).
-  GradientOps& ops();
+  // What its device computes, for those who work on parameters and gradients where they are (engine/ops.h).
+  Ops& ops();
 
   // Float32 memory of the engine's device, zeroed. Lives as long as the pointer.
-  std::shared_ptr<float> Allocate(int64_t count);
+  DeviceMemory Allocate(int64_t count);
 
   // Of the passes of Step that follow, keeps the activations of as many stages, from the last one down, as fit into so
   // many bytes; none at first. The results are the same bits.
@@ -106,10 +72,11 @@ class GradientEngine {
 
   // Loss and gradients of one batch, both ways through all stages: adds the gradient of `scale` times the loss to every
   // parameter that has one, and returns the loss unscaled. No sequence of the batch may have a parent. Nothing below
-  // the lowest stage with a gradient is passed backwards. Throws Error for a loss that is not finite because of
-  // the model: it names the first stage behind which the stream is not, and the stored tensor that is not. Where only
-  // what is trained can be at fault, such a loss is returned, and no gradient is added.
-  LossSum Step(const Batch& batch, const TargetWeights& weights, double scale, const LossKind& kind = {});
+  // the lowest stage with a gradient, or above which `tap` wants one, is passed backwards. Throws Error for a loss that
+  // is not finite because of the model: it names the first stage behind which the stream is not, and the stored tensor
+  // that is not. Where only what is trained can be at fault, such a loss is returned, and no gradient is added.
+  LossSum Step(const Batch& batch, const TargetWeights& weights, double scale, const LossKind& kind = {},
+               const GradientTap* tap = nullptr);
   // The loss alone, without dropout.
   LossSum Loss(const Batch& batch, const TargetWeights& weights);
 
@@ -117,17 +84,17 @@ class GradientEngine {
   //
   // The caller keeps the residual streams, (tokens, hidden) each. Embed writes that before stage 0; Forward runs stage
   // `stage` on it in place, with the bits of Decoder where nothing is trained.
-  void Embed(const Batch& batch, MatrixView<float> h);
-  void Forward(size_t stage, const Batch& batch, MatrixView<float> h);
+  void Embed(const Batch& batch, DeviceMatrix<float> h);
+  void Forward(size_t stage, const Batch& batch, DeviceMatrix<float> h);
   // `input` is the stream before the stage. `gradient` holds that of the stream after it and is replaced by that of
   // the stream before it. Adds to the gradients of the stage's parameters. With `stream_gradient` false, only these
   // are computed, and `gradient` is left undefined.
-  void Backward(size_t stage, const Batch& batch, MatrixView<const float> input, MatrixView<float> gradient,
+  void Backward(size_t stage, const Batch& batch, DeviceMatrix<const float> input, DeviceMatrix<float> gradient,
                 bool stream_gradient = true);
   // Final norm, head and loss of the stream after the last stage: writes `scale` times the gradient of the loss to
   // `gradient` (tokens, hidden) unless that is empty, and adds to those of head and final norm.
-  LossSum Head(const Batch& batch, const TargetWeights& weights, double scale, MatrixView<const float> stream,
-               MatrixView<float> gradient, const LossKind& kind = {});
+  LossSum Head(const Batch& batch, const TargetWeights& weights, double scale, DeviceMatrix<const float> stream,
+               DeviceMatrix<float> gradient, const LossKind& kind = {});
 
   // Blocks whose activations the last call of Step kept.
   int64_t KeptBlocks() const;

@@ -38,9 +38,11 @@ class LayerLoop {
     } else {
       h_.Embed();
     }
-    for (const Stage& stage : stages_)
-      stage.Visit([&](const BlockStage& block) { RunBlock(block, &stage == &stages_.back()); },
-                  [&](const AdapterStage& adapter) { h_.Adapter(adapter); });
+    for (size_t i = 0; i < stages_.size(); ++i) {
+      h_.BeginStage(i, stages_[i]);
+      stages_[i].Visit([&](const BlockStage& block) { RunBlock(block, i + 1 == stages_.size()); },
+                       [&](const AdapterStage& adapter) { h_.Adapter(adapter); });
+    }
     Tapped(call_.next, TapPoint::kInput, [&] { return h_.Stream(); });
     if (call_.draw != nullptr) h_.Choose();
   }
@@ -125,8 +127,10 @@ void TapSet::Check(std::span<const Stage> stages, int64_t layers, bool everythin
   }
 }
 
+void RunLayers(Layers& h, const TapSet& taps, const LayerCall& call) { LayerLoop(h, taps, call).Run(); }
+
 Rows RunLayers(Backend& backend, const TapSet& taps, const LayerCall& call) {
-  return backend.Run(call, [&](Layers& h) { LayerLoop(h, taps, call).Run(); });
+  return backend.Run(call, [&](Layers& h) { RunLayers(h, taps, call); });
 }
 
 }  // namespace shiftrt

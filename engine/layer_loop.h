@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one layer loop: prefill, decode, scoring and calibration, on every device.
+// The one layer loop: prefill, decode, scoring, calibration and training, on every device.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,8 @@ class TapSet {
   std::vector<Tap> taps_;
 };
 
+// Runs the call's stages through the bodies `h`, which have been prepared for it, and the sinks of `taps` on the way.
+void RunLayers(Layers& h, const TapSet& taps, const LayerCall& call);
 // Runs the call's stages on `backend`, and the sinks of `taps` on the way. Returns Backend::Run's.
 Rows RunLayers(Backend& backend, const TapSet& taps, const LayerCall& call);
 

@@ -9,11 +9,8 @@ namespace shiftrt {
 
 namespace {
 
-// Memory of the host, handed out as a GPU's is.
-std::shared_ptr<float> AllocateOnHost(int64_t count) {
-  auto buffer = std::make_shared<Buffer<float>>(count);
-  float* const data = buffer->data();
-  return {std::move(buffer), data};
+void CopyRows(MatrixView<const float> from, MatrixView<float> to) {
+  for (int64_t t = 0; t < from.rows; ++t) std::copy_n(from.row(t), from.cols, to.row(t));
 }
 
 std::string NameOf(const Rows& rows) { return rows.on_host() ? "the host" : fmt::format("GPU {}", rows.gpu()); }
@@ -21,41 +18,38 @@ std::string NameOf(const Rows& rows) { return rows.on_host() ? "the host" : fmt:
 }  // namespace
 
 HostRows Rows::ToHost() const {
-  if (on_host()) return HostRows(view_);
+  if (on_host()) return HostRows(view_.host());
   Buffer<float> copy(view_.rows * view_.cols);
-  device_->CopyToHost(view_.data, copy.size(), copy.data());
+  device_->CopyToHost(view_, copy.data());
   return {std::move(copy), view_.rows, view_.cols};
 }
 
 MatrixView<const float> Rows::host() const {
   Check(on_host(), "rows of GPU {} where the host's are expected", on_host() ? 0 : gpu());
-  return view_;
+  return view_.host();
 }
 
 void KeptRows::Make(const std::shared_ptr<const RowsDevice>& device, int64_t count, int64_t hidden) {
   const int64_t size = count * hidden;
-  if (size > capacity_ || device_ != device) {
-    data_.reset();  // before the larger one is asked for
-    capacity_ = 0;
+  if (size > memory_.count() || device_ != device) {
+    memory_ = {};  // before the larger one is asked for
     device_ = device;
-    data_ = device == nullptr ? AllocateOnHost(size) : device->Allocate(size);
-    capacity_ = size;
+    memory_ = device == nullptr ? DeviceMemory::OnHost(size) : device->Allocate(size);
   }
   count_ = count;
   hidden_ = hidden;
 }
 
 void KeptRows::Set(const Rows& rows) {
-  const MatrixView<const float> from = rows.there();
-  Make(rows.device(), from.rows, from.cols);
-  if (!rows.on_host()) return device_->Copy(from.data, from.rows * from.cols, data_.get());
-  for (int64_t t = 0; t < from.rows; ++t) std::copy_n(from.row(t), from.cols, data_.get() + t * from.cols);
+  Make(rows.device(), rows.count(), rows.hidden());
+  if (!rows.on_host()) return device_->Copy(rows.there(), there());
+  CopyRows(rows.host(), there().host());
 }
 
 void KeptRows::SetThere(MatrixView<const float> rows, const Rows& alike) {
   if (alike.on_host()) return Set(rows);
   Make(alike.device(), rows.rows, rows.cols);
-  device_->CopyFromHost(rows.data, rows.rows * rows.cols, data_.get());
+  device_->CopyFromHost(rows.data, there());
 }
 
 void KeptRows::SetBeside(const Rows& left, const Rows& right) {
@@ -63,15 +57,15 @@ void KeptRows::SetBeside(const Rows& left, const Rows& right) {
         "{} rows of {} to be put beside {} rows of {}, or of another model there", left.count(), NameOf(left),
         right.count(), NameOf(right));
   Make(left.device(), left.count(), left.hidden() + right.hidden());
-  float* to = data_.get();
+  int64_t column = 0;
   for (const Rows* rows : {&left, &right}) {
-    const MatrixView<const float> from = rows->there();
+    const DeviceMatrix<float> to = there().Cols(column, rows->hidden());
     if (rows->on_host()) {
-      for (int64_t t = 0; t < from.rows; ++t) std::copy_n(from.row(t), from.cols, to + t * hidden_);
+      CopyRows(rows->host(), to.host());
     } else {
-      device_->CopyColumns(from, to, hidden_);
+      device_->Copy(rows->there(), to);
     }
-    to += from.cols;
+    column += rows->hidden();
   }
 }
 
@@ -84,18 +78,20 @@ void KeptRows::CheckAlike(const Rows& rows) const {
 
 void KeptRows::Add(const Rows& rows) {
   CheckAlike(rows);
-  const MatrixView<const float> from = rows.there();
-  if (!rows.on_host()) return device_->Add(from.data, count_ * hidden_, data_.get());
+  if (!rows.on_host()) return device_->Add(rows.there(), there());
+  const MatrixView<const float> from = rows.host();
+  const MatrixView<float> to = there().host();
   for (int64_t t = 0; t < count_; ++t)
-    for (int64_t j = 0; j < hidden_; ++j) data_.get()[t * hidden_ + j] += from(t, j);
+    for (int64_t j = 0; j < hidden_; ++j) to(t, j) += from(t, j);
 }
 
 void KeptRows::Subtract(const Rows& rows) {
   CheckAlike(rows);
-  const MatrixView<const float> from = rows.there();
-  if (!rows.on_host()) return device_->Subtract(from.data, count_ * hidden_, data_.get());
+  if (!rows.on_host()) return device_->Subtract(rows.there(), there());
+  const MatrixView<const float> from = rows.host();
+  const MatrixView<float> to = there().host();
   for (int64_t t = 0; t < count_; ++t)
-    for (int64_t j = 0; j < hidden_; ++j) data_.get()[t * hidden_ + j] -= from(t, j);
+    for (int64_t j = 0; j < hidden_; ++j) to(t, j) -= from(t, j);
 }
 
 }  // namespace shiftrt

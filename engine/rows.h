@@ -5,25 +5,23 @@
 #include <memory>
 #include <utility>
 
-#include "runtime/tensor.h"
+#include "engine/device_matrix.h"
 
 namespace shiftrt {
 
-// What rows in a GPU's memory need of that GPU. All counts are of floats.
+// The operations of a GPU on rows in its memory.
 class RowsDevice {
  public:
   virtual ~RowsDevice() = default;
-  virtual int gpu() const = 0;  // its index
-  // Throws OutOfMemory. The memory goes back to the GPU with the last copy of the pointer.
-  virtual std::shared_ptr<float> Allocate(int64_t count) const = 0;
-  // Returns when the floats are there.
-  virtual void CopyToHost(const float* from, int64_t count, float* to) const = 0;
-  virtual void CopyFromHost(const float* from, int64_t count, float* to) const = 0;
-  virtual void Copy(const float* from, int64_t count, float* to) const = 0;
-  // to (rows, stride), of which the first `cols` columns = from (rows, cols).
-  virtual void CopyColumns(MatrixView<const float> from, float* to, int64_t stride) const = 0;
-  virtual void Add(const float* from, int64_t count, float* to) const = 0;       // to += from
-  virtual void Subtract(const float* from, int64_t count, float* to) const = 0;  // to -= from
+  virtual int gpu() const = 0;                             // its index
+  virtual DeviceMemory Allocate(int64_t count) const = 0;  // floats; throws OutOfMemory
+  // The matrices have the same shape and are dense, except that the rows of Copy()'s `to` may be strided. The host's
+  // are dense arrays; the copies to and from it return when the floats are there.
+  virtual void CopyToHost(DeviceMatrix<const float> from, float* host) const = 0;
+  virtual void CopyFromHost(const float* host, DeviceMatrix<float> to) const = 0;
+  virtual void Copy(DeviceMatrix<const float> from, DeviceMatrix<float> to) const = 0;
+  virtual void Add(DeviceMatrix<const float> from, DeviceMatrix<float> to) const = 0;       // to += from
+  virtual void Subtract(DeviceMatrix<const float> from, DeviceMatrix<float> to) const = 0;  // to -= from
 };
 
 // Rows in host memory: a view of those that lay there, an owned copy of a GPU's.
@@ -46,8 +44,9 @@ class Rows {
   Rows() = default;
   Rows(MatrixView<const float> on_host) : view_(on_host) {}
   Rows(MatrixView<float> on_host) : view_(on_host) {}
-  Rows(MatrixView<const float> on_gpu, std::shared_ptr<const RowsDevice> device)
-      : view_(on_gpu), device_(std::move(device)) {}
+  // A null device stands for the host's memory.
+  Rows(DeviceMatrix<const float> view, std::shared_ptr<const RowsDevice> device)
+      : view_(view), device_(std::move(device)) {}
 
   int64_t count() const { return view_.rows; }
   int64_t hidden() const { return view_.cols; }
@@ -61,10 +60,10 @@ class Rows {
   // For what works on the host alone. Throws Error for rows of a GPU.
   MatrixView<const float> host() const;
   // In the memory that on_host() tells.
-  MatrixView<const float> there() const { return view_; }
+  DeviceMatrix<const float> there() const { return view_; }
 
  private:
-  MatrixView<const float> view_;
+  DeviceMatrix<const float> view_;
   std::shared_ptr<const RowsDevice> device_;
 };
 
@@ -80,15 +79,16 @@ class KeptRows {
   void Add(const Rows& rows);
   void Subtract(const Rows& rows);
   // Valid until the next Set().
-  Rows rows() const { return {{data_.get(), count_, hidden_}, device_}; }
+  Rows rows() const { return {there(), device_}; }
 
  private:
+  DeviceMatrix<float> there() const { return memory_.matrix(count_, hidden_); }
   void CheckAlike(const Rows& rows) const;
   void Make(const std::shared_ptr<const RowsDevice>& device, int64_t count, int64_t hidden);
 
   std::shared_ptr<const RowsDevice> device_;
-  std::shared_ptr<float> data_;  // goes back before the device does
-  int64_t capacity_ = 0, count_ = 0, hidden_ = 0;
+  DeviceMemory memory_;  // goes back before the device does
+  int64_t count_ = 0, hidden_ = 0;
 };
 
 }  // namespace shiftrt

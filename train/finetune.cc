@@ -93,7 +93,7 @@ FinetuneResult Finetune(const FinetuneJob& job) {
   // context.memory is of the host.
   if (job.context.device == Device::kCpu) engine.KeepActivations(UsableMemory(job.context));
   TrainingArrays arrays(engine.ops(), parameters.Initial(*weights, beginning.plan));
-  const TrainedParameters views = parameters.Views(beginning.plan, arrays.values.get(), arrays.gradients.get());
+  const TrainedParameters views = parameters.Views(beginning.plan, arrays.values, arrays.gradients);
   std::unique_ptr<Decoder> teacher;
   std::unique_ptr<Objective> objective;
   if (options.trainable.method == Method::kReplacement) {

@@ -17,7 +17,7 @@ void GradientSum::Begin(int64_t passes) {
   one_ = passes == 1 && processes_.alone();
   if (one_) return;
   empty_ = true;
-  if (total_ == nullptr) total_ = arrays_.ops.Allocate(arrays_.count);
+  if (total_.count() == 0) total_ = arrays_.ops.Allocate(arrays_.count);
   if (processes_.alone()) return;
   host_.resize(arrays_.count);
   sum_.resize(Slice(host_, processes_.rank()).size());
@@ -27,12 +27,12 @@ void GradientSum::EndRound(int64_t present) {
   if (one_) return;
   const bool first = std::exchange(empty_, false);
   if (processes_.alone()) {
-    if (first) return arrays_.ops.Copy(View(arrays_.gradients), View(total_));
-    return arrays_.ops.AddTo(View(arrays_.gradients), View(total_));
+    if (first) return arrays_.ops.Copy(arrays_.gradients.all(), total_.all());
+    return arrays_.ops.AddTo(arrays_.gradients.all(), total_.all());
   }
   const int own = processes_.rank();
   if (own < present) {
-    arrays_.ops.ToHost(arrays_.gradients.get(), host_);
+    arrays_.ops.ToHost(arrays_.gradients.all(), host_);
     for (int rank = 0; rank < processes_.size(); ++rank)
       if (rank != own) processes_.Send(rank, channel_, Packer().Put(std::span<const float>(Slice(host_, rank))).Take());
   }
@@ -52,7 +52,7 @@ void GradientSum::EndRound(int64_t present) {
   processes_.Flush();
 }
 
-const std::shared_ptr<float>& GradientSum::Finish() {
+const DeviceMemory& GradientSum::Finish() {
   if (one_) return arrays_.gradients;
   if (processes_.alone()) return total_;
   const int own = processes_.rank();
@@ -68,7 +68,7 @@ const std::shared_ptr<float>& GradientSum::Finish() {
     }
   }
   processes_.Flush();
-  arrays_.ops.FromHost(host_, total_.get());
+  arrays_.ops.FromHost(host_, total_.all());
   return total_;
 }
 

@@ -20,19 +20,18 @@ class GradientSum {
   // Adds the gradients that so many processes, from the first, have in their arrays. All processes call it.
   void EndRound(int64_t present);
   // The sum, in the memory of the arrays' device; valid until the next Begin().
-  const std::shared_ptr<float>& Finish();
+  const DeviceMemory& Finish();
 
  private:
   int64_t SliceBegin(int rank) const { return arrays_.count * rank / processes_.size(); }
   std::span<float> Slice(std::vector<float>& whole, int rank) const;
-  MatrixView<float> View(const std::shared_ptr<float>& array) const { return {array.get(), 1, arrays_.count}; }
 
   TrainingArrays& arrays_;
   Processes& processes_;
   const int channel_;
   bool one_ = true;                // one pass, of this process, which is alone
   bool empty_ = true;              // the sum: its first gradient is copied, which keeps the sign of a zero
-  std::shared_ptr<float> total_;   // where needed
+  DeviceMemory total_;             // where needed
   std::vector<float> host_, sum_;  // of several processes: a gradient; this process's slice of the sum
 };
 

@@ -80,7 +80,7 @@ class Loop {
         CheckInterrupted();
         if (round.mine) {
           const int64_t pass = *round.mine;
-          arrays_.ops.Zero({arrays_.gradients.get(), 1, arrays_.count});
+          arrays_.ops.Zero(arrays_.gradients.all());
           losses[pass] = objective_.Step(batches[pass], (static_cast<uint64_t>(step) << 20) + pass, 1 / weight);
           Count(batches[pass]);
         }
@@ -92,7 +92,7 @@ class Loop {
         sum += losses[i];
         tokens += batches[i].batch.size();
       }
-      squares = arrays_.ops.SumOfSquares(arrays_.All(gradients_));
+      squares = arrays_.ops.SumOfSquares(gradients_.all());
       CheckNumbers(step, sum.loss / sum.weight, squares);
       Update(step, std::sqrt(squares));
     }
@@ -124,8 +124,8 @@ class Loop {
     settings.epsilon = options_.epsilon;
     settings.gradient_scale = options_.clip > 0 && norm > options_.clip ? static_cast<float>(options_.clip / norm) : 1;
     settings.step = step + 1;
-    const auto part = [&](const std::shared_ptr<float>& array, int64_t begin, int64_t end) {
-      return arrays_.All(array).subspan(begin, end - begin);
+    const auto part = [](const DeviceMemory& array, int64_t begin, int64_t end) {
+      return array.Part(begin, 1, end - begin);
     };
     const auto update = [&](int64_t begin, int64_t end, float decay) {
       if (begin == end) return;
@@ -197,7 +197,7 @@ class Loop {
   void Save() {
     if (!processes_.first()) return;
     arrays_.Get(state_);
-    const double squares = arrays_.ops.SumOfSquares(arrays_.All(arrays_.values));
+    const double squares = arrays_.ops.SumOfSquares(arrays_.values.all());
     Check(std::isfinite(squares), "after {} steps the parameters hold numbers that are not finite. {}",
           history().steps(), Advice());
     job_.checkpoint.Write(state_);
@@ -211,7 +211,7 @@ class Loop {
   TrainingArrays& arrays_;
   Processes& processes_;
   GradientSum sum_;
-  std::shared_ptr<float> gradients_;  // of the step
+  DeviceMemory gradients_;  // of the step
   ReadingOrder order_;
   std::vector<TrainingBatch> validation_;
   TrainingState state_;
@@ -221,26 +221,26 @@ class Loop {
 
 }  // namespace
 
-TrainingArrays::TrainingArrays(GradientOps& ops, std::span<const float> initial)
+TrainingArrays::TrainingArrays(Ops& ops, std::span<const float> initial)
     : ops(ops),
       count(std::ssize(initial)),
       values(ops.Allocate(count)),
       gradients(ops.Allocate(count)),
       first(ops.Allocate(count)),
       second(ops.Allocate(count)) {
-  ops.FromHost(initial, values.get());
+  ops.FromHost(initial, values.all());
 }
 
 void TrainingArrays::Set(const TrainingState& state) {
-  ops.FromHost(state.values, values.get());
-  ops.FromHost(state.first, first.get());
-  ops.FromHost(state.second, second.get());
+  ops.FromHost(state.values, values.all());
+  ops.FromHost(state.first, first.all());
+  ops.FromHost(state.second, second.all());
 }
 
 void TrainingArrays::Get(TrainingState& state) const {
-  const auto get = [&](const std::shared_ptr<float>& array, std::vector<float>& to) {
+  const auto get = [&](const DeviceMemory& array, std::vector<float>& to) {
     to.resize(count);
-    ops.ToHost(array.get(), to);
+    ops.ToHost(array.all(), to);
   };
   get(values, state.values);
   get(first, state.first);

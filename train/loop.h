@@ -4,8 +4,8 @@
 
 #include <functional>
 
-#include "engine/gradient_ops.h"
 #include "engine/gradients.h"
+#include "engine/ops.h"
 #include "runtime/processes.h"
 #include "train/checkpoint.h"
 #include "train/parameters.h"
@@ -44,15 +44,14 @@ class Objective {
 
 // The flat arrays in the memory of an engine's device.
 struct TrainingArrays {
-  TrainingArrays(GradientOps& ops, std::span<const float> initial);
+  TrainingArrays(Ops& ops, std::span<const float> initial);
 
-  GradientOps& ops;
+  Ops& ops;
   int64_t count;
-  std::shared_ptr<float> values, gradients, first, second;
+  DeviceMemory values, gradients, first, second;
 
   void Set(const TrainingState& state);
   void Get(TrainingState& state) const;
-  std::span<float> All(const std::shared_ptr<float>& array) const { return {array.get(), static_cast<size_t>(count)}; }
 };
 
 // Told of every step and of every validation; may throw, which stops the loop as an interruption does.

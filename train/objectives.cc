@@ -158,7 +158,7 @@ ReplacementObjective::ReplacementObjective(const Context& context, std::shared_p
 
 LossSum ReplacementObjective::Pass(const Batch& batch, double scale) {
   original_->Forward(batch, /*taps_only=*/true);
-  GradientOps& ops = engine_.ops();
+  Ops& ops = engine_.ops();
   const int64_t tokens = batch.size(), hidden = original_->config().hidden;
   if (tokens > capacity_) {
     input_ = ops.Allocate(tokens * hidden);
@@ -166,25 +166,24 @@ LossSum ReplacementObjective::Pass(const Batch& batch, double scale) {
     gradient_ = ops.Allocate(tokens * hidden);
     capacity_ = tokens;
   }
-  const MatrixView<float> input(input_.get(), tokens, hidden), output(output_.get(), tokens, hidden),
-      gradient(gradient_.get(), tokens, hidden);
+  const DeviceMatrix<float> input = input_.matrix(tokens, hidden), output = output_.matrix(tokens, hidden),
+                            gradient = gradient_.matrix(tokens, hidden);
   LossSum sum;
   for (size_t i = 0; i < runs_.size(); ++i) {
     {
-      std::shared_ptr<float> copy;
+      DeviceMemory copy;
       ops.Copy(ops.Here(before_[i].rows(), copy), input);
     }
     for (size_t stage = runs_[i].begin; stage < runs_[i].stage; ++stage) engine_.Forward(stage, batch, input);
     ops.Copy(input, output);
     engine_.Forward(runs_[i].stage, batch, output);
     {
-      std::shared_ptr<float> target_copy;
+      DeviceMemory target_copy;
       ops.Copy(ops.Here(behind_[i].rows(), target_copy), gradient);
     }
     ops.Scale(-1, gradient);
     ops.AddTo(output, gradient);
-    sum += {ops.SumOfSquares({gradient.data, static_cast<size_t>(tokens * hidden)}) / static_cast<double>(hidden),
-            static_cast<double>(tokens)};
+    sum += {ops.SumOfSquares(gradient) / static_cast<double>(hidden), static_cast<double>(tokens)};
     if (scale == 0) continue;
     ops.Scale(static_cast<float>(2 * scale / static_cast<double>(hidden)), gradient);
     engine_.Backward(runs_[i].stage, batch, input, gradient, /*stream_gradient=*/false);

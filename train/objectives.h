@@ -84,7 +84,7 @@ class ReplacementObjective : public Objective {
   std::vector<ReplacedRun> runs_;
   std::vector<KeptRows> before_, behind_;  // of the original model, per run
   std::unique_ptr<Decoder> original_;      // its taps fill them
-  std::shared_ptr<float> input_, output_, gradient_;
+  DeviceMemory input_, output_, gradient_;
   int64_t capacity_ = 0;
 };
 

@@ -271,12 +271,13 @@ std::vector<float> Parameters::Initial(const Weights& weights, const DepthPlan& 
   return values;
 }
 
-TrainedParameters Parameters::Views(const DepthPlan& plan, const float* values, float* gradients) const {
+TrainedParameters Parameters::Views(const DepthPlan& plan, const DeviceMemory& values,
+                                    const DeviceMemory& gradients) const {
   TrainedParameters trained;
   trained.stages.resize(plan.stages.size());
   for (const Slice& slice : slices_)
-    At(trained, slice) = {{values + slice.offset, slice.rows, slice.cols},
-                          {gradients + slice.offset, slice.rows, slice.cols}};
+    At(trained, slice) = {values.Part(slice.offset, slice.rows, slice.cols),
+                          gradients.Part(slice.offset, slice.rows, slice.cols)};
   const LoraOptions& lora = options_.lora;
   trained.lora.scale = static_cast<float>(lora.alpha / static_cast<double>(lora.rank));
   trained.lora.dropout = static_cast<float>(lora.dropout);

@@ -76,7 +76,7 @@ class Parameters {
   std::vector<float> Initial(const Weights& weights, const DepthPlan& plan) const;
 
   // Views of arrays of count() numbers in an engine's memory. Settings of LoRA are of step 0.
-  TrainedParameters Views(const DepthPlan& plan, const float* values, float* gradients) const;
+  TrainedParameters Views(const DepthPlan& plan, const DeviceMemory& values, const DeviceMemory& gradients) const;
 
   // The plan with the trained values: float32 tensors of their own for blocks and head, and adapters. LoRA is not in
   // it: Factors() gives that.

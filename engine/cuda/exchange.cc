@@ -67,7 +67,7 @@ class GpuRowExchange : public RowExchange {
 
   void Send(int to, const Rows& rows) override {
     Check(rows.device() == rows_, "rows of another stream than the exchange is of");
-    sent_.push_back({to, const_cast<float*>(rows.there().data), rows.count() * rows.hidden()});
+    sent_.push_back({to, const_cast<float*>(rows.there().on_gpu().data), rows.count() * rows.hidden()});
   }
   Rows Receive(int from, int64_t count, int64_t hidden) override {
     if (received_.empty()) used_ = 0;
@@ -79,7 +79,7 @@ class GpuRowExchange : public RowExchange {
       lacking_ = error;
     }
     received_.push_back({from, data, count * hidden});
-    return {MatrixView<const float>(data, count, hidden), rows_};
+    return rows_->Of({data, count, hidden});
   }
   void Run() override {
     const std::vector<Transfer> sent = std::exchange(sent_, {}), received = std::exchange(received_, {});

@@ -156,7 +156,7 @@ MatrixView<float> ManyTokens::Settled() {
   return h;
 }
 
-Rows ManyTokens::Stream() { return {Settled(), s_.device->rows()}; }
+Rows ManyTokens::Stream() { return s_.device->rows()->Of(Settled()); }
 
 MatrixView<const float> ManyTokens::WithBias(MatrixView<const float> update, const DeviceBuffer<float>& bias) {
   if (bias.size() == 0 || s_.spec.update_norms) return update;
@@ -169,13 +169,13 @@ MatrixView<const float> ManyTokens::WithBias(MatrixView<const float> update, con
 
 Rows ManyTokens::Update(const BlockStage& block, Halves halves) {
   const MatrixView<float> attention = s_.Hidden(s_.attention_update), mlp = s_.Hidden(s_.mlp_update);
-  if (halves == Halves::kAttention) return {WithBias(attention, s_.AttentionOf(block).o_bias), s_.device->rows()};
-  if (halves == Halves::kMlp) return {WithBias(mlp, s_.MlpOf(block).down_bias), s_.device->rows()};
+  if (halves == Halves::kAttention) return s_.device->rows()->Of(WithBias(attention, s_.AttentionOf(block).o_bias));
+  if (halves == Halves::kMlp) return s_.device->rows()->Of(WithBias(mlp, s_.MlpOf(block).down_bias));
   const MatrixView<float> both = s_.Hidden(s_.delta);
   gpu::Add(s_.stream, attention.data, mlp.data, both.rows * both.cols, both.data);
   for (const DeviceBuffer<float>* bias : {&s_.AttentionOf(block).o_bias, &s_.MlpOf(block).down_bias})
     if (bias->size() > 0 && !s_.spec.update_norms) gpu::AddPending(s_.stream, both, {nullptr, bias->data()});
-  return {both, s_.device->rows()};
+  return s_.device->rows()->Of(both);
 }
 
 Rows ManyTokens::Widened(Scratch& rows, int64_t width) {
@@ -186,7 +186,7 @@ Rows ManyTokens::Widened(Scratch& rows, int64_t width) {
     wide = s_.widened.Floats(s_.stream, count * width);
     gpu::Widen(s_.stream, from, count, width, wide, width);
   }
-  return {MatrixView<const float>(wide, count, width), s_.device->rows()};
+  return s_.device->rows()->Of({wide, count, width});
 }
 
 Rows ManyTokens::Heads() { return Widened(s_.attended, s_.config.query_dim()); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/backend.h"
-#include "engine/gradient_ops.h"
+#include "engine/ops.h"
 #include "engine/tally.h"
 #include "runtime/check.h"
 #include "runtime/cuda/cuda.h"
@@ -12,7 +12,7 @@ std::unique_ptr<Backend> MakeCudaBackend(const BackendSetup&) { Fail("CUDA: {}",
 std::unique_ptr<Tally> MakeCudaTally(const Context&, std::shared_ptr<const Weights>) {
   Fail("CUDA: {}", gpu::WhyUnavailable());
 }
-std::unique_ptr<GradientOps> MakeCudaGradientOps(const Context&, std::shared_ptr<const Weights>) {
+std::unique_ptr<Ops> MakeCudaOps(const Context&, std::shared_ptr<const Weights>) {
   Fail("CUDA: {}", gpu::WhyUnavailable());
 }
 // NOLINTEND(performance-unnecessary-value-param)

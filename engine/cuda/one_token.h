@@ -20,7 +20,7 @@ class OneToken : public Layers {
   void Mlp(const BlockStage& block) override;
   void Adapter(const AdapterStage& adapter) override;
   // Also where recorded launches leave it.
-  Rows Stream() override { return {{h_, 1, s_.hidden}, s_.device->rows()}; }
+  Rows Stream() override { return s_.device->rows()->Of({h_, 1, s_.hidden}); }
   Rows Update(const BlockStage& block, Halves halves) override;
   Rows Heads() override;
   Rows Activation() override;

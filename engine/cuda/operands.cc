@@ -91,11 +91,11 @@ const ConstDeviceArray& DeviceOperands::Find(const TensorView& tensor) {
 ConstDeviceArray DeviceOperands::Matrix(const TensorView& stored) { return Find(stored); }
 
 DeviceVector DeviceOperands::Vector(const Operand& operand) {
-  if (operand.trained.data != nullptr) return {operand.trained.data, false};
-  if (operand.stored.empty()) return {};
-  const auto* data = static_cast<const float*>(Find(operand.stored).data);
-  const auto home = homes_.find(operand.stored.data);
-  return {data, operand.stored.data == weights_->final_norm.data || (home != homes_.end() && home->second.norm)};
+  if (operand.is_trained()) return {operand.trained().on_gpu().data, false};
+  if (operand.stored().empty()) return {};
+  const auto* data = static_cast<const float*>(Find(operand.stored()).data);
+  const auto home = homes_.find(operand.stored().data);
+  return {data, operand.stored().data == weights_->final_norm.data || (home != homes_.end() && home->second.norm)};
 }
 
 }  // namespace shiftrt

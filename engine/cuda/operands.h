@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the operands of gradients (engine/gradient_ops.h) lie in GPU memory: tensors of the model in the copy that
+// Where the operands of gradients (engine/ops.h) lie in GPU memory: tensors of the model in the copy that
 // decoders share, those of a plan in copies of their own, trained ones where they are.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/cuda/weights.h"
-#include "engine/gradient_ops.h"
+#include "engine/ops.h"
 
 namespace shiftrt {
 

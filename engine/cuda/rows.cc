@@ -10,35 +10,38 @@ namespace shiftrt {
 
 namespace {
 
-constexpr int64_t Bytes(int64_t floats) { return floats * static_cast<int64_t>(sizeof(float)); }
+int64_t Size(const DeviceMatrix<const float>& x) { return x.rows * x.cols; }
+int64_t Bytes(const DeviceMatrix<const float>& x) { return Size(x) * static_cast<int64_t>(sizeof(float)); }
 
 }  // namespace
 
-std::shared_ptr<float> StreamRows::Allocate(int64_t count) const {
+DeviceMemory StreamRows::Allocate(int64_t count) const {
   struct Held {
     std::shared_ptr<const StreamRows> owner;  // of the stream that the memory goes back to
     gpu::DeviceBuffer<float> buffer;
   };
   auto held = std::make_shared<Held>(Held{shared_from_this(), {stream(), count, "kept activations"}});
   float* const data = held->buffer.data();
-  return {std::move(held), data};
+  return {{std::move(held), data}, count, Device::kCuda};
 }
 
-void StreamRows::CopyToHost(const float* from, int64_t count, float* to) const {
-  gpu::CopyToHost(stream(), to, from, Bytes(count));
+void StreamRows::CopyToHost(DeviceMatrix<const float> from, float* host) const {
+  gpu::CopyToHost(stream(), host, from.on_gpu().data, Bytes(from));
 }
-void StreamRows::CopyFromHost(const float* from, int64_t count, float* to) const {
-  gpu::CopyToDevice(stream(), to, from, Bytes(count));
+void StreamRows::CopyFromHost(const float* host, DeviceMatrix<float> to) const {
+  gpu::CopyToDevice(stream(), to.on_gpu().data, host, Bytes(to));
 }
-void StreamRows::Copy(const float* from, int64_t count, float* to) const {
-  gpu::CopyOnDevice(stream(), to, from, Bytes(count));
+void StreamRows::Copy(DeviceMatrix<const float> from, DeviceMatrix<float> to) const {
+  const MatrixView<const float> x = from.on_gpu();
+  const MatrixView<float> y = to.on_gpu();
+  if (to.dense()) return gpu::CopyOnDevice(stream(), y.data, x.data, Bytes(from));
+  gpu::Widen(stream(), {x.data, DType::kFloat32}, x.rows, x.cols, y.data, y.stride);
 }
-void StreamRows::CopyColumns(MatrixView<const float> from, float* to, int64_t stride) const {
-  gpu::Widen(stream(), {from.data, DType::kFloat32}, from.rows, from.cols, to, stride);
+void StreamRows::Add(DeviceMatrix<const float> from, DeviceMatrix<float> to) const {
+  gpu::Add(stream(), to.on_gpu().data, from.on_gpu().data, Size(from), to.on_gpu().data);
 }
-void StreamRows::Add(const float* from, int64_t count, float* to) const { gpu::Add(stream(), to, from, count, to); }
-void StreamRows::Subtract(const float* from, int64_t count, float* to) const {
-  gpu::Subtract(stream(), to, from, count, to);
+void StreamRows::Subtract(DeviceMatrix<const float> from, DeviceMatrix<float> to) const {
+  gpu::Subtract(stream(), to.on_gpu().data, from.on_gpu().data, Size(from), to.on_gpu().data);
 }
 
 }  // namespace shiftrt

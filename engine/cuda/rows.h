@@ -16,13 +16,16 @@ class StreamRows : public RowsDevice, public std::enable_shared_from_this<Stream
   explicit StreamRows(int gpu) : stream_(gpu) {}
   gpu::Stream stream() const { return stream_.get(); }
   int gpu() const override { return stream().device; }
-  std::shared_ptr<float> Allocate(int64_t count) const override;
-  void CopyToHost(const float* from, int64_t count, float* to) const override;
-  void CopyFromHost(const float* from, int64_t count, float* to) const override;
-  void Copy(const float* from, int64_t count, float* to) const override;
-  void CopyColumns(MatrixView<const float> from, float* to, int64_t stride) const override;
-  void Add(const float* from, int64_t count, float* to) const override;
-  void Subtract(const float* from, int64_t count, float* to) const override;
+  // Dense rows in this GPU's memory.
+  Rows Of(MatrixView<const float> rows) const {
+    return {DeviceMatrix<const float>(rows, Device::kCuda), shared_from_this()};
+  }
+  DeviceMemory Allocate(int64_t count) const override;
+  void CopyToHost(DeviceMatrix<const float> from, float* host) const override;
+  void CopyFromHost(const float* host, DeviceMatrix<float> to) const override;
+  void Copy(DeviceMatrix<const float> from, DeviceMatrix<float> to) const override;
+  void Add(DeviceMatrix<const float> from, DeviceMatrix<float> to) const override;
+  void Subtract(DeviceMatrix<const float> from, DeviceMatrix<float> to) const override;
 
  private:
   gpu::StreamOwner stream_;

@@ -196,12 +196,12 @@ void CudaState::Rotate(const DeviceAttention& attention, ConstDeviceArray qkv, D
 }
 
 const float* CudaState::Here(const Rows& rows) {
-  const MatrixView<const float> from = rows.there();
   if (!rows.on_host()) {
     Check(rows.device() == device->rows(), "rows of GPU {} or of another model for a decoder on GPU {}", rows.gpu(),
           stream.device);
-    return from.data;
+    return rows.there().on_gpu().data;
   }
+  const MatrixView<const float> from = rows.host();
   float* const to = given.Floats(stream, from.rows * hidden);
   const int64_t together = from.stride == hidden ? from.rows : 1;  // rows that lie without gaps
   for (int64_t i = 0; i < from.rows; i += together)

@@ -104,7 +104,7 @@ class CudaRidgeSums : public DeviceRidgeSums {
       on_device = part.weights.Reserve(stream, tokens, kTallied);
       gpu::CopyToDevice(stream, part.weights.data(), weights.data(), static_cast<int64_t>(weights.size_bytes()));
     }
-    gpu::AddToRidgeSums(stream, {h.there().data, delta.there().data, on_device, tokens, n_, d_},
+    gpu::AddToRidgeSums(stream, {h.there().on_gpu().data, delta.there().on_gpu().data, on_device, tokens, n_, d_},
                         {gpu::There(*part.gram).data, gpu::There(*part.cross).data});
   }
 
@@ -163,7 +163,7 @@ class CudaProducts : public PendingProducts {
     RowProducts* const on_device = buffer_.Reserve(stream, count_, kTallied);
     if (arrived_ == nullptr || arrived_->device != stream.device || arrived_->capacity < count_)
       arrived_ = std::make_unique<Arrived>(stream, count_);
-    gpu::ComputeRowProducts(stream, a.there().data, b.there().data, count_, a.hidden(), on_device);
+    gpu::ComputeRowProducts(stream, a.there().on_gpu().data, b.there().on_gpu().data, count_, a.hidden(), on_device);
     gpu::CopyToPinned(stream, arrived_->host, on_device, count_ * static_cast<int64_t>(sizeof(RowProducts)));
     arrived_->all.Record();
   }

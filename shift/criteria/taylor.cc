@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/gradient_ops.h"
 #include "engine/gradients.h"
 #include "engine/loss.h"
+#include "engine/ops.h"
 #include "runtime/check.h"
 #include "runtime/host_memory.h"
 #include "shift/criteria/probes.h"
@@ -43,22 +43,22 @@ class BlockGradient {
 
   // Zeroed, and the one that the engine adds to.
   void Begin(int64_t layer) {
-    engine_.ops().Zero({memory_.get(), 1, size_});
+    engine_.ops().Zero(memory_.all());
     layer_ = layer;
     TrainedParameters trained;
     trained.stages.resize(weights_.blocks.size());
     StageParameters& of = trained.stages[layer];
     of.tensors.resize(BlockTensors().size());
-    ForEach([&](const BlockTensor& row, const TensorView&, MatrixView<float> gradient) {
+    ForEach([&](const BlockTensor& row, const TensorView&, DeviceMatrix<float> gradient) {
       of.tensors[&row - BlockTensors().data()].gradient = gradient;
     });
     engine_.Set(std::move(trained));
   }
   double Score(Halves halves) const {
     double score = 0;
-    ForEach([&](const BlockTensor& row, const TensorView& tensor, MatrixView<float> gradient) {
+    ForEach([&](const BlockTensor& row, const TensorView& tensor, DeviceMatrix<float> gradient) {
       if (row.half == Halves::kMlp ? !RunsMlp(halves) : !RunsAttention(halves)) return;
-      score += engine_.ops().SumOfAbsoluteProducts({tensor}, gradient);
+      score += engine_.ops().SumOfAbsoluteProducts(tensor, gradient);
     });
     return score;
   }
@@ -66,11 +66,12 @@ class BlockGradient {
  private:
   template <typename Visit>
   void ForEach(const Visit& visit) const {
-    float* next = memory_.get();
+    int64_t next = 0;
     ForEachTensor(weights_.blocks[layer_], [&](const BlockTensor& row, const TensorView& tensor) {
       if (!Counts(row)) return;
       const bool vector = row.kind == BlockTensor::Kind::kNorm;
-      const MatrixView<float> gradient(next, vector ? 1 : tensor.rows(), vector ? tensor.elements() : tensor.cols());
+      const DeviceMatrix<float> gradient =
+          memory_.Part(next, vector ? 1 : tensor.rows(), vector ? tensor.elements() : tensor.cols());
       next += tensor.elements();
       visit(row, tensor, gradient);
     });
@@ -79,7 +80,7 @@ class BlockGradient {
   GradientEngine& engine_;
   const Weights& weights_;
   int64_t size_ = 0, layer_ = 0;
-  std::shared_ptr<float> memory_;
+  DeviceMemory memory_;
 };
 
 }  // namespace
@@ -131,7 +132,7 @@ std::vector<double> TaylorProbe::Scores(int64_t tokens, Unit unit) {
   const int64_t predicted = PredictedTokens(batches), hidden = input_.weights->config.hidden;
   Check(predicted > 0, "criterion taylor: the calibration text has no token that another one precedes");
   GradientEngine engine(input_.context.WithGpu(0), input_.weights, DepthPlan::Original(layers_));
-  GradientOps& ops = engine.ops();
+  Ops& ops = engine.ops();
   BlockGradient block(engine, *input_.weights);
   const auto largest = std::ranges::max(batches, {}, &Batch::size).size();
   const auto stream_memory = engine.Allocate(largest * hidden), gradient_memory = engine.Allocate(largest * hidden);
@@ -143,18 +144,19 @@ std::vector<double> TaylorProbe::Scores(int64_t tokens, Unit unit) {
   const auto for_each_batch = [&](int64_t layer, const auto& pass) {
     int64_t first = 0;
     for (const Batch& batch : batches) {
-      const MatrixView<float> stream(stream_memory.get(), batch.size(), hidden),
-          gradient(gradient_memory.get(), batch.size(), hidden), kept = gradients.view().Rows(first, batch.size());
-      ops.FromHost(Floats(Stream(layer, batch, first)), stream.data);
-      if (layer < layers_) ops.FromHost(Floats(kept), gradient.data);
+      const DeviceMatrix<float> stream = stream_memory.matrix(batch.size(), hidden),
+                                gradient = gradient_memory.matrix(batch.size(), hidden);
+      const MatrixView<float> kept = gradients.view().Rows(first, batch.size());
+      ops.FromHost(Floats(Stream(layer, batch, first)), stream);
+      if (layer < layers_) ops.FromHost(Floats(kept), gradient);
       pass(batch, stream, gradient);
-      ops.ToHost(gradient.data, Floats(kept));
+      ops.ToHost(gradient, Floats(kept));
       first += batch.size();
       progress_.Advance(1);
     }
   };
   LossSum loss;
-  for_each_batch(layers_, [&](const Batch& batch, MatrixView<float> stream, MatrixView<float> gradient) {
+  for_each_batch(layers_, [&](const Batch& batch, DeviceMatrix<float> stream, DeviceMatrix<float> gradient) {
     loss += engine.Head(batch, {}, 1.0 / static_cast<double>(predicted), stream, gradient);
   });
   Check(std::isfinite(loss.loss),
@@ -163,7 +165,7 @@ std::vector<double> TaylorProbe::Scores(int64_t tokens, Unit unit) {
   std::vector<double> scores(UnitsOf(unit, layers_));
   for (int64_t layer = layers_; layer-- > 0;) {
     block.Begin(layer);
-    for_each_batch(layer, [&](const Batch& batch, MatrixView<float> stream, MatrixView<float> gradient) {
+    for_each_batch(layer, [&](const Batch& batch, DeviceMatrix<float> stream, DeviceMatrix<float> gradient) {
       engine.Backward(static_cast<size_t>(layer), batch, stream, gradient, /*stream_gradient=*/layer > 0);
     });
     const int64_t of_a_block = std::ssize(scores) / layers_;

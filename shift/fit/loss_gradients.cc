@@ -4,68 +4,23 @@
 #include <algorithm>
 #include <vector>
 
-#include "engine/gradient_ops.h"
 #include "engine/gradients.h"
 
 namespace shiftrt {
 
-namespace {
-
-class LossGradients {
- public:
-  LossGradients(const ShiftJob& job, std::span<const int64_t> layers, const GradientSink& sink)
-      : layers_(job.layers()),
-        hidden_(job.hidden()),
-        heard_(layers),
-        lowest_(*std::min_element(layers.begin(), layers.end()) + 1),
-        sink_(sink),
-        engine_(job.context, job.model.weights, DepthPlan::Original(job.layers())) {}
-
-  void Run(const Batch& batch) {
-    // The streams before the stages from the lowest one on, and behind the last.
-    const int64_t size = batch.size() * hidden_;
-    const std::shared_ptr<float> streams = engine_.Allocate((layers_ - lowest_ + 1) * size),
-                                 memory = engine_.Allocate(size);
-    const auto stream = [&](int64_t stage) {
-      return MatrixView<float>(streams.get() + (stage - lowest_) * size, batch.size(), hidden_);
-    };
-    const MatrixView<float> gradient(memory.get(), batch.size(), hidden_);
-    engine_.Embed(batch, stream(lowest_));
-    for (int64_t stage = 0; stage < layers_; ++stage) {
-      const MatrixView<float> from = stream(std::max(stage, lowest_)), to = stream(std::max(stage + 1, lowest_));
-      if (from.data != to.data) engine_.ops().Copy(from, to);
-      engine_.Forward(static_cast<size_t>(stage), batch, to);
-    }
-    engine_.Head(batch, {}, 1.0, stream(layers_), gradient);
-    Hear(layers_ - 1, batch, gradient);
-    for (int64_t stage = layers_ - 1; stage >= lowest_; --stage) {
-      engine_.Backward(static_cast<size_t>(stage), batch, stream(stage), gradient);
-      Hear(stage - 1, batch, gradient);
-    }
-  }
-
- private:
-  void Hear(int64_t layer, const Batch& batch, MatrixView<const float> gradient) {
-    if (std::find(heard_.begin(), heard_.end(), layer) == heard_.end()) return;
-    const Matrix<float> here(gradient.rows, gradient.cols);
-    engine_.ops().ToHost(gradient.data, here.span());
-    sink_(layer, batch, here);
-  }
-
-  const int64_t layers_, hidden_;
-  const std::span<const int64_t> heard_;
-  const int64_t lowest_;  // stage that runs backwards
-  const GradientSink& sink_;
-  GradientEngine engine_;
-};
-
-}  // namespace
-
 void VisitLossGradients(const ShiftJob& job, std::span<const Batch> batches, std::span<const int64_t> layers,
                         const GradientSink& sink) {
-  LossGradients gradients(job, layers, sink);
+  GradientEngine engine(job.context, job.model.weights, DepthPlan::Original(job.layers()));
   for (const Batch& batch : batches) {
-    gradients.Run(batch);
+    const GradientTap tap{static_cast<size_t>(*std::min_element(layers.begin(), layers.end())),
+                          [&](size_t layer, const Rows& gradient) {
+                            if (std::find(layers.begin(), layers.end(), layer) == layers.end()) return;
+                            const HostRows host = gradient.ToHost();
+                            const Matrix<float> g(gradient.count(), gradient.hidden());
+                            std::copy_n(host.view().data, g.size(), g.data());
+                            sink(static_cast<int64_t>(layer), batch, g);
+                          }};
+    engine.Step(batch, {}, 1.0, {}, &tap);
     job.progress.Advance(batch.size());
   }
 }

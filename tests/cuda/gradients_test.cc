@@ -8,7 +8,7 @@
 #include <cmath>
 #include <map>
 
-#include "engine/gradient_ops.h"
+#include "engine/ops.h"
 #include "kernels/widen.h"
 #include "runtime/check.h"
 #include "runtime/random.h"
@@ -83,18 +83,18 @@ class Side {
   GradientEngine& engine() { return engine_; }
   const std::map<std::string, Parameter>& all() const { return by_name_; }
   std::vector<float> Gradient(const std::string& name) {
-    const MatrixView<float>& gradient = by_name_.at(name).gradient;
+    const DeviceMatrix<float>& gradient = by_name_.at(name).gradient;
     std::vector<float> host(gradient.rows * gradient.cols);
-    engine_.ops().ToHost(gradient.data, host);
+    engine_.ops().ToHost(gradient, host);
     return host;
   }
 
  private:
   Parameter Add(const std::string& name, int64_t rows, int64_t cols, std::span<const float> values) {
     const auto value = engine_.Allocate(rows * cols), gradient = engine_.Allocate(rows * cols);
-    engine_.ops().FromHost(values, value.get());
+    engine_.ops().FromHost(values, value.all());
     memory_.insert(memory_.end(), {value, gradient});
-    return by_name_[name] = {MatrixView<float>(value.get(), rows, cols), {gradient.get(), rows, cols}};
+    return by_name_[name] = {value.matrix(rows, cols), gradient.matrix(rows, cols)};
   }
   Parameter Add(const std::string& name, const TensorView& tensor) {
     const bool vector = tensor.shape.size() < 2;
@@ -127,7 +127,7 @@ class Side {
   std::shared_ptr<const Weights> weights_;
   GradientEngine engine_;
   std::map<std::string, Parameter> by_name_;
-  std::vector<std::shared_ptr<float>> memory_;
+  std::vector<DeviceMemory> memory_;
 };
 
 Batch PackedText(const Weights& weights, std::initializer_list<int64_t> lengths) {
@@ -210,27 +210,26 @@ TEST_F(GradientsOnGpu, StepsAndSumsAgreeWithTheCpu) {
   std::vector<float> stepped[2][3];
   std::vector<double> sums[2];
   for (const Device device : {Device::kCpu, Device::kCuda}) {
-    const auto ops = MakeGradientOps(On(device), weights);
-    std::vector<std::shared_ptr<float>> arrays;
+    const auto ops = MakeOps(On(device), weights);
+    std::vector<DeviceMemory> arrays;
     for (const uint64_t seed : {1, 2, 3, 4}) {
       Matrix<float> values = RandomMatrix(1, kCount, seed, 1);
       if (seed == 4)
         for (float& x : values.span()) x *= x;
       arrays.push_back(ops->Allocate(kCount));
-      ops->FromHost(values.span(), arrays.back().get());
+      ops->FromHost(values.span(), arrays.back().all());
     }
-    const auto span = [&](int i) { return std::span<float>(arrays[i].get(), kCount); };
-    ops->AdamWStep({.rate = 0.01f, .decay = 0.1f, .gradient_scale = 0.5f, .step = 3}, span(0), span(1), span(2),
-                   span(3));
+    ops->AdamWStep({.rate = 0.01f, .decay = 0.1f, .gradient_scale = 0.5f, .step = 3}, arrays[0].all(), arrays[1].all(),
+                   arrays[2].all(), arrays[3].all());
     const int at = device == Device::kCuda;
     for (int i = 0; i < 3; ++i) {
       stepped[at][i].resize(kCount);
-      ops->ToHost(arrays[i + 1].get(), stepped[at][i]);
+      ops->ToHost(arrays[i + 1].all(), stepped[at][i]);
     }
-    sums[at] = {ops->SumOfSquares(span(0)),
-                ops->SumOfAbsoluteProducts({weights->blocks[1].k}, {arrays[0].get(), kv_dim, 72}),
-                ops->SumOfAbsoluteProducts({weights->blocks[1].post_norm}, {arrays[0].get(), 1, 72}),
-                ops->SumOfAbsoluteProducts({{}, {arrays[1].get(), 64, 72}}, {arrays[0].get(), 64, 72})};
+    sums[at] = {ops->SumOfSquares(arrays[0].all()),
+                ops->SumOfAbsoluteProducts(weights->blocks[1].k, arrays[0].matrix(kv_dim, 72)),
+                ops->SumOfAbsoluteProducts(weights->blocks[1].post_norm, arrays[0].matrix(1, 72)),
+                ops->SumOfAbsoluteProducts(arrays[1].matrix(64, 72), arrays[0].matrix(64, 72))};
   }
   for (int i = 0; i < 3; ++i) EXPECT_LE(RelativeDistance(stepped[1][i], stepped[0][i]), 1e-6);
   for (size_t i = 0; i < sums[0].size(); ++i) EXPECT_NEAR(sums[1][i], sums[0][i], 1e-6 * sums[0][i]) << i;

@@ -2,8 +2,8 @@
 // Counts what a step of gradients launches and copies, which the emulator can.
 #include <gtest/gtest.h>
 
-#include "engine/gradient_ops.h"
 #include "engine/gradients.h"
+#include "engine/ops.h"
 #include "kernels/emulated/device.h"
 #include "kernels/emulated/machine.h"
 #include "models/block_tensors.h"
@@ -25,8 +25,7 @@ class GradientCosts : public testing::Test {
     TrainedParameters trained;
     const auto parameter = [&](int64_t rows, int64_t cols) {
       memory_.insert(memory_.end(), {engine_->Allocate(rows * cols), engine_->Allocate(rows * cols)});
-      return Parameter{MatrixView<float>(memory_[memory_.size() - 2].get(), rows, cols),
-                       {memory_.back().get(), rows, cols}};
+      return Parameter{memory_[memory_.size() - 2].matrix(rows, cols), memory_.back().matrix(rows, cols)};
     };
     for (int layer = 0; layer < layers; ++layer) {
       StageParameters& stage = trained.stages.emplace_back();
@@ -48,7 +47,7 @@ class GradientCosts : public testing::Test {
 
   std::shared_ptr<const Weights> weights_;
   std::unique_ptr<GradientEngine> engine_;
-  std::vector<std::shared_ptr<float>> memory_;
+  std::vector<DeviceMemory> memory_;
   Batch batch_;
 };
 

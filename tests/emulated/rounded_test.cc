@@ -7,7 +7,8 @@
 #include <functional>
 #include <random>
 
-#include "engine/gradient_ops.h"
+#include "engine/backend.h"
+#include "engine/ops.h"
 #include "kernels/emulated/machine.h"
 #include "tests/cuda/models.h"
 
@@ -20,24 +21,24 @@ class Rounded : public testing::Test {
  protected:
   Rounded() { batch_.Add(std::vector<int32_t>(kTokens, 3)); }
 
-  void Fill(MatrixView<float> x) {
+  void Fill(DeviceMatrix<float> x) {
     std::vector<float> values(x.rows * x.cols);
     for (float& value : values) value = normal_(random_);
-    ops_->FromHost(values, x.data);
+    ops_->FromHost(values, x);
   }
   // All memory is asked for first, because copies are dropped when more of it is.
-  MatrixView<float> New(int64_t rows, int64_t cols) {
+  DeviceMatrix<float> New(int64_t rows, int64_t cols) {
     memory_.push_back(ops_->Allocate(rows * cols));
-    const MatrixView<float> made(memory_.back().get(), rows, cols);
+    const DeviceMatrix<float> made = memory_.back().matrix(rows, cols);
     Fill(made);
     return made;
   }
   // The values of x that a product reads.
-  std::vector<float> Seen(MatrixView<const float> x) {
-    const MatrixView<float> out(product_.data, x.rows, 8);
-    ops_->MatMul(x, {{}, {weight_.data, 8, x.cols}}, {}, false, out);
+  std::vector<float> Seen(DeviceMatrix<const float> x) {
+    const DeviceMatrix<float> out = product_.Part(0, x.rows, 8);
+    ops_->MatMul(x, weight_.Part(0, 8, x.cols), {}, false, out);
     std::vector<float> host(out.rows * out.cols);
-    ops_->ToHost(out.data, host);
+    ops_->ToHost(out, host);
     return host;
   }
   int64_t Launches(const std::function<void()>& call) {
@@ -47,17 +48,17 @@ class Rounded : public testing::Test {
   }
 
   std::shared_ptr<const Weights> weights_ = MakeWeights(kQwen2, DType::kBFloat16);
-  std::unique_ptr<GradientOps> ops_ = MakeGradientOps(On(Device::kCuda), weights_);
+  std::unique_ptr<Ops> ops_ = MakeOps(On(Device::kCuda), weights_);
   Batch batch_;
   std::mt19937 random_{7};
   std::normal_distribution<float> normal_;
-  std::vector<std::shared_ptr<float>> memory_;
-  MatrixView<float> weight_ = New(8, 512), product_ = New(512, 8), other_ = New(1, kLargest);
+  std::vector<DeviceMemory> memory_;
+  DeviceMatrix<float> weight_ = New(8, 512), product_ = New(512, 8), other_ = New(1, kLargest);
 };
 
 TEST_F(Rounded, OnceUntilTheyAreWritten) {
   const gpu::Stream stream;
-  const MatrixView<float> x = New(6, 16);
+  const MatrixView<float> x = New(6, 16).on_gpu();
   RoundedCopies copies;
   const auto of = [&](MatrixView<const float> rows) {
     return Launches([&] { copies.Of(stream, rows, DType::kBFloat16); });
@@ -78,7 +79,7 @@ TEST_F(Rounded, OnceUntilTheyAreWritten) {
 
 TEST_F(Rounded, TheOneAskedForLeastRecentlyMakesRoom) {
   const gpu::Stream stream;
-  const MatrixView<float> x = New(RoundedCopies::kCopies + 1, 16);
+  const MatrixView<float> x = New(RoundedCopies::kCopies + 1, 16).on_gpu();
   RoundedCopies copies;
   const auto of = [&](int64_t row) { return Launches([&] { copies.Of(stream, x.Rows(row, 1), DType::kBFloat16); }); };
   for (int64_t row = 0; row < RoundedCopies::kCopies; ++row) EXPECT_EQ(of(row), 1);
@@ -92,88 +93,66 @@ TEST_F(Rounded, TheOneAskedForLeastRecentlyMakesRoom) {
 TEST_F(Rounded, AProductReadsWhatTheLastOperationWrote) {
   const int64_t hidden = weights_->config.hidden, queries = weights_->config.query_dim(),
                 keys = weights_->config.kv_dim(), vocab = weights_->config.vocab, heads = weights_->config.heads;
-  const MatrixView<float> h = New(kTokens, hidden), h2 = New(kTokens, hidden), h3 = New(kTokens, hidden),
-                          h4 = New(kTokens, hidden), q = New(kTokens, queries), q2 = New(kTokens, queries),
-                          k = New(kTokens, keys), v = New(kTokens, keys), dk = New(kTokens, keys),
-                          dv = New(kTokens, keys), log_sums = New(kTokens, heads), square = New(hidden, hidden),
-                          row = New(1, hidden), head = New(vocab, hidden);
+  const DeviceMatrix<float> h = New(kTokens, hidden), h2 = New(kTokens, hidden), h3 = New(kTokens, hidden),
+                            h4 = New(kTokens, hidden), q = New(kTokens, queries), q2 = New(kTokens, queries),
+                            k = New(kTokens, keys), v = New(kTokens, keys), dk = New(kTokens, keys),
+                            dv = New(kTokens, keys), log_sums = New(kTokens, heads), square = New(hidden, hidden),
+                            row = New(1, hidden), head = New(vocab, hidden);
   const std::vector<int32_t> targets(kTokens, 5);
   const std::vector<int64_t> some = {4, 0, 7};
   const std::vector<float> scales(kTokens, 1.0f);
   std::vector<float> losses(kTokens);
-  const Operand norm{weights_->final_norm};
-  const HeadRows rows{{weights_->embedding}, h2, targets};
-  ops_->Begin(batch_);
-  const auto span = [](MatrixView<float> x) { return std::span<float>(x.data, x.rows * x.cols); };
+  const Operand norm(weights_->final_norm);
+  const HeadRows rows{weights_->embedding, h2, targets};
+  ops_->Begin({.batch = batch_});
   // The softmax's sums, which gradients read.
-  ops_->Attention({0, q, k, v, q2, log_sums});
+  ops_->Attention({0, 0, q, k, v, q2, log_sums});
 
   struct Write {
     const char* name;
-    MatrixView<float> to;
+    DeviceMatrix<float> to;
     std::function<void()> call;
   };
   const Write writes[] = {
       {"Zero", h, [&] { ops_->Zero(h); }},
       {"Copy", h, [&] { ops_->Copy(h2, h); }},
-      {"FromHost", row, [&] { ops_->FromHost(std::vector<float>(hidden, 2.0f), row.data); }},
+      {"FromHost", row, [&] { ops_->FromHost(std::vector<float>(hidden, 2.0f), row); }},
       {"Embed", h, [&] { ops_->Embed(h); }},
       {"Rope", q, [&] { ops_->Rope(q); }},
       {"RopeGradient", q, [&] { ops_->RopeGradient(q); }},
       {"Attention", q2,
        [&] {
-         ops_->Attention({0, q, k, v, q2, log_sums});
+         ops_->Attention({0, 0, q, k, v, q2, log_sums});
        }},
       // Gradient and output of the attention are its queries, so that all copies have a place.
       {"AttentionGradient, queries", q2,
        [&] {
-         ops_->AttentionGradient({0, q, k, v, q, log_sums}, q, q2, dk, dv);
+         ops_->AttentionGradient({0, 0, q, k, v, q, log_sums}, q, q2, dk, dv);
        }},
       {"AttentionGradient, keys", dk,
        [&] {
-         ops_->AttentionGradient({0, q, k, v, q, log_sums}, q, q2, dk, dv);
+         ops_->AttentionGradient({0, 0, q, k, v, q, log_sums}, q, q2, dk, dv);
        }},
       {"AttentionGradient, values", dv,
        [&] {
-         ops_->AttentionGradient({0, q, k, v, q, log_sums}, q, q2, dk, dv);
+         ops_->AttentionGradient({0, 0, q, k, v, q, log_sums}, q, q2, dk, dv);
        }},
-      {"MatMul", h,
-       [&] {
-         ops_->MatMul(h2, {{}, square}, {}, false, h);
-       }},
-      {"MatMul with a bias", h,
-       [&] {
-         ops_->MatMul(h2, {{}, square}, {{}, row}, true, h);
-       }},
-      {"MatMulRight", h,
-       [&] {
-         ops_->MatMulRight(h2, {{}, square}, true, h);
-       }},
-      {"MatMulInputGradient", h,
-       [&] {
-         ops_->MatMulInputGradient(h2, {{}, square}, false, h);
-       }},
+      {"MatMul", h, [&] { ops_->MatMul(h2, square, {}, false, h); }},
+      {"MatMul with a bias", h, [&] { ops_->MatMul(h2, square, row, true, h); }},
+      {"MatMulRight", h, [&] { ops_->MatMulRight(h2, square, true, h); }},
+      {"MatMulInputGradient", h, [&] { ops_->MatMulInputGradient(h2, square, false, h); }},
       {"MatMulWeightGradient", square, [&] { ops_->MatMulWeightGradient(h2, h3, square); }},
       {"BiasGradient", row, [&] { ops_->BiasGradient(h2, row); }},
       {"RmsNorm", h, [&] { ops_->RmsNorm(h2, norm, h); }},
-      {"RmsNormHeads", q,
-       [&] {
-         ops_->RmsNormHeads(q, {{}, {row.data, 1, 64}});
-       }},
+      {"RmsNormHeads", q, [&] { ops_->RmsNormHeads(q, row.Part(0, 1, 64)); }},
       {"RmsNormGradient", h, [&] { ops_->RmsNormGradient(h2, norm, h3, true, h, {}); }},
       {"RmsNormGradient of the weight", row, [&] { ops_->RmsNormGradient(h2, norm, h3, false, h4, row); }},
-      {"RmsNormHeadsGradient", q,
-       [&] {
-         ops_->RmsNormHeadsGradient(q2, {{}, {row.data, 1, 64}}, q2, q, {});
-       }},
+      {"RmsNormHeadsGradient", q, [&] { ops_->RmsNormHeadsGradient(q2, row.Part(0, 1, 64), q2, q, {}); }},
       {"GatedUnit", h, [&] { ops_->GatedUnit(h, h2); }},
       {"GatedUnitGradient of the gate", h, [&] { ops_->GatedUnitGradient(h2, h3, h, h4); }},
       {"GatedUnitGradient of the other", h, [&] { ops_->GatedUnitGradient(h2, h3, h4, h); }},
       {"AddTo", h, [&] { ops_->AddTo(h2, h); }},
-      {"AddRow", h,
-       [&] {
-         ops_->AddRow({{}, row}, h);
-       }},
+      {"AddRow", h, [&] { ops_->AddRow(row, h); }},
       {"Scale", h, [&] { ops_->Scale(3, h); }},
       {"ApplyDropout", h,
        [&] {
@@ -186,12 +165,12 @@ TEST_F(Rounded, AProductReadsWhatTheLastOperationWrote) {
       {"AdamWStep", h,
        [&] {
          ops_->Zero(h4);  // a second moment is not negative
-         ops_->AdamWStep({.rate = 0.1f}, span(h2), span(h), span(h3), span(h4));
+         ops_->AdamWStep({.rate = 0.1f}, h2, h, h3, h4);
        }},
   };
   for (const Write& write : writes) {
-    for (const MatrixView<float>& x : {h, h2, h3, h4, q, q2, k, v}) Fill(x);
-    const MatrixView<float> copied(other_.data, write.to.rows, write.to.cols);
+    for (const DeviceMatrix<float>& x : {h, h2, h3, h4, q, q2, k, v}) Fill(x);
+    const DeviceMatrix<float> copied = other_.Part(0, write.to.rows, write.to.cols);
     const std::vector<float> before = Seen(write.to);
     write.call();
     const std::vector<float> found = Seen(write.to);

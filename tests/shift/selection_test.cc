@@ -256,15 +256,15 @@ TEST_F(SelectionFromText, TaylorIsTheSumOfWeightsTimesTheirGradients) {
         text.Add(std::span(batch.tokens).subspan(batch.offsets[s], batch.offsets[s + 1] - batch.offsets[s]));
     GradientEngine engine(context_, model_.weights, model_.plan);
     TrainedParameters trained;
-    std::vector<std::shared_ptr<float>> memory;
+    std::vector<DeviceMemory> memory;
     for (const BlockWeights& block : model_.weights->blocks) {
       StageParameters& of = trained.stages.emplace_back();
       of.tensors.resize(BlockTensors().size());
       ForEachTensor(block, [&](const BlockTensor& row, const TensorView& tensor) {
         const bool vector = tensor.shape.size() == 1;
         const auto gradient = memory.emplace_back(engine.Allocate(tensor.elements()));
-        of.tensors[&row - BlockTensors().data()].gradient = {gradient.get(), vector ? 1 : tensor.rows(),
-                                                             vector ? tensor.elements() : tensor.cols()};
+        of.tensors[&row - BlockTensors().data()].gradient =
+            gradient.matrix(vector ? 1 : tensor.rows(), vector ? tensor.elements() : tensor.cols());
       });
     }
     engine.Set(trained);
@@ -275,7 +275,7 @@ TEST_F(SelectionFromText, TaylorIsTheSumOfWeightsTimesTheirGradients) {
     for (int64_t layer = 0; layer < kLayers; ++layer) {
       double expected = 0;
       ForEachTensor(model_.weights->blocks[layer], [&](const BlockTensor& row, const TensorView& tensor) {
-        const float* gradient = trained.stages[layer].tensors[&row - BlockTensors().data()].gradient.data;
+        const float* gradient = trained.stages[layer].tensors[&row - BlockTensors().data()].gradient.host().data;
         const auto* w = static_cast<const float*>(tensor.data);
         for (int64_t i = 0; i < tensor.elements(); ++i) expected += std::abs(static_cast<double>(w[i]) * gradient[i]);
       });

@@ -14,13 +14,14 @@ class Distance : public Objective {
   LossSum Step(const TrainingBatch& batch, uint64_t, double scale) override {
     LossSum sum = Validate(batch);
     for (int64_t i = 0; i < arrays_.count; ++i)
-      arrays_.gradients.get()[i] += static_cast<float>(factor * scale * static_cast<double>(batch.targets)) *
-                                    (arrays_.values.get()[i] - Goal(batch));
+      arrays_.gradients.all().host()(0, i) += static_cast<float>(factor * scale * static_cast<double>(batch.targets)) *
+                                              (arrays_.values.all().host()(0, i) - Goal(batch));
     return sum;
   }
   LossSum Validate(const TrainingBatch& batch) override {
     double squares = 0;
-    for (int64_t i = 0; i < arrays_.count; ++i) squares += 0.5 * std::pow(arrays_.values.get()[i] - Goal(batch), 2);
+    for (int64_t i = 0; i < arrays_.count; ++i)
+      squares += 0.5 * std::pow(arrays_.values.all().host()(0, i) - Goal(batch), 2);
     return {squares * static_cast<double>(batch.targets), static_cast<double>(batch.targets)};
   }
   double factor = 1;
@@ -50,14 +51,15 @@ class LoopTest : public SmallModel {
 
   // The trained values.
   std::vector<float> Run(const TrainingObserver& observer = {}, double factor = 1, float initial = 0) {
-    const auto ops = MakeGradientOps(context_, model_.weights);
+    const auto ops = MakeOps(context_, model_.weights);
     const Parameters parameters(*model_.weights, plan_, trainable_);
     TrainingArrays arrays(*ops, std::vector<float>(parameters.count(), initial));
     Distance objective(arrays);
     objective.factor = factor;
     const CheckpointFile checkpoint(directory_ / "checkpoint", {{"model", "a"}});
     history_ = Train({texts_, parameters, options_, checkpoint, observer}, objective, arrays);
-    return {arrays.values.get(), arrays.values.get() + arrays.count};
+    const float* const values = arrays.values.all().host().data;
+    return {values, values + arrays.count};
   }
   void RemoveCheckpoint() const { std::filesystem::remove(directory_ / "checkpoint"); }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/gradient_linear.h"
+#include "engine/projection.h"
 
 #include "runtime/check.h"
 
@@ -8,9 +8,11 @@ namespace shiftrt {
 namespace {
 
 // The first columns of a scratch matrix, as a dense one.
-MatrixView<float> Part(const MatrixView<float>& scratch, int64_t cols) { return {scratch.data, scratch.rows, cols}; }
+DeviceMatrix<float> Part(const DeviceMatrix<float>& scratch, int64_t cols) {
+  return scratch.Part(0, scratch.rows, cols);
+}
 
-Operand Of(const Parameter& parameter) { return {{}, parameter.value}; }
+Operand Of(const Parameter& parameter) { return parameter.value; }
 
 }  // namespace
 
@@ -34,15 +36,17 @@ size_t RowOf(TensorView BlockWeights::*member) {
 }
 
 Operand OperandOf(const StagePass& pass, const TrainedStage& stage, TensorView BlockWeights::*member) {
-  const size_t row = RowOf(member);
   const std::vector<Parameter>& tensors = stage.parameters.tensors;
-  if (!tensors.empty() && tensors[row].value.data != nullptr) return Of(tensors[row]);
-  return {TensorsOf(pass.weights, stage.stage.block()).*member};
+  if (!tensors.empty()) {
+    const Parameter& parameter = tensors[RowOf(member)];
+    if (!parameter.value.empty()) return Of(parameter);
+  }
+  return TensorsOf(pass.weights, stage.stage.block()).*member;
 }
 
-MatrixView<float> GradientOf(const TrainedStage& stage, TensorView BlockWeights::*member) {
+DeviceMatrix<float> GradientOf(const TrainedStage& stage, TensorView BlockWeights::*member) {
   const std::vector<Parameter>& tensors = stage.parameters.tensors;
-  return tensors.empty() ? MatrixView<float>() : tensors[RowOf(member)].gradient;
+  return tensors.empty() ? DeviceMatrix<float>() : tensors[RowOf(member)].gradient;
 }
 
 Projection::Projection(const StagePass& pass, const TrainedStage& stage, TensorView BlockWeights::*w,
@@ -52,49 +56,47 @@ Projection::Projection(const StagePass& pass, const TrainedStage& stage, TensorV
       bias_(OperandOf(pass, stage, bias)),
       dw_(GradientOf(stage, w)),
       dbias_(GradientOf(stage, bias)) {
-  const size_t row = RowOf(w);
   if (stage.parameters.loras.empty()) return;
+  const size_t row = RowOf(w);
   lora_ = stage.parameters.loras[row];
   const LoraSettings& lora = pass.lora;
   dropout_ = {Dropout::Mix(Dropout::Mix(Dropout::Mix(lora.seed, lora.step), stage.index), row), lora.dropout};
 }
 
-bool Projection::Trained() const { return ReadsInput() || dbias_.data != nullptr; }
-bool Projection::ReadsInput() const {
-  return dw_.data != nullptr || lora_.a.gradient.data != nullptr || lora_.b.gradient.data != nullptr;
-}
+bool Projection::Trained() const { return ReadsInput() || !dbias_.empty(); }
+bool Projection::ReadsInput() const { return !dw_.empty() || !lora_.a.gradient.empty() || !lora_.b.gradient.empty(); }
 
-MatrixView<const float> Projection::LoraInput(MatrixView<const float> x, const LoraScratch& scratch) const {
+DeviceMatrix<const float> Projection::LoraInput(DeviceMatrix<const float> x, const LoraScratch& scratch) const {
   if (!Drops()) return x;
-  const MatrixView<float> dropped = Part(scratch.dropped, x.cols);
+  const DeviceMatrix<float> dropped = Part(scratch.dropped, x.cols);
   pass_.ops.ApplyDropout(dropout_, x, dropped);
   return dropped;
 }
 
-void Projection::Forward(MatrixView<const float> x, const LoraScratch& scratch, MatrixView<float> y) const {
-  GradientOps& ops = pass_.ops;
+void Projection::Forward(DeviceMatrix<const float> x, const LoraScratch& scratch, DeviceMatrix<float> y) const {
+  Ops& ops = pass_.ops;
   ops.MatMul(x, w_, bias_, false, y);
   if (lora_.empty()) return;
-  const MatrixView<float> inner = Part(scratch.inner, lora_.a.value.rows);
+  const DeviceMatrix<float> inner = Part(scratch.inner, lora_.a.value.rows);
   ops.MatMul(LoraInput(x, scratch), Of(lora_.a), {}, false, inner);
   ops.Scale(pass_.lora.scale, inner);
   ops.MatMul(inner, Of(lora_.b), {}, true, y);
 }
 
-void Projection::Backward(MatrixView<const float> x, MatrixView<const float> dy, const LoraScratch& scratch,
-                          bool accumulate, MatrixView<float> dx) const {
-  GradientOps& ops = pass_.ops;
-  const bool want_dx = dx.data != nullptr;
-  if (dw_.data != nullptr) ops.MatMulWeightGradient(dy, x, dw_);
-  if (dbias_.data != nullptr) ops.BiasGradient(dy, dbias_);
+void Projection::Backward(DeviceMatrix<const float> x, DeviceMatrix<const float> dy, const LoraScratch& scratch,
+                          bool accumulate, DeviceMatrix<float> dx) const {
+  Ops& ops = pass_.ops;
+  const bool want_dx = !dx.empty();
+  if (!dw_.empty()) ops.MatMulWeightGradient(dy, x, dw_);
+  if (!dbias_.empty()) ops.BiasGradient(dy, dbias_);
   if (want_dx) ops.MatMulInputGradient(dy, w_, accumulate, dx);
   if (lora_.empty()) return;
 
-  const MatrixView<float> inner = Part(scratch.inner, lora_.a.value.rows);
-  const MatrixView<float> dinner = Part(scratch.dinner, lora_.a.value.rows);
+  const DeviceMatrix<float> inner = Part(scratch.inner, lora_.a.value.rows);
+  const DeviceMatrix<float> dinner = Part(scratch.dinner, lora_.a.value.rows);
   const Operand a = Of(lora_.a), b = Of(lora_.b);
-  const bool want_da = lora_.a.gradient.data != nullptr, want_db = lora_.b.gradient.data != nullptr;
-  const MatrixView<const float> input = want_da || want_db ? LoraInput(x, scratch) : x;
+  const bool want_da = !lora_.a.gradient.empty(), want_db = !lora_.b.gradient.empty();
+  const DeviceMatrix<const float> input = want_da || want_db ? LoraInput(x, scratch) : x;
   if (want_db) {
     ops.MatMul(input, a, {}, false, inner);
     ops.Scale(pass_.lora.scale, inner);
@@ -106,7 +108,7 @@ void Projection::Backward(MatrixView<const float> x, MatrixView<const float> dy,
   if (want_da) ops.MatMulWeightGradient(dinner, input, lora_.a.gradient);
   if (!want_dx) return;
   if (!Drops()) return ops.MatMulInputGradient(dinner, a, true, dx);
-  const MatrixView<float> ddropped = Part(scratch.dropped, dx.cols);  // its input is not read any more
+  const DeviceMatrix<float> ddropped = Part(scratch.dropped, dx.cols);  // its input is not read any more
   ops.MatMulInputGradient(dinner, a, false, ddropped);
   ops.ApplyDropout(dropout_, ddropped, ddropped);
   ops.AddTo(ddropped, dx);

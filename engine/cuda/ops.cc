@@ -2,7 +2,7 @@
 // The operations of gradients on a GPU. Streams, activations and gradients are float32. Products of a 16-bit model
 // round both operands to its type, as the decoder rounds activations, and add up in float32; products with adapters,
 // and all products of a float32 model, are float32. Attention rounds its operands likewise.
-#include "engine/gradient_ops.h"
+#include "engine/ops.h"
 
 #include <algorithm>
 #include <cmath>
@@ -41,9 +41,9 @@ struct Side {
   }
 };
 
-class CudaGradientOps : public GradientOps {
+class CudaOps : public Ops {
  public:
-  CudaGradientOps(const Context& context, std::shared_ptr<const Weights> weights)
+  CudaOps(const Context& context, std::shared_ptr<const Weights> weights)
       : weights_(std::move(weights)),
         config_(weights_->config),
         spec_(config_.block),
@@ -58,116 +58,102 @@ class CudaGradientOps : public GradientOps {
           "--dtype, or --device cpu");
   }
 
-  std::shared_ptr<float> Allocate(int64_t count) override {
-    std::shared_ptr<float> memory = device_->rows()->Allocate(count);
-    gpu::FillBytes(stream_, memory.get(), 0, Bytes(count));
+  DeviceMemory Allocate(int64_t count) override {
+    DeviceMemory memory = device_->rows()->Allocate(count);
+    gpu::FillBytes(stream_, memory.all().on_gpu().data, 0, Bytes(count));
     rounded_.Clear();  // the memory may have been others' rows
     return memory;
   }
-  void Zero(MatrixView<float> x) override {
-    gpu::ZeroRows(stream_, x);
-    rounded_.Written(x);
+  void Zero(DeviceMatrix<float> x) override { gpu::ZeroRows(stream_, Written(x)); }
+  void Copy(DeviceMatrix<const float> from, DeviceMatrix<float> to) override {
+    gpu::CopyRows(stream_, from.on_gpu(), Written(to));
   }
-  void Copy(MatrixView<const float> from, MatrixView<float> to) override {
-    gpu::CopyRows(stream_, from, to);
-    rounded_.Written(to);
+  void ToHost(DeviceMatrix<const float> from, std::span<float> host) override {
+    gpu::CopyToHost(stream_, host.data(), from.on_gpu().data, static_cast<int64_t>(host.size_bytes()));
   }
-  void ToHost(const float* from, std::span<float> host) override {
-    gpu::CopyToHost(stream_, host.data(), from, static_cast<int64_t>(host.size_bytes()));
-  }
-  void FromHost(std::span<const float> host, float* to) override {
-    gpu::CopyToDevice(stream_, to, host.data(), static_cast<int64_t>(host.size_bytes()));
+  void FromHost(std::span<const float> host, DeviceMatrix<float> to) override {
+    gpu::CopyToDevice(stream_, Written(to).data, host.data(), static_cast<int64_t>(host.size_bytes()));
     gpu::Synchronize(stream_);
-    rounded_.Written({to, 1, std::ssize(host)});
   }
-  MatrixView<const float> Here(const Rows& rows, std::shared_ptr<float>& copy) override;
+  DeviceMatrix<const float> Here(const Rows& rows, DeviceMemory& copy) override;
+  Rows AsRows(DeviceMatrix<const float> here) const override { return {here, device_->rows()}; }
 
-  void Begin(const Batch& batch) override;
-  void Embed(MatrixView<float> h) override {
-    Check(h.stride == h.cols, "embeddings go to dense rows, not to rows {} apart", h.stride);
-    gpu::Embed(stream_, tokens_, h.rows, device_->embedding(), h.cols, h.data, weights_->EmbeddingScale());
-    rounded_.Written(h);
+  void Begin(const LayerCall& call) override;
+  void Embed(DeviceMatrix<float> h) override {
+    Check(h.dense(), "embeddings go to dense rows, not to rows {} apart", h.stride);
+    gpu::Embed(stream_, tokens_, h.rows, device_->embedding(), h.cols, Written(h).data, weights_->EmbeddingScale());
   }
-  void Rope(MatrixView<float> x) override { Rotate(x, /*back=*/false); }
-  void RopeGradient(MatrixView<float> dx) override { Rotate(dx, /*back=*/true); }
+  void Rope(DeviceMatrix<float> x) override { Rotate(x, /*back=*/false); }
+  void RopeGradient(DeviceMatrix<float> dx) override { Rotate(dx, /*back=*/true); }
+  void PlaceInCache(AttentionActivations&) override {}  // Begin() refuses a call with a cache
   void Attention(const AttentionActivations& a) override;
-  void AttentionGradient(const AttentionActivations& a, MatrixView<const float> dout, MatrixView<float> dq,
-                         MatrixView<float> dk, MatrixView<float> dv) override;
+  void AttentionGradient(const AttentionActivations& a, DeviceMatrix<const float> dout, DeviceMatrix<float> dq,
+                         DeviceMatrix<float> dk, DeviceMatrix<float> dv) override;
 
-  void MatMul(MatrixView<const float> x, const Operand& w, const Operand& bias, bool accumulate,
-              MatrixView<float> y) override;
-  void MatMulRight(MatrixView<const float> x, const Operand& b, bool accumulate, MatrixView<float> y) override;
-  void MatMulInputGradient(MatrixView<const float> dy, const Operand& w, bool accumulate,
-                           MatrixView<float> dx) override;
-  void MatMulWeightGradient(MatrixView<const float> dy, MatrixView<const float> x, MatrixView<float> dw) override;
-  void BiasGradient(MatrixView<const float> dy, MatrixView<float> db) override {
-    gpu::AddColumnSums(stream_, dy, db);
-    rounded_.Written(db);
-  }
-
-  void RmsNorm(MatrixView<const float> x, const Operand& weight, MatrixView<float> out) override {
-    gpu::NormGroups(stream_, NormOf(x.cols, weight), x, Out(out));
-  }
-  void RmsNormHeads(MatrixView<float> x, const Operand& weight) override {
-    gpu::NormGroups(stream_, NormOf(config_.head_dim, weight), x, x);
-    rounded_.Written(x);
-  }
-  void RmsNormGradient(MatrixView<const float> x, const Operand& weight, MatrixView<const float> dy, bool accumulate,
-                       MatrixView<float> dx, MatrixView<float> dweight) override {
-    NormGradient(NormOf(x.cols, weight), x, dy, accumulate, Out(dx), dweight);
-  }
-  void RmsNormHeadsGradient(MatrixView<const float> x, const Operand& weight, MatrixView<const float> dy,
-                            MatrixView<float> dx, MatrixView<float> dweight) override {
-    NormGradient(NormOf(config_.head_dim, weight), x, dy, false, Out(dx), dweight);
+  void MatMul(DeviceMatrix<const float> x, const Operand& w, const Operand& bias, bool accumulate,
+              DeviceMatrix<float> y) override;
+  void MatMulRight(DeviceMatrix<const float> x, const Operand& b, bool accumulate, DeviceMatrix<float> y) override;
+  void MatMulInputGradient(DeviceMatrix<const float> dy, const Operand& w, bool accumulate,
+                           DeviceMatrix<float> dx) override;
+  void MatMulWeightGradient(DeviceMatrix<const float> dy, DeviceMatrix<const float> x, DeviceMatrix<float> dw) override;
+  void BiasGradient(DeviceMatrix<const float> dy, DeviceMatrix<float> db) override {
+    gpu::AddColumnSums(stream_, dy.on_gpu(), Written(db));
   }
 
-  void GatedUnit(MatrixView<float> gate, MatrixView<const float> up) override {
-    gpu::GateRows(stream_, GatedOf(spec_), Out(gate), up);
+  void RmsNorm(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<float> out) override {
+    gpu::NormGroups(stream_, NormOf(x.cols, weight), x.on_gpu(), Out(out));
   }
-  void GatedUnitGradient(MatrixView<const float> gate, MatrixView<const float> up, MatrixView<float> dgate,
-                         MatrixView<float> dup) override {
-    gpu::GateRowsGradient(stream_, GatedOf(spec_), gate, up, Out(dgate), Out(dup));
+  void RmsNormHeads(DeviceMatrix<float> x, const Operand& weight) override {
+    gpu::NormGroups(stream_, NormOf(config_.head_dim, weight), x.on_gpu(), Written(x));
   }
-  void AddTo(MatrixView<const float> x, MatrixView<float> y) override {
-    gpu::AddRows(stream_, x, y);
-    rounded_.Written(y);
+  void RmsNormGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
+                       bool accumulate, DeviceMatrix<float> dx, DeviceMatrix<float> dweight) override {
+    NormGradient(NormOf(x.cols, weight), x, dy, accumulate, dx, dweight);
   }
-  void AddRow(const Operand& b, MatrixView<float> y) override {
+  void RmsNormHeadsGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
+                            DeviceMatrix<float> dx, DeviceMatrix<float> dweight) override {
+    NormGradient(NormOf(config_.head_dim, weight), x, dy, false, dx, dweight);
+  }
+
+  void GatedUnit(DeviceMatrix<float> gate, DeviceMatrix<const float> up) override {
+    gpu::GateRows(stream_, GatedOf(spec_), Out(gate), up.on_gpu());
+  }
+  void GatedUnitGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> up, DeviceMatrix<float> dgate,
+                         DeviceMatrix<float> dup) override {
+    gpu::GateRowsGradient(stream_, GatedOf(spec_), gate.on_gpu(), up.on_gpu(), Out(dgate), Out(dup));
+  }
+  void AddTo(DeviceMatrix<const float> x, DeviceMatrix<float> y) override {
+    gpu::AddRows(stream_, x.on_gpu(), Written(y));
+  }
+  void AddRow(const Operand& b, DeviceMatrix<float> y) override {
     const DeviceVector row = operands_.Vector(b);
     if (row.data == nullptr) return;
-    gpu::AddRows(stream_, {row.data, 1, y.cols, 0}, y);
-    rounded_.Written(y);
+    gpu::AddRows(stream_, {row.data, 1, y.cols, 0}, Written(y));
   }
-  void Scale(float factor, MatrixView<float> x) override {
-    gpu::ScaleRows(stream_, factor, x);
-    rounded_.Written(x);
-  }
-  void ApplyDropout(const Dropout& dropout, MatrixView<const float> x, MatrixView<float> out) override {
+  void Scale(float factor, DeviceMatrix<float> x) override { gpu::ScaleRows(stream_, factor, Written(x)); }
+  void ApplyDropout(const Dropout& dropout, DeviceMatrix<const float> x, DeviceMatrix<float> out) override {
     Check(dropout.probability >= 0 && dropout.probability < 1, "a dropout of {} is not in [0, 1)", dropout.probability);
-    gpu::DropRows(stream_, {dropout.key, dropout.Threshold(), dropout.Scale()}, x, out);
-    rounded_.Written(out);
+    gpu::DropRows(stream_, {dropout.key, dropout.Threshold(), dropout.Scale()}, x.on_gpu(), Written(out));
   }
-  void Gather(std::span<const int64_t> rows, MatrixView<const float> from, MatrixView<float> to) override {
-    gpu::GatherRows(stream_, Indices(rows), from, to);
-    rounded_.Written(to);
+  void Gather(std::span<const int64_t> rows, DeviceMatrix<const float> from, DeviceMatrix<float> to) override {
+    gpu::GatherRows(stream_, Indices(rows), from.on_gpu(), Written(to));
   }
-  void Scatter(std::span<const int64_t> rows, MatrixView<const float> from, MatrixView<float> to) override {
-    gpu::ScatterRows(stream_, Indices(rows), from, to);
-    rounded_.Written(to);
+  void Scatter(std::span<const int64_t> rows, DeviceMatrix<const float> from, DeviceMatrix<float> to) override {
+    gpu::ScatterRows(stream_, Indices(rows), from.on_gpu(), Written(to));
   }
 
   void HeadLossGradient(const HeadRows& rows, std::span<const float> scales, std::span<float> losses,
-                        MatrixView<float> dx, MatrixView<float> dw) override;
+                        DeviceMatrix<float> dx, DeviceMatrix<float> dw) override;
   void LogProbs(const HeadRows& rows, std::span<float> log_probs) override;
 
-  void AdamWStep(const AdamW& settings, std::span<const float> gradient, std::span<float> values,
-                 std::span<float> first, std::span<float> second) override;
-  double SumOfSquares(std::span<const float> values) override {
+  void AdamWStep(const AdamW& settings, DeviceMatrix<const float> gradient, DeviceMatrix<float> values,
+                 DeviceMatrix<float> first, DeviceMatrix<float> second) override;
+  double SumOfSquares(DeviceMatrix<const float> values) override {
     return SumOf([&](double* scratch, double* sum) {
-      gpu::SumSquares(stream_, values.data(), std::ssize(values), scratch, sum);
+      gpu::SumSquares(stream_, values.on_gpu().data, values.rows * values.cols, scratch, sum);
     });
   }
-  double SumOfAbsoluteProducts(const Operand& w, MatrixView<const float> gradient) override;
+  double SumOfAbsoluteProducts(const Operand& w, DeviceMatrix<const float> gradient) override;
 
  private:
   static constexpr int64_t Bytes(int64_t floats) { return floats * static_cast<int64_t>(sizeof(float)); }
@@ -181,26 +167,35 @@ class CudaGradientOps : public GradientOps {
            std::all_of(widths.begin(), widths.end(), [](int64_t width) { return width % kAligned == 0; });
   }
   // Rows that a kernel writes and products read. Those that products read in 16 bits it also writes in 16 bits.
-  gpu::WrittenRows Out(MatrixView<float> x) {
-    rounded_.Written(x);
+  gpu::WrittenRows Out(DeviceMatrix<float> rows) {
+    const MatrixView<float> x = Written(rows);
     if (!Narrows({x.cols})) return x;
     return {x, static_cast<BFloat16*>(rounded_.For(stream_, x, dtype_).data)};
   }
+  // Rows that the kernel launched next writes: no copy of them is valid behind it.
+  MatrixView<float> Written(DeviceMatrix<float> x) {
+    rounded_.Written(x.on_gpu());
+    return x.on_gpu();
+  }
+  Side Take(DeviceMatrix<const float> x, bool narrow) { return Take(x.on_gpu(), narrow); }
   Side Take(MatrixView<const float> x, bool narrow) {
     if (!narrow) return {{x.data, DType::kFloat32}, x.stride};
     return {rounded_.Of(stream_, x, dtype_), x.cols};
   }
   // A matrix, of which a stored one in 16 bits has widths that Narrows() accepts.
   Side Take(const Operand& w, bool narrow) {
-    if (w.trained.data != nullptr) return Take(w.trained, narrow);
-    const ConstDeviceArray stored = operands_.Matrix(w.stored);
-    if (stored.dtype != DType::kFloat32) return {stored, w.stored.cols()};
+    if (w.is_trained()) return Take(w.trained(), narrow);
+    const ConstDeviceArray stored = operands_.Matrix(w.stored());
+    if (stored.dtype != DType::kFloat32) return {stored, w.stored().cols()};
     const auto* const floats = static_cast<const float*>(stored.data);
-    return Take(MatrixView<const float>(floats, w.stored.rows(), w.stored.cols()), narrow);
+    return Take(MatrixView<const float>(floats, w.stored().rows(), w.stored().cols()), narrow);
   }
-  static int64_t ColsOf(const Operand& w) { return w.trained.data != nullptr ? w.trained.cols : w.stored.cols(); }
+  static int64_t ColsOf(const Operand& w) { return w.is_trained() ? w.trained().cols : w.stored().cols(); }
 
   // y (+)= x W' with the sizes and the forms of `problem`.
+  void Multiply(gpu::MatMulProblem problem, const Side& x, const Side& w, DeviceMatrix<float> y) {
+    Multiply(problem, x, w, Written(y));
+  }
   void Multiply(gpu::MatMulProblem problem, const Side& x, const Side& w, MatrixView<float> y) {
     problem.x = x.array;
     problem.w = w.array;
@@ -212,7 +207,7 @@ class CudaGradientOps : public GradientOps {
     rounded_.Written(y);
   }
 
-  void Rotate(MatrixView<float> x, bool back) {
+  void Rotate(DeviceMatrix<float> x, bool back) {
     gpu::RotateRows(stream_, Out(x), config_.head_dim, rope_.table(), positions_, back);
   }
 
@@ -220,17 +215,16 @@ class CudaGradientOps : public GradientOps {
     const DeviceVector vector = operands_.Vector(weight);
     return {n, vector.data, vector.offset_added ? 0 : spec_.norm_offset, eps_};
   }
-  void NormGradient(const gpu::GroupNorm& norm, MatrixView<const float> x, MatrixView<const float> dy, bool accumulate,
-                    const gpu::WrittenRows& dx, MatrixView<float> dweight) {
-    float* const scales = dweight.data != nullptr ? norm_scales_.Floats(stream_, x.rows * x.cols / norm.n) : nullptr;
-    gpu::NormGroupsGradient(stream_, norm, x, dy, accumulate, dx, dweight, scales);
-    rounded_.Written(dweight);
+  void NormGradient(const gpu::GroupNorm& norm, DeviceMatrix<const float> x, DeviceMatrix<const float> dy,
+                    bool accumulate, DeviceMatrix<float> dx, DeviceMatrix<float> dweight) {
+    float* const scales = dweight.empty() ? nullptr : norm_scales_.Floats(stream_, x.rows * x.cols / norm.n);
+    gpu::NormGroupsGradient(stream_, norm, x.on_gpu(), dy.on_gpu(), accumulate, Out(dx), Written(dweight), scales);
   }
 
   // Dense rows in the type that attention reads.
-  ConstDeviceArray ForAttention(MatrixView<const float> x) {
-    Check(x.stride == x.cols, "attention on the GPU reads dense rows, not rows {} apart", x.stride);
-    return Take(x, dtype_ != DType::kFloat32).array;
+  ConstDeviceArray ForAttention(DeviceMatrix<const float> x) {
+    Check(x.dense(), "attention on the GPU reads dense rows, not rows {} apart", x.stride);
+    return Take(x.on_gpu(), dtype_ != DType::kFloat32).array;
   }
   gpu::AttentionShape ShapeOf(int64_t layer) const {
     return {.heads = static_cast<int>(config_.heads),
@@ -289,22 +283,24 @@ class CudaGradientOps : public GradientOps {
   DeviceBuffer<gpu::LossState> states_;
 };
 
-MatrixView<const float> CudaGradientOps::Here(const Rows& rows, std::shared_ptr<float>& copy) {
-  const MatrixView<const float> from = rows.there();
+DeviceMatrix<const float> CudaOps::Here(const Rows& rows, DeviceMemory& copy) {
   if (!rows.on_host()) {
     Check(rows.device() == device_->rows(), "rows of GPU {} or of another model for gradients on GPU {}", rows.gpu(),
           stream_.device);
-    return from;
+    return rows.there();
   }
+  const MatrixView<const float> from = rows.host();
   copy = device_->rows()->Allocate(from.rows * from.cols);
-  for (int64_t i = 0; i < from.rows; ++i)
-    gpu::CopyToDevice(stream_, copy.get() + i * from.cols, from.row(i), Bytes(from.cols));
+  const MatrixView<float> to = copy.matrix(from.rows, from.cols).on_gpu();
+  for (int64_t i = 0; i < from.rows; ++i) gpu::CopyToDevice(stream_, to.row(i), from.row(i), Bytes(from.cols));
   gpu::Synchronize(stream_);
-  return {copy.get(), from.rows, from.cols};
+  return copy.matrix(from.rows, from.cols);
 }
 
 // In one copy.
-void CudaGradientOps::Begin(const Batch& batch) {
+void CudaOps::Begin(const LayerCall& call) {
+  const Batch& batch = call.batch;
+  Check(call.cache == nullptr, "these operations of a GPU continue no cache");
   rounded_.Clear();  // between batches others may write
   static_assert(sizeof(gpu::PackedSequence) == 4 * sizeof(int32_t));
   count_ = batch.size();
@@ -334,14 +330,15 @@ void CudaGradientOps::Begin(const Batch& batch) {
   sequences_ = reinterpret_cast<const gpu::PackedSequence*>(visible_ + count_);
 }
 
-void CudaGradientOps::Attention(const AttentionActivations& a) {
+void CudaOps::Attention(const AttentionActivations& a) {
   const gpu::AttentionShape shape = ShapeOf(a.layer);
   const ConstDeviceArray q = ForAttention(a.q), keys = ForAttention(a.k), values = ForAttention(a.v);
-  Check(a.out.stride == a.out.cols && a.log_sums.stride == a.log_sums.cols, "attention on the GPU writes dense rows");
+  Check(a.out.dense() && a.log_sums.dense(), "attention on the GPU writes dense rows");
+  const MatrixView<float> to = Written(a.out);
   if (dtype_ == DType::kFloat32) {
     const int splits = gpu::AttentionSplits(shape, count_, longest_, device_->info().multiprocessors);
     gpu::AttendSplit(stream_, {.shape = shape,
-                               .q = a.q.data,
+                               .q = static_cast<const float*>(q.data),
                                .keys = keys,
                                .values = values,
                                .first_row = first_row_,
@@ -349,13 +346,11 @@ void CudaGradientOps::Attention(const AttentionActivations& a) {
                                .tokens = count_,
                                .splits = splits,
                                .scratch = &shares_,
-                               .out = a.out.data,
-                               .log_sums = a.log_sums.data});
-    rounded_.Written(a.out);
+                               .out = to.data,
+                               .log_sums = a.log_sums.on_gpu().data});
     return;
   }
-  rounded_.Written(a.out);
-  const DeviceArray out = rounded_.For(stream_, a.out, dtype_);  // of which a.out becomes the same numbers
+  const DeviceArray out = rounded_.For(stream_, to, dtype_);  // a.out becomes the same numbers
   gpu::AttendPacked(stream_, {.shape = shape,
                               .q = q,
                               .keys = keys,
@@ -363,64 +358,63 @@ void CudaGradientOps::Attention(const AttentionActivations& a) {
                               .sequences = sequences_,
                               .sequence_count = sequence_count_,
                               .longest = longest_,
-                              .tokens = a.out.rows,
+                              .tokens = to.rows,
                               .rows = a.k.rows,
                               .out = out,
-                              .log_sums = a.log_sums.data});
-  gpu::Widen(stream_, out, a.out.rows, a.out.cols, a.out.data, a.out.cols);
+                              .log_sums = a.log_sums.on_gpu().data});
+  gpu::Widen(stream_, out, to.rows, to.cols, to.data, to.cols);
 }
 
-void CudaGradientOps::AttentionGradient(const AttentionActivations& a, MatrixView<const float> dout,
-                                        MatrixView<float> dq, MatrixView<float> dk, MatrixView<float> dv) {
-  for (const MatrixView<float>& view : {dq, dk, dv})
-    Check(view.stride == view.cols, "attention on the GPU writes dense rows, not rows {} apart", view.stride);
+void CudaOps::AttentionGradient(const AttentionActivations& a, DeviceMatrix<const float> dout, DeviceMatrix<float> dq,
+                                DeviceMatrix<float> dk, DeviceMatrix<float> dv) {
+  for (const DeviceMatrix<float>& view : {dq, dk, dv})
+    Check(view.dense(), "attention on the GPU writes dense rows, not rows {} apart", view.stride);
   gpu::AttendGradient(stream_, {.shape = ShapeOf(a.layer),
                                 .q = ForAttention(a.q),
                                 .out = ForAttention(a.out),
                                 .dout = ForAttention(dout),
                                 .keys = ForAttention(a.k),
                                 .values = ForAttention(a.v),
-                                .log_sums = a.log_sums.data,
+                                .log_sums = a.log_sums.on_gpu().data,
                                 .sequences = sequences_,
                                 .sequence_count = sequence_count_,
                                 .longest = longest_,
                                 .tokens = count_,
                                 .deltas = deltas_.Floats(stream_, count_ * config_.heads),
-                                .dq = dq.data,
-                                .dkeys = dk.data,
-                                .dvalues = dv.data});
-  for (const MatrixView<float>& view : {dq, dk, dv}) rounded_.Written(view);
+                                .dq = dq.on_gpu().data,
+                                .dkeys = dk.on_gpu().data,
+                                .dvalues = dv.on_gpu().data});
+  for (const DeviceMatrix<float>& view : {dq, dk, dv}) Written(view);
 }
 
-void CudaGradientOps::MatMul(MatrixView<const float> x, const Operand& w, const Operand& bias, bool accumulate,
-                             MatrixView<float> y) {
+void CudaOps::MatMul(DeviceMatrix<const float> x, const Operand& w, const Operand& bias, bool accumulate,
+                     DeviceMatrix<float> y) {
   const bool narrow = Narrows({x.cols, ColsOf(w)});
   Multiply({.m = x.rows, .n = y.cols, .k = x.cols, .accumulate = accumulate}, Take(x, narrow), Take(w, narrow), y);
   AddRow(bias, y);
 }
 
-void CudaGradientOps::MatMulRight(MatrixView<const float> x, const Operand& b, bool accumulate, MatrixView<float> y) {
+void CudaOps::MatMulRight(DeviceMatrix<const float> x, const Operand& b, bool accumulate, DeviceMatrix<float> y) {
   Multiply({.m = x.rows, .n = y.cols, .k = x.cols, .accumulate = accumulate, .w_transposed = true}, Take(x, false),
            Take(b, false), y);
 }
 
-void CudaGradientOps::MatMulInputGradient(MatrixView<const float> dy, const Operand& w, bool accumulate,
-                                          MatrixView<float> dx) {
+void CudaOps::MatMulInputGradient(DeviceMatrix<const float> dy, const Operand& w, bool accumulate,
+                                  DeviceMatrix<float> dx) {
   const bool narrow = Narrows({dy.cols, ColsOf(w)});
   Multiply({.m = dy.rows, .n = dx.cols, .k = dy.cols, .accumulate = accumulate, .w_transposed = true}, Take(dy, narrow),
            Take(w, narrow), dx);
 }
 
-void CudaGradientOps::MatMulWeightGradient(MatrixView<const float> dy, MatrixView<const float> x,
-                                           MatrixView<float> dw) {
+void CudaOps::MatMulWeightGradient(DeviceMatrix<const float> dy, DeviceMatrix<const float> x, DeviceMatrix<float> dw) {
   const bool narrow = Narrows({dy.cols, x.cols});
   Multiply({.m = dy.cols, .n = x.cols, .k = x.rows, .accumulate = true, .x_transposed = true, .w_transposed = true},
            Take(dy, narrow), Take(x, narrow), dw);
 }
 
 // One call's rows, a block of them at a time, over the vocabulary in chunks.
-struct CudaGradientOps::LossPass {
-  LossPass(CudaGradientOps& ops, const HeadRows& rows)
+struct CudaOps::LossPass {
+  LossPass(CudaOps& ops, const HeadRows& rows)
       : ops(ops),
         rows(rows),
         vocab(ops.config_.vocab),
@@ -438,7 +432,7 @@ struct CudaGradientOps::LossPass {
     count = std::min(kLossRows, rows.x.rows - first);
     w = ops.Take(rows.head, narrow);  // asked for again with every block of rows, so that its copy stays
     x = ops.Take(rows.x.Rows(first, count), narrow);
-    if (rows.teacher.data != nullptr) teacher = ops.Take(rows.teacher.Rows(first, count), narrow);
+    if (!rows.teacher.empty()) teacher = ops.Take(rows.teacher.Rows(first, count), narrow);
   }
   int64_t Columns(int64_t from) const { return std::min(kLossColumns, vocab - from); }
   gpu::LossTerms Terms() const {
@@ -452,8 +446,7 @@ struct CudaGradientOps::LossPass {
     return logits.data;
   }
   gpu::LossChunk Chunk(int64_t from) const {
-    const float* const taught =
-        rows.teacher.data != nullptr ? Logits(teacher, teacher_w, from, ops.teacher_logits_) : nullptr;
+    const float* const taught = !rows.teacher.empty() ? Logits(teacher, teacher_w, from, ops.teacher_logits_) : nullptr;
     return {.logits = Logits(x, w, from, ops.logits_),
             .teacher = taught,
             .tokens = count,
@@ -470,7 +463,7 @@ struct CudaGradientOps::LossPass {
     gpu::CopyToHost(ops.stream_, to.data(), losses, static_cast<int64_t>(to.size_bytes()));
   }
 
-  CudaGradientOps& ops;
+  CudaOps& ops;
   const HeadRows& rows;
   int64_t vocab;
   bool narrow;
@@ -482,8 +475,8 @@ struct CudaGradientOps::LossPass {
   int64_t first = 0, count = 0;  // the block of rows
 };
 
-void CudaGradientOps::HeadLossGradient(const HeadRows& rows, std::span<const float> scales, std::span<float> losses,
-                                       MatrixView<float> dx, MatrixView<float> dw) {
+void CudaOps::HeadLossGradient(const HeadRows& rows, std::span<const float> scales, std::span<float> losses,
+                               DeviceMatrix<float> dx, DeviceMatrix<float> dw) {
   LossPass pass(*this, rows);
   pass.scales = Upload(scales, scales_);
   const DType type = pass.narrow ? dtype_ : DType::kFloat32;
@@ -497,7 +490,7 @@ void CudaGradientOps::HeadLossGradient(const HeadRows& rows, std::span<const flo
       const Side d{dlogits, stride};
       Multiply({.m = pass.count, .n = config_.hidden, .k = cols, .accumulate = from > 0, .w_transposed = true}, d,
                {pass.w.Row(from), pass.w.stride}, dx.Rows(first, pass.count));
-      if (dw.data == nullptr) continue;
+      if (dw.empty()) continue;
       Multiply({.m = cols,
                 .n = config_.hidden,
                 .k = pass.count,
@@ -510,7 +503,7 @@ void CudaGradientOps::HeadLossGradient(const HeadRows& rows, std::span<const flo
   pass.Download(losses);
 }
 
-void CudaGradientOps::LogProbs(const HeadRows& rows, std::span<float> log_probs) {
+void CudaOps::LogProbs(const HeadRows& rows, std::span<float> log_probs) {
   HeadRows plain = rows;
   plain.cross_entropy = 1;
   plain.divergence = 0;
@@ -524,17 +517,17 @@ void CudaGradientOps::LogProbs(const HeadRows& rows, std::span<float> log_probs)
   for (float& loss : log_probs) loss = -loss;
 }
 
-void CudaGradientOps::AdamWStep(const AdamW& settings, std::span<const float> gradient, std::span<float> values,
-                                std::span<float> first, std::span<float> second) {
-  Check(gradient.size() == values.size() && first.size() == values.size() && second.size() == values.size(),
-        "a step of AdamW with {} gradients, {} and {} moments for {} values", gradient.size(), first.size(),
-        second.size(), values.size());
-  gpu::StepAdamW(stream_, FactorsOf(settings), gradient.data(), std::ssize(values), values.data(), first.data(),
-                 second.data());
-  rounded_.Written({values.data(), 1, std::ssize(values)});
+void CudaOps::AdamWStep(const AdamW& settings, DeviceMatrix<const float> gradient, DeviceMatrix<float> values,
+                        DeviceMatrix<float> first, DeviceMatrix<float> second) {
+  const auto size = [](const DeviceMatrix<const float>& x) { return x.rows * x.cols; };
+  Check(size(gradient) == size(values) && size(first) == size(values) && size(second) == size(values),
+        "a step of AdamW with {} gradients, {} and {} moments for {} values", size(gradient), size(first), size(second),
+        size(values));
+  gpu::StepAdamW(stream_, FactorsOf(settings), gradient.on_gpu().data, size(values), Written(values).data,
+                 first.on_gpu().data, second.on_gpu().data);
 }
 
-double CudaGradientOps::SumOfAbsoluteProducts(const Operand& w, MatrixView<const float> gradient) {
+double CudaOps::SumOfAbsoluteProducts(const Operand& w, DeviceMatrix<const float> gradient) {
   const bool vector = gradient.rows == 1;
   ConstDeviceArray values;
   float offset = 0;
@@ -542,22 +535,23 @@ double CudaGradientOps::SumOfAbsoluteProducts(const Operand& w, MatrixView<const
     const DeviceVector there = operands_.Vector(w);
     values = {there.data, DType::kFloat32};
     offset = there.offset_added ? -spec_.norm_offset : 0;
-  } else if (w.trained.data != nullptr) {
-    Check(w.trained.stride == w.trained.cols, "a trained tensor with rows {} apart, expected {}", w.trained.stride,
-          w.trained.cols);
-    values = {w.trained.data, DType::kFloat32};
+  } else if (w.is_trained()) {
+    Check(w.trained().dense(), "a trained tensor with rows {} apart, expected {}", w.trained().stride,
+          w.trained().cols);
+    values = {w.trained().on_gpu().data, DType::kFloat32};
   } else {
-    values = operands_.Matrix(w.stored);
+    values = operands_.Matrix(w.stored());
   }
-  return SumOf(
-      [&](double* scratch, double* sum) { gpu::SumAbsoluteProducts(stream_, values, offset, gradient, scratch, sum); });
+  return SumOf([&](double* scratch, double* sum) {
+    gpu::SumAbsoluteProducts(stream_, values, offset, gradient.on_gpu(), scratch, sum);
+  });
 }
 
 }  // namespace
 
-std::unique_ptr<GradientOps> MakeCudaGradientOps(const Context& context, std::shared_ptr<const Weights> weights) {
+std::unique_ptr<Ops> MakeCudaOps(const Context& context, std::shared_ptr<const Weights> weights) {
   Check(gpu::WhyUnavailable().empty(), "CUDA: {}", gpu::WhyUnavailable());
-  return std::make_unique<CudaGradientOps>(context, std::move(weights));
+  return std::make_unique<CudaOps>(context, std::move(weights));
 }
 
 }  // namespace shiftrt

@@ -2,14 +2,14 @@
 // A projection with what is trained of it: y = x W' + bias + scale (drop(x) a') b', and its gradients.
 #pragma once
 
-#include "engine/gradient_stages.h"
+#include "engine/stage_pass.h"
 
 namespace shiftrt {
 
 // Scratch memory of the projections of a block that have a LoRA; empty where none does.
 struct LoraScratch {
-  MatrixView<float> inner, dinner;  // (tokens, rank), of the largest rank
-  MatrixView<float> dropped;        // (tokens, input), of the widest input; empty without dropout
+  DeviceMatrix<float> inner, dinner;  // (tokens, rank), of the largest rank
+  DeviceMatrix<float> dropped;        // (tokens, input), of the widest input; empty without dropout
 
   static LoraScratch Of(Arena& arena, const StagePass& pass, const TrainedStage& stage, int64_t tokens);
 };
@@ -22,18 +22,18 @@ class Projection {
 
   bool Trained() const;     // whether anything has a gradient
   bool ReadsInput() const;  // whether a gradient is computed from x, rather than from dy alone
-  void Forward(MatrixView<const float> x, const LoraScratch& scratch, MatrixView<float> y) const;
+  void Forward(DeviceMatrix<const float> x, const LoraScratch& scratch, DeviceMatrix<float> y) const;
   // Adds to the gradients, and writes or adds that of x to dx unless it is empty. x is not read unless ReadsInput().
-  void Backward(MatrixView<const float> x, MatrixView<const float> dy, const LoraScratch& scratch, bool accumulate,
-                MatrixView<float> dx) const;
+  void Backward(DeviceMatrix<const float> x, DeviceMatrix<const float> dy, const LoraScratch& scratch, bool accumulate,
+                DeviceMatrix<float> dx) const;
 
  private:
   bool Drops() const { return pass_.dropout && dropout_.probability > 0; }
-  MatrixView<const float> LoraInput(MatrixView<const float> x, const LoraScratch& scratch) const;
+  DeviceMatrix<const float> LoraInput(DeviceMatrix<const float> x, const LoraScratch& scratch) const;
 
-  const StagePass& pass_;
+  StagePass pass_;
   Operand w_, bias_;
-  MatrixView<float> dw_, dbias_;
+  DeviceMatrix<float> dw_, dbias_;
   LoraParameters lora_;
   Dropout dropout_;
 };
@@ -42,6 +42,6 @@ class Projection {
 size_t RowOf(TensorView BlockWeights::*member);
 // A tensor of a block stage, trained or stored, and where its gradient goes.
 Operand OperandOf(const StagePass& pass, const TrainedStage& stage, TensorView BlockWeights::*member);
-MatrixView<float> GradientOf(const TrainedStage& stage, TensorView BlockWeights::*member);
+DeviceMatrix<float> GradientOf(const TrainedStage& stage, TensorView BlockWeights::*member);
 
 }  // namespace shiftrt

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operations on the CPU: kernels/*.h, with the model's settings.
+#include "engine/ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "engine/backend.h"
+#include "engine/cpu/kv.h"
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/logprob.h"
+#include "kernels/matmul.h"
+#include "kernels/rmsnorm.h"
+#include "kernels/rope.h"
+#include "runtime/check.h"
+#include "runtime/elements.h"
+#include "runtime/parallel.h"
+
+namespace shiftrt {
+
+namespace {
+
+// An operand as the kernels take it.
+class Taken {
+ public:
+  explicit Taken(const Operand& operand) : Taken(operand, {operand.trained().rows, operand.trained().cols}) {}
+  static Taken Vector(const Operand& operand) { return {operand, {operand.trained().cols}}; }
+  Taken(const Taken&) = delete;
+  Taken& operator=(const Taken&) = delete;
+  const TensorView& view() const { return *view_; }
+  // A matrix of an adapter, which is float32 in either form.
+  MatrixView<const float> floats() const {
+    Check(view_->dtype == DType::kFloat32, "an adapter's matrix of type {}, expected float32", Name(view_->dtype));
+    return {static_cast<const float*>(view_->data), view_->rows(), view_->cols()};
+  }
+
+ private:
+  Taken(const Operand& operand, std::initializer_list<int64_t> trained_shape) : view_(&operand.stored()) {
+    if (!operand.is_trained()) return;
+    const MatrixView<const float> trained = operand.trained().host();
+    Check(trained.stride == trained.cols, "a trained tensor of ({}, {}) with rows {} apart", trained.rows, trained.cols,
+          trained.stride);
+    own_ = {trained.data, DType::kFloat32, trained_shape};
+    view_ = &own_;
+  }
+
+  TensorView own_;
+  const TensorView* view_;
+};
+
+class CpuOps : public Ops {
+ public:
+  CpuOps(const Context& context, std::shared_ptr<const Weights> weights)
+      : context_(context),
+        weights_(std::move(weights)),
+        config_(weights_->config),
+        spec_(config_.block),
+        eps_(static_cast<float>(config_.rms_eps)),
+        rope_(MakeRopeFrequencies(config_)) {}
+
+  DeviceMemory Allocate(int64_t count) override {
+    DeviceMemory memory = DeviceMemory::OnHost(count);
+    std::fill_n(memory.all().host().data, count, 0.0f);
+    return memory;
+  }
+  void Zero(DeviceMatrix<float> x) override {
+    const MatrixView<float> to = x.host();
+    ForEachRow(to, [&](int64_t i) { std::fill_n(to.row(i), to.cols, 0.0f); });
+  }
+  void Copy(DeviceMatrix<const float> x, DeviceMatrix<float> y) override {
+    const MatrixView<const float> from = x.host();
+    const MatrixView<float> to = y.host();
+    ForEachRow(from, [&](int64_t i) { std::copy_n(from.row(i), from.cols, to.row(i)); });
+  }
+  void ToHost(DeviceMatrix<const float> from, std::span<float> host) override {
+    std::copy_n(Dense(from).data(), host.size(), host.data());
+  }
+  void FromHost(std::span<const float> host, DeviceMatrix<float> to) override {
+    std::copy_n(host.data(), host.size(), Dense(to).data());
+  }
+  DeviceMatrix<const float> Here(const Rows& rows, DeviceMemory&) override { return rows.host(); }
+  Rows AsRows(DeviceMatrix<const float> here) const override { return here.host(); }
+
+  void Begin(const LayerCall& call) override;
+  void Embed(DeviceMatrix<float> h) override {
+    shiftrt::Embed(context_, batch_->tokens, weights_->embedding, h.host(), weights_->EmbeddingScale());
+  }
+  void Rope(DeviceMatrix<float> x) override { shiftrt::Rope(context_, x.host(), config_.head_dim, angles_); }
+  void RopeGradient(DeviceMatrix<float> dx) override {
+    shiftrt::RopeGradient(context_, dx.host(), config_.head_dim, angles_);
+  }
+  void PlaceInCache(AttentionActivations& a) override;
+  void Attention(const AttentionActivations& a) override;
+  void AttentionGradient(const AttentionActivations& a, DeviceMatrix<const float> dout, DeviceMatrix<float> dq,
+                         DeviceMatrix<float> dk, DeviceMatrix<float> dv) override {
+    shiftrt::AttentionGradient(context_, Packed(a), a.out.host(), a.log_sums.host(), dout.host(),
+                               {dq.host(), dk.host(), dv.host()});
+  }
+
+  void MatMul(DeviceMatrix<const float> x, const Operand& w, const Operand& bias, bool accumulate,
+              DeviceMatrix<float> y) override {
+    shiftrt::MatMul(context_, x.host(), Taken(w).view(), Taken::Vector(bias).view(), accumulate, y.host());
+  }
+  void MatMulRight(DeviceMatrix<const float> x, const Operand& b, bool accumulate, DeviceMatrix<float> y) override {
+    shiftrt::MatMulRight(context_, x.host(), Taken(b).floats(), accumulate, y.host());
+  }
+  void MatMulInputGradient(DeviceMatrix<const float> dy, const Operand& w, bool accumulate,
+                           DeviceMatrix<float> dx) override {
+    shiftrt::MatMulInputGradient(context_, dy.host(), Taken(w).view(), accumulate, dx.host());
+  }
+  void MatMulWeightGradient(DeviceMatrix<const float> dy, DeviceMatrix<const float> x,
+                            DeviceMatrix<float> dw) override {
+    shiftrt::MatMulWeightGradient(context_, dy.host(), x.host(), dw.host());
+  }
+  void BiasGradient(DeviceMatrix<const float> dy, DeviceMatrix<float> db) override {
+    shiftrt::BiasGradient(context_, dy.host(), db.host());
+  }
+
+  void RmsNorm(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<float> out) override {
+    shiftrt::RmsNorm(context_, x.host(), Taken::Vector(weight).view(), eps_, out.host(), spec_.norm_offset);
+  }
+  void RmsNormHeads(DeviceMatrix<float> x, const Operand& weight) override {
+    shiftrt::RmsNormHeads(context_, x.host(), config_.head_dim, Taken::Vector(weight).view(), eps_, spec_.norm_offset);
+  }
+  void RmsNormGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
+                       bool accumulate, DeviceMatrix<float> dx, DeviceMatrix<float> dweight) override {
+    const Taken w = Taken::Vector(weight);
+    shiftrt::RmsNormGradient(context_, {x.host(), w.view(), eps_, spec_.norm_offset}, dy.host(), accumulate, dx.host(),
+                             dweight.host());
+  }
+  void RmsNormHeadsGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
+                            DeviceMatrix<float> dx, DeviceMatrix<float> dweight) override {
+    const Taken w = Taken::Vector(weight);
+    shiftrt::RmsNormHeadsGradient(context_, {x.host(), w.view(), eps_, spec_.norm_offset}, config_.head_dim, dy.host(),
+                                  dx.host(), dweight.host());
+  }
+
+  void GatedUnit(DeviceMatrix<float> gate, DeviceMatrix<const float> up) override {
+    (spec_.activation == Activation::kSilu ? SwiGlu : GeGlu)(context_, gate.host(), up.host());
+  }
+  void GatedUnitGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> up, DeviceMatrix<float> dgate,
+                         DeviceMatrix<float> dup) override {
+    const auto gradient = spec_.activation == Activation::kSilu ? SwiGluGradient : GeGluGradient;
+    gradient(context_, gate.host(), up.host(), dgate.host(), dup.host());
+  }
+  void AddTo(DeviceMatrix<const float> x, DeviceMatrix<float> y) override {
+    shiftrt::AddTo(context_, x.host(), y.host());
+  }
+  void AddRow(const Operand& row, DeviceMatrix<float> to) override {
+    const Taken taken(row);
+    const MatrixView<const float> b = taken.floats();
+    const MatrixView<float> y = to.host();
+    ForEachRow(y, [&](int64_t i) {
+      for (int64_t j = 0; j < y.cols; ++j) y(i, j) += b(0, j);
+    });
+  }
+  void Scale(float factor, DeviceMatrix<float> rows) override {
+    const MatrixView<float> x = rows.host();
+    ForEachRow(x, [&](int64_t i) {
+      for (int64_t j = 0; j < x.cols; ++j) x(i, j) *= factor;
+    });
+  }
+  void ApplyDropout(const Dropout& dropout, DeviceMatrix<const float> x, DeviceMatrix<float> out) override {
+    shiftrt::ApplyDropout(context_, dropout, x.host(), out.host());
+  }
+  void Gather(std::span<const int64_t> rows, DeviceMatrix<const float> x, DeviceMatrix<float> y) override {
+    const MatrixView<const float> from = x.host();
+    const MatrixView<float> to = y.host();
+    ForEachRow(to, [&](int64_t i) { std::copy_n(from.row(rows[i]), to.cols, to.row(i)); });
+  }
+  void Scatter(std::span<const int64_t> rows, DeviceMatrix<const float> x, DeviceMatrix<float> y) override {
+    const MatrixView<const float> from = x.host();
+    const MatrixView<float> to = y.host();
+    ForEachRow(from, [&](int64_t i) { std::copy_n(from.row(i), from.cols, to.row(rows[i])); });
+  }
+
+  void HeadLossGradient(const HeadRows& rows, std::span<const float> scales, std::span<float> losses,
+                        DeviceMatrix<float> dx, DeviceMatrix<float> dw) override {
+    const Taken w(rows.head);
+    const OutputHead head(w.view(), spec_.logit_cap), teacher(weights_->head, spec_.logit_cap);
+    shiftrt::HeadLossGradient(context_, rows.x.host(),
+                              {head, rows.targets, rows.cross_entropy, rows.divergence, rows.teacher.host(),
+                               rows.teacher.empty() ? nullptr : &teacher},
+                              scales, losses, dx.host(), dw.host());
+  }
+  void LogProbs(const HeadRows& rows, std::span<float> log_probs) override {
+    const Taken w(rows.head);
+    TokenLogProbs(context_, rows.x.host(), OutputHead(w.view(), spec_.logit_cap), rows.targets, log_probs, {});
+  }
+
+  void AdamWStep(const AdamW& settings, DeviceMatrix<const float> gradient, DeviceMatrix<float> values,
+                 DeviceMatrix<float> first, DeviceMatrix<float> second) override {
+    shiftrt::AdamWStep(context_, settings, Dense(gradient), Dense(values), Dense(first), Dense(second));
+  }
+  double SumOfSquares(DeviceMatrix<const float> values) override {
+    return shiftrt::SumOfSquares(context_, Dense(values));
+  }
+  double SumOfAbsoluteProducts(const Operand& w, DeviceMatrix<const float> gradient) override;
+
+ private:
+  template <typename T>
+  static std::span<T> Dense(const DeviceMatrix<T>& x) {
+    Check(x.dense(), "a matrix of ({}, {}) with rows {} apart, expected dense rows", x.rows, x.cols, x.stride);
+    return {x.host().data, static_cast<size_t>(x.rows * x.cols)};
+  }
+  template <typename Body>
+  void ForEachRow(const MatrixView<const float>& x, const Body& body) const {
+    ParallelFor(context_, x.rows, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) body(i);
+    });
+  }
+  AttentionShape ShapeOf(int64_t layer) const {
+    return {.heads = config_.heads,
+            .kv_heads = config_.kv_heads,
+            .head_dim = config_.head_dim,
+            .scale = spec_.attention_scale,
+            .window = spec_.Window(layer),
+            .soft_cap = spec_.attention_cap};
+  }
+  PackedAttention Packed(const AttentionActivations& a) const {
+    return {.shape = ShapeOf(a.layer),
+            .offsets = batch_->offsets,
+            .q = a.q.host(),
+            .keys = a.k.host(),
+            .values = a.v.host()};
+  }
+  void JoinBranches(const AttentionActivations& a);
+
+  Context context_;
+  std::shared_ptr<const Weights> weights_;
+  const ModelConfig& config_;
+  const BlockSpec& spec_;
+  float eps_;
+  RopeFrequencies rope_;
+
+  // The call in progress.
+  const Batch* batch_ = nullptr;
+  const CpuKv* cache_ = nullptr;
+  int64_t past_ = 0;
+  CallLayout layout_;
+  RopeAngles angles_;
+  std::vector<AttentionSequence> sequences_;   // Attention() sets their keys and values
+  Buffer<float> joined_keys_, joined_values_;  // of layout_.joined_rows
+};
+
+void CpuOps::Begin(const LayerCall& call) {
+  batch_ = &call.batch;
+  cache_ = static_cast<const CpuKv*>(call.cache);
+  past_ = call.past;
+  layout_ = LayOut(call);
+  sequences_.clear();
+  std::vector<int64_t> positions(call.batch.tokens.size());
+  for (const CallLayout::Sequence& s : layout_.sequences) {
+    std::iota(positions.begin() + s.begin, positions.begin() + s.begin + s.count, s.past);
+    sequences_.push_back({s.begin, s.count, s.past, {}, {}});
+  }
+  angles_ = MakeRopeAngles(context_, positions, rope_.inverse, rope_.scale);
+}
+
+void CpuOps::PlaceInCache(AttentionActivations& a) {
+  if (cache_ == nullptr) return;
+  const CpuKv::Slot& slot = cache_->slots[a.slot];
+  a.k = slot.keys.view().Rows(past_, a.q.rows);
+  a.v = slot.values.view().Rows(past_, a.q.rows);
+}
+
+void CpuOps::Attention(const AttentionActivations& a) {
+  if (!a.log_sums.empty()) return AttentionForGradient(context_, Packed(a), a.out.host(), a.log_sums.host());
+  if (cache_ != nullptr) {
+    sequences_[0].keys = cache_->slots[a.slot].keys.view();
+    sequences_[0].values = cache_->slots[a.slot].values.view();
+  } else {
+    for (AttentionSequence& s : sequences_) {
+      s.keys = a.k.host().Rows(s.begin, s.count);
+      s.values = a.v.host().Rows(s.begin, s.count);
+    }
+    JoinBranches(a);
+  }
+  shiftrt::Attention(context_, ShapeOf(a.layer), sequences_, a.q.host(), a.out.host());
+}
+
+// Attention reads a sequence's keys and values in one piece, so a branch gets a copy of what it continues.
+void CpuOps::JoinBranches(const AttentionActivations& a) {
+  const std::vector<int64_t>& rows = layout_.joined_rows;
+  if (rows.empty()) return;
+  const auto join = [&](DeviceMatrix<const float> from, Buffer<float>& buffer) {
+    buffer.Reserve(std::ssize(rows) * from.cols);
+    const MatrixView<float> to(buffer.data(), std::ssize(rows), from.cols);
+    Gather(rows, from, to);
+    return to;
+  };
+  const MatrixView<float> keys = join(a.k, joined_keys_), values = join(a.v, joined_values_);
+  for (size_t s = 0; s < sequences_.size(); ++s) {
+    const CallLayout::Sequence& sequence = layout_.sequences[s];
+    if (sequence.joined < 0) continue;
+    sequences_[s].keys = keys.Rows(sequence.joined, sequence.past + sequence.count);
+    sequences_[s].values = values.Rows(sequence.joined, sequence.past + sequence.count);
+  }
+}
+
+// Row by row, so that the order of the additions does not depend on the threads.
+double CpuOps::SumOfAbsoluteProducts(const Operand& w, DeviceMatrix<const float> of_w) {
+  const MatrixView<const float> gradient = of_w.host();
+  const Taken taken(w);
+  const TensorView& view = taken.view();
+  Check(view.elements() == gradient.rows * gradient.cols, "products of {} weights and a gradient of ({}, {})",
+        view.elements(), gradient.rows, gradient.cols);
+  std::vector<double> sums(gradient.rows);
+  WithElements(view, [&](const auto* values) {
+    ForEachRow(gradient, [&](int64_t i) {
+      for (int64_t j = 0; j < gradient.cols; ++j)
+        sums[i] += std::abs(static_cast<double>(static_cast<float>(values[i * gradient.cols + j])) * gradient(i, j));
+    });
+  });
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+}  // namespace
+
+std::unique_ptr<Ops> MakeCpuOps(const Context& context, std::shared_ptr<const Weights> weights) {
+  return std::make_unique<CpuOps>(context, std::move(weights));
+}
+
+std::unique_ptr<Ops> MakeOps(const Context& context, std::shared_ptr<const Weights> weights) {
+  return context.device == Device::kCuda ? MakeCudaOps(context, std::move(weights))
+                                         : MakeCpuOps(context, std::move(weights));
+}
+
+}  // namespace shiftrt

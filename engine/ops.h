@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operations of a device. The stages of a plan (engine/block.h, engine/adapter.h) are written once over them, for
+// inference and for gradients. The CPU implements them with kernels/*.h (engine/cpu/ops.cc). A GPU implements them in
+// engine/cuda/ops.cc for gradients; its inference has fused kernels of its own.
+//
+// All matrices are in the memory of the device, dense or strided, unless they say otherwise; spans are in host memory.
+// Calls take effect in the order in which they are made. No result depends on the number of threads. The model's
+// settings (epsilon, offset of norms, scale and cap of attention, activation, cap of logits) are those of the weights
+// that the object was made for.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "engine/decoder.h"
+#include "kernels/adamw.h"
+#include "kernels/dropout.h"
+
+namespace shiftrt {
+
+struct LayerCall;
+
+// A matrix or a vector that an operation reads. It is stored, as the checkpoint has it, in host memory (a GPU keeps a
+// copy of it), or trained, in float32 in the device's memory; a trained vector is (1, n). It is neither if the model
+// lacks it.
+class Operand {
+ public:
+  Operand() = default;
+  Operand(const TensorView& stored) : stored_(&stored) {}  // NOLINT(google-explicit-constructor): a stored operand
+  Operand(TensorView&&) = delete;
+  Operand(DeviceMatrix<const float> trained) : trained_(trained) {}  // NOLINT(google-explicit-constructor)
+  Operand(DeviceMatrix<float> trained) : trained_(trained) {}        // NOLINT(google-explicit-constructor)
+
+  bool is_trained() const { return !trained_.empty(); }
+  bool empty() const { return stored().empty() && !is_trained(); }
+  // A tensor of the weights or of the plan, which outlives the operation; empty for a trained operand.
+  const TensorView& stored() const { return *stored_; }
+  const DeviceMatrix<const float>& trained() const { return trained_; }
+
+ private:
+  static inline const TensorView kNone;
+  const TensorView* stored_ = &kNone;
+  DeviceMatrix<const float> trained_;
+};
+
+// One attention of the call in progress.
+struct AttentionActivations {
+  int64_t layer = 0;            // decides the window
+  int64_t slot = 0;             // of the call's cache, if it has one
+  DeviceMatrix<float> q, k, v;  // rotated queries and keys, and values: (tokens, query_dim), (tokens, kv_dim) twice
+  DeviceMatrix<float> out;      // (tokens, query_dim)
+  DeviceMatrix<float> log_sums = {};  // (tokens, heads), which the gradient reads; empty: they are not computed
+};
+
+// The arguments of kernels/logprob.h's HeadLoss, of whose rows some are of one batch. Spans are the host's.
+struct HeadRows {
+  Operand head;                      // (vocab, hidden)
+  DeviceMatrix<const float> x;       // (rows, hidden), normed
+  std::span<const int32_t> targets;  // one per row
+  float cross_entropy = 1;
+  float divergence = 0;
+  DeviceMatrix<const float> teacher =
+      {};  // (rows, hidden), normed with the model's own last norm; its head is the model's
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  // Zeroed. Goes back with the last copy of the pointer, which may outlive this object. Throws OutOfMemory.
+  virtual DeviceMemory Allocate(int64_t count) = 0;
+  virtual void Zero(DeviceMatrix<float> x) = 0;
+  virtual void Copy(DeviceMatrix<const float> from, DeviceMatrix<float> to) = 0;
+  // Between dense matrices of this memory and the host's. They return when the numbers are there.
+  virtual void ToHost(DeviceMatrix<const float> from, std::span<float> host) = 0;
+  virtual void FromHost(std::span<const float> host, DeviceMatrix<float> to) = 0;
+  // Rows of a decoder or of the host, dense, in this memory: copied there if they lie elsewhere, else a view of them.
+  // `copy` keeps what was copied.
+  virtual DeviceMatrix<const float> Here(const Rows& rows, DeviceMemory& copy) = 0;
+  // A view of dense rows of this memory.
+  virtual Rows AsRows(DeviceMatrix<const float> here) const = 0;
+
+  // Makes `call` the one in progress. The operations below read its tokens, positions, sequences and cache. Its batch
+  // and cache must stay valid until the next Begin(). Throws Error for a token outside the vocabulary.
+  virtual void Begin(const LayerCall& call) = 0;
+  // h (tokens, hidden) = embeddings of the batch, scaled as the family does.
+  virtual void Embed(DeviceMatrix<float> h) = 0;
+  // Rotates the heads of x (tokens, heads * head_dim), in place; RopeGradient rotates them back.
+  virtual void Rope(DeviceMatrix<float> x) = 0;
+  virtual void RopeGradient(DeviceMatrix<float> dx) = 0;
+  // If the call has a cache, makes a.k and a.v views of the rows of a.slot where the keys and values of the call's
+  // tokens belong.
+  virtual void PlaceInCache(AttentionActivations& a) = 0;
+  // Computes out, and log_sums if it is not empty, from q and from the keys and values that the tokens see: a.k and
+  // a.v, and those of the cache.
+  virtual void Attention(const AttentionActivations& a) = 0;
+  // The gradients of q, k and v from that of out. The call has no cache and no sequence with a parent.
+  virtual void AttentionGradient(const AttentionActivations& a, DeviceMatrix<const float> dout, DeviceMatrix<float> dq,
+                                 DeviceMatrix<float> dk, DeviceMatrix<float> dv) = 0;
+
+  // kernels/matmul.h.
+  virtual void MatMul(DeviceMatrix<const float> x, const Operand& w, const Operand& bias, bool accumulate,
+                      DeviceMatrix<float> y) = 0;
+  virtual void MatMulRight(DeviceMatrix<const float> x, const Operand& b, bool accumulate, DeviceMatrix<float> y) = 0;
+  virtual void MatMulInputGradient(DeviceMatrix<const float> dy, const Operand& w, bool accumulate,
+                                   DeviceMatrix<float> dx) = 0;
+  virtual void MatMulWeightGradient(DeviceMatrix<const float> dy, DeviceMatrix<const float> x,
+                                    DeviceMatrix<float> dw) = 0;
+  virtual void BiasGradient(DeviceMatrix<const float> dy, DeviceMatrix<float> db) = 0;
+
+  // kernels/rmsnorm.h; the heads are those of queries or keys. An empty dweight: no gradient of the weights.
+  virtual void RmsNorm(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<float> out) = 0;
+  virtual void RmsNormHeads(DeviceMatrix<float> x, const Operand& weight) = 0;
+  // dx may be dy unless it accumulates.
+  virtual void RmsNormGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
+                               bool accumulate, DeviceMatrix<float> dx, DeviceMatrix<float> dweight) = 0;
+  virtual void RmsNormHeadsGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
+                                    DeviceMatrix<float> dx, DeviceMatrix<float> dweight) = 0;
+
+  // kernels/elementwise.h: of the activation that the model has.
+  virtual void GatedUnit(DeviceMatrix<float> gate, DeviceMatrix<const float> up) = 0;
+  virtual void GatedUnitGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> up,
+                                 DeviceMatrix<float> dgate, DeviceMatrix<float> dup) = 0;
+  virtual void AddTo(DeviceMatrix<const float> x, DeviceMatrix<float> y) = 0;  // y += x
+  virtual void AddRow(const Operand& b, DeviceMatrix<float> y) = 0;            // every row of y += b (1, n)
+  virtual void Scale(float factor, DeviceMatrix<float> x) = 0;                 // x *= factor
+  virtual void ApplyDropout(const Dropout& dropout, DeviceMatrix<const float> x, DeviceMatrix<float> out) = 0;
+  // Row i of `to` = row rows[i] of `from`, and the reverse: row rows[i] of `to` = row i of `from`. `rows` is the
+  // host's.
+  virtual void Gather(std::span<const int64_t> rows, DeviceMatrix<const float> from, DeviceMatrix<float> to) = 0;
+  virtual void Scatter(std::span<const int64_t> rows, DeviceMatrix<const float> from, DeviceMatrix<float> to) = 0;
+
+  // kernels/logprob.h's HeadLossGradient and TokenLogProbs.
+  virtual void HeadLossGradient(const HeadRows& rows, std::span<const float> scales, std::span<float> losses,
+                                DeviceMatrix<float> dx, DeviceMatrix<float> dw) = 0;
+  virtual void LogProbs(const HeadRows& rows, std::span<float> log_probs) = 0;
+
+  // kernels/adamw.h; the arrays are dense.
+  virtual void AdamWStep(const AdamW& settings, DeviceMatrix<const float> gradient, DeviceMatrix<float> values,
+                         DeviceMatrix<float> first, DeviceMatrix<float> second) = 0;
+  virtual double SumOfSquares(DeviceMatrix<const float> values) = 0;  // dense
+  // The sum of |w * gradient| over the elements, in float64; a vector's gradient is (1, n).
+  virtual double SumOfAbsoluteProducts(const Operand& w, DeviceMatrix<const float> gradient) = 0;
+};
+
+// The operations of the context's device, for a model. Throws Error if the device has none.
+std::unique_ptr<Ops> MakeOps(const Context& context, std::shared_ptr<const Weights> weights);
+std::unique_ptr<Ops> MakeCpuOps(const Context& context, std::shared_ptr<const Weights> weights);
+std::unique_ptr<Ops> MakeCudaOps(const Context& context, std::shared_ptr<const Weights> weights);
+
+}  // namespace shiftrt

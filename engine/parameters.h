@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parameters of a plan that are trained.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/decoder.h"
+#include "models/block_tensors.h"
+
+namespace shiftrt {
+
+// A parameter in float32, in the memory of the device that trains it, and where its gradient is added. Without a value
+// the stored tensor is used, and without a gradient none is computed.
+struct Parameter {
+  DeviceMatrix<const float> value;
+  DeviceMatrix<float> gradient;
+};
+
+// A low-rank change of a projection (Hu et al. 2021): y = x W' + scale (drop(x) a') b'.
+struct LoraParameters {
+  Parameter a;  // (rank, input)
+  Parameter b;  // (output, rank)
+  bool empty() const { return a.value.empty(); }
+};
+
+// The parameters of one stage.
+struct StageParameters {
+  // A block's, by the row of BlockTensors(); either is empty or has an entry per row. A vector is (1, n).
+  std::vector<Parameter> tensors;
+  std::vector<LoraParameters> loras;
+  Parameter a, p, q, b;  // an adapter's, as in Lra
+
+  bool AnyGradient() const;
+};
+
+struct LoraSettings {
+  float scale = 1;    // alpha / rank
+  float dropout = 0;  // the probability that an element of x is dropped; others are divided by 1 - dropout
+  uint64_t seed = 0;  // which are dropped follows from seed, step, stage, projection and place alone
+  uint64_t step = 0;
+};
+
+struct TrainedParameters {
+  std::vector<StageParameters> stages;  // one per stage of the plan, or empty
+  Parameter final_norm, head;           // (1, hidden), (vocab, hidden)
+  LoraSettings lora;
+
+  // The lowest of `stage_count` stages that has a gradient; stage_count where only the head or the last norm has one,
+  // or nothing.
+  size_t LowestStage(size_t stage_count) const;
+};
+
+// Throws Error for parameters of stage `index` of a plan that do not fit it.
+void CheckParameters(const Weights& weights, size_t index, const Stage& stage, const StageParameters& given);
+
+}  // namespace shiftrt
