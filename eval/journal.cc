@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "eval/journal.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "runtime/check.h"
-#include "runtime/files.h"
+#include "runtime/json.h"
 
 namespace shiftrt {
 
@@ -19,28 +14,14 @@ using Json = nlohmann::json;
 
 constexpr const char* kOfProcess = ".process";
 
-void WriteAll(int fd, std::string_view text, const std::filesystem::path& file) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(fd, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    Check(written >= 0, "{}: {}", file.string(), std::strerror(errno));
-    text.remove_prefix(written);
-  }
-}
-
 }  // namespace
 
 Journal::Journal(const std::filesystem::path& file, int rank) : file_(file) {
   if (file.empty()) return;
   if (!file.parent_path().empty()) std::filesystem::create_directories(file.parent_path());
   const std::filesystem::path own = rank == 0 ? file.string() : file.string() + kOfProcess + std::to_string(rank);
-  fd_ = ::open(own.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  Check(fd_ >= 0, "{}: {}", own.string(), std::strerror(errno));
-  for (const std::filesystem::path& one : Files()) {
-    const std::string text = ReadFile(one);
-    Read(text);
-    if (one == own && !text.empty() && text.back() != '\n') WriteAll(fd_, "\n", own);
-  }
+  for (const std::filesystem::path& one : Files()) Read(one);
+  lines_.emplace(own);
 }
 
 std::vector<std::filesystem::path> Journal::Files() const {
@@ -54,22 +35,20 @@ std::vector<std::filesystem::path> Journal::Files() const {
   return files;
 }
 
-void Journal::Read(std::string_view text) {
-  for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string_view::npos; begin = end + 1) {
+void Journal::Read(const std::filesystem::path& file) {
+  const CheckedLines lines = ReadCheckedLines(file);
+  bad_.insert(bad_.end(), lines.bad.begin(), lines.bad.end());
+  for (const std::string& text : lines.texts) {
     try {
-      const Json line = Json::parse(text.begin() + begin, text.begin() + end);
+      const Json line = ParseJson(text, file.string());
       std::vector<Score> scores;
       for (const Json& score : line.at("scores"))
         scores.push_back({score.at(0).get<double>(), score.at(1).get<bool>()});
       scores_[{line.at("key").get<std::string>(), line.at("batch").get<int64_t>()}] = std::move(scores);
     } catch (const Json::exception&) {
-      // A line that was being written when the program was killed: its batch is scored again.
+      bad_.push_back(fmt::format("{}: a line is not one of an evaluation", file.string()));
     }
   }
-}
-
-Journal::~Journal() {
-  if (fd_ >= 0) ::close(fd_);
 }
 
 const std::vector<Score>* Journal::Find(const std::string& key, int64_t batch) const {
@@ -78,14 +57,14 @@ const std::vector<Score>* Journal::Find(const std::string& key, int64_t batch) c
 }
 
 void Journal::Add(const std::string& key, int64_t batch, const std::vector<Score>& scores) {
-  if (fd_ < 0) return;
+  if (!lines_) return;
   Json line = {{"key", key}, {"batch", batch}, {"scores", Json::array()}};
   for (const Score& score : scores) line["scores"].push_back({score.log_likelihood, score.greedy});
-  WriteAll(fd_, line.dump() + "\n", file_);
+  lines_->Add(line.dump());
 }
 
 void Journal::Remove() {
-  if (fd_ < 0) return;
+  if (!lines_) return;
   std::error_code ignored;
   for (const std::filesystem::path& file : Files()) std::filesystem::remove(file, ignored);
 }

@@ -5,23 +5,24 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "eval/scorer.h"
+#include "runtime/checked_lines.h"
 
 namespace shiftrt {
 
-// Scores of whole batches, one JSON line per batch, appended as they come. A line that breaks off, or is damaged,
-// counts for nothing. Numbers are written so that they read back as the same bits.
+// Scores of whole batches, one JSON line with a checksum per batch, appended as they come. A line that breaks off, or
+// is damaged, counts for nothing: its batch is scored again. Numbers are written so that they read back as the same
+// bits.
 class Journal {
  public:
   // Opens `file` and reads what is in it; "" keeps nothing. Of several processes, each but the first appends to a file
   // of its own beside it, "FILE.process3", and all read all of these files.
   explicit Journal(const std::filesystem::path& file, int rank = 0);
-  ~Journal();
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
@@ -31,15 +32,18 @@ class Journal {
   void Add(const std::string& key, int64_t batch, const std::vector<Score>& scores);
   const std::filesystem::path& file() const { return file_; }
   int64_t batches() const { return std::ssize(scores_); }
+  // Names the file and the line of each damaged line that was read.
+  const std::vector<std::string>& bad() const { return bad_; }
   // All is done: the files go.
   void Remove();
 
  private:
   std::vector<std::filesystem::path> Files() const;
-  void Read(std::string_view text);
+  void Read(const std::filesystem::path& file);
 
   std::filesystem::path file_;
-  int fd_ = -1;
+  std::optional<LineAppender> lines_;
+  std::vector<std::string> bad_;
   std::map<std::pair<std::string, int64_t>, std::vector<Score>> scores_;
 };
 

@@ -8,6 +8,7 @@
 
 #include "runtime/check.h"
 #include "runtime/files.h"
+#include "runtime/temporary_name.h"
 
 namespace shiftrt {
 
@@ -33,18 +34,22 @@ void CheckNewDirectory(const fs::path& target) {
     FailUsage(Field("output"), "{}: the directory is not empty; remove it, or name a new one", target.string());
 }
 
-StagedDirectory::StagedDirectory(const fs::path& target) : target_(AsName(target)), staged_(target_) {
+StagedDirectory::StagedDirectory(const fs::path& target) : target_(AsName(target)) {
   CheckNewDirectory(target);
-  staged_ += ".tmp" + std::to_string(::getpid());
+  RemoveAbandoned(target_);
+  staged_ = TemporaryName(target_);
   std::error_code error;
   for (fs::path at = target_.parent_path(); !at.empty() && !fs::exists(at, error); at = at.parent_path())
     made_.push_back(at);
   fs::create_directories(staged_, error);
   Check(!error, "{}: cannot create the directory: {}", staged_.string(), error.message());
+  lock_ = ::open(staged_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  Check(lock_ >= 0 && LockTemporary(lock_), "{}: another process removed it", staged_.string());
 }
 
 StagedDirectory::~StagedDirectory() {
   std::error_code ignored;
+  if (lock_ >= 0) ::close(lock_);
   if (!staged_.empty()) fs::remove_all(staged_, ignored);
   for (const fs::path& directory : made_) fs::remove(directory, ignored);
 }

@@ -27,6 +27,7 @@ class StagedDirectory {
 
  private:
   std::filesystem::path target_, staged_;
+  int lock_ = -1;                            // tells other processes that this one still writes the directory
   std::vector<std::filesystem::path> made_;  // directories above it, the deepest first
 };
 

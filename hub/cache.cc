@@ -56,6 +56,8 @@ bool IsRelativePath(std::string_view path) {
   while (true) {
     const size_t slash = path.find('/');
     const std::string_view part = path.substr(0, slash);
+    const auto control = [](unsigned char c) { return c < 0x20 || c == 0x7F; };
+    if (std::any_of(part.begin(), part.end(), control)) return false;
     if (part.empty() || part == "." || part == ".." || part.size() > 255) return false;
     if (slash == path.npos) return true;
     path.remove_prefix(slash + 1);

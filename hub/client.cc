@@ -12,6 +12,7 @@
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/json.h"
+#include "runtime/printable.h"
 
 namespace shiftrt {
 
@@ -63,7 +64,7 @@ RemoteFile ParseSibling(const Json& sibling, const std::string& where) {
         "{}: the listing has a file without a name", where);
   RemoteFile file{sibling["rfilename"].get<std::string>(), -1, ""};
   Check(IsRelativePath(file.path), "{}: the listing has a file called \"{}\", which is no path below the repository",
-        where, file.path);
+        where, Printable(file.path));
   const auto lfs = sibling.find("lfs");
   if (lfs != sibling.end() && lfs->is_object()) {
     if (lfs->contains("sha256") && (*lfs)["sha256"].is_string()) file.etag = (*lfs)["sha256"].get<std::string>();
@@ -78,9 +79,10 @@ RemoteFile ParseSibling(const Json& sibling, const std::string& where) {
 }  // namespace
 
 bool IsPassing(const Exchange& exchange) {
-  if (exchange.trouble() == Trouble::kBroken || exchange.trouble() == Trouble::kUnreachable) return true;
+  const Trouble trouble = exchange.trouble();
+  if (trouble == Trouble::kBroken || trouble == Trouble::kSlow || trouble == Trouble::kUnreachable) return true;
   const int status = exchange.status();
-  return exchange.trouble() == Trouble::kNone && (status == kTimeout || status == kTooMany || status >= kServer);
+  return trouble == Trouble::kNone && (status == kTimeout || status == kTooMany || status >= kServer);
 }
 
 double RetryDelay(const Exchange& exchange, int attempt, double first) {
@@ -91,7 +93,10 @@ double RetryDelay(const Exchange& exchange, int attempt, double first) {
 HubClient::HubClient(HubSettings settings)
     : settings_(std::move(settings)),
       origin_(OriginOf(settings_.endpoint)),
-      http_({settings_.connect_seconds, settings_.stall_seconds, settings_.certificates}) {
+      http_({.connect_seconds = settings_.connect_seconds,
+             .stall_seconds = settings_.stall_seconds,
+             .slow_seconds = settings_.slow_seconds,
+             .certificates = settings_.certificates}) {
   Check(!origin_.empty(), "HF_ENDPOINT is \"{}\", expected an address such as https://huggingface.co",
         settings_.endpoint);
 }
@@ -129,11 +134,14 @@ void HubClient::FailAnswer(const Repository& repository, const std::string& what
     case Trouble::kBroken:
       Fail("{}: the connection to {} broke {} times: {}. What is there is kept: give the command again", what, host,
            kTries, exchange.reason());
+    case Trouble::kSlow:
+      Fail("{}: {} sends too slowly, {} times in a row: {}. What is there is kept: give the command again", what, host,
+           kTries, exchange.reason());
     case Trouble::kStopped:
     case Trouble::kNone: break;
   }
   const int status = exchange.status();
-  const std::string code = exchange.Field("x-error-code"), said = exchange.Field("x-error-message");
+  const std::string code = exchange.Field("x-error-code"), said = Printable(exchange.Field("x-error-message"));
   const std::string token_advice =
       fmt::format("make one at {}/settings/tokens and give it as HF_TOKEN, or store it in {}", settings_.endpoint,
                   settings_.token_file.string());
@@ -221,7 +229,7 @@ Listing HubClient::List(const Repository& repository) {
   Listing listing{repository.id, json["sha"].get<std::string>(), {}};
   if (json.contains("id") && json["id"].is_string()) listing.id = json["id"].get<std::string>();
   Check(IsChecksum(listing.commit), "{}: the commit is called \"{}\", expected 40 hexadecimal digits", what,
-        listing.commit);
+        Printable(listing.commit));
   for (const Json& sibling : json["siblings"]) listing.files.push_back(ParseSibling(sibling, what));
   return listing;
 }

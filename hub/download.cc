@@ -12,6 +12,7 @@
 
 #include "hub/partial_file.h"
 #include "runtime/check.h"
+#include "runtime/printable.h"
 
 namespace shiftrt {
 
@@ -279,7 +280,7 @@ class Downloads {
     PieceState& piece = file.pieces[ended.piece()];
     const std::unique_ptr<PieceExchange> exchange = std::move(piece.exchange);
     if (file.fault) return;
-    if (exchange->brought()) piece.failures = 0;
+    if (exchange->brought() && exchange->trouble() != Trouble::kSlow) piece.failures = 0;
     if (exchange->restart()) {
       file.fault = {exchange->wrong(), exchange->no_ranges()};
       return;
@@ -308,12 +309,12 @@ class Downloads {
 
   void Redirect(FileDownload& file, PieceState& piece, const PieceExchange& exchange) {
     Check(hub_.MayFollow(exchange.url(), exchange.redirect()), "{}: {} redirects to \"{}\", which is not followed",
-          Name(file), HostOf(exchange.url()), exchange.redirect());
+          Name(file), HostOf(exchange.url()), Printable(exchange.redirect()));
     Check(++piece.redirects <= kMaxRedirects, "{}: {} redirects in circles", Name(file), HostOf(exchange.url()));
     const std::string linked = exchange.Field("x-linked-etag");
     Check(linked.empty() || linked.find(file.remote.etag) != linked.npos,
           "{}: the hub's listing says checksum {}, its answer {}: give the command again", Name(file), file.remote.etag,
-          linked);
+          Printable(linked));
     piece.url = exchange.redirect();
     if (!hub_.IsHub(piece.url)) file.url = piece.url;
   }

@@ -12,10 +12,12 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <chrono>
 #include <ctime>
 #include <utility>
 
 #include "runtime/files.h"
+#include "runtime/printable.h"
 #include "runtime/shared_library.h"
 
 namespace shiftrt {
@@ -63,6 +65,7 @@ const Curl& LoadCurl() {
 Trouble TroubleOf(CURLcode code) {
   switch (code) {
     case CURLE_OK: return Trouble::kNone;
+    case CURLE_ABORTED_BY_CALLBACK: return Trouble::kSlow;
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_COULDNT_RESOLVE_PROXY:
     case CURLE_COULDNT_CONNECT: return Trouble::kUnreachable;
@@ -95,6 +98,10 @@ struct Exchange::Handle {
   curl_slist* fields = nullptr;
   CURLM* multi = nullptr;  // while it is under way
   std::array<char, CURL_ERROR_SIZE> error{};
+  const HttpOptions* options = nullptr;
+  // The window in which the speed is measured: when it began, and how many bytes of the body were there.
+  std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
+  curl_off_t bytes_before = 0;
 
   ~Handle() {
     if (multi != nullptr) curl.remove(multi, easy);
@@ -164,11 +171,26 @@ struct HttpClient::State {
     return Guarded(exchange, one * size, [&] { return exchange.OnBody({data, one * size}); });
   }
 
+  // Called at least once a second. Anything but 0 ends the exchange.
+  static int OnProgress(void* user, curl_off_t, curl_off_t bytes, curl_off_t, curl_off_t) {
+    Exchange::Handle& handle = *static_cast<Exchange*>(user)->handle_;
+    const auto now = std::chrono::steady_clock::now();
+    const std::chrono::seconds window(handle.options->slow_seconds);
+    if (now - handle.began < window) return 0;
+    if (bytes - handle.bytes_before < curl_off_t{handle.options->slow_bytes} * window.count()) return 1;
+    handle.began = now;
+    handle.bytes_before = bytes;
+    return 0;
+  }
+
   void Finish(Exchange& exchange, CURLcode code) const {
     Exchange::Handle& handle = *exchange.handle_;
     exchange.trouble_ = TroubleOf(code);
     if (exchange.trouble_ != Trouble::kNone)
-      exchange.reason_ = handle.error[0] != '\0' ? handle.error.data() : curl.message(code);
+      exchange.reason_ = Printable(handle.error[0] != '\0' ? handle.error.data() : curl.message(code));
+    if (exchange.trouble_ == Trouble::kSlow)
+      exchange.reason_ = fmt::format("less than {} bytes a second over {} seconds", handle.options->slow_bytes,
+                                     handle.options->slow_seconds);
     if (code == CURLE_WRITE_ERROR) exchange.trouble_ = Trouble::kStopped;
     const char* target = nullptr;
     if (curl.get(handle.easy, CURLINFO_REDIRECT_URL, &target) == CURLE_OK && target != nullptr)
@@ -201,6 +223,10 @@ void HttpClient::Start(Exchange& exchange) {
   curl.set(easy, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
   curl.set(easy, CURLOPT_NOSIGNAL, 1L);
   curl.set(easy, CURLOPT_CONNECTTIMEOUT, static_cast<long>(state_->options.connect_seconds));
+  handle.options = &state_->options;
+  curl.set(easy, CURLOPT_NOPROGRESS, 0L);
+  curl.set(easy, CURLOPT_XFERINFOFUNCTION, &State::OnProgress);
+  curl.set(easy, CURLOPT_XFERINFODATA, &exchange);
   curl.set(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
   curl.set(easy, CURLOPT_LOW_SPEED_TIME, static_cast<long>(state_->options.stall_seconds));
   curl.set(easy, CURLOPT_ERRORBUFFER, handle.error.data());

@@ -53,6 +53,25 @@ std::string Bytes(int64_t bytes) {
   return fmt::format("{:.3g} {}", value, unit);
 }
 
+// Why a blob in the cache is not the file that the hub lists; "" if it is, as far as was looked.
+std::string WhyDamaged(const RemoteFile& file, const fs::path& blob, bool verify) {
+  std::error_code error;
+  Check(fs::is_regular_file(blob, error), "{}: not a regular file, in the place of {}: remove it", blob.string(),
+        file.path);
+  const auto size = static_cast<int64_t>(fs::file_size(blob, error));
+  if (size != file.size) return fmt::format("the cache has {} bytes of it, the hub lists {}", size, file.size);
+  if (!verify) return "";
+  Digest digest(file.etag, size);
+  const MappedFile content(blob);
+  constexpr size_t kPiece = size_t{1} << 24;
+  for (std::span<const std::byte> left = content.bytes(); !left.empty();
+       left = left.subspan(std::min(left.size(), kPiece))) {
+    CheckInterrupted();
+    digest.Update(left.first(std::min(left.size(), kPiece)));
+  }
+  return digest.Hex() == file.etag ? "" : "its checksum in the cache is wrong";
+}
+
 // The bytes of a file that are not on disk yet.
 int64_t Missing(const RemoteFile& file, const fs::path& blobs) {
   std::error_code none;
@@ -166,7 +185,10 @@ PullPlan PlanPull(HubClient& hub, const PullRequest& request) {
   plan.snapshot = folder / "snapshots" / plan.commit;
   for (const RemoteFile& file : plan.files) {
     plan.bytes += file.size;
-    plan.missing_bytes += Missing(file, folder / "blobs");
+    const fs::path blob = folder / "blobs" / file.etag;
+    const std::string why = fs::exists(blob) ? WhyDamaged(file, blob, request.verify) : "";
+    if (!why.empty()) plan.damaged.push_back({blob, fmt::format("{}: {}", file.path, why)});
+    plan.missing_bytes += why.empty() ? Missing(file, folder / "blobs") : file.size;
   }
   CheckSpace(plan, cache);
   return plan;
@@ -174,6 +196,7 @@ PullPlan PlanPull(HubClient& hub, const PullRequest& request) {
 
 fs::path Pull(HubClient& hub, const PullPlan& plan, const DownloadProgress& progress, const DownloadOptions& options) {
   const fs::path cache = hub.settings().cache;
+  for (const PullPlan::Damaged& damaged : plan.damaged) fs::remove(damaged.blob);
   Download(hub, plan.repository, plan.commit, plan.files, progress, options);
   std::error_code none;
   if (!fs::exists(cache / "CACHEDIR.TAG", none)) WriteFile(cache / "CACHEDIR.TAG", kCacheTag);

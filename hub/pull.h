@@ -21,6 +21,8 @@ struct PullRequest {
   std::vector<std::string> include = {}, exclude = {};
   // If not empty, exactly these files, by their paths. The hub then need not list a repository of many thousand files.
   std::vector<std::string> files = {};
+  // Compares the checksums of the files that are in the cache, not only their sizes.
+  bool verify = false;
 };
 
 // Selects the files that a model needs: configuration, tokenizer, chat template, licence and model card, and its
@@ -35,10 +37,18 @@ struct PullPlan {
   std::filesystem::path snapshot;        // where the files will be
   std::vector<RemoteFile> files;         // the smallest first
   int64_t bytes = 0, missing_bytes = 0;  // of all files; of what is still to come
-  std::string renamed_to;                // the hub's current name of the repository, if it differs
+  // What is in the cache and is not what the hub lists, with the reason, for people; Pull() removes and fetches it
+  // again.
+  struct Damaged {
+    std::filesystem::path blob;
+    std::string why;
+  };
+  std::vector<Damaged> damaged;
+  std::string renamed_to;  // the hub's current name of the repository, if it differs
 };
 
-// Asks the hub for the files. Throws Error if nothing matches, and if the disk is too small.
+// Asks the hub for the files, and compares those in the cache with what it lists. Throws Error if nothing matches, and
+// if the disk is too small.
 PullPlan PlanPull(HubClient& hub, const PullRequest& request);
 
 // Downloads the missing files, and points the revision to this commit. Returns the snapshot.

@@ -81,7 +81,12 @@ HubSettings HubSettings::FromEnvironment() {
   const auto token_file = Environment({"HF_TOKEN_PATH"});
   settings.token_file = token_file.empty() ? HuggingFaceHome() / "token" : fs::path(Expand(token_file));
   if (!IsTrue(Environment({"HF_HUB_DISABLE_IMPLICIT_TOKEN"}))) {
-    settings.token = FirstLine(Environment({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}));
+    const std::string given = Environment({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"});
+    settings.token = FirstLine(given);
+    // A request would carry what follows a line break as another field of its header.
+    const size_t end = given.find_last_not_of(" \t\r\n");
+    Check(end == given.npos || given.find(settings.token) + settings.token.size() == end + 1,
+          "HF_TOKEN has a line break or a blank in it, expected a token such as hf_...");
     if (settings.token.empty() && fs::exists(settings.token_file))
       settings.token = FirstLine(ReadFile(settings.token_file, 1 << 16));
   }

@@ -24,6 +24,7 @@ struct HubSettings {
   std::string certificates;          // SSL_CERT_FILE, CURL_CA_BUNDLE or REQUESTS_CA_BUNDLE; "" for those of the system
   int connect_seconds = 10;          // HF_HUB_ETAG_TIMEOUT: limit for establishing a connection
   int stall_seconds = 10;            // HF_HUB_DOWNLOAD_TIMEOUT: limit for a connection without data
+  int slow_seconds = 60;             // over so long, a connection must bring a kilobyte per second
   double retry_seconds = 0.5;        // before the first retry; doubled for each further one
 
   // Reads the variables. HF_HUB_DISABLE_IMPLICIT_TOKEN leaves the token out. Throws Error for a number that is

@@ -88,12 +88,12 @@ struct AdaptedHeader {
 
 // Reads a list of ascending layers of the original model.
 std::vector<int64_t> LayerList(const Json& value, int64_t layers, const std::string& name, const char* what) {
-  Check(value.is_array(), "{}: {} {} is not a list of layers", name, what, value.dump());
+  Check(value.is_array(), "{}: {} {} is not a list of layers", name, what, Shown(value));
   std::vector<int64_t> out;
   for (const Json& layer : value) {
     Check(layer.is_number_unsigned() && layer.get<uint64_t>() < static_cast<uint64_t>(layers),
-          "{}: {} {} is not a layer of a model of {}", name, what, layer.dump(), layers);
-    Check(out.empty() || layer.get<int64_t>() > out.back(), "{}: {} {} is not ascending", name, what, value.dump());
+          "{}: {} {} is not a layer of a model of {}", name, what, Shown(layer), layers);
+    Check(out.empty() || layer.get<int64_t>() > out.back(), "{}: {} {} is not ascending", name, what, Shown(value));
     out.push_back(layer.get<int64_t>());
   }
   return out;
@@ -101,24 +101,24 @@ std::vector<int64_t> LayerList(const Json& value, int64_t layers, const std::str
 
 // The parts that an adapter replaces, in the order of depth.
 std::vector<BlockPart> PartList(const Json& value, const AdaptedHeader& header, const std::string& name) {
-  Check(value.is_array() && !value.empty(), "{}: adapter {} is not a list of layers", name, value.dump());
+  Check(value.is_array() && !value.empty(), "{}: adapter {} is not a list of layers", name, Shown(value));
   std::vector<BlockPart> parts;
   for (const Json& one : value) {
     try {
       parts.push_back(one.get<BlockPart>());
     } catch (const Error& error) {
-      Fail("{}: adapter {}: {}", name, value.dump(), error.what());
+      Fail("{}: adapter {}: {}", name, Shown(value), error.what());
     }
     const BlockPart& part = parts.back();
-    Check(part.layer < header.layers, "{}: adapter {} is not a layer of a model of {}", name, one.dump(),
+    Check(part.layer < header.layers, "{}: adapter {} is not a layer of a model of {}", name, Shown(one),
           header.layers);
     Check(parts.size() == 1 || part.begin() >= parts[parts.size() - 2].end(), "{}: adapter {} is not ascending", name,
-          value.dump());
+          Shown(value));
     const bool gone = std::binary_search(header.removed.begin(), header.removed.end(), part.layer);
     Check(gone == (part.halves == Halves::kBoth), "{}: adapter {} does not stand for removed layers", name,
-          value.dump());
+          Shown(value));
     Check(part.halves == Halves::kBoth || header.version >= kHalvesVersion,
-          "{}: adapter {} stands for half a block, which a file of version {} cannot have", name, value.dump(),
+          "{}: adapter {} stands for half a block, which a file of version {} cannot have", name, Shown(value),
           header.version);
   }
   return parts;
@@ -131,7 +131,7 @@ AdaptedHeader ReadHeader(const fs::path& file) {
   const Json& json = header.json;
   const Json version = json.is_object() ? json.value("version", Json()) : Json();
   Check(version.is_number_unsigned() && version >= kFirstVersion && version <= kOwnVersion,
-        "{}: version {}, expected {} to {}", name, version.dump(), kFirstVersion, kOwnVersion);
+        "{}: version {}, expected {} to {}", name, Shown(version), kFirstVersion, kOwnVersion);
   for (const char* key : {"base", "fingerprint"})
     Check(json.contains(key) && json[key].is_string(), "{}: {} is missing", name, key);
   for (const char* key : {"plan", "removed"}) Check(json.contains(key), "{}: {} is missing", name, key);
@@ -143,7 +143,7 @@ AdaptedHeader ReadHeader(const fs::path& file) {
   header.layers = json["layers"].get<int64_t>();
   header.removed = LayerList(json["removed"], header.layers, name, "removed");
   Check(header.standalone() || (fs::path(header.base).is_absolute() && header.base.find('\0') == std::string::npos),
-        "{}: base is {}, expected an absolute path or \"{}\"", name, json["base"].dump(), kStandalone);
+        "{}: base is {}, expected an absolute path or \"{}\"", name, Shown(json["base"]), kStandalone);
   return header;
 }
 
@@ -167,10 +167,10 @@ Halves ReadHalves(const Json& stage, int version, const std::string& name) {
   if (!stage.contains("halves")) return Halves::kBoth;
   const Json& value = stage["halves"];
   Check(version >= kHalvesVersion, "{}: stage {} has halves, which a file of version {} cannot have", name,
-        stage.dump(), version);
+        Shown(stage), version);
   const auto halves = value.is_string() ? ParseHalves(value.get_ref<const std::string&>()) : std::nullopt;
   Check(halves.has_value(), "{}: halves {} of a block, expected \"attention\", \"mlp\" or \"both\"", name,
-        value.dump());
+        Shown(value));
   return *halves;
 }
 
@@ -180,7 +180,7 @@ BlockStage ReadBlock(const Json& stage, int64_t last, const AdaptedHeader& heade
   const Json& block = stage["block"];
   Check(block.is_number_unsigned() && block.get<uint64_t>() < static_cast<uint64_t>(layers) &&
             block.get<int64_t>() > last,
-        "{}: block {} after block {} in a model of {} layers", name, block.dump(), last, layers);
+        "{}: block {} after block {} in a model of {} layers", name, Shown(block), last, layers);
   const auto layer = block.get<int64_t>();
   Check(header.standalone() || !std::binary_search(header.removed.begin(), header.removed.end(), layer),
         "{}: block {} is among the removed layers", name, layer);
@@ -194,11 +194,11 @@ std::set<std::string> NameList(const Json& object, const char* key, const std::s
   if (!object.contains(key)) return names;
   const Json& list = object[key];
   Check(version >= kOwnVersion, "{}: it has {}, which a file of version {} cannot have", file, key, version);
-  Check(list.is_array() && !list.empty(), "{}: {} {} is not a list of tensors", file, key, list.dump());
+  Check(list.is_array() && !list.empty(), "{}: {} {} is not a list of tensors", file, key, Shown(list));
   for (const Json& name : list) {
     Check(name.is_string() && known.contains(name.get<std::string>()), "{}: {} {} is not a tensor there (known: {})",
-          file, key, name.dump(), fmt::join(known, ", "));
-    Check(names.insert(name.get<std::string>()).second, "{}: {} {} is named twice", file, key, name.dump());
+          file, key, Shown(name), fmt::join(known, ", "));
+    Check(names.insert(name.get<std::string>()).second, "{}: {} {} is named twice", file, key, Shown(name));
   }
   return names;
 }
@@ -266,7 +266,7 @@ class PlanReader {
     DepthPlan plan;
     for (const Json& stage : stages) {
       Check(stage.is_object() && (stage.contains("block") || stage.contains("adapter")),
-            "{}: stage {} is neither a block nor an adapter", name_, stage.dump());
+            "{}: stage {} is neither a block nor an adapter", name_, Shown(stage));
       if (stage.contains("block")) {
         plan.stages.emplace_back(Block(stage));
       } else {
@@ -338,7 +338,7 @@ class PlanReader {
   }
   void RefuseOtherKeys(const Json& stage, const std::set<std::string>& known) const {
     for (const auto& [key, value] : stage.items())
-      Check(known.contains(key), "{}: stage {} has more than {}", name_, stage.dump(), fmt::join(known, ", "));
+      Check(known.contains(key), "{}: stage {} has more than {}", name_, Shown(stage), fmt::join(known, ", "));
   }
 
   const AdaptedHeader& header_;

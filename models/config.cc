@@ -92,7 +92,7 @@ std::vector<int32_t> TokenList(const Json& json, const char* key, const std::str
   if (value == json.end() || value->is_null()) return tokens;
   for (const Json& token : value->is_array() ? *value : Json::array({*value})) {
     const bool valid = token.is_number_unsigned() && token.get<uint64_t>() < kMaxSide;
-    Check(valid, "{}: {}: {} is not a token id", file, key, token.dump());
+    Check(valid, "{}: {}: {} is not a token id", file, key, Shown(token));
     tokens.push_back(token.get<int32_t>());
   }
   return tokens;

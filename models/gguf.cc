@@ -11,6 +11,7 @@
 #include "models/checkpoint.h"
 #include "runtime/check.h"
 #include "runtime/json.h"
+#include "runtime/printable.h"
 
 namespace shiftrt {
 
@@ -98,7 +99,7 @@ const Architecture& FindArchitecture(const GgufMetadata& metadata) {
     if (name == row.name) return row;
     known += (known.empty() ? "" : ", ") + std::string(row.name);
   }
-  Fail("{}: general.architecture {} is not supported (known: {})", metadata.name(), name, known);
+  Fail("{}: general.architecture {} is not supported (known: {})", metadata.name(), Printable(name), known);
 }
 
 std::vector<float> ReadRopeFactors(const GgufFile& file) {
@@ -180,7 +181,8 @@ Json RopeScaling(const GgufFile& file, ArchitectureKeys& keys, double theta, int
   const double slow = keys.Number("rope.scaling.yarn_beta_slow", 1);
   const std::vector<float> factors = ReadRopeFactors(file);
   if (!factors.empty()) {
-    Check(type == "none", "{}: tensor {} beside rope.scaling.type {} is not supported", name, kGgufRopeFactors, type);
+    Check(type == "none", "{}: tensor {} beside rope.scaling.type {} is not supported", name, kGgufRopeFactors,
+          Printable(type));
     return Llama3Scaling(name, factors, theta, head_dim);
   }
   if (type == "yarn") {
@@ -192,7 +194,7 @@ Json RopeScaling(const GgufFile& file, ArchitectureKeys& keys, double theta, int
             {"beta_slow", slow}};
   }
   Check(type == "linear" || type == "none", "{}: {} is {}, expected none, linear or yarn", name,
-        keys.Full("rope.scaling.type"), type);
+        keys.Full("rope.scaling.type"), Printable(type));
   // Old files have a factor but no type.
   return factor == 1 ? Json() : Json{{"rope_type", "linear"}, {"factor", factor}};
 }

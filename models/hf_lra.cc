@@ -135,11 +135,11 @@ struct Entry {
 // Throws Error, which begins with `what`, unless `json` is a list of layers below `layers`, ascending.
 std::vector<int64_t> Layers(const Json& json, int64_t layers, const std::string& what) {
   std::vector<int64_t> out;
-  Check(json.is_array(), "{} {} is not a list of layers", what, json.dump());
+  Check(json.is_array(), "{} {} is not a list of layers", what, Shown(json));
   for (const Json& layer : json) {
     Check(layer.is_number_unsigned() && layer.get<uint64_t>() < static_cast<uint64_t>(layers) &&
               (out.empty() || layer.get<int64_t>() > out.back()),
-          "{} {} is not an ascending list of layers below {}", what, json.dump(), layers);
+          "{} {} is not an ascending list of layers below {}", what, Shown(json), layers);
     out.push_back(layer.get<int64_t>());
   }
   return out;
@@ -150,17 +150,17 @@ std::map<Place, Entry> ReadEntries(const Json& adapters, int64_t blocks, const s
   Check(adapters.is_array(), "{}: shiftrt.adapters is not a list", file);
   std::map<Place, Entry> entries;
   for (const Json& json : adapters) {
-    const std::string what = fmt::format("{}: adapter {}:", file, json.dump());
+    const std::string what = fmt::format("{}: adapter {}:", file, Shown(json));
     Check(json.is_object(), "{} not an object", what);
     const auto number = [&](const char* key, int64_t low, int64_t high) {
       const Json value = json.value(key, Json());
       Check(value.is_number_integer() && value >= low && value <= high, "{} {} is {}, expected {} to {}", what, key,
-            value.dump(), low, high);
+            Shown(value), low, high);
       return value.get<int64_t>();
     };
     const auto word = [&](const char* key, std::string_view first, std::string_view second) {
       const Json value = json.value(key, Json());
-      Check(value == first || value == second, "{} {} is {}, expected {} or {}", what, key, value.dump(), first,
+      Check(value == first || value == second, "{} {} is {}, expected {} or {}", what, key, Shown(value), first,
             second);
       return value.get<std::string>();
     };

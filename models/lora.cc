@@ -13,6 +13,7 @@
 #include "models/config_reader.h"
 #include "models/own_tensors.h"
 #include "runtime/elements.h"
+#include "runtime/json.h"
 #include "runtime/parallel.h"
 #include "runtime/safetensors.h"
 
@@ -128,13 +129,13 @@ void RefuseSettings(const Json& config, const std::string& file) {
     const bool unset = value.is_null() || value == false || value == 0 || value == "none" ||
                        (value.is_structured() && value.empty()) || value == "";
     Check(harmless || unset, "{}: {} is {}, which is not supported; merge the adapter with peft", file, key,
-          value.dump());
+          Shown(value));
   }
   // Other initialisations also change the base model, so their factors are relative to a different base.
   const Json start = config.value("init_lora_weights", Json(true));
   Check(start.is_boolean() || start == "gaussian" || start == "orthogonal" || start == "eva",
         "{}: init_lora_weights is {}, which changes the base model too; merge the adapter with peft", file,
-        start.dump());
+        Shown(start));
 }
 
 // Reads the factors in a file, by block and row of the table.
@@ -276,7 +277,7 @@ Lora ReadLora(const fs::path& directory, const ModelConfig& config, const DepthP
   Check(json.is_object(), "{}: not a JSON object", file);
   const ConfigReader reader(json, file);
   Check(reader.Word("peft_type", "") == "LORA", "{}: peft_type is {}, expected \"LORA\"", file,
-        json.value("peft_type", Json()).dump());
+        Shown(json.value("peft_type", Json())));
   RefuseSettings(json, file);
   Lora lora;
   lora.rank = reader.Integer("r", 1, config.hidden + config.intermediate);

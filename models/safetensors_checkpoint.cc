@@ -82,7 +82,7 @@ class SafetensorsCheckpoint final : public Checkpoint {
       constexpr std::string_view kSeparators("/\\\0", 3);
       Check(!shard.empty() && shard.find_first_of(kSeparators) == std::string::npos && shard != "." && shard != "..",
             "{}: the shard of tensor {} is {}, not the name of a file in the directory", index.string(), name,
-            value.dump());
+            Shown(value));
       const auto& tensors = Open(shard).tensors();
       const auto found = tensors.find(name);
       Check(found != tensors.end(), "{}: tensor {} is not in {} as the index says", directory_.string(), name, shard);

@@ -97,13 +97,13 @@ Json ReadUnmarked(const std::filesystem::path& file) {
   Json stock = config[kMark];
   if (IsMarkedHfLra(config)) {
     Check(stock["format"] == kHfLraFormat, "{}: {}.format is {}, expected {}", file.string(), kMark,
-          stock["format"].dump(), kHfLraFormat);
+          Shown(stock["format"]), kHfLraFormat);
     stock = {{"architectures", Json::array({stock.value("base_architecture", Json())})},
              {"model_type", stock.value("base_model_type", Json())}};
     config.erase("auto_map");
   }
   Check(stock.is_object() && stock.contains("architectures"), "{}: {} is {}, expected an object with architectures",
-        file.string(), kMark, stock.dump());
+        file.string(), kMark, Shown(stock));
   for (const char* key : {kMark, "architectures", "model_type"}) config.erase(key);
   for (const char* key : {"architectures", "model_type"})
     if (stock.contains(key)) config[key] = stock[key];

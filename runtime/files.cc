@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "runtime/interrupts_held.h"
+#include "runtime/temporary_name.h"
 
 namespace shiftrt {
 
@@ -37,7 +38,7 @@ class Descriptor {
 
 [[noreturn]] void FailSystem(const char* action, const std::filesystem::path& path) {
   const int error = errno;
-  Fail("{}: cannot {}: {}", path.string(), action, std::strerror(error));
+  Fail("{}: cannot {}: {}", path.string(), action, error == ENOMEM ? "out of memory" : std::strerror(error));
 }
 
 // A pipe is opened without waiting for a writer; OpenedSize then refuses it.
@@ -116,14 +117,20 @@ bool IsStream(const std::filesystem::path& path) {
 AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
   Check(!std::filesystem::is_directory(path), "{}: is a directory, expected a file to write", path.string());
   if (IsStream(path)) {
-    fd_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+    // A named pipe that nobody reads would be waited for. It is opened without waiting, and then written with waiting.
+    fd_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK);
+    if (fd_ < 0 && errno == ENXIO) Fail("{}: a pipe that no program reads", path_.string());
     if (fd_ < 0) FailSystem("open it for writing", path_);
+    ::fcntl(fd_, F_SETFL, ::fcntl(fd_, F_GETFL) & ~O_NONBLOCK);
     return;
   }
-  temporary_ = path;
-  temporary_ += ".tmp" + std::to_string(::getpid());
-  fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd_ < 0) FailSystem("create a temporary file in its directory", path_);
+  RemoveAbandoned(path_);
+  temporary_ = TemporaryName(path_);
+  do {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (fd_ < 0) FailSystem("create a temporary file in its directory", path_);
+  } while (!LockTemporary(fd_));
 }
 
 AtomicFile::~AtomicFile() {

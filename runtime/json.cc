@@ -15,12 +15,6 @@ namespace {
 constexpr size_t kMaxLevels = 16;
 constexpr size_t kMaxOrderedKeys = 4096;  // of one object: its keys are looked for one after the other
 
-// The message of the parser, without the name of its exception: "[json.exception.parse_error.101] parse error at ...".
-std::string Reason(std::string_view what) {
-  const size_t name = what.starts_with('[') ? what.find("] ") : what.npos;
-  return Printable(name == what.npos ? what : what.substr(name + 2));
-}
-
 // Builds a value from the events of the parser. nlohmann's own parser can watch nesting and keys too, by a callback,
 // but then looks through all siblings after each object, which takes quadratic time.
 template <typename Json>
@@ -53,7 +47,7 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
   bool parse_error(size_t, const std::string&, const nlohmann::json::exception& error) override {
-    Fail("{}: not valid JSON: {}", name_, Reason(error.what()));
+    Fail("{}: not valid JSON: {}", name_, JsonReason(error));
   }
 
   Json Take() { return std::move(root_); }
@@ -120,6 +114,15 @@ Json Parse(std::string_view text, const std::string& name) {
 }  // namespace
 
 nlohmann::json ParseJson(std::string_view text, const std::string& name) { return Parse<nlohmann::json>(text, name); }
+
+std::string Shown(const nlohmann::json& value) { return Printable(value.dump()); }
+
+// "[json.exception.parse_error.101] parse error at ..."
+std::string JsonReason(const nlohmann::json::exception& error) {
+  const std::string_view what = error.what();
+  const size_t name = what.starts_with('[') ? what.find("] ") : what.npos;
+  return Printable(name == what.npos ? what : what.substr(name + 2));
+}
 
 nlohmann::ordered_json ParseOrderedJson(std::string_view text, const std::string& name) {
   return Parse<nlohmann::ordered_json>(text, name);

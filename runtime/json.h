@@ -17,4 +17,9 @@ nlohmann::json ParseJson(std::string_view text, const std::string& name);
 // The same with the keys of each object in their order, for objects of at most 4096 keys.
 nlohmann::ordered_json ParseOrderedJson(std::string_view text, const std::string& name);
 
+// `value` in a message: its JSON, prepared by Printable().
+std::string Shown(const nlohmann::json& value);
+// What an exception of nlohmann's library says, without the name of its type.
+std::string JsonReason(const nlohmann::json::exception& error);
+
 }  // namespace shiftrt

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "runtime/json.h"
+#include "runtime/printable.h"
 
 namespace shiftrt {
 
@@ -49,7 +50,7 @@ const char* StoredName(DType dtype) {
 // Reads a JSON number that must be an integer in [0, 2^63).
 int64_t ToSize(const Json& value, const std::string& name, const std::string& tensor, const char* what) {
   Check(value.is_number_unsigned() && value.get<uint64_t>() <= INT64_MAX, "{}: tensor {}: {} {} is not a size", name,
-        tensor, what, value.dump());
+        tensor, what, Shown(value));
   return value.get<int64_t>();
 }
 
@@ -60,15 +61,16 @@ struct Entry {
   int64_t begin, end;
 };
 
-Entry ParseEntry(const std::string& tensor, const Json& value, const std::string& file) {
+Entry ParseEntry(const std::string& given, const Json& value, const std::string& file) {
+  const std::string tensor = Printable(given);
   Check(value.is_object() && value.contains("dtype") && value.contains("shape") && value.contains("data_offsets"),
         "{}: tensor {}: expected an object with dtype, shape and data_offsets", file, tensor);
-  Entry entry{tensor, nullptr, {}, 0, 0};
+  Entry entry{given, nullptr, {}, 0, 0};
   const Json& dtype = value["dtype"];
   Check(dtype.is_string(), "{}: tensor {}: dtype is not a string", file, tensor);
   for (const StoredType& type : kStoredTypes)
     if (dtype.get_ref<const std::string&>() == type.name) entry.type = &type;
-  Check(entry.type != nullptr, "{}: tensor {}: unknown dtype {}", file, tensor, dtype.dump());
+  Check(entry.type != nullptr, "{}: tensor {}: unknown dtype {}", file, tensor, Shown(dtype));
 
   const Json& shape = value["shape"];
   Check(shape.is_array() && shape.size() <= 16, "{}: tensor {}: shape is not a list of at most 16 sizes", file, tensor);
@@ -76,14 +78,14 @@ Entry ParseEntry(const std::string& tensor, const Json& value, const std::string
   for (const Json& side : shape) {
     entry.shape.push_back(ToSize(side, file, tensor, "shape"));
     Check(!__builtin_mul_overflow(bytes, static_cast<uint64_t>(entry.shape.back()), &bytes),
-          "{}: tensor {}: shape {} overflows", file, tensor, shape.dump());
+          "{}: tensor {}: shape {} overflows", file, tensor, Shown(shape));
   }
   const Json& offsets = value["data_offsets"];
   Check(offsets.is_array() && offsets.size() == 2, "{}: tensor {}: data_offsets is not a pair", file, tensor);
   entry.begin = ToSize(offsets[0], file, tensor, "data offset");
   entry.end = ToSize(offsets[1], file, tensor, "data offset");
   Check(entry.begin <= entry.end && static_cast<uint64_t>(entry.end - entry.begin) == bytes,
-        "{}: tensor {}: data_offsets {} hold {} bytes, dtype and shape ask for {}", file, tensor, offsets.dump(),
+        "{}: tensor {}: data_offsets {} hold {} bytes, dtype and shape ask for {}", file, tensor, Shown(offsets),
         entry.end - entry.begin, bytes);
   return entry;
 }
@@ -112,7 +114,7 @@ std::map<std::string, TensorView, std::less<>> SafetensorsFile::Parse(
     }
     Check(value.is_object(), "{}: __metadata__ is not an object", name);
     for (const auto& [key, word] : value.items()) {
-      Check(word.is_string(), "{}: __metadata__ {} is not a string", name, key);
+      Check(word.is_string(), "{}: __metadata__ {} is not a string", name, Printable(key));
       if (metadata != nullptr) (*metadata)[key] = word.get<std::string>();
     }
   }
@@ -124,9 +126,9 @@ std::map<std::string, TensorView, std::less<>> SafetensorsFile::Parse(
   int64_t covered = 0;
   for (const Entry& entry : entries) {
     Check(entry.begin == covered, "{}: tensor {} starts at byte {} of the data, expected {} (a gap or an overlap)",
-          name, entry.name, entry.begin, covered);
+          name, Printable(entry.name), entry.begin, covered);
     Check(static_cast<uint64_t>(entry.end) <= data.size(), "{}: tensor {} ends at byte {} of {} (truncated file?)",
-          name, entry.name, entry.end, data.size());
+          name, Printable(entry.name), entry.end, data.size());
     covered = entry.end;
     if (entry.type->dtype) {
       tensors[entry.name] = {data.data() + entry.begin, *entry.type->dtype, entry.shape};

@@ -16,19 +16,13 @@ namespace {
 
 using Chunk = std::array<char, 1 << 16>;
 
-void AppendWithin(uint64_t limit, const Chunk& chunk, size_t size, std::string& text, const std::string& name) {
-  Check(text.size() + size <= limit, "{}: more than {} bytes once decompressed", name, limit);
-  text.append(chunk.data(), size);
-}
-
 // Decompresses all members of a gzip file (RFC 1952 allows several in sequence).
-std::string Gunzip(const std::string& bytes, uint64_t limit, const std::string& name) {
+void Gunzip(std::string_view bytes, const std::string& name, const TextSink& sink) {
   constexpr int kGzipOnly = 16 + MAX_WBITS;
   z_stream stream = {};
   Check(inflateInit2(&stream, kGzipOnly) == Z_OK, "{}: zlib cannot start", name);
   const std::unique_ptr<z_stream, decltype(&inflateEnd)> guard(&stream, &inflateEnd);
   Chunk chunk;
-  std::string text;
   size_t fed = 0;
   for (int status = Z_OK; status != Z_STREAM_END || fed < bytes.size() || stream.avail_in > 0;) {
     CheckInterrupted();
@@ -45,17 +39,15 @@ std::string Gunzip(const std::string& bytes, uint64_t limit, const std::string& 
     Check(status != Z_BUF_ERROR, "{}: the gzip data is truncated", name);
     Check(status == Z_OK || status == Z_STREAM_END, "{}: damaged gzip data ({})", name,
           stream.msg != nullptr ? stream.msg : zError(status));
-    AppendWithin(limit, chunk, chunk.size() - stream.avail_out, text, name);
+    if (!sink({chunk.data(), chunk.size() - stream.avail_out})) return;
   }
-  return text;
 }
 
 // Decompresses all frames of a Zstandard file.
-std::string Unzstd(const std::string& bytes, uint64_t limit, const std::string& name) {
+void Unzstd(std::string_view bytes, const std::string& name, const TextSink& sink) {
   const std::unique_ptr<ZSTD_DCtx, decltype(&ZSTD_freeDCtx)> context(ZSTD_createDCtx(), &ZSTD_freeDCtx);
   Check(context != nullptr, "{}: zstd cannot start", name);
   Chunk chunk;
-  std::string text;
   ZSTD_inBuffer in = {bytes.data(), bytes.size(), 0};
   for (size_t wanted = 1; wanted != 0 || in.pos < in.size;) {
     CheckInterrupted();
@@ -63,20 +55,35 @@ std::string Unzstd(const std::string& bytes, uint64_t limit, const std::string& 
     const size_t before = in.pos;
     wanted = ZSTD_decompressStream(context.get(), &out, &in);
     Check(!ZSTD_isError(wanted), "{}: damaged zstd data ({})", name, ZSTD_getErrorName(wanted));
-    AppendWithin(limit, chunk, out.pos, text, name);
+    if (!sink({chunk.data(), out.pos})) return;
     Check(wanted == 0 || out.pos > 0 || in.pos > before, "{}: the zstd data is truncated", name);
   }
-  return text;
 }
 
+constexpr std::string_view kGzip = "\x1F\x8B", kZstd = "\x28\xB5\x2F\xFD";
+
 }  // namespace
+
+bool IsCompressed(std::string_view bytes) { return bytes.starts_with(kGzip) || bytes.starts_with(kZstd); }
+
+void Decompress(std::string_view bytes, const std::string& name, const TextSink& sink) {
+  if (bytes.starts_with(kGzip))
+    Gunzip(bytes, name, sink);
+  else
+    Unzstd(bytes, name, sink);
+}
 
 std::string ReadText(const std::filesystem::path& file, uint64_t limit) {
   const std::string name = file.string();
   std::string bytes = ReadFile(file, limit);
-  if (bytes.starts_with("\x1F\x8B")) return Gunzip(bytes, limit, name);
-  if (bytes.starts_with("\x28\xB5\x2F\xFD")) return Unzstd(bytes, limit, name);
-  return bytes;
+  if (!IsCompressed(bytes)) return bytes;
+  std::string text;
+  Decompress(bytes, name, [&](std::string_view piece) {
+    Check(text.size() + piece.size() <= limit, "{}: more than {} bytes once decompressed", name, limit);
+    text += piece;
+    return true;
+  });
+  return text;
 }
 
 std::filesystem::path WithoutCompression(const std::filesystem::path& file) {

@@ -123,6 +123,7 @@ CalibrationSet LoadCalibration(const CalibrationSpec& spec, const Tokenizer& tok
     (heldout ? set.heldout_tokens : set.fit_tokens) += spec.tokens;
   }
   set.source = fmt::format("{}, {} samples x {} tokens", file.filename().string(), count, spec.tokens);
+  if (documents.cut()) set.source += fmt::format(" of its first {} MiB", kMaxDocumentBytes >> 20);
   if (count < spec.samples) set.source += fmt::format(" (all there is; {} asked for)", spec.samples);
   return set;
 }

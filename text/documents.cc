@@ -123,42 +123,83 @@ fs::path ResolveText(const std::string& name) {
        FindKnownText(name) != nullptr ? fmt::format("; `shiftrt pull --dataset {}` gets it", name) : "");
 }
 
+std::string_view Documents::content() const {
+  if (!decompressed_.empty()) return decompressed_;
+  return {reinterpret_cast<const char*>(file_.bytes().data()), file_.bytes().size()};
+}
+
+// A plain text is read no further than a document may reach; its last line is left out if it is not whole.
+void Documents::ReadContent(const fs::path& file, bool plain, uint64_t line_limit) {
+  file_ = MappedFile(file);
+  if (IsCompressed(content())) {
+    uint64_t line = 0;  // bytes since the last line end
+    std::string text;
+    Decompress(content(), name_, [&](std::string_view piece) {
+      text += piece;
+      if (plain) return text.size() <= kMaxDocumentBytes;
+      const size_t end = piece.rfind('\n');
+      line = end == piece.npos ? line + piece.size() : piece.size() - end - 1;
+      Check(line <= line_limit, "{}: a line of more than {} MiB once decompressed", name_, line_limit >> 20);
+      Check(text.size() <= kMaxTextBytes, "{}: more than {} bytes once decompressed", name_, kMaxTextBytes);
+      return true;
+    });
+    file_ = MappedFile();
+    decompressed_ = std::move(text);
+  }
+  cut_ = plain && content().size() > kMaxDocumentBytes;
+}
+
 Documents Documents::Read(const fs::path& file) {
   Documents documents;
   documents.name_ = file.string();
-  documents.content_ = ReadText(file);
-  std::string& content = documents.content_;
+  const fs::path extension = WithoutCompression(file).extension();
+  const bool parquet = IsParquet(file), plain = !parquet && extension != ".json" && extension != ".jsonl";
+  documents.ReadContent(file, plain, extension == ".json" ? kMaxArrayBytes : kMaxDocumentBytes);
+  std::string_view content = documents.content();
+  if (documents.cut_) {
+    content = content.substr(0, kMaxDocumentBytes);
+    if (const size_t end = content.rfind('\n'); end != content.npos) content = content.substr(0, end + 1);
+    while (!content.empty() && (content.back() & 0xC0) == 0x80) content.remove_suffix(1);  // a part of a character
+    if (!content.empty() && (content.back() & 0x80) != 0) content.remove_suffix(1);
+  }
   documents.hash_ = HashHex(content);
   const size_t first = content.find_first_not_of(kBlank);
   Check(first != content.npos, "{}: the text is empty", documents.name_);
-  if (IsParquet(file)) {
-    const ParquetFile parquet(content, documents.name_);
-    for (int64_t group = 0; group < parquet.row_groups(); ++group)
-      for (Json& row : parquet.ReadRowGroup(group, {"text", "instruction", "input", "output"}))
+  const auto forget = [&] {
+    documents.file_ = MappedFile();
+    documents.decompressed_ = std::string();
+  };
+  if (parquet) {
+    const ParquetFile rows(content, documents.name_);
+    for (int64_t group = 0; group < rows.row_groups(); ++group)
+      for (Json& row : rows.ReadRowGroup(group, {"text", "instruction", "input", "output"}))
         documents.rows_.push_back(std::move(row));
     Check(!documents.rows_.empty(), "{}: no rows", documents.name_);
-    content.clear();
+    forget();
     return documents;
   }
-  const fs::path extension = WithoutCompression(file).extension();
   documents.json_lines_ = extension == ".jsonl" || (extension == ".json" && content[first] == '{');
   if (extension == ".json" && !documents.json_lines_) {
+    Check(content.size() <= kMaxArrayBytes, "{}: a JSON array of more than {} MiB; write a document a line (.jsonl)",
+          documents.name_, kMaxArrayBytes >> 20);
     Json rows = ParseJson(content, documents.name_);
     Check(rows.is_array() && !rows.empty(), "{}: expected an array of documents, or a document a line",
           documents.name_);
     documents.rows_ = std::move(rows.get_ref<Json::array_t&>());
-    content.clear();
+    forget();
     return documents;
   }
-  if (!documents.json_lines_) {
+  if (plain) {
     documents.lines_ = {{0, content.size(), 1}};
     return documents;
   }
   int64_t number = 0;
   for (size_t begin = 0; begin < content.size();) {
     const size_t end = std::min(content.find('\n', begin), content.size());
-    const std::string_view line = std::string_view(content).substr(begin, end - begin);
+    const std::string_view line = content.substr(begin, end - begin);
     ++number;
+    Check(line.size() <= kMaxDocumentBytes, "{}:{}: a document of more than {} MiB", documents.name_, number,
+          kMaxDocumentBytes >> 20);
     if (line.find_first_not_of(kBlank) != line.npos) documents.lines_.push_back({begin, line.size(), number});
     begin = end + 1;
   }
@@ -168,7 +209,7 @@ Documents Documents::Read(const fs::path& file) {
 Documents::Document Documents::At(int64_t index) const {
   if (!rows_.empty()) return DocumentOf(rows_.at(index), fmt::format("{}: row {}", name_, index));
   const Line& line = lines_.at(index);
-  const std::string_view text = std::string_view(content_).substr(line.begin, line.size);
+  const std::string_view text = content().substr(line.begin, line.size);
   if (!json_lines_) return {std::string(text)};
   const std::string where = fmt::format("{}:{}", name_, line.number);
   return DocumentOf(ParseJson(text, where), where);

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/files.h"
+
 namespace shiftrt {
 
 // A text that is known by name: what its files are called where people fetch them, and where the hub has it.
@@ -31,10 +33,16 @@ std::filesystem::path ResolveText(const std::string& name);
 // The same, but returns "" for a text that is not found.
 std::filesystem::path LookForText(const std::string& name);
 
-// The documents of a text file, read once: a .jsonl has one a line; a .json is an array of them, or one a line;
-// a .parquet has one a row; any other file is one document; any may be compressed as .gz or .zst. A document of JSON is
-// an object with a string `text`, or a row of Alpaca (`instruction`, `input`, `output`), which is put into Alpaca's
-// prompt template.
+// The largest document. Of a longer plain text, its first lines up to this size are taken; a longer line of JSON is
+// refused. Tokenising takes some six bytes of memory for each.
+inline constexpr uint64_t kMaxDocumentBytes = uint64_t{64} << 20;
+// The largest file that is one JSON array, whose values are all in memory at once.
+inline constexpr uint64_t kMaxArrayBytes = uint64_t{512} << 20;
+
+// The documents of a text file, read once. A file that is not compressed is mapped, not copied: a .jsonl has one a
+// line; a .json is an array of them, or one a line; a .parquet has one a row; any other file is one document; any may
+// be compressed as .gz or .zst. A document of JSON is an object with a string `text`, or a row of Alpaca
+// (`instruction`, `input`, `output`), which is put into Alpaca's prompt template.
 class Documents {
  public:
   struct Document {
@@ -49,7 +57,8 @@ class Documents {
   // Both throw Error naming file and line for a malformed document.
   Document At(int64_t index) const;
   std::string Text(int64_t index) const { return At(index).text; }
-  const std::string& hash() const { return hash_; }  // hash of the whole file
+  const std::string& hash() const { return hash_; }  // hash of the whole text that was read
+  bool cut() const { return cut_; }                  // true if a plain text was longer than a document may be
 
  private:
   struct Line {
@@ -57,9 +66,15 @@ class Documents {
     int64_t number = 0;  // from 1
   };
 
-  std::string name_, hash_, content_;
-  bool json_lines_ = false;
-  std::vector<Line> lines_;  // lines of content_, which for plain text is one line
+  // The text of the file, without copying it unless it was compressed.
+  std::string_view content() const;
+  void ReadContent(const std::filesystem::path& file, bool plain, uint64_t line_limit);
+
+  std::string name_, hash_;
+  MappedFile file_;           // empty if the file was compressed
+  std::string decompressed_;  // empty if it was not
+  bool json_lines_ = false, cut_ = false;
+  std::vector<Line> lines_;  // lines of content(), which for plain text is one line
   std::vector<nlohmann::json> rows_;
 };
 

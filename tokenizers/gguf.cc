@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/check.h"
+#include "runtime/printable.h"
 #include "tokenizers/load.h"
 #include "tokenizers/pretokenizer.h"
 #include "tokenizers/utf8.h"
@@ -119,7 +120,7 @@ const GgufPreTokenizer& PreTokenizerOf(const GgufMetadata& metadata) {
     if (name == row.name) return row;
     known += (known.empty() ? "" : ", ") + std::string(row.name);
   }
-  Fail("{}: {} {} is not supported (known: {})", metadata.name(), kPre, name, known);
+  Fail("{}: {} {} is not supported (known: {})", metadata.name(), kPre, Printable(name), known);
 }
 
 bool AddsBos(const GgufMetadata& metadata, const Tokens& tokens) {
@@ -132,7 +133,7 @@ json BpeJson(const GgufMetadata& metadata, const Tokens& tokens) {
   json vocabulary = json::object(), added = json::array();
   for (size_t id = 0; id < tokens.pieces.size(); ++id) {
     const auto [entry, fresh] = vocabulary.emplace(std::string(tokens.pieces[id]), id);
-    Check(fresh, "{}: {}: '{}' has two ids, {} and {}", metadata.name(), kTokens, tokens.pieces[id],
+    Check(fresh, "{}: {}: '{}' has two ids, {} and {}", metadata.name(), kTokens, Printable(tokens.pieces[id]),
           entry->get<int64_t>(), id);
     const bool special = tokens.types[id] == kControlToken || tokens.types[id] == kUnknownToken;
     if (!special && tokens.types[id] != kUserDefinedToken) continue;
@@ -249,7 +250,7 @@ std::string SentencePieceModel(const GgufMetadata& metadata, const Tokens& token
 bool IsSentencePiece(const GgufMetadata& metadata) {
   const std::string_view model = metadata.Text(kModel);
   Check(model == "gpt2" || model == "llama", "{}: {} {} is not supported (known: gpt2, llama)", metadata.name(), kModel,
-        model);
+        Printable(model));
   return model == "llama";
 }
 

@@ -209,7 +209,7 @@ std::unique_ptr<Tokenizer> LoadTokenizer(const std::filesystem::path& model) {
   try {
     return Open(model);
   } catch (const json::exception& error) {  // a value of the wrong type; errors of the parser already name their file
-    Fail("{}: tokenizer files: {}", model.string(), error.what());
+    Fail("{}: tokenizer files: {}", model.string(), JsonReason(error));
   } catch (const std::filesystem::filesystem_error& error) {
     Fail("{}: {}", model.string(), error.what());
   }

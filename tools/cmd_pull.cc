@@ -16,7 +16,7 @@ namespace {
 struct PullOptions {
   std::string name, revision;
   std::vector<std::string> include, exclude;
-  bool dataset = false, dry_run = false, quiet = false;
+  bool dataset = false, dry_run = false, quiet = false, verify = false;
 };
 
 // Of data sets.
@@ -49,15 +49,20 @@ void PrintFiles(const PullPlan& plan) {
   for (const RemoteFile& file : plan.files)
     table.Add({file.path, Scaled(static_cast<double>(file.size), "B"), file.etag.substr(0, 12)});
   fmt::print("{}\n{}", Announcement(plan), table.Text());
+  for (const PullPlan::Damaged& damaged : plan.damaged) fmt::print("damaged: {}\n", damaged.why);
 }
 
 std::vector<PullRequest> RequestsOf(const PullOptions& options) {
   if (options.dataset && options.revision.empty() && options.include.empty() && options.exclude.empty())
-    if (std::vector<PullRequest> known = KnownDataset(options.name); !known.empty()) return known;
+    if (std::vector<PullRequest> known = KnownDataset(options.name); !known.empty()) {
+      for (PullRequest& request : known) request.verify = options.verify;
+      return known;
+    }
   PullRequest request;
   request.repository = RepositoryOf(options);
   request.include = options.include;
   request.exclude = options.exclude;
+  request.verify = options.verify;
   return {std::move(request)};
 }
 
@@ -89,6 +94,8 @@ Command AddPull(CLI::App& app) {
       "or all of a data set)");
   app.add_option("--exclude", options->exclude, "but not those that match this pattern (repeatable)");
   app.add_flag("--dry-run", options->dry_run, "list the files and their sizes, and pull nothing");
+  app.add_flag("--verify", options->verify,
+               "also compare the checksums of the files that are there; without it, only their sizes");
   app.add_flag("--quiet", options->quiet, "nothing on standard error");
   app.footer(
       "Files go to the cache that Python's huggingface_hub uses. The last line of the output is the directory.\n"

@@ -91,8 +91,11 @@ void Settle(ShiftOptions& shift, bool split) {
   if (why != nullptr) fmt::print("calibration mode {}, because {}\n", Name(shift.mode), why);
 }
 
-// The settings of the fit, which `json`, its results, lacks.
-Json ProvenanceJson(Json json, const ShiftOptions& shift) {
+// What is known of a model that is saved: its results, and the settings of the fit. `state` is "fitted" until the
+// variants have been compared, and "evaluated" from then on. A run that is killed between leaves the first; the same
+// command then completes it.
+Json ProvenanceJson(Json json, const ShiftOptions& shift, const char* state) {
+  json["state"] = state;
   json["lambda"] = Format(shift.fit.ridge.lambda);
   json["factorization"] = Name(shift.fit.factorization);
   json["metric"] = Name(shift.fit.metric);
@@ -195,7 +198,7 @@ int Run(const RunOptions& options) {
   Json json = ShiftJson(result, calibration);
   json["model"] = model.name;
   if (first && !options.save.empty())  // before the evaluation, which may be interrupted
-    SaveAdapted(model, variants.back().plan, ProvenanceJson(json, shift), options.save_weights, options.save);
+    SaveAdapted(model, variants.back().plan, ProvenanceJson(json, shift, "fitted"), options.save_weights, options.save);
 
   const ComparisonJob comparison = {context, model, heldout, options.comparison, options.common.seed, *progress};
   const auto start = std::chrono::steady_clock::now();
@@ -209,7 +212,7 @@ int Run(const RunOptions& options) {
   json["seconds"]["evaluate"] = seconds;
   if (!options.report.empty()) WriteReport(options, job, result, comparison, measured);
   if (first && !options.save.empty()) {
-    RecordProvenance(options.save, ProvenanceJson(json, shift));
+    RecordProvenance(options.save, ProvenanceJson(json, shift, "evaluated"));
     fmt::print("saved: {}\n", options.save);
   }
   if (!datasets.empty()) {
@@ -218,7 +221,7 @@ int Run(const RunOptions& options) {
     const PaperSetting paper = PaperSettingOf(model, selection.criterion, selection.removed, config.layers);
     json["evaluation"] = RunEvaluation({context, model, variants, paper, *progress}, datasets, options.evaluation);
   }
-  const Json provenance = ProvenanceJson(json, shift);
+  const Json provenance = ProvenanceJson(json, shift, "evaluated");
   for (const ExportTarget& target : first ? exports : std::vector<ExportTarget>())
     ExportAndPrint(target, {alone, model, variants.back().plan, provenance, options.exporting, *progress});
   options.common.WriteJson(json);

@@ -191,6 +191,9 @@ int Run(CLI::App& app, SweepOptions& options) {
   SweepJournal journal(options.journal, JournalKey(options, calibration, model, heldout));
   context.processes->CheckSame("journal, which is to be in a directory of all hosts: cells",
                                fmt::format("{}", journal.cells()));
+  if (first)
+    for (const std::string& bad : journal.bad())
+      std::fprintf(stderr, "shiftrt: %s; its cell is computed again\n", bad.c_str());
   if (first && journal.cells() > 0)
     std::fprintf(
         stderr, "shiftrt: %s\n",

@@ -92,6 +92,8 @@ Json RunEvaluation(const EvaluationJob& job, const std::vector<Dataset>& dataset
   PromptEncoder encoder(model.RequireTokenizer(), options.Scoring().bos, model.weights->config.max_positions);
   Processes& processes = *context.processes;
   Journal journal(JournalFile(options, model, variants), processes.rank());
+  if (processes.first())
+    for (const std::string& bad : journal.bad()) fmt::print(stderr, "shiftrt: {}; its items are scored again\n", bad);
   if (processes.first() && journal.batches() > 0)
     fmt::print(stderr, "{} has {} batches of an evaluation that was interrupted; they are not scored again\n",
                journal.file().string(), journal.batches());

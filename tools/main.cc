@@ -1,24 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 // shiftrt: the command line. Each command lives in a file of its own; this one dispatches and turns errors into
 // statuses.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <iterator>
+#include <memory>
 #include <new>
 #include <numeric>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <variant>
 #include <vector>
 
 #include "runtime/files.h"
 #include "runtime/launcher.h"
+#include "runtime/printable.h"
 #include "tools/fields.h"
 #include "tools/options.h"
+#include "tools/standard_output.h"
 
 namespace {
 
@@ -54,10 +62,36 @@ constexpr int kFailed = 1, kWrongUsage = 2, kInterrupted = 130;
 
 void OnSignal(int) { shiftrt::RequestInterrupt(); }
 
+// A message may contain text of a file or a server; what controls a terminal is escaped.
 int Fail(const char* what, int status) {
-  std::fprintf(stderr, "shiftrt: %s\n", what);
+  constexpr size_t kMaxMessage = 16 << 10;
+  std::fprintf(stderr, "shiftrt: %s\n", shiftrt::PrintableLines(what, kMaxMessage).c_str());
   return status;
 }
+
+// Memory that is given back when there is none left. Handling the error takes some: values of JSON allocate a list when
+// they are destroyed, and a message is a text.
+std::unique_ptr<char[]> memory_for_errors = std::make_unique<char[]>(4 << 20);
+
+void OnNoMemory() {
+  memory_for_errors.reset();
+  throw std::bad_alloc();
+}
+
+// OpenBLAS starts its threads before main(), and each looks for memory for ever if there is none. Under a limit on its
+// memory the program therefore starts once more, and tells OpenBLAS to have one thread until it is asked for more
+// (lapack::Threads, which makes sure of the memory first).
+void StartAgainUnderALimit(char** argv) {
+  constexpr const char* kThreads = "OPENBLAS_NUM_THREADS";
+  rlimit memory{};
+  const char* const threads = std::getenv(kThreads);
+  if (::getrlimit(RLIMIT_AS, &memory) != 0 || memory.rlim_cur == RLIM_INFINITY) return;
+  if ((threads != nullptr && std::string_view(threads) == "1") || ::setenv(kThreads, "1", 1) != 0) return;
+  ::execv("/proc/self/exe", argv);
+}
+
+constexpr const char* kNoMemory =
+    "out of memory: try a smaller model, fewer layers removed at once, or shorter samples";
 
 // Of several processes, one says what has failed: the first, or the one that failed where the first does not answer.
 int Fail(const char* what, int status, shiftrt::Processes& processes) {
@@ -208,8 +242,12 @@ int RunCommand(int argc, char** argv, const std::shared_ptr<shiftrt::Processes>&
   } catch (const shiftrt::UsageError& e) {
     return Fail(shiftrt::Message(e, *chosen).c_str(), kWrongUsage, *processes);
   } catch (const std::bad_alloc&) {
-    return Fail("out of memory: try a smaller model, fewer layers removed at once, or shorter samples", kFailed,
-                *processes);
+    return Fail(kNoMemory, kFailed, *processes);
+  } catch (const std::system_error& e) {
+    if (e.code() == std::errc::broken_pipe) return 0;           // whoever reads the output wants no more
+    if (e.code() == std::errc::resource_unavailable_try_again)  // there is no memory for the stack of a thread
+      return Fail(kNoMemory, kFailed, *processes);
+    return Fail(e.what(), kFailed, *processes);
   } catch (const std::exception& e) {
     return Fail(e.what(), kFailed, *processes);
   }
@@ -218,6 +256,9 @@ int RunCommand(int argc, char** argv, const std::shared_ptr<shiftrt::Processes>&
 }  // namespace
 
 int main(int argc, char** argv) {
+  StartAgainUnderALimit(argv);
+  shiftrt::OccupyStandardStreams();
+  std::set_new_handler(OnNoMemory);
   std::signal(SIGINT, OnSignal);
   std::signal(SIGTERM, OnSignal);
 #ifdef SIGXFSZ
@@ -226,9 +267,11 @@ int main(int argc, char** argv) {
   try {
     const std::shared_ptr<shiftrt::Processes> processes = shiftrt::JoinProcesses();
     if (!processes->first() && std::freopen("/dev/null", "w", stdout) == nullptr) return kFailed;
-    return RunCommand(argc, argv, processes);
+    return shiftrt::FinishStandardOutput(RunCommand(argc, argv, processes), kFailed);
   } catch (const shiftrt::UsageError& e) {
     return Fail(e.what(), kWrongUsage);
+  } catch (const std::bad_alloc&) {
+    return Fail(kNoMemory, kFailed);
   } catch (const std::exception& e) {
     return Fail(e.what(), kFailed);
   }

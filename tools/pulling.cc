@@ -121,6 +121,8 @@ std::string Announcement(const PullPlan& plan) {
 std::filesystem::path AnnounceAndPull(HubClient& hub, const PullPlan& plan, bool quiet) {
   if (!plan.renamed_to.empty())
     std::fprintf(stderr, "shiftrt: %s is now called %s\n", plan.repository.id.c_str(), plan.renamed_to.c_str());
+  for (const PullPlan::Damaged& damaged : plan.damaged)
+    std::fprintf(stderr, "shiftrt: %s; it is fetched again\n", damaged.why.c_str());
   if (!quiet) std::fprintf(stderr, "%s\n", Announcement(plan).c_str());
   try {
     return Pull(hub, plan, ShowDownload(quiet));

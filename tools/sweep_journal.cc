@@ -2,12 +2,10 @@
 #include "tools/sweep_journal.h"
 
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "models/part_json.h"
-#include "runtime/check.h"
 
 namespace shiftrt {
 
@@ -25,9 +23,10 @@ Quality ToQuality(const Json& json) { return {OrNan(json.at(0)), OrNan(json.at(1
 }  // namespace
 
 SweepJournal::SweepJournal(std::filesystem::path file, std::string key) : file_(std::move(file)), key_(std::move(key)) {
-  if (file_.empty()) return;
-  std::ifstream in(file_);
-  for (std::string line; std::getline(in, line);) {
+  if (file_.empty() || !std::filesystem::exists(file_)) return;
+  CheckedLines lines = ReadCheckedLines(file_);
+  bad_ = std::move(lines.bad);
+  for (const std::string& line : lines.texts) {
     const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!json.is_object() || json.value("key", "") != key_) continue;
     SweepRow row;  // its options are those that it is asked for by
@@ -65,11 +64,8 @@ void SweepJournal::Add(const SweepRow& row) {
                      {"original", ToJson(row.original)},
                      {"pruned", ToJson(row.pruned)},
                      {"corrected", ToJson(row.corrected)}};
-  // A line that an earlier sweep broke off must not swallow this one.
-  std::ofstream out(file_, std::ios::app);
-  out << (begun_ ? "" : "\n") << json.dump() << "\n" << std::flush;
-  Check(out.good(), "{}: the finished cell cannot be written", file_.string());
-  begun_ = true;
+  if (!lines_) lines_.emplace(file_);
+  lines_->Add(json.dump());
   rows_[{SettingText(row.options), row.options.seed, row.samples}] = row;
 }
 

@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
+#include <vector>
 
+#include "runtime/checked_lines.h"
 #include "shift/sweep.h"
 
 namespace shiftrt {
@@ -25,6 +28,8 @@ class SweepJournal {
   // The sweep is done: the file goes.
   void Remove() const;
   int64_t cells() const { return std::ssize(rows_); }
+  // Names the file and the line of each damaged line that was read.
+  const std::vector<std::string>& bad() const { return bad_; }
 
  private:
   using Cell = std::tuple<std::string, uint64_t, int64_t>;  // settings, seed, samples
@@ -32,7 +37,8 @@ class SweepJournal {
   std::filesystem::path file_;
   std::string key_;
   std::map<Cell, SweepRow> rows_;
-  bool begun_ = false;  // a line was written
+  std::vector<std::string> bad_;
+  std::optional<LineAppender> lines_;  // once a line was written
 };
 
 }  // namespace shiftrt

@@ -46,11 +46,17 @@ inline int ToInt(int64_t value) {
 
 // While a Threads lives, OpenBLAS computes on `threads` threads, and other callers wait: the number of threads is a
 // setting of the whole process and can change the last bits of a result. A thread may have only one Threads at a time.
+// Throws std::bad_alloc if there is no memory for these threads.
 class [[nodiscard]] Threads {
  public:
-  explicit Threads(int threads) : lock_(Mutex()) { openblas_set_num_threads(threads); }
+  explicit Threads(int threads) : lock_(Mutex()) {
+    Reserve(threads);
+    openblas_set_num_threads(threads);
+  }
 
  private:
+  // Makes OpenBLAS allocate what `threads` threads need, once. Without memory it would try again for ever.
+  static void Reserve(int threads);
   static std::mutex& Mutex() {
     static std::mutex mutex;
     return mutex;

@@ -1,12 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/linalg/linalg.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <vector>
 
 #include "runtime/check.h"
 #include "runtime/linalg/lapack.h"
+
+namespace shiftrt::lapack {
+
+void Threads::Reserve(int threads) {
+  static int reserved = 0;  // under the lock
+  if (threads <= reserved) return;
+  // The working memory of a thread is 128 MiB or less; a new thread also needs a stack.
+  constexpr size_t kThreadBytes = (size_t{128} + 8 + 4) << 20;
+  const size_t bytes = kThreadBytes * static_cast<size_t>(threads - reserved);
+  void* const room = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) throw std::bad_alloc();
+  ::munmap(room, bytes);
+  openblas_set_num_threads(threads);
+  // A product in which all threads take part. It is large enough to be divided among them.
+  constexpr int kSide = 256;
+  const std::vector<double> zeros(size_t{kSide} * kSide);
+  std::vector<double> product(size_t{kSide} * kSide);
+  cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, kSide, kSide, kSide, 1, zeros.data(), kSide, zeros.data(),
+              kSide, 0, product.data(), kSide);
+  reserved = threads;
+}
+
+}  // namespace shiftrt::lapack
 
 namespace shiftrt::linalg {
 

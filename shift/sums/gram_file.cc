@@ -14,6 +14,7 @@
 #include "runtime/check.h"
 #include "runtime/interrupts_held.h"
 #include "runtime/json.h"
+#include "runtime/printable.h"
 #include "runtime/safetensors.h"
 
 namespace shiftrt {
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr const char* kFormat = "shiftrt-gram";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 std::vector<std::string> SampleHashes(const std::vector<Batch>& batches) {
   std::vector<std::string> hashes;
@@ -51,6 +52,16 @@ Json ToJson(const SavedSums& set) {
           {"fit_batches", {set.sums.fit_batches, set.fit_total}},
           {"heldout_batches", {set.sums.heldout_batches, set.heldout_total}},
           {"scores", set.scores}};
+}
+
+// The checksum of a file: of its header without the checksum, and of its tensors in the order of their names.
+std::string ChecksumOf(Json header, const std::map<std::string, TensorView, std::less<>>& tensors) {
+  header.erase("checksum");
+  std::string text = header.dump();
+  for (const auto& [name, tensor] : tensors)
+    text +=
+        fmt::format("\n{} {}", name, HashHex(std::span(static_cast<const std::byte*>(tensor.data), tensor.bytes())));
+  return HashHex(text);
 }
 
 TensorView View(const Matrix<double>& m) { return {m.data(), DType::kFloat64, {m.rows(), m.cols()}}; }
@@ -84,9 +95,12 @@ RidgeSums ReadRidgeSums(const SafetensorsFile& file, const Site& site, const cha
 }
 
 std::string WhyNotTheSame(const SumsOrigin& a, const SumsOrigin& b) {
-  if (a.model != b.model) return fmt::format("they are of two models (fingerprints {} and {})", a.model, b.model);
-  if (a.dtype != b.dtype) return fmt::format("the model ran in {} for one and in {} for the other", a.dtype, b.dtype);
-  if (a.settings != b.settings) return fmt::format("their settings differ: {} and {}", a.settings, b.settings);
+  if (a.model != b.model)
+    return fmt::format("they are of two models (fingerprints {} and {})", Printable(a.model), Printable(b.model));
+  if (a.dtype != b.dtype)
+    return fmt::format("the model ran in {} for one and in {} for the other", Printable(a.dtype), Printable(b.dtype));
+  if (a.settings != b.settings)
+    return fmt::format("their settings differ: {} and {}", Printable(a.settings), Printable(b.settings));
   return "";
 }
 
@@ -139,6 +153,7 @@ class Header {
       Fail("{}: \"{}\" in its metadata: {}", name_, key, error.what());
     }
   }
+  const Json& json() const { return json_; }
   // A pair of counts, done and total.
   void GetDone(const char* key, int64_t* done, int64_t* total) const {
     const auto pair = Get<std::vector<int64_t>>(key);
@@ -160,7 +175,8 @@ void CheckSameRun(const SavedSums& found, const SavedSums& wanted, const fs::pat
   Check(found.origin.fit_samples == wanted.origin.fit_samples &&
             found.origin.heldout_samples == wanted.origin.heldout_samples && found.fit_total == wanted.fit_total &&
             found.heldout_total == wanted.heldout_total,
-        "{}: holds sums of another text or choice of samples ({}); {}", file.string(), found.origin.source, kAdvice);
+        "{}: holds sums of another text or choice of samples ({}); {}", file.string(), Printable(found.origin.source),
+        kAdvice);
   Check(found.sums.Parts() == wanted.sums.Parts(), "{}: holds layers {}, not {}; {}", file.string(),
         Names(found.sums.Parts()), Names(wanted.sums.Parts()), kAdvice);
 }
@@ -218,7 +234,11 @@ void WriteSums(const fs::path& file, const SavedSums& set) {
       tensors.push_back({TensorName(site.site, part, "squares"), View(owned.back())});
     }
   }
-  WriteSafetensors(file, tensors, {{"format", kFormat}, {"gram", ToJson(set).dump()}});
+  std::map<std::string, TensorView, std::less<>> by_name;
+  for (const auto& [name, tensor] : tensors) by_name[name] = tensor;
+  Json header = ToJson(set);
+  header["checksum"] = ChecksumOf(header, by_name);
+  WriteSafetensors(file, tensors, {{"format", kFormat}, {"gram", header.dump()}});
 }
 
 SavedSums ReadSums(const fs::path& path) {
@@ -250,6 +270,8 @@ SavedSums ReadSums(const fs::path& path) {
     Check(site.fit.hidden() == set.sums.sites[0].fit.hidden() && site.heldout.hidden() == site.fit.hidden(),
           "{}: layer {} has sums of another hidden size", path.string(), read.Name());
   }
+  Check(header.Get<std::string>("checksum") == ChecksumOf(header.json(), file.tensors()),
+        "{}: the file is damaged: its checksum is not that of its contents", path.string());
   return set;
 }
 
@@ -279,7 +301,7 @@ SavedSums LoadSums(const std::vector<fs::path>& files) {
 void CheckModel(const SavedSums& set, const Model& model) {
   const std::string found = model.weights->Fingerprint();
   Check(set.origin.model == found, "the saved sums are of another model: fingerprint {}, but {} has {}",
-        set.origin.model, model.name, found);
+        Printable(set.origin.model), model.name, found);
   for (const auto& [criterion, scores] : set.scores)
     Check(static_cast<int64_t>(scores.size()) == model.weights->config.layers,
           "the saved sums have {} scores of {} for {} layers", scores.size(), criterion, model.weights->config.layers);

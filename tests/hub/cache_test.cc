@@ -11,6 +11,7 @@
 #include "hub/settings.h"
 #include "runtime/files.h"
 #include "tests/hub/fixture.h"
+#include "tests/runtime/refusal.h"
 #include "tests/write_text.h"
 
 namespace shiftrt {
@@ -107,6 +108,10 @@ TEST_F(HubEnvironment, SaysWhoWeAre) {
   EXPECT_EQ(HubSettings::FromEnvironment().token, "hf_file");
   ::setenv("HF_TOKEN", " hf_env\r\n", 1);
   EXPECT_EQ(HubSettings::FromEnvironment().token, "hf_env");
+  for (const char* broken : {"hf_a\nX-Other: field", "hf_a\r\nhf_b", "hf a"}) {
+    ::setenv("HF_TOKEN", broken, 1);
+    EXPECT_NE(Refusal([] { HubSettings::FromEnvironment(); }).find("HF_TOKEN has a line break"), std::string::npos);
+  }
   ::setenv("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1", 1);
   EXPECT_EQ(HubSettings::FromEnvironment().token, "");
   ::setenv("HF_ENDPOINT", "https://mirror/", 1);

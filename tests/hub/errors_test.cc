@@ -98,6 +98,28 @@ TEST_F(PullingFails, ASilentHub) {
   ExpectSays({"model-0000", "broke 5 times", "What is there is kept"});
 }
 
+// Bytes that come one by one are no sign of life: the connection is never silent, and never done.
+TEST_F(PullingFails, AHubThatSendsAByteNowAndThen) {
+  settings_.slow_seconds = 1;
+  hub_.behaviour.trickle_ms = 20;
+  ExpectSays({"model-0000", "sends too slowly, 5 times", "less than 1024 bytes a second over 1 seconds"});
+}
+
+TEST_F(PullingFails, NamesThatATerminalObeys) {
+  TestRepository evil;
+  evil.files = {{"config.json", "{}"}, {"model\x1B[2J.safetensors", "x", true}};
+  hub_.Add("models/org/evil", evil);
+  ExpectSays(Request("org/evil"), {"no path below the repository", "model\\x1b[2J"});
+  EXPECT_EQ(Refusal([&] { PullIt(Request("org/evil")); }).find('\x1B'), std::string::npos);
+}
+
+TEST_F(PullingFails, ADirectoryInThePlaceOfAFile) {
+  const std::filesystem::path blob = Folder() / "blobs" / model_.etag_of(File("tokenizer.json"));
+  std::filesystem::create_directories(blob / "x");
+  const std::string said = Refusal([&] { PullIt(); });
+  EXPECT_TRUE(said.starts_with(blob.string() + ": not a regular file")) << said;
+}
+
 TEST_F(PullingFails, NamesThatLeaveTheDirectory) {
   TestRepository evil;
   evil.files = {{"config.json", "{}"}, {"../../../../evil", "x"}, {"model.safetensors", "x", true}};

@@ -177,6 +177,31 @@ TEST_F(Pulling, WrongBytesNeverGetTheName) {
   EXPECT_TRUE(ReadFile(blob) == shard.content);
 }
 
+// A file of the wrong size is noticed always; one whose bytes changed, when that is asked for.
+TEST_F(Pulling, DamagedFilesInTheCacheAreFetchedAgain) {
+  ExpectWhole(PullIt());
+  const TestFile& shard = File("model-00001-of-00002.safetensors");
+  const fs::path blob = Folder() / "blobs" / model_.etag_of(shard);
+  WriteText(blob, "short");
+  HubClient hub(settings_);
+  const PullPlan plan = PlanPull(hub, Request());
+  ASSERT_EQ(plan.damaged.size(), 1u);
+  EXPECT_NE(plan.damaged[0].why.find("the cache has 5 bytes of it, the hub lists 1000003"), std::string::npos)
+      << plan.damaged[0].why;
+  EXPECT_EQ(plan.missing_bytes, std::ssize(shard.content));
+  ExpectWhole(PullIt());
+
+  std::string changed = shard.content;
+  changed[70000] = static_cast<char>(changed[70000] ^ 1);
+  WriteText(blob, changed);
+  EXPECT_TRUE(PlanPull(hub, Request()).damaged.empty());
+  PullRequest request = Request();
+  request.verify = true;
+  EXPECT_NE(PlanPull(hub, request).damaged.at(0).why.find("checksum"), std::string::npos);
+  ExpectWhole(PullIt(request));
+  EXPECT_TRUE(PlanPull(hub, request).damaged.empty());
+}
+
 TEST_F(Pulling, TheTokenIsForTheHubAlone) {
   settings_.token = hub_.behaviour.token = "hf_secret";
   hub_.behaviour.gated = {"models/org/model"};

@@ -283,6 +283,11 @@ bool TestHub::Send(int connection, const Request& request, const Answer& answer)
   for (size_t at = 0; at < end;) {
     size_t size = std::min(end - at, kAtOnce);
     bool hang = false;
+    if (answer.large && behaviour.trickle_ms > 0) {
+      if (stop_) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(behaviour.trickle_ms));
+      size = 1;
+    }
     if (answer.file) {
       const auto lock = Lock();
       if (answer.large && behaviour.hang_after >= 0) {

@@ -65,6 +65,7 @@ class TestHub {
     std::string retry_after = "0";
     int64_t listed_size_error = 0;  // added to the sizes in the listing
     int64_t hang_after = -1;        // so many bytes of large files: then silence, with the connection open
+    int trickle_ms = 0;             // if above 0, large files come a byte at a time, with such a pause before each
     int change_after = -1;          // after as many ranges, a file's bytes and ETag are others
   };
   Behaviour behaviour;

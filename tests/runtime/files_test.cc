@@ -3,11 +3,13 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <fstream>
 
+#include "runtime/temporary_name.h"
 #include "tests/file_size_limit.h"
 #include "tests/runtime/refusal.h"
 #include "tests/temporary_directory.h"
@@ -210,6 +212,46 @@ TEST_F(Files, DirectoriesInADirectoryComeAndGoWithIt) {
   }
   EXPECT_FALSE(fs::exists(out / "other"));
   EXPECT_EQ(ReadFile(out / "in/it/b"), "2") << "what was there stays";
+}
+
+// What a killed program left is removed by the next one that writes the same output. What a program that lives is
+// writing stays.
+TEST_F(Files, TheNextRunRemovesWhatAKilledOneLeft) {
+  const fs::path output = directory_ / "out.json", other = directory_ / "out.json2.tmp77";
+  WriteFile(directory_ / "out.json.tmp77", "abandoned");
+  WriteFile(directory_ / "out.json.tmpnote", "not ours");
+  WriteFile(other, "of another output");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    AtomicFile file(output);
+    file.Write(std::string_view("half"));
+    ::raise(SIGKILL);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  const fs::path left = output.string() + ".tmp" + std::to_string(child);
+  ASSERT_TRUE(fs::exists(left));
+  {
+    const int alive = ::open((output.string() + ".tmp78").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    ASSERT_TRUE(LockTemporary(alive));
+    WriteFile(output, "whole");
+    EXPECT_TRUE(fs::exists(output.string() + ".tmp78"));
+    ::close(alive);
+  }
+  EXPECT_EQ(ReadFile(output), "whole");
+  EXPECT_FALSE(fs::exists(left));
+  EXPECT_FALSE(fs::exists(output.string() + ".tmp77"));
+  WriteFile(output, "again");
+  EXPECT_FALSE(fs::exists(output.string() + ".tmp78"));
+  EXPECT_TRUE(fs::exists(directory_ / "out.json.tmpnote"));
+  EXPECT_TRUE(fs::exists(other));
+}
+
+// A pipe that nobody reads would be waited for.
+TEST_F(Files, APipeThatNobodyReadsIsRefusedAtOnce) {
+  const fs::path pipe = directory_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  ExpectRefusal([&] { WriteFile(pipe, "text"); }, pipe.string(), "no program reads");
 }
 
 TEST(HashHex, IsXxh3) {

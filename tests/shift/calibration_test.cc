@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -244,6 +246,54 @@ TEST(CalibrationSpec, Parses) {
   for (const char* text : {"", ":3", "a.txt:", "a.txt:0", "a.txt:x", "a.txt:3x", "a.txt:3x0", "a.txt:-3", "a.txt:many",
                            "a.txt:3x4x5", "a.txt:99999999999999999999"})
     EXPECT_THROW(ParseCalibration(text), UsageError) << text;
+}
+
+// A text that is longer than a document may be gives its first lines, compressed or not.
+TEST_F(Calibration, ALongPlainTextIsCutAtALine) {
+  std::string text;
+  while (text.size() <= kMaxDocumentBytes) text += std::string(1000, 'a') + "\n";
+  const std::string whole = text + "rest";
+  const auto expect_cut = [&](const std::filesystem::path& file) {
+    const Documents documents = Documents::Read(file);
+    EXPECT_TRUE(documents.cut());
+    const std::string found = documents.Text(0);
+    EXPECT_LE(found.size(), kMaxDocumentBytes);
+    EXPECT_GT(found.size(), kMaxDocumentBytes - 1002);
+    EXPECT_TRUE(found.ends_with("a\n"));
+  };
+  expect_cut(Write("long.txt", whole));
+  const gzFile file = ::gzopen((directory_ / "long.txt.gz").c_str(), "wb1");
+  ::gzwrite(file, whole.data(), static_cast<unsigned>(whole.size()));
+  ::gzclose(file);
+  expect_cut(directory_ / "long.txt.gz");
+  EXPECT_FALSE(Documents::Read(Write("short.txt", "a few words\n")).cut());
+}
+
+// The line is refused long before it is in memory: these 256 MiB took 256 MiB and more.
+TEST_F(Calibration, ALineWithoutAnEndTakesLittleMemory) {
+  Write("a", "");
+  const std::string path = directory_ / "line.jsonl.gz";
+  const gzFile file = ::gzopen(path.c_str(), "wb1");
+  const std::string piece(1 << 20, 'x');
+  for (int i = 0; i < 256; ++i) ::gzwrite(file, piece.data(), static_cast<unsigned>(piece.size()));
+  ::gzclose(file);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      Documents::Read(path);
+    } catch (const Error& error) {
+      const bool right = std::string_view(error.what()).find("a line of more than 64 MiB") != std::string_view::npos;
+      ::_exit(right ? 0 : 2);
+    }
+    ::_exit(1);
+  }
+  int status = 0;
+  rusage used{};
+  ::wait4(child, &status, 0, &used);
+  EXPECT_EQ(status, 0);
+#if !defined(__SANITIZE_ADDRESS__)
+  EXPECT_LT(used.ru_maxrss, 220 << 10) << "KiB";
+#endif
 }
 
 }  // namespace

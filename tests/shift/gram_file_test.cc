@@ -218,10 +218,16 @@ TEST_F(GramFile, RefusesDamagedFiles) {
   EXPECT_NE(refusal(""), "");
   EXPECT_NE(refusal(replaced("shiftrt-gram", "shiftrt-gran")).find("not a file of calibration sums"),
             std::string::npos);
-  EXPECT_NE(refusal(replaced(R"(\"version\":1)", R"(\"version\":9)")).find("version 9"), std::string::npos);
+  EXPECT_NE(refusal(replaced(R"(\"version\":2)", R"(\"version\":9)")).find("version 9"), std::string::npos);
   EXPECT_NE(refusal(replaced(R"(\"layers\":[2])", R"(\"layers\":[3])")).find("layer.3"), std::string::npos);
   EXPECT_NE(refusal(replaced(R"(\"settings\")", R"(\"sittings\")")).find("settings"), std::string::npos);
   EXPECT_NE(refusal(replaced(R"(\"fit_batches\":[28,28])", R"(\"fit_batches\":[29,28])")).find("fit_batches"),
+            std::string::npos);
+  // One bit of a number, and one digit of a count that is plausible.
+  std::string flipped = good;
+  flipped[flipped.size() - 700] = static_cast<char>(flipped[flipped.size() - 700] ^ 1);
+  EXPECT_NE(refusal(flipped).find("checksum"), std::string::npos);
+  EXPECT_NE(refusal(replaced(R"(\"fit_batches\":[28,28])", R"(\"fit_batches\":[28,29])")).find("checksum"),
             std::string::npos);
   std::string nan = good;
   const double bits = std::numeric_limits<double>::quiet_NaN();

@@ -241,6 +241,7 @@ TEST_F(Cli, AnInterruptedRunContinuesFromItsFit) {
     EXPECT_EQ(status, signal == SIGINT ? 130 : 128 + SIGKILL) << ReadFile(dir_ / "stderr");
     EXPECT_FALSE(fs::exists(dir_ / "stopped.json"));
     ASSERT_NE(kept(), "");
+    EXPECT_EQ(ReadJson("saved/shiftrt.json")["provenance"]["state"], "fitted");
     if (signal == SIGINT) {
       const std::string where = "the selection and the fit are kept in " + kept().string();
       EXPECT_NE(ReadFile(dir_ / "stderr").find(where), std::string::npos) << ReadFile(dir_ / "stderr");
@@ -257,6 +258,7 @@ TEST_F(Cli, AnInterruptedRunContinuesFromItsFit) {
       EXPECT_EQ(ReadJson("resumed.json")["seconds"][step], seconds[step]) << step;
     EXPECT_EQ(ReadJson("saved/shiftrt.json")["plan"], saved["plan"]);
     EXPECT_EQ(ReadJson("saved/shiftrt.json")["provenance"]["variants"].size(), size_t{4});
+    EXPECT_EQ(ReadJson("saved/shiftrt.json")["provenance"]["state"], "evaluated");
     EXPECT_EQ(kept(), "");
   }
 }

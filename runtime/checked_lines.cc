@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/checked_lines.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "runtime/files.h"
+
+namespace shiftrt {
+
+namespace {
+
+constexpr size_t kDigits = 16;  // of HashHex
+
+// The text of a line without its end; false if the checksum in front of it is not that of the text.
+bool Verify(std::string_view line, std::string_view& text) {
+  if (line.size() <= kDigits || line[kDigits] != ' ') return false;
+  text = line.substr(kDigits + 1);
+  return HashHex(text) == line.substr(0, kDigits);
+}
+
+}  // namespace
+
+CheckedLines ReadCheckedLines(const std::filesystem::path& file) {
+  const std::string content = ReadFile(file);
+  CheckedLines lines;
+  int64_t number = 0;
+  for (size_t begin = 0, end; (end = content.find('\n', begin)) != content.npos; begin = end + 1) {
+    ++number;
+    const std::string_view line = std::string_view(content).substr(begin, end - begin);
+    std::string_view text;
+    if (Verify(line, text)) {
+      lines.texts.emplace_back(text);
+    } else if (!line.empty()) {
+      lines.bad.push_back(fmt::format("{}:{}: the checksum of the line is wrong", file.string(), number));
+    }
+  }
+  return lines;
+}
+
+LineAppender::LineAppender(const std::filesystem::path& file) : file_(file) {
+  fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
+  Check(fd_ >= 0, "{}: cannot open it for writing: {}", file.string(), std::strerror(errno));
+  struct stat info {};
+  const bool regular = ::fstat(fd_, &info) == 0 && S_ISREG(info.st_mode);
+  char last = '\n';
+  if (regular && info.st_size > 0 && ::pread(fd_, &last, 1, info.st_size - 1) != 1) last = '\0';
+  try {
+    Check(regular, "{}: not a regular file", file.string());
+    if (last != '\n') Write("\n");
+  } catch (...) {
+    ::close(fd_);
+    throw;
+  }
+}
+
+LineAppender::~LineAppender() { ::close(fd_); }
+
+void LineAppender::Add(std::string_view text) { Write(fmt::format("{} {}\n", HashHex(text), text)); }
+
+void LineAppender::Write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    Check(written >= 0, "{}: cannot write it: {}", file_.string(), std::strerror(errno));
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files to which a program appends finished work line by line, so that it can continue after a kill. Each line carries
+// a checksum of its text: "CHECKSUM TEXT". A changed line is therefore found instead of believed.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shiftrt {
+
+struct CheckedLines {
+  std::vector<std::string> texts;  // of the lines whose checksum is right
+  std::vector<std::string> bad;    // "FILE:LINE: its checksum is wrong", one for each other line
+};
+// A last line without an end was being written when the program was killed. It is left out and not called bad. Throws
+// Error if the file is not a regular one or cannot be read.
+CheckedLines ReadCheckedLines(const std::filesystem::path& file);
+
+class LineAppender {
+ public:
+  // Opens a regular file for appending and creates it if it is missing. If its last line has no end, a line end comes
+  // first. Throws Error; a pipe is refused at once instead of being waited for.
+  explicit LineAppender(const std::filesystem::path& file);
+  ~LineAppender();
+  LineAppender(const LineAppender&) = delete;
+  LineAppender& operator=(const LineAppender&) = delete;
+
+  // `text` is one line. Throws Error if it cannot be written.
+  void Add(std::string_view text);
+
+ private:
+  void Write(std::string_view bytes);
+
+  std::filesystem::path file_;
+  int fd_ = -1;
+};
+
+}  // namespace shiftrt

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/temporary_name.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace shiftrt {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kMark = ".tmp";
+
+bool IsTemporaryOf(std::string_view name, std::string_view output) {
+  if (!name.starts_with(output) || !name.substr(output.size()).starts_with(kMark)) return false;
+  const std::string_view process = name.substr(output.size() + kMark.size());
+  return !process.empty() && std::all_of(process.begin(), process.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+}  // namespace
+
+fs::path TemporaryName(const fs::path& output) {
+  fs::path name = output;
+  name += kMark;
+  name += std::to_string(::getpid());
+  return name;
+}
+
+bool LockTemporary(int fd) {
+  // The lock is free, or held for a moment by a process that takes the file for an abandoned one and removes it.
+  while (::flock(fd, LOCK_EX) != 0 && errno == EINTR) continue;
+  struct stat info;
+  return ::fstat(fd, &info) == 0 && info.st_nlink > 0;
+}
+
+void RemoveAbandoned(const fs::path& output) {
+  const fs::path directory = output.has_parent_path() ? output.parent_path() : ".";
+  const std::string name = output.filename().string();
+  std::error_code none;
+  std::vector<fs::path> found;
+  for (fs::directory_iterator at(directory, none), end; !none && at != end; at.increment(none))
+    if (IsTemporaryOf(at->path().filename().string(), name)) found.push_back(at->path());
+  for (const fs::path& path : found) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) continue;
+    if (::flock(fd, LOCK_EX | LOCK_NB) == 0) fs::remove_all(path, none);
+    ::close(fd);
+  }
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// The temporary names under which outputs are written: OUTPUT.tmpPID, beside the output.
+#pragma once
+
+#include <filesystem>
+
+namespace shiftrt {
+
+// The name under which this process writes `output` until it is complete.
+std::filesystem::path TemporaryName(const std::filesystem::path& output);
+
+// Takes the lock of an open temporary file or directory, which its process holds until the descriptor is closed. False
+// if another process has removed the file meanwhile, so that it has to be created again. A file system without locks
+// counts as locked.
+bool LockTemporary(int fd);
+
+// Removes the temporary files and directories of `output` that nobody has locked: the processes that wrote them were
+// killed. Those of processes that still write stay.
+void RemoveAbandoned(const std::filesystem::path& output);
+
+}  // namespace shiftrt

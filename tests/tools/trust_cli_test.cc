@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the program does when the machine refuses: no room for its output, no reader, damaged journals, pipes in the
+// place of files, little memory.
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include "tests/tools/cli.h"
+
+namespace shiftrt {
+namespace {
+
+// The status of the program with `prepare` called in the child; its standard error is in `err`.
+template <typename Prepare>
+int StatusOf(std::vector<std::string> arguments, const fs::path& err, Prepare&& prepare) {
+  const fs::path program = SHIFTRT_TOOL;
+  std::vector<const char*> argv = {program.c_str()};
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  argv.push_back(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (std::freopen(err.c_str(), "w", stderr) == nullptr) ::_exit(99);
+    prepare();
+    ::execv(program.c_str(), const_cast<char* const*>(argv.data()));
+    ::_exit(98);
+  }
+  return Wait(child);
+}
+
+void OutputTo(const char* file) {
+  const int fd = ::open(file, O_WRONLY);
+  ::dup2(fd, STDOUT_FILENO);
+  ::close(fd);
+}
+
+TEST_F(Cli, OutputThatIsLostIsAnError) {
+  const std::vector<std::vector<std::string>> commands = {
+      {"--help"},
+      {"--version"},
+      {"run", "--help"},
+      {"tokenize", "--model", Path("model"), "--text", "the sea"},
+      {"ppl", "--model", Path("model"), "--text", Path("heldout.txt"), "--quiet", "--threads", "1"}};
+  for (const std::vector<std::string>& command : commands) {
+    EXPECT_EQ(StatusOf(command, dir_ / "err", [] { OutputTo("/dev/null"); }), 0) << command[0];
+    EXPECT_EQ(StatusOf(command, dir_ / "err", [] { OutputTo("/dev/full"); }), 1) << command[0];
+    EXPECT_NE(ReadFile(dir_ / "err").find("standard output: No space left"), std::string::npos) << command[0];
+    EXPECT_EQ(StatusOf(command, dir_ / "err", [] { ::close(STDOUT_FILENO); }), 1) << command[0];
+    EXPECT_NE(ReadFile(dir_ / "err").find("standard output: Bad file descriptor"), std::string::npos) << command[0];
+  }
+}
+
+// Whoever closes the pipe wants no more, as `head` does.
+TEST_F(Cli, AReaderThatLeavesIsNoError) {
+  const auto closed = [](bool ignored) {
+    return [ignored] {
+      int ends[2];
+      if (::pipe(ends) != 0) ::_exit(97);
+      ::close(ends[0]);
+      ::dup2(ends[1], STDOUT_FILENO);
+      if (ignored) std::signal(SIGPIPE, SIG_IGN);
+    };
+  };
+  EXPECT_EQ(StatusOf({"--help"}, dir_ / "err", closed(false)), 128 + SIGPIPE);
+  EXPECT_EQ(StatusOf({"--help"}, dir_ / "err", closed(true)), 0);
+  EXPECT_EQ(ReadFile(dir_ / "err"), "");
+}
+
+// No file of the program takes the number of the closed stream and gets what is printed.
+TEST_F(Cli, AClosedOutputDoesNotEndUpInAFile) {
+  StatusOf({"ppl", "--model", Path("model"), "--text", Path("heldout.txt"), "--threads", "1", "--json", Path("p.json")},
+           dir_ / "err", [] { ::close(STDOUT_FILENO); });
+  EXPECT_TRUE(ReadJson("p.json").is_object());
+}
+
+TEST_F(Cli, APipeAsAJournalIsRefusedAtOnce) {
+  ASSERT_EQ(::mkfifo(Path("pipe").c_str(), 0600), 0);
+  EXPECT_FAILS(Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--quiet", "--journal", Path("pipe")}), 1,
+               "pipe: not a regular file");
+  EXPECT_FAILS(Command("sweep", {"--calib", Path("calibration.txt:16x64"), "--text", Path("heldout.txt"), "--quiet",
+                                 "--prune", "layers=2", "--lra", "2", "--journal", Path("pipe")}),
+               1, "pipe: not a regular file");
+  EXPECT_FAILS(Command("ppl", {"--text", Path("pipe"), "--quiet"}), 1, "not a regular file");
+  EXPECT_FAILS(Command("ppl", {"--text", Path("heldout.txt"), "--quiet", "--json", Path("pipe")}), 1,
+               "a pipe that no program reads");
+}
+
+// A changed digit of a score is named, and its items are scored again to the same bits.
+TEST_F(Cli, ADamagedJournalIsNotBelieved) {
+  std::string rows;
+  for (int i = 0; i < 600; ++i)
+    rows +=
+        Json{{"goal", std::to_string(i) + " " + Words(10)}, {"sol1", Words(i % 20)}, {"sol2", Words(40)}, {"label", 1}}
+            .dump() +
+        "\n";
+  WriteText(dir_ / "rows.jsonl", rows);
+  const auto arguments = [&](const std::string& items) {
+    return std::vector<std::string>{"eval",      "--model", Path("model"), "--threads", "1",
+                                    "--quiet",   "--tasks", "piqa",        "--data",    "piqa=" + Path("rows.jsonl"),
+                                    "--journal", Path("j"), "--items",     Path(items)};
+  };
+  ASSERT_EQ(Call(arguments("whole")).status, 0);
+  const auto text = [&] { return fs::exists(dir_ / "j") ? ReadFile(dir_ / "j") : ""; };
+  const auto lines = [&] {
+    const std::string all = text();
+    return std::count(all.begin(), all.end(), '\n');
+  };
+  int status = 0;
+  for (int attempt = 0; status != 128 + SIGKILL; ++attempt) {
+    ASSERT_LT(attempt, 50);
+    const pid_t child = Start(arguments("killed"), dir_ / "stdout", dir_ / "stderr");
+    while (lines() < 4 && !Ended(child)) ::usleep(200);
+    ::kill(child, SIGKILL);
+    status = Wait(child);
+  }
+  std::string journal = text();
+  const size_t digit = journal.find_first_of("123456789", journal.find("scores"));
+  journal[digit] = journal[digit] == '1' ? '2' : '1';
+  WriteText(dir_ / "j", journal);
+  const Outcome resumed = Call(arguments("resumed"));
+  ASSERT_EQ(resumed.status, 0) << resumed.err;
+  EXPECT_NE(resumed.err.find("j:1: the checksum of the line is wrong; its items are scored again"), std::string::npos)
+      << resumed.err;
+  EXPECT_EQ(ReadFile(dir_ / "resumed"), ReadFile(dir_ / "whole"));
+  for (const auto& entry : fs::directory_iterator(dir_))
+    EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
+}
+
+#if !defined(__SANITIZE_ADDRESS__)
+// Under a limit on its memory, a command works or says what is missing. It neither hangs nor ends by a signal, and
+// leaves no part of an output.
+TEST_F(Cli, LittleMemoryIsAnErrorAtEveryLimit) {
+  const std::vector<std::string> run = {"run",         "--model",
+                                        Path("model"), "--threads",
+                                        "2",           "--quiet",
+                                        "--prune",     "bi:2",
+                                        "--lra",       "4",
+                                        "--calib",     Path("calibration.txt:16x64"),
+                                        "--text",      Path("heldout.txt"),
+                                        "--prompt",    "the",
+                                        "--save",      Path("out"),
+                                        "--json",      Path("out.json")};
+  bool worked = false, failed = false;
+  for (const rlim_t megabytes : {60, 80, 100, 120, 150, 200, 250, 300, 400, 600, 1200}) {
+    fs::remove_all(dir_ / "out");
+    fs::remove(dir_ / "out.json");
+    const int status = StatusOf(run, dir_ / "err", [&] {
+      OutputTo("/dev/null");
+      const rlimit memory = {megabytes * 1000000, megabytes * 1000000};
+      const rlimit seconds = {60, 60};  // of CPU time: a command that spins is killed
+      ::setrlimit(RLIMIT_CPU, &seconds);
+      ::setrlimit(RLIMIT_AS, &memory);
+    });
+    const std::string said = ReadFile(dir_ / "err");
+    if (status == 127) continue;  // the system cannot load the program into so little
+    if (status == 0) {
+      worked = true;
+      EXPECT_TRUE(fs::exists(dir_ / "out/shiftrt.json")) << megabytes;
+      continue;
+    }
+    failed = true;
+    EXPECT_EQ(status, 1) << megabytes << " MB: " << said;
+    EXPECT_TRUE(said.find("out of memory") != said.npos || said.find("Cannot allocate memory") != said.npos)
+        << megabytes << " MB: " << said;
+    EXPECT_FALSE(fs::exists(dir_ / "out.json")) << megabytes;
+    for (const auto& entry : fs::recursive_directory_iterator(dir_))
+      EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
+  }
+  EXPECT_TRUE(worked);
+  EXPECT_TRUE(failed);
+}
+#endif
+
+}  // namespace
+}  // namespace shiftrt
