@@ -6,13 +6,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <iterator>
-#include <memory>
 #include <new>
 #include <numeric>
 #include <string>
@@ -69,13 +69,17 @@ int Fail(const char* what, int status) {
   return status;
 }
 
-// Memory that is given back when there is none left. Handling the error takes some: values of JSON allocate a list when
-// they are destroyed, and a message is a text.
-std::unique_ptr<char[]> memory_for_errors = std::make_unique<char[]>(4 << 20);
+// Memory that is given back when there is none left. Ending takes some: values of JSON allocate a list when they are
+// destroyed, where an error would abort the program, and a message is a text.
+std::atomic<char*> reserve = new char[4 << 20];
 
+// Called when an allocation fails. The first time it gives the reserve back, asks for an orderly end, and returns: the
+// allocation is tried again. If the reserve cannot help, or is used up, the allocation throws.
 void OnNoMemory() {
-  memory_for_errors.reset();
-  throw std::bad_alloc();
+  char* const held = reserve.exchange(nullptr);
+  if (held == nullptr) throw std::bad_alloc();
+  delete[] held;
+  shiftrt::RequestInterrupt();
 }
 
 // OpenBLAS starts its threads before main(), and each looks for memory for ever if there is none. Under a limit on its
@@ -238,6 +242,7 @@ int RunCommand(int argc, char** argv, const std::shared_ptr<shiftrt::Processes>&
   } catch (const shiftrt::PeerFailed&) {
     return kFailed;  // which has been reported
   } catch (const shiftrt::Interrupted& e) {
+    if (reserve == nullptr) return Fail(kNoMemory, kFailed, *processes);
     return Fail(e.what(), processes->failed() ? kFailed : kInterrupted, *processes);
   } catch (const shiftrt::UsageError& e) {
     return Fail(shiftrt::Message(e, *chosen).c_str(), kWrongUsage, *processes);
