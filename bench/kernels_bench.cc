@@ -14,6 +14,7 @@
 #include "kernels/matmul.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
+#include "runtime/json.h"
 #include "runtime/random.h"
 #include "shift/fit/factorize.h"
 
@@ -206,6 +207,16 @@ void FitBench(benchmark::State& state, const Context& context, Factorization fac
     benchmark::DoNotOptimize(Factorize(context, sums, SolveRidge(context, sums, {}), /*rank=*/64, factorization));
 }
 
+// A list of `count` rows as data sets have them. The bytes per second must not depend on their number.
+void JsonBench(benchmark::State& state, int64_t count) {
+  std::string text = "[{}";
+  for (int64_t i = 0; i < count; ++i)
+    text += fmt::format(R"(,{{"instruction": "Name a number.", "input": "", "output": "{}"}})", i);
+  text += "]";
+  for (auto _ : state) benchmark::DoNotOptimize(ParseJson(text, "bench"));
+  SetCounters(state, 0, static_cast<double>(text.size()));
+}
+
 }  // namespace
 
 int BenchKernels(const Context& context, const std::vector<std::string>& arguments) {
@@ -256,6 +267,8 @@ int BenchKernels(const Context& context, const std::vector<std::string>& argumen
   add("gram/1536/tokens:2048", [=](benchmark::State& s) { GramBench(s, context); });
   add("fit/1536/rank:64/svd", [=](benchmark::State& s) { FitBench(s, context, Factorization::kSvd); });
   add("fit/1536/rank:64/rrr", [=](benchmark::State& s) { FitBench(s, context, Factorization::kReducedRank); });
+  for (int64_t count : {1'000, 10'000, 100'000, 1'000'000})
+    add("json/objects:" + std::to_string(count), [=](benchmark::State& s) { JsonBench(s, count); });
   benchmark::RunSpecifiedBenchmarks();
   benchmark::Shutdown();
   return 0;

@@ -15,6 +15,6 @@ function(shiftrt_fuzz name)
   endif()
 endfunction()
 
-foreach(name adapted chat config gguf parquet safetensors tokenizer)
+foreach(name adapted chat config gguf json parquet safetensors tokenizer)
   shiftrt_fuzz(${name})
 endforeach()

@@ -217,9 +217,9 @@ TEST_F(Files, DirectoriesInADirectoryComeAndGoWithIt) {
 // What a killed program left is removed by the next one that writes the same output. What a program that lives is
 // writing stays.
 TEST_F(Files, TheNextRunRemovesWhatAKilledOneLeft) {
-  const fs::path output = directory_ / "out.json", other = directory_ / "out.json2.tmp77";
-  WriteFile(directory_ / "out.json.tmp77", "abandoned");
-  WriteFile(directory_ / "out.json.tmpnote", "not ours");
+  const fs::path output = directory_.path() / "out.json", other = directory_.path() / "out.json2.tmp77";
+  WriteFile(directory_.path() / "out.json.tmp77", "abandoned");
+  WriteFile(directory_.path() / "out.json.tmpnote", "not ours");
   WriteFile(other, "of another output");
   const pid_t child = ::fork();
   if (child == 0) {
@@ -243,13 +243,13 @@ TEST_F(Files, TheNextRunRemovesWhatAKilledOneLeft) {
   EXPECT_FALSE(fs::exists(output.string() + ".tmp77"));
   WriteFile(output, "again");
   EXPECT_FALSE(fs::exists(output.string() + ".tmp78"));
-  EXPECT_TRUE(fs::exists(directory_ / "out.json.tmpnote"));
+  EXPECT_TRUE(fs::exists(directory_.path() / "out.json.tmpnote"));
   EXPECT_TRUE(fs::exists(other));
 }
 
 // A pipe that nobody reads would be waited for.
 TEST_F(Files, APipeThatNobodyReadsIsRefusedAtOnce) {
-  const fs::path pipe = directory_ / "pipe";
+  const fs::path pipe = directory_.path() / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   ExpectRefusal([&] { WriteFile(pipe, "text"); }, pipe.string(), "no program reads");
 }
