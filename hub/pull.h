@@ -37,8 +37,7 @@ struct PullPlan {
   std::filesystem::path snapshot;        // where the files will be
   std::vector<RemoteFile> files;         // the smallest first
   int64_t bytes = 0, missing_bytes = 0;  // of all files; of what is still to come
-  // What is in the cache and is not what the hub lists, with the reason, for people; Pull() removes and fetches it
-  // again.
+  // Files in the cache that differ from the hub's listing, with the reason, for people. Pull() fetches them again.
   struct Damaged {
     std::filesystem::path blob;
     std::string why;

@@ -19,7 +19,7 @@ nlohmann::ordered_json ParseOrderedJson(std::string_view text, const std::string
 
 // `value` in a message: its JSON, prepared by Printable().
 std::string Shown(const nlohmann::json& value);
-// What an exception of nlohmann's library says, without the name of its type.
+// The message of an exception of nlohmann's library, without the name of its type.
 std::string JsonReason(const nlohmann::json::exception& error);
 
 }  // namespace shiftrt

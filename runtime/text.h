@@ -16,7 +16,7 @@ inline constexpr uint64_t kMaxTextBytes = uint64_t{1} << 32;
 // the file if it is unreadable, damaged, truncated, or larger than `limit` bytes before or after decompression.
 std::string ReadText(const std::filesystem::path& file, uint64_t limit = kMaxTextBytes);
 
-// Whether the bytes of a file begin as those of a gzip or Zstandard file do.
+// True if the bytes begin as those of a gzip or Zstandard file do.
 bool IsCompressed(std::string_view bytes);
 // Passes the text of a compressed file on in pieces until the sink returns false. Throws Error naming the file `name`
 // for data that are damaged or truncated.

@@ -214,8 +214,8 @@ TEST_F(Files, DirectoriesInADirectoryComeAndGoWithIt) {
   EXPECT_EQ(ReadFile(out / "in/it/b"), "2") << "what was there stays";
 }
 
-// What a killed program left is removed by the next one that writes the same output. What a program that lives is
-// writing stays.
+// The next program that writes the same output removes the temporary file of a killed one. The file of a program that
+// still writes stays.
 TEST_F(Files, TheNextRunRemovesWhatAKilledOneLeft) {
   const fs::path output = directory_.path() / "out.json", other = directory_.path() / "out.json2.tmp77";
   WriteFile(directory_.path() / "out.json.tmp77", "abandoned");
