@@ -27,9 +27,9 @@ struct PerplexityResult {
 // (PerplexityResult::window). The processes of the decoder share the batches. Throws Error for fewer than two tokens.
 PerplexityResult WindowedPerplexity(Decoder& decoder, std::span<const int32_t> tokens, int64_t window,
                                     std::string_view protocol, Progress& progress);
-// What gptq and seq128 tokenise of a file: of WikiText (.raw, .tokens) its lines with a blank one between, as GPTQ
-// joins the rows of the data set (one line per row, with its end; lines of white space only are empty); of a .parquet
-// the rows of its column `text`, joined in the same way; any other text as it is.
+// The text of a file that gptq and seq128 tokenise. WikiText (.raw, .tokens): its lines with a blank one between, as
+// GPTQ joins the rows of the data set (one line per row, with its end; lines of white space only are empty). A .parquet
+// file: the rows of its column `text`, joined in the same way. Any other text is unchanged.
 std::string PerplexityText(std::string text, const std::filesystem::path& file);
 // Windows that are scored at once.
 int64_t WindowsPerBatch(int64_t window);
