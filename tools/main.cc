@@ -71,7 +71,8 @@ int Fail(const char* what, int status) {
 
 // Memory that is given back when there is none left. Ending takes some: values of JSON allocate a list when they are
 // destroyed, where an error would abort the program, and a message is a text.
-std::atomic<char*> reserve = new char[4 << 20];
+constexpr size_t kReserveBytes = size_t{4} << 20;
+std::atomic<char*> reserve = nullptr;  // main() takes it
 
 // Called when an allocation fails. The first time it gives the reserve back, asks for an orderly end, and returns: the
 // allocation is tried again. If the reserve cannot help, or is used up, the allocation throws.
@@ -263,13 +264,14 @@ int RunCommand(int argc, char** argv, const std::shared_ptr<shiftrt::Processes>&
 int main(int argc, char** argv) {
   StartAgainUnderALimit(argv);
   shiftrt::OccupyStandardStreams();
-  std::set_new_handler(OnNoMemory);
   std::signal(SIGINT, OnSignal);
   std::signal(SIGTERM, OnSignal);
 #ifdef SIGXFSZ
   std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit then fails the write, which is reported
 #endif
   try {
+    reserve = new char[kReserveBytes];
+    std::set_new_handler(OnNoMemory);
     const std::shared_ptr<shiftrt::Processes> processes = shiftrt::JoinProcesses();
     if (!processes->first() && std::freopen("/dev/null", "w", stdout) == nullptr) return kFailed;
     return shiftrt::FinishStandardOutput(RunCommand(argc, argv, processes), kFailed);
