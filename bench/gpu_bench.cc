@@ -16,6 +16,7 @@
 #include "kernels/cuda/sample.h"
 #include "kernels/cuda/scores.h"
 #include "runtime/cuda/dense.h"
+#include "runtime/elements.h"
 #include "runtime/median.h"
 #include "runtime/random.h"
 
@@ -100,11 +101,12 @@ double CopyBandwidth(Stream stream) {
          MedianSeconds(stream, [&] { gpu::CopyOnDevice(stream, to.data(), from.data(), kBytes); });
 }
 
+template <typename T>
 double MatrixPeak(Stream stream) {
   constexpr int64_t kSide = 8192;
   gpu::Products products(stream);
-  const auto x = RandomOnDevice<BFloat16>(stream, kSide * kSide), w = RandomOnDevice<BFloat16>(stream, kSide * kSide);
-  const DeviceBuffer<BFloat16> y(stream, kSide * kSide, kBench);
+  const auto x = RandomOnDevice<T>(stream, kSide * kSide), w = RandomOnDevice<T>(stream, kSide * kSide);
+  const DeviceBuffer<T> y(stream, kSide * kSide, kBench);
   const double seconds = MedianSeconds(stream, [&] {
     products.MatMul({.x = Array(x), .w = Array(w), .y = Array(y), .m = kSide, .n = kSide, .k = kSide});
   });
@@ -357,7 +359,12 @@ void BenchGram(KernelBench& bench) {
 
 GpuLimits MeasureGpuLimits(const Context& context) {
   const gpu::StreamOwner stream(context.gpus.front());
-  return {CopyBandwidth(stream.get()), MatrixPeak(stream.get()), DoublePeak(stream.get())};
+  return {CopyBandwidth(stream.get()), MatrixPeak<BFloat16>(stream.get()), DoublePeak(stream.get())};
+}
+
+double MeasureGpuProductPeak(const Context& context, DType type) {
+  const gpu::StreamOwner stream(context.gpus.front());
+  return WithType(type, [&]<typename T>(std::type_identity<T>) { return MatrixPeak<T>(stream.get()); });
 }
 
 const std::vector<GpuKernelGroup>& GpuKernelGroups() {

@@ -36,6 +36,8 @@ const std::vector<GpuKernelGroup>& GpuKernelGroups();
 
 // Throws Error without a GPU.
 GpuLimits MeasureGpuLimits(const Context& context);
+// FLOP per second of large products with operands of this type: GpuLimits::matrix_peak for bfloat16.
+double MeasureGpuProductPeak(const Context& context, DType type);
 // Times the kernels of one group at the sizes of Llama-3.1-8B in bfloat16, on random data.
 std::vector<GpuKernelTime> BenchGpuKernels(const Context& context, const GpuLimits& limits, const GpuKernelGroup& group,
                                            Progress& progress);

@@ -32,10 +32,10 @@ double TrainStepFlops(const Weights& weights, const TrainBenchOptions& options, 
   const double tokens = static_cast<double>(options.batch * options.length);
   const double products = (2 + recomputed) * BlockFlopsPerToken(weights);
   const double lora = (6 + 2 * recomputed) * static_cast<double>(lora_parameters);
-  const double attention =
-      (3.5 + recomputed) * 2 * static_cast<double>(options.length * config.query_dim() * config.layers);
-  const double head = 6 * static_cast<double>(config.hidden * config.vocab);
-  return tokens * (products + lora + attention + head);
+  const double pairs = 2 * static_cast<double>(options.length * config.query_dim() * config.layers);
+  const double head = 2 * static_cast<double>(config.hidden * config.vocab);
+  const double teacher = ParseLoss(options.loss).divergence > 0 ? BlockFlopsPerToken(weights) + pairs + 2 * head : 0;
+  return tokens * (products + lora + (3.5 + recomputed) * pairs + 3 * head + teacher);
 }
 
 TrainBenchResult BenchTrain(const Context& context, std::shared_ptr<const Weights> weights,
@@ -54,6 +54,7 @@ TrainBenchResult BenchTrain(const Context& context, std::shared_ptr<const Weight
     texts.training.Add(tokens, 1);
   }
   FinetuneOptions finetune;
+  finetune.loss = ParseLoss(options.loss);
   finetune.trainable.lora.rank = options.rank;
   finetune.training.schedule = {Decay::kConstant, 1e-4, 0, rounds + 1};
   finetune.training.batch = options.batch;

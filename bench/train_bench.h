@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "models/weights.h"
 #include "runtime/context.h"
@@ -15,10 +16,11 @@ struct TrainBenchOptions {
   int64_t length = 512, batch = 8;  // tokens of a sequence; sequences of a step
   int64_t pass_tokens = 2048;       // that pass through the model together
   int64_t rank = 8;                 // the rank of LoRA on every projection
+  std::string loss = "ce";          // as ParseLoss() takes it; "kl" runs the model a second time, as its own teacher
 };
 
 struct TrainBenchResult {
-  double product_peak = 0;   // measured, FLOP per second: MeasureProductPeak
+  double product_peak = 0;   // measured on the device that trains, FLOP per second: MeasureProductPeak
   double flops = 0;          // FLOP of a step: TrainStepFlops
   double seconds = 0;        // median of the steps
   double floor_seconds = 0;  // flops at the peak
@@ -33,7 +35,8 @@ struct TrainBenchResult {
 // products: 2 T W forwards, and 2 T W for the gradient of the products' inputs; 6 T for each of LoRA's parameters;
 // attention's products, 2 T L q per block (half of the scores exist) forwards and two and a half times that backwards,
 // q the width of the queries; what a block takes forwards again, for the share `recomputed` of the blocks; and 6 T d V
-// for the head, whose logits are computed twice and passed back once.
+// for the head, whose logits are computed twice and passed back once. A teacher adds a pass forwards: 2 T W, 2 T L q
+// per block, and 4 T d V for its logits, which are computed twice, too.
 double TrainStepFlops(const Weights& weights, const TrainBenchOptions& options, int64_t lora_parameters,
                       double recomputed);
 

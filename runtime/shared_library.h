@@ -30,6 +30,9 @@ class SharedLibrary {
   SharedLibrary(const SharedLibrary&) = delete;
   SharedLibrary& operator=(const SharedLibrary&) = delete;
 
+  // The one of the names that was opened.
+  const std::string& name() const { return name_; }
+
   // Converts to a pointer to any type of function.
   struct Symbol {
     void* address;

@@ -12,8 +12,9 @@ fail() { echo "FAILED: $*" >&2; [ -f "$root/out/results.txt" ] && head -c 3000 "
 rm -rf "$work"
 root=$work/root
 mkdir -p "$root"/{bin,tmp,out,dev,pkg}
-"$source/scripts/gpu-pack" --build "$build" --out "$work/package.tar.xz" --level 0
-tar -C "$root/pkg" --strip-components=1 -xf "$work/package.tar.xz"
+"$source/scripts/gpu-pack" --build "$build" --out "$work/package.tar.xz"  # refuses more than 16 MiB
+(cd "$work" && python3 -m tarfile -e package.tar.xz unpacked)  # the way of a machine without xz
+mv "$work"/unpacked/shiftrt-gpu-*/* "$root/pkg/"
 : >"$root/dev/null"
 
 tools=()
@@ -50,7 +51,8 @@ program test_cuda_1 Dies 'kill -9 $$'
 run >"$work/log" && fail "a failed step is no success"
 has '^=== status test test_cuda_0\.Fails '
 has '^3 after '
-has '^=== status blocking test_cuda_0\.Fails '
+has '^=== status retry test_cuda_0\.Fails SHIFTRT_CUDA_OVERLAP=0 '
+has '^=== status retry test_cuda_0\.Fails CUDA_LAUNCH_BLOCKING=1 '
 has '^the launch failed'
 has '^137 after '
 [ "$(grep -c '^=== status test ' "$root/out/results.txt")" -eq $((suites + 2)) ] || fail "steps after a killed one are missing"

@@ -16,6 +16,7 @@ namespace shiftrt {
 struct BenchOptions {
   CommonOptions common;
   std::string what = "cpu", config, keep;
+  bool kernels_only = false;  // of `bench gpu`
   ModelBenchOptions bench;
   MainJobOptions job;
   CalibrationBenchOptions calibration;

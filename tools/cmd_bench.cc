@@ -103,9 +103,10 @@ int BenchTrain(const BenchOptions& options) {
   const Context context = options.common.MakeContext();
   const TrainBenchResult r =
       BenchTrain(context, OpenWeights(options), options.train, options.bench.rounds, *options.common.MakeProgress());
-  fmt::print("{} threads, {}; LoRA of rank {} on every projection, {} parameters; steps of {} x {} tokens\n",
-             context.threads, Name(context.isa), options.train.rank, r.parameters, options.train.batch,
-             options.train.length);
+  fmt::print("{}; LoRA of rank {} on every projection, {} parameters; loss {}, steps of {} x {} tokens\n",
+             context.device == Device::kCuda ? "on the GPU"
+                                             : fmt::format("{} threads, {}", context.threads, Name(context.isa)),
+             options.train.rank, r.parameters, options.train.loss, options.train.batch, options.train.length);
   fmt::print("a step {:.3f} s, {:.1f} tokens/s; floor {:.3f} s, {:.0f}% of the peak of {:.0f} GFLOP/s\n", r.seconds,
              r.tokens_per_second, r.floor_seconds, 100 * r.floor_seconds / r.seconds, r.product_peak / 1e9);
   fmt::print("memory: {:.0f} MB of the engine, {:.0f} MB resident at most; activations of {} blocks kept\n",
@@ -113,6 +114,8 @@ int BenchTrain(const BenchOptions& options) {
              r.kept_blocks);
   options.common.WriteJson({{"threads", context.threads},
                             {"isa", Name(context.isa)},
+                            {"device", context.device == Device::kCuda ? "cuda" : "cpu"},
+                            {"loss", options.train.loss},
                             {"parameters", r.parameters},
                             {"flops", r.flops},
                             {"product_peak", r.product_peak},
@@ -197,6 +200,11 @@ Command AddBench(CLI::App& app) {
   app.add_option("--rank", options->train.rank, "rank of LoRA in train")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
+  app.add_option("--loss", options->train.loss,
+                 "loss of train: cross entropy, or the divergence from the original model")
+      ->check(CLI::IsMember({"ce", "kl", "both"}))
+      ->capture_default_str();
+  app.add_flag("--kernels-only", options->kernels_only, "gpu: the kernels alone, without a model and the job");
   app.allow_extras();
   app.footer(
       "Examples:\n  shiftrt bench cpu --config Qwen2-1.5B/config.json\n"
@@ -208,6 +216,7 @@ Command AddBench(CLI::App& app) {
     if (options->what == "kernels") return BenchKernels(options->common.MakeContext(), rest);
     if (!rest.empty()) FailUsage("bench {}: unknown argument {}", options->what, rest[0]);
     if (options->what == "gpu") return BenchGpu(*options);
+    if (options->kernels_only) FailUsage("bench {}: --kernels-only belongs to bench gpu", options->what);
     if (options->what == "calibrate") return BenchCalibrate(*options);
     if (options->what == "job") return BenchJob(*options);
     if (options->what == "train") return BenchTrain(*options);

@@ -22,7 +22,7 @@ struct Library {
           status_string(status), problem.m, problem.n, problem.k, Name(problem.x.dtype));
   }
 
-  SharedLibrary library{"matrix products", fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR)};
+  SharedLibrary library{"matrix products", "libcublasLt", CUBLAS_VER_MAJOR};
   decltype(&cublasLtCreate) create = library.Find("cublasLtCreate");
   decltype(&cublasLtDestroy) destroy = library.Find("cublasLtDestroy");
   decltype(&cublasLtMatmul) matmul = library.Find("cublasLtMatmul");

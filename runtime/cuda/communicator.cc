@@ -17,7 +17,7 @@ struct Nccl {
     Check(status == ncclSuccess, "NCCL: {} in {}", error_text(status), what);
   }
 
-  SharedLibrary library{"sums over several devices", fmt::format("libnccl.so.{}", NCCL_MAJOR)};
+  SharedLibrary library{"sums over several devices", "libnccl", NCCL_MAJOR};
   decltype(&ncclCommInitAll) init_all = library.Find("ncclCommInitAll");
   decltype(&ncclCommDestroy) destroy = library.Find("ncclCommDestroy");
   decltype(&ncclGroupStart) group_start = library.Find("ncclGroupStart");

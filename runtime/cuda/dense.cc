@@ -35,8 +35,8 @@ struct Libraries {
   }
 
   int device;
-  SharedLibrary blas{kWhatFor, fmt::format("libcublas.so.{}", CUBLAS_VER_MAJOR)};
-  SharedLibrary solver{kWhatFor, fmt::format("libcusolver.so.{}", CUSOLVER_VER_MAJOR)};
+  SharedLibrary blas{kWhatFor, "libcublas", CUBLAS_VER_MAJOR};
+  SharedLibrary solver{kWhatFor, "libcusolver", CUSOLVER_VER_MAJOR};
   decltype(&cublasCreate_v2) blas_create = blas.Find("cublasCreate_v2");
   decltype(&cublasDestroy_v2) blas_destroy = blas.Find("cublasDestroy_v2");
   decltype(&cublasSetStream_v2) blas_set_stream = blas.Find("cublasSetStream_v2");
