@@ -7,7 +7,7 @@ target_compile_definitions(shiftrt_emulator PUBLIC SHIFTRT_EMULATED)
 target_include_directories(shiftrt_emulator PUBLIC ${PROJECT_SOURCE_DIR})
 target_link_libraries(shiftrt_emulator PUBLIC shiftrt_runtime ${SHIFTRT_BOOST_CONTEXT} PRIVATE shiftrt_options)
 
-shiftrt_test(emu SOURCES emulated/cluster_test.cc emulated/machine_test.cc emulated/tiles_test.cc ${PROJECT_SOURCE_DIR}/kernels/cuda/refuse.cc
+shiftrt_test(emu SOURCES emulated/cluster_test.cc emulated/gpu_targets_test.cc ${PROJECT_SOURCE_DIR}/bench/gpu_targets.cc emulated/machine_test.cc emulated/tiles_test.cc ${PROJECT_SOURCE_DIR}/kernels/cuda/refuse.cc
              DEPENDS shiftrt_emulator)
 
 # The whole CUDA backend on the emulator. It is a set of objects, not an archive, so that it replaces the real backend in
@@ -22,7 +22,8 @@ target_link_libraries(shiftrt_emulated_cuda PUBLIC shiftrt_emulator PRIVATE shif
 # The same tests run for every kernel on the emulator and, if the backend is built, on a GPU (skipped without one).
 set(cuda_tests cuda/attention_test.cc cuda/elementwise_test.cc cuda/gated_product_test.cc cuda/gram_test.cc cuda/lra_test.cc cuda/matvec_test.cc cuda/rmsnorm_test.cc cuda/rope_test.cc
                cuda/sample_test.cc cuda/scores_test.cc cuda/solver_test.cc cuda/upload_test.cc)
-shiftrt_test(emulated_kernels SOURCES ${cuda_tests} emulated/launch_graph_test.cc emulated/attention_costs_test.cc emulated/sample_costs_test.cc DEPENDS shiftrt_emulated_cuda shiftrt_engine)
+shiftrt_test(emulated_kernels SOURCES ${cuda_tests} emulated/launch_graph_test.cc emulated/attention_costs_test.cc emulated/matvec_costs_test.cc
+             emulated/sample_costs_test.cc DEPENDS shiftrt_emulated_cuda shiftrt_engine)
 # The kernels of gradients.
 set(cuda_gradient_tests cuda/adamw_test.cc cuda/attention_gradient_test.cc cuda/head_loss_test.cc cuda/products_test.cc
                         cuda/rmsnorm_gradient_test.cc cuda/rowwise_test.cc)
@@ -68,14 +69,34 @@ if(SHIFTRT_HAVE_CUDA)
   add_test(NAME Ptxas.LeavesProductsOfWarpgroupsAsTheyAre
     COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/cuda/ptxas.sh ${CMAKE_CUDA_COMPILER} ${SHIFTRT_HOPPER_KERNELS})
   set_tests_properties(Ptxas.LeavesProductsOfWarpgroupsAsTheyAre PROPERTIES LABELS static)
+  # Tests what a launch asks of the CUDA runtime, without a GPU. The archive is linked without its dependencies, because the
+  # test stands for the runtime.
+  shiftrt_test(launch SOURCES cuda/launch_test.cc DEPENDS $<TARGET_FILE:shiftrt_cuda_kernels> shiftrt_runtime)
+  target_include_directories(test_launch SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+  add_dependencies(test_launch shiftrt_cuda_kernels)
 endif()
 
 # Checks that the table of docs/gpu.md matches the committed reports.
 find_package(Python3 COMPONENTS Interpreter)
+# The machine code of the kernels that decode a token.
+if(SHIFTRT_HAVE_CUDA AND Python3_FOUND)
+  set(decoding ${SHIFTRT_CUDA_KERNELS} ${SHIFTRT_HOPPER_KERNELS})
+  list(FILTER decoding INCLUDE REGEX "/(lra|lra_cluster|matvec)\\.cu$")
+  add_test(NAME MachineCode.LoadsComeBeforeTheMultiplyAdds
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/cuda/machine_code.py ${CMAKE_CUDA_COMPILER} ${decoding})
+  set_tests_properties(MachineCode.LoadsComeBeforeTheMultiplyAdds PROPERTIES SKIP_RETURN_CODE 77 LABELS static)
+endif()
 if(Python3_FOUND)
   add_test(NAME Docs.TheGpuTableIsThatOfTheReports
     COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/scripts/gpu-table --check)
   set_tests_properties(Docs.TheGpuTableIsThatOfTheReports PROPERTIES LABELS static)
+endif()
+
+# The script that runs on the GPU machine, with stubs of our programs.
+if(Python3_FOUND)
+  add_test(NAME GpuRun.RunsEverythingInOrderAndInTime
+    COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/gpu_run_test.py ${CMAKE_BINARY_DIR}/gpu-run)
+  set_tests_properties(GpuRun.RunsEverythingInOrderAndInTime PROPERTIES LABELS static)
 endif()
 
 # The archive that carries the tests to a GPU, as far as it goes without one. It packs what this build holds.

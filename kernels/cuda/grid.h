@@ -44,6 +44,14 @@ constexpr bool WaitsItself() {
   return false;
 }
 
+// A kernel with a member `kAllowsNext` of value true calls AllowNext() itself. Until all its blocks have done so or
+// ended, the next launch does not start and takes no bandwidth.
+template <typename K>
+constexpr bool AllowsNextItself() {
+  if constexpr (requires { K::kAllowsNext; }) return K::kAllowsNext;
+  return false;
+}
+
 // A kernel for compute capability 9.0 alone (hopper.cuh) has a member `kHopper` of value true.
 template <typename K>
 constexpr bool ForHopper() {
@@ -54,10 +62,12 @@ template <typename K>
 constexpr int MostSharedBytes() {
   return ForHopper<K>() ? kHopperSharedBytes : kMaxSharedBytes;
 }
-// Blocks per multiprocessor that the compiler has to leave registers for; 0: it decides. Only with a number is it sure
-// of the registers at the start of a kernel, without which warpgroups cannot pass them on.
+// Blocks per multiprocessor that the compiler has to leave registers for: a member `kLeastBlocks` of the kernel, or 0,
+// and the compiler decides. Only with a number is it sure of the registers at the start of a kernel, without which
+// warpgroups cannot pass them on.
 template <typename K>
 constexpr int LeastBlocks() {
+  if constexpr (requires { K::kLeastBlocks; }) return K::kLeastBlocks;
   return ForHopper<K>() ? 1 : 0;
 }
 

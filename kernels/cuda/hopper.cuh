@@ -13,7 +13,8 @@
 //   MultiplyTiles() MultiplyRegisters()     wgmma: a product of a warpgroup, which goes on by itself
 //   FenceProducts() CommitProducts() WaitProducts()    before products; closes a group of them; waits for groups
 //   BlockOfCluster() SyncCluster()          index of the block in its cluster; a barrier of all threads of a cluster
-//   StoreToBlock()                          into the shared memory of a block of the cluster
+//   StoreToBlock()                          into the shared memory of a block of the cluster; arrives at its mbarrier
+//   WaitForCluster()                        until the phase of an mbarrier to which other blocks store is complete
 //   ClusterFits()                           whether the device can hold a cluster of a kernel; for the host
 //
 // A warpgroup is four warps, of which the first is a multiple of four. Its products have 64 rows, sixteen per warp. The
@@ -48,22 +49,27 @@ SHIFTRT_DEVICE void ArriveExpecting(Shared<Mbarrier> barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier)), "r"(bytes)
                : "memory");
 }
+#define SHIFTRT_TRY_WAIT(SCOPE) \
+  "{\n.reg .pred p;\nmbarrier.try_wait.parity" SCOPE ".shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
 // Phases are counted from 0. A wait for the parity of the phase before the current one returns at once, so a wait for
 // parity 1 returns at once on a new mbarrier.
 SHIFTRT_DEVICE void WaitMbarrier(Shared<Mbarrier> barrier, uint32_t parity) {
   uint32_t complete = 0;
   while (complete == 0) {
-    asm volatile(
-        "{\n"
-        ".reg .pred p;\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, p;\n"
-        "}\n"
-        : "=r"(complete)
-        : "r"(SharedAddress(barrier)), "r"(parity)
-        : "memory");
+    asm volatile(SHIFTRT_TRY_WAIT("") : "=r"(complete) : "r"(SharedAddress(barrier)), "r"(parity) : "memory");
   }
 }
+// The same for what other blocks of the cluster have stored, which is visible after it.
+SHIFTRT_DEVICE void WaitForCluster(Shared<Mbarrier> barrier, uint32_t parity) {
+  uint32_t complete = 0;
+  while (complete == 0) {
+    asm volatile(SHIFTRT_TRY_WAIT(".acquire.cluster")
+                 : "=r"(complete)
+                 : "r"(SharedAddress(barrier)), "r"(parity)
+                 : "memory");
+  }
+}
+#undef SHIFTRT_TRY_WAIT
 
 // By one thread. `to` is a box; (row, column) is the first element in the matrix of `map`, which is an argument of the
 // kernel.
@@ -210,32 +216,37 @@ SHIFTRT_DEVICE int BlockOfCluster() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-// What was written before it, to shared memory of any block too, is visible after it.
+// What was written to shared memory before it is visible to all blocks of the cluster after it.
 SHIFTRT_DEVICE void SyncCluster() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// Stores to the place that `at` is in this block's memory. A barrier of the cluster must come before the first store,
-// and one between a store and its use, or the end of the block.
-SHIFTRT_DEVICE void StoreToBlock(Shared<float> at, int block, float value) {
+// Stores to the place that `at` is in this block's memory; its 4 bytes arrive at the mbarrier that stands there at the
+// place of `barrier`, which WaitForCluster() waits for. A barrier of the cluster must come before the first store and
+// after the mbarriers were made. A block may end before its stores arrive, but not before those of others arrive there.
+SHIFTRT_DEVICE void StoreToBlock(Shared<float> at, int block, float value, Shared<Mbarrier> barrier) {
   asm volatile(
       "{\n"
-      ".reg .b32 there;\n"
-      "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "st.shared::cluster.f32 [there], %2;\n"
+      ".reg .b32 there, arrives;\n"
+      "mapa.shared::cluster.u32 there, %0, %2;\n"
+      "mapa.shared::cluster.u32 arrives, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [there], %3, [arrives];\n"
       "}\n" ::"r"(SharedAddress(at)),
-      "r"(block), "f"(value)
+      "r"(SharedAddress(barrier)), "r"(block), "f"(value)
       : "memory");
 }
 
 // Whether the stream's device can hold a cluster of this kernel whose blocks have as much shared memory as there is.
+// The query is about a launch that does not overlap, because the attribute of overlap has nothing to do with room.
 template <typename K>
 bool AskWhetherClusterFits(Stream stream) {
   UseDeviceOf(stream);
   AskForResources<K>(stream);
-  const LaunchConfig<K> config(stream, {.x = ClusterBlocks<K>(), .shared_bytes = MostSharedBytes<K>()});
+  const LaunchConfig<K> config(stream, {.x = ClusterBlocks<K>(), .shared_bytes = MostSharedBytes<K>()}, false);
   int clusters = 0;
-  if (cudaOccupancyMaxActiveClusters(&clusters, Entry<K>, config.get()) == cudaSuccess) return clusters > 0;
-  cudaGetLastError();  // the error is answered by false and must not surface again
+  const cudaError_t status = cudaOccupancyMaxActiveClusters(&clusters, Entry<K>, config.get());
+  if (status == cudaSuccess) return clusters > 0;
+  cudaGetLastError();  // the error is reported here and must not surface again
+  ReportNoCluster(status, __PRETTY_FUNCTION__);
   return false;
 }
 // The same, asked once per kernel and device, because callers ask before every launch.

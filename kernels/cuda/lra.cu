@@ -9,7 +9,8 @@ namespace {
 constexpr int kSlice = 64;  // columns of the stream per block
 
 // Each block multiplies its slice of the stream by its columns of P'. Once the shares of h P of all blocks are in
-// `scratch`, it adds (h P) Q to the same slice. Its rows of Q' are copied to shared memory while the grid waits.
+// `scratch`, it adds (h P) Q and the bias to the same slice. Its rows of Q', its part of the bias and its slice of the
+// stream are copied to shared memory while the grid waits.
 struct LowRankLraKernel {
   static constexpr int kThreads = 256, kWarps = kThreads / kWarpSize;
   static constexpr int kLanes = kSlice / 8;  // lanes per row of P', with eight columns per lane
@@ -22,7 +23,8 @@ struct LowRankLraKernel {
   };
 
   static constexpr int SharedFor(int rank) {
-    return SharedBytes<float>(kSlice * rank) + SharedBytes<float>(rank) + SharedBytes<float>(kThreads);
+    return SharedBytes<float>(kSlice * rank) + 2 * SharedBytes<float>(kSlice) + SharedBytes<float>(rank) +
+           SharedBytes<float>(kThreads);
   }
 
   // Computes this block's share of h P.
@@ -72,10 +74,15 @@ struct LowRankLraKernel {
     const int hidden = static_cast<int>(args.lra.hidden), rank = static_cast<int>(args.lra.rank);
     const int first = Block().x * kSlice, count = hidden - first < kSlice ? hidden - first : kSlice;
     SharedArena arena;
-    const Shared<float> q = arena.Take<float>(kSlice * rank), inner = arena.Take<float>(rank),
+    const Shared<float> q = arena.Take<float>(kSlice * rank), bias = arena.Take<float>(kSlice),
+                        h = arena.Take<float>(kSlice), inner = arena.Take<float>(rank),
                         partial = arena.Take<float>(kThreads);
     for (int i = 4 * Thread(); i < count * rank; i += 4 * kThreads)
       CopyAsync16(q + i, args.lra.q + static_cast<int64_t>(first) * rank + i, true);
+    for (int i = 4 * Thread(); i < count; i += 4 * kThreads) {
+      CopyAsync16(bias + i, args.lra.bias + first + i, true);
+      CopyAsync16(h + i, args.h + first + i, true);
+    }
     CopyAsyncCommit();
     MultiplySlice(args, first, count, rank);
     SyncGrid();
@@ -86,7 +93,7 @@ struct LowRankLraKernel {
       float dot = 0;
       for (int r = Lane(); r < rank; r += kWarpSize) dot += inner[r] * q[c * rank + r];
       dot = WarpSum(dot);
-      if (Lane() == 0) args.h[first + c] += dot + args.lra.bias[first + c];
+      if (Lane() == 0) args.h[first + c] = h[c] + (dot + bias[c]);
     }
   }
 };

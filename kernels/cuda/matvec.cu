@@ -19,10 +19,12 @@ constexpr int kBytesUnderWay = 128;
 // memory. There, the two halves of every eight elements are stored in separate arrays, which avoids bank conflicts of
 // 16-byte reads.
 struct PlainVector {
+  static constexpr bool kFar = true;  // its elements are loaded together with the weights
   const float* x;
   SHIFTRT_DEVICE void Get(int at, float (&out)[8]) const { Load8(x + at, out); }
 };
 struct SharedVector {
+  static constexpr bool kFar = false;
   Shared<float> low, high;
   SHIFTRT_DEVICE void Get(int at, float (&out)[8]) const {
     float a[4], b[4];
@@ -40,7 +42,7 @@ struct SharedVector {
 };
 
 // One lane's part of the dot products of kRows rows with the vector. Each element of the vector is read once for all
-// rows.
+// rows, and together with the weights if it is in global memory.
 template <int kRows, typename T, typename Vector>
 SHIFTRT_DEVICE void LaneDots(const T* const (&rows)[kRows], const Vector& vector, int cols, float (&sums)[kRows]) {
   constexpr int kStep = 8 * kWarpSize, kUnroll = kBytesUnderWay / (kRows * 8 * static_cast<int>(sizeof(T)));
@@ -53,16 +55,21 @@ SHIFTRT_DEVICE void LaneDots(const T* const (&rows)[kRows], const Vector& vector
 #pragma unroll
       for (int r = 0; r < kRows; ++r)
         if (at + u * kStep < cols) raw[u][r] = LoadOnce8(rows[r] + at + u * kStep);
+    float x[Vector::kFar ? kUnroll : 1][8];
+#pragma unroll
+    for (int u = 0; Vector::kFar && u < kUnroll; ++u)
+      if (at + u * kStep < cols) vector.Get(at + u * kStep, x[u]);
     SyncWarp();  // otherwise the compiler delays loads to save registers
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       if (at + u * kStep >= cols) continue;
-      float x[8], w[8];
-      vector.Get(at + u * kStep, x);
+      float(&piece)[8] = x[Vector::kFar ? u : 0];
+      if constexpr (!Vector::kFar) vector.Get(at + u * kStep, piece);
+      float w[8];
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         Widen8(raw[u][r], w);
-        for (int j = 0; j < 8; ++j) sums[r] += w[j] * x[j];
+        for (int j = 0; j < 8; ++j) sums[r] += w[j] * piece[j];
       }
     }
   }
@@ -84,9 +91,12 @@ struct RotatedOut {
 };
 struct Nothing {};
 
-// What the rotation of a pair needs besides the pair.
-struct Rotation {
-  float cosine, sine;
+// What the rows of a warp need besides their products. It is loaded before the product, so that its latency is that of
+// the weights.
+template <int kRows>
+struct Beside {
+  float bias[kRows], addend[kRows];
+  float cosine, sine;  // of the rotation
 };
 
 // A warp computes kRows rows of the product at a time: adjacent rows; a row of the gate projection and the same row of
@@ -94,8 +104,12 @@ struct Rotation {
 template <typename T, bool kNorm, Finish kFinish, int kRows>
 struct MatVecKernel {
   static constexpr int kThreads = kMatVecThreads;
+  static constexpr bool kAllowsNext = true;
   static constexpr bool kGlu = IsGlu(kFinish), kRotated = kFinish == Finish::kRotate;
   static_assert(!IsPaired(kFinish) || kRows == 2);
+  // At most 64 registers per thread with a norm, so that such a block fits beside two without, which have 96. With a
+  // rotation as well, the compiler would have to spill some. Without a number, it would delay loads of float32.
+  static constexpr int kLeastBlocks = kNorm ? (kRotated ? 0 : 4) : sizeof(T) == 4 ? kBlocksPerMultiprocessor : 0;
   struct Args {
     const T* w;
     const float *x, *norm_weight, *bias, *addend;
@@ -149,41 +163,52 @@ struct MatVecKernel {
 
   template <typename Vector>
   static SHIFTRT_DEVICE void Rows(const Args& args, const Vector& vector, float scale) {
-    const int items = Items(args);
+    const int items = Items(args), step = GridBlocks().x * kMatVecWarps;
     int64_t position = 0, cache_row = 0;
     if constexpr (kRotated) position = *args.heads.position, cache_row = *args.heads.cache_row;
-    for (int item = Block().x * kMatVecWarps + Warp(); item < items; item += GridBlocks().x * kMatVecWarps) {
+    for (int item = Block().x * kMatVecWarps + Warp(); item < items; item += step) {
+      // The block begins its last rows: warp 0, which has the most of them, has no more. Before that, the weights that
+      // the next launch prefetches would take bandwidth from those of this one.
+      if (item - Warp() + step >= items) AllowNext();
       const T* weights[kRows];
       float sums[kRows];
       for (int r = 0; r < kRows; ++r) weights[r] = Weights(args, RowOf(args, item, r));
-      Rotation rotation = {};
-      if constexpr (kRotated) rotation = RotationOf(args, item, position);  // on its way while the weights are
+      const Beside<kRows> beside = LoadBeside(args, item, position);
       LaneDots<kRows>(weights, vector, args.cols, sums);
       for (int r = 0; r < kRows; ++r) sums[r] = WarpSum(sums[r]) * scale;
       if (Lane() != 0) continue;
+      if (args.bias != nullptr)
+        for (int r = 0; r < kRows; ++r) sums[r] += beside.bias[r];
       if constexpr (kRotated) {
-        WriteRotated(args, item, sums, rotation, cache_row);
+        WriteRotated(args, item, sums, beside, cache_row);
       } else {
-        Write(args, item, sums);
+        Write(args, item, sums, beside);
       }
     }
   }
 
-  static SHIFTRT_DEVICE Rotation RotationOf(const Args& args, int item, int64_t position) {
-    const int half = args.heads.head_dim / 2;
-    const int64_t at = position * half + item % half;
-    return {args.heads.table.cosine[at], args.heads.table.sine[at]};
+  static SHIFTRT_DEVICE Beside<kRows> LoadBeside(const Args& args, int item, int64_t position) {
+    Beside<kRows> beside = {};
+    for (int r = 0; r < kRows; ++r) {
+      const int row = RowOf(args, item, r);
+      if (row >= args.rows) continue;
+      if (args.bias != nullptr) beside.bias[r] = args.bias[row];
+      if constexpr (kFinish == Finish::kAdd) beside.addend[r] = args.addend[row];
+    }
+    if constexpr (kRotated) {
+      const int half = args.heads.head_dim / 2;
+      const int64_t at = position * half + item % half;
+      beside.cosine = args.heads.table.cosine[at];
+      beside.sine = args.heads.table.sine[at];
+    }
+    return beside;
   }
 
   static SHIFTRT_DEVICE void WriteRotated(const Args& args, int item, const float (&sums)[kRows],
-                                          const Rotation& rotation, int64_t cache_row) {
+                                          const Beside<kRows>& beside, int64_t cache_row) {
     const auto& to = args.heads;
     const int half = to.head_dim / 2, head = item / half, i = item % half;
-    float low = sums[0], high = sums[1];
-    if (args.bias != nullptr) {
-      low += args.bias[RowOf(args, item, 0)];
-      high += args.bias[RowOf(args, item, 1)];
-    }
+    const float low = sums[0], high = sums[1];
     const int64_t cached = cache_row * to.kv_heads + (head - to.heads);  // of a key; values have kv_heads fewer
     if (head >= to.heads + to.kv_heads) {
       T* const value = to.values + (cached - to.kv_heads) * to.head_dim + i;
@@ -191,7 +216,7 @@ struct MatVecKernel {
       value[half] = Narrow<T>(high);
       return;
     }
-    const float a = low * rotation.cosine - high * rotation.sine, b = high * rotation.cosine + low * rotation.sine;
+    const float a = low * beside.cosine - high * beside.sine, b = high * beside.cosine + low * beside.sine;
     if (head < to.heads) {
       float* const query = to.q + static_cast<int64_t>(head) * to.head_dim + i;
       query[0] = a;
@@ -203,12 +228,11 @@ struct MatVecKernel {
     }
   }
 
-  static SHIFTRT_DEVICE void Write(const Args& args, int item, float (&sums)[kRows]) {
+  static SHIFTRT_DEVICE void Write(const Args& args, int item, float (&sums)[kRows], const Beside<kRows>& beside) {
     for (int r = 0; r < kRows; ++r) {
       const int row = RowOf(args, item, r);
       if (row >= args.rows) continue;
-      if (args.bias != nullptr) sums[r] += args.bias[row];
-      if constexpr (kFinish == Finish::kAdd) sums[r] += args.addend[row];
+      if constexpr (kFinish == Finish::kAdd) sums[r] += beside.addend[r];
       if constexpr (!kGlu) args.y[row] = sums[r];
     }
     if constexpr (kFinish == Finish::kSwiGlu) args.y[item] = Silu(sums[0]) * sums[1];

@@ -10,6 +10,7 @@
 //   AtomicAdd()                                      on shared memory, and on global memory between blocks
 //   LastToArrive()                                   whether all other blocks of a group have passed here
 //   WaitForEarlier()                                 until earlier launches have ended, in kernels that wait themselves
+//   AllowNext()                                      lets the next launch start, in kernels that say so themselves
 //   CopyAsync16() CopyAsyncCommit() CopyAsyncWait()  cp.async: 16 bytes from global to shared memory, or zeros
 //   LoadMatrices() LoadMatricesTransposed()          ldmatrix.x4
 //   MultiplyAccumulate()                             mma.sync.m16n8k16, float32 accumulators
@@ -118,6 +119,13 @@ SHIFTRT_DEVICE bool LastToArrive(uint32_t* arrivals, uint32_t blocks, Shared<uin
 SHIFTRT_DEVICE void WaitForEarlier() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The next launch may start once a thread of every block has called it, or the block has ended.
+SHIFTRT_DEVICE void AllowNext() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
@@ -320,6 +328,8 @@ SHIFTRT_DEVICE void SinCos(double x, double* sine, double* cosine) { sincos(x, s
 
 // Throws Error naming the kernel. Defined in runtime/cuda, so that device code needs no formatting library.
 void CheckLaunch(int status, const char* kernel);
+// Says on stderr why a device cannot tell whether a cluster of the kernel fits. Its callers use another kernel then.
+void ReportNoCluster(int status, const char* kernel);
 // Whether a launch on the stream's device may start before the previous one has ended: on compute capability 9.0,
 // unless the environment variable SHIFTRT_CUDA_OVERLAP is 0.
 bool LaunchesOverlap(Stream stream);
@@ -334,26 +344,35 @@ constexpr bool kKernelsWait = [] {
   return all;
 }();
 
-// A launch first allows the next launch to start, as far as there is room. It then waits, unless the kernel does so
-// itself. The wait returns when all earlier launches have ended and their writes are visible, so kernels need no
+// A launch first allows the next launch to start, as far as there is room, and then waits, unless the kernel does
+// either itself. The wait returns when all earlier launches have ended and their writes are visible, so kernels need no
 // synchronisation of their own.
 template <typename K>
 __global__ void __launch_bounds__(K::kThreads, LeastBlocks<K>()) Entry(const __grid_constant__ typename K::Args args) {
+  if constexpr (!AllowsNextItself<K>()) AllowNext();
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
   if constexpr (RunsAhead<K>) K::Ahead(args);
 #endif
   if constexpr (!WaitsItself<K>()) WaitForEarlier();
   K::Run(args);
 }
 
+// The shared memory in KiB that 9.0 sets aside for a request in percent of its 228 KiB: the smallest size that it has
+// and that is not below the request. The rest of 256 KiB is L1.
+constexpr int SharedKiBOn90(int percent) {
+  for (const int size : {0, 8, 16, 32, 64, 100, 132, 164, 196})
+    if (100 * size >= percent * 228) return size;
+  return 228;
+}
+
 // Asks for what a kernel may not have without asking, once per kernel and device. Two threads that ask at the same time
 // ask for the same. All kernels ask for one division of a multiprocessor's memory into shared memory and L1, because it
 // changes only when the multiprocessor is idle, and the blocks of the next kernel are to start before. It is the one
-// that holds a block of the adapter's cluster beside two of a matrix-vector product: 196 of 228 KiB on 9.0.
+// that holds a block of the adapter's cluster beside two of a matrix-vector product and leaves 60 KiB of L1.
 template <typename K>
 void AskForResources(Stream stream) {
-  constexpr int kClusterWithoutAsking = 8, kPercentShared = 86;
+  constexpr int kClusterWithoutAsking = 8, kPercentShared = 85;
+  static_assert(SharedKiBOn90(kPercentShared) == 196);
   static std::atomic<uint64_t> asked = 0;
   const uint64_t bit = uint64_t{1} << (stream.device % 64);
   if ((asked.load() & bit) != 0 && stream.device < 64) return;
@@ -366,11 +385,11 @@ void AskForResources(Stream stream) {
   asked.fetch_or(bit);
 }
 
-// The attributes of a launch refer to this object.
+// The attributes of a launch refer to this object. `overlaps`: the launch may start before the previous one has ended.
 template <typename K>
 class LaunchConfig {
  public:
-  LaunchConfig(Stream stream, const Grid& grid) {
+  LaunchConfig(Stream stream, const Grid& grid, bool overlaps) {
     config_.gridDim = dim3(grid.x, grid.y, grid.z);
     config_.blockDim = dim3(K::kThreads);
     config_.dynamicSmemBytes = grid.shared_bytes;
@@ -378,7 +397,7 @@ class LaunchConfig {
     config_.attrs = attributes_;
     if (grid.cooperative) {
       Next(cudaLaunchAttributeCooperative).cooperative = 1;
-    } else if (kKernelsWait && LaunchesOverlap(stream)) {
+    } else if (overlaps) {
       Next(cudaLaunchAttributeProgrammaticStreamSerialization).programmaticStreamSerializationAllowed = 1;
     }
     if constexpr (ClusterBlocks<K>() > 1) {
@@ -405,7 +424,7 @@ template <typename K>
 void Launch(Stream stream, const Grid& grid, const typename K::Args& args) {
   UseDeviceOf(stream);
   AskForResources<K>(stream);
-  const LaunchConfig<K> config(stream, grid);
+  const LaunchConfig<K> config(stream, grid, kKernelsWait && LaunchesOverlap(stream));
   CheckLaunch(cudaLaunchKernelEx(config.get(), Entry<K>, args), __PRETTY_FUNCTION__);
 }
 

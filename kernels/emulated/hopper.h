@@ -24,7 +24,10 @@ inline void ArriveExpecting(Shared<Mbarrier> barrier, int bytes, Where where = W
   emu::Tiles(where).Arrive(PlaceOf(barrier, where), bytes, where);
 }
 inline void WaitMbarrier(Shared<Mbarrier> barrier, uint32_t parity, Where where = Where::current()) {
-  emu::Tiles(where).Wait(PlaceOf(barrier, where), parity, where);
+  emu::Tiles(where).Wait(PlaceOf(barrier, where), parity, false, where);
+}
+inline void WaitForCluster(Shared<Mbarrier> barrier, uint32_t parity, Where where = Where::current()) {
+  emu::Tiles(where).Wait(PlaceOf(barrier, where), parity, true, where);
 }
 
 template <typename T>
@@ -148,8 +151,9 @@ void MultiplyRegisters(float (&d)[kCount], const uint32_t (&a)[4], uint64_t b, W
 
 inline int BlockOfCluster(Where where = Where::current()) { return emu::CurrentRank(where); }
 inline void SyncCluster(Where where = Where::current()) { emu::WaitCluster(where); }
-inline void StoreToBlock(Shared<float> at, int block, float value, Where where = Where::current()) {
-  emu::StoreToBlock(reinterpret_cast<std::byte*>(at.Place(0, 1, where)), block, value, where);
+inline void StoreToBlock(Shared<float> at, int block, float value, Shared<Mbarrier> barrier,
+                         Where where = Where::current()) {
+  emu::StoreToBlock(reinterpret_cast<std::byte*>(at.Place(0, 1, where)), block, value, PlaceOf(barrier, where), where);
 }
 
 template <typename K>

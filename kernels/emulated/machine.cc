@@ -80,16 +80,10 @@ struct Thread {
   Event event;            // when waiting for one
   int shared_taken = 0;
   bool waited = false;                           // for earlier launches
+  bool allowed = false;                          // the next launch to start
   std::vector<std::vector<PendingCopy>> copies;  // committed groups, oldest first
   std::vector<PendingCopy> open_copies;
   void* fake_stack = nullptr;
-};
-
-// A store to another block's shared memory, which no barrier has made visible yet.
-struct RemoteStore {
-  std::byte* to;
-  float value;
-  Where where;
 };
 
 struct WarpState {
@@ -101,7 +95,7 @@ struct Machine {
   gpu::Grid grid;
   int block_threads = 0;
   std::string kernel;
-  bool hopper = false, waits = false;
+  bool hopper = false, waits = false, allows_next = false;
   int cluster_blocks = 1;
   const std::function<void()>* body = nullptr;
   bool descending = false;
@@ -117,13 +111,14 @@ struct Machine {
   std::map<uint32_t*, Where> counters;  // by which blocks found out who is last
   Withheld withheld;
   bool cluster_started = false;  // all threads of the cluster have passed a barrier
-  std::vector<RemoteStore> remote_stores;
 };
 
 Machine* machine = nullptr;
 std::vector<std::unique_ptr<Stack>> stacks;
 int64_t launches = 0;
 int64_t grid_barriers = 0;
+StreamedBytes streamed;
+std::vector<std::function<void()>>* recording = nullptr;
 
 WarpState& WarpOf(const Thread& thread) {
   return machine->warps[static_cast<size_t>(&thread - machine->threads.data()) / 32];
@@ -249,11 +244,6 @@ std::string Describe(const Thread& thread) {
   FailAt(waiting->where, "divergent: " + Describe(*waiting));
 }
 
-void MakeRemoteStores() {
-  for (const RemoteStore& store : std::exchange(machine->remote_stores, {}))
-    std::memcpy(store.to, &store.value, sizeof(store.value));
-}
-
 // Runs the threads in `machine->threads` until all have finished.
 void RunThreads() {
   const auto count = static_cast<int>(machine->threads.size());
@@ -276,10 +266,7 @@ void RunThreads() {
     for (int first = 0; first < count; first += machine->block_threads)
       progress |= Release(all.subspan(first, machine->block_threads), State::kBlock);
     progress |= machine->grid.cooperative && Release(all, State::kGrid);
-    if (Release(all, State::kCluster)) {
-      MakeRemoteStores();
-      machine->cluster_started = progress = true;
-    }
+    if (Release(all, State::kCluster)) machine->cluster_started = progress = true;
     if (Release(all, State::kEarlier)) {
       machine->withheld.GiveBack();
       progress = true;
@@ -318,9 +305,6 @@ void RunBlocks(std::vector<BlockState> blocks) {
   machine->cluster_started = false;
   if (machine->waits) machine->withheld.Take();
   RunThreads();
-  if (!machine->remote_stores.empty())
-    throw KernelError(machine->kernel + ": no barrier follows a store to a block of the cluster" +
-                      At(machine->remote_stores[0].where));
   for (const BlockState& block : machine->blocks)
     if (block.tiles != nullptr) block.tiles->CheckBlock(machine->kernel);
 }
@@ -373,6 +357,7 @@ void Launch(const gpu::Grid& grid, const Kernel& kernel, const std::function<voi
   here.kernel = kernel.name;
   here.hopper = kernel.hopper;
   here.waits = kernel.waits;
+  here.allows_next = kernel.allows_next;
   here.cluster_blocks = kernel.cluster_blocks;
   machine = &here;
   struct Leaving {
@@ -409,6 +394,24 @@ void Launch(const gpu::Grid& grid, const Kernel& kernel, const std::function<voi
 
 int64_t Launches() { return launches; }
 int64_t GridBarriers() { return grid_barriers; }
+StreamedBytes Streamed() { return streamed; }
+
+void Submit(std::function<void()> work) {
+  if (recording == nullptr) return work();
+  recording->push_back(std::move(work));
+}
+std::vector<std::function<void()>> RecordSubmitted(const std::function<void()>& body) {
+  std::vector<std::function<void()>> submitted;
+  struct Recording {
+    ~Recording() { recording = nullptr; }
+  } until_the_end;
+  recording = &submitted;
+  body();
+  return submitted;
+}
+void RefuseWhileRecording(const char* what) {
+  if (recording != nullptr) throw KernelError(std::string(what) + " while a launch graph is recorded");
+}
 
 gpu::Index3 CurrentBlock() { return machine->current->block->index; }
 gpu::Index3 CurrentGrid() { return {machine->grid.x, machine->grid.y, machine->grid.z}; }
@@ -448,6 +451,16 @@ void WaitForEarlier(const Where& where) {
   Block(State::kEarlier, where);
 }
 
+void AllowNext(const Where& where) {
+  if (!machine->allows_next) FailAt(where, "a kernel without kAllowsNext allows the next launch to start");
+  machine->current->allowed = true;
+}
+void CountStreamed(int64_t bytes) {
+  if (machine->descending) return;  // each launch runs twice
+  streamed.all += bytes;
+  if (machine->allows_next && !machine->current->allowed) streamed.before_next += bytes;
+}
+
 int CurrentRank(const Where& where) {
   if (machine->cluster_blocks == 1) FailAt(where, "a kernel without kClusterBlocks asks for the block of its cluster");
   return CurrentBlock().x % machine->cluster_blocks;
@@ -458,7 +471,7 @@ void WaitCluster(const Where& where) {
   Block(State::kCluster, where);
 }
 
-void StoreToBlock(const std::byte* at, int rank, float value, const Where& where) {
+void StoreToBlock(const std::byte* at, int rank, float value, const void* mbarrier, const Where& where) {
   if (rank < 0 || rank >= machine->cluster_blocks)
     FailAt(where,
            "a store to block " + std::to_string(rank) + " of a cluster of " + std::to_string(machine->cluster_blocks));
@@ -468,9 +481,9 @@ void StoreToBlock(const std::byte* at, int rank, float value, const Where& where
     return thread.block == &target && thread.state != State::kDone;
   });
   if (!runs) FailAt(where, "a store to a block of the cluster that has ended");
-  std::byte* const to = target.shared.get() + (at - machine->current->block->shared.get());
-  std::memset(to, kPoison, sizeof(value));
-  machine->remote_stores.push_back({to, value, where});
+  const std::byte* const here = machine->current->block->shared.get();
+  target.tiles->TakeStore(target.shared.get() + (at - here), value,
+                          target.shared.get() + (static_cast<const std::byte*>(mbarrier) - here), where);
 }
 
 // The last lane to arrive executes the collective and continues; the others continue when they are scheduled again.

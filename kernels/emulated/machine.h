@@ -48,6 +48,13 @@ void CheckReach([[maybe_unused]] int device, [[maybe_unused]] const T& object,
   CheckWords(device, &copy, sizeof(copy), who);
 #endif
 }
+// What is submitted to a stream: runs `work`, or keeps it while a launch graph is recorded. `work` owns its arguments.
+void Submit(std::function<void()> work);
+// Calls `body` and returns what it submits, which does not run.
+std::vector<std::function<void()>> RecordSubmitted(const std::function<void()>& body);
+// Throws KernelError if a launch graph is being recorded: a GPU refuses `what` then.
+void RefuseWhileRecording(const char* what);
+
 // Enqueues a copy. It is executed just before the next access to device memory, as late as possible, so that a test
 // notices if the source is overwritten too early.
 void Defer(std::function<void()> copy);
@@ -57,9 +64,10 @@ struct Kernel {
   std::string name;
   int threads = 0;
   int most_shared_bytes = 0;
-  bool hopper = false;     // it uses kernels/cuda/hopper.cuh
-  bool waits = false;      // it calls WaitForEarlier() itself
-  int cluster_blocks = 1;  // along x
+  bool hopper = false;       // it uses kernels/cuda/hopper.cuh
+  bool waits = false;        // it calls WaitForEarlier() itself
+  bool allows_next = false;  // it calls AllowNext() itself
+  int cluster_blocks = 1;    // along x
 };
 // Runs `body` once for every thread of every block, in both orders. `ahead`, if given, runs before everything else,
 // like the earliest start of an overlapping launch, and must not change memory. Throws KernelError.
@@ -71,6 +79,12 @@ void Finish();
 int64_t Launches();
 // Barriers of whole grids that they passed.
 int64_t GridBarriers();
+// Bytes that kernels read by LoadOnce8() since the start of the program: all of them, and those that a thread read
+// before it called AllowNext().
+struct StreamedBytes {
+  int64_t all = 0, before_next = 0;
+};
+StreamedBytes Streamed();
 
 // A warp collective. Once all lanes of the mask have arrived, `apply` is called once with these lanes in order.
 struct Participant {
@@ -102,11 +116,13 @@ void WaitWarp(const Collective& collective, const Where& where);
 void WaitUntil(const Event& event, const Where& where);
 // Until all threads that run together have come here, device memory that launches have written is NaN.
 void WaitForEarlier(const Where& where);
+void AllowNext(const Where& where);
+void CountStreamed(int64_t bytes);
 int CurrentRank(const Where& where);  // of the block in its cluster
 void WaitCluster(const Where& where);
-// NaN until the next barrier of the cluster. Reports a store before all blocks have started or after one has ended, and
-// one that no barrier follows.
-void StoreToBlock(const std::byte* at, int rank, float value, const Where& where);
+// NaN until the store arrives at the mbarrier, which is as late as the kernel allows. Reports a store before all blocks
+// have started or to one that has ended, and one that nobody waits for.
+void StoreToBlock(const std::byte* at, int rank, float value, const void* mbarrier, const Where& where);
 // Of the thread's block. Reports a kernel that does not say that it is for compute capability 9.0.
 class TileMemory;
 TileMemory& Tiles(const Where& where);

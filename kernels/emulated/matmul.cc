@@ -12,8 +12,7 @@ struct Products::Impl {
 Products::Products(Stream stream) : impl_(std::make_unique<Impl>(stream)) {}
 Products::~Products() = default;
 
-void Products::MatMul(const MatMulProblem& problem) {
-  emu::CheckReach(impl_->stream.device, problem, "a product");
+static void Multiply(const MatMulProblem& problem) {
   WithType("matrix product", problem.x.dtype, [&](auto in) {
     WithType("matrix product", problem.y.dtype, [&](auto out) {
       using In = decltype(in);
@@ -36,6 +35,11 @@ void Products::MatMul(const MatMulProblem& problem) {
       }
     });
   });
+}
+
+void Products::MatMul(const MatMulProblem& problem) {
+  emu::CheckReach(impl_->stream.device, problem, "a product");
+  emu::Submit([problem] { Multiply(problem); });
 }
 
 }  // namespace shiftrt::gpu

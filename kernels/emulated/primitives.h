@@ -148,6 +148,7 @@ inline bool LastToArrive(uint32_t* arrivals, uint32_t blocks, Shared<uint32_t> f
 }
 
 inline void WaitForEarlier(Where where = Where::current()) { emu::WaitForEarlier(where); }
+inline void AllowNext(Where where = Where::current()) { emu::AllowNext(where); }
 
 inline void CheckAligned16(const void* p, const Where& where) {
   if (reinterpret_cast<uintptr_t>(p) % 16 != 0) emu::FailAt(where, "a 16-byte access of global memory is misaligned");
@@ -295,6 +296,7 @@ Raw8<T> LoadOnce8(const T* from, Where where = Where::current()) {
   CheckAligned16(from, where);
   Raw8<T> raw;
   std::memcpy(raw.values, from, sizeof(raw));
+  emu::CountStreamed(sizeof(raw));
   return raw;
 }
 template <typename T>
@@ -349,17 +351,19 @@ inline void SinCos(double x, double* sine, double* cosine) {
 template <typename K>
 void Launch(Stream stream, const Grid& grid, const typename K::Args& args, Where where = Where::current()) {
   emu::CheckReach(stream.device, args, where.function_name());
-  std::function<void()> ahead;
-  if constexpr (RunsAhead<K>) ahead = [&args] { K::Ahead(args); };
-  emu::Launch(
-      grid,
-      {.name = where.function_name(),
-       .threads = K::kThreads,
-       .most_shared_bytes = MostSharedBytes<K>(),
-       .hopper = ForHopper<K>(),
-       .waits = WaitsItself<K>(),
-       .cluster_blocks = ClusterBlocks<K>()},
-      [&args] { K::Run(args); }, ahead);
+  const emu::Kernel kernel{.name = where.function_name(),
+                           .threads = K::kThreads,
+                           .most_shared_bytes = MostSharedBytes<K>(),
+                           .hopper = ForHopper<K>(),
+                           .waits = WaitsItself<K>(),
+                           .allows_next = AllowsNextItself<K>(),
+                           .cluster_blocks = ClusterBlocks<K>()};
+  emu::Submit([grid, kernel, args] {  // a recorded launch keeps the arguments that it had
+    std::function<void()> ahead;
+    if constexpr (RunsAhead<K>) ahead = [&args] { K::Ahead(args); };
+    emu::Launch(
+        grid, kernel, [&args] { K::Run(args); }, ahead);
+  });
 }
 
 }  // namespace shiftrt::gpu

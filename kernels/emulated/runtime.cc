@@ -70,18 +70,20 @@ StreamOwner::StreamOwner(int device) : stream_{nullptr, device} {
 }
 StreamOwner::~StreamOwner() = default;
 
-// A recording is only an address that identifies it; a replay runs the launches again.
-CUgraphExec_st* Record(Stream, const std::function<void()>&) {
+// A recording is what was submitted, with the arguments of that time.
+using Recording = std::vector<std::function<void()>>;
+CUgraphExec_st* Record(Stream, const std::function<void()>& body) {
   Check(!emu::refuse_recordings, "the emulator was told to refuse recordings");
-  return reinterpret_cast<CUgraphExec_st*>(new char);
+  return reinterpret_cast<CUgraphExec_st*>(new Recording(emu::RecordSubmitted(body)));
 }
-void Replay(Stream, CUgraphExec_st*, const std::function<void()>& body) {
+void Replay(Stream, CUgraphExec_st* recorded) {
   ++emu::replays;
-  body();
+  for (const std::function<void()>& work : *reinterpret_cast<const Recording*>(recorded)) work();
 }
-void Forget(CUgraphExec_st* recorded) noexcept { delete reinterpret_cast<char*>(recorded); }
+void Forget(CUgraphExec_st* recorded) noexcept { delete reinterpret_cast<Recording*>(recorded); }
 
 void* AllocateDevice(Stream stream, int64_t bytes, const char* what) {
+  emu::RefuseWhileRecording("an allocation");
   const DeviceInfo info = QueryDevice(stream.device);
   if (bytes > info.free_bytes) throw OutOfMemory(what, bytes, info.free_bytes, info.memory_bytes);
   return emu::Allocate(bytes, stream.device);
@@ -105,18 +107,21 @@ void Copy(Stream stream, void* to, const void* from, int64_t bytes) {
   const auto* const source = static_cast<const std::byte*>(from);
   emu::CheckReach(stream.device, std::array{static_cast<const void*>(to), from}, "a copy");
   const auto copy = [=] { std::copy_n(source, bytes, static_cast<std::byte*>(to)); };
-  if (IsPinned(source)) return emu::Defer(copy);
-  emu::MakeDeferred();
-  copy();
+  emu::Submit([=] {
+    if (IsPinned(source)) return emu::Defer(copy);
+    emu::MakeDeferred();
+    copy();
+  });
 }
 
 }  // namespace
 
 void CopyToDevice(Stream stream, void* to, const void* from, int64_t bytes) {
-  emu::bytes_to_device += bytes;
+  emu::Submit([=] { emu::bytes_to_device += bytes; });
   Copy(stream, to, from, bytes);
 }
 void CopyToHost(Stream stream, void* to, const void* from, int64_t bytes) {
+  emu::RefuseWhileRecording("a copy that is waited for");
   emu::bytes_to_host += bytes;
   ++emu::drains;
   Copy(stream, to, from, bytes);
@@ -131,8 +136,10 @@ void CopyRowsOnDevice(Stream stream, void* to, int64_t to_pitch, Pitched from, i
 }
 void FillBytes(Stream stream, void* to, int value, int64_t bytes) {
   emu::CheckReach(stream.device, to, "a fill");
-  emu::MakeDeferred();
-  std::fill_n(static_cast<std::byte*>(to), bytes, static_cast<std::byte>(value));
+  emu::Submit([=] {
+    emu::MakeDeferred();
+    std::fill_n(static_cast<std::byte*>(to), bytes, static_cast<std::byte>(value));
+  });
 }
 
 PinnedBuffer::PinnedBuffer(Stream, int64_t bytes) : data_(new std::byte[static_cast<size_t>(bytes)]) {
@@ -143,11 +150,13 @@ PinnedBuffer::~PinnedBuffer() {
   delete[] data_;
 }
 void CopyToPinned(Stream stream, const PinnedBuffer& to, const void* from, int64_t bytes) {
-  emu::bytes_to_host += bytes;
   emu::CheckReach(stream.device, from, "a copy");
-  emu::MakeDeferred();
-  std::fill_n(to.data(), bytes, std::byte{0xff});  // NaN until the copy is waited for
-  emu::Defer([=, target = to.data()] { std::copy_n(static_cast<const std::byte*>(from), bytes, target); });
+  emu::Submit([=, target = to.data()] {
+    emu::bytes_to_host += bytes;
+    emu::MakeDeferred();
+    std::fill_n(target, bytes, std::byte{0xff});  // NaN until the copy is waited for
+    emu::Defer([=] { std::copy_n(static_cast<const std::byte*>(from), bytes, target); });
+  });
 }
 // For every recorded event, the number of launches before it. Waiting for an event after which nothing was launched
 // means waiting until the device is idle, and counts as a drain.
@@ -167,6 +176,7 @@ double SecondsOnDevice(Stream, const std::function<void()>& body) {
   return 0;
 }
 void Synchronize(Stream) {
+  emu::RefuseWhileRecording("a wait for the stream");
   ++emu::drains;
   emu::MakeDeferred();
   emu::Finish();

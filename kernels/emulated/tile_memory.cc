@@ -98,7 +98,7 @@ void TileMemory::Arrive(const void* at, int64_t bytes, const Where& where) {
   Advance(mbarrier);
 }
 
-void TileMemory::Wait(const void* at, uint32_t parity, const Where& where) {
+void TileMemory::Wait(const void* at, uint32_t parity, bool cluster, const Where& where) {
   const MbarrierState* const mbarrier = &Find(at, where);
   WaitUntil({[](const void* object, int64_t wanted) {
                return static_cast<int64_t>(static_cast<const MbarrierState*>(object)->phase % 2) != wanted;
@@ -111,6 +111,20 @@ void TileMemory::Wait(const void* at, uint32_t parity, const Where& where) {
              },
              mbarrier, parity},
             where);
+  if (mbarrier->stored_to && !cluster) FailAt(where, "stores of other blocks are not visible after WaitMbarrier");
+}
+
+void TileMemory::TakeStore(std::byte* to, float value, const void* mbarrier, const Where& where) {
+  MbarrierState& barrier = Find(mbarrier, where);
+  constexpr int64_t kBytes = sizeof(value);
+  if (!barrier.fenced) FailAt(where, "a store arrives at an mbarrier whose making was not fenced");
+  if (barrier.flying_bytes + kBytes > barrier.expected_bytes)
+    FailAt(where, "a store arrives at an mbarrier that expects " +
+                      Count(barrier.expected_bytes - barrier.flying_bytes) + " bytes");
+  barrier.flying_bytes += kBytes;
+  barrier.stored_to = true;
+  std::memset(to, 0xff, kBytes);
+  flying_stores_.push_back({to, value, AddressOf(mbarrier, where), where});
 }
 
 void TileMemory::ArriveNamed(int id, int threads, bool wait, const Where& where) {
@@ -204,6 +218,16 @@ void TileMemory::CopyBox(std::byte* to, const gpu::BoxMap& map, int row, int col
 }
 
 bool TileMemory::LandOne() {
+  if (!flying_stores_.empty()) {
+    for (const FlyingStore& store : std::exchange(flying_stores_, {})) {
+      std::memcpy(store.to, &store.value, sizeof(store.value));
+      MbarrierState& barrier = mbarriers_.at(store.mbarrier);
+      barrier.flying_bytes -= sizeof(store.value);
+      barrier.expected_bytes -= sizeof(store.value);
+      Advance(barrier);
+    }
+    return true;
+  }
   if (flying_.empty()) return false;
   const auto chosen = descending_ ? flying_.end() - 1 : flying_.begin();
   const FlyingCopy copy = *chosen;
@@ -449,6 +473,9 @@ void TileMemory::CheckThread() const {
 void TileMemory::CheckBlock(const std::string& kernel) const {
   if (!flying_.empty())
     throw KernelError(kernel + ": a copy of a box that nobody waits for [" + Line(flying_[0].where) + "]");
+  if (!flying_stores_.empty())
+    throw KernelError(kernel + ": a store to a block of the cluster that nobody waits for [" +
+                      Line(flying_stores_[0].where) + "]");
   for (const auto& [id, barrier] : named_)
     if (barrier.arrived > 0)
       throw KernelError(kernel + ": named barrier " + Count(id) + " is left with " + Count(barrier.arrived) +

@@ -7,9 +7,10 @@
 // a copy over a tile that a product still reads; accumulators or operands in registers that change between a product
 // and the wait for it, or between the fence and the product; a product without a fence, never committed or never waited
 // for; shared memory that threads wrote and then a copy or a product uses without a fence; warps of a warpgroup that
-// multiply different things; a copy of other bytes than an mbarrier expects, or that nobody waits for; more arrivals
-// than an mbarrier is for; an mbarrier that is used before it was made; a tile that is not aligned to the swizzle; a
-// named barrier left with threads that arrived. A wait for the wrong phase ends in one of these, or never.
+// multiply different things; a copy or a store of other bytes than an mbarrier expects, or that nobody waits for; a
+// wait for stores of other blocks that does not make them visible; more arrivals than an mbarrier is for; an mbarrier
+// that is used before it was made; a tile that is not aligned to the swizzle; a named barrier left with threads that
+// arrived. A wait for the wrong phase ends in one of these, or never.
 #pragma once
 
 #include <array>
@@ -50,10 +51,13 @@ class TileMemory {
   void InitMbarrier(const void* at, int arrivals, const Where& where);
   void FenceMbarriers();
   void Arrive(const void* at, int64_t bytes, const Where& where);  // bytes: that it expects from now on
-  void Wait(const void* at, uint32_t parity, const Where& where);
+  // `cluster`: what other blocks have stored is visible after the wait, too.
+  void Wait(const void* at, uint32_t parity, bool cluster, const Where& where);
+  // A store of another block of the cluster, which arrives at the mbarrier.
+  void TakeStore(std::byte* to, float value, const void* mbarrier, const Where& where);
 
   void CopyBox(std::byte* to, const gpu::BoxMap& map, int row, int column, const void* mbarrier, const Where& where);
-  // Carries out one of the copies that were started. False: there is none.
+  // Carries out one of the copies that were started, or all stores of other blocks. False: there is none.
   bool LandOne();
 
   // An access of the thread that is running, which may be a write.
@@ -82,6 +86,13 @@ class TileMemory {
     uint32_t phase = 0;
     int made_by = 0;
     bool fenced = false;
+    bool stored_to = false;  // by other blocks
+  };
+  struct FlyingStore {
+    std::byte* to;
+    float value;
+    uint32_t mbarrier;
+    Where where;
   };
   struct FlyingCopy {
     std::byte* to;
@@ -152,6 +163,7 @@ class TileMemory {
   std::map<uint32_t, MbarrierState> mbarriers_;
   std::map<int, NamedBarrier> named_;
   std::vector<FlyingCopy> flying_;
+  std::vector<FlyingStore> flying_stores_;
   std::map<std::pair<int, int>, Touched> touched_;  // by unit and thread
   // Per unit of 16 bytes: whether a copy is on its way there, whether one ever arrived or a thread may have written,
   // and how many products of warps read it.

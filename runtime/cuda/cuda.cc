@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdio>
 #include <source_location>
 
 #include "runtime/check.h"
@@ -46,11 +47,15 @@ std::string FindWhyUnavailable() {
 
 }  // namespace
 
-// The next two functions are declared in kernels/cuda/platform.cuh, because the kernels do not include a formatting
+// The next three functions are declared in kernels/cuda/platform.cuh, because the kernels do not include a formatting
 // library.
 void CheckLaunch(int status, const char* kernel) {
   if (status != cudaSuccess)
     Fail("CUDA: launch of {}: {}", kernel, cudaGetErrorString(static_cast<cudaError_t>(status)));
+}
+void ReportNoCluster(int status, const char* kernel) {
+  fmt::print(stderr, "shiftrt: CUDA does not say whether a cluster of {} fits: {}\n", kernel,
+             cudaGetErrorString(static_cast<cudaError_t>(status)));
 }
 bool LaunchesOverlap(Stream stream) {
   static const bool wanted = SwitchedOn("SHIFTRT_CUDA_OVERLAP", true);
@@ -141,7 +146,7 @@ CUgraphExec_st* Record(Stream stream, const std::function<void()>& body) {
   CheckCuda(status);
   return recorded;
 }
-void Replay(Stream stream, CUgraphExec_st* recorded, const std::function<void()>&) {
+void Replay(Stream stream, CUgraphExec_st* recorded) {
   UseDeviceOf(stream);
   CheckCuda(cudaGraphLaunch(recorded, stream.handle));
 }

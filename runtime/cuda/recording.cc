@@ -38,7 +38,7 @@ void LaunchGraph::Run(Stream stream, const std::function<void()>& body) {
       return body();
     }
   }
-  Replay(stream, recorded_, body);
+  Replay(stream, recorded_);
 }
 
 void LaunchGraph::Reset() noexcept {

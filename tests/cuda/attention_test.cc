@@ -201,9 +201,7 @@ class AttentionOfWarpgroupsOnGpu : public AttentionOnGpu {
 #endif
   void SetUp() override {
     AttentionOnGpu::SetUp();
-    if (IsSkipped()) return;
-    if (!TakesWarpgroups(0, Shape(1, 1, 64)))
-      GTEST_SKIP() << "the GPU has another compute capability than 9.0, or SHIFTRT_CUDA_WGMMA is 0";
+    if (!IsSkipped()) RequireHopper(TakesWarpgroups(0, Shape(1, 1, 64)), SwitchedOn("SHIFTRT_CUDA_WGMMA", true));
   }
   template <typename T>
   void Check(const AttentionShape& shape, const std::vector<std::pair<int, int>>& lengths, double q_scale = 1) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/cuda/grid.h"
+#include "runtime/cuda/switches.h"
 #include "runtime/random.h"
 
 namespace shiftrt::gpu {
@@ -28,6 +29,15 @@ inline testing::AssertionResult Close(double found, double expected, double tole
 }
 #define EXPECT_CLOSE(found, expected, tolerance, where) ASSERT_TRUE(Close(found, expected, tolerance, where))
 
+// A test of kernels for compute capability 9.0 alone runs, is skipped, or fails before it starts.
+enum class Fate { kRuns, kSkips, kFails };
+// `takes`: the device takes the kernel. Compute capability 9.0 takes all of them unless a switch is off, so that a
+// device which refuses one is a failure and not a test to be skipped.
+constexpr Fate FateOnHopper(bool takes, bool switched_on, int major, int minor) {
+  if (!switched_on || major != 9 || minor != 0) return Fate::kSkips;
+  return takes ? Fate::kRuns : Fate::kFails;
+}
+
 class CudaTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -35,6 +45,17 @@ class CudaTest : public testing::Test {
     owner_ = std::make_unique<StreamOwner>(0);
     stream_ = owner_->get();
     worst_share = 0;
+  }
+  // For SetUp(), after that of this class.
+  void RequireHopper(bool takes, bool switched_on) {
+    const DeviceInfo device = QueryDevice(0);
+    switch (FateOnHopper(takes, switched_on, device.major, device.minor)) {
+      case Fate::kRuns: return;
+      case Fate::kSkips:
+        GTEST_SKIP()
+            << "the GPU has another compute capability than 9.0, or an environment variable turns the kernel off";
+      case Fate::kFails: FAIL() << "compute capability 9.0 does not take its kernel";
+    }
   }
   void TearDown() override {
     if (worst_share > 0) RecordProperty("worst_error_over_tolerance", std::to_string(worst_share));

@@ -46,10 +46,9 @@ class GatedProductOnGpu : public CudaTest {
 #endif
   void SetUp() override {
     CudaTest::SetUp();
-    if (IsSkipped()) return;
-    if (!TakesGatedProduct(0, DType::kBFloat16, 64, 8))
-      GTEST_SKIP()
-          << "the GPU has another compute capability than 9.0, or an environment variable turns the kernel off";
+    if (!IsSkipped())
+      RequireHopper(TakesGatedProduct(0, DType::kBFloat16, 64, 8),
+                    SwitchedOn("SHIFTRT_CUDA_WGMMA", true) && SwitchedOn("SHIFTRT_CUDA_GATED_PRODUCT", true));
   }
 
   template <typename T>

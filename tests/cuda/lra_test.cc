@@ -55,9 +55,8 @@ class LraInClusterOnGpu : public LraOnGpu {
 #endif
   void SetUp() override {
     LraOnGpu::SetUp();
-    if (IsSkipped()) return;
-    if (!LraTakesCluster(stream_, {.hidden = 8, .rank = 8}))
-      GTEST_SKIP() << "the GPU has no clusters of 16 blocks, or SHIFTRT_CUDA_CLUSTERS is 0";
+    if (!IsSkipped())
+      RequireHopper(LraTakesCluster(stream_, {.hidden = 8, .rank = 8}), SwitchedOn("SHIFTRT_CUDA_CLUSTERS", true));
   }
   // 4 products in each of hidden / 2048 steps and 5 shuffles, a sum over 16 blocks, 4 products in each of rank / 32
   // steps and 3 shuffles, and the two additions to the stream.
@@ -83,6 +82,14 @@ TEST_F(LraInClusterOnGpu, IsWhatTheDeviceTakesByItselfWhereItFits) {
   EXPECT_FALSE(takes(8, kMaxFusedRank + 8));
   Check(64, 16, LraKernel::kFastest, 64);
   EXPECT_THROW(Check(4096, 112, LraKernel::kCluster, 64), std::runtime_error);
+}
+
+TEST(HopperTests, ADeviceThatRefusesItsKernelFailsInsteadOfBeingSkipped) {
+  EXPECT_EQ(FateOnHopper(true, true, 9, 0), Fate::kRuns);
+  EXPECT_EQ(FateOnHopper(false, true, 9, 0), Fate::kFails);
+  EXPECT_EQ(FateOnHopper(false, false, 9, 0), Fate::kSkips);
+  EXPECT_EQ(FateOnHopper(false, true, 8, 0), Fate::kSkips);
+  EXPECT_EQ(FateOnHopper(false, true, 10, 0), Fate::kSkips);
 }
 
 TEST(LraTile, OneLaunchNeedsRoomForAllItsBlocks) {

@@ -26,30 +26,40 @@ void ExpectCaught(const std::string& what, Body&& body) {
   }
 }
 
-enum class Fault { kNone, kStoresAtOnce, kNoBarrier, kReadsAtOnce, kStoresToItself, kEndsEarly, kRank, kDiverges };
+enum class Fault { kNone, kStoresAtOnce, kNoWait, kReadsAtOnce, kLocalWait, kTooFew, kEndsEarly, kRank, kDiverges };
 
 // out[block] = 1 + 2 + 3 + 4 over the blocks of its cluster, plus 100 times the place of the cluster.
 template <Fault kFault>
 struct SumOfCluster {
   static constexpr bool kHopper = true;
   static constexpr int kClusterBlocks = 4, kThreads = 64;
-  static constexpr int kSharedBytes = SharedBytes<float>(kClusterBlocks);
+  static constexpr int kSharedBytes = SharedBytes<float>(kClusterBlocks) + SharedBytes<Mbarrier>(1);
   struct Args {
     float* out;
   };
   static SHIFTRT_DEVICE void Run(const Args& args) {
     SharedArena arena;
     const Shared<float> shares = arena.Take<float>(kClusterBlocks);
+    const Shared<Mbarrier> all = arena.Take<Mbarrier>(1);
+    if (Thread() == 0) {
+      InitMbarrier(all, 1);
+      FenceMbarriers();
+      ArriveExpecting(all, (kFault == Fault::kTooFew ? kClusterBlocks - 1 : kClusterBlocks) * 4);
+    }
     if (kFault == Fault::kDiverges && BlockOfCluster() == 1) return;
     if (kFault != Fault::kStoresAtOnce) SyncCluster();
     if (kFault == Fault::kEndsEarly && BlockOfCluster() == 3) return;
     const int to = kFault == Fault::kRank ? Thread() + 1 : Thread();
-    if (kFault == Fault::kStoresToItself ? Thread() == BlockOfCluster() : Thread() < kClusterBlocks)
-      StoreToBlock(shares + BlockOfCluster(), to, static_cast<float>(1 + BlockOfCluster()));
+    if (Thread() < kClusterBlocks)
+      StoreToBlock(shares + BlockOfCluster(), to, static_cast<float>(1 + BlockOfCluster()), all);
     if (kFault == Fault::kReadsAtOnce) {
       args.out[Block().x] = shares[BlockOfCluster()];
     }
-    if (kFault != Fault::kNoBarrier && kFault != Fault::kStoresToItself) SyncCluster();
+    if (kFault == Fault::kLocalWait) {
+      WaitMbarrier(all, 0);
+    } else if (kFault != Fault::kNoWait) {
+      WaitForCluster(all, 0);
+    }
     if (kFault == Fault::kReadsAtOnce || Thread() != 0) return;
     float sum = static_cast<float>(Block().x / kClusterBlocks * 100);
     for (int block = 0; block < kClusterBlocks; ++block) sum += shares[block];
@@ -70,18 +80,19 @@ TEST(Cluster, BlocksExchangeSharedMemory) {
   for (int block = 0; block < 8; ++block) EXPECT_EQ(out[block], block < 4 ? 10 : 110);
 }
 
-TEST(Cluster, StoresWithoutTheirBarriersAreCaught) {
+TEST(Cluster, StoresThatAreNotWaitedForAreCaught) {
   ExpectCaught("a store to a block of the cluster that may not have started [cluster_test.cc:",
                [] { RunCluster<Fault::kStoresAtOnce>(); });
-  ExpectCaught("a store to a block of the cluster that has ended [cluster_test.cc:",
-               [] { RunCluster<Fault::kNoBarrier>(); });
-  ExpectCaught("no barrier follows a store to a block of the cluster [cluster_test.cc:",
-               [] { RunCluster<Fault::kStoresToItself>(); });
+  ExpectCaught("a store to a block of the cluster that", [] { RunCluster<Fault::kNoWait>(); });
+  ExpectCaught("stores of other blocks are not visible after WaitMbarrier [cluster_test.cc:",
+               [] { RunCluster<Fault::kLocalWait>(); });
+  ExpectCaught("a store arrives at an mbarrier that expects 0 bytes [cluster_test.cc:",
+               [] { RunCluster<Fault::kTooFew>(); });
   for (const float value : RunCluster<Fault::kReadsAtOnce>()) EXPECT_TRUE(std::isnan(value));
 }
 
 TEST(Cluster, WrongBlocksAreCaught) {
-  ExpectCaught("but thread 0 has exited", [] { RunCluster<Fault::kEndsEarly>(); });
+  ExpectCaught("which misses 0 arrivals and 4 bytes", [] { RunCluster<Fault::kEndsEarly>(); });
   ExpectCaught("a store to block 4 of a cluster of 4", [] { RunCluster<Fault::kRank>(); });
   ExpectCaught("waits at a barrier of the cluster [cluster_test.cc:", [] { RunCluster<Fault::kDiverges>(); });
   ExpectCaught("a grid of whole clusters", [] { RunCluster<Fault::kNone>(6); });
@@ -148,6 +159,36 @@ TEST(EarlyStart, ReadingWhatALaunchMayStillWriteIsCaught) {
 TEST(EarlyStart, EveryThreadWaits) {
   ExpectCaught("exits without having waited for earlier launches", [] { RunAfterFill<Early::kNeverWaits>(false); });
   ExpectCaught("waits for earlier launches [cluster_test.cc:", [] { RunAfterFill<Early::kOnlySomeWait>(false); });
+}
+
+// Reads 8 floats per lane before it allows the next launch, and 24 behind.
+template <bool kSaysSo>
+struct AllowsNext {
+  static constexpr bool kAllowsNext = kSaysSo;
+  static constexpr int kThreads = 32;
+  struct Args {
+    const float* in;
+    float* out;
+  };
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    float sum = 0;
+    for (int i = 0; i < 4; ++i) {
+      if (i == 1) AllowNext();
+      float values[8];
+      Widen8(LoadOnce8(args.in + 8 * (32 * i + Lane())), values);
+      sum += values[0];
+    }
+    args.out[Lane()] = sum;
+  }
+};
+
+TEST(EarlyStart, BytesBeforeTheNextLaunchAreCounted) {
+  const Array<float> in(std::vector<float>(1024, 1.0f)), out(32);
+  const emu::StreamedBytes before = emu::Streamed();
+  Launch<AllowsNext<true>>({}, {}, {in.data(), out.data()});
+  EXPECT_EQ(emu::Streamed().all - before.all, 4096);
+  EXPECT_EQ(emu::Streamed().before_next - before.before_next, 1024);
+  ExpectCaught("a kernel without kAllowsNext", [&] { Launch<AllowsNext<false>>({}, {}, {in.data(), out.data()}); });
 }
 
 }  // namespace

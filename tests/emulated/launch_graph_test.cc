@@ -28,10 +28,39 @@ TEST_F(LaunchGraphs, ReplayFromTheSecondRunOn) {
   Run(graph);
   Run(graph);
   EXPECT_EQ(emu::Replays(), before + 2);
+  EXPECT_EQ(launched_, 2);  // once by itself, once to be recorded
   graph.Reset();
   Run(graph);
   EXPECT_EQ(emu::Replays(), before + 2);
-  EXPECT_EQ(launched_, 4);
+  EXPECT_EQ(launched_, 3);
+}
+
+TEST_F(LaunchGraphs, AReplayHasTheArgumentsOfTheRecording) {
+  LaunchGraph graph;
+  const DeviceBuffer<std::byte> bytes(owner_.get(), 16, "a test");
+  int value = 1;
+  const auto run = [&] {
+    graph.Run(owner_.get(), [&] { FillBytes(owner_.get(), bytes.data(), value, 16); });
+    std::byte found{};
+    CopyToHost(owner_.get(), &found, bytes.data(), 1);
+    return static_cast<int>(found);
+  };
+  EXPECT_EQ(run(), 1);
+  value = 2;
+  EXPECT_EQ(run(), 2);  // the recording takes what is now
+  value = 3;
+  EXPECT_EQ(run(), 2);
+}
+
+TEST_F(LaunchGraphs, WhatAGpuDoesNotRecordIsRefused) {
+  LaunchGraph graph;
+  const DeviceBuffer<std::byte> bytes(owner_.get(), 16, "a test");
+  const auto run = [&] { graph.Run(owner_.get(), [&] { Synchronize(owner_.get()); }); };
+  const int64_t before = emu::Replays();
+  run();
+  run();
+  EXPECT_EQ(emu::Replays(), before);
+  EXPECT_NE(WhyLaunchGraphRefused().find("a wait for the stream while a launch graph is recorded"), std::string::npos);
 }
 
 TEST_F(LaunchGraphs, ARefusedRecordingFallsBackToPlainLaunches) {
