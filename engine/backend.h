@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What runs the layers of a depth plan on one kind of device. Decoder checks the arguments of every call and owns one
-// backend; the layer loop (engine/layer_loop.h) calls it.
+// A backend runs the layers of a depth plan on one kind of device. Decoder checks the arguments of every call and owns
+// one backend; the layer loop (engine/layer_loop.h) calls it.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ struct KvStorage {
   virtual ~KvStorage() = default;
 };
 
-// How the token that follows is to be chosen.
+// Says how the next token is chosen.
 struct Draw {
   const SamplingOptions& sampling;
   double uniform;
@@ -44,7 +44,7 @@ struct ScoredRows {
   std::span<const int32_t> targets;
 };
 
-// The bodies of what the layer loop does, for the call that the backend prepared last. They work on one residual stream
+// The layer loop calls these bodies, for the call that the backend prepared last. They work on one residual stream
 // h (tokens, hidden) in float32, and compute the update of each half of a block apart before they add it.
 class Layers {
  public:
@@ -58,11 +58,12 @@ class Layers {
   virtual void Adapter(const AdapterStage& adapter) = 0;              // h += lra(h)
   // The stream, everything added. Valid until the next body.
   virtual Rows Stream() = 0;
-  // What those halves of the block, which ran last, have added to h. Valid until the next body; asked for in the order
-  // attention, MLP, both.
+  // Returns what those halves of the block, which ran last, have added to h. Valid until the next body; asked for in
+  // the order attention, MLP, both.
   virtual Rows Update(const BlockStage& block, Halves halves) = 0;
-  // What the projection that ended the last half read, as that projection saw it, in float32: what the attention's
-  // heads gave, (tokens, query_dim), or the MLP's gated activation, (tokens, intermediate). Valid until the next body.
+  // The input of the projection that ended the last half, as that projection saw it, in float32: the output of the
+  // attention's heads, (tokens, query_dim), or the MLP's gated activation, (tokens, intermediate). Valid until the next
+  // body.
   virtual Rows Heads() = 0;
   virtual Rows Activation() = 0;
   // Chooses the token that follows the last row, as the call's draw says.
@@ -79,7 +80,8 @@ class Backend {
   virtual Rows Run(const LayerCall& call, const std::function<void(Layers&)>& loop) = 0;
   // The token of the oldest call with a draw that was not asked for yet. Throws what SampleToken throws.
   virtual int32_t Chosen() = 0;
-  // Whether a call may be `on_chosen`: it then follows one with a draw over the same cache, before or after Chosen().
+  // Returns true if a call may be `on_chosen`: it then follows one with a draw over the same cache, before or after
+  // Chosen().
   virtual bool RunsAhead() const { return false; }
   virtual Matrix<float> Logits(const Rows& residual) = 0;
   virtual std::vector<float> LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) = 0;
@@ -100,7 +102,7 @@ void CheckStages(const Weights& weights, std::span<const Stage> stages);
 // Throws Error unless every sequence, with what it continues, fits the model's context.
 void CheckLengths(const ModelConfig& config, const Batch& batch);
 
-// Where the sequences of a call stand.
+// The places of the sequences of a call.
 struct CallLayout {
   struct Sequence {
     int64_t begin = 0, count = 0;  // its tokens
@@ -108,7 +110,7 @@ struct CallLayout {
     int64_t joined = -1;           // with a parent: its range of joined_rows, past + count long, begins here
   };
   std::vector<Sequence> sequences;
-  // Of sequences with a parent, one behind another: the tokens whose keys they see, in order.
+  // The tokens whose keys the sequences with a parent see, in order, one sequence behind another.
   std::vector<int64_t> joined_rows;
 };
 CallLayout LayOut(const LayerCall& call);

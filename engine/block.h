@@ -21,8 +21,8 @@ class BlockPass {
   void Recompute(DeviceMatrix<const float> h);
   void Backward(const StreamGradient& stream);
 
-  // Of the half that ran last: what its last projection read, (tokens, query_dim) or (tokens, intermediate), and with
-  // kUpdates what it added to the stream.
+  // The input of the last projection of the half that ran last, (tokens, query_dim) or (tokens, intermediate), and with
+  // kUpdates what the half added to the stream.
   const DeviceMatrix<float>& heads() const { return attention_.out; }
   const DeviceMatrix<float>& activation() const { return activation_; }
   const DeviceMatrix<float>& attention_update() const { return attention_added_; }

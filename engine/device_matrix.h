@@ -38,7 +38,7 @@ class DeviceMatrix {
   bool empty() const { return data_ == nullptr; }
   bool dense() const { return stride == cols; }
   Device device() const { return device_; }
-  // Whether both begin at the same element.
+  // Returns true if both begin at the same element.
   template <typename U>
   bool StartsAt(const DeviceMatrix<U>& other) const {
     return data_ == other.data_;

@@ -250,7 +250,7 @@ void GradientEngine::Impl::ExplainNotFinite(const Batch& batch, double loss, boo
         model, loss);
 }
 
-GradientEngine::GradientEngine(const Context& context, std::shared_ptr<const Weights> weights, DepthPlan plan) {
+GradientEngine::GradientEngine(const Context& context, const std::shared_ptr<const Weights>& weights, DepthPlan plan) {
   CheckStages(*weights, plan.stages);
   impl_ = std::make_unique<Impl>(context, weights, std::move(plan));
 }

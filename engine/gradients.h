@@ -51,18 +51,18 @@ struct GradientTap {
 class GradientEngine {
  public:
   // Throws Error where the device has no gradients.
-  GradientEngine(const Context& context, std::shared_ptr<const Weights> weights, DepthPlan plan);
+  GradientEngine(const Context& context, const std::shared_ptr<const Weights>& weights, DepthPlan plan);
   ~GradientEngine();
   GradientEngine(GradientEngine&&) noexcept;
 
   const DepthPlan& plan() const;
-  // What its device computes, for those who work on parameters and gradients where they are (engine/ops.h).
+  // The operations of its device, for callers that work on parameters and gradients where they are (engine/ops.h).
   Ops& ops();
 
   // Float32 memory of the engine's device, zeroed. Lives as long as the pointer.
   DeviceMemory Allocate(int64_t count);
 
-  // Of the passes of Step that follow, keeps the activations of as many stages, from the last one down, as fit into so
+  // In the calls of Step that follow, keeps the activations of as many stages, from the last one down, as fit into so
   // many bytes; none at first. The results are the same bits.
   void KeepActivations(int64_t bytes);
 
@@ -80,7 +80,7 @@ class GradientEngine {
   // The loss alone, without dropout.
   LossSum Loss(const Batch& batch, const TargetWeights& weights);
 
-  // The same in steps, for criteria that process the stages in another order, or that stop on the way.
+  // A step in parts, for criteria that process the stages in another order, or that stop on the way.
   //
   // The caller keeps the residual streams, (tokens, hidden) each. Embed writes that before stage 0; Forward runs stage
   // `stage` on it in place, with the bits of Decoder where nothing is trained.

@@ -23,7 +23,7 @@ class Grown {
   DeviceMemory memory_;
 };
 
-// Where a pass forwards leaves what the pass backwards reads, by the stage's index in the plan.
+// The places in which a pass forwards leaves what the pass backwards reads, by the stage's index in the plan.
 struct Keeper {
   struct Kept {
     DeviceMatrix<float> behind;  // the stream behind the stage, which may be where the stream before it is

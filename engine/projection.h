@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A projection with what is trained of it: y = x W' + bias + scale (drop(x) a') b', and its gradients.
+// A projection with its trained parameters: y = x W' + bias + scale (drop(x) a') b', and its gradients.
 #pragma once
 
 #include "engine/stage_pass.h"
@@ -16,7 +16,7 @@ struct LoraScratch {
 
 class Projection {
  public:
-  // Of a block stage: `w` and `bias` are rows of BlockTensors(); a model may lack the bias.
+  // A projection of a block stage. `w` and `bias` are rows of BlockTensors(); a model may lack the bias.
   Projection(const StagePass& pass, const TrainedStage& stage, TensorView BlockWeights::*w,
              TensorView BlockWeights::*bias);
 

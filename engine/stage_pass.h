@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the passes forwards and backwards of a stage have in common (engine/block.h, engine/adapter.h).
+// The arguments and the memory of a pass of a stage, forwards or backwards (engine/block.h, engine/adapter.h).
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ struct Arenas {
   Arena& scratch;
 };
 
-// What all stages share during a pass.
+// All stages share this during a pass.
 struct StagePass {
   Ops& ops;
   const Weights& weights;

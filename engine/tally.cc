@@ -51,7 +51,7 @@ class CpuTally : public Tally {
   Context context_;
 };
 
-// What another process lacks.
+// The error of a process in whose place another process lacks memory.
 class OutOfMemoryElsewhere : public OutOfMemory {
  public:
   explicit OutOfMemoryElsewhere(std::string what) : OutOfMemory("", 0, 0, 0), what_(std::move(what)) {}

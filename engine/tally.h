@@ -40,9 +40,9 @@ class DeviceRidgeSums {
 class PendingProducts {
  public:
   virtual ~PendingProducts() = default;
-  // Of each pair of rows, tapped or kept.
+  // Starts the products of each pair of rows, tapped or kept.
   virtual void Start(const Rows& a, const Rows& b) = 0;
-  // What was started last, once it is there; nothing when it was taken before.
+  // Waits for the products that were started last and returns them; returns nothing if they were taken before.
   virtual std::vector<RowProducts> Take() = 0;
 };
 
@@ -61,17 +61,17 @@ class RowExchange {
 // Calls call() in all processes. Where the device of one has no memory for it, all throw OutOfMemory, so that they
 // divide their work alike.
 void WithMemoryForAll(Processes& processes, const std::function<void()>& call);
-// The same for what is done for one batch after another. The processes of a split model work at different batches and
-// do not wait for each other: there, Error takes the place of OutOfMemory.
+// WithMemoryForAll() for work that is done for one batch after another. The processes of a split model work at
+// different batches and do not wait for each other: there, Error takes the place of OutOfMemory.
 void WithMemoryForBatch(Processes& processes, const std::function<void()>& call);
 
 class Tally {
  public:
   explicit Tally(const Context& context) : processes_(context.processes) {}
   virtual ~Tally() = default;
-  // Those that share the batches whose rows it takes.
+  // The processes that share the batches whose rows it takes.
   Processes& processes() const { return *processes_; }
-  // Whose rows it takes, and which work at the same time.
+  // The number of devices whose rows it takes, and which work at the same time.
   virtual int64_t devices() const = 0;
   // Goes on from what `into` holds, which lasts longer than the result.
   virtual std::unique_ptr<DeviceRidgeSums> MakeRidgeSums(RidgeMatrices& into) = 0;

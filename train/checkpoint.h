@@ -14,7 +14,7 @@ namespace shiftrt {
 // Everything that decides the result of a training, by name: fingerprints of model, plan and text, and each setting.
 using TrainingSettings = std::vector<std::pair<std::string, std::string>>;
 
-// What happened so far.
+// The course of a training so far.
 struct TrainingHistory {
   struct Validation {
     int64_t step = 0;  // steps done before it
@@ -44,7 +44,7 @@ class CheckpointFile {
       : path_(std::move(path)), settings_(std::move(settings)) {}
 
   const std::filesystem::path& path() const { return path_; }
-  // What an interrupted training with these settings left for arrays of `count` numbers; nothing where there is no
+  // Returns what an interrupted training with these settings left for arrays of `count` numbers; nothing if there is no
   // file. Throws Error naming file and setting for one of another training, and for a malformed file.
   std::optional<TrainingState> Read(int64_t count) const;
   // Replaces the file in one step, also while an interruption is requested. Throws Error where there is no space: the

@@ -10,7 +10,7 @@ namespace shiftrt {
 
 namespace {
 
-// What is trained of the plan of which the job's model is the beginning.
+// The plan that the job's model begins with, and what is trained of it.
 struct Beginning {
   DepthPlan plan;
   std::vector<ReplacedRun> runs;  // of a replacement

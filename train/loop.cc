@@ -104,7 +104,7 @@ class Loop {
     if (job_.observer) job_.observer(history(), options_.schedule.steps);
   }
 
-  // Those of the passes of this process become known to all.
+  // Makes the losses of this process's passes known to all.
   void Share(std::vector<LossSum>& losses) {
     processes_.Share(
         std::ssize(losses), [&](Packer& out, int64_t i) { out.Put(losses[i]); },
@@ -137,7 +137,7 @@ class Loop {
     update(job_.parameters.decaying(), arrays_.count, 0);
   }
 
-  // What to do about a training that went wrong, and what is left of it.
+  // Says what to do about a training that went wrong, and what is left of it.
   std::string Advice() const {
     return fmt::format(
         "Lower the learning rate ({:g}), lengthen the warm-up ({} steps) or clip the gradient's norm ({:g}); {}",

@@ -26,7 +26,7 @@ struct TrainingOptions {
   uint64_t seed = 0;  // of the order in which the text is read
 };
 
-// What is minimised. Its gradients go to the memory that its maker gave it.
+// An objective is minimised. Its gradients go to the memory that its maker gave it.
 class Objective {
  public:
   virtual ~Objective() = default;
@@ -35,10 +35,10 @@ class Objective {
   virtual LossSum Step(const TrainingBatch& batch, uint64_t pass, double scale) = 0;
   // The loss that validation compares, without dropout.
   virtual LossSum Validate(const TrainingBatch& batch) = 0;
-  // How much of the mean of Step()'s losses a batch's is: its targets, or its tokens.
+  // The weight of a batch's loss in the mean of Step()'s losses: its targets, or its tokens.
   virtual int64_t Weight(const TrainingBatch& batch) const { return batch.targets; }
-  // Whether a mean loss of `last` over ten steps, where that of the first step was `first`, is a training that has
-  // failed: here, one nat per token more.
+  // Returns true if a training has failed whose mean loss over ten steps is `last`, and whose first step had the loss
+  // `first`: here, one nat per token more.
   virtual bool Diverged(double first, double last) const { return last > first + 1; }
 };
 

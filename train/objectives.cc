@@ -11,7 +11,7 @@ namespace shiftrt {
 
 namespace {
 
-// What the mixes are called.
+// The names of the mixes.
 struct NamedMix {
   const char* name;
   LossMix mix;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What can be minimised: the loss on text, with the original model as a teacher or without; and the squared error of
+// The objectives: the loss on text, with the original model as a teacher or without; and the squared error of
 // the stream behind a run of removed blocks.
 #pragma once
 
@@ -38,10 +38,10 @@ class LanguageObjective : public Objective {
   Decoder* teacher_;
 };
 
-// What stands for runs of removed layers.
+// The blocks that stand for runs of removed layers.
 struct Replacement {
   Halves halves = Halves::kBoth;  // of the new block; or kMlp
-  // Whether what stands for a run already stays, and the new block, behind it, begins with output projections of zero.
+  // If true, what stands for a run already stays, and the new block, behind it, begins with output projections of zero.
   bool keeps_correction = false;
 };
 

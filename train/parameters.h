@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of a plan is trained: named slices of flat float32 arrays, of values, of gradients and of two moments.
+// The trained parameters of a plan: named slices of flat float32 arrays, of values, of gradients and of two moments.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ enum class Method : uint8_t {
   kLora,         // low-rank changes of projections
   kPartial,      // all tensors of some blocks, and the head
   kAdapters,     // the linear residual adapters alone
-  kReplacement,  // one block, or its MLP half, in the place of each run of removed blocks (Replacement in train/objectives.h)
+  kReplacement,  // one block, or its MLP half, in the place of each run of removed blocks (Replacement in
+                 // train/objectives.h)
 };
 const char* Name(Method method);
 // Throws UsageError for a word that is not one of "lora", "partial", "adapters" and "replacement".
@@ -35,8 +36,8 @@ struct LoraOptions {
 struct TrainableOptions {
   Method method = Method::kLora;
   LoraOptions lora;
-  // Of kPartial, among the layers of which the plan runs a block: "last:3", "first:2", "all", or numbers of layers of
-  // the original model ("3,5,8-10").
+  // The layers of kPartial, among those of which the plan runs a block: "last:3", "first:2", "all", or numbers of
+  // layers of the original model ("3,5,8-10").
   std::string layers = "last:3";
   bool head = false;      // the head too; one that is tied to the embedding table becomes the plan's own
   bool adapters = false;  // the adapters of the plan too
@@ -66,7 +67,7 @@ class Parameters {
   const std::vector<Slice>& slices() const { return slices_; }
   int64_t count() const { return count_; }
   int64_t decaying() const { return decaying_; }  // the first so many numbers of the arrays
-  // Of values, gradients and two moments.
+  // Bytes of values, gradients and two moments.
   int64_t bytes() const { return 4 * count_ * static_cast<int64_t>(sizeof(float)); }
   // "294912 parameters in 420 tensors (0.22% of the model's 134.5 M), 4.5 MB with gradients and moments".
   std::string Summary(const Weights& weights, const DepthPlan& plan) const;

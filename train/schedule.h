@@ -19,8 +19,8 @@ struct Schedule {
   double rate = 3e-5;
   int64_t warmup = 0, steps = 1;
 
-  // Of step 0 .. steps - 1. The first step's rate is not zero, where transformers wastes it: step s has the rate that
-  // transformers gives step s + 1 of warm-up.
+  // The rate of step 0 .. steps - 1. The first step's rate is not zero, where transformers wastes it: step s has the
+  // rate that transformers gives step s + 1 of warm-up.
   double Rate(int64_t step) const;
 };
 

@@ -121,7 +121,7 @@ TrainingTexts LoadTrainingTexts(const TrainingTextOptions& options, const Tokeni
   Sequences sequences(options.source, options, tokenizer);
   TrainingTexts texts;
   if (options.validation_source.empty()) {
-    // Where samples are asked for, they come before the validation.
+    // If samples are asked for, they come before the validation.
     const int64_t share = std::max<int64_t>(sequences.most() / kValidationShare, 1);
     const int64_t wanted = std::min(options.validation, share);
     Check(sequences.Take(wanted, texts.validation) == wanted && (wanted > 0 || options.validation == 0),

@@ -69,7 +69,7 @@ class CudaBackend : public Backend {
   std::unique_ptr<KvStorage> MakeCache(int64_t capacity) override;
   Rows Run(const LayerCall& call, const std::function<void(Layers&)>& loop) override;
   int32_t Chosen() override;
-  bool RunsAhead() const override { return !s_.tapped; }
+  bool RunsAhead() const override { return !s_.tapped(); }
   Matrix<float> Logits(const Rows& residual) override;
   std::vector<float> LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) override;
 
@@ -92,18 +92,18 @@ class CudaBackend : public Backend {
 };
 
 std::unique_ptr<KvStorage> CudaBackend::MakeCache(int64_t capacity) {
-  auto cache = std::make_unique<CudaKv>(s_.device->rows(), capacity);
-  const int64_t bytes = capacity * s_.config.kv_dim() * static_cast<int64_t>(SizeOf(s_.dtype));
+  auto cache = std::make_unique<CudaKv>(s_.rows(), capacity);
+  const int64_t bytes = capacity * s_.config().kv_dim() * static_cast<int64_t>(SizeOf(s_.dtype()));
   try {
     for (int64_t i = 0; i < slots_; ++i)
-      cache->slots.push_back({DeviceBuffer<std::byte>(s_.stream, bytes, "the KV cache"),
-                              DeviceBuffer<std::byte>(s_.stream, bytes, "the KV cache")});
+      cache->slots.push_back({DeviceBuffer<std::byte>(s_.stream(), bytes, "the KV cache"),
+                              DeviceBuffer<std::byte>(s_.stream(), bytes, "the KV cache")});
   } catch (const OutOfMemory& error) {
     const int64_t room = error.free_bytes + 2 * bytes * std::ssize(cache->slots);
     throw OutOfMemory(error, fmt::format("a cache of {} positions was asked for, about {} would fit", capacity,
                                          room * capacity / (2 * bytes * slots_)));
   }
-  s_.graph.Reset();  // a new cache may stand where an old one did
+  s_.graph().Reset();  // a new cache may stand where an old one did
   return cache;
 }
 
@@ -112,38 +112,34 @@ Rows CudaBackend::Run(const LayerCall& call, const std::function<void(Layers&)>&
     return Launch(call, loop);
   } catch (const OutOfMemory& error) {
     const int64_t room = error.free_bytes + s_.ReleaseScratch(),
-                  fit = room / ActivationBytesPerToken(s_.config, s_.dtype);
+                  fit = room / ActivationBytesPerToken(s_.config(), s_.dtype());
     if (fit >= call.batch.size()) throw;  // it was not the batch
     throw OutOfMemory(error, fmt::format("this batch has {} tokens, about {} would fit", call.batch.size(), fit));
   }
 }
 
 Rows CudaBackend::Launch(const LayerCall& call, const std::function<void(Layers&)>& loop) {
-  if (call.on_chosen) {
-    s_.BeginOnChosen(call);
-  } else {
+  if (!call.on_chosen) {
     choices_.Forget();
-    if (call.draw != nullptr) {
-      const gpu::SampleRequest request = RequestOf(*call.draw);
-      gpu::CopyToDevice(s_.stream, s_.request.Reserve(s_.stream, 1, kActivations), &request, sizeof(request));
-    }
-    s_.Begin(call);
+    if (call.draw != nullptr) s_.Ask(*call.draw);
   }
+  s_.Begin(call);
   Rows stream = LaunchBegun(call, loop);
-  if (call.draw != nullptr) choices_.Add(s_.stream, s_.chosen.data());
+  if (call.draw != nullptr) choices_.Add(s_.stream(), s_.chosen());
   return stream;
 }
 
 Rows CudaBackend::LaunchBegun(const LayerCall& call, const std::function<void(Layers&)>& loop) {
-  if (s_.step.count == 1 && s_.cache != nullptr && !s_.tapped) {
-    const Recorded wanted{s_.cache, call.draw != nullptr, call.residual != nullptr ? s_.Here(*call.residual) : nullptr};
+  if (s_.step().count == 1 && s_.cache() != nullptr && !s_.tapped()) {
+    const Recorded wanted{s_.cache(), call.draw != nullptr,
+                          call.residual != nullptr ? s_.Here(*call.residual) : nullptr};
     one_.StartFrom(wanted.from);
-    if (recorded_ != wanted) s_.graph.Reset();
+    if (recorded_ != wanted) s_.graph().Reset();
     recorded_ = wanted;
-    s_.graph.Run(s_.stream, [&] { loop(one_); });
+    s_.graph().Run(s_.stream(), [&] { loop(one_); });
     return one_.Stream();
   }
-  s_.graph.Reset();  // buffers may move
+  s_.graph().Reset();  // buffers may move
   loop(many_);
   return call.taps_only ? Rows() : many_.Stream();
 }
@@ -155,56 +151,58 @@ int32_t CudaBackend::Chosen() {
 }
 
 Matrix<float> CudaBackend::Logits(const Rows& residual) {
-  Matrix<float> out(residual.count(), s_.config.vocab);
+  Matrix<float> out(residual.count(), s_.config().vocab);
   const float* const rows = s_.Here(residual);
-  float* const logits = s_.logits.Floats(s_.stream, s_.config.vocab);
+  float* const logits = s_.Floats(CudaArray::kLogits, s_.config().vocab);
   for (int64_t i = 0; i < residual.count(); ++i) {
-    s_.Head(rows + i * s_.hidden, logits);
-    gpu::CopyToHost(s_.stream, out.row(i), logits, s_.config.vocab * static_cast<int64_t>(sizeof(float)));
+    s_.Head(rows + i * s_.hidden(), logits);
+    gpu::CopyToHost(s_.stream(), out.row(i), logits, s_.config().vocab * static_cast<int64_t>(sizeof(float)));
   }
   return out;
 }
 
 std::vector<float> CudaBackend::LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) {
   const auto count = std::ssize(scored.targets);
-  const int64_t vocab = s_.config.vocab;
+  const int64_t vocab = s_.config().vocab;
   for (int32_t target : scored.targets)
     Check(target >= 0 && target < vocab, "target {} is outside the vocabulary of {}", target, vocab);
-  const DeviceBuffer<int32_t> wanted(s_.stream, scored.targets, kActivations), best(s_.stream, count, kActivations);
-  const DeviceBuffer<float> log_probs(s_.stream, count, kActivations);
-  const DeviceBuffer<gpu::TokenScore> scores(s_.stream, std::min(count, kGpuScoredRows), kActivations);
+  const DeviceBuffer<int32_t> wanted(s_.stream(), scored.targets, kActivations), best(s_.stream(), count, kActivations);
+  const DeviceBuffer<float> log_probs(s_.stream(), count, kActivations);
+  const DeviceBuffer<gpu::TokenScore> scores(s_.stream(), std::min(count, kGpuScoredRows), kActivations);
   const float* const stream = s_.Here(scored.stream);
   DeviceBuffer<int32_t> which;
   if (scored.which) {
     const std::vector<int32_t> narrow(scored.which->begin(), scored.which->end());
-    which = DeviceBuffer<int32_t>(s_.stream, std::span<const int32_t>(narrow), kActivations);
+    which = DeviceBuffer<int32_t>(s_.stream(), std::span<const int32_t>(narrow), kActivations);
   }
   const ConstDeviceArray head = s_.HeadWeights();
   const auto* const head_bytes = static_cast<const std::byte*>(head.data);
   for (int64_t first = 0; first < count; first += kGpuScoredRows) {
     const int64_t m = std::min(kGpuScoredRows, count - first);
     // Nothing is pending, so the norm leaves the rows as they are.
-    float* rows = const_cast<float*>(stream) + first * s_.hidden;
+    float* rows = const_cast<float*>(stream) + first * s_.hidden();
     if (scored.which) {
-      rows = s_.gathered.Floats(s_.stream, m * s_.hidden);
-      gpu::Gather(s_.stream, which.data() + first, m, {stream, DType::kFloat32}, s_.hidden, {rows, DType::kFloat32});
+      rows = s_.Floats(CudaArray::kGathered, m * s_.hidden());
+      gpu::Gather(s_.stream(), which.data() + first, m, {stream, DType::kFloat32}, s_.hidden(),
+                  {rows, DType::kFloat32});
     }
-    const DeviceArray x = s_.normed.Get(s_.stream, m * s_.hidden, s_.dtype);
-    gpu::AddRmsNorm(s_.stream, {rows, m, s_.hidden}, {}, s_.FinalNorm(), s_.eps, x);
+    const DeviceArray x = s_.Get(CudaArray::kNormed, m * s_.hidden(), s_.dtype());
+    gpu::AddRmsNorm(s_.stream(), {rows, m, s_.hidden()}, {}, s_.FinalNorm(), s_.eps(), x);
     for (int64_t v = 0; v < vocab; v += kGpuVocabChunk) {
       const int64_t n = std::min(kGpuVocabChunk, vocab - v);
-      const DeviceArray logits = s_.logits.Get(s_.stream, m * n, DType::kFloat32);
-      const ConstDeviceArray w(head_bytes + v * s_.hidden * static_cast<int64_t>(SizeOf(s_.dtype)), s_.dtype);
-      s_.device->products().MatMul({.x = x, .w = w, .y = logits, .m = m, .n = n, .k = s_.hidden});
-      if (s_.spec.logit_cap > 0) gpu::SoftCap(s_.stream, s_.spec.logit_cap, m * n, static_cast<float*>(logits.data));
-      gpu::UpdateScores(s_.stream, {static_cast<const float*>(logits.data), m, n, v, vocab}, wanted.data() + first,
+      const DeviceArray logits = s_.Get(CudaArray::kLogits, m * n, DType::kFloat32);
+      const ConstDeviceArray w(head_bytes + v * s_.hidden() * static_cast<int64_t>(SizeOf(s_.dtype())), s_.dtype());
+      s_.products().MatMul({.x = x, .w = w, .y = logits, .m = m, .n = n, .k = s_.hidden()});
+      if (s_.spec().logit_cap > 0)
+        gpu::SoftCap(s_.stream(), s_.spec().logit_cap, m * n, static_cast<float*>(logits.data));
+      gpu::UpdateScores(s_.stream(), {static_cast<const float*>(logits.data), m, n, v, vocab}, wanted.data() + first,
                         scores.data(), log_probs.data() + first, best.data() + first);
     }
   }
   std::vector<float> out(count);
-  gpu::CopyToHost(s_.stream, out.data(), log_probs.data(), count * static_cast<int64_t>(sizeof(float)));
+  gpu::CopyToHost(s_.stream(), out.data(), log_probs.data(), count * static_cast<int64_t>(sizeof(float)));
   if (!argmax.empty())
-    gpu::CopyToHost(s_.stream, argmax.data(), best.data(), count * static_cast<int64_t>(sizeof(int32_t)));
+    gpu::CopyToHost(s_.stream(), argmax.data(), best.data(), count * static_cast<int64_t>(sizeof(int32_t)));
   return out;
 }
 

@@ -18,7 +18,7 @@ using gpu::DeviceBuffer;
 using gpu::PeerCommunicator;
 using gpu::Transfer;
 
-// How the transfers of a round travel.
+// Carries the transfers of a round.
 class Carrier {
  public:
   virtual ~Carrier() = default;

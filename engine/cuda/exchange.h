@@ -10,8 +10,9 @@
 
 namespace shiftrt {
 
-// Of the rows of this stream, which is of the context's GPU. By NCCL where all processes have it and each has a GPU of
-// its own, and through the host otherwise: the same rows either way. All processes call it.
+// Makes the exchange of the rows of this stream, which belongs to the context's GPU. They travel by NCCL if all
+// processes have it and each has a GPU of its own, and through the host otherwise: the same rows either way. All
+// processes call it.
 std::unique_ptr<RowExchange> MakeRowExchange(const Context& context, std::shared_ptr<const StreamRows> rows);
 
 }  // namespace shiftrt

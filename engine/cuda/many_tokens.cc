@@ -12,115 +12,105 @@ using gpu::DeviceBuffer;
 
 void ManyTokens::Embed() {
   pending_ = {};
-  gpu::Embed(s_.stream, s_.step.tokens, s_.step.count, s_.device->embedding(), s_.hidden, s_.Hidden(s_.residual).data,
-             s_.weights->EmbeddingScale());
+  s_.Embed(s_.Hidden(CudaArray::kResidual).data);
 }
 
 void ManyTokens::Resume(const Rows& residual) {
   pending_ = {};
   const float* const from = s_.Here(residual);
-  const MatrixView<float> h = s_.Hidden(s_.residual);
-  if (from != h.data) gpu::CopyOnDevice(s_.stream, h.data, from, h.rows * h.cols * static_cast<int64_t>(sizeof(float)));
+  const MatrixView<float> h = s_.Hidden(CudaArray::kResidual);
+  if (from != h.data)
+    gpu::CopyOnDevice(s_.stream(), h.data, from, h.rows * h.cols * static_cast<int64_t>(sizeof(float)));
 }
 
 void ManyTokens::Attention(const BlockStage& block, int64_t slot) {
   const DeviceAttention& w = s_.AttentionOf(block);
   const KeysValues kv = s_.Place(slot);
-  const Step& step = s_.step;
-  const int64_t q_dim = s_.config.query_dim(), qkv_dim = q_dim + 2 * s_.config.kv_dim();
-  const DeviceArray x = s_.normed.Get(s_.stream, step.count * s_.hidden, s_.dtype);
-  const DeviceArray qkv = s_.qkv.Get(s_.stream, step.count * qkv_dim, s_.dtype);
-  const DeviceArray q = s_.q.Get(s_.stream, step.count * q_dim, s_.dtype);
-  const DeviceArray attended = s_.attended.Get(s_.stream, step.count * q_dim, s_.dtype);
-  gpu::AddRmsNorm(s_.stream, s_.Hidden(s_.residual), pending_, w.norm.data(), s_.eps, x);
-  s_.device->products().MatMul(
-      {.x = x, .w = {w.qkv.data(), s_.dtype}, .y = qkv, .m = step.count, .n = qkv_dim, .k = s_.hidden});
+  const Step& step = s_.step();
+  const int64_t q_dim = s_.config().query_dim(), qkv_dim = q_dim + 2 * s_.config().kv_dim();
+  const DeviceArray x = s_.Get(CudaArray::kNormed, step.count * s_.hidden(), s_.dtype());
+  const DeviceArray qkv = s_.Get(CudaArray::kQkv, step.count * qkv_dim, s_.dtype());
+  const DeviceArray q = s_.Get(CudaArray::kQueries, step.count * q_dim, s_.dtype());
+  const DeviceArray attended = s_.Get(CudaArray::kAttended, step.count * q_dim, s_.dtype());
+  gpu::AddRmsNorm(s_.stream(), s_.Hidden(CudaArray::kResidual), pending_, w.norm.data(), s_.eps(), x);
+  s_.products().MatMul(
+      {.x = x, .w = {w.qkv.data(), s_.dtype()}, .y = qkv, .m = step.count, .n = qkv_dim, .k = s_.hidden()});
   s_.Rotate(w, qkv, q, kv);
   JoinBranches(kv);
-  const gpu::AttentionShape shape = s_.ShapeOf(block.layer);
-  if (s_.dtype == DType::kFloat32) {
-    const int splits = gpu::AttentionSplits(shape, step.count, step.longest_keys, s_.cores);
-    gpu::AttendSplit(s_.stream, {.shape = shape,
-                                 .q = static_cast<const float*>(q.data),
-                                 .keys = kv.keys,
-                                 .values = kv.values,
-                                 .first_row = step.first_row,
-                                 .visible = step.visible,
-                                 .tokens = step.count,
-                                 .splits = splits,
-                                 .scratch = &s_.shares,
-                                 .out = static_cast<float*>(attended.data)});
+  if (s_.dtype() == DType::kFloat32) {
+    s_.AttendSplit(block.layer, q, kv, static_cast<float*>(attended.data));
   } else {
-    gpu::AttendPacked(s_.stream, {.shape = shape,
-                                  .q = q,
-                                  .keys = kv.keys,
-                                  .values = kv.values,
-                                  .sequences = step.sequences,
-                                  .sequence_count = step.sequence_count,
-                                  .longest = step.longest,
-                                  .tokens = step.count,
-                                  .rows = kv.rows,
-                                  .out = attended});
+    gpu::AttendPacked(s_.stream(), {.shape = s_.ShapeOf(block.layer),
+                                    .q = q,
+                                    .keys = kv.keys,
+                                    .values = kv.values,
+                                    .sequences = step.sequences,
+                                    .sequence_count = step.sequence_count,
+                                    .longest = step.longest,
+                                    .tokens = step.count,
+                                    .rows = kv.rows,
+                                    .out = attended});
   }
-  Add({attended, w.o.data(), q_dim, w.o_bias, w.update_norm}, s_.attention_update);
+  Add({attended, w.o.data(), q_dim, w.o_bias, w.update_norm}, CudaArray::kAttentionUpdate);
 }
 
-// What is pending of an update goes to the stream when the next norm reads it.
-void ManyTokens::Add(const LastProduct& last, Scratch& apart) {
-  const MatrixView<float> h = s_.Hidden(s_.residual);
-  const bool at_once = !s_.tapped && !s_.spec.update_norms;
+// The pending part of an update is added to the stream when the next norm reads it.
+void ManyTokens::Add(const LastProduct& last, CudaArray apart) {
+  const MatrixView<float> h = s_.Hidden(CudaArray::kResidual);
+  const bool at_once = !s_.tapped() && !s_.spec().update_norms;
   float* const to = at_once ? h.data : s_.Hidden(apart).data;
-  s_.device->products().MatMul({.x = last.x,
-                                .w = {last.w, s_.dtype},
-                                .y = {to, DType::kFloat32},
-                                .m = h.rows,
-                                .n = s_.hidden,
-                                .k = last.inputs,
-                                .accumulate = at_once});
+  s_.products().MatMul({.x = last.x,
+                        .w = {last.w, s_.dtype()},
+                        .y = {to, DType::kFloat32},
+                        .m = h.rows,
+                        .n = s_.hidden(),
+                        .k = last.inputs,
+                        .accumulate = at_once});
   pending_ = {at_once ? nullptr : to, last.bias.data()};
-  if (!s_.spec.update_norms) return;
+  if (!s_.spec().update_norms) return;
   s_.AddNormed(h, to, last.bias, last.norm);
   pending_ = {};
 }
 
 // Attention reads a sequence's keys and values in one piece, so a branch gets a copy of what it continues.
 void ManyTokens::JoinBranches(const KeysValues& kv) {
-  if (s_.step.joined_count == 0) return;
-  const int64_t width = s_.config.kv_dim(), behind = s_.step.count * width * static_cast<int64_t>(SizeOf(s_.dtype));
+  if (s_.step().joined_count == 0) return;
+  const int64_t width = s_.config().kv_dim(),
+                behind = s_.step().count * width * static_cast<int64_t>(SizeOf(s_.dtype()));
   for (const DeviceArray& rows : {kv.keys, kv.values})
-    gpu::Gather(s_.stream, s_.step.joined_rows, s_.step.joined_count, rows, width,
-                {static_cast<std::byte*>(rows.data) + behind, s_.dtype});
+    gpu::Gather(s_.stream(), s_.step().joined_rows, s_.step().joined_count, rows, width,
+                {static_cast<std::byte*>(rows.data) + behind, s_.dtype()});
 }
 
 void ManyTokens::Mlp(const BlockStage& block) {
   const DeviceMlp& w = s_.MlpOf(block);
-  const int64_t count = s_.step.count, inter = s_.config.intermediate;
-  const DeviceArray x = s_.normed.Get(s_.stream, count * s_.hidden, s_.dtype);
-  const DeviceArray activation = s_.activation.Get(s_.stream, count * inter, s_.dtype);
-  gpu::AddRmsNorm(s_.stream, s_.Hidden(s_.residual), pending_, w.norm.data(), s_.eps, x);
+  const int64_t count = s_.step().count, inter = s_.config().intermediate;
+  const DeviceArray x = s_.Get(CudaArray::kNormed, count * s_.hidden(), s_.dtype());
+  const DeviceArray activation = s_.Get(CudaArray::kActivation, count * inter, s_.dtype());
+  gpu::AddRmsNorm(s_.stream(), s_.Hidden(CudaArray::kResidual), pending_, w.norm.data(), s_.eps(), x);
   Gate(w, x, activation);
-  Add({activation, w.down.data(), inter, w.down_bias, w.update_norm}, s_.mlp_update);
+  Add({activation, w.down.data(), inter, w.down_bias, w.update_norm}, CudaArray::kMlpUpdate);
 }
 
 void ManyTokens::Gate(const DeviceMlp& w, ConstDeviceArray x, DeviceArray activation) {
-  const int64_t count = s_.step.count, inter = s_.config.intermediate;
-  const ConstDeviceArray weights{w.gate_up.data(), s_.dtype};
-  const bool silu = s_.spec.activation == Activation::kSilu;
-  if (s_.gates_at_once) {
+  const int64_t count = s_.step().count, inter = s_.config().intermediate;
+  const ConstDeviceArray weights{w.gate_up.data(), s_.dtype()};
+  const bool silu = s_.spec().activation == Activation::kSilu;
+  if (s_.gates_at_once()) {
     const auto multiply = silu ? gpu::MultiplySwiGlu : gpu::MultiplyGeGlu;
-    return multiply(s_.stream, {.x = x,
-                                .gate_up = weights,
-                                .bias = w.gate_up_bias.data(),
-                                .tokens = count,
-                                .hidden = s_.hidden,
-                                .intermediate = inter,
-                                .out = activation,
-                                .multiprocessors = s_.cores});
+    return multiply(s_.stream(), {.x = x,
+                                  .gate_up = weights,
+                                  .bias = w.gate_up_bias.data(),
+                                  .tokens = count,
+                                  .hidden = s_.hidden(),
+                                  .intermediate = inter,
+                                  .out = activation,
+                                  .multiprocessors = s_.cores()});
   }
-  const DeviceArray gate_up = s_.gate_up.Get(s_.stream, count * 2 * inter, s_.dtype);
-  s_.device->products().MatMul({.x = x, .w = weights, .y = gate_up, .m = count, .n = 2 * inter, .k = s_.hidden});
+  const DeviceArray gate_up = s_.Get(CudaArray::kGateUp, count * 2 * inter, s_.dtype());
+  s_.products().MatMul({.x = x, .w = weights, .y = gate_up, .m = count, .n = 2 * inter, .k = s_.hidden()});
   const auto gated = silu ? gpu::SwiGlu : gpu::GeGlu;
-  gated(s_.stream, gate_up, w.gate_up_bias.data(), count, inter, activation);
+  gated(s_.stream(), gate_up, w.gate_up_bias.data(), count, inter, activation);
 }
 
 // Nothing taps what an adapter adds, so factors add it to the stream at once. A full map reads all of the stream.
@@ -129,70 +119,70 @@ void ManyTokens::Adapter(const AdapterStage& adapter) {
   const MatrixView<float> h = Settled();
   // to (tokens, n) = (to +) from (tokens, k) times a weight (n, k), transposed; all in float32.
   const auto multiply = [&](float* from, const DeviceBuffer<float>& w, int64_t n, int64_t k, float* to) {
-    s_.device->products().MatMul({.x = DeviceArray{from, DType::kFloat32},
-                                  .w = {w.data(), DType::kFloat32},
-                                  .y = {to, DType::kFloat32},
-                                  .m = h.rows,
-                                  .n = n,
-                                  .k = k,
-                                  .accumulate = to == h.data});
+    s_.products().MatMul({.x = DeviceArray{from, DType::kFloat32},
+                          .w = {w.data(), DType::kFloat32},
+                          .y = {to, DType::kFloat32},
+                          .m = h.rows,
+                          .n = n,
+                          .k = k,
+                          .accumulate = to == h.data});
   };
   if (lra.rank > 0) {
-    float* const inner = s_.inner.Floats(s_.stream, h.rows * lra.rank);
-    multiply(h.data, lra.p, lra.rank, s_.hidden, inner);
-    multiply(inner, lra.q, s_.hidden, lra.rank, h.data);
+    float* const inner = s_.Floats(CudaArray::kInner, h.rows * lra.rank);
+    multiply(h.data, lra.p, lra.rank, s_.hidden(), inner);
+    multiply(inner, lra.q, s_.hidden(), lra.rank, h.data);
     pending_ = {nullptr, lra.bias.data()};
   } else {
-    float* const update = s_.Hidden(s_.attention_update).data;
-    multiply(h.data, lra.a, s_.hidden, s_.hidden, update);
+    float* const update = s_.Hidden(CudaArray::kAttentionUpdate).data;
+    multiply(h.data, lra.a, s_.hidden(), s_.hidden(), update);
     pending_ = {update, lra.bias.data()};
   }
 }
 
 MatrixView<float> ManyTokens::Settled() {
-  const MatrixView<float> h = s_.Hidden(s_.residual);
-  if (pending_.update != nullptr || pending_.bias != nullptr) gpu::AddPending(s_.stream, h, pending_);
+  const MatrixView<float> h = s_.Hidden(CudaArray::kResidual);
+  if (pending_.update != nullptr || pending_.bias != nullptr) gpu::AddPending(s_.stream(), h, pending_);
   pending_ = {};
   return h;
 }
 
-Rows ManyTokens::Stream() { return s_.device->rows()->Of(Settled()); }
+Rows ManyTokens::Stream() { return s_.rows()->Of(Settled()); }
 
 MatrixView<const float> ManyTokens::WithBias(MatrixView<const float> update, const DeviceBuffer<float>& bias) {
-  if (bias.size() == 0 || s_.spec.update_norms) return update;
-  const MatrixView<float> biased = s_.Hidden(s_.delta);
-  gpu::CopyOnDevice(s_.stream, biased.data, update.data,
+  if (bias.size() == 0 || s_.spec().update_norms) return update;
+  const MatrixView<float> biased = s_.Hidden(CudaArray::kDelta);
+  gpu::CopyOnDevice(s_.stream(), biased.data, update.data,
                     update.rows * update.cols * static_cast<int64_t>(sizeof(float)));
-  gpu::AddPending(s_.stream, biased, {nullptr, bias.data()});
+  gpu::AddPending(s_.stream(), biased, {nullptr, bias.data()});
   return biased;
 }
 
 Rows ManyTokens::Update(const BlockStage& block, Halves halves) {
-  const MatrixView<float> attention = s_.Hidden(s_.attention_update), mlp = s_.Hidden(s_.mlp_update);
-  if (halves == Halves::kAttention) return s_.device->rows()->Of(WithBias(attention, s_.AttentionOf(block).o_bias));
-  if (halves == Halves::kMlp) return s_.device->rows()->Of(WithBias(mlp, s_.MlpOf(block).down_bias));
-  const MatrixView<float> both = s_.Hidden(s_.delta);
-  gpu::Add(s_.stream, attention.data, mlp.data, both.rows * both.cols, both.data);
+  const MatrixView<float> attention = s_.Hidden(CudaArray::kAttentionUpdate), mlp = s_.Hidden(CudaArray::kMlpUpdate);
+  if (halves == Halves::kAttention) return s_.rows()->Of(WithBias(attention, s_.AttentionOf(block).o_bias));
+  if (halves == Halves::kMlp) return s_.rows()->Of(WithBias(mlp, s_.MlpOf(block).down_bias));
+  const MatrixView<float> both = s_.Hidden(CudaArray::kDelta);
+  gpu::Add(s_.stream(), attention.data, mlp.data, both.rows * both.cols, both.data);
   for (const DeviceBuffer<float>* bias : {&s_.AttentionOf(block).o_bias, &s_.MlpOf(block).down_bias})
-    if (bias->size() > 0 && !s_.spec.update_norms) gpu::AddPending(s_.stream, both, {nullptr, bias->data()});
-  return s_.device->rows()->Of(both);
+    if (bias->size() > 0 && !s_.spec().update_norms) gpu::AddPending(s_.stream(), both, {nullptr, bias->data()});
+  return s_.rows()->Of(both);
 }
 
-Rows ManyTokens::Widened(Scratch& rows, int64_t width) {
-  const int64_t count = s_.step.count;
-  const DeviceArray from = rows.Get(s_.stream, count * width, s_.dtype);
+Rows ManyTokens::Widened(CudaArray rows, int64_t width) {
+  const int64_t count = s_.step().count;
+  const DeviceArray from = s_.Get(rows, count * width, s_.dtype());
   auto* wide = static_cast<float*>(from.data);
-  if (s_.dtype != DType::kFloat32) {
-    wide = s_.widened.Floats(s_.stream, count * width);
-    gpu::Widen(s_.stream, from, count, width, wide, width);
+  if (s_.dtype() != DType::kFloat32) {
+    wide = s_.Floats(CudaArray::kWidened, count * width);
+    gpu::Widen(s_.stream(), from, count, width, wide, width);
   }
-  return s_.device->rows()->Of({wide, count, width});
+  return s_.rows()->Of({wide, count, width});
 }
 
-Rows ManyTokens::Heads() { return Widened(s_.attended, s_.config.query_dim()); }
+Rows ManyTokens::Heads() { return Widened(CudaArray::kAttended, s_.config().query_dim()); }
 
-Rows ManyTokens::Activation() { return Widened(s_.activation, s_.config.intermediate); }
+Rows ManyTokens::Activation() { return Widened(CudaArray::kActivation, s_.config().intermediate); }
 
-void ManyTokens::Choose() { s_.Choose(Settled().row(s_.step.count - 1)); }
+void ManyTokens::Choose() { s_.Choose(Settled().row(s_.step().count - 1)); }
 
 }  // namespace shiftrt

@@ -36,9 +36,9 @@ class ManyTokens : public Layers {
     int64_t inputs = 0;
     const gpu::DeviceBuffer<float>&bias, &norm;
   };
-  void Add(const LastProduct& last, Scratch& apart);
+  void Add(const LastProduct& last, CudaArray apart);
   // Rows of the weights' type as float32: a copy where that is another type.
-  Rows Widened(Scratch& rows, int64_t width);
+  Rows Widened(CudaArray rows, int64_t width);
   // An update with its bias, in a copy where it has one that is not in it already.
   MatrixView<const float> WithBias(MatrixView<const float> update, const gpu::DeviceBuffer<float>& bias);
 

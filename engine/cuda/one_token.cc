@@ -15,95 +15,86 @@ using gpu::DeviceArray;
 using gpu::DeviceBuffer;
 
 void OneToken::Begin() {
-  h_ = s_.residual.Floats(s_.stream, s_.hidden);
-  spare_ = s_.attention_update.Floats(s_.stream, s_.hidden);
+  h_ = s_.Floats(CudaArray::kResidual, s_.hidden());
+  spare_ = s_.Floats(CudaArray::kAttentionUpdate, s_.hidden());
 }
 
 void OneToken::Embed() {
   Begin();
-  gpu::Embed(s_.stream, s_.step.tokens, 1, s_.device->embedding(), s_.hidden, h_, s_.weights->EmbeddingScale());
+  s_.Embed(h_);
 }
 
 void OneToken::Resume(const Rows&) {
   Begin();
-  if (from_ != h_) gpu::CopyOnDevice(s_.stream, h_, from_, s_.hidden * static_cast<int64_t>(sizeof(float)));
+  if (from_ != h_) gpu::CopyOnDevice(s_.stream(), h_, from_, s_.hidden() * static_cast<int64_t>(sizeof(float)));
 }
 
 void OneToken::Attention(const BlockStage& block, int64_t slot) {
   const DeviceAttention& w = s_.AttentionOf(block);
   const KeysValues kv = s_.Place(slot);
-  const int64_t q_dim = s_.config.query_dim(), qkv_dim = q_dim + 2 * s_.config.kv_dim();
-  const DeviceArray q = s_.q.Get(s_.stream, q_dim, DType::kFloat32);
-  float* const attended = s_.attended.Floats(s_.stream, q_dim);
-  gpu::MatVecProblem product{.w = {w.qkv.data(), s_.dtype},
+  const int64_t q_dim = s_.config().query_dim(), qkv_dim = q_dim + 2 * s_.config().kv_dim();
+  const DeviceArray q = s_.Get(CudaArray::kQueries, q_dim, DType::kFloat32);
+  float* const attended = s_.Floats(CudaArray::kAttended, q_dim);
+  gpu::MatVecProblem product{.w = {w.qkv.data(), s_.dtype()},
                              .rows = qkv_dim,
-                             .cols = s_.hidden,
+                             .cols = s_.hidden(),
                              .x = h_,
                              .norm_weight = w.norm.data(),
-                             .eps = s_.eps};
+                             .eps = s_.eps()};
   if (w.q_norm.size() == 0) {
+    const gpu::AttentionShape shape = s_.ShapeOf(block.layer);
     product.bias = w.qkv_bias.data();
-    gpu::MatVecRotate(s_.stream, product,
+    gpu::MatVecRotate(s_.stream(), product,
                       {.table = s_.rope(),
-                       .position = s_.step.positions,
-                       .cache_row = s_.step.cache_rows,
-                       .heads = s_.shape.heads,
-                       .kv_heads = s_.shape.kv_heads,
-                       .head_dim = s_.shape.head_dim,
+                       .position = s_.step().positions,
+                       .cache_row = s_.step().cache_rows,
+                       .heads = shape.heads,
+                       .kv_heads = shape.kv_heads,
+                       .head_dim = shape.head_dim,
                        .q = static_cast<float*>(q.data),
                        .keys = kv.keys,
                        .values = kv.values},
-                      s_.cores);
+                      s_.cores());
   } else {  // the norm of a head needs all of its rows before RoPE
-    const DeviceArray qkv = s_.qkv.Get(s_.stream, qkv_dim, DType::kFloat32);
+    const DeviceArray qkv = s_.Get(CudaArray::kQkv, qkv_dim, DType::kFloat32);
     product.y = static_cast<float*>(qkv.data);
-    gpu::MatVec(s_.stream, product, s_.cores);
+    gpu::MatVec(s_.stream(), product, s_.cores());
     s_.Rotate(w, qkv, q, kv);
   }
-  const gpu::AttentionShape shape = s_.ShapeOf(block.layer);
-  const int splits = gpu::AttentionSplits(shape, 1, s_.step.longest_keys, s_.cores);
-  gpu::AttendSplit(s_.stream, {.shape = shape,
-                               .q = static_cast<const float*>(q.data),
-                               .keys = kv.keys,
-                               .values = kv.values,
-                               .first_row = s_.step.first_row,
-                               .visible = s_.step.visible,
-                               .tokens = 1,
-                               .splits = splits,
-                               .scratch = &s_.shares,
-                               .out = attended});
-  AddProduct({.w = {w.o.data(), s_.dtype}, .rows = s_.hidden, .cols = q_dim, .x = attended}, w.o_bias, w.update_norm);
+  s_.AttendSplit(block.layer, q, kv, attended);
+  AddProduct({.w = {w.o.data(), s_.dtype()}, .rows = s_.hidden(), .cols = q_dim, .x = attended}, w.o_bias,
+             w.update_norm);
 }
 
 // h += the product and its bias, which a family may norm first.
 void OneToken::AddProduct(gpu::MatVecProblem product, const DeviceBuffer<float>& bias,
                           const DeviceBuffer<float>& norm) {
-  if (s_.spec.update_norms) {
-    product.y = s_.mlp_update.Floats(s_.stream, s_.hidden);
-    gpu::MatVec(s_.stream, product, s_.cores);
-    return s_.AddNormed({h_, 1, s_.hidden}, product.y, bias, norm);
+  if (s_.spec().update_norms) {
+    product.y = s_.Floats(CudaArray::kMlpUpdate, s_.hidden());
+    gpu::MatVec(s_.stream(), product, s_.cores());
+    return s_.AddNormed({h_, 1, s_.hidden()}, product.y, bias, norm);
   }
   product.bias = bias.data();
   product.y = h_;
-  gpu::MatVecAdd(s_.stream, product, h_, s_.cores);
+  gpu::MatVecAdd(s_.stream(), product, h_, s_.cores());
 }
 
 void OneToken::Mlp(const BlockStage& block) {
   const DeviceMlp& w = s_.MlpOf(block);
-  const int64_t inter = s_.config.intermediate;
-  float* const activation = s_.activation.Floats(s_.stream, inter);
-  const auto gated = s_.spec.activation == Activation::kSilu ? gpu::MatVecSwiGlu : gpu::MatVecGeGlu;
-  gated(s_.stream,
-        {.w = {w.gate_up.data(), s_.dtype},
+  const int64_t inter = s_.config().intermediate;
+  float* const activation = s_.Floats(CudaArray::kActivation, inter);
+  const auto gated = s_.spec().activation == Activation::kSilu ? gpu::MatVecSwiGlu : gpu::MatVecGeGlu;
+  gated(s_.stream(),
+        {.w = {w.gate_up.data(), s_.dtype()},
          .rows = 2 * inter,
-         .cols = s_.hidden,
+         .cols = s_.hidden(),
          .x = h_,
          .norm_weight = w.norm.data(),
-         .eps = s_.eps,
+         .eps = s_.eps(),
          .bias = w.gate_up_bias.data(),
          .y = activation},
-        s_.cores);
-  AddProduct({.w = {w.down.data(), s_.dtype}, .rows = s_.hidden, .cols = inter, .x = activation}, w.down_bias,
+        s_.cores());
+  AddProduct({.w = {w.down.data(), s_.dtype()}, .rows = s_.hidden(), .cols = inter, .x = activation}, w.down_bias,
              w.update_norm);
 }
 
@@ -113,20 +104,21 @@ void OneToken::Adapter(const AdapterStage& adapter) {
   if (lra.rank == 0) {
     // Every row of a full map reads all of the stream before.
     gpu::MatVecAdd(
-        s_.stream,
-        {.w = weight(lra.a), .rows = s_.hidden, .cols = s_.hidden, .x = h_, .bias = lra.bias.data(), .y = spare_}, h_,
-        s_.cores);
+        s_.stream(),
+        {.w = weight(lra.a), .rows = s_.hidden(), .cols = s_.hidden(), .x = h_, .bias = lra.bias.data(), .y = spare_},
+        h_, s_.cores());
     return std::swap(h_, spare_);
   }
-  const gpu::LowRankLra call{lra.p.data(), lra.q.data(), lra.bias.data(), s_.hidden, lra.rank};
-  if (gpu::LraTakesCluster(s_.stream, call) || gpu::LraTakesGrid(call, s_.cores))
-    return gpu::ApplyLowRankLra(s_.stream, call, s_.inner.Floats(s_.stream, gpu::LowRankLraScratch(call)), h_);
-  float* const inner = s_.inner.Floats(s_.stream, lra.rank);
-  gpu::MatVec(s_.stream, {.w = weight(lra.p), .rows = lra.rank, .cols = s_.hidden, .x = h_, .y = inner}, s_.cores);
+  const gpu::LowRankLra call{lra.p.data(), lra.q.data(), lra.bias.data(), s_.hidden(), lra.rank};
+  if (gpu::LraTakesCluster(s_.stream(), call) || gpu::LraTakesGrid(call, s_.cores()))
+    return gpu::ApplyLowRankLra(s_.stream(), call, s_.Floats(CudaArray::kInner, gpu::LowRankLraScratch(call)), h_);
+  float* const inner = s_.Floats(CudaArray::kInner, lra.rank);
+  gpu::MatVec(s_.stream(), {.w = weight(lra.p), .rows = lra.rank, .cols = s_.hidden(), .x = h_, .y = inner},
+              s_.cores());
   gpu::MatVecAdd(
-      s_.stream,
-      {.w = weight(lra.q), .rows = s_.hidden, .cols = lra.rank, .x = inner, .bias = lra.bias.data(), .y = h_}, h_,
-      s_.cores);
+      s_.stream(),
+      {.w = weight(lra.q), .rows = s_.hidden(), .cols = lra.rank, .x = inner, .bias = lra.bias.data(), .y = h_}, h_,
+      s_.cores());
 }
 
 Rows OneToken::Update(const BlockStage&, Halves) { Fail("fused layers keep no update apart that could be tapped"); }

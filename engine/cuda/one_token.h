@@ -12,7 +12,8 @@ namespace shiftrt {
 class OneToken : public Layers {
  public:
   explicit OneToken(CudaState& state) : s_(state) {}
-  // Where the stream of the next Resume() is on this GPU. It is copied there before the launches that are recorded.
+  // Says where the stream of the next Resume() is on this GPU. It is copied there before the launches that are
+  // recorded.
   void StartFrom(const float* residual) { from_ = residual; }
   void Embed() override;
   void Resume(const Rows& residual) override;
@@ -20,7 +21,7 @@ class OneToken : public Layers {
   void Mlp(const BlockStage& block) override;
   void Adapter(const AdapterStage& adapter) override;
   // Also where recorded launches leave it.
-  Rows Stream() override { return s_.device->rows()->Of({h_, 1, s_.hidden}); }
+  Rows Stream() override { return s_.rows()->Of({h_, 1, s_.hidden()}); }
   Rows Update(const BlockStage& block, Halves halves) override;
   Rows Heads() override;
   Rows Activation() override;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the operands of gradients (engine/ops.h) lie in GPU memory: tensors of the model in the copy that
+// Finds the operands of gradients (engine/ops.h) in GPU memory: tensors of the model in the copy that
 // decoders share, those of a plan in copies of their own, trained ones where they are.
 #pragma once
 

@@ -7,10 +7,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/cuda/call.h"
 #include "engine/cuda/operands.h"
-#include "engine/cuda/rope_table.h"
 #include "engine/cuda/rounded.h"
-#include "engine/cuda/state.h"
 #include "kernels/cuda/adamw.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/head_loss.h"
@@ -52,7 +51,7 @@ class CudaOps : public Ops {
         stream_(device_->stream()),
         dtype_(device_->dtype()),
         eps_(static_cast<float>(config_.rms_eps)),
-        rope_(stream_, config_) {
+        call_(stream_, config_, /*places=*/false) {
     Check(dtype_ != DType::kFloat16,
           "gradients of a float16 model on the GPU would lose what is below 2^-24: choose bfloat16 or float32 with "
           "--dtype, or --device cpu");
@@ -81,7 +80,8 @@ class CudaOps : public Ops {
   void Begin(const LayerCall& call) override;
   void Embed(DeviceMatrix<float> h) override {
     Check(h.dense(), "embeddings go to dense rows, not to rows {} apart", h.stride);
-    gpu::Embed(stream_, tokens_, h.rows, device_->embedding(), h.cols, Written(h).data, weights_->EmbeddingScale());
+    gpu::Embed(stream_, call_.step().tokens, h.rows, device_->embedding(), h.cols, Written(h).data,
+               weights_->EmbeddingScale());
   }
   void Rope(DeviceMatrix<float> x) override { Rotate(x, /*back=*/false); }
   void RopeGradient(DeviceMatrix<float> dx) override { Rotate(dx, /*back=*/true); }
@@ -161,7 +161,7 @@ class CudaOps : public Ops {
     return spec.activation == Activation::kSilu ? gpu::GatedActivation::kSilu : gpu::GatedActivation::kGeluTanh;
   }
 
-  // Whether a product of operands with rows of these lengths is computed in 16 bits.
+  // Returns true if a product of operands with rows of these lengths is computed in 16 bits.
   bool Narrows(std::initializer_list<int64_t> widths) const {
     return dtype_ != DType::kFloat32 &&
            std::all_of(widths.begin(), widths.end(), [](int64_t width) { return width % kAligned == 0; });
@@ -208,7 +208,7 @@ class CudaOps : public Ops {
   }
 
   void Rotate(DeviceMatrix<float> x, bool back) {
-    gpu::RotateRows(stream_, Out(x), config_.head_dim, rope_.table(), positions_, back);
+    gpu::RotateRows(stream_, Out(x), config_.head_dim, call_.rope(), call_.step().positions, back);
   }
 
   gpu::GroupNorm NormOf(int64_t n, const Operand& weight) {
@@ -226,14 +226,7 @@ class CudaOps : public Ops {
     Check(x.dense(), "attention on the GPU reads dense rows, not rows {} apart", x.stride);
     return Take(x.on_gpu(), dtype_ != DType::kFloat32).array;
   }
-  gpu::AttentionShape ShapeOf(int64_t layer) const {
-    return {.heads = static_cast<int>(config_.heads),
-            .kv_heads = static_cast<int>(config_.kv_heads),
-            .head_dim = static_cast<int>(config_.head_dim),
-            .scale = spec_.attention_scale,
-            .window = static_cast<int>(spec_.Window(layer)),
-            .soft_cap = spec_.attention_cap};
-  }
+  gpu::AttentionShape ShapeOf(int64_t layer) const { return AttentionShapeOf(config_, spec_.Window(layer)); }
 
   // Copies indices to the device. They are valid until the next call.
   const int32_t* Indices(std::span<const int64_t> rows) {
@@ -267,13 +260,7 @@ class CudaOps : public Ops {
   DType dtype_;
   float eps_;
 
-  // The batch in progress.
-  GrowingRopeTable rope_;
-  DeviceBuffer<int32_t> layout_;
-  const int32_t *tokens_ = nullptr, *positions_ = nullptr, *first_row_ = nullptr, *visible_ = nullptr;
-  const gpu::PackedSequence* sequences_ = nullptr;
-  int64_t count_ = 0, sequence_count_ = 0, longest_ = 0;
-
+  CudaCall call_;
   gpu::SplitScratch shares_;
   RoundedCopies rounded_;
   Scratch deltas_, norm_scales_, logits_, teacher_logits_, dlogits_;
@@ -297,37 +284,12 @@ DeviceMatrix<const float> CudaOps::Here(const Rows& rows, DeviceMemory& copy) {
   return copy.matrix(from.rows, from.cols);
 }
 
-// In one copy.
 void CudaOps::Begin(const LayerCall& call) {
-  const Batch& batch = call.batch;
   Check(call.cache == nullptr, "these operations of a GPU continue no cache");
+  for (int64_t s = 0; s < call.batch.sequences(); ++s)
+    Check(call.batch.parents[s] < 0, "sequence {} of the batch continues another: gradients are of whole sequences", s);
   rounded_.Clear();  // between batches others may write
-  static_assert(sizeof(gpu::PackedSequence) == 4 * sizeof(int32_t));
-  count_ = batch.size();
-  sequence_count_ = batch.sequences();
-  longest_ = 0;
-  std::vector<int32_t> host(4 * (count_ + sequence_count_));
-  int32_t *tokens = host.data(), *positions = tokens + count_, *first_row = positions + count_,
-          *visible = first_row + count_, *sequence = visible + count_;
-  for (int64_t s = 0; s < sequence_count_; ++s) {
-    const auto begin = static_cast<int32_t>(batch.offsets[s]), end = static_cast<int32_t>(batch.offsets[s + 1]);
-    for (int32_t t = begin; t < end; ++t) {
-      tokens[t] = batch.tokens[t];
-      Check(tokens[t] >= 0 && tokens[t] < config_.vocab, "token {} at position {} is outside the vocabulary of {}",
-            tokens[t], t, config_.vocab);
-      positions[t] = t - begin;
-      first_row[t] = begin;
-      visible[t] = t - begin + 1;
-    }
-    for (const int32_t word : {begin, end - begin, 0, begin}) *sequence++ = word;
-    longest_ = std::max<int64_t>(longest_, end - begin);
-  }
-  rope_.Extend(longest_);
-  tokens_ = Upload(std::span<const int32_t>(host), layout_);
-  positions_ = tokens_ + count_;
-  first_row_ = positions_ + count_;
-  visible_ = first_row_ + count_;
-  sequences_ = reinterpret_cast<const gpu::PackedSequence*>(visible_ + count_);
+  call_.Begin(call);
 }
 
 void CudaOps::Attention(const AttentionActivations& a) {
@@ -336,14 +298,15 @@ void CudaOps::Attention(const AttentionActivations& a) {
   Check(a.out.dense() && a.log_sums.dense(), "attention on the GPU writes dense rows");
   const MatrixView<float> to = Written(a.out);
   if (dtype_ == DType::kFloat32) {
-    const int splits = gpu::AttentionSplits(shape, count_, longest_, device_->info().multiprocessors);
+    const int splits =
+        gpu::AttentionSplits(shape, call_.step().count, call_.step().longest, device_->info().multiprocessors);
     gpu::AttendSplit(stream_, {.shape = shape,
                                .q = static_cast<const float*>(q.data),
                                .keys = keys,
                                .values = values,
-                               .first_row = first_row_,
-                               .visible = visible_,
-                               .tokens = count_,
+                               .first_row = call_.step().first_row,
+                               .visible = call_.step().visible,
+                               .tokens = call_.step().count,
                                .splits = splits,
                                .scratch = &shares_,
                                .out = to.data,
@@ -355,9 +318,9 @@ void CudaOps::Attention(const AttentionActivations& a) {
                               .q = q,
                               .keys = keys,
                               .values = values,
-                              .sequences = sequences_,
-                              .sequence_count = sequence_count_,
-                              .longest = longest_,
+                              .sequences = call_.step().sequences,
+                              .sequence_count = call_.step().sequence_count,
+                              .longest = call_.step().longest,
                               .tokens = to.rows,
                               .rows = a.k.rows,
                               .out = out,
@@ -376,11 +339,11 @@ void CudaOps::AttentionGradient(const AttentionActivations& a, DeviceMatrix<cons
                                 .keys = ForAttention(a.k),
                                 .values = ForAttention(a.v),
                                 .log_sums = a.log_sums.on_gpu().data,
-                                .sequences = sequences_,
-                                .sequence_count = sequence_count_,
-                                .longest = longest_,
-                                .tokens = count_,
-                                .deltas = deltas_.Floats(stream_, count_ * config_.heads),
+                                .sequences = call_.step().sequences,
+                                .sequence_count = call_.step().sequence_count,
+                                .longest = call_.step().longest,
+                                .tokens = call_.step().count,
+                                .deltas = deltas_.Floats(stream_, call_.step().count * config_.heads),
                                 .dq = dq.on_gpu().data,
                                 .dkeys = dk.on_gpu().data,
                                 .dvalues = dv.on_gpu().data});

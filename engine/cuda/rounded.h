@@ -6,7 +6,7 @@
 
 #include <array>
 
-#include "engine/cuda/state.h"
+#include "engine/cuda/scratch.h"
 #include "runtime/tensor.h"
 
 namespace shiftrt {

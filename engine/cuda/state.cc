@@ -46,25 +46,15 @@ DeviceLra UploadLra(Stream stream, const Lra& lra) {
 }  // namespace
 
 CudaState::CudaState(const BackendSetup& setup)
-    : weights(setup.weights),
-      config(weights->config),
-      spec(config.block),
-      device(OnDevice(setup.context, weights, setup.context.gpus.front())),
-      stream(device->stream()),
-      dtype(device->dtype()),
-      hidden(config.hidden),
-      eps(static_cast<float>(config.rms_eps)),
-      cores(device->info().multiprocessors),
-      shape{.heads = static_cast<int>(config.heads),
-            .kv_heads = static_cast<int>(config.kv_heads),
-            .head_dim = static_cast<int>(config.head_dim),
-            .scale = spec.attention_scale,
-            .soft_cap = spec.attention_cap},
-      tapped(setup.tapped),
-      gates_at_once(gpu::WantsGatedProduct() &&
-                    gpu::TakesGatedProduct(stream.device, dtype, hidden, config.intermediate)),
-      rope_(stream, config) {
-  output_ = device->UploadOutput(*weights, setup.plan);
+    : weights_(setup.weights),
+      device_(OnDevice(setup.context, weights_, setup.context.gpus.front())),
+      stream_(device_->stream()),
+      dtype_(device_->dtype()),
+      tapped_(setup.tapped),
+      gates_at_once_(gpu::WantsGatedProduct() &&
+                     gpu::TakesGatedProduct(stream_.device, dtype_, hidden(), config().intermediate)),
+      call_(stream_, config(), /*places=*/true) {
+  output_ = device_->UploadOutput(*weights_, setup.plan);
   for (const Stage& stage : setup.plan.stages) {
     stage.Visit(
         [&](const BlockStage& block) {
@@ -76,181 +66,130 @@ CudaState::CudaState(const BackendSetup& setup)
 }
 
 const DeviceAttention& CudaState::AttentionOf(const BlockStage& stage) {
-  if (stage.own == nullptr) return device->Attention(*weights, stage.layer);
+  if (stage.own == nullptr) return device_->Attention(*weights_, stage.layer);
   std::optional<DeviceAttention>& half = own_[stage.own].attention;
-  if (!half) half = device->UploadAttention(config, stage);
+  if (!half) half = device_->UploadAttention(config(), stage);
   return *half;
 }
 
 const DeviceMlp& CudaState::MlpOf(const BlockStage& stage) {
-  if (stage.own == nullptr) return device->Mlp(*weights, stage.layer);
+  if (stage.own == nullptr) return device_->Mlp(*weights_, stage.layer);
   std::optional<DeviceMlp>& half = own_[stage.own].mlp;
-  if (!half) half = device->UploadMlp(config, stage);
+  if (!half) half = device_->UploadMlp(config(), stage);
   return *half;
 }
 
 const DeviceLra& CudaState::AdapterOf(const AdapterStage& stage) {
   const auto at = adapters_.find(stage.lra);
   if (at != adapters_.end()) return at->second;
-  return adapters_.emplace(stage.lra, UploadLra(stream, *stage.lra)).first->second;
+  return adapters_.emplace(stage.lra, UploadLra(stream_, *stage.lra)).first->second;
 }
 
-// In one copy.
 void CudaState::Begin(const LayerCall& call) {
-  cache = static_cast<const CudaKv*>(call.cache);
-  const auto count = call.batch.size();
-  const int64_t vocab = config.vocab;
-  const CallLayout layout = LayOut(call);
-  constexpr int64_t kSequenceWords = sizeof(gpu::PackedSequence) / sizeof(int32_t);
-  const auto joined_count = std::ssize(layout.joined_rows), sequence_count = std::ssize(layout.sequences);
-  const int64_t total = 5 * count + joined_count + kSequenceWords * sequence_count;
-  std::vector<int32_t> host(total);
-  int32_t *tokens = host.data(), *positions = tokens + count, *cache_rows = positions + count,
-          *first_row = cache_rows + count, *visible = first_row + count;
-  int32_t* sequence = visible + count + joined_count;
-  step = {};
-  step.count = count;
-  for (int64_t t = 0; t < count; ++t) {
-    tokens[t] = call.batch.tokens[t];
-    Check(tokens[t] >= 0 && tokens[t] < vocab, "token {} at position {} is outside the vocabulary of {}", tokens[t], t,
-          vocab);
-  }
-  for (const CallLayout::Sequence& s : layout.sequences) {
-    const auto begin = static_cast<int32_t>(s.begin), past = static_cast<int32_t>(s.past);
-    const int64_t first_key = cache != nullptr ? 0 : s.joined < 0 ? s.begin : count + s.joined;
-    const auto kv_begin = static_cast<int32_t>(first_key);
-    const gpu::PackedSequence packed{begin, static_cast<int32_t>(s.count), past, kv_begin};
-    std::memcpy(sequence, &packed, sizeof(packed));
-    sequence += kSequenceWords;
-    step.longest = std::max(step.longest, s.count);
-    step.longest_keys = std::max(step.longest_keys, s.past + s.count);
-    for (int32_t t = begin; t < s.begin + s.count; ++t) {
-      positions[t] = past + t - begin;
-      cache_rows[t] = cache != nullptr ? positions[t] : t;
-      first_row[t] = kv_begin;
-      visible[t] = positions[t] + 1;
-    }
-  }
-  std::copy(layout.joined_rows.begin(), layout.joined_rows.end(), visible + count);
-  if (cache != nullptr) step.longest_keys = cache->capacity;
-  if (rope_.Extend(step.longest_keys)) graph.Reset();
-  if (total > indices_.size()) graph.Reset();  // its launches read from here
-  step.tokens = indices_.Reserve(stream, total, kActivations);
-  gpu::CopyToDevice(stream, indices_.data(), host.data(), total * static_cast<int64_t>(sizeof(int32_t)));
-  step.positions = step.tokens + count;
-  step.cache_rows = step.positions + count;
-  step.first_row = step.cache_rows + count;
-  step.visible = step.first_row + count;
-  step.joined_rows = step.visible + count;
-  step.joined_count = joined_count;
-  step.sequences = reinterpret_cast<const gpu::PackedSequence*>(step.joined_rows + joined_count);
-  step.sequence_count = sequence_count;
+  Check(!call.on_chosen || chosen_.size() > 0, "no token was chosen that a step could follow");
+  const bool moved = call.on_chosen ? call_.BeginOnChosen(call, chosen_.data(), request_.data()) : call_.Begin(call);
+  if (moved) graph_.Reset();
 }
 
-void CudaState::BeginOnChosen(const LayerCall& call) {
-  Check(chosen.size() > 0, "no token was chosen that a step could follow");
-  cache = static_cast<const CudaKv*>(call.cache);
-  if (rope_.Extend(cache->capacity)) graph.Reset();
-  if (indices_.size() < gpu::kStepNumbers) graph.Reset();
-  int32_t* const numbers = indices_.Reserve(stream, gpu::kStepNumbers, kActivations);
-  gpu::StepOnChosen(stream, {.chosen = chosen.data(),
-                             .position = static_cast<int32_t>(call.past),
-                             .asked = RequestOf(*call.draw),
-                             .numbers = numbers,
-                             .request = request.data()});
-  step = {.count = 1,
-          .tokens = numbers,
-          .positions = numbers + 1,
-          .cache_rows = numbers + 2,
-          .first_row = numbers + 3,
-          .visible = numbers + 4,
-          .longest = 1,
-          .longest_keys = cache->capacity};
+void CudaState::Embed(float* h) {
+  gpu::Embed(stream_, step().tokens, step().count, device_->embedding(), hidden(), h, weights_->EmbeddingScale());
 }
 
 KeysValues CudaState::Place(int64_t slot) {
-  if (cache != nullptr) {
-    const CudaKv::Slot& there = cache->slots[slot];
-    return {{there.keys.data(), dtype}, {there.values.data(), dtype}, cache->capacity};
+  if (cache() != nullptr) {
+    const CudaKv::Slot& there = cache()->slots[slot];
+    return {{there.keys.data(), dtype_}, {there.values.data(), dtype_}, cache()->capacity};
   }
-  const int64_t rows = step.count + step.joined_count, size = rows * config.kv_dim();
-  return {keys.Get(stream, size, dtype), values.Get(stream, size, dtype), rows};
+  const int64_t rows = step().count + step().joined_count, size = rows * config().kv_dim();
+  return {Get(CudaArray::kKeys, size, dtype_), Get(CudaArray::kValues, size, dtype_), rows};
 }
 
 void CudaState::Rotate(const DeviceAttention& attention, ConstDeviceArray qkv, DeviceArray q, const KeysValues& kv) {
-  gpu::RopeAndStore(stream, {.qkv = qkv,
-                             .bias = attention.qkv_bias.data(),
-                             .q_norm = attention.q_norm.data(),
-                             .k_norm = attention.k_norm.data(),
-                             .eps = eps,
-                             .table = rope_.table(),
-                             .positions = step.positions,
-                             .cache_rows = step.cache_rows,
-                             .tokens = step.count,
-                             .heads = shape.heads,
-                             .kv_heads = shape.kv_heads,
-                             .head_dim = shape.head_dim,
-                             .q = q,
-                             .keys = kv.keys,
-                             .values = kv.values});
+  gpu::RopeAndStore(stream_, {.qkv = qkv,
+                              .bias = attention.qkv_bias.data(),
+                              .q_norm = attention.q_norm.data(),
+                              .k_norm = attention.k_norm.data(),
+                              .eps = eps(),
+                              .table = rope(),
+                              .positions = step().positions,
+                              .cache_rows = step().cache_rows,
+                              .tokens = step().count,
+                              .heads = static_cast<int>(config().heads),
+                              .kv_heads = static_cast<int>(config().kv_heads),
+                              .head_dim = static_cast<int>(config().head_dim),
+                              .q = q,
+                              .keys = kv.keys,
+                              .values = kv.values});
 }
 
 const float* CudaState::Here(const Rows& rows) {
   if (!rows.on_host()) {
-    Check(rows.device() == device->rows(), "rows of GPU {} or of another model for a decoder on GPU {}", rows.gpu(),
-          stream.device);
+    Check(rows.device() == device_->rows(), "rows of GPU {} or of another model for a decoder on GPU {}", rows.gpu(),
+          stream_.device);
     return rows.there().on_gpu().data;
   }
   const MatrixView<const float> from = rows.host();
-  float* const to = given.Floats(stream, from.rows * hidden);
-  const int64_t together = from.stride == hidden ? from.rows : 1;  // rows that lie without gaps
+  float* const to = Floats(CudaArray::kGiven, from.rows * hidden());
+  const int64_t together = from.stride == hidden() ? from.rows : 1;  // rows that lie without gaps
   for (int64_t i = 0; i < from.rows; i += together)
-    gpu::CopyToDevice(stream, to + i * hidden, from.row(i), together * hidden * static_cast<int64_t>(sizeof(float)));
+    gpu::CopyToDevice(stream_, to + i * hidden(), from.row(i),
+                      together * hidden() * static_cast<int64_t>(sizeof(float)));
   return to;
 }
 
-gpu::AttentionShape CudaState::ShapeOf(int64_t layer) const {
-  gpu::AttentionShape own = shape;
-  own.window = static_cast<int>(spec.Window(layer));
-  return own;
+void CudaState::AttendSplit(int64_t layer, ConstDeviceArray q, const KeysValues& kv, float* out) {
+  const gpu::AttentionShape shape = ShapeOf(layer);
+  gpu::AttendSplit(stream_, {.shape = shape,
+                             .q = static_cast<const float*>(q.data),
+                             .keys = kv.keys,
+                             .values = kv.values,
+                             .first_row = step().first_row,
+                             .visible = step().visible,
+                             .tokens = step().count,
+                             .splits = gpu::AttentionSplits(shape, step().count, step().longest_keys, cores()),
+                             .scratch = &shares_,
+                             .out = out});
 }
 
 void CudaState::AddNormed(MatrixView<float> h, float* update, const DeviceBuffer<float>& bias,
                           const DeviceBuffer<float>& norm) {
-  gpu::AddNormedUpdate(stream, h, update, bias.data(), norm.data(), eps);
+  gpu::AddNormedUpdate(stream_, h, update, bias.data(), norm.data(), eps());
 }
 
 void CudaState::Head(const float* row, float* logits) {
-  gpu::MatVec(stream,
+  gpu::MatVec(stream_,
               {.w = HeadWeights(),
-               .rows = config.vocab,
-               .cols = hidden,
+               .rows = config().vocab,
+               .cols = hidden(),
                .x = row,
                .norm_weight = FinalNorm(),
-               .eps = eps,
+               .eps = eps(),
                .y = logits},
-              cores);
-  if (spec.logit_cap > 0) gpu::SoftCap(stream, spec.logit_cap, config.vocab, logits);
+              cores());
+  if (spec().logit_cap > 0) gpu::SoftCap(stream_, spec().logit_cap, config().vocab, logits);
+}
+
+void CudaState::Ask(const Draw& draw) {
+  const gpu::SampleRequest request = RequestOf(draw);
+  gpu::CopyToDevice(stream_, request_.Reserve(stream_, 1, kActivations), &request, sizeof(request));
 }
 
 void CudaState::Choose(const float* row) {
-  float* const logits = chosen_from_.Reserve(stream, config.vocab, kActivations);
+  float* const logits = chosen_from_.Reserve(stream_, config().vocab, kActivations);
   Head(row, logits);
-  gpu::SampleToken(stream, logits, config.vocab, request.data(), cores,
-                   choice_scratch_.Reserve(stream, gpu::SampleScratch(config.vocab, cores), kActivations),
-                   chosen.Reserve(stream, 1, kActivations));
+  gpu::SampleToken(stream_, logits, config().vocab, request_.data(), cores(),
+                   choice_scratch_.Reserve(stream_, gpu::SampleScratch(config().vocab, cores()), kActivations),
+                   chosen_.Reserve(stream_, 1, kActivations));
 }
 
 int64_t CudaState::ReleaseScratch() {
-  int64_t bytes = 0;
-  for (Scratch* scratch : {&residual, &normed, &qkv, &q, &keys, &values, &attended, &attention_update, &mlp_update,
-                           &delta, &gate_up, &activation, &widened, &inner, &logits, &given, &gathered}) {
-    bytes += scratch->bytes();
-    scratch->Release();
+  int64_t bytes = shares_.bytes();
+  for (Scratch& array : arrays_) {
+    bytes += array.bytes();
+    array.Release();
   }
-  bytes += shares.bytes();
-  shares.Release();
-  graph.Reset();
+  shares_.Release();
+  graph_.Reset();
   return bytes;
 }
 

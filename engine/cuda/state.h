@@ -1,49 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of a decoder on its GPU: tensors, tables, scratch memory, and the call in progress. Only files of
-// engine/cuda/ include it: the backend, the implementations of layers (many_tokens.h, one_token.h) and the operations
-// of gradients.
+// A decoder's tensors, tables, scratch memory and call in progress on its GPU, and the operations that the bodies of
+// the layers (many_tokens.h, one_token.h) and the head share.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
-#include <vector>
 
 #include "engine/backend.h"
-#include "engine/cuda/rope_table.h"
+#include "engine/cuda/call.h"
+#include "engine/cuda/scratch.h"
 #include "engine/cuda/weights.h"
-#include "kernels/cuda/attention.h"
-#include "kernels/cuda/sample.h"
 
 namespace shiftrt {
-
-inline constexpr const char* kActivations = "the activations";
-
-// An array as large as the largest call needs, in float32 or in the weights' type.
-class Scratch {
- public:
-  float* Floats(gpu::Stream stream, int64_t count) {
-    return static_cast<float*>(Get(stream, count, DType::kFloat32).data);
-  }
-  gpu::DeviceArray Get(gpu::Stream stream, int64_t count, DType dtype) {
-    const int64_t bytes = count * static_cast<int64_t>(SizeOf(dtype));
-    return {buffer_.Reserve(stream, bytes, kActivations), dtype};
-  }
-  int64_t bytes() const { return buffer_.size(); }
-  void Release() { buffer_ = {}; }
-
- private:
-  gpu::DeviceBuffer<std::byte> buffer_;
-};
-
-struct CudaKv : KvStorage {
-  CudaKv(std::shared_ptr<const StreamRows> stream, int64_t capacity) : stream(std::move(stream)), capacity(capacity) {}
-  struct Slot {
-    gpu::DeviceBuffer<std::byte> keys, values;  // (capacity, kv_dim)
-  };
-  std::shared_ptr<const StreamRows> stream;  // that the memory goes back to
-  int64_t capacity;
-  std::vector<Slot> slots;  // one per block whose attention runs, in plan order
-};
 
 // An adapter's matrices as weights (out, in), the rank padded by zeros; rank 0: `a` instead of factors.
 struct DeviceLra {
@@ -56,22 +25,27 @@ struct KeysValues {
   int64_t rows = 0;  // of each
 };
 
-// The call in progress, as launches read it: arrays in device memory, and sizes.
-struct Step {
-  int64_t count = 0;
-  const int32_t *tokens = nullptr, *positions = nullptr, *cache_rows = nullptr, *first_row = nullptr,
-                *visible = nullptr;
-  const gpu::PackedSequence* sequences = nullptr;
-  int64_t sequence_count = 0, longest = 0;
-  int64_t longest_keys = 0;  // no query will see more
-  // Rows of keys that branches have in one piece with their own; they stand behind the call's.
-  const int32_t* joined_rows = nullptr;
-  int64_t joined_count = 0;
+// The arrays that every call uses again, each as large as the largest call needs.
+enum class CudaArray : uint8_t {
+  kResidual,
+  kNormed,
+  kQkv,
+  kQueries,
+  kKeys,
+  kValues,
+  kAttended,
+  kAttentionUpdate,
+  kMlpUpdate,
+  kDelta,
+  kGateUp,
+  kActivation,
+  kWidened,
+  kInner,
+  kLogits,
+  kGiven,
+  kGathered,
 };
-
-inline gpu::SampleRequest RequestOf(const Draw& draw) {
-  return {draw.sampling.temperature, draw.sampling.top_p, draw.uniform, draw.sampling.top_k};
-}
+inline constexpr size_t kCudaArrays = static_cast<size_t>(CudaArray::kGathered) + 1;
 
 class CudaState {
  public:
@@ -79,83 +53,94 @@ class CudaState {
   CudaState(const CudaState&) = delete;
   CudaState& operator=(const CudaState&) = delete;
 
+  const ModelConfig& config() const { return weights_->config; }
+  const BlockSpec& spec() const { return config().block; }
+  int64_t hidden() const { return config().hidden; }
+  float eps() const { return static_cast<float>(config().rms_eps); }
+  gpu::Stream stream() const { return stream_; }
+  DType dtype() const {
+    return dtype_;
+  }  // of the weights, of cached keys and values, and of what products of many rows read
+  int cores() const { return device_->info().multiprocessors; }
+  bool tapped() const { return tapped_; }                // some calls make rows of updates
+  bool gates_at_once() const { return gates_at_once_; }  // for many tokens, the activation is part of the product
+  gpu::Products& products() { return device_->products(); }
+  const std::shared_ptr<const StreamRows>& rows() const { return device_->rows(); }
+
   // The tensors of a stage, uploaded now if they were not before.
   const DeviceAttention& AttentionOf(const BlockStage& stage);
   const DeviceMlp& MlpOf(const BlockStage& stage);
   const DeviceLra& AdapterOf(const AdapterStage& stage);
+  // The plan's head, (vocab, hidden), and final norm.
+  gpu::ConstDeviceArray HeadWeights() const {
+    return output_.head.size() > 0 ? gpu::ConstDeviceArray(output_.head.data(), dtype_) : device_->head();
+  }
+  const float* FinalNorm() const {
+    return output_.final_norm.size() > 0 ? output_.final_norm.data() : device_->final_norm();
+  }
 
-  // Copies what a call's launches read to the device, and makes it the call in progress.
+  // Makes `call` the one in progress. If its token is the one that the call before chose, copies nothing to the device.
   void Begin(const LayerCall& call);
-  // The same for one token that continues a cache, the one that the call before chose. Copies nothing to the device.
-  void BeginOnChosen(const LayerCall& call);
-  // The memory for keys and values: a slot of the cache, or scratch for one block.
+  const Step& step() const { return call_.step(); }
+  const CudaKv* cache() const { return call_.cache(); }
+  gpu::RopeTable rope() const { return call_.rope(); }
+  // The recorded launches for one token. Whatever moves an array that they use resets them.
+  gpu::LaunchGraph& graph() { return graph_; }
+
+  // An array with room for so many elements, which it need not keep from before.
+  gpu::DeviceArray Get(CudaArray which, int64_t count, DType dtype) { return Of(which).Get(stream_, count, dtype); }
+  float* Floats(CudaArray which, int64_t count) { return Of(which).Floats(stream_, count); }
+  // Rows of the hidden size, one per token of the call.
+  MatrixView<float> Hidden(CudaArray which) { return {Floats(which, step().count * hidden()), step().count, hidden()}; }
+  // Gives back the memory of a batch; returns how many bytes.
+  int64_t ReleaseScratch();
+
+  // h = the embeddings of the call's tokens.
+  void Embed(float* h);
+  // Returns rows in this GPU's memory, to which those of the host are copied. Throws Error for rows of another GPU.
+  const float* Here(const Rows& rows);
+  // Returns where the keys and values of the call belong: in a slot of the cache, or in scratch for one block.
   KeysValues Place(int64_t slot);
   // From the product with the joined query, key and value matrices: rotated queries to `q`, keys and values to `kv`.
   void Rotate(const DeviceAttention& attention, gpu::ConstDeviceArray qkv, gpu::DeviceArray q, const KeysValues& kv);
-  gpu::RopeTable rope() const { return rope_.table(); }
-  // Rows in this GPU's memory: those of the host are copied over. Throws Error for rows of another GPU.
-  const float* Here(const Rows& rows);
-
-  // The shape of attention of the block at `layer`, which has a window of its own.
-  gpu::AttentionShape ShapeOf(int64_t layer) const;
+  // out = the attention of the call's queries at `layer`, in float32.
+  void AttendSplit(int64_t layer, gpu::ConstDeviceArray q, const KeysValues& kv, float* out);
+  gpu::AttentionShape ShapeOf(int64_t layer) const { return AttentionShapeOf(config(), spec().Window(layer)); }
   // h += update + bias, normed first with `norm`: what a family with norms of its updates does. Leaves in `update` what
   // was added.
   void AddNormed(MatrixView<float> h, float* update, const gpu::DeviceBuffer<float>& bias,
                  const gpu::DeviceBuffer<float>& norm);
-  // The plan's head, (vocab, hidden), and final norm.
-  gpu::ConstDeviceArray HeadWeights() const {
-    return output_.head.size() > 0 ? gpu::ConstDeviceArray(output_.head.data(), dtype) : device->head();
-  }
-  const float* FinalNorm() const {
-    return output_.final_norm.size() > 0 ? output_.final_norm.data() : device->final_norm();
-  }
   // Final norm and head of one row, (hidden) to (vocab).
   void Head(const float* row, float* logits);
-  // The token that follows `row`, as `request` says, into `chosen`.
+  // Says how the next Choose() chooses.
+  void Ask(const Draw& draw);
+  // Chooses the token that follows `row` into chosen().
   void Choose(const float* row);
-
-  // Gives back the memory of a batch; returns how many bytes.
-  int64_t ReleaseScratch();
-  // Rows of the hidden size, one per token of the call.
-  MatrixView<float> Hidden(Scratch& scratch) {
-    return {scratch.Floats(stream, step.count * hidden), step.count, hidden};
-  }
-
-  const std::shared_ptr<const Weights> weights;
-  const ModelConfig& config;
-  const BlockSpec& spec;
-  const std::shared_ptr<DeviceWeights> device;
-  const gpu::Stream stream;
-  const DType dtype;  // of the weights' matrices, of cached keys and values, and of what products of many rows read
-  const int64_t hidden;
-  const float eps;
-  const int cores;
-  const gpu::AttentionShape shape;
-  const bool tapped;         // some calls make rows of updates
-  const bool gates_at_once;  // for many tokens, the activation is part of the product (gated_product.h)
-
-  Step step;
-  const CudaKv* cache = nullptr;  // of the call in progress
-  Scratch residual, normed, qkv, q, keys, values, attended, attention_update, mlp_update, delta, gate_up, activation,
-      widened, inner, logits, given, gathered;
-  gpu::SplitScratch shares;
-  // The choice of a token; apart from the scratch, for recorded launches read and write it.
-  gpu::DeviceBuffer<gpu::SampleRequest> request;
-  gpu::DeviceBuffer<int32_t> chosen;
-  // Launches for one token. Whatever moves an array that they use resets it.
-  gpu::LaunchGraph graph;
+  const int32_t* chosen() const { return chosen_.data(); }
 
  private:
-  // Tensors of plans besides the model's own, kept for as long as this decoder.
+  Scratch& Of(CudaArray which) { return arrays_[static_cast<size_t>(which)]; }
+
+  const std::shared_ptr<const Weights> weights_;
+  const std::shared_ptr<DeviceWeights> device_;
+  const gpu::Stream stream_;
+  const DType dtype_;
+  const bool tapped_, gates_at_once_;
+
+  // The tensors of plans besides the model's own, kept for as long as this decoder.
   std::map<std::shared_ptr<const BlockWeights>, DeviceBlock> own_;
   std::map<std::shared_ptr<const Lra>, DeviceLra> adapters_;
   DeviceOutput output_;
 
-  GrowingRopeTable rope_;
-
-  gpu::DeviceBuffer<int32_t> indices_;
+  CudaCall call_;
+  std::array<Scratch, kCudaArrays> arrays_;
+  gpu::SplitScratch shares_;
+  // The choice of a token; apart from the scratch, because recorded launches read and write it.
+  gpu::DeviceBuffer<gpu::SampleRequest> request_;
+  gpu::DeviceBuffer<int32_t> chosen_;
   gpu::DeviceBuffer<float> chosen_from_;  // logits
   gpu::DeviceBuffer<uint64_t> choice_scratch_;
+  gpu::LaunchGraph graph_;
 };
 
 }  // namespace shiftrt

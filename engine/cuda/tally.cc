@@ -41,7 +41,7 @@ class Gpus {
   Stream stream(size_t which) const { return weights_[which]->stream(); }
   // In whose memory the sums are: of the first, the context's solver, which fits them.
   linalg::Solver& solver(size_t which) const { return *solvers_[which]; }
-  // Which of them has these rows.
+  // Returns which of them has these rows.
   size_t Which(const Rows& rows) const {
     Check(!rows.on_host(), "rows of the host where a GPU's are expected");
     for (size_t i = 0; i < weights_.size(); ++i)
@@ -176,7 +176,7 @@ class CudaProducts : public PendingProducts {
   }
 
  private:
-  // Where they come to.
+  // The memory of the host to which they are copied.
   struct Arrived {
     Arrived(Stream stream, int64_t count)
         : device(stream.device),

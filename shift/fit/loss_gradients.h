@@ -21,7 +21,7 @@ using GradientSink = std::function<void(int64_t layer, const Batch& batch, const
 void VisitLossGradients(const ShiftJob& job, std::span<const Batch> batches, std::span<const int64_t> layers,
                         const GradientSink& sink);
 
-// Of every token of the calibration text, fitted and held out: 4 bytes per token and layer.
+// Collects the sizes for every token of the calibration text, fitted and held out: 4 bytes per token and layer.
 std::shared_ptr<const GradientSizes> CollectGradientSizes(const ShiftJob& job, std::span<const int64_t> layers);
 
 }  // namespace shiftrt

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cuda/call.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/cuda/scratch.h"
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+gpu::AttentionShape AttentionShapeOf(const ModelConfig& config, int64_t window) {
+  return {.heads = static_cast<int>(config.heads),
+          .kv_heads = static_cast<int>(config.kv_heads),
+          .head_dim = static_cast<int>(config.head_dim),
+          .scale = config.block.attention_scale,
+          .window = static_cast<int>(window),
+          .soft_cap = config.block.attention_cap};
+}
+
+bool CudaCall::Begin(const LayerCall& call) {
+  cache_ = static_cast<const CudaKv*>(call.cache);
+  const int64_t count = call.batch.size(), vocab = config_.vocab;
+  const CallLayout layout = LayOut(call);
+  constexpr int64_t kSequenceWords = sizeof(gpu::PackedSequence) / sizeof(int32_t);
+  const auto joined_count = std::ssize(layout.joined_rows), sequence_count = std::ssize(layout.sequences);
+  const int64_t total = (places_ ? 5 : 4) * count + joined_count + kSequenceWords * sequence_count;
+  std::vector<int32_t> host(total);
+  // In the order in which BeginOnChosen() has them: recorded launches read the numbers of either.
+  int32_t *tokens = host.data(), *positions = tokens + count, *cache_rows = positions + count,
+          *first_row = cache_rows + (places_ ? count : 0), *visible = first_row + count, *joined = visible + count,
+          *sequence = joined + joined_count;
+  step_ = {};
+  step_.count = count;
+  for (int64_t t = 0; t < count; ++t) {
+    tokens[t] = call.batch.tokens[t];
+    Check(tokens[t] >= 0 && tokens[t] < vocab, "token {} at position {} is outside the vocabulary of {}", tokens[t], t,
+          vocab);
+  }
+  for (size_t i = 0; i < layout.sequences.size(); ++i) {
+    const CallLayout::Sequence& s = layout.sequences[i];
+    const auto begin = static_cast<int32_t>(s.begin), past = static_cast<int32_t>(s.past);
+    const int64_t first_key = cache_ != nullptr ? 0 : s.joined < 0 ? s.begin : count + s.joined;
+    const auto kv_begin = static_cast<int32_t>(first_key);
+    const gpu::PackedSequence packed{begin, static_cast<int32_t>(s.count), past, kv_begin};
+    std::memcpy(sequence + static_cast<int64_t>(i) * kSequenceWords, &packed, sizeof(packed));
+    step_.longest = std::max(step_.longest, s.count);
+    step_.longest_keys = std::max(step_.longest_keys, s.past + s.count);
+    for (int32_t t = begin; t < s.begin + s.count; ++t) {
+      positions[t] = past + t - begin;
+      first_row[t] = kv_begin;
+      visible[t] = positions[t] + 1;
+      if (places_) cache_rows[t] = cache_ != nullptr ? positions[t] : t;
+    }
+  }
+  std::copy(layout.joined_rows.begin(), layout.joined_rows.end(), joined);
+  if (cache_ != nullptr) step_.longest_keys = cache_->capacity;
+  const bool moved = rope_.Extend(step_.longest_keys) | (total > numbers_.size());
+  const int32_t* const there = numbers_.Reserve(stream_, std::max<int64_t>(1, total), kActivations);
+  gpu::CopyToDevice(stream_, numbers_.data(), host.data(), total * static_cast<int64_t>(sizeof(int32_t)));
+  const auto at = [&](const int32_t* on_host) { return there + (on_host - host.data()); };
+  step_.tokens = at(tokens);
+  step_.positions = at(positions);
+  step_.first_row = at(first_row);
+  step_.visible = at(visible);
+  step_.joined_rows = at(joined);
+  step_.joined_count = joined_count;
+  step_.sequences = reinterpret_cast<const gpu::PackedSequence*>(at(sequence));
+  step_.sequence_count = sequence_count;
+  step_.cache_rows = places_ ? at(cache_rows) : nullptr;
+  return moved;
+}
+
+bool CudaCall::BeginOnChosen(const LayerCall& call, const int32_t* chosen, gpu::SampleRequest* request) {
+  cache_ = static_cast<const CudaKv*>(call.cache);
+  const bool moved = rope_.Extend(cache_->capacity) | (numbers_.size() < gpu::kStepNumbers);
+  int32_t* const numbers = numbers_.Reserve(stream_, gpu::kStepNumbers, kActivations);
+  gpu::StepOnChosen(stream_, {.chosen = chosen,
+                              .position = static_cast<int32_t>(call.past),
+                              .asked = RequestOf(*call.draw),
+                              .numbers = numbers,
+                              .request = request});
+  step_ = {.count = 1,
+           .tokens = numbers,
+           .positions = numbers + 1,
+           .cache_rows = numbers + 2,
+           .first_row = numbers + 3,
+           .visible = numbers + 4,
+           .longest = 1,
+           .longest_keys = cache_->capacity};
+  return moved;
+}
+
+}  // namespace shiftrt
