@@ -25,7 +25,7 @@ inline constexpr int kWarpSize = 32;
 inline constexpr int kMostBlocksAlongZ = 65535;  // and along y
 // Shared memory that a block can have on every architecture of the build: the 99 KiB of 8.9 (8.0 has 163, 9.0 has 227).
 inline constexpr int kMaxSharedBytes = 99 * 1024;
-// What a kernel of hopper.cuh can have.
+// Limits of a kernel of hopper.cuh.
 inline constexpr int kHopperSharedBytes = 227 * 1024;
 inline constexpr uint32_t kFullWarp = 0xffffffffu;
 

@@ -216,7 +216,7 @@ SHIFTRT_DEVICE int BlockOfCluster() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return rank;
 }
-// What was written to shared memory before it is visible to all blocks of the cluster after it.
+// After it, all blocks of the cluster see what any of them wrote to shared memory before it.
 SHIFTRT_DEVICE void SyncCluster() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -235,8 +235,8 @@ SHIFTRT_DEVICE void StoreToBlock(Shared<float> at, int block, float value, Share
       : "memory");
 }
 
-// Whether the stream's device can hold a cluster of this kernel whose blocks have as much shared memory as there is.
-// The query is about a launch that does not overlap, because the attribute of overlap has nothing to do with room.
+// True if the stream's device can hold a cluster of this kernel whose blocks use all shared memory. The query is for a
+// launch that does not overlap, because the attribute of overlap does not affect the room.
 template <typename K>
 bool AskWhetherClusterFits(Stream stream) {
   UseDeviceOf(stream);

@@ -77,7 +77,7 @@ SHIFTRT_DEVICE void LaneDots(const T* const (&rows)[kRows], const Vector& vector
 
 enum class Finish { kStore, kAdd, kSwiGlu, kGeGlu, kRotate };
 constexpr bool IsGlu(Finish finish) { return finish == Finish::kSwiGlu || finish == Finish::kGeGlu; }
-// Whether the two rows of a warp must be certain ones.
+// True if the two rows of a warp must be particular ones.
 constexpr bool IsPaired(Finish finish) { return IsGlu(finish) || finish == Finish::kRotate; }
 
 // RotatedHeads as a kernel reads it, and nothing for other kernels.
@@ -91,8 +91,8 @@ struct RotatedOut {
 };
 struct Nothing {};
 
-// What the rows of a warp need besides their products. It is loaded before the product, so that its latency is that of
-// the weights.
+// The data that the rows of a warp need besides their products. They are loaded before the product, so that their
+// latency is hidden behind that of the weights.
 template <int kRows>
 struct Beside {
   float bias[kRows], addend[kRows];

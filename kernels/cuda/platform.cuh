@@ -330,10 +330,10 @@ SHIFTRT_DEVICE void SinCos(double x, double* sine, double* cosine) { sincos(x, s
 void CheckLaunch(int status, const char* kernel);
 // Says on stderr why a device cannot tell whether a cluster of the kernel fits. Its callers use another kernel then.
 void ReportNoCluster(int status, const char* kernel);
-// Whether a launch on the stream's device may start before the previous one has ended: on compute capability 9.0,
+// True if a launch on the stream's device may start before the previous one has ended: on compute capability 9.0,
 // unless the environment variable SHIFTRT_CUDA_OVERLAP is 0.
 bool LaunchesOverlap(Stream stream);
-// Whether the code for such a device contains the wait. Code built for an older architecture, which the driver
+// True if the code for such a device contains the wait. Code built for an older architecture, which the driver
 // translates, does not.
 constexpr bool kKernelsWait = [] {
   bool all = true;

@@ -48,7 +48,7 @@ void CheckReach([[maybe_unused]] int device, [[maybe_unused]] const T& object,
   CheckWords(device, &copy, sizeof(copy), who);
 #endif
 }
-// What is submitted to a stream: runs `work`, or keeps it while a launch graph is recorded. `work` owns its arguments.
+// Submits `work` to a stream: runs it, or keeps it while a launch graph is recorded. `work` owns its arguments.
 void Submit(std::function<void()> work);
 // Calls `body` and returns what it submits, which does not run.
 std::vector<std::function<void()>> RecordSubmitted(const std::function<void()>& body);
@@ -97,7 +97,7 @@ struct Collective {
   void* slot = nullptr;
   void (*apply)(const std::vector<Participant>& lanes, const Where& where) = nullptr;
 };
-// What a thread waits for by itself, and its description for an error.
+// An event that a thread waits for by itself, and its description for an error.
 struct Event {
   bool (*done)(const void* object, int64_t wanted) = nullptr;
   std::string (*describe)(const void* object, int64_t wanted) = nullptr;
@@ -123,7 +123,7 @@ void WaitCluster(const Where& where);
 // NaN until the store arrives at the mbarrier, which is as late as the kernel allows. Reports a store before all blocks
 // have started or to one that has ended, and one that nobody waits for.
 void StoreToBlock(const std::byte* at, int rank, float value, const void* mbarrier, const Where& where);
-// Of the thread's block. Reports a kernel that does not say that it is for compute capability 9.0.
+// The tile memory of the thread's block. Reports a kernel that does not declare that it is for compute capability 9.0.
 class TileMemory;
 TileMemory& Tiles(const Where& where);
 // Reports an access of shared memory to the TileMemory of the block, if it has one.

@@ -22,7 +22,7 @@ namespace shiftrt::emu {
 namespace {
 
 int64_t memory_bytes = int64_t{1} << 30, bytes_to_host = 0, bytes_to_device = 0, drains = 0, replays = 0;
-// Of a program, as environment variables say.
+// A setting of a program, which an environment variable may give.
 int Setting(const char* variable, int otherwise) {
   const char* const setting = std::getenv(variable);
   return setting != nullptr ? std::atoi(setting) : otherwise;

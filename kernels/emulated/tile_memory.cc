@@ -168,7 +168,7 @@ void TileMemory::Touch(const void* at, int bytes, const Where& where) {
   }
 }
 
-// What this thread has written is in order, and for other threads that only looked at it, too.
+// Orders the writes of this thread, and those that it has seen of other threads.
 void TileMemory::FenceAsync() {
   std::set<int> units;
   for (const auto& [at, touched] : touched_)

@@ -27,7 +27,7 @@
 
 namespace shiftrt::emu {
 
-// What MapBoxes() was given.
+// The arguments that MapBoxes() was given.
 gpu::BoxEncoding DecodeBoxes(const gpu::BoxMap& map);
 
 // Bytes of boxes that launches have copied to shared memory since the start of the program.
@@ -101,7 +101,7 @@ class TileMemory {
     uint32_t mbarrier;
     Where where;
   };
-  // What a thread may have written to 16 bytes since its last fence, and what was there.
+  // A record of the 16 bytes that a thread may have written since its last fence, and their contents before.
   struct Touched {
     std::array<std::byte, 16> before;
     Where where;
@@ -134,7 +134,7 @@ class TileMemory {
     std::vector<Product> open;                 // not committed
     std::vector<std::vector<Product>> groups;  // committed, the oldest first
   };
-  // What the warps of a warpgroup multiply, in order.
+  // The products that the warps of a warpgroup have issued, in order.
   struct Issued {
     uint64_t a_tile, b_tile;
     int columns;
