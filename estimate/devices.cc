@@ -26,7 +26,7 @@ int64_t Rounds(int64_t items, int64_t devices) { return (items + devices - 1) / 
 
 }  // namespace
 
-int64_t DeviceMemory::most() const {
+int64_t PlannedMemory::most() const {
   return weights + adapters +
          std::max({activations + streams + sums + rows, streams + (sums_stay ? sums : 0) + fit,
                    activations + logits + cache});
@@ -61,10 +61,10 @@ int64_t DevicePlanner::RowsBytes(int64_t tokens) const {
 }
 
 // Sets the plan's passes and its sums on the host, too.
-DeviceMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan) const {
+PlannedMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan) const {
   const int64_t tokens = std::max(outline_.calibration_batch(), outline_.window_batch());
   const int64_t d = config_.hidden, groups = plan.devices / plan.stages;
-  DeviceMemory memory;
+  PlannedMemory memory;
   memory.weights = WeightBytes(config_, plan_, share, dtype_);
   memory.sums_stay = !hardware_.gpu;
   const int64_t per_token =
@@ -152,7 +152,7 @@ void DevicePlanner::Split(DevicePlan& plan) const {
   plan.stream_bytes = kFloat * config_.hidden;
   int64_t collecting = 0;  // stages
   for (const ModelShare& share : CutModel(config_, plan_, plan.stages)) {
-    const DeviceMemory memory = MemoryOf(share, plan);
+    const PlannedMemory memory = MemoryOf(share, plan);
     if (memory.most() > plan.memory.most()) plan.memory = memory;
     if (share.begin < outline_.tapped) ++collecting;
   }

@@ -14,7 +14,7 @@
 namespace shiftrt {
 
 // Bytes of one device.
-struct DeviceMemory {
+struct PlannedMemory {
   int64_t weights = 0;
   int64_t activations = 0;  // one batch: the stream, the values that a block computes, copies that taps keep
   int64_t streams = 0;      // the calibration text's, if sites are fitted in sequence
@@ -34,7 +34,7 @@ struct DevicePlan {
   int64_t devices = 1;
   int64_t stages = 1;     // devices that hold one model together (--split); 1: each holds the whole model
   std::string why_not;    // empty if the job can be done so; otherwise the rest says what it would take
-  DeviceMemory memory;    // the memory of the device that needs the most
+  PlannedMemory memory;   // the memory of the device that needs the most
   int64_t host_sums = 0;  // bytes of sums in the memory of the host of a GPU
   int64_t passes = 1;     // over the calibration text, if memory divides the sites into groups
   // Seconds of each step: its work at the rates of the hardware, without messages and waiting.
@@ -61,7 +61,7 @@ class DevicePlanner {
   void Split(DevicePlan& plan) const;
   void SetSeconds(DevicePlan& plan) const;
   int64_t Collected(const ModelShare& share) const;
-  DeviceMemory MemoryOf(const ModelShare& share, DevicePlan& plan) const;
+  PlannedMemory MemoryOf(const ModelShare& share, DevicePlan& plan) const;
   int64_t RowsBytes(int64_t tokens) const;
 
   const MainJob& job_;

@@ -128,7 +128,7 @@ void PrintDevices(const Hardware& hardware, const std::vector<DevicePlan>& plans
                 "cache", "adapters", "sums on host", "sent", "stream per token"});
   Table times({"devices", "select", "calibrate", "solve", "factorize", "evaluate", "decode", "total", "passes", ""});
   for (const DevicePlan& plan : plans) {
-    const DeviceMemory& m = plan.memory;
+    const PlannedMemory& m = plan.memory;
     const std::string devices = std::to_string(plan.devices);
     memory.Add({devices, std::to_string(plan.stages), Bytes(m.most()), Bytes(m.weights), Bytes(m.activations),
                 Bytes(m.streams), Bytes(m.sums), Bytes(m.rows), Bytes(m.fit), Bytes(m.logits), Bytes(m.cache),
@@ -198,7 +198,7 @@ Json OutlineJson(const MainJob& job, const JobOutline& outline) {
 }
 
 Json DeviceJson(const DevicePlan& plan) {
-  const DeviceMemory& m = plan.memory;
+  const PlannedMemory& m = plan.memory;
   Json json = {{"devices", plan.devices},
                {"split", plan.stages},
                {"possible", plan.why_not.empty()},
