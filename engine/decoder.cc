@@ -87,7 +87,7 @@ CallLayout LayOut(const LayerCall& call) {
 }
 
 struct Decoder::Impl {
-  std::shared_ptr<Processes> processes;
+  Context context;
   std::shared_ptr<const Weights> weights;
   DepthPlan plan;
   TapSet taps;
@@ -118,7 +118,7 @@ Decoder::Decoder(const Context& context, std::shared_ptr<const Weights> weights,
     setup.plan.stages.assign(mine.begin(), mine.end());
   }
   impl_->backend = context.device == Device::kCuda ? MakeCudaBackend(setup) : MakeCpuBackend(setup);
-  impl_->processes = context.processes;
+  impl_->context = context;
   impl_->weights = std::move(weights);
   impl_->plan = std::move(plan);
 }
@@ -126,7 +126,7 @@ Decoder::Decoder(const Context& context, std::shared_ptr<const Weights> weights,
 Decoder::~Decoder() = default;
 Decoder::Decoder(Decoder&&) noexcept = default;
 
-Processes& Decoder::processes() const { return *impl_->processes; }
+const Context& Decoder::context() const { return impl_->context; }
 
 Rows Decoder::Forward(const Batch& batch, bool taps_only) {
   CheckLengths(config(), batch);

@@ -117,8 +117,8 @@ class Decoder {
   std::vector<float> LogProbs(const Rows& stream, std::span<const int64_t> which, std::span<const int32_t> targets,
                               std::span<int32_t> argmax = {});
 
-  // Those of the context, which share what is measured over many batches.
-  Processes& processes() const;
+  // The context that the decoder was made with.
+  const Context& context() const;
   const Weights& weights() const;
   const ModelConfig& config() const { return weights().config; }
   const DepthPlan& plan() const;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/tally.h"
 
-#include <optional>
-#include <string>
+#include <cmath>
 #include <utility>
 
+#include "engine/exchanged_tally.h"
+#include "engine/ridge_count.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
@@ -40,7 +41,7 @@ class CpuProducts : public PendingProducts {
 
 class CpuTally : public Tally {
  public:
-  explicit CpuTally(const Context& context) : Tally(context), context_(context) {}
+  explicit CpuTally(const Context& context) : context_(context) {}
   int64_t devices() const override { return 1; }
   std::unique_ptr<DeviceRidgeSums> MakeRidgeSums(RidgeMatrices& into) override {
     return std::make_unique<CpuRidgeSums>(context_, into);
@@ -51,46 +52,84 @@ class CpuTally : public Tally {
   Context context_;
 };
 
-// The error of a process in whose place another process lacks memory.
-class OutOfMemoryElsewhere : public OutOfMemory {
+// Adds the rows of this process alone, on one device or several.
+class OwnRidgeAdder : public RidgeAdder {
  public:
-  explicit OutOfMemoryElsewhere(std::string what) : OutOfMemory("", 0, 0, 0), what_(std::move(what)) {}
-  const char* what() const noexcept override { return what_.c_str(); }
+  OwnRidgeAdder(Tally& tally, const RidgeSite& site) : count_(site), sums_(tally.MakeRidgeSums(site.into)) {
+    for (int64_t i = 0; i < tally.devices(); ++i) pending_.push_back(tally.MakeProducts());
+  }
+
+  void Add(const SiteRows& rows, const RowWeights& weights) override {
+    PendingProducts& products = *pending_[turn_];
+    turn_ = (turn_ + 1) % pending_.size();
+    count_.Check(products.Take(), {});
+    products.Start(rows.stream, rows.delta);
+    count_.Add(rows.stream.count());
+    if (!weights) return sums_->Add(rows.inputs, rows.delta, {});
+    const std::vector<RowProducts> now = products.Take();
+    const std::vector<double> weighted = weights(now);
+    count_.Check(now, weighted);
+    sums_->Add(rows.inputs, rows.delta, weighted);
+  }
+
+  void Settle() override {
+    for (size_t i = 0; i < pending_.size(); ++i) count_.Check(pending_[(turn_ + i) % pending_.size()]->Take(), {});
+    sums_->Store();
+    count_.Store();
+  }
 
  private:
-  std::string what_;
+  RidgeCount count_;
+  std::unique_ptr<DeviceRidgeSums> sums_;
+  std::vector<std::unique_ptr<PendingProducts>> pending_;  // one per device, used in turn
+  size_t turn_ = 0;                                        // the oldest
 };
 
 }  // namespace
 
-void WithMemoryForAll(Processes& processes, const std::function<void()>& call) {
-  if (processes.alone()) return call();
-  std::optional<OutOfMemory> lacking;
-  try {
-    call();
-  } catch (const OutOfMemory& error) {
-    lacking = error;
+double CheckedDeltaSquares(std::span<const RowProducts> inputs_and_deltas, std::span<const double> weights) {
+  Check(weights.empty() || weights.size() == inputs_and_deltas.size(), "{} weights for {} rows", weights.size(),
+        inputs_and_deltas.size());
+  double sum = 0;
+  for (size_t t = 0; t < inputs_and_deltas.size(); ++t) {
+    const RowProducts& row = inputs_and_deltas[t];
+    Check(std::isfinite(row.aa), "row {} of the block's input is not finite", t);
+    Check(std::isfinite(row.bb), "row {} of the block's update is not finite", t);
+    sum += weights.empty() ? row.bb : weights[t] * row.bb;
   }
-  const std::vector<Bytes> all = processes.Gather(Packer().PutText(lacking ? lacking->what() : "").Take());
-  if (lacking) throw *lacking;
-  for (int rank = 0; rank < processes.size(); ++rank)
-    if (const std::string why = Unpacker(all[rank]).GetText(); !why.empty())
-      throw OutOfMemoryElsewhere(fmt::format("{}: {}", processes.Name(rank), why));
+  return sum;
 }
 
-void WithMemoryForBatch(Processes& processes, const std::function<void()>& call) {
-  if (!processes.split()) return WithMemoryForAll(processes, call);
-  try {
-    call();
-  } catch (const OutOfMemory& error) {
-    Fail("{}; divide the model among more processes (--split)", error.what());
+SharedItems WhereSumsAre(const Context& context, std::span<const RidgeMatrices* const> sums) {
+  std::vector<int> owners;
+  for (size_t i = 0; i < sums.size(); ++i)
+    owners.push_back(sums[i]->totals.holder.value_or(context.processes->Owner(static_cast<int64_t>(i))));
+  return {context, std::move(owners)};
+}
+
+std::vector<std::unique_ptr<RidgeAdder>> Tally::MakeAdders(const std::vector<RidgeSite>& sites) {
+  std::vector<std::unique_ptr<RidgeAdder>> adders;
+  for (const RidgeSite& site : sites) adders.push_back(std::make_unique<OwnRidgeAdder>(*this, site));
+  return adders;
+}
+
+void Tally::ForEachBatch(int64_t count, const std::function<void(int64_t)>& run,
+                         const std::function<void(int64_t, int64_t, bool)>& ended) {
+  for (int64_t b = 0; b < count; ++b) {
+    run(b);
+    ended(b, b + 1, true);
   }
 }
+
+std::unique_ptr<RowExchange> Tally::MakeExchange(const Context&) { return nullptr; }
 
 std::unique_ptr<Tally> MakeCpuTally(const Context& context) { return std::make_unique<CpuTally>(context); }
 
 std::unique_ptr<Tally> MakeTally(const Context& context, std::shared_ptr<const Weights> weights) {
-  return context.device == Device::kCuda ? MakeCudaTally(context, std::move(weights)) : MakeCpuTally(context);
+  std::unique_ptr<Tally> own =
+      context.device == Device::kCuda ? MakeCudaTally(context, weights) : MakeCpuTally(context);
+  if (context.processes->alone()) return own;
+  return MakeExchangedTally(context, std::move(own), *weights);
 }
 
 }  // namespace shiftrt

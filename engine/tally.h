@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums of tapped activations, on the device of the decoder that has them: calibration copies sums from a GPU to the
-// host, not activations.
+// host, and of each token only a few numbers.
+//
+// A Tally takes what decoders tap from batch to batch. Where several processes share the batches, the tally exchanges
+// rows between them, so that every process ends up with the sums of all batches, in the bits of one process
+// (engine/exchanged_tally.h). Its users do not know of processes.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/rows.h"
@@ -13,18 +20,33 @@
 #include "models/weights.h"
 #include "runtime/context.h"
 #include "runtime/linalg/placed.h"
-#include "runtime/processes.h"
+#include "runtime/shared_items.h"
 
 namespace shiftrt {
 
+class RowExchange;
+
+// The tokens that the sums of a site are of.
+struct RidgeTotals {
+  int64_t tokens = 0;
+  double delta_squares = 0;   // the sum of the weighted squares of the updates
+  std::optional<int> holder;  // the only process that has the sums, of a model that is split; none: all have them
+};
 // The sums of one site (RidgeSumsView in kernels/gram.h), in host memory or in that of a GPU's solver.
 struct RidgeMatrices {
   linalg::PlacedMatrix gram, cross;  // (n + 1, n + 1), of which the upper triangle is valid, and (n + 1, d)
+  RidgeTotals totals = {};
 
   RidgeSumsView ToWrite() { return {gram.ToWrite().view(), cross.ToWrite().view()}; }
 };
+// A loop over sums: each item is worked on in one process that has the sums.
+SharedItems WhereSumsAre(const Context& context, std::span<const RidgeMatrices* const> sums);
 
-// The sums of one site while a pass runs.
+// Sum of the squares of the second rows, weighted where there are weights. Throws Error naming a row that is not
+// finite.
+double CheckedDeltaSquares(std::span<const RowProducts> inputs_and_deltas, std::span<const double> weights);
+
+// The matrices of one site on a device while a pass runs.
 class DeviceRidgeSums {
  public:
   virtual ~DeviceRidgeSums() = default;
@@ -42,50 +64,111 @@ class PendingProducts {
   virtual ~PendingProducts() = default;
   // Starts the products of each pair of rows, tapped or kept.
   virtual void Start(const Rows& a, const Rows& b) = 0;
-  // Waits for the products that were started last and returns them; returns nothing if they were taken before.
+  // Waits for the products that were started last and returns them; none when they were taken before.
   virtual std::vector<RowProducts> Take() = 0;
 };
 
-// Rows that go between the GPUs of several processes, all at the same time. Those from one process to another arrive in
-// the order of Send(), and the receiver asks for as many.
-class RowExchange {
+// The tokens of a batch at a site. `stream` (tokens, hidden) is what `delta` is added to; often it is the inputs
+// themselves.
+struct SiteRows {
+  Rows inputs, stream, delta;
+};
+// The weights of rows, given the products of stream and delta. A null function: all rows count alike.
+using RowWeights = std::function<std::vector<double>(std::span<const RowProducts> products)>;
+
+// Adds the tokens of one batch after another to the sums of a site.
+class RidgeAdder {
  public:
-  virtual ~RowExchange() = default;
-  virtual void Send(int to, const Rows& rows) = 0;  // which stay as they are until Run() returns
-  // On this process's GPU. They are there once Run() has returned, until the next call of this.
-  virtual Rows Receive(int from, int64_t count, int64_t hidden) = 0;
-  // All processes call it. Throws as WithMemoryForBatch() does where one has no room for what it receives.
-  virtual void Run() = 0;
+  virtual ~RidgeAdder() = default;
+  // Throws Error naming site and row for NaN or infinity in stream or delta. Where all rows count alike it does not
+  // wait for the device: what is wrong with these rows is found by a later Add, when the same device's turn comes
+  // again, or by Settle.
+  virtual void Add(const SiteRows& rows, const RowWeights& weights) = 0;
+  // Brings what was added into the sums, which are of no use until then: on a GPU they are what they were before, on a
+  // CPU the matrices are ahead of the totals. Throws what Add throws.
+  virtual void Settle() = 0;
+};
+// The sums that an adder adds to, which last longer, and their site.
+struct RidgeSite {
+  RidgeMatrices& into;
+  int64_t first_layer = 0, last_layer = 0;  // the blocks whose updates are added
+  std::string name;                         // of errors
 };
 
-// Calls call() in all processes. Where the device of one has no memory for it, all throw OutOfMemory, so that they
-// divide their work alike.
-void WithMemoryForAll(Processes& processes, const std::function<void()>& call);
-// WithMemoryForAll() for work that is done for one batch after another. The processes of a split model work at
-// different batches and do not wait for each other: there, Error takes the place of OutOfMemory.
-void WithMemoryForBatch(Processes& processes, const std::function<void()>& call);
+// Rows that a sink collects over several blocks of one batch. In a model that is split over processes, they follow the
+// stream to the process that holds the next block.
+class RowCarrier {
+ public:
+  virtual ~RowCarrier() = default;
+  // Before the sink hears block `layer`, whose rows are like `alike`, and after it has heard it.
+  virtual void Before(int64_t layer, std::span<KeptRows* const> kept, const Rows& alike) = 0;
+  virtual void After(int64_t layer, std::span<KeptRows* const> kept) = 0;
+};
+
+// The notes of a probe that wait for the end of a batch. Only BatchNotes derives from it.
+class ExchangedNotes {
+ public:
+  virtual ~ExchangedNotes() = default;
+  virtual void Hear(Unpacker notes) = 0;
+  Packer written;  // of the batch that runs
+};
 
 class Tally {
  public:
-  explicit Tally(const Context& context) : processes_(context.processes) {}
   virtual ~Tally() = default;
-  // The processes that share the batches whose rows it takes.
-  Processes& processes() const { return *processes_; }
   // The number of devices whose rows it takes, and which work at the same time.
   virtual int64_t devices() const = 0;
-  // Goes on from what `into` holds, which lasts longer than the result.
+  // The device's own sums, which go on from what `into` holds. It lasts longer than the result.
   virtual std::unique_ptr<DeviceRidgeSums> MakeRidgeSums(RidgeMatrices& into) = 0;
   virtual std::unique_ptr<PendingProducts> MakeProducts() = 0;
-  // Null where rows are the host's, and where nobody shares the batches.
-  virtual RowExchange* exchange() { return nullptr; }
+  // One adder per site. May throw OutOfMemory.
+  virtual std::vector<std::unique_ptr<RidgeAdder>> MakeAdders(const std::vector<RidgeSite>& sites);
+  // For rows that a sink collects over the blocks first .. last. Null where this process has all of these blocks.
+  virtual std::unique_ptr<RowCarrier> MakeCarrier(int64_t /*first*/, int64_t /*last*/) { return nullptr; }
+  // Calls run(b) for the batches 0 .. count - 1, or for those that this process has of them, in ascending order. Calls
+  // ended(first, end, together) in every process when it has left the batches first .. end - 1 behind; with `together`,
+  // all processes have, and what these batches added and noted has arrived.
+  virtual void ForEachBatch(int64_t count, const std::function<void(int64_t batch)>& run,
+                            const std::function<void(int64_t first, int64_t end, bool together)>& ended);
+  // Calls call(). Where the device of one process has no memory for it, all throw OutOfMemory, so that they divide
+  // their work alike.
+  virtual void InMemory(const std::function<void()>& call) { call(); }
+
+  // True if notes are exchanged rather than heard at once. `notes` lasts as long as batches run.
+  virtual bool Exchanges(ExchangedNotes* /*notes*/) { return false; }
+  // Takes rows of this device to other processes; null where rows go as messages from host memory.
+  virtual std::unique_ptr<RowExchange> MakeExchange(const Context& context);
+};
+
+// Values that a probe notes of each batch. hear(note) is called for the notes of all batches, in the order of the
+// batches, in every process: at once, or when the batch has ended. `Note` goes through runtime/messages.h.
+template <typename Note>
+class BatchNotes : private ExchangedNotes {
+ public:
+  BatchNotes(Tally& tally, std::function<void(const Note&)> hear)
+      : hear_(std::move(hear)), exchanged_(tally.Exchanges(this)) {}
+  void Add(const Note& note) { exchanged_ ? Write(written, note) : hear_(note); }
 
  private:
-  std::shared_ptr<Processes> processes_;
+  void Hear(Unpacker notes) override {
+    while (!notes.done()) {
+      Note note;
+      Read(notes, note);
+      hear_(note);
+    }
+  }
+  const std::function<void(const Note&)> hear_;
+  const bool exchanged_;
 };
+
+// Copies of every `step`-th of the streams that are kept of a text's batches (empty where another process has the
+// batch), dealt out as a text of these batches alone is. All processes of the context call it.
+std::vector<KeptRows> EveryOf(const Context& context, std::span<const KeptRows> streams, int64_t step);
 
 // For what decoders of these weights tap, on any of the context's GPUs. Not for use by several threads. All of the
 // context's processes make it at the same time.
 std::unique_ptr<Tally> MakeTally(const Context& context, std::shared_ptr<const Weights> weights);
+// Those of one process.
 std::unique_ptr<Tally> MakeCpuTally(const Context& context);
 // Throws Error where this build or this machine has no CUDA, and for several GPUs without NCCL.
 std::unique_ptr<Tally> MakeCudaTally(const Context& context, std::shared_ptr<const Weights> weights);

@@ -5,12 +5,12 @@
 #include <numeric>
 
 #include "engine/activations.h"
+#include "engine/exchanged_tally.h"
 #include "estimate/messages.h"
 #include "kernels/logprob.h"
 #include "runtime/check.h"
 #include "runtime/processes.h"
 #include "shift/sums/collect.h"
-#include "shift/sums/ridge_adder.h"
 
 namespace shiftrt {
 
@@ -57,7 +57,7 @@ int64_t DevicePlanner::Collected(const ModelShare& share) const {
 
 // A message with the rows of one site.
 int64_t DevicePlanner::RowsBytes(int64_t tokens) const {
-  return RidgeAdder::RowsBytes(tokens, config_.hidden, config_.hidden, !job_.shift.weighting.uniform());
+  return RowsMessageBytes(tokens, config_.hidden, config_.hidden, !job_.shift.weighting.uniform());
 }
 
 // Sets the plan's passes and its sums on the host, too.

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
+#include "engine/exchanged_tally.h"
 #include "kernels/row_products.h"
 #include "shift/criteria/prune_spec.h"
-#include "shift/sums/ridge_adder.h"
 
 namespace shiftrt {
 
@@ -60,10 +60,10 @@ int64_t CollectBytes(const Place& place, const Collection& collection) {
   int64_t bytes = RoundsBytes(place, count);
   for (int64_t i = 0; i < sites; ++i) {
     const auto owner = static_cast<int>((1 + channel + i) % place.size);
-    bytes += BroadcastBytes(place, owner, RidgeAdder::SharedBytes(hidden, hidden));
+    bytes += BroadcastBytes(place, owner, SumsMessageBytes(hidden, hidden));
     if (owner == place.rank) continue;
     for (int64_t batch = place.rank; batch < count; batch += place.size)
-      bytes += RidgeAdder::RowsBytes(batches[batch].tokens, hidden, hidden, weighted);
+      bytes += RowsMessageBytes(batches[batch].tokens, hidden, hidden, weighted);
   }
   return bytes;
 }
@@ -74,24 +74,19 @@ int64_t InfluenceBytes(const Place& place, const std::vector<BatchShape>& batche
   const auto window = static_cast<int64_t>(sizeof(Unit)) + 4 * kNumber;  // which, and how many products and offsets
   for (int64_t first = 0; first < count; first += place.size) {
     bytes += GatherBytes(place, [&](int rank) {
-      if (first + rank >= count) return int64_t{0};
+      if (first + rank >= count) return kNumber;
       const BatchShape& batch = batches[first + rank];
-      return layers *
-             (window + static_cast<int64_t>(sizeof(RowProducts)) * batch.tokens + kNumber * (batch.sequences + 1));
+      return kNumber + layers * (window + static_cast<int64_t>(sizeof(RowProducts)) * batch.tokens +
+                                 kNumber * (batch.sequences + 1));
     });
   }
   return bytes;
 }
 
-int64_t ShareSolutionsBytes(const Place& place, int64_t sites, int64_t hidden) {
-  const int64_t matrices = 4 * kNumber + 8 * hidden * (hidden + 1), rest = 3 * kNumber;  // lambda, condition, warning
-  return ShareBytes(place, sites, matrices + rest);
-}
-
 int64_t ShareAdaptersBytes(const Place& place, int64_t sites, int64_t hidden, int64_t rank) {
   const int64_t numbers = hidden * (1 + (rank == 0 ? hidden : 2 * rank));
-  const int64_t report = 10 * kNumber + 8 * hidden;  // all singular values are sent
-  return ShareBytes(place, sites, 8 * kNumber + 4 * numbers + report);
+  const int64_t report = 11 * kNumber + static_cast<int64_t>(sizeof(Site)) + 8 * hidden;  // with all singular values
+  return ShareBytes(place, sites, 8 * kNumber + 4 * numbers) + ShareBytes(place, sites, report);
 }
 
 int64_t ShareLossesBytes(const Place& place, int64_t batches) { return ShareBytes(place, batches, 8); }
@@ -111,7 +106,7 @@ int64_t MainJobBytes(const Place& place, const MainJob& job, const JobOutline& o
     bytes += InfluenceBytes(place, batches(outline.fit), UnitsOf(job.shift.prune.unit, config.layers));
   if (outline.collected > 0 && !outline.loads) {
     const bool weighted = !job.shift.weighting.uniform();
-    int64_t channel = kSplitChannels + (outline.selects ? 1 : 0);
+    int64_t channel = kSplitChannels;
     // One pass per site in turn, or one pass for all.
     const int64_t passes = outline.in_sequence() ? outline.collected : 1, sites = outline.collected / passes;
     for (int64_t pass = 0; pass < passes; ++pass)
@@ -121,8 +116,6 @@ int64_t MainJobBytes(const Place& place, const MainJob& job, const JobOutline& o
       }
   }
   const int64_t turns = outline.in_sequence() ? outline.sites : 1, fitted = turns > 0 ? outline.sites / turns : 0;
-  if (job.shift.correction->has_lambda() && job.shift.correction->needs_sums())
-    bytes += turns * ShareSolutionsBytes(place, fitted, config.hidden);
   if (job.shift.correction->has_rank()) bytes += turns * ShareAdaptersBytes(place, fitted, config.hidden, outline.rank);
   return bytes + job.variants * ShareLossesBytes(place, outline.window_batches());
 }

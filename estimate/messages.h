@@ -36,9 +36,8 @@ struct Collection {
 int64_t CollectBytes(const Place& place, const Collection& collection);
 int64_t InfluenceBytes(const Place& place, const std::vector<BatchShape>& batches, int64_t layers);
 
-// Bytes of sharing the fits of so many sites: the solutions in float64, and the adapters with their reports.
-// `rank` 0: the full map. About, for the texts of warnings do not count.
-int64_t ShareSolutionsBytes(const Place& place, int64_t sites, int64_t hidden);
+// Bytes of sharing the adapters that were fitted for so many sites, with their reports. `rank` 0: the full map. About,
+// for the texts of warnings do not count.
 int64_t ShareAdaptersBytes(const Place& place, int64_t sites, int64_t hidden, int64_t rank);
 // Bytes of sharing one number per batch.
 int64_t ShareLossesBytes(const Place& place, int64_t batches);

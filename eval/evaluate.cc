@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <tuple>
+#include <utility>
 
 #include "runtime/files.h"
-#include "runtime/processes.h"
+#include "runtime/shared_items.h"
 
 namespace shiftrt {
 
@@ -80,7 +82,7 @@ class Runner {
 
   int64_t shared_stages() const { return std::ssize(decoder_.plan().stages); }
 
-  // What the calls of Finish() that follow go on from.
+  // Computes the stream from which the following calls of Finish() continue.
   void Begin(const PackedBatch& packed) {
     stream_ = decoder_.Forward(packed.batch);
     if (variants_.size() == 1) return;  // no stages of its own that would overwrite it
@@ -128,17 +130,21 @@ class Collector {
   std::vector<std::vector<Score>> scores_;
 };
 
+// True if log-probabilities of this program count: of a model that is split, one part has the head.
+bool HasHead(const Weights& weights) { return weights.shares.empty() || weights.shares[weights.share].last; }
+
 // The scores of every variant and batch.
 class ScoreTable {
  public:
   ScoreTable(size_t variants, size_t batches) : scores_(variants, std::vector<std::vector<Score>>(batches)) {}
   std::vector<Score>& At(size_t variant, size_t batch) { return scores_[variant][batch]; }
 
-  // Takes what journals hold, of this process and of the others, which may be on other hosts. Returns the batches that
-  // some variant lacks; of these, what the own journal holds is in the table, and nothing where it holds nothing.
+  // Takes what journals hold, of this program and of those that share its work, which may be on other hosts. Returns
+  // the batches that some variant lacks; of these, what the own journal holds is in the table, and nothing where it
+  // holds nothing.
   std::vector<int64_t> TakeKnown(const EvalJob& job, const std::vector<std::string>& keys,
                                  const std::vector<PackedBatch>& batches) {
-    Packer mine;
+    Known mine;
     for (size_t b = 0; b < batches.size(); ++b) {
       bool whole = true;
       for (size_t v = 0; v < keys.size(); ++v) {
@@ -147,19 +153,19 @@ class ScoreTable {
         whole = whole && !At(v, b).empty();
       }
       if (!whole) {
-        // The processes of a group run the same variants; what one of them alone knows is computed again.
-        for (size_t v = 0; job.context.processes->split() && v < keys.size(); ++v) At(v, b).clear();
+        // Where several hold the model together, they run the same variants; what one of them alone knows is computed
+        // again.
+        for (size_t v = 0; !job.model.weights->shares.empty() && v < keys.size(); ++v) At(v, b).clear();
         continue;
       }
-      mine.Put(b);
-      for (size_t v = 0; v < keys.size(); ++v) mine.PutAll(At(v, b));
+      mine.batches.push_back(b);
+      for (size_t v = 0; v < keys.size(); ++v) mine.scores.push_back(At(v, b));
     }
     std::vector<bool> known(batches.size(), false);
-    for (const Bytes& one : job.context.processes->Gather(mine.Take()))
-      for (Unpacker in(one); !in.done();) {
-        const auto b = in.Get<size_t>();
-        known.at(b) = true;
-        for (size_t v = 0; v < keys.size(); ++v) At(v, b) = in.GetAll<Score>();
+    for (Known& all : FromAll(job.context, mine))
+      for (size_t i = 0; i < all.batches.size(); ++i) {
+        known.at(all.batches[i]) = true;
+        for (size_t v = 0; v < keys.size(); ++v) At(v, all.batches[i]) = std::move(all.scores[i * keys.size() + v]);
       }
     std::vector<int64_t> missing;
     for (size_t b = 0; b < batches.size(); ++b)
@@ -168,6 +174,14 @@ class ScoreTable {
   }
 
  private:
+  // Batches of which a journal has all scores, and these, by batch and variant.
+  struct Known {
+    std::vector<size_t> batches;
+    std::vector<std::vector<Score>> scores;
+
+    friend auto FieldsOf(Known& k) { return std::tie(k.batches, k.scores); }
+  };
+
   std::vector<std::vector<std::vector<Score>>> scores_;
 };
 
@@ -188,7 +202,7 @@ EvalScores Evaluate(const EvalJob& job, const Dataset& dataset) {
   }
   ScoreTable table(job.variants.size(), batches.size());
   const std::vector<int64_t> missing = table.TakeKnown(job, keys, batches);
-  // What the journal has comes first, and would make the time left look short.
+  // Batches that the journal has are counted first. In the progress they would make the time left look short.
   Collector done(work, dataset);
   int64_t left = std::ssize(dataset.items);
   std::vector<bool> known(batches.size(), true);
@@ -197,38 +211,32 @@ EvalScores Evaluate(const EvalJob& job, const Dataset& dataset) {
     if (known[b]) left -= done.Add(batches[b], table.At(0, b));
 
   if (!missing.empty()) job.progress.Begin(dataset.task->name, left);
-  Processes& processes = *job.context.processes;
-  const bool scores_here = processes.part() + 1 == processes.parts();  // the others of a group compute up to here
-  Packer mine;
-  int64_t first = 0;  // of the batches since the processes have exchanged scores
-  processes.InRounds(std::ssize(missing), [&](const Round& round) {
-    if (round.mine) {
-      const int64_t b = missing[*round.mine];
-      bool begun = false;
-      for (size_t v = 0; v < job.variants.size(); ++v) {
-        std::vector<Score>& scores = table.At(v, b);
-        if (scores.empty()) {
-          if (!begun) runner.Begin(batches[b]);
-          begun = true;
-          scores = runner.Finish(batches[b], v);
-          if (scores_here) job.journal.Add(keys[v], b, scores);
-        }
-        if (scores_here) mine.PutAll(scores);
+  const auto score = [&](int64_t b) {
+    std::vector<std::vector<Score>> of_variants;
+    bool begun = false;
+    for (size_t v = 0; v < job.variants.size(); ++v) {
+      std::vector<Score>& scores = table.At(v, b);
+      if (scores.empty()) {
+        if (!begun) runner.Begin(batches[b]);
+        begun = true;
+        scores = runner.Finish(batches[b], v);
+        if (HasHead(*job.model.weights)) job.journal.Add(keys[v], b, scores);
       }
-      ++processes.work.batches;
-      processes.work.tokens += batches[b].batch.size();
+      of_variants.push_back(scores);
     }
-    const int64_t together = processes.RoundsTogether() * processes.groups();
-    if (round.end() - first < together && round.end() < std::ssize(missing)) return;
-    const std::vector<Bytes> all = processes.Gather(mine.Take());
-    mine = Packer();
-    std::vector<Unpacker> scores(all.begin(), all.end());
-    for (; first < round.end(); ++first) {
-      const int64_t b = missing[first];
-      for (size_t v = 0; v < job.variants.size(); ++v) table.At(v, b) = scores[processes.Owner(first)].GetAll<Score>();
+    CountBatch(job.context, batches[b].batch.size());
+    return of_variants;
+  };
+  const int64_t count = std::ssize(missing), together = ItemsBetweenSharing(job.context);
+  for (int64_t first = 0; first < count; first += together) {
+    const auto scores = SharedLoop(job.context, std::min(together, count - first),
+                                   [&](int64_t i) { return score(missing[first + i]); });
+    for (size_t i = 0; i < scores.size(); ++i) {
+      const int64_t b = missing[first + static_cast<int64_t>(i)];
+      for (size_t v = 0; v < job.variants.size(); ++v) table.At(v, b) = scores[i][v];
       job.progress.Advance(done.Add(batches[b], table.At(0, b)));
     }
-  });
+  }
   if (!missing.empty()) job.progress.End();
   for (size_t b = 0; b < batches.size(); ++b)
     for (size_t v = 0; v < job.variants.size(); ++v) collectors[v].Add(batches[b], table.At(v, b));

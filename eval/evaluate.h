@@ -13,7 +13,7 @@
 
 namespace shiftrt {
 
-// What was computed for one variant, and what the requests would have cost one by one.
+// The work that was done for one variant, and that which the requests would have taken one by one.
 struct EvalCost {
   int64_t requests = 0;
   int64_t tokens_requested = 0, tokens_computed = 0;  // tokens that pass through the blocks
@@ -32,7 +32,7 @@ struct EvalOptions {
   int64_t batch_tokens = 2048;
 };
 
-// What the scoring of every data set works with. References: whoever makes one keeps what it refers to alive.
+// The objects that the scoring of every data set needs. They are references: the maker of a job keeps them alive.
 struct EvalJob {
   const Context& context;
   const Model& model;
@@ -42,7 +42,7 @@ struct EvalJob {
   Progress& progress;
 };
 
-// The processes of the context share the batches. The scores do not depend on their number, nor on what the journal
+// The batches are shared out (runtime/shared_items.h). The scores do not depend on that, nor on what the journal
 // holds, bit for bit. Throws Error for a model without a tokenizer, what
 // PromptEncoder throws, and Interrupted; what was scored until then is in the journal.
 EvalScores Evaluate(const EvalJob& job, const Dataset& dataset);

@@ -16,10 +16,10 @@ constexpr const char* kOfProcess = ".process";
 
 }  // namespace
 
-Journal::Journal(const std::filesystem::path& file, int rank) : file_(file) {
+Journal::Journal(const std::filesystem::path& file, int number) : file_(file) {
   if (file.empty()) return;
   if (!file.parent_path().empty()) std::filesystem::create_directories(file.parent_path());
-  const std::filesystem::path own = rank == 0 ? file.string() : file.string() + kOfProcess + std::to_string(rank);
+  const std::filesystem::path own = number == 0 ? file.string() : file.string() + kOfProcess + std::to_string(number);
   for (const std::filesystem::path& one : Files()) Read(one);
   lines_.emplace(own);
 }

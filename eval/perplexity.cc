@@ -11,7 +11,7 @@
 #include "eval/harness/text.h"
 #include "runtime/check.h"
 #include "runtime/parquet.h"
-#include "runtime/processes.h"
+#include "runtime/shared_items.h"
 #include "runtime/text.h"
 
 namespace shiftrt {
@@ -67,21 +67,18 @@ PerplexityResult WindowedPerplexity(Decoder& decoder, std::span<const int32_t> t
   const int64_t windows = std::ssize(tokens) / window;
   progress.Begin("perplexity", windows);
   const int64_t at_once = WindowsPerBatch(window), batches = (windows + at_once - 1) / at_once;
-  std::vector<double> sums(batches);
-  decoder.processes().InRounds(batches, [&](const Round& round) {
-    if (round.mine) {
-      Batch batch;
-      for (int64_t w = *round.mine * at_once; w < std::min((*round.mine + 1) * at_once, windows); ++w)
-        batch.Add(tokens.subspan(w * window, window));
-      const std::vector<float> losses = TokenLosses(decoder, batch, decoder.Forward(batch));
-      ++decoder.processes().work.batches;
-      decoder.processes().work.tokens += batch.size();
-      sums[*round.mine] = std::accumulate(losses.begin(), losses.end(), 0.0);
-    }
-    progress.Advance(std::min(round.end() * at_once, windows) - round.first * at_once);
+  const auto measure = [&](int64_t b) {
+    Batch batch;
+    for (int64_t w = b * at_once; w < std::min((b + 1) * at_once, windows); ++w)
+      batch.Add(tokens.subspan(w * window, window));
+    const std::vector<float> losses = TokenLosses(decoder, batch, decoder.Forward(batch));
+    CountBatch(decoder.context(), batch.size());
+    return std::accumulate(losses.begin(), losses.end(), 0.0);
+  };
+  const std::vector<double> sums = SharedLoop(decoder.context(), batches, measure, [&](int64_t first, int64_t end) {
+    progress.Advance(std::min(end * at_once, windows) - first * at_once);
   });
   progress.End();
-  decoder.processes().Share(sums);
   const double nll = std::accumulate(sums.begin(), sums.end(), 0.0);
   PerplexityResult result{std::string(protocol), window, windows * (window - 1), 0, 0};
   result.mean_nll = nll / static_cast<double>(result.predicted);

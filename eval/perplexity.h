@@ -24,7 +24,8 @@ struct PerplexityResult {
 
 // `tokens` is the whole text tokenised once; disjoint windows of `window`, tail dropped, mean over the predicted tokens
 // (the first of a window is not predicted). A text that is shorter than a window is one window of its own length
-// (PerplexityResult::window). The processes of the decoder share the batches. Throws Error for fewer than two tokens.
+// (PerplexityResult::window). The batches are shared out (runtime/shared_items.h). Throws Error for fewer than two
+// tokens.
 PerplexityResult WindowedPerplexity(Decoder& decoder, std::span<const int32_t> tokens, int64_t window,
                                     std::string_view protocol, Progress& progress);
 // The text of a file that gptq and seq128 tokenise. WikiText (.raw, .tokens): its lines with a blank one between, as

@@ -158,13 +158,6 @@ std::vector<Bytes> Processes::Gather(Bytes mine) {
   return all;
 }
 
-void Processes::Share(std::span<double> numbers, int64_t width) {
-  const auto item = [&](int64_t i) { return numbers.subspan(i * width, width); };
-  Share(
-      std::ssize(numbers) / width, [&](Packer& out, int64_t i) { out.Put(std::span<const double>(item(i))); },
-      [&](Unpacker& in, int64_t i) { in.Get(item(i)); });
-}
-
 bool Processes::Any(bool mine) {
   const std::vector<Bytes> all = Gather({std::byte{mine}});
   return std::any_of(all.begin(), all.end(), [](const Bytes& one) { return one.at(0) != std::byte{0}; });

@@ -213,27 +213,6 @@ class Processes {
     if (first()) Barrier();
     return result;
   }
-  // Every process comes to know items 0 .. count - 1, of which owner(i) is the rank that knows it: put(packer, i)
-  // writes one, and get(unpacker, i) reads it elsewhere.
-  template <typename Owner, typename Put, typename Get>
-  void ShareOf(int64_t count, const Owner& owner, const Put& put, const Get& get) {
-    if (alone()) return;
-    Packer mine;
-    for (int64_t i = 0; i < count; ++i)
-      if (owner(i) == rank_) put(mine, i);
-    const std::vector<Bytes> all = Gather(mine.Take());
-    std::vector<Unpacker> theirs(all.begin(), all.end());
-    for (int64_t i = 0; i < count; ++i)
-      if (owner(i) != rank_) get(theirs.at(owner(i)), i);
-  }
-  // The same of items that were dealt out.
-  template <typename Put, typename Get>
-  void Share(int64_t count, const Put& put, const Get& get) {
-    ShareOf(
-        count, [this](int64_t i) { return Owner(i); }, put, get);
-  }
-  // The same for items of `width` numbers each, one item after another.
-  void Share(std::span<double> numbers, int64_t width = 1);
   // Throws Error naming a process unless `value`, a description of `what`, is the same on all.
   void CheckSame(std::string_view what, const std::string& value);
 

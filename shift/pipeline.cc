@@ -7,10 +7,9 @@
 #include <utility>
 
 #include "runtime/check.h"
+#include "runtime/shared_items.h"
 #include "runtime/stopwatch.h"
 #include "shift/fit/loss_gradients.h"
-#include "shift/fit/messages.h"
-#include "shift/fit/sequential.h"
 #include "shift/refit/fold.h"
 #include "shift/sums/collect.h"
 #include "shift/sums/gram_file.h"
@@ -23,7 +22,7 @@ namespace {
 constexpr int64_t kGateTokens = 16384;
 
 // The settings that the sums of two runs must have in common if they are to be added.
-std::string Settings(const TokenWeighting& weighting) {
+std::string SumsSettings(const TokenWeighting& weighting) {
   return weighting.uniform() ? "independent" : fmt::format("independent, token weights {}", Format(weighting));
 }
 
@@ -38,11 +37,7 @@ std::map<std::string, std::vector<double>> ScoresOf(const Selection& selection) 
 class Pipeline {
  public:
   Pipeline(const ShiftJob& job, const ShiftOptions& options)
-      : job_(job),
-        options_(options),
-        fit_(options.fit),
-        weighting_(options.weighting),
-        correction_(*options.correction) {}
+      : job_(job), options_(options), correction_(*options.correction) {}
 
   ShiftResult Run() {
     if (!options_.gram.load.empty()) Load();
@@ -53,9 +48,8 @@ class Pipeline {
     Correct();
     if (options_.gate) DropWhatHarms();
     if (options_.merge != Merge::kOff) MergeNeighbours();
-    // Every process computes the parts that are not dealt out, and CPUs of different kinds may round them differently.
-    Processes& processes = *job_.context.processes;
-    if (!processes.alone()) processes.CheckSame("fit", result_.corrected.Fingerprint());
+    // Work that is not dealt out is done in every process, and CPUs of different kinds may round it differently.
+    CheckSame(job_.context, "fit", result_.corrected.Fingerprint());
     return std::move(result_);
   }
 
@@ -65,9 +59,9 @@ class Pipeline {
   void Load() {
     loaded_ = LoadSums(options_.gram.load);
     CheckModel(loaded_, job_.model);
-    if (loaded_.origin.settings != Settings(options_.weighting))
+    if (loaded_.origin.settings != SumsSettings(options_.weighting))
       FailUsage(Field("gram.load"), "{} has sums of \"{}\", but \"{}\" is asked for", options_.gram.load[0].string(),
-                loaded_.origin.settings, Settings(options_.weighting));
+                loaded_.origin.settings, SumsSettings(options_.weighting));
   }
 
   // True if the files of sums have the scores by which layers are selected.
@@ -109,25 +103,26 @@ class Pipeline {
 
   // Collects the gradients of the loss behind every site, for a metric and for token weights.
   void CollectGradients(const std::vector<Site>& sites) {
-    const bool metric = fit_.metric != MetricKind::kIdentity, sizes = weighting_.gradient && options_.gram.load.empty();
+    const bool metric = options_.fit.metric != MetricKind::kIdentity,
+               sizes = options_.weighting.gradient && options_.gram.load.empty();
     if (!metric && !sizes) return;
     const Stopwatch watch(result_.seconds.calibrate);
     std::vector<int64_t> last;
     last.reserve(sites.size());
     for (const Site& site : sites) last.push_back(site.last());
-    if (metric) fit_.metrics = CollectMetrics(job_, fit_.metric, last);
+    if (metric) metrics_ = CollectMetrics(job_, options_.fit.metric, last);
     if (!sizes) return;
     if (options_.gram.all_layers) {  // all of them have sums, and only the sites are fitted
       last.resize(job_.layers());
       std::iota(last.begin(), last.end(), 0);
     }
-    weighting_.sizes = CollectGradientSizes(job_, last);
+    sizes_ = CollectGradientSizes(job_, last);
   }
 
   // Fits what is fitted from activations: the correction of the runs that `plan` leaves bare, and what is healed.
   void Walk(const DepthPlan& plan) {
-    std::optional<BlockCorrection> correction;
-    if (correction_.walks()) correction = InWalk(correction_, job_, fit_);
+    std::optional<SiteCorrection> correction;
+    if (correction_.walks()) correction = InWalk(correction_, job_, options_.fit, metrics_.get());
     WalkResult walked =
         RefitInSequence(job_, plan, result_.selection.removed,
                         {correction ? &*correction : nullptr, options_.heal, options_.fit.ridge, options_.weighting});
@@ -139,12 +134,12 @@ class Pipeline {
 
   FittedSites Fit(const std::vector<Site>& sites, const std::vector<const SiteSums*>& sums, Progress& progress) const {
     const ShiftJob job = {job_.context, job_.model, job_.calibration, progress};
-    return correction_.fit({job, sites, sums, fit_});
+    return correction_.fit({job, sites, sums, options_.fit, nullptr, nullptr, metrics_.get()});
   }
 
   FittedSites FitInSequence(const std::vector<Site>& sites) const {
     return shiftrt::FitInSequence(
-        job_, sites, options_.mode, weighting_,
+        job_, sites, {options_.mode, options_.weighting, sizes()},
         [&](const SiteSums& site, Progress& progress) { return Fit({site.site}, {&site}, progress); });
   }
 
@@ -163,9 +158,10 @@ class Pipeline {
     // Half as much again: the file takes both triangles of every Gram.
     CheckMemory(job_.context, (3 * std::ssize(layers) + 1) / 2, job_.hidden(),
                 "a higher limit allows more, and several files, of some layers each, take less");
-    SavedSums wanted = NewSavedSums(job_, layers, Settings(options_.weighting), ScoresOf(result_.selection));
-    for (SiteSums& site : wanted.sums.sites) site.weighting = weighting_;
-    return shiftrt::CollectIntoFile(job_, std::move(wanted), options_.gram.save).sums;
+    SavedSums wanted = NewSavedSums(job_, layers, SumsSettings(options_.weighting), ScoresOf(result_.selection));
+    for (SiteSums& site : wanted.sums.sites) site.weighting = options_.weighting;
+    constexpr double kSecondsBetween = 60;
+    return shiftrt::CollectIntoFile(job_, std::move(wanted), options_.gram.save, kSecondsBetween, sizes()).sums;
   }
 
   // Fits as many sites at once as memory has room for their sums. Each group of sites takes a pass over the text.
@@ -192,17 +188,7 @@ class Pipeline {
     return runs;
   }
 
-  // Sums of no tokens yet. If the model is split, the process that holds the site's last block keeps them.
-  SiteSums NoSums(const Site& site, SiteInput input) const {
-    const Weights& weights = *job_.model.weights;
-    const Processes& processes = *job_.context.processes;
-    if (!weights.split()) return {site, job_.hidden(), input, weighting_};
-    const auto share = std::find_if(weights.shares.begin(), weights.shares.end(),
-                                    [&](const ModelShare& one) { return one.Has(site.last()); });
-    const int holder = processes.RankOf(static_cast<int>(site.layer % processes.groups()),
-                                        static_cast<int>(share - weights.shares.begin()));
-    return {site, input, {job_.hidden(), job_.hidden()}, weighting_, holder};
-  }
+  const GradientSizes* sizes() const { return sizes_ ? &*sizes_ : nullptr; }
 
   // Keeps the sums of `runs`, which the same pass gives.
   FittedSites FitTogether(const std::vector<Site>& sites, const std::vector<Site>& runs) {
@@ -212,8 +198,8 @@ class Pipeline {
     {
       const Stopwatch watch(result_.seconds.calibrate);
       for (const std::vector<Site>* some : {&sites, &runs})
-        for (const Site& site : *some) sums.sites.push_back(NoSums(site, input));
-      Collect(job_, sums);
+        for (const Site& site : *some) sums.sites.emplace_back(site, job_.hidden(), input, options_.weighting);
+      Collect(job_, sums, nullptr, sizes());
     }
     std::vector<const SiteSums*> wanted;
     for (size_t i = 0; i < sites.size(); ++i) wanted.push_back(&sums.sites[i]);
@@ -234,27 +220,28 @@ class Pipeline {
 
   void MergeNeighbours() {
     result_.merged = MergeAdapters(result_.corrected, options_.merge, job_.context);
-    Processes& processes = *job_.context.processes;
-    std::vector<int> owners;
+    std::vector<const AdapterStage*> adapters;
+    std::vector<const SiteSums*> runs;
+    std::vector<const RidgeMatrices*> sums;
     for (const SiteSums& run : run_sums_)
       for (const AdapterStage* adapter : result_.merged->Adapters())
         if (adapter->parts == run.site.Parts()) {
-          owners.push_back(run.holder >= 0 ? run.holder : processes.rank());
-          const bool here = owners.back() == processes.rank();
-          result_.merged_runs.push_back(here ? MeasureSite(job_.context, run, *adapter->lra) : SiteReport());
-          result_.merged_runs.back().site = run.site;
+          adapters.push_back(adapter);
+          runs.push_back(&run);
+          sums.push_back(&run.fit.matrices());
         }
-    processes.ShareOf(
-        std::ssize(owners), [&](int64_t i) { return owners[i]; },
-        [&](Packer& out, int64_t i) { Put(out, result_.merged_runs[i]); },
-        [&](Unpacker& in, int64_t i) { Get(in, result_.merged_runs[i]); });
+    result_.merged_runs.resize(runs.size());
+    const SharedItems items = WhereSumsAre(job_.context, sums);
+    items.ForEach([&](int64_t i) { result_.merged_runs[i] = MeasureSite(job_.context, *runs[i], *adapters[i]->lra); });
+    items.Share(result_.merged_runs);
   }
 
   const ShiftJob& job_;
   const ShiftOptions& options_;
-  FitOptions fit_;            // the options, with the metrics that a pass has collected
-  TokenWeighting weighting_;  // the options, with the gradient sizes that a pass has collected
   const Correction& correction_;
+  // What passes collect for the fits, where the options ask for it.
+  std::shared_ptr<const OutputMetrics> metrics_;
+  std::optional<GradientSizes> sizes_;
   SavedSums loaded_;
   std::vector<SiteSums> run_sums_;  // sums of the runs that will be merged
   ShiftResult result_;
@@ -263,7 +250,7 @@ class Pipeline {
 }  // namespace
 
 ShiftResult Shift(const ShiftJob& job, const ShiftOptions& options) {
-  const bool split = job.model.weights->split();
+  const bool split = !job.model.weights->shares.empty();
   CheckOptions(options, job.model.weights->config, split);
   ShiftOptions settled = options;
   settled.mode = ModeOf(options, split);

@@ -106,8 +106,8 @@ FinetuneResult Finetune(const FinetuneJob& job) {
 
   FinetuneResult result;
   const CheckpointFile checkpoint(job.checkpoint, SettingsOf(job));
-  result.history = Train({job.texts, parameters, options.training, checkpoint, job.observer, job.context.processes},
-                         *objective, arrays);
+  result.history =
+      Train({job.texts, parameters, options.training, checkpoint, job.observer, job.context}, *objective, arrays);
   TrainingState state;
   arrays.Get(state);
   result.plan = parameters.Tuned(*weights, beginning.plan, state.values);

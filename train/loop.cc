@@ -5,10 +5,11 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/gradient_sum.h"
 #include "runtime/check.h"
 #include "runtime/files.h"
+#include "runtime/shared_items.h"
 #include "runtime/stopwatch.h"
-#include "train/gradient_sum.h"
 
 namespace shiftrt {
 
@@ -21,8 +22,7 @@ class Loop {
         options_(job.options),
         objective_(objective),
         arrays_(arrays),
-        processes_(*job.processes),
-        sum_(arrays, processes_),
+        sum_(job.context, arrays.ops, arrays.gradients, arrays.count),
         order_(job.texts.training.sequences(), job.options.batch, job.options.seed) {
     std::vector<int64_t> all(job.texts.validation.sequences());
     std::iota(all.begin(), all.end(), 0);
@@ -31,9 +31,9 @@ class Loop {
 
   TrainingHistory Run() {
     std::optional<TrainingState> state = job_.checkpoint.Read(arrays_.count);
-    processes_.CheckSame(
-        fmt::format("state of {}, which is to be in a directory of all hosts,", job_.checkpoint.path().string()),
-        state ? fmt::format("{} steps", state->history.steps()) : "no such file");
+    CheckSame(job_.context,
+              fmt::format("state of {}, which is to be in a directory of all hosts,", job_.checkpoint.path().string()),
+              state ? fmt::format("{} steps", state->history.steps()) : "no such file");
     if (state) {
       arrays_.Set(*state);
       state_ = std::move(*state);
@@ -44,8 +44,8 @@ class Loop {
         if (ValidationIsDue()) Validate();
         if (history().steps() == options_.schedule.steps) break;
         Step();
-        if (processes_.OfFirst(Clock::now() - written_ >= std::chrono::duration<double>(options_.checkpoint_seconds)))
-          Save();
+        const bool due = Clock::now() - written_ >= std::chrono::duration<double>(options_.checkpoint_seconds);
+        if (DecidedByWriter(job_.context, due)) Save();
       }
       Save();
     } catch (const Interrupted&) {
@@ -74,20 +74,14 @@ class Loop {
           PackBatches(job_.texts.training, order_.Step(step), options_.pass_tokens);
       double weight = 0;
       for (const TrainingBatch& batch : batches) weight += static_cast<double>(objective_.Weight(batch));
-      std::vector<LossSum> losses(batches.size());
-      sum_.Begin(std::ssize(batches));
-      processes_.InRounds(std::ssize(batches), [&](const Round& round) {
+      const std::vector<LossSum> losses = sum_.Add(std::ssize(batches), [&](int64_t pass) {
         CheckInterrupted();
-        if (round.mine) {
-          const int64_t pass = *round.mine;
-          arrays_.ops.Zero(arrays_.gradients.all());
-          losses[pass] = objective_.Step(batches[pass], (static_cast<uint64_t>(step) << 20) + pass, 1 / weight);
-          Count(batches[pass]);
-        }
-        sum_.EndRound(round.present);
+        arrays_.ops.Zero(arrays_.gradients.all());
+        const LossSum loss = objective_.Step(batches[pass], (static_cast<uint64_t>(step) << 20) + pass, 1 / weight);
+        CountBatch(job_.context, batches[pass].batch.size());
+        return loss;
       });
-      gradients_ = sum_.Finish();
-      Share(losses);
+      gradients_ = sum_.sum();
       for (size_t i = 0; i < batches.size(); ++i) {
         sum += losses[i];
         tokens += batches[i].batch.size();
@@ -102,18 +96,6 @@ class Loop {
     history().seconds += seconds;
     CheckDivergence();
     if (job_.observer) job_.observer(history(), options_.schedule.steps);
-  }
-
-  // Makes the losses of this process's passes known to all.
-  void Share(std::vector<LossSum>& losses) {
-    processes_.Share(
-        std::ssize(losses), [&](Packer& out, int64_t i) { out.Put(losses[i]); },
-        [&](Unpacker& in, int64_t i) { losses[i] = in.Get<LossSum>(); });
-  }
-
-  void Count(const TrainingBatch& batch) {
-    ++processes_.work.batches;
-    processes_.work.tokens += batch.batch.size();
   }
 
   void Update(int64_t step, double norm) {
@@ -173,29 +155,27 @@ class Loop {
 
   void Validate() {
     if (validation_.empty()) return;
-    std::vector<LossSum> losses(validation_.size());
-    processes_.InRounds(std::ssize(losses), [&](const Round& round) {
-      CheckInterrupted();
-      if (!round.mine) return;
-      losses[*round.mine] = objective_.Validate(validation_[*round.mine]);
-      Count(validation_[*round.mine]);
-    });
-    Share(losses);
     LossSum sum;
-    for (const LossSum& loss : losses) sum += loss;
+    const auto validate = [&](int64_t pass) {
+      CheckInterrupted();
+      CountBatch(job_.context, validation_[pass].batch.size());
+      return objective_.Validate(validation_[pass]);
+    };
+    for (const LossSum& loss : SharedLoop(job_.context, std::ssize(validation_), validate)) sum += loss;
     Check(std::isfinite(sum.loss), "the validation loss after {} steps is {}. {}", history().steps(), sum.loss,
           Advice());
     history().validations.push_back({history().steps(), sum.loss / sum.weight});
     if (job_.observer) job_.observer(history(), options_.schedule.steps);
   }
 
-  // The parameters are those of the last whole step: a step changes them at its end, when no process waits any more.
+  // The parameters are those of the last whole step: a step changes them at its end, when nobody waits for another's
+  // gradient any more.
   void SaveUnsaved() {
     if (history().steps() > saved_) Save();
   }
 
   void Save() {
-    if (!processes_.first()) return;
+    if (!WritesFiles(job_.context)) return;
     arrays_.Get(state_);
     const double squares = arrays_.ops.SumOfSquares(arrays_.values.all());
     Check(std::isfinite(squares), "after {} steps the parameters hold numbers that are not finite. {}",
@@ -209,7 +189,6 @@ class Loop {
   const TrainingOptions& options_;
   Objective& objective_;
   TrainingArrays& arrays_;
-  Processes& processes_;
   GradientSum sum_;
   DeviceMemory gradients_;  // of the step
   ReadingOrder order_;

@@ -6,7 +6,7 @@
 
 #include "engine/gradients.h"
 #include "engine/ops.h"
-#include "runtime/processes.h"
+#include "runtime/context.h"
 #include "train/checkpoint.h"
 #include "train/parameters.h"
 #include "train/schedule.h"
@@ -63,8 +63,7 @@ struct TrainingJob {
   const TrainingOptions& options;
   const CheckpointFile& checkpoint;
   TrainingObserver observer;
-  // They share the passes of a step and of a validation. The first of them writes the checkpoint.
-  std::shared_ptr<Processes> processes = OneProcess();
+  const Context& context;  // the passes of a step and of a validation are shared out (runtime/shared_items.h)
 };
 
 // Each pass of a step has a gradient of its own, and these are added in the order of the passes.

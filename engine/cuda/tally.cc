@@ -200,21 +200,18 @@ class CudaProducts : public PendingProducts {
 
 class CudaTally : public Tally {
  public:
-  CudaTally(const Context& context, std::shared_ptr<Gpus> gpus) : Tally(context), gpus_(std::move(gpus)) {
-    if (processes().groups() == 1) return;
-    Check(gpus_->count() == 1, "a process that shares batches with others has {} GPUs, not one", gpus_->count());
-    exchange_ = MakeRowExchange(context, gpus_->rows(0));
-  }
+  explicit CudaTally(std::shared_ptr<Gpus> gpus) : gpus_(std::move(gpus)) {}
   int64_t devices() const override { return gpus_->count(); }
   std::unique_ptr<DeviceRidgeSums> MakeRidgeSums(RidgeMatrices& into) override {
     return std::make_unique<CudaRidgeSums>(gpus_, into);
   }
   std::unique_ptr<PendingProducts> MakeProducts() override { return std::make_unique<CudaProducts>(gpus_); }
-  RowExchange* exchange() override { return exchange_.get(); }
+  std::unique_ptr<RowExchange> MakeExchange(const Context& context) override {
+    return MakeRowExchange(context, gpus_->rows(0));
+  }
 
  private:
   std::shared_ptr<Gpus> gpus_;
-  std::unique_ptr<RowExchange> exchange_;  // of several processes
 };
 
 }  // namespace
@@ -222,7 +219,7 @@ class CudaTally : public Tally {
 // NOLINTNEXTLINE(performance-unnecessary-value-param): a build without CUDA has another body.
 std::unique_ptr<Tally> MakeCudaTally(const Context& context, std::shared_ptr<const Weights> weights) {
   Check(gpu::WhyUnavailable().empty(), "CUDA: {}", gpu::WhyUnavailable());
-  return std::make_unique<CudaTally>(context, std::make_shared<Gpus>(context, weights));
+  return std::make_unique<CudaTally>(std::make_shared<Gpus>(context, weights));
 }
 
 }  // namespace shiftrt

@@ -11,7 +11,6 @@
 #include "runtime/host_memory.h"
 #include "runtime/stopwatch.h"
 #include "shift/corrections/corrections.h"
-#include "shift/fit/sequential.h"
 #include "shift/measure/heldout_loss.h"
 #include "shift/sums/collect.h"
 
@@ -86,8 +85,11 @@ class Search {
     options.factorization = recipe.factorization;
     options.ridge.lambda = recipe.lambda;
     options.metric = recipe.metric;
-    if (recipe.metric != MetricKind::kIdentity) options.metrics = metrics_.at(recipe.metric);
     return options;
+  }
+  // Null for the identity.
+  const OutputMetrics* MetricsOf(const Recipe& recipe) const {
+    return recipe.metric == MetricKind::kIdentity ? nullptr : metrics_.at(recipe.metric).get();
   }
 
   // Returns the loss; the fit that would be chosen so far is kept.
@@ -177,7 +179,7 @@ class Search {
                          const std::vector<Recipe>& recipes) {
     SolvedSites solved = SolveSites(job_.context, sums, With(solve), job_.progress);
     for (const Recipe& recipe : recipes) {
-      Record(recipe, ReduceSites(job_.context, sums, solved, With(recipe), job_.progress));
+      Record(recipe, ReduceSites(job_.context, sums, solved, With(recipe), MetricsOf(recipe), job_.progress));
       solved.seconds = 0;  // counted once
     }
   }
@@ -202,10 +204,12 @@ class Search {
     const Correction& correction = FindCorrection(recipe.correction);
     if (!correction.walks())
       return FitInSequence(
-          job, sites_, recipe.mode, recipe.weighting,
-          [&](const SiteSums& site, Progress& progress) { return FitSites(job.context, {&site}, options, progress); },
+          job, sites_, {recipe.mode, recipe.weighting},
+          [&](const SiteSums& site, Progress& progress) {
+            return FitSites(job.context, {&site}, options, progress, MetricsOf(recipe));
+          },
           std::move(start));
-    const BlockCorrection in_walk = InWalk(correction, job, options);
+    const SiteCorrection in_walk = InWalk(correction, job, options, MetricsOf(recipe));
     WalkResult walked = RefitInSequence(job, DepthPlan::Pruned(job.layers(), removed_), removed_,
                                         {&in_walk, Heal::kOff, options.ridge, recipe.weighting}, std::move(start));
     FittedSites fitted;
@@ -254,14 +258,6 @@ class Search {
     return recipes;
   }
 
-  // If several processes share the text, its quarter is dealt out anew.
-  StartStreams QuarterOf(const StartStreams& start) {
-    if (job_.context.processes->alone()) return start.Every(kStep);
-    const Stopwatch watch(seconds_.calibrate);
-    return StreamsBefore(start.layer, {job_.context, job_.model, quarter_, job_.progress},
-                         "calibrating up to the first removed block");
-  }
-
   void TryWalks() {
     const Trial independent = Lowest();
     const std::vector<Recipe> recipes = RecipesInWalks(independent.recipe);
@@ -274,7 +270,7 @@ class Search {
     const Recipe* nearest = nullptr;
     double lowest = independent.loss + kNear;
     for (const Recipe& recipe : recipes) {
-      const double loss = Record(recipe, Walked(recipe, quarter_, QuarterOf(start)));
+      const double loss = Record(recipe, Walked(recipe, quarter_, start.Every(job_.context, kStep)));
       if (loss >= lowest) continue;
       lowest = loss;
       nearest = &recipe;

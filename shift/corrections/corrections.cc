@@ -80,11 +80,12 @@ std::string WhyRefused(const Correction& correction, SettingSet used) {
   return "";
 }
 
-BlockCorrection InWalk(const Correction& correction, const ShiftJob& job, const FitOptions& options) {
+SiteCorrection InWalk(const Correction& correction, const ShiftJob& job, const FitOptions& options,
+                      const OutputMetrics* metrics) {
   Check(correction.walks(), "{} is not fitted in a walk", correction.name);
   return {correction.needs == Needs::kActivationSums ? SiteInput::kActivation : SiteInput::kStreamAndActivation,
-          [&](const SiteSums& sums, const Projection* projection, const BlockPtr& before) {
-            return correction.fit({job, {sums.site}, {&sums}, options, projection, before});
+          [&, metrics](const SiteSums& sums, const Projection* projection, const BlockPtr& before) {
+            return correction.fit({job, {sums.site}, {&sums}, options, projection, before, metrics});
           }};
 }
 

@@ -44,6 +44,7 @@ struct FitInput {
   // For a correction that needs sums of activations: the last projection before the one site, and its block.
   const Projection* projection = nullptr;
   BlockPtr before = nullptr;
+  const OutputMetrics* metrics = nullptr;  // null unless the options have a metric
 };
 
 struct Correction {
@@ -84,8 +85,10 @@ const std::vector<Correction>& Corrections();
 const Correction& FindCorrection(std::string_view name);
 // Why a correction does not go with these settings; empty if it does.
 std::string WhyRefused(const Correction& correction, SettingSet used);
-// The correction in the form that a walk takes. It must walk, and `job` and `options` must outlive the result.
-BlockCorrection InWalk(const Correction& correction, const ShiftJob& job, const FitOptions& options);
+// The correction in the form that a walk takes. It must walk, and the references and `metrics` must outlive the
+// result.
+SiteCorrection InWalk(const Correction& correction, const ShiftJob& job, const FitOptions& options,
+                      const OutputMetrics* metrics = nullptr);
 // "sequential, token weights norm, rrr, metric fisher, lambda gcv"; "joint, token weights none, lambda gcv"
 std::string Format(const Recipe& recipe);
 // The label filled in, as "span LRA 64".

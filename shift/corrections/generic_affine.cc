@@ -22,13 +22,13 @@ std::shared_ptr<const Lra> AsResidual(const Context& context, const Lra& affine)
 }  // namespace
 
 FittedSites FitGenericAffine(const FitInput& input) {
-  const auto& [job, sites, sums, options, projection, before] = input;
+  const auto& [job, sites, sums, options, projection, before, metrics] = input;
   std::vector<SiteSums> outputs;
   for (const SiteSums* site : sums)
     outputs.emplace_back(site->site, site->fit.OntoOutputs(), site->heldout.OntoOutputs());
   std::vector<const SiteSums*> onto;
   for (const SiteSums& site : outputs) onto.push_back(&site);
-  FittedSites fitted = FitSites(job.context, onto, options, job.progress);
+  FittedSites fitted = FitSites(job.context, onto, options, job.progress, metrics);
   for (size_t i = 0; i < sums.size(); ++i) {
     fitted.adapters[i] = AsResidual(job.context, *fitted.adapters[i]);
     const SiteReport measured = MeasureSite(job.context, *sums[i], *fitted.adapters[i]);

@@ -65,8 +65,14 @@ struct Joint {
 
 class JointFit {
  public:
-  JointFit(const Context& context, const SiteSums& sums, const FitOptions& options)
-      : context_(context), sums_(sums), options_(options), d_(sums.fit.hidden()), width_(sums.fit.inputs() - d_) {}
+  // `output`: the metric of what the site gives; null for the identity.
+  JointFit(const Context& context, const SiteSums& sums, const FitOptions& options, const OutputMetric* output)
+      : context_(context),
+        sums_(sums),
+        options_(options),
+        output_(output),
+        d_(sums.fit.hidden()),
+        width_(sums.fit.inputs() - d_) {}
 
   // Fits with the lambda that the options give, or with a larger one if I + A would be singular.
   Joint Fit(SiteReport& report) {
@@ -116,12 +122,11 @@ class JointFit {
     stream.a = a.Clone();
     stream.b = solution.b.Clone();
     const RidgeSums metric = MetricOfStream(context_, sums_.fit, solution.lambda);
-    const OutputMetric* output = options_.MetricOf(sums_.site);
     std::vector<std::vector<double>> spectrum(1);
     if (options_.rank.kind == RankSpec::Kind::kEnergy)
-      spectrum[0] = SingularValues(context_, metric, stream, options_.factorization, output);
+      spectrum[0] = SingularValues(context_, metric, stream, options_.factorization, output_);
     const int64_t rank = ChooseRanks(options_.rank, spectrum, d_).front();
-    LowRank factors = Factorize(context_, metric, stream, rank, options_.factorization, output);
+    LowRank factors = Factorize(context_, metric, stream, rank, options_.factorization, output_);
     joint.singular_values = factors.singular_values;
 
     // The activations' sums with D - out A in place of D. Of those only the products with the inputs change.
@@ -145,6 +150,7 @@ class JointFit {
   const Context& context_;
   const SiteSums& sums_;
   const FitOptions& options_;
+  const OutputMetric* output_;
   int64_t d_, width_;
 };
 
@@ -162,14 +168,14 @@ Matrix<double> MapOf(const Context& context, const Lra& lra, const Matrix<double
 }  // namespace
 
 FittedSites FitJoint(const FitInput& input) {
-  const auto& [job, sites, all_sums, options, projection, before] = input;
+  const auto& [job, sites, all_sums, options, projection, before, metrics] = input;
   const SiteSums& sums = *all_sums.front();
   NoProgress quiet;  // the walk has its own
-  if (before == nullptr) return FitSites(job.context, all_sums, options, quiet);
+  if (before == nullptr) return FitSites(job.context, all_sums, options, quiet, metrics);
   FittedSites fitted;
   const Stopwatch watch(fitted.seconds.solve);
   SiteReport report;
-  const Joint joint = JointFit(job.context, sums, options).Fit(report);
+  const Joint joint = JointFit(job.context, sums, options, MetricOf(metrics, sums.site)).Fit(report);
 
   auto folded = std::make_shared<OwnBlock>(before);
   const Matrix<double> weight = Widened((*before).*projection->weight);

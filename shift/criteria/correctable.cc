@@ -4,11 +4,10 @@
 #include <algorithm>
 
 #include "runtime/host_memory.h"
+#include "runtime/shared_items.h"
 #include "shift/criteria/greedy.h"
 #include "shift/criteria/probes.h"
-#include "shift/fit/factorize.h"
-#include "shift/fit/messages.h"
-#include "shift/fit/ridge.h"
+#include "shift/fit/fit.h"
 
 namespace shiftrt {
 
@@ -61,38 +60,19 @@ void CorrectableProbe::Begin(Tally& tally, int64_t begin, int64_t end) {
 void CorrectableProbe::End() {
   probe_.reset();
   progress_.Begin("solving", std::ssize(sums_));
-  Processes& processes = *input_.context.processes;
   const auto unit_of = [&](int64_t i) { return parts_[begin_ + i].unit; };
-  // The results of each sum of the group, one per rank that is asked for its unit, in the order of found_.
-  std::vector<std::vector<Correctable>> found(sums_.size());
-  for (int64_t i = 0; i < std::ssize(sums_); ++i)
-    found[i].resize(std::ranges::count_if(found_, [&](const auto& f) { return f.first.first == unit_of(i); }));
-  processes.InRounds(std::ssize(sums_), [&](const Round& round) {
-    if (round.mine) {
-      const RidgeSums& sums = sums_[*round.mine];
-      const RidgeSolution solution = SolveRidge(input_.context, sums, {});
-      auto correctable = found[*round.mine].begin();
-      for (const auto& [wanted, all] : found_)
-        if (wanted.first == unit_of(*round.mine))
-          *correctable++ = Correct(input_.context, sums, solution, wanted.second);
-      ++processes.work.fits;
-    }
-    progress_.Advance(round.present);
-  });
+  // Fits the corrections of a sum of the group, one per rank that is asked for its unit, in the order of found_.
+  const auto correct = [&](int64_t i) {
+    const RidgeSolution solution = SolveRidge(input_.context, sums_[i], {});
+    std::vector<Correctable> found;
+    for (const auto& [wanted, all] : found_)
+      if (wanted.first == unit_of(i)) found.push_back(Correct(input_.context, sums_[i], solution, wanted.second));
+    CountFit(input_.context);
+    return found;
+  };
+  std::vector<std::vector<Correctable>> found = SharedLoop(
+      input_.context, std::ssize(sums_), correct, [&](int64_t first, int64_t end) { progress_.Advance(end - first); });
   progress_.End();
-  const auto put = [&](Packer& out, int64_t i) {
-    for (const Correctable& correctable : found[i]) {
-      Put(out, *correctable.lra);
-      out.Put(correctable.residual);
-    }
-  };
-  const auto get = [&](Unpacker& in, int64_t i) {
-    for (Correctable& correctable : found[i]) {
-      Get(in, correctable.lra);
-      correctable.residual = in.Get<double>();
-    }
-  };
-  processes.Share(std::ssize(sums_), put, get);
   for (int64_t i = 0; i < std::ssize(sums_); ++i) {
     auto correctable = found[i].begin();
     for (auto& [wanted, all] : found_)

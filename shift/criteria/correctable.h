@@ -17,6 +17,8 @@ namespace shiftrt {
 struct Correctable {
   std::shared_ptr<const Lra> lra;
   double residual = 0;
+
+  friend auto FieldsOf(Correctable& c) { return std::tie(c.lra, c.residual); }
 };
 
 // Fits adapters in place of every unit: reduced-rank regressions with lambda by generalised cross-validation. Its
@@ -34,7 +36,6 @@ class CorrectableProbe : public Probe {
   bool dealt() const override { return true; }
   void Begin(Tally& tally, int64_t begin, int64_t end) override;
   std::vector<Tap> Taps() override { return probe_->Taps(); }
-  void EndRound(int64_t present) override { probe_->EndRound(present); }
   void Settle(int64_t batches) override { probe_->Settle(batches); }
   void End() override;
 

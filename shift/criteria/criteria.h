@@ -67,7 +67,7 @@ struct Criterion {
   // True if its scores do not depend on the amount and the options, so that earlier scores can be used again.
   bool scores_stand_alone;
   // Has at most kHalves, kSplit and kUpdateNorms. A criterion that accepts kSplit reads no weights, and
-  // only the streams of its own process.
+  // only the streams of its own part of the model.
   SettingSet accepts;
   // Plugs its probes into the pass that all criteria share; null: it has none.
   void (*plug)(const CriterionTask& task);

@@ -20,16 +20,15 @@ void InfluenceProbe::Want(Unit unit, int64_t count) {
   const int64_t units = UnitsOf(unit, blocks());
   Check(count >= 1 && count <= units, "a window of {} of {} units", count, units);
   settled_.emplace(std::pair(unit, count), InfluenceStatistics(units - count + 1));
-  found_ = settled_;
 }
 
 void InfluenceProbe::Begin(Tally& tally, int64_t, int64_t) {
   heard_ = settled_;
   devices_.clear();
   products_ = tally.MakeProducts();
-  processes_ = &tally.processes();
-  channel_ = processes_->NewChannel();
-  round_.Take();
+  notes_.emplace(tally, [this](const Note& note) {
+    heard_.at({note.unit, note.count}).Add(note.first, note.products, note.offsets);
+  });
 }
 
 std::vector<Tap> InfluenceProbe::Taps() {
@@ -59,8 +58,8 @@ std::vector<Tap> InfluenceProbe::Taps() {
   return taps;
 }
 
-// Every window that ends at `place`. Where the model is split, its first place here is the last one of the process
-// before, which has heard the window that ends there.
+// Notes every window that ends at `place`. Where a model is split, this process may hear the places from `device.first`
+// on. The process before it notes the window that ends there.
 void InfluenceProbe::Take(OnDevice& device, int64_t place, const Batch& batch) {
   if (place <= device.last) device.first = place;  // of another batch
   device.last = place;
@@ -68,60 +67,15 @@ void InfluenceProbe::Take(OnDevice& device, int64_t place, const Batch& batch) {
     const int64_t step = Step(window.first), begin = place - window.second * step;
     if (begin < device.first || begin % step != 0) continue;
     products_->Start(device.Before(begin).rows(), device.Before(place).rows());
-    if (processes_->groups() == 1) {
-      statistics.Add(begin / step, products_->Take(), batch.offsets);
-    } else {
-      round_.Put(window.first).Put(window.second).Put(begin / step).PutAll(products_->Take()).PutAll(batch.offsets);
-    }
+    notes_->Add({window.first, window.second, begin / step, products_->Take(), batch.offsets});
   }
 }
 
-void InfluenceProbe::Add(Unpacker in) {
-  while (!in.done()) {
-    const Unit unit = in.Get<Unit>();
-    const auto count = in.Get<int64_t>(), first = in.Get<int64_t>();
-    const auto products = in.GetAll<RowProducts>();
-    heard_.at({unit, count}).Add(first, products, in.GetAll<int64_t>());
-  }
-}
-
-// Every process adds the products of all batches, in their order. Where the model is split, those of the first group
-// do, each for its own blocks, and need not wait for the others.
-void InfluenceProbe::EndRound(int64_t present) {
-  if (processes_->groups() == 1) return;
-  Bytes mine = round_.Take();
-  if (!processes_->split()) {
-    for (const Bytes& batch : processes_->Gather(std::move(mine))) Add(Unpacker(batch));
-  } else if (processes_->group() > 0) {
-    if (processes_->group() < present) processes_->Send(processes_->part(), channel_, std::move(mine));
-  } else {
-    Add(Unpacker(mine));
-    for (int group = 1; group < present; ++group) {
-      const Bytes theirs = processes_->Receive(processes_->RankOf(group, processes_->part()), channel_);
-      Add(Unpacker(theirs));
-    }
-  }
-}
-
-void InfluenceProbe::Settle(int64_t) {
-  settled_ = found_ = heard_;
-  if (!processes_->split()) return;
-  Packer mine;
-  for (const auto& [window, statistics] : heard_) statistics.Put(mine);
-  const std::vector<Bytes> all = processes_->Gather(mine.Take());
-  for (auto& [window, statistics] : found_) statistics = InfluenceStatistics(statistics.layers());
-  for (int part = 0; part < processes_->parts(); ++part) {  // of the first group
-    Unpacker in(all[part]);
-    for (auto& [window, statistics] : found_) {
-      InfluenceStatistics theirs = statistics;
-      theirs.Get(in);
-      statistics += theirs;
-    }
-  }
-}
+void InfluenceProbe::Settle(int64_t) { settled_ = heard_; }
 
 // Later groups of other probes need the memory.
 void InfluenceProbe::End() {
+  notes_.reset();
   devices_.clear();
   products_.reset();
 }

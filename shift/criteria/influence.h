@@ -6,7 +6,10 @@
 #include <deque>
 #include <limits>
 #include <map>
+#include <optional>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "shift/criteria/criteria.h"
 #include "shift/sums/pass.h"
@@ -23,12 +26,11 @@ class InfluenceProbe : public Probe {
   // Asks for the influence of every `count` consecutive units. Throws Error for a window the model does not have.
   void Want(Unit unit, int64_t count);
   // One number per first unit of a window: units - count + 1 numbers.
-  const InfluenceStatistics& Found(Unit unit, int64_t count) const { return found_.at({unit, count}); }
+  const InfluenceStatistics& Found(Unit unit, int64_t count) const { return settled_.at({unit, count}); }
 
   bool dealt() const override { return true; }
   void Begin(Tally& tally, int64_t begin, int64_t end) override;
   std::vector<Tap> Taps() override;
-  void EndRound(int64_t present) override;
   void Settle(int64_t batches) override;
   void End() override;
 
@@ -46,14 +48,19 @@ class InfluenceProbe : public Probe {
 
   int64_t blocks() const { return std::ssize(depths_) - 1; }
 
-  std::vector<int64_t> depths_;  // where the stream is tapped: in front of each block, and behind the last
-  void Add(Unpacker in);
+  // The products of a batch's tokens before and behind the window that begins with unit `first`.
+  struct Note {
+    Unit unit{};
+    int64_t count = 0, first = 0;
+    std::vector<RowProducts> products;
+    std::vector<int64_t> offsets;  // of the batch
+    friend auto FieldsOf(Note& n) { return std::tie(n.unit, n.count, n.first, n.products, n.offsets); }
+  };
 
-  Windows settled_, heard_, found_;  // found_: of all processes
+  std::vector<int64_t> depths_;  // where the stream is tapped: in front of each block, and behind the last
+  Windows settled_, heard_;
   std::unique_ptr<PendingProducts> products_;
-  Processes* processes_ = nullptr;
-  Packer round_;  // the products of this process's batch, where several share the pass
-  int channel_ = 0;
+  std::optional<BatchNotes<Note>> notes_;
   std::deque<OnDevice> devices_;
 };
 

@@ -18,7 +18,7 @@ enum class Factorization { kSvd, kSvdRefit, kReducedRank };
 Factorization ParseFactorization(const std::string& text);
 const char* Name(Factorization factorization);
 
-// How many directions an adapter keeps: RANK, full, energy:SHARE or budget:PARAMETERS.
+// The number of directions that an adapter keeps: RANK, full, energy:SHARE or budget:PARAMETERS.
 struct RankSpec {
   enum class Kind { kFull, kFixed, kEnergy, kBudget } kind = Kind::kFixed;
   int64_t rank = 64;       // kFixed
@@ -62,7 +62,7 @@ double FactorizeFlops(int64_t d);
 // All singular values alone, descending: of A (svd), or of G_c^(1/2) A (rrr), times L.
 std::vector<double> SingularValues(const Context& context, const RidgeSums& sums, const RidgeSolution& solution,
                                    Factorization factorization, const OutputMetric* metric = nullptr);
-// What Factorize gives for the smaller `rank`, from its result for a larger one; rank 0 is a bias alone.
+// Returns the result of Factorize for the smaller `rank`, given that for a larger one; rank 0 is a bias alone.
 LowRank Truncate(const Context& context, const RidgeSums& sums, const LowRank& factors, int64_t rank,
                  Factorization factorization);
 // exp of the entropy of the normalised singular values (Roy and Vetterli 2007): how many directions matter.

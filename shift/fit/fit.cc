@@ -8,9 +8,9 @@
 
 #include "runtime/check.h"
 #include "runtime/linalg/linalg.h"
+#include "runtime/shared_items.h"
 #include "runtime/stopwatch.h"
 #include "shift/fit/convert.h"
-#include "shift/fit/messages.h"
 
 namespace shiftrt {
 
@@ -21,10 +21,9 @@ bool RankNeedsSpectrum(const RankSpec& spec) {
 }
 
 // The adapter of `rank` directions, and all singular values.
-std::shared_ptr<const Lra> Reduce(const Context& context, const SiteSums& site, const RidgeSolution& solution,
-                                  int64_t rank, const FitOptions& options, std::vector<double>& singular_values) {
-  const RidgeSums& sums = site.fit;
-  const OutputMetric* metric = options.MetricOf(site.site);
+std::shared_ptr<const Lra> Reduce(const Context& context, const RidgeSums& sums, const RidgeSolution& solution,
+                                  int64_t rank, const FitOptions& options, const OutputMetric* metric,
+                                  std::vector<double>& singular_values) {
   // Asked for by number, a rank of d is factors of rank d; otherwise the full map is the smaller way to say it.
   if (rank == sums.hidden() && options.rank.kind != RankSpec::Kind::kFixed) {
     if (singular_values.empty())
@@ -37,14 +36,15 @@ std::shared_ptr<const Lra> Reduce(const Context& context, const SiteSums& site, 
   return MakeLra(factors);
 }
 
-// Who fits site i: the process that has its sums, or, where all have them, each in its turn.
-auto OwnersOf(const Processes& processes, const std::vector<const SiteSums*>& sites) {
-  return [&](int64_t i) { return sites[i]->holder >= 0 ? sites[i]->holder : processes.Owner(i); };
+SharedItems WhereSumsAre(const Context& context, const std::vector<const SiteSums*>& sites) {
+  std::vector<const RidgeMatrices*> sums;
+  for (const SiteSums* const site : sites) sums.push_back(&site->fit.matrices());
+  return shiftrt::WhereSumsAre(context, sums);
 }
 
 }  // namespace
 
-const OutputMetric* FitOptions::MetricOf(const Site& site) const {
+const OutputMetric* MetricOf(const OutputMetrics* metrics, const Site& site) {
   return metrics == nullptr ? nullptr : &metrics->at(site.last());
 }
 
@@ -94,76 +94,56 @@ SolvedSites SolveSites(const Context& context, const std::vector<const SiteSums*
   SolvedSites solved;
   const Stopwatch watch(solved.seconds);
   progress.Begin("solving", static_cast<int64_t>(sites.size()));
-  Processes& processes = *context.processes;
   solved.solutions.resize(sites.size());
-  const auto owner = OwnersOf(processes, sites);
-  for (int64_t i = 0; i < std::ssize(sites); ++i) {
-    if (owner(i) == processes.rank()) {
-      solved.solutions[i] = SolveRidge(context, sites[i]->fit, options.ridge, &sites[i]->heldout);
-      ++processes.work.fits;
-    }
-    progress.Advance(1);
-  }
+  const auto solve = [&](int64_t i) {
+    solved.solutions[i] = SolveRidge(context, sites[i]->fit, options.ridge, &sites[i]->heldout);
+    CountFit(context);
+  };
+  WhereSumsAre(context, sites).ForEach(solve, [&](int64_t, int64_t) { progress.Advance(1); });
   progress.End();
-  if (processes.split()) return solved;  // each stays with its sums
-  processes.ShareOf(
-      std::ssize(sites), owner, [&](Packer& out, int64_t i) { Put(out, solved.solutions[i]); },
-      [&](Unpacker& in, int64_t i) { Get(in, solved.solutions[i]); });
   return solved;
 }
 
 FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums*>& sites, const SolvedSites& solved,
-                        const FitOptions& options, Progress& progress) {
+                        const FitOptions& options, const OutputMetrics* metrics, Progress& progress) {
   FittedSites fitted;
   fitted.seconds.solve = solved.seconds;
   const Stopwatch watch(fitted.seconds.factorize);
-  Processes& processes = *context.processes;
-  const auto owner = OwnersOf(processes, sites);
+  const SharedItems items = WhereSumsAre(context, sites);
   std::vector<std::vector<double>> spectra(sites.size());
   if (RankNeedsSpectrum(options.rank)) {
-    for (int64_t i = 0; i < std::ssize(sites); ++i)
-      if (owner(i) == processes.rank())
-        spectra[i] = SingularValues(context, sites[i]->fit, solved.solutions[i], options.factorization,
-                                    options.MetricOf(sites[i]->site));
-    processes.ShareOf(
-        std::ssize(sites), owner, [&](Packer& out, int64_t i) { out.PutAll(spectra[i]); },
-        [&](Unpacker& in, int64_t i) { spectra[i] = in.GetAll<double>(); });
+    items.ForEach([&](int64_t i) {
+      spectra[i] = SingularValues(context, sites[i]->fit, solved.solutions[i], options.factorization,
+                                  MetricOf(metrics, sites[i]->site));
+    });
+    items.Share(spectra);
   }
   const int64_t hidden = sites.empty() ? 0 : sites[0]->fit.hidden();
   const std::vector<int64_t> ranks = ChooseRanks(options.rank, spectra, hidden);
   progress.Begin("factorizing", static_cast<int64_t>(sites.size()));
   fitted.adapters.resize(sites.size());
   fitted.reports.resize(sites.size());
-  for (int64_t i = 0; i < std::ssize(sites); ++i) {
-    if (owner(i) == processes.rank()) {
-      const RidgeSolution& solution = solved.solutions[i];
-      fitted.adapters[i] = Reduce(context, *sites[i], solution, ranks[i], options, spectra[i]);
-      SiteReport& report = fitted.reports[i] = MeasureSite(context, *sites[i], *fitted.adapters[i]);
-      report.lambda = solution.lambda;
-      report.condition = solution.condition;
-      report.warning = solution.warning;
-      report.singular_values = std::move(spectra[i]);
-      report.effective_rank = EffectiveRank(report.singular_values);
-    }
-    progress.Advance(1);
-  }
+  const auto reduce = [&](int64_t i) {
+    const RidgeSolution& solution = solved.solutions[i];
+    fitted.adapters[i] =
+        Reduce(context, sites[i]->fit, solution, ranks[i], options, MetricOf(metrics, sites[i]->site), spectra[i]);
+    SiteReport& report = fitted.reports[i] = MeasureSite(context, *sites[i], *fitted.adapters[i]);
+    report.lambda = solution.lambda;
+    report.condition = solution.condition;
+    report.warning = solution.warning;
+    report.singular_values = std::move(spectra[i]);
+    report.effective_rank = EffectiveRank(report.singular_values);
+  };
+  items.ForEach(reduce, [&](int64_t, int64_t) { progress.Advance(1); });
   progress.End();
-  const auto put = [&](Packer& out, int64_t i) {
-    Put(out, *fitted.adapters[i]);
-    Put(out, fitted.reports[i]);
-  };
-  const auto get = [&](Unpacker& in, int64_t i) {
-    Get(in, fitted.adapters[i]);
-    Get(in, fitted.reports[i]);
-    fitted.reports[i].site = sites[i]->site;
-  };
-  processes.ShareOf(std::ssize(sites), owner, put, get);
+  items.Share(fitted.adapters);
+  items.Share(fitted.reports);
   return fitted;
 }
 
 FittedSites FitSites(const Context& context, const std::vector<const SiteSums*>& sites, const FitOptions& options,
-                     Progress& progress) {
-  return ReduceSites(context, sites, SolveSites(context, sites, options, progress), options, progress);
+                     Progress& progress, const OutputMetrics* metrics) {
+  return ReduceSites(context, sites, SolveSites(context, sites, options, progress), options, metrics, progress);
 }
 
 }  // namespace shiftrt

@@ -25,9 +25,10 @@ void VisitLossGradients(const ShiftJob& job, std::span<const Batch> batches, std
   }
 }
 
-std::shared_ptr<const GradientSizes> CollectGradientSizes(const ShiftJob& job, std::span<const int64_t> layers) {
-  auto all = std::make_shared<GradientSizes>();
-  const auto keep = [&](int64_t layer, const Batch& batch, const Matrix<float>& g) {
+GradientSizes CollectGradientSizes(const ShiftJob& job, std::span<const int64_t> layers) {
+  GradientSizes all;
+  TokenSizes* text = &all.fit;
+  const auto keep = [&](int64_t layer, const Batch&, const Matrix<float>& g) {
     // The loss of a batch is a mean over its tokens, so that gradients of a longer batch are smaller.
     const double scale = static_cast<double>(g.rows()) * static_cast<double>(g.rows()) / static_cast<double>(g.cols());
     std::vector<float> sizes(g.rows());
@@ -36,13 +37,14 @@ std::shared_ptr<const GradientSizes> CollectGradientSizes(const ShiftJob& job, s
       for (int64_t j = 0; j < g.cols(); ++j) squares += static_cast<double>(g(t, j)) * g(t, j);
       sizes[t] = static_cast<float>(squares * scale);
     }
-    all->Set(layer, batch, std::move(sizes));
+    text->Add(layer, std::move(sizes));
   };
   job.progress.Begin("gradients of the loss", job.calibration.fit_tokens + job.calibration.heldout_tokens);
   VisitLossGradients(job, job.calibration.fit, layers, keep);
+  text = &all.heldout;
   VisitLossGradients(job, job.calibration.heldout, layers, keep);
   job.progress.End();
-  all->Scale();
+  all.Scale();
   return all;
 }
 

@@ -8,8 +8,8 @@
 #include <span>
 
 #include "runtime/tensor.h"
-#include "shift/sums/token_weights.h"
 #include "shift/job.h"
+#include "shift/sums/token_weights.h"
 
 namespace shiftrt {
 
@@ -21,7 +21,8 @@ using GradientSink = std::function<void(int64_t layer, const Batch& batch, const
 void VisitLossGradients(const ShiftJob& job, std::span<const Batch> batches, std::span<const int64_t> layers,
                         const GradientSink& sink);
 
-// Collects the sizes for every token of the calibration text, fitted and held out: 4 bytes per token and layer.
-std::shared_ptr<const GradientSizes> CollectGradientSizes(const ShiftJob& job, std::span<const int64_t> layers);
+// Collects the sizes of the gradients of every token of the calibration text, fitted and held out. They take 4 bytes
+// per token and layer.
+GradientSizes CollectGradientSizes(const ShiftJob& job, std::span<const int64_t> layers);
 
 }  // namespace shiftrt

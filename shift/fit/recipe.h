@@ -30,7 +30,7 @@ struct Recipe {
   std::string correction = "lra";  // or "refit" or "joint", which have neither mode nor factorization to choose
 };
 
-// What came of fitting by a recipe.
+// The result of a fit by a recipe.
 struct Trial {
   Recipe recipe;
   int64_t tokens = 0;      // fitted

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "runtime/check.h"
+#include "runtime/shared_items.h"
 #include "shift/measure/loss.h"
 #include "shift/sums/streams.h"
 
@@ -11,7 +12,8 @@ namespace shiftrt {
 
 HeldOutLoss::HeldOutLoss(const Context& context, std::shared_ptr<const Weights> weights,
                          const std::vector<Batch>& batches, int64_t tokens, int64_t first)
-    : batches_(FirstSequences(batches, tokens)),
+    : context_(context),
+      batches_(FirstSequences(batches, tokens)),
       first_(first),
       predicted_(PredictedTokens(batches_)),
       decoder_(context, weights, DepthPlan::Original(weights->config.layers)) {
@@ -27,19 +29,12 @@ double HeldOutLoss::operator()(const DepthPlan& plan) {
 
 std::vector<double> HeldOutLoss::BySequence(const DepthPlan& plan) {
   const auto rest = std::span(plan.stages).subspan(first_);
-  std::vector<std::vector<double>> losses(batches_.size());
-  auto stream = streams_.begin();
-  Processes& processes = decoder_.processes();
-  for (size_t b = 0; b < batches_.size(); ++b) {
-    if (!processes.Mine(static_cast<int64_t>(b))) continue;
-    const Rows residual = decoder_.Resume(batches_[b], (stream++)->rows(), rest);
-    losses[b] = SequenceLosses(decoder_, batches_[b], residual);
-  }
-  processes.Share(
-      std::ssize(losses), [&](Packer& out, int64_t b) { out.PutAll(losses[b]); },
-      [&](Unpacker& in, int64_t b) { losses[b] = in.GetAll<double>(); });
+  const auto measure = [&](int64_t b) {
+    return SequenceLosses(decoder_, batches_[b], decoder_.Resume(batches_[b], streams_[b].rows(), rest));
+  };
   std::vector<double> sums;
-  for (const std::vector<double>& batch : losses) sums.insert(sums.end(), batch.begin(), batch.end());
+  for (const std::vector<double>& batch : SharedLoop(context_, std::ssize(batches_), measure))
+    sums.insert(sums.end(), batch.begin(), batch.end());
   return sums;
 }
 

@@ -22,8 +22,9 @@ class HeldOutLoss {
   int64_t predicted() const { return predicted_; }
 
  private:
+  const Context context_;
   std::vector<Batch> batches_;
-  std::vector<KeptRows> streams_;  // of each batch of this process, before block first_
+  std::vector<KeptRows> streams_;  // by batch, before block first_ (StreamsBefore)
   int64_t first_ = 0, predicted_ = 0;
   Decoder decoder_;
 };

@@ -2,9 +2,10 @@
 #include "shift/measure/loss.h"
 
 #include <numeric>
+#include <utility>
 
 #include "runtime/check.h"
-#include "runtime/processes.h"
+#include "runtime/shared_items.h"
 
 namespace shiftrt {
 
@@ -36,17 +37,12 @@ double MeanLoss(const Context& context, std::shared_ptr<const Weights> weights, 
                 const std::vector<Batch>& batches, Progress& progress) {
   const int64_t predicted = CheckedPredictedTokens(batches);
   Decoder decoder(context, std::move(weights), plan);
-  std::vector<double> losses(batches.size());
   progress.Begin("measuring the loss", predicted);
-  context.processes->InRounds(std::ssize(batches), [&](const Round& round) {
-    if (round.mine) {
-      const Batch& batch = batches[*round.mine];
-      losses[*round.mine] = SummedLoss(decoder, batch, decoder.Forward(batch));
-    }
-    for (int64_t b = round.first; b < round.end(); ++b) progress.Advance(PredictedTokens(batches[b]));
+  const auto measure = [&](int64_t b) { return SummedLoss(decoder, batches[b], decoder.Forward(batches[b])); };
+  const std::vector<double> losses = SharedLoop(context, std::ssize(batches), measure, [&](int64_t first, int64_t end) {
+    for (int64_t b = first; b < end; ++b) progress.Advance(PredictedTokens(batches[b]));
   });
   progress.End();
-  context.processes->Share(losses);
   return std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(predicted);
 }
 
@@ -68,40 +64,36 @@ DepthPlan Replaced(const DepthPlan& plan, const Substitute& substitute) {
 
 namespace {
 
-// These return the loss of each batch under each substitute, of the batches of this process.
-//
-// Each plan from its first block. So it is done where the model is split: a stream that a tap hears is on one process,
+// By batch, the loss under each substitute.
+using Losses = std::vector<std::vector<double>>;
+
+// Each plan from its first block. So it is done where the model is split: a stream that a tap hears is in one process,
 // and the others do not know of it.
-std::vector<double> LossesOfWholePlans(const Context& context, const std::shared_ptr<const Weights>& weights,
-                                       const DepthPlan& plan, const std::vector<Substitute>& substitutes,
-                                       const std::vector<Batch>& batches, Progress& progress) {
-  Processes& processes = *context.processes;
-  const int64_t count = std::ssize(substitutes);
-  std::vector<double> losses(std::ssize(batches) * count);
-  for (int64_t i = 0; i < count; ++i) {
+Losses LossesOfWholePlans(const Context& context, const std::shared_ptr<const Weights>& weights, const DepthPlan& plan,
+                          const std::vector<Substitute>& substitutes, const std::vector<Batch>& batches,
+                          Progress& progress) {
+  Losses losses(batches.size(), std::vector<double>(substitutes.size()));
+  const SharedItems items(context, std::ssize(batches));
+  for (size_t i = 0; i < substitutes.size(); ++i) {
     Decoder decoder(context, weights, Replaced(plan, substitutes[i]));
-    processes.InRounds(std::ssize(batches), [&](const Round& round) {
-      if (round.mine) {
-        const Batch& batch = batches[*round.mine];
-        losses[*round.mine * count + i] = SummedLoss(decoder, batch, decoder.Forward(batch));
-        ++processes.work.batches;
-        processes.work.tokens += batch.size();
-      }
-      for (int64_t b = round.first; b < round.end(); ++b) progress.Advance(batches[b].size());
+    const auto measure = [&](int64_t b) {
+      losses[b][i] = SummedLoss(decoder, batches[b], decoder.Forward(batches[b]));
+      CountBatch(context, batches[b].size());
+    };
+    items.ForEach(measure, [&](int64_t first, int64_t end) {
+      for (int64_t b = first; b < end; ++b) progress.Advance(batches[b].size());
     });
   }
+  items.Share(losses);
   return losses;
 }
 
 // The blocks before a substitute run once for all.
-std::vector<double> LossesFromStreams(const Context& context, const std::shared_ptr<const Weights>& weights,
-                                      const DepthPlan& plan, const std::vector<Substitute>& substitutes,
-                                      const std::vector<Batch>& batches, Progress& progress) {
-  const int64_t count = std::ssize(substitutes);
-  std::vector<double> losses(std::ssize(batches) * count);
-  double* now = nullptr;   // those of the batch that runs
-  int64_t now_tokens = 0;  // of the batches that run at the same time in all processes
-  Processes& processes = *context.processes;
+Losses LossesFromStreams(const Context& context, const std::shared_ptr<const Weights>& weights, const DepthPlan& plan,
+                         const std::vector<Substitute>& substitutes, const std::vector<Batch>& batches,
+                         Progress& progress) {
+  std::vector<double> losses(substitutes.size());  // of the batch that runs
+  int64_t shown = 0;                               // tokens that the progress has of the batches that run
   Decoder rest(context, weights, plan);  // a decoder of its own, so that the stream of the first one stays as it is
   std::vector<Tap> taps;
   for (size_t i = 0; i < substitutes.size(); ++i) {
@@ -110,22 +102,23 @@ std::vector<double> LossesFromStreams(const Context& context, const std::shared_
     after.insert(after.end(), plan.stages.begin() + static_cast<int64_t>(stage) + 1, plan.stages.end());
     taps.push_back(
         {substitutes[i].layer, TapPoint::kInput,
-         [&now, &now_tokens, &rest, &progress, i, after = std::move(after)](const Rows& h, const Batch& batch) {
-           now[i] = SummedLoss(rest, batch, rest.Resume(batch, h, after));
-           progress.Advance(now_tokens);
+         [&losses, &shown, &rest, &progress, i, after = std::move(after)](const Rows& h, const Batch& batch) {
+           losses[i] = SummedLoss(rest, batch, rest.Resume(batch, h, after));
+           progress.Advance(batch.size());
+           shown += batch.size();
          }});
   }
   Decoder decoder(context, weights, plan, std::move(taps));
-  processes.InRounds(std::ssize(batches), [&](const Round& round) {
-    if (!round.mine) return;
-    now = losses.data() + *round.mine * count;
-    now_tokens = 0;
-    for (int64_t b = round.first; b < round.end(); ++b) now_tokens += batches[b].size();
-    decoder.Forward(batches[*round.mine], true);
-    ++processes.work.batches;
-    processes.work.tokens += batches[*round.mine].size();
+  const auto measure = [&](int64_t b) {
+    decoder.Forward(batches[b], true);
+    CountBatch(context, batches[b].size());
+    return losses;
+  };
+  return SharedLoop(context, std::ssize(batches), measure, [&](int64_t first, int64_t end) {
+    int64_t tokens = 0;
+    for (int64_t b = first; b < end; ++b) tokens += batches[b].size();
+    progress.Advance(tokens * std::ssize(substitutes) - std::exchange(shown, 0));
   });
-  return losses;
 }
 
 }  // namespace
@@ -137,13 +130,12 @@ std::vector<double> LossesWith(const Context& context, const std::shared_ptr<con
   int64_t tokens = 0;
   for (const Batch& b : batches) tokens += b.size();
   progress.Begin("trying removals", tokens * count);
-  const auto measure = weights->split() ? LossesOfWholePlans : LossesFromStreams;
-  std::vector<double> losses = measure(context, weights, plan, substitutes, batches, progress);
+  const auto measure = weights->shares.empty() ? LossesFromStreams : LossesOfWholePlans;
+  const Losses losses = measure(context, weights, plan, substitutes, batches, progress);
   progress.End();
-  context.processes->Share(losses, count);
   std::vector<double> sums(count, 0.0);
-  for (size_t b = 0; b < batches.size(); ++b)
-    for (int64_t i = 0; i < count; ++i) sums[i] += losses[b * count + i];
+  for (const std::vector<double>& batch : losses)
+    for (int64_t i = 0; i < count; ++i) sums[i] += batch[i];
   for (double& sum : sums) sum /= static_cast<double>(predicted);
   return sums;
 }

@@ -11,7 +11,7 @@ namespace shiftrt {
 
 namespace {
 
-// What is added to a bias, (1, d); zeros without one.
+// The change of a bias, (1, d); zeros without one.
 Matrix<double> BiasChange(const Projection& projection, const BlockWeights& before, const BlockWeights& after,
                           int64_t hidden) {
   Matrix<double> change = Matrix<double>::Zeros(1, hidden);
@@ -21,7 +21,7 @@ Matrix<double> BiasChange(const Projection& projection, const BlockWeights& befo
   return change;
 }
 
-// What a fit added to the projection, as it is stored.
+// The change that a fit made to the projection, as it is stored.
 struct StoredChange {
   StoredChange(const Projection& projection, const BlockWeights& before, const BlockWeights& after)
       : map(ChangeOf(projection, before, after)), bias(BiasChange(projection, before, after, map.cols())) {}

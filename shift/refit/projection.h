@@ -20,7 +20,7 @@ struct Projection {
   int64_t Inputs(const ModelConfig& config) const {
     return half == Halves::kMlp ? config.intermediate : config.query_dim();
   }
-  // What `input` (SiteInput::kActivation or kStreamAndActivation) has per token.
+  // The numbers per token of `input` (SiteInput::kActivation or kStreamAndActivation).
   int64_t Width(SiteInput input, const ModelConfig& config) const {
     return Inputs(config) + (input == SiteInput::kStreamAndActivation ? config.hidden : 0);
   }

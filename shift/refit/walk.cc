@@ -10,68 +10,89 @@
 #include "runtime/host_memory.h"
 #include "runtime/stopwatch.h"
 #include "shift/refit/fold.h"
-#include "shift/sums/ridge_adder.h"
+#include "shift/sums/collect.h"
 
 namespace shiftrt {
 
 namespace {
 
-// A batch of this process, with the stream of the plan and that of the original model, which stay on the decoder's
-// device.
+// A batch with the streams of the corrected and of the original model, which stay on the decoder's device. Both are
+// empty where another process has the batch, and `original` is where nothing is fitted towards it.
 struct TwoStreams {
   const Batch* batch = nullptr;
   KeptRows corrected, original;
+
+  bool here() const { return corrected.rows().count() > 0; }
 };
 
-// What is to be done at a stage of the plan.
+// The fitted or the held-out text, and where its sums go.
+struct Text {
+  std::vector<TwoStreams> streams;
+  RidgeSums SiteSums::*sums;
+  const TokenSizes* sizes;
+};
+
+// The fits at a stage of the plan.
 struct Work {
-  std::optional<Site> run;  // that begins behind it, to be corrected
+  std::optional<Site> run;  // that begins behind it, to be corrected by a change of this stage
   bool output = false, down = false;
 
   int64_t fits() const { return (output ? 1 : 0) + (down || run ? 1 : 0); }
 };
 
-class RefitWalk {
+class Walk {
  public:
-  RefitWalk(const ShiftJob& job, const DepthPlan& plan, const std::vector<BlockPart>& removed,
-            const WalkOptions& options, std::optional<StartStreams> start)
+  // `sites`: the parts that the plan leaves out, in the order of depth.
+  Walk(const ShiftJob& job, const DepthPlan& plan, const std::vector<Site>& sites, const WalkOptions& options,
+       const GradientSizes* sizes, std::optional<StartStreams> start)
       : job_(job),
         plan_(plan),
+        sites_(sites),
         options_(options),
-        leading_(options.correction != nullptr && removed.front().begin() == 0),
-        behind_(removed.front().end()),
-        at_(2 * WalkStart(removed)),
         start_(std::move(start)),
+        adapters_(options.correction != nullptr && options.correction->input == SiteInput::kStream),
+        behind_(sites.front().end()),
         tally_(MakeTally(job.context.WithGpu(0), job.model.weights)),
-        processes_(tally_->processes()),
         decoder_(job.context.WithGpu(0), job.model.weights, DepthPlan::Original(job.layers())) {
+    for (const auto& [sums, of] :
+         {std::pair(&SiteSums::fit, &GradientSizes::fit), std::pair(&SiteSums::heldout, &GradientSizes::heldout)})
+      texts_.push_back({{}, sums, sizes == nullptr ? nullptr : &(sizes->*of)});
     for (size_t s = 0; s < plan.stages.size(); ++s) work_.push_back(WorkAt(s));
+    // A run in front of the first stage has no stage that could change: it gets an adapter, too.
+    if (adapters_) {
+      bare_ = sites;
+    } else if (options.correction != nullptr && sites.front().begin() == 0) {
+      bare_ = {Site::Between(0, Front(0))};
+    }
   }
 
   WalkResult Run() {
-    const auto last = std::find_if(work_.rbegin(), work_.rend(), [](const Work& work) { return work.fits() > 0; });
-    end_ = static_cast<size_t>(work_.rend() - last);
-    if (end_ == 0 && !leading_) {
+    int64_t fits = std::ssize(bare_);
+    for (const Work& work : work_) fits += work.fits();
+    if (fits == 0) {
       result_.plan = plan_;
       return std::move(result_);
     }
     CheckMemory();
-    Start();
-    const int64_t begin = at_;
-    int64_t fits = leading_ ? 1 : 0;
-    for (const Work& work : work_) fits += work.fits();
-    const int64_t tokens = job_.calibration.fit_tokens + job_.calibration.heldout_tokens;
-    job_.progress.Begin("fitting projections again", tokens * fits);
-    if (leading_) CorrectLeadingRun();
-    for (size_t s = 0; s < plan_.stages.size(); ++s) {
-      const Stage& stage = plan_.stages[s];
-      if (Front(s) < begin || s >= end_) {
-        result_.plan.stages.push_back(stage);
-        continue;
+    double seconds = 0;
+    {
+      const Stopwatch watch(seconds);
+      Start();
+      const int64_t begin = at_, tokens = job_.calibration.fit_tokens + job_.calibration.heldout_tokens;
+      job_.progress.Begin(adapters_ ? "calibrating in sequence" : "fitting projections again", tokens * fits);
+      for (size_t s = 0; s < plan_.stages.size(); ++s) {
+        CorrectBareBefore(Front(s));
+        const Stage& stage = plan_.stages[s];
+        if (Front(s) < begin) {
+          result_.plan.stages.push_back(stage);
+          continue;
+        }
+        stage.Visit([&](const BlockStage& block) { Block(s, block); }, [&](const AdapterStage&) { Append(stage); });
       }
-      stage.Visit([&](const BlockStage& block) { Block(s, block); }, [&](const AdapterStage&) { Append(s, {stage}); });
+      CorrectBareBefore(2 * job_.layers());
+      job_.progress.End();
     }
-    job_.progress.End();
+    result_.seconds.calibrate = seconds - result_.seconds.solve - result_.seconds.factorize;
     return std::move(result_);
   }
 
@@ -93,7 +114,7 @@ class RefitWalk {
         [&](const BlockStage& block) {
           Work work;
           const int64_t behind = PartOf(block).end(), next = Front(s + 1);
-          if (options_.correction != nullptr && next > behind) work.run = Site::Between(behind, next);
+          if (options_.correction != nullptr && !adapters_ && next > behind) work.run = Site::Between(behind, next);
           // Where the MLP is removed, the fit for the run is that of the output projection.
           const bool for_run = work.run && !RunsMlp(block.halves);
           const bool all = options_.heal == Heal::kAll, any = options_.heal != Heal::kOff;
@@ -106,9 +127,10 @@ class RefitWalk {
 
   void CheckMemory() const {
     const ModelConfig& config = job_.model.weights->config;
+    const auto check = [&](int64_t inputs) { CheckWalkMemory(job_.context, inputs, config.hidden); };
+    if (!bare_.empty()) shiftrt::CheckMemory(job_.context, 1, config.hidden, "a higher limit allows more");
     for (size_t s = 0; s < work_.size(); ++s) {
       const Work& work = work_[s];
-      const auto check = [&](int64_t inputs) { CheckWalkMemory(job_.context, inputs, config.hidden); };
       if (work.run) {
         check(LastOf(plan_.stages[s].block()).Width(options_.correction->input, config));
       } else if (work.down) {
@@ -118,86 +140,119 @@ class RefitWalk {
     }
   }
 
+  // Up to the first place where something is fitted, both streams are one.
   void Start() {
-    const Stopwatch watch(result_.seconds.calibrate);
-    if (!start_) start_ = StreamsBefore(at_ / 2, job_, "calibrating up to the first removed block");
-    Check(start_->layer == at_ / 2, "streams before block {}, expected before block {}", start_->layer, at_ / 2);
-    Start(job_.calibration.fit, start_->fit, fit_);
-    Start(job_.calibration.heldout, start_->heldout, heldout_);
+    const int64_t first = adapters_ ? sites_.front().layer : WalkStart(sites_.front().Parts());
+    if (!start_)
+      start_ = StreamsBefore(
+          first, job_, adapters_ ? "calibrating up to the first site" : "calibrating up to the first removed block");
+    Check(start_->layer <= first && (adapters_ || start_->layer == first),
+          "streams before block {}, expected before block {}", start_->layer, first);
+    at_ = adapters_ ? sites_.front().begin() : 2 * first;
+    pending_ = StagesBetween(2 * start_->layer, at_);
+    Start(job_.calibration.fit, start_->fit, texts_[0]);
+    Start(job_.calibration.heldout, start_->heldout, texts_[1]);
     start_.reset();
+    AdvanceCorrected();
+    if (options_.mode == Calibration::kDrift)
+      ForEach([](TwoStreams& streams) { streams.original.Set(streams.corrected.rows()); });
   }
-
-  void Start(const std::vector<Batch>& batches, std::vector<KeptRows>& streams, std::vector<TwoStreams>& to) const {
-    for (size_t i = 0; i < streams.size(); ++i) {
-      TwoStreams& walker = to.emplace_back();
-      walker.batch = &batches[processes_.rank() + i * processes_.size()];
-      walker.original.Set(streams[i].rows());
-      walker.corrected = std::move(streams[i]);
-    }
+  static void Start(const std::vector<Batch>& batches, std::vector<KeptRows>& streams, Text& text) {
+    for (size_t b = 0; b < batches.size(); ++b) text.streams.push_back({&batches[b], std::move(streams[b]), {}});
   }
 
   template <typename Call>
   void ForEach(const Call& call) {
-    for (std::vector<TwoStreams>* walkers : {&fit_, &heldout_})
-      for (TwoStreams& walker : *walkers) call(walker);
+    for (Text& text : texts_)
+      for (TwoStreams& streams : text.streams)
+        if (streams.here()) call(streams);
+  }
+
+  void Resume(const Batch& batch, KeptRows& stream, std::span<const Stage> stages) {
+    stream.Set(decoder_.Resume(batch, stream.rows(), stages));
+    job_.progress.Advance(0);  // which may interrupt
   }
 
   // Takes the original stream to a place that it has not passed.
   void AdvanceOriginal(int64_t to) {
-    const Stopwatch watch(result_.seconds.calibrate);
     const std::vector<Stage> stages = StagesBetween(at_, to);
     at_ = to;
     if (stages.empty()) return;
-    ForEach([&](TwoStreams& walker) {
-      walker.original.Set(decoder_.Resume(*walker.batch, walker.original.rows(), stages));
-    });
+    ForEach([&](TwoStreams& streams) { Resume(*streams.batch, streams.original, stages); });
   }
 
-  // Takes the plan's stream through stages of it.
-  void AdvanceCorrected(const std::vector<Stage>& stages) {
-    const Stopwatch watch(result_.seconds.calibrate);
-    ForEach([&](TwoStreams& walker) {
-      walker.corrected.Set(decoder_.Resume(*walker.batch, walker.corrected.rows(), stages));
-    });
+  // Takes the corrected stream through the stages that are pending. It runs only when a fit needs it.
+  void AdvanceCorrected() {
+    if (pending_.empty()) return;
+    ForEach([&](TwoStreams& streams) { Resume(*streams.batch, streams.corrected, pending_); });
+    pending_.clear();
   }
 
-  // The stages that replace stage `s` of the plan. The last one that is fitted needs no stream behind it.
-  void Append(size_t s, const std::vector<Stage>& stages) {
-    if (s + 1 < end_) AdvanceCorrected(stages);
-    result_.plan.stages.insert(result_.plan.stages.end(), stages.begin(), stages.end());
+  void Append(const Stage& stage) {
+    pending_.push_back(stage);
+    result_.plan.stages.push_back(stage);
   }
 
-  // Adds what tokens(walker) returns for each batch, which stays until the next call.
-  template <typename TokensOf>
-  void CollectInto(SiteSums& sums, const TokensOf& tokens) {
-    const auto collect = [&](std::vector<TwoStreams>& walkers, const std::vector<Batch>& batches, RidgeSums& into) {
-      RidgeAdder adder(*tally_, sums.site, into);
-      auto walker = walkers.begin();
-      processes_.InRounds(std::ssize(batches), [&](const Round& round) {
-        if (round.mine) {
-          adder.Add(tokens(*walker), options_.weighting, *walker->batch);
-          ++walker;
-        }
-        adder.EndRound(round.present);
-        processes_.Flush();
-        for (int64_t b = round.first; b < round.end(); ++b) job_.progress.Advance(batches[b].size());
+  // Adds what rows_of(streams) returns for each batch, which stays until the next call.
+  template <typename RowsOf>
+  void Collect(SiteSums& sums, const RowsOf& rows_of) {
+    for (const Text& text : texts_) {
+      const Site& site = sums.site;
+      const std::unique_ptr<RidgeAdder> adder =
+          std::move(tally_->MakeAdders({{(sums.*text.sums).matrices(), site.layer, site.last(), site.Name()}}).front());
+      const auto add = [&](int64_t b) {
+        const TwoStreams& streams = text.streams[b];
+        const SiteRows rows = rows_of(streams);
+        adder->Add(rows, options_.weighting.For(rows, {*streams.batch, b, site.last(), text.sizes}));
+      };
+      tally_->ForEachBatch(std::ssize(text.streams), add, [&](int64_t first, int64_t end, bool) {
+        for (int64_t b = first; b < end; ++b) job_.progress.Advance(text.streams[b].batch->size());
       });
-      adder.Settle();
-    };
-    collect(fit_, job_.calibration.fit, sums.fit);
-    collect(heldout_, job_.calibration.heldout, sums.heldout);
+      adder->Settle();
+    }
   }
 
-  // Of a projection's inputs, or of [output of its half | inputs], and of what is missing behind its half.
-  void Collect(const BlockStage& block, const Projection& projection, SiteSums& sums) {
-    const Stopwatch watch(result_.seconds.calibrate);
+  // The stream before a site, and what the corrected stream lacks behind the site.
+  void CollectMissing(SiteSums& sums) {
+    AdvanceOriginal(sums.site.begin());
+    AdvanceOriginal(sums.site.end());
+    KeptRows missing;
+    Collect(sums, [&](const TwoStreams& streams) -> SiteRows {
+      const Rows stream = streams.corrected.rows();
+      missing.Set(streams.original.rows());
+      missing.Subtract(stream);
+      return {stream, stream, missing.rows()};
+    });
+  }
+
+  // The stream before a site, and what the site's own blocks add to it.
+  void CollectUpdate(SiteSums& sums) {
+    const Site& site = sums.site;
+    KeptRows update;
+    std::vector<Tap> taps;
+    for (int64_t layer = site.layer; layer <= site.last(); ++layer)
+      taps.push_back({layer, TapPoint::kUpdate, [&update, first = layer == site.layer](const Rows& rows, const Batch&) {
+                        first ? update.Set(rows) : update.Add(rows);
+                      }});
+    Decoder tapped(job_.context.WithGpu(0), job_.model.weights, DepthPlan::Original(job_.layers()), std::move(taps));
+    const std::vector<Stage> stages = StagesBetween(site.begin(), site.end());
+    Collect(sums, [&](const TwoStreams& streams) -> SiteRows {
+      const Rows stream = streams.corrected.rows();
+      tapped.Resume(*streams.batch, stream, stages);
+      return {stream, stream, update.rows()};
+    });
+  }
+
+  // A projection's inputs, or [output of its half | inputs], and what is missing behind its half.
+  void CollectHalf(const BlockStage& block, const Projection& projection, SiteSums& sums) {
+    AdvanceCorrected();
     KeptRows inputs, beside, missing;
     Decoder tapped(job_.context.WithGpu(0), job_.model.weights, DepthPlan::Original(job_.layers()),
                    {{block.layer, projection.input, [&](const Rows& rows, const Batch&) { inputs.Set(rows); }}});
     const std::vector<Stage> half = {BlockStage{block.layer, projection.half, block.own}};
-    CollectInto(sums, [&](const TwoStreams& walker) -> RidgeAdder::Tokens {
-      const Rows out = tapped.Resume(*walker.batch, walker.corrected.rows(), half);
-      missing.Set(walker.original.rows());
+    Collect(sums, [&](const TwoStreams& streams) -> SiteRows {
+      const Rows out = tapped.Resume(*streams.batch, streams.corrected.rows(), half);
+      missing.Set(streams.original.rows());
       missing.Subtract(out);
       const bool both = sums.input == SiteInput::kStreamAndActivation;
       if (both) beside.SetBeside(out, inputs.rows());
@@ -211,10 +266,29 @@ class RefitWalk {
     return {job_.model.weights, &job_.model.weights->blocks[block.layer]};
   }
 
+  // Fits the correction of a site from its sums.
+  FittedSites Corrected(const SiteSums& sums, const Projection* projection, const BlockPtr& block) {
+    FittedSites fitted = options_.correction->fit(sums, projection, block);
+    std::move(fitted.reports.begin(), fitted.reports.end(), std::back_inserter(result_.sites));
+    result_.seconds += fitted.seconds;
+    return fitted;
+  }
+
+  // Adapters of the sites in front of `place` that no stage changes for.
+  void CorrectBareBefore(int64_t place) {
+    for (; bare_done_ < bare_.size() && bare_[bare_done_].begin() < place; ++bare_done_) {
+      const Site& site = bare_[bare_done_];
+      SiteSums sums(site, job_.hidden(), SiteInput::kStream, options_.weighting);
+      AdvanceCorrected();
+      options_.mode == Calibration::kDrift ? CollectMissing(sums) : CollectUpdate(sums);
+      Append(AdapterStage{site.Parts(), Corrected(sums, nullptr, nullptr).adapters.front()});
+    }
+  }
+
   void HealProjection(BlockStage& block, const Projection& projection) {
     SiteSums sums({block.layer, 1}, SiteInput::kActivation,
                   {projection.Inputs(job_.model.weights->config), job_.hidden()}, options_.weighting);
-    Collect(block, projection, sums);
+    CollectHalf(block, projection, sums);
     const Stopwatch watch(result_.seconds.solve);
     RefittedBlock refitted = RefitProjection(job_.context, sums, options_.ridge, projection, TensorsOf(block));
     block.own = std::move(refitted.block);
@@ -226,77 +300,49 @@ class RefitWalk {
     const Projection& projection = LastOf(block);
     const SiteInput input = options_.correction->input;
     SiteSums sums(run, input, {projection.Width(input, job_.model.weights->config), job_.hidden()}, options_.weighting);
-    Collect(block, projection, sums);
-    FittedSites fitted = options_.correction->fit(sums, &projection, TensorsOf(block));
+    CollectHalf(block, projection, sums);
+    FittedSites fitted = Corrected(sums, &projection, TensorsOf(block));
     block.own = fitted.own.front().own;
-    std::move(fitted.reports.begin(), fitted.reports.end(), std::back_inserter(result_.sites));
-    result_.seconds += fitted.seconds;
     return fitted.adapters.front();
-  }
-
-  // Layers 0 to ...: an adapter alone, on the embeddings.
-  void CorrectLeadingRun() {
-    const Site run = Site::Between(0, Front(0));
-    AdvanceOriginal(run.end());
-    SiteSums sums(run, job_.hidden(), SiteInput::kStream, options_.weighting);
-    {
-      const Stopwatch watch(result_.seconds.calibrate);
-      KeptRows missing;
-      CollectInto(sums, [&](const TwoStreams& walker) -> RidgeAdder::Tokens {
-        const Rows stream = walker.corrected.rows();
-        missing.Set(walker.original.rows());
-        missing.Subtract(stream);
-        return {stream, stream, missing.rows()};
-      });
-    }
-    FittedSites fitted = options_.correction->fit(sums, nullptr, nullptr);
-    std::move(fitted.reports.begin(), fitted.reports.end(), std::back_inserter(result_.sites));
-    result_.seconds += fitted.seconds;
-    const Stage adapter = AdapterStage{run.Parts(), fitted.adapters.front()};
-    result_.plan.stages.push_back(adapter);
-    if (end_ > 0) AdvanceCorrected({adapter});
   }
 
   void Block(size_t s, const BlockStage& given) {
     const Work& work = work_[s];
-    if (work.fits() == 0) return Append(s, {given});
+    if (work.fits() == 0) return Append(given);
     BlockStage block = given;
     if (work.output) {
       AdvanceOriginal(2 * block.layer + 1);
       HealProjection(block, kOutputProjection);
     }
-    std::vector<Stage> behind = {block};
-    if (work.down || work.run) {
-      const Halves last = LastOf(block).half;
-      if (block.halves == Halves::kBoth) AdvanceCorrected({BlockStage{block.layer, Halves::kAttention, block.own}});
-      AdvanceOriginal(Front(s + 1));
-      std::shared_ptr<const Lra> adapter;
-      if (work.run) {
-        adapter = CorrectRun(block, *work.run);
-      } else {
-        HealProjection(block, kDownProjection);
-      }
-      behind = {BlockStage{block.layer, last, block.own}};
-      if (adapter) behind.emplace_back(AdapterStage{work.run->Parts(), adapter});
+    if (!work.down && !work.run) return Append(block);
+    if (block.halves == Halves::kBoth) pending_.emplace_back(BlockStage{block.layer, Halves::kAttention, block.own});
+    AdvanceOriginal(Front(s + 1));
+    std::shared_ptr<const Lra> adapter;
+    if (work.run) {
+      adapter = CorrectRun(block, *work.run);
+    } else {
+      HealProjection(block, kDownProjection);
     }
-    if (s + 1 < end_) AdvanceCorrected(behind);
-    behind.front() = block;
-    result_.plan.stages.insert(result_.plan.stages.end(), behind.begin(), behind.end());
+    pending_.emplace_back(BlockStage{block.layer, LastOf(block).half, block.own});
+    result_.plan.stages.emplace_back(block);
+    if (adapter) Append(AdapterStage{work.run->Parts(), adapter});
   }
 
   const ShiftJob& job_;
   const DepthPlan& plan_;
+  const std::vector<Site>& sites_;
   const WalkOptions& options_;
-  const bool leading_;    // whether a run that begins at the first block is to be corrected
-  const int64_t behind_;  // the place behind the first part that is removed
-  int64_t at_;            // where the original stream stands
   std::optional<StartStreams> start_;
+  const bool adapters_;     // the correction is one of adapters
+  const int64_t behind_;    // the place behind the first part that is removed
+  std::vector<Site> bare_;  // the sites of adapters that stand alone
+  size_t bare_done_ = 0;    // how many of them are fitted
+  int64_t at_ = 0;          // where the original stream stands
   const std::unique_ptr<Tally> tally_;
-  Processes& processes_;
   Decoder decoder_;
-  std::vector<Work> work_;  // by stage
-  size_t end_ = 0;          // one past the last stage with work
-  std::vector<TwoStreams> fit_, heldout_;
+  std::vector<Work> work_;      // by stage
+  std::vector<Stage> pending_;  // that the corrected stream has yet to run
+  std::vector<Text> texts_;     // fitted, and held out
   WalkResult result_;
 };
 
@@ -338,7 +384,26 @@ WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std
   Check(!removed.empty(), "there is no removed block behind which to fit anything");
   if (options.correction != nullptr && options.correction->input == SiteInput::kActivation)
     CheckBlockBefore(RunsOf(removed));
-  return RefitWalk(job, plan, removed, options, std::move(start)).Run();
+  return Walk(job, plan, RunsOf(removed), options, nullptr, std::move(start)).Run();
+}
+
+FittedSites FitInSequence(const ShiftJob& job, const std::vector<Site>& sites, const SequenceOptions& options,
+                          const SiteFit& fit, std::optional<StartStreams> start) {
+  Check(options.mode != Calibration::kIndependent && !sites.empty(), "independent sites are fitted from one pass");
+  NoProgress quiet;  // of the single fits
+  const SiteCorrection correction = {
+      SiteInput::kStream, [&](const SiteSums& sums, const Projection*, const BlockPtr&) { return fit(sums, quiet); }};
+  std::vector<BlockPart> removed;
+  for (const Site& site : sites)
+    for (const BlockPart& part : site.Parts()) removed.push_back(part);
+  const DepthPlan plan = DepthPlan::Pruned(job.layers(), removed);
+  const WalkOptions walk = {&correction, Heal::kOff, {}, options.weighting, options.mode};
+  WalkResult walked = Walk(job, plan, sites, walk, options.sizes, std::move(start)).Run();
+  FittedSites fitted;
+  for (const AdapterStage* const adapter : walked.plan.Adapters()) fitted.adapters.push_back(adapter->lra);
+  fitted.reports = std::move(walked.sites);
+  fitted.seconds = walked.seconds;
+  return fitted;
 }
 
 }  // namespace shiftrt

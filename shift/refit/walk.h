@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Projections of kept blocks fitted again, one after another: each on the stream that the plan with everything fitted
-// before it leaves, towards the stream of the original model.
+// The walk through a model: it carries the streams of the original and of the corrected model from place to place, and
+// fits what a plan wants at each place, on the stream that everything fitted before leaves.
 #pragma once
 
 #include <algorithm>
@@ -15,28 +15,30 @@
 
 namespace shiftrt {
 
-// What is fitted again in the kept blocks behind the first removed one: nothing, their down projections, or their
-// output projections and then their down projections.
+// Healing fits projections of the kept blocks behind the first removed one again: none, the down projections, or the
+// output projections and then the down projections.
 enum class Heal { kOff, kDown, kAll };
 // "off", "down", "all". Throws UsageError for anything else.
 Heal ParseHeal(const std::string& text);
 const char* Name(Heal heal);
 
-// A correction that is fitted from the activations of the half before a removed run.
-struct BlockCorrection {
-  SiteInput input = SiteInput::kActivation;  // or kStreamAndActivation
-  // From the sums of one run, the last projection of the half before it, and the block that has it: that block, and
-  // perhaps an adapter behind it. With kStreamAndActivation, a run that begins at the attention of layer 0 has nothing
-  // before it: the sums are of the stream alone (kStream), projection and block are null, and the adapter is all there
-  // is.
+// The correction that a walk puts in the place of removed parts.
+struct SiteCorrection {
+  // kStream: an adapter in the place of each site. kActivation and kStreamAndActivation: a change of the half before
+  // each run, and perhaps an adapter behind it.
+  SiteInput input = SiteInput::kStream;
+  // Fits one site from its sums. `projection` and `block` are the last projection before the site, and the block that
+  // has it. Both are null for kStream, and for a run that begins at the attention of layer 0, which has nothing before
+  // it: its sums are of the stream alone, and the adapter is all there is.
   std::function<FittedSites(const SiteSums& sums, const Projection* projection, const BlockPtr& block)> fit;
 };
 
 struct WalkOptions {
-  const BlockCorrection* correction = nullptr;  // of the runs that `plan` leaves bare; null: `plan` has its corrections
+  const SiteCorrection* correction = nullptr;  // of the parts that the plan leaves bare; null: it has its corrections
   Heal heal = Heal::kOff;
   RidgeOptions ridge;  // of what is healed
   TokenWeighting weighting;
+  Calibration mode = Calibration::kDrift;  // of adapters: kSequential or kDrift
 };
 
 struct WalkResult {
@@ -60,6 +62,23 @@ WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std
 inline int64_t WalkStart(const std::vector<BlockPart>& removed) {
   return std::max<int64_t>(0, removed.front().begin() - 1) / 2;
 }
+
+// Fits the adapter of one site from its sums.
+using SiteFit = std::function<FittedSites(const SiteSums& site, Progress& progress)>;
+// Options of adapters that are fitted in a walk. `mode`: kSequential or kDrift. `sizes` are needed for token weights by
+// gradients.
+struct SequenceOptions {
+  Calibration mode = Calibration::kDrift;
+  TokenWeighting weighting = {};
+  const GradientSizes* sizes = nullptr;
+};
+// An adapter in the place of each site of the original model. Cost: one pass of the model (kDrift: two) and a fit
+// between any two sites. The stream of the whole calibration text is held while it goes from site to site: tokens x
+// hidden x 4 bytes, twice that for kDrift. `start`: the streams of the job's text before the first site, or before an
+// earlier block, where they are already there; it takes their memory. Throws Error where the host has no memory for the
+// sums of a site.
+FittedSites FitInSequence(const ShiftJob& job, const std::vector<Site>& sites, const SequenceOptions& options,
+                          const SiteFit& fit, std::optional<StartStreams> start = std::nullopt);
 
 // The memory of a fit of n inputs and d outputs in bytes: two sums of 8 (n + 1) (n + 1 + d), for the fitted and the
 // held-out tokens, once more as many without their means, and five arrays of 8 n^2 for the solve.

@@ -30,7 +30,9 @@ void CheckMemory(const Context& context, int64_t sites, int64_t hidden, const ch
 // Adds the batches `sums` does not hold yet, fitted ones first, in order: so a collection that was interrupted ends
 // with the same bits as one that was not (to rounding where GPUs take turns, for sums of sums are added up). The sums
 // hold as many batches as they say whenever `checkpoint` saves them, and after Interrupted. Where a device's memory has
-// no room for all sites at once, they are processed in groups with one pass each, and saved when all are done.
-void Collect(const ShiftJob& job, CalibrationSums& sums, Checkpoint* checkpoint = nullptr);
+// no room for all sites at once, they are processed in groups with one pass each, and saved when all are done. `sizes`
+// are needed for token weights by gradients.
+void Collect(const ShiftJob& job, CalibrationSums& sums, Checkpoint* checkpoint = nullptr,
+             const GradientSizes* sizes = nullptr);
 
 }  // namespace shiftrt

@@ -16,6 +16,7 @@
 #include "runtime/json.h"
 #include "runtime/printable.h"
 #include "runtime/safetensors.h"
+#include "runtime/shared_items.h"
 
 namespace shiftrt {
 
@@ -184,7 +185,7 @@ void CheckSameRun(const SavedSums& found, const SavedSums& wanted, const fs::pat
 // Rewrites the file now and then.
 class FileCheckpoint : public Checkpoint {
  public:
-  // `write`: the other processes take part in a checkpoint and leave the file to the first.
+  // `write`: whether this program writes the file (WritesFiles).
   FileCheckpoint(const fs::path& file, const SavedSums& set, double seconds, bool write)
       : file_(file), set_(set), seconds_(seconds), write_(write) {}
   bool Due() override { return std::chrono::duration<double>(Clock::now() - last_).count() >= seconds_; }
@@ -307,14 +308,13 @@ void CheckModel(const SavedSums& set, const Model& model) {
           "the saved sums have {} scores of {} for {} layers", scores.size(), criterion, model.weights->config.layers);
 }
 
-SavedSums CollectIntoFile(const ShiftJob& job, SavedSums set, const fs::path& file, double seconds_between) {
-  Processes& processes = *job.context.processes;
+SavedSums CollectIntoFile(const ShiftJob& job, SavedSums set, const fs::path& file, double seconds_between,
+                          const GradientSizes* sizes) {
   std::optional<SavedSums> earlier;
   if (fs::exists(file)) earlier = ReadSums(file);
-  processes.CheckSame(fmt::format("state of {}, which is to be in a directory of all hosts,", file.string()),
-                      earlier
-                          ? fmt::format("{} and {} batches", earlier->sums.fit_batches, earlier->sums.heldout_batches)
-                          : "no such file");
+  CheckSame(job.context, fmt::format("state of {}, which is to be in a directory of all hosts,", file.string()),
+            earlier ? fmt::format("{} and {} batches", earlier->sums.fit_batches, earlier->sums.heldout_batches)
+                    : "no such file");
   if (earlier) {
     SavedSums found = std::move(*earlier);
     CheckSameRun(found, set, file);
@@ -323,15 +323,16 @@ SavedSums CollectIntoFile(const ShiftJob& job, SavedSums set, const fs::path& fi
     for (size_t i = 0; i < set.sums.sites.size(); ++i) found.sums.sites[i].weighting = set.sums.sites[i].weighting;
     set.sums = std::move(found.sums);
   }
-  FileCheckpoint checkpoint(file, set, seconds_between, processes.first());
+  const bool writes = WritesFiles(job.context);
+  FileCheckpoint checkpoint(file, set, seconds_between, writes);
   try {
-    Collect(job, set.sums, &checkpoint);
+    Collect(job, set.sums, &checkpoint, sizes);
   } catch (const Interrupted&) {
     const InterruptsHeld held;
-    if (processes.first()) WriteSums(file, set);
+    if (writes) WriteSums(file, set);
     throw;
   }
-  if (processes.first()) WriteSums(file, set);
+  if (writes) WriteSums(file, set);
   return set;
 }
 

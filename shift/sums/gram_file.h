@@ -31,8 +31,8 @@ struct SavedSums {
   bool complete() const { return sums.fit_batches == fit_total && sums.heldout_batches == heldout_total; }
 };
 
-// What Collect will fill: no sums yet. `scores`: layer scores by criterion, kept in the file so that another selection
-// by the same criterion needs no model run either.
+// Makes a set without sums, which Collect will fill. `scores`: layer scores by criterion, kept in the file so that
+// another selection by the same criterion needs no model run either.
 SavedSums NewSavedSums(const ShiftJob& job, const std::vector<BlockPart>& parts, const std::string& settings,
                        std::map<std::string, std::vector<double>> scores = {});
 
@@ -51,8 +51,8 @@ void CheckModel(const SavedSums& set, const Model& model);
 // Collects the layers of `set`, which NewSavedSums made from the same calibration, into `file`. Continues a file that
 // an interrupted run of the same origin and layers left there (the sums end with the same bits), returns a complete one
 // as it is, and refuses another's. While it runs the file is rewritten every `seconds_between` seconds, and once more
-// when it is interrupted.
+// when it is interrupted. `sizes`: as Collect takes them.
 SavedSums CollectIntoFile(const ShiftJob& job, SavedSums set, const std::filesystem::path& file,
-                          double seconds_between = 60);
+                          double seconds_between = 60, const GradientSizes* sizes = nullptr);
 
 }  // namespace shiftrt

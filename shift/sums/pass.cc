@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "runtime/check.h"
+#include "runtime/shared_items.h"
 
 namespace shiftrt {
 
@@ -60,12 +61,12 @@ void Pass::Run(const std::string& phase, std::span<const Batch> batches, Progres
     const int64_t parts = plugged.probe->parts();
     if (parts > 0) groups.push_back({plugged, std::clamp<int64_t>(plugged.probe->parts_at_once(), 1, parts)});
   }
-  batches = batches.first(measured);
+  Text text{batches.first(measured)};
   while (true) {
     for (Group& group : groups) group.end = std::min(group.begin + group.at_once, group.probe().parts());
     if (std::none_of(groups.begin(), groups.end(), [](const Group& group) { return group.active(); })) return;
     try {
-      RunGroups(phase, batches, groups, progress, checkpoint);
+      RunGroups(phase, text, groups, progress, checkpoint);
     } catch (const OutOfMemory&) {
       Group& largest = *std::max_element(groups.begin(), groups.end(),
                                          [](const Group& a, const Group& b) { return a.size() < b.size(); });
@@ -77,9 +78,9 @@ void Pass::Run(const std::string& phase, std::span<const Batch> batches, Progres
   }
 }
 
-// Leaves in `batches` those that are not settled yet.
-void Pass::RunGroups(const std::string& phase, std::span<const Batch>& batches, std::vector<Group>& groups,
-                     Progress& progress, Checkpoint* checkpoint) {
+// Runs the batches that are not settled yet.
+void Pass::RunGroups(const std::string& phase, Text& text, std::vector<Group>& groups, Progress& progress,
+                     Checkpoint* checkpoint) {
   const bool whole = std::all_of(groups.begin(), groups.end(), [](const Group& group) { return group.whole(); });
   const auto each = [&](const auto& call) {
     for (Group& group : groups)
@@ -94,20 +95,15 @@ void Pass::RunGroups(const std::string& phase, std::span<const Batch>& batches, 
   bool dealt = true;
   each([&](const Group& group) { dealt = dealt && group.probe().dealt(); });
   const Context context = dealt ? context_ : context_.Alone();
-  Processes& processes = *context.processes;
   const std::unique_ptr<Tally> tally = MakeTally(context, weights_);
-  using Memory = void (*)(Processes&, const std::function<void()>&);
-  const auto with_memory = [&](Memory of, const std::function<void()>& call) {
-    return context.device == Device::kCuda ? of(processes, call) : call();
-  };
-  each([&](const Group& group) {
-    with_memory(WithMemoryForAll, [&] { group.probe().Begin(*tally, group.begin, group.end); });
-  });
+  each([&](const Group& group) { tally->InMemory([&] { group.probe().Begin(*tally, group.begin, group.end); }); });
   std::deque<DeviceRun> devices;
-  with_memory(WithMemoryForAll, [&] {
+  tally->InMemory([&] {
     for (int64_t i = 0; i < tally->devices(); ++i) devices.emplace_back(*this, context.WithGpu(i), groups);
   });
 
+  const int64_t before = text.settled;
+  const std::span<const Batch> batches = text.batches.subspan(before);
   int64_t tokens = 0, settled = 0, done = 0;
   for (const Batch& batch : batches) tokens += batch.size();
   const auto settle = [&] {
@@ -118,37 +114,31 @@ void Pass::RunGroups(const std::string& phase, std::span<const Batch>& batches, 
   try {
     int64_t turn = 0;
     bool interrupted = false;
-    processes.InRounds(std::ssize(batches), [&](const Round& round) {
-      with_memory(WithMemoryForBatch, [&] {
-        if (round.mine) devices[turn++ % devices.size()].Run(batches[*round.mine]);
-      });
-      if (round.mine) {
-        ++context_.processes->work.batches;
-        context_.processes->work.tokens += batches[*round.mine].size() * static_cast<int64_t>(plans_.size());
-      }
-      each([&](const Group& group) { group.probe().EndRound(round.present); });
-      done = round.end();
-      const int64_t rounds = (done + processes.groups() - 1) / processes.groups();
-      const bool together = rounds % processes.RoundsTogether() == 0 || done == std::ssize(batches);
-      if (together) processes.Flush();
-      if (together && whole && checkpoint != nullptr && processes.OfFirst(checkpoint->Due())) {
+    const auto run = [&](int64_t b) {
+      each([&](const Group& group) { group.probe().BeginBatch(before + b); });
+      devices[turn++ % std::ssize(devices)].Run(batches[b]);
+      CountBatch(context_, batches[b].size() * static_cast<int64_t>(plans_.size()));
+    };
+    tally->ForEachBatch(std::ssize(batches), run, [&](int64_t first, int64_t end, bool together) {
+      done = end;
+      if (together && whole && checkpoint != nullptr && DecidedByWriter(context, checkpoint->Due())) {
         settle();
         checkpoint->Save();
       }
       int64_t advance = 0;
-      for (const Batch& batch : batches.subspan(round.first, round.present)) advance += batch.size();
+      for (const Batch& batch : batches.subspan(first, end - first)) advance += batch.size();
       try {
         progress.Advance(advance * static_cast<int64_t>(plans_.size()));
       } catch (const Interrupted&) {
         interrupted = true;
       }
-      if (together && processes.Any(interrupted)) throw Interrupted();  // so that all stop after the same batch
+      if (together && WantedByAny(context, interrupted)) throw Interrupted();  // so that all stop after the same batch
     });
   } catch (const Interrupted&) {
     settle();
     throw;
   } catch (const OutOfMemory&) {
-    batches = batches.subspan(settled);
+    text.settled += settled;
     throw;
   }
   progress.End();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One pass over text, into which probes are plugged. It handles progress, interruption, checkpoints, the division of
-// work for which a device has no memory, and the turns of several GPUs and of several processes.
+// work for which a device has no memory, and the turns of several GPUs. Batches that processes share are the tally's
+// business (engine/tally.h).
 #pragma once
 
 #include <cstdint>
@@ -23,20 +24,19 @@ class Probe {
   virtual int64_t parts() const { return 1; }
   // The number of parts that may be processed at once, not considering device memory; at least 1.
   virtual int64_t parts_at_once() const { return parts(); }
-  // Of so many batches, how many from the first it measures. A pass leaves out batches that no probe measures.
+  // The number of batches that it measures of `all`, from the first. A pass leaves out batches that no probe measures.
   virtual int64_t batches(int64_t all) const { return all; }
   // Starts a run of the text for the parts begin .. end - 1. Measurements since the last Settle() are discarded: an
-  // aborted run starts again from there. `tally` is valid until the next call. May throw OutOfMemory.
+  // aborted run starts again from there. `tally` is valid until the run ends. May throw OutOfMemory.
   virtual void Begin(Tally& tally, int64_t begin, int64_t end) = 0;
   // Its taps on one device. Called once per device after each Begin(). The sinks of all devices are called by one
   // thread, in the order of the batches.
   virtual std::vector<Tap> Taps() = 0;
-  // Whether the batches may be dealt out to several processes. Then each process hears its own batches only, and all
-  // exchange what they have heard in EndRound() and Settle(), which all of them call. Otherwise each process runs all
-  // batches of the pass.
+  // True if the batches may be dealt out: the probe measures through adders and notes of the tally alone, which bring
+  // together what was heard of all batches. Other probes hear every batch of the pass.
   virtual bool dealt() const { return false; }
-  // So many processes, from the first, have run a batch each since the last call.
-  virtual void EndRound(int64_t /*present*/) {}
+  // The sinks are now called for batch `batch` of the pass.
+  virtual void BeginBatch(int64_t /*batch*/) {}
   // Completes the measurements of these parts, over `batches` batches since Begin() or the last Settle(), so that they
   // can be read. Called at the end of a run, before a checkpoint, and when the pass is interrupted.
   virtual void Settle(int64_t batches) = 0;
@@ -61,8 +61,8 @@ class Pass {
   void Add(Probe& probe);
   void Add(const DepthPlan& plan, Probe& probe);
 
-  // Runs `batches` up to the last tap. Processes take them in turns, unless a probe must hear them all, and devices
-  // take batches in turns; a GPU is given its next one while the others work at theirs. Where a device has no memory
+  // Runs `batches` up to the last tap. They are dealt out unless a probe must hear them all. Devices take batches in
+  // turns; a GPU is given its next one while the others work at theirs. Where a device has no memory
   // for the parts of the probes, the largest group is halved and the rest of the work is done in such groups. When it
   // is interrupted, and for `checkpoint`, which saves as long as all parts are done at once, the probes have settled.
   // Throws OutOfMemory where no group can be halved any more.
@@ -72,9 +72,14 @@ class Pass {
  private:
   struct Group;     // the parts of one probe that a run serves, and what is left of them
   class DeviceRun;  // one device's decoders
+  // The batches of a pass; the first `settled` are behind all parts.
+  struct Text {
+    std::span<const Batch> batches;
+    int64_t settled = 0;
+  };
 
-  void RunGroups(const std::string& phase, std::span<const Batch>& batches, std::vector<Group>& groups,
-                 Progress& progress, Checkpoint* checkpoint);
+  void RunGroups(const std::string& phase, Text& text, std::vector<Group>& groups, Progress& progress,
+                 Checkpoint* checkpoint);
 
   Context context_;
   std::shared_ptr<const Weights> weights_;

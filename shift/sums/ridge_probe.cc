@@ -10,19 +10,20 @@ struct RidgeProbe::Shared {
   KeptRows before, behind_attention;
 };
 
-// What goes by at one site while a batch runs.
+// Takes the rows of one site while a batch runs.
 class RidgeProbe::SiteTaps {
  public:
   // `shared` serves every site within one block that reads the stream: the next block's input comes after its updates.
-  SiteTaps(const Entry& entry, RidgeAdder& adder, const std::optional<Border>& border, Shared& shared)
-      : site_(entry.site),
-        entry_(entry),
-        adder_(adder),
-        border_(border),
+  SiteTaps(const RidgeProbe& probe, int64_t part, Shared& shared)
+      : probe_(probe),
+        entry_(probe.entries_[part]),
+        site_(entry_.site),
+        adder_(*probe.adders_[part - probe.begin_]),
+        carrier_(probe.carriers_[part - probe.begin_].get()),
         before_(shared.before),
-        input_(site_.blocks > 1 || entry.input != SiteInput::kStream ? &own_
-               : site_.from_mlp                                      ? &shared.behind_attention
-                                                                     : &shared.before) {}
+        input_(site_.blocks > 1 || entry_.input != SiteInput::kStream ? &own_
+               : site_.from_mlp                                       ? &shared.behind_attention
+                                                                      : &shared.before) {}
 
   void AddTo(std::vector<Tap>& taps) {
     const auto keep = [this](const Rows& h, const Batch&) { input_->Set(h); };
@@ -49,44 +50,27 @@ class RidgeProbe::SiteTaps {
 
   void Take(const BlockPart& part, const Rows& update, const Batch& batch) {
     if (site_.blocks == 1) return Finish(update, batch);
+    KeptRows* const kept[] = {input_, &sum_};
     if (part.begin() == site_.begin()) {
       sum_.Set(update);
     } else {
-      if (border_ && part.layer == border_->first) TakeOver(update);
+      if (carrier_ != nullptr) carrier_->Before(part.layer, kept, update);
       sum_.Add(update);
     }
     if (part.end() == site_.end()) return Finish(sum_.rows(), batch);
-    if (border_ && part.layer == border_->last) PassOn();
-  }
-
-  // Of rows like `alike`.
-  void TakeOver(const Rows& alike) {
-    const Bytes message = border_->processes->Receive(border_->processes->rank() - 1, border_->channel);
-    Unpacker in(message);
-    for (KeptRows* const rows : {input_, &sum_}) {
-      Matrix<float> values(alike.count(), alike.hidden());
-      in.Get(values.span());
-      rows->SetThere(values.view(), alike);
-    }
-  }
-  void PassOn() {
-    Packer packer;
-    for (const KeptRows* const rows : {input_, &sum_}) {
-      const HostRows host = rows->rows().ToHost();
-      const MatrixView<const float> view = host.view();
-      packer.Put(std::span(view.data, view.rows * view.cols));
-    }
-    border_->processes->Send(border_->processes->rank() + 1, border_->channel, packer.Take());
+    if (carrier_ != nullptr) carrier_->After(part.layer, kept);
   }
 
   void Finish(const Rows& update, const Batch& batch) {
-    adder_.Add({input_->rows(), input_->rows(), update}, entry_.weighting, batch);
+    const SiteRows rows = {input_->rows(), input_->rows(), update};
+    adder_.Add(rows, entry_.weighting.For(rows, {batch, probe_.batch_, site_.last(), probe_.sizes_}));
   }
 
-  const Site& site_;
+  const RidgeProbe& probe_;
   const Entry& entry_;
+  const Site& site_;
   RidgeAdder& adder_;
-  const std::optional<Border>& border_;
+  RowCarrier* const carrier_;  // or null
   KeptRows& before_;
   KeptRows own_, sum_;  // where needed
   KeptRows* input_;
@@ -105,43 +89,25 @@ void RidgeProbe::Begin(Tally& tally, int64_t begin, int64_t end) {
   heard_ = 0;
   const bool whole = end - begin == parts();
   for (size_t i = staged_.size(); !whole && i < entries_.size(); ++i) staged_.push_back(entries_[i].sums->Clone());
-  // All processes have the same channels, also where one has no memory for its adders.
-  const bool split = weights_ != nullptr && weights_->split();
-  std::vector<int> channels, border_channels;
-  for (int64_t i = begin; i < end; ++i) {
-    channels.push_back(tally.processes().NewChannel());
-    if (split) border_channels.push_back(tally.processes().NewChannel());
-  }
-  for (int64_t i = begin; i < end; ++i)
-    adders_.emplace_back(tally, entries_[i].site, whole ? *entries_[i].sums : staged_[i], channels[i - begin],
-                         entries_[i].holder);
-  borders_.assign(end - begin, {});
-  if (!split) return;
-  const ModelShare& share = weights_->shares[weights_->share];
+  carriers_.clear();
+  std::vector<RidgeSite> sites;
   for (int64_t i = begin; i < end; ++i) {
     const Site& site = entries_[i].site;
-    const int64_t first = std::max(site.layer, share.begin), last = std::min(site.last(), share.end - 1);
-    if (first > site.layer || last < site.last())
-      borders_[i - begin] = Border{&tally.processes(), border_channels[i - begin], first, last};
+    carriers_.push_back(tally.MakeCarrier(site.layer, site.last()));
+    sites.push_back({(whole ? *entries_[i].sums : staged_[i]).matrices(), site.layer, site.last(), site.Name()});
   }
+  adders_ = tally.MakeAdders(sites);
 }
 
 std::vector<Tap> RidgeProbe::Taps() {
   OnDevice& device = *devices_.emplace_back(std::make_shared<OnDevice>());
   std::vector<Tap> taps;
-  for (int64_t i = begin_; i < end_; ++i)
-    device.sites.emplace_back(entries_[i], adders_[i - begin_], borders_[i - begin_], device.shared).AddTo(taps);
+  for (int64_t i = begin_; i < end_; ++i) device.sites.emplace_back(*this, i, device.shared).AddTo(taps);
   return taps;
 }
 
-void RidgeProbe::EndRound(int64_t present) {
-  std::vector<RidgeAdder*> adders;
-  for (RidgeAdder& adder : adders_) adders.push_back(&adder);
-  RidgeAdder::EndRound(adders, present);
-}
-
 void RidgeProbe::Settle(int64_t batches) {
-  for (RidgeAdder& adder : adders_) adder.Settle();
+  for (const std::unique_ptr<RidgeAdder>& adder : adders_) adder->Settle();
   for (int64_t i = begin_; !staged_.empty() && i < end_; ++i) staged_[i].ToHost();  // the next group needs the room
   heard_ += batches;
   if (!staged_.empty() || batches_ == nullptr) return;

@@ -4,13 +4,11 @@
 
 #include <deque>
 #include <memory>
-#include <optional>
-#include <utility>
 #include <vector>
 
 #include "shift/sums/pass.h"
-#include "shift/sums/ridge_adder.h"
 #include "shift/sums/sites.h"
+#include "shift/sums/token_weights.h"
 
 namespace shiftrt {
 
@@ -18,21 +16,21 @@ namespace shiftrt {
 // they hold the same batches at any time.
 class RidgeProbe : public Probe {
  public:
-  // `batches`, where given, counts the batches that the sums hold. `weights`, where given, may be a part of a split
-  // model: what is tapped of a site in one process goes to the next one that holds blocks of it.
-  explicit RidgeProbe(int64_t* batches = nullptr, std::shared_ptr<const Weights> weights = nullptr)
-      : batches_(batches), weights_(std::move(weights)) {}
+  // `batches`, where given, counts the batches that the sums hold. `sizes`, where given, are those of the tokens of the
+  // whole text, of which the pass runs what follows these batches; token weights by gradients need them.
+  explicit RidgeProbe(int64_t* batches = nullptr, const TokenSizes* sizes = nullptr)
+      : batches_(batches), sizes_(sizes), held_(batches == nullptr ? 0 : *batches) {}
   // `into` lasts longer than the probe, and nobody else changes it meanwhile.
-  void Add(const Site& site, RidgeSums& into) { entries_.push_back({site, SiteInput::kStream, {}, &into, -1}); }
+  void Add(const Site& site, RidgeSums& into) { entries_.push_back({site, SiteInput::kStream, {}, &into}); }
   void Add(const SiteSums& site, RidgeSums& into) {
-    entries_.push_back({site.site, site.input, site.weighting, &into, site.holder});
+    entries_.push_back({site.site, site.input, site.weighting, &into});
   }
 
   int64_t parts() const override { return std::ssize(entries_); }
   bool dealt() const override { return true; }
   void Begin(Tally& tally, int64_t begin, int64_t end) override;
   std::vector<Tap> Taps() override;
-  void EndRound(int64_t present) override;
+  void BeginBatch(int64_t batch) override { batch_ = held_ + batch; }
   void Settle(int64_t batches) override;
   void End() override;
 
@@ -42,25 +40,20 @@ class RidgeProbe : public Probe {
     SiteInput input;
     TokenWeighting weighting;
     RidgeSums* sums;
-    int holder;
   };
   struct Shared;
-  // The next process, or the one before, has other blocks of the site.
-  struct Border {
-    Processes* processes;
-    int channel;
-    int64_t first, last;  // the layers of the site that this process has
-  };
   class SiteTaps;
   struct OnDevice;  // what it keeps on one device
 
   int64_t* batches_;
-  std::shared_ptr<const Weights> weights_;
+  const TokenSizes* sizes_;
+  const int64_t held_;  // batches in the sums at the start
+  int64_t batch_ = 0;   // the batch of the text that runs
   std::vector<Entry> entries_;
   std::vector<RidgeSums> staged_;  // the sums of groups, until all groups are done
   int64_t begin_ = 0, end_ = 0, heard_ = 0;
-  std::deque<RidgeAdder> adders_;               // of the parts begin_ .. end_ - 1
-  std::vector<std::optional<Border>> borders_;  // of the same
+  std::vector<std::unique_ptr<RidgeAdder>> adders_;    // of the parts begin_ .. end_ - 1
+  std::vector<std::unique_ptr<RowCarrier>> carriers_;  // of the same
   std::vector<std::shared_ptr<OnDevice>> devices_;
 };
 

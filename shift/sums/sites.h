@@ -45,7 +45,7 @@ std::vector<Stage> StagesBetween(int64_t begin, int64_t end);
 enum class SiteInput {
   kStream,     // the residual stream before the site: what an adapter reads
   kMlpBefore,  // the MLP's output of the block before the site: what ReplaceMe maps
-  // Of the half before the site, on the corrected stream:
+  // The half before the site, on the corrected stream, gives the others:
   kActivation,           // what its last projection reads: an MLP's gated activation, or what an attention's heads give
   kStreamAndActivation,  // [the stream behind it | that]
 };
@@ -56,23 +56,21 @@ struct SiteSums {
   SiteInput input = SiteInput::kStream;
   TokenWeighting weighting;
   RidgeSums fit, heldout;  // of the fitted tokens, and of those held out (none: heldout.tokens() == 0)
-  int holder = -1;         // the process that alone has them, of a model that is split; -1: every process has them
 
   static int64_t Bytes(int64_t hidden) { return 2 * RidgeSums::Bytes(hidden); }
-  // Of no tokens yet.
+  // Sums of no tokens.
   SiteSums(const Site& site, int64_t hidden, SiteInput input = SiteInput::kStream, TokenWeighting weighting = {})
       : SiteSums(site, input, {hidden, hidden}, std::move(weighting)) {}
   // Inputs and outputs per token.
   struct Widths {
     int64_t inputs, hidden;
   };
-  SiteSums(const Site& site, SiteInput input, Widths widths, TokenWeighting weighting = {}, int holder = -1)
+  SiteSums(const Site& site, SiteInput input, Widths widths, TokenWeighting weighting = {})
       : site(site),
         input(input),
         weighting(std::move(weighting)),
         fit(widths.inputs, widths.hidden),
-        heldout(widths.inputs, widths.hidden),
-        holder(holder) {}
+        heldout(widths.inputs, widths.hidden) {}
   SiteSums(const Site& site, RidgeSums fit, RidgeSums heldout)
       : site(site), fit(std::move(fit)), heldout(std::move(heldout)) {}
 };
@@ -81,7 +79,7 @@ struct SiteSums {
 DepthPlan CorrectedPlan(int64_t layers, std::span<const Site> sites,
                         std::span<const std::shared_ptr<const Lra>> adapters);
 
-// Of all adapters of a plan together.
+// The number of parameters of all adapters of a plan.
 int64_t AdapterParameters(const DepthPlan& plan);
 
 }  // namespace shiftrt

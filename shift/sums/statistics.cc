@@ -72,8 +72,7 @@ RidgeSums RidgeSums::FromSums(Matrix<double> gram, Matrix<double> cross, double 
   Check(gram.rows() == gram.cols() && gram.rows() >= 1 && cross.rows() == gram.rows(),
         "a Gram of ({}, {}) beside cross products of ({}, {})", gram.rows(), gram.cols(), cross.rows(), cross.cols());
   RidgeSums sums(cross.rows() - 1, cross.cols());
-  sums.SetTotals(tokens, delta_squares);
-  sums.matrices_ = {std::move(gram), std::move(cross)};
+  sums.matrices_ = {std::move(gram), std::move(cross), {tokens, delta_squares, {}}};
   return sums;
 }
 
@@ -88,25 +87,8 @@ void RidgeSums::Add(const Context& context, MatrixView<const float> h, MatrixVie
   for (size_t t = 0; t < products.size(); ++t) products[t].aa = inputs[t].aa;
   const double squares = CheckedDeltaSquares(products, weights);
   AddToRidgeSums(context, h, delta, weights, matrices_.ToWrite());
-  SetTotals(tokens_ + h.rows, delta_squares_ + squares);
-}
-
-void RidgeSums::SetTotals(int64_t tokens, double delta_squares) {
-  tokens_ = tokens;
-  delta_squares_ = delta_squares;
-}
-
-double CheckedDeltaSquares(std::span<const RowProducts> inputs_and_deltas, std::span<const double> weights) {
-  Check(weights.empty() || weights.size() == inputs_and_deltas.size(), "{} weights for {} rows", weights.size(),
-        inputs_and_deltas.size());
-  double sum = 0;
-  for (size_t t = 0; t < inputs_and_deltas.size(); ++t) {
-    const RowProducts& row = inputs_and_deltas[t];
-    Check(std::isfinite(row.aa), "row {} of the block's input is not finite", t);
-    Check(std::isfinite(row.bb), "row {} of the block's update is not finite", t);
-    sum += weights.empty() ? row.bb : weights[t] * row.bb;
-  }
-  return sum;
+  matrices_.totals.tokens += h.rows;
+  matrices_.totals.delta_squares += squares;
 }
 
 RidgeSums& RidgeSums::operator+=(const RidgeSums& other) {
@@ -117,15 +99,16 @@ RidgeSums& RidgeSums::operator+=(const RidgeSums& other) {
   };
   add(other.matrices_.gram.host(), matrices_.gram.ToWrite());
   add(other.matrices_.cross.host(), matrices_.cross.ToWrite());
-  delta_squares_ += other.delta_squares_;
-  tokens_ += other.tokens_;
+  matrices_.totals.delta_squares += other.DeltaSquares();
+  matrices_.totals.tokens += other.tokens();
   return *this;
 }
 
 RidgeSums RidgeSums::Clone() const {
   RidgeSums out(inputs_, hidden_);
-  out.matrices_ = {matrices_.gram.Clone(), matrices_.cross.Clone()};
-  out.SetTotals(tokens_, delta_squares_);
+  out.matrices_.gram = matrices_.gram.Clone();
+  out.matrices_.cross = matrices_.cross.Clone();
+  out.matrices_.totals = matrices_.totals;
   return out;
 }
 
@@ -144,11 +127,11 @@ Matrix<double> RidgeSums::Gram() const {
 RidgeSums RidgeSums::OntoOutputs() const {
   Check(inputs_ == hidden_, "{} inputs are not of the kind of the {} outputs", inputs_, hidden_);
   Matrix<double> gram = Gram(), cross = Cross().Clone();
-  double squares = delta_squares_;
+  double squares = DeltaSquares();
   for (int64_t j = 0; j < hidden_; ++j) squares += gram(j, j) + 2 * cross(j, j);
   for (int64_t i = 0; i <= hidden_; ++i)
     for (int64_t j = 0; j < hidden_; ++j) cross(i, j) += gram(i, j);
-  return FromSums(std::move(gram), std::move(cross), squares, tokens_);
+  return FromSums(std::move(gram), std::move(cross), squares, tokens());
 }
 
 RidgeSums RidgeSums::WithoutMeans() const {
@@ -169,7 +152,7 @@ RidgeSums RidgeSums::OfInputs(int64_t first, int64_t count) const {
     for (int64_t j = i; j <= count; ++j) sums.gram(i, j) = gram(from(i), from(j));
     std::copy_n(Cross().row(from(i)), hidden_, sums.cross.row(i));
   }
-  out.SetTotals(tokens_, delta_squares_);
+  out.matrices_.totals = matrices_.totals;
   return out;
 }
 
@@ -203,9 +186,9 @@ Matrix<double> RidgeSums::DeltaMean() const { return Over(DeltaSums(), weight())
 double RidgeSums::CenteredDeltaSquares() const {
   const Matrix<double> sums = DeltaSums();
   const double weight = this->weight();
-  double squares = delta_squares_;
+  double squares = DeltaSquares();
   for (const double sum : sums.span()) squares -= sum * sum / weight;
-  const double rounding = static_cast<double>(tokens_) * std::numeric_limits<double>::epsilon() * delta_squares_;
+  const double rounding = static_cast<double>(tokens()) * std::numeric_limits<double>::epsilon() * DeltaSquares();
   return squares > rounding ? squares : 0.0;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over calibration tokens, from taps. They add, so chunks and processes combine by +=.
+// Sums over calibration tokens, from taps. They add, so parts of a text combine by +=.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,6 @@
 
 #include "engine/tally.h"
 #include "runtime/context.h"
-#include "runtime/processes.h"
 #include "runtime/tensor.h"
 
 namespace shiftrt {
@@ -23,9 +22,6 @@ class InfluenceStatistics {
   // if given, are those of the batch (engine/decoder.h) and mark the last token of each sequence.
   void Add(int64_t layer, std::span<const RowProducts> tokens, std::span<const int64_t> offsets = {});
   InfluenceStatistics& operator+=(const InfluenceStatistics& other);
-  // As messages between processes. Get() takes one of as many layers.
-  void Put(Packer& out) const { out.PutAll(sums_); }
-  void Get(Unpacker& in) { sums_ = in.GetAll<Sums>(); }
   // 1 - mean over tokens of cos(h_in, h_out): block influence (Men et al., ShortGPT, 2024), and what LLM-Streamline
   // (Chen et al., 2024) ranks windows by.
   std::vector<double> Scores() const;
@@ -63,23 +59,21 @@ class RidgeSums {
   RidgeSums& operator+=(const RidgeSums& other);
   RidgeSums Clone() const;
 
-  // G and C where they are. A tally adds to them there, and its caller then says of how many tokens they are and what
-  // DeltaSquares() is.
+  // G and C where they are, with their totals. A tally adds to them there.
   RidgeMatrices& matrices() { return matrices_; }
   const RidgeMatrices& matrices() const { return matrices_; }
   // Leaves the memory of a GPU.
   void ToHost();
-  void SetTotals(int64_t tokens, double delta_squares);
 
   int64_t inputs() const { return inputs_; }  // n
   int64_t hidden() const { return hidden_; }  // d
-  int64_t tokens() const { return tokens_; }
+  int64_t tokens() const { return matrices_.totals.tokens; }
   // Where the matrices are a GPU's, these calls copy vectors to the host, and not the matrices.
-  double weight() const;                                  // sum of the rows' weights; the tokens where none were given
-  Matrix<double> InputSums() const;                       // (1, n): column sums of W H
-  Matrix<double> DeltaSums() const;                       // (1, d): column sums of W D
-  std::vector<double> InputSquares() const;               // n: the diagonal of H'W H
-  double DeltaSquares() const { return delta_squares_; }  // tr(D'W D)
+  double weight() const;                     // sum of the rows' weights; the tokens where none were given
+  Matrix<double> InputSums() const;          // (1, n): column sums of W H
+  Matrix<double> DeltaSums() const;          // (1, d): column sums of W D
+  std::vector<double> InputSquares() const;  // n: the diagonal of H'W H
+  double DeltaSquares() const { return matrices_.totals.delta_squares; }  // tr(D'W D)
   // The following have the matrices in host memory, to which a GPU's are copied.
   // G (n + 1, n + 1), symmetric, both triangles; last row and column: column sums of W H, and weight().
   Matrix<double> Gram() const;
@@ -104,13 +98,7 @@ class RidgeSums {
 
  private:
   int64_t inputs_ = 0, hidden_ = 0;
-  int64_t tokens_ = 0;
   RidgeMatrices matrices_;
-  double delta_squares_ = 0;
 };
-
-// Sum of the squares of the second rows, weighted where there are weights. Throws Error naming a row that is not
-// finite.
-double CheckedDeltaSquares(std::span<const RowProducts> inputs_and_deltas, std::span<const double> weights);
 
 }  // namespace shiftrt

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Residual streams that are kept to go on from.
+// Residual streams that are kept, so that several plans can continue from them.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,9 @@
 
 namespace shiftrt {
 
-// The stream of the original model before block `layer`, one per batch of this process (Processes::Mine), where the
-// decoders of `context` have it: on its first GPU, or on the host. `phase` names the pass.
+// The stream of the original model before block `layer`, one per batch, where the decoders of `context` have it: on its
+// first GPU, or on the host. The batches are dealt out (Tally::ForEachBatch), and those that this process does not have
+// are empty. `phase` names the pass.
 std::vector<KeptRows> StreamsBefore(int64_t layer, const Context& context, std::shared_ptr<const Weights> weights,
                                     std::span<const Batch> batches, const std::string& phase, Progress& progress);
 
@@ -22,8 +23,8 @@ struct StartStreams {
   int64_t layer = 0;
   std::vector<KeptRows> fit, heldout;
 
-  // Copies of every `step`-th batch of both.
-  StartStreams Every(size_t step) const;
+  // Copies for a text that has every `step`-th batch of both.
+  StartStreams Every(const Context& context, int64_t step) const;
 };
 StartStreams StreamsBefore(int64_t layer, const ShiftJob& job, const std::string& phase);
 

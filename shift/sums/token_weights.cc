@@ -18,7 +18,7 @@ constexpr double kMassive = 1000;          // times the median
 constexpr double kLeastSize = 1e-3;        // of a gradient, relative to the mean
 constexpr double kSquareRounding = 1e-13;  // of a square that is a sum of three terms, relative to them
 
-// Whether the largest of `magnitudes`, which are reordered, is massive.
+// True if the largest of `magnitudes`, which are reordered, is massive.
 bool Massive(std::vector<float>& magnitudes) {
   const float largest = *std::max_element(magnitudes.begin(), magnitudes.end());
   const auto middle = magnitudes.begin() + static_cast<int64_t>(magnitudes.size()) / 2;
@@ -26,7 +26,7 @@ bool Massive(std::vector<float>& magnitudes) {
   return largest > kMassive * *middle;
 }
 
-// Of each token, before or behind the block.
+// Finds the tokens that are massive before or behind the block.
 std::vector<bool> MassiveTokens(MatrixView<const float> h, MatrixView<const float> delta) {
   std::vector<bool> massive(h.rows);
   std::vector<float> before(h.cols), after(h.cols);
@@ -44,25 +44,37 @@ std::vector<bool> MassiveTokens(MatrixView<const float> h, MatrixView<const floa
 
 void GradientSizes::Scale() {
   std::map<int64_t, std::pair<double, double>> totals;  // by layer: the sum of the sizes, and how many
-  for (const auto& [key, sizes] : sizes_)
-    for (const float size : sizes) {
-      auto& [sum, count] = totals[key.first];
-      sum += size;
-      count += 1;
-    }
+  const auto for_each = [this](const auto& call) {
+    for (TokenSizes* const text : {&fit, &heldout})
+      for (auto& [layer, batches] : text->sizes_)
+        for (std::vector<float>& sizes : batches) call(layer, sizes);
+  };
+  for_each([&](int64_t layer, const std::vector<float>& sizes) {
+    auto& [sum, count] = totals[layer];
+    for (const float size : sizes) sum += size;
+    count += static_cast<double>(sizes.size());
+  });
   for (const auto& [layer, total] : totals)
     Check(std::isfinite(total.first) && total.first > 0,
           "the squares of the loss's gradients behind layer {} add up to {}", layer, total.first);
-  for (auto& [key, sizes] : sizes_) {
-    const auto& [sum, count] = totals.at(key.first);
+  for_each([&](int64_t layer, std::vector<float>& sizes) {
+    const auto& [sum, count] = totals.at(layer);
     for (float& size : sizes) size = static_cast<float>(size * count / sum + kLeastSize);
-  }
+  });
 }
 
-std::span<const float> GradientSizes::Of(int64_t layer, const Batch& batch) const {
-  const auto found = sizes_.find({layer, &batch});
-  Check(found != sizes_.end(), "there are no gradients of this text behind layer {}", layer);
-  return found->second;
+std::span<const float> TokenSizes::Of(int64_t layer, int64_t batch) const {
+  const auto found = sizes_.find(layer);
+  Check(found != sizes_.end() && batch < std::ssize(found->second),
+        "there are no gradients of batch {} of this text behind layer {}", batch, layer);
+  return found->second[batch];
+}
+
+RowWeights TokenWeighting::For(const SiteRows& rows, const Tokens& tokens) const {
+  if (uniform()) return nullptr;
+  return [this, h = rows.stream, delta = rows.delta, tokens](std::span<const RowProducts> products) {
+    return Weights(products, h, delta, tokens);
+  };
 }
 
 std::vector<double> TokenWeighting::Weights(std::span<const RowProducts> products, const Rows& h, const Rows& delta,
@@ -82,8 +94,8 @@ std::vector<double> TokenWeighting::Weights(std::span<const RowProducts> product
       if (at[t]) weights[t] *= massive;
   }
   if (gradient) {
-    Check(sizes != nullptr, "token weights by gradients, without gradients");
-    const std::span<const float> felt = sizes->Of(tokens.layer, tokens.batch);
+    Check(tokens.sizes != nullptr, "token weights by gradients, without gradients");
+    const std::span<const float> felt = tokens.sizes->Of(tokens.layer, tokens.number);
     for (size_t t = 0; t < weights.size(); ++t) weights[t] *= felt[t];
   }
   for (int64_t begin : tokens.batch.offsets)

@@ -12,10 +12,8 @@
 #include "shift/corrections/corrections.h"
 #include "shift/criteria/correctable.h"
 #include "shift/criteria/influence.h"
-#include "shift/fit/sequential.h"
 #include "shift/refit/walk.h"
 #include "shift/sums/collect.h"
-#include "shift/sums/ridge_adder.h"
 #include "tests/cuda/models.h"
 #include "tests/cuda/sums.h"
 
@@ -102,7 +100,7 @@ TEST_F(CalibrationOnGpu, FitsInSequenceAreTheCpus) {
     FittedSites fitted[2];
     for (const Device device : {Device::kCpu, Device::kCuda})
       fitted[device == Device::kCuda] = FitInSequence(
-          {On(device), model_, calibration_, quiet_}, sites, mode, {},
+          {On(device), model_, calibration_, quiet_}, sites, {mode},
           [&](const SiteSums& site, Progress& progress) { return FitSites(On(device), {&site}, options, progress); });
     for (size_t i = 0; i < sites.size(); ++i) {
       EXPECT_GT(fitted[1].reports[i].r2_fit, 0.05) << Name(mode);
@@ -130,7 +128,7 @@ TEST_F(CalibrationOnGpu, ProjectionsFittedAgainAreTheCpus) {
       const Context context = On(device);
       const ShiftJob job = {context, model_, calibration_, quiet_};
       const Correction& correction = FindCorrection(name);
-      const BlockCorrection fit = {
+      const SiteCorrection fit = {
           correction.needs == Needs::kActivationSums ? SiteInput::kActivation : SiteInput::kStreamAndActivation,
           [&](const SiteSums& sums, const Projection* projection, const BlockPtr& before) {
             return correction.fit({job, {sums.site}, {&sums}, options, projection, before});
@@ -217,10 +215,10 @@ TEST_F(CalibrationOnGpu, NamesTheRowThatIsNotFinite) {
   const KeptRows h = Uploaded(On(Device::kCuda), model_.weights, inputs.view()),
                  delta = Uploaded(On(Device::kCuda), model_.weights, updates.view());
   RidgeSums sums(Hidden());
-  RidgeAdder feed(*tally, Site{4, 3}, sums);
+  const auto adders = tally->MakeAdders({{sums.matrices(), 4, 6, "4-6"}});
   try {
-    feed.Add({h.rows(), h.rows(), delta.rows()}, {}, {});
-    feed.Settle();
+    adders[0]->Add({h.rows(), h.rows(), delta.rows()}, {});
+    adders[0]->Settle();
     ADD_FAILURE() << "taken";
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()), "calibrating layer 4-6: row 2 of the block's update is not finite");

@@ -36,8 +36,8 @@ class FitCosts : public testing::Test {
   void PutThere() {
     for (RidgeSums* sums : {&site_.fit, &site_.heldout}) {
       RidgeMatrices& m = sums->matrices();
-      m = {{*context_.solver, context_.solver->Uploaded(m.gram.host().view())},
-           {*context_.solver, context_.solver->Uploaded(m.cross.host().view())}};
+      for (linalg::PlacedMatrix* const matrix : {&m.gram, &m.cross})
+        *matrix = {*context_.solver, context_.solver->Uploaded(matrix->host().view())};
     }
   }
   FittedSites Fit(const std::string& lambda, const RankSpec& rank, Bytes& bytes) {

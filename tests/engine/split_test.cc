@@ -15,6 +15,7 @@
 #include "eval/perplexity.h"
 #include "runtime/check.h"
 #include "runtime/random.h"
+#include "runtime/shared_items.h"
 #include "tests/models/fixtures.h"
 #include "tests/runtime/thread_link.h"
 
@@ -114,14 +115,10 @@ TEST_F(SplitDecoder, ScoresTheSameBits) {
         std::vector<double> all;
         for (const DepthPlan& plan : Plans()) {
           Decoder decoder(setting.context, setting.weights, plan);
-          std::vector<double> sums(11);
-          Processes& processes = *setting.context.processes;
-          processes.InRounds(std::ssize(sums), [&](const Round& round) {
-            if (!round.mine) return;
-            const Batch batch = TwoSequences(*round.mine);
-            sums[*round.mine] = SummedLoss(decoder, batch, decoder.Forward(batch));
+          const std::vector<double> sums = SharedLoop(setting.context, 11, [&](int64_t i) {
+            const Batch batch = TwoSequences(i);
+            return SummedLoss(decoder, batch, decoder.Forward(batch));
           });
-          processes.Share(sums);
           all.insert(all.end(), sums.begin(), sums.end());
         }
         return all;
@@ -187,10 +184,8 @@ TEST_F(SplitDecoder, GoesOnFromAKeptStream) {
       for (const std::vector<Stage>& stages : {rest, other})
         sums.push_back(SummedLoss(decoder, batch, decoder.Resume(batch, kept.rows(), stages)));
     }
-    setting.context.processes->ShareOf(
-        std::ssize(sums), [&](int64_t) { return setting.context.processes->size() - 1; },
-        [&](Packer& out, int64_t i) { out.Put(sums[i]); },
-        [&](Unpacker& in, int64_t i) { sums[i] = in.Get<double>(); });
+    const int last = setting.context.processes->size() - 1;
+    SharedItems(setting.context, std::vector<int>(sums.size(), last)).Share(sums);
     return sums;
   };
   const auto expected = In<std::vector<double>>(1, 1, LoadDType::kAuto, losses).front();

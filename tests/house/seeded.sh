@@ -12,6 +12,7 @@ echo '#include "eval/scorer.h"' >shift/across.cc
 printf '#include <vector>\n#include "runtime/check.h"\n' >include/shiftrt/inward.h
 echo '#include "kernels/cpu/simd_body.h"' >engine/body.cc
 echo '#include "kernels/cuda/gram.h"' >shift/device.cc
+printf '#include "runtime/processes.h"\n// Processes\nvoid Send(Packer& packer);\nbool b = context.processes->alone();\n' >eval/talk.cc
 printf '#include "shift/job.h"\n#include "shift/fit/ridge.h"\n' >shift/sums/upward.cc
 echo '#include "engine/cuda/cuda_engine.h"' >eval/backend.cc
 printf '#include "kernels/cuda/gram.h"\n#include "include/shiftrt/error.h"\n#include "runtime/check.h"\n' >engine/cuda/fine.cc
@@ -68,6 +69,9 @@ docs/page.md:2
 docs/troubleshooting.md:2
 engine/body.cc:2
 eval/backend.cc:2
+eval/talk.cc:2
+eval/talk.cc:4
+eval/talk.cc:5
 include/shiftrt/inward.h:3
 runtime/hint.cc:2
 runtime/names.h:2

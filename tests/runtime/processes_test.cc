@@ -7,6 +7,7 @@
 #include <map>
 
 #include "runtime/launcher.h"
+#include "runtime/shared_items.h"
 #include "tests/runtime/thread_link.h"
 
 namespace shiftrt {
@@ -49,11 +50,22 @@ TEST(Processes, ExchangeWhatEachHas) {
       EXPECT_EQ(processes->sharers(), size);
       EXPECT_EQ(processes->on_this_host(), size);
       // Numbers of which each knows its own.
-      std::vector<double> numbers(2 * 13, -1);
-      for (int64_t i = 0; i < 13; ++i)
-        if (processes->Mine(i)) numbers[2 * i] = numbers[2 * i + 1] = static_cast<double>(i);
-      processes->Share(numbers, 2);
-      for (size_t i = 0; i < numbers.size(); ++i) EXPECT_EQ(numbers[i], static_cast<double>(i / 2));
+      Context context;
+      context.processes = processes;
+      int64_t behind = 0, worked = 0;
+      const std::vector<std::vector<double>> numbers = SharedLoop(
+          context, 13,
+          [&](int64_t i) {
+            ++worked;
+            return std::vector<double>(i, static_cast<double>(i));
+          },
+          [&](int64_t first, int64_t end) {
+            EXPECT_EQ(first, behind);
+            behind = end;
+          });
+      EXPECT_EQ(behind, 13);
+      EXPECT_EQ(worked, (13 - rank + size - 1) / size);
+      for (size_t i = 0; i < 13; ++i) EXPECT_EQ(numbers[i], std::vector<double>(i, static_cast<double>(i)));
       // One after another, each its own turns.
       static std::atomic<int> turn;
       if (rank == 0) turn = 0;

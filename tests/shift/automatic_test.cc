@@ -6,9 +6,9 @@
 #include <set>
 
 #include "runtime/check.h"
-#include "shift/fit/sequential.h"
 #include "shift/measure/loss.h"
 #include "shift/pipeline.h"
+#include "shift/refit/walk.h"
 #include "tests/shift/small_model.h"
 #include "tests/test_directory.h"
 #include "tokenizers/tokenizer.h"
@@ -219,21 +219,21 @@ TEST_F(Automatic, AWalkFromStreamsThatAreThereIsTheSameWalk) {
   const ShiftJob job = {context_, model_, calibration_, progress};
   const std::vector<BlockPart> removed = {2, 4};
   const ShiftOptions options = Options("layers=2,4");
-  const BlockCorrection joint = InWalk(FindCorrection("joint"), job, options.fit);
+  const SiteCorrection joint = InWalk(FindCorrection("joint"), job, options.fit);
   const DepthPlan plan = DepthPlan::Pruned(kLayers, removed);
   const WalkOptions walk = {&joint, Heal::kOff, options.fit.ridge, {}};
   const auto adapter = [](const DepthPlan& of) { return of.Adapters().back()->lra->b(0, 5); };
   const float alone = adapter(RefitInSequence(job, plan, removed, walk).plan);
   const StartStreams start = StreamsBefore(WalkStart(removed), job, "");
-  EXPECT_EQ(adapter(RefitInSequence(job, plan, removed, walk, start.Every(1)).plan), alone);
-  EXPECT_EQ(start.Every(4).fit.size(), 7u);
+  EXPECT_EQ(adapter(RefitInSequence(job, plan, removed, walk, start.Every(context_, 1)).plan), alone);
+  EXPECT_EQ(start.Every(context_, 4).fit.size(), 7u);
   const auto drift = [&](std::optional<StartStreams> from) {
     return FitInSequence(
-        job, SitesOf(removed), Calibration::kDrift, {},
+        job, SitesOf(removed), {},
         [&](const SiteSums& site, Progress& quiet) { return FitSites(context_, {&site}, options.fit, quiet); },
         std::move(from));
   };
-  EXPECT_NEAR(drift(start.Every(1)).adapters[1]->b(0, 5), drift(std::nullopt).adapters[1]->b(0, 5), 1e-6);
+  EXPECT_NEAR(drift(start.Every(context_, 1)).adapters[1]->b(0, 5), drift(std::nullopt).adapters[1]->b(0, 5), 1e-6);
   EXPECT_THROW(RefitInSequence(job, plan, removed, walk, StreamsBefore(2, job, "")), Error);
 }
 

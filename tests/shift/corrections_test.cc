@@ -54,7 +54,7 @@ TEST(TokenWeighting, WeighsBySizePlaceAndMassiveActivations) {
   Batch batch;
   batch.Add(std::vector<int32_t>{1, 2, 3});
   batch.Add(std::vector<int32_t>{4});
-  const TokenWeighting::Tokens tokens = {batch, 7};
+  const TokenWeighting::Tokens tokens = {batch, 0, 7};
   std::vector<RowProducts> products(4);
   ComputeRowProducts(Context(), h.view(), delta.view(), products);
   EXPECT_TRUE(TokenWeighting().Weights(products, h.view(), delta.view(), tokens).empty());
@@ -66,20 +66,22 @@ TEST(TokenWeighting, WeighsBySizePlaceAndMassiveActivations) {
   EXPECT_DOUBLE_EQ(norms[1], 5.0 / (9 + 16 + 5999.0 * 5999.0 + 36 + 49));
   EXPECT_EQ(norms[3], 0.0);
 
-  TokenWeighting gradient = ParseTokenWeighting("gradient,first:0.5");
+  const TokenWeighting gradient = ParseTokenWeighting("gradient,first:0.5");
   EXPECT_THROW(gradient.Weights(products, h.view(), delta.view(), tokens), Error) << "no gradients";
-  auto sizes = std::make_shared<GradientSizes>();
-  sizes->Set(7, batch, {2, 0, 1, 5});
-  sizes->Scale();
-  gradient.sizes = sizes;
-  const std::vector<double> felt = gradient.Weights(products, h.view(), delta.view(), tokens);
+  GradientSizes sizes;
+  sizes.heldout.Add(7, {2, 0, 1, 5});
+  sizes.Scale();
+  const std::vector<double> felt = gradient.Weights(products, h.view(), delta.view(), {batch, 0, 7, &sizes.heldout});
   const double expected[] = {0.5 * 1.001, 0.001, 0.501, 0.5 * 2.501};
   for (int t = 0; t < 4; ++t) EXPECT_NEAR(felt[t], expected[t], 1e-6) << t;
-  EXPECT_THROW(gradient.Weights(products, h.view(), delta.view(), {batch, 6}), Error) << "another layer";
-  const Batch other = batch;
-  EXPECT_THROW(gradient.Weights(products, h.view(), delta.view(), {other, 7}), Error) << "another batch";
-  sizes->Set(8, batch, {0, 0, 0, 0});
-  EXPECT_THROW(sizes->Scale(), Error);
+  const auto refused = [&](int64_t number, int64_t layer, const TokenSizes& of) {
+    EXPECT_THROW(gradient.Weights(products, h.view(), delta.view(), {batch, number, layer, &of}), Error);
+  };
+  refused(0, 6, sizes.heldout);
+  refused(1, 7, sizes.heldout);
+  refused(0, 7, sizes.fit);
+  sizes.heldout.Add(8, {0, 0, 0, 0});
+  EXPECT_THROW(sizes.Scale(), Error);
 }
 
 TEST(WeightedSums, AreTheFitOfRowsThatCountForThatMuch) {

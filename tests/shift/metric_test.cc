@@ -162,9 +162,10 @@ TEST_F(MetricOfModel, TokenWeightsAreTheSquaresOfTheGradients) {
   const std::vector<int64_t> layers = {3, 1};
   const auto sizes = CollectGradientSizes(job, layers);
   double total = 0, squares = 0, tokens = 0;
+  int64_t number = 0;
   VisitLossGradients(
       job, calibration_.fit, std::vector<int64_t>{3}, [&](int64_t, const Batch& batch, const Matrix<float>& g) {
-        const auto felt = sizes->Of(3, batch);
+        const auto felt = sizes.fit.Of(3, number++);
         ASSERT_EQ(std::ssize(felt), batch.size());
         double of_batch = 0, weights = 0;
         for (int64_t t = 0; t < g.rows(); ++t) {
@@ -177,7 +178,8 @@ TEST_F(MetricOfModel, TokenWeightsAreTheSquaresOfTheGradients) {
         EXPECT_NEAR(weights / total, of_batch * static_cast<double>(batch.size() * batch.size()) / squares, 1e-3);
       });
   EXPECT_GT(total, 0.2 * tokens);
-  for (const Batch& batch : calibration_.heldout) EXPECT_EQ(std::ssize(sizes->Of(1, batch)), batch.size());
+  for (int64_t b = 0; b < std::ssize(calibration_.heldout); ++b)
+    EXPECT_EQ(std::ssize(sizes.heldout.Of(1, b)), calibration_.heldout[b].size());
 
   ShiftOptions options;
   options.prune = ParsePrune("layers=2");

@@ -57,13 +57,16 @@ TEST_F(MethodInProcesses, FitsTheSameBits) {
     Calibration mode = Calibration::kIndependent;
     bool norm = false, gate = false;
     Heal heal = Heal::kOff;
+    bool gradient = false;
   };
   for (const Recipe& recipe :
        {Recipe{"bi:2", "lra", "4"}, Recipe{"angular:2", "lra", "energy:0.5"},
         Recipe{"ppl:2", "lra", "budget:300", Calibration::kIndependent, true, true},
         Recipe{"correctable:3,rank=2", "lra", "full", Calibration::kDrift, true},
         Recipe{"taylor:2,tokens=64", "refit", "full", Calibration::kIndependent, false, false, Heal::kAll},
-        Recipe{"streamline:2", "auto", "2"}, Recipe{"layers=0,3", "joint", "2"}}) {
+        Recipe{"streamline:2", "auto", "2"}, Recipe{"layers=0,3", "joint", "2"},
+        Recipe{"layers=1,3", "lra", "3", Calibration::kIndependent, false, false, Heal::kOff, true},
+        Recipe{"layers=1,3", "lra", "3", Calibration::kSequential, true, false, Heal::kOff, true}}) {
     const auto shift = [&](const ShiftJob& job) {
       ShiftOptions options;
       options.prune = ParsePrune(recipe.prune);
@@ -72,6 +75,7 @@ TEST_F(MethodInProcesses, FitsTheSameBits) {
       options.fit.rank = ParseRank(recipe.rank);
       options.mode = recipe.mode;
       options.weighting.norm = recipe.norm;
+      options.weighting.gradient = recipe.gradient;
       options.gate = recipe.gate;
       options.heal = recipe.heal;
       return FoundBy(Shift(job, options));

@@ -3,8 +3,8 @@
 // every block removed alone, and of several together. The data is not in the repository: see CONTRIBUTING.md.
 #include "models/model.h"
 #include "shift/corrections/corrections.h"
-#include "shift/fit/sequential.h"
 #include "shift/measure/heldout_loss.h"
+#include "shift/refit/walk.h"
 #include "shift/sums/collect.h"
 #include "tests/engine/stories260k.h"
 
@@ -137,7 +137,7 @@ TEST_F(TrainedCorrections, SeveralBlocks) {
         const auto fit = [&](const SiteSums& site, Progress& progress) {
           return FitSites(context_, {&site}, options, progress);
         };
-        return Corrected(sites, FitInSequence(job, sites, mode, weighting, fit));
+        return Corrected(sites, FitInSequence(job, sites, {mode, weighting}, fit));
       };
       const double sequential = in_sequence(Calibration::kSequential);
       EXPECT_NEAR(sequential, norm ? line.ours : line.by_weights[norm][1], kRounding) << "norm " << norm;

@@ -2,6 +2,7 @@
 #include "train/loop.h"
 
 #include "tests/runtime/refusal.h"
+#include "tests/runtime/thread_link.h"
 #include "tests/shift/small_model.h"
 
 namespace shiftrt::test {
@@ -57,7 +58,7 @@ class LoopTest : public SmallModel {
     Distance objective(arrays);
     objective.factor = factor;
     const CheckpointFile checkpoint(directory_ / "checkpoint", {{"model", "a"}});
-    history_ = Train({texts_, parameters, options_, checkpoint, observer}, objective, arrays);
+    history_ = Train({texts_, parameters, options_, checkpoint, observer, context_}, objective, arrays);
     const float* const values = arrays.values.all().host().data;
     return {values, values + arrays.count};
   }
@@ -85,6 +86,30 @@ TEST_F(LoopTest, ComesToTheGoal) {
   options_.schedule.steps = 1;
   EXPECT_NEAR(Run()[0], 0.05, 1e-6);
   EXPECT_NEAR(history_.gradient_norms[0], 4 * 1.045, 0.2);  // of sixteen values
+}
+
+// A step has two passes, which two processes share, while a third one has none.
+TEST_F(LoopTest, ProcessesShareTheWorkToTheSameBits) {
+  const std::vector<float> alone = Run();
+  const TrainingHistory history = history_;
+  for (const int size : {2, 3}) {
+    RemoveCheckpoint();
+    InProcesses(size, [&](const std::shared_ptr<Processes>& processes) {
+      Context context = context_;
+      context.processes = processes;
+      const auto ops = MakeOps(context, model_.weights);
+      const Parameters parameters(*model_.weights, plan_, trainable_);
+      TrainingArrays arrays(*ops, std::vector<float>(parameters.count(), 0));
+      Distance objective(arrays);
+      const CheckpointFile checkpoint(directory_ / "checkpoint", {{"model", "a"}});
+      const TrainingHistory found = Train({texts_, parameters, options_, checkpoint, {}, context}, objective, arrays);
+      const float* const values = arrays.values.all().host().data;
+      EXPECT_EQ(std::vector<float>(values, values + arrays.count), alone);
+      EXPECT_EQ(found.losses, history.losses);
+      ASSERT_EQ(found.validations.size(), history.validations.size());
+      EXPECT_EQ(found.validations.back().loss, history.validations.back().loss);
+    });
+  }
 }
 
 TEST_F(LoopTest, StoppedAnywhereItContinuesToTheSameBits) {

@@ -1,38 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/gradient_sum.h"
+#include "engine/gradient_sum.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "runtime/shared_items.h"
+
 namespace shiftrt {
 
-GradientSum::GradientSum(TrainingArrays& arrays, Processes& processes)
-    : arrays_(arrays), processes_(processes), channel_(processes.NewChannel()) {}
+GradientSum::GradientSum(const Context& context, Ops& ops, DeviceMemory gradients, int64_t count)
+    : context_(context),
+      processes_(*context_.processes),
+      ops_(ops),
+      gradients_(std::move(gradients)),
+      count_(count),
+      channel_(processes_.NewChannel()) {}
 
 std::span<float> GradientSum::Slice(std::vector<float>& whole, int rank) const {
   return std::span(whole).subspan(SliceBegin(rank), SliceBegin(rank + 1) - SliceBegin(rank));
 }
 
-void GradientSum::Begin(int64_t passes) {
+std::vector<LossSum> GradientSum::Add(int64_t passes, const std::function<LossSum(int64_t)>& pass) {
   one_ = passes == 1 && processes_.alone();
-  if (one_) return;
+  if (one_) return {pass(0)};
   empty_ = true;
-  if (total_.count() == 0) total_ = arrays_.ops.Allocate(arrays_.count);
-  if (processes_.alone()) return;
-  host_.resize(arrays_.count);
-  sum_.resize(Slice(host_, processes_.rank()).size());
+  if (total_.count() == 0) total_ = ops_.Allocate(count_);
+  if (!processes_.alone()) {
+    host_.resize(count_);
+    sum_.resize(Slice(host_, processes_.rank()).size());
+  }
+  std::vector<LossSum> losses(passes);
+  processes_.InRounds(passes, [&](const Round& round) {
+    if (round.mine) losses[*round.mine] = pass(*round.mine);
+    EndRound(round.present);
+  });
+  if (!processes_.alone()) Finish();
+  SharedItems(context_, passes).Share(losses);
+  return losses;
 }
 
 void GradientSum::EndRound(int64_t present) {
-  if (one_) return;
   const bool first = std::exchange(empty_, false);
   if (processes_.alone()) {
-    if (first) return arrays_.ops.Copy(arrays_.gradients.all(), total_.all());
-    return arrays_.ops.AddTo(arrays_.gradients.all(), total_.all());
+    if (first) return ops_.Copy(gradients_.all(), total_.all());
+    return ops_.AddTo(gradients_.all(), total_.all());
   }
   const int own = processes_.rank();
   if (own < present) {
-    arrays_.ops.ToHost(arrays_.gradients.all(), host_);
+    ops_.ToHost(gradients_.all(), host_);
     for (int rank = 0; rank < processes_.size(); ++rank)
       if (rank != own) processes_.Send(rank, channel_, Packer().Put(std::span<const float>(Slice(host_, rank))).Take());
   }
@@ -52,9 +67,8 @@ void GradientSum::EndRound(int64_t present) {
   processes_.Flush();
 }
 
-const DeviceMemory& GradientSum::Finish() {
-  if (one_) return arrays_.gradients;
-  if (processes_.alone()) return total_;
+// Every process gets the slices of all.
+void GradientSum::Finish() {
   const int own = processes_.rank();
   for (int rank = 0; rank < processes_.size(); ++rank)
     if (rank != own) processes_.Send(rank, channel_, Packer().Put(std::span<const float>(sum_)).Take());
@@ -68,8 +82,7 @@ const DeviceMemory& GradientSum::Finish() {
     }
   }
   processes_.Flush();
-  arrays_.ops.FromHost(host_, total_.all());
-  return total_;
+  ops_.FromHost(host_, total_.all());
 }
 
 }  // namespace shiftrt

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tally of several processes that share the batches of a pass.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "engine/tally.h"
+#include "runtime/processes.h"
+
+namespace shiftrt {
+
+// Wraps the tally of this process's device. `weights`: the model whose blocks it hears, which may be split over
+// processes.
+//
+// The sums of a site have an owner among the processes. The others send it the rows of their batches, and it adds the
+// batches of a round in their order, as a process that is alone does: the same additions, and the same bits. Rows of a
+// CPU are sent at once. Those of a GPU wait for the end of the round, when all rows of all sites go to their owners'
+// GPUs at the same time. When the sums settle, the owner shares them with all. Bytes per token that is not the owner's:
+// 4 (n + d) + 40. Where the model is split, the owner is among the processes that hold the site's last block, and the
+// sums stay with it.
+std::unique_ptr<Tally> MakeExchangedTally(const Context& context, std::unique_ptr<Tally> own, const Weights& weights);
+
+// Bytes of the message with so many rows of a batch, `inputs` and `hidden` numbers each, and of the message with which
+// the owner shares its sums.
+int64_t RowsMessageBytes(int64_t tokens, int64_t inputs, int64_t hidden, bool weighted);
+int64_t SumsMessageBytes(int64_t inputs, int64_t hidden);
+
+// Rows that go between the GPUs of several processes, all at the same time. Those from one process to another arrive in
+// the order of Send(), and the receiver asks for as many.
+class RowExchange {
+ public:
+  virtual ~RowExchange() = default;
+  virtual void Send(int to, const Rows& rows) = 0;  // which stay as they are until Run() returns
+  // On this process's GPU. They are there once Run() has returned, until the next call of this.
+  virtual Rows Receive(int from, int64_t count, int64_t hidden) = 0;
+  // All processes call it. Throws as WithMemoryForBatch() does where one has no room for what it receives.
+  virtual void Run() = 0;
+};
+
+// Calls call() in all processes. Where the device of one has no memory for it, all throw OutOfMemory.
+void WithMemoryForAll(Processes& processes, const std::function<void()>& call);
+// The same for what is done for one batch after another. The processes of a split model work at different batches and
+// do not wait for each other: there, Error takes the place of OutOfMemory.
+void WithMemoryForBatch(Processes& processes, const std::function<void()>& call);
+
+}  // namespace shiftrt

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an adder counts beside the matrices of a site.
+#pragma once
+
+#include <span>
+#include <utility>
+
+#include "engine/tally.h"
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+// The totals of a site, which its RidgeMatrices are told of when they settle.
+class RidgeCount {
+ public:
+  explicit RidgeCount(const RidgeSite& site)
+      : site_(site), tokens_(site.into.totals.tokens), delta_squares_(site.into.totals.delta_squares) {}
+
+  // Adds the squares of rows of which these are the products. Throws Error naming the site for rows that are not
+  // finite.
+  void Check(std::span<const RowProducts> products, std::span<const double> weights) {
+    try {
+      delta_squares_ += CheckedDeltaSquares(products, weights);
+    } catch (const Error& error) {
+      Fail("calibrating layer {}: {}", site_.name, error.what());
+    }
+  }
+  void Add(int64_t tokens) { tokens_ += tokens; }
+  void Store() {
+    site_.into.totals.tokens = tokens_;
+    site_.into.totals.delta_squares = delta_squares_;
+  }
+  const RidgeSite& site() const { return site_; }
+
+ private:
+  RidgeSite site_;
+  int64_t tokens_;
+  double delta_squares_;
+};
+
+}  // namespace shiftrt
