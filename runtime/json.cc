@@ -85,12 +85,12 @@ class Builder : public nlohmann::json_sax<Json> {
   // Frees a value from its leaves up. nlohmann's destructor would allocate memory for a list of the elements, and end
   // the program where there is none, which is when an incomplete value is dropped.
   static void Dismantle(Json& value) noexcept {
-    if (value.is_array()) {
-      for (Json& item : value) Dismantle(item);
-      value.template get_ref<typename Json::array_t&>().clear();
-    } else if (value.is_object()) {
-      for (Json& item : value) Dismantle(item);
-      value.template get_ref<typename Json::object_t&>().clear();
+    if (auto* array = value.template get_ptr<typename Json::array_t*>()) {
+      for (Json& item : *array) Dismantle(item);
+      array->clear();
+    } else if (auto* object = value.template get_ptr<typename Json::object_t*>()) {
+      for (auto& entry : *object) Dismantle(entry.second);
+      object->clear();
     }
   }
 

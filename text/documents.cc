@@ -100,7 +100,7 @@ fs::path LookForText(const std::string& name) {
   for (size_t begin = 0; begin < listed.size();) {
     const size_t end = std::min(listed.find(':', begin), listed.size());
     for (const std::string& file : names) {
-      const fs::path path = fs::path(listed.substr(begin, end - begin)) / file;
+      fs::path path = fs::path(listed.substr(begin, end - begin)) / file;
       if (fs::is_regular_file(path)) return path;
     }
     begin = end + 1;
