@@ -239,7 +239,7 @@ class Pipeline {
   const ShiftJob& job_;
   const ShiftOptions& options_;
   const Correction& correction_;
-  // What passes collect for the fits, where the options ask for it.
+  // Data that passes collect for the fits, if the options ask for them.
   std::shared_ptr<const OutputMetrics> metrics_;
   std::optional<GradientSizes> sizes_;
   SavedSums loaded_;
