@@ -165,8 +165,9 @@ void DevicePlanner::Split(DevicePlan& plan) const {
   if (outline_.selects) streams += borders * fitted;
   if (outline_.collected > 0 && !outline_.loads) {
     streams += static_cast<double>(plan.passes * (collecting - 1)) * collected;
-    const auto groups = static_cast<double>(plan.devices / plan.stages);
-    plan.sent += static_cast<double>(outline_.collected) * (groups - 1) / groups *
+    const int64_t groups = plan.devices / plan.stages;
+    plan.sent += static_cast<double>(outline_.collected) * static_cast<double>(groups - 1) /
+                 static_cast<double>(groups) *
                  static_cast<double>(RowsBytes(outline_.fit.tokens() + outline_.heldout.tokens()));
   }
   plan.sent += streams * static_cast<double>(plan.stream_bytes);
