@@ -20,10 +20,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxRedirects = 5;
 constexpr int64_t kLargest = int64_t{1} << 45;  // bytes of one file; the hub's own limit is far below
-constexpr int kOk = 200, kUnauthorized = 401, kForbidden = 403, kNotFound = 404, kTimeout = 408, kTooMany = 429,
-              kServer = 500;
 
 bool IsRedirect(int status) { return status >= 300 && status < 400; }
 

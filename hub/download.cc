@@ -21,9 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kOk = 200, kPartial = 206, kForbidden = 403, kUnsatisfiable = 416;
 constexpr int kMaxRestarts = 2;  // of one file whose contents were wrong
-constexpr int kMaxRedirects = 5;
 constexpr int kMaxOpenFiles = 8;
 constexpr int64_t kCheckBytes = int64_t{4} << 20;  // of a checksum between two looks at the network
 constexpr auto kWait = std::chrono::milliseconds(100);

@@ -25,7 +25,6 @@ namespace shiftrt {
 namespace {
 
 constexpr size_t kMaxText = size_t{1} << 27;  // bytes of an answer that is kept: listings of large repositories
-constexpr int kOk = 200;
 
 struct Curl {
   SharedLibrary library{

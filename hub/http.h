@@ -14,6 +14,21 @@
 
 namespace shiftrt {
 
+// The statuses of answers that this room treats by themselves.
+enum HttpStatus : int {
+  kOk = 200,
+  kPartial = 206,
+  kUnauthorized = 401,
+  kForbidden = 403,
+  kNotFound = 404,
+  kTimeout = 408,
+  kUnsatisfiable = 416,
+  kTooMany = 429,
+  kServer = 500,
+};
+
+constexpr int kMaxRedirects = 5;  // of one request, after which it fails
+
 // The reason why an exchange ended before its answer was complete.
 enum class Trouble {
   kNone,

@@ -104,7 +104,7 @@ Matrix<float> Changed(const TensorView& weight, const LoraFactors& factors, floa
   return changed;
 }
 
-TensorView View(const Matrix<float>& m) { return {m.data(), DType::kFloat32, {m.rows(), m.cols()}}; }
+TensorView WholeMatrix(const Matrix<float>& m) { return {m.data(), DType::kFloat32, {m.rows(), m.cols()}}; }
 
 // PEFT's target_modules: the last part of each name if every block of the plan has factors for it, otherwise all full
 // names, which PEFT accepts too.
@@ -250,8 +250,8 @@ void WriteLora(const Lora& lora, const DepthPlan& plan, const std::string& base,
     const int64_t block = PlaceOf(plan, factors).block;
     const std::string module = ModuleOf(*factors.tensor);
     blocks_of[module].push_back(block);
-    tensors.push_back({fmt::format("{}{}.{}{}", kPrefix, block, module, kA), View(factors.a)});
-    tensors.push_back({fmt::format("{}{}.{}{}", kPrefix, block, module, kB), View(factors.b)});
+    tensors.push_back({fmt::format("{}{}.{}{}", kPrefix, block, module, kA), WholeMatrix(factors.a)});
+    tensors.push_back({fmt::format("{}{}.{}{}", kPrefix, block, module, kB), WholeMatrix(factors.b)});
   }
   const bool whole = lora.alpha == std::floor(lora.alpha) && std::abs(lora.alpha) < 1e15;
   const Json config = {

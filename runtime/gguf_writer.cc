@@ -37,7 +37,7 @@ void EncodePlain(const float* values, int64_t count, std::byte* out, bool& finit
 }
 
 // Rounds to the nearest integer, halves away from zero.
-float Round(float value) {
+float RoundHalfAway(float value) {
   const float magnitude = std::abs(value), whole = std::floor(magnitude);
   return std::copysign(whole + std::floor(2 * (magnitude - whole)), value);
 }
@@ -53,7 +53,8 @@ void EncodeQ8(const float* values, std::byte* out, bool& finite) {
   finite = finite && std::isfinite(static_cast<float>(stored));
   if (!finite) return;
   std::memcpy(out, &stored, sizeof(stored));
-  for (int i = 0; i < 32; ++i) out[2 + i] = static_cast<std::byte>(static_cast<int8_t>(Round(values[i] * inverse)));
+  for (int i = 0; i < 32; ++i)
+    out[2 + i] = static_cast<std::byte>(static_cast<int8_t>(RoundHalfAway(values[i] * inverse)));
 }
 
 }  // namespace

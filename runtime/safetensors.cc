@@ -54,18 +54,18 @@ int64_t ToSize(const Json& value, const std::string& name, const std::string& te
   return value.get<int64_t>();
 }
 
-struct Entry {
+struct HeaderEntry {
   std::string name;
   const StoredType* type;
   std::vector<int64_t> shape;
   int64_t begin, end;
 };
 
-Entry ParseEntry(const std::string& given, const Json& value, const std::string& file) {
+HeaderEntry ParseEntry(const std::string& given, const Json& value, const std::string& file) {
   const std::string tensor = Printable(given);
   Check(value.is_object() && value.contains("dtype") && value.contains("shape") && value.contains("data_offsets"),
         "{}: tensor {}: expected an object with dtype, shape and data_offsets", file, tensor);
-  Entry entry{given, nullptr, {}, 0, 0};
+  HeaderEntry entry{given, nullptr, {}, 0, 0};
   const Json& dtype = value["dtype"];
   Check(dtype.is_string(), "{}: tensor {}: dtype is not a string", file, tensor);
   for (const StoredType& type : kStoredTypes)
@@ -106,7 +106,7 @@ std::map<std::string, TensorView, std::less<>> SafetensorsFile::Parse(
   Check(text.starts_with('{'), "{}: the safetensors header does not start with '{{'", name);
   const Json header = ParseJson(text, name);
 
-  std::vector<Entry> entries;
+  std::vector<HeaderEntry> entries;
   for (const auto& [tensor, value] : header.items()) {
     if (tensor != "__metadata__") {
       entries.push_back(ParseEntry(tensor, value, name));
@@ -118,13 +118,14 @@ std::map<std::string, TensorView, std::less<>> SafetensorsFile::Parse(
       if (metadata != nullptr) (*metadata)[key] = word.get<std::string>();
     }
   }
-  std::sort(entries.begin(), entries.end(),
-            [](const Entry& a, const Entry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+  std::sort(entries.begin(), entries.end(), [](const HeaderEntry& a, const HeaderEntry& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
 
   const std::span<const std::byte> data = bytes.subspan(8 + header_size);
   std::map<std::string, TensorView, std::less<>> tensors;
   int64_t covered = 0;
-  for (const Entry& entry : entries) {
+  for (const HeaderEntry& entry : entries) {
     Check(entry.begin == covered, "{}: tensor {} starts at byte {} of the data, expected {} (a gap or an overlap)",
           name, Printable(entry.name), entry.begin, covered);
     Check(static_cast<uint64_t>(entry.end) <= data.size(), "{}: tensor {} ends at byte {} of {} (truncated file?)",

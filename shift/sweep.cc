@@ -17,9 +17,6 @@ namespace shiftrt {
 
 namespace {
 
-// Fitted samples of a calibration of `samples`, of which every eighth is held out.
-int64_t Fitted(int64_t samples) { return samples < 8 ? std::max<int64_t>(1, samples - 1) : samples - samples / 8; }
-
 template <typename T>
 void Shuffle(std::vector<T>& items, uint64_t seed) {
   Random random(seed);
@@ -118,7 +115,7 @@ class Sweeper {
     const std::vector<Batch> all = std::move(set.fit);
     int64_t done = 0;
     for (int64_t samples : sizes_) {
-      const int64_t fitted = std::min(Fitted(samples), static_cast<int64_t>(all.size()));
+      const int64_t fitted = std::min(CountCalibration(samples, 1, 1).fit_samples, static_cast<int64_t>(all.size()));
       if (fitted == done) continue;  // the text has no more
       done = fitted;
       set.fit.assign(all.begin(), all.begin() + fitted);

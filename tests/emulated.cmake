@@ -5,6 +5,7 @@ add_library(shiftrt_emulator STATIC ${PROJECT_SOURCE_DIR}/kernels/emulated/globa
                                     ${PROJECT_SOURCE_DIR}/kernels/emulated/tile_memory.cc)
 target_compile_definitions(shiftrt_emulator PUBLIC SHIFTRT_EMULATED)
 target_include_directories(shiftrt_emulator PUBLIC ${PROJECT_SOURCE_DIR})
+set_target_properties(shiftrt_emulator PROPERTIES UNITY_BUILD OFF)
 target_link_libraries(shiftrt_emulator PUBLIC shiftrt_runtime ${SHIFTRT_BOOST_CONTEXT} PRIVATE shiftrt_options)
 
 shiftrt_test(emu SOURCES emulated/cluster_test.cc emulated/gpu_targets_test.cc ${PROJECT_SOURCE_DIR}/bench/gpu_targets.cc emulated/machine_test.cc emulated/tiles_test.cc ${PROJECT_SOURCE_DIR}/kernels/cuda/refuse.cc
@@ -16,6 +17,7 @@ set(emulated communicator.cc dense.cc matmul.cc runtime.cc)
 list(TRANSFORM emulated PREPEND ${PROJECT_SOURCE_DIR}/kernels/emulated/)
 add_library(shiftrt_emulated_cuda OBJECT ${SHIFTRT_CUDA_KERNELS} ${SHIFTRT_HOPPER_KERNELS} ${SHIFTRT_CUDA_RUNTIME} ${emulated})
 set_source_files_properties(${SHIFTRT_CUDA_KERNELS} ${SHIFTRT_HOPPER_KERNELS} PROPERTIES LANGUAGE CXX)
+set_target_properties(shiftrt_emulated_cuda PROPERTIES UNITY_BUILD OFF)  # nvcc, too, compiles kernels one by one
 target_compile_options(shiftrt_emulated_cuda PRIVATE -Wno-unknown-pragmas)  # `unroll` is a pragma of nvcc
 target_link_libraries(shiftrt_emulated_cuda PUBLIC shiftrt_emulator PRIVATE shiftrt_options)
 
@@ -34,6 +36,7 @@ endif()
 
 # The decoder with emulated kernels, compared with the decoder on the CPU, and the method on that decoder.
 add_library(shiftrt_emulated_engine OBJECT ${SHIFTRT_CUDA_ENGINE})
+set_target_properties(shiftrt_emulated_engine PROPERTIES UNITY_BUILD OFF)
 target_link_libraries(shiftrt_emulated_engine PUBLIC shiftrt_emulated_cuda shiftrt_engine PRIVATE shiftrt_options)
 shiftrt_test(emulated_model SOURCES cuda/model_test.cc emulated/gated_product_costs_test.cc emulated/transfers_test.cc DEPENDS shiftrt_emulated_engine shiftrt_emulated_cuda shiftrt_eval)
 # Again on an emulated device of compute capability 9.0, which has kernels of its own.

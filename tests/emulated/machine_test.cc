@@ -280,8 +280,8 @@ TEST(Machine, TheLastBlockToArriveSeesWhatAllLeft) {
 
 // out = 2 * in. Before the wait for the previous kernel there is a prefetch, which is correct; or a write, which is
 // wrong; or a write to shared memory that is read after the wait, when it has been lost.
-enum class Early { kHint, kWrite, kShared };
-template <Early kEarly>
+enum class BeforeWait { kHint, kWrite, kShared };
+template <BeforeWait kWhat>
 struct DoubleAfterHint {
   static constexpr int kThreads = 32;
   struct Args {
@@ -292,29 +292,28 @@ struct DoubleAfterHint {
   static SHIFTRT_DEVICE void Ahead(const Args& args) {
     SharedArena arena;
     const Shared<float> kept = arena.Take<float>(kThreads);
-    if (kEarly == Early::kHint) PrefetchL2(args.in, 16);
-    if (kEarly == Early::kWrite) args.out[Thread()] = 0;
-    if (kEarly == Early::kShared) kept[Thread()] = args.in[Thread()];
+    if (kWhat == BeforeWait::kHint) PrefetchL2(args.in, 16);
+    if (kWhat == BeforeWait::kWrite) args.out[Thread()] = 0;
+    if (kWhat == BeforeWait::kShared) kept[Thread()] = args.in[Thread()];
   }
   static SHIFTRT_DEVICE void Run(const Args& args) {
     SharedArena arena;
     const Shared<float> kept = arena.Take<float>(kThreads);
-    if (kEarly != Early::kShared) kept[Thread()] = args.in[Thread()];
+    if (kWhat != BeforeWait::kShared) kept[Thread()] = args.in[Thread()];
     args.out[Thread()] = 2 * kept[Thread()];
   }
 };
 
 TEST(Machine, WhatRunsAheadLeavesNothingBehind) {
-  const auto run = []<Early kEarly>() {
+  const auto run = []<BeforeWait kWhat>() {
     const Array<float> in(Ramp(32)), out(32);
-    Launch<DoubleAfterHint<kEarly>>({}, {.shared_bytes = DoubleAfterHint<kEarly>::kSharedBytes},
-                                    {in.data(), out.data()});
+    Launch<DoubleAfterHint<kWhat>>({}, {.shared_bytes = DoubleAfterHint<kWhat>::kSharedBytes}, {in.data(), out.data()});
     return out[5];
   };
-  EXPECT_EQ(run.operator()<Early::kHint>(), 12);
-  EXPECT_TRUE(std::isnan(run.operator()<Early::kShared>()));
+  EXPECT_EQ(run.operator()<BeforeWait::kHint>(), 12);
+  EXPECT_TRUE(std::isnan(run.operator()<BeforeWait::kShared>()));
   try {
-    run.operator()<Early::kWrite>();
+    run.operator()<BeforeWait::kWrite>();
     ADD_FAILURE() << "the write went unnoticed";
   } catch (const KernelError& error) {
     EXPECT_TRUE(Says(error.what(), "what runs ahead changes byte 0 of an allocation of 128"));

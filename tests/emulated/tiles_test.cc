@@ -57,7 +57,7 @@ TEST(Tiles, BoxesAreDescribedToTheDriverInnermostFirst) {
   EXPECT_THROW(EncodeBoxes(matrix, 300, 1024, 257), std::runtime_error);
 }
 
-enum class Fault {
+enum class TileFault {
   kNone,
   kNoWaitForTile,
   kReadsUnarrived,
@@ -94,7 +94,7 @@ enum class Fault {
 // `valid` rows count. A warp copies the tiles into one place after the other use of it, and clears the rows that do not
 // count; a warpgroup multiplies, with the rounded first product as the operand of the second. Last, the warp that
 // copies receives a number from each warp of the warpgroup and adds them up.
-template <typename T, Fault kFault>
+template <typename T, TileFault kTileFault>
 struct MultiplyTwice {
   static constexpr bool kHopper = true;
   static constexpr int kThreads = 5 * kWarpSize, kRows = 128, kA = 64 * kBoxColumns, kB = kRows * kBoxColumns;
@@ -109,26 +109,28 @@ struct MultiplyTwice {
 
   static SHIFTRT_DEVICE void Copy(const Args& args, Shared<T> a, Shared<T> b, Shared<Mbarrier> barriers) {
     const Shared<Mbarrier> full = barriers, free = barriers + 1, landed = barriers + 2;
-    constexpr int kBytes = 2 * kB + (kFault == Fault::kTooFewBytes ? -16 : kFault == Fault::kTooManyBytes ? 16 : 0);
+    constexpr int kBytes = 2 * kB + (kTileFault == TileFault::kTooFewBytes    ? -16
+                                     : kTileFault == TileFault::kTooManyBytes ? 16
+                                                                              : 0);
     for (int tile = 0; tile * kRows < args.valid; ++tile) {
       const bool last = args.valid < (tile + 1) * kRows;
-      if (kFault != Fault::kNoWaitForFree) WaitMbarrier(free, tile % 2 ^ 1);
+      if (kTileFault != TileFault::kNoWaitForFree) WaitMbarrier(free, tile % 2 ^ 1);
       const Shared<Mbarrier> arrives = last ? landed : full;
       if (Lane() == 0) {
         ArriveExpecting(arrives, kBytes + (tile == 0 ? 2 * kA : 0));
-        if (kFault == Fault::kArrivesTwice) Arrive(arrives);
-        if (tile == 0) CopyBox(a, args.a, 0, 0, kFault == Fault::kWrongBarrier ? landed : arrives);
-        CopyBox(kFault == Fault::kMisalignedBox ? b + kBoxColumns : b, args.b, tile * kRows, 0, arrives);
+        if (kTileFault == TileFault::kArrivesTwice) Arrive(arrives);
+        if (tile == 0) CopyBox(a, args.a, 0, 0, kTileFault == TileFault::kWrongBarrier ? landed : arrives);
+        CopyBox(kTileFault == TileFault::kMisalignedBox ? b + kBoxColumns : b, args.b, tile * kRows, 0, arrives);
       }
-      if (kFault == Fault::kReadsUnarrived) SyncSome(2, kThreads);
+      if (kTileFault == TileFault::kReadsUnarrived) SyncSome(2, kThreads);
       if (!last) continue;
       WaitMbarrier(landed, 0);
       for (int i = (args.valid - tile * kRows) * kBoxColumns + 8 * Lane(); i < kB; i += 8 * kWarpSize)
         ClearShared16(b + i);
-      if (kFault != Fault::kNoAsyncFence) FenceAsync();
+      if (kTileFault != TileFault::kNoAsyncFence) FenceAsync();
       SyncWarp();
       if (Lane() == 0) Arrive(full);
-      if (kFault == Fault::kNobodyWaits && Lane() == 0) {
+      if (kTileFault == TileFault::kNobodyWaits && Lane() == 0) {
         ArriveExpecting(landed, 2 * kA);
         CopyBox(b + kB, args.a, 0, 0, landed);
       }
@@ -141,47 +143,48 @@ struct MultiplyTwice {
     uint32_t rounded[8][4];
     for (float& x : out) x = 0;
     for (int tile = 0; tile * kRows < args.valid; ++tile) {
-      if (kFault == Fault::kReadsUnarrived) SyncSome(2, kThreads);
-      if (kFault != Fault::kNoWaitForTile && kFault != Fault::kReadsUnarrived)
-        WaitMbarrier(full, kFault == Fault::kWrongParity ? tile % 2 ^ 1 : tile % 2);
-      if (kFault == Fault::kReadsBox && tile == 1) out[0] += Widen(b[0]) * 0;
-      if (kFault != Fault::kNoProductFence) FenceProducts(scores);
-      if (kFault == Fault::kTouchedAfterFence && tile == 0) scores[0] = 1;
+      if (kTileFault == TileFault::kReadsUnarrived) SyncSome(2, kThreads);
+      if (kTileFault != TileFault::kNoWaitForTile && kTileFault != TileFault::kReadsUnarrived)
+        WaitMbarrier(full, kTileFault == TileFault::kWrongParity ? tile % 2 ^ 1 : tile % 2);
+      if (kTileFault == TileFault::kReadsBox && tile == 1) out[0] += Widen(b[0]) * 0;
+      if (kTileFault != TileFault::kNoProductFence) FenceProducts(scores);
+      if (kTileFault == TileFault::kTouchedAfterFence && tile == 0) scores[0] = 1;
       for (int k = 0; k < kBoxColumns; k += 16) {
-        const int row = kFault == Fault::kMisalignedOperand ? 4 : 0;
-        const bool other = kFault == Fault::kWarpsDiffer && Warp() == 2;
+        const int row = kTileFault == TileFault::kMisalignedOperand ? 4 : 0;
+        const bool other = kTileFault == TileFault::kWarpsDiffer && Warp() == 2;
         MultiplyTiles<T>(scores, RowsTile(a + k), RowsTile(b + row * kBoxColumns + (other ? 0 : k)),
-                         k > 0 || (kFault == Fault::kTouchedAfterFence && tile == 0));
+                         k > 0 || (kTileFault == TileFault::kTouchedAfterFence && tile == 0));
       }
-      if (kFault == Fault::kAccumulatorsTouched) scores[5] = 0;
-      if (kFault != Fault::kNoCommit) CommitProducts();
+      if (kTileFault == TileFault::kAccumulatorsTouched) scores[5] = 0;
+      if (kTileFault != TileFault::kNoCommit) CommitProducts();
       WaitProducts<0>(scores);
       for (int n = 0; n < 8; ++n)
         for (int r = 0; r < 4; ++r) rounded[n][r] = Pack2<T>(scores[8 * n + 2 * r], scores[8 * n + 2 * r + 1]);
       FenceProducts(rounded, out);
-      if (kFault == Fault::kOperandAfterFence) rounded[3][1] ^= 1;
+      if (kTileFault == TileFault::kOperandAfterFence) rounded[3][1] ^= 1;
       for (int n = 0; n < 8; ++n) {
-        if (kFault == Fault::kOneWarpLess && Warp() == 3 && n == 7 && (tile + 1) * kRows >= args.valid) continue;
+        if (kTileFault == TileFault::kOneWarpLess && Warp() == 3 && n == 7 && (tile + 1) * kRows >= args.valid)
+          continue;
         MultiplyRegisters<T>(out, rounded[n], ColumnsTile(b + 16 * n * kBoxColumns, kB));
       }
       CommitProducts();
-      if (kFault == Fault::kOperandTouched) rounded[3][1] ^= 1;
+      if (kTileFault == TileFault::kOperandTouched) rounded[3][1] ^= 1;
       const auto release = [&] {
-        if (Lane() == 0 || kFault == Fault::kEveryLaneReleases) Arrive(free);
+        if (Lane() == 0 || kTileFault == TileFault::kEveryLaneReleases) Arrive(free);
       };
-      if (kFault == Fault::kEarlyRelease) {
+      if (kTileFault == TileFault::kEarlyRelease) {
         release();
         SyncSome(2, 128);
         if (tile == 0) WaitMbarrier(full, 1);
       }
-      if (kFault == Fault::kNoProductWait && (tile + 1) * kRows >= args.valid) {
+      if (kTileFault == TileFault::kNoProductWait && (tile + 1) * kRows >= args.valid) {
         // and the sums are stored at once
-      } else if (kFault == Fault::kWaitTooShort) {
+      } else if (kTileFault == TileFault::kWaitTooShort) {
         WaitProducts<1>(out);
       } else {
         WaitProducts<0>(out);
       }
-      if (kFault != Fault::kEarlyRelease) release();
+      if (kTileFault != TileFault::kEarlyRelease) release();
     }
     for (int i = 0; i < 32; ++i)
       args.out[(16 * Warp() + Lane() / 4 + 8 * (i / 2 % 2)) * 64 + 8 * (i / 4) + 2 * (Lane() % 4) + i % 2] = out[i];
@@ -194,18 +197,18 @@ struct MultiplyTwice {
     const Shared<Mbarrier> barriers = arena.Take<Mbarrier>(4);
     if (Thread() == 0) {
       InitMbarrier(barriers, 1);
-      if (kFault != Fault::kNoInit) InitMbarrier(barriers + 1, 4);
+      if (kTileFault != TileFault::kNoInit) InitMbarrier(barriers + 1, 4);
       InitMbarrier(barriers + 2, 1);
-      if (kFault != Fault::kNoMbarrierFence) FenceMbarriers();
+      if (kTileFault != TileFault::kNoMbarrierFence) FenceMbarriers();
     }
     SyncThreads();
     if (Warp() < 4) {
       Multiply(args, a, b, barriers);
       if (Lane() == 0) numbers[Warp()] = static_cast<float>(1 + Warp());
-      ArriveSome(1, kFault == Fault::kNamedCount && Warp() == 1 ? 128 : kThreads);
+      ArriveSome(1, kTileFault == TileFault::kNamedCount && Warp() == 1 ? 128 : kThreads);
     } else {
       Copy(args, a, b, barriers);
-      if (kFault == Fault::kNamedLeft) return;
+      if (kTileFault == TileFault::kNamedLeft) return;
       SyncSome(1, kThreads);
       if (Lane() == 0) args.sum[0] = numbers[0] + numbers[1] + numbers[2] + numbers[3];
     }
@@ -214,14 +217,14 @@ struct MultiplyTwice {
 
 constexpr int kValid = 290, kAll = 300;  // rows 290 to 299 are NaN, and the third tile ends behind row 299
 
-template <typename T, Fault kFault = Fault::kNone>
+template <typename T, TileFault kTileFault = TileFault::kNone>
 void ExpectTheProducts() {
   const Array<T> a(64 * 64), b(kAll * 64);
   for (int i = 0; i < 64 * 64; ++i) a[i] = T(static_cast<float>(i * 7 % 5 % 3 - 1));
   for (int i = 0; i < kAll * 64; ++i)
     b[i] = T(i < kValid * 64 ? static_cast<float>(i * 5 % 11 % 3 - 1) : std::numeric_limits<float>::quiet_NaN());
   const Array<float> out(64 * 64), sum(1);
-  using Kernel = MultiplyTwice<T, kFault>;
+  using Kernel = MultiplyTwice<T, kTileFault>;
   Launch<Kernel>({}, {.shared_bytes = Kernel::kShared},
                  {MapBoxes(EncodeBoxes({a.data(), DTypeOf<T>::value}, 64, 64, 64)),
                   MapBoxes(EncodeBoxes({b.data(), DTypeOf<T>::value}, kAll, 64, 128)), kValid, out.data(), sum.data()});
@@ -242,10 +245,10 @@ TEST(Hopper, CopiesAndProductsGiveTheRightResult) {
   ExpectTheProducts<Float16>();
 }
 
-template <Fault kFault>
+template <TileFault kTileFault>
 void ExpectCaught(const std::string& what) {
   try {
-    ExpectTheProducts<BFloat16, kFault>();
+    ExpectTheProducts<BFloat16, kTileFault>();
     ADD_FAILURE() << "not caught: " << what;
   } catch (const KernelError& error) {
     const std::string said = error.what();
@@ -254,59 +257,60 @@ void ExpectCaught(const std::string& what) {
 }
 
 TEST(Hopper, TilesThatAreNotThereYetAreCaught) {
-  ExpectCaught<Fault::kNoWaitForTile>("a tile is used before anything was copied or written to it [tiles_test.cc:");
-  ExpectCaught<Fault::kWrongParity>("a tile is used before anything was copied or written to it [tiles_test.cc:");
-  ExpectCaught<Fault::kReadsUnarrived>("a tile is used before its copy has arrived [tiles_test.cc:");
+  ExpectCaught<TileFault::kNoWaitForTile>("a tile is used before anything was copied or written to it [tiles_test.cc:");
+  ExpectCaught<TileFault::kWrongParity>("a tile is used before anything was copied or written to it [tiles_test.cc:");
+  ExpectCaught<TileFault::kReadsUnarrived>("a tile is used before its copy has arrived [tiles_test.cc:");
 }
 
 TEST(Hopper, TilesThatAreStillReadAreCaught) {
   // The copy would be announced while the one before is on its way.
-  ExpectCaught<Fault::kNoWaitForFree>("one arrival too many in a phase of an mbarrier for 1 [tiles_test.cc:");
-  ExpectCaught<Fault::kEarlyRelease>("a copy overwrites a tile that a product still reads [tiles_test.cc:");
+  ExpectCaught<TileFault::kNoWaitForFree>("one arrival too many in a phase of an mbarrier for 1 [tiles_test.cc:");
+  ExpectCaught<TileFault::kEarlyRelease>("a copy overwrites a tile that a product still reads [tiles_test.cc:");
 }
 
 TEST(Hopper, AccumulatorsInUseAreCaught) {
-  ExpectCaught<Fault::kNoProductWait>("a product is never waited for [tiles_test.cc:");
-  ExpectCaught<Fault::kWaitTooShort>("a wait that leaves out the product with these accumulators [tiles_test.cc:");
-  ExpectCaught<Fault::kAccumulatorsTouched>("accumulators are written before the product");
-  ExpectCaught<Fault::kNoCommit>("a wait that leaves out the product with these accumulators [tiles_test.cc:");
-  ExpectCaught<Fault::kOperandTouched>("an operand in registers is written before the product is waited for");
+  ExpectCaught<TileFault::kNoProductWait>("a product is never waited for [tiles_test.cc:");
+  ExpectCaught<TileFault::kWaitTooShort>("a wait that leaves out the product with these accumulators [tiles_test.cc:");
+  ExpectCaught<TileFault::kAccumulatorsTouched>("accumulators are written before the product");
+  ExpectCaught<TileFault::kNoCommit>("a wait that leaves out the product with these accumulators [tiles_test.cc:");
+  ExpectCaught<TileFault::kOperandTouched>("an operand in registers is written before the product is waited for");
 }
 
 TEST(Hopper, MissingFencesAreCaught) {
-  ExpectCaught<Fault::kNoProductFence>("a product without a fence behind the last access of its accumulators");
-  ExpectCaught<Fault::kTouchedAfterFence>("accumulators are written between the fence and the product");
-  ExpectCaught<Fault::kOperandAfterFence>("an operand in registers is written between the fence and the product");
-  ExpectCaught<Fault::kNoAsyncFence>("and did not fence [tiles_test.cc:");
-  ExpectCaught<Fault::kNoMbarrierFence>("an mbarrier whose making was not fenced [tiles_test.cc:");
+  ExpectCaught<TileFault::kNoProductFence>("a product without a fence behind the last access of its accumulators");
+  ExpectCaught<TileFault::kTouchedAfterFence>("accumulators are written between the fence and the product");
+  ExpectCaught<TileFault::kOperandAfterFence>("an operand in registers is written between the fence and the product");
+  ExpectCaught<TileFault::kNoAsyncFence>("and did not fence [tiles_test.cc:");
+  ExpectCaught<TileFault::kNoMbarrierFence>("an mbarrier whose making was not fenced [tiles_test.cc:");
 }
 
 TEST(Hopper, MbarriersCountArrivalsAndBytes) {
-  ExpectCaught<Fault::kTooFewBytes>("a copy of 16384 bytes arrives at an mbarrier that expects 16368 [tiles_test.cc:");
-  ExpectCaught<Fault::kTooManyBytes>("which misses 0 arrivals and 16 bytes [tiles_test.cc:");
-  ExpectCaught<Fault::kWrongBarrier>("a copy of 8192 bytes arrives at an mbarrier that expects 0 [tiles_test.cc:");
-  ExpectCaught<Fault::kNoInit>("an mbarrier that was not initialised [tiles_test.cc:");
-  ExpectCaught<Fault::kArrivesTwice>("one arrival too many in a phase of an mbarrier for 1 [tiles_test.cc:");
-  ExpectCaught<Fault::kEveryLaneReleases>("never continues: thread ");
-  ExpectCaught<Fault::kNobodyWaits>("a copy of a box that nobody waits for [tiles_test.cc:");
+  ExpectCaught<TileFault::kTooFewBytes>(
+      "a copy of 16384 bytes arrives at an mbarrier that expects 16368 [tiles_test.cc:");
+  ExpectCaught<TileFault::kTooManyBytes>("which misses 0 arrivals and 16 bytes [tiles_test.cc:");
+  ExpectCaught<TileFault::kWrongBarrier>("a copy of 8192 bytes arrives at an mbarrier that expects 0 [tiles_test.cc:");
+  ExpectCaught<TileFault::kNoInit>("an mbarrier that was not initialised [tiles_test.cc:");
+  ExpectCaught<TileFault::kArrivesTwice>("one arrival too many in a phase of an mbarrier for 1 [tiles_test.cc:");
+  ExpectCaught<TileFault::kEveryLaneReleases>("never continues: thread ");
+  ExpectCaught<TileFault::kNobodyWaits>("a copy of a box that nobody waits for [tiles_test.cc:");
 }
 
 TEST(Hopper, MisalignedTilesAreCaught) {
-  ExpectCaught<Fault::kMisalignedBox>("which is not a multiple of 1024 [tiles_test.cc:");
-  ExpectCaught<Fault::kMisalignedOperand>("is not aligned to its swizzle [tiles_test.cc:");
+  ExpectCaught<TileFault::kMisalignedBox>("which is not a multiple of 1024 [tiles_test.cc:");
+  ExpectCaught<TileFault::kMisalignedOperand>("is not aligned to its swizzle [tiles_test.cc:");
 }
 
 TEST(Hopper, WarpsOfAWarpgroupMultiplyTogether) {
-  ExpectCaught<Fault::kWarpsDiffer>("threads of a warpgroup multiply other tiles than at tiles_test.cc:");
-  ExpectCaught<Fault::kOneWarpLess>("leaves out a product of its warpgroup [tiles_test.cc:");
+  ExpectCaught<TileFault::kWarpsDiffer>("threads of a warpgroup multiply other tiles than at tiles_test.cc:");
+  ExpectCaught<TileFault::kOneWarpLess>("leaves out a product of its warpgroup [tiles_test.cc:");
 }
 
 TEST(Hopper, NamedBarriersHaveTheirThreads) {
-  ExpectCaught<Fault::kNamedLeft>("named barrier 1 is left with 128 threads that arrived [tiles_test.cc:");
-  ExpectCaught<Fault::kNamedCount>("named barrier 1 is for ");
+  ExpectCaught<TileFault::kNamedLeft>("named barrier 1 is left with 128 threads that arrived [tiles_test.cc:");
+  ExpectCaught<TileFault::kNamedCount>("named barrier 1 is for ");
 }
 
-TEST(Hopper, ThreadsMayReadABoxThatHasArrived) { ExpectTheProducts<BFloat16, Fault::kReadsBox>(); }
+TEST(Hopper, ThreadsMayReadABoxThatHasArrived) { ExpectTheProducts<BFloat16, TileFault::kReadsBox>(); }
 
 // Reads a box at once.
 struct ReadTooEarly {

@@ -29,7 +29,7 @@ static_assert(!std::is_convertible_v<DeviceMatrix<const float>, DeviceMatrix<flo
 static_assert(std::is_convertible_v<MatrixView<float>, DeviceMatrix<const float>>);
 
 template <typename Call>
-std::string ErrorOf(const Call& call) {
+std::string MessageOf(const Call& call) {
   try {
     call();
   } catch (const Error& error) {
@@ -44,8 +44,10 @@ TEST(DeviceMatrix, GivesAViewOnlyWhereTheMemoryIs) {
       there(MatrixView<float>(memory, 3, 4), Device::kCuda);
   EXPECT_EQ(here.host().data, memory);
   EXPECT_EQ(there.on_gpu().data, memory);
-  EXPECT_EQ(ErrorOf([&] { there.host(); }), "a matrix of (3, 4) is in the memory of a GPU, expected that of the host");
-  EXPECT_EQ(ErrorOf([&] { here.on_gpu(); }), "a matrix of (3, 4) is in the memory of the host, expected that of a GPU");
+  EXPECT_EQ(MessageOf([&] { there.host(); }),
+            "a matrix of (3, 4) is in the memory of a GPU, expected that of the host");
+  EXPECT_EQ(MessageOf([&] { here.on_gpu(); }),
+            "a matrix of (3, 4) is in the memory of the host, expected that of a GPU");
   EXPECT_EQ(DeviceMatrix<float>().host().data, nullptr);
   EXPECT_EQ(DeviceMatrix<float>().on_gpu().data, nullptr);
 }
@@ -59,7 +61,7 @@ TEST(DeviceMatrix, PartsStayInTheMemoryAndWithinIt) {
   const DeviceMatrix<float> there(MatrixView<float>(whole.host().data, 3, 4), Device::kCuda);
   for (const DeviceMatrix<float>& part : {there.Rows(1, 2), there.Cols(1, 2), there.Part(3, 1, 2)})
     EXPECT_EQ(part.device(), Device::kCuda);
-  EXPECT_EQ(ErrorOf([&] { memory.Part(6, 1, 7); }),
+  EXPECT_EQ(MessageOf([&] { memory.Part(6, 1, 7); }),
             "a matrix of (1, 7) from element 6 on does not fit memory of (1, 12)");
 }
 

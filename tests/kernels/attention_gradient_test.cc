@@ -13,7 +13,7 @@ using test::Padded;
 class AttentionGradientTest : public test::OnEveryIsa {};
 SHIFTRT_ON_EVERY_ISA(AttentionGradientTest);
 
-struct Problem {
+struct GradientProblem {
   AttentionShape shape;
   std::vector<int64_t> offsets;
   Padded q, keys, values, dout;
@@ -22,7 +22,7 @@ struct Problem {
   int64_t tokens() const { return offsets.back(); }
 };
 
-Problem MakeProblem(AttentionShape shape, const std::vector<int64_t>& lengths, double size = 1) {
+GradientProblem MakeGradientProblem(AttentionShape shape, const std::vector<int64_t>& lengths, double size = 1) {
   std::vector<int64_t> offsets = {0};
   for (const int64_t length : lengths) offsets.push_back(offsets.back() + length);
   shape.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim)));
@@ -39,7 +39,7 @@ struct Found {
   Padded out, log_sums, dq, dk, dv;
 };
 
-Found Compute(const Context& context, const Problem& problem) {
+Found Compute(const Context& context, const GradientProblem& problem) {
   const int64_t tokens = problem.tokens(), heads = problem.shape.heads;
   Found found{Padded(tokens, problem.q.cols()), Padded(tokens, heads), Padded(tokens, problem.q.cols()),
               Padded(tokens, problem.keys.cols()), Padded(tokens, problem.keys.cols())};
@@ -61,7 +61,7 @@ struct Seen {
   double log_sum = 0, error = 0;  // the error of a score in float32
 };
 
-Seen See(const Problem& problem, int64_t begin, int64_t t, int64_t head) {
+Seen See(const GradientProblem& problem, int64_t begin, int64_t t, int64_t head) {
   const auto& [heads, kv_heads, dim, scale, window, soft_cap] = problem.shape;
   const int64_t kv = head / (heads / kv_heads) * dim;
   Seen seen{window > 0 ? std::max(begin, t + 1 - window) : begin, {}, {}};
@@ -97,7 +97,7 @@ struct Expected {
 // The gradients in float64. The relative error of a weight is twice the error of a score, once for the score itself and
 // once for the sum, plus those of the exponential and of the sums. That of a score's gradient is relative to the terms
 // whose difference it is.
-Expected Reference(const Problem& problem, const Found* found) {
+Expected Reference(const GradientProblem& problem, const Found* found) {
   const auto& [heads, kv_heads, dim, scale, window, soft_cap] = problem.shape;
   const int64_t tokens = problem.tokens(), group = heads / kv_heads;
   Expected expected{std::vector<Bounded>(tokens * heads * dim), std::vector<Bounded>(tokens * kv_heads * dim),
@@ -151,7 +151,7 @@ void ExpectNear(const char* name, const Padded& found, const std::vector<Bounded
   EXPECT_TRUE(found.PaddingIsUntouched()) << name;
 }
 
-void ExpectAgreement(const Problem& problem, const Found& found) {
+void ExpectGradients(const GradientProblem& problem, const Found& found) {
   const Expected expected = Reference(problem, &found);
   const int64_t terms = problem.tokens() * problem.shape.heads;
   ExpectNear("dq", found.dq, expected.dq, terms);
@@ -162,8 +162,8 @@ void ExpectAgreement(const Problem& problem, const Found& found) {
 // The reference's formula against central differences of sum(dout out), in float64.
 TEST(AttentionGradient, TheReferenceIsTheDerivative) {
   for (const float soft_cap : {0.0f, 1.5f}) {
-    Problem problem =
-        MakeProblem({.heads = 2, .kv_heads = 1, .head_dim = 4, .window = 4, .soft_cap = soft_cap}, {6, 1});
+    GradientProblem problem =
+        MakeGradientProblem({.heads = 2, .kv_heads = 1, .head_dim = 4, .window = 4, .soft_cap = soft_cap}, {6, 1});
     const auto loss = [&] {
       double sum = 0;
       for (size_t s = 0; s + 1 < problem.offsets.size(); ++s)
@@ -201,9 +201,9 @@ TEST_P(AttentionGradientTest, EveryHeadDimensionAndGroup) {
   for (const int64_t head_dim : {4, 6, 8, 20, 64, 80, 128}) {
     for (const auto& [heads, kv_heads] : {std::pair<int64_t, int64_t>{1, 1}, {3, 3}, {9, 3}, {7, 1}, {14, 2}}) {
       SCOPED_TRACE(fmt::format("head_dim {} heads {} of {}", head_dim, heads, kv_heads));
-      const Problem problem =
-          MakeProblem({.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim}, {9, 1, 1, 23, 4});
-      ExpectAgreement(problem, Compute(context_, problem));
+      const GradientProblem problem =
+          MakeGradientProblem({.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim}, {9, 1, 1, 23, 4});
+      ExpectGradients(problem, Compute(context_, problem));
       if (HasFatalFailure()) return;
     }
   }
@@ -214,9 +214,10 @@ TEST_P(AttentionGradientTest, LongSequences) {
     for (const std::vector<int64_t>& lengths :
          {std::vector<int64_t>{63}, {64}, {65}, {127, 1, 129}, {260, 0, 31, 97}, {300}}) {
       SCOPED_TRACE(fmt::format("heads {} lengths {}", heads, fmt::join(lengths, ", ")));
-      const Problem problem = MakeProblem({.heads = heads, .kv_heads = kv_heads, .head_dim = 12}, lengths);
+      const GradientProblem problem =
+          MakeGradientProblem({.heads = heads, .kv_heads = kv_heads, .head_dim = 12}, lengths);
       const Found found = Compute(context_, problem);
-      ExpectAgreement(problem, found);
+      ExpectGradients(problem, found);
       if (HasFatalFailure()) return;
       for (const int threads : {2, 3}) EXPECT_TRUE(Identical(found, Compute(On(threads), problem))) << threads;
     }
@@ -231,11 +232,11 @@ TEST_P(AttentionGradientTest, WindowsAndSoftCaps) {
           if (window == 0 && soft_cap == 0) continue;
           SCOPED_TRACE(
               fmt::format("heads {} lengths {} window {} cap {}", heads, fmt::join(lengths, ", "), window, soft_cap));
-          const Problem problem = MakeProblem(
+          const GradientProblem problem = MakeGradientProblem(
               {.heads = heads, .kv_heads = kv_heads, .head_dim = 12, .window = window, .soft_cap = soft_cap}, lengths,
               2);
           const Found found = Compute(context_, problem);
-          ExpectAgreement(problem, found);
+          ExpectGradients(problem, found);
           if (HasFatalFailure()) return;
           EXPECT_TRUE(Identical(found, Compute(On(3), problem)));
         }
@@ -246,7 +247,7 @@ TEST_P(AttentionGradientTest, WindowsAndSoftCaps) {
 
 // The forward pass has the bits of Attention(), and the gradients of a sequence do not depend on its batch.
 TEST_P(AttentionGradientTest, NeighboursDoNotChangeABit) {
-  const Problem problem = MakeProblem({.heads = 6, .kv_heads = 2, .head_dim = 16}, {150, 1, 33, 200});
+  const GradientProblem problem = MakeGradientProblem({.heads = 6, .kv_heads = 2, .head_dim = 16}, {150, 1, 33, 200});
   const Found all = Compute(context_, problem);
   std::vector<AttentionSequence> sequences;
   for (size_t s = 0; s + 1 < problem.offsets.size(); ++s) {
@@ -274,16 +275,16 @@ TEST_P(AttentionGradientTest, NeighboursDoNotChangeABit) {
 
 // Scores of hundreds: nearly all the weight is on one key, and nothing overflows.
 TEST_P(AttentionGradientTest, LargeLogits) {
-  const Problem problem = MakeProblem({.heads = 4, .kv_heads = 2, .head_dim = 8}, {140, 5}, 300);
+  const GradientProblem problem = MakeGradientProblem({.heads = 4, .kv_heads = 2, .head_dim = 8}, {140, 5}, 300);
   const Found found = Compute(context_, problem);
   for (const Padded* gradient : {&found.dq, &found.dk, &found.dv})
     for (int64_t i = 0; i < gradient->rows(); ++i)
       for (int64_t j = 0; j < gradient->cols(); ++j) ASSERT_TRUE(std::isfinite((*gradient)(i, j)));
-  ExpectAgreement(problem, found);
+  ExpectGradients(problem, found);
 }
 
 TEST_P(AttentionGradientTest, RefusesWhatDoesNotFit) {
-  const Problem good = MakeProblem({.heads = 4, .kv_heads = 2, .head_dim = 8}, {3, 2});
+  const GradientProblem good = MakeGradientProblem({.heads = 4, .kv_heads = 2, .head_dim = 8}, {3, 2});
   const Found found = Compute(context_, good);
   const auto refused = [&](auto&& change) {
     PackedAttention packed = good.Packed();

@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 ModelConfig Parse(const Json& json) { return ParseConfig(json.dump(), "config.json"); }
 
 // The message with which `text` is refused, or "" if it is accepted.
-std::string Refusal(const std::string& text) {
+std::string ConfigRefusal(const std::string& text) {
   try {
     ParseConfig(text, "config.json");
     return "";
@@ -28,10 +28,10 @@ std::string Refusal(const std::string& text) {
     return e.what();
   }
 }
-std::string Refusal(const Json& json) { return Refusal(json.dump()); }
+std::string ConfigRefusal(const Json& json) { return ConfigRefusal(json.dump()); }
 
-void ExpectRefusal(const Json& json, const std::string& word) {
-  const std::string what = Refusal(json);
+void ExpectConfigRefusal(const Json& json, const std::string& word) {
+  const std::string what = ConfigRefusal(json);
   EXPECT_NE(what.find(word), std::string::npos) << json.dump() << "\nsays: " << what;
   EXPECT_TRUE(what.starts_with("config.json: ")) << what;
 }
@@ -115,7 +115,7 @@ TEST(Config, Mistral) {
   Json unmentioned = json;
   unmentioned.erase("sliding_window");
   EXPECT_EQ(Parse(unmentioned).block.windows, all);
-  ExpectRefusal(With(json, {{"sliding_window", 0}}), "sliding_window");
+  ExpectConfigRefusal(With(json, {{"sliding_window", 0}}), "sliding_window");
 }
 
 TEST(Config, Qwen2) {
@@ -175,9 +175,9 @@ TEST(Config, QwenHasAWindowOnlyWhereALayerSlides) {
     const Json full = "full_attention", slides = "sliding_attention";
     EXPECT_EQ(windows({{"layer_types", {full, slides, full}}}), (Windows{0, 128, 0}));
     EXPECT_EQ(windows({{"max_window_layers", 0}, {"layer_types", {full, full, full}}}), Windows());
-    ExpectRefusal(With(on, {{"layer_types", {full}}}), "1 entries for 3 layers");
-    ExpectRefusal(With(on, {{"layer_types", {"chunked_attention"}}}), "chunked_attention");
-    ExpectRefusal(With(on, {{"layer_types", 5}}), "layer_types");
+    ExpectConfigRefusal(With(on, {{"layer_types", {full}}}), "1 entries for 3 layers");
+    ExpectConfigRefusal(With(on, {{"layer_types", {"chunked_attention"}}}), "chunked_attention");
+    ExpectConfigRefusal(With(on, {{"layer_types", 5}}), "layer_types");
   }
   EXPECT_FALSE(Parse(With(Llama(), window)).block.AnyWindow());
 }
@@ -198,8 +198,8 @@ TEST(Config, Phi3) {
   none.erase("sliding_window");
   EXPECT_FALSE(Parse(none).block.AnyWindow());
   for (const char* kind : {"longrope", "su", "yarn", "linear"})
-    EXPECT_NE(Refusal(With(json, {{"rope_scaling", {{"type", kind}, {"factor", 2}}}})), "") << kind;
-  ExpectRefusal(With(json, {{"partial_rotary_factor", 0.75}}), "partial_rotary_factor");
+    EXPECT_NE(ConfigRefusal(With(json, {{"rope_scaling", {{"type", kind}, {"factor", 2}}}})), "") << kind;
+  ExpectConfigRefusal(With(json, {{"partial_rotary_factor", 0.75}}), "partial_rotary_factor");
 }
 
 TEST(Config, Gemma2) {
@@ -237,10 +237,10 @@ TEST(Config, Gemma2) {
   EXPECT_EQ(open.block.logit_cap, 0);
   EXPECT_FALSE(open.block.AnyWindow());
   EXPECT_TRUE(open.block.qkv_bias && open.block.output_bias);
-  ExpectRefusal(With(json, {{"use_bidirectional_attention", true}}), "use_bidirectional_attention");
-  ExpectRefusal(With(json, {{"hidden_activation", "relu"}}), "hidden_activation \"relu\"");
-  ExpectRefusal(With(json, {{"final_logit_softcapping", -30}}), "final_logit_softcapping");
-  ExpectRefusal(With(json, {{"query_pre_attn_scalar", 0}}), "query_pre_attn_scalar");
+  ExpectConfigRefusal(With(json, {{"use_bidirectional_attention", true}}), "use_bidirectional_attention");
+  ExpectConfigRefusal(With(json, {{"hidden_activation", "relu"}}), "hidden_activation \"relu\"");
+  ExpectConfigRefusal(With(json, {{"final_logit_softcapping", -30}}), "final_logit_softcapping");
+  ExpectConfigRefusal(With(json, {{"query_pre_attn_scalar", 0}}), "query_pre_attn_scalar");
 }
 
 TEST(Config, BothStylesOfRopeSettings) {
@@ -278,31 +278,31 @@ TEST(Config, RopeFrequenciesAreThoseOfTransformers) {
 TEST(Config, RefusesRopeByName) {
   const auto rope = [](const Json& settings) { return With(Llama(), {{"rope_scaling", settings}}); };
   for (const char* kind : {"dynamic", "longrope", "su", "proportional", "mrope"})
-    ExpectRefusal(rope({{"rope_type", kind}, {"factor", 2}}), kind);
-  ExpectRefusal(rope({{"type", "linear"}}), "factor is missing");
-  ExpectRefusal(rope({{"type", "linear"}, {"factor", 0}}), "factor");
-  ExpectRefusal(rope({{"type", "linear"}, {"factor", "2"}}), "factor");
-  ExpectRefusal(rope({{"type", 3}}), "type");
-  ExpectRefusal(rope({{"type", "llama3"}, {"factor", 2}}), "low_freq_factor");
-  ExpectRefusal(rope({{"type", "llama3"}, {"factor", 2}, {"low_freq_factor", 4}, {"high_freq_factor", 4}}),
-                "high_freq_factor");
-  ExpectRefusal(rope({{"type", "yarn"}, {"factor", 2}, {"attention_factor", 0}}), "attention_factor");
-  ExpectRefusal(rope({{"type", "yarn"}, {"factor", 2}, {"original_max_position_embeddings", 0}}), "original_max");
-  ExpectRefusal(rope(5), "rope_scaling");
-  ExpectRefusal(With(Llama(), {{"rope_theta", 1}}), "rope_theta");
-  ExpectRefusal(With(Llama(), {{"partial_rotary_factor", 0.5}}), "partial_rotary_factor");
-  ExpectRefusal(With(Llama(), {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}}),
-                "full_attention");
+    ExpectConfigRefusal(rope({{"rope_type", kind}, {"factor", 2}}), kind);
+  ExpectConfigRefusal(rope({{"type", "linear"}}), "factor is missing");
+  ExpectConfigRefusal(rope({{"type", "linear"}, {"factor", 0}}), "factor");
+  ExpectConfigRefusal(rope({{"type", "linear"}, {"factor", "2"}}), "factor");
+  ExpectConfigRefusal(rope({{"type", 3}}), "type");
+  ExpectConfigRefusal(rope({{"type", "llama3"}, {"factor", 2}}), "low_freq_factor");
+  ExpectConfigRefusal(rope({{"type", "llama3"}, {"factor", 2}, {"low_freq_factor", 4}, {"high_freq_factor", 4}}),
+                      "high_freq_factor");
+  ExpectConfigRefusal(rope({{"type", "yarn"}, {"factor", 2}, {"attention_factor", 0}}), "attention_factor");
+  ExpectConfigRefusal(rope({{"type", "yarn"}, {"factor", 2}, {"original_max_position_embeddings", 0}}), "original_max");
+  ExpectConfigRefusal(rope(5), "rope_scaling");
+  ExpectConfigRefusal(With(Llama(), {{"rope_theta", 1}}), "rope_theta");
+  ExpectConfigRefusal(With(Llama(), {{"partial_rotary_factor", 0.5}}), "partial_rotary_factor");
+  ExpectConfigRefusal(With(Llama(), {{"rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}}}),
+                      "full_attention");
 }
 
 TEST(Config, RefusesUnsupportedSettingsByName) {
-  ExpectRefusal(Named("GPT2LMHeadModel"), "GPT2LMHeadModel");
-  ExpectRefusal(Named("GPT2LMHeadModel"), "Qwen3ForCausalLM");  // and says what is known
-  ExpectRefusal(With(Llama(), {{"architectures", Json::array()}}), "architectures");
-  ExpectRefusal(With(Llama(), {{"architectures", {"LlamaForCausalLM", "Qwen2ForCausalLM"}}}), "architectures");
-  ExpectRefusal(With(Llama(), {{"architectures", {1}}}), "architectures");
-  ExpectRefusal(With(Llama(), {{"hidden_act", "gelu"}}), "gelu");
-  ExpectRefusal(With(Llama(), {{"quantization_config", {{"quant_method", "gptq"}}}}), "quantization_config");
+  ExpectConfigRefusal(Named("GPT2LMHeadModel"), "GPT2LMHeadModel");
+  ExpectConfigRefusal(Named("GPT2LMHeadModel"), "Qwen3ForCausalLM");  // and says what is known
+  ExpectConfigRefusal(With(Llama(), {{"architectures", Json::array()}}), "architectures");
+  ExpectConfigRefusal(With(Llama(), {{"architectures", {"LlamaForCausalLM", "Qwen2ForCausalLM"}}}), "architectures");
+  ExpectConfigRefusal(With(Llama(), {{"architectures", {1}}}), "architectures");
+  ExpectConfigRefusal(With(Llama(), {{"hidden_act", "gelu"}}), "gelu");
+  ExpectConfigRefusal(With(Llama(), {{"quantization_config", {{"quant_method", "gptq"}}}}), "quantization_config");
 }
 
 TEST(Config, RefusesNumbersThatCannotBe) {
@@ -311,34 +311,34 @@ TEST(Config, RefusesNumbersThatCannotBe) {
                           "num_key_value_heads", "vocab_size", "max_position_embeddings", "head_dim"}) {
     for (const Json& value : {Json(0), Json(-1), Json(huge), Json(INT64_MAX), Json(INT64_MIN), Json(1.5), Json("8"),
                               Json(true), Json::array({8})})
-      ExpectRefusal(With(Llama(), {{key, value}}), key);
+      ExpectConfigRefusal(With(Llama(), {{key, value}}), key);
   }
   for (const char* key : {"hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
                           "max_position_embeddings"}) {
     Json json = Llama();
     json.erase(key);
-    ExpectRefusal(json, std::string(key) + " is missing");
+    ExpectConfigRefusal(json, std::string(key) + " is missing");
   }
-  ExpectRefusal(With(Llama(), {{"num_key_value_heads", 3}}), "8 attention heads");
-  ExpectRefusal(With(Llama(), {{"num_attention_heads", 12}}), "64 does not divide over 12");
-  ExpectRefusal(With(Llama(), {{"head_dim", 7}}), "head_dim 7");
-  ExpectRefusal(With(Llama(), {{"num_attention_heads", 64}}), "head_dim 1");
-  ExpectRefusal(With(Llama(), {{"rms_norm_eps", -1e-6}}), "rms_norm_eps");
-  ExpectRefusal(With(Llama(), {{"tie_word_embeddings", 1}}), "tie_word_embeddings");
-  ExpectRefusal(With(Llama(), {{"bos_token_id", -2}}), "bos_token_id");
-  ExpectRefusal(With(Llama(), {{"bos_token_id", Json::array()}}), "bos_token_id");
+  ExpectConfigRefusal(With(Llama(), {{"num_key_value_heads", 3}}), "8 attention heads");
+  ExpectConfigRefusal(With(Llama(), {{"num_attention_heads", 12}}), "64 does not divide over 12");
+  ExpectConfigRefusal(With(Llama(), {{"head_dim", 7}}), "head_dim 7");
+  ExpectConfigRefusal(With(Llama(), {{"num_attention_heads", 64}}), "head_dim 1");
+  ExpectConfigRefusal(With(Llama(), {{"rms_norm_eps", -1e-6}}), "rms_norm_eps");
+  ExpectConfigRefusal(With(Llama(), {{"tie_word_embeddings", 1}}), "tie_word_embeddings");
+  ExpectConfigRefusal(With(Llama(), {{"bos_token_id", -2}}), "bos_token_id");
+  ExpectConfigRefusal(With(Llama(), {{"bos_token_id", Json::array()}}), "bos_token_id");
   for (const Json& value : {Json(-1), Json(huge), Json("2"), Json({1, -1}), Json({{1}})})
-    ExpectRefusal(With(Llama(), {{"eos_token_id", value}}), "eos_token_id");
+    ExpectConfigRefusal(With(Llama(), {{"eos_token_id", value}}), "eos_token_id");
   EXPECT_TRUE(Parse(With(Llama(), {{"eos_token_id", Json::array()}})).eos_tokens.empty());
 }
 
 TEST(Config, RefusesTextThatIsNoConfig) {
   for (const char* text : {"", "{", "[]", "3", "null", "{\"hidden_size\": 1e999}", "{\"a\": \"\xff\"}"})
-    EXPECT_TRUE(Refusal(std::string(text)).starts_with("config.json: ")) << text;
+    EXPECT_TRUE(ConfigRefusal(std::string(text)).starts_with("config.json: ")) << text;
   const std::string twice = R"({"hidden_size": 64, "hidden_size": 32})";
-  EXPECT_NE(Refusal(twice).find("duplicate key hidden_size"), std::string::npos);
+  EXPECT_NE(ConfigRefusal(twice).find("duplicate key hidden_size"), std::string::npos);
   const std::string deep = R"({"hidden_size": )" + std::string(1 << 20, '[');
-  EXPECT_NE(Refusal(deep).find("nested"), std::string::npos);
+  EXPECT_NE(ConfigRefusal(deep).find("nested"), std::string::npos);
   EXPECT_THROW(LoadConfig("/nonexistent/config.json"), Error);
 }
 

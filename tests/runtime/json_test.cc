@@ -8,7 +8,7 @@
 namespace shiftrt {
 namespace {
 
-void ExpectRefused(const std::string& text, const std::string& word) {
+void ExpectJsonRefused(const std::string& text, const std::string& word) {
   ExpectRefusal([&] { ParseJson(text, "some.json"); }, "some.json", word);
 }
 
@@ -22,34 +22,34 @@ TEST(Json, TakesWhatIsValid) {
 TEST(Json, RefusesWhatIsNot) {
   for (const char* text : {"", " ", "{", "{]", "[1,]", "{\"a\"}", "{\"a\":1,}", "nul", "01", "1 2", "{} {}", "[1e999]",
                            "'a'", "\"\\x\"", "\"\n\"", "// nothing\n1", "NaN", "Infinity"})
-    ExpectRefused(text, "not valid JSON");
+    ExpectJsonRefused(text, "not valid JSON");
 }
 
 TEST(Json, RefusesInvalidUtf8) {
   for (const char* text : {"\"\xFF\"", "\"\xC0\x80\"", "\"\xED\xA0\x80\"", "\"\xF4\x90\x80\x80\"", "{\"\xC3\": 1}",
                            "\"\\ud800\"", "\"\\ud800x\""})
-    ExpectRefused(text, "not valid JSON");
+    ExpectJsonRefused(text, "not valid JSON");
 }
 
 TEST(Json, RefusesZeroBytes) {
   using namespace std::string_literals;
-  for (const std::string& text : {"{}\0"s, "{}\0 garbage"s, "\0{}"s, "\"a\0b\""s}) ExpectRefused(text, "zero byte");
+  for (const std::string& text : {"{}\0"s, "{}\0 garbage"s, "\0{}"s, "\"a\0b\""s}) ExpectJsonRefused(text, "zero byte");
 }
 
 TEST(Json, RefusesAKeyTwiceInOneObjectOnly) {
-  ExpectRefused(R"({"a": 1, "b": 2, "a": 3})", "duplicate key a");
-  ExpectRefused(R"([{"x": {"a": 1, "\u0061": {}}}])", "duplicate key a");
+  ExpectJsonRefused(R"({"a": 1, "b": 2, "a": 3})", "duplicate key a");
+  ExpectJsonRefused(R"([{"x": {"a": 1, "\u0061": {}}}])", "duplicate key a");
   EXPECT_NO_THROW(ParseJson(R"({"a": {"a": 1}, "b": [{"a": 1}, {"a": 2}]})", "some.json"));
 }
 
 TEST(Json, SixteenLevelsAndNoMore) {
   const auto nested = [](size_t levels) { return std::string(levels, '[') + std::string(levels, ']'); };
   EXPECT_NO_THROW(ParseJson(nested(16), "some.json"));
-  ExpectRefused(nested(17), "nested");
-  ExpectRefused(std::string(1000000, '['), "nested");
+  ExpectJsonRefused(nested(17), "nested");
+  ExpectJsonRefused(std::string(1000000, '['), "nested");
   std::string objects;
   for (int i = 0; i < 100000; ++i) objects += "{\"a\":";
-  ExpectRefused(objects, "nested");
+  ExpectJsonRefused(objects, "nested");
 }
 
 // CPU time, which other programs on the machine do not lengthen.

@@ -97,9 +97,7 @@ TEST(Parquet, WhatDecompressesToNoEndIsRefused) {
 }
 
 using parquet::ByteReader;
-using parquet::Bytes;
-
-Bytes BytesOf(std::string_view text) { return std::as_bytes(std::span(text)); }
+parquet::Bytes BytesOf(std::string_view text) { return std::as_bytes(std::span(text)); }
 
 std::string Snappy(std::string_view block, uint64_t size) {
   const auto out = parquet::Decompress(1, BytesOf(block), size, "s");

@@ -29,7 +29,7 @@ Tensors Parse(const std::string& bytes, std::map<std::string, std::string, std::
   return SafetensorsFile::Parse(std::as_bytes(std::span(bytes)), "m.safetensors", metadata);
 }
 
-void ExpectRefused(const std::string& bytes, const std::string& word) {
+void ExpectHeaderRefused(const std::string& bytes, const std::string& word) {
   ExpectRefusal([&] { Parse(bytes); }, "m.safetensors", word);
 }
 
@@ -62,60 +62,61 @@ TEST(Safetensors, TakesWhatIsValid) {
 }
 
 TEST(Safetensors, HeaderLength) {
-  ExpectRefused("", "too few");
-  ExpectRefused("x", "too few");
-  ExpectRefused(Length(2).substr(0, 7), "too few");
-  ExpectRefused(Length(0), "start with '{'");
-  ExpectRefused(Length(0) + "{}", "start with '{'");
-  ExpectRefused(Length(3) + "{}", "truncated");
-  ExpectRefused(Length(100'000'000) + "{}", "truncated");
-  ExpectRefused(Length(100'000'001) + "{}", "limit");
-  ExpectRefused(Length(std::numeric_limits<uint64_t>::max()) + "{}", "limit");
-  ExpectRefused(Length(std::numeric_limits<uint64_t>::max() - 7) + "{}", "limit");
+  ExpectHeaderRefused("", "too few");
+  ExpectHeaderRefused("x", "too few");
+  ExpectHeaderRefused(Length(2).substr(0, 7), "too few");
+  ExpectHeaderRefused(Length(0), "start with '{'");
+  ExpectHeaderRefused(Length(0) + "{}", "start with '{'");
+  ExpectHeaderRefused(Length(3) + "{}", "truncated");
+  ExpectHeaderRefused(Length(100'000'000) + "{}", "truncated");
+  ExpectHeaderRefused(Length(100'000'001) + "{}", "limit");
+  ExpectHeaderRefused(Length(std::numeric_limits<uint64_t>::max()) + "{}", "limit");
+  ExpectHeaderRefused(Length(std::numeric_limits<uint64_t>::max() - 7) + "{}", "limit");
 }
 
 TEST(Safetensors, HeaderText) {
-  ExpectRefused(FileOf(" {}", 0), "start with '{'");
-  ExpectRefused(FileOf("[]", 0), "start with '{'");
-  ExpectRefused(FileOf("\xEF\xBB\xBF{}", 0), "start with '{'");
-  ExpectRefused(FileOf("{", 0), "not valid JSON");
-  ExpectRefused(FileOf("{} x", 0), "not valid JSON");
-  ExpectRefused(FileOf(std::string("{}\0\0", 4), 0), "zero byte");
-  ExpectRefused(FileOf("{\"\xFF\":{}}", 0), "not valid JSON");
-  ExpectRefused(FileOf("{\"a\":" + std::string(100000, '['), 0), "nested");
-  ExpectRefused(FileOf("{" + Tensor("t", "U8", "1", "0,1") + "," + Tensor("t", "U8", "1", "0,1") + "}", 1),
-                "duplicate key t");
-  ExpectRefused(FileOf(R"({"t":{"dtype":"U8","dtype":"F32","shape":[1],"data_offsets":[0,1]}})", 1),
-                "duplicate key dtype");
+  ExpectHeaderRefused(FileOf(" {}", 0), "start with '{'");
+  ExpectHeaderRefused(FileOf("[]", 0), "start with '{'");
+  ExpectHeaderRefused(FileOf("\xEF\xBB\xBF{}", 0), "start with '{'");
+  ExpectHeaderRefused(FileOf("{", 0), "not valid JSON");
+  ExpectHeaderRefused(FileOf("{} x", 0), "not valid JSON");
+  ExpectHeaderRefused(FileOf(std::string("{}\0\0", 4), 0), "zero byte");
+  ExpectHeaderRefused(FileOf("{\"\xFF\":{}}", 0), "not valid JSON");
+  ExpectHeaderRefused(FileOf("{\"a\":" + std::string(100000, '['), 0), "nested");
+  ExpectHeaderRefused(FileOf("{" + Tensor("t", "U8", "1", "0,1") + "," + Tensor("t", "U8", "1", "0,1") + "}", 1),
+                      "duplicate key t");
+  ExpectHeaderRefused(FileOf(R"({"t":{"dtype":"U8","dtype":"F32","shape":[1],"data_offsets":[0,1]}})", 1),
+                      "duplicate key dtype");
 }
 
 TEST(Safetensors, Entries) {
   for (const char* value : {"1", "null", "[]", "{}", R"({"dtype":"U8","shape":[1]})",
                             R"({"dtype":"U8","data_offsets":[0,1]})", R"({"shape":[1],"data_offsets":[0,1]})"})
-    ExpectRefused(FileOf(fmt::format(R"({{"t":{}}})", value), 1), "tensor t: expected an object");
-  ExpectRefused(FileOf(R"({"t":{"dtype":3,"shape":[1],"data_offsets":[0,1]}})", 1), "dtype is not a string");
+    ExpectHeaderRefused(FileOf(fmt::format(R"({{"t":{}}})", value), 1), "tensor t: expected an object");
+  ExpectHeaderRefused(FileOf(R"({"t":{"dtype":3,"shape":[1],"data_offsets":[0,1]}})", 1), "dtype is not a string");
   for (const char* dtype : {"F31", "f32", "", "float32", "F32 "})
-    ExpectRefused(FileOf(OneTensor(dtype, "1", "0,4"), 4), "unknown dtype");
-  ExpectRefused(FileOf(R"({"t":{"dtype":"U8","shape":1,"data_offsets":[0,1]}})", 1), "shape is not a list");
-  ExpectRefused(FileOf(R"({"t":{"dtype":"U8","shape":[1],"data_offsets":1}})", 1), "not a pair");
-  for (const char* offsets : {"", "0", "0,1,1"}) ExpectRefused(FileOf(OneTensor("U8", "1", offsets), 1), "not a pair");
+    ExpectHeaderRefused(FileOf(OneTensor(dtype, "1", "0,4"), 4), "unknown dtype");
+  ExpectHeaderRefused(FileOf(R"({"t":{"dtype":"U8","shape":1,"data_offsets":[0,1]}})", 1), "shape is not a list");
+  ExpectHeaderRefused(FileOf(R"({"t":{"dtype":"U8","shape":[1],"data_offsets":1}})", 1), "not a pair");
+  for (const char* offsets : {"", "0", "0,1,1"})
+    ExpectHeaderRefused(FileOf(OneTensor("U8", "1", offsets), 1), "not a pair");
   for (const char* metadata : {"1", "[]", R"({"a":1})", R"({"a":null})", R"({"a":{"b":"c"}})"})
-    ExpectRefused(FileOf(fmt::format(R"({{"__metadata__":{}}})", metadata), 0), "__metadata__");
+    ExpectHeaderRefused(FileOf(fmt::format(R"({{"__metadata__":{}}})", metadata), 0), "__metadata__");
 }
 
 TEST(Safetensors, Sizes) {
   for (const char* size : {"-1", "1.0", "1.5", "1e3", "\"1\"", "null", "true", "9223372036854775808",
                            "18446744073709551615", "18446744073709551616", "99999999999999999999999"}) {
-    ExpectRefused(FileOf(OneTensor("F32", size, "0,4"), 4), "is not a size");
-    ExpectRefused(FileOf(OneTensor("F32", "1", fmt::format("{},4", size)), 4), "is not a size");
-    ExpectRefused(FileOf(OneTensor("F32", "1", fmt::format("0,{}", size)), 4), "is not a size");
+    ExpectHeaderRefused(FileOf(OneTensor("F32", size, "0,4"), 4), "is not a size");
+    ExpectHeaderRefused(FileOf(OneTensor("F32", "1", fmt::format("{},4", size)), 4), "is not a size");
+    ExpectHeaderRefused(FileOf(OneTensor("F32", "1", fmt::format("0,{}", size)), 4), "is not a size");
   }
-  ExpectRefused(FileOf(OneTensor("F32", "4611686018427387904", "0,0"), 0), "overflows");
-  ExpectRefused(FileOf(OneTensor("U8", "4294967296,4294967296", "0,0"), 0), "overflows");
-  ExpectRefused(FileOf(OneTensor("F64", "3037000500,3037000500", "0,8"), 8), "overflows");
-  ExpectRefused(FileOf(OneTensor("U8", "9223372036854775807", "0,1"), 1), "ask for 9223372036854775807");
-  ExpectRefused(FileOf(OneTensor("U8", "9223372036854775807", "0,9223372036854775807"), 1), "truncated");
-  ExpectRefused(FileOf(OneTensor("U8", "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1", "0,1"), 1), "at most 16");
+  ExpectHeaderRefused(FileOf(OneTensor("F32", "4611686018427387904", "0,0"), 0), "overflows");
+  ExpectHeaderRefused(FileOf(OneTensor("U8", "4294967296,4294967296", "0,0"), 0), "overflows");
+  ExpectHeaderRefused(FileOf(OneTensor("F64", "3037000500,3037000500", "0,8"), 8), "overflows");
+  ExpectHeaderRefused(FileOf(OneTensor("U8", "9223372036854775807", "0,1"), 1), "ask for 9223372036854775807");
+  ExpectHeaderRefused(FileOf(OneTensor("U8", "9223372036854775807", "0,9223372036854775807"), 1), "truncated");
+  ExpectHeaderRefused(FileOf(OneTensor("U8", "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1", "0,1"), 1), "at most 16");
 }
 
 TEST(Safetensors, Ranges) {
@@ -124,19 +125,19 @@ TEST(Safetensors, Ranges) {
   };
   EXPECT_EQ(Refusal([&] { Parse(two("0,4", "4,8", 8)); }), "");
   EXPECT_EQ(Refusal([&] { Parse(two("4,8", "0,4", 8)); }), "");
-  ExpectRefused(two("0,4", "3,7", 7), "tensor b starts at byte 3 of the data, expected 4");
-  ExpectRefused(two("0,4", "0,4", 4), "starts at byte 0 of the data, expected 4");
-  ExpectRefused(two("0,4", "5,9", 9), "tensor b starts at byte 5 of the data, expected 4");
-  ExpectRefused(two("1,5", "5,9", 9), "tensor a starts at byte 1 of the data, expected 0");
-  ExpectRefused(two("0,4", "4,8", 7), "tensor b ends at byte 8 of 7");
-  ExpectRefused(two("0,4", "4,8", 9), "cover 8 of 9");
-  ExpectRefused(two("4,0", "4,8", 8), "tensor a: data_offsets");
-  ExpectRefused(two("0,4", "4,4", 4), "ask for 4");
-  ExpectRefused(two("0,4", "4,9", 9), "hold 5 bytes");
-  ExpectRefused(FileOf("{}", 1), "cover 0 of 1");
-  ExpectRefused(FileOf(OneTensor("F32", "2", "0,4"), 4), "hold 4 bytes, dtype and shape ask for 8");
-  ExpectRefused(FileOf(OneTensor("BF16", "2", "0,8"), 8), "ask for 4");
-  ExpectRefused(FileOf(OneTensor("F32", "0", "4,4"), 4), "starts at byte 4");
+  ExpectHeaderRefused(two("0,4", "3,7", 7), "tensor b starts at byte 3 of the data, expected 4");
+  ExpectHeaderRefused(two("0,4", "0,4", 4), "starts at byte 0 of the data, expected 4");
+  ExpectHeaderRefused(two("0,4", "5,9", 9), "tensor b starts at byte 5 of the data, expected 4");
+  ExpectHeaderRefused(two("1,5", "5,9", 9), "tensor a starts at byte 1 of the data, expected 0");
+  ExpectHeaderRefused(two("0,4", "4,8", 7), "tensor b ends at byte 8 of 7");
+  ExpectHeaderRefused(two("0,4", "4,8", 9), "cover 8 of 9");
+  ExpectHeaderRefused(two("4,0", "4,8", 8), "tensor a: data_offsets");
+  ExpectHeaderRefused(two("0,4", "4,4", 4), "ask for 4");
+  ExpectHeaderRefused(two("0,4", "4,9", 9), "hold 5 bytes");
+  ExpectHeaderRefused(FileOf("{}", 1), "cover 0 of 1");
+  ExpectHeaderRefused(FileOf(OneTensor("F32", "2", "0,4"), 4), "hold 4 bytes, dtype and shape ask for 8");
+  ExpectHeaderRefused(FileOf(OneTensor("BF16", "2", "0,8"), 8), "ask for 4");
+  ExpectHeaderRefused(FileOf(OneTensor("F32", "0", "4,4"), 4), "starts at byte 4");
 }
 
 TEST(Safetensors, FilesThatAreNone) {

@@ -47,9 +47,9 @@ std::string Spelled(const std::vector<Batch>& batches) {
   return text;
 }
 
-class Calibration : public testing::Test {
+class CalibrationText : public testing::Test {
  protected:
-  ~Calibration() override { std::filesystem::remove_all(directory_); }
+  ~CalibrationText() override { std::filesystem::remove_all(directory_); }
 
   std::filesystem::path Write(const std::string& name, const std::string& text) {
     std::filesystem::create_directories(directory_);
@@ -88,7 +88,7 @@ std::vector<int32_t> Starts(const std::vector<Batch>& batches, int64_t tokens, i
   return starts;
 }
 
-TEST_F(Calibration, SamplesAreSeededDisjointAndInTextOrder) {
+TEST_F(CalibrationText, SamplesAreSeededDisjointAndInTextOrder) {
   const auto file = Write("a.txt", std::string(10003, 'x'));
   const CalibrationSet set = LoadCalibration({file, 20, 100}, tokenizer_, 7, 350);
   const std::vector<int32_t> fit = Starts(set.fit, 100, 350), heldout = Starts(set.heldout, 100, 350);
@@ -109,14 +109,14 @@ TEST_F(Calibration, SamplesAreSeededDisjointAndInTextOrder) {
   EXPECT_EQ(set.hash.size(), 16u);
 }
 
-TEST_F(Calibration, TakesWhatThereIsAndSaysSo) {
+TEST_F(CalibrationText, TakesWhatThereIsAndSaysSo) {
   const CalibrationSet set = LoadCalibration({Write("a.txt", std::string(35, 'x')), 256, 10}, tokenizer_, 0);
   EXPECT_EQ(Starts(set.fit, 10, 2048), (std::vector<int32_t>{0, 10}));
   EXPECT_EQ(Starts(set.heldout, 10, 2048), (std::vector<int32_t>{20}));
   EXPECT_EQ(set.source, "a.txt, 3 samples x 10 tokens (all there is; 256 asked for)");
 }
 
-TEST_F(Calibration, IsCountedWithoutTheText) {
+TEST_F(CalibrationText, IsCountedWithoutTheText) {
   for (const int64_t samples : {1, 2, 7, 8, 9, 40}) {
     const CalibrationSet set =
         LoadCalibration({Write("a.txt", std::string(4000, 'x')), samples, 100}, tokenizer_, 7, 350);
@@ -130,14 +130,14 @@ TEST_F(Calibration, IsCountedWithoutTheText) {
   EXPECT_EQ(CountCalibration(4, 3000).fit_batches, 3);  // a sample that is longer than a batch
 }
 
-TEST_F(Calibration, OneSampleIsFitted) {
+TEST_F(CalibrationText, OneSampleIsFitted) {
   const CalibrationSet set = LoadCalibration({Write("a.txt", std::string(12, 'x')), 8, 10}, tokenizer_, 0);
   EXPECT_EQ(set.fit_tokens, 10);
   EXPECT_TRUE(set.heldout.empty());
 }
 
 // A token is a byte here, so the samples spell the text they are of.
-TEST_F(Calibration, PacksDocumentsInASeededOrder) {
+TEST_F(CalibrationText, PacksDocumentsInASeededOrder) {
   const auto file = Write("a.jsonl", "{\"text\": \"one\"}\r\n\n{\"id\": 3, \"text\": \"two\\u00e9\"}");
   std::set<std::string> orders;
   for (uint64_t seed = 0; seed < 8; ++seed) {
@@ -150,7 +150,7 @@ TEST_F(Calibration, PacksDocumentsInASeededOrder) {
   EXPECT_EQ(orders, (std::set<std::string>{"one\n\ntwo\xc3\xa9\n\n", "two\xc3\xa9\n\none\n\n"}));
 }
 
-TEST_F(Calibration, ReadsNoMoreDocumentsThanTheSamplesTake) {
+TEST_F(CalibrationText, ReadsNoMoreDocumentsThanTheSamplesTake) {
   std::string lines;
   for (int i = 0; i < 100; ++i) lines += fmt::format("{{\"text\": \"{:08}\"}}\n", i);
   const auto file = Write("a.jsonl", lines);
@@ -169,7 +169,7 @@ TEST_F(Calibration, ReadsNoMoreDocumentsThanTheSamplesTake) {
   EXPECT_NE(Spelled(LoadCalibration({file, 4, 25}, bytes_, 4).fit), Spelled(set.fit));
 }
 
-TEST_F(Calibration, PutsAlpacaRowsIntoTheirTemplate) {
+TEST_F(CalibrationText, PutsAlpacaRowsIntoTheirTemplate) {
   const std::string rows = R"([{"instruction": "Add.", "input": "1 2", "output": "3"}])";
   const std::string expected =
       "Below is an instruction that describes a task, paired with an input that provides further context. Write a "
@@ -187,7 +187,7 @@ TEST_F(Calibration, PutsAlpacaRowsIntoTheirTemplate) {
   EXPECT_EQ(spelled(Write("d.json", R"([{"text": "plain"}])"), 5), "plain");
 }
 
-TEST_F(Calibration, FindsTextsByName) {
+TEST_F(CalibrationText, FindsTextsByName) {
   const auto here = Write("tale.txt", "once upon a time");
   Write("wiki.valid.raw", "a wiki");
   Write("c4.jsonl", "{\"text\": \"a page of the web\"}");
@@ -203,7 +203,7 @@ TEST_F(Calibration, FindsTextsByName) {
   EXPECT_NE(LoadError("tale").find("SHIFTRT_DATA (not set)"), std::string::npos);
 }
 
-TEST_F(Calibration, ReadsCompressedJsonLines) {
+TEST_F(CalibrationText, ReadsCompressedJsonLines) {
   const auto file = Write("a.jsonl.gz", "");
   const gzFile out = gzopen(file.c_str(), "wb");
   ASSERT_GT(gzputs(out, "{\"text\": \"one\"}\n{\"text\": \"two\"}\n"), 0);
@@ -215,7 +215,7 @@ TEST_F(Calibration, ReadsCompressedJsonLines) {
   EXPECT_NE(LoadError(file).find("a.jsonl.gz: the gzip data is truncated"), std::string::npos);
 }
 
-TEST_F(Calibration, NamesFileAndLineOfBadJson) {
+TEST_F(CalibrationText, NamesFileAndLineOfBadJson) {
   EXPECT_NE(LoadError(Write("a.jsonl", "{\"text\": \"one\"}\n\n{oops\n")).find("a.jsonl:3: "), std::string::npos);
   EXPECT_NE(LoadError(Write("b.jsonl", "{\"text\": \"one\"}\n{\"txt\": \"two\"}\n")).find("b.jsonl:2: "),
             std::string::npos);
@@ -228,7 +228,7 @@ TEST_F(Calibration, NamesFileAndLineOfBadJson) {
   EXPECT_NE(LoadError(Write("h.json", "[[[")).find("h.json"), std::string::npos);
 }
 
-TEST_F(Calibration, RefusesEmptyAndShortText) {
+TEST_F(CalibrationText, RefusesEmptyAndShortText) {
   EXPECT_NE(LoadError(Write("a.txt", "")).find("a.txt: the text is empty"), std::string::npos);
   EXPECT_NE(LoadError(Write("b.txt", " \n\n")).find("empty"), std::string::npos);
   EXPECT_NE(LoadError(Write("c.jsonl", "\n")).find("empty"), std::string::npos);
@@ -249,7 +249,7 @@ TEST(CalibrationSpec, Parses) {
 }
 
 // A text that is longer than a document may be gives its first lines, compressed or not.
-TEST_F(Calibration, ALongPlainTextIsCutAtALine) {
+TEST_F(CalibrationText, ALongPlainTextIsCutAtALine) {
   std::string text;
   while (text.size() <= kMaxDocumentBytes) text += std::string(1000, 'a') + "\n";
   const std::string whole = text + "rest";
@@ -270,7 +270,7 @@ TEST_F(Calibration, ALongPlainTextIsCutAtALine) {
 }
 
 // The line is refused long before it is in memory: these 256 MiB took 256 MiB and more.
-TEST_F(Calibration, ALineWithoutAnEndTakesLittleMemory) {
+TEST_F(CalibrationText, ALineWithoutAnEndTakesLittleMemory) {
   Write("a", "");
   const std::string path = directory_ / "line.jsonl.gz";
   const gzFile file = ::gzopen(path.c_str(), "wb1");

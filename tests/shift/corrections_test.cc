@@ -206,7 +206,7 @@ TEST(Sites, RunsAreNeighbours) {
             (std::vector<int64_t>{0, 4, 6}));
 }
 
-class Corrections : public test::SmallFits {
+class CorrectionFits : public test::SmallFits {
  protected:
   static ShiftOptions Options(const std::string& prune) { return SmallFits::Options("lra", prune); }
   Matrix<float> Stream(const DepthPlan& plan, int64_t layer) { return Seen(plan, layer, TapPoint::kInput); }
@@ -214,7 +214,7 @@ class Corrections : public test::SmallFits {
   static const Lra& AdapterOf(const DepthPlan& plan, size_t stage) { return *plan.stages[stage].adapter().lra; }
 };
 
-TEST_F(Corrections, SequentialReadsTheCorrectedStreamAndAimsAtTheBlocksOwnUpdateThere) {
+TEST_F(CorrectionFits, SequentialReadsTheCorrectedStreamAndAimsAtTheBlocksOwnUpdateThere) {
   ShiftOptions options = Options("layers=1,2,4");
   const ShiftResult independent = Run(options);
   options.mode = Calibration::kSequential;
@@ -237,7 +237,7 @@ TEST_F(Corrections, SequentialReadsTheCorrectedStreamAndAimsAtTheBlocksOwnUpdate
             1e-2);
 }
 
-TEST_F(Corrections, DriftAimsAtTheOriginalStream) {
+TEST_F(CorrectionFits, DriftAimsAtTheOriginalStream) {
   ShiftOptions options = Options("layers=1,4");
   const ShiftResult independent = Run(options);
   options.mode = Calibration::kDrift;
@@ -254,7 +254,7 @@ TEST_F(Corrections, DriftAimsAtTheOriginalStream) {
   for (const SiteReport& site : result.sites) EXPECT_EQ(site.tokens, 28 * 32);
 }
 
-TEST_F(Corrections, TokenWeightsReachEveryMode) {
+TEST_F(CorrectionFits, TokenWeightsReachEveryMode) {
   for (const Calibration mode : {Calibration::kIndependent, Calibration::kSequential, Calibration::kDrift}) {
     ShiftOptions options = Options("layers=2");
     options.mode = mode;
@@ -272,7 +272,7 @@ TEST_F(Corrections, TokenWeightsReachEveryMode) {
   }
 }
 
-TEST_F(Corrections, ASpanIsFittedFromItsFirstInputToItsLastOutput) {
+TEST_F(CorrectionFits, ASpanIsFittedFromItsFirstInputToItsLastOutput) {
   ShiftOptions options = Options("layers=1,3,4,5");
   options.span = true;
   for (const Calibration mode : {Calibration::kIndependent, Calibration::kSequential, Calibration::kDrift}) {
@@ -290,7 +290,7 @@ TEST_F(Corrections, ASpanIsFittedFromItsFirstInputToItsLastOutput) {
   }
 }
 
-TEST_F(Corrections, MergedRunsAreMeasuredOverTheWholeRun) {
+TEST_F(CorrectionFits, MergedRunsAreMeasuredOverTheWholeRun) {
   ShiftOptions options = Options("layers=1,3,4");
   options.fit.ridge.lambda = {LambdaSpec::Kind::kAbsolute, 1e-6};
   options.span = true;
@@ -314,7 +314,7 @@ TEST_F(Corrections, MergedRunsAreMeasuredOverTheWholeRun) {
   EXPECT_NEAR(run.r2_fit, 1 - residual / test::Accumulated(tokens).CenteredDeltaSquares(), 1e-5);
 }
 
-TEST_F(Corrections, GenericAffineRegressesAndTruncatesTheOutput) {
+TEST_F(CorrectionFits, GenericAffineRegressesAndTruncatesTheOutput) {
   ShiftOptions options = Options("layers=2");
   options.correction = &FindCorrection("generic-affine");
   const Matrix<float> in = Stream(model_.plan, 2), out = Stream(model_.plan, 3);
@@ -348,7 +348,7 @@ TEST_F(Corrections, GenericAffineRegressesAndTruncatesTheOutput) {
   EXPECT_NEAR(affine.sites[0].r2_fit, lra.sites[0].r2_fit, 1e-5);
 }
 
-TEST_F(Corrections, BiasIsTheMeanUpdateAndNoneIsThePrunedModel) {
+TEST_F(CorrectionFits, BiasIsTheMeanUpdateAndNoneIsThePrunedModel) {
   ShiftOptions options = Options("layers=1,4");
   options.correction = &FindCorrection("bias");
   const ShiftResult result = Run(options);
@@ -374,7 +374,7 @@ TEST_F(Corrections, BiasIsTheMeanUpdateAndNoneIsThePrunedModel) {
   EXPECT_TRUE(none.sites.empty());
 }
 
-TEST_F(Corrections, ReplaceMeIsLeastSquaresAndFoldedIsUnfolded) {
+TEST_F(CorrectionFits, ReplaceMeIsLeastSquaresAndFoldedIsUnfolded) {
   ShiftOptions options = Options("layers=2,3,5");
   options.correction = &FindCorrection("replaceme");
   const ShiftResult result = Run(options);
@@ -442,7 +442,7 @@ TEST(Fold, MapsTheMlpsOutputBiasAndAll) {
   }
 }
 
-TEST_F(Corrections, LacoAddsTheDifferencesOfTheRemovedBlocks) {
+TEST_F(CorrectionFits, LacoAddsTheDifferencesOfTheRemovedBlocks) {
   ShiftOptions options = Options("layers=2,3,5");
   options.correction = &FindCorrection("laco");
   const ShiftResult result = Run(options);
@@ -463,7 +463,7 @@ TEST_F(Corrections, LacoAddsTheDifferencesOfTheRemovedBlocks) {
 }
 
 // Whatever is in the table can be named, shown and fitted.
-TEST_F(Corrections, EveryRowOfTheTableCanBeNamedShownAndFitted) {
+TEST_F(CorrectionFits, EveryRowOfTheTableCanBeNamedShownAndFitted) {
   std::set<std::string> labels;
   for (const Correction& correction : shiftrt::Corrections()) {
     SCOPED_TRACE(correction.name);
@@ -496,7 +496,7 @@ TEST_F(Corrections, EveryRowOfTheTableCanBeNamedShownAndFitted) {
   }
 }
 
-TEST_F(Corrections, RefuseWhatContradicts) {
+TEST_F(CorrectionFits, RefuseWhatContradicts) {
   const auto refused = [&](const char* field, const std::function<void(ShiftOptions&)>& change,
                            const char* prune = "layers=1,2") {
     ShiftOptions options = Options(prune);
@@ -536,7 +536,7 @@ TEST_F(Corrections, RefuseWhatContradicts) {
         "prune", [&](ShiftOptions& o) { o.correction = &FindCorrection(correction); }, "layers=0,3");
 }
 
-TEST_F(Corrections, SavedSumsCarryTheirTokenWeights) {
+TEST_F(CorrectionFits, SavedSumsCarryTheirTokenWeights) {
   ShiftOptions options = Options("layers=1,4");
   options.weighting.norm = true;
   options.gram.save = directory_ / "norm.gram";

@@ -20,35 +20,20 @@ namespace shiftrt {
 namespace {
 
 using test::AffineMap;
+using test::Beside;
 using test::Doubles;
+using test::Floats;
 using test::LeastSquares;
 using test::Minus;
 using test::RelativeError;
 using test::WeightedRidge;
+using test::Widen;
 using Parts = std::vector<BlockPart>;
-
-Matrix<double> Widen(const Matrix<float>& m) {
-  Matrix<double> out(m.rows(), m.cols());
-  std::copy(m.span().begin(), m.span().end(), out.data());
-  return out;
-}
 
 Matrix<float> Plus(const Matrix<float>& a, const Matrix<float>& b) {
   Matrix<float> sum = a.Clone();
   for (int64_t i = 0; i < sum.size(); ++i) sum.data()[i] += b.data()[i];
   return sum;
-}
-
-Matrix<float> Beside(const Matrix<float>& left, const Matrix<float>& right) {
-  Matrix<float> out(left.rows(), left.cols() + right.cols());
-  for (int64_t t = 0; t < left.rows(); ++t)
-    std::copy_n(right.row(t), right.cols(), std::copy_n(left.row(t), left.cols(), out.row(t)));
-  return out;
-}
-
-std::vector<float> Floats(const TensorView& tensor) {
-  const auto* const data = static_cast<const float*>(tensor.data);
-  return {data, data + tensor.elements()};
 }
 
 constexpr Halves kAttn = Halves::kAttention, kMlp = Halves::kMlp;
@@ -85,27 +70,11 @@ class HalvesOfBlocks : public test::SmallFits {
     return sum / static_cast<double>(count);
   }
 
-  const BlockWeights& Old(int64_t layer) const { return model_.weights->blocks[layer]; }
-  static std::shared_ptr<const BlockWeights> Own(const DepthPlan& plan, int64_t layer) {
-    const BlockStage& block = plan.stages[plan.StageOf(layer)].block();
-    EXPECT_NE(block.own, nullptr) << layer;
-    return block.own;
-  }
   // The adapter maps H (row vectors) as the ridge regression of `missing` on it does.
   void ExpectAdapter(const AdapterStage& adapter, const Matrix<float>& inputs, const Matrix<float>& missing) {
     const AffineMap map = WeightedRidge(inputs, missing, std::vector<double>(kTokens, 1.0), kLambda);
     EXPECT_LT(RelativeError(Doubles(adapter.lra->a.span()), map.a.span()), 1e-4) << Names(adapter.parts);
     EXPECT_LT(RelativeError(Doubles(adapter.lra->b.span()), map.b.span()), 1e-4) << Names(adapter.parts);
-  }
-  // W' - W is the transpose of `change`.
-  static void ExpectChange(const TensorView& now, const TensorView& old, const Matrix<double>& change) {
-    const std::vector<float> after = Floats(now), before = Floats(old);
-    std::vector<double> found(change.size());
-    const int64_t inputs = change.rows(), outputs = change.cols();
-    for (int64_t i = 0; i < outputs; ++i)
-      for (int64_t j = 0; j < inputs; ++j)
-        found[j * outputs + i] = static_cast<double>(after[i * inputs + j]) - before[i * inputs + j];
-    EXPECT_LT(RelativeError(found, change.span()), 1e-4);
   }
 };
 

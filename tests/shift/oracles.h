@@ -2,6 +2,7 @@
 // Ridge regressions from the tokens themselves.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 #include <vector>
@@ -13,6 +14,20 @@ namespace shiftrt::test {
 inline Matrix<float> Minus(const Matrix<float>& a, const Matrix<float>& b) {
   Matrix<float> out(a.rows(), a.cols());
   for (int64_t i = 0; i < out.size(); ++i) out.data()[i] = a.data()[i] - b.data()[i];
+  return out;
+}
+
+inline Matrix<double> Widen(const Matrix<float>& m) {
+  Matrix<double> out(m.rows(), m.cols());
+  std::copy(m.span().begin(), m.span().end(), out.data());
+  return out;
+}
+
+// [left right].
+inline Matrix<float> Beside(const Matrix<float>& left, const Matrix<float>& right) {
+  Matrix<float> out(left.rows(), left.cols() + right.cols());
+  for (int64_t t = 0; t < left.rows(); ++t)
+    std::copy_n(right.row(t), right.cols(), std::copy_n(left.row(t), left.cols(), out.row(t)));
   return out;
 }
 

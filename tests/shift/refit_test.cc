@@ -15,29 +15,14 @@ namespace shiftrt {
 namespace {
 
 using test::AffineMap;
+using test::Beside;
 using test::Doubles;
+using test::Floats;
 using test::LeastSquares;
 using test::Minus;
 using test::RelativeError;
 using test::WeightedRidge;
-
-std::vector<float> Floats(const TensorView& tensor) {
-  const auto* const data = static_cast<const float*>(tensor.data);
-  return {data, data + tensor.elements()};
-}
-
-Matrix<double> Widen(const Matrix<float>& m) {
-  Matrix<double> out(m.rows(), m.cols());
-  std::copy(m.span().begin(), m.span().end(), out.data());
-  return out;
-}
-
-Matrix<float> Beside(const Matrix<float>& left, const Matrix<float>& right) {
-  Matrix<float> out(left.rows(), left.cols() + right.cols());
-  for (int64_t t = 0; t < left.rows(); ++t)
-    std::copy_n(right.row(t), right.cols(), std::copy_n(left.row(t), left.cols(), out.row(t)));
-  return out;
-}
+using test::Widen;
 
 double SquaresOf(const Matrix<float>& m) {
   double sum = 0;
@@ -58,24 +43,6 @@ class Refit : public test::SmallFits {
     const Matrix<float> update = Seen(plan, layer, TapPoint::kAttention);
     for (int64_t i = 0; i < sum.size(); ++i) sum.data()[i] += update.data()[i];
     return sum;
-  }
-  const BlockWeights& Old(int64_t layer) const { return model_.weights->blocks[layer]; }
-  // The block at `layer` of a plan, which has tensors of its own.
-  static std::shared_ptr<const BlockWeights> Own(const DepthPlan& plan, int64_t layer) {
-    const BlockStage& block = plan.stages[plan.StageOf(layer)].block();
-    EXPECT_NE(block.own, nullptr) << layer;
-    return block.own;
-  }
-  // W' - W is the transpose of `change`.
-  static void ExpectChange(const TensorView& now, const TensorView& old, const Matrix<double>& change,
-                           double tolerance) {
-    const std::vector<float> after = Floats(now), before = Floats(old);
-    std::vector<double> found(change.size());
-    const int64_t inputs = change.rows(), outputs = change.cols();
-    for (int64_t i = 0; i < outputs; ++i)
-      for (int64_t j = 0; j < inputs; ++j)
-        found[j * outputs + i] = static_cast<double>(after[i * inputs + j]) - before[i * inputs + j];
-    EXPECT_LT(RelativeError(found, change.span()), tolerance);
   }
 };
 
@@ -357,7 +324,7 @@ struct Random2 {
   Matrix<float> inputs, target;
 };
 
-Random2 MakeTokens(int64_t tokens, int64_t inputs, int64_t outputs) {
+Random2 MakePairs(int64_t tokens, int64_t inputs, int64_t outputs) {
   Random random(9);
   Random2 made{Matrix<float>(tokens, inputs), Matrix<float>(tokens, outputs)};
   for (Matrix<float>* m : {&made.inputs, &made.target})
@@ -373,7 +340,7 @@ TEST(RefitProjection, FitsABiasWhereTheBlockHasOneAndKeepsTheType) {
     for (const Projection& projection : {kOutputProjection, kDownProjection}) {
       const int64_t n = projection.Inputs(weights->config);
       ASSERT_FALSE(((*block).*projection.bias).empty());
-      const Random2 tokens = MakeTokens(300, n, d);
+      const Random2 tokens = MakePairs(300, n, d);
       SiteSums sums({1}, SiteInput::kActivation, {n, d});
       sums.fit.Add(Context(), tokens.inputs.view(), tokens.target.view());
       const RefittedBlock refitted =
@@ -395,7 +362,7 @@ TEST(RefitProjection, FitsABiasWhereTheBlockHasOneAndKeepsTheType) {
 TEST(Joint, RaisesLambdaWhereTheAdapterWouldBeSingularAndSaysSo) {
   const auto weights = GoldenWeights("llama3_tied");
   const int64_t d = weights->config.hidden, n = d + weights->config.intermediate;
-  Random2 tokens = MakeTokens(3 * n, n, d);
+  Random2 tokens = MakePairs(3 * n, n, d);
   for (int64_t t = 0; t < tokens.inputs.rows(); ++t)
     for (int64_t j = 0; j < d; ++j) tokens.target(t, j) = -tokens.inputs(t, j);
   // One direction comes back, so that I + A is not the zero matrix, which has no condition.

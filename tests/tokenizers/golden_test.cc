@@ -5,21 +5,19 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "tests/test_directory.h"
+#include "tests/tokenizers/goldens.h"
 #include "tokenizers/tokenizer.h"
 
 namespace shiftrt {
 namespace {
-
-const std::filesystem::path kGoldens = TestDirectory() / "goldens" / "tokenizers";
 
 using Ids = std::vector<int32_t>;
 
 class Golden : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    std::ifstream(kGoldens / "expected.json") >> all_;
-    tokenizer_ = LoadTokenizer(kGoldens / GetParam());
+    std::ifstream(kTokenizerGoldens / "expected.json") >> all_;
+    tokenizer_ = LoadTokenizer(kTokenizerGoldens / GetParam());
   }
   const nlohmann::json& Expected(const char* key) const { return all_["tokenizers"][GetParam()][key]; }
   std::vector<std::string> Texts() const { return all_["texts"]; }
@@ -79,13 +77,13 @@ INSTANTIATE_TEST_SUITE_P(All, Golden,
                          });
 
 TEST(TokenizerSpecials, FollowTheFiles) {
-  const auto llama3 = LoadTokenizer(kGoldens / "llama3-json");
+  const auto llama3 = LoadTokenizer(kTokenizerGoldens / "llama3-json");
   EXPECT_EQ(llama3->Piece(llama3->bos_token()), "<|begin|>");
   EXPECT_EQ(llama3->Piece(llama3->eos_token()), "<|end|>");
-  const auto qwen = LoadTokenizer(kGoldens / "qwen2");
+  const auto qwen = LoadTokenizer(kTokenizerGoldens / "qwen2");
   EXPECT_EQ(qwen->bos_token(), -1);  // an explicit null in tokenizer_config.json overrides config.json
   EXPECT_EQ(qwen->Piece(qwen->eos_token()), "<|end|>");
-  const auto tiktoken = LoadTokenizer(kGoldens / "tiktoken");
+  const auto tiktoken = LoadTokenizer(kTokenizerGoldens / "tiktoken");
   EXPECT_EQ(tiktoken->Piece(tiktoken->bos_token()), "<|begin_of_text|>");
   EXPECT_EQ(tiktoken->Piece(tiktoken->bos_token() + 9), "<|eot_id|>");
   EXPECT_EQ(tiktoken->Piece(tiktoken->vocab_size() - 1), "<|reserved_special_token_250|>");

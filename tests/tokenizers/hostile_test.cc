@@ -8,7 +8,7 @@
 #include <random>
 
 #include "runtime/check.h"
-#include "tests/test_directory.h"
+#include "tests/tokenizers/goldens.h"
 #include "tokenizers/tokenizer.h"
 
 namespace shiftrt {
@@ -16,8 +16,6 @@ namespace {
 
 using nlohmann::json;
 namespace fs = std::filesystem;
-
-const fs::path kGoldens = TestDirectory() / "goldens" / "tokenizers";
 
 std::string Read(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -55,7 +53,7 @@ class HostileTokenizer : public testing::Test {
   }
 
   void ExpectJsonRefused(const char* pointer, const json& value, const std::string& message) const {
-    json tokenizer = json::parse(Read(kGoldens / "llama3-json" / "tokenizer.json"));
+    json tokenizer = json::parse(Read(kTokenizerGoldens / "llama3-json" / "tokenizer.json"));
     tokenizer[json::json_pointer(pointer)] = value;
     ExpectRefused("tokenizer.json", tokenizer.dump(), message);
   }
@@ -119,7 +117,7 @@ TEST_F(HostileTokenizer, Patterns) {
 }
 
 TEST_F(HostileTokenizer, PatternsThatRunAwayStop) {
-  json tokenizer = json::parse(Read(kGoldens / "llama3-json" / "tokenizer.json"));
+  json tokenizer = json::parse(Read(kTokenizerGoldens / "llama3-json" / "tokenizer.json"));
   tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(?:a+)+[bc]";
   Write("tokenizer.json", tokenizer.dump());
   const auto opened = LoadTokenizer(directory_);
@@ -127,9 +125,9 @@ TEST_F(HostileTokenizer, PatternsThatRunAwayStop) {
 }
 
 TEST_F(HostileTokenizer, VocabAndMerges) {
-  fs::copy(kGoldens / "qwen2", directory_);
+  fs::copy(kTokenizerGoldens / "qwen2", directory_);
   fs::remove(directory_ / "config.json");
-  const std::string config = Read(kGoldens / "qwen2" / "tokenizer_config.json");
+  const std::string config = Read(kTokenizerGoldens / "qwen2" / "tokenizer_config.json");
   ASSERT_EQ(LoadError(), "");
   ExpectRefused("tokenizer_config.json", R"({"tokenizer_class": "BertTokenizer"})", "BertTokenizer");
   ExpectRefused("tokenizer_config.json", R"({"tokenizer_class": 3})", "type");
@@ -148,7 +146,7 @@ TEST_F(HostileTokenizer, VocabAndMerges) {
 }
 
 TEST_F(HostileTokenizer, Tiktoken) {
-  const std::string good = Read(kGoldens / "tiktoken" / "tokenizer.model");
+  const std::string good = Read(kTokenizerGoldens / "tiktoken" / "tokenizer.model");
   Write("tokenizer.model", good);
   ASSERT_EQ(LoadError(), "");
   ExpectRefused("tokenizer.model", "", "empty");
@@ -164,7 +162,7 @@ TEST_F(HostileTokenizer, Tiktoken) {
 }
 
 TEST_F(HostileTokenizer, SentencePiece) {
-  const std::string good = Read(kGoldens / "sentencepiece" / "tokenizer.model");
+  const std::string good = Read(kTokenizerGoldens / "sentencepiece" / "tokenizer.model");
   const auto replaced = [&](std::string_view from, std::string_view to) {
     std::string bad = good;
     return bad.replace(bad.find(from), from.size(), to);
@@ -186,7 +184,7 @@ TEST_F(HostileTokenizer, SentencePiece) {
 TEST_F(HostileTokenizer, RandomDamage) {
   std::mt19937 random(1);
   for (const char* file : {"tiktoken/tokenizer.model", "sentencepiece/tokenizer.model", "llama2-json/tokenizer.json"}) {
-    const std::string good = Read(kGoldens / file);
+    const std::string good = Read(kTokenizerGoldens / file);
     const std::string name = fs::path(file).filename();
     for (int round = 0; round < 60; ++round) {
       std::string bad = good;
@@ -205,7 +203,7 @@ TEST_F(HostileTokenizer, RandomDamage) {
 
 TEST_F(HostileTokenizer, TextAndIds) {
   for (const char* name : {"llama3-json", "sentencepiece"}) {
-    const auto tokenizer = LoadTokenizer(kGoldens / name);
+    const auto tokenizer = LoadTokenizer(kTokenizerGoldens / name);
     for (const char* text : {"\xFF", "a\xC3", "\xED\xA0\x80", "\xC0\x80", "\xF4\x90\x80\x80"})
       EXPECT_THROW(tokenizer->Encode(text), Error);
     for (const int32_t id : {-1, tokenizer->vocab_size(), 2147483647})

@@ -143,20 +143,21 @@ TEST_F(ParametersTest, ViewsLieWhereTheSlicesSay) {
   options.lora = {{"k"}, 2, 6, 0.25};
   options.adapters = true;
   const Parameters parameters = Make(options);
-  std::vector<float> values(parameters.count()), gradients(parameters.count());
-  const TrainedParameters trained = parameters.Views(plan_, values.data(), gradients.data());
+  const DeviceMemory values = DeviceMemory::OnHost(parameters.count()),
+                     gradients = DeviceMemory::OnHost(parameters.count());
+  const TrainedParameters trained = parameters.Views(plan_, values, gradients);
   EXPECT_EQ(trained.lora.scale, 3);
   EXPECT_EQ(trained.lora.dropout, 0.25f);
   ASSERT_EQ(trained.stages.size(), plan_.stages.size());
   const Slice& b = parameters.slices()[1];
   const Parameter& view = trained.stages[b.stage].loras[b.tensor].b;
-  EXPECT_EQ(view.value.data, values.data() + b.offset);
-  EXPECT_EQ(view.gradient.data, gradients.data() + b.offset);
+  EXPECT_EQ(view.value.host().data, values.all().host().data + b.offset);
+  EXPECT_EQ(view.gradient.host().data, gradients.all().host().data + b.offset);
   EXPECT_EQ(view.value.rows, 8);
   EXPECT_EQ(view.value.cols, 2);
   EXPECT_EQ(trained.LowestStage(plan_.stages.size()), size_t{0});
-  EXPECT_FALSE(trained.stages[1].a.value.data != nullptr);
-  EXPECT_NE(trained.stages[1].p.value.data, nullptr);
+  EXPECT_EQ(trained.stages[1].a.value.host().data, nullptr);
+  EXPECT_NE(trained.stages[1].p.value.host().data, nullptr);
 }
 
 TEST_F(ParametersTest, WhatCannotBeTrainedIsRefusedByName) {
