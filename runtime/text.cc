@@ -60,14 +60,14 @@ void Unzstd(std::string_view bytes, const std::string& name, const TextSink& sin
   }
 }
 
-constexpr std::string_view kGzip = "\x1F\x8B", kZstd = "\x28\xB5\x2F\xFD";
+constexpr std::string_view kGzipMagic = "\x1F\x8B", kZstdMagic = "\x28\xB5\x2F\xFD";
 
 }  // namespace
 
-bool IsCompressed(std::string_view bytes) { return bytes.starts_with(kGzip) || bytes.starts_with(kZstd); }
+bool IsCompressed(std::string_view bytes) { return bytes.starts_with(kGzipMagic) || bytes.starts_with(kZstdMagic); }
 
 void Decompress(std::string_view bytes, const std::string& name, const TextSink& sink) {
-  if (bytes.starts_with(kGzip))
+  if (bytes.starts_with(kGzipMagic))
     Gunzip(bytes, name, sink);
   else
     Unzstd(bytes, name, sink);
