@@ -1,29 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "include/shiftrt/evaluate.h"
 
+#include <algorithm>
+
 #include "api/impl.h"
 #include "eval/evaluate.h"
 #include "eval/metrics.h"
 #include "eval/perplexity.h"
 #include "runtime/check.h"
+#include "runtime/stopwatch.h"
 #include "runtime/text.h"
+#include "text/documents.h"
 
 namespace shiftrt {
 
-TextPerplexity MeasurePerplexity(const LanguageModel& model, const std::filesystem::path& file,
-                                 const std::string& protocol, const Resources& resources, Progress* progress) {
+TextPerplexity MeasurePerplexity(const LanguageModel& model, const std::string& text,
+                                 const PerplexitySettings& settings, const Resources& resources, Progress* progress) {
   const Model& inner = model.impl().model;
-  const int64_t window = ProtocolWindow(protocol, inner.weights->config);
-  const std::vector<int32_t> tokens =
-      inner.RequireTokenizer().EncodeWithBos(PerplexityText(ReadText(file), file), file);
+  const int64_t window = ProtocolWindow(settings.protocol, inner.weights->config);
+  const std::filesystem::path file = ResolveText(text);
+  std::vector<int32_t> tokens =
+      inner.RequireTokenizer().EncodeWithBos(PerplexityText(ReadText(file), file), file.string());
+  TextPerplexity measured{.all = std::ssize(tokens), .text = file.filename().string()};
+  if (settings.tokens > 0) tokens.resize(std::min<size_t>(tokens.size(), std::max(settings.tokens, window)));
+  measured.tokens = std::ssize(tokens);
   Decoder decoder(MakeContext(resources), inner.weights, inner.plan);
   ProgressOf reports(progress);
-  const PerplexityResult result = WindowedPerplexity(decoder, tokens, window, protocol, reports);
-  return {result.perplexity, result.mean_nll, result.predicted, result.window};
+  {
+    const Stopwatch watch(measured.seconds);
+    const PerplexityResult result = WindowedPerplexity(decoder, tokens, window, settings.protocol, reports);
+    measured.perplexity = result.perplexity;
+    measured.mean_nll = result.mean_nll;
+    measured.predicted = result.predicted;
+    measured.window = result.window;
+  }
+  return measured;
 }
 
-std::vector<SuiteResult> EvaluateSuites(std::span<const LanguageModel> models, const SuiteSettings& settings,
-                                        const Resources& resources, Progress* progress) {
+std::vector<SuiteResult> Evaluate(std::span<const LanguageModel> models, const SuiteSettings& settings,
+                                  const Resources& resources, Progress* progress) {
   if (models.empty()) FailUsage(Field("models"), "there is none");
   const Model& first = models.front().impl().model;
   std::vector<Variant> variants;
@@ -43,8 +58,8 @@ std::vector<SuiteResult> EvaluateSuites(std::span<const LanguageModel> models, c
   std::vector<SuiteResult> results;
   for (const Dataset& dataset : datasets) {
     const EvalScores scores = Evaluate(job, dataset);
-    SuiteResult& result =
-        results.emplace_back(SuiteResult{dataset.task->name, dataset.task->metric, std::ssize(dataset.items), {}});
+    SuiteResult& result = results.emplace_back(
+        SuiteResult{dataset.task->name, dataset.task->metric, std::ssize(dataset.items), scores.seconds, {}});
     for (const auto& of_variant : scores.scores) {
       std::vector<SuiteScore>& list = result.scores.emplace_back();
       for (const Metric& metric : Measure(*dataset.task, dataset.items, of_variant, /*all=*/false))

@@ -9,18 +9,27 @@
 #include "include/shiftrt/resources.h"
 #include "models/model.h"
 #include "runtime/context.h"
-#include "runtime/json.h"
 #include "runtime/progress.h"
 
 namespace shiftrt {
 
 struct LanguageModel::Impl {
-  Model model;
-  nlohmann::json made_by = nlohmann::json::object();  // how the plan was made; saved with the model
+  Model model;  // its plan has the LoRA factors merged
+  // Of a model that was just trained with LoRA: the plan without model.lora, so that Save() can write the factors.
+  std::optional<DepthPlan> without_lora = std::nullopt;
 };
 
-// Throws UsageError for a number of threads or bytes below 0, and for GPUs that this machine or this build lacks.
+// A handle of the same weights and tokenizer with another plan, which was made as `provenance` says.
+LanguageModel WithPlan(const Model& model, const DepthPlan& plan, Provenance provenance);
+
+// The context that was prepared, or a new one. Throws UsageError for a number of threads or bytes below 0, for GPUs
+// that this machine or this build lacks, and for several GPUs without a library that lets them communicate. Processes
+// that share the work all make this call: those of one host divide its cores and its memory, unless `resources` say
+// what each may take, and all use the instruction set that the oldest CPU among them has.
 Context MakeContext(const Resources& resources);
+
+// Opens the model for a program that may be one of several processes. Throws Error if they open different models.
+Model OpenModel(const std::string& name, const OpenSettings& settings);
 
 // A caller's progress interface, which may be null. Everything that goes through it can be interrupted.
 class ProgressOf : public Progress {

@@ -2,12 +2,19 @@
 #include "include/shiftrt/model.h"
 
 #include "api/impl.h"
+#include "runtime/check.h"
+#include "runtime/processes.h"
 
 namespace shiftrt {
 
-static LoadOptions ToLoadOptions(const OpenSettings& settings) {
+namespace {
+
+LoadOptions Loading(const OpenSettings& settings) {
   LoadOptions options;
   options.check_finite = settings.check_finite;
+  options.merge_lora = settings.merge_lora;
+  options.progress = settings.progress;
+  if (settings.processes) options.split = {settings.processes->parts(), settings.processes->part()};
   switch (settings.weights) {
     case WeightType::kAsStored: options.dtype = LoadDType::kAuto; break;
     case WeightType::kFloat32: options.dtype = LoadDType::kFloat32; break;
@@ -17,15 +24,31 @@ static LoadOptions ToLoadOptions(const OpenSettings& settings) {
   return options;
 }
 
+}  // namespace
+
+Model OpenModel(const std::string& name, const OpenSettings& settings) {
+  Model model = OpenModel(name, Loading(settings));
+  if (settings.processes)
+    settings.processes->CheckSame(fmt::format("model {} (fingerprint)", name), model.weights->Fingerprint());
+  if (settings.lora.empty()) return model;
+  model.lora = std::make_shared<const Lora>(ReadLora(settings.lora, model.weights->config, model.plan));
+  model.plan = MergeLora(*model.weights, model.plan, *model.lora);
+  return model;
+}
+
+LanguageModel WithPlan(const Model& model, const DepthPlan& plan, Provenance provenance) {
+  LanguageModel::Impl impl{model};
+  impl.model.plan = plan;
+  impl.model.lora = nullptr;
+  impl.model.removed = plan.RemovedLayers(model.weights->config.layers);
+  impl.model.provenance = std::move(provenance);
+  return LanguageModel(std::make_shared<const LanguageModel::Impl>(std::move(impl)));
+}
+
 LanguageModel::LanguageModel(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
 LanguageModel LanguageModel::Open(const std::string& name, const OpenSettings& settings) {
-  Impl impl{OpenModel(name, ToLoadOptions(settings))};
-  if (const auto& provenance = impl.model.provenance)
-    impl.made_by = {{"selection", {{"criterion", provenance->criterion}}},
-                    {"correction", provenance->correction},
-                    {"merge", provenance->merge}};
-  return LanguageModel(std::make_shared<const Impl>(std::move(impl)));
+  return LanguageModel(std::make_shared<const Impl>(Impl{OpenModel(name, settings)}));
 }
 
 const std::string& LanguageModel::Name() const { return impl_->model.name; }
@@ -37,6 +60,11 @@ ModelShape LanguageModel::Shape() const {
 }
 
 std::vector<int64_t> LanguageModel::RemovedLayers() const { return impl_->model.plan.RemovedLayers(Shape().layers); }
+int64_t LanguageModel::Blocks() const { return impl_->model.plan.blocks(); }
+int64_t LanguageModel::Adapters() const { return std::ssize(impl_->model.plan.Adapters()); }
+const Provenance* LanguageModel::MadeBy() const {
+  return impl_->model.provenance ? &*impl_->model.provenance : nullptr;
+}
 int64_t LanguageModel::Parameters() const { return impl_->model.plan.Parameters(*impl_->model.weights); }
 int64_t LanguageModel::BytesPerToken() const { return impl_->model.plan.BytesPerToken(*impl_->model.weights); }
 
@@ -47,16 +75,19 @@ std::string LanguageModel::Decode(std::span<const int32_t> tokens) const {
   return impl_->model.RequireTokenizer().Decode(tokens, /*skip_special=*/true);
 }
 
-LanguageModel LanguageModel::Without(std::span<const int64_t> layers) const {
-  Impl impl{impl_->model};
-  impl.model.plan = DepthPlan::Pruned(Shape().layers, layers);
-  impl.model.lora = nullptr;
-  impl.model.removed = impl.model.plan.RemovedLayers(Shape().layers);
-  return LanguageModel(std::make_shared<const Impl>(std::move(impl)));
+LanguageModel LanguageModel::Without(std::span<const BlockPart> parts) const {
+  return WithPlan(impl_->model, DepthPlan::Pruned(Shape().layers, parts), {});
 }
+LanguageModel LanguageModel::Without(std::span<const int64_t> layers) const { return Without(WholeBlocks(layers)); }
 
-void LanguageModel::Save(const std::filesystem::path& directory, bool with_weights) const {
-  SaveAdapted(impl_->model, impl_->model.plan, impl_->made_by, with_weights, directory);
+void LanguageModel::Save(const std::filesystem::path& directory, bool with_weights, bool merge_lora) const {
+  const Model& model = impl_->model;
+  const Provenance made = model.provenance.value_or(Provenance());
+  if (impl_->without_lora && !merge_lora) {
+    SaveAdapted(model, *impl_->without_lora, made, with_weights, directory, model.lora.get());
+  } else {
+    SaveAdapted(model, model.plan, made, with_weights, directory);
+  }
 }
 
 }  // namespace shiftrt

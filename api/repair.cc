@@ -2,101 +2,199 @@
 #include "include/shiftrt/repair.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "api/impl.h"
-#include "models/part_json.h"
+#include "api/repair.h"
 #include "runtime/check.h"
-#include "shift/pipeline.h"
+#include "runtime/processes.h"
 
 namespace shiftrt {
 
 namespace {
 
-ShiftOptions ToShiftOptions(const RepairSettings& settings) {
-  ShiftOptions options;
-  options.prune = ParsePrune(settings.prune);
-  options.correction = &FindCorrection(settings.correction);
-  options.fit.rank = ParseRank(settings.rank);
-  options.fit.ridge = {ParseLambda(settings.lambda), settings.penalize_bias};
-  options.fit.factorization = ParseFactorization(settings.factorization);
-  options.mode = ParseCalibrationMode(settings.calibration_mode);
-  options.weighting = ParseTokenWeighting(settings.token_weight);
-  options.span = settings.span;
-  options.gate = settings.gate;
-  options.heal = ParseHeal(settings.heal);
-  options.merge = ParseMerge(settings.merge);
-  options.seed = settings.seed;
-  return options;
-}
-
-CalibrationSet LoadText(const RepairSettings& settings, const Model& model) {
-  const std::filesystem::path beside = model.directory / "calibration.txt";
-  if (settings.text.empty() && !std::filesystem::exists(beside))
-    FailUsage(Field("text"), "there is no {}; give a file with calibration text", beside.string());
-  CalibrationSpec spec = ParseCalibration(settings.text.empty() ? beside.string() : settings.text);
+CalibrationSet LoadText(const Recipe& recipe, const Model& model) {
+  if (!recipe.gram.load.empty() && recipe.text.source.empty()) return {};
+  CalibrationSpec spec = recipe.text;
+  if (spec.source.empty()) {
+    const std::filesystem::path beside = model.directory / "calibration.txt";
+    if (!std::filesystem::exists(beside))
+      FailUsage(Field("text"), "there is no {}; give a file with calibration text", beside.string());
+    spec.source = beside.string();
+  }
   spec.tokens = std::min(spec.tokens, model.weights->config.max_positions);
-  return LoadCalibration(spec, model.RequireTokenizer(), settings.seed);
+  return LoadCalibration(spec, model.RequireTokenizer(), recipe.seed);
 }
 
-nlohmann::json MadeBy(const RepairSettings& settings, Calibration mode, const ShiftResult& result) {
-  return {{"selection",
-           {{"criterion", result.selection.criterion},
-            {"scores", result.selection.scores},
-            {"removed", result.selection.removed},
-            {"unit", Name(result.selection.unit)}}},
-          {"calibration", {{"source", result.calibration}}},
-          {"prune", settings.prune},
-          {"correction", settings.correction},
-          {"lra", settings.rank},
-          {"lambda", settings.lambda},
-          {"factorization", settings.factorization},
-          {"calibration_mode", Name(mode)},
-          {"token_weight", settings.token_weight},
-          {"span", settings.span},
-          {"heal", settings.heal},
-          {"merge", settings.merge}};
+std::vector<FitReport> FitsOf(const std::vector<SiteReport>& sites) {
+  std::vector<FitReport> fits;
+  for (const SiteReport& site : sites) {
+    FitReport& fit = fits.emplace_back();
+    fit.layers = site.site.Parts();
+    fit.name = site.site.Name();
+    fit.part = site.part;
+    fit.lambda = site.lambda;
+    fit.tokens = site.tokens;
+    fit.rank = site.rank;
+    fit.effective_rank = site.effective_rank;
+    fit.scale = site.scale;
+    fit.r2_fit = site.r2_fit;
+    fit.r2_heldout = site.r2_heldout;
+    fit.condition = site.condition;
+    fit.singular_values = site.singular_values;
+    fit.warning = site.warning;
+  }
+  return fits;
+}
+
+std::vector<SiteReport> SitesOf(const std::vector<FitReport>& fits) {
+  std::vector<SiteReport> sites;
+  for (const FitReport& fit : fits) {
+    Check(!fit.layers.empty(), "a fit stands for no layer");
+    SiteReport& site = sites.emplace_back();
+    site.site = Site::Between(fit.layers.front().begin(), fit.layers.back().end());
+    site.part = fit.part;
+    site.lambda = fit.lambda;
+    site.tokens = fit.tokens;
+    site.rank = fit.rank;
+    site.effective_rank = fit.effective_rank;
+    site.scale = fit.scale;
+    site.r2_fit = fit.r2_fit;
+    site.r2_heldout = fit.r2_heldout;
+    site.condition = fit.condition;
+    site.singular_values = fit.singular_values;
+    site.warning = fit.warning;
+  }
+  return sites;
+}
+
+std::vector<TrialReport> TrialsOf(const ShiftResult& result) {
+  std::vector<TrialReport> trials;
+  for (const Trial& trial : result.trials)
+    trials.push_back({.correction = trial.recipe.correction,
+                      .calibration = Name(trial.recipe.mode),
+                      .token_weight = Format(trial.recipe.weighting),
+                      .factorization = Name(trial.recipe.factorization),
+                      .lambda = Format(trial.recipe.lambda),
+                      .metric = Name(trial.recipe.metric),
+                      .recipe = Format(trial.recipe),
+                      .adapter_parameters = trial.parameters,
+                      .tokens = trial.tokens,
+                      .loss = trial.loss,
+                      .gain = trial.gain,
+                      .gain_error = trial.error,
+                      .chosen = &trial == &result.trials[result.chosen_trial]});
+  return trials;
 }
 
 }  // namespace
 
-RepairResult PruneAndRepair(const LanguageModel& model, const RepairSettings& settings, const Resources& resources,
-                            Progress* progress) {
+ShiftOptions OptionsOf(const Recipe& recipe) {
+  ShiftOptions options;
+  options.prune = recipe.prune;
+  options.prune.text = Format(recipe.prune);
+  options.correction = &FindCorrection(recipe.correction);
+  options.fit.rank = recipe.rank;
+  options.fit.ridge = {recipe.lambda, recipe.penalize_bias};
+  options.fit.factorization = recipe.factorization;
+  options.fit.metric = recipe.metric;
+  options.mode = recipe.mode;
+  options.weighting = WeightingOf(recipe.weighting);
+  options.span = recipe.span;
+  options.gate = recipe.gate;
+  options.merge = recipe.merge;
+  options.heal = recipe.heal;
+  options.gram = recipe.gram;
+  options.seed = recipe.seed;
+  return options;
+}
+
+RepairReport ReportOf(const ShiftResult& result) {
+  const StepSeconds& seconds = result.seconds;
+  return {.selection = result.selection,
+          .sites = FitsOf(result.sites),
+          .healed = FitsOf(result.healed),
+          .merged_runs = FitsOf(result.merged_runs),
+          .trials = TrialsOf(result),
+          .untried = result.untried,
+          .gate = result.gate,
+          .seconds = {seconds.select, seconds.calibrate, seconds.solve, seconds.factorize, std::nullopt}};
+}
+
+ShiftResult ResultOf(const RepairReport& report, const CalibrationReport& text) {
+  Check(!report.selection.removed.empty(), "the report names no layer that was removed");
+  ShiftResult result;
+  result.selection = report.selection;
+  result.calibration = text.source;
+  result.sites = SitesOf(report.sites);
+  result.healed = SitesOf(report.healed);
+  result.merged_runs = SitesOf(report.merged_runs);
+  for (const TrialReport& from : report.trials) {
+    if (from.chosen) result.chosen_trial = result.trials.size();
+    Trial& trial = result.trials.emplace_back();
+    trial.recipe = {ParseCalibrationMode(from.calibration),
+                    ParseTokenWeighting(from.token_weight),
+                    ParseFactorization(from.factorization),
+                    ParseLambda(from.lambda),
+                    ParseMetric(from.metric),
+                    from.correction};
+    trial.parameters = from.adapter_parameters;
+    trial.tokens = from.tokens;
+    trial.loss = from.loss;
+    trial.gain = from.gain;
+    trial.error = from.gain_error;
+  }
+  result.untried = report.untried;
+  result.gate = report.gate;
+  result.seconds = {report.seconds.select, report.seconds.calibrate, report.seconds.solve, report.seconds.factorize};
+  return result;
+}
+
+Provenance ProvenanceOf(const std::string& model, const ShiftOptions& options, const CalibrationSet& text,
+                        const ShiftResult& result) {
+  Provenance made;
+  made.model = model;
+  made.criterion = result.selection.criterion;
+  made.recipe = {.prune = options.prune.text,
+                 .correction = std::string(options.correction->name),
+                 .rank = Format(options.fit.rank),
+                 .lambda = Format(options.fit.ridge.lambda),
+                 .factorization = Name(options.fit.factorization),
+                 .metric = Name(options.fit.metric),
+                 .calibration_mode = Name(options.mode),
+                 .token_weight = Format(options.weighting),
+                 .heal = Name(options.heal),
+                 .merge = Name(options.merge),
+                 .span = options.span};
+  made.calibration = {.source = result.calibration,
+                      .hash = text.hash,
+                      .tokens = result.sites.empty() ? text.fit_tokens : result.sites.front().tokens,
+                      .heldout_tokens = text.heldout_tokens};
+  made.repair = ReportOf(result);
+  return made;
+}
+
+RepairResult Repair(const LanguageModel& model, const Recipe& recipe, const Resources& resources, Progress* progress) {
   const Model& original = model.impl().model;
   if (original.plan != DepthPlan::Original(model.Shape().layers))
     FailUsage(Field("model"), "{} is already pruned; give the model that it was made from", original.name);
-  const ShiftOptions options = ToShiftOptions(settings);
+  ShiftOptions options = OptionsOf(recipe);
   CheckOptions(options, original.weights->config);
   const Context context = MakeContext(resources);
-  const CalibrationSet text = LoadText(settings, original);
+  const CalibrationSet text = LoadText(recipe, original);
+  context.processes->CheckSame("calibration text (hash)", text.hash);
   ProgressOf reports(progress);
+  options.mode = ModeOf(options, original.weights->split());
   const ShiftResult result = Shift({context, original, text, reports}, options);
 
-  const nlohmann::json made_by = MadeBy(settings, ModeOf(options, false), result);
-  const auto with_plan = [&](const DepthPlan& plan) {
-    LanguageModel::Impl impl{original, made_by};
-    impl.model.plan = plan;
-    impl.model.removed = plan.RemovedLayers(model.Shape().layers);
-    return LanguageModel(std::make_shared<const LanguageModel::Impl>(std::move(impl)));
-  };
-  RepairResult repair{.criterion = result.selection.criterion,
-                      .scores = result.selection.scores,
-                      .removed = {},
-                      .removed_halves = {},
-                      .sites = {},
-                      .pruned = with_plan(result.pruned),
-                      .corrected = with_plan(result.corrected),
+  const Provenance made = ProvenanceOf(original.name, options, text, result);
+  Provenance bare = made;  // of the model without its correction
+  bare.recipe = {.prune = made.recipe.prune, .correction = "none", .merge = "off"};
+  RepairResult repair{.report = *made.repair,
+                      .pruned = WithPlan(original, result.pruned, std::move(bare)),
+                      .corrected = WithPlan(original, result.corrected, made),
                       .merged = std::nullopt};
-  for (const BlockPart& part : result.selection.removed) {
-    if (part.halves == Halves::kBoth) {
-      repair.removed.push_back(part.layer);
-    } else {
-      repair.removed_halves.push_back(Name(part));
-    }
-  }
-  if (result.merged) repair.merged = with_plan(*result.merged);
-  for (const SiteReport& site : result.sites)
-    repair.sites.push_back(
-        {site.site.Name(), site.site.Layers(), site.rank, site.lambda, site.r2_fit, site.r2_heldout, site.warning});
+  if (result.merged) repair.merged = WithPlan(original, *result.merged, made);
   return repair;
 }
 

@@ -2,6 +2,7 @@
 #include "include/shiftrt/runner.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "api/impl.h"
 #include "engine/generate.h"
@@ -25,13 +26,18 @@ void SequenceCache::Truncate(int64_t size) {
 }
 
 struct ModelRunner::Impl {
+  Impl(const LanguageModel& model, const Resources& resources)
+      : model(model),
+        context(MakeContext(resources)),
+        decoder(context, model.impl().model.weights, model.impl().model.plan) {}
+
   LanguageModel model;
+  Context context;
   Decoder decoder;
 };
 
 ModelRunner::ModelRunner(const LanguageModel& model, const Resources& resources)
-    : impl_(std::make_unique<Impl>(
-          Impl{model, Decoder(MakeContext(resources), model.impl().model.weights, model.impl().model.plan)})) {}
+    : impl_(std::make_unique<Impl>(model, resources)) {}
 ModelRunner::ModelRunner(ModelRunner&&) noexcept = default;
 ModelRunner& ModelRunner::operator=(ModelRunner&&) noexcept = default;
 ModelRunner::~ModelRunner() = default;
@@ -93,6 +99,49 @@ std::vector<float> ModelRunner::NextLogits(std::span<const int32_t> tokens, Sequ
   const Rows stream = impl_->decoder.Forward(tokens, sequence.impl_->cache);
   const Matrix<float> logits = impl_->decoder.Logits(stream.Slice(stream.count() - 1, 1));
   return {logits.row(0), logits.row(0) + logits.cols()};
+}
+
+namespace {
+
+Batch OneSequence(std::span<const int32_t> tokens) {
+  Batch batch;
+  batch.Add(tokens);
+  return batch;
+}
+
+}  // namespace
+
+void ModelRunner::Logits(std::span<const int32_t> tokens, std::span<float> logits) {
+  Check(!tokens.empty(), "a sequence without tokens has no logits");
+  const int64_t vocabulary = impl_->decoder.config().vocab;
+  if (std::ssize(logits) != std::ssize(tokens) * vocabulary)
+    FailUsage(Field("logits"), "room for {} floats, expected {} tokens x {} logits", logits.size(), tokens.size(),
+              vocabulary);
+  // Some rows at a time: a copy of all logits beside the caller's would double the memory.
+  constexpr int64_t kRows = 128;
+  const Rows stream = impl_->decoder.Forward(OneSequence(tokens));
+  for (int64_t first = 0; first < stream.count(); first += kRows) {
+    const Matrix<float> part = impl_->decoder.Logits(stream.Slice(first, std::min(kRows, stream.count() - first)));
+    std::copy_n(part.data(), part.size(), logits.begin() + first * vocabulary);
+  }
+}
+
+void ModelRunner::HiddenStates(std::span<const int32_t> tokens,
+                               const std::function<void(int64_t, std::span<const float>)>& on_stream) {
+  Check(!tokens.empty(), "a sequence without tokens has no hidden states");
+  const LanguageModel::Impl& model = impl_->model.impl();
+  std::vector<int64_t> layers = model.model.plan.KeptLayers();
+  layers.push_back(impl_->model.Shape().layers);
+  std::vector<Tap> taps;
+  for (const int64_t layer : layers)
+    taps.push_back({layer, TapPoint::kInput, [&, layer, heard = false](const Rows& rows, const Batch&) mutable {
+                      if (std::exchange(heard, true)) return;  // a layer whose halves are two stages
+                      const HostRows here = rows.ToHost();
+                      on_stream(layer, {here.view().data, static_cast<size_t>(rows.count() * rows.hidden())});
+                    }});
+  // A decoder of its own, because taps belong to a decoder; weights, and their copies on a GPU, are shared.
+  Decoder decoder(impl_->context, model.model.weights, model.model.plan, std::move(taps));
+  decoder.Forward(OneSequence(tokens));
 }
 
 }  // namespace shiftrt

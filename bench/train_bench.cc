@@ -73,7 +73,7 @@ TrainBenchResult BenchTrain(const Context& context, std::shared_ptr<const Weight
     before = history.seconds;
     progress.Advance(1);
   };
-  const FinetuneResult trained = Finetune({context, model, texts, finetune, checkpoint, {}, observer});
+  const TrainingResult trained = Finetune({context, model, texts, finetune, checkpoint, {}, observer});
   progress.End();
   std::filesystem::remove(checkpoint);
 

@@ -26,8 +26,8 @@ struct ExportOptions {
 struct ExportJob {
   const Context& context;
   const Model& model;
-  const DepthPlan& plan;             // of model.weights
-  const nlohmann::json& provenance;  // as SaveAdapted stores it; null or empty if nothing is known
+  const DepthPlan& plan;  // of model.weights
+  const Provenance& provenance;
   const ExportOptions& options;
   Progress& progress;
 };

@@ -26,12 +26,12 @@ bool HasOriginal(const Model& model, const DepthPlan& plan) {
 }
 
 std::string WhyNotMergekit(const Model& model, const DepthPlan& plan) {
-  if (!HasOriginal(model, plan) && model.provenance && !model.provenance->correction.empty() &&
-      model.provenance->correction != "none")
+  if (!HasOriginal(model, plan) && model.provenance && !model.provenance->recipe.correction.empty() &&
+      model.provenance->recipe.correction != "none")
     return fmt::format(
         "it was corrected ({}), and without the original's weights it cannot be known which tensors "
         "that changed",
-        model.provenance->correction);
+        model.provenance->recipe.correction);
   if (model.removed.empty() && plan.blocks() == model.weights->config.layers) return "no block is removed";
   const std::vector<int64_t>& windows = model.weights->config.block.windows;
   if (std::adjacent_find(windows.begin(), windows.end(), std::not_equal_to<>()) != windows.end())

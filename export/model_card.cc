@@ -2,6 +2,7 @@
 #include "export/model_card.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "models/plan_checkpoint.h"
@@ -35,20 +36,13 @@ std::optional<std::string> RepositoryOfCache(const fs::path& directory) {
   return std::nullopt;
 }
 
-// The value at a JSON pointer as text; "" if there is none.
-std::string Text(const Json& json, const char* pointer) {
-  const Json::json_pointer at(pointer);
-  if (!json.is_object() || !json.contains(at) || json[at].is_null()) return "";
-  return json[at].is_string() ? json[at].get<std::string>() : json[at].dump();
-}
-
 std::string NameOf(const ExportJob& job) {
   if (!job.options.base_name.empty()) return job.options.base_name;
   const fs::path directory = fs::absolute(job.model.directory).lexically_normal();
   if (const auto repository = RepositoryOfCache(directory)) return *repository;
   const Json named = BaseConfig(job.model.directory).value("_name_or_path", Json());
   if (named.is_string() && LooksLikeRepository(named.get_ref<const std::string&>())) return named.get<std::string>();
-  const std::string given = Text(job.provenance, "/model");  // to the command that pruned it
+  const std::string& given = job.provenance.model;  // to the command that pruned it
   const fs::path path = given.empty() ? directory : fs::path(given).lexically_normal();
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
@@ -78,14 +72,10 @@ std::string Row(std::string_view what, const std::string& value) {
 }
 
 // A table with the perplexity of every variant that was measured.
-std::string Measured(const Json& provenance) {
+std::string Measured(const Provenance& provenance) {
   std::string rows;
-  if (!provenance.is_object()) return rows;
-  for (const Json& variant : provenance.value("variants", Json::array())) {
-    const Json perplexity = variant.value("perplexity", Json());
-    if (perplexity.is_number())
-      rows += fmt::format("| {} | {:.3f} |\n", Text(variant, "/label"), perplexity.get<double>());
-  }
+  for (const MeasuredVariant& variant : provenance.variants)
+    if (!std::isnan(variant.perplexity)) rows += fmt::format("| {} | {:.3f} |\n", variant.label, variant.perplexity);
   if (rows.empty()) return "";
   return "\n## Measured when it was made\n\n| model | held-out perplexity |\n|---|---|\n" + rows;
 }
@@ -107,7 +97,7 @@ Original OriginalOf(const ExportJob& job) {
 std::string ModelCard(const ExportJob& job, const std::string& usage, const std::vector<std::string>& notes,
                       const char* library) {
   const Original original = OriginalOf(job);
-  const Json& how = job.provenance;
+  const Provenance& how = job.provenance;
   std::string card = "---\n" + LicenceLines(job.model.directory / "README.md");
   if (original.on_hub) card += fmt::format("base_model: {}\n", original.name);
   card += fmt::format("library_name: {}\npipeline_tag: text-generation\ntags:\n- shiftrt\n", library);
@@ -122,14 +112,14 @@ std::string ModelCard(const ExportJob& job, const std::string& usage, const std:
   card += "\n## How it was made\n\n| | |\n|---|---|\n";
   card += Row("original model", original.name);
   card += Row("blocks removed (numbered from 0)", fmt::format("{}", fmt::join(original.removed, ", ")));
-  card += Row("criterion of the selection", Text(how, "/selection/criterion"));
-  card += Row("correction", Text(how, "/correction"));
+  card += Row("criterion of the selection", how.criterion);
+  card += Row("correction", how.recipe.correction);
   card += Row("adapters", job.plan.Adapters().empty() ? "" : std::to_string(job.plan.Adapters().size()));
-  const std::string merge = Text(how, "/merge");
+  const std::string& merge = how.recipe.merge;
   card += Row("merging of adapters", merge == "off" ? "" : merge);
-  card += Row("lambda", Text(how, "/lambda"));
-  card += Row("calibration text", Text(how, "/calibration/source"));
-  card += Row("calibration tokens", Text(how, "/calibration/tokens"));
+  card += Row("lambda", how.recipe.lambda);
+  card += Row("calibration text", how.calibration ? how.calibration->source : "");
+  card += Row("calibration tokens", how.calibration ? std::to_string(how.calibration->tokens) : "");
   card += Row("parameters", std::to_string(job.plan.Parameters(*job.model.weights)));
   card += Row("type of the weights", job.options.q8_0 ? "Q8_0" : Name(job.model.weights->embedding.dtype));
   card += Row("written by", "shiftrt " SHIFTRT_VERSION);

@@ -9,24 +9,9 @@
 #include <vector>
 
 #include "hub/client.h"
+#include "include/shiftrt/pull.h"
 
 namespace shiftrt {
-
-// The progress of one file, for display.
-struct FileProgress {
-  enum class State { kWaiting, kUnderWay, kChecking, kDone };
-
-  std::string path;
-  int64_t size = 0;
-  int64_t present = 0;  // bytes that are on the disk
-  int64_t brought = 0;  // bytes of these that this run downloaded
-  double seconds = 0;   // since the download of the file began
-  State state = State::kWaiting;
-  std::string note;  // the reason for waiting, or ""
-};
-
-// Called about ten times per second on the calling thread, and once at the end.
-using DownloadProgress = std::function<void(std::span<const FileProgress>)>;
 
 struct DownloadOptions {
   int connections = 8;                      // at once

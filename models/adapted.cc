@@ -12,6 +12,7 @@
 #include "models/own_tensors.h"
 #include "models/part_json.h"
 #include "models/plan_checkpoint.h"
+#include "models/provenance.h"
 #include "models/saved_config.h"
 #include "runtime/check.h"
 #include "runtime/gguf.h"
@@ -451,7 +452,7 @@ void CheckPlaces(const Weights& weights, const DepthPlan& plan, const fs::path& 
 
 }  // namespace
 
-void SaveAdapted(const Model& model, const DepthPlan& plan, const Json& provenance, bool with_weights,
+void SaveAdapted(const Model& model, const DepthPlan& plan, const Provenance& provenance, bool with_weights,
                  const fs::path& directory, const Lora* lora) {
   const Weights& weights = *model.weights;
   AtomicDirectory out(directory);
@@ -486,7 +487,7 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const Json& provenan
                {"layers", weights.config.layers},
                {"removed", plan.RemovedLayers(weights.config.layers)},
                {"plan", saved.stages},
-               {"provenance", provenance}};
+               {"provenance", ProvenanceJson(provenance)}};
   if (!saved.output.empty()) json["output"] = saved.output;
   out.Create(kAdaptedFile).Write(json.dump(2) + "\n");
   out.Commit();
@@ -508,26 +509,9 @@ DepthPlan OpenSavedPlan(const fs::path& directory, const Weights& weights) {
   return lora ? MergeLora(weights, plan, *lora) : plan;
 }
 
-Provenance ReadProvenance(const Json& provenance) {
-  const auto text = [&](const char* pointer) {
-    const Json::json_pointer at(pointer);
-    return provenance.contains(at) && provenance[at].is_string() ? provenance[at].get<std::string>() : "";
-  };
-  return {text("/selection/criterion"), text("/correction"), text("/merge")};
-}
-
-Json OpenProvenance(const fs::path& directory) {
-  if (!fs::exists(directory / kAdaptedFile)) {
-    const fs::path config = directory / "config.json";
-    const Json::json_pointer provenance("/shiftrt/provenance");
-    return ParseJson(ReadFile(config, kMaxConfigBytes), config.string()).value(provenance, Json());
-  }
-  return ReadHeader(directory / kAdaptedFile).json.value("provenance", Json());
-}
-
-void RecordProvenance(const fs::path& directory, const Json& provenance) {
+void RecordProvenance(const fs::path& directory, const Provenance& provenance) {
   Json json = ReadHeader(directory / kAdaptedFile).json;
-  json["provenance"] = provenance;
+  json["provenance"] = ProvenanceJson(provenance);
   WriteFile(directory / kAdaptedFile, json.dump(2) + "\n");
 }
 
@@ -541,7 +525,7 @@ Model OpenAdapted(const fs::path& directory, const LoadOptions& options) {
         "{}: its base model {} is not there; put it back, or save with the weights to be independent of it",
         file.string(), model.directory.string());
   const std::string config = (IsGguf(model.directory) ? model.directory : model.directory / "config.json").string();
-  const ModelConfig base = ParseConfig(BaseConfig(model.directory).dump(), config);
+  const ModelConfig base = ConfigFromJson(BaseConfig(model.directory), config);
   LoadOptions with_plan = options;
   if (options.split.processes > 1)
     with_plan.split.plan = std::make_shared<const DepthPlan>(KeptBlocks(header, base.layers, file.string()));

@@ -16,13 +16,7 @@ Model OpenAdapted(const std::filesystem::path& directory, const LoadOptions& opt
 DepthPlan OpenSavedPlan(const std::filesystem::path& directory, const Weights& weights);
 
 // Replaces the provenance in a directory written by SaveAdapted, in one step.
-void RecordProvenance(const std::filesystem::path& directory, const nlohmann::json& provenance);
-
-// The provenance that SaveAdapted wrote to a directory. A directory of the format hf-lra has only a part of it. Null if
-// there is none.
-nlohmann::json OpenProvenance(const std::filesystem::path& directory);
-// Reads the fields of Provenance from the JSON that OpenProvenance returns.
-Provenance ReadProvenance(const nlohmann::json& provenance);
+void RecordProvenance(const std::filesystem::path& directory, const Provenance& provenance);
 
 // The directory with the weights and the tokenizer of the saved model: its base model's, or itself if it was saved with
 // weights. Throws Error for a malformed file.

@@ -130,7 +130,10 @@ void ParseShape(const ConfigReader& config, const Family& family, ModelConfig& o
 }  // namespace
 
 ModelConfig ParseConfig(std::string_view text, const std::string& name) {
-  const Json json = ParseJson(text, name);
+  return ConfigFromJson(ParseJson(text, name), name);
+}
+
+ModelConfig ConfigFromJson(const Json& json, const std::string& name) {
   Check(json.is_object(), "{}: not a JSON object", name);
   const ConfigReader config(json, name);
   const Family& family = ParseArchitecture(json, name);

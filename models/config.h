@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,8 @@ struct ModelConfig {
 // out-of-range number, an unknown architecture, or a setting that is not supported (another activation, another rope
 // type, quantised weights): each by name.
 ModelConfig ParseConfig(std::string_view text, const std::string& name);
+// The same for JSON that is parsed already, such as that of a GGUF file.
+ModelConfig ConfigFromJson(const nlohmann::json& json, const std::string& name);
 inline constexpr uint64_t kMaxConfigBytes = 1 << 24;
 // Reads the configuration from a file. The EOS tokens of a generation_config.json beside it are added, because instruct
 // models often list the token that ends a turn only there.

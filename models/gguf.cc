@@ -318,7 +318,7 @@ Json GgufConfig(const GgufFile& file) {
 }
 
 ModelConfig LoadGgufConfig(const std::filesystem::path& file) {
-  return ParseConfig(GgufConfig(GgufFile(file)).dump(), file.string());
+  return ConfigFromJson(GgufConfig(GgufFile(file)), file.string());
 }
 
 std::optional<RopeSpec> FindLlama3Scaling(const std::vector<float>& factors, double theta, int64_t head_dim) {

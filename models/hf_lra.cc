@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "models/adapted.h"
+#include "models/provenance.h"
 #include "models/saved_config.h"
 #include "runtime/check.h"
 #include "runtime/elements.h"
@@ -207,7 +208,7 @@ std::vector<AdapterTensor> HfLraTensors(const DepthPlan& plan) {
   return tensors;
 }
 
-Json HfLraConfig(Json stock, const DepthPlan& plan, const std::vector<int64_t>& removed, const Json& provenance) {
+Json HfLraConfig(Json stock, const DepthPlan& plan, const std::vector<int64_t>& removed, const Provenance& provenance) {
   Json adapters = Json::array();
   ForEachAdapter(plan, [&](const Place& place, const AdapterStage& adapter) {
     const Lra& lra = *adapter.lra;
@@ -218,15 +219,9 @@ Json HfLraConfig(Json stock, const DepthPlan& plan, const std::vector<int64_t>& 
                         {"rank", WrittenRank(lra)},
                         {"removed", LayersOf(adapter.parts)}});
   });
-  Json essentials = Json::object();
-  if (provenance.is_object()) {
-    for (const char* key : {"correction", "merge", "lambda", "calibration"})
-      if (provenance.contains(key)) essentials[key] = provenance[key];
-    if (const Json::json_pointer criterion("/selection/criterion"); provenance.contains(criterion))
-      essentials["selection"]["criterion"] = provenance[criterion];
-  }
-  return MarkedHfLra(std::move(stock),
-                     {{"adapters", std::move(adapters)}, {"removed", removed}, {"provenance", std::move(essentials)}});
+  return MarkedHfLra(std::move(stock), {{"adapters", std::move(adapters)},
+                                        {"removed", removed},
+                                        {"provenance", ProvenanceJson(Essentials(provenance))}});
 }
 
 bool IsHfLra(const fs::path& directory) {
@@ -242,7 +237,7 @@ Model OpenHfLra(const fs::path& directory, const LoadOptions& options) {
   with_adapters.adapters_beside = true;
   Model model;
   model.directory = directory;
-  model.weights = LoadWeights(directory, ParseConfig(ReadUnmarked(file).dump(), file), with_adapters);
+  model.weights = LoadWeights(directory, ConfigFromJson(ReadUnmarked(file), file), with_adapters);
   const ModelConfig& config = model.weights->config;
   model.removed = Layers(mark.value("removed", Json()), INT32_MAX, file + ": shiftrt.removed");
   model.provenance = ReadProvenance(mark.value("provenance", Json()));

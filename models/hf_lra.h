@@ -28,10 +28,10 @@ struct AdapterTensor {
 std::vector<AdapterTensor> HfLraTensors(const DepthPlan& plan);
 
 // The config.json of a directory of this format, made from `stock`, a config.json for the blocks of the plan.
-// `removed`: the layers of the original model that the plan lacks. `provenance`: as SaveAdapted stores it; a part of it
-// is kept.
+// `removed`: the layers of the original model that the plan lacks. Of `provenance` the
+// essentials are kept.
 nlohmann::json HfLraConfig(nlohmann::json stock, const DepthPlan& plan, const std::vector<int64_t>& removed,
-                           const nlohmann::json& provenance);
+                           const Provenance& provenance);
 
 // True if the config.json names this format. Throws Error for invalid JSON.
 bool IsHfLra(const std::filesystem::path& directory);

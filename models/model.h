@@ -5,23 +5,16 @@
 
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
+#include "include/shiftrt/provenance.h"
 #include "models/lora.h"
 #include "models/plan.h"
 #include "models/weights.h"
 #include "tokenizers/tokenizer.h"
 
 namespace shiftrt {
-
-// The way in which a saved plan was made. A field is "" if the file does not record it.
-struct Provenance {
-  std::string criterion;   // that chose the removed layers
-  std::string correction;  // that replaced them, or "none"
-  std::string merge;       // "off", "full" or "lowrank"
-};
 
 struct Model {
   std::string name;
@@ -59,12 +52,12 @@ std::filesystem::path TokenizerDirectory(const std::string& name);
 std::unique_ptr<Tokenizer> OpenTokenizer(const std::string& name);
 
 // Writes DIR/shiftrt.json and DIR/adapters.safetensors (docs/formats.md lists the tensors). All files are written and
-// flushed under temporary names, then renamed. `provenance` is stored under "provenance"; ReadProvenance() reads
-// selection.criterion, correction and merge from it. With `with_weights` the kept blocks, config.json and the tokenizer
-// are written too, so that the directory needs no base model. Tensors that blocks or the output have of their own are
-// written to the checkpoint if there is one, otherwise to DIR/own.safetensors. `lora`: factors that are not merged into
-// the plan yet. They are written to DIR/lora, and OpenModel merges them.
-void SaveAdapted(const Model& model, const DepthPlan& plan, const nlohmann::json& provenance, bool with_weights,
+// flushed under temporary names, then renamed. `provenance` is stored under "provenance" (models/provenance.h), and
+// OpenModel reads it back. With `with_weights` the kept blocks, config.json and the tokenizer are written too, so that
+// the directory needs no base model. Tensors that blocks or the output have of their own are written to the checkpoint
+// if there is one, otherwise to DIR/own.safetensors. `lora`: factors that are not merged into the plan yet. They are
+// written to DIR/lora, and OpenModel merges them.
+void SaveAdapted(const Model& model, const DepthPlan& plan, const Provenance& provenance, bool with_weights,
                  const std::filesystem::path& directory, const Lora* lora = nullptr);
 
 }  // namespace shiftrt

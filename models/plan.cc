@@ -35,6 +35,8 @@ int64_t Sum(const DepthPlan& plan, const Weights& weights, const BlockSize& bloc
 
 }  // namespace
 
+const char* Name(Unit unit) { return unit == Unit::kHalf ? "half" : "block"; }
+
 const char* Name(Halves halves) {
   switch (halves) {
     case Halves::kBoth: return "both";
@@ -70,6 +72,11 @@ std::string Names(std::span<const BlockPart> parts, std::string_view between) {
   std::string names;
   for (const BlockPart& part : parts) names += (names.empty() ? "" : std::string(between)) + Name(part);
   return names;
+}
+
+std::string SpanName(std::span<const BlockPart> parts) {
+  if (parts.empty()) return "";
+  return parts.size() == 1 ? Name(parts.front()) : fmt::format("{}-{}", Name(parts.front()), Name(parts.back()));
 }
 
 std::vector<BlockPart> PartsAt(std::span<const int64_t> places) {

@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "include/shiftrt/blocks.h"
 #include "runtime/tensor.h"
 
 namespace shiftrt {
@@ -32,35 +33,6 @@ struct Lra {
 struct BlockWeights;
 struct Weights;
 
-// The halves of a block that run. Each half adds one update: h += attention(norm(h)), h += mlp(norm(h)).
-enum class Halves : uint8_t { kBoth, kAttention, kMlp };
-constexpr bool RunsAttention(Halves halves) { return halves != Halves::kMlp; }
-constexpr bool RunsMlp(Halves halves) { return halves != Halves::kAttention; }
-// "both", "attention", "mlp"; the inverse has no value for another word.
-const char* Name(Halves halves);
-std::optional<Halves> ParseHalves(std::string_view name);
-
-// A block, or one half of it: the unit that a plan leaves out and that an adapter replaces. Halves are numbered from
-// the model's first: the attention of layer l has the place 2 l, its MLP the place 2 l + 1.
-struct BlockPart {
-  int64_t layer = 0;
-  Halves halves = Halves::kBoth;
-
-  constexpr BlockPart() = default;
-  // NOLINTNEXTLINE(google-explicit-constructor): a layer is a part of a model
-  constexpr BlockPart(int64_t layer, Halves halves = Halves::kBoth) : layer(layer), halves(halves) {}
-  static constexpr BlockPart At(int64_t place) {
-    return {place / 2, place % 2 == 0 ? Halves::kAttention : Halves::kMlp};
-  }
-  constexpr int64_t begin() const { return 2 * layer + (RunsAttention(halves) ? 0 : 1); }  // its first place
-  constexpr int64_t end() const { return 2 * layer + (RunsMlp(halves) ? 2 : 1); }          // behind its last
-
-  bool operator==(const BlockPart&) const = default;
-};
-// "3", "3.attn" or "3.mlp"; the inverse has no value for another word. `Names` puts ", " between them.
-std::string Name(const BlockPart& part);
-std::optional<BlockPart> ParseBlockPart(std::string_view name);
-std::string Names(std::span<const BlockPart> parts, std::string_view between = ", ");
 // The parts that cover these places (ascending, each once). If both halves of a block are among them, the part is the
 // block.
 std::vector<BlockPart> PartsAt(std::span<const int64_t> places);

@@ -74,7 +74,7 @@ DType DeclaredType(const nlohmann::json& config, const std::string& file) {
 ModelShapes ShapesOfConfig(const fs::path& config, LoadDType dtype) {
   const nlohmann::json json = ReadUnmarked(config);
   const BlockType type = BlockTypeOf(DeclaredType(json, config.string()));
-  ModelShapes shapes = Describe(config, ParseConfig(json.dump(), config.string()), dtype,
+  ModelShapes shapes = Describe(config, ConfigFromJson(json, config.string()), dtype,
                                 [type](const std::string&, const std::vector<int64_t>& shape) {
                                   return FileTensor{nullptr, type, shape};
                                 });

@@ -5,11 +5,11 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "include/shiftrt/recipe.h"
 #include "shift/corrections/corrections.h"
 #include "shift/criteria/criteria.h"
 #include "shift/fit/fit.h"
@@ -19,15 +19,6 @@
 #include "shift/sums/token_weights.h"
 
 namespace shiftrt {
-
-// Files of the ridge sums. Without any, the sums exist in memory only.
-struct GramFiles {
-  std::vector<std::filesystem::path> load;  // their sum is used; the model is not run for the sites
-  std::filesystem::path save;
-  bool all_layers = false;  // save the sums of all layers, not only of the removed ones
-
-  bool used() const { return !load.empty() || !save.empty(); }
-};
 
 struct ShiftOptions {
   PruneSpec prune;

@@ -7,17 +7,10 @@
 #include <vector>
 
 #include "engine/decoder.h"
+#include "include/shiftrt/recipe.h"
 #include "tokenizers/tokenizer.h"
 
 namespace shiftrt {
-
-struct CalibrationSpec {
-  std::string source;  // a name or a file, as text/documents.h reads them
-  int64_t samples = 256;
-  int64_t tokens = 512;  // a sample
-};
-// "FILE", "FILE:128" or "FILE:128x256". Throws UsageError.
-CalibrationSpec ParseCalibration(const std::string& text);
 
 // How many samples of so many tokens each are fitted and held out, and in how many batches.
 struct CalibrationCounts {

@@ -94,6 +94,7 @@ std::optional<TrainingState> CheckpointFile::Read(int64_t count) const {
 }
 
 void CheckpointFile::Write(const TrainingState& state) const {
+  if (path_.empty()) return;
   const InterruptsHeld held;
   Json settings = Json::object(), validations = Json::array();
   for (const auto& [setting, value] : settings_) settings[setting] = value;

@@ -9,29 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "include/shiftrt/finetune.h"
+
 namespace shiftrt {
 
 // Everything that decides the result of a training, by name: fingerprints of model, plan and text, and each setting.
 using TrainingSettings = std::vector<std::pair<std::string, std::string>>;
-
-// The course of a training so far.
-struct TrainingHistory {
-  struct Validation {
-    int64_t step = 0;  // steps done before it
-    double loss = 0;   // nats per token
-  };
-
-  std::vector<double> losses;          // of each step, before it is taken: the mean over its targets
-  std::vector<double> gradient_norms;  // of each step, before clipping
-  std::vector<Validation> validations;
-  int64_t tokens = 0;   // that were passed both ways
-  double seconds = 0;   // that the steps took, on whatever machines
-  int64_t resumed = 0;  // steps that a checkpoint had
-
-  int64_t steps() const { return static_cast<int64_t>(losses.size()); }
-  // The mean of losses[first] .. losses[last - 1].
-  double MeanLoss(int64_t first, int64_t last) const;
-};
 
 struct TrainingState {
   std::vector<float> values, first, second;  // train/parameters.h's arrays, without the gradients
@@ -40,6 +23,7 @@ struct TrainingState {
 
 class CheckpointFile {
  public:
+  // An empty path is no file: Read() finds nothing and Write() writes nothing.
   CheckpointFile(std::filesystem::path path, TrainingSettings settings)
       : path_(std::move(path)), settings_(std::move(settings)) {}
 

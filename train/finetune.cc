@@ -82,7 +82,7 @@ TrainingSettings SettingsOf(const FinetuneJob& job) {
   return settings;
 }
 
-FinetuneResult Finetune(const FinetuneJob& job) {
+TrainingResult Finetune(const FinetuneJob& job) {
   const FinetuneOptions& options = job.options;
   const Beginning beginning = BeginningOf(job);
   const std::shared_ptr<const Weights>& weights = job.model.weights;
@@ -104,7 +104,7 @@ FinetuneResult Finetune(const FinetuneJob& job) {
     objective = std::make_unique<LanguageObjective>(engine, views, options.loss, teacher.get());
   }
 
-  FinetuneResult result;
+  TrainingResult result;
   const CheckpointFile checkpoint(job.checkpoint, SettingsOf(job));
   result.history =
       Train({job.texts, parameters, options.training, checkpoint, job.observer, job.context}, *objective, arrays);

@@ -34,7 +34,7 @@ struct FinetuneJob {
   TrainingObserver observer;  // may be empty
 };
 
-struct FinetuneResult {
+struct TrainingResult {
   DepthPlan plan;            // with the trained values, but without LoRA
   std::optional<Lora> lora;  // of Method::kLora
   TrainingHistory history;
@@ -44,7 +44,7 @@ struct FinetuneResult {
 
 // Throws UsageError for options that the model does not go with, and what Train() throws. The checkpoint is left in
 // place: its maker removes it once the result is saved.
-FinetuneResult Finetune(const FinetuneJob& job);
+TrainingResult Finetune(const FinetuneJob& job);
 
 // The settings that decide the result of a job, with the fingerprints of model, plan and text.
 TrainingSettings SettingsOf(const FinetuneJob& job);

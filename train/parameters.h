@@ -9,29 +9,12 @@
 #include <vector>
 
 #include "engine/gradients.h"
+#include "include/shiftrt/finetune.h"
 #include "models/lora.h"
 #include "models/plan.h"
 #include "models/weights.h"
 
 namespace shiftrt {
-
-enum class Method : uint8_t {
-  kLora,         // low-rank changes of projections
-  kPartial,      // all tensors of some blocks, and the head
-  kAdapters,     // the linear residual adapters alone
-  kReplacement,  // one block, or its MLP half, in the place of each run of removed blocks (Replacement in
-                 // train/objectives.h)
-};
-const char* Name(Method method);
-// Throws UsageError for a word that is not one of "lora", "partial", "adapters" and "replacement".
-Method ParseMethod(const std::string& name);
-
-struct LoraOptions {
-  std::vector<std::string> targets = {"q", "k", "v", "o", "gate", "up", "down"};
-  int64_t rank = 8;
-  double alpha = 16;
-  double dropout = 0;
-};
 
 struct TrainableOptions {
   Method method = Method::kLora;

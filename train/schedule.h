@@ -5,12 +5,9 @@
 #include <cstdint>
 #include <string>
 
-namespace shiftrt {
+#include "include/shiftrt/finetune.h"
 
-enum class Decay : uint8_t { kConstant, kLinear, kCosine };
-const char* Name(Decay decay);
-// "constant", "linear" or "cosine". Throws UsageError for another word.
-Decay ParseDecay(const std::string& name);
+namespace shiftrt {
 
 // Rises linearly over `warmup` steps to `rate` and falls to zero at the end of `steps`, linearly or along half a
 // cosine, as transformers' schedules of these names do (get_linear_schedule_with_warmup).

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,29 +14,41 @@
 
 namespace shiftrt {
 
+/// How MeasurePerplexity() reads a text.
+struct PerplexitySettings {
+  std::string protocol = "gptq";  ///< "gptq" (windows of 2048 tokens) or "seq128" (128); at most the model's positions
+  int64_t tokens = 0;             ///< measure on the first so many tokens, but on one window at least; 0: all
+};
+
 /// The perplexity of a model on a text.
 struct TextPerplexity {
   double perplexity = 0;  ///< exp(mean_nll)
   double mean_nll = 0;    ///< mean negative log-likelihood, nats per predicted token
   int64_t predicted = 0;  ///< tokens that were predicted
   int64_t window = 0;     ///< tokens per window
+  int64_t tokens = 0;     ///< of the text that were read; a remainder shorter than a window is not predicted
+  int64_t all = 0;        ///< tokens of the whole text
+  std::string text;       ///< the name of its file
+  double seconds = 0;     ///< that the measurement took
 };
 
 /// Measures perplexity over disjoint windows of a text; the first token of a window is not predicted, and what remains
 /// after the last whole window is left out.
 /// \param model the model to measure
-/// \param file a UTF-8 text file; of WikiText (.raw, .tokens) the lines are joined as GPTQ joins them
-/// \param protocol "gptq" (windows of 2048 tokens) or "seq128" (128 tokens); at most the positions of the model
+/// \param text a UTF-8 text file, or a known name such as "wikitext2-test" of a text that is on this machine; of
+/// WikiText
+///     (.raw, .tokens) the lines are joined as GPTQ joins them
+/// \param settings the protocol, and how much of the text is read
 /// \param resources what the measurement may use of the machine
 /// \param progress receives reports; null: none are made
 /// \return the perplexity
 /// \throws UsageError for another protocol; Error if the file cannot be read or has less than one window; OutOfMemory;
 ///     Interrupted after RequestInterrupt()
-TextPerplexity MeasurePerplexity(const LanguageModel& model, const std::filesystem::path& file,
-                                 const std::string& protocol = "gptq", const Resources& resources = {},
+TextPerplexity MeasurePerplexity(const LanguageModel& model, const std::string& text,
+                                 const PerplexitySettings& settings = {}, const Resources& resources = {},
                                  Progress* progress = nullptr);
 
-/// Which suites EvaluateSuites() runs and where their data are.
+/// Which suites Evaluate() runs and where their data are.
 struct SuiteSettings {
   /// Names of tasks with commas between them, "paper7" or "all"; `shiftrt eval --help` lists them.
   std::string tasks = "paper7";
@@ -59,19 +70,20 @@ struct SuiteResult {
   std::string task;                             ///< its name, as in SuiteSettings::tasks
   std::string quoted_metric;                    ///< the name of the metric that is quoted for the task
   int64_t items = 0;                            ///< questions, or documents
+  double seconds = 0;                           ///< that the scoring took
   std::vector<std::vector<SuiteScore>> scores;  ///< of each model, in the order given: its metrics
 };
 
 /// Scores several models on the same items. What the models have in common is computed once. The numbers are those of
 /// EleutherAI's lm-evaluation-harness 0.4.
-/// \param models at least one; all must share their weights, as a model and those that PruneAndRepair() makes of it do
+/// \param models at least one; all must share their weights, as a model and those that Repair() makes of it do
 /// \param settings which tasks, and where their data are
 /// \param resources what the evaluation may use of the machine
 /// \param progress receives reports; null: none are made
 /// \return one result per task, in the order of the tasks
 /// \throws UsageError for an unknown task or models that do not share weights; Error for data that are not found or
 ///     malformed; OutOfMemory; Interrupted after RequestInterrupt()
-std::vector<SuiteResult> EvaluateSuites(std::span<const LanguageModel> models, const SuiteSettings& settings = {},
-                                        const Resources& resources = {}, Progress* progress = nullptr);
+std::vector<SuiteResult> Evaluate(std::span<const LanguageModel> models, const SuiteSettings& settings = {},
+                                  const Resources& resources = {}, Progress* progress = nullptr);
 
 }  // namespace shiftrt

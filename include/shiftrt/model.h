@@ -6,10 +6,16 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "shiftrt/blocks.h"
+#include "shiftrt/progress.h"
+#include "shiftrt/provenance.h"
+#include "shiftrt/resources.h"
 
 namespace shiftrt {
 
@@ -25,6 +31,13 @@ enum class WeightType {
 struct OpenSettings {
   WeightType weights = WeightType::kAsStored;  ///< the type of the weights in memory
   bool check_finite = false;                   ///< read all weights and refuse infinities and NaN
+  bool merge_lora = true;                      ///< false: leave the LoRA factors of a saved model out
+  /// A directory with a LoRA adapter of peft for this model, to be merged into its weights; empty: none.
+  std::filesystem::path lora = {};
+  /// The processes that share the work with this one (JoinProcesses()), all of which open the same model; if they are
+  /// divided, each opens its part. Null: this process alone.
+  std::shared_ptr<Processes> processes = {};
+  Progress* progress = nullptr;  ///< receives reports; null: none are made
 };
 
 /// The sizes of a model.
@@ -62,6 +75,12 @@ class LanguageModel {
   ModelShape Shape() const;
   /// \return layers of the original model, counted from 0 and ascending, of which nothing runs
   std::vector<int64_t> RemovedLayers() const;
+  /// \return blocks of which at least one half runs
+  int64_t Blocks() const;
+  /// \return adapters that run
+  int64_t Adapters() const;
+  /// \return how the model was made, as far as it was recorded; null for an original model
+  const Provenance* MadeBy() const;
   /// \return parameters of the model as it runs, adapters included; a head that shares the embedding table counts once
   int64_t Parameters() const;
   /// \return bytes of weights and adapters that decoding one token reads
@@ -78,8 +97,13 @@ class LanguageModel {
   /// \throws Error for an id outside the vocabulary of the tokenizer, and if the model has no tokenizer
   std::string Decode(std::span<const int32_t> tokens) const;
 
-  /// The same weights without some layers and without any adapter.
-  /// \param layers layers of the original model to remove, counted from 0, in any order
+  /// The same weights without some blocks, or halves of them, and without any adapter.
+  /// \param parts blocks and halves of the original model, ascending, each once
+  /// \return the pruned model
+  /// \throws Error for a block that does not exist
+  LanguageModel Without(std::span<const BlockPart> parts) const;
+  /// The same for whole blocks.
+  /// \param layers layers of the original model to remove, counted from 0, ascending
   /// \return the pruned model
   /// \throws Error for a layer that does not exist
   LanguageModel Without(std::span<const int64_t> layers) const;
@@ -89,8 +113,9 @@ class LanguageModel {
   /// \param directory the directory; it is made if it does not exist, and files of the same names are replaced
   /// \param with_weights also write the blocks that run, the configuration and the tokenizer, so that the directory
   ///     does not need the original model
+  /// \param merge_lora of a model that Finetune() made with LoRA: write changed projections instead of the factors
   /// \throws Error if the directory cannot be written
-  void Save(const std::filesystem::path& directory, bool with_weights = false) const;
+  void Save(const std::filesystem::path& directory, bool with_weights = false, bool merge_lora = false) const;
 
   struct Impl;  ///< what the handle refers to; not part of the interface
   /// For the library itself.

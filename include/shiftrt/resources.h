@@ -4,9 +4,20 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace shiftrt {
+
+/// The processes that share the work of one program, started by mpirun or srun (docs/scale.md). They run the same
+/// program, make the same calls, and all get the results of one process.
+class Processes;
+/// Connects the processes that a launcher has started. Call it once, before everything else.
+/// \return the processes; this one alone if there is no launcher
+/// \throws Error if MPI cannot be loaded or started
+std::shared_ptr<Processes> JoinProcesses();
+
+struct Context;
 
 /// What a computation may use of the machine. The defaults are all cores that the process may use, and no GPU.
 ///
@@ -21,6 +32,15 @@ struct Resources {
   /// Indices of the GPUs to use; empty: none. The first one runs the model, the others take a share of calibration
   /// passes. A GPU that does not exist, or a library built without CUDA, is a UsageError of the field "gpus".
   std::vector<int> gpus = {};
+  /// Processes that share the work with this one (JoinProcesses()); null: this process alone.
+  std::shared_ptr<Processes> processes = {};
+  /// What Prepare() made of the other fields; null: each call prepares for itself.
+  std::shared_ptr<const Context> prepared = {};
 };
+
+/// Checks resources and prepares them, so that calls that are given the result share it: copies of weights in the
+/// memory of GPUs, and the division of a host's memory between processes. \param resources what computations may use of
+/// the machine \return the same, prepared \throws UsageError for resources that this machine lacks
+Resources Prepare(const Resources& resources);
 
 }  // namespace shiftrt

@@ -103,6 +103,22 @@ class ModelRunner {
   /// \throws Error if the sequence becomes longer than its capacity, or for a token id that does not exist
   std::vector<float> NextLogits(std::span<const int32_t> tokens, SequenceCache& sequence);
 
+  /// Logits of all positions of a sequence.
+  /// \param tokens token ids, at least one
+  /// \param logits receives (tokens, ModelShape::vocabulary) floats, row by row: those of the token that follows each
+  /// \throws UsageError for a buffer of another size; Error for a sequence that is too long, or a token id that does
+  /// not
+  ///     exist; OutOfMemory
+  void Logits(std::span<const int32_t> tokens, std::span<float> logits);
+  /// The residual stream of a sequence before each block that runs, and behind the last.
+  /// \param tokens token ids, at least one
+  /// \param on_stream called with the layer of the original model, and with (tokens, ModelShape::hidden) floats that
+  /// are
+  ///     valid during the call; at last with ModelShape::layers and the stream that the final norm reads
+  /// \throws Error for a sequence that is too long, or a token id that does not exist; OutOfMemory
+  void HiddenStates(std::span<const int32_t> tokens,
+                    const std::function<void(int64_t layer, std::span<const float> stream)>& on_stream);
+
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -3,10 +3,16 @@
 /// All public headers of shiftrt. docs/api.md says what is stable.
 #pragma once
 
+#include "shiftrt/blocks.h"
 #include "shiftrt/error.h"
 #include "shiftrt/evaluate.h"
+#include "shiftrt/export.h"
+#include "shiftrt/finetune.h"
 #include "shiftrt/model.h"
 #include "shiftrt/progress.h"
+#include "shiftrt/provenance.h"
+#include "shiftrt/pull.h"
+#include "shiftrt/recipe.h"
 #include "shiftrt/repair.h"
 #include "shiftrt/resources.h"
 #include "shiftrt/runner.h"

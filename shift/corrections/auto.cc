@@ -80,7 +80,7 @@ class Search {
                        [](const BlockPart& part) { return part.halves != Halves::kBoth; });
   }
 
-  FitOptions With(const Recipe& recipe) const {
+  FitOptions With(const FitRecipe& recipe) const {
     FitOptions options = options_;
     options.factorization = recipe.factorization;
     options.ridge.lambda = recipe.lambda;
@@ -88,12 +88,12 @@ class Search {
     return options;
   }
   // Null for the identity.
-  const OutputMetrics* MetricsOf(const Recipe& recipe) const {
+  const OutputMetrics* MetricsOf(const FitRecipe& recipe) const {
     return recipe.metric == MetricKind::kIdentity ? nullptr : metrics_.at(recipe.metric).get();
   }
 
   // Returns the loss; the fit that would be chosen so far is kept.
-  double Record(const Recipe& recipe, FittedSites fitted) {
+  double Record(const FitRecipe& recipe, FittedSites fitted) {
     DepthPlan plan = CorrectedPlan(job_.layers(), sites_, fitted);
     const std::vector<double> losses = loss_.BySequence(plan);
     seconds_ += fitted.seconds;
@@ -145,12 +145,12 @@ class Search {
     for (size_t i = 0; i < sums.sites.size(); ++i) of[i / sites_.size()].push_back(&sums.sites[i]);
     const bool full = options_.rank.kind == RankSpec::Kind::kFull;  // nothing to factorize
     for (size_t w = 0; w < weightings.size(); ++w) {
-      const Recipe svd{Calibration::kIndependent, weightings[w], Factorization::kSvd, options_.ridge.lambda};
-      TryFactorizations(of[w], svd, {full ? std::vector<Recipe>{svd} : std::vector<Recipe>{svd, Reduced(svd)}});
+      const FitRecipe svd{Calibration::kIndependent, weightings[w], Factorization::kSvd, options_.ridge.lambda};
+      TryFactorizations(of[w], svd, {full ? std::vector<FitRecipe>{svd} : std::vector<FitRecipe>{svd, Reduced(svd)}});
     }
     const auto chosen = [&] { return of[Lowest().recipe.weighting.norm ? 1 : 0]; };
     if (options_.ridge.lambda.kind != LambdaSpec::Kind::kHoldout) {
-      Recipe recipe = Lowest().recipe;
+      FitRecipe recipe = Lowest().recipe;
       recipe.lambda = {LambdaSpec::Kind::kHoldout, 0};
       TryFactorizations(chosen(), recipe, {recipe});
     }
@@ -160,8 +160,8 @@ class Search {
       return;
     }
     CollectMetrics();
-    const Recipe best = Reduced(Lowest().recipe);
-    std::vector<Recipe> recipes;
+    const FitRecipe best = Reduced(Lowest().recipe);
+    std::vector<FitRecipe> recipes;
     for (const auto& [kind, metrics] : metrics_) {
       recipes.push_back(best);
       recipes.back().metric = kind;
@@ -169,16 +169,16 @@ class Search {
     TryFactorizations(chosen(), best, recipes);
   }
 
-  static Recipe Reduced(Recipe recipe) {
+  static FitRecipe Reduced(FitRecipe recipe) {
     recipe.factorization = Factorization::kReducedRank;
     return recipe;
   }
 
   // Recipes that share the solve of `solve`.
-  void TryFactorizations(const std::vector<const SiteSums*>& sums, const Recipe& solve,
-                         const std::vector<Recipe>& recipes) {
+  void TryFactorizations(const std::vector<const SiteSums*>& sums, const FitRecipe& solve,
+                         const std::vector<FitRecipe>& recipes) {
     SolvedSites solved = SolveSites(job_.context, sums, With(solve), job_.progress);
-    for (const Recipe& recipe : recipes) {
+    for (const FitRecipe& recipe : recipes) {
       Record(recipe, ReduceSites(job_.context, sums, solved, With(recipe), MetricsOf(recipe), job_.progress));
       solved.seconds = 0;  // counted once
     }
@@ -198,7 +198,7 @@ class Search {
   ShiftJob JobOf(const CalibrationSet& text) const { return {job_.context, job_.model, text, job_.progress}; }
 
   // On all of `text`, whose streams are `start`.
-  FittedSites Walked(const Recipe& recipe, const CalibrationSet& text, StartStreams start) {
+  FittedSites Walked(const FitRecipe& recipe, const CalibrationSet& text, StartStreams start) {
     const ShiftJob job = JobOf(text);
     const FitOptions options = With(recipe);
     const Correction& correction = FindCorrection(recipe.correction);
@@ -236,8 +236,8 @@ class Search {
     return "";
   }
 
-  std::vector<Recipe> RecipesInWalks(const Recipe& best) {
-    std::vector<Recipe> recipes;
+  std::vector<FitRecipe> RecipesInWalks(const FitRecipe& best) {
+    std::vector<FitRecipe> recipes;
     if (sites_.size() > 1)  // one site alone has nothing removed before it
       for (const Calibration mode : {Calibration::kSequential, Calibration::kDrift}) {
         recipes.push_back(best);
@@ -249,7 +249,7 @@ class Search {
         best_.untried.push_back(fmt::format("{}: {}", name, why));
         continue;
       }
-      Recipe recipe = Reduced(best);
+      FitRecipe recipe = Reduced(best);
       recipe.correction = name;
       recipe.weighting = {};  // norm weights make these fits far worse on text with massive activations
       if (!FindCorrection(name).accepts.has(Setting::kMetric)) recipe.metric = MetricKind::kIdentity;
@@ -260,16 +260,16 @@ class Search {
 
   void TryWalks() {
     const Trial independent = Lowest();
-    const std::vector<Recipe> recipes = RecipesInWalks(independent.recipe);
+    const std::vector<FitRecipe> recipes = RecipesInWalks(independent.recipe);
     if (recipes.empty()) return;
     StartStreams start;
     {
       const Stopwatch watch(seconds_.calibrate);
       start = StreamsBefore(WalkStart(removed_), job_, "calibrating up to the first removed block");
     }
-    const Recipe* nearest = nullptr;
+    const FitRecipe* nearest = nullptr;
     double lowest = independent.loss + kNear;
-    for (const Recipe& recipe : recipes) {
+    for (const FitRecipe& recipe : recipes) {
       const double loss = Record(recipe, Walked(recipe, quarter_, start.Every(job_.context, kStep)));
       if (loss >= lowest) continue;
       lowest = loss;

@@ -89,7 +89,7 @@ SiteCorrection InWalk(const Correction& correction, const ShiftJob& job, const F
           }};
 }
 
-std::string Format(const Recipe& recipe) {
+std::string Format(const FitRecipe& recipe) {
   const Correction& correction = FindCorrection(recipe.correction);
   const bool adapters = correction.takes_recipe();
   std::string text =

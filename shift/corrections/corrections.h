@@ -90,7 +90,7 @@ std::string WhyRefused(const Correction& correction, SettingSet used);
 SiteCorrection InWalk(const Correction& correction, const ShiftJob& job, const FitOptions& options,
                       const OutputMetrics* metrics = nullptr);
 // "sequential, token weights norm, rrr, metric fisher, lambda gcv"; "joint, token weights none, lambda gcv"
-std::string Format(const Recipe& recipe);
+std::string Format(const FitRecipe& recipe);
 // The label filled in, as "span LRA 64".
 std::string Label(const Correction& correction, const RankSpec& rank, bool span);
 

@@ -9,21 +9,12 @@
 #include <vector>
 
 #include "engine/decoder.h"
+#include "include/shiftrt/provenance.h"
 #include "runtime/progress.h"
 #include "shift/criteria/prune_spec.h"
 #include "shift/setting.h"
 
 namespace shiftrt {
-
-struct Selection {
-  std::string criterion;
-  // Lower = removed first. One score per unit; where window > 1, of each `window` consecutive units by the first of
-  // them, so window - 1 fewer; NaN for a unit that keep= protects from a greedy criterion; empty for layers=.
-  std::vector<double> scores;
-  std::vector<BlockPart> removed;  // in the order of depth
-  int64_t window = 1;
-  Unit unit = Unit::kBlock;
-};
 
 // The input of a criterion. `calibration` holds packed sequences; criteria without data ignore it.
 struct CriterionInput {

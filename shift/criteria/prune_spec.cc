@@ -193,13 +193,29 @@ int64_t HalvesOf(const std::vector<BlockPart>& parts) {
 
 }  // namespace
 
+std::string Format(const PruneSpec& spec) {
+  if (!spec.text.empty()) return spec.text;
+  if (!spec.layers.empty()) return fmt::format("{}{}", kLayers, Names(spec.layers, ","));
+  std::string text = spec.criterion + ":";
+  if (spec.parameters > 0) {
+    text += fmt::format("{}{}", kParameters, spec.parameters);
+  } else if (spec.bytes > 0) {
+    text += fmt::format("{}{}B", kBytes, spec.bytes);
+  } else {
+    text += spec.count > 0 ? std::to_string(spec.count) : fmt::format("{}", spec.ratio);
+  }
+  for (const auto& [option, value] : spec.options) text += fmt::format(",{}={}", option, value);
+  if (spec.unit != Unit::kBlock) text += fmt::format(",{}{}", kUnit, Name(spec.unit));
+  if (spec.keep_first > 0) text += fmt::format(",{}{}{}", kKeep, kFirst, spec.keep_first);
+  if (spec.keep_last > 0) text += fmt::format(",{}{}{}", kKeep, kLast, spec.keep_last);
+  return text;
+}
+
 Unit ParseUnit(std::string_view name) {
   for (const Unit unit : {Unit::kBlock, Unit::kHalf})
     if (name == Name(unit)) return unit;
   FailUsage(Field("prune"), "unknown unit \"{}\"; known: block, half", name);
 }
-
-const char* Name(Unit unit) { return unit == Unit::kHalf ? "half" : "block"; }
 
 int64_t UnitsOf(Unit unit, int64_t layers) { return unit == Unit::kHalf ? 2 * layers : layers; }
 

@@ -9,43 +9,17 @@
 #include <string_view>
 #include <vector>
 
+#include "include/shiftrt/recipe.h"
 #include "models/plan.h"
 #include "models/weights.h"
 
 namespace shiftrt {
 
-// The unit that a criterion scores and removes.
-enum class Unit : uint8_t {
-  kBlock,  // unit `i` is block i
-  kHalf,   // unit `i` is the half at place i (models/plan.h)
-};
 // "block", "half". Throws UsageError for another word.
 Unit ParseUnit(std::string_view name);
-const char* Name(Unit unit);
 int64_t UnitsOf(Unit unit, int64_t layers);
 BlockPart PartOf(Unit unit, int64_t index);
 
-struct PruneSpec {
-  std::string criterion;  // a row of the table in criteria.cc
-  Unit unit = Unit::kBlock;
-  // The amount; one of these.
-  double ratio = 0;                       // removes floor(ratio * layers) blocks, or halves of as many bytes
-  int64_t count = 0;                      // removes so many units
-  int64_t parameters = 0, bytes = 0;      // removes until the blocks that stay, embedding, norm and head take no more
-  std::vector<BlockPart> layers;          // layers=3.attn,5.mlp,8-10
-  int64_t keep_first = 0, keep_last = 0;  // keep=first:4,last:2
-  std::map<std::string, int64_t, std::less<>> options;  // options of the criterion, as given: rank=16
-  std::string text;                                     // the whole, as given
-
-  // The value of an option that the criterion has: as given, or else what it is otherwise.
-  int64_t Option(std::string_view name) const;
-  // True if it may leave out one half of a block alone.
-  bool halves() const;
-};
-
-// Throws UsageError naming what is wrong and listing the criteria known. Where `default_amount` is given a criterion
-// may stand alone.
-PruneSpec ParsePrune(const std::string& text, const std::string& default_amount = "");
 // Several of them, comma separated: "bi,angular:4,keep=first:2,layers=3,5".
 std::vector<PruneSpec> ParsePruneList(const std::string& text, const std::string& default_amount);
 

@@ -6,31 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "include/shiftrt/recipe.h"
 #include "models/plan.h"
 #include "shift/fit/metric.h"
 #include "shift/fit/ridge.h"
 
 namespace shiftrt {
 
-// "svd": truncated SVD of A. "svd-refit": the same map with the bias that leaves no mean error. "rrr": reduced-rank
-// regression.
-enum class Factorization { kSvd, kSvdRefit, kReducedRank };
-Factorization ParseFactorization(const std::string& text);
-const char* Name(Factorization factorization);
-
-// The number of directions that an adapter keeps: RANK, full, energy:SHARE or budget:PARAMETERS.
-struct RankSpec {
-  enum class Kind { kFull, kFixed, kEnergy, kBudget } kind = Kind::kFixed;
-  int64_t rank = 64;       // kFixed
-  double energy = 0;       // kEnergy: the share of the sum of squared singular values to keep, in (0, 1]
-  int64_t parameters = 0;  // kBudget: of all adapters together, biases included
-
-  static RankSpec Full() { return {Kind::kFull, 0, 0, 0}; }
-  static RankSpec Fixed(int64_t rank) { return {Kind::kFixed, rank, 0, 0}; }
-};
-// "64", "full", "energy:0.9", "budget:4M" (k, M and G are powers of 1000). Throws UsageError for anything else.
-RankSpec ParseRank(const std::string& text);
-std::string Format(const RankSpec& spec);
 // Throws UsageError for a fixed rank outside 1 .. hidden.
 void CheckRank(const RankSpec& spec, int64_t hidden);
 

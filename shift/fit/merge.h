@@ -4,14 +4,11 @@
 
 #include <string>
 
+#include "include/shiftrt/recipe.h"
 #include "models/plan.h"
 #include "runtime/context.h"
 
 namespace shiftrt {
-
-enum class Merge { kOff, kFull, kLowRank };  // "off", "full", "lowrank"
-Merge ParseMerge(const std::string& text);
-const char* Name(Merge merge);
 
 // full: M = M_1 M_2 ... M_k, b = b_1 M_2...M_k + ... + b_k as one d x d map a run of sites. lowrank: M - I has rank at
 // most the sum of the ranks and stays factored, P (d, sum r) and Q (sum r, d), with no d x d matrix. Composed in

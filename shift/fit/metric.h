@@ -10,18 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "include/shiftrt/recipe.h"
 #include "shift/job.h"
 
 namespace shiftrt {
-
-enum class MetricKind {
-  kIdentity,        // an error counts by its squares alone
-  kFisherDiagonal,  // each coordinate's by the mean square of the loss's gradient there
-  kFisher,          // by the second moment of that gradient
-};
-// "identity", "fisher-diagonal", "fisher". Throws UsageError for anything else.
-MetricKind ParseMetric(const std::string& text);
-const char* Name(MetricKind kind);
 
 // M = L L', the second moment of dL/dh behind a block, of d coordinates; or its diagonal.
 class OutputMetric {

@@ -5,23 +5,14 @@
 #include <cstdint>
 #include <string>
 
+#include "include/shiftrt/recipe.h"
 #include "shift/fit/factorize.h"
 #include "shift/fit/ridge.h"
 #include "shift/sums/token_weights.h"
 
 namespace shiftrt {
 
-enum class Calibration {
-  kAuto,         // the usual mode of the correction, if the other options allow it: ModeOf() in shift/options.h
-  kIndependent,  // all sites from one pass of the original model (the paper's default)
-  kSequential,   // inputs from the corrected stream; target: what the site's own blocks add to it
-  kDrift,        // inputs from the corrected stream; target: the original stream after the site less those inputs
-};
-// "auto", "independent", "sequential", "drift". Throws UsageError for anything else.
-Calibration ParseCalibrationMode(const std::string& text);
-const char* Name(Calibration calibration);
-
-struct Recipe {
+struct FitRecipe {
   Calibration mode = Calibration::kIndependent;
   TokenWeighting weighting;
   Factorization factorization = Factorization::kSvd;
@@ -32,7 +23,7 @@ struct Recipe {
 
 // The result of a fit by a recipe.
 struct Trial {
-  Recipe recipe;
+  FitRecipe recipe;
   int64_t tokens = 0;      // fitted
   double loss = 0;         // on held-out text, nats per token
   double gain = 0;         // by which the loss is below that of the first trial

@@ -4,19 +4,12 @@
 
 #include <string>
 
+#include "include/shiftrt/recipe.h"
 #include "runtime/context.h"
 #include "runtime/linalg/placed.h"
 #include "shift/sums/statistics.h"
 
 namespace shiftrt {
-
-struct LambdaSpec {
-  enum class Kind { kAbsolute, kRelative, kGcv, kHoldout } kind = Kind::kGcv;
-  double value = 0;  // absolute; or times trace(H'H) / n
-};
-// "1e-2", "1e-4rel", "gcv" or "holdout". Throws UsageError for anything else, negative or not finite.
-LambdaSpec ParseLambda(const std::string& text);
-std::string Format(const LambdaSpec& spec);
 
 struct RidgeOptions {
   LambdaSpec lambda;

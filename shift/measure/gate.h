@@ -4,16 +4,11 @@
 
 #include <vector>
 
+#include "include/shiftrt/provenance.h"
 #include "runtime/progress.h"
 #include "shift/measure/heldout_loss.h"
 
 namespace shiftrt {
-
-struct GateVerdict {
-  std::vector<BlockPart> parts;  // those of an adapter, or the block with tensors of its own
-  double with = 0, without = 0;  // losses on which the decision was based, in nats per token
-  bool kept = true;
-};
 
 struct GatedPlan {
   DepthPlan plan;

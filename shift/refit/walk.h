@@ -9,18 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "include/shiftrt/recipe.h"
 #include "shift/job.h"
 #include "shift/refit/projection.h"
 #include "shift/sums/streams.h"
 
 namespace shiftrt {
-
-// Healing fits projections of the kept blocks behind the first removed one again: none, the down projections, or the
-// output projections and then the down projections.
-enum class Heal { kOff, kDown, kAll };
-// "off", "down", "all". Throws UsageError for anything else.
-Heal ParseHeal(const std::string& text);
-const char* Name(Heal heal);
 
 // The correction that a walk puts in the place of removed parts.
 struct SiteCorrection {

@@ -20,11 +20,7 @@ std::vector<int64_t> Site::Layers() const {
   return layers;
 }
 
-std::string Site::Name() const {
-  const std::vector<BlockPart> parts = Parts();
-  const std::string first = shiftrt::Name(parts.front());
-  return blocks == 1 ? first : fmt::format("{}-{}", first, shiftrt::Name(parts.back()));
-}
+std::string Site::Name() const { return SpanName(Parts()); }
 
 std::vector<Site> SitesOf(const std::vector<BlockPart>& removed) {
   std::vector<Site> sites;

@@ -98,7 +98,7 @@ class ExportTest : public testing::Test {
   TemporaryDirectory directory_;
   std::filesystem::path out_;
   Context context_ = Context::Default();
-  Json provenance_ = {{"selection", {{"criterion", "bi"}}}, {"correction", "none"}, {"merge", "off"}};
+  Provenance provenance_ = {.criterion = "bi", .recipe = {.correction = "none", .merge = "off"}};
   ExportOptions options_;
   NoProgress quiet_;
   Progress* progress_ = &quiet_;

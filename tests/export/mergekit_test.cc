@@ -62,7 +62,7 @@ TEST_F(Mergekit, TheOriginalIsNamedAsItsFilesNameIt) {
 TEST_F(Mergekit, ASavedModelWithItsWeights) {
   const Model model = EightLayers();
   const fs::path saved = directory_.path() / "saved";
-  SaveAdapted(model, Pruned(model, {3}), {{"correction", "none"}}, /*with_weights=*/true, saved);
+  SaveAdapted(model, Pruned(model, {3}), {.recipe = {.correction = "none"}}, /*with_weights=*/true, saved);
   const Model opened = OpenModel(saved.string());
   EXPECT_TRUE(WriteRefusal("mergekit", opened, opened.plan).starts_with("base_model: "));
   EXPECT_FALSE(fs::exists(out_));
@@ -71,7 +71,7 @@ TEST_F(Mergekit, ASavedModelWithItsWeights) {
   EXPECT_NE(Recipe().find("layer_range: [4, 8]"), std::string::npos);
   fs::remove_all(saved);
   fs::remove_all(out_);
-  SaveAdapted(model, Pruned(model, {3}), {{"correction", "laco"}}, /*with_weights=*/true, saved);
+  SaveAdapted(model, Pruned(model, {3}), {.recipe = {.correction = "laco"}}, /*with_weights=*/true, saved);
   const Model merged = OpenModel(saved.string());
   EXPECT_NE(WriteRefusal("mergekit", merged, merged.plan).find("it was corrected (laco)"), std::string::npos);
 }

@@ -82,7 +82,7 @@ class Adapted : public testing::Test {
     model.plan = std::move(plan);
     return model;
   }
-  void Save(const Model& model, bool with_weights = false, const Json& provenance = Json::object()) const {
+  void Save(const Model& model, bool with_weights = false, const Provenance& provenance = {}) const {
     SaveAdapted(model, model.plan, provenance, with_weights, saved_);
   }
   Model Corrected() const {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Saved models: what comes back is what went in, bit for bit; and what nobody saved is refused.
+#include "models/provenance.h"
 #include "tests/models/adapted_fixture.h"
 
 namespace shiftrt {
@@ -8,13 +9,65 @@ namespace {
 TEST_F(Adapted, ComesBackBitForBit) {
   for (const DepthPlan& plan : Plans()) {
     const Model model = With(base_, plan);
-    Save(model, false, {{"selection", {{"criterion", "bi"}}}});
+    Save(model, false, {.criterion = "bi"});
     const Model opened = OpenAdapted(saved_, {});
     EXPECT_EQ(opened.plan.stages.size(), plan.stages.size());
     EXPECT_EQ(opened.directory, fs::absolute(base_.directory));
     EXPECT_EQ(opened.provenance->criterion, "bi");
     EXPECT_EQ(Logits(opened), Logits(model));
   }
+}
+
+// Each field of a provenance is set to a value that is not its default.
+TEST_F(Adapted, ProvenanceComesBackWhole) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
+  Provenance made;
+  made.model = "some/model";
+  made.criterion = "bi";
+  made.recipe = {"bi:0.25", "auto", "8", "gcv", "rrr", "fisher", "drift", "norm,first:0", "all", "full", true};
+  made.calibration = {"text.txt, 4 samples x 128 tokens", "00ff", 384, 128};
+  made.repair.emplace();
+  made.repair->selection = {"bi", {0.5, kNan, 1.0 / 3}, {BlockPart(1), BlockPart(2, Halves::kMlp)}, 2, Unit::kHalf};
+  const FitReport fit = {{1, 2}, "1-2", "down", 0.1, 384, 8, 7.25, kNan, 0.75, kNan, 1e6, {3, 2, 0.125}, "doubtful"};
+  made.repair->sites = {fit};
+  made.repair->healed = {fit, fit};
+  made.repair->merged_runs = {fit, fit, fit};
+  made.repair->trials = {
+      {"lra", "drift", "none", "rrr", "gcv", "identity", "drift, rrr", 1024, 384, 2.5, 0.01, kInfinity, true}};
+  made.repair->untried = {"refit, because nothing stands before layer 0"};
+  made.repair->gate = {{{BlockPart(1, Halves::kAttention)}, 2.5, 2.25, false}};
+  made.repair->seconds = {1, 2, 3, 4, 5};
+  made.variants = {{"pruned", "pruned", 100, 400, 12.5, 50, "and then"}};
+  made.finetune = {{{"method", "lora"}, {"steps", "3"}}, "text.txt", "lra", "off", 4096, 1.5, {2, 1.75}};
+  const Model model = Corrected();
+  Save(model, false, made);
+  const Model opened = OpenAdapted(saved_, {});
+  const Provenance& read = *opened.provenance;
+  const Json json = ProvenanceJson(made);
+  EXPECT_EQ(ProvenanceJson(read), json);
+  // The comparison above cannot see a field that neither direction has.
+  EXPECT_EQ(read.repair->sites.front().name, "1-2");
+  EXPECT_EQ(json.size(), 23U) << json.dump(2);
+  EXPECT_EQ(json["sites"][0].size(), 12U);
+  EXPECT_EQ(json["trials"][0].size(), 13U);
+  const std::string first = ReadFile(saved_ / kAdaptedFile);
+  Save(opened, false, read);
+  EXPECT_EQ(ReadFile(saved_ / kAdaptedFile), first);
+}
+
+// What other programs may have written there is no reason to refuse the model.
+TEST_F(Adapted, ProvenanceOfOtherTypesCountsAsNotRecorded) {
+  const Provenance read = ReadProvenance(Json::parse(
+      R"({"correction": 3, "merge": "off", "selection": {"criterion": [], "removed": ["9.9"]}, "sites": [7],
+          "variants": {"a": 1}, "seconds": "long", "finetune": 1, "calibration": null, "span": "no"})"));
+  EXPECT_EQ(read.recipe.correction, "");
+  EXPECT_EQ(read.recipe.merge, "off");
+  EXPECT_EQ(read.criterion, "");
+  EXPECT_TRUE(read.repair->selection.removed.empty());
+  EXPECT_EQ(read.repair->sites.size(), 1U);
+  EXPECT_TRUE(read.variants.empty());
+  EXPECT_FALSE(read.finetune || read.calibration || read.recipe.span);
+  EXPECT_TRUE(ProvenanceJson(ReadProvenance(Json())).empty());
 }
 
 TEST_F(Adapted, ABiasAloneComesBack) {
@@ -74,10 +127,10 @@ TEST_F(Adapted, AMarkedModelIsABaseLikeAnyOther) {
   const Model shorter = With(first, {{BlockStage{0}, AdapterStage{{1}, FullAdapter(3)}}});
   const fs::path second = directory_.path() / "second";
   for (const bool with_weights : {false, true}) {
-    SaveAdapted(shorter, shorter.plan, "{}", with_weights, second);
+    SaveAdapted(shorter, shorter.plan, Provenance(), with_weights, second);
     EXPECT_EQ(Logits(OpenAdapted(second, {})), Logits(shorter));
   }
-  SaveAdapted(first, first.plan.Uncorrected(), "{}", /*with_weights=*/true, second);
+  SaveAdapted(first, first.plan.Uncorrected(), Provenance(), /*with_weights=*/true, second);
   EXPECT_EQ(LoadWeights(second)->config.layers, 2) << "stock again";
 }
 
@@ -279,7 +332,7 @@ TEST_F(Adapted, AFullDiskLeavesWhatWasThere) {
       EXPECT_FALSE(fs::exists(saved_)) << room;
       const Lora lora = Factors();
       const Model tuned = With(base_, Tuned(base_));
-      EXPECT_THROW(SaveAdapted(tuned, tuned.plan, Json::object(), with_weights, saved_, &lora), Error);
+      EXPECT_THROW(SaveAdapted(tuned, tuned.plan, Provenance(), with_weights, saved_, &lora), Error);
       EXPECT_FALSE(fs::exists(saved_)) << room;
     }
   }
@@ -311,8 +364,7 @@ TEST_F(Adapted, TheModelItselfIsNotOverwritten) {
   const std::string before = ReadFile(base_.directory / "model.safetensors");
   for (const bool with_weights : {false, true}) {
     const Model model = Corrected();
-    EXPECT_NE(Refusal([&] { SaveAdapted(model, model.plan, Json::object(), with_weights, base_.directory / "."); }),
-              "");
+    EXPECT_NE(Refusal([&] { SaveAdapted(model, model.plan, Provenance(), with_weights, base_.directory / "."); }), "");
   }
   EXPECT_EQ(ReadFile(base_.directory / "model.safetensors"), before);
   EXPECT_EQ(Listing(base_.directory), (std::vector<std::string>{"config.json", "model.safetensors"}));

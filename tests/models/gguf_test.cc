@@ -273,7 +273,7 @@ TEST_F(GgufModelTest, SavedPlans) {
   for (const bool with_weights : {false, true}) {
     SCOPED_TRACE(with_weights);
     const auto saved = Path(with_weights ? "whole" : "plan");
-    SaveAdapted(model, plan, nlohmann::json::object(), with_weights, saved);
+    SaveAdapted(model, plan, Provenance(), with_weights, saved);
     const Model opened = OpenModel(saved.string());
     EXPECT_EQ(opened.removed, removed);
     ASSERT_EQ(opened.plan.blocks(), 2);

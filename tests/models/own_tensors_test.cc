@@ -75,7 +75,7 @@ TEST_F(Adapted, FactorsAreMergedWhenTheyAreOpened) {
     const Lora lora = Factors();
     ASSERT_NE(Logits(merged), Logits(tuned));
     for (const bool with_weights : {false, true}) {
-      SaveAdapted(tuned, tuned.plan, Json::object(), with_weights, saved_, &lora);
+      SaveAdapted(tuned, tuned.plan, Provenance(), with_weights, saved_, &lora);
       EXPECT_EQ(ReadSaved()["version"], 3);
       const Model opened = OpenAdapted(saved_, {});
       EXPECT_EQ(Logits(opened), Logits(merged));
@@ -91,7 +91,7 @@ TEST_F(Adapted, FactorsAreMergedWhenTheyAreOpened) {
     Model wide = model;
     wide.weights = LoadWeights(model.directory, {.dtype = LoadDType::kFloat32});
     wide.plan = MergeLora(*wide.weights, DepthPlan::Original(3), lora);
-    SaveAdapted(model, DepthPlan::Original(3), Json::object(), false, saved_, &lora);
+    SaveAdapted(model, DepthPlan::Original(3), Provenance(), false, saved_, &lora);
     EXPECT_EQ(Logits(OpenAdapted(saved_, {.dtype = LoadDType::kFloat32})), Logits(wide));
   }
 }
@@ -121,7 +121,7 @@ TEST_F(Adapted, HostileOwnTensors) {
 TEST_F(Adapted, HostileFactors) {
   const Model tuned = With(base_, Tuned(base_));
   const Lora lora = Factors();
-  SaveAdapted(tuned, tuned.plan, Json::object(), false, saved_, &lora);
+  SaveAdapted(tuned, tuned.plan, Provenance(), false, saved_, &lora);
   good_ = ReadSaved();
   EXPECT_EQ(good_["plan"][2]["lora"], Json({"mlp.down_proj.weight", "self_attn.q_proj.weight"}));
   for (const Json& names : {Json("mlp.down_proj.weight"), Json::array(), Json({"input_layernorm.weight"})})

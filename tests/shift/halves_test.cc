@@ -410,7 +410,7 @@ TEST_F(HalvesOfBlocks, AreSavedAndOpenedWithTheirAdapters) {
   const ShiftResult result = Run(Options("joint", "layers=2.mlp-3.attn,5"));
   for (const bool with_weights : {false, true}) {
     const auto directory = directory_ / (with_weights ? "whole" : "saved");
-    SaveAdapted(model_, result.corrected, nlohmann::json::object(), with_weights, directory);
+    SaveAdapted(model_, result.corrected, Provenance(), with_weights, directory);
     const Model opened = OpenAdapted(directory, {});
     EXPECT_EQ(opened.plan.Adapters()[0]->parts, (Parts{{2, kMlp}, {3, kAttn}}));
     EXPECT_EQ(opened.removed, (std::vector<int64_t>{5}));

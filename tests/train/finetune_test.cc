@@ -40,10 +40,10 @@ class FinetuneTest : public SmallModel {
     options_.training.pass_tokens = 64;
   }
 
-  FinetuneResult Run(const TrainingObserver& observer = {}) const {
+  TrainingResult Run(const TrainingObserver& observer = {}) const {
     return Finetune({context_, model_, texts_, options_, directory_ / "checkpoint", {}, observer});
   }
-  FinetuneResult Fresh() const {
+  TrainingResult Fresh() const {
     std::filesystem::remove(directory_ / "checkpoint");
     return Run();
   }
@@ -60,7 +60,7 @@ class FinetuneTest : public SmallModel {
     }
     return loss / targets;
   }
-  DepthPlan Merged(const FinetuneResult& result) const {
+  DepthPlan Merged(const TrainingResult& result) const {
     return result.lora ? MergeLora(*model_.weights, result.plan, *result.lora) : result.plan;
   }
 
@@ -81,7 +81,7 @@ TEST_F(FinetuneTest, EveryMethodLearnsAndItsPlanIsWhatWasTrained) {
     options_.trainable.method = c.method;
     options_.trainable.adapters = c.adapters;
     options_.trainable.head = c.head;
-    const FinetuneResult result = Fresh();
+    const TrainingResult result = Fresh();
     const std::string what = fmt::format("{} {} {}", Name(c.method), c.adapters, c.head);
     EXPECT_NEAR(result.history.validations.front().loss, before, 1e-4) << what;
     EXPECT_LT(result.history.validations.back().loss, before - c.least) << what;
@@ -97,13 +97,13 @@ TEST_F(FinetuneTest, EveryMethodLearnsAndItsPlanIsWhatWasTrained) {
 TEST_F(FinetuneTest, StoppedItContinuesToTheSameBits) {
   options_.trainable.lora.dropout = 0.1;
   options_.training.schedule.steps = 8;
-  const FinetuneResult whole = Fresh();
+  const TrainingResult whole = Fresh();
   std::filesystem::remove(directory_ / "checkpoint");
   EXPECT_THROW(Run([](const TrainingHistory& now, int64_t) {
                  if (now.steps() == 5) throw Interrupted();
                }),
                Interrupted);
-  const FinetuneResult resumed = Run();
+  const TrainingResult resumed = Run();
   EXPECT_EQ(resumed.history.resumed, 5);
   EXPECT_EQ(resumed.history.losses, whole.history.losses);
   for (size_t i = 0; i < whole.lora->factors.size(); ++i) {
@@ -118,9 +118,9 @@ TEST_F(FinetuneTest, StoppedItContinuesToTheSameBits) {
 TEST_F(FinetuneTest, PassesAddUpToTheStep) {
   options_.training.schedule.steps = 3;
   options_.training.pass_tokens = 1000;
-  const FinetuneResult whole = Fresh();
+  const TrainingResult whole = Fresh();
   options_.training.pass_tokens = 1;
-  const FinetuneResult parts = Fresh();
+  const TrainingResult parts = Fresh();
   for (int step = 0; step < 3; ++step) {
     EXPECT_NEAR(parts.history.losses[step], whole.history.losses[step], 2e-4);
     EXPECT_NEAR(parts.history.gradient_norms[step] / whole.history.gradient_norms[step], 1, 2e-3);
@@ -129,12 +129,12 @@ TEST_F(FinetuneTest, PassesAddUpToTheStep) {
 
 TEST_F(FinetuneTest, TheOriginalModelTeaches) {
   options_.loss = ParseLoss("kl");
-  const FinetuneResult pruned = Fresh();
+  const TrainingResult pruned = Fresh();
   EXPECT_LT(pruned.history.MeanLoss(25, 30), 0.8 * pruned.history.losses.front());
   EXPECT_GT(pruned.history.losses.front(), 0.01);
   // A model has nothing to learn from itself.
   model_.plan = DepthPlan::Original(kLayers);
-  const FinetuneResult itself = Fresh();
+  const TrainingResult itself = Fresh();
   EXPECT_NEAR(itself.history.losses.front(), 0, 1e-5);
   EXPECT_NEAR(itself.history.gradient_norms.front(), 0, 1e-4);
   model_.removed = {3};
@@ -146,7 +146,7 @@ TEST_F(FinetuneTest, AReplacementComesCloserToTheStreamBehindTheRun) {
   options_.training.schedule = {Decay::kConstant, 0.003, 0, 60};
   for (const Halves halves : {Halves::kBoth, Halves::kMlp}) {
     options_.replacement = {.halves = halves};
-    const FinetuneResult result = Fresh();
+    const TrainingResult result = Fresh();
     EXPECT_LT(result.history.validations.back().loss, 0.9 * result.history.validations.front().loss) << Name(halves);
     EXPECT_TRUE(result.plan.Adapters().empty());
     ASSERT_EQ(result.plan.stages.size(), size_t{5});
@@ -206,7 +206,7 @@ TEST_F(FinetuneTest, AReplacementBehindACorrectionBeginsAtItsError) {
         for (int64_t j = 0; j < a.cols; ++j) error += std::pow(static_cast<double>(a(i, j)) - b(i, j), 2);
       tokens += static_cast<double>(a.rows);
     }
-    const FinetuneResult result = Fresh();
+    const TrainingResult result = Fresh();
     EXPECT_NEAR(result.history.validations.front().loss / (error / tokens / kWidth), 1, 1e-4) << adapter;
     EXPECT_LT(result.history.validations.back().loss, 0.9 * result.history.validations.front().loss) << adapter;
     ASSERT_EQ(result.plan.stages.size(), model_.plan.stages.size() + 1);

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "include/shiftrt/finetune.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "api/impl.h"
+#include "runtime/check.h"
+#include "runtime/processes.h"
+#include "train/finetune.h"
+
+namespace shiftrt {
+
+namespace {
+
+constexpr std::array kLosses = {"ce", "kl", "both"};  // in the order of TrainingLoss
+
+TrainingTexts LoadTexts(const FinetuneSettings& settings, const Model& model) {
+  TrainingTextOptions text;
+  text.source = settings.text;
+  if (text.source.empty()) {
+    const std::filesystem::path beside = model.directory / "calibration.txt";
+    if (!std::filesystem::exists(beside))
+      FailUsage(Field("text"), "there is no {}; give a file with text to learn from", beside.string());
+    text.source = beside.string();
+  }
+  text.samples = settings.samples;
+  text.length = std::min(settings.length, model.weights->config.max_positions);
+  text.train_on_inputs = settings.train_on_inputs;
+  text.seed = settings.seed;
+  text.validation = settings.validation;
+  text.validation_source = settings.validation_text;
+  return LoadTrainingTexts(text, model.RequireTokenizer());
+}
+
+int64_t StepsOf(const FinetuneSettings& settings, int64_t sequences) {
+  const int64_t per_epoch = ReadingOrder(sequences, settings.batch, 0).steps_per_epoch();
+  const int64_t most = per_epoch * settings.epochs;
+  if (settings.steps > most)
+    FailUsage(Field("steps"),
+              "{}: the text has {} sequences, which make {} steps of {} in {} epoch{}; {} epochs take it",
+              settings.steps, sequences, most, settings.batch, settings.epochs, settings.epochs == 1 ? "" : "s",
+              (settings.steps + per_epoch - 1) / per_epoch);
+  return settings.steps > 0 ? settings.steps : most;
+}
+
+FinetuneOptions OptionsOf(const FinetuneSettings& settings, int64_t sequences) {
+  FinetuneOptions options;
+  options.trainable = {.method = settings.method,
+                       .lora = settings.lora,
+                       .layers = settings.layers,
+                       .head = settings.head,
+                       .adapters = settings.adapters,
+                       .seed = settings.seed};
+  options.loss = ParseLoss(kLosses.at(static_cast<size_t>(settings.loss)));
+  options.replacement = {settings.replacement, settings.keep_correction};
+  TrainingOptions& training = options.training;
+  training.schedule = {.decay = settings.decay, .rate = settings.rate, .steps = StepsOf(settings, sequences)};
+  training.schedule.warmup = ParseWarmup(fmt::format("{}", settings.warmup), training.schedule.steps);
+  training.weight_decay = static_cast<float>(settings.weight_decay);
+  training.clip = settings.clip;
+  training.batch = settings.batch;
+  training.pass_tokens = settings.pass_tokens;
+  training.validate_every = settings.validate_every;
+  training.checkpoint_seconds = settings.checkpoint_seconds;
+  training.seed = settings.seed;
+  return options;
+}
+
+// The model's own provenance with that of the training. It holds no times: the same training gives the same files.
+Provenance ProvenanceOf(const FinetuneJob& job, const TrainingHistory& history) {
+  Provenance made = job.model.provenance.value_or(Provenance());
+  FinetuneReport tuning = {.settings = SettingsOf(job),
+                           .text = job.texts.source,
+                           .correction_before = std::exchange(made.recipe.correction, "finetuned"),
+                           .merge_before = std::exchange(made.recipe.merge, "off"),
+                           .tokens = history.tokens,
+                           .loss = history.losses.back(),
+                           .validation = {}};
+  if (!history.validations.empty())
+    tuning.validation = {history.validations.front().loss, history.validations.back().loss};
+  made.finetune = std::move(tuning);
+  return made;
+}
+
+// The model with the trained plan. LoRA factors are merged in the plan that runs, and kept apart for Save().
+LanguageModel Tuned(const Model& original, const TrainingResult& result, Provenance made, double* rounding) {
+  LanguageModel::Impl impl{original};
+  impl.model.plan = result.plan;
+  impl.model.provenance = std::move(made);
+  impl.model.lora = nullptr;
+  if (result.lora) {
+    impl.model.lora = std::make_shared<const Lora>(*result.lora);
+    impl.model.plan = MergeLora(*original.weights, result.plan, *result.lora);
+    impl.without_lora = result.plan;
+    *rounding = MergeError(*original.weights, result.plan, *result.lora, impl.model.plan);
+  }
+  return LanguageModel(std::make_shared<const LanguageModel::Impl>(std::move(impl)));
+}
+
+}  // namespace
+
+TrainingLoss ParseTrainingLoss(const std::string& name) {
+  ParseLoss(name);  // throws for an unknown one
+  return static_cast<TrainingLoss>(std::find(kLosses.begin(), kLosses.end(), name) - kLosses.begin());
+}
+
+FinetunedModel Finetune(const LanguageModel& model, const FinetuneSettings& settings, const Resources& resources,
+                        const FinetuneObserver& observer) {
+  const Model& original = model.impl().model;
+  const Context context = MakeContext(resources);
+  const TrainingTexts texts = LoadTexts(settings, original);
+  context.processes->CheckSame("training text (hash)", texts.hash);
+  const FinetuneOptions options = OptionsOf(settings, texts.training.sequences());
+  TrainingOutline outline = {texts.source, texts.accounting, "", options.training.schedule.steps};
+  const auto announce = [&](const std::string& summary) {
+    outline.trained = summary;
+    if (observer.begin) observer.begin(outline);
+  };
+  const auto step = [&](const TrainingHistory& history, int64_t steps) {
+    CheckInterrupted();
+    if (observer.step) observer.step(history, steps);
+  };
+  const FinetuneJob job = {context, original, texts, options, settings.checkpoint, announce, step};
+  const TrainingResult result = Finetune(job);
+  double rounding = 0;
+  LanguageModel tuned = Tuned(original, result, ProvenanceOf(job, result.history), &rounding);
+  return {std::move(tuned),   outline, result.history, result.parameters, result.peak_bytes,
+          result.kept_blocks, rounding};
+}
+
+}  // namespace shiftrt

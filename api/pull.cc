@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/pull.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "eval/task.h"
+#include "hub/names.h"
+#include "hub/settings.h"
+#include "runtime/check.h"
+#include "text/documents.h"
+
+namespace shiftrt {
+
+namespace {
+
+PullRequest RequestOf(const KnownText& text) {
+  PullRequest request;
+  request.repository = *ParseRepository(text.repository, RepositoryType::kDataset);
+  request.files = {std::string(text.hub_file)};
+  return request;
+}
+
+Repository RepositoryOf(const PullSettings& settings) {
+  auto repository =
+      settings.dataset ? ParseRepository(settings.name, RepositoryType::kDataset) : RepositoryOfModel(settings.name);
+  if (!repository && settings.dataset)
+    FailUsage("{} is no data set of the hub: expected ORG/NAME, ORG/NAME@REVISION, or {}", settings.name,
+              fmt::join(KnownDatasetNames(), ", "));
+  if (!repository) {
+    std::string known;
+    for (const KnownModel& model : KnownModels()) known += fmt::format("{}{}", known.empty() ? "" : ", ", model.name);
+    FailUsage("{} is neither a repository of the hub (ORG/NAME) nor a known name ({})", settings.name, known);
+  }
+  if (!settings.revision.empty()) {
+    if (!IsRevision(settings.revision))
+      FailUsage(Field("revision"), "{} is not a branch, tag or commit", settings.revision);
+    repository->revision = settings.revision;
+  }
+  return *repository;
+}
+
+std::vector<PullRequest> RequestsOf(const PullSettings& settings) {
+  if (settings.dataset && settings.revision.empty() && settings.include.empty() && settings.exclude.empty())
+    if (std::vector<PullRequest> known = KnownDataset(settings.name); !known.empty()) return known;
+  PullRequest request;
+  request.repository = RepositoryOf(settings);
+  request.include = settings.include;
+  request.exclude = settings.exclude;
+  return {std::move(request)};
+}
+
+// All plans are made before the first download, so that an error comes before time is spent.
+std::vector<PullPlan> PlansOf(HubClient& hub, const std::vector<PullRequest>& requests) {
+  std::vector<PullPlan> plans;
+  for (const PullRequest& request : requests) plans.push_back(PlanPull(hub, request));
+  return plans;
+}
+
+HubClient OpenHub() {
+  if (HubIsOffline()) Fail("HF_HUB_OFFLINE is set, so that nothing is pulled: unset it and give the command again");
+  return HubClient(HubSettings::FromEnvironment());
+}
+
+}  // namespace
+
+PulledRepository Describe(const PullPlan& plan) {
+  PulledRepository repository = {.name = plan.repository.Description(),
+                                 .renamed_to = plan.renamed_to,
+                                 .commit = plan.commit,
+                                 .directory = plan.snapshot,
+                                 .files = {},
+                                 .bytes = plan.bytes,
+                                 .missing_bytes = plan.missing_bytes};
+  for (const RemoteFile& file : plan.files) repository.files.push_back({file.path, file.size, file.etag});
+  return repository;
+}
+
+PullRequest RequestOf(const Task& task, TaskRows rows) {
+  HubFiles files = HubFilesOf(task, rows);
+  PullRequest request;
+  request.repository = std::move(files.repository);
+  request.include = {std::move(files.pattern)};
+  return request;
+}
+
+std::vector<PullRequest> KnownDataset(const std::string& name) {
+  if (const KnownText* text = FindKnownText(name)) return {RequestOf(*text)};
+  std::vector<PullRequest> requests;
+  const bool is_task = name == "paper7" || name == "all" ||
+                       std::any_of(Tasks().begin(), Tasks().end(), [&](const Task& task) { return task.name == name; });
+  if (is_task)
+    for (const Task* task : ParseTasks(name)) requests.push_back(RequestOf(*task, TaskRows::kItems));
+  return requests;
+}
+
+std::vector<std::string> KnownDatasetNames() {
+  std::vector<std::string> names;
+  for (const KnownText& text : KnownTexts()) names.emplace_back(text.name);
+  for (const Task& task : Tasks()) names.push_back(task.name);
+  names.insert(names.end(), {"paper7", "all"});
+  return names;
+}
+
+std::vector<PulledRepository> LookUp(const PullSettings& settings) {
+  const std::vector<PullRequest> requests = RequestsOf(settings);
+  HubClient hub = OpenHub();
+  std::vector<PulledRepository> found;
+  for (const PullPlan& plan : PlansOf(hub, requests)) found.push_back(Describe(plan));
+  return found;
+}
+
+std::vector<PulledRepository> Pull(const PullSettings& settings, const PullObserver& observer) {
+  const std::vector<PullRequest> requests = RequestsOf(settings);
+  HubClient hub = OpenHub();
+  std::vector<PulledRepository> pulled;
+  for (const PullPlan& plan : PlansOf(hub, requests)) {
+    PulledRepository& repository = pulled.emplace_back(Describe(plan));
+    if (observer.begin) observer.begin(repository);
+    repository.directory = Pull(
+        hub, plan, observer.progress ? observer.progress : [](std::span<const FileProgress>) {});
+    if (observer.done) observer.done(repository);
+  }
+  return pulled;
+}
+
+}  // namespace shiftrt

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "include/shiftrt/recipe.h"
+
+#include <algorithm>
+#include <array>
+
+#include "api/repair.h"
+#include "runtime/check.h"
+#include "runtime/parse.h"
+#include "shift/criteria/criteria.h"
+
+namespace shiftrt {
+
+namespace {
+
+bool ParseFlag(std::string_view field, const std::string& text) {
+  if (text != "true" && text != "false") FailUsage(Field(field), "\"{}\" is neither true nor false", text);
+  return text == "true";
+}
+
+uint64_t ParseSeed(const std::string& text) {
+  uint64_t seed = 0;
+  if (!ParseNumber(text, &seed)) FailUsage(Field("seed"), "\"{}\" is not a whole number from 0 on", text);
+  return seed;
+}
+
+// The fields of a recipe by name, each with the parser of its type.
+struct FieldRow {
+  std::string_view name;
+  void (*set)(const std::string& text, Recipe& recipe);
+};
+constexpr FieldRow kFields[] = {
+    {"prune", [](const std::string& text, Recipe& to) { to.prune = ParsePrune(text); }},
+    {"correction", [](const std::string& text, Recipe& to) { to.correction = FindCorrection(text).name; }},
+    {"rank", [](const std::string& text, Recipe& to) { to.rank = ParseRank(text); }},
+    {"lambda", [](const std::string& text, Recipe& to) { to.lambda = ParseLambda(text); }},
+    {"penalize_bias", [](const std::string& text, Recipe& to) { to.penalize_bias = ParseFlag("penalize_bias", text); }},
+    {"factorization", [](const std::string& text, Recipe& to) { to.factorization = ParseFactorization(text); }},
+    {"metric", [](const std::string& text, Recipe& to) { to.metric = ParseMetric(text); }},
+    {"mode", [](const std::string& text, Recipe& to) { to.mode = ParseCalibrationMode(text); }},
+    {"weighting", [](const std::string& text, Recipe& to) { to.weighting = ParseTokenWeights(text); }},
+    {"span", [](const std::string& text, Recipe& to) { to.span = ParseFlag("span", text); }},
+    {"gate", [](const std::string& text, Recipe& to) { to.gate = ParseFlag("gate", text); }},
+    {"heal", [](const std::string& text, Recipe& to) { to.heal = ParseHeal(text); }},
+    {"merge", [](const std::string& text, Recipe& to) { to.merge = ParseMerge(text); }},
+    {"seed", [](const std::string& text, Recipe& to) { to.seed = ParseSeed(text); }},
+    {"text", [](const std::string& text, Recipe& to) { to.text = ParseCalibration(text); }},
+};
+
+}  // namespace
+
+void Set(std::string_view field, const std::string& text, Recipe& recipe) {
+  const auto row = std::find_if(std::begin(kFields), std::end(kFields),
+                                [&](const FieldRow& candidate) { return candidate.name == field; });
+  if (row == std::end(kFields)) {
+    std::vector<std::string_view> known;
+    for (const FieldRow& one : kFields) known.push_back(one.name);
+    FailUsage(Field(field), "a recipe has no such field; it has {}", fmt::join(known, ", "));
+  }
+  row->set(text, recipe);
+}
+
+TokenWeights ParseTokenWeights(const std::string& text) {
+  const TokenWeighting weighting = ParseTokenWeighting(text);
+  return {weighting.norm, weighting.gradient, weighting.first, weighting.massive};
+}
+
+TokenWeighting WeightingOf(const TokenWeights& weights) {
+  TokenWeighting weighting;
+  weighting.norm = weights.norm;
+  weighting.gradient = weights.gradient;
+  weighting.first = weights.first;
+  weighting.massive = weights.massive;
+  return weighting;
+}
+
+std::string Format(const TokenWeights& weights) { return Format(WeightingOf(weights)); }
+
+std::vector<Named> CriteriaNames() {
+  std::vector<Named> names;
+  for (const Criterion& criterion : Criteria()) names.push_back({criterion.name, criterion.summary});
+  return names;
+}
+
+std::vector<Named> CorrectionNames() {
+  std::vector<Named> names;
+  for (const Correction& correction : Corrections()) names.push_back({correction.name, correction.summary});
+  return names;
+}
+
+const std::vector<NamedRecipe>& NamedRecipes() {
+  static const std::vector<NamedRecipe> table = {
+      // The paper does not say which lambda it used, so every lambda agrees with it.
+      {"paper",
+       "an adapter of rank 64 per removed block",
+       "lra, svd, rank 64, fitted independently, all tokens alike",
+       {{"prune", "bi:0.25"},
+        {"correction", "lra"},
+        {"rank", "64"},
+        {"factorization", "svd"},
+        {"metric", "identity"},
+        {"mode", "independent"},
+        {"weighting", "none"},
+        {"heal", "off"},
+        {"span", "false"},
+        {"gate", "false"}}},
+      {"stock",
+       "nothing, and the architecture stays stock",
+       "refit, healed projections",
+       {{"prune", "bi:0.25,keep=first:1"}, {"correction", "refit"}, {"weighting", "none"}, {"heal", "all"}}},
+      {"adapters",
+       "an adapter of rank 64 per run of removed blocks",
+       "joint, rank 64, healed projections",
+       {{"prune", "bi:0.25,keep=first:1"},
+        {"correction", "joint"},
+        {"rank", "64"},
+        {"factorization", "rrr"},
+        {"metric", "identity"},
+        {"weighting", "none"},
+        {"heal", "all"}}},
+      {"best",
+       "a full adapter per run of removed blocks",
+       "joint, full rank, healed projections",
+       {{"prune", "bi:0.25,keep=first:1"},
+        {"correction", "joint"},
+        {"rank", "full"},
+        {"weighting", "none"},
+        {"heal", "all"}}},
+  };
+  return table;
+}
+
+const NamedRecipe& FindNamedRecipe(std::string_view name) {
+  std::vector<const char*> known;
+  for (const NamedRecipe& recipe : NamedRecipes()) {
+    if (name == recipe.name) return recipe;
+    known.push_back(recipe.name);
+  }
+  FailUsage(Field("recipe"), "{}: known are {}", name, fmt::join(known, ", "));
+}
+
+Recipe FindRecipe(std::string_view name) {
+  Recipe recipe;
+  for (const auto& [field, text] : FindNamedRecipe(name).settings) Set(field, text, recipe);
+  return recipe;
+}
+
+}  // namespace shiftrt

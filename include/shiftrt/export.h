@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+/// \file
+/// Writing a model for other programs (docs/export.md).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "shiftrt/model.h"
+#include "shiftrt/progress.h"
+#include "shiftrt/resources.h"
+
+namespace shiftrt {
+
+/// How Export() writes a model.
+struct ExportSettings {
+  std::string format = "hf";            ///< a name that ExportFormatNames() lists
+  int64_t shard_bytes = 5'000'000'000;  ///< of tensors per file of weights, where the format has several
+  bool q8_0 = false;                    ///< matrices in GGUF's Q8_0; of "gguf" only
+  std::string base_name = {};           ///< name of the original model for others, "org/name"; empty: as its files say
+};
+
+/// A format.
+struct ExportFormatName {
+  std::string name;     ///< as in ExportSettings::format
+  std::string summary;  ///< one line for people
+};
+/// \return all formats
+std::vector<ExportFormatName> ExportFormatNames();
+
+/// Writes a model into a new or empty directory: under a temporary name beside it, read back and compared, then
+/// renamed. If anything fails, nothing is left. \param model the model \param output the directory \param settings the
+/// format and its details \param resources what the export may use of the machine \param progress receives reports;
+/// null: none are made \return notes for the user, whole sentences \throws UsageError for an unknown format, for a
+/// model that the format cannot hold (the message names the reason and
+///     the formats that can), and for a directory that is not empty; Error if something cannot be written; Interrupted
+std::vector<std::string> Export(const LanguageModel& model, const std::filesystem::path& output,
+                                const ExportSettings& settings = {}, const Resources& resources = {},
+                                Progress* progress = nullptr);
+
+}  // namespace shiftrt

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+/// \file
+/// Fine-tuning: LoRA, whole blocks, the adapters, or one new block in the place of each run of removed blocks.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "shiftrt/blocks.h"
+#include "shiftrt/model.h"
+#include "shiftrt/resources.h"
+
+namespace shiftrt {
+
+/// What is trained.
+enum class Method : uint8_t {
+  kLora,         ///< "lora": low-rank changes of projections
+  kPartial,      ///< "partial": all tensors of some blocks
+  kAdapters,     ///< "adapters": the linear residual adapters alone
+  kReplacement,  ///< "replacement": one block, or its MLP half, in the place of each run of removed blocks
+};
+/// \param method one of them
+/// \return its word
+const char* Name(Method method);
+/// \param name "lora", "partial", "adapters" or "replacement"
+/// \return the method
+/// \throws UsageError for another word
+Method ParseMethod(const std::string& name);
+
+/// Low-rank changes of projections.
+struct LoraOptions {
+  std::vector<std::string> targets = {"q", "k", "v", "o", "gate", "up", "down"};  ///< projections that change
+  int64_t rank = 8;                                                               ///< of the changes
+  double alpha = 16;   ///< the changes are multiplied by alpha / rank
+  double dropout = 0;  ///< share of their input that is dropped in training
+};
+
+/// How the learning rate falls after the warm-up.
+enum class Decay : uint8_t {
+  kConstant,  ///< "constant": it stays
+  kLinear,    ///< "linear": to zero, linearly
+  kCosine,    ///< "cosine": to zero, along half a cosine
+};
+/// \param decay one of them
+/// \return its word
+const char* Name(Decay decay);
+/// \param name "constant", "linear" or "cosine"
+/// \return the decay
+/// \throws UsageError for another word
+Decay ParseDecay(const std::string& name);
+
+/// What a training minimises.
+enum class TrainingLoss : uint8_t {
+  kCrossEntropy,  ///< "ce": cross entropy with the text
+  kDivergence,    ///< "kl": Kullback-Leibler divergence from the predictions of the original model
+  kBoth,          ///< "both": half of each
+};
+/// \param name "ce", "kl" or "both"
+/// \return the loss
+/// \throws UsageError for another word
+TrainingLoss ParseTrainingLoss(const std::string& name);
+
+/// The course of a training so far.
+struct TrainingHistory {
+  /// A loss on text that is not learnt from.
+  struct Validation {
+    int64_t step = 0;  ///< steps done before it
+    double loss = 0;   ///< nats per token
+  };
+
+  std::vector<double> losses;           ///< of each step, before it is taken: the mean over its tokens
+  std::vector<double> gradient_norms;   ///< of each step, before clipping
+  std::vector<Validation> validations;  ///< ascending by step
+  int64_t tokens = 0;                   ///< that were passed both ways
+  double seconds = 0;                   ///< that the steps took, on whatever machines
+  int64_t resumed = 0;                  ///< steps that came from a checkpoint
+
+  /// \return steps done
+  int64_t steps() const { return static_cast<int64_t>(losses.size()); }
+  /// \param first a step
+  /// \param last the step behind the last one
+  /// \return the mean of their losses
+  double MeanLoss(int64_t first, int64_t last) const;
+};
+
+/// How Finetune() trains.
+struct FinetuneSettings {
+  Method method = Method::kLora;  ///< what is trained
+  LoraOptions lora = {};          ///< of kLora
+  /// Of kPartial: the blocks, as "last:3", "first:2", "all" or layers of the original model ("3,5,8-10").
+  std::string layers = "last:3";
+  bool head = false;                                ///< train the head too
+  bool adapters = false;                            ///< train the adapters too
+  TrainingLoss loss = TrainingLoss::kCrossEntropy;  ///< not of kReplacement, which minimises the stream's error
+  Halves replacement = Halves::kBoth;               ///< of kReplacement: a whole block, or kMlp
+  /// Of kReplacement: keeps the correction that stands for a run already, with the new block behind it.
+  bool keep_correction = false;
+
+  std::string text = {};  ///< text to learn from, as CalibrationSpec::source; empty: calibration.txt beside the model
+  int64_t samples = 0;    ///< sequences to learn from; 0: all
+  int64_t length = 512;   ///< tokens at which a sequence is cut
+  int64_t validation = 200;          ///< sequences that are held out, at most a fifth of the text
+  std::string validation_text = {};  ///< another text for them; empty: the same
+  bool train_on_inputs = false;      ///< learn the prompts of rows of Alpaca too
+
+  int64_t epochs = 1;            ///< how often the text is read
+  int64_t steps = 0;             ///< stop after so many; 0: when the epochs are over
+  int64_t batch = 8;             ///< sequences per step
+  int64_t pass_tokens = 2048;    ///< tokens that pass through the model together
+  double rate = 1e-4;            ///< learning rate of AdamW
+  Decay decay = Decay::kLinear;  ///< how it falls
+  double warmup = 0.03;          ///< steps over which the rate rises; below 1: a share of all steps
+  double weight_decay = 0.01;    ///< of matrices
+  double clip = 1;               ///< largest norm of the gradient; 0: no limit
+  int64_t validate_every = 0;    ///< steps between validations; 0: before the first and after the last only
+  uint64_t seed = 0;             ///< of sequences, their order, first values and dropout
+
+  /// A file from which the same training continues after an interruption. It stays when the training is done: remove
+  /// it once the result is saved. Empty: there is none.
+  std::filesystem::path checkpoint = {};
+  double checkpoint_seconds = 600;  ///< between two writes of it
+};
+
+/// What a training is about to do.
+struct TrainingOutline {
+  std::string text;        ///< the text and how much of it is read
+  std::string accounting;  ///< what became of its documents and tokens
+  std::string trained;     ///< how many parameters are trained
+  int64_t steps = 0;       ///< steps to do
+};
+
+/// Calls during a training, on the thread that called Finetune(). Either may be empty. An exception stops the training
+/// as an interruption does and reaches the caller.
+struct FinetuneObserver {
+  std::function<void(const TrainingOutline& outline)> begin = {};                ///< before the first step
+  std::function<void(const TrainingHistory& history, int64_t steps)> step = {};  ///< after steps and validations
+};
+
+/// What Finetune() gives.
+struct FinetunedModel {
+  LanguageModel model;      ///< the trained model; shares the weights that were not trained
+  TrainingOutline outline;  ///< what was done
+  TrainingHistory history;  ///< how it went
+  int64_t parameters = 0;   ///< that were trained
+  int64_t peak_bytes = 0;   ///< of the memory for gradients and activations
+  int64_t kept_blocks = 0;  ///< blocks whose activations were kept for the backward pass
+  /// Of kLora: the error of rounding the changes to the type of the weights, as a share of the changes; else 0.
+  double rounding = 0;
+};
+
+/// Trains a model further.
+/// \param model a model as Open(), Repair() or Finetune() gives it
+/// \param settings what is trained, on which text, and how
+/// \param resources what the training may use of the machine
+/// \param observer is called during the training
+/// \return the trained model
+/// \throws UsageError with the name of a field for a setting that makes no sense for the model; Error for text that is
+///     missing or too short, for a checkpoint of another training, and for a loss that diverges; OutOfMemory;
+///     Interrupted after RequestInterrupt()
+FinetunedModel Finetune(const LanguageModel& model, const FinetuneSettings& settings, const Resources& resources = {},
+                        const FinetuneObserver& observer = {});
+
+}  // namespace shiftrt

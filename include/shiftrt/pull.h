@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+/// \file
+/// Downloading models and data sets of the Hugging Face hub into its cache on this machine (docs/pull.md).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace shiftrt {
+
+/// What Pull() downloads.
+struct PullSettings {
+  /// "ORG/NAME", "ORG/NAME@REVISION" or a known name such as "qwen2-1.5b"; of a data set also the name of an evaluation
+  /// task, "paper7" or a known text such as "c4".
+  std::string name;
+  bool dataset = false;                   ///< the name means a data set
+  std::string revision = {};              ///< branch, tag or commit; empty: as the name says, or "main"
+  std::vector<std::string> include = {};  ///< patterns of files, such as "*.gguf"; empty: what a model needs, or all
+  std::vector<std::string> exclude = {};  ///< but not those that match one of these
+};
+
+/// The progress of one file, for display.
+struct FileProgress {
+  /// What happens to the file.
+  enum class State {
+    kWaiting,   ///< another program is downloading it, or nothing has begun
+    kUnderWay,  ///< bytes arrive
+    kChecking,  ///< its checksum is computed
+    kDone,      ///< it is there
+  };
+
+  std::string path;               ///< in the repository
+  int64_t size = 0;               ///< bytes
+  int64_t present = 0;            ///< bytes that are on the disk
+  int64_t brought = 0;            ///< bytes of these that this call downloaded
+  double seconds = 0;             ///< since the download of the file began
+  State state = State::kWaiting;  ///< what happens to it
+  std::string note;               ///< the reason for waiting, or empty
+};
+
+/// Called about ten times per second on the calling thread, and once at the end.
+using DownloadProgress = std::function<void(std::span<const FileProgress>)>;
+
+/// What a download would bring.
+struct PulledRepository {
+  std::string name;                 ///< of the repository and its revision
+  std::string renamed_to;           ///< what the hub calls it, if that is another name; or empty
+  std::string commit;               ///< 40 hexadecimal digits
+  std::filesystem::path directory;  ///< where its files are, or will be
+  /// A file of the repository.
+  struct File {
+    std::string path;      ///< in the repository
+    int64_t size = 0;      ///< bytes
+    std::string checksum;  ///< as the hub gives it
+  };
+  std::vector<File> files;    ///< that were asked for, the smallest first
+  int64_t bytes = 0;          ///< of all of them
+  int64_t missing_bytes = 0;  ///< of what is not on this machine
+};
+
+/// Calls during a download. Any may be empty.
+struct PullObserver {
+  std::function<void(const PulledRepository& repository)> begin = {};  ///< before the download of each repository
+  DownloadProgress progress = {};                                      ///< while it goes on
+  std::function<void(const PulledRepository& repository)> done = {};   ///< after the download of each repository
+};
+
+/// \return the names, besides "ORG/NAME", that PullSettings::name may have for a data set
+std::vector<std::string> KnownDatasetNames();
+
+/// Asks the hub what there is, and downloads nothing.
+/// \param settings what to look for
+/// \return the repositories: one, or one per task of a data set's name such as "paper7"
+/// \throws UsageError for a name that is none; Error if the hub does not answer, nothing matches, the disk is too
+/// small,
+///     or HF_HUB_OFFLINE is set
+std::vector<PulledRepository> LookUp(const PullSettings& settings);
+
+/// Downloads what is missing. What has arrived before an interruption is kept, and the same call continues from there.
+/// \param settings what to download
+/// \param observer is called during the download
+/// \return the repositories, with the directories where they are
+/// \throws as LookUp() does; Error naming the file that could not be downloaded; Interrupted
+std::vector<PulledRepository> Pull(const PullSettings& settings, const PullObserver& observer = {});
+
+}  // namespace shiftrt

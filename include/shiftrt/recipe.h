@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+/// \file
+/// A recipe says what to remove from a model and how to repair it. Each setting has a type, and beside the type a
+/// parser of the words that the command line takes; docs/method.md explains them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "shiftrt/blocks.h"
+
+namespace shiftrt {
+
+/// What to remove: a criterion and an amount, or the layers themselves. Set one of `ratio`, `count`, `parameters`,
+/// `bytes` and `layers`.
+struct PruneSpec {
+  std::string criterion;          ///< a name that Criteria() lists, such as "bi"; "layers" with `layers`
+  Unit unit = Unit::kBlock;       ///< what is scored and removed
+  double ratio = 0;               ///< removes floor(ratio * layers) blocks, or halves of as many bytes
+  int64_t count = 0;              ///< removes so many units
+  int64_t parameters = 0;         ///< removes until no more parameters than these stay, adapters not counted
+  int64_t bytes = 0;              ///< the same in bytes of weights
+  std::vector<BlockPart> layers;  ///< removes these
+  int64_t keep_first = 0;         ///< never removes the first so many blocks
+  int64_t keep_last = 0;          ///< never removes the last so many blocks
+  std::map<std::string, int64_t, std::less<>> options;  ///< of the criterion alone: {"rank", 16}
+  std::string text;  ///< the words that ParsePrune() has read; empty: Format() writes them
+
+  /// \param name an option that the criterion has
+  /// \return its value: as given, or its default
+  int64_t Option(std::string_view name) const;
+  /// \return whether it may remove one half of a block alone
+  bool halves() const;
+};
+/// \param text "CRITERION:AMOUNT[,keep=first:N,last:N][,unit=half][,OPTION=N]", for example "bi:0.25", "streamline:8"
+///     or "bi:params=6.3B"; or "layers=3.attn,5,8-10"
+/// \param default_amount what a criterion without an amount gets; empty: that is an error
+/// \return what is to be removed
+/// \throws UsageError naming what is wrong, and listing the criteria if the name is unknown
+PruneSpec ParsePrune(const std::string& text, const std::string& default_amount = "");
+/// The inverse of ParsePrune().
+/// \param spec what is to be removed
+/// \return its words
+std::string Format(const PruneSpec& spec);
+
+/// How many directions an adapter keeps.
+struct RankSpec {
+  /// By what the rank is chosen.
+  enum class Kind {
+    kFull,    ///< no factorization: one full matrix
+    kFixed,   ///< the same rank everywhere
+    kEnergy,  ///< the least rank that keeps a share of the squared singular values
+    kBudget,  ///< as many directions as a number of parameters has room for, the largest singular values first
+  };
+  Kind kind = Kind::kFixed;  ///< by what the rank is chosen
+  int64_t rank = 64;         ///< of kFixed
+  double energy = 0;         ///< of kEnergy: the share, above 0 and at most 1
+  int64_t parameters = 0;    ///< of kBudget: of all adapters together, biases included
+
+  /// \return full matrices
+  static RankSpec Full() { return {Kind::kFull, 0, 0, 0}; }
+  /// \param rank directions of each adapter
+  /// \return adapters of that rank
+  static RankSpec Fixed(int64_t rank) { return {Kind::kFixed, rank, 0, 0}; }
+};
+/// \param text "64", "full", "energy:0.9" or "budget:4M" (k, M and G are powers of 1000)
+/// \return the rank
+/// \throws UsageError for anything else
+RankSpec ParseRank(const std::string& text);
+/// The inverse of ParseRank().
+/// \param spec a rank
+/// \return its word
+std::string Format(const RankSpec& spec);
+
+/// The ridge penalty of a fit.
+struct LambdaSpec {
+  /// By what the penalty is chosen.
+  enum class Kind {
+    kAbsolute,  ///< the value itself
+    kRelative,  ///< the value times the mean diagonal of the Gram matrix
+    kGcv,       ///< by generalised cross-validation, per site
+    kHoldout,   ///< by the error on held-out text, per site
+  };
+  Kind kind = Kind::kGcv;  ///< by what the penalty is chosen
+  double value = 0;        ///< of kAbsolute and kRelative
+};
+/// \param text "1e-2", "1e-4rel", "gcv" or "holdout"
+/// \return the penalty
+/// \throws UsageError for anything else, and for a number that is negative or not finite
+LambdaSpec ParseLambda(const std::string& text);
+/// The inverse of ParseLambda().
+/// \param spec a penalty
+/// \return its word
+std::string Format(const LambdaSpec& spec);
+
+/// How an adapter of low rank is made of a full map.
+enum class Factorization {
+  kSvd,          ///< "svd": truncated singular value decomposition, as in the paper
+  kSvdRefit,     ///< "svd-refit": the same, with the bias that leaves no mean error
+  kReducedRank,  ///< "rrr": reduced-rank regression, the best map of that rank on the data
+};
+/// \param text "svd", "svd-refit" or "rrr"
+/// \return the factorization
+/// \throws UsageError for another word
+Factorization ParseFactorization(const std::string& text);
+/// \param factorization one of them
+/// \return its word
+const char* Name(Factorization factorization);
+
+/// Which error of a low rank counts.
+enum class MetricKind {
+  kIdentity,        ///< "identity": its squares
+  kFisherDiagonal,  ///< "fisher-diagonal": weighted by the mean squares of the loss's gradient behind the block
+  kFisher,          ///< "fisher": weighted by the second moment of that gradient
+};
+/// \param text "identity", "fisher-diagonal" or "fisher"
+/// \return the metric
+/// \throws UsageError for another word
+MetricKind ParseMetric(const std::string& text);
+/// \param kind one of them
+/// \return its word
+const char* Name(MetricKind kind);
+
+/// The streams on which adapters are fitted.
+enum class Calibration {
+  kAuto,         ///< "auto": kDrift where that can be fitted, and else kIndependent
+  kIndependent,  ///< "independent": all sites on one pass of the original model, as in the paper
+  kSequential,   ///< "sequential": on the corrected stream, towards what the site's own blocks add to it
+  kDrift,        ///< "drift": on the corrected stream, towards the original stream behind the site
+};
+/// \param text "auto", "independent", "sequential" or "drift"
+/// \return the mode
+/// \throws UsageError for another word
+Calibration ParseCalibrationMode(const std::string& text);
+/// \param calibration one of them
+/// \return its word
+const char* Name(Calibration calibration);
+
+/// How much each token counts in a fit: the product of what is set.
+struct TokenWeights {
+  bool norm = false;      ///< "norm": 1 / mean square of the block's output at the token
+  bool gradient = false;  ///< "gradient": square of the loss's gradient behind the block
+  double first = 1;       ///< "first:W": for the first token of a sample
+  double massive = 1;     ///< "massive:W": for tokens with a massive activation
+};
+/// \param text "none", or any of the words of TokenWeights with commas between them
+/// \return the weights
+/// \throws UsageError for anything else, and for a weight below 0
+TokenWeights ParseTokenWeights(const std::string& text);
+/// The inverse of ParseTokenWeights().
+/// \param weights the weights
+/// \return their words
+std::string Format(const TokenWeights& weights);
+
+/// Projections of the kept blocks behind the first removed one that are fitted again.
+enum class Heal {
+  kOff,   ///< "off": none
+  kDown,  ///< "down": the down projections of the MLPs
+  kAll,   ///< "all": the output projections of the attentions, too
+};
+/// \param text "off", "down" or "all"
+/// \return which are fitted again
+/// \throws UsageError for another word
+Heal ParseHeal(const std::string& text);
+/// \param heal one of them
+/// \return its word
+const char* Name(Heal heal);
+
+/// Whether neighbouring adapters become one.
+enum class Merge {
+  kOff,      ///< "off": they stay apart
+  kFull,     ///< "full": one full matrix for each run of neighbours
+  kLowRank,  ///< "lowrank": one factored matrix, of at most the sum of the ranks
+};
+/// \param text "off", "full" or "lowrank"
+/// \return how they are merged
+/// \throws UsageError for another word
+Merge ParseMerge(const std::string& text);
+/// \param merge one of them
+/// \return its word
+const char* Name(Merge merge);
+
+/// Calibration text.
+struct CalibrationSpec {
+  std::string source = {};  ///< a file (.txt, .jsonl, .json, .parquet) or a known name such as "c4"
+  int64_t samples = 256;    ///< an eighth of them is held out
+  int64_t tokens = 512;     ///< of a sample; at most the positions of the model
+};
+/// \param text "FILE", "FILE:SAMPLES" or "FILE:SAMPLESxTOKENS"
+/// \return the text
+/// \throws UsageError for anything else
+CalibrationSpec ParseCalibration(const std::string& text);
+
+/// Files of the sums over the calibration text. Without any, the sums are in memory only.
+struct GramFiles {
+  std::vector<std::filesystem::path> load;  ///< fits from the total of these files, without a pass over the text
+  std::filesystem::path save;               ///< writes the sums; an interrupted calibration continues from the file
+  bool all_layers = false;                  ///< saves the sums of all layers, not only of the removed ones
+
+  /// \return whether there are any
+  bool used() const { return !load.empty() || !save.empty(); }
+};
+
+/// What to remove and how to repair it.
+struct Recipe {
+  PruneSpec prune = {.criterion = "bi", .ratio = 0.25};  ///< what is removed
+  /// What takes the place of the removed blocks: a name that Corrections() lists, such as "lra" (linear residual
+  /// adapters), "refit", "joint", "none" or "auto".
+  std::string correction = "lra";
+  RankSpec rank = {};                                         ///< of the adapters
+  LambdaSpec lambda = {};                                     ///< ridge penalty
+  bool penalize_bias = false;                                 ///< penalise the bias of the adapters too
+  Factorization factorization = Factorization::kReducedRank;  ///< how an adapter of low rank is made
+  MetricKind metric = MetricKind::kIdentity;                  ///< which error of a low rank counts
+  Calibration mode = Calibration::kAuto;                      ///< the streams on which adapters are fitted
+  TokenWeights weighting = {};                                ///< how much each token counts
+  bool span = false;          ///< one adapter for each run of neighbouring removed blocks
+  bool gate = false;          ///< drop corrections without which the loss on held-out text is lower
+  Heal heal = Heal::kOff;     ///< which projections of kept blocks are fitted again
+  Merge merge = Merge::kOff;  ///< whether neighbouring adapters become one
+  uint64_t seed = 0;          ///< of the choice of samples, and of criteria that draw random numbers
+  /// Calibration text; without a source the file calibration.txt beside the model.
+  CalibrationSpec text = {};
+  GramFiles gram = {};  ///< files of the sums over that text
+};
+
+/// A recipe by name, for what the repaired model may cost at run time.
+struct NamedRecipe {
+  const char* name;     ///< "paper", "stock", "adapters" or "best"
+  const char* cost;     ///< what is added at run time, for people
+  const char* summary;  ///< one line for lists of recipes
+  /// The settings that the recipe decides, by the names of the fields of RecipeText and "prune", "span" and "gate", in
+  /// the words of the parsers; "false" for a flag that is not set. `prune` alone may be given another value.
+  std::vector<std::pair<const char*, const char*>> settings;
+};
+/// \return all named recipes
+const std::vector<NamedRecipe>& NamedRecipes();
+/// \param name of a named recipe
+/// \return the recipe with that name's settings, and defaults for the others
+/// \throws UsageError listing the names for one that is unknown
+Recipe FindRecipe(std::string_view name);
+
+/// Sets one field of a recipe from text.
+/// \param field "prune", "correction", "rank", "lambda", "penalize_bias", "factorization", "metric", "mode",
+///     "weighting", "span", "gate", "heal", "merge", "seed" or "text"
+/// \param text what the parser of the field's type reads; "true" or "false" for a flag
+/// \param recipe the recipe to change
+/// \throws UsageError with the name of the field, for a field that does not exist and for text that it cannot have
+void Set(std::string_view field, const std::string& text, Recipe& recipe);
+
+/// A name with one line of explanation.
+struct Named {
+  std::string_view name;     ///< as it is given
+  std::string_view summary;  ///< for people
+};
+/// \return the criteria that PruneSpec::criterion can name
+std::vector<Named> CriteriaNames();
+/// \return the corrections that Recipe::correction can name
+std::vector<Named> CorrectionNames();
+
+}  // namespace shiftrt
