@@ -3,6 +3,7 @@
 
 #include "api/impl.h"
 #include "export/formats.h"
+#include "export/staged_directory.h"
 
 namespace shiftrt {
 
@@ -10,6 +11,11 @@ std::vector<ExportFormatName> ExportFormatNames() {
   std::vector<ExportFormatName> names;
   for (const ExportFormat& format : ExportFormats()) names.push_back({format.name, format.summary});
   return names;
+}
+
+void CheckExport(const std::string& format, const std::filesystem::path& output) {
+  FindExportFormat(format);
+  CheckNewDirectory(output);
 }
 
 std::vector<std::string> Export(const LanguageModel& model, const std::filesystem::path& output,

@@ -15,7 +15,7 @@ namespace shiftrt {
 
 struct LanguageModel::Impl {
   Model model;  // its plan has the LoRA factors merged
-  // Of a model that was just trained with LoRA: the plan without model.lora, so that Save() can write the factors.
+  // The plan without model.lora, of a model that was just trained with LoRA. Save() writes it with the factors.
   std::optional<DepthPlan> without_lora = std::nullopt;
 };
 

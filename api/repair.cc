@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "api/impl.h"
+#include "api/kept_fit.h"
 #include "api/repair.h"
 #include "runtime/check.h"
 #include "runtime/processes.h"
@@ -109,6 +110,19 @@ ShiftOptions OptionsOf(const Recipe& recipe) {
   return options;
 }
 
+std::string Text(const ShiftOptions& options) {
+  const FitOptions& fit = options.fit;
+  std::string text = fmt::format(
+      "{} {} rank {} lambda {} penalize bias {} {} {} {} weights {} span {} gate {} heal {} merge {} seed {} save "
+      "\"{}\" {}",
+      Format(options.prune), options.correction->name, Format(fit.rank), Format(fit.ridge.lambda),
+      fit.ridge.penalize_bias, Name(fit.factorization), Name(fit.metric), Name(options.mode), Format(options.weighting),
+      options.span, options.gate, Name(options.heal), Name(options.merge), options.seed, options.gram.save.string(),
+      options.gram.all_layers ? "all" : "removed");
+  for (const std::filesystem::path& file : options.gram.load) text += fmt::format(" load \"{}\"", file.string());
+  return text;
+}
+
 RepairReport ReportOf(const ShiftResult& result) {
   const StepSeconds& seconds = result.seconds;
   return {.selection = result.selection,
@@ -174,7 +188,8 @@ Provenance ProvenanceOf(const std::string& model, const ShiftOptions& options, c
   return made;
 }
 
-RepairResult Repair(const LanguageModel& model, const Recipe& recipe, const Resources& resources, Progress* progress) {
+RepairResult Repair(const LanguageModel& model, const Recipe& recipe, const Resources& resources, Progress* progress,
+                    const std::filesystem::path& keep) {
   const Model& original = model.impl().model;
   if (original.plan != DepthPlan::Original(model.Shape().layers))
     FailUsage(Field("model"), "{} is already pruned; give the model that it was made from", original.name);
@@ -185,7 +200,7 @@ RepairResult Repair(const LanguageModel& model, const Recipe& recipe, const Reso
   context.processes->CheckSame("calibration text (hash)", text.hash);
   ProgressOf reports(progress);
   options.mode = ModeOf(options, original.weights->split());
-  const ShiftResult result = Shift({context, original, text, reports}, options);
+  const ShiftResult result = KeptFit{keep}.Get({context, original, text, reports}, options);
 
   const Provenance made = ProvenanceOf(original.name, options, text, result);
   Provenance bare = made;  // of the model without its correction

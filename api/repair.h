@@ -20,6 +20,8 @@ const NamedRecipe& FindNamedRecipe(std::string_view name);
 Provenance ProvenanceOf(const std::string& model, const ShiftOptions& options, const CalibrationSet& text,
                         const ShiftResult& result);
 RepairReport ReportOf(const ShiftResult& result);
+// All settings, for a key: the same for equal settings alone.
+std::string Text(const ShiftOptions& options);
 // The other way: everything of the result but its plans. Throws Error for a report that lacks what was removed.
 ShiftResult ResultOf(const RepairReport& report, const CalibrationReport& text);
 

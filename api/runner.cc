@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "api/chat.h"
 #include "api/impl.h"
 #include "engine/generate.h"
 #include "runtime/check.h"
@@ -42,24 +43,145 @@ ModelRunner::ModelRunner(ModelRunner&&) noexcept = default;
 ModelRunner& ModelRunner::operator=(ModelRunner&&) noexcept = default;
 ModelRunner::~ModelRunner() = default;
 
+namespace {
+
+// Hands generated tokens to a caller, as ids and as text.
+class Listener {
+ public:
+  Listener(const Tokenizer& tokenizer, const GenerationSettings& settings, const std::function<bool(int32_t)>& on_token)
+      : tokenizer_(tokenizer), settings_(settings), on_token_(on_token), text_(tokenizer) {}
+
+  // Text that is already there, so that what follows keeps its space.
+  void Follow(std::span<const int32_t> tokens) {
+    if (settings_.on_text)
+      for (const int32_t token : tokens) text_.Push(token);
+  }
+  bool operator()(int32_t token) {
+    CheckInterrupted();
+    // Ids of a vocabulary that is padded beyond the tokenizer's stand for no text.
+    if (settings_.on_text && token < tokenizer_.vocab_size()) Say(text_.Push(token));
+    return !on_token_ || on_token_(token);
+  }
+  void Finish() {
+    if (settings_.on_text) Say(text_.Finish());
+  }
+
+ private:
+  void Say(const std::string& text) {
+    if (!text.empty()) settings_.on_text(text);
+  }
+
+  const Tokenizer& tokenizer_;
+  const GenerationSettings& settings_;
+  const std::function<bool(int32_t)>& on_token_;
+  StreamingDecoder text_;
+};
+
+std::vector<int32_t> Spelled(std::vector<int32_t> tokens, const Tokenizer& tokenizer) {
+  std::erase_if(tokens, [&](int32_t token) { return token >= tokenizer.vocab_size(); });
+  return tokens;
+}
+
+SamplingOptions SamplingOf(const GenerationSettings& settings) {
+  return {settings.temperature, settings.top_p, settings.top_k};
+}
+
+}  // namespace
+
+std::unique_ptr<ChatTemplate> RequireChatTemplate(const Model& model) {
+  std::unique_ptr<ChatTemplate> found = LoadChatTemplate(model.directory, model.RequireTokenizer());
+  Check(
+      found != nullptr,
+      "{}: --chat needs a chat template, and there is none (looked at chat_template.jinja, chat_template in "
+      "tokenizer_config.json and chat_template.json, or tokenizer.chat_template of a GGUF file); base models have none",
+      model.directory.string());
+  return found;
+}
+
+std::vector<int32_t> StopTokens(const Model& model) {
+  std::vector<int32_t> stop = model.weights->config.eos_tokens;
+  if (model.tokenizer != nullptr && model.tokenizer->eos_token() >= 0) stop.push_back(model.tokenizer->eos_token());
+  return stop;
+}
+
 Generation ModelRunner::Generate(std::string_view prompt, const GenerationSettings& settings,
                                  const std::function<bool(int32_t)>& on_token) {
-  const Tokenizer& tokenizer = impl_->model.impl().model.RequireTokenizer();
+  const Model& model = impl_->model.impl().model;
+  const Tokenizer& tokenizer = model.RequireTokenizer();
   const std::vector<int32_t> ids = tokenizer.EncodeWithBos(prompt);
-  const ModelConfig& config = impl_->decoder.config();
-  CheckFits(std::ssize(ids), settings.max_tokens, config);
-  const SamplingOptions sampling{settings.temperature, settings.top_p, settings.top_k};
-  const auto go_on = [&](int32_t token) {
-    CheckInterrupted();
-    return !on_token || on_token(token);
-  };
-  GenerationResult reply =
-      shiftrt::Generate(impl_->decoder, ids, settings.max_tokens, sampling, settings.seed,
-                        settings.stop_at_end ? std::span(config.eos_tokens) : std::span<const int32_t>(), go_on);
-  // Ids of a vocabulary that is padded beyond the tokenizer's stand for no text.
-  std::vector<int32_t> spelled = reply.tokens;
-  std::erase_if(spelled, [&](int32_t token) { return token >= tokenizer.vocab_size(); });
-  return {std::move(reply.tokens), DecodeReply(tokenizer, ids, spelled), reply.prefill_seconds, reply.decode_seconds};
+  CheckFits(std::ssize(ids), settings.max_tokens, impl_->decoder.config());
+  Listener listener(tokenizer, settings, on_token);
+  listener.Follow(ids);
+  const std::vector<int32_t> stop = settings.stop_at_end ? StopTokens(model) : std::vector<int32_t>();
+  GenerationResult reply = shiftrt::Generate(impl_->decoder, ids, settings.max_tokens, SamplingOf(settings),
+                                             settings.seed, stop, std::ref(listener));
+  listener.Finish();
+  std::string text = DecodeReply(tokenizer, ids, Spelled(reply.tokens, tokenizer));
+  return {std::move(reply.tokens), std::ssize(ids), std::move(text), reply.prefill_seconds, reply.decode_seconds};
+}
+
+struct Conversation::Impl {
+  // The cache grows by doubling, so that growing costs no more than it saves.
+  static constexpr int64_t kFirstCapacity = 1024;
+
+  Impl(Decoder& decoder, const Model& model, std::string_view system)
+      : decoder(decoder),
+        model(model),
+        chat(RequireChatTemplate(model)),
+        cache(decoder.config(), decoder.plan(), std::min(kFirstCapacity, decoder.config().max_positions)) {
+    if (!system.empty()) messages.push_back({"system", std::string(system)});
+  }
+
+  // Makes room for `length` tokens. A cache that grows forgets what it held.
+  void Reserve(int64_t length) {
+    if (length <= cache.capacity()) return;
+    const ModelConfig& config = decoder.config();
+    cache = KvCache(config, decoder.plan(), std::min(config.max_positions, std::max(length, 2 * cache.capacity())));
+    held.clear();
+  }
+  // Keeps what the cache holds of `tokens`, but never the last of them: the reply follows from its row.
+  int64_t Keep(const std::vector<int32_t>& tokens) {
+    const auto end = tokens.begin() + std::min(std::ssize(tokens) - 1, std::ssize(held));
+    const int64_t kept = std::mismatch(tokens.begin(), end, held.begin()).first - tokens.begin();
+    cache.Truncate(kept);
+    return kept;
+  }
+
+  Decoder& decoder;
+  const Model& model;
+  const std::unique_ptr<ChatTemplate> chat;
+  std::vector<ChatMessage> messages;
+  KvCache cache;
+  std::vector<int32_t> held;  // the tokens that the cache holds
+};
+
+Conversation::Conversation(ModelRunner& runner, std::string_view system)
+    : impl_(std::make_unique<Impl>(runner.impl_->decoder, runner.impl_->model.impl().model, system)) {}
+Conversation::~Conversation() = default;
+
+Generation Conversation::Reply(std::string_view message, const GenerationSettings& settings,
+                               const std::function<bool(int32_t)>& on_token) {
+  Impl& impl = *impl_;
+  const Tokenizer& tokenizer = impl.model.RequireTokenizer();
+  impl.messages.push_back({"user", std::string(message)});
+  const std::vector<int32_t> tokens = tokenizer.Encode(impl.chat->Render(impl.messages));
+  const int64_t length = std::ssize(tokens), positions = impl.decoder.config().max_positions;
+  Check(length < positions, "the conversation has {} tokens and fills the model's context of {}; start a new one",
+        length, positions);
+  const int64_t room = std::min(settings.max_tokens, positions - length);
+  impl.Reserve(length + room);
+  const int64_t kept = impl.Keep(tokens);
+  Listener listener(tokenizer, settings, on_token);
+  const std::vector<int32_t> stop = settings.stop_at_end ? StopTokens(impl.model) : std::vector<int32_t>();
+  GenerationResult result = Continue(impl.decoder, impl.cache, std::span(tokens).subspan(static_cast<size_t>(kept)),
+                                     {room, SamplingOf(settings), settings.seed, stop, std::ref(listener)});
+  listener.Finish();
+  impl.held = tokens;
+  impl.held.insert(impl.held.end(), result.tokens.begin(), result.tokens.end());
+  impl.held.resize(static_cast<size_t>(impl.cache.size()));
+  std::string text = tokenizer.Decode(Spelled(result.tokens, tokenizer), true);
+  impl.messages.push_back({"assistant", text});
+  return {std::move(result.tokens), length - kept, std::move(text), result.prefill_seconds, result.decode_seconds};
 }
 
 std::vector<std::vector<float>> ModelRunner::LogProbabilities(std::span<const std::vector<int32_t>> sequences) {

@@ -50,12 +50,6 @@ const ExportFormat& FindExportFormat(std::string_view name) {
   FailUsage(Field("format"), "no format \"{}\" (known: {})", name, Names(known));
 }
 
-std::string ExportFormatsHelp() {
-  std::string help;
-  for (const ExportFormat& format : ExportFormats()) help += fmt::format("\n  {:<10} {}", format.name, format.summary);
-  return help;
-}
-
 std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPlan& plan) {
   if (plan.blocks() == 0) return "it has no blocks";
   if (const std::string half = HalfBlock(plan); !half.empty()) return half;

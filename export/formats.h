@@ -52,8 +52,6 @@ struct ExportFormat {
 const std::vector<ExportFormat>& ExportFormats();
 // Throws UsageError for the field "format", listing the known ones, for a name that is not among them.
 const ExportFormat& FindExportFormat(std::string_view name);
-// One line per format for --help.
-std::string ExportFormatsHelp();
 
 // The reason why `format` cannot hold this plan; "" if it can.
 std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPlan& plan);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/provenance.h"
 
+#include <cmath>
+
 #include "models/part_json.h"
 #include "runtime/check.h"
 
@@ -239,14 +241,15 @@ RepairReport ReadRepair(const Reader& from) {
 
 Json VariantsJson(const std::vector<MeasuredVariant>& variants) {
   Json out = Json::array();
-  for (const MeasuredVariant& variant : variants)
+  for (const MeasuredVariant& variant : variants) {
     out.push_back({{"name", variant.name},
                    {"label", variant.label},
                    {"parameters", variant.parameters},
                    {"bytes", variant.bytes},
-                   {"perplexity", variant.perplexity},
                    {"tokens_per_second", variant.tokens_per_second},
                    {"continuation", variant.continuation}});
+    if (!std::isnan(variant.perplexity)) out.back()["perplexity"] = variant.perplexity;
+  }
   return out;
 }
 
@@ -298,6 +301,7 @@ FinetuneReport ReadFinetune(const Reader& from) {
 
 Json ProvenanceJson(const Provenance& provenance) {
   Json json = Json::object();
+  if (!provenance.state.empty()) json["state"] = provenance.state;
   if (!provenance.model.empty()) json["model"] = provenance.model;
   if (!provenance.criterion.empty()) json["selection"]["criterion"] = provenance.criterion;
   ForEachSetting(provenance.recipe, [&](const char* key, const std::string& value) {
@@ -314,6 +318,7 @@ Json ProvenanceJson(const Provenance& provenance) {
 Provenance ReadProvenance(const Json& json) {
   const Reader from(json);
   Provenance provenance;
+  from.Read("state", provenance.state);
   from.Read("model", provenance.model);
   Reader(from["selection"]).Read("criterion", provenance.criterion);
   ForEachSetting(provenance.recipe, [&](const char* key, std::string& field) { from.Read(key, field); });

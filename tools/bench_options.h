@@ -23,7 +23,7 @@ struct BenchOptions {
   TrainBenchOptions train;
 };
 
-// Of --config, made and mapped, or of --model.
+// Opens the weights of --model, or makes and maps random ones for --config.
 std::shared_ptr<const Weights> OpenWeights(const BenchOptions& options);
 // Prints the main job's times, and gives them for the JSON file.
 nlohmann::json ReportMainJob(const MainJobTimes& times);

@@ -22,11 +22,11 @@ struct EvalCommandOptions {
   std::vector<std::string> variants, beside;
 };
 
-// What is compared, and the setting whose numbers in the paper are shown next to it.
+// The variants that are compared, and the setting of the paper whose numbers are shown next to them.
 struct Contest {
   std::vector<Variant> variants;
   PaperSetting paper;
-  std::unique_ptr<KeptFit> fit = nullptr;  // where a recipe is given
+  std::unique_ptr<CommandFit> fit = nullptr;  // where a recipe is given
 };
 
 void CheckNames(const std::vector<std::string>& names, const std::vector<std::string>& known) {
@@ -68,7 +68,7 @@ Contest Enter(const EvalCommandOptions& options, const Context& context, const M
   const CalibrationSet calibration = options.recipe.OpenText(shift, model, options.common);
   context.processes->CheckSame("calibration text (hash)", calibration.hash);
   const ShiftJob job = {context, model, calibration, progress};
-  auto fit = std::make_unique<KeptFit>(job, options.recipe, shift);
+  auto fit = std::make_unique<CommandFit>(job, shift);
   const ShiftResult result = fit->Get(job, shift);
   const Selection& selection = result.selection;
   fmt::print("layers removed by {}: {}\n", selection.criterion, Names(selection.removed));

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
 
-#include "export/staged_directory.h"
-#include "models/adapted.h"
+#include "shiftrt/export.h"
 #include "tools/export_options.h"
 #include "tools/options.h"
 
@@ -12,22 +11,21 @@ namespace {
 
 struct ExportCommand {
   CommonOptions common;
-  ExportOptions options;
-  std::string format, output;
+  ExportSettings settings;
+  std::string output;
   bool without_lora = false;
 };
 
 int Run(ExportCommand command) {
-  const ExportTarget target = {&FindExportFormat(command.format), command.output};
-  CheckNewDirectory(target.output);
-  command.options.q8_0 = command.common.dtype == "q8_0";
-  if (command.options.q8_0) command.common.dtype = "auto";
-  const Context context = command.common.MakeContext();
+  CheckExport(command.settings.format, command.output);
+  command.settings.q8_0 = command.common.dtype == "q8_0";
+  if (command.settings.q8_0) command.common.dtype = "auto";
   command.common.merge_lora = !command.without_lora;
-  const Model model = command.common.Open();
-  const nlohmann::json provenance = model.provenance ? OpenProvenance(ResolveModel(model.name)) : nlohmann::json();
+  const Resources resources = command.common.MakeResources();
+  const LanguageModel model = command.common.OpenLanguageModel();
   const auto progress = command.common.MakeProgress();
-  ExportAndPrint(target, {context, model, model.plan, provenance, command.options, *progress});
+  PrintExport({command.settings.format, command.output},
+              Export(model, command.output, command.settings, resources, progress.get()));
   return 0;
 }
 
@@ -43,15 +41,15 @@ Command AddExport(CLI::App& app) {
                "leave the LoRA factors of a saved model out: what peft then loads DIR/lora on")
       ->excludes(app.get_option("--lora"));
   std::vector<std::string> formats;
-  for (const ExportFormat& format : ExportFormats()) formats.emplace_back(format.name);
-  app.add_option("--format", command->format, "format to write")->required()->check(CLI::IsMember(formats));
+  for (const ExportFormatName& format : ExportFormatNames()) formats.push_back(format.name);
+  app.add_option("--format", command->settings.format, "format to write")->required()->check(CLI::IsMember(formats));
   app.add_option("--output", command->output, "directory to write; it must be new or empty")
       ->required()
       ->check(DirectoryOutput());
   app.add_option("--dtype", common.dtype, "type of the weights that are written; auto: as stored")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "q8_0"}))
       ->capture_default_str();
-  AddExportOptions(app, command->options);
+  AddExportOptions(app, command->settings);
   common.AddThreadsTo(app);
   common.AddQuietTo(app);
   app.footer(

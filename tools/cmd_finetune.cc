@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
-#include <cmath>
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "eval/perplexity.h"
-#include "models/adapted.h"
-#include "runtime/check.h"
-#include "runtime/files.h"
-#include "runtime/parse.h"
-#include "text/documents.h"
+#include "shiftrt/evaluate.h"
+#include "shiftrt/finetune.h"
+#include "shiftrt/recipe.h"
 #include "tools/evaluation.h"
 #include "tools/finetune_output.h"
 #include "tools/options.h"
@@ -19,8 +18,6 @@
 #include "tools/pulling.h"
 #include "tools/table.h"
 #include "tools/texts.h"
-#include "tools/variants.h"
-#include "train/finetune.h"
 
 namespace shiftrt {
 
@@ -34,17 +31,25 @@ constexpr const char *kFrozen = "frozen", *kTrainable = "trainable";
 struct FinetuneCommand {
   CommonOptions common;
   EvaluationOptions evaluation{.tasks = ""};
-  std::string preset, method = "lora", train, validation = "200", layers = "last:3", loss = "ce", schedule = "linear";
-  std::string warmup = "0.03", replacement = "block", text, save, checkpoint, report;
-  std::vector<std::string> targets = LoraOptions().targets, adapters = {kFrozen};
-  LoraOptions lora;
-  int64_t samples = 0, length = 512, epochs = 1, steps = 0, text_tokens = 0;
-  double rate = 1e-4, checkpoint_minutes = 10;
-  TrainingOptions training;
-  bool head = false, train_on_inputs = false, save_weights = false, merge_lora = false, keep_correction = false;
+  FinetuneSettings settings;  // all but what the words below are parsed into
+  std::string preset, method = "lora", train, validation = "200", loss = "ce", schedule = "linear", warmup = "0.03";
+  std::string replacement = "block", text, save, checkpoint, report;
+  std::vector<std::string> adapters = {kFrozen};
+  int64_t text_tokens = 0;
+  double checkpoint_minutes = 10;
+  bool save_weights = false, merge_lora = false;
+};
+std::string preset, method = "lora", train, validation = "200", layers = "last:3", loss = "ce", schedule = "linear";
+std::string warmup = "0.03", replacement = "block", text, save, checkpoint, report;
+std::vector<std::string> targets = LoraOptions().targets, adapters = {kFrozen};
+LoraOptions lora;
+int64_t samples = 0, length = 512, epochs = 1, steps = 0, text_tokens = 0;
+double rate = 1e-4, checkpoint_minutes = 10;
+TrainingOptions training;
+bool head = false, train_on_inputs = false, save_weights = false, merge_lora = false, keep_correction = false;
 };
 
-// What the preset says, where the command line does not.
+// Gives the options that the command line leaves out the values of the preset.
 void TakePreset(const CLI::App& app, FinetuneCommand& options) {
   const FinetunePreset& preset = FindFinetunePreset(options.preset);
   const auto take = [&](const char* option, auto& value, const auto& from) {
@@ -52,74 +57,63 @@ void TakePreset(const CLI::App& app, FinetuneCommand& options) {
   };
   take("--method", options.method, Name(preset.method));
   take("--adapters", options.adapters, preset.adapters);
-  take("--head", options.head, preset.head);
-  take("--layers", options.layers, preset.layers);
+  take("--head", options.settings.head, preset.head);
+  take("--layers", options.settings.layers, preset.layers);
   take("--train", options.train, preset.text);
-  take("--samples", options.samples, preset.samples);
+  take("--samples", options.settings.samples, preset.samples);
   take("--validation", options.validation, std::to_string(preset.validation));
-  take("--length", options.length, preset.length);
-  take("--batch", options.training.batch, preset.batch);
-  take("--epochs", options.epochs, preset.epochs);
-  take("--rate", options.rate, preset.rate);
+  take("--length", options.settings.length, preset.length);
+  take("--batch", options.settings.batch, preset.batch);
+  take("--epochs", options.settings.epochs, preset.epochs);
+  take("--rate", options.settings.rate, preset.rate);
 }
 
 // The text to learn from: what was named, or calibration.txt in the model's directory, as for `run`, or C4.
-std::string TrainingSource(const FinetuneCommand& options, const Model& model) {
-  std::string source = options.train;
-  if (source.empty()) {
-    const fs::path beside = model.directory / "calibration.txt";
-    source = fs::exists(beside) ? beside.string() : "c4";
-  }
+std::string TrainingSource(const FinetuneCommand& options, const LanguageModel& model) {
+  const fs::path beside = model.Directory() / "calibration.txt";
+  return !options.train.empty() ? options.train : fs::exists(beside) ? beside.string() : "c4";
+}
+
+void PullText(const FinetuneCommand& options, const std::string& name) {
   options.common.processes->FirstBeforeOthers(
-      [&] { return PullMissingText(source, options.common.offline, options.common.quiet); });
-  return source;
+      [&] { return PullMissingText(name, options.common.offline, options.common.quiet); });
 }
 
-TrainingTexts OpenTexts(const FinetuneCommand& options, const Model& model) {
-  TrainingTextOptions text;
-  text.source = TrainingSource(options, model);
-  text.samples = options.samples;
-  text.length = std::min(options.length, model.weights->config.max_positions);
-  text.train_on_inputs = options.train_on_inputs;
-  text.seed = options.common.seed;
-  // "200", "FILE" or "FILE:200".
-  const std::string& validation = options.validation;
-  if (!ParseNumber(validation, &text.validation)) {
-    const CalibrationSpec spec = ParseCalibration(validation);
-    text.validation_source = spec.source;
-    text.validation = spec.samples;
-    options.common.processes->FirstBeforeOthers(
-        [&] { return PullMissingText(spec.source, options.common.offline, options.common.quiet); });
+// A number of steps, or a share of them.
+double ParseWarmup(const std::string& text) {
+  double warmup = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, warmup);
+  if (error != std::errc() || stop != end)
+    throw UsageError("warmup",
+                     fmt::format("\"{}\" is neither a number of steps (100) nor a share of them (0.05)", text));
+  return warmup;
+}
+
+// "200", "FILE" or "FILE:200".
+void ParseValidation(const FinetuneCommand& options, FinetuneSettings& settings) {
+  const std::string& text = options.validation;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, settings.validation);
+  if (error != std::errc() || stop != end) {
+    const CalibrationSpec spec = ParseCalibration(text);
+    settings.validation_text = spec.source;
+    settings.validation = spec.samples;
   }
-  if (text.validation < 0) FailUsage("--validation {}: a number of sequences, or NAME|FILE[:sequences]", validation);
-  return LoadTrainingTexts(text, model.RequireTokenizer());
+  if (settings.validation < 0)
+    throw UsageError(fmt::format("--validation {}: a number of sequences, or NAME|FILE[:sequences]", text));
 }
 
-int64_t StepsOf(const FinetuneCommand& options, int64_t sequences) {
-  const int64_t per_epoch = ReadingOrder(sequences, options.training.batch, 0).steps_per_epoch();
-  const int64_t most = per_epoch * options.epochs;
-  if (options.steps > most)
-    FailUsage("--steps {}: the text has {} sequences, which make {} steps of {} in {} epoch{}; give --epochs {}",
-              options.steps, sequences, most, options.training.batch, options.epochs, options.epochs == 1 ? "" : "s",
-              (options.steps + per_epoch - 1) / per_epoch);
-  return options.steps > 0 ? options.steps : most;
-}
-
-FinetuneOptions Parse(const FinetuneCommand& options) {
-  FinetuneOptions parsed;
-  parsed.trainable.method = ParseMethod(options.method);
-  parsed.trainable.lora = options.lora;
-  parsed.trainable.lora.targets = options.targets;
-  parsed.trainable.layers = options.layers;
-  parsed.trainable.head = options.head;
-  parsed.trainable.seed = parsed.training.seed = options.common.seed;
-  parsed.loss = ParseLoss(options.loss);
-  parsed.replacement = {options.replacement == "mlp" ? Halves::kMlp : Halves::kBoth, options.keep_correction};
-  parsed.training = options.training;
-  parsed.training.seed = options.common.seed;
-  parsed.training.checkpoint_seconds = 60 * options.checkpoint_minutes;
-  parsed.training.schedule.rate = options.rate;
-  parsed.training.schedule.decay = ParseDecay(options.schedule);
+FinetuneSettings Parse(const FinetuneCommand& options) {
+  FinetuneSettings parsed = options.settings;
+  parsed.method = ParseMethod(options.method);
+  parsed.loss = ParseTrainingLoss(options.loss);
+  parsed.decay = ParseDecay(options.schedule);
+  parsed.warmup = ParseWarmup(options.warmup);
+  parsed.replacement = options.replacement == "mlp" ? Halves::kMlp : Halves::kBoth;
+  parsed.seed = options.common.seed;
+  parsed.checkpoint_seconds = 60 * options.checkpoint_minutes;
+  ParseValidation(options, parsed);
   return parsed;
 }
 
@@ -139,61 +133,34 @@ void RefuseStrangers(const CLI::App& app, Method method) {
 // One training of the command and where its result goes.
 struct Training {
   std::string name;  // "frozen" or "trainable" where there are both
-  FinetuneOptions options;
-  fs::path save, checkpoint;
+  FinetuneSettings settings;
+  fs::path save;
 };
 
-std::vector<Training> Trainings(const FinetuneCommand& command, const Model& model, const FinetuneOptions& options) {
+std::vector<Training> Trainings(const FinetuneCommand& command, const LanguageModel& model,
+                                const FinetuneSettings& settings) {
   std::vector<std::string> modes = command.adapters;
   // A preset made for models with adapters goes with one that has none, as in the paper's own comparison.
-  if (!command.preset.empty() && model.plan.Adapters().empty()) modes = {kFrozen};
+  if (!command.preset.empty() && model.Adapters() == 0) modes = {kFrozen};
   fs::path save = command.save;
   if (!save.has_filename()) save = save.parent_path();  // "out/"
   std::vector<Training> trainings;
   for (const std::string& mode : modes) {
     Training& training = trainings.emplace_back();
-    training.options = options;
-    training.options.trainable.adapters = mode == kTrainable;
+    training.settings = settings;
+    training.settings.adapters = mode == kTrainable;
     training.save = save;
-    training.checkpoint = command.checkpoint.empty() ? save.string() + ".checkpoint" : command.checkpoint;
+    fs::path& checkpoint = training.settings.checkpoint;
+    checkpoint = command.checkpoint.empty() ? save.string() + ".checkpoint" : command.checkpoint;
     if (modes.size() == 1) continue;
     training.name = mode;
     training.save /= mode;
-    training.checkpoint += "-" + mode;
+    checkpoint += "-" + mode;
   }
   return trainings;
 }
 
-// The saved model's provenance with that of the training, which holds no times: the same command gives the same files.
-Json TunedProvenance(const FinetuneCommand& command, const FinetuneJob& job, const FinetuneResult& result) {
-  Json json = Json::object();
-  if (job.model.provenance) json = OpenProvenance(ResolveModel(command.common.model));
-  if (!json.is_object()) json = Json::object();
-  Json settings = Json::object();
-  for (const auto& [setting, value] : SettingsOf(job)) settings[setting] = value;
-  Json before = {{"correction", json.value("correction", Json())}, {"merge", json.value("merge", Json())}};
-  json["correction"] = "finetuned";
-  json["merge"] = "off";
-  json["finetune"] = {{"settings", settings},
-                      {"text", job.texts.source},
-                      {"before", before},
-                      {"tokens", result.history.tokens},
-                      {"loss", result.history.losses.back()}};
-  if (!result.history.validations.empty())
-    json["finetune"]["validation"] = {result.history.validations.front().loss, result.history.validations.back().loss};
-  return json;
-}
-
-void Save(const FinetuneCommand& command, const Training& training, const FinetuneJob& job,
-          const FinetuneResult& result) {
-  const bool merge = result.lora && command.merge_lora;
-  const DepthPlan plan = merge ? MergeLora(*job.model.weights, result.plan, *result.lora) : result.plan;
-  SaveAdapted(job.model, plan, TunedProvenance(command, job, result), command.save_weights, training.save,
-              result.lora && !merge ? &*result.lora : nullptr);
-  fmt::print("saved: {}\n", training.save.string());
-}
-
-// Of an error, relative to the change by LoRA, that comes from rounding to the type of the weights.
+// `error`: how much of the change by LoRA is lost by rounding to the type of the weights.
 void WarnOfRounding(double error, bool merged) {
   constexpr double kMuch = 0.75;  // of bfloat16, 0.6 was seen to cost less than 0.3% of perplexity
   if (error <= kMuch) return;
@@ -204,31 +171,52 @@ void WarnOfRounding(double error, bool merged) {
                     : "it is saved unrounded, and commands with --dtype float32 merge it without rounding");
 }
 
-FinetuneResult RunTraining(const FinetuneJob& job) {
-  const bool first = job.context.processes->first();
-  if (first && fs::exists(job.checkpoint))
-    std::fprintf(stderr, "shiftrt: continuing from %s, where an interrupted training left off\n",
-                 job.checkpoint.c_str());
+// The command, its model and its resources, for the functions below.
+struct Work {
+  const FinetuneCommand& command;
+  const LanguageModel& model;
+  const Resources& resources;
+  Progress& progress;
+
+  bool first() const { return command.common.processes->first(); }  // the one that writes
+};
+
+// Trains, and says on standard error where an interrupted training continues.
+FinetunedModel RunTraining(const Work& work, const Training& training, bool only_one) {
+  const fs::path& checkpoint = training.settings.checkpoint;
+  if (work.first() && fs::exists(checkpoint))
+    std::fprintf(stderr, "shiftrt: continuing from %s, where an interrupted training left off\n", checkpoint.c_str());
+  TrainingDisplay display(work.command.common.quiet);
+  FinetuneObserver observer;
+  observer.step = std::ref(display);
+  observer.begin = [&](const TrainingOutline& outline) {
+    if (only_one)
+      fmt::print("{}: {} blocks, {} adapters\ntext: {}\n  {}\n", work.model.Name(), work.model.Blocks(),
+                 work.model.Adapters(), outline.text, outline.accounting);
+    fmt::print("\n{}{}{}: {} steps of {} sequences\n  {}\n", Name(training.settings.method),
+               training.name.empty() ? "" : ", adapters ", training.name, outline.steps, training.settings.batch,
+               outline.trained);
+    std::fflush(stdout);
+  };
   try {
-    return Finetune(job);
+    return Finetune(work.model, training.settings, work.resources, observer);
   } catch (const Interrupted&) {
-    if (first && fs::exists(job.checkpoint))
+    if (work.first() && fs::exists(checkpoint))
       std::fprintf(stderr, "shiftrt: the training is kept in %s; the same command continues from there\n",
-                   job.checkpoint.c_str());
+                   checkpoint.c_str());
     throw;
   }
 }
 
-// Held-out text whose perplexity is measured before and after, or none.
-std::optional<HeldOutText> OpenText(const FinetuneCommand& command, const Model& model) {
-  if (command.text.empty() && !fs::exists(model.directory / "heldout.txt")) return std::nullopt;
-  HeldOutText text = OpenHeldOut({command.text, /*wikitext=*/false}, model, {}, command.common);
-  text.Limit(command.text_tokens, ProtocolWindow("gptq", model.weights->config));
-  return text;
+// The held-out text whose perplexity is measured before and after, or "".
+std::string HeldOutName(const FinetuneCommand& command, const LanguageModel& model) {
+  if (!command.text.empty()) PullText(command, command.text);
+  const fs::path beside = model.Directory() / "heldout.txt";
+  return !command.text.empty() ? command.text : fs::exists(beside) ? beside.string() : "";
 }
 
-void PrintPaper(const FinetuneCommand& command, const Model& model) {
-  const auto numbers = PaperFinetuningNumbers(PaperModel(model.directory.string()), command.preset);
+void PrintPaper(const FinetuneCommand& command, const LanguageModel& model) {
+  const auto numbers = PaperFinetuningNumbers(PaperModel(model.Directory().string()), command.preset);
   if (numbers.empty()) return;
   Table table({"paper: " + numbers.front().model, "mean accuracy, %"});
   for (const PaperFinetuning& row : numbers) table.Add({row.label, fmt::format("{:.2f}", row.accuracy)});
@@ -236,86 +224,78 @@ void PrintPaper(const FinetuneCommand& command, const Model& model) {
 }
 
 int Run(const FinetuneCommand& command) {
-  FinetuneOptions options = Parse(command);
+  FinetuneSettings settings = Parse(command);
   const std::vector<Dataset> datasets =
       command.evaluation.tasks.empty() ? std::vector<Dataset>() : command.evaluation.Load(command.common);
-  const Context context = command.common.MakeContext();
-  const bool first = context.processes->first();  // the one that writes
-  const Model model = command.common.Open();
+  const Resources resources = command.common.MakeResources();
+  const LanguageModel model = command.common.OpenLanguageModel();
   const auto progress = command.common.MakeProgress();
-  const TrainingTexts texts = OpenTexts(command, model);
-  context.processes->CheckSame("training text (hash)", texts.hash);
-  options.training.schedule.steps = StepsOf(command, texts.training.sequences());
-  options.training.schedule.warmup = ParseWarmup(command.warmup, options.training.schedule.steps);
-  const std::optional<HeldOutText> heldout = OpenText(command, model);
+  const Work work = {command, model, resources, *progress};
+  settings.text = TrainingSource(command, model);
+  PullText(command, settings.text);
+  if (!settings.validation_text.empty()) PullText(command, settings.validation_text);
 
-  fmt::print("{}: {} blocks, {} adapters\ntext: {}\n  {}\n", model.name, model.plan.blocks(),
-             model.plan.Adapters().size(), texts.source, texts.accounting);
-  const auto perplexity = [&](const DepthPlan& plan) {
-    Decoder decoder(context, model.weights, plan);
-    const int64_t window = ProtocolWindow("gptq", model.weights->config);
-    return WindowedPerplexity(decoder, heldout->tokens, window, "gptq", *progress).perplexity;
+  const std::string heldout = HeldOutName(command, model);
+  const auto measure = [&](const LanguageModel& measured) {
+    if (heldout.empty()) return TextPerplexity();
+    return MeasurePerplexity(measured, heldout, {"gptq", command.text_tokens}, resources, progress.get());
   };
-  const double before = heldout ? perplexity(model.plan) : 0;
-  std::vector<Variant> variants = SavedVariants(model);
+  const TextPerplexity before = measure(model);
+  std::vector<NamedModel> tuned;
   std::vector<TrainingOutcome> outcomes;
-  const std::vector<Training> trainings = Trainings(command, model, options);
+  TrainingOutline outline;
+  const std::vector<Training> trainings = Trainings(command, model, settings);
   for (const Training& training : trainings) {
-    TrainingDisplay display(command.common.quiet);
-    const auto announce = [&](const std::string& summary) {
-      fmt::print("\n{}{}{}: {} steps of {} sequences\n  {}\n", Name(options.trainable.method),
-                 training.name.empty() ? "" : ", adapters ", training.name, options.training.schedule.steps,
-                 options.training.batch, summary);
-      std::fflush(stdout);
-    };
-    const FinetuneJob job = {context, model, texts, training.options, training.checkpoint, announce, std::ref(display)};
-    const FinetuneResult result = RunTraining(job);
-    if (first) Save(command, training, job, result);
-    const DepthPlan tuned = result.lora ? MergeLora(*model.weights, result.plan, *result.lora) : result.plan;
-    if (first && result.lora)
-      WarnOfRounding(MergeError(*model.weights, result.plan, *result.lora, tuned), command.merge_lora);
-    const std::string name = training.name.empty() ? "tuned" : training.name;
-    variants.push_back({VariantKind::kCorrected, name, name, tuned});
+    FinetunedModel result = RunTraining(work, training, outcomes.empty());
+    outline = result.outline;
+    if (work.first()) {
+      result.model.Save(training.save, command.save_weights, command.merge_lora);
+      fmt::print("saved: {}\n", training.save.string());
+      WarnOfRounding(result.rounding, command.merge_lora);
+    }
     outcomes.push_back({training.name, result.history, result.parameters, result.peak_bytes, result.kept_blocks,
-                        heldout ? perplexity(tuned) : 0});
+                        measure(result.model).perplexity});
+    tuned.push_back({training.name.empty() ? "tuned" : training.name, std::move(result.model)});
   }
 
-  Json json = {{"model", model.name}, {"preset", command.preset}, {"text", texts.source}, {"trainings", Json::array()}};
+  Json json = {
+      {"model", model.Name()}, {"preset", command.preset}, {"text", outline.text}, {"trainings", Json::array()}};
   for (const TrainingOutcome& outcome : outcomes) json["trainings"].push_back(TrainingJson(outcome));
-  if (heldout) {
-    json["perplexity_before"] = before;
-    Table table({"perplexity (gptq) on " + heldout->Description(), "before", "after"});
+  if (!heldout.empty()) {
+    json["perplexity_before"] = before.perplexity;
+    const std::string part =
+        before.tokens == before.all ? "" : fmt::format(", first {} of {} tokens", before.tokens, before.all);
+    Table table({"perplexity (gptq) on " + before.text + part, "before", "after"});
     for (const TrainingOutcome& outcome : outcomes)
-      table.Add({outcome.name.empty() ? Name(options.trainable.method) : outcome.name, fmt::format("{:.2f}", before),
+      table.Add({outcome.name.empty() ? Name(settings.method) : outcome.name, fmt::format("{:.2f}", before.perplexity),
                  fmt::format("{:.2f}", outcome.perplexity)});
     fmt::print("\n{}", table.Text());
   }
-  if (first && !command.report.empty()) {
-    const std::string title = fmt::format("{}: {}", model.name, Name(options.trainable.method));
-    WritePage(TrainingPage(title, fmt::format("{}. {}.", texts.source, texts.accounting), outcomes), command.report);
+  if (work.first() && !command.report.empty()) {
+    const std::string title = fmt::format("{}: {}", model.Name(), Name(settings.method));
+    WritePage(TrainingPage(title, fmt::format("{}. {}.", outline.text, outline.accounting), outcomes), command.report);
     fmt::print("report: {}/index.html\n", command.report);
   }
   if (!datasets.empty()) {
     fmt::print("\n");
-    const PaperSetting paper = PaperSettingOf(model);
-    json["evaluation"] = RunEvaluation({context, model, variants, paper, *progress}, datasets, command.evaluation);
+    json["evaluation"] = EvaluateBeside(model, tuned, resources, datasets, command.evaluation, *progress);
   }
   if (!command.preset.empty()) PrintPaper(command, model);
   command.common.WriteJson(json);
   // Until here the same command goes on from a finished training, whatever interrupts what follows it.
   for (const Training& training : trainings) {
     std::error_code ignored;
-    if (first) fs::remove(training.checkpoint, ignored);
+    if (work.first()) fs::remove(training.settings.checkpoint, ignored);
   }
   return 0;
 }
 
 void AddTrainingOptions(CLI::App& app, FinetuneCommand& options) {
-  TrainingOptions& training = options.training;
-  app.add_option("--epochs", options.epochs, "how often the text is read")
+  FinetuneSettings& training = options.settings;
+  app.add_option("--epochs", training.epochs, "how often the text is read")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
-  app.add_option("--steps", options.steps, "stop after so many steps; 0: when the epochs are over")
+  app.add_option("--steps", training.steps, "stop after so many steps; 0: when the epochs are over")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
   app.add_option("--batch", training.batch, "sequences per step")->check(CLI::Range(1, 1 << 20))->capture_default_str();
@@ -324,7 +304,7 @@ void AddTrainingOptions(CLI::App& app, FinetuneCommand& options) {
                  "batch takes; the memory for activations grows with it")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
-  app.add_option("--rate", options.rate, "learning rate of AdamW")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--rate", training.rate, "learning rate of AdamW")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--schedule", options.schedule, "how the rate falls after the warm-up: linear, cosine or constant")
       ->capture_default_str();
   app.add_option("--warmup", options.warmup, "steps over which the rate rises, or a share of all steps")
@@ -369,35 +349,36 @@ Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) 
   app.add_option("--train", options->train,
                  "text to learn from: FILE, or c4, wikitext2 or alpaca. Of .txt windows of --length tokens are\n"
                  "sequences, of other formats documents (default: calibration.txt in the model's directory, or c4)");
-  app.add_option("--samples", options->samples, "sequences to learn from; 0: all")
+  app.add_option("--samples", options->settings.samples, "sequences to learn from; 0: all")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
-  app.add_option("--length", options->length, "tokens at which a sequence is cut")
+  app.add_option("--length", options->settings.length, "tokens at which a sequence is cut")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
   app.add_option("--validation", options->validation,
                  "sequences of the text that are held out for the validation loss, but at most a fifth of it; or\n"
                  "another text, NAME|FILE[:sequences]")
       ->capture_default_str();
-  app.add_flag("--train-on-inputs", options->train_on_inputs, "learn the prompts of rows of Alpaca too");
+  app.add_flag("--train-on-inputs", options->settings.train_on_inputs, "learn the prompts of rows of Alpaca too");
   app.add_option("--adapters", options->adapters,
                  "whether the model's adapters are trained too: frozen or trainable; with both, separated by a comma,\n"
                  "there is one training for each, saved to DIR/frozen and DIR/trainable")
       ->delimiter(',')
       ->check(CLI::IsMember({kFrozen, kTrainable}))
       ->capture_default_str();
-  app.add_flag("--head", options->head, "train the head too");
-  app.add_option("--targets", options->targets, "lora: projections that it changes, of q,k,v,o,gate,up,down")
+  app.add_flag("--head", options->settings.head, "train the head too");
+  app.add_option("--targets", options->settings.lora.targets,
+                 "lora: projections that it changes, of q,k,v,o,gate,up,down")
       ->delimiter(',')
       ->capture_default_str();
-  app.add_option("--rank", options->lora.rank, "lora: rank of the changes")->capture_default_str();
-  app.add_option("--alpha", options->lora.alpha, "lora: the changes are multiplied by alpha / rank")
+  app.add_option("--rank", options->settings.lora.rank, "lora: rank of the changes")->capture_default_str();
+  app.add_option("--alpha", options->settings.lora.alpha, "lora: the changes are multiplied by alpha / rank")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--dropout", options->lora.dropout, "lora: share of its input that is dropped")
+  app.add_option("--dropout", options->settings.lora.dropout, "lora: share of its input that is dropped")
       ->check(CLI::Range(0.0, 0.99))
       ->capture_default_str();
-  app.add_option("--layers", options->layers,
+  app.add_option("--layers", options->settings.layers,
                  "partial: blocks of which every tensor is trained: last:N, first:N, all, or layers of the original\n"
                  "model (3,5,8-10)")
       ->capture_default_str();
@@ -405,7 +386,7 @@ Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) 
                  "replacement: block, a copy of the first removed one; or mlp, its MLP half")
       ->check(CLI::IsMember({"block", "mlp"}))
       ->capture_default_str();
-  app.add_flag("--keep-correction", options->keep_correction,
+  app.add_flag("--keep-correction", options->settings.keep_correction,
                "replacement: keep what stands for a run already (of --correction joint, refit or lra), with the new\n"
                "block behind it. The block's output projections begin at zero: training begins at the fit's error");
   app.add_option("--loss", options->loss,

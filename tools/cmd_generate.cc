@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <utility>
 
-#include "engine/generate.h"
-#include "runtime/check.h"
+#include "shiftrt/error.h"
+#include "shiftrt/runner.h"
 #include "tools/chat.h"
 #include "tools/line_reader.h"
 #include "tools/options.h"
@@ -19,71 +21,53 @@ struct GenerateOptions {
   std::string prompt;
   bool prompted = false;  // --prompt was given
   ChatOptions chat;
-  int64_t max_tokens = 0;
-  SamplingOptions sampling;
+  GenerationSettings settings{.max_tokens = 0};  // 0: kPromptTokens or kChatTokens
 };
 
 constexpr int64_t kPromptTokens = 64, kChatTokens = 512;  // by default
 
-void Print(const std::string& text) {
+void Print(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
 }
 
-void PrintSpeed(int64_t prompt, const GenerationResult& result) {
+void PrintSpeed(const Generation& reply) {
   const auto rate = [](int64_t tokens, double seconds) {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
   };
-  const int64_t count = std::ssize(result.tokens);
-  std::fprintf(stderr, "prompt: %td tokens, %.1f tokens/s; generated: %td tokens, %.1f tokens/s\n", prompt,
-               rate(prompt, result.prefill_seconds), count,
-               rate(std::max<int64_t>(count - 1, 0), result.decode_seconds));
+  const int64_t count = std::ssize(reply.tokens);
+  std::fprintf(stderr, "prompt: %td tokens, %.1f tokens/s; generated: %td tokens, %.1f tokens/s\n", reply.prompt_tokens,
+               rate(reply.prompt_tokens, reply.prefill_seconds), count,
+               rate(std::max<int64_t>(count - 1, 0), reply.decode_seconds));
 }
 
-// Prints tokens as text.
-class Printer {
- public:
-  explicit Printer(const Tokenizer& tokenizer) : tokenizer_(tokenizer), text_(tokenizer) {}
-
-  // Text that is already there, so that what follows keeps its space.
-  void Follow(std::span<const int32_t> tokens) {
-    for (const int32_t token : tokens) text_.Push(token);
-  }
-  bool operator()(int32_t token) {
-    if (token < tokenizer_.vocab_size()) Print(text_.Push(token));  // else padding of the vocabulary
-    return true;
-  }
-  void Finish() { Print(text_.Finish() + "\n"); }
-
- private:
-  const Tokenizer& tokenizer_;
-  StreamingDecoder text_;
-};
-
-void ContinuePrompt(const GenerateOptions& options, const Model& model, Decoder& decoder) {
-  const std::vector<int32_t> prompt = PromptTokens(model, options.prompt, {});
-  CheckFits(std::ssize(prompt), options.max_tokens, decoder.config());  // before a word is printed
-  Printer printer(model.RequireTokenizer());
-  Print(options.prompt);
-  printer.Follow(prompt);
-  const GenerationResult result = Generate(decoder, prompt, options.max_tokens, options.sampling, options.common.seed,
-                                           StopTokens(model), std::ref(printer));
-  printer.Finish();
-  if (!options.common.quiet) PrintSpeed(std::ssize(prompt), result);
+void ContinuePrompt(const GenerateOptions& options, ModelRunner& runner) {
+  bool begun = false;  // the prompt is printed once it is known to fit
+  const auto begin = [&] {
+    if (!std::exchange(begun, true)) Print(options.prompt);
+  };
+  GenerationSettings settings = options.settings;
+  settings.on_text = [&](std::string_view text) {
+    begin();
+    Print(text);
+  };
+  const Generation reply = runner.Generate(options.prompt, settings);
+  begin();
+  Print("\n");
+  if (!options.common.quiet) PrintSpeed(reply);
 }
 
 // Replies to the prompt, or else to each line of standard input.
-void Chat(const GenerateOptions& options, const Model& model, Decoder& decoder) {
+void Chat(const GenerateOptions& options, ModelRunner& runner) {
   const bool terminal = !options.prompted && ::isatty(STDIN_FILENO) == 1;
-  Conversation conversation(decoder, model, options.chat);
-  GenerationRequest request{options.max_tokens, options.sampling, options.common.seed, {}, {}};
+  Conversation conversation(runner, options.chat.system);
+  GenerationSettings settings = options.settings;
+  settings.on_text = Print;
   const auto reply = [&](const std::string& message) {
-    Printer printer(model.RequireTokenizer());
-    request.on_token = std::ref(printer);
-    const GenerationResult result = conversation.Reply(message, request);
-    printer.Finish();
-    if (!options.common.quiet) PrintSpeed(conversation.computed(), result);
-    ++request.seed;  // every turn has draws of its own
+    const Generation said = conversation.Reply(message, settings);
+    Print("\n");
+    if (!options.common.quiet) PrintSpeed(said);
+    ++settings.seed;  // every turn has draws of its own
   };
   if (options.prompted) return reply(options.prompt);
   LineReader lines;
@@ -97,21 +81,23 @@ void Chat(const GenerateOptions& options, const Model& model, Decoder& decoder) 
 }
 
 int Run(GenerateOptions options) {
-  if (!options.prompted && !options.chat.chat) FailUsage("generate: give a text with --prompt, or --chat");
-  if (options.max_tokens == 0) options.max_tokens = options.chat.chat ? kChatTokens : kPromptTokens;
-  const Context context = options.common.MakeContext();
-  const Model model = options.common.Open();
-  const int started = context.processes->size(), parts = context.processes->parts();
+  if (!options.prompted && !options.chat.chat) throw UsageError("generate: give a text with --prompt, or --chat");
+  GenerationSettings& settings = options.settings;
+  if (settings.max_tokens == 0) settings.max_tokens = options.chat.chat ? kChatTokens : kPromptTokens;
+  settings.seed = options.common.seed;
+  const Resources resources = options.common.MakeResources();
+  const LanguageModel model = options.common.OpenLanguageModel();
+  const int started = options.common.processes->size(), parts = options.common.processes->parts();
   if (started != parts)
-    FailUsage(
+    throw UsageError(fmt::format(
         "{} processes were started, and generate works in those that hold the model together: with this --split, "
         "{}",
-        started, parts);
+        started, parts));
   if (parts > 1 && !options.prompted)
-    FailUsage(
+    throw UsageError(
         "--chat without --prompt reads lines that only one process is given: give --prompt, or leave out --split");
-  Decoder decoder(context, model.weights, model.plan);
-  options.chat.chat ? Chat(options, model, decoder) : ContinuePrompt(options, model, decoder);
+  ModelRunner runner(model, resources);
+  options.chat.chat ? Chat(options, runner) : ContinuePrompt(options, runner);
   return 0;
 }
 
@@ -128,19 +114,19 @@ Command AddGenerate(CLI::App& app, const std::shared_ptr<Processes>& processes) 
   CLI::Option* const prompt =
       app.add_option("--prompt", options->prompt, "text to continue; with --chat, the user's message");
   options->chat.AddTo(app);
-  app.add_option("--max-tokens", options->max_tokens,
+  app.add_option("--max-tokens", options->settings.max_tokens,
                  fmt::format("largest number of tokens to generate, in a chat for each reply ({}, in a chat {})",
                              kPromptTokens, kChatTokens))
       ->check(CLI::Range(1, 1 << 20));
   CLI::Option* const temperature =
-      app.add_option("--temperature", options->sampling.temperature, "temperature of the sampling; 0: greedy")
+      app.add_option("--temperature", options->settings.temperature, "temperature of the sampling; 0: greedy")
           ->check(CLI::Range(0.0, 100.0))
           ->capture_default_str();
-  app.add_option("--top-p", options->sampling.top_p, "draw from the likeliest tokens with this total probability")
+  app.add_option("--top-p", options->settings.top_p, "draw from the likeliest tokens with this total probability")
       ->check(CLI::Range(0.0, 1.0))
       ->needs(temperature)
       ->capture_default_str();
-  app.add_option("--top-k", options->sampling.top_k, "draw from so many of the likeliest tokens; 0: all")
+  app.add_option("--top-k", options->settings.top_k, "draw from so many of the likeliest tokens; 0: all")
       ->check(CLI::Range(0, 1 << 22))
       ->needs(temperature)
       ->capture_default_str();

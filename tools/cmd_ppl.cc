@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <nlohmann/json.hpp>
 
-#include "eval/evaluate.h"
-#include "eval/metrics.h"
-#include "eval/perplexity.h"
-#include "runtime/check.h"
+#include "shiftrt/evaluate.h"
 #include "tools/options.h"
 #include "tools/pulling.h"
 #include "tools/texts.h"
@@ -25,41 +23,33 @@ struct PplOptions {
 using Json = nlohmann::json;
 
 // gptq and seq128: windows of the whole text.
-Json ByWindow(const PplOptions& options, const Context& context, const Model& model, Progress& progress) {
-  const int64_t window = ProtocolWindow(options.protocol, model.weights->config);
+Json ByWindow(const PplOptions& options, const LanguageModel& model, const Resources& resources, Progress& progress) {
   options.common.processes->FirstBeforeOthers(
       [&] { return PullMissingText(options.text, options.common.offline, options.common.quiet); });
-  HeldOutText text = ReadHeldOut(options.text, model);
-  text.Limit(options.text_tokens, window);
-  Decoder decoder(context, model.weights, model.plan);
-  const auto start = std::chrono::steady_clock::now();
-  const PerplexityResult result = WindowedPerplexity(decoder, text.tokens, window, options.protocol, progress);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const std::string part = text.Part().empty() ? "" : ", " + text.Part();
+  const TextPerplexity result =
+      MeasurePerplexity(model, options.text, {options.protocol, options.text_tokens}, resources, &progress);
+  const std::string part =
+      result.tokens == result.all ? "" : fmt::format(", first {} of {} tokens", result.tokens, result.all);
   fmt::print("{} (windows of {}{}): perplexity {:.4f}, mean NLL {:.6f} over {} tokens, {:.0f} tokens/s\n",
-             result.protocol, result.window, part, result.perplexity, result.mean_nll, result.predicted,
-             static_cast<double>(result.predicted) / seconds);
-  return {{"model", model.name},         {"protocol", result.protocol},
-          {"window", result.window},     {"predicted", result.predicted},
-          {"mean_nll", result.mean_nll}, {"perplexity", result.perplexity},
-          {"seconds", seconds}};
+             options.protocol, result.window, part, result.perplexity, result.mean_nll, result.predicted,
+             static_cast<double>(result.predicted) / result.seconds);
+  return {{"model", model.Name()},         {"protocol", options.protocol}, {"window", result.window},
+          {"predicted", result.predicted}, {"mean_nll", result.mean_nll},  {"perplexity", result.perplexity},
+          {"seconds", result.seconds}};
 }
 
 // harness: documents from their beginnings, over their own words and bytes.
-Json ByDocument(const PplOptions& options, const Context& context, const Model& model, Progress& progress) {
-  const Task& task = *ParseTasks("wikitext")[0];
-  const Dataset dataset = LoadDataset(task, {.data = {task.name + "=" + options.text}});
-  Journal none("");
-  const std::vector<Variant> variants = {{VariantKind::kOriginal, "model", "model", model.plan}};
-  const EvalScores scores = Evaluate({context, model, variants, {}, none, progress}, dataset);
-  Json json = {{"model", model.name},
+Json ByDocument(const PplOptions& options, const LanguageModel& model, const Resources& resources, Progress& progress) {
+  const SuiteSettings wikitext = {.tasks = "wikitext", .data = {"wikitext=" + options.text}};
+  const SuiteResult result = Evaluate({&model, 1}, wikitext, resources, &progress).front();
+  Json json = {{"model", model.Name()},
                {"protocol", options.protocol},
-               {"documents", dataset.items.size()},
-               {"seconds", scores.seconds}};
-  fmt::print("{} ({} documents):", options.protocol, dataset.items.size());
-  for (const Metric& metric : Measure(task, dataset.items, scores.scores[0], /*all=*/false)) {
-    json[metric.name] = metric.estimate.value;
-    fmt::print(" {} {:.4f}", metric.name, metric.estimate.value);
+               {"documents", result.items},
+               {"seconds", result.seconds}};
+  fmt::print("{} ({} documents):", options.protocol, result.items);
+  for (const SuiteScore& score : result.scores.front()) {
+    json[score.metric] = score.value;
+    fmt::print(" {} {:.4f}", score.metric, score.value);
   }
   fmt::print("\n");
   return json;
@@ -67,13 +57,12 @@ Json ByDocument(const PplOptions& options, const Context& context, const Model& 
 
 int Run(const PplOptions& options) {
   if (options.protocol == "harness" && options.text_tokens > 0)
-    FailUsage("--text-tokens goes with the protocols gptq and seq128; harness reads whole documents");
-  const Context context = options.common.MakeContext();
-  const Model model = options.common.Open();
+    throw UsageError("--text-tokens goes with the protocols gptq and seq128; harness reads whole documents");
+  const Resources resources = options.common.MakeResources();
+  const LanguageModel model = options.common.OpenLanguageModel();
   const auto progress = options.common.MakeProgress();
-  const Json json = options.protocol == "harness" ? ByDocument(options, context, model, *progress)
-                                                  : ByWindow(options, context, model, *progress);
-  options.common.WriteJson(json);
+  options.common.WriteJson(options.protocol == "harness" ? ByDocument(options, model, resources, *progress)
+                                                         : ByWindow(options, model, resources, *progress));
   return 0;
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
 
-#include "eval/task.h"
-#include "hub/names.h"
-#include "runtime/check.h"
-#include "text/documents.h"
+#include "shiftrt/error.h"
+#include "shiftrt/pull.h"
 #include "tools/options.h"
 #include "tools/pulling.h"
 #include "tools/table.h"
@@ -13,70 +14,37 @@ namespace shiftrt {
 
 namespace {
 
-struct PullOptions {
-  std::string name, revision;
-  std::vector<std::string> include, exclude;
-  bool dataset = false, dry_run = false, quiet = false, verify = false;
+struct PullCommand {
+  PullSettings settings;
+  bool dry_run = false, quiet = false;
 };
 
-// Of data sets.
-std::string KnownNames() {
-  std::string names;
-  for (const KnownText& text : KnownTexts()) names += fmt::format("{}, ", text.name);
-  for (const Task& task : Tasks()) names += task.name + ", ";
-  return names + "paper7, all";
-}
-
-Repository RepositoryOf(const PullOptions& options) {
-  auto repository =
-      options.dataset ? ParseRepository(options.name, RepositoryType::kDataset) : RepositoryOfModel(options.name);
-  if (!repository && options.dataset)
-    FailUsage("{} is no data set of the hub: expected ORG/NAME, ORG/NAME@REVISION, or {}", options.name, KnownNames());
-  if (!repository) {
-    std::string known;
-    for (const KnownModel& model : KnownModels()) known += fmt::format("{}{}", known.empty() ? "" : ", ", model.name);
-    FailUsage("{} is neither a repository of the hub (ORG/NAME) nor a known name ({})", options.name, known);
-  }
-  if (!options.revision.empty()) {
-    if (!IsRevision(options.revision)) FailUsage("--revision {}: not a branch, tag or commit", options.revision);
-    repository->revision = options.revision;
-  }
-  return *repository;
-}
-
-void PrintFiles(const PullPlan& plan) {
+void PrintFiles(const PulledRepository& repository) {
   Table table({"file", "size", "checksum"});
-  for (const RemoteFile& file : plan.files)
-    table.Add({file.path, Scaled(static_cast<double>(file.size), "B"), file.etag.substr(0, 12)});
-  fmt::print("{}\n{}", Announcement(plan), table.Text());
-  for (const PullPlan::Damaged& damaged : plan.damaged) fmt::print("damaged: {}\n", damaged.why);
+  for (const PulledRepository::File& file : repository.files)
+    table.Add({file.path, Scaled(static_cast<double>(file.size), "B"), file.checksum.substr(0, 12)});
+  fmt::print("{}\n{}", Announcement(repository), table.Text());
+  for (const std::string& why : repository.damaged) fmt::print("damaged: {}\n", why);
 }
 
-std::vector<PullRequest> RequestsOf(const PullOptions& options) {
-  if (options.dataset && options.revision.empty() && options.include.empty() && options.exclude.empty())
-    if (std::vector<PullRequest> known = KnownDataset(options.name); !known.empty()) {
-      for (PullRequest& request : known) request.verify = options.verify;
-      return known;
-    }
-  PullRequest request;
-  request.repository = RepositoryOf(options);
-  request.include = options.include;
-  request.exclude = options.exclude;
-  request.verify = options.verify;
-  return {std::move(request)};
-}
-
-int Run(const PullOptions& options) {
-  const std::vector<PullRequest> requests = RequestsOf(options);
-  if (HubIsOffline()) Fail("HF_HUB_OFFLINE is set, so that nothing is pulled: unset it and give the command again");
-  HubClient hub(HubSettings::FromEnvironment());
-  std::vector<PullPlan> plans;
-  for (const PullRequest& request : requests) plans.push_back(PlanPull(hub, request));
-  for (const PullPlan& plan : plans) {
-    if (options.dry_run)
-      PrintFiles(plan);
-    else
-      fmt::print("{}\n", AnnounceAndPull(hub, plan, options.quiet).string());
+int Run(const PullCommand& command) {
+  if (command.dry_run) {
+    for (const PulledRepository& repository : LookUp(command.settings)) PrintFiles(repository);
+    return 0;
+  }
+  DownloadProgress show;  // of the repository that is being pulled
+  PullObserver observer;
+  observer.begin = [&](const PulledRepository& repository) {
+    Announce(repository, command.quiet);
+    show = ShowDownload(command.quiet);
+  };
+  observer.progress = [&](std::span<const FileProgress> files) { show(files); };
+  observer.done = [](const PulledRepository& repository) { fmt::print("{}\n", repository.directory.string()); };
+  try {
+    Pull(command.settings, observer);
+  } catch (const Interrupted&) {
+    if (show) SayWhatIsKept();
+    throw;
   }
   return 0;
 }
@@ -84,17 +52,19 @@ int Run(const PullOptions& options) {
 }  // namespace
 
 Command AddPull(CLI::App& app) {
-  auto options = std::make_shared<PullOptions>();
-  app.add_option("name", options->name, "ORG/NAME, ORG/NAME@REVISION, or a known name such as qwen2-1.5b")->required();
-  app.add_flag("--dataset", options->dataset, "NAME is a data set: ORG/NAME, or one of " + KnownNames());
-  app.add_option("--revision", options->revision, "branch, tag, commit or refs/pr/N (default: main)");
+  auto options = std::make_shared<PullCommand>();
+  app.add_option("name", options->settings.name, "ORG/NAME, ORG/NAME@REVISION, or a known name such as qwen2-1.5b")
+      ->required();
+  app.add_flag("--dataset", options->settings.dataset,
+               "NAME is a data set: ORG/NAME, or one of " + fmt::format("{}", fmt::join(KnownDatasetNames(), ", ")));
+  app.add_option("--revision", options->settings.revision, "branch, tag, commit or refs/pr/N (default: main)");
   app.add_option(
-      "--include", options->include,
+      "--include", options->settings.include,
       "pull the files that match this pattern, such as \"*.gguf\" (repeatable; default: what a model needs,\n"
       "or all of a data set)");
-  app.add_option("--exclude", options->exclude, "but not those that match this pattern (repeatable)");
+  app.add_option("--exclude", options->settings.exclude, "but not those that match this pattern (repeatable)");
   app.add_flag("--dry-run", options->dry_run, "list the files and their sizes, and pull nothing");
-  app.add_flag("--verify", options->verify,
+  app.add_flag("--verify", options->settings.verify,
                "also compare the checksums of the files that are there; without it, only their sizes");
   app.add_flag("--quiet", options->quiet, "nothing on standard error");
   app.footer(

@@ -5,9 +5,13 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "api/impl.h"
+#include "api/repair.h"
 #include "engine/generate.h"
 #include "eval/perplexity.h"
+#include "export/formats.h"
 #include "models/adapted.h"
+#include "models/provenance.h"
 #include "runtime/check.h"
 #include "shift/pipeline.h"
 #include "tools/comparison.h"
@@ -39,7 +43,7 @@ struct RunOptions {
   std::string save, report;
   bool save_weights = false;
   std::vector<std::string> exports;
-  ExportOptions exporting;
+  ExportSettings exporting;
   DryRunOptions dry_run;
 };
 
@@ -91,21 +95,11 @@ void Settle(ShiftOptions& shift, bool split) {
   if (why != nullptr) fmt::print("calibration mode {}, because {}\n", Name(shift.mode), why);
 }
 
-// What is known of a model that is saved: its results, and the settings of the fit. `state` is "fitted" until the
-// variants have been compared, and "evaluated" from then on. A run that is killed between leaves the first; the same
-// command then completes it.
-Json ProvenanceJson(Json json, const ShiftOptions& shift, const char* state) {
-  json["state"] = state;
-  json["lambda"] = Format(shift.fit.ridge.lambda);
-  json["factorization"] = Name(shift.fit.factorization);
-  json["metric"] = Name(shift.fit.metric);
-  json["merge"] = Name(shift.merge);
-  json["correction"] = shift.correction->name;
-  json["calibration_mode"] = Name(shift.mode);
-  json["token_weight"] = Format(shift.weighting);
-  json["span"] = shift.span;
-  json["heal"] = Name(shift.heal);
-  return json;
+// The results of the run as --json writes them: without the settings.
+Json ResultsJson(Provenance made) {
+  made.recipe = {};
+  made.state.clear();
+  return ProvenanceJson(made);
 }
 
 void PrintModel(const Model& model) {
@@ -115,30 +109,30 @@ void PrintModel(const Model& model) {
              Scaled(static_cast<double>(model.plan.BytesPerToken(weights)), "B"), Name(weights.embedding.dtype));
 }
 
-// What is refused, is refused here, not after the hour that calibration may take.
+// The exports that are wanted. Refuses those that cannot work here, not after the hour that calibration may take.
 std::vector<ExportTarget> Targets(const RunOptions& options, const ShiftOptions& shift) {
   std::vector<ExportTarget> targets;
   std::set<fs::path> taken = {fs::weakly_canonical(options.save)};
   for (const std::string& text : options.exports) {
-    const auto& [format, output] = targets.emplace_back(ParseExportTarget(text));
+    const auto& [name, output] = targets.emplace_back(ParseExportTarget(text));
+    const ExportFormat& format = FindExportFormat(name);
     if (shift.prune.halves())
       FailUsage("--export {}: --prune {} may leave half blocks, which {} has no place for", text, shift.prune.text,
-                format->name);
+                name);
     if (!taken.insert(fs::weakly_canonical(output)).second)
       FailUsage("--export {}: something else is written to this directory too", text);
     if (!Corrects(shift) || shift.gate) continue;  // the gate may drop every correction
     const Correction& correction = *shift.correction;
-    if (correction.adapters() && !format->adapters)
-      FailUsage("--export {}: --correction {} makes adapters, which {} has no place for", text, correction.name,
-                format->name);
-    if (correction.changes_blocks() && !format->own_tensors)
+    if (correction.adapters() && !format.adapters)
+      FailUsage("--export {}: --correction {} makes adapters, which {} has no place for", text, correction.name, name);
+    if (correction.changes_blocks() && !format.own_tensors)
       FailUsage("--export {}: --correction {} changes weights of blocks, which {} has no place for", text,
-                correction.name, format->name);
+                correction.name, name);
   }
   return targets;
 }
 
-// What one process writes of the whole model, or computes from all of its blocks.
+// Throws UsageError for options by which one process would write the whole model, or compute from all of its blocks.
 void RefuseSplit(const RunOptions& options) {
   const auto refuse = [&](bool given, const char* option, const char* instead) {
     if (given) FailUsage("{} does not work with --split, where no process has the whole model: {}", option, instead);
@@ -164,7 +158,7 @@ int Run(const RunOptions& options) {
   if (options.dry_run.wanted) return Plan(options, shift);
   const std::vector<Dataset> datasets =
       options.evaluation.tasks.empty() ? std::vector<Dataset>() : options.evaluation.Load(options.common);
-  const Context context = options.common.MakeContext(), alone = context.Alone();
+  const Context context = options.common.MakeContext();
   const bool first = context.processes->first();
   const Model model = options.common.Open();
   if (model.weights->split()) RefuseSplit(options);
@@ -188,42 +182,47 @@ int Run(const RunOptions& options) {
   Settle(shift, model.weights->split());
   if (!calibration.source.empty())
     fmt::print("calibration: {}\n  {}\n\n", calibration.source, calibration.Accounting());
-  KeptFit kept(job, options.recipe, shift);
+  CommandFit kept(job, shift);
   const ShiftResult result = kept.Get(job, shift);
   if (!options.recipe.load_gram.empty())
     fmt::print("sums of {}: {}\n\n", fmt::join(options.recipe.load_gram, ", "), result.calibration);
   PrintShift(result, config.layers);
 
   const std::vector<Variant> variants = VariantsOf(model, result, shift);
-  Json json = ShiftJson(result, calibration);
-  json["model"] = model.name;
+  Provenance made = ProvenanceOf(model.name, shift, calibration, result);
+  made.state = "fitted";  // a run that is killed leaves this, and the same command then completes it
   if (first && !options.save.empty())  // before the evaluation, which may be interrupted
-    SaveAdapted(model, variants.back().plan, ProvenanceJson(json, shift, "fitted"), options.save_weights, options.save);
+    SaveAdapted(model, variants.back().plan, made, options.save_weights, options.save);
 
   const ComparisonJob comparison = {context, model, heldout, options.comparison, options.common.seed, *progress};
   const auto start = std::chrono::steady_clock::now();
-  const std::vector<MeasuredVariant> measured = Compare(comparison, variants);
+  made.variants = Compare(comparison, variants);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  PrintComparison(comparison, measured);
+  PrintComparison(comparison, made.variants);
   fmt::print("\nseconds: select {:.1f}, calibrate {:.1f}, solve {:.2f}, factorize {:.2f}, evaluate {:.1f}\n",
              result.seconds.select, result.seconds.calibrate, result.seconds.solve, result.seconds.factorize, seconds);
 
-  json["variants"] = ComparisonJson(measured);
-  json["seconds"]["evaluate"] = seconds;
-  if (!options.report.empty()) WriteReport(options, job, result, comparison, measured);
+  made.repair->seconds.evaluate = seconds;
+  made.state = "evaluated";
+  if (!options.report.empty()) WriteReport(options, job, result, comparison, made.variants);
   if (first && !options.save.empty()) {
-    RecordProvenance(options.save, ProvenanceJson(json, shift, "evaluated"));
+    RecordProvenance(options.save, made);
     fmt::print("saved: {}\n", options.save);
   }
+  Json json = ResultsJson(made);
   if (!datasets.empty()) {
     fmt::print("\n");
     const Selection& selection = result.selection;
     const PaperSetting paper = PaperSettingOf(model, selection.criterion, selection.removed, config.layers);
     json["evaluation"] = RunEvaluation({context, model, variants, paper, *progress}, datasets, options.evaluation);
   }
-  const Json provenance = ProvenanceJson(json, shift, "evaluated");
-  for (const ExportTarget& target : first ? exports : std::vector<ExportTarget>())
-    ExportAndPrint(target, {alone, model, variants.back().plan, provenance, options.exporting, *progress});
+  const LanguageModel repaired = WithPlan(model, variants.back().plan, made);
+  const Resources alone = {.prepared = std::make_shared<const Context>(context.Alone())};
+  for (const ExportTarget& target : first ? exports : std::vector<ExportTarget>()) {
+    ExportSettings settings = options.exporting;
+    settings.format = target.format;
+    PrintExport(target, Export(repaired, target.output, settings, alone, progress.get()));
+  }
   options.common.WriteJson(json);
   kept.Done();
   return 0;

@@ -35,7 +35,7 @@ struct SweepOptions {
   bool penalize_bias = false;
 };
 
-// What the preset says, where the command line does not.
+// Gives the options that the command line leaves out the values of the preset.
 void TakePreset(const CLI::App& app, SweepOptions& options) {
   const Preset& preset = FindPreset(options.preset);
   const auto take = [&](const char* option, auto& value, const auto& from) {
@@ -94,7 +94,7 @@ void Print(const std::vector<SweepRow>& rows, const PaperTable& paper) {
         paper.model);
 }
 
-// Whose right answers are counted. Throws UsageError where none are.
+// Loads the suites. Throws UsageError for a suite without right answers, which has no accuracy.
 std::vector<Dataset> LoadSuites(const EvaluationOptions& evaluation, const CommonOptions& common) {
   if (evaluation.tasks.empty()) return {};
   std::vector<Dataset> suites = evaluation.Load(common);

@@ -4,8 +4,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "api/chat.h"
 #include "engine/generate.h"
 #include "eval/perplexity.h"
 #include "runtime/median.h"
@@ -118,20 +118,6 @@ void PrintComparison(const ComparisonJob& job, const std::vector<MeasuredVariant
     std::replace(line.begin(), line.end(), '\n', ' ');
     fmt::print("  {}: {}\n", v.label, line);
   }
-}
-
-nlohmann::json ComparisonJson(const std::vector<MeasuredVariant>& variants) {
-  nlohmann::json json = nlohmann::json::array();
-  for (const MeasuredVariant& v : variants) {
-    json.push_back({{"name", v.name},
-                    {"label", v.label},
-                    {"parameters", v.parameters},
-                    {"bytes", v.bytes},
-                    {"tokens_per_second", v.tokens_per_second},
-                    {"continuation", v.continuation}});
-    if (!std::isnan(v.perplexity)) json.back()["perplexity"] = v.perplexity;
-  }
-  return json;
 }
 
 }  // namespace shiftrt

@@ -2,8 +2,6 @@
 // What `run` measures of each variant: size, perplexity, speed and a continuation of a prompt.
 #pragma once
 
-#include <limits>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -32,16 +30,7 @@ struct ComparisonOptions {
 // Tokens that each variant decodes at most, one at a time, for its continuation and its speed; by the first process.
 int64_t DecodedTokens(const ComparisonOptions& options);
 
-struct MeasuredVariant {
-  std::string name, label;
-  int64_t parameters = 0;
-  int64_t bytes = 0;                                             // that one decoded token reads
-  double perplexity = std::numeric_limits<double>::quiet_NaN();  // NaN without held-out text
-  double tokens_per_second = 0;
-  std::string continuation;
-};
-
-// What the variants are measured with. References: whoever makes one keeps what it refers to alive.
+// The input of Compare(). It holds references; its maker keeps the objects alive.
 struct ComparisonJob {
   const Context& context;
   const Model& model;
@@ -59,6 +48,5 @@ std::vector<MeasuredVariant> Compare(const ComparisonJob& job, const std::vector
 
 PageTable ComparisonTable(const std::vector<MeasuredVariant>& variants);
 void PrintComparison(const ComparisonJob& job, const std::vector<MeasuredVariant>& variants);
-nlohmann::json ComparisonJson(const std::vector<MeasuredVariant>& variants);
 
 }  // namespace shiftrt

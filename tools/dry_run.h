@@ -26,8 +26,8 @@ struct DryRunOptions {
   void AddTo(CLI::App& app);
 };
 
-// Of `run` with these options, which have been checked. `calib`: as --calib has it; `besides`: what the command would
-// do that the plan does not cover. Prints the plan and writes --json.
+// A dry run of `run` with these options, which have been checked. `calib` is the value of --calib, and `besides` lists
+// what the command would do that the plan does not cover.
 struct DryRun {
   const DryRunOptions& options;
   const CommonOptions& common;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "api/impl.h"
 #include "eval/item_log.h"
 #include "eval/summary.h"
 #include "runtime/files.h"
@@ -13,6 +14,7 @@
 #include "tools/evaluation_output.h"
 #include "tools/options.h"
 #include "tools/pulling.h"
+#include "tools/variants.h"
 
 namespace shiftrt {
 
@@ -22,8 +24,8 @@ using Json = nlohmann::json;
 
 constexpr const char* kProtocol = "lm-evaluation-harness 0.4";
 
-// Where an evaluation of these tasks and variants keeps what it has done: the file the user named, or one in the cache
-// that the same command finds again.
+// The file in which an evaluation of these tasks and variants records what it has done: the one that the user named, or
+// one in the cache that the same command finds again.
 std::filesystem::path JournalFile(const EvaluationOptions& options, const Model& model,
                                   const std::vector<Variant>& variants) {
   if (!options.journal.empty()) return options.journal;
@@ -122,6 +124,15 @@ Json RunEvaluation(const EvaluationJob& job, const std::vector<Dataset>& dataset
   processes.Barrier();
   journal.Remove();
   return json;
+}
+
+Json EvaluateBeside(const LanguageModel& model, const std::vector<NamedModel>& made, const Resources& resources,
+                    const std::vector<Dataset>& datasets, const EvaluationOptions& options, Progress& progress) {
+  const Model& inner = model.impl().model;
+  std::vector<Variant> variants = SavedVariants(inner);
+  for (const NamedModel& one : made)
+    variants.push_back({VariantKind::kCorrected, one.name, one.name, one.model.impl().model.plan});
+  return RunEvaluation({MakeContext(resources), inner, variants, PaperSettingOf(inner), progress}, datasets, options);
 }
 
 }  // namespace shiftrt

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "eval/evaluate.h"
+#include "include/shiftrt/model.h"
+#include "include/shiftrt/resources.h"
 #include "tools/paper/paper_tasks.h"
 
 namespace CLI {
@@ -35,7 +37,7 @@ struct EvaluationOptions {
   EvalOptions Scoring() const;
 };
 
-// What RunEvaluation works with.
+// The input of RunEvaluation(). It holds references; its maker keeps the objects alive.
 struct EvaluationJob {
   const Context& context;
   const Model& model;
@@ -48,5 +50,15 @@ struct EvaluationJob {
 // it as JSON. An evaluation that was interrupted continues from its journal when it is started again.
 nlohmann::json RunEvaluation(const EvaluationJob& job, const std::vector<Dataset>& datasets,
                              const EvaluationOptions& options);
+
+// A model of the public interface, and what tables call it.
+struct NamedModel {
+  std::string name;
+  LanguageModel model;
+};
+// The same for the variants that a model directory holds (SavedVariants) and models made of it.
+nlohmann::json EvaluateBeside(const LanguageModel& model, const std::vector<NamedModel>& made,
+                              const Resources& resources, const std::vector<Dataset>& datasets,
+                              const EvaluationOptions& options, Progress& progress);
 
 }  // namespace shiftrt

@@ -2,11 +2,11 @@
 // Options of `export` and of `run --export`.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
+#include <filesystem>
 #include <string>
 #include <vector>
 
-#include "export/formats.h"
+#include "shiftrt/export.h"
 
 namespace CLI {
 class App;
@@ -16,17 +16,19 @@ class Option;
 namespace shiftrt {
 
 // Adds --shard-size and --base-model, and returns them.
-std::vector<CLI::Option*> AddExportOptions(CLI::App& app, ExportOptions& options);
+std::vector<CLI::Option*> AddExportOptions(CLI::App& app, ExportSettings& settings);
+// One line per format, for --help.
+std::string ExportFormatsHelp();
 
 // A format and where to write it: "hf:out".
 struct ExportTarget {
-  const ExportFormat* format;
+  std::string format;
   std::filesystem::path output;
 };
 // Throws UsageError for text of another form, an unknown format, or an output that is not new.
 ExportTarget ParseExportTarget(const std::string& text);
 
-// Exports and prints one line, and the notes.
-void ExportAndPrint(const ExportTarget& target, const ExportJob& job);
+// Prints one line about an export that is done, and its notes.
+void PrintExport(const ExportTarget& target, const std::vector<std::string>& notes);
 
 }  // namespace shiftrt

@@ -51,14 +51,26 @@ constexpr FieldFlag kFlags[] = {
     {"samples", "--samples"},
     {"schedule", "--schedule"},
     {"shots", "--shots"},
+    {"recipe", "--recipe"},
+    {"revision", "--revision"},
     {"span", "--span"},
+    {"steps", "--steps"},
+    {"gpus", "--device"},
     {"tasks", "--tasks"},
     {"tasks", "--eval"},
+    {"threads", "--threads"},
     {"warmup", "--warmup"},
     {"weighting", "--token-weight"},
 };
 
 }  // namespace
+
+CLI::Option* OptionOf(std::string_view field, CLI::App& command) {
+  for (const FieldFlag& known : kFlags)
+    if (known.field == field)
+      if (CLI::Option* const option = command.get_option_no_throw(std::string(known.flag))) return option;
+  return nullptr;
+}
 
 std::string Message(const UsageError& error, const CLI::App& command) {
   for (const FieldFlag& known : kFlags)

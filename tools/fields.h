@@ -3,16 +3,21 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "runtime/check.h"
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace shiftrt {
 
 // The error for whoever typed `command`'s options: its field under the name of the option that sets it.
 std::string Message(const UsageError& error, const CLI::App& command);
+
+// The option of `command` that sets this field of the library; null if it has none.
+CLI::Option* OptionOf(std::string_view field, CLI::App& command);
 
 }  // namespace shiftrt

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "shiftrt/finetune.h"
 #include "tools/report/page.h"
-#include "train/checkpoint.h"
 
 namespace shiftrt {
 

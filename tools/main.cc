@@ -98,7 +98,7 @@ void StartAgainUnderALimit(char** argv) {
 constexpr const char* kNoMemory =
     "out of memory: try a smaller model, fewer layers removed at once, or shorter samples";
 
-// Of several processes, one says what has failed: the first, or the one that failed where the first does not answer.
+// Reports a failure once for all processes: the first one does it, or, if it does not answer, the one that failed.
 int Fail(const char* what, int status, shiftrt::Processes& processes) {
   if (processes.failed()) return status;
   if (processes.first()) Fail(what, status);
@@ -178,7 +178,7 @@ std::vector<std::string> CommandNames() {
   return names;
 }
 
-// Of several processes: that all run the same command line, and that it is of a command which shares its work.
+// Checks that all processes run the same command line, and that its command shares its work between processes.
 void CheckShared(const std::vector<std::string>& words, shiftrt::Processes& processes) {
   processes.CheckSame("version or command line",
                       fmt::format("{} {}", SHIFTRT_VERSION, fmt::join(words.begin() + 1, words.end(), " ")));

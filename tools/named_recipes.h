@@ -12,21 +12,7 @@ class Option;
 
 namespace shiftrt {
 
-struct NamedRecipe {
-  const char* name;
-  const char* cost;     // of what stands in for the removed blocks, at run time
-  const char* summary;  // for --help
-  const char* prune;    // the layers that are removed where --prune does not say it
-  // Every other option of a recipe, without its dashes, and the value that it gets; "false" is for a flag that is not
-  // given.
-  struct Setting {
-    const char *option, *value;
-  };
-  std::vector<Setting> settings;
-};
-
-// The table: the only place that says what a recipe is.
-const std::vector<NamedRecipe>& NamedRecipes();
+// One line per recipe, for --help.
 std::string NamedRecipesHelp();
 
 // Gives the options of a command the values of the recipe; returns those it changed. Throws UsageError for a recipe

@@ -6,10 +6,10 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "api/impl.h"
 #include "runtime/check.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/files.h"
-#include "runtime/host_memory.h"
 #include "tools/gpus.h"
 #include "tools/progress_bar.h"
 #include "tools/pulling.h"
@@ -99,33 +99,27 @@ CLI::Validator Output(const std::string& type, const std::function<void(const st
   return CLI::Validator(why_not, type);
 }
 
-// What the processes that share the work agree on: each decides by it which part of the work memory has room for.
-void Divide(Context& context, const std::shared_ptr<Processes>& processes, bool threads_given) {
-  if (!threads_given) context.threads = std::max(1, Cores() / processes->sharers());
-  if (context.memory == 0) context.memory = UsableMemory(context) / processes->on_this_host();
-  const int own = static_cast<int>(context.isa);
-  for (const Bytes& one : processes->Gather(Packer().Put(own).Put(context.memory).Take())) {
-    Unpacker in(one);
-    context.isa = std::min(context.isa, static_cast<Isa>(in.Get<int>()));
-    context.memory = std::min(context.memory, in.Get<int64_t>());
-  }
-  context.processes = processes;
+}  // namespace
+
+Resources CommonOptions::MakeResources() const {
+  return Prepare({.threads = threads,
+                  .calibration_memory = static_cast<int64_t>(memory),
+                  .gpus = ChooseGpus(device, *processes, quiet),
+                  .processes = processes});
+}
+
+Context CommonOptions::MakeContext() const { return shiftrt::MakeContext(MakeResources()); }
+
+namespace {
+
+WeightType WeightTypeOf(const std::string& dtype) {
+  return dtype == "float32"    ? WeightType::kFloat32
+         : dtype == "float16"  ? WeightType::kFloat16
+         : dtype == "bfloat16" ? WeightType::kBFloat16
+                               : WeightType::kAsStored;
 }
 
 }  // namespace
-
-Context CommonOptions::MakeContext() const {
-  Context context = Context::Default();
-  if (const std::vector<int> gpus = ChooseGpus(device, *processes, quiet); !gpus.empty()) {
-    context.device = Device::kCuda;
-    context.gpus = gpus;
-    context.solver = gpu::MakeSolver(gpus.front());
-  }
-  if (threads > 0) context.threads = threads;
-  context.memory = static_cast<int64_t>(memory);
-  if (!processes->alone()) Divide(context, processes, threads > 0);
-  return context;
-}
 
 LoadOptions CommonOptions::Loading() const {
   LoadOptions options;
@@ -138,24 +132,24 @@ LoadOptions CommonOptions::Loading() const {
   return options;
 }
 
-Model CommonOptions::Open() const {
+LanguageModel CommonOptions::OpenLanguageModel() const {
   processes->FirstBeforeOthers([&] {
     PullMissingModel(model, offline, quiet);
     return true;
   });
   const auto progress = MakeProgress();
-  LoadOptions options = Loading();
-  options.progress = progress.get();
   SplitModel(*this, *processes);
-  options.split = {processes->parts(), processes->part()};
-  Model opened = OpenModel(model, options);
-  processes->CheckSame(fmt::format("model {} (fingerprint)", model), opened.weights->Fingerprint());
-  ReportShares(*opened.weights, *processes, quiet);
-  if (lora.empty()) return opened;
-  opened.lora = std::make_shared<const Lora>(ReadLora(lora, opened.weights->config, opened.plan));
-  opened.plan = MergeLora(*opened.weights, opened.plan, *opened.lora);
+  LanguageModel opened = LanguageModel::Open(model, {.weights = WeightTypeOf(dtype),
+                                                     .check_finite = check_finite,
+                                                     .merge_lora = merge_lora,
+                                                     .lora = lora,
+                                                     .processes = processes,
+                                                     .progress = progress.get()});
+  ReportShares(*opened.impl().model.weights, *processes, quiet);
   return opened;
 }
+
+Model CommonOptions::Open() const { return OpenLanguageModel().impl().model; }
 
 void CommonOptions::WriteJson(const nlohmann::json& result) const {
   if (json.empty()) return;

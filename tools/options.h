@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "include/shiftrt/model.h"
+#include "include/shiftrt/resources.h"
 #include "models/model.h"
 #include "runtime/context.h"
 #include "runtime/processes.h"
@@ -25,7 +27,7 @@ constexpr int kSplitByMemory = 0;
 
 struct CommonOptions {
   CommonOptions() = default;
-  // Of a command whose work several processes may share. Only the first of them shows progress and writes files.
+  // For a command whose work several processes may share. Only the first of them shows progress and writes files.
   explicit CommonOptions(std::shared_ptr<Processes> processes)
       : processes(std::move(processes)), quiet(!this->processes->first()) {}
 
@@ -60,13 +62,15 @@ struct CommonOptions {
   // Throws UsageError for --device cuda where there is no GPU, or fewer than processes. Those of one host divide its
   // GPUs, its cores and its memory, unless --threads and --memory say what each may take, and all use the instruction
   // set that the oldest CPU among them has.
-  Context MakeContext() const;
+  Resources MakeResources() const;
+  Context MakeContext() const;  // the same, as the rooms below api/ take it
   LoadOptions Loading() const;
   // Pulls what is not there. With --split each process opens its part; throws UsageError for numbers of processes that
   // are no multiple of it.
-  Model Open() const;
+  LanguageModel OpenLanguageModel() const;
+  Model Open() const;  // the same, as the rooms below api/ take it
   std::unique_ptr<Progress> MakeProgress() const;
-  // Where --json names a file. Of several processes, it also says what each has done.
+  // Writes the file that --json names, if it names one, and adds what each of several processes has done.
   void WriteJson(const nlohmann::json& result) const;
 };
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 
+#include "api/pull.h"
 #include "eval/files.h"
 #include "hub/names.h"
 #include "models/model.h"
@@ -109,45 +110,29 @@ DownloadProgress ShowDownload(bool quiet) {
   return [display = std::make_shared<Display>(quiet)](std::span<const FileProgress> files) { display->Show(files); };
 }
 
-std::string Announcement(const PullPlan& plan) {
+std::string Announcement(const PulledRepository& repository) {
   std::string text =
-      fmt::format("{}, commit {}: {} file{}, {}", plan.repository.Description(), plan.commit.substr(0, 12),
-                  plan.files.size(), plan.files.size() == 1 ? "" : "s", Size(plan.bytes));
-  if (plan.missing_bytes == 0) return text + ", all of it there";
-  if (plan.missing_bytes < plan.bytes) text += fmt::format(", of which {} are to come", Size(plan.missing_bytes));
+      fmt::format("{}, commit {}: {} file{}, {}", repository.name, repository.commit.substr(0, 12),
+                  repository.files.size(), repository.files.size() == 1 ? "" : "s", Size(repository.bytes));
+  if (repository.missing_bytes == 0) return text + ", all of it there";
+  if (repository.missing_bytes < repository.bytes)
+    text += fmt::format(", of which {} are to come", Size(repository.missing_bytes));
   return text;
 }
 
-std::filesystem::path AnnounceAndPull(HubClient& hub, const PullPlan& plan, bool quiet) {
-  if (!plan.renamed_to.empty())
-    std::fprintf(stderr, "shiftrt: %s is now called %s\n", plan.repository.id.c_str(), plan.renamed_to.c_str());
-  for (const PullPlan::Damaged& damaged : plan.damaged)
-    std::fprintf(stderr, "shiftrt: %s; it is fetched again\n", damaged.why.c_str());
-  if (!quiet) std::fprintf(stderr, "%s\n", Announcement(plan).c_str());
-  try {
-    return Pull(hub, plan, ShowDownload(quiet));
-  } catch (const Interrupted&) {
-    std::fprintf(stderr, "shiftrt: what has arrived is kept; the same command continues from there\n");
-    throw;
-  }
+void Announce(const PulledRepository& repository, bool quiet) {
+  if (!repository.renamed_to.empty())
+    std::fprintf(stderr, "shiftrt: %s is now called %s\n", repository.name.c_str(), repository.renamed_to.c_str());
+  for (const std::string& why : repository.damaged)
+    std::fprintf(stderr, "shiftrt: %s; it is fetched again\n", why.c_str());
+  if (!quiet) std::fprintf(stderr, "%s\n", Announcement(repository).c_str());
+}
+
+void SayWhatIsKept() {
+  std::fprintf(stderr, "shiftrt: what has arrived is kept; the same command continues from there\n");
 }
 
 namespace {
-
-PullRequest RequestOf(const Task& task, TaskRows rows) {
-  HubFiles files = HubFilesOf(task, rows);
-  PullRequest request;
-  request.repository = std::move(files.repository);
-  request.include = {std::move(files.pattern)};
-  return request;
-}
-
-PullRequest RequestOf(const KnownText& text) {
-  PullRequest request;
-  request.repository = *ParseRepository(text.repository, RepositoryType::kDataset);
-  request.files = {std::string(text.hub_file)};
-  return request;
-}
 
 // Pulls what a command lacks. All plans are made before the first download, so that an error comes before time is
 // spent; it begins with `lack`, because the user did not ask for a download.
@@ -161,26 +146,24 @@ void PullAll(const std::vector<PullRequest>& requests, const std::string& lack, 
   } catch (const Error& error) {
     Fail("{}. {}", lack, error.what());
   }
-  for (const PullPlan& plan : plans) AnnounceAndPull(hub, plan, quiet);
+  for (const PullPlan& plan : plans) {
+    Announce(Describe(plan), quiet);
+    try {
+      Pull(hub, plan, ShowDownload(quiet));
+    } catch (const Interrupted&) {
+      SayWhatIsKept();
+      throw;
+    }
+  }
 }
 
 }  // namespace
-
-std::vector<PullRequest> KnownDataset(const std::string& name) {
-  if (const KnownText* text = FindKnownText(name)) return {RequestOf(*text)};
-  std::vector<PullRequest> requests;
-  const bool is_task = name == "paper7" || name == "all" ||
-                       std::any_of(Tasks().begin(), Tasks().end(), [&](const Task& task) { return task.name == name; });
-  if (is_task)
-    for (const Task* task : ParseTasks(name)) requests.push_back(RequestOf(*task, TaskRows::kItems));
-  return requests;
-}
 
 bool PullMissingText(const std::string& name, bool offline, bool quiet) {
   if (!LookForText(name).empty()) return true;
   const KnownText* text = FindKnownText(name);
   if (text == nullptr || offline || HubIsOffline()) return false;
-  PullAll({RequestOf(*text)}, fmt::format("the text {} is not on this machine; a file can be named instead", name),
+  PullAll(KnownDataset(name), fmt::format("the text {} is not on this machine; a file can be named instead", name),
           quiet);
   return true;
 }

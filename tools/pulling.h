@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "eval/dataset.h"
-#include "hub/pull.h"
+#include "include/shiftrt/pull.h"
 
 namespace shiftrt {
 
@@ -16,15 +16,11 @@ namespace shiftrt {
 DownloadProgress ShowDownload(bool quiet);
 
 // "Qwen/Qwen2-1.5B, commit 8a16abf2848e: 9 files, 3.1 GB, of which 1.2 GB are to come".
-std::string Announcement(const PullPlan& plan);
-
-// Says on standard error what is pulled and how large it is, and pulls it. An interruption says there that what has
-// arrived is kept. Returns the snapshot.
-std::filesystem::path AnnounceAndPull(HubClient& hub, const PullPlan& plan, bool quiet);
-
-// The request for a data set known by name: a text (c4, wikitext2, ...) or the rows of evaluation tasks ("arc_easy",
-// "paper7"), without those that shots are drawn from. Nothing for any other name.
-std::vector<PullRequest> KnownDataset(const std::string& name);
+std::string Announcement(const PulledRepository& repository);
+// Says on standard error what is pulled and how large it is; if `quiet`, only that a repository has another name.
+void Announce(const PulledRepository& repository, bool quiet);
+// Says on standard error, after an interruption, that what has arrived is kept.
+void SayWhatIsKept();
 
 // Pulls the text that a name means where it is not there and may be pulled; returns whether it is there.
 bool PullMissingText(const std::string& name, bool offline, bool quiet);

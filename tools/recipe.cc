@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "api/repair.h"
 #include "runtime/check.h"
 #include "tools/named_recipes.h"
 #include "tools/options.h"
@@ -81,31 +82,25 @@ void RecipeOptions::TakeNamed(CLI::App& app) const {
   if (!named.empty()) TakeRecipe(app, named);
 }
 
-std::string RecipeOptions::Text() const {
-  std::string text;
-  for (const CLI::Option* option : added)
-    text += fmt::format("{} {}\n", option->get_name(), fmt::join(option->results(), " "));
-  return text;
-}
-
 ShiftOptions RecipeOptions::Parse(uint64_t seed) const {
-  ShiftOptions shift;
-  shift.prune = ParsePrune(prune);
-  shift.fit.rank = ParseRank(lra);
-  shift.fit.ridge = {ParseLambda(lambda), penalize_bias};
-  shift.fit.factorization = ParseFactorization(factorize);
-  shift.fit.metric = ParseMetric(metric);
-  shift.merge = ParseMerge(merge);
-  shift.correction = &FindCorrection(correction);
-  shift.mode = ParseCalibrationMode(calibration_mode);
-  shift.weighting = ParseTokenWeighting(token_weight);
-  shift.span = span;
-  shift.heal = ParseHeal(heal);
-  shift.gate = gate;
-  shift.seed = seed;
-  shift.gram.load.assign(load_gram.begin(), load_gram.end());
-  shift.gram.save = save_gram;
-  shift.gram.all_layers = gram_layers == "all";
+  Recipe recipe = {.prune = ParsePrune(prune),
+                   .correction = correction,
+                   .rank = ParseRank(lra),
+                   .lambda = ParseLambda(lambda),
+                   .penalize_bias = penalize_bias,
+                   .factorization = ParseFactorization(factorize),
+                   .metric = ParseMetric(metric),
+                   .mode = ParseCalibrationMode(calibration_mode),
+                   .weighting = ParseTokenWeights(token_weight),
+                   .span = span,
+                   .gate = gate,
+                   .heal = ParseHeal(heal),
+                   .merge = ParseMerge(merge),
+                   .seed = seed};
+  recipe.gram.load.assign(load_gram.begin(), load_gram.end());
+  recipe.gram.save = save_gram;
+  recipe.gram.all_layers = gram_layers == "all";
+  const ShiftOptions shift = OptionsOf(recipe);
   for (const CLI::Option* option : added)
     for (const auto& [name, field] : {std::pair("lra", "rank"), {"factorize", "factorization"}, {"lambda", "lambda"}})
       if (option->count() > 0 && option->check_lname(name)) CheckGiven(shift, field);

@@ -31,8 +31,6 @@ struct RecipeOptions {
   void AddTo(CLI::App& app);
   // Takes over the options of --recipe where it is given. Throws UsageError as TakeRecipe does.
   void TakeNamed(CLI::App& app) const;
-  // All of it as it was given, for a key: after the command line is parsed.
-  std::string Text() const;
   // Throws UsageError for what does not parse.
   ShiftOptions Parse(uint64_t seed) const;
   // The calibration text; empty if nothing reads it and none is named. Throws UsageError if there is no text.

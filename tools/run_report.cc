@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kVariants[] = {"original", "pruned", "corrected"};
 
-// Whether the score at `unit` is of something removed: of the unit, or of the window that begins there.
+// True if the unit, or the window of units that begins with it, is removed.
 bool Removed(const Selection& selection, int64_t unit) {
   const BlockPart part = PartOf(selection.unit, unit);
   if (selection.window > 1) return part.begin() == selection.removed.front().begin();

@@ -2,8 +2,6 @@
 // What a fit found, as tables and as JSON.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "shift/pipeline.h"
 
 namespace shiftrt {
@@ -15,9 +13,5 @@ std::vector<std::vector<std::string>> TrialsTable(const ShiftResult& result);
 
 // Prints the selected layers, the fits, and the trials and decisions on the way, for a model of `layers` layers.
 void PrintShift(const ShiftResult& result, int64_t layers);
-nlohmann::json ShiftJson(const ShiftResult& result, const CalibrationSet& calibration);
-// The other way: everything of the result but its plans. Throws a JSON exception or an Error for what ShiftJson() does
-// not write.
-ShiftResult ShiftFromJson(const nlohmann::json& json);
 
 }  // namespace shiftrt

@@ -16,7 +16,7 @@ namespace shiftrt {
 
 namespace {
 
-// What a process may take for weights: of its host's memory, or of its GPU's.
+// The memory that this process may take for weights: that of its GPU, or of its host if it uses none.
 ProcessMemory FreeMemory(const CommonOptions& options, Processes& processes) {
   const std::string& host = processes.host(processes.rank());
   const std::vector<int> gpus = ChooseGpus(options.device, processes, /*quiet=*/true);

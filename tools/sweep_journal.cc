@@ -15,7 +15,7 @@ using Json = nlohmann::json;
 
 Json ToJson(const Quality& quality) { return {quality.perplexity, quality.accuracy, quality.accuracy_error}; }
 
-// What is not finite is null in JSON.
+// A number that is not finite is null in JSON.
 double OrNan(const Json& json) { return json.is_null() ? std::nan("") : json.get<double>(); }
 
 Quality ToQuality(const Json& json) { return {OrNan(json.at(0)), OrNan(json.at(1)), OrNan(json.at(2))}; }

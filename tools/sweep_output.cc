@@ -29,7 +29,7 @@ std::string RankText(const SweepRow& row) {
   return OrNone(row.options.correction->has_rank(), "rank " + Format(row.options.fit.rank));
 }
 
-// Whether the user chooses the recipe.
+// True if the user chooses calibration mode and token weights for the correction.
 bool TakesRecipe(const SweepRow& row) { return row.options.correction->takes_recipe(); }
 
 std::string ModeText(const SweepRow& row) { return OrNone(TakesRecipe(row), Name(row.options.mode)); }
@@ -114,7 +114,7 @@ bool VariesAsNumber(const TableAxis& axis, const std::vector<SweepSummary>& summ
   return values.size() > 1;
 }
 
-// What is drawn of each setting.
+// A score that charts draw for each setting.
 struct Measured {
   const char *name, *title, *unit;
   double (*of)(const Quality&);
@@ -168,7 +168,7 @@ Chart ByAxis(const TableAxis& axis, const Measured& measure, const std::vector<S
   return chart;
 }
 
-// Where nothing that varies is a number: settings side by side.
+// Draws the settings side by side. It is for sweeps in which no axis that varies is a number.
 Chart BySetting(const Measured& measure, const std::vector<SweepSummary>& summaries) {
   Chart chart;
   chart.name = measure.name;

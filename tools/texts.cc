@@ -15,11 +15,11 @@ namespace shiftrt {
 
 namespace {
 
-// What is calibrated on and measured with where nothing is named, as in the paper.
+// The calibration text and the held-out text if the user names none, as in the paper.
 constexpr const char* kCalibration = "c4";
 constexpr const char* kHeldOut = "wikitext2-test";
 
-// What the user named, or the file of that name in the model's directory, or "".
+// The text that the user named, or the file of this name in the model's directory, or "".
 std::string TextBeside(const std::string& given, const Model& model, const char* file) {
   if (!given.empty()) return given;
   const auto beside = model.directory / file;

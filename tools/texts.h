@@ -17,9 +17,9 @@ namespace shiftrt {
 
 struct CommonOptions;
 
-// What `given` (--calib) asks for, or else calibration.txt in the model's directory, or else C4's validation text;
-// samples are cut to the model's context. A text known by name is pulled where it is not there and may be. Throws
-// UsageError when there is none of them.
+// The calibration text that `given` (--calib) names, or else calibration.txt in the model's directory, or else C4's
+// validation text. Samples are cut to the model's context. Pulls a text that is known by name if it is not there and
+// may be pulled. Throws UsageError if there is none of them.
 CalibrationSpec CalibrationFor(const std::string& given, const Model& model, const CommonOptions& common);
 CalibrationSet OpenCalibration(const std::string& given, const Model& model, const CommonOptions& common);
 
@@ -38,7 +38,7 @@ struct HeldOutText {
   // Whether its perplexity can be measured.
   bool Scored() const { return tokens.size() > 1; }
 };
-// What --text says.
+// The held-out text that --text names.
 struct HeldOutChoice {
   std::string given;
   bool wikitext = false;  // if nothing is given: WikiText-2's test text comes before samples of the calibration text

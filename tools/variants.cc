@@ -14,7 +14,7 @@ Variant Pruned(DepthPlan plan) { return {VariantKind::kPruned, "pruned", "pruned
 // The name of a variant with this correction.
 std::string NameOf(std::string_view correction) { return correction.empty() ? "lra" : std::string(correction); }
 
-// What stands in the removed blocks' place, and what else was fitted again.
+// Says for tables what stands in the removed blocks' place, and what else was fitted again.
 std::string LabelOf(const ShiftOptions& shift, const ShiftResult& result) {
   std::string correction = Label(*shift.correction, shift.fit.rank, shift.span);
   if (!result.trials.empty())
@@ -63,7 +63,7 @@ std::vector<Variant> SavedVariants(const Model& model) {
     variants.push_back({VariantKind::kCorrected, "lora", before + "LoRA", model.plan});
     return variants;
   }
-  const auto& [criterion, correction, merge] = *model.provenance;
+  const std::string &correction = model.provenance->recipe.correction, &merge = model.provenance->recipe.merge;
   if (!merge.empty() && ParseMerge(merge) != Merge::kOff) {
     variants.push_back({VariantKind::kMerged, "merged", fmt::format("merged ({})", merge), model.plan});
   } else {

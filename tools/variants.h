@@ -11,7 +11,7 @@
 
 namespace shiftrt {
 
-// Whether anything is put in the place of the removed blocks.
+// True if anything is put in the place of the removed blocks, or kept blocks are healed.
 bool Corrects(const ShiftOptions& shift);
 
 // Names of the variants that such a fit has: "original", "pruned", "lra" (or the name of another correction) and

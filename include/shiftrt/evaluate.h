@@ -28,7 +28,7 @@ struct TextPerplexity {
   int64_t window = 0;     ///< tokens per window
   int64_t tokens = 0;     ///< of the text that were read; a remainder shorter than a window is not predicted
   int64_t all = 0;        ///< tokens of the whole text
-  std::string text;       ///< the name of its file
+  std::string text = {};  ///< the name of its file
   double seconds = 0;     ///< that the measurement took
 };
 
@@ -60,18 +60,18 @@ struct SuiteSettings {
 
 /// One metric of one task for one model.
 struct SuiteScore {
-  std::string metric;         ///< for example "acc", "acc_norm" or "perplexity"
+  std::string metric = {};    ///< for example "acc", "acc_norm" or "perplexity"
   double value = 0;           ///< an accuracy is between 0 and 1
   double standard_error = 0;  ///< of the value over the items; NaN where there is none
 };
 
 /// The results of one task.
 struct SuiteResult {
-  std::string task;                             ///< its name, as in SuiteSettings::tasks
-  std::string quoted_metric;                    ///< the name of the metric that is quoted for the task
-  int64_t items = 0;                            ///< questions, or documents
-  double seconds = 0;                           ///< that the scoring took
-  std::vector<std::vector<SuiteScore>> scores;  ///< of each model, in the order given: its metrics
+  std::string task = {};                             ///< its name, as in SuiteSettings::tasks
+  std::string quoted_metric = {};                    ///< the name of the metric that is quoted for the task
+  int64_t items = 0;                                 ///< questions, or documents
+  double seconds = 0;                                ///< that the scoring took
+  std::vector<std::vector<SuiteScore>> scores = {};  ///< of each model, in the order given: its metrics
 };
 
 /// Scores several models on the same items. What the models have in common is computed once. The numbers are those of

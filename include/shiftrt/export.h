@@ -24,11 +24,17 @@ struct ExportSettings {
 
 /// A format.
 struct ExportFormatName {
-  std::string name;     ///< as in ExportSettings::format
-  std::string summary;  ///< one line for people
+  std::string name = {};     ///< as in ExportSettings::format
+  std::string summary = {};  ///< one line for people
 };
 /// \return all formats
 std::vector<ExportFormatName> ExportFormatNames();
+
+/// Checks what Export() would refuse whatever the model is.
+/// \param format the name of a format
+/// \param output the directory to write
+/// \throws UsageError for an unknown format, and for a directory that is not empty
+void CheckExport(const std::string& format, const std::filesystem::path& output);
 
 /// Writes a model into a new or empty directory: under a temporary name beside it, read back and compared, then
 /// renamed. If anything fails, nothing is left. \param model the model \param output the directory \param settings the

@@ -71,12 +71,12 @@ struct TrainingHistory {
     double loss = 0;   ///< nats per token
   };
 
-  std::vector<double> losses;           ///< of each step, before it is taken: the mean over its tokens
-  std::vector<double> gradient_norms;   ///< of each step, before clipping
-  std::vector<Validation> validations;  ///< ascending by step
-  int64_t tokens = 0;                   ///< that were passed both ways
-  double seconds = 0;                   ///< that the steps took, on whatever machines
-  int64_t resumed = 0;                  ///< steps that came from a checkpoint
+  std::vector<double> losses = {};           ///< of each step, before it is taken: the mean over its tokens
+  std::vector<double> gradient_norms = {};   ///< of each step, before clipping
+  std::vector<Validation> validations = {};  ///< ascending by step
+  int64_t tokens = 0;                        ///< that were passed both ways
+  double seconds = 0;                        ///< that the steps took, on whatever machines
+  int64_t resumed = 0;                       ///< steps that came from a checkpoint
 
   /// \return steps done
   int64_t steps() const { return static_cast<int64_t>(losses.size()); }
@@ -126,10 +126,10 @@ struct FinetuneSettings {
 
 /// What a training is about to do.
 struct TrainingOutline {
-  std::string text;        ///< the text and how much of it is read
-  std::string accounting;  ///< what became of its documents and tokens
-  std::string trained;     ///< how many parameters are trained
-  int64_t steps = 0;       ///< steps to do
+  std::string text = {};        ///< the text and how much of it is read
+  std::string accounting = {};  ///< what became of its documents and tokens
+  std::string trained = {};     ///< how many parameters are trained
+  int64_t steps = 0;            ///< steps to do
 };
 
 /// Calls during a training, on the thread that called Finetune(). Either may be empty. An exception stops the training

@@ -52,7 +52,7 @@ struct ModelShape {
 /// adapters that stand in the place of removed blocks.
 ///
 /// A value of this class is a handle. Copies share the weights, and so do the pruned and the repaired models that
-/// PruneAndRepair() makes of a model: any number of them take the memory of one model and of their adapters. All member
+/// Repair() makes of a model: any number of them take the memory of one model and of their adapters. All member
 /// functions are const and may be called from several threads at the same time.
 class LanguageModel {
  public:

@@ -17,50 +17,50 @@ namespace shiftrt {
 
 /// Layers that a criterion chose.
 struct Selection {
-  std::string criterion;  ///< its name; "layers" if the caller named the layers
+  std::string criterion = {};  ///< its name; "layers" if the caller named the layers
   /// One score per unit, the lowest removed first. Where `window` > 1, one score per `window` consecutive units, at the
   /// first of them. NaN for a unit that was protected from a greedy criterion; empty where nothing was scored.
-  std::vector<double> scores;
-  std::vector<BlockPart> removed;  ///< ascending
-  int64_t window = 1;              ///< consecutive units that one score is about
-  Unit unit = Unit::kBlock;        ///< what was scored
+  std::vector<double> scores = {};
+  std::vector<BlockPart> removed = {};  ///< ascending
+  int64_t window = 1;                   ///< consecutive units that one score is about
+  Unit unit = Unit::kBlock;             ///< what was scored
 };
 
 /// The text that a repair was fitted on.
 struct CalibrationReport {
-  std::string source;          ///< its file, and samples x tokens
-  std::string hash;            ///< of the text; empty if the sums were read from files
+  std::string source = {};     ///< its file, and samples x tokens
+  std::string hash = {};       ///< of the text; empty if the sums were read from files
   int64_t tokens = 0;          ///< that were fitted
   int64_t heldout_tokens = 0;  ///< that were held out
 };
 
 /// One fit: of what stands in the place of removed blocks, or of a projection that was fitted again.
 struct FitReport {
-  std::vector<BlockPart> layers;  ///< ascending: the removed parts, or the block of the projection
-  std::string name;               ///< of these parts: "3", "3-6", "3.attn" or "3.mlp-6"
-  std::string part;               ///< the projection that was fitted again, "o" or "down"; else empty
-  double lambda = 0;              ///< ridge penalty that was used
-  int64_t tokens = 0;             ///< that were fitted
-  int64_t rank = 0;               ///< of the adapter
-  double effective_rank = 0;      ///< of the full map, from its singular values
+  std::vector<BlockPart> layers = {};  ///< ascending: the removed parts, or the block of the projection
+  std::string name = {};               ///< of these parts: "3", "3-6", "3.attn" or "3.mlp-6"
+  std::string part = {};               ///< the projection that was fitted again, "o" or "down"; else empty
+  double lambda = 0;                   ///< ridge penalty that was used
+  int64_t tokens = 0;                  ///< that were fitted
+  int64_t rank = 0;                    ///< of the adapter
+  double effective_rank = 0;           ///< of the full map, from its singular values
   /// Mean factor of a correction that scales the stream; NaN for others.
   double scale = std::numeric_limits<double>::quiet_NaN();
   double r2_fit = 0;      ///< share of the update that is explained on the fitted text; at most 1, NaN if not measured
   double r2_heldout = 0;  ///< the same on text that was not fitted
   double condition = 0;   ///< of the system that was solved; NaN if no matrix was formed
-  std::vector<double> singular_values;  ///< of the full map, descending
-  std::string warning;                  ///< empty, or what is doubtful about the fit, for people
+  std::vector<double> singular_values = {};  ///< of the full map, descending
+  std::string warning = {};                  ///< empty, or what is doubtful about the fit, for people
 };
 
 /// A way to fit that the correction "auto" tried. The settings are in the words of Recipe's parsers.
 struct TrialReport {
-  std::string correction;          ///< its name
-  std::string calibration;         ///< Recipe::mode
-  std::string token_weight;        ///< Recipe::weighting
-  std::string factorization;       ///< Recipe::factorization
-  std::string lambda;              ///< Recipe::lambda
-  std::string metric;              ///< Recipe::metric
-  std::string recipe;              ///< all of it in one line
+  std::string correction = {};     ///< its name
+  std::string calibration = {};    ///< Recipe::mode
+  std::string token_weight = {};   ///< Recipe::weighting
+  std::string factorization = {};  ///< Recipe::factorization
+  std::string lambda = {};         ///< Recipe::lambda
+  std::string metric = {};         ///< Recipe::metric
+  std::string recipe = {};         ///< all of it in one line
   int64_t adapter_parameters = 0;  ///< what it adds to the model
   int64_t tokens = 0;              ///< that were fitted
   double loss = 0;                 ///< on held-out text, nats per token
@@ -71,79 +71,82 @@ struct TrialReport {
 
 /// Whether a correction stayed, by the loss on held-out text.
 struct GateVerdict {
-  std::vector<BlockPart> parts;  ///< those of an adapter, or the block with tensors of its own
-  double with = 0;               ///< loss with the correction, nats per token
-  double without = 0;            ///< loss without it
-  bool kept = true;              ///< whether it stayed
+  std::vector<BlockPart> parts = {};  ///< those of an adapter, or the block with tensors of its own
+  double with = 0;                    ///< loss with the correction, nats per token
+  double without = 0;                 ///< loss without it
+  bool kept = true;                   ///< whether it stayed
 };
 
 /// Where the time of a repair went, in seconds.
 struct RepairSeconds {
-  double select = 0;               ///< scoring layers
-  double calibrate = 0;            ///< passes over the calibration text
-  double solve = 0;                ///< linear systems
-  double factorize = 0;            ///< low ranks
-  std::optional<double> evaluate;  ///< measuring the variants
+  double select = 0;                    ///< scoring layers
+  double calibrate = 0;                 ///< passes over the calibration text
+  double solve = 0;                     ///< linear systems
+  double factorize = 0;                 ///< low ranks
+  std::optional<double> evaluate = {};  ///< measuring the variants
 };
 
 /// What a repair found on its way.
 struct RepairReport {
-  Selection selection;                 ///< what was removed
-  std::vector<FitReport> sites;        ///< fits in the place of removed blocks; empty if nothing was fitted
-  std::vector<FitReport> healed;       ///< projections of kept blocks that were fitted again, in the order of the fits
-  std::vector<FitReport> merged_runs;  ///< merged adapters, as far as they were measured
-  std::vector<TrialReport> trials;     ///< what the correction "auto" tried
-  std::vector<std::string> untried;    ///< what it could not try, with the reason
-  std::vector<GateVerdict> gate;       ///< empty unless Recipe::gate
-  RepairSeconds seconds;               ///< where the time went
+  Selection selection = {};            ///< what was removed
+  std::vector<FitReport> sites = {};   ///< fits in the place of removed blocks; empty if nothing was fitted
+  std::vector<FitReport> healed = {};  ///< projections of kept blocks that were fitted again, in the order of the fits
+  std::vector<FitReport> merged_runs = {};  ///< merged adapters, as far as they were measured
+  std::vector<TrialReport> trials = {};     ///< what the correction "auto" tried
+  std::vector<std::string> untried = {};    ///< what it could not try, with the reason
+  std::vector<GateVerdict> gate = {};       ///< empty unless Recipe::gate
+  RepairSeconds seconds = {};               ///< where the time went
 };
 
 /// What a model or one of its variants measured.
 struct MeasuredVariant {
-  std::string name;              ///< "original", "pruned", "merged" or the name of the correction
-  std::string label;             ///< for tables, as "pruned + LRA 64"
-  int64_t parameters = 0;        ///< adapters included
-  int64_t bytes = 0;             ///< of weights that decoding one token reads
-  double perplexity = 0;         ///< on held-out text
-  double tokens_per_second = 0;  ///< decoding one token at a time
-  std::string continuation;      ///< of a prompt
+  std::string name = {};          ///< "original", "pruned", "merged" or the name of the correction
+  std::string label = {};         ///< for tables, as "pruned + LRA 64"
+  int64_t parameters = 0;         ///< adapters included
+  int64_t bytes = 0;              ///< of weights that decoding one token reads
+  /// On held-out text; NaN without any.
+  double perplexity = std::numeric_limits<double>::quiet_NaN();
+  double tokens_per_second = 0;   ///< decoding one token at a time
+  std::string continuation = {};  ///< of a prompt
 };
 
 /// How a model was fine-tuned.
 struct FinetuneReport {
-  std::vector<std::pair<std::string, std::string>> settings;  ///< everything that decides the result
-  std::string text;                                           ///< what was learnt from
-  std::string correction_before;   ///< RecipeText::correction of the model that training started from
-  std::string merge_before;        ///< RecipeText::merge of that model
-  int64_t tokens = 0;              ///< that were read
-  double loss = 0;                 ///< of the last step, nats per token
-  std::vector<double> validation;  ///< losses on held-out text before the first step and after the last; or empty
+  std::vector<std::pair<std::string, std::string>> settings = {};  ///< everything that decides the result
+  std::string text = {};                                           ///< what was learnt from
+  std::string correction_before = {};   ///< RecipeText::correction of the model that training started from
+  std::string merge_before = {};        ///< RecipeText::merge of that model
+  int64_t tokens = 0;                   ///< that were read
+  double loss = 0;                      ///< of the last step, nats per token
+  std::vector<double> validation = {};  ///< losses on held-out text before the first step and after the last; or empty
 };
 
 /// The settings of a repair in the words that the parsers of shiftrt/recipe.h read. Empty: not recorded.
 struct RecipeText {
-  std::string prune;             ///< Recipe::prune
-  std::string correction;        ///< Recipe::correction; "finetuned" after training
-  std::string rank;              ///< Recipe::rank
-  std::string lambda;            ///< Recipe::lambda
-  std::string factorization;     ///< Recipe::factorization
-  std::string metric;            ///< Recipe::metric
-  std::string calibration_mode;  ///< Recipe::mode
-  std::string token_weight;      ///< Recipe::weighting
-  std::string heal;              ///< Recipe::heal
-  std::string merge;             ///< Recipe::merge
-  std::optional<bool> span;      ///< Recipe::span
+  std::string prune = {};             ///< Recipe::prune
+  std::string correction = {};        ///< Recipe::correction; "finetuned" after training
+  std::string rank = {};              ///< Recipe::rank
+  std::string lambda = {};            ///< Recipe::lambda
+  std::string factorization = {};     ///< Recipe::factorization
+  std::string metric = {};            ///< Recipe::metric
+  std::string calibration_mode = {};  ///< Recipe::mode
+  std::string token_weight = {};      ///< Recipe::weighting
+  std::string heal = {};              ///< Recipe::heal
+  std::string merge = {};             ///< Recipe::merge
+  std::optional<bool> span = {};      ///< Recipe::span
 };
 
 /// How a model was made. Fields that the maker did not record are empty.
 struct Provenance {
-  std::string model;                             ///< the original, as it was named
-  std::string criterion;                         ///< by which its layers were chosen
-  RecipeText recipe;                             ///< how it was repaired
-  std::optional<CalibrationReport> calibration;  ///< the text of the repair
-  std::optional<RepairReport> repair;            ///< what the repair found
-  std::vector<MeasuredVariant> variants;         ///< what was measured when it was made
-  std::optional<FinetuneReport> finetune;        ///< how it was trained afterwards
+  /// Of a model that a command saved: "fitted" until its variants have been compared, and "evaluated" from then on.
+  std::string state = {};
+  std::string model = {};                             ///< the original, as it was named
+  std::string criterion = {};                         ///< by which its layers were chosen
+  RecipeText recipe = {};                             ///< how it was repaired
+  std::optional<CalibrationReport> calibration = {};  ///< the text of the repair
+  std::optional<RepairReport> repair = {};            ///< what the repair found
+  std::vector<MeasuredVariant> variants = {};         ///< what was measured when it was made
+  std::optional<FinetuneReport> finetune = {};        ///< how it was trained afterwards
 };
 
 /// \param provenance how a model was made

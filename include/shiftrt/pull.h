@@ -16,7 +16,7 @@ namespace shiftrt {
 struct PullSettings {
   /// "ORG/NAME", "ORG/NAME@REVISION" or a known name such as "qwen2-1.5b"; of a data set also the name of an evaluation
   /// task, "paper7" or a known text such as "c4".
-  std::string name;
+  std::string name = {};
   bool dataset = false;                   ///< the name means a data set
   std::string revision = {};              ///< branch, tag or commit; empty: as the name says, or "main"
   std::vector<std::string> include = {};  ///< patterns of files, such as "*.gguf"; empty: what a model needs, or all
@@ -33,13 +33,13 @@ struct FileProgress {
     kDone,      ///< it is there
   };
 
-  std::string path;               ///< in the repository
+  std::string path = {};          ///< in the repository
   int64_t size = 0;               ///< bytes
   int64_t present = 0;            ///< bytes that are on the disk
   int64_t brought = 0;            ///< bytes of these that this call downloaded
   double seconds = 0;             ///< since the download of the file began
   State state = State::kWaiting;  ///< what happens to it
-  std::string note;               ///< the reason for waiting, or empty
+  std::string note = {};          ///< the reason for waiting, or empty
 };
 
 /// Called about ten times per second on the calling thread, and once at the end.
@@ -47,19 +47,19 @@ using DownloadProgress = std::function<void(std::span<const FileProgress>)>;
 
 /// What a download would bring.
 struct PulledRepository {
-  std::string name;                 ///< of the repository and its revision
-  std::string renamed_to;           ///< what the hub calls it, if that is another name; or empty
-  std::string commit;               ///< 40 hexadecimal digits
-  std::filesystem::path directory;  ///< where its files are, or will be
+  std::string name = {};                 ///< of the repository and its revision
+  std::string renamed_to = {};           ///< what the hub calls it, if that is another name; or empty
+  std::string commit = {};               ///< 40 hexadecimal digits
+  std::filesystem::path directory = {};  ///< where its files are, or will be
   /// A file of the repository.
   struct File {
-    std::string path;      ///< in the repository
-    int64_t size = 0;      ///< bytes
-    std::string checksum;  ///< as the hub gives it
+    std::string path = {};      ///< in the repository
+    int64_t size = 0;           ///< bytes
+    std::string checksum = {};  ///< as the hub gives it
   };
-  std::vector<File> files;    ///< that were asked for, the smallest first
-  int64_t bytes = 0;          ///< of all of them
-  int64_t missing_bytes = 0;  ///< of what is not on this machine
+  std::vector<File> files = {};  ///< that were asked for, the smallest first
+  int64_t bytes = 0;             ///< of all of them
+  int64_t missing_bytes = 0;     ///< of what is not on this machine
 };
 
 /// Calls during a download. Any may be empty.

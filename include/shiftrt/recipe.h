@@ -20,17 +20,17 @@ namespace shiftrt {
 /// What to remove: a criterion and an amount, or the layers themselves. Set one of `ratio`, `count`, `parameters`,
 /// `bytes` and `layers`.
 struct PruneSpec {
-  std::string criterion;          ///< a name that Criteria() lists, such as "bi"; "layers" with `layers`
-  Unit unit = Unit::kBlock;       ///< what is scored and removed
-  double ratio = 0;               ///< removes floor(ratio * layers) blocks, or halves of as many bytes
-  int64_t count = 0;              ///< removes so many units
-  int64_t parameters = 0;         ///< removes until no more parameters than these stay, adapters not counted
-  int64_t bytes = 0;              ///< the same in bytes of weights
-  std::vector<BlockPart> layers;  ///< removes these
-  int64_t keep_first = 0;         ///< never removes the first so many blocks
-  int64_t keep_last = 0;          ///< never removes the last so many blocks
-  std::map<std::string, int64_t, std::less<>> options;  ///< of the criterion alone: {"rank", 16}
-  std::string text;  ///< the words that ParsePrune() has read; empty: Format() writes them
+  std::string criterion = {};          ///< a name that Criteria() lists, such as "bi"; "layers" with `layers`
+  Unit unit = Unit::kBlock;            ///< what is scored and removed
+  double ratio = 0;                    ///< removes floor(ratio * layers) blocks, or halves of as many bytes
+  int64_t count = 0;                   ///< removes so many units
+  int64_t parameters = 0;              ///< removes until no more parameters than these stay, adapters not counted
+  int64_t bytes = 0;                   ///< the same in bytes of weights
+  std::vector<BlockPart> layers = {};  ///< removes these
+  int64_t keep_first = 0;              ///< never removes the first so many blocks
+  int64_t keep_last = 0;               ///< never removes the last so many blocks
+  std::map<std::string, int64_t, std::less<>> options = {};  ///< of the criterion alone: {"rank", 16}
+  std::string text = {};  ///< the words that ParsePrune() has read; empty: Format() writes them
 
   /// \param name an option that the criterion has
   /// \return its value: as given, or its default
@@ -199,9 +199,9 @@ CalibrationSpec ParseCalibration(const std::string& text);
 
 /// Files of the sums over the calibration text. Without any, the sums are in memory only.
 struct GramFiles {
-  std::vector<std::filesystem::path> load;  ///< fits from the total of these files, without a pass over the text
-  std::filesystem::path save;               ///< writes the sums; an interrupted calibration continues from the file
-  bool all_layers = false;                  ///< saves the sums of all layers, not only of the removed ones
+  std::vector<std::filesystem::path> load = {};  ///< fits from the total of these files, without a pass over the text
+  std::filesystem::path save = {};  ///< writes the sums; an interrupted calibration continues from the file
+  bool all_layers = false;          ///< saves the sums of all layers, not only of the removed ones
 
   /// \return whether there are any
   bool used() const { return !load.empty() || !save.empty(); }
@@ -237,7 +237,7 @@ struct NamedRecipe {
   const char* summary;  ///< one line for lists of recipes
   /// The settings that the recipe decides, by the names of the fields of RecipeText and "prune", "span" and "gate", in
   /// the words of the parsers; "false" for a flag that is not set. `prune` alone may be given another value.
-  std::vector<std::pair<const char*, const char*>> settings;
+  std::vector<std::pair<const char*, const char*>> settings = {};
 };
 /// \return all named recipes
 const std::vector<NamedRecipe>& NamedRecipes();

@@ -3,6 +3,7 @@
 /// The main job in one call: choose layers, remove them, and repair the model without training.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 
 #include "shiftrt/model.h"
@@ -26,10 +27,13 @@ struct RepairResult {
 /// \param recipe what to remove and how to repair
 /// \param resources what the job may use of the machine
 /// \param progress receives reports; null: none are made
+/// \param keep a directory in which the selection and the fit are kept, so that the same call takes them from there if
+///     what follows is interrupted; another recipe, model or text replaces them. Remove it in the end. Empty: nothing
+///     is kept
 /// \return the models
 /// \throws UsageError with the name of a field for a setting that makes no sense; Error for calibration text that is
 ///     missing, malformed or too short, and for numerical failure; OutOfMemory; Interrupted after RequestInterrupt()
 RepairResult Repair(const LanguageModel& model, const Recipe& recipe = {}, const Resources& resources = {},
-                    Progress* progress = nullptr);
+                    Progress* progress = nullptr, const std::filesystem::path& keep = {});
 
 }  // namespace shiftrt

@@ -24,11 +24,14 @@ struct GenerationSettings {
   int64_t top_k = 0;        ///< choose among this many of the most likely tokens; 0: among all
   uint64_t seed = 0;        ///< of the random numbers; the same seed gives the same tokens
   bool stop_at_end = true;  ///< stop before an end-of-sequence token of the model
+  /// Called with each piece of the generated text as soon as its characters are whole.
+  std::function<void(std::string_view text)> on_text = {};
 };
 
 /// What ModelRunner::Generate has generated.
 struct Generation {
   std::vector<int32_t> tokens;  ///< generated token ids, without the prompt
+  int64_t prompt_tokens = 0;    ///< tokens of the prompt that were computed
   std::string text;             ///< what they add to the text of the prompt, without special tokens
   double prefill_seconds = 0;   ///< time for the prompt, the first token included
   double decode_seconds = 0;    ///< time for all tokens after the first
@@ -118,6 +121,31 @@ class ModelRunner {
   /// \throws Error for a sequence that is too long, or a token id that does not exist; OutOfMemory
   void HiddenStates(std::span<const int32_t> tokens,
                     const std::function<void(int64_t layer, std::span<const float> stream)>& on_stream);
+
+ private:
+  friend class Conversation;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// A conversation with an instruct model, written as its chat template says. Keys and values are kept between turns, so
+/// that each turn computes only what is new.
+class Conversation {
+ public:
+  /// \param runner the runner of the model; it must outlive the conversation
+  /// \param system the system's message; empty: none
+  /// \throws Error if the model has no chat template
+  explicit Conversation(ModelRunner& runner, std::string_view system = {});
+  ~Conversation();
+
+  /// Replies to the user's next message.
+  /// \param message UTF-8
+  /// \param settings how tokens are chosen; max_tokens is cut to what the positions of the model leave
+  /// \param on_token called with each token id as it comes; the reply stops when it returns false
+  /// \return the reply; the prompt's tokens are those that this turn computed
+  /// \throws Error if the conversation fills the positions of the model; Interrupted after RequestInterrupt()
+  Generation Reply(std::string_view message, const GenerationSettings& settings = {},
+                   const std::function<bool(int32_t token)>& on_token = {});
 
  private:
   struct Impl;

@@ -33,12 +33,12 @@ std::string Refusal(Call&& call) {
 
 const char* const kPrompt = "It is a truth universally acknowledged, that";
 
-shiftrt::RepairSettings Settings(const shiftrt::LanguageModel& model) {
-  shiftrt::RepairSettings settings;
-  settings.prune = "bi:4";
-  settings.rank = "16";
-  settings.text = (model.Directory() / "calibration.txt").string() + ":16x64";
-  return settings;
+shiftrt::Recipe SmallRecipe(const shiftrt::LanguageModel& model) {
+  shiftrt::Recipe recipe;
+  recipe.prune = {.criterion = "bi", .count = 4};
+  recipe.rank = shiftrt::RankSpec::Fixed(16);
+  recipe.text = {(model.Directory() / "calibration.txt").string(), 16, 64};
+  return recipe;
 }
 
 std::string Speak(const shiftrt::LanguageModel& model, int threads) {
@@ -49,11 +49,15 @@ std::string Speak(const shiftrt::LanguageModel& model, int threads) {
 void Errors(const shiftrt::LanguageModel& model) {
   EXPECT(Refusal<shiftrt::Error>([] { shiftrt::LanguageModel::Open("/nowhere"); }).find("/nowhere") !=
          std::string::npos);
-  shiftrt::RepairSettings settings = Settings(model);
-  settings.text = "";
-  settings.rank = "nonsense";
-  EXPECT(Refusal<shiftrt::UsageError>([&] { shiftrt::PruneAndRepair(model, settings); }).find("nonsense") !=
+  shiftrt::Recipe recipe = SmallRecipe(model);
+  EXPECT(Refusal<shiftrt::UsageError>([&] { shiftrt::Set("rank", "nonsense", recipe); }).find("nonsense") !=
          std::string::npos);
+  EXPECT(Refusal<shiftrt::UsageError>([&] { shiftrt::Set("colour", "red", recipe); }).find("correction") !=
+         std::string::npos);
+  recipe.rank = shiftrt::RankSpec::Fixed(model.Shape().hidden + 1);
+  EXPECT(!Refusal<shiftrt::UsageError>([&] { shiftrt::Repair(model, recipe); }).empty());
+  EXPECT(!Refusal<shiftrt::UsageError>([] { shiftrt::FindRecipe("cheap"); }).empty());
+  EXPECT(!Refusal<shiftrt::UsageError>([] { shiftrt::LookUp({.name = "no such model"}); }).empty());
   EXPECT(!Refusal<shiftrt::UsageError>([&] { shiftrt::ModelRunner(model, {.threads = -1}); }).empty());
   EXPECT(!Refusal<shiftrt::UsageError>([&] { shiftrt::ModelRunner(model, {.gpus = {12345}}); }).empty());
   shiftrt::ModelRunner runner(model);
@@ -62,6 +66,28 @@ void Errors(const shiftrt::LanguageModel& model) {
   EXPECT(!Refusal<shiftrt::Error>([&] { runner.LogProbabilities(short_one); }).empty());
   const std::vector<std::vector<int32_t>> unknown = {{1, static_cast<int32_t>(model.Shape().vocabulary)}};
   EXPECT(!Refusal<shiftrt::Error>([&] { runner.LogProbabilities(unknown); }).empty());
+}
+
+// The logits of all positions have the log-probabilities of the sequence, and the streams have the right shape.
+void AllPositions(const shiftrt::LanguageModel& model, shiftrt::ModelRunner& runner, const std::vector<int32_t>& tokens,
+                  const std::vector<float>& expected) {
+  const int64_t vocabulary = model.Shape().vocabulary;
+  std::vector<float> logits(tokens.size() * vocabulary, std::nanf(""));
+  runner.Logits(tokens, logits);
+  for (size_t i = 0; i + 1 < tokens.size(); ++i) {
+    const float* const row = logits.data() + i * vocabulary;
+    double sum = 0;
+    for (int64_t token = 0; token < vocabulary; ++token) sum += std::exp(static_cast<double>(row[token]));
+    EXPECT(std::abs(row[tokens[i + 1]] - std::log(sum) - expected[i]) < 1e-3);
+  }
+  logits.pop_back();
+  EXPECT(!Refusal<shiftrt::UsageError>([&] { runner.Logits(tokens, logits); }).empty());
+  std::vector<int64_t> layers;
+  runner.HiddenStates(tokens, [&](int64_t layer, std::span<const float> stream) {
+    layers.push_back(layer);
+    EXPECT(stream.size() == tokens.size() * model.Shape().hidden && std::isfinite(stream.back()));
+  });
+  EXPECT(static_cast<int64_t>(layers.size()) == model.Blocks() + 1 && layers.back() == model.Shape().layers);
 }
 
 // A sequence continued token by token has the probabilities that the whole one has.
@@ -82,7 +108,26 @@ void LogitsAndLogProbabilities(const shiftrt::LanguageModel& model) {
       EXPECT(std::abs(logits[tokens[i + 1]] - std::log(sum) - expected[s][i]) < 1e-3);
     }
     EXPECT(sequence.Size() == static_cast<int64_t>(tokens.size()) - 1);
+    AllPositions(model, runner, tokens, expected[s]);
   }
+}
+
+// What the parsers read, the formatters write.
+void WordsOfRecipes() {
+  for (const char* text : {"bi:0.25", "streamline:8", "correctable:0.25,rank=16,unit=half,keep=first:2,keep=last:1",
+                           "layers=3.attn,5,8", "bi:params=6300"}) {
+    shiftrt::PruneSpec spec = shiftrt::ParsePrune(text);
+    spec.text.clear();
+    EXPECT(shiftrt::Format(spec) == text);
+  }
+  for (const char* text : {"64", "full", "energy:0.9", "budget:4000"})
+    EXPECT(shiftrt::Format(shiftrt::ParseRank(text)) == text);
+  EXPECT(shiftrt::Format(shiftrt::ParseTokenWeights("first:0,norm")) == "norm,first:0");
+  EXPECT(shiftrt::Name(shiftrt::ParseHeal("down")) == std::string("down"));
+  const shiftrt::Recipe best = shiftrt::FindRecipe("best");
+  EXPECT(best.correction == "joint" && best.rank.kind == shiftrt::RankSpec::Kind::kFull);
+  EXPECT(best.heal == shiftrt::Heal::kAll && best.prune.keep_first == 1);
+  EXPECT(!shiftrt::CriteriaNames().empty() && !shiftrt::CorrectionNames().empty());
 }
 
 struct CountedProgress : shiftrt::Progress {
@@ -98,8 +143,8 @@ void TwoThreads(const shiftrt::LanguageModel& model, const shiftrt::RepairResult
   std::vector<double> scores;
   std::string repaired, original;
   std::thread repairing([&] {
-    const shiftrt::RepairResult again = shiftrt::PruneAndRepair(model, Settings(model));
-    scores = again.scores;
+    const shiftrt::RepairResult again = shiftrt::Repair(model, SmallRecipe(model));
+    scores = again.report.selection.scores;
     repaired = Speak(again.corrected, 2);
   });
   std::thread speaking([&] {
@@ -107,38 +152,104 @@ void TwoThreads(const shiftrt::LanguageModel& model, const shiftrt::RepairResult
   });
   repairing.join();
   speaking.join();
-  EXPECT(scores == alone.scores);
+  EXPECT(scores == alone.report.selection.scores);
   EXPECT(original == spoken);
   EXPECT(repaired == Speak(alone.corrected, 2));
+}
+
+// Documents as a task that needs no data set of somebody else's.
+void Suites(const shiftrt::RepairResult& repair, const std::filesystem::path& text) {
+  const std::vector<shiftrt::LanguageModel> models = {repair.pruned, repair.corrected};
+  const shiftrt::SuiteSettings settings = {.tasks = "wikitext", .data = {"wikitext=" + text.string()}};
+  const std::vector<shiftrt::SuiteResult> results = shiftrt::Evaluate(models, settings);
+  EXPECT(results.size() == 1 && results[0].scores.size() == 2 && results[0].items == 1);
+  EXPECT(results[0].scores[0][0].value > results[0].scores[1][0].value);  // perplexity per word
+}
+
+// Two steps of LoRA, saved as factors and merged, and exported.
+void Train(const shiftrt::LanguageModel& model, const std::filesystem::path& text, const std::string& directory) {
+  shiftrt::FinetuneSettings settings;
+  settings.text = text.string();
+  settings.length = 64;
+  settings.validation = 2;
+  settings.steps = 2;
+  settings.batch = 2;
+  int seen = 0;
+  const shiftrt::FinetunedModel tuned = shiftrt::Finetune(
+      model, settings, {}, {.step = [&](const shiftrt::TrainingHistory&, int64_t steps) { seen += steps == 2; }});
+  EXPECT(seen > 0 && tuned.history.steps() == 2 && tuned.parameters > 0);
+  EXPECT(tuned.model.MadeBy()->finetune->correction_before == "lra");
+  EXPECT(tuned.model.MadeBy()->repair->sites.size() == model.MadeBy()->repair->sites.size());
+  const std::string spoken = Speak(tuned.model, 2);
+  for (const bool merged : {false, true}) {
+    const std::string saved = directory + (merged ? ".merged" : ".tuned");
+    tuned.model.Save(saved, /*with_weights=*/false, merged);
+    EXPECT(std::filesystem::exists(saved + "/lora") == !merged);
+    EXPECT(Speak(shiftrt::LanguageModel::Open(saved), 2) == spoken);
+  }
+  settings.layers = "last:99999";
+  settings.method = shiftrt::Method::kPartial;
+  EXPECT(!Refusal<shiftrt::UsageError>([&] { shiftrt::Finetune(model, settings); }).empty());
+
+  shiftrt::Export(tuned.model, directory + ".exported", {.format = "hf-lra"});
+  EXPECT(Speak(shiftrt::LanguageModel::Open(directory + ".exported"), 2) == spoken);
+  EXPECT(!Refusal<shiftrt::UsageError>([&] {
+            shiftrt::Export(tuned.model, directory + ".none", {.format = "hf"});
+          }).empty());
 }
 
 void Run(const char* name, const char* directory) {
   const shiftrt::LanguageModel model = shiftrt::LanguageModel::Open(name);
   Errors(model);
   LogitsAndLogProbabilities(model);
+  WordsOfRecipes();
   EXPECT(model.Decode(model.Encode("the sea")) == "the sea");
 
   CountedProgress progress;
-  const shiftrt::RepairResult repair = shiftrt::PruneAndRepair(model, Settings(model), {}, &progress);
+  const std::string kept = std::string(directory) + ".fit";
+  const shiftrt::RepairResult repair = shiftrt::Repair(model, SmallRecipe(model), {}, &progress, kept);
   EXPECT(progress.begun > 0 && progress.done > 0);
-  EXPECT(repair.removed.size() == 4 && repair.sites.size() == 4);
-  EXPECT(repair.corrected.RemovedLayers() == repair.removed && !repair.merged);
+  EXPECT(repair.report.selection.removed.size() == 4 && repair.report.sites.size() == 4 && !repair.merged);
+  const std::vector<int64_t> removed = repair.corrected.RemovedLayers();
+  EXPECT(removed.size() == 4);
+  // The same recipe takes the fit from where it is kept; another one does not.
+  CountedProgress again, other;
+  EXPECT(shiftrt::Repair(model, SmallRecipe(model), {}, &again, kept).corrected.Parameters() ==
+         repair.corrected.Parameters());
+  EXPECT(again.done == 0);
+  shiftrt::Recipe smaller = SmallRecipe(model);
+  smaller.rank = shiftrt::RankSpec::Fixed(4);
+  EXPECT(shiftrt::Repair(model, smaller, {}, &other, kept).corrected.Parameters() < repair.corrected.Parameters());
+  EXPECT(other.done > 0);
   EXPECT(repair.pruned.Parameters() < repair.corrected.Parameters());
   EXPECT(repair.corrected.Parameters() < model.Parameters());
-  EXPECT(model.Without(repair.removed).Parameters() == repair.pruned.Parameters());
-  EXPECT(!Refusal<shiftrt::UsageError>([&] { shiftrt::PruneAndRepair(repair.corrected); }).empty());
+  EXPECT(model.Without(removed).Parameters() == repair.pruned.Parameters());
+  const std::vector<shiftrt::BlockPart> half = {{1, shiftrt::Halves::kMlp}};
+  EXPECT(model.Without(half).Parameters() < model.Parameters());
+  EXPECT(model.Without(half).Blocks() == model.Shape().layers);
+  EXPECT(!Refusal<shiftrt::UsageError>([&] { shiftrt::Repair(repair.corrected); }).empty());
 
   repair.corrected.Save(directory);
   const std::string spoken = Speak(repair.corrected, 2);
-  EXPECT(Speak(shiftrt::LanguageModel::Open(directory), 2) == spoken);
+  const shiftrt::LanguageModel opened = shiftrt::LanguageModel::Open(directory);
+  EXPECT(Speak(opened, 2) == spoken);
+  EXPECT(model.MadeBy() == nullptr && repair.corrected.MadeBy()->repair->sites.size() == 4);
+  EXPECT(shiftrt::ToJson(*opened.MadeBy()) == shiftrt::ToJson(*repair.corrected.MadeBy()));
+  const std::string again_saved = std::string(directory) + ".again";
+  opened.Save(again_saved);
+  EXPECT(shiftrt::ToJson(*shiftrt::LanguageModel::Open(again_saved).MadeBy()) == shiftrt::ToJson(*opened.MadeBy()));
 
   const std::filesystem::path text = std::string(directory) + ".txt";
   std::string some(20000, ' ');  // bytes: the whole text takes minutes under the sanitizers
   std::ifstream(model.Directory() / "calibration.txt").read(some.data(), static_cast<std::streamsize>(some.size()));
   std::ofstream(text) << some;
-  const double original = shiftrt::MeasurePerplexity(model, text, "seq128").perplexity;
-  const double pruned = shiftrt::MeasurePerplexity(repair.pruned, text, "seq128").perplexity;
+  const double original = shiftrt::MeasurePerplexity(model, text.string(), {"seq128"}).perplexity;
+  const double pruned = shiftrt::MeasurePerplexity(repair.pruned, text.string(), {"seq128"}).perplexity;
   EXPECT(original > 1 && original < pruned);
+  const shiftrt::TextPerplexity part = shiftrt::MeasurePerplexity(model, text.string(), {"seq128", 300});
+  EXPECT(part.tokens == 300 && part.predicted == 2 * 127 && part.all > 300);
+  Suites(repair, text);
+  Train(repair.corrected, text, directory);
 
   TwoThreads(model, repair, Speak(model, 2));
 }

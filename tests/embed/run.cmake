@@ -1,5 +1,5 @@
 # Installs the build into a fresh prefix. Checks that nothing but the public headers is installed, and that they include
-# nothing else. Builds examples/embed and the programs of this directory with find_package, and runs them.
+# nothing else. Builds the examples and the programs of this directory with find_package, and runs them.
 #   cmake -DBUILD=... -DSOURCE=... -DWORK=... -DMODEL=... -DFLAGS=... -P run.cmake
 function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
@@ -17,7 +17,7 @@ file(REMOVE_RECURSE ${WORK})
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
 
 file(GLOB_RECURSE installed RELATIVE ${WORK}/prefix/include LIST_DIRECTORIES false ${WORK}/prefix/include/*)
-set(public error evaluate model progress repair resources runner shiftrt version)
+set(public blocks error evaluate export finetune model progress provenance pull recipe repair resources runner shiftrt version)
 list(TRANSFORM public REPLACE "(.+)" "shiftrt/\\1.h")
 if(NOT installed STREQUAL public)
   message(FATAL_ERROR "installed headers: ${installed}\nthe public ones: ${public}")
@@ -32,10 +32,23 @@ foreach(header IN LISTS installed)
   endforeach()
 endforeach()
 
-build(${SOURCE}/examples/embed ${WORK}/example)
-run(${WORK}/example/embed ${MODEL})
-if(NOT output MATCHES "4 layers removed:")
-  message(FATAL_ERROR "the example printed: ${output}")
+# The examples, each on what the one before it has made.
+build(${SOURCE}/examples ${WORK}/examples)
+function(example expected)
+  run(${ARGN})
+  if(NOT output MATCHES "${expected}")
+    message(FATAL_ERROR "${ARGN} printed: ${output}")
+  endif()
+endfunction()
+file(READ ${MODEL}/heldout.txt some LIMIT 20000)
+file(WRITE ${WORK}/some.txt "${some}")
+example("layers removed: " ${WORK}/examples/prune ${MODEL} ${WORK}/pruned)
+example("4 layers removed by bi.*wikitext, " ${WORK}/examples/evaluate ${WORK}/pruned ${WORK}/some.txt)
+example("step 2 of 2: loss" ${WORK}/examples/finetune ${WORK}/pruned ${WORK}/some.txt ${WORK}/tuned 2)
+example("" ${WORK}/examples/export ${WORK}/tuned hf-lra ${WORK}/exported)
+if(NOT EXISTS ${WORK}/exported/config.json)
+  message(FATAL_ERROR "the example of an export wrote no config.json")
 endif()
+
 build(${SOURCE}/tests/embed ${WORK}/tests)
 run(${WORK}/tests/face ${MODEL} ${WORK}/saved)

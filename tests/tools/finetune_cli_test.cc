@@ -164,7 +164,7 @@ TEST_F(FinetuneCli, BadInputIsRefusedByItsOption) {
       {{"--loss", "mse"}, "--loss: \"mse\""},
       {{"--schedule", "step"}, "--schedule: \"step\""},
       {{"--warmup", "6"}, "--warmup: 6 steps"},
-      {{"--steps", "100000"}, "give --epochs"},
+      {{"--steps", "100000"}, "--steps: 100000: the text has"},
       {{"--samples", "100000"}, "--samples: "},
       {{"--preset", "paper-x"}, "--preset: unknown preset"},
       {{"--validation", "-3"}, "--validation -3"},

@@ -25,8 +25,8 @@ const std::vector<Preset>& Presets();
 // Throws UsageError listing the presets.
 const Preset& FindPreset(const std::string& name);
 
-// What the paper says of a setting; what it does not say is NaN. Perplexity: WikiText-2. Accuracy: mean of seven
-// zero-shot suites, percent.
+// The paper's numbers for a setting; NaN if it gives none. The perplexity is that of WikiText-2, and the accuracy the
+// mean of seven zero-shot suites in percent.
 struct PaperResult {
   double pruned_perplexity, corrected_perplexity;
   double pruned_accuracy, corrected_accuracy;
@@ -34,7 +34,7 @@ struct PaperResult {
 // The paper's name of the model that `name` (a known name, or a directory whose last part is one) stands for; "" for
 // any other.
 std::string PaperModel(const std::string& name);
-// Which of the paper's tables is shown next to a sweep's: that of the preset, for one model. No model: none.
+// The table of the paper that is shown next to a sweep's: that of the preset, for one model. None if there is no model.
 struct PaperTable {
   std::string model, preset;
 };

@@ -11,7 +11,7 @@
 
 namespace shiftrt {
 
-// What an evaluation has to share with one of the paper's for their numbers to be comparable.
+// The setting that an evaluation has to share with one of the paper's for their numbers to be comparable.
 struct PaperSetting {
   std::string model;      // as PaperModel() names it; "" where the paper does not have it
   std::string criterion;  // by which a quarter of the layers were removed; "" for another amount

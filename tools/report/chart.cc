@@ -12,7 +12,7 @@ namespace shiftrt {
 namespace {
 
 constexpr double kWidth = 640, kPlotHeight = 300, kSquare = 420, kFont = 13, kLineHeight = 20;
-// Of a character of the fonts named below, in ems; on the wide side, so that nothing is cut off.
+// The width of a character of the fonts named below, in ems. It is on the wide side, so that nothing is cut off.
 constexpr double kCharacter = 0.58;
 constexpr int kColors = 8;
 
@@ -302,7 +302,7 @@ class Drawing {
     }
   }
 
-  // What a pointer that rests on a point is told.
+  // The text that is shown while the pointer rests on a point.
   std::string Tip(const Series& series, size_t i) const {
     const double x = series.x[i];
     const bool named = !chart_.x_names.empty() && x >= 0 && x < static_cast<double>(chart_.x_names.size());

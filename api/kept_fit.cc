@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/kept_fit.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "api/repair.h"
+#include "include/shiftrt/version.h"
+#include "models/adapted.h"
+#include "models/provenance.h"
+#include "runtime/files.h"
+#include "runtime/json.h"
+#include "runtime/processes.h"
+
+namespace shiftrt {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char *kReport = "fit.json", *kCorrected = "corrected", *kMerged = "merged", *kKey = "key";
+
+// Throws Error for a fit of another key, or one that is not whole.
+ShiftResult Load(const ShiftJob& job, const fs::path& directory, const std::string& key) {
+  const fs::path report = directory / kReport;
+  const nlohmann::json json = ParseJson(ReadFile(report), report.string());
+  const Provenance made = ReadProvenance(json);
+  Check(made.repair && made.calibration && json.value(kKey, "") == key,
+        "{}: it is not of this model and these settings", report.string());
+  ShiftResult result = ResultOf(*made.repair, *made.calibration);
+  const Weights& weights = *job.model.weights;
+  result.pruned = DepthPlan::Pruned(job.layers(), result.selection.removed);
+  result.corrected = OpenSavedPlan(directory / kCorrected, weights);
+  if (fs::exists(directory / kMerged)) result.merged = OpenSavedPlan(directory / kMerged, weights);
+  return result;
+}
+
+// The report comes last, so that a directory with it is whole.
+void Save(const ShiftJob& job, const ShiftOptions& options, const ShiftResult& result, const fs::path& directory,
+          const std::string& key) {
+  fs::remove_all(directory);
+  SaveAdapted(job.model, result.corrected, {}, /*with_weights=*/false, directory / kCorrected);
+  if (result.merged) SaveAdapted(job.model, *result.merged, {}, /*with_weights=*/false, directory / kMerged);
+  nlohmann::json json = ProvenanceJson(ProvenanceOf(job.model.name, options, job.calibration, result));
+  json[kKey] = key;
+  WriteFile(directory / kReport, json.dump() + "\n");
+}
+
+}  // namespace
+
+std::string FitKey(const ShiftJob& job, const ShiftOptions& options) {
+  const Weights& weights = *job.model.weights;
+  ShiftOptions settled = options;  // a model that is split may be fitted in another mode
+  settled.mode = ModeOf(options, weights.split());
+  std::string text =
+      fmt::format("{} {} {} {} {} {} {}", Version(), fs::absolute(job.model.directory).string(), weights.Fingerprint(),
+                  Name(weights.embedding.dtype), job.context.device == Device::kCuda ? "cuda" : "",
+                  job.calibration.hash, Text(settled));
+  for (const fs::path& file : options.gram.load)
+    text += fmt::format(" {} {}", fs::file_size(file), fs::last_write_time(file).time_since_epoch().count());
+  return HashHex(text);
+}
+
+ShiftResult KeptFit::Get(const ShiftJob& job, const ShiftOptions& options) {
+  if (directory.empty()) return Shift(job, options);
+  Processes& processes = *job.context.processes;
+  const bool first = processes.first();
+  const auto say = [&](const std::string& message) {
+    if (first && tell) tell(message);
+  };
+  const std::string key = FitKey(job, options);
+  const bool wants_sums = !options.gram.save.empty() && !fs::exists(options.gram.save);  // which a fit also writes
+  if (processes.OfFirst(!wants_sums && fs::exists(directory / kReport))) {
+    std::optional<ShiftResult> earlier;
+    try {
+      earlier = Load(job, directory, key);
+    } catch (const Interrupted&) {
+      throw;
+    } catch (const std::exception& error) {
+      say(fmt::format("what an interrupted command left cannot be used: {}", error.what()));
+    }
+    if (!processes.Any(!earlier)) {
+      kept = first;
+      say(fmt::format("the selection and the fit come from {}, where an interrupted command left them",
+                      directory.string()));
+      return std::move(*earlier);
+    }
+  }
+  ShiftResult result = Shift(job, options);
+  if (!first) return result;
+  try {
+    Save(job, options, result, directory, key);
+    kept = true;
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const std::exception& error) {  // such as a full disk: the command can do without
+    say(fmt::format("the fit cannot be kept for the case of an interruption: {}", error.what()));
+    std::error_code ignored;
+    fs::remove_all(directory, ignored);
+  }
+  return result;
+}
+
+}  // namespace shiftrt
