@@ -84,17 +84,18 @@ Provenance ProvenanceOf(const FinetuneJob& job, const TrainingHistory& history) 
   return made;
 }
 
-// The model with the trained plan. LoRA factors are merged in the plan that runs, and kept apart for Save().
-LanguageModel Tuned(const Model& original, const TrainingResult& result, Provenance made, double* rounding) {
+// The model with the trained plan, which is moved out of `result`. LoRA factors are merged in the plan that runs, and
+// kept apart for Save().
+LanguageModel Tuned(const Model& original, TrainingResult& result, Provenance made, double* rounding) {
   LanguageModel::Impl impl{original};
   impl.model.plan = result.plan;
   impl.model.provenance = std::move(made);
   impl.model.lora = nullptr;
   if (result.lora) {
-    impl.model.lora = std::make_shared<const Lora>(*result.lora);
-    impl.model.plan = MergeLora(*original.weights, result.plan, *result.lora);
-    impl.without_lora = result.plan;
-    *rounding = MergeError(*original.weights, result.plan, *result.lora, impl.model.plan);
+    impl.model.lora = std::make_shared<const Lora>(std::move(*result.lora));
+    impl.model.plan = MergeLora(*original.weights, result.plan, *impl.model.lora);
+    impl.without_lora = std::move(result.plan);
+    *rounding = MergeError(*original.weights, *impl.without_lora, *impl.model.lora, impl.model.plan);
   }
   return LanguageModel(std::make_shared<const LanguageModel::Impl>(std::move(impl)));
 }
@@ -123,7 +124,7 @@ FinetunedModel Finetune(const LanguageModel& model, const FinetuneSettings& sett
     if (observer.step) observer.step(history, steps);
   };
   const FinetuneJob job = {context, original, texts, options, settings.checkpoint, announce, step};
-  const TrainingResult result = Finetune(job);
+  TrainingResult result = Finetune(job);
   double rounding = 0;
   LanguageModel tuned = Tuned(original, result, ProvenanceOf(job, result.history), &rounding);
   return {std::move(tuned),   outline, result.history, result.parameters, result.peak_bytes,

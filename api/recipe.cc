@@ -14,7 +14,7 @@ namespace shiftrt {
 namespace {
 
 bool ParseFlag(std::string_view field, const std::string& text) {
-  if (text != "true" && text != "false") FailUsage(Field(field), "\"{}\" is neither true nor false", text);
+  if (text != "true" && text != "false") FailUsage(Field(std::string(field)), "\"{}\" is neither true nor false", text);
   return text == "true";
 }
 
@@ -55,7 +55,7 @@ void Set(std::string_view field, const std::string& text, Recipe& recipe) {
   if (row == std::end(kFields)) {
     std::vector<std::string_view> known;
     for (const FieldRow& one : kFields) known.push_back(one.name);
-    FailUsage(Field(field), "a recipe has no such field; it has {}", fmt::join(known, ", "));
+    FailUsage(Field(std::string(field)), "a recipe has no such field; it has {}", fmt::join(known, ", "));
   }
   row->set(text, recipe);
 }
@@ -76,14 +76,14 @@ TokenWeighting WeightingOf(const TokenWeights& weights) {
 
 std::string Format(const TokenWeights& weights) { return Format(WeightingOf(weights)); }
 
-std::vector<Named> CriteriaNames() {
-  std::vector<Named> names;
+std::vector<Choice> CriteriaNames() {
+  std::vector<Choice> names;
   for (const Criterion& criterion : Criteria()) names.push_back({criterion.name, criterion.summary});
   return names;
 }
 
-std::vector<Named> CorrectionNames() {
-  std::vector<Named> names;
+std::vector<Choice> CorrectionNames() {
+  std::vector<Choice> names;
   for (const Correction& correction : Corrections()) names.push_back({correction.name, correction.summary});
   return names;
 }

@@ -39,15 +39,6 @@ struct FinetuneCommand {
   double checkpoint_minutes = 10;
   bool save_weights = false, merge_lora = false;
 };
-std::string preset, method = "lora", train, validation = "200", layers = "last:3", loss = "ce", schedule = "linear";
-std::string warmup = "0.03", replacement = "block", text, save, checkpoint, report;
-std::vector<std::string> targets = LoraOptions().targets, adapters = {kFrozen};
-LoraOptions lora;
-int64_t samples = 0, length = 512, epochs = 1, steps = 0, text_tokens = 0;
-double rate = 1e-4, checkpoint_minutes = 10;
-TrainingOptions training;
-bool head = false, train_on_inputs = false, save_weights = false, merge_lora = false, keep_correction = false;
-};
 
 // Gives the options that the command line leaves out the values of the preset.
 void TakePreset(const CLI::App& app, FinetuneCommand& options) {

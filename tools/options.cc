@@ -8,8 +8,8 @@
 
 #include "api/impl.h"
 #include "runtime/check.h"
-#include "runtime/cuda/cuda.h"
 #include "runtime/files.h"
+#include "runtime/host_memory.h"
 #include "tools/gpus.h"
 #include "tools/progress_bar.h"
 #include "tools/pulling.h"

@@ -255,13 +255,13 @@ Recipe FindRecipe(std::string_view name);
 void Set(std::string_view field, const std::string& text, Recipe& recipe);
 
 /// A name with one line of explanation.
-struct Named {
+struct Choice {
   std::string_view name;     ///< as it is given
   std::string_view summary;  ///< for people
 };
 /// \return the criteria that PruneSpec::criterion can name
-std::vector<Named> CriteriaNames();
+std::vector<Choice> CriteriaNames();
 /// \return the corrections that Recipe::correction can name
-std::vector<Named> CorrectionNames();
+std::vector<Choice> CorrectionNames();
 
 }  // namespace shiftrt
