@@ -112,7 +112,7 @@ void LogitsAndLogProbabilities(const shiftrt::LanguageModel& model) {
   }
 }
 
-// What the parsers read, the formatters write.
+// Formatters write the words that parsers read.
 void WordsOfRecipes() {
   for (const char* text : {"bi:0.25", "streamline:8", "correctable:0.25,rank=16,unit=half,keep=first:2,keep=last:1",
                            "layers=3.attn,5,8", "bi:params=6300"}) {

@@ -55,7 +55,7 @@ TEST_F(Adapted, ProvenanceComesBackWhole) {
   EXPECT_EQ(ReadFile(saved_ / kAdaptedFile), first);
 }
 
-// What other programs may have written there is no reason to refuse the model.
+// A record that another program wrote otherwise is no reason to refuse the model.
 TEST_F(Adapted, ProvenanceOfOtherTypesCountsAsNotRecorded) {
   const Provenance read = ReadProvenance(Json::parse(
       R"({"correction": 3, "merge": "off", "selection": {"criterion": [], "removed": ["9.9"]}, "sites": [7],
