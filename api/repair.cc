@@ -14,8 +14,8 @@ namespace shiftrt {
 
 namespace {
 
-CalibrationSet LoadText(const Recipe& recipe, const Model& model) {
-  if (!recipe.gram.load.empty() && recipe.text.source.empty()) return {};
+CalibrationSet LoadText(const Recipe& recipe, const ShiftOptions& options, const Model& model) {
+  if (recipe.text.source.empty() && !ReadsText(options, /*scored=*/!recipe.gram.load.empty())) return {};
   CalibrationSpec spec = recipe.text;
   if (spec.source.empty()) {
     const std::filesystem::path beside = model.directory / "calibration.txt";
@@ -196,7 +196,7 @@ RepairResult Repair(const LanguageModel& model, const Recipe& recipe, const Reso
   ShiftOptions options = OptionsOf(recipe);
   CheckOptions(options, original.weights->config);
   const Context context = MakeContext(resources);
-  const CalibrationSet text = LoadText(recipe, original);
+  const CalibrationSet text = LoadText(recipe, options, original);
   context.processes->CheckSame("calibration text (hash)", text.hash);
   ProgressOf reports(progress);
   options.mode = ModeOf(options, original.weights->split());

@@ -35,7 +35,7 @@ struct HeldOutText {
   std::string Part() const;
   // The source, and which part of it where it is not whole.
   std::string Description() const;
-  // Whether its perplexity can be measured.
+  // True if its perplexity can be measured.
   bool Scored() const { return tokens.size() > 1; }
 };
 // The held-out text that --text names.
