@@ -43,11 +43,15 @@ Repository RepositoryOf(const PullSettings& settings) {
 
 std::vector<PullRequest> RequestsOf(const PullSettings& settings) {
   if (settings.dataset && settings.revision.empty() && settings.include.empty() && settings.exclude.empty())
-    if (std::vector<PullRequest> known = KnownDataset(settings.name); !known.empty()) return known;
+    if (std::vector<PullRequest> known = KnownDataset(settings.name); !known.empty()) {
+      for (PullRequest& request : known) request.verify = settings.verify;
+      return known;
+    }
   PullRequest request;
   request.repository = RepositoryOf(settings);
   request.include = settings.include;
   request.exclude = settings.exclude;
+  request.verify = settings.verify;
   return {std::move(request)};
 }
 
@@ -72,7 +76,9 @@ PulledRepository Describe(const PullPlan& plan) {
                                  .directory = plan.snapshot,
                                  .files = {},
                                  .bytes = plan.bytes,
-                                 .missing_bytes = plan.missing_bytes};
+                                 .missing_bytes = plan.missing_bytes,
+                                 .damaged = {}};
+  for (const PullPlan::Damaged& damaged : plan.damaged) repository.damaged.push_back(damaged.why);
   for (const RemoteFile& file : plan.files) repository.files.push_back({file.path, file.size, file.etag});
   return repository;
 }

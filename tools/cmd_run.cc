@@ -190,7 +190,7 @@ int Run(const RunOptions& options) {
 
   const std::vector<Variant> variants = VariantsOf(model, result, shift);
   Provenance made = ProvenanceOf(model.name, shift, calibration, result);
-  made.state = "fitted";  // a run that is killed leaves this, and the same command then completes it
+  made.state = "fitted";               // a run that is killed leaves this, and the same command then completes it
   if (first && !options.save.empty())  // before the evaluation, which may be interrupted
     SaveAdapted(model, variants.back().plan, made, options.save_weights, options.save);
 

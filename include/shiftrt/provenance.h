@@ -100,10 +100,10 @@ struct RepairReport {
 
 /// What a model or one of its variants measured.
 struct MeasuredVariant {
-  std::string name = {};          ///< "original", "pruned", "merged" or the name of the correction
-  std::string label = {};         ///< for tables, as "pruned + LRA 64"
-  int64_t parameters = 0;         ///< adapters included
-  int64_t bytes = 0;              ///< of weights that decoding one token reads
+  std::string name = {};   ///< "original", "pruned", "merged" or the name of the correction
+  std::string label = {};  ///< for tables, as "pruned + LRA 64"
+  int64_t parameters = 0;  ///< adapters included
+  int64_t bytes = 0;       ///< of weights that decoding one token reads
   /// On held-out text; NaN without any.
   double perplexity = std::numeric_limits<double>::quiet_NaN();
   double tokens_per_second = 0;   ///< decoding one token at a time

@@ -21,6 +21,7 @@ struct PullSettings {
   std::string revision = {};              ///< branch, tag or commit; empty: as the name says, or "main"
   std::vector<std::string> include = {};  ///< patterns of files, such as "*.gguf"; empty: what a model needs, or all
   std::vector<std::string> exclude = {};  ///< but not those that match one of these
+  bool verify = false;  ///< also compare the checksums of the files that are there; else only their sizes
 };
 
 /// The progress of one file, for display.
@@ -57,9 +58,10 @@ struct PulledRepository {
     int64_t size = 0;           ///< bytes
     std::string checksum = {};  ///< as the hub gives it
   };
-  std::vector<File> files = {};  ///< that were asked for, the smallest first
-  int64_t bytes = 0;             ///< of all of them
-  int64_t missing_bytes = 0;     ///< of what is not on this machine
+  std::vector<File> files = {};           ///< that were asked for, the smallest first
+  int64_t bytes = 0;                      ///< of all of them
+  int64_t missing_bytes = 0;              ///< of what is not on this machine
+  std::vector<std::string> damaged = {};  ///< what is wrong with files that are there and are downloaded again
 };
 
 /// Calls during a download. Any may be empty.

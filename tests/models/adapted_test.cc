@@ -22,6 +22,7 @@ TEST_F(Adapted, ComesBackBitForBit) {
 TEST_F(Adapted, ProvenanceComesBackWhole) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
   Provenance made;
+  made.state = "fitted";
   made.model = "some/model";
   made.criterion = "bi";
   made.recipe = {"bi:0.25", "auto", "8", "gcv", "rrr", "fisher", "drift", "norm,first:0", "all", "full", true};
@@ -47,7 +48,7 @@ TEST_F(Adapted, ProvenanceComesBackWhole) {
   EXPECT_EQ(ProvenanceJson(read), json);
   // The comparison above cannot see a field that neither direction has.
   EXPECT_EQ(read.repair->sites.front().name, "1-2");
-  EXPECT_EQ(json.size(), 23U) << json.dump(2);
+  EXPECT_EQ(json.size(), 24U) << json.dump(2);
   EXPECT_EQ(json["sites"][0].size(), 12U);
   EXPECT_EQ(json["trials"][0].size(), 13U);
   const std::string first = ReadFile(saved_ / kAdaptedFile);
