@@ -130,7 +130,7 @@ TEST_F(PullCli, WrongUsage) {
   EXPECT_FAILS(Call({"tokenize", "--model", "out/model.gguf", "x"}), 1, "out/model.gguf");
   EXPECT_EQ(hub_.Requests().size(), 1u);
   EXPECT_FAILS(Call({"pull", "nonsense"}), 2, "qwen2-1.5b");
-  EXPECT_FAILS(Call({"pull", "a/b", "--revision", "../c"}), 2, "--revision ../c");
+  EXPECT_FAILS(Call({"pull", "a/b", "--revision", "../c"}), 2, "--revision: ../c");
   EXPECT_FAILS(Call({"pull", "--dataset", "nonsense"}), 2, "ORG/NAME");
   EXPECT_FAILS(Call({"pull"}), 2, "name is required");
 }
