@@ -127,7 +127,8 @@ void RefuseSettings(const Json& config, const std::string& file) {
   for (const auto& [key, value] : config.items()) {
     const bool harmless = std::find(std::begin(kHarmless), std::end(kHarmless), key) != std::end(kHarmless);
     const bool unset = value.is_null() || value == false || value == 0 || value == "none" ||
-                       (value.is_structured() && value.empty()) || value == "";
+                       (value.is_structured() && value.empty()) ||
+                       (value.is_string() && value.get_ref<const std::string&>().empty());
     Check(harmless || unset, "{}: {} is {}, which is not supported; merge the adapter with peft", file, key,
           Shown(value));
   }
