@@ -15,9 +15,9 @@ namespace shiftrt {
 std::string FitKey(const ShiftJob& job, const ShiftOptions& options);
 
 // The fit that an earlier call left in `directory`, or else the one that Shift() makes, which is then kept there. An
-// earlier fit counts only if its FitKey() is that of this one. `kept` is told whether the fit is on disk now, and `tell` of whatever a
-// user should know, in the words that continue "shiftrt: ". Of several processes, the first one writes and tells; all
-// of them read. An empty `directory` keeps nothing.
+// earlier fit counts only if its FitKey() is that of this one. `kept` is told whether the fit is on disk now, and
+// `tell` of whatever a user should know, in the words that continue "shiftrt: ". Of several processes, the first one
+// writes and tells; all of them read. An empty `directory` keeps nothing.
 struct KeptFit {
   std::filesystem::path directory;
   std::function<void(const std::string& message)> tell = {};
