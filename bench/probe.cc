@@ -8,9 +8,6 @@
 #include <chrono>
 #include <cstdint>
 
-#ifdef SHIFTRT_HAVE_CUDA
-#include "bench/gpu_bench.h"
-#endif
 #include "runtime/parallel.h"
 #include "runtime/tensor.h"
 
@@ -130,9 +127,6 @@ double MeasureFloat32Peak(const Context& context) {
 }
 
 double MeasureProductPeak(const Context& context, DType weights) {
-#ifdef SHIFTRT_HAVE_CUDA
-  if (context.device == Device::kCuda) return MeasureGpuProductPeak(context, weights);
-#endif
   if (context.isa != Isa::kAmx || weights == DType::kFloat32) return MeasureFloat32Peak(context);
   double best = 0;
   for (int pass = 0; pass < 3; ++pass) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The limits of the machine, from which the floors of the measured times are computed.
+// The limits of the machine's CPU, from which the floors of the measured times are computed.
 #pragma once
 
 #include "runtime/context.h"
@@ -11,9 +11,8 @@ namespace shiftrt {
 // best of a few passes), and the float32 FLOP per second of independent multiply-adds in registers.
 double MeasureReadBandwidth(const Context& context);
 double MeasureFloat32Peak(const Context& context);
-// FLOP per second of products with such weights, on the device of the context. On a GPU, the rate of large products of
-// that type (gpu_bench.h). On the CPU, products in registers: the float32 peak, or with AMX a third (bfloat16) or a
-// fifth (float16) of the rate of its tile products, because a product in float32 takes as many
+// FLOP per second of the CPU's products with such weights in registers: the float32 peak, or with AMX a third
+// (bfloat16) or a fifth (float16) of the rate of its tile products, because a product in float32 takes as many
 // (kernels/cpu/tile_product.h).
 double MeasureProductPeak(const Context& context, DType weights);
 

@@ -7,6 +7,9 @@
 #include <filesystem>
 #include <vector>
 
+#ifdef SHIFTRT_HAVE_CUDA
+#include "bench/gpu_bench.h"
+#endif
 #include "bench/probe.h"
 #include "estimate/flops.h"
 #include "runtime/check.h"
@@ -22,6 +25,14 @@ int64_t PeakResidentBytes() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
   return int64_t{1024} * usage.ru_maxrss;  // Linux counts KiB
+}
+
+// The rate of products with such weights on the device that trains, in FLOP per second.
+double ProductPeak(const Context& context, DType weights) {
+#ifdef SHIFTRT_HAVE_CUDA
+  if (context.device == Device::kCuda) return MeasureGpuProductPeak(context, weights);
+#endif
+  return MeasureProductPeak(context, weights);
 }
 
 }  // namespace
@@ -68,7 +79,7 @@ TrainBenchResult BenchTrain(const Context& context, std::shared_ptr<const Weight
   const auto observer = [&](const TrainingHistory& history, int64_t) {
     if (history.steps() > 1) {
       seconds.push_back(history.seconds - before);
-      peaks.push_back(MeasureProductPeak(context, weights->blocks.front().down.dtype));
+      peaks.push_back(ProductPeak(context, weights->blocks.front().down.dtype));
     }
     before = history.seconds;
     progress.Advance(1);

@@ -20,7 +20,7 @@ struct TrainBenchOptions {
 };
 
 struct TrainBenchResult {
-  double product_peak = 0;   // measured on the device that trains, FLOP per second: MeasureProductPeak
+  double product_peak = 0;   // measured on the device that trains, in FLOP per second
   double flops = 0;          // FLOP of a step: TrainStepFlops
   double seconds = 0;        // median of the steps
   double floor_seconds = 0;  // flops at the peak

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/activations.h"
 
+#include <algorithm>
+
 namespace shiftrt {
 
 int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype) {
@@ -10,8 +12,9 @@ int64_t ActivationBytesPerToken(const ModelConfig& config, DType dtype) {
 }
 
 int64_t CpuActivationBytesPerToken(const ModelConfig& config) {
-  return 4 *
-         (4 * config.hidden + 2 * config.query_dim() + 2 * config.kv_dim() + 2 * config.intermediate + config.head_dim);
+  // The halves of a block use the same memory one after the other.
+  const int64_t attention = 2 * config.query_dim() + 2 * config.kv_dim(), mlp = 2 * config.intermediate;
+  return 4 * (3 * config.hidden + std::max(attention, mlp) + config.head_dim);
 }
 
 int64_t KvBytesPerPosition(const ModelConfig& config, const DepthPlan& plan, DType dtype) {

@@ -91,7 +91,8 @@ std::vector<int32_t> TokenList(const Json& json, const char* key, const std::str
   const auto value = json.find(key);
   if (value == json.end() || value->is_null()) return tokens;
   for (const Json& token : value->is_array() ? *value : Json::array({*value})) {
-    const bool valid = token.is_number_unsigned() && token.get<uint64_t>() < kMaxSide;
+    // A value that the program made, not the parser, may be signed.
+    const bool valid = token.is_number_integer() && token >= 0 && token < kMaxSide;
     Check(valid, "{}: {}: {} is not a token id", file, key, Shown(token));
     tokens.push_back(token.get<int32_t>());
   }

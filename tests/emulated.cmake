@@ -10,6 +10,7 @@ target_link_libraries(shiftrt_emulator PUBLIC shiftrt_runtime ${SHIFTRT_BOOST_CO
 
 shiftrt_test(emu SOURCES emulated/cluster_test.cc emulated/gpu_targets_test.cc ${PROJECT_SOURCE_DIR}/bench/gpu_targets.cc emulated/machine_test.cc emulated/tiles_test.cc ${PROJECT_SOURCE_DIR}/kernels/cuda/refuse.cc
              DEPENDS shiftrt_emulator)
+target_include_directories(test_emu PRIVATE ${PROJECT_SOURCE_DIR}/include)  # the targets of the bench name models
 
 # The whole CUDA backend on the emulator. It is a set of objects, not an archive, so that it replaces the real backend in
 # every program into which it is linked.

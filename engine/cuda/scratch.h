@@ -2,6 +2,7 @@
 // GPU memory that the calls of one object use again and again.
 #pragma once
 
+#include "kernels/cuda/grid.h"
 #include "runtime/cuda/cuda.h"
 
 namespace shiftrt {

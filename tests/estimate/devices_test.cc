@@ -142,15 +142,16 @@ TEST(Activations, AreWhatADecoderOfTheCpuTakes) {
   const auto weights = LoadWeights(directory.path() / "model");
   const DepthPlan plan = DepthPlan::Original(2);
   const std::vector<int32_t> token = {1}, tokens(1000, 1);
+  constexpr int kSequences = 16;  // so many that memory by whole pages of 2 MiB does not count
   Batch batch;
-  batch.Add(tokens);
+  for (int i = 0; i < kSequences; ++i) batch.Add(tokens);
   Decoder warm(Context(), weights, plan);  // what the kernels keep for each thread
   warm.Forward(batch);
   Decoder decoder(Context(), weights, plan);
   int64_t before = Allocated();
   decoder.Forward(batch);
   const auto taken = static_cast<double>(Allocated() - before);
-  EXPECT_NEAR(taken, 1000.0 * static_cast<double>(CpuActivationBytesPerToken(weights->config)), 0.02 * taken);
+  EXPECT_NEAR(taken, static_cast<double>(batch.size() * CpuActivationBytesPerToken(weights->config)), 0.04 * taken);
 
   Decoder single(Context(), weights, plan);
   KvCache small(weights->config, plan, 1), cache(weights->config, plan, 4000);

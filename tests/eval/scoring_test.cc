@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "eval/scorer.h"
+#include "runtime/checked_lines.h"
 #include "tests/eval/fixtures.h"
 #include "tests/runtime/refusal.h"
 
@@ -270,9 +271,15 @@ TEST_F(Resuming, AJournalOfSomethingElseCountsForNothing) {
     Run(journal, quiet_);
   }
   // Every line is made to lie; a run that believes one shows it.
-  std::string text = ReadFile(file);
-  for (size_t at = 0; (at = text.find("[-", at)) != std::string::npos; at += 2) text.replace(at, 2, "[-9");
-  std::ofstream(file, std::ios::binary) << text << "{\"key\": 5}\nnot JSON\n";
+  const std::vector<std::string> lines = ReadCheckedLines(file).texts;
+  std::filesystem::remove(file);
+  LineAppender lies(file);
+  for (std::string text : lines) {
+    for (size_t at = 0; (at = text.find("[-", at)) != std::string::npos; at += 2) text.replace(at, 2, "[-9");
+    lies.Add(text);
+  }
+  lies.Add("{\"key\": 5}");
+  std::ofstream(file, std::ios::binary | std::ios::app) << "not JSON\n";
   const auto believes = [&] {
     Journal journal(file), none("");
     return Flat(Run(journal, quiet_)) != Flat(Run(none, quiet_));

@@ -45,7 +45,7 @@ TEST_F(Adapted, ProvenanceComesBackWhole) {
   const Model opened = OpenAdapted(saved_, {});
   const Provenance& read = *opened.provenance;
   const Json json = ProvenanceJson(made);
-  EXPECT_EQ(ProvenanceJson(read), json);
+  EXPECT_EQ(ProvenanceJson(read).dump(), json.dump());  // as text, in which NaN is null
   // The comparison above cannot see a field that neither direction has.
   EXPECT_EQ(read.repair->sites.front().name, "1-2");
   EXPECT_EQ(json.size(), 24U) << json.dump(2);

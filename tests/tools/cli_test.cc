@@ -36,7 +36,7 @@ TEST_F(Cli, WrongUsageIsStatusTwo) {
   EXPECT_FAILS(Run({"--prune", "reverse:1", "--lra", "33"}), 2, "33");
   EXPECT_FAILS(Run({"--lra", "0"}), 2, "--lra: 0: expected");
   EXPECT_FAILS(Run({"--lambda", "-1"}), 2, "--lambda: \"-1\"");
-  EXPECT_FAILS(Run({"--span", "--merge", "full"}), 2, "--span: leaves nothing to merge");
+  EXPECT_FAILS(Run({"--span", "--merge", "full"}), 2, "it leaves nothing to merge");
   EXPECT_FAILS(Run({"--device", "cuda:9"}), 2, "--device cuda:9");
   for (const char* device : {"gpu", "cuda:x", "cuda:", "cuda:0,", "cuda:,0", "cuda:-1", "cuda:0;1", "cuda:99999999999"})
     EXPECT_FAILS(Run({"--device", device}), 2, "expected auto, cpu, cuda, cuda:N, cuda:N,M,... or cuda:all");

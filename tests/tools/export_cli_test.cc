@@ -98,7 +98,8 @@ TEST_F(Cli, ExportsThatCannotBeAreRefusedBeforeTheWork) {
   refused({"--shard-size", "1GB"}, "--shard-size requires --export");
   refused({"--base-model", "org/name"}, "--base-model requires --export");
   refused({"--correction", "refit", "--lra", "8"}, "--lra: the correction refit does not go with a rank");
-  refused({"--correction", "none", "--factorize", "svd"}, "--factorize: the correction none does not go with a factorization");
+  refused({"--correction", "none", "--factorize", "svd"},
+          "--factorize: the correction none does not go with a factorization");
   refused({"--correction", "none", "--lambda", "1"}, "--lambda: the correction none does not go with a lambda");
   refused({"--export", "safetensors:" + Path("out")}, "known: hf, hf-lra");
   refused({"--export", "hf-lra:" + Path("model")}, "--export: " + Path("model") + ": the directory is not empty");
