@@ -112,7 +112,8 @@ class CudaRidgeSums : public DeviceRidgeSums {
     if (std::exchange(stored_, true)) return;
     if (parts_.size() > 1) GatherOnFirst();
     gpu::Synchronize(gpus_->stream(0));
-    into_ = {{gpus_->solver(0), parts_[0].gram}, {gpus_->solver(0), parts_[0].cross}};
+    into_.gram = {gpus_->solver(0), parts_[0].gram};
+    into_.cross = {gpus_->solver(0), parts_[0].cross};
   }
 
  private:
