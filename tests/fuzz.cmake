@@ -3,6 +3,7 @@
 add_custom_target(fuzzers)
 function(shiftrt_fuzz name)
   add_executable(replay_${name} fuzz/${name}_fuzz.cc fuzz/replay.cc)
+  add_dependencies(suites replay_${name})
   target_include_directories(replay_${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(replay_${name} PRIVATE shiftrt_engine shiftrt_options)
   add_test(NAME Fuzz.${name} COMMAND replay_${name} ${CMAKE_CURRENT_SOURCE_DIR}/fuzz/corpus/${name})
