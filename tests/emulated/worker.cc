@@ -23,8 +23,7 @@ namespace {
 CalibrationSet Text(int64_t vocab) {
   CalibrationSet calibration;
   Random random(3);
-  for (int i = 0; i < 7; ++i) {  // rounds that are not full, of 2 and of 3 processes  // rounds that are not full, of 2
-                                 // and of 3 processes
+  for (int i = 0; i < 7; ++i) {  // rounds that are not full, of 2 and of 3 processes
     Batch batch;
     for (const int length : {6, 2}) {
       std::vector<int32_t> tokens(length);

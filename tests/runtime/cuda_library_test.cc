@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -25,8 +26,13 @@ class CudaLibraries : public testing::Test {
   void Install(const std::string& name) { std::filesystem::copy_file(library_, directory_ / name); }
   std::string Stem() const { return directory_ / "libtest"; }
 
-  const std::filesystem::path directory_ = testing::TempDir() + "cuda_libraries";
+  const std::filesystem::path directory_ =
+      testing::TempDir() + fmt::format("cuda_libraries_{}_{}", ::getpid(), next_++);
   std::string library_;
+
+ private:
+  // Each test has a directory of its own, because the loader keeps what it has loaded by its path.
+  inline static int next_ = 0;
 };
 
 TEST_F(CudaLibraries, TheVersionOfTheBuildComesFirst) {
