@@ -58,6 +58,7 @@ std::vector<PullRequest> RequestsOf(const PullSettings& settings) {
 // All plans are made before the first download, so that an error comes before time is spent.
 std::vector<PullPlan> PlansOf(HubClient& hub, const std::vector<PullRequest>& requests) {
   std::vector<PullPlan> plans;
+  plans.reserve(requests.size());
   for (const PullRequest& request : requests) plans.push_back(PlanPull(hub, request));
   return plans;
 }

@@ -255,6 +255,7 @@ void ModelRunner::HiddenStates(std::span<const int32_t> tokens,
   std::vector<int64_t> layers = model.model.plan.KeptLayers();
   layers.push_back(impl_->model.Shape().layers);
   std::vector<Tap> taps;
+  taps.reserve(layers.size());
   for (const int64_t layer : layers)
     taps.push_back({layer, TapPoint::kInput, [&, layer, heard = false](const Rows& rows, const Batch&) mutable {
                       if (std::exchange(heard, true)) return;  // a layer whose halves are two stages

@@ -246,7 +246,8 @@ int BenchKernels(const Context& context, const std::vector<std::string>& argumen
   for (int64_t tokens : {1, 512})
     add("lra/rank:64/tokens:" + std::to_string(tokens), [=](benchmark::State& s) { LraBench(s, context, tokens); });
   // Gradients of the projections of SmolLM2-135M.
-  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1536, 576}, {576, 1536}}) {
+  for (const auto& [outputs, inputs] : {std::pair<int64_t, int64_t>{1536, 576}, {576, 1536}}) {
+    const int64_t n = outputs, k = inputs;
     const std::string shape = fmt::format("/{}x{}/tokens:2048", n, k);
     if (n < k) add("matmul" + shape, [=](benchmark::State& s) { MatMulBench(s, context, 2048, n, k); });
     add("matmul-input-gradient" + shape,

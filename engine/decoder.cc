@@ -156,12 +156,12 @@ Result Decoder::Impl::Continue(std::span<const int32_t> tokens, KvCache& cache, 
   if (cache.storage_ == nullptr) cache.storage_ = backend->MakeCache(cache.capacity_);
   Batch batch;
   batch.Add(tokens);
-  const Result result = run({.batch = batch,
-                             .stages = plan.stages,
-                             .past = cache.size_,
-                             .cache = cache.storage_.get(),
-                             .next = weights->config.layers,
-                             .draw = draw});
+  Result result = run({.batch = batch,
+                       .stages = plan.stages,
+                       .past = cache.size_,
+                       .cache = cache.storage_.get(),
+                       .next = weights->config.layers,
+                       .draw = draw});
   cache.size_ += count;
   return result;
 }

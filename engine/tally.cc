@@ -109,6 +109,7 @@ SharedItems WhereSumsAre(const Context& context, std::span<const RidgeMatrices* 
 
 std::vector<std::unique_ptr<RidgeAdder>> Tally::MakeAdders(const std::vector<RidgeSite>& sites) {
   std::vector<std::unique_ptr<RidgeAdder>> adders;
+  adders.reserve(sites.size());
   for (const RidgeSite& site : sites) adders.push_back(std::make_unique<OwnRidgeAdder>(*this, site));
   return adders;
 }
@@ -125,7 +126,7 @@ std::unique_ptr<RowExchange> Tally::MakeExchange(const Context&) { return nullpt
 
 std::unique_ptr<Tally> MakeCpuTally(const Context& context) { return std::make_unique<CpuTally>(context); }
 
-std::unique_ptr<Tally> MakeTally(const Context& context, std::shared_ptr<const Weights> weights) {
+std::unique_ptr<Tally> MakeTally(const Context& context, const std::shared_ptr<const Weights>& weights) {
   std::unique_ptr<Tally> own =
       context.device == Device::kCuda ? MakeCudaTally(context, weights) : MakeCpuTally(context);
   if (context.processes->alone()) return own;

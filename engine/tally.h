@@ -167,7 +167,7 @@ std::vector<KeptRows> EveryOf(const Context& context, std::span<const KeptRows> 
 
 // For what decoders of these weights tap, on any of the context's GPUs. Not for use by several threads. All of the
 // context's processes make it at the same time.
-std::unique_ptr<Tally> MakeTally(const Context& context, std::shared_ptr<const Weights> weights);
+std::unique_ptr<Tally> MakeTally(const Context& context, const std::shared_ptr<const Weights>& weights);
 // Those of one process.
 std::unique_ptr<Tally> MakeCpuTally(const Context& context);
 // Throws Error where this build or this machine has no CUDA, and for several GPUs without NCCL.

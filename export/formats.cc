@@ -13,6 +13,7 @@ namespace {
 
 std::string Names(const std::vector<const ExportFormat*>& formats) {
   std::vector<std::string_view> names;
+  names.reserve(formats.size());
   for (const ExportFormat* format : formats) names.emplace_back(format->name);
   return fmt::format("{}", fmt::join(names, ", "));
 }
@@ -52,7 +53,7 @@ const ExportFormat& FindExportFormat(std::string_view name) {
 
 std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPlan& plan) {
   if (plan.blocks() == 0) return "it has no blocks";
-  if (const std::string half = HalfBlock(plan); !half.empty()) return half;
+  if (std::string half = HalfBlock(plan); !half.empty()) return half;
   if (!format.adapters && !plan.Adapters().empty())
     return fmt::format("it has {} adapters, the first for layer {}, which {} has no place for", plan.Adapters().size(),
                        Name(plan.Adapters().front()->parts.front()), format.name);

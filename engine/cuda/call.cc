@@ -55,7 +55,7 @@ bool CudaCall::Begin(const LayerCall& call) {
   }
   std::copy(layout.joined_rows.begin(), layout.joined_rows.end(), joined);
   if (cache_ != nullptr) step_.longest_keys = cache_->capacity;
-  const bool moved = rope_.Extend(step_.longest_keys) | (total > numbers_.size());
+  const bool moved = rope_.Extend(step_.longest_keys) || (total > numbers_.size());
   const int32_t* const there = numbers_.Reserve(stream_, std::max<int64_t>(1, total), kActivations);
   gpu::CopyToDevice(stream_, numbers_.data(), host.data(), total * static_cast<int64_t>(sizeof(int32_t)));
   const auto at = [&](const int32_t* on_host) { return there + (on_host - host.data()); };
@@ -73,7 +73,7 @@ bool CudaCall::Begin(const LayerCall& call) {
 
 bool CudaCall::BeginOnChosen(const LayerCall& call, const int32_t* chosen, gpu::SampleRequest* request) {
   cache_ = static_cast<const CudaKv*>(call.cache);
-  const bool moved = rope_.Extend(cache_->capacity) | (numbers_.size() < gpu::kStepNumbers);
+  const bool moved = rope_.Extend(cache_->capacity) || (numbers_.size() < gpu::kStepNumbers);
   int32_t* const numbers = numbers_.Reserve(stream_, gpu::kStepNumbers, kActivations);
   gpu::StepOnChosen(stream_, {.chosen = chosen,
                               .position = static_cast<int32_t>(call.past),

@@ -60,7 +60,7 @@ struct SiteSums {
   static int64_t Bytes(int64_t hidden) { return 2 * RidgeSums::Bytes(hidden); }
   // Sums of no tokens.
   SiteSums(const Site& site, int64_t hidden, SiteInput input = SiteInput::kStream, TokenWeighting weighting = {})
-      : SiteSums(site, input, {hidden, hidden}, std::move(weighting)) {}
+      : SiteSums(site, input, {hidden, hidden}, weighting) {}
   // Inputs and outputs per token.
   struct Widths {
     int64_t inputs, hidden;
@@ -68,7 +68,7 @@ struct SiteSums {
   SiteSums(const Site& site, SiteInput input, Widths widths, TokenWeighting weighting = {})
       : site(site),
         input(input),
-        weighting(std::move(weighting)),
+        weighting(weighting),
         fit(widths.inputs, widths.hidden),
         heldout(widths.inputs, widths.hidden) {}
   SiteSums(const Site& site, RidgeSums fit, RidgeSums heldout)
