@@ -24,6 +24,7 @@ std::string Site::Name() const { return SpanName(Parts()); }
 
 std::vector<Site> SitesOf(const std::vector<BlockPart>& removed) {
   std::vector<Site> sites;
+  sites.reserve(removed.size());
   for (const BlockPart& part : removed) sites.push_back(Site::Between(part.begin(), part.end()));
   return sites;
 }
