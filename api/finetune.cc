@@ -3,10 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "api/impl.h"
 #include "runtime/check.h"
+#include "runtime/parse.h"
 #include "runtime/processes.h"
 #include "train/finetune.h"
 
@@ -34,7 +38,18 @@ TrainingTexts LoadTexts(const FinetuneSettings& settings, const Model& model) {
   return LoadTrainingTexts(text, model.RequireTokenizer());
 }
 
-int64_t StepsOf(const FinetuneSettings& settings, int64_t sequences) {
+// The steps whose sequences have at least so many tokens.
+int64_t StepsForTokens(const FinetuneSettings& settings, const TrainingText& text) {
+  ReadingOrder order(text.sequences(), settings.batch, settings.seed);
+  int64_t steps = 0, tokens = 0;
+  for (; tokens < settings.budget.tokens; ++steps)
+    for (const int64_t s : order.Step(steps)) tokens += text.offsets[s + 1] - text.offsets[s];
+  return steps;
+}
+
+int64_t StepsOf(const FinetuneSettings& settings, const TrainingText& text) {
+  if (settings.budget.tokens > 0) return StepsForTokens(settings, text);
+  const int64_t sequences = text.sequences();
   const int64_t per_epoch = ReadingOrder(sequences, settings.batch, 0).steps_per_epoch();
   const int64_t most = per_epoch * settings.epochs;
   if (settings.steps > most)
@@ -45,7 +60,7 @@ int64_t StepsOf(const FinetuneSettings& settings, int64_t sequences) {
   return settings.steps > 0 ? settings.steps : most;
 }
 
-FinetuneOptions OptionsOf(const FinetuneSettings& settings, int64_t sequences) {
+FinetuneOptions OptionsOf(const FinetuneSettings& settings, const TrainingTexts& texts) {
   FinetuneOptions options;
   options.trainable = {.method = settings.method,
                        .lora = settings.lora,
@@ -53,11 +68,23 @@ FinetuneOptions OptionsOf(const FinetuneSettings& settings, int64_t sequences) {
                        .head = settings.head,
                        .adapters = settings.adapters,
                        .seed = settings.seed};
-  options.loss = ParseLoss(kLosses.at(static_cast<size_t>(settings.loss)));
+  options.loss = ParseLoss(Name(settings.loss));
   options.replacement = {settings.replacement, settings.keep_correction};
   TrainingOptions& training = options.training;
-  training.schedule = {.decay = settings.decay, .rate = settings.rate, .steps = StepsOf(settings, sequences)};
-  training.schedule.warmup = ParseWarmup(fmt::format("{}", settings.warmup), training.schedule.steps);
+  training.schedule = {.decay = settings.decay, .rate = settings.rate, .steps = 1};
+  if (settings.budget.seconds > 0) {
+    if (settings.warmup >= 1)
+      FailUsage(Field("warmup"), "{} steps; a training of so many seconds takes a share of it, such as 0.03",
+                settings.warmup);
+    training.seconds = settings.budget.seconds;
+    training.warmup_share = settings.warmup;
+  } else {
+    training.schedule.steps = StepsOf(settings, texts.training);
+    training.schedule.warmup = ParseWarmup(fmt::format("{}", settings.warmup), training.schedule.steps);
+  }
+  if (settings.keep_best && texts.validation.sequences() == 0)
+    FailUsage(Field("keep_best"), "the best state is known by its validation loss; hold some sequences out");
+  training.keep_best = settings.keep_best;
   training.weight_decay = static_cast<float>(settings.weight_decay);
   training.clip = settings.clip;
   training.batch = settings.batch;
@@ -66,6 +93,14 @@ FinetuneOptions OptionsOf(const FinetuneSettings& settings, int64_t sequences) {
   training.checkpoint_seconds = settings.checkpoint_seconds;
   training.seed = settings.seed;
   return options;
+}
+
+// The validation loss of the state that a training keeps.
+double LossOfResult(bool keep_best, const TrainingHistory& history) {
+  const auto& all = history.validations;
+  if (!keep_best) return all.back().loss;
+  const int64_t best = history.BestStep();
+  return std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.step == best; })->loss;
 }
 
 // The model's own provenance with that of the training. It holds no times: the same training gives the same files.
@@ -79,7 +114,7 @@ Provenance ProvenanceOf(const FinetuneJob& job, const TrainingHistory& history) 
                            .loss = history.losses.back(),
                            .validation = {}};
   if (!history.validations.empty())
-    tuning.validation = {history.validations.front().loss, history.validations.back().loss};
+    tuning.validation = {history.validations.front().loss, LossOfResult(job.options.training.keep_best, history)};
   made.finetune = std::move(tuning);
   return made;
 }
@@ -102,9 +137,49 @@ LanguageModel Tuned(const Model& original, TrainingResult& result, Provenance ma
 
 }  // namespace
 
+const char* Name(TrainingLoss loss) { return kLosses.at(static_cast<size_t>(loss)); }
+
 TrainingLoss ParseTrainingLoss(const std::string& name) {
   ParseLoss(name);  // throws for an unknown one
   return static_cast<TrainingLoss>(std::find(kLosses.begin(), kLosses.end(), name) - kLosses.begin());
+}
+
+TrainingBudget ParseTrainingBudget(const std::string& text) {
+  constexpr std::string_view kTokens = "tokens=";
+  struct Unit {
+    std::string_view name;
+    double factor;
+  };
+  constexpr Unit kTimes[] = {{"s", 1}, {"min", 60}, {"h", 3600}},
+                 kCounts[] = {{"", 1}, {"k", 1e3}, {"M", 1e6}, {"G", 1e9}};
+  const bool counts = text.starts_with(kTokens);
+  const std::string value = text.substr(counts ? kTokens.size() : 0);
+  const size_t digits = std::min(value.find_first_not_of("0123456789."), value.size());
+  double number = 0;
+  for (const Unit& unit : counts ? std::span<const Unit>(kCounts) : std::span<const Unit>(kTimes)) {
+    if (value.substr(digits) != unit.name || !ParseNumber(value.substr(0, digits), &number)) continue;
+    const double amount = number * unit.factor;
+    if (amount < 1 || amount > 1e15) break;
+    if (counts) return {.tokens = std::llround(amount)};
+    return {.seconds = amount};
+  }
+  FailUsage(Field("budget"), "\"{}\" is neither a time of at least a second (90s, 30min, 2h) nor tokens=1M", text);
+}
+
+FinetuneSettings RecoverySettings(const TrainingBudget& budget) {
+  FinetuneSettings settings;
+  settings.method = Method::kPartial;
+  settings.layers = "all";
+  settings.head = settings.adapters = settings.keep_best = true;
+  settings.loss = TrainingLoss::kBoth;
+  settings.rate = 1e-4;
+  settings.decay = Decay::kCosine;
+  settings.length = 256;
+  settings.batch = 16;
+  settings.validation = 48;
+  settings.validate_every = 0.1;
+  settings.budget = budget;
+  return settings;
 }
 
 FinetunedModel Finetune(const LanguageModel& model, const FinetuneSettings& settings, const Resources& resources,
@@ -113,8 +188,9 @@ FinetunedModel Finetune(const LanguageModel& model, const FinetuneSettings& sett
   const Context context = MakeContext(resources);
   const TrainingTexts texts = LoadTexts(settings, original);
   context.processes->CheckSame("training text (hash)", texts.hash);
-  const FinetuneOptions options = OptionsOf(settings, texts.training.sequences());
-  TrainingOutline outline = {texts.source, texts.accounting, "", options.training.schedule.steps};
+  const FinetuneOptions options = OptionsOf(settings, texts);
+  const int64_t steps = options.training.seconds > 0 ? 0 : options.training.schedule.steps;
+  TrainingOutline outline = {texts.source, texts.accounting, "", steps};
   const auto announce = [&](const std::string& summary) {
     outline.trained = summary;
     if (observer.begin) observer.begin(outline);

@@ -107,7 +107,7 @@ struct GradientEngine::Impl {
   }
   Operand OutputHead() const { return trained.head.value.empty() ? Operand(output.head) : trained.head.value; }
   LossSum Head(const Batch& batch, const Predicted& predicted, double scale, DeviceMatrix<const float> stream,
-               DeviceMatrix<float> gradient, const LossKind& kind);
+               DeviceMatrix<float> gradient, const LossKind& kind, bool measure_only = false);
   LossSum MeasuredHead(const Predicted& predicted, DeviceMatrix<const float> stream);
   bool Trains() const;
   // Throws Error where the model is at fault, and returns where what is trained is: the caller knows how.
@@ -135,8 +135,8 @@ void GradientEngine::Impl::KeepActivations(size_t lowest, int64_t tokens, Keeper
 
 // Rows in blocks, so that the memory does not grow with the batch.
 LossSum GradientEngine::Impl::Head(const Batch& batch, const Predicted& predicted, double scale,
-                                   DeviceMatrix<const float> stream, DeviceMatrix<float> gradient,
-                                   const LossKind& kind) {
+                                   DeviceMatrix<const float> stream, DeviceMatrix<float> gradient, const LossKind& kind,
+                                   bool measure_only) {
   const bool diverges = kind.divergence != 0;
   Check(!diverges || (kind.teacher != nullptr && kind.teacher->count() == batch.size() &&
                       kind.teacher->hidden() == config().hidden),
@@ -164,10 +164,10 @@ LossSum GradientEngine::Impl::Head(const Batch& batch, const Predicted& predicte
     std::vector<float> scales, losses(rows);
     for (const float weight : part(predicted.weights)) scales.push_back(static_cast<float>(scale * weight));
     ops().HeadLossGradient({OutputHead(), normed, part(predicted.targets), kind.cross_entropy, kind.divergence, taught},
-                           scales, losses, dx, trained.head.gradient);
+                           scales, losses, dx, measure_only ? DeviceMatrix<float>() : trained.head.gradient);
     for (int64_t i = 0; i < rows; ++i)
       sum += {static_cast<double>(part(predicted.weights)[i]) * losses[i], part(predicted.weights)[i]};
-    if (gradient.empty() && !HasGradient(trained.final_norm)) continue;
+    if (measure_only || (gradient.empty() && !HasGradient(trained.final_norm))) continue;
     ops().RmsNormGradient(gathered, FinalNorm(), dx, false, dx, trained.final_norm.gradient);
     if (!gradient.empty()) ops().Scatter(part(predicted.rows), dx, gradient);
   }
@@ -323,12 +323,13 @@ LossSum GradientEngine::Step(const Batch& batch, const TargetWeights& weights, d
   return loss;
 }
 
-LossSum GradientEngine::Loss(const Batch& batch, const TargetWeights& weights) {
+LossSum GradientEngine::Loss(const Batch& batch, const TargetWeights& weights, const LossKind& kind) {
   Impl& impl = *impl_;
   const Predicted predicted = PredictedRows(batch, weights);
   const DeviceMatrix<float> h = impl.Streams(1, batch.size());
   impl.Run({.batch = batch, .stages = plan().stages}, {.stream = h});
-  const LossSum loss = impl.MeasuredHead(predicted, h);
+  const LossSum loss = kind.divergence == 0 ? impl.MeasuredHead(predicted, h)
+                                            : impl.Head(batch, predicted, 0, h, {}, kind, /*measure_only=*/true);
   if (!std::isfinite(loss.loss)) impl.ExplainNotFinite(batch, loss.loss, /*dropout=*/false);
   return loss;
 }

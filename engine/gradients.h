@@ -78,7 +78,7 @@ class GradientEngine {
   LossSum Step(const Batch& batch, const TargetWeights& weights, double scale, const LossKind& kind = {},
                const GradientTap* tap = nullptr);
   // The loss alone, without dropout.
-  LossSum Loss(const Batch& batch, const TargetWeights& weights);
+  LossSum Loss(const Batch& batch, const TargetWeights& weights, const LossKind& kind = {});
 
   // A step in parts, for criteria that process the stages in another order, or that stop on the way.
   //

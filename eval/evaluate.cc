@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <tuple>
 #include <utility>
 
@@ -186,6 +187,16 @@ class ScoreTable {
 };
 
 }  // namespace
+
+void EvalScores::PutFirst(EvalScores others) {
+  cost.requests += others.cost.requests;
+  cost.tokens_requested += others.cost.tokens_requested;
+  cost.tokens_computed += others.cost.tokens_computed;
+  cost.head_rows += others.cost.head_rows;
+  seconds += others.seconds;
+  scores.insert(scores.begin(), std::make_move_iterator(others.scores.begin()),
+                std::make_move_iterator(others.scores.end()));
+}
 
 EvalScores Evaluate(const EvalJob& job, const Dataset& dataset) {
   const auto start = std::chrono::steady_clock::now();

@@ -34,12 +34,35 @@ bool IsRight(const std::string& metric, const Task& task, const Item& item, cons
 }
 
 Metric Accuracy(const std::string& name, const Task& task, const std::vector<Item>& items, const Scores& scores) {
-  Metric metric{name, {}, {}, 0};
+  Metric metric{.name = name, .estimate = {}, .counts = true};
+  metric.values.reserve(items.size());
   for (size_t i = 0; i < items.size(); ++i) {
-    metric.right.push_back(IsRight(name, task, items[i], scores[i]) ? 1 : 0);
-    metric.correct += metric.right.back() != 0;
+    metric.values.push_back(IsRight(name, task, items[i], scores[i]) ? 1 : 0);
+    metric.correct += metric.values.back() != 0;
   }
-  metric.estimate = Mean(metric.right);
+  metric.estimate = Mean(metric.values);
+  return metric;
+}
+
+// The bits that the model needs for each byte of answer `i`. An empty answer counts as one byte.
+double BitsPerByte(const Item& item, const std::vector<Score>& scores, size_t i) {
+  return -scores[i].log_likelihood / std::numbers::ln2 / static_cast<double>(std::max<int64_t>(item.bytes[i], 1));
+}
+
+double Margin(const Item& item, const std::vector<Score>& scores) {
+  double best_wrong = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < scores.size(); ++i)
+    if (static_cast<int64_t>(i) != item.gold) best_wrong = std::min(best_wrong, BitsPerByte(item, scores, i));
+  return best_wrong - BitsPerByte(item, scores, item.gold);
+}
+
+// The mean of `value`, a function of an item and its scores.
+template <typename F>
+Metric MeanOfItems(const std::string& name, const std::vector<Item>& items, const Scores& scores, const F& value) {
+  Metric metric{.name = name, .estimate = {}};
+  metric.values.reserve(items.size());
+  for (size_t i = 0; i < items.size(); ++i) metric.values.push_back(value(items[i], scores[i]));
+  metric.estimate = Mean(metric.values);
   return metric;
 }
 
@@ -49,7 +72,7 @@ Metric WordPerplexity(const std::string& name, const Scores& scores) {
   for (const auto& item : scores) nll.push_back(-item[0].log_likelihood);
   const Estimate mean = Mean(nll);
   const double perplexity = std::exp(mean.value);
-  return {name, {perplexity, perplexity * mean.error}, {}, 0};
+  return {name, {perplexity, perplexity * mean.error}};
 }
 
 // Over all documents together; the reference gives no error either.
@@ -63,7 +86,7 @@ Metric DocumentPerplexity(const std::string& name, const std::vector<Item>& item
   const double value = name == "word_perplexity"   ? std::exp(nll / words)
                        : name == "byte_perplexity" ? std::exp(nll / bytes)
                                                    : nll / bytes / std::numbers::ln2;
-  return {name, {value, std::numeric_limits<double>::quiet_NaN()}, {}, 0};
+  return {name, {value, std::numeric_limits<double>::quiet_NaN()}};
 }
 
 }  // namespace
@@ -81,6 +104,11 @@ std::vector<Metric> Measure(const Task& task, const std::vector<Item>& items, co
       metrics.push_back(Accuracy(name, task, items, scores));
     }
   }
+  if (task.kind == TaskKind::kPages) return metrics;
+  metrics.push_back(MeanOfItems(kBitsPerByte, items, scores, [](const Item& item, const std::vector<Score>& of_item) {
+    return BitsPerByte(item, of_item, item.gold);
+  }));
+  if (task.kind == TaskKind::kChoice) metrics.push_back(MeanOfItems(kMargin, items, scores, Margin));
   return metrics;
 }
 

@@ -7,10 +7,15 @@
 
 namespace shiftrt {
 
-const MetricSummary& TaskSummary::Quoted(size_t variant) const {
+const MetricSummary* TaskSummary::Find(size_t variant, std::string_view metric) const {
   for (const MetricSummary& summary : variants[variant])
-    if (summary.metric.name == dataset->task->metric) return summary;
-  return variants[variant].front();
+    if (summary.metric.name == metric) return &summary;
+  return nullptr;
+}
+
+const MetricSummary& TaskSummary::Quoted(size_t variant) const {
+  const MetricSummary* const quoted = Find(variant, dataset->task->metric);
+  return quoted != nullptr ? *quoted : variants[variant].front();
 }
 
 TaskSummary Summarize(const Dataset& dataset, const EvalScores& scores, bool all) {
@@ -20,34 +25,49 @@ TaskSummary Summarize(const Dataset& dataset, const EvalScores& scores, bool all
     for (Metric& metric : Measure(*dataset.task, dataset.items, of_variant, all)) {
       summaries.push_back({std::move(metric), std::nullopt});
       MetricSummary& summary = summaries.back();
-      if (task.variants.empty() || !summary.counts()) continue;
-      summary.to_first = Compare(task.variants[0][summaries.size() - 1].metric.right, summary.metric.right);
+      if (task.variants.empty() || summary.metric.values.empty()) continue;
+      summary.to_first = Compare(task.variants[0][summaries.size() - 1].metric.values, summary.metric.values);
     }
     task.variants.push_back(std::move(summaries));
   }
   return task;
 }
 
-std::vector<MeanAccuracy> MeanAccuracies(const std::vector<TaskSummary>& tasks) {
-  const auto is_there = [&](const Task* task) {
-    return std::any_of(tasks.begin(), tasks.end(), [&](const TaskSummary& t) { return t.dataset->task == task; });
+std::vector<const Task*> AveragedTasks(const std::vector<const Task*>& tasks, int64_t parameters) {
+  const auto has = [](const std::vector<const Task*>& list, const Task* task) {
+    return std::find(list.begin(), list.end(), task) != list.end();
   };
-  const std::vector<const Task*> paper = ParseTasks("paper7");
-  const bool paper_only = std::all_of(paper.begin(), paper.end(), is_there);
-  std::vector<const TaskSummary*> averaged;
-  for (const TaskSummary& task : tasks) {
-    const bool wanted = !paper_only || std::find(paper.begin(), paper.end(), task.dataset->task) != paper.end();
-    if (wanted && task.Quoted(0).counts()) averaged.push_back(&task);
-  }
-  std::vector<MeanAccuracy> means;
-  if (averaged.empty()) return means;
-  for (size_t v = 0; v < averaged[0]->variants.size(); ++v) {
-    std::vector<Estimate> accuracies, differences;
-    for (const TaskSummary* task : averaged) {
-      accuracies.push_back(task->Quoted(v).metric.estimate);
-      if (v > 0) differences.push_back(task->Quoted(v).to_first->difference);
+  const auto has_all = [&](const std::vector<const Task*>& group) {
+    return std::all_of(group.begin(), group.end(), [&](const Task* task) { return has(tasks, task); });
+  };
+  const bool small = parameters < kSmallModel;
+  const std::vector<const Task*> headline = ParseTasks("small4"), paper = ParseTasks("paper7");
+  std::vector<const Task*> averaged = small && has_all(headline) ? headline : has_all(paper) ? paper : tasks;
+  std::erase_if(averaged, [](const Task* task) { return task->kind == TaskKind::kPages; });
+  if (small && averaged.size() > 1) std::erase_if(averaged, [](const Task* task) { return task->name == "boolq"; });
+  return averaged;
+}
+
+std::vector<MeanOfTasks> Means(const std::vector<TaskSummary>& tasks, const std::vector<const Task*>& averaged,
+                               std::string_view metric) {
+  const auto summary = [&](const TaskSummary& task, size_t variant) {
+    return metric.empty() ? &task.Quoted(variant) : task.Find(variant, metric);
+  };
+  std::vector<const TaskSummary*> with_metric;
+  for (const TaskSummary& task : tasks)
+    if (std::find(averaged.begin(), averaged.end(), task.dataset->task) != averaged.end() &&
+        summary(task, 0) != nullptr)
+      with_metric.push_back(&task);
+  std::vector<MeanOfTasks> means;
+  if (with_metric.empty()) return means;
+  for (size_t v = 0; v < with_metric[0]->variants.size(); ++v) {
+    std::vector<Estimate> values, differences;
+    for (const TaskSummary* task : with_metric) {
+      const MetricSummary& found = *summary(*task, v);
+      values.push_back(found.metric.estimate);
+      if (v > 0) differences.push_back(found.to_first->difference);
     }
-    MeanAccuracy& mean = means.emplace_back(MeanAccuracy{std::ssize(averaged), MeanOf(accuracies), std::nullopt});
+    MeanOfTasks& mean = means.emplace_back(MeanOfTasks{std::ssize(with_metric), MeanOf(values), std::nullopt});
     if (v > 0) mean.to_first = MeanOf(differences);
   }
   return means;

@@ -60,7 +60,8 @@ inline constexpr const char* kHubRevision = "refs/convert/parquet";
 
 // All tasks, in the order of --help.
 const std::vector<Task>& Tasks();
-// "boolq,piqa", "paper7" (the paper's seven) or "all". Throws UsageError, listing what there is, for another name.
+// "boolq,piqa", "paper7" (the paper's seven), "small4" (the headline suites of small models) or "all". Throws
+// UsageError, listing what there is, for another name.
 std::vector<const Task*> ParseTasks(std::string_view names);
 
 }  // namespace shiftrt

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "models/adapted.h"
 #include "runtime/check.h"
@@ -20,6 +21,7 @@ struct EvalCommandOptions {
   EvaluationOptions evaluation;
   RecipeOptions recipe{.prune = ""};
   std::vector<std::string> variants, beside;
+  std::string original, report;
 };
 
 // The variants that are compared, and the setting of the paper whose numbers are shown next to them.
@@ -95,8 +97,25 @@ int Run(const EvalCommandOptions& options) {
   Contest contest = Enter(options, context, model, *progress);
   AddSaved(options.beside, *model.weights, contest.variants);
   const std::vector<Variant> variants = Chosen(contest.variants, options.variants);
-  options.common.WriteJson(
-      RunEvaluation({context, model, variants, contest.paper, *progress}, datasets, options.evaluation));
+  EvaluationJob job = {context, model, variants, contest.paper, *progress};
+  std::optional<Model> original;
+  if (!options.original.empty()) {
+    CommonOptions common = options.common;
+    common.model = options.original;
+    job.original = &original.emplace(common.Open());
+    if (original->provenance) job.original_name = NameOfDirectory(options.original);
+    for (const Variant& variant : variants)
+      if (variant.name == job.original_name)
+        FailUsage("--original {}: there is a variant {} already; name the others with --variants", options.original,
+                  variant.name);
+  }
+  const EvaluationResult result = RunEvaluation(job, datasets, options.evaluation);
+  options.common.WriteJson(result.json);
+  if (context.processes->first() && !options.report.empty()) {
+    WritePage({fmt::format("{}: zero-shot suites", model.name), options.evaluation.tasks, {result.section}},
+              options.report);
+    fmt::print("report: {}/index.html\n", options.report);
+  }
   if (contest.fit) contest.fit->Done();
   return 0;
 }
@@ -125,6 +144,12 @@ Command AddEval(CLI::App& app, const std::shared_ptr<Processes>& processes) {
                  "the directory's name, over one copy of the weights")
       ->type_name("DIR")
       ->check(CLI::ExistingDirectory);
+  CLI::Option* const original = app.add_option(
+      "--original", options->original,
+      "the model that the one of --model was made from, which is scored first, so that the others are compared\n"
+      "with it item by item. A fine-tuned model that was saved with its weights has no other original");
+  app.add_option("--report", options->report, "write an HTML page with the tables of means to this directory")
+      ->check(DirectoryOutput());
   CLI::Option_group& recipe = *app.add_option_group("Recipe", "prune and repair the model first, as run does");
   options->recipe.AddTo(recipe);
   options->common.AddSeedTo(recipe, "calibration samples and random selection");
@@ -133,10 +158,12 @@ Command AddEval(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   for (CLI::Option* option : recipe.get_options())
     if (option != prune) option->needs(prune);
   prune->excludes(app.get_option("--lora"));
+  prune->excludes(original);
   app.footer("Tasks:" + names +
              "\n\nExamples:\n  shiftrt eval --model qwen2-1.5b --tasks paper7 --data ~/data --json result.json\n"
              "  shiftrt eval --model out --tasks boolq,arc_challenge --variants original,lra --limit 200\n"
              "  shiftrt eval --model qwen2-1.5b --with pruned repaired tuned --variants pruned,repaired,tuned\n"
+             "  shiftrt eval --model tuned --original qwen2-1.5b --tasks small4 --data ~/data --report page\n"
              "  shiftrt eval --model qwen2-1.5b --prune bi:0.25 --lra 64 --calib c4.jsonl --data ~/data\n"
              "  shiftrt eval --model qwen2-1.5b --prune bi:0.25 --recipe paper --calib c4.jsonl --data ~/data\n"
              "  shiftrt eval --model qwen2-1.5b --tasks mmlu --shots 5 --data ~/data\n"

@@ -33,7 +33,7 @@ struct FinetuneCommand {
   EvaluationOptions evaluation{.tasks = ""};
   FinetuneSettings settings;  // all but what the words below are parsed into
   std::string preset, method = "lora", train, validation = "200", loss = "ce", schedule = "linear", warmup = "0.03";
-  std::string replacement = "block", text, save, checkpoint, report;
+  std::string replacement = "block", text, save, checkpoint, report, budget;
   std::vector<std::string> adapters = {kFrozen};
   int64_t text_tokens = 0;
   double checkpoint_minutes = 10;
@@ -42,12 +42,13 @@ struct FinetuneCommand {
 
 // Gives the options that the command line leaves out the values of the preset.
 void TakePreset(const CLI::App& app, FinetuneCommand& options) {
-  const FinetunePreset& preset = FindFinetunePreset(options.preset);
+  const FinetunePreset& named = FindFinetunePreset(options.preset);
+  const FinetuneSettings& preset = named.settings;
   const auto take = [&](const char* option, auto& value, const auto& from) {
     if (app.count(option) == 0) value = from;
   };
   take("--method", options.method, Name(preset.method));
-  take("--adapters", options.adapters, preset.adapters);
+  take("--adapters", options.adapters, named.adapters);
   take("--head", options.settings.head, preset.head);
   take("--layers", options.settings.layers, preset.layers);
   take("--train", options.train, preset.text);
@@ -57,6 +58,13 @@ void TakePreset(const CLI::App& app, FinetuneCommand& options) {
   take("--batch", options.settings.batch, preset.batch);
   take("--epochs", options.settings.epochs, preset.epochs);
   take("--rate", options.settings.rate, preset.rate);
+  take("--loss", options.loss, Name(preset.loss));
+  take("--schedule", options.schedule, Name(preset.decay));
+  take("--validate-every", options.settings.validate_every, preset.validate_every);
+  take("--keep-best", options.settings.keep_best, preset.keep_best);
+  // A length that the user gives takes the place of the preset's.
+  if (app.count("--budget") + app.count("--steps") + app.count("--epochs") == 0)
+    options.settings.budget = preset.budget;
 }
 
 // The text to learn from: what was named, or calibration.txt in the model's directory, as for `run`, or C4.
@@ -102,6 +110,7 @@ FinetuneSettings Parse(const FinetuneCommand& options) {
   parsed.decay = ParseDecay(options.schedule);
   parsed.warmup = ParseWarmup(options.warmup);
   parsed.replacement = options.replacement == "mlp" ? Halves::kMlp : Halves::kBoth;
+  if (!options.budget.empty()) parsed.budget = ParseTrainingBudget(options.budget);
   parsed.seed = options.common.seed;
   parsed.checkpoint_seconds = 60 * options.checkpoint_minutes;
   ParseValidation(options, parsed);
@@ -172,33 +181,6 @@ struct Work {
   bool first() const { return command.common.processes->first(); }  // the one that writes
 };
 
-// Trains, and says on standard error where an interrupted training continues.
-FinetunedModel RunTraining(const Work& work, const Training& training, bool only_one) {
-  const fs::path& checkpoint = training.settings.checkpoint;
-  if (work.first() && fs::exists(checkpoint))
-    std::fprintf(stderr, "shiftrt: continuing from %s, where an interrupted training left off\n", checkpoint.c_str());
-  TrainingDisplay display(work.command.common.quiet);
-  FinetuneObserver observer;
-  observer.step = std::ref(display);
-  observer.begin = [&](const TrainingOutline& outline) {
-    if (only_one)
-      fmt::print("{}: {} blocks, {} adapters\ntext: {}\n  {}\n", work.model.Name(), work.model.Blocks(),
-                 work.model.Adapters(), outline.text, outline.accounting);
-    fmt::print("\n{}{}{}: {} steps of {} sequences\n  {}\n", Name(training.settings.method),
-               training.name.empty() ? "" : ", adapters ", training.name, outline.steps, training.settings.batch,
-               outline.trained);
-    std::fflush(stdout);
-  };
-  try {
-    return Finetune(work.model, training.settings, work.resources, observer);
-  } catch (const Interrupted&) {
-    if (work.first() && fs::exists(checkpoint))
-      std::fprintf(stderr, "shiftrt: the training is kept in %s; the same command continues from there\n",
-                   checkpoint.c_str());
-    throw;
-  }
-}
-
 // The held-out text whose perplexity is measured before and after, or "".
 std::string HeldOutName(const FinetuneCommand& command, const LanguageModel& model) {
   if (!command.text.empty()) PullText(command, command.text);
@@ -237,15 +219,16 @@ int Run(const FinetuneCommand& command) {
   TrainingOutline outline;
   const std::vector<Training> trainings = Trainings(command, model, settings);
   for (const Training& training : trainings) {
-    FinetunedModel result = RunTraining(work, training, outcomes.empty());
+    FinetunedModel result = TrainShown(model, training.settings, resources,
+                                       {training.name, outcomes.empty(), command.common.quiet, work.first()});
     outline = result.outline;
     if (work.first()) {
       result.model.Save(training.save, command.save_weights, command.merge_lora);
       fmt::print("saved: {}\n", training.save.string());
       WarnOfRounding(result.rounding, command.merge_lora);
     }
-    outcomes.push_back({training.name, result.history, result.parameters, result.peak_bytes, result.kept_blocks,
-                        measure(result.model).perplexity});
+    outcomes.push_back({training.name, result.history, training.settings.keep_best, result.parameters,
+                        result.peak_bytes, result.kept_blocks, measure(result.model).perplexity});
     tuned.push_back({training.name.empty() ? "tuned" : training.name, std::move(result.model)});
   }
 
@@ -262,14 +245,17 @@ int Run(const FinetuneCommand& command) {
                  fmt::format("{:.2f}", outcome.perplexity)});
     fmt::print("\n{}", table.Text());
   }
-  if (work.first() && !command.report.empty()) {
-    const std::string title = fmt::format("{}: {}", model.Name(), Name(settings.method));
-    WritePage(TrainingPage(title, fmt::format("{}. {}.", outline.text, outline.accounting), outcomes), command.report);
-    fmt::print("report: {}/index.html\n", command.report);
-  }
+  Page page = TrainingPage(fmt::format("{}: {}", model.Name(), Name(settings.method)),
+                           fmt::format("{}. {}.", outline.text, outline.accounting), outcomes);
   if (!datasets.empty()) {
     fmt::print("\n");
-    json["evaluation"] = EvaluateBeside(model, tuned, resources, datasets, command.evaluation, *progress);
+    EvaluationResult result = EvaluateBeside(model, tuned, resources, datasets, command.evaluation, *progress);
+    json["evaluation"] = std::move(result.json);
+    page.sections.push_back(std::move(result.section));
+  }
+  if (work.first() && !command.report.empty()) {
+    WritePage(page, command.report);
+    fmt::print("report: {}/index.html\n", command.report);
   }
   if (!command.preset.empty()) PrintPaper(command, model);
   command.common.WriteJson(json);
@@ -289,6 +275,11 @@ void AddTrainingOptions(CLI::App& app, FinetuneCommand& options) {
   app.add_option("--steps", training.steps, "stop after so many steps; 0: when the epochs are over")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
+  CLI::Option* const budget = app.add_option(
+      "--budget", options.budget,
+      "stop when so much is spent, however often the text is read: a time (90s, 30min, 2h) or tokens=1M. Tokens\n"
+      "give the same bits again; with a time, the number of steps depends on the machine");
+  budget->excludes(app.get_option("--epochs"))->excludes(app.get_option("--steps"));
   app.add_option("--batch", training.batch, "sequences per step")->check(CLI::Range(1, 1 << 20))->capture_default_str();
   app.add_option("--pass-tokens", training.pass_tokens,
                  "tokens that pass through the model together. A step adds up the gradients of as many passes as its\n"
@@ -307,9 +298,11 @@ void AddTrainingOptions(CLI::App& app, FinetuneCommand& options) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--validate-every", training.validate_every,
-                 "steps between two validation losses; 0: before the first step and after the last only")
-      ->check(CLI::Range(0, 1 << 30))
+                 "steps between two validation losses; below 1: a share of the training; 0: before the first step and\n"
+                 "after the last only")
+      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
+  app.add_flag("--keep-best", training.keep_best, "save the state with the lowest validation loss, not the last one");
   app.add_option("--checkpoint-minutes", options.checkpoint_minutes, "minutes between two checkpoints")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
@@ -404,6 +397,7 @@ Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) 
       "  shiftrt finetune --model out --save out-tuned --adapters trainable --steps 100\n"
       "  shiftrt finetune --model out --method partial --layers last:3 --head --rate 3e-5 --save out-partial\n"
       "  shiftrt finetune --model out --method adapters --loss kl --save out-distilled\n"
+      "  shiftrt finetune --model out --preset recover --budget tokens=1M --train c4 --save out-recovered\n"
       "  shiftrt finetune --model out --method replacement --replacement mlp --save out-replaced\n"
       "  shiftrt finetune --model out-joint --method replacement --keep-correction --save out-replaced\n"
       "  shiftrt finetune --model out --train alpaca --length 256 --epochs 2 --validate-every 50 --save out-alpaca\n"

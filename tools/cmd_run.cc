@@ -14,12 +14,16 @@
 #include "models/provenance.h"
 #include "runtime/check.h"
 #include "shift/pipeline.h"
+#include "shiftrt/finetune.h"
+#include "tools/cache.h"
 #include "tools/comparison.h"
 #include "tools/dry_run.h"
 #include "tools/evaluation.h"
 #include "tools/export_options.h"
+#include "tools/finetune_output.h"
 #include "tools/kept_fit.h"
 #include "tools/options.h"
+#include "tools/pulling.h"
 #include "tools/recipe.h"
 #include "tools/run_report.h"
 #include "tools/selection.h"
@@ -40,7 +44,7 @@ struct RunOptions {
   RecipeOptions recipe;
   ComparisonOptions comparison;
   EvaluationOptions evaluation{.tasks = ""};
-  std::string save, report;
+  std::string save, report, recover, recover_text;
   bool save_weights = false;
   std::vector<std::string> exports;
   ExportSettings exporting;
@@ -61,7 +65,8 @@ std::vector<Selection> ScoresBeside(const Selection& own, const CriterionInput& 
 }
 
 void WriteReport(const RunOptions& options, const ShiftJob& shift, const ShiftResult& result,
-                 const ComparisonJob& comparison, const std::vector<MeasuredVariant>& variants) {
+                 const ComparisonJob& comparison, const std::vector<MeasuredVariant>& variants,
+                 std::vector<Section> more) {
   const Model& model = shift.model;
   RunReport report;
   const Selection& selection = result.selection;
@@ -83,6 +88,7 @@ void WriteReport(const RunOptions& options, const ShiftJob& shift, const ShiftRe
                               shift.progress, {.seed = options.common.seed});
   report.prompt = options.comparison.prompt;
   for (const MeasuredVariant& v : variants) report.continuations.emplace_back(v.label, v.continuation);
+  report.more = std::move(more);
   if (!shift.context.processes->first()) return;
   WritePage(RunPage(report), options.report);
   fmt::print("report: {}/index.html\n", options.report);
@@ -119,6 +125,8 @@ std::vector<ExportTarget> Targets(const RunOptions& options, const ShiftOptions&
     if (shift.prune.halves())
       FailUsage("--export {}: --prune {} may leave half blocks, which {} has no place for", text, shift.prune.text,
                 name);
+    if (!options.recover.empty() && !format.own_tensors)
+      FailUsage("--export {}: --recover changes weights of blocks, which {} has no place for", text, name);
     if (!taken.insert(fs::weakly_canonical(output)).second)
       FailUsage("--export {}: something else is written to this directory too", text);
     if (!Corrects(shift) || shift.gate) continue;  // the gate may drop every correction
@@ -140,12 +148,52 @@ void RefuseSplit(const RunOptions& options) {
   const char* const kFromSaved = "save with --save DIR, then start `shiftrt export` on DIR in one process";
   refuse(options.save_weights, "--save-weights", kFromSaved);
   refuse(!options.exports.empty(), "--export", kFromSaved);
+  refuse(!options.recover.empty(), "--recover",
+         "save with --save DIR, then start `shiftrt finetune --preset recover` on DIR in one process");
   refuse(!options.report.empty(), "--report", "leave it out; --json has the numbers");
+}
+
+// The text to learn from: what was named, or the text that the fit was calibrated on.
+std::string RecoveryText(const RunOptions& options, const Model& model) {
+  if (options.recover_text.empty()) return CalibrationFor(options.recipe.calib, model, options.common).source;
+  options.common.processes->FirstBeforeOthers(
+      [&] { return PullMissingText(options.recover_text, options.common.offline, options.common.quiet); });
+  return options.recover_text;
+}
+
+// The file that keeps an interrupted recovery: beside the directory that is saved, or in the cache.
+fs::path RecoveryCheckpoint(const RunOptions& options, const LanguageModel& repaired) {
+  fs::path save = options.save;
+  if (!save.has_filename()) save = save.parent_path();  // "out/"
+  if (!save.empty()) return save.string() + ".checkpoint";
+  const Model& model = repaired.impl().model;
+  return CachePath("recover-" +
+                   HashHex(fmt::format("{} {} {} {} {}", model.weights->Fingerprint(), model.plan.Fingerprint(),
+                                       options.recover, options.recover_text, options.common.seed)) +
+                   ".checkpoint");
+}
+
+// Trains the repaired model, with the original one as its teacher, and adds the result to the variants.
+FinetunedModel Recover(const RunOptions& options, const Context& context, const LanguageModel& repaired,
+                       const fs::path& checkpoint, std::vector<Variant>& variants) {
+  FinetuneSettings settings = RecoverySettings(ParseTrainingBudget(options.recover));
+  settings.adapters = repaired.Adapters() > 0;
+  settings.text = RecoveryText(options, repaired.impl().model);
+  settings.seed = options.common.seed;
+  settings.checkpoint = checkpoint;
+  FinetunedModel result = TrainShown(repaired, settings, {.prepared = std::make_shared<const Context>(context)},
+                                     {"", /*describes=*/true, options.common.quiet, context.processes->first()});
+  variants.push_back(
+      {VariantKind::kCorrected, "recovered", variants.back().label + ", recovered", result.model.impl().model.plan});
+  fmt::print("recovered with {} tokens in {} steps: the state after step {} is kept\n\n", result.history.tokens,
+             result.history.steps(), result.history.BestStep());
+  return result;
 }
 
 int Plan(const RunOptions& options, const ShiftOptions& shift) {
   std::vector<std::string> besides;
   if (!options.evaluation.tasks.empty()) besides.emplace_back("--eval");
+  if (!options.recover.empty()) besides.emplace_back("--recover");
   if (!options.report.empty()) besides.emplace_back("--report");
   PrintDryRun({options.dry_run, options.common, options.comparison, shift, options.recipe.calib, besides});
   return 0;
@@ -155,6 +203,7 @@ int Run(const RunOptions& options) {
   ShiftOptions shift = options.recipe.Parse(options.common.seed);
   if (options.save_weights && options.save.empty()) FailUsage("--save-weights goes with --save DIR");
   const std::vector<ExportTarget> exports = Targets(options, shift);
+  if (!options.recover.empty()) ParseTrainingBudget(options.recover);  // what is wrong with it is said first
   if (options.dry_run.wanted) return Plan(options, shift);
   const std::vector<Dataset> datasets =
       options.evaluation.tasks.empty() ? std::vector<Dataset>() : options.evaluation.Load(options.common);
@@ -174,6 +223,10 @@ int Run(const RunOptions& options) {
   HeldOutText heldout = OpenHeldOut(choice, model, calibration, options.common);
   if (!heldout.Scored() && !options.report.empty())
     FailUsage("--report shows measurements on held-out text; give one with --text FILE");
+  if (!options.recover.empty() && options.recover_text.empty() && heldout.of_calibration)
+    FailUsage(
+        "--recover learns from the whole calibration text, so its held-out samples are no test; give another text with "
+        "--text FILE, or one to learn from with --recover-text FILE");
   heldout.Limit(options.comparison.text_tokens, ProtocolWindow(options.comparison.protocol, config));
   const auto progress = options.common.MakeProgress();
   const ShiftJob job = {context, model, calibration, *progress};
@@ -188,11 +241,33 @@ int Run(const RunOptions& options) {
     fmt::print("sums of {}: {}\n\n", fmt::join(options.recipe.load_gram, ", "), result.calibration);
   PrintShift(result, config.layers);
 
-  const std::vector<Variant> variants = VariantsOf(model, result, shift);
+  std::vector<Variant> variants = VariantsOf(model, result, shift);
   Provenance made = ProvenanceOf(model.name, shift, calibration, result);
   made.state = "fitted";               // a run that is killed leaves this, and the same command then completes it
   if (first && !options.save.empty())  // before the evaluation, which may be interrupted
     SaveAdapted(model, variants.back().plan, made, options.save_weights, options.save);
+  std::vector<Section> sections;  // of the report
+  Json recovery;
+  fs::path checkpoint;
+  if (!options.recover.empty()) {
+    const LanguageModel repaired = WithPlan(model, variants.back().plan, made);
+    checkpoint = RecoveryCheckpoint(options, repaired);
+    const FinetunedModel recovered = Recover(options, context, repaired, checkpoint, variants);
+    made = *recovered.model.MadeBy();
+    if (first && !options.save.empty())
+      SaveAdapted(model, variants.back().plan, made, options.save_weights, options.save);
+    const TrainingOutcome outcome = {"",
+                                     recovered.history,
+                                     /*kept_best=*/true,
+                                     recovered.parameters,
+                                     recovered.peak_bytes,
+                                     recovered.kept_blocks};
+    recovery = TrainingJson(outcome);
+    for (Section& section : TrainingPage("", "", {outcome}).sections) {
+      section.heading = "Recovery: " + section.heading;
+      sections.push_back(std::move(section));
+    }
+  }
 
   const ComparisonJob comparison = {context, model, heldout, options.comparison, options.common.seed, *progress};
   const auto start = std::chrono::steady_clock::now();
@@ -204,27 +279,32 @@ int Run(const RunOptions& options) {
 
   made.repair->seconds.evaluate = seconds;
   made.state = "evaluated";
-  if (!options.report.empty()) WriteReport(options, job, result, comparison, made.variants);
   if (first && !options.save.empty()) {
     RecordProvenance(options.save, made);
     fmt::print("saved: {}\n", options.save);
   }
   Json json = ResultsJson(made);
+  if (!recovery.is_null()) json["recovery"] = recovery;
   if (!datasets.empty()) {
     fmt::print("\n");
     const Selection& selection = result.selection;
     const PaperSetting paper = PaperSettingOf(model, selection.criterion, selection.removed, config.layers);
-    json["evaluation"] = RunEvaluation({context, model, variants, paper, *progress}, datasets, options.evaluation);
+    EvaluationResult suites = RunEvaluation({context, model, variants, paper, *progress}, datasets, options.evaluation);
+    json["evaluation"] = std::move(suites.json);
+    sections.push_back(std::move(suites.section));
   }
-  const LanguageModel repaired = WithPlan(model, variants.back().plan, made);
+  if (!options.report.empty()) WriteReport(options, job, result, comparison, made.variants, std::move(sections));
+  const LanguageModel made_model = WithPlan(model, variants.back().plan, made);
   const Resources alone = {.prepared = std::make_shared<const Context>(context.Alone())};
   for (const ExportTarget& target : first ? exports : std::vector<ExportTarget>()) {
     ExportSettings settings = options.exporting;
     settings.format = target.format;
-    PrintExport(target, Export(repaired, target.output, settings, alone, progress.get()));
+    PrintExport(target, Export(made_model, target.output, settings, alone, progress.get()));
   }
   options.common.WriteJson(json);
   kept.Done();
+  std::error_code ignored;
+  if (first && !checkpoint.empty()) fs::remove(checkpoint, ignored);
   return 0;
 }
 
@@ -241,6 +321,14 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   options->common.AddSplitTo(app);
   options->recipe.AddTo(app);
   options->comparison.AddTo(app);
+  CLI::Option* const recover = app.add_option(
+      "--recover", options->recover,
+      "after the repair, train all kept blocks, the adapters and the head for so long, with the original model as\n"
+      "the teacher: a time (30min, 2h) or tokens=1M. The best state on held-out text is kept. An interrupted run\n"
+      "continues from its last checkpoint; with tokens, to the same bits");
+  app.add_option("--recover-text", options->recover_text,
+                 "text to learn from: FILE, or c4, wikitext2 or alpaca (default: the whole text of --calib)")
+      ->needs(recover);
   app.add_option("--report", options->report, "write an HTML page with tables and charts to this directory")
       ->check(DirectoryOutput());
   app.add_option("--save", options->save, "write the depth plan, adapters and changed weights to this directory")
@@ -270,6 +358,7 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       "  shiftrt run --model demo --prune bi:0.25,unit=half --calibration-mode drift --lra 64\n"
       "  shiftrt run --model demo --prune layers=5.mlp-6,9.attn --correction joint --lra full\n"
       "  shiftrt run --model demo --prune bi:0.25,keep=first:1 --correction joint --lra full --heal all\n"
+      "  shiftrt run --model demo --prune bi:0.25 --correction joint --lra 64 --recover 30min --save out\n"
       "  shiftrt run --model SmolLM2-135M-Instruct --calib c4.jsonl --chat --prompt \"Why is the sky blue?\"\n"
       "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --lra 64 --calib c4.jsonl --eval paper7 --data ~/data\n"
       "  shiftrt run --model qwen2-1.5b --prune \"reverse*:7\" --lra full --merge full --calib c4.jsonl --save out\n"

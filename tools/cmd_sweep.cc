@@ -144,7 +144,7 @@ std::vector<ShiftOptions> SettingsOf(CLI::App& app, SweepOptions& options, const
 }
 
 int Run(CLI::App& app, SweepOptions& options) {
-  const std::vector<Dataset> suites = LoadSuites(options.evaluation, options.common);
+  std::vector<Dataset> suites = LoadSuites(options.evaluation, options.common);
   const Context context = options.common.MakeContext();
   const bool first = context.processes->first();  // the one that writes
   const Model model = options.common.Open();
@@ -160,6 +160,13 @@ int Run(CLI::App& app, SweepOptions& options) {
 
   std::vector<SweepRow> rows;
   std::string calibration_source;
+  std::vector<const Task*> given;
+  given.reserve(suites.size());
+  for (const Dataset& suite : suites) given.push_back(suite.task);
+  const std::vector<const Task*> averaged = AveragedTasks(given, model.plan.Parameters(*model.weights));
+  std::erase_if(suites, [&](const Dataset& suite) {
+    return std::find(averaged.begin(), averaged.end(), suite.task) == averaged.end();
+  });
   // Over the suites, of which there is one at least.
   const auto mean_accuracy = [&](const DepthPlan& plan) {
     const std::vector<Variant> variants = {{VariantKind::kCorrected, "", "", plan}};
@@ -168,7 +175,7 @@ int Run(CLI::App& app, SweepOptions& options) {
     std::vector<TaskSummary> tasks;
     tasks.reserve(suites.size());
     for (const Dataset& suite : suites) tasks.push_back(Summarize(suite, Evaluate(job, suite), /*all=*/false));
-    return MeanAccuracies(tasks).front().mean;
+    return Means(tasks, averaged).front().mean;
   };
   SweepSource source;
   source.open = [&](uint64_t seed, int64_t samples) {

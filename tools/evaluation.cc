@@ -2,6 +2,7 @@
 #include "tools/evaluation.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "tools/evaluation_output.h"
 #include "tools/options.h"
 #include "tools/pulling.h"
+#include "tools/table.h"
 #include "tools/variants.h"
 
 namespace shiftrt {
@@ -27,10 +29,11 @@ constexpr const char* kProtocol = "lm-evaluation-harness 0.4";
 // The file in which an evaluation of these tasks and variants records what it has done: the one that the user named, or
 // one in the cache that the same command finds again.
 std::filesystem::path JournalFile(const EvaluationOptions& options, const Model& model,
-                                  const std::vector<Variant>& variants) {
+                                  const std::vector<Variant>& variants, const Model* original) {
   if (!options.journal.empty()) return options.journal;
   std::string what = fmt::format("{} {} {} {} {} {}", model.directory.string(), options.tasks, options.shots,
                                  options.limit, options.bos, fmt::join(options.data, " "));
+  if (original != nullptr) what += " " + original->directory.string();
   for (const Variant& variant : variants) what += fmt::format(" {} {}", variant.name, variant.plan.Fingerprint());
   return CachePath("eval-" + HashHex(what) + ".jsonl");
 }
@@ -39,7 +42,7 @@ std::filesystem::path JournalFile(const EvaluationOptions& options, const Model&
 
 void EvaluationOptions::AddTasksTo(CLI::App& app, const std::string& flag) {
   CLI::Option* const names =
-      app.add_option(flag, tasks, "zero-shot suites: a comma-separated list of names, paper7 or all");
+      app.add_option(flag, tasks, "zero-shot suites: a comma-separated list of names, paper7, small4 or all");
   if (!tasks.empty()) names->capture_default_str();
   const auto add = [&](CLI::Option* option) {
     if (tasks.empty()) option->needs(names);
@@ -88,12 +91,18 @@ std::vector<Dataset> EvaluationOptions::Load(const CommonOptions& common) const 
 
 EvalOptions EvaluationOptions::Scoring() const { return {.bos = ParseBos(bos)}; }
 
-Json RunEvaluation(const EvaluationJob& job, const std::vector<Dataset>& datasets, const EvaluationOptions& options) {
-  const auto& [context, model, variants, paper, progress] = job;
+EvaluationResult RunEvaluation(const EvaluationJob& job, const std::vector<Dataset>& datasets,
+                               const EvaluationOptions& options) {
+  const Context& context = job.context;
+  const Model& model = job.model;
+  std::vector<Variant> variants = job.variants;  // those of `model`, and before them the original where it is another
+  if (job.original != nullptr)
+    variants.insert(variants.begin(),
+                    {VariantKind::kOriginal, job.original_name, job.original_name, job.original->plan});
   const bool all = options.metrics == "all";
   PromptEncoder encoder(model.RequireTokenizer(), options.Scoring().bos, model.weights->config.max_positions);
   Processes& processes = *context.processes;
-  Journal journal(JournalFile(options, model, variants), processes.rank());
+  Journal journal(JournalFile(options, model, variants, job.original), processes.rank());
   if (processes.first())
     for (const std::string& bad : journal.bad()) fmt::print(stderr, "shiftrt: {}; its items are scored again\n", bad);
   if (processes.first() && journal.batches() > 0)
@@ -106,28 +115,54 @@ Json RunEvaluation(const EvaluationJob& job, const std::vector<Dataset>& dataset
                {"bos", options.bos},
                {"adds_bos", encoder.adds_bos()},
                {"tasks", Json::array()}};
-  const EvalJob eval = {context, model, variants, options.Scoring(), journal, progress};
+  if (job.original != nullptr)
+    json["original"] = {{"model", job.original->name}, {"fingerprint", job.original->weights->Fingerprint()}};
+  const EvalJob eval = {context, model, job.variants, options.Scoring(), journal, job.progress};
+  const std::vector<Variant> first(variants.begin(), variants.begin() + 1);
   std::vector<TaskSummary> tasks;
   std::optional<ItemLog> items;
   if (processes.first() && !options.items.empty()) items.emplace(options.items, encoder);
   for (const Dataset& dataset : datasets) {
-    const EvalScores scores = Evaluate(eval, dataset);
+    EvalScores scores = Evaluate(eval, dataset);
+    if (job.original != nullptr)
+      scores.PutFirst(Evaluate({context, *job.original, first, options.Scoring(), journal, job.progress}, dataset));
     const TaskSummary& task = tasks.emplace_back(Summarize(dataset, scores, all));
-    PrintTask(task, variants, paper, all);
+    PrintTask(task, variants, job.paper, all);
     std::fflush(stdout);
-    json["tasks"].push_back(TaskJson(task, variants, paper));
+    json["tasks"].push_back(TaskJson(task, variants, job.paper));
     if (items) items->Add(dataset, variants, scores);
   }
-  PrintMeans(tasks, variants);
-  json["mean"] = MeansJson(tasks, variants);
+  int64_t parameters = 0;  // of the largest
+  for (const Variant& variant : variants) {
+    const bool other = job.original != nullptr && &variant == &variants.front();
+    parameters = std::max(parameters, variant.plan.Parameters(*(other ? *job.original : model).weights));
+  }
+  std::vector<const Task*> evaluated;
+  evaluated.reserve(tasks.size());
+  for (const TaskSummary& task : tasks) evaluated.push_back(task.dataset->task);
+  const std::vector<const Task*> averaged = AveragedTasks(evaluated, parameters);
+  Section section{"Zero-shot suites",
+                  "Accuracies in percent, bits per byte of the right answer (lower is better) and its margin over the "
+                  "best wrong answer (higher is better), with standard errors; differences are paired, item by item. " +
+                      AveragedNames(tasks, averaged),
+                  {}};
+  for (PageTable& means : MeansTables(tasks, averaged, variants)) {
+    Table table(means.header);
+    for (const std::vector<std::string>& row : means.rows) table.Add(row);
+    fmt::print("{}\n", table.Text());
+    section.parts.emplace_back(std::move(means));
+  }
+  if (const std::string names = AveragedNames(tasks, averaged); !names.empty()) fmt::print("{}\n", names);
+  json["mean"] = MeansJson(tasks, averaged, variants);
   if (items) items->Commit();
   processes.Barrier();
   journal.Remove();
-  return json;
+  return {std::move(json), std::move(section)};
 }
 
-Json EvaluateBeside(const LanguageModel& model, const std::vector<NamedModel>& made, const Resources& resources,
-                    const std::vector<Dataset>& datasets, const EvaluationOptions& options, Progress& progress) {
+EvaluationResult EvaluateBeside(const LanguageModel& model, const std::vector<NamedModel>& made,
+                                const Resources& resources, const std::vector<Dataset>& datasets,
+                                const EvaluationOptions& options, Progress& progress) {
   const Model& inner = model.impl().model;
   std::vector<Variant> variants = SavedVariants(inner);
   for (const NamedModel& one : made)

@@ -2,7 +2,7 @@
 // Zero-shot suites as the commands run them: `eval`, `run --eval` and `sweep --eval` share the options.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -10,6 +10,7 @@
 #include "include/shiftrt/model.h"
 #include "include/shiftrt/resources.h"
 #include "tools/paper/paper_tasks.h"
+#include "tools/report/page.h"
 
 namespace CLI {
 class App;
@@ -44,12 +45,19 @@ struct EvaluationJob {
   const std::vector<Variant>& variants;
   PaperSetting paper;  // whose numbers are shown next to ours
   Progress& progress;
+  const Model* original = nullptr;  // another model, with weights of its own, that the variants are compared with
+  std::string original_name = "original";
 };
 
-// Scores `datasets` by every variant, prints a table of each as it is done and the means at the end, and returns all of
-// it as JSON. An evaluation that was interrupted continues from its journal when it is started again.
-nlohmann::json RunEvaluation(const EvaluationJob& job, const std::vector<Dataset>& datasets,
-                             const EvaluationOptions& options);
+struct EvaluationResult {
+  nlohmann::json json;
+  Section section;  // of a page
+};
+
+// Scores `datasets` by every variant, prints a table of each as it is done and the means at the end. An evaluation that
+// was interrupted continues from its journal when it is started again.
+EvaluationResult RunEvaluation(const EvaluationJob& job, const std::vector<Dataset>& datasets,
+                               const EvaluationOptions& options);
 
 // A model of the public interface, and what tables call it.
 struct NamedModel {
@@ -57,8 +65,8 @@ struct NamedModel {
   LanguageModel model;
 };
 // The same for the variants that a model directory holds (SavedVariants) and models made of it.
-nlohmann::json EvaluateBeside(const LanguageModel& model, const std::vector<NamedModel>& made,
-                              const Resources& resources, const std::vector<Dataset>& datasets,
-                              const EvaluationOptions& options, Progress& progress);
+EvaluationResult EvaluateBeside(const LanguageModel& model, const std::vector<NamedModel>& made,
+                                const Resources& resources, const std::vector<Dataset>& datasets,
+                                const EvaluationOptions& options, Progress& progress);
 
 }  // namespace shiftrt

@@ -21,12 +21,21 @@ std::string Difference(const Estimate& difference) {
   return fmt::format("{:+.2f} ± {:.2f}", 100 * difference.value, 100 * difference.error);
 }
 
+// Formats a metric in bits per byte.
+std::string Bits(const Estimate& estimate) { return fmt::format("{:.4f} ± {:.4f}", estimate.value, estimate.error); }
+
+std::string BitsDifference(const Estimate& difference) {
+  return fmt::format("{:+.4f} ± {:.4f}", difference.value, difference.error);
+}
+
 std::string Probability(double p) { return p < 1e-4 ? fmt::format("{:.0e}", p) : fmt::format("{:.4f}", p); }
 
-// Percent where right answers are counted, the number itself for a perplexity.
+// Percent where right answers are counted, bits per byte for another mean over items, the number itself for a
+// perplexity.
 std::string Value(const MetricSummary& summary) {
   const Estimate& estimate = summary.metric.estimate;
-  if (summary.counts()) return Percent(estimate);
+  if (summary.metric.counts) return Percent(estimate);
+  if (!summary.metric.values.empty()) return Bits(estimate);
   if (std::isnan(estimate.error)) return fmt::format("{:.4f}", estimate.value);
   return fmt::format("{:.2f} ± {:.2f}", estimate.value, estimate.error);
 }
@@ -48,22 +57,35 @@ void PrintHeader(const Dataset& dataset) {
              dataset.data_hash, dataset.template_hash);
 }
 
+Json DifferenceJson(const Estimate& difference) {
+  return {{"difference", difference.value}, {"standard_error", difference.error}};
+}
+
 // NaN, where there is no error, becomes null.
 Json MetricJson(const MetricSummary& summary) {
   const Metric& metric = summary.metric;
   Json json = {{"value", metric.estimate.value}, {"standard_error", metric.estimate.error}};
-  if (summary.counts()) {
-    json["right"] = metric.correct;
-    json["items"] = metric.right.size();
+  if (metric.counts) json["right"] = metric.correct;
+  if (!metric.values.empty()) json["items"] = metric.values.size();
+  if (!summary.to_first) return json;
+  Json& to_first = json["to_first"] = DifferenceJson(summary.to_first->difference);
+  if (metric.counts) {
+    to_first["only_first_right"] = summary.to_first->only_first;
+    to_first["only_this_right"] = summary.to_first->only_second;
+    to_first["mcnemar_p"] = summary.to_first->p;
   }
-  if (summary.to_first)
-    json["to_first"] = {{"difference", summary.to_first->difference.value},
-                        {"standard_error", summary.to_first->difference.error},
-                        {"only_first_right", summary.to_first->only_first},
-                        {"only_this_right", summary.to_first->only_second},
-                        {"mcnemar_p", summary.to_first->p}};
   return json;
 }
+
+// The metrics of which tables and JSON have means over tasks: "" is the accuracy that each task quotes.
+struct AveragedMetric {
+  const char *name, *title;
+};
+constexpr AveragedMetric kAveraged[] = {
+    {"", "task"},
+    {kBitsPerByte, "bits per byte of the right answer"},
+    {kMargin, "margin over the best wrong answer, bits per byte"},
+};
 
 }  // namespace
 
@@ -73,16 +95,17 @@ void PrintTask(const TaskSummary& task, const std::vector<Variant>& variants, co
   PrintHeader(*task.dataset);
   Table table({"model", "metric", "right", "score", "to " + variants[0].name, "p", "paper"});
   for (size_t m = 0; m < task.variants[0].size(); ++m) {
-    if (!all_metrics && what.kind == TaskKind::kChoice && task.variants[0][m].metric.name != what.metric) continue;
+    const Metric& shown = task.variants[0][m].metric;
+    if (!all_metrics && what.kind == TaskKind::kChoice && shown.counts && shown.name != what.metric) continue;
     for (size_t v = 0; v < variants.size(); ++v) {
       const MetricSummary& summary = task.variants[v][m];
       const Metric& metric = summary.metric;
       std::vector<std::string> row = {variants[v].name, metric.name, "", Value(summary), "", "", ""};
-      if (summary.counts()) row[2] = fmt::format("{}/{}", metric.correct, metric.right.size());
-      if (summary.to_first) {
-        row[4] = Difference(summary.to_first->difference);
-        row[5] = Probability(summary.to_first->p);
-      }
+      if (metric.counts) row[2] = fmt::format("{}/{}", metric.correct, metric.values.size());
+      if (summary.to_first)
+        row[4] =
+            metric.counts ? Difference(summary.to_first->difference) : BitsDifference(summary.to_first->difference);
+      if (summary.to_first && metric.counts) row[5] = Probability(summary.to_first->p);
       if (const auto said = InPaper(paper, task, variants[v], metric)) row[6] = fmt::format("{:.2f}", 100 * *said);
       table.Add(std::move(row));
     }
@@ -122,40 +145,61 @@ Json TaskJson(const TaskSummary& task, const std::vector<Variant>& variants, con
   return json;
 }
 
-void PrintMeans(const std::vector<TaskSummary>& tasks, const std::vector<Variant>& variants) {
-  std::vector<std::string> header = {"task"};
-  for (const Variant& variant : variants) header.push_back(variant.name);
-  Table table(header);
-  for (const TaskSummary& task : tasks) {
-    std::vector<std::string> row = {task.dataset->task->title};
-    for (size_t v = 0; v < variants.size(); ++v) row.push_back(Value(task.Quoted(v)));
-    table.Add(row);
-  }
-  const std::vector<MeanAccuracy> means = MeanAccuracies(tasks);
-  if (!means.empty() && means[0].tasks > 1) {
-    std::vector<std::string> mean = {fmt::format("mean of {} tasks", means[0].tasks)},
-                             difference = {"  to " + variants[0].name};
-    for (const MeanAccuracy& of_variant : means) {
-      mean.push_back(Percent(of_variant.mean));
-      difference.push_back(of_variant.to_first ? Difference(*of_variant.to_first) : "");
+std::vector<PageTable> MeansTables(const std::vector<TaskSummary>& tasks, const std::vector<const Task*>& averaged,
+                                   const std::vector<Variant>& variants) {
+  std::vector<PageTable> tables;
+  for (const auto& [metric, title] : kAveraged) {
+    const bool accuracy = *metric == 0;
+    PageTable table{{title}, {}};
+    for (const Variant& variant : variants) table.header.push_back(variant.name);
+    for (const TaskSummary& task : tasks) {
+      if (!accuracy && task.Find(0, metric) == nullptr) continue;
+      std::vector<std::string>& row = table.rows.emplace_back(std::vector{task.dataset->task->title});
+      for (size_t v = 0; v < variants.size(); ++v)
+        row.push_back(Value(accuracy ? task.Quoted(v) : *task.Find(v, metric)));
     }
-    table.Add(mean);
-    if (variants.size() > 1) table.Add(difference);
+    const std::vector<MeanOfTasks> means = Means(tasks, averaged, metric);
+    if (!means.empty() && means[0].tasks > 1) {
+      std::vector<std::string> mean = {fmt::format("mean of {} tasks", means[0].tasks)},
+                               difference = {"  to " + variants[0].name};
+      for (const MeanOfTasks& of_variant : means) {
+        mean.push_back(accuracy ? Percent(of_variant.mean) : Bits(of_variant.mean));
+        const auto& to_first = of_variant.to_first;
+        difference.push_back(!to_first ? "" : accuracy ? Difference(*to_first) : BitsDifference(*to_first));
+      }
+      table.rows.push_back(std::move(mean));
+      if (variants.size() > 1) table.rows.push_back(std::move(difference));
+    }
+    if (!table.rows.empty()) tables.push_back(std::move(table));
   }
-  fmt::print("{}", table.Text());
+  return tables;
 }
 
-Json MeansJson(const std::vector<TaskSummary>& tasks, const std::vector<Variant>& variants) {
-  Json json = Json::array();
-  const std::vector<MeanAccuracy> means = MeanAccuracies(tasks);
-  for (size_t v = 0; v < means.size(); ++v) {
-    Json entry = {{"name", variants[v].name},
-                  {"tasks", means[v].tasks},
-                  {"value", means[v].mean.value},
-                  {"standard_error", means[v].mean.error}};
-    if (const auto& difference = means[v].to_first)
-      entry["to_first"] = {{"difference", difference->value}, {"standard_error", difference->error}};
-    json.push_back(std::move(entry));
+std::string AveragedNames(const std::vector<TaskSummary>& tasks, const std::vector<const Task*>& averaged) {
+  if (averaged.size() < 2 || averaged.size() == tasks.size()) return "";
+  std::vector<std::string> names;
+  names.reserve(averaged.size());
+  for (const Task* task : averaged) names.push_back(task->title);
+  return fmt::format("The means are over {}.", fmt::join(names, ", "));
+}
+
+Json MeansJson(const std::vector<TaskSummary>& tasks, const std::vector<const Task*>& averaged,
+               const std::vector<Variant>& variants) {
+  Json names = Json::array(), json = Json::array();
+  for (const Task* task : averaged) names.push_back(task->name);
+  for (const auto& [metric, title] : kAveraged) {
+    const std::vector<MeanOfTasks> means = Means(tasks, averaged, metric);
+    for (size_t v = 0; v < means.size(); ++v) {
+      Json entry = {{"tasks", means[v].tasks}, {"value", means[v].mean.value}, {"standard_error", means[v].mean.error}};
+      if (means[v].to_first) entry["to_first"] = DifferenceJson(*means[v].to_first);
+      if (*metric == 0) {
+        entry["name"] = variants[v].name;
+        entry["over"] = names;
+        json.push_back(std::move(entry));
+      } else {
+        json[v][metric] = std::move(entry);
+      }
+    }
   }
   return json;
 }

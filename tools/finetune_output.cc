@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tools/progress_bar.h"
@@ -39,17 +40,37 @@ Series Line(const std::string& name, const LossCurve& curve, int color) {
   return {name, Mark::kLine, curve.steps, curve.losses, color};
 }
 
+// The name of the loss that validations measure.
+const char* ValidationName(const FinetuneSettings& settings) {
+  const bool taught = settings.method != Method::kReplacement && settings.loss != TrainingLoss::kCrossEntropy;
+  return taught ? "held-out KL" : "validation loss";
+}
+
+// "120 steps" or "0:30:00 of steps".
+std::string StepsText(const TrainingOutline& outline, const FinetuneSettings& settings) {
+  if (outline.steps > 0) return fmt::format("{} steps", outline.steps);
+  return Duration(settings.budget.seconds) + " of steps";
+}
+
 }  // namespace
 
-TrainingDisplay::TrainingDisplay(bool quiet) : terminal_(!quiet && ::isatty(STDERR_FILENO) != 0), last_(Clock::now()) {}
+TrainingDisplay::TrainingDisplay(bool quiet, const FinetuneSettings& settings)
+    : terminal_(!quiet && ::isatty(STDERR_FILENO) != 0),
+      timed_(settings.budget.seconds > 0),
+      last_(Clock::now()),
+      validation_(ValidationName(settings)) {}
 
 void TrainingDisplay::operator()(const TrainingHistory& history, int64_t steps) {
   const int64_t done = history.steps();
+  const auto place = [&] {
+    if (timed_) return done == 0 ? std::string("step 0") : fmt::format("step {} of about {}", done, steps);
+    return fmt::format("step {} of {}", done, steps);
+  };
   if (history.validations.size() > validations_) {
     if (drawn_) std::fputs("\r\033[K", stderr);
     drawn_ = false;
     validations_ = history.validations.size();
-    fmt::print("step {} of {}: validation loss {:.4f}{}\n", done, steps, history.validations.back().loss,
+    fmt::print("{}: {} {:.4f}{}\n", place(), validation_, history.validations.back().loss,
                done > 0 ? ", " + State(history, steps) : "");
     std::fflush(stdout);
     return;
@@ -58,8 +79,36 @@ void TrainingDisplay::operator()(const TrainingHistory& history, int64_t steps) 
   last_ = Clock::now();
   drawn_ = true;
   const double share = static_cast<double>(done) / static_cast<double>(steps);
+  const std::string measured =
+      history.validations.empty() ? "" : fmt::format("{} {:.4f}, ", validation_, history.validations.back().loss);
   std::fprintf(stderr, "\r\033[K%s",
-               fmt::format("step {} of {} {}  {}", done, steps, Bar(share), State(history, steps)).c_str());
+               fmt::format("{} {}  {}{}", place(), Bar(share), measured, State(history, steps)).c_str());
+}
+
+FinetunedModel TrainShown(const LanguageModel& model, const FinetuneSettings& settings, const Resources& resources,
+                          const TrainingShow& show) {
+  const std::filesystem::path& checkpoint = settings.checkpoint;
+  if (show.first && std::filesystem::exists(checkpoint))
+    fmt::print(stderr, "shiftrt: continuing from {}, where an interrupted training left off\n", checkpoint.string());
+  TrainingDisplay display(show.quiet, settings);
+  FinetuneObserver observer;
+  observer.step = std::ref(display);
+  observer.begin = [&](const TrainingOutline& outline) {
+    if (show.describes)
+      fmt::print("{}: {} blocks, {} adapters\ntext: {}\n  {}\n", model.Name(), model.Blocks(), model.Adapters(),
+                 outline.text, outline.accounting);
+    fmt::print("\n{}{}{}: {} of {} sequences\n  {}\n", Name(settings.method), show.name.empty() ? "" : ", adapters ",
+               show.name, StepsText(outline, settings), settings.batch, outline.trained);
+    std::fflush(stdout);
+  };
+  try {
+    return Finetune(model, settings, resources, observer);
+  } catch (const Interrupted&) {
+    if (show.first && std::filesystem::exists(checkpoint))
+      fmt::print(stderr, "shiftrt: the training is kept in {}; the same command continues from there\n",
+                 checkpoint.string());
+    throw;
+  }
 }
 
 LossCurve SmoothedLosses(const TrainingHistory& history, int64_t points) {
@@ -83,11 +132,13 @@ nlohmann::json TrainingJson(const TrainingOutcome& outcome) {
                          {"kept_blocks", outcome.kept_blocks},
                          {"tokens", history.tokens},
                          {"seconds", history.seconds},
+                         {"validation_seconds", history.validation_seconds},
                          {"tokens_per_second", Speed(history)},
                          {"losses", history.losses},
                          {"gradient_norms", history.gradient_norms},
                          {"validation", nlohmann::json::array()}};
   for (const auto& [step, loss] : history.validations) json["validation"].push_back({{"step", step}, {"loss", loss}});
+  if (outcome.kept_best) json["best_step"] = history.BestStep();
   if (outcome.perplexity > 0) json["perplexity"] = outcome.perplexity;
   return json;
 }

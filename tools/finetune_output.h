@@ -13,23 +13,36 @@
 
 namespace shiftrt {
 
-// A line on standard output per validation and, on a terminal, a bar with loss, tokens per second and time left on
-// standard error.
+// A line on standard output per validation and, on a terminal, a bar with loss, last validation loss, tokens per second
+// and time left on standard error.
 class TrainingDisplay {
  public:
-  explicit TrainingDisplay(bool quiet);
+  TrainingDisplay(bool quiet, const FinetuneSettings& settings);
   void operator()(const TrainingHistory& history, int64_t steps);
 
  private:
-  bool terminal_, drawn_ = false;
+  bool terminal_, timed_, drawn_ = false;  // timed: how many steps there will be is an estimate
   std::chrono::steady_clock::time_point last_;
+  const char* validation_;  // the name of the validation loss
   size_t validations_ = 0;  // that were shown
 };
+
+struct TrainingShow {
+  std::string name;       // "" where there is one training alone
+  bool describes = true;  // the model and the text too
+  bool quiet = false;
+  bool first = true;  // of the processes: the one that writes
+};
+// Finetune(), with what it does and how it goes on standard output, and on standard error from where an interrupted
+// training continues.
+FinetunedModel TrainShown(const LanguageModel& model, const FinetuneSettings& settings, const Resources& resources,
+                          const TrainingShow& show);
 
 // One training of a command: its name among several, and what came of it.
 struct TrainingOutcome {
   std::string name;  // "" where there is one alone
   TrainingHistory history;
+  bool kept_best = false;
   int64_t parameters = 0, peak_bytes = 0, kept_blocks = 0;
   double perplexity = 0;  // of the held-out text; 0: not measured
 };

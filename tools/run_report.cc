@@ -205,6 +205,7 @@ Page RunPage(const RunReport& report) {
   for (const auto& [name, continuation] : report.continuations)
     text.parts.push_back(PageText{fmt::format("{}: {}", name, continuation)});
   page.sections.push_back(std::move(text));
+  page.sections.insert(page.sections.end(), report.more.begin(), report.more.end());
   return page;
 }
 

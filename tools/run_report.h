@@ -23,6 +23,7 @@ struct RunReport {
   StreamDrift drift;  // of the original, the pruned and the corrected model
   std::string prompt;
   std::vector<std::pair<std::string, std::string>> continuations;  // by the name of the variant
+  std::vector<Section> more;                                       // sections that follow
 };
 
 Page RunPage(const RunReport& report);

@@ -67,6 +67,7 @@ HeldOutText OpenHeldOut(const HeldOutChoice& choice, const Model& model, const C
   for (const Batch& batch : calibration.heldout)
     heldout.tokens.insert(heldout.tokens.end(), batch.tokens.begin(), batch.tokens.end());
   heldout.all = std::ssize(heldout.tokens);
+  heldout.of_calibration = true;
   return heldout;
 }
 

@@ -27,7 +27,8 @@ CalibrationSet OpenCalibration(const std::string& given, const Model& model, con
 struct HeldOutText {
   std::string source;
   std::vector<int32_t> tokens;
-  int64_t all = 0;  // tokens of the whole text
+  int64_t all = 0;              // tokens of the whole text
+  bool of_calibration = false;  // samples of the calibration text that are not fitted
 
   // Keeps the first `limit` tokens, but no fewer than one `window`; all of them where `limit` is 0.
   void Limit(int64_t limit, int64_t window);

@@ -28,6 +28,14 @@ std::string NameOf(const ShiftOptions& shift) {
   return shift.correction->makes == Makes::kNothing ? "healed" : NameOf(shift.correction->name);
 }
 
+// True if blocks of the model were trained, or projections of them fitted again.
+bool ChangesBlocks(const Provenance& made) {
+  if (made.finetune) return true;
+  const RecipeText& recipe = made.recipe;
+  return (!recipe.heal.empty() && ParseHeal(recipe.heal) != Heal::kOff) ||
+         (!recipe.correction.empty() && FindCorrection(recipe.correction).changes_blocks());
+}
+
 }  // namespace
 
 bool Corrects(const ShiftOptions& shift) {
@@ -54,6 +62,11 @@ std::vector<Variant> VariantsOf(const Model& model, const ShiftResult& result, c
 std::vector<Variant> SavedVariants(const Model& model) {
   const DepthPlan original = DepthPlan::Original(model.weights->config.layers), bare = model.plan.Uncorrected();
   const bool pruned = !model.removed.empty() || bare != original;
+  // Saved with its weights after its blocks were trained or fitted again: the blocks before that are not there.
+  if (bare == original && model.provenance && ChangesBlocks(*model.provenance)) {
+    const std::string name = NameOf(model.provenance->recipe.correction);
+    return {{VariantKind::kCorrected, name, name, model.plan}};
+  }
   std::vector<Variant> variants;
   if (!pruned || bare != original) variants.push_back(Original(original));
   if (pruned) variants.push_back(Pruned(bare));

@@ -21,7 +21,8 @@ std::vector<Variant> VariantsOf(const Model& model, const ShiftResult& result, c
 
 // The variants that a model directory holds: all its blocks ("original", where the checkpoint has them), the plan
 // without its corrections ("pruned", where it does without some), and the plan ("lra", another correction's name,
-// "lora" where only --lora corrects it, or "merged").
+// "lora" where only --lora corrects it, or "merged"). A directory with weights of its own whose blocks were trained or
+// fitted again holds the plan alone.
 std::vector<Variant> SavedVariants(const Model& model);
 
 }  // namespace shiftrt

@@ -67,6 +67,11 @@ double TrainingHistory::MeanLoss(int64_t first, int64_t last) const {
   return std::accumulate(losses.begin() + first, losses.begin() + last, 0.0) / static_cast<double>(last - first);
 }
 
+int64_t TrainingHistory::BestStep() const {
+  const auto lower = [](const Validation& a, const Validation& b) { return a.loss < b.loss; };
+  return std::min_element(validations.begin(), validations.end(), lower)->step;
+}
+
 std::optional<TrainingState> CheckpointFile::Read(int64_t count) const {
   if (!std::filesystem::exists(path_)) return std::nullopt;
   const SafetensorsFile file(path_);
@@ -77,6 +82,8 @@ std::optional<TrainingState> CheckpointFile::Read(int64_t count) const {
   state.values = ReadVector<float>(file, "values", DType::kFloat32, count);
   state.first = ReadVector<float>(file, "first_moments", DType::kFloat32, count);
   state.second = ReadVector<float>(file, "second_moments", DType::kFloat32, count);
+  if (file.tensors().contains("best_values"))
+    state.best = ReadVector<float>(file, "best_values", DType::kFloat32, count);
   TrainingHistory& history = state.history;
   history.losses = ReadVector<double>(file, "losses", DType::kFloat64, -1);
   history.resumed = history.steps();
@@ -85,6 +92,7 @@ std::optional<TrainingState> CheckpointFile::Read(int64_t count) const {
   try {
     history.tokens = progress.at("tokens").get<int64_t>();
     history.seconds = progress.at("seconds").get<double>();
+    history.validation_seconds = progress.value("validation_seconds", 0.0);
     for (const Json& at : progress.at("validations"))
       history.validations.push_back({at.at(0).get<int64_t>(), at.at(1).get<double>()});
   } catch (const Json::exception& error) {
@@ -100,14 +108,17 @@ void CheckpointFile::Write(const TrainingState& state) const {
   for (const auto& [setting, value] : settings_) settings[setting] = value;
   const TrainingHistory& history = state.history;
   for (const auto& [step, loss] : history.validations) validations.push_back({step, loss});
-  const Json progress = {{"tokens", history.tokens}, {"seconds", history.seconds}, {"validations", validations}};
-  WriteSafetensors(path_,
-                   {{"values", View(state.values, DType::kFloat32)},
-                    {"first_moments", View(state.first, DType::kFloat32)},
-                    {"second_moments", View(state.second, DType::kFloat32)},
-                    {"losses", View(history.losses, DType::kFloat64)},
-                    {"gradient_norms", View(history.gradient_norms, DType::kFloat64)}},
-                   {{"format", kFormat}, {"settings", settings.dump()}, {"progress", progress.dump()}});
+  const Json progress = {{"tokens", history.tokens},
+                         {"seconds", history.seconds},
+                         {"validation_seconds", history.validation_seconds},
+                         {"validations", validations}};
+  std::vector<NamedTensor> tensors = {{"values", View(state.values, DType::kFloat32)},
+                                      {"first_moments", View(state.first, DType::kFloat32)},
+                                      {"second_moments", View(state.second, DType::kFloat32)},
+                                      {"losses", View(history.losses, DType::kFloat64)},
+                                      {"gradient_norms", View(history.gradient_norms, DType::kFloat64)}};
+  if (!state.best.empty()) tensors.push_back({"best_values", View(state.best, DType::kFloat32)});
+  WriteSafetensors(path_, tensors, {{"format", kFormat}, {"settings", settings.dump()}, {"progress", progress.dump()}});
 }
 
 }  // namespace shiftrt

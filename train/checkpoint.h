@@ -18,7 +18,8 @@ using TrainingSettings = std::vector<std::pair<std::string, std::string>>;
 
 struct TrainingState {
   std::vector<float> values, first, second;  // train/parameters.h's arrays, without the gradients
-  TrainingHistory history;                   // its steps are those taken; the next step reads the text from there
+  std::vector<float> best;  // the values at the lowest validation loss, where they are kept; else empty
+  TrainingHistory history;  // its steps are those taken; the next step reads the text from there
 };
 
 class CheckpointFile {

@@ -46,24 +46,27 @@ DepthPlan TeacherPlan(const Model& model) {
 TrainingSettings SettingsOf(const FinetuneJob& job) {
   const auto& [trainable, training, loss, replacement] = job.options;
   const auto text = [](const auto& value) { return fmt::format("{}", value); };
-  TrainingSettings settings = {{"model", job.model.weights->Fingerprint()},
-                               {"plan", job.model.plan.Fingerprint()},
-                               {"text", job.texts.hash},
-                               {"method", Name(trainable.method)},
-                               {"adapters", trainable.adapters ? "trainable" : "frozen"},
-                               {"head", text(trainable.head)},
-                               {"loss", loss.Name()},
-                               {"rate", text(training.schedule.rate)},
-                               {"schedule", Name(training.schedule.decay)},
-                               {"warmup", text(training.schedule.warmup)},
-                               {"steps", text(training.schedule.steps)},
-                               {"weight_decay", text(training.weight_decay)},
-                               {"betas", fmt::format("{}, {}, {}", training.beta1, training.beta2, training.epsilon)},
-                               {"clip", text(training.clip)},
-                               {"batch", text(training.batch)},
-                               {"pass_tokens", text(training.pass_tokens)},
-                               {"validate_every", text(training.validate_every)},
-                               {"seed", text(training.seed)}};
+  TrainingSettings settings = {
+      {"model", job.model.weights->Fingerprint()},
+      {"plan", job.model.plan.Fingerprint()},
+      {"text", job.texts.hash},
+      {"method", Name(trainable.method)},
+      {"adapters", trainable.adapters ? "trainable" : "frozen"},
+      {"head", text(trainable.head)},
+      {"loss", loss.Name()},
+      {"rate", text(training.schedule.rate)},
+      {"schedule", Name(training.schedule.decay)},
+      {"warmup", training.seconds > 0 ? text(training.warmup_share) : text(training.schedule.warmup)},
+      {"steps", training.seconds > 0 ? "" : text(training.schedule.steps)},
+      {"weight_decay", text(training.weight_decay)},
+      {"betas", fmt::format("{}, {}, {}", training.beta1, training.beta2, training.epsilon)},
+      {"clip", text(training.clip)},
+      {"batch", text(training.batch)},
+      {"pass_tokens", text(training.pass_tokens)},
+      {"validate_every", text(training.validate_every)},
+      {"seed", text(training.seed)}};
+  if (training.seconds > 0) settings.emplace_back("seconds", text(training.seconds));
+  if (training.keep_best) settings.emplace_back("keep_best", "yes");
   switch (trainable.method) {
     case Method::kLora:
       settings.emplace_back("lora.targets", fmt::format("{}", fmt::join(trainable.lora.targets, ",")));

@@ -23,7 +23,8 @@ class Loop {
         objective_(objective),
         arrays_(arrays),
         sum_(job.context, arrays.ops, arrays.gradients, arrays.count),
-        order_(job.texts.training.sequences(), job.options.batch, job.options.seed) {
+        order_(job.texts.training.sequences(), job.options.batch, job.options.seed),
+        schedule_(job.options.schedule) {
     std::vector<int64_t> all(job.texts.validation.sequences());
     std::iota(all.begin(), all.end(), 0);
     validation_ = PackBatches(job.texts.validation, all, options_.pass_tokens);
@@ -41,8 +42,9 @@ class Loop {
     }
     try {
       for (;;) {
+        Plan();
         if (ValidationIsDue()) Validate();
-        if (history().steps() == options_.schedule.steps) break;
+        if (history().steps() == schedule_.steps) break;
         Step();
         const bool due = Clock::now() - written_ >= std::chrono::duration<double>(options_.checkpoint_seconds);
         if (DecidedByWriter(job_.context, due)) Save();
@@ -55,6 +57,8 @@ class Loop {
       SaveUnsaved();
       throw;
     }
+    if (options_.keep_best && !history().validations.empty() && history().BestStep() != history().steps())
+      arrays_.ops.FromHost(state_.best, arrays_.values.all());
     return history();
   }
 
@@ -62,6 +66,23 @@ class Loop {
   using Clock = std::chrono::steady_clock;
 
   TrainingHistory& history() { return state_.history; }
+
+  // Sets the number of steps of a budget in seconds: as many as it has time for at the speed so far, with one more
+  // validation at the end, and at least one.
+  void Plan() {
+    if (options_.seconds == 0) return;
+    constexpr int64_t kUnknown = 1000;  // before the first step, whose rate is low then
+    const int64_t steps = history().steps(), validations = std::ssize(history().validations);
+    double spent = history().seconds + history().validation_seconds;
+    if (validations > 0) spent += history().validation_seconds / static_cast<double>(validations);
+    const double share = spent / options_.seconds;
+    int64_t planned = kUnknown;
+    if (steps > 0 && share < 1)
+      planned = std::max<int64_t>(steps + 1, std::llround(std::min(1e15, static_cast<double>(steps) / share)));
+    if (steps > 0 && share >= 1) planned = steps;
+    schedule_.steps = FromAll(job_.context, planned).front();
+    schedule_.warmup = std::llround(options_.warmup_share * static_cast<double>(schedule_.steps));
+  }
 
   void Step() {
     const int64_t step = history().steps();
@@ -95,12 +116,12 @@ class Loop {
     history().tokens += tokens;
     history().seconds += seconds;
     CheckDivergence();
-    if (job_.observer) job_.observer(history(), options_.schedule.steps);
+    if (job_.observer) job_.observer(history(), schedule_.steps);
   }
 
   void Update(int64_t step, double norm) {
     AdamW settings;
-    settings.rate = static_cast<float>(options_.schedule.Rate(step));
+    settings.rate = static_cast<float>(schedule_.Rate(step));
     settings.beta1 = options_.beta1;
     settings.beta2 = options_.beta2;
     settings.epsilon = options_.epsilon;
@@ -123,7 +144,7 @@ class Loop {
   std::string Advice() const {
     return fmt::format(
         "Lower the learning rate ({:g}), lengthen the warm-up ({} steps) or clip the gradient's norm ({:g}); {}",
-        options_.schedule.rate, options_.schedule.warmup, options_.clip,
+        schedule_.rate, schedule_.warmup, options_.clip,
         saved_ > 0 ? fmt::format("the checkpoint {} of step {} stands", job_.checkpoint.path().string(), saved_)
                    : "no checkpoint was written yet");
   }
@@ -148,24 +169,39 @@ class Loop {
 
   bool ValidationIsDue() {
     const int64_t steps = history().steps();
-    const bool at = steps == 0 || steps == options_.schedule.steps ||
-                    (options_.validate_every > 0 && steps % options_.validate_every == 0);
+    const double every = options_.validate_every, of_steps = static_cast<double>(schedule_.steps);
+    bool at = steps == 0 || steps == schedule_.steps;
+    if (every >= 1) at = at || steps % std::llround(every) == 0;
+    // The next is due after as many shares as there are validations, the one before the first step included.
+    constexpr double kRounding = 1e-9;
+    if (every > 0 && every < 1)
+      at = at || static_cast<double>(steps) + kRounding >=
+                     every * of_steps * static_cast<double>(history().validations.size());
     return at && (history().validations.empty() || history().validations.back().step != steps);
   }
 
   void Validate() {
     if (validation_.empty()) return;
     LossSum sum;
+    double seconds = 0;
     const auto validate = [&](int64_t pass) {
       CheckInterrupted();
       CountBatch(job_.context, validation_[pass].batch.size());
       return objective_.Validate(validation_[pass]);
     };
-    for (const LossSum& loss : SharedLoop(job_.context, std::ssize(validation_), validate)) sum += loss;
+    {
+      const Stopwatch watch(seconds);
+      for (const LossSum& loss : SharedLoop(job_.context, std::ssize(validation_), validate)) sum += loss;
+    }
     Check(std::isfinite(sum.loss), "the validation loss after {} steps is {}. {}", history().steps(), sum.loss,
           Advice());
     history().validations.push_back({history().steps(), sum.loss / sum.weight});
-    if (job_.observer) job_.observer(history(), options_.schedule.steps);
+    history().validation_seconds += seconds;
+    if (options_.keep_best && history().BestStep() == history().steps()) {
+      state_.best.resize(arrays_.count);
+      arrays_.ops.ToHost(arrays_.values.all(), state_.best);
+    }
+    if (job_.observer) job_.observer(history(), schedule_.steps);
   }
 
   // The parameters are those of the last whole step: a step changes them at its end, when nobody waits for another's
@@ -192,6 +228,7 @@ class Loop {
   GradientSum sum_;
   DeviceMemory gradients_;  // of the step
   ReadingOrder order_;
+  Schedule schedule_;  // with the number of steps that is planned
   std::vector<TrainingBatch> validation_;
   TrainingState state_;
   int64_t saved_ = 0;  // steps of the checkpoint

@@ -21,7 +21,13 @@ struct TrainingOptions {
   double clip = 1;             // the largest norm of the gradient, of all parameters together; 0: none
   int64_t batch = 8;           // sequences per step
   int64_t pass_tokens = 2048;  // tokens that pass through the model together; a step adds up the passes of its batch
-  int64_t validate_every = 0;  // steps; 0: before the first and after the last only
+  // Steps between validations, or a share of all steps where it is below 1; 0: before the first and after the last
+  // only.
+  double validate_every = 0;
+  // A budget of so many seconds for steps and validations: schedule.steps then follows from the speed, and
+  // schedule.warmup from `warmup_share`. 0: there is none.
+  double seconds = 0, warmup_share = 0;
+  bool keep_best = false;  // the result is the state with the lowest validation loss
   double checkpoint_seconds = 600;
   uint64_t seed = 0;  // of the order in which the text is read
 };
@@ -69,8 +75,9 @@ struct TrainingJob {
 // Each pass of a step has a gradient of its own, and these are added in the order of the passes.
 //
 // Trains `arrays` in place, from the checkpoint's state where there is one. Writes the checkpoint every so often, when
-// it is interrupted or another process fails, and at the end. Throws Error where loss or gradient is no number, and
-// where the loss has diverged: the checkpoint before stands.
+// it is interrupted or another process fails, and at the end. With a budget in seconds, the first process's clock
+// decides for all. Throws Error where loss or gradient is no number, and where the loss has diverged: the checkpoint
+// before stands.
 TrainingHistory Train(const TrainingJob& job, Objective& objective, TrainingArrays& arrays);
 
 }  // namespace shiftrt

@@ -94,16 +94,18 @@ LossSum LanguageObjective::Step(const TrainingBatch& batch, uint64_t pass, doubl
     parameters_.lora.step = pass;
     engine_.Set(parameters_);
   }
-  LossKind kind{mix_.cross_entropy, mix_.divergence};
-  Rows stream;
-  if (teacher_ != nullptr) {
-    stream = teacher_->Forward(batch.batch);
-    kind.teacher = &stream;
-  }
-  return engine_.Step(batch.batch, batch.weights, scale, kind);
+  return engine_.Step(batch.batch, batch.weights, scale, Taught(batch.batch, mix_));
 }
 
-LossSum LanguageObjective::Validate(const TrainingBatch& batch) { return engine_.Loss(batch.batch, batch.weights); }
+LossSum LanguageObjective::Validate(const TrainingBatch& batch) {
+  const LossMix measured = teacher_ == nullptr ? LossMix{1, 0} : LossMix{0, 1};
+  return engine_.Loss(batch.batch, batch.weights, Taught(batch.batch, measured));
+}
+
+LossKind LanguageObjective::Taught(const Batch& batch, const LossMix& mix) {
+  if (teacher_ != nullptr) taught_ = teacher_->Forward(batch);
+  return {mix.cross_entropy, mix.divergence, teacher_ != nullptr ? &taught_ : nullptr};
+}
 
 ReplacementPlan WithReplacements(const Weights& weights, const DepthPlan& plan, const Replacement& replacement) {
   if (plan.half_blocks() > 0)

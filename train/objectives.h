@@ -21,7 +21,8 @@ struct LossMix {
 // "ce", "kl", or "both" with a half each. Throws UsageError for another word.
 LossMix ParseLoss(const std::string& name);
 
-// The loss of an engine's plan on text. Validation is always the cross entropy.
+// The loss of an engine's plan on text. Validation measures the divergence where the mix has one, else the cross
+// entropy.
 class LanguageObjective : public Objective {
  public:
   // `parameters`: where the engine finds values and adds gradients. `teacher` runs the original model over the same
@@ -32,10 +33,14 @@ class LanguageObjective : public Objective {
   LossSum Validate(const TrainingBatch& batch) override;
 
  private:
+  // The teacher's stream of the batch as part of a loss.
+  LossKind Taught(const Batch& batch, const LossMix& mix);
+
   GradientEngine& engine_;
   TrainedParameters parameters_;
   LossMix mix_;
   Decoder* teacher_;
+  Rows taught_;  // the teacher's stream
 };
 
 // The blocks that stand for runs of removed layers.

@@ -50,7 +50,7 @@ TextPerplexity MeasurePerplexity(const LanguageModel& model, const std::string& 
 
 /// Which suites Evaluate() runs and where their data are.
 struct SuiteSettings {
-  /// Names of tasks with commas between them, "paper7" or "all"; `shiftrt eval --help` lists them.
+  /// Names of tasks with commas between them, "paper7", "small4" or "all"; `shiftrt eval --help` lists them.
   std::string tasks = "paper7";
   /// Directories with data sets, and "TASK=FILE"; the Hugging Face cache is searched after them.
   std::vector<std::string> data = {};
@@ -60,7 +60,8 @@ struct SuiteSettings {
 
 /// One metric of one task for one model.
 struct SuiteScore {
-  std::string metric = {};    ///< for example "acc", "acc_norm" or "perplexity"
+  /// "acc", "acc_norm", "perplexity"; "bits_per_byte" of the right answer, and its "margin" over the best wrong one
+  std::string metric = {};
   double value = 0;           ///< an accuracy is between 0 and 1
   double standard_error = 0;  ///< of the value over the items; NaN where there is none
 };

@@ -58,6 +58,9 @@ enum class TrainingLoss : uint8_t {
   kDivergence,    ///< "kl": Kullback-Leibler divergence from the predictions of the original model
   kBoth,          ///< "both": half of each
 };
+/// \param loss one of them
+/// \return its word
+const char* Name(TrainingLoss loss);
 /// \param name "ce", "kl" or "both"
 /// \return the loss
 /// \throws UsageError for another word
@@ -65,7 +68,8 @@ TrainingLoss ParseTrainingLoss(const std::string& name);
 
 /// The course of a training so far.
 struct TrainingHistory {
-  /// A loss on text that is not learnt from.
+  /// A loss on text that is not learnt from: the divergence from the original model where it is part of the training's
+  /// loss, else the cross entropy with the text.
   struct Validation {
     int64_t step = 0;  ///< steps done before it
     double loss = 0;   ///< nats per token
@@ -76,6 +80,7 @@ struct TrainingHistory {
   std::vector<Validation> validations = {};  ///< ascending by step
   int64_t tokens = 0;                        ///< that were passed both ways
   double seconds = 0;                        ///< that the steps took, on whatever machines
+  double validation_seconds = 0;             ///< that the validations took
   int64_t resumed = 0;                       ///< steps that came from a checkpoint
 
   /// \return steps done
@@ -84,7 +89,19 @@ struct TrainingHistory {
   /// \param last the step behind the last one
   /// \return the mean of their losses
   double MeanLoss(int64_t first, int64_t last) const;
+  /// \return the step of the lowest validation loss, the first one of equals; there must be one
+  int64_t BestStep() const;
 };
+
+/// How long a training takes: a time or a number of tokens.
+struct TrainingBudget {
+  double seconds = 0;  ///< of steps and validations; 0: there is no such limit
+  int64_t tokens = 0;  ///< that are passed both ways, rounded up to whole steps; 0: there is no such limit
+};
+/// \param text "90s", "30min", "2h" or "tokens=1M", with k, M and G for powers of 1000
+/// \return the budget
+/// \throws UsageError with the field "budget" for other text
+TrainingBudget ParseTrainingBudget(const std::string& text);
 
 /// How Finetune() trains.
 struct FinetuneSettings {
@@ -106,17 +123,24 @@ struct FinetuneSettings {
   std::string validation_text = {};  ///< another text for them; empty: the same
   bool train_on_inputs = false;      ///< learn the prompts of rows of Alpaca too
 
-  int64_t epochs = 1;            ///< how often the text is read
-  int64_t steps = 0;             ///< stop after so many; 0: when the epochs are over
+  int64_t epochs = 1;  ///< how often the text is read
+  int64_t steps = 0;   ///< stop after so many; 0: when the epochs are over
+  /// Stop when it is spent; the text is read as often as that takes, whatever `epochs` and `steps` say. A budget in
+  /// tokens gives the same bits again. With one in seconds the number of steps depends on the machine, and the rate
+  /// falls with the time.
+  TrainingBudget budget = {};
   int64_t batch = 8;             ///< sequences per step
   int64_t pass_tokens = 2048;    ///< tokens that pass through the model together
   double rate = 1e-4;            ///< learning rate of AdamW
   Decay decay = Decay::kLinear;  ///< how it falls
-  double warmup = 0.03;          ///< steps over which the rate rises; below 1: a share of all steps
+  double warmup = 0.03;          ///< steps over which the rate rises; below 1: a share of the whole training
   double weight_decay = 0.01;    ///< of matrices
   double clip = 1;               ///< largest norm of the gradient; 0: no limit
-  int64_t validate_every = 0;    ///< steps between validations; 0: before the first and after the last only
-  uint64_t seed = 0;             ///< of sequences, their order, first values and dropout
+  /// Steps between validations; below 1: a share of the whole training; 0: before the first and after the last only.
+  double validate_every = 0;
+  bool keep_best =
+      false;          ///< the result is the state with the lowest validation loss, maybe that before the first step
+  uint64_t seed = 0;  ///< of sequences, their order, first values and dropout
 
   /// A file from which the same training continues after an interruption. It stays when the training is done: remove
   /// it once the result is saved. Empty: there is none.
@@ -124,12 +148,19 @@ struct FinetuneSettings {
   double checkpoint_seconds = 600;  ///< between two writes of it
 };
 
+/// The settings that recover what a pruned and repaired model has lost: every kept block, the adapters and the head
+/// learn from the text and, by distillation (Hinton et al. 2015), from the predictions of the original model; the best
+/// state on held-out text is kept (docs/training.md). A model without adapters needs FinetuneSettings::adapters off.
+/// \param budget how long to train; none: one epoch
+/// \return the settings, without a text
+FinetuneSettings RecoverySettings(const TrainingBudget& budget = {});
+
 /// What a training is about to do.
 struct TrainingOutline {
   std::string text = {};        ///< the text and how much of it is read
   std::string accounting = {};  ///< what became of its documents and tokens
   std::string trained = {};     ///< how many parameters are trained
-  int64_t steps = 0;            ///< steps to do
+  int64_t steps = 0;            ///< steps to do; 0: as many as a budget in seconds has time for
 };
 
 /// Calls during a training, on the thread that called Finetune(). Either may be empty. An exception stops the training

@@ -118,7 +118,7 @@ struct FinetuneReport {
   std::string merge_before = {};        ///< RecipeText::merge of that model
   int64_t tokens = 0;                   ///< that were read
   double loss = 0;                      ///< of the last step, nats per token
-  std::vector<double> validation = {};  ///< losses on held-out text before the first step and after the last; or empty
+  std::vector<double> validation = {};  ///< losses on held-out text, before the first step and of the result; or empty
 };
 
 /// The settings of a repair in the words that the parsers of shiftrt/recipe.h read. Empty: not recorded.

@@ -49,7 +49,7 @@ TEST(Statistics, PairsCountWhatOnlyOneHasRight) {
 std::vector<double> Right(const Item& item, const std::vector<Score>& scores) {
   std::vector<double> right;
   for (const Metric& metric : Measure(*ParseTasks("piqa")[0], {item}, {scores}, /*all=*/true))
-    right.push_back(metric.right[0]);
+    if (metric.counts) right.push_back(metric.values[0]);
   return right;  // acc, acc_norm, acc_bytes, greedy
 }
 

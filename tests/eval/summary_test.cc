@@ -30,6 +30,13 @@ class Summaries : public ::testing::Test {
     tasks_.push_back(Summarize(dataset, scores, /*all=*/false));
   }
 
+  // The mean accuracies of a large model.
+  std::vector<MeanOfTasks> Averages() const {
+    std::vector<const Task*> all;
+    for (const TaskSummary& task : tasks_) all.push_back(task.dataset->task);
+    return Means(tasks_, AveragedTasks(all, 2 * kSmallModel));
+  }
+
   std::deque<Dataset> datasets_;  // which stay where they are
   std::vector<TaskSummary> tasks_;
 };
@@ -45,10 +52,47 @@ TEST_F(Summaries, VariantsAreComparedWithTheFirst) {
   EXPECT_EQ(task.Quoted(1).to_first->only_first, 0);
 }
 
+// The first variant's scores of an item are -1 and -2 where it is right, -3 and -2 where it is wrong; answers have one
+// byte each.
+TEST_F(Summaries, BitsAndMarginsArePaired) {
+  Add("piqa", 1);
+  const TaskSummary& task = tasks_[0];
+  const double bit = 1 / std::log(2.0);
+  const MetricSummary &bits = *task.Find(1, "bits_per_byte"), &margin = *task.Find(1, "margin");
+  EXPECT_NEAR(task.Find(0, "bits_per_byte")->metric.estimate.value, (1 + 3 + 3 + 3) / 4.0 * bit, 1e-12);
+  EXPECT_NEAR(bits.metric.estimate.value, (1 + 1 + 3 + 3) / 4.0 * bit, 1e-12);
+  EXPECT_NEAR(task.Find(0, "margin")->metric.estimate.value, (1 - 1 - 1 - 1) / 4.0 * bit, 1e-12);
+  EXPECT_NEAR(margin.metric.estimate.value, 0, 1e-12);
+  EXPECT_FALSE(task.Find(0, "margin")->to_first);
+  // The differences are -2, 0, 0, 0 bits: their mean is -0.5, and the squares about it sum to 3.
+  EXPECT_NEAR(bits.to_first->difference.value, -0.5 * bit, 1e-12);
+  EXPECT_NEAR(bits.to_first->difference.error, std::sqrt(3.0 / 3 / 4) * bit, 1e-12);
+  const std::vector<MeanOfTasks> means = Means(tasks_, ParseTasks("piqa"), "margin");
+  ASSERT_EQ(means.size(), size_t{2});
+  EXPECT_NEAR(means[1].to_first->value, 0.5 * bit, 1e-12);
+  EXPECT_TRUE(Means(tasks_, ParseTasks("piqa"), "perplexity").empty());
+}
+
+TEST(AveragedTasks, SmallModelsHaveAHeadlineOfTheirOwn) {
+  const auto names = [](const char* tasks, int64_t parameters) {
+    std::string text;
+    for (const Task* task : AveragedTasks(ParseTasks(tasks), parameters)) text += task->name + " ";
+    return text;
+  };
+  constexpr int64_t kSmall = 135'000'000, kLarge = 1'500'000'000;
+  EXPECT_EQ(names("paper7,small4,wikitext", kSmall), "hellaswag arc_easy piqa lambada ");
+  EXPECT_EQ(names("paper7,lambada", kLarge), "boolq piqa hellaswag winogrande arc_easy arc_challenge openbookqa ");
+  EXPECT_EQ(names("paper7,mmlu", kSmall), "piqa hellaswag winogrande arc_easy arc_challenge openbookqa ");
+  EXPECT_EQ(names("piqa,boolq,wikitext", kSmall), "piqa ");
+  EXPECT_EQ(names("piqa,boolq,wikitext", kLarge), "piqa boolq ");
+  EXPECT_EQ(names("boolq", kSmall), "boolq ");
+  EXPECT_EQ(names("wikitext", kSmall), "");
+}
+
 TEST_F(Summaries, WithoutAllOfThePapersTasksTheMeanIsOverAllThatCount) {
   Add("piqa", 1);
   Add("mmlu", 3);
-  const std::vector<MeanAccuracy> means = MeanAccuracies(tasks_);
+  const std::vector<MeanOfTasks> means = Averages();
   ASSERT_EQ(means.size(), size_t{2});
   EXPECT_EQ(means[0].tasks, 2);
   EXPECT_DOUBLE_EQ(means[0].mean.value, 0.5);
@@ -61,13 +105,13 @@ TEST_F(Summaries, WithThePapersSevenTasksTheMeanIsOverThem) {
   for (const char* task : {"boolq", "piqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge", "openbookqa"})
     Add(task, 1);
   Add("mmlu", 3);
-  const std::vector<MeanAccuracy> means = MeanAccuracies(tasks_);
+  const std::vector<MeanOfTasks> means = Averages();
   ASSERT_EQ(means.size(), size_t{2});
   EXPECT_EQ(means[0].tasks, 7);
   EXPECT_DOUBLE_EQ(means[0].mean.value, 0.25);
 }
 
-TEST_F(Summaries, NothingThatCountsHasNoMean) { EXPECT_TRUE(MeanAccuracies({}).empty()); }
+TEST_F(Summaries, NothingThatCountsHasNoMean) { EXPECT_TRUE(Means({}, {}).empty()); }
 
 }  // namespace
 }  // namespace shiftrt

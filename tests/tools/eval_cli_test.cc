@@ -17,7 +17,8 @@ TEST_F(Cli, EvalComparesTheVariantsOfASavedModel) {
                                               "--quiet", "--journal",   Path("journal")};
   const Outcome outcome = Command("eval", arguments, "saved");
   ASSERT_EQ(outcome.status, 0) << outcome.err;
-  for (const char* word : {"BoolQ", "PARTIAL", "/4", "acc_norm", "to original", "mean of 7 tasks", "BOS auto"})
+  for (const char* word : {"BoolQ", "PARTIAL", "/4", "acc_norm", "to original", "mean of 6 tasks", "bits_per_byte",
+                           "margin over the best wrong answer", "The means are over PIQA", "BOS auto"})
     EXPECT_NE(outcome.out.find(word), std::string::npos) << word << " in\n" << outcome.out;
   EXPECT_FALSE(fs::exists(dir_ / "journal"));
 
@@ -38,9 +39,14 @@ TEST_F(Cli, EvalComparesTheVariantsOfASavedModel) {
     const Json& variant = piqa["variants"][v];
     EXPECT_EQ(variant["name"], names[v]);
     EXPECT_EQ(variant["metrics"]["acc"]["items"], 3);
-    EXPECT_EQ(variant["metrics"]["acc"].contains("to_first"), v > 0);
+    for (const char* metric : {"acc", "bits_per_byte", "margin"}) {
+      EXPECT_EQ(variant["metrics"][metric].contains("to_first"), v > 0) << metric;
+      EXPECT_GT(variant["metrics"][metric]["standard_error"], 0) << metric;
+    }
+    EXPECT_GT(variant["metrics"]["bits_per_byte"]["value"], 0);
   }
-  EXPECT_EQ(json["mean"][2]["tasks"], 7);
+  EXPECT_EQ(json["mean"][2]["tasks"], 6);  // of a small model, without BoolQ
+  EXPECT_TRUE(json["mean"][2]["bits_per_byte"]["to_first"]["difference"].is_number());
   EXPECT_TRUE(json["mean"][2]["to_first"]["standard_error"].is_number());
 
   std::istringstream items(ReadFile(dir_ / "items.jsonl"));
@@ -50,6 +56,43 @@ TEST_F(Cli, EvalComparesTheVariantsOfASavedModel) {
     EXPECT_EQ(item["variants"]["lra"]["log_likelihoods"].size(), item["continuation_tokens"].size());
   }
   EXPECT_EQ(lines, 4 + 3 + 3 + 3 + 3 + 2 + 2 + 6);
+}
+
+// Saved with its weights after training, a model has no blocks of the pruned one any more.
+TEST_F(Cli, ATunedModelIsComparedWithItsOriginal) {
+  ASSERT_EQ(Run({"--prune", "layers=1", "--lra", "8", "--save", Path("fit")}).status, 0);
+  ASSERT_EQ(Call({"finetune", "--model", Path("fit"), "--method", "partial", "--layers", "all", "--train",
+                  Path("calibration.txt"), "--length", "32", "--steps", "2", "--validation", "4", "--save",
+                  Path("tuned"), "--save-weights", "--quiet"})
+                .status,
+            0);
+  const auto eval = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"--tasks", "piqa", "--data", EvalData(), "--json", Path("e.json"), "--quiet"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return Command("eval", arguments, "tuned");
+  };
+  ASSERT_EQ(eval({}).status, 0);
+  const Json alone = ReadJson("e.json")["tasks"][0]["variants"];
+  ASSERT_EQ(alone.size(), size_t{1});
+  EXPECT_EQ(alone[0]["name"], "finetuned");
+  const Outcome outcome = eval({"--original", Path("model"), "--report", Path("page")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json json = ReadJson("e.json"), both = json["tasks"][0]["variants"];
+  ASSERT_EQ(both.size(), size_t{2});
+  EXPECT_EQ(both[0]["name"], "original");
+  EXPECT_EQ(both[1]["metrics"]["acc"]["value"], alone[0]["metrics"]["acc"]["value"]);
+  EXPECT_EQ(both[1]["metrics"]["bits_per_byte"]["value"], alone[0]["metrics"]["bits_per_byte"]["value"]);
+  EXPECT_NE(both[0]["metrics"]["bits_per_byte"]["value"], alone[0]["metrics"]["bits_per_byte"]["value"]);
+  EXPECT_TRUE(both[1]["metrics"]["margin"].contains("to_first"));
+  EXPECT_NE(json["original"]["fingerprint"], json["fingerprint"]);
+  EXPECT_NE(ReadFile(dir_ / "page/index.html").find("bits per byte of the right answer"), std::string::npos);
+  // The repaired model that training began with, by the name of its directory.
+  ASSERT_EQ(eval({"--original", Path("fit")}).status, 0);
+  EXPECT_EQ(ReadJson("e.json")["tasks"][0]["variants"][0]["name"], "fit");
+  // The original has the same scores as when it is evaluated as itself.
+  ASSERT_EQ(Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--json", Path("o.json"), "--quiet"}).status, 0);
+  EXPECT_EQ(ReadJson("o.json")["tasks"][0]["variants"][0]["metrics"]["bits_per_byte"]["value"],
+            both[0]["metrics"]["bits_per_byte"]["value"]);
 }
 
 // `run --eval`, `eval` of what it saved and `eval` with the same recipe are one computation.

@@ -154,6 +154,89 @@ TEST_F(FinetuneCli, PresetsSetWhatTheCommandLineDoesNot) {
   for (const char* number : {"46.97", "46.39"}) EXPECT_NE(paper.out.find(number), std::string::npos) << paper.out;
 }
 
+// The recovery of a run is the preset on what the run saved without it, and continues where it is killed.
+TEST_F(FinetuneCli, ARunRecoversAsThePresetDoes) {
+  const std::vector<std::string> recipe = {"--prune", "layers=1,2", "--lra", "4", "--threads", "1"};
+  const auto run = [&](const std::string& save, const std::string& budget) {
+    std::vector<std::string> arguments = {"run",
+                                          "--model",
+                                          Path("model"),
+                                          "--calib",
+                                          Path("calibration.txt:16x64"),
+                                          "--text",
+                                          Path("heldout.txt"),
+                                          "--max-tokens",
+                                          "12",
+                                          "--quiet",
+                                          "--recover",
+                                          budget,
+                                          "--save",
+                                          Path(save),
+                                          "--json",
+                                          Path("r.json")};
+    arguments.insert(arguments.end(), recipe.begin(), recipe.end());
+    return arguments;
+  };
+  const Outcome whole = Call(run("whole", "tokens=20k"));
+  ASSERT_EQ(whole.status, 0) << whole.err;
+  for (const char* part : {"held-out KL", "recovered with", "pruned + LRA 4, recovered"})
+    EXPECT_NE(whole.out.find(part), std::string::npos) << part << " in\n" << whole.out;
+  const Json json = ReadJson("r.json"), validation = json["recovery"]["validation"];
+  EXPECT_GE(json["recovery"]["tokens"], 20'000);
+  EXPECT_LT(json["recovery"]["tokens"], 20'000 + 16 * 128);
+  EXPECT_EQ(validation[0]["step"], 0);
+  EXPECT_LT(validation.back()["loss"], validation[0]["loss"]);
+  const int64_t best = json["recovery"]["best_step"];
+  for (const Json& one : validation)
+    if (one["step"] == best) {
+      EXPECT_LE(one["loss"], validation.back()["loss"]);
+    }
+  ASSERT_EQ(json["variants"].size(), size_t{4});
+  EXPECT_EQ(json["variants"][3]["name"], "recovered");
+  EXPECT_FALSE(fs::exists(dir_ / "whole.checkpoint"));
+  EXPECT_EQ(ReadJson("whole/shiftrt.json")["provenance"]["state"], "evaluated");
+
+  // The saved model is the one that was compared.
+  ASSERT_EQ(Command("ppl", {"--text", Path("heldout.txt"), "--json", Path("p.json"), "--quiet"}, "whole").status, 0);
+  EXPECT_NEAR(ReadJson("p.json")["perplexity"].get<double>() / json["variants"][3]["perplexity"].get<double>(), 1,
+              1e-6);
+
+  const Outcome preset = Call({"finetune", "--threads", "1", "--model", Path("out"), "--preset", "recover", "--budget",
+                               "tokens=20k", "--train", Path("calibration.txt"), "--save", Path("preset"), "--quiet"});
+  ASSERT_EQ(preset.status, 0) << preset.err;
+  const auto same = [&](const std::string& name) {
+    for (const auto& [file, content] : Files("whole"))
+      if (file.ends_with(".safetensors")) {
+        EXPECT_TRUE(ReadFile(dir_ / name / file) == content) << name << "/" << file;
+      }
+  };
+  same("preset");
+
+  int status = 0;
+  for (int attempt = 0; status == 0; ++attempt) {  // until the program is caught in its training
+    ASSERT_LT(attempt, 20);
+    fs::remove_all(dir_ / "killed");
+    const pid_t child = Start(run("killed", "tokens=20k"), dir_ / "stdout", dir_ / "stderr");
+    while (ReadFile(dir_ / "stdout").find("held-out KL") == std::string::npos && !Ended(child)) ::usleep(200);
+    ::kill(child, SIGINT);
+    status = Wait(child);
+  }
+  EXPECT_EQ(status, 130) << ReadFile(dir_ / "stderr");
+  const bool caught = fs::exists(dir_ / "killed.checkpoint");
+  const Outcome resumed = Call(run("killed", "tokens=20k"));
+  ASSERT_EQ(resumed.status, 0) << resumed.err;
+  if (caught) {
+    EXPECT_NE(resumed.err.find("continuing from"), std::string::npos) << resumed.err;
+  }
+  same("killed");
+
+  const Outcome timed = Call(run("timed", "1s"));
+  ASSERT_EQ(timed.status, 0) << timed.err;
+  EXPECT_NE(timed.out.find("of about"), std::string::npos) << timed.out;
+  EXPECT_FAILS(Call(run("x", "soon")), 2, "--recover: \"soon\"");
+  EXPECT_FAILS(Call(run("x", "tokens=0")), 2, "--recover: \"tokens=0\"");
+}
+
 TEST_F(FinetuneCli, BadInputIsRefusedByItsOption) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
       {{"--rank", "33"}, "--rank: 33 is above the width of"},
@@ -168,6 +251,7 @@ TEST_F(FinetuneCli, BadInputIsRefusedByItsOption) {
       {{"--samples", "100000"}, "--samples: "},
       {{"--preset", "paper-x"}, "--preset: unknown preset"},
       {{"--validation", "-3"}, "--validation -3"},
+      {{"--keep-best", "--validation", "0"}, "--keep-best: "},
   };
   for (const auto& [options, message] : cases) EXPECT_FAILS(Finetune(options), 2, message);
   WriteText(dir_ / "short.txt", "the");

@@ -2,6 +2,7 @@
 #include "train/finetune.h"
 
 #include <cmath>
+#include <numeric>
 
 #include "engine/loss.h"
 #include "models/own_tensors.h"
@@ -59,6 +60,29 @@ class FinetuneTest : public SmallModel {
       targets += static_cast<double>(batches[0].targets);
     }
     return loss / targets;
+  }
+  // The divergence from the original model on the validation text, from all logits of both.
+  double Divergence(const DepthPlan& plan) const {
+    Decoder student(context_, model_.weights, plan), teacher(context_, model_.weights, DepthPlan::Original(kLayers));
+    double sum = 0, targets = 0;
+    for (int64_t s = 0; s < texts_.validation.sequences(); ++s) {
+      const std::vector<int64_t> which = {s};
+      const TrainingBatch pass = PackBatches(texts_.validation, which, 1)[0];
+      for (int64_t t = texts_.validation.first_targets[s]; t < pass.batch.size(); ++t) {
+        std::vector<std::vector<double>> log_probs;
+        for (Decoder* decoder : {&teacher, &student}) {
+          const Rows stream = decoder->Forward(pass.batch);
+          std::vector<int64_t> rows(kVocab, t - 1);
+          std::vector<int32_t> tokens(kVocab), likeliest(kVocab);
+          std::iota(tokens.begin(), tokens.end(), 0);
+          const std::vector<float> all = decoder->LogProbs(stream, rows, tokens, likeliest);
+          log_probs.emplace_back(all.begin(), all.end());
+        }
+        for (int64_t v = 0; v < kVocab; ++v) sum += std::exp(log_probs[0][v]) * (log_probs[0][v] - log_probs[1][v]);
+        ++targets;
+      }
+    }
+    return sum / targets;
   }
   DepthPlan Merged(const TrainingResult& result) const {
     return result.lora ? MergeLora(*model_.weights, result.plan, *result.lora) : result.plan;
@@ -132,6 +156,12 @@ TEST_F(FinetuneTest, TheOriginalModelTeaches) {
   const TrainingResult pruned = Fresh();
   EXPECT_LT(pruned.history.MeanLoss(25, 30), 0.8 * pruned.history.losses.front());
   EXPECT_GT(pruned.history.losses.front(), 0.01);
+  // Validation measures the divergence too, whatever else is in the mix.
+  EXPECT_LT(pruned.history.validations.back().loss, 0.8 * pruned.history.validations.front().loss);
+  options_.loss = ParseLoss("both");
+  EXPECT_EQ(Fresh().history.validations.front().loss, pruned.history.validations.front().loss);
+  options_.loss = ParseLoss("kl");
+  EXPECT_NEAR(pruned.history.validations.front().loss, Divergence(model_.plan), 1e-5);
   // A model has nothing to learn from itself.
   model_.plan = DepthPlan::Original(kLayers);
   const TrainingResult itself = Fresh();

@@ -135,6 +135,75 @@ TEST_F(LoopTest, StoppedAnywhereItContinuesToTheSameBits) {
     EXPECT_EQ(history_.validations[i].loss, history.validations[i].loss);
 }
 
+// At this rate the values jump over the goal, so the loss falls and rises again.
+TEST_F(LoopTest, TheBestStateIsKeptAndContinuesToTheSameBits) {
+  options_.schedule.rate = 1.5;
+  options_.schedule.steps = 6;
+  options_.validate_every = 1;
+  const std::vector<float> last = Run();
+  const TrainingHistory history = history_;
+  const int64_t best = history.BestStep();
+  ASSERT_LT(best, 6);
+  RemoveCheckpoint();
+  options_.keep_best = true;
+  const std::vector<float> kept = Run();
+  EXPECT_NE(kept, last);
+  // They are the values that a training of so many steps ends with.
+  RemoveCheckpoint();
+  options_.keep_best = false;
+  options_.schedule.steps = std::max<int64_t>(best, 1);
+  if (best > 0) {
+    EXPECT_EQ(kept, Run());
+  } else {
+    EXPECT_EQ(kept, std::vector<float>(kept.size(), 0));
+  }
+  // Stopped after the best state, the training still has it.
+  RemoveCheckpoint();
+  options_.keep_best = true;
+  options_.schedule.steps = 6;
+  EXPECT_THROW(Run([&](const TrainingHistory& now, int64_t) {
+                 if (now.steps() == 5 && now.validations.back().step == 5) throw Interrupted();
+               }),
+               Interrupted);
+  EXPECT_EQ(Run(), kept);
+  EXPECT_EQ(history_.resumed, 5);
+  EXPECT_EQ(Run(), kept);  // of a finished training
+}
+
+TEST_F(LoopTest, ValidationsMayBeSharesOfTheTraining) {
+  options_.validate_every = 0.1;
+  options_.schedule.steps = 30;
+  Run();
+  std::vector<int64_t> at;
+  for (const auto& validation : history_.validations) at.push_back(validation.step);
+  EXPECT_EQ(at, (std::vector<int64_t>{0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30}));
+}
+
+TEST_F(LoopTest, ABudgetInSecondsEndsTheTraining) {
+  options_.schedule = {Decay::kLinear, 0.05, 0, 1};
+  options_.seconds = 0.3;
+  options_.warmup_share = 0.1;
+  options_.validate_every = 0.25;
+  int64_t planned = 0;
+  Run([&](const TrainingHistory&, int64_t steps) { planned = steps; });
+  EXPECT_EQ(planned, history_.steps());
+  EXPECT_GT(history_.steps(), 1);
+  EXPECT_GE(history_.validations.size(), size_t{3});
+  EXPECT_EQ(history_.validations.back().step, history_.steps());
+  const double spent = history_.seconds + history_.validation_seconds;
+  EXPECT_GT(spent, 0.1);
+  EXPECT_LT(spent, 3);
+  // The time before an interruption counts.
+  const int64_t steps = history_.steps();
+  Run();
+  EXPECT_EQ(history_.steps(), steps);
+  // At least one step is taken.
+  RemoveCheckpoint();
+  options_.seconds = 1e-9;
+  Run();
+  EXPECT_EQ(history_.steps(), 1);
+}
+
 TEST_F(LoopTest, StopsWhereNumbersFail) {
   options_.clip = 0;
   options_.checkpoint_seconds = 0;  // after every step

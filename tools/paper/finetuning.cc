@@ -46,26 +46,31 @@ constexpr FinetuningRow kFinetuningRows[] = {
 }  // namespace
 
 const std::vector<FinetunePreset>& FinetunePresets() {
-  static const std::vector<FinetunePreset> presets = {
-      {.name = "paper-lora", .summary = "LoRA on C4, adapters trainable"},
-      {.name = "paper-partial",
-       .summary = "head and last three kept layers on C4, adapters trainable",
-       .method = Method::kPartial,
-       .head = true},
-      {.name = "paper-navigation",
-       .summary = "head and last three kept layers on Alpaca-Cleaned, as Navigation LLM does",
-       .method = Method::kPartial,
-       .head = true,
-       .text = "alpaca",
-       .samples = 0,
-       .length = 256,
-       .batch = 64,
-       .epochs = 2,
-       .rate = 1e-5},
-      {.name = "paper-frozen-trainable",
-       .summary = "LoRA on C4 twice: adapters frozen, and trainable",
-       .adapters = {"frozen", "trainable"}},
-  };
+  static const std::vector<FinetunePreset> presets = [] {
+    FinetuneSettings lora;  // those that the paper gives for its own experiments
+    lora.text = "c4";
+    lora.samples = 10000;
+    lora.batch = 25;
+    lora.rate = 3e-5;
+    FinetuneSettings partial = lora;
+    partial.method = Method::kPartial;
+    partial.head = true;
+    FinetuneSettings navigation = partial;
+    navigation.text = "alpaca";
+    navigation.samples = 0;
+    navigation.length = 256;
+    navigation.batch = 64;
+    navigation.epochs = 2;
+    navigation.rate = 1e-5;
+    return std::vector<FinetunePreset>{
+        {"paper-lora", "LoRA on C4, adapters trainable", lora},
+        {"paper-partial", "head and last three kept layers on C4, adapters trainable", partial},
+        {"paper-navigation", "head and last three kept layers on Alpaca-Cleaned, as Navigation LLM does", navigation},
+        {"paper-frozen-trainable", "LoRA on C4 twice: adapters frozen, and trainable", lora, {"frozen", "trainable"}},
+        {"recover", "distillation of all kept blocks, head and adapters, as `run --recover`",
+         RecoverySettings(ParseTrainingBudget("30min"))},
+    };
+  }();
   return presets;
 }
 
