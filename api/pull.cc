@@ -28,11 +28,9 @@ Repository RepositoryOf(const PullSettings& settings) {
   if (!repository && settings.dataset)
     FailUsage("{} is no data set of the hub: expected ORG/NAME, ORG/NAME@REVISION, or {}", settings.name,
               fmt::join(KnownDatasetNames(), ", "));
-  if (!repository) {
-    std::string known;
-    for (const KnownModel& model : KnownModels()) known += fmt::format("{}{}", known.empty() ? "" : ", ", model.name);
-    FailUsage("{} is neither a repository of the hub (ORG/NAME) nor a known name ({})", settings.name, known);
-  }
+  if (!repository)
+    FailUsage("{} is neither a repository of the hub (ORG/NAME) nor a known name ({})", settings.name,
+              fmt::join(KnownModelNames(), ", "));
   if (!settings.revision.empty()) {
     if (!IsRevision(settings.revision))
       FailUsage(Field("revision"), "{} is not a branch, tag or commit", settings.revision);
@@ -100,6 +98,13 @@ std::vector<PullRequest> KnownDataset(const std::string& name) {
   if (is_task)
     for (const Task* task : ParseTasks(name)) requests.push_back(RequestOf(*task, TaskRows::kItems));
   return requests;
+}
+
+std::vector<std::string> KnownModelNames() {
+  std::vector<std::string> names;
+  names.reserve(KnownModels().size());
+  for (const KnownModel& model : KnownModels()) names.emplace_back(model.name);
+  return names;
 }
 
 std::vector<std::string> KnownDatasetNames() {

@@ -2,6 +2,7 @@
 #include "models/model.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 
 #include "hub/names.h"
@@ -79,10 +80,16 @@ fs::path ResolveModel(const std::string& name) {
   if (fs::is_directory(name)) return FirstOf(name, {name});
   if (name == "demo") return FirstOf(name, DemoPlaces());
   if (const auto repository = RepositoryOfModel(name)) return FirstOf(name, RepositoryPlaces(name, *repository));
-  std::string names = "demo";
-  for (const KnownModel& known : KnownModels()) names += fmt::format(", {}", known.name);
-  Fail("model {} is neither a directory, nor a GGUF file, nor a repository (org/name), nor a known name ({})", name,
-       names);
+  // A name that has the form of a path was meant as one: say only that.
+  if (name.find('/') != name.npos) Fail("model {}: no such directory", name);
+  const auto small = [](unsigned char c) { return std::tolower(c); };
+  const std::string_view family = std::string_view(name).substr(0, name.find('-'));
+  std::string similar;
+  for (const auto& [known, repository] : KnownModels())
+    if (!std::ranges::search(known, family, {}, small, small).empty())
+      similar += fmt::format("{}{}", similar.empty() ? "; known: " : ", ", known);
+  Fail("model {}: no such directory, and no model is known by this name{}", name,
+       similar.empty() ? "; `shiftrt pull --help` lists the known names" : similar);
 }
 
 bool IsToBePulled(const std::string& name) {

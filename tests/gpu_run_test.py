@@ -50,7 +50,7 @@ sys.exit(0 if passes else 1)
 import os, sys, time
 log(sys.argv)
 if os.path.exists(ROOT + "/hang"): time.sleep(600)
-if "--keep" in sys.argv: os.mkdir(sys.argv[sys.argv.index("--keep") + 1])
+if "--save" in sys.argv: os.mkdir(sys.argv[sys.argv.index("--save") + 1])
 if "--model" in sys.argv: assert os.path.isdir(sys.argv[sys.argv.index("--model") + 1])
 if "--json" in sys.argv:
     open(sys.argv[sys.argv.index("--json") + 1], "w").write(json.dumps({"kernels": [], "seconds": 1}))
@@ -145,7 +145,7 @@ def main():
     for call in benches:
         assert call[-1] == {"SHIFTRT_CUDA_OVERLAP": "0", "CUDA_LAUNCH_BLOCKING": "1", "SHIFTRT_CUDA_CLUSTERS": "0"}, call
     # The larger shape is measured first. Both losses train on the weights that were made for it.
-    kept = benches[0][benches[0].index("--keep") + 1]
+    kept = benches[0][benches[0].index("--save") + 1]
     assert "bench/shapes/llama-3.1-8b.json" in benches[0] and "bench/shapes/qwen2-1.5b.json" in benches[1]
     assert [call[call.index("--loss") + 1] for call in benches[2:]] == ["ce", "kl"]
     assert all(call[call.index("--model") + 1] == kept for call in benches[2:]) and not os.path.exists(kept)
@@ -176,7 +176,7 @@ def main():
     names = [name.removeprefix("status ") for name, _ in found if name.startswith("status ")]
     assert names[:4] == ["facts", "libraries", "list test_cuda_kernels", "bench llama-3.1-8b"], names
     assert names[-1] == "rival qwen2-1.5b", names
-    assert "--keep" in [call for call in calls if call[0] == "shiftrt"][2], "training makes the weights if there are none"
+    assert "--save" in [call for call in calls if call[0] == "shiftrt"][2], "training makes the weights if there are none"
     limits = {name: int(text.split(" of at most ")[1].split()[0]) for name, text in found
               if name.startswith("status ") and " of at most " in text}
     assert limits["status bench llama-3.1-8b"] == 150 and limits["status bench qwen2-1.5b"] == 90, limits

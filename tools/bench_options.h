@@ -15,7 +15,7 @@ namespace shiftrt {
 
 struct BenchOptions {
   CommonOptions common;
-  std::string what = "cpu", config, keep;
+  std::string what = "cpu", config, save;
   bool kernels_only = false;  // of `bench gpu`
   ModelBenchOptions bench;
   MainJobOptions job;

@@ -44,7 +44,7 @@ std::shared_ptr<const Weights> OpenWeights(const BenchOptions& options) {
     PullMissingModel(options.common.model, options.common.offline, options.common.quiet);
     return LoadWeights(ResolveModel(options.common.model), options.common.Loading());
   }
-  const RandomModel random(options.config, options.keep);
+  const RandomModel random(options.config, options.save);
   return LoadWeights(random.directory(), options.common.Loading());
 }
 
@@ -169,7 +169,7 @@ Command AddBench(CLI::App& app) {
       ->check(CLI::IsMember({"cpu", "calibrate", "job", "train", "kernels", "gpu"}))
       ->capture_default_str();
   app.add_option("--config", options->config, "make random bfloat16 weights for this config.json");
-  app.add_option("--keep", options->keep, "keep those weights in this directory, for --model later")->needs("--config");
+  app.add_option("--save", options->save, "keep those weights in this directory, for --model later")->needs("--config");
   app.add_option("--prefill", options->bench.prefill, "length of the prompt in tokens")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();

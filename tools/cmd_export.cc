@@ -43,7 +43,7 @@ Command AddExport(CLI::App& app) {
   std::vector<std::string> formats;
   for (const ExportFormatName& format : ExportFormatNames()) formats.push_back(format.name);
   app.add_option("--format", command->settings.format, "format to write")->required()->check(CLI::IsMember(formats));
-  app.add_option("--output", command->output, "directory to write; it must be new or empty")
+  app.add_option("--save", command->output, "directory to write; it must be new or empty")
       ->required()
       ->check(DirectoryOutput());
   app.add_option("--dtype", common.dtype, "type of the weights that are written; auto: as stored")
@@ -54,10 +54,10 @@ Command AddExport(CLI::App& app) {
   common.AddQuietTo(app);
   app.footer(
       "Formats:" + ExportFormatsHelp() +
-      "\n\nExamples:\n  shiftrt export --model out --format hf --output out-hf\n"
-      "  shiftrt export --model tuned --format hf --output base-hf --no-lora\n"
-      "  shiftrt export --model base --lora adapter --format gguf --output merged\n"
-      "  shiftrt export --model out --format hf --output out-hf --dtype float16 --shard-size 2GB\n"
+      "\n\nExamples:\n  shiftrt export --model out --format hf --save out-hf\n"
+      "  shiftrt export --model tuned --format hf --save base-hf --no-lora\n"
+      "  shiftrt export --model base --lora adapter --format gguf --save merged\n"
+      "  shiftrt export --model out --format hf --save out-hf --dtype float16 --shard-size 2GB\n"
       "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --correction replaceme --calib c4.jsonl --export hf:out");
   return [command] { return Run(*command); };
 }

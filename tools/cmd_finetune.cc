@@ -32,7 +32,7 @@ struct FinetuneCommand {
   CommonOptions common;
   EvaluationOptions evaluation{.tasks = ""};
   FinetuneSettings settings;  // all but what the words below are parsed into
-  std::string preset, method = "lora", train, validation = "200", loss = "ce", schedule = "linear", warmup = "0.03";
+  std::string preset, method = "lora", calib, validation = "200", loss = "ce", schedule = "linear", warmup = "0.03";
   std::string replacement = "block", text, save, checkpoint, report, budget;
   std::vector<std::string> adapters = {kFrozen};
   int64_t text_tokens = 0;
@@ -51,7 +51,7 @@ void TakePreset(const CLI::App& app, FinetuneCommand& options) {
   take("--adapters", options.adapters, named.adapters);
   take("--head", options.settings.head, preset.head);
   take("--layers", options.settings.layers, preset.layers);
-  take("--train", options.train, preset.text);
+  take("--calib", options.calib, preset.text);
   take("--samples", options.settings.samples, preset.samples);
   take("--validation", options.validation, std::to_string(preset.validation));
   take("--length", options.settings.length, preset.length);
@@ -70,7 +70,7 @@ void TakePreset(const CLI::App& app, FinetuneCommand& options) {
 // The text to learn from: what was named, or calibration.txt in the model's directory, as for `run`, or C4.
 std::string TrainingSource(const FinetuneCommand& options, const LanguageModel& model) {
   const fs::path beside = model.Directory() / "calibration.txt";
-  return !options.train.empty() ? options.train : fs::exists(beside) ? beside.string() : "c4";
+  return !options.calib.empty() ? options.calib : fs::exists(beside) ? beside.string() : "c4";
 }
 
 void PullText(const FinetuneCommand& options, const std::string& name) {
@@ -330,7 +330,7 @@ Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) 
          "alone; replacement: one block in the place of each run of removed blocks, trained on the squared\n"
          "error of the stream behind the run")
       ->capture_default_str();
-  app.add_option("--train", options->train,
+  app.add_option("--calib", options->calib,
                  "text to learn from: FILE, or c4, wikitext2 or alpaca. Of .txt windows of --length tokens are\n"
                  "sequences, of other formats documents (default: calibration.txt in the model's directory, or c4)");
   app.add_option("--samples", options->settings.samples, "sequences to learn from; 0: all")
@@ -397,10 +397,10 @@ Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) 
       "  shiftrt finetune --model out --save out-tuned --adapters trainable --steps 100\n"
       "  shiftrt finetune --model out --method partial --layers last:3 --head --rate 3e-5 --save out-partial\n"
       "  shiftrt finetune --model out --method adapters --loss kl --save out-distilled\n"
-      "  shiftrt finetune --model out --preset recover --budget tokens=1M --train c4 --save out-recovered\n"
+      "  shiftrt finetune --model out --preset recover --budget tokens=1M --calib c4 --save out-recovered\n"
       "  shiftrt finetune --model out --method replacement --replacement mlp --save out-replaced\n"
       "  shiftrt finetune --model out-joint --method replacement --keep-correction --save out-replaced\n"
-      "  shiftrt finetune --model out --train alpaca --length 256 --epochs 2 --validate-every 50 --save out-alpaca\n"
+      "  shiftrt finetune --model out --calib alpaca --length 256 --epochs 2 --validate-every 50 --save out-alpaca\n"
       "  shiftrt finetune --model out --preset paper-lora --samples 500 --save out-lora --report page\n"
       "  mpirun -n 4 shiftrt finetune --model out --batch 32 --pass-tokens 2048 --save out-tuned    (docs/scale.md)");
   return [options, &app] {

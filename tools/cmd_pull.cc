@@ -6,6 +6,7 @@
 
 #include "shiftrt/error.h"
 #include "shiftrt/pull.h"
+#include "tools/help.h"
 #include "tools/options.h"
 #include "tools/pulling.h"
 #include "tools/table.h"
@@ -68,7 +69,8 @@ Command AddPull(CLI::App& app) {
                "also compare the checksums of the files that are there; without it, only their sizes");
   app.add_flag("--quiet", options->quiet, "nothing on standard error");
   app.footer(
-      "Files go to the cache that Python's huggingface_hub uses. The last line of the output is the directory.\n"
+      "Known models:\n" + InLines(KnownModelNames()) +
+      "\n\nFiles go to the cache that Python's huggingface_hub uses. The last line of the output is the directory.\n"
       "Environment: HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN, HF_HUB_OFFLINE (docs/pull.md)\n\n"
       "Examples:\n  shiftrt pull qwen2-1.5b\n  shiftrt pull HuggingFaceTB/SmolLM2-135M --dry-run\n"
       "  shiftrt pull lmsys/vicuna-7b-v1.5 --revision refs/pr/2\n"

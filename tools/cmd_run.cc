@@ -346,6 +346,8 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       "Criteria:" + CriteriaHelp() +
       "\n\n`shiftrt inspect --options` prints which criteria, corrections and other options each option goes with.\n"
       "\nExamples:\n  shiftrt run --model demo --prune bi:0.25 --lra 64\n"
+      "  shiftrt run --model qwen2-1.5b --prune bi:0.25 --calib c4.jsonl --text wiki.test.raw --save out\n"
+      "  shiftrt run --model demo --recipe stock --export hf:out-hf\n"
       "  shiftrt run --model demo --save-gram demo.gram --gram-layers all\n"
       "  shiftrt run --model demo --load-gram demo.gram --prune bi:0.4 --lra full --lambda 1e-3rel\n"
       "  shiftrt run --model demo --recipe paper --prune \"reverse*:0.25\"\n"

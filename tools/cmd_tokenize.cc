@@ -77,7 +77,7 @@ Command AddTokenize(CLI::App& app) {
   auto options = std::make_shared<TokenizeOptions>();
   options->common.AddModelTo(app);
   auto* text = app.add_option("text", options->text, "text, or token ids with --decode");
-  auto* file = app.add_option("--file", options->file, "read the text from this file")->excludes(text);
+  auto* file = app.add_option("--text", options->file, "read the text from this file")->excludes(text);
   auto* ids = app.add_flag("--ids", options->ids_only, "print ids only, on one line");
   app.add_flag("--null", options->many,
                "the file holds many texts, each ended by a zero byte; print one line of ids per text")
@@ -95,11 +95,11 @@ Command AddTokenize(CLI::App& app) {
   app.add_flag("--bos", options->bos, "begin with BOS if the tokenizer's configuration asks for it")->excludes(chat);
   app.footer(
       "Examples:\n  shiftrt tokenize --model demo \"It is a truth\"\n"
-      "  shiftrt tokenize --model demo --decode \"17 301 9\"\n  shiftrt tokenize --model demo --ids --file F\n"
+      "  shiftrt tokenize --model demo --decode \"17 301 9\"\n  shiftrt tokenize --model demo --ids --text F\n"
       "  shiftrt tokenize --model SmolLM2-135M-Instruct --chat conversation.json");
   return [=] {
     if (text->count() + file->count() + chat->count() == 0)
-      FailUsage("tokenize: give a text, a file with --file, or a conversation with --chat");
+      FailUsage("tokenize: give a text, a file with --text, or a conversation with --chat");
     return Run(*options);
   };
 }

@@ -24,7 +24,10 @@
 #include "runtime/files.h"
 #include "runtime/launcher.h"
 #include "runtime/printable.h"
+#include "tools/color.h"
+#include "tools/completion.h"
 #include "tools/fields.h"
+#include "tools/help.h"
 #include "tools/options.h"
 #include "tools/standard_output.h"
 
@@ -53,6 +56,8 @@ const CommandRow kCommands[] = {
     {"pull", "download a model or a data set of the Hugging Face hub", shiftrt::AddPull},
     {"tokenize", "token ids and pieces of a text, or the text of token ids", shiftrt::AddTokenize},
     {"dump", "write hidden states, block updates and logits as safetensors", shiftrt::AddDump},
+    {"completion", "the script that completes commands, options and values in bash, zsh or fish",
+     shiftrt::AddCompletion},
 #ifdef SHIFTRT_HAVE_BENCH
     {"bench", "speed of kernels or of a whole model, next to the limits of the machine", shiftrt::AddBench},
 #endif
@@ -65,7 +70,9 @@ void OnSignal(int) { shiftrt::RequestInterrupt(); }
 // A message may contain text of a file or a server; what controls a terminal is escaped.
 int Fail(const char* what, int status) {
   constexpr size_t kMaxMessage = 16 << 10;
-  std::fprintf(stderr, "shiftrt: %s\n", shiftrt::PrintableLines(what, kMaxMessage).c_str());
+  const std::string name =
+      shiftrt::ShowsColors(STDERR_FILENO) ? Painted("shiftrt:", shiftrt::Paint::kError) : "shiftrt:";
+  std::fprintf(stderr, "%s %s\n", name.c_str(), shiftrt::PrintableLines(what, kMaxMessage).c_str());
   return status;
 }
 
@@ -106,16 +113,22 @@ int Fail(const char* what, int status, shiftrt::Processes& processes) {
   return status;
 }
 
-// Options that have another name now. The old one still works, with a notice.
+// Options of a command that have another name now. The old one still works, with a notice.
 struct RenamedOption {
-  std::string_view before, now;
+  std::string_view command, before, now;
 };
-constexpr RenamedOption kRenamed[] = {{"--calibration", "--calibration-mode"}};
+constexpr RenamedOption kRenamed[] = {{"run", "--calibration", "--calibration-mode"},
+                                      {"sweep", "--calibration", "--calibration-mode"},
+                                      {"eval", "--calibration", "--calibration-mode"},
+                                      {"export", "--output", "--save"},
+                                      {"bench", "--keep", "--save"},
+                                      {"finetune", "--train", "--calib"},
+                                      {"tokenize", "--file", "--text"}};
 
-// `word` under its present name, where it is a renamed option with or without "=VALUE".
-std::string PresentName(const std::string& word) {
+// `word` of a command under its present name, where it is a renamed option with or without "=VALUE".
+std::string PresentName(const std::string& command, const std::string& word) {
   for (const RenamedOption& option : kRenamed) {
-    if (word.substr(0, word.find('=')) != option.before) continue;
+    if (command != option.command || word.substr(0, word.find('=')) != option.before) continue;
     std::fprintf(stderr, "shiftrt: %s is now called %s\n", option.before.data(), option.now.data());
     return std::string(option.now) + word.substr(option.before.size());
   }
@@ -126,7 +139,9 @@ std::string PresentName(const std::string& word) {
 std::vector<std::string> Words(int argc, char** argv) {
   std::vector<std::string> words(argv, argv + argc);
   if (std::filesystem::path(argv[0]).filename() == "shiftrt-eval") words.insert(words.begin() + 1, "eval");
-  std::transform(words.begin(), std::find(words.begin(), words.end(), "--"), words.begin(), PresentName);
+  const std::string command = words.size() > 1 ? words[1] : "";
+  std::transform(words.begin(), std::find(words.begin(), words.end(), "--"), words.begin(),
+                 [&](const std::string& word) { return PresentName(command, word); });
   return words;
 }
 
@@ -192,6 +207,7 @@ int RunCommand(int argc, char** argv, const std::shared_ptr<shiftrt::Processes>&
   CLI::App app("shiftrt makes large language models shallower and repairs them without training.");
   app.set_version_flag("--version", SHIFTRT_VERSION);
   app.require_subcommand(1);
+  shiftrt::ShapeHelp(app);
   app.footer(
       "Examples:\n  shiftrt run --model demo --prune bi:0.25 --lra 64\n"
       "  shiftrt generate --model demo --prompt \"It is a truth\"\n  shiftrt COMMAND --help");
@@ -200,11 +216,17 @@ int RunCommand(int argc, char** argv, const std::shared_ptr<shiftrt::Processes>&
     CLI::App* command = app.add_subcommand(row.name, row.summary);
     const AddShared* const shared = std::get_if<AddShared>(&row.add);
     commands.emplace_back(command, shared ? (*shared)(*command, processes) : std::get<AddAlone>(row.add)(*command));
+    shiftrt::GroupOptions(*command);
   }
   const std::vector<std::string> words = Words(argc, argv);
   if (words.size() == 1) {
     std::fputs(app.help().c_str(), stdout);
     return kWrongUsage;
+  }
+  if (words.size() > 3 && words[1] == "completion" && words[2] == "--") {
+    for (const shiftrt::Candidate& one : shiftrt::Complete(app, {words.begin() + 3, words.end()}))
+      fmt::print("{}\t{}\t{}\n", one.word, one.group, one.summary);
+    return 0;
   }
   const CLI::App* chosen = &app;
   try {

@@ -95,6 +95,7 @@ Command AddTokenize(CLI::App& app);
 Command AddDump(CLI::App& app);
 Command AddExport(CLI::App& app);
 Command AddPull(CLI::App& app);
+Command AddCompletion(CLI::App& app);
 #ifdef SHIFTRT_HAVE_BENCH
 Command AddBench(CLI::App& app);
 #endif

@@ -191,7 +191,9 @@ void PullMissingModel(const std::string& name, bool offline, bool quiet) {
         offline ? "--offline" : "HF_HUB_OFFLINE", name);
   PullRequest request;
   request.repository = repository;
-  PullAll({std::move(request)}, fmt::format("--model {}: it is not on this machine", name), quiet);
+  PullAll({std::move(request)},
+          fmt::format("--model {}: there is no such directory, and the cache of the hub lacks this model", name),
+          quiet);
 }
 
 }  // namespace shiftrt

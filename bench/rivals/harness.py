@@ -2,7 +2,7 @@
 """Compares the items per second of `shiftrt eval` and of lm-evaluation-harness on PyTorch: same weights, rows, threads.
 
     pip install lm-eval==0.4.13 torch==2.6.0 transformers==5.23.0
-    shiftrt bench cpu --config Qwen2-1.5B/config.json --keep DIR     # random weights of a shape; add its tokenizer
+    shiftrt bench cpu --config Qwen2-1.5B/config.json --save DIR     # random weights of a shape; add its tokenizer
     bench/rivals/harness.py --shiftrt build/release/bin/shiftrt --model DIR --data DIR --limit 100 --json result.json
 
 --data is the argument of `shiftrt eval --data`. The reference runs its own loop (batches padded to the longest request,

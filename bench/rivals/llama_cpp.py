@@ -112,7 +112,7 @@ def main():
         scratch.mkdir(parents=True, exist_ok=True)
         checkpoint, model = scratch / "checkpoint", scratch / f"model.{args.rival_dtype}.gguf"
         if not (checkpoint / "model.safetensors").exists():
-            subprocess.run([args.shiftrt, "bench", "cpu", "--config", args.config, "--keep", checkpoint, "--rounds",
+            subprocess.run([args.shiftrt, "bench", "cpu", "--config", args.config, "--save", checkpoint, "--rounds",
                             "1", "--prefill", "1", "--decode", "1", "--quiet"], check=True, stdout=subprocess.DEVNULL)
         if not model.exists():
             write_gguf(checkpoint, model, args.rival_dtype)

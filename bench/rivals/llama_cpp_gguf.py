@@ -62,7 +62,7 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         beginning, logits_file = Path(work, "text"), Path(work, "logits.safetensors")
         beginning.write_text(text)
-        ids = [int(word) for word in run(options.shiftrt, "tokenize", "--model", options.gguf, "--ids", "--bos", "--file", beginning).split()]
+        ids = [int(word) for word in run(options.shiftrt, "tokenize", "--model", options.gguf, "--ids", "--bos", "--text", beginning).split()]
         server = open_llama(options.gguf, len(ids) + options.greedy + 8)
         tokens = complete(server, prompt=text, n_predict=1)["usage"]["prompt_tokens"]
         same_count = tokens == len(ids)

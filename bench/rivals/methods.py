@@ -289,7 +289,7 @@ OURS = {"shortgpt": ("bi:{}", []), "llm-streamline": ("streamline:{}", []),
 
 
 def tokens_of(args, text):
-    out = subprocess.run([args.shiftrt, "tokenize", "--model", args.model, "--ids", "--file", text], check=True,
+    out = subprocess.run([args.shiftrt, "tokenize", "--model", args.model, "--ids", "--text", text], check=True,
                          capture_output=True, text=True).stdout
     return [int(token) for token in out.split()]
 

@@ -50,7 +50,7 @@ TextPerplexity MeasurePerplexity(const LanguageModel& model, const std::string& 
 
 /// Which suites Evaluate() runs and where their data are.
 struct SuiteSettings {
-  /// Names of tasks with commas between them, "paper7", "small4" or "all"; `shiftrt eval --help` lists them.
+  /// Names of tasks with commas between them, "paper7", "small4" or "all"; `shiftrt eval --help-all` lists them.
   std::string tasks = "paper7";
   /// Directories with data sets, and "TASK=FILE"; the Hugging Face cache is searched after them.
   std::vector<std::string> data = {};

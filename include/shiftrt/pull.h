@@ -71,6 +71,8 @@ struct PullObserver {
   std::function<void(const PulledRepository& repository)> done = {};   ///< after the download of each repository
 };
 
+/// \return the names, besides "ORG/NAME", that a model may have, such as "qwen2-1.5b"
+std::vector<std::string> KnownModelNames();
 /// \return the names, besides "ORG/NAME", that PullSettings::name may have for a data set
 std::vector<std::string> KnownDatasetNames();
 

@@ -100,7 +100,7 @@ TEST_P(GpusInProcesses, EveryCommandGivesTheSameNumbers) {
       {"sweep", "--prune", "reverse*:1", "--lra", "4,full", "--calib", Path("calibration.txt:8x32"), "--text",
        Path("heldout.txt"), "--text-tokens", "128"},
       Split("finetune --length 16 --pass-tokens 32 --batch 4 --validation 2 --rate 0.01 --method lora --steps 2 "
-            "--epochs 1000 --train " +
+            "--epochs 1000 --calib " +
             Path("calibration.txt"))};
   for (const std::vector<std::string>& command : commands) {
     const auto numbers = [&](int processes) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the command lines of shiftrt in the documentation: every option is in --help of its command. An option in prose
+# Checks the command lines of shiftrt in the documentation: every option is in --help-all of its command. An option in prose
 # is one of some command, or of another program that the list below names.
 #   options.sh PROGRAM FILE...
 set -euo pipefail
@@ -9,7 +9,7 @@ others="--arch --check --compress-mode --gpus-per-task --mpi --only --prefix --p
 commands=$("$program" --help | awk '/^Subcommands:/ { on = 1; next } /^[^ ]/ { on = 0 } on && NF { print $1 }')
 {
   for command in $commands; do
-    "$program" "$command" --help | grep -oE -- '--[a-z][a-z0-9-]*' | sort -u | sed "s/^/option $command /"
+    "$program" "$command" --help-all | grep -oE -- '--[a-z][a-z0-9-]*' | sort -u | sed "s/^/option $command /"
   done
   for option in $others; do echo "option other $option"; done
 } | awk '

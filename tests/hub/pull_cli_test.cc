@@ -125,7 +125,7 @@ TEST_F(PullCli, OfflineForbidsIt) {
 
 TEST_F(PullCli, WrongUsage) {
   EXPECT_FAILS(Call({"tokenize", "--model", "out/model", "x"}), 1,
-               "--model out/model: it is not on this machine. out/model");
+               "--model out/model: there is no such directory, and the cache of the hub lacks this model. out/model");
   EXPECT_EQ(hub_.Requests().size(), 1u);
   EXPECT_FAILS(Call({"tokenize", "--model", "out/model.gguf", "x"}), 1, "out/model.gguf");
   EXPECT_EQ(hub_.Requests().size(), 1u);

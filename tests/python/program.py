@@ -40,7 +40,7 @@ class Program:
         out = self.folder / "-".join([model.name, plan, form, *map(str, options)])
         if not out.exists():
             dtype = () if "--dtype" in options else ("--dtype", "float32")
-            self.run("export", "--model", self.saved(model, plan), "--format", form, "--output", out, *dtype, *options, "--quiet")
+            self.run("export", "--model", self.saved(model, plan), "--format", form, "--save", out, *dtype, *options, "--quiet")
         return out
 
     def logits(self, model, tokens, dtype="float32", *options):

@@ -204,7 +204,7 @@ def test_lora_of_peft(program, model, modules, tmp_path, compared):
     assert largest(logits(load(base), tokens), expected) > 1e-2, "the factors do nothing"
     compared("peft's LoRA with --lora, largest difference",
              largest(program.logits(saved, tokens, "float32", "--lora", tmp_path / "adapter"), expected), limit)
-    program.run("export", "--model", saved, "--lora", tmp_path / "adapter", "--format", "hf", "--output", tmp_path / "merged",
+    program.run("export", "--model", saved, "--lora", tmp_path / "adapter", "--format", "hf", "--save", tmp_path / "merged",
                 "--dtype", "float32", "--quiet")
     compared("the same exported, largest difference", largest(logits(load(tmp_path / "merged"), tokens), expected), limit)
 
@@ -218,7 +218,7 @@ def test_lora_of_peft(program, model, modules, tmp_path, compared):
                          for name in projections]
     (tuned / "shiftrt.json").write_text(json.dumps(plan | {"version": 3}))
     compared("the same in a saved model, largest difference", largest(program.logits(tuned, tokens), expected), limit)
-    program.run("export", "--model", tuned, "--no-lora", "--format", "hf", "--output", tmp_path / "base", "--dtype", "float32",
+    program.run("export", "--model", tuned, "--no-lora", "--format", "hf", "--save", tmp_path / "base", "--dtype", "float32",
                 "--quiet")
     compared("its base, largest difference", largest(logits(load(tmp_path / "base"), tokens), logits(load(base), tokens)), 0)
 
@@ -229,7 +229,7 @@ def test_finetuned_lora_in_peft(program, model, targets, tmp_path, compared):
     from peft import PeftModel
     saved, base = program.saved(model, "pruned"), program.exported(model, "pruned", "hf")
     tuned = tmp_path / "tuned"
-    program.run("finetune", "--model", saved, "--method", "lora", "--targets", targets, "--train", DEMO / "calibration.txt",
+    program.run("finetune", "--model", saved, "--method", "lora", "--targets", targets, "--calib", DEMO / "calibration.txt",
                 "--samples", 8, "--length", 64, "--batch", 2, "--steps", 3, "--rate", 0.01, "--dtype", "float32",
                 "--text", DEMO / "heldout.txt", "--text-tokens", 128, "--save", tuned, "--quiet")
     theirs = PeftModel.from_pretrained(load(base), tuned / "lora").eval()
@@ -247,7 +247,7 @@ def test_lora_is_merged_as_peft_merges_it(program, model, tmp_path, compared):
     theirs.save_pretrained(tmp_path / "adapter")
     before = {name: tensor.float() for name, tensor in load(base, dtype=torch.bfloat16).state_dict().items()}
     merged = theirs.merge_and_unload().state_dict()
-    program.run("export", "--model", base, "--lora", tmp_path / "adapter", "--format", "hf", "--output", tmp_path / "merged", "--quiet")
+    program.run("export", "--model", base, "--lora", tmp_path / "adapter", "--format", "hf", "--save", tmp_path / "merged", "--quiet")
     worst, changed = 0.0, 0
     for name, tensor in load(tmp_path / "merged", dtype="auto").state_dict().items():
         assert tensor.dtype == torch.bfloat16

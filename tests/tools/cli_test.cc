@@ -212,7 +212,7 @@ TEST_F(Cli, ARenamedOptionStillWorksWithANotice) {
 }
 
 TEST_F(Cli, PerplexityIsTheOneTheLogitsGive) {
-  std::istringstream ids(Command("tokenize", {"--ids", "--file", Path("heldout.txt")}).out);
+  std::istringstream ids(Command("tokenize", {"--ids", "--text", Path("heldout.txt")}).out);
   std::vector<int32_t> tokens(kContext);
   std::string first_window;
   for (int32_t& id : tokens) {
@@ -220,7 +220,7 @@ TEST_F(Cli, PerplexityIsTheOneTheLogitsGive) {
     first_window += std::to_string(id) + " ";
   }
   WriteText(dir_ / "ids", first_window);
-  const std::string text = Command("tokenize", {"--decode", "--file", Path("ids")}).out;
+  const std::string text = Command("tokenize", {"--decode", "--text", Path("ids")}).out;
   WriteText(dir_ / "window.txt", text.substr(0, text.size() - 1));  // without the line's end
   ASSERT_EQ(Command("ppl", {"--text", Path("window.txt"), "--protocol", "seq128", "--json", Path("p.json")}).status, 0);
   ASSERT_EQ(Command("dump", {"--tokens", Path("ids"), "--logits", "--out", Path("d")}).status, 0);
@@ -252,7 +252,7 @@ TEST_F(Cli, TokenizeGoesBothWays) {
 TEST_F(Cli, TokenizeTakesManyTexts) {
   WriteText(dir_ / "texts", std::string("the sea\0\0of\nhome\0", 17));
   const auto ids = [&](const char* text) { return Command("tokenize", {"--ids", text}).out; };
-  EXPECT_EQ(Command("tokenize", {"--ids", "--null", "--file", Path("texts")}).out,
+  EXPECT_EQ(Command("tokenize", {"--ids", "--null", "--text", Path("texts")}).out,
             ids("the sea") + "\n" + ids("of\nhome"));
   EXPECT_EQ(Command("tokenize", {"--ids", "--null", "text"}).status, 2);
   EXPECT_FAILS(Command("tokenize", {"--ids"}), 2, "give a text");

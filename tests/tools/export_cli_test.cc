@@ -13,7 +13,7 @@ TEST_F(Cli, RunExportsWhatItMade) {
   ASSERT_EQ(run.status, 0) << run.err;
   EXPECT_NE(run.out.find("exported as hf: " + Path("made/hf")), std::string::npos) << run.out;
   EXPECT_TRUE(fs::exists(dir_ / "made/hf/model.safetensors.index.json"));
-  const Outcome saved = Command("export", {"--format", "hf", "--output", Path("again")}, "saved");
+  const Outcome saved = Command("export", {"--format", "hf", "--save", Path("again")}, "saved");
   ASSERT_EQ(saved.status, 0) << saved.err;
   const std::string expected = ReadJson("r.json")["variants"][2]["continuation"];
   for (const char* model : {"made/hf", "lra", "again"}) {
@@ -46,7 +46,7 @@ TEST_F(Cli, LoraIsMergedWhereItIsAskedFor) {
   };
   ASSERT_EQ(Run({"--prune", "layers=2", "--correction", "none", "--save", Path("saved")}).status, 0);
   const Outcome merged =
-      Command("export", {"--format", "hf", "--output", Path("merged"), "--lora", Path("adapter")}, "saved");
+      Command("export", {"--format", "hf", "--save", Path("merged"), "--lora", Path("adapter")}, "saved");
   ASSERT_EQ(merged.status, 0) << merged.err;
   EXPECT_NE(ppl("saved", {}), ppl("saved", {"--lora", Path("adapter")}));
   EXPECT_NEAR(ppl("saved", {"--lora", Path("adapter")}), ppl("merged", {}), 1e-4 * ppl("merged", {}));
@@ -69,16 +69,16 @@ TEST_F(Cli, LoraIsMergedWhereItIsAskedFor) {
   WriteText(dir_ / "saved/shiftrt.json", json.dump());
   fs::copy(dir_ / "adapter", dir_ / "saved/lora");
   EXPECT_NEAR(ppl("saved", {}), ppl("merged", {}), 1e-4 * ppl("merged", {}));
-  ASSERT_EQ(Command("export", {"--format", "hf", "--output", Path("base"), "--no-lora"}, "saved").status, 0);
+  ASSERT_EQ(Command("export", {"--format", "hf", "--save", Path("base"), "--no-lora"}, "saved").status, 0);
   EXPECT_NEAR(ppl("base", {"--lora", Path("saved/lora")}), ppl("merged", {}), 1e-4 * ppl("merged", {}));
 }
 
 TEST_F(Cli, AdaptersAreExportedAndEvaluated) {
   ASSERT_EQ(Run({"--prune", "reverse*:2", "--lra", "8", "--save", Path("saved"), "--json", Path("r.json")}).status, 0);
-  EXPECT_FAILS(Command("export", {"--format", "hf", "--output", Path("hf")}, "saved"), 2, "hf-lra");
+  EXPECT_FAILS(Command("export", {"--format", "hf", "--save", Path("hf")}, "saved"), 2, "hf-lra");
   EXPECT_FALSE(fs::exists(dir_ / "hf"));
   const Outcome exported =
-      Command("export", {"--format", "hf-lra", "--output", Path("lra"), "--dtype", "bfloat16"}, "saved");
+      Command("export", {"--format", "hf-lra", "--save", Path("lra"), "--dtype", "bfloat16"}, "saved");
   ASSERT_EQ(exported.status, 0) << exported.err;
   EXPECT_NE(Command("inspect", {}, "lra").out.find("bfloat16"), std::string::npos);
   EXPECT_FAILS(Command("run", {"--text", Path("heldout.txt"), "--calib", Path("calibration.txt")}, "lra"), 2,
@@ -106,10 +106,10 @@ TEST_F(Cli, ExportsThatCannotBeAreRefusedBeforeTheWork) {
   refused({"--export", "hf-lra:" + Path("file")}, "not a directory");
   refused({"--export", "hf-lra:" + Path("out"), "--export", "hf-lra:" + Path("./out")}, "something else");
   refused({"--export", "hf-lra:" + Path("out"), "--save", Path("out")}, "something else");
-  EXPECT_FAILS(Command("export", {"--format", "hf", "--output", Path("model")}), 2, "--output: ");
-  EXPECT_FAILS(Command("export", {"--format", "hff", "--output", Path("out")}), 2, "hf-lra");
-  EXPECT_FAILS(Command("export", {"--format", "mergekit", "--output", Path("out")}), 2, "no block is removed");
-  EXPECT_FAILS(Command("export", {"--format", "hf", "--output", Path("out"), "--dtype", "q8_0"}), 2, "Q8_0");
+  EXPECT_FAILS(Command("export", {"--format", "hf", "--save", Path("model")}), 2, "--save: ");
+  EXPECT_FAILS(Command("export", {"--format", "hff", "--save", Path("out")}), 2, "hf-lra");
+  EXPECT_FAILS(Command("export", {"--format", "mergekit", "--save", Path("out")}), 2, "no block is removed");
+  EXPECT_FAILS(Command("export", {"--format", "hf", "--save", Path("out"), "--dtype", "q8_0"}), 2, "Q8_0");
   EXPECT_FALSE(fs::exists(dir_ / "out"));
 }
 
@@ -123,9 +123,9 @@ TEST_F(Cli, CtrlCInMidExportLeavesNothing) {
   int status = 0;
   for (int attempt = 0; status == 0 && attempt < 10; ++attempt) {  // until the export is caught half-way
     fs::remove_all(dir_ / "exported");
-    const pid_t child = Start(
-        Split("export --threads 1 --quiet --format hf --model " + Path("large") + " --output " + Path("exported")),
-        dir_ / "stdout", dir_ / "stderr");
+    const pid_t child =
+        Start(Split("export --threads 1 --quiet --format hf --model " + Path("large") + " --save " + Path("exported")),
+              dir_ / "stdout", dir_ / "stderr");
     while (!begun() && !Ended(child)) ::usleep(200);
     ::kill(child, SIGINT);
     status = Wait(child);

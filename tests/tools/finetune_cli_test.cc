@@ -14,7 +14,7 @@ class FinetuneCli : public Cli {
     ASSERT_EQ(Run({"--prune", "layers=1,2", "--save", Path("out")}).status, 0);
   }
   std::vector<std::string> Arguments(std::vector<std::string> more, const std::string& save) const {
-    more.insert(more.begin(), {"finetune", "--threads", "1", "--model", Path("out"), "--train", Path("calibration.txt"),
+    more.insert(more.begin(), {"finetune", "--threads", "1", "--model", Path("out"), "--calib", Path("calibration.txt"),
                                "--length", "32", "--batch", "4", "--save", Path(save), "--quiet"});
     const auto add = [&](const char* option, const char* value) {
       if (std::find(more.begin(), more.end(), option) == more.end()) more.insert(more.end(), {option, value});
@@ -147,7 +147,7 @@ TEST_F(FinetuneCli, PresetsSetWhatTheCommandLineDoesNot) {
   // A directory named as one of the paper's models.
   WriteModel("Qwen2-1.5B");
   const Outcome paper =
-      Call({"finetune", "--threads",     "1",         "--model", Path("Qwen2-1.5B"), "--train", Path("calibration.txt"),
+      Call({"finetune", "--threads",     "1",         "--model", Path("Qwen2-1.5B"), "--calib", Path("calibration.txt"),
             "--preset", "paper-partial", "--samples", "30",      "--steps",          "1",       "--length",
             "32",       "--validation",  "4",         "--save",  Path("partial"),    "--quiet"});
   ASSERT_EQ(paper.status, 0) << paper.err;
@@ -255,7 +255,7 @@ TEST_F(FinetuneCli, BadInputIsRefusedByItsOption) {
   };
   for (const auto& [options, message] : cases) EXPECT_FAILS(Finetune(options), 2, message);
   WriteText(dir_ / "short.txt", "the");
-  EXPECT_FAILS(Call({"finetune", "--model", Path("out"), "--train", Path("short.txt"), "--save", Path("t")}), 1,
+  EXPECT_FAILS(Call({"finetune", "--model", Path("out"), "--calib", Path("short.txt"), "--save", Path("t")}), 1,
                "short.txt");
   // A rate with which the loss leaves all bounds.
   EXPECT_FAILS(Finetune({"--method", "partial", "--layers", "all", "--head", "--rate", "30", "--steps", "20", "--clip",

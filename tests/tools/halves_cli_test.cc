@@ -34,7 +34,7 @@ TEST_F(Cli, HalfBlocksAreRemovedShownSavedAndRunAgain) {
   ASSERT_EQ(Command("ppl", {"--text", Path("heldout.txt"), "--json", Path("p.json")}, "saved").status, 0);
   EXPECT_NEAR(ReadJson("p.json")["perplexity"].get<double>(), json["variants"].back()["perplexity"].get<double>(),
               1e-3 * json["variants"].back()["perplexity"].get<double>());
-  EXPECT_FAILS(Command("export", {"--format", "hf", "--output", Path("hf")}, "saved"), 2, "no format has half blocks");
+  EXPECT_FAILS(Command("export", {"--format", "hf", "--save", Path("hf")}, "saved"), 2, "no format has half blocks");
 }
 
 TEST_F(Cli, HalvesAreScoredByAnyCriterionAndCompared) {

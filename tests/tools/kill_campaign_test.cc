@@ -89,9 +89,9 @@ TEST_F(KillCampaign, TheSameCommandGivesTheSameBits) {
   ASSERT_EQ(Run({"--prune", "layers=1,2", "--save", Path("saved")}).status, 0);
   Expect(With(
       "finetune", "saved",
-      "--train " + Path("calibration.txt") + " --length 32 --batch 4 --steps 6 --validation 4 --rate 0.01 --save OUT"));
+      "--calib " + Path("calibration.txt") + " --length 32 --batch 4 --steps 6 --validation 4 --rate 0.01 --save OUT"));
   ASSERT_EQ(Run({"--prune", "layers=1", "--correction", "none", "--save", Path("pruned")}).status, 0);
-  std::vector<std::string> exported = {"export", "--model", Path("pruned"), "--format", "hf", "--output", "OUT"};
+  std::vector<std::string> exported = {"export", "--model", Path("pruned"), "--format", "hf", "--save", "OUT"};
   Expect(exported);
 }
 

@@ -220,7 +220,7 @@ class TrainingInProcesses : public ProcessesCli {
             Path("model"),
             "--threads",
             "1",
-            "--train",
+            "--calib",
             Path("calibration.txt"),
             "--length",
             "32",

@@ -340,7 +340,7 @@ TEST_F(Cli, WhatGoesWithWhatIsDocumented) {
   EXPECT_NE(page.find("```\n" + table.out + "```\n"), std::string::npos)
       << "docs/method.md has another table than `shiftrt inspect --options` prints:\n"
       << table.out;
-  EXPECT_NE(Call({"run", "--help"}).out.find("inspect --options"), std::string::npos);
+  EXPECT_NE(Call({"run", "--help-all"}).out.find("inspect --options"), std::string::npos);
 }
 
 TEST_F(Cli, LessMemoryTakesMorePassesToTheSameEnd) {
