@@ -61,7 +61,7 @@ TEST_F(Cli, EvalComparesTheVariantsOfASavedModel) {
 // Saved with its weights after training, a model has no blocks of the pruned one any more.
 TEST_F(Cli, ATunedModelIsComparedWithItsOriginal) {
   ASSERT_EQ(Run({"--prune", "layers=1", "--lra", "8", "--save", Path("fit")}).status, 0);
-  ASSERT_EQ(Call({"finetune", "--model", Path("fit"), "--method", "partial", "--layers", "all", "--train",
+  ASSERT_EQ(Call({"finetune", "--model", Path("fit"), "--method", "partial", "--layers", "all", "--calib",
                   Path("calibration.txt"), "--length", "32", "--steps", "2", "--validation", "4", "--save",
                   Path("tuned"), "--save-weights", "--quiet"})
                 .status,

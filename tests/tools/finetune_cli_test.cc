@@ -202,7 +202,7 @@ TEST_F(FinetuneCli, ARunRecoversAsThePresetDoes) {
               1e-6);
 
   const Outcome preset = Call({"finetune", "--threads", "1", "--model", Path("out"), "--preset", "recover", "--budget",
-                               "tokens=20k", "--train", Path("calibration.txt"), "--save", Path("preset"), "--quiet"});
+                               "tokens=20k", "--calib", Path("calibration.txt"), "--save", Path("preset"), "--quiet"});
   ASSERT_EQ(preset.status, 0) << preset.err;
   const auto same = [&](const std::string& name) {
     for (const auto& [file, content] : Files("whole"))
