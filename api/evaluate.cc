@@ -7,6 +7,7 @@
 #include "eval/evaluate.h"
 #include "eval/metrics.h"
 #include "eval/perplexity.h"
+#include "eval/scorer.h"
 #include "runtime/check.h"
 #include "runtime/stopwatch.h"
 #include "runtime/text.h"
@@ -67,6 +68,34 @@ std::vector<SuiteResult> Evaluate(std::span<const LanguageModel> models, const S
     }
   }
   return results;
+}
+
+std::vector<SequenceScore> ScoreSequences(const LanguageModel& model, std::span<const ScoredSequence> sequences,
+                                          const Resources& resources, Progress* progress) {
+  const Model& inner = model.impl().model;
+  const int64_t longest = inner.weights->config.max_positions + 1;
+  std::vector<ScoringRequest> requests;
+  requests.reserve(sequences.size());
+  for (const ScoredSequence& sequence : sequences) {
+    const int64_t length = std::ssize(sequence.tokens);
+    if (length > longest || sequence.scored < 1 || sequence.scored >= length)
+      FailUsage(Field("sequences"),
+                "{} of {} tokens are to be scored; a sequence has 2 to {}, and its first is not scored",
+                sequence.scored, length, longest);
+    requests.push_back({sequence.tokens, sequence.scored});
+  }
+  Decoder decoder(MakeContext(resources), inner.weights, inner.plan);
+  ProgressOf reports(progress);
+  std::vector<SequenceScore> scores(sequences.size());
+  reports.Begin("scores", std::ssize(sequences));
+  for (const PackedBatch& packed : Pack(requests, EvalOptions().batch_tokens)) {
+    const std::vector<Score> batch = ScoreBatch(decoder, packed, decoder.Forward(packed.batch));
+    for (size_t m = 0; m < batch.size(); ++m)
+      scores[static_cast<size_t>(packed.members[m].request)] = {batch[m].log_likelihood, batch[m].greedy};
+    reports.Advance(std::ssize(batch));
+  }
+  reports.End();
+  return scores;
 }
 
 }  // namespace shiftrt

@@ -106,9 +106,15 @@ std::vector<int32_t> StopTokens(const Model& model) {
 
 Generation ModelRunner::Generate(std::string_view prompt, const GenerationSettings& settings,
                                  const std::function<bool(int32_t)>& on_token) {
+  return Generate(impl_->model.Encode(prompt), settings, on_token);
+}
+
+Generation ModelRunner::Generate(std::span<const int32_t> prompt, const GenerationSettings& settings,
+                                 const std::function<bool(int32_t)>& on_token) {
   const Model& model = impl_->model.impl().model;
   const Tokenizer& tokenizer = model.RequireTokenizer();
-  const std::vector<int32_t> ids = tokenizer.EncodeWithBos(prompt);
+  const std::vector<int32_t> ids(prompt.begin(), prompt.end());
+  Check(!ids.empty(), "the prompt has no tokens to continue");
   CheckFits(std::ssize(ids), settings.max_tokens, impl_->decoder.config());
   Listener listener(tokenizer, settings, on_token);
   listener.Follow(ids);

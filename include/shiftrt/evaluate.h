@@ -87,4 +87,27 @@ struct SuiteResult {
 std::vector<SuiteResult> Evaluate(std::span<const LanguageModel> models, const SuiteSettings& settings = {},
                                   const Resources& resources = {}, Progress* progress = nullptr);
 
+/// A sequence of which the last tokens are scored.
+struct ScoredSequence {
+  std::vector<int32_t> tokens = {};  ///< token ids, at most one more than the positions of the model
+  int64_t scored = 0;                ///< the last so many are scored, each given all before it; at least 1
+};
+
+/// How likely a model finds the scored tokens of a sequence.
+struct SequenceScore {
+  double log_likelihood = 0;  ///< sum of the natural logarithms of their probabilities
+  bool greedy = false;        ///< whether each of them was the most likely token at its position
+};
+
+/// Scores sequences of tokens. They are packed into batches in which a common beginning of several is computed once.
+/// \param model the model
+/// \param sequences each has at least one token that is not scored
+/// \param resources what the scoring may use of the machine
+/// \param progress receives reports, one unit per sequence; null: none are made
+/// \return one score per sequence, in their order
+/// \throws UsageError for a sequence whose tokens or scored tokens are too few or too many; Error for a token id that
+///     does not exist; OutOfMemory; Interrupted after RequestInterrupt()
+std::vector<SequenceScore> ScoreSequences(const LanguageModel& model, std::span<const ScoredSequence> sequences,
+                                          const Resources& resources = {}, Progress* progress = nullptr);
+
 }  // namespace shiftrt

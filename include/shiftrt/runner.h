@@ -86,6 +86,14 @@ class ModelRunner {
   ///     does; Interrupted after RequestInterrupt()
   Generation Generate(std::string_view prompt, const GenerationSettings& settings = {},
                       const std::function<bool(int32_t token)>& on_token = {});
+  /// The same for a prompt of token ids, to which no beginning-of-sequence token is added.
+  /// \param prompt token ids, at least one
+  /// \param settings how tokens are chosen
+  /// \param on_token called with each token id as it comes; generation stops when it returns false
+  /// \return the generated tokens and their text
+  /// \throws Error as above, and for no tokens or a token id that does not exist; Interrupted
+  Generation Generate(std::span<const int32_t> prompt, const GenerationSettings& settings = {},
+                      const std::function<bool(int32_t token)>& on_token = {});
 
   /// Log-probabilities of the tokens of several sequences, which are computed together.
   /// \param sequences token ids of each sequence, at least 2 each

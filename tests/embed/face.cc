@@ -112,6 +112,29 @@ void LogitsAndLogProbabilities(const shiftrt::LanguageModel& model) {
   }
 }
 
+// Scored sequences have the log-probabilities that the runner gives, and are told to be greedy where they are.
+void Scores(const shiftrt::LanguageModel& model) {
+  shiftrt::ModelRunner runner(model);
+  const std::vector<int32_t> prompt = model.Encode(kPrompt);
+  const shiftrt::Generation likeliest = runner.Generate(prompt, {.max_tokens = 4});
+  EXPECT(likeliest.tokens == runner.Generate(kPrompt, {.max_tokens = 4}).tokens);
+  EXPECT(!Refusal<shiftrt::Error>([&] { runner.Generate(std::vector<int32_t>()); }).empty());
+  std::vector<shiftrt::ScoredSequence> sequences(2, {prompt, 4});
+  sequences[0].tokens.insert(sequences[0].tokens.end(), likeliest.tokens.begin(), likeliest.tokens.end());
+  const std::vector<shiftrt::SequenceScore> scores = shiftrt::ScoreSequences(model, sequences);
+  EXPECT(scores.size() == 2 && scores[0].greedy);
+  for (size_t i = 0; i < 2; ++i) {
+    const std::vector<float> expected = runner.LogProbabilities({&sequences[i].tokens, 1})[0];
+    double sum = 0;
+    for (size_t token = expected.size() - 4; token < expected.size(); ++token) sum += expected[token];
+    EXPECT(std::abs(scores[i].log_likelihood - sum) < 1e-3);
+  }
+  sequences[0].scored = static_cast<int64_t>(sequences[0].tokens.size());
+  EXPECT(!Refusal<shiftrt::UsageError>([&] { shiftrt::ScoreSequences(model, sequences); }).empty());
+  sequences[0] = {{prompt[0], static_cast<int32_t>(model.Shape().vocabulary)}, 1};
+  EXPECT(!Refusal<shiftrt::Error>([&] { shiftrt::ScoreSequences(model, sequences); }).empty());
+}
+
 // Formatters write the words that parsers read.
 void WordsOfRecipes() {
   for (const char* text : {"bi:0.25", "streamline:8", "correctable:0.25,rank=16,unit=half,keep=first:2,keep=last:1",
@@ -202,6 +225,7 @@ void Run(const char* name, const char* directory) {
   const shiftrt::LanguageModel model = shiftrt::LanguageModel::Open(name);
   Errors(model);
   LogitsAndLogProbabilities(model);
+  Scores(model);
   WordsOfRecipes();
   EXPECT(model.Decode(model.Encode("the sea")) == "the sea");
 

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The installed wheel: its package, its command, and that both give the same numbers."""
+import ast
+import importlib.metadata
+import json
+import os
+import signal
+import struct
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shiftrt
+from shiftrt import _installed
+
+PROMPT = "It is a truth universally acknowledged, that"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return shiftrt.open("demo")
+
+
+@pytest.fixture(scope="module")
+def heldout(model):
+    return os.path.join(model.directory, "heldout.txt")
+
+
+@pytest.fixture(scope="module")
+def repair(model):
+    return model.repair("bi:0.25", rank=16, text=os.path.join(model.directory, "calibration.txt"), samples=16, tokens=64)
+
+
+def command(*arguments):
+    done = subprocess.run(["shiftrt", *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def tensors(file):
+    """{name: array} of a file of safetensors in float32."""
+    data = Path(file).read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    return {name: np.frombuffer(data[8 + size:][slice(*entry["data_offsets"])], np.float32).reshape(entry["shape"])
+            for name, entry in header.items() if name != "__metadata__" and entry["dtype"] == "F32"}
+
+
+def test_the_example(model, tmp_path):
+    repair = model.repair(prune="bi:0.25", recipe="stock", samples=16, tokens=64)
+    assert len(repair.corrected.removed_layers) == 4 and repair.corrected.blocks == 12
+    assert repair.corrected.generate(PROMPT, max_tokens=8).text
+    repair.corrected.export("hf", tmp_path / "exported")
+    again = shiftrt.open(tmp_path / "exported")
+    assert again.generate(PROMPT, max_tokens=8).tokens == repair.corrected.generate(PROMPT, max_tokens=8).tokens
+
+
+def test_versions_agree():
+    assert command("--version").strip() == shiftrt.__version__ == importlib.metadata.version("shiftrt")
+
+
+def test_perplexity_is_that_of_the_command(model, heldout, tmp_path):
+    command("ppl", "--model", "demo", "--text", heldout, "--protocol", "seq128", "--text-tokens", 4096, "--json", tmp_path / "json")
+    measured = model.perplexity(heldout, protocol="seq128", tokens=4096)
+    expected = json.loads((tmp_path / "json").read_text())
+    assert (measured.mean_nll, measured.predicted) == (expected["mean_nll"], expected["predicted"])
+    assert float(measured) == expected["perplexity"]
+
+
+def test_documents_score_as_with_the_command(model, heldout, tmp_path):
+    text = tmp_path / "part.txt"
+    text.write_text(Path(heldout).read_text()[:20000])
+    command("ppl", "--model", "demo", "--text", text, "--protocol", "harness", "--json", tmp_path / "json")
+    evaluation = model.evaluate("wikitext", data=[f"wikitext={text}"])
+    expected = json.loads((tmp_path / "json").read_text())
+    scores = evaluation["wikitext"].scores["model"]
+    assert scores and all(value == expected[metric] for metric, (value, _) in scores.items())
+
+
+def test_a_repair_is_that_of_the_command(model, repair, tmp_path):
+    command("run", "--model", "demo", "--prune", "bi:0.25", "--lra", 16, "--calib",
+            os.path.join(model.directory, "calibration.txt") + ":16x64", "--text-tokens", 512, "--max-tokens", 1, "--save",
+            tmp_path / "command", "--quiet")
+    repair.corrected.save(tmp_path / "package")
+    assert (tmp_path / "command/adapters.safetensors").read_bytes() == (tmp_path / "package/adapters.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "top_p": 0.9, "seed": 3}])
+def test_a_generation_is_that_of_the_command(model, options):
+    flags = [word for name, value in options.items() for word in ("--" + name.replace("_", "-"), value)]
+    said = command("generate", "--model", "demo", "--prompt", PROMPT, "--max-tokens", 24, "--quiet", *flags)
+    assert said == PROMPT + model.generate(PROMPT, max_tokens=24, **options).text + "\n"
+
+
+def test_logits_and_streams_are_those_of_the_command(model, repair, tmp_path):
+    ids = model.encode(PROMPT)
+    repair.corrected.save(tmp_path / "saved")
+    command("dump", "--model", tmp_path / "saved", "--tokens", " ".join(map(str, ids)), "--logits", "--out", tmp_path / "dump")
+    logits = repair.corrected.logits(ids)
+    assert logits.dtype == np.float32 and logits.shape == (len(ids), model.vocabulary)
+    np.testing.assert_array_equal(logits, tensors(tmp_path / "dump")["logits"])
+    assert not logits.flags.owndata and logits.base is not None  # it is the library's own memory
+
+
+def test_hidden_states(model, repair):
+    ids = model.encode(PROMPT)
+    streams = model.hidden(ids)
+    assert list(streams) == list(range(model.layers + 1))
+    assert all(stream.shape == (len(ids), model.hidden_size) for stream in streams.values())
+    some = model.hidden(PROMPT, [2, model.layers])
+    assert list(some) == [2, model.layers]
+    np.testing.assert_array_equal(some[2], streams[2])
+    kept = sorted(set(range(model.layers + 1)) - set(repair.corrected.removed_layers))
+    assert list(repair.corrected.hidden(ids)) == kept
+    with pytest.raises(shiftrt.UsageError) as refused:
+        repair.corrected.hidden(ids, repair.corrected.removed_layers)
+    assert refused.value.field == "layers"
+
+
+def test_scores_are_sums_of_log_probabilities(model):
+    ids = model.encode(PROMPT)
+    continued = ids + model.generate(ids, max_tokens=3).tokens
+    (total, greedy), (other, other_greedy) = model.score([(continued, 3), (ids, 2)])
+    logits = model.logits(continued).astype(np.float64)
+    rows = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    assert greedy and total == pytest.approx(sum(rows[len(continued) - 4 + i, continued[len(continued) - 3 + i]] for i in range(3)), abs=1e-3)
+    assert other < 0 and other_greedy == all(rows[len(ids) - 3 + i].argmax() == ids[len(ids) - 2 + i] for i in range(2))
+
+
+def test_texts_may_be_given_themselves(model, heldout):
+    text = Path(heldout).read_text()[:20000]
+    assert model.perplexity([text], protocol="seq128").predicted > 0
+    documents = [text[i:i + 2000] for i in range(0, 20000, 2000)]
+    repair = model.repair("layers=5", rank=4, text=documents, samples=8, tokens=64)
+    assert repair.corrected.removed_layers == [5] and "given-text.jsonl" in repair.report["calibration"]["source"]
+
+
+def test_stops_and_pieces_of_text(model):
+    whole = model.generate(PROMPT, max_tokens=24)
+    stop = whole.text[8:11]
+    pieces = []
+    stopped = model.generate(PROMPT, max_tokens=24, stop=[stop], on_text=pieces.append)
+    assert stopped.text == whole.text[:whole.text.find(stop)]
+    assert len(stopped.tokens) < len(whole.tokens) and "".join(pieces).startswith(stopped.text)
+
+
+def test_finetune_learns_and_saves(repair, heldout, tmp_path):
+    steps = []
+    tuned = repair.corrected.finetune("lora", text=heldout, steps=4, batch=2, length=64, validation=2, rank=4, rate=1e-3,
+                                      progress=lambda done, all, loss: steps.append((done, all, loss)))
+    assert len(tuned.losses) == 4 and steps[-1][:2] == (4, 4) and steps[-1][2] == tuned.losses[-1]
+    assert tuned.validations[-1][1] < tuned.validations[0][1]
+    tuned.model.save(tmp_path / "tuned")
+    assert (tmp_path / "tuned/lora").is_dir()
+    assert shiftrt.open(tmp_path / "tuned").generate(PROMPT, max_tokens=8).tokens == tuned.model.generate(PROMPT, max_tokens=8).tokens
+
+
+def test_exceptions_by_kind(model, repair, tmp_path):
+    with pytest.raises(shiftrt.Error, match="/nowhere"):
+        shiftrt.open("/nowhere")
+    with pytest.raises(shiftrt.UsageError) as refused:
+        model.repair("bi:0.25", rank="many")
+    assert refused.value.field == "rank" and "many" in refused.value.reason
+    assert isinstance(refused.value, ValueError) and isinstance(refused.value, shiftrt.Error)
+    with pytest.raises(shiftrt.UsageError, match="colour"):
+        model.repair("bi:0.25", colour="red")
+    with pytest.raises(shiftrt.UsageError) as refused:
+        model.finetune("lora", steps="several")
+    assert refused.value.field == "steps"
+    with pytest.raises(shiftrt.UsageError, match="hf-lra"):
+        repair.corrected.export("hf", tmp_path / "none")
+    with pytest.raises(shiftrt.UsageError, match="device"):
+        shiftrt.open("demo", device="tpu")
+    with pytest.raises(shiftrt.UsageError):
+        shiftrt.open("demo", device="cuda:12345")
+    with pytest.raises(shiftrt.UsageError, match="callback"):
+        model.generate(PROMPT, on_text=lambda text: model.logits([1]))
+    with pytest.raises(ZeroDivisionError):  # of a callback, through the library
+        model.perplexity([PROMPT * 200], protocol="seq128", progress=Failing())
+    assert model.generate(PROMPT, max_tokens=2).tokens
+
+
+class Failing:
+    def begin(self, phase, total):
+        1 / 0
+
+
+def test_the_gil_is_released(model, heldout):
+    """Another thread goes on while a computation runs."""
+    done = threading.Thread(target=model.perplexity, args=([Path(heldout).read_text()[:100000]],))
+    start = last = time.monotonic()
+    longest = 0.0
+    done.start()
+    while done.is_alive():
+        time.sleep(0.001)
+        longest, last = max(longest, time.monotonic() - last), time.monotonic()
+    assert longest < 0.5 * (last - start), f"a gap of {longest:.3f} s in {last - start:.3f} s"
+
+
+def test_threads_share_a_model(model):
+    alone = model.generate(PROMPT, max_tokens=16).tokens
+    results = []
+    threads = [threading.Thread(target=lambda: results.append(model.generate(PROMPT, max_tokens=16).tokens)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [alone] * 4
+
+
+def run_for_ever(model, heldout, call):
+    if call == "perplexity":
+        model.perplexity([Path(heldout).read_text() * 50], protocol="seq128")
+    elif call == "generate":
+        for _ in range(1000):
+            model.generate(PROMPT, max_tokens=400, stop_at_end=False)
+    else:
+        model.finetune("lora", text=heldout, steps=10000, epochs=10000, batch=2, length=64)
+
+
+@pytest.mark.parametrize("call", ["perplexity", "generate", "finetune"])
+def test_ctrl_c_ends_a_computation(model, heldout, call):
+    timer = threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_for_ever(model, heldout, call)
+    assert time.monotonic() - begun < 20
+    assert model.generate(PROMPT, max_tokens=2).tokens  # the interrupted model can be used
+
+
+def test_results_print_as_tables_and_html(model, repair, heldout):
+    text = str(repair)
+    assert "removed " + ", ".join(map(str, repair.corrected.removed_layers)) in text.splitlines()[0]
+    assert len(text.splitlines()) == 2 + len(repair.report["sites"]) and "R2 held out" in text.splitlines()[1]
+    page = repair._repr_html_()
+    assert page.count("<tr>") == 1 + len(repair.report["sites"]) and "<th>rank</th>" in page
+    evaluation = repair.evaluate("wikitext", data=[f"wikitext={heldout}"])
+    assert list(evaluation["wikitext"].scores) == ["original", "pruned", "corrected"]
+    assert "corrected" in str(evaluation) and "<td>wikitext</td>" in evaluation._repr_html_()
+    assert "16 of 16 blocks" in repr(model)
+    measured = shiftrt.Perplexity(2.0, 0.69, 1, 2, 3, 3, "<b>.txt", 0.1)
+    assert "&lt;b&gt;.txt" in measured._repr_html_()
+
+
+def test_stubs_and_docstrings():
+    package = Path(shiftrt.__file__).parent
+    assert (package / "py.typed").exists()
+    stub = ast.parse((package / "_native.pyi").read_text())
+    names = {node.name for node in stub.body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    assert {"LanguageModel", "Runner", "open", "repair", "perplexity"} <= names
+    undocumented = [name for name, member in vars(shiftrt.Model).items() if not name.startswith("_") and not member.__doc__]
+    assert not undocumented
+    assert "(tokens, vocabulary)" in shiftrt.Model.logits.__doc__
+
+
+def test_cuda_libraries_of_pip_are_found(tmp_path, monkeypatch):
+    for name in ("cublas/lib/libcublas.so.13", "cublas/lib/libcublasLt.so.13", "cusolver/lib/libcusolver.so.12"):
+        file = tmp_path / "nvidia" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    names = [os.path.basename(file) for file in _installed.cuda_libraries([str(tmp_path)])]
+    assert names == ["libcublasLt.so.13", "libcublas.so.13", "libcusolver.so.12"]
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/before")
+    monkeypatch.delenv("SHIFTRT_DEMO", raising=False)
+    variables = _installed.environment("/package")
+    assert variables["SHIFTRT_DEMO"] == "/package/demo"
+    assert variables["LD_LIBRARY_PATH"].split(":") == ["/before", f"{tmp_path}/nvidia/cublas/lib", f"{tmp_path}/nvidia/cusolver/lib"]
