@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <system_error>
 
 #include "runtime/check.h"
@@ -41,13 +43,21 @@ StagedDirectory::StagedDirectory(const fs::path& target) : target_(AsName(target
   std::error_code error;
   for (fs::path at = target_.parent_path(); !at.empty() && !fs::exists(at, error); at = at.parent_path())
     made_.push_back(at);
-  fs::create_directories(staged_, error);
-  Check(!error, "{}: cannot create the directory: {}", staged_.string(), error.message());
-  lock_ = ::open(staged_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  Check(lock_ >= 0 && LockTemporary(lock_), "{}: another process removed it", staged_.string());
+  try {
+    fs::create_directories(staged_, error);
+    Check(!error, "{}: cannot create the directory: {}", staged_.string(), error.message());
+    lock_ = ::open(staged_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    Check(lock_ >= 0, "{}: cannot open the directory: {}", staged_.string(), std::strerror(errno));
+    Check(LockTemporary(lock_), "{}: another process removed it", staged_.string());
+  } catch (...) {
+    Discard();
+    throw;
+  }
 }
 
-StagedDirectory::~StagedDirectory() {
+StagedDirectory::~StagedDirectory() { Discard(); }
+
+void StagedDirectory::Discard() {
   std::error_code ignored;
   if (lock_ >= 0) ::close(lock_);
   if (!staged_.empty()) fs::remove_all(staged_, ignored);

@@ -26,6 +26,9 @@ class StagedDirectory {
   void Commit();
 
  private:
+  // Removes the directory and those above it that were created for it.
+  void Discard();
+
   std::filesystem::path target_, staged_;
   int lock_ = -1;                            // tells other processes that this one still writes the directory
   std::vector<std::filesystem::path> made_;  // directories above it, the deepest first

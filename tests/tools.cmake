@@ -1,11 +1,11 @@
 shiftrt_test(tools SOURCES tools/chat_cli_test.cc tools/cli_test.cc tools/run_cli_test.cc tools/sweep_cli_test.cc
-  tools/eval_cli_test.cc tools/export_cli_test.cc tools/dry_run_cli_test.cc tools/finetune_cli_test.cc tools/halves_cli_test.cc tools/help_cli_test.cc tools/processes_cli_test.cc tools/trust_cli_test.cc tools/kill_campaign_test.cc
+  tools/eval_cli_test.cc tools/export_cli_test.cc tools/dry_run_cli_test.cc tools/finetune_cli_test.cc tools/halves_cli_test.cc tools/help_cli_test.cc tools/processes_cli_test.cc tools/trust_cli_test.cc tools/kill_campaign_test.cc tools/faults_test.cc
              DEPENDS shiftrt_engine nlohmann_json::nlohmann_json)
 target_compile_definitions(test_tools PRIVATE SHIFTRT_TOOL="$<TARGET_FILE:shiftrt>")
 add_dependencies(test_tools shiftrt)
-# Preloaded into the program by the tests of allocations that fail.
-add_library(shiftrt_failing_malloc SHARED tools/failing_malloc.cc)
-target_compile_features(shiftrt_failing_malloc PRIVATE cxx_std_20)
-target_link_libraries(shiftrt_failing_malloc PRIVATE ${CMAKE_DL_LIBS})
-target_compile_definitions(test_tools PRIVATE SHIFTRT_FAILING_MALLOC="$<TARGET_FILE:shiftrt_failing_malloc>")
-add_dependencies(test_tools shiftrt_failing_malloc)
+# Preloaded into the program by the tests of faults.
+add_library(shiftrt_failing_calls SHARED tools/failing_calls.cc)
+target_compile_features(shiftrt_failing_calls PRIVATE cxx_std_20)
+target_link_libraries(shiftrt_failing_calls PRIVATE ${CMAKE_DL_LIBS})
+target_compile_definitions(test_tools PRIVATE SHIFTRT_FAILING_CALLS="$<TARGET_FILE:shiftrt_failing_calls>")
+add_dependencies(test_tools shiftrt_failing_calls)

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/check.h"
+#include "runtime/json.h"
 #include "tokenizers/bpe.h"
 #include "tokenizers/load.h"
 #include "tokenizers/utf8.h"
@@ -87,8 +88,8 @@ class Reader {
     if (merge.is_array() && merge.size() == 2) return {merge[0].get<std::string>(), merge[1].get<std::string>()};
     const std::string text = merge.is_string() ? merge.get<std::string>() : "";
     const size_t space = text.find(' ');
-    Check(space != std::string::npos && text.find(' ', space + 1) == std::string::npos,
-          "{}: the merge {} is not two pieces", where_, merge.dump());
+    if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos)
+      Fail("{}: the merge {} is not two pieces", where_, Shown(merge));
     return {text.substr(0, space), text.substr(space + 1)};
   }
 

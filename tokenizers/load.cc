@@ -161,9 +161,9 @@ json ReadTokenizerJson(const std::filesystem::path& path) {
 }
 
 int64_t ParseTokenId(const json& json, const std::string& where) {
-  Check(json.is_number_integer(), "{}: {} is not a token id", where, json.dump());
-  Check(!json.is_number_unsigned() || json.get<uint64_t>() < static_cast<uint64_t>(kMaxTokenId),
-        "{}: token id {} is too large", where, json.dump());
+  if (!json.is_number_integer()) Fail("{}: {} is not a token id", where, Shown(json));
+  if (json.is_number_unsigned() && json.get<uint64_t>() >= static_cast<uint64_t>(kMaxTokenId))
+    Fail("{}: token id {} is too large", where, Shown(json));
   return json.get<int64_t>();
 }
 

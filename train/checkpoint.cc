@@ -54,7 +54,7 @@ void CheckSettings(const SafetensorsFile& file, const TrainingSettings& expected
         had == value,
         "{}: the checkpoint is of another training: its {} is {}, and that of this one \"{}\". Give the settings that "
         "it was made with, or another file for the checkpoint, or delete it",
-        name, setting, had.dump(), value);
+        name, setting, Shown(had), value);
   }
   for (const auto& [setting, value] : found.items())
     Check(std::any_of(expected.begin(), expected.end(), [&](const auto& known) { return known.first == setting; }),
@@ -96,7 +96,7 @@ std::optional<TrainingState> CheckpointFile::Read(int64_t count) const {
     for (const Json& at : progress.at("validations"))
       history.validations.push_back({at.at(0).get<int64_t>(), at.at(1).get<double>()});
   } catch (const Json::exception& error) {
-    Fail("{}: progress in its metadata: {}", path_.string(), error.what());
+    Fail("{}: progress in its metadata: {}", path_.string(), JsonReason(error));
   }
   return state;
 }

@@ -142,7 +142,7 @@ class Header {
     json_ = ParseJson(gram->second, name_);
     Check(json_.is_object() && json_.contains("version"), "{}: its metadata is not that of calibration sums", name_);
     Check(json_["version"] == kVersion, "{}: version {} of the format; this program reads version {}", name_,
-          json_["version"].dump(), kVersion);
+          Shown(json_["version"]), kVersion);
   }
   template <typename T>
   T Get(const char* key) const {

@@ -34,17 +34,30 @@ struct Outcome {
   std::string out, err;
 };
 
-// The program as a child, its standard output in a file `out` and its standard error in `err`.
-inline pid_t Start(const std::vector<std::string>& arguments, const fs::path& out, const fs::path& err,
-                   const fs::path& program = SHIFTRT_TOOL) {
+// Starts the program as a child with its standard error in `err`. The child calls `prepare` first.
+template <typename Prepare>
+pid_t StartPrepared(const std::vector<std::string>& arguments, const fs::path& err, Prepare&& prepare,
+                    const fs::path& program = SHIFTRT_TOOL) {
   std::vector<const char*> argv = {program.c_str()};
   for (const std::string& argument : arguments) argv.push_back(argument.c_str());
   argv.push_back(nullptr);
   const pid_t child = ::fork();
   if (child != 0) return child;
-  if (std::freopen(out.c_str(), "w", stdout) == nullptr || std::freopen(err.c_str(), "w", stderr) == nullptr) _exit(99);
+  if (std::freopen(err.c_str(), "w", stderr) == nullptr) _exit(99);
+  prepare();
   ::execv(program.c_str(), const_cast<char* const*>(argv.data()));
   _exit(98);
+}
+
+// The same with its standard output in the file `out`.
+inline pid_t Start(const std::vector<std::string>& arguments, const fs::path& out, const fs::path& err,
+                   const fs::path& program = SHIFTRT_TOOL) {
+  return StartPrepared(
+      arguments, err,
+      [&] {
+        if (std::freopen(out.c_str(), "w", stdout) == nullptr) _exit(99);
+      },
+      program);
 }
 
 // Exit status; 128 + signal for a crash.
@@ -52,6 +65,12 @@ inline int Wait(pid_t child) {
   int status = 0;
   ::waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// The status of the program, whose child process calls `prepare` first; its standard error is in `err`.
+template <typename Prepare>
+int StatusOf(const std::vector<std::string>& arguments, const fs::path& err, Prepare&& prepare) {
+  return Wait(StartPrepared(arguments, err, prepare));
 }
 
 // True if the child has ended; Wait() must still be called.

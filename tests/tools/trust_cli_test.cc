@@ -12,23 +12,6 @@
 namespace shiftrt {
 namespace {
 
-// The status of the program with `prepare` called in the child; its standard error is in `err`.
-template <typename Prepare>
-int StatusOf(std::vector<std::string> arguments, const fs::path& err, Prepare&& prepare) {
-  const fs::path program = SHIFTRT_TOOL;
-  std::vector<const char*> argv = {program.c_str()};
-  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-  argv.push_back(nullptr);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (std::freopen(err.c_str(), "w", stderr) == nullptr) ::_exit(99);
-    prepare();
-    ::execv(program.c_str(), const_cast<char* const*>(argv.data()));
-    ::_exit(98);
-  }
-  return Wait(child);
-}
-
 void OutputTo(const char* file) {
   const int fd = ::open(file, O_WRONLY);
   ::dup2(fd, STDOUT_FILENO);
@@ -169,75 +152,6 @@ TEST_F(Cli, LittleMemoryIsAnErrorAtEveryLimit) {
   }
   EXPECT_TRUE(worked);
   EXPECT_TRUE(failed);
-}
-
-// Each allocation of a small job fails once. The job then says so, or its result is right; it
-// never ends by a signal. SHIFTRT_FAULTS is the number of allocations tried of each job, spread over all of them
-// (default 24, 0: every one).
-TEST_F(Cli, AnAllocationThatFailsIsAnErrorOrNothing) {
-  const std::vector<std::vector<std::string>> jobs = {{"tokenize", "--model", Path("model"), "the sea was calm"},
-                                                      {"run",
-                                                       "--model",
-                                                       Path("model"),
-                                                       "--threads",
-                                                       "1",
-                                                       "--quiet",
-                                                       "--prune",
-                                                       "bi:1",
-                                                       "--lra",
-                                                       "2",
-                                                       "--calib",
-                                                       Path("calibration.txt:4x32"),
-                                                       "--text",
-                                                       Path("heldout.txt"),
-                                                       "--text-tokens",
-                                                       "256",
-                                                       "--prompt",
-                                                       "the",
-                                                       "--max-tokens",
-                                                       "2",
-                                                       "--save",
-                                                       Path("result")}};
-  const char* const given = std::getenv("SHIFTRT_FAULTS");
-  const int64_t wanted = given == nullptr ? 24 : std::atoll(given);
-  for (const std::vector<std::string>& job : jobs) {
-    const auto with = [&](const std::string& variable, const std::string& value) {
-      fs::remove_all(dir_ / "result");
-      fs::remove_all(dir_ / "cache");
-      return StatusOf(job, dir_ / "err", [&] {
-        if (std::freopen(Path("printed").c_str(), "w", stdout) == nullptr) ::_exit(97);
-        ::setenv("LD_PRELOAD", SHIFTRT_FAILING_MALLOC, 1);
-        ::setenv(variable.c_str(), value.c_str(), 1);
-        const rlimit seconds = {60, 60};
-        ::setrlimit(RLIMIT_CPU, &seconds);
-      });
-    };
-    const auto result = [&] {
-      return ReadFile(job[0] == "run" ? dir_ / "result/adapters.safetensors" : dir_ / "printed");
-    };
-    ASSERT_EQ(with("SHIFTRT_COUNT_MALLOC", Path("count")), 0) << ReadFile(dir_ / "err");
-    const int64_t count = std::stoll(ReadFile(dir_ / "count"));
-    const std::string right = result();
-    ASSERT_GT(count, 1000);
-    const int64_t step = wanted == 0 ? 1 : std::max<int64_t>(1, count / wanted);
-    int64_t failures = 0;
-    for (int64_t n = 1; n <= count; n += step) {
-      const int status = with("SHIFTRT_FAIL_MALLOC", std::to_string(n));
-      ASSERT_TRUE(status == 0 || status == 1)
-          << job[0] << ", allocation " << n << " of " << count << ": " << status << "\n"
-          << ReadFile(dir_ / "err");
-      if (status == 0) {
-        EXPECT_EQ(result(), right) << job[0] << ", allocation " << n;
-      }
-      failures += status;
-      for (const auto& entry : fs::recursive_directory_iterator(dir_))
-        EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
-    }
-    // A job without a checkpoint of progress ends with the right result, out of the program's reserve.
-    if (job[0] == "run") {
-      EXPECT_GT(failures, 0);
-    }
-  }
 }
 #endif
 

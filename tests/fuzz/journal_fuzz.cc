@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fuzzes the journal of an evaluation: the bytes as the whole file, and then each line of them as the text of a line
+// whose checksum is right. The result must be an error or scores, and bad lines by name.
+#include <cstdint>
+
+#include "eval/journal.h"
+#include "runtime/check.h"
+#include "tests/temporary_directory.h"
+#include "tests/write_text.h"
+
+namespace shiftrt {
+namespace {
+
+void Use(const std::filesystem::path& file) {
+  try {
+    Journal journal(file);
+    journal.Find("piqa", 0);
+    journal.Add("piqa", 1, {});
+  } catch (const Error&) {
+  }
+}
+
+}  // namespace
+}  // namespace shiftrt
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const shiftrt::TemporaryDirectory directory;
+  const std::filesystem::path file = directory.path() / "journal";
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  shiftrt::WriteText(file, bytes);
+  shiftrt::Use(file);
+  std::filesystem::remove(file);
+  {
+    shiftrt::LineAppender lines(file);
+    for (size_t begin = 0, end = 0; begin < bytes.size(); begin = end + 1) {
+      end = std::min(bytes.find('\n', begin), bytes.size());
+      lines.Add(bytes.substr(begin, end - begin));
+    }
+  }
+  shiftrt::Use(file);
+  return 0;
+}
