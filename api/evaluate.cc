@@ -7,6 +7,7 @@
 #include "eval/evaluate.h"
 #include "eval/metrics.h"
 #include "eval/perplexity.h"
+#include "eval/requests.h"
 #include "eval/scorer.h"
 #include "runtime/check.h"
 #include "runtime/stopwatch.h"
@@ -68,6 +69,34 @@ std::vector<SuiteResult> Evaluate(std::span<const LanguageModel> models, const S
     }
   }
   return results;
+}
+
+namespace {
+
+PromptEncoder EncoderOf(const LanguageModel& model) {
+  return {model.impl().model.RequireTokenizer(), EvalOptions().bos, model.Shape().max_positions};
+}
+
+}  // namespace
+
+std::vector<ScoredSequence> EncodeContinuations(const LanguageModel& model,
+                                                std::span<const Continuation> continuations) {
+  PromptEncoder encoder = EncoderOf(model);
+  std::vector<ScoredSequence> sequences;
+  sequences.reserve(continuations.size());
+  for (const Continuation& continuation : continuations) {
+    ScoringRequest request =
+        encoder.Encode({continuation.context, continuation.text}, fmt::format("continuation {}", sequences.size()));
+    sequences.push_back({std::move(request.tokens), request.scored});
+  }
+  return sequences;
+}
+
+std::vector<ScoredSequence> EncodeDocument(const LanguageModel& model, const std::string& document) {
+  std::vector<ScoredSequence> windows;
+  for (ScoringRequest& request : EncoderOf(model).EncodeRolling(document))
+    windows.push_back({std::move(request.tokens), request.scored});
+  return windows;
 }
 
 std::vector<SequenceScore> ScoreSequences(const LanguageModel& model, std::span<const ScoredSequence> sequences,

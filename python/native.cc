@@ -231,8 +231,26 @@ std::vector<TaskScores> EvaluateModels(const std::vector<LanguageModel>& models,
   });
 }
 
-std::vector<std::pair<double, bool>> Scores(const LanguageModel& model,
-                                            const std::vector<std::pair<std::vector<int32_t>, int64_t>>& sequences,
+using TokenSequence = std::pair<std::vector<int32_t>, int64_t>;  // token ids, and how many of the last are scored
+
+std::vector<TokenSequence> TokenSequencesOf(std::vector<ScoredSequence> sequences) {
+  std::vector<TokenSequence> pairs;
+  pairs.reserve(sequences.size());
+  for (ScoredSequence& sequence : sequences) pairs.emplace_back(std::move(sequence.tokens), sequence.scored);
+  return pairs;
+}
+
+std::vector<TokenSequence> EncodedContinuations(const LanguageModel& model,
+                                                const std::vector<std::pair<std::string, std::string>>& texts) {
+  return TokenSequencesOf(Released([&] {
+    std::vector<Continuation> continuations;
+    continuations.reserve(texts.size());
+    for (const auto& [context, text] : texts) continuations.push_back({context, text});
+    return EncodeContinuations(model, continuations);
+  }));
+}
+
+std::vector<std::pair<double, bool>> Scores(const LanguageModel& model, const std::vector<TokenSequence>& sequences,
                                             const Resources& resources, nb::object progress) {
   Reports reports(std::move(progress));
   return Released([&] {
@@ -312,6 +330,8 @@ const std::map<std::string, Setter>& FinetuneSetters() {
       {"weight_decay", Into(&S::weight_decay)},
       {"clip", Into(&S::clip)},
       {"validate_every", Into(&S::validate_every)},
+      {"keep_best", Into(&S::keep_best)},
+      {"budget", Parsed(&S::budget, ParseTrainingBudget)},
       {"seed", Into(&S::seed)},
       {"checkpoint", Into(&S::checkpoint)},
       {"checkpoint_seconds", Into(&S::checkpoint_seconds)},
@@ -319,8 +339,8 @@ const std::map<std::string, Setter>& FinetuneSetters() {
   return table;
 }
 
-FinetuneSettings FinetuneSettingsOf(const nb::dict& values) {
-  FinetuneSettings settings;
+FinetuneSettings FinetuneSettingsOf(const nb::dict& values, bool recovery) {
+  FinetuneSettings settings = recovery ? RecoverySettings() : FinetuneSettings();
   for (const auto& [key, value] : values) {
     const auto name = nb::cast<std::string>(key);
     const auto found = FinetuneSetters().find(name);
@@ -344,9 +364,9 @@ using Trained = std::tuple<LanguageModel, std::string, std::vector<double>, std:
                            int64_t, int64_t, double, double>;
 
 // `step` is called with the steps done, all steps and the last loss; or it is None.
-Trained FinetuneModel(const LanguageModel& model, const nb::dict& values, const Resources& resources,
+Trained FinetuneModel(const LanguageModel& model, const nb::dict& values, bool recovery, const Resources& resources,
                       const nb::object& step) {
-  const FinetuneSettings settings = FinetuneSettingsOf(values);
+  const FinetuneSettings settings = FinetuneSettingsOf(values, recovery);
   FinetuneObserver observer;
   observer.step = [&](const TrainingHistory& history, int64_t steps) {
     const nb::gil_scoped_acquire acquire;
@@ -526,9 +546,17 @@ NB_MODULE(_native, module) {
              "progress"_a.none(), "Runs suites: (task, quoted metric, items, seconds, metrics of each model) each.");
   module.def("score", &python::Scores, "model"_a, "sequences"_a, "resources"_a, "progress"_a.none(),
              "Scores the last tokens of (token ids, count): (log-likelihood, greedy) each.");
+  module.def("encode_continuations", &python::EncodedContinuations, "model"_a, "texts"_a,
+             "Encodes (context, text) pairs as lm-evaluation-harness does: (token ids, count of scored ones) each.");
+  module.def(
+      "encode_document",
+      [](const face::LanguageModel& model, const std::string& document) {
+        return python::TokenSequencesOf(face::EncodeDocument(model, document));
+      },
+      "model"_a, "document"_a, "Encodes the windows of a document: (token ids, count of scored ones) each.");
   module.def("export", &python::ExportModel, "model"_a, "output"_a, "format"_a, "shard_bytes"_a, "q8_0"_a,
              "base_name"_a, "resources"_a, "progress"_a.none(), "Writes a model for other programs; returns notes.");
-  module.def("finetune", &python::FinetuneModel, "model"_a, "settings"_a, "resources"_a, "step"_a.none(),
+  module.def("finetune", &python::FinetuneModel, "model"_a, "settings"_a, "recovery"_a, "resources"_a, "step"_a.none(),
              "Trains a model further.");
   module.def("pull", &python::PullAll, "name"_a, "dataset"_a, "include"_a, "exclude"_a, "verify"_a,
              "Downloads from the Hugging Face hub: (repository, directory) each.");

@@ -93,6 +93,29 @@ struct ScoredSequence {
   int64_t scored = 0;                ///< the last so many are scored, each given all before it; at least 1
 };
 
+/// A text and what is scored behind it.
+struct Continuation {
+  std::string context = {};  ///< may be empty: then the beginning- or end-of-sequence token stands for it
+  std::string text = {};     ///< the scored text; blanks at the end of the context become its first
+};
+
+/// Encodes texts as lm-evaluation-harness does: context and text together, and of too long a sequence the end.
+/// \param model its tokenizer says whether a beginning-of-sequence token comes first
+/// \param continuations the texts
+/// \return one sequence for each
+/// \throws Error for a text that has no token of its own or more than the model has positions, for invalid UTF-8, and
+///     if the model has no tokenizer
+std::vector<ScoredSequence> EncodeContinuations(const LanguageModel& model,
+                                                std::span<const Continuation> continuations);
+
+/// Encodes a document as lm-evaluation-harness does for loglikelihood_rolling: its log-likelihood is the sum of the
+/// scores of windows, each as long as the positions of the model, in which every token is scored once.
+/// \param model its tokenizer says whether a beginning-of-sequence token comes first
+/// \param document UTF-8
+/// \return the windows
+/// \throws Error for invalid UTF-8, and if the model has no tokenizer, or one without a token to begin with
+std::vector<ScoredSequence> EncodeDocument(const LanguageModel& model, const std::string& document);
+
 /// How likely a model finds the scored tokens of a sequence.
 struct SequenceScore {
   double log_likelihood = 0;  ///< sum of the natural logarithms of their probabilities

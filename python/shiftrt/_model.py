@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from ._results import Evaluation, Finetuned, Generation, Perplexity, Table, Task
 from .errors import UsageError
 
 # A text: the name of a file or a known name ("c4"), or the texts themselves as a list of str.
-Text = "str | os.PathLike | Sequence[str]"
+Text = Union[str, os.PathLike, Sequence[str]]
 
 
 class _Bar:
@@ -314,6 +314,24 @@ class Model:
         wanted = [([int(token) for token in ids], int(scored)) for ids, scored in sequences]
         return _native.score(self._handle, wanted, self._resources, _listener(progress))
 
+    def score_texts(self, texts: Iterable[tuple[str, str]], *, progress=None) -> list[tuple[float, bool]]:
+        """Log-likelihoods of texts, encoded as lm-evaluation-harness does it.
+
+        Args:
+            texts: (context, text) pairs; the text is scored.
+            progress: as of `open`.
+
+        Returns:
+            As `score`.
+        """
+        return self.score(_native.encode_continuations(self._handle, [tuple(pair) for pair in texts]), progress=progress)
+
+    def score_documents(self, documents: Iterable[str], *, progress=None) -> list[float]:
+        """Log-likelihoods of whole documents, in windows of all positions of the model, as lm-evaluation-harness makes them."""
+        windows = [_native.encode_document(self._handle, document) for document in documents]
+        scores = iter(self.score([window for document in windows for window in document], progress=progress))
+        return [sum(next(scores)[0] for _ in document) for document in windows]
+
     def generate(self, prompt: str | Sequence[int], *, max_tokens: int = 64, temperature: float = 0, top_p: float = 1, top_k: int = 0,
                  seed: int = 0, stop: Sequence[str] = (), stop_at_end: bool = True,
                  on_text: Callable[[str], None] | None = None) -> Generation:
@@ -360,27 +378,32 @@ class Model:
             return {}
         return self._run().hidden(self._ids(ids), wanted)
 
-    def finetune(self, method: str = "lora", *, text: Text | None = None, validation_text: Text | None = None, progress=None,
-                 **settings) -> Finetuned:
+    def finetune(self, method: str | None = None, *, preset: str = "", text: Text | None = None,
+                 validation_text: Text | None = None, progress=None, **settings) -> Finetuned:
         """Trains the model further. Ctrl-C ends the training after the current step; with `checkpoint` the same call continues it.
 
         Args:
-            method: "lora" (low-rank changes of projections), "partial" (all tensors of some blocks), "adapters" (the adapters alone) or
-                "replacement" (one block in the place of each run of removed blocks).
+            method: by default "lora", or as the preset says: "lora" (low-rank changes of projections), "partial" (all
+                tensors of some blocks), "adapters" (the adapters alone) or "replacement" (one block in the place of each run of
+                removed blocks).
+            preset: "recover": the settings that recover what a repaired model has lost; others override them.
             text: text to learn from, as of `repair`.
             validation_text: text for the held-out sequences; by default part of `text`.
             progress: True shows steps and losses on stderr; a callable receives (steps done, all steps, last loss).
             **settings: the fields of FinetuneSettings in include/shiftrt/finetune.h, and those of its `lora`, by name: rate, steps,
-                epochs, batch, length, samples, rank, alpha, dropout, targets, layers, loss, seed, checkpoint, ...
+                epochs, budget ("30min", "tokens=1M"), batch, length, samples, rank, alpha, dropout, targets, layers, loss, seed,
+                checkpoint, ...
         """
         step = progress or None
         if progress is True:
             def step(done, steps, loss):
                 print(f"\rstep {done} of {steps}: loss {loss:.4f}", end="\n" if done == steps else "", file=sys.stderr, flush=True)
-        values = {"method": method, **settings}
+        if preset not in ("", "recover"):
+            raise UsageError(f'preset: "{preset}" is not "recover"')
+        values = dict(settings) if method is None else {"method": method, **settings}
         with _text_file(text, "jsonl") as file, _text_file(validation_text, "jsonl") as held_out:
             values.update({name: value for name, value in (("text", file), ("validation_text", held_out)) if value})
-            handle, *rest = _native.finetune(self._handle, values, self._resources, step)
+            handle, *rest = _native.finetune(self._handle, values, preset == "recover", self._resources, step)
         return Finetuned(self._derived(handle), *rest)
 
     def export(self, format: str, directory: str | os.PathLike, *, shard_bytes: int = 5_000_000_000, q8_0: bool = False,
@@ -464,6 +487,6 @@ class Repair(Table):
             name = str(parts[0]) if len(parts) == 1 else f"{parts[0]}-{parts[-1]}"
             rows.append([f"{name} {fit['part']}".strip(), fit["rank"] or "", fit["lambda"], fit["r2_fit"], fit["r2_heldout"]])
         removed = ", ".join(map(str, report["selection"]["removed"]))
-        caption = (f"{self.original.name}: removed {removed} by {report['selection']['criterion']}; {self.corrected.parameters / 1e6:.1f} M of "
-                   f"{self.original.parameters / 1e6:.1f} M parameters")
+        caption = (f"{self.original.name}: removed {removed} by {report['selection']['criterion']}; "
+                   f"{self.corrected.parameters / 1e6:.1f} M of {self.original.parameters / 1e6:.1f} M parameters")
         return caption, ["fit", "rank", "lambda", "R2 fitted", "R2 held out"], rows

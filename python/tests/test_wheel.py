@@ -127,7 +127,11 @@ def test_scores_are_sums_of_log_probabilities(model):
     (total, greedy), (other, other_greedy) = model.score([(continued, 3), (ids, 2)])
     logits = model.logits(continued).astype(np.float64)
     rows = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-    assert greedy and total == pytest.approx(sum(rows[len(continued) - 4 + i, continued[len(continued) - 3 + i]] for i in range(3)), abs=1e-3)
+    expected = sum(rows[len(ids) - 1 + i, continued[len(ids) + i]] for i in range(3))
+    assert greedy and total == pytest.approx(expected, abs=1e-3)
+    assert model.score_texts([(PROMPT, " a")])[0][0] == model.score([(model.encode(PROMPT + " a"), 1)])[0][0]
+    one, two = model.score_documents([PROMPT, PROMPT + " a"])
+    assert two < one < 0
     assert other < 0 and other_greedy == all(rows[len(ids) - 3 + i].argmax() == ids[len(ids) - 2 + i] for i in range(2))
 
 
@@ -171,6 +175,11 @@ def test_exceptions_by_kind(model, repair, tmp_path):
     with pytest.raises(shiftrt.UsageError) as refused:
         model.finetune("lora", steps="several")
     assert refused.value.field == "steps"
+    with pytest.raises(shiftrt.UsageError) as refused:
+        model.finetune(budget="soon")
+    assert refused.value.field == "budget"
+    with pytest.raises(shiftrt.UsageError, match="preset"):
+        model.finetune(preset="best")
     with pytest.raises(shiftrt.UsageError, match="hf-lra"):
         repair.corrected.export("hf", tmp_path / "none")
     with pytest.raises(shiftrt.UsageError, match="device"):
@@ -233,13 +242,14 @@ def test_ctrl_c_ends_a_computation(model, heldout, call):
     assert model.generate(PROMPT, max_tokens=2).tokens  # the interrupted model can be used
 
 
-def test_results_print_as_tables_and_html(model, repair, heldout):
+def test_results_print_as_tables_and_html(model, repair, heldout, tmp_path):
     text = str(repair)
     assert "removed " + ", ".join(map(str, repair.corrected.removed_layers)) in text.splitlines()[0]
     assert len(text.splitlines()) == 2 + len(repair.report["sites"]) and "R2 held out" in text.splitlines()[1]
     page = repair._repr_html_()
     assert page.count("<tr>") == 1 + len(repair.report["sites"]) and "<th>rank</th>" in page
-    evaluation = repair.evaluate("wikitext", data=[f"wikitext={heldout}"])
+    (tmp_path / "part.txt").write_text(Path(heldout).read_text()[:10000])
+    evaluation = repair.evaluate("wikitext", data=[f"wikitext={tmp_path}/part.txt"])
     assert list(evaluation["wikitext"].scores) == ["original", "pruned", "corrected"]
     assert "corrected" in str(evaluation) and "<td>wikitext</td>" in evaluation._repr_html_()
     assert "16 of 16 blocks" in repr(model)

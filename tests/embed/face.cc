@@ -129,6 +129,20 @@ void Scores(const shiftrt::LanguageModel& model) {
     for (size_t token = expected.size() - 4; token < expected.size(); ++token) sum += expected[token];
     EXPECT(std::abs(scores[i].log_likelihood - sum) < 1e-3);
   }
+  const std::vector<shiftrt::Continuation> texts = {{kPrompt, likeliest.text}, {"", "the sea"}};
+  const std::vector<shiftrt::ScoredSequence> encoded = shiftrt::EncodeContinuations(model, texts);
+  EXPECT(encoded.size() == 2 && encoded[0].tokens == model.Encode(kPrompt + likeliest.text));
+  EXPECT(encoded[1].scored + 1 == static_cast<int64_t>(encoded[1].tokens.size()));
+  std::string document;
+  while (static_cast<int64_t>(model.Encode(document).size()) <= model.Shape().max_positions) document += kPrompt;
+  const std::vector<shiftrt::ScoredSequence> windows = shiftrt::EncodeDocument(model, document);
+  EXPECT(windows.size() == 2 && shiftrt::ScoreSequences(model, windows)[1].log_likelihood < 0);
+  int64_t scored = 0;
+  for (const shiftrt::ScoredSequence& window : windows) scored += window.scored;
+  EXPECT(scored == static_cast<int64_t>(model.Encode(document).size()));
+  EXPECT(!Refusal<shiftrt::Error>([&] {
+            shiftrt::EncodeContinuations(model, std::vector<shiftrt::Continuation>{{kPrompt, ""}});
+          }).empty());
   sequences[0].scored = static_cast<int64_t>(sequences[0].tokens.size());
   EXPECT(!Refusal<shiftrt::UsageError>([&] { shiftrt::ScoreSequences(model, sequences); }).empty());
   sequences[0] = {{prompt[0], static_cast<int32_t>(model.Shape().vocabulary)}, 1};
