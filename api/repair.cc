@@ -14,7 +14,7 @@ namespace shiftrt {
 
 namespace {
 
-CalibrationSet LoadText(const Recipe& recipe, const ShiftOptions& options, const Model& model) {
+CalibrationSet LoadText(const Recipe& recipe, const ShiftOptions& options, const Model& model, Device device) {
   if (recipe.text.source.empty() && !ReadsText(options, /*scored=*/!recipe.gram.load.empty())) return {};
   CalibrationSpec spec = recipe.text;
   if (spec.source.empty()) {
@@ -24,7 +24,7 @@ CalibrationSet LoadText(const Recipe& recipe, const ShiftOptions& options, const
     spec.source = beside.string();
   }
   spec.tokens = std::min(spec.tokens, model.weights->config.max_positions);
-  return LoadCalibration(spec, model.RequireTokenizer(), recipe.seed);
+  return LoadCalibration(spec, model.RequireTokenizer(), recipe.seed, CalibrationBatchTokens(device));
 }
 
 std::vector<FitReport> FitsOf(const std::vector<SiteReport>& sites) {
@@ -196,7 +196,7 @@ RepairResult Repair(const LanguageModel& model, const Recipe& recipe, const Reso
   ShiftOptions options = OptionsOf(recipe);
   CheckOptions(options, original.weights->config);
   const Context context = MakeContext(resources);
-  const CalibrationSet text = LoadText(recipe, options, original);
+  const CalibrationSet text = LoadText(recipe, options, original, context.device);
   context.processes->CheckSame("calibration text (hash)", text.hash);
   ProgressOf reports(progress);
   options.mode = ModeOf(options, original.weights->split());

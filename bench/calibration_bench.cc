@@ -13,15 +13,13 @@ namespace shiftrt {
 
 namespace {
 
-constexpr int64_t kSamplesABatch = 4;
-
 // Every eighth batch, counted from the end, is held out if `holds_out`.
-CalibrationSet RandomText(const ModelConfig& config, int64_t batches, int64_t tokens, bool holds_out) {
+CalibrationSet RandomText(const ModelConfig& config, int64_t batches, int64_t samples, int64_t tokens, bool holds_out) {
   Random random(1);
   CalibrationSet set;
   for (int64_t b = batches; b > 0; --b) {
     Batch& batch = (holds_out && b % 8 == 0 ? set.heldout : set.fit).emplace_back();
-    for (int64_t s = 0; s < kSamplesABatch; ++s) {
+    for (int64_t s = 0; s < samples; ++s) {
       std::vector<int32_t> sample(std::min(tokens, config.max_positions));
       for (int32_t& token : sample) token = static_cast<int32_t>(random.Below(config.vocab));
       batch.Add(sample);
@@ -35,7 +33,8 @@ CalibrationSet RandomText(const ModelConfig& config, int64_t batches, int64_t to
 CalibrationBenchResult BenchCalibration(const Context& context, const Model& model,
                                         const CalibrationBenchOptions& options, Progress& progress) {
   const ModelConfig& config = model.weights->config;
-  const CalibrationSet text = RandomText(config, options.batches, options.tokens, /*holds_out=*/false);
+  constexpr int64_t kSamplesABatch = 4;
+  const CalibrationSet text = RandomText(config, options.batches, kSamplesABatch, options.tokens, /*holds_out=*/false);
   Decoder decoder(context, model.weights, DepthPlan::Original(config.layers));
   // Warm-up: the first pass loads the pages of weights and scratch. A GPU has finished it when a row has been copied.
   decoder.Forward(text.fit[0]).Slice(0, 1).ToHost();
@@ -73,8 +72,9 @@ CalibrationBenchResult BenchCalibration(const Context& context, const Model& mod
 MainJobTimes BenchMainJob(const Context& context, const Model& model, const MainJobOptions& options,
                           Progress& progress) {
   const ModelConfig& config = model.weights->config;
-  const int64_t batches = (options.samples + kSamplesABatch - 1) / kSamplesABatch;
-  const CalibrationSet text = RandomText(config, batches, options.tokens, /*holds_out=*/true);
+  const int64_t each = std::max<int64_t>(1, CalibrationBatchTokens(context.device) / options.tokens),
+                batches = (options.samples + each - 1) / each;
+  const CalibrationSet text = RandomText(config, batches, each, options.tokens, /*holds_out=*/true);
   Decoder(context, model.weights, DepthPlan::Original(config.layers)).Forward(text.fit[0]);  // loads the weights
   ShiftOptions shift;
   shift.prune = ParsePrune("bi:0.25");
@@ -86,7 +86,7 @@ MainJobTimes BenchMainJob(const Context& context, const Model& model, const Main
     result = Shift({context, model, text, progress}, shift);
   }
   times.sites = std::ssize(result.sites);
-  times.samples = batches * kSamplesABatch;
+  times.samples = batches * each;
   times.tokens = text.fit[0].offsets[1];
   times.select = result.seconds.select;
   times.calibrate = result.seconds.calibrate;

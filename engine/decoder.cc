@@ -133,14 +133,14 @@ Rows Decoder::Forward(const Batch& batch, bool taps_only) {
   return impl_->Run({.batch = batch, .stages = plan().stages, .next = config().layers, .taps_only = taps_only});
 }
 
-Rows Decoder::Resume(const Batch& batch, const Rows& residual, std::span<const Stage> stages) {
+Rows Decoder::Resume(const Batch& batch, const Rows& residual, std::span<const Stage> stages, bool taps_only) {
   Check(residual.count() == batch.size() && residual.hidden() == config().hidden,
         "a stream of ({}, {}) for {} tokens of hidden size {}", residual.count(), residual.hidden(), batch.size(),
         config().hidden);
   CheckStages(weights(), stages);
   CheckLengths(config(), batch);
   impl_->taps.Check(stages, config().layers, /*everything=*/false);
-  return impl_->Run({.batch = batch, .stages = stages, .residual = &residual});
+  return impl_->Run({.batch = batch, .stages = stages, .residual = &residual, .taps_only = taps_only});
 }
 
 template <typename Result>

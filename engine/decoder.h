@@ -91,8 +91,9 @@ class Decoder {
   Rows Forward(const Batch& batch, bool taps_only = false);
   // Continues from a kept stream: runs `stages`, which need not be the plan's, on `residual` (batch.size(), hidden),
   // which may be the whole result of the last call. A GPU's decoder copies rows of the host over first. Taps on the
-  // stages' blocks fire; throws Error for a tap on a half that they leave out. Valid until the next call.
-  Rows Resume(const Batch& batch, const Rows& residual, std::span<const Stage> stages);
+  // stages' blocks fire; throws Error for a tap on a half that they leave out. Valid until the next call. `taps_only`
+  // as in Forward().
+  Rows Resume(const Batch& batch, const Rows& residual, std::span<const Stage> stages, bool taps_only = false);
   // One sequence that continues `cache`; its tokens are appended. Throws Error when the cache is full.
   Rows Forward(std::span<const int32_t> tokens, KvCache& cache);
 

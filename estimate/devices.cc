@@ -89,11 +89,14 @@ PlannedMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan)
   // Each site is added up by one of the groups. In the memory of hosts, groups of one have the sums of all sites.
   const int64_t owned = Rounds(collected, groups);
   const int64_t sites = plan.stages > 1 || hardware_.gpu ? owned : collected;
+  const SelectionPass pass = plan.devices == 1 ? outline_.pass : SelectionPass();
+  memory.streams = CheckedProduct({std::ssize(pass.depths), outline_.fit.tokens(), kFloat, d});
   if (sites == 0 || outline_.loads) return memory;
   if (walks) {
     const int64_t walking = outline_.mode == Calibration::kDrift ? 2 : 1;
-    memory.streams =
-        CheckedProduct({walking, Rounds(outline_.fit.tokens() + outline_.heldout.tokens(), groups), kFloat, d});
+    memory.streams = std::max(
+        memory.streams,
+        CheckedProduct({walking, Rounds(outline_.fit.tokens() + outline_.heldout.tokens(), groups), kFloat, d}));
   }
 
   // On a CPU the sums of fitted and of held-out tokens are there at the same time. A GPU needs room for one after the
@@ -108,8 +111,9 @@ PlannedMemory DevicePlanner::MemoryOf(const ModelShare& share, DevicePlan& plan)
   } else {
     Context limited;
     limited.memory = job_.memory > 0 ? job_.memory : std::max<int64_t>(1, (hardware_.memory - memory.weights) / 4 * 3);
-    at_once = std::clamp<int64_t>(SitesInMemory(limited, d), 1, sites);
+    at_once = pass.candidates > 0 ? sites : std::clamp<int64_t>(SitesInMemory(limited, d), 1, sites);
     memory.sums = CheckedProduct({at_once, SiteSums::Bytes(d)});
+    if (pass.candidates > 0) memory.sums = CheckedProduct({pass.candidates + sites, RidgeSums::Bytes(d)});
   }
   if (groups > 1) {
     // The rows of the sites of one pass. A GPU that adds them up has the rows of all groups at the same time.
@@ -129,6 +133,7 @@ void DevicePlanner::SetSeconds(DevicePlan& plan) const {
   const double fitting = walks ? 1 : static_cast<double>(std::clamp<int64_t>(outline_.sites, 1, plan.devices));
   JobOutline outline = outline_;
   if (plan.stages > 1) outline.again = 0;  // a model that is split is fitted from one pass
+  if (plan.devices > 1) outline.pass = {};
   for (const Step step : kSteps) {
     const StepFlops flops = FlopsOf(job_, outline, step);
     const double again = step == Step::kCalibrate ? static_cast<double>(plan.passes) : 1;

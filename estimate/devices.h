@@ -17,7 +17,7 @@ namespace shiftrt {
 struct PlannedMemory {
   int64_t weights = 0;
   int64_t activations = 0;  // one batch: the stream, the values that a block computes, copies that taps keep
-  int64_t streams = 0;      // the calibration text's, if sites are fitted in sequence
+  int64_t streams = 0;      // the calibration text's, if sites are fitted in sequence or the selection keeps them
   int64_t sums = 0;         // the sums of the sites that are collected at once
   int64_t rows = 0;         // tapped rows on their way to the process that adds them up
   int64_t fit = 0;          // matrices of the site that is being fitted, about

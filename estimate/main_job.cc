@@ -96,11 +96,15 @@ JobOutline OutlineOf(const MainJob& job) {
   outline.loads = !shift.gram.load.empty();
   outline.selects = shift.prune.layers.empty() && FindCriterion(shift.prune.criterion).looks_at == Looks::kPass;
   const int64_t length = std::min(job.calibration.tokens, config.max_positions);
-  outline.calibration = CountCalibration(job.calibration.samples, length);
+  outline.calibration = CountCalibration(job.calibration.samples, length,
+                                         CalibrationBatchTokens(job.machine.gpu ? Device::kCuda : Device::kCpu));
   outline.fit = {outline.calibration.fit_samples, length};
   outline.heldout = {outline.calibration.heldout_samples, length};
   outline.windows = {job.text_tokens / job.window, job.window};
   outline.windows_per_batch = WindowsPerBatch(job.window);
+  ShiftOptions settled = shift;
+  settled.mode = outline.mode;
+  outline.pass = PlanSelectionPass(settled, *job.weights, outline.fit.tokens(), job.machine);
   outline.unplanned = Unplanned(shift);
   try {
     CheckOptions(shift, config, true);
@@ -124,14 +128,19 @@ StepFlops FlopsOf(const MainJob& job, const JobOutline& outline, Step step) {
   const double variants = 1 + static_cast<double>(job.variants - 1) * (1 - removed);
   const auto sites = static_cast<double>(outline.sites);
   switch (step) {
-    case Step::kSelect: return {outline.selects ? blocks(outline.fit, config.layers) : 0, 0, 0};
+    case Step::kSelect:
+      return {outline.selects ? blocks(outline.fit, config.layers) : 0,
+              static_cast<double>(outline.pass.candidates) *
+                  RidgeSumsFlops(config.hidden, config.hidden, outline.fit.tokens()),
+              0};
     case Step::kCalibrate: {
       if (outline.collected == 0 || outline.loads) return {};
-      const int64_t tokens = outline.fit.tokens() + outline.heldout.tokens();
+      const Sequences fit = outline.pass.candidates > 0 ? Sequences() : outline.fit;  // otherwise it is done
+      const int64_t tokens = fit.tokens() + outline.heldout.tokens();
       // Blocks of a model differ by their windows of attention at most.
       const int64_t runs = outline.tapped + outline.again;
-      return {(blocks(outline.fit, config.layers) + blocks(outline.heldout, config.layers)) *
-                  static_cast<double>(runs) / static_cast<double>(config.layers),
+      return {(blocks(fit, config.layers) + blocks(outline.heldout, config.layers)) * static_cast<double>(runs) /
+                  static_cast<double>(config.layers),
               static_cast<double>(outline.collected) * RidgeSumsFlops(config.hidden, config.hidden, tokens), 0};
     }
     case Step::kSolve: {

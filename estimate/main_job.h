@@ -10,6 +10,7 @@
 #include "estimate/flops.h"
 #include "models/weights.h"
 #include "shift/pipeline.h"
+#include "shift/selection_pass.h"
 #include "text/calibration.h"
 
 namespace shiftrt {
@@ -24,6 +25,7 @@ struct MainJob {
   int64_t positions = 0;        // positions of a variant's cache: prompt and reply, at most
   int64_t decoded = 0;          // tokens per variant, one at a time
   int64_t memory = 0;           // bytes of the host that sums may take; 0: three quarters of the device's or its host's
+  PassMachine machine;          // one device of the hardware, for the pass that selects layers
 };
 
 enum class Step { kSelect, kCalibrate, kSolve, kReduce, kEvaluate, kDecode };
@@ -32,7 +34,7 @@ constexpr Step kSteps[] = {Step::kSelect, Step::kCalibrate, Step::kSolve,
 const char* Name(Step step);
 
 // FLOP of a step by the peak that bounds them. One pass over the calibration text counts in kCalibrate, however many
-// groups memory divides the sites into.
+// groups memory divides the sites into. Sums that the pass of the selection collects count in kSelect.
 struct StepFlops {
   double model = 0;  // products with weights, and attention
   double sums = 0;   // float64
@@ -54,6 +56,7 @@ struct JobOutline {
   int64_t rank = 0;                // the rank of the adapters; 0: full maps, or none
   int64_t adapter_parameters = 0;  // parameters of all adapters together, at most
   bool selects = false;            // layers are selected by a pass over the calibration text
+  SelectionPass pass;              // what that pass does for the calibration, if one device does the job
   bool loads = false;              // sums come from files, so that no pass over text collects them
   CalibrationCounts calibration;
   Sequences fit, heldout, windows;

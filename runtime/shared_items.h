@@ -106,6 +106,8 @@ std::vector<T> FromAll(const Context& context, const T& mine) {
 // whether any process wishes it.
 inline bool DecidedByWriter(const Context& context, bool wish) { return context.processes->OfFirst(wish); }
 inline bool WantedByAny(const Context& context, bool wish) { return context.processes->Any(wish); }
+// True if no other process takes a share of the work.
+inline bool WorksAlone(const Context& context) { return context.processes->alone(); }
 // One process writes the files: this one, or another.
 inline bool WritesFiles(const Context& context) { return context.processes->first(); }
 // Throws Error unless `value`, a description of `what`, is the same in all processes.

@@ -11,6 +11,7 @@
 #include "runtime/stopwatch.h"
 #include "shift/fit/loss_gradients.h"
 #include "shift/refit/fold.h"
+#include "shift/selection_pass.h"
 #include "shift/sums/collect.h"
 #include "shift/sums/gram_file.h"
 
@@ -76,17 +77,16 @@ class Pipeline {
 
   void Select() {
     const Stopwatch watch(result_.seconds.select);
-    result_.selection =
-        Scored()
-            ? Reselect(options_.prune, loaded_.scores.at(options_.prune.criterion), *job_.model.weights)
-            : SelectLayers(options_.prune, {job_.context, job_.model.weights, &job_.calibration.fit, options_.seed},
-                           job_.progress);
+    result_.selection = Scored()
+                            ? Reselect(options_.prune, loaded_.scores.at(options_.prune.criterion), *job_.model.weights)
+                            : shared_.Select(job_, options_);
   }
 
   void Correct() {
     const bool each_block = correction_.per_block() && !options_.span;
     const std::vector<Site> sites = each_block ? SitesOf(result_.selection.removed) : Runs();
     CollectGradients(sites);
+    start_ = shared_.TakeStreams(WalkStart(result_.selection.removed));
     if (correction_.walks()) return Walk(result_.pruned);
     FittedSites fitted = !correction_.needs_sums()                    ? Fit(sites, {}, job_.progress)
                          : options_.mode != Calibration::kIndependent ? FitInSequence(sites)
@@ -125,7 +125,8 @@ class Pipeline {
     if (correction_.walks()) correction = InWalk(correction_, job_, options_.fit, metrics_.get());
     WalkResult walked =
         RefitInSequence(job_, plan, result_.selection.removed,
-                        {correction ? &*correction : nullptr, options_.heal, options_.fit.ridge, options_.weighting});
+                        {correction ? &*correction : nullptr, options_.heal, options_.fit.ridge, options_.weighting},
+                        std::exchange(start_, std::nullopt));
     result_.corrected = std::move(walked.plan);
     if (correction_.walks()) result_.sites = std::move(walked.sites);
     result_.healed = std::move(walked.healed);
@@ -137,10 +138,11 @@ class Pipeline {
     return correction_.fit({job, sites, sums, options_.fit, nullptr, nullptr, metrics_.get()});
   }
 
-  FittedSites FitInSequence(const std::vector<Site>& sites) const {
+  FittedSites FitInSequence(const std::vector<Site>& sites) {
     return shiftrt::FitInSequence(
         job_, sites, {options_.mode, options_.weighting, sizes()},
-        [&](const SiteSums& site, Progress& progress) { return Fit({site.site}, {&site}, progress); });
+        [&](const SiteSums& site, Progress& progress) { return Fit({site.site}, {&site}, progress); },
+        std::exchange(start_, std::nullopt));
   }
 
   FittedSites FitFromFiles(const std::vector<Site>& sites) {
@@ -166,6 +168,8 @@ class Pipeline {
 
   // Fits as many sites at once as memory has room for their sums. Each group of sites takes a pass over the text.
   FittedSites FitIndependently(const std::vector<Site>& sites) {
+    if (std::optional<CalibrationSums> collected = shared_.TakeSums(sites))
+      return FitTogether(sites, {}, *std::move(collected));
     CheckMemory(job_.context, 1, job_.hidden(), "a higher limit allows more");
     if (options_.fit.rank.kind == RankSpec::Kind::kBudget && correction_.has_rank())
       CheckMemory(job_.context, std::ssize(sites), job_.hidden(),
@@ -190,16 +194,16 @@ class Pipeline {
 
   const GradientSizes* sizes() const { return sizes_ ? &*sizes_ : nullptr; }
 
-  // Keeps the sums of `runs`, which the same pass gives.
-  FittedSites FitTogether(const std::vector<Site>& sites, const std::vector<Site>& runs) {
+  // Keeps the sums of `runs`, which the same pass gives. `sums`: those of the fitted text, if they are there.
+  FittedSites FitTogether(const std::vector<Site>& sites, const std::vector<Site>& runs, CalibrationSums sums = {}) {
     const SiteInput input = correction_.needs == Needs::kMlpSums ? SiteInput::kMlpBefore : SiteInput::kStream;
     if (input == SiteInput::kMlpBefore) CheckBlockBefore(sites);
-    CalibrationSums sums;
     {
       const Stopwatch watch(result_.seconds.calibrate);
       for (const std::vector<Site>* some : {&sites, &runs})
-        for (const Site& site : *some) sums.sites.emplace_back(site, job_.hidden(), input, options_.weighting);
-      Collect(job_, sums, nullptr, sizes());
+        for (const Site& site : *some)
+          if (sums.fit_batches == 0) sums.sites.emplace_back(site, job_.hidden(), input, options_.weighting);
+      Collect(job_, sums, nullptr, sizes(), start_ ? &*start_ : nullptr);
     }
     std::vector<const SiteSums*> wanted;
     for (size_t i = 0; i < sites.size(); ++i) wanted.push_back(&sums.sites[i]);
@@ -243,7 +247,9 @@ class Pipeline {
   std::shared_ptr<const OutputMetrics> metrics_;
   std::optional<GradientSizes> sizes_;
   SavedSums loaded_;
-  std::vector<SiteSums> run_sums_;  // sums of the runs that will be merged
+  SharedCalibration shared_;
+  std::optional<StartStreams> start_;  // where the next pass or walk begins, if the selection kept it
+  std::vector<SiteSums> run_sums_;     // sums of the runs that will be merged
   ShiftResult result_;
 };
 

@@ -29,6 +29,13 @@ bool FromSharedSums(const ShiftOptions& options) {
          options.heal == Heal::kOff && options.fit.metric == MetricKind::kIdentity && !options.weighting.gradient;
 }
 
+// A row has no singular values.
+FitOptions FitOf(const ShiftOptions& options) {
+  FitOptions fit = options.fit;
+  fit.spectra = Spectra::kNever;
+  return fit;
+}
+
 bool SameSetting(const ShiftOptions& a, const ShiftOptions& b) { return SettingText(a) == SettingText(b); }
 
 template <typename A, typename B>
@@ -162,13 +169,14 @@ class Sweeper {
     if (FromSharedSums(row.options)) {
       const std::vector<Site> of = SitesOf(row.removed);
       const CalibrationSums& collected = sums.at(Format(row.options.weighting));
-      FittedSites fitted = row.options.correction->fit({job, of, collected.Sites(row.removed), row.options.fit});
+      FittedSites fitted = row.options.correction->fit({job, of, collected.Sites(row.removed), FitOf(row.options)});
       corrected = CorrectedPlan(layers, of, fitted);
       sites = std::move(fitted.reports);
     } else {
       ShiftOptions options = row.options;
       options.prune = PruneSpec();
       options.prune.layers = row.removed;
+      options.fit = FitOf(row.options);
       ShiftResult result = Shift(job, options);
       corrected = std::move(result.corrected);
       sites = std::move(result.sites);

@@ -8,6 +8,7 @@
 
 #include "engine/decoder.h"
 #include "include/shiftrt/recipe.h"
+#include "runtime/context.h"
 #include "tokenizers/tokenizer.h"
 
 namespace shiftrt {
@@ -18,7 +19,11 @@ struct CalibrationCounts {
   int64_t fit_batches = 0, heldout_batches = 0;
   int64_t samples_per_batch = 1;  // the last batch of either may have fewer
 };
-inline constexpr int64_t kCalibrationBatchTokens = 2048;
+// Tokens of a batch, at most: products of more rows come nearer to the peak of a GPU.
+inline constexpr int64_t kCalibrationBatchTokens = 2048, kGpuCalibrationBatchTokens = 4096;
+inline int64_t CalibrationBatchTokens(Device device) {
+  return device == Device::kCuda ? kGpuCalibrationBatchTokens : kCalibrationBatchTokens;
+}
 CalibrationCounts CountCalibration(int64_t samples, int64_t tokens, int64_t batch_tokens = kCalibrationBatchTokens);
 
 struct CalibrationSet {

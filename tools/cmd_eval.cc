@@ -67,7 +67,7 @@ Contest Enter(const EvalCommandOptions& options, const Context& context, const M
   for (const std::string& directory : options.beside) known.push_back(NameOfDirectory(directory));
   CheckNames(options.variants, known);
   CheckOptions(shift, model.weights->config);
-  const CalibrationSet calibration = options.recipe.OpenText(shift, model, options.common);
+  const CalibrationSet calibration = options.recipe.OpenText(shift, model, options.common, context.device);
   context.processes->CheckSame("calibration text (hash)", calibration.hash);
   const ShiftJob job = {context, model, calibration, progress};
   auto fit = std::make_unique<CommandFit>(job, shift);

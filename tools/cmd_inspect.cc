@@ -185,7 +185,7 @@ int Run(const InspectOptions& options) {
                          {"bytes", decoder.BytesPerToken()}};
   if (!specs.empty()) {
     CalibrationSet calibration;
-    if (NeedCalibration(specs)) calibration = OpenCalibration(options.calib, model, options.common);
+    if (NeedCalibration(specs)) calibration = OpenCalibration(options.calib, model, options.common, context.device);
     const auto progress = options.common.MakeProgress();
     const std::vector<Selection> selections =
         SelectLayers(specs, {context, model.weights, &calibration.fit, options.common.seed}, *progress);

@@ -217,7 +217,7 @@ int Run(const RunOptions& options) {
   // Said now, not after the hour that calibration may take.
   const std::vector<int32_t> prompt = PromptTokens(model, options.comparison.prompt, options.comparison.chat);
   CheckFits(std::ssize(prompt), options.comparison.max_tokens, config);
-  const CalibrationSet calibration = options.recipe.OpenText(shift, model, options.common);
+  const CalibrationSet calibration = options.recipe.OpenText(shift, model, options.common, context.device);
   context.processes->CheckSame("calibration text (hash)", calibration.hash);
   const HeldOutChoice choice = {options.comparison.text, options.recipe.calib.empty(), !calibration.fit.empty()};
   HeldOutText heldout = OpenHeldOut(choice, model, calibration, options.common);

@@ -11,6 +11,7 @@
 #include "models/hf_lra.h"
 #include "models/model.h"
 #include "models/shapes.h"
+#include "models/split.h"
 #include "runtime/check.h"
 #include "tools/comparison.h"
 #include "tools/options.h"
@@ -36,7 +37,24 @@ ModelShapes OpenShapes(const DryRun& run) {
   return ShapesOfModel(model, dtype);
 }
 
-MainJob JobOf(const DryRun& run, const ModelShapes& shapes) {
+// One device of the hardware; without a table's row, this machine's CPU.
+PassMachine MachineOf(const DryRun& run, const Hardware* hardware, const Weights& weights) {
+  if (hardware == nullptr) {
+    Context context = Context::Default();
+    context.memory = static_cast<int64_t>(run.common.memory);
+    return PassMachine::Of(context, weights);
+  }
+  PassMachine machine;
+  machine.gpu = hardware->gpu;
+  machine.float64_cost = PassMachine::Float64Cost(Isa::kAvx512, weights.blocks.front().down.dtype);
+  machine.memory = static_cast<int64_t>(run.common.memory);
+  const int64_t layers = weights.config.layers, held = WeightBytes(weights.config, DepthPlan::Original(layers),
+                                                                   {0, layers}, weights.blocks.front().down.dtype);
+  if (machine.memory == 0) machine.memory = std::max<int64_t>(0, (hardware->memory - held) / 4 * 3);
+  return machine;
+}
+
+MainJob JobOf(const DryRun& run, const ModelShapes& shapes, const PassMachine& machine) {
   const ModelConfig& config = shapes.weights->config;
   MainJob job;
   job.weights = shapes.weights;
@@ -50,6 +68,7 @@ MainJob JobOf(const DryRun& run, const ModelShapes& shapes) {
   job.positions = std::ssize(run.comparison.prompt) + 1 + run.comparison.max_tokens;
   job.decoded = DecodedTokens(run.comparison);
   job.memory = static_cast<int64_t>(run.common.memory);
+  job.machine = machine;
   return job;
 }
 
@@ -95,6 +114,12 @@ void PrintOutline(const DryRun& run, const MainJob& job, const JobOutline& outli
         "calibration: {} samples x {} tokens if the text is as long: {} fitted in {} batches, {} held out in {}\n",
         counts.fit_samples + counts.heldout_samples, outline.fit.length, counts.fit_samples, counts.fit_batches,
         counts.heldout_samples, counts.heldout_batches);
+  if (outline.pass.candidates > 0)
+    fmt::print("one device selects and collects the sums of all {} layers that may be removed in one pass\n",
+               outline.pass.candidates);
+  if (!outline.pass.depths.empty())
+    fmt::print("one device keeps the streams before the layers {}, so that calibration can begin at one of them\n",
+               fmt::join(outline.pass.depths, " and "));
   fmt::print("evaluation: {} variants on {} windows of {} tokens ({}){}\n\n", job.variants, outline.windows.count,
              outline.windows.length, run.comparison.protocol,
              run.comparison.text_tokens > 0
@@ -178,6 +203,8 @@ Json OutlineJson(const MainJob& job, const JobOutline& outline) {
                {"heldout_tokens", outline.heldout.tokens()},
                {"fit_batches", outline.calibration.fit_batches},
                {"heldout_batches", outline.calibration.heldout_batches},
+               {"sums_while_selecting", outline.pass.candidates},
+               {"streams_kept_before", outline.pass.depths},
                {"evaluated_tokens", outline.windows.tokens()},
                {"variants", job.variants},
                {"not_planned", outline.unplanned},
@@ -260,7 +287,7 @@ void PrintDryRun(const DryRun& run) {
   const bool here = run.options.hardware == "here";
   Hardware hardware = here ? Hardware() : FindHardware(run.options.hardware);
   const ModelShapes shapes = OpenShapes(run);
-  const MainJob job = JobOf(run, shapes);
+  const MainJob job = JobOf(run, shapes, MachineOf(run, here ? nullptr : &hardware, *shapes.weights));
   JobOutline outline = OutlineOf(job);
   outline.unplanned.insert(outline.unplanned.end(), run.besides.begin(), run.besides.end());
   if (run.common.split > 1) CheckOptions(run.shift, shapes.weights->config, true);

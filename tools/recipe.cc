@@ -108,10 +108,10 @@ ShiftOptions RecipeOptions::Parse(uint64_t seed) const {
   return shift;
 }
 
-CalibrationSet RecipeOptions::OpenText(const ShiftOptions& shift, const Model& model,
-                                       const CommonOptions& common) const {
+CalibrationSet RecipeOptions::OpenText(const ShiftOptions& shift, const Model& model, const CommonOptions& common,
+                                       Device device) const {
   const bool unread = !ReadsText(shift, /*scored=*/!load_gram.empty());
-  return unread && calib.empty() ? CalibrationSet() : OpenCalibration(calib, model, common);
+  return unread && calib.empty() ? CalibrationSet() : OpenCalibration(calib, model, common, device);
 }
 
 }  // namespace shiftrt

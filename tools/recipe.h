@@ -34,7 +34,8 @@ struct RecipeOptions {
   // Throws UsageError for what does not parse.
   ShiftOptions Parse(uint64_t seed) const;
   // The calibration text; empty if nothing reads it and none is named. Throws UsageError if there is no text.
-  CalibrationSet OpenText(const ShiftOptions& shift, const Model& model, const CommonOptions& common) const;
+  CalibrationSet OpenText(const ShiftOptions& shift, const Model& model, const CommonOptions& common,
+                          Device device) const;
 };
 
 }  // namespace shiftrt

@@ -43,8 +43,10 @@ CalibrationSpec CalibrationFor(const std::string& given, const Model& model, con
   return spec;
 }
 
-CalibrationSet OpenCalibration(const std::string& given, const Model& model, const CommonOptions& common) {
-  return LoadCalibration(CalibrationFor(given, model, common), model.RequireTokenizer(), common.seed);
+CalibrationSet OpenCalibration(const std::string& given, const Model& model, const CommonOptions& common,
+                               Device device) {
+  return LoadCalibration(CalibrationFor(given, model, common), model.RequireTokenizer(), common.seed,
+                         CalibrationBatchTokens(device));
 }
 
 HeldOutText OpenHeldOut(const HeldOutChoice& choice, const Model& model, const CalibrationSet& calibration,

@@ -21,7 +21,9 @@ struct CommonOptions;
 // validation text. Samples are cut to the model's context. Pulls a text that is known by name if it is not there and
 // may be pulled. Throws UsageError if there is none of them.
 CalibrationSpec CalibrationFor(const std::string& given, const Model& model, const CommonOptions& common);
-CalibrationSet OpenCalibration(const std::string& given, const Model& model, const CommonOptions& common);
+// `device`: that of the decoders which read it.
+CalibrationSet OpenCalibration(const std::string& given, const Model& model, const CommonOptions& common,
+                               Device device);
 
 // Tokens whose perplexity is measured, and where they are from.
 struct HeldOutText {

@@ -138,22 +138,6 @@ class HostSolver : public Solver {
   Context context_;
 };
 
-// The eigenvectors of T for its `count` largest eigenvalues, as rows, the largest first.
-Matrix<double> LeadingVectors(const Tridiagonal& t, int64_t count) {
-  const int n = lapack::ToInt(std::ssize(t.diagonal)), wanted = lapack::ToInt(count), first = n - wanted + 1;
-  const int lwork = 18 * n, liwork = 10 * n;
-  std::vector<double> diagonal = t.diagonal, beside = t.beside, leading(n), work(lwork);
-  std::vector<int> iwork(liwork), support(2 * count);
-  Matrix<double> rows(count, n);
-  const double unused = 0;
-  int info = 0, found = 0, accurate = 1;
-  dstemr_("V", "I", &n, diagonal.data(), beside.data(), &unused, &unused, &first, &n, &found, leading.data(),
-          rows.data(), &n, &wanted, support.data(), &accurate, work.data(), &lwork, iwork.data(), &liwork, &info, 1, 1);
-  Check(info == 0 && found == wanted, "the eigenvectors of a {} x {} matrix did not converge", n, n);
-  for (int64_t i = 0, j = count - 1; i < j; ++i, --j) std::swap_ranges(rows.row(i), rows.row(i) + n, rows.row(j));
-  return rows;
-}
-
 }  // namespace
 
 ArrayPtr Solver::Uploaded(MatrixView<const double> from) {
@@ -182,12 +166,32 @@ ArrayPtr Solver::Product(const Operand& a, const Operand& b) {
 
 std::unique_ptr<Solver> MakeHostSolver(const Context& context) { return std::make_unique<HostSolver>(context); }
 
+Matrix<double> LeadingVectors(const Tridiagonal& t, int64_t count) {
+  const int n = lapack::ToInt(std::ssize(t.diagonal)), wanted = lapack::ToInt(count), first = n - wanted + 1;
+  const int lwork = 18 * n, liwork = 10 * n;
+  std::vector<double> diagonal = t.diagonal, beside = t.beside, leading(n), work(lwork);
+  std::vector<int> iwork(liwork), support(2 * count);
+  Matrix<double> rows(count, n);
+  const double unused = 0;
+  int info = 0, found = 0, accurate = 1;
+  dstemr_("V", "I", &n, diagonal.data(), beside.data(), &unused, &unused, &first, &n, &found, leading.data(),
+          rows.data(), &n, &wanted, support.data(), &accurate, work.data(), &lwork, iwork.data(), &liwork, &info, 1, 1);
+  Check(info == 0 && found == wanted, "the eigenvectors of a {} x {} matrix did not converge", n, n);
+  for (int64_t i = 0, j = count - 1; i < j; ++i, --j) std::swap_ranges(rows.row(i), rows.row(i) + n, rows.row(j));
+  return rows;
+}
+
+Tridiagonal FiniteTridiagonal(Solver& solver, Array& a) {
+  Tridiagonal t = solver.Tridiagonalize(a);
+  for (const std::vector<double>* part : {&t.diagonal, &t.beside})
+    for (const double x : *part) Check(std::isfinite(x), "a {} x {} matrix is not finite", a.rows(), a.cols());
+  return t;
+}
+
 LeadingEigenpairs LeadingEigen(Solver& solver, Array& a, int64_t count) {
   Check(a.rows() == a.cols() && count >= 1 && count <= a.rows(), "{} eigenvectors of a {} x {} matrix", count, a.rows(),
         a.cols());
-  LeadingEigenpairs pairs{solver.Tridiagonalize(a), nullptr};
-  for (const std::vector<double>* part : {&pairs.reduced.diagonal, &pairs.reduced.beside})
-    for (const double x : *part) Check(std::isfinite(x), "a {} x {} matrix is not finite", a.rows(), a.cols());
+  LeadingEigenpairs pairs{FiniteTridiagonal(solver, a), nullptr};
   pairs.vectors = solver.Uploaded(LeadingVectors(pairs.reduced, count).view());
   solver.Rotate(a, pairs.reduced, *pairs.vectors);
   return pairs;

@@ -97,6 +97,12 @@ class Solver : public std::enable_shared_from_this<Solver> {
 
 std::unique_ptr<Solver> MakeHostSolver(const Context& context);
 
+// The eigenvectors of T for its `count` largest eigenvalues, as rows (count, n), the largest first; computed on the
+// host. Throws Error if the iteration does not converge.
+Matrix<double> LeadingVectors(const Tridiagonal& t, int64_t count);
+// solver.Tridiagonalize(a). Throws Error if a is not finite.
+Tridiagonal FiniteTridiagonal(Solver& solver, Array& a);
+
 // The eigenvectors of symmetric a for its `count` largest eigenvalues as rows, the largest first. At most a third of
 // the work of Eigen(). Overwrites a. Throws Error if it does not converge or a is not finite.
 struct LeadingEigenpairs {

@@ -58,6 +58,7 @@ class Search {
   FittedSites Run() {
     TryIndependent();
     TryWalks();
+    CompleteSpectra(best_.reports);
     best_.seconds = seconds_;
     return std::move(best_);
   }
@@ -85,6 +86,7 @@ class Search {
     options.factorization = recipe.factorization;
     options.ridge.lambda = recipe.lambda;
     options.metric = recipe.metric;
+    options.spectra = Spectra::kLater;  // only the chosen recipe's are reported
     return options;
   }
   // Null for the identity.

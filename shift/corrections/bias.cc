@@ -10,7 +10,8 @@ FittedSites FitBias(const FitInput& input) {
   for (const SiteSums* site : input.sums) {
     const int64_t d = site->fit.hidden();
     Check(site->fit.weight() > 0, "the mean update without a single token");
-    fitted.adapters.push_back(MakeLra(LowRank{Matrix<double>(d, 0), Matrix<double>(0, d), site->fit.DeltaMean(), {}}));
+    fitted.adapters.push_back(
+        MakeLra(LowRank{Matrix<double>(d, 0), Matrix<double>(0, d), site->fit.DeltaMean(), {}, {}}));
     fitted.reports.push_back(MeasureSite(input.job.context, *site, *fitted.adapters.back()));
   }
   return fitted;

@@ -61,6 +61,7 @@ struct Joint {
   double rcond = 0;       // reciprocal condition number of I + A
   Matrix<double> folded;  // B (I + A)^-1, where that can be trusted
   std::vector<double> singular_values;
+  linalg::Tridiagonal squares;  // as in SiteReport
 };
 
 class JointFit {
@@ -126,8 +127,10 @@ class JointFit {
     if (options_.rank.kind == RankSpec::Kind::kEnergy)
       spectrum[0] = SingularValues(context_, metric, stream, options_.factorization, output_);
     const int64_t rank = ChooseRanks(options_.rank, spectrum, d_).front();
-    LowRank factors = Factorize(context_, metric, stream, rank, options_.factorization, output_);
-    joint.singular_values = factors.singular_values;
+    LowRank factors = LeadingFactors({context_, metric, stream, options_.factorization, output_}, rank,
+                                     /*all=*/options_.spectra == Spectra::kNow);
+    if (options_.spectra != Spectra::kNever) joint.singular_values = factors.singular_values;
+    if (options_.spectra == Spectra::kLater) joint.squares = std::move(factors.squares);
 
     // The activations' sums with D - out A in place of D. Of those only the products with the inputs change.
     const RidgeSums& all = sums_.fit;
@@ -189,7 +192,8 @@ FittedSites FitJoint(const FitInput& input) {
   report.tokens = sums.fit.tokens();
   report.rank = joint.lra->rank();
   report.singular_values = joint.singular_values;
-  report.effective_rank = EffectiveRank(report.singular_values);
+  report.squares = joint.squares;
+  if (report.squares.size() == 0) report.effective_rank = EffectiveRank(report.singular_values);
   Matrix<double> map = MapOf(job.context, *joint.lra, ChangeOf(*projection, *before, *fitted.own.front().own));
   const Matrix<double> bias = Converted<double>(joint.lra->b);
   report.r2_fit = RSquared(job.context, sums.fit, map.view(), bias.view());

@@ -14,7 +14,7 @@ namespace shiftrt {
 namespace {
 
 Correctable Correct(const Context& context, const RidgeSums& sums, const RidgeSolution& solution, int64_t rank) {
-  const LowRank factors = LeadingFactors(context, sums, solution, rank, Factorization::kReducedRank);
+  const LowRank factors = LeadingFactors({context, sums, solution, Factorization::kReducedRank}, rank);
   const double unexplained = 1.0 - RSquared(context, sums, {factors.p.view(), factors.q.view()}, factors.b.view());
   return {MakeLra(factors), unexplained * sums.CenteredDeltaSquares()};
 }

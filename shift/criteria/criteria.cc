@@ -167,7 +167,7 @@ std::vector<BlockPart> PickWindow(const std::vector<double>& scores, const Quota
 }
 
 std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const CriterionInput& input,
-                                    Progress& progress) {
+                                    Progress& progress, std::span<Probe* const> beside) {
   ProbeSet probes(input, progress);
   std::vector<CriterionTask> tasks;
   for (const PruneSpec& spec : specs) {
@@ -184,6 +184,7 @@ std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const C
   if (!probes.empty()) {
     Pass pass(input.context, input.weights);
     probes.AddTo(pass);
+    for (Probe* const probe : beside) pass.Add(*probe);
     pass.Run("selecting layers", *input.calibration, progress);
   }
   std::vector<Selection> selections;
@@ -192,8 +193,9 @@ std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const C
   return selections;
 }
 
-Selection SelectLayers(const PruneSpec& spec, const CriterionInput& input, Progress& progress) {
-  return std::move(SelectLayers(std::vector{spec}, input, progress)[0]);
+Selection SelectLayers(const PruneSpec& spec, const CriterionInput& input, Progress& progress,
+                       std::span<Probe* const> beside) {
+  return std::move(SelectLayers(std::vector{spec}, input, progress, beside)[0]);
 }
 
 Selection Reselect(const PruneSpec& spec, std::vector<double> scores, const Weights& weights) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,7 @@ struct CriterionInput {
   uint64_t seed = 0;
 };
 
+class Probe;
 class ProbeSet;
 
 // One selection to make.
@@ -78,11 +80,13 @@ void CheckCriterion(const PruneSpec& spec, SettingSet used);
 // True if any of them looks at calibration text.
 bool NeedCalibration(const std::vector<PruneSpec>& specs);
 
-// Scores every unit and makes the selection, for each of `specs`. One pass of the original model serves all of them.
-// Throws UsageError as RemovalCount and CheckCriterion do, and Error without the text a criterion needs.
+// Scores every unit and makes the selection, for each of `specs`. One pass of the original model serves all of them,
+// and the probes `beside`, which hear nothing if no criterion has a probe. Throws UsageError as RemovalCount and
+// CheckCriterion do, and Error without the text a criterion needs.
 std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const CriterionInput& input,
-                                    Progress& progress);
-Selection SelectLayers(const PruneSpec& spec, const CriterionInput& input, Progress& progress);
+                                    Progress& progress, std::span<Probe* const> beside = {});
+Selection SelectLayers(const PruneSpec& spec, const CriterionInput& input, Progress& progress,
+                       std::span<Probe* const> beside = {});
 
 // The selection of `spec` from earlier scores of a criterion with scores_stand_alone.
 Selection Reselect(const PruneSpec& spec, std::vector<double> scores, const Weights& weights);

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <future>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -38,21 +41,13 @@ class InMetric {
   }
   const linalg::Array& a() const { return *a_; }
   const linalg::Array& metric_a() const { return metric_a_ != nullptr ? *metric_a_ : *a_; }
-  // Eigenpairs of A' G_c A, or A' A.
-  linalg::LeadingEigenpairs Eigen(Solver& solver, int64_t count) const {
-    return LeadingEigen(solver, *solver.Product({a(), true}, {metric_a()}), count);
-  }
+  // A' G_c A, or A' A.
+  linalg::ArrayPtr Squares(Solver& solver) const { return solver.Product({a(), true}, {metric_a()}); }
 
  private:
   std::shared_ptr<const linalg::Array> a_;
   linalg::ArrayPtr metric_a_;
 };
-
-// A in the metric, if there is one.
-linalg::PlacedMatrix Weighted(const Context& context, const RidgeSolution& solution, const OutputMetric* metric) {
-  if (metric == nullptr) return {};
-  return metric->Times(context, solution.a.host());
-}
 
 // Calls body(solver) where a problem of one site is worth solving.
 template <typename Body>
@@ -61,14 +56,10 @@ auto WithSolver(const Context& context, int64_t hidden, const Body& body) {
   return linalg::WithSolver(context, FactorizeFlops(hidden), 2 * d * d, body);
 }
 
-// The map to factorize.
-struct ToFactorize {
-  const Context& context;
-  const RidgeSums& sums;
-  const RidgeSolution& solution;
-  Factorization factorization;
-  const OutputMetric* metric;
-};
+linalg::Tridiagonal WithoutReflectors(linalg::Tridiagonal t) {
+  t.reflectors.clear();
+  return t;
+}
 
 // With V the leading right singular vectors of G^(1/2) A, which are eigenvectors of A' G A, the best map of rank r in
 // the metric G is A V V': no root or inverse of G is needed, and G = I gives the SVD of A. Only V comes from the
@@ -76,31 +67,83 @@ struct ToFactorize {
 //
 // In a metric M = L L' of the output, the same is done with A L, and A L V V' L^-1 is the best map.
 //
-// `others`, if not null, gets the singular values behind those of the factors.
-LowRank FactorsOf(const ToFactorize& map, int64_t rank, std::vector<double>* others) {
-  const int64_t d = map.sums.hidden();
-  CheckRank(RankSpec::Fixed(rank), d);
-  const linalg::PlacedMatrix weighted = Weighted(map.context, map.solution, map.metric);
-  const linalg::PlacedMatrix& a = map.metric != nullptr ? weighted : map.solution.a;
-  LowRank out = WithSolver(map.context, d, [&](Solver& solver) {
-    const InMetric maps(solver, map.sums, a, map.factorization);
-    const linalg::LeadingEigenpairs eigen = maps.Eigen(solver, rank);  // V' in its rows
-    const linalg::ArrayPtr p = solver.Product({maps.a()}, {*eigen.vectors, true}),
-                           metric_p = solver.Product({maps.metric_a()}, {*eigen.vectors, true});
-    LowRank factors{solver.Downloaded(*p), solver.Downloaded(*eigen.vectors), {}, {}};
+// The steps Reduce, Decompose and Finish follow one another. Decompose needs no solver.
+class Factorizing {
+ public:
+  Factorizing(const ToFactorize& map, int64_t rank, bool all) : map_(map), rank_(rank), all_(all) {
+    CheckRank(RankSpec::Fixed(rank), map.sums.hidden());
+    if (map.metric != nullptr) weighted_ = map.metric->Times(map.context, map.solution.a.host());
+  }
+  void Reduce(Solver& solver) {
+    maps_.emplace(solver, map_.sums, map_.metric != nullptr ? weighted_ : map_.solution.a, map_.factorization);
+    squares_ = maps_->Squares(solver);
+    reduced_ = linalg::FiniteTridiagonal(solver, *squares_);
+  }
+  void Decompose() {
+    vectors_ = linalg::LeadingVectors(reduced_, rank_);
+    if (all_) CompleteSpectrum(reduced_, behind_);
+  }
+  LowRank Finish(Solver& solver) {
+    const linalg::ArrayPtr vectors = solver.Uploaded(vectors_.view());  // V' in its rows
+    solver.Rotate(*squares_, reduced_, *vectors);
+    const linalg::ArrayPtr p = solver.Product({maps_->a()}, {*vectors, true}),
+                           metric_p = solver.Product({maps_->metric_a()}, {*vectors, true});
+    LowRank factors{solver.Downloaded(*p), solver.Downloaded(*vectors), {}, {}, {}};
     factors.singular_values = ColumnNorms(factors.p, solver.Downloaded(*metric_p));
-    if (others != nullptr) {
-      *others = eigen.Values();
-      others->resize(d - rank);
-      std::reverse(others->begin(), others->end());
-    }
     return factors;
-  });
-  if (map.metric != nullptr) out.q = map.metric->Over(map.context, out.q);
-  out.b = map.factorization == Factorization::kSvd ? map.solution.b.Clone()
-                                                   : FreeBias(map.context, map.sums, {out.p.view(), out.q.view()});
-  return out;
+  }
+  // The parts of the result that the host computes.
+  LowRank Completed(LowRank factors) {
+    if (all_) factors.singular_values.insert(factors.singular_values.end(), behind_.begin() + rank_, behind_.end());
+    factors.squares = WithoutReflectors(std::move(reduced_));
+    if (map_.metric != nullptr) factors.q = map_.metric->Over(map_.context, factors.q);
+    factors.b = map_.factorization == Factorization::kSvd
+                    ? map_.solution.b.Clone()
+                    : FreeBias(map_.context, map_.sums, {factors.p.view(), factors.q.view()});
+    return factors;
+  }
+  const ToFactorize& map() const { return map_; }
+  int64_t rank() const { return rank_; }
+  bool all() const { return all_; }
+
+ private:
+  const ToFactorize map_;
+  const int64_t rank_;
+  const bool all_;
+  linalg::PlacedMatrix weighted_;
+  std::optional<InMetric> maps_;
+  linalg::ArrayPtr squares_;
+  linalg::Tridiagonal reduced_;
+  Matrix<double> vectors_;
+  std::vector<double> behind_;  // all singular values, of which the leading ones are not used
+};
+
+// Calls body(solver) with the solver of a GPU. False if it is not to be used or its memory is too small.
+bool OnGpu(const ToFactorize& map, const std::function<void(Solver&)>& body) {
+  const auto d = static_cast<double>(map.sums.hidden());
+  return linalg::Moved(map.context, FactorizeFlops(map.sums.hidden()), 2 * d * d, body);
 }
+
+class Decomposing : public PendingFactors {
+ public:
+  explicit Decomposing(std::unique_ptr<Factorizing> steps)
+      : steps_(std::move(steps)), host_(std::async(std::launch::async, [this] { steps_->Decompose(); })) {}
+  LowRank Finish() override {
+    host_.get();
+    LowRank factors;
+    if (OnGpu(steps_->map(), [&](Solver& solver) { factors = steps_->Finish(solver); }))
+      return steps_->Completed(std::move(factors));
+    const ToFactorize map = steps_->map();
+    const int64_t rank = steps_->rank();
+    const bool all = steps_->all();
+    steps_.reset();  // its memory may be what is missing
+    return LeadingFactors(map, rank, all);
+  }
+
+ private:
+  std::unique_ptr<Factorizing> steps_;
+  std::future<void> host_;  // its destructor waits
+};
 
 // "500k", "4M" or a plain number, at least 1.
 bool ParseScaled(std::string_view text, int64_t* value) {
@@ -223,27 +266,46 @@ std::vector<int64_t> ChooseRanks(const RankSpec& spec, const std::vector<std::ve
   return {};
 }
 
-LowRank LeadingFactors(const Context& context, const RidgeSums& sums, const RidgeSolution& solution, int64_t rank,
-                       Factorization factorization, const OutputMetric* metric) {
-  return FactorsOf({context, sums, solution, factorization, metric}, rank, nullptr);
+LowRank LeadingFactors(const ToFactorize& map, int64_t rank, bool all) {
+  return WithSolver(map.context, map.sums.hidden(), [&](Solver& solver) {
+    Factorizing steps(map, rank, all);
+    steps.Reduce(solver);
+    steps.Decompose();
+    return steps.Completed(steps.Finish(solver));
+  });
+}
+
+std::unique_ptr<PendingFactors> PendingFactors::Start(const ToFactorize& map, int64_t rank, bool all) {
+  auto steps = std::make_unique<Factorizing>(map, rank, all);
+  if (!OnGpu(map, [&](Solver& solver) { steps->Reduce(solver); })) return nullptr;
+  return std::make_unique<Decomposing>(std::move(steps));
 }
 
 LowRank Factorize(const Context& context, const RidgeSums& sums, const RidgeSolution& solution, int64_t rank,
                   Factorization factorization, const OutputMetric* metric) {
-  std::vector<double> others;
-  LowRank factors = FactorsOf({context, sums, solution, factorization, metric}, rank, &others);
-  for (const double square : others) factors.singular_values.push_back(std::sqrt(std::max(0.0, square)));
-  return factors;
+  return LeadingFactors({context, sums, solution, factorization, metric}, rank, /*all=*/true);
+}
+
+void CompleteSpectrum(const linalg::Tridiagonal& squares, std::vector<double>& singular_values) {
+  std::vector<double> values = linalg::Eigenvalues(squares);
+  std::reverse(values.begin(), values.end());
+  for (size_t i = singular_values.size(); i < values.size(); ++i)
+    singular_values.push_back(std::sqrt(std::max(0.0, values[i])));
+}
+
+linalg::Tridiagonal SquaredSpectrum(const ToFactorize& map) {
+  linalg::PlacedMatrix weighted;
+  if (map.metric != nullptr) weighted = map.metric->Times(map.context, map.solution.a.host());
+  return WithSolver(map.context, map.sums.hidden(), [&](Solver& solver) {
+    const InMetric maps(solver, map.sums, map.metric != nullptr ? weighted : map.solution.a, map.factorization);
+    return WithoutReflectors(linalg::FiniteTridiagonal(solver, *maps.Squares(solver)));
+  });
 }
 
 std::vector<double> SingularValues(const Context& context, const RidgeSums& sums, const RidgeSolution& solution,
                                    Factorization factorization, const OutputMetric* metric) {
-  const linalg::PlacedMatrix weighted = Weighted(context, solution, metric);
-  std::vector<double> values = WithSolver(context, sums.hidden(), [&](Solver& solver) {
-    return InMetric(solver, sums, metric != nullptr ? weighted : solution.a, factorization).Eigen(solver, 1).Values();
-  });
-  std::reverse(values.begin(), values.end());
-  for (double& value : values) value = std::sqrt(std::max(0.0, value));
+  std::vector<double> values;
+  CompleteSpectrum(SquaredSpectrum({context, sums, solution, factorization, metric}), values);
   return values;
 }
 
@@ -251,7 +313,7 @@ LowRank Truncate(const Context& context, const RidgeSums& sums, const LowRank& f
                  Factorization factorization) {
   const int64_t d = sums.hidden();
   Check(rank >= 0 && rank <= factors.p.cols(), "cannot cut factors of rank {} to rank {}", factors.p.cols(), rank);
-  LowRank out{Matrix<double>(d, rank), Matrix<double>(rank, d), {}, factors.singular_values};
+  LowRank out{Matrix<double>(d, rank), Matrix<double>(rank, d), {}, factors.singular_values, factors.squares};
   for (int64_t i = 0; i < d; ++i) std::copy_n(factors.p.row(i), rank, out.p.row(i));
   std::copy_n(factors.q.data(), rank * d, out.q.data());
   const bool keep_bias = factorization == Factorization::kSvd && rank > 0;

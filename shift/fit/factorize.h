@@ -25,9 +25,13 @@ std::vector<int64_t> ChooseRanks(const RankSpec& spec, const std::vector<std::ve
 
 struct LowRank {
   Matrix<double> p, q, b;  // (d, r), (r, d), (1, d)
-  std::vector<double>
-      singular_values;  // all of them, descending: of A (svd, svd-refit), or of G_c^(1/2) A (rrr), times L
+  // All of them or the leading ones, descending: those of A (svd, svd-refit), or of G_c^(1/2) A (rrr), times L.
+  std::vector<double> singular_values;
+  // A matrix whose eigenvalues are the squares of all of them; without its reflectors.
+  linalg::Tridiagonal squares;
 };
+// Appends to the leading singular values those that are missing. The host computes them: O(d^2) in one thread.
+void CompleteSpectrum(const linalg::Tridiagonal& squares, std::vector<double>& singular_values);
 
 // svd: the truncated SVD of A, b kept (paper eq. svd_truncation). svd-refit: b = mean(D) - mean(H) A_r instead. rrr:
 // minimises tr((A - A_r)' G_c (A - A_r)) over maps of rank r with the centred Gram G_c of `sums`, and refits b: on the
@@ -36,14 +40,33 @@ struct LowRank {
 // rank below 1 or above d.
 LowRank Factorize(const Context& context, const RidgeSums& sums, const RidgeSolution& solution, int64_t rank,
                   Factorization factorization, const OutputMetric* metric = nullptr);
-// The same with the leading singular values alone, for who does not ask for the others: the host has less to compute.
-LowRank LeadingFactors(const Context& context, const RidgeSums& sums, const RidgeSolution& solution, int64_t rank,
-                       Factorization factorization, const OutputMetric* metric = nullptr);
+
+// The map of a site that is factorized. The references outlive what takes it.
+struct ToFactorize {
+  const Context& context;
+  const RidgeSums& sums;
+  const RidgeSolution& solution;
+  Factorization factorization;
+  const OutputMetric* metric = nullptr;
+};
+// As Factorize, with the leading singular values, and with the others if `all`, for callers that need no more: the host
+// has less to compute.
+LowRank LeadingFactors(const ToFactorize& map, int64_t rank, bool all = false);
+// The same in two steps. In between, the host decomposes a tridiagonal matrix in a thread of its own, while the GPU
+// works on something else. The bits are those of one step.
+class PendingFactors {
+ public:
+  // Starts on the GPU of the context. Null where that has no memory, or the problem is better solved on the host.
+  static std::unique_ptr<PendingFactors> Start(const ToFactorize& map, int64_t rank, bool all);
+  virtual ~PendingFactors() = default;
+  virtual LowRank Finish() = 0;  // once
+};
 // FLOP of either for a map (d, d), about.
 double FactorizeFlops(int64_t d);
-// All singular values alone, descending: of A (svd), or of G_c^(1/2) A (rrr), times L.
+// All singular values alone, descending: of A (svd), or of G_c^(1/2) A (rrr), times L; and LowRank::squares alone.
 std::vector<double> SingularValues(const Context& context, const RidgeSums& sums, const RidgeSolution& solution,
                                    Factorization factorization, const OutputMetric* metric = nullptr);
+linalg::Tridiagonal SquaredSpectrum(const ToFactorize& map);
 // Returns the result of Factorize for the smaller `rank`, given that for a larger one; rank 0 is a bias alone.
 LowRank Truncate(const Context& context, const RidgeSums& sums, const LowRank& factors, int64_t rank,
                  Factorization factorization);

@@ -2,6 +2,7 @@
 #include "shift/fit/fit.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <utility>
@@ -20,21 +21,35 @@ bool RankNeedsSpectrum(const RankSpec& spec) {
   return spec.kind == RankSpec::Kind::kEnergy || spec.kind == RankSpec::Kind::kBudget;
 }
 
-// The adapter of `rank` directions, and all singular values.
-std::shared_ptr<const Lra> Reduce(const Context& context, const RidgeSums& sums, const RidgeSolution& solution,
-                                  int64_t rank, const FitOptions& options, const OutputMetric* metric,
-                                  std::vector<double>& singular_values) {
-  // Asked for by number, a rank of d is factors of rank d; otherwise the full map is the smaller way to say it.
-  if (rank == sums.hidden() && options.rank.kind != RankSpec::Kind::kFixed) {
-    if (singular_values.empty())
-      singular_values = SingularValues(context, sums, solution, options.factorization, metric);
-    return MakeLra(solution);
+// The factors of one site after another. On a GPU, the host's part of a site runs behind the device's part of the next.
+class Factorizer {
+ public:
+  // Receives the factors of item i.
+  using Done = std::function<void(int64_t i, LowRank factors)>;
+  explicit Factorizer(Done done) : done_(std::move(done)) {}
+
+  void Take(int64_t i, const ToFactorize& map, int64_t rank, bool all) {
+    std::unique_ptr<PendingFactors> next = PendingFactors::Start(map, rank, all);
+    const bool waited = pending_ != nullptr;
+    Flush();
+    if (next == nullptr && waited) next = PendingFactors::Start(map, rank, all);  // there is more memory
+    if (next == nullptr) return done_(i, LeadingFactors(map, rank, all));
+    pending_ = std::move(next);
+    item_ = i;
   }
-  LowRank factors = Factorize(context, sums, solution, std::max<int64_t>(1, rank), options.factorization, metric);
-  if (rank == 0) factors = Truncate(context, sums, factors, 0, options.factorization);
-  singular_values = std::move(factors.singular_values);
-  return MakeLra(factors);
-}
+  // Finishes the last one.
+  void Flush() {
+    if (pending_ == nullptr) return;
+    LowRank factors = pending_->Finish();
+    pending_.reset();
+    done_(item_, std::move(factors));
+  }
+
+ private:
+  Done done_;
+  std::unique_ptr<PendingFactors> pending_;
+  int64_t item_ = 0;
+};
 
 SharedItems WhereSumsAre(const Context& context, const std::vector<const SiteSums*>& sites) {
   std::vector<const RidgeMatrices*> sums;
@@ -46,6 +61,14 @@ SharedItems WhereSumsAre(const Context& context, const std::vector<const SiteSum
 
 const OutputMetric* MetricOf(const OutputMetrics* metrics, const Site& site) {
   return metrics == nullptr ? nullptr : &metrics->at(site.last());
+}
+
+void CompleteSpectra(std::vector<SiteReport>& reports) {
+  for (SiteReport& report : reports) {
+    if (report.squares.size() == 0) continue;
+    CompleteSpectrum(std::exchange(report.squares, {}), report.singular_values);
+    report.effective_rank = EffectiveRank(report.singular_values);
+  }
 }
 
 FittedSites& FittedSites::operator+=(FittedSites more) {
@@ -111,6 +134,7 @@ FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums
   const Stopwatch watch(fitted.seconds.factorize);
   const SharedItems items = WhereSumsAre(context, sites);
   std::vector<std::vector<double>> spectra(sites.size());
+  std::vector<linalg::Tridiagonal> squares(sites.size());  // of spectra that are completed later
   if (RankNeedsSpectrum(options.rank)) {
     items.ForEach([&](int64_t i) {
       spectra[i] = SingularValues(context, sites[i]->fit, solved.solutions[i], options.factorization,
@@ -123,18 +147,43 @@ FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums
   progress.Begin("factorizing", static_cast<int64_t>(sites.size()));
   fitted.adapters.resize(sites.size());
   fitted.reports.resize(sites.size());
+  const auto measure = [&](int64_t i) {
+    SiteReport& report = fitted.reports[i] = MeasureSite(context, *sites[i], *fitted.adapters[i]);
+    report.lambda = solved.solutions[i].lambda;
+    report.condition = solved.solutions[i].condition;
+    report.warning = solved.solutions[i].warning;
+    if (options.spectra == Spectra::kNever) return;
+    report.singular_values = std::move(spectra[i]);
+    report.squares = std::move(squares[i]);
+    if (report.squares.size() == 0) report.effective_rank = EffectiveRank(report.singular_values);
+  };
+  Factorizer factorizer([&](int64_t i, LowRank factors) {
+    // Those behind the leading ones may be known.
+    for (size_t j = factors.singular_values.size(); j < spectra[i].size(); ++j)
+      factors.singular_values.push_back(spectra[i][j]);
+    spectra[i] = factors.singular_values;
+    if (options.spectra == Spectra::kLater && std::ssize(spectra[i]) < hidden) squares[i] = factors.squares;
+    if (ranks[i] == 0) factors = Truncate(context, sites[i]->fit, factors, 0, options.factorization);
+    fitted.adapters[i] = MakeLra(factors);
+    measure(i);
+  });
   const auto reduce = [&](int64_t i) {
     const RidgeSolution& solution = solved.solutions[i];
-    fitted.adapters[i] =
-        Reduce(context, sites[i]->fit, solution, ranks[i], options, MetricOf(metrics, sites[i]->site), spectra[i]);
-    SiteReport& report = fitted.reports[i] = MeasureSite(context, *sites[i], *fitted.adapters[i]);
-    report.lambda = solution.lambda;
-    report.condition = solution.condition;
-    report.warning = solution.warning;
-    report.singular_values = std::move(spectra[i]);
-    report.effective_rank = EffectiveRank(report.singular_values);
+    const ToFactorize map = {context, sites[i]->fit, solution, options.factorization,
+                             MetricOf(metrics, sites[i]->site)};
+    // Asked for by number, a rank of d is factors of rank d; otherwise the full map is the smaller way to say it.
+    if (ranks[i] < hidden || options.rank.kind == RankSpec::Kind::kFixed) {
+      const bool all = options.spectra == Spectra::kNow && spectra[i].empty();
+      return factorizer.Take(i, map, std::max<int64_t>(1, ranks[i]), all);
+    }
+    if (spectra[i].empty() && options.spectra != Spectra::kNever) squares[i] = SquaredSpectrum(map);
+    if (options.spectra == Spectra::kNow && squares[i].size() > 0)
+      CompleteSpectrum(std::exchange(squares[i], {}), spectra[i]);
+    fitted.adapters[i] = MakeLra(solution);
+    measure(i);
   };
   items.ForEach(reduce, [&](int64_t, int64_t) { progress.Advance(1); });
+  factorizer.Flush();
   progress.End();
   items.Share(fitted.adapters);
   items.Share(fitted.reports);

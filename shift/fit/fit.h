@@ -18,11 +18,16 @@
 
 namespace shiftrt {
 
+// The singular values of a fit's reports are computed with the fit, by CompleteSpectra(), or only where they choose a
+// rank.
+enum class Spectra { kNow, kLater, kNever };
+
 struct FitOptions {
   RidgeOptions ridge;
   RankSpec rank;
   Factorization factorization = Factorization::kReducedRank;
   MetricKind metric = MetricKind::kIdentity;
+  Spectra spectra = Spectra::kNow;
 };
 // That of a site's output. Null where `metrics` is, for kIdentity.
 const OutputMetric* MetricOf(const OutputMetrics* metrics, const Site& site);
@@ -44,13 +49,17 @@ struct SiteReport {
   // The mean factor over the coordinates of a correction that scales the stream. NaN for other corrections.
   double scale = std::numeric_limits<double>::quiet_NaN();
   std::vector<double> singular_values;  // as in LowRank
+  linalg::Tridiagonal squares;          // as in LowRank, until CompleteSpectra()
   std::string warning;
 
   friend auto FieldsOf(SiteReport& r) {
     return std::tie(r.site, r.part, r.tokens, r.lambda, r.rank, r.r2_fit, r.r2_heldout, r.condition, r.effective_rank,
-                    r.scale, r.singular_values, r.warning);
+                    r.scale, r.singular_values, r.squares.diagonal, r.squares.beside, r.warning);
   }
 };
+
+// Computes what Spectra::kLater left out.
+void CompleteSpectra(std::vector<SiteReport>& reports);
 
 // The seconds that the steps of a fit took. Selecting layers is no part of a fit, but of the whole job.
 struct StepSeconds {

@@ -146,8 +146,11 @@ class Walk {
     if (!start_)
       start_ = StreamsBefore(
           first, job_, adapters_ ? "calibrating up to the first site" : "calibrating up to the first removed block");
-    Check(start_->layer <= first && (adapters_ || start_->layer == first),
-          "streams before block {}, expected before block {}", start_->layer, first);
+    Check(start_->layer <= first, "streams before block {}, expected before block {} or an earlier one", start_->layer,
+          first);
+    if (start_->heldout.empty())
+      start_->heldout = StreamsBefore(start_->layer, job_.context, job_.model.weights, job_.calibration.heldout,
+                                      "calibrating on held-out text", job_.progress);
     at_ = adapters_ ? sites_.front().begin() : 2 * first;
     pending_ = StagesBetween(2 * start_->layer, at_);
     Start(job_.calibration.fit, start_->fit, texts_[0]);

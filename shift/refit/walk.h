@@ -49,7 +49,8 @@ struct WalkResult {
 // before the first removed one on, and the fitted blocks twice. Memory: tokens x hidden x 8 bytes for the two streams,
 // and what CheckWalkMemory says. Throws UsageError where there is no block before a run that the correction needs one
 // for (kActivation), and for a family that norms the updates. `start`: the streams of the job's text before the block
-// in front of the first removed one (WalkStart), where they are already there; it takes their memory.
+// in front of the first removed one (WalkStart), or before an earlier one, where they are already there; it takes their
+// memory.
 WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std::vector<BlockPart>& removed,
                            const WalkOptions& options, std::optional<StartStreams> start = std::nullopt);
 // The layer before which a walk starts.

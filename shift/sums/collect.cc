@@ -19,12 +19,14 @@ struct Part {
   RidgeSums SiteSums::*sums;
   int64_t CalibrationSums::*done;
   TokenSizes GradientSizes::*sizes;
+  std::vector<KeptRows> StartStreams::*streams;
   const char* phase;
 };
 constexpr Part kParts[] = {
-    {&CalibrationSet::fit, &SiteSums::fit, &CalibrationSums::fit_batches, &GradientSizes::fit, "calibrating"},
+    {&CalibrationSet::fit, &SiteSums::fit, &CalibrationSums::fit_batches, &GradientSizes::fit, &StartStreams::fit,
+     "calibrating"},
     {&CalibrationSet::heldout, &SiteSums::heldout, &CalibrationSums::heldout_batches, &GradientSizes::heldout,
-     "measuring on held-out text"},
+     &StartStreams::heldout, "measuring on held-out text"},
 };
 
 }  // namespace
@@ -63,7 +65,8 @@ void CheckMemory(const Context& context, int64_t sites, int64_t hidden, const ch
         sites, sites == 1 ? "" : "s", mib(taken), mib(room), advice);
 }
 
-void Collect(const ShiftJob& job, CalibrationSums& sums, Checkpoint* checkpoint, const GradientSizes* sizes) {
+void Collect(const ShiftJob& job, CalibrationSums& sums, Checkpoint* checkpoint, const GradientSizes* sizes,
+             const StartStreams* start) {
   for (const Part& part : kParts) {
     const auto left = std::span(job.calibration.*part.batches).subspan(sums.*part.done);
     if (sums.sites.empty() || left.empty()) continue;
@@ -71,6 +74,8 @@ void Collect(const ShiftJob& job, CalibrationSums& sums, Checkpoint* checkpoint,
     for (SiteSums& site : sums.sites) probe.Add(site, site.*part.sums);
     Pass pass(job.context, job.model.weights);
     pass.Add(probe);
+    if (start != nullptr && !(start->*part.streams).empty())
+      pass.BeginAt(start->layer, std::span(start->*part.streams).subspan(sums.*part.done));
     pass.Run(part.phase, left, job.progress, checkpoint);
   }
 }

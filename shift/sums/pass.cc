@@ -8,6 +8,7 @@
 
 #include "runtime/check.h"
 #include "runtime/shared_items.h"
+#include "shift/sums/sites.h"
 
 namespace shiftrt {
 
@@ -31,15 +32,26 @@ class Pass::DeviceRun {
         std::vector<Tap> more = group.probe().Taps();
         std::move(more.begin(), more.end(), std::back_inserter(taps));
       }
+      for (const Tap& tap : taps)
+        Check(tap.layer >= pass.first_, "a tap at block {} of a pass that begins at block {}", tap.layer, pass.first_);
       if (!taps.empty()) decoders_.emplace_back(context, pass.weights_, pass.plans_[plan], std::move(taps));
     }
+    stages_ = StagesBetween(2 * pass.first_, 2 * pass.weights_->config.layers);
   }
-  void Run(const Batch& batch) {
-    for (Decoder& decoder : decoders_) decoder.Forward(batch, /*taps_only=*/true);
+  // `kept`: the stream of this batch where the pass begins; null: it begins with the tokens.
+  void Run(const Batch& batch, const KeptRows* kept) {
+    for (Decoder& decoder : decoders_) {
+      if (kept == nullptr) {
+        decoder.Forward(batch, /*taps_only=*/true);
+      } else {
+        decoder.Resume(batch, kept->rows(), stages_, /*taps_only=*/true);
+      }
+    }
   }
 
  private:
   std::deque<Decoder> decoders_;  // of the plans that are listened to
+  std::vector<Stage> stages_;     // from the block at which the pass begins
 };
 
 Pass::Pass(const Context& context, std::shared_ptr<const Weights> weights)
@@ -53,6 +65,11 @@ void Pass::Add(const DepthPlan& plan, Probe& probe) {
   if (known == plans_.end()) plans_.push_back(plan);
 }
 
+void Pass::BeginAt(int64_t layer, std::span<const KeptRows> streams) {
+  first_ = layer;
+  streams_ = streams;
+}
+
 void Pass::Run(const std::string& phase, std::span<const Batch> batches, Progress& progress, Checkpoint* checkpoint) {
   std::vector<Group> groups;
   int64_t measured = 0;
@@ -61,6 +78,8 @@ void Pass::Run(const std::string& phase, std::span<const Batch> batches, Progres
     const int64_t parts = plugged.probe->parts();
     if (parts > 0) groups.push_back({plugged, std::clamp<int64_t>(plugged.probe->parts_at_once(), 1, parts)});
   }
+  Check(streams_.empty() || (streams_.size() == batches.size() && plans_.size() == 1),
+        "{} streams for a pass of {} batches and {} plans", streams_.size(), batches.size(), plans_.size());
   Text text{batches.first(measured)};
   while (true) {
     for (Group& group : groups) group.end = std::min(group.begin + group.at_once, group.probe().parts());
@@ -116,7 +135,7 @@ void Pass::RunGroups(const std::string& phase, Text& text, std::vector<Group>& g
     bool interrupted = false;
     const auto run = [&](int64_t b) {
       each([&](const Group& group) { group.probe().BeginBatch(before + b); });
-      devices[turn++ % std::ssize(devices)].Run(batches[b]);
+      devices[turn++ % std::ssize(devices)].Run(batches[b], streams_.empty() ? nullptr : &streams_[before + b]);
       CountBatch(context_, batches[b].size() * static_cast<int64_t>(plans_.size()));
     };
     tally->ForEachBatch(std::ssize(batches), run, [&](int64_t first, int64_t end, bool together) {

@@ -60,6 +60,10 @@ class Pass {
   // after another for each batch. The probe lasts as long as the pass.
   void Add(Probe& probe);
   void Add(const DepthPlan& plan, Probe& probe);
+  // Lets the pass begin at block `layer` of the original model, its only plan, from the streams that are kept there:
+  // one per batch that Run() will be given, empty where another process has the batch. No probe taps an earlier block.
+  // They last as long as the pass.
+  void BeginAt(int64_t layer, std::span<const KeptRows> streams);
 
   // Runs `batches` up to the last tap. They are dealt out unless a probe must hear them all. Devices take batches in
   // turns; a GPU is given its next one while the others work at theirs. Where a device has no memory
@@ -89,6 +93,8 @@ class Pass {
     size_t plan;
   };
   std::vector<Plugged> probes_;
+  int64_t first_ = 0;  // the block at which it begins
+  std::span<const KeptRows> streams_;
 };
 
 }  // namespace shiftrt

@@ -5,34 +5,40 @@
 
 namespace shiftrt {
 
-namespace {
+StreamProbe::StreamProbe(std::vector<int64_t> layers, int64_t batches) : layers_(std::move(layers)) {
+  streams_.reserve(layers_.size());
+  for (size_t i = 0; i < layers_.size(); ++i) streams_.emplace_back(batches);
+}
 
-class StreamProbe : public Probe {
- public:
-  StreamProbe(int64_t layer, int64_t batches) : streams(batches), layer_(layer) {}
-  bool dealt() const override { return true; }  // each process keeps the streams of its batches
-  void Begin(Tally&, int64_t, int64_t) override {}
-  void BeginBatch(int64_t batch) override { batch_ = batch; }
-  std::vector<Tap> Taps() override {
-    return {{layer_, TapPoint::kInput, [this](const Rows& h, const Batch&) { streams[batch_].Set(h); }}};
+std::vector<Tap> StreamProbe::Taps() {
+  std::vector<Tap> taps;
+  taps.reserve(layers_.size());
+  for (size_t i = 0; i < layers_.size(); ++i)
+    taps.push_back(
+        {layers_[i], TapPoint::kInput, [this, i](const Rows& h, const Batch&) { streams_[i][batch_].Set(h); }});
+  return taps;
+}
+
+std::vector<KeptRows> StreamProbe::Take(int64_t& layer) {
+  std::vector<KeptRows> taken;
+  int64_t deepest = -1;
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    if (layers_[i] > layer || layers_[i] <= deepest) continue;
+    deepest = layers_[i];
+    taken = std::move(streams_[i]);
   }
-  void Settle(int64_t) override {}
-
-  std::vector<KeptRows> streams;
-
- private:
-  int64_t layer_, batch_ = 0;
-};
-
-}  // namespace
+  streams_.clear();
+  if (deepest >= 0) layer = deepest;
+  return taken;
+}
 
 std::vector<KeptRows> StreamsBefore(int64_t layer, const Context& context, std::shared_ptr<const Weights> weights,
                                     std::span<const Batch> batches, const std::string& phase, Progress& progress) {
-  StreamProbe probe(layer, std::ssize(batches));
+  StreamProbe probe({layer}, std::ssize(batches));
   Pass pass(context.WithGpu(0), std::move(weights));
   pass.Add(probe);
   pass.Run(phase, batches, progress);
-  return std::move(probe.streams);
+  return probe.Take(layer);
 }
 
 StartStreams StartStreams::Every(const Context& context, int64_t step) const {

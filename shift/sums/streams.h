@@ -12,13 +12,34 @@
 
 namespace shiftrt {
 
+// Keeps the streams of the original model before some blocks while a pass runs.
+class StreamProbe : public Probe {
+ public:
+  StreamProbe(std::vector<int64_t> layers, int64_t batches);
+  bool dealt() const override { return true; }  // each process keeps the streams of its batches
+  void Begin(Tally&, int64_t, int64_t) override {}
+  void BeginBatch(int64_t batch) override { batch_ = batch; }
+  std::vector<Tap> Taps() override;
+  void Settle(int64_t) override {}
+
+  // The streams, one per batch, before the deepest of its blocks that is not behind `layer`, which receives that block.
+  // All others are freed. None, and `layer` stays, where every block is behind it.
+  std::vector<KeptRows> Take(int64_t& layer);
+
+ private:
+  std::vector<int64_t> layers_;
+  std::vector<std::vector<KeptRows>> streams_;  // by layer and batch
+  int64_t batch_ = 0;
+};
+
 // The stream of the original model before block `layer`, one per batch, where the decoders of `context` have it: on its
 // first GPU, or on the host. The batches are dealt out (Tally::ForEachBatch), and those that this process does not have
 // are empty. `phase` names the pass.
 std::vector<KeptRows> StreamsBefore(int64_t layer, const Context& context, std::shared_ptr<const Weights> weights,
                                     std::span<const Batch> batches, const std::string& phase, Progress& progress);
 
-// The stream of a calibration text before block `layer`, from which several walks through the model start.
+// The stream of a calibration text before block `layer`, from which several walks through the model start. That of the
+// held-out text may be missing.
 struct StartStreams {
   int64_t layer = 0;
   std::vector<KeptRows> fit, heldout;

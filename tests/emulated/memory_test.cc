@@ -13,6 +13,7 @@
 #include "runtime/random.h"
 #include "shift/criteria/criteria.h"
 #include "shift/fit/ridge.h"
+#include "shift/selection_pass.h"
 #include "shift/sums/collect.h"
 #include "tests/cuda/models.h"
 
@@ -144,6 +145,27 @@ TEST_F(SmallMemory, SelectionSplitsItselfByLayers) {
                           [](const std::string& phase) { return phase.starts_with("selecting layers, sites"); }),
             1);
   for (size_t i = 0; i < specs.size(); ++i) EXPECT_EQ(found[i].scores, expected[i].scores);
+}
+
+TEST_F(SmallMemory, SelectionGoesOnWithoutTheStreamsItHasNoRoomFor) {
+  ShiftOptions options;
+  options.prune = ParsePrune("bi:1");
+  options.mode = Calibration::kDrift;
+  const ShiftJob job = {context_, model_, calibration_, quiet_};
+  std::vector<double> expected;
+  {
+    SharedCalibration enough;
+    expected = enough.Select(job, options).scores;
+    const std::optional<StartStreams> start = enough.TakeStreams(3);
+    ASSERT_TRUE(start.has_value());
+    EXPECT_EQ(start->layer, 2);
+    EXPECT_EQ(start->fit.size(), 2U);
+  }
+  const int64_t stream = Hidden() * 9 * 4;  // the pass stores three streams of a batch, and would keep two
+  const emu::MemoryLimit limit(RoomFor(0) + 2 * stream + stream / 2);
+  SharedCalibration little;
+  EXPECT_EQ(little.Select(job, options).scores, expected);
+  EXPECT_FALSE(little.TakeStreams(3).has_value());
 }
 
 TEST_F(SmallMemory, WhatTheSolverHasNoRoomForIsSolvedHere) {

@@ -82,6 +82,25 @@ TEST(Devices, ShareTheBatchesWhereTheModelFits) {
   EXPECT_GT(eight.sent, 64 * 20 * 7.0 / 8 * 2048 * 65536);
 }
 
+TEST(Devices, HaveRoomForWhatASelectionCollectsOrKeeps) {
+  constexpr test::Sides kLlama8B = {32, 4096, 14336, 32, 8, 128256};
+  MainJob job = JobFor(ShapesOf(kLlama8B));
+  job.machine.memory = int64_t{1} << 37;
+  const JobOutline on_cpu = OutlineOf(job);
+  const DevicePlanner cpus(job, on_cpu, FindHardware("epyc-9654"));
+  EXPECT_EQ(cpus.On(1).memory.sums, (32 + 8) * RidgeSums::Bytes(4096));
+  EXPECT_EQ(cpus.On(1).memory.streams, 0);
+  EXPECT_EQ(cpus.On(2, 1).memory.sums, 8 * SiteSums::Bytes(4096)) << "several processes take two passes";
+  EXPECT_LT(SecondsOf(cpus.On(2, 1), Step::kSelect), SecondsOf(cpus.On(1), Step::kSelect) / 2) << "without the sums";
+  job.machine.gpu = true;
+  const JobOutline on_gpu = OutlineOf(job);
+  const DevicePlanner gpus(job, on_gpu, FindHardware("h200"));
+  const DevicePlan one = gpus.On(1), two = gpus.On(2, 1);
+  EXPECT_EQ(one.memory.streams, 2 * int64_t{114'688} * 4096 * 4);
+  EXPECT_EQ(two.memory.streams, 0);
+  EXPECT_EQ(one.memory.activations, two.memory.activations);
+}
+
 TEST(Devices, DividePlacesForWhichMemoryHasNoRoom) {
   MainJob job = JobFor(ShapesOf(kLlama70B));
   job.memory = 5 * SiteSums::Bytes(8192) + 1;

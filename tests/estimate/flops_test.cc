@@ -120,6 +120,31 @@ TEST(MainJob, KnowsWhatIsRemovedWhereNoDataDecides) {
   EXPECT_THROW(OutlineOf(JobFor(shapes, "bi:80")), UsageError);
 }
 
+TEST(MainJob, CountsTheSumsThatASelectionCollects) {
+  MainJob job = JobFor(ShapesOf(kLlama70B));
+  job.machine.memory = 100 * RidgeSums::Bytes(8192);  // of 80 candidates, and of the held-out text of 20 sites
+  const JobOutline outline = OutlineOf(job);
+  EXPECT_EQ(outline.pass.candidates, 80);
+  const double sums = 512 * 3.0 * 8192 * 8192;  // of a sample
+  const double pass = FlopsOf(job, OutlineOf(JobFor(ShapesOf(kLlama70B))), Step::kSelect).all();
+  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, Step::kSelect).model, pass);
+  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, Step::kSelect).sums, 80 * 224 * sums);
+  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, Step::kCalibrate).model, pass * 32 / 224);
+  EXPECT_DOUBLE_EQ(FlopsOf(job, outline, Step::kCalibrate).sums, 20 * 32 * sums);
+  --job.machine.memory;
+  EXPECT_EQ(OutlineOf(job).pass.candidates, 0);
+}
+
+TEST(MainJob, HasLongerBatchesAndKeepsStreamsOnAGpu) {
+  MainJob job = JobFor(ShapesOf(kLlama70B));
+  EXPECT_EQ(OutlineOf(job).calibration_batch(), 2048);
+  job.machine = {.memory = int64_t{1} << 40, .gpu = true};
+  const JobOutline outline = OutlineOf(job);
+  EXPECT_EQ(outline.calibration.fit_batches, 28);
+  EXPECT_EQ(outline.calibration_batch(), 4096);
+  EXPECT_EQ(outline.pass, (SelectionPass{0, 0, {15, 45}}));
+}
+
 TEST(MainJob, SaysWhatIsNotPlanned) {
   MainJob job = JobFor(ShapesOf(kLlama70B), "taylor:4");
   job.shift.correction = &FindCorrection("joint");

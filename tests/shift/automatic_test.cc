@@ -176,7 +176,8 @@ TEST_F(Automatic, ChoosesTheLowestLossAmongRecipesThatAreWhatTheySay) {
   EXPECT_TRUE(result.untried.empty());
   EXPECT_EQ(result.trials[result.chosen_trial].loss, chosen);
   EXPECT_NEAR(Loss(result.corrected), chosen, 1e-5);
-  EXPECT_EQ(result.sites.size(), 3u);
+  ASSERT_EQ(result.sites.size(), 3u);
+  for (const SiteReport& site : result.sites) EXPECT_GT(site.effective_rank, 1) << "the chosen recipe has its spectra";
 }
 
 TEST_F(Automatic, WhatItChoosesIsAPlanLikeAnyOther) {

@@ -2,8 +2,13 @@
 #include "shift/fit/factorize.h"
 
 #include <algorithm>
+#include <memory>
+#include <string>
 
 #include "runtime/check.h"
+#include "runtime/progress.h"
+#include "runtime/random.h"
+#include "shift/fit/fit.h"
 #include "tests/shift/goldens.h"
 #include "tests/shift/tokens.h"
 
@@ -194,6 +199,146 @@ TEST(Factorize, AZeroMapStaysZero) {
   solution.b = Matrix<double>::Zeros(1, test::kHidden);
   const LowRank low = Factorize(Context(), sums, solution, 2, Factorization::kReducedRank);
   EXPECT_EQ(test::FrobeniusNorm(Product(low.p, low.q).span()), 0.0);
+}
+
+// A solver that writes down which tridiagonal forms it makes (t) and which it has rotated back (r), and has memory for
+// `room` at a time.
+class Watched : public linalg::Solver {
+ public:
+  explicit Watched(int room) : room_(room) {}
+  bool AvoidsEigen() const override { return inner_->AvoidsEigen(); }
+  linalg::ArrayPtr Make(int64_t rows, int64_t cols) override { return inner_->Make(rows, cols); }
+  void Upload(MatrixView<const double> from, linalg::Array& to) override { inner_->Upload(from, to); }
+  void Download(const linalg::Array& from, MatrixView<double> to) override { inner_->Download(from, to); }
+  void Copy(const linalg::Array& from, linalg::Array& to) override { inner_->Copy(from, to); }
+  std::vector<double> Elements(const linalg::Array& a, int64_t first, int64_t step, int64_t count) override {
+    return inner_->Elements(a, first, step, count);
+  }
+  void Gemm(const linalg::Operand& a, const linalg::Operand& b, const linalg::Scales& scales,
+            linalg::Array& c) override {
+    inner_->Gemm(a, b, scales, c);
+  }
+  void Symm(linalg::Side side, const linalg::Array& a, const linalg::Array& b, linalg::Array& c) override {
+    inner_->Symm(side, a, b, c);
+  }
+  bool CholeskySolve(linalg::Array& a, linalg::Array& b, double* rcond) override {
+    return inner_->CholeskySolve(a, b, rcond);
+  }
+  std::vector<double> Eigen(linalg::Array& a) override { return inner_->Eigen(a); }
+  linalg::Tridiagonal Tridiagonalize(linalg::Array& a) override {
+    if (open_ == room_) throw OutOfMemory("a tridiagonal form", 1, 0, 0);
+    ++open_;
+    calls += 't';
+    return inner_->Tridiagonalize(a);
+  }
+  void Rotate(const linalg::Array& a, const linalg::Tridiagonal& t, linalg::Array& rows) override {
+    --open_;
+    calls += 'r';
+    inner_->Rotate(a, t, rows);
+  }
+  void RotateColumns(const linalg::Array& a, const linalg::Tridiagonal& t, linalg::Array& b) override {
+    inner_->RotateColumns(a, t, b);
+  }
+  std::vector<double> ShrunkSquares(const linalg::Bidiagonal& root, std::span<const linalg::Bidiagonal> shrinkages,
+                                    const linalg::Array& b) override {
+    return inner_->ShrunkSquares(root, shrinkages, b);
+  }
+  void AddToDiagonal(double value, linalg::Array& a) override { inner_->AddToDiagonal(value, a); }
+  void ScaleRows(std::span<const double> factors, linalg::Array& a) override { inner_->ScaleRows(factors, a); }
+  std::vector<double> RowDots(const linalg::Array& a, const linalg::Array& b) override { return inner_->RowDots(a, b); }
+
+  std::string calls;
+
+ private:
+  const std::unique_ptr<linalg::Solver> inner_ = linalg::MakeHostSolver(Context());
+  const int room_;
+  int open_ = 0;
+};
+
+// Three sites, wide enough for a solver that is not the host's.
+class FitOfSites : public testing::Test {
+ protected:
+  static constexpr int64_t kWidth = 64;
+  FitOfSites() {
+    for (int64_t layer = 0; layer < 3; ++layer) {
+      sites_.emplace_back(Site{layer}, kWidth);
+      Matrix<float> h(3 * kWidth, kWidth), delta(3 * kWidth, kWidth);
+      for (float& x : h.span()) x = static_cast<float>(random_.Normal());
+      for (int64_t i = 0; i < delta.size(); ++i)
+        delta.data()[i] = 0.5F * h.data()[i] + static_cast<float>(0.3 * random_.Normal());
+      sites_.back().fit.Add(Context(), h.view(), delta.view());
+    }
+    for (const SiteSums& site : sites_) all_.push_back(&site);
+    options_.ridge.lambda = ParseLambda("1e-2");
+  }
+  // With a solver that has room for so many factorizations; 0: the host's.
+  FittedSites Fit(const std::vector<const SiteSums*>& sites, const RankSpec& rank, int room = 0) {
+    const auto watched = std::make_shared<Watched>(room);
+    Context context;
+    if (room > 0) {
+      context.device = Device::kCuda;
+      context.solver = watched;
+    }
+    options_.rank = rank;
+    NoProgress quiet;
+    FittedSites fitted = FitSites(context, sites, options_, quiet);
+    calls_ = watched->calls;
+    return fitted;
+  }
+  static void ExpectSame(const FittedSites& fitted, size_t i, const FittedSites& expected, size_t j) {
+    const Lra &a = *fitted.adapters[i], &b = *expected.adapters[j];
+    EXPECT_TRUE(std::ranges::equal(a.a.span(), b.a.span()));
+    EXPECT_TRUE(std::ranges::equal(a.p.span(), b.p.span()));
+    EXPECT_TRUE(std::ranges::equal(a.q.span(), b.q.span()));
+    EXPECT_TRUE(std::ranges::equal(a.b.span(), b.b.span()));
+    EXPECT_EQ(fitted.reports[i].singular_values, expected.reports[j].singular_values);
+    EXPECT_EQ(fitted.reports[i].effective_rank, expected.reports[j].effective_rank);
+    EXPECT_EQ(fitted.reports[i].r2_fit, expected.reports[j].r2_fit);
+  }
+
+  Random random_{3};
+  std::vector<SiteSums> sites_;
+  std::vector<const SiteSums*> all_;
+  FitOptions options_;
+  std::string calls_;
+};
+
+// The host decomposes the form of a site while the device makes that of the next.
+TEST_F(FitOfSites, RunsTheHostsPartOfOneBehindTheDevicesPartOfTheNext) {
+  const FittedSites expected = Fit(all_, RankSpec::Fixed(5)), overlapped = Fit(all_, RankSpec::Fixed(5), 2);
+  EXPECT_EQ(calls_, "ttrtrr");
+  const FittedSites in_turn = Fit(all_, RankSpec::Fixed(5), 1);
+  EXPECT_EQ(calls_, "trtrtr") << "a device without memory for two";
+  for (size_t i = 0; i < 3; ++i) {
+    const FittedSites alone = Fit({all_[i]}, RankSpec::Fixed(5), 2);
+    EXPECT_EQ(calls_, "tr");
+    for (const FittedSites* fitted : {&expected, &overlapped, &in_turn}) ExpectSame(*fitted, i, alone, 0);
+  }
+}
+
+TEST_F(FitOfSites, ComputesSpectraWhereTheyAreWanted) {
+  for (const char* rank : {"5", "full", "energy:0.5", "budget:2k"}) {
+    SCOPED_TRACE(rank);
+    options_.spectra = Spectra::kNow;
+    const FittedSites now = Fit(all_, ParseRank(rank), 2);
+    EXPECT_EQ(now.reports[0].singular_values.size(), static_cast<size_t>(kWidth));
+    options_.spectra = Spectra::kLater;
+    FittedSites later = Fit(all_, ParseRank(rank), 2);
+    const bool chosen_by =
+        ParseRank(rank).kind == RankSpec::Kind::kEnergy || ParseRank(rank).kind == RankSpec::Kind::kBudget;
+    EXPECT_EQ(later.reports[0].singular_values.size() < kWidth, !chosen_by);
+    CompleteSpectra(later.reports);
+    options_.spectra = Spectra::kNever;
+    FittedSites never = Fit(all_, ParseRank(rank), 2);
+    EXPECT_EQ(calls_.find('t') == std::string::npos, ParseRank(rank).kind == RankSpec::Kind::kFull);
+    for (size_t i = 0; i < 3; ++i) {
+      ExpectSame(later, i, now, i);
+      EXPECT_TRUE(never.reports[i].singular_values.empty());
+      never.reports[i].singular_values = now.reports[i].singular_values;
+      never.reports[i].effective_rank = now.reports[i].effective_rank;
+      ExpectSame(never, i, now, i);
+    }
+  }
 }
 
 TEST(Factorize, RefusesRanksThatAreNone) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "runtime/check.h"
+#include "shift/sums/streams.h"
 #include "tests/shift/small_model.h"
 
 namespace shiftrt {
@@ -59,6 +60,54 @@ class PassTest : public test::SmallModel {
   Log log_;
   NoProgress quiet_;
 };
+
+// Keeps what it hears of the input of a block.
+class Listener : public Probe {
+ public:
+  explicit Listener(int64_t layer) : layer_(layer) {}
+  void Begin(Tally&, int64_t, int64_t) override {}
+  std::vector<Tap> Taps() override {
+    return {{layer_, TapPoint::kInput, [this](const Rows& rows, const Batch&) {
+               const MatrixView<const float> h = rows.host();
+               for (int64_t i = 0; i < h.rows; ++i) heard.insert(heard.end(), h.row(i), h.row(i) + h.cols);
+             }}};
+  }
+  void Settle(int64_t) override {}
+  std::vector<float> heard;
+
+ private:
+  int64_t layer_;
+};
+
+TEST_F(PassTest, BeginsAtABlockWithTheStreamsThatWereKeptThere) {
+  const auto heard = [&](int64_t tapped, std::span<const KeptRows> streams) {
+    Listener listener(tapped);
+    Pass pass(context_, model_.weights);
+    pass.Add(listener);
+    if (!streams.empty()) pass.BeginAt(2, streams);
+    pass.Run("listening", text_, quiet_);
+    return listener.heard;
+  };
+  StreamProbe kept({1, 2, 4}, std::ssize(text_));
+  Pass pass(context_, model_.weights);
+  pass.Add(kept);
+  pass.Run("keeping", text_, quiet_);
+  int64_t layer = 3;
+  std::vector<KeptRows> streams = kept.Take(layer);
+  EXPECT_EQ(layer, 2);
+  EXPECT_EQ(heard(4, streams), heard(4, {}));
+  EXPECT_EQ(heard(2, streams), heard(2, {}));
+  EXPECT_THROW(heard(1, streams), Error) << "which does not run";
+  EXPECT_THROW(heard(4, std::span(streams).first(2)), Error) << "of three batches";
+  streams[0].Add(streams[0].rows());  // so it is these streams that run
+  EXPECT_NE(heard(4, streams), heard(4, {}));
+  layer = 5;
+  EXPECT_TRUE(kept.Take(layer).empty()) << "they were taken";
+  StreamProbe deep({4}, 1);
+  layer = 3;
+  EXPECT_TRUE(deep.Take(layer).empty());
+  EXPECT_EQ(layer, 3);
+}
 
 class Phases : public NoProgress {
  public:

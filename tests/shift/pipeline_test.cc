@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shift/pipeline.h"
 
+#include <algorithm>
+#include <functional>
+
 #include "runtime/check.h"
+#include "shift/selection_pass.h"
 #include "shift/sums/gram_file.h"
 #include "tests/shift/small_model.h"
 #include "tests/shift/tokens.h"
@@ -214,6 +218,123 @@ class Counter : public Progress {
  private:
   std::vector<std::string> phases_;
 };
+
+// A selection by name runs no pass, so the fit has a pass of its own.
+TEST_F(Pipeline, SelectionAndCalibrationShareAPassToTheBitsOfTwo) {
+  struct Case {
+    const char *prune, *correction;
+    Calibration mode = Calibration::kIndependent;
+    std::function<void(ShiftOptions&)> change = [](ShiftOptions&) {};
+    const char* spared = "calibrating";  // the phase that is left out; null: it begins later
+  };
+  const auto weighted = [](ShiftOptions& o) { o.weighting.norm = true; };
+  const auto healed = [](ShiftOptions& o) { o.heal = Heal::kAll; };
+  const auto merged = [](ShiftOptions& o) { o.merge = Merge::kFull; };
+  const Case cases[] = {
+      {"bi:2", "lra"},
+      {"bi:2,keep=first:1", "lra", Calibration::kIndependent, weighted},
+      {"bi:frobenius:3", "generic-affine"},
+      {"angular:2", "lra", Calibration::kIndependent, healed},
+      {"streamline:2", "bias"},
+      {"bi:2", "lra", Calibration::kIndependent, merged, nullptr},
+      {"bi:2,unit=half", "lra", Calibration::kIndependent, weighted, nullptr},
+      {"bi:2", "replaceme", Calibration::kIndependent, weighted, nullptr},
+      {"bi:2", "lra", Calibration::kSequential, weighted, "calibrating up to the first site"},
+      {"bi:2", "lra", Calibration::kDrift, healed, "calibrating up to the first site"},
+      {"bi:2,unit=half", "lra", Calibration::kDrift, weighted, "calibrating up to the first site"},
+      {"bi:2", "joint", Calibration::kIndependent, weighted, "calibrating up to the first removed block"},
+      {"bi:2", "none", Calibration::kIndependent, healed, "calibrating up to the first removed block"},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(testing::Message() << c.prune << ", " << c.correction << ", " << Name(c.mode));
+    ShiftOptions options;
+    options.prune = ParsePrune(c.prune);
+    options.correction = &FindCorrection(c.correction);
+    if (options.correction->has_rank()) options.fit.rank = RankSpec::Fixed(4);
+    options.mode = c.mode;
+    c.change(options);
+    if (!options.correction->takes_weights()) options.weighting = {};
+    Counter counter;
+    const ShiftResult shared = Shift({context_, model_, calibration_, counter}, options);
+    NoProgress progress;
+    const Selection alone =
+        SelectLayers(options.prune, {context_, model_.weights, &calibration_.fit, options.seed}, progress);
+    EXPECT_EQ(shared.selection.removed, alone.removed);
+    EXPECT_EQ(shared.selection.scores, alone.scores);
+    options.prune = ParsePrune("layers=0");
+    options.prune.layers = alone.removed;
+    const ShiftResult apart = Shift({context_, model_, calibration_, progress}, options);
+    EXPECT_EQ(shared.corrected.Fingerprint(), apart.corrected.Fingerprint());
+    ASSERT_EQ(shared.sites.size(), apart.sites.size());
+    for (size_t i = 0; i < apart.sites.size(); ++i) {
+      EXPECT_EQ(shared.sites[i].tokens, apart.sites[i].tokens);
+      EXPECT_EQ(shared.sites[i].r2_heldout, apart.sites[i].r2_heldout);
+    }
+    const auto& phases = counter.phases();
+    EXPECT_EQ(phases.front(), "selecting layers");
+    const char* const pass = c.spared != nullptr ? c.spared : "calibrating";
+    EXPECT_EQ(std::count(phases.begin(), phases.end(), pass), c.spared != nullptr ? 0 : 1);
+  }
+}
+
+// The pass does not keep what memory has no room for.
+TEST_F(Pipeline, SelectionAndCalibrationTakeTwoPassesWhereMemoryHasNoRoom) {
+  int64_t tokens = 0;
+  for (const Batch& batch : calibration_.fit) tokens += batch.size();
+  ShiftOptions options;
+  options.prune = ParsePrune("bi:2");
+  options.fit.rank = RankSpec::Fixed(4);
+  std::string fingerprint;
+  const auto passes = [&] {
+    Passes progress;
+    const ShiftResult result = Shift({context_, model_, calibration_, progress}, options);
+    if (fingerprint.empty()) fingerprint = result.corrected.Fingerprint();
+    EXPECT_EQ(result.corrected.Fingerprint(), fingerprint);
+    return progress.calibrations;
+  };
+  // Six candidates, and two sites that have held-out text, too.
+  context_.memory = 8 * RidgeSums::Bytes(kWidth);
+  EXPECT_EQ(passes(), 0);
+  --context_.memory;
+  EXPECT_EQ(passes(), 1);
+  EXPECT_LT(context_.memory, tokens * kWidth * static_cast<int64_t>(sizeof(float)));
+  context_.memory = 2 * SiteSums::Bytes(kWidth);
+  EXPECT_EQ(passes(), 1);
+}
+
+TEST_F(Pipeline, ThePassThatSelectsIsPlannedByMemoryAndWork) {
+  ShiftOptions options;
+  options.prune = ParsePrune("bi:2");
+  constexpr int64_t kTokens = 1000, kStream = kTokens * kWidth * 4;
+  const int64_t room = 8 * RidgeSums::Bytes(kWidth);
+  const auto plan = [&](const PassMachine& machine) {
+    return PlanSelectionPass(options, *model_.weights, kTokens, machine);
+  };
+  const SelectionPass nothing, sums{0, 6, {}}, one{0, 0, {2}}, two{0, 0, {1, 3}};
+  EXPECT_EQ(plan({.memory = room}), sums);
+  EXPECT_EQ(plan({.memory = room - 1}), nothing);
+  EXPECT_EQ(plan({.memory = 2 * kStream, .gpu = true}), two) << "the middle of the halves of 0 .. 4";
+  EXPECT_EQ(plan({.memory = 2 * kStream - 1, .gpu = true}), one);
+  EXPECT_EQ(plan({.memory = kStream - 1, .gpu = true}), nothing);
+  EXPECT_EQ(plan({.memory = 1 << 30, .alone = false}), nothing);
+  // Four blocks that stay take 4 * 3 * 16^2 operations per token, and a pass 6 * 2 * 1952.
+  EXPECT_EQ(plan({.memory = 1 << 30, .float64_cost = 3.8}), sums);
+  EXPECT_EQ(plan({.memory = 1 << 30, .float64_cost = 3.82}), two);
+  EXPECT_EQ(PassMachine::Float64Cost(Isa::kAmx, DType::kBFloat16), 16);
+  EXPECT_EQ(PassMachine::Float64Cost(Isa::kAvx512, DType::kBFloat16), 6);
+  EXPECT_EQ(PassMachine::Float64Cost(Isa::kAmx, DType::kFloat32), 3);
+  options.prune = ParsePrune("bi:2,keep=first:1,last:1");
+  EXPECT_EQ(plan({.memory = 1 << 30}), (SelectionPass{1, 4, {}}));
+  options.mode = Calibration::kDrift;
+  EXPECT_EQ(plan({.memory = 1 << 30}), (SelectionPass{0, 0, {1, 2}})) << "of 1 .. 3";
+  for (const char* prune : {"layers=1", "reverse:2", "ppl:2", "correctable:2"}) {
+    options.prune = ParsePrune(prune);
+    EXPECT_EQ(plan({.memory = 1 << 30}), nothing) << prune;
+  }
+  options.prune = ParsePrune("bi:2");
+  options.gram.save = "sums";
+  EXPECT_EQ(plan({.memory = 1 << 30}), nothing);
+}
 
 TEST_F(Pipeline, SavedSumsGiveOtherFitsWithoutRunningTheModel) {
   const auto file = directory_ / "sums";

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shift/selection_pass.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "models/block_tensors.h"
+#include "runtime/host_memory.h"
+#include "runtime/shared_items.h"
+
+namespace shiftrt {
+
+namespace {
+
+constexpr int64_t kMostStreams = 2;
+
+// True if a pass, or a walk, over the same text follows, in which the original model runs up to the removed layers.
+bool PassFollows(const ShiftOptions& options) {
+  const Correction& correction = *options.correction;
+  return correction.walks() || correction.needs_sums() || options.heal != Heal::kOff;
+}
+
+bool FitsFromSums(const ShiftOptions& options) {
+  const Correction& correction = *options.correction;
+  return correction.needs == Needs::kStreamSums && correction.per_block() && !options.span &&
+         options.mode == Calibration::kIndependent && options.merge == Merge::kOff && !options.weighting.gradient &&
+         options.prune.unit == Unit::kBlock;
+}
+
+// FLOP of the products of a block with its weights, per token.
+double FlopsPerToken(const Weights& weights) {
+  double elements = 0;
+  ForEachTensor(weights.blocks.front(), Halves::kBoth, [&](const BlockTensor&, const TensorView& tensor) {
+    elements += static_cast<double>(tensor.elements());
+  });
+  return 2 * elements;
+}
+
+}  // namespace
+
+double PassMachine::Float64Cost(Isa isa, DType weights) {
+  // Twice as many float32 numbers fit into a register, and sums come less near to the peak than products. Products of
+  // 16 bits are twice as fast again where the CPU has them, and faster with tiles.
+  if (weights == DType::kFloat32) return 3;
+  return isa == Isa::kAmx ? 16 : 6;
+}
+
+PassMachine PassMachine::Of(const Context& context, const Weights& weights) {
+  PassMachine machine;
+  machine.memory = UsableMemory(context);
+  machine.gpu = context.device == Device::kCuda;
+  machine.alone = WorksAlone(context) && !weights.split() && (!machine.gpu || context.gpus.size() == 1);
+  machine.float64_cost = Float64Cost(context.isa, weights.blocks.front().down.dtype);
+  return machine;
+}
+
+SelectionPass PlanSelectionPass(const ShiftOptions& options, const Weights& weights, int64_t fit_tokens,
+                                const PassMachine& machine) {
+  SelectionPass pass;
+  const bool streams_only =
+      options.prune.layers.empty() && FindCriterion(options.prune.criterion).looks_at == Looks::kPass;
+  if (!streams_only || !machine.alone || options.gram.used() || !PassFollows(options)) return pass;
+  const Quota quota(options.prune, weights);
+  const int64_t hidden = weights.config.hidden, candidates = quota.end() - quota.first();
+  if (!machine.gpu && FitsFromSums(options)) {
+    const auto d = static_cast<double>(hidden);
+    const double more = 3 * d * d * static_cast<double>(candidates - quota.count()) * machine.float64_cost;
+    const double whole = FlopsPerToken(weights) * static_cast<double>(weights.config.layers);
+    if (2 * more <= whole && (candidates + quota.count()) * RidgeSums::Bytes(hidden) <= machine.memory) {
+      pass.first = quota.first();
+      pass.candidates = candidates;
+      return pass;
+    }
+  }
+  const int64_t halves = options.prune.unit == Unit::kHalf ? 2 : 1, first = quota.first() / halves,
+                deepest = (quota.end() - quota.count()) / halves,
+                kept = std::min(kMostStreams, machine.memory / (fit_tokens * hidden * int64_t{sizeof(float)}));
+  for (int64_t i = 0; i < kept; ++i) {
+    const int64_t depth = first + (deepest - first) * (2 * i + 1) / (2 * kept);
+    if (depth > 0 && (pass.depths.empty() || depth > pass.depths.back())) pass.depths.push_back(depth);
+  }
+  return pass;
+}
+
+Selection SharedCalibration::Select(const ShiftJob& job, const ShiftOptions& options) {
+  const Weights& weights = *job.model.weights;
+  const CriterionInput input = {job.context, job.model.weights, &job.calibration.fit, options.seed};
+  const auto select = [&](std::span<Probe* const> beside) {
+    return SelectLayers(options.prune, input, job.progress, beside);
+  };
+  if (job.calibration.fit.empty()) return select({});
+  int64_t tokens = 0;
+  for (const Batch& batch : job.calibration.fit) tokens += batch.size();
+  const SelectionPass pass = PlanSelectionPass(options, weights, tokens, PassMachine::Of(job.context, weights));
+  if (pass.candidates > 0) {
+    for (int64_t layer = pass.first; layer < pass.first + pass.candidates; ++layer)
+      sums_.sites.emplace_back(Site{layer}, job.hidden(), SiteInput::kStream, options.weighting);
+    RidgeProbe probe(&sums_.fit_batches);
+    for (SiteSums& site : sums_.sites) probe.Add(site, site.fit);
+    Probe* const beside[] = {&probe};
+    return select(beside);
+  }
+  if (pass.depths.empty()) return select({});
+  try {
+    streams_.emplace(pass.depths, std::ssize(job.calibration.fit));
+    Probe* const beside[] = {&*streams_};
+    return select(beside);
+  } catch (const OutOfMemory&) {  // of a GPU, which may have room without them
+    streams_.reset();
+  }
+  return select({});
+}
+
+std::optional<CalibrationSums> SharedCalibration::TakeSums(const std::vector<Site>& sites) {
+  if (sums_.sites.empty()) return std::nullopt;
+  CalibrationSums taken;
+  taken.fit_batches = sums_.fit_batches;
+  for (SiteSums& collected : sums_.sites)
+    if (std::find(sites.begin(), sites.end(), collected.site) != sites.end())
+      taken.sites.push_back(std::move(collected));
+  sums_ = {};
+  return taken;
+}
+
+std::optional<StartStreams> SharedCalibration::TakeStreams(int64_t layer) {
+  if (!streams_) return std::nullopt;
+  StartStreams start{layer, {}, {}};
+  start.fit = streams_->Take(start.layer);
+  streams_.reset();
+  if (start.fit.empty()) return std::nullopt;
+  return start;
+}
+
+}  // namespace shiftrt
