@@ -60,7 +60,7 @@ int64_t StepsOf(const FinetuneSettings& settings, const TrainingText& text) {
   return settings.steps > 0 ? settings.steps : most;
 }
 
-FinetuneOptions OptionsOf(const FinetuneSettings& settings, const TrainingTexts& texts) {
+FinetuneOptions OptionsOf(const FinetuneSettings& settings, const TrainingTexts& texts, int64_t hidden) {
   FinetuneOptions options;
   options.trainable = {.method = settings.method,
                        .lora = settings.lora,
@@ -71,7 +71,8 @@ FinetuneOptions OptionsOf(const FinetuneSettings& settings, const TrainingTexts&
   options.loss = ParseLoss(Name(settings.loss));
   options.replacement = {settings.replacement, settings.keep_correction};
   TrainingOptions& training = options.training;
-  training.schedule = {.decay = settings.decay, .rate = settings.rate, .steps = 1};
+  const double rate = settings.rate > 0 ? settings.rate : DefaultRate(settings.method, hidden);
+  training.schedule = {.decay = settings.decay, .rate = rate, .steps = 1};
   if (settings.budget.seconds > 0) {
     if (settings.warmup >= 1)
       FailUsage(Field("warmup"), "{} steps; a training of so many seconds takes a share of it, such as 0.03",
@@ -166,6 +167,14 @@ TrainingBudget ParseTrainingBudget(const std::string& text) {
   FailUsage(Field("budget"), "\"{}\" is neither a time of at least a second (90s, 30min, 2h) nor tokens=1M", text);
 }
 
+double DefaultRate(Method method, int64_t hidden) {
+  constexpr double kHighest = 1e-2;
+  const double scale = method == Method::kLora || method == Method::kReplacement ? 1.2
+                       : method == Method::kPartial                              ? 0.3
+                                                                                 : 0.15;
+  return std::min(kHighest, scale / static_cast<double>(hidden));
+}
+
 FinetuneSettings RecoverySettings(const TrainingBudget& budget) {
   FinetuneSettings settings;
   settings.method = Method::kPartial;
@@ -188,9 +197,9 @@ FinetunedModel Finetune(const LanguageModel& model, const FinetuneSettings& sett
   const Context context = MakeContext(resources);
   const TrainingTexts texts = LoadTexts(settings, original);
   context.processes->CheckSame("training text (hash)", texts.hash);
-  const FinetuneOptions options = OptionsOf(settings, texts);
+  const FinetuneOptions options = OptionsOf(settings, texts, original.weights->config.hidden);
   const int64_t steps = options.training.seconds > 0 ? 0 : options.training.schedule.steps;
-  TrainingOutline outline = {texts.source, texts.accounting, "", steps};
+  TrainingOutline outline = {texts.source, texts.accounting, "", steps, options.training.schedule.rate};
   const auto announce = [&](const std::string& summary) {
     outline.trained = summary;
     if (observer.begin) observer.begin(outline);

@@ -75,7 +75,13 @@ std::vector<std::string> WriteMergekit(const ExportJob& job, const fs::path& dir
   out.Create(kScript).Write(fmt::format(
       "#!/bin/sh\n# Removes the same blocks from a GGUF file of the original, with llama.cpp. Written by "
       "shiftrt {}.\n#   sh {} ORIGINAL.gguf PRUNED.gguf [TYPE]    TYPE as llama-quantize takes it; COPY: as "
-      "it is\nexec llama-quantize --prune-layers {} \"$1\" \"$2\" \"${{3:-COPY}}\"\n",
+      "it is\n# llama-quantize has --prune-layers since June 2025 (llama.cpp's pull request 13037). Versions with "
+      "llama.cpp's "
+      "issue 27976\n# write files that do not load: load PRUNED.gguf before you rely on it. `shiftrt export --format "
+      "gguf` writes the\n# same model without llama.cpp.\n"
+      "llama-quantize --help 2>&1 | grep -q -e --prune-layers ||\n"
+      "  {{ echo \"$0: this llama-quantize has no --prune-layers\" >&2; exit 1; }}\n"
+      "exec llama-quantize --prune-layers {} \"$1\" \"$2\" \"${{3:-COPY}}\"\n",
       SHIFTRT_VERSION, kScript, fmt::join(original.removed, ",")));
   out.Commit();
   // transformers 5.23 adds layer_types to the config of qwen2 and qwen3, and mergekit 0.1.5 does not shorten that list.
@@ -104,7 +110,7 @@ void VerifyMergekit(const ExportJob& job, const fs::path& directory) {
   for (const std::vector<int64_t>& range : Numbers(ReadFile(directory / kRecipe), R"(layer_range: \[(\d+), (\d+)\])"))
     for (int64_t layer = range[0]; layer < range[1]; ++layer) kept.push_back(layer);
   const std::string script = ReadFile(directory / kScript);
-  for (const std::vector<int64_t>& layer : Numbers(script.substr(script.find("--prune-layers")), R"([ ,](\d+)\b)"))
+  for (const std::vector<int64_t>& layer : Numbers(script.substr(script.find("exec ")), R"([ ,](\d+)\b)"))
     removed.push_back(layer[0]);
   Check(kept == original.kept, "{}: names the layers {}, expected {}", (directory / kRecipe).string(),
         fmt::join(kept, ", "), fmt::join(original.kept, ", "));

@@ -286,7 +286,9 @@ void AddTrainingOptions(CLI::App& app, FinetuneCommand& options) {
                  "batch takes; the memory for activations grows with it")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
-  app.add_option("--rate", training.rate, "learning rate of AdamW")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--rate", training.rate,
+                 "learning rate of AdamW (default: by method and hidden size, docs/training.md#the-learning-rate)")
+      ->check(CLI::PositiveNumber);
   app.add_option("--schedule", options.schedule, "how the rate falls after the warm-up: linear, cosine or constant")
       ->capture_default_str();
   app.add_option("--warmup", options.warmup, "steps over which the rate rises, or a share of all steps")

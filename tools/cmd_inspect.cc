@@ -8,6 +8,7 @@
 #include "models/part_json.h"
 #include "runtime/check.h"
 #include "shift/criteria/criteria.h"
+#include "tools/gpus.h"
 #include "tools/options.h"
 #include "tools/selection.h"
 #include "tools/table.h"
@@ -22,6 +23,7 @@ struct InspectOptions {
   std::string prune;  // criteria, with or without an amount
   std::string calib;
   bool table = false;  // of what each option goes with
+  bool devices = false;
 };
 
 // "block 3 (mlp.down_proj)": tensors that the plan runs instead of those of the model.
@@ -170,6 +172,10 @@ int Run(const InspectOptions& options) {
     fmt::print("{}", OptionsTable());
     return 0;
   }
+  if (options.devices) {
+    fmt::print("{}", DeviceLines());
+    return 0;
+  }
   std::vector<PruneSpec> specs;
   if (!options.prune.empty()) specs = ParsePruneList(options.prune, "0.25");
   const Context context = options.common.MakeContext();
@@ -216,6 +222,8 @@ Command AddInspect(CLI::App& app) {
   app.add_flag(
       "--options", options->table,
       "print which criteria, corrections and other options each option of run goes with, and nothing of a model");
+  app.add_flag("--devices", options->devices,
+               "print the CPU and the GPUs that --device can name, or why there is no GPU, and nothing of a model");
   app.footer("Criteria:" + CriteriaHelp() +
              "\n\nExamples:\n  shiftrt inspect --model demo\n"
              "  shiftrt inspect --model demo --prune bi,angular:4,ppl,tokens=8192,reverse*:4,keep=first:2\n"

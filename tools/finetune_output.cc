@@ -97,8 +97,9 @@ FinetunedModel TrainShown(const LanguageModel& model, const FinetuneSettings& se
     if (show.describes)
       fmt::print("{}: {} blocks, {} adapters\ntext: {}\n  {}\n", model.Name(), model.Blocks(), model.Adapters(),
                  outline.text, outline.accounting);
-    fmt::print("\n{}{}{}: {} of {} sequences\n  {}\n", Name(settings.method), show.name.empty() ? "" : ", adapters ",
-               show.name, StepsText(outline, settings), settings.batch, outline.trained);
+    fmt::print("\n{}{}{}: {} of {} sequences, learning rate {:.2g}\n  {}\n", Name(settings.method),
+               show.name.empty() ? "" : ", adapters ", show.name, StepsText(outline, settings), settings.batch,
+               outline.rate, outline.trained);
     std::fflush(stdout);
   };
   try {

@@ -3,13 +3,15 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <numeric>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "runtime/check.h"
 #include "runtime/cuda/cuda.h"
+#include "runtime/host_memory.h"
+#include "tools/table.h"
 
 namespace shiftrt {
 
@@ -80,14 +82,12 @@ int OwnGpu(const std::string& device, const std::vector<int>& gpus, Processes& p
 
 }  // namespace
 
-std::vector<int> ChooseGpus(const std::string& device, Processes& processes, bool quiet) {
+std::vector<int> ChooseGpus(const std::string& device, Processes& processes) {
   std::vector<int> gpus;
   const std::string& why_not = device == "cpu" ? device : gpu::WhyUnavailable();
   if (why_not.empty()) {
     gpus = FindGpus(device, processes.alone());
-  } else if (device == "auto") {
-    if (gpu::BuiltWithCuda() && !quiet) std::fprintf(stderr, "shiftrt: on the CPU: %s\n", why_not.c_str());
-  } else if (device != "cpu") {
+  } else if (device != "auto" && device != "cpu") {
     if (device != "cuda") ParseGpus(device, processes.alone());
     FailUsage("--device {}: {}; use --device cpu or leave it out", device, why_not);
   }
@@ -101,6 +101,20 @@ std::vector<int> ChooseGpus(const std::string& device, Processes& processes, boo
   const gpu::DeviceInfo info = gpu::QueryDevice(gpus.front());
   processes.CheckSame("kind of GPU", fmt::format("{} {}.{}", info.name, info.major, info.minor));
   return gpus;
+}
+
+std::string DeviceLines() {
+  std::string lines = fmt::format("cpu: {} threads, {} of memory free\n", std::thread::hardware_concurrency(),
+                                  Scaled(static_cast<double>(AvailableMemory()), "B"));
+  const std::string& why_not = gpu::WhyUnavailable();
+  if (!why_not.empty()) return lines + fmt::format("no GPU: {}\n", why_not);
+  for (int gpu = 0; gpu < gpu::DeviceCount(); ++gpu) {
+    const gpu::DeviceInfo info = gpu::QueryDevice(gpu);
+    lines += fmt::format("cuda:{}: {}, compute capability {}.{}, {} of {} of memory free\n", gpu, info.name, info.major,
+                         info.minor, Scaled(static_cast<double>(info.free_bytes), "B"),
+                         Scaled(static_cast<double>(info.memory_bytes), "B"));
+  }
+  return lines;
 }
 
 }  // namespace shiftrt

@@ -14,6 +14,8 @@ namespace shiftrt {
 // the first that is named, and so on, where "auto" and "cuda" name all; a GPU that is named twice serves two. All
 // processes make this call. Throws UsageError for a GPU that is not there, and for fewer GPUs than processes; Error
 // where the processes would not work on devices of one kind, whose results would differ.
-std::vector<int> ChooseGpus(const std::string& device, Processes& processes, bool quiet);
+std::vector<int> ChooseGpus(const std::string& device, Processes& processes);
+// A line for the CPU and one for each GPU, or one that says why there is none.
+std::string DeviceLines();
 
 }  // namespace shiftrt

@@ -104,7 +104,7 @@ CLI::Validator Output(const std::string& type, const std::function<void(const st
 Resources CommonOptions::MakeResources() const {
   return Prepare({.threads = threads,
                   .calibration_memory = static_cast<int64_t>(memory),
-                  .gpus = ChooseGpus(device, *processes, quiet),
+                  .gpus = ChooseGpus(device, *processes),
                   .processes = processes});
 }
 

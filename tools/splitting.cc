@@ -19,7 +19,7 @@ namespace {
 // The memory that this process may take for weights: that of its GPU, or of its host if it uses none.
 ProcessMemory FreeMemory(const CommonOptions& options, Processes& processes) {
   const std::string& host = processes.host(processes.rank());
-  const std::vector<int> gpus = ChooseGpus(options.device, processes, /*quiet=*/true);
+  const std::vector<int> gpus = ChooseGpus(options.device, processes);
   if (gpus.empty()) return {host, AvailableMemory() / 4 * 3};
   return {fmt::format("GPU {} of {}", gpu::PciBusId(gpus.front()), host),
           gpu::QueryDevice(gpus.front()).free_bytes / 4 * 3};

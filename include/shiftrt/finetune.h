@@ -131,7 +131,7 @@ struct FinetuneSettings {
   TrainingBudget budget = {};
   int64_t batch = 8;             ///< sequences per step
   int64_t pass_tokens = 2048;    ///< tokens that pass through the model together
-  double rate = 1e-4;            ///< learning rate of AdamW
+  double rate = 0;               ///< learning rate of AdamW; 0: DefaultRate()
   Decay decay = Decay::kLinear;  ///< how it falls
   double warmup = 0.03;          ///< steps over which the rate rises; below 1: a share of the whole training
   double weight_decay = 0.01;    ///< of matrices
@@ -155,12 +155,19 @@ struct FinetuneSettings {
 /// \return the settings, without a text
 FinetuneSettings RecoverySettings(const TrainingBudget& budget = {});
 
+/// The learning rate of a training that names none. It was measured on models of two sizes (docs/training.md).
+/// \param method what is trained
+/// \param hidden the hidden size of the model
+/// \return the highest rate of AdamW, after the warm-up
+double DefaultRate(Method method, int64_t hidden);
+
 /// What a training is about to do.
 struct TrainingOutline {
   std::string text = {};        ///< the text and how much of it is read
   std::string accounting = {};  ///< what became of its documents and tokens
   std::string trained = {};     ///< how many parameters are trained
   int64_t steps = 0;            ///< steps to do; 0: as many as a budget in seconds has time for
+  double rate = 0;              ///< learning rate after the warm-up
 };
 
 /// Calls during a training, on the thread that called Finetune(). Either may be empty. An exception stops the training

@@ -39,11 +39,11 @@ TEST(DeviceOption, GivesEachProcessAGpuOfItsHost) {
       {"auto", {0, 1, 2}}, {"cuda", {0, 1}}, {"cuda:2,0", {2, 0}}, {"cuda:all", {0, 1, 2}}, {"cuda:1,1,0", {1, 1, 0}}};
   for (const auto& one : cases)
     InProcesses(static_cast<int>(one.second.size()), [&](const std::shared_ptr<Processes>& processes) {
-      EXPECT_EQ(ChooseGpus(one.first, *processes, true), std::vector<int>{one.second[processes->rank()]}) << one.first;
+      EXPECT_EQ(ChooseGpus(one.first, *processes), std::vector<int>{one.second[processes->rank()]}) << one.first;
     });
   InProcesses(3, [&](const std::shared_ptr<Processes>& processes) {
     try {
-      ChooseGpus("cuda:0,1", *processes, true);
+      ChooseGpus("cuda:0,1", *processes);
       ADD_FAILURE() << "three processes with two GPUs";
     } catch (const UsageError& error) {
       EXPECT_NE(std::string(error.what()).find("for 2 GPUs: start as many as there are GPUs"), std::string::npos)

@@ -34,6 +34,8 @@ TEST_F(Mergekit, SlicesAreTheRunsOfKeptLayers) {
             "  - sources:\n      - model: \"org/original\"\n        layer_range: [5, 6]\n"
             "  - sources:\n      - model: \"org/original\"\n        layer_range: [7, 8]\n"
             "merge_method: passthrough\ndtype: bfloat16\n");
+  EXPECT_NE(ReadFile(out_ / "llama-quantize.sh").find("since June 2025 (llama.cpp's pull request 13037)"),
+            std::string::npos);
   EXPECT_NE(ReadFile(out_ / "llama-quantize.sh").find("exec llama-quantize --prune-layers 0,3,4,6 \"$1\" \"$2\" "),
             std::string::npos);
 }

@@ -302,6 +302,17 @@ def test_mergekit(program, model, tmp_path, compared):
                  largest(logits(load(tmp_path / "merged"), tokens), logits(pruned, tokens)), 0)
 
 
+@pytest.mark.skipif(not (shutil.which("llama-quantize") and shutil.which("llama-perplexity")), reason="needs llama.cpp in PATH")
+def test_llama_quantize(program, model, tmp_path):
+    """llama.cpp loads what the script makes of a GGUF file of the original."""
+    recipe = program.exported(model, "pruned", "mergekit")
+    program.run("export", "--model", model, "--format", "gguf", "--save", tmp_path / "original")
+    (original,) = (tmp_path / "original").rglob("*.gguf")
+    subprocess.run(["sh", recipe / "llama-quantize.sh", original, tmp_path / "pruned.gguf"], check=True)
+    shutil.copy(DEMO / "heldout.txt", tmp_path / "text")
+    subprocess.run(["llama-perplexity", "-m", tmp_path / "pruned.gguf", "-f", tmp_path / "text", "-c", "128", "--chunks", "1"], check=True)
+
+
 @pytest.mark.parametrize("plan", ["pruned", "replaceme"])
 def test_gguf(program, model, plan, compared):
     """The gguf package reads the file, and transformers dequantises it to a model with the logits of the plan."""

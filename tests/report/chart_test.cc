@@ -79,6 +79,15 @@ TEST(Chart, LogAxesAreLogarithmic) {
   EXPECT_NEAR(y[2] - y[1], y[3] - y[2], 0.11);
 }
 
+TEST(Chart, LabelsOfAnAxisHaveEnoughDigits) {
+  const std::string near = Svg(LineChart({0, 1, 2, 4}, {1234.11, 1234.12, 1234.13, 1234.15}));
+  for (const char* label : {">1234.11<", ">1234.12<", ">1234.13<"})
+    EXPECT_NE(near.find(label), std::string::npos) << near;
+  const std::string large = Svg(LineChart({0, 1, 2, 4}, {110000, 120000, 130000, 150000}));
+  EXPECT_NE(large.find(">1.20e+05<"), std::string::npos) << large;
+  EXPECT_EQ(large.find(">1e+05<"), std::string::npos) << large;
+}
+
 TEST(Chart, BarsStandOnZero) {
   Chart chart = LineChart({0, 1}, {2, -1});
   chart.series[0].mark = Mark::kBars;

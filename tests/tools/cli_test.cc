@@ -89,6 +89,17 @@ TEST_F(Cli, WhatCannotBeDoneIsStatusOneAndNamed) {
   EXPECT_FALSE(fs::exists(dir_ / "d"));
 }
 
+// Whoever does not ask for a GPU is not told why there is none, but by inspect --devices.
+TEST_F(Cli, InspectListsDevices) {
+  const Outcome devices = Call({"inspect", "--devices"});
+  EXPECT_EQ(devices.status, 0) << devices.err;
+  EXPECT_EQ(devices.out.rfind("cpu: ", 0), 0u) << devices.out;
+  EXPECT_TRUE(devices.out.find("\nno GPU: ") != std::string::npos ||
+              devices.out.find("\ncuda:0: ") != std::string::npos)
+      << devices.out;
+  EXPECT_EQ(Command("inspect", {}).err, "");
+}
+
 TEST_F(Cli, InspectShowsWhatASavedModelIsMadeOf) {
   const std::vector<std::string> run = {"--prune", "layers=1,2", "--lra", "8", "--merge", "lowrank", "--save"};
   for (const bool with_weights : {false, true}) {

@@ -36,6 +36,24 @@ class FinetuneCli : public Cli {
   }
 };
 
+// The hidden size of the test's model is 32: rates by size end at 0.01.
+TEST_F(FinetuneCli, TheRateFollowsFromMethodAndSizeUnlessItIsGiven) {
+  const auto rate = [&](std::vector<std::string> more) {
+    more.insert(more.begin(),
+                {"finetune", "--threads", "1", "--model", Path("out"), "--calib", Path("calibration.txt"), "--length",
+                 "32", "--batch", "4", "--steps", "1", "--validation", "4", "--save", Path("tuned"), "--quiet"});
+    const Outcome outcome = Call(more);
+    fs::remove_all(dir_ / "tuned");
+    const size_t at = outcome.out.find("learning rate ");
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return at == std::string::npos ? 0.0 : std::stod(outcome.out.substr(at + 14));
+  };
+  EXPECT_DOUBLE_EQ(rate({}), 0.01);
+  EXPECT_DOUBLE_EQ(rate({"--method", "partial", "--layers", "last:1"}), 0.0094);
+  EXPECT_DOUBLE_EQ(rate({"--method", "adapters"}), 0.0047);
+  EXPECT_DOUBLE_EQ(rate({"--rate", "2e-5"}), 2e-5);
+}
+
 TEST_F(FinetuneCli, SavesWhatItMeasured) {
   for (const std::string method : {"lora", "partial", "adapters", "replacement"}) {
     std::vector<std::string> options = {"--method", method,         "--text",           Path("heldout.txt"),

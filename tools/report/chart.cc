@@ -80,10 +80,30 @@ std::vector<double> LogTicks(double low, double high) {
   return ticks;
 }
 
-std::string Number(double value) {
+constexpr int kDigits = 4;
+
+std::string Number(double value, int digits = kDigits) {
   const double size = std::abs(value);
-  if (size != 0 && (size >= 1e5 || size < 1e-3)) return fmt::format("{:.0e}", value);
-  return fmt::format("{:.4g}", value);
+  if (size != 0 && (size >= 1e5 || size < 1e-3)) return fmt::format("{:.{}e}", value, digits - kDigits);
+  return fmt::format("{:.{}g}", value, digits);
+}
+
+// The labels of the ticks of an axis, ascending, with so many digits that each is right to a hundredth of the smallest
+// step.
+std::vector<std::string> Labels(const std::vector<double>& ticks) {
+  constexpr int kMostDigits = 15;
+  double step = std::numeric_limits<double>::infinity();
+  for (size_t i = 1; i < ticks.size(); ++i) step = std::min(step, ticks[i] - ticks[i - 1]);
+  std::vector<std::string> labels(ticks.size());
+  for (int digits = kDigits; digits <= kMostDigits; ++digits) {
+    bool right = true;
+    for (size_t i = 0; i < ticks.size(); ++i) {
+      labels[i] = Number(ticks[i], digits);
+      right = right && (ticks.size() == 1 || std::abs(std::stod(labels[i]) - ticks[i]) <= 0.01 * step);
+    }
+    if (right) break;
+  }
+  return labels;
 }
 
 bool HasPoint(const Series& series, const Axis& x, const Axis& y, size_t i) {
@@ -199,7 +219,8 @@ class Drawing {
     if (empty_) return;
     y_ticks_ = y_.log ? LogTicks(y_.low, y_.high) : NiceTicks(y_.low, y_.high, 6);
     double widest = 0;
-    for (double tick : y_ticks_) widest = std::max(widest, TextWidth(Number(tick)));
+    y_labels_ = Labels(y_ticks_);
+    for (const std::string& label : y_labels_) widest = std::max(widest, TextWidth(label));
     x_.from = 16 + (chart_.y_label.empty() ? 0 : kLineHeight) + widest + 8;
     x_.to = kWidth - 20;
   }
@@ -227,9 +248,10 @@ class Drawing {
           top_, kSquare, kSquare);
       return;
     }
-    for (double tick : y_ticks_) {
-      body_ += fmt::format("<path class=\"grid\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>", x_.from, y_.At(tick), x_.to) +
-               Text(x_.from - 8, y_.At(tick) + 4.5, "end", "soft", Number(tick));
+    for (size_t i = 0; i < y_ticks_.size(); ++i) {
+      const double y = y_.At(y_ticks_[i]);
+      body_ += fmt::format("<path class=\"grid\" d=\"M{:.1f} {:.1f}H{:.1f}\"/>", x_.from, y, x_.to) +
+               Text(x_.from - 8, y + 4.5, "end", "soft", y_labels_[i]);
     }
     XTicks();
     body_ += fmt::format("<path class=\"axis\" d=\"M{:.1f} {:.1f}V{:.1f}H{:.1f}\" fill=\"none\"/>", x_.from, top_,
@@ -245,8 +267,11 @@ class Drawing {
     std::vector<std::pair<double, std::string>> ticks;
     for (size_t i = 0; i < chart_.x_names.size(); ++i) ticks.push_back({static_cast<double>(i), chart_.x_names[i]});
     if (ticks.empty()) {
-      for (double tick : x_.log ? LogTicks(x_.low, x_.high) : NiceTicks(x_.low, x_.high, 10))
-        if (!chart_.whole_x || tick == std::round(tick)) ticks.push_back({tick, Number(tick)});
+      std::vector<double> at = x_.log ? LogTicks(x_.low, x_.high) : NiceTicks(x_.low, x_.high, 10);
+      if (chart_.whole_x) std::erase_if(at, [](double tick) { return tick != std::round(tick); });
+      const std::vector<std::string> labels = Labels(at);
+      ticks.reserve(at.size());
+      for (size_t i = 0; i < at.size(); ++i) ticks.push_back({at[i], labels[i]});
     }
     // A label that would touch the one before it is left out; categories stand on two lines in turn before that.
     double free[2] = {-1e9, -1e9};
@@ -315,6 +340,7 @@ class Drawing {
   bool empty_ = true, bars_ = false;
   double top_ = 0, bottom_ = 0;
   std::vector<double> y_ticks_;
+  std::vector<std::string> y_labels_;
   std::string body_;
 };
 
