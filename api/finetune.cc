@@ -130,6 +130,7 @@ LanguageModel Tuned(const Model& original, TrainingResult& result, Provenance ma
   if (result.lora) {
     impl.model.lora = std::make_shared<const Lora>(std::move(*result.lora));
     impl.model.plan = MergeLora(*original.weights, result.plan, *impl.model.lora);
+    impl.model.unmerged = result.plan;
     impl.without_lora = std::move(result.plan);
     *rounding = MergeError(*original.weights, *impl.without_lora, *impl.model.lora, impl.model.plan);
   }

@@ -74,6 +74,8 @@ TokenWeighting WeightingOf(const TokenWeights& weights) {
   return weighting;
 }
 
+bool ReadsText(const Recipe& recipe) { return ReadsText(OptionsOf(recipe)); }
+
 std::string Format(const TokenWeights& weights) { return Format(WeightingOf(weights)); }
 
 std::vector<Choice> CriteriaNames() {

@@ -128,6 +128,7 @@ RepairReport ReportOf(const ShiftResult& result) {
   return {.selection = result.selection,
           .sites = FitsOf(result.sites),
           .healed = FitsOf(result.healed),
+          .healing = result.healing,
           .merged_runs = FitsOf(result.merged_runs),
           .trials = TrialsOf(result),
           .untried = result.untried,
@@ -160,6 +161,7 @@ ShiftResult ResultOf(const RepairReport& report, const CalibrationReport& text) 
   }
   result.untried = report.untried;
   result.gate = report.gate;
+  result.healing = report.healing;
   result.seconds = {report.seconds.select, report.seconds.calibrate, report.seconds.solve, report.seconds.factorize};
   return result;
 }
@@ -169,21 +171,27 @@ Provenance ProvenanceOf(const std::string& model, const ShiftOptions& options, c
   Provenance made;
   made.model = model;
   made.criterion = result.selection.criterion;
+  // A setting that nothing reads has no value.
+  const auto read = [accepted = Accepted(options)](Setting setting, const std::string& value) {
+    return accepted.has(setting) ? value : "";
+  };
   made.recipe = {.prune = options.prune.text,
                  .correction = std::string(options.correction->name),
-                 .rank = Format(options.fit.rank),
-                 .lambda = Format(options.fit.ridge.lambda),
-                 .factorization = Name(options.fit.factorization),
-                 .metric = Name(options.fit.metric),
-                 .calibration_mode = Name(options.mode),
-                 .token_weight = Format(options.weighting),
+                 .rank = read(Setting::kRank, Format(options.fit.rank)),
+                 .lambda = read(Setting::kLambda, Format(options.fit.ridge.lambda)),
+                 .factorization = read(Setting::kFactorization, Name(options.fit.factorization)),
+                 .metric = read(Setting::kMetric, Name(options.fit.metric)),
+                 .calibration_mode = read(Setting::kMode, Name(options.mode)),
+                 .token_weight = read(Setting::kWeights, Format(options.weighting)),
                  .heal = Name(options.heal),
                  .merge = Name(options.merge),
                  .span = options.span};
-  made.calibration = {.source = result.calibration,
-                      .hash = text.hash,
-                      .tokens = result.sites.empty() ? text.fit_tokens : result.sites.front().tokens,
-                      .heldout_tokens = text.heldout_tokens};
+  made.calibration.emplace();
+  if (!options.gram.load.empty() || ReadsText(options))
+    made.calibration = {.source = result.calibration,
+                        .hash = text.hash,
+                        .tokens = result.sites.empty() ? text.fit_tokens : result.sites.front().tokens,
+                        .heldout_tokens = text.heldout_tokens};
   made.repair = ReportOf(result);
   return made;
 }

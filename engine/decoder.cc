@@ -38,6 +38,9 @@ void CheckStages(const Weights& weights, std::span<const Stage> stages) {
               block.layer == last.layer && last.halves == Halves::kAttention && block.halves == Halves::kMlp;
           Check((block.layer > last.layer || second_half) && block.layer < config.layers,
                 "depth plan: block {} after block {} in a model of {} layers", block.layer, last.layer, config.layers);
+          const char* const missing = MissingTensor(weights, block);
+          Check(missing == nullptr, "depth plan: block {} has no {}, because the model has one half of it alone",
+                block.layer, missing != nullptr ? missing : "");
           last = block;
         },
         [&](const AdapterStage& adapter) {

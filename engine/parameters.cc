@@ -45,8 +45,7 @@ void CheckBlock(const Weights& weights, size_t i, const BlockStage& block, const
   for (size_t r = 0; r < rows.size(); ++r) {
     const BlockTensor& row = rows[r];
     const TensorView& tensor = TensorsOf(weights, block).*row.member;
-    const bool read = row.half == Halves::kMlp ? RunsMlp(block.halves) : RunsAttention(block.halves);
-    const bool matrix = row.kind == BlockTensor::Kind::kMatrix, has = read && !tensor.empty();
+    const bool matrix = row.kind == BlockTensor::Kind::kMatrix, has = Reads(block.halves, row) && !tensor.empty();
     const int64_t output = has ? Size(weights.config, row.output) : 0, input = Size(weights.config, row.input);
     if (!given.tensors.empty())
       CheckParameter({i, row.name, has && !matrix ? 1 : output, matrix ? input : output}, given.tensors[r]);

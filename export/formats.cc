@@ -18,21 +18,13 @@ std::string Names(const std::vector<const ExportFormat*>& formats) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-// Describes a half block of the plan ("block 3 runs its attention only"); "" for a plan of whole blocks.
-std::string HalfBlock(const DepthPlan& plan) {
-  for (const BlockStage* block : plan.Blocks())
-    if (block->halves != Halves::kBoth)
-      return fmt::format("of block {} only the {} runs, and no format has half blocks", block->layer,
-                         Name(block->halves));
-  return "";
-}
-
 [[noreturn]] void Refuse(const ExportFormat& format, const std::string& reason, const ExportJob& job) {
   std::vector<const ExportFormat*> others;
   for (const ExportFormat& other : ExportFormats())
     if (WhyNot(other, job.model, job.plan).empty() && (!job.options.q8_0 || other.q8_0)) others.push_back(&other);
-  FailUsage(Field("format"), "{} cannot hold this model: {}. {}", format.name, reason,
-            others.empty() ? "No format can" : fmt::format("Formats that can: {}", Names(others)));
+  FailUsage(Field("format"), "{} cannot hold this model: {}. {}{}", format.name, reason,
+            others.empty() ? "No format can" : fmt::format("Formats that can: {}", Names(others)),
+            format.holds != nullptr ? fmt::format(". {} holds what the {} makes", format.name, format.holds) : "");
 }
 
 }  // namespace
@@ -51,9 +43,20 @@ const ExportFormat& FindExportFormat(std::string_view name) {
   FailUsage(Field("format"), "no format \"{}\" (known: {})", name, Names(known));
 }
 
+std::vector<std::string_view> FormatsFor(bool adapters, bool own_tensors, bool half_blocks) {
+  std::vector<std::string_view> names;
+  for (const ExportFormat& format : ExportFormats())
+    if ((format.adapters || !adapters) && (format.own_tensors || !own_tensors) && (format.half_blocks || !half_blocks))
+      names.emplace_back(format.name);
+  return names;
+}
+
 std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPlan& plan) {
   if (plan.blocks() == 0) return "it has no blocks";
-  if (std::string half = HalfBlock(plan); !half.empty()) return half;
+  for (const BlockStage* block : plan.Blocks())
+    if (block->halves != Halves::kBoth && !format.half_blocks)
+      return fmt::format("of block {} only the {} runs, which {} has no place for", block->layer, Name(block->halves),
+                         format.name);
   if (!format.adapters && !plan.Adapters().empty())
     return fmt::format("it has {} adapters, the first for layer {}, which {} has no place for", plan.Adapters().size(),
                        Name(plan.Adapters().front()->parts.front()), format.name);

@@ -37,9 +37,11 @@ struct ExportFormat {
   const char* summary;  // a few words for lists of formats
   bool adapters;        // holds plans with adapters
   bool own_tensors;     // holds plans with blocks that have tensors of their own
+  bool half_blocks;     // holds plans with half blocks
   bool q8_0;            // holds ExportOptions::q8_0
+  const char* holds;    // a recipe or correction whose results it holds, for refusals; null: those of all
   // The reason why the format cannot hold this plan of the model, as the end of a sentence; "" if it can. Called only
-  // for plans of whole blocks that need nothing which the flags above exclude.
+  // for plans that need nothing which the flags above exclude.
   std::string (*why_not)(const Model& model, const DepthPlan& plan);
   // Writes the plan into an empty directory and flushes all files to disk. Returns notes for the user, in whole
   // sentences.
@@ -50,6 +52,8 @@ struct ExportFormat {
 
 // The table: one row per format.
 const std::vector<ExportFormat>& ExportFormats();
+// The formats that hold plans with these contents, for refusals before there is a plan.
+std::vector<std::string_view> FormatsFor(bool adapters, bool own_tensors, bool half_blocks);
 // Throws UsageError for the field "format", listing the known ones, for a name that is not among them.
 const ExportFormat& FindExportFormat(std::string_view name);
 

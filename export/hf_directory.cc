@@ -27,7 +27,8 @@ std::vector<std::string> WriteHfDirectory(const ExportJob& job, HfExtras extras,
   for (const std::string& key : resized)
     notes.push_back(
         fmt::format("{} of config.json has one entry per layer, and those of removed layers were taken out.", key));
-  std::vector<TensorOfParts> tensors = StoredTensors(KeptWeights(*job.model.weights, job.plan));
+  std::vector<TensorOfParts> tensors =
+      StoredTensors(KeptWeights(*job.model.weights, job.plan, /*running_halves=*/true));
   tensors.insert(tensors.end(), extras.tensors.begin(), extras.tensors.end());
   WriteCheckpoint(tensors, job.options.shard_bytes, out, job.progress);
   out.Create("config.json").Write(config.dump(2) + "\n");

@@ -31,10 +31,14 @@ std::vector<std::string> WriteHfLra(const ExportJob& job, const std::filesystem:
 const ExportFormat& HfLraFormat() {
   static const ExportFormat format = {
       .name = "hf-lra",
-      .summary = "the same with adapters, for transformers with trust_remote_code and for vLLM with our plugin",
+      .summary =
+          "the same with adapters and half blocks, for transformers with trust_remote_code and for vLLM with our "
+          "plugin",
       .adapters = true,
       .own_tensors = true,
+      .half_blocks = true,
       .q8_0 = false,
+      .holds = nullptr,
       .why_not = WhyNoHfDirectory,
       .write = WriteHfLra,
       .verify = VerifyHfDirectory,

@@ -71,13 +71,21 @@ std::string Row(std::string_view what, const std::string& value) {
   return value.empty() ? "" : fmt::format("| {} | {} |\n", what, value);
 }
 
-// A table with the perplexity of every variant that was measured.
+std::string Count(int64_t count) { return count > 0 ? std::to_string(count) : ""; }
+
+// A table with the perplexity of every variant that was measured, and on which text.
 std::string Measured(const Provenance& provenance) {
-  std::string rows;
+  std::string rows, on;
   for (const MeasuredVariant& variant : provenance.variants)
     if (!std::isnan(variant.perplexity)) rows += fmt::format("| {} | {:.3f} |\n", variant.label, variant.perplexity);
   if (rows.empty()) return "";
-  return "\n## Measured when it was made\n\n| model | held-out perplexity |\n|---|---|\n" + rows;
+  if (provenance.heldout) {
+    const HeldOutReport& text = *provenance.heldout;
+    on = fmt::format("Perplexity on {} tokens of {}: protocol {}, {} of {} tokens.\n\n", text.tokens, text.text,
+                     text.protocol, text.window < text.tokens ? "windows" : "one window", text.window);
+  }
+  return fmt::format("\n## Measured{}\n\n{}| model | held-out perplexity |\n|---|---|\n{}",
+                     provenance.finetune ? "" : " when it was made", on, rows);
 }
 
 }  // namespace
@@ -91,6 +99,10 @@ Original OriginalOf(const ExportJob& job) {
   original.layers = job.plan.blocks() + std::ssize(original.removed);
   for (int64_t layer = 0; layer < original.layers; ++layer)
     if (!std::binary_search(original.removed.begin(), original.removed.end(), layer)) original.kept.push_back(layer);
+  const std::vector<const BlockStage*> blocks = job.plan.Blocks();
+  for (size_t i = 0; i < blocks.size(); ++i)
+    if (blocks[i]->halves != Halves::kBoth)
+      original.halves.emplace_back(original.kept[i], RunsMlp(blocks[i]->halves) ? Halves::kAttention : Halves::kMlp);
   return original;
 }
 
@@ -101,25 +113,37 @@ std::string ModelCard(const ExportJob& job, const std::string& usage, const std:
   std::string card = "---\n" + LicenceLines(job.model.directory / "README.md");
   if (original.on_hub) card += fmt::format("base_model: {}\n", original.name);
   card += fmt::format("library_name: {}\npipeline_tag: text-generation\ntags:\n- shiftrt\n", library);
-  card += original.removed.empty() ? "---\n\n" : "- pruned\n---\n\n";
-  card += fmt::format("# {}, {} of {} blocks\n\n", original.name, job.plan.blocks(), original.layers);
-  card += original.removed.empty()
+  const bool pruned = !original.removed.empty() || !original.halves.empty();
+  const std::string halves =
+      original.halves.empty() ? "" : fmt::format(" and {} halves of others", original.halves.size());
+  card += pruned ? "- pruned\n---\n\n" : "---\n\n";
+  card += fmt::format("# {}, {} of {} blocks{}\n\n", original.name, job.plan.blocks(), original.layers,
+                      original.halves.empty() ? "" : fmt::format(", {} of them half", original.halves.size()));
+  const bool trained = how.finetune || how.recipe.correction == "finetuned";
+  card += !pruned
               ? "All blocks of the original model, written by shiftrt.\n"
-              : fmt::format(
-                    "{} of the {} transformer blocks of {} were removed by shiftrt, and the model was not "
-                    "trained afterwards.\n",
-                    original.removed.size(), original.layers, original.name);
+              : fmt::format("{} of the {} transformer blocks of {}{} were removed by shiftrt, and the model was {}.\n",
+                            original.removed.size(), original.layers, original.name, halves,
+                            trained ? "fine-tuned afterwards" : "not trained afterwards");
   card += "\n## How it was made\n\n| | |\n|---|---|\n";
   card += Row("original model", original.name);
   card += Row("blocks removed (numbered from 0)", fmt::format("{}", fmt::join(original.removed, ", ")));
+  card += Row("halves removed", Names(original.halves));
   card += Row("criterion of the selection", how.criterion);
   card += Row("correction", how.recipe.correction);
   card += Row("adapters", job.plan.Adapters().empty() ? "" : std::to_string(job.plan.Adapters().size()));
   const std::string& merge = how.recipe.merge;
   card += Row("merging of adapters", merge == "off" ? "" : merge);
   card += Row("lambda", how.recipe.lambda);
-  card += Row("calibration text", how.calibration ? how.calibration->source : "");
-  card += Row("calibration tokens", how.calibration ? std::to_string(how.calibration->tokens) : "");
+  // Without a fit, the text was read by the criterion alone.
+  const bool selected = how.recipe.correction == "none" && (how.recipe.heal.empty() || how.recipe.heal == "off");
+  const char* const text = selected ? "text of the selection" : "calibration text";
+  card += Row(text, how.calibration ? how.calibration->source : "");
+  card += Row(selected ? "tokens of it" : "calibration tokens", how.calibration ? Count(how.calibration->tokens) : "");
+  if (how.finetune) {
+    card += Row("fine-tuned on", how.finetune->text);
+    card += Row("tokens of fine-tuning", Count(how.finetune->tokens));
+  }
   card += Row("parameters", std::to_string(job.plan.Parameters(*job.model.weights)));
   card += Row("type of the weights", job.options.q8_0 ? "Q8_0" : Name(job.model.weights->embedding.dtype));
   card += Row("written by", "shiftrt " SHIFTRT_VERSION);

@@ -11,11 +11,12 @@ namespace shiftrt {
 
 // The model that the plan was made from, as far as its files identify it.
 struct Original {
-  std::string name;              // "org/name" on the Hugging Face hub, or the name of a directory
-  bool on_hub = false;           // `name` is one of the hub
-  int64_t layers = 0;            // blocks that it has
-  std::vector<int64_t> kept;     // the blocks that the plan runs
-  std::vector<int64_t> removed;  // the blocks that it does not run
+  std::string name;               // "org/name" on the Hugging Face hub, or the name of a directory
+  bool on_hub = false;            // `name` is one of the hub
+  int64_t layers = 0;             // blocks that it has
+  std::vector<int64_t> kept;      // the blocks that the plan runs
+  std::vector<int64_t> removed;   // the blocks that it does not run
+  std::vector<BlockPart> halves;  // the other halves that it does not run
 };
 // Identifies the original model. Its name is the first of these that is known: options.base_name; the repository of a
 // directory in the Hugging Face cache; `_name_or_path` of config.json, if it looks like a repository; the name that the

@@ -441,13 +441,14 @@ SavedPlan Describe(const Weights& weights, const DepthPlan& plan, const Lora* lo
 }
 
 // Throws Error for a block whose set of tensors is not that of the family: when the file is read, it could not be told
-// from a mistake.
-void CheckPlaces(const Weights& weights, const DepthPlan& plan, const fs::path& directory) {
+// from a mistake. Without `whole`, the tensors of a half that does not run are not written, and may be missing.
+void CheckPlaces(const Weights& weights, const DepthPlan& plan, bool whole, const fs::path& directory) {
   for (const BlockStage* block : plan.Blocks())
     for (const BlockTensor& row : BlockTensors())
-      Check((TensorsOf(weights, *block).*row.member).empty() == row.Shape(weights.config).empty(),
-            "{}: block {} has {} {}, unlike the blocks of the family {}", directory.string(), block->layer,
-            row.Shape(weights.config).empty() ? "a" : "no", row.name, weights.config.family);
+      if (whole || Reads(block->halves, row))
+        Check((TensorsOf(weights, *block).*row.member).empty() == row.Shape(weights.config).empty(),
+              "{}: block {} has {} {}, unlike the blocks of the family {}", directory.string(), block->layer,
+              row.Shape(weights.config).empty() ? "a" : "no", row.name, weights.config.family);
 }
 
 }  // namespace
@@ -460,7 +461,7 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const Provenance& pr
         "{}: this is the model itself; save somewhere else", directory.string());
   Check(!with_weights || plan.blocks() > 0, "{}: a model without blocks cannot be saved with its weights",
         directory.string());
-  CheckPlaces(weights, plan, directory);
+  CheckPlaces(weights, plan, with_weights, directory);
   std::string fingerprint;
   if (with_weights) {
     const Weights kept = KeptWeights(weights, plan);
@@ -535,7 +536,10 @@ Model OpenAdapted(const fs::path& directory, const LoadOptions& options) {
   model.plan = reader.Read();
   if (options.merge_lora) model.lora = reader.ReadFactors(model.plan);
   if (model.lora) model.weights->RequireWhole(fmt::format("{}: merging its LoRA factors", file.string()));
-  if (model.lora) model.plan = MergeLora(*model.weights, model.plan, *model.lora);
+  if (model.lora) {
+    model.unmerged = std::move(model.plan);
+    model.plan = MergeLora(*model.weights, *model.unmerged, *model.lora);
+  }
   model.removed = header.removed;
   model.provenance = ReadProvenance(header.json.value("provenance", Json()));
   return model;

@@ -35,6 +35,11 @@ struct BlockTensor {
   std::vector<int64_t> Shape(const ModelConfig& config) const;
 };
 
+// True if these halves of a block read the tensor.
+inline bool Reads(Halves halves, const BlockTensor& row) {
+  return row.half == Halves::kMlp ? RunsMlp(halves) : RunsAttention(halves);
+}
+
 // All rows, in the order in which tensors are visited, written and hashed.
 std::span<const BlockTensor> BlockTensors();
 
@@ -43,8 +48,7 @@ template <typename Visit>
 void ForEachTensor(const BlockWeights& block, Halves halves, const Visit& visit) {
   for (const BlockTensor& row : BlockTensors()) {
     const TensorView& tensor = block.*row.member;
-    const bool read = row.half == Halves::kMlp ? RunsMlp(halves) : RunsAttention(halves);
-    if (read && !tensor.empty()) visit(row, tensor);
+    if (Reads(halves, row) && !tensor.empty()) visit(row, tensor);
   }
 }
 template <typename Visit>

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "models/adapted.h"
+#include "models/part_json.h"
 #include "models/provenance.h"
 #include "models/saved_config.h"
 #include "runtime/check.h"
@@ -130,7 +131,7 @@ class AdapterReader {
 struct Entry {
   std::string kind;
   int64_t rank = 0;
-  std::vector<int64_t> removed;  // the layers that the adapter replaces
+  std::vector<BlockPart> removed;  // the blocks and halves of the original that the adapter replaces
 };
 
 // Throws Error, which begins with `what`, unless `json` is a list of layers below `layers`, ascending.
@@ -146,7 +147,58 @@ std::vector<int64_t> Layers(const Json& json, int64_t layers, const std::string&
   return out;
 }
 
-std::map<Place, Entry> ReadEntries(const Json& adapters, int64_t blocks, const std::vector<int64_t>& removed,
+// The parts of the original model that do not run, ascending. `halves`: those of each kept block that run.
+std::vector<BlockPart> RemovedParts(const std::vector<int64_t>& removed, const std::vector<Halves>& halves) {
+  std::vector<int64_t> places;
+  size_t block = 0;
+  for (int64_t layer = 0; layer < std::ssize(halves) + std::ssize(removed); ++layer) {
+    const bool gone = block == halves.size() || std::binary_search(removed.begin(), removed.end(), layer);
+    const Halves runs = gone ? Halves::kBoth : halves[block++];
+    if (gone || !RunsAttention(runs)) places.push_back(2 * layer);
+    if (gone || !RunsMlp(runs)) places.push_back(2 * layer + 1);
+  }
+  return PartsAt(places);
+}
+
+// Reads the list of what an adapter replaces: some of the parts that do not run, ascending.
+std::vector<BlockPart> Replaced(const Json& json, const std::vector<BlockPart>& gone, const std::string& what) {
+  Check(json.is_array() && !json.empty(), "{} removed {} is not a list of layers", what, Shown(json));
+  std::vector<BlockPart> parts;
+  parts.reserve(json.size());
+  for (const Json& one : json) {
+    try {
+      parts.push_back(one.get<BlockPart>());
+    } catch (const Error& error) {
+      Fail("{} removed {}: {}", what, Shown(json), error.what());
+    }
+    Check(std::find(gone.begin(), gone.end(), parts.back()) != gone.end(),
+          "{} removed {} are not removed layers of the original", what, Shown(json));
+    Check(parts.size() == 1 || parts.back().begin() >= parts[parts.size() - 2].end(),
+          "{} removed {} is not an ascending list of layers", what, Shown(json));
+  }
+  return parts;
+}
+
+// The halves that run of each of `blocks` blocks, from the list shiftrt.half_blocks, which may be missing.
+std::vector<Halves> ReadHalves(const Json& list, int64_t blocks, const std::string& file) {
+  std::vector<Halves> halves(blocks, Halves::kBoth);
+  if (list.is_null()) return halves;
+  Check(list.is_array(), "{}: shiftrt.half_blocks is not a list", file);
+  for (const Json& json : list) {
+    Check(json.is_object(), "{}: half block {}: not an object", file, Shown(json));
+    const Json layer = json.value("layer", Json()), runs = json.value("runs", Json());
+    Check(layer.is_number_unsigned() && layer.get<uint64_t>() < static_cast<uint64_t>(blocks),
+          "{}: half block {}: layer is {}, expected 0 to {}", file, Shown(json), Shown(layer), blocks - 1);
+    Check(runs == Name(Halves::kAttention) || runs == Name(Halves::kMlp),
+          "{}: half block {}: runs is {}, expected attention or mlp", file, Shown(json), Shown(runs));
+    Halves& block = halves[layer.get<size_t>()];
+    Check(block == Halves::kBoth, "{}: half block {}: a second one of this layer", file, Shown(json));
+    block = *ParseHalves(runs.get_ref<const std::string&>());
+  }
+  return halves;
+}
+
+std::map<Place, Entry> ReadEntries(const Json& adapters, int64_t blocks, const std::vector<BlockPart>& gone,
                                    const std::string& file) {
   Check(adapters.is_array(), "{}: shiftrt.adapters is not a list", file);
   std::map<Place, Entry> entries;
@@ -169,11 +221,7 @@ std::map<Place, Entry> ReadEntries(const Json& adapters, int64_t blocks, const s
                          number("index", 0, std::ssize(adapters) - 1)};
     Entry entry = {word("kind", "low-rank", "full"), 0, {}};
     if (entry.kind != "full") entry.rank = number("rank", 1, 1 << 22);
-    const int64_t layers = blocks + std::ssize(removed);
-    entry.removed = Layers(json.value("removed", Json()), layers, what + " removed");
-    Check(!entry.removed.empty() &&
-              std::includes(removed.begin(), removed.end(), entry.removed.begin(), entry.removed.end()),
-          "{} removed {} are not removed layers of the original", what, fmt::join(entry.removed, ", "));
+    entry.removed = Replaced(json.value("removed", Json()), gone, what);
     Check(place.index == 0 || entries.contains({place.layer, place.before, place.index - 1}),
           "{} index {} comes before index {}", what, place.index, place.index - 1);
     Check(entries.emplace(place, std::move(entry)).second, "{} a second one at this place", what);
@@ -217,11 +265,15 @@ Json HfLraConfig(Json stock, const DepthPlan& plan, const std::vector<int64_t>& 
                         {"index", place.index},
                         {"kind", lra.low_rank() ? "low-rank" : "full"},
                         {"rank", WrittenRank(lra)},
-                        {"removed", LayersOf(adapter.parts)}});
+                        {"removed", adapter.parts}});
   });
-  return MarkedHfLra(std::move(stock), {{"adapters", std::move(adapters)},
-                                        {"removed", removed},
-                                        {"provenance", ProvenanceJson(Essentials(provenance))}});
+  Json mark = {
+      {"adapters", std::move(adapters)}, {"removed", removed}, {"provenance", ProvenanceJson(Essentials(provenance))}};
+  const std::vector<const BlockStage*> blocks = plan.Blocks();
+  for (size_t layer = 0; layer < blocks.size(); ++layer)
+    if (blocks[layer]->halves != Halves::kBoth)
+      mark["half_blocks"].push_back({{"layer", layer}, {"runs", Name(blocks[layer]->halves)}});
+  return MarkedHfLra(std::move(stock), std::move(mark));
 }
 
 bool IsHfLra(const fs::path& directory) {
@@ -233,26 +285,27 @@ bool IsHfLra(const fs::path& directory) {
 Model OpenHfLra(const fs::path& directory, const LoadOptions& options) {
   const std::string file = (directory / "config.json").string();
   const Json mark = ParseJson(ReadFile(file, kMaxConfigBytes), file).at("shiftrt");
+  const ModelConfig config = ConfigFromJson(ReadUnmarked(file), file);
   LoadOptions with_adapters = options;
   with_adapters.adapters_beside = true;
+  with_adapters.halves = ReadHalves(mark.value("half_blocks", Json()), config.layers, file);
   Model model;
   model.directory = directory;
-  model.weights = LoadWeights(directory, ConfigFromJson(ReadUnmarked(file), file), with_adapters);
-  const ModelConfig& config = model.weights->config;
+  model.weights = LoadWeights(directory, config, with_adapters);
   model.removed = Layers(mark.value("removed", Json()), INT32_MAX, file + ": shiftrt.removed");
   model.provenance = ReadProvenance(mark.value("provenance", Json()));
-  std::map<Place, Entry> entries = ReadEntries(mark.value("adapters", Json()), config.layers, model.removed, file);
+  std::map<Place, Entry> entries = ReadEntries(mark.value("adapters", Json()), config.layers,
+                                               RemovedParts(model.removed, with_adapters.halves), file);
   AdapterReader reader(directory, config.hidden);
   const auto take = [&](int64_t layer, bool before) {
     for (Place place = {layer, before, 0}; entries.contains(place); ++place.index) {
       const Entry& entry = entries[place];
-      model.plan.stages.push_back(
-          AdapterStage{WholeBlocks(entry.removed), reader.Take(place.Prefix(), entry.kind, entry.rank)});
+      model.plan.stages.push_back(AdapterStage{entry.removed, reader.Take(place.Prefix(), entry.kind, entry.rank)});
     }
   };
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     take(layer, true);
-    model.plan.stages.push_back(BlockStage{layer});
+    model.plan.stages.push_back(BlockStage{layer, with_adapters.halves[layer]});
     take(layer, false);
   }
   reader.RefuseLeftOver();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Directories of the format hf-lra: a Hugging Face checkpoint of the kept blocks, with the adapters as tensors of its
-// layers. `shiftrt export --format hf-lra` writes them, transformers runs them with the Python files that lie in them,
-// and they are models for shiftrt too. docs/export.md describes the format; export/hf_lra/*.py read it as well.
+// layers. A block of which one half runs has the tensors of that half alone. `shiftrt export --format hf-lra` writes
+// them, transformers runs them with the Python files that lie in them, and they are models for shiftrt too.
+// docs/export.md describes the format; export/hf_lra/*.py read it as well.
 #pragma once
 
 #include <filesystem>

@@ -59,10 +59,6 @@ std::string Describe(const LoraFactors& factors) {
   return fmt::format("layer {}, {}", factors.layer, ModuleOf(*factors.tensor));
 }
 
-bool RunsTensor(const BlockStage& block, const BlockTensor& row) {
-  return row.half == Halves::kMlp ? RunsMlp(block.halves) : RunsAttention(block.halves);
-}
-
 // The block that the factors belong to: its stage in the plan, and how many blocks come before it.
 struct FactorPlace {
   size_t stage = 0;
@@ -74,7 +70,7 @@ FactorPlace PlaceOf(const DepthPlan& plan, const LoraFactors& factors) {
     const BlockStage* const block = plan.stages[place.stage].Visit(
         [](const BlockStage& b) { return &b; }, [](const AdapterStage&) -> const BlockStage* { return nullptr; });
     if (block == nullptr) continue;
-    if (block->layer == factors.layer && RunsTensor(*block, *factors.tensor)) return place;
+    if (block->layer == factors.layer && Reads(block->halves, *factors.tensor)) return place;
     ++place.block;
   }
   Fail("LoRA factors for {}, which this depth plan does not run", Describe(factors));
@@ -152,7 +148,7 @@ class FactorReader {
     for (const BlockStage* block : plan_.Blocks()) {
       for (const BlockTensor& row : BlockTensors()) {
         const std::string module = fmt::format("{}{}.{}", kPrefix, index, ModuleOf(row));
-        if (row.kind != BlockTensor::Kind::kMatrix || !RunsTensor(*block, row) || !Has(module)) continue;
+        if (row.kind != BlockTensor::Kind::kMatrix || !Reads(block->halves, row) || !Has(module)) continue;
         const std::vector<int64_t> shape = row.Shape(config_);
         Matrix<float> a = Take(module + kA, rank_, shape[1]), b = Take(module + kB, shape[0], rank_);
         factors.push_back({block->layer, &row, std::move(a), std::move(b)});
@@ -200,6 +196,19 @@ class FactorReader {
 };
 
 }  // namespace
+
+bool SameChange(const Lora& first, const Lora& second) {
+  const auto same = [](const Matrix<float>& a, const Matrix<float>& b) {
+    return a.rows() == b.rows() && std::equal(a.span().begin(), a.span().end(), b.span().begin(), b.span().end());
+  };
+  return first.scale() == second.scale() && first.factors.size() == second.factors.size() &&
+         std::all_of(first.factors.begin(), first.factors.end(), [&](const LoraFactors& one) {
+           return std::any_of(second.factors.begin(), second.factors.end(), [&](const LoraFactors& other) {
+             return one.layer == other.layer && one.tensor == other.tensor && same(one.a, other.a) &&
+                    same(one.b, other.b);
+           });
+         });
+}
 
 DepthPlan MergeLora(const Weights& weights, const DepthPlan& plan, const Lora& lora) {
   std::map<size_t, std::shared_ptr<OwnBlock>> blocks;  // by stage

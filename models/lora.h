@@ -40,6 +40,9 @@ DepthPlan MergeLora(const Weights& weights, const DepthPlan& plan, const Lora& l
 // Frobenius norm. `merged` is MergeLora's result for the same arguments. 0 if there is no change.
 double MergeError(const Weights& weights, const DepthPlan& plan, const Lora& lora, const DepthPlan& merged);
 
+// True if both have the same factors, scaled alike, so that merging the second again would only repeat the change.
+bool SameChange(const Lora& first, const Lora& second);
+
 // The subdirectory of a saved model that holds its factors, and the files in it, which are those of PEFT.
 inline constexpr const char* kLoraDirectory = "lora";
 inline constexpr const char* kLoraTensors = "adapter_model.safetensors";

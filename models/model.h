@@ -23,6 +23,7 @@ struct Model {
   std::shared_ptr<const Tokenizer> tokenizer;  // null where the directory has none; see RequireTokenizer()
   DepthPlan plan;                              // the saved one, or all blocks
   std::shared_ptr<const Lora> lora;            // LoRA factors of a saved model, which are merged into the plan
+  std::optional<DepthPlan> unmerged;           // the plan without them, where they are
   std::vector<int64_t> removed;                // layers of the original model that the saved plan lacks
   std::optional<Provenance> provenance;        // of a saved plan only
 

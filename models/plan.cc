@@ -138,6 +138,13 @@ const BlockWeights& TensorsOf(const Weights& weights, const BlockStage& stage) {
   return stage.own ? *stage.own : weights.blocks[stage.layer];
 }
 
+const char* MissingTensor(const Weights& weights, const BlockStage& stage) {
+  const BlockWeights& block = TensorsOf(weights, stage);
+  for (const BlockTensor& row : BlockTensors())
+    if (Reads(stage.halves, row) && (block.*row.member).empty() && !row.Shape(weights.config).empty()) return row.name;
+  return nullptr;
+}
+
 DepthPlan DepthPlan::Original(int64_t layers) { return Corrected(layers, {}); }
 
 DepthPlan DepthPlan::Pruned(int64_t layers, std::span<const int64_t> removed) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "models/block_tensors.h"
 #include "models/gguf.h"
 #include "models/saved_config.h"
 #include "runtime/json.h"
@@ -59,10 +60,15 @@ class MeteredWriter {
 
 }  // namespace
 
-Weights KeptWeights(const Weights& weights, const DepthPlan& plan) {
+Weights KeptWeights(const Weights& weights, const DepthPlan& plan, bool running_halves) {
   Weights out = weights;
   out.blocks.clear();
-  for (const BlockStage* block : plan.Blocks()) out.blocks.push_back(TensorsOf(weights, *block));
+  for (const BlockStage* block : plan.Blocks()) {
+    BlockWeights& kept = out.blocks.emplace_back(TensorsOf(weights, *block));
+    if (!running_halves) continue;
+    for (const BlockTensor& row : BlockTensors())
+      if (!Reads(block->halves, row)) kept.*row.member = {};
+  }
   const auto [final_norm, head] = plan.Output(weights);
   out.final_norm = final_norm;
   out.head = head;

@@ -17,8 +17,9 @@ namespace shiftrt {
 
 // The weights of the plan's blocks alone, each with the tensors that it runs with, and of the plan's final norm and
 // head. A head of the plan's own is not tied. A half block keeps all tensors, because a checkpoint that lacks some of a
-// block's tensors would be another format. All tensors are views into `weights` and into the plan's tensors.
-Weights KeptWeights(const Weights& weights, const DepthPlan& plan);
+// block's tensors is another format, which `running_halves` is for: with it, the half that does not run has none. All
+// tensors are views into `weights` and into the plan's tensors.
+Weights KeptWeights(const Weights& weights, const DepthPlan& plan, bool running_halves = false);
 
 // The config.json of the model in a directory, without the mark of models/saved_config.h, or the config.json that
 // corresponds to a GGUF file. Throws Error as ReadUnmarked and GgufConfig do.

@@ -213,6 +213,7 @@ void AddRepair(const RepairReport& repair, Json& json) {
   json["trials"] = TrialsJson(repair.trials);
   json["untried"] = repair.untried;
   json["gate"] = GateJson(repair.gate);
+  if (repair.healing) json["healing"] = GateJson({*repair.healing}).front();
   const RepairSeconds& seconds = repair.seconds;
   json["seconds"] = {{"select", seconds.select},
                      {"calibrate", seconds.calibrate},
@@ -230,6 +231,7 @@ RepairReport ReadRepair(const Reader& from) {
   repair.trials = ReadTrials(from.List("trials"));
   from.Read("untried", repair.untried);
   repair.gate = ReadGate(from.List("gate"));
+  if (from["healing"].is_object()) repair.healing = ReadGate(Json::array({from["healing"]})).front();
   const Reader seconds(from["seconds"]);
   seconds.Read("select", repair.seconds.select);
   seconds.Read("calibrate", repair.seconds.calibrate);
@@ -267,6 +269,19 @@ std::vector<MeasuredVariant> ReadVariants(const Json& list) {
     from.Read("continuation", variant.continuation);
   }
   return variants;
+}
+
+Json HeldOutJson(const HeldOutReport& text) {
+  return {{"text", text.text}, {"tokens", text.tokens}, {"protocol", text.protocol}, {"window", text.window}};
+}
+
+HeldOutReport ReadHeldOut(const Reader& from) {
+  HeldOutReport text;
+  from.Read("text", text.text);
+  from.Read("tokens", text.tokens);
+  from.Read("protocol", text.protocol);
+  from.Read("window", text.window);
+  return text;
 }
 
 Json FinetuneJson(const FinetuneReport& tuning) {
@@ -311,6 +326,7 @@ Json ProvenanceJson(const Provenance& provenance) {
   if (provenance.calibration) json["calibration"] = CalibrationJson(*provenance.calibration);
   if (provenance.repair) AddRepair(*provenance.repair, json);
   if (!provenance.variants.empty()) json["variants"] = VariantsJson(provenance.variants);
+  if (provenance.heldout) json["heldout"] = HeldOutJson(*provenance.heldout);
   if (provenance.finetune) json["finetune"] = FinetuneJson(*provenance.finetune);
   return json;
 }
@@ -326,6 +342,7 @@ Provenance ReadProvenance(const Json& json) {
   if (from["calibration"].is_object()) provenance.calibration = ReadCalibration(Reader(from["calibration"]));
   if (from["sites"].is_array()) provenance.repair = ReadRepair(from);
   provenance.variants = ReadVariants(from.List("variants"));
+  if (from["heldout"].is_object()) provenance.heldout = ReadHeldOut(Reader(from["heldout"]));
   if (from["finetune"].is_object()) provenance.finetune = ReadFinetune(Reader(from["finetune"]));
   return provenance;
 }

@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 
 constexpr const char* kMark = "shiftrt";  // the key, and the model type
 constexpr const char* kArchitecture = "ShiftrtForCausalLM";
-constexpr int kHfLraFormat = 1;
+constexpr int kHfLraFormat = 1, kHfLraHalves = 2;  // the second has half blocks
 
 // True if `key` may be a list with one setting per layer.
 bool MayBePerLayer(std::string_view key, const Json& value, int64_t layers) {
@@ -74,7 +74,7 @@ Json Marked(Json config) {
 }
 
 Json MarkedHfLra(Json config, Json mark) {
-  mark["format"] = kHfLraFormat;
+  mark["format"] = mark.contains("half_blocks") ? kHfLraHalves : kHfLraFormat;
   mark["base_architecture"] = config.at("architectures").at(0);
   mark["base_model_type"] = config.at("model_type");
   config[kMark] = std::move(mark);
@@ -96,8 +96,10 @@ Json ReadUnmarked(const std::filesystem::path& file) {
   if (!config.contains(kMark)) return config;
   Json stock = config[kMark];
   if (IsMarkedHfLra(config)) {
-    Check(stock["format"] == kHfLraFormat, "{}: {}.format is {}, expected {}", file.string(), kMark,
-          Shown(stock["format"]), kHfLraFormat);
+    Check(stock["format"] == kHfLraFormat || stock["format"] == kHfLraHalves, "{}: {}.format is {}, expected {} or {}",
+          file.string(), kMark, Shown(stock["format"]), kHfLraFormat, kHfLraHalves);
+    Check(stock["format"] == kHfLraHalves || !stock.contains("half_blocks"),
+          "{}: {}.half_blocks is there, which format {} does not have", file.string(), kMark, kHfLraFormat);
     stock = {{"architectures", Json::array({stock.value("base_architecture", Json())})},
              {"model_type", stock.value("base_model_type", Json())}};
     config.erase("auto_map");

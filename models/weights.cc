@@ -75,7 +75,7 @@ void Weights::ForEachStored(
     for (const CheckpointTensor& tensor : stored_tensors) {
       parts.clear();
       for (const BlockTensor* part : tensor.parts) parts.push_back(blocks[layer].*part->member);
-      visit(fmt::format("model.layers.{}.{}", layer, tensor.name), parts);
+      if (!parts.front().empty()) visit(fmt::format("model.layers.{}.{}", layer, tensor.name), parts);
     }
   }
   visit("model.norm.weight", {&final_norm, 1});
@@ -156,9 +156,11 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
       take("model.embed_tokens.weight", {config.vocab, config.hidden}, mine.first || (mine.last && config.tied_head));
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     BlockWeights& block = weights->blocks.emplace_back();
+    const Halves halves = layer < std::ssize(options.halves) ? options.halves[layer] : Halves::kBoth;
     for (const CheckpointTensor& tensor : stored_tensors)
-      Split(take(fmt::format("model.layers.{}.{}", layer, tensor.name), tensor.shape, mine.Has(layer)), tensor, block,
-            *weights);
+      if (Reads(halves, *tensor.parts.front()))
+        Split(take(fmt::format("model.layers.{}.{}", layer, tensor.name), tensor.shape, mine.Has(layer)), tensor, block,
+              *weights);
   }
   weights->final_norm = take("model.norm.weight", {config.hidden}, mine.last);
   weights->head =

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "include/shiftrt/blocks.h"
 #include "models/config.h"
 #include "models/split.h"
 #include "runtime/block_types.h"
@@ -74,7 +75,7 @@ struct Weights {
   // block's tensors are those of models/block_tensors.h.
   void ForEach(const std::function<void(const std::string& name, const TensorView&)>& visit) const;
   // Visits the tensors under the names of the family's checkpoints. One of those may hold several tensors, whose parts
-  // stand one below the other.
+  // stand one below the other. The tensors of a half that a block lacks are left out.
   void ForEachStored(
       const std::function<void(const std::string& name, std::span<const TensorView> parts)>& visit) const;
   // The factor by which the family multiplies embeddings: sqrt(hidden), rounded to their type as transformers does, or
@@ -105,6 +106,9 @@ struct LoadOptions {
   Progress* progress = nullptr;  // told of every tensor; null: nobody
   SplitPlace split = {};         // the part of the model to load
   bool outline = false;          // load no part, only shapes and types
+  // The halves of each block that the checkpoint has: models/hf_lra.h. The tensors of the others stay empty. Without an
+  // entry for a block, it has both.
+  std::vector<Halves> halves = {};
 };
 
 // Loads a Hugging Face directory (config.json and model.safetensors, or model.safetensors.index.json and its shards) or

@@ -98,7 +98,7 @@ class Pipeline {
     result_.chosen_trial = fitted.chosen_trial;
     result_.untried = std::move(fitted.untried);
     result_.seconds += fitted.seconds;
-    if (options_.heal != Heal::kOff) Walk(result_.corrected);
+    if (options_.heal != Heal::kOff) Walk(DepthPlan(result_.corrected));  // which it replaces
   }
 
   // Collects the gradients of the loss behind every site, for a metric and for token weights.
@@ -131,6 +131,22 @@ class Pipeline {
     if (correction_.walks()) result_.sites = std::move(walked.sites);
     result_.healed = std::move(walked.healed);
     result_.seconds += walked.seconds;
+    if (!result_.healed.empty() && !job_.calibration.heldout.empty()) KeepHealingIfItHelps(plan);
+  }
+
+  // `before`: the plan that was healed.
+  void KeepHealingIfItHelps(const DepthPlan& before) {
+    const Stopwatch watch(result_.seconds.calibrate);
+    HeldOutLoss loss = LossOnHeldOut();
+    DepthPlan without = Unhealed(result_.corrected, before, result_.healed, job_.model.weights);
+    GateVerdict& verdict = result_.healing.emplace();
+    for (const SiteReport& fit : result_.healed)
+      if (verdict.parts.empty() || verdict.parts.back().layer != fit.site.layer)
+        verdict.parts.emplace_back(fit.site.layer);
+    verdict.with = loss(result_.corrected);
+    verdict.without = loss(without);
+    verdict.kept = verdict.with <= verdict.without;
+    if (!verdict.kept) result_.corrected = std::move(without);
   }
 
   FittedSites Fit(const std::vector<Site>& sites, const std::vector<const SiteSums*>& sums, Progress& progress) const {
@@ -212,11 +228,15 @@ class Pipeline {
     return fitted;
   }
 
+  // Plans may differ from the block before the first removed one on.
+  HeldOutLoss LossOnHeldOut() const {
+    return {job_.context, job_.model.weights, job_.calibration.heldout, kGateTokens,
+            std::max<int64_t>(0, result_.selection.removed.front().layer - 1)};
+  }
+
   void DropWhatHarms() {
     const Stopwatch watch(result_.seconds.calibrate);
-    // Plans may differ from the block before the first removed one on.
-    HeldOutLoss loss(job_.context, job_.model.weights, job_.calibration.heldout, kGateTokens,
-                     std::max<int64_t>(0, result_.selection.removed.front().layer - 1));
+    HeldOutLoss loss = LossOnHeldOut();
     GatedPlan gated = Gate(result_.corrected, loss, job_.progress);
     result_.corrected = std::move(gated.plan);
     result_.gate = std::move(gated.verdicts);

@@ -19,11 +19,12 @@ struct ShiftResult {
   // Merged runs of several sites, measured over the whole run as a span is; none without their sums, which files, fits
   // in sequence and fits in groups do not have.
   std::vector<SiteReport> merged_runs;
-  std::vector<SiteReport> healed;    // projections of kept blocks that were fitted again, in the order of the fits
-  std::vector<Trial> trials;         // the recipes tried by a correction that chooses its recipe,
-  size_t chosen_trial = 0;           // the index of the chosen one,
-  std::vector<std::string> untried;  // and those that could not be tried, with the reason
-  std::vector<GateVerdict> gate;     // empty unless options.gate
+  std::vector<SiteReport> healed;      // projections of kept blocks that were fitted again, in the order of the fits
+  std::optional<GateVerdict> healing;  // whether they stayed, by the held-out loss; none without held-out text
+  std::vector<Trial> trials;           // the recipes tried by a correction that chooses its recipe,
+  size_t chosen_trial = 0;             // the index of the chosen one,
+  std::vector<std::string> untried;    // and those that could not be tried, with the reason
+  std::vector<GateVerdict> gate;       // empty unless options.gate
   DepthPlan pruned, corrected;
   std::optional<DepthPlan> merged;  // empty unless options.merge
   StepSeconds seconds;

@@ -2,8 +2,10 @@
 #include <CLI/CLI.hpp>
 
 #include "shiftrt/export.h"
+#include "shiftrt/repair.h"
 #include "tools/export_options.h"
 #include "tools/options.h"
+#include "tools/texts.h"
 
 namespace shiftrt {
 
@@ -12,9 +14,20 @@ namespace {
 struct ExportCommand {
   CommonOptions common;
   ExportSettings settings;
-  std::string output;
+  std::string output, prune, calib;
   bool without_lora = false;
 };
+
+// The model without what --prune names. Calibration text is opened only if the criterion reads it.
+LanguageModel Pruned(const ExportCommand& command, const LanguageModel& model, const Resources& resources,
+                     Progress& progress) {
+  Recipe recipe = {.prune = ParsePrune(command.prune), .correction = "none", .seed = command.common.seed};
+  if (ReadsText(recipe))
+    recipe.text = CalibrationFor(command.calib, model.Directory(), model.Shape().max_positions, command.common);
+  RepairResult repair = Repair(model, recipe, resources, &progress);
+  fmt::print("layers removed by {}: {}\n", recipe.prune.criterion, Names(repair.report.selection.removed));
+  return std::move(repair.pruned);
+}
 
 int Run(ExportCommand command) {
   CheckExport(command.settings.format, command.output);
@@ -22,8 +35,9 @@ int Run(ExportCommand command) {
   if (command.settings.q8_0) command.common.dtype = "auto";
   command.common.merge_lora = !command.without_lora;
   const Resources resources = command.common.MakeResources();
-  const LanguageModel model = command.common.OpenLanguageModel();
   const auto progress = command.common.MakeProgress();
+  LanguageModel model = command.common.OpenLanguageModel();
+  if (!command.prune.empty()) model = Pruned(command, model, resources, *progress);
   PrintExport({command.settings.format, command.output},
               Export(model, command.output, command.settings, resources, progress.get()));
   return 0;
@@ -40,6 +54,13 @@ Command AddExport(CLI::App& app) {
   app.add_flag("--no-lora", command->without_lora,
                "leave the LoRA factors of a saved model out: what peft then loads DIR/lora on")
       ->excludes(app.get_option("--lora"));
+  auto* prune = app.add_option("--prune", command->prune,
+                               "remove layers first, as `shiftrt run --prune ... --correction none` does:\n"
+                               "layers=5,8-10 or CRITERION:AMOUNT")
+                    ->excludes(app.get_option("--lora"));
+  app.add_option("--calib", command->calib,
+                 "calibration text of a criterion that reads it: FILE or a known name, as for `run` (default: c4)")
+      ->needs(prune);
   std::vector<std::string> formats;
   for (const ExportFormatName& format : ExportFormatNames()) formats.push_back(format.name);
   app.add_option("--format", command->settings.format, "format to write")->required()->check(CLI::IsMember(formats));
@@ -50,11 +71,13 @@ Command AddExport(CLI::App& app) {
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "q8_0"}))
       ->capture_default_str();
   AddExportOptions(app, command->settings);
+  common.AddSeedTo(app, "criteria that draw random numbers, and of the choice of calibration samples");
   common.AddThreadsTo(app);
   common.AddQuietTo(app);
   app.footer(
       "Formats:" + ExportFormatsHelp() +
       "\n\nExamples:\n  shiftrt export --model out --format hf --save out-hf\n"
+      "  shiftrt export --model qwen2-1.5b --prune layers=20-22 --format gguf --save pruned --dtype q8_0\n"
       "  shiftrt export --model tuned --format hf --save base-hf --no-lora\n"
       "  shiftrt export --model base --lora adapter --format gguf --save merged\n"
       "  shiftrt export --model out --format hf --save out-hf --dtype float16 --shard-size 2GB\n"

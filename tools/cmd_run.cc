@@ -79,7 +79,7 @@ void WriteReport(const RunOptions& options, const ShiftJob& shift, const ShiftRe
   const CriterionInput input = {shift.context, model.weights, &shift.calibration.fit, options.common.seed};
   report.scores = ScoresBeside(selection, input, shift.progress);
   report.sites = result.sites;
-  report.healed = result.healed;
+  if (!result.healing || result.healing->kept) report.healed = result.healed;
   if (!result.trials.empty()) report.trials = TrialsTable(result);
   report.untried = result.untried;
   report.comparison = ComparisonTable(variants);
@@ -108,6 +108,52 @@ Json ResultsJson(Provenance made) {
   return ProvenanceJson(made);
 }
 
+// The wall clock of a run, divided among its phases.
+class Phases {
+ public:
+  // Ends a phase, which began at the last call or at the start, and returns its seconds.
+  double Done(const char* phase) {
+    const auto now = std::chrono::steady_clock::now();
+    spent_.emplace_back(phase, std::chrono::duration<double>(now - last_).count());
+    last_ = now;
+    return spent_.back().second;
+  }
+  // Prints the phases that took time, and the sum of all. The fit is shown by its own steps, and by what these leave.
+  void Print(const StepSeconds& fit) const {
+    std::string line;
+    const auto add = [&](const char* phase, double seconds) {
+      if (seconds >= 0.05) line += fmt::format(" {} {:.1f},", phase, seconds);
+    };
+    double total = 0;
+    for (const auto& [phase, seconds] : spent_) {
+      total += seconds;
+      const double rest = seconds - fit.select - fit.calibrate - fit.solve - fit.factorize;
+      if (phase != std::string_view(kFit) || rest < 0) {  // the steps may be those of a command that was interrupted
+        add(phase, seconds);
+        continue;
+      }
+      line += fmt::format(" select {:.1f}, calibrate {:.1f}, solve {:.2f}, factorize {:.2f},", fit.select,
+                          fit.calibrate, fit.solve, fit.factorize);
+      add("rest of the fit", rest);
+    }
+    fmt::print("\nseconds:{} together {:.1f}\n", line, total);
+  }
+  void AddTo(Json& seconds) const {
+    double total = 0;
+    for (const auto& [phase, spent] : spent_) {
+      seconds[phase] = spent;
+      total += spent;
+    }
+    seconds["total"] = total;
+  }
+
+  static constexpr const char* kFit = "fit";
+
+ private:
+  std::vector<std::pair<const char*, double>> spent_;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
 void PrintModel(const Model& model) {
   const Weights& weights = *model.weights;
   fmt::print("{}: {} layers, hidden {}, {} parameters, {} per token, {}\n", model.name, weights.config.layers,
@@ -115,27 +161,51 @@ void PrintModel(const Model& model) {
              Scaled(static_cast<double>(model.plan.BytesPerToken(weights)), "B"), Name(weights.embedding.dtype));
 }
 
+// An export to a format without adapters chooses the recipe "stock", unless the user has chosen how to repair.
+void ChooseRecipe(RunOptions& options, const CLI::App& app) {
+  const auto given = [&](const char* option) { return app.get_option(option)->count() > 0; };
+  if (given("--recipe") || given("--correction") || given("--lra") || given("--gate")) return;
+  for (const std::string& text : options.exports) {
+    const ExportFormat& format = FindExportFormat(ParseExportTarget(text).format);
+    if (format.adapters || !format.own_tensors) continue;
+    options.recipe.named = "stock";
+    fmt::print("--export {}: {} has no place for adapters, so the recipe is --recipe stock\n", text, format.name);
+    return;
+  }
+}
+
 // The exports that are wanted. Refuses those that cannot work here, not after the hour that calibration may take.
 std::vector<ExportTarget> Targets(const RunOptions& options, const ShiftOptions& shift) {
+  // `has`: the reason, with the name of what has no place. `instead`: the options with which it works.
+  const auto refuse = [](const std::string& text, std::string_view format, const std::string& has,
+                         const std::string& instead, const std::vector<std::string_view>& others) {
+    FailUsage("--export {}: {}, which {} has no place for; it works with {}{}", text, has, format, instead,
+              others.empty() ? "" : fmt::format(", or with --export {}:DIR", fmt::join(others, ":DIR or ")));
+  };
   std::vector<ExportTarget> targets;
   std::set<fs::path> taken = {fs::weakly_canonical(options.save)};
   for (const std::string& text : options.exports) {
     const auto& [name, output] = targets.emplace_back(ParseExportTarget(text));
     const ExportFormat& format = FindExportFormat(name);
-    if (shift.prune.halves())
-      FailUsage("--export {}: --prune {} may leave half blocks, which {} has no place for", text, shift.prune.text,
-                name);
+    const bool corrects = Corrects(shift) && !shift.gate;  // the gate may drop every correction
+    const Correction& correction = *shift.correction;
+    const bool adapters = corrects && correction.adapters(),
+               changes = corrects && (correction.changes_blocks() || shift.heal != Heal::kOff);
+    const std::vector<std::string_view> others = FormatsFor(adapters, changes, shift.prune.halves());
+    if (shift.prune.halves() && !format.half_blocks)
+      refuse(text, name, fmt::format("--prune {} may leave half blocks", shift.prune.text), "whole blocks", others);
     if (!options.recover.empty() && !format.own_tensors)
-      FailUsage("--export {}: --recover changes weights of blocks, which {} has no place for", text, name);
+      refuse(text, name, "--recover changes weights of blocks", "no --recover", FormatsFor(adapters, true, false));
     if (!taken.insert(fs::weakly_canonical(output)).second)
       FailUsage("--export {}: something else is written to this directory too", text);
-    if (!Corrects(shift) || shift.gate) continue;  // the gate may drop every correction
-    const Correction& correction = *shift.correction;
-    if (correction.adapters() && !format.adapters)
-      FailUsage("--export {}: --correction {} makes adapters, which {} has no place for", text, correction.name, name);
-    if (correction.changes_blocks() && !format.own_tensors)
-      FailUsage("--export {}: --correction {} changes weights of blocks, which {} has no place for", text,
-                correction.name, name);
+    const std::string instead = fmt::format("--{}", format.holds != nullptr ? format.holds : "");
+    if (adapters && !format.adapters)
+      refuse(text, name, fmt::format("--correction {} makes adapters", correction.name), instead, others);
+    if (changes && !format.own_tensors)
+      refuse(text, name,
+             correction.changes_blocks() ? fmt::format("--correction {} changes weights of blocks", correction.name)
+                                         : "--heal changes weights of blocks",
+             instead, others);
   }
   return targets;
 }
@@ -200,6 +270,7 @@ int Plan(const RunOptions& options, const ShiftOptions& shift) {
 }
 
 int Run(const RunOptions& options) {
+  Phases phases;
   ShiftOptions shift = options.recipe.Parse(options.common.seed);
   if (options.save_weights && options.save.empty()) FailUsage("--save-weights goes with --save DIR");
   const std::vector<ExportTarget> exports = Targets(options, shift);
@@ -236,16 +307,20 @@ int Run(const RunOptions& options) {
   if (!calibration.source.empty())
     fmt::print("calibration: {}\n  {}\n\n", calibration.source, calibration.Accounting());
   CommandFit kept(job, shift);
+  phases.Done("open");
   const ShiftResult result = kept.Get(job, shift);
+  phases.Done(Phases::kFit);
   if (!options.recipe.load_gram.empty())
     fmt::print("sums of {}: {}\n\n", fmt::join(options.recipe.load_gram, ", "), result.calibration);
   PrintShift(result, config.layers);
 
   std::vector<Variant> variants = VariantsOf(model, result, shift);
   Provenance made = ProvenanceOf(model.name, shift, calibration, result);
-  made.state = "fitted";               // a run that is killed leaves this, and the same command then completes it
-  if (first && !options.save.empty())  // before the evaluation, which may be interrupted
+  made.state = "fitted";                 // a run that is killed leaves this, and the same command then completes it
+  if (first && !options.save.empty()) {  // before the evaluation, which may be interrupted
     SaveAdapted(model, variants.back().plan, made, options.save_weights, options.save);
+    phases.Done("save");
+  }
   std::vector<Section> sections;  // of the report
   Json recovery;
   fs::path checkpoint;
@@ -267,17 +342,14 @@ int Run(const RunOptions& options) {
       section.heading = "Recovery: " + section.heading;
       sections.push_back(std::move(section));
     }
+    phases.Done("recover");
   }
 
   const ComparisonJob comparison = {context, model, heldout, options.comparison, options.common.seed, *progress};
-  const auto start = std::chrono::steady_clock::now();
   made.variants = Compare(comparison, variants);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (heldout.Scored()) made.heldout = heldout.Report(options.comparison.protocol, config);
+  made.repair->seconds.evaluate = phases.Done("evaluate");
   PrintComparison(comparison, made.variants);
-  fmt::print("\nseconds: select {:.1f}, calibrate {:.1f}, solve {:.2f}, factorize {:.2f}, evaluate {:.1f}\n",
-             result.seconds.select, result.seconds.calibrate, result.seconds.solve, result.seconds.factorize, seconds);
-
-  made.repair->seconds.evaluate = seconds;
   made.state = "evaluated";
   if (first && !options.save.empty()) {
     RecordProvenance(options.save, made);
@@ -292,8 +364,12 @@ int Run(const RunOptions& options) {
     EvaluationResult suites = RunEvaluation({context, model, variants, paper, *progress}, datasets, options.evaluation);
     json["evaluation"] = std::move(suites.json);
     sections.push_back(std::move(suites.section));
+    phases.Done("suites");
   }
-  if (!options.report.empty()) WriteReport(options, job, result, comparison, made.variants, std::move(sections));
+  if (!options.report.empty()) {
+    WriteReport(options, job, result, comparison, made.variants, std::move(sections));
+    phases.Done("report");
+  }
   const LanguageModel made_model = WithPlan(model, variants.back().plan, made);
   const Resources alone = {.prepared = std::make_shared<const Context>(context.Alone())};
   for (const ExportTarget& target : first ? exports : std::vector<ExportTarget>()) {
@@ -301,10 +377,13 @@ int Run(const RunOptions& options) {
     settings.format = target.format;
     PrintExport(target, Export(made_model, target.output, settings, alone, progress.get()));
   }
+  phases.Done("export");
+  phases.AddTo(json["seconds"]);
   options.common.WriteJson(json);
   kept.Done();
   std::error_code ignored;
   if (first && !checkpoint.empty()) fs::remove(checkpoint, ignored);
+  phases.Print(result.seconds);
   return 0;
 }
 
@@ -336,8 +415,10 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   app.add_flag("--save-weights", options->save_weights,
                "with --save: write all kept weights, so that the directory needs no base model");
   auto* exports =
-      app.add_option("--export", options->exports,
-                     "FORMAT:DIR, repeatable: write the last variant for other programs, as `shiftrt export` does")
+      app.add_option(
+             "--export", options->exports,
+             "FORMAT:DIR, repeatable: write the last variant for other programs, as `shiftrt export` does. hf and\n"
+             "gguf have no place for adapters; --recipe stock is then the default. Half blocks go to hf-lra alone")
           ->allow_extra_args(false);
   for (CLI::Option* option : AddExportOptions(app, options->exporting)) option->needs(exports);
   options->evaluation.AddTo(app, "--eval");
@@ -370,6 +451,7 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       "  mpirun -n 4 shiftrt run --model Llama-2-70b-hf --prune bi:0.25 --lra 64 --calib c4.jsonl --split 4 --save "
       "out");
   return [options, &app] {
+    ChooseRecipe(*options, app);
     options->recipe.TakeNamed(app);
     return Run(*options);
   };

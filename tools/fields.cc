@@ -37,6 +37,7 @@ constexpr FieldFlag kFlags[] = {
     {"memory", "--memory"},
     {"merge", "--merge"},
     {"layers", "--layers"},
+    {"lora", "--lora"},
     {"lora.rank", "--rank"},
     {"lora.targets", "--targets"},
     {"loss", "--loss"},

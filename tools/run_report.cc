@@ -192,7 +192,7 @@ Page RunPage(const RunReport& report) {
   page.sections.push_back({"Comparison", "", {report.comparison}});
   page.sections.push_back(Scores(report.scores));
   if (!report.trials.empty()) page.sections.push_back(Trials(report));
-  page.sections.push_back(Sites(report.sites));
+  if (!report.sites.empty()) page.sections.push_back(Sites(report.sites));
   if (!report.healed.empty()) page.sections.push_back(Healed(report.healed));
   page.sections.push_back(
       {"Drift of the residual stream",

@@ -44,8 +44,20 @@ void PrintSites(const std::vector<SiteReport>& sites) {
   fmt::print("\n");
 }
 
-void PrintHealed(const std::vector<SiteReport>& healed) {
+void PrintHealed(const std::vector<SiteReport>& healed, const std::optional<GateVerdict>& verdict) {
   if (healed.empty()) return;
+  if (verdict && !verdict->kept) {
+    fmt::print("healing is not applied: the loss on held-out calibration text is {:.4f} with it and {:.4f} without\n\n",
+               verdict->with, verdict->without);
+    return;
+  }
+  const double best = std::max_element(healed.begin(), healed.end(), [](const SiteReport& a, const SiteReport& b) {
+                        return a.r2_heldout < b.r2_heldout;
+                      })->r2_heldout;
+  if (best <= 0) {
+    fmt::print("healing explains nothing on held-out tokens: R2 is at most {:.3f} in {} fits\n\n", best, healed.size());
+    return;
+  }
   Table table({"fitted again", "projection", "lambda", "condition", "R2 fitted", "R2 held out"});
   for (const SiteReport& fit : healed)
     table.Add({fmt::format("block {}", fit.site.Name()), fit.part, fmt::format("{:.3g}", fit.lambda), Condition(fit),
@@ -103,7 +115,7 @@ std::vector<std::vector<std::string>> TrialsTable(const ShiftResult& result) {
 void PrintShift(const ShiftResult& result, int64_t layers) {
   PrintSelection(result.selection, layers);
   PrintSites(result.sites);
-  PrintHealed(result.healed);
+  PrintHealed(result.healed, result.healing);
   PrintMergedRuns(result.merged_runs);
   PrintTrials(result);
   PrintGate(result.gate);

@@ -20,16 +20,21 @@ constexpr const char* kCalibration = "c4";
 constexpr const char* kHeldOut = "wikitext2-test";
 
 // The text that the user named, or the file of this name in the model's directory, or "".
-std::string TextBeside(const std::string& given, const Model& model, const char* file) {
+std::string TextBeside(const std::string& given, const std::filesystem::path& directory, const char* file) {
   if (!given.empty()) return given;
-  const auto beside = model.directory / file;
+  const auto beside = directory / file;
   return std::filesystem::exists(beside) ? beside.string() : "";
 }
 
 }  // namespace
 
 CalibrationSpec CalibrationFor(const std::string& given, const Model& model, const CommonOptions& common) {
-  const std::string text = TextBeside(given, model, "calibration.txt");
+  return CalibrationFor(given, model.directory, model.weights->config.max_positions, common);
+}
+
+CalibrationSpec CalibrationFor(const std::string& given, const std::filesystem::path& directory, int64_t context,
+                               const CommonOptions& common) {
+  const std::string text = TextBeside(given, directory, "calibration.txt");
   CalibrationSpec spec = ParseCalibration(text.empty() ? kCalibration : text);
   const bool there =
       common.processes->FirstBeforeOthers([&] { return PullMissingText(spec.source, common.offline, common.quiet); });
@@ -39,7 +44,7 @@ CalibrationSpec CalibrationFor(const std::string& given, const Model& model, con
         "hundred "
         "samples of general text are enough. Without --calib it is C4's validation text: `shiftrt pull --dataset {}`",
         kCalibration);
-  spec.tokens = std::min(spec.tokens, model.weights->config.max_positions);
+  spec.tokens = std::min(spec.tokens, context);
   return spec;
 }
 
@@ -51,21 +56,24 @@ CalibrationSet OpenCalibration(const std::string& given, const Model& model, con
 
 HeldOutText OpenHeldOut(const HeldOutChoice& choice, const Model& model, const CalibrationSet& calibration,
                         const CommonOptions& common) {
-  std::string text = TextBeside(choice.given, model, "heldout.txt");
+  std::string text = TextBeside(choice.given, model.directory, "heldout.txt");
   const auto pull = [&](const std::string& name) {
     return common.processes->FirstBeforeOthers([&] { return PullMissingText(name, common.offline, common.quiet); });
   };
   if (text.empty() && choice.wikitext && pull(kHeldOut)) text = kHeldOut;
   if (!text.empty()) {
     pull(text);
-    return ReadHeldOut(text, model);
+    HeldOutText heldout = ReadHeldOut(text, model);
+    if (!heldout.Scored())  // said before the work, and not where the perplexity would be measured
+      FailUsage("--text {}: a perplexity needs 2 tokens, and this text has {}", text, heldout.tokens.size());
+    return heldout;
   }
   if (calibration.heldout.empty() && !choice.required) return {};
   if (calibration.heldout.empty())
     FailUsage(
         "give held-out text with --text FILE, for the perplexity, or get WikiText-2's: `shiftrt pull --dataset {}`",
         kHeldOut);
-  HeldOutText heldout{"held-out calibration samples (give --text FILE for another text)", {}, 0};
+  HeldOutText heldout{"held-out samples of the calibration text", {}, 0};
   for (const Batch& batch : calibration.heldout)
     heldout.tokens.insert(heldout.tokens.end(), batch.tokens.begin(), batch.tokens.end());
   heldout.all = std::ssize(heldout.tokens);
@@ -90,6 +98,11 @@ std::string HeldOutText::Part() const {
 }
 
 std::string HeldOutText::Description() const { return Part().empty() ? source : source + ", " + Part(); }
+
+HeldOutReport HeldOutText::Report(const std::string& protocol, const ModelConfig& config) const {
+  const int64_t all_tokens = std::ssize(tokens), window = std::min(ProtocolWindow(protocol, config), all_tokens);
+  return {.text = source, .tokens = all_tokens, .protocol = protocol, .window = window};
+}
 
 void AddTextTokens(CLI::App& app, int64_t& text_tokens) {
   app.add_option("--text-tokens", text_tokens,

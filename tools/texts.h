@@ -21,6 +21,9 @@ struct CommonOptions;
 // validation text. Samples are cut to the model's context. Pulls a text that is known by name if it is not there and
 // may be pulled. Throws UsageError if there is none of them.
 CalibrationSpec CalibrationFor(const std::string& given, const Model& model, const CommonOptions& common);
+// The same for a model in `directory` with a context of so many tokens.
+CalibrationSpec CalibrationFor(const std::string& given, const std::filesystem::path& directory, int64_t context,
+                               const CommonOptions& common);
 // `device`: that of the decoders which read it.
 CalibrationSet OpenCalibration(const std::string& given, const Model& model, const CommonOptions& common,
                                Device device);
@@ -40,6 +43,8 @@ struct HeldOutText {
   std::string Description() const;
   // True if its perplexity can be measured.
   bool Scored() const { return tokens.size() > 1; }
+  // Says how it is measured on a model of this configuration.
+  HeldOutReport Report(const std::string& protocol, const ModelConfig& config) const;
 };
 // The held-out text that --text names.
 struct HeldOutChoice {

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace shiftrt {
 
 namespace {
@@ -20,7 +22,8 @@ std::string LabelOf(const ShiftOptions& shift, const ShiftResult& result) {
   if (!result.trials.empty())
     correction = fmt::format("auto ({})", Label(FindCorrection(result.trials[result.chosen_trial].recipe.correction),
                                                 shift.fit.rank, shift.span));
-  return shift.heal == Heal::kOff ? correction : fmt::format("{}, healed ({})", correction, Name(shift.heal));
+  const bool healed = shift.heal != Heal::kOff && (!result.healing || result.healing->kept);
+  return !healed ? correction : fmt::format("{}, healed ({})", correction, Name(shift.heal));
 }
 
 // "none" is not a name for a plan with something in it.
@@ -68,7 +71,12 @@ std::vector<Variant> SavedVariants(const Model& model) {
     return {{VariantKind::kCorrected, name, name, model.plan}};
   }
   std::vector<Variant> variants;
-  if (!pruned || bare != original) variants.push_back(Original(original));
+  // A directory of the format hf-lra has no more than runs, so that there is no original to compare with.
+  const std::vector<const BlockStage*> blocks = original.Blocks();
+  const bool whole = std::none_of(blocks.begin(), blocks.end(), [&](const BlockStage* block) {
+    return MissingTensor(*model.weights, *block) != nullptr;
+  });
+  if (!pruned || (bare != original && whole)) variants.push_back(Original(original));
   if (pruned) variants.push_back(Pruned(bare));
   if (model.plan == bare) return variants;
   const std::string before = variants.back().name + " + ";

@@ -2,11 +2,11 @@
 """The configuration of a model with linear residual adapters, as `shiftrt export --format hf-lra` writes it.
 
 It is the configuration of the base family (Llama, Qwen, ...) with one more entry, `shiftrt`: the format of that entry,
-the family, and the list of adapters.
+the family, the list of adapters, and the blocks of which only the attention or only the MLP runs.
 """
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
-FORMAT = 1
+FORMATS = (1, 2)  # format 2 added half blocks
 
 # Model type of the family -> its class in transformers. The list is what the exports were tested with.
 FAMILIES = {
@@ -21,7 +21,8 @@ FAMILIES = {
 
 class ShiftrtConfig(PretrainedConfig):
     """`shiftrt` is a dict: `format`, `base_model_type`, `base_architecture`, and `adapters`, a list of
-    {"layer": k, "where": "after" | "before", "index": j, "kind": "low-rank" | "full", "rank": r}.
+    {"layer": k, "where": "after" | "before", "index": j, "kind": "low-rank" | "full", "rank": r}. Format 2 also has
+    `half_blocks`, a list of {"layer": k, "runs": "attention" | "mlp"}.
 
     All other arguments are those of the family's configuration class, whose defaults and conversions apply.
     """
@@ -31,11 +32,11 @@ class ShiftrtConfig(PretrainedConfig):
 
     def __init__(self, shiftrt=None, **kwargs):
         # transformers builds a configuration without arguments when it looks for defaults.
-        shiftrt = shiftrt or {"format": FORMAT, "base_model_type": "llama", "adapters": []}
+        shiftrt = shiftrt or {"format": 1, "base_model_type": "llama", "adapters": []}
         kwargs.pop("model_type", None)
         family = CONFIG_MAPPING[check_family(shiftrt)](**kwargs)
         self.__dict__.update(family.__dict__)
-        self.shiftrt = check_adapters(shiftrt, self.num_hidden_layers)
+        self.shiftrt = check_half_blocks(check_adapters(shiftrt, self.num_hidden_layers), self.num_hidden_layers)
 
     def to_diff_dict(self):
         """The contents of config.json: the entries in which the family's own configuration differs from its defaults."""
@@ -48,10 +49,14 @@ class ShiftrtConfig(PretrainedConfig):
         chosen = [a for a in self.shiftrt["adapters"] if (a["layer"], a["where"]) == (layer, where)]
         return sorted(chosen, key=lambda a: a["index"])
 
+    def half_blocks(self):
+        """The layers of which one half runs alone, each with that half: "attention" or "mlp"."""
+        return {block["layer"]: block["runs"] for block in self.shiftrt.get("half_blocks", [])}
+
 
 def check_family(shiftrt):
-    if shiftrt.get("format") != FORMAT:
-        raise ValueError(f"config.json: shiftrt.format is {shiftrt.get('format')!r}, but these files read format {FORMAT}. "
+    if shiftrt.get("format") not in FORMATS:
+        raise ValueError(f"config.json: shiftrt.format is {shiftrt.get('format')!r}, but these files read formats 1 and 2. "
                          "Take configuration_shiftrt.py and modeling_shiftrt.py from the version of shiftrt that wrote the model.")
     family = shiftrt.get("base_model_type")
     if family not in FAMILIES:
@@ -80,4 +85,21 @@ def check_adapters(shiftrt, layers):
     for (layer, where), indices in seen.items():
         if sorted(indices) != list(range(len(indices))):
             raise ValueError(f"config.json: the adapters {where} layer {layer} have the indices {indices}, not 0, 1, ...")
+    return shiftrt
+
+
+def check_half_blocks(shiftrt, layers):
+    seen = set()
+    for block in shiftrt.get("half_blocks", []):
+        layer, runs = block.get("layer"), block.get("runs")
+        place = f"config.json: the half block {block}"
+        if shiftrt["format"] < 2:
+            raise ValueError(f"{place} cannot be in format 1.")
+        if not isinstance(layer, int) or not 0 <= layer < layers:
+            raise ValueError(f"{place} is layer {layer!r}, but the model has layers 0 to {layers - 1}.")
+        if runs not in ("attention", "mlp"):
+            raise ValueError(f"{place} has runs = {runs!r}; known are 'attention' and 'mlp'.")
+        if layer in seen:
+            raise ValueError(f"{place} is listed twice.")
+        seen.add(layer)
     return shiftrt

@@ -3,12 +3,13 @@
 
     AutoModelForCausalLM.from_pretrained(directory, trust_remote_code=True)
 
-The model is the base family's own class (LlamaForCausalLM, ...). It differs in one thing: adapters, which stand where
-blocks were removed, run before or after the block of a layer. An adapter adds an affine map of the hidden states to
-the hidden states.
+The model is the base family's own class (LlamaForCausalLM, ...). It differs in two things. Adapters, which stand where
+blocks were removed, run before or after the block of a layer: an adapter adds an affine map of the hidden states to the
+hidden states. And a block may lack its attention or its MLP.
 """
 import functools
 
+import torch
 import transformers
 from torch import nn
 from transformers import GenerationMixin, PreTrainedModel
@@ -44,6 +45,44 @@ def make_adapters(config, layer, where):
         FullAdapter(config.hidden_size) if adapter["kind"] == "full" else LowRankAdapter(config.hidden_size, adapter["rank"])
         for adapter in config.adapters(layer, where)
     ))
+
+
+class NoAttention(nn.Module):
+    """Stands where a block has no attention, and adds nothing to the hidden states. Caches ask their first layer how many
+    tokens they hold, so this one stores a zero for every token."""
+
+    def __init__(self, layer_idx):
+        super().__init__()
+        self.layer_idx = layer_idx
+
+    def forward(self, hidden_states, *args, past_key_values=None, past_key_value=None, cache_position=None, **kwargs):
+        cache = past_key_value if past_key_values is None else past_key_values
+        if cache is not None:
+            token = hidden_states.new_zeros(hidden_states.shape[0], 1, hidden_states.shape[1], 1)
+            position = () if cache_position is None else ({"cache_position": cache_position},)
+            cache.update(token, token, self.layer_idx, *position)
+        return torch.zeros_like(hidden_states), None
+
+
+class NoMlp(nn.Module):
+    """Stands where a block has no MLP, and adds nothing to the hidden states."""
+
+    def forward(self, hidden_states):
+        return torch.zeros_like(hidden_states)
+
+
+def leave_one_half(layer, runs, layer_idx):
+    """Takes the attention or the MLP out of a layer, with its norms. `runs` names the half that stays."""
+    # Gemma 2 has a norm behind each half too, and its post_attention_layernorm belongs to the attention.
+    around = hasattr(layer, "pre_feedforward_layernorm")
+    if runs == "mlp":
+        layer.self_attn = NoAttention(layer_idx)
+        norms = ["input_layernorm", *(["post_attention_layernorm"] if around else [])]
+    else:
+        layer.mlp = NoMlp()
+        norms = ["pre_feedforward_layernorm", "post_feedforward_layernorm"] if around else ["post_attention_layernorm"]
+    for norm in norms:
+        setattr(layer, norm, nn.Identity())
 
 
 @functools.cache
@@ -90,4 +129,6 @@ class ShiftrtForCausalLM(PreTrainedModel, GenerationMixin):
         layers = self.model.layers
         for index in sorted({adapter["layer"] for adapter in config.shiftrt["adapters"]}):
             layers[index] = adapted_layer(type(layers[index]))(config, index)
+        for index, runs in config.half_blocks().items():
+            leave_one_half(layers[index], runs, index)
         self.post_init()

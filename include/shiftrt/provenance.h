@@ -91,11 +91,20 @@ struct RepairReport {
   Selection selection = {};            ///< what was removed
   std::vector<FitReport> sites = {};   ///< fits in the place of removed blocks; empty if nothing was fitted
   std::vector<FitReport> healed = {};  ///< projections of kept blocks that were fitted again, in the order of the fits
+  std::optional<GateVerdict> healing = {};  ///< whether these stayed; nothing without healing or held-out text
   std::vector<FitReport> merged_runs = {};  ///< merged adapters, as far as they were measured
   std::vector<TrialReport> trials = {};     ///< what the correction "auto" tried
   std::vector<std::string> untried = {};    ///< what it could not try, with the reason
   std::vector<GateVerdict> gate = {};       ///< empty unless Recipe::gate
   RepairSeconds seconds = {};               ///< where the time went
+};
+
+/// The text on which perplexities were measured, and how.
+struct HeldOutReport {
+  std::string text = {};      ///< its name
+  int64_t tokens = 0;         ///< of it that were measured
+  std::string protocol = {};  ///< "gptq" or "seq128" (docs/evaluation.md)
+  int64_t window = 0;         ///< tokens of a window; those of the text if it is shorter
 };
 
 /// What a model or one of its variants measured.
@@ -146,6 +155,7 @@ struct Provenance {
   std::optional<CalibrationReport> calibration = {};  ///< the text of the repair
   std::optional<RepairReport> repair = {};            ///< what the repair found
   std::vector<MeasuredVariant> variants = {};         ///< what was measured when it was made
+  std::optional<HeldOutReport> heldout = {};          ///< the text of their perplexities
   std::optional<FinetuneReport> finetune = {};        ///< how it was trained afterwards
 };
 

@@ -230,6 +230,11 @@ struct Recipe {
   GramFiles gram = {};  ///< files of the sums over that text
 };
 
+/// \param recipe what to remove and how to repair it
+/// \return whether Repair() reads calibration text for it
+/// \throws UsageError for a criterion or a correction that does not exist
+bool ReadsText(const Recipe& recipe);
+
 /// A recipe by name, for what the repaired model may cost at run time.
 struct NamedRecipe {
   const char* name;     ///< "paper", "stock", "adapters" or "best"

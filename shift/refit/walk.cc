@@ -6,6 +6,7 @@
 #include <span>
 #include <utility>
 
+#include "models/block_tensors.h"
 #include "runtime/check.h"
 #include "runtime/host_memory.h"
 #include "runtime/stopwatch.h"
@@ -388,6 +389,27 @@ WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std
   if (options.correction != nullptr && options.correction->input == SiteInput::kActivation)
     CheckBlockBefore(RunsOf(removed));
   return Walk(job, plan, RunsOf(removed), options, nullptr, std::move(start)).Run();
+}
+
+DepthPlan Unhealed(const DepthPlan& healed, const DepthPlan& before, const std::vector<SiteReport>& fits,
+                   const std::shared_ptr<const Weights>& weights) {
+  DepthPlan plan = healed;
+  for (const SiteReport& fit : fits) {
+    const size_t s = plan.StageOf(fit.site.layer);
+    const BlockStage stage = plan.stages[s].block(), was = before.stages[before.StageOf(stage.layer)].block();
+    const BlockWeights& tensors = TensorsOf(*weights, was);
+    const Projection& projection = fit.part == kOutputProjection.name ? kOutputProjection : kDownProjection;
+    const auto own = std::make_shared<OwnBlock>(stage.own);
+    std::shared_ptr<const void> storage = weights;
+    if (was.own) storage = was.own;
+    for (const auto member : {projection.weight, projection.bias}) own->Replace(member, tensors.*member, storage);
+    // Without other changes it is the block that it was.
+    const bool same = std::all_of(BlockTensors().begin(), BlockTensors().end(), [&](const BlockTensor& row) {
+      return (own->weights().*row.member).data == (tensors.*row.member).data;
+    });
+    plan = plan.With(s, BlockStage{stage.layer, stage.halves, same ? was.own : OwnBlock::Share(own)});
+  }
+  return plan;
 }
 
 FittedSites FitInSequence(const ShiftJob& job, const std::vector<Site>& sites, const SequenceOptions& options,

@@ -53,6 +53,9 @@ struct WalkResult {
 // memory.
 WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std::vector<BlockPart>& removed,
                            const WalkOptions& options, std::optional<StartStreams> start = std::nullopt);
+// `healed` with the projections of `fits` as in `before`, the plan that was healed.
+DepthPlan Unhealed(const DepthPlan& healed, const DepthPlan& before, const std::vector<SiteReport>& fits,
+                   const std::shared_ptr<const Weights>& weights);
 // The layer before which a walk starts.
 inline int64_t WalkStart(const std::vector<BlockPart>& removed) {
   return std::max<int64_t>(0, removed.front().begin() - 1) / 2;

@@ -181,17 +181,85 @@ TEST_F(HfLra, AdaptersOfASixteenBitDirectoryAreRead) {
   EXPECT_NEAR(opened.plan.stages[0].adapter().lra->b(0, 3), expected, std::abs(expected) / 128);
 }
 
-TEST_F(HfLra, HalfBlocksAreRefused) {
+// Without the attention of the first block, and with an adapter for the MLP of another and the block behind it.
+TEST_F(HfLra, HalfBlocksOfEveryFamilyComeBackBitForBit) {
+  for (const char* name : {"llama2", "llama_bias", "mistral_window", "qwen2_tied", "qwen3", "phi3", "gemma2"}) {
+    SCOPED_TRACE(name);
+    const Model model = Golden(name, DType::kBFloat16);
+    const int64_t last = model.weights->config.layers - 1;
+    if (last < 2) continue;
+    DepthPlan plan = {{AdapterStage{{{0, Halves::kAttention}}, Adapter(model, 2, 1)}, BlockStage{0, Halves::kMlp}}};
+    for (int64_t layer = 1; layer + 1 < last; ++layer) plan.stages.emplace_back(BlockStage{layer});
+    plan.stages.emplace_back(BlockStage{last - 1, Halves::kAttention});
+    plan.stages.emplace_back(AdapterStage{{{last - 1, Halves::kMlp}, last}, Adapter(model, -1, 5)});
+    Write("hf-lra", model, plan);
+    const Model opened = OpenModel(out_.string());
+    EXPECT_EQ(opened.plan.half_blocks(), 2);
+    EXPECT_EQ(opened.plan.Adapters()[0]->parts, plan.Adapters()[0]->parts);
+    EXPECT_EQ(opened.plan.Adapters()[1]->parts, plan.Adapters()[1]->parts);
+    EXPECT_EQ(opened.plan.Parameters(*opened.weights), plan.Parameters(*model.weights));
+    ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
+
+    const Json mark = ReadJson("config.json")["shiftrt"];
+    EXPECT_EQ(mark["format"], 2);
+    EXPECT_EQ(mark["half_blocks"],
+              Json({{{"layer", 0}, {"runs", "mlp"}}, {{"layer", last - 1}, {"runs", "attention"}}}));
+    EXPECT_EQ(mark["removed"], Json::array({last}));
+    EXPECT_EQ(mark["adapters"][1]["removed"], Json({fmt::format("{}.mlp", last - 1), last}));
+    const SafetensorsFile file(out_ / "model.safetensors");
+    for (const auto& [tensor, view] : file.tensors()) {
+      EXPECT_EQ(tensor.find("layers.0.self_attn"), std::string::npos) << tensor;
+      EXPECT_EQ(tensor.find("layers.0.input_layernorm"), std::string::npos) << tensor;
+      EXPECT_EQ(tensor.find(fmt::format("layers.{}.mlp", last - 1)), std::string::npos) << tensor;
+    }
+    const std::string card = ReadFile(out_ / "README.md");
+    EXPECT_NE(card.find(fmt::format("| halves removed | 0.attn, {}.mlp |", last - 1)), std::string::npos) << card;
+
+    const fs::path first = std::exchange(out_, directory_.path() / "again");
+    Write("hf-lra", opened, opened.plan);
+    EXPECT_EQ(ReadJson("config.json")["shiftrt"]["half_blocks"], mark["half_blocks"]);
+    EXPECT_EQ(ReadFile(out_ / "model.safetensors"), ReadFile(first / "model.safetensors"));
+    fs::remove_all(out_);
+    fs::remove_all(first);
+    out_ = first;
+  }
+}
+
+// Such a directory has no more than runs: nothing else can be asked of it.
+TEST_F(HfLra, AHalfThatIsNotThereCannotRun) {
   const Model model = FiveLayers();
-  const std::string what = WriteRefusal(
-      "hf-lra", model, {{BlockStage{0}, BlockStage{1, Halves::kMlp}, AdapterStage{{2, 3, 4}, Adapter(model, 2, 1)}}});
-  EXPECT_NE(what.find("of block 1 only the mlp runs"), std::string::npos) << what;
-  EXPECT_FALSE(fs::exists(out_));
+  Write("hf-lra", model, {{BlockStage{0}, BlockStage{1, Halves::kMlp}, BlockStage{2}, BlockStage{3}, BlockStage{4}}});
+  const Model opened = OpenModel(out_.string());
+  const std::string what = Refusal([&] { Logits(opened, DepthPlan::Original(5)); });
+  EXPECT_NE(what.find("block 1 has no input_layernorm.weight"), std::string::npos) << what;
+  EXPECT_NE(
+      Refusal([&] { SaveAdapted(opened, opened.plan, {}, true, directory_.path() / "s"); }).find("block 1 has no"),
+      std::string::npos);
+}
+
+TEST_F(HfLra, OtherFormatsRefuseHalfBlocksAndNameThisOne) {
+  const Model model = FiveLayers();
+  for (const char* format : {"hf", "gguf", "mergekit"}) {
+    const std::string what = WriteRefusal(format, model, {{BlockStage{0}, BlockStage{1, Halves::kMlp}}});
+    EXPECT_NE(what.find(fmt::format("of block 1 only the mlp runs, which {} has no place for. Formats that can: hf-lra",
+                                    format)),
+              std::string::npos)
+        << what;
+    EXPECT_FALSE(fs::exists(out_));
+  }
 }
 
 TEST_F(HfLra, TheRefusalOfHfNamesIt) {
   const Model model = FiveLayers();
-  EXPECT_NE(WriteRefusal("hf", model, EveryPlace(model)).find("Formats that can: hf-lra"), std::string::npos);
+  for (const char* format : {"hf", "gguf"}) {
+    const std::string what = WriteRefusal(format, model, EveryPlace(model));
+    EXPECT_NE(what.find("Formats that can: hf-lra"), std::string::npos) << what;
+    EXPECT_NE(what.find("holds what the recipe stock makes"), std::string::npos) << what;
+  }
+  auto own = std::make_shared<BlockWeights>(model.weights->blocks[1]);
+  const std::string what = WriteRefusal("mergekit", model, {{BlockStage{0}, BlockStage{1, Halves::kBoth, own}}});
+  EXPECT_NE(what.find("Formats that can: hf, hf-lra, gguf"), std::string::npos) << what;
+  EXPECT_NE(what.find("mergekit holds what the correction none makes"), std::string::npos) << what;
 }
 
 TEST_F(HfLra, SpoiltConfigsAreRefused) {
@@ -203,7 +271,20 @@ TEST_F(HfLra, SpoiltConfigsAreRefused) {
     config[Json::json_pointer(pointer)] = value;
     ExpectRefused(config, word);
   };
-  refused("/shiftrt/format", 2, "format is 2");
+  refused("/shiftrt/format", 3, "format is 3");
+  refused("/shiftrt/half_blocks", Json::array(), "which format 1 does not have");
+  const auto half_refused = [&](const Json& half_blocks, const std::string& word) {
+    Json config = good;
+    config["shiftrt"]["format"] = 2;
+    config["shiftrt"]["half_blocks"] = half_blocks;
+    ExpectRefused(config, word);
+  };
+  half_refused(3, "not a list");
+  half_refused({3}, "not an object");
+  half_refused({{{"layer", 2}, {"runs", "mlp"}}}, "layer is 2, expected 0 to 1");
+  half_refused({{{"layer", 1}, {"runs", "both"}}}, "runs is \"both\"");
+  half_refused({{{"layer", 1}, {"runs", "mlp"}}, {{"layer", 1}, {"runs", "mlp"}}}, "a second one");
+  half_refused({{{"layer", 1}, {"runs", "mlp"}}}, "is not one this configuration has");
   refused("/shiftrt/base_architecture", "GPT2LMHeadModel", "GPT2LMHeadModel");
   refused("/shiftrt/base_architecture", nullptr, "architectures");
   refused("/shiftrt/adapters", 3, "not a list");
@@ -219,6 +300,8 @@ TEST_F(HfLra, SpoiltConfigsAreRefused) {
   refused("/shiftrt/adapters/0/removed", Json::array(), "removed");
   refused("/shiftrt/adapters/0/removed", {1}, "are not removed layers");
   refused("/shiftrt/adapters/0/removed", {2, 0}, "ascending");
+  refused("/shiftrt/adapters/0/removed", {"1.mlp"}, "are not removed layers");
+  refused("/shiftrt/adapters/0/removed", {"1.norm"}, "a half of one");
   refused("/shiftrt/adapters/0/where", "after", "index");
   refused("/shiftrt/removed", "all", "removed");
   Json config = good;

@@ -9,11 +9,13 @@ import torch
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "models" / "demo"
 # The layers of the random models and of a real one that are removed. With layer 0 among them an adapter stands before
-# the first block; 3 and 4 are neighbours, so two adapters stand between the same blocks.
+# the first block; 3 and 4 are neighbours, so two adapters stand between the same blocks. Caches ask their first layer how many
+# tokens they hold, so the first block of "halves" has no attention.
 PLANS = {
     "pruned": ["--prune", "layers=1,3,4", "--correction", "none"],
     "replaceme": ["--prune", "layers=3,4", "--correction", "replaceme"],
     "low-rank": ["--prune", "layers=0,3,4", "--lra", "8"],
+    "halves": ["--prune", "layers=0.attn,2.mlp-3,5.attn", "--lra", "8"],
     "full": ["--prune", "layers=3,4,6", "--lra", "full", "--merge", "full"],
 }
 

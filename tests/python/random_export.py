@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random models with adapters in a directory such as `shiftrt export --format hf-lra` writes, each with an oracle: the
-family's stock model, with the formula of the adapters applied by hooks between its layers."""
+"""Random models with adapters and half blocks in a directory such as `shiftrt export --format hf-lra` writes, each with an
+oracle: the family's stock model with all halves, where hooks apply the formula of the adapters between its layers, and set to
+zero what a half that is left out would add."""
 import json
 import shutil
 from pathlib import Path
@@ -24,6 +25,8 @@ ADAPTERS = [{"layer": 0, "where": "before", "index": 0, "kind": "low-rank", "ran
             {"layer": 1, "where": "after", "index": 0, "kind": "full", "rank": 0},
             {"layer": 1, "where": "after", "index": 1, "kind": "low-rank", "rank": 8},
             {"layer": 3, "where": "after", "index": 0, "kind": "low-rank", "rank": 8}]
+# Without the attention of the first layer, which caches ask for the number of tokens that they hold.
+HALF_BLOCKS = [{"layer": 0, "runs": "mlp"}, {"layer": 2, "runs": "attention"}]
 
 
 def random_adapter(adapter):
@@ -42,11 +45,28 @@ def apply(tensors, stream):
     return (h + update).to(stream.dtype)
 
 
+def half_of(tensor, family):
+    """Which half of a block reads a tensor: "attention" or "mlp"."""
+    if family == "gemma2":  # it has a norm behind each half too
+        return "mlp" if "mlp." in tensor or "feedforward" in tensor else "attention"
+    return "mlp" if "mlp." in tensor or "post_attention_layernorm" in tensor else "attention"
+
+
+def without_update(layer, runs, family):
+    """Sets to zero what the other half of a stock layer adds to the hidden states."""
+    def zero(_, args, output):
+        return (torch.zeros_like(output[0]), *output[1:]) if isinstance(output, tuple) else torch.zeros_like(output)
+    behind = {"mlp": layer.self_attn, "attention": layer.mlp}
+    if family == "gemma2":
+        behind = {"mlp": layer.post_attention_layernorm, "attention": layer.post_feedforward_layernorm}
+    behind[runs].register_forward_hook(zero)
+
+
 class RandomExport:
     """A directory as the program writes it, and the oracle."""
 
-    def __init__(self, directory, family):
-        self.directory, self.family = directory, family
+    def __init__(self, directory, family, half_blocks=()):
+        self.directory, self.family, self.half_blocks = directory, family, list(half_blocks)
         torch.manual_seed(7)
         entries = {**SHAPE, **SPECIAL.get(family, {})}
         if "head_dim" in entries and family == "phi3":
@@ -62,8 +82,14 @@ class RandomExport:
                                 "AutoModelForCausalLM": "modeling_shiftrt.ShiftrtForCausalLM"},
                    "shiftrt": {"format": 1, "base_model_type": family, "base_architecture": ARCHITECTURES[family],
                                "adapters": ADAPTERS}}
+        if half_blocks:
+            config["shiftrt"] |= {"format": 2, "half_blocks": self.half_blocks}
         (directory / "config.json").write_text(json.dumps(config))
         tensors = {k: v for k, v in stock.state_dict().items() if k != "lm_head.weight" or not stock.config.tie_word_embeddings}
+        for block in self.half_blocks:
+            place = f"model.layers.{block['layer']}."
+            tensors = {k: v for k, v in tensors.items()
+                       if not k.startswith(place) or half_of(k[len(place):], family) == block["runs"]}
         for adapter, values in adapters:
             place = f"model.layers.{adapter['layer']}.adapters_{adapter['where']}.{adapter['index']}"
             tensors |= {f"{place}.{name}": value for name, value in values.items()}
@@ -78,6 +104,8 @@ class RandomExport:
             else:
                 layer.register_forward_hook(lambda _, args, out, values=values: (apply(values, out[0]), *out[1:])
                                             if isinstance(out, tuple) else apply(values, out))
+        for block in self.half_blocks:
+            without_update(stock.model.layers[block["layer"]], block["runs"], family)
         self.oracle = stock
 
     def load(self, **kwargs):

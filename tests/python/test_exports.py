@@ -29,7 +29,7 @@ RANDOM = {
         "original_max_position_embeddings": 512}}),
 }
 PROMPT = "It is a truth universally acknowledged, that"
-CASES = [("hf", "pruned"), ("hf", "replaceme"), ("hf-lra", "low-rank"), ("hf-lra", "full")]
+CASES = [("hf", "pruned"), ("hf", "replaceme"), ("hf-lra", "low-rank"), ("hf-lra", "full"), ("hf-lra", "halves")]
 
 
 def random_model(name, directory):

@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 import transformers
-from random_export import ADAPTERS, ARCHITECTURES, FILES, LAYERS, SHAPE, VOCABULARY, RandomExport
+from random_export import ADAPTERS, ARCHITECTURES, FILES, HALF_BLOCKS, LAYERS, SHAPE, VOCABULARY, RandomExport
 from transformers import AutoConfig, AutoModelForCausalLM
 
 TOKENS = torch.arange(3, 35).reshape(2, 16) * 5 % VOCABULARY
@@ -22,9 +22,11 @@ def largest(a, b):
     return (a - b).abs().max().item()
 
 
-@pytest.fixture(scope="module", params=list(ARCHITECTURES))
+@pytest.fixture(scope="module", params=[(family, halves) for family in ARCHITECTURES for halves in (False, True)],
+                ids=lambda case: case[0] + ("-halves" if case[1] else ""))
 def export(request, tmp_path_factory):
-    return RandomExport(tmp_path_factory.mktemp(request.param), request.param)
+    family, halves = request.param
+    return RandomExport(tmp_path_factory.mktemp(family), family, HALF_BLOCKS if halves else ())
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +52,21 @@ def test_every_adapter_counts(export):
         bias.data.add_(1.0)
         assert largest(logits(model), before) > 1e-3
         bias.data.copy_(kept)
+
+
+def test_a_half_that_is_left_out_has_no_weights(export):
+    names = {name for name, _ in export.load().named_parameters()}
+    for block in export.half_blocks:
+        place, gone = f"model.layers.{block['layer']}.", {"mlp": "self_attn.", "attention": "mlp."}[block["runs"]]
+        assert any(name.startswith(place) for name in names)
+        assert not any(name.startswith(place + gone) for name in names)
+
+
+def test_static_cache(export):
+    model = export.load()
+    texts = [model.generate(TOKENS, max_new_tokens=12, do_sample=False, cache_implementation=kind, eos_token_id=None, pad_token_id=0)
+             for kind in ("dynamic", "static")]
+    assert torch.equal(*texts)
 
 
 def test_generate(export):
@@ -174,7 +191,7 @@ def test_padding(export):
 
 
 @pytest.mark.parametrize("change, message", [
-    ({"format": 2}, "shiftrt.format is 2"),
+    ({"format": 3}, "shiftrt.format is 3"),
     ({"base_model_type": "bert"}, "'bert'; known are llama"),
     ({"base_architecture": "MistralForCausalLM"}, "that of llama is LlamaForCausalLM"),
     ({"adapters": [{**ADAPTERS[0], "layer": 4}]}, "layers 0 to 3"),
@@ -182,6 +199,10 @@ def test_padding(export):
     ({"adapters": [{**ADAPTERS[0], "kind": "diagonal"}]}, "'diagonal'"),
     ({"adapters": [{**ADAPTERS[0], "rank": 0}]}, "rank = 0"),
     ({"adapters": [{**ADAPTERS[0], "index": 1}]}, "not 0, 1"),
+    ({"half_blocks": HALF_BLOCKS}, "cannot be in format 1"),
+    ({"format": 2, "half_blocks": [{"layer": 4, "runs": "mlp"}]}, "layers 0 to 3"),
+    ({"format": 2, "half_blocks": [{"layer": 1, "runs": "both"}]}, "'both'; known are"),
+    ({"format": 2, "half_blocks": [HALF_BLOCKS[0], HALF_BLOCKS[0]]}, "listed twice"),
 ])
 def test_refuses(llama, tmp_path, change, message):
     shutil.copytree(llama.directory, tmp_path, dirs_exist_ok=True)

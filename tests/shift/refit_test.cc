@@ -44,6 +44,20 @@ class Refit : public test::SmallFits {
     for (int64_t i = 0; i < sum.size(); ++i) sum.data()[i] += update.data()[i];
     return sum;
   }
+  Batch GreedyText(const DepthPlan& plan) const {
+    Decoder decoder(context_, model_.weights, plan);
+    std::vector<int32_t> tokens = {1};
+    Batch text;
+    while (tokens.size() < 32) {
+      Batch batch;
+      batch.Add(tokens);
+      const Matrix<float> logits = decoder.Logits(decoder.Forward(batch));
+      const float* const last = logits.data() + (logits.rows() - 1) * logits.cols();
+      tokens.push_back(static_cast<int32_t>(std::max_element(last, last + logits.cols()) - last));
+    }
+    text.Add(tokens);
+    return text;
+  }
 };
 
 TEST_F(Refit, IsRidgeOfTheMissingStreamOnTheActivationsAroundTheOldWeights) {
@@ -186,6 +200,7 @@ TEST_F(Refit, ALargeLambdaLeavesTheWeights) {
 }
 
 TEST_F(Refit, HealingFitsOutputThenDownTowardsTheOriginalStreamInTheOrderOfDepth) {
+  calibration_.heldout.clear();  // random text would decide whether the healed projections stay
   ShiftOptions options = Options("lra", "layers=1");
   const ShiftResult fitted = Run(options);
   options.heal = Heal::kAll;
@@ -227,6 +242,31 @@ TEST_F(Refit, HealingFitsOutputThenDownTowardsTheOriginalStreamInTheOrderOfDepth
   }
 }
 
+// No plan is likely to predict the greedy text of another plan better than that does: held-out text of one or the other
+// decides whether the projections that were fitted again stay.
+TEST_F(Refit, HealingThatRaisesTheHeldOutLossIsNotApplied) {
+  for (const char* correction : {"lra", "refit"}) {
+    SCOPED_TRACE(correction);
+    ShiftOptions options = Options(correction, "layers=2");
+    calibration_.heldout.clear();
+    const ShiftResult bare = Run(options);
+    options.heal = Heal::kAll;
+    const ShiftResult healed = Run(options);
+    EXPECT_FALSE(healed.healing.has_value()) << "there is nothing to measure on";
+    EXPECT_NE(healed.corrected.Fingerprint(), bare.corrected.Fingerprint());
+    for (const auto* favoured : {&bare, &healed}) {
+      calibration_.heldout = {GreedyText(favoured->corrected)};
+      const ShiftResult result = Run(options);
+      ASSERT_TRUE(result.healing.has_value());
+      EXPECT_EQ(result.healed.size(), healed.healed.size());
+      EXPECT_EQ(result.healing->parts, (std::vector<BlockPart>{3, 4, 5}));
+      EXPECT_EQ(result.healing->kept, favoured == &healed);
+      EXPECT_EQ(result.healing->with < result.healing->without, favoured == &healed);
+      EXPECT_EQ(result.corrected.Fingerprint(), favoured->corrected.Fingerprint());
+    }
+  }
+}
+
 TEST_F(Refit, HealingChangesNothingWhereNothingIsMissing) {
   NoProgress progress;
   const ShiftJob job = {context_, model_, calibration_, progress};
@@ -242,6 +282,7 @@ TEST_F(Refit, HealingChangesNothingWhereNothingIsMissing) {
 
 // A down projection in front of a run that is left bare makes up for it; one that a correction changed stays.
 TEST_F(Refit, HealingAimsAtTheStreamThatTheNextStageReads) {
+  calibration_.heldout.clear();  // random text would decide whether the healed projections stay
   ShiftOptions options = Options("none", "layers=1,3");
   options.heal = Heal::kDown;
   const ShiftResult bare = Run(options);
@@ -305,7 +346,8 @@ TEST_F(Refit, GateTakesOutWhatWasFittedAgain) {
   options.heal = Heal::kDown;
   options.gate = true;
   const ShiftResult result = Run(options);
-  EXPECT_EQ(result.gate.size(), 5u);  // block 1, the adapter, blocks 3 to 5
+  // Block 1, the adapter, and blocks 3 to 5 if healing stayed.
+  EXPECT_EQ(result.gate.size(), result.healing->kept ? 5u : 2u);
 }
 
 TEST_F(Refit, RefusesWhatDoesNotFitInMemoryWithTheFormulaAndItsNumbers) {

@@ -22,10 +22,63 @@ TEST_F(Cli, RunExportsWhatItMade) {
   }
   for (const char* model : {"made/hf", "again"}) {
     const std::string card = ReadFile(dir_ / model / "README.md");
-    for (const char* part : {"| correction | replaceme |", "| blocks removed (numbered from 0) | 1, 2 |",
-                             "| criterion of the selection | reverse* |", "| original model | model |", "perplexity"})
+    for (const char* part :
+         {"| correction | replaceme |", "| blocks removed (numbered from 0) | 1, 2 |",
+          "| criterion of the selection | reverse* |", "| original model | model |", "| calibration tokens | 896 |",
+          "was not trained afterwards", " tokens of heldout.txt: protocol gptq, windows of 128 tokens."})
       EXPECT_NE(card.find(part), std::string::npos) << model << ": " << part << "\n" << card;
   }
+}
+
+// Nothing is selected or fitted, so no text is asked for, and the card names none.
+TEST_F(Cli, LayersAreDroppedAndExportedWithoutText) {
+  const Outcome named = Command("export", {"--prune", "layers=1-2", "--format", "hf", "--save", Path("hf"), "--quiet"});
+  ASSERT_EQ(named.status, 0) << named.err;
+  EXPECT_NE(named.out.find("layers removed by layers: 1, 2\n"), std::string::npos) << named.out;
+  EXPECT_EQ(Json::parse(ReadFile(dir_ / "hf/config.json"))["num_hidden_layers"], kLayers - 2);
+  const std::string card = ReadFile(dir_ / "hf/README.md");
+  EXPECT_NE(card.find("| blocks removed (numbered from 0) | 1, 2 |"), std::string::npos) << card;
+  for (const char* word : {"lambda", "alibration", "text of", "erplexity", "tokens"})
+    EXPECT_EQ(card.find(word), std::string::npos) << word << " took no part\n" << card;
+
+  const Outcome by_size =
+      Command("export", {"--prune", "magnitude-l1:2", "--format", "hf", "--save", Path("by_size"), "--quiet"});
+  EXPECT_EQ(by_size.status, 0) << by_size.err;
+  EXPECT_TRUE(fs::exists(dir_ / "by_size/model.safetensors"));
+
+  // A criterion that reads text takes it, and says so in the card.
+  const std::vector<std::string> bi = {"--prune", "bi:0.25", "--format", "hf", "--save", Path("bi"), "--quiet"};
+  EXPECT_FAILS(Command("export", bi), 2, "--calib");
+  std::vector<std::string> with_text = bi;
+  with_text.insert(with_text.end(), {"--calib", Path("calibration.txt:16x64")});
+  const Outcome scored = Command("export", with_text);
+  ASSERT_EQ(scored.status, 0) << scored.err;
+  const std::string of_bi = ReadFile(dir_ / "bi/README.md");
+  EXPECT_NE(of_bi.find("| text of the selection | calibration.txt"), std::string::npos) << of_bi;
+  EXPECT_EQ(of_bi.find("lambda"), std::string::npos) << of_bi;
+
+  ASSERT_EQ(Run({"--prune", "layers=2", "--correction", "none", "--save", Path("saved")}).status, 0);
+  EXPECT_FAILS(Command("export", {"--prune", "layers=1", "--format", "hf", "--save", Path("out")}, "saved"), 2,
+               "already pruned");
+  EXPECT_FAILS(Command("export", {"--calib", "c4", "--format", "hf", "--save", Path("out")}), 2,
+               "--calib requires --prune");
+}
+
+// hf and gguf hold no adapters: such an export decides the recipe before the work, unless the user has.
+TEST_F(Cli, AnExportChoosesTheRecipe) {
+  std::vector<std::string> given = {"--prune",      "layers=2",
+                                    "--export",     "hf:" + Path("made"),
+                                    "--calib",      Path("calibration.txt:16x64"),
+                                    "--text",       Path("heldout.txt"),
+                                    "--max-tokens", "4",
+                                    "--quiet",      "--save",
+                                    Path("saved")};
+  const Outcome chosen = Command("run", given);
+  ASSERT_EQ(chosen.status, 0) << chosen.err;
+  EXPECT_NE(chosen.out.find("hf has no place for adapters, so the recipe is --recipe stock"), std::string::npos);
+  EXPECT_NE(chosen.out.find("exported as hf"), std::string::npos) << chosen.out;
+  EXPECT_EQ(ReadJson("saved/shiftrt.json")["provenance"]["correction"], "refit");
+  EXPECT_EQ(ReadJson("saved/shiftrt.json")["provenance"]["heal"], "all");
 }
 
 // A LoRA adapter as peft writes it, on the model itself and on a pruned one: run, exported merged, and left out.
@@ -69,8 +122,31 @@ TEST_F(Cli, LoraIsMergedWhereItIsAskedFor) {
   WriteText(dir_ / "saved/shiftrt.json", json.dump());
   fs::copy(dir_ / "adapter", dir_ / "saved/lora");
   EXPECT_NEAR(ppl("saved", {}), ppl("merged", {}), 1e-4 * ppl("merged", {}));
+  EXPECT_FAILS(Command("ppl", {"--lora", Path("adapter"), "--text", Path("heldout.txt")}, "saved"), 2,
+               "merged already");
   ASSERT_EQ(Command("export", {"--format", "hf", "--save", Path("base"), "--no-lora"}, "saved").status, 0);
   EXPECT_NEAR(ppl("base", {"--lora", Path("saved/lora")}), ppl("merged", {}), 1e-4 * ppl("merged", {}));
+}
+
+// A change that is smaller than the steps of bfloat16: the export says what it loses, and what to do.
+TEST_F(Cli, AnExportSaysWhatRoundingLosesOfLora) {
+  const std::vector<float> small(kHidden, 1e-3f);
+  const std::string module = "base_model.model.model.layers.1.self_attn.q_proj.lora_";
+  fs::create_directory(dir_ / "adapter");
+  WriteSafetensors(dir_ / "adapter/adapter_model.safetensors",
+                   {{module + "A.weight", {small.data(), DType::kFloat32, {1, kHidden}}},
+                    {module + "B.weight", {small.data(), DType::kFloat32, {kHidden, 1}}}});
+  WriteText(dir_ / "adapter/adapter_config.json", R"({"peft_type": "LORA", "r": 1, "lora_alpha": 1})");
+  const auto exported = [&](const std::string& dtype) {
+    const Outcome outcome = Command(
+        "export", {"--format", "hf", "--save", Path(dtype), "--lora", Path("adapter"), "--dtype", dtype, "--quiet"});
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return outcome.out;
+  };
+  const std::string rounded = exported("bfloat16");
+  EXPECT_NE(rounded.find("Rounding to bfloat16 errs by"), std::string::npos) << rounded;
+  EXPECT_NE(rounded.find("--dtype float32"), std::string::npos) << rounded;
+  EXPECT_EQ(exported("float32").find("Rounding"), std::string::npos);
 }
 
 TEST_F(Cli, AdaptersAreExportedAndEvaluated) {
@@ -92,8 +168,17 @@ TEST_F(Cli, ExportsThatCannotBeAreRefusedBeforeTheWork) {
     EXPECT_FAILS(outcome, 2, word);
   };
   WriteText(dir_ / "file", "");
-  refused({"--export", "hf:" + Path("out")}, "--correction lra makes adapters");
-  refused({"--export", "mergekit:" + Path("out"), "--correction", "laco"}, "changes weights of blocks");
+  for (const char* format : {"hf", "gguf"})
+    refused({"--export", std::string(format) + ":" + Path("out"), "--lra", "8"},
+            "--correction lra makes adapters, which " + std::string(format) +
+                " has no place for; it works with --recipe stock, or with --export hf-lra:DIR");
+  refused(
+      {"--export", "mergekit:" + Path("out"), "--correction", "laco"},
+      "--correction laco changes weights of blocks, which mergekit has no place for; it works with --correction none, "
+      "or with --export hf:DIR or hf-lra:DIR or gguf:DIR");
+  refused({"--export", "mergekit:" + Path("out"), "--correction", "none", "--heal", "all"},
+          "--heal changes weights of blocks");
+  refused({"--export", "mergekit:" + Path("out")}, "it works with --correction none");
   refused({"--export", "hf"}, "expected FORMAT:DIR");
   refused({"--shard-size", "1GB"}, "--shard-size requires --export");
   refused({"--base-model", "org/name"}, "--base-model requires --export");

@@ -34,7 +34,28 @@ TEST_F(Cli, HalfBlocksAreRemovedShownSavedAndRunAgain) {
   ASSERT_EQ(Command("ppl", {"--text", Path("heldout.txt"), "--json", Path("p.json")}, "saved").status, 0);
   EXPECT_NEAR(ReadJson("p.json")["perplexity"].get<double>(), json["variants"].back()["perplexity"].get<double>(),
               1e-3 * json["variants"].back()["perplexity"].get<double>());
-  EXPECT_FAILS(Command("export", {"--format", "hf", "--save", Path("hf")}, "saved"), 2, "no format has half blocks");
+  EXPECT_FAILS(Command("export", {"--format", "hf", "--save", Path("hf")}, "saved"), 2,
+               "of block 1 only the attention runs, which hf has no place for. Formats that can: hf-lra");
+}
+
+// The format hf-lra, from the run itself: the same perplexity, without the weights of the halves that do not run.
+TEST_F(Cli, HalfBlocksAreExported) {
+  const Outcome outcome = Run({"--prune", "layers=0.attn,1.mlp-2", "--lra", "8", "--export", "hf-lra:" + Path("lra"),
+                               "--json", Path("r.json")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const Json last = ReadJson("r.json")["variants"].back();
+  const Outcome measured = Command("ppl", {"--text", Path("heldout.txt"), "--json", Path("p.json")}, "lra");
+  ASSERT_EQ(measured.status, 0) << measured.err;
+  EXPECT_NEAR(ReadJson("p.json")["perplexity"].get<double>(), last["perplexity"].get<double>(),
+              1e-6 * last["perplexity"].get<double>());
+  const Outcome inspected = Command("inspect", {}, "lra");
+  EXPECT_NE(inspected.out.find("0 (mlp), 1 (attention)"), std::string::npos) << inspected.out << inspected.err;
+  const Outcome eval = Command("eval", {"--tasks", "piqa", "--data", EvalData(), "--limit", "2"}, "lra");
+  EXPECT_EQ(eval.status, 0) << eval.err;
+  EXPECT_EQ(eval.out.find("original"), std::string::npos) << "it is not in this directory\n" << eval.out;
+  const std::string card = ReadFile(dir_ / "lra/README.md");
+  EXPECT_NE(card.find("3 of 4 blocks, 2 of them half"), std::string::npos) << card;
+  EXPECT_NE(card.find("| halves removed | 0.attn, 1.mlp |"), std::string::npos) << card;
 }
 
 TEST_F(Cli, HalvesAreScoredByAnyCriterionAndCompared) {
@@ -68,7 +89,10 @@ TEST_F(Cli, WhatIsOfWholeBlocksIsRefusedForHalvesBeforeTheWork) {
   EXPECT_FAILS(Run({"--prune", halves, "--lra", "4", "--metric", "fisher"}), 2, "--metric");
   EXPECT_FAILS(Run({"--prune", halves, "--lra", "4", "--save-gram", Path("g"), "--gram-layers", "all"}), 2,
                "--gram-layers");
-  EXPECT_FAILS(Run({"--prune", halves, "--lra", "4", "--export", "hf-lra:" + Path("e")}), 2, "half blocks");
+  for (const char* format : {"hf", "gguf", "mergekit"})
+    EXPECT_FAILS(Run({"--prune", halves, "--export", std::string(format) + ":" + Path("e")}), 2,
+                 "may leave half blocks, which " + std::string(format) +
+                     " has no place for; it works with whole blocks, or with --export hf-lra:DIR");
   EXPECT_FAILS(Run({"--prune", "layers=0.attn", "--correction", "refit"}), 2, "layer 0.attn is removed");
   EXPECT_FAILS(Run({"--prune", "layers=3.attention"}), 2, "5.attn, 5.mlp");
   EXPECT_FAILS(Run({"--prune", "bi:0.25,unit=third"}), 2, "known: block, half");

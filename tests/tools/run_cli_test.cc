@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <chrono>
 #include <csignal>
 
 #include "tests/file_size_limit.h"
@@ -42,6 +43,23 @@ TEST_F(Cli, RunWritesTheContractsJsonAndPrintsTheTables) {
             2 * (2 * kHidden * kHidden + 2 * kHidden * kHidden / 2 + 3 * 48 * kHidden + 2 * kHidden));
   for (const char* phase : {"select", "calibrate", "solve", "factorize", "evaluate"})
     EXPECT_TRUE(json["seconds"][phase].is_number()) << phase;
+}
+
+// The report makes a second pass, and loading takes its time too: all of it is in the sum.
+TEST_F(Cli, SecondsAddUpToTheWallClock) {
+  const auto start = std::chrono::steady_clock::now();
+  const Outcome outcome =
+      Run({"--prune", "bi:0.25", "--report", Path("page"), "--save", Path("saved"), "--json", Path("r.json")});
+  const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_GT(outcome.out.find("\nseconds:"), outcome.out.find("report: ")) << outcome.out;
+  const Json seconds = ReadJson("r.json")["seconds"];
+  double sum = 0;
+  for (const char* phase : {"open", "fit", "save", "evaluate", "report", "export"}) sum += seconds[phase].get<double>();
+  EXPECT_NEAR(seconds["total"].get<double>(), sum, 1e-9);
+  EXPECT_LE(seconds["select"].get<double>() + seconds["calibrate"].get<double>(), seconds["fit"].get<double>());
+  EXPECT_LE(sum, wall);
+  EXPECT_GE(sum, wall / 4) << "the rest is the start of the program";
 }
 
 TEST_F(Cli, TheSameSeedGivesTheSameNumbers) {
@@ -318,7 +336,12 @@ TEST_F(Cli, ARunThatReadsNoTextNeedsNone) {
   EXPECT_FALSE(ReadJson("bare.json")["variants"][1].contains("perplexity"));
   EXPECT_EQ(Call({"ppl", "--model", Path("bare"), "--text", Path("heldout.txt")}).status, 0);
   EXPECT_FAILS(bare({"--correction", "none", "--report", Path("page")}), 2, "--text FILE");
+  const Outcome page = bare({"--correction", "none", "--report", Path("page"), "--text", Path("heldout.txt")});
+  EXPECT_EQ(page.status, 0) << page.err;
+  EXPECT_TRUE(fs::exists(dir_ / "page/index.html"));
   EXPECT_FAILS(bare({"--lra", "4"}), 2, "give calibration text");
+  WriteText(dir_ / "empty.txt", "");
+  EXPECT_FAILS(bare({"--correction", "none", "--text", Path("empty.txt")}), 2, "a perplexity needs 2 tokens");
 }
 
 // A sample of 32 tokens is held out, and the window of the protocol has 128.

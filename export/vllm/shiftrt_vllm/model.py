@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The family's model of vLLM with adapters before and after its decoder layers."""
+"""The family's model of vLLM with adapters before and after its decoder layers, of which some have an attention or an MLP
+alone."""
 from torch import nn
 from vllm.model_executor.models.gemma2 import Gemma2ForCausalLM
 from vllm.model_executor.models.llama import LlamaForCausalLM
@@ -46,6 +47,30 @@ def add_updates(adapters, hidden_states, residual):
     return hidden_states
 
 
+class HalfLayer(nn.Module):
+    """The attention or the MLP of a decoder layer, alone with its norms. It takes over the layer's children, so that their
+    tensors keep the names of the checkpoint."""
+
+    def __init__(self, layer, runs):
+        super().__init__()
+        # Gemma 2 has a norm behind each half too, and its post_attention_layernorm belongs to the attention.
+        around = hasattr(layer, "pre_feedforward_layernorm")
+        attention = ["input_layernorm", "self_attn", *(["post_attention_layernorm"] if around else [])]
+        mlp = ["pre_feedforward_layernorm", "mlp", "post_feedforward_layernorm"] if around else ["post_attention_layernorm", "mlp"]
+        self.names, self.attends = (attention, True) if runs == "attention" else (mlp, False)
+        for name in self.names:
+            setattr(self, name, getattr(layer, name))
+
+    def forward(self, positions, hidden_states, residual, **kwargs):
+        norm, half, *behind = (getattr(self, name) for name in self.names)
+        if residual is None:
+            hidden_states, residual = norm(hidden_states), hidden_states
+        else:
+            hidden_states, residual = norm(hidden_states, residual)
+        hidden_states = half(positions=positions, hidden_states=hidden_states) if self.attends else half(hidden_states)
+        return behind[0](hidden_states) if behind else hidden_states, residual
+
+
 def run_before(layer, args):
     positions, hidden_states, residual = args
     return positions, add_updates(layer.adapters_before, hidden_states, residual), residual
@@ -64,7 +89,14 @@ class Adapted:
         config = vllm_config.model_config.hf_config
         with_adapters = {adapter["layer"] for adapter in config.shiftrt["adapters"]}
         # Other pipeline ranks have the other layers.
-        for index in with_adapters & set(range(self.model.start_layer, self.model.end_layer)):
+        here = set(range(self.model.start_layer, self.model.end_layer))
+        halves = config.half_blocks() if hasattr(config, "half_blocks") else {}  # exports of format 1 have none
+        for index in here & set(halves):
+            layer, runs = self.model.layers[index], halves[index]
+            if runs == "mlp":  # vLLM would keep keys and values for every attention that is registered
+                del vllm_config.compilation_config.static_forward_context[layer.self_attn.attn.layer_name]
+            self.model.layers[index] = HalfLayer(layer, runs)
+        for index in with_adapters & here:
             layer = self.model.layers[index]
             layer.adapters_before = updates(config, index, "before")
             layer.adapters_after = updates(config, index, "after")
