@@ -7,6 +7,7 @@
 
 #include "engine/tally.h"
 #include "runtime/check.h"
+#include "runtime/not_finite.h"
 
 namespace shiftrt {
 
@@ -16,13 +17,13 @@ class RidgeCount {
   explicit RidgeCount(const RidgeSite& site)
       : site_(site), tokens_(site.into.totals.tokens), delta_squares_(site.into.totals.delta_squares) {}
 
-  // Adds the squares of rows of which these are the products. Throws Error naming the site for rows that are not
+  // Adds the squares of rows of which these are the products. Throws NotFinite naming the site for rows that are not
   // finite.
   void Check(std::span<const RowProducts> products, std::span<const double> weights) {
     try {
       delta_squares_ += CheckedDeltaSquares(products, weights);
-    } catch (const Error& error) {
-      Fail("calibrating layer {}: {}", site_.name, error.what());
+    } catch (const NotFinite& error) {
+      throw NotFinite(fmt::format("calibrating layer {}: {}", site_.name, error.what()));
     }
   }
   void Add(int64_t tokens) { tokens_ += tokens; }

@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "runtime/check.h"
+#include "runtime/not_finite.h"
 
 namespace shiftrt {
 
-void FailOfNaN() { Fail("a logit is NaN: the weights or an adapter hold bad values"); }
+void FailOfNaN() { throw NotFinite("a logit is NaN"); }
 
 int32_t SampleToken(std::span<const float> logits, const SamplingOptions& options, double uniform) {
   for (float logit : logits)

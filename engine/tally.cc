@@ -7,6 +7,7 @@
 #include "engine/exchanged_tally.h"
 #include "engine/ridge_count.h"
 #include "runtime/check.h"
+#include "runtime/not_finite.h"
 
 namespace shiftrt {
 
@@ -93,8 +94,8 @@ double CheckedDeltaSquares(std::span<const RowProducts> inputs_and_deltas, std::
   double sum = 0;
   for (size_t t = 0; t < inputs_and_deltas.size(); ++t) {
     const RowProducts& row = inputs_and_deltas[t];
-    Check(std::isfinite(row.aa), "row {} of the block's input is not finite", t);
-    Check(std::isfinite(row.bb), "row {} of the block's update is not finite", t);
+    CheckIsFinite(row.aa, "row {} of the block's input is not finite", t);
+    CheckIsFinite(row.bb, "row {} of the block's update is not finite", t);
     sum += weights.empty() ? row.bb : weights[t] * row.bb;
   }
   return sum;

@@ -10,6 +10,7 @@
 #include "engine/loss.h"
 #include "eval/harness/text.h"
 #include "runtime/check.h"
+#include "runtime/not_finite.h"
 #include "runtime/parquet.h"
 #include "runtime/shared_items.h"
 #include "runtime/text.h"
@@ -83,7 +84,7 @@ PerplexityResult WindowedPerplexity(Decoder& decoder, std::span<const int32_t> t
   PerplexityResult result{std::string(protocol), window, windows * (window - 1), 0, 0};
   result.mean_nll = nll / static_cast<double>(result.predicted);
   result.perplexity = std::exp(result.mean_nll);
-  Check(std::isfinite(result.mean_nll), "the negative log-likelihood is not finite: the weights hold bad values");
+  CheckIsFinite(result.mean_nll, "the negative log-likelihood is not finite");
   return result;
 }
 

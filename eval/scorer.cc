@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "runtime/check.h"
+#include "runtime/not_finite.h"
 
 namespace shiftrt {
 
@@ -17,7 +18,7 @@ std::vector<Score> ScoreBatch(Decoder& decoder, const PackedBatch& packed, const
       score.log_likelihood += log_probs[pair];
       score.greedy &= likeliest[pair] == packed.targets[pair];
     }
-    Check(std::isfinite(score.log_likelihood), "a log-likelihood is not finite: the weights hold bad values");
+    CheckIsFinite(score.log_likelihood, "a log-likelihood is not finite");
     scores.push_back(score);
   }
   return scores;

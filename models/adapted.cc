@@ -77,7 +77,7 @@ std::shared_ptr<const Lra> ReadLra(const SafetensorsFile& file, int64_t site, in
 }
 
 // shiftrt.json with the types of its fields checked, all but the plan's.
-struct AdaptedHeader {
+struct AdaptedHeader {  // NOLINT(bugprone-exception-escape): JSON is moved without an exception
   std::string base, fingerprint;
   int version = kFirstVersion;
   int64_t layers = 0;  // of the original model

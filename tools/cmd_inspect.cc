@@ -98,6 +98,7 @@ void PrintAdapters(const DepthPlan& plan) {
 // Criterion and number of units of each selection.
 std::vector<std::string> Labels(const std::vector<Selection>& selections) {
   std::vector<std::string> labels;
+  labels.reserve(selections.size());
   for (const Selection& s : selections)
     labels.push_back(fmt::format("{}:{}{}", s.criterion, UnitsRemoved(s), s.unit == Unit::kHalf ? " halves" : ""));
   return labels;
@@ -156,6 +157,7 @@ nlohmann::json SelectionsJson(const std::vector<Selection>& selections) {
   nlohmann::json json = nlohmann::json::array();
   for (const Selection& s : selections) {
     std::vector<double> overlap;
+    overlap.reserve(selections.size());
     for (const Selection& other : selections) overlap.push_back(Overlap(s, other));
     json.push_back({{"criterion", s.criterion},
                     {"scores", s.scores},

@@ -85,6 +85,7 @@ std::vector<Dataset> EvaluationOptions::Load(const CommonOptions& common) const 
     PullMissingRows(named, options, common.offline, common.quiet);
     return true;
   });
+  datasets.reserve(named.size());
   for (const Task* task : named) datasets.push_back(LoadDataset(*task, options));
   return datasets;
 }

@@ -23,6 +23,7 @@
 
 #include "runtime/files.h"
 #include "runtime/launcher.h"
+#include "runtime/not_finite.h"
 #include "runtime/printable.h"
 #include "tools/color.h"
 #include "tools/completion.h"
@@ -235,6 +236,7 @@ int RunCommand(int argc, char** argv, const std::shared_ptr<shiftrt::Processes>&
     if (words.size() > 1 && words[1][0] != '-' && !IsCommand(words[1]))
       shiftrt::FailUsage("no command \"{}\"{}; see shiftrt --help", words[1], Proposal(words[1], CommandNames()));
     std::vector<const char*> arguments;
+    arguments.reserve(words.size());
     for (const std::string& word : words) arguments.push_back(word.c_str());
     // Each process tries whether it can write its outputs, which must not happen at the same time.
     std::exception_ptr wrong;
@@ -269,6 +271,9 @@ int RunCommand(int argc, char** argv, const std::shared_ptr<shiftrt::Processes>&
     return Fail(e.what(), processes->failed() ? kFailed : kInterrupted, *processes);
   } catch (const shiftrt::UsageError& e) {
     return Fail(shiftrt::Message(e, *chosen).c_str(), kWrongUsage, *processes);
+  } catch (const shiftrt::NotFinite& e) {
+    return Fail(fmt::format("{}. --check-weights names a weight that is NaN or infinite", e.what()).c_str(), kFailed,
+                *processes);
   } catch (const std::bad_alloc&) {
     return Fail(kNoMemory, kFailed, *processes);
   } catch (const std::system_error& e) {

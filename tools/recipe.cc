@@ -100,7 +100,7 @@ ShiftOptions RecipeOptions::Parse(uint64_t seed) const {
   recipe.gram.load.assign(load_gram.begin(), load_gram.end());
   recipe.gram.save = save_gram;
   recipe.gram.all_layers = gram_layers == "all";
-  const ShiftOptions shift = OptionsOf(recipe);
+  ShiftOptions shift = OptionsOf(recipe);
   for (const CLI::Option* option : added)
     for (const auto& [name, field] : {std::pair("lra", "rank"), {"factorize", "factorization"}, {"lambda", "lambda"}})
       if (option->count() > 0 && option->check_lname(name)) CheckGiven(shift, field);

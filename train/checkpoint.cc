@@ -56,9 +56,11 @@ void CheckSettings(const SafetensorsFile& file, const TrainingSettings& expected
         "it was made with, or another file for the checkpoint, or delete it",
         name, setting, Shown(had), value);
   }
-  for (const auto& [setting, value] : found.items())
-    Check(std::any_of(expected.begin(), expected.end(), [&](const auto& known) { return known.first == setting; }),
-          "{}: the checkpoint has the setting {}, which this training has not", name, setting);
+  for (const auto& item : found.items()) {
+    const auto is_this = [&](const auto& known) { return known.first == item.key(); };
+    Check(std::any_of(expected.begin(), expected.end(), is_this),
+          "{}: the checkpoint has the setting {}, which this training has not", name, item.key());
+  }
 }
 
 }  // namespace

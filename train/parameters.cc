@@ -125,7 +125,7 @@ Matrix<float> Copy(const Slice& slice, std::span<const float> values) {
 TensorView Stored(const Slice& slice, std::span<const float> values, std::vector<int64_t> shape,
                   std::shared_ptr<const void>* storage) {
   auto matrix = std::make_shared<Matrix<float>>(Copy(slice, values));
-  const TensorView view{matrix->data(), DType::kFloat32, std::move(shape)};
+  TensorView view{matrix->data(), DType::kFloat32, std::move(shape)};
   *storage = std::move(matrix);
   return view;
 }

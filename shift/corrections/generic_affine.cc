@@ -24,9 +24,11 @@ std::shared_ptr<const Lra> AsResidual(const Context& context, const Lra& affine)
 FittedSites FitGenericAffine(const FitInput& input) {
   const auto& [job, sites, sums, options, projection, before, metrics] = input;
   std::vector<SiteSums> outputs;
+  outputs.reserve(sums.size());
   for (const SiteSums* site : sums)
     outputs.emplace_back(site->site, site->fit.OntoOutputs(), site->heldout.OntoOutputs());
   std::vector<const SiteSums*> onto;
+  onto.reserve(outputs.size());
   for (const SiteSums& site : outputs) onto.push_back(&site);
   FittedSites fitted = FitSites(job.context, onto, options, job.progress, metrics);
   for (size_t i = 0; i < sums.size(); ++i) {

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "runtime/check.h"
+#include "runtime/not_finite.h"
 #include "shift/criteria/probes.h"
 
 namespace shiftrt {
@@ -47,8 +48,8 @@ Selection SelectOne(const CriterionTask& task) {
   selection.unit = spec.unit;
   const int64_t end = std::min(task.quota.end(), std::ssize(selection.scores));
   for (int64_t unit = task.quota.first(); unit < end; ++unit)
-    Check(std::isfinite(selection.scores[unit]), "criterion {}: the score of layer {} is not finite", spec.criterion,
-          Name(PartOf(spec.unit, unit)));
+    CheckIsFinite(selection.scores[unit], "criterion {}: the score of layer {} is not finite", spec.criterion,
+                  Name(PartOf(spec.unit, unit)));
   return selection;
 }
 

@@ -53,6 +53,7 @@ class Factorizer {
 
 SharedItems WhereSumsAre(const Context& context, const std::vector<const SiteSums*>& sites) {
   std::vector<const RidgeMatrices*> sums;
+  sums.reserve(sites.size());
   for (const SiteSums* const site : sites) sums.push_back(&site->fit.matrices());
   return shiftrt::WhereSumsAre(context, sums);
 }
@@ -159,8 +160,9 @@ FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums
   };
   Factorizer factorizer([&](int64_t i, LowRank factors) {
     // Those behind the leading ones may be known.
-    for (size_t j = factors.singular_values.size(); j < spectra[i].size(); ++j)
-      factors.singular_values.push_back(spectra[i][j]);
+    const auto found = std::ssize(factors.singular_values);
+    if (found < std::ssize(spectra[i]))
+      factors.singular_values.insert(factors.singular_values.end(), spectra[i].begin() + found, spectra[i].end());
     spectra[i] = factors.singular_values;
     if (options.spectra == Spectra::kLater && std::ssize(spectra[i]) < hidden) squares[i] = factors.squares;
     if (ranks[i] == 0) factors = Truncate(context, sites[i]->fit, factors, 0, options.factorization);

@@ -16,6 +16,7 @@
 
 #include "runtime/check.h"
 #include "runtime/linalg/linalg.h"
+#include "runtime/not_finite.h"
 #include "runtime/parse.h"
 #include "shift/sums/moments.h"
 
@@ -57,7 +58,7 @@ NormalEquations MakeEquations(Solver& solver, const RidgeSums& sums, bool penali
   }
   // With other values an eigendecomposition might not terminate.
   for (const double square : solver.RowDots(*equations.gram, *equations.gram))
-    Check(std::isfinite(square), "the sums of a ridge regression are not finite");
+    CheckIsFinite(square, "the sums of a ridge regression are not finite");
   return equations;
 }
 
@@ -249,7 +250,7 @@ std::optional<Solved> SolveGcv(Solver& solver, const Problem& problem, double un
   const ArrayPtr reduced = solver.Copied(*equations.gram);
   const linalg::Tridiagonal t = solver.Tridiagonalize(*reduced);
   for (const std::vector<double>* part : {&t.diagonal, &t.beside})
-    for (const double x : *part) Check(std::isfinite(x), "the sums of a ridge regression are not finite");
+    for (const double x : *part) CheckIsFinite(x, "the sums of a ridge regression are not finite");
   const auto [lowest, highest] = linalg::ExtremeEigenvalues(t);
   if (lowest <= kRounding * std::max(highest, equations.scale)) return std::nullopt;
   const std::optional<linalg::Bidiagonal> root = linalg::FactorFromBelow(t);

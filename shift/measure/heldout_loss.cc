@@ -10,7 +10,7 @@
 
 namespace shiftrt {
 
-HeldOutLoss::HeldOutLoss(const Context& context, std::shared_ptr<const Weights> weights,
+HeldOutLoss::HeldOutLoss(const Context& context, const std::shared_ptr<const Weights>& weights,
                          const std::vector<Batch>& batches, int64_t tokens, int64_t first)
     : context_(context),
       batches_(FirstSequences(batches, tokens)),

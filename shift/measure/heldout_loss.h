@@ -13,7 +13,7 @@ class HeldOutLoss {
  public:
   // Whole sequences from the start of `batches` until they hold `tokens` tokens, or all. Plans to be compared run the
   // blocks 0 .. first - 1 as they are: those run once, here. Throws Error where no token is predicted.
-  HeldOutLoss(const Context& context, std::shared_ptr<const Weights> weights, const std::vector<Batch>& batches,
+  HeldOutLoss(const Context& context, const std::shared_ptr<const Weights>& weights, const std::vector<Batch>& batches,
               int64_t tokens, int64_t first);
   // Mean over the predicted tokens, in nats per token.
   double operator()(const DepthPlan& plan);

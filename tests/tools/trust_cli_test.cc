@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 
 #include <cstdlib>
+#include <cstring>
+#include <limits>
 
 #include "tests/tools/cli.h"
 
@@ -108,6 +110,20 @@ TEST_F(Cli, ADamagedJournalIsNotBelieved) {
   EXPECT_EQ(ReadFile(dir_ / "killed"), ReadFile(dir_ / "whole"));
   for (const auto& entry : fs::directory_iterator(dir_))
     EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
+}
+
+// A job that meets a NaN says how to find it, and the option that it names finds it.
+TEST_F(Cli, AWeightThatIsNotANumberIsNamed) {
+  std::string bytes = ReadFile(dir_ / "model/model.safetensors");
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(bytes.data() + bytes.size() - sizeof(nan), &nan, sizeof(nan));
+  WriteText(dir_ / "model/model.safetensors", bytes);
+  EXPECT_FAILS(Run({"--prune", "bi:1", "--json", Path("r.json")}), 1, "--check-weights names a weight");
+  EXPECT_FALSE(fs::exists(dir_ / "r.json"));
+  const Outcome checked = Run({"--prune", "bi:1", "--check-weights"});
+  EXPECT_EQ(checked.status, 1);
+  EXPECT_NE(checked.err.find(": tensor "), std::string::npos) << checked.err;
+  EXPECT_NE(checked.err.find("is nan"), std::string::npos) << checked.err;
 }
 
 #if !defined(__SANITIZE_ADDRESS__)

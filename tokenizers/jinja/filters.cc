@@ -242,7 +242,7 @@ Value Indent(Run& run, const Value& subject, Arguments arguments) {
 }
 
 Value ToInt(Run& run, const Value& subject, Arguments arguments) {
-  const Value otherwise = arguments[0] ? *arguments[0] : Value(int64_t{0});
+  Value otherwise = arguments[0] ? *arguments[0] : Value(int64_t{0});
   double number = 0;
   if (const Text* text = AsText(subject)) {
     run.ChargeText(text->text.size());
