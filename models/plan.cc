@@ -140,8 +140,10 @@ const BlockWeights& TensorsOf(const Weights& weights, const BlockStage& stage) {
 
 const char* MissingTensor(const Weights& weights, const BlockStage& stage) {
   const BlockWeights& block = TensorsOf(weights, stage);
-  for (const BlockTensor& row : BlockTensors())
-    if (Reads(stage.halves, row) && (block.*row.member).empty() && !row.Shape(weights.config).empty()) return row.name;
+  for (const BlockTensor& row : BlockTensors()) {
+    if (row.kind == BlockTensor::Kind::kBias || !Reads(stage.halves, row)) continue;
+    if ((block.*row.member).empty() && !row.Shape(weights.config).empty()) return row.name;
+  }
   return nullptr;
 }
 

@@ -95,8 +95,8 @@ class Stage {
 
 // The tensors that a block stage runs with, and those of the half that it leaves out.
 const BlockWeights& TensorsOf(const Weights& weights, const BlockStage& stage);
-// The name of a tensor that the stage reads and that neither it nor the weights have, because the checkpoint has one
-// half of the block alone; null if there is none.
+// The name of a matrix or norm that the stage reads and that neither it nor the weights have, because the checkpoint
+// has one half of the block alone; null if there is none.
 const char* MissingTensor(const Weights& weights, const BlockStage& stage);
 
 // The final norm and the head, which turn the stream after the last stage into logits.

@@ -74,8 +74,9 @@ TEST_F(Cli, TheSameSeedGivesTheSameNumbers) {
 }
 
 TEST_F(Cli, BlocksThatWereFittedAgainAreShownSavedAndRunAgain) {
-  const Outcome outcome = Run({"--prune", "layers=2", "--correction", "joint", "--lra", "8", "--heal", "all", "--save",
-                               Path("healed"), "--report", Path("page"), "--json", Path("r.json")});
+  const Outcome outcome =
+      Run({"--calib", Path("calibration.txt:64x64"), "--prune", "layers=2", "--correction", "joint", "--lra", "8",
+           "--heal", "all", "--save", Path("healed"), "--report", Path("page"), "--json", Path("r.json")});
   ASSERT_EQ(outcome.status, 0) << outcome.err;
   for (const char* word : {"in place of layers", "fitted again", "block 3", "joint LRA 8, healed (all)"})
     EXPECT_NE(outcome.out.find(word), std::string::npos) << word << outcome.out;
