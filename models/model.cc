@@ -82,11 +82,11 @@ fs::path ResolveModel(const std::string& name) {
   if (const auto repository = RepositoryOfModel(name)) return FirstOf(name, RepositoryPlaces(name, *repository));
   // A name that has the form of a path was meant as one: say only that.
   if (name.find('/') != name.npos) Fail("model {}: no such directory", name);
-  const auto small = [](unsigned char c) { return std::tolower(c); };
+  const auto same = [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); };
   const std::string_view family = std::string_view(name).substr(0, name.find('-'));
   std::string similar;
   for (const auto& [known, repository] : KnownModels())
-    if (!std::ranges::search(known, family, {}, small, small).empty())
+    if (std::search(known.begin(), known.end(), family.begin(), family.end(), same) != known.end())
       similar += fmt::format("{}{}", similar.empty() ? "; known: " : ", ", known);
   Fail("model {}: no such directory, and no model is known by this name{}", name,
        similar.empty() ? "; `shiftrt pull --help` lists the known names" : similar);
