@@ -147,8 +147,8 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
   if (options.outline) weights->shares = {ModelShare{0, 0, false, false}};
   const ModelShare mine = weights->split() ? weights->shares[weights->share] : ModelShare{0, config.layers};
   const auto take = [&](const std::string& name, const std::vector<int64_t>& shape, bool here) {
-    const TensorView tensor = LoadTensor(fmt::format("{}: tensor {}", model.string(), name),
-                                         checkpoint->Take(name, shape), here, options, *weights);
+    TensorView tensor = LoadTensor(fmt::format("{}: tensor {}", model.string(), name), checkpoint->Take(name, shape),
+                                   here, options, *weights);
     progress.Advance(1);
     return tensor;
   };
