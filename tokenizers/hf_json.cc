@@ -66,9 +66,11 @@ class Reader {
   }
 
   void ReadModel(const json& model) {
-    if (const json* type = Present(model, "type"); type && *type != "BPE") Refuse("model", type->dump());
+    if (const json* type = Present(model, "type"); type && *type != "BPE") Refuse("model", Shown(*type));
+    const json no_text = "";
     for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"})
-      if (const json* value = Present(model, key); value && *value != "" && *value != 0.0) Refuse("model setting", key);
+      if (const json* value = Present(model, key); value && *value != no_text && *value != 0.0)
+        Refuse("model setting", key);
     const json& pieces = model.at("vocab");
     Check(pieces.is_object(), "{}: the vocabulary is not an object", where_);
     for (const auto& [piece, id] : pieces.items()) parts_.vocabulary.Add(piece, ParseTokenId(id, where_), where_);
