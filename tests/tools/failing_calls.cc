@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A library to be preloaded: one call of the C library fails. SHIFTRT_FAIL=KIND:N makes call number N of a kind fail,
 // counted from the beginning of main(). With SHIFTRT_COUNT=FILE, the numbers of calls are written to FILE at the end, a
-// line "KIND COUNT" each. The kinds of reading and writing are about regular files other than the standard streams:
+// line "KIND COUNT" each. With SHIFTRT_STARTED=FILE, main() adds a byte to FILE before anything else. The kinds of
+// reading and writing are about regular files other than the standard streams:
 //   memory       malloc returns null
 //   open         open, openat and fopen fail with EIO
 //   read         read and pread fail with EIO
@@ -90,6 +91,11 @@ int CountedMain(int argc, char** argv, char** environment) {
       if (colon != nullptr && std::strncmp(text, kNames[kind], colon - text) == 0 &&
           std::strlen(kNames[kind]) == static_cast<size_t>(colon - text))
         failing[kind] = std::atol(colon + 1);
+  }
+  if (const char* file = std::getenv("SHIFTRT_STARTED")) {
+    const int fd = ::open(file, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    if (::write(fd, "m", 1) != 1) ::_exit(96);
+    ::close(fd);
   }
   counting = true;
   const int status = program(argc, argv, environment);

@@ -144,8 +144,11 @@ TEST_F(Cli, LittleMemoryIsAnErrorAtEveryLimit) {
   for (const rlim_t megabytes : {80, 100, 120, 150, 200, 250, 300, 400, 600, 1200}) {
     fs::remove_all(dir_ / "out");
     fs::remove(dir_ / "out.json");
+    fs::remove(dir_ / "started");
     const int status = StatusOf(run, dir_ / "err", [&] {
       OutputTo("/dev/null");
+      ::setenv("LD_PRELOAD", SHIFTRT_FAILING_CALLS, 1);
+      ::setenv("SHIFTRT_STARTED", Path("started").c_str(), 1);
       const rlimit memory = {megabytes * 1000000, megabytes * 1000000};
       const rlimit seconds = {60, 60};  // of CPU time: a command that spins is killed
       ::setrlimit(RLIMIT_CPU, &seconds);
@@ -153,6 +156,9 @@ TEST_F(Cli, LittleMemoryIsAnErrorAtEveryLimit) {
     });
     const std::string said = ReadFile(dir_ / "err");
     if (status == 127) continue;  // the system cannot load the program into so little
+    // The CUDA runtime that is linked into the program may crash before main() begins. Under a limit, main() begins
+    // twice: the program starts itself again with one thread for OpenBLAS.
+    if (status == 128 + SIGSEGV && (!fs::exists(dir_ / "started") || fs::file_size(dir_ / "started") < 2)) continue;
     if (status == 0) {
       worked = true;
       EXPECT_TRUE(fs::exists(dir_ / "out/shiftrt.json")) << megabytes;
