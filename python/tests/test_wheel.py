@@ -231,8 +231,16 @@ def run_for_ever(model, heldout, call):
         model.finetune("lora", text=heldout, steps=10000, epochs=10000, batch=2, length=64)
 
 
+@pytest.fixture
+def interrupts():
+    """SIGINT raises KeyboardInterrupt, also in a process that a shell has started in the background."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
 @pytest.mark.parametrize("call", ["perplexity", "generate", "finetune"])
-def test_ctrl_c_ends_a_computation(model, heldout, call):
+def test_ctrl_c_ends_a_computation(model, heldout, call, interrupts):
     timer = threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     begun = time.monotonic()
