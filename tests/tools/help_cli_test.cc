@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a person at a terminal meets first: the help, its colours, completion, and the names of options.
+// Tests of the help, its colours, completion, and the names of options.
 #include <fcntl.h>
 
 #include <cstdlib>
