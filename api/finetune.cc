@@ -31,6 +31,7 @@ TrainingTexts LoadTexts(const FinetuneSettings& settings, const Model& model) {
   }
   text.samples = settings.samples;
   text.length = std::min(settings.length, model.weights->config.max_positions);
+  text.divide = settings.divide;
   text.train_on_inputs = settings.train_on_inputs;
   text.seed = settings.seed;
   text.validation = settings.validation;
@@ -185,6 +186,7 @@ FinetuneSettings RecoverySettings(const TrainingBudget& budget) {
   settings.rate = 1e-4;
   settings.decay = Decay::kCosine;
   settings.length = 256;
+  settings.divide = true;
   settings.batch = 16;
   settings.validation = 48;
   settings.validate_every = 0.1;

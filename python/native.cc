@@ -319,6 +319,7 @@ const std::map<std::string, Setter>& FinetuneSetters() {
       {"length", Into(&S::length)},
       {"validation", Into(&S::validation)},
       {"validation_text", Into(&S::validation_text)},
+      {"divide", Into(&S::divide)},
       {"train_on_inputs", Into(&S::train_on_inputs)},
       {"epochs", Into(&S::epochs)},
       {"steps", Into(&S::steps)},

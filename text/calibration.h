@@ -24,7 +24,7 @@ inline constexpr int64_t kCalibrationBatchTokens = 2048, kGpuCalibrationBatchTok
 inline int64_t CalibrationBatchTokens(Device device) {
   return device == Device::kCuda ? kGpuCalibrationBatchTokens : kCalibrationBatchTokens;
 }
-CalibrationCounts CountCalibration(int64_t samples, int64_t tokens, int64_t batch_tokens = kCalibrationBatchTokens);
+CalibrationCounts CountCalibration(int64_t samples, int64_t tokens, int64_t batch_tokens);
 
 struct CalibrationSet {
   std::vector<Batch> fit;      // batches of whole samples
@@ -41,8 +41,8 @@ struct CalibrationSet {
 // Reads the file once. Of a single document it takes a seeded choice of disjoint samples, in text order; of many it
 // packs a seeded choice of documents end to end, as many as it takes, and cuts samples without a gap. Fewer than asked:
 // takes what there is and says so in `source`. Throws Error when the text is empty or shorter than one sample.
-// `batch_tokens` bounds the tokens of a Batch.
+// `batch_tokens` bounds the tokens of a Batch; a job takes CalibrationBatchTokens() of its device.
 CalibrationSet LoadCalibration(const CalibrationSpec& spec, const Tokenizer& tokenizer, uint64_t seed,
-                               int64_t batch_tokens = kCalibrationBatchTokens);
+                               int64_t batch_tokens);
 
 }  // namespace shiftrt

@@ -113,6 +113,17 @@ fs::path LookForText(const std::string& name) {
   return "";
 }
 
+std::vector<std::string> TextsIn(const std::string& list) {
+  if (list.find(',') == list.npos || !LookForText(list).empty()) return {list};
+  std::vector<std::string> texts;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    texts.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return texts;
+}
+
 fs::path ResolveText(const std::string& name) {
   if (fs::path found = LookForText(name); !found.empty()) return found;
   // A name with a '.' or a '/' was meant as a file: say only that.

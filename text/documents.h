@@ -32,6 +32,8 @@ const KnownText* FindKnownText(std::string_view name);
 std::filesystem::path ResolveText(const std::string& name);
 // The same, but returns "" for a text that is not found.
 std::filesystem::path LookForText(const std::string& name);
+// The texts of a list with commas between them, "c4.jsonl,alpaca.json". A file whose name has a comma is one text.
+std::vector<std::string> TextsIn(const std::string& list);
 
 // The largest document. Of a longer plain text, its first lines up to this size are taken; a longer line of JSON is
 // refused. Tokenising takes some six bytes of memory for each.

@@ -55,6 +55,7 @@ void TakePreset(const CLI::App& app, FinetuneCommand& options) {
   take("--samples", options.settings.samples, preset.samples);
   take("--validation", options.validation, std::to_string(preset.validation));
   take("--length", options.settings.length, preset.length);
+  take("--divide", options.settings.divide, preset.divide);
   take("--batch", options.settings.batch, preset.batch);
   take("--epochs", options.settings.epochs, preset.epochs);
   take("--rate", options.settings.rate, preset.rate);
@@ -71,11 +72,6 @@ void TakePreset(const CLI::App& app, FinetuneCommand& options) {
 std::string TrainingSource(const FinetuneCommand& options, const LanguageModel& model) {
   const fs::path beside = model.Directory() / "calibration.txt";
   return !options.calib.empty() ? options.calib : fs::exists(beside) ? beside.string() : "c4";
-}
-
-void PullText(const FinetuneCommand& options, const std::string& name) {
-  options.common.processes->FirstBeforeOthers(
-      [&] { return PullMissingText(name, options.common.offline, options.common.quiet); });
 }
 
 // A number of steps, or a share of them.
@@ -183,7 +179,7 @@ struct Work {
 
 // The held-out text whose perplexity is measured before and after, or "".
 std::string HeldOutName(const FinetuneCommand& command, const LanguageModel& model) {
-  if (!command.text.empty()) PullText(command, command.text);
+  if (!command.text.empty()) PullMissingTexts(command.text, command.common);
   const fs::path beside = model.Directory() / "heldout.txt";
   return !command.text.empty() ? command.text : fs::exists(beside) ? beside.string() : "";
 }
@@ -205,8 +201,8 @@ int Run(const FinetuneCommand& command) {
   const auto progress = command.common.MakeProgress();
   const Work work = {command, model, resources, *progress};
   settings.text = TrainingSource(command, model);
-  PullText(command, settings.text);
-  if (!settings.validation_text.empty()) PullText(command, settings.validation_text);
+  PullMissingTexts(settings.text, command.common);
+  if (!settings.validation_text.empty()) PullMissingTexts(settings.validation_text, command.common);
 
   const std::string heldout = HeldOutName(command, model);
   const auto measure = [&](const LanguageModel& measured) {
@@ -332,15 +328,19 @@ Command AddFinetune(CLI::App& app, const std::shared_ptr<Processes>& processes) 
          "alone; replacement: one block in the place of each run of removed blocks, trained on the squared\n"
          "error of the stream behind the run")
       ->capture_default_str();
-  app.add_option("--calib", options->calib,
-                 "text to learn from: FILE, or c4, wikitext2 or alpaca. Of .txt windows of --length tokens are\n"
-                 "sequences, of other formats documents (default: calibration.txt in the model's directory, or c4)");
+  app.add_option(
+      "--calib", options->calib,
+      "text to learn from: FILE, or c4, wikitext2 or alpaca, or several with commas between them, which are\n"
+      "mixed. Of .txt windows of --length tokens are sequences, of other formats documents (default:\n"
+      "calibration.txt in the model's directory, or c4)");
   app.add_option("--samples", options->settings.samples, "sequences to learn from; 0: all")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
   app.add_option("--length", options->settings.length, "tokens at which a sequence is cut")
       ->check(CLI::Range(2, 1 << 20))
       ->capture_default_str();
+  app.add_flag("--divide", options->settings.divide,
+               "divide a longer document into several sequences instead of cutting it; a row of Alpaca is cut");
   app.add_option("--validation", options->validation,
                  "sequences of the text that are held out for the validation loss, but at most a fifth of it; or\n"
                  "another text, NAME|FILE[:sequences]")

@@ -226,8 +226,7 @@ void RefuseSplit(const RunOptions& options) {
 // The text to learn from: what was named, or the text that the fit was calibrated on.
 std::string RecoveryText(const RunOptions& options, const Model& model) {
   if (options.recover_text.empty()) return CalibrationFor(options.recipe.calib, model, options.common).source;
-  options.common.processes->FirstBeforeOthers(
-      [&] { return PullMissingText(options.recover_text, options.common.offline, options.common.quiet); });
+  PullMissingTexts(options.recover_text, options.common);
   return options.recover_text;
 }
 
@@ -405,8 +404,10 @@ Command AddRun(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       "after the repair, train all kept blocks, the adapters and the head for so long, with the original model as\n"
       "the teacher: a time (30min, 2h) or tokens=1M. The best state on held-out text is kept. An interrupted run\n"
       "continues from its last checkpoint; with tokens, to the same bits");
-  app.add_option("--recover-text", options->recover_text,
-                 "text to learn from: FILE, or c4, wikitext2 or alpaca (default: the whole text of --calib)")
+  app.add_option(
+         "--recover-text", options->recover_text,
+         "text to learn from: FILE, or c4, wikitext2 or alpaca, or several with commas between them, which are mixed\n"
+         "(default: the whole text of --calib)")
       ->needs(recover);
   app.add_option("--report", options->report, "write an HTML page with tables and charts to this directory")
       ->check(DirectoryOutput());

@@ -43,7 +43,7 @@ constexpr GroupRow kGroups[] = {
      "--method --adapters --head --targets --rank --alpha --dropout --layers --replacement --keep-correction --loss "
      "--epochs --steps --batch --pass-tokens --rate --schedule --warmup --weight-decay --clip --validate-every "
      "--checkpoint --checkpoint-minutes --budget --keep-best --recover --recover-text"},
-    {"Texts", "--calib --samples --length --validation --train-on-inputs --text --text-tokens --protocol"},
+    {"Texts", "--calib --samples --length --divide --validation --train-on-inputs --text --text-tokens --protocol"},
     {"Calibration sums", "--save-gram --gram-layers --load-gram --memory"},
     {"Zero-shot suites",
      "--tasks --eval --data --shots --limit --bos --metrics --items --journal --variants --with --original"},

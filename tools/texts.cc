@@ -28,6 +28,14 @@ std::string TextBeside(const std::string& given, const std::filesystem::path& di
 
 }  // namespace
 
+void PullMissingTexts(const std::string& list, const CommonOptions& common) {
+  common.processes->FirstBeforeOthers([&] {
+    bool all = true;
+    for (const std::string& name : TextsIn(list)) all &= PullMissingText(name, common.offline, common.quiet);
+    return all;
+  });
+}
+
 CalibrationSpec CalibrationFor(const std::string& given, const Model& model, const CommonOptions& common) {
   return CalibrationFor(given, model.directory, model.weights->config.max_positions, common);
 }

@@ -17,6 +17,8 @@ namespace shiftrt {
 
 struct CommonOptions;
 
+// Pulls the texts of a list (TextsIn) that are known by name, are not there and may be pulled.
+void PullMissingTexts(const std::string& list, const CommonOptions& common);
 // The calibration text that `given` (--calib) names, or else calibration.txt in the model's directory, or else C4's
 // validation text. Samples are cut to the model's context. Pulls a text that is known by name if it is not there and
 // may be pulled. Throws UsageError if there is none of them.

@@ -26,73 +26,113 @@ std::vector<int64_t> Shuffled(int64_t count, uint64_t seed) {
   return order;
 }
 
-// The sequences of one file, made one by one in a seeded order.
-class Sequences {
- public:
-  Sequences(const std::string& source, const TrainingTextOptions& options, const Tokenizer& tokenizer)
-      : file_(ResolveText(source)), documents_(Documents::Read(file_)), options_(options), tokenizer_(tokenizer) {
-    if (documents_.size() == 1) whole_ = tokenizer.EncodeWithBos(documents_.Text(0), file_.string());
-    const int64_t length = options.length;
-    const int64_t count =
-        documents_.size() > 1 ? documents_.size() : (std::ssize(whole_) + length - 1) / length;  // the last is short
-    order_ = Shuffled(count, options.seed);
+// One file to learn from.
+struct Source {
+  Source(const std::string& name, const Tokenizer& tokenizer)
+      : file(ResolveText(name)), documents(Documents::Read(file)) {
+    if (documents.size() == 1) whole = tokenizer.EncodeWithBos(documents.Text(0), file.string());
   }
 
-  // At most that many; those without a token to predict are left out.
+  std::filesystem::path file;
+  Documents documents;
+  std::vector<int32_t> whole;  // the tokens of a single document
+};
+
+// The sequences of one or several files, made one by one in a seeded order.
+class Sequences {
+ public:
+  Sequences(const std::string& sources, const TrainingTextOptions& options, const Tokenizer& tokenizer)
+      : options_(options), tokenizer_(tokenizer) {
+    for (const std::string& name : TextsIn(sources)) {
+      const Source& source = sources_.emplace_back(name, tokenizer);
+      const int64_t length = options.length;
+      const int64_t count = source.documents.size() > 1
+                                ? source.documents.size()
+                                : (std::ssize(source.whole) + length - 1) / length;  // the last is short
+      first_.push_back(first_.back() + count);
+    }
+    order_ = Shuffled(first_.back(), options.seed);
+  }
+
+  // Documents and windows; those without a token to predict make no sequence.
   int64_t most() const { return std::ssize(order_); }
-  std::string name() const { return file_.filename().string(); }
-  std::string path() const { return file_.string(); }
-  int64_t documents() const { return documents_.size(); }
+  std::string names() const {
+    return Joined([](const Source& source) { return source.file.filename().string(); });
+  }
+  std::string paths() const {
+    return Joined([](const Source& source) { return source.file.string(); });
+  }
+  int64_t documents() const {
+    return std::accumulate(sources_.begin(), sources_.end(), int64_t{0},
+                           [](int64_t sum, const Source& source) { return sum + source.documents.size(); });
+  }
   int64_t cut() const { return cut_; }
   int64_t left_out() const { return left_out_; }
 
-  // Adds the next `count` sequences, or all that are left where `count` is negative; returns how many.
+  // Adds the next `count` sequences, or all that are left where `count` is negative; returns how many. What is left of
+  // a document whose beginning is taken is never taken: the next call is for another purpose.
   int64_t Take(int64_t count, TrainingText& to) {
-    int64_t taken = 0;
-    for (; next_ < most() && taken != count; ++next_) {
-      if (documents_.size() > 1 ? AddDocument(order_[next_], to) : AddWindow(order_[next_], to)) {
-        ++taken;
-      } else {
+    const int64_t before = to.sequences();
+    const auto enough = [&] { return count >= 0 && to.sequences() - before >= count; };
+    for (; next_ < most() && !enough(); ++next_) {
+      const auto after = std::upper_bound(first_.begin(), first_.end(), order_[next_]);
+      const int64_t place = order_[next_] - *(after - 1);
+      const Source& source = sources_[after - 1 - first_.begin()];
+      if (!(source.documents.size() > 1 ? AddDocument(source, place, enough, to) : AddWindow(source, place, to)))
         ++left_out_;
-      }
     }
-    return taken;
+    return to.sequences() - before;
   }
 
  private:
-  bool AddWindow(int64_t window, TrainingText& to) const {
-    std::span<const int32_t> tokens = std::span(whole_).subspan(window * options_.length);
+  template <typename Name>
+  std::string Joined(const Name& name) const {
+    std::string joined;
+    for (const Source& source : sources_) joined += (joined.empty() ? "" : ", ") + name(source);
+    return joined;
+  }
+
+  bool AddWindow(const Source& source, int64_t window, TrainingText& to) const {
+    std::span<const int32_t> tokens = std::span(source.whole).subspan(window * options_.length);
     tokens = tokens.first(std::min<int64_t>(std::ssize(tokens), options_.length));
     if (tokens.size() < 2) return false;
     to.Add(tokens, 1);
     return true;
   }
 
-  bool AddDocument(int64_t index, TrainingText& to) {
-    const Documents::Document document = documents_.At(index);
-    std::vector<int32_t> tokens = tokenizer_.EncodeWithBos(document.text, file_.string());
+  template <typename Enough>
+  bool AddDocument(const Source& source, int64_t index, const Enough& enough, TrainingText& to) {
+    const Documents::Document document = source.documents.At(index);
+    const std::string file = source.file.string();
+    const bool row = document.prompt > 0;
+    std::vector<int32_t> tokens = tokenizer_.EncodeWithBos(document.text, file);
     int64_t first_target = 1;
-    if (document.prompt > 0) {
+    if (row) {
       if (tokenizer_.eos_token() >= 0) tokens.push_back(tokenizer_.eos_token());
       // As alpaca-lora counts them: the tokens of the prompt alone, so that one that spans its end belongs to it.
       if (!options_.train_on_inputs)
         first_target = std::ssize(tokenizer_.EncodeWithBos(std::string_view(document.text).substr(0, document.prompt)));
     }
-    if (std::ssize(tokens) > options_.length) {
+    // The answer of a row does not follow from a part of its prompt.
+    const bool divided = options_.divide && !row;
+    if (std::ssize(tokens) > options_.length && !divided) {
       tokens.resize(options_.length);
       ++cut_;
     }
     first_target = std::max<int64_t>(first_target, 1);
     if (first_target >= std::ssize(tokens)) return false;
-    to.Add(tokens, first_target);
+    for (std::span<const int32_t> left = tokens; left.size() > 1 && !enough();) {
+      const std::span<const int32_t> sequence = left.first(std::min<size_t>(left.size(), options_.length));
+      to.Add(sequence, first_target);
+      left = left.subspan(sequence.size());
+    }
     return true;
   }
 
-  std::filesystem::path file_;
-  Documents documents_;
   const TrainingTextOptions& options_;
   const Tokenizer& tokenizer_;
-  std::vector<int32_t> whole_;  // of a single document
+  std::vector<Source> sources_;
+  std::vector<int64_t> first_ = {0};  // of each source, its first place in the order before it is shuffled; and the end
   std::vector<int64_t> order_;
   int64_t next_ = 0, cut_ = 0, left_out_ = 0;
 };
@@ -127,21 +167,21 @@ TrainingTexts LoadTrainingTexts(const TrainingTextOptions& options, const Tokeni
     Check(sequences.Take(wanted, texts.validation) == wanted && (wanted > 0 || options.validation == 0),
           "{}: {} sequence{} of 2 tokens or more, of which {} would be held out for validation; give a longer text, or "
           "another text for validation",
-          sequences.path(), texts.validation.sequences(), texts.validation.sequences() == 1 ? "" : "s", wanted);
+          sequences.paths(), texts.validation.sequences(), texts.validation.sequences() == 1 ? "" : "s", wanted);
   } else {
     Sequences others(options.validation_source, options, tokenizer);
     Check(others.Take(options.validation, texts.validation) > 0, "{}: no sequence with a token to predict",
-          others.path());
+          others.paths());
   }
   const int64_t wanted = options.samples > 0 ? options.samples : -1;
   const int64_t taken = sequences.Take(wanted, texts.training);
   Check(taken > 0, "{}: no sequence with a token to predict is left beside the {} for validation; give a longer text",
-        sequences.path(), texts.validation.sequences());
+        sequences.paths(), texts.validation.sequences());
   if (taken < options.samples)
     FailUsage(Field("samples"), "{}: {} sequences to learn from, beside {} for validation, and {} are asked for",
-              sequences.path(), taken, texts.validation.sequences(), options.samples);
+              sequences.paths(), taken, texts.validation.sequences(), options.samples);
 
-  texts.source = fmt::format("{}, {} sequences of at most {} tokens", sequences.name(), taken, options.length);
+  texts.source = fmt::format("{}, {} sequences of at most {} tokens", sequences.names(), taken, options.length);
   texts.accounting = fmt::format("{} document{}; {} sequences with {} tokens, {} of them predicted; {} for validation",
                                  sequences.documents(), sequences.documents() == 1 ? "" : "s", taken,
                                  texts.training.tokens.size(), texts.training.targets(), texts.validation.sequences());

@@ -116,9 +116,13 @@ struct FinetuneSettings {
   /// Of kReplacement: keeps the correction that stands for a run already, with the new block behind it.
   bool keep_correction = false;
 
-  std::string text = {};  ///< text to learn from, as CalibrationSpec::source; empty: calibration.txt beside the model
-  int64_t samples = 0;    ///< sequences to learn from; 0: all
-  int64_t length = 512;   ///< tokens at which a sequence is cut
+  /// Text to learn from, as CalibrationSpec::source, or several with commas between them, whose documents are mixed.
+  /// Empty: calibration.txt beside the model.
+  std::string text = {};
+  int64_t samples = 0;   ///< sequences to learn from; 0: all
+  int64_t length = 512;  ///< tokens at which a sequence is cut
+  /// Divide a longer document into several sequences instead, so that all of it is learnt. A row of Alpaca is cut.
+  bool divide = false;
   int64_t validation = 200;          ///< sequences that are held out, at most a fifth of the text
   std::string validation_text = {};  ///< another text for them; empty: the same
   bool train_on_inputs = false;      ///< learn the prompts of rows of Alpaca too

@@ -16,7 +16,8 @@ namespace {
 Correctable Correct(const Context& context, const RidgeSums& sums, const RidgeSolution& solution, int64_t rank) {
   const LowRank factors = LeadingFactors({context, sums, solution, Factorization::kReducedRank}, rank);
   const double unexplained = 1.0 - RSquared(context, sums, {factors.p.view(), factors.q.view()}, factors.b.view());
-  return {MakeLra(factors), unexplained * sums.CenteredDeltaSquares()};
+  const double numbers = static_cast<double>(sums.tokens() * sums.hidden());
+  return {MakeLra(factors), unexplained * sums.CenteredDeltaSquares() / numbers};
 }
 
 int64_t AdapterRank(const CriterionTask& task) {
@@ -53,7 +54,9 @@ void CorrectableProbe::Begin(Tally& tally, int64_t begin, int64_t end) {
   sums_.clear();
   begin_ = begin;
   for (int64_t i = begin; i < end; ++i) sums_.emplace_back(input_.weights->config.hidden);
-  for (int64_t i = begin; i < end; ++i) probe_->Add(parts_[i].site, sums_[i - begin]);
+  // Streams grow with depth, and what follows reads them through an RMSNorm.
+  const TokenWeighting relative = {.norm = true};
+  for (int64_t i = begin; i < end; ++i) probe_->Add(parts_[i].site, sums_[i - begin], relative);
   probe_->Begin(tally, 0, end - begin);
 }
 

@@ -13,7 +13,8 @@
 
 namespace shiftrt {
 
-// An adapter in place of a unit, and its residual: the sum of squares of D - H A_r - b over the calibration tokens.
+// An adapter in place of a unit, and its residual: the mean over the calibration tokens of |d - h A_r - b|^2 / |h +
+// d|^2, for a token whose stream before the unit is h and behind it h + d.
 struct Correctable {
   std::shared_ptr<const Lra> lra;
   double residual = 0;

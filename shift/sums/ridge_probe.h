@@ -21,7 +21,9 @@ class RidgeProbe : public Probe {
   explicit RidgeProbe(int64_t* batches = nullptr, const TokenSizes* sizes = nullptr)
       : batches_(batches), sizes_(sizes), held_(batches == nullptr ? 0 : *batches) {}
   // `into` lasts longer than the probe, and nobody else changes it meanwhile.
-  void Add(const Site& site, RidgeSums& into) { entries_.push_back({site, SiteInput::kStream, {}, &into}); }
+  void Add(const Site& site, RidgeSums& into, const TokenWeighting& weighting = {}) {
+    entries_.push_back({site, SiteInput::kStream, weighting, &into});
+  }
   void Add(const SiteSums& site, RidgeSums& into) {
     entries_.push_back({site.site, site.input, site.weighting, &into});
   }

@@ -263,7 +263,8 @@ TEST(AutomaticOnATrainedModel, IsNeverWorseThanThePapersRecipeByMoreThanTwiceIts
   model.weights = LoadWeights(demo);
   model.plan = DepthPlan::Original(model.weights->config.layers);
   const auto text = [&](const char* file, int64_t samples) {
-    return LoadCalibration({(demo / file).string(), samples, 64}, *OpenTokenizer(demo.string()), 1);
+    return LoadCalibration({(demo / file).string(), samples, 64}, *OpenTokenizer(demo.string()), 1,
+                           kCalibrationBatchTokens);
   };
   const CalibrationSet calibration = text("calibration.txt", 48), other = text("heldout.txt", 24);
   const Context context;

@@ -56,9 +56,13 @@ class CalibrationText : public testing::Test {
     std::ofstream(directory_ / name) << text;
     return directory_ / name;
   }
+  static CalibrationSet Load(const CalibrationSpec& spec, const Tokenizer& tokenizer, uint64_t seed) {
+    return LoadCalibration(spec, tokenizer, seed, CalibrationBatchTokens(Device::kCpu));
+  }
+
   std::string LoadError(const std::filesystem::path& file, int64_t tokens = 4) {
     try {
-      LoadCalibration({file, 8, tokens}, tokenizer_, 0);
+      Load({file, 8, tokens}, tokenizer_, 0);
     } catch (const Error& error) {
       return error.what();
     }
@@ -103,14 +107,14 @@ TEST_F(CalibrationText, SamplesAreSeededDisjointAndInTextOrder) {
   for (int32_t start : all) EXPECT_EQ(start % 100, 0);
   EXPECT_GT(*all.rbegin(), 5000);  // from all of the text, not its beginning
 
-  EXPECT_EQ(Starts(LoadCalibration({file, 20, 100}, tokenizer_, 7).fit, 100, 2048), fit);
-  EXPECT_NE(Starts(LoadCalibration({file, 20, 100}, tokenizer_, 8).fit, 100, 2048), fit);
+  EXPECT_EQ(Starts(Load({file, 20, 100}, tokenizer_, 7).fit, 100, 2048), fit);
+  EXPECT_NE(Starts(Load({file, 20, 100}, tokenizer_, 8).fit, 100, 2048), fit);
   EXPECT_EQ(set.source, "a.txt, 20 samples x 100 tokens");
   EXPECT_EQ(set.hash.size(), 16u);
 }
 
 TEST_F(CalibrationText, TakesWhatThereIsAndSaysSo) {
-  const CalibrationSet set = LoadCalibration({Write("a.txt", std::string(35, 'x')), 256, 10}, tokenizer_, 0);
+  const CalibrationSet set = Load({Write("a.txt", std::string(35, 'x')), 256, 10}, tokenizer_, 0);
   EXPECT_EQ(Starts(set.fit, 10, 2048), (std::vector<int32_t>{0, 10}));
   EXPECT_EQ(Starts(set.heldout, 10, 2048), (std::vector<int32_t>{20}));
   EXPECT_EQ(set.source, "a.txt, 3 samples x 10 tokens (all there is; 256 asked for)");
@@ -127,11 +131,24 @@ TEST_F(CalibrationText, IsCountedWithoutTheText) {
     EXPECT_EQ(counts.heldout_batches, std::ssize(set.heldout)) << samples;
     EXPECT_EQ(counts.samples_per_batch, 3);
   }
-  EXPECT_EQ(CountCalibration(4, 3000).fit_batches, 3);  // a sample that is longer than a batch
+  EXPECT_EQ(CountCalibration(4, 3000, 2048).fit_batches, 3);  // a sample that is longer than a batch
+}
+
+TEST_F(CalibrationText, ABatchOnAGpuHas4096Tokens) {
+  const auto file = Write("a.txt", std::string(100 * 100, 'x'));
+  const CalibrationSet cpu = LoadCalibration({file, 64, 128}, tokenizer_, 7, CalibrationBatchTokens(Device::kCpu)),
+                       gpu = LoadCalibration({file, 64, 128}, tokenizer_, 7, CalibrationBatchTokens(Device::kCuda));
+  ASSERT_EQ(cpu.fit.size(), 4u);  // 56 samples are fitted
+  ASSERT_EQ(gpu.fit.size(), 2u);
+  EXPECT_EQ(cpu.fit[0].size(), 2048);
+  EXPECT_EQ(gpu.fit[0].size(), 4096);
+  EXPECT_EQ(gpu.fit[1].size(), 56 * 128 - 4096);
+  EXPECT_EQ(Starts(gpu.fit, 128, 4096), Starts(cpu.fit, 128, 2048));
+  EXPECT_EQ(Starts(gpu.heldout, 128, 4096), Starts(cpu.heldout, 128, 2048));
 }
 
 TEST_F(CalibrationText, OneSampleIsFitted) {
-  const CalibrationSet set = LoadCalibration({Write("a.txt", std::string(12, 'x')), 8, 10}, tokenizer_, 0);
+  const CalibrationSet set = Load({Write("a.txt", std::string(12, 'x')), 8, 10}, tokenizer_, 0);
   EXPECT_EQ(set.fit_tokens, 10);
   EXPECT_TRUE(set.heldout.empty());
 }
@@ -141,7 +158,7 @@ TEST_F(CalibrationText, PacksDocumentsInASeededOrder) {
   const auto file = Write("a.jsonl", "{\"text\": \"one\"}\r\n\n{\"id\": 3, \"text\": \"two\\u00e9\"}");
   std::set<std::string> orders;
   for (uint64_t seed = 0; seed < 8; ++seed) {
-    const CalibrationSet set = LoadCalibration({file, 1, 12}, bytes_, seed);
+    const CalibrationSet set = Load({file, 1, 12}, bytes_, seed);
     EXPECT_EQ(set.documents, 2);
     EXPECT_EQ(set.documents_used, 2);
     EXPECT_EQ(set.text_tokens, 5 + 7);
@@ -154,7 +171,7 @@ TEST_F(CalibrationText, ReadsNoMoreDocumentsThanTheSamplesTake) {
   std::string lines;
   for (int i = 0; i < 100; ++i) lines += fmt::format("{{\"text\": \"{:08}\"}}\n", i);
   const auto file = Write("a.jsonl", lines);
-  const CalibrationSet set = LoadCalibration({file, 4, 25}, bytes_, 3);
+  const CalibrationSet set = Load({file, 4, 25}, bytes_, 3);
   EXPECT_EQ(set.documents, 100);
   EXPECT_EQ(set.documents_used, 10);
   EXPECT_EQ(set.text_tokens, 100);
@@ -165,8 +182,8 @@ TEST_F(CalibrationText, ReadsNoMoreDocumentsThanTheSamplesTake) {
   std::set<std::string> chosen;
   for (int i = 0; i < 10; ++i) chosen.insert(text.substr(10 * i, 8));
   EXPECT_EQ(chosen.size(), 10u);  // each once
-  EXPECT_EQ(Spelled(LoadCalibration({file, 4, 25}, bytes_, 3).fit), Spelled(set.fit));
-  EXPECT_NE(Spelled(LoadCalibration({file, 4, 25}, bytes_, 4).fit), Spelled(set.fit));
+  EXPECT_EQ(Spelled(Load({file, 4, 25}, bytes_, 3).fit), Spelled(set.fit));
+  EXPECT_NE(Spelled(Load({file, 4, 25}, bytes_, 4).fit), Spelled(set.fit));
 }
 
 TEST_F(CalibrationText, PutsAlpacaRowsIntoTheirTemplate) {
@@ -176,7 +193,7 @@ TEST_F(CalibrationText, PutsAlpacaRowsIntoTheirTemplate) {
       "response that appropriately completes the request.\n\n### Instruction:\nAdd.\n\n### Input:\n1 2\n\n"
       "### Response:\n3";
   const auto spelled = [&](const std::filesystem::path& file, int64_t tokens) {
-    return Spelled(LoadCalibration({file, 1, tokens}, bytes_, 0).fit);
+    return Spelled(Load({file, 1, tokens}, bytes_, 0).fit);
   };
   const int64_t size = static_cast<int64_t>(expected.size());
   EXPECT_EQ(spelled(Write("a.json", rows), size), expected);
@@ -197,7 +214,7 @@ TEST_F(CalibrationText, FindsTextsByName) {
   EXPECT_EQ(ResolveText("wikitext2"), directory_ / "wiki.valid.raw");
   EXPECT_EQ(ResolveText("c4"), directory_ / "c4.jsonl");
   EXPECT_EQ(ResolveText(here.string()), here);
-  EXPECT_EQ(LoadCalibration(ParseCalibration("tale:2x3"), bytes_, 0).source, "tale.txt, 2 samples x 3 tokens");
+  EXPECT_EQ(Load(ParseCalibration("tale:2x3"), bytes_, 0).source, "tale.txt, 2 samples x 3 tokens");
   EXPECT_NE(LoadError("alpaca").find("alpaca_data_cleaned.json"), std::string::npos);
   ASSERT_EQ(::unsetenv("SHIFTRT_DATA"), 0);
   EXPECT_NE(LoadError("tale").find("SHIFTRT_DATA (not set)"), std::string::npos);
@@ -208,7 +225,7 @@ TEST_F(CalibrationText, ReadsCompressedJsonLines) {
   const gzFile out = gzopen(file.c_str(), "wb");
   ASSERT_GT(gzputs(out, "{\"text\": \"one\"}\n{\"text\": \"two\"}\n"), 0);
   gzclose(out);
-  const CalibrationSet set = LoadCalibration({file.string(), 2, 5}, bytes_, 0);
+  const CalibrationSet set = Load({file.string(), 2, 5}, bytes_, 0);
   const std::string spelled = Spelled(set.fit) + Spelled(set.heldout);
   EXPECT_TRUE(spelled == "one\n\ntwo\n\n" || spelled == "two\n\none\n\n") << spelled;
   std::filesystem::resize_file(file, 20);

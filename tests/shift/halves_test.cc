@@ -169,9 +169,13 @@ TEST_F(HalvesOfBlocks, CorrectableIsWhatTheBestAdapterOfTheHalfLeaves) {
   const Selection selection = Select("correctable:2,rank=5,unit=half");
   for (const int64_t place : {4, 5}) {
     const test::Tokens tokens{Before(place), Seen(model_.plan, 2, place == 4 ? TapPoint::kAttention : TapPoint::kMlp)};
-    const RidgeSums sums = test::Accumulated(tokens);
+    const std::vector<double> relative = test::RelativeWeights(tokens);
+    std::vector<double> weights = relative;
+    for (double& weight : weights) weight *= static_cast<double>(tokens.h.cols());
+    const RidgeSums sums = test::Accumulated(tokens, weights);
     const LowRank best = Factorize(context_, sums, SolveRidge(context_, sums, {}), 5, Factorization::kReducedRank);
-    const double residual = test::Residual(tokens, test::Product(best.p, best.q), best.b);
+    const double residual =
+        test::Residual(tokens, test::Product(best.p, best.q), best.b, relative) / static_cast<double>(tokens.h.rows());
     EXPECT_NEAR(selection.scores[place], residual, 1e-6 * residual);
   }
   const Selection greedy = Select("correctable-greedy:3,rank=5,unit=half,tokens=64");

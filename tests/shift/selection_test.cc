@@ -206,9 +206,13 @@ TEST_F(SelectionFromText, CorrectableIsWhatTheBestAdapterLeaves) {
         std::copy(stream_[l][t].begin(), stream_[l][t].end(), tokens.h.row(t));
         std::copy(updates_[l][t].begin(), updates_[l][t].end(), tokens.delta.row(t));
       }
-      const RidgeSums sums = test::Accumulated(tokens);
+      // The weights of the sums are those of TokenWeighting::norm; lambda depends on their scale.
+      const std::vector<double> relative = test::RelativeWeights(tokens);
+      std::vector<double> weights = relative;
+      for (double& weight : weights) weight *= kWidth;
+      const RidgeSums sums = test::Accumulated(tokens, weights);
       const LowRank best = Factorize(context_, sums, SolveRidge(context_, sums, {}), rank, Factorization::kReducedRank);
-      const double residual = test::Residual(tokens, test::Product(best.p, best.q), best.b);
+      const double residual = test::Residual(tokens, test::Product(best.p, best.q), best.b, relative) / 92;
       EXPECT_NEAR(selection.scores[l], residual, 1e-9 * residual);
     }
     EXPECT_EQ(selection.removed, Lowest(selection.scores, 2));
@@ -305,7 +309,7 @@ TEST(Taylor, ScoresAndLayersOfTheDemoModelAreThoseOfPyTorch) {
   const nlohmann::json golden = nlohmann::json::parse(file);
   const auto weights = LoadWeights(demo);
   const CalibrationSet text = LoadCalibration({(demo / "calibration.txt").string(), 1'000'000, golden["length"]},
-                                              *OpenTokenizer(demo.string()), 0);
+                                              *OpenTokenizer(demo.string()), 0, kCalibrationBatchTokens);
   NoProgress progress;
   const Selection selection =
       SelectLayers(ParsePrune(fmt::format("taylor:0.25,tokens={}", golden["tokens"].get<int64_t>())),

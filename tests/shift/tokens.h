@@ -41,10 +41,24 @@ inline Tokens MakeTokens(int64_t count, bool massive, uint64_t seed) {
   return tokens;
 }
 
-inline RidgeSums Accumulated(const Tokens& tokens) {
+inline RidgeSums Accumulated(const Tokens& tokens, std::span<const double> weights = {}) {
   RidgeSums sums(tokens.h.cols());
-  sums.Add(Context(), tokens.h.view(), tokens.delta.view());
+  sums.Add(Context(), tokens.h.view(), tokens.delta.view(), weights);
   return sums;
+}
+
+// 1 / |h + delta|^2 of each token.
+inline std::vector<double> RelativeWeights(const Tokens& tokens) {
+  std::vector<double> weights(tokens.h.rows());
+  for (int64_t i = 0; i < tokens.h.rows(); ++i) {
+    double squares = 0;
+    for (int64_t j = 0; j < tokens.h.cols(); ++j) {
+      const double out = static_cast<double>(tokens.h(i, j)) + tokens.delta(i, j);
+      squares += out * out;
+    }
+    weights[i] = 1 / squares;
+  }
+  return weights;
 }
 
 // About the tokens' means; both triangles of the Gram.
@@ -81,14 +95,15 @@ inline double RelativeError(std::span<const double> x, std::span<const double> e
   return FrobeniusNorm(difference) / FrobeniusNorm(expected);
 }
 
-// Sum of squares left on the tokens themselves.
-inline double Residual(const Tokens& tokens, const Matrix<double>& a, const Matrix<double>& b) {
+// Sum of squares left on the tokens themselves, times the tokens' weights if there are some.
+inline double Residual(const Tokens& tokens, const Matrix<double>& a, const Matrix<double>& b,
+                       std::span<const double> weights = {}) {
   double sum = 0;
   for (int64_t i = 0; i < tokens.h.rows(); ++i) {
     for (int64_t j = 0; j < a.cols(); ++j) {
       double left = tokens.delta(i, j) - b(0, j);
       for (int64_t k = 0; k < a.rows(); ++k) left -= tokens.h(i, k) * a(k, j);
-      sum += left * left;
+      sum += left * left * (weights.empty() ? 1.0 : weights[i]);
     }
   }
   return sum;

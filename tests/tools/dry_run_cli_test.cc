@@ -67,9 +67,8 @@ TEST_F(DryRunCli, SaysWhatTheRunThenDoes) {
   // By default the speed of this machine is measured.
   EXPECT_NE(outcome.out.find("measured just now"), std::string::npos) << outcome.out;
   EXPECT_EQ(plan["hardware"]["measured"], true);
-  // A core at work on something else may leave little to the measurement.
   for (const char* rate : {"products", "sums", "fits", "bandwidth"})
-    EXPECT_GT(plan["hardware"][rate].get<double>(), 1e6) << rate;
+    EXPECT_GT(plan["hardware"][rate].get<double>(), 1e7) << rate;
   EXPECT_EQ(plan["plans"].size(), 1u);
   EXPECT_GT(plan["plans"][0]["seconds"]["total"].get<double>(), 0);
 }

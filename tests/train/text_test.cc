@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -97,6 +98,66 @@ TEST_F(TrainingTextTest, OfOneDocumentWindowsAreSequences) {
   EXPECT_EQ(texts.training.sequences(), 9);
   EXPECT_EQ(texts.training.tokens.size() + texts.validation.tokens.size(), size_t{105});
   EXPECT_EQ(texts.training.targets(), std::ssize(texts.training.tokens) - 9);
+}
+
+TEST_F(TrainingTextTest, ALongDocumentIsDivided) {
+  std::string lines, all;
+  for (int i = 0; i < 20; ++i) {
+    const std::string text(3 + 2 * i, static_cast<char>('a' + i));
+    lines += "{\"text\": \"" + text + "\"}\n";
+    all += text;
+  }
+  TrainingTextOptions options = Write("long.jsonl", lines);
+  options.length = 10;
+  options.divide = true;
+  options.validation = 0;
+  const TrainingTexts texts = LoadTrainingTexts(options, tokenizer_);
+  std::string read;
+  for (int64_t s = 0; s < texts.training.sequences(); ++s) {
+    const std::string sequence = Sequence(texts.training, s);
+    EXPECT_LE(sequence.size(), size_t{10});
+    EXPECT_EQ(sequence.find_first_not_of(sequence[0]), sequence.npos) << sequence;  // of one document
+    read += sequence;
+  }
+  std::sort(read.begin(), read.end());
+  // The documents of 11, 21, 31 and 41 tokens have a last token that makes no sequence.
+  EXPECT_EQ(read.size(), all.size() - 4);
+  EXPECT_EQ(texts.accounting.find("cut"), std::string::npos) << texts.accounting;
+
+  // A document that is partly held out is not learnt from.
+  options.validation = 3;
+  const TrainingTexts both = LoadTrainingTexts(options, tokenizer_);
+  EXPECT_EQ(both.validation.sequences(), 3);
+  for (int64_t v = 0; v < 3; ++v)
+    for (int64_t s = 0; s < both.training.sequences(); ++s)
+      EXPECT_NE(Sequence(both.training, s)[0], Sequence(both.validation, v)[0]);
+}
+
+TEST_F(TrainingTextTest, SeveralTextsAreMixed) {
+  std::string first, second;
+  for (int i = 0; i < 40; ++i) first += "{\"text\": \"first " + std::to_string(i) + "\"}\n";
+  for (int i = 0; i < 20; ++i) second += "{\"text\": \"second " + std::to_string(i) + "\"}\n";
+  TrainingTextOptions options = Write("first.jsonl", first);
+  options.source += "," + Write("second.jsonl", second).source;
+  options.validation = 12;
+  const TrainingTexts texts = LoadTrainingTexts(options, tokenizer_);
+  std::set<std::string> seen;
+  int64_t held_out = 0;
+  for (int64_t s = 0; s < texts.training.sequences(); ++s) seen.insert(Sequence(texts.training, s));
+  for (int64_t s = 0; s < texts.validation.sequences(); ++s) {
+    held_out += Sequence(texts.validation, s).starts_with("second") ? 1 : 0;
+    seen.insert(Sequence(texts.validation, s));
+  }
+  EXPECT_EQ(seen.size(), size_t{60});
+  EXPECT_GT(held_out, 0);
+  EXPECT_LT(held_out, 12);
+  EXPECT_TRUE(texts.source.starts_with("first.jsonl, second.jsonl, 48 sequences")) << texts.source;
+
+  // A comma in the name of a file is part of it.
+  const TrainingTextOptions one = Write("a,b.jsonl", first);
+  EXPECT_EQ(LoadTrainingTexts(one, tokenizer_).training.sequences(), 32);
+  options.source = (directory_ / "first.jsonl").string() + "," + (directory_ / "missing.jsonl").string();
+  EXPECT_NE(Refusal([&] { LoadTrainingTexts(options, tokenizer_); }).find("missing.jsonl"), std::string::npos);
 }
 
 TEST_F(TrainingTextTest, OfAlpacaTheAnswersAreLearnt) {
