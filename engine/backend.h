@@ -15,7 +15,9 @@ namespace shiftrt {
 
 // Keys and values of every block whose attention runs, wherever the backend that made it keeps them.
 struct KvStorage {
+  explicit KvStorage(int64_t capacity) : capacity(capacity) {}
   virtual ~KvStorage() = default;
+  const int64_t capacity;  // positions
 };
 
 // Says how the next token is chosen.
@@ -108,6 +110,8 @@ struct CallLayout {
     int64_t begin = 0, count = 0;  // its tokens
     int64_t past = 0;              // positions before them, its parents' or the cache's
     int64_t joined = -1;           // with a parent: its range of joined_rows, past + count long, begins here
+    // The tokens of the longest sequence that has the same first one, or the capacity of the cache.
+    int64_t reach = 0;
   };
   std::vector<Sequence> sequences;
   // The tokens whose keys the sequences with a parent see, in order, one sequence behind another.

@@ -101,8 +101,8 @@ void BlockPass::AttentionHalf(DeviceMatrix<const float> from, DeviceMatrix<float
     ops_.RmsNormHeads(a.q, q_norm_.weight);
     ops_.RmsNormHeads(a.k, k_norm_.weight);
   }
-  ops_.Rope(a.q);
-  ops_.Rope(a.k);
+  ops_.Rope(block_.layer, Rotated::kQueries, a.q);
+  ops_.Rope(block_.layer, Rotated::kKeys, a.k);
   ops_.Attention(a);
   Finish({o_, attention_update_norm_, attention_update_, attention_added_}, a.out, from, to);
 }
@@ -128,6 +128,7 @@ void BlockPass::Finish(const End& end, DeviceMatrix<const float> x, DeviceMatrix
   end.last.Forward(x, lora_, end.update);
   if (to.empty()) return;
   if (config_.block.update_norms) ops_.RmsNorm(end.update, end.norm.weight, end.added);
+  if (config_.block.residual_multiplier != 1) ops_.Scale(config_.block.residual_multiplier, end.added);
   if (!to.StartsAt(from)) ops_.Copy(from, to);
   ops_.AddTo(end.added, to);
 }
@@ -144,6 +145,11 @@ void BlockPass::Backward(const StreamGradient& stream) {
 
 DeviceMatrix<const float> BlockPass::UpdateGradient(const Norm& norm, DeviceMatrix<const float> update,
                                                     DeviceMatrix<const float> gradient) {
+  if (config_.block.residual_multiplier != 1) {
+    ops_.Copy(gradient, dx_);
+    ops_.Scale(config_.block.residual_multiplier, dx_);
+    gradient = dx_;
+  }
   if (!config_.block.update_norms) return gradient;
   ops_.RmsNormGradient(update, norm.weight, gradient, false, dx_, norm.gradient);
   return dx_;
@@ -175,8 +181,8 @@ void BlockPass::AttentionBackward(const StreamGradient& stream) {
   o_.Backward(attention_.out, dupdate, lora_, false, inner ? dattended_ : DeviceMatrix<float>());
   if (!inner) return;
   ops_.AttentionGradient(attention_, dattended_, dquery_, dkey_, dvalue_);
-  ops_.RopeGradient(dquery_);
-  ops_.RopeGradient(dkey_);
+  ops_.RopeGradient(block_.layer, Rotated::kQueries, dquery_);
+  ops_.RopeGradient(block_.layer, Rotated::kKeys, dkey_);
   if (config_.block.qk_norm) {
     ops_.RmsNormHeadsGradient(raw_query_, q_norm_.weight, dquery_, dquery_, q_norm_.gradient);
     ops_.RmsNormHeadsGradient(raw_key_, k_norm_.weight, dkey_, dkey_, k_norm_.gradient);

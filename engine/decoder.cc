@@ -74,8 +74,10 @@ CallLayout LayOut(const LayerCall& call) {
   CallLayout layout;
   std::vector<int64_t>& rows = layout.joined_rows;
   const Batch& batch = call.batch;
+  std::vector<size_t> roots;  // the first sequence of the one, its parent, and so on
   for (size_t s = 0; s < batch.parents.size(); ++s) {
     CallLayout::Sequence sequence{batch.offsets[s], batch.offsets[s + 1] - batch.offsets[s], call.past, -1};
+    roots.push_back(batch.parents[s] >= 0 ? roots[batch.parents[s]] : s);
     if (batch.parents[s] >= 0) {
       const CallLayout::Sequence& parent = layout.sequences[batch.parents[s]];
       sequence.past = parent.past + parent.count;
@@ -85,7 +87,10 @@ CallLayout LayOut(const LayerCall& call) {
       for (int64_t i = 0; i < sequence.count; ++i) rows.push_back(sequence.begin + i);
     }
     layout.sequences.push_back(sequence);
+    int64_t& reach = layout.sequences[roots.back()].reach;
+    reach = std::max(reach, call.cache != nullptr ? call.cache->capacity : sequence.past + sequence.count);
   }
+  for (size_t s = 0; s < roots.size(); ++s) layout.sequences[s].reach = layout.sequences[roots[s]].reach;
   return layout;
 }
 

@@ -105,6 +105,10 @@ struct GradientEngine::Impl {
   Operand FinalNorm() const {
     return trained.final_norm.value.empty() ? Operand(output.final_norm) : trained.final_norm.value;
   }
+  // Multiplies the head's input by the scale of the logits, or its gradient.
+  void ScaleForHead(DeviceMatrix<float> x) const {
+    if (config().block.logit_scale != 1) ops().Scale(config().block.logit_scale, x);
+  }
   Operand OutputHead() const { return trained.head.value.empty() ? Operand(output.head) : trained.head.value; }
   LossSum Head(const Batch& batch, const Predicted& predicted, double scale, DeviceMatrix<const float> stream,
                DeviceMatrix<float> gradient, const LossKind& kind, bool measure_only = false);
@@ -157,9 +161,11 @@ LossSum GradientEngine::Impl::Head(const Batch& batch, const Predicted& predicte
     const auto [gathered, normed, dx, taught] = lay_out(Arena(layers.Scratch(lay_out(Arena()).second))).first;
     ops().Gather(part(predicted.rows), stream, gathered);
     ops().RmsNorm(gathered, FinalNorm(), normed);
+    ScaleForHead(normed);
     if (diverges) {
       ops().Gather(part(predicted.rows), teacher, taught);
       ops().RmsNorm(taught, weights().final_norm, taught);
+      ScaleForHead(taught);
     }
     std::vector<float> scales, losses(rows);
     for (const float weight : part(predicted.weights)) scales.push_back(static_cast<float>(scale * weight));
@@ -168,6 +174,7 @@ LossSum GradientEngine::Impl::Head(const Batch& batch, const Predicted& predicte
     for (int64_t i = 0; i < rows; ++i)
       sum += {static_cast<double>(part(predicted.weights)[i]) * losses[i], part(predicted.weights)[i]};
     if (measure_only || (gradient.empty() && !HasGradient(trained.final_norm))) continue;
+    ScaleForHead(dx);
     ops().RmsNormGradient(gathered, FinalNorm(), dx, false, dx, trained.final_norm.gradient);
     if (!gradient.empty()) ops().Scatter(part(predicted.rows), dx, gradient);
   }
@@ -182,6 +189,7 @@ LossSum GradientEngine::Impl::MeasuredHead(const Predicted& predicted, DeviceMat
     const DeviceMatrix<float> x = layers.Scratch(rows * config().hidden).Part(0, rows, config().hidden);
     ops().Gather(std::span(predicted.rows).subspan(first, rows), stream, x);
     ops().RmsNorm(x, FinalNorm(), x);
+    ScaleForHead(x);
     std::vector<float> log_probs(rows);
     ops().LogProbs({OutputHead(), x, std::span(predicted.targets).subspan(first, rows)}, log_probs);
     for (int64_t i = 0; i < rows; ++i) {

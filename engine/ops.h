@@ -44,6 +44,8 @@ class Operand {
   DeviceMatrix<const float> trained_;
 };
 
+enum class Rotated : uint8_t { kQueries, kKeys };
+
 // One attention of the call in progress.
 struct AttentionActivations {
   int64_t layer = 0;            // decides the window
@@ -86,9 +88,10 @@ class Ops {
   virtual void Begin(const LayerCall& call) = 0;
   // h (tokens, hidden) = embeddings of the batch, scaled as the family does.
   virtual void Embed(DeviceMatrix<float> h) = 0;
-  // Rotates the heads of x (tokens, heads * head_dim), in place; RopeGradient rotates them back.
-  virtual void Rope(DeviceMatrix<float> x) = 0;
-  virtual void RopeGradient(DeviceMatrix<float> dx) = 0;
+  // Rotates the heads of x (tokens, heads * head_dim), in place, as `layer` does its queries or keys; RopeGradient
+  // rotates them back.
+  virtual void Rope(int64_t layer, Rotated which, DeviceMatrix<float> x) = 0;
+  virtual void RopeGradient(int64_t layer, Rotated which, DeviceMatrix<float> dx) = 0;
   // If the call has a cache, makes a.k and a.v views of the rows of a.slot where the keys and values of the call's
   // tokens belong.
   virtual void PlaceInCache(AttentionActivations& a) = 0;
@@ -109,7 +112,8 @@ class Ops {
                                     DeviceMatrix<float> dw) = 0;
   virtual void BiasGradient(DeviceMatrix<const float> dy, DeviceMatrix<float> db) = 0;
 
-  // kernels/rmsnorm.h; the heads are those of queries or keys. An empty dweight: no gradient of the weights.
+  // kernels/rmsnorm.h; the heads are those of queries or keys, each normed alone or all together. An empty dweight: no
+  // gradient of the weights. A norm without weight, which the model lacks, copies.
   virtual void RmsNorm(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<float> out) = 0;
   virtual void RmsNormHeads(DeviceMatrix<float> x, const Operand& weight) = 0;
   // dx may be dy unless it accumulates.

@@ -3,6 +3,9 @@
 // Python files with which transformers runs both (trust_remote_code=True). models/hf_lra.h describes the format.
 #include "models/hf_lra.h"
 
+#include <set>
+#include <string_view>
+
 #include "export/hf_directory.h"
 #include "export/hf_lra_python.h"
 #include "export/model_card.h"
@@ -10,6 +13,16 @@
 namespace shiftrt {
 
 namespace {
+
+// The families that export/hf_lra/configuration_shiftrt.py names.
+std::string WhyNotHfLra(const Model& model, const DepthPlan& plan) {
+  static const std::set<std::string_view> tested = {"llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2"};
+  const std::string& family = model.weights->config.family;
+  if (!tested.contains(family))
+    return fmt::format("its Python files are not tested with models of family {} (with {} they are)", family,
+                       fmt::join(tested, ", "));
+  return WhyNoHfDirectory(model, plan);
+}
 
 std::vector<std::string> WriteHfLra(const ExportJob& job, const std::filesystem::path& directory) {
   const std::vector<AdapterTensor> adapters = HfLraTensors(job.plan);
@@ -39,7 +52,7 @@ const ExportFormat& HfLraFormat() {
       .half_blocks = true,
       .q8_0 = false,
       .holds = nullptr,
-      .why_not = WhyNoHfDirectory,
+      .why_not = WhyNotHfLra,
       .write = WriteHfLra,
       .verify = VerifyHfDirectory,
   };

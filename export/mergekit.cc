@@ -3,6 +3,8 @@
 // method (https://github.com/arcee-ai/mergekit), and llama.cpp's `llama-quantize --prune-layers` for a GGUF file.
 #include <algorithm>
 #include <regex>
+#include <set>
+#include <string_view>
 
 #include "export/formats.h"
 #include "export/model_card.h"
@@ -33,6 +35,13 @@ std::string WhyNotMergekit(const Model& model, const DepthPlan& plan) {
         "that changed",
         model.provenance->recipe.correction);
   if (model.removed.empty() && plan.blocks() == model.weights->config.layers) return "no block is removed";
+  // Those with definitions in mergekit's repository, of which none has layers that differ.
+  static const std::set<std::string_view> known = {"llama",  "mistral", "qwen2",   "qwen3", "phi3",
+                                                   "gemma2", "olmo2",   "granite", "glm4"};
+  const std::string& family = model.weights->config.family;
+  if (!known.contains(family))
+    return fmt::format("mergekit has no definition of family {} whose layers may be renumbered (it has of {})", family,
+                       fmt::join(known, ", "));
   const std::vector<int64_t>& windows = model.weights->config.block.windows;
   if (std::adjacent_find(windows.begin(), windows.end(), std::not_equal_to<>()) != windows.end())
     return "its layers have different attention windows, which these programs assign by the number of the layer";

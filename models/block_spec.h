@@ -12,11 +12,15 @@ namespace shiftrt {
 
 enum class Activation : uint8_t { kSilu, kGeluTanh };  // applied to the gate
 
+// The rotary embedding of a layer: ModelConfig::rope, ModelConfig::second_rope, or none.
+enum class RopeChoice : uint8_t { kFirst, kSecond, kNone };
+
 struct BlockSpec {
-  // Each half of a block begins with a norm of the stream.
-  bool update_norms = false;  // each half also norms its update before adding it
-  bool qk_norm = false;       // norms of the heads of queries and keys
-  float norm_offset = 0;      // added to the weights of all norms, the model's last one included
+  bool input_norms = true;     // each half begins with a norm of the stream
+  bool update_norms = false;   // each half norms its update before adding it
+  bool qk_norm = false;        // norms of queries and keys before the rotation: of each head, or
+  bool qk_norm_whole = false;  // of all heads of a token together
+  float norm_offset = 0;       // added to the weights of all norms, the model's last one included
 
   bool qkv_bias = false;
   bool output_bias = false;  // o_proj
@@ -29,10 +33,19 @@ struct BlockSpec {
   // window.
   std::vector<int64_t> windows;
 
+  // ropes[layer] is the rotary embedding of a layer. Empty if all layers have the first.
+  std::vector<RopeChoice> ropes;
+  float residual_multiplier = 1;  // multiplies the update of each half
+
   // Computations before the first block and after the last.
   bool scaled_embeddings = false;  // times sqrt(hidden): Weights::EmbeddingScale()
-  float logit_cap = 0;             // soft cap of the logits; 0: none
+  float embedding_multiplier = 1;  // of embeddings that are not scaled by sqrt(hidden)
+  float logit_scale = 1;           // multiplies the logits
+  float logit_cap = 0;             // soft cap of the scaled logits; 0: none
 
+  // True if a half adds the output of its last projection to the stream as it is.
+  bool PlainUpdates() const { return !update_norms && residual_multiplier == 1; }
+  RopeChoice Rope(int64_t layer) const { return ropes.empty() ? RopeChoice::kFirst : ropes[layer]; }
   int64_t Window(int64_t layer) const { return windows.empty() ? 0 : windows[layer]; }
   bool AnyWindow() const {
     return std::any_of(windows.begin(), windows.end(), [](int64_t window) { return window > 0; });

@@ -15,7 +15,7 @@ constexpr Halves kAttention = Halves::kAttention, kMlp = Halves::kMlp;
 // clang-format off
 constexpr BlockTensor kBlockTensors[] = {
     // name                             member                     half        kind     output         input          setting
-    {"input_layernorm.weight",          &B::input_norm,            kAttention, kNorm,   kHidden,       kNone,         nullptr},
+    {"input_layernorm.weight",          &B::input_norm,            kAttention, kNorm,   kHidden,       kNone,         &S::input_norms},
     {"self_attn.q_proj.weight",         &B::q,                     kAttention, kMatrix, kQueries,      kHidden,       nullptr},
     {"self_attn.k_proj.weight",         &B::k,                     kAttention, kMatrix, kKeyValues,    kHidden,       nullptr},
     {"self_attn.v_proj.weight",         &B::v,                     kAttention, kMatrix, kKeyValues,    kHidden,       nullptr},
@@ -24,10 +24,10 @@ constexpr BlockTensor kBlockTensors[] = {
     {"self_attn.k_proj.bias",           &B::k_bias,                kAttention, kBias,   kKeyValues,    kNone,         &S::qkv_bias},
     {"self_attn.v_proj.bias",           &B::v_bias,                kAttention, kBias,   kKeyValues,    kNone,         &S::qkv_bias},
     {"self_attn.o_proj.bias",           &B::o_bias,                kAttention, kBias,   kHidden,       kNone,         &S::output_bias},
-    {"self_attn.q_norm.weight",         &B::q_norm,                kAttention, kNorm,   kHeadDim,      kNone,         &S::qk_norm},
-    {"self_attn.k_norm.weight",         &B::k_norm,                kAttention, kNorm,   kHeadDim,      kNone,         &S::qk_norm},
+    {"self_attn.q_norm.weight",         &B::q_norm,                kAttention, kNorm,   kQueryNorm,    kNone,         &S::qk_norm},
+    {"self_attn.k_norm.weight",         &B::k_norm,                kAttention, kNorm,   kKeyNorm,      kNone,         &S::qk_norm},
     {"attention_update_norm.weight",    &B::attention_update_norm, kAttention, kNorm,   kHidden,       kNone,         &S::update_norms},
-    {"post_attention_layernorm.weight", &B::post_norm,             kMlp,       kNorm,   kHidden,       kNone,         nullptr},
+    {"post_attention_layernorm.weight", &B::post_norm,             kMlp,       kNorm,   kHidden,       kNone,         &S::input_norms},
     {"mlp.gate_proj.weight",            &B::gate,                  kMlp,       kMatrix, kIntermediate, kHidden,       nullptr},
     {"mlp.up_proj.weight",              &B::up,                    kMlp,       kMatrix, kIntermediate, kHidden,       nullptr},
     {"mlp.down_proj.weight",            &B::down,                  kMlp,       kMatrix, kHidden,       kIntermediate, nullptr},
@@ -49,7 +49,8 @@ int64_t Size(const ModelConfig& config, Axis axis) {
     case kHidden: return config.hidden;
     case kQueries: return config.query_dim();
     case kKeyValues: return config.kv_dim();
-    case kHeadDim: return config.head_dim;
+    case kQueryNorm: return config.block.qk_norm_whole ? config.query_dim() : config.head_dim;
+    case kKeyNorm: return config.block.qk_norm_whole ? config.kv_dim() : config.head_dim;
     case kIntermediate: return config.intermediate;
   }
   return 0;

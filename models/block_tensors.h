@@ -14,7 +14,7 @@
 namespace shiftrt {
 
 // The dimension that a side of a tensor has; Size() gives its length.
-enum class Axis : uint8_t { kNone, kHidden, kQueries, kKeyValues, kHeadDim, kIntermediate };
+enum class Axis : uint8_t { kNone, kHidden, kQueries, kKeyValues, kQueryNorm, kKeyNorm, kIntermediate };
 int64_t Size(const ModelConfig& config, Axis axis);  // 1 for kNone
 
 struct BlockTensor {
@@ -31,6 +31,8 @@ struct BlockTensor {
   Axis output, input;
   bool BlockSpec::*setting;  // a block where this is false lacks the tensor; null: each has it
 
+  // True for the norms of queries and keys.
+  bool NormsHeads() const { return output == Axis::kQueryNorm || output == Axis::kKeyNorm; }
   // Empty if the configuration lacks the tensor.
   std::vector<int64_t> Shape(const ModelConfig& config) const;
 };

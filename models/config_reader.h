@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads one level of a config.json and checks every value. A value of null counts as absent.
+// Reads one level of a config.json, checks every value, and records which keys were asked for. A value of null counts
+// as absent.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "runtime/check.h"
 #include "runtime/json.h"
@@ -17,8 +21,21 @@ class ConfigReader {
 
   const std::string& file() const { return file_; }
   const nlohmann::json& operator[](const char* key) const { return object_[key]; }
-  bool Has(const char* key) const { return object_.contains(key) && !object_[key].is_null(); }
-  bool IsNull(const char* key) const { return object_.contains(key) && object_[key].is_null(); }
+  bool Has(const char* key) const {
+    asked_.insert(key);
+    return object_.contains(key) && !object_[key].is_null();
+  }
+  bool IsNull(const char* key) const {
+    asked_.insert(key);
+    return object_.contains(key) && object_[key].is_null();
+  }
+  // The keys with a value that nothing has asked for.
+  std::vector<std::string> Unread() const {
+    std::vector<std::string> unread;
+    for (const auto& [key, value] : object_.items())
+      if (!value.is_null() && !asked_.contains(key)) unread.push_back(key);
+    return unread;
+  }
 
   int64_t Integer(const char* key, int64_t low, int64_t high) const {
     Check(Has(key), "{}: {} is missing", file_, key);
@@ -57,6 +74,7 @@ class ConfigReader {
  private:
   const nlohmann::json& object_;
   const std::string& file_;
+  mutable std::set<std::string, std::less<>> asked_;
 };
 
 }  // namespace shiftrt

@@ -20,9 +20,9 @@ Activation ReadActivation(const ConfigReader& config, const char* key, const cha
   Fail("{}: {} \"{}\" is not supported (silu and gelu_pytorch_tanh are)", config.file(), key, name);
 }
 
-// Reads a soft cap; null means none.
-float ReadCap(const ConfigReader& config, const char* key, double otherwise) {
-  return config.IsNull(key) ? 0.0f : static_cast<float>(config.Number(key, 1e-6, 1e9, otherwise));
+// Reads a soft cap; 0 for none.
+float ReadCap(const ConfigReader& config, const char* key) {
+  return config.Has(key) ? static_cast<float>(config.Number(key, 1e-6, 1e9)) : 0.0f;
 }
 
 // For each layer, true if it attends to a window: as `layer_types` says, or else as `otherwise(layer)` says.
@@ -57,6 +57,29 @@ std::vector<int64_t> ReadWindows(const ConfigReader& config, const ModelConfig& 
   return windows;
 }
 
+// The number of layers of which the last one is different.
+int64_t Pattern(const ConfigReader& config, const char* key, int64_t otherwise) {
+  return config.Integer(key, 1, 1 << 20, otherwise);
+}
+auto FullEvery(int64_t pattern) {
+  return [pattern](int64_t layer) { return (layer + 1) % pattern != 0; };
+}
+
+// BlockSpec::windows of families in which more than the window depends on whether a layer slides: a window that no
+// position reaches stays, so that the layers can be told apart.
+std::vector<int64_t> WindowsOf(const ConfigReader& config, const ModelConfig& model, const std::vector<bool>& slides) {
+  const int64_t window = std::min(config.Integer("sliding_window", 1, INT64_MAX), model.max_positions);
+  std::vector<int64_t> windows;
+  for (const bool slide : slides) windows.push_back(slide ? window : 0);
+  return windows;
+}
+
+std::vector<RopeChoice> RopesOf(const std::vector<bool>& layers, RopeChoice these, RopeChoice others) {
+  std::vector<RopeChoice> ropes;
+  for (const bool is : layers) ropes.push_back(is ? these : others);
+  return ropes;
+}
+
 std::vector<bool> AllLayers(const ModelConfig& model) { return std::vector<bool>(model.layers, true); }
 
 // A Llama block without biases, with which all families start.
@@ -71,6 +94,12 @@ BlockSpec LlamaBlock(const ConfigReader& config, const ModelConfig& model) {
   BlockSpec block = PlainBlock(config, model);
   block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
   block.mlp_bias = config.Flag("mlp_bias", false);
+  return block;
+}
+
+BlockSpec Ministral3Block(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = PlainBlock(config, model);
+  block.windows = ReadWindows(config, model, 0, AllLayers(model));
   return block;
 }
 
@@ -103,14 +132,15 @@ BlockSpec Qwen3Block(const ConfigReader& config, const ModelConfig& model) {
 }
 
 BlockSpec Phi3Block(const ConfigReader& config, const ModelConfig& model) {
-  // In Phi-3, the names "yarn" and "su" mean longrope.
-  Check(model.rope.kind == RopeKind::kDefault, "{}: of RoPE scaling, Phi-3 is supported with none", config.file());
+  Check(model.rope.kind == RopeKind::kDefault || model.rope.kind == RopeKind::kLongRope,
+        "{}: of RoPE scaling, Phi-3 is supported with longrope and with none", config.file());
   BlockSpec block = PlainBlock(config, model);
   block.windows = ReadWindows(config, model, 0, AllLayers(model));
   return block;
 }
 
-BlockSpec Gemma2Block(const ConfigReader& config, const ModelConfig& model) {
+// The part that Gemma 2 and 3 have in common.
+BlockSpec GemmaBlock(const ConfigReader& config, const ModelConfig&) {
   Check(!config.Flag("use_bidirectional_attention", false), "{}: use_bidirectional_attention is not supported",
         config.file());
   BlockSpec block;
@@ -118,12 +148,137 @@ BlockSpec Gemma2Block(const ConfigReader& config, const ModelConfig& model) {
   block.norm_offset = 1;
   block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
   block.activation = ReadActivation(config, "hidden_activation", "gelu_pytorch_tanh");
-  block.attention_scale = InverseRoot(config.Number("query_pre_attn_scalar", 1e-6, 1e9, 256));
-  block.attention_cap = ReadCap(config, "attn_logit_softcapping", 50);
+  block.attention_scale = InverseRoot(config.Number("query_pre_attn_scalar", 1e-6, 1e9));
+  block.attention_cap = ReadCap(config, "attn_logit_softcapping");
+  block.scaled_embeddings = true;
+  block.logit_cap = ReadCap(config, "final_logit_softcapping");
+  return block;
+}
+
+BlockSpec Gemma2Block(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = GemmaBlock(config, model);
   block.windows =
       ReadWindows(config, model, 4096, SlidingLayers(config, model, [](int64_t layer) { return layer % 2 == 0; }));
-  block.scaled_embeddings = true;
-  block.logit_cap = ReadCap(config, "final_logit_softcapping", 30);
+  return block;
+}
+
+BlockSpec Gemma3Block(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = GemmaBlock(config, model);
+  block.qk_norm = true;
+  const std::vector<bool> slides =
+      SlidingLayers(config, model, FullEvery(Pattern(config, "sliding_window_pattern", 6)));
+  block.windows = WindowsOf(config, model, slides);
+  block.ropes = RopesOf(slides, RopeChoice::kSecond, RopeChoice::kFirst);
+  return block;
+}
+
+BlockSpec SmolLm3Block(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = LlamaBlock(config, model);
+  const int64_t interval = Pattern(config, "no_rope_layer_interval", 4);
+  std::vector<bool> rotates;
+  if (config.Has("no_rope_layers")) {  // 1 for the layers that have a rotary embedding
+    const nlohmann::json& list = config["no_rope_layers"];
+    Check(list.is_array() && std::ssize(list) == model.layers, "{}: no_rope_layers is not a list of {} numbers",
+          config.file(), model.layers);
+    for (const nlohmann::json& value : list) {
+      Check(value == 0 || value == 1, "{}: no_rope_layers has {}, expected 0 or 1", config.file(), value.dump());
+      rotates.push_back(value == 1);
+    }
+  } else {
+    for (int64_t layer = 0; layer < model.layers; ++layer) rotates.push_back((layer + 1) % interval != 0);
+  }
+  block.ropes = RopesOf(rotates, RopeChoice::kFirst, RopeChoice::kNone);
+  const bool used = config.Flag("use_sliding_window", false);
+  std::vector<bool> slides = SlidingLayers(config, model, [&](int64_t layer) { return !rotates[layer]; });
+  if (!used) slides.assign(slides.size(), false);
+  block.windows = ReadWindows(config, model, 0, slides);
+  return block;
+}
+
+// Norms of queries and keys, and behind each half, but none before.
+BlockSpec NormsBehind(BlockSpec block) {
+  block.input_norms = false;
+  block.update_norms = block.qk_norm = true;
+  return block;
+}
+
+BlockSpec Olmo2Block(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = NormsBehind(PlainBlock(config, model));
+  block.qk_norm_whole = true;
+  block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
+  return block;
+}
+
+BlockSpec Olmo3Block(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = Olmo2Block(config, model);
+  const std::vector<bool> slides = SlidingLayers(config, model, FullEvery(4));
+  block.windows = WindowsOf(config, model, slides);
+  block.ropes = RopesOf(slides, RopeChoice::kSecond, RopeChoice::kFirst);
+  return block;
+}
+
+// With a window, the layers without one have no rotary embedding.
+BlockSpec Exaone4Block(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = NormsBehind(PlainBlock(config, model));
+  const bool hybrid = config.Has("sliding_window"), named = config.Has("layer_types");
+  // Released configs have a word here beside layer_types.
+  const bool counted = config.Has("sliding_window_pattern") && hybrid && !named;
+  const auto slides_by_number = FullEvery(counted ? Pattern(config, "sliding_window_pattern", 4) : 4);
+  const std::vector<bool> slides =
+      SlidingLayers(config, model, [&](int64_t layer) { return hybrid && slides_by_number(layer); });
+  if (!hybrid) return block;
+  block.windows = WindowsOf(config, model, slides);
+  block.ropes = RopesOf(slides, RopeChoice::kFirst, RopeChoice::kNone);
+  return block;
+}
+
+float Multiplier(const ConfigReader& config, const char* key) {
+  return static_cast<float>(config.Number(key, 1e-9, 1e9, 1));
+}
+
+BlockSpec GraniteBlock(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = LlamaBlock(config, model);
+  block.attention_scale = Multiplier(config, "attention_multiplier");
+  block.residual_multiplier = Multiplier(config, "residual_multiplier");
+  block.embedding_multiplier = Multiplier(config, "embedding_multiplier");
+  block.logit_scale = 1 / Multiplier(config, "logits_scaling");
+  return block;
+}
+
+BlockSpec Granite4Block(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = GraniteBlock(config, model);
+  block.mlp_bias = false;
+  const int64_t experts = config.Integer("num_local_experts", 0, 1 << 20, 8);
+  Check(experts == 0, "{}: num_local_experts is {}: mixtures of experts are not supported", config.file(), experts);
+  Check(config.Has("layer_types"), "{}: layer_types is missing", config.file());
+  for (const nlohmann::json& type : config["layer_types"])
+    Check(type == "attention" || type == "full_attention", "{}: layers of type {} are not supported", config.file(),
+          type.dump());
+  const std::string positions = config.Word("position_embedding_type", "nope");
+  Check(positions == "rope" || positions == "nope", "{}: position_embedding_type \"{}\" is not supported",
+        config.file(), positions);
+  if (positions == "nope") block.ropes.assign(model.layers, RopeChoice::kNone);
+  return block;
+}
+
+BlockSpec Glm4Block(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = PlainBlock(config, model);
+  block.qkv_bias = config.Flag("attention_bias", true);
+  block.update_norms = true;
+  return block;
+}
+
+BlockSpec SeedOssBlock(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = PlainBlock(config, model);
+  block.qkv_bias = config.Flag("attention_bias", true);
+  block.output_bias = config.Flag("attention_out_bias", false);
+  block.mlp_bias = config.Flag("mlp_bias", false);
+  return block;
+}
+
+BlockSpec Ernie45Block(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = PlainBlock(config, model);
+  block.qkv_bias = block.output_bias = block.mlp_bias = config.Flag("use_bias", false);
   return block;
 }
 
@@ -131,25 +286,132 @@ BlockSpec Gemma2Block(const ConfigReader& config, const ModelConfig& model) {
 
 const std::vector<Family>& Families() {
   using B = BlockWeights;
+  // Norms behind the halves, with norms before them or without.
+  static const std::vector<TensorPlace> kGemmaPlaces = {
+      {"post_attention_layernorm.weight", {&B::attention_update_norm}},
+      {"pre_feedforward_layernorm.weight", {&B::post_norm}},
+      {"post_feedforward_layernorm.weight", {&B::mlp_update_norm}}};
+  static const std::vector<TensorPlace> kPlacesBehind = {
+      {"post_attention_layernorm.weight", {&B::attention_update_norm}},
+      {"post_feedforward_layernorm.weight", {&B::mlp_update_norm}}};
   static const std::vector<Family> families = {
-      {"LlamaForCausalLM", "llama", LlamaBlock},
-      {"MistralForCausalLM", "mistral", MistralBlock},
-      {"Qwen2ForCausalLM", "qwen2", Qwen2Block},
-      {"Qwen3ForCausalLM", "qwen3", Qwen3Block},
+      {.architecture = "LlamaForCausalLM",
+       .name = "llama",
+       .block = LlamaBlock,
+       .since = "0.1.0",
+       .models = "Llama 2, Llama 3.x, Vicuna, SmolLM 2",
+       .harmless = {"is_llama_config"}},
+      {.architecture = "MistralForCausalLM",
+       .name = "mistral",
+       .block = MistralBlock,
+       .since = "0.1.0",
+       .models = "Mistral 7B, Mistral Nemo, Mistral Small 3"},
+      {.architecture = "Ministral3ForCausalLM",
+       .name = "ministral3",
+       .block = Ministral3Block,
+       .models = "Ministral 3",
+       .defaults =
+           R"({"head_dim": 128, "rms_norm_eps": 1e-5, "rope_parameters": {"type": "yarn", "rope_theta": 1000000.0,
+                       "factor": 16.0, "original_max_position_embeddings": 16384, "beta_fast": 32.0, "beta_slow": 1.0,
+                       "mscale_all_dim": 1.0, "mscale": 1.0, "llama_4_scaling_beta": 0.1}})",
+       .rope = {.query_beta = true},
+       .harmless = {"max_position_embeddings"}},  // among the settings of RoPE
+      {.architecture = "Qwen2ForCausalLM",
+       .name = "qwen2",
+       .block = Qwen2Block,
+       .since = "0.1.0",
+       .models = "Qwen 1.5, Qwen 2, Qwen 2.5",
+       .harmless = {"attention_bias"}},  // queries, keys and values always have biases
+      {.architecture = "Qwen3ForCausalLM", .name = "qwen3", .block = Qwen3Block, .since = "0.1.0", .models = "Qwen 3"},
       {.architecture = "Phi3ForCausalLM",
        .name = "phi3",
        .block = Phi3Block,
-       .rms_eps = 1e-5,
+       .since = "0.1.0",
+       .models = "Phi-3, Phi-3.5-mini, Phi-4, Phi-4-mini",
+       .defaults = R"({"rms_norm_eps": 1e-5})",
+       .rope = {.partial = 1, .longrope = true},
        .places = {{"self_attn.qkv_proj.weight", {&B::q, &B::k, &B::v}},
                   {"mlp.gate_up_proj.weight", {&B::gate, &B::up}}}},
       {.architecture = "Gemma2ForCausalLM",
        .name = "gemma2",
        .block = Gemma2Block,
-       .tied_head = true,
-       .head_dim = 256,
-       .places = {{"post_attention_layernorm.weight", {&B::attention_update_norm}},
-                  {"pre_feedforward_layernorm.weight", {&B::post_norm}},
-                  {"post_feedforward_layernorm.weight", {&B::mlp_update_norm}}}},
+       .since = "0.1.0",
+       .models = "Gemma 2",
+       .defaults = R"({"tie_word_embeddings": true, "head_dim": 256, "query_pre_attn_scalar": 256,
+                       "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0})",
+       .harmless = {"hidden_act"},
+       .places = kGemmaPlaces},
+      {.architecture = "Gemma3ForCausalLM",
+       .name = "gemma3",
+       .block = Gemma3Block,
+       .models = "Gemma 3, 270M to 27B",
+       // Released configs leave out what they have in common with these.
+       .defaults =
+           R"({"tie_word_embeddings": true, "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216,
+                       "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+                       "max_position_embeddings": 131072, "query_pre_attn_scalar": 256, "sliding_window": 4096,
+                       "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0})",
+       .rope = {.by_layer_type = true, .local_theta = "rope_local_base_freq"},
+       .harmless = {"hidden_act", "_sliding_window_pattern"},
+       .places = kGemmaPlaces},
+      {.architecture = "SmolLM3ForCausalLM",
+       .name = "smollm3",
+       .block = SmolLm3Block,
+       .models = "SmolLM 3",
+       .defaults = R"({"tie_word_embeddings": true, "rope_theta": 2000000.0})",
+       .harmless = {"max_window_layers"}},
+      {.architecture = "Olmo2ForCausalLM",
+       .name = "olmo2",
+       .block = Olmo2Block,
+       .models = "OLMo 2",
+       .defaults = R"({"rms_norm_eps": 1e-5})",
+       .places = kPlacesBehind},
+      {.architecture = "Olmo3ForCausalLM",
+       .name = "olmo3",
+       .block = Olmo3Block,
+       .models = "OLMo 3",
+       .defaults = R"({"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "sliding_window": 4096})",
+       .rope = {.by_layer_type = true},
+       .places = kPlacesBehind},
+      {.architecture = "GraniteForCausalLM", .name = "granite", .block = GraniteBlock, .models = "Granite 3"},
+      {.architecture = "GraniteMoeHybridForCausalLM",
+       .name = "granite4",
+       .block = Granite4Block,
+       .models = "Granite 4 without Mamba layers and experts",
+       .intermediate = "shared_intermediate_size",
+       .harmless = {"intermediate_size", "num_experts_per_tok", "output_router_logits", "router_aux_loss_coef",
+                    "mamba_chunk_size", "mamba_conv_bias", "mamba_d_conv", "mamba_d_head", "mamba_d_state",
+                    "mamba_expand", "mamba_n_groups", "mamba_n_heads", "mamba_proj_bias", "time_step_limit",
+                    "normalization_function", "init_method"},
+       .places = {{"shared_mlp.input_linear.weight", {&B::gate, &B::up}},
+                  {"shared_mlp.output_linear.weight", {&B::down}}}},
+      {.architecture = "Glm4ForCausalLM",
+       .name = "glm4",
+       .block = Glm4Block,
+       .models = "GLM-4-0414, 9B and 32B",
+       .defaults = R"({"head_dim": 128, "rms_norm_eps": 1.5625e-07, "num_key_value_heads": 2})",
+       .rope = {.partial = 0.5, .interleaved = true},
+       .places = {{"post_self_attn_layernorm.weight", {&B::attention_update_norm}},
+                  {"post_mlp_layernorm.weight", {&B::mlp_update_norm}},
+                  {"mlp.gate_up_proj.weight", {&B::gate, &B::up}}}},
+      {.architecture = "SeedOssForCausalLM",
+       .name = "seed_oss",
+       .block = SeedOssBlock,
+       .models = "Seed-OSS-36B",
+       .defaults = R"({"head_dim": 128, "num_key_value_heads": 8})"},
+      {.architecture = "Exaone4ForCausalLM",
+       .name = "exaone4",
+       .block = Exaone4Block,
+       .models = "EXAONE 4.0, 1.2B and 32B",
+       .defaults = R"({"rms_norm_eps": 1e-5, "sliding_window": 4096})",
+       .places = kPlacesBehind},
+      {.architecture = "Ernie4_5ForCausalLM",
+       .name = "ernie4_5",
+       .block = Ernie45Block,
+       .models = "ERNIE 4.5 0.3B",
+       .defaults = R"({"tie_word_embeddings": true, "rms_norm_eps": 1e-5, "num_key_value_heads": 2, "head_dim": 128,
+                       "rope_theta": 500000.0})",
+       .rope = {.interleaved = true}},
   };
   return families;
 }

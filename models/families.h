@@ -22,14 +22,26 @@ struct TensorPlace {
   std::vector<TensorView BlockWeights::*> members;
 };
 
+// The properties of a family's rotary embedding, besides the settings that all families read.
+struct FamilyRope {
+  double partial = 0;                 // the default of partial_rotary_factor; 0: the family does not read it
+  bool interleaved = false;           // RopeSpec::interleaved
+  bool longrope = false;              // reads longrope, also under the names "su" and "yarn"
+  bool query_beta = false;            // reads llama_4_scaling_beta
+  bool by_layer_type = false;         // sliding layers have a RoPE of their own: ModelConfig::second_rope
+  const char* local_theta = nullptr;  // the key of that one's base; null: rope_theta
+};
+
 struct Family {
   const char* architecture;  // config.json's architectures[0]
   const char* name;
   BlockSpec (*block)(const ConfigReader& config, const ModelConfig& model);  // sizes and RoPE of `model` are set
-  // Defaults for settings that config.json does not have.
-  double rms_eps = 1e-6;
-  bool tied_head = false;
-  int64_t head_dim = 0;  // 0: hidden size / heads
+  const char* since = "0.2.0";                     // the first version of shiftrt that runs it
+  const char* models = "";                         // well-known models, for the list of families
+  const char* defaults = "{}";                     // of settings that config.json does not have, as JSON
+  const char* intermediate = "intermediate_size";  // the key of the MLP's size
+  FamilyRope rope = {};
+  std::vector<const char*> harmless = {};  // keys that this family's class ignores, besides those of all families
   std::vector<TensorPlace> places = {};
 };
 

@@ -79,6 +79,11 @@ Weights KeptWeights(const Weights& weights, const DepthPlan& plan, bool running_
     for (const BlockStage* block : plan.Blocks())
       out.config.block.windows.push_back(weights.config.block.Window(block->layer));
   }
+  if (!weights.config.block.ropes.empty()) {
+    out.config.block.ropes.clear();
+    for (const BlockStage* block : plan.Blocks())
+      out.config.block.ropes.push_back(weights.config.block.Rope(block->layer));
+  }
   out.stored.clear();  // they are written as they were loaded
   return out;
 }
@@ -97,6 +102,17 @@ Json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::stri
     config["layer_types"] = Json::array();
     for (const int64_t window : windows)
       config["layer_types"].push_back(window > 0 ? "sliding_attention" : "full_attention");
+  }
+  // Layers without rotary embedding are those without a window, or have to be named too.
+  const BlockSpec& block = model.weights->config.block;
+  bool named_too = false;
+  for (size_t layer = 0; layer < block.ropes.size(); ++layer)
+    named_too |= block.ropes[layer] == RopeChoice::kNone && (windows.empty() || windows[layer] > 0);
+  if (named_too &&
+      std::adjacent_find(block.ropes.begin(), block.ropes.end(), std::not_equal_to<>()) != block.ropes.end() &&
+      !config.value("no_rope_layers", Json()).is_array()) {
+    config["no_rope_layers"] = Json::array();
+    for (const RopeChoice rope : block.ropes) config["no_rope_layers"].push_back(rope == RopeChoice::kNone ? 0 : 1);
   }
   config.erase("auto_map");  // the code that it names is not copied
   for (const char* key : {"dtype", "torch_dtype"})

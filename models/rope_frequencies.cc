@@ -61,20 +61,29 @@ struct YarnRamp {
 
 }  // namespace
 
-RopeFrequencies MakeRopeFrequencies(const ModelConfig& config) {
-  const RopeSpec& rope = config.rope;
-  const YarnRamp ramp(rope, config.head_dim);
+float RopeSpec::QueryScale(int64_t position) const {
+  const auto stretch = std::log(1 + static_cast<float>(position / original_max_positions));
+  return 1 + static_cast<float>(query_beta) * stretch;
+}
+
+RopeFrequencies MakeRopeFrequencies(const RopeSpec& rope, int64_t head_dim, bool is_long) {
+  const int64_t rotated = rope.RotaryDim(head_dim);
+  const YarnRamp ramp(rope, rotated);
   RopeFrequencies out;
-  if (rope.kind == RopeKind::kYarn) out.scale = static_cast<float>(rope.attention_factor);
-  for (int64_t i = 0; i < config.head_dim / 2; ++i) {
-    const float period = Period(rope, i, config.head_dim), frequency = 1 / period;
+  if (rope.kind == RopeKind::kYarn || rope.kind == RopeKind::kLongRope)
+    out.scale = static_cast<float>(rope.attention_factor);
+  const std::vector<double>& divisors = is_long ? rope.long_factors : rope.short_factors;
+  for (int64_t i = 0; i < rotated / 2; ++i) {
+    const float period = Period(rope, i, rotated), frequency = 1 / period;
     switch (rope.kind) {
       case RopeKind::kDefault: out.inverse.push_back(frequency); break;
       case RopeKind::kLinear: out.inverse.push_back(frequency / static_cast<float>(rope.factor)); break;
       case RopeKind::kLlama3: out.inverse.push_back(Llama3Frequency(frequency, rope)); break;
       case RopeKind::kYarn: out.inverse.push_back(ramp.Frequency(period, i, rope.factor)); break;
+      case RopeKind::kLongRope: out.inverse.push_back(1 / (static_cast<float>(divisors[i]) * period)); break;
     }
   }
+  out.inverse.resize(head_dim / 2, 0.0f);
   return out;
 }
 

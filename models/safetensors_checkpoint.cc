@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <map>
 #include <set>
 #include <system_error>
@@ -29,11 +30,13 @@ class SafetensorsCheckpoint final : public Checkpoint {
     const auto index = directory / "model.safetensors.index.json";
     if (Exists(directory / "model.safetensors")) {
       for (const auto& [name, tensor] : Open("model.safetensors").tensors()) tensors_[name] = tensor;
+      LeaveTextModel();
       return;
     }
     Check(Exists(index), "{}: neither model.safetensors nor model.safetensors.index.json is there", directory.string());
     ReadIndex(index);
     RefuseUnlisted(index);
+    LeaveTextModel();
   }
 
   FileTensor Take(const std::string& name, const std::vector<int64_t>& shape) override {
@@ -102,6 +105,32 @@ class SafetensorsCheckpoint final : public Checkpoint {
               shard);
       }
     }
+  }
+
+  // Leaves only the text model's tensors of a model of text and images, under the names that they have in a directory
+  // of their own. transformers has written them as language_model.model.X and, later, as model.language_model.X.
+  void LeaveTextModel() {
+    constexpr std::string_view kBefore = "language_model.", kInside = "model.language_model.";
+    const auto begins = [](std::string_view prefix) {
+      return [prefix](const auto& entry) { return entry.first.starts_with(prefix); };
+    };
+    const bool before = std::any_of(tensors_.begin(), tensors_.end(), begins(kBefore));
+    if (!before && std::none_of(tensors_.begin(), tensors_.end(), begins(kInside))) return;
+    std::map<std::string, TensorView> text;
+    for (const auto& [name, tensor] : tensors_) {
+      if (before && name.starts_with(kBefore)) {
+        text[name.substr(kBefore.size())] = tensor;
+      } else if (!before && name.starts_with(kInside)) {
+        text["model." + name.substr(kInside.size())] = tensor;
+      } else if (name == "lm_head.weight") {
+        text[name] = tensor;
+      } else {
+        const bool of_images =
+            name.find("vision_tower.") != name.npos || name.find("multi_modal_projector.") != name.npos;
+        Check(of_images, "{}: tensor {} is of neither the text model nor the images", directory_.string(), name);
+      }
+    }
+    tensors_ = std::move(text);
   }
 
   static constexpr uint64_t kMaxIndexBytes = 1 << 26;

@@ -93,7 +93,7 @@ bool IsMarkedHfLra(const Json& config) {
 Json ReadUnmarked(const std::filesystem::path& file) {
   Json config = ParseJson(ReadFile(file, kMaxConfigBytes), file.string());
   Check(config.is_object(), "{}: not a JSON object", file.string());
-  if (!config.contains(kMark)) return config;
+  if (!config.contains(kMark)) return TextConfig(config, file.string());
   Json stock = config[kMark];
   if (IsMarkedHfLra(config)) {
     Check(stock["format"] == kHfLraFormat || stock["format"] == kHfLraHalves, "{}: {}.format is {}, expected {} or {}",

@@ -29,8 +29,8 @@ nlohmann::json Marked(nlohmann::json config);
 nlohmann::json MarkedHfLra(nlohmann::json config, nlohmann::json mark);
 bool IsMarkedHfLra(const nlohmann::json& config);
 
-// Reads a config.json and removes the mark. Throws Error for invalid JSON and for a mark that Marked() or MarkedHfLra()
-// would not make.
+// Reads a config.json and removes the mark; of a model of text and images, the text model's. Throws Error for invalid
+// JSON and for a mark that Marked() or MarkedHfLra() would not make.
 nlohmann::json ReadUnmarked(const std::filesystem::path& file);
 
 }  // namespace shiftrt

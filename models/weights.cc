@@ -89,7 +89,7 @@ void Weights::RequireWhole(std::string_view what) const {
 }
 
 float Weights::EmbeddingScale() const {
-  if (!config.block.scaled_embeddings) return 1;
+  if (!config.block.scaled_embeddings) return config.block.embedding_multiplier;
   const auto root = static_cast<float>(std::sqrt(static_cast<double>(config.hidden)));
   return WithType(embedding.dtype, [&]<typename T>(std::type_identity<T>) { return static_cast<float>(T(root)); });
 }
@@ -109,6 +109,17 @@ std::string Weights::Fingerprint() const {
   if (b.attention_cap > 0 || b.logit_cap > 0) summary += fmt::format("\ncaps {} {}", b.attention_cap, b.logit_cap);
   if (b.AnyWindow()) summary += fmt::format("\nwindows {}", fmt::join(b.windows, " "));
   if (b.scaled_embeddings) summary += fmt::format("\nattention scale {}", b.attention_scale);
+  if (r.kind == RopeKind::kLongRope)
+    summary += fmt::format("\nlongrope {} {}", fmt::join(r.short_factors, " "), fmt::join(r.long_factors, " "));
+  if (r.partial != 1 || r.query_beta != 0) summary += fmt::format("\nrotary {} {}", r.partial, r.query_beta);
+  if (!b.ropes.empty()) {
+    const RopeSpec& second = config.second_rope;
+    summary += fmt::format("\nsecond rope {} {} {}\nropes", static_cast<int>(second.kind), second.theta, second.factor);
+    for (const RopeChoice choice : b.ropes) summary += fmt::format(" {}", static_cast<int>(choice));
+  }
+  if (b.residual_multiplier != 1 || b.embedding_multiplier != 1 || b.logit_scale != 1)
+    summary += fmt::format("\nmultipliers {} {} {} {}", b.embedding_multiplier, b.residual_multiplier,
+                           b.attention_scale, b.logit_scale);
   ForEach([&](const std::string& name, const TensorView& tensor) {
     const auto original = stored.find(tensor.data);
     const bool converted = original != stored.end();

@@ -24,10 +24,10 @@ namespace shiftrt {
 // One block's tensors as stored; a bias or norm that the family lacks is empty(). models/block_tensors.h has a row for
 // each.
 struct BlockWeights {
-  TensorView input_norm;  // (hidden)
+  TensorView input_norm;  // (hidden), before the attention
   TensorView q, k, v, o;  // (query_dim, hidden), (kv_dim, hidden) twice, (hidden, query_dim)
   TensorView q_bias, k_bias, v_bias, o_bias;
-  TensorView q_norm, k_norm;                          // (head_dim), Qwen3
+  TensorView q_norm, k_norm;                          // (head_dim); or (query_dim) and (kv_dim), of all heads together
   TensorView attention_update_norm, mlp_update_norm;  // (hidden), of what the halves add to the stream
   TensorView post_norm;                               // (hidden), before the MLP
   TensorView gate, up, down;                          // (intermediate, hidden) twice, (hidden, intermediate)
@@ -79,7 +79,7 @@ struct Weights {
   void ForEachStored(
       const std::function<void(const std::string& name, std::span<const TensorView> parts)>& visit) const;
   // The factor by which the family multiplies embeddings: sqrt(hidden), rounded to their type as transformers does, or
-  // 1.
+  // BlockSpec::embedding_multiplier.
   float EmbeddingScale() const;
   // Identifies the model: a 64-bit hash, as hex, of the config and of a sample of every tensor's bytes in the files,
   // whatever type they were loaded in. Fast for any size.

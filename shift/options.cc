@@ -36,7 +36,7 @@ SettingSet Accepted(const ShiftOptions& options) {
 void CheckOptions(const ShiftOptions& options, const ModelConfig& config, bool split) {
   SettingSet used = UsedBy(options);
   if (split) used = used | SettingSet{Setting::kSplit};
-  if (config.block.update_norms) used = used | SettingSet{Setting::kUpdateNorms};
+  if (!config.block.PlainUpdates()) used = used | SettingSet{Setting::kUpdateNorms};
   for (const SettingRow& row : Settings())
     if (used.has(row.setting) && !Accepted(options).has(row.setting)) Refuse(*options.correction, row);
   CheckCriterion(options.prune, used);

@@ -17,7 +17,7 @@ struct ShiftOptions;
 enum class Setting : uint8_t {
   kHalves,           // halves of blocks may be removed
   kSplit,            // the blocks of the model are divided among processes
-  kUpdateNorms,      // the model norms the update of a block before it adds it (Gemma 2)
+  kUpdateNorms,      // the model norms or scales the update of a half block before it adds it
   kMode,             // calibration mode sequential or drift
   kRank,             // the rank of adapters
   kFullRank,         // adapters of full rank

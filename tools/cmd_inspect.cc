@@ -5,6 +5,7 @@
 
 #include "engine/decoder.h"
 #include "models/block_tensors.h"
+#include "models/families.h"
 #include "models/part_json.h"
 #include "runtime/check.h"
 #include "shift/criteria/criteria.h"
@@ -24,6 +25,7 @@ struct InspectOptions {
   std::string calib;
   bool table = false;  // of what each option goes with
   bool devices = false;
+  bool families = false;
 };
 
 // "block 3 (mlp.down_proj)": tensors that the plan runs instead of those of the model.
@@ -153,6 +155,12 @@ void PrintSets(const std::vector<Selection>& selections) {
   fmt::print("\n{}", table.Text());
 }
 
+std::string FamiliesTable() {
+  Table table({"architecture", "family", "since", "models"});
+  for (const Family& family : Families()) table.Add({family.architecture, family.name, family.since, family.models});
+  return table.Text();
+}
+
 nlohmann::json SelectionsJson(const std::vector<Selection>& selections) {
   nlohmann::json json = nlohmann::json::array();
   for (const Selection& s : selections) {
@@ -176,6 +184,10 @@ int Run(const InspectOptions& options) {
   }
   if (options.devices) {
     fmt::print("{}", DeviceLines());
+    return 0;
+  }
+  if (options.families) {
+    fmt::print("{}", FamiliesTable());
     return 0;
   }
   std::vector<PruneSpec> specs;
@@ -226,6 +238,9 @@ Command AddInspect(CLI::App& app) {
       "print which criteria, corrections and other options each option of run goes with, and nothing of a model");
   app.add_flag("--devices", options->devices,
                "print the CPU and the GPUs that --device can name, or why there is no GPU, and nothing of a model");
+  app.add_flag("--families", options->families,
+               "print the model families that this program runs, the name of each in config.json, and since which\n"
+               "version, and nothing of a model");
   app.footer("Criteria:" + CriteriaHelp() +
              "\n\nExamples:\n  shiftrt inspect --model demo\n"
              "  shiftrt inspect --model demo --prune bi,angular:4,ppl,tokens=8192,reverse*:4,keep=first:2\n"

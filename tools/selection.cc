@@ -32,7 +32,7 @@ namespace {
 // In the order of Setting.
 constexpr const char* kFlags[] = {"unit=half in --prune",
                                   "--split N",
-                                  "a Gemma 2 model",
+                                  "a model with normed or scaled updates",
                                   "--calibration-mode sequential, drift",
                                   "--lra RANK",
                                   "--lra full",

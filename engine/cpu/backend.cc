@@ -38,7 +38,7 @@ class CpuBackend : public Backend, private OpsLayers {
         slots_(setup.plan.attention_blocks()) {}
 
   std::unique_ptr<KvStorage> MakeCache(int64_t capacity) override {
-    auto cache = std::make_unique<CpuKv>();
+    auto cache = std::make_unique<CpuKv>(capacity);
     for (int64_t i = 0; i < slots_; ++i)
       cache->slots.push_back({Matrix<float>(capacity, config_.kv_dim()), Matrix<float>(capacity, config_.kv_dim())});
     return cache;
@@ -68,6 +68,7 @@ class CpuBackend : public Backend, private OpsLayers {
   MatrixView<const float> FinalNorm(MatrixView<const float> rows) {
     const MatrixView<float> x = normed_.Get(rows.rows, config_.hidden);
     ops().RmsNorm(rows, output_.final_norm, x);
+    if (config_.block.logit_scale != 1) ops().Scale(config_.block.logit_scale, x);
     return x;
   }
 

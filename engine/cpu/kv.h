@@ -9,6 +9,7 @@
 namespace shiftrt {
 
 struct CpuKv : KvStorage {
+  using KvStorage::KvStorage;
   struct Slot {
     Matrix<float> keys, values;  // (capacity, kv_dim)
   };

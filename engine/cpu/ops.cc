@@ -3,6 +3,7 @@
 #include "engine/ops.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <vector>
@@ -59,7 +60,7 @@ class CpuOps : public Ops {
         config_(weights_->config),
         spec_(config_.block),
         eps_(static_cast<float>(config_.rms_eps)),
-        rope_(MakeRopeFrequencies(config_)) {}
+        rotations_{Rotation(config_.rope, config_.head_dim), Rotation(config_.second_rope, config_.head_dim)} {}
 
   DeviceMemory Allocate(int64_t count) override {
     DeviceMemory memory = DeviceMemory::OnHost(count);
@@ -88,9 +89,13 @@ class CpuOps : public Ops {
   void Embed(DeviceMatrix<float> h) override {
     shiftrt::Embed(context_, batch_->tokens, weights_->embedding, h.host(), weights_->EmbeddingScale());
   }
-  void Rope(DeviceMatrix<float> x) override { shiftrt::Rope(context_, x.host(), config_.head_dim, angles_); }
-  void RopeGradient(DeviceMatrix<float> dx) override {
-    shiftrt::RopeGradient(context_, dx.host(), config_.head_dim, angles_);
+  void Rope(int64_t layer, Rotated which, DeviceMatrix<float> x) override {
+    if (const Rotation* r = RotationOf(layer))
+      shiftrt::Rope(context_, x.host(), r->layout, r->angles, r->ScalesOf(which));
+  }
+  void RopeGradient(int64_t layer, Rotated which, DeviceMatrix<float> dx) override {
+    if (const Rotation* r = RotationOf(layer))
+      shiftrt::RopeGradient(context_, dx.host(), r->layout, r->angles, r->ScalesOf(which));
   }
   void PlaceInCache(AttentionActivations& a) override;
   void Attention(const AttentionActivations& a) override;
@@ -120,13 +125,15 @@ class CpuOps : public Ops {
   }
 
   void RmsNorm(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<float> out) override {
+    if (weight.empty()) return Copy(x, out);
     shiftrt::RmsNorm(context_, x.host(), Taken::Vector(weight).view(), eps_, out.host(), spec_.norm_offset);
   }
   void RmsNormHeads(DeviceMatrix<float> x, const Operand& weight) override {
-    shiftrt::RmsNormHeads(context_, x.host(), config_.head_dim, Taken::Vector(weight).view(), eps_, spec_.norm_offset);
+    shiftrt::RmsNormHeads(context_, x.host(), NormedTogether(x), Taken::Vector(weight).view(), eps_, spec_.norm_offset);
   }
   void RmsNormGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
                        bool accumulate, DeviceMatrix<float> dx, DeviceMatrix<float> dweight) override {
+    if (weight.empty()) return accumulate ? AddTo(dy, dx) : Copy(dy, dx);
     const Taken w = Taken::Vector(weight);
     shiftrt::RmsNormGradient(context_, {x.host(), w.view(), eps_, spec_.norm_offset}, dy.host(), accumulate, dx.host(),
                              dweight.host());
@@ -134,7 +141,7 @@ class CpuOps : public Ops {
   void RmsNormHeadsGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
                             DeviceMatrix<float> dx, DeviceMatrix<float> dweight) override {
     const Taken w = Taken::Vector(weight);
-    shiftrt::RmsNormHeadsGradient(context_, {x.host(), w.view(), eps_, spec_.norm_offset}, config_.head_dim, dy.host(),
+    shiftrt::RmsNormHeadsGradient(context_, {x.host(), w.view(), eps_, spec_.norm_offset}, NormedTogether(x), dy.host(),
                                   dx.host(), dweight.host());
   }
 
@@ -212,6 +219,33 @@ class CpuOps : public Ops {
       for (int64_t i = begin; i < end; ++i) body(i);
     });
   }
+  // The elements of a row of queries or keys that one norm has.
+  int64_t NormedTogether(DeviceMatrix<const float> x) const { return spec_.qk_norm_whole ? x.cols : config_.head_dim; }
+
+  // The rotations of the call in progress by one of the model's rotary embeddings.
+  struct Rotation {
+    Rotation(const RopeSpec& spec, int64_t head_dim)
+        : spec(spec),
+          layout(head_dim, spec.RotaryDim(head_dim), spec.interleaved),
+          frequencies(MakeRopeFrequencies(spec, head_dim)) {
+      if (spec.kind == RopeKind::kLongRope) long_frequencies = MakeRopeFrequencies(spec, head_dim, /*is_long=*/true);
+    }
+    void Begin(const Context& context, const CallLayout& call, std::span<const int64_t> positions);
+    std::span<const float> ScalesOf(Rotated which) const {
+      return which == Rotated::kQueries ? std::span<const float>(query_scales) : std::span<const float>();
+    }
+    const RopeSpec& spec;
+    RopeLayout layout;
+    RopeFrequencies frequencies, long_frequencies;
+    RopeAngles angles;
+    std::vector<float> query_scales;  // empty: there are none
+  };
+  // Null for a layer without rotary embedding.
+  const Rotation* RotationOf(int64_t layer) const {
+    const RopeChoice choice = spec_.Rope(layer);
+    return choice == RopeChoice::kNone ? nullptr : &rotations_[choice == RopeChoice::kSecond ? 1 : 0];
+  }
+
   AttentionShape ShapeOf(int64_t layer) const {
     return {.heads = config_.heads,
             .kv_heads = config_.kv_heads,
@@ -234,14 +268,13 @@ class CpuOps : public Ops {
   const ModelConfig& config_;
   const BlockSpec& spec_;
   float eps_;
-  RopeFrequencies rope_;
+  std::array<Rotation, 2> rotations_;  // by ModelConfig::rope and second_rope
 
   // The call in progress.
   const Batch* batch_ = nullptr;
   const CpuKv* cache_ = nullptr;
   int64_t past_ = 0;
   CallLayout layout_;
-  RopeAngles angles_;
   std::vector<AttentionSequence> sequences_;   // Attention() sets their keys and values
   Buffer<float> joined_keys_, joined_values_;  // of layout_.joined_rows
 };
@@ -257,7 +290,29 @@ void CpuOps::Begin(const LayerCall& call) {
     std::iota(positions.begin() + s.begin, positions.begin() + s.begin + s.count, s.past);
     sequences_.push_back({s.begin, s.count, s.past, {}, {}});
   }
-  angles_ = MakeRopeAngles(context_, positions, rope_.inverse, rope_.scale);
+  const auto second = std::find(spec_.ropes.begin(), spec_.ropes.end(), RopeChoice::kSecond);
+  rotations_[0].Begin(context_, layout_, positions);
+  if (second != spec_.ropes.end()) rotations_[1].Begin(context_, layout_, positions);
+}
+
+void CpuOps::Rotation::Begin(const Context& context, const CallLayout& call, std::span<const int64_t> positions) {
+  angles = MakeRopeAngles(context, positions, frequencies.inverse, frequencies.scale);
+  const auto copy = [](const Matrix<float>& from, int64_t row, Matrix<float>& to) {
+    std::copy_n(from.row(row), from.cols(), to.row(row));
+  };
+  const auto is_long = [&](const CallLayout::Sequence& s) { return spec.IsLong(s.reach); };
+  if (std::any_of(call.sequences.begin(), call.sequences.end(), is_long)) {
+    const RopeAngles all_long = MakeRopeAngles(context, positions, long_frequencies.inverse, long_frequencies.scale);
+    for (const CallLayout::Sequence& s : call.sequences) {
+      for (int64_t t = s.begin; is_long(s) && t < s.begin + s.count; ++t) {
+        copy(all_long.cosine, t, angles.cosine);
+        copy(all_long.sine, t, angles.sine);
+      }
+    }
+  }
+  query_scales.clear();
+  if (spec.query_beta == 0) return;
+  for (const int64_t position : positions) query_scales.push_back(spec.QueryScale(position));
 }
 
 void CpuOps::PlaceInCache(AttentionActivations& a) {

@@ -27,11 +27,12 @@ bool CudaCall::Begin(const LayerCall& call) {
   const int64_t total = (places_ ? 5 : 4) * count + joined_count + kSequenceWords * sequence_count;
   std::vector<int32_t> host(total);
   // In the order in which BeginOnChosen() has them: recorded launches read the numbers of either.
-  int32_t *tokens = host.data(), *positions = tokens + count, *cache_rows = positions + count,
+  int32_t *tokens = host.data(), *rotations = tokens + count, *cache_rows = rotations + count,
           *first_row = cache_rows + (places_ ? count : 0), *visible = first_row + count, *joined = visible + count,
           *sequence = joined + joined_count;
   step_ = {};
   step_.count = count;
+  int64_t reach = 0;  // the most positions of a sequence
   for (int64_t t = 0; t < count; ++t) {
     tokens[t] = call.batch.tokens[t];
     Check(tokens[t] >= 0 && tokens[t] < vocab, "token {} at position {} is outside the vocabulary of {}", tokens[t], t,
@@ -41,26 +42,29 @@ bool CudaCall::Begin(const LayerCall& call) {
     const CallLayout::Sequence& s = layout.sequences[i];
     const auto begin = static_cast<int32_t>(s.begin), past = static_cast<int32_t>(s.past);
     const int64_t first_key = cache_ != nullptr ? 0 : s.joined < 0 ? s.begin : count + s.joined;
-    const auto kv_begin = static_cast<int32_t>(first_key);
+    const auto kv_begin = static_cast<int32_t>(first_key),
+               first_rotation = static_cast<int32_t>(ropes_.front().FirstRow(s.reach));
     const gpu::PackedSequence packed{begin, static_cast<int32_t>(s.count), past, kv_begin};
     std::memcpy(sequence + static_cast<int64_t>(i) * kSequenceWords, &packed, sizeof(packed));
     step_.longest = std::max(step_.longest, s.count);
     step_.longest_keys = std::max(step_.longest_keys, s.past + s.count);
+    reach = std::max(reach, s.reach);
     for (int32_t t = begin; t < s.begin + s.count; ++t) {
-      positions[t] = past + t - begin;
+      const int32_t position = past + t - begin;
+      rotations[t] = first_rotation + position;
       first_row[t] = kv_begin;
-      visible[t] = positions[t] + 1;
-      if (places_) cache_rows[t] = cache_ != nullptr ? positions[t] : t;
+      visible[t] = position + 1;
+      if (places_) cache_rows[t] = cache_ != nullptr ? position : t;
     }
   }
   std::copy(layout.joined_rows.begin(), layout.joined_rows.end(), joined);
   if (cache_ != nullptr) step_.longest_keys = cache_->capacity;
-  const bool moved = rope_.Extend(step_.longest_keys) || (total > numbers_.size());
+  const bool moved = ExtendRopes(reach) || (total > numbers_.size());
   const int32_t* const there = numbers_.Reserve(stream_, std::max<int64_t>(1, total), kActivations);
   gpu::CopyToDevice(stream_, numbers_.data(), host.data(), total * static_cast<int64_t>(sizeof(int32_t)));
   const auto at = [&](const int32_t* on_host) { return there + (on_host - host.data()); };
   step_.tokens = at(tokens);
-  step_.positions = at(positions);
+  step_.rotations = at(rotations);
   step_.first_row = at(first_row);
   step_.visible = at(visible);
   step_.joined_rows = at(joined);
@@ -73,16 +77,17 @@ bool CudaCall::Begin(const LayerCall& call) {
 
 bool CudaCall::BeginOnChosen(const LayerCall& call, const int32_t* chosen, gpu::SampleRequest* request) {
   cache_ = static_cast<const CudaKv*>(call.cache);
-  const bool moved = rope_.Extend(cache_->capacity) || (numbers_.size() < gpu::kStepNumbers);
+  const bool moved = ExtendRopes(cache_->capacity) || (numbers_.size() < gpu::kStepNumbers);
   int32_t* const numbers = numbers_.Reserve(stream_, gpu::kStepNumbers, kActivations);
   gpu::StepOnChosen(stream_, {.chosen = chosen,
                               .position = static_cast<int32_t>(call.past),
+                              .rotation = static_cast<int32_t>(ropes_.front().FirstRow(cache_->capacity) + call.past),
                               .asked = RequestOf(*call.draw),
                               .numbers = numbers,
                               .request = request});
   step_ = {.count = 1,
            .tokens = numbers,
-           .positions = numbers + 1,
+           .rotations = numbers + 1,
            .cache_rows = numbers + 2,
            .first_row = numbers + 3,
            .visible = numbers + 4,

@@ -35,7 +35,7 @@ void ManyTokens::Attention(const BlockStage& block, int64_t slot) {
   gpu::AddRmsNorm(s_.stream(), s_.Hidden(CudaArray::kResidual), pending_, w.norm.data(), s_.eps(), x);
   s_.products().MatMul(
       {.x = x, .w = {w.qkv.data(), s_.dtype()}, .y = qkv, .m = step.count, .n = qkv_dim, .k = s_.hidden()});
-  s_.Rotate(w, qkv, q, kv);
+  s_.Rotate(block.layer, w, qkv, q, kv);
   JoinBranches(kv);
   if (s_.dtype() == DType::kFloat32) {
     s_.AttendSplit(block.layer, q, kv, static_cast<float*>(attended.data));
@@ -57,7 +57,7 @@ void ManyTokens::Attention(const BlockStage& block, int64_t slot) {
 // The pending part of an update is added to the stream when the next norm reads it.
 void ManyTokens::Add(const LastProduct& last, CudaArray apart) {
   const MatrixView<float> h = s_.Hidden(CudaArray::kResidual);
-  const bool at_once = !s_.tapped() && !s_.spec().update_norms;
+  const bool at_once = !s_.tapped() && s_.spec().PlainUpdates();
   float* const to = at_once ? h.data : s_.Hidden(apart).data;
   s_.products().MatMul({.x = last.x,
                         .w = {last.w, s_.dtype()},
@@ -67,7 +67,7 @@ void ManyTokens::Add(const LastProduct& last, CudaArray apart) {
                         .k = last.inputs,
                         .accumulate = at_once});
   pending_ = {at_once ? nullptr : to, last.bias.data()};
-  if (!s_.spec().update_norms) return;
+  if (s_.spec().PlainUpdates()) return;
   s_.AddNormed(h, to, last.bias, last.norm);
   pending_ = {};
 }
@@ -149,7 +149,7 @@ MatrixView<float> ManyTokens::Settled() {
 Rows ManyTokens::Stream() { return s_.rows()->Of(Settled()); }
 
 MatrixView<const float> ManyTokens::WithBias(MatrixView<const float> update, const DeviceBuffer<float>& bias) {
-  if (bias.size() == 0 || s_.spec().update_norms) return update;
+  if (bias.size() == 0 || !s_.spec().PlainUpdates()) return update;
   const MatrixView<float> biased = s_.Hidden(CudaArray::kDelta);
   gpu::CopyOnDevice(s_.stream(), biased.data, update.data,
                     update.rows * update.cols * static_cast<int64_t>(sizeof(float)));
@@ -164,7 +164,7 @@ Rows ManyTokens::Update(const BlockStage& block, Halves halves) {
   const MatrixView<float> both = s_.Hidden(CudaArray::kDelta);
   gpu::Add(s_.stream(), attention.data, mlp.data, both.rows * both.cols, both.data);
   for (const DeviceBuffer<float>* bias : {&s_.AttentionOf(block).o_bias, &s_.MlpOf(block).down_bias})
-    if (bias->size() > 0 && !s_.spec().update_norms) gpu::AddPending(s_.stream(), both, {nullptr, bias->data()});
+    if (bias->size() > 0 && s_.spec().PlainUpdates()) gpu::AddPending(s_.stream(), both, {nullptr, bias->data()});
   return s_.rows()->Of(both);
 }
 

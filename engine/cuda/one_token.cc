@@ -45,8 +45,8 @@ void OneToken::Attention(const BlockStage& block, int64_t slot) {
     const gpu::AttentionShape shape = s_.ShapeOf(block.layer);
     product.bias = w.qkv_bias.data();
     gpu::MatVecRotate(s_.stream(), product,
-                      {.table = s_.rope(),
-                       .position = s_.step().positions,
+                      {.table = s_.rope(block.layer),
+                       .position = s_.step().rotations,
                        .cache_row = s_.step().cache_rows,
                        .heads = shape.heads,
                        .kv_heads = shape.kv_heads,
@@ -59,17 +59,17 @@ void OneToken::Attention(const BlockStage& block, int64_t slot) {
     const DeviceArray qkv = s_.Get(CudaArray::kQkv, qkv_dim, DType::kFloat32);
     product.y = static_cast<float*>(qkv.data);
     gpu::MatVec(s_.stream(), product, s_.cores());
-    s_.Rotate(w, qkv, q, kv);
+    s_.Rotate(block.layer, w, qkv, q, kv);
   }
   s_.AttendSplit(block.layer, q, kv, attended);
   AddProduct({.w = {w.o.data(), s_.dtype()}, .rows = s_.hidden(), .cols = q_dim, .x = attended}, w.o_bias,
              w.update_norm);
 }
 
-// h += the product and its bias, which a family may norm first.
+// h += the product and its bias, which a family may norm or scale first.
 void OneToken::AddProduct(gpu::MatVecProblem product, const DeviceBuffer<float>& bias,
                           const DeviceBuffer<float>& norm) {
-  if (s_.spec().update_norms) {
+  if (!s_.spec().PlainUpdates()) {
     product.y = s_.Floats(CudaArray::kMlpUpdate, s_.hidden());
     gpu::MatVec(s_.stream(), product, s_.cores());
     return s_.AddNormed({h_, 1, s_.hidden()}, product.y, bias, norm);

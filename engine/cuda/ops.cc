@@ -83,8 +83,10 @@ class CudaOps : public Ops {
     gpu::Embed(stream_, call_.step().tokens, h.rows, device_->embedding(), h.cols, Written(h).data,
                weights_->EmbeddingScale());
   }
-  void Rope(DeviceMatrix<float> x) override { Rotate(x, /*back=*/false); }
-  void RopeGradient(DeviceMatrix<float> dx) override { Rotate(dx, /*back=*/true); }
+  void Rope(int64_t layer, Rotated which, DeviceMatrix<float> x) override { Rotate(layer, which, x, /*back=*/false); }
+  void RopeGradient(int64_t layer, Rotated which, DeviceMatrix<float> dx) override {
+    Rotate(layer, which, dx, /*back=*/true);
+  }
   void PlaceInCache(AttentionActivations&) override {}  // Begin() refuses a call with a cache
   void Attention(const AttentionActivations& a) override;
   void AttentionGradient(const AttentionActivations& a, DeviceMatrix<const float> dout, DeviceMatrix<float> dq,
@@ -101,18 +103,20 @@ class CudaOps : public Ops {
   }
 
   void RmsNorm(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<float> out) override {
+    if (weight.empty()) return Copy(x, out);
     gpu::NormGroups(stream_, NormOf(x.cols, weight), x.on_gpu(), Out(out));
   }
   void RmsNormHeads(DeviceMatrix<float> x, const Operand& weight) override {
-    gpu::NormGroups(stream_, NormOf(config_.head_dim, weight), x.on_gpu(), Written(x));
+    gpu::NormGroups(stream_, NormOf(NormedTogether(x), weight), x.on_gpu(), Written(x));
   }
   void RmsNormGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
                        bool accumulate, DeviceMatrix<float> dx, DeviceMatrix<float> dweight) override {
+    if (weight.empty()) return accumulate ? AddTo(dy, dx) : Copy(dy, dx);
     NormGradient(NormOf(x.cols, weight), x, dy, accumulate, dx, dweight);
   }
   void RmsNormHeadsGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
                             DeviceMatrix<float> dx, DeviceMatrix<float> dweight) override {
-    NormGradient(NormOf(config_.head_dim, weight), x, dy, false, dx, dweight);
+    NormGradient(NormOf(NormedTogether(x), weight), x, dy, false, dx, dweight);
   }
 
   void GatedUnit(DeviceMatrix<float> gate, DeviceMatrix<const float> up) override {
@@ -207,9 +211,14 @@ class CudaOps : public Ops {
     rounded_.Written(y);
   }
 
-  void Rotate(DeviceMatrix<float> x, bool back) {
-    gpu::RotateRows(stream_, Out(x), config_.head_dim, call_.rope(), call_.step().positions, back);
+  void Rotate(int64_t layer, Rotated which, DeviceMatrix<float> x, bool back) {
+    gpu::RopeTable table = call_.rope(layer);
+    if (table.cosine == nullptr) return;
+    if (which == Rotated::kKeys) table.query_scale = nullptr;
+    gpu::RotateRows(stream_, Out(x), config_.head_dim, table, call_.step().rotations, back);
   }
+  // The elements of a row of queries or keys that one norm has.
+  int64_t NormedTogether(DeviceMatrix<const float> x) const { return spec_.qk_norm_whole ? x.cols : config_.head_dim; }
 
   gpu::GroupNorm NormOf(int64_t n, const Operand& weight) {
     const DeviceVector vector = operands_.Vector(weight);

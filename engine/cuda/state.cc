@@ -104,14 +104,25 @@ KeysValues CudaState::Place(int64_t slot) {
   return {Get(CudaArray::kKeys, size, dtype_), Get(CudaArray::kValues, size, dtype_), rows};
 }
 
-void CudaState::Rotate(const DeviceAttention& attention, ConstDeviceArray qkv, DeviceArray q, const KeysValues& kv) {
+void CudaState::Rotate(int64_t layer, const DeviceAttention& attention, DeviceArray qkv, DeviceArray q,
+                       const KeysValues& kv) {
+  const bool whole = spec().qk_norm_whole;
+  if (whole)
+    gpu::NormQueriesKeys(stream_, {.qkv = qkv,
+                                   .bias = attention.qkv_bias.data(),
+                                   .q_norm = attention.q_norm.data(),
+                                   .k_norm = attention.k_norm.data(),
+                                   .eps = eps(),
+                                   .tokens = step().count,
+                                   .q_dim = config().query_dim(),
+                                   .kv_dim = config().kv_dim()});
   gpu::RopeAndStore(stream_, {.qkv = qkv,
-                              .bias = attention.qkv_bias.data(),
-                              .q_norm = attention.q_norm.data(),
-                              .k_norm = attention.k_norm.data(),
+                              .bias = whole ? nullptr : attention.qkv_bias.data(),
+                              .q_norm = whole ? nullptr : attention.q_norm.data(),
+                              .k_norm = whole ? nullptr : attention.k_norm.data(),
                               .eps = eps(),
-                              .table = rope(),
-                              .positions = step().positions,
+                              .table = rope(layer),
+                              .positions = step().rotations,
                               .cache_rows = step().cache_rows,
                               .tokens = step().count,
                               .heads = static_cast<int>(config().heads),
@@ -153,7 +164,7 @@ void CudaState::AttendSplit(int64_t layer, ConstDeviceArray q, const KeysValues&
 
 void CudaState::AddNormed(MatrixView<float> h, float* update, const DeviceBuffer<float>& bias,
                           const DeviceBuffer<float>& norm) {
-  gpu::AddNormedUpdate(stream_, h, update, bias.data(), norm.data(), eps());
+  gpu::AddNormedUpdate(stream_, h, update, bias.data(), norm.data(), eps(), spec().residual_multiplier);
 }
 
 void CudaState::Head(const float* row, float* logits) {

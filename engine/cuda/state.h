@@ -83,7 +83,7 @@ class CudaState {
   void Begin(const LayerCall& call);
   const Step& step() const { return call_.step(); }
   const CudaKv* cache() const { return call_.cache(); }
-  gpu::RopeTable rope() const { return call_.rope(); }
+  gpu::RopeTable rope(int64_t layer) const { return call_.rope(layer); }
   // The recorded launches for one token. Whatever moves an array that they use resets them.
   gpu::LaunchGraph& graph() { return graph_; }
 
@@ -101,13 +101,15 @@ class CudaState {
   const float* Here(const Rows& rows);
   // Returns where the keys and values of the call belong: in a slot of the cache, or in scratch for one block.
   KeysValues Place(int64_t slot);
-  // From the product with the joined query, key and value matrices: rotated queries to `q`, keys and values to `kv`.
-  void Rotate(const DeviceAttention& attention, gpu::ConstDeviceArray qkv, gpu::DeviceArray q, const KeysValues& kv);
+  // From the product with the joined query, key and value matrices, which is changed: rotated queries to `q`, keys and
+  // values to `kv`.
+  void Rotate(int64_t layer, const DeviceAttention& attention, gpu::DeviceArray qkv, gpu::DeviceArray q,
+              const KeysValues& kv);
   // out = the attention of the call's queries at `layer`, in float32.
   void AttendSplit(int64_t layer, gpu::ConstDeviceArray q, const KeysValues& kv, float* out);
   gpu::AttentionShape ShapeOf(int64_t layer) const { return AttentionShapeOf(config(), spec().Window(layer)); }
-  // h += update + bias, normed first with `norm`: what a family with norms of its updates does. Leaves in `update` what
-  // was added.
+  // h += update + bias, normed first with `norm` unless that is empty, and times the residual multiplier: what a model
+  // does whose updates are not plain. Leaves in `update` what was added.
   void AddNormed(MatrixView<float> h, float* update, const gpu::DeviceBuffer<float>& bias,
                  const gpu::DeviceBuffer<float>& norm);
   // Final norm and head of one row, (hidden) to (vocab).

@@ -60,11 +60,11 @@ DeviceBuffer<float> JoinWide(gpu::Stream stream, std::initializer_list<std::pair
   return any ? DeviceBuffer<float>(stream, std::span<const float>(joined), "the weights") : DeviceBuffer<float>();
 }
 
-// A norm's weights as the kernels multiply by them; nothing where it is absent.
-DeviceBuffer<float> Norm(gpu::Stream stream, const ModelConfig& config, const TensorView& weight) {
+// A norm's weights as the kernels multiply by them, times `scale`; nothing where it is absent.
+DeviceBuffer<float> Norm(gpu::Stream stream, const ModelConfig& config, const TensorView& weight, float scale = 1) {
   if (weight.empty()) return {};
   std::vector<float> values = Widened(weight);
-  for (float& value : values) value += config.block.norm_offset;
+  for (float& value : values) value = (value + config.block.norm_offset) * scale;
   return {stream, std::span<const float>(values), "the weights"};
 }
 
@@ -153,7 +153,9 @@ DeviceOutput DeviceWeights::UploadOutput(const Weights& weights, const DepthPlan
   if (!ShareOf(weights).last) return out;
   const auto [final_norm, head] = plan.Output(weights);
   const std::lock_guard lock(uploading_);
-  if (final_norm.data != weights.final_norm.data) out.final_norm = Norm(stream(), weights.config, final_norm);
+  const float scale = weights.config.block.logit_scale;
+  if (final_norm.data != weights.final_norm.data || scale != 1)
+    out.final_norm = Norm(stream(), weights.config, final_norm, scale);
   if (head.data != weights.head.data) {
     Check(head.dtype == dtype_,
           "the plan's head is {}, the model {}: on the GPU all matrices have one type; choose it with --dtype",

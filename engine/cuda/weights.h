@@ -27,7 +27,8 @@ struct DeviceMlp {
   gpu::DeviceBuffer<std::byte> gate_up, down;
   gpu::DeviceBuffer<float> norm, update_norm, gate_up_bias, down_bias;
 };
-// A final norm and a head of a plan's own; nothing where it has the model's.
+// A final norm and a head of a plan's own; nothing where it has the model's. The final norm is multiplied by the scale
+// of the logits, and is there if that is not 1.
 struct DeviceOutput {
   gpu::DeviceBuffer<std::byte> head;
   gpu::DeviceBuffer<float> final_norm;

@@ -2,6 +2,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/matvec.h"
+#include "kernels/cuda/rope_pairs.cuh"
 #include "kernels/cuda/warp.cuh"
 
 namespace shiftrt::gpu {
@@ -84,6 +85,7 @@ constexpr bool IsPaired(Finish finish) { return IsGlu(finish) || finish == Finis
 template <typename T>
 struct RotatedOut {
   RopeTable table;
+  RopePairs pairs;
   const int32_t *position, *cache_row;
   int heads, kv_heads, head_dim;
   float* q;
@@ -96,7 +98,7 @@ struct Nothing {};
 template <int kRows>
 struct Beside {
   float bias[kRows], addend[kRows];
-  float cosine, sine;  // of the rotation
+  float cosine, sine;  // of the rotation, with the factor on queries
 };
 
 // A warp computes kRows rows of the product at a time: adjacent rows; a row of the gate projection and the same row of
@@ -125,8 +127,9 @@ struct MatVecKernel {
   static SHIFTRT_DEVICE int Items(const Args& args) { return (args.rows + kRows - 1) / kRows; }
   static SHIFTRT_DEVICE int RowOf(const Args& args, int item, int r) {
     if constexpr (kRotated) {
-      const int half = args.heads.head_dim / 2;
-      return item + (item / half + r) * half;  // row item % half of both halves of head item / half
+      const RopePairs& pairs = args.heads.pairs;
+      const int pair = item % pairs.half;
+      return (item - pair) * 2 + (r == 0 ? pairs.First(pair) : pairs.Second(pair));
     }
     return kGlu ? item + r * (args.rows / 2) : item * kRows + r;
   }
@@ -198,8 +201,14 @@ struct MatVecKernel {
     if constexpr (kRotated) {
       const int half = args.heads.head_dim / 2;
       const int64_t at = position * half + item % half;
-      beside.cosine = args.heads.table.cosine[at];
-      beside.sine = args.heads.table.sine[at];
+      const RopeTable& table = args.heads.table;
+      beside.cosine = table.cosine != nullptr ? table.cosine[at] : 1;
+      beside.sine = table.cosine != nullptr ? table.sine[at] : 0;
+      if (table.query_scale != nullptr && item / half < args.heads.heads) {
+        const float scale = table.query_scale[position];
+        beside.cosine *= scale;
+        beside.sine *= scale;
+      }
     }
     return beside;
   }
@@ -207,24 +216,25 @@ struct MatVecKernel {
   static SHIFTRT_DEVICE void WriteRotated(const Args& args, int item, const float (&sums)[kRows],
                                           const Beside<kRows>& beside, int64_t cache_row) {
     const auto& to = args.heads;
-    const int half = to.head_dim / 2, head = item / half, i = item % half;
+    const int half = to.head_dim / 2, head = item / half, pair = item % half;
+    const int first = to.pairs.First(pair), second = to.pairs.Second(pair);
     const float low = sums[0], high = sums[1];
     const int64_t cached = cache_row * to.kv_heads + (head - to.heads);  // of a key; values have kv_heads fewer
     if (head >= to.heads + to.kv_heads) {
-      T* const value = to.values + (cached - to.kv_heads) * to.head_dim + i;
-      value[0] = Narrow<T>(low);
-      value[half] = Narrow<T>(high);
+      T* const value = to.values + (cached - to.kv_heads) * to.head_dim;
+      value[first] = Narrow<T>(low);
+      value[second] = Narrow<T>(high);
       return;
     }
     const float a = low * beside.cosine - high * beside.sine, b = high * beside.cosine + low * beside.sine;
     if (head < to.heads) {
-      float* const query = to.q + static_cast<int64_t>(head) * to.head_dim + i;
-      query[0] = a;
-      query[half] = b;
+      float* const query = to.q + static_cast<int64_t>(head) * to.head_dim;
+      query[first] = a;
+      query[second] = b;
     } else {
-      T* const key = to.keys + cached * to.head_dim + i;
-      key[0] = Narrow<T>(a);
-      key[half] = Narrow<T>(b);
+      T* const key = to.keys + cached * to.head_dim;
+      key[first] = Narrow<T>(a);
+      key[second] = Narrow<T>(b);
     }
   }
 
@@ -275,6 +285,7 @@ void LaunchMatVec(Stream stream, const MatVecProblem& problem, const float* adde
                                  {}};
       if constexpr (kFinish == Finish::kRotate)
         args.heads = {heads.table,
+                      RopePairs::Of(heads.table, heads.head_dim),
                       heads.position,
                       heads.cache_row,
                       heads.heads,

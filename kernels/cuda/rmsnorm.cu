@@ -49,8 +49,10 @@ struct AddRmsNormKernel {
     for (int i = 8 * Thread(); i < args.hidden; i += 8 * kThreads) {
       float weight[8];
       Load8(args.h + row + i, values);  // written above by the same thread
-      Load8(args.weight + i, weight);
-      for (int j = 0; j < 8; ++j) values[j] = values[j] * scale * weight[j];
+      if (args.weight != nullptr) {
+        Load8(args.weight + i, weight);
+        for (int j = 0; j < 8; ++j) values[j] = values[j] * scale * weight[j];
+      }
       Store8(args.out + row + i, values);
     }
   }
@@ -63,7 +65,7 @@ struct AddNormedUpdateKernel {
     float *h, *update;
     const float *bias, *weight;
     int hidden;
-    float eps;
+    float eps, scale;
   };
   static constexpr int kShared = SharedBytes<float>(kThreads / kWarpSize);
   static SHIFTRT_DEVICE void Run(const Args& args) {
@@ -76,11 +78,11 @@ struct AddNormedUpdateKernel {
       for (int j = 0; j < 8; ++j) squares += values[j] * values[j];
     }
     const float mean = BlockSum<kThreads>(squares, scratch) / static_cast<float>(args.hidden);
-    const float scale = ReciprocalSqrt(mean + args.eps);
+    const float scale = (args.weight != nullptr ? ReciprocalSqrt(mean + args.eps) : 1) * args.scale;
     for (int i = 8 * Thread(); i < args.hidden; i += 8 * kThreads) {
-      float weight[8];
+      float weight[8] = {1, 1, 1, 1, 1, 1, 1, 1};
       Load8(args.update + row + i, values);  // written above by the same thread
-      Load8(args.weight + i, weight);
+      if (args.weight != nullptr) Load8(args.weight + i, weight);
       Load8(args.h + row + i, h);
       for (int j = 0; j < 8; ++j) {
         values[j] = values[j] * scale * weight[j];
@@ -150,12 +152,12 @@ void AddRmsNorm(Stream stream, MatrixView<float> h, const Pending& pending, cons
 }
 
 void AddNormedUpdate(Stream stream, MatrixView<float> h, float* update, const float* bias, const float* weight,
-                     float eps) {
+                     float eps, float scale) {
   RequireStream("RMSNorm of an update", h);
   if (h.rows == 0) return;
   using Kernel = AddNormedUpdateKernel;
   Launch<Kernel>(stream, {.x = static_cast<int>(h.rows), .shared_bytes = Kernel::kShared},
-                 {h.data, update, bias, weight, static_cast<int>(h.cols), eps});
+                 {h.data, update, bias, weight, static_cast<int>(h.cols), eps, scale});
 }
 
 void AddPending(Stream stream, MatrixView<float> h, const Pending& pending) {

@@ -16,13 +16,14 @@ struct Pending {
 };
 
 // h += pending; out = h / sqrt(mean(h^2) + eps) * weight. h (tokens, hidden) float32 dense; weight (hidden); out
-// (tokens, hidden) in its type, not h. hidden: a multiple of 8.
+// (tokens, hidden) in its type, not h. hidden: a multiple of 8. Without weight, out = h.
 void AddRmsNorm(Stream stream, MatrixView<float> h, const Pending& pending, const float* weight, float eps,
                 DeviceArray out);
-// update = (update + bias) / sqrt(mean((update + bias)^2) + eps) * weight, in place, and h += update: the norm after a
-// half of a block. h, update (tokens, hidden) dense; bias (hidden) may be null.
+// update = (update + bias) / sqrt(mean((update + bias)^2) + eps) * weight * scale, in place, and h += update: the end
+// of a half of a block. Without weight, update = (update + bias) * scale. h, update (tokens, hidden) dense; bias
+// (hidden) may be null.
 void AddNormedUpdate(Stream stream, MatrixView<float> h, float* update, const float* bias, const float* weight,
-                     float eps);
+                     float eps, float scale = 1);
 // h += pending, without the norm.
 void AddPending(Stream stream, MatrixView<float> h, const Pending& pending);
 // out = a + b, each with `n` elements; n: a multiple of 8. out may be a or b.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/rope.h"
+#include "kernels/cuda/rope_pairs.cuh"
 #include "kernels/cuda/warp.cuh"
 
 namespace shiftrt::gpu {
@@ -18,17 +18,17 @@ struct RopeTableKernel {
   static SHIFTRT_DEVICE void Run(const Args& args) {
     const int64_t position = Block().x;
     for (int i = Thread(); i < args.half; i += kThreads) {
+      const float scale = args.inverse_frequency[i] == 0 ? 1 : args.scale;
       double sine, cosine;
       SinCos(static_cast<double>(position) * static_cast<double>(args.inverse_frequency[i]), &sine, &cosine);
-      args.cosine[position * args.half + i] = static_cast<float>(cosine) * args.scale;
-      args.sine[position * args.half + i] = static_cast<float>(sine) * args.scale;
+      args.cosine[position * args.half + i] = static_cast<float>(cosine) * scale;
+      args.sine[position * args.half + i] = static_cast<float>(sine) * scale;
     }
   }
 };
 
 // Each warp processes one head: first the query heads, then the key heads, then the value heads. The blocks along y
-// divide the heads of a token. A lane holds elements lane, lane + 32, ... of both halves of the head, so that both
-// elements of a pair to rotate are in one lane.
+// divide the heads of a token. A lane holds the pairs lane, lane + 32, ... of elements that are rotated together.
 template <typename In, typename Cache>
 struct RopeAndStoreKernel {
   static constexpr int kThreads = 128;
@@ -38,6 +38,7 @@ struct RopeAndStoreKernel {
     const float *bias, *q_norm, *k_norm;
     float eps;
     RopeTable table;
+    RopePairs pairs;
     const int32_t *positions, *cache_rows;
     int heads, kv_heads, head_dim;
     In* q;
@@ -53,12 +54,13 @@ struct RopeAndStoreKernel {
     for (int p = 0; p < kPairs; ++p) {
       const int i = Lane() + p * kWarpSize;
       if (i >= half) continue;
-      low[p] *= scale * weight[i];
-      high[p] *= scale * weight[i + half];
+      low[p] *= scale * weight[args.pairs.First(i)];
+      high[p] *= scale * weight[args.pairs.Second(i)];
     }
   }
 
   static SHIFTRT_DEVICE void Rotate(const Args& args, int64_t position, float (&low)[kPairs], float (&high)[kPairs]) {
+    if (args.table.cosine == nullptr) return;
     const int half = args.head_dim / 2;
     for (int p = 0; p < kPairs; ++p) {
       const int i = Lane() + p * kWarpSize;
@@ -77,8 +79,8 @@ struct RopeAndStoreKernel {
     for (int p = 0; p < kPairs; ++p) {
       const int i = Lane() + p * kWarpSize;
       if (i >= half) continue;
-      out[i] = Narrow<Out>(low[p]);
-      out[i + half] = Narrow<Out>(high[p]);
+      out[args.pairs.First(i)] = Narrow<Out>(low[p]);
+      out[args.pairs.Second(i)] = Narrow<Out>(high[p]);
     }
   }
 
@@ -92,11 +94,12 @@ struct RopeAndStoreKernel {
     for (int p = 0; p < kPairs; ++p) {
       const int i = Lane() + p * kWarpSize;
       if (i >= half) continue;
-      low[p] = Widen(in[i]);
-      high[p] = Widen(in[i + half]);
+      const int low_at = args.pairs.First(i), high_at = args.pairs.Second(i);
+      low[p] = Widen(in[low_at]);
+      high[p] = Widen(in[high_at]);
       if (args.bias == nullptr) continue;
-      low[p] += args.bias[first + i];
-      high[p] += args.bias[first + i + half];
+      low[p] += args.bias[first + low_at];
+      high[p] += args.bias[first + high_at];
     }
     const int kv_head = (head - args.heads) % args.kv_heads;
     const int64_t cached = static_cast<int64_t>(args.cache_rows[token]) * args.kv_heads + kv_head;
@@ -104,6 +107,10 @@ struct RopeAndStoreKernel {
     const bool is_query = head < args.heads;
     if (args.q_norm != nullptr) Normalize(is_query ? args.q_norm : args.k_norm, args, low, high);
     Rotate(args, args.positions[token], low, high);
+    if (is_query && args.table.query_scale != nullptr) {
+      const float scale = args.table.query_scale[args.positions[token]];
+      for (int p = 0; p < kPairs; ++p) low[p] *= scale, high[p] *= scale;
+    }
     if (is_query) {
       Write(args.q + (token * args.heads + head) * args.head_dim, args, low, high);
     } else {
@@ -112,7 +119,56 @@ struct RopeAndStoreKernel {
   }
 };
 
+// There is one block per token and part: along y, the queries, the keys, and with a bias the values, which have no
+// norm.
+template <typename T>
+struct NormQueriesKeysKernel {
+  static constexpr int kThreads = 256;
+  struct Args {
+    T* qkv;
+    const float *bias, *q_norm, *k_norm;
+    int q_dim, kv_dim;
+    float eps;
+  };
+  static constexpr int kShared = SharedBytes<float>(kThreads / kWarpSize);
+  static SHIFTRT_DEVICE float At(const Args& args, const T* row, int first, int i) {
+    return Widen(row[i]) + (args.bias != nullptr ? args.bias[first + i] : 0);
+  }
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    SharedArena arena;
+    const Shared<float> scratch = arena.Take<float>(kThreads / kWarpSize);
+    const int part = Block().y, size = part == 0 ? args.q_dim : args.kv_dim;
+    const int first = part == 0 ? 0 : args.q_dim + (part - 1) * args.kv_dim;
+    const float* const weight = part == 0 ? args.q_norm : args.k_norm;
+    T* const row = args.qkv + static_cast<int64_t>(Block().x) * (args.q_dim + 2 * args.kv_dim) + first;
+    if (part == 2) {
+      for (int i = Thread(); i < size; i += kThreads) row[i] = Narrow<T>(At(args, row, first, i));
+      return;
+    }
+    float squares = 0;
+    for (int i = Thread(); i < size; i += kThreads) {
+      const float x = At(args, row, first, i);
+      squares += x * x;
+    }
+    const float scale = ReciprocalSqrt(BlockSum<kThreads>(squares, scratch) / static_cast<float>(size) + args.eps);
+    for (int i = Thread(); i < size; i += kThreads) row[i] = Narrow<T>(At(args, row, first, i) * scale * weight[i]);
+  }
+};
+
 }  // namespace
+
+void NormQueriesKeys(Stream stream, const WholeNorms& norms) {
+  if (norms.tokens == 0) return;
+  WithType("norms of queries and keys", norms.qkv.dtype, [&](auto type) {
+    using T = decltype(type);
+    using Kernel = NormQueriesKeysKernel<T>;
+    Launch<Kernel>(
+        stream,
+        {.x = static_cast<int>(norms.tokens), .y = norms.bias != nullptr ? 3 : 2, .shared_bytes = Kernel::kShared},
+        {static_cast<T*>(norms.qkv.data), norms.bias, norms.q_norm, norms.k_norm, static_cast<int>(norms.q_dim),
+         static_cast<int>(norms.kv_dim), norms.eps});
+  });
+}
 
 void MakeRopeTable(Stream stream, int64_t positions, const float* inverse_frequency, int64_t half, float scale,
                    float* cosine, float* sine) {
@@ -130,13 +186,13 @@ void RopeAndStore(Stream stream, const QueryKeyValue& step) {
       using In = decltype(in);
       using Cache = decltype(cache);
       using Kernel = RopeAndStoreKernel<In, Cache>;
-      Launch<Kernel>(
-          stream,
-          {.x = static_cast<int>(step.tokens),
-           .y = Blocks(step.heads + 2 * step.kv_heads, Kernel::kThreads / kWarpSize)},
-          {static_cast<const In*>(step.qkv.data), step.bias, step.q_norm, step.k_norm, step.eps, step.table,
-           step.positions, step.cache_rows, step.heads, step.kv_heads, step.head_dim, static_cast<In*>(step.q.data),
-           static_cast<Cache*>(step.keys.data), static_cast<Cache*>(step.values.data)});
+      Launch<Kernel>(stream,
+                     {.x = static_cast<int>(step.tokens),
+                      .y = Blocks(step.heads + 2 * step.kv_heads, Kernel::kThreads / kWarpSize)},
+                     {static_cast<const In*>(step.qkv.data), step.bias, step.q_norm, step.k_norm, step.eps, step.table,
+                      RopePairs::Of(step.table, step.head_dim), step.positions, step.cache_rows, step.heads,
+                      step.kv_heads, step.head_dim, static_cast<In*>(step.q.data), static_cast<Cache*>(step.keys.data),
+                      static_cast<Cache*>(step.values.data)});
     });
   });
 }

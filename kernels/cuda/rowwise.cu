@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/rope_pairs.cuh"
 #include "kernels/cuda/rowwise.h"
 #include "kernels/cuda/warp.cuh"
 #include "kernels/dropout.h"
@@ -214,25 +215,29 @@ struct RotateKernel {
   static constexpr int kThreads = 256;
   struct Args {
     WrittenRowsOf x;
-    const float *cosine, *sine;
+    RopeTable table;
+    RopePairs layout;
     const int32_t* positions;
-    int half, pairs;  // per head, per token
+    int pairs;  // per token
     float sign;
   };
   static SHIFTRT_DEVICE void Run(const Args& args) {
-    const int64_t angles = static_cast<int64_t>(args.positions[Block().x]) * args.half;
+    const int64_t position = args.positions[Block().x];
+    const float scale = args.table.query_scale != nullptr ? args.table.query_scale[position] : 1;
+    const int half = args.layout.half;
     for (int p = Thread(); p < args.pairs; p += kThreads) {
-      const int i = p % args.half;
-      const int col = p / args.half * 2 * args.half + i;
-      float* const low = args.x.to.At(Block().x, col);
-      const float cosine = args.cosine[angles + i], sine = args.sine[angles + i] * args.sign;
-      const float a = low[0], b = low[args.half];
-      low[0] = a * cosine - b * sine;
-      low[args.half] = b * cosine + a * sine;
+      const int i = p % half, head = p / half * 2 * half;
+      const float cosine = args.table.cosine[position * half + i] * scale,
+                  sine = args.table.sine[position * half + i] * args.sign * scale;
+      float* const row = args.x.to.At(Block().x, head);
+      const int low = args.layout.First(i), high = args.layout.Second(i);
+      const float a = row[low], b = row[high];
+      row[low] = a * cosine - b * sine;
+      row[high] = b * cosine + a * sine;
       if (args.x.rounded == nullptr) continue;
-      BFloat16* const rounded = args.x.rounded + Block().x * args.x.cols + col;
-      rounded[0] = Narrow<BFloat16>(low[0]);
-      rounded[args.half] = Narrow<BFloat16>(low[args.half]);
+      BFloat16* const rounded = args.x.rounded + Block().x * args.x.cols + head;
+      rounded[low] = Narrow<BFloat16>(row[low]);
+      rounded[high] = Narrow<BFloat16>(row[high]);
     }
   }
 };
@@ -330,8 +335,8 @@ void RotateRows(Stream stream, const WrittenRows& x, int64_t head_dim, const Rop
           "rows of heads of an even dimension, not of", head_dim);
   if (x.rows.rows == 0) return;
   Launch<RotateKernel>(stream, {.x = static_cast<int>(x.rows.rows)},
-                       {Of(x), table.cosine, table.sine, positions, static_cast<int>(head_dim / 2),
-                        static_cast<int>(x.rows.cols / 2), back ? -1.0f : 1.0f});
+                       {Of(x), table, RopePairs::Of(table, head_dim), positions, static_cast<int>(x.rows.cols / 2),
+                        back ? -1.0f : 1.0f});
 }
 
 void AddColumnSums(Stream stream, MatrixView<const float> x, MatrixView<float> to) {

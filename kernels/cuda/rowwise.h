@@ -43,7 +43,7 @@ void GateRowsGradient(Stream stream, GatedActivation activation, MatrixView<cons
                       MatrixView<const float> up, const WrittenRows& dgate, const WrittenRows& dup);
 
 // Rotates x (tokens, heads * head_dim) in place by the table's angles at positions (tokens), which are in device
-// memory; with `back`, by their opposites: the gradient.
+// memory; with `back`, by their opposites: the gradient. With the table's query_scale, multiplies each row by it too.
 void RotateRows(Stream stream, const WrittenRows& x, int64_t head_dim, const RopeTable& table, const int32_t* positions,
                 bool back);
 

@@ -278,7 +278,7 @@ struct ChosenStepKernel {
     const ChosenStep& step = args.step;
     const int32_t chosen = *step.chosen;
     step.numbers[0] = chosen < 0 ? 0 : chosen;
-    step.numbers[1] = step.position;
+    step.numbers[1] = step.rotation;
     step.numbers[2] = step.position;
     step.numbers[3] = 0;
     step.numbers[4] = step.position + 1;

@@ -30,13 +30,14 @@ int64_t SampleScratch(int64_t vocab, int multiprocessors);
 // The number of blocks for a row: at most as many as are certain to be resident together.
 int SampleBlocks(int64_t vocab, int multiprocessors);
 
-// Writes on the device the data that the launches of one token read: numbers = {token, position, row of the cache,
+// Writes on the device the data that the launches of one token read: numbers = {token, rotation, row of the cache,
 // first row, keys seen} for the chosen token (0 in place of a -1, which is no token) at `position` of a cache, and
 // *request = asked. The launch has the numbers as its arguments, so that the host uploads nothing.
 inline constexpr int64_t kStepNumbers = 5;
 struct ChosenStep {
   const int32_t* chosen = nullptr;
   int32_t position = 0;
+  int32_t rotation = 0;  // the row of the table of rotations for this position
   SampleRequest asked;
   int32_t* numbers = nullptr;
   SampleRequest* request = nullptr;

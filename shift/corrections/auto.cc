@@ -227,7 +227,7 @@ class Search {
     if (removed_.front().begin() == 0 && input == SiteInput::kActivation)
       return fmt::format("layer {} is removed, and there is no block before it", Name(removed_.front()));
     SettingSet used;
-    if (config.block.update_norms) used = used | SettingSet{Setting::kUpdateNorms};
+    if (!config.block.PlainUpdates()) used = used | SettingSet{Setting::kUpdateNorms};
     if (options_.ridge.penalize_bias) used = used | SettingSet{Setting::kPenalizedBias};
     if (std::string why = WhyRefused(FindCorrection(correction), used); !why.empty()) return why;
     const int64_t width = std::max(kOutputProjection.Width(input, config), kDownProjection.Width(input, config));

@@ -172,7 +172,7 @@ std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const C
   ProbeSet probes(input, progress);
   std::vector<CriterionTask> tasks;
   for (const PruneSpec& spec : specs) {
-    SettingSet used = input.weights->config.block.update_norms ? SettingSet{Setting::kUpdateNorms} : SettingSet();
+    SettingSet used = input.weights->config.block.PlainUpdates() ? SettingSet() : SettingSet{Setting::kUpdateNorms};
     if (spec.halves()) used = used | SettingSet{Setting::kHalves};
     CheckCriterion(spec, used);
     tasks.push_back({spec, Quota(spec, *input.weights), input, probes, progress});

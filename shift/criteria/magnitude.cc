@@ -55,7 +55,7 @@ std::vector<double> Scores(const CriterionTask& task) {
     double sum = 0;
     for (const auto kind : {BlockTensor::Kind::kMatrix, BlockTensor::Kind::kNorm})
       ForEachTensor(blocks[part.layer], part.halves, [&](const BlockTensor& row, const TensorView& tensor) {
-        if (row.kind == kind && row.output != Axis::kHeadDim) sum += Sum<kPower>(task.input.context, tensor);
+        if (row.kind == kind && !row.NormsHeads()) sum += Sum<kPower>(task.input.context, tensor);
       });
     scores.push_back(sum);
     task.progress.Advance(1);

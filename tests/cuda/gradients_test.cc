@@ -183,6 +183,11 @@ TEST_F(GradientsOnGpu, OfEveryTensorAgreeWithTheCpu) {
   for (const Shape& shape : {kQwen2, kGemma2}) ExpectParity(shape, DType::kBFloat16, {.tensors = true});
 }
 
+TEST_F(GradientsOnGpu, OfBlocksWithOtherPropertiesAgreeWithTheCpu) {
+  for (const Shape& shape : {kGemma3, kMinistral3, kOlmo2, kSmolLm3, kGranite, kGlm4, kPhi3Long})
+    ExpectParity(shape, DType::kFloat32, {.tensors = true});
+}
+
 TEST_F(GradientsOnGpu, OfLoraWithDropoutAgreeWithTheCpu) {
   ExpectParity(kPhi3, DType::kFloat32, {.dropout = 0.25f});
   ExpectParity(kQwen3, DType::kBFloat16, {.dropout = 0.25f});

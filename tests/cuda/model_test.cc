@@ -131,6 +131,41 @@ TEST_F(ModelOnGpu, PrefillAndDecodeAgreeWithTheCpu) {
   }
 }
 
+// Each has a property of blocks that the shapes above lack.
+TEST_F(ModelOnGpu, PropertiesOfBlocksAgreeWithTheCpu) {
+  for (const auto& [shape, dtype] :
+       InBothTypes({kGemma3, kMinistral3, kOlmo2, kSmolLm3, kGranite, kGlm4, kPhi3Long})) {
+    SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
+    const auto weights = MakeWeights(shape, dtype);
+    ExpectParity(weights, DepthPlan::Original(2));
+    ExpectParity(weights, {{BlockStage{0, Halves::kMlp}, BlockStage{1, Halves::kAttention}}});
+  }
+}
+
+// A short sequence keeps its factors beside a long one, and in a cache without room for a long one.
+TEST_F(ModelOnGpu, LongRopeGoesByTheLengthOfEachSequence) {
+  const auto weights = MakeWeights(kPhi3Long, DType::kFloat32);
+  const DepthPlan plan = DepthPlan::Original(2);
+  const std::vector<int32_t> tokens = Tokens(*weights, 40);
+  const std::span<const int32_t> all(tokens);
+  const auto forward = [&](Device device, std::initializer_list<std::pair<int, int>> ranges) {
+    Batch batch;
+    for (const auto& [begin, count] : ranges) batch.Add(all.subspan(begin, count));
+    return Copied(Decoder(On(device), weights, plan).Forward(batch));
+  };
+  const auto hidden = static_cast<int64_t>(weights->config.hidden);
+  for (const Device device : {Device::kCpu, Device::kCuda}) {
+    const std::vector<float> both = forward(device, {{0, 12}, {12, 28}}), alone = forward(device, {{0, 12}});
+    EXPECT_LE(RelativeError({both.begin(), both.begin() + 12 * hidden}, alone), 1e-6);
+    KvCache cache(weights->config, plan, 16), roomy(weights->config, plan, 17);
+    Decoder decoder(On(device), weights, plan);
+    EXPECT_LE(RelativeError(Copied(decoder.Forward(all.first(12), cache)), alone), 1e-6);
+    EXPECT_GT(RelativeError(Copied(decoder.Forward(all.first(12), roomy)), alone), 1e-3);
+  }
+  EXPECT_LE(RelativeError(forward(Device::kCuda, {{0, 12}, {12, 28}}), forward(Device::kCpu, {{0, 12}, {12, 28}})),
+            ManyTolerance(DType::kFloat32));
+}
+
 // Both activations, with hidden sizes of one and of several steps of the kernel.
 TEST_F(ModelOnGpu, TheGatedProductAgreesWithTheCpu) {
 #ifdef SHIFTRT_EMULATED
@@ -232,7 +267,7 @@ TEST_F(ModelOnGpu, OneTokenIsExactButForTheCache) {
 }
 
 TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
-  for (const auto& [shape, dtype] : InBothTypes({kQwen2, kGemma2})) {
+  for (const auto& [shape, dtype] : InBothTypes({kQwen2, kGemma2, kGranite})) {
     SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
     const auto weights = MakeWeights(shape, dtype);
     const std::vector<int32_t> tokens = Tokens(*weights, 90);

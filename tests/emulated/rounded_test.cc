@@ -118,8 +118,8 @@ TEST_F(Rounded, AProductReadsWhatTheLastOperationWrote) {
       {"Copy", h, [&] { ops_->Copy(h2, h); }},
       {"FromHost", row, [&] { ops_->FromHost(std::vector<float>(hidden, 2.0f), row); }},
       {"Embed", h, [&] { ops_->Embed(h); }},
-      {"Rope", q, [&] { ops_->Rope(q); }},
-      {"RopeGradient", q, [&] { ops_->RopeGradient(q); }},
+      {"Rope", q, [&] { ops_->Rope(0, Rotated::kQueries, q); }},
+      {"RopeGradient", q, [&] { ops_->RopeGradient(0, Rotated::kQueries, q); }},
       {"Attention", q2,
        [&] {
          ops_->Attention({0, 0, q, k, v, q2, log_sums});

@@ -177,7 +177,7 @@ std::string GoldenName(const std::string& model, const std::string& name) {
   if (name == "head") return "lm_head.weight";
   if (name.starts_with("lora") || name.starts_with("adapter")) return name;
   std::string tensor = name.substr(2);
-  if (model == "gemma2") {
+  if (model.starts_with("gemma") || model.starts_with("olmo")) {
     static const std::map<std::string, std::string> kNames = {
         {"attention_update_norm.weight", "post_attention_layernorm.weight"},
         {"post_attention_layernorm.weight", "pre_feedforward_layernorm.weight"},
@@ -187,7 +187,8 @@ std::string GoldenName(const std::string& model, const std::string& name) {
   return fmt::format("model.layers.{}.{}", name[0], tensor);
 }
 
-const std::vector<std::string> kGoldens = {"llama", "qwen2", "qwen3", "gemma2"};
+const std::vector<std::string> kGoldens = {"llama",      "qwen2", "qwen3",   "gemma2",  "gemma3",
+                                           "ministral3", "olmo2", "smollm3", "granite", "ernie4_5"};
 
 TEST(Gradients, LossAndEveryGradientAreThoseOfPyTorch) {
   for (const std::string& model : kGoldens) {

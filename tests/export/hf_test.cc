@@ -11,8 +11,31 @@ namespace fs = std::filesystem;
 class Hf : public ExportTest {};
 
 TEST_F(Hf, EveryFamilyComesBackBitForBit) {
-  for (const char* name : {"llama2", "llama3_tied", "llama_bias", "mistral_window", "qwen1.5", "qwen2_tied",
-                           "qwen2_window", "qwen3", "phi3", "phi3_tied", "gemma2", "gemma2_layer_types"}) {
+  for (const char* name : {"llama2",
+                           "llama3_tied",
+                           "llama_bias",
+                           "mistral_window",
+                           "qwen1.5",
+                           "qwen2_tied",
+                           "qwen2_window",
+                           "qwen3",
+                           "phi3",
+                           "phi3_tied",
+                           "gemma2",
+                           "gemma2_layer_types",
+                           "gemma3",
+                           "gemma3_rope_parameters",
+                           "ministral3",
+                           "olmo2",
+                           "olmo3",
+                           "smollm3",
+                           "granite",
+                           "granite4",
+                           "phi4_mini_longrope",
+                           "glm4",
+                           "seed_oss",
+                           "exaone4",
+                           "ernie4_5"}) {
     SCOPED_TRACE(name);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       const Model model = Golden(name, dtype);
@@ -23,8 +46,10 @@ TEST_F(Hf, EveryFamilyComesBackBitForBit) {
       EXPECT_EQ(after.family, before.family);
       EXPECT_EQ(after.layers, before.layers - 1);
       EXPECT_EQ(opened.weights->embedding.dtype, dtype);
-      for (int64_t i = 0; i < after.layers; ++i)
+      for (int64_t i = 0; i < after.layers; ++i) {
         EXPECT_EQ(after.block.Window(i), before.block.Window(plan.KeptLayers()[i]));
+        EXPECT_EQ(after.block.Rope(i), before.block.Rope(plan.KeptLayers()[i]));
+      }
       ExpectSame(Logits(opened, opened.plan), Logits(model, plan));
       fs::remove_all(out_);
     }
@@ -108,21 +133,19 @@ TEST_F(Hf, SettingsByLayerKeepStep) {
   const int64_t layers = model.weights->config.layers;
   Json by_layer = Json::array();
   for (int64_t layer = 0; layer < layers; ++layer) by_layer.push_back(layer);
-  config["moe_layers_of_the_future"] = by_layer;
-  config["rope_list"] = Json::array({1});
-  config["max_window_layers"] = layers;
+  config["bad_words_ids"] = by_layer;  // a list that nothing reads, as long as the model
+  config["early_stopping"] = Json::array({1});
   config["torch_dtype"] = "float16";
   const Json types = config["layer_types"];
   WriteText(file, config.dump());
   const std::vector<std::string> notes = Write("hf", model, Pruned(model, {1}));
   ASSERT_EQ(notes.size(), size_t{1});
-  EXPECT_NE(notes[0].find("moe_layers_of_the_future"), std::string::npos);
+  EXPECT_NE(notes[0].find("bad_words_ids"), std::string::npos);
   const Json written = ReadJson("config.json");
   by_layer.erase(1);
   EXPECT_EQ(written["num_hidden_layers"], layers - 1);
-  EXPECT_EQ(written["moe_layers_of_the_future"], by_layer);
-  EXPECT_EQ(written["rope_list"], config["rope_list"]);
-  EXPECT_EQ(written["max_window_layers"], layers - 1);
+  EXPECT_EQ(written["bad_words_ids"], by_layer);
+  EXPECT_EQ(written["early_stopping"], config["early_stopping"]);
   EXPECT_EQ(written["torch_dtype"], "float32") << "as the weights are";
   EXPECT_EQ(written["layer_types"].size(), types.size() - 1);
   EXPECT_EQ(written["layer_types"][1], types[2]);

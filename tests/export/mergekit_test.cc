@@ -100,6 +100,9 @@ TEST_F(Mergekit, OnlyWholeBlocksThatAreRemoved) {
   auto own = std::make_shared<BlockWeights>(model.weights->blocks[0]);
   refused(Pruned(model, {1}).With(0, BlockStage{.layer = 0, .own = own}), "block 0 has tensors of its own");
   refused(WithOutput(model, Pruned(model, {1})), "a head or a final norm of its own");
+  const Model olmo3 = Golden("olmo3");
+  EXPECT_NE(WriteRefusal("mergekit", olmo3, Pruned(olmo3, {1})).find("no definition of family olmo3"),
+            std::string::npos);
   const Model windows = Golden("gemma2");
   EXPECT_NE(WriteRefusal("mergekit", windows, Pruned(windows, {1})).find("attention windows"), std::string::npos);
 }

@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 
 import torch
-from make_models import GEMMA2, LLAMA, QWEN2, QWEN3, random_tensor
+from make_models import ERNIE, GEMMA2, GEMMA3, GRANITE, LLAMA, MINISTRAL3, OLMO2, QWEN2, QWEN3, SMOLLM3, random_tensor
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -34,6 +34,12 @@ CONFIGS = {  # and the weights of cross entropy and divergence
     "qwen2": ({**QWEN2, "tie_word_embeddings": True}, 1.0, 0.0),
     "qwen3": ({**QWEN3, **SHORT}, 0.25, 0.75),
     "gemma2": ({**GEMMA2, **SHORT, "num_key_value_heads": 1, "sliding_window": 4}, 0.5, 0.5),
+    "gemma3": ({**GEMMA3, **SHORT, "num_key_value_heads": 1, "sliding_window": 4, "sliding_window_pattern": 2}, 1.0, 0.0),
+    "ministral3": ({**MINISTRAL3, **SHORT, "num_key_value_heads": 1, "pad_token_id": 0}, 1.0, 0.0),
+    "olmo2": ({**OLMO2, "num_key_value_heads": 1}, 1.0, 0.0),
+    "smollm3": ({**SMOLLM3, "num_key_value_heads": 1}, 1.0, 0.0),
+    "granite": ({**GRANITE, "num_key_value_heads": 1}, 0.5, 0.5),
+    "ernie4_5": ({**ERNIE, **SHORT, "num_key_value_heads": 1, "use_bias": True}, 1.0, 0.0),
 }
 LENGTHS = [5, 1, 9, 3]
 RANK, SCALE = 2, 1.5

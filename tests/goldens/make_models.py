@@ -67,8 +67,75 @@ CONFIGS = {
     "qwen3": {**QWEN3, "num_key_value_heads": 2},
     "qwen3_tied": {**QWEN3, "num_attention_heads": 6, "num_key_value_heads": 3, "tie_word_embeddings": True},
 }
-BFLOAT16 = ("llama2", "qwen2_tied", "qwen3", "phi3", "gemma2")
-NULLS = ("sliding_window", "final_logit_softcapping")  # where null says something else than nothing
+# Families of 2025. As above, windows, local bases, factors and multipliers are small enough to show.
+GEMMA3 = {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "num_hidden_layers": 4, "head_dim": 16,
+          "num_key_value_heads": 2, "hidden_act": None, "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
+          "query_pre_attn_scalar": 20, "sliding_window": 6, "tie_word_embeddings": True, "rope_theta": 1000000.0,
+          "rope_local_base_freq": 100.0, "sliding_window_pattern": 3, "attn_logit_softcapping": None,
+          "final_logit_softcapping": None}
+MINISTRAL3 = {"architectures": ["Ministral3ForCausalLM"], "model_type": "ministral3", "head_dim": 16,
+              "num_key_value_heads": 2, "rope_theta": None,
+              "rope_parameters": {"type": "yarn", "rope_type": "yarn", "rope_theta": 1000000.0, "factor": 16.0,
+                                  "original_max_position_embeddings": 8, "max_position_embeddings": 256,
+                                  "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+                                  "llama_4_scaling_beta": 0.1}}
+OLMO2 = {"architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "rms_norm_eps": 1e-6, "rope_theta": 500000.0}
+OLMO3 = {**OLMO2, "architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3", "num_hidden_layers": 4,
+         "sliding_window": 5}
+SMOLLM3 = {"architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "num_key_value_heads": 2,
+           "rms_norm_eps": 1e-6, "rope_theta": 5000000.0, "tie_word_embeddings": True, "no_rope_layer_interval": 2,
+           "use_sliding_window": False, "sliding_window": None, "pad_token_id": 0}
+GRANITE = {"architectures": ["GraniteForCausalLM"], "model_type": "granite", "num_key_value_heads": 2,
+           "attention_multiplier": 0.2, "embedding_multiplier": 12.0, "logits_scaling": 8.0,
+           "residual_multiplier": 0.22, "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": True}
+GRANITE4 = {**GRANITE, "architectures": ["GraniteMoeHybridForCausalLM"], "model_type": "granitemoehybrid",
+            "mlp_bias": None, "num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 88,
+            "position_embedding_type": "rope", "mamba_n_heads": 4, "layer_types": ["full_attention"] * 3}
+GLM4 = {"architectures": ["Glm4ForCausalLM"], "model_type": "glm4", "num_key_value_heads": 2, "head_dim": 16,
+        "partial_rotary_factor": 0.5, "attention_bias": True, "pad_token_id": 0}
+SEED_OSS = {"architectures": ["SeedOssForCausalLM"], "model_type": "seed_oss", "num_key_value_heads": 2, "head_dim": 16,
+            "attention_bias": True, "attention_out_bias": False, "mlp_bias": False, "rms_norm_eps": 1e-6,
+            "rope_scaling": {"rope_type": "default"}}
+EXAONE4 = {"architectures": ["Exaone4ForCausalLM"], "model_type": "exaone4", "num_hidden_layers": 4,
+           "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 5, "sliding_window_pattern": 4}
+ERNIE = {"architectures": ["Ernie4_5ForCausalLM"], "model_type": "ernie4_5", "num_key_value_heads": 2, "head_dim": 16,
+         "rope_theta": 500000.0, "use_bias": False, "tie_word_embeddings": True}
+PHI_LONG = {**PHI3, "num_key_value_heads": 2, "original_max_position_embeddings": 16, "tie_word_embeddings": True}
+CONFIGS.update({
+    "gemma3": GEMMA3,
+    "gemma3_rope_parameters": {
+        **GEMMA3, "rope_theta": None, "rope_local_base_freq": None, "sliding_window_pattern": None,
+        "layer_types": ["sliding_attention", "full_attention", "full_attention", "sliding_attention"],
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}},
+    "mistral_small": {**MISTRAL, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32,
+                      "rope_theta": 100000000.0},
+    "ministral3": MINISTRAL3,
+    "olmo2": OLMO2,
+    "olmo2_grouped": {**OLMO2, "num_key_value_heads": 2, "attention_bias": True},
+    "olmo3": {**OLMO3, "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32,
+                                        "attention_factor": 1.2079441541679836, "beta_fast": 32, "beta_slow": 1}},
+    "smollm3": SMOLLM3,
+    "granite": GRANITE,
+    "granite4": GRANITE4,
+    "granite4_nope": {**GRANITE4, "position_embedding_type": "nope", "logits_scaling": 3.0},
+    "phi3_longrope": {**PHI_LONG, "length": 12,
+                      "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.7, 2.0, 2.1],
+                                       "long_factor": [1.0, 1.5, 2.0, 4.0, 8.0, 20.0]}},
+    "phi4_mini_longrope": {**PHI_LONG, "length": 24, "partial_rotary_factor": 0.75, "head_dim": None,
+                           "num_attention_heads": 3, "num_key_value_heads": 1,
+                           "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.7, 2.0, 2.1],
+                                            "long_factor": [1.0, 1.5, 2.0, 4.0, 8.0, 20.0]}},
+    "glm4": GLM4,
+    "seed_oss": SEED_OSS,
+    "exaone4": EXAONE4,
+    "exaone4_full": {**EXAONE4, "num_hidden_layers": 3, "sliding_window": None, "sliding_window_pattern": None,
+                     "layer_types": ["full_attention"] * 3},
+    "ernie4_5": ERNIE,
+})
+BFLOAT16 = ("llama2", "qwen2_tied", "qwen3", "phi3", "gemma2", "gemma3", "olmo2", "granite", "glm4")
+NULLS = ("sliding_window", "final_logit_softcapping", "attn_logit_softcapping")  # where null says something else than nothing
 SEED = 1
 MASK = (1 << 64) - 1
 

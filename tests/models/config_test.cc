@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "models/families.h"
 #include "runtime/check.h"
@@ -153,11 +154,13 @@ TEST(Config, BiasesFollowTheFamily) {
   const Json biases = {{"attention_bias", true}, {"mlp_bias", true}, {"sliding_window", nullptr}};
   const ModelConfig llama = Parse(With(Llama(), biases));
   EXPECT_TRUE(llama.block.qkv_bias && llama.block.output_bias && llama.block.mlp_bias);
-  const ModelConfig mistral = Parse(With(Named("MistralForCausalLM"), biases));
+  ExpectConfigRefusal(With(Named("MistralForCausalLM"), biases), "attention_bias is true: MistralForCausalLM");
+  const ModelConfig mistral = Parse(With(Named("MistralForCausalLM"), {{"attention_bias", false}}));
   EXPECT_FALSE(mistral.block.qkv_bias || mistral.block.output_bias || mistral.block.mlp_bias);
   const ModelConfig qwen2 = Parse(With(Named("Qwen2ForCausalLM"), {{"attention_bias", false}}));
   EXPECT_TRUE(qwen2.block.qkv_bias && !qwen2.block.output_bias);
-  const ModelConfig qwen3 = Parse(With(Named("Qwen3ForCausalLM"), biases));
+  ExpectConfigRefusal(With(Named("Qwen3ForCausalLM"), biases), "mlp_bias");
+  const ModelConfig qwen3 = Parse(With(Named("Qwen3ForCausalLM"), {{"attention_bias", true}}));
   EXPECT_TRUE(qwen3.block.qkv_bias && qwen3.block.output_bias && !qwen3.block.mlp_bias);
 }
 
@@ -179,7 +182,7 @@ TEST(Config, QwenHasAWindowOnlyWhereALayerSlides) {
     ExpectConfigRefusal(With(on, {{"layer_types", {"chunked_attention"}}}), "chunked_attention");
     ExpectConfigRefusal(With(on, {{"layer_types", 5}}), "layer_types");
   }
-  EXPECT_FALSE(Parse(With(Llama(), window)).block.AnyWindow());
+  ExpectConfigRefusal(With(Llama(), window), "sliding_window is 128: LlamaForCausalLM");
 }
 
 TEST(Config, Phi3) {
@@ -199,7 +202,75 @@ TEST(Config, Phi3) {
   EXPECT_FALSE(Parse(none).block.AnyWindow());
   for (const char* kind : {"longrope", "su", "yarn", "linear"})
     EXPECT_NE(ConfigRefusal(With(json, {{"rope_scaling", {{"type", kind}, {"factor", 2}}}})), "") << kind;
-  ExpectConfigRefusal(With(json, {{"partial_rotary_factor", 0.75}}), "partial_rotary_factor");
+  EXPECT_EQ(Parse(With(json, {{"partial_rotary_factor", 0.75}})).rope.RotaryDim(96), 72);
+  ExpectConfigRefusal(With(json, {{"partial_rotary_factor", 0.52}}), "partial_rotary_factor 0.52 of head_dim 96 is 49");
+  const Json factors(48, 1.5);
+  const Json longrope = {{"type", "su"}, {"short_factor", factors}, {"long_factor", factors}};
+  const ModelConfig phi35 = Parse(With(json, {{"rope_scaling", longrope}, {"max_position_embeddings", 131072}}));
+  EXPECT_EQ(phi35.rope.kind, RopeKind::kLongRope);
+  EXPECT_NEAR(phi35.rope.attention_factor, std::sqrt(1 + std::log(32.0) / std::log(4096.0)), 1e-12);
+  EXPECT_TRUE(phi35.rope.IsLong(4097) && !phi35.rope.IsLong(4096));
+  ExpectConfigRefusal(With(json, {{"rope_scaling", With(longrope, {{"long_factor", {1, 2}}})}}), "list of 48 numbers");
+  ExpectConfigRefusal(With(json, {{"rope_scaling", With(longrope, {{"short_mscale", 1.2}})}}), "short_mscale");
+}
+
+// The directory of the released Gemma 3 4B: few settings of its own, and the images' beside them.
+TEST(Config, TheTextModelOfAModelOfTextAndImages) {
+  const Json json = Json::parse(R"({"architectures": ["Gemma3ForConditionalGeneration"], "boi_token_index": 255999,
+    "eos_token_id": [1, 106], "image_token_index": 262144, "model_type": "gemma3", "text_config": {"hidden_size": 2560,
+    "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0,
+    "rope_type": "linear"}, "sliding_window": 1024}, "torch_dtype": "bfloat16", "vision_config": {"hidden_size": 1152}})");
+  const ModelConfig c = Parse(json);
+  EXPECT_EQ(c.family, "gemma3");
+  EXPECT_EQ(c.head_dim, 256);
+  EXPECT_EQ(c.vocab, 262208);
+  EXPECT_TRUE(c.tied_head && c.block.qk_norm && c.block.update_norms);
+  EXPECT_EQ(c.block.Window(4), 1024);
+  EXPECT_EQ(c.block.Window(5), 0);
+  EXPECT_EQ(c.block.Rope(4), RopeChoice::kSecond);
+  EXPECT_EQ(c.block.Rope(5), RopeChoice::kFirst);
+  EXPECT_EQ(c.rope.kind, RopeKind::kLinear);
+  EXPECT_EQ(c.rope.theta, 1e6);
+  EXPECT_EQ(c.second_rope.kind, RopeKind::kDefault);
+  EXPECT_EQ(c.second_rope.theta, 1e4);
+  EXPECT_EQ(c.eos_tokens, (std::vector<int32_t>{1, 106}));
+  ExpectConfigRefusal(With(json, {{"text_config", {{"model_type", "qwen3"}}}}), "text_config.model_type");
+}
+
+TEST(Config, LayersWithoutRotaryEmbedding) {
+  const auto ropes = [](const Json& more) { return Parse(With(Named("SmolLM3ForCausalLM"), more)).block.ropes; };
+  constexpr RopeChoice kFirst = RopeChoice::kFirst, kNone = RopeChoice::kNone;
+  EXPECT_EQ(ropes({{"no_rope_layer_interval", 2}}), (std::vector<RopeChoice>{kFirst, kNone, kFirst}));
+  EXPECT_EQ(ropes({{"no_rope_layers", {0, 1, 1}}}), (std::vector<RopeChoice>{kNone, kFirst, kFirst}));
+  ExpectConfigRefusal(With(Named("SmolLM3ForCausalLM"), {{"no_rope_layers", {0, 1}}}), "no_rope_layers");
+  const auto exaone = [](const Json& more) { return Parse(With(Named("Exaone4ForCausalLM"), more)).block; };
+  EXPECT_EQ(exaone({{"sliding_window", 64}, {"sliding_window_pattern", 2}}).ropes,
+            (std::vector<RopeChoice>{kFirst, kNone, kFirst}));
+  EXPECT_TRUE(exaone({{"sliding_window", nullptr}}).ropes.empty());
+}
+
+// One key that no family reads, among the settings and among those of RoPE.
+TEST(Config, RefusesAKeyThatNothingReads) {
+  std::set<std::string> seen;
+  for (const auto& entry : std::filesystem::directory_iterator(TestDirectory() / "goldens/models")) {
+    const Json json = Json::parse(ReadFile(entry.path() / "config.json"));
+    SCOPED_TRACE(entry.path().string());
+    const auto architecture = json["architectures"][0].get<std::string>();
+    seen.insert(architecture);
+    EXPECT_EQ(ConfigRefusal(json), "");
+    ExpectConfigRefusal(With(json, {{"attention_sinks", 4}}), "attention_sinks is 4: " + architecture);
+    EXPECT_EQ(ConfigRefusal(With(json, {{"attention_sinks", nullptr}, {"temperature", 0.7}})), "");
+    if (!json.contains("rope_scaling")) continue;
+    ExpectConfigRefusal(With(json, {{"rope_scaling", With(json["rope_scaling"], {{"spin", 4}})}}), "spin is 4");
+  }
+  for (const Family& family : Families()) EXPECT_TRUE(seen.contains(family.architecture)) << family.architecture;
+}
+
+TEST(Config, AnUnknownArchitectureNamesTheNearest) {
+  ExpectConfigRefusal(Named("LlamaNextForCausalLM"), "The nearest that is supported is LlamaForCausalLM: it reads all");
+  ExpectConfigRefusal(Named("Qwen3NextForCausalLM"), "The nearest that is supported is Qwen3ForCausalLM");
+  ExpectConfigRefusal(With(Named("LlamaNextForCausalLM"), {{"attention_sinks", 0.5}, {"spin", 1}}),
+                      "LlamaForCausalLM: this file has attention_sinks, spin, which LlamaForCausalLM does not read");
 }
 
 TEST(Config, Gemma2) {

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "runtime/files.h"
+#include "runtime/json.h"
 #include "tests/models/checkpoint_files.h"
 
 namespace shiftrt {
@@ -135,6 +136,37 @@ TEST_F(LoadWeightsTest, ATensorInTwoShardsIsRefused) {
   shard.push_back(twice);
   WriteText(dir() / "a.safetensors", SafetensorsBytes(shard));
   ExpectRefused({twice.name, "a.safetensors", "b.safetensors"});
+}
+
+// A model of text and images, under the names of two versions of transformers.
+TEST(TextModel, IsLoadedFromAModelOfTextAndImages) {
+  const TemporaryDirectory directory;
+  const auto alone = directory.path() / "alone", both = directory.path() / "both";
+  std::filesystem::create_directory(both);
+  WriteRandomCheckpoint(GoldenModel("gemma3") / "config.json", DType::kFloat32, 1, alone);
+  nlohmann::json text = nlohmann::json::parse(ReadFile(alone / "config.json"));
+  text.erase("architectures");
+  const nlohmann::json config = {{"architectures", {"Gemma3ForConditionalGeneration"}},
+                                 {"model_type", "gemma3"},
+                                 {"text_config", text},
+                                 {"vision_config", {{"hidden_size", 8}}},
+                                 {"mm_tokens_per_image", 256}};
+  WriteText(both / "config.json", config.dump());
+  const auto original = LoadWeights(alone);
+  for (const bool old : {true, false}) {
+    std::vector<StoredTensor> tensors = ReadTensors(alone / "model.safetensors");
+    for (StoredTensor& tensor : tensors)
+      tensor.name = old ? "language_model." + tensor.name : "model.language_model." + tensor.name.substr(6);
+    const std::string prefix = old ? "" : "model.";
+    tensors.push_back({prefix + "vision_tower.encoder.weight", "F32", {1}, std::string(4, 'a')});
+    WriteText(both / "model.safetensors", SafetensorsBytes(tensors));
+    const auto loaded = LoadWeights(both);
+    EXPECT_EQ(loaded->config.family, "gemma3");
+    EXPECT_EQ(loaded->Fingerprint(), original->Fingerprint());
+    tensors.push_back({"audio_tower.weight", "F32", {1}, std::string(4, 'a')});
+    WriteText(both / "model.safetensors", SafetensorsBytes(tensors));
+    EXPECT_NE(Refusal([&] { LoadWeights(both); }).find("audio_tower.weight is of neither"), std::string::npos);
+  }
 }
 
 TEST_F(LoadWeightsTest, NoFilesAtAll) {
