@@ -73,16 +73,16 @@ class NoMlp(nn.Module):
 
 def leave_one_half(layer, runs, layer_idx):
     """Takes the attention or the MLP out of a layer, with its norms. `runs` names the half that stays."""
-    # Gemma 2 has a norm behind each half too, and its post_attention_layernorm belongs to the attention.
-    around = hasattr(layer, "pre_feedforward_layernorm")
+    # With a norm behind each half, post_attention_layernorm belongs to the attention, unless that has another name.
+    behind = hasattr(layer, "post_feedforward_layernorm")
+    of_attention = {"input_layernorm", "post_self_attn_layernorm", *(["post_attention_layernorm"] if behind else [])}
     if runs == "mlp":
         layer.self_attn = NoAttention(layer_idx)
-        norms = ["input_layernorm", *(["post_attention_layernorm"] if around else [])]
     else:
         layer.mlp = NoMlp()
-        norms = ["pre_feedforward_layernorm", "post_feedforward_layernorm"] if around else ["post_attention_layernorm"]
-    for norm in norms:
-        setattr(layer, norm, nn.Identity())
+    for name, part in list(layer.named_children()):
+        if name.endswith("norm") and (name in of_attention) == (runs == "mlp"):
+            setattr(layer, name, nn.Identity())
 
 
 @functools.cache

@@ -175,8 +175,9 @@ TEST_F(GgufExport, WhatItCannotHoldIsRefused) {
   expect_refused(window, window.plan, "attend to a window");
   const Model olmo = Golden("olmo2");
   expect_refused(olmo, olmo.plan, "models of family olmo2");
-  EXPECT_NE(WriteRefusal("hf-lra", olmo, olmo.plan).find("family olmo2"), std::string::npos);
-  EXPECT_NE(WriteRefusal("hf-lra", olmo, olmo.plan).find("Formats that can: hf"), std::string::npos);
+  const Model granite = Golden("granite4");
+  EXPECT_NE(WriteRefusal("hf-lra", granite, granite.plan).find("family granite4"), std::string::npos);
+  EXPECT_NE(WriteRefusal("hf-lra", granite, granite.plan).find("Formats that can: hf"), std::string::npos);
   DepthPlan adapted = Pruned(llama, {1});
   adapted.stages.insert(adapted.stages.begin() + 1, AdapterStage{{1}, Adapter(llama, 4, 1)});
   expect_refused(llama, adapted, "it has 1 adapters");

@@ -104,5 +104,43 @@ TEST_P(RopeTest, GradientIsTheTransposedRotation) {
   EXPECT_THROW(RopeGradient(context_, Padded(3, width).view(), head_dim, angles), Error);
 }
 
+// Every layout is the plain rotation of the elements that it pairs; the others are only scaled.
+TEST_P(RopeTest, LayoutsRotateTheirPairs) {
+  const std::vector<int64_t> positions = {0, 3, 4097};
+  const std::vector<float> scales = {1.0f, 0.5f, 3.0f};
+  const auto tokens = static_cast<int64_t>(positions.size());
+  constexpr int64_t kHeadDim = 8;
+  for (const int64_t rotary : {2, 4, 8}) {
+    for (const bool interleaved : {false, true}) {
+      std::vector<float> frequencies = Frequencies(rotary);
+      const RopeAngles plain = MakeRopeAngles(context_, positions, frequencies, 1.3f);
+      frequencies.resize(kHeadDim / 2, 0.0f);
+      const RopeAngles angles = MakeRopeAngles(context_, positions, frequencies, 1.3f);
+      const Padded x = Padded::Normal(tokens, 2 * kHeadDim, 1), out = x.Copy();
+      Rope(context_, out.view(), {kHeadDim, rotary, interleaved}, angles, scales);
+      for (const int64_t head : {0, 1}) {
+        const Padded pairs(tokens, rotary);
+        const auto place = [&](int64_t i) {  // of element i of the plain layout
+          return head * kHeadDim + (interleaved ? i % (rotary / 2) * 2 + i / (rotary / 2) : i);
+        };
+        for (int64_t t = 0; t < tokens; ++t)
+          for (int64_t i = 0; i < rotary; ++i) pairs(t, i) = x(t, place(i));
+        Rope(context_, pairs.view(), rotary, plain);
+        for (int64_t t = 0; t < tokens; ++t) {
+          for (int64_t i = 0; i < rotary; ++i)
+            ASSERT_EQ(out(t, place(i)), pairs(t, i) * scales[t]) << rotary << " " << i;
+          for (int64_t at = head * kHeadDim + rotary; at < (head + 1) * kHeadDim; ++at)
+            ASSERT_EQ(out(t, at), x(t, at) * scales[t]) << rotary << " " << at;
+        }
+      }
+      EXPECT_TRUE(out.PaddingIsUntouched());
+    }
+  }
+  const Padded x = Padded::Normal(tokens, kHeadDim, 1);
+  const RopeAngles angles = MakeRopeAngles(context_, positions, Frequencies(kHeadDim), 1);
+  EXPECT_THROW(Rope(context_, x.view(), {kHeadDim, 10, false}, angles), Error);
+  EXPECT_THROW(Rope(context_, x.view(), kHeadDim, angles, std::vector<float>{1}), Error);
+}
+
 }  // namespace
 }  // namespace shiftrt

@@ -8,17 +8,27 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
 FILES = Path(__file__).parents[2] / "export" / "hf_lra"
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
-                 "qwen3": "Qwen3ForCausalLM", "phi3": "Phi3ForCausalLM", "gemma2": "Gemma2ForCausalLM"}
+                 "qwen3": "Qwen3ForCausalLM", "phi3": "Phi3ForCausalLM", "gemma2": "Gemma2ForCausalLM",
+                 "gemma3_text": "Gemma3ForCausalLM", "ministral3": "Ministral3ForCausalLM", "smollm3": "SmolLM3ForCausalLM",
+                 "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM", "granite": "GraniteForCausalLM",
+                 "glm4": "Glm4ForCausalLM", "seed_oss": "SeedOssForCausalLM", "exaone4": "Exaone4ForCausalLM",
+                 "ernie4_5": "Ernie4_5ForCausalLM"}
+ARCHITECTURES = {family: name for family, name in ARCHITECTURES.items() if family in CONFIG_MAPPING}
+NORMS_BEHIND = ("gemma2", "gemma3_text", "olmo2", "olmo3", "exaone4")
 HIDDEN, LAYERS, VOCABULARY = 64, 4, 199
 SHAPE = {"vocab_size": VOCABULARY, "hidden_size": HIDDEN, "intermediate_size": 96, "num_hidden_layers": LAYERS,
          "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 256,
          "initializer_range": 0.2, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
 SPECIAL = {"qwen2": {"tie_word_embeddings": True}, "gemma2": {"sliding_window": 8, "query_pre_attn_scalar": 32},
-           "mistral": {"sliding_window": 8},
+           "mistral": {"sliding_window": 8}, "gemma3_text": {"sliding_window": 8, "query_pre_attn_scalar": 32,
+                                                             "sliding_window_pattern": 2},
+           "olmo3": {"sliding_window": 8}, "exaone4": {"sliding_window": 8}, "smollm3": {"tie_word_embeddings": True},
+           "granite": {"embedding_multiplier": 4.0, "residual_multiplier": 0.5, "logits_scaling": 4.0,
+                       "attention_multiplier": 0.1},
            "llama": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                       "original_max_position_embeddings": 64}, "rope_theta": 500000.0}}
 ADAPTERS = [{"layer": 0, "where": "before", "index": 0, "kind": "low-rank", "rank": 4},
@@ -47,9 +57,9 @@ def apply(tensors, stream):
 
 def half_of(tensor, family):
     """Which half of a block reads a tensor: "attention" or "mlp"."""
-    if family == "gemma2":  # it has a norm behind each half too
+    if family in NORMS_BEHIND:  # post_attention_layernorm is behind the attention
         return "mlp" if "mlp." in tensor or "feedforward" in tensor else "attention"
-    return "mlp" if "mlp." in tensor or "post_attention_layernorm" in tensor else "attention"
+    return "mlp" if "mlp" in tensor or "post_attention_layernorm" in tensor else "attention"
 
 
 def without_update(layer, runs, family):
@@ -57,8 +67,10 @@ def without_update(layer, runs, family):
     def zero(_, args, output):
         return (torch.zeros_like(output[0]), *output[1:]) if isinstance(output, tuple) else torch.zeros_like(output)
     behind = {"mlp": layer.self_attn, "attention": layer.mlp}
-    if family == "gemma2":
+    if family in NORMS_BEHIND:
         behind = {"mlp": layer.post_attention_layernorm, "attention": layer.post_feedforward_layernorm}
+    elif family == "glm4":
+        behind = {"mlp": layer.post_self_attn_layernorm, "attention": layer.post_mlp_layernorm}
     behind[runs].register_forward_hook(zero)
 
 
@@ -69,8 +81,8 @@ class RandomExport:
         self.directory, self.family, self.half_blocks = directory, family, list(half_blocks)
         torch.manual_seed(7)
         entries = {**SHAPE, **SPECIAL.get(family, {})}
-        if "head_dim" in entries and family == "phi3":
-            del entries["head_dim"]  # Phi-3 has none
+        if family in ("phi3", "olmo2", "olmo3", "granite"):
+            del entries["head_dim"]  # these have none
         # The other implementations of transformers leave out the soft cap of Gemma 2's attention.
         self.options = {"attn_implementation": "eager"} if family == "gemma2" else {}
         stock = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **entries), **self.options).eval()
