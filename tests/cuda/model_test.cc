@@ -133,8 +133,7 @@ TEST_F(ModelOnGpu, PrefillAndDecodeAgreeWithTheCpu) {
 
 // Each has a property of blocks that the shapes above lack.
 TEST_F(ModelOnGpu, PropertiesOfBlocksAgreeWithTheCpu) {
-  for (const auto& [shape, dtype] :
-       InBothTypes({kGemma3, kMinistral3, kOlmo2, kSmolLm3, kGranite, kGlm4, kPhi3Long})) {
+  for (const auto& [shape, dtype] : InBothTypes({kGemma3, kMinistral3, kOlmo2, kSmolLm3, kGranite, kGlm4, kPhi3Long})) {
     SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
     const auto weights = MakeWeights(shape, dtype);
     ExpectParity(weights, DepthPlan::Original(2));

@@ -46,7 +46,16 @@ inline constexpr Shape kGemma2{"gemma2", "Gemma2ForCausalLM", 72, 104, 4, 2, 64,
         "query_pre_attn_scalar": 40, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 6.0,)"};
 
 // Two rotary embeddings, norms of heads with an offset, and a local and a global layer.
-inline constexpr Shape kGemma3{"gemma3_text", "Gemma3ForCausalLM", 72, 104, 4, 2, 64, 61, true, 2,
+inline constexpr Shape kGemma3{"gemma3_text",
+                               "Gemma3ForCausalLM",
+                               72,
+                               104,
+                               4,
+                               2,
+                               64,
+                               61,
+                               true,
+                               2,
                                R"("sliding_window": 7, "query_pre_attn_scalar": 40, "sliding_window_pattern": 2,
         "rope_local_base_freq": 100.0, "hidden_activation": "gelu_pytorch_tanh",)"};
 // Queries are scaled by their position.
@@ -55,16 +64,26 @@ inline constexpr Shape kMinistral3{
         "factor": 4.0, "original_max_position_embeddings": 8, "mscale": 1.0, "mscale_all_dim": 1.0,
         "llama_4_scaling_beta": 0.3},)"};
 // Norms behind the halves alone, and of all heads together.
-inline constexpr Shape kOlmo2{"olmo2", "Olmo2ForCausalLM", 64, 88, 4, 2, 64, 67, false, 2, R"("attention_bias": true,)"};
+inline constexpr Shape kOlmo2{"olmo2", "Olmo2ForCausalLM",          64, 88, 4, 2, 64, 67, false,
+                              2,       R"("attention_bias": true,)"};
 // The second layer has no rotary embedding.
-inline constexpr Shape kSmolLm3{"smollm3", "SmolLM3ForCausalLM", 64, 88, 2, 1, 64, 67, true, 2,
-                                R"("no_rope_layer_interval": 2,)"};
-inline constexpr Shape kGranite{"granite", "GraniteForCausalLM", 64, 88, 2, 1, 64, 67, true, 2,
+inline constexpr Shape kSmolLm3{
+    "smollm3", "SmolLM3ForCausalLM", 64, 88, 2, 1, 64, 67, true, 2, R"("no_rope_layer_interval": 2,)"};
+inline constexpr Shape kGranite{"granite",
+                                "GraniteForCausalLM",
+                                64,
+                                88,
+                                2,
+                                1,
+                                64,
+                                67,
+                                true,
+                                2,
                                 R"("attention_multiplier": 0.05, "embedding_multiplier": 6.0, "logits_scaling": 4.0,
         "residual_multiplier": 0.4, "attention_bias": true, "mlp_bias": true,)"};
 // Neighbours in the first half of a head are rotated.
-inline constexpr Shape kGlm4{"glm4", "Glm4ForCausalLM", 64, 88, 2, 1, 64, 67, false, 2,
-                             R"("partial_rotary_factor": 0.5,)"};
+inline constexpr Shape kGlm4{
+    "glm4", "Glm4ForCausalLM", 64, 88, 2, 1, 64, 67, false, 2, R"("partial_rotary_factor": 0.5,)"};
 // Sequences of more than 16 tokens have other factors.
 inline constexpr Shape kPhi3Long{
     "phi3", "Phi3ForCausalLM", 64, 88, 2, 1, 64, 67, false, 2, R"("original_max_position_embeddings": 16,

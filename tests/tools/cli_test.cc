@@ -100,6 +100,13 @@ TEST_F(Cli, InspectListsDevices) {
   EXPECT_EQ(Command("inspect", {}).err, "");
 }
 
+TEST_F(Cli, InspectListsFamilies) {
+  const Outcome families = Call({"inspect", "--families"});
+  EXPECT_EQ(families.status, 0) << families.err;
+  for (const char* word : {"LlamaForCausalLM", "0.1.0", "Gemma3ForCausalLM", "0.2.0"})
+    EXPECT_NE(families.out.find(word), std::string::npos) << word << " in:\n" << families.out;
+}
+
 TEST_F(Cli, InspectShowsWhatASavedModelIsMadeOf) {
   const std::vector<std::string> run = {"--prune", "layers=1,2", "--lra", "8", "--merge", "lowrank", "--save"};
   for (const bool with_weights : {false, true}) {
