@@ -126,7 +126,9 @@ class ExchangedAdder : public RidgeAdder {
     const auto weights = in.GetAll<double>();
     Matrix<float> rows[2];
     for (Matrix<float>& matrix : rows) {
-      matrix = Matrix<float>(std::ssize(products), in.Get<int64_t>());
+      const int64_t rows = std::ssize(products), cols = in.Get<int64_t>();
+      in.CheckRoom(rows, cols, sizeof(float));
+      matrix = Matrix<float>(rows, cols);
       in.Get(matrix.span());
     }
     Add({products, weights, Rows(rows[0].view()), Rows(rows[1].view())});

@@ -47,6 +47,8 @@ void Journal::Read(const std::filesystem::path& file) {
       scores_[{line.at("key").get<std::string>(), line.at("batch").get<int64_t>()}] = std::move(scores);
     } catch (const Json::exception&) {
       bad_.push_back(fmt::format("{}: a line is not one of an evaluation", file.string()));
+    } catch (const Error&) {
+      bad_.push_back(fmt::format("{}: a line is not one of an evaluation", file.string()));
     }
   }
 }

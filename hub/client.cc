@@ -68,8 +68,12 @@ RemoteFile ParseSibling(const Json& sibling, const std::string& where) {
   } else if (sibling.contains("blobId") && sibling["blobId"].is_string()) {
     file.etag = sibling["blobId"].get<std::string>();
   }
-  if (sibling.contains("size") && sibling["size"].is_number_unsigned()) file.size = sibling["size"].get<int64_t>();
-  Check(file.size <= kLargest, "{}: the listing says that {} has {} bytes", where, file.path, file.size);
+  if (sibling.contains("size") && sibling["size"].is_number_unsigned()) {
+    const auto size = sibling["size"].get<uint64_t>();
+    Check(size <= static_cast<uint64_t>(kLargest), "{}: the listing says that {} has {} bytes", where,
+          Printable(file.path), size);
+    file.size = static_cast<int64_t>(size);
+  }
   return file;
 }
 
@@ -218,13 +222,20 @@ Listing HubClient::List(const Repository& repository) {
                                     repository.id, EscapeUrl(repository.revision, false)),
                         false);
   if (IsPage(*answer)) FailAnswer(repository, what, *answer);
-  const Json json = ParseJson(answer->body(), "the listing of " + what);
+  return ParseListing(answer->body(), repository, HostOf(answer->url()));
+}
+
+Listing ParseListing(std::string_view body, const Repository& repository, const std::string& host) {
+  const std::string what = repository.Description();
+  const Json json = ParseJson(body, "the listing of " + what);
   Check(json.is_object() && json.contains("sha") && json["sha"].is_string() && json.contains("siblings") &&
             json["siblings"].is_array(),
         "{}: the answer of {} is no listing of a repository (no \"sha\" or no \"siblings\"): is HF_ENDPOINT a hub?",
-        what, HostOf(answer->url()));
+        what, host);
   Listing listing{repository.id, json["sha"].get<std::string>(), {}};
-  if (json.contains("id") && json["id"].is_string()) listing.id = json["id"].get<std::string>();
+  // The name of a repository that the hub has renamed. What is no name of a repository is not shown.
+  if (json.contains("id") && json["id"].is_string() && ParseRepository(json["id"].get_ref<const std::string&>()))
+    listing.id = json["id"].get<std::string>();
   Check(IsChecksum(listing.commit), "{}: the commit is called \"{}\", expected 40 hexadecimal digits", what,
         Printable(listing.commit));
   for (const Json& sibling : json["siblings"]) listing.files.push_back(ParseSibling(sibling, what));

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hub/cache.h"
@@ -33,6 +34,11 @@ bool IsPassing(const Exchange& exchange);
 // The seconds to wait before try number `attempt` (from 1): as Retry-After says, or `first`, doubled for each earlier
 // try.
 double RetryDelay(const Exchange& exchange, int attempt, double first);
+
+// Reads the answer to a request for the listing of a repository: /api/models/ID/revision/REV?blobs=true. Errors name
+// the repository and the server `host`. Throws Error for names that lead out of the repository, for a commit that is
+// no checksum, and for sizes out of range.
+Listing ParseListing(std::string_view body, const Repository& repository, const std::string& host);
 
 class HubClient {
  public:

@@ -148,6 +148,9 @@ AdaptedHeader ReadHeader(const fs::path& file) {
   return header;
 }
 
+// The checksum of a file of tensors, which shiftrt.json holds.
+std::string ChecksumOf(const SafetensorsFile& file) { return ChecksumOf("", file.tensors()); }
+
 // Throws Error for a tensor that belongs to none of the first `sites` sites.
 void RefuseLeftOver(const SafetensorsFile& file, int64_t sites) {
   size_t expected = 0;
@@ -233,6 +236,7 @@ class OwnReader {
     return LoadTensor(where, {static_cast<const std::byte*>(tensor.data), BlockTypeOf(tensor.dtype), shape}, true,
                       options_, *loaded_);
   }
+  const SafetensorsFile& file() const { return *file_; }
   // The owner of the tensors, which keeps them alive.
   std::shared_ptr<const void> storage() const { return loaded_; }
   void RefuseLeftOver() const {
@@ -278,8 +282,14 @@ class PlanReader {
           "{}: {} blocks in the plan and {} removed, of {} layers", name_, plan.blocks(), header_.removed.size(),
           header_.layers);
     plan.output = Output();
-    if (adapters_) RefuseLeftOver(*adapters_, sites_);
-    if (own_) own_->RefuseLeftOver();
+    if (adapters_) {
+      RefuseLeftOver(*adapters_, sites_);
+      CheckFile(kAdapterTensors, ChecksumOf(*adapters_));
+    }
+    if (own_) {
+      own_->RefuseLeftOver();
+      CheckFile(kOwnTensors, ChecksumOf(own_->file()));
+    }
     return plan;
   }
 
@@ -294,10 +304,23 @@ class PlanReader {
             (directory_ / kLoraDirectory / kLoraTensors).string(), tensor, layer, name_);
     Check(found == factors_, "{}: factors for {} tensors, but {} names {}",
           (directory_ / kLoraDirectory / kLoraTensors).string(), found.size(), name_, factors_.size());
+    CheckFile(kLoraDirectory, Checksum(*lora));
     return lora;
   }
 
  private:
+  // Refuses a file that is damaged, or was saved with another plan: a program that was killed may leave new files
+  // beside an older shiftrt.json. A directory without checksums is taken as it is.
+  void CheckFile(const char* file, const std::string& found) const {
+    if (!header_.json.contains("checksums")) return;
+    const Json& checksums = header_.json["checksums"];
+    const Json expected = checksums.is_object() ? checksums.value(file, Json()) : Json();
+    Check(expected == found,
+          "{}: its checksum is {}, but {} has {}: it is damaged, was changed, or was not saved together with it. Save "
+          "the model again, or remove checksums from that file to take it as it is",
+          (directory_ / file).string(), found, name_, Shown(expected));
+  }
+
   BlockStage Block(const Json& stage) {
     RefuseOtherKeys(stage, {"block", "halves", "own", "lora"});
     const ModelConfig& config = weights_.config;
@@ -490,6 +513,9 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const Provenance& pr
                {"plan", saved.stages},
                {"provenance", ProvenanceJson(provenance)}};
   if (!saved.output.empty()) json["output"] = saved.output;
+  json["checksums"][kAdapterTensors] = ChecksumOf("", ByName(saved.adapters));
+  if (!saved.own.empty()) json["checksums"][kOwnTensors] = ChecksumOf("", ByName(saved.own));
+  if (lora != nullptr) json["checksums"][kLoraDirectory] = Checksum(*lora);
   out.Create(kAdaptedFile).Write(json.dump(2) + "\n");
   out.Commit();
 }

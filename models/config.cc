@@ -10,6 +10,7 @@
 #include "runtime/check.h"
 #include "runtime/files.h"
 #include "runtime/json.h"
+#include "runtime/printable.h"
 
 namespace shiftrt {
 
@@ -36,7 +37,7 @@ const Json& FindRopeSettings(const ConfigReader& config, const Family& family, c
     const bool by_type = std::any_of(found.begin(), found.end(), [](const Json& value) { return value.is_object(); });
     for (const auto& [name, value] : found.items())
       Check(!by_type || (family.rope.by_layer_type && value.is_object() && (name == kFull || name == kSliding)),
-            "{}: {} of its own for layers of type {} is not supported", config.file(), key, name);
+            "{}: {} of its own for layers of type {} is not supported", config.file(), key, Printable(name));
     if (by_type) return found.contains(layer_type) ? found[layer_type] : none;
     if (!found.empty()) return sliding ? none : found;
   }
@@ -126,7 +127,7 @@ RopeSpec ParseRope(const ConfigReader& config, const Family& family, const Model
     ParseLongRope(settings, model.max_positions, model.head_dim, rope);
   } else {
     Check(kind == "default", "{}: rope type \"{}\" is not supported (known: default, linear, llama3, yarn{})", file,
-          kind, of.longrope ? ", longrope" : "");
+          Printable(kind), of.longrope ? ", longrope" : "");
   }
   RefuseUnknownKeys(settings, family);
   return rope;
@@ -212,7 +213,8 @@ std::string WhyNotAs(const Family& family, const Json& json, const std::string& 
   }
   const std::vector<std::string> unknown = UnknownKeys(config, family);
   if (unknown.empty()) return "";
-  return fmt::format("this file has {}, which {} does not read", fmt::join(unknown, ", "), family.architecture);
+  return fmt::format("this file has {}, which {} does not read", Printable(fmt::format("{}", fmt::join(unknown, ", "))),
+                     family.architecture);
 }
 
 // The number of letters with which both names begin.
@@ -242,8 +244,8 @@ std::string_view Stem(std::string_view architecture) { return architecture.subst
     difference = std::move(why);
   }
   if (difference.empty()) difference = "it reads all settings of this file, but the blocks may compute something else";
-  Fail("{}: architecture {} is not supported. The nearest that is supported is {}: {} (known: {})", name, architecture,
-       nearest->architecture, difference, fmt::join(known, ", "));
+  Fail("{}: architecture {} is not supported. The nearest that is supported is {}: {} (known: {})", name,
+       Printable(architecture), nearest->architecture, difference, fmt::join(known, ", "));
 }
 
 // The architecture and the model type of the text model in a model of text and images; null for another model.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <set>
@@ -208,6 +209,20 @@ bool SameChange(const Lora& first, const Lora& second) {
                     same(one.b, other.b);
            });
          });
+}
+
+std::string Checksum(const Lora& lora) {
+  // Layers count by their order, because a model that is saved with its weights numbers them anew.
+  std::set<int64_t> layers;
+  for (const LoraFactors& factors : lora.factors) layers.insert(factors.layer);
+  std::map<std::string, TensorView, std::less<>> tensors;
+  for (const LoraFactors& factors : lora.factors) {
+    const auto number = std::distance(layers.begin(), layers.find(factors.layer));
+    const std::string name = fmt::format("{}.{}", number, ModuleOf(*factors.tensor));
+    tensors[name + kA] = WholeMatrix(factors.a);
+    tensors[name + kB] = WholeMatrix(factors.b);
+  }
+  return ChecksumOf(fmt::format("rank {} alpha {}", lora.rank, lora.alpha), tensors);
 }
 
 DepthPlan MergeLora(const Weights& weights, const DepthPlan& plan, const Lora& lora) {

@@ -43,6 +43,9 @@ double MergeError(const Weights& weights, const DepthPlan& plan, const Lora& lor
 // True if both have the same factors, scaled alike, so that merging the second again would only repeat the change.
 bool SameChange(const Lora& first, const Lora& second);
 
+// 64-bit hash of the factors, and of rank and alpha, as 16 hexadecimal digits.
+std::string Checksum(const Lora& lora);
+
 // The subdirectory of a saved model that holds its factors, and the files in it, which are those of PEFT.
 inline constexpr const char* kLoraDirectory = "lora";
 inline constexpr const char* kLoraTensors = "adapter_model.safetensors";

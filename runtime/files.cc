@@ -2,6 +2,7 @@
 #include "runtime/files.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -199,6 +200,11 @@ void AtomicDirectory::Commit() {
   for (AtomicFile& file : files_) file.Flush();
   CheckInterrupted();
   made_.clear();
+  // Two programs that write the same directory rename their files one after the other. A file system without locks
+  // does not keep them apart.
+  const Descriptor directory(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  while (directory.get() >= 0 && ::flock(directory.get(), LOCK_EX) != 0 && errno == EINTR) {
+  }
   for (AtomicFile& file : files_) file.Commit();
 }
 
@@ -216,5 +222,16 @@ std::string HashHex(std::span<const std::byte> bytes) {
 }
 
 std::string HashHex(std::string_view text) { return HashHex(std::as_bytes(std::span(text.data(), text.size()))); }
+
+struct PiecesHash::State {
+  XXH3_state_t xxh3;
+};
+
+PiecesHash::PiecesHash() : state_(std::make_unique<State>()) { XXH3_64bits_reset(&state_->xxh3); }
+PiecesHash::~PiecesHash() = default;
+
+void PiecesHash::Add(std::string_view piece) { XXH3_64bits_update(&state_->xxh3, piece.data(), piece.size()); }
+
+std::string PiecesHash::Hex() const { return fmt::format("{:016x}", XXH3_64bits_digest(&state_->xxh3)); }
 
 }  // namespace shiftrt

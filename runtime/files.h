@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -59,7 +60,7 @@ class AtomicFile {
 void WriteFile(const std::filesystem::path& path, std::string_view text);
 
 // Writes several files of one directory, or of directories in it ("lora/model"). Commit() flushes them all, then
-// renames them in the order of Create(). Without Commit, the destructor removes the temporary files and the directories
+// renames them in the order of Create(), while no other program commits files of this directory. Without Commit, the destructor removes the temporary files and the directories
 // created for them.
 class AtomicDirectory {
  public:
@@ -85,5 +86,17 @@ void CheckInterrupted();
 // 64-bit XXH3 of the bytes as 16 hexadecimal digits; for provenance, not for security.
 std::string HashHex(std::span<const std::byte> bytes);
 std::string HashHex(std::string_view text);
+// The same hash of bytes that come in pieces.
+class PiecesHash {
+ public:
+  PiecesHash();
+  ~PiecesHash();
+  void Add(std::string_view piece);
+  std::string Hex() const;  // of the pieces so far
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace shiftrt

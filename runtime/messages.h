@@ -62,6 +62,7 @@ inline void Read(Unpacker& in, std::string& text) { text = in.GetText(); }
 template <typename T>
 void Read(Unpacker& in, Matrix<T>& matrix) {
   const auto rows = in.Get<int64_t>(), cols = in.Get<int64_t>();
+  in.CheckRoom(rows, cols, sizeof(T));
   matrix = Matrix<T>(rows, cols);
   in.Get(std::span<T>(matrix.data(), matrix.size()));
 }
@@ -76,7 +77,7 @@ void Read(Unpacker& in, std::vector<T>& values) {
   if constexpr (std::is_trivially_copyable_v<T> && !HasFields<T>) {
     values = in.GetAll<T>();
   } else {
-    values.resize(in.Get<int64_t>());
+    values.resize(in.Count(1));
     for (T& value : values) Read(in, value);
   }
 }

@@ -111,16 +111,22 @@ class Unpacker {
     Get(std::span<char>(text.data(), text.size()));
     return text;
   }
+  // Reads the number of values that follow, each of which takes `size` bytes or more.
+  size_t Count(size_t size) {
+    const auto count = Get<int64_t>();
+    CheckRoom(count, 1, size);
+    return static_cast<size_t>(count);
+  }
+  // Throws Error unless rows x cols values of `size` bytes can follow.
+  void CheckRoom(int64_t rows, int64_t cols, size_t size) const {
+    const auto most = static_cast<int64_t>(bytes_.size() / size);
+    Check(rows >= 0 && cols >= 0 && (cols == 0 || rows <= most / cols),
+          "a message between processes names {} x {} values of {} bytes and has {} bytes", rows, cols, size,
+          bytes_.size());
+  }
   bool done() const { return bytes_.empty(); }
 
  private:
-  size_t Count(size_t size) {
-    const auto count = Get<int64_t>();
-    Check(count >= 0 && static_cast<size_t>(count) <= bytes_.size() / size,
-          "a message between processes names {} values of {} bytes and has {} bytes", count, size, bytes_.size());
-    return static_cast<size_t>(count);
-  }
-
   std::span<const std::byte> bytes_;
 };
 

@@ -179,4 +179,17 @@ void WriteSafetensors(const std::filesystem::path& path, const std::vector<Named
   file.Commit();
 }
 
+std::string ChecksumOf(std::string text, const std::map<std::string, TensorView, std::less<>>& tensors) {
+  for (const auto& [name, tensor] : tensors)
+    text +=
+        fmt::format("\n{} {}", name, HashHex(std::span(static_cast<const std::byte*>(tensor.data), tensor.bytes())));
+  return HashHex(text);
+}
+
+std::map<std::string, TensorView, std::less<>> ByName(const std::vector<NamedTensor>& tensors) {
+  std::map<std::string, TensorView, std::less<>> by_name;
+  for (const auto& [name, tensor] : tensors) by_name[name] = tensor;
+  return by_name;
+}
+
 }  // namespace shiftrt

@@ -39,6 +39,10 @@ class SafetensorsFile {
   std::map<std::string, std::string, std::less<>> metadata_, others_;
 };
 
+// 64-bit hash, as 16 hexadecimal digits, of `text` and of the names and bytes of `tensors`. A file of shiftrt's own
+// keeps it in its metadata, so that damage is found when the file is read.
+std::string ChecksumOf(std::string text, const std::map<std::string, TensorView, std::less<>>& tensors);
+
 struct NamedTensor {
   std::string name;
   TensorView tensor;
@@ -55,5 +59,8 @@ void WriteSafetensors(AtomicFile& file, const std::vector<NamedTensor>& tensors,
 // Writes atomically, tensors in the order given, data aligned to 64 bytes from the file's start.
 void WriteSafetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                       const std::map<std::string, std::string>& metadata = {});
+
+// The tensors by name, as SafetensorsFile has them.
+std::map<std::string, TensorView, std::less<>> ByName(const std::vector<NamedTensor>& tensors);
 
 }  // namespace shiftrt

@@ -2,6 +2,7 @@
 #include "shift/pipeline.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -49,6 +50,7 @@ class Pipeline {
     Correct();
     if (options_.gate) DropWhatHarms();
     if (options_.merge != Merge::kOff) MergeNeighbours();
+    WarnOfCorrections();
     // Work that is not dealt out is done in every process, and CPUs of different kinds may round it differently.
     CheckSame(job_.context, "fit", result_.corrected.Fingerprint());
     return std::move(result_);
@@ -99,6 +101,20 @@ class Pipeline {
     result_.untried = std::move(fitted.untried);
     result_.seconds += fitted.seconds;
     if (options_.heal != Heal::kOff) Walk(DepthPlan(result_.corrected));  // which it replaces
+  }
+
+  // Says where a correction explains nothing of held-out text. A mean update alone has R2 0 by definition.
+  void WarnOfCorrections() {
+    constexpr double kNothing = 0.01;
+    for (SiteReport& site : result_.sites) {
+      if (std::isnan(site.r2_heldout) || site.r2_heldout >= kNothing || (site.rank == 0 && !correction_.walks()))
+        continue;
+      if (!site.warning.empty()) site.warning += "; ";
+      site.warning += fmt::format(
+          "warning: the correction explains nothing of held-out text (R2 {:.3f}): give more calibration text, or text "
+          "that is more like what the model is used for",
+          site.r2_heldout);
+    }
   }
 
   // Collects the gradients of the loss behind every site, for a metric and for token weights.

@@ -1,33 +1,38 @@
-# shiftrt_fuzz(NAME [LIBRARY] [CORPUS directory]): fuzz/NAME_fuzz.cc, which uses the library (default: shiftrt_engine),
-# with the corpus (default: fuzz/corpus/NAME). With every compiler it becomes a test that
-# replays the corpus, unchanged and damaged; with clang also a libFuzzer target (scripts/fuzz).
+# shiftrt_fuzz(NAME [LIBRARY] [CORPUS directory] [SOURCES files]): fuzz/NAME_fuzz.cc and the sources, which use the
+# library (default: shiftrt_engine), with the corpus (default: fuzz/corpus/NAME) and the words of
+# fuzz/dictionaries/NAME.dict. With every compiler it becomes a test that replays the corpus, unchanged and damaged;
+# with clang also a libFuzzer target (scripts/fuzz).
 add_custom_target(fuzzers)
 function(shiftrt_fuzz name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "CORPUS" "")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "CORPUS" "SOURCES")
   set(library ${arg_UNPARSED_ARGUMENTS} shiftrt_engine)
   list(GET library 0 library)
   if(NOT arg_CORPUS)
     set(arg_CORPUS fuzz/corpus/${name})
   endif()
-  add_executable(replay_${name} fuzz/${name}_fuzz.cc fuzz/replay.cc)
+  add_executable(replay_${name} fuzz/${name}_fuzz.cc fuzz/replay.cc ${arg_SOURCES})
   add_dependencies(suites replay_${name})
   target_include_directories(replay_${name} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(replay_${name} PRIVATE ${library} shiftrt_options)
   add_test(NAME Fuzz.${name} COMMAND replay_${name} ${CMAKE_CURRENT_SOURCE_DIR}/${arg_CORPUS})
   set_tests_properties(Fuzz.${name} PROPERTIES LABELS fast)
   if(SHIFTRT_BUILD_FUZZERS)
-    add_executable(fuzz_${name} fuzz/${name}_fuzz.cc)
+    add_executable(fuzz_${name} fuzz/${name}_fuzz.cc ${arg_SOURCES})
     target_include_directories(fuzz_${name} PRIVATE ${PROJECT_SOURCE_DIR})
     target_link_libraries(fuzz_${name} PRIVATE ${library} shiftrt_options -fsanitize=fuzzer)
     add_dependencies(fuzzers fuzz_${name})
   endif()
 endfunction()
 
-foreach(name adapted chat config gguf json parquet safetensors tokenizer)
+foreach(name adapted chat config gguf hf_lra json lora parquet safetensors tokenizer)
   shiftrt_fuzz(${name})
 endforeach()
-shiftrt_fuzz(lora)
 shiftrt_fuzz(text shiftrt_text)
 shiftrt_fuzz(checkpoint shiftrt_train)
 shiftrt_fuzz(journal shiftrt_eval)
+shiftrt_fuzz(sweep_journal shiftrt_shift SOURCES ${PROJECT_SOURCE_DIR}/tools/sweep_journal.cc)
+shiftrt_fuzz(rows shiftrt_eval)
+shiftrt_fuzz(sums shiftrt_shift)
+shiftrt_fuzz(messages shiftrt_shift)
+shiftrt_fuzz(hub shiftrt_hub)
 shiftrt_fuzz(sentencepiece shiftrt_engine CORPUS goldens/tokenizers/sentencepiece)

@@ -29,13 +29,14 @@ std::vector<int32_t> Encode(const Documents& documents, const Tokenizer& tokeniz
   std::vector<int64_t> order(documents.size());
   std::iota(order.begin(), order.end(), 0);
   Random random(seed);
+  for (int64_t i = 0; i < documents.size(); ++i) std::swap(order[i], order[i + random.Below(documents.size() - i)]);
   std::vector<int32_t> tokens;
-  for (int64_t i = 0; i < documents.size() && static_cast<int64_t>(tokens.size()) < wanted; ++i) {
-    std::swap(order[i], order[i + random.Below(documents.size() - i)]);
-    std::string text = documents.Text(order[i]);
-    if (documents.size() > 1) text += "\n\n";
+  Documents::InOrder reader(documents, std::move(order));
+  while (set.documents_used < documents.size() && std::ssize(tokens) < wanted) {
+    Documents::Document document = reader.Next();
+    if (documents.size() > 1) document.text += "\n\n";
     try {
-      const std::vector<int32_t> ids = tokenizer.EncodeWithBos(text);
+      const std::vector<int32_t> ids = tokenizer.EncodeWithBos(document.text);
       tokens.insert(tokens.end(), ids.begin(), ids.end());
     } catch (const Error& error) {
       Fail("{}: {}", name, error.what());

@@ -134,30 +134,110 @@ fs::path ResolveText(const std::string& name) {
        FindKnownText(name) != nullptr ? fmt::format("; `shiftrt pull --dataset {}` gets it", name) : "");
 }
 
-std::string_view Documents::content() const {
-  if (!decompressed_.empty()) return decompressed_;
+// Finds the lines of a text that comes in pieces.
+class Documents::LineFinder {
+ public:
+  explicit LineFinder(const std::string& name) : name_(name) {}
+
+  void Add(std::string_view text) {
+    while (!text.empty()) {
+      const size_t size = std::min(text.find('\n'), text.size());
+      if (blank_) Begin(text.substr(0, size));
+      line_.size += size;
+      Check(line_.size <= kMaxDocumentBytes, "{}:{}: a line of more than {} MiB", name_, line_.number,
+            kMaxDocumentBytes >> 20);
+      if (size == text.size()) return;
+      End();
+      text.remove_prefix(size + 1);
+    }
+  }
+  std::vector<Line> Take() {
+    End();
+    return std::move(lines_);
+  }
+
+ private:
+  // Refuses what begins no document, so that a damaged file is found whichever documents are read.
+  void Begin(std::string_view part) {
+    const size_t first = part.find_first_not_of(kBlank);
+    if (first == part.npos) return;
+    Check(part[first] == '{', "{}:{}: expected an object with a string \"text\", or a row of Alpaca", name_,
+          line_.number);
+    blank_ = false;
+  }
+  void End() {
+    if (!blank_) lines_.push_back(line_);
+    Check(std::ssize(lines_) <= kMaxLineDocuments, "{}: more than {} documents", name_, kMaxLineDocuments);
+    line_ = {line_.begin + line_.size + 1, 0, line_.number + 1};
+    blank_ = true;
+  }
+
+  const std::string& name_;
+  Line line_ = {0, 0, 1};
+  bool blank_ = true;
+  std::vector<Line> lines_;
+};
+
+std::string_view Documents::mapped() const {
   return {reinterpret_cast<const char*>(file_.bytes().data()), file_.bytes().size()};
 }
 
-// A plain text is read no further than a document may reach; its last line is left out if it is not whole.
-void Documents::ReadContent(const fs::path& file, bool plain, uint64_t line_limit) {
-  file_ = MappedFile(file);
-  if (IsCompressed(content())) {
-    uint64_t line = 0;  // bytes since the last line end
-    std::string text;
-    Decompress(content(), name_, [&](std::string_view piece) {
+void Documents::Unpack(bool plain, bool lines, bool maybe_lines) {
+  std::string text;
+  LineFinder finder(name_);
+  PiecesHash hash;
+  uint64_t size = 0;
+  Decompress(mapped(), name_, [&](std::string_view piece) {
+    size += piece.size();
+    Check(size <= kMaxTextBytes, "{}: more than {} bytes once decompressed", name_, kMaxTextBytes);
+    if (maybe_lines) {
+      const size_t first = piece.find_first_not_of(kBlank);
+      lines = first != piece.npos && piece[first] == '{';
+      maybe_lines = first == piece.npos;
+    }
+    if (!lines) {
       text += piece;
       if (plain) return text.size() <= kMaxDocumentBytes;
-      const size_t end = piece.rfind('\n');
-      line = end == piece.npos ? line + piece.size() : piece.size() - end - 1;
-      Check(line <= line_limit, "{}: a line of more than {} MiB once decompressed", name_, line_limit >> 20);
-      Check(text.size() <= kMaxTextBytes, "{}: more than {} bytes once decompressed", name_, kMaxTextBytes);
+      Check(text.size() <= kMaxArrayBytes,
+            "{}: more than {} MiB once decompressed, which are read at once; decompress the file, or write a document "
+            "a line (.jsonl)",
+            name_, kMaxArrayBytes >> 20);
       return true;
-    });
+    }
+    for (const std::string_view part : {std::string_view(text), piece}) {
+      hash.Add(part);
+      finder.Add(part);
+    }
+    text.clear();
+    return true;
+  });
+  in_pieces_ = lines;
+  if (lines) {
+    lines_ = finder.Take();
+    hash_ = hash.Hex();
+    Check(!lines_.empty(), "{}: the text is empty", name_);
+  } else {
     file_ = MappedFile();
     decompressed_ = std::move(text);
   }
-  cut_ = plain && content().size() > kMaxDocumentBytes;
+}
+
+std::map<int64_t, std::string> Documents::LinesOf(std::vector<int64_t> which) const {
+  std::sort(which.begin(), which.end());
+  std::map<int64_t, std::string> texts;
+  size_t next = 0, at = 0;  // the line of `which` that is being read, and where the piece begins
+  Decompress(mapped(), name_, [&](std::string_view piece) {
+    for (; next < which.size() && lines_[which[next]].begin < at + piece.size(); ++next) {
+      const Line& line = lines_[which[next]];
+      std::string& text = texts[which[next]];
+      text += piece.substr(std::max(line.begin, at) - at, line.size - text.size());
+      if (text.size() < line.size) break;
+    }
+    at += piece.size();
+    return next < which.size();
+  });
+  Check(next == which.size(), "{}: the file changed while it was read", name_);
+  return texts;
 }
 
 Documents Documents::Read(const fs::path& file) {
@@ -165,9 +245,14 @@ Documents Documents::Read(const fs::path& file) {
   documents.name_ = file.string();
   const fs::path extension = WithoutCompression(file).extension();
   const bool parquet = IsParquet(file), plain = !parquet && extension != ".json" && extension != ".jsonl";
-  documents.ReadContent(file, plain, extension == ".json" ? kMaxArrayBytes : kMaxDocumentBytes);
+  documents.file_ = MappedFile(file);
+  if (IsCompressed(documents.mapped())) documents.Unpack(plain, extension == ".jsonl", extension == ".json");
+  documents.json_lines_ = documents.in_pieces_ || extension == ".jsonl";
+  if (documents.in_pieces_) return documents;
   std::string_view content = documents.content();
+  documents.cut_ = plain && content.size() > kMaxDocumentBytes;
   if (documents.cut_) {
+    // Its last line is left out if it is not whole.
     content = content.substr(0, kMaxDocumentBytes);
     if (const size_t end = content.rfind('\n'); end != content.npos) content = content.substr(0, end + 1);
     while (!content.empty() && (content.back() & 0xC0) == 0x80) content.remove_suffix(1);  // a part of a character
@@ -176,54 +261,62 @@ Documents Documents::Read(const fs::path& file) {
   documents.hash_ = HashHex(content);
   const size_t first = content.find_first_not_of(kBlank);
   Check(first != content.npos, "{}: the text is empty", documents.name_);
-  const auto forget = [&] {
-    documents.file_ = MappedFile();
-    documents.decompressed_ = std::string();
-  };
+  documents.json_lines_ = documents.json_lines_ || (extension == ".json" && content[first] == '{');
+  if (plain) {
+    documents.lines_ = {{0, content.size(), 1}};
+    return documents;
+  }
+  if (documents.json_lines_) {
+    LineFinder lines(documents.name_);
+    lines.Add(content);
+    documents.lines_ = lines.Take();
+    return documents;
+  }
   if (parquet) {
     const ParquetFile rows(content, documents.name_);
     for (int64_t group = 0; group < rows.row_groups(); ++group)
       for (Json& row : rows.ReadRowGroup(group, {"text", "instruction", "input", "output"}))
         documents.rows_.push_back(std::move(row));
     Check(!documents.rows_.empty(), "{}: no rows", documents.name_);
-    forget();
-    return documents;
-  }
-  documents.json_lines_ = extension == ".jsonl" || (extension == ".json" && content[first] == '{');
-  if (extension == ".json" && !documents.json_lines_) {
+  } else {
     Check(content.size() <= kMaxArrayBytes, "{}: a JSON array of more than {} MiB; write a document a line (.jsonl)",
           documents.name_, kMaxArrayBytes >> 20);
     Json rows = ParseJson(content, documents.name_);
     Check(rows.is_array() && !rows.empty(), "{}: expected an array of documents, or a document a line",
           documents.name_);
     documents.rows_ = std::move(rows.get_ref<Json::array_t&>());
-    forget();
-    return documents;
   }
-  if (plain) {
-    documents.lines_ = {{0, content.size(), 1}};
-    return documents;
-  }
-  int64_t number = 0;
-  for (size_t begin = 0; begin < content.size();) {
-    const size_t end = std::min(content.find('\n', begin), content.size());
-    const std::string_view line = content.substr(begin, end - begin);
-    ++number;
-    Check(line.size() <= kMaxDocumentBytes, "{}:{}: a document of more than {} MiB", documents.name_, number,
-          kMaxDocumentBytes >> 20);
-    if (line.find_first_not_of(kBlank) != line.npos) documents.lines_.push_back({begin, line.size(), number});
-    begin = end + 1;
-  }
+  documents.file_ = MappedFile();
+  documents.decompressed_ = std::string();
   return documents;
+}
+
+Documents::Document Documents::Parse(int64_t index, std::string_view line) const {
+  if (!json_lines_) return {std::string(line)};
+  const std::string where = fmt::format("{}:{}", name_, lines_.at(index).number);
+  return DocumentOf(ParseJson(line, where), where);
 }
 
 Documents::Document Documents::At(int64_t index) const {
   if (!rows_.empty()) return DocumentOf(rows_.at(index), fmt::format("{}: row {}", name_, index));
   const Line& line = lines_.at(index);
-  const std::string_view text = content().substr(line.begin, line.size);
-  if (!json_lines_) return {std::string(text)};
-  const std::string where = fmt::format("{}:{}", name_, line.number);
-  return DocumentOf(ParseJson(text, where), where);
+  return in_pieces_ ? Parse(index, LinesOf({index}).at(index)) : Parse(index, content().substr(line.begin, line.size));
+}
+
+Documents::Document Documents::InOrder::Next() {
+  const size_t place = next_++;
+  const int64_t index = order_.at(place);
+  if (!documents_->in_pieces_) return documents_->At(index);
+  if (texts_.empty()) {
+    constexpr size_t kMost = size_t{256} << 20;
+    size_t end = place, bytes = 0;
+    const auto size = [&] { return documents_->lines_.at(order_[end]).size; };
+    for (; end < order_.size() && (end == place || bytes + size() <= limit_); ++end) bytes += size();
+    texts_ =
+        documents_->LinesOf({order_.begin() + static_cast<int64_t>(place), order_.begin() + static_cast<int64_t>(end)});
+    limit_ = std::min(2 * limit_, kMost);
+  }
+  return documents_->Parse(index, texts_.extract(index).mapped());
 }
 
 }  // namespace shiftrt

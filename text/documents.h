@@ -5,10 +5,12 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/files.h"
@@ -41,10 +43,15 @@ inline constexpr uint64_t kMaxDocumentBytes = uint64_t{64} << 20;
 // The largest file that is one JSON array, whose values are all in memory at once.
 inline constexpr uint64_t kMaxArrayBytes = uint64_t{512} << 20;
 
-// The documents of a text file, read once. A file that is not compressed is mapped, not copied: a .jsonl has one a
-// line; a .json is an array of them, or one a line; a .parquet has one a row; any other file is one document; any may
-// be compressed as .gz or .zst. A document of JSON is an object with a string `text`, or a row of Alpaca
-// (`instruction`, `input`, `output`), which is put into Alpaca's prompt template.
+// The most documents that a file of one a line may have. Their places take 24 bytes of memory each.
+inline constexpr int64_t kMaxLineDocuments = int64_t{1} << 25;
+
+// The documents of a text file: a .jsonl has one a line; a .json is an array of them, or one a line; a .parquet has one
+// a row; any other file is one document; any may be compressed as .gz or .zst. A document of JSON is an object with a
+// string `text`, or a row of Alpaca (`instruction`, `input`, `output`), which is put into Alpaca's prompt template.
+//
+// A file that is not compressed is mapped, not copied. Of a compressed file with a document a line, only the places of
+// the lines are kept: it is decompressed to find them, and again when documents are read.
 class Documents {
  public:
   struct Document {
@@ -52,13 +59,30 @@ class Documents {
     size_t prompt = 0;  // bytes at its beginning that ask for the rest: of a row of Alpaca, all up to its output
   };
 
-  // Throws Error naming the file: unreadable, empty, or a .json that is neither.
+  // Throws Error naming the file: unreadable, empty, or a .json that is neither; with the line for one that is longer
+  // than a document may be, or begins no object.
   static Documents Read(const std::filesystem::path& file);
 
   int64_t size() const { return static_cast<int64_t>(lines_.empty() ? rows_.size() : lines_.size()); }
   // Both throw Error naming file and line for a malformed document.
   Document At(int64_t index) const;
   std::string Text(int64_t index) const { return At(index).text; }
+  // Reads documents in an order that is known before. This is the way to read many: a compressed file is decompressed
+  // once for each 16 to 256 MiB of them.
+  class InOrder {
+   public:
+    // The documents must outlive it.
+    InOrder(const Documents& documents, std::vector<int64_t> order)
+        : documents_(&documents), order_(std::move(order)) {}
+    // The next document of the order, behind whose end it must not be called.
+    Document Next();
+
+   private:
+    const Documents* documents_;
+    std::vector<int64_t> order_;
+    size_t next_ = 0, limit_ = size_t{16} << 20;  // limit_: bytes of lines that are read at once
+    std::map<int64_t, std::string> texts_;        // lines that are read already, by index
+  };
   const std::string& hash() const { return hash_; }  // hash of the whole text that was read
   bool cut() const { return cut_; }                  // true if a plain text was longer than a document may be
 
@@ -68,15 +92,24 @@ class Documents {
     int64_t number = 0;  // from 1
   };
 
-  // The text of the file, without copying it unless it was compressed.
-  std::string_view content() const;
-  void ReadContent(const std::filesystem::path& file, bool plain, uint64_t line_limit);
+  class LineFinder;
+
+  // The bytes of the file.
+  std::string_view mapped() const;
+  // The text of the file, unless it is read in pieces.
+  std::string_view content() const { return decompressed_.empty() ? mapped() : decompressed_; }
+  // Decompresses the file: finds its lines if they are documents, and keeps its text otherwise.
+  void Unpack(bool plain, bool lines, bool maybe_lines);
+  // The lines `which` of a file that is read in pieces, each once, by index.
+  std::map<int64_t, std::string> LinesOf(std::vector<int64_t> which) const;
+  Document Parse(int64_t index, std::string_view line) const;
 
   std::string name_, hash_;
-  MappedFile file_;           // empty if the file was compressed
-  std::string decompressed_;  // empty if it was not
+  MappedFile file_;           // empty if decompressed_ or rows_ have its documents
+  std::string decompressed_;  // empty if the file was not compressed
   bool json_lines_ = false, cut_ = false;
-  std::vector<Line> lines_;  // lines of content(), which for plain text is one line
+  bool in_pieces_ = false;   // file_ is compressed, and lines_ are those of its text
+  std::vector<Line> lines_;  // lines of the text, which for plain text is one line
   std::vector<nlohmann::json> rows_;
 };
 

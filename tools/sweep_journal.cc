@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "models/part_json.h"
+#include "runtime/json.h"
 
 namespace shiftrt {
 
@@ -27,21 +28,30 @@ SweepJournal::SweepJournal(std::filesystem::path file, std::string key) : file_(
   CheckedLines lines = ReadCheckedLines(file_);
   bad_ = std::move(lines.bad);
   for (const std::string& line : lines.texts) {
-    const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object() || json.value("key", "") != key_) continue;
-    SweepRow row;  // its options are those that it is asked for by
-    row.samples = json.at("samples").get<int64_t>();
-    row.removed = json.at("removed").get<std::vector<BlockPart>>();
-    row.tokens = json.at("tokens").get<int64_t>();
-    row.r2_fit = OrNan(json.at("r2_fit"));
-    row.r2_heldout = OrNan(json.at("r2_heldout"));
-    row.parameters = json.at("adapter_parameters").get<int64_t>();
-    row.chosen = json.at("chosen").get<std::string>();
-    row.original = ToQuality(json.at("original"));
-    row.pruned = ToQuality(json.at("pruned"));
-    row.corrected = ToQuality(json.at("corrected"));
-    rows_[{json.at("settings").get<std::string>(), json.at("seed").get<uint64_t>(), row.samples}] = std::move(row);
+    try {
+      Take(ParseJson(line, file_.string()));
+    } catch (const Json::exception&) {
+      bad_.push_back(fmt::format("{}: a line is not one of a sweep", file_.string()));
+    } catch (const Error&) {
+      bad_.push_back(fmt::format("{}: a line is not one of a sweep", file_.string()));
+    }
   }
+}
+
+void SweepJournal::Take(const Json& json) {
+  if (json.at("key").get_ref<const std::string&>() != key_) return;
+  SweepRow row;  // its options are those that it is asked for by
+  row.samples = json.at("samples").get<int64_t>();
+  row.removed = json.at("removed").get<std::vector<BlockPart>>();
+  row.tokens = json.at("tokens").get<int64_t>();
+  row.r2_fit = OrNan(json.at("r2_fit"));
+  row.r2_heldout = OrNan(json.at("r2_heldout"));
+  row.parameters = json.at("adapter_parameters").get<int64_t>();
+  row.chosen = json.at("chosen").get<std::string>();
+  row.original = ToQuality(json.at("original"));
+  row.pruned = ToQuality(json.at("pruned"));
+  row.corrected = ToQuality(json.at("corrected"));
+  rows_[{json.at("settings").get<std::string>(), json.at("seed").get<uint64_t>(), row.samples}] = std::move(row);
 }
 
 const SweepRow* SweepJournal::Find(const ShiftOptions& options, int64_t samples) const {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -32,6 +33,9 @@ class SweepJournal {
   const std::vector<std::string>& bad() const { return bad_; }
 
  private:
+  // Takes the cell of a line, if it has this journal's key.
+  void Take(const nlohmann::json& json);
+
   using Cell = std::tuple<std::string, uint64_t, int64_t>;  // settings, seed, samples
 
   std::filesystem::path file_;

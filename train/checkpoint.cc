@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kFormat = "shiftrt training checkpoint 1";
+constexpr const char* kFormat = "shiftrt training checkpoint 2";
 
 template <typename T>
 TensorView View(const std::vector<T>& values, DType dtype) {
@@ -100,6 +100,8 @@ std::optional<TrainingState> CheckpointFile::Read(int64_t count) const {
   } catch (const Json::exception& error) {
     Fail("{}: progress in its metadata: {}", path_.string(), JsonReason(error));
   }
+  Check(Entry(file, "checksum") == ChecksumOf(Entry(file, "settings") + Entry(file, "progress"), file.tensors()),
+        "{}: the file is damaged: its checksum is not that of its contents. Delete it to begin again", path_.string());
   return state;
 }
 
@@ -120,7 +122,11 @@ void CheckpointFile::Write(const TrainingState& state) const {
                                       {"losses", View(history.losses, DType::kFloat64)},
                                       {"gradient_norms", View(history.gradient_norms, DType::kFloat64)}};
   if (!state.best.empty()) tensors.push_back({"best_values", View(state.best, DType::kFloat32)});
-  WriteSafetensors(path_, tensors, {{"format", kFormat}, {"settings", settings.dump()}, {"progress", progress.dump()}});
+  WriteSafetensors(path_, tensors,
+                   {{"format", kFormat},
+                    {"settings", settings.dump()},
+                    {"progress", progress.dump()},
+                    {"checksum", ChecksumOf(settings.dump() + progress.dump(), ByName(tensors))}});
 }
 
 }  // namespace shiftrt

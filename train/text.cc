@@ -52,6 +52,9 @@ class Sequences {
       first_.push_back(first_.back() + count);
     }
     order_ = Shuffled(first_.back(), options.seed);
+    std::vector<std::vector<int64_t>> orders(sources_.size());
+    for (const int64_t place : order_) orders[SourceOf(place)].push_back(place - first_[SourceOf(place)]);
+    for (size_t i = 0; i < sources_.size(); ++i) readers_.emplace_back(sources_[i].documents, std::move(orders[i]));
   }
 
   // Documents and windows; those without a token to predict make no sequence.
@@ -75,16 +78,20 @@ class Sequences {
     const int64_t before = to.sequences();
     const auto enough = [&] { return count >= 0 && to.sequences() - before >= count; };
     for (; next_ < most() && !enough(); ++next_) {
-      const auto after = std::upper_bound(first_.begin(), first_.end(), order_[next_]);
-      const int64_t place = order_[next_] - *(after - 1);
-      const Source& source = sources_[after - 1 - first_.begin()];
-      if (!(source.documents.size() > 1 ? AddDocument(source, place, enough, to) : AddWindow(source, place, to)))
+      const size_t from = SourceOf(order_[next_]);
+      const Source& source = sources_[from];
+      if (!(source.documents.size() > 1 ? AddDocument(source, readers_[from].Next(), enough, to)
+                                        : AddWindow(source, order_[next_] - first_[from], to)))
         ++left_out_;
     }
     return to.sequences() - before;
   }
 
  private:
+  // The number of the source that a place in the order belongs to.
+  size_t SourceOf(int64_t place) const {
+    return std::upper_bound(first_.begin(), first_.end(), place) - first_.begin() - 1;
+  }
   template <typename Name>
   std::string Joined(const Name& name) const {
     std::string joined;
@@ -101,8 +108,7 @@ class Sequences {
   }
 
   template <typename Enough>
-  bool AddDocument(const Source& source, int64_t index, const Enough& enough, TrainingText& to) {
-    const Documents::Document document = source.documents.At(index);
+  bool AddDocument(const Source& source, const Documents::Document& document, const Enough& enough, TrainingText& to) {
     const std::string file = source.file.string();
     const bool row = document.prompt > 0;
     std::vector<int32_t> tokens = tokenizer_.EncodeWithBos(document.text, file);
@@ -132,6 +138,7 @@ class Sequences {
   const TrainingTextOptions& options_;
   const Tokenizer& tokenizer_;
   std::vector<Source> sources_;
+  std::vector<Documents::InOrder> readers_;  // of the documents of each source
   std::vector<int64_t> first_ = {0};  // of each source, its first place in the order before it is shuffled; and the end
   std::vector<int64_t> order_;
   int64_t next_ = 0, cut_ = 0, left_out_ = 0;

@@ -55,14 +55,10 @@ Json ToJson(const SavedSums& set) {
           {"scores", set.scores}};
 }
 
-// The checksum of a file: of its header without the checksum, and of its tensors in the order of their names.
-std::string ChecksumOf(Json header, const std::map<std::string, TensorView, std::less<>>& tensors) {
+// The header without the checksum, for ChecksumOf().
+std::string Checked(Json header) {
   header.erase("checksum");
-  std::string text = header.dump();
-  for (const auto& [name, tensor] : tensors)
-    text +=
-        fmt::format("\n{} {}", name, HashHex(std::span(static_cast<const std::byte*>(tensor.data), tensor.bytes())));
-  return HashHex(text);
+  return header.dump();
 }
 
 TensorView View(const Matrix<double>& m) { return {m.data(), DType::kFloat64, {m.rows(), m.cols()}}; }
@@ -235,10 +231,8 @@ void WriteSums(const fs::path& file, const SavedSums& set) {
       tensors.push_back({TensorName(site.site, part, "squares"), View(owned.back())});
     }
   }
-  std::map<std::string, TensorView, std::less<>> by_name;
-  for (const auto& [name, tensor] : tensors) by_name[name] = tensor;
   Json header = ToJson(set);
-  header["checksum"] = ChecksumOf(header, by_name);
+  header["checksum"] = ChecksumOf(Checked(header), ByName(tensors));
   WriteSafetensors(file, tensors, {{"format", kFormat}, {"gram", header.dump()}});
 }
 
@@ -271,7 +265,7 @@ SavedSums ReadSums(const fs::path& path) {
     Check(site.fit.hidden() == set.sums.sites[0].fit.hidden() && site.heldout.hidden() == site.fit.hidden(),
           "{}: layer {} has sums of another hidden size", path.string(), read.Name());
   }
-  Check(header.Get<std::string>("checksum") == ChecksumOf(header.json(), file.tensors()),
+  Check(header.Get<std::string>("checksum") == ChecksumOf(Checked(header.json()), file.tensors()),
         "{}: the file is damaged: its checksum is not that of its contents", path.string());
   return set;
 }

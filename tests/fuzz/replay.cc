@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a fuzz target without libFuzzer: on every file of a corpus, unchanged and with seeded damage.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/files.h"
 #include "runtime/random.h"
@@ -14,7 +16,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 namespace shiftrt {
 namespace {
 
-constexpr int kRounds = 600;  // number of damaged versions of each file
+// The number of damaged inputs of a corpus, of each of whose files there are as many versions, at least one.
+constexpr int64_t kDamaged = 1800;
 
 // clang-format off
 constexpr std::string_view kPieces[] = {
@@ -47,20 +50,22 @@ void Damage(std::string& text, Random& random) {
 }
 
 int Replay(const std::filesystem::path& corpus) {
-  int inputs = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(corpus)) {
-    std::fprintf(stderr, "%s\n",
-                 entry.path().c_str());  // after a crash, the last name printed is the input that caused it
-    const std::string text = ReadFile(entry.path());
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(corpus)) files.push_back(entry.path());
+  const int64_t rounds = std::max<int64_t>(kDamaged / std::max<int64_t>(std::ssize(files), 1), 1);
+  int64_t inputs = 0;
+  for (const std::filesystem::path& file : files) {
+    std::fprintf(stderr, "%s\n", file.c_str());  // after a crash, the last name printed is the input that caused it
+    const std::string text = ReadFile(file);
     Random random(1);
     RunOn(text);
-    for (int round = 0; round < kRounds; ++round, ++inputs) {
+    for (int64_t round = 0; round < rounds; ++round, ++inputs) {
       std::string damaged = text;
       for (int64_t edits = 1 + random.Below(4); edits > 0; --edits) Damage(damaged, random);
       RunOn(damaged);
     }
   }
-  std::printf("%d damaged inputs\n", inputs);
+  std::printf("%ld damaged inputs\n", inputs);
   return inputs > 0 ? 0 : 1;  // an empty corpus tests nothing
 }
 

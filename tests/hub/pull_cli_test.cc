@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // `shiftrt pull`, and commands that pull what `--model` names, against the hub of the tests.
+#include <chrono>
 #include <cstring>
 #include <thread>
 
 #include "hub/cache.h"
+#include "runtime/random.h"
 #include "tests/hub/test_hub.h"
 #include "tests/test_directory.h"
+#include "tests/tools/campaign.h"
 #include "tests/tools/cli.h"
 
 namespace shiftrt {
@@ -225,6 +228,44 @@ TEST_F(PullCli, AnInterruptionSaysThatWhatIsThereIsKept) {
   EXPECT_NE(said.find("what has arrived is kept"), std::string::npos) << said;
   EXPECT_EQ(Written(), 10'000'000);
   Release();
+}
+
+// A pull that is killed at random moments and given again has every byte in the end, and keeps what it had.
+TEST_F(PullCli, KilledAtRandomMomentsItEndsInTheSameFiles) {
+  TestRepository repository = large_;
+  repository.files[1].content.resize(8 << 20);
+  hub_.Add("models/org/medium", repository);
+  const auto start = std::chrono::steady_clock::now();
+  ASSERT_EQ(Call({"pull", "org/medium"}).status, 0);
+  const auto duration =
+      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start).count();
+  Random random(26);
+  for (int kill = 0; kill < Kills(3); ++kill) {
+    fs::remove_all(dir_ / "hub");
+    for (int more = 0; more < 2; ++more) {  // the second continues what the first has left
+      const pid_t child = Start({"pull", "org/medium"}, dir_ / "stdout", dir_ / "stderr");
+      ::usleep(static_cast<useconds_t>(random.Below(duration)));
+      ::kill(child, SIGKILL);
+      Wait(child);
+    }
+    const Outcome again = Call({"pull", "org/medium"});
+    ASSERT_EQ(again.status, 0) << again.err;
+    for (const TestFile& file : repository.files)
+      EXPECT_TRUE(ReadFile(Snapshot("models--org--medium") / file.path) == file.content) << file.path;
+    for (const auto& entry : fs::recursive_directory_iterator(dir_ / "hub"))
+      EXPECT_EQ(entry.path().string().find("incomplete"), std::string::npos) << entry.path();
+    EXPECT_EQ(Call({"pull", "org/medium", "--verify"}).status, 0);
+  }
+}
+
+// Two programs that pull the same repository share the cache.
+TEST_F(PullCli, TwoAtOnceLeaveOneWholeCopy) {
+  const pid_t first = Start({"pull", "org/tiny"}, dir_ / "stdout1", dir_ / "stderr1");
+  const pid_t second = Start({"pull", "org/tiny"}, dir_ / "stdout2", dir_ / "stderr2");
+  EXPECT_EQ(Wait(first), 0) << ReadFile(dir_ / "stderr1");
+  EXPECT_EQ(Wait(second), 0) << ReadFile(dir_ / "stderr2");
+  EXPECT_EQ(MissingOfModel(Snapshot("models--org--tiny")), "");
+  EXPECT_EQ(Call({"pull", "org/tiny", "--verify"}).status, 0);
 }
 
 }  // namespace

@@ -2,9 +2,9 @@
 // Commands that are killed at random moments and then given again, whose outputs must have the bits of a run that
 // nobody disturbed. SHIFTRT_KILLS is the number of kills of each command (default 3); scripts/kill-campaign sets it.
 #include <chrono>
-#include <cstdlib>
 
 #include "runtime/random.h"
+#include "tests/tools/campaign.h"
 #include "tests/tools/jobs.h"
 
 namespace shiftrt {
@@ -14,16 +14,6 @@ class KillCampaign : public Jobs {
  protected:
   using Clock = std::chrono::steady_clock;
 
-  static int Kills() {
-    const char* const kills = std::getenv("SHIFTRT_KILLS");
-#if defined(__SANITIZE_ADDRESS__)
-    constexpr int kDefault = 1;  // the program is slow there
-#else
-    constexpr int kDefault = 3;
-#endif
-    return kills == nullptr ? kDefault : std::atoi(kills);
-  }
-
   void Expect(const Job& job) {
     const auto start = Clock::now();
     const Outcome whole = Call(With(job, "whole"));
@@ -32,7 +22,7 @@ class KillCampaign : public Jobs {
     const auto expected = Bytes("whole");
     ASSERT_FALSE(expected.empty());
     Random random(std::hash<std::string>()(job[0]));
-    for (int kill = 0; kill < Kills(); ++kill) {
+    for (int kill = 0; kill < Kills(3); ++kill) {
       fs::remove_all(dir_ / "killed");
       fs::remove_all(dir_ / "cache");
       const pid_t child = Start(With(job, "killed"), dir_ / "stdout", dir_ / "stderr");
@@ -57,6 +47,71 @@ TEST_F(KillCampaign, TheSameCommandGivesTheSameBits) {
     if (job[0] == "tokenize" || job[0] == "ppl" || job[0] == "generate") continue;  // too short to be killed at a place
     Expect(job);
   }
+}
+
+// Two programs that write the same output at the same time. What is there afterwards is that of one of them, never a
+// mixture, and a third command opens it.
+class TwoAtOnce : public Jobs {
+ protected:
+  // Runs both jobs at once, the second a random time later, and expects the output of one of them.
+  void Expect(const Job& a, const Job& b, const std::vector<std::string>& opens) {
+    std::vector<std::map<std::string, std::string>> right;
+    for (const Job* job : {&a, &b}) {
+      fs::remove_all(dir_ / "one");
+      ASSERT_EQ(Call(With(*job, "one")).status, 0) << ReadFile(dir_ / "stderr");
+      right.push_back(Bytes("one"));
+      ASSERT_FALSE(right.back().empty());
+    }
+    ASSERT_FALSE(right[0] == right[1]);
+    Random random(std::hash<std::string>()(a[0]));
+    for (int round = 0; round < Kills(3); ++round) {
+      fs::remove_all(dir_ / "both");
+      fs::remove_all(dir_ / "cache");
+      const pid_t first = Start(With(a, "both"), dir_ / "stdout1", dir_ / "stderr1");
+      ::usleep(static_cast<useconds_t>(random.Below(20'000)));
+      const pid_t second = Start(With(b, "both"), dir_ / "stdout2", dir_ / "stderr2");
+      const int statuses[] = {Wait(first), Wait(second)};
+      const std::string said = ReadFile(dir_ / "stderr1") + ReadFile(dir_ / "stderr2");
+      for (const int status : statuses) EXPECT_TRUE(status == 0 || status == 1) << status << ": " << said;
+      EXPECT_TRUE(statuses[0] == 0 || statuses[1] == 0) << said;
+      const auto found = Bytes("both");
+      EXPECT_TRUE(found == right[0] || found == right[1]) << a[0] << ", round " << round << ": " << said;
+      ExpectNoTemporaries(a[0]);
+      if (opens.empty()) continue;
+      const Outcome opened = Call(With(opens, "both"));
+      EXPECT_EQ(opened.status, 0) << opened.err;
+    }
+  }
+};
+
+TEST_F(TwoAtOnce, SavedModels) {
+  const std::string texts = " --calib " + Path("calibration.txt:16x64") + " --text " + Path("heldout.txt");
+  const auto job = [&](const std::string& more) {
+    return Split("run --model " + Path("model") + " --threads 1 --quiet --prompt the --max-tokens 2 --save OUT" +
+                 texts + more);
+  };
+  Expect(job(" --prune layers=1 --lra 4"), job(" --prune layers=2 --lra 2"), Split("inspect --model OUT"));
+}
+
+TEST_F(TwoAtOnce, Sums) {
+  const auto job = [&](const std::string& samples) {
+    return Split("run --model " + Path("model") +
+                 " --threads 1 --quiet --prompt the --max-tokens 2 --prune bi:1 --lra 4" +
+                 " --gram-layers all --save-gram OUT --text " + Path("heldout.txt") + " --calib " +
+                 Path("calibration.txt:" + samples));
+  };
+  Expect(job("16x64"), job("12x64"), {});
+}
+
+// Both journals of an evaluation and of a sweep are shared, too.
+TEST_F(TwoAtOnce, JournalsAndTheirResults) {
+  const std::string eval = "eval --model " + Path("model") + " --threads 1 --quiet --data " + EvalData() +
+                           " --journal " + Path("journal.eval") + " --items OUT --tasks ";
+  Expect(Split(eval + "piqa"), Split(eval + "boolq"), {});
+  const std::string sweep = "sweep --model " + Path("model") + " --threads 1 --quiet --prune layers=1 --calib " +
+                            Path("calibration.txt:16x64") + " --text " + Path("heldout.txt") + " --journal " +
+                            Path("journal.sweep") + " --csv OUT --lra ";
+  Expect(Split(sweep + "2"), Split(sweep + "4"), {});
 }
 
 }  // namespace

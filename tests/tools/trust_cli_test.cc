@@ -141,6 +141,7 @@ TEST_F(Cli, LittleMemoryIsAnErrorAtEveryLimit) {
                                         "--save",      Path("out"),
                                         "--json",      Path("out.json")};
   bool worked = false, failed = false;
+  std::string not_loaded, crashed_before_main;  // the limits at which the program did not come to run, in MB
   for (const rlim_t megabytes : {80, 100, 120, 150, 200, 250, 300, 400, 600, 1200}) {
     fs::remove_all(dir_ / "out");
     fs::remove(dir_ / "out.json");
@@ -155,10 +156,20 @@ TEST_F(Cli, LittleMemoryIsAnErrorAtEveryLimit) {
       ::setrlimit(RLIMIT_AS, &memory);
     });
     const std::string said = ReadFile(dir_ / "err");
-    if (status == 127) continue;  // the system cannot load the program into so little
-    // The CUDA runtime that is linked into the program may crash before main() begins. Under a limit, main() begins
-    // twice: the program starts itself again with one thread for OpenBLAS.
-    if (status == 128 + SIGSEGV && (!fs::exists(dir_ / "started") || fs::file_size(dir_ / "started") < 2)) continue;
+    if (status == 127) {  // the system cannot load the program into so little
+      not_loaded += fmt::format(" {}", megabytes);
+      continue;
+    }
+#if defined(SHIFTRT_HAVE_CUDA)
+    // The CUDA runtime that is linked into the program registers its kernels before main() begins, and crashes where it
+    // finds no memory for them. Under a limit, main() begins twice: the program starts itself again with one thread for
+    // OpenBLAS.
+    if (status == 128 + SIGSEGV && megabytes <= 300 &&
+        (!fs::exists(dir_ / "started") || fs::file_size(dir_ / "started") < 2)) {
+      crashed_before_main += fmt::format(" {}", megabytes);
+      continue;
+    }
+#endif
     if (status == 0) {
       worked = true;
       EXPECT_TRUE(fs::exists(dir_ / "out/shiftrt.json")) << megabytes;
@@ -174,6 +185,11 @@ TEST_F(Cli, LittleMemoryIsAnErrorAtEveryLimit) {
   }
   EXPECT_TRUE(worked);
   EXPECT_TRUE(failed);
+  if (!not_loaded.empty())
+    std::printf("limits at which the system did not load the program:%s MB\n", not_loaded.c_str());
+  if (!crashed_before_main.empty())
+    GTEST_SKIP() << "at these limits the CUDA runtime crashed before main() began:" << crashed_before_main
+                 << " MB; at the others the test has passed";
 }
 #endif
 

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fuzzes the journal of a sweep: the bytes as the whole file, and then each line of them as the text of a line whose
+// checksum is right. The result must be cells, and bad lines by name.
+#include <cstdint>
+
+#include "runtime/check.h"
+#include "runtime/checked_lines.h"
+#include "tests/temporary_directory.h"
+#include "tests/write_text.h"
+#include "tools/sweep_journal.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const shiftrt::TemporaryDirectory directory;
+  const std::filesystem::path file = directory.path() / "journal";
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  shiftrt::WriteText(file, bytes);
+  shiftrt::SweepJournal(file, "key");
+  std::filesystem::remove(file);
+  {
+    shiftrt::LineAppender lines(file);
+    for (size_t begin = 0, end = 0; begin < bytes.size(); begin = end + 1) {
+      end = std::min(bytes.find('\n', begin), bytes.size());
+      lines.Add(bytes.substr(begin, end - begin));
+    }
+  }
+  const shiftrt::SweepJournal journal(file, "key");
+  const int64_t lines = std::count(bytes.begin(), bytes.end(), '\n') + 1;
+  if (journal.cells() + std::ssize(journal.bad()) > lines) __builtin_trap();
+  return 0;
+}
