@@ -60,8 +60,8 @@ class AtomicFile {
 void WriteFile(const std::filesystem::path& path, std::string_view text);
 
 // Writes several files of one directory, or of directories in it ("lora/model"). Commit() flushes them all, then
-// renames them in the order of Create(), while no other program commits files of this directory. Without Commit, the destructor removes the temporary files and the directories
-// created for them.
+// renames them in the order of Create(), while no other program commits files of this directory. Without Commit, the
+// destructor removes the temporary files and the directories created for them.
 class AtomicDirectory {
  public:
   explicit AtomicDirectory(const std::filesystem::path& path);

@@ -138,7 +138,7 @@ TEST(HostileModels, Gguf) {
         {kFile, "llama.context_len"}},
        {"a tensor of another name", Replaced(kFile, "blk.0.attn_q.weight", "blk.0.attn_x.weight"), {kFile, "attn_"}},
        {"a NaN", nan_at_the_end, {kFile, "nan"}},
-       {"a scale that is NaN", nan_scale, {kFile, "token_embd.weight", "nan"}}});
+       {"a scale that is NaN", nan_scale, {kFile, "embed_tokens.weight", "nan"}}});
 }
 
 // A base model, and a corrected one with LoRA factors that was saved.

@@ -76,7 +76,8 @@ class Numbers : public Cli {
                  " --prompt the --max-tokens 2 --calib " + Path(calibration) + " " + more);
   }
   double Perplexity(const char* variant) const {
-    for (const Json& one : ReadJson("result.json")["variants"])
+    const Json json = ReadJson("result.json");
+    for (const Json& one : json["variants"])
       if (one["name"] == variant) return one["perplexity"].get<double>();
     ADD_FAILURE() << "no " << variant;
     return 0;
