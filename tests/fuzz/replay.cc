@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a fuzz target without libFuzzer: on every file of a corpus, unchanged and with seeded damage.
+// Runs a fuzz target without libFuzzer: on every file of a corpus, unchanged and with seeded damage. SHIFTRT_DAMAGED is
+// the number of damaged inputs (default 1800).
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -17,7 +19,10 @@ namespace shiftrt {
 namespace {
 
 // The number of damaged inputs of a corpus, of each of whose files there are as many versions, at least one.
-constexpr int64_t kDamaged = 1800;
+int64_t Damaged() {
+  const char* const given = std::getenv("SHIFTRT_DAMAGED");
+  return given == nullptr ? 1800 : std::atoll(given);
+}
 
 // clang-format off
 constexpr std::string_view kPieces[] = {
@@ -52,7 +57,7 @@ void Damage(std::string& text, Random& random) {
 int Replay(const std::filesystem::path& corpus) {
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::directory_iterator(corpus)) files.push_back(entry.path());
-  const int64_t rounds = std::max<int64_t>(kDamaged / std::max<int64_t>(std::ssize(files), 1), 1);
+  const int64_t rounds = std::max<int64_t>(Damaged() / std::max<int64_t>(std::ssize(files), 1), 1);
   int64_t inputs = 0;
   for (const std::filesystem::path& file : files) {
     std::fprintf(stderr, "%s\n", file.c_str());  // after a crash, the last name printed is the input that caused it

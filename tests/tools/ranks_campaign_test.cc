@@ -64,6 +64,7 @@ class RanksCampaign : public ProcessesCli {
       EXPECT_EQ(fmt::format("{}", fmt::join(Differences("whole", "disturbed"), ", ")), "") << name << ", kill " << kill;
     }
     std::printf("%s: the others ended within %.1f s\n", name.c_str(), slowest);
+    std::fflush(stdout);  // before a child inherits what is not written
     fs::remove_all(dir_ / "whole");
   }
 };
