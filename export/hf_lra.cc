@@ -16,7 +16,7 @@ namespace {
 
 // configuration_shiftrt.py has a list of the families that its authors tested it with.
 std::string WhyNotHfLra(const Model& model, const DepthPlan& plan) {
-  static const std::set<std::string_view> untested = {"granite4"};
+  static const std::set<std::string_view> untested = {"glm", "granite4"};
   const std::string& family = model.weights->config.family;
   if (untested.contains(family)) return fmt::format("its Python files are not tested with models of family {}", family);
   return WhyNoHfDirectory(model, plan);

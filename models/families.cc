@@ -53,6 +53,7 @@ std::vector<int64_t> ReadWindows(const ConfigReader& config, const ModelConfig& 
   const int64_t window = config.Integer("sliding_window", 1, INT64_MAX, otherwise);
   if (window == 0 || window >= model.max_positions) return {};
   std::vector<int64_t> windows;
+  windows.reserve(slides.size());
   for (const bool slide : slides) windows.push_back(slide ? window : 0);
   return windows;
 }
@@ -70,12 +71,14 @@ auto FullEvery(int64_t pattern) {
 std::vector<int64_t> WindowsOf(const ConfigReader& config, const ModelConfig& model, const std::vector<bool>& slides) {
   const int64_t window = std::min(config.Integer("sliding_window", 1, INT64_MAX), model.max_positions);
   std::vector<int64_t> windows;
+  windows.reserve(slides.size());
   for (const bool slide : slides) windows.push_back(slide ? window : 0);
   return windows;
 }
 
 std::vector<RopeChoice> RopesOf(const std::vector<bool>& layers, RopeChoice these, RopeChoice others) {
   std::vector<RopeChoice> ropes;
+  ropes.reserve(layers.size());
   for (const bool is : layers) ropes.push_back(is ? these : others);
   return ropes;
 }
@@ -261,9 +264,14 @@ BlockSpec Granite4Block(const ConfigReader& config, const ModelConfig& model) {
   return block;
 }
 
-BlockSpec Glm4Block(const ConfigReader& config, const ModelConfig& model) {
+BlockSpec GlmBlock(const ConfigReader& config, const ModelConfig& model) {
   BlockSpec block = PlainBlock(config, model);
   block.qkv_bias = config.Flag("attention_bias", true);
+  return block;
+}
+
+BlockSpec Glm4Block(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = GlmBlock(config, model);
   block.update_norms = true;
   return block;
 }
@@ -385,6 +393,13 @@ const std::vector<Family>& Families() {
                     "normalization_function", "init_method"},
        .places = {{"shared_mlp.input_linear.weight", {&B::gate, &B::up}},
                   {"shared_mlp.output_linear.weight", {&B::down}}}},
+      {.architecture = "GlmForCausalLM",
+       .name = "glm",
+       .block = GlmBlock,
+       .models = "GLM-4-9B, GLM-Edge",
+       .defaults = R"({"head_dim": 128, "rms_norm_eps": 1.5625e-07, "num_key_value_heads": 2})",
+       .rope = {.partial = 0.5, .interleaved = true},
+       .places = {{"mlp.gate_up_proj.weight", {&B::gate, &B::up}}}},
       {.architecture = "Glm4ForCausalLM",
        .name = "glm4",
        .block = Glm4Block,

@@ -127,6 +127,7 @@ CONFIGS.update({
                            "num_attention_heads": 3, "num_key_value_heads": 1,
                            "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.7, 2.0, 2.1],
                                             "long_factor": [1.0, 1.5, 2.0, 4.0, 8.0, 20.0]}},
+    "glm": {**GLM4, "architectures": ["GlmForCausalLM"], "model_type": "glm"},
     "glm4": GLM4,
     "seed_oss": SEED_OSS,
     "exaone4": EXAONE4,
