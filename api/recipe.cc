@@ -36,7 +36,6 @@ constexpr FieldRow kFields[] = {
     {"lambda", [](const std::string& text, Recipe& to) { to.lambda = ParseLambda(text); }},
     {"penalize_bias", [](const std::string& text, Recipe& to) { to.penalize_bias = ParseFlag("penalize_bias", text); }},
     {"factorization", [](const std::string& text, Recipe& to) { to.factorization = ParseFactorization(text); }},
-    {"metric", [](const std::string& text, Recipe& to) { to.metric = ParseMetric(text); }},
     {"mode", [](const std::string& text, Recipe& to) { to.mode = ParseCalibrationMode(text); }},
     {"weighting", [](const std::string& text, Recipe& to) { to.weighting = ParseTokenWeights(text); }},
     {"span", [](const std::string& text, Recipe& to) { to.span = ParseFlag("span", text); }},
@@ -62,13 +61,12 @@ void Set(std::string_view field, const std::string& text, Recipe& recipe) {
 
 TokenWeights ParseTokenWeights(const std::string& text) {
   const TokenWeighting weighting = ParseTokenWeighting(text);
-  return {weighting.norm, weighting.gradient, weighting.first, weighting.massive};
+  return {weighting.norm, weighting.first, weighting.massive};
 }
 
 TokenWeighting WeightingOf(const TokenWeights& weights) {
   TokenWeighting weighting;
   weighting.norm = weights.norm;
-  weighting.gradient = weights.gradient;
   weighting.first = weights.first;
   weighting.massive = weights.massive;
   return weighting;
@@ -100,7 +98,6 @@ const std::vector<NamedRecipe>& NamedRecipes() {
         {"correction", "lra"},
         {"rank", "64"},
         {"factorization", "svd"},
-        {"metric", "identity"},
         {"mode", "independent"},
         {"weighting", "none"},
         {"heal", "off"},
@@ -117,7 +114,6 @@ const std::vector<NamedRecipe>& NamedRecipes() {
         {"correction", "joint"},
         {"rank", "64"},
         {"factorization", "rrr"},
-        {"metric", "identity"},
         {"weighting", "none"},
         {"heal", "all"}}},
       {"best",

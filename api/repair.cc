@@ -77,7 +77,6 @@ std::vector<TrialReport> TrialsOf(const ShiftResult& result) {
                       .token_weight = Format(trial.recipe.weighting),
                       .factorization = Name(trial.recipe.factorization),
                       .lambda = Format(trial.recipe.lambda),
-                      .metric = Name(trial.recipe.metric),
                       .recipe = Format(trial.recipe),
                       .adapter_parameters = trial.parameters,
                       .tokens = trial.tokens,
@@ -98,7 +97,6 @@ ShiftOptions OptionsOf(const Recipe& recipe) {
   options.fit.rank = recipe.rank;
   options.fit.ridge = {recipe.lambda, recipe.penalize_bias};
   options.fit.factorization = recipe.factorization;
-  options.fit.metric = recipe.metric;
   options.mode = recipe.mode;
   options.weighting = WeightingOf(recipe.weighting);
   options.span = recipe.span;
@@ -113,11 +111,11 @@ ShiftOptions OptionsOf(const Recipe& recipe) {
 std::string Text(const ShiftOptions& options) {
   const FitOptions& fit = options.fit;
   std::string text = fmt::format(
-      "{} {} rank {} lambda {} penalize bias {} {} {} {} weights {} span {} gate {} heal {} merge {} seed {} save "
+      "{} {} rank {} lambda {} penalize bias {} {} {} weights {} span {} gate {} heal {} merge {} seed {} save "
       "\"{}\" {}",
       Format(options.prune), options.correction->name, Format(fit.rank), Format(fit.ridge.lambda),
-      fit.ridge.penalize_bias, Name(fit.factorization), Name(fit.metric), Name(options.mode), Format(options.weighting),
-      options.span, options.gate, Name(options.heal), Name(options.merge), options.seed, options.gram.save.string(),
+      fit.ridge.penalize_bias, Name(fit.factorization), Name(options.mode), Format(options.weighting), options.span,
+      options.gate, Name(options.heal), Name(options.merge), options.seed, options.gram.save.string(),
       options.gram.all_layers ? "all" : "removed");
   for (const std::filesystem::path& file : options.gram.load) text += fmt::format(" load \"{}\"", file.string());
   return text;
@@ -147,12 +145,8 @@ ShiftResult ResultOf(const RepairReport& report, const CalibrationReport& text) 
   for (const TrialReport& from : report.trials) {
     if (from.chosen) result.chosen_trial = result.trials.size();
     Trial& trial = result.trials.emplace_back();
-    trial.recipe = {ParseCalibrationMode(from.calibration),
-                    ParseTokenWeighting(from.token_weight),
-                    ParseFactorization(from.factorization),
-                    ParseLambda(from.lambda),
-                    ParseMetric(from.metric),
-                    from.correction};
+    trial.recipe = {ParseCalibrationMode(from.calibration), ParseTokenWeighting(from.token_weight),
+                    ParseFactorization(from.factorization), ParseLambda(from.lambda), from.correction};
     trial.parameters = from.adapter_parameters;
     trial.tokens = from.tokens;
     trial.loss = from.loss;
@@ -180,7 +174,6 @@ Provenance ProvenanceOf(const std::string& model, const ShiftOptions& options, c
                  .rank = read(Setting::kRank, Format(options.fit.rank)),
                  .lambda = read(Setting::kLambda, Format(options.fit.ridge.lambda)),
                  .factorization = read(Setting::kFactorization, Name(options.fit.factorization)),
-                 .metric = read(Setting::kMetric, Name(options.fit.metric)),
                  .calibration_mode = read(Setting::kMode, Name(options.mode)),
                  .token_weight = read(Setting::kWeights, Format(options.weighting)),
                  .heal = Name(options.heal),

@@ -297,16 +297,14 @@ void GradientEngine::Set(TrainedParameters parameters) {
   check(impl_->trained.head, config.vocab, "head");
 }
 
-LossSum GradientEngine::Step(const Batch& batch, const TargetWeights& weights, double scale, const LossKind& kind,
-                             const GradientTap* tap) {
+LossSum GradientEngine::Step(const Batch& batch, const TargetWeights& weights, double scale, const LossKind& kind) {
   Impl& impl = *impl_;
   const Predicted predicted = PredictedRows(batch, weights);
   const size_t stages = plan().stages.size();
-  const auto heard = [&](size_t stage) { return tap != nullptr && stage >= tap->lowest; };
-  const size_t lowest = std::min(impl.trained.LowestStage(stages), tap != nullptr ? tap->lowest + 1 : stages);
+  const size_t lowest = impl.trained.LowestStage(stages);
   const int64_t tokens = batch.size();
   const size_t kept = stages - lowest + 1;  // the stream before each stage that is passed backwards, and the last
-  const bool backwards = lowest < stages || tap != nullptr;
+  const bool backwards = lowest < stages;
   const DeviceMatrix<float> streams = impl.Streams(kept + (backwards ? 1 : 0), tokens);
   const auto stream = [&](size_t i) { return streams.Rows(static_cast<int64_t>(i) * tokens, tokens); };
 
@@ -321,13 +319,9 @@ LossSum GradientEngine::Step(const Batch& batch, const TargetWeights& weights, d
     impl.ExplainNotFinite(batch, loss.loss, /*dropout=*/true);
     return loss;
   }
-  if (tap != nullptr) tap->sink(stages - 1, impl.ops().AsRows(gradient));
-  for (size_t stage = stages; stage-- > lowest;) {
-    const bool below = stage > 0 && heard(stage - 1);
-    impl.layers.Backward(stage, plan().stages[stage], {stream(stage - lowest), gradient, stage > lowest || below},
+  for (size_t stage = stages; stage-- > lowest;)
+    impl.layers.Backward(stage, plan().stages[stage], {stream(stage - lowest), gradient, stage > lowest},
                          keeper.stages[stage].activations);
-    if (below) tap->sink(stage - 1, impl.ops().AsRows(gradient));
-  }
   return loss;
 }
 

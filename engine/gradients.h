@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -40,13 +39,6 @@ struct LossKind {
   const Rows* teacher = nullptr;  // its residual stream after the last stage, (tokens, hidden), before the final norm
 };
 
-// The gradient of the stream behind a stage, for callers that are told of it on the way of a pass backwards.
-struct GradientTap {
-  size_t lowest = 0;  // the lowest stage behind which it is wanted
-  // Called behind each stage from the last one down to `lowest`. `gradient` (tokens, hidden) is valid during the call.
-  std::function<void(size_t stage, const Rows& gradient)> sink;
-};
-
 // The engine for the gradients of one plan. For one thread at a time.
 class GradientEngine {
  public:
@@ -72,11 +64,10 @@ class GradientEngine {
 
   // Loss and gradients of one batch, both ways through all stages: adds the gradient of `scale` times the loss to every
   // parameter that has one, and returns the loss unscaled. No sequence of the batch may have a parent. Nothing below
-  // the lowest stage with a gradient, or above which `tap` wants one, is passed backwards. Throws Error for a loss that
+  // the lowest stage with a gradient is passed backwards. Throws Error for a loss that
   // is not finite because of the model: it names the first stage behind which the stream is not, and the stored tensor
   // that is not. Where only what is trained can be at fault, such a loss is returned, and no gradient is added.
-  LossSum Step(const Batch& batch, const TargetWeights& weights, double scale, const LossKind& kind = {},
-               const GradientTap* tap = nullptr);
+  LossSum Step(const Batch& batch, const TargetWeights& weights, double scale, const LossKind& kind = {});
   // The loss alone, without dropout.
   LossSum Loss(const Batch& batch, const TargetWeights& weights, const LossKind& kind = {});
 

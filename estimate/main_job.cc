@@ -28,8 +28,6 @@ std::vector<std::string> Unplanned(const ShiftOptions& shift) {
   add(shift.heal != Heal::kOff, "healing");
   add(shift.gate, "the gate");
   add(shift.merge != Merge::kOff, "merging, and the sums of runs that are merged");
-  add(shift.fit.metric != MetricKind::kIdentity, "the pass backwards of the metric");
-  add(shift.weighting.gradient, "the pass backwards of the token weights");
   return unplanned;
 }
 

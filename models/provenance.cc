@@ -64,7 +64,6 @@ void ForEachSetting(Settings& settings, const Visit& visit) {
   visit("lra", settings.rank);
   visit("lambda", settings.lambda);
   visit("factorization", settings.factorization);
-  visit("metric", settings.metric);
   visit("calibration_mode", settings.calibration_mode);
   visit("token_weight", settings.token_weight);
   visit("heal", settings.heal);
@@ -151,7 +150,6 @@ Json TrialsJson(const std::vector<TrialReport>& trials) {
                    {"token_weight", trial.token_weight},
                    {"factorization", trial.factorization},
                    {"lambda", trial.lambda},
-                   {"metric", trial.metric},
                    {"recipe", trial.recipe},
                    {"adapter_parameters", trial.adapter_parameters},
                    {"tokens", trial.tokens},
@@ -172,7 +170,6 @@ std::vector<TrialReport> ReadTrials(const Json& list) {
     from.Read("token_weight", trial.token_weight);
     from.Read("factorization", trial.factorization);
     from.Read("lambda", trial.lambda);
-    from.Read("metric", trial.metric);
     from.Read("recipe", trial.recipe);
     from.Read("adapter_parameters", trial.adapter_parameters);
     from.Read("tokens", trial.tokens);

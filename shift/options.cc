@@ -69,26 +69,19 @@ Calibration ModeOf(const ShiftOptions& options, bool split, const char** why) {
   return usual;
 }
 
-bool TakesMetric(const ShiftOptions& options) {
-  return options.correction->accepts.has(Setting::kMetric) && options.fit.rank.kind != RankSpec::Kind::kFull;
-}
-
 ShiftOptions Normalized(ShiftOptions options) {
   options.mode = ModeOf(options, false);
   const SettingSet accepted = Accepted(options);
   for (const SettingRow& row : Settings())
     if (row.reset != nullptr && !accepted.has(row.setting)) row.reset(options);
-  if (!TakesMetric(options)) RowOf(Setting::kMetric).reset(options);
   return options;
 }
 
 bool ReadsText(const ShiftOptions& options, bool scored) {
   if (options.correction->needs != Needs::kNothing && options.gram.load.empty()) return true;
   if (!scored && NeedCalibration({options.prune})) return true;
-  return std::any_of(Settings().begin(), Settings().end(), [&](const SettingRow& row) {
-    return row.reads_text && row.used(options) &&
-           (row.setting != Setting::kGradientWeights || options.gram.load.empty());
-  });
+  return std::any_of(Settings().begin(), Settings().end(),
+                     [&](const SettingRow& row) { return row.reads_text && row.used(options); });
 }
 
 }  // namespace shiftrt

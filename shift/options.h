@@ -50,9 +50,6 @@ void CheckGiven(const ShiftOptions& options, std::string_view field);
 // that, or null.
 Calibration ModeOf(const ShiftOptions& options, bool split, const char** why = nullptr);
 
-// True if the correction reduces the rank of a fit whose recipe the caller chooses, and so reads options.fit.metric.
-bool TakesMetric(const ShiftOptions& options);
-
 // The options with the default for each setting that the correction does not accept, so that options which give the
 // same correction are equal. Settings without SettingRow::reset stay, and CheckOptions refuses them.
 ShiftOptions Normalized(ShiftOptions options);

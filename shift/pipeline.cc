@@ -3,14 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <span>
 #include <utility>
 
 #include "runtime/check.h"
 #include "runtime/shared_items.h"
 #include "runtime/stopwatch.h"
-#include "shift/fit/loss_gradients.h"
 #include "shift/refit/fold.h"
 #include "shift/selection_pass.h"
 #include "shift/sums/collect.h"
@@ -87,7 +85,6 @@ class Pipeline {
   void Correct() {
     const bool each_block = correction_.per_block() && !options_.span;
     const std::vector<Site> sites = each_block ? SitesOf(result_.selection.removed) : Runs();
-    CollectGradients(sites);
     start_ = shared_.TakeStreams(WalkStart(result_.selection.removed));
     if (correction_.walks()) return Walk(result_.pruned);
     FittedSites fitted = !correction_.needs_sums()                    ? Fit(sites, {}, job_.progress)
@@ -117,28 +114,10 @@ class Pipeline {
     }
   }
 
-  // Collects the gradients of the loss behind every site, for a metric and for token weights.
-  void CollectGradients(const std::vector<Site>& sites) {
-    const bool metric = options_.fit.metric != MetricKind::kIdentity,
-               sizes = options_.weighting.gradient && options_.gram.load.empty();
-    if (!metric && !sizes) return;
-    const Stopwatch watch(result_.seconds.calibrate);
-    std::vector<int64_t> last;
-    last.reserve(sites.size());
-    for (const Site& site : sites) last.push_back(site.last());
-    if (metric) metrics_ = CollectMetrics(job_, options_.fit.metric, last);
-    if (!sizes) return;
-    if (options_.gram.all_layers) {  // all of them have sums, and only the sites are fitted
-      last.resize(job_.layers());
-      std::iota(last.begin(), last.end(), 0);
-    }
-    sizes_ = CollectGradientSizes(job_, last);
-  }
-
   // Fits what is fitted from activations: the correction of the runs that `plan` leaves bare, and what is healed.
   void Walk(const DepthPlan& plan) {
     std::optional<SiteCorrection> correction;
-    if (correction_.walks()) correction = InWalk(correction_, job_, options_.fit, metrics_.get());
+    if (correction_.walks()) correction = InWalk(correction_, job_, options_.fit);
     WalkResult walked =
         RefitInSequence(job_, plan, result_.selection.removed,
                         {correction ? &*correction : nullptr, options_.heal, options_.fit.ridge, options_.weighting},
@@ -167,12 +146,12 @@ class Pipeline {
 
   FittedSites Fit(const std::vector<Site>& sites, const std::vector<const SiteSums*>& sums, Progress& progress) const {
     const ShiftJob job = {job_.context, job_.model, job_.calibration, progress};
-    return correction_.fit({job, sites, sums, options_.fit, nullptr, nullptr, metrics_.get()});
+    return correction_.fit({job, sites, sums, options_.fit});
   }
 
   FittedSites FitInSequence(const std::vector<Site>& sites) {
     return shiftrt::FitInSequence(
-        job_, sites, {options_.mode, options_.weighting, sizes()},
+        job_, sites, {options_.mode, options_.weighting},
         [&](const SiteSums& site, Progress& progress) { return Fit({site.site}, {&site}, progress); },
         std::exchange(start_, std::nullopt));
   }
@@ -194,8 +173,7 @@ class Pipeline {
                 "a higher limit allows more, and several files, of some layers each, take less");
     SavedSums wanted = NewSavedSums(job_, layers, SumsSettings(options_.weighting), ScoresOf(result_.selection));
     for (SiteSums& site : wanted.sums.sites) site.weighting = options_.weighting;
-    constexpr double kSecondsBetween = 60;
-    return shiftrt::CollectIntoFile(job_, std::move(wanted), options_.gram.save, kSecondsBetween, sizes()).sums;
+    return shiftrt::CollectIntoFile(job_, std::move(wanted), options_.gram.save).sums;
   }
 
   // Fits as many sites at once as memory has room for their sums. Each group of sites takes a pass over the text.
@@ -224,8 +202,6 @@ class Pipeline {
     return runs;
   }
 
-  const GradientSizes* sizes() const { return sizes_ ? &*sizes_ : nullptr; }
-
   // Keeps the sums of `runs`, which the same pass gives. `sums`: those of the fitted text, if they are there.
   FittedSites FitTogether(const std::vector<Site>& sites, const std::vector<Site>& runs, CalibrationSums sums = {}) {
     const SiteInput input = correction_.needs == Needs::kMlpSums ? SiteInput::kMlpBefore : SiteInput::kStream;
@@ -235,7 +211,7 @@ class Pipeline {
       for (const std::vector<Site>* some : {&sites, &runs})
         for (const Site& site : *some)
           if (sums.fit_batches == 0) sums.sites.emplace_back(site, job_.hidden(), input, options_.weighting);
-      Collect(job_, sums, nullptr, sizes(), start_ ? &*start_ : nullptr);
+      Collect(job_, sums, nullptr, start_ ? &*start_ : nullptr);
     }
     std::vector<const SiteSums*> wanted;
     for (size_t i = 0; i < sites.size(); ++i) wanted.push_back(&sums.sites[i]);
@@ -279,9 +255,6 @@ class Pipeline {
   const ShiftJob& job_;
   const ShiftOptions& options_;
   const Correction& correction_;
-  // Data that passes collect for the fits, if the options ask for them.
-  std::shared_ptr<const OutputMetrics> metrics_;
-  std::optional<GradientSizes> sizes_;
   SavedSums loaded_;
   SharedCalibration shared_;
   std::optional<StartStreams> start_;  // where the next pass or walk begins, if the selection kept it

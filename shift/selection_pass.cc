@@ -23,7 +23,7 @@ bool PassFollows(const ShiftOptions& options) {
 bool FitsFromSums(const ShiftOptions& options) {
   const Correction& correction = *options.correction;
   return correction.needs == Needs::kStreamSums && correction.per_block() && !options.span &&
-         options.mode == Calibration::kIndependent && options.merge == Merge::kOff && !options.weighting.gradient &&
+         options.mode == Calibration::kIndependent && options.merge == Merge::kOff &&
          options.prune.unit == Unit::kBlock;
 }
 

@@ -30,18 +30,12 @@ const std::vector<SettingRow>& Settings() {
        [](const O& o) { return o.fit.rank.kind == RankSpec::Kind::kBudget; }},
       {kFactorization, "factorization", "a factorization", "it has no adapters whose factorization can be chosen",
        nullptr, [](O& o) { o.fit.factorization = defaults.fit.factorization; }},
-      {kMetric, "metric", "a metric of the loss", "the metric chooses what adapters of low rank keep",
-       [](const O& o) { return o.fit.metric != MetricKind::kIdentity; },
-       [](O& o) { o.fit.metric = defaults.fit.metric; }, true},
       {kLambda, "lambda", "a lambda", "it solves no ridge regression whose lambda can be chosen", nullptr,
        [](O& o) { o.fit.ridge.lambda = defaults.fit.ridge.lambda; }},
       {kPenalizedBias, "penalize_bias", "a penalised bias", "its fit has no bias that can be penalised",
        [](const O& o) { return o.fit.ridge.penalize_bias; }, [](O& o) { o.fit.ridge.penalize_bias = false; }},
       {kWeights, "weighting", "token weights", "its fit has no token weights that can be chosen",
        [](const O& o) { return !o.weighting.uniform(); }, [](O& o) { o.weighting = defaults.weighting; }},
-      {kGradientWeights, "weighting", "token weights of the gradient",
-       "the gradient is measured behind removed blocks, in the place of which it has no adapter of a given recipe",
-       [](const O& o) { return o.weighting.gradient; }, nullptr, true},
       {kSpan, "span", "a span", kOneAdapter, [](const O& o) { return o.span; }},
       {kMerge, "merge", "merging", kOneAdapter, [](const O& o) { return o.merge != Merge::kOff; }},
       {kHeal, "heal", "healing",
@@ -63,7 +57,6 @@ const std::vector<SettingConflict>& SettingConflicts() {
   using enum Setting;
   static const char* const kSingle = "files have the sums of single blocks";
   static const char* const kOnePass = "files have the sums of all sites from one pass";
-  static const char* const kBehindWhole = "gradients are measured behind whole blocks";
   static const char* const kWhole = "it needs the whole model in each process";
   static const char* const kStays = "sums stay in the process that holds the block";
   static const std::vector<SettingConflict> table = {
@@ -72,21 +65,13 @@ const std::vector<SettingConflict>& SettingConflicts() {
       {kBudget, kMode, "the budget is spread over adapters that are fitted from one pass"},
       {kMode, kSplit, "no process has the streams of the whole model"},
       {kAllSums, kHalves, "the sums of halves do not follow from those of whole blocks"},
-      {kMetric, kHalves, kBehindWhole},
-      {kMetric, kFullRank, "a full adapter is the same in every metric"},
-      {kMetric, kLoadedSums, "files of sums have no gradients"},
-      {kGradientWeights, kHalves, kBehindWhole},
-      {kGradientWeights, kHeal, "gradients are measured behind removed blocks only"},
-      {kGradientWeights, kMerge, "gradients are measured behind single blocks"},
       {kSpan, kMerge, "it leaves nothing to merge"},
       {kLoadedSums, kSpan, kSingle},
       {kSavedSums, kSpan, kSingle},
       {kLoadedSums, kSavedSums, "sums are either loaded, or collected and saved"},
       {kHeal, kUpdateNorms, RowOf(kUpdateNorms).why.data()},
       {kHeal, kSplit, kWhole},
-      {kMetric, kSplit, kWhole},
       {kGate, kSplit, kWhole},
-      {kGradientWeights, kSplit, kWhole},
       {kLoadedSums, kSplit, kStays},
       {kSavedSums, kSplit, kStays},
   };

@@ -15,26 +15,24 @@ namespace shiftrt {
 struct ShiftOptions;
 
 enum class Setting : uint8_t {
-  kHalves,           // halves of blocks may be removed
-  kSplit,            // the blocks of the model are divided among processes
-  kUpdateNorms,      // the model norms or scales the update of a half block before it adds it
-  kMode,             // calibration mode sequential or drift
-  kRank,             // the rank of adapters
-  kFullRank,         // adapters of full rank
-  kBudget,           // one budget of parameters for all adapters
-  kFactorization,    // how the rank is reduced
-  kMetric,           // a metric other than the identity
-  kLambda,           // the ridge penalty
-  kPenalizedBias,    // the ridge penalty applies to the bias too
-  kWeights,          // tokens have weights in the fit
-  kGradientWeights,  // these weights are taken from the gradient of the loss
-  kSpan,             // one adapter per run of removed blocks
-  kMerge,            // neighbouring adapters become one
-  kHeal,             // projections of kept blocks are fitted again
-  kGate,             // harmful corrections are dropped
-  kLoadedSums,       // sums come from files
-  kSavedSums,        // sums are saved
-  kAllSums,          // the sums of all layers are saved
+  kHalves,         // halves of blocks may be removed
+  kSplit,          // the blocks of the model are divided among processes
+  kUpdateNorms,    // the model norms or scales the update of a half block before it adds it
+  kMode,           // calibration mode sequential or drift
+  kRank,           // the rank of adapters
+  kFullRank,       // adapters of full rank
+  kBudget,         // one budget of parameters for all adapters
+  kFactorization,  // how the rank is reduced
+  kLambda,         // the ridge penalty
+  kPenalizedBias,  // the ridge penalty applies to the bias too
+  kWeights,        // tokens have weights in the fit
+  kSpan,           // one adapter per run of removed blocks
+  kMerge,          // neighbouring adapters become one
+  kHeal,           // projections of kept blocks are fitted again
+  kGate,           // harmful corrections are dropped
+  kLoadedSums,     // sums come from files
+  kSavedSums,      // sums are saved
+  kAllSums,        // the sums of all layers are saved
   kCount,
 };
 

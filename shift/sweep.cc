@@ -25,8 +25,7 @@ void Shuffle(std::vector<T>& items, uint64_t seed) {
 
 // Adapters that are fitted from sums of the original model's stream alone.
 bool FromSharedSums(const ShiftOptions& options) {
-  return options.correction->takes_recipe() && options.mode == Calibration::kIndependent &&
-         options.heal == Heal::kOff && options.fit.metric == MetricKind::kIdentity && !options.weighting.gradient;
+  return options.correction->takes_recipe() && options.mode == Calibration::kIndependent && options.heal == Heal::kOff;
 }
 
 // A row has no singular values.
@@ -240,10 +239,9 @@ std::pair<Quality, Quality> QualityOver(const std::vector<const SweepRow*>& rows
 
 std::string SettingText(const ShiftOptions& options) {
   const FitOptions& fit = options.fit;
-  return fmt::format("{} {} heal {} {} weights {} lambda {}{} {} {} rank {}", options.prune.text,
-                     options.correction->name, Name(options.heal), Name(options.mode), Format(options.weighting),
-                     Format(fit.ridge.lambda), fit.ridge.penalize_bias ? " penalize bias" : "", Name(fit.factorization),
-                     Name(fit.metric), Format(fit.rank));
+  return fmt::format("{} {} heal {} {} weights {} lambda {}{} {} rank {}", options.prune.text, options.correction->name,
+                     Name(options.heal), Name(options.mode), Format(options.weighting), Format(fit.ridge.lambda),
+                     fit.ridge.penalize_bias ? " penalize bias" : "", Name(fit.factorization), Format(fit.rank));
 }
 
 std::vector<ShiftOptions> Combinations(const SweepAxes& axes) {
@@ -263,7 +261,7 @@ std::vector<ShiftOptions> Combinations(const SweepAxes& axes) {
     for (Calibration mode : axes.modes)
       for (const TokenWeighting& weighting : axes.weightings)
         for (const LambdaSpec& lambda : axes.lambdas)
-          for (const auto& [factorization, metric] : Pairs(axes.factorizations, axes.metrics))
+          for (Factorization factorization : axes.factorizations)
             for (const auto& [rank, heal] : Pairs(axes.ranks, axes.heals)) {
               options.correction = correction;
               options.heal = heal;
@@ -271,7 +269,6 @@ std::vector<ShiftOptions> Combinations(const SweepAxes& axes) {
               options.weighting = weighting;
               options.fit.ridge.lambda = lambda;
               options.fit.factorization = factorization;
-              options.fit.metric = metric;
               options.fit.rank = rank;
               add(options);
             }

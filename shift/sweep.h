@@ -20,14 +20,13 @@ struct SweepAxes {
   std::vector<TokenWeighting> weightings = {{}};
   std::vector<LambdaSpec> lambdas = {{}};
   std::vector<Factorization> factorizations = {Factorization::kReducedRank};
-  std::vector<MetricKind> metrics = {MetricKind::kIdentity};
   std::vector<RankSpec> ranks = {{}};
   std::vector<Heal> heals = {Heal::kOff};
   std::vector<int64_t> samples = {256};  // samples of calibration text, every eighth of which is held out
   std::vector<uint64_t> seeds = {0};
   bool penalize_bias = false;
   // If not empty, the sweep runs these instead of every combination of corrections, modes, weightings, lambdas,
-  // factorizations, metrics, ranks and heals.
+  // factorizations, ranks and heals.
   std::vector<ShiftOptions> settings = {};
 };
 // The settings of a cell without seed and calibration size, as text. Two settings have the same text only if they are

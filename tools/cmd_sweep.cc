@@ -28,7 +28,7 @@ struct SweepOptions {
   std::string preset, prune = "bi:0.25", calib, text, protocol = "gptq", csv, markdown, report, journal;
   std::vector<std::string> correction = {"lra"}, calibration_mode = {"independent"}, token_weight = {"none"};
   std::vector<std::string> recipes;
-  std::vector<std::string> heal = {"off"}, lra = {"64"}, lambda = {"gcv"}, factorize = {"rrr"}, metric = {"identity"};
+  std::vector<std::string> heal = {"off"}, lra = {"64"}, lambda = {"gcv"}, factorize = {"rrr"};
   std::vector<int64_t> samples;
   std::vector<uint64_t> seeds;
   int64_t text_tokens = 0;
@@ -68,7 +68,6 @@ SweepAxes MakeAxes(const SweepOptions& options, const CalibrationSpec& calibrati
   axes.weightings = ParseAll(options.token_weight, ParseTokenWeighting);
   axes.lambdas = ParseAll(options.lambda, ParseLambda);
   axes.factorizations = ParseAll(options.factorize, ParseFactorization);
-  axes.metrics = ParseAll(options.metric, ParseMetric);
   axes.heals = ParseAll(options.heal, ParseHeal);
   axes.ranks.clear();
   for (const std::string& text : options.lra) {
@@ -284,9 +283,6 @@ Command AddSweep(CLI::App& app, const std::shared_ptr<Processes>& processes) {
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--factorize", options->factorize, "factorizations, as in run; comma-separated list")
-      ->delimiter(',')
-      ->capture_default_str();
-  app.add_option("--metric", options->metric, "metrics of a low rank, as in run; comma-separated list")
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--samples", options->samples, "calibration sizes in samples; comma-separated list, such as 32,64,128")

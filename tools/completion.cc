@@ -42,12 +42,11 @@ constexpr FixedWords kFixed[] = {
     {"lra", "full energy: budget:"},
     {"merge", "off full lowrank"},
     {"method", "lora partial adapters replacement"},
-    {"metric", "identity fisher-diagonal fisher"},
     {"protocol", "gptq seq128"},
     {"schedule", "linear cosine constant"},
     {"split", "auto"},
     {"targets", "q k v o gate up down"},
-    {"token-weight", "none norm gradient first: massive:"},
+    {"token-weight", "none norm first: massive:"},
 };
 
 bool IsOneOf(std::string_view word, std::initializer_list<std::string_view> words) {

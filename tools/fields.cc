@@ -24,7 +24,6 @@ constexpr FieldFlag kFlags[] = {
     {"device", "--device"},
     {"export", "--export"},
     {"factorization", "--factorize"},
-    {"metric", "--metric"},
     {"format", "--format"},
     {"format", "--export"},
     {"gate", "--gate"},

@@ -38,7 +38,7 @@ constexpr GroupRow kGroups[] = {
     {"Model", "--model --offline --lora --dtype --check-weights"},
     {"Layers and their repair",
      "--recipe --prune --correction --lra --calibration-mode --token-weight --heal --span --gate --lambda "
-     "--penalize-bias --factorize --metric --merge --preset --seeds"},
+     "--penalize-bias --factorize --merge --preset --seeds"},
     {"Training",
      "--method --adapters --head --targets --rank --alpha --dropout --layers --replacement --keep-correction --loss "
      "--epochs --steps --batch --pass-tokens --rate --schedule --warmup --weight-decay --clip --validate-every "

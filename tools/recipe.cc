@@ -35,11 +35,9 @@ void RecipeOptions::AddTo(CLI::App& app) {
          "on the corrected stream; drift: the same, towards the original stream; auto: drift for --correction lra,\n"
          "but independent with --split, --save-gram, --load-gram or --lra budget:N, and for other corrections")
       ->capture_default_str();
-  app.add_option(
-         "--token-weight", token_weight,
-         "weights of the tokens in the fit: none, or a comma-separated list of norm (1 / mean square of the\n"
-         "block's output), gradient (square of the loss's gradient behind the block), first:W (first token of a\n"
-         "sample) and massive:W (tokens with a massive activation)")
+  app.add_option("--token-weight", token_weight,
+                 "weights of the tokens in the fit: none, or a comma-separated list of norm (1 / mean square of the\n"
+                 "block's output), first:W (first token of a sample) and massive:W (tokens with a massive activation)")
       ->capture_default_str();
   app.add_option("--heal", heal,
                  "fit projections of the kept blocks behind the first removed one again, towards the original stream:\n"
@@ -68,11 +66,6 @@ void RecipeOptions::AddTo(CLI::App& app) {
          "rrr: the best map of that rank on the data; svd: truncated SVD, as in the paper; svd-refit: the same\n"
          "with a refitted bias")
       ->capture_default_str();
-  app.add_option(
-         "--metric", metric,
-         "which error of a low rank counts: identity (its squares), fisher-diagonal or fisher (weighted by the second\n"
-         "moment of the loss's gradient behind the block, from a pass backwards over the calibration text)")
-      ->capture_default_str();
   app.add_option("--merge", merge, "merge neighbouring adapters into one: off, full or lowrank")->capture_default_str();
   const std::vector<CLI::Option*> all = app.get_options();
   added.assign(all.begin() + others, all.end());
@@ -89,7 +82,6 @@ ShiftOptions RecipeOptions::Parse(uint64_t seed) const {
                    .lambda = ParseLambda(lambda),
                    .penalize_bias = penalize_bias,
                    .factorization = ParseFactorization(factorize),
-                   .metric = ParseMetric(metric),
                    .mode = ParseCalibrationMode(calibration_mode),
                    .weighting = ParseTokenWeights(token_weight),
                    .span = span,

@@ -20,7 +20,6 @@ struct CommonOptions;
 
 struct RecipeOptions {
   std::string prune = "bi:0.25", lra = "64", calib = {}, lambda = "gcv", factorize = "rrr", merge = "off";
-  std::string metric = "identity";
   std::string named = {};  // --recipe
   std::string heal = "off", correction = "lra", calibration_mode = "auto", token_weight = "none";
   std::vector<std::string> load_gram = {};

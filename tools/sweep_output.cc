@@ -44,8 +44,6 @@ std::string FactorizationText(const SweepRow& row) {
                 Name(row.options.fit.factorization));
 }
 
-std::string MetricText(const SweepRow& row) { return OrNone(TakesMetric(row.options), Name(row.options.fit.metric)); }
-
 std::string LambdaText(const SweepRow& row) {
   return OrNone(row.options.correction->has_lambda() || row.options.heal != Heal::kOff,
                 "lambda " + Format(row.options.fit.ridge.lambda));
@@ -94,7 +92,6 @@ const std::vector<TableAxis>& Axes() {
        [](const SweepRow& r, int64_t) { return static_cast<double>(r.samples); }, true},
       {"lambda", "lambda", LambdaText, LambdaNumber, true},
       {"factorization", "factorization", FactorizationText, nullptr, false},
-      {"metric", "metric", MetricText, nullptr, false},
       {"rank", "rank", RankText, RankNumber, true},
   };
   return axes;
@@ -210,19 +207,19 @@ std::string Known(double value) { return OrNone(!std::isnan(value), fmt::format(
 
 std::string SweepCsv(const std::vector<SweepRow>& rows) {
   std::string csv =
-      "prune,removed,seed,samples,tokens,correction,calibration,token_weight,lambda,factorization,metric,rank,heal,"
+      "prune,removed,seed,samples,tokens,correction,calibration,token_weight,lambda,factorization,rank,heal,"
       "adapter_parameters,r2_fit,r2_heldout,"
       "perplexity_original,perplexity_pruned,perplexity_corrected,"
       "accuracy_original,accuracy_pruned,accuracy_corrected,chosen\n";
   for (const SweepRow& r : rows)
     csv += fmt::format(
-        "\"{}\",{},{},{},{},{},{},\"{}\",{},{},{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},\"{}"
+        "\"{}\",{},{},{},{},{},{},\"{}\",{},{},{},{},{},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},\"{}"
         "\"\n",
         r.options.prune.text, Names(r.removed, " "), r.options.seed, r.samples, r.tokens, r.options.correction->name,
         Name(r.options.mode), Format(r.options.weighting), Format(r.options.fit.ridge.lambda),
-        Name(r.options.fit.factorization), Name(r.options.fit.metric), Format(r.options.fit.rank), Name(r.options.heal),
-        r.parameters, r.r2_fit, r.r2_heldout, r.original.perplexity, r.pruned.perplexity, r.corrected.perplexity,
-        r.original.accuracy, r.pruned.accuracy, r.corrected.accuracy, r.chosen);
+        Name(r.options.fit.factorization), Format(r.options.fit.rank), Name(r.options.heal), r.parameters, r.r2_fit,
+        r.r2_heldout, r.original.perplexity, r.pruned.perplexity, r.corrected.perplexity, r.original.accuracy,
+        r.pruned.accuracy, r.corrected.accuracy, r.chosen);
   return csv;
 }
 
@@ -246,7 +243,6 @@ nlohmann::json SweepJson(const std::vector<SweepRow>& rows) {
                    {"token_weight", Format(r.options.weighting)},
                    {"lambda", Format(r.options.fit.ridge.lambda)},
                    {"factorization", Name(r.options.fit.factorization)},
-                   {"metric", Name(r.options.fit.metric)},
                    {"rank", Format(r.options.fit.rank)},
                    {"adapter_parameters", r.parameters},
                    {"chosen", r.chosen},

@@ -59,7 +59,6 @@ struct TrialReport {
   std::string token_weight = {};   ///< Recipe::weighting
   std::string factorization = {};  ///< Recipe::factorization
   std::string lambda = {};         ///< Recipe::lambda
-  std::string metric = {};         ///< Recipe::metric
   std::string recipe = {};         ///< all of it in one line
   int64_t adapter_parameters = 0;  ///< what it adds to the model
   int64_t tokens = 0;              ///< that were fitted
@@ -137,7 +136,6 @@ struct RecipeText {
   std::string rank = {};              ///< Recipe::rank
   std::string lambda = {};            ///< Recipe::lambda
   std::string factorization = {};     ///< Recipe::factorization
-  std::string metric = {};            ///< Recipe::metric
   std::string calibration_mode = {};  ///< Recipe::mode
   std::string token_weight = {};      ///< Recipe::weighting
   std::string heal = {};              ///< Recipe::heal

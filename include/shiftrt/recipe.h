@@ -113,20 +113,6 @@ Factorization ParseFactorization(const std::string& text);
 /// \return its word
 const char* Name(Factorization factorization);
 
-/// Which error of a low rank counts.
-enum class MetricKind {
-  kIdentity,        ///< "identity": its squares
-  kFisherDiagonal,  ///< "fisher-diagonal": weighted by the mean squares of the loss's gradient behind the block
-  kFisher,          ///< "fisher": weighted by the second moment of that gradient
-};
-/// \param text "identity", "fisher-diagonal" or "fisher"
-/// \return the metric
-/// \throws UsageError for another word
-MetricKind ParseMetric(const std::string& text);
-/// \param kind one of them
-/// \return its word
-const char* Name(MetricKind kind);
-
 /// The streams on which adapters are fitted.
 enum class Calibration {
   kAuto,         ///< "auto": kDrift where that can be fitted, and else kIndependent
@@ -144,10 +130,9 @@ const char* Name(Calibration calibration);
 
 /// How much each token counts in a fit: the product of what is set.
 struct TokenWeights {
-  bool norm = false;      ///< "norm": 1 / mean square of the block's output at the token
-  bool gradient = false;  ///< "gradient": square of the loss's gradient behind the block
-  double first = 1;       ///< "first:W": for the first token of a sample
-  double massive = 1;     ///< "massive:W": for tokens with a massive activation
+  bool norm = false;   ///< "norm": 1 / mean square of the block's output at the token
+  double first = 1;    ///< "first:W": for the first token of a sample
+  double massive = 1;  ///< "massive:W": for tokens with a massive activation
 };
 /// \param text "none", or any of the words of TokenWeights with commas between them
 /// \return the weights
@@ -217,7 +202,6 @@ struct Recipe {
   LambdaSpec lambda = {};                                     ///< ridge penalty
   bool penalize_bias = false;                                 ///< penalise the bias of the adapters too
   Factorization factorization = Factorization::kReducedRank;  ///< how an adapter of low rank is made
-  MetricKind metric = MetricKind::kIdentity;                  ///< which error of a low rank counts
   Calibration mode = Calibration::kAuto;                      ///< the streams on which adapters are fitted
   TokenWeights weighting = {};                                ///< how much each token counts
   bool span = false;          ///< one adapter for each run of neighbouring removed blocks
@@ -252,7 +236,7 @@ const std::vector<NamedRecipe>& NamedRecipes();
 Recipe FindRecipe(std::string_view name);
 
 /// Sets one field of a recipe from text.
-/// \param field "prune", "correction", "rank", "lambda", "penalize_bias", "factorization", "metric", "mode",
+/// \param field "prune", "correction", "rank", "lambda", "penalize_bias", "factorization", "mode",
 ///     "weighting", "span", "gate", "heal", "merge", "seed" or "text"
 /// \param text what the parser of the field's type reads; "true" or "false" for a flag
 /// \param recipe the recipe to change

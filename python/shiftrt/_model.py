@@ -255,7 +255,7 @@ class Model:
             progress: as of `open`.
             keep: a directory in which the selection and the fit are kept, so that the same call takes them from there after an
                 interruption.
-            **settings: correction, rank, lambda_ (for lambda), penalize_bias, factorization, metric, mode, weighting, span, gate, heal,
+            **settings: correction, rank, lambda_ (for lambda), penalize_bias, factorization, mode, weighting, span, gate, heal,
                 merge and seed, in the words of the command line; they override those of the recipe.
 
         Returns:

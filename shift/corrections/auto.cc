@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <utility>
 
 #include "runtime/check.h"
@@ -40,10 +39,10 @@ CalibrationSet Quarter(const CalibrationSet& calibration) {
   return quarter;
 }
 
-// Tries, from sums of one pass, token weights none and norm, svd and rrr, lambda as given and by hold-out, and what the
-// loss feels as the metric of a low rank. What came out best is then tried in sequence and with drift, and refit and
-// joint with its lambda and metric, each in a walk on a quarter of the text; the best of these walks is repeated on all
-// of it where it comes near. Rank, span and the bias's penalty are the caller's.
+// Tries, from sums of one pass, token weights none and norm, svd and rrr, and lambda as given and by hold-out. The best
+// of these is then tried in sequence and with drift, and refit and joint with its lambda, each in a walk on a quarter
+// of the text; the best of these walks is repeated on all of it where it comes near. Rank, span and the penalty of the
+// bias are the caller's.
 class Search {
  public:
   explicit Search(const FitInput& input)
@@ -76,22 +75,12 @@ class Search {
     return removed;
   }
 
-  bool HasHalves() const {
-    return std::any_of(removed_.begin(), removed_.end(),
-                       [](const BlockPart& part) { return part.halves != Halves::kBoth; });
-  }
-
   FitOptions With(const FitRecipe& recipe) const {
     FitOptions options = options_;
     options.factorization = recipe.factorization;
     options.ridge.lambda = recipe.lambda;
-    options.metric = recipe.metric;
     options.spectra = Spectra::kLater;  // only the chosen recipe's are reported
     return options;
-  }
-  // Null for the identity.
-  const OutputMetrics* MetricsOf(const FitRecipe& recipe) const {
-    return recipe.metric == MetricKind::kIdentity ? nullptr : metrics_.at(recipe.metric).get();
   }
 
   // Returns the loss; the fit that would be chosen so far is kept.
@@ -150,25 +139,10 @@ class Search {
       const FitRecipe svd{Calibration::kIndependent, weightings[w], Factorization::kSvd, options_.ridge.lambda};
       TryFactorizations(of[w], svd, {full ? std::vector<FitRecipe>{svd} : std::vector<FitRecipe>{svd, Reduced(svd)}});
     }
-    const auto chosen = [&] { return of[Lowest().recipe.weighting.norm ? 1 : 0]; };
-    if (options_.ridge.lambda.kind != LambdaSpec::Kind::kHoldout) {
-      FitRecipe recipe = Lowest().recipe;
-      recipe.lambda = {LambdaSpec::Kind::kHoldout, 0};
-      TryFactorizations(chosen(), recipe, {recipe});
-    }
-    if (full) return;
-    if (HasHalves()) {
-      best_.untried.emplace_back("metrics of the loss: they are measured behind whole blocks");
-      return;
-    }
-    CollectMetrics();
-    const FitRecipe best = Reduced(Lowest().recipe);
-    std::vector<FitRecipe> recipes;
-    for (const auto& [kind, metrics] : metrics_) {
-      recipes.push_back(best);
-      recipes.back().metric = kind;
-    }
-    TryFactorizations(chosen(), best, recipes);
+    if (options_.ridge.lambda.kind == LambdaSpec::Kind::kHoldout) return;
+    FitRecipe recipe = Lowest().recipe;
+    recipe.lambda = {LambdaSpec::Kind::kHoldout, 0};
+    TryFactorizations(of[recipe.weighting.norm ? 1 : 0], recipe, {recipe});
   }
 
   static FitRecipe Reduced(FitRecipe recipe) {
@@ -181,20 +155,9 @@ class Search {
                          const std::vector<FitRecipe>& recipes) {
     SolvedSites solved = SolveSites(job_.context, sums, With(solve), job_.progress);
     for (const FitRecipe& recipe : recipes) {
-      Record(recipe, ReduceSites(job_.context, sums, solved, With(recipe), MetricsOf(recipe), job_.progress));
+      Record(recipe, ReduceSites(job_.context, sums, solved, With(recipe), job_.progress));
       solved.seconds = 0;  // counted once
     }
-  }
-
-  // A quarter of the text gives the moments well enough: they have one number per coordinate or pair.
-  void CollectMetrics() {
-    const Stopwatch watch(seconds_.calibrate);
-    std::vector<int64_t> last;
-    last.reserve(sites_.size());
-    for (const Site& site : sites_) last.push_back(site.last());
-    const GradientMoments moments = CollectGradientMoments(JobOf(quarter_), last);
-    for (const MetricKind kind : {MetricKind::kFisherDiagonal, MetricKind::kFisher})
-      metrics_[kind] = MakeMetrics(job_.context, kind, moments);
   }
 
   ShiftJob JobOf(const CalibrationSet& text) const { return {job_.context, job_.model, text, job_.progress}; }
@@ -207,11 +170,9 @@ class Search {
     if (!correction.walks())
       return FitInSequence(
           job, sites_, {recipe.mode, recipe.weighting},
-          [&](const SiteSums& site, Progress& progress) {
-            return FitSites(job.context, {&site}, options, progress, MetricsOf(recipe));
-          },
+          [&](const SiteSums& site, Progress& progress) { return FitSites(job.context, {&site}, options, progress); },
           std::move(start));
-    const SiteCorrection in_walk = InWalk(correction, job, options, MetricsOf(recipe));
+    const SiteCorrection in_walk = InWalk(correction, job, options);
     WalkResult walked = RefitInSequence(job, DepthPlan::Pruned(job.layers(), removed_), removed_,
                                         {&in_walk, Heal::kOff, options.ridge, recipe.weighting}, std::move(start));
     FittedSites fitted;
@@ -254,7 +215,6 @@ class Search {
       FitRecipe recipe = Reduced(best);
       recipe.correction = name;
       recipe.weighting = {};  // norm weights make these fits far worse on text with massive activations
-      if (!FindCorrection(name).accepts.has(Setting::kMetric)) recipe.metric = MetricKind::kIdentity;
       recipes.push_back(recipe);
     }
     return recipes;
@@ -286,7 +246,6 @@ class Search {
   const CalibrationSet quarter_;
   const std::vector<BlockPart> removed_;
   HeldOutLoss loss_;
-  std::map<MetricKind, std::shared_ptr<const OutputMetrics>> metrics_;
   std::vector<double> first_losses_;  // losses of the first trial, one per sequence
   FittedSites best_;
   StepSeconds seconds_;  // the time of all trials together

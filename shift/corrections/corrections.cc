@@ -14,7 +14,7 @@ Fit FitLra, FitRefit, FitJoint, FitGenericAffine, FitBias, FitReplaceMe, FitGhos
 
 const std::vector<Correction>& Corrections() {
   using enum Setting;
-  constexpr SettingSet kRanks = {kRank, kFullRank, kFactorization, kMetric}, kPerBlock = {kHalves, kSpan, kMerge},
+  constexpr SettingSet kRanks = {kRank, kFullRank, kFactorization}, kPerBlock = {kHalves, kSpan, kMerge},
                        kDropped = {kGate, kHeal};  // its corrections can be taken out and healed
   constexpr SettingSet kGeneric = SettingSet::All() - SettingSet{kSplit};
   constexpr SettingSet kScaled = kDropped | SettingSet{kUpdateNorms};
@@ -80,12 +80,11 @@ std::string WhyRefused(const Correction& correction, SettingSet used) {
   return "";
 }
 
-SiteCorrection InWalk(const Correction& correction, const ShiftJob& job, const FitOptions& options,
-                      const OutputMetrics* metrics) {
+SiteCorrection InWalk(const Correction& correction, const ShiftJob& job, const FitOptions& options) {
   Check(correction.walks(), "{} is not fitted in a walk", correction.name);
   return {correction.needs == Needs::kActivationSums ? SiteInput::kActivation : SiteInput::kStreamAndActivation,
-          [&, metrics](const SiteSums& sums, const Projection* projection, const BlockPtr& before) {
-            return correction.fit({job, {sums.site}, {&sums}, options, projection, before, metrics});
+          [&](const SiteSums& sums, const Projection* projection, const BlockPtr& before) {
+            return correction.fit({job, {sums.site}, {&sums}, options, projection, before});
           }};
 }
 
@@ -95,7 +94,6 @@ std::string Format(const FitRecipe& recipe) {
   std::string text =
       fmt::format("{}, token weights {}", adapters ? Name(recipe.mode) : recipe.correction, Format(recipe.weighting));
   if (adapters) text += fmt::format(", {}", Name(recipe.factorization));
-  if (recipe.metric != MetricKind::kIdentity) text += fmt::format(", metric {}", Name(recipe.metric));
   return text + fmt::format(", lambda {}", Format(recipe.lambda));
 }
 

@@ -44,7 +44,6 @@ struct FitInput {
   // For a correction that needs sums of activations: the last projection before the one site, and its block.
   const Projection* projection = nullptr;
   BlockPtr before = nullptr;
-  const OutputMetrics* metrics = nullptr;  // null unless the options have a metric
 };
 
 struct Correction {
@@ -85,11 +84,9 @@ const std::vector<Correction>& Corrections();
 const Correction& FindCorrection(std::string_view name);
 // Why a correction does not go with these settings; empty if it does.
 std::string WhyRefused(const Correction& correction, SettingSet used);
-// The correction in the form that a walk takes. It must walk, and the references and `metrics` must outlive the
-// result.
-SiteCorrection InWalk(const Correction& correction, const ShiftJob& job, const FitOptions& options,
-                      const OutputMetrics* metrics = nullptr);
-// "sequential, token weights norm, rrr, metric fisher, lambda gcv"; "joint, token weights none, lambda gcv"
+// The correction in the form that a walk takes. It must walk, and the references must outlive the result.
+SiteCorrection InWalk(const Correction& correction, const ShiftJob& job, const FitOptions& options);
+// "sequential, token weights norm, rrr, lambda gcv"; "joint, token weights none, lambda gcv"
 std::string Format(const FitRecipe& recipe);
 // The label filled in, as "span LRA 64".
 std::string Label(const Correction& correction, const RankSpec& rank, bool span);

@@ -22,7 +22,7 @@ std::shared_ptr<const Lra> AsResidual(const Context& context, const Lra& affine)
 }  // namespace
 
 FittedSites FitGenericAffine(const FitInput& input) {
-  const auto& [job, sites, sums, options, projection, before, metrics] = input;
+  const auto& [job, sites, sums, options, projection, before] = input;
   std::vector<SiteSums> outputs;
   outputs.reserve(sums.size());
   for (const SiteSums* site : sums)
@@ -30,7 +30,7 @@ FittedSites FitGenericAffine(const FitInput& input) {
   std::vector<const SiteSums*> onto;
   onto.reserve(outputs.size());
   for (const SiteSums& site : outputs) onto.push_back(&site);
-  FittedSites fitted = FitSites(job.context, onto, options, job.progress, metrics);
+  FittedSites fitted = FitSites(job.context, onto, options, job.progress);
   for (size_t i = 0; i < sums.size(); ++i) {
     fitted.adapters[i] = AsResidual(job.context, *fitted.adapters[i]);
     const SiteReport measured = MeasureSite(job.context, *sums[i], *fitted.adapters[i]);

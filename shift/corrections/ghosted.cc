@@ -15,7 +15,7 @@ constexpr double kGhostedLambda = 1e-6;
 }  // namespace
 
 FittedSites FitGhosted(const FitInput& input) {
-  const auto& [job, sites, sums, options, projection, before, metrics] = input;
+  const auto& [job, sites, sums, options, projection, before] = input;
   FittedSites fitted;
   const Stopwatch watch(fitted.seconds.solve);
   job.progress.Begin("solving", static_cast<int64_t>(sums.size()));

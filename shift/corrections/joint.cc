@@ -66,14 +66,8 @@ struct Joint {
 
 class JointFit {
  public:
-  // `output`: the metric of what the site gives; null for the identity.
-  JointFit(const Context& context, const SiteSums& sums, const FitOptions& options, const OutputMetric* output)
-      : context_(context),
-        sums_(sums),
-        options_(options),
-        output_(output),
-        d_(sums.fit.hidden()),
-        width_(sums.fit.inputs() - d_) {}
+  JointFit(const Context& context, const SiteSums& sums, const FitOptions& options)
+      : context_(context), sums_(sums), options_(options), d_(sums.fit.hidden()), width_(sums.fit.inputs() - d_) {}
 
   // Fits with the lambda that the options give, or with a larger one if I + A would be singular.
   Joint Fit(SiteReport& report) {
@@ -125,9 +119,9 @@ class JointFit {
     const RidgeSums metric = MetricOfStream(context_, sums_.fit, solution.lambda);
     std::vector<std::vector<double>> spectrum(1);
     if (options_.rank.kind == RankSpec::Kind::kEnergy)
-      spectrum[0] = SingularValues(context_, metric, stream, options_.factorization, output_);
+      spectrum[0] = SingularValues(context_, metric, stream, options_.factorization);
     const int64_t rank = ChooseRanks(options_.rank, spectrum, d_).front();
-    LowRank factors = LeadingFactors({context_, metric, stream, options_.factorization, output_}, rank,
+    LowRank factors = LeadingFactors({context_, metric, stream, options_.factorization}, rank,
                                      /*all=*/options_.spectra == Spectra::kNow);
     if (options_.spectra != Spectra::kNever) joint.singular_values = factors.singular_values;
     if (options_.spectra == Spectra::kLater) joint.squares = std::move(factors.squares);
@@ -153,7 +147,6 @@ class JointFit {
   const Context& context_;
   const SiteSums& sums_;
   const FitOptions& options_;
-  const OutputMetric* output_;
   int64_t d_, width_;
 };
 
@@ -171,14 +164,14 @@ Matrix<double> MapOf(const Context& context, const Lra& lra, const Matrix<double
 }  // namespace
 
 FittedSites FitJoint(const FitInput& input) {
-  const auto& [job, sites, all_sums, options, projection, before, metrics] = input;
+  const auto& [job, sites, all_sums, options, projection, before] = input;
   const SiteSums& sums = *all_sums.front();
   NoProgress quiet;  // the walk has its own
-  if (before == nullptr) return FitSites(job.context, all_sums, options, quiet, metrics);
+  if (before == nullptr) return FitSites(job.context, all_sums, options, quiet);
   FittedSites fitted;
   const Stopwatch watch(fitted.seconds.solve);
   SiteReport report;
-  const Joint joint = JointFit(job.context, sums, options, MetricOf(metrics, sums.site)).Fit(report);
+  const Joint joint = JointFit(job.context, sums, options).Fit(report);
 
   auto folded = std::make_shared<OwnBlock>(before);
   const Matrix<double> weight = Widened((*before).*projection->weight);

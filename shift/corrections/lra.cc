@@ -5,7 +5,7 @@
 namespace shiftrt {
 
 FittedSites FitLra(const FitInput& input) {
-  return FitSites(input.job.context, input.sums, input.options, input.job.progress, input.metrics);
+  return FitSites(input.job.context, input.sums, input.options, input.job.progress);
 }
 
 }  // namespace shiftrt

@@ -8,7 +8,7 @@
 namespace shiftrt {
 
 FittedSites FitRefit(const FitInput& input) {
-  const auto& [job, sites, sums, options, projection, before, metrics] = input;
+  const auto& [job, sites, sums, options, projection, before] = input;
   FittedSites fitted;
   const Stopwatch watch(fitted.seconds.solve);
   RefittedBlock refitted = RefitProjection(job.context, *sums.front(), options.ridge, *projection, before);

@@ -13,7 +13,7 @@ namespace shiftrt {
 // M T + Y - L = M T - (M + U) with U what the run adds to the stream, which the sums have as their target. The reports
 // measure what the run adds to the stream by T - I, as an adapter would be measured.
 FittedSites FitReplaceMe(const FitInput& input) {
-  const auto& [job, sites, sums, options, projection, none, metrics] = input;
+  const auto& [job, sites, sums, options, projection, none] = input;
   FittedSites fitted;
   fitted.adapters.resize(sites.size());
   job.progress.Begin("solving", static_cast<int64_t>(sums.size()));

@@ -65,17 +65,14 @@ linalg::Tridiagonal WithoutReflectors(linalg::Tridiagonal t) {
 // the metric G is A V V': no root or inverse of G is needed, and G = I gives the SVD of A. Only V comes from the
 // squared matrix; P and the leading singular values are products with A itself, so they do not lose half of the digits.
 //
-// In a metric M = L L' of the output, the same is done with A L, and A L V V' L^-1 is the best map.
-//
 // The steps Reduce, Decompose and Finish follow one another. Decompose needs no solver.
 class Factorizing {
  public:
   Factorizing(const ToFactorize& map, int64_t rank, bool all) : map_(map), rank_(rank), all_(all) {
     CheckRank(RankSpec::Fixed(rank), map.sums.hidden());
-    if (map.metric != nullptr) weighted_ = map.metric->Times(map.context, map.solution.a.host());
   }
   void Reduce(Solver& solver) {
-    maps_.emplace(solver, map_.sums, map_.metric != nullptr ? weighted_ : map_.solution.a, map_.factorization);
+    maps_.emplace(solver, map_.sums, map_.solution.a, map_.factorization);
     squares_ = maps_->Squares(solver);
     reduced_ = linalg::FiniteTridiagonal(solver, *squares_);
   }
@@ -96,7 +93,6 @@ class Factorizing {
   LowRank Completed(LowRank factors) {
     if (all_) factors.singular_values.insert(factors.singular_values.end(), behind_.begin() + rank_, behind_.end());
     factors.squares = WithoutReflectors(std::move(reduced_));
-    if (map_.metric != nullptr) factors.q = map_.metric->Over(map_.context, factors.q);
     factors.b = map_.factorization == Factorization::kSvd
                     ? map_.solution.b.Clone()
                     : FreeBias(map_.context, map_.sums, {factors.p.view(), factors.q.view()});
@@ -110,7 +106,6 @@ class Factorizing {
   const ToFactorize map_;
   const int64_t rank_;
   const bool all_;
-  linalg::PlacedMatrix weighted_;
   std::optional<InMetric> maps_;
   linalg::ArrayPtr squares_;
   linalg::Tridiagonal reduced_;
@@ -282,8 +277,8 @@ std::unique_ptr<PendingFactors> PendingFactors::Start(const ToFactorize& map, in
 }
 
 LowRank Factorize(const Context& context, const RidgeSums& sums, const RidgeSolution& solution, int64_t rank,
-                  Factorization factorization, const OutputMetric* metric) {
-  return LeadingFactors({context, sums, solution, factorization, metric}, rank, /*all=*/true);
+                  Factorization factorization) {
+  return LeadingFactors({context, sums, solution, factorization}, rank, /*all=*/true);
 }
 
 void CompleteSpectrum(const linalg::Tridiagonal& squares, std::vector<double>& singular_values) {
@@ -294,18 +289,16 @@ void CompleteSpectrum(const linalg::Tridiagonal& squares, std::vector<double>& s
 }
 
 linalg::Tridiagonal SquaredSpectrum(const ToFactorize& map) {
-  linalg::PlacedMatrix weighted;
-  if (map.metric != nullptr) weighted = map.metric->Times(map.context, map.solution.a.host());
   return WithSolver(map.context, map.sums.hidden(), [&](Solver& solver) {
-    const InMetric maps(solver, map.sums, map.metric != nullptr ? weighted : map.solution.a, map.factorization);
+    const InMetric maps(solver, map.sums, map.solution.a, map.factorization);
     return WithoutReflectors(linalg::FiniteTridiagonal(solver, *maps.Squares(solver)));
   });
 }
 
 std::vector<double> SingularValues(const Context& context, const RidgeSums& sums, const RidgeSolution& solution,
-                                   Factorization factorization, const OutputMetric* metric) {
+                                   Factorization factorization) {
   std::vector<double> values;
-  CompleteSpectrum(SquaredSpectrum({context, sums, solution, factorization, metric}), values);
+  CompleteSpectrum(SquaredSpectrum({context, sums, solution, factorization}), values);
   return values;
 }
 

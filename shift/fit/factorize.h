@@ -8,7 +8,6 @@
 
 #include "include/shiftrt/recipe.h"
 #include "models/plan.h"
-#include "shift/fit/metric.h"
 #include "shift/fit/ridge.h"
 
 namespace shiftrt {
@@ -25,7 +24,7 @@ std::vector<int64_t> ChooseRanks(const RankSpec& spec, const std::vector<std::ve
 
 struct LowRank {
   Matrix<double> p, q, b;  // (d, r), (r, d), (1, d)
-  // All of them or the leading ones, descending: those of A (svd, svd-refit), or of G_c^(1/2) A (rrr), times L.
+  // All of them or the leading ones, descending: those of A (svd, svd-refit), or of G_c^(1/2) A (rrr).
   std::vector<double> singular_values;
   // A matrix whose eigenvalues are the squares of all of them; without its reflectors.
   linalg::Tridiagonal squares;
@@ -36,10 +35,10 @@ void CompleteSpectrum(const linalg::Tridiagonal& squares, std::vector<double>& s
 // svd: the truncated SVD of A, b kept (paper eq. svd_truncation). svd-refit: b = mean(D) - mean(H) A_r instead. rrr:
 // minimises tr((A - A_r)' G_c (A - A_r)) over maps of rank r with the centred Gram G_c of `sums`, and refits b: on the
 // fitted tokens never farther than the others from what A computes, and so, but for what lambda leaves, from the
-// updates. With a metric M = L L' of the output, A L and A_r L take the places of A and A_r. Throws UsageError for a
+// updates. Throws UsageError for a
 // rank below 1 or above d.
 LowRank Factorize(const Context& context, const RidgeSums& sums, const RidgeSolution& solution, int64_t rank,
-                  Factorization factorization, const OutputMetric* metric = nullptr);
+                  Factorization factorization);
 
 // The map of a site that is factorized. The references outlive what takes it.
 struct ToFactorize {
@@ -47,7 +46,6 @@ struct ToFactorize {
   const RidgeSums& sums;
   const RidgeSolution& solution;
   Factorization factorization;
-  const OutputMetric* metric = nullptr;
 };
 // As Factorize, with the leading singular values, and with the others if `all`, for callers that need no more: the host
 // has less to compute.
@@ -63,9 +61,9 @@ class PendingFactors {
 };
 // FLOP of either for a map (d, d), about.
 double FactorizeFlops(int64_t d);
-// All singular values alone, descending: of A (svd), or of G_c^(1/2) A (rrr), times L; and LowRank::squares alone.
+// All singular values alone, descending: of A (svd), or of G_c^(1/2) A (rrr); and LowRank::squares alone.
 std::vector<double> SingularValues(const Context& context, const RidgeSums& sums, const RidgeSolution& solution,
-                                   Factorization factorization, const OutputMetric* metric = nullptr);
+                                   Factorization factorization);
 linalg::Tridiagonal SquaredSpectrum(const ToFactorize& map);
 // Returns the result of Factorize for the smaller `rank`, given that for a larger one; rank 0 is a bias alone.
 LowRank Truncate(const Context& context, const RidgeSums& sums, const LowRank& factors, int64_t rank,

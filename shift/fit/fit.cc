@@ -60,10 +60,6 @@ SharedItems WhereSumsAre(const Context& context, const std::vector<const SiteSum
 
 }  // namespace
 
-const OutputMetric* MetricOf(const OutputMetrics* metrics, const Site& site) {
-  return metrics == nullptr ? nullptr : &metrics->at(site.last());
-}
-
 void CompleteSpectra(std::vector<SiteReport>& reports) {
   for (SiteReport& report : reports) {
     if (report.squares.size() == 0) continue;
@@ -129,7 +125,7 @@ SolvedSites SolveSites(const Context& context, const std::vector<const SiteSums*
 }
 
 FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums*>& sites, const SolvedSites& solved,
-                        const FitOptions& options, const OutputMetrics* metrics, Progress& progress) {
+                        const FitOptions& options, Progress& progress) {
   FittedSites fitted;
   fitted.seconds.solve = solved.seconds;
   const Stopwatch watch(fitted.seconds.factorize);
@@ -138,8 +134,7 @@ FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums
   std::vector<linalg::Tridiagonal> squares(sites.size());  // of spectra that are completed later
   if (RankNeedsSpectrum(options.rank)) {
     items.ForEach([&](int64_t i) {
-      spectra[i] = SingularValues(context, sites[i]->fit, solved.solutions[i], options.factorization,
-                                  MetricOf(metrics, sites[i]->site));
+      spectra[i] = SingularValues(context, sites[i]->fit, solved.solutions[i], options.factorization);
     });
     items.Share(spectra);
   }
@@ -171,8 +166,7 @@ FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums
   });
   const auto reduce = [&](int64_t i) {
     const RidgeSolution& solution = solved.solutions[i];
-    const ToFactorize map = {context, sites[i]->fit, solution, options.factorization,
-                             MetricOf(metrics, sites[i]->site)};
+    const ToFactorize map = {context, sites[i]->fit, solution, options.factorization};
     // Asked for by number, a rank of d is factors of rank d; otherwise the full map is the smaller way to say it.
     if (ranks[i] < hidden || options.rank.kind == RankSpec::Kind::kFixed) {
       const bool all = options.spectra == Spectra::kNow && spectra[i].empty();
@@ -193,8 +187,8 @@ FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums
 }
 
 FittedSites FitSites(const Context& context, const std::vector<const SiteSums*>& sites, const FitOptions& options,
-                     Progress& progress, const OutputMetrics* metrics) {
-  return ReduceSites(context, sites, SolveSites(context, sites, options, progress), options, metrics, progress);
+                     Progress& progress) {
+  return ReduceSites(context, sites, SolveSites(context, sites, options, progress), options, progress);
 }
 
 }  // namespace shiftrt

@@ -26,11 +26,8 @@ struct FitOptions {
   RidgeOptions ridge;
   RankSpec rank;
   Factorization factorization = Factorization::kReducedRank;
-  MetricKind metric = MetricKind::kIdentity;
   Spectra spectra = Spectra::kNow;
 };
-// That of a site's output. Null where `metrics` is, for kIdentity.
-const OutputMetric* MetricOf(const OutputMetrics* metrics, const Site& site);
 
 // The members of an adapter, for runtime/messages.h.
 inline auto FieldsOf(Lra& lra) { return std::tie(lra.a, lra.p, lra.q, lra.b); }
@@ -88,7 +85,7 @@ DepthPlan CorrectedPlan(int64_t layers, std::span<const Site> sites, const Fitte
 
 // Ridge solutions, and adapters made of them: apart, so that several factorizations share a solve. The sites are dealt
 // out: a solution is there only where its sums are (WhereSumsAre), and every process gets all adapters. ReduceSites()
-// takes the same sites as SolveSites(). `metrics`: null for MetricKind::kIdentity.
+// takes the same sites as SolveSites().
 struct SolvedSites {
   std::vector<RidgeSolution> solutions;
   double seconds = 0;
@@ -96,11 +93,11 @@ struct SolvedSites {
 SolvedSites SolveSites(const Context& context, const std::vector<const SiteSums*>& sites, const FitOptions& options,
                        Progress& progress);
 FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums*>& sites, const SolvedSites& solved,
-                        const FitOptions& options, const OutputMetrics* metrics, Progress& progress);
+                        const FitOptions& options, Progress& progress);
 
 // Both in one. Throws UsageError for a rank above the hidden size and what SolveRidge throws.
 FittedSites FitSites(const Context& context, const std::vector<const SiteSums*>& sites, const FitOptions& options,
-                     Progress& progress, const OutputMetrics* metrics = nullptr);
+                     Progress& progress);
 
 // Measures `lra` on a site's sums. The report has the site, the tokens, rank, r2_fit and r2_heldout.
 SiteReport MeasureSite(const Context& context, const SiteSums& site, const Lra& lra);

@@ -17,7 +17,6 @@ struct FitRecipe {
   TokenWeighting weighting;
   Factorization factorization = Factorization::kSvd;
   LambdaSpec lambda;
-  MetricKind metric = MetricKind::kIdentity;
   std::string correction = "lra";  // or "refit" or "joint", which have neither mode nor factorization to choose
 };
 

@@ -30,7 +30,6 @@ struct TwoStreams {
 struct Text {
   std::vector<TwoStreams> streams;
   RidgeSums SiteSums::*sums;
-  const TokenSizes* sizes;
 };
 
 // The fits at a stage of the plan.
@@ -45,7 +44,7 @@ class Walk {
  public:
   // `sites`: the parts that the plan leaves out, in the order of depth.
   Walk(const ShiftJob& job, const DepthPlan& plan, const std::vector<Site>& sites, const WalkOptions& options,
-       const GradientSizes* sizes, std::optional<StartStreams> start)
+       std::optional<StartStreams> start)
       : job_(job),
         plan_(plan),
         sites_(sites),
@@ -55,9 +54,7 @@ class Walk {
         behind_(sites.front().end()),
         tally_(MakeTally(job.context.WithGpu(0), job.model.weights)),
         decoder_(job.context.WithGpu(0), job.model.weights, DepthPlan::Original(job.layers())) {
-    for (const auto& [sums, of] :
-         {std::pair(&SiteSums::fit, &GradientSizes::fit), std::pair(&SiteSums::heldout, &GradientSizes::heldout)})
-      texts_.push_back({{}, sums, sizes == nullptr ? nullptr : &(sizes->*of)});
+    for (const auto sums : {&SiteSums::fit, &SiteSums::heldout}) texts_.push_back({{}, sums});
     for (size_t s = 0; s < plan.stages.size(); ++s) work_.push_back(WorkAt(s));
     // A run in front of the first stage has no stage that could change: it gets an adapter, too.
     if (adapters_) {
@@ -207,7 +204,7 @@ class Walk {
       const auto add = [&](int64_t b) {
         const TwoStreams& streams = text.streams[b];
         const SiteRows rows = rows_of(streams);
-        adder->Add(rows, options_.weighting.For(rows, {*streams.batch, b, site.last(), text.sizes}));
+        adder->Add(rows, options_.weighting.For(rows, *streams.batch));
       };
       tally_->ForEachBatch(std::ssize(text.streams), add, [&](int64_t first, int64_t end, bool) {
         for (int64_t b = first; b < end; ++b) job_.progress.Advance(text.streams[b].batch->size());
@@ -388,7 +385,7 @@ WalkResult RefitInSequence(const ShiftJob& job, const DepthPlan& plan, const std
   Check(!removed.empty(), "there is no removed block behind which to fit anything");
   if (options.correction != nullptr && options.correction->input == SiteInput::kActivation)
     CheckBlockBefore(RunsOf(removed));
-  return Walk(job, plan, RunsOf(removed), options, nullptr, std::move(start)).Run();
+  return Walk(job, plan, RunsOf(removed), options, std::move(start)).Run();
 }
 
 DepthPlan Unhealed(const DepthPlan& healed, const DepthPlan& before, const std::vector<SiteReport>& fits,
@@ -423,7 +420,7 @@ FittedSites FitInSequence(const ShiftJob& job, const std::vector<Site>& sites, c
     for (const BlockPart& part : site.Parts()) removed.push_back(part);
   const DepthPlan plan = DepthPlan::Pruned(job.layers(), removed);
   const WalkOptions walk = {&correction, Heal::kOff, {}, options.weighting, options.mode};
-  WalkResult walked = Walk(job, plan, sites, walk, options.sizes, std::move(start)).Run();
+  WalkResult walked = Walk(job, plan, sites, walk, std::move(start)).Run();
   FittedSites fitted;
   for (const AdapterStage* const adapter : walked.plan.Adapters()) fitted.adapters.push_back(adapter->lra);
   fitted.reports = std::move(walked.sites);

@@ -63,12 +63,10 @@ inline int64_t WalkStart(const std::vector<BlockPart>& removed) {
 
 // Fits the adapter of one site from its sums.
 using SiteFit = std::function<FittedSites(const SiteSums& site, Progress& progress)>;
-// Options of adapters that are fitted in a walk. `mode`: kSequential or kDrift. `sizes` are needed for token weights by
-// gradients.
+// Options of adapters that are fitted in a walk. `mode`: kSequential or kDrift.
 struct SequenceOptions {
   Calibration mode = Calibration::kDrift;
   TokenWeighting weighting = {};
-  const GradientSizes* sizes = nullptr;
 };
 // An adapter in the place of each site of the original model. Cost: one pass of the model (kDrift: two) and a fit
 // between any two sites. The stream of the whole calibration text is held while it goes from site to site: tokens x

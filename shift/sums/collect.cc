@@ -12,21 +12,19 @@ namespace shiftrt {
 
 namespace {
 
-// One part of the calibration text, fitted or held out: its batches, the sums of their tokens, how
-// many are summed, and the sizes of their gradients.
+// One part of the calibration text, fitted or held out: its batches, the sums of their tokens, and how
+// many are summed.
 struct Part {
   std::vector<Batch> CalibrationSet::*batches;
   RidgeSums SiteSums::*sums;
   int64_t CalibrationSums::*done;
-  TokenSizes GradientSizes::*sizes;
   std::vector<KeptRows> StartStreams::*streams;
   const char* phase;
 };
 constexpr Part kParts[] = {
-    {&CalibrationSet::fit, &SiteSums::fit, &CalibrationSums::fit_batches, &GradientSizes::fit, &StartStreams::fit,
-     "calibrating"},
-    {&CalibrationSet::heldout, &SiteSums::heldout, &CalibrationSums::heldout_batches, &GradientSizes::heldout,
-     &StartStreams::heldout, "measuring on held-out text"},
+    {&CalibrationSet::fit, &SiteSums::fit, &CalibrationSums::fit_batches, &StartStreams::fit, "calibrating"},
+    {&CalibrationSet::heldout, &SiteSums::heldout, &CalibrationSums::heldout_batches, &StartStreams::heldout,
+     "measuring on held-out text"},
 };
 
 }  // namespace
@@ -65,12 +63,11 @@ void CheckMemory(const Context& context, int64_t sites, int64_t hidden, const ch
         sites, sites == 1 ? "" : "s", mib(taken), mib(room), advice);
 }
 
-void Collect(const ShiftJob& job, CalibrationSums& sums, Checkpoint* checkpoint, const GradientSizes* sizes,
-             const StartStreams* start) {
+void Collect(const ShiftJob& job, CalibrationSums& sums, Checkpoint* checkpoint, const StartStreams* start) {
   for (const Part& part : kParts) {
     const auto left = std::span(job.calibration.*part.batches).subspan(sums.*part.done);
     if (sums.sites.empty() || left.empty()) continue;
-    RidgeProbe probe(&(sums.*part.done), sizes == nullptr ? nullptr : &(sizes->*part.sizes));
+    RidgeProbe probe(&(sums.*part.done));
     for (SiteSums& site : sums.sites) probe.Add(site, site.*part.sums);
     Pass pass(job.context, job.model.weights);
     pass.Add(probe);

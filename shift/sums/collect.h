@@ -31,10 +31,10 @@ void CheckMemory(const Context& context, int64_t sites, int64_t hidden, const ch
 // Adds the batches `sums` does not hold yet, fitted ones first, in order: so a collection that was interrupted ends
 // with the same bits as one that was not (to rounding where GPUs take turns, for sums of sums are added up). The sums
 // hold as many batches as they say whenever `checkpoint` saves them, and after Interrupted. Where a device's memory has
-// no room for all sites at once, they are processed in groups with one pass each, and saved when all are done. `sizes`
-// are needed for token weights by gradients. With `start`, the pass begins at the block before which it has streams; it
-// begins with the tokens for a text of which it has none.
+// no room for all sites at once, they are processed in groups with one pass each, and saved when all are done. With
+// `start`, the pass begins at the block before which it has streams; it begins with the tokens for a text of which it
+// has none.
 void Collect(const ShiftJob& job, CalibrationSums& sums, Checkpoint* checkpoint = nullptr,
-             const GradientSizes* sizes = nullptr, const StartStreams* start = nullptr);
+             const StartStreams* start = nullptr);
 
 }  // namespace shiftrt

@@ -302,8 +302,7 @@ void CheckModel(const SavedSums& set, const Model& model) {
           "the saved sums have {} scores of {} for {} layers", scores.size(), criterion, model.weights->config.layers);
 }
 
-SavedSums CollectIntoFile(const ShiftJob& job, SavedSums set, const fs::path& file, double seconds_between,
-                          const GradientSizes* sizes) {
+SavedSums CollectIntoFile(const ShiftJob& job, SavedSums set, const fs::path& file, double seconds_between) {
   std::optional<SavedSums> earlier;
   if (fs::exists(file)) earlier = ReadSums(file);
   CheckSame(job.context, fmt::format("state of {}, which is to be in a directory of all hosts,", file.string()),
@@ -320,7 +319,7 @@ SavedSums CollectIntoFile(const ShiftJob& job, SavedSums set, const fs::path& fi
   const bool writes = WritesFiles(job.context);
   FileCheckpoint checkpoint(file, set, seconds_between, writes);
   try {
-    Collect(job, set.sums, &checkpoint, sizes);
+    Collect(job, set.sums, &checkpoint);
   } catch (const Interrupted&) {
     const InterruptsHeld held;
     if (writes) WriteSums(file, set);

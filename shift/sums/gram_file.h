@@ -51,8 +51,8 @@ void CheckModel(const SavedSums& set, const Model& model);
 // Collects the layers of `set`, which NewSavedSums made from the same calibration, into `file`. Continues a file that
 // an interrupted run of the same origin and layers left there (the sums end with the same bits), returns a complete one
 // as it is, and refuses another's. While it runs the file is rewritten every `seconds_between` seconds, and once more
-// when it is interrupted. `sizes`: as Collect takes them.
+// when it is interrupted.
 SavedSums CollectIntoFile(const ShiftJob& job, SavedSums set, const std::filesystem::path& file,
-                          double seconds_between = 60, const GradientSizes* sizes = nullptr);
+                          double seconds_between = 60);
 
 }  // namespace shiftrt

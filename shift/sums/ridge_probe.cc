@@ -15,8 +15,7 @@ class RidgeProbe::SiteTaps {
  public:
   // `shared` serves every site within one block that reads the stream: the next block's input comes after its updates.
   SiteTaps(const RidgeProbe& probe, int64_t part, Shared& shared)
-      : probe_(probe),
-        entry_(probe.entries_[part]),
+      : entry_(probe.entries_[part]),
         site_(entry_.site),
         adder_(*probe.adders_[part - probe.begin_]),
         carrier_(probe.carriers_[part - probe.begin_].get()),
@@ -63,10 +62,9 @@ class RidgeProbe::SiteTaps {
 
   void Finish(const Rows& update, const Batch& batch) {
     const SiteRows rows = {input_->rows(), input_->rows(), update};
-    adder_.Add(rows, entry_.weighting.For(rows, {batch, probe_.batch_, site_.last(), probe_.sizes_}));
+    adder_.Add(rows, entry_.weighting.For(rows, batch));
   }
 
-  const RidgeProbe& probe_;
   const Entry& entry_;
   const Site& site_;
   RidgeAdder& adder_;

@@ -16,10 +16,8 @@ namespace shiftrt {
 // they hold the same batches at any time.
 class RidgeProbe : public Probe {
  public:
-  // `batches`, where given, counts the batches that the sums hold. `sizes`, where given, are those of the tokens of the
-  // whole text, of which the pass runs what follows these batches; token weights by gradients need them.
-  explicit RidgeProbe(int64_t* batches = nullptr, const TokenSizes* sizes = nullptr)
-      : batches_(batches), sizes_(sizes), held_(batches == nullptr ? 0 : *batches) {}
+  // `batches`, where given, counts the batches that the sums hold.
+  explicit RidgeProbe(int64_t* batches = nullptr) : batches_(batches) {}
   // `into` lasts longer than the probe, and nobody else changes it meanwhile.
   void Add(const Site& site, RidgeSums& into, const TokenWeighting& weighting = {}) {
     entries_.push_back({site, SiteInput::kStream, weighting, &into});
@@ -32,7 +30,6 @@ class RidgeProbe : public Probe {
   bool dealt() const override { return true; }
   void Begin(Tally& tally, int64_t begin, int64_t end) override;
   std::vector<Tap> Taps() override;
-  void BeginBatch(int64_t batch) override { batch_ = held_ + batch; }
   void Settle(int64_t batches) override;
   void End() override;
 
@@ -48,9 +45,6 @@ class RidgeProbe : public Probe {
   struct OnDevice;  // what it keeps on one device
 
   int64_t* batches_;
-  const TokenSizes* sizes_;
-  const int64_t held_;  // batches in the sums at the start
-  int64_t batch_ = 0;   // the batch of the text that runs
   std::vector<Entry> entries_;
   std::vector<RidgeSums> staged_;  // the sums of groups, until all groups are done
   int64_t begin_ = 0, end_ = 0, heard_ = 0;

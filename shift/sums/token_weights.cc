@@ -15,7 +15,6 @@ namespace shiftrt {
 namespace {
 
 constexpr double kMassive = 1000;          // times the median
-constexpr double kLeastSize = 1e-3;        // of a gradient, relative to the mean
 constexpr double kSquareRounding = 1e-13;  // of a square that is a sum of three terms, relative to them
 
 // True if the largest of `magnitudes`, which are reordered, is massive.
@@ -42,43 +41,15 @@ std::vector<bool> MassiveTokens(MatrixView<const float> h, MatrixView<const floa
 
 }  // namespace
 
-void GradientSizes::Scale() {
-  std::map<int64_t, std::pair<double, double>> totals;  // by layer: the sum of the sizes, and how many
-  const auto for_each = [this](const auto& call) {
-    for (TokenSizes* const text : {&fit, &heldout})
-      for (auto& [layer, batches] : text->sizes_)
-        for (std::vector<float>& sizes : batches) call(layer, sizes);
-  };
-  for_each([&](int64_t layer, const std::vector<float>& sizes) {
-    auto& [sum, count] = totals[layer];
-    for (const float size : sizes) sum += size;
-    count += static_cast<double>(sizes.size());
-  });
-  for (const auto& [layer, total] : totals)
-    Check(std::isfinite(total.first) && total.first > 0,
-          "the squares of the loss's gradients behind layer {} add up to {}", layer, total.first);
-  for_each([&](int64_t layer, std::vector<float>& sizes) {
-    const auto& [sum, count] = totals.at(layer);
-    for (float& size : sizes) size = static_cast<float>(size * count / sum + kLeastSize);
-  });
-}
-
-std::span<const float> TokenSizes::Of(int64_t layer, int64_t batch) const {
-  const auto found = sizes_.find(layer);
-  Check(found != sizes_.end() && batch < std::ssize(found->second),
-        "there are no gradients of batch {} of this text behind layer {}", batch, layer);
-  return found->second[batch];
-}
-
-RowWeights TokenWeighting::For(const SiteRows& rows, const Tokens& tokens) const {
+RowWeights TokenWeighting::For(const SiteRows& rows, const Batch& batch) const {
   if (uniform()) return nullptr;
-  return [this, h = rows.stream, delta = rows.delta, tokens](std::span<const RowProducts> products) {
-    return Weights(products, h, delta, tokens);
+  return [this, h = rows.stream, delta = rows.delta, &batch](std::span<const RowProducts> products) {
+    return Weights(products, h, delta, batch);
   };
 }
 
 std::vector<double> TokenWeighting::Weights(std::span<const RowProducts> products, const Rows& h, const Rows& delta,
-                                            const Tokens& tokens) const {
+                                            const Batch& batch) const {
   if (uniform()) return {};
   std::vector<double> weights(products.size(), 1.0);
   for (size_t t = 0; norm && t < weights.size(); ++t) {
@@ -93,12 +64,7 @@ std::vector<double> TokenWeighting::Weights(std::span<const RowProducts> product
     for (size_t t = 0; t < weights.size(); ++t)
       if (at[t]) weights[t] *= massive;
   }
-  if (gradient) {
-    Check(tokens.sizes != nullptr, "token weights by gradients, without gradients");
-    const std::span<const float> felt = tokens.sizes->Of(tokens.layer, tokens.number);
-    for (size_t t = 0; t < weights.size(); ++t) weights[t] *= felt[t];
-  }
-  for (int64_t begin : tokens.batch.offsets)
+  for (int64_t begin : batch.offsets)
     if (begin < h.count()) weights[begin] *= first;
   return weights;
 }
@@ -117,12 +83,9 @@ TokenWeighting ParseTokenWeighting(const std::string& text) {
                       std::isfinite(weight) && weight >= 0;
     if (part == "norm") {
       weighting.norm = true;
-    } else if (part == "gradient") {
-      weighting.gradient = true;
     } else if (!good) {
       FailUsage(Field("weighting"),
-                "{}: \"{}\" is none of none, norm, gradient, first:W and massive:W with a weight of at least 0", text,
-                part);
+                "{}: \"{}\" is none of none, norm, first:W and massive:W with a weight of at least 0", text, part);
     }
     if (part.size() == rest.size()) return weighting;
     rest.remove_prefix(part.size() + 1);
@@ -133,7 +96,6 @@ std::string Format(const TokenWeighting& weighting) {
   if (weighting.uniform()) return "none";
   std::vector<std::string> parts;
   if (weighting.norm) parts.emplace_back("norm");
-  if (weighting.gradient) parts.emplace_back("gradient");
   if (weighting.first != 1) parts.push_back(fmt::format("first:{}", weighting.first));
   if (weighting.massive != 1) parts.push_back(fmt::format("massive:{}", weighting.massive));
   return fmt::format("{}", fmt::join(parts, ","));

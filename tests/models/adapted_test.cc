@@ -25,7 +25,7 @@ TEST_F(Adapted, ProvenanceComesBackWhole) {
   made.state = "fitted";
   made.model = "some/model";
   made.criterion = "bi";
-  made.recipe = {"bi:0.25", "auto", "8", "gcv", "rrr", "fisher", "drift", "norm,first:0", "all", "full", true};
+  made.recipe = {"bi:0.25", "auto", "8", "gcv", "rrr", "drift", "norm,first:0", "all", "full", true};
   made.calibration = {"text.txt, 4 samples x 128 tokens", "00ff", 384, 128};
   made.repair.emplace();
   made.repair->selection = {"bi", {0.5, kNan, 1.0 / 3}, {BlockPart(1), BlockPart(2, Halves::kMlp)}, 2, Unit::kHalf};

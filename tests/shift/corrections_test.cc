@@ -34,8 +34,7 @@ void ExpectMap(const Lra& lra, const AffineMap& map, double tolerance) {
 
 TEST(TokenWeighting, ReadsAndWrites) {
   EXPECT_TRUE(ParseTokenWeighting("none").uniform());
-  for (const char* text :
-       {"norm", "norm,first:0", "first:0.5,massive:0", "massive:2", "gradient", "norm,gradient,first:0"})
+  for (const char* text : {"norm", "norm,first:0", "first:0.5,massive:0", "massive:2"})
     EXPECT_EQ(Format(ParseTokenWeighting(text)), text);
   for (const char* text : {"", "norms", "norm,", ",norm", "none,norm", "first", "first:", "first:-1", "massive:nan"})
     EXPECT_THROW(ParseTokenWeighting(text), UsageError) << text;
@@ -54,34 +53,16 @@ TEST(TokenWeighting, WeighsBySizePlaceAndMassiveActivations) {
   Batch batch;
   batch.Add(std::vector<int32_t>{1, 2, 3});
   batch.Add(std::vector<int32_t>{4});
-  const TokenWeighting::Tokens tokens = {batch, 0, 7};
   std::vector<RowProducts> products(4);
   ComputeRowProducts(Context(), h.view(), delta.view(), products);
-  EXPECT_TRUE(TokenWeighting().Weights(products, h.view(), delta.view(), tokens).empty());
+  EXPECT_TRUE(TokenWeighting().Weights(products, h.view(), delta.view(), batch).empty());
   const std::vector<double> places =
-      ParseTokenWeighting("first:0.5,massive:0.25").Weights(products, h.view(), delta.view(), tokens);
+      ParseTokenWeighting("first:0.5,massive:0.25").Weights(products, h.view(), delta.view(), batch);
   EXPECT_EQ(places, (std::vector<double>{0.5, 0.25, 0.25, 0.5}));
-  const std::vector<double> norms = ParseTokenWeighting("norm").Weights(products, h.view(), delta.view(), tokens);
+  const std::vector<double> norms = ParseTokenWeighting("norm").Weights(products, h.view(), delta.view(), batch);
   EXPECT_DOUBLE_EQ(norms[0], 5.0 / (4 + 9 + 16 + 25 + 36));
   EXPECT_DOUBLE_EQ(norms[1], 5.0 / (9 + 16 + 5999.0 * 5999.0 + 36 + 49));
   EXPECT_EQ(norms[3], 0.0);
-
-  const TokenWeighting gradient = ParseTokenWeighting("gradient,first:0.5");
-  EXPECT_THROW(gradient.Weights(products, h.view(), delta.view(), tokens), Error) << "no gradients";
-  GradientSizes sizes;
-  sizes.heldout.Add(7, {2, 0, 1, 5});
-  sizes.Scale();
-  const std::vector<double> felt = gradient.Weights(products, h.view(), delta.view(), {batch, 0, 7, &sizes.heldout});
-  const double expected[] = {0.5 * 1.001, 0.001, 0.501, 0.5 * 2.501};
-  for (int t = 0; t < 4; ++t) EXPECT_NEAR(felt[t], expected[t], 1e-6) << t;
-  const auto refused = [&](int64_t number, int64_t layer, const TokenSizes& of) {
-    EXPECT_THROW(gradient.Weights(products, h.view(), delta.view(), {batch, number, layer, &of}), Error);
-  };
-  refused(0, 6, sizes.heldout);
-  refused(1, 7, sizes.heldout);
-  refused(0, 7, sizes.fit);
-  sizes.heldout.Add(8, {0, 0, 0, 0});
-  EXPECT_THROW(sizes.Scale(), Error);
 }
 
 TEST(WeightedSums, AreTheFitOfRowsThatCountForThatMuch) {

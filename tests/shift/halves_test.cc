@@ -467,10 +467,6 @@ TEST_F(HalvesOfBlocks, WhatIsNotDefinedForThemIsRefused) {
   for (const char* correction : {"replaceme", "laco"})
     EXPECT_THROW(Run(Options(correction, "reverse:3,unit=half")), UsageError) << correction;
   ShiftOptions options = Options("lra", "reverse:3,unit=half");
-  options.fit.rank = RankSpec::Fixed(2);
-  options.fit.metric = MetricKind::kFisher;
-  EXPECT_THROW(Run(options), UsageError);
-  options = Options("lra", "reverse:3,unit=half");
   options.gram = {.load = {}, .save = directory_ / "all.gram", .all_layers = true};
   EXPECT_THROW(Run(options), UsageError);
   EXPECT_THROW(Run(Options("refit", "layers=0.attn")), UsageError) << "nothing runs before it";

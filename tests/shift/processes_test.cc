@@ -57,7 +57,6 @@ TEST_F(MethodInProcesses, FitsTheSameBits) {
     Calibration mode = Calibration::kIndependent;
     bool norm = false, gate = false;
     Heal heal = Heal::kOff;
-    bool gradient = false;
   };
   for (const Recipe& recipe :
        {Recipe{"bi:2", "lra", "4"}, Recipe{"angular:2", "lra", "energy:0.5"},
@@ -65,8 +64,7 @@ TEST_F(MethodInProcesses, FitsTheSameBits) {
         Recipe{"correctable:3,rank=2", "lra", "full", Calibration::kDrift, true},
         Recipe{"taylor:2,tokens=64", "refit", "full", Calibration::kIndependent, false, false, Heal::kAll},
         Recipe{"streamline:2", "auto", "2"}, Recipe{"layers=0,3", "joint", "2"},
-        Recipe{"layers=1,3", "lra", "3", Calibration::kIndependent, false, false, Heal::kOff, true},
-        Recipe{"layers=1,3", "lra", "3", Calibration::kSequential, true, false, Heal::kOff, true}}) {
+        Recipe{"layers=1,3", "lra", "3", Calibration::kSequential, true}}) {
     const auto shift = [&](const ShiftJob& job) {
       ShiftOptions options;
       options.prune = ParsePrune(recipe.prune);
@@ -75,7 +73,6 @@ TEST_F(MethodInProcesses, FitsTheSameBits) {
       options.fit.rank = ParseRank(recipe.rank);
       options.mode = recipe.mode;
       options.weighting.norm = recipe.norm;
-      options.weighting.gradient = recipe.gradient;
       options.gate = recipe.gate;
       options.heal = recipe.heal;
       return FoundBy(Shift(job, options));
@@ -164,8 +161,6 @@ TEST_F(MethodOnASplitModel, RefusesWhatNeedsTheWholeModel) {
       {"mode", [](ShiftOptions& o) { o.mode = Calibration::kDrift; }},
       {"heal", [](ShiftOptions& o) { o.heal = Heal::kAll; }},
       {"gate", [](ShiftOptions& o) { o.gate = true; }},
-      {"weighting", [](ShiftOptions& o) { o.weighting.gradient = true; }},
-      {"metric", [](ShiftOptions& o) { o.fit.metric = MetricKind::kFisher; }},
       {"gram.save", [](ShiftOptions& o) { o.gram.save = "sums"; }},
       {"", [](ShiftOptions& o) { o.prune = ParsePrune("streamline:2"); }}};
   for (const auto& [field, change] : changes) {

@@ -86,7 +86,6 @@ TEST_F(Cli, WhatIsOfWholeBlocksIsRefusedForHalvesBeforeTheWork) {
   const std::string halves = "bi:0.25,unit=half";
   for (const char* correction : {"replaceme", "laco"})
     EXPECT_FAILS(Run({"--prune", halves, "--correction", correction}), 2, "whole blocks");
-  EXPECT_FAILS(Run({"--prune", halves, "--lra", "4", "--metric", "fisher"}), 2, "--metric");
   EXPECT_FAILS(Run({"--prune", halves, "--lra", "4", "--save-gram", Path("g"), "--gram-layers", "all"}), 2,
                "--gram-layers");
   for (const char* format : {"hf", "gguf", "mergekit"})

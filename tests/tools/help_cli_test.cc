@@ -128,8 +128,8 @@ TEST_F(Completion, KnowsValues) {
 TEST_F(Completion, OffersOnlyWhatTheParserTakes) {
   const std::pair<const char*, std::vector<const char*>> options[] = {
       {"run",
-       {"--calibration-mode", "--correction", "--factorize", "--heal", "--lambda", "--lra", "--merge", "--metric",
-        "--recipe", "--token-weight"}},
+       {"--calibration-mode", "--correction", "--factorize", "--heal", "--lambda", "--lra", "--merge", "--recipe",
+        "--token-weight"}},
       {"finetune", {"--layers", "--loss", "--method", "--schedule", "--adapters"}}};
   int tried = 0;
   for (const auto& [command, names] : options)
