@@ -4,15 +4,17 @@
 #include <algorithm>
 
 #include "api/impl.h"
+#include "api/suites.h"
 #include "eval/evaluate.h"
+#include "eval/item_log.h"
 #include "eval/metrics.h"
 #include "eval/perplexity.h"
 #include "eval/requests.h"
 #include "eval/scorer.h"
+#include "eval/summary.h"
 #include "runtime/check.h"
+#include "runtime/processes.h"
 #include "runtime/stopwatch.h"
-#include "runtime/text.h"
-#include "text/documents.h"
 
 namespace shiftrt {
 
@@ -20,17 +22,14 @@ TextPerplexity MeasurePerplexity(const LanguageModel& model, const std::string& 
                                  const PerplexitySettings& settings, const Resources& resources, Progress* progress) {
   const Model& inner = model.impl().model;
   const int64_t window = ProtocolWindow(settings.protocol, inner.weights->config);
-  const std::filesystem::path file = ResolveText(text);
-  std::vector<int32_t> tokens =
-      inner.RequireTokenizer().EncodeWithBos(PerplexityText(ReadText(file), file), file.string());
-  TextPerplexity measured{.all = std::ssize(tokens), .text = file.filename().string()};
-  if (settings.tokens > 0) tokens.resize(std::min<size_t>(tokens.size(), std::max(settings.tokens, window)));
-  measured.tokens = std::ssize(tokens);
+  const HeldOutText read =
+      ReadHeldOutText(model, text, settings.tokens > 0 ? std::max(settings.tokens, window) : settings.tokens);
+  TextPerplexity measured{.tokens = std::ssize(read.tokens), .all = read.all, .text = read.source};
   Decoder decoder(MakeContext(resources), inner.weights, inner.plan);
   ProgressOf reports(progress);
   {
     const Stopwatch watch(measured.seconds);
-    const PerplexityResult result = WindowedPerplexity(decoder, tokens, window, settings.protocol, reports);
+    const PerplexityResult result = WindowedPerplexity(decoder, read.tokens, window, settings.protocol, reports);
     measured.perplexity = result.perplexity;
     measured.mean_nll = result.mean_nll;
     measured.predicted = result.predicted;
@@ -39,36 +38,153 @@ TextPerplexity MeasurePerplexity(const LanguageModel& model, const std::string& 
   return measured;
 }
 
+std::vector<SuiteName> SuiteNames() {
+  std::vector<SuiteName> names;
+  for (const Task& task : Tasks()) names.push_back({task.name, task.title, task.rows, task.metric});
+  return names;
+}
+
+Suites::Suites() : impl_(std::make_shared<const Impl>()) {}
+
+Suites::Suites(const SuiteSettings& settings) {
+  Impl read{settings, ParseBos(settings.bos), {}};
+  for (const Task* task : ParseTasks(settings.tasks))
+    read.datasets.push_back(LoadDataset(*task, {settings.data, settings.limit, settings.shots}));
+  impl_ = std::make_shared<const Impl>(std::move(read));
+}
+
+bool Suites::empty() const { return impl_->datasets.empty(); }
+
+const SuiteScore* SuiteResult::Find(size_t model, std::string_view metric) const {
+  const auto found = std::find_if(scores[model].begin(), scores[model].end(),
+                                  [&](const SuiteScore& score) { return score.metric == metric; });
+  return found == scores[model].end() ? nullptr : &*found;
+}
+
+namespace {
+
+SuiteScore ScoreOf(const MetricSummary& summary) {
+  const Metric& metric = summary.metric;
+  SuiteScore score{metric.name,    metric.estimate.value,     metric.estimate.error, metric.counts,
+                   metric.correct, std::ssize(metric.values), std::nullopt};
+  if (const auto& paired = summary.to_first)
+    score.to_first = {paired->difference.value, paired->difference.error, paired->only_first, paired->only_second,
+                      paired->p};
+  return score;
+}
+
+SuiteResult ResultOf(const TaskSummary& summary) {
+  const Dataset& dataset = *summary.dataset;
+  const Task& task = *dataset.task;
+  SuiteResult result{.task = task.name,
+                     .quoted_metric = task.metric,
+                     .items = std::ssize(dataset.items),
+                     .seconds = summary.seconds,
+                     .title = task.title,
+                     .choices = task.kind == TaskKind::kChoice,
+                     .full_items = task.rows,
+                     .shots = dataset.shots,
+                     .files = dataset.files,
+                     .data_hash = dataset.data_hash,
+                     .template_hash = dataset.template_hash,
+                     .requests = summary.cost.requests,
+                     .tokens_requested = summary.cost.tokens_requested,
+                     .tokens_computed = summary.cost.tokens_computed,
+                     .head_rows = summary.cost.head_rows,
+                     .shared_stages = summary.cost.shared_stages};
+  for (const std::vector<MetricSummary>& of_variant : summary.variants) {
+    std::vector<SuiteScore>& scores = result.scores.emplace_back();
+    for (const MetricSummary& metric : of_variant) scores.push_back(ScoreOf(metric));
+  }
+  return result;
+}
+
+// The means of one metric; "" is the accuracy that each task quotes.
+SuiteMeans MeansOf(const std::vector<TaskSummary>& tasks, const std::vector<const Task*>& averaged,
+                   const std::string& metric) {
+  SuiteMeans means{.metric = metric};
+  for (const MeanOfTasks& mean : Means(tasks, averaged, metric)) {
+    means.tasks = mean.tasks;
+    SuiteMean& of_model = means.models.emplace_back(SuiteMean{mean.mean.value, mean.mean.error, std::nullopt});
+    if (mean.to_first) of_model.to_first = {mean.to_first->value, mean.to_first->error};
+  }
+  return means;
+}
+
+}  // namespace
+
+SuiteEvaluation Evaluate(std::span<const ModelVariant> variants, const Suites& suites, const SuiteReports& reports,
+                         const Resources& resources) {
+  if (variants.empty()) FailUsage(Field("models"), "there is none");
+  const Suites::Impl& data = suites.impl();
+  const Model &first = variants.front().model.impl().model, &model = variants.back().model.impl().model;
+  const bool apart = first.weights != model.weights;  // the first has weights of its own
+  std::vector<Variant> all;
+  int64_t parameters = 0;  // of the largest
+  for (const ModelVariant& variant : variants) {
+    if (&variant != &variants.front() && variant.model.impl().model.weights != model.weights)
+      FailUsage(Field("models"), "{} and {} do not share their weights", variant.model.Name(), model.name);
+    all.push_back({variant.name, variant.model.impl().model.plan});
+    parameters = std::max(parameters, variant.model.Parameters());
+  }
+  const std::vector<Variant> originals(all.begin(), all.begin() + (apart ? 1 : 0)),
+      others(all.begin() + (apart ? 1 : 0), all.end());
+
+  const Context context = MakeContext(resources);
+  Processes& processes = *context.processes;
+  ProgressOf progress(reports.progress);
+  const EvalOptions options{.bos = data.bos};
+  PromptEncoder encoder(model.RequireTokenizer(), data.bos, model.weights->config.max_positions);
+  Journal journal(reports.journal, processes.rank());
+  if (processes.first() && reports.tell) {
+    for (const std::string& bad : journal.bad()) reports.tell(bad + "; its items are scored again");
+    if (journal.batches() > 0)
+      reports.tell(fmt::format("{} has {} batches of an evaluation that was interrupted; they are not scored again",
+                               journal.file().string(), journal.batches()));
+  }
+  std::optional<ItemLog> items;
+  if (processes.first() && !reports.items.empty()) items.emplace(reports.items, encoder);
+  SuiteEvaluation evaluation;
+  std::vector<TaskSummary> tasks;
+  std::vector<const Task*> evaluated;
+  for (const Dataset& dataset : data.datasets) {
+    EvalScores scores = Evaluate({context, model, others, options, journal, progress}, dataset);
+    if (apart) scores.PutFirst(Evaluate({context, first, originals, options, journal, progress}, dataset));
+    const TaskSummary& task = tasks.emplace_back(Summarize(dataset, scores, data.settings.all_metrics));
+    const SuiteResult& result = evaluation.suites.emplace_back(ResultOf(task));
+    if (reports.done) reports.done(result);
+    if (items) items->Add(dataset, all, scores);
+    evaluated.push_back(dataset.task);
+  }
+  const std::vector<const Task*> averaged = AveragedTasks(evaluated, parameters);
+  for (const Task* task : averaged) {
+    evaluation.averaged.push_back(task->name);
+    evaluation.averaged_titles.push_back(task->title);
+  }
+  for (const char* metric : {"", kBitsPerByte, kMargin})
+    if (SuiteMeans means = MeansOf(tasks, averaged, metric); !means.models.empty())
+      evaluation.means.push_back(std::move(means));
+  if (items) items->Commit();
+  processes.Barrier();
+  journal.Remove();
+  return evaluation;
+}
+
 std::vector<SuiteResult> Evaluate(std::span<const LanguageModel> models, const SuiteSettings& settings,
                                   const Resources& resources, Progress* progress) {
-  if (models.empty()) FailUsage(Field("models"), "there is none");
-  const Model& first = models.front().impl().model;
-  std::vector<Variant> variants;
+  std::vector<ModelVariant> variants;
   for (const LanguageModel& model : models) {
-    if (model.impl().model.weights != first.weights)
-      FailUsage(Field("models"), "{} and {} do not share their weights", first.name, model.Name());
+    if (model.impl().model.weights != models.front().impl().model.weights)
+      FailUsage(Field("models"), "{} and {} do not share their weights", models.front().Name(), model.Name());
     const std::string name = std::to_string(variants.size());
-    variants.push_back({VariantKind::kOriginal, name, name, model.impl().model.plan});
+    variants.push_back({name, name, model});
   }
-  const DataOptions data{settings.data, settings.limit, settings.shots};
-  std::vector<Dataset> datasets;  // all of them first: what is missing is then found before hours of work
-  for (const Task* task : ParseTasks(settings.tasks)) datasets.push_back(LoadDataset(*task, data));
-  const Context context = MakeContext(resources);
-  ProgressOf reports(progress);
-  Journal journal("");
-  const EvalJob job = {context, first, variants, {}, journal, reports};
-  std::vector<SuiteResult> results;
-  for (const Dataset& dataset : datasets) {
-    const EvalScores scores = Evaluate(job, dataset);
-    SuiteResult& result = results.emplace_back(
-        SuiteResult{dataset.task->name, dataset.task->metric, std::ssize(dataset.items), scores.seconds, {}});
-    for (const auto& of_variant : scores.scores) {
-      std::vector<SuiteScore>& list = result.scores.emplace_back();
-      for (const Metric& metric : Measure(*dataset.task, dataset.items, of_variant, /*all=*/false))
-        list.push_back({metric.name, metric.estimate.value, metric.estimate.error});
-    }
-  }
-  return results;
+  if (variants.empty()) FailUsage(Field("models"), "there is none");
+  return Evaluate(variants, Suites(settings), {.progress = progress}, resources).suites;
+}
+
+bool AddsBos(const LanguageModel& model, const std::string& bos) {
+  return PromptEncoder(model.impl().model.RequireTokenizer(), ParseBos(bos), model.Shape().max_positions).adds_bos();
 }
 
 namespace {

@@ -9,7 +9,9 @@ namespace shiftrt {
 
 std::vector<ExportFormatName> ExportFormatNames() {
   std::vector<ExportFormatName> names;
-  for (const ExportFormat& format : ExportFormats()) names.push_back({format.name, format.summary});
+  for (const ExportFormat& format : ExportFormats())
+    names.push_back({format.name, format.summary, format.adapters, format.own_tensors, format.half_blocks,
+                     format.holds != nullptr ? format.holds : ""});
   return names;
 }
 

@@ -2,6 +2,7 @@
 #include "include/shiftrt/model.h"
 
 #include "api/impl.h"
+#include "models/adapted.h"
 #include "runtime/check.h"
 #include "runtime/processes.h"
 
@@ -66,12 +67,16 @@ ModelShape LanguageModel::Shape() const {
 
 std::vector<int64_t> LanguageModel::RemovedLayers() const { return impl_->model.plan.RemovedLayers(Shape().layers); }
 int64_t LanguageModel::Blocks() const { return impl_->model.plan.blocks(); }
+int64_t LanguageModel::HalfBlocks() const { return impl_->model.plan.half_blocks(); }
 int64_t LanguageModel::Adapters() const { return std::ssize(impl_->model.plan.Adapters()); }
 const Provenance* LanguageModel::MadeBy() const {
   return impl_->model.provenance ? &*impl_->model.provenance : nullptr;
 }
 int64_t LanguageModel::Parameters() const { return impl_->model.plan.Parameters(*impl_->model.weights); }
 int64_t LanguageModel::BytesPerToken() const { return impl_->model.plan.BytesPerToken(*impl_->model.weights); }
+std::string LanguageModel::WeightTypeName() const { return shiftrt::Name(impl_->model.weights->embedding.dtype); }
+std::string LanguageModel::WeightsFingerprint() const { return impl_->model.weights->Fingerprint(); }
+std::string LanguageModel::PlanFingerprint() const { return impl_->model.plan.Fingerprint(); }
 
 std::vector<int32_t> LanguageModel::Encode(std::string_view text) const {
   return impl_->model.RequireTokenizer().EncodeWithBos(text);
@@ -84,6 +89,16 @@ LanguageModel LanguageModel::Without(std::span<const BlockPart> parts) const {
   return WithPlan(impl_->model, DepthPlan::Pruned(Shape().layers, parts), {});
 }
 LanguageModel LanguageModel::Without(std::span<const int64_t> layers) const { return Without(WholeBlocks(layers)); }
+
+LanguageModel LanguageModel::WithSaved(const std::filesystem::path& directory) const {
+  return WithPlan(impl_->model, OpenSavedPlan(directory, *impl_->model.weights), {});
+}
+
+LanguageModel LanguageModel::MadeAs(Provenance made) const {
+  Impl impl = *impl_;
+  impl.model.provenance = std::move(made);
+  return LanguageModel(std::make_shared<const Impl>(std::move(impl)));
+}
 
 void LanguageModel::Save(const std::filesystem::path& directory, bool with_weights, bool merge_lora) const {
   const Model& model = impl_->model;

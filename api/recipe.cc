@@ -72,7 +72,7 @@ TokenWeighting WeightingOf(const TokenWeights& weights) {
   return weighting;
 }
 
-bool ReadsText(const Recipe& recipe) { return ReadsText(OptionsOf(recipe)); }
+bool ReadsText(const Recipe& recipe) { return ReadsText(OptionsOf(recipe), /*scored=*/!recipe.gram.load.empty()); }
 
 std::string Format(const TokenWeights& weights) { return Format(WeightingOf(weights)); }
 

@@ -14,8 +14,8 @@ namespace shiftrt {
 
 namespace {
 
-CalibrationSet LoadText(const Recipe& recipe, const ShiftOptions& options, const Model& model, Device device) {
-  if (recipe.text.source.empty() && !ReadsText(options, /*scored=*/!recipe.gram.load.empty())) return {};
+CalibrationSet LoadText(const Recipe& recipe, const Model& model, Device device) {
+  if (recipe.text.source.empty() && !ReadsText(recipe)) return {};
   CalibrationSpec spec = recipe.text;
   if (spec.source.empty()) {
     const std::filesystem::path beside = model.directory / "calibration.txt";
@@ -85,6 +85,27 @@ std::vector<TrialReport> TrialsOf(const ShiftResult& result) {
                       .gain_error = trial.error,
                       .chosen = &trial == &result.trials[result.chosen_trial]});
   return trials;
+}
+
+// True if anything is put in the place of the removed blocks, or kept blocks are healed.
+bool Corrects(const Recipe& recipe) {
+  const RepairEffects effects = EffectsOf(recipe);
+  return effects.adapters || effects.changes_blocks;
+}
+
+// "none" is not a name for a plan with something in it.
+std::string VariantName(const Recipe& recipe) { return recipe.correction == "none" ? "healed" : recipe.correction; }
+
+// Says for tables what stands in the place of the removed blocks, and what else was fitted again.
+std::string VariantLabel(const Recipe& recipe, const ShiftResult& result) {
+  const auto label = [&](std::string_view correction) {
+    return Label(FindCorrection(correction), recipe.rank, recipe.span);
+  };
+  const std::string text = result.trials.empty()
+                               ? label(recipe.correction)
+                               : fmt::format("auto ({})", label(result.trials[result.chosen_trial].recipe.correction));
+  const bool healed = recipe.heal != Heal::kOff && (!result.healing || result.healing->kept);
+  return healed ? fmt::format("{}, healed ({})", text, Name(recipe.heal)) : text;
 }
 
 }  // namespace
@@ -189,29 +210,117 @@ Provenance ProvenanceOf(const std::string& model, const ShiftOptions& options, c
   return made;
 }
 
-RepairResult Repair(const LanguageModel& model, const Recipe& recipe, const Resources& resources, Progress* progress,
-                    const std::filesystem::path& keep) {
+RepairEffects EffectsOf(const Recipe& recipe) {
+  const Correction& correction = FindCorrection(recipe.correction);
+  return {correction.adapters(), correction.changes_blocks() || recipe.heal != Heal::kOff};
+}
+
+void CheckGiven(const Recipe& recipe, std::string_view field) { CheckGiven(OptionsOf(recipe), field); }
+
+std::vector<std::string> VariantNames(const Recipe& recipe) {
+  std::vector<std::string> names = {"original", "pruned"};
+  if (Corrects(recipe)) names.push_back(VariantName(recipe));
+  if (recipe.merge != Merge::kOff) names.emplace_back("merged");
+  return names;
+}
+
+void CheckRecipe(const LanguageModel& model, const Recipe& recipe) {
   const Model& original = model.impl().model;
   if (original.plan != DepthPlan::Original(model.Shape().layers))
-    FailUsage(Field("model"), "{} is already pruned; give the model that it was made from", original.name);
-  ShiftOptions options = OptionsOf(recipe);
-  CheckOptions(options, original.weights->config);
-  const Context context = MakeContext(resources);
-  const CalibrationSet text = LoadText(recipe, options, original, context.device);
-  context.processes->CheckSame("calibration text (hash)", text.hash);
-  ProgressOf reports(progress);
-  options.mode = ModeOf(options, original.weights->split());
-  const ShiftResult result = KeptFit{keep}.Get({context, original, text, reports}, options);
+    FailUsage(Field("model"), "{} is already pruned; give the model it was made from", original.name);
+  CheckOptions(OptionsOf(recipe), original.weights->config, original.weights->split());
+}
 
+struct RepairJob::Impl {
+  Impl(const LanguageModel& model, const Recipe& recipe, const Resources& resources)
+      : model(model),
+        recipe(recipe),
+        options(OptionsOf(recipe)),
+        context(MakeContext(resources)),
+        text(LoadText(recipe, model.impl().model, context.device)),
+        report{text.source, text.hash, text.fit_tokens, text.heldout_tokens} {
+    options.mode = ModeOf(options, model.impl().model.weights->split(), &why);
+  }
+  ShiftJob Job(Progress& progress) const { return {context, model.impl().model, text, progress}; }
+  RepairResult Result(const ShiftResult& result) const;
+
+  LanguageModel model;
+  Recipe recipe;
+  ShiftOptions options;  // its mode is not kAuto
+  const char* why = nullptr;
+  Context context;
+  CalibrationSet text;
+  CalibrationReport report;
+};
+
+RepairJob::RepairJob(const LanguageModel& model, const Recipe& recipe, const Resources& resources) {
+  CheckRecipe(model, recipe);
+  impl_ = std::make_unique<Impl>(model, recipe, resources);
+  impl_->context.processes->CheckSame("calibration text (hash)", impl_->text.hash);
+}
+RepairJob::~RepairJob() = default;
+
+const CalibrationReport& RepairJob::Text() const { return impl_->report; }
+std::string RepairJob::Accounting() const { return impl_->text.Accounting(); }
+Calibration RepairJob::Mode() const { return impl_->options.mode; }
+std::string RepairJob::WhyMode() const { return impl_->why != nullptr ? impl_->why : ""; }
+
+HeldOutText RepairJob::HeldOut() const {
+  HeldOutText heldout{.source = "held-out samples of the calibration text", .of_calibration = true};
+  for (const Batch& batch : impl_->text.heldout)
+    heldout.tokens.insert(heldout.tokens.end(), batch.tokens.begin(), batch.tokens.end());
+  heldout.all = std::ssize(heldout.tokens);
+  return heldout;
+}
+
+std::string RepairJob::Key() const {
+  NoProgress quiet;
+  return FitKey(impl_->Job(quiet), impl_->options);
+}
+
+RepairResult RepairJob::Impl::Result(const ShiftResult& result) const {
+  const Model& original = model.impl().model;
   const Provenance made = ProvenanceOf(original.name, options, text, result);
   Provenance bare = made;  // of the model without its correction
   bare.recipe = {.prune = made.recipe.prune, .correction = "none", .merge = "off"};
   RepairResult repair{.report = *made.repair,
                       .pruned = WithPlan(original, result.pruned, std::move(bare)),
                       .corrected = WithPlan(original, result.corrected, made),
-                      .merged = std::nullopt};
-  if (result.merged) repair.merged = WithPlan(original, *result.merged, made);
+                      .merged = std::nullopt,
+                      .variants = {{"original", "original", model}}};
+  const bool corrects = Corrects(recipe);
+  repair.variants.push_back({"pruned", "pruned", corrects ? repair.pruned : repair.corrected});
+  if (corrects)
+    repair.variants.push_back({VariantName(recipe), "pruned + " + VariantLabel(recipe, result), repair.corrected});
+  if (result.merged) {
+    repair.merged = WithPlan(original, *result.merged, made);
+    repair.variants.push_back({"merged", fmt::format("merged ({})", Name(recipe.merge)), *repair.merged});
+  }
   return repair;
+}
+
+RepairResult RepairJob::Run(Progress* progress, const KeepSettings& keep, bool* kept) const {
+  ProgressOf reports(progress);
+  KeptFit fit{keep.directory, keep.tell};
+  const ShiftResult result = fit.Get(impl_->Job(reports), impl_->options);
+  if (kept != nullptr) *kept = fit.kept;
+  return impl_->Result(result);
+}
+
+std::vector<Selection> RepairJob::Select(std::span<const PruneSpec> specs, Progress* progress) const {
+  std::vector<PruneSpec> wanted(specs.begin(), specs.end());
+  std::erase_if(wanted, [&](const PruneSpec& spec) {
+    return impl_->text.fit.empty() && FindCriterion(spec.criterion).needs_calibration();
+  });
+  ProgressOf reports(progress);
+  const CriterionInput input = {impl_->context, impl_->model.impl().model.weights, &impl_->text.fit,
+                                impl_->options.seed};
+  return SelectLayers(wanted, input, reports);
+}
+
+RepairResult Repair(const LanguageModel& model, const Recipe& recipe, const Resources& resources, Progress* progress,
+                    const std::filesystem::path& keep) {
+  return RepairJob(model, recipe, resources).Run(progress, {.directory = keep});
 }
 
 }  // namespace shiftrt

@@ -60,4 +60,8 @@ Resources Prepare(const Resources& resources) {
   return prepared;
 }
 
+Resources Alone(const Resources& prepared) {
+  return {.prepared = std::make_shared<const Context>(MakeContext(prepared).Alone())};
+}
+
 }  // namespace shiftrt

@@ -316,7 +316,7 @@ class ExchangedTally : public Tally {
 
   struct Noted {
     ExchangedNotes* notes;
-    std::vector<Bytes> rounds;  // what this process has written since all heard it last
+    std::vector<Bytes> rounds;  // messages that this process has written since the last exchange
   };
 
   int OwnerOf(const RidgeSite& site, int channel) const {

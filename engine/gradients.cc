@@ -16,7 +16,7 @@ namespace shiftrt {
 
 namespace {
 
-constexpr int64_t kHeadRows = 2048;  // whose loss is computed at once
+constexpr int64_t kHeadRows = 2048;  // rows of the head that are computed at once
 
 bool HasGradient(const Parameter& parameter) { return !parameter.gradient.empty(); }
 

@@ -21,7 +21,7 @@ class Projection {
              TensorView BlockWeights::*bias);
 
   bool Trained() const;     // whether anything has a gradient
-  bool ReadsInput() const;  // whether a gradient is computed from x, rather than from dy alone
+  bool ReadsInput() const;  // true if a gradient is computed from x, not from dy alone
   void Forward(DeviceMatrix<const float> x, const LoraScratch& scratch, DeviceMatrix<float> y) const;
   // Adds to the gradients, and writes or adds that of x to dx unless it is empty. x is not read unless ReadsInput().
   void Backward(DeviceMatrix<const float> x, DeviceMatrix<const float> dy, const LoraScratch& scratch, bool accumulate,

@@ -14,7 +14,7 @@ namespace shiftrt {
 struct Hardware {
   std::string name;  // as --hardware takes it
   std::string device;
-  std::string source;  // where the figures come from
+  std::string source;  // the data sheet or measurement that gives the figures
   bool gpu = false;
   bool measured = false;
   // FLOP per second of products with the model's weights of 16 bits and of 32 bits, of ridge sums in float64, and of

@@ -43,14 +43,6 @@ const ExportFormat& FindExportFormat(std::string_view name) {
   FailUsage(Field("format"), "no format \"{}\" (known: {})", name, Names(known));
 }
 
-std::vector<std::string_view> FormatsFor(bool adapters, bool own_tensors, bool half_blocks) {
-  std::vector<std::string_view> names;
-  for (const ExportFormat& format : ExportFormats())
-    if ((format.adapters || !adapters) && (format.own_tensors || !own_tensors) && (format.half_blocks || !half_blocks))
-      names.emplace_back(format.name);
-  return names;
-}
-
 std::string WhyNot(const ExportFormat& format, const Model& model, const DepthPlan& plan) {
   if (plan.blocks() == 0) return "it has no blocks";
   for (const BlockStage* block : plan.Blocks())

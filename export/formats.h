@@ -52,8 +52,6 @@ struct ExportFormat {
 
 // The table: one row per format.
 const std::vector<ExportFormat>& ExportFormats();
-// The formats that hold plans with these contents, for refusals before there is a plan.
-std::vector<std::string_view> FormatsFor(bool adapters, bool own_tensors, bool half_blocks);
 // Throws UsageError for the field "format", listing the known ones, for a name that is not among them.
 const ExportFormat& FindExportFormat(std::string_view name);
 

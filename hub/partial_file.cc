@@ -118,7 +118,7 @@ PartialFile::PartialFile(const fs::path& blob, int64_t size, int64_t piece_bytes
   std::error_code none;
   if (!fs::exists(data_, none)) {
     fs::remove(record_, none);
-    fs::rename(WithSuffix(blob, kOlder), data_, none);  // where there is one
+    fs::rename(WithSuffix(blob, kOlder), data_, none);  // fails if there is none
   }
   present_ = pieces_.Present();
   fd_ = Open(data_, O_RDWR | O_CREAT);

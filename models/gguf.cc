@@ -138,7 +138,7 @@ bool FitLlama3(const std::vector<float>& plain, const std::vector<float>& factor
     ++between;
   }
   if (between == 0) return false;
-  double original = (x1 + 3 * xs) / xx, high = 4;  // what all models have, where a single one leaves that open
+  double original = (x1 + 3 * xs) / xx, high = 4;  // the values of all models whose file does not say
   if (between > 1) {
     const double determinant = xx * ss - xs * xs;
     original = (x1 * ss - s1 * xs) / determinant;

@@ -2,6 +2,7 @@
 #include "models/provenance.h"
 
 #include <cmath>
+#include <type_traits>
 
 #include "models/part_json.h"
 #include "runtime/check.h"
@@ -70,215 +71,174 @@ void ForEachSetting(Settings& settings, const Visit& visit) {
   visit("merge", settings.merge);
 }
 
-Json SelectionJson(const Selection& selection) {
-  return {{"criterion", selection.criterion},
-          {"scores", selection.scores},
-          {"removed", selection.removed},
-          {"window", selection.window},
-          {"unit", Name(selection.unit)}};
+// True for one of these types, const or not.
+template <typename Record, typename... Types>
+concept Is = (std::is_same_v<std::remove_const_t<Record>, Types> || ...);
+
+// The fields of records by their keys, for reading and for writing. `visit` is called with each key and field, and with
+// the value that null stands for in a number, if that is not NaN.
+template <Is<CalibrationReport> Record, typename Visit>
+void ForEachField(Record& text, const Visit& visit) {
+  visit("source", text.source);
+  visit("hash", text.hash);
+  visit("tokens", text.tokens);
+  visit("heldout_tokens", text.heldout_tokens);
 }
 
-Selection ReadSelection(const Reader& from) {
-  Selection selection;
-  from.Read("criterion", selection.criterion);
-  from.Numbers("scores", selection.scores);
-  from.Read("removed", selection.removed);
-  from.Read("window", selection.window);
-  if (from["unit"] == Name(Unit::kHalf)) selection.unit = Unit::kHalf;
-  return selection;
+template <Is<Selection> Record, typename Visit>
+void ForEachField(Record& selection, const Visit& visit) {
+  visit("criterion", selection.criterion);
+  visit("scores", selection.scores);
+  visit("removed", selection.removed);
+  visit("window", selection.window);
 }
 
-Json CalibrationJson(const CalibrationReport& text) {
-  return {
-      {"source", text.source}, {"hash", text.hash}, {"tokens", text.tokens}, {"heldout_tokens", text.heldout_tokens}};
+template <Is<FitReport> Record, typename Visit>
+void ForEachField(Record& fit, const Visit& visit) {
+  visit("layers", fit.layers);
+  visit("part", fit.part);
+  visit("lambda", fit.lambda);
+  visit("tokens", fit.tokens);
+  visit("rank", fit.rank);
+  visit("effective_rank", fit.effective_rank);
+  visit("scale", fit.scale);
+  visit("r2_fit", fit.r2_fit);
+  visit("r2_heldout", fit.r2_heldout);
+  visit("condition", fit.condition);
+  visit("singular_values", fit.singular_values);
+  visit("warning", fit.warning);
 }
 
-CalibrationReport ReadCalibration(const Reader& from) {
-  CalibrationReport text;
-  from.Read("source", text.source);
-  from.Read("hash", text.hash);
-  from.Read("tokens", text.tokens);
-  from.Read("heldout_tokens", text.heldout_tokens);
-  return text;
+template <Is<TrialReport> Record, typename Visit>
+void ForEachField(Record& trial, const Visit& visit) {
+  visit("correction", trial.correction);
+  visit("calibration", trial.calibration);
+  visit("token_weight", trial.token_weight);
+  visit("factorization", trial.factorization);
+  visit("lambda", trial.lambda);
+  visit("recipe", trial.recipe);
+  visit("adapter_parameters", trial.adapter_parameters);
+  visit("tokens", trial.tokens);
+  visit("loss", trial.loss);
+  visit("gain", trial.gain);
+  visit("gain_error", trial.gain_error, std::numeric_limits<double>::infinity());
+  visit("chosen", trial.chosen);
 }
 
-Json FitsJson(const std::vector<FitReport>& fits) {
+template <Is<GateVerdict> Record, typename Visit>
+void ForEachField(Record& verdict, const Visit& visit) {
+  visit("layers", verdict.parts);
+  visit("with", verdict.with);
+  visit("without", verdict.without);
+  visit("kept", verdict.kept);
+}
+
+template <Is<MeasuredVariant> Record, typename Visit>
+void ForEachField(Record& variant, const Visit& visit) {
+  visit("name", variant.name);
+  visit("label", variant.label);
+  visit("parameters", variant.parameters);
+  visit("bytes", variant.bytes);
+  visit("perplexity", variant.perplexity);
+  visit("tokens_per_second", variant.tokens_per_second);
+  visit("continuation", variant.continuation);
+}
+
+template <Is<HeldOutReport> Record, typename Visit>
+void ForEachField(Record& text, const Visit& visit) {
+  visit("text", text.text);
+  visit("tokens", text.tokens);
+  visit("protocol", text.protocol);
+  visit("window", text.window);
+}
+
+template <Is<RepairSeconds> Record, typename Visit>
+void ForEachField(Record& seconds, const Visit& visit) {
+  visit("select", seconds.select, 0);
+  visit("calibrate", seconds.calibrate, 0);
+  visit("solve", seconds.solve, 0);
+  visit("factorize", seconds.factorize, 0);
+}
+
+template <typename Record>
+Json RecordJson(const Record& record) {
+  Json json = Json::object();
+  ForEachField(record, [&](const char* key, const auto& field, double = 0) { json[key] = field; });
+  return json;
+}
+
+template <typename Record>
+Json RecordsJson(const std::vector<Record>& records) {
   Json out = Json::array();
-  for (const FitReport& fit : fits)
-    out.push_back({{"layers", fit.layers},
-                   {"part", fit.part},
-                   {"lambda", fit.lambda},
-                   {"tokens", fit.tokens},
-                   {"rank", fit.rank},
-                   {"effective_rank", fit.effective_rank},
-                   {"scale", fit.scale},
-                   {"r2_fit", fit.r2_fit},
-                   {"r2_heldout", fit.r2_heldout},
-                   {"condition", fit.condition},
-                   {"singular_values", fit.singular_values},
-                   {"warning", fit.warning}});
+  for (const Record& record : records) out.push_back(RecordJson(record));
   return out;
 }
 
-std::vector<FitReport> ReadFits(const Json& list) {
-  std::vector<FitReport> fits;
-  for (const Json& object : list) {
-    const Reader from(object);
-    FitReport& fit = fits.emplace_back();
-    from.Read("layers", fit.layers);
-    fit.name = SpanName(fit.layers);
-    from.Read("part", fit.part);
-    from.Number("lambda", fit.lambda);
-    from.Read("tokens", fit.tokens);
-    from.Read("rank", fit.rank);
-    from.Number("effective_rank", fit.effective_rank);
-    from.Number("scale", fit.scale);
-    from.Number("r2_fit", fit.r2_fit);
-    from.Number("r2_heldout", fit.r2_heldout);
-    from.Number("condition", fit.condition);
-    from.Numbers("singular_values", fit.singular_values);
-    from.Read("warning", fit.warning);
-  }
-  return fits;
+template <typename Record>
+Record ReadRecord(const Json& json) {
+  const Reader from(json);
+  Record record;
+  ForEachField(record, [&](const char* key, auto& field, double null = std::nan("")) {
+    if constexpr (std::is_same_v<decltype(field), double&>) {
+      from.Number(key, field, null);
+    } else if constexpr (std::is_same_v<decltype(field), std::vector<double>&>) {
+      from.Numbers(key, field);
+    } else {
+      from.Read(key, field);
+    }
+  });
+  return record;
 }
 
-Json TrialsJson(const std::vector<TrialReport>& trials) {
-  Json out = Json::array();
-  for (const TrialReport& trial : trials)
-    out.push_back({{"correction", trial.correction},
-                   {"calibration", trial.calibration},
-                   {"token_weight", trial.token_weight},
-                   {"factorization", trial.factorization},
-                   {"lambda", trial.lambda},
-                   {"recipe", trial.recipe},
-                   {"adapter_parameters", trial.adapter_parameters},
-                   {"tokens", trial.tokens},
-                   {"loss", trial.loss},
-                   {"gain", trial.gain},
-                   {"gain_error", trial.gain_error},
-                   {"chosen", trial.chosen}});
-  return out;
-}
-
-std::vector<TrialReport> ReadTrials(const Json& list) {
-  std::vector<TrialReport> trials;
-  for (const Json& object : list) {
-    const Reader from(object);
-    TrialReport& trial = trials.emplace_back();
-    from.Read("correction", trial.correction);
-    from.Read("calibration", trial.calibration);
-    from.Read("token_weight", trial.token_weight);
-    from.Read("factorization", trial.factorization);
-    from.Read("lambda", trial.lambda);
-    from.Read("recipe", trial.recipe);
-    from.Read("adapter_parameters", trial.adapter_parameters);
-    from.Read("tokens", trial.tokens);
-    from.Number("loss", trial.loss);
-    from.Number("gain", trial.gain);
-    from.Number("gain_error", trial.gain_error, std::numeric_limits<double>::infinity());
-    from.Read("chosen", trial.chosen);
-  }
-  return trials;
-}
-
-Json GateJson(const std::vector<GateVerdict>& verdicts) {
-  Json out = Json::array();
-  for (const GateVerdict& verdict : verdicts)
-    out.push_back(
-        {{"layers", verdict.parts}, {"with", verdict.with}, {"without", verdict.without}, {"kept", verdict.kept}});
-  return out;
-}
-
-std::vector<GateVerdict> ReadGate(const Json& list) {
-  std::vector<GateVerdict> verdicts;
-  for (const Json& object : list) {
-    const Reader from(object);
-    GateVerdict& verdict = verdicts.emplace_back();
-    from.Read("layers", verdict.parts);
-    from.Number("with", verdict.with);
-    from.Number("without", verdict.without);
-    from.Read("kept", verdict.kept);
-  }
-  return verdicts;
+template <typename Record>
+std::vector<Record> ReadRecords(const Json& list) {
+  std::vector<Record> records;
+  for (const Json& object : list) records.push_back(ReadRecord<Record>(object));
+  return records;
 }
 
 void AddRepair(const RepairReport& repair, Json& json) {
-  json["selection"] = SelectionJson(repair.selection);
-  json["sites"] = FitsJson(repair.sites);
-  json["healed"] = FitsJson(repair.healed);
-  json["merged_runs"] = FitsJson(repair.merged_runs);
-  json["trials"] = TrialsJson(repair.trials);
+  json["selection"] = RecordJson(repair.selection);
+  json["selection"]["unit"] = Name(repair.selection.unit);
+  json["sites"] = RecordsJson(repair.sites);
+  json["healed"] = RecordsJson(repair.healed);
+  json["merged_runs"] = RecordsJson(repair.merged_runs);
+  json["trials"] = RecordsJson(repair.trials);
   json["untried"] = repair.untried;
-  json["gate"] = GateJson(repair.gate);
-  if (repair.healing) json["healing"] = GateJson({*repair.healing}).front();
-  const RepairSeconds& seconds = repair.seconds;
-  json["seconds"] = {{"select", seconds.select},
-                     {"calibrate", seconds.calibrate},
-                     {"solve", seconds.solve},
-                     {"factorize", seconds.factorize}};
-  if (seconds.evaluate) json["seconds"]["evaluate"] = *seconds.evaluate;
+  json["gate"] = RecordsJson(repair.gate);
+  if (repair.healing) json["healing"] = RecordJson(*repair.healing);
+  json["seconds"] = RecordJson(repair.seconds);
+  if (repair.seconds.evaluate) json["seconds"]["evaluate"] = *repair.seconds.evaluate;
+}
+
+std::vector<FitReport> ReadFits(const Json& list) {
+  std::vector<FitReport> fits = ReadRecords<FitReport>(list);
+  for (FitReport& fit : fits) fit.name = SpanName(fit.layers);
+  return fits;
 }
 
 RepairReport ReadRepair(const Reader& from) {
   RepairReport repair;
-  repair.selection = ReadSelection(Reader(from["selection"]));
+  repair.selection = ReadRecord<Selection>(from["selection"]);
+  if (Reader(from["selection"])["unit"] == Name(Unit::kHalf)) repair.selection.unit = Unit::kHalf;
   repair.sites = ReadFits(from.List("sites"));
   repair.healed = ReadFits(from.List("healed"));
   repair.merged_runs = ReadFits(from.List("merged_runs"));
-  repair.trials = ReadTrials(from.List("trials"));
+  repair.trials = ReadRecords<TrialReport>(from.List("trials"));
   from.Read("untried", repair.untried);
-  repair.gate = ReadGate(from.List("gate"));
-  if (from["healing"].is_object()) repair.healing = ReadGate(Json::array({from["healing"]})).front();
-  const Reader seconds(from["seconds"]);
-  seconds.Read("select", repair.seconds.select);
-  seconds.Read("calibrate", repair.seconds.calibrate);
-  seconds.Read("solve", repair.seconds.solve);
-  seconds.Read("factorize", repair.seconds.factorize);
-  if (seconds["evaluate"].is_number()) repair.seconds.evaluate = seconds["evaluate"].get<double>();
+  repair.gate = ReadRecords<GateVerdict>(from.List("gate"));
+  if (from["healing"].is_object()) repair.healing = ReadRecord<GateVerdict>(from["healing"]);
+  repair.seconds = ReadRecord<RepairSeconds>(from["seconds"]);
+  if (const Json& evaluate = Reader(from["seconds"])["evaluate"]; evaluate.is_number())
+    repair.seconds.evaluate = evaluate.get<double>();
   return repair;
 }
 
 Json VariantsJson(const std::vector<MeasuredVariant>& variants) {
-  Json out = Json::array();
-  for (const MeasuredVariant& variant : variants) {
-    out.push_back({{"name", variant.name},
-                   {"label", variant.label},
-                   {"parameters", variant.parameters},
-                   {"bytes", variant.bytes},
-                   {"tokens_per_second", variant.tokens_per_second},
-                   {"continuation", variant.continuation}});
-    if (!std::isnan(variant.perplexity)) out.back()["perplexity"] = variant.perplexity;
-  }
+  Json out = RecordsJson(variants);
+  for (Json& variant : out)
+    if (std::isnan(variant["perplexity"].get<double>())) variant.erase("perplexity");
   return out;
-}
-
-std::vector<MeasuredVariant> ReadVariants(const Json& list) {
-  std::vector<MeasuredVariant> variants;
-  for (const Json& object : list) {
-    const Reader from(object);
-    MeasuredVariant& variant = variants.emplace_back();
-    from.Read("name", variant.name);
-    from.Read("label", variant.label);
-    from.Read("parameters", variant.parameters);
-    from.Read("bytes", variant.bytes);
-    from.Number("perplexity", variant.perplexity);
-    from.Number("tokens_per_second", variant.tokens_per_second);
-    from.Read("continuation", variant.continuation);
-  }
-  return variants;
-}
-
-Json HeldOutJson(const HeldOutReport& text) {
-  return {{"text", text.text}, {"tokens", text.tokens}, {"protocol", text.protocol}, {"window", text.window}};
-}
-
-HeldOutReport ReadHeldOut(const Reader& from) {
-  HeldOutReport text;
-  from.Read("text", text.text);
-  from.Read("tokens", text.tokens);
-  from.Read("protocol", text.protocol);
-  from.Read("window", text.window);
-  return text;
 }
 
 Json FinetuneJson(const FinetuneReport& tuning) {
@@ -320,10 +280,10 @@ Json ProvenanceJson(const Provenance& provenance) {
     if (!value.empty()) json[key] = value;
   });
   if (provenance.recipe.span) json["span"] = *provenance.recipe.span;
-  if (provenance.calibration) json["calibration"] = CalibrationJson(*provenance.calibration);
+  if (provenance.calibration) json["calibration"] = RecordJson(*provenance.calibration);
   if (provenance.repair) AddRepair(*provenance.repair, json);
   if (!provenance.variants.empty()) json["variants"] = VariantsJson(provenance.variants);
-  if (provenance.heldout) json["heldout"] = HeldOutJson(*provenance.heldout);
+  if (provenance.heldout) json["heldout"] = RecordJson(*provenance.heldout);
   if (provenance.finetune) json["finetune"] = FinetuneJson(*provenance.finetune);
   return json;
 }
@@ -336,10 +296,10 @@ Provenance ReadProvenance(const Json& json) {
   Reader(from["selection"]).Read("criterion", provenance.criterion);
   ForEachSetting(provenance.recipe, [&](const char* key, std::string& field) { from.Read(key, field); });
   if (from["span"].is_boolean()) provenance.recipe.span = from["span"].get<bool>();
-  if (from["calibration"].is_object()) provenance.calibration = ReadCalibration(Reader(from["calibration"]));
+  if (from["calibration"].is_object()) provenance.calibration = ReadRecord<CalibrationReport>(from["calibration"]);
   if (from["sites"].is_array()) provenance.repair = ReadRepair(from);
-  provenance.variants = ReadVariants(from.List("variants"));
-  if (from["heldout"].is_object()) provenance.heldout = ReadHeldOut(Reader(from["heldout"]));
+  provenance.variants = ReadRecords<MeasuredVariant>(from.List("variants"));
+  if (from["heldout"].is_object()) provenance.heldout = ReadRecord<HeldOutReport>(from["heldout"]);
   if (from["finetune"].is_object()) provenance.finetune = ReadFinetune(Reader(from["finetune"]));
   return provenance;
 }

@@ -13,7 +13,7 @@
 namespace shiftrt {
 
 struct ModelShapes {
-  std::string source;  // where the shapes come from, for messages
+  std::string source;  // the file that the shapes come from, for messages
   // Every tensor has its shape and the type that it would have in memory. Its data lies in memory that cannot be read:
   // a program that tries to ends at once. Fingerprint(), for one, must therefore not be called.
   std::shared_ptr<const Weights> weights;

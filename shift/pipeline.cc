@@ -257,7 +257,7 @@ class Pipeline {
   const Correction& correction_;
   SavedSums loaded_;
   SharedCalibration shared_;
-  std::optional<StartStreams> start_;  // where the next pass or walk begins, if the selection kept it
+  std::optional<StartStreams> start_;  // the next pass or walk begins there, if the selection kept it
   std::vector<SiteSums> run_sums_;     // sums of the runs that will be merged
   ShiftResult result_;
 };

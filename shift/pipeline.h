@@ -20,7 +20,7 @@ struct ShiftResult {
   // in sequence and fits in groups do not have.
   std::vector<SiteReport> merged_runs;
   std::vector<SiteReport> healed;      // projections of kept blocks that were fitted again, in the order of the fits
-  std::optional<GateVerdict> healing;  // whether they stayed, by the held-out loss; none without held-out text
+  std::optional<GateVerdict> healing;  // says if they stayed, by the held-out loss; none without it
   std::vector<Trial> trials;           // the recipes tried by a correction that chooses its recipe,
   size_t chosen_trial = 0;             // the index of the chosen one,
   std::vector<std::string> untried;    // and those that could not be tried, with the reason

@@ -3,6 +3,8 @@
 
 #include <cstdlib>
 
+#include "runtime/files.h"
+
 namespace shiftrt {
 
 std::filesystem::path CachePath(const std::string& name) {
@@ -11,6 +13,10 @@ std::filesystem::path CachePath(const std::string& name) {
   const char* const home = std::getenv("HOME");
   if (cache == nullptr && home == nullptr) return {};
   return (cache != nullptr ? fs::path(cache) : fs::path(home) / ".cache") / "shiftrt" / name;
+}
+
+std::filesystem::path HashedCachePath(const std::string& kind, const std::string& what) {
+  return CachePath(kind + "-" + HashHex(what));
 }
 
 }  // namespace shiftrt

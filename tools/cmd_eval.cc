@@ -4,13 +4,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "models/adapted.h"
-#include "runtime/check.h"
+#include "shiftrt/evaluate.h"
+#include "shiftrt/repair.h"
 #include "tools/evaluation.h"
 #include "tools/kept_fit.h"
 #include "tools/options.h"
 #include "tools/recipe.h"
-#include "tools/variants.h"
 
 namespace shiftrt {
 
@@ -22,13 +21,6 @@ struct EvalCommandOptions {
   RecipeOptions recipe{.prune = ""};
   std::vector<std::string> variants, beside;
   std::string original, report;
-};
-
-// The variants that are compared, and the setting of the paper whose numbers are shown next to them.
-struct Contest {
-  std::vector<Variant> variants;
-  PaperSetting paper;
-  std::unique_ptr<CommandFit> fit = nullptr;  // where a recipe is given
 };
 
 void CheckNames(const std::vector<std::string>& names, const std::vector<std::string>& known) {
@@ -44,79 +36,84 @@ std::string NameOfDirectory(const std::string& directory) {
 }
 
 // Those the user named, in that order; all where none is named.
-std::vector<Variant> Chosen(const std::vector<Variant>& variants, const std::vector<std::string>& names) {
+std::vector<ModelVariant> Chosen(const std::vector<ModelVariant>& variants, const std::vector<std::string>& names) {
   if (names.empty()) return variants;
   std::vector<std::string> known;
   known.reserve(variants.size());
-  for (const Variant& variant : variants) known.push_back(variant.name);
+  for (const ModelVariant& variant : variants) known.push_back(variant.name);
   CheckNames(names, known);
-  std::vector<Variant> chosen;
+  std::vector<ModelVariant> chosen;
   chosen.reserve(names.size());
   for (const std::string& name : names)
     chosen.push_back(variants[std::find(known.begin(), known.end(), name) - known.begin()]);
   return chosen;
 }
 
-// A directory's own variants, or those of the recipe where one is given.
-Contest Enter(const EvalCommandOptions& options, const Context& context, const Model& model, Progress& progress) {
-  if (options.recipe.prune.empty()) return {SavedVariants(model), PaperSettingOf(model)};
-  if (model.provenance)
-    FailUsage("{} is already pruned; give the model it was made from, or leave --prune out", options.common.model);
-  const ShiftOptions shift = options.recipe.Parse(options.common.seed);
-  std::vector<std::string> known = VariantNames(shift);
-  for (const std::string& directory : options.beside) known.push_back(NameOfDirectory(directory));
-  CheckNames(options.variants, known);
-  CheckOptions(shift, model.weights->config);
-  const CalibrationSet calibration = options.recipe.OpenText(shift, model, options.common, context.device);
-  context.processes->CheckSame("calibration text (hash)", calibration.hash);
-  const ShiftJob job = {context, model, calibration, progress};
-  auto fit = std::make_unique<CommandFit>(job, shift);
-  const ShiftResult result = fit->Get(job, shift);
-  const Selection& selection = result.selection;
-  fmt::print("layers removed by {}: {}\n", selection.criterion, Names(selection.removed));
-  return {VariantsOf(model, result, shift),
-          PaperSettingOf(model, selection.criterion, selection.removed, model.weights->config.layers), std::move(fit)};
+// Throws UsageError for a name that a variant has already; `instead` says what to do.
+void CheckNew(const std::string& name, const std::vector<ModelVariant>& variants, const std::string& option,
+              const char* instead) {
+  for (const ModelVariant& variant : variants)
+    if (variant.name == name) FailUsage("{}: there is a variant {} already; {}", option, name, instead);
 }
 
-// Adds the saved models that were named with --with, each by its directory's name.
-void AddSaved(const std::vector<std::string>& directories, const Weights& weights, std::vector<Variant>& variants) {
-  for (const std::string& directory : directories) {
-    const std::string name = NameOfDirectory(directory);
-    for (const Variant& variant : variants)
-      if (variant.name == name)
-        FailUsage("--with {}: there is a variant {} already; rename the directory", directory, name);
-    variants.push_back({VariantKind::kCorrected, name, name, OpenSavedPlan(directory, weights)});
-  }
-}
+// The repair of a recipe and its fit, which is kept until the command is done.
+struct Repairing {
+  Repairing(const LanguageModel& model, const Recipe& recipe, const Resources& resources, bool first)
+      : job(model, recipe, resources), fit(job, recipe, first) {}
+
+  RepairJob job;
+  CommandFit fit;
+};
 
 int Run(const EvalCommandOptions& options) {
-  const std::vector<Dataset> datasets = options.evaluation.Load(options.common);
-  const Context context = options.common.MakeContext();
-  const Model model = options.common.Open();
+  const Suites suites = options.evaluation.Load(options.common);
+  const Resources resources = options.common.MakeResources();
+  const bool first = options.common.processes->first();
+  const LanguageModel model = options.common.OpenLanguageModel();
   const auto progress = options.common.MakeProgress();
-  Contest contest = Enter(options, context, model, *progress);
-  AddSaved(options.beside, *model.weights, contest.variants);
-  const std::vector<Variant> variants = Chosen(contest.variants, options.variants);
-  EvaluationJob job = {context, model, variants, contest.paper, *progress};
-  std::optional<Model> original;
+  std::vector<ModelVariant> variants;
+  PaperSetting paper;
+  std::optional<Repairing> repairing;
+  if (options.recipe.prune.empty()) {
+    variants = SavedVariants(model);
+    paper = PaperSettingOf(model);
+  } else {
+    if (model.MadeBy() != nullptr)
+      FailUsage("{} is already pruned; give the model it was made from, or leave --prune out", options.common.model);
+    Recipe recipe = options.recipe.Parse(options.common.seed);
+    std::vector<std::string> known = VariantNames(recipe);
+    for (const std::string& directory : options.beside) known.push_back(NameOfDirectory(directory));
+    CheckNames(options.variants, known);
+    CheckRecipe(model, recipe);
+    recipe.text = options.recipe.Text(recipe, model, options.common);
+    const RepairResult repair = repairing.emplace(model, recipe, resources, first).fit.Run(*progress);
+    const Selection& selection = repair.report.selection;
+    fmt::print("layers removed by {}: {}\n", selection.criterion, Names(selection.removed));
+    variants = repair.variants;
+    paper = PaperSettingOf(model, selection.criterion, selection.removed);
+  }
+  for (const std::string& directory : options.beside) {
+    const std::string name = NameOfDirectory(directory);
+    CheckNew(name, variants, "--with " + directory, "rename the directory");
+    variants.push_back({name, name, model.WithSaved(directory)});
+  }
+  variants = Chosen(variants, options.variants);
   if (!options.original.empty()) {
     CommonOptions common = options.common;
     common.model = options.original;
-    job.original = &original.emplace(common.Open());
-    if (original->provenance) job.original_name = NameOfDirectory(options.original);
-    for (const Variant& variant : variants)
-      if (variant.name == job.original_name)
-        FailUsage("--original {}: there is a variant {} already; name the others with --variants", options.original,
-                  variant.name);
+    const LanguageModel original = common.OpenLanguageModel();
+    const std::string name = original.MadeBy() != nullptr ? NameOfDirectory(options.original) : "original";
+    CheckNew(name, variants, "--original " + options.original, "name the others with --variants");
+    variants.insert(variants.begin(), {name, name, original});
   }
-  const EvaluationResult result = RunEvaluation(job, datasets, options.evaluation);
+  const EvaluationResult result = RunEvaluation({variants, paper, resources, *progress}, suites, options.evaluation);
   options.common.WriteJson(result.json);
-  if (context.processes->first() && !options.report.empty()) {
-    WritePage({fmt::format("{}: zero-shot suites", model.name), options.evaluation.tasks, {result.section}},
+  if (first && !options.report.empty()) {
+    WritePage({fmt::format("{}: zero-shot suites", model.Name()), options.evaluation.tasks, {result.section}},
               options.report);
     fmt::print("report: {}/index.html\n", options.report);
   }
-  if (contest.fit) contest.fit->Done();
+  if (repairing) repairing->fit.Done();
   return 0;
 }
 
@@ -131,8 +128,8 @@ Command AddEval(CLI::App& app, const std::shared_ptr<Processes>& processes) {
   options->common.AddQuietTo(app);
   options->common.AddJsonTo(app);
   std::string names;
-  for (const Task& task : Tasks())
-    names += fmt::format("\n  {:<15}{:<18}{:>6} rows  {}", task.name, task.title, task.rows, task.metric);
+  for (const SuiteName& task : SuiteNames())
+    names += fmt::format("\n  {:<15}{:<18}{:>6} rows  {}", task.name, task.title, task.items, task.quoted_metric);
   options->evaluation.AddTo(app, "--tasks");
   app.add_option(
          "--variants", options->variants,

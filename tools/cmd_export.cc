@@ -22,8 +22,7 @@ struct ExportCommand {
 LanguageModel Pruned(const ExportCommand& command, const LanguageModel& model, const Resources& resources,
                      Progress& progress) {
   Recipe recipe = {.prune = ParsePrune(command.prune), .correction = "none", .seed = command.common.seed};
-  if (ReadsText(recipe))
-    recipe.text = CalibrationFor(command.calib, model.Directory(), model.Shape().max_positions, command.common);
+  if (ReadsText(recipe)) recipe.text = CalibrationFor(command.calib, model, command.common);
   RepairResult repair = Repair(model, recipe, resources, &progress);
   fmt::print("layers removed by {}: {}\n", recipe.prune.criterion, Names(repair.report.selection.removed));
   return std::move(repair.pruned);

@@ -194,8 +194,7 @@ void PrintPaper(const FinetuneCommand& command, const LanguageModel& model) {
 
 int Run(const FinetuneCommand& command) {
   FinetuneSettings settings = Parse(command);
-  const std::vector<Dataset> datasets =
-      command.evaluation.tasks.empty() ? std::vector<Dataset>() : command.evaluation.Load(command.common);
+  const Suites suites = command.evaluation.Load(command.common);
   const Resources resources = command.common.MakeResources();
   const LanguageModel model = command.common.OpenLanguageModel();
   const auto progress = command.common.MakeProgress();
@@ -210,7 +209,7 @@ int Run(const FinetuneCommand& command) {
     return MeasurePerplexity(measured, heldout, {"gptq", command.text_tokens}, resources, progress.get());
   };
   const TextPerplexity before = measure(model);
-  std::vector<NamedModel> tuned;
+  std::vector<ModelVariant> tuned;
   std::vector<TrainingOutcome> outcomes;
   TrainingOutline outline;
   const std::vector<Training> trainings = Trainings(command, model, settings);
@@ -225,7 +224,8 @@ int Run(const FinetuneCommand& command) {
     }
     outcomes.push_back({training.name, result.history, training.settings.keep_best, result.parameters,
                         result.peak_bytes, result.kept_blocks, measure(result.model).perplexity});
-    tuned.push_back({training.name.empty() ? "tuned" : training.name, std::move(result.model)});
+    const std::string name = training.name.empty() ? "tuned" : training.name;
+    tuned.push_back({name, name, std::move(result.model)});
   }
 
   Json json = {
@@ -243,9 +243,12 @@ int Run(const FinetuneCommand& command) {
   }
   Page page = TrainingPage(fmt::format("{}: {}", model.Name(), Name(settings.method)),
                            fmt::format("{}. {}.", outline.text, outline.accounting), outcomes);
-  if (!datasets.empty()) {
+  if (!suites.empty()) {
     fmt::print("\n");
-    EvaluationResult result = EvaluateBeside(model, tuned, resources, datasets, command.evaluation, *progress);
+    std::vector<ModelVariant> variants = SavedVariants(model);
+    variants.insert(variants.end(), tuned.begin(), tuned.end());
+    EvaluationResult result =
+        RunEvaluation({variants, PaperSettingOf(model), resources, *progress}, suites, command.evaluation);
     json["evaluation"] = std::move(result.json);
     page.sections.push_back(std::move(result.section));
   }

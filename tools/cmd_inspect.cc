@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "api/impl.h"
 #include "engine/decoder.h"
 #include "models/block_tensors.h"
 #include "models/families.h"
@@ -193,7 +194,8 @@ int Run(const InspectOptions& options) {
   std::vector<PruneSpec> specs;
   if (!options.prune.empty()) specs = ParsePruneList(options.prune, "0.25");
   const Context context = options.common.MakeContext();
-  const Model model = options.common.Open();
+  const LanguageModel opened = options.common.OpenLanguageModel();
+  const Model& model = opened.impl().model;
   const Decoder decoder(context, model.weights, model.plan);
   PrintFacts(model, decoder);
   PrintGroups(model);
@@ -205,7 +207,9 @@ int Run(const InspectOptions& options) {
                          {"bytes", decoder.BytesPerToken()}};
   if (!specs.empty()) {
     CalibrationSet calibration;
-    if (NeedCalibration(specs)) calibration = OpenCalibration(options.calib, model, options.common, context.device);
+    if (NeedCalibration(specs))
+      calibration = LoadCalibration(CalibrationFor(options.calib, opened, options.common), model.RequireTokenizer(),
+                                    options.common.seed, CalibrationBatchTokens(context.device));
     const auto progress = options.common.MakeProgress();
     const std::vector<Selection> selections =
         SelectLayers(specs, {context, model.weights, &calibration.fit, options.common.seed}, *progress);

@@ -3,18 +3,10 @@
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <set>
 
-#include "api/impl.h"
-#include "api/repair.h"
-#include "engine/generate.h"
-#include "eval/perplexity.h"
-#include "export/formats.h"
-#include "models/adapted.h"
-#include "models/provenance.h"
-#include "runtime/check.h"
-#include "shift/pipeline.h"
+#include "shiftrt/compare.h"
 #include "shiftrt/finetune.h"
+#include "shiftrt/repair.h"
 #include "tools/cache.h"
 #include "tools/comparison.h"
 #include "tools/dry_run.h"
@@ -28,9 +20,7 @@
 #include "tools/run_report.h"
 #include "tools/selection.h"
 #include "tools/shift_output.h"
-#include "tools/table.h"
 #include "tools/texts.h"
-#include "tools/variants.h"
 
 namespace shiftrt {
 
@@ -51,63 +41,6 @@ struct RunOptions {
   DryRunOptions dry_run;
 };
 
-// The run's own criterion, and others that need no more than a pass over the calibration text, at the same amount.
-std::vector<Selection> ScoresBeside(const Selection& own, const CriterionInput& input, Progress& progress) {
-  std::vector<PruneSpec> specs;
-  for (const char* name : {"bi", "angular", "magnitude-l1", "magnitude-l2"}) {
-    const bool lacks_text = FindCriterion(name).needs_calibration() && input.calibration->empty();
-    if (name != own.criterion && !lacks_text)
-      specs.push_back(ParsePrune(fmt::format("{}:{},unit={}", name, UnitsRemoved(own), Name(own.unit))));
-  }
-  std::vector<Selection> selections = SelectLayers(specs, input, progress);
-  selections.insert(selections.begin(), own);
-  return selections;
-}
-
-void WriteReport(const RunOptions& options, const ShiftJob& shift, const ShiftResult& result,
-                 const ComparisonJob& comparison, const std::vector<MeasuredVariant>& variants,
-                 std::vector<Section> more) {
-  const Model& model = shift.model;
-  RunReport report;
-  const Selection& selection = result.selection;
-  report.title = fmt::format("{}: {} of {} {} removed by {}", model.name, UnitsRemoved(selection),
-                             UnitsOf(selection, shift.layers()), UnitsName(selection), selection.criterion);
-  report.summary =
-      fmt::format("Layers {}. Calibrated on {}{}; perplexity ({}) on {}.", Names(selection.removed), result.calibration,
-                  shift.calibration.source.empty() ? "" : fmt::format(" ({})", shift.calibration.Accounting()),
-                  options.comparison.protocol, comparison.heldout.Description());
-  const CriterionInput input = {shift.context, model.weights, &shift.calibration.fit, options.common.seed};
-  report.scores = ScoresBeside(selection, input, shift.progress);
-  report.sites = result.sites;
-  if (!result.healing || result.healing->kept) report.healed = result.healed;
-  if (!result.trials.empty()) report.trials = TrialsTable(result);
-  report.untried = result.untried;
-  report.comparison = ComparisonTable(variants);
-  report.drift = MeasureDrift(shift.context, model.weights, {model.plan, result.pruned, result.corrected},
-                              DriftBatches(comparison.heldout.tokens, model.weights->config.max_positions),
-                              shift.progress, {.seed = options.common.seed});
-  report.prompt = options.comparison.prompt;
-  for (const MeasuredVariant& v : variants) report.continuations.emplace_back(v.label, v.continuation);
-  report.more = std::move(more);
-  if (!shift.context.processes->first()) return;
-  WritePage(RunPage(report), options.report);
-  fmt::print("report: {}/index.html\n", options.report);
-}
-
-// Puts the mode that auto stands for in its place, and says so where adapters are fitted otherwise than by default.
-void Settle(ShiftOptions& shift, bool split) {
-  const char* why = nullptr;
-  shift.mode = ModeOf(shift, split, &why);
-  if (why != nullptr) fmt::print("calibration mode {}, because {}\n", Name(shift.mode), why);
-}
-
-// The results of the run as --json writes them: without the settings.
-Json ResultsJson(Provenance made) {
-  made.recipe = {};
-  made.state.clear();
-  return ProvenanceJson(made);
-}
-
 // The wall clock of a run, divided among its phases.
 class Phases {
  public:
@@ -119,7 +52,7 @@ class Phases {
     return spent_.back().second;
   }
   // Prints the phases that took time, and the sum of all. The fit is shown by its own steps, and by what these leave.
-  void Print(const StepSeconds& fit) const {
+  void Print(const RepairSeconds& fit) const {
     std::string line;
     const auto add = [&](const char* phase, double seconds) {
       if (seconds >= 0.05) line += fmt::format(" {} {:.1f},", phase, seconds);
@@ -154,11 +87,10 @@ class Phases {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-void PrintModel(const Model& model) {
-  const Weights& weights = *model.weights;
-  fmt::print("{}: {} layers, hidden {}, {} parameters, {} per token, {}\n", model.name, weights.config.layers,
-             weights.config.hidden, Scaled(static_cast<double>(model.plan.Parameters(weights)), ""),
-             Scaled(static_cast<double>(model.plan.BytesPerToken(weights)), "B"), Name(weights.embedding.dtype));
+void PrintModel(const LanguageModel& model) {
+  fmt::print("{}: {} layers, hidden {}, {} parameters, {} per token, {}\n", model.Name(), model.Shape().layers,
+             model.Shape().hidden, Scaled(static_cast<double>(model.Parameters()), ""),
+             Scaled(static_cast<double>(model.BytesPerToken()), "B"), model.WeightTypeName());
 }
 
 // An export to a format without adapters chooses the recipe "stock", unless the user has chosen how to repair.
@@ -166,48 +98,12 @@ void ChooseRecipe(RunOptions& options, const CLI::App& app) {
   const auto given = [&](const char* option) { return app.get_option(option)->count() > 0; };
   if (given("--recipe") || given("--correction") || given("--lra") || given("--gate")) return;
   for (const std::string& text : options.exports) {
-    const ExportFormat& format = FindExportFormat(ParseExportTarget(text).format);
+    const ExportFormatName format = FormatOf(ParseExportTarget(text));
     if (format.adapters || !format.own_tensors) continue;
     options.recipe.named = "stock";
     fmt::print("--export {}: {} has no place for adapters, so the recipe is --recipe stock\n", text, format.name);
     return;
   }
-}
-
-// The exports that are wanted. Refuses those that cannot work here, not after the hour that calibration may take.
-std::vector<ExportTarget> Targets(const RunOptions& options, const ShiftOptions& shift) {
-  // `has`: the reason, with the name of what has no place. `instead`: the options with which it works.
-  const auto refuse = [](const std::string& text, std::string_view format, const std::string& has,
-                         const std::string& instead, const std::vector<std::string_view>& others) {
-    FailUsage("--export {}: {}, which {} has no place for; it works with {}{}", text, has, format, instead,
-              others.empty() ? "" : fmt::format(", or with --export {}:DIR", fmt::join(others, ":DIR or ")));
-  };
-  std::vector<ExportTarget> targets;
-  std::set<fs::path> taken = {fs::weakly_canonical(options.save)};
-  for (const std::string& text : options.exports) {
-    const auto& [name, output] = targets.emplace_back(ParseExportTarget(text));
-    const ExportFormat& format = FindExportFormat(name);
-    const bool corrects = Corrects(shift) && !shift.gate;  // the gate may drop every correction
-    const Correction& correction = *shift.correction;
-    const bool adapters = corrects && correction.adapters(),
-               changes = corrects && (correction.changes_blocks() || shift.heal != Heal::kOff);
-    const std::vector<std::string_view> others = FormatsFor(adapters, changes, shift.prune.halves());
-    if (shift.prune.halves() && !format.half_blocks)
-      refuse(text, name, fmt::format("--prune {} may leave half blocks", shift.prune.text), "whole blocks", others);
-    if (!options.recover.empty() && !format.own_tensors)
-      refuse(text, name, "--recover changes weights of blocks", "no --recover", FormatsFor(adapters, true, false));
-    if (!taken.insert(fs::weakly_canonical(output)).second)
-      FailUsage("--export {}: something else is written to this directory too", text);
-    const std::string instead = fmt::format("--{}", format.holds != nullptr ? format.holds : "");
-    if (adapters && !format.adapters)
-      refuse(text, name, fmt::format("--correction {} makes adapters", correction.name), instead, others);
-    if (changes && !format.own_tensors)
-      refuse(text, name,
-             correction.changes_blocks() ? fmt::format("--correction {} changes weights of blocks", correction.name)
-                                         : "--heal changes weights of blocks",
-             instead, others);
-  }
-  return targets;
 }
 
 // Throws UsageError for options by which one process would write the whole model, or compute from all of its blocks.
@@ -224,7 +120,7 @@ void RefuseSplit(const RunOptions& options) {
 }
 
 // The text to learn from: what was named, or the text that the fit was calibrated on.
-std::string RecoveryText(const RunOptions& options, const Model& model) {
+std::string RecoveryText(const RunOptions& options, const LanguageModel& model) {
   if (options.recover_text.empty()) return CalibrationFor(options.recipe.calib, model, options.common).source;
   PullMissingTexts(options.recover_text, options.common);
   return options.recover_text;
@@ -235,120 +131,121 @@ fs::path RecoveryCheckpoint(const RunOptions& options, const LanguageModel& repa
   fs::path save = options.save;
   if (!save.has_filename()) save = save.parent_path();  // "out/"
   if (!save.empty()) return save.string() + ".checkpoint";
-  const Model& model = repaired.impl().model;
-  return CachePath("recover-" +
-                   HashHex(fmt::format("{} {} {} {} {}", model.weights->Fingerprint(), model.plan.Fingerprint(),
-                                       options.recover, options.recover_text, options.common.seed)) +
-                   ".checkpoint");
+  fs::path file = HashedCachePath(
+      "recover", fmt::format("{} {} {} {} {}", repaired.WeightsFingerprint(), repaired.PlanFingerprint(),
+                             options.recover, options.recover_text, options.common.seed));
+  return file += ".checkpoint";
 }
 
-// Trains the repaired model, with the original one as its teacher, and adds the result to the variants.
-FinetunedModel Recover(const RunOptions& options, const Context& context, const LanguageModel& repaired,
-                       const fs::path& checkpoint, std::vector<Variant>& variants) {
+// Trains the repaired model, with the original one as its teacher.
+FinetunedModel Recover(const RunOptions& options, const LanguageModel& repaired, const fs::path& checkpoint,
+                       const Resources& resources) {
   FinetuneSettings settings = RecoverySettings(ParseTrainingBudget(options.recover));
   settings.adapters = repaired.Adapters() > 0;
-  settings.text = RecoveryText(options, repaired.impl().model);
+  settings.text = RecoveryText(options, repaired);
   settings.seed = options.common.seed;
   settings.checkpoint = checkpoint;
-  FinetunedModel result = TrainShown(repaired, settings, {.prepared = std::make_shared<const Context>(context)},
-                                     {"", /*describes=*/true, options.common.quiet, context.processes->first()});
-  variants.push_back(
-      {VariantKind::kCorrected, "recovered", variants.back().label + ", recovered", result.model.impl().model.plan});
+  FinetunedModel result = TrainShown(repaired, settings, resources,
+                                     {"", /*describes=*/true, options.common.quiet, options.common.processes->first()});
   fmt::print("recovered with {} tokens in {} steps: the state after step {} is kept\n\n", result.history.tokens,
              result.history.steps(), result.history.BestStep());
   return result;
 }
 
-int Plan(const RunOptions& options, const ShiftOptions& shift) {
+// The recovery for --json; its charts are added to `sections`.
+Json RecoveryJson(const FinetunedModel& recovered, std::vector<Section>& sections) {
+  const TrainingOutcome outcome = {"",
+                                   recovered.history,
+                                   /*kept_best=*/true,
+                                   recovered.parameters,
+                                   recovered.peak_bytes,
+                                   recovered.kept_blocks};
+  for (Section& section : TrainingPage("", "", {outcome}).sections) {
+    section.heading = "Recovery: " + section.heading;
+    sections.push_back(std::move(section));
+  }
+  return TrainingJson(outcome);
+}
+
+int Plan(const RunOptions& options, const Recipe& recipe) {
   std::vector<std::string> besides;
   if (!options.evaluation.tasks.empty()) besides.emplace_back("--eval");
   if (!options.recover.empty()) besides.emplace_back("--recover");
   if (!options.report.empty()) besides.emplace_back("--report");
-  PrintDryRun({options.dry_run, options.common, options.comparison, shift, options.recipe.calib, besides});
+  PrintDryRun({options.dry_run, options.common, options.comparison, recipe, options.recipe.calib, besides});
   return 0;
 }
 
 int Run(const RunOptions& options) {
   Phases phases;
-  ShiftOptions shift = options.recipe.Parse(options.common.seed);
+  Recipe recipe = options.recipe.Parse(options.common.seed);
   if (options.save_weights && options.save.empty()) FailUsage("--save-weights goes with --save DIR");
-  const std::vector<ExportTarget> exports = Targets(options, shift);
-  if (!options.recover.empty()) ParseTrainingBudget(options.recover);  // what is wrong with it is said first
-  if (options.dry_run.wanted) return Plan(options, shift);
-  const std::vector<Dataset> datasets =
-      options.evaluation.tasks.empty() ? std::vector<Dataset>() : options.evaluation.Load(options.common);
-  const Context context = options.common.MakeContext();
-  const bool first = context.processes->first();
-  const Model model = options.common.Open();
-  if (model.weights->split()) RefuseSplit(options);
-  if (model.provenance) FailUsage("{} is already pruned; give the model it was made from", options.common.model);
-  const ModelConfig& config = model.weights->config;
-  CheckOptions(shift, config, model.weights->split());
+  const std::vector<ExportTarget> exports =
+      ParseExportTargets(options.exports, options.save, !options.recover.empty(), recipe);
+  if (!options.recover.empty()) ParseTrainingBudget(options.recover);  // an error in it is reported before any work
+  if (options.dry_run.wanted) return Plan(options, recipe);
+  const Suites suites = options.evaluation.Load(options.common);
+  const Resources resources = options.common.MakeResources();
+  const bool first = options.common.processes->first();
+  const LanguageModel model = options.common.OpenLanguageModel();
+  if (options.common.processes->split()) RefuseSplit(options);
+  CheckRecipe(model, recipe);
   // Said now, not after the hour that calibration may take.
-  const std::vector<int32_t> prompt = PromptTokens(model, options.comparison.prompt, options.comparison.chat);
-  CheckFits(std::ssize(prompt), options.comparison.max_tokens, config);
-  const CalibrationSet calibration = options.recipe.OpenText(shift, model, options.common, context.device);
-  context.processes->CheckSame("calibration text (hash)", calibration.hash);
-  const HeldOutChoice choice = {options.comparison.text, options.recipe.calib.empty(), !calibration.fit.empty()};
-  HeldOutText heldout = OpenHeldOut(choice, model, calibration, options.common);
+  const ComparisonSettings settings = options.comparison.Settings(options.common.seed);
+  CheckComparison(model, settings);
+  recipe.text = options.recipe.Text(recipe, model, options.common);
+  const RepairJob job(model, recipe, resources);
+  const CalibrationReport& text = job.Text();
+  HeldOutText heldout = OpenHeldOut({options.comparison.text, options.recipe.calib.empty(), text.tokens > 0}, model,
+                                    job.HeldOut(), options.common);
   if (!heldout.Scored() && !options.report.empty())
     FailUsage("--report shows measurements on held-out text; give one with --text FILE");
   if (!options.recover.empty() && options.recover_text.empty() && heldout.of_calibration)
     FailUsage(
         "--recover learns from the whole calibration text, so its held-out samples are no test; give another text with "
         "--text FILE, or one to learn from with --recover-text FILE");
-  heldout.Limit(options.comparison.text_tokens, ProtocolWindow(options.comparison.protocol, config));
+  Limit(options.comparison.text_tokens, model, settings.protocol, heldout);
   const auto progress = options.common.MakeProgress();
-  const ShiftJob job = {context, model, calibration, *progress};
 
   PrintModel(model);
-  Settle(shift, model.weights->split());
-  if (!calibration.source.empty())
-    fmt::print("calibration: {}\n  {}\n\n", calibration.source, calibration.Accounting());
-  CommandFit kept(job, shift);
+  if (const std::string why = job.WhyMode(); !why.empty())
+    fmt::print("calibration mode {}, because {}\n", Name(job.Mode()), why);
+  if (!text.source.empty()) fmt::print("calibration: {}\n  {}\n\n", text.source, job.Accounting());
+  CommandFit kept(job, recipe, first);
   phases.Done("open");
-  const ShiftResult result = kept.Get(job, shift);
+  const RepairResult repair = kept.Run(*progress);
   phases.Done(Phases::kFit);
+  std::vector<ModelVariant> variants = repair.variants;
+  Provenance made = *variants.back().model.MadeBy();
   if (!options.recipe.load_gram.empty())
-    fmt::print("sums of {}: {}\n\n", fmt::join(options.recipe.load_gram, ", "), result.calibration);
-  PrintShift(result, config.layers);
+    fmt::print("sums of {}: {}\n\n", fmt::join(options.recipe.load_gram, ", "), made.calibration->source);
+  PrintRepair(repair.report, model.Shape().layers);
 
-  std::vector<Variant> variants = VariantsOf(model, result, shift);
-  Provenance made = ProvenanceOf(model.name, shift, calibration, result);
-  made.state = "fitted";                 // a run that is killed leaves this, and the same command then completes it
-  if (first && !options.save.empty()) {  // before the evaluation, which may be interrupted
-    SaveAdapted(model, variants.back().plan, made, options.save_weights, options.save);
-    phases.Done("save");
-  }
+  const auto save = [&] {  // the last variant, with the record as it is
+    if (first && !options.save.empty()) variants.back().model.MadeAs(made).Save(options.save, options.save_weights);
+  };
+  made.state = "fitted";  // a run that is killed leaves this, and the same command then completes it
+  save();                 // before the evaluation, which may be interrupted
+  if (!options.save.empty()) phases.Done("save");
   std::vector<Section> sections;  // of the report
   Json recovery;
   fs::path checkpoint;
   if (!options.recover.empty()) {
-    const LanguageModel repaired = WithPlan(model, variants.back().plan, made);
+    const LanguageModel repaired = variants.back().model.MadeAs(made);
     checkpoint = RecoveryCheckpoint(options, repaired);
-    const FinetunedModel recovered = Recover(options, context, repaired, checkpoint, variants);
+    const FinetunedModel recovered = Recover(options, repaired, checkpoint, resources);
+    variants.push_back({"recovered", variants.back().label + ", recovered", recovered.model});
     made = *recovered.model.MadeBy();
-    if (first && !options.save.empty())
-      SaveAdapted(model, variants.back().plan, made, options.save_weights, options.save);
-    const TrainingOutcome outcome = {"",
-                                     recovered.history,
-                                     /*kept_best=*/true,
-                                     recovered.parameters,
-                                     recovered.peak_bytes,
-                                     recovered.kept_blocks};
-    recovery = TrainingJson(outcome);
-    for (Section& section : TrainingPage("", "", {outcome}).sections) {
-      section.heading = "Recovery: " + section.heading;
-      sections.push_back(std::move(section));
-    }
+    save();
+    recovery = RecoveryJson(recovered, sections);
     phases.Done("recover");
   }
 
-  const ComparisonJob comparison = {context, model, heldout, options.comparison, options.common.seed, *progress};
-  made.variants = Compare(comparison, variants);
-  if (heldout.Scored()) made.heldout = heldout.Report(options.comparison.protocol, config);
+  made.variants = Compare(variants, heldout, settings, resources, progress.get());
+  const int64_t window = WindowOf(model, settings.protocol), measured = std::ssize(heldout.tokens);
+  if (heldout.Scored()) made.heldout = {heldout.source, measured, settings.protocol, std::min(window, measured)};
   made.repair->seconds.evaluate = phases.Done("evaluate");
-  PrintComparison(comparison, made.variants);
+  PrintComparison(settings, heldout, window, made.variants);
   made.state = "evaluated";
   if (first && !options.save.empty()) {
     RecordProvenance(options.save, made);
@@ -356,25 +253,33 @@ int Run(const RunOptions& options) {
   }
   Json json = ResultsJson(made);
   if (!recovery.is_null()) json["recovery"] = recovery;
-  if (!datasets.empty()) {
+  if (!suites.empty()) {
     fmt::print("\n");
-    const Selection& selection = result.selection;
-    const PaperSetting paper = PaperSettingOf(model, selection.criterion, selection.removed, config.layers);
-    EvaluationResult suites = RunEvaluation({context, model, variants, paper, *progress}, datasets, options.evaluation);
-    json["evaluation"] = std::move(suites.json);
-    sections.push_back(std::move(suites.section));
+    const PaperSetting paper =
+        PaperSettingOf(model, repair.report.selection.criterion, repair.report.selection.removed);
+    EvaluationResult result = RunEvaluation({variants, paper, resources, *progress}, suites, options.evaluation);
+    json["evaluation"] = std::move(result.json);
+    sections.push_back(std::move(result.section));
     phases.Done("suites");
   }
   if (!options.report.empty()) {
-    WriteReport(options, job, result, comparison, made.variants, std::move(sections));
+    const Page page =
+        RunPage({job, repair, heldout, settings, made.variants, options.common.seed, resources, *progress},
+                std::move(sections));
+    if (first) {
+      WritePage(page, options.report);
+      fmt::print("report: {}/index.html\n", options.report);
+    }
     phases.Done("report");
   }
-  const LanguageModel made_model = WithPlan(model, variants.back().plan, made);
-  const Resources alone = {.prepared = std::make_shared<const Context>(context.Alone())};
-  for (const ExportTarget& target : first ? exports : std::vector<ExportTarget>()) {
-    ExportSettings settings = options.exporting;
-    settings.format = target.format;
-    PrintExport(target, Export(made_model, target.output, settings, alone, progress.get()));
+  if (first) {
+    const LanguageModel result = variants.back().model.MadeAs(made);
+    const Resources alone = Alone(resources);
+    for (const ExportTarget& target : exports) {
+      ExportSettings exporting = options.exporting;
+      exporting.format = target.format;
+      PrintExport(target, Export(result, target.output, exporting, alone, progress.get()));
+    }
   }
   phases.Done("export");
   phases.AddTo(json["seconds"]);
@@ -382,7 +287,7 @@ int Run(const RunOptions& options) {
   kept.Done();
   std::error_code ignored;
   if (first && !checkpoint.empty()) fs::remove(checkpoint, ignored);
-  phases.Print(result.seconds);
+  phases.Print(repair.report.seconds);
   return 0;
 }
 

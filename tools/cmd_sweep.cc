@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "api/impl.h"
+#include "api/suites.h"
 #include "eval/perplexity.h"
 #include "eval/summary.h"
 #include "runtime/check.h"
@@ -96,7 +98,7 @@ void Print(const std::vector<SweepRow>& rows, const PaperTable& paper) {
 // Loads the suites. Throws UsageError for a suite without right answers, which has no accuracy.
 std::vector<Dataset> LoadSuites(const EvaluationOptions& evaluation, const CommonOptions& common) {
   if (evaluation.tasks.empty()) return {};
-  std::vector<Dataset> suites = evaluation.Load(common);
+  std::vector<Dataset> suites = evaluation.Load(common).impl().datasets;
   std::erase_if(suites, [](const Dataset& suite) { return suite.task->kind == TaskKind::kPages; });
   if (suites.empty()) FailUsage("--eval {}: accuracy is of suites whose right answers are counted", evaluation.tasks);
   return suites;
@@ -146,15 +148,16 @@ int Run(CLI::App& app, SweepOptions& options) {
   std::vector<Dataset> suites = LoadSuites(options.evaluation, options.common);
   const Context context = options.common.MakeContext();
   const bool first = context.processes->first();  // the one that writes
-  const Model model = options.common.Open();
+  const LanguageModel opened = options.common.OpenLanguageModel();
+  const Model& model = opened.impl().model;
   if (model.provenance) FailUsage("{} is already pruned; give the model it was made from", options.common.model);
   const ModelConfig& config = model.weights->config;
-  const CalibrationSpec calibration = CalibrationFor(options.calib, model, options.common);
+  const CalibrationSpec calibration = CalibrationFor(options.calib, opened, options.common);
   SweepAxes axes = MakeAxes(options, calibration, config.hidden);
   axes.settings = SettingsOf(app, options, calibration, config.hidden);
-  HeldOutText heldout = OpenHeldOut({options.text, /*pull=*/true}, model, {}, options.common);
+  HeldOutText heldout = OpenHeldOut({options.text, /*wikitext=*/true}, opened, {}, options.common);
   const int64_t window = ProtocolWindow(options.protocol, config);
-  heldout.Limit(options.text_tokens, window);
+  Limit(options.text_tokens, opened, options.protocol, heldout);
   const auto progress = options.common.MakeProgress();
 
   std::vector<SweepRow> rows;
@@ -168,9 +171,10 @@ int Run(CLI::App& app, SweepOptions& options) {
   });
   // Over the suites, of which there is one at least.
   const auto mean_accuracy = [&](const DepthPlan& plan) {
-    const std::vector<Variant> variants = {{VariantKind::kCorrected, "", "", plan}};
+    const std::vector<Variant> variants = {{"", plan}};
     Journal none("");
-    const EvalJob job = {context, model, variants, options.evaluation.Scoring(), none, *progress};
+    const EvalJob job = {context, model,    variants, EvalOptions{.bos = ParseBos(options.evaluation.bos)},
+                         none,    *progress};
     std::vector<TaskSummary> tasks;
     tasks.reserve(suites.size());
     for (const Dataset& suite : suites) tasks.push_back(Summarize(suite, Evaluate(job, suite), /*all=*/false));

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "api/repair.h"
 #include "bench/rates.h"
 #include "estimate/devices.h"
 #include "eval/perplexity.h"
@@ -13,11 +14,11 @@
 #include "models/shapes.h"
 #include "models/split.h"
 #include "runtime/check.h"
+#include "shiftrt/repair.h"
 #include "tools/comparison.h"
 #include "tools/options.h"
 #include "tools/selection.h"
 #include "tools/table.h"
-#include "tools/variants.h"
 
 namespace shiftrt {
 
@@ -58,15 +59,15 @@ MainJob JobOf(const DryRun& run, const ModelShapes& shapes, const PassMachine& m
   const ModelConfig& config = shapes.weights->config;
   MainJob job;
   job.weights = shapes.weights;
-  job.shift = run.shift;
+  job.shift = OptionsOf(run.recipe);
   // Without --calib it is as many samples of another text.
   job.calibration = ParseCalibration(run.calib.empty() ? "calibration" : run.calib);
-  job.window = ProtocolWindow(run.comparison.protocol, config);
+  job.window = ProtocolWindow(run.comparison.measured.protocol, config);
   job.text_tokens = std::max(run.comparison.text_tokens > 0 ? run.comparison.text_tokens : kTextTokens, job.window);
-  job.variants = std::ssize(VariantNames(run.shift));
+  job.variants = std::ssize(VariantNames(run.recipe));
   // No token is shorter than a byte, but for the one that may begin the text.
-  job.positions = std::ssize(run.comparison.prompt) + 1 + run.comparison.max_tokens;
-  job.decoded = DecodedTokens(run.comparison);
+  job.positions = std::ssize(run.comparison.measured.prompt) + 1 + run.comparison.measured.max_tokens;
+  job.decoded = DecodedTokens(run.comparison.measured);
   job.memory = static_cast<int64_t>(run.common.memory);
   job.machine = machine;
   return job;
@@ -121,7 +122,7 @@ void PrintOutline(const DryRun& run, const MainJob& job, const JobOutline& outli
     fmt::print("one device keeps the streams before the layers {}, so that calibration can begin at one of them\n",
                fmt::join(outline.pass.depths, " and "));
   fmt::print("evaluation: {} variants on {} windows of {} tokens ({}){}\n\n", job.variants, outline.windows.count,
-             outline.windows.length, run.comparison.protocol,
+             outline.windows.length, run.comparison.measured.protocol,
              run.comparison.text_tokens > 0
                  ? ""
                  : fmt::format(", for a text of {} tokens; --text-tokens gives another number", kTextTokens));
@@ -290,7 +291,7 @@ void PrintDryRun(const DryRun& run) {
   const MainJob job = JobOf(run, shapes, MachineOf(run, here ? nullptr : &hardware, *shapes.weights));
   JobOutline outline = OutlineOf(job);
   outline.unplanned.insert(outline.unplanned.end(), run.besides.begin(), run.besides.end());
-  if (run.common.split > 1) CheckOptions(run.shift, shapes.weights->config, true);
+  if (run.common.split > 1) CheckOptions(job.shift, shapes.weights->config, true);
   if (here) hardware = MeasureHere(run.common, shapes.weights->config);
   const DevicePlanner planner(job, outline, hardware);
   std::vector<DevicePlan> plans;

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "shift/pipeline.h"
+#include "shiftrt/recipe.h"
 
 namespace CLI {
 class App;
@@ -32,7 +32,7 @@ struct DryRun {
   const DryRunOptions& options;
   const CommonOptions& common;
   const ComparisonOptions& comparison;
-  const ShiftOptions& shift;
+  const Recipe& recipe;
   const std::string& calib;
   std::vector<std::string> besides;
 };

@@ -2,21 +2,14 @@
 #include "tools/evaluation.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <optional>
 
-#include "api/impl.h"
-#include "eval/item_log.h"
-#include "eval/summary.h"
-#include "runtime/files.h"
 #include "tools/cache.h"
 #include "tools/evaluation_output.h"
 #include "tools/options.h"
 #include "tools/pulling.h"
 #include "tools/table.h"
-#include "tools/variants.h"
 
 namespace shiftrt {
 
@@ -28,14 +21,14 @@ constexpr const char* kProtocol = "lm-evaluation-harness 0.4";
 
 // The file in which an evaluation of these tasks and variants records what it has done: the one that the user named, or
 // one in the cache that the same command finds again.
-std::filesystem::path JournalFile(const EvaluationOptions& options, const Model& model,
-                                  const std::vector<Variant>& variants, const Model* original) {
+std::filesystem::path JournalFile(const EvaluationOptions& options, const std::vector<ModelVariant>& variants) {
   if (!options.journal.empty()) return options.journal;
-  std::string what = fmt::format("{} {} {} {} {} {}", model.directory.string(), options.tasks, options.shots,
-                                 options.limit, options.bos, fmt::join(options.data, " "));
-  if (original != nullptr) what += " " + original->directory.string();
-  for (const Variant& variant : variants) what += fmt::format(" {} {}", variant.name, variant.plan.Fingerprint());
-  return CachePath("eval-" + HashHex(what) + ".jsonl");
+  std::string what = fmt::format("{} {} {} {} {}", options.tasks, options.shots, options.limit, options.bos,
+                                 fmt::join(options.data, " "));
+  for (const ModelVariant& variant : variants)
+    what += fmt::format(" {} {} {}", variant.name, variant.model.Directory().string(), variant.model.PlanFingerprint());
+  std::filesystem::path file = HashedCachePath("eval", what);
+  return file.empty() ? file : file += ".jsonl";
 }
 
 }  // namespace
@@ -77,98 +70,54 @@ void EvaluationOptions::AddTo(CLI::App& app, const std::string& flag) {
                      "the end (default: a file in ~/.cache/shiftrt)"));
 }
 
-std::vector<Dataset> EvaluationOptions::Load(const CommonOptions& common) const {
-  std::vector<Dataset> datasets;
-  const std::vector<const Task*> named = ParseTasks(tasks);
-  const DataOptions options = {data, limit, shots};
+Suites EvaluationOptions::Load(const CommonOptions& common) const {
+  if (tasks.empty()) return {};
+  const SuiteSettings settings = {tasks, data, shots, limit, bos, metrics == "all"};
   common.processes->FirstBeforeOthers([&] {
-    PullMissingRows(named, options, common.offline, common.quiet);
+    PullMissingRows(settings, common.offline, common.quiet);
     return true;
   });
-  datasets.reserve(named.size());
-  for (const Task* task : named) datasets.push_back(LoadDataset(*task, options));
-  return datasets;
+  return Suites(settings);
 }
 
-EvalOptions EvaluationOptions::Scoring() const { return {.bos = ParseBos(bos)}; }
-
-EvaluationResult RunEvaluation(const EvaluationJob& job, const std::vector<Dataset>& datasets,
-                               const EvaluationOptions& options) {
-  const Context& context = job.context;
-  const Model& model = job.model;
-  std::vector<Variant> variants = job.variants;  // those of `model`, and before them the original where it is another
-  if (job.original != nullptr)
-    variants.insert(variants.begin(),
-                    {VariantKind::kOriginal, job.original_name, job.original_name, job.original->plan});
-  const bool all = options.metrics == "all";
-  PromptEncoder encoder(model.RequireTokenizer(), options.Scoring().bos, model.weights->config.max_positions);
-  Processes& processes = *context.processes;
-  Journal journal(JournalFile(options, model, variants, job.original), processes.rank());
-  if (processes.first())
-    for (const std::string& bad : journal.bad()) fmt::print(stderr, "shiftrt: {}; its items are scored again\n", bad);
-  if (processes.first() && journal.batches() > 0)
-    fmt::print(stderr, "{} has {} batches of an evaluation that was interrupted; they are not scored again\n",
-               journal.file().string(), journal.batches());
-  fmt::print("protocol {}, BOS {} ({})\n\n", kProtocol, options.bos, encoder.adds_bos() ? "added" : "not added");
-  Json json = {{"model", model.name},
-               {"fingerprint", model.weights->Fingerprint()},
-               {"protocol", kProtocol},
-               {"bos", options.bos},
-               {"adds_bos", encoder.adds_bos()},
-               {"tasks", Json::array()}};
-  if (job.original != nullptr)
-    json["original"] = {{"model", job.original->name}, {"fingerprint", job.original->weights->Fingerprint()}};
-  const EvalJob eval = {context, model, job.variants, options.Scoring(), journal, job.progress};
-  const std::vector<Variant> first(variants.begin(), variants.begin() + 1);
-  std::vector<TaskSummary> tasks;
-  std::optional<ItemLog> items;
-  if (processes.first() && !options.items.empty()) items.emplace(options.items, encoder);
-  for (const Dataset& dataset : datasets) {
-    EvalScores scores = Evaluate(eval, dataset);
-    if (job.original != nullptr)
-      scores.PutFirst(Evaluate({context, *job.original, first, options.Scoring(), journal, job.progress}, dataset));
-    const TaskSummary& task = tasks.emplace_back(Summarize(dataset, scores, all));
-    PrintTask(task, variants, job.paper, all);
+EvaluationResult RunEvaluation(const EvaluationJob& job, const Suites& suites, const EvaluationOptions& options) {
+  const std::vector<ModelVariant>& variants = job.variants;
+  const LanguageModel &first = variants.front().model, &model = variants.back().model;
+  const bool all = options.metrics == "all", adds_bos = AddsBos(model, options.bos);
+  fmt::print("protocol {}, BOS {} ({})\n\n", kProtocol, options.bos, adds_bos ? "added" : "not added");
+  Json json = {{"model", model.Name()}, {"fingerprint", model.WeightsFingerprint()},
+               {"protocol", kProtocol}, {"bos", options.bos},
+               {"adds_bos", adds_bos},  {"tasks", Json::array()}};
+  if (first.WeightsFingerprint() != model.WeightsFingerprint())
+    json["original"] = {{"model", first.Name()}, {"fingerprint", first.WeightsFingerprint()}};
+  const auto done = [&](const SuiteResult& result) {
+    PrintSuite(result, variants, job.paper, all);
     std::fflush(stdout);
-    json["tasks"].push_back(TaskJson(task, variants, job.paper));
-    if (items) items->Add(dataset, variants, scores);
-  }
-  int64_t parameters = 0;  // of the largest
-  for (const Variant& variant : variants) {
-    const bool other = job.original != nullptr && &variant == &variants.front();
-    parameters = std::max(parameters, variant.plan.Parameters(*(other ? *job.original : model).weights));
-  }
-  std::vector<const Task*> evaluated;
-  evaluated.reserve(tasks.size());
-  for (const TaskSummary& task : tasks) evaluated.push_back(task.dataset->task);
-  const std::vector<const Task*> averaged = AveragedTasks(evaluated, parameters);
+    json["tasks"].push_back(SuiteJson(result, variants, job.paper));
+  };
+  const auto tell = [](const std::string& message) { fmt::print(stderr, "shiftrt: {}\n", message); };
+  const SuiteEvaluation evaluation = Evaluate(variants, suites,
+                                              {.done = done,
+                                               .tell = tell,
+                                               .items = options.items,
+                                               .journal = JournalFile(options, variants),
+                                               .progress = &job.progress},
+                                              job.resources);
+  const std::string averaged = AveragedNames(evaluation);
   Section section{"Zero-shot suites",
                   "Accuracies in percent, bits per byte of the right answer (lower is better) and its margin over the "
                   "best wrong answer (higher is better), with standard errors; differences are paired, item by item. " +
-                      AveragedNames(tasks, averaged),
+                      averaged,
                   {}};
-  for (PageTable& means : MeansTables(tasks, averaged, variants)) {
+  for (PageTable& means : MeansTables(evaluation, variants)) {
     Table table(means.header);
     for (const std::vector<std::string>& row : means.rows) table.Add(row);
     fmt::print("{}\n", table.Text());
     section.parts.emplace_back(std::move(means));
   }
-  if (const std::string names = AveragedNames(tasks, averaged); !names.empty()) fmt::print("{}\n", names);
-  json["mean"] = MeansJson(tasks, averaged, variants);
-  if (items) items->Commit();
-  processes.Barrier();
-  journal.Remove();
+  if (!averaged.empty()) fmt::print("{}\n", averaged);
+  json["mean"] = MeansJson(evaluation, variants);
   return {std::move(json), std::move(section)};
-}
-
-EvaluationResult EvaluateBeside(const LanguageModel& model, const std::vector<NamedModel>& made,
-                                const Resources& resources, const std::vector<Dataset>& datasets,
-                                const EvaluationOptions& options, Progress& progress) {
-  const Model& inner = model.impl().model;
-  std::vector<Variant> variants = SavedVariants(inner);
-  for (const NamedModel& one : made)
-    variants.push_back({VariantKind::kCorrected, one.name, one.name, one.model.impl().model.plan});
-  return RunEvaluation({MakeContext(resources), inner, variants, PaperSettingOf(inner), progress}, datasets, options);
 }
 
 }  // namespace shiftrt

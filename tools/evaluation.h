@@ -6,9 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "eval/evaluate.h"
-#include "include/shiftrt/model.h"
-#include "include/shiftrt/resources.h"
+#include "shiftrt/evaluate.h"
 #include "tools/paper/paper_tasks.h"
 #include "tools/report/page.h"
 
@@ -31,22 +29,18 @@ struct EvaluationOptions {
   void AddTasksTo(CLI::App& app, const std::string& flag);
   // The same, and --metrics, --items and --journal.
   void AddTo(CLI::App& app, const std::string& flag);
-  // The rows of every task, pulled from the hub where they are not there. Throws UsageError for an unknown task, Error
-  // for a data set that is not found or a row that is malformed. Called before anything else, so that this is not found
-  // out after hours of work.
-  std::vector<Dataset> Load(const CommonOptions& common) const;
-  EvalOptions Scoring() const;
+  // The rows of every task, pulled from the hub where they are not there; none if there are no tasks. Throws UsageError
+  // for an unknown task, Error for a data set that is not found or a row that is malformed. Called before anything
+  // else, so that this is not found out after hours of work.
+  Suites Load(const CommonOptions& common) const;
 };
 
 // The input of RunEvaluation(). It holds references; its maker keeps the objects alive.
 struct EvaluationJob {
-  const Context& context;
-  const Model& model;
-  const std::vector<Variant>& variants;
-  PaperSetting paper;  // whose numbers are shown next to ours
+  const std::vector<ModelVariant>& variants;  // as Evaluate() takes them
+  PaperSetting paper;                         // whose numbers are shown next to ours
+  const Resources& resources;
   Progress& progress;
-  const Model* original = nullptr;  // another model, with weights of its own, that the variants are compared with
-  std::string original_name = "original";
 };
 
 struct EvaluationResult {
@@ -54,19 +48,8 @@ struct EvaluationResult {
   Section section;  // of a page
 };
 
-// Scores `datasets` by every variant, prints a table of each as it is done and the means at the end. An evaluation that
+// Scores the suites by every variant, prints a table of each as it is done and the means at the end. An evaluation that
 // was interrupted continues from its journal when it is started again.
-EvaluationResult RunEvaluation(const EvaluationJob& job, const std::vector<Dataset>& datasets,
-                               const EvaluationOptions& options);
-
-// A model of the public interface, and what tables call it.
-struct NamedModel {
-  std::string name;
-  LanguageModel model;
-};
-// The same for the variants that a model directory holds (SavedVariants) and models made of it.
-EvaluationResult EvaluateBeside(const LanguageModel& model, const std::vector<NamedModel>& made,
-                                const Resources& resources, const std::vector<Dataset>& datasets,
-                                const EvaluationOptions& options, Progress& progress);
+EvaluationResult RunEvaluation(const EvaluationJob& job, const Suites& suites, const EvaluationOptions& options);
 
 }  // namespace shiftrt

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/evaluation_output.h"
 
+#include <fmt/ranges.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,159 +15,141 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::string Percent(const Estimate& estimate) {
-  return fmt::format("{:.2f} ± {:.2f}", 100 * estimate.value, 100 * estimate.error);
-}
+std::string WithError(double value, double error) { return fmt::format("{:.4f} ± {:.4f}", value, error); }
 
-std::string Difference(const Estimate& difference) {
-  return fmt::format("{:+.2f} ± {:.2f}", 100 * difference.value, 100 * difference.error);
-}
+std::string Percent(double value, double error) { return fmt::format("{:.2f} ± {:.2f}", 100 * value, 100 * error); }
 
-// Formats a metric in bits per byte.
-std::string Bits(const Estimate& estimate) { return fmt::format("{:.4f} ± {:.4f}", estimate.value, estimate.error); }
-
-std::string BitsDifference(const Estimate& difference) {
-  return fmt::format("{:+.4f} ± {:.4f}", difference.value, difference.error);
+// A difference in percent where right answers are counted, else in bits per byte.
+std::string Difference(const PairedScore& difference, bool counts) {
+  if (counts) return fmt::format("{:+.2f} ± {:.2f}", 100 * difference.difference, 100 * difference.standard_error);
+  return fmt::format("{:+.4f} ± {:.4f}", difference.difference, difference.standard_error);
 }
 
 std::string Probability(double p) { return p < 1e-4 ? fmt::format("{:.0e}", p) : fmt::format("{:.4f}", p); }
 
 // Percent where right answers are counted, bits per byte for another mean over items, the number itself for a
 // perplexity.
-std::string Value(const MetricSummary& summary) {
-  const Estimate& estimate = summary.metric.estimate;
-  if (summary.metric.counts) return Percent(estimate);
-  if (!summary.metric.values.empty()) return Bits(estimate);
-  if (std::isnan(estimate.error)) return fmt::format("{:.4f}", estimate.value);
-  return fmt::format("{:.2f} ± {:.2f}", estimate.value, estimate.error);
+std::string Value(const SuiteScore& score) {
+  if (score.counts) return Percent(score.value, score.standard_error);
+  if (score.items > 0) return WithError(score.value, score.standard_error);
+  if (std::isnan(score.standard_error)) return fmt::format("{:.4f}", score.value);
+  return fmt::format("{:.2f} ± {:.2f}", score.value, score.standard_error);
+}
+
+// The metric that is quoted for the task.
+const SuiteScore& Quoted(const SuiteResult& suite, size_t variant) {
+  const SuiteScore* const quoted = suite.Find(variant, suite.quoted_metric);
+  return quoted != nullptr ? *quoted : suite.scores[variant].front();
 }
 
 // The paper's accuracy, where `metric` is the one it quotes.
-std::optional<double> InPaper(const PaperSetting& paper, const TaskSummary& task, const Variant& variant,
-                              const Metric& metric) {
-  const Dataset& dataset = *task.dataset;
-  if (metric.name != dataset.task->metric || dataset.shots > 0) return std::nullopt;
-  return PaperAccuracy(paper, variant.name, dataset.task->name);
+std::optional<double> InPaper(const PaperSetting& paper, const SuiteResult& suite, const ModelVariant& variant,
+                              const SuiteScore& score) {
+  if (score.metric != suite.quoted_metric || suite.shots > 0) return std::nullopt;
+  return PaperAccuracy(paper, variant.name, suite.task);
 }
 
-void PrintHeader(const Dataset& dataset) {
-  const Task& task = *dataset.task;
-  const auto items = std::ssize(dataset.items);
-  std::string partial;
-  if (items != task.rows) partial = fmt::format(", PARTIAL: {} of {} rows", items, task.rows);
-  fmt::print("{}: {} items, {} shots{}; data {}, template {}\n", task.title, items, dataset.shots, partial,
-             dataset.data_hash, dataset.template_hash);
-}
-
-Json DifferenceJson(const Estimate& difference) {
-  return {{"difference", difference.value}, {"standard_error", difference.error}};
+Json DifferenceJson(const PairedScore& difference) {
+  return {{"difference", difference.difference}, {"standard_error", difference.standard_error}};
 }
 
 // NaN, where there is no error, becomes null.
-Json MetricJson(const MetricSummary& summary) {
-  const Metric& metric = summary.metric;
-  Json json = {{"value", metric.estimate.value}, {"standard_error", metric.estimate.error}};
-  if (metric.counts) json["right"] = metric.correct;
-  if (!metric.values.empty()) json["items"] = metric.values.size();
-  if (!summary.to_first) return json;
-  Json& to_first = json["to_first"] = DifferenceJson(summary.to_first->difference);
-  if (metric.counts) {
-    to_first["only_first_right"] = summary.to_first->only_first;
-    to_first["only_this_right"] = summary.to_first->only_second;
-    to_first["mcnemar_p"] = summary.to_first->p;
+Json ScoreJson(const SuiteScore& score) {
+  Json json = {{"value", score.value}, {"standard_error", score.standard_error}};
+  if (score.counts) json["right"] = score.right;
+  if (score.items > 0) json["items"] = score.items;
+  if (!score.to_first) return json;
+  Json& to_first = json["to_first"] = DifferenceJson(*score.to_first);
+  if (score.counts) {
+    to_first["only_first_right"] = score.to_first->only_first;
+    to_first["only_this_right"] = score.to_first->only_this;
+    to_first["mcnemar_p"] = score.to_first->p;
   }
   return json;
 }
 
-// The metrics of which tables and JSON have means over tasks: "" is the accuracy that each task quotes.
-struct AveragedMetric {
-  const char *name, *title;
-};
-constexpr AveragedMetric kAveraged[] = {
-    {"", "task"},
-    {kBitsPerByte, "bits per byte of the right answer"},
-    {kMargin, "margin over the best wrong answer, bits per byte"},
-};
+// The heading of a metric of which there are means; "" is the accuracy that each task quotes.
+const char* TitleOf(const std::string& metric) {
+  return metric.empty()              ? "task"
+         : metric == "bits_per_byte" ? "bits per byte of the right answer"
+                                     : "margin over the best wrong answer, bits per byte";
+}
 
 }  // namespace
 
-void PrintTask(const TaskSummary& task, const std::vector<Variant>& variants, const PaperSetting& paper,
-               bool all_metrics) {
-  const Task& what = *task.dataset->task;
-  PrintHeader(*task.dataset);
+void PrintSuite(const SuiteResult& suite, const std::vector<ModelVariant>& variants, const PaperSetting& paper,
+                bool all_metrics) {
+  std::string partial;
+  if (suite.items != suite.full_items) partial = fmt::format(", PARTIAL: {} of {} rows", suite.items, suite.full_items);
+  fmt::print("{}: {} items, {} shots{}; data {}, template {}\n", suite.title, suite.items, suite.shots, partial,
+             suite.data_hash, suite.template_hash);
   Table table({"model", "metric", "right", "score", "to " + variants[0].name, "p", "paper"});
-  for (size_t m = 0; m < task.variants[0].size(); ++m) {
-    const Metric& shown = task.variants[0][m].metric;
-    if (!all_metrics && what.kind == TaskKind::kChoice && shown.counts && shown.name != what.metric) continue;
+  for (size_t m = 0; m < suite.scores[0].size(); ++m) {
+    const SuiteScore& shown = suite.scores[0][m];
+    if (!all_metrics && suite.choices && shown.counts && shown.metric != suite.quoted_metric) continue;
     for (size_t v = 0; v < variants.size(); ++v) {
-      const MetricSummary& summary = task.variants[v][m];
-      const Metric& metric = summary.metric;
-      std::vector<std::string> row = {variants[v].name, metric.name, "", Value(summary), "", "", ""};
-      if (metric.counts) row[2] = fmt::format("{}/{}", metric.correct, metric.values.size());
-      if (summary.to_first)
-        row[4] =
-            metric.counts ? Difference(summary.to_first->difference) : BitsDifference(summary.to_first->difference);
-      if (summary.to_first && metric.counts) row[5] = Probability(summary.to_first->p);
-      if (const auto said = InPaper(paper, task, variants[v], metric)) row[6] = fmt::format("{:.2f}", 100 * *said);
+      const SuiteScore& score = suite.scores[v][m];
+      std::vector<std::string> row = {variants[v].name, score.metric, "", Value(score), "", "", ""};
+      if (score.counts) row[2] = fmt::format("{}/{}", score.right, score.items);
+      if (score.to_first) row[4] = Difference(*score.to_first, score.counts);
+      if (score.to_first && score.counts) row[5] = Probability(score.to_first->p);
+      if (const auto said = InPaper(paper, suite, variants[v], score)) row[6] = fmt::format("{:.2f}", 100 * *said);
       table.Add(std::move(row));
     }
   }
   table.DropEmptyColumns();
   fmt::print("{}  {} tokens computed for {} in the requests, {} rows through the head\n\n", table.Text(),
-             task.cost.tokens_computed, task.cost.tokens_requested, task.cost.head_rows);
+             suite.tokens_computed, suite.tokens_requested, suite.head_rows);
 }
 
-Json TaskJson(const TaskSummary& task, const std::vector<Variant>& variants, const PaperSetting& paper) {
-  const Dataset& dataset = *task.dataset;
-  Json json = {{"task", dataset.task->name},
-               {"metric", dataset.task->metric},
+Json SuiteJson(const SuiteResult& suite, const std::vector<ModelVariant>& variants, const PaperSetting& paper) {
+  Json json = {{"task", suite.task},
+               {"metric", suite.quoted_metric},
                {"files", Json::array()},
-               {"items", dataset.items.size()},
-               {"full_items", dataset.task->rows},
-               {"partial", std::ssize(dataset.items) != dataset.task->rows},
-               {"shots", dataset.shots},
-               {"data_hash", dataset.data_hash},
-               {"template_hash", dataset.template_hash},
-               {"requests", task.cost.requests},
-               {"tokens_requested", task.cost.tokens_requested},
-               {"tokens_computed", task.cost.tokens_computed},
-               {"head_rows", task.cost.head_rows},
-               {"shared_stages", task.cost.shared_stages},
-               {"seconds", task.seconds},
+               {"items", suite.items},
+               {"full_items", suite.full_items},
+               {"partial", suite.items != suite.full_items},
+               {"shots", suite.shots},
+               {"data_hash", suite.data_hash},
+               {"template_hash", suite.template_hash},
+               {"requests", suite.requests},
+               {"tokens_requested", suite.tokens_requested},
+               {"tokens_computed", suite.tokens_computed},
+               {"head_rows", suite.head_rows},
+               {"shared_stages", suite.shared_stages},
+               {"seconds", suite.seconds},
                {"variants", Json::array()}};
-  for (const auto& file : dataset.files) json["files"].push_back(file.string());
+  for (const auto& file : suite.files) json["files"].push_back(file.string());
   for (size_t v = 0; v < variants.size(); ++v) {
     Json variant = {{"name", variants[v].name}, {"metrics", Json::object()}};
-    for (const MetricSummary& summary : task.variants[v]) {
-      Json& entry = variant["metrics"][summary.metric.name] = MetricJson(summary);
-      if (const auto said = InPaper(paper, task, variants[v], summary.metric)) entry["paper"] = *said;
+    for (const SuiteScore& score : suite.scores[v]) {
+      Json& entry = variant["metrics"][score.metric] = ScoreJson(score);
+      if (const auto said = InPaper(paper, suite, variants[v], score)) entry["paper"] = *said;
     }
     json["variants"].push_back(std::move(variant));
   }
   return json;
 }
 
-std::vector<PageTable> MeansTables(const std::vector<TaskSummary>& tasks, const std::vector<const Task*>& averaged,
-                                   const std::vector<Variant>& variants) {
+std::vector<PageTable> MeansTables(const SuiteEvaluation& evaluation, const std::vector<ModelVariant>& variants) {
   std::vector<PageTable> tables;
-  for (const auto& [metric, title] : kAveraged) {
+  for (const char* metric : {"", "bits_per_byte", "margin"}) {
     const bool accuracy = *metric == 0;
-    PageTable table{{title}, {}};
-    for (const Variant& variant : variants) table.header.push_back(variant.name);
-    for (const TaskSummary& task : tasks) {
-      if (!accuracy && task.Find(0, metric) == nullptr) continue;
-      std::vector<std::string>& row = table.rows.emplace_back(std::vector{task.dataset->task->title});
+    PageTable table{{TitleOf(metric)}, {}};
+    for (const ModelVariant& variant : variants) table.header.push_back(variant.name);
+    for (const SuiteResult& suite : evaluation.suites) {
+      if (!accuracy && suite.Find(0, metric) == nullptr) continue;
+      std::vector<std::string>& row = table.rows.emplace_back(std::vector{suite.title});
       for (size_t v = 0; v < variants.size(); ++v)
-        row.push_back(Value(accuracy ? task.Quoted(v) : *task.Find(v, metric)));
+        row.push_back(Value(accuracy ? Quoted(suite, v) : *suite.Find(v, metric)));
     }
-    const std::vector<MeanOfTasks> means = Means(tasks, averaged, metric);
-    if (!means.empty() && means[0].tasks > 1) {
-      std::vector<std::string> mean = {fmt::format("mean of {} tasks", means[0].tasks)},
+    for (const SuiteMeans& means : evaluation.means) {
+      if (means.metric != metric || means.tasks < 2) continue;
+      std::vector<std::string> mean = {fmt::format("mean of {} tasks", means.tasks)},
                                difference = {"  to " + variants[0].name};
-      for (const MeanOfTasks& of_variant : means) {
-        mean.push_back(accuracy ? Percent(of_variant.mean) : Bits(of_variant.mean));
-        const auto& to_first = of_variant.to_first;
-        difference.push_back(!to_first ? "" : accuracy ? Difference(*to_first) : BitsDifference(*to_first));
+      for (const SuiteMean& of_variant : means.models) {
+        mean.push_back((accuracy ? Percent : WithError)(of_variant.value, of_variant.standard_error));
+        difference.push_back(of_variant.to_first ? Difference(*of_variant.to_first, accuracy) : "");
       }
       table.rows.push_back(std::move(mean));
       if (variants.size() > 1) table.rows.push_back(std::move(difference));
@@ -175,29 +159,24 @@ std::vector<PageTable> MeansTables(const std::vector<TaskSummary>& tasks, const 
   return tables;
 }
 
-std::string AveragedNames(const std::vector<TaskSummary>& tasks, const std::vector<const Task*>& averaged) {
-  if (averaged.size() < 2 || averaged.size() == tasks.size()) return "";
-  std::vector<std::string> names;
-  names.reserve(averaged.size());
-  for (const Task* task : averaged) names.push_back(task->title);
-  return fmt::format("The means are over {}.", fmt::join(names, ", "));
+std::string AveragedNames(const SuiteEvaluation& evaluation) {
+  if (evaluation.averaged.size() < 2 || evaluation.averaged.size() == evaluation.suites.size()) return "";
+  return fmt::format("The means are over {}.", fmt::join(evaluation.averaged_titles, ", "));
 }
 
-Json MeansJson(const std::vector<TaskSummary>& tasks, const std::vector<const Task*>& averaged,
-               const std::vector<Variant>& variants) {
-  Json names = Json::array(), json = Json::array();
-  for (const Task* task : averaged) names.push_back(task->name);
-  for (const auto& [metric, title] : kAveraged) {
-    const std::vector<MeanOfTasks> means = Means(tasks, averaged, metric);
-    for (size_t v = 0; v < means.size(); ++v) {
-      Json entry = {{"tasks", means[v].tasks}, {"value", means[v].mean.value}, {"standard_error", means[v].mean.error}};
-      if (means[v].to_first) entry["to_first"] = DifferenceJson(*means[v].to_first);
-      if (*metric == 0) {
+Json MeansJson(const SuiteEvaluation& evaluation, const std::vector<ModelVariant>& variants) {
+  Json json = Json::array();
+  for (const SuiteMeans& means : evaluation.means) {
+    for (size_t v = 0; v < means.models.size(); ++v) {
+      const SuiteMean& mean = means.models[v];
+      Json entry = {{"tasks", means.tasks}, {"value", mean.value}, {"standard_error", mean.standard_error}};
+      if (mean.to_first) entry["to_first"] = DifferenceJson(*mean.to_first);
+      if (means.metric.empty()) {
         entry["name"] = variants[v].name;
-        entry["over"] = names;
+        entry["over"] = evaluation.averaged;
         json.push_back(std::move(entry));
       } else {
-        json[v][metric] = std::move(entry);
+        json[v][means.metric] = std::move(entry);
       }
     }
   }

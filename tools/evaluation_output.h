@@ -1,30 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an evaluation found, as tables and as JSON.
+// What an evaluation found: as tables to read and as JSON for tools.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
-#include "eval/summary.h"
+#include "shiftrt/evaluate.h"
 #include "tools/paper/paper_tasks.h"
 #include "tools/report/page.h"
 
 namespace shiftrt {
 
-// One task, with the paper's accuracies next to ours. With `all_metrics` every metric of a choice task, else the quoted
-// one, bits per byte and margin.
-void PrintTask(const TaskSummary& task, const std::vector<Variant>& variants, const PaperSetting& paper,
-               bool all_metrics);
-nlohmann::json TaskJson(const TaskSummary& task, const std::vector<Variant>& variants, const PaperSetting& paper);
+// The table of one task. Of tasks with choices, only the accuracy that is quoted is among the accuracies, unless
+// `all_metrics`.
+void PrintSuite(const SuiteResult& suite, const std::vector<ModelVariant>& variants, const PaperSetting& paper,
+                bool all_metrics);
+nlohmann::json SuiteJson(const SuiteResult& suite, const std::vector<ModelVariant>& variants,
+                         const PaperSetting& paper);
 
-// A table each of the quoted metric, of bits per byte and of margins: every task, and the means over `averaged`
-// (AveragedTasks in eval/summary.h).
-std::vector<PageTable> MeansTables(const std::vector<TaskSummary>& tasks, const std::vector<const Task*>& averaged,
-                                   const std::vector<Variant>& variants);
-// A sentence with the names of the averaged tasks; "" where these are all.
-std::string AveragedNames(const std::vector<TaskSummary>& tasks, const std::vector<const Task*>& averaged);
-nlohmann::json MeansJson(const std::vector<TaskSummary>& tasks, const std::vector<const Task*>& averaged,
-                         const std::vector<Variant>& variants);
+// A table per metric that has means: a row per task, then the mean and its difference to the first variant's.
+std::vector<PageTable> MeansTables(const SuiteEvaluation& evaluation, const std::vector<ModelVariant>& variants);
+nlohmann::json MeansJson(const SuiteEvaluation& evaluation, const std::vector<ModelVariant>& variants);
+// Says which tasks the means are taken over; empty if these are all.
+std::string AveragedNames(const SuiteEvaluation& evaluation);
 
 }  // namespace shiftrt

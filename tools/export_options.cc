@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/export_options.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <set>
 
 #include "shiftrt/error.h"
 
@@ -36,6 +38,58 @@ ExportTarget ParseExportTarget(const std::string& text) {
   ExportTarget target = {text.substr(0, colon), text.substr(colon + 1)};
   CheckExport(target.format, target.output);
   return target;
+}
+
+ExportFormatName FormatOf(const ExportTarget& target) {
+  const std::vector<ExportFormatName> formats = ExportFormatNames();
+  return *std::find_if(formats.begin(), formats.end(),
+                       [&](const ExportFormatName& format) { return format.name == target.format; });
+}
+
+std::vector<ExportTarget> ParseExportTargets(const std::vector<std::string>& texts, const std::string& save,
+                                             bool trains, const Recipe& recipe) {
+  // `has`: the reason, with the name of what has no place. `instead`: the options with which it works.
+  const auto refuse = [](const std::string& text, std::string_view format, const std::string& has,
+                         const std::string& instead, const std::vector<std::string>& others) {
+    throw UsageError(
+        fmt::format("--export {}: {}, which {} has no place for; it works with {}{}", text, has, format, instead,
+                    others.empty() ? "" : fmt::format(", or with --export {}:DIR", fmt::join(others, ":DIR or "))));
+  };
+  const auto formats_for = [](bool adapters, bool changes, bool halves) {
+    std::vector<std::string> names;
+    for (const ExportFormatName& format : ExportFormatNames())
+      if ((format.adapters || !adapters) && (format.own_tensors || !changes) && (format.half_blocks || !halves))
+        names.push_back(format.name);
+    return names;
+  };
+  std::vector<ExportTarget> targets;
+  std::set<std::filesystem::path> taken = {std::filesystem::weakly_canonical(save)};
+  for (const std::string& text : texts) {
+    const auto& [name, output] = targets.emplace_back(ParseExportTarget(text));
+    const ExportFormatName format = FormatOf(targets.back());
+    const RepairEffects effects = recipe.gate ? RepairEffects() : EffectsOf(recipe);  // the gate may drop all of them
+    const bool halves = recipe.prune.halves();
+    const std::vector<std::string> others = formats_for(effects.adapters, effects.changes_blocks, halves);
+    if (halves && !format.half_blocks)
+      refuse(text, name, fmt::format("--prune {} may leave half blocks", Format(recipe.prune)), "whole blocks", others);
+    if (trains && !format.own_tensors)
+      refuse(text, name, "--recover changes weights of blocks", "no --recover",
+             formats_for(effects.adapters, true, false));
+    if (!taken.insert(std::filesystem::weakly_canonical(output)).second)
+      throw UsageError(fmt::format("--export {}: something else is written to this directory too", text));
+    const std::string instead = "--" + format.holds;
+    if (effects.adapters && !format.adapters)
+      refuse(text, name, fmt::format("--correction {} makes adapters", recipe.correction), instead, others);
+    if (!effects.changes_blocks || format.own_tensors) continue;
+    Recipe unhealed = recipe;
+    unhealed.heal = Heal::kOff;
+    refuse(text, name,
+           EffectsOf(unhealed).changes_blocks
+               ? fmt::format("--correction {} changes weights of blocks", recipe.correction)
+               : "--heal changes weights of blocks",
+           instead, others);
+  }
+  return targets;
 }
 
 void PrintExport(const ExportTarget& target, const std::vector<std::string>& notes) {

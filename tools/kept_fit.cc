@@ -4,31 +4,30 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "runtime/processes.h"
 #include "tools/cache.h"
 
 namespace shiftrt {
 
 namespace fs = std::filesystem;
 
-CommandFit::CommandFit(const ShiftJob& job, const ShiftOptions& options) : first_(job.context.processes->first()) {
-  const std::vector<fs::path>& load = options.gram.load;
-  // Shift() says what is wrong with a file that is missing.
+CommandFit::CommandFit(const RepairJob& job, const Recipe& recipe, bool first) : job_(job), first_(first) {
+  const std::vector<fs::path>& load = recipe.gram.load;
+  // The job says what is wrong with a file that is missing.
   if (std::all_of(load.begin(), load.end(), [](const fs::path& file) { return fs::exists(file); }))
-    fit_.directory = CachePath("run-" + FitKey(job, options));
-  fit_.tell = [](const std::string& message) { std::fprintf(stderr, "shiftrt: %s\n", message.c_str()); };
+    keep_.directory = CachePath("run-" + job.Key());
+  keep_.tell = [](const std::string& message) { std::fprintf(stderr, "shiftrt: %s\n", message.c_str()); };
 }
 
 CommandFit::~CommandFit() {
-  if (fit_.kept)
+  if (kept_)
     std::fprintf(stderr, "shiftrt: the selection and the fit are kept in %s; the same command continues from there\n",
-                 fit_.directory.c_str());
+                 keep_.directory.c_str());
 }
 
 void CommandFit::Done() {
-  fit_.kept = false;
+  kept_ = false;
   std::error_code ignored;
-  if (!fit_.directory.empty() && first_) fs::remove_all(fit_.directory, ignored);
+  if (!keep_.directory.empty() && first_) fs::remove_all(keep_.directory, ignored);
 }
 
 }  // namespace shiftrt

@@ -2,7 +2,7 @@
 // The selection and the fit of a command, kept on disk until the command is done.
 #pragma once
 
-#include "api/kept_fit.h"
+#include "shiftrt/repair.h"
 
 namespace shiftrt {
 
@@ -10,21 +10,23 @@ namespace shiftrt {
 // interrupted or killed after the fit does not fit again when it is started once more.
 class CommandFit {
  public:
-  // Prepares the fit that `job` makes by `options`.
-  CommandFit(const ShiftJob& job, const ShiftOptions& options);
+  // `first`: this process writes. The job must outlive the object.
+  CommandFit(const RepairJob& job, const Recipe& recipe, bool first);
   // Says where the fit is kept, unless Done() was called.
   ~CommandFit();
   CommandFit(const CommandFit&) = delete;
   CommandFit& operator=(const CommandFit&) = delete;
 
-  // The fit that an interrupted command left, or else the one that Shift() makes, which is then kept.
-  ShiftResult Get(const ShiftJob& job, const ShiftOptions& options) { return fit_.Get(job, options); }
+  // The fit that an interrupted command left, or else a new one, which is then kept.
+  RepairResult Run(Progress& progress) { return job_.Run(&progress, keep_, &kept_); }
   // Nothing has to be done again: removes what is kept.
   void Done();
 
  private:
-  KeptFit fit_;
-  bool first_;  // of the processes
+  const RepairJob& job_;
+  KeepSettings keep_;
+  const bool first_;
+  bool kept_ = false;
 };
 
 }  // namespace shiftrt

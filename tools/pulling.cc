@@ -10,6 +10,7 @@
 
 #include "api/pull.h"
 #include "eval/files.h"
+#include "eval/task.h"
 #include "hub/names.h"
 #include "models/model.h"
 #include "runtime/check.h"
@@ -168,12 +169,13 @@ bool PullMissingText(const std::string& name, bool offline, bool quiet) {
   return true;
 }
 
-void PullMissingRows(const std::vector<const Task*>& tasks, const DataOptions& data, bool offline, bool quiet) {
+void PullMissingRows(const SuiteSettings& suites, bool offline, bool quiet) {
   std::vector<PullRequest> requests;
-  for (const Task* task : tasks) {
-    if (LookForTaskFiles(*task, TaskRows::kItems, data.data).empty())
+  for (const Task* task : ParseTasks(suites.tasks)) {
+    if (LookForTaskFiles(*task, TaskRows::kItems, suites.data).empty())
       requests.push_back(RequestOf(*task, TaskRows::kItems));
-    if (data.shots > 0 && task->shots != Shots::kNone && LookForTaskFiles(*task, TaskRows::kShots, data.data).empty())
+    if (suites.shots > 0 && task->shots != Shots::kNone &&
+        LookForTaskFiles(*task, TaskRows::kShots, suites.data).empty())
       requests.push_back(RequestOf(*task, TaskRows::kShots));
   }
   if (!requests.empty() && !offline && !HubIsOffline())

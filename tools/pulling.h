@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "eval/dataset.h"
+#include "include/shiftrt/evaluate.h"
 #include "include/shiftrt/pull.h"
 
 namespace shiftrt {
@@ -25,9 +25,9 @@ void SayWhatIsKept();
 // Pulls the text that a name means where it is not there and may be pulled; returns whether it is there.
 bool PullMissingText(const std::string& name, bool offline, bool quiet);
 
-// Pulls the rows of tasks that are neither in `data` nor in the cache, and those that shots are drawn from where
-// `shots`. Where pulling is forbidden, nothing happens: whoever looks for the rows says what is missing.
-void PullMissingRows(const std::vector<const Task*>& tasks, const DataOptions& data, bool offline, bool quiet);
+// Pulls the rows of tasks that are neither in SuiteSettings::data nor in the cache, and those that shots are drawn
+// from. Where pulling is forbidden, nothing happens: whoever looks for the rows says what is missing.
+void PullMissingRows(const SuiteSettings& suites, bool offline, bool quiet);
 
 // Pulls the model that `--model` names where it is a repository of the hub without a whole copy here. Throws Error with
 // the command that pulls it where `offline`, or HF_HUB_OFFLINE, forbids that.

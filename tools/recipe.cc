@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include "api/repair.h"
 #include "runtime/check.h"
 #include "tools/named_recipes.h"
 #include "tools/options.h"
@@ -75,7 +74,7 @@ void RecipeOptions::TakeNamed(CLI::App& app) const {
   if (!named.empty()) TakeRecipe(app, named);
 }
 
-ShiftOptions RecipeOptions::Parse(uint64_t seed) const {
+Recipe RecipeOptions::Parse(uint64_t seed) const {
   Recipe recipe = {.prune = ParsePrune(prune),
                    .correction = correction,
                    .rank = ParseRank(lra),
@@ -92,18 +91,17 @@ ShiftOptions RecipeOptions::Parse(uint64_t seed) const {
   recipe.gram.load.assign(load_gram.begin(), load_gram.end());
   recipe.gram.save = save_gram;
   recipe.gram.all_layers = gram_layers == "all";
-  ShiftOptions shift = OptionsOf(recipe);
   for (const CLI::Option* option : added)
     for (const auto& [name, field] : {std::pair("lra", "rank"), {"factorize", "factorization"}, {"lambda", "lambda"}})
-      if (option->count() > 0 && option->check_lname(name)) CheckGiven(shift, field);
-  if (shift.gram.all_layers && save_gram.empty()) FailUsage("--gram-layers goes with --save-gram FILE");
-  return shift;
+      if (option->count() > 0 && option->check_lname(name)) CheckGiven(recipe, field);
+  if (recipe.gram.all_layers && save_gram.empty()) FailUsage("--gram-layers goes with --save-gram FILE");
+  return recipe;
 }
 
-CalibrationSet RecipeOptions::OpenText(const ShiftOptions& shift, const Model& model, const CommonOptions& common,
-                                       Device device) const {
-  const bool unread = !ReadsText(shift, /*scored=*/!load_gram.empty());
-  return unread && calib.empty() ? CalibrationSet() : OpenCalibration(calib, model, common, device);
+CalibrationSpec RecipeOptions::Text(const Recipe& recipe, const LanguageModel& model,
+                                    const CommonOptions& common) const {
+  if (calib.empty() && !ReadsText(recipe)) return {};
+  return CalibrationFor(calib, model, common);
 }
 
 }  // namespace shiftrt

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "models/model.h"
-#include "shift/pipeline.h"
+#include "shiftrt/model.h"
+#include "shiftrt/repair.h"
 
 namespace CLI {
 class App;
@@ -31,10 +31,10 @@ struct RecipeOptions {
   // Takes over the options of --recipe where it is given. Throws UsageError as TakeRecipe does.
   void TakeNamed(CLI::App& app) const;
   // Throws UsageError for what does not parse.
-  ShiftOptions Parse(uint64_t seed) const;
-  // The calibration text; empty if nothing reads it and none is named. Throws UsageError if there is no text.
-  CalibrationSet OpenText(const ShiftOptions& shift, const Model& model, const CommonOptions& common,
-                          Device device) const;
+  Recipe Parse(uint64_t seed) const;
+  // The calibration text, pulled if it has to be; without a source if nothing reads it and none is named. Throws
+  // UsageError if there is no text.
+  CalibrationSpec Text(const Recipe& recipe, const LanguageModel& model, const CommonOptions& common) const;
 };
 
 }  // namespace shiftrt

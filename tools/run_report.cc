@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
+#include "tools/comparison.h"
 #include "tools/selection.h"
 #include "tools/shift_output.h"
 
@@ -59,7 +61,7 @@ Section Scores(const std::vector<Selection>& selections) {
 
 // Values of the adapters' spectra, one line per site. With `energy`, the share of the sum of squares that the leading
 // values hold.
-Chart SpectrumChart(const std::vector<SiteReport>& sites, bool energy) {
+Chart SpectrumChart(const std::vector<FitReport>& sites, bool energy) {
   Chart chart;
   chart.name = energy ? "explained-energy" : "singular-values";
   chart.title = energy ? "Energy explained by the leading directions" : "Singular values of each correction";
@@ -67,9 +69,8 @@ Chart SpectrumChart(const std::vector<SiteReport>& sites, bool energy) {
   chart.log_x = true;
   chart.log_y = !energy;
   chart.from_zero = energy;
-  for (const SiteReport& site : sites) {
-    Series series{
-        fmt::format("layer {}", site.site.Name()), Mark::kLine, {}, {}, static_cast<int>(chart.series.size())};
+  for (const FitReport& site : sites) {
+    Series series{fmt::format("layer {}", site.name), Mark::kLine, {}, {}, static_cast<int>(chart.series.size())};
     series.x = Counting(site.singular_values.size(), 1);
     series.y = site.singular_values;
     if (energy) {
@@ -82,16 +83,16 @@ Chart SpectrumChart(const std::vector<SiteReport>& sites, bool energy) {
   return chart;
 }
 
-Chart FitChart(const std::vector<SiteReport>& sites) {
+Chart FitChart(const std::vector<FitReport>& sites) {
   Chart chart;
   chart.name = "r2";
   chart.title = "R² of each correction";
   chart.x_label = "layer";
   chart.from_zero = true;
   Series fitted{"on fitted tokens", Mark::kDots, {}, {}, 0}, heldout{"on held-out tokens", Mark::kDots, {}, {}, 1};
-  for (const SiteReport& site : sites) {
+  for (const FitReport& site : sites) {
     const auto x = static_cast<double>(chart.x_names.size());
-    chart.x_names.push_back(site.site.Name());
+    chart.x_names.push_back(site.name);
     fitted.x.push_back(x);
     heldout.x.push_back(x);
     fitted.y.push_back(site.r2_fit);
@@ -101,65 +102,64 @@ Chart FitChart(const std::vector<SiteReport>& sites) {
   return chart;
 }
 
-Section Scales(const std::vector<SiteReport>& sites) {
+Section Scales(const std::vector<FitReport>& sites) {
   PageTable table{{"layers", "mean scale"}, {}};
-  for (const SiteReport& site : sites) table.rows.push_back({site.site.Name(), fmt::format("{:.4f}", site.scale)});
+  for (const FitReport& site : sites) table.rows.push_back({site.name, fmt::format("{:.4f}", site.scale)});
   return {"The corrections", "The mean factor by which the stream is scaled in place of the removed blocks.", {table}};
 }
 
-Section Sites(const std::vector<SiteReport>& sites) {
+Section Sites(const std::vector<FitReport>& sites) {
   if (!std::isnan(sites.front().scale)) return Scales(sites);
   PageTable table{{"layer", "lambda", "condition", "rank", "effective rank", "R² fitted", "R² held out"}, {}};
-  for (const SiteReport& site : sites)
-    table.rows.push_back({site.site.Name(), fmt::format("{:.3g}", site.lambda), Condition(site),
-                          std::to_string(site.rank), fmt::format("{:.1f}", site.effective_rank),
-                          fmt::format("{:.3f}", site.r2_fit),
+  for (const FitReport& site : sites)
+    table.rows.push_back({site.name, fmt::format("{:.3g}", site.lambda), Condition(site), std::to_string(site.rank),
+                          fmt::format("{:.1f}", site.effective_rank), fmt::format("{:.3f}", site.r2_fit),
                           std::isnan(site.r2_heldout) ? "-" : fmt::format("{:.3f}", site.r2_heldout)});
   Section section{"The corrections",
                   "What stands in for the removed blocks. R² far lower on held-out tokens than on fitted ones "
                   "would mean too little calibration text; energy that needs many directions, too low a rank.",
                   {table, SpectrumChart(sites, false), SpectrumChart(sites, true), FitChart(sites)}};
-  for (const SiteReport& site : sites)
-    if (!site.warning.empty())
-      section.parts.push_back(PageText{fmt::format("layer {}: {}", site.site.Name(), site.warning)});
+  for (const FitReport& site : sites)
+    if (!site.warning.empty()) section.parts.push_back(PageText{fmt::format("layer {}: {}", site.name, site.warning)});
   return section;
 }
 
-Section Trials(const RunReport& report) {
+Section Trials(const RepairReport& report) {
+  const std::vector<std::vector<std::string>> rows = TrialsTable(report);
   Section section{
       "The choice of the recipe",
       "Losses on held-out calibration text, in nats per token. Another recipe takes the place of the first, "
       "the paper's, if its gain is more than twice the standard error of the gain.",
-      {PageTable{report.trials.front(), {report.trials.begin() + 1, report.trials.end()}}}};
+      {PageTable{rows.front(), {rows.begin() + 1, rows.end()}}}};
   for (const std::string& why : report.untried) section.parts.push_back(PageText{"Not tried: " + why});
   return section;
 }
 
-Section Healed(const std::vector<SiteReport>& healed) {
+Section Healed(const std::vector<FitReport>& healed) {
   PageTable table{{"block", "projection", "lambda", "condition", "R² fitted", "R² held out"}, {}};
-  for (const SiteReport& fit : healed)
-    table.rows.push_back({fit.site.Name(), fit.part, fmt::format("{:.3g}", fit.lambda), Condition(fit),
+  for (const FitReport& fit : healed)
+    table.rows.push_back({fit.name, fit.part, fmt::format("{:.3g}", fit.lambda), Condition(fit),
                           fmt::format("{:.3f}", fit.r2_fit),
                           std::isnan(fit.r2_heldout) ? "-" : fmt::format("{:.3f}", fit.r2_heldout)});
   Section section{"Projections that were fitted again",
                   "R² is the share of what the corrected stream lacked there of the original one that the new weights "
                   "supply.",
                   {table}};
-  for (const SiteReport& fit : healed)
+  for (const FitReport& fit : healed)
     if (!fit.warning.empty())
-      section.parts.push_back(PageText{fmt::format("block {}, {}: {}", fit.site.Name(), fit.part, fit.warning)});
+      section.parts.push_back(PageText{fmt::format("block {}, {}: {}", fit.name, fit.part, fit.warning)});
   return section;
 }
 
-Chart DriftChart(const StreamDrift& drift, bool norm) {
+Chart DriftChart(const DriftReport& drift, bool norm) {
   Chart chart;
   chart.name = norm ? "norm-by-depth" : "cosine-by-depth";
   chart.title = norm ? "Size of a token's stream (median RMS)" : "Cosine to the original's stream";
   chart.x_label = "layer that reads the stream";
   chart.whole_x = true;
-  for (size_t p = 0; p < drift.plans.size(); ++p) {
+  for (size_t p = 0; p < drift.models.size(); ++p) {
     Series series{kVariants[p], Mark::kLineAndDots, {}, {}, static_cast<int>(p)};
-    for (const DriftPoint& point : drift.plans[p]) {
+    for (const DriftPoint& point : drift.models[p]) {
       series.x.push_back(static_cast<double>(point.depth));
       series.y.push_back(norm ? point.norm : point.cosine);
     }
@@ -169,54 +169,68 @@ Chart DriftChart(const StreamDrift& drift, bool norm) {
 }
 
 // Principal components, or t-SNE.
-Chart ProjectionChart(const std::vector<Matrix<double>>& points, bool tsne) {
+Chart ProjectionChart(const std::vector<std::vector<std::array<double, 2>>>& points, bool tsne) {
   Chart chart;
   chart.name = tsne ? "hidden-states-tsne" : "hidden-states";
   chart.title = tsne ? "Hidden states before the final norm, t-SNE" : "Hidden states before the final norm";
   chart.square = true;
   for (size_t p = 0; p < points.size(); ++p) {
     Series series{kVariants[p], Mark::kDots, {}, {}, static_cast<int>(p)};
-    for (int64_t i = 0; i < points[p].rows(); ++i) {
-      series.x.push_back(points[p](i, 0));
-      series.y.push_back(points[p](i, 1));
+    for (const auto& [x, y] : points[p]) {
+      series.x.push_back(x);
+      series.y.push_back(y);
     }
     chart.series.push_back(std::move(series));
   }
   return chart;
 }
 
+// The run's own criterion, and others that need no more than a pass over the calibration text, at the same amount.
+std::vector<Selection> ScoresBeside(const RunReport& report) {
+  const Selection& own = report.repair.report.selection;
+  std::vector<PruneSpec> specs;
+  for (const char* name : {"bi", "angular", "magnitude-l1", "magnitude-l2"})
+    if (name != own.criterion)
+      specs.push_back(ParsePrune(fmt::format("{}:{},unit={}", name, UnitsRemoved(own), Name(own.unit))));
+  std::vector<Selection> selections = report.job.Select(specs, &report.progress);
+  selections.insert(selections.begin(), own);
+  return selections;
+}
+
 }  // namespace
 
-Page RunPage(const RunReport& report) {
-  Page page{report.title, report.summary, {}};
-  page.sections.push_back({"Comparison", "", {report.comparison}});
-  page.sections.push_back(Scores(report.scores));
-  if (!report.trials.empty()) page.sections.push_back(Trials(report));
-  if (!report.sites.empty()) page.sections.push_back(Sites(report.sites));
-  if (!report.healed.empty()) page.sections.push_back(Healed(report.healed));
+Page RunPage(const RunReport& report, std::vector<Section> more) {
+  const RepairReport& found = report.repair.report;
+  const Selection& selection = found.selection;
+  const LanguageModel& model = report.repair.variants.front().model;
+  const CalibrationReport& text = report.job.Text();
+  Page page;
+  page.title = fmt::format("{}: {} of {} {} removed by {}", model.Name(), UnitsRemoved(selection),
+                           UnitsOf(selection, model.Shape().layers), UnitsName(selection), selection.criterion);
+  page.summary = fmt::format("Layers {}. Calibrated on {}{}; perplexity ({}) on {}.", Names(selection.removed),
+                             report.repair.corrected.MadeBy()->calibration->source,
+                             text.source.empty() ? "" : fmt::format(" ({})", report.job.Accounting()),
+                             report.comparison.protocol, report.heldout.Description());
+  page.sections.push_back({"Comparison", "", {ComparisonTable(report.measured)}});
+  page.sections.push_back(Scores(ScoresBeside(report)));
+  if (!found.trials.empty()) page.sections.push_back(Trials(found));
+  if (!found.sites.empty()) page.sections.push_back(Sites(found.sites));
+  if (!found.healed.empty() && (!found.healing || found.healing->kept)) page.sections.push_back(Healed(found.healed));
+  const DriftReport drift = MeasureDrift(std::vector{model, report.repair.pruned, report.repair.corrected},
+                                         report.heldout, report.seed, report.resources, &report.progress);
   page.sections.push_back(
       {"Drift of the residual stream",
        "Held-out text through the three models; the blocks shown are those all of them run, and the final norm. The "
        "points are tokens, each scaled to one size, on the two directions in which they vary most; and the same tokens "
        "by t-SNE, which shows which of them are neighbours.",
-       {DriftChart(report.drift, false), DriftChart(report.drift, true), ProjectionChart(report.drift.points, false),
-        ProjectionChart(report.drift.neighbours, true)}});
-  Section text{"Text", fmt::format("“{}” …", report.prompt), {}};
-  for (const auto& [name, continuation] : report.continuations)
-    text.parts.push_back(PageText{fmt::format("{}: {}", name, continuation)});
-  page.sections.push_back(std::move(text));
-  page.sections.insert(page.sections.end(), report.more.begin(), report.more.end());
+       {DriftChart(drift, false), DriftChart(drift, true), ProjectionChart(drift.components, false),
+        ProjectionChart(drift.neighbours, true)}});
+  Section continued{"Text", fmt::format("“{}” …", report.comparison.prompt), {}};
+  for (const MeasuredVariant& v : report.measured)
+    continued.parts.push_back(PageText{fmt::format("{}: {}", v.label, v.continuation)});
+  page.sections.push_back(std::move(continued));
+  page.sections.insert(page.sections.end(), more.begin(), more.end());
   return page;
-}
-
-std::vector<Batch> DriftBatches(std::span<const int32_t> tokens, int64_t context_length, int64_t limit) {
-  constexpr size_t kSequence = 512;
-  tokens = tokens.first(std::min<size_t>(tokens.size(), limit));
-  const size_t length = std::min<size_t>(kSequence, context_length);
-  std::vector<Batch> batches;
-  for (; !tokens.empty(); tokens = tokens.subspan(std::min(length, tokens.size())))
-    batches.emplace_back().Add(tokens.first(std::min(length, tokens.size())));
-  return batches;
 }
 
 }  // namespace shiftrt

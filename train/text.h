@@ -41,7 +41,7 @@ struct TrainingTextOptions {
 struct TrainingTexts {
   TrainingText training, validation;
   std::string source;      // "c4.jsonl, 10000 sequences of at most 512 tokens"
-  std::string accounting;  // what became of documents and tokens, for people
+  std::string accounting;  // counts documents and tokens that were used and left out, for people
   std::string hash;        // of both texts' tokens and targets
 };
 

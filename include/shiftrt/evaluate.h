@@ -4,10 +4,16 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "shiftrt/compare.h"
 #include "shiftrt/model.h"
 #include "shiftrt/progress.h"
 #include "shiftrt/resources.h"
@@ -54,16 +60,63 @@ struct SuiteSettings {
   std::string tasks = "paper7";
   /// Directories with data sets, and "TASK=FILE"; the Hugging Face cache is searched after them.
   std::vector<std::string> data = {};
-  int64_t shots = 0;  ///< solved examples before each question
-  int64_t limit = 0;  ///< rows per task, or per subject of it; 0: all
+  int64_t shots = 0;         ///< solved examples before each question
+  int64_t limit = 0;         ///< rows per task, or per subject of it; 0: all
+  std::string bos = "auto";  ///< a BOS token begins every text: "auto" (as the tokenizer says), "always" or "never"
+  bool all_metrics = false;  ///< also metrics that the reference computes and does not report
+};
+
+/// A task that SuiteSettings::tasks can name.
+struct SuiteName {
+  std::string name = {};           ///< as it is given
+  std::string title = {};          ///< as people write it
+  int64_t items = 0;               ///< of the whole data set
+  std::string quoted_metric = {};  ///< the metric that is quoted for it
+};
+/// \return all tasks
+std::vector<SuiteName> SuiteNames();
+
+/// The data sets of suites, which are read once and used for any number of evaluations.
+class Suites {
+ public:
+  /// Finds and reads the data sets.
+  /// \param settings which tasks, and where their data are
+  /// \throws UsageError for an unknown task; Error for data that are not found or malformed
+  explicit Suites(const SuiteSettings& settings);
+  /// No suite at all.
+  Suites();
+
+  /// \return whether there is none
+  bool empty() const;
+
+  struct Impl;  ///< what the handle refers to; not part of the interface
+  /// For the library itself.
+  /// \return what the handle refers to
+  const Impl& impl() const { return *impl_; }
+
+ private:
+  std::shared_ptr<const Impl> impl_;
+};
+
+/// A score less that of the first model on the same items.
+struct PairedScore {
+  double difference = 0;      ///< of the means
+  double standard_error = 0;  ///< of the difference
+  int64_t only_first = 0;     ///< of a metric that counts: items which only the first model has right
+  int64_t only_this = 0;      ///< items which only this model has right
+  double p = 1;               ///< McNemar's test, exact and two-sided, of only_first = only_this
 };
 
 /// One metric of one task for one model.
 struct SuiteScore {
   /// "acc", "acc_norm", "perplexity"; "bits_per_byte" of the right answer, and its "margin" over the best wrong one
   std::string metric = {};
-  double value = 0;           ///< an accuracy is between 0 and 1
-  double standard_error = 0;  ///< of the value over the items; NaN where there is none
+  double value = 0;                          ///< an accuracy is between 0 and 1
+  double standard_error = 0;                 ///< of the value over the items; NaN where there is none
+  bool counts = false;                       ///< it counts right answers
+  int64_t right = 0;                         ///< right answers, if it counts them
+  int64_t items = 0;                         ///< items that the value is the mean of; 0 if it is no mean over items
+  std::optional<PairedScore> to_first = {};  ///< nothing for the first model, and if the value is no mean over items
 };
 
 /// The results of one task.
@@ -73,11 +126,76 @@ struct SuiteResult {
   int64_t items = 0;                                 ///< questions, or documents
   double seconds = 0;                                ///< that the scoring took
   std::vector<std::vector<SuiteScore>> scores = {};  ///< of each model, in the order given: its metrics
+  std::string title = {};                            ///< the name as people write it
+  bool choices = false;                              ///< the answers are choices
+  int64_t full_items = 0;                            ///< items of the whole data set
+  int64_t shots = 0;                                 ///< solved examples before each question
+  std::vector<std::filesystem::path> files = {};     ///< that were read
+  std::string data_hash = {};                        ///< of the texts of the rows, shots included
+  std::string template_hash = {};                    ///< of the prompts that a fixed row gives
+  int64_t requests = 0;                              ///< sequences that were scored for each model
+  int64_t tokens_requested = 0;                      ///< tokens of these sequences
+  int64_t tokens_computed = 0;                       ///< tokens that passed through the blocks; less by what is shared
+  int64_t head_rows = 0;                             ///< rows that passed through the head
+  int64_t shared_stages = 0;                         ///< stages that all models begin with, and that run once for all
+
+  /// \param model index of a model
+  /// \param metric its name
+  /// \return the score, or null if the task does not have the metric
+  const SuiteScore* Find(size_t model, std::string_view metric) const;
+};
+
+/// The mean of one metric over tasks for one model.
+struct SuiteMean {
+  double value = 0;                          ///< mean over the tasks
+  double standard_error = 0;                 ///< of the mean
+  std::optional<PairedScore> to_first = {};  ///< difference and standard error; nothing for the first model
+};
+/// The means of one metric.
+struct SuiteMeans {
+  std::string metric = {};             ///< empty: the accuracy that each task quotes
+  int64_t tasks = 0;                   ///< tasks that have it
+  std::vector<SuiteMean> models = {};  ///< one per model
+};
+
+/// What Evaluate() has found.
+struct SuiteEvaluation {
+  std::vector<SuiteResult> suites = {};  ///< one per task
+  /// The tasks whose means are taken: of several small or known groups of tasks the one that is complete, without
+  /// BoolQ for models below 10^9 parameters, whose answers to it are close to guesses.
+  std::vector<std::string> averaged = {};
+  std::vector<std::string> averaged_titles = {};  ///< the same as people write them
+  std::vector<SuiteMeans> means = {};             ///< accuracy, "bits_per_byte" and "margin", as far as tasks have them
+};
+
+/// Files and reports of an evaluation.
+struct SuiteReports {
+  /// Called with each result as soon as it is there.
+  std::function<void(const SuiteResult& result)> done = {};
+  /// Receives what a user should know, as words that continue "shiftrt: "; in the first process alone.
+  std::function<void(const std::string& message)> tell = {};
+  std::filesystem::path items = {};  ///< written: prompts and scores, one JSON line per item; empty: none
+  /// Finished batches are recorded here. An interrupted evaluation continues from it, and the file is removed at the
+  /// end. Empty: none.
+  std::filesystem::path journal = {};
+  Progress* progress = nullptr;  ///< receives reports; null: none are made
 };
 
 /// Scores several models on the same items. What the models have in common is computed once. The numbers are those of
 /// EleutherAI's lm-evaluation-harness 0.4.
-/// \param models at least one; all must share their weights, as a model and those that Repair() makes of it do
+/// \param variants at least one, with names that differ; all but the first must share their weights, and the first may
+///     share them. The others are compared with the first, item by item
+/// \param suites the data sets
+/// \param reports files and reports
+/// \param resources what the evaluation may use of the machine
+/// \return the results
+/// \throws UsageError for models that do not share weights; Error for a file that cannot be written; OutOfMemory;
+///     Interrupted after RequestInterrupt()
+SuiteEvaluation Evaluate(std::span<const ModelVariant> variants, const Suites& suites, const SuiteReports& reports = {},
+                         const Resources& resources = {});
+
+/// The same in one call, for models that all share their weights.
+/// \param models at least one
 /// \param settings which tasks, and where their data are
 /// \param resources what the evaluation may use of the machine
 /// \param progress receives reports; null: none are made
@@ -86,6 +204,13 @@ struct SuiteResult {
 ///     malformed; OutOfMemory; Interrupted after RequestInterrupt()
 std::vector<SuiteResult> Evaluate(std::span<const LanguageModel> models, const SuiteSettings& settings = {},
                                   const Resources& resources = {}, Progress* progress = nullptr);
+
+/// \param model its tokenizer decides if `bos` is "auto"
+/// \param bos as SuiteSettings::bos
+/// \return whether a BOS token begins every text
+/// \throws UsageError for another word, and for "always" if the tokenizer has no such token; Error if the model has no
+///     tokenizer
+bool AddsBos(const LanguageModel& model, const std::string& bos);
 
 /// A sequence of which the last tokens are scored.
 struct ScoredSequence {

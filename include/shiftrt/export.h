@@ -26,6 +26,10 @@ struct ExportSettings {
 struct ExportFormatName {
   std::string name = {};     ///< as in ExportSettings::format
   std::string summary = {};  ///< one line for people
+  bool adapters = false;     ///< it holds models with adapters
+  bool own_tensors = false;  ///< it holds models with blocks that a repair or a training has changed
+  bool half_blocks = false;  ///< it holds models with half blocks
+  std::string holds = {};    ///< the options of a recipe whose results it holds; empty: those of all
 };
 /// \return all formats
 std::vector<ExportFormatName> ExportFormatNames();

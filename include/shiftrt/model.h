@@ -77,6 +77,8 @@ class LanguageModel {
   std::vector<int64_t> RemovedLayers() const;
   /// \return blocks of which at least one half runs
   int64_t Blocks() const;
+  /// \return blocks of which one half alone runs
+  int64_t HalfBlocks() const;
   /// \return adapters that run
   int64_t Adapters() const;
   /// \return how the model was made, as far as it was recorded; null for an original model
@@ -85,6 +87,12 @@ class LanguageModel {
   int64_t Parameters() const;
   /// \return bytes of weights and adapters that decoding one token reads
   int64_t BytesPerToken() const;
+  /// \return the type of the weights in memory, such as "bfloat16"
+  std::string WeightTypeName() const;
+  /// \return a name for the weights, the same for the same weights alone
+  std::string WeightsFingerprint() const;
+  /// \return a name for the plan, the same for plans that compute the same alone
+  std::string PlanFingerprint() const;
 
   /// Converts a text to token ids, preceded by the beginning-of-sequence token if the model's tokenizer adds one.
   /// \param text UTF-8
@@ -108,6 +116,16 @@ class LanguageModel {
   /// \throws Error for a layer that does not exist
   LanguageModel Without(std::span<const int64_t> layers) const;
 
+  /// The plan that Save() wrote to a directory, over the weights of this model.
+  /// \param directory a directory that Save() wrote for a model of the same weights
+  /// \return the saved model
+  /// \throws Error for a malformed file, other weights, and an adapter that does not fit
+  LanguageModel WithSaved(const std::filesystem::path& directory) const;
+  /// The same model with another record of how it was made.
+  /// \param made the record that MadeBy() returns
+  /// \return the model
+  LanguageModel MadeAs(Provenance made) const;
+
   /// Writes the plan, its adapters and the weights that it changes to a directory, which Open() and the command line
   /// read. The files are written under temporary names, flushed and then renamed.
   /// \param directory the directory; it is made if it does not exist, and files of the same names are replaced
@@ -128,5 +146,11 @@ class LanguageModel {
  private:
   std::shared_ptr<const Impl> impl_;
 };
+
+/// Replaces the record of how it was made in a directory that LanguageModel::Save() wrote, in one step.
+/// \param directory the directory
+/// \param provenance how the model was made
+/// \throws Error if the directory has no saved model, or cannot be written
+void RecordProvenance(const std::filesystem::path& directory, const Provenance& provenance);
 
 }  // namespace shiftrt

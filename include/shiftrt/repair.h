@@ -4,8 +4,14 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <span>
+#include <string>
+#include <vector>
 
+#include "shiftrt/compare.h"
 #include "shiftrt/model.h"
 #include "shiftrt/progress.h"
 #include "shiftrt/recipe.h"
@@ -19,6 +25,8 @@ struct RepairResult {
   LanguageModel pruned;                 ///< without the removed layers and without a repair
   LanguageModel corrected;              ///< with the repair
   std::optional<LanguageModel> merged;  ///< with neighbouring adapters merged, where the recipe asks for it
+  /// The original model and those above, as far as the recipe makes them (VariantNames()); the last one has all of it.
+  std::vector<ModelVariant> variants;
 };
 
 /// Chooses layers, collects sums over the calibration text and fits the repair. The models of the result share the
@@ -35,5 +43,85 @@ struct RepairResult {
 ///     missing, malformed or too short, and for numerical failure; OutOfMemory; Interrupted after RequestInterrupt()
 RepairResult Repair(const LanguageModel& model, const Recipe& recipe = {}, const Resources& resources = {},
                     Progress* progress = nullptr, const std::filesystem::path& keep = {});
+
+/// \param recipe what to remove and how to repair
+/// \return names of RepairResult::variants: "original", "pruned", the name of the correction, and "merged"
+/// \throws UsageError for an unknown correction
+std::vector<std::string> VariantNames(const Recipe& recipe);
+
+/// What a repair adds to a model or changes in it.
+struct RepairEffects {
+  bool adapters = false;        ///< adapters stand in the place of removed blocks
+  bool changes_blocks = false;  ///< kept blocks get weights of their own
+};
+/// \param recipe what to remove and how to repair it
+/// \return what Repair() does by it; the gate may drop all of it
+/// \throws UsageError for a correction that does not exist
+RepairEffects EffectsOf(const Recipe& recipe);
+
+/// Checks a field that a user has set, beside what CheckRecipe() checks: fields have values even if nothing reads them.
+/// \param recipe what to remove and how to repair it
+/// \param field a name that Set() takes
+/// \throws UsageError if the correction of the recipe does not read it
+void CheckGiven(const Recipe& recipe, std::string_view field);
+
+/// Checks what Repair() would refuse before it reads the calibration text.
+/// \param model an original model
+/// \param recipe what to remove and how to repair
+/// \throws UsageError with the name of a field
+void CheckRecipe(const LanguageModel& model, const Recipe& recipe);
+
+/// Where RepairJob::Run() keeps the selection and the fit, for the case that what follows is interrupted.
+struct KeepSettings {
+  std::filesystem::path directory = {};  ///< as `keep` of Repair()
+  /// Receives what a user should know about it, as words that continue "shiftrt: "; in the first process alone.
+  std::function<void(const std::string& message)> tell = {};
+};
+
+/// Repair() in two steps: one that finds what is wrong with the settings and the text, and one that takes long.
+class RepairJob {
+ public:
+  /// Checks the recipe and reads the calibration text. The arguments are those of Repair().
+  /// \param model an original model
+  /// \param recipe what to remove and how to repair
+  /// \param resources what the job may use of the machine
+  /// \throws UsageError, Error as Repair() does before it selects
+  RepairJob(const LanguageModel& model, const Recipe& recipe, const Resources& resources = {});
+  ~RepairJob();
+  RepairJob(const RepairJob&) = delete;
+  RepairJob& operator=(const RepairJob&) = delete;
+
+  /// \return the calibration text; without a source if none is read
+  const CalibrationReport& Text() const;
+  /// \return a line for people: how many documents and tokens of the text were read, fitted and held out
+  std::string Accounting() const;
+  /// \return the samples of the text that are not fitted, without tokens if there are none
+  HeldOutText HeldOut() const;
+  /// \return the calibration mode; that for which kAuto stands
+  Calibration Mode() const;
+  /// \return why kAuto does not stand for the usual mode of the correction; empty if it does
+  std::string WhyMode() const;
+  /// \return a name for the selection and the fit, the same for jobs with the same result alone
+  /// \throws Error if a file of GramFiles::load is missing
+  std::string Key() const;
+
+  /// Selects, calibrates and fits.
+  /// \param progress receives reports; null: none are made
+  /// \param keep where the selection and the fit are kept
+  /// \param kept receives whether they are there now; null: nothing is received
+  /// \return the models
+  /// \throws Error for numerical failure; OutOfMemory; Interrupted after RequestInterrupt()
+  RepairResult Run(Progress* progress = nullptr, const KeepSettings& keep = {}, bool* kept = nullptr) const;
+  /// Chooses layers by other criteria, on the same text and with the same seed.
+  /// \param specs criteria and amounts; those of criteria that read text are left out if the job has none
+  /// \param progress receives reports; null: none are made
+  /// \return what each chooses, in their order
+  /// \throws UsageError as Repair() does; OutOfMemory; Interrupted after RequestInterrupt()
+  std::vector<Selection> Select(std::span<const PruneSpec> specs, Progress* progress = nullptr) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace shiftrt

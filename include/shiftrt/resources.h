@@ -39,8 +39,13 @@ struct Resources {
 };
 
 /// Checks resources and prepares them, so that calls that are given the result share it: copies of weights in the
-/// memory of GPUs, and the division of a host's memory between processes. \param resources what computations may use of
-/// the machine \return the same, prepared \throws UsageError for resources that this machine lacks
+/// memory of GPUs, and the division of a host's memory between processes.
+/// \param resources what computations may use of the machine
+/// \return the same, prepared
+/// \throws UsageError for resources that this machine lacks
 Resources Prepare(const Resources& resources);
+/// \param prepared what Prepare() has returned
+/// \return the same for work of this process alone, in which the other processes take no part
+Resources Alone(const Resources& prepared);
 
 }  // namespace shiftrt

@@ -57,7 +57,7 @@ class InfluenceProbe : public Probe {
     friend auto FieldsOf(Note& n) { return std::tie(n.unit, n.count, n.first, n.products, n.offsets); }
   };
 
-  std::vector<int64_t> depths_;  // where the stream is tapped: in front of each block, and behind the last
+  std::vector<int64_t> depths_;  // of the taps: in front of each block, and behind the last
   Windows settled_, heard_;
   std::unique_ptr<PendingProducts> products_;
   std::optional<BatchNotes<Note>> notes_;

@@ -128,7 +128,7 @@ class DriftProbe : public Probe {
 
 }  // namespace
 
-StreamDrift MeasureDrift(const Context& context, std::shared_ptr<const Weights> weights,
+DriftReport MeasureDrift(const Context& context, std::shared_ptr<const Weights> weights,
                          const std::vector<DepthPlan>& plans, const std::vector<Batch>& batches, Progress& progress,
                          ShownTokens shown) {
   int64_t tokens = 0;
@@ -143,10 +143,10 @@ StreamDrift MeasureDrift(const Context& context, std::shared_ptr<const Weights> 
   for (size_t p = 0; p < plans.size(); ++p) pass.Add(plans[p], probes.emplace_back(depths, every, original, p == 0));
   pass.Run("following the stream", batches, progress);
 
-  StreamDrift drift;
+  DriftReport drift;
   std::vector<std::vector<float>> rows;
   for (const DriftProbe& probe : probes) {
-    auto& points = drift.plans.emplace_back();
+    auto& points = drift.models.emplace_back();
     for (size_t d = 0; d < depths.size(); ++d)
       points.push_back({depths[d], Median(probe.seen[d].norms), probe.seen[d].cosines / static_cast<double>(tokens)});
     rows.insert(rows.end(), probe.last.begin(), probe.last.end());
@@ -155,8 +155,11 @@ StreamDrift MeasureDrift(const Context& context, std::shared_ptr<const Weights> 
                        neighbours = Tsne(context, normalised.view(), {.seed = shown.seed});
   const auto each = std::ssize(probes.front().last);
   for (size_t p = 0; p < plans.size(); ++p)
-    for (const auto& [all, of] : {std::pair(&plane, &drift.points), std::pair(&neighbours, &drift.neighbours)})
-      std::copy_n(all->row(static_cast<int64_t>(p) * each), 2 * each, of->emplace_back(each, 2).data());
+    for (const auto& [all, of] : {std::pair(&plane, &drift.components), std::pair(&neighbours, &drift.neighbours)}) {
+      auto& points = of->emplace_back();
+      for (int64_t i = static_cast<int64_t>(p) * each; i < static_cast<int64_t>(p + 1) * each; ++i)
+        points.push_back({(*all)(i, 0), (*all)(i, 1)});
+    }
   return drift;
 }
 

@@ -70,7 +70,7 @@ class RidgeProbe::SiteTaps {
   RidgeAdder& adder_;
   RowCarrier* const carrier_;  // or null
   KeptRows& before_;
-  KeptRows own_, sum_;  // where needed
+  KeptRows own_, sum_;  // unused by a site of one block that reads the shared stream
   KeptRows* input_;
 };
 

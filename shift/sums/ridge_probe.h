@@ -42,7 +42,7 @@ class RidgeProbe : public Probe {
   };
   struct Shared;
   class SiteTaps;
-  struct OnDevice;  // what it keeps on one device
+  struct OnDevice;  // the rows and sites that one device holds
 
   int64_t* batches_;
   std::vector<Entry> entries_;

@@ -16,7 +16,7 @@ class Drift : public test::SmallModel {
     const std::vector<int64_t> two = {2, 4}, one = {3};
     return {DepthPlan::Original(kLayers), DepthPlan::Pruned(kLayers, two), DepthPlan::Pruned(kLayers, one)};
   }
-  StreamDrift Measured(int64_t shown = 250) {
+  DriftReport Measured(int64_t shown = 250) {
     NoProgress progress;
     return MeasureDrift(context_, model_.weights, Plans(), calibration_.heldout, progress, {shown});
   }
@@ -41,13 +41,13 @@ double Dot(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 TEST_F(Drift, ComparesTheStreamsDepthByDepth) {
-  const StreamDrift drift = Measured();
+  const DriftReport drift = Measured();
   const std::vector<int64_t> depths = {0, 1, 5, 6};  // what all three run, and the end
-  ASSERT_EQ(drift.plans.size(), 3u);
+  ASSERT_EQ(drift.models.size(), 3u);
   for (size_t p = 0; p < 3; ++p) {
-    ASSERT_EQ(drift.plans[p].size(), depths.size());
+    ASSERT_EQ(drift.models[p].size(), depths.size());
     for (size_t d = 0; d < depths.size(); ++d) {
-      const DriftPoint& point = drift.plans[p][d];
+      const DriftPoint& point = drift.models[p][d];
       EXPECT_EQ(point.depth, depths[d]);
       const auto original = StreamAt(Plans()[0], depths[d]), h = StreamAt(Plans()[p], depths[d]);
       double cosines = 0;
@@ -61,14 +61,14 @@ TEST_F(Drift, ComparesTheStreamsDepthByDepth) {
       EXPECT_EQ(point.norm, norms[norms.size() / 2]);
     }
   }
-  for (const DriftPoint& point : drift.plans[0]) EXPECT_NEAR(point.cosine, 1, 1e-12);
-  EXPECT_NEAR(drift.plans[1][1].cosine, 1, 1e-12);  // nothing is missing before layer 1
-  EXPECT_LT(drift.plans[1][3].cosine, 0.9999);
+  for (const DriftPoint& point : drift.models[0]) EXPECT_NEAR(point.cosine, 1, 1e-12);
+  EXPECT_NEAR(drift.models[1][1].cosine, 1, 1e-12);  // nothing is missing before layer 1
+  EXPECT_LT(drift.models[1][3].cosine, 0.9999);
 }
 
 // Against an eigendecomposition of the covariance over the coordinates, the way the definition goes.
 TEST_F(Drift, ProjectsOnTheTwoDirectionsOfMostVariance) {
-  const StreamDrift drift = Measured(64);
+  const DriftReport drift = Measured(64);
   const int64_t tokens = 128, every = 2, each = tokens / every, count = 3 * each;
   Matrix<double> x(count, kWidth);
   int64_t row = 0;
@@ -93,7 +93,7 @@ TEST_F(Drift, ProjectsOnTheTwoDirectionsOfMostVariance) {
     for (int64_t i = 0; i < count; ++i) {
       double expected = 0;
       for (int64_t j = 0; j < kWidth; ++j) expected += x(i, j) * vectors(kWidth - 1 - k, j);
-      const double found = drift.points[i / each](i % each, k);
+      const double found = drift.components[i / each][i % each][k];
       same += (found - expected) * (found - expected);
       opposite += (found + expected) * (found + expected);
       size += expected * expected;

@@ -91,6 +91,17 @@ inline std::string Words(int64_t count) {
   return text;
 }
 
+// Rows of PIQA that begin with a number each, so that none is another's prefix.
+inline std::string PiqaRows(int count) {
+  std::string rows;
+  for (int i = 0; i < count; ++i)
+    rows +=
+        Json{{"goal", std::to_string(i) + " " + Words(10)}, {"sol1", Words(i % 20)}, {"sol2", Words(40)}, {"label", 1}}
+            .dump() +
+        "\n";
+  return rows;
+}
+
 inline std::string EvalData() { return (TestDirectory() / "goldens/eval/data").string(); }
 
 class Cli : public ::testing::Test {

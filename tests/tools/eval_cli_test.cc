@@ -165,13 +165,7 @@ TEST_F(Cli, EvalRefusesWhatItCannotDo) {
 // SIGKILL at several points of an evaluation of some twenty-five batches; the last line of the journal is then torn,
 // too.
 TEST_F(Cli, AKilledEvalGoesOnToTheSameBits) {
-  std::string rows;  // that begin with a number each, so that none is another's prefix
-  for (int i = 0; i < 600; ++i)
-    rows +=
-        Json{{"goal", std::to_string(i) + " " + Words(10)}, {"sol1", Words(i % 20)}, {"sol2", Words(40)}, {"label", 1}}
-            .dump() +
-        "\n";
-  WriteText(dir_ / "rows.jsonl", rows);
+  WriteText(dir_ / "rows.jsonl", PiqaRows(600));
   const auto arguments = [&](const std::string& name) {
     return std::vector<std::string>{"eval",
                                     "--model",

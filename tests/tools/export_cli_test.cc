@@ -81,16 +81,22 @@ TEST_F(Cli, AnExportChoosesTheRecipe) {
   EXPECT_EQ(ReadJson("saved/shiftrt.json")["provenance"]["heal"], "all");
 }
 
+// Writes a LoRA adapter of rank 1 as peft does, whose factors both have these values.
+void WriteLora(const fs::path& directory, const std::vector<float>& values, int alpha) {
+  const std::string module = "base_model.model.model.layers.1.self_attn.q_proj.lora_";
+  fs::create_directory(directory);
+  WriteSafetensors(directory / "adapter_model.safetensors",
+                   {{module + "A.weight", {values.data(), DType::kFloat32, {1, kHidden}}},
+                    {module + "B.weight", {values.data(), DType::kFloat32, {kHidden, 1}}}});
+  WriteText(directory / "adapter_config.json",
+            fmt::format(R"({{"peft_type": "LORA", "r": 1, "lora_alpha": {}}})", alpha));
+}
+
 // A LoRA adapter as peft writes it, on the model itself and on a pruned one: run, exported merged, and left out.
 TEST_F(Cli, LoraIsMergedWhereItIsAskedFor) {
   std::vector<float> values(kHidden);
   for (size_t i = 0; i < values.size(); ++i) values[i] = i % 2 == 0 ? 0.5f : -0.4f;
-  const std::string module = "base_model.model.model.layers.1.self_attn.q_proj.lora_";
-  fs::create_directory(dir_ / "adapter");
-  WriteSafetensors(dir_ / "adapter/adapter_model.safetensors",
-                   {{module + "A.weight", {values.data(), DType::kFloat32, {1, kHidden}}},
-                    {module + "B.weight", {values.data(), DType::kFloat32, {kHidden, 1}}}});
-  WriteText(dir_ / "adapter/adapter_config.json", R"({"peft_type": "LORA", "r": 1, "lora_alpha": 2})");
+  WriteLora(dir_ / "adapter", values, 2);
   const auto ppl = [&](const char* model, std::vector<std::string> more) {
     more.insert(more.end(), {"--text", Path("heldout.txt"), "--quiet", "--json", Path("p.json")});
     const Outcome outcome = Command("ppl", more, model);
@@ -130,13 +136,7 @@ TEST_F(Cli, LoraIsMergedWhereItIsAskedFor) {
 
 // A change that is smaller than the steps of bfloat16: the export says what it loses, and what to do.
 TEST_F(Cli, AnExportSaysWhatRoundingLosesOfLora) {
-  const std::vector<float> small(kHidden, 1e-3f);
-  const std::string module = "base_model.model.model.layers.1.self_attn.q_proj.lora_";
-  fs::create_directory(dir_ / "adapter");
-  WriteSafetensors(dir_ / "adapter/adapter_model.safetensors",
-                   {{module + "A.weight", {small.data(), DType::kFloat32, {1, kHidden}}},
-                    {module + "B.weight", {small.data(), DType::kFloat32, {kHidden, 1}}}});
-  WriteText(dir_ / "adapter/adapter_config.json", R"({"peft_type": "LORA", "r": 1, "lora_alpha": 1})");
+  WriteLora(dir_ / "adapter", std::vector<float>(kHidden, 1e-3f), 1);
   const auto exported = [&](const std::string& dtype) {
     const Outcome outcome = Command(
         "export", {"--format", "hf", "--save", Path(dtype), "--lora", Path("adapter"), "--dtype", dtype, "--quiet"});

@@ -73,13 +73,7 @@ TEST_F(Cli, APipeInThePlaceOfAFileIsRefusedAtOnce) {
 
 // A changed digit of a score is named, and its items are scored again to the same bits.
 TEST_F(Cli, ADamagedJournalIsNotBelieved) {
-  std::string rows;
-  for (int i = 0; i < 600; ++i)
-    rows +=
-        Json{{"goal", std::to_string(i) + " " + Words(10)}, {"sol1", Words(i % 20)}, {"sol2", Words(40)}, {"label", 1}}
-            .dump() +
-        "\n";
-  WriteText(dir_ / "rows.jsonl", rows);
+  WriteText(dir_ / "rows.jsonl", PiqaRows(600));
   const auto arguments = [&](const std::string& items) {
     return std::vector<std::string>{"eval",      "--model", Path("model"), "--threads", "1",
                                     "--quiet",   "--tasks", "piqa",        "--data",    "piqa=" + Path("rows.jsonl"),

@@ -23,7 +23,7 @@ const FinetunePreset& FindFinetunePreset(const std::string& name);
 // A mean zero-shot accuracy in percent after fine-tuning. All models were pruned by a quarter in reverse order.
 struct PaperFinetuning {
   std::string model;   // as PaperModel() (tools/paper/paper.h) names it
-  std::string preset;  // whose table it is of
+  std::string preset;  // the preset whose table has the number
   std::string label;   // "LoRA", "LoRA + LRA", "frozen", "trainable"
   double accuracy;
 };

@@ -79,9 +79,9 @@ constexpr TaskRow kRows[] = {
 
 // The paper's name of the model: of what the user called it, or of a part of its directory
 // ("models--Qwen--Qwen2-1.5B" in the Hugging Face cache).
-std::string PaperModelOf(const Model& model) {
-  std::string name = PaperModel(model.name);
-  for (const auto& part : model.directory) {
+std::string PaperModelOf(const LanguageModel& model) {
+  std::string name = PaperModel(model.Name());
+  for (const auto& part : model.Directory()) {
     const std::string folder = part.string();
     const size_t repository = folder.rfind("--");
     if (name.empty()) name = PaperModel(repository == std::string::npos ? folder : folder.substr(repository + 2));
@@ -91,18 +91,18 @@ std::string PaperModelOf(const Model& model) {
 
 }  // namespace
 
-PaperSetting PaperSettingOf(const Model& model, const std::string& criterion, std::span<const BlockPart> removed,
-                            int64_t layers) {
+PaperSetting PaperSettingOf(const LanguageModel& model, const std::string& criterion,
+                            std::span<const BlockPart> removed) {
   const bool whole =
       std::all_of(removed.begin(), removed.end(), [](const BlockPart& part) { return part.halves == Halves::kBoth; });
-  return {PaperModelOf(model), whole && std::ssize(removed) == layers / 4 ? criterion : ""};
+  return {PaperModelOf(model), whole && std::ssize(removed) == model.Shape().layers / 4 ? criterion : ""};
 }
 
-PaperSetting PaperSettingOf(const Model& saved) {
-  const bool whole = saved.plan.half_blocks() == 0;
-  const std::string criterion = saved.provenance && whole ? saved.provenance->criterion : "";
-  const int64_t layers = saved.plan.blocks() + std::ssize(saved.removed);
-  return PaperSettingOf(saved, criterion, WholeBlocks(saved.removed), layers);
+PaperSetting PaperSettingOf(const LanguageModel& saved) {
+  const bool whole = saved.HalfBlocks() == 0;
+  const std::vector<int64_t> removed = saved.RemovedLayers();
+  return PaperSettingOf(saved, saved.MadeBy() != nullptr && whole ? saved.MadeBy()->criterion : "",
+                        std::vector<BlockPart>(removed.begin(), removed.end()));
 }
 
 std::optional<double> PaperAccuracy(const PaperSetting& setting, std::string_view variant, std::string_view task) {

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "models/model.h"
+#include "shiftrt/model.h"
 
 namespace shiftrt {
 
@@ -17,11 +17,11 @@ struct PaperSetting {
   std::string criterion;  // by which a quarter of the layers were removed; "" for another amount
 };
 
-// The setting of `model`, of whose `layers` layers `criterion` removed these.
-PaperSetting PaperSettingOf(const Model& model, const std::string& criterion, std::span<const BlockPart> removed,
-                            int64_t layers);
+// The setting of the original `model`, of whose layers `criterion` removed these.
+PaperSetting PaperSettingOf(const LanguageModel& model, const std::string& criterion,
+                            std::span<const BlockPart> removed);
 // That of a saved model.
-PaperSetting PaperSettingOf(const Model& saved);
+PaperSetting PaperSettingOf(const LanguageModel& saved);
 
 // A share of 1 of variant "original", "pruned" or "lra" on `task`, zero-shot; nothing where the paper has none.
 std::optional<double> PaperAccuracy(const PaperSetting& setting, std::string_view variant, std::string_view task);
