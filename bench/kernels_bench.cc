@@ -10,7 +10,6 @@
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
 #include "kernels/logprob.h"
-#include "kernels/lra.h"
 #include "kernels/matmul.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
@@ -173,14 +172,6 @@ void AttentionBench(benchmark::State& state, const Context& context, int64_t que
   SetCounters(state, 4.0 * 128 * 12 * pairs, 8.0 * static_cast<double>(keys.size()));
 }
 
-void LraBench(benchmark::State& state, const Context& context, int64_t tokens) {
-  const int64_t d = 1536, r = 64;
-  const Matrix<float> p = RandomMatrix(d, r), q = RandomMatrix(r, d), b = RandomMatrix(1, d),
-                      h = Matrix<float>::Zeros(tokens, d);
-  for (auto _ : state) ApplyLowRankLra(context, p.view(), q.view(), b.view(), h.view());
-  SetCounters(state, 4.0 * static_cast<double>(tokens * d * r), 4.0 * static_cast<double>(2 * d * r + d));
-}
-
 // The sums of a site of width d whose update is a linear map of the inputs plus noise.
 RidgeSums RandomSums(const Context& context, int64_t d) {
   const int64_t tokens = 2 * d;
@@ -243,8 +234,6 @@ int BenchKernels(const Context& context, const std::vector<std::string>& argumen
   add("swiglu/512x8960", [=](benchmark::State& s) { SwiGluBench(s, context); });
   add("attention/prefill:512", [=](benchmark::State& s) { AttentionBench(s, context, 512, 0); });
   add("attention/decode:1024", [=](benchmark::State& s) { AttentionBench(s, context, 1, 1023); });
-  for (int64_t tokens : {1, 512})
-    add("lra/rank:64/tokens:" + std::to_string(tokens), [=](benchmark::State& s) { LraBench(s, context, tokens); });
   // Gradients of the projections of SmolLM2-135M.
   for (const auto& [outputs, inputs] : {std::pair<int64_t, int64_t>{1536, 576}, {576, 1536}}) {
     const int64_t n = outputs, k = inputs;

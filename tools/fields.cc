@@ -44,6 +44,7 @@ constexpr FieldFlag kFlags[] = {
     {"keep_best", "--keep-best"},
     {"keep_correction", "--keep-correction"},
     {"mode", "--calibration-mode"},
+    {"model", "--model"},
     {"output", "--export"},
     {"output", "--save"},
     {"penalize_bias", "--penalize-bias"},

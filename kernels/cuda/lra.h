@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Low-rank linear residual adapter on one token, in one launch (kernels/lra.h; paper eq. low_rank_adapter).
+// Low-rank linear residual adapter on one token, in one launch (paper eq. low_rank_adapter).
 // Cost: reads 2 d r + 2 d floats once. The time is that of the launch and of one barrier, over the grid or, on compute
 // capability 9.0, over a cluster of 16 blocks. The cluster reads the factors while the launch in front still runs.
 #pragma once
