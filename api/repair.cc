@@ -2,6 +2,7 @@
 #include "include/shiftrt/repair.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "api/impl.h"
@@ -27,23 +28,20 @@ CalibrationSet LoadText(const Recipe& recipe, const Model& model, Device device)
   return LoadCalibration(spec, model.RequireTokenizer(), recipe.seed, CalibrationBatchTokens(device));
 }
 
+// The fields that a report of the public face and one of the method have in common.
+template <typename Report>
+auto Shared(Report& report) {
+  return std::tie(report.part, report.lambda, report.tokens, report.rank, report.effective_rank, report.scale,
+                  report.r2_fit, report.r2_heldout, report.condition, report.singular_values, report.warning);
+}
+
 std::vector<FitReport> FitsOf(const std::vector<SiteReport>& sites) {
   std::vector<FitReport> fits;
   for (const SiteReport& site : sites) {
     FitReport& fit = fits.emplace_back();
     fit.layers = site.site.Parts();
     fit.name = site.site.Name();
-    fit.part = site.part;
-    fit.lambda = site.lambda;
-    fit.tokens = site.tokens;
-    fit.rank = site.rank;
-    fit.effective_rank = site.effective_rank;
-    fit.scale = site.scale;
-    fit.r2_fit = site.r2_fit;
-    fit.r2_heldout = site.r2_heldout;
-    fit.condition = site.condition;
-    fit.singular_values = site.singular_values;
-    fit.warning = site.warning;
+    Shared(fit) = Shared(site);
   }
   return fits;
 }
@@ -54,17 +52,7 @@ std::vector<SiteReport> SitesOf(const std::vector<FitReport>& fits) {
     Check(!fit.layers.empty(), "a fit stands for no layer");
     SiteReport& site = sites.emplace_back();
     site.site = Site::Between(fit.layers.front().begin(), fit.layers.back().end());
-    site.part = fit.part;
-    site.lambda = fit.lambda;
-    site.tokens = fit.tokens;
-    site.rank = fit.rank;
-    site.effective_rank = fit.effective_rank;
-    site.scale = fit.scale;
-    site.r2_fit = fit.r2_fit;
-    site.r2_heldout = fit.r2_heldout;
-    site.condition = fit.condition;
-    site.singular_values = fit.singular_values;
-    site.warning = fit.warning;
+    Shared(site) = Shared(fit);
   }
   return sites;
 }
