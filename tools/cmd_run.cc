@@ -20,6 +20,7 @@
 #include "tools/run_report.h"
 #include "tools/selection.h"
 #include "tools/shift_output.h"
+#include "tools/table.h"
 #include "tools/texts.h"
 
 namespace shiftrt {
