@@ -172,6 +172,19 @@ void WriteFile(const std::filesystem::path& path, std::string_view text) {
   file.Commit();
 }
 
+namespace {
+
+// Takes the lock of an open directory, for which it waits up to five seconds: renames take less, and who holds the lock
+// for longer has another purpose. A file system without locks has none to wait for.
+void LockForAMoment(int directory) {
+  for (int tries = 0; tries < 500; ++tries) {
+    if (directory < 0 || ::flock(directory, LOCK_EX | LOCK_NB) == 0 || (errno != EWOULDBLOCK && errno != EINTR)) return;
+    ::usleep(10'000);
+  }
+}
+
+}  // namespace
+
 AtomicDirectory::AtomicDirectory(const std::filesystem::path& path) : path_(path) { Make(path); }
 
 AtomicFile& AtomicDirectory::Create(const std::string& name) {
@@ -200,11 +213,10 @@ void AtomicDirectory::Commit() {
   for (AtomicFile& file : files_) file.Flush();
   CheckInterrupted();
   made_.clear();
-  // Two programs that write the same directory rename their files one after the other. A file system without locks
-  // does not keep them apart.
+  // Two programs that write the same directory rename their files one after the other. A temporary directory belongs to
+  // this process, which holds its lock already.
   const Descriptor directory(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  while (directory.get() >= 0 && ::flock(directory.get(), LOCK_EX) != 0 && errno == EINTR) {
-  }
+  if (!IsOwnTemporary(path_)) LockForAMoment(directory.get());
   for (AtomicFile& file : files_) file.Commit();
 }
 

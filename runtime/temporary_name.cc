@@ -35,6 +35,10 @@ fs::path TemporaryName(const fs::path& output) {
   return name;
 }
 
+bool IsOwnTemporary(const fs::path& path) {
+  return path.filename().string().ends_with(std::string(kMark) + std::to_string(::getpid()));
+}
+
 bool LockTemporary(int fd) {
   // The lock is free, or held for a moment by a process that takes the file for an abandoned one and removes it.
   while (::flock(fd, LOCK_EX) != 0 && errno == EINTR) continue;

@@ -9,6 +9,9 @@ namespace shiftrt {
 // The name under which this process writes `output` until it is complete.
 std::filesystem::path TemporaryName(const std::filesystem::path& output);
 
+// True for a name that TemporaryName() has returned in this process.
+bool IsOwnTemporary(const std::filesystem::path& path);
+
 // Takes the lock of an open temporary file or directory, which its process holds until the descriptor is closed. False
 // if another process has removed the file meanwhile, so that it has to be created again. A file system without locks
 // counts as locked.

@@ -254,6 +254,21 @@ TEST_F(Files, APipeThatNobodyReadsIsRefusedAtOnce) {
   ExpectRefusal([&] { WriteFile(pipe, "text"); }, pipe.string(), "no program reads");
 }
 
+// An export commits the files of a temporary directory that its process has locked. It waited for itself.
+TEST_F(Files, ADirectoryThatIsLockedIsCommitted) {
+  const std::filesystem::path own = TemporaryName(directory_.path() / "out"), others = directory_.path() / "others";
+  for (const std::filesystem::path& directory : {own, others}) {
+    std::filesystem::create_directory(directory);
+    const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    ASSERT_TRUE(LockTemporary(fd));
+    AtomicDirectory out(directory);
+    out.Create("file").Write("text");
+    out.Commit();  // for the second, after the time that a lock is waited for
+    EXPECT_EQ(ReadFile(directory / "file"), "text");
+    ::close(fd);
+  }
+}
+
 TEST(HashHex, IsXxh3) {
   EXPECT_EQ(HashHex(""), "2d06800538d394c2");
   EXPECT_NE(HashHex(std::string(100, 'a')), HashHex(std::string(100, 'b')));
