@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <set>
 
+#include "runtime/printable.h"
+
 namespace shiftrt {
 
 namespace {
@@ -71,7 +73,7 @@ std::vector<std::string> UnknownKeys(const ConfigReader& config, const Family& f
 void RefuseUnknownKeys(const ConfigReader& config, const Family& family) {
   for (const std::string& key : UnknownKeys(config, family))
     Fail("{}: {} is {}: {} is not known to read this setting. Remove it if it does not change what the model computes",
-         config.file(), key, Shown(config[key.c_str()]), family.architecture);
+         config.file(), Printable(key), Shown(config[key.c_str()]), family.architecture);
 }
 
 }  // namespace shiftrt

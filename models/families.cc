@@ -6,6 +6,7 @@
 
 #include "models/block_tensors.h"
 #include "models/config_reader.h"
+#include "runtime/printable.h"
 
 namespace shiftrt {
 
@@ -259,7 +260,7 @@ BlockSpec Granite4Block(const ConfigReader& config, const ModelConfig& model) {
           type.dump());
   const std::string positions = config.Word("position_embedding_type", "nope");
   Check(positions == "rope" || positions == "nope", "{}: position_embedding_type \"{}\" is not supported",
-        config.file(), positions);
+        config.file(), Printable(positions));
   if (positions == "nope") block.ropes.assign(model.layers, RopeChoice::kNone);
   return block;
 }
