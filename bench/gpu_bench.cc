@@ -165,7 +165,7 @@ void BenchElementwise(KernelBench& bench) {
   const DeviceBuffer<BFloat16> out(stream, kTokens * kIntermediate, kBench);
   const double elements = static_cast<double>(kTokens * kHidden);
   bench.Time("rmsnorm", "update and norm, 4096 tokens", 14 * elements, 0, [&] {
-    gpu::AddRmsNorm(stream, {h.data(), kTokens, kHidden}, {more.data(), nullptr}, weight.data(), 1e-5f, Array(out));
+    gpu::AddNorm(stream, {h.data(), kTokens, kHidden}, {more.data(), nullptr}, {weight.data(), 1e-5f}, Array(out));
   });
   const DeviceBuffer<RowProducts> products(stream, kTokens, kBench);
   bench.Time("gram", "block influence, 4096 tokens", 8 * elements, 0,

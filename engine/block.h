@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A block, or one half of it, both ways, written once over the operations of a device: inference on the CPU and
-// gradients on every device run it. Each half adds an update to the stream: update = [norm](projections(norm(h))).
+// gradients on every device run it. Each half adds an update to the stream: update = [norm](projections(norm(h))). The
+// halves of a parallel block (BlockSpec::parallel) that run together read the same h.
 #pragma once
 
 #include "engine/projection.h"
@@ -30,15 +31,23 @@ class BlockPass {
 
  private:
   struct Norm {
-    Operand weight;
-    DeviceMatrix<float> gradient;
-    bool Trained() const { return !gradient.empty(); }
+    NormOperands operands;
+    NormGradients gradients;
+    bool Trained() const { return !gradients.weight.empty() || !gradients.bias.empty(); }
   };
-  Norm NormOf(TensorView BlockWeights::*member) const {
-    return {OperandOf(pass_, stage_, member), GradientOf(stage_, member)};
+  Norm NormOf(TensorView BlockWeights::*weight) const {
+    return {{OperandOf(pass_, stage_, weight)}, {GradientOf(stage_, weight)}};
   }
+  Norm NormOf(TensorView BlockWeights::*weight, TensorView BlockWeights::*bias) const {
+    return {{OperandOf(pass_, stage_, weight), OperandOf(pass_, stage_, bias)},
+            {GradientOf(stage_, weight), GradientOf(stage_, bias)}};
+  }
+  // The norm in front of a half.
+  Norm InputNormOf(TensorView BlockWeights::*weight, TensorView BlockWeights::*bias) const;
 
   bool keeps() const { return keeping_ == Keeping::kActivations; }
+  // True if both halves run and read the stream before the block.
+  bool parallel() const { return config_.block.parallel && block_.halves == Halves::kBoth; }
   // The halves. They read the stream `from`, and write it with the update added to `to`, which may be `from`. An empty
   // `to` stands for a stream that nobody reads: what only it depends on is not computed.
   void AttentionHalf(DeviceMatrix<const float> from, DeviceMatrix<float> to);
@@ -58,15 +67,17 @@ class BlockPass {
   // same.
   DeviceMatrix<const float> UpdateGradient(const Norm& norm, DeviceMatrix<const float> update,
                                            DeviceMatrix<const float> gradient);
-  // `stream.input` is the stream before the half. If wanted, the gradient becomes that before the half.
+  // `stream.gradient` is that of what the half added. Leaves that of what the half's norm gave, in dmlp_x_ or dx_, if
+  // the stream before the half or the norm needs it.
   void MlpBackward(const StreamGradient& stream);
   void AttentionBackward(const StreamGradient& stream);
-  // From dx_, the gradient of what the half's norm gave.
-  void NormBackward(const Norm& norm, const StreamGradient& stream);
+  // From dx, the gradient of what the half's norm gave. `stream.input` is the stream before the half. If wanted, the
+  // gradient becomes that before the half.
+  void NormBackward(const Norm& norm, DeviceMatrix<float> dx, const StreamGradient& stream);
 
   bool AttentionInnerTrained() const {
     return q_.Trained() || k_.Trained() || v_.Trained() || q_norm_.Trained() || k_norm_.Trained() ||
-           input_norm_.Trained();
+           attention_norm_.Trained();
   }
   bool AttentionTrained() const { return AttentionInnerTrained() || o_.Trained() || attention_update_norm_.Trained(); }
 
@@ -78,7 +89,7 @@ class BlockPass {
   const BlockStage& block_;
 
   Projection q_, k_, v_, o_, gate_, up_, down_;
-  Norm input_norm_, q_norm_, k_norm_, attention_update_norm_, post_norm_, mlp_update_norm_;
+  Norm attention_norm_, q_norm_, k_norm_, attention_update_norm_, mlp_norm_, mlp_update_norm_;
 
   // Activations; (tokens, hidden) unless they say otherwise.
   DeviceMatrix<float> x_;                    // the normed input of the attention
@@ -87,11 +98,11 @@ class BlockPass {
   DeviceMatrix<float> attention_update_, attention_added_;
   DeviceMatrix<float> mid_;          // the stream between the halves
   DeviceMatrix<float> mlp_x_;        // the normed input of the MLP
-  DeviceMatrix<float> gates_, ups_;  // (tokens, intermediate)
+  DeviceMatrix<float> gates_, ups_;  // (tokens, intermediate); without gate, gates_ has the up projection's output
   DeviceMatrix<float> activation_;   // (tokens, intermediate); in the place of the gates unless these are kept
   DeviceMatrix<float> mlp_update_, mlp_added_;
   // Gradients. That of up takes the place of the activation.
-  DeviceMatrix<float> dx_, dgates_, dattended_, dquery_, dkey_, dvalue_;
+  DeviceMatrix<float> dx_, dmlp_x_, dgates_, dattended_, dquery_, dkey_, dvalue_;
   LoraScratch lora_;
 };
 

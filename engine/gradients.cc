@@ -102,9 +102,13 @@ struct GradientEngine::Impl {
   // Chooses which stages from `lowest` on keep their activations, and gives them the memory.
   void KeepActivations(size_t lowest, int64_t tokens, Keeper& keeper);
 
-  Operand FinalNorm() const {
-    return trained.final_norm.value.empty() ? Operand(output.final_norm) : trained.final_norm.value;
+  NormOperands FinalNorm() const {
+    const auto take = [](const Parameter& parameter, const TensorView& stored) {
+      return parameter.value.empty() ? Operand(stored) : Operand(parameter.value);
+    };
+    return {take(trained.final_norm, output.final_norm), take(trained.final_norm_bias, output.final_norm_bias)};
   }
+  bool FinalNormTrained() const { return HasGradient(trained.final_norm) || HasGradient(trained.final_norm_bias); }
   // Multiplies the head's input by the scale of the logits, or its gradient.
   void ScaleForHead(DeviceMatrix<float> x) const {
     if (config().block.logit_scale != 1) ops().Scale(config().block.logit_scale, x);
@@ -160,11 +164,11 @@ LossSum GradientEngine::Impl::Head(const Batch& batch, const Predicted& predicte
     };
     const auto [gathered, normed, dx, taught] = lay_out(Arena(layers.Scratch(lay_out(Arena()).second))).first;
     ops().Gather(part(predicted.rows), stream, gathered);
-    ops().RmsNorm(gathered, FinalNorm(), normed);
+    ops().Norm(gathered, FinalNorm(), normed);
     ScaleForHead(normed);
     if (diverges) {
       ops().Gather(part(predicted.rows), teacher, taught);
-      ops().RmsNorm(taught, weights().final_norm, taught);
+      ops().Norm(taught, {weights().final_norm, weights().final_norm_bias}, taught);
       ScaleForHead(taught);
     }
     std::vector<float> scales, losses(rows);
@@ -173,9 +177,10 @@ LossSum GradientEngine::Impl::Head(const Batch& batch, const Predicted& predicte
                            scales, losses, dx, measure_only ? DeviceMatrix<float>() : trained.head.gradient);
     for (int64_t i = 0; i < rows; ++i)
       sum += {static_cast<double>(part(predicted.weights)[i]) * losses[i], part(predicted.weights)[i]};
-    if (measure_only || (gradient.empty() && !HasGradient(trained.final_norm))) continue;
+    if (measure_only || (gradient.empty() && !FinalNormTrained())) continue;
     ScaleForHead(dx);
-    ops().RmsNormGradient(gathered, FinalNorm(), dx, false, dx, trained.final_norm.gradient);
+    ops().NormGradient(gathered, FinalNorm(), dx, false, dx,
+                       {trained.final_norm.gradient, trained.final_norm_bias.gradient});
     if (!gradient.empty()) ops().Scatter(part(predicted.rows), dx, gradient);
   }
   return sum;
@@ -188,7 +193,7 @@ LossSum GradientEngine::Impl::MeasuredHead(const Predicted& predicted, DeviceMat
     const int64_t rows = std::min(kHeadRows, count - first);
     const DeviceMatrix<float> x = layers.Scratch(rows * config().hidden).Part(0, rows, config().hidden);
     ops().Gather(std::span(predicted.rows).subspan(first, rows), stream, x);
-    ops().RmsNorm(x, FinalNorm(), x);
+    ops().Norm(x, FinalNorm(), x);
     ScaleForHead(x);
     std::vector<float> log_probs(rows);
     ops().LogProbs({OutputHead(), x, std::span(predicted.targets).subspan(first, rows)}, log_probs);
@@ -202,7 +207,7 @@ LossSum GradientEngine::Impl::MeasuredHead(const Predicted& predicted, DeviceMat
 
 bool GradientEngine::Impl::Trains() const {
   return trained.LowestStage(plan.stages.size()) < plan.stages.size() || HasGradient(trained.head) ||
-         HasGradient(trained.final_norm);
+         FinalNormTrained();
 }
 
 // The name of a tensor of the stage that is not finite and is used as stored.
@@ -294,6 +299,9 @@ void GradientEngine::Set(TrainedParameters parameters) {
     fits(parameter.gradient, rows, config.hidden, name);
   };
   check(impl_->trained.final_norm, 1, "last norm");
+  Check(impl_->trained.final_norm_bias.value.empty() || config.block.norm_bias,
+        "a trained bias of the last norm, which this model does not have");
+  check(impl_->trained.final_norm_bias, 1, "bias of the last norm");
   check(impl_->trained.head, config.vocab, "head");
 }
 

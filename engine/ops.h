@@ -44,6 +44,15 @@ class Operand {
   DeviceMatrix<const float> trained_;
 };
 
+// The weights of a norm and, of a LayerNorm that has one, the bias.
+struct NormOperands {
+  Operand weight, bias = {};
+};
+// Where their gradients are added, (1, n) each; empty: there are none.
+struct NormGradients {
+  DeviceMatrix<float> weight, bias = {};
+};
+
 enum class Rotated : uint8_t { kQueries, kKeys };
 
 // One attention of the call in progress.
@@ -112,17 +121,19 @@ class Ops {
                                     DeviceMatrix<float> dw) = 0;
   virtual void BiasGradient(DeviceMatrix<const float> dy, DeviceMatrix<float> db) = 0;
 
-  // kernels/rmsnorm.h; the heads are those of queries or keys, each normed alone or all together. An empty dweight: no
-  // gradient of the weights. A norm without weight, which the model lacks, copies.
-  virtual void RmsNorm(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<float> out) = 0;
+  // The norm of rows that the model has: kernels/rmsnorm.h or kernels/layernorm.h. Without weight, which the model
+  // lacks, it copies. Queries and keys have an RMSNorm, of each head alone or of all together. An empty dweight: no
+  // gradient of the weights.
+  virtual void Norm(DeviceMatrix<const float> x, const NormOperands& norm, DeviceMatrix<float> out) = 0;
   virtual void RmsNormHeads(DeviceMatrix<float> x, const Operand& weight) = 0;
   // dx may be dy unless it accumulates.
-  virtual void RmsNormGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
-                               bool accumulate, DeviceMatrix<float> dx, DeviceMatrix<float> dweight) = 0;
+  virtual void NormGradient(DeviceMatrix<const float> x, const NormOperands& norm, DeviceMatrix<const float> dy,
+                            bool accumulate, DeviceMatrix<float> dx, const NormGradients& gradients) = 0;
   virtual void RmsNormHeadsGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
                                     DeviceMatrix<float> dx, DeviceMatrix<float> dweight) = 0;
 
-  // kernels/elementwise.h: of the activation that the model has.
+  // kernels/elementwise.h: of the activation that the model has. Without gate, `up` and `dup` are empty, and `gate` is
+  // the output of the up projection.
   virtual void GatedUnit(DeviceMatrix<float> gate, DeviceMatrix<const float> up) = 0;
   virtual void GatedUnitGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> up,
                                  DeviceMatrix<float> dgate, DeviceMatrix<float> dup) = 0;

@@ -42,8 +42,8 @@ struct LoraSettings {
 };
 
 struct TrainedParameters {
-  std::vector<StageParameters> stages;  // one per stage of the plan, or empty
-  Parameter final_norm, head;           // (1, hidden), (vocab, hidden)
+  std::vector<StageParameters> stages;          // one per stage of the plan, or empty
+  Parameter final_norm, final_norm_bias, head;  // (1, hidden) twice, (vocab, hidden)
   LoraSettings lora;
 
   // The lowest of `stage_count` stages that has a gradient; stage_count where only the head or the last norm has one,

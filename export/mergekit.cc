@@ -36,8 +36,8 @@ std::string WhyNotMergekit(const Model& model, const DepthPlan& plan) {
         model.provenance->recipe.correction);
   if (model.removed.empty() && plan.blocks() == model.weights->config.layers) return "no block is removed";
   // Those with definitions in mergekit's repository, of which none has layers that differ.
-  static const std::set<std::string_view> known = {"llama",  "mistral", "qwen2",   "qwen3", "phi3",
-                                                   "gemma2", "olmo2",   "granite", "glm4"};
+  static const std::set<std::string_view> known = {"llama", "mistral", "qwen2", "qwen3",      "phi3",  "gemma2",
+                                                   "olmo2", "granite", "glm4",  "starcoder2", "cohere"};
   const std::string& family = model.weights->config.family;
   if (!known.contains(family))
     return fmt::format("mergekit has no definition of family {} whose layers may be renumbered (it has of {})", family,

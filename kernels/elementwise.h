@@ -4,6 +4,7 @@
 
 #include <span>
 
+#include "runtime/activation.h"
 #include "runtime/context.h"
 #include "runtime/tensor.h"
 
@@ -27,6 +28,11 @@ void SwiGluGradient(const Context& context, MatrixView<const float> gate, Matrix
                     MatrixView<float> dgate, MatrixView<float> dup);
 void GeGluGradient(const Context& context, MatrixView<const float> gate, MatrixView<const float> up,
                    MatrixView<float> dgate, MatrixView<float> dup);
+
+// x = activation(x), in place: the MLP without gate.
+void Activate(const Context& context, Activation activation, MatrixView<float> x);
+// Its gradient: dx, the gradient of the result, becomes that of x, which is the input of Activate().
+void ActivateGradient(const Context& context, Activation activation, MatrixView<const float> x, MatrixView<float> dx);
 
 // x = cap * tanh(x / cap), in place: the soft cap of logits (Gemma 2). cap > 0.
 void SoftCap(const Context& context, float cap, MatrixView<float> x);

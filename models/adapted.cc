@@ -30,7 +30,7 @@ using Json = nlohmann::json;
 // misread: version 2 added half blocks, version 3 tensors of the plan's own and LoRA factors.
 constexpr int kFirstVersion = 1, kHalvesVersion = 2, kOwnVersion = 3;
 constexpr const char *kAdapterTensors = "adapters.safetensors", *kOwnTensors = "own.safetensors";
-constexpr const char *kFinalNorm = "model.norm.weight", *kHead = "lm_head.weight";
+constexpr const char *kFinalNorm = "model.norm.weight", *kFinalNormBias = "model.norm.bias", *kHead = "lm_head.weight";
 constexpr const char* kStandalone = ".";  // as base: the directory has weights of its own
 
 Json ReadJson(const fs::path& file) { return ParseJson(ReadFile(file, 1 << 28), file.string()); }
@@ -345,12 +345,16 @@ class PlanReader {
   }
 
   std::shared_ptr<const OutputWeights> Output() {
-    const std::set<std::string> own = NameList(header_.json, "output", {kFinalNorm, kHead}, name_, header_.version);
+    std::set<std::string> known = {kFinalNorm, kHead};
+    if (!weights_.final_norm_bias.empty()) known.insert(kFinalNormBias);
+    const std::set<std::string> own = NameList(header_.json, "output", known, name_, header_.version);
     if (own.empty()) return nullptr;
     const ModelConfig& config = weights_.config;
     const auto output = std::make_shared<OwnOutput>(weights_, DepthPlan());
     if (own.contains(kFinalNorm))
       output->Replace(&OutputWeights::final_norm, Own().Take(kFinalNorm, {config.hidden}), Own().storage());
+    if (own.contains(kFinalNormBias))
+      output->Replace(&OutputWeights::final_norm_bias, Own().Take(kFinalNormBias, {config.hidden}), Own().storage());
     if (own.contains(kHead))
       output->Replace(&OutputWeights::head, Own().Take(kHead, {config.vocab, config.hidden}), Own().storage());
     return OwnOutput::Share(output);
@@ -459,6 +463,7 @@ SavedPlan Describe(const Weights& weights, const DepthPlan& plan, const Lora* lo
     saved.version = kOwnVersion;
   };
   add(kFinalNorm, plan.output->final_norm, weights.final_norm);
+  add(kFinalNormBias, plan.output->final_norm_bias, weights.final_norm_bias);
   add(kHead, plan.output->head, weights.head);
   return saved;
 }
@@ -502,7 +507,8 @@ void SaveAdapted(const Model& model, const DepthPlan& plan, const Provenance& pr
   const SavedPlan saved = Describe(weights, plan, lora, with_weights);
   WriteSafetensors(out.Create(kAdapterTensors), saved.adapters, {{"format", "shiftrt"}});
   if (!saved.own.empty()) WriteSafetensors(out.Create(kOwnTensors), saved.own, {{"format", "shiftrt"}});
-  if (lora != nullptr) WriteLora(*lora, plan, plan == DepthPlan::Original(weights.config.layers) ? base : "", out);
+  if (lora != nullptr)
+    WriteLora(*lora, weights.config, plan, plan == DepthPlan::Original(weights.config.layers) ? base : "", out);
   // This file is written last, so that a directory that has it is complete. A directory with its own weights names
   // itself as the base.
   Json json = {{"version", saved.version},

@@ -8,23 +8,30 @@
 #include <cstdint>
 #include <vector>
 
-namespace shiftrt {
+#include "runtime/activation.h"
 
-enum class Activation : uint8_t { kSilu, kGeluTanh };  // applied to the gate
+namespace shiftrt {
 
 // The rotary embedding of a layer: ModelConfig::rope, ModelConfig::second_rope, or none.
 enum class RopeChoice : uint8_t { kFirst, kSecond, kNone };
 
 struct BlockSpec {
-  bool input_norms = true;     // each half begins with a norm of the stream
+  bool input_norms = true;     // each half begins with a norm of the stream of its own
   bool update_norms = false;   // each half norms its update before adding it
   bool qk_norm = false;        // norms of queries and keys before the rotation: of each head, or
   bool qk_norm_whole = false;  // of all heads of a token together
   float norm_offset = 0;       // added to the weights of all norms, the model's last one included
+  bool layer_norm = false;     // all norms are LayerNorm (kernels/layernorm.h); false: RMSNorm
+  bool norm_bias = false;      // with layer_norm: norms of the stream have a bias, the model's last one included
+  // Attention and MLP of a whole block read the same stream, and both updates are added to it. False: the MLP reads
+  // the stream with the attention's update.
+  bool parallel = false;
+  bool shared_norm = false;  // both halves of a parallel block read the stream through one norm
 
   bool qkv_bias = false;
   bool output_bias = false;  // o_proj
   bool mlp_bias = false;
+  bool gated = true;  // the MLP is down(activation(gate(x)) * up(x)); false: down(activation(up(x)))
   Activation activation = Activation::kSilu;
 
   float attention_scale = 0;  // multiplies the scores: 1 / sqrt(head_dim) in most families

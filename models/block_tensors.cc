@@ -10,12 +10,15 @@ using enum BlockTensor::Kind;
 using B = BlockWeights;
 using S = BlockSpec;
 
-constexpr Halves kAttention = Halves::kAttention, kMlp = Halves::kMlp;
+constexpr Halves kAttention = Halves::kAttention, kMlp = Halves::kMlp, kBothHalves = Halves::kBoth;
 
 // clang-format off
 constexpr BlockTensor kBlockTensors[] = {
-    // name                             member                     half        kind     output         input          setting
-    {"input_layernorm.weight",          &B::input_norm,            kAttention, kNorm,   kHidden,       kNone,         &S::input_norms},
+    // name                             member                     half        kind     output         input          settings
+    {"input_layernorm.weight",           &B::input_norm,            kAttention, kNorm,   kHidden,       kNone,         &S::input_norms},
+    {"input_layernorm.bias",             &B::input_norm_bias,       kAttention, kBias,   kHidden,       kNone,         &S::input_norms, &S::norm_bias},
+    {"shared_layernorm.weight",          &B::shared_norm,           kBothHalves,kNorm,   kHidden,       kNone,         &S::shared_norm},
+    {"shared_layernorm.bias",            &B::shared_norm_bias,      kBothHalves,kBias,   kHidden,       kNone,         &S::shared_norm, &S::norm_bias},
     {"self_attn.q_proj.weight",         &B::q,                     kAttention, kMatrix, kQueries,      kHidden,       nullptr},
     {"self_attn.k_proj.weight",         &B::k,                     kAttention, kMatrix, kKeyValues,    kHidden,       nullptr},
     {"self_attn.v_proj.weight",         &B::v,                     kAttention, kMatrix, kKeyValues,    kHidden,       nullptr},
@@ -27,11 +30,12 @@ constexpr BlockTensor kBlockTensors[] = {
     {"self_attn.q_norm.weight",         &B::q_norm,                kAttention, kNorm,   kQueryNorm,    kNone,         &S::qk_norm},
     {"self_attn.k_norm.weight",         &B::k_norm,                kAttention, kNorm,   kKeyNorm,      kNone,         &S::qk_norm},
     {"attention_update_norm.weight",    &B::attention_update_norm, kAttention, kNorm,   kHidden,       kNone,         &S::update_norms},
-    {"post_attention_layernorm.weight", &B::post_norm,             kMlp,       kNorm,   kHidden,       kNone,         &S::input_norms},
-    {"mlp.gate_proj.weight",            &B::gate,                  kMlp,       kMatrix, kIntermediate, kHidden,       nullptr},
+    {"post_attention_layernorm.weight",  &B::post_norm,             kMlp,       kNorm,   kHidden,       kNone,         &S::input_norms},
+    {"post_attention_layernorm.bias",    &B::post_norm_bias,        kMlp,       kBias,   kHidden,       kNone,         &S::input_norms, &S::norm_bias},
+    {"mlp.gate_proj.weight",            &B::gate,                  kMlp,       kMatrix, kIntermediate, kHidden,       &S::gated},
     {"mlp.up_proj.weight",              &B::up,                    kMlp,       kMatrix, kIntermediate, kHidden,       nullptr},
     {"mlp.down_proj.weight",            &B::down,                  kMlp,       kMatrix, kHidden,       kIntermediate, nullptr},
-    {"mlp.gate_proj.bias",              &B::gate_bias,             kMlp,       kBias,   kIntermediate, kNone,         &S::mlp_bias},
+    {"mlp.gate_proj.bias",              &B::gate_bias,             kMlp,       kBias,   kIntermediate, kNone,         &S::mlp_bias, &S::gated},
     {"mlp.up_proj.bias",                &B::up_bias,               kMlp,       kBias,   kIntermediate, kNone,         &S::mlp_bias},
     {"mlp.down_proj.bias",              &B::down_bias,             kMlp,       kBias,   kHidden,       kNone,         &S::mlp_bias},
     {"mlp_update_norm.weight",          &B::mlp_update_norm,       kMlp,       kNorm,   kHidden,       kNone,         &S::update_norms},
@@ -57,7 +61,8 @@ int64_t Size(const ModelConfig& config, Axis axis) {
 }
 
 std::vector<int64_t> BlockTensor::Shape(const ModelConfig& config) const {
-  if (setting != nullptr && !(config.block.*setting)) return {};
+  for (bool BlockSpec::*const needed : {setting, also})
+    if (needed != nullptr && !(config.block.*needed)) return {};
   if (kind == kMatrix) return {Size(config, output), Size(config, input)};
   return {Size(config, output)};
 }

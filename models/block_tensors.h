@@ -20,16 +20,17 @@ int64_t Size(const ModelConfig& config, Axis axis);  // 1 for kNone
 struct BlockTensor {
   enum class Kind : uint8_t {
     kMatrix,  // y = x W', of shape (output, input)
-    kBias,    // added to a matrix's output, of shape (output)
-    kNorm,    // gain of an RMSNorm, of shape (output), which is its input too
+    kBias,    // added to the output of a matrix or of a norm, of shape (output)
+    kNorm,    // gain of a norm, of shape (output), which is its input too
   };
 
   const char* name;  // relative to the block, as most checkpoints have it: "self_attn.q_proj.weight"
   TensorView BlockWeights::*member;
-  Halves half;  // the half that reads it: kAttention or kMlp
+  Halves half;  // the half that reads it, or kBoth
   Kind kind;
   Axis output, input;
-  bool BlockSpec::*setting;  // a block where this is false lacks the tensor; null: each has it
+  bool BlockSpec::*setting;         // a block where this is false lacks the tensor; null: each has it
+  bool BlockSpec::*also = nullptr;  // likewise
 
   // True for the norms of queries and keys.
   bool NormsHeads() const { return output == Axis::kQueryNorm || output == Axis::kKeyNorm; }
@@ -39,7 +40,7 @@ struct BlockTensor {
 
 // True if these halves of a block read the tensor.
 inline bool Reads(Halves halves, const BlockTensor& row) {
-  return row.half == Halves::kMlp ? RunsMlp(halves) : RunsAttention(halves);
+  return row.half == Halves::kBoth || (row.half == Halves::kMlp ? RunsMlp(halves) : RunsAttention(halves));
 }
 
 // All rows, in the order in which tensors are visited, written and hashed.

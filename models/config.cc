@@ -191,7 +191,7 @@ ModelConfig ReadAs(const Family& family, const ConfigReader& config) {
   ModelConfig out;
   out.family = family.name;
   ParseShape(config, family, out);
-  out.rms_eps = config.Number("rms_norm_eps", 0, 1, 1e-6);
+  out.rms_eps = config.Number(family.eps, 0, 1, 1e-6);
   out.rope = ParseRope(config, family, out, kFull);
   if (family.rope.by_layer_type) out.second_rope = ParseRope(config, family, out, kSliding);
   out.block = family.block(config, out);

@@ -21,6 +21,16 @@ Activation ReadActivation(const ConfigReader& config, const char* key, const cha
   Fail("{}: {} \"{}\" is not supported (silu and gelu_pytorch_tanh are)", config.file(), key, name);
 }
 
+// The activation of an MLP without gate.
+Activation ReadUngatedActivation(const ConfigReader& config, const char* otherwise) {
+  const std::string name = config.Word("hidden_act", otherwise);
+  if (name == "gelu") return Activation::kGelu;
+  if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::kGeluTanh;
+  if (name == "relu2") return Activation::kRelu2;
+  Fail("{}: hidden_act \"{}\" is not supported without gate (gelu, gelu_pytorch_tanh, gelu_new and relu2 are)",
+       config.file(), name);
+}
+
 // Reads a soft cap; 0 for none.
 float ReadCap(const ConfigReader& config, const char* key) {
   return config.Has(key) ? static_cast<float>(config.Number(key, 1e-6, 1e9)) : 0.0f;
@@ -291,6 +301,52 @@ BlockSpec Ernie45Block(const ConfigReader& config, const ModelConfig& model) {
   return block;
 }
 
+BlockSpec Starcoder2Block(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block;
+  block.layer_norm = block.norm_bias = true;
+  block.qkv_bias = block.output_bias = block.mlp_bias = config.Flag("use_bias", true);
+  block.gated = false;
+  block.activation = ReadUngatedActivation(config, "gelu_pytorch_tanh");
+  block.attention_scale = InverseRoot(static_cast<double>(model.head_dim));
+  block.windows = ReadWindows(config, model, 0, AllLayers(model));
+  return block;
+}
+
+BlockSpec NemotronBlock(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block;
+  block.layer_norm = block.norm_bias = true;
+  block.norm_offset = 1;
+  block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
+  block.mlp_bias = config.Flag("mlp_bias", false);
+  block.gated = false;
+  block.activation = ReadUngatedActivation(config, "relu2");
+  block.attention_scale = InverseRoot(static_cast<double>(model.head_dim));
+  return block;
+}
+
+// Attention and MLP side by side, behind one LayerNorm without bias.
+BlockSpec CohereBlock(const ConfigReader& config, const ModelConfig& model) {
+  Check(model.head_dim * model.heads == model.hidden, "{}: head_dim is {}, expected hidden_size / heads, {}",
+        config.file(), model.head_dim, model.hidden / model.heads);
+  Check(!config.Flag("use_qk_norm", false), "{}: use_qk_norm is not supported", config.file());
+  BlockSpec block = PlainBlock(config, model);
+  block.input_norms = false;
+  block.layer_norm = block.parallel = block.shared_norm = true;
+  block.qkv_bias = block.output_bias = config.Flag("attention_bias", false);
+  block.logit_scale = static_cast<float>(config.Number("logit_scale", 1e-9, 1e9));
+  return block;
+}
+
+// Layers without window have no rotary embedding.
+BlockSpec Cohere2Block(const ConfigReader& config, const ModelConfig& model) {
+  BlockSpec block = CohereBlock(config, model);
+  const std::vector<bool> slides =
+      SlidingLayers(config, model, FullEvery(Pattern(config, "sliding_window_pattern", 4)));
+  block.windows = WindowsOf(config, model, slides);
+  block.ropes = RopesOf(slides, RopeChoice::kFirst, RopeChoice::kNone);
+  return block;
+}
+
 }  // namespace
 
 const std::vector<Family>& Families() {
@@ -428,6 +484,43 @@ const std::vector<Family>& Families() {
        .defaults = R"({"tie_word_embeddings": true, "rms_norm_eps": 1e-5, "num_key_value_heads": 2, "head_dim": 128,
                        "rope_theta": 500000.0})",
        .rope = {.interleaved = true}},
+      {.architecture = "NemotronForCausalLM",
+       .name = "nemotron",
+       .block = NemotronBlock,
+       .models = "Nemotron 4, Minitron",
+       .defaults = R"({"norm_eps": 1e-5})",
+       .eps = "norm_eps",
+       .rope = {.partial = 0.5}},
+      {.architecture = "CohereForCausalLM",
+       .name = "cohere",
+       .block = CohereBlock,
+       .models = "Command R, Aya 23",
+       .defaults = R"({"layer_norm_eps": 1e-5, "logit_scale": 0.0625, "tie_word_embeddings": true})",
+       .eps = "layer_norm_eps",
+       .rope = {.interleaved = true},
+       .places = {{"input_layernorm.weight", {&B::shared_norm}}}},
+      {.architecture = "Cohere2ForCausalLM",
+       .name = "cohere2",
+       .block = Cohere2Block,
+       .models = "Command R7B, Command A",
+       .defaults = R"({"layer_norm_eps": 1e-5, "logit_scale": 0.0625, "tie_word_embeddings": true,
+                       "sliding_window": 4096})",
+       .eps = "layer_norm_eps",
+       .rope = {.interleaved = true},
+       .harmless = {"layer_switch", "order_of_interleaved_layers", "position_embedding_type", "rotary_pct",
+                    "use_embedding_sharing", "use_gated_activation", "use_parallel_block", "use_parallel_embedding"},
+       .places = {{"input_layernorm.weight", {&B::shared_norm}}}},
+      {.architecture = "Starcoder2ForCausalLM",
+       .name = "starcoder2",
+       .block = Starcoder2Block,
+       .models = "StarCoder 2, 3B, 7B and 15B",
+       .defaults = R"({"norm_epsilon": 1e-5, "tie_word_embeddings": true})",
+       .eps = "norm_epsilon",
+       .harmless = {"norm_type", "mlp_type", "embedding_dropout"},
+       .places = {{"mlp.c_fc.weight", {&B::up}},
+                  {"mlp.c_proj.weight", {&B::down}},
+                  {"mlp.c_fc.bias", {&B::up_bias}},
+                  {"mlp.c_proj.bias", {&B::down_bias}}}},
   };
   return families;
 }

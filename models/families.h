@@ -40,6 +40,7 @@ struct Family {
   const char* models = "";                         // well-known models, for the list of families
   const char* defaults = "{}";                     // of settings that config.json does not have, as JSON
   const char* intermediate = "intermediate_size";  // the key of the MLP's size
+  const char* eps = "rms_norm_eps";                // the key of the norms' epsilon
   FamilyRope rope = {};
   std::vector<const char*> harmless = {};  // keys that this family's class ignores, besides those of all families
   std::vector<TensorPlace> places = {};

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "models/config_reader.h"
+#include "models/families.h"
 #include "models/own_tensors.h"
 #include "runtime/elements.h"
 #include "runtime/json.h"
@@ -53,6 +54,17 @@ constexpr const char* kHarmless[] = {"peft_type",
 std::string ModuleOf(const BlockTensor& row) {
   const std::string name = row.name;
   return name.substr(0, name.size() - std::string(kWeight).size());
+}
+
+// The name that the family's checkpoints give it, which PEFT uses ("mlp.c_fc" for "mlp.up_proj" in StarCoder 2); ours
+// for a projection that they join with others.
+std::string ModuleOf(const ModelConfig& config, const BlockTensor& row) {
+  for (const CheckpointTensor& stored : CheckpointTensors(config)) {
+    const std::string name = stored.name;
+    if (stored.parts.size() == 1 && stored.parts.front() == &row)
+      return name.substr(0, name.size() - std::string(kWeight).size());
+  }
+  return ModuleOf(row);
 }
 
 // For messages, such as "layer 3, self_attn.q_proj".
@@ -148,8 +160,9 @@ class FactorReader {
     int64_t index = 0;
     for (const BlockStage* block : plan_.Blocks()) {
       for (const BlockTensor& row : BlockTensors()) {
-        const std::string module = fmt::format("{}{}.{}", kPrefix, index, ModuleOf(row));
-        if (row.kind != BlockTensor::Kind::kMatrix || !Reads(block->halves, row) || !Has(module)) continue;
+        if (row.kind != BlockTensor::Kind::kMatrix || !Reads(block->halves, row)) continue;
+        const std::string module = fmt::format("{}{}.{}", kPrefix, index, ModuleOf(config_, row));
+        if (!Has(module)) continue;
         const std::vector<int64_t> shape = row.Shape(config_);
         Matrix<float> a = Take(module + kA, rank_, shape[1]), b = Take(module + kB, shape[0], rank_);
         factors.push_back({block->layer, &row, std::move(a), std::move(b)});
@@ -268,12 +281,13 @@ double MergeError(const Weights& weights, const DepthPlan& plan, const Lora& lor
   return change == 0 ? 0 : std::sqrt(lost / change);
 }
 
-void WriteLora(const Lora& lora, const DepthPlan& plan, const std::string& base, AtomicDirectory& out) {
+void WriteLora(const Lora& lora, const ModelConfig& model, const DepthPlan& plan, const std::string& base,
+               AtomicDirectory& out) {
   std::map<std::string, std::vector<int64_t>> blocks_of;  // by module
   std::vector<NamedTensor> tensors;
   for (const LoraFactors& factors : lora.factors) {
     const int64_t block = PlaceOf(plan, factors).block;
-    const std::string module = ModuleOf(*factors.tensor);
+    const std::string module = ModuleOf(model, *factors.tensor);
     blocks_of[module].push_back(block);
     tensors.push_back({fmt::format("{}{}.{}{}", kPrefix, block, module, kA), WholeMatrix(factors.a)});
     tensors.push_back({fmt::format("{}{}.{}{}", kPrefix, block, module, kB), WholeMatrix(factors.b)});

@@ -54,7 +54,8 @@ inline constexpr const char* kLoraConfig = "adapter_config.json";
 // Writes the factors into `out` as DIR/lora, in the format of PEFT (huggingface/peft). Layers are numbered as in a
 // checkpoint that has only the plan's blocks. `base`: the model that the factors belong to; "" if no directory holds it
 // yet.
-void WriteLora(const Lora& lora, const DepthPlan& plan, const std::string& base, AtomicDirectory& out);
+void WriteLora(const Lora& lora, const ModelConfig& model, const DepthPlan& plan, const std::string& base,
+               AtomicDirectory& out);
 
 // Reads the factors in `directory`, in PEFT's format, for the blocks of `plan`. Throws Error naming file, key or tensor
 // for what is malformed, missing or left over, of another shape or not finite, and for settings of PEFT that change how

@@ -18,7 +18,8 @@ const char* NameOf(TensorView BlockWeights::*member) {
   return "?";
 }
 const char* NameOf(TensorView OutputWeights::*member) {
-  return member == &OutputWeights::head ? "lm_head.weight" : "model.norm.weight";
+  if (member == &OutputWeights::head) return "lm_head.weight";
+  return member == &OutputWeights::final_norm ? "model.norm.weight" : "model.norm.bias";
 }
 
 // Copies `values` to a new tensor with the type of `tensor`. `storage` keeps it alive. Errors begin with `what`.

@@ -266,7 +266,7 @@ DepthPlan DepthPlan::Uncorrected() const {
 }
 
 OutputWeights DepthPlan::Output(const Weights& weights) const {
-  return output ? *output : OutputWeights{weights.final_norm, weights.head};
+  return output ? *output : OutputWeights{weights.final_norm, weights.head, weights.final_norm_bias};
 }
 
 bool DepthPlan::TiedHead(const Weights& weights) const {
@@ -275,7 +275,9 @@ bool DepthPlan::TiedHead(const Weights& weights) const {
 
 int64_t DepthPlan::Parameters(const Weights& weights) const {
   const OutputWeights last = Output(weights);
-  return weights.embedding.elements() + last.final_norm.elements() + (TiedHead(weights) ? 0 : last.head.elements()) +
+  return weights.embedding.elements() + last.final_norm.elements() +
+         (last.final_norm_bias.empty() ? 0 : last.final_norm_bias.elements()) +
+         (TiedHead(weights) ? 0 : last.head.elements()) +
          Sum(
              *this, weights, [](const TensorView& tensor) { return tensor.elements(); },
              [](const Lra& lra) { return lra.parameters(); });
@@ -283,7 +285,8 @@ int64_t DepthPlan::Parameters(const Weights& weights) const {
 
 int64_t DepthPlan::BytesPerToken(const Weights& weights) const {
   const OutputWeights last = Output(weights);
-  return weights.embedding.bytes() / weights.config.vocab + last.final_norm.bytes() + last.head.bytes() +
+  return weights.embedding.bytes() / weights.config.vocab + last.final_norm.bytes() +
+         (last.final_norm_bias.empty() ? 0 : last.final_norm_bias.bytes()) + last.head.bytes() +
          Sum(
              *this, weights, [](const TensorView& tensor) { return tensor.bytes(); },
              [](const Lra& lra) { return lra.parameters() * static_cast<int64_t>(sizeof(float)); });
@@ -305,6 +308,7 @@ std::string DepthPlan::Fingerprint() const {
         });
   }
   if (output) text += fmt::format("output {} {};", HashOf(output->final_norm), HashOf(output->head));
+  if (output && !output->final_norm_bias.empty()) text += fmt::format("bias {};", HashOf(output->final_norm_bias));
   return HashHex(text);
 }
 

@@ -101,8 +101,9 @@ const char* MissingTensor(const Weights& weights, const BlockStage& stage);
 
 // The final norm and the head, which turn the stream after the last stage into logits.
 struct OutputWeights {
-  TensorView final_norm;  // (hidden)
-  TensorView head;        // (vocab, hidden)
+  TensorView final_norm;            // (hidden)
+  TensorView head;                  // (vocab, hidden)
+  TensorView final_norm_bias = {};  // (hidden), or empty
 };
 
 struct DepthPlan {

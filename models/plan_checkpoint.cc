@@ -69,8 +69,9 @@ Weights KeptWeights(const Weights& weights, const DepthPlan& plan, bool running_
     for (const BlockTensor& row : BlockTensors())
       if (!Reads(block->halves, row)) kept.*row.member = {};
   }
-  const auto [final_norm, head] = plan.Output(weights);
+  const auto [final_norm, head, final_norm_bias] = plan.Output(weights);
   out.final_norm = final_norm;
+  out.final_norm_bias = final_norm_bias;
   out.head = head;
   out.config.tied_head = plan.TiedHead(weights);
   out.config.layers = plan.blocks();

@@ -52,6 +52,7 @@ ModelShapes Describe(const fs::path& model, const ModelConfig& config, LoadDType
     }
   }
   weights->final_norm = take("model.norm.weight", {config.hidden});
+  if (config.block.norm_bias) weights->final_norm_bias = take("model.norm.bias", {config.hidden});
   weights->head = config.tied_head ? weights->embedding : take("lm_head.weight", {config.vocab, config.hidden});
   shapes.weights = std::move(weights);
   return shapes;

@@ -52,6 +52,7 @@ std::vector<std::pair<std::string, std::vector<int64_t>>> TensorShapes(const Mod
     for (const CheckpointTensor& tensor : block)
       shapes.push_back({fmt::format("model.layers.{}.{}", layer, tensor.name), tensor.shape});
   shapes.push_back({"model.norm.weight", {config.hidden}});
+  if (config.block.norm_bias) shapes.push_back({"model.norm.bias", {config.hidden}});
   if (!config.tied_head) shapes.push_back({"lm_head.weight", {config.vocab, config.hidden}});
   return shapes;
 }
@@ -63,6 +64,7 @@ void Weights::ForEach(const std::function<void(const std::string& name, const Te
       visit(fmt::format("model.layers.{}.{}", layer, row.name), tensor);
     });
   visit("model.norm.weight", final_norm);
+  if (config.block.norm_bias) visit("model.norm.bias", final_norm_bias);
   if (!config.tied_head) visit("lm_head.weight", head);
 }
 
@@ -79,6 +81,7 @@ void Weights::ForEachStored(
     }
   }
   visit("model.norm.weight", {&final_norm, 1});
+  if (config.block.norm_bias) visit("model.norm.bias", {&final_norm_bias, 1});
   if (!config.tied_head) visit("lm_head.weight", {&head, 1});
 }
 
@@ -109,6 +112,9 @@ std::string Weights::Fingerprint() const {
   if (b.attention_cap > 0 || b.logit_cap > 0) summary += fmt::format("\ncaps {} {}", b.attention_cap, b.logit_cap);
   if (b.AnyWindow()) summary += fmt::format("\nwindows {}", fmt::join(b.windows, " "));
   if (b.scaled_embeddings) summary += fmt::format("\nattention scale {}", b.attention_scale);
+  if (b.layer_norm || b.parallel || !b.gated)
+    summary += fmt::format("\nlayer norm {} {} parallel {} {} gated {}", b.layer_norm, b.norm_offset, b.parallel,
+                           b.shared_norm, b.gated);
   if (r.kind == RopeKind::kLongRope)
     summary += fmt::format("\nlongrope {} {}", fmt::join(r.short_factors, " "), fmt::join(r.long_factors, " "));
   if (r.partial != 1 || r.query_beta != 0) summary += fmt::format("\nrotary {} {}", r.partial, r.query_beta);
@@ -149,7 +155,8 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
   NoProgress silent;
   Progress& progress = options.progress != nullptr ? *options.progress : silent;
   const std::vector<CheckpointTensor> stored_tensors = CheckpointTensors(config);
-  progress.Begin("loading weights, in tensors", std::ssize(stored_tensors) * config.layers + 2 + !config.tied_head);
+  progress.Begin("loading weights, in tensors",
+                 std::ssize(stored_tensors) * config.layers + 2 + config.block.norm_bias + !config.tied_head);
   if (options.split.processes > 1) {
     const DepthPlan all = DepthPlan::Original(config.layers);
     weights->shares = CutModel(config, options.split.plan ? *options.split.plan : all, options.split.processes);
@@ -174,6 +181,7 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
               *weights);
   }
   weights->final_norm = take("model.norm.weight", {config.hidden}, mine.last);
+  if (config.block.norm_bias) weights->final_norm_bias = take("model.norm.bias", {config.hidden}, mine.last);
   weights->head =
       config.tied_head ? weights->embedding : take("lm_head.weight", {config.vocab, config.hidden}, mine.last);
   checkpoint->RefuseLeftOver(config.tied_head, options.adapters_beside);

@@ -24,12 +24,13 @@ namespace shiftrt {
 // One block's tensors as stored; a bias or norm that the family lacks is empty(). models/block_tensors.h has a row for
 // each.
 struct BlockWeights {
-  TensorView input_norm;  // (hidden), before the attention
-  TensorView q, k, v, o;  // (query_dim, hidden), (kv_dim, hidden) twice, (hidden, query_dim)
+  TensorView input_norm, input_norm_bias;    // (hidden), before the attention
+  TensorView shared_norm, shared_norm_bias;  // (hidden), before both halves of a parallel block
+  TensorView q, k, v, o;                     // (query_dim, hidden), (kv_dim, hidden) twice, (hidden, query_dim)
   TensorView q_bias, k_bias, v_bias, o_bias;
   TensorView q_norm, k_norm;                          // (head_dim); or (query_dim) and (kv_dim), of all heads together
   TensorView attention_update_norm, mlp_update_norm;  // (hidden), of what the halves add to the stream
-  TensorView post_norm;                               // (hidden), before the MLP
+  TensorView post_norm, post_norm_bias;               // (hidden), before the MLP
   TensorView gate, up, down;                          // (intermediate, hidden) twice, (hidden, intermediate)
   TensorView gate_bias, up_bias, down_bias;
 };
@@ -55,7 +56,7 @@ struct Weights {
   ModelConfig config;
   TensorView embedding;  // (vocab, hidden)
   std::vector<BlockWeights> blocks;
-  TensorView final_norm;                             // (hidden)
+  TensorView final_norm, final_norm_bias;            // (hidden)
   TensorView head;                                   // (vocab, hidden); the embedding if tied
   std::filesystem::path directory;                   // or the GGUF file
   std::vector<std::shared_ptr<const void>> storage;  // keeps the files and converted copies alive

@@ -44,6 +44,11 @@ void CheckOptions(const ShiftOptions& options, const ModelConfig& config, bool s
     if (used.has(first) && used.has(second))
       FailUsage(Field(std::string(RowOf(first).field)), "{} does not go with {}: {}", RowOf(first).name,
                 RowOf(second).name, why);
+  CheckParallelBlocks(options.prune, config);
+  if (options.heal == Heal::kAll && config.block.parallel)
+    FailUsage(Field("heal"),
+              "all: the model has parallel blocks, in which no stream runs between attention and MLP that the output "
+              "projection could be fitted to: choose down");
   if (options.correction->has_rank()) CheckRank(options.fit.rank, config.hidden);
 }
 

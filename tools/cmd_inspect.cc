@@ -42,8 +42,9 @@ std::vector<std::string> TensorsOfItsOwn(const Model& model) {
     });
     if (!changed.empty()) own.push_back(fmt::format("block {} ({})", block->layer, fmt::join(changed, ", ")));
   }
-  const auto [final_norm, head] = model.plan.Output(weights);
-  if (final_norm.data != weights.final_norm.data) own.emplace_back("final norm");
+  const auto [final_norm, head, final_norm_bias] = model.plan.Output(weights);
+  if (final_norm.data != weights.final_norm.data || final_norm_bias.data != weights.final_norm_bias.data)
+    own.emplace_back("final norm");
   if (head.data != weights.head.data) own.emplace_back("head");
   return own;
 }
@@ -75,9 +76,11 @@ void PrintGroups(const Model& model) {
   const Weights& weights = *model.weights;
   const OutputWeights output = model.plan.Output(weights);
   int64_t attention = 0, mlp = 0, norms = output.final_norm.bytes();
+  if (!output.final_norm_bias.empty()) norms += output.final_norm_bias.bytes();
   for (const BlockStage* block : model.plan.Blocks())
     ForEachTensor(TensorsOf(weights, *block), block->halves, [&](const BlockTensor& row, const TensorView& tensor) {
-      const bool norm = row.kind == BlockTensor::Kind::kNorm && row.output == Axis::kHidden;
+      const bool norm =
+          std::string_view(row.name).find("norm.") != std::string_view::npos && row.output == Axis::kHidden;
       (norm ? norms : row.half == Halves::kMlp ? mlp : attention) += tensor.bytes();
     });
   Table table({"group", "bytes"});

@@ -67,7 +67,7 @@ class CpuBackend : public Backend, private OpsLayers {
   }
   MatrixView<const float> FinalNorm(MatrixView<const float> rows) {
     const MatrixView<float> x = normed_.Get(rows.rows, config_.hidden);
-    ops().RmsNorm(rows, output_.final_norm, x);
+    ops().Norm(rows, {output_.final_norm, output_.final_norm_bias}, x);
     if (config_.block.logit_scale != 1) ops().Scale(config_.block.logit_scale, x);
     return x;
   }

@@ -12,6 +12,7 @@
 #include "engine/cpu/kv.h"
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/layernorm.h"
 #include "kernels/logprob.h"
 #include "kernels/matmul.h"
 #include "kernels/rmsnorm.h"
@@ -124,19 +125,28 @@ class CpuOps : public Ops {
     shiftrt::BiasGradient(context_, dy.host(), db.host());
   }
 
-  void RmsNorm(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<float> out) override {
-    if (weight.empty()) return Copy(x, out);
-    shiftrt::RmsNorm(context_, x.host(), Taken::Vector(weight).view(), eps_, out.host(), spec_.norm_offset);
+  void Norm(DeviceMatrix<const float> x, const NormOperands& norm, DeviceMatrix<float> out) override {
+    if (norm.weight.empty()) return Copy(x, out);
+    const Taken w = Taken::Vector(norm.weight), b = Taken::Vector(norm.bias);
+    if (spec_.layer_norm) {
+      LayerNorm(context_, x.host(), w.view(), b.view(), eps_, out.host(), spec_.norm_offset);
+    } else {
+      RmsNorm(context_, x.host(), w.view(), eps_, out.host(), spec_.norm_offset);
+    }
   }
   void RmsNormHeads(DeviceMatrix<float> x, const Operand& weight) override {
     shiftrt::RmsNormHeads(context_, x.host(), NormedTogether(x), Taken::Vector(weight).view(), eps_, spec_.norm_offset);
   }
-  void RmsNormGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
-                       bool accumulate, DeviceMatrix<float> dx, DeviceMatrix<float> dweight) override {
-    if (weight.empty()) return accumulate ? AddTo(dy, dx) : Copy(dy, dx);
-    const Taken w = Taken::Vector(weight);
-    shiftrt::RmsNormGradient(context_, {x.host(), w.view(), eps_, spec_.norm_offset}, dy.host(), accumulate, dx.host(),
-                             dweight.host());
+  void NormGradient(DeviceMatrix<const float> x, const NormOperands& norm, DeviceMatrix<const float> dy,
+                    bool accumulate, DeviceMatrix<float> dx, const NormGradients& gradients) override {
+    if (norm.weight.empty()) return accumulate ? AddTo(dy, dx) : Copy(dy, dx);
+    const Taken w = Taken::Vector(norm.weight);
+    const shiftrt::NormGradient of = {x.host(), w.view(), eps_, spec_.norm_offset};
+    if (spec_.layer_norm) {
+      LayerNormGradient(context_, of, dy.host(), accumulate, dx.host(), gradients.weight.host(), gradients.bias.host());
+    } else {
+      RmsNormGradient(context_, of, dy.host(), accumulate, dx.host(), gradients.weight.host());
+    }
   }
   void RmsNormHeadsGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
                             DeviceMatrix<float> dx, DeviceMatrix<float> dweight) override {
@@ -146,10 +156,12 @@ class CpuOps : public Ops {
   }
 
   void GatedUnit(DeviceMatrix<float> gate, DeviceMatrix<const float> up) override {
+    if (up.empty()) return Activate(context_, spec_.activation, gate.host());
     (spec_.activation == Activation::kSilu ? SwiGlu : GeGlu)(context_, gate.host(), up.host());
   }
   void GatedUnitGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> up, DeviceMatrix<float> dgate,
                          DeviceMatrix<float> dup) override {
+    if (up.empty()) return ActivateGradient(context_, spec_.activation, gate.host(), dgate.host());
     const auto gradient = spec_.activation == Activation::kSilu ? SwiGluGradient : GeGluGradient;
     gradient(context_, gate.host(), up.host(), dgate.host(), dup.host());
   }

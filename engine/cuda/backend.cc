@@ -187,7 +187,7 @@ std::vector<float> CudaBackend::LogProbs(const ScoredRows& scored, std::span<int
                   {rows, DType::kFloat32});
     }
     const DeviceArray x = s_.Get(CudaArray::kNormed, m * s_.hidden(), s_.dtype());
-    gpu::AddRmsNorm(s_.stream(), {rows, m, s_.hidden()}, {}, s_.FinalNorm(), s_.eps(), x);
+    gpu::AddNorm(s_.stream(), {rows, m, s_.hidden()}, {}, s_.FinalNorm(), x);
     for (int64_t v = 0; v < vocab; v += kGpuVocabChunk) {
       const int64_t n = std::min(kGpuVocabChunk, vocab - v);
       const DeviceArray logits = s_.Get(CudaArray::kLogits, m * n, DType::kFloat32);

@@ -28,11 +28,11 @@ void ManyTokens::Attention(const BlockStage& block, int64_t slot) {
   const KeysValues kv = s_.Place(slot);
   const Step& step = s_.step();
   const int64_t q_dim = s_.config().query_dim(), qkv_dim = q_dim + 2 * s_.config().kv_dim();
-  const DeviceArray x = s_.Get(CudaArray::kNormed, step.count * s_.hidden(), s_.dtype());
   const DeviceArray qkv = s_.Get(CudaArray::kQkv, step.count * qkv_dim, s_.dtype());
   const DeviceArray q = s_.Get(CudaArray::kQueries, step.count * q_dim, s_.dtype());
   const DeviceArray attended = s_.Get(CudaArray::kAttended, step.count * q_dim, s_.dtype());
-  gpu::AddRmsNorm(s_.stream(), s_.Hidden(CudaArray::kResidual), pending_, w.norm.data(), s_.eps(), x);
+  const DeviceArray x = Normed(w.norm, CudaArray::kNormed);
+  if (s_.Parallel(block) && !s_.spec().shared_norm) Normed(s_.MlpOf(block).norm, s_.ParallelMlpInput());
   s_.products().MatMul(
       {.x = x, .w = {w.qkv.data(), s_.dtype()}, .y = qkv, .m = step.count, .n = qkv_dim, .k = s_.hidden()});
   s_.Rotate(block.layer, w, qkv, q, kv);
@@ -52,6 +52,13 @@ void ManyTokens::Attention(const BlockStage& block, int64_t slot) {
                                     .out = attended});
   }
   Add({attended, w.o.data(), q_dim, w.o_bias, w.update_norm}, CudaArray::kAttentionUpdate);
+}
+
+DeviceArray ManyTokens::Normed(const DeviceNorm& norm, CudaArray into) {
+  const DeviceArray x = s_.Get(into, s_.step().count * s_.hidden(), s_.dtype());
+  gpu::AddNorm(s_.stream(), s_.Hidden(CudaArray::kResidual), pending_, s_.NormOf(norm), x);
+  pending_ = {};
+  return x;
 }
 
 // The pending part of an update is added to the stream when the next norm reads it.
@@ -85,10 +92,13 @@ void ManyTokens::JoinBranches(const KeysValues& kv) {
 void ManyTokens::Mlp(const BlockStage& block) {
   const DeviceMlp& w = s_.MlpOf(block);
   const int64_t count = s_.step().count, inter = s_.config().intermediate;
-  const DeviceArray x = s_.Get(CudaArray::kNormed, count * s_.hidden(), s_.dtype());
   const DeviceArray activation = s_.Get(CudaArray::kActivation, count * inter, s_.dtype());
-  gpu::AddRmsNorm(s_.stream(), s_.Hidden(CudaArray::kResidual), pending_, w.norm.data(), s_.eps(), x);
-  Gate(w, x, activation);
+  if (s_.Parallel(block)) {
+    Settled();
+    Gate(w, s_.Get(s_.ParallelMlpInput(), count * s_.hidden(), s_.dtype()), activation);
+  } else {
+    Gate(w, Normed(w.norm, CudaArray::kNormed), activation);
+  }
   Add({activation, w.down.data(), inter, w.down_bias, w.update_norm}, CudaArray::kMlpUpdate);
 }
 
@@ -106,6 +116,11 @@ void ManyTokens::Gate(const DeviceMlp& w, ConstDeviceArray x, DeviceArray activa
                                   .intermediate = inter,
                                   .out = activation,
                                   .multiprocessors = s_.cores()});
+  }
+  if (!s_.spec().gated) {
+    s_.products().MatMul({.x = x, .w = weights, .y = activation, .m = count, .n = inter, .k = s_.hidden()});
+    return gpu::Activate(s_.stream(), s_.spec().activation, activation, w.gate_up_bias.data(), count, inter,
+                         activation);
   }
   const DeviceArray gate_up = s_.Get(CudaArray::kGateUp, count * 2 * inter, s_.dtype());
   s_.products().MatMul({.x = x, .w = weights, .y = gate_up, .m = count, .n = 2 * inter, .k = s_.hidden()});

@@ -5,7 +5,6 @@
 #pragma once
 
 #include "engine/cuda/state.h"
-#include "kernels/cuda/rmsnorm.h"
 
 namespace shiftrt {
 
@@ -27,7 +26,10 @@ class ManyTokens : public Layers {
   // The stream with everything added that was pending.
   MatrixView<float> Settled();
   void JoinBranches(const KeysValues& kv);
-  // activation (tokens, intermediate) = the gated projections of x (tokens, hidden).
+  // The norm of the stream with what was pending, which it adds.
+  gpu::DeviceArray Normed(const DeviceNorm& norm, CudaArray into);
+  // activation (tokens, intermediate) = the gated projections, or the activation of the up projection, of x (tokens,
+  // hidden).
   void Gate(const DeviceMlp& w, gpu::ConstDeviceArray x, gpu::DeviceArray activation);
   // The product that ends a half. Its bias is pending, and so is it itself where it is written to `apart`.
   struct LastProduct {

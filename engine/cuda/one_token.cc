@@ -35,12 +35,12 @@ void OneToken::Attention(const BlockStage& block, int64_t slot) {
   const int64_t q_dim = s_.config().query_dim(), qkv_dim = q_dim + 2 * s_.config().kv_dim();
   const DeviceArray q = s_.Get(CudaArray::kQueries, q_dim, DType::kFloat32);
   float* const attended = s_.Floats(CudaArray::kAttended, q_dim);
-  gpu::MatVecProblem product{.w = {w.qkv.data(), s_.dtype()},
-                             .rows = qkv_dim,
-                             .cols = s_.hidden(),
-                             .x = h_,
-                             .norm_weight = w.norm.data(),
-                             .eps = s_.eps()};
+  const bool parallel = s_.Parallel(block);
+  gpu::MatVecProblem product = s_.OfNormed(h_, s_.NormOf(w.norm), parallel,
+                                           {.w = {w.qkv.data(), s_.dtype()}, .rows = qkv_dim, .cols = s_.hidden()});
+  // The MLP reads the stream before the attention's update is added.
+  if (parallel && !s_.spec().shared_norm)
+    s_.OfNormed(h_, s_.NormOf(s_.MlpOf(block).norm), true, {}, s_.ParallelMlpInput());
   if (w.q_norm.size() == 0) {
     const gpu::AttentionShape shape = s_.ShapeOf(block.layer);
     product.bias = w.qkv_bias.data();
@@ -79,21 +79,29 @@ void OneToken::AddProduct(gpu::MatVecProblem product, const DeviceBuffer<float>&
   gpu::MatVecAdd(s_.stream(), product, h_, s_.cores());
 }
 
+gpu::MatVecProblem OneToken::OfMlpInput(const BlockStage& block, gpu::MatVecProblem problem) {
+  if (!s_.Parallel(block)) return s_.OfNormed(h_, s_.NormOf(s_.MlpOf(block).norm), false, problem);
+  problem.x = s_.Floats(s_.ParallelMlpInput(), s_.hidden());  // Attention() has left it there
+  return problem;
+}
+
 void OneToken::Mlp(const BlockStage& block) {
   const DeviceMlp& w = s_.MlpOf(block);
   const int64_t inter = s_.config().intermediate;
   float* const activation = s_.Floats(CudaArray::kActivation, inter);
-  const auto gated = s_.spec().activation == Activation::kSilu ? gpu::MatVecSwiGlu : gpu::MatVecGeGlu;
-  gated(s_.stream(),
-        {.w = {w.gate_up.data(), s_.dtype()},
-         .rows = 2 * inter,
-         .cols = s_.hidden(),
-         .x = h_,
-         .norm_weight = w.norm.data(),
-         .eps = s_.eps(),
-         .bias = w.gate_up_bias.data(),
-         .y = activation},
-        s_.cores());
+  const gpu::MatVecProblem product = OfMlpInput(block, {.w = {w.gate_up.data(), s_.dtype()},
+                                                        .rows = s_.spec().gated ? 2 * inter : inter,
+                                                        .cols = s_.hidden(),
+                                                        .bias = w.gate_up_bias.data(),
+                                                        .y = activation});
+  if (s_.spec().gated) {
+    const auto gated = s_.spec().activation == Activation::kSilu ? gpu::MatVecSwiGlu : gpu::MatVecGeGlu;
+    gated(s_.stream(), product, s_.cores());
+  } else {
+    gpu::MatVec(s_.stream(), product, s_.cores());
+    gpu::Activate(s_.stream(), s_.spec().activation, {activation, DType::kFloat32}, nullptr, 1, inter,
+                  {activation, DType::kFloat32});
+  }
   AddProduct({.w = {w.down.data(), s_.dtype()}, .rows = s_.hidden(), .cols = inter, .x = activation}, w.down_bias,
              w.update_norm);
 }

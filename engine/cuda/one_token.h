@@ -29,6 +29,8 @@ class OneToken : public Layers {
 
  private:
   void Begin();
+  // `problem` with the normed input of the stage's MLP as its input.
+  gpu::MatVecProblem OfMlpInput(const BlockStage& block, gpu::MatVecProblem problem);
   void AddProduct(gpu::MatVecProblem product, const gpu::DeviceBuffer<float>& bias,
                   const gpu::DeviceBuffer<float>& norm);
 

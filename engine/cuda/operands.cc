@@ -18,7 +18,8 @@ DeviceOperands::DeviceOperands(std::shared_ptr<const Weights> weights, std::shar
     });
   Place(weights_->embedding, device_->embedding());
   Place(weights_->head, device_->head());
-  Place(weights_->final_norm, {device_->final_norm(), DType::kFloat32});
+  Place(weights_->final_norm, {device_->final_norm().weight.data(), DType::kFloat32});
+  Place(weights_->final_norm_bias, {device_->final_norm().bias.data(), DType::kFloat32});
 }
 
 void DeviceOperands::Place(const TensorView& tensor, ConstDeviceArray at) {
@@ -35,7 +36,8 @@ void DeviceOperands::PlaceAttention(int64_t layer) {
   Place(block.v, {half.qkv.data() + block.q.bytes() + block.k.bytes(), device_->dtype()});
   Place(block.o, {half.o.data(), device_->dtype()});
   const auto place = [&](const TensorView& tensor, const float* at) { Place(tensor, {at, DType::kFloat32}); };
-  place(block.input_norm, half.norm.data());
+  for (const TensorView* norm : {&block.input_norm, &block.shared_norm}) place(*norm, half.norm.weight.data());
+  for (const TensorView* bias : {&block.input_norm_bias, &block.shared_norm_bias}) place(*bias, half.norm.bias.data());
   place(block.attention_update_norm, half.update_norm.data());
   place(block.q_norm, half.q_norm.data());
   place(block.k_norm, half.k_norm.data());
@@ -49,13 +51,15 @@ void DeviceOperands::PlaceMlp(int64_t layer) {
   const BlockWeights& block = weights_->blocks[layer];
   const DeviceMlp& half = device_->Mlp(*weights_, layer);
   Place(block.gate, {half.gate_up.data(), device_->dtype()});
-  Place(block.up, {half.gate_up.data() + block.gate.bytes(), device_->dtype()});
+  const bool gated = weights_->config.block.gated;
+  Place(block.up, {half.gate_up.data() + (gated ? block.gate.bytes() : 0), device_->dtype()});
   Place(block.down, {half.down.data(), device_->dtype()});
   const auto place = [&](const TensorView& tensor, const float* at) { Place(tensor, {at, DType::kFloat32}); };
-  place(block.post_norm, half.norm.data());
+  place(block.post_norm, half.norm.weight.data());
+  place(block.post_norm_bias, half.norm.bias.data());
   place(block.mlp_update_norm, half.update_norm.data());
   place(block.gate_bias, half.gate_up_bias.data());
-  place(block.up_bias, half.gate_up_bias.data() + weights_->config.intermediate);
+  place(block.up_bias, half.gate_up_bias.data() + (gated ? weights_->config.intermediate : 0));
   place(block.down_bias, half.down_bias.data());
 }
 

@@ -102,29 +102,32 @@ class CudaOps : public Ops {
     gpu::AddColumnSums(stream_, dy.on_gpu(), Written(db));
   }
 
-  void RmsNorm(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<float> out) override {
-    if (weight.empty()) return Copy(x, out);
-    gpu::NormGroups(stream_, NormOf(x.cols, weight), x.on_gpu(), Out(out));
+  void Norm(DeviceMatrix<const float> x, const NormOperands& norm, DeviceMatrix<float> out) override {
+    if (norm.weight.empty()) return Copy(x, out);
+    gpu::NormGroups(stream_, NormOf(x.cols, norm), x.on_gpu(), Out(out));
   }
   void RmsNormHeads(DeviceMatrix<float> x, const Operand& weight) override {
-    gpu::NormGroups(stream_, NormOf(NormedTogether(x), weight), x.on_gpu(), Written(x));
+    gpu::NormGroups(stream_, HeadNormOf(NormedTogether(x), weight), x.on_gpu(), Written(x));
   }
-  void RmsNormGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
-                       bool accumulate, DeviceMatrix<float> dx, DeviceMatrix<float> dweight) override {
-    if (weight.empty()) return accumulate ? AddTo(dy, dx) : Copy(dy, dx);
-    NormGradient(NormOf(x.cols, weight), x, dy, accumulate, dx, dweight);
+  void NormGradient(DeviceMatrix<const float> x, const NormOperands& norm, DeviceMatrix<const float> dy,
+                    bool accumulate, DeviceMatrix<float> dx, const NormGradients& gradients) override {
+    if (norm.weight.empty()) return accumulate ? AddTo(dy, dx) : Copy(dy, dx);
+    if (!gradients.bias.empty()) BiasGradient(dy, gradients.bias);  // before dx, which may replace dy
+    GroupsGradient(NormOf(x.cols, norm), x, dy, accumulate, dx, gradients.weight);
   }
   void RmsNormHeadsGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
                             DeviceMatrix<float> dx, DeviceMatrix<float> dweight) override {
-    NormGradient(NormOf(NormedTogether(x), weight), x, dy, false, dx, dweight);
+    GroupsGradient(HeadNormOf(NormedTogether(x), weight), x, dy, false, dx, dweight);
   }
 
   void GatedUnit(DeviceMatrix<float> gate, DeviceMatrix<const float> up) override {
-    gpu::GateRows(stream_, GatedOf(spec_), Out(gate), up.on_gpu());
+    if (up.empty()) return gpu::ActivateRows(stream_, spec_.activation, Out(gate));
+    gpu::GateRows(stream_, spec_.activation, Out(gate), up.on_gpu());
   }
   void GatedUnitGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> up, DeviceMatrix<float> dgate,
                          DeviceMatrix<float> dup) override {
-    gpu::GateRowsGradient(stream_, GatedOf(spec_), gate.on_gpu(), up.on_gpu(), Out(dgate), Out(dup));
+    if (up.empty()) return gpu::ActivateRowsGradient(stream_, spec_.activation, gate.on_gpu(), Out(dgate));
+    gpu::GateRowsGradient(stream_, spec_.activation, gate.on_gpu(), up.on_gpu(), Out(dgate), Out(dup));
   }
   void AddTo(DeviceMatrix<const float> x, DeviceMatrix<float> y) override {
     gpu::AddRows(stream_, x.on_gpu(), Written(y));
@@ -161,9 +164,6 @@ class CudaOps : public Ops {
 
  private:
   static constexpr int64_t Bytes(int64_t floats) { return floats * static_cast<int64_t>(sizeof(float)); }
-  static gpu::GatedActivation GatedOf(const BlockSpec& spec) {
-    return spec.activation == Activation::kSilu ? gpu::GatedActivation::kSilu : gpu::GatedActivation::kGeluTanh;
-  }
 
   // Returns true if a product of operands with rows of these lengths is computed in 16 bits.
   bool Narrows(std::initializer_list<int64_t> widths) const {
@@ -220,13 +220,19 @@ class CudaOps : public Ops {
   // The elements of a row of queries or keys that one norm has.
   int64_t NormedTogether(DeviceMatrix<const float> x) const { return spec_.qk_norm_whole ? x.cols : config_.head_dim; }
 
-  gpu::GroupNorm NormOf(int64_t n, const Operand& weight) {
+  gpu::GroupNorm HeadNormOf(int64_t n, const Operand& weight) {
     const DeviceVector vector = operands_.Vector(weight);
     return {n, vector.data, vector.offset_added ? 0 : spec_.norm_offset, eps_};
   }
-  void NormGradient(const gpu::GroupNorm& norm, DeviceMatrix<const float> x, DeviceMatrix<const float> dy,
-                    bool accumulate, DeviceMatrix<float> dx, DeviceMatrix<float> dweight) {
-    float* const scales = dweight.empty() ? nullptr : norm_scales_.Floats(stream_, x.rows * x.cols / norm.n);
+  gpu::GroupNorm NormOf(int64_t n, const NormOperands& norm) {
+    const DeviceVector vector = operands_.Vector(norm.weight);
+    return {n,    vector.data,      vector.offset_added ? 0 : spec_.norm_offset,
+            eps_, spec_.layer_norm, operands_.Vector(norm.bias).data};
+  }
+  void GroupsGradient(const gpu::GroupNorm& norm, DeviceMatrix<const float> x, DeviceMatrix<const float> dy,
+                      bool accumulate, DeviceMatrix<float> dx, DeviceMatrix<float> dweight) {
+    float* const scales =
+        dweight.empty() ? nullptr : norm_scales_.Floats(stream_, (norm.centred ? 2 : 1) * x.rows * x.cols / norm.n);
     gpu::NormGroupsGradient(stream_, norm, x.on_gpu(), dy.on_gpu(), accumulate, Out(dx), Written(dweight), scales);
   }
 

@@ -6,8 +6,6 @@
 
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/gated_product.h"
-#include "kernels/cuda/matvec.h"
-#include "kernels/cuda/rmsnorm.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
@@ -51,7 +49,7 @@ CudaState::CudaState(const BackendSetup& setup)
       stream_(device_->stream()),
       dtype_(device_->dtype()),
       tapped_(setup.tapped),
-      gates_at_once_(gpu::WantsGatedProduct() &&
+      gates_at_once_(gpu::WantsGatedProduct() && spec().gated &&
                      gpu::TakesGatedProduct(stream_.device, dtype_, hidden(), config().intermediate)),
       call_(stream_, config(), /*places=*/true) {
   output_ = device_->UploadOutput(*weights_, setup.plan);
@@ -167,15 +165,25 @@ void CudaState::AddNormed(MatrixView<float> h, float* update, const DeviceBuffer
   gpu::AddNormedUpdate(stream_, h, update, bias.data(), norm.data(), eps(), spec().residual_multiplier);
 }
 
+gpu::MatVecProblem CudaState::OfNormed(float* h, const gpu::Norm& norm, bool apart, gpu::MatVecProblem problem,
+                                       CudaArray into) {
+  problem.x = h;
+  if (!norm.centred && !apart) {
+    problem.norm_weight = norm.weight;
+    problem.eps = norm.eps;
+    return problem;
+  }
+  float* const x = Floats(into, hidden());
+  gpu::AddNorm(stream_, {h, 1, hidden()}, {}, norm, {x, DType::kFloat32});
+  problem.x = x;
+  return problem;
+}
+
 void CudaState::Head(const float* row, float* logits) {
+  // Nothing is pending, so the norm leaves the row as it is.
   gpu::MatVec(stream_,
-              {.w = HeadWeights(),
-               .rows = config().vocab,
-               .cols = hidden(),
-               .x = row,
-               .norm_weight = FinalNorm(),
-               .eps = eps(),
-               .y = logits},
+              OfNormed(const_cast<float*>(row), FinalNorm(), false,
+                       {.w = HeadWeights(), .rows = config().vocab, .cols = hidden(), .y = logits}),
               cores());
   if (spec().logit_cap > 0) gpu::SoftCap(stream_, spec().logit_cap, config().vocab, logits);
 }

@@ -11,6 +11,8 @@
 #include "engine/cuda/call.h"
 #include "engine/cuda/scratch.h"
 #include "engine/cuda/weights.h"
+#include "kernels/cuda/matvec.h"
+#include "kernels/cuda/rmsnorm.h"
 
 namespace shiftrt {
 
@@ -29,6 +31,7 @@ struct KeysValues {
 enum class CudaArray : uint8_t {
   kResidual,
   kNormed,
+  kMlpNormed,  // in a parallel block whose halves have a norm each
   kQkv,
   kQueries,
   kKeys,
@@ -75,9 +78,16 @@ class CudaState {
   gpu::ConstDeviceArray HeadWeights() const {
     return output_.head.size() > 0 ? gpu::ConstDeviceArray(output_.head.data(), dtype_) : device_->head();
   }
-  const float* FinalNorm() const {
-    return output_.final_norm.size() > 0 ? output_.final_norm.data() : device_->final_norm();
+  gpu::Norm FinalNorm() const {
+    return NormOf(output_.final_norm.weight.size() > 0 ? output_.final_norm : device_->final_norm());
   }
+  gpu::Norm NormOf(const DeviceNorm& norm) const {
+    return {norm.weight.data(), eps(), spec().layer_norm, norm.bias.data()};
+  }
+  // True if both halves of the stage run and read the stream before the block.
+  bool Parallel(const BlockStage& block) const { return spec().parallel && block.halves == Halves::kBoth; }
+  // The array with the normed input of the MLP of such a stage.
+  CudaArray ParallelMlpInput() const { return spec().shared_norm ? CudaArray::kNormed : CudaArray::kMlpNormed; }
 
   // Makes `call` the one in progress. If its token is the one that the call before chose, copies nothing to the device.
   void Begin(const LayerCall& call);
@@ -108,6 +118,10 @@ class CudaState {
   // out = the attention of the call's queries at `layer`, in float32.
   void AttendSplit(int64_t layer, gpu::ConstDeviceArray q, const KeysValues& kv, float* out);
   gpu::AttentionShape ShapeOf(int64_t layer) const { return AttentionShapeOf(config(), spec().Window(layer)); }
+  // `problem` with the norm of h (hidden) as its input: computed by the product, or into `into` where the product
+  // cannot or where the input is read again.
+  gpu::MatVecProblem OfNormed(float* h, const gpu::Norm& norm, bool apart, gpu::MatVecProblem problem,
+                              CudaArray into = CudaArray::kNormed);
   // h += update + bias, normed first with `norm` unless that is empty, and times the residual multiplier: what a model
   // does whose updates are not plain. Leaves in `update` what was added.
   void AddNormed(MatrixView<float> h, float* update, const gpu::DeviceBuffer<float>& bias,

@@ -26,6 +26,8 @@ DType CheckSupported(const Weights& weights) {
   Check(config.hidden % 8 == 0 && config.intermediate % 8 == 0,
         "the GPU kernels take hidden and intermediate sizes that are multiples of 8, not {} and {}: use --device cpu",
         config.hidden, config.intermediate);
+  Check(!config.block.layer_norm || !config.block.update_norms,
+        "the GPU kernels have no LayerNorm of updates: use --device cpu");
   const DType dtype = weights.embedding.dtype;
   weights.ForEach([&](const std::string& name, const TensorView& tensor) {
     Check(tensor.shape.size() < 2 || tensor.dtype == dtype,
@@ -68,13 +70,30 @@ DeviceBuffer<float> Norm(gpu::Stream stream, const ModelConfig& config, const Te
   return {stream, std::span<const float>(values), "the weights"};
 }
 
+DeviceNorm NormWithBias(gpu::Stream stream, const ModelConfig& config, const TensorView& weight, const TensorView& bias,
+                        float scale = 1) {
+  DeviceNorm norm{Norm(stream, config, weight, scale), {}};
+  if (bias.empty()) return norm;
+  std::vector<float> values = Widened(bias);
+  for (float& value : values) value *= scale;
+  norm.bias = DeviceBuffer<float>(stream, std::span<const float>(values), "the weights");
+  return norm;
+}
+
+// The norm in front of a half.
+DeviceNorm InputNorm(gpu::Stream stream, const ModelConfig& config, const BlockWeights& from, const TensorView& weight,
+                     const TensorView& bias) {
+  return config.block.shared_norm ? NormWithBias(stream, config, from.shared_norm, from.shared_norm_bias)
+                                  : NormWithBias(stream, config, weight, bias);
+}
+
 DeviceAttention MakeAttention(gpu::Stream stream, gpu::Uploader& uploader, const ModelConfig& config,
                               const BlockWeights& from) {
   const int64_t q_dim = config.query_dim(), kv_dim = config.kv_dim();
   DeviceAttention half;
   half.qkv = Join(stream, uploader, {&from.q, &from.k, &from.v});
   half.o = Join(stream, uploader, {&from.o});
-  half.norm = Norm(stream, config, from.input_norm);
+  half.norm = InputNorm(stream, config, from, from.input_norm, from.input_norm_bias);
   half.update_norm = Norm(stream, config, from.attention_update_norm);
   half.q_norm = Norm(stream, config, from.q_norm);
   half.k_norm = Norm(stream, config, from.k_norm);
@@ -85,11 +104,14 @@ DeviceAttention MakeAttention(gpu::Stream stream, gpu::Uploader& uploader, const
 
 DeviceMlp MakeMlp(gpu::Stream stream, gpu::Uploader& uploader, const ModelConfig& config, const BlockWeights& from) {
   DeviceMlp half;
-  half.gate_up = Join(stream, uploader, {&from.gate, &from.up});
+  const bool gated = config.block.gated;
+  half.gate_up = gated ? Join(stream, uploader, {&from.gate, &from.up}) : Join(stream, uploader, {&from.up});
   half.down = Join(stream, uploader, {&from.down});
-  half.norm = Norm(stream, config, from.post_norm);
+  half.norm = InputNorm(stream, config, from, from.post_norm, from.post_norm_bias);
   half.update_norm = Norm(stream, config, from.mlp_update_norm);
-  half.gate_up_bias = JoinWide(stream, {{&from.gate_bias, config.intermediate}, {&from.up_bias, config.intermediate}});
+  half.gate_up_bias =
+      gated ? JoinWide(stream, {{&from.gate_bias, config.intermediate}, {&from.up_bias, config.intermediate}})
+            : JoinWide(stream, {{&from.up_bias, 0}});
   half.down_bias = JoinWide(stream, {{&from.down_bias, 0}});
   return half;
 }
@@ -118,7 +140,7 @@ DeviceWeights::DeviceWeights(const Weights& weights, int gpu)
   const bool tied = weights.head.data == weights.embedding.data;
   if (share.first || (share.last && tied)) embedding_ = Join(stream(), uploader_, {&weights.embedding});
   if (!share.last) return;
-  final_norm_ = Norm(stream(), weights.config, weights.final_norm);
+  final_norm_ = NormWithBias(stream(), weights.config, weights.final_norm, weights.final_norm_bias);
   if (!tied) head_ = Join(stream(), uploader_, {&weights.head});
 }
 
@@ -151,11 +173,11 @@ DeviceMlp DeviceWeights::UploadMlp(const ModelConfig& config, const BlockStage& 
 DeviceOutput DeviceWeights::UploadOutput(const Weights& weights, const DepthPlan& plan) {
   DeviceOutput out;
   if (!ShareOf(weights).last) return out;
-  const auto [final_norm, head] = plan.Output(weights);
+  const auto [final_norm, head, final_norm_bias] = plan.Output(weights);
   const std::lock_guard lock(uploading_);
   const float scale = weights.config.block.logit_scale;
-  if (final_norm.data != weights.final_norm.data || scale != 1)
-    out.final_norm = Norm(stream(), weights.config, final_norm, scale);
+  if (final_norm.data != weights.final_norm.data || final_norm_bias.data != weights.final_norm_bias.data || scale != 1)
+    out.final_norm = NormWithBias(stream(), weights.config, final_norm, final_norm_bias, scale);
   if (head.data != weights.head.data) {
     Check(head.dtype == dtype_,
           "the plan's head is {}, the model {}: on the GPU all matrices have one type; choose it with --dtype",

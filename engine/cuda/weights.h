@@ -17,21 +17,28 @@
 
 namespace shiftrt {
 
+// A norm as the kernels take it; a bias that the model lacks is null, and so are both if it lacks the norm.
+struct DeviceNorm {
+  gpu::DeviceBuffer<float> weight, bias;
+};
+
 // The tensors of a block's halves, matrices that meet the same input joined by rows. Norms and biases are float32, the
 // family's offset added to the norms; an absent one is null.
 struct DeviceAttention {
   gpu::DeviceBuffer<std::byte> qkv, o;
-  gpu::DeviceBuffer<float> norm, update_norm, q_norm, k_norm, qkv_bias, o_bias;
+  DeviceNorm norm;
+  gpu::DeviceBuffer<float> update_norm, q_norm, k_norm, qkv_bias, o_bias;
 };
 struct DeviceMlp {
-  gpu::DeviceBuffer<std::byte> gate_up, down;
-  gpu::DeviceBuffer<float> norm, update_norm, gate_up_bias, down_bias;
+  gpu::DeviceBuffer<std::byte> gate_up, down;  // without gate, gate_up is the up projection alone
+  DeviceNorm norm;
+  gpu::DeviceBuffer<float> update_norm, gate_up_bias, down_bias;
 };
 // A final norm and a head of a plan's own; nothing where it has the model's. The final norm is multiplied by the scale
 // of the logits, and is there if that is not 1.
 struct DeviceOutput {
   gpu::DeviceBuffer<std::byte> head;
-  gpu::DeviceBuffer<float> final_norm;
+  DeviceNorm final_norm;
 };
 struct DeviceBlock {
   std::optional<DeviceAttention> attention;
@@ -61,7 +68,7 @@ class DeviceWeights {
   DType dtype() const { return dtype_; }  // of every matrix
   gpu::ConstDeviceArray embedding() const { return {embedding_.data(), dtype_}; }
   gpu::ConstDeviceArray head() const { return {head_.size() > 0 ? head_.data() : embedding_.data(), dtype_}; }
-  const float* final_norm() const { return final_norm_.data(); }
+  const DeviceNorm& final_norm() const { return final_norm_; }
 
  private:
   std::shared_ptr<const StreamRows> rows_;
@@ -73,7 +80,7 @@ class DeviceWeights {
   std::map<int64_t, DeviceBlock> blocks_;  // by layer
 
   gpu::DeviceBuffer<std::byte> embedding_, head_;  // no head of its own where it is tied
-  gpu::DeviceBuffer<float> final_norm_;
+  DeviceNorm final_norm_;
 };
 
 // The copy of `weights` on one GPU, made now if the context has none.

@@ -26,6 +26,10 @@ FAMILIES = {
     "seed_oss": "SeedOssForCausalLM",
     "exaone4": "Exaone4ForCausalLM",
     "ernie4_5": "Ernie4_5ForCausalLM",
+    "starcoder2": "Starcoder2ForCausalLM",
+    "nemotron": "NemotronForCausalLM",
+    "cohere": "CohereForCausalLM",
+    "cohere2": "Cohere2ForCausalLM",
 }
 
 

@@ -80,8 +80,10 @@ def leave_one_half(layer, runs, layer_idx):
         layer.self_attn = NoAttention(layer_idx)
     else:
         layer.mlp = NoMlp()
-    for name, part in list(layer.named_children()):
-        if name.endswith("norm") and (name in of_attention) == (runs == "mlp"):
+    norms = [name for name, _ in layer.named_children() if name.endswith("norm")]
+    for name in norms:
+        # In a parallel block, both halves read the one norm.
+        if len(norms) > 1 and (name in of_attention) == (runs == "mlp"):
             setattr(layer, name, nn.Identity())
 
 

@@ -2,6 +2,7 @@
 #include "kernels/elementwise.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/cpu/simd_body.h"
 #include "kernels/widen.h"
@@ -44,6 +45,27 @@ void GatedUnitGradient(const Context& context, const char* name,
   });
 }
 
+void Gelu(float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) x[i] = 0.5f * x[i] * (1 + std::erf(x[i] * static_cast<float>(M_SQRT1_2)));
+}
+
+// With p(x) the density and P(x) the distribution of the normal distribution, gelu(x) = x P(x).
+void GeluGradient(const float* x, float* dx, int64_t n) {
+  constexpr auto kDensity = static_cast<float>(M_2_SQRTPI * M_SQRT1_2 / 2);
+  for (int64_t i = 0; i < n; ++i)
+    dx[i] *=
+        0.5f * (1 + std::erf(x[i] * static_cast<float>(M_SQRT1_2))) + x[i] * kDensity * std::exp(-0.5f * x[i] * x[i]);
+}
+
+// The comparisons keep a NaN.
+void Relu2(float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) x[i] = x[i] < 0 ? 0 : x[i] * x[i];
+}
+
+void Relu2Gradient(const float* x, float* dx, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) dx[i] *= x[i] < 0 ? 0 : 2 * x[i];
+}
+
 }  // namespace
 
 void Embed(const Context& context, std::span<const int32_t> tokens, const TensorView& table, MatrixView<float> out,
@@ -80,6 +102,35 @@ void SwiGluGradient(const Context& context, MatrixView<const float> gate, Matrix
 void GeGluGradient(const Context& context, MatrixView<const float> gate, MatrixView<const float> up,
                    MatrixView<float> dgate, MatrixView<float> dup) {
   GatedUnitGradient(context, "GeGLU", BodyFor(context.isa).geglu_gradient, gate, up, dgate, dup);
+}
+
+void Activate(const Context& context, Activation activation, MatrixView<float> x) {
+  const SimdBody& body = BodyFor(context.isa);
+  ForEachRowPart(context, x, [&](int64_t row, int64_t col, int64_t count) {
+    float* const at = x.row(row) + col;
+    switch (activation) {
+      case Activation::kSilu: return body.swiglu(at, nullptr, count);
+      case Activation::kGeluTanh: return body.geglu(at, nullptr, count);
+      case Activation::kGelu: return Gelu(at, count);
+      case Activation::kRelu2: return Relu2(at, count);
+    }
+  });
+}
+
+void ActivateGradient(const Context& context, Activation activation, MatrixView<const float> x, MatrixView<float> dx) {
+  Check(x.rows == dx.rows && x.cols == dx.cols, "gradient of an activation of ({}, {}) and ({}, {}) does not fit",
+        x.rows, x.cols, dx.rows, dx.cols);
+  const SimdBody& body = BodyFor(context.isa);
+  ForEachRowPart(context, dx, [&](int64_t row, int64_t col, int64_t count) {
+    const float* const at = x.row(row) + col;
+    float* const to = dx.row(row) + col;
+    switch (activation) {
+      case Activation::kSilu: return body.swiglu_gradient(at, nullptr, to, nullptr, count);
+      case Activation::kGeluTanh: return body.geglu_gradient(at, nullptr, to, nullptr, count);
+      case Activation::kGelu: return GeluGradient(at, to, count);
+      case Activation::kRelu2: return Relu2Gradient(at, to, count);
+    }
+  });
 }
 
 void SoftCap(const Context& context, float cap, MatrixView<float> x) {

@@ -84,11 +84,12 @@ struct SimdBody {
   float (*dot)(const float* a, const float* b, int64_t n);
   // y += alpha x.
   void (*axpy)(float alpha, const float* x, float* y, int64_t n);
-  // gate = silu(gate) up.
+  // gate = silu(gate) up. Without `up` (null), silu(gate) alone.
   void (*swiglu)(float* gate, const float* up, int64_t n);
   // gate = gelu(gate) up, with the tanh form of gelu.
   void (*geglu)(float* gate, const float* up, int64_t n);
   // The gradients of swiglu and geglu: dgate holds the gradient of the result and is replaced by that of the gate.
+  // Without up, dup is null too.
   void (*swiglu_gradient)(const float* gate, const float* up, float* dgate, float* dup, int64_t n);
   void (*geglu_gradient)(const float* gate, const float* up, float* dgate, float* dup, int64_t n);
   // x = cap tanh(scale x / cap).

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstring>
+#include <iterator>
 
 #include "kernels/cpu/simd_body.h"
 
@@ -283,17 +284,21 @@ struct GeluTanhExponent {
   static typename V::Reg Slope(typename V::Reg x) { return 1.59576912f + 0.2140644489f * (x * x); }
 };
 
+// Factors of the activation for the MLP without gate.
+constexpr float kOnes[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+
 template <typename V, typename Exponent>
 void GatedUnit(float* gate, const float* up, int64_t n) {
+  static_assert(V::kWidth <= std::size(kOnes));
   const auto step = [&](float* g, const float* u) {
     const typename V::Reg x = V::Load(g);
     V::Store(g, x / (1.0f + Exp<V>(Exponent::Of(x))) * V::Load(u));
   };
   int64_t i = 0;
-  for (; i + V::kWidth <= n; i += V::kWidth) step(gate + i, up + i);
+  for (; i + V::kWidth <= n; i += V::kWidth) step(gate + i, up != nullptr ? up + i : kOnes);
   if (i == n) return;
   float g[V::kWidth] = {}, u[V::kWidth] = {};
-  for (int64_t j = i; j < n; ++j) g[j - i] = gate[j], u[j - i] = up[j];
+  for (int64_t j = i; j < n; ++j) g[j - i] = gate[j], u[j - i] = up != nullptr ? up[j] : 1;
   step(g, u);
   for (int64_t j = i; j < n; ++j) gate[j] = g[j - i];
 }
@@ -311,12 +316,22 @@ void GatedUnitGradient(const float* gate, const float* up, float* dgate, float* 
     V::Store(dg, dout * V::Load(u) * (p + near * p * (e * p) * Exponent::Slope(near)));
   };
   int64_t i = 0;
-  for (; i + V::kWidth <= n; i += V::kWidth) step(gate + i, up + i, dgate + i, dup + i);
+  float unused[V::kWidth];
+  for (; i + V::kWidth <= n; i += V::kWidth) {
+    if (up != nullptr) {
+      step(gate + i, up + i, dgate + i, dup + i);
+    } else {
+      step(gate + i, kOnes, dgate + i, unused);
+    }
+  }
   if (i == n) return;
   float g[V::kWidth] = {}, u[V::kWidth] = {}, dg[V::kWidth] = {}, du[V::kWidth];
-  for (int64_t j = i; j < n; ++j) g[j - i] = gate[j], u[j - i] = up[j], dg[j - i] = dgate[j];
+  for (int64_t j = i; j < n; ++j) g[j - i] = gate[j], u[j - i] = up != nullptr ? up[j] : 1, dg[j - i] = dgate[j];
   step(g, u, dg, du);
-  for (int64_t j = i; j < n; ++j) dgate[j] = dg[j - i], dup[j] = du[j - i];
+  for (int64_t j = i; j < n; ++j) {
+    dgate[j] = dg[j - i];
+    if (dup != nullptr) dup[j] = du[j - i];
+  }
 }
 
 // tanh with a relative error below 3e-7.

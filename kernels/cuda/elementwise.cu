@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/elementwise.h"
-#include "kernels/cuda/platform.cuh"
 
 namespace shiftrt::gpu {
 
@@ -47,8 +47,6 @@ struct WidenKernel {
   }
 };
 
-enum class Activation { kSilu, kGeluTanh };
-
 // Each thread processes eight columns of a token. The blocks along y divide the columns of a token.
 template <typename T, Activation kActivation>
 struct GatedUnitKernel {
@@ -73,9 +71,30 @@ struct GatedUnitKernel {
       Load8(args.bias + args.n + i, bias);
       for (int j = 0; j < 8; ++j) up[j] += bias[j];
     }
-    for (int j = 0; j < 8; ++j)
-      gate[j] = (kActivation == Activation::kSilu ? Silu(gate[j]) : GeluTanh(gate[j])) * up[j];
+    for (int j = 0; j < 8; ++j) gate[j] = Activate<kActivation>(gate[j]) * up[j];
     Store8(args.out + token * args.n + i, gate);
+  }
+};
+
+// Each thread processes eight columns of a token. The blocks along y divide the columns of a token.
+template <typename T, Activation kActivation>
+struct ActivateKernel {
+  static constexpr int kThreads = 128;
+  struct Args {
+    const T* x;
+    const float* bias;
+    T* out;
+    int n;
+  };
+  static SHIFTRT_DEVICE void Run(const Args& args) {
+    const int i = 8 * (Block().y * kThreads + Thread());
+    if (i >= args.n) return;
+    const int64_t at = static_cast<int64_t>(Block().x) * args.n + i;
+    float values[8], bias[8] = {};
+    Load8(args.x + at, values);
+    if (args.bias != nullptr) Load8(args.bias + i, bias);
+    for (int j = 0; j < 8; ++j) values[j] = Activate<kActivation>(values[j] + bias[j]);
+    Store8(args.out + at, values);
   }
 };
 
@@ -150,6 +169,22 @@ void SwiGlu(Stream stream, ConstDeviceArray gate_up, const float* bias, int64_t 
 
 void GeGlu(Stream stream, ConstDeviceArray gate_up, const float* bias, int64_t tokens, int64_t n, DeviceArray out) {
   GatedUnit<Activation::kGeluTanh>(stream, "GeGLU", gate_up, bias, tokens, n, out);
+}
+
+void Activate(Stream stream, Activation activation, ConstDeviceArray x, const float* bias, int64_t tokens, int64_t n,
+              DeviceArray out) {
+  Require(n % 8 == 0, "an activation", "an intermediate size that is a multiple of 8", n);
+  Require(x.dtype == out.dtype, "an activation", "one type for input and output, not bytes",
+          static_cast<int64_t>(SizeOf(out.dtype)));
+  if (tokens == 0) return;
+  WithType("an activation", out.dtype, [&](auto type) {
+    using T = decltype(type);
+    WithActivation(activation, [&](auto kind) {
+      using Kernel = ActivateKernel<T, kind()>;
+      Launch<Kernel>(stream, {.x = static_cast<int>(tokens), .y = Blocks(n, 8 * Kernel::kThreads)},
+                     {static_cast<const T*>(x.data), bias, static_cast<T*>(out.data), static_cast<int>(n)});
+    });
+  });
 }
 
 void SoftCap(Stream stream, float cap, int64_t n, float* x) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/grid.h"
+#include "runtime/activation.h"
 #include "runtime/tensor.h"
 
 namespace shiftrt::gpu {
@@ -25,6 +26,11 @@ void Widen(Stream stream, ConstDeviceArray from, int64_t count, int64_t width, f
 void SwiGlu(Stream stream, ConstDeviceArray gate_up, const float* bias, int64_t tokens, int64_t n, DeviceArray out);
 // The same with the tanh form of gelu.
 void GeGlu(Stream stream, ConstDeviceArray gate_up, const float* bias, int64_t tokens, int64_t n, DeviceArray out);
+
+// out (tokens, n) = activation(x + bias): the MLP without gate. bias (n) may be null, out may be x. One type for both.
+// n: a multiple of 8.
+void Activate(Stream stream, Activation activation, ConstDeviceArray x, const float* bias, int64_t tokens, int64_t n,
+              DeviceArray out);
 
 // x = cap * tanh(x / cap), in place, n of them. cap > 0.
 void SoftCap(Stream stream, float cap, int64_t n, float* x);

@@ -319,6 +319,7 @@ SHIFTRT_DEVICE float Quotient(float a, float b) { return __fdividef(a, b); }
 SHIFTRT_DEVICE float Log(float x) { return logf(x); }
 SHIFTRT_DEVICE double Log(double x) { return log(x); }
 SHIFTRT_DEVICE float Tanh(float x) { return tanhf(x); }  // not tanh.approx, which has only 11 bits
+SHIFTRT_DEVICE float Erf(float x) { return erff(x); }
 SHIFTRT_DEVICE float SquareRoot(float x) { return sqrtf(x); }
 SHIFTRT_DEVICE double SquareRoot(double x) { return sqrt(x); }
 SHIFTRT_DEVICE uint32_t Bits(float x) { return __float_as_uint(x); }

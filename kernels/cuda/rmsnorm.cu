@@ -23,35 +23,52 @@ SHIFTRT_DEVICE void AddTo8(const Pending& pending, int64_t row_start, int col, f
 }
 
 // There is one block per row.
-template <typename T>
-struct AddRmsNormKernel {
+template <typename T, bool kCentred>
+struct AddNormKernel {
   static constexpr int kThreads = 256;
   struct Args {
     float* h;
     Pending pending;
-    const float* weight;
+    const float *weight, *bias;
     T* out;
     int hidden;
     float eps;
   };
-  static constexpr int kShared = SharedBytes<float>(kThreads / kWarpSize);
+  static constexpr int kShared = (kCentred ? 2 : 1) * SharedBytes<float>(kThreads / kWarpSize);
   static SHIFTRT_DEVICE void Run(const Args& args) {
     SharedArena arena;
     const Shared<float> scratch = arena.Take<float>(kThreads / kWarpSize);
     const int64_t row = static_cast<int64_t>(Block().x) * args.hidden;
-    float squares = 0, values[8];
+    float sum = 0, squares = 0, mean = 0, values[8];
     for (int i = 8 * Thread(); i < args.hidden; i += 8 * kThreads) {
       AddTo8(args.pending, row, i, args.h, values);
-      for (int j = 0; j < 8; ++j) squares += values[j] * values[j];
+      for (int j = 0; j < 8; ++j) sum += kCentred ? values[j] : values[j] * values[j];
     }
-    const float mean = BlockSum<kThreads>(squares, scratch) / static_cast<float>(args.hidden);
-    const float scale = ReciprocalSqrt(mean + args.eps);
+    if constexpr (kCentred) {
+      const Shared<float> more_scratch = arena.Take<float>(kThreads / kWarpSize);
+      mean = BlockSum<kThreads>(sum, scratch) / static_cast<float>(args.hidden);
+      for (int i = 8 * Thread(); i < args.hidden; i += 8 * kThreads) {
+        Load8(args.h + row + i, values);  // written above by the same thread
+        for (int j = 0; j < 8; ++j) squares += (values[j] - mean) * (values[j] - mean);
+      }
+      squares = BlockSum<kThreads>(squares, more_scratch);
+    } else {
+      squares = BlockSum<kThreads>(sum, scratch);
+    }
+    const float scale = ReciprocalSqrt(squares / static_cast<float>(args.hidden) + args.eps);
     for (int i = 8 * Thread(); i < args.hidden; i += 8 * kThreads) {
-      float weight[8];
-      Load8(args.h + row + i, values);  // written above by the same thread
+      float weight[8], bias[8] = {};
+      Load8(args.h + row + i, values);
       if (args.weight != nullptr) {
         Load8(args.weight + i, weight);
-        for (int j = 0; j < 8; ++j) values[j] = values[j] * scale * weight[j];
+        if (kCentred && args.bias != nullptr) Load8(args.bias + i, bias);
+        for (int j = 0; j < 8; ++j) {
+          if constexpr (kCentred) {
+            values[j] = (values[j] - mean) * scale * weight[j] + bias[j];
+          } else {
+            values[j] = values[j] * scale * weight[j];
+          }
+        }
       }
       Store8(args.out + row + i, values);
     }
@@ -139,15 +156,22 @@ void RequireStream(const char* operation, const MatrixView<float>& h) {
 
 }  // namespace
 
-void AddRmsNorm(Stream stream, MatrixView<float> h, const Pending& pending, const float* weight, float eps,
-                DeviceArray out) {
-  RequireStream("RMSNorm", h);
+void AddNorm(Stream stream, MatrixView<float> h, const Pending& pending, const Norm& norm, DeviceArray out) {
+  RequireStream("a norm", h);
   if (h.rows == 0) return;
-  WithType("RMSNorm", out.dtype, [&](auto type) {
+  WithType("a norm", out.dtype, [&](auto type) {
     using T = decltype(type);
-    using Kernel = AddRmsNormKernel<T>;
-    Launch<Kernel>(stream, {.x = static_cast<int>(h.rows), .shared_bytes = Kernel::kShared},
-                   {h.data, pending, weight, static_cast<T*>(out.data), static_cast<int>(h.cols), eps});
+    const auto launch = [&](auto kernel) {
+      using Kernel = decltype(kernel);
+      Launch<Kernel>(
+          stream, {.x = static_cast<int>(h.rows), .shared_bytes = Kernel::kShared},
+          {h.data, pending, norm.weight, norm.bias, static_cast<T*>(out.data), static_cast<int>(h.cols), norm.eps});
+    };
+    if (norm.centred) {
+      launch(AddNormKernel<T, true>());
+    } else {
+      launch(AddNormKernel<T, false>());
+    }
   });
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Root-mean-square norm of the residual stream (kernels/rmsnorm.h), fused with the addition of the pending update.
-// Cost: reads h and the update, writes h and out; one launch.
+// The norm of the residual stream (kernels/rmsnorm.h, kernels/layernorm.h), fused with the addition of the pending
+// update. Cost: reads h and the update, writes h and out; one launch.
 #pragma once
 
 #include "kernels/cuda/grid.h"
@@ -15,10 +15,18 @@ struct Pending {
   const float* bias = nullptr;
 };
 
-// h += pending; out = h / sqrt(mean(h^2) + eps) * weight. h (tokens, hidden) float32 dense; weight (hidden); out
-// (tokens, hidden) in its type, not h. hidden: a multiple of 8. Without weight, out = h.
-void AddRmsNorm(Stream stream, MatrixView<float> h, const Pending& pending, const float* weight, float eps,
-                DeviceArray out);
+// RMSNorm, x / sqrt(mean(x^2) + eps) * weight, or with `centred` LayerNorm, (x - mean(x)) / sqrt(variance(x) + eps) *
+// weight + bias. weight and bias (hidden); bias may be null, and is null without `centred`.
+struct Norm {
+  const float* weight = nullptr;
+  float eps = 0;
+  bool centred = false;
+  const float* bias = nullptr;
+};
+
+// h += pending; out = norm(h). h (tokens, hidden) float32 dense; out (tokens, hidden) in its type, not h. hidden: a
+// multiple of 8. Without weight, out = h. LayerNorm reads h once more than RMSNorm, from a cache.
+void AddNorm(Stream stream, MatrixView<float> h, const Pending& pending, const Norm& norm, DeviceArray out);
 // update = (update + bias) / sqrt(mean((update + bias)^2) + eps) * weight * scale, in place, and h += update: the end
 // of a half of a block. Without weight, update = (update + bias) * scale. h, update (tokens, hidden) dense; bias
 // (hidden) may be null.

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/rope_pairs.cuh"
 #include "kernels/cuda/rowwise.h"
 #include "kernels/cuda/warp.cuh"
@@ -159,23 +160,7 @@ struct DropStep {
   }
 };
 
-// An activation and its derivative at x.
-struct Activated {
-  float value, slope;
-};
-template <GatedActivation kActivation>
-SHIFTRT_DEVICE Activated Activate(float x) {
-  if constexpr (kActivation == GatedActivation::kSilu) {
-    const float sigmoid = 1 / (1 + Exp(-x));
-    return {x * sigmoid, sigmoid * (1 + x * (1 - sigmoid))};
-  } else {
-    // x / 2 (1 + tanh(u)) with u = sqrt(2 / pi) (x + 0.044715 x^3), of which 2 u' is the last factor's slope.
-    const float half = 1 / (1 + Exp(x * (-1.59576912f - 0.0713548163f * x * x)));
-    return {x * half, half + x * half * (1 - half) * (1.59576912f + 0.2140644489f * x * x)};
-  }
-}
-
-template <GatedActivation kActivation>
+template <Activation kActivation>
 struct GateStep {
   WrittenRowsOf gate;
   RowsOf<const float> up;
@@ -184,13 +169,12 @@ struct GateStep {
     float gates[8], ups[8];
     Read<kWide>(gate.to.At(row, col), count, gates);
     Read<kWide>(up.At(row, col), count, ups);
-    for (int j = 0; j < 8; ++j)
-      gates[j] = (kActivation == GatedActivation::kSilu ? Silu(gates[j]) : GeluTanh(gates[j])) * ups[j];
+    for (int j = 0; j < 8; ++j) gates[j] = Activate<kActivation>(gates[j]) * ups[j];
     gate.template Write<kWide>(row, col, count, gates);
   }
 };
 
-template <GatedActivation kActivation>
+template <Activation kActivation>
 struct GateGradientStep {
   RowsOf<const float> gate, up;
   WrittenRowsOf dgate, dup;
@@ -201,12 +185,38 @@ struct GateGradientStep {
     Read<kWide>(up.At(row, col), count, ups);
     Read<kWide>(dgate.to.At(row, col), count, d);
     for (int j = 0; j < 8; ++j) {
-      const Activated activated = Activate<kActivation>(gates[j]);
+      const Activated activated = ActivateWithSlope<kActivation>(gates[j]);
       more[j] = d[j] * activated.value;
       d[j] *= ups[j] * activated.slope;
     }
     dgate.template Write<kWide>(row, col, count, d);
     dup.template Write<kWide>(row, col, count, more);
+  }
+};
+
+template <Activation kActivation>
+struct ActivateStep {
+  WrittenRowsOf x;
+  template <bool kWide>
+  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
+    float values[8];
+    Read<kWide>(x.to.At(row, col), count, values);
+    for (int j = 0; j < 8; ++j) values[j] = Activate<kActivation>(values[j]);
+    x.template Write<kWide>(row, col, count, values);
+  }
+};
+
+template <Activation kActivation>
+struct ActivateGradientStep {
+  RowsOf<const float> x;
+  WrittenRowsOf dx;
+  template <bool kWide>
+  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
+    float values[8], d[8];
+    Read<kWide>(x.At(row, col), count, values);
+    Read<kWide>(dx.to.At(row, col), count, d);
+    for (int j = 0; j < 8; ++j) d[j] *= ActivateWithSlope<kActivation>(values[j]).slope;
+    dx.template Write<kWide>(row, col, count, d);
   }
 };
 
@@ -307,26 +317,30 @@ void DropRows(Stream stream, const Dropped& dropped, MatrixView<const float> fro
   LaunchRows(stream, DropStep{Of(from), Of(to), from.cols, dropped}, to, from);
 }
 
-void GateRows(Stream stream, GatedActivation activation, const WrittenRows& gate, MatrixView<const float> up) {
+void GateRows(Stream stream, Activation activation, const WrittenRows& gate, MatrixView<const float> up) {
   RequireAlike("a gated unit", gate.rows, up);
-  if (activation == GatedActivation::kSilu) {
-    LaunchRows(stream, GateStep<GatedActivation::kSilu>{Of(gate), Of(up)}, gate.rows, up);
-  } else {
-    LaunchRows(stream, GateStep<GatedActivation::kGeluTanh>{Of(gate), Of(up)}, gate.rows, up);
-  }
+  WithActivation(activation, [&](auto kind) { LaunchRows(stream, GateStep<kind()>{Of(gate), Of(up)}, gate.rows, up); });
 }
 
-void GateRowsGradient(Stream stream, GatedActivation activation, MatrixView<const float> gate,
-                      MatrixView<const float> up, const WrittenRows& dgate, const WrittenRows& dup) {
+void GateRowsGradient(Stream stream, Activation activation, MatrixView<const float> gate, MatrixView<const float> up,
+                      const WrittenRows& dgate, const WrittenRows& dup) {
   RequireAlike("the gradient of a gated unit", gate, up);
   RequireAlike("the gradient of a gated unit", gate, dgate.rows);
   RequireAlike("the gradient of a gated unit", gate, dup.rows);
-  const auto launch = [&](const auto& step) { LaunchRows(stream, step, gate, up, dgate.rows, dup.rows); };
-  if (activation == GatedActivation::kSilu) {
-    launch(GateGradientStep<GatedActivation::kSilu>{Of(gate), Of(up), Of(dgate), Of(dup)});
-  } else {
-    launch(GateGradientStep<GatedActivation::kGeluTanh>{Of(gate), Of(up), Of(dgate), Of(dup)});
-  }
+  WithActivation(activation, [&](auto kind) {
+    LaunchRows(stream, GateGradientStep<kind()>{Of(gate), Of(up), Of(dgate), Of(dup)}, gate, up, dgate.rows, dup.rows);
+  });
+}
+
+void ActivateRows(Stream stream, Activation activation, const WrittenRows& x) {
+  WithActivation(activation, [&](auto kind) { LaunchRows(stream, ActivateStep<kind()>{Of(x)}, x.rows); });
+}
+
+void ActivateRowsGradient(Stream stream, Activation activation, MatrixView<const float> x, const WrittenRows& dx) {
+  RequireAlike("the gradient of an activation", x, dx.rows);
+  WithActivation(activation, [&](auto kind) {
+    LaunchRows(stream, ActivateGradientStep<kind()>{Of(x), Of(dx)}, x, dx.rows);
+  });
 }
 
 void RotateRows(Stream stream, const WrittenRows& x, int64_t head_dim, const RopeTable& table, const int32_t* positions,

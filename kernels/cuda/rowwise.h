@@ -7,6 +7,7 @@
 #include "kernels/cuda/grid.h"
 #include "kernels/cuda/rope.h"
 #include "kernels/cuda/rows.h"
+#include "runtime/activation.h"
 
 namespace shiftrt::gpu {
 
@@ -34,13 +35,16 @@ struct Dropped {
 };
 void DropRows(Stream stream, const Dropped& dropped, MatrixView<const float> from, MatrixView<float> to);
 
-enum class GatedActivation : uint8_t { kSilu, kGeluTanh };
 // gate = activation(gate) * up, in place.
-void GateRows(Stream stream, GatedActivation activation, const WrittenRows& gate, MatrixView<const float> up);
+void GateRows(Stream stream, Activation activation, const WrittenRows& gate, MatrixView<const float> up);
 // In place of dgate, which holds the gradient of the result of GateRows when called, that of the gate; and dup. gate
 // and up are those before that call.
-void GateRowsGradient(Stream stream, GatedActivation activation, MatrixView<const float> gate,
-                      MatrixView<const float> up, const WrittenRows& dgate, const WrittenRows& dup);
+void GateRowsGradient(Stream stream, Activation activation, MatrixView<const float> gate, MatrixView<const float> up,
+                      const WrittenRows& dgate, const WrittenRows& dup);
+// x = activation(x), in place: the MLP without gate.
+void ActivateRows(Stream stream, Activation activation, const WrittenRows& x);
+// In place of dx, which holds the gradient of the result of ActivateRows when called, that of x, its input.
+void ActivateRowsGradient(Stream stream, Activation activation, MatrixView<const float> x, const WrittenRows& dx);
 
 // Rotates x (tokens, heads * head_dim) in place by the table's angles at positions (tokens), which are in device
 // memory; with `back`, by their opposites: the gradient. With the table's query_scale, multiplies each row by it too.

@@ -338,6 +338,7 @@ inline float Quotient(float a, float b) { return a / b; }
 inline float Log(float x) { return std::log(x); }
 inline double Log(double x) { return std::log(x); }
 inline float Tanh(float x) { return std::tanh(x); }
+inline float Erf(float x) { return std::erf(x); }
 inline float SquareRoot(float x) { return std::sqrt(x); }
 inline double SquareRoot(double x) { return std::sqrt(x); }
 inline uint32_t Bits(float x) { return std::bit_cast<uint32_t>(x); }

@@ -135,6 +135,14 @@ void CheckCriterion(const PruneSpec& spec, SettingSet used) {
   }
 }
 
+void CheckParallelBlocks(const PruneSpec& spec, const ModelConfig& config) {
+  if (config.block.parallel && spec.halves())
+    FailUsage(
+        Field("prune"),
+        "the model has parallel blocks, whose attention and MLP read the same stream: half of one cannot be removed "
+        "alone; remove whole blocks");
+}
+
 bool NeedCalibration(const std::vector<PruneSpec>& specs) {
   return std::any_of(specs.begin(), specs.end(), [](const PruneSpec& spec) {
     return spec.layers.empty() && FindCriterion(spec.criterion).needs_calibration();
@@ -175,6 +183,7 @@ std::vector<Selection> SelectLayers(const std::vector<PruneSpec>& specs, const C
     SettingSet used = input.weights->config.block.PlainUpdates() ? SettingSet() : SettingSet{Setting::kUpdateNorms};
     if (spec.halves()) used = used | SettingSet{Setting::kHalves};
     CheckCriterion(spec, used);
+    CheckParallelBlocks(spec, input.weights->config);
     tasks.push_back({spec, Quota(spec, *input.weights), input, probes, progress});
     if (!spec.layers.empty()) continue;
     const Criterion& criterion = FindCriterion(spec.criterion);

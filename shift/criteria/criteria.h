@@ -77,6 +77,8 @@ const Criterion* CriterionNamed(std::string_view name);
 const Criterion& FindCriterion(std::string_view name);
 // Throws UsageError, with the field "prune", if the criterion does not accept one of these settings.
 void CheckCriterion(const PruneSpec& spec, SettingSet used);
+// Throws UsageError if `spec` removes halves of parallel blocks (BlockSpec::parallel).
+void CheckParallelBlocks(const PruneSpec& spec, const ModelConfig& config);
 // True if any of them looks at calibration text.
 bool NeedCalibration(const std::vector<PruneSpec>& specs);
 

@@ -244,13 +244,21 @@ class Walk {
     });
   }
 
+  // The part of a block that ends with its last projection: the MLP, which reads the stream behind the attention, or,
+  // in a parallel block, the block.
+  BlockStage LastStageOf(const BlockStage& block) const {
+    const bool parallel = job_.model.weights->config.block.parallel && block.halves == Halves::kBoth;
+    return {block.layer, parallel ? Halves::kBoth : LastOf(block).half, block.own};
+  }
+
   // A projection's inputs, or [output of its half | inputs], and what is missing behind its half.
   void CollectHalf(const BlockStage& block, const Projection& projection, SiteSums& sums) {
     AdvanceCorrected();
     KeptRows inputs, beside, missing;
     Decoder tapped(job_.context.WithGpu(0), job_.model.weights, DepthPlan::Original(job_.layers()),
                    {{block.layer, projection.input, [&](const Rows& rows, const Batch&) { inputs.Set(rows); }}});
-    const std::vector<Stage> half = {BlockStage{block.layer, projection.half, block.own}};
+    const std::vector<Stage> half = {
+        &projection == &LastOf(block) ? LastStageOf(block) : BlockStage{block.layer, projection.half, block.own}};
     Collect(sums, [&](const TwoStreams& streams) -> SiteRows {
       const Rows out = tapped.Resume(*streams.batch, streams.corrected.rows(), half);
       missing.Set(streams.original.rows());
@@ -316,7 +324,8 @@ class Walk {
       HealProjection(block, kOutputProjection);
     }
     if (!work.down && !work.run) return Append(block);
-    if (block.halves == Halves::kBoth) pending_.emplace_back(BlockStage{block.layer, Halves::kAttention, block.own});
+    if (block.halves == Halves::kBoth && LastStageOf(block).halves != Halves::kBoth)
+      pending_.emplace_back(BlockStage{block.layer, Halves::kAttention, block.own});
     AdvanceOriginal(Front(s + 1));
     std::shared_ptr<const Lra> adapter;
     if (work.run) {
@@ -324,7 +333,7 @@ class Walk {
     } else {
       HealProjection(block, kDownProjection);
     }
-    pending_.emplace_back(BlockStage{block.layer, LastOf(block).half, block.own});
+    pending_.emplace_back(LastStageOf(block));
     result_.plan.stages.emplace_back(block);
     if (adapter) Append(AdapterStage{work.run->Parts(), adapter});
   }

@@ -114,6 +114,40 @@ TEST_F(ElementwiseOnGpu, GeGluAgreesWithFloat64) {
   });
 }
 
+TEST_F(ElementwiseOnGpu, ActivationsWithoutGateAgreeWithFloat64) {
+  const auto exact = [](Activation activation, double x) {
+    switch (activation) {
+      case Activation::kSilu: return x / (1 + std::exp(-x));
+      case Activation::kGeluTanh: return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+      case Activation::kGelu: return x / 2 * (1 + std::erf(x / M_SQRT2));
+      default: return x < 0 ? 0 : x * x;
+    }
+  };
+  ForEveryType([&](auto type) {
+    using T = decltype(type);
+    for (const Activation activation :
+         {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu, Activation::kRelu2}) {
+      for (const bool biased : {false, true}) {
+        const int64_t tokens = 3, n = 1032;
+        const auto x = Input<T>::Normal(stream_, tokens * n, 1, 4.0);
+        const auto bias = Input<float>::Normal(stream_, n, 2);
+        const Output<T> out(stream_, tokens * n);
+        Activate(stream_, activation, x.array(), biased ? bias.data() : nullptr, tokens, n, out.array());
+        const std::vector<double> found = out.Values();
+        for (int64_t i = 0; i < tokens * n; ++i) {
+          const double sum = x[i] + (biased ? bias[i % n] : 0), expected = exact(activation, sum);
+          // The sum is rounded, and slopes are below 1.2 or, of relu2, 2 |x|.
+          const double slack = 8 * kUnit<float> * (std::abs(sum) + 1) * (std::abs(sum) + 1);
+          EXPECT_CLOSE(found[i], expected, std::abs(expected) * (kUnit<T> + 100 * kUnit<float>)+slack + 0x1p-25, i);
+        }
+      }
+    }
+  });
+  const Input<float> x(stream_, std::vector<double>(12, 1.0));
+  const Output<float> out(stream_, 12);
+  EXPECT_THROW(Activate(stream_, Activation::kRelu2, x.array(), nullptr, 1, 12, out.array()), std::runtime_error);
+}
+
 TEST_F(ElementwiseOnGpu, SoftCapIsTanh) {
   const int64_t n = 777;
   for (const float cap : {0.5f, 30.0f}) {

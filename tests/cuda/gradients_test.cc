@@ -179,8 +179,10 @@ class GradientsOnGpu : public testing::Test {
 };
 
 TEST_F(GradientsOnGpu, OfEveryTensorAgreeWithTheCpu) {
-  for (const Shape& shape : {kLlama, kQwen2, kQwen3, kGemma2}) ExpectParity(shape, DType::kFloat32, {.tensors = true});
-  for (const Shape& shape : {kQwen2, kGemma2}) ExpectParity(shape, DType::kBFloat16, {.tensors = true});
+  for (const Shape& shape : {kLlama, kQwen2, kQwen3, kGemma2, kStarcoder2, kNemotron, kCohere2})
+    ExpectParity(shape, DType::kFloat32, {.tensors = true});
+  for (const Shape& shape : {kQwen2, kGemma2, kStarcoder2, kNemotron, kCohere2})
+    ExpectParity(shape, DType::kBFloat16, {.tensors = true});
 }
 
 TEST_F(GradientsOnGpu, OfBlocksWithOtherPropertiesAgreeWithTheCpu) {

@@ -123,7 +123,7 @@ class ModelOnGpu : public testing::Test {
 
 TEST_F(ModelOnGpu, PrefillAndDecodeAgreeWithTheCpu) {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    for (const Shape& shape : {kQwen2, kQwen3, kLlama, kPhi3, kGemma2}) {
+    for (const Shape& shape : {kQwen2, kQwen3, kLlama, kPhi3, kGemma2, kStarcoder2, kNemotron, kCohere2}) {
       SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
       const auto weights = MakeWeights(shape, dtype);
       ExpectParity(weights, DepthPlan::Original(2));
@@ -224,7 +224,7 @@ TEST_F(ModelOnGpu, HalvesOfBlocksAgreeWithTheCpu) {
     block->o_bias = block->down_bias = {bias.data(), DType::kFloat32, {weights->config.hidden}};
     return block;
   };
-  for (const auto& [shape, dtype] : InBothTypes({kQwen2, kGemma2})) {
+  for (const auto& [shape, dtype] : InBothTypes({kQwen2, kGemma2, kStarcoder2, kNemotron, kCohere2})) {
     SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
     const auto weights = MakeWeights(shape, dtype);
     const auto own = biased(weights);
@@ -266,7 +266,7 @@ TEST_F(ModelOnGpu, OneTokenIsExactButForTheCache) {
 }
 
 TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
-  for (const auto& [shape, dtype] : InBothTypes({kQwen2, kGemma2, kGranite})) {
+  for (const auto& [shape, dtype] : InBothTypes({kQwen2, kGemma2, kGranite, kStarcoder2, kNemotron, kCohere2})) {
     SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
     const auto weights = MakeWeights(shape, dtype);
     const std::vector<int32_t> tokens = Tokens(*weights, 90);
@@ -320,7 +320,7 @@ TEST_F(ModelOnGpu, PackedSequencesScoresAndTaps) {
 
 // A tree of sequences: a trunk, two branches of it and a branch of a branch; and one separate sequence.
 TEST_F(ModelOnGpu, BranchesAgreeWithTheCpu) {
-  for (const auto& [shape, dtype] : InBothTypes({kQwen3, kGemma2, kLlama})) {
+  for (const auto& [shape, dtype] : InBothTypes({kQwen3, kGemma2, kLlama, kStarcoder2, kNemotron, kCohere2})) {
     SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
     const auto weights = MakeWeights(shape, dtype);
     const std::vector<int32_t> tokens = Tokens(*weights, 70);
@@ -371,7 +371,7 @@ TEST_F(ModelOnGpu, ResumesAStreamWithOtherStages) {
 }
 
 TEST_F(ModelOnGpu, TextIsTheCpusInFloat32) {
-  for (const Shape& shape : {kLlama, kGemma2}) {
+  for (const Shape& shape : {kLlama, kGemma2, kStarcoder2, kNemotron, kCohere2}) {
     const auto weights = MakeWeights(shape, DType::kFloat32);
     for (const SamplingOptions& sampling : {SamplingOptions{}, {1, 1, 0}, {0.7, 0.9, 20}}) {
       std::vector<int32_t> text[2];
@@ -440,7 +440,10 @@ TEST_F(ModelOnGpu, NextTokenIsTheChoiceAmongTheLogits) {
 
 // A head and a final norm of the plan's own, each alone and both: logits, log-probabilities and the choice of a token.
 TEST_F(ModelOnGpu, APlansOwnOutputAgreesWithTheCpu) {
-  for (const auto& [shape, dtype] : InBothTypes({kQwen2, kGemma2})) {
+  std::vector<Case> cases = InBothTypes({kQwen2, kGemma2});
+  // In bfloat16, the two most likely tokens of these random models may be closer than the error.
+  for (const Shape& shape : {kStarcoder2, kNemotron, kCohere2}) cases.push_back({shape, DType::kFloat32});
+  for (const auto& [shape, dtype] : cases) {
     SCOPED_TRACE(std::string(shape.type) + " " + Name(dtype));
     const auto weights = MakeWeights(shape, dtype);
     const Matrix<float> values = RandomValues(weights->config.vocab, weights->config.hidden);

@@ -35,6 +35,8 @@ struct Shape {
   bool tied = true;
   int layers = 2;
   const char* more = "";  // settings of the family's own
+  const char* activation = "silu";
+  const char* eps = "rms_norm_eps";
 };
 inline constexpr Shape kQwen2{};
 inline constexpr Shape kQwen3{"qwen3", "Qwen3ForCausalLM", 64, 88, 4, 2, 80, 67, false};
@@ -44,6 +46,29 @@ inline constexpr Shape kPhi3{
 // Its first layer has a window, its second has none.
 inline constexpr Shape kGemma2{"gemma2", "Gemma2ForCausalLM", 72, 104, 4, 2, 64, 61, true, 2, R"("sliding_window": 7,
         "query_pre_attn_scalar": 40, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 6.0,)"};
+
+// LayerNorm with bias, an MLP without gate, and biases.
+inline constexpr Shape kStarcoder2{.type = "starcoder2",
+                                   .architecture = "Starcoder2ForCausalLM",
+                                   .more = R"("sliding_window": 9, "use_bias": true,)",
+                                   .activation = "gelu_pytorch_tanh",
+                                   .eps = "norm_epsilon"};
+// LayerNorm with 1 + weight, squared ReLU, and half of a head rotated.
+inline constexpr Shape kNemotron{.type = "nemotron",
+                                 .architecture = "NemotronForCausalLM",
+                                 .tied = false,
+                                 .more = R"("partial_rotary_factor": 0.5,)",
+                                 .activation = "relu2",
+                                 .eps = "norm_eps"};
+// Parallel blocks, of which the second has neither a window nor a rotary embedding. (Without the latter, biases of keys
+// would have no gradient.)
+inline constexpr Shape kCohere2{.type = "cohere2",
+                                .architecture = "Cohere2ForCausalLM",
+                                .hidden = 128,
+                                .intermediate = 104,
+                                .heads = 2,
+                                .more = R"("sliding_window": 7, "sliding_window_pattern": 2, "logit_scale": 0.25,)",
+                                .eps = "layer_norm_eps"};
 
 // Two rotary embeddings, norms of heads with an offset, and a local and a global layer.
 inline constexpr Shape kGemma3{"gemma3_text",
@@ -94,12 +119,12 @@ inline std::shared_ptr<const Weights> MakeWeights(const Shape& shape, DType dtyp
   const TemporaryDirectory directory;
   const auto config = directory.path() / "wanted.json";
   std::ofstream(config) << fmt::format(
-      R"({{{} "architectures": ["{}"], "model_type": "{}", "hidden_act": "silu", "hidden_size": {}, "intermediate_size": {},
+      R"({{{} "architectures": ["{}"], "model_type": "{}", "hidden_act": "{}", "hidden_size": {}, "intermediate_size": {},
            "num_hidden_layers": {}, "num_attention_heads": {}, "num_key_value_heads": {}, "head_dim": {},
-           "vocab_size": {}, "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+           "vocab_size": {}, "max_position_embeddings": 128, "{}": 1e-5, "rope_theta": 10000.0,
            "tie_word_embeddings": {}, "bos_token_id": 0, "eos_token_id": 1}})",
-      shape.more, shape.architecture, shape.type, shape.hidden, shape.intermediate, shape.layers, shape.heads,
-      shape.kv_heads, shape.head_dim, shape.vocab, shape.tied);
+      shape.more, shape.architecture, shape.type, shape.activation, shape.hidden, shape.intermediate, shape.layers,
+      shape.heads, shape.kv_heads, shape.head_dim, shape.vocab, shape.eps, shape.tied);
   const auto model = directory.path() / "model";
   std::filesystem::create_directory(model);
   WriteRandomCheckpoint(config, dtype, 1, model);

@@ -11,15 +11,17 @@ class RmsNormGradientOnGpu : public CudaTest {
   enum class Into { kOther, kDy, kAccumulated };
 
   // Norms of groups of n columns of rows with gaps, and their gradients.
-  void Check(int64_t rows, int64_t groups, int64_t n, double size, Into into) {
+  void Check(int64_t rows, int64_t groups, int64_t n, double size, Into into, bool centred = false) {
     const int64_t cols = groups * n, stride = cols + 3;
-    const GroupNorm norm{.n = n, .offset = 1, .eps = 1e-5f};
+    const GroupNorm norm{.n = n, .offset = 1, .eps = 1e-5f, .centred = centred};
     const auto x = Input<float>::Normal(stream_, rows * stride, 1, size),
                dy = Input<float>::Normal(stream_, rows * cols, 2), weight = Input<float>::Normal(stream_, n, 3),
-               dx = Input<float>::Normal(stream_, rows * cols, 4), dweight = Input<float>::Normal(stream_, n, 5);
-    const Output<float> out(stream_, rows * cols), scales(stream_, rows * groups);
+               dx = Input<float>::Normal(stream_, rows * cols, 4), dweight = Input<float>::Normal(stream_, n, 5),
+               bias = Input<float>::Normal(stream_, n, 6);
+    const Output<float> out(stream_, rows * cols), scales(stream_, (centred ? 2 : 1) * rows * groups);
     GroupNorm call = norm;
     call.weight = weight.data();
+    if (centred) call.bias = bias.data();
     const MatrixView<const float> in(x.data(), rows, cols, stride);
     const Output<BFloat16> rounded(stream_, rows * cols), rounded_dx(stream_, rows * cols);
     NormGroups(stream_, call, in, {{out.data(), rows, cols}, rounded.data()});
@@ -39,10 +41,15 @@ class RmsNormGradientOnGpu : public CudaTest {
       for (int64_t g = 0; g < groups; ++g) {
         const double* const in_group = x.values.data() + i * stride + g * n;
         const double* const dy_group = dy.values.data() + i * cols + g * n;
-        double squares = 0, products = 0, sizes = 0;
+        double squares = 0, products = 0, sizes = 0, mean = 0, all = 0, all_size = 0;
+        for (int64_t j = 0; centred && j < n; ++j) {
+          mean += in_group[j] / static_cast<double>(n);
+          all += dy_group[j] * (1 + weight[j]) / static_cast<double>(n);
+          all_size += std::abs(dy_group[j] * (1 + weight[j])) / static_cast<double>(n);
+        }
         for (int64_t j = 0; j < n; ++j) {
-          const double product = in_group[j] * dy_group[j] * (1 + weight[j]);
-          squares += in_group[j] * in_group[j];
+          const double product = (in_group[j] - mean) * dy_group[j] * (1 + weight[j]);
+          squares += (in_group[j] - mean) * (in_group[j] - mean);
           products += product;
           sizes += std::abs(product);
         }
@@ -50,16 +57,18 @@ class RmsNormGradientOnGpu : public CudaTest {
                      cubed = scale * scale * scale / static_cast<double>(n);
         for (int64_t j = 0; j < n; ++j) {
           const int64_t at = i * cols + g * n + j;
-          const double value = in_group[j] * scale * (1 + weight[j]);
-          EXPECT_CLOSE(normed[at], value, unit * (std::abs(value) + std::abs(in_group[j] * scale)) + 1e-30, at);
-          const double across = dy_group[j] * (1 + weight[j]) * scale, along = in_group[j] * products * cubed;
+          const double value = (in_group[j] - mean) * scale * (1 + weight[j]) + (centred ? bias[j] : 0);
+          const double most = (std::abs(in_group[j]) + std::abs(mean)) * scale * (1 + std::abs(weight[j]));
+          EXPECT_CLOSE(normed[at], value, unit * (most + (centred ? std::abs(bias[j]) : 0)) + 1e-30, at);
+          const double across = (dy_group[j] * (1 + weight[j]) - all) * scale,
+                       along = (in_group[j] - mean) * products * cubed;
           const double before = into == Into::kAccumulated ? dx[at] : 0;
           EXPECT_CLOSE(found[at], before + across - along,
                        unit * (std::abs(before) + std::abs(dy_group[j] * scale) * (1 + std::abs(weight[j])) +
-                               std::abs(in_group[j]) * sizes * cubed),
+                               all_size * scale + (std::abs(in_group[j]) + std::abs(mean)) * sizes * cubed),
                        at);
-          expected_weights[j] += dy_group[j] * in_group[j] * scale;
-          weight_sizes[j] += std::abs(dy_group[j] * in_group[j] * scale);
+          expected_weights[j] += dy_group[j] * (in_group[j] - mean) * scale;
+          weight_sizes[j] += std::abs(dy_group[j] * scale) * (std::abs(in_group[j]) + std::abs(mean));
         }
       }
     }
@@ -75,6 +84,12 @@ TEST_F(RmsNormGradientOnGpu, OfRowsAgreesWithFloat64) {
     for (const Into into : {Into::kOther, Into::kDy, Into::kAccumulated}) Check(11, 1, n, 1, into);
   Check(3, 1, 64, 1e-4, Into::kOther);
   Check(3, 1, 1000, 1e3, Into::kDy);
+}
+
+TEST_F(RmsNormGradientOnGpu, OfLayerNormAgreesWithFloat64) {
+  for (const int64_t n : {8, 100, 512, 520, 2048})
+    for (const Into into : {Into::kOther, Into::kDy, Into::kAccumulated}) Check(11, 1, n, 1, into, true);
+  Check(3, 1, 1000, 1e3, Into::kDy, true);
 }
 
 TEST_F(RmsNormGradientOnGpu, OfHeadsAgreesWithFloat64) {

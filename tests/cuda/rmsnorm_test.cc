@@ -16,8 +16,8 @@ class RmsNormOnGpu : public CudaTest {
     const auto row = Input<float>::Normal(stream_, hidden, 3, size), weight = Input<float>::Normal(stream_, hidden, 4);
     const Output<T> out(stream_, tokens * hidden);
     const float eps = 1e-5f;
-    AddRmsNorm(stream_, {h.data(), tokens, hidden}, {update ? more.data() : nullptr, bias ? row.data() : nullptr},
-               weight.data(), eps, out.array());
+    AddNorm(stream_, {h.data(), tokens, hidden}, {update ? more.data() : nullptr, bias ? row.data() : nullptr},
+            {weight.data(), eps}, out.array());
     const std::vector<double> left = Now(stream_, h), normed = out.Values();
     for (int64_t t = 0; t < tokens; ++t) {
       double squares = 0;
@@ -48,6 +48,49 @@ TEST_F(RmsNormOnGpu, AgreesWithFloat64) {
       for (const int64_t tokens : {1, 3}) Check<decltype(type)>(tokens, hidden, true, hidden == 1000, 1.0);
     Check<decltype(type)>(2, 64, false, false, 1e-4);
     Check<decltype(type)>(2, 64, false, true, 1e3);
+  });
+}
+
+// The mean is subtracted: of rows far from 0, too, whose variance would cancel as a difference of sums.
+TEST_F(RmsNormOnGpu, LayerNormAgreesWithFloat64) {
+  ForEveryType([&](auto type) {
+    using T = decltype(type);
+    for (const int64_t hidden : {8, 1000, 4104}) {
+      for (const double mean : {0.0, 100.0}) {
+        for (const bool biased : {false, true}) {
+          const int64_t tokens = 3;
+          std::vector<double> values = Input<float>::Normal(stream_, tokens * hidden, 1).values;
+          for (double& value : values) value = static_cast<float>(value + mean);
+          const Input<float> h(stream_, values);
+          const auto more = Input<float>::Normal(stream_, tokens * hidden, 2),
+                     bias = Input<float>::Normal(stream_, hidden, 3), weight = Input<float>::Normal(stream_, hidden, 4);
+          const Output<T> out(stream_, tokens * hidden);
+          const float eps = 1e-5f;
+          AddNorm(stream_, {h.data(), tokens, hidden}, {more.data(), nullptr},
+                  {weight.data(), eps, true, biased ? bias.data() : nullptr}, out.array());
+          const std::vector<double> left = Now(stream_, h), normed = out.Values();
+          for (int64_t t = 0; t < tokens; ++t) {
+            double sum = 0, squares = 0;
+            for (int64_t j = 0; j < hidden; ++j) sum += left[t * hidden + j];
+            const double middle = sum / static_cast<double>(hidden);
+            for (int64_t j = 0; j < hidden; ++j) squares += std::pow(left[t * hidden + j] - middle, 2);
+            const double scale = 1 / std::sqrt(squares / static_cast<double>(hidden) + static_cast<double>(eps));
+            const double roundings = 24 + static_cast<double>(hidden) / 128;
+            for (int64_t j = 0; j < hidden; ++j) {
+              const int64_t at = t * hidden + j;
+              ASSERT_EQ(left[at], static_cast<double>(static_cast<float>(h[at]) + static_cast<float>(more[at])));
+              const double gain = scale * std::abs(weight[j]), added = biased ? bias[j] : 0,
+                           expected = (left[at] - middle) * scale * weight[j] + added;
+              // The mean has an error relative to the size of the elements.
+              EXPECT_CLOSE(normed[at], expected,
+                           std::abs(expected) * kUnit<T> +
+                               roundings * kUnit<float> * (gain * (mean + 4) + std::abs(added)) + 0x1p-25,
+                           at);
+            }
+          }
+        }
+      }
+    }
   });
 }
 
@@ -104,7 +147,7 @@ TEST_F(RmsNormOnGpu, NaNStaysInItsRow) {
   const float nan = NAN;
   CopyToDevice(stream_, bad.data() + 3, &nan, sizeof(nan));
   const Output<float> out(stream_, 16);
-  AddRmsNorm(stream_, {h.data(), 2, 8}, {bad.data(), nullptr}, weight.data(), 1e-6f, out.array());
+  AddNorm(stream_, {h.data(), 2, 8}, {bad.data(), nullptr}, {weight.data(), 1e-6f}, out.array());
   const std::vector<double> normed = out.Values();
   for (int j = 0; j < 8; ++j) {
     EXPECT_TRUE(std::isnan(normed[j]));
@@ -115,8 +158,8 @@ TEST_F(RmsNormOnGpu, NaNStaysInItsRow) {
 TEST_F(RmsNormOnGpu, RefusesSizesItCannotTake) {
   const Input<float> h(stream_, std::vector<double>(24, 1.0));
   const Output<float> out(stream_, 24);
-  EXPECT_THROW(AddRmsNorm(stream_, {h.data(), 2, 12}, {}, h.data(), 1e-6f, out.array()), std::runtime_error);
-  EXPECT_THROW(AddRmsNorm(stream_, {h.data(), 2, 8, 12}, {}, h.data(), 1e-6f, out.array()), std::runtime_error);
+  EXPECT_THROW(AddNorm(stream_, {h.data(), 2, 12}, {}, {h.data(), 1e-6f}, out.array()), std::runtime_error);
+  EXPECT_THROW(AddNorm(stream_, {h.data(), 2, 8, 12}, {}, {h.data(), 1e-6f}, out.array()), std::runtime_error);
 }
 
 }  // namespace

@@ -115,31 +115,43 @@ TEST_F(RowwiseOnGpu, DropsWhatTheCpuDrops) {
   }
 }
 
-// Tests both activations, with values so large that the exponential overflows too.
+// Tests all activations, with values so large that the exponential overflows too.
 TEST_F(RowwiseOnGpu, GatedUnitsAndTheirGradientsAgreeWithFloat64) {
-  const auto value = [](GatedActivation activation, double x) {
-    if (activation == GatedActivation::kSilu) return x / (1 + std::exp(-x));
+  const auto value = [](Activation activation, double x) {
+    if (activation == Activation::kSilu) return x / (1 + std::exp(-x));
+    if (activation == Activation::kGelu) return x / 2 * (1 + std::erf(x / M_SQRT2));
+    if (activation == Activation::kRelu2) return x < 0 ? 0 : x * x;
     return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
   };
-  const auto slope = [](GatedActivation activation, double x) {
-    if (activation == GatedActivation::kSilu) {
+  const auto slope = [](Activation activation, double x) {
+    if (activation == Activation::kSilu) {
       const double sigmoid = 1 / (1 + std::exp(-x));
       return sigmoid * (1 + x * (1 - sigmoid));
     }
+    if (activation == Activation::kGelu)
+      return (1 + std::erf(x / M_SQRT2)) / 2 + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI);
+    if (activation == Activation::kRelu2) return x < 0 ? 0 : 2 * x;
     const double tanh = std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
     return (1 + tanh) / 2 + x / 2 * (1 - tanh * tanh) * std::sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
   };
-  for (const GatedActivation activation : {GatedActivation::kSilu, GatedActivation::kGeluTanh}) {
+  for (const Activation activation :
+       {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu, Activation::kRelu2}) {
     for (const Size& size : kSizes) {
       for (const double scale : {2.0, 60.0}) {
         SCOPED_TRACE(scale);
         const Grid2 gate(stream_, size, 1, scale), up(stream_, {size.rows, size.cols, size.stride + 8}, 2),
             result(stream_, size, 1, scale), dgate(stream_, size, 3), dup(stream_, size, 4);
+        const Grid2 alone(stream_, size, 1, scale), dalone(stream_, size, 3);
         const int64_t count = size.rows * size.cols;
+        const Output<BFloat16> alones(stream_, count), dalones(stream_, count);
         const Output<BFloat16> results(stream_, count), dgates(stream_, count), dups(stream_, count);
         GateRows(stream_, activation, {result.view(), results.data()}, up.view());
         GateRowsGradient(stream_, activation, gate.view(), up.view(), {dgate.view(), dgates.data()},
                          {dup.view(), dups.data()});
+        ActivateRows(stream_, activation, {alone.view(), alones.data()});
+        ActivateRowsGradient(stream_, activation, gate.view(), {dalone.view(), dalones.data()});
+        ExpectRounded(alone, alones);
+        ExpectRounded(dalone, dalones);
         ExpectRounded(result, results);
         ExpectRounded(dgate, dgates);
         ExpectRounded(dup, dups);
@@ -149,6 +161,10 @@ TEST_F(RowwiseOnGpu, GatedUnitsAndTheirGradientsAgreeWithFloat64) {
         Expect(
             dgate, [&](int64_t i, int64_t j) { return dgate(i, j) * up(i, j) * slope(activation, gate(i, j)); }, unit,
             8 * unit);
+        Expect(
+            alone, [&](int64_t i, int64_t j) { return value(activation, gate(i, j)); }, unit, 8 * unit);
+        Expect(
+            dalone, [&](int64_t i, int64_t j) { return dalone(i, j) * slope(activation, gate(i, j)); }, unit, 8 * unit);
         Expect(
             dup, [&](int64_t i, int64_t j) { return dgate(i, j) * value(activation, gate(i, j)); }, unit, 8 * unit);
       }
@@ -205,7 +221,7 @@ TEST_F(RowwiseOnGpu, RefusesMatricesThatDoNotFit) {
   const Grid2 a(stream_, {3, 8, 8}, 1), b(stream_, {3, 16, 16}, 2), c(stream_, {2, 8, 8}, 3);
   EXPECT_THROW(CopyRows(stream_, a.view(), b.view()), std::runtime_error);
   EXPECT_THROW(AddRows(stream_, c.view(), a.view()), std::runtime_error);
-  EXPECT_THROW(GateRows(stream_, GatedActivation::kSilu, a.view(), c.view()), std::runtime_error);
+  EXPECT_THROW(GateRows(stream_, Activation::kSilu, a.view(), c.view()), std::runtime_error);
   EXPECT_THROW(RotateRows(stream_, b.view(), 12, {}, nullptr, false), std::runtime_error);
 }
 

@@ -106,7 +106,8 @@ INSTANTIATE_TEST_SUITE_P(Models, AgainstTransformers, testing::ValuesIn(GoldenNa
 
 // The rule's values are exact in bfloat16, so the float32 golden is the reference of the bfloat16 run too.
 TEST(Decoder, Bfloat16IsNoFurtherOffThanTwiceTheReferencesOwnBfloat16) {
-  for (const char* name : {"llama2", "qwen2_tied", "qwen3", "phi3", "gemma2", "gemma3", "olmo2", "granite", "glm4"}) {
+  for (const char* name : {"llama2", "qwen2_tied", "qwen3", "phi3", "gemma2", "gemma3", "olmo2", "granite", "glm4",
+                           "starcoder2", "nemotron", "cohere2"}) {
     const Golden golden(name);
     const auto weights = GoldenWeights(name, DType::kBFloat16);
     EXPECT_EQ(weights->blocks[0].q.dtype, DType::kBFloat16);

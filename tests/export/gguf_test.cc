@@ -175,6 +175,8 @@ TEST_F(GgufExport, WhatItCannotHoldIsRefused) {
   expect_refused(window, window.plan, "attend to a window");
   const Model olmo = Golden("olmo2");
   expect_refused(olmo, olmo.plan, "models of family olmo2");
+  const Model coder = Golden("starcoder2_erf");
+  expect_refused(coder, coder.plan, "models of family starcoder2");
   const Model granite = Golden("granite4");
   EXPECT_NE(WriteRefusal("hf-lra", granite, granite.plan).find("family granite4"), std::string::npos);
   EXPECT_NE(WriteRefusal("hf-lra", granite, granite.plan).find("Formats that can: hf"), std::string::npos);

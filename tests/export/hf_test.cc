@@ -35,7 +35,12 @@ TEST_F(Hf, EveryFamilyComesBackBitForBit) {
                            "glm4",
                            "seed_oss",
                            "exaone4",
-                           "ernie4_5"}) {
+                           "ernie4_5",
+                           "starcoder2",
+                           "starcoder2_erf",
+                           "nemotron",
+                           "cohere2",
+                           "cohere2_layer_types"}) {
     SCOPED_TRACE(name);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       const Model model = Golden(name, dtype);

@@ -21,7 +21,8 @@ import sys
 from pathlib import Path
 
 import torch
-from make_models import ERNIE, GEMMA2, GEMMA3, GRANITE, LLAMA, MINISTRAL3, OLMO2, QWEN2, QWEN3, SMOLLM3, random_tensor
+from make_models import (COHERE2, ERNIE, GEMMA2, GEMMA3, GRANITE, LLAMA, MINISTRAL3, NEMOTRON, OLMO2, QWEN2, QWEN3, SMOLLM3, STARCODER2,
+                         random_tensor)
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -33,6 +34,10 @@ CONFIGS = {  # and the weights of cross entropy and divergence
     "llama": ({**LLAMA}, 1.0, 0.0),
     "qwen2": ({**QWEN2, "tie_word_embeddings": True}, 1.0, 0.0),
     "qwen3": ({**QWEN3, **SHORT}, 0.25, 0.75),
+    "nemotron": ({**NEMOTRON, "num_attention_heads": 4, "num_key_value_heads": 1, "intermediate_size": 24}, 1.0, 0.0),
+    "cohere2": ({**COHERE2, "num_key_value_heads": 1, "num_hidden_layers": 2, "sliding_window": 4,
+                 "sliding_window_pattern": 2}, 0.5, 0.5),
+    "starcoder2": ({**STARCODER2, "num_key_value_heads": 1, "intermediate_size": 24, "sliding_window": 4}, 1.0, 0.0),
     "gemma2": ({**GEMMA2, **SHORT, "num_key_value_heads": 1, "sliding_window": 4}, 0.5, 0.5),
     "gemma3": ({**GEMMA3, **SHORT, "num_key_value_heads": 1, "sliding_window": 4, "sliding_window_pattern": 2}, 1.0, 0.0),
     "ministral3": ({**MINISTRAL3, **SHORT, "num_key_value_heads": 1, "pad_token_id": 0}, 1.0, 0.0),
@@ -41,6 +46,10 @@ CONFIGS = {  # and the weights of cross entropy and divergence
     "granite": ({**GRANITE, "num_key_value_heads": 1}, 0.5, 0.5),
     "ernie4_5": ({**ERNIE, **SHORT, "num_key_value_heads": 1, "use_bias": True}, 1.0, 0.0),
 }
+# Our names, and those that families give them within their module.
+PROJECTIONS = {"self_attn.q_proj": ["q_proj"], "self_attn.k_proj": ["k_proj"], "self_attn.v_proj": ["v_proj"],
+               "self_attn.o_proj": ["o_proj"], "mlp.gate_proj": ["gate_proj"], "mlp.up_proj": ["up_proj", "c_fc"],
+               "mlp.down_proj": ["down_proj", "c_proj"]}
 LENGTHS = [5, 1, 9, 3]
 RANK, SCALE = 2, 1.5
 
@@ -93,9 +102,11 @@ def changed(model):
         adapter = Adapter(model.config.hidden_size, 0 if i else 3).double()
         layer.register_forward_hook(lambda m, args, out, adapter=adapter: adapter(out))
         named.update({f"adapter.{i}.{k}": v for k, v in adapter.named_parameters()})
-        for part in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj",
-                     "mlp.up_proj", "mlp.down_proj"):
-            parent, name = layer.get_submodule(part.split(".")[0]), part.split(".")[1]
+        for part, stored in PROJECTIONS.items():
+            parent = layer.get_submodule(part.split(".")[0])
+            name = next((name for name in stored if hasattr(parent, name)), None)
+            if name is None:
+                continue
             change = Changed(getattr(parent, name)).double()
             setattr(parent, name, change)
             named.update({f"lora.{i}.{part}.weight.{k}": getattr(change, k) for k in "ab"})

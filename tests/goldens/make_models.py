@@ -35,6 +35,18 @@ GEMMA2 = {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "num_h
           "num_key_value_heads": 2, "hidden_act": None, "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-6,
           "query_pre_attn_scalar": 20, "attn_logit_softcapping": 3.0, "final_logit_softcapping": 8.0,
           "sliding_window": 6, "tie_word_embeddings": True}
+STARCODER2 = {"architectures": ["Starcoder2ForCausalLM"], "model_type": "starcoder2", "rms_norm_eps": None,
+              "norm_epsilon": 1e-5, "num_key_value_heads": 2, "hidden_act": "gelu_pytorch_tanh",
+              "intermediate_size": 192, "use_bias": True, "sliding_window": 7, "tie_word_embeddings": True,
+              "rope_theta": 100000.0}
+NEMOTRON = {"architectures": ["NemotronForCausalLM"], "model_type": "nemotron", "rms_norm_eps": None, "norm_eps": 1e-5,
+            "num_key_value_heads": 2, "intermediate_size": 192, "hidden_act": "relu2", "partial_rotary_factor": 0.5}
+COHERE = {"architectures": ["CohereForCausalLM"], "model_type": "cohere", "rms_norm_eps": None, "layer_norm_eps": 1e-5,
+          "num_key_value_heads": 2, "logit_scale": 0.25, "use_qk_norm": False, "tie_word_embeddings": True,
+          "bos_token_id": 5, "eos_token_id": 6, "pad_token_id": 0}
+COHERE2 = {**COHERE, "architectures": ["Cohere2ForCausalLM"], "model_type": "cohere2", "use_qk_norm": None,
+           "num_hidden_layers": 5, "rope_theta": 50000.0, "sliding_window": 6,
+           "sliding_window_pattern": 4}
 CONFIGS = {
     "llama2": LLAMA,
     "llama3_tied": {**LLAMA, "num_key_value_heads": 2, "tie_word_embeddings": True, "rope_theta": 500000.0,
@@ -60,6 +72,16 @@ CONFIGS = {
     "gemma2_layer_types": {**GEMMA2, "attention_bias": True, "tie_word_embeddings": False,
                            "final_logit_softcapping": None, "layer_types": ["full_attention", "sliding_attention",
                                                                            "sliding_attention", "full_attention"]},
+    "starcoder2": STARCODER2,
+    "starcoder2_erf": {**STARCODER2, "hidden_act": "gelu", "use_bias": False, "sliding_window": None,
+                       "tie_word_embeddings": False},
+    "nemotron": NEMOTRON,
+    "nemotron_bias": {**NEMOTRON, "attention_bias": True, "mlp_bias": True, "head_dim": 16},
+    "cohere": COHERE,
+    "cohere2": COHERE2,
+    "cohere2_layer_types": {**COHERE2, "attention_bias": True, "tie_word_embeddings": False, "num_hidden_layers": 3,
+                            "sliding_window_pattern": None,
+                            "layer_types": ["full_attention", "sliding_attention", "full_attention"]},
     "qwen2_window": {**QWEN2, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
     "qwen1.5": QWEN2,
     "qwen2_tied": {**QWEN2, "num_attention_heads": 6, "num_key_value_heads": 2, "tie_word_embeddings": True},
@@ -135,7 +157,8 @@ CONFIGS.update({
                      "layer_types": ["full_attention"] * 3},
     "ernie4_5": ERNIE,
 })
-BFLOAT16 = ("llama2", "qwen2_tied", "qwen3", "phi3", "gemma2", "gemma3", "olmo2", "granite", "glm4")
+BFLOAT16 = ("llama2", "qwen2_tied", "qwen3", "phi3", "gemma2", "gemma3", "olmo2", "granite", "glm4",
+            "starcoder2", "cohere2", "nemotron")
 NULLS = ("sliding_window", "final_logit_softcapping", "attn_logit_softcapping")  # where null says something else than nothing
 SEED = 1
 MASK = (1 << 64) - 1

@@ -225,5 +225,52 @@ TEST_P(ElementwiseTest, GatedGradients) {
   }
 }
 
+// The MLP without gate.
+Unit ExactActivation(Activation activation, double x) {
+  switch (activation) {
+    case Activation::kSilu: return Silu(x);
+    case Activation::kGeluTanh: return GeluTanh(x);
+    case Activation::kGelu: {
+      const double share = std::erfc(-x / M_SQRT2) / 2;
+      return {x * share, share + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI)};
+    }
+    default: return x < 0 ? Unit{0, 0} : Unit{x * x, 2 * x};
+  }
+}
+
+TEST_P(ElementwiseTest, ActivationsWithoutGateAndTheirGradients) {
+  for (const Activation activation :
+       {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu, Activation::kRelu2}) {
+    for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{1, 1}, {3, 67}, {40, 300}}) {
+      for (const double size : {0.01, 1.0, 5.0}) {
+        const Padded x = Padded::Normal(rows, cols, 1, size), out = x.Copy(), dy = Padded::Normal(rows, cols, 3),
+                     dx = dy.Copy(), threaded = x.Copy(), threaded_dx = dy.Copy();
+        Activate(context_, activation, out.view());
+        ActivateGradient(context_, activation, x.view(), dx.view());
+        for (int64_t i = 0; i < rows; ++i) {
+          for (int64_t j = 0; j < cols; ++j) {
+            const double at = x(i, j);
+            const auto [exact, slope] = ExactActivation(activation, at);
+            // 1 + erf(x) cancels where x is far below 0: the error is relative to |x|.
+            ASSERT_NEAR(out(i, j), exact, 8 * test::kUnit * (std::abs(exact) + std::abs(at))) << at;
+            ASSERT_NEAR(dx(i, j), slope * dy(i, j), 3e-6 * (1 + std::abs(slope)) * std::abs(dy(i, j))) << at;
+          }
+        }
+        EXPECT_TRUE(out.PaddingIsUntouched() && dx.PaddingIsUntouched());
+        Activate(On(3), activation, threaded.view());
+        ActivateGradient(On(3), activation, x.view(), threaded_dx.view());
+        EXPECT_TRUE(test::Identical(out, threaded) && test::Identical(dx, threaded_dx));
+      }
+    }
+    const Padded x(1, 3), dx(1, 3);
+    for (int64_t j = 0; j < 3; ++j) x(0, j) = static_cast<float>(j - 1), dx(0, j) = 1;
+    x(0, 1) = test::kNan;
+    ActivateGradient(context_, activation, x.view(), dx.view());
+    Activate(context_, activation, x.view());
+    for (int64_t j = 0; j < 3; ++j) EXPECT_TRUE(std::isnan(x(0, j)) == (j == 1) && std::isnan(dx(0, j)) == (j == 1));
+    EXPECT_THROW(ActivateGradient(context_, activation, x.view(), dx.view().Cols(0, 2)), Error);
+  }
+}
+
 }  // namespace
 }  // namespace shiftrt

@@ -183,7 +183,8 @@ TEST_F(Adapted, NoBlocksAreNoModelOfTheirOwn) {
 // Fused tensors and renamed ones are written as the family's checkpoints hold them, whether the parts still lie
 // together or a block has some of its own; and each kept layer keeps its window.
 TEST_F(Adapted, AFamilysOwnTensorsComeBack) {
-  for (const char* name : {"phi3", "gemma2", "gemma2_layer_types", "qwen2_window"}) {
+  for (const char* name :
+       {"phi3", "gemma2", "gemma2_layer_types", "qwen2_window", "starcoder2", "nemotron", "cohere2"}) {
     SCOPED_TRACE(name);
     Model model;
     model.directory = directory_.path() / name;

@@ -26,7 +26,8 @@ TEST(BlockTensors, EveryMemberHasOneRow) {
   for (const BlockTensor& row : BlockTensors()) {
     EXPECT_TRUE(members.insert(&(block.*row.member)).second) << row.name;
     EXPECT_TRUE(names.insert(row.name).second) << row.name;
-    EXPECT_TRUE(row.half == Halves::kAttention || row.half == Halves::kMlp) << row.name;
+    const bool shared = row.member == &BlockWeights::shared_norm || row.member == &BlockWeights::shared_norm_bias;
+    EXPECT_EQ(row.half == Halves::kBoth, shared) << row.name;
     EXPECT_EQ(row.input != Axis::kNone, row.kind == BlockTensor::Kind::kMatrix) << row.name;
   }
   EXPECT_EQ(members.size() * sizeof(TensorView), sizeof(BlockWeights));
@@ -70,6 +71,18 @@ TEST(BlockTensors, FamiliesStoreThemWhereTheirCheckpointsDo) {
                 "pre_feedforward_layernorm.weight 48", "mlp.gate_proj.weight 80x48", "mlp.up_proj.weight 80x48",
                 "mlp.down_proj.weight 48x80", "post_feedforward_layernorm.weight 48"}));
   EXPECT_EQ(names("llama_bias").size(), 9u + 7u);
+  EXPECT_EQ(names("starcoder2"),
+            (std::vector<std::string>{
+                "input_layernorm.weight 48", "input_layernorm.bias 48", "self_attn.q_proj.weight 48x48",
+                "self_attn.k_proj.weight 24x48", "self_attn.v_proj.weight 24x48", "self_attn.o_proj.weight 48x48",
+                "self_attn.q_proj.bias 48", "self_attn.k_proj.bias 24", "self_attn.v_proj.bias 24",
+                "self_attn.o_proj.bias 48", "post_attention_layernorm.weight 48", "post_attention_layernorm.bias 48",
+                "mlp.c_fc.weight 192x48", "mlp.c_proj.weight 48x192", "mlp.c_fc.bias 192", "mlp.c_proj.bias 48"}));
+  EXPECT_EQ(names("cohere2"),
+            (std::vector<std::string>{"input_layernorm.weight 48", "self_attn.q_proj.weight 48x48",
+                                      "self_attn.k_proj.weight 24x48", "self_attn.v_proj.weight 24x48",
+                                      "self_attn.o_proj.weight 48x48", "mlp.gate_proj.weight 80x48",
+                                      "mlp.up_proj.weight 80x48", "mlp.down_proj.weight 48x80"}));
 }
 
 // The parts of a fused tensor are views of its rows, converted or not.
@@ -102,7 +115,7 @@ TEST(BlockTensors, TheFingerprintIsThatOfTheFileWhateverTheType) {
 
 // Biases, norms of heads and a tied head: what any of them adds to is counted once, in its half.
 TEST(BlockTensors, HalvesOfABlockAddUp) {
-  for (const char* name : {"llama_bias", "qwen3_tied", "phi3", "gemma2"}) {
+  for (const char* name : {"llama_bias", "qwen3_tied", "phi3", "gemma2", "starcoder2"}) {
     const auto weights = GoldenWeights(name, DType::kBFloat16);
     const auto plan = [](Halves halves) { return DepthPlan{{BlockStage{0}, BlockStage{1, halves}}}; };
     const DepthPlan both = plan(Halves::kBoth), attention = plan(Halves::kAttention), mlp = plan(Halves::kMlp),
@@ -112,9 +125,10 @@ TEST(BlockTensors, HalvesOfABlockAddUp) {
     EXPECT_EQ(attention.BytesPerToken(*weights) - neither.BytesPerToken(*weights),
               both.BytesPerToken(*weights) - mlp.BytesPerToken(*weights));
     const ModelConfig& c = weights->config;
-    const int64_t mlp_parameters = (c.block.update_norms ? 2 : 1) * c.hidden +  // norms
-                                   3 * c.hidden * c.intermediate +              // projections
-                                   (c.block.mlp_bias ? 2 * c.intermediate + c.hidden : 0);
+    const int64_t widths = c.block.gated ? 2 : 1;
+    const int64_t mlp_parameters = (c.block.update_norms || c.block.norm_bias ? 2 : 1) * c.hidden +  // norms
+                                   (widths + 1) * c.hidden * c.intermediate +                        // projections
+                                   (c.block.mlp_bias ? widths * c.intermediate + c.hidden : 0);
     EXPECT_EQ(mlp.Parameters(*weights) - neither.Parameters(*weights), mlp_parameters) << name;
     EXPECT_EQ(mlp.BytesPerToken(*weights) - neither.BytesPerToken(*weights), 2 * mlp_parameters) << name;
   }

@@ -273,6 +273,80 @@ TEST(Config, AnUnknownArchitectureNamesTheNearest) {
                       "LlamaForCausalLM: this file has attention_sinks, spin, which LlamaForCausalLM does not read");
 }
 
+TEST(Config, Starcoder2) {
+  const Json json = Json::parse(R"({"architectures": ["Starcoder2ForCausalLM"], "attention_dropout": 0.0,
+    "bos_token_id": 0, "embedding_dropout": 0.0, "eos_token_id": 0, "hidden_act": "gelu_pytorch_tanh",
+    "hidden_size": 4608, "initializer_range": 0.018042, "intermediate_size": 18432, "max_position_embeddings": 16384,
+    "mlp_type": "default", "model_type": "starcoder2", "norm_epsilon": 1e-05, "norm_type": "layer_norm",
+    "num_attention_heads": 36, "num_hidden_layers": 3, "num_key_value_heads": 4, "residual_dropout": 0.0,
+    "rope_theta": 1000000, "sliding_window": 4096, "torch_dtype": "bfloat16", "use_bias": true, "use_cache": true,
+    "vocab_size": 49152})");
+  const ModelConfig c = Parse(json);
+  EXPECT_EQ(c.family, "starcoder2");
+  EXPECT_EQ(c.rms_eps, 1e-5);
+  EXPECT_TRUE(c.tied_head && c.block.layer_norm && c.block.norm_bias && c.block.qkv_bias && c.block.output_bias &&
+              c.block.mlp_bias);
+  EXPECT_FALSE(c.block.gated || c.block.parallel);
+  EXPECT_EQ(c.block.norm_offset, 0);
+  EXPECT_EQ(c.block.activation, Activation::kGeluTanh);
+  EXPECT_EQ(c.block.windows, std::vector<int64_t>(3, 4096));
+  const ModelConfig plain =
+      Parse(With(json, {{"use_bias", false}, {"hidden_act", "gelu"}, {"sliding_window", nullptr}}));
+  EXPECT_TRUE(plain.block.norm_bias);
+  EXPECT_FALSE(plain.block.qkv_bias || plain.block.output_bias || plain.block.mlp_bias || plain.block.AnyWindow());
+  EXPECT_EQ(plain.block.activation, Activation::kGelu);
+  ExpectConfigRefusal(With(json, {{"hidden_act", "silu"}}), "hidden_act \"silu\"");
+  ExpectConfigRefusal(With(json, {{"norm_epsilon", -1}}), "norm_epsilon");
+}
+
+TEST(Config, Nemotron) {
+  const Json json = Json::parse(R"({"architectures": ["NemotronForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "bos_token_id": 2, "eos_token_id": 3, "head_dim": 128, "hidden_act": "relu2",
+    "hidden_size": 3072, "initializer_range": 0.0134, "intermediate_size": 9216, "max_position_embeddings": 4096,
+    "mlp_bias": false, "model_type": "nemotron", "norm_eps": 1e-05, "num_attention_heads": 24, "num_hidden_layers": 32,
+    "num_key_value_heads": 8, "rope_theta": 10000.0, "tie_word_embeddings": false, "use_cache": true,
+    "vocab_size": 256000})");
+  const ModelConfig c = Parse(json);
+  EXPECT_TRUE(c.block.layer_norm && c.block.norm_bias && c.block.input_norms);
+  EXPECT_FALSE(c.block.gated || c.block.parallel || c.tied_head || c.block.qkv_bias || c.block.mlp_bias);
+  EXPECT_EQ(c.block.norm_offset, 1);
+  EXPECT_EQ(c.block.activation, Activation::kRelu2);
+  EXPECT_EQ(c.rope.partial, 0.5);  // unless it is said
+  EXPECT_EQ(Parse(With(json, {{"partial_rotary_factor", 0.25}})).rope.partial, 0.25);
+  const ModelConfig biased = Parse(With(json, {{"attention_bias", true}, {"mlp_bias", true}}));
+  EXPECT_TRUE(biased.block.qkv_bias && biased.block.output_bias && biased.block.mlp_bias);
+}
+
+// The released config of Command R7B, with fewer layers.
+TEST(Config, Cohere2) {
+  const Json json = Json::parse(R"({"architectures": ["Cohere2ForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "bos_token_id": 5, "cache_implementation": "hybrid", "eos_token_id": 255001,
+    "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 14336,
+    "layer_norm_eps": 1e-05, "layer_switch": 4, "logit_scale": 0.25, "max_position_embeddings": 132096,
+    "model_type": "cohere2", "num_attention_heads": 32, "num_hidden_layers": 5, "num_key_value_heads": 8,
+    "order_of_interleaved_layers": "local_attn_first", "pad_token_id": 0, "position_embedding_type": "rope_gptj",
+    "rope_scaling": null, "rope_theta": 50000, "rotary_pct": 1.0, "sliding_window": 4096, "sliding_window_pattern": 4,
+    "use_embedding_sharing": true, "use_gated_activation": true, "use_parallel_block": true,
+    "use_parallel_embedding": true, "vocab_size": 256000})");
+  const ModelConfig c = Parse(json);
+  EXPECT_TRUE(c.block.layer_norm && c.block.parallel && c.block.shared_norm && c.block.gated && c.tied_head);
+  EXPECT_FALSE(c.block.norm_bias || c.block.input_norms || c.block.qkv_bias);
+  EXPECT_TRUE(c.rope.interleaved);
+  EXPECT_EQ(c.block.logit_scale, 0.25f);
+  EXPECT_EQ(c.block.windows, (std::vector<int64_t>{4096, 4096, 4096, 0, 4096}));
+  EXPECT_EQ(c.block.Rope(2), RopeChoice::kFirst);
+  EXPECT_EQ(c.block.Rope(3), RopeChoice::kNone);
+  ExpectConfigRefusal(With(json, {{"head_dim", 64}}), "head_dim is 64");
+  ExpectConfigRefusal(With(json, {{"sliding_window", nullptr}}), "sliding_window");
+  Json first = With(json, {{"architectures", {"CohereForCausalLM"}}, {"model_type", "cohere"}, {"use_qk_norm", false}});
+  for (const char* key : {"layer_switch", "order_of_interleaved_layers", "position_embedding_type", "rotary_pct",
+                          "sliding_window", "sliding_window_pattern", "use_embedding_sharing", "use_gated_activation",
+                          "use_parallel_block", "use_parallel_embedding"})
+    first.erase(key);
+  EXPECT_TRUE(Parse(first).block.parallel && !Parse(first).block.AnyWindow() && Parse(first).block.ropes.empty());
+  ExpectConfigRefusal(With(first, {{"use_qk_norm", true}}), "use_qk_norm");
+}
+
 TEST(Config, Gemma2) {
   const Json json = Json::parse(R"({"architectures": ["Gemma2ForCausalLM"], "attention_bias": false,
     "attn_logit_softcapping": 50.0, "bos_token_id": 2, "cache_implementation": "hybrid", "eos_token_id": 1,

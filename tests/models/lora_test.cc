@@ -60,7 +60,7 @@ class LoraFiles : public testing::Test {
   }
   void Write(const Lora& lora, const DepthPlan& plan, const std::string& base = "") const {
     AtomicDirectory out(directory_.path());
-    WriteLora(lora, plan, base, out);
+    WriteLora(lora, weights_->config, plan, base, out);
     out.Commit();
   }
   fs::path File(const char* name) const { return directory_.path() / kLoraDirectory / name; }
@@ -181,6 +181,17 @@ TEST_F(LoraFiles, AreInPeftsFormat) {
   const auto a = file.tensors().find("base_model.model.model.layers.1.mlp.down_proj.lora_A.weight");
   ASSERT_NE(a, file.tensors().end());
   EXPECT_EQ(a->second.shape, (std::vector<int64_t>{kRank, weights_->config.intermediate}));
+
+  // StarCoder 2 calls the projections of the MLP c_fc and c_proj.
+  weights_ = GoldenWeights("starcoder2");
+  const Lora coder = Everywhere(plan);
+  Write(coder, plan);
+  EXPECT_EQ(Config()["target_modules"], Json({"c_proj", "q_proj", "v_proj"}));
+  EXPECT_TRUE(SafetensorsFile(File(kLoraTensors))
+                  .tensors()
+                  .contains("base_model.model.model.layers.1.mlp.c_proj.lora_A.weight"));
+  EXPECT_EQ(MergeLora(*weights_, plan, Read(plan)).Fingerprint(), MergeLora(*weights_, plan, coder).Fingerprint());
+  weights_ = GoldenWeights("qwen2_tied");
 
   // Not on every block: each projection is named.
   Lora some{.rank = kRank, .alpha = 16, .factors = {}};

@@ -16,7 +16,8 @@ ARCHITECTURES = {"llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "
                  "gemma3_text": "Gemma3ForCausalLM", "ministral3": "Ministral3ForCausalLM", "smollm3": "SmolLM3ForCausalLM",
                  "olmo2": "Olmo2ForCausalLM", "olmo3": "Olmo3ForCausalLM", "granite": "GraniteForCausalLM",
                  "glm4": "Glm4ForCausalLM", "seed_oss": "SeedOssForCausalLM", "exaone4": "Exaone4ForCausalLM",
-                 "ernie4_5": "Ernie4_5ForCausalLM"}
+                 "ernie4_5": "Ernie4_5ForCausalLM", "starcoder2": "Starcoder2ForCausalLM",
+                 "nemotron": "NemotronForCausalLM", "cohere": "CohereForCausalLM", "cohere2": "Cohere2ForCausalLM"}
 ARCHITECTURES = {family: name for family, name in ARCHITECTURES.items() if family in CONFIG_MAPPING}
 NORMS_BEHIND = ("gemma2", "gemma3_text", "olmo2", "olmo3", "exaone4")
 HIDDEN, LAYERS, VOCABULARY = 64, 4, 199
@@ -29,6 +30,7 @@ SPECIAL = {"qwen2": {"tie_word_embeddings": True}, "gemma2": {"sliding_window": 
            "olmo3": {"sliding_window": 8}, "exaone4": {"sliding_window": 8}, "smollm3": {"tie_word_embeddings": True},
            "granite": {"embedding_multiplier": 4.0, "residual_multiplier": 0.5, "logits_scaling": 4.0,
                        "attention_multiplier": 0.1},
+           "cohere2": {"sliding_window": 8, "sliding_window_pattern": 2},
            "llama": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                       "original_max_position_embeddings": 64}, "rope_theta": 500000.0}}
 ADAPTERS = [{"layer": 0, "where": "before", "index": 0, "kind": "low-rank", "rank": 4},
@@ -59,6 +61,8 @@ def half_of(tensor, family):
     """Which half of a block reads a tensor: "attention" or "mlp"."""
     if family in NORMS_BEHIND:  # post_attention_layernorm is behind the attention
         return "mlp" if "mlp." in tensor or "feedforward" in tensor else "attention"
+    if family in ("cohere", "cohere2") and "layernorm" in tensor:  # both halves read its one norm
+        return "both"
     return "mlp" if "mlp" in tensor or "post_attention_layernorm" in tensor else "attention"
 
 
@@ -81,7 +85,7 @@ class RandomExport:
         self.directory, self.family, self.half_blocks = directory, family, list(half_blocks)
         torch.manual_seed(7)
         entries = {**SHAPE, **SPECIAL.get(family, {})}
-        if family in ("phi3", "olmo2", "olmo3", "granite"):
+        if family in ("phi3", "olmo2", "olmo3", "granite", "starcoder2"):
             del entries["head_dim"]  # these have none
         # The other implementations of transformers leave out the soft cap of Gemma 2's attention.
         self.options = {"attn_implementation": "eager"} if family == "gemma2" else {}
@@ -101,7 +105,7 @@ class RandomExport:
         for block in self.half_blocks:
             place = f"model.layers.{block['layer']}."
             tensors = {k: v for k, v in tensors.items()
-                       if not k.startswith(place) or half_of(k[len(place):], family) == block["runs"]}
+                       if not k.startswith(place) or half_of(k[len(place):], family) in (block["runs"], "both")}
         for adapter, values in adapters:
             place = f"model.layers.{adapter['layer']}.adapters_{adapter['where']}.{adapter['index']}"
             tensors |= {f"{place}.{name}": value for name, value in values.items()}

@@ -97,6 +97,50 @@ TEST_F(Refit, IsRidgeOfTheMissingStreamOnTheActivationsAroundTheOldWeights) {
       << "the architecture stays stock";
 }
 
+constexpr const char* kParallel = R"("architectures": ["Cohere2ForCausalLM"], "model_type": "cohere2",
+    "layer_norm_eps": 1e-5, "hidden_act": "silu", "sliding_window": 8, "sliding_window_pattern": 2,)";
+constexpr const char* kUngated = R"("architectures": ["NemotronForCausalLM"], "model_type": "nemotron",
+    "norm_eps": 1e-5, "hidden_act": "relu2",)";
+
+// The MLP of a parallel block reads the stream before the attention, and its output is missing less than that of the
+// block.
+TEST_F(Refit, OfAParallelBlockAndOfAnMlpWithoutGateIsTheSameRidge) {
+  for (const char* family : {kParallel, kUngated}) {
+    SCOPED_TRACE(family);
+    model_ = MakeModel(3, family);
+    const ShiftResult result = Run(Options("refit", "layers=2,3"));
+    const Matrix<float> missing = Minus(Stream(model_.plan, 4), Output(model_.plan, 1)),
+                        activation = Seen(model_.plan, 1, TapPoint::kActivation);
+    const Matrix<double> change = LeastSquares(Widen(activation), Widen(missing), kLambda);
+    ExpectChange(Own(result.corrected, 1)->down, Old(1).down, change, 1e-4);
+    EXPECT_LT(SquaresOf(Minus(Stream(model_.plan, 4), Output(result.corrected, 1))), SquaresOf(missing));
+    EXPECT_GT(Run(Options("joint", "layers=2,3")).sites[0].r2_fit, result.sites[0].r2_fit);
+    EXPECT_GT(Run(Options("lra", "layers=2,3")).sites[0].r2_fit, 0);
+    ShiftOptions heals = Options("none", "layers=2,3");
+    heals.heal = Heal::kDown;
+    EXPECT_EQ(Run(heals).healed.size(), 2u);  // blocks 4 and 5
+  }
+}
+
+TEST_F(Refit, HalvesOfParallelBlocksAndTheirOutputProjectionsAreRefused) {
+  model_ = MakeModel(3, kParallel);
+  const auto refusal = [&](const ShiftOptions& options) -> std::string {
+    try {
+      Run(options);
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  for (const char* prune : {"layers=2.mlp", "reverse:3,unit=half"})
+    EXPECT_NE(refusal(Options("none", prune)).find("parallel blocks"), std::string::npos) << prune;
+  ShiftOptions heals = Options("none", "layers=2");
+  heals.heal = Heal::kAll;
+  EXPECT_NE(refusal(heals).find("choose down"), std::string::npos) << refusal(heals);
+  model_ = MakeModel(3, kUngated);
+  EXPECT_EQ(refusal(heals) + refusal(Options("none", "layers=2.mlp")), "");
+}
+
 TEST_F(Refit, JointIsRidgeOnOutputAndActivationsAndRunsAsTheBlockAndAnAdapter) {
   const ShiftResult result = Run(Options("joint", "layers=2,3"));
   ASSERT_EQ(result.corrected.stages.size(), 5u);

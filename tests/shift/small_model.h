@@ -28,11 +28,12 @@ class SmallModel : public testing::Test {
   }
   ~SmallModel() override { std::filesystem::remove_all(directory_); }
 
-  Model MakeModel(uint64_t seed) const {
-    std::ofstream(directory_ / "shape.json")
-        << R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 16, "vocab_size": 64,
+  // `family`: the architecture and the settings that are its own, as the first entries of a config.json.
+  Model MakeModel(uint64_t seed, const std::string& family = R"("architectures": ["LlamaForCausalLM"],
+               "model_type": "llama", "rms_norm_eps": 1e-6, "hidden_act": "silu",)") const {
+    std::ofstream(directory_ / "shape.json") << "{" << family << R"("hidden_size": 16, "vocab_size": 64,
                "intermediate_size": 24, "num_hidden_layers": 6, "num_attention_heads": 2, "num_key_value_heads": 1,
-               "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu",
+               "max_position_embeddings": 64, "rope_theta": 10000.0,
                "tie_word_embeddings": false, "torch_dtype": "float32"})";
     const auto place = directory_ / ("model" + std::to_string(seed));
     WriteRandomCheckpoint(directory_ / "shape.json", DType::kFloat32, seed, place);
