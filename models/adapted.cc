@@ -318,7 +318,7 @@ class PlanReader {
     Check(expected == found,
           "{}: its checksum is {}, but {} has {}: it is damaged, was changed, or was not saved together with it. Save "
           "the model again, or remove checksums from that file to take it as it is",
-          (directory_ / file).string(), found, name_, Shown(expected));
+          (directory_ / file).string(), found, name_, expected.is_null() ? "none for it" : Shown(expected));
   }
 
   BlockStage Block(const Json& stage) {

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -529,23 +530,33 @@ TEST(Gradients, ALossThatIsNotFiniteNamesTheTensor) {
   EXPECT_EQ(std::count(gradient.begin(), gradient.end(), 0.0f), std::ssize(gradient));
 }
 
+// The place of a tensor in BlockTensors().
+size_t RowOf(std::string_view name) {
+  const auto rows = BlockTensors();
+  const auto found = std::find_if(rows.begin(), rows.end(), [&](const BlockTensor& row) { return row.name == name; });
+  Check(found != rows.end(), "no tensor of a block is called {}", name);
+  return found - rows.begin();
+}
+
 TEST(Gradients, ParametersThatDoNotFitAreRefusedByName) {
   GoldenStep golden("llama");
   const TrainedParameters good = golden.Everything();
+  const size_t q = RowOf("self_attn.q_proj.weight"), k = RowOf("self_attn.k_proj.weight"),
+               bias = RowOf("self_attn.q_proj.bias");
   const auto error = [&](const std::function<void(TrainedParameters&)>& change) {
     TrainedParameters bad = good;
     change(bad);
     return ErrorOf([&] { golden.engine().Set(bad); });
   };
-  EXPECT_EQ(error([](TrainedParameters& p) { p.stages[0].tensors[1].gradient.rows = 15; }),
+  EXPECT_EQ(error([&](TrainedParameters& p) { p.stages[0].tensors[q].gradient.rows = 15; }),
             "stage 0 of the plan: a gradient of (15, 16) for self_attn.q_proj.weight, expected (16, 16)");
-  EXPECT_EQ(error([](TrainedParameters& p) { p.stages[2].tensors[5] = p.stages[2].tensors[0]; }),
+  EXPECT_EQ(error([&](TrainedParameters& p) { p.stages[2].tensors[bias] = p.stages[2].tensors[0]; }),
             "stage 2 of the plan has no self_attn.q_proj.bias that could be trained");
   EXPECT_EQ(error([](TrainedParameters& p) { p.stages[1].p = p.stages[1].q; }),
             "stage 1 of the plan: a value of (3, 16) for adapter's matrix P, expected (16, 3)");
   EXPECT_EQ(error([](TrainedParameters& p) { p.stages[1].tensors = p.stages[0].tensors; }),
             "stage 1 of the plan is an adapter and has no tensors of a block");
-  EXPECT_EQ(error([](TrainedParameters& p) { p.stages[0].loras[1].b = p.stages[0].loras[2].b; }),
+  EXPECT_EQ(error([&](TrainedParameters& p) { p.stages[0].loras[q].b = p.stages[0].loras[k].b; }),
             "stage 0 of the plan: a value of (8, 2) for factor b of self_attn.q_proj.weight, expected (16, 2)");
   EXPECT_EQ(error([](TrainedParameters& p) { p.stages.pop_back(); }), "parameters of 3 stages for a plan of 4");
   EXPECT_EQ(error([](TrainedParameters& p) { p.head.value.rows = 36; }),

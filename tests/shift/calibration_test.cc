@@ -291,6 +291,7 @@ TEST_F(CalibrationText, ALineWithoutAnEndTakesLittleMemory) {
   Write("a", "");
   const std::string path = directory_ / "line.jsonl.gz";
   const gzFile file = ::gzopen(path.c_str(), "wb1");
+  ::gzputs(file, R"({"text": ")");
   const std::string piece(1 << 20, 'x');
   for (int i = 0; i < 256; ++i) ::gzwrite(file, piece.data(), static_cast<unsigned>(piece.size()));
   ::gzclose(file);
