@@ -38,7 +38,8 @@ Moments MomentsOf(const float* x, int64_t n, float eps) {
 // With u = (x - mean) r and g = w dy: dx = r (g - mean(g) - u mean(g u)), dw = u dy. dx may be dy.
 void NormRowGradient(const float* x, const float* weight, const float* dy, int64_t n, float eps, bool accumulate,
                      float* dx, float* dweight) {
-  const auto [mean, scale] = MomentsOf(x, n, eps);
+  const Moments moments = MomentsOf(x, n, eps);
+  const double mean = moments.mean, scale = moments.scale;
   double sum = 0, products = 0;
 #pragma omp simd reduction(+ : sum, products)
   for (int64_t i = 0; i < n; ++i) {
