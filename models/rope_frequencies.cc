@@ -62,7 +62,8 @@ struct YarnRamp {
 }  // namespace
 
 float RopeSpec::QueryScale(int64_t position) const {
-  const auto stretch = std::log(1 + static_cast<float>(position / original_max_positions));
+  const int64_t lengths = position / original_max_positions;
+  const auto stretch = std::log(1 + static_cast<float>(lengths));
   return 1 + static_cast<float>(query_beta) * stretch;
 }
 
