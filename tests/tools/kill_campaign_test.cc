@@ -13,6 +13,18 @@ namespace {
 class KillCampaign : public Jobs {
  protected:
   using Clock = std::chrono::steady_clock;
+  using Files = std::map<std::string, std::string>;
+
+  // The names of the files that only one of the two has, or that differ.
+  static std::string Differences(const Files& found, const Files& expected) {
+    std::string names;
+    for (const auto& [name, bytes] : expected)
+      if (!found.contains(name)) names += " lacks " + name;
+    for (const auto& [name, bytes] : found)
+      if (const auto other = expected.find(name); other == expected.end() || other->second != bytes)
+        names += " " + name;
+    return names;
+  }
 
   void Expect(const Job& job) {
     const auto start = Clock::now();
@@ -34,7 +46,9 @@ class KillCampaign : public Jobs {
         const Outcome again = Call(With(job, "killed"));
         ASSERT_EQ(again.status, 0) << job[0] << ", kill " << kill << ": " << again.err;
       }
-      EXPECT_TRUE(Bytes("killed") == expected) << job[0] << ", kill " << kill << (killed ? "" : ", which was late");
+      const auto found = Bytes("killed");
+      EXPECT_TRUE(found == expected) << job[0] << ", kill " << kill << (killed ? "" : ", which was late") << ": "
+                                     << Differences(found, expected);
       ExpectNoTemporaries(job[0]);
     }
     fs::remove_all(dir_ / "whole");
