@@ -42,7 +42,7 @@ CONFIGS = {  # and the weights of cross entropy and divergence
     "gemma3": ({**GEMMA3, **SHORT, "num_key_value_heads": 1, "sliding_window": 4, "sliding_window_pattern": 2}, 1.0, 0.0),
     "ministral3": ({**MINISTRAL3, **SHORT, "num_key_value_heads": 1, "pad_token_id": 0}, 1.0, 0.0),
     "olmo2": ({**OLMO2, "num_key_value_heads": 1}, 1.0, 0.0),
-    "smollm3": ({**SMOLLM3, "num_key_value_heads": 1}, 1.0, 0.0),
+    "smollm3": ({**SMOLLM3, "num_attention_heads": 4, "num_key_value_heads": 1}, 1.0, 0.0),
     "granite": ({**GRANITE, "num_key_value_heads": 1}, 0.5, 0.5),
     "ernie4_5": ({**ERNIE, **SHORT, "num_key_value_heads": 1, "use_bias": True}, 1.0, 0.0),
 }
