@@ -66,14 +66,14 @@ bool IsHarmless(const Family& family, const std::string& key, const Json& value)
 
 std::vector<std::string> UnknownKeys(const ConfigReader& config, const Family& family) {
   std::vector<std::string> unknown = config.Unread();
-  std::erase_if(unknown, [&](const std::string& key) { return IsHarmless(family, key, config[key.c_str()]); });
+  std::erase_if(unknown, [&](const std::string& key) { return IsHarmless(family, key, config[key]); });
   return unknown;
 }
 
 void RefuseUnknownKeys(const ConfigReader& config, const Family& family) {
   for (const std::string& key : UnknownKeys(config, family))
     Fail("{}: {} is {}: {} is not known to read this setting. Remove it if it does not change what the model computes",
-         config.file(), Printable(key), Shown(config[key.c_str()]), family.architecture);
+         config.file(), Printable(key), Shown(config[key]), family.architecture);
 }
 
 }  // namespace shiftrt

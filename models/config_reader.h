@@ -20,7 +20,8 @@ class ConfigReader {
   ConfigReader(const nlohmann::json& object, const std::string& file) : object_(object), file_(file) {}
 
   const std::string& file() const { return file_; }
-  const nlohmann::json& operator[](const char* key) const { return object_[key]; }
+  // `key` must be there; a key of a hostile file may contain a zero byte.
+  const nlohmann::json& operator[](const std::string& key) const { return object_[key]; }
   bool Has(const char* key) const {
     asked_.insert(key);
     return object_.contains(key) && !object_[key].is_null();
