@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the handle of suites refers to.
+// The data and the settings behind a handle of suites.
 #pragma once
 
 #include <vector>

@@ -48,7 +48,7 @@ class Operand {
 struct NormOperands {
   Operand weight, bias = {};
 };
-// Where their gradients are added, (1, n) each; empty: there are none.
+// The gradients of a norm are added to these matrices, (1, n) each. An empty one takes none.
 struct NormGradients {
   DeviceMatrix<float> weight, bias = {};
 };

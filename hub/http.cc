@@ -188,7 +188,7 @@ struct HttpClient::State {
     if (exchange.trouble_ != Trouble::kNone)
       exchange.reason_ = Printable(handle.error[0] != '\0' ? handle.error.data() : curl.message(code));
     if (exchange.trouble_ == Trouble::kSlow)
-      exchange.reason_ = fmt::format("less than {} bytes a second over {} seconds", handle.options->slow_bytes,
+      exchange.reason_ = fmt::format("less than {} bytes per second over {} seconds", handle.options->slow_bytes,
                                      handle.options->slow_seconds);
     if (code == CURLE_WRITE_ERROR) exchange.trouble_ = Trouble::kStopped;
     const char* target = nullptr;

@@ -34,7 +34,7 @@ enum class Trouble {
   kNone,
   kUnreachable,  // the name is unknown or no server answers, for example without a network
   kBroken,       // the connection was cut, stalled or sent invalid data
-  kSlow,         // less than HttpOptions::slow_bytes a second for slow_seconds
+  kSlow,         // less than HttpOptions::slow_bytes per second for slow_seconds
   kTls,          // the certificate of the server is not valid for it
   kStopped,      // OnHead() or OnBody() returned false
 };
@@ -97,7 +97,7 @@ class TextExchange : public Exchange {
 
 struct HttpOptions {
   int connect_seconds = 10, stall_seconds = 10;
-  // An exchange ends if its body brought less than slow_bytes a second over slow_seconds.
+  // An exchange ends if its body brought less than slow_bytes per second over slow_seconds.
   int slow_seconds = 60, slow_bytes = 1024;
   std::string certificates;  // a file of certificate authorities; "" for those of the system
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `run` shows of each variant: size, perplexity, speed and a continuation of a prompt.
+// `run` shows size, perplexity, speed and a continuation of a prompt for each variant.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an evaluation found: as tables to read and as JSON for tools.
+// Shows the results of an evaluation as tables for people and as JSON for tools.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

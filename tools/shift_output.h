@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a repair found, as tables and as JSON.
+// Shows the results of a repair as tables and as JSON.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

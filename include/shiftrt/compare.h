@@ -57,7 +57,7 @@ HeldOutText ReadHeldOutText(const LanguageModel& model, const std::string& text,
 /// \throws UsageError for another protocol
 int64_t WindowOf(const LanguageModel& model, const std::string& protocol);
 
-/// What Compare() measures of each variant.
+/// The measurements that Compare() makes of each variant.
 struct ComparisonSettings {
   std::string protocol = "gptq";  ///< of the perplexity: "gptq" or "seq128"
   /// The text that each variant continues, UTF-8.
@@ -99,8 +99,8 @@ struct DriftPoint {
 /// How far the residual streams of several models are from that of the first.
 struct DriftReport {
   std::vector<std::vector<DriftPoint>> models = {};  ///< of each model, at the blocks that all of them run, and the end
-  /// Of each model, some 250 tokens in a plane: the streams that the final norm reads, each scaled to a root mean
-  /// square of 1, on the two directions in which the tokens of all models together vary most.
+  /// The points of some 250 tokens per model in a plane. A point is the stream that the final norm reads, scaled to a
+  /// root mean square of 1 and projected on the two directions in which the tokens of all models together vary most.
   std::vector<std::vector<std::array<double, 2>>> components = {};
   std::vector<std::vector<std::array<double, 2>>> neighbours = {};  ///< the same tokens by t-SNE
 };

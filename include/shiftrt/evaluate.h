@@ -158,7 +158,7 @@ struct SuiteMeans {
   std::vector<SuiteMean> models = {};  ///< one per model
 };
 
-/// What Evaluate() has found.
+/// The results of Evaluate().
 struct SuiteEvaluation {
   std::vector<SuiteResult> suites = {};  ///< one per task
   /// The tasks whose means are taken: of several small or known groups of tasks the one that is complete, without

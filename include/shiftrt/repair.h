@@ -49,7 +49,7 @@ RepairResult Repair(const LanguageModel& model, const Recipe& recipe = {}, const
 /// \throws UsageError for an unknown correction
 std::vector<std::string> VariantNames(const Recipe& recipe);
 
-/// What a repair adds to a model or changes in it.
+/// The parts of a model that a repair adds or changes.
 struct RepairEffects {
   bool adapters = false;        ///< adapters stand in the place of removed blocks
   bool changes_blocks = false;  ///< kept blocks get weights of their own
@@ -71,7 +71,7 @@ void CheckGiven(const Recipe& recipe, std::string_view field);
 /// \throws UsageError with the name of a field
 void CheckRecipe(const LanguageModel& model, const Recipe& recipe);
 
-/// Where RepairJob::Run() keeps the selection and the fit, for the case that what follows is interrupted.
+/// With these settings RepairJob::Run() keeps the selection and the fit, in case the work that follows is interrupted.
 struct KeepSettings {
   std::filesystem::path directory = {};  ///< as `keep` of Repair()
   /// Receives what a user should know about it, as words that continue "shiftrt: "; in the first process alone.

@@ -102,7 +102,7 @@ TEST_F(PullingFails, ASilentHub) {
 TEST_F(PullingFails, AHubThatSendsAByteNowAndThen) {
   settings_.slow_seconds = 1;
   hub_.behaviour.trickle_ms = 20;
-  ExpectSays({"model-0000", "sends too slowly, 5 times", "less than 1024 bytes a second over 1 seconds"});
+  ExpectSays({"model-0000", "sends too slowly, 5 times", "less than 1024 bytes per second over 1 seconds"});
 }
 
 TEST_F(PullingFails, NamesThatATerminalObeys) {
