@@ -110,4 +110,8 @@ void LanguageModel::Save(const std::filesystem::path& directory, bool with_weigh
   }
 }
 
+bool LanguageModel::RecordIn(const std::filesystem::path& directory, const Provenance& made) const {
+  return ReplaceProvenance(directory, impl_->model.provenance.value_or(Provenance()), made);
+}
+
 }  // namespace shiftrt

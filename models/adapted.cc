@@ -542,10 +542,13 @@ DepthPlan OpenSavedPlan(const fs::path& directory, const Weights& weights) {
   return lora ? MergeLora(weights, plan, *lora) : plan;
 }
 
-void RecordProvenance(const fs::path& directory, const Provenance& provenance) {
+bool ReplaceProvenance(const fs::path& directory, const Provenance& before, const Provenance& after) {
+  const DirectoryLock lock(directory);
   Json json = ReadHeader(directory / kAdaptedFile).json;
-  json["provenance"] = ProvenanceJson(provenance);
+  if (json.value("provenance", Json()).dump() != ProvenanceJson(before).dump()) return false;
+  json["provenance"] = ProvenanceJson(after);
   WriteFile(directory / kAdaptedFile, json.dump(2) + "\n");
+  return true;
 }
 
 Model OpenAdapted(const fs::path& directory, const LoadOptions& options) {

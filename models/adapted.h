@@ -15,8 +15,9 @@ Model OpenAdapted(const std::filesystem::path& directory, const LoadOptions& opt
 // Opens only the plan of a saved directory, for a model that is open already. Throws Error as OpenAdapted does.
 DepthPlan OpenSavedPlan(const std::filesystem::path& directory, const Weights& weights);
 
-// Replaces the provenance in a directory written by SaveAdapted, in one step.
-void RecordProvenance(const std::filesystem::path& directory, const Provenance& provenance);
+// Replaces the provenance in a directory written by SaveAdapted, in one step. Does nothing and returns false if that is
+// not `before`: another program has saved a model there since.
+bool ReplaceProvenance(const std::filesystem::path& directory, const Provenance& before, const Provenance& after);
 
 // The directory with the weights and the tokenizer of the saved model: its base model's, or itself if it was saved with
 // weights. Throws Error for a malformed file.

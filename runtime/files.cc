@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "runtime/interrupts_held.h"
@@ -113,6 +114,11 @@ bool IsStream(const std::filesystem::path& path) {
   return std::filesystem::is_other(path, none);
 }
 
+void FlushDirectory(const std::filesystem::path& path) {
+  const Descriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (directory.get() >= 0) ::fsync(directory.get());
+}
+
 }  // namespace
 
 AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
@@ -156,14 +162,16 @@ void AtomicFile::Flush() {
   if (::fsync(fd_) != 0) FailSystem("flush it to disk", path_);
 }
 
-void AtomicFile::Commit() {
-  Flush();
+void AtomicFile::Rename() {
   if (temporary_.empty()) return;
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) FailSystem("rename the temporary file to it", path_);
   ::close(std::exchange(fd_, -1));
-  const std::filesystem::path parent = path_.has_parent_path() ? path_.parent_path() : ".";
-  const Descriptor directory(::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (directory.get() >= 0) ::fsync(directory.get());
+}
+
+void AtomicFile::Commit() {
+  Flush();
+  Rename();
+  if (!temporary_.empty()) FlushDirectory(path_.has_parent_path() ? path_.parent_path() : ".");
 }
 
 void WriteFile(const std::filesystem::path& path, std::string_view text) {
@@ -172,25 +180,40 @@ void WriteFile(const std::filesystem::path& path, std::string_view text) {
   file.Commit();
 }
 
-namespace {
-
-// Takes the lock of an open directory, for which it waits up to five seconds: renames take less, and who holds the lock
-// for longer has another purpose. A file system without locks has none to wait for.
-void LockForAMoment(int directory) {
-  for (int tries = 0; tries < 500; ++tries) {
-    if (directory < 0 || ::flock(directory, LOCK_EX | LOCK_NB) == 0 || (errno != EWOULDBLOCK && errno != EINTR)) return;
+DirectoryLock::DirectoryLock(const std::filesystem::path& path)
+    : fd_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  constexpr int kTries = 6000;
+  for (int tries = 0; tries < kTries; ++tries) {
+    if (fd_ < 0 || ::flock(fd_, LOCK_EX | LOCK_NB) == 0 || (errno != EWOULDBLOCK && errno != EINTR)) return;
+    if (interrupted && interrupts_held == 0) break;
     ::usleep(10'000);
   }
+  ::close(fd_);
+  CheckInterrupted();
+  Fail(
+      "{}: another program has held the lock of this directory for a minute; nothing was changed in it. Write to "
+      "another directory, or stop that program",
+      path.string());
 }
 
-}  // namespace
+DirectoryLock::~DirectoryLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
 
 AtomicDirectory::AtomicDirectory(const std::filesystem::path& path) : path_(path) { Make(path); }
 
 AtomicFile& AtomicDirectory::Create(const std::string& name) {
   const std::filesystem::path path = path_ / name;
-  Make(path.parent_path());
-  return files_.emplace_back(path);
+  changed_.insert(path.parent_path());
+  // Another program that made the directory and gave up removes it again as long as it is empty.
+  for (int tries = 1;; ++tries) {
+    Make(path.parent_path());
+    try {
+      return files_.emplace_back(path);
+    } catch (const Error&) {
+      if (tries == 10) throw;
+    }
+  }
 }
 
 void AtomicDirectory::Make(const std::filesystem::path& directory) {
@@ -212,12 +235,11 @@ AtomicDirectory::~AtomicDirectory() {
 void AtomicDirectory::Commit() {
   for (AtomicFile& file : files_) file.Flush();
   CheckInterrupted();
+  std::optional<DirectoryLock> lock;
+  if (!IsOwnTemporary(path_)) lock.emplace(path_);  // a temporary directory has this process's lock already
   made_.clear();
-  // Two programs that write the same directory rename their files one after the other. A temporary directory belongs to
-  // this process, which holds its lock already.
-  const Descriptor directory(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!IsOwnTemporary(path_)) LockForAMoment(directory.get());
-  for (AtomicFile& file : files_) file.Commit();
+  for (AtomicFile& file : files_) file.Rename();
+  for (const std::filesystem::path& changed : changed_) FlushDirectory(changed);
 }
 
 void RequestInterrupt() noexcept { interrupted = true; }

@@ -6,6 +6,7 @@
 #include <deque>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,7 +50,8 @@ class AtomicFile {
   void Write(std::span<const std::byte> bytes);  // in pieces; throws Interrupted between two of them
   void Write(std::string_view text) { Write(std::as_bytes(std::span(text.data(), text.size()))); }
   void Flush();   // to disk; a lack of space is reported here at the latest
-  void Commit();  // flushes
+  void Rename();  // to the final name; the caller has flushed the file, and flushes its directory
+  void Commit();  // flushes, renames, and flushes the directory
 
  private:
   std::filesystem::path path_, temporary_;  // temporary_ is empty for a stream
@@ -59,9 +61,23 @@ class AtomicFile {
 // Writes a whole file with AtomicFile.
 void WriteFile(const std::filesystem::path& path, std::string_view text);
 
+// The lock of a directory (flock), without which no program of shiftrt renames files of it or changes one of them; so
+// the files of one program are never mixed with those of another. Waits a minute for the program that holds it, then
+// throws Error; renames take milliseconds. A file system without locks has none to wait for.
+class DirectoryLock {
+ public:
+  explicit DirectoryLock(const std::filesystem::path& path);
+  ~DirectoryLock();
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+
+ private:
+  int fd_;
+};
+
 // Writes several files of one directory, or of directories in it ("lora/model"). Commit() flushes them all, then
-// renames them in the order of Create(), while no other program commits files of this directory. Without Commit, the
-// destructor removes the temporary files and the directories created for them.
+// renames them in the order of Create() while it holds the DirectoryLock. Without Commit, the destructor removes the
+// temporary files and the directories created for them.
 class AtomicDirectory {
  public:
   explicit AtomicDirectory(const std::filesystem::path& path);
@@ -77,6 +93,7 @@ class AtomicDirectory {
 
   std::filesystem::path path_;
   std::vector<std::filesystem::path> made_;  // directories, the deepest first
+  std::set<std::filesystem::path> changed_;  // directories with new names
   std::deque<AtomicFile> files_;
 };
 

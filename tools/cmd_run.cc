@@ -222,8 +222,10 @@ int Run(const RunOptions& options) {
     fmt::print("sums of {}: {}\n\n", fmt::join(options.recipe.load_gram, ", "), made.calibration->source);
   PrintRepair(repair.report, model.Shape().layers);
 
+  const bool saves = first && !options.save.empty();
   const auto save = [&] {  // the last variant, with the record as it is
-    if (first && !options.save.empty()) variants.back().model.MadeAs(made).Save(options.save, options.save_weights);
+    variants.back().model = variants.back().model.MadeAs(made);
+    if (saves) variants.back().model.Save(options.save, options.save_weights);
   };
   made.state = "fitted";  // a run that is killed leaves this, and the same command then completes it
   save();                 // before the evaluation, which may be interrupted
@@ -232,7 +234,7 @@ int Run(const RunOptions& options) {
   Json recovery;
   fs::path checkpoint;
   if (!options.recover.empty()) {
-    const LanguageModel repaired = variants.back().model.MadeAs(made);
+    const LanguageModel repaired = variants.back().model;
     checkpoint = RecoveryCheckpoint(options, repaired);
     const FinetunedModel recovered = Recover(options, repaired, checkpoint, resources);
     variants.push_back({"recovered", variants.back().label + ", recovered", recovered.model});
@@ -248,9 +250,11 @@ int Run(const RunOptions& options) {
   made.repair->seconds.evaluate = phases.Done("evaluate");
   PrintComparison(settings, heldout, window, made.variants);
   made.state = "evaluated";
-  if (first && !options.save.empty()) {
-    RecordProvenance(options.save, made);
+  if (saves && variants.back().model.RecordIn(options.save, made)) {
     fmt::print("saved: {}\n", options.save);
+  } else if (saves) {
+    fmt::print(stderr, "shiftrt: {}: another program has saved its model there since, and that one stays\n",
+               options.save);
   }
   Json json = ResultsJson(made);
   if (!recovery.is_null()) json["recovery"] = recovery;

@@ -134,6 +134,12 @@ class LanguageModel {
   /// \param merge_lora of a model that Finetune() made with LoRA: write changed projections instead of the factors
   /// \throws Error if the directory cannot be written
   void Save(const std::filesystem::path& directory, bool with_weights = false, bool merge_lora = false) const;
+  /// Replaces the record of how it was made in the directory in which Save() wrote this model, in one step.
+  /// \param directory the directory
+  /// \param made the record that takes the place of MadeBy()
+  /// \return false if the directory has another record: another program has saved a model there since, and it stays
+  /// \throws Error if the directory has no saved model, or cannot be written
+  bool RecordIn(const std::filesystem::path& directory, const Provenance& made) const;
 
   struct Impl;  ///< what the handle refers to; not part of the interface
   /// For the library itself.
@@ -146,11 +152,5 @@ class LanguageModel {
  private:
   std::shared_ptr<const Impl> impl_;
 };
-
-/// Replaces the record of how it was made in a directory that LanguageModel::Save() wrote, in one step.
-/// \param directory the directory
-/// \param provenance how the model was made
-/// \throws Error if the directory has no saved model, or cannot be written
-void RecordProvenance(const std::filesystem::path& directory, const Provenance& provenance);
 
 }  // namespace shiftrt

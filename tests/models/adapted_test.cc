@@ -371,5 +371,20 @@ TEST_F(Adapted, TheModelItselfIsNotOverwritten) {
   EXPECT_EQ(Listing(base_.directory), (std::vector<std::string>{"config.json", "model.safetensors"}));
 }
 
+// A record is replaced only in the directory that still has the model it belongs to: between the save and the end of an
+// evaluation, another program may have saved its own there.
+TEST_F(Adapted, ARecordStaysWithItsModel) {
+  const Model model = Corrected();
+  const auto save = [&](const Provenance& made) { SaveAdapted(model, model.plan, made, false, saved_); };
+  const Provenance fitted = {.state = "fitted"}, evaluated = {.state = "evaluated"}, other = {.state = "of another"};
+  save(fitted);
+  EXPECT_TRUE(ReplaceProvenance(saved_, fitted, evaluated));
+  EXPECT_EQ(OpenAdapted(saved_, {}).provenance->state, "evaluated");
+  save(other);
+  const std::string file = ReadFile(saved_ / kAdaptedFile);
+  EXPECT_FALSE(ReplaceProvenance(saved_, fitted, evaluated));
+  EXPECT_EQ(ReadFile(saved_ / kAdaptedFile), file);
+}
+
 }  // namespace
 }  // namespace shiftrt

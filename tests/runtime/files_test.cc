@@ -6,8 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <fstream>
+#include <future>
 
 #include "runtime/temporary_name.h"
 #include "tests/file_size_limit.h"
@@ -188,7 +190,6 @@ TEST_F(Files, AnInterruptInMidWriteLeavesTheTarget) {
   EXPECT_EQ(Names(directory_.path()), std::vector<std::string>{"file"});
 }
 
-// The empty input has the value of the reference implementation; a hundred 'a' and a hundred 'b' have different values.
 TEST_F(Files, DirectoriesInADirectoryComeAndGoWithIt) {
   const fs::path out = directory_.path() / "new/out";
   {
@@ -255,20 +256,45 @@ TEST_F(Files, APipeThatNobodyReadsIsRefusedAtOnce) {
 }
 
 // An export commits the files of a temporary directory that its process has locked. It waited for itself.
-TEST_F(Files, ADirectoryThatIsLockedIsCommitted) {
-  const std::filesystem::path own = TemporaryName(directory_.path() / "out"), others = directory_.path() / "others";
-  for (const std::filesystem::path& directory : {own, others}) {
-    std::filesystem::create_directory(directory);
-    const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    ASSERT_TRUE(LockTemporary(fd));
-    AtomicDirectory out(directory);
-    out.Create("file").Write("text");
-    out.Commit();  // for the second, after the time that a lock is waited for
-    EXPECT_EQ(ReadFile(directory / "file"), "text");
-    ::close(fd);
-  }
+TEST_F(Files, ATemporaryDirectoryOfThisProcessIsCommitted) {
+  const fs::path own = TemporaryName(directory_.path() / "out");
+  fs::create_directory(own);
+  const int lock = ::open(own.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_TRUE(LockTemporary(lock));
+  AtomicDirectory out(own);
+  out.Create("file").Write("text");
+  out.Commit();
+  EXPECT_EQ(ReadFile(own / "file"), "text");
+  ::close(lock);
 }
 
+// No file gets its name while another program holds the lock of the directory, however long that takes.
+TEST_F(Files, ALockedDirectoryIsWaitedFor) {
+  const fs::path path = directory_.path() / "shared";
+  fs::create_directory(path);
+  const int lock = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_TRUE(LockTemporary(lock));
+  AtomicDirectory out(path);
+  out.Create("file").Write("text");
+  std::future<void> commit = std::async(std::launch::async, [&] { out.Commit(); });
+  EXPECT_EQ(commit.wait_for(std::chrono::milliseconds(200)), std::future_status::timeout);
+  EXPECT_FALSE(fs::exists(path / "file"));
+  ::close(lock);
+  commit.get();
+  EXPECT_EQ(ReadFile(path / "file"), "text");
+}
+
+// Another program that tries whether it can write there removes the directory that it made.
+TEST_F(Files, ADirectoryThatVanishesIsMadeAgain) {
+  const fs::path path = directory_.path() / "new";
+  AtomicDirectory out(path);
+  fs::remove(path);
+  out.Create("file").Write("text");
+  out.Commit();
+  EXPECT_EQ(ReadFile(path / "file"), "text");
+}
+
+// The empty input has the value of the reference implementation; a hundred 'a' and a hundred 'b' have different values.
 TEST(HashHex, IsXxh3) {
   EXPECT_EQ(HashHex(""), "2d06800538d394c2");
   EXPECT_NE(HashHex(std::string(100, 'a')), HashHex(std::string(100, 'b')));
