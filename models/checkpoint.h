@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "models/families.h"
 #include "models/weights.h"
 
 namespace shiftrt {
@@ -15,8 +16,12 @@ class Checkpoint {
  public:
   virtual ~Checkpoint() = default;
 
-  // Returns the tensor that Hugging Face checkpoints of the family call `name`, and marks it as used. Throws Error
-  // naming file and tensor if it is missing, has another shape, or has a type that cannot be loaded.
+  // The tensors of a block as these files hold them, and the beginning of their names.
+  virtual std::vector<CheckpointTensor> BlockTensors() const = 0;
+  virtual std::string BlockPrefix(int64_t layer) const = 0;
+  // Returns a tensor of a block by its name, or one outside the blocks by the name that it has in Hugging Face
+  // checkpoints, and marks it as used. Throws Error naming file and tensor if it is missing, has another shape, or has
+  // a type that cannot be loaded.
   virtual FileTensor Take(const std::string& name, const std::vector<int64_t>& shape) = 0;
   // Throws Error for a tensor that was not taken and is not known to be harmless. `adapters_beside`: as LoadOptions.
   virtual void RefuseLeftOver(bool tied_head, bool adapters_beside) const = 0;
@@ -26,7 +31,7 @@ class Checkpoint {
 
 // Opens model.safetensors, or model.safetensors.index.json and its shards. Throws Error for files that contradict each
 // other.
-std::unique_ptr<Checkpoint> OpenSafetensors(const std::filesystem::path& directory);
+std::unique_ptr<Checkpoint> OpenSafetensors(const std::filesystem::path& directory, const ModelConfig& config);
 
 // Opens `file`, a GGUF file or the first part of a split one (models/gguf.h).
 std::unique_ptr<Checkpoint> OpenGguf(const std::filesystem::path& file, const ModelConfig& config);

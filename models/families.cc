@@ -536,11 +536,14 @@ std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config) {
   const auto family =
       std::find_if(families.begin(), families.end(), [&](const Family& f) { return config.family == f.name; });
   Check(family != families.end(), "\"{}\" is no family", config.family);
+  return CheckpointTensors(config, family->places);
+}
+
+std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config, const std::vector<TensorPlace>& places) {
   std::vector<CheckpointTensor> stored;
   for (const BlockTensor& row : BlockTensors()) {
     std::vector<int64_t> shape = row.Shape(config);
     if (shape.empty()) continue;
-    const auto& places = family->places;
     const auto place = std::find_if(places.begin(), places.end(), [&](const TensorPlace& p) {
       return std::find(p.members.begin(), p.members.end(), row.member) != p.members.end();
     });

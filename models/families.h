@@ -58,5 +58,7 @@ struct CheckpointTensor {
 };
 // All tensors of a block of this configuration, in the order in which they are written.
 std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config);
+// The same with other places than those of the family.
+std::vector<CheckpointTensor> CheckpointTensors(const ModelConfig& config, const std::vector<TensorPlace>& places);
 
 }  // namespace shiftrt

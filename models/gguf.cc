@@ -21,42 +21,7 @@ using Json = nlohmann::json;
 using B = BlockWeights;
 
 constexpr int64_t kMaxNumber = int64_t{1} << 31;  // ParseConfig has the limit of each number
-
-struct Architecture {
-  const char* name;  // general.architecture, and the prefix of its keys
-  const char* architecture;
-  const char* model_type;
-};
-constexpr Architecture kArchitectures[] = {
-    {"llama", "LlamaForCausalLM", "llama"},
-    {"qwen2", "Qwen2ForCausalLM", "qwen2"},
-    {"qwen3", "Qwen3ForCausalLM", "qwen3"},
-};
-
-struct NamedMember {
-  TensorView B::*member;
-  const char* name;
-};
-constexpr NamedMember kBlockNames[] = {
-    {&B::input_norm, "attn_norm.weight"},
-    {&B::q, "attn_q.weight"},
-    {&B::k, "attn_k.weight"},
-    {&B::v, "attn_v.weight"},
-    {&B::o, "attn_output.weight"},
-    {&B::q_bias, "attn_q.bias"},
-    {&B::k_bias, "attn_k.bias"},
-    {&B::v_bias, "attn_v.bias"},
-    {&B::o_bias, "attn_output.bias"},
-    {&B::q_norm, "attn_q_norm.weight"},
-    {&B::k_norm, "attn_k_norm.weight"},
-    {&B::post_norm, "ffn_norm.weight"},
-    {&B::gate, "ffn_gate.weight"},
-    {&B::up, "ffn_up.weight"},
-    {&B::down, "ffn_down.weight"},
-    {&B::gate_bias, "ffn_gate.bias"},
-    {&B::up_bias, "ffn_up.bias"},
-    {&B::down_bias, "ffn_down.bias"},
-};
+constexpr int64_t kMostLayers = 10000;            // that of ParseConfig, because lists by layer are made before
 
 // Reads the metadata of one architecture. Keys are given without its prefix, and each key that is read is recorded.
 class ArchitectureKeys {
@@ -65,6 +30,13 @@ class ArchitectureKeys {
       : metadata_(metadata), prefix_(std::move(prefix) + ".") {}
 
   bool Has(const char* key) { return metadata_.Has(Full(key)); }
+  bool HasList(const char* key) {
+    const auto found = metadata_.values().find(Full(key));
+    return found != metadata_.values().end() && found->second.array;
+  }
+  const std::string& file() const { return metadata_.name(); }
+  bool Flag(const char* key, bool otherwise) { return metadata_.Flag(Full(key), otherwise); }
+  std::vector<bool> Flags(const char* key) { return metadata_.Flags(Full(key)); }
   int64_t Integer(const char* key) { return metadata_.Integer(Full(key), 1, kMaxNumber); }
   int64_t Integer(const char* key, int64_t otherwise) { return metadata_.Integer(Full(key), 0, kMaxNumber, otherwise); }
   double Number(const char* key, double otherwise) { return metadata_.Number(Full(key), otherwise); }
@@ -92,22 +64,22 @@ class ArchitectureKeys {
   std::set<std::string, std::less<>> read_;
 };
 
-const Architecture& FindArchitecture(const GgufMetadata& metadata) {
+const GgufArchitecture& ArchitectureOf(const GgufMetadata& metadata) {
   const std::string_view name = metadata.Text("general.architecture");
-  std::string known;
-  for (const Architecture& row : kArchitectures) {
-    if (name == row.name) return row;
-    known += (known.empty() ? "" : ", ") + std::string(row.name);
-  }
-  Fail("{}: general.architecture {} is not supported (known: {})", metadata.name(), Printable(name), known);
+  const GgufArchitecture* const found = FindGgufArchitecture(name);
+  if (found == nullptr)
+    Fail("{}: general.architecture {} is not supported (known: {})", metadata.name(), Printable(name),
+         KnownGgufArchitectures());
+  return *found;
 }
 
-std::vector<float> ReadRopeFactors(const GgufFile& file) {
-  const auto found = file.tensors().find(kGgufRopeFactors);
-  if (found == file.tensors().end()) return {};
+// A tensor of factors; empty if the file lacks it.
+std::vector<float> ReadFactors(const GgufContents& file, const char* name) {
+  const auto found = file.tensors.find(name);
+  if (found == file.tensors.end()) return {};
   const GgufTensor& tensor = found->second;
   Check(tensor.type->code == static_cast<uint32_t>(BlockType::kF32), "{}: tensor {} is of type {}, expected F32",
-        file.path().string(), kGgufRopeFactors, tensor.type->name);
+        file.metadata.name(), name, tensor.type->name);
   std::vector<float> factors(static_cast<size_t>(tensor.bytes) / sizeof(float));
   if (!factors.empty()) std::memcpy(factors.data(), tensor.data, static_cast<size_t>(tensor.bytes));
   return factors;
@@ -167,36 +139,122 @@ Json Llama3Scaling(const std::string& file, const std::vector<float>& factors, d
 }
 
 // `rope_scaling` of config.json; null for none.
-Json RopeScaling(const GgufFile& file, ArchitectureKeys& keys, double theta, int64_t head_dim) {
-  const std::string name = file.path().string();
+Json RopeScaling(const GgufContents& file, const GgufArchitecture& architecture, ArchitectureKeys& keys, double theta,
+                 int64_t head_dim) {
+  const std::string& name = file.metadata.name();
   const std::string_view type = keys.Text("rope.scaling.type", "none");
   const double factor = keys.Number("rope.scaling.factor", keys.Number("rope.scale_linear", 1));
   const int64_t original = keys.Integer("rope.scaling.original_context_length", 0);
   keys.Ignore("rope.scaling.finetuned");
-  keys.Only("rope.scaling.attn_factor", 1);
   keys.Only("rope.scaling.yarn_ext_factor", 1);
   keys.Only("rope.scaling.yarn_attn_factor", 1);
-  keys.Only("rope.scaling.yarn_log_multiplier", 0);
   const double fast = keys.Number("rope.scaling.yarn_beta_fast", 32);
   const double slow = keys.Number("rope.scaling.yarn_beta_slow", 1);
-  const std::vector<float> factors = ReadRopeFactors(file);
+  const std::vector<float> factors = ReadFactors(file, kGgufRopeFactors);
+  const std::vector<float> shorts = ReadFactors(file, kGgufShortFactors), longs = ReadFactors(file, kGgufLongFactors);
+  Check(architecture.rope_factors || factors.empty(), "{}: architecture {} does not read tensor {}", name,
+        architecture.name, kGgufRopeFactors);
+  Check(architecture.longrope || (shorts.empty() && longs.empty()),
+        "{}: architecture {} does not read tensors {} and {}", name, architecture.name, kGgufShortFactors,
+        kGgufLongFactors);
+  if (!longs.empty()) {
+    Check(type == "none" || type == "longrope", "{}: tensor {} beside rope.scaling.type {} is not supported", name,
+          kGgufLongFactors, Printable(type));
+    Check(original > 0, "{}: {} is missing", name, keys.Full("rope.scaling.original_context_length"));
+    return {{"rope_type", "longrope"},
+            {"short_factor", shorts},
+            {"long_factor", longs},
+            {"original_max_position_embeddings", original},
+            {"attention_factor", keys.Number("rope.scaling.attn_factor", 1)}};
+  }
+  keys.Only("rope.scaling.attn_factor", 1);
   if (!factors.empty()) {
     Check(type == "none", "{}: tensor {} beside rope.scaling.type {} is not supported", name, kGgufRopeFactors,
           Printable(type));
     return Llama3Scaling(name, factors, theta, head_dim);
   }
+  Check(type == "linear" || type == "none" || (type == "yarn" && architecture.yarn), "{}: {} is {}, expected none{} {}",
+        name, keys.Full("rope.scaling.type"), Printable(type), architecture.yarn ? ", linear or" : " or",
+        architecture.yarn ? "yarn" : "linear");
+  Json scaling;
   if (type == "yarn") {
     Check(original > 0, "{}: {} is missing", name, keys.Full("rope.scaling.original_context_length"));
-    return {{"rope_type", "yarn"},
-            {"factor", factor},
-            {"original_max_position_embeddings", original},
-            {"beta_fast", fast},
-            {"beta_slow", slow}};
+    scaling = {{"rope_type", "yarn"},
+               {"factor", factor},
+               {"original_max_position_embeddings", original},
+               {"beta_fast", fast},
+               {"beta_slow", slow}};
+  } else if (factor != 1) {  // old files have a factor but no type
+    scaling = {{"rope_type", "linear"}, {"factor", factor}};
   }
-  Check(type == "linear" || type == "none", "{}: {} is {}, expected none, linear or yarn", name,
-        keys.Full("rope.scaling.type"), Printable(type));
-  // Old files have a factor but no type.
-  return factor == 1 ? Json() : Json{{"rope_type", "linear"}, {"factor", factor}};
+  if (!architecture.query_scale) {
+    keys.Only("rope.scaling.yarn_log_multiplier", 0);
+    return scaling;
+  }
+  if (scaling.is_null()) scaling = {{"rope_type", "default"}};
+  if (const double m = keys.Number("rope.scaling.yarn_log_multiplier", 0); m != 0 && type == "yarn") {
+    scaling["mscale"] = 1;
+    scaling["mscale_all_dim"] = m;
+  }
+  if (const double beta = keys.Number("attention.temperature_scale", 0); beta != 0) {
+    Check(original > 0, "{}: {} is missing", name, keys.Full("rope.scaling.original_context_length"));
+    scaling["original_max_position_embeddings"] = original;
+    scaling["llama_4_scaling_beta"] = beta;
+  }
+  return scaling;
+}
+
+// For each layer, true if it attends to a window of `sliding_window` keys. Empty if no layer does.
+std::vector<bool> SlidingLayers(const GgufArchitecture& architecture, ArchitectureKeys& keys, int64_t layers) {
+  constexpr const char *kWindow = "attention.sliding_window", *kPattern = "attention.sliding_window_pattern";
+  if (architecture.full_every == 0) return {};
+  const bool windows = architecture.windows_at == 0 || layers == architecture.windows_at;
+  const bool reads = windows && (architecture.always_windows || keys.Integer(kWindow, 0) > 0);
+  keys.Ignore(kWindow);
+  keys.Ignore(kPattern);
+  if (!reads) return {};
+  if (keys.HasList(kPattern)) {
+    std::vector<bool> slides = keys.Flags(kPattern);
+    Check(std::ssize(slides) >= layers, "{}: {} has {} entries for {} layers", keys.file(), keys.Full(kPattern),
+          slides.size(), layers);
+    slides.resize(layers);
+    return slides;
+  }
+  const int64_t period = keys.Integer(kPattern, architecture.full_every);
+  std::vector<bool> slides;
+  for (int64_t layer = 0; layer < layers; ++layer) slides.push_back(period == 0 || (layer + 1) % period != 0);
+  return slides;
+}
+
+// The settings of layers with and without a window: `layer_types`, and a rotary embedding for each type.
+void AddWindows(const GgufArchitecture& architecture, const Family& family, ArchitectureKeys& keys,
+                const std::vector<bool>& slides, Json& config) {
+  constexpr const char* kWindow = "attention.sliding_window";
+  if (architecture.longrope) {
+    const int64_t window = keys.Integer(kWindow, 0);
+    config["sliding_window"] = window > 0 ? Json(window) : Json();
+  }
+  if (architecture.full_every == 0) return;
+  Json types = Json::array();
+  for (int64_t layer = 0; layer < config["num_hidden_layers"].get<int64_t>(); ++layer)
+    types.push_back(!slides.empty() && slides[layer] ? "sliding_attention" : "full_attention");
+  config["layer_types"] = std::move(types);
+  if (slides.empty()) {
+    if (architecture.windows_at > 0) config["sliding_window"] = nullptr;
+  } else if (keys.Has(kWindow)) {
+    config["sliding_window"] = keys.Integer(kWindow);
+  }
+  if (!family.rope.by_layer_type) return;
+  const double theta = config["rope_theta"].get<double>();
+  Json full = config.value("rope_scaling", Json::object());
+  full["rope_theta"] = theta;
+  config.erase("rope_scaling");
+  const double otherwise = architecture.sliding_theta > 0 ? architecture.sliding_theta : theta;
+  config["rope_parameters"] = {
+      {"full_attention", std::move(full)},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", keys.Number("rope.freq_base_swa", otherwise)}}}};
+  if (!config["rope_parameters"]["full_attention"].contains("rope_type"))
+    config["rope_parameters"]["full_attention"]["rope_type"] = "default";
 }
 
 // The name of the type that a tensor gets in memory unless the caller asks for another.
@@ -213,112 +271,96 @@ void AddTokens(const GgufMetadata& metadata, Json& config) {
   if (eos >= 0 && eot >= 0 && eot != eos) config["eos_token_id"] = Json::array({eos, eot});
 }
 
-// Opens a GGUF file under the tensor names of the family's Hugging Face checkpoints.
-class GgufCheckpoint final : public Checkpoint {
- public:
-  GgufCheckpoint(const std::filesystem::path& path, const ModelConfig& config)
-      : file_(std::make_shared<GgufFile>(path)), config_(config) {}
-
-  FileTensor Take(const std::string& name, const std::vector<int64_t>& shape) override {
-    const auto [stored, row] = Translate(name);
-    const std::string where = file_->path().string();
-    const auto found = file_->tensors().find(stored);
-    Check(found != file_->tensors().end(), "{}: tensor {} is missing", where, stored);
-    const GgufTensor& tensor = found->second;
-    Check(tensor.shape == shape, "{}: tensor {} has shape [{}], expected [{}]", where, stored,
-          fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
-    Check(tensor.type->decode != nullptr, "{}: tensor {} is of type {}, which is not supported ({} are)", where, stored,
-          tensor.type->name, DecodableTypes());
-    used_.insert(stored);
-    FileTensor taken{tensor.data, static_cast<BlockType>(tensor.type->code), tensor.shape};
-    if (row != nullptr && IsInterleavedInGguf(config_, *row)) {
-      taken.interleaved_heads = row->output == Axis::kQueries ? config_.heads : config_.kv_heads;
-      Check(shape.size() == 2 || PlainType(taken.type), "{}: tensor {} is a vector of type {}, expected F32", where,
-            stored, tensor.type->name);
-    }
-    return taken;
-  }
-
-  void RefuseLeftOver(bool /*tied_head*/, bool /*adapters_beside*/) const override {
-    for (const auto& [name, tensor] : file_->tensors())
-      Check(used_.contains(name) || name == kGgufRopeFactors, "{}: tensor {} is not one this configuration has",
-            file_->path().string(), name);
-  }
-
-  std::vector<std::shared_ptr<const void>> Storage() const override { return {file_}; }
-
- private:
-  struct Translation {
-    std::string name;
-    const BlockTensor* row;  // null for a tensor outside the blocks
-  };
-  static Translation Translate(const std::string& name) {
-    if (name == "model.embed_tokens.weight") return {kGgufEmbedding, nullptr};
-    if (name == "model.norm.weight") return {kGgufFinalNorm, nullptr};
-    if (name == "lm_head.weight") return {kGgufHead, nullptr};
-    constexpr std::string_view kLayers = "model.layers.";
-    const size_t begin = kLayers.size(), dot = name.find('.', begin);
-    const std::string_view rest = std::string_view(name).substr(dot + 1);
-    for (const BlockTensor& row : BlockTensors())
-      if (rest == row.name && GgufName(row) != nullptr)
-        return {fmt::format("blk.{}.{}", name.substr(begin, dot - begin), GgufName(row)), &row};
-    Fail("GGUF has no name for tensor {}", name);
-  }
-
-  std::shared_ptr<GgufFile> file_;
-  const ModelConfig& config_;
-  std::set<std::string, std::less<>> used_;
-};
-
 }  // namespace
 
-Json GgufConfig(const GgufFile& file) {
-  const GgufMetadata& metadata = file.metadata();
-  const std::string name = file.path().string();
-  const Architecture& architecture = FindArchitecture(metadata);
+Json GgufConfig(const GgufContents& file) {
+  const GgufMetadata& metadata = file.metadata;
+  const std::string& name = metadata.name();
+  const GgufArchitecture& architecture = ArchitectureOf(metadata);
   ArchitectureKeys keys(metadata, architecture.name);
-  const auto embedding = file.tensors().find(kGgufEmbedding);
-  Check(embedding != file.tensors().end(), "{}: tensor {} is missing", name, kGgufEmbedding);
-  const bool biases = file.tensors().contains("blk.0.attn_q.bias");
+  const auto embedding = file.tensors.find(kGgufEmbedding);
+  Check(embedding != file.tensors.end(), "{}: tensor {} is missing", name, kGgufEmbedding);
+
+  const int64_t layers = keys.Integer("block_count");
+  Check(layers <= kMostLayers, "{}: {} is {}, expected at most {}", name, keys.Full("block_count"), layers,
+        kMostLayers);
+  Check(architecture.most_layers == 0 || layers <= architecture.most_layers,
+        "{}: {} is {}; with more than {} layers, llama.cpp expects norms of heads", name, keys.Full("block_count"),
+        layers, architecture.most_layers);
+  const std::vector<bool> slides = SlidingLayers(architecture, keys, layers);
+  const bool rotates = !architecture.rope_switch || keys.Flag("rope.scaling.finetuned", true);
+  const bool windowed = !slides.empty() && architecture.windowed != nullptr;
+  const char* const class_name = windowed  ? architecture.windowed
+                                 : rotates ? architecture.families.front()
+                                           : architecture.families.back();
+  const Family& family = *FindFamily(class_name);
 
   const int64_t hidden = keys.Integer("embedding_length"), heads = keys.Integer("attention.head_count");
   const int64_t head_dim = keys.Integer("attention.key_length", hidden / heads);
+  Check(head_dim > 0 && head_dim <= kMaxNumber / heads, "{}: {} is {}", name, keys.Full("attention.key_length"),
+        head_dim);
+  Check(
+      !architecture.square || head_dim * heads == hidden,
+      "{}: heads have {} dimensions, expected {}: with architecture {}, all heads together have the size of the stream",
+      name, head_dim, hidden / heads, architecture.name);
   const std::string why = fmt::format("heads have {} dimensions", head_dim);
   keys.OnlyInteger("attention.value_length", head_dim, why.c_str());
-  keys.OnlyInteger("rope.dimension_count", head_dim, why.c_str());
+  if (!architecture.partial) keys.OnlyInteger("rope.dimension_count", head_dim, why.c_str());
   keys.OnlyInteger("vocab_size", embedding->second.shape.front(), "the rows of token_embd.weight");
   keys.OnlyInteger("expert_count", 0, "mixtures of experts are not supported");
   keys.OnlyInteger("expert_used_count", 0, "mixtures of experts are not supported");
   keys.Ignore("tensor_data_layout");
+  const bool own_head = file.tensors.contains(kGgufHead);
+  Check(architecture.head == GgufArchitecture::Head::kAny ||
+            own_head == (architecture.head == GgufArchitecture::Head::kOwn),
+        "{}: tensor {} is {}, and architecture {} expects the contrary", name, kGgufHead,
+        own_head ? "there" : "missing", architecture.name);
   const double theta = keys.Number("rope.freq_base", 10000);
-  Json config = {{"architectures", Json::array({architecture.architecture})},
-                 {"model_type", architecture.model_type},
-                 {"hidden_act", "silu"},
+  const char* const eps = architecture.layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
+  Json config = {{"architectures", Json::array({class_name})},
+                 {"model_type", architecture.model_type != nullptr ? architecture.model_type : family.name},
+                 {"hidden_act", architecture.activation},
                  {"hidden_size", hidden},
-                 {"intermediate_size", keys.Integer("feed_forward_length")},
-                 {"num_hidden_layers", keys.Integer("block_count")},
+                 {family.intermediate, keys.Integer("feed_forward_length")},
+                 {"num_hidden_layers", layers},
                  {"num_attention_heads", heads},
                  {"num_key_value_heads", keys.Integer("attention.head_count_kv", heads)},
                  {"head_dim", head_dim},
                  {"vocab_size", embedding->second.shape.front()},
                  {"max_position_embeddings", keys.Integer("context_length")},
-                 {"rms_norm_eps", keys.Number("attention.layer_norm_rms_epsilon", 1e-5)},
+                 {family.eps, keys.Number(eps, 1e-5)},
                  {"rope_theta", theta},
-                 {"attention_bias", biases},
-                 {"mlp_bias", file.tensors().contains("blk.0.ffn_gate.bias")},
-                 {"tie_word_embeddings", !file.tensors().contains(kGgufHead)},
+                 {architecture.bias, file.tensors.contains("blk.0.attn_q.bias")},
+                 {"mlp_bias", architecture.mlp_bias && file.tensors.contains("blk.0.ffn_up.bias")},
+                 {"tie_word_embeddings", !own_head},
                  {"torch_dtype", TypeInMemory(*embedding->second.type)}};
-  Check(head_dim > 0 && head_dim <= kMaxNumber / heads, "{}: {} is {}", name, keys.Full("attention.key_length"),
-        head_dim);
-  if (Json scaling = RopeScaling(file, keys, theta, head_dim); !scaling.is_null())
+  if (std::string_view(architecture.bias) == "use_bias") config.erase("mlp_bias");
+  if (architecture.partial)
+    config["partial_rotary_factor"] =
+        static_cast<double>(keys.Integer("rope.dimension_count", head_dim)) / static_cast<double>(head_dim);
+  if (architecture.large_at > 0)
+    config["query_pre_attn_scalar"] = layers == architecture.large_at ? hidden / heads : head_dim;
+  for (const GgufNumber& number : architecture.numbers) {
+    const double value = keys.Number(number.key, 0);
+    Check(value != 0 || !number.required, "{}: {} is missing", name, keys.Full(number.key));
+    if (keys.Has(number.key)) config[number.setting] = value != 0 ? Json(value) : Json();
+  }
+  if (!rotates) {
+    config["model_type"] = "granitemoehybrid";
+    config["num_local_experts"] = 0;
+    config["layer_types"] = std::vector<const char*>(layers, "attention");
+    config["position_embedding_type"] = "nope";
+  }
+  if (Json scaling = RopeScaling(file, architecture, keys, theta, head_dim); !scaling.is_null())
     config["rope_scaling"] = std::move(scaling);
+  AddWindows(architecture, family, keys, slides, config);
   AddTokens(metadata, config);
   keys.RefuseOthers();
   return config;
 }
 
 ModelConfig LoadGgufConfig(const std::filesystem::path& file) {
-  return ConfigFromJson(GgufConfig(GgufFile(file)), file.string());
+  return ConfigFromJson(GgufConfig(GgufFile(file).contents()), file.string());
 }
 
 std::optional<RopeSpec> FindLlama3Scaling(const std::vector<float>& factors, double theta, int64_t head_dim) {
@@ -335,29 +377,165 @@ std::optional<RopeSpec> FindLlama3Scaling(const std::vector<float>& factors, dou
   return std::nullopt;
 }
 
-const char* GgufArchitecture(const ModelConfig& config) {
-  const BlockSpec& block = config.block;
-  if (block.AnyWindow()) return nullptr;
-  if (config.family == "llama" || config.family == "mistral") return "llama";
-  if (config.family == "qwen2") return "qwen2";
-  return config.family == "qwen3" && !block.qkv_bias ? "qwen3" : nullptr;
+std::vector<std::pair<const char*, std::vector<float>>> GgufRopeFactors(const ModelConfig& config) {
+  if (config.rope.kind == RopeKind::kLongRope)
+    return {{kGgufLongFactors, {config.rope.long_factors.begin(), config.rope.long_factors.end()}},
+            {kGgufShortFactors, {config.rope.short_factors.begin(), config.rope.short_factors.end()}}};
+  if (config.rope.kind != RopeKind::kLlama3) return {};
+  RopeSpec plain = config.rope;
+  plain.kind = RopeKind::kDefault;
+  const std::vector<float> scaled = MakeRopeFrequencies(config).inverse;
+  std::vector<float> factors = MakeRopeFrequencies(plain, config.head_dim).inverse;
+  for (size_t i = 0; i < factors.size(); ++i) factors[i] /= scaled[i];
+  return {{kGgufRopeFactors, std::move(factors)}};
 }
 
-const char* GgufName(const BlockTensor& tensor) {
-  for (const NamedMember& row : kBlockNames)
-    if (row.member == tensor.member) return row.name;
+std::vector<std::string> AddGgufConfig(const ModelConfig& config, GgufWriter& file) {
+  std::vector<std::string> notes;
+  const GgufArchitecture& architecture = *GgufArchitectureOf(config);
+  const BlockSpec& block = config.block;
+  const std::string a = std::string(architecture.name) + ".";
+  file.AddText("general.architecture", architecture.name);
+  file.AddInteger(a + "block_count", config.layers);
+  file.AddInteger(a + "context_length", config.max_positions);
+  file.AddInteger(a + "embedding_length", config.hidden);
+  file.AddInteger(a + "feed_forward_length", config.intermediate);
+  file.AddInteger(a + "attention.head_count", config.heads);
+  file.AddInteger(a + "attention.head_count_kv", config.kv_heads);
+  file.AddInteger(a + "attention.key_length", config.head_dim);
+  file.AddInteger(a + "attention.value_length", config.head_dim);
+  file.AddInteger(a + "rope.dimension_count", config.rope.RotaryDim(config.head_dim));
+  file.AddInteger(a + "vocab_size", config.vocab);
+  file.AddNumber(a + (architecture.layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"),
+                 config.rms_eps);
+  for (const GgufNumber& number : architecture.numbers)
+    if (const double value = number.value(config); value != 0) file.AddNumber(a + number.key, value);
+
+  const bool windows = block.AnyWindow();
+  if (architecture.longrope) file.AddInteger(a + "attention.sliding_window", 0);
+  if (architecture.full_every > 0 && (windows || architecture.always_windows)) {
+    std::vector<bool> slides;
+    bool regular = true;
+    for (int64_t layer = 0; layer < config.layers; ++layer) {
+      slides.push_back(block.Window(layer) > 0);
+      regular = regular && slides.back() == ((layer + 1) % architecture.full_every != 0);
+    }
+    file.AddInteger(a + "attention.sliding_window",
+                    windows ? *std::max_element(block.windows.begin(), block.windows.end()) : config.max_positions);
+    if (!regular) {
+      file.AddFlags(a + "attention.sliding_window_pattern", slides);
+      notes.push_back(
+          fmt::format("The layers with a window are listed in {}attention.sliding_window_pattern. A program that does "
+                      "not read this "
+                      "key takes other layers for those with a window and computes another model.",
+                      a));
+    }
+    const double theta = config.second_rope.theta;
+    const bool second = std::find(block.ropes.begin(), block.ropes.end(), RopeChoice::kSecond) != block.ropes.end();
+    if (second && theta != (architecture.sliding_theta > 0 ? architecture.sliding_theta : config.rope.theta))
+      file.AddNumber(a + "rope.freq_base_swa", theta);
+  }
+
+  const RopeSpec& rope = config.rope;
+  file.AddNumber(a + "rope.freq_base", rope.theta);
+  if (architecture.rope_switch) file.AddFlag(a + "rope.scaling.finetuned", block.Rope(0) != RopeChoice::kNone);
+  if (rope.kind == RopeKind::kLongRope) file.AddNumber(a + "rope.scaling.attn_factor", rope.attention_factor);
+  if (rope.kind == RopeKind::kYarn || rope.kind == RopeKind::kLongRope || rope.query_beta != 0)
+    file.AddInteger(a + "rope.scaling.original_context_length", rope.original_max_positions);
+  if (rope.query_beta != 0) file.AddNumber(a + "attention.temperature_scale", rope.query_beta);
+  if (rope.kind != RopeKind::kLinear && rope.kind != RopeKind::kYarn) return notes;
+  file.AddText(a + "rope.scaling.type", rope.kind == RopeKind::kYarn ? "yarn" : "linear");
+  file.AddNumber(a + "rope.scaling.factor", rope.factor);
+  if (rope.kind == RopeKind::kLinear || !architecture.query_scale) return notes;  // the others have 32 and 1
+  file.AddNumber(a + "rope.scaling.yarn_beta_fast", rope.beta_fast);
+  file.AddNumber(a + "rope.scaling.yarn_beta_slow", rope.beta_slow);
+  if (rope.attention_factor == 1) file.AddNumber(a + "rope.scaling.yarn_log_multiplier", 1);
+  return notes;
+}
+
+namespace {
+
+bool SameRope(const ModelConfig& a, const RopeSpec& rope_a, const RopeSpec& rope_b) {
+  for (const bool is_long : {false, true}) {
+    const RopeFrequencies of_a = MakeRopeFrequencies(rope_a, a.head_dim, is_long);
+    const RopeFrequencies of_b = MakeRopeFrequencies(rope_b, a.head_dim, is_long);
+    if (of_a.inverse != of_b.inverse || std::abs(of_a.scale - of_b.scale) > 1e-6f) return false;
+  }
+  const bool counts = rope_a.kind == RopeKind::kLongRope || rope_a.query_beta != 0;
+  return rope_a.interleaved == rope_b.interleaved && rope_a.query_beta == rope_b.query_beta &&
+         (rope_a.kind == RopeKind::kLongRope) == (rope_b.kind == RopeKind::kLongRope) &&
+         (!counts || rope_a.original_max_positions == rope_b.original_max_positions);
+}
+
+// The first setting in which two configurations differ; null if they compute the same.
+const char* Difference(const ModelConfig& a, const ModelConfig& b) {
+  const BlockSpec &s = a.block, &t = b.block;
+  const auto shape = [](const ModelConfig& c) {
+    return std::array{c.hidden, c.intermediate, c.layers, c.heads, c.kv_heads, c.head_dim, c.vocab, c.max_positions};
+  };
+  const auto norms = [](const BlockSpec& block) {
+    return std::array{block.input_norms, block.update_norms, block.qk_norm,     block.qk_norm_whole,
+                      block.layer_norm,  block.norm_bias,    block.shared_norm, block.norm_offset != 0};
+  };
+  if (shape(a) != shape(b)) return "sizes";
+  if (a.rms_eps != b.rms_eps || norms(s) != norms(t)) return "norms";
+  if (a.tied_head != b.tied_head) return "head";
+  if (s.qkv_bias != t.qkv_bias || s.output_bias != t.output_bias || s.mlp_bias != t.mlp_bias) return "biases";
+  if (s.gated != t.gated || s.activation != t.activation || s.parallel != t.parallel) return "MLPs";
+  if (s.attention_scale != t.attention_scale || s.attention_cap != t.attention_cap) return "scale of attention scores";
+  if (s.residual_multiplier != t.residual_multiplier || s.scaled_embeddings != t.scaled_embeddings ||
+      s.embedding_multiplier != t.embedding_multiplier || s.logit_scale != t.logit_scale || s.logit_cap != t.logit_cap)
+    return "multipliers";
+  for (int64_t layer = 0; layer < a.layers; ++layer) {
+    if (s.Window(layer) != t.Window(layer)) return "windows";
+    const RopeChoice choice = s.Rope(layer), other = t.Rope(layer);
+    if ((choice == RopeChoice::kNone) != (other == RopeChoice::kNone))
+      return "order of layers without rotary embedding";
+    if (choice == RopeChoice::kNone) continue;
+    const auto rope = [](const ModelConfig& c, RopeChoice which) {
+      return which == RopeChoice::kSecond ? c.second_rope : c.rope;
+    };
+    if (!SameRope(a, rope(a, choice), rope(b, other))) return "rotary embedding";
+  }
   return nullptr;
 }
 
-bool IsInterleavedInGguf(const ModelConfig& config, const BlockTensor& tensor) {
-  const auto of = [&](TensorView B::*member) { return tensor.member == member; };
-  const char* const architecture = GgufArchitecture(config);
-  return architecture != nullptr && std::string_view(architecture) == "llama" &&
-         (of(&B::q) || of(&B::k) || of(&B::q_bias) || of(&B::k_bias));
+}  // namespace
+
+std::string WhyNoGguf(const ModelConfig& config) {
+  const GgufArchitecture* const architecture = GgufArchitectureOf(config);
+  if (architecture == nullptr) return fmt::format("models of family {} are not written to GGUF", config.family);
+  if (config.block.AnyWindow() && architecture->full_every == 0)
+    return fmt::format("some blocks attend to a window, which llama.cpp's architecture {} does not",
+                       architecture->name);
+  GgufWriter writer;
+  AddGgufConfig(config, writer);
+  const std::string header = writer.header();
+  const auto factors = GgufRopeFactors(config);
+  try {
+    GgufContents file = GgufFile::Parse(std::as_bytes(std::span(header)), "the GGUF file");
+    const BlockTraits& type = TraitsOf(BlockType::kF32);
+    const auto add = [&](const std::string& name, const std::vector<int64_t>& shape, const void* data, int64_t bytes) {
+      file.tensors[name] = {static_cast<const std::byte*>(data), &type, shape, bytes};
+    };
+    add(kGgufEmbedding, {config.vocab, config.hidden}, nullptr, 0);
+    if (!config.tied_head) add(kGgufHead, {config.vocab, config.hidden}, nullptr, 0);
+    for (const CheckpointTensor& tensor : GgufTensorsOf(*architecture, config))
+      add(fmt::format("blk.0.{}", tensor.name), tensor.shape, nullptr, 0);
+    for (const auto& [name, values] : factors)
+      add(name, {std::ssize(values)}, values.data(), std::ssize(values) * static_cast<int64_t>(sizeof(float)));
+    const char* const different = Difference(config, ConfigFromJson(GgufConfig(file), "the GGUF file"));
+    if (different == nullptr) return "";
+    return fmt::format("llama.cpp's architecture {} has other {}", architecture->name, different);
+  } catch (const Error& error) {
+    return error.what();
+  }
 }
 
-std::unique_ptr<Checkpoint> OpenGguf(const std::filesystem::path& file, const ModelConfig& config) {
-  return std::make_unique<GgufCheckpoint>(file, config);
+bool IsInterleavedInGguf(const GgufArchitecture& architecture, const ModelConfig& config, const BlockTensor& tensor) {
+  const auto of = [&](TensorView B::*member) { return tensor.member == member; };
+  return architecture.neighbours && !config.rope.interleaved &&
+         (of(&B::q) || of(&B::k) || of(&B::q_bias) || of(&B::k_bias));
 }
 
 }  // namespace shiftrt

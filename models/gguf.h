@@ -9,37 +9,40 @@
 #include <vector>
 
 #include "models/config.h"
+#include "models/gguf_architectures.h"
 #include "runtime/gguf.h"
+#include "runtime/gguf_writer.h"
 
 namespace shiftrt {
 
-struct BlockTensor;
-
-// The config.json that the model would have as a Hugging Face directory. The frequency factors in rope_freqs.weight
-// become rope type llama3. Throws Error naming file and key for an architecture that is not supported, a value that is
-// missing, out of range or not supported, and a key of the architecture that is not known, because it might change the
-// model.
-nlohmann::json GgufConfig(const GgufFile& file);
+// The config.json that the model would have as a Hugging Face directory: what llama.cpp computes from the file. The
+// frequency factors in rope_freqs.weight become rope type llama3, and the two lists of factors rope type longrope.
+// Throws Error naming file and key for an architecture that is not supported, a value that is missing, out of range or
+// not supported, and a key of the architecture that is not known, because it might change the model.
+nlohmann::json GgufConfig(const GgufContents& file);
 ModelConfig LoadGgufConfig(const std::filesystem::path& file);
+
+// Writes the metadata of the architecture that holds the model's family. Returns notes for the reader.
+std::vector<std::string> AddGgufConfig(const ModelConfig& config, GgufWriter& file);
+// The factors of frequencies that GGUF stores as tensors, by name: none for most models.
+std::vector<std::pair<const char*, std::vector<float>>> GgufRopeFactors(const ModelConfig& config);
+// Why llama.cpp would not compute this model from a GGUF file of its family's architecture; empty if it would: the
+// settings that GgufConfig reads from the file that would be written are the model's.
+std::string WhyNoGguf(const ModelConfig& config);
 
 // Finds the settings of Llama 3's RoPE scaling that divide each default frequency by its factor, up to rounding. Empty
 // if there are none, or if too few frequencies determine them. `factors` has head_dim / 2 elements.
 std::optional<RopeSpec> FindLlama3Scaling(const std::vector<float>& factors, double theta, int64_t head_dim);
 
-// general.architecture for a model of this configuration. Null if the supported architectures compute a different
-// model: other families, windows, biases that they lack.
-const char* GgufArchitecture(const ModelConfig& config);
-
 // GGUF's names of the tensors outside the blocks.
 inline constexpr const char *kGgufEmbedding = "token_embd.weight", *kGgufFinalNorm = "output_norm.weight",
-                            *kGgufHead = "output.weight", *kGgufRopeFactors = "rope_freqs.weight";
+                            *kGgufFinalNormBias = "output_norm.bias", *kGgufHead = "output.weight",
+                            *kGgufRopeFactors = "rope_freqs.weight", *kGgufShortFactors = "rope_factors_short.weight",
+                            *kGgufLongFactors = "rope_factors_long.weight";
 
-// GGUF's name of a tensor of a block, after "blk.N.", such as "attn_q.weight". Null if the supported architectures lack
-// the tensor.
-const char* GgufName(const BlockTensor& tensor);
-
-// True if GGUF stores the rows of the tensor in the interleaved order of llama.cpp's rotary embedding: queries and keys
-// of architecture llama (FileTensor::interleaved_heads).
-bool IsInterleavedInGguf(const ModelConfig& config, const BlockTensor& tensor);
+// True if GGUF stores the rows of the tensor in the interleaved order of llama.cpp's rotary embedding
+// (FileTensor::interleaved_heads): queries and keys of an architecture that turns pairs of neighbours, in a family that
+// does not.
+bool IsInterleavedInGguf(const GgufArchitecture& architecture, const ModelConfig& config, const BlockTensor& tensor);
 
 }  // namespace shiftrt

@@ -53,6 +53,7 @@ void ForEachPiece(const FileTensor& tensor, const Use& use) {
       const int64_t row = piece / per_row, at = piece % per_row * kPiece, count = std::min(kPiece, length - at);
       const std::byte* const data = tensor.data + rows.InFile(row) * rows.bytes + at / type.elements * type.bytes;
       type.decode(data, count / type.elements, values.data());
+      for (int64_t i = 0; tensor.offset != 0 && i < count; ++i) values[i] += tensor.offset;
       if (!use(row * length + at, values.data(), count)) return;
     }
   });
@@ -145,7 +146,7 @@ TensorView LoadTensor(const std::string& where, const FileTensor& tensor, bool h
   if (here && options.check_finite) CheckFinite(where, tensor);
   const DType type = MemoryType(tensor, options.dtype);
   const bool aligned = reinterpret_cast<uintptr_t>(tensor.data) % SizeOf(type) == 0;
-  if (PlainType(tensor.type) == type && tensor.interleaved_heads == 0 && aligned)
+  if (PlainType(tensor.type) == type && tensor.interleaved_heads == 0 && tensor.offset == 0 && aligned)
     return {tensor.data, type, tensor.shape};
   if (!here) return Elsewhere(tensor, type, weights);
   return WithType(type, [&]<typename T>(std::type_identity<T>) { return Converted<T>(where, tensor, weights); });

@@ -90,7 +90,7 @@ Weights KeptWeights(const Weights& weights, const DepthPlan& plan, bool running_
 }
 
 Json BaseConfig(const std::filesystem::path& model) {
-  return IsGguf(model) ? GgufConfig(GgufFile(model)) : ReadUnmarked(model / "config.json");
+  return IsGguf(model) ? GgufConfig(GgufFile(model).contents()) : ReadUnmarked(model / "config.json");
 }
 
 Json PlanConfig(const Model& model, const DepthPlan& plan, std::vector<std::string>* resized) {

@@ -26,7 +26,8 @@ bool Exists(const std::filesystem::path& path) {
 // Reads every file of a checkpoint and records which file holds which tensor.
 class SafetensorsCheckpoint final : public Checkpoint {
  public:
-  explicit SafetensorsCheckpoint(const std::filesystem::path& directory) : directory_(directory) {
+  SafetensorsCheckpoint(const std::filesystem::path& directory, const ModelConfig& config)
+      : directory_(directory), blocks_(CheckpointTensors(config)) {
     const auto index = directory / "model.safetensors.index.json";
     if (Exists(directory / "model.safetensors")) {
       for (const auto& [name, tensor] : Open("model.safetensors").tensors()) tensors_[name] = tensor;
@@ -38,6 +39,9 @@ class SafetensorsCheckpoint final : public Checkpoint {
     RefuseUnlisted(index);
     LeaveTextModel();
   }
+
+  std::vector<CheckpointTensor> BlockTensors() const override { return blocks_; }
+  std::string BlockPrefix(int64_t layer) const override { return fmt::format("model.layers.{}.", layer); }
 
   FileTensor Take(const std::string& name, const std::vector<int64_t>& shape) override {
     const auto found = tensors_.find(name);
@@ -136,6 +140,7 @@ class SafetensorsCheckpoint final : public Checkpoint {
   static constexpr uint64_t kMaxIndexBytes = 1 << 26;
 
   std::filesystem::path directory_;
+  std::vector<CheckpointTensor> blocks_;
   std::map<std::string, std::shared_ptr<SafetensorsFile>> files_;
   std::map<std::string, TensorView> tensors_;
   std::set<std::string> used_;
@@ -143,8 +148,8 @@ class SafetensorsCheckpoint final : public Checkpoint {
 
 }  // namespace
 
-std::unique_ptr<Checkpoint> OpenSafetensors(const std::filesystem::path& directory) {
-  return std::make_unique<SafetensorsCheckpoint>(directory);
+std::unique_ptr<Checkpoint> OpenSafetensors(const std::filesystem::path& directory, const ModelConfig& config) {
+  return std::make_unique<SafetensorsCheckpoint>(directory, config);
 }
 
 }  // namespace shiftrt

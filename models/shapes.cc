@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/shapes.h"
 
-#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "models/block_tensors.h"
@@ -21,10 +20,22 @@ namespace fs = std::filesystem;
 // With this limit, counts of bytes fit in 64 bits.
 constexpr double kMostParameters = 1e17;
 
-// Finds a tensor of the checkpoint: its type and shape in the files.
-using FindTensor = std::function<FileTensor(const std::string& name, const std::vector<int64_t>& shape)>;
+// The checkpoint of a config.json alone: all tensors have the type that it names, and none has data.
+class DeclaredCheckpoint final : public Checkpoint {
+ public:
+  DeclaredCheckpoint(const ModelConfig& config, BlockType type) : blocks_(CheckpointTensors(config)), type_(type) {}
+  std::vector<CheckpointTensor> BlockTensors() const override { return blocks_; }
+  std::string BlockPrefix(int64_t layer) const override { return fmt::format("model.layers.{}.", layer); }
+  FileTensor Take(const std::string&, const std::vector<int64_t>& shape) override { return {nullptr, type_, shape}; }
+  void RefuseLeftOver(bool, bool) const override {}
+  std::vector<std::shared_ptr<const void>> Storage() const override { return {}; }
 
-ModelShapes Describe(const fs::path& model, const ModelConfig& config, LoadDType dtype, const FindTensor& find) {
+ private:
+  std::vector<CheckpointTensor> blocks_;
+  BlockType type_;
+};
+
+ModelShapes Describe(const fs::path& model, const ModelConfig& config, LoadDType dtype, Checkpoint& checkpoint) {
   const std::shared_ptr<const void> nowhere = ReserveAddresses(1);
   auto weights = std::make_shared<Weights>();
   weights->config = config;
@@ -33,7 +44,7 @@ ModelShapes Describe(const fs::path& model, const ModelConfig& config, LoadDType
   ModelShapes shapes;
   double parameters = 0;
   const auto take = [&](const std::string& name, const std::vector<int64_t>& shape) {
-    const FileTensor tensor = find(name, shape);
+    const FileTensor tensor = checkpoint.Take(name, shape);
     double elements = 1;
     for (const int64_t side : shape) elements *= static_cast<double>(side);
     parameters += elements;
@@ -42,11 +53,11 @@ ModelShapes Describe(const fs::path& model, const ModelConfig& config, LoadDType
     return TensorView{nowhere.get(), MemoryType(tensor, dtype), shape};
   };
   weights->embedding = take("model.embed_tokens.weight", {config.vocab, config.hidden});
-  const std::vector<CheckpointTensor> stored = CheckpointTensors(config);
+  const std::vector<CheckpointTensor> stored = checkpoint.BlockTensors();
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     BlockWeights& block = weights->blocks.emplace_back();
     for (const CheckpointTensor& tensor : stored) {
-      const TensorView whole = take(fmt::format("model.layers.{}.{}", layer, tensor.name), tensor.shape);
+      const TensorView whole = take(checkpoint.BlockPrefix(layer) + tensor.name, tensor.shape);
       for (const BlockTensor* part : tensor.parts)
         block.*part->member = {nowhere.get(), whole.dtype, part->Shape(config)};
     }
@@ -74,11 +85,9 @@ DType DeclaredType(const nlohmann::json& config, const std::string& file) {
 
 ModelShapes ShapesOfConfig(const fs::path& config, LoadDType dtype) {
   const nlohmann::json json = ReadUnmarked(config);
-  const BlockType type = BlockTypeOf(DeclaredType(json, config.string()));
-  ModelShapes shapes = Describe(config, ConfigFromJson(json, config.string()), dtype,
-                                [type](const std::string&, const std::vector<int64_t>& shape) {
-                                  return FileTensor{nullptr, type, shape};
-                                });
+  const ModelConfig parsed = ConfigFromJson(json, config.string());
+  DeclaredCheckpoint checkpoint(parsed, BlockTypeOf(DeclaredType(json, config.string())));
+  ModelShapes shapes = Describe(config, parsed, dtype, checkpoint);
   shapes.source = config.string() + ", without weights";
   return shapes;
 }
@@ -88,10 +97,8 @@ ModelShapes ShapesOfModel(const fs::path& model, LoadDType dtype) {
   if (!gguf && !fs::exists(model / "model.safetensors") && !fs::exists(model / "model.safetensors.index.json"))
     return ShapesOfConfig(model / "config.json", dtype);
   const ModelConfig config = gguf ? LoadGgufConfig(model) : LoadConfig(model / "config.json");
-  const auto checkpoint = gguf ? OpenGguf(model, config) : OpenSafetensors(model);
-  ModelShapes shapes = Describe(model, config, dtype, [&](const std::string& name, const std::vector<int64_t>& shape) {
-    return checkpoint->Take(name, shape);
-  });
+  const auto checkpoint = gguf ? OpenGguf(model, config) : OpenSafetensors(model, config);
+  ModelShapes shapes = Describe(model, config, dtype, *checkpoint);
   shapes.source = fmt::format("the header{} of {}", gguf ? "" : "s", model.string());
   return shapes;
 }

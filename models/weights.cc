@@ -150,11 +150,11 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
   auto weights = std::make_shared<Weights>();
   weights->directory = model;
   weights->config = config;
-  const auto checkpoint = IsGguf(model) ? OpenGguf(model, config) : OpenSafetensors(model);
+  const auto checkpoint = IsGguf(model) ? OpenGguf(model, config) : OpenSafetensors(model, config);
   weights->storage = checkpoint->Storage();
   NoProgress silent;
   Progress& progress = options.progress != nullptr ? *options.progress : silent;
-  const std::vector<CheckpointTensor> stored_tensors = CheckpointTensors(config);
+  const std::vector<CheckpointTensor> stored_tensors = checkpoint->BlockTensors();
   progress.Begin("loading weights, in tensors",
                  std::ssize(stored_tensors) * config.layers + 2 + config.block.norm_bias + !config.tied_head);
   if (options.split.processes > 1) {
@@ -177,7 +177,7 @@ std::shared_ptr<const Weights> LoadWeights(const std::filesystem::path& model, c
     const Halves halves = layer < std::ssize(options.halves) ? options.halves[layer] : Halves::kBoth;
     for (const CheckpointTensor& tensor : stored_tensors)
       if (Reads(halves, *tensor.parts.front()))
-        Split(take(fmt::format("model.layers.{}.{}", layer, tensor.name), tensor.shape, mine.Has(layer)), tensor, block,
+        Split(take(checkpoint->BlockPrefix(layer) + tensor.name, tensor.shape, mine.Has(layer)), tensor, block,
               *weights);
   }
   weights->final_norm = take("model.norm.weight", {config.hidden}, mine.last);

@@ -45,6 +45,7 @@ struct FileTensor {
   // Not 0: the rows are queries or keys in Llama's GGUF order. In each of so many heads, element i of the first half of
   // the rotary embedding stands beside element i of the second half. 0: the halves stand one below the other.
   int64_t interleaved_heads = 0;
+  float offset = 0;  // added to each element when it is read
 
   int64_t elements() const { return TensorView{nullptr, DType::kFloat32, shape}.elements(); }
   int64_t bytes() const { return elements() / TraitsOf(type).elements * TraitsOf(type).bytes; }

@@ -268,6 +268,17 @@ std::string_view GgufMetadata::Text(std::string_view key, std::string_view other
   return Has(key) ? Text(key) : otherwise;
 }
 
+std::vector<bool> GgufMetadata::Flags(std::string_view key) const {
+  const GgufValue& value = Find(key, true, "an array of booleans");
+  std::vector<bool> flags;
+  if (value.kind != GgufKind::kBool) {
+    for (const int64_t number : Integers(key)) flags.push_back(number != 0);
+  } else {
+    for (const std::byte flag : value.bytes) flags.push_back(flag != std::byte{0});
+  }
+  return flags;
+}
+
 std::vector<int64_t> GgufMetadata::Integers(std::string_view key) const {
   const GgufValue& value = Find(key, true, "an array of integers");
   Check(IsInteger(value.kind), "{}: {} is {}, expected an array of integers", name_, key, Describe(value));

@@ -65,7 +65,8 @@ class GgufMetadata {
   bool Flag(std::string_view key, bool otherwise) const;
   std::string_view Text(std::string_view key) const;
   std::string_view Text(std::string_view key, std::string_view otherwise) const;
-  // Arrays of any integer type, of float32 or float64, and of strings.
+  // Arrays of booleans or integers, where 0 is false; of any integer type, of float32 or float64, and of strings.
+  std::vector<bool> Flags(std::string_view key) const;
   std::vector<int64_t> Integers(std::string_view key) const;
   std::vector<float> Numbers(std::string_view key) const;
   std::vector<std::string_view> Texts(std::string_view key) const;
@@ -104,6 +105,7 @@ class GgufFile {
 
   const std::filesystem::path& path() const { return files_.front().path(); }
   const GgufMetadata& metadata() const { return contents_.metadata; }  // of the first part
+  const GgufContents& contents() const { return contents_; }
   const GgufTensors& tensors() const { return contents_.tensors; }
 
   // Checks a file in memory (called by the fuzzer) and returns views into it. Errors call the file `name`.

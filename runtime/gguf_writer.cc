@@ -86,6 +86,10 @@ void GgufWriter::BeginArray(std::string_view key, GgufKind kind, size_t count) {
   Add(key, GgufKind::kArray, static_cast<uint32_t>(kind));
   Append(values_, uint64_t{count});
 }
+void GgufWriter::AddFlags(std::string_view key, const std::vector<bool>& values) {
+  BeginArray(key, GgufKind::kBool, values.size());
+  for (const bool value : values) Append(values_, static_cast<uint8_t>(value ? 1 : 0));
+}
 void GgufWriter::AddIntegers(std::string_view key, const std::vector<int32_t>& values) {
   BeginArray(key, GgufKind::kInt32, values.size());
   for (const int32_t value : values) Append(values_, value);

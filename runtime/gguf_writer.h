@@ -21,6 +21,7 @@ class GgufWriter {
   void AddNumber(std::string_view key, double value);    // as float32
   void AddFlag(std::string_view key, bool value);
   void AddText(std::string_view key, std::string_view value);
+  void AddFlags(std::string_view key, const std::vector<bool>& values);
   void AddIntegers(std::string_view key, const std::vector<int32_t>& values);
   void AddNumbers(std::string_view key, const std::vector<float>& values);
   void AddTexts(std::string_view key, const std::vector<std::string>& values);

@@ -228,7 +228,7 @@ TEST_F(GgufModelTest, WhatWouldBeAnotherModelIsRefused) {
   const auto original = GoldenWeights("llama2");
   ExpectRefused(GgufBytes(), "general.architecture is missing");
   ExpectRefused(GgufBytes().Add("general.architecture", "mamba"),
-                "mamba is not supported (known: llama, qwen2, qwen3)");
+                "mamba is not supported (known: llama, qwen2, qwen3, phi3");
   ExpectRefused(GgufMetadataOf(original->config), "token_embd.weight is missing");
   ExpectRefused(Changed(*original).Add("llama.expert_count", 8u), "mixtures of experts");
   ExpectRefused(Changed(*original).Add("llama.attention.sliding_window", 64u), "is not known, and might change");
@@ -261,7 +261,7 @@ TEST_F(GgufModelTest, SizesOutOfRange) {
   config.layers = 2000000000;
   GgufBytes file = GgufMetadataOf(config);
   AddGgufTensors(*original, file);
-  ExpectRefused(file, "num_hidden_layers is 2000000000");
+  ExpectRefused(file, "llama.block_count is 2000000000");
 }
 
 TEST_F(GgufModelTest, SavedPlans) {

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Compares the logits of llama.cpp on GGUF exports of small random models with those of transformers, family by family.
+
+    pip install xllamacpp==2026.10.11549 torch transformers==5.23.0 numpy
+    bench/rivals/llama_cpp_families.py --shiftrt build/release/bin/shiftrt [NAME...]
+
+The models are those of tests/goldens/make_models.py, with other random weights, and changed where llama.cpp has no place
+for their settings (CHANGES). They are written in float32. llama.cpp takes its GELU from a table in float16, so that Gemma
+and StarCoder 2 agree less closely; the limits are LIMIT and GELU_LIMIT, relative to the largest logit. The exit status is
+1 where a difference is larger. The package xllamacpp has the C functions of llama.cpp, which are called here directly: the
+layout of their parameters is that of this version.
+"""
+import argparse
+import ctypes as c
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+import xllamacpp
+from transformers import AutoConfig, AutoModelForCausalLM
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests/goldens"))
+import make_models
+
+LIMIT, GELU_LIMIT = 1e-5, 1e-3
+GEMMA = {"query_pre_attn_scalar": 16}
+EXAONE_LAYERS = ["full_attention" if (i + 1) % 4 == 0 else "sliding_attention" for i in range(64)]
+FAR = {"original_max_position_embeddings": 512, "max_position_embeddings": 4096}
+# Name: golden, changes, tokens, and the size of llama.cpp's context.
+CASES = {name: (name, {}, 24, 256) for name in (
+    "llama2", "llama3_tied", "llama_linear", "llama_yarn", "llama_bias", "llama_wide_heads", "mistral", "mistral_small",
+    "qwen1.5", "qwen2_tied", "qwen2.5", "qwen3", "phi3_tied", "nemotron", "cohere", "cohere2", "ministral3", "olmo2", "olmo3",
+    "granite", "granite4", "granite4_nope", "glm4", "seed_oss", "ernie4_5")}
+CASES.update({
+    "gemma2": ("gemma2", GEMMA, 24, 256),
+    "gemma3": ("gemma3", GEMMA, 24, 256),
+    "gemma3 of released order": ("gemma3", {**GEMMA, "num_hidden_layers": 8, "sliding_window_pattern": 6,
+                                            "rope_local_base_freq": 10000.0}, 24, 256),
+    "starcoder2": ("starcoder2", {"sliding_window": None}, 24, 256),
+    "exaone4": ("exaone4_full", {"head_dim": 12}, 24, 256),
+    "exaone4 with windows": ("exaone4", {"head_dim": 12, "num_hidden_layers": 64, "layer_types": EXAONE_LAYERS}, 24, 256),
+    "glm": ("glm", {"head_dim": 12}, 24, 256),
+    "smollm3": ("smollm3", {"num_hidden_layers": 8, "no_rope_layer_interval": 4}, 24, 256),
+    "nemotron_bias": ("nemotron_bias", {"head_dim": 12}, 24, 256),
+    "granite with biases": ("granite", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}, 24, 256),
+    "phi3_longrope, short": ("phi3_longrope", FAR, 40, 256),
+    "phi3_longrope, long": ("phi3_longrope", {}, 36, 256),
+    "phi4_mini_longrope, short": ("phi4_mini_longrope", FAR, 40, 256),
+    "phi4_mini_longrope, long": ("phi4_mini_longrope", {}, 36, 256),
+    "ministral3 of 200 tokens": ("ministral3", {}, 200, 256),
+})
+
+
+def fields(kind, names):
+    return [(name, kind) for name in names.split()]
+
+
+class ModelParams(c.Structure):
+    _fields_ = [*fields(c.c_void_p, "devices overrides_of_types"), *fields(c.c_int, "gpu_layers split load lazy main_gpu"),
+                *fields(c.c_void_p, "tensor_split progress progress_data kv_overrides"),
+                *fields(c.c_bool, "vocab_only check extra no_host no_alloc mtp")]
+
+
+class ContextParams(c.Structure):
+    _fields_ = [*fields(c.c_uint32, "n_ctx n_batch n_ubatch n_seq_max n_rs_seq n_outputs_max n_outputs_max_per_seq"),
+                *fields(c.c_int, "n_threads n_threads_batch type rope_scaling pooling attention flash"),
+                *fields(c.c_float, "rope_base rope_scale yarn_ext yarn_attn yarn_fast yarn_slow"), ("yarn_ctx", c.c_uint32),
+                ("defrag", c.c_float), *fields(c.c_void_p, "eval eval_data"), *fields(c.c_int, "type_k type_v"),
+                *fields(c.c_void_p, "abort abort_data"),
+                *fields(c.c_bool, "embeddings offload no_perf op_offload swa_full unified"), ("samplers", c.c_void_p),
+                ("n_samplers", c.c_size_t), ("other", c.c_void_p)]
+
+
+class Batch(c.Structure):
+    _fields_ = [("n_tokens", c.c_int32), ("token", c.POINTER(c.c_int32)), ("embd", c.c_void_p), ("pos", c.POINTER(c.c_int32)),
+                ("n_seq_id", c.POINTER(c.c_int32)), ("seq_id", c.POINTER(c.POINTER(c.c_int32))),
+                ("logits", c.POINTER(c.c_int8))]
+
+
+class Override(c.Structure):
+    _fields_ = [("tag", c.c_int), ("key", c.c_char * 128), ("padding", c.c_int), ("value", c.c_char * 128)]
+
+
+class LlamaCpp:
+    def __init__(self):
+        library = next(Path(xllamacpp.__file__).parent.glob("xllamacpp*.so"))
+        self.lib = c.CDLL(str(library), mode=c.RTLD_GLOBAL)
+        signatures = {"llama_model_default_params": (ModelParams, []), "llama_context_default_params": (ContextParams, []),
+                      "llama_model_load_from_file": (c.c_void_p, [c.c_char_p, ModelParams]),
+                      "llama_init_from_model": (c.c_void_p, [c.c_void_p, ContextParams]),
+                      "llama_batch_init": (Batch, [c.c_int32] * 3), "llama_decode": (c.c_int32, [c.c_void_p, Batch]),
+                      "llama_get_logits_ith": (c.POINTER(c.c_float), [c.c_void_p, c.c_int32]),
+                      "llama_free": (None, [c.c_void_p]), "llama_model_free": (None, [c.c_void_p]),
+                      "llama_batch_free": (None, [Batch])}
+        for name, (result, arguments) in signatures.items():
+            getattr(self.lib, name).restype, getattr(self.lib, name).argtypes = result, arguments
+        log = c.CFUNCTYPE(None, c.c_int, c.c_char_p, c.c_void_p)
+        self.said = []
+        self.log = log(lambda level, text, data: self.said.append(text.decode(errors="replace")))
+        self.lib.llama_log_set.argtypes = [log, c.c_void_p]
+        self.lib.llama_log_set(self.log, None)
+        self.lib.llama_backend_init()
+
+    def logits(self, path, tokens, vocab, context):
+        overrides = (Override * 2)()  # the files have no tokenizer
+        overrides[0].tag, overrides[0].key, overrides[0].value = 3, b"tokenizer.ggml.model", b"no_vocab"
+        of_model = self.lib.llama_model_default_params()
+        of_model.gpu_layers, of_model.extra, of_model.kv_overrides = 0, False, c.cast(overrides, c.c_void_p)
+        model = self.lib.llama_model_load_from_file(str(path).encode(), of_model)
+        if not model:
+            raise SystemExit("llama.cpp does not load the file: " + "".join(self.said)[-1000:])
+        of_context = self.lib.llama_context_default_params()
+        assert (of_context.n_batch, of_context.yarn_ext, of_context.type_k) == (2048, -1, 1), "another layout"
+        of_context.n_ctx, of_context.type_k, of_context.type_v, of_context.flash = context, 0, 0, 0
+        run = self.lib.llama_init_from_model(model, of_context)
+        batch = self.lib.llama_batch_init(len(tokens), 0, 1)
+        for i, token in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = token, i, 1, 0, 1
+        batch.n_tokens = len(tokens)
+        assert self.lib.llama_decode(run, batch) == 0
+        rows = [np.ctypeslib.as_array(self.lib.llama_get_logits_ith(run, i), shape=(vocab,)).copy()
+                for i in range(len(tokens))]
+        self.lib.llama_batch_free(batch)
+        self.lib.llama_free(run)
+        self.lib.llama_model_free(model)
+        return np.stack(rows)
+
+
+def random_model(folder, config):
+    (folder / "config.json").write_text(json.dumps(config))
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32,
+                                             attn_implementation="eager").eval()
+    around_zero = config["model_type"] in ("gemma2", "gemma3_text", "nemotron")  # their norms add 1
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            values = torch.randn_like(tensor)
+            if tensor.dim() == 1:
+                values = values * 0.1 + (0 if around_zero or name.endswith("bias") else 1)
+            else:
+                values = values / tensor.shape[-1] ** 0.5 * (3 if "embed" in name else 1)
+            tensor.copy_(values.bfloat16())
+    model.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(config))
+    return model
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shiftrt", default="build/release/bin/shiftrt")
+    parser.add_argument("names", nargs="*", default=list(CASES))
+    options = parser.parse_args()
+    llama, failed = LlamaCpp(), False
+    for name in options.names:
+        golden, changes, count, context = CASES[name]
+        config = {**make_models.BASE, **make_models.CONFIGS[golden], **changes}
+        config = {k: v for k, v in config.items() if k != "length" and (v is not None or k in make_models.NULLS)}
+        with tempfile.TemporaryDirectory() as work:
+            source, out = Path(work) / "model", Path(work) / "gguf"
+            source.mkdir()
+            model = random_model(source, config)
+            subprocess.run([options.shiftrt, "export", "--model", source, "--format", "gguf", "--save", out], check=True,
+                           capture_output=True)
+            tokens = np.random.default_rng(1).integers(0, config["vocab_size"], count).tolist()
+            with torch.no_grad():
+                expected = model(torch.tensor([tokens])).logits[0].numpy()
+            found = llama.logits(out / "model.gguf", tokens, config["vocab_size"], context)
+        error = np.abs(found - expected).max() / np.abs(expected).max()
+        gelu = "gelu" in str(config.get("hidden_act")) + str(config.get("hidden_activation"))
+        failed |= not error <= (GELU_LIMIT if gelu else LIMIT)
+        print(f"{name:28} {error:.1e}", flush=True)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

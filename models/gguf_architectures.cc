@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/gguf_architectures.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "models/block_tensors.h"
+
+namespace shiftrt {
+
+namespace {
+
+using B = BlockWeights;
+
+double AttentionScale(const ModelConfig& config) { return static_cast<double>(config.block.attention_scale); }
+double AttentionCap(const ModelConfig& config) { return static_cast<double>(config.block.attention_cap); }
+double LogitCap(const ModelConfig& config) { return static_cast<double>(config.block.logit_cap); }
+double LogitScale(const ModelConfig& config) { return static_cast<double>(config.block.logit_scale); }
+double ResidualMultiplier(const ModelConfig& config) { return static_cast<double>(config.block.residual_multiplier); }
+double EmbeddingMultiplier(const ModelConfig& config) { return static_cast<double>(config.block.embedding_multiplier); }
+
+// The number whose reciprocal in float32 is the scale of the logits.
+double LogitDivisor(const ModelConfig& config) {
+  const float scale = config.block.logit_scale, divisor = 1 / scale;
+  for (const float near : {std::nextafter(divisor, 0.0f), std::nextafter(divisor, HUGE_VALF)})
+    if (1 / divisor != scale && 1 / near == scale) return static_cast<double>(near);
+  return static_cast<double>(divisor);
+}
+
+const std::vector<GgufArchitecture>& Architectures() {
+  using Head = GgufArchitecture::Head;
+  static const std::vector<TensorPlace> kJoinedMlp = {{"ffn_up.weight", {&B::gate, &B::up}}};
+  static const std::vector<GgufArchitecture> rows = {
+      {.name = "llama",
+       .families = {"LlamaForCausalLM", "MistralForCausalLM"},
+       .neighbours = true,
+       .rope_factors = true,
+       .output_bias = true,
+       .mlp_bias = true},
+      {.name = "qwen2", .families = {"Qwen2ForCausalLM"}},
+      {.name = "qwen3", .families = {"Qwen3ForCausalLM"}, .qkv_bias = false},
+      {.name = "phi3",
+       .families = {"Phi3ForCausalLM"},
+       .partial = true,
+       .square = true,
+       .yarn = false,
+       .longrope = true,
+       .places = {{"attn_qkv.weight", {&B::q, &B::k, &B::v}}, {"ffn_up.weight", {&B::gate, &B::up}}}},
+      {.name = "gemma2",
+       .families = {"Gemma2ForCausalLM"},
+       .activation = "gelu_pytorch_tanh",
+       .yarn = false,
+       .head = Head::kTied,
+       .full_every = 2,
+       .always_windows = true,
+       .large_at = 46,
+       .numbers = {{"attn_logit_softcapping", "attn_logit_softcapping", AttentionCap},
+                   {"final_logit_softcapping", "final_logit_softcapping", LogitCap}}},
+      {.name = "gemma3",
+       .families = {"Gemma3ForCausalLM"},
+       .model_type = "gemma3_text",
+       .activation = "gelu_pytorch_tanh",
+       .yarn = false,
+       .full_every = 6,
+       .sliding_theta = 10000,
+       .large_at = 62,
+       .numbers = {{"final_logit_softcapping", "final_logit_softcapping", LogitCap}}},
+      {.name = "smollm3", .families = {"SmolLM3ForCausalLM"}, .neighbours = true},
+      {.name = "olmo2",
+       .families = {"Olmo2ForCausalLM", "Olmo3ForCausalLM"},
+       .windowed = "Olmo3ForCausalLM",
+       .square = true,
+       .head = Head::kOwn,
+       .full_every = 4},
+      {.name = "granite",
+       .families = {"GraniteForCausalLM", "GraniteMoeHybridForCausalLM"},
+       .neighbours = true,
+       .rope_factors = true,
+       .rope_switch = true,
+       .output_bias = true,
+       .mlp_bias = true,
+       .numbers = {{"attention.scale", "attention_multiplier", AttentionScale, true},
+                   {"residual_scale", "residual_multiplier", ResidualMultiplier},
+                   {"embedding_scale", "embedding_multiplier", EmbeddingMultiplier},
+                   {"logit_scale", "logits_scaling", LogitDivisor, true}}},
+      {.name = "chatglm",
+       .families = {"GlmForCausalLM"},
+       .neighbours = true,
+       .partial = true,
+       .square = true,
+       .places = kJoinedMlp},
+      {.name = "glm4", .families = {"Glm4ForCausalLM"}, .neighbours = true, .partial = true, .places = kJoinedMlp},
+      {.name = "exaone4",
+       .families = {"Exaone4ForCausalLM"},
+       .square = true,
+       .rope_factors = true,
+       .full_every = 4,
+       .windows_at = 64},
+      {.name = "ernie4_5", .families = {"Ernie4_5ForCausalLM"}, .neighbours = true, .bias = "use_bias"},
+      {.name = "seed_oss",
+       .families = {"SeedOssForCausalLM"},
+       .places = {{"post_attention_norm.weight", {&B::post_norm}}}},
+      {.name = "mistral3", .families = {"Ministral3ForCausalLM"}, .neighbours = true, .query_scale = true},
+      {.name = "starcoder2",
+       .families = {"Starcoder2ForCausalLM"},
+       .activation = "gelu_pytorch_tanh",
+       .layer_norm = true,
+       .square = true,
+       .bias = "use_bias",
+       .output_bias = true,
+       .mlp_bias = true},
+      {.name = "nemotron",
+       .families = {"NemotronForCausalLM"},
+       .activation = "relu2",
+       .layer_norm = true,
+       .partial = true,
+       .square = true,
+       .output_bias = true,
+       .mlp_bias = true,
+       .head = Head::kOwn},
+      {.name = "command-r",
+       .families = {"CohereForCausalLM"},
+       .layer_norm = true,
+       .neighbours = true,
+       .square = true,
+       .head = Head::kTied,
+       .most_layers = 63,
+       .numbers = {{"logit_scale", "logit_scale", LogitScale, true}}},
+      {.name = "cohere2",
+       .families = {"Cohere2ForCausalLM"},
+       .layer_norm = true,
+       .neighbours = true,
+       .square = true,
+       .head = Head::kTied,
+       .full_every = 4,
+       .always_windows = true,
+       .numbers = {{"logit_scale", "logit_scale", LogitScale, true}}},
+  };
+  return rows;
+}
+
+struct NamedMember {
+  TensorView B::*member;
+  const char* name;
+};
+// The names that all architectures have in common.
+constexpr NamedMember kNames[] = {
+    {&B::input_norm, "attn_norm.weight"},
+    {&B::input_norm_bias, "attn_norm.bias"},
+    {&B::shared_norm, "attn_norm.weight"},
+    {&B::q, "attn_q.weight"},
+    {&B::k, "attn_k.weight"},
+    {&B::v, "attn_v.weight"},
+    {&B::o, "attn_output.weight"},
+    {&B::q_bias, "attn_q.bias"},
+    {&B::k_bias, "attn_k.bias"},
+    {&B::v_bias, "attn_v.bias"},
+    {&B::o_bias, "attn_output.bias"},
+    {&B::q_norm, "attn_q_norm.weight"},
+    {&B::k_norm, "attn_k_norm.weight"},
+    {&B::attention_update_norm, "post_attention_norm.weight"},
+    {&B::post_norm, "ffn_norm.weight"},
+    {&B::post_norm_bias, "ffn_norm.bias"},
+    {&B::gate, "ffn_gate.weight"},
+    {&B::up, "ffn_up.weight"},
+    {&B::down, "ffn_down.weight"},
+    {&B::gate_bias, "ffn_gate.bias"},
+    {&B::up_bias, "ffn_up.bias"},
+    {&B::down_bias, "ffn_down.bias"},
+    {&B::mlp_update_norm, "post_ffw_norm.weight"},
+};
+
+bool ReadsBias(const GgufArchitecture& architecture, const BlockTensor& row) {
+  const auto is = [&](std::initializer_list<TensorView B::*> members) {
+    return std::find(members.begin(), members.end(), row.member) != members.end();
+  };
+  if (is({&B::q_bias, &B::k_bias, &B::v_bias})) return architecture.qkv_bias;
+  if (is({&B::o_bias})) return architecture.output_bias;
+  return architecture.mlp_bias || !is({&B::gate_bias, &B::up_bias, &B::down_bias});
+}
+
+}  // namespace
+
+const GgufArchitecture* FindGgufArchitecture(std::string_view name) {
+  for (const GgufArchitecture& row : Architectures())
+    if (name == row.name) return &row;
+  return nullptr;
+}
+
+const GgufArchitecture* GgufArchitectureOf(const ModelConfig& config) {
+  for (const GgufArchitecture& row : Architectures())
+    for (const char* family : row.families)
+      if (config.family == FindFamily(family)->name) return &row;
+  return nullptr;
+}
+
+const char* GgufName(const BlockTensor& tensor) {
+  for (const NamedMember& row : kNames)
+    if (row.member == tensor.member) return row.name;
+  return nullptr;
+}
+
+std::string KnownGgufArchitectures() {
+  std::vector<std::string_view> names;
+  for (const GgufArchitecture& row : Architectures()) names.emplace_back(row.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::vector<CheckpointTensor> GgufTensorsOf(const GgufArchitecture& architecture, const ModelConfig& config) {
+  std::vector<TensorPlace> places = architecture.places;
+  for (const BlockTensor& row : BlockTensors()) {
+    if (row.Shape(config).empty()) continue;
+    const char* const name = GgufName(row);
+    Check(name != nullptr && ReadsBias(architecture, row), "llama.cpp's architecture {} has no tensor for {}",
+          architecture.name, row.name);
+    const bool placed = std::any_of(places.begin(), places.end(), [&](const TensorPlace& place) {
+      return std::find(place.members.begin(), place.members.end(), row.member) != place.members.end();
+    });
+    if (!placed) places.push_back({name, {row.member}});
+  }
+  return CheckpointTensors(config, places);
+}
+
+}  // namespace shiftrt

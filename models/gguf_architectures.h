@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of llama.cpp's architectures: which of the families a GGUF file of each holds, and in what its files differ
+// from those of the others. Sources: src/llama-arch.cpp, src/llama-model.cpp and src/models of llama.cpp, and the
+// directory conversion beside convert_hf_to_gguf.py.
+#pragma once
+
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/families.h"
+#include "runtime/check.h"
+#include "runtime/gguf.h"
+
+namespace shiftrt {
+
+// A number of the metadata, the setting of config.json that it stands for, and the model's value. 0: not written.
+struct GgufNumber {
+  const char *key, *setting;
+  double (*value)(const ModelConfig& config);
+  bool required = false;
+};
+
+struct GgufArchitecture {
+  enum class Head : uint8_t { kAny, kTied, kOwn };
+
+  const char* name;                   // general.architecture, and the prefix of its keys
+  std::vector<const char*> families;  // Family::architecture; a file without windows is read as the first
+  const char* windowed = nullptr;     // the family that a file with windows is read as; null: the first too
+  const char* model_type = nullptr;   // of config.json, if it is not the family's name
+  const char* activation = "silu";
+  bool layer_norm = false;  // the epsilon is that of LayerNorm
+  bool neighbours = false;  // the rotary embedding of llama.cpp turns pairs of neighbours
+  bool partial = false;     // it may turn a part of each head
+  bool square = false;      // all heads together have the size of the stream
+  bool rope_factors = false;
+  bool yarn = true;
+  bool longrope = false;
+  bool query_scale = false;  // queries are scaled by their position, and YaRN has a logarithmic multiplier
+  bool rope_switch = false;  // rope.scaling.finetuned says whether there is a rotary embedding
+  const char* bias = "attention_bias";
+  bool qkv_bias = true, output_bias = false, mlp_bias = false;  // tensors that llama.cpp reads
+  Head head = Head::kAny;
+  // The last one of so many layers has no window, unless the file lists the layers. 0: no layer has one.
+  int64_t full_every = 0;
+  bool always_windows = false;  // without the key, llama.cpp has no model or a window of its own
+  int64_t windows_at = 0;       // llama.cpp has windows in models of so many layers only; 0: in all
+  double sliding_theta = 0;     // the base of sliding layers where the file has none; 0: that of the others
+  int64_t large_at = 0;         // Gemma: with so many layers, the scores are scaled by the size of the stream
+  int64_t most_layers = 0;      // llama.cpp expects other tensors in deeper models; 0: no such limit
+  std::vector<GgufNumber> numbers = {};
+  std::vector<TensorPlace> places = {};
+};
+
+// Null if there is none of this name, or none that holds the family.
+const GgufArchitecture* FindGgufArchitecture(std::string_view name);
+const GgufArchitecture* GgufArchitectureOf(const ModelConfig& config);
+// GGUF's name of a tensor of a block, after "blk.N.", such as "attn_q.weight", where an architecture has no other.
+const char* GgufName(const BlockTensor& tensor);
+// "llama, qwen2, ..."
+std::string KnownGgufArchitectures();
+
+// The tensors of a block under GGUF's names, after "blk.N.". Throws Error naming a tensor that the architecture lacks.
+std::vector<CheckpointTensor> GgufTensorsOf(const GgufArchitecture& architecture, const ModelConfig& config);
+
+}  // namespace shiftrt

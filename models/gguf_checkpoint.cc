@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <set>
+
+#include "models/block_tensors.h"
+#include "models/checkpoint.h"
+#include "models/gguf.h"
+#include "runtime/check.h"
+
+namespace shiftrt {
+
+namespace {
+
+// Opens a GGUF file. Tensors outside the blocks are taken by the names of Hugging Face checkpoints.
+class GgufCheckpoint final : public Checkpoint {
+ public:
+  GgufCheckpoint(const std::filesystem::path& path, const ModelConfig& config)
+      : file_(std::make_shared<GgufFile>(path)),
+        config_(config),
+        architecture_(*FindGgufArchitecture(file_->metadata().Text("general.architecture"))),
+        blocks_(GgufTensorsOf(architecture_, config)) {}
+
+  std::vector<CheckpointTensor> BlockTensors() const override { return blocks_; }
+  std::string BlockPrefix(int64_t layer) const override { return fmt::format("blk.{}.", layer); }
+
+  FileTensor Take(const std::string& name, const std::vector<int64_t>& shape) override {
+    const std::string stored = StoredName(name);
+    const BlockTensor* const row = RowOf(stored);
+    const std::string where = file_->path().string();
+    const auto found = file_->tensors().find(stored);
+    Check(found != file_->tensors().end(), "{}: tensor {} is missing", where, stored);
+    const GgufTensor& tensor = found->second;
+    Check(tensor.shape == shape, "{}: tensor {} has shape [{}], expected [{}]", where, stored,
+          fmt::join(tensor.shape, ", "), fmt::join(shape, ", "));
+    Check(tensor.type->decode != nullptr, "{}: tensor {} is of type {}, which is not supported ({} are)", where, stored,
+          tensor.type->name, DecodableTypes());
+    used_.insert(stored);
+    FileTensor taken{tensor.data, static_cast<BlockType>(tensor.type->code), tensor.shape};
+    if (row == nullptr) {
+      if (stored == kGgufFinalNorm) taken.offset = -config_.block.norm_offset;
+      return taken;
+    }
+    if (row->kind == BlockTensor::Kind::kNorm) taken.offset = -config_.block.norm_offset;
+    if (IsInterleavedInGguf(architecture_, config_, *row)) {
+      taken.interleaved_heads = row->output == Axis::kQueries ? config_.heads : config_.kv_heads;
+      Check(shape.size() == 2 || PlainType(taken.type), "{}: tensor {} is a vector of type {}, expected F32", where,
+            stored, tensor.type->name);
+    }
+    return taken;
+  }
+
+  void RefuseLeftOver(bool /*tied_head*/, bool /*adapters_beside*/) const override {
+    for (const auto& [name, tensor] : file_->tensors())
+      Check(used_.contains(name) || IsFactors(name), "{}: tensor {} is not one this configuration has",
+            file_->path().string(), name);
+  }
+
+  std::vector<std::shared_ptr<const void>> Storage() const override { return {file_}; }
+
+ private:
+  static bool IsFactors(std::string_view name) {
+    return name == kGgufRopeFactors || name == kGgufShortFactors || name == kGgufLongFactors;
+  }
+  static std::string StoredName(const std::string& name) {
+    if (name == "model.embed_tokens.weight") return kGgufEmbedding;
+    if (name == "model.norm.weight") return kGgufFinalNorm;
+    if (name == "model.norm.bias") return kGgufFinalNormBias;
+    return name == "lm_head.weight" ? kGgufHead : name;
+  }
+  // The row of a tensor of a block, or the first of several rows; null for another tensor.
+  const BlockTensor* RowOf(std::string_view name) const {
+    for (const CheckpointTensor& tensor : blocks_)
+      if (name.starts_with("blk.") && name.substr(name.find('.', 4) + 1) == tensor.name) return tensor.parts.front();
+    return nullptr;
+  }
+
+  std::shared_ptr<GgufFile> file_;
+  const ModelConfig& config_;
+  const GgufArchitecture& architecture_;
+  std::vector<CheckpointTensor> blocks_;
+  std::set<std::string, std::less<>> used_;
+};
+
+}  // namespace
+
+std::unique_ptr<Checkpoint> OpenGguf(const std::filesystem::path& file, const ModelConfig& config) {
+  return std::make_unique<GgufCheckpoint>(file, config);
+}
+
+}  // namespace shiftrt
