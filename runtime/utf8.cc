@@ -33,7 +33,9 @@ bool IsValidUtf8(std::string_view text) {
 
 char32_t CodePoint(std::string_view character) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(character[i]); };
-  if (character.size() == 1) return byte(0);
+  const auto [length, valid] = FirstCharacter(character);
+  if (!valid || length != character.size()) return 0xFFFD;
+  if (length == 1) return byte(0);
   char32_t c = byte(0) & (0xFF >> (character.size() + 1));
   for (size_t i = 1; i < character.size(); ++i) c = c << 6 | (byte(i) & 0x3F);
   return c;

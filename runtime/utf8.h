@@ -17,7 +17,8 @@ Utf8Span FirstCharacter(std::string_view text);
 
 bool IsValidUtf8(std::string_view text);
 
-// Code point of a valid character.
+// Code point of a character; U+FFFD, the replacement character, for bytes that are not one valid character. The text
+// must not be empty.
 char32_t CodePoint(std::string_view character);
 
 }  // namespace shiftrt

@@ -37,6 +37,9 @@ constexpr seconds kAlivePeriod{1};          // time between two signs of life
 constexpr seconds kInterruptGrace{10};      // time for the others to agree to an interruption
 constexpr seconds kAnswerGrace{3};          // time for the first process to confirm that it knows of a failure
 constexpr seconds kEndGrace{30};            // time for this process to end by itself once another has failed
+// MPI_Init and MPI_Finalize wait for all processes, without a limit of their own. This one is in units of the silence
+// after which a process counts as failed, because starting on many hosts takes longer than an answer.
+constexpr int kAllGrace = 5;
 
 // A message in transfer. Its first part has its length and its first bytes, so that a short message is one part.
 class Transfer {
@@ -139,7 +142,8 @@ class MpiLink : public Link {
   MpiLink(MpiKind kind, seconds silence) : silence_(silence) {
     std::unique_lock lock(mutex_);
     thread_ = std::thread([this, kind] { Serve(kind); });
-    changed_.wait(lock, [&] { return size_ > 0 || error_; });
+    if (!changed_.wait_for(lock, kAllGrace * silence_, [&] { return size_ > 0 || error_; }))
+      EndAtOnce("not all processes have started");
     if (!error_) return;
     lock.unlock();
     thread_.join();
@@ -147,11 +151,12 @@ class MpiLink : public Link {
   }
 
   ~MpiLink() override {
-    {
-      const std::lock_guard lock(mutex_);
-      ending_ = true;
-    }
+    std::unique_lock lock(mutex_);
+    ending_ = true;
     asked_.notify_all();
+    if (!changed_.wait_for(lock, kAllGrace * silence_, [&] { return served_; }))
+      EndAtOnce("this process is done, but not all processes have ended");
+    lock.unlock();
     thread_.join();
   }
 
@@ -202,6 +207,16 @@ class MpiLink : public Link {
   }
 
  private:
+  // For a thread that hangs in MPI_Init or MPI_Finalize, which nothing can interrupt.
+  [[noreturn]] void EndAtOnce(const char* reason) const {
+    std::fprintf(stderr, "shiftrt: %s\n",
+                 fmt::format("{} within {} s; SHIFTRT_PEER_TIMEOUT={} sets a fifth of that time", reason,
+                             (kAllGrace * silence_).count(), silence_.count())
+                     .c_str());
+    std::fflush(nullptr);
+    std::_Exit(1);
+  }
+
   std::string Self() const { return fmt::format("process {} of {} on {}", rank_, size_, host_); }
 
   void ThrowIfFailed() const {
@@ -242,13 +257,15 @@ class MpiLink : public Link {
     try {
       Loop();
       // A process for which another one waits in vain must not wait here.
-      if (failed_ || own_failure_) return;
-      for (Mailbox* mailbox : {&alive_, &notices_, &acknowledgements_}) mailbox->Close(*mpi_);
-      mpi_->Finalize();
+      if (!failed_ && !own_failure_) {
+        for (Mailbox* mailbox : {&alive_, &notices_, &acknowledgements_}) mailbox->Close(*mpi_);
+        mpi_->Finalize();
+      }
     } catch (const std::exception& error) {
       // OpenMPI and MPICH report a lost connection as an error of a call.
       Failed(fmt::format("{} has lost its connection to another process: {}", Self(), error.what()), true);
     }
+    Set([&] { served_ = true; });
   }
 
   void Loop() {
@@ -375,7 +392,7 @@ class MpiLink : public Link {
   std::optional<Bytes> arrived_;
   int64_t sending_ = 0;
   std::optional<std::string> error_, failed_, own_failure_;
-  bool ending_ = false, heard_ = false, told_ = false;
+  bool ending_ = false, served_ = false, heard_ = false, told_ = false;
   int rank_ = 0, size_ = 0;
 
   std::unique_ptr<Mpi> mpi_;  // these belong to the thread that serves

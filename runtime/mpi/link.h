@@ -11,7 +11,8 @@
 namespace shiftrt {
 
 // Starts MPI. Every process sends a sign of life each second. A process from which nothing has arrived for `silence`
-// counts as failed.
+// counts as failed. If not all processes start, or end, within five times that, this process ends with a message and
+// status 1, because MPI waits for them without a limit.
 std::unique_ptr<Link> MakeMpiLink(MpiKind kind, std::chrono::seconds silence);
 
 }  // namespace shiftrt

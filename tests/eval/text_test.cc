@@ -18,6 +18,16 @@ TEST(Text, StripsPythonsWhiteSpace) {
   EXPECT_EQ(Strip(""), "");
 }
 
+// The code point U+00A0 is white space; a byte 0xA0 alone is no character, and neither is a row of such bytes.
+TEST(Text, BytesThatAreNoCharacterAreNoWhiteSpace) {
+  for (const std::string bytes : {"\xA0", "\x85", "\xE3\x80", "\xE3\x80\xE3"}) {
+    EXPECT_EQ(Strip(" " + bytes + " "), bytes);
+    EXPECT_EQ(SplitWords("a" + bytes + "b"), 1);
+  }
+  const std::string many(40, '\x98');
+  EXPECT_EQ(StripRight(many + " "), many);
+}
+
 TEST(Text, CapitalizesTheFirstAndLowersTheRest) {
   EXPECT_EQ(Capitalize("the COOK And"), "The cook and");
   EXPECT_EQ(Capitalize("\u00e9TOILE \u00c9"), "\u00c9toile \u00e9");

@@ -5,20 +5,13 @@
 
 #include "models/gguf.h"
 #include "models/weights.h"
+#include "tests/fuzz/fuzz.h"
 #include "tests/temporary_directory.h"
 #include "tests/write_text.h"
 #include "tokenizers/gguf.h"
 
 namespace shiftrt {
 namespace {
-
-template <typename Call>
-void Try(const Call& call) {
-  try {
-    call();
-  } catch (const Error&) {
-  }
-}
 
 void ReadAll(const std::filesystem::path& path) {
   Try([&] {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "eval/journal.h"
-#include "runtime/check.h"
+#include "tests/fuzz/fuzz.h"
 #include "tests/temporary_directory.h"
 #include "tests/write_text.h"
 
@@ -12,12 +12,11 @@ namespace shiftrt {
 namespace {
 
 void Use(const std::filesystem::path& file) {
-  try {
+  Try([&] {
     Journal journal(file);
     journal.Find("piqa", 0);
     journal.Add("piqa", 1, {});
-  } catch (const Error&) {
-  }
+  });
 }
 
 }  // namespace
@@ -29,14 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   shiftrt::WriteText(file, bytes);
   shiftrt::Use(file);
-  std::filesystem::remove(file);
-  {
-    shiftrt::LineAppender lines(file);
-    for (size_t begin = 0, end = 0; begin < bytes.size(); begin = end + 1) {
-      end = std::min(bytes.find('\n', begin), bytes.size());
-      lines.Add(bytes.substr(begin, end - begin));
-    }
-  }
+  shiftrt::WriteCheckedLines(file, bytes);
   shiftrt::Use(file);
   return 0;
 }

@@ -4,21 +4,7 @@
 #include <cstdint>
 
 #include "eval/rows.h"
-#include "runtime/check.h"
-
-namespace shiftrt {
-namespace {
-
-template <typename Call>
-void Try(const Call& call) {
-  try {
-    call();
-  } catch (const Error&) {
-  }
-}
-
-}  // namespace
-}  // namespace shiftrt
+#include "tests/fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr const char* kNames[] = {"rows.jsonl", "rows.csv", "rows.raw", "rows.parquet"};

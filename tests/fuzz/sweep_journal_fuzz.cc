@@ -3,8 +3,7 @@
 // checksum is right. The result must be cells, and bad lines by name.
 #include <cstdint>
 
-#include "runtime/check.h"
-#include "runtime/checked_lines.h"
+#include "tests/fuzz/fuzz.h"
 #include "tests/temporary_directory.h"
 #include "tests/write_text.h"
 #include "tools/sweep_journal.h"
@@ -15,14 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   shiftrt::WriteText(file, bytes);
   shiftrt::SweepJournal(file, "key");
-  std::filesystem::remove(file);
-  {
-    shiftrt::LineAppender lines(file);
-    for (size_t begin = 0, end = 0; begin < bytes.size(); begin = end + 1) {
-      end = std::min(bytes.find('\n', begin), bytes.size());
-      lines.Add(bytes.substr(begin, end - begin));
-    }
-  }
+  shiftrt::WriteCheckedLines(file, bytes);
   const shiftrt::SweepJournal journal(file, "key");
   const int64_t lines = std::count(bytes.begin(), bytes.end(), '\n') + 1;
   if (journal.cells() + std::ssize(journal.bad()) > lines) __builtin_trap();

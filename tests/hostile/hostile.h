@@ -5,8 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -99,6 +101,16 @@ inline Change Flipped(const char* file, size_t from_end) {
   return [=](const fs::path& directory) {
     std::string bytes = ReadFile(directory / file);
     bytes.at(bytes.size() - from_end) ^= 1;
+    WriteText(directory / file, bytes);
+  };
+}
+// NaN in the place of the last number, of type T.
+template <typename T>
+Change NanAtTheEnd(const char* file) {
+  return [=](const fs::path& directory) {
+    std::string bytes = ReadFile(directory / file);
+    const T nan = std::numeric_limits<T>::quiet_NaN();
+    std::memcpy(bytes.data() + bytes.size() - sizeof(nan), &nan, sizeof(nan));
     WriteText(directory / file, bytes);
   };
 }

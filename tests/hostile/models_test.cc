@@ -101,12 +101,6 @@ const Reader kGguf = {MakeGguf, [](const fs::path& directory) {
 
 TEST(HostileModels, Gguf) {
   static constexpr const char* kFile = "model.gguf";
-  const auto nan_at_the_end = [](const fs::path& directory) {
-    std::string bytes = ReadFile(directory / kFile);
-    const float nan = std::numeric_limits<float>::quiet_NaN();
-    std::memcpy(bytes.data() + bytes.size() - sizeof(nan), &nan, sizeof(nan));
-    WriteText(directory / kFile, bytes);
-  };
   // A model with an embedding in Q8_0, whose first block has the scale NaN.
   const auto nan_scale = [](const fs::path& directory) {
     std::string config = SmallConfig();
@@ -137,7 +131,7 @@ TEST(HostileModels, Gguf) {
         Replaced(kFile, "llama.context_length", "llama.context_lengtj"),
         {kFile, "llama.context_len"}},
        {"a tensor of another name", Replaced(kFile, "blk.0.attn_q.weight", "blk.0.attn_x.weight"), {kFile, "attn_"}},
-       {"a NaN", nan_at_the_end, {kFile, "nan"}},
+       {"a NaN", NanAtTheEnd<float>(kFile), {kFile, "nan"}},
        {"a scale that is NaN", nan_scale, {kFile, "embed_tokens.weight", "nan"}}});
 }
 

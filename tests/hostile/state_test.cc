@@ -58,12 +58,6 @@ const Reader kSums = {[](const fs::path& directory) { WriteSums(directory / "sum
 
 TEST(HostileState, Sums) {
   static constexpr const char* kFile = "sums";
-  const auto nan = [](const fs::path& directory) {
-    std::string bytes = ReadFile(directory / kFile);
-    const double value = std::numeric_limits<double>::quiet_NaN();
-    std::memcpy(bytes.data() + bytes.size() - sizeof(value), &value, sizeof(value));
-    WriteText(directory / kFile, bytes);
-  };
   CheckReader(
       kSums,
       {{"an empty file", Text(kFile, ""), {kFile}},
@@ -84,7 +78,7 @@ TEST(HostileState, Sums) {
        {"layers out of order", Replaced(kFile, R"(\"layers\":[1,2])", R"(\"layers\":[2,1])"), {kFile, "layers"}},
        {"another score", Replaced(kFile, "1e-300", "2e-300"), {kFile, "checksum"}},
        {"a changed bit in a Gram", Flipped(kFile, 700), {kFile, "checksum"}},
-       {"a NaN", nan, {kFile, "nan"}}});
+       {"a NaN", NanAtTheEnd<double>(kFile), {kFile, "nan"}}});
 }
 
 TEST(HostileState, ValidSumsSurvive) {

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <sstream>
 
 #include "tests/tools/cli.h"
 
@@ -147,8 +148,10 @@ class ProcessesCli : public Cli, public ::testing::WithParamInterface<Launcher> 
     for (const auto& entry : fs::directory_iterator("/proc")) {
       const pid_t process = std::atoi(entry.path().filename().c_str());
       const auto read = [&](const char* name) {
-        std::ifstream file(entry.path() / name);
-        return std::string{std::istreambuf_iterator<char>(file), {}};
+        // A process may end while its files are read. The operator then sets a flag; an iterator would throw.
+        std::ostringstream text;
+        text << std::ifstream(entry.path() / name).rdbuf();
+        return text.str();
       };
       if (process == 0 || !read("cmdline").starts_with(SHIFTRT_TOOL)) continue;
       if (read("cmdline").find(root_) == std::string::npos) continue;
