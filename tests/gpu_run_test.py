@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the whole of scripts/gpu-run with stubs in the place of our programs and of the tools of a GPU machine. The clock
-of a run is faster than that of the machine: stubs of `date` and `timeout` see to it.
+"""Runs the whole of scripts/gpu-run with stubs in the place of our programs and of the tools of a GPU machine. Stubs of
+`date` and `timeout` keep a clock of their own, so that the result does not depend on the speed of the machine.
 
     gpu_run_test.py WORK
 """
@@ -10,21 +10,23 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 
 SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 
 STUBS = {
     "path/date": """
-import sys, time
-start, speed = map(float, open(ROOT + "/clock").read().split())
-print(int(start + speed * (time.time() - start)) if sys.argv[1:] == ["+%s"] else "2000-01-02")
+import sys
+print(open(ROOT + "/clock").read() if sys.argv[1:] == ["+%s"] else "2000-01-02")
 """,
+    # Every command takes a second, and one that hangs takes its limit.
     "path/timeout": """
-import os, sys
+import subprocess, sys
 assert sys.argv[1:3] == ["-k", "5"], sys.argv
-speed = float(open(ROOT + "/clock").read().split()[1])
-os.execv("/usr/bin/timeout", ["timeout", "-k", "0.25", str(int(sys.argv[3]) / speed), *sys.argv[4:]])
+status = subprocess.run(sys.argv[4:]).returncode
+seconds, status = (int(sys.argv[3]), 124) if status == HANGS else (1, status)
+clock = int(open(ROOT + "/clock").read())
+open(ROOT + "/clock", "w").write(str(clock + seconds))
+sys.exit(status)
 """,
     "path/nvidia-smi": """
 print("name, driver_version, memory.total, clocks.max.sm, clocks.max.mem, power.limit, pci.bus_id")
@@ -32,12 +34,12 @@ print("NVIDIA Test, 1.2, 1 MiB, 1 MHz, 1 MHz, 1 W, 00000000:01:00.0")
 """,
     # AlwaysOnGpu passes; each of the others passes with one setting, or never.
     "pkg/bin/test_cuda_kernels": """
-import os, sys, time
+import os, sys
 log(sys.argv)
 tests = {"AlwaysOnGpu": {}, "OverlapOnGpu": {"SHIFTRT_CUDA_OVERLAP": "0"}, "BlockingOnGpu": {"CUDA_LAUNCH_BLOCKING": "1"},
          "LraInClusterOnGpu": {"NEVER": "1"}}
 if "--gtest_list_tests" in sys.argv:
-    if os.path.exists(ROOT + "/hang"): time.sleep(600)
+    if os.path.exists(ROOT + "/hang"): sys.exit(HANGS)
     for test in tests: print(test + ".\\n  Test")
     sys.exit()
 suite = sys.argv[1].split("=")[1].split(".")[0]
@@ -47,9 +49,9 @@ open(os.environ["work"] + "/json/tests.json", "w").write(json.dumps(report))
 sys.exit(0 if passes else 1)
 """,
     "pkg/bin/shiftrt": """
-import os, sys, time
+import os, sys
 log(sys.argv)
-if os.path.exists(ROOT + "/hang"): time.sleep(600)
+if os.path.exists(ROOT + "/hang"): sys.exit(HANGS)
 if "--save" in sys.argv: os.mkdir(sys.argv[sys.argv.index("--save") + 1])
 if "--model" in sys.argv: assert os.path.isdir(sys.argv[sys.argv.index("--model") + 1])
 if "--json" in sys.argv:
@@ -72,6 +74,7 @@ if "sys.path" in sys.argv[2]: print(ROOT + "/site")
 HEADER = """#!/usr/bin/python3
 import json
 ROOT = {root!r}
+HANGS = 111  # the status of a program that stands for one that never ends
 def log(words):
     import os
     names = ("SHIFTRT_CUDA_OVERLAP", "SHIFTRT_CUDA_GRAPHS", "CUDA_LAUNCH_BLOCKING", "SHIFTRT_CUDA_CLUSTERS", "SHIFTRT_CUDA_WGMMA")
@@ -90,12 +93,12 @@ def records(path):
     return found
 
 
-def run(root, speed):
+def run(root):
     """Returns the records of a run, its calls of stubs, and its status and output."""
     for name in ("calls", "out"):
         shutil.rmtree(f"{root}/{name}", ignore_errors=True)
     open(f"{root}/calls", "w").close()
-    open(f"{root}/clock", "w").write(f"{time.time()} {speed}")
+    open(f"{root}/clock", "w").write("1000000000")
     environment = {"PATH": f"{root}/path:/usr/bin:/bin", "VIRTUAL_ENV": f"{root}/venv", "TMPDIR": f"{root}/tmp"}
     done = subprocess.run([f"{root}/pkg/run.sh", "--out", f"{root}/out"], env=environment, text=True,
                           capture_output=True)
@@ -121,7 +124,7 @@ def main():
     for name, directory in packages.items():
         shutil.copy(os.path.join(os.path.dirname(library), "libm.so.6"), f"{directory}/{name}")
 
-    found, calls, done = run(root, speed=2)
+    found, calls, done = run(root)
     names = [name.removeprefix("status ") for name, _ in found if name.startswith("status ")]
     test = "test_cuda_kernels"
     assert names == [
@@ -170,7 +173,7 @@ def main():
 
     # Programs that hang, the list of tests included: the run ends in time, and every step has its record.
     open(f"{root}/hang", "w").close()
-    found, calls, done = run(root, speed=20)
+    found, calls, done = run(root)
     seconds = int(done.stdout.split()[-2])
     assert done.returncode == 1 and seconds <= 570, done.stdout
     names = [name.removeprefix("status ") for name, _ in found if name.startswith("status ")]
