@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "include/shiftrt/model.h"
 
+#include "api/chat.h"
 #include "api/impl.h"
 #include "models/adapted.h"
 #include "runtime/check.h"
@@ -80,6 +81,12 @@ std::string LanguageModel::PlanFingerprint() const { return impl_->model.plan.Fi
 
 std::vector<int32_t> LanguageModel::Encode(std::string_view text) const {
   return impl_->model.RequireTokenizer().EncodeWithBos(text);
+}
+std::vector<int32_t> LanguageModel::EncodeMessage(std::string_view message, std::string_view system) const {
+  std::vector<ChatMessage> messages;
+  if (!system.empty()) messages.push_back({"system", std::string(system)});
+  messages.push_back({"user", std::string(message)});
+  return impl_->model.RequireTokenizer().Encode(RequireChatTemplate(impl_->model)->Render(messages));
 }
 std::string LanguageModel::Decode(std::span<const int32_t> tokens) const {
   return impl_->model.RequireTokenizer().Decode(tokens, /*skip_special=*/true);

@@ -126,6 +126,24 @@ Generation ModelRunner::Generate(std::span<const int32_t> prompt, const Generati
   return {std::move(reply.tokens), std::ssize(ids), std::move(text), reply.prefill_seconds, reply.decode_seconds};
 }
 
+GenerationTotals ModelRunner::GenerateMany(std::span<const std::vector<int32_t>> prompts,
+                                           const GenerationSettings& settings, int64_t batch,
+                                           const std::function<void(size_t, const Generation&)>& on_reply,
+                                           const std::function<bool(size_t, int32_t)>& on_token) {
+  if (settings.on_text) FailUsage(Field("on_text"), "many replies have no one text: leave it out");
+  if (batch < 1) FailUsage(Field("batch"), "{} prompts together, expected at least 1", batch);
+  const Model& model = impl_->model.impl().model;
+  const Tokenizer& tokenizer = model.RequireTokenizer();
+  const std::vector<int32_t> stop = settings.stop_at_end ? StopTokens(model) : std::vector<int32_t>();
+  const ManyRequest request = {settings.max_tokens, SamplingOf(settings), settings.seed, stop, batch, on_token};
+  const ManyCounts counts =
+      shiftrt::GenerateMany(impl_->decoder, prompts, request, [&](size_t i, std::vector<int32_t> tokens) {
+        std::string text = DecodeReply(tokenizer, prompts[i], Spelled(tokens, tokenizer));
+        on_reply(i, {std::move(tokens), std::ssize(prompts[i]), std::move(text)});
+      });
+  return {counts.prompt_tokens, counts.tokens, counts.seconds};
+}
+
 struct Conversation::Impl {
   // The cache grows by doubling, so that growing costs no more than it saves.
   static constexpr int64_t kFirstCapacity = 1024;

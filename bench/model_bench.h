@@ -12,21 +12,25 @@
 namespace shiftrt {
 
 struct ModelBenchOptions {
-  int64_t prefill = 512;  // tokens of the prompt
-  int64_t context = 128;  // positions already in the cache when decoding is timed
-  int64_t decode = 16;    // tokens per timed round
-  int64_t rounds = 5;     // each runs the bandwidth probe, decoding and prefill
+  int64_t prefill = 512;   // tokens of the prompt
+  int64_t context = 128;   // positions already in the cache when decoding is timed
+  int64_t decode = 16;     // tokens per timed round and sequence
+  int64_t sequences = 16;  // that are decoded together
+  int64_t rounds = 5;      // each runs the bandwidth probe, decoding of one sequence and of several, and prefill
 };
 
 // Medians over the rounds. The floors are prefill at the measured peak of its products and decoding at the measured
-// read bandwidth. Both limits drift on a shared machine, so they are measured in every round. A share is the median of
-// the shares of the rounds.
+// read bandwidth; for several sequences the larger of both times, reading the weights once and the products of all.
+// Both limits drift on a shared machine, so they are measured in every round. A share is the median of the shares of
+// the rounds.
 struct ModelBenchResult {
   double read_bandwidth = 0;  // bytes per second
   double float32_peak = 0;    // FLOP per second
   double product_peak = 0;    // FLOP per second of products with the weights' type: MeasureProductPeak
   double prefill_tokens_per_second = 0, prefill_floor = 0, prefill_share_of_peak = 0;
   double decode_tokens_per_second = 0, decode_floor = 0, decode_share_of_bandwidth = 0;
+  // The rates of the sequences that are decoded together are those of all of them.
+  double together_tokens_per_second = 0, together_floor = 0, together_share_of_floor = 0;
   int64_t bytes_per_token = 0;
   double flops_per_token = 0;  // products of the blocks, without attention and head
 };

@@ -26,17 +26,27 @@ struct Draw {
   double uniform;
 };
 
+// A sequence of a call continues the first `past` positions of a cache of this backend.
+struct Continued {
+  KvStorage* cache = nullptr;
+  int64_t past = 0;
+};
+
 // One pass of a batch through some stages.
 struct LayerCall {
   const Batch& batch;
   std::span<const Stage> stages = {};
   const Rows* residual = nullptr;  // the stream to go on from, (tokens, hidden); null: the embeddings
-  int64_t past = 0;                // positions in `cache` already; 0 without one
-  KvStorage* cache = nullptr;      // of this backend; there is then one sequence
-  int64_t next = -1;               // the layer whose input is the stream behind them, where taps of it hear that
-  bool taps_only = false;          // nobody wants the stream behind the last tap
-  const Draw* draw = nullptr;      // how the token behind the last row is chosen; null: it is not
-  bool on_chosen = false;          // the batch's one token is the one that the last call chose, not the one it says
+  // One per sequence, none of which has a parent, or empty. More than one goes to a backend that RunsTogether() alone.
+  std::span<const Continued> continued = {};
+  int64_t next = -1;           // the layer whose input is the stream behind them, where taps of it hear that
+  bool taps_only = false;      // nobody wants the stream behind the last tap
+  const Draw* draw = nullptr;  // how the token behind the last row is chosen; null: it is not
+  bool on_chosen = false;      // the batch's one token is the one that the last call chose, not the one it says
+
+  // The one sequence's, for a backend that takes no more; null and 0 if it continues no cache.
+  KvStorage* cache() const { return continued.empty() ? nullptr : continued.front().cache; }
+  int64_t past() const { return continued.empty() ? 0 : continued.front().past; }
 };
 
 // Rows of a stream, and the token whose probability is asked of each.
@@ -85,6 +95,8 @@ class Backend {
   // Returns true if a call may be `on_chosen`: it then follows one with a draw over the same cache, before or after
   // Chosen().
   virtual bool RunsAhead() const { return false; }
+  // Returns true if a call may continue several caches.
+  virtual bool RunsTogether() const { return false; }
   virtual Matrix<float> Logits(const Rows& residual) = 0;
   virtual std::vector<float> LogProbs(const ScoredRows& scored, std::span<int32_t> argmax) = 0;
 };
@@ -108,9 +120,9 @@ void CheckLengths(const ModelConfig& config, const Batch& batch);
 struct CallLayout {
   struct Sequence {
     int64_t begin = 0, count = 0;  // its tokens
-    int64_t past = 0;              // positions before them, its parents' or the cache's
+    int64_t past = 0;              // positions before them, its parents' or its cache's
     int64_t joined = -1;           // with a parent: its range of joined_rows, past + count long, begins here
-    // The tokens of the longest sequence that has the same first one, or the capacity of the cache.
+    // The tokens of the longest sequence that has the same first one, or the capacity of its cache.
     int64_t reach = 0;
   };
   std::vector<Sequence> sequences;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/decoder.h"
 
+#include <algorithm>
+#include <set>
+
 #include "engine/backend.h"
 #include "engine/layer_loop.h"
 #include "engine/model_part.h"
@@ -76,7 +79,8 @@ CallLayout LayOut(const LayerCall& call) {
   const Batch& batch = call.batch;
   std::vector<size_t> roots;  // the first sequence of the one, its parent, and so on
   for (size_t s = 0; s < batch.parents.size(); ++s) {
-    CallLayout::Sequence sequence{batch.offsets[s], batch.offsets[s + 1] - batch.offsets[s], call.past, -1};
+    const Continued continued = call.continued.empty() ? Continued() : call.continued[s];
+    CallLayout::Sequence sequence{batch.offsets[s], batch.offsets[s + 1] - batch.offsets[s], continued.past, -1};
     roots.push_back(batch.parents[s] >= 0 ? roots[batch.parents[s]] : s);
     if (batch.parents[s] >= 0) {
       const CallLayout::Sequence& parent = layout.sequences[batch.parents[s]];
@@ -88,7 +92,7 @@ CallLayout LayOut(const LayerCall& call) {
     }
     layout.sequences.push_back(sequence);
     int64_t& reach = layout.sequences[roots.back()].reach;
-    reach = std::max(reach, call.cache != nullptr ? call.cache->capacity : sequence.past + sequence.count);
+    reach = std::max(reach, continued.cache != nullptr ? continued.cache->capacity : sequence.past + sequence.count);
   }
   for (size_t s = 0; s < roots.size(); ++s) layout.sequences[s].reach = layout.sequences[roots[s]].reach;
   return layout;
@@ -108,10 +112,16 @@ struct Decoder::Impl {
   }
   // True if this process has the head.
   bool scores() const { return !part || part->last(); }
-  // The result of `run` for the call that continues `cache`.
+  // The result of `run` for the call that continues the sequences, each of which has another cache.
+  template <typename Result>
+  Result Continue(std::span<const CachedTokens> sequences, const Draw* draw,
+                  const std::function<Result(const LayerCall&)>& run) const;
   template <typename Result>
   Result Continue(std::span<const int32_t> tokens, KvCache& cache, const Draw* draw,
-                  const std::function<Result(const LayerCall&)>& run) const;
+                  const std::function<Result(const LayerCall&)>& run) const {
+    const CachedTokens one{tokens, &cache};
+    return Continue(std::span(&one, 1), draw, run);
+  }
 };
 
 Decoder::Decoder(const Context& context, std::shared_ptr<const Weights> weights, DepthPlan plan, std::vector<Tap> taps)
@@ -152,25 +162,26 @@ Rows Decoder::Resume(const Batch& batch, const Rows& residual, std::span<const S
 }
 
 template <typename Result>
-Result Decoder::Impl::Continue(std::span<const int32_t> tokens, KvCache& cache, const Draw* draw,
+Result Decoder::Impl::Continue(std::span<const CachedTokens> sequences, const Draw* draw,
                                const std::function<Result(const LayerCall&)>& run) const {
-  const auto count = static_cast<int64_t>(tokens.size());
   const int64_t slots = plan.attention_blocks(), kv_dim = weights->config.kv_dim();
-  Check(cache.slots_ == slots && cache.kv_dim_ == kv_dim,
-        "a cache of {} blocks and keys of {} for a plan of {} and keys of {}", cache.slots_, cache.kv_dim_, slots,
-        kv_dim);
-  Check(cache.size_ + count <= cache.capacity_, "the KV cache holds {} of {} positions; {} more do not fit",
-        cache.size_, cache.capacity_, count);
-  if (cache.storage_ == nullptr) cache.storage_ = backend->MakeCache(cache.capacity_);
   Batch batch;
-  batch.Add(tokens);
-  Result result = run({.batch = batch,
-                       .stages = plan.stages,
-                       .past = cache.size_,
-                       .cache = cache.storage_.get(),
-                       .next = weights->config.layers,
-                       .draw = draw});
-  cache.size_ += count;
+  std::vector<Continued> continued;
+  for (const CachedTokens& sequence : sequences) {
+    KvCache& cache = *sequence.cache;
+    const int64_t count = std::ssize(sequence.tokens);
+    Check(cache.slots_ == slots && cache.kv_dim_ == kv_dim,
+          "a cache of {} blocks and keys of {} for a plan of {} and keys of {}", cache.slots_, cache.kv_dim_, slots,
+          kv_dim);
+    Check(cache.size_ + count <= cache.capacity_, "the KV cache holds {} of {} positions; {} more do not fit",
+          cache.size_, cache.capacity_, count);
+    if (cache.storage_ == nullptr) cache.storage_ = backend->MakeCache(cache.capacity_);
+    batch.Add(sequence.tokens);
+    continued.push_back({cache.storage_.get(), cache.size_});
+  }
+  Result result = run(
+      {.batch = batch, .stages = plan.stages, .continued = continued, .next = weights->config.layers, .draw = draw});
+  for (const CachedTokens& sequence : sequences) sequence.cache->size_ += std::ssize(sequence.tokens);
   return result;
 }
 
@@ -186,6 +197,43 @@ int32_t Decoder::NextToken(std::span<const int32_t> tokens, KvCache& cache, cons
     impl_->Run(call);
     return TakeToken();
   });
+}
+
+std::vector<int32_t> Decoder::NextTokens(std::span<const CachedTokens> sequences) {
+  std::vector<int32_t> chosen(sequences.size(), -1);
+  if (impl_->part || !impl_->backend->RunsTogether()) {
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      const CachedTokens& one = sequences[s];
+      if (one.choice) {
+        chosen[s] = NextToken(one.tokens, *one.cache, one.choice->sampling, one.choice->uniform);
+      } else {
+        Forward(one.tokens, *one.cache);
+      }
+    }
+    return chosen;
+  }
+  std::set<const KvCache*> caches;
+  std::vector<int64_t> last;  // the rows behind which a token is chosen
+  int64_t end = 0;
+  for (const CachedTokens& one : sequences) {
+    Check(!one.tokens.empty(), "no token to continue after");
+    Check(caches.insert(one.cache).second, "two sequences of a call continue one cache");
+    end += std::ssize(one.tokens);
+    if (one.choice) last.push_back(end - 1);
+  }
+  const Rows stream =
+      impl_->Continue<Rows>(sequences, nullptr, [&](const LayerCall& call) { return impl_->Run(call); });
+  if (last.empty()) return chosen;
+  const HostRows host = stream.ToHost();
+  Matrix<float> rows(std::ssize(last), stream.hidden());
+  for (int64_t i = 0; i < rows.rows(); ++i) std::copy_n(host.view().row(last[i]), rows.cols(), rows.row(i));
+  const Matrix<float> logits = Logits(rows.view());
+  int64_t row = 0;
+  for (size_t s = 0; s < sequences.size(); ++s)
+    if (const auto& choice = sequences[s].choice)
+      chosen[s] =
+          SampleToken({logits.row(row++), static_cast<size_t>(logits.cols())}, choice->sampling, choice->uniform);
+  return chosen;
 }
 
 void Decoder::StartToken(std::span<const int32_t> tokens, KvCache& cache, const SamplingOptions& sampling,

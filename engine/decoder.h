@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -72,6 +73,18 @@ class KvCache {
   int64_t capacity_ = 0;
 };
 
+// One of several sequences that are continued together: `tokens`, at least one, are appended to `cache`. With a choice,
+// the token behind the last of them is chosen.
+struct CachedTokens {
+  struct Choice {
+    SamplingOptions sampling;
+    double uniform = 0;  // a draw from [0, 1)
+  };
+  std::span<const int32_t> tokens;
+  KvCache* cache = nullptr;
+  std::optional<Choice> choice = {};
+};
+
 // Runs the stages of a plan. If the model is split over processes (models/split.h), the processes of a group make the
 // same calls, in the same order, over the same batches, and each runs its own stages. Only the last process gets the
 // stream behind all stages; the others get the stream behind their own, and log-probabilities of 0. They may be ahead
@@ -108,6 +121,11 @@ class Decoder {
   void StartToken(std::span<const int32_t> tokens, KvCache& cache, const SamplingOptions& sampling, double uniform);
   bool StartNext(KvCache& cache, const SamplingOptions& sampling, double uniform);
   int32_t TakeToken();
+
+  // Continues several sequences, each in a cache of its own, and returns the token chosen for each, -1 where none is
+  // asked for. On a CPU the weights are read once for all of them, so that the result may differ from NextToken()'s by
+  // rounding. A GPU, and a model that is split over processes, continue one after the other.
+  std::vector<int32_t> NextTokens(std::span<const CachedTokens> sequences);
 
   // Logits (rows, vocab) of residual rows: final norm, then head.
   Matrix<float> Logits(const Rows& residual);

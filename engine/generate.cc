@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <list>
 #include <utility>
 
 #include "runtime/check.h"
@@ -20,6 +21,9 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 // Bounds the activations' memory on long prompts.
 constexpr size_t kPrefillChunk = 512;
 
+// Tokens of prompts that are computed in one step, beside the next tokens of all replies.
+constexpr int64_t kPromptTokensOfAStep = 2048;
+
 // A step that was started before the token it continues was known. The cache forgets it unless it is accepted.
 struct Ahead {
   explicit Ahead(KvCache& cache) : cache(cache) {}
@@ -33,6 +37,24 @@ struct Ahead {
   KvCache& cache;
   bool started = false;
 };
+
+// A reply in progress.
+struct Reply {
+  size_t prompt = 0;
+  KvCache cache;
+  Random random;
+  std::span<const int32_t> left;  // of the prompt
+  std::vector<int32_t> tokens = {};
+
+  // The tokens that the next step appends.
+  std::span<const int32_t> Next(size_t most) const {
+    return left.empty() ? std::span(tokens).last(1) : left.first(std::min(left.size(), most));
+  }
+};
+
+bool Has(std::span<const int32_t> tokens, int32_t token) {
+  return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
+}
 
 }  // namespace
 
@@ -68,7 +90,7 @@ GenerationResult Continue(Decoder& decoder, KvCache& cache, std::span<const int3
       result.prefill_seconds = SecondsSince(start);
       start = std::chrono::steady_clock::now();
     }
-    if (std::find(request.stop.begin(), request.stop.end(), token) != request.stop.end()) break;
+    if (Has(request.stop, token)) break;
     result.tokens.push_back(token);
     const bool more = !request.on_token || request.on_token(token);
     if (!more || static_cast<int64_t>(result.tokens.size()) == request.max_tokens) break;
@@ -85,6 +107,60 @@ GenerationResult Generate(Decoder& decoder, std::span<const int32_t> prompt, int
   if (max_tokens == 0) return {};
   KvCache cache(decoder.config(), decoder.plan(), length + max_tokens);
   return Continue(decoder, cache, prompt, {max_tokens, sampling, seed, stop, on_token});
+}
+
+ManyCounts GenerateMany(Decoder& decoder, std::span<const std::vector<int32_t>> prompts, const ManyRequest& request,
+                        const std::function<void(size_t, std::vector<int32_t>)>& on_reply) {
+  Check(request.batch > 0, "a batch of {} sequences, expected one at least", request.batch);
+  for (const std::vector<int32_t>& prompt : prompts)
+    CheckFits(std::ssize(prompt), request.max_tokens, decoder.config());
+  const auto start = std::chrono::steady_clock::now();
+  ManyCounts counts;
+  if (request.max_tokens == 0) {
+    for (size_t i = 0; i < prompts.size(); ++i) on_reply(i, {});
+    return counts;
+  }
+  std::list<Reply> replies;
+  size_t begun = 0;
+  while (begun < prompts.size() || !replies.empty()) {
+    CheckInterrupted();
+    for (; begun < prompts.size() && std::ssize(replies) < request.batch; ++begun) {
+      const std::vector<int32_t>& prompt = prompts[begun];
+      const int64_t capacity = std::ssize(prompt) + request.max_tokens;
+      replies.push_back({begun, KvCache(decoder.config(), decoder.plan(), capacity), Random(request.seed + begun),
+                         std::span(prompt)});
+    }
+    std::vector<CachedTokens> step;
+    int64_t room = kPromptTokensOfAStep;
+    for (Reply& reply : replies) {
+      const std::span<const int32_t> next = reply.Next(static_cast<size_t>(1 + room));
+      room -= std::ssize(next) - 1;
+      CachedTokens one{next, &reply.cache};
+      if (next.size() >= reply.left.size()) one.choice = {request.sampling, reply.random.Uniform()};
+      step.push_back(one);
+    }
+    const std::vector<int32_t> chosen = decoder.NextTokens(step);
+    auto reply = replies.begin();
+    for (size_t i = 0; i < step.size(); ++i) {
+      const auto at = reply++;
+      if (!at->left.empty()) {
+        counts.prompt_tokens += std::ssize(step[i].tokens);
+        at->left = at->left.subspan(step[i].tokens.size());
+      }
+      if (!step[i].choice) continue;
+      bool more = !Has(request.stop, chosen[i]);
+      if (more) {
+        at->tokens.push_back(chosen[i]);
+        ++counts.tokens;
+        more = !request.on_token || request.on_token(at->prompt, chosen[i]);
+      }
+      if (more && std::ssize(at->tokens) < request.max_tokens) continue;
+      on_reply(at->prompt, std::move(at->tokens));
+      replies.erase(at);
+    }
+  }
+  counts.seconds = SecondsSince(start);
+  return counts;
 }
 
 }  // namespace shiftrt

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Autoregressive generation for one sequence.
+// Autoregressive generation, for one sequence and for many together.
 #pragma once
 
 #include <cstdint>
@@ -40,5 +40,27 @@ GenerationResult Continue(Decoder& decoder, KvCache& cache, std::span<const int3
 GenerationResult Generate(Decoder& decoder, std::span<const int32_t> prompt, int64_t max_tokens,
                           const SamplingOptions& sampling, uint64_t seed, std::span<const int32_t> stop,
                           const std::function<bool(int32_t)>& on_token = {});
+
+// The settings of the replies to many prompts. The draws of prompt i are those of Random(seed + i), so that its reply
+// does not depend on the others beyond rounding.
+struct ManyRequest {
+  int64_t max_tokens = 0;
+  SamplingOptions sampling;
+  uint64_t seed = 0;
+  std::span<const int32_t> stop;
+  int64_t batch = 1;  // sequences that are continued together, at most
+  // Called with the index of a prompt and each token of its reply when it is chosen; returns false to end the reply.
+  std::function<bool(size_t prompt, int32_t token)> on_token = {};
+};
+struct ManyCounts {
+  int64_t prompt_tokens = 0, tokens = 0;  // of all prompts and all replies
+  double seconds = 0;
+};
+// Replies to every prompt as Generate() does, several at once: a reply that ends makes room for the next prompt, whose
+// tokens are computed beside the next tokens of the other replies. Calls `on_reply` with the index of a prompt and its
+// reply, without the stop token, in the order in which the replies end. Throws Error before any work for a prompt that
+// does not fit.
+ManyCounts GenerateMany(Decoder& decoder, std::span<const std::vector<int32_t>> prompts, const ManyRequest& request,
+                        const std::function<void(size_t prompt, std::vector<int32_t> tokens)>& on_reply);
 
 }  // namespace shiftrt

@@ -101,11 +101,11 @@ class Ops {
   // rotates them back.
   virtual void Rope(int64_t layer, Rotated which, DeviceMatrix<float> x) = 0;
   virtual void RopeGradient(int64_t layer, Rotated which, DeviceMatrix<float> dx) = 0;
-  // If the call has a cache, makes a.k and a.v views of the rows of a.slot where the keys and values of the call's
-  // tokens belong.
+  // If the call continues one cache, makes a.k and a.v views of the rows of a.slot where the keys and values of the
+  // call's tokens belong.
   virtual void PlaceInCache(AttentionActivations& a) = 0;
   // Computes out, and log_sums if it is not empty, from q and from the keys and values that the tokens see: a.k and
-  // a.v, and those of the cache.
+  // a.v, and those of the caches.
   virtual void Attention(const AttentionActivations& a) = 0;
   // The gradients of q, k and v from that of out. The call has no cache and no sequence with a parent.
   virtual void AttentionGradient(const AttentionActivations& a, DeviceMatrix<const float> dout, DeviceMatrix<float> dq,

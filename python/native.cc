@@ -425,6 +425,28 @@ Generated Generate(SharedRunner& runner, const Tokens& prompt, int64_t max_token
   });
 }
 
+std::vector<Generated> GenerateMany(SharedRunner& runner, const std::vector<std::vector<int32_t>>& prompts,
+                                    int64_t max_tokens, double temperature, double top_p, int64_t top_k, uint64_t seed,
+                                    bool stop_at_end, int64_t batch) {
+  const GenerationSettings settings = {.max_tokens = max_tokens,
+                                       .temperature = temperature,
+                                       .top_p = top_p,
+                                       .top_k = top_k,
+                                       .seed = seed,
+                                       .stop_at_end = stop_at_end};
+  const auto on_token = [](size_t, int32_t) {
+    const nb::gil_scoped_acquire acquire;
+    HandleSignals();
+    return true;
+  };
+  std::vector<Generated> replies(prompts.size());
+  const auto on_reply = [&](size_t i, const Generation& made) {
+    replies[i] = {made.tokens, made.text, made.prompt_tokens, 0, 0};
+  };
+  Released([&] { runner.With([&](ModelRunner& r) { r.GenerateMany(prompts, settings, batch, on_reply, on_token); }); });
+  return replies;
+}
+
 Floats Logits(SharedRunner& runner, const Tokens& tokens, int64_t vocabulary) {
   Buffer logits(tokens.size(), static_cast<size_t>(vocabulary));
   Released([&] { runner.With([&](ModelRunner& r) { r.Logits(View(tokens), logits.span()); }); });
@@ -514,6 +536,8 @@ void AddRunner(nb::module_& module) {
       .def("generate", &Generate, "prompt"_a, "max_tokens"_a, "temperature"_a, "top_p"_a, "top_k"_a, "seed"_a,
            "stop_at_end"_a, "stop"_a, "on_text"_a.none(),
            "Continues a prompt: (tokens, text, prompt tokens, seconds of the prompt, seconds of the other tokens).")
+      .def("generate_many", &GenerateMany, "prompts"_a, "max_tokens"_a, "temperature"_a, "top_p"_a, "top_k"_a, "seed"_a,
+           "stop_at_end"_a, "batch"_a, "Continues many prompts: what generate() returns for each, without seconds.")
       .def("logits", &Logits, "tokens"_a, "vocabulary"_a, "Logits of all positions: (tokens, vocabulary).")
       .def("hidden", &Hidden, "tokens"_a, "layers"_a, "The residual stream before blocks: (tokens, hidden) each.");
 }

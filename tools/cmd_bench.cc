@@ -63,6 +63,8 @@ int BenchCpu(const BenchOptions& options) {
              options.bench.prefill, r.prefill_tokens_per_second, r.prefill_floor, 100 * r.prefill_share_of_peak);
   fmt::print("decode at {}: {:.2f} tokens/s, floor {:.2f}, {:.0f}% of read bandwidth\n", options.bench.context,
              r.decode_tokens_per_second, r.decode_floor, 100 * r.decode_share_of_bandwidth);
+  fmt::print("decode of {} sequences together: {:.1f} tokens/s, floor {:.1f}, {:.0f}% of it\n", options.bench.sequences,
+             r.together_tokens_per_second, r.together_floor, 100 * r.together_share_of_floor);
   options.common.WriteJson({{"threads", context.threads},
                             {"isa", Name(context.isa)},
                             {"read_bandwidth", r.read_bandwidth},
@@ -75,7 +77,11 @@ int BenchCpu(const BenchOptions& options) {
                             {"prefill_share_of_peak", r.prefill_share_of_peak},
                             {"decode_tokens_per_second", r.decode_tokens_per_second},
                             {"decode_floor", r.decode_floor},
-                            {"decode_share_of_bandwidth", r.decode_share_of_bandwidth}});
+                            {"decode_share_of_bandwidth", r.decode_share_of_bandwidth},
+                            {"sequences", options.bench.sequences},
+                            {"together_tokens_per_second", r.together_tokens_per_second},
+                            {"together_floor", r.together_floor},
+                            {"together_share_of_floor", r.together_share_of_floor}});
   return 0;
 }
 
@@ -176,8 +182,11 @@ Command AddBench(CLI::App& app) {
   app.add_option("--context", options->bench.context, "number of cached positions when decoding is timed")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--decode", options->bench.decode, "tokens per timed round")
+  app.add_option("--decode", options->bench.decode, "tokens per timed round and sequence")
       ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--sequences", options->bench.sequences, "number of sequences that are decoded together")
+      ->check(CLI::Range(1, 1 << 12))
       ->capture_default_str();
   app.add_option("--batches", options->calibration.batches, "batches of 2048 tokens per round of calibrate")
       ->check(CLI::Range(1, 1 << 20))

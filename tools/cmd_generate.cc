@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "shiftrt/error.h"
@@ -11,15 +13,20 @@
 #include "tools/chat.h"
 #include "tools/line_reader.h"
 #include "tools/options.h"
+#include "tools/texts.h"
 
 namespace shiftrt {
 
 namespace {
 
+using Json = nlohmann::json;
+
 struct GenerateOptions {
   CommonOptions common;
   std::string prompt;
   bool prompted = false;  // --prompt was given
+  std::string prompts;    // a file; empty: none
+  int64_t batch = 16, prompt_tokens = 0, limit = 0;
   ChatOptions chat;
   GenerationSettings settings{.max_tokens = 0};  // 0: kPromptTokens or kChatTokens
 };
@@ -57,6 +64,43 @@ void ContinuePrompt(const GenerateOptions& options, ModelRunner& runner) {
   if (!options.common.quiet) PrintSpeed(reply);
 }
 
+// Continues every prompt of the file and prints a line of JSON for each, in the order of the file.
+void ContinueAll(const GenerateOptions& options, const LanguageModel& model, ModelRunner& runner) {
+  PullMissingTexts(options.prompts, options.common);
+  std::vector<std::string> texts = ReadPrompts(options.prompts);
+  if (options.limit > 0 && std::ssize(texts) > options.limit) texts.resize(static_cast<size_t>(options.limit));
+  std::vector<std::vector<int32_t>> prompts;
+  for (const std::string& text : texts) {
+    prompts.push_back(options.chat.chat ? model.EncodeMessage(text, options.chat.system) : model.Encode(text));
+    if (options.prompt_tokens > 0 && std::ssize(prompts.back()) > options.prompt_tokens)
+      prompts.back().resize(static_cast<size_t>(options.prompt_tokens));
+  }
+  const auto progress = options.common.MakeProgress();
+  progress->Begin("replies", std::ssize(prompts));
+  std::map<size_t, std::string> done;  // lines that wait for those of earlier prompts
+  size_t printed = 0;
+  const GenerationTotals totals =
+      runner.GenerateMany(prompts, options.settings, options.batch, [&](size_t i, const Generation& reply) {
+        const std::string prompt = model.Decode(prompts[i]);
+        done[i] = Json({{"prompt", prompt},
+                        {"reply", reply.text},
+                        {"text", prompt + reply.text},
+                        {"tokens", std::ssize(reply.tokens)}})
+                      .dump() +
+                  "\n";
+        for (auto next = done.find(printed); next != done.end(); next = done.find(++printed)) {
+          Print(next->second);
+          done.erase(next);
+        }
+        progress->Advance(1);
+      });
+  progress->End();
+  if (!options.common.quiet)
+    fmt::print(stderr, "{} replies: {} tokens of prompts, {} generated, {:.1f} s, {:.1f} generated tokens/s\n",
+               prompts.size(), totals.prompt_tokens, totals.tokens, totals.seconds,
+               totals.seconds > 0 ? static_cast<double>(totals.tokens) / totals.seconds : 0);
+}
+
 // Replies to the prompt, or else to each line of standard input.
 void Chat(const GenerateOptions& options, ModelRunner& runner) {
   const bool terminal = !options.prompted && ::isatty(STDIN_FILENO) == 1;
@@ -81,7 +125,9 @@ void Chat(const GenerateOptions& options, ModelRunner& runner) {
 }
 
 int Run(GenerateOptions options) {
-  if (!options.prompted && !options.chat.chat) throw UsageError("generate: give a text with --prompt, or --chat");
+  const bool many = !options.prompts.empty();
+  if (!options.prompted && !options.chat.chat && !many)
+    throw UsageError("generate: give a text with --prompt, many with --prompts FILE, or --chat");
   GenerationSettings& settings = options.settings;
   if (settings.max_tokens == 0) settings.max_tokens = options.chat.chat ? kChatTokens : kPromptTokens;
   settings.seed = options.common.seed;
@@ -93,11 +139,17 @@ int Run(GenerateOptions options) {
         "{} processes were started, and generate works in those that hold the model together: with this --split, "
         "{}",
         started, parts));
-  if (parts > 1 && !options.prompted)
+  if (parts > 1 && !options.prompted && !many)
     throw UsageError(
         "--chat without --prompt reads lines that only one process is given: give --prompt, or leave out --split");
   ModelRunner runner(model, resources);
-  options.chat.chat ? Chat(options, runner) : ContinuePrompt(options, runner);
+  if (many) {
+    ContinueAll(options, model, runner);
+  } else if (options.chat.chat) {
+    Chat(options, runner);
+  } else {
+    ContinuePrompt(options, runner);
+  }
   return 0;
 }
 
@@ -113,6 +165,21 @@ Command AddGenerate(CLI::App& app, const std::shared_ptr<Processes>& processes) 
   options->common.AddQuietTo(app);
   CLI::Option* const prompt =
       app.add_option("--prompt", options->prompt, "text to continue; with --chat, the user's message");
+  CLI::Option* const prompts =
+      app.add_option("--prompts", options->prompts,
+                     "continue every prompt of this file: a text file with one per line, or .jsonl, .json or .parquet\n"
+                     "with documents or rows of Alpaca. Prints a line of JSON for each, in their order")
+          ->excludes(prompt);
+  app.add_option("--batch", options->batch, "with --prompts: how many are continued together on a CPU, at most")
+      ->check(CLI::Range(1, 1 << 12))
+      ->needs(prompts)
+      ->capture_default_str();
+  app.add_option("--prompt-tokens", options->prompt_tokens, "with --prompts: the first so many tokens of each (all)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->needs(prompts);
+  app.add_option("--limit", options->limit, "with --prompts: the first so many prompts (all)")
+      ->check(CLI::Range(1, 1 << 30))
+      ->needs(prompts);
   options->chat.AddTo(app);
   app.add_option("--max-tokens", options->settings.max_tokens,
                  fmt::format("largest number of tokens to generate, in a chat for each reply ({}, in a chat {})",
@@ -137,6 +204,9 @@ Command AddGenerate(CLI::App& app, const std::shared_ptr<Processes>& processes) 
       "  shiftrt generate --model out --prompt \"In the beginning\" --temperature 0.8 --top-p 0.95 --seed 3\n"
       "  shiftrt generate --model SmolLM2-135M-Instruct --chat --prompt \"Why is the sky blue?\"\n"
       "  shiftrt generate --model SmolLM2-135M-Instruct --chat --system \"Answer in one sentence.\"\n"
+      "  shiftrt generate --model out --prompts questions.txt --chat --batch 32 > answers.jsonl\n"
+      "  shiftrt generate --model SmolLM2-135M --prompts c4.jsonl --prompt-tokens 16 --max-tokens 240 \\\n"
+      "    --temperature 1 > own.jsonl    (text of the model itself, for --calib)\n"
       "  mpirun -n 4 shiftrt generate --model Llama-2-70b-hf --prompt \"It is a truth\" --split 4    (docs/scale.md)");
   return [=] {
     options->prompted = prompt->count() > 0;

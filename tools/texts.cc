@@ -3,8 +3,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <sstream>
 
 #include "runtime/check.h"
+#include "runtime/text.h"
 #include "text/documents.h"
 #include "tools/options.h"
 #include "tools/pulling.h"
@@ -80,6 +82,28 @@ void AddTextTokens(CLI::App& app, int64_t& text_tokens) {
                  "measure perplexity on the first N tokens of the text only, but on one window at least (0: all)")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
+}
+
+std::vector<std::string> ReadPrompts(const std::string& name) {
+  const std::filesystem::path file = ResolveText(name);
+  std::vector<std::string> prompts;
+  const std::string format = WithoutCompression(file).extension().string();
+  if (format == ".jsonl" || format == ".json" || format == ".parquet") {
+    const Documents documents = Documents::Read(file);
+    for (int64_t i = 0; i < documents.size(); ++i) {
+      Documents::Document document = documents.At(i);
+      if (document.prompt > 0) document.text.resize(document.prompt);
+      prompts.push_back(std::move(document.text));
+    }
+  } else {
+    std::istringstream lines(ReadText(file));
+    for (std::string line; std::getline(lines, line);) {
+      if (line.ends_with('\r')) line.pop_back();
+      if (!line.empty()) prompts.push_back(std::move(line));
+    }
+  }
+  Check(!prompts.empty(), "{}: it has no prompt; expected one per line", file.string());
+  return prompts;
 }
 
 }  // namespace shiftrt

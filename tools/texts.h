@@ -38,6 +38,9 @@ HeldOutText OpenHeldOut(const HeldOutChoice& text, const LanguageModel& model, H
                         const CommonOptions& common);
 // Keeps the first `limit` tokens, but no fewer than one window of the protocol; all of them where `limit` is 0.
 void Limit(int64_t limit, const LanguageModel& model, const std::string& protocol, HeldOutText& text);
+// The prompts of a file: the lines of a text file, or the documents of another; of a row of Alpaca, what asks for the
+// output. Names are looked up as calibration texts are. Throws Error for a file without prompts.
+std::vector<std::string> ReadPrompts(const std::string& name);
 // Adds --text-tokens.
 void AddTextTokens(CLI::App& app, int64_t& text_tokens);
 

@@ -52,6 +52,7 @@ class CpuBackend : public Backend, private OpsLayers {
   }
 
   int32_t Chosen() override { return chosen_; }
+  bool RunsTogether() const override { return true; }
   Matrix<float> Logits(const Rows& residual) override {
     Matrix<float> logits(residual.count(), config_.vocab);
     ops().MatMul(FinalNorm(residual.host()), output_.head, {}, false, logits.view());

@@ -273,6 +273,7 @@ class CpuOps : public Ops {
             .keys = a.k.host(),
             .values = a.v.host()};
   }
+  void FillCaches(const AttentionActivations& a);
   void JoinBranches(const AttentionActivations& a);
 
   Context context_;
@@ -284,8 +285,7 @@ class CpuOps : public Ops {
 
   // The call in progress.
   const Batch* batch_ = nullptr;
-  const CpuKv* cache_ = nullptr;
-  int64_t past_ = 0;
+  std::vector<std::pair<CpuKv*, int64_t>> caches_;  // those that the sequences continue, and their lengths
   CallLayout layout_;
   std::vector<AttentionSequence> sequences_;   // Attention() sets their keys and values
   Buffer<float> joined_keys_, joined_values_;  // of layout_.joined_rows
@@ -293,8 +293,8 @@ class CpuOps : public Ops {
 
 void CpuOps::Begin(const LayerCall& call) {
   batch_ = &call.batch;
-  cache_ = static_cast<const CpuKv*>(call.cache);
-  past_ = call.past;
+  caches_.clear();
+  for (const Continued& c : call.continued) caches_.emplace_back(static_cast<CpuKv*>(c.cache), c.past);
   layout_ = LayOut(call);
   sequences_.clear();
   std::vector<int64_t> positions(call.batch.tokens.size());
@@ -328,17 +328,17 @@ void CpuOps::Rotation::Begin(const Context& context, const CallLayout& call, std
 }
 
 void CpuOps::PlaceInCache(AttentionActivations& a) {
-  if (cache_ == nullptr) return;
-  const CpuKv::Slot& slot = cache_->slots[a.slot];
-  a.k = slot.keys.view().Rows(past_, a.q.rows);
-  a.v = slot.values.view().Rows(past_, a.q.rows);
+  if (caches_.size() != 1) return;  // the rows of several caches do not lie together: Attention() copies them there
+  const auto& [cache, past] = caches_.front();
+  CpuKv::Slot& slot = cache->slots[a.slot];
+  a.k = slot.keys.view().Rows(past, a.q.rows);
+  a.v = slot.values.view().Rows(past, a.q.rows);
 }
 
 void CpuOps::Attention(const AttentionActivations& a) {
   if (!a.log_sums.empty()) return AttentionForGradient(context_, Packed(a), a.out.host(), a.log_sums.host());
-  if (cache_ != nullptr) {
-    sequences_[0].keys = cache_->slots[a.slot].keys.view();
-    sequences_[0].values = cache_->slots[a.slot].values.view();
+  if (!caches_.empty()) {
+    FillCaches(a);
   } else {
     for (AttentionSequence& s : sequences_) {
       s.keys = a.k.host().Rows(s.begin, s.count);
@@ -347,6 +347,19 @@ void CpuOps::Attention(const AttentionActivations& a) {
     JoinBranches(a);
   }
   shiftrt::Attention(context_, ShapeOf(a.layer), sequences_, a.q.host(), a.out.host());
+}
+
+// Gives the sequences the keys and values of their caches, those of the call's tokens included.
+void CpuOps::FillCaches(const AttentionActivations& a) {
+  for (size_t i = 0; i < caches_.size(); ++i) {
+    CpuKv::Slot& slot = caches_[i].first->slots[a.slot];
+    AttentionSequence& s = sequences_[i];
+    s.keys = slot.keys.view();
+    s.values = slot.values.view();
+    if (caches_.size() == 1) continue;  // PlaceInCache() had them computed there
+    Copy(a.k.Rows(s.begin, s.count), slot.keys.view().Rows(s.past, s.count));
+    Copy(a.v.Rows(s.begin, s.count), slot.values.view().Rows(s.past, s.count));
+  }
 }
 
 // Attention reads a sequence's keys and values in one piece, so a branch gets a copy of what it continues.

@@ -19,7 +19,7 @@ gpu::AttentionShape AttentionShapeOf(const ModelConfig& config, int64_t window) 
 }
 
 bool CudaCall::Begin(const LayerCall& call) {
-  cache_ = static_cast<const CudaKv*>(call.cache);
+  cache_ = static_cast<const CudaKv*>(call.cache());
   const int64_t count = call.batch.size(), vocab = config_.vocab;
   const CallLayout layout = LayOut(call);
   constexpr int64_t kSequenceWords = sizeof(gpu::PackedSequence) / sizeof(int32_t);
@@ -76,12 +76,12 @@ bool CudaCall::Begin(const LayerCall& call) {
 }
 
 bool CudaCall::BeginOnChosen(const LayerCall& call, const int32_t* chosen, gpu::SampleRequest* request) {
-  cache_ = static_cast<const CudaKv*>(call.cache);
+  cache_ = static_cast<const CudaKv*>(call.cache());
   const bool moved = ExtendRopes(cache_->capacity) || (numbers_.size() < gpu::kStepNumbers);
   int32_t* const numbers = numbers_.Reserve(stream_, gpu::kStepNumbers, kActivations);
   gpu::StepOnChosen(stream_, {.chosen = chosen,
-                              .position = static_cast<int32_t>(call.past),
-                              .rotation = static_cast<int32_t>(ropes_.front().FirstRow(cache_->capacity) + call.past),
+                              .position = static_cast<int32_t>(call.past()),
+                              .rotation = static_cast<int32_t>(ropes_.front().FirstRow(cache_->capacity) + call.past()),
                               .asked = RequestOf(*call.draw),
                               .numbers = numbers,
                               .request = request});

@@ -300,7 +300,7 @@ DeviceMatrix<const float> CudaOps::Here(const Rows& rows, DeviceMemory& copy) {
 }
 
 void CudaOps::Begin(const LayerCall& call) {
-  Check(call.cache == nullptr, "these operations of a GPU continue no cache");
+  Check(call.continued.empty(), "these operations of a GPU continue no cache");
   for (int64_t s = 0; s < call.batch.sequences(); ++s)
     Check(call.batch.parents[s] < 0, "sequence {} of the batch continues another: gradients are of whole sequences", s);
   rounded_.Clear();  // between batches others may write

@@ -99,6 +99,12 @@ class LanguageModel {
   /// \return token ids
   /// \throws Error for invalid UTF-8, and if the model has no tokenizer
   std::vector<int32_t> Encode(std::string_view text) const;
+  /// Converts the first message of a conversation with an instruct model to token ids, as its chat template says.
+  /// \param message the user's message, UTF-8
+  /// \param system the system's message; empty: none
+  /// \return token ids, up to where the model's reply begins
+  /// \throws Error if the model has no chat template, or if the template refuses the messages
+  std::vector<int32_t> EncodeMessage(std::string_view message, std::string_view system = {}) const;
   /// Converts token ids to text and leaves out special tokens.
   /// \param tokens token ids
   /// \return UTF-8

@@ -37,6 +37,13 @@ struct Generation {
   double decode_seconds = 0;    ///< time for all tokens after the first
 };
 
+/// What ModelRunner::GenerateMany has done.
+struct GenerationTotals {
+  int64_t prompt_tokens = 0;  ///< tokens of all prompts
+  int64_t tokens = 0;         ///< generated tokens of all replies
+  double seconds = 0;         ///< time for both
+};
+
 /// The keys and values of one sequence, so that a runner can continue it. It belongs to the runner that made it.
 class SequenceCache {
  public:
@@ -94,6 +101,24 @@ class ModelRunner {
   /// \throws Error as above, and for no tokens or a token id that does not exist; Interrupted
   Generation Generate(std::span<const int32_t> prompt, const GenerationSettings& settings = {},
                       const std::function<bool(int32_t token)>& on_token = {});
+
+  /// Continues many prompts, several of them together: on a CPU, the weights are then read once for all of them. A
+  /// reply that ends makes room for the next prompt. \param prompts token ids of each prompt, at least one;
+  /// LanguageModel::Encode and EncodeMessage make them \param settings how tokens are chosen, without on_text; prompt i
+  /// has the seed `seed` + i, and up to rounding the
+  ///     reply that Generate() gives with it
+  /// \param batch prompts that are continued together at most, at least 1; each takes the memory of its keys and values
+  /// \param on_reply called with the index of a prompt and its reply, in the order in which the replies end; the
+  ///     seconds of a reply are not measured
+  /// \param on_token called with the index of a prompt and each token id of its reply as it comes; that reply ends when
+  ///     it returns false
+  /// \return counts and times of all prompts together
+  /// \throws UsageError for settings with on_text and for a batch below 1; Error as Generate() does, before any work;
+  ///     OutOfMemory; Interrupted
+  GenerationTotals GenerateMany(std::span<const std::vector<int32_t>> prompts, const GenerationSettings& settings,
+                                int64_t batch,
+                                const std::function<void(size_t prompt, const Generation& reply)>& on_reply,
+                                const std::function<bool(size_t prompt, int32_t token)>& on_token = {});
 
   /// Log-probabilities of the tokens of several sequences, which are computed together.
   /// \param sequences token ids of each sequence, at least 2 each

@@ -351,6 +351,23 @@ class Model:
         return Generation(*self._run().generate(self._ids(prompt), max_tokens, temperature, top_p, top_k, seed, stop_at_end, list(stop),
                                                 on_text))
 
+    def generate_many(self, prompts: Sequence[str | Sequence[int]], *, batch: int = 16, max_tokens: int = 64, temperature: float = 0,
+                      top_p: float = 1, top_k: int = 0, seed: int = 0, stop_at_end: bool = True) -> list[Generation]:
+        """Continues many prompts, on a CPU several of them in each pass over the weights.
+
+        Args:
+            prompts: texts, or token ids, to which no beginning-of-sequence token is added.
+            batch: prompts that are continued together at most. Each takes the memory of its keys and values.
+            max_tokens, temperature, top_p, top_k, stop_at_end: as for generate().
+            seed: prompt i draws with seed + i, and up to rounding has the reply that generate() gives with it.
+
+        Returns:
+            A generation per prompt. Its seconds are 0, because they are not measured for each.
+        """
+        replies = self._run().generate_many([self._ids(prompt) for prompt in prompts], max_tokens, temperature, top_p, top_k, seed,
+                                            stop_at_end, batch)
+        return [Generation(*reply) for reply in replies]
+
     def logits(self, ids: str | Sequence[int]) -> np.ndarray:
         """Logits of the token that follows each position: float32 of shape (tokens, vocabulary).
 

@@ -96,6 +96,15 @@ def test_a_generation_is_that_of_the_command(model, options):
     assert said == PROMPT + model.generate(PROMPT, max_tokens=24, **options).text + "\n"
 
 
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.8, "top_p": 0.9}])
+def test_many_generations_are_those_of_each_prompt(model, options):
+    prompts = [PROMPT, model.encode("the sea"), "It was"]
+    many = model.generate_many(prompts, max_tokens=12, batch=2, seed=5, **options)
+    for i, (prompt, reply) in enumerate(zip(prompts, many)):
+        alone = model.generate(prompt, max_tokens=12, seed=5 + i, **options)
+        assert (reply.text, list(reply.tokens)) == (alone.text, list(alone.tokens))
+
+
 def test_logits_and_streams_are_those_of_the_command(model, repair, tmp_path):
     ids = model.encode(PROMPT)
     repair.corrected.save(tmp_path / "saved")

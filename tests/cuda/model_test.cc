@@ -384,6 +384,18 @@ TEST_F(ModelOnGpu, TextIsTheCpusInFloat32) {
   }
 }
 
+TEST_F(ModelOnGpu, ManyRepliesAreThoseOfEachPromptAlone) {
+  const auto weights = MakeWeights(kLlama, DType::kFloat32);
+  Decoder decoder(On(Device::kCuda), weights, DepthPlan::Original(2));
+  const std::vector<std::vector<int32_t>> prompts = {Tokens(*weights, 5), {3, 1}, Tokens(*weights, 9)};
+  int replies = 0;
+  GenerateMany(decoder, prompts, {6, {0.7, 0.9, 20}, 3, {}, 2}, [&](size_t i, const std::vector<int32_t>& reply) {
+    EXPECT_EQ(reply, Generate(decoder, prompts[i], 6, {0.7, 0.9, 20}, 3 + i, {}).tokens) << i;
+    ++replies;
+  });
+  EXPECT_EQ(replies, 3);
+}
+
 // A reply that ends early leaves a step behind that was started in vain. The cache is then as if it had not been.
 TEST_F(ModelOnGpu, ARepliesEndLeavesTheCacheAsItShouldBe) {
   const auto weights = MakeWeights(kQwen2, DType::kBFloat16);

@@ -119,6 +119,17 @@ void Scores(const shiftrt::LanguageModel& model) {
   const shiftrt::Generation likeliest = runner.Generate(prompt, {.max_tokens = 4});
   EXPECT(likeliest.tokens == runner.Generate(kPrompt, {.max_tokens = 4}).tokens);
   EXPECT(!Refusal<shiftrt::Error>([&] { runner.Generate(std::vector<int32_t>()); }).empty());
+  const std::vector<std::vector<int32_t>> prompts = {prompt, model.Encode("the sea"), prompt};
+  std::vector<shiftrt::Generation> replies(3);
+  const shiftrt::GenerationTotals totals = runner.GenerateMany(
+      prompts, {.max_tokens = 4}, 2, [&](size_t i, const shiftrt::Generation& reply) { replies[i] = reply; });
+  EXPECT(replies[0].tokens == likeliest.tokens && replies[2].text == likeliest.text);
+  EXPECT(totals.tokens == static_cast<int64_t>(2 * likeliest.tokens.size() + replies[1].tokens.size()));
+  const auto ignored = [](size_t, const shiftrt::Generation&) {};
+  EXPECT(!Refusal<shiftrt::UsageError>([&] { runner.GenerateMany(prompts, {}, 0, ignored); }).empty());
+  EXPECT(!Refusal<shiftrt::UsageError>([&] {
+            runner.GenerateMany(prompts, {.on_text = [](std::string_view) {}}, 2, ignored);
+          }).empty());
   std::vector<shiftrt::ScoredSequence> sequences(2, {prompt, 4});
   sequences[0].tokens.insert(sequences[0].tokens.end(), likeliest.tokens.begin(), likeliest.tokens.end());
   const std::vector<shiftrt::SequenceScore> scores = shiftrt::ScoreSequences(model, sequences);

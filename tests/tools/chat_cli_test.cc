@@ -36,6 +36,48 @@ TEST_F(Chat, APromptIsAMessage) {
   EXPECT_EQ("system: be\nuser: hi\nassistant:" + chat.out, plain.out);
 }
 
+// A line of JSON for each prompt, in the order of the file, with the reply that the prompt gets alone.
+TEST_F(Chat, ManyPromptsGiveALineEach) {
+  WriteText(dir_ / "prompts.txt", "hi\n\nthe sea was calm and\r\nwell");
+  WriteText(dir_ / "prompts.jsonl", "{\"text\": \"hi\"}\n{\"instruction\": \"the sea\", \"output\": \"was calm\"}\n");
+  const std::vector<std::string> limits = {"--max-tokens", "5", "--quiet"};
+  const auto many = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), limits.begin(), limits.end());
+    const Outcome outcome = Command("generate", arguments);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    EXPECT_EQ(outcome.err, "");
+    std::vector<Json> lines;
+    std::istringstream in(outcome.out);
+    for (std::string line; std::getline(in, line);) lines.push_back(Json::parse(line));
+    return lines;
+  };
+  for (const bool chat : {false, true}) {
+    std::vector<std::string> arguments = {"--prompts", Path("prompts.txt"), "--batch", "2"};
+    if (chat) arguments.insert(arguments.end(), {"--chat", "--system", "be"});
+    const std::vector<Json> lines = many(arguments);
+    ASSERT_EQ(lines.size(), 3u);
+    const char* const prompts[] = {"hi", "the sea was calm and", "well"};
+    for (size_t i = 0; i < lines.size(); ++i) {
+      std::vector<std::string> alone = {"--prompt", prompts[i], "--max-tokens", "5", "--quiet"};
+      if (chat) alone.insert(alone.end(), {"--chat", "--system", "be"});
+      const std::string reply = (chat ? "" : prompts[i]) + lines[i]["reply"].get<std::string>() + "\n";
+      EXPECT_EQ(reply, Command("generate", alone).out) << chat << " " << i;
+      EXPECT_EQ(lines[i]["text"], lines[i]["prompt"].get<std::string>() + lines[i]["reply"].get<std::string>());
+    }
+  }
+  const std::vector<Json> documents = many({"--prompts", Path("prompts.jsonl")});
+  ASSERT_EQ(documents.size(), 2u);
+  EXPECT_NE(documents[1]["prompt"].get<std::string>().find("the sea"), std::string::npos);
+  EXPECT_EQ(documents[1]["prompt"].get<std::string>().find("was calm"), std::string::npos) << "what asks for it alone";
+  EXPECT_EQ(many({"--prompts", Path("prompts.txt"), "--prompt-tokens", "2", "--limit", "2"}).size(), 2u);
+
+  EXPECT_FAILS(Command("generate", {"--prompts", Path("prompts.txt"), "--prompt", "hi"}), 2, "--prompt");
+  EXPECT_FAILS(Command("generate", {"--prompt", "hi", "--batch", "3"}), 2, "--batch requires --prompts");
+  EXPECT_FAILS(Command("generate", {"--prompts", Path("none.txt")}), 1, "none.txt");
+  WriteText(dir_ / "empty.txt", "\n\n");
+  EXPECT_FAILS(Command("generate", {"--prompts", Path("empty.txt")}), 1, "empty.txt: it has no prompt");
+}
+
 // The numbers N of "prompt: N tokens" in what was written to standard error.
 std::vector<int> PromptTokens(const std::string& err) {
   std::vector<int> numbers;
@@ -67,7 +109,7 @@ TEST_F(Chat, TurnsShareTheCache) {
 
 TEST_F(Chat, WhatCannotBeDoneIsSaid) {
   EXPECT_FAILS(Command("generate", {"--system", "be", "--prompt", "hi"}), 2, "--system requires --chat");
-  EXPECT_FAILS(Command("generate", {}), 2, "--prompt, or --chat");
+  EXPECT_FAILS(Command("generate", {}), 2, "or --chat");
   EXPECT_FAILS(Talk(Words(200)), 1, "fills the model's context of 128");
   fs::remove(dir_ / "model/chat_template.jinja");
   EXPECT_FAILS(Command("generate", {"--chat", "--prompt", "hi"}), 1, "--chat needs a chat template");
