@@ -28,13 +28,16 @@ constexpr CommandRow kFirst[] = {
     {"sweep", "--model --preset --prune --correction --lra --calib --text --eval --csv --report"},
     {"finetune", "--model --method --calib --steps --rate --rank --adapters --text --save --report"},
     {"eval", "--model --tasks --data --limit --shots --with --variants --prune --items --json"},
-    {"generate", "--model --prompt --chat --system --max-tokens --temperature --top-p --seed --device --lora"},
+    {"generate", "--model --prompt --prompts --chat --system --max-tokens --temperature --top-p --seed --lora"},
 };
 
 struct GroupRow {
   const char *title, *options;
+  const char* command = nullptr;  // the only one whose options these are; null: all
 };
+// The first row that has an option decides.
 constexpr GroupRow kGroups[] = {
+    {"Many prompts", "--prompts --batch --limit --prompt-tokens", "generate"},
     {"Model", "--model --offline --lora --dtype --check-weights"},
     {"Layers and their repair",
      "--recipe --prune --correction --lra --calibration-mode --token-weight --heal --span --gate --lambda "
@@ -177,11 +180,13 @@ void GroupOptions(CLI::App& command) {
   for (CLI::Option* option : command.get_options())
     if (option->get_group() == "Options" && option != command.get_help_ptr() && option != command.get_help_all_ptr())
       option->group(kOtherOptions);
-  for (const GroupRow& group : kGroups)
+  for (const GroupRow& group : kGroups) {
+    if (group.command != nullptr && command.get_name() != group.command) continue;
     for (const std::string& name : Words(group.options))
       if (CLI::Option* option = command.get_option_no_throw(name);
           option != nullptr && option->get_group() == kOtherOptions)
         option->group(group.title);
+  }
 }
 
 }  // namespace shiftrt
