@@ -46,7 +46,7 @@ StagedDirectory::StagedDirectory(const fs::path& target) : target_(AsName(target
   try {
     fs::create_directories(staged_, error);
     Check(!error, "{}: cannot create the directory: {}", staged_.string(), error.message());
-    lock_ = ::open(staged_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    lock_ = ::open(staged_.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     Check(lock_ >= 0, "{}: cannot open the directory: {}", staged_.string(), std::strerror(errno));
     Check(LockTemporary(lock_), "{}: another process removed it", staged_.string());
   } catch (...) {

@@ -135,7 +135,7 @@ AtomicFile::AtomicFile(const std::filesystem::path& path) : path_(path) {
   temporary_ = TemporaryName(path_);
   do {
     if (fd_ >= 0) ::close(fd_);
-    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd_ < 0) FailSystem("create a temporary file in its directory", path_);
   } while (!LockTemporary(fd_));
 }

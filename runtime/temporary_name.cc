@@ -55,6 +55,7 @@ void RemoveAbandoned(const fs::path& output) {
     if (IsTemporaryOf(at->path().filename().string(), name)) found.push_back(at->path());
   for (const fs::path& path : found) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && errno == ELOOP) fs::remove(path, none);  // no program makes such a link
     if (fd < 0) continue;
     if (::flock(fd, LOCK_EX | LOCK_NB) == 0) fs::remove_all(path, none);
     ::close(fd);

@@ -18,7 +18,8 @@ bool IsOwnTemporary(const std::filesystem::path& path);
 bool LockTemporary(int fd);
 
 // Removes the temporary files and directories of `output` that nobody has locked: the processes that wrote them were
-// killed. Those of processes that still write stay.
+// killed. Those of processes that still write stay. Links with such names are removed, too: to follow one would
+// overwrite the file that it names.
 void RemoveAbandoned(const std::filesystem::path& output);
 
 }  // namespace shiftrt

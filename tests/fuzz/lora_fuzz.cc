@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "models/lora.h"
+#include "runtime/files.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/small_model.h"
 
@@ -13,7 +14,17 @@ namespace {
 // The model, its adapter, and how the adapter is read.
 class Adapter : public SmallModel {
  public:
-  Adapter() : weights_(LoadWeights(path())) { WriteAdapter(path()); }
+  Adapter() : weights_(LoadWeights(path())) {
+    WriteAdapter(path());
+    config_ = ReadFile(path() / kLoraConfig);
+    tensors_ = ReadFile(path() / kLoraTensors);
+  }
+
+  // Restores both files. WriteAdapter() would wait for the disk.
+  void Reset() const {
+    WriteText(path() / kLoraConfig, config_);
+    WriteText(path() / kLoraTensors, tensors_);
+  }
 
   void Use() const {
     const DepthPlan plan = DepthPlan::Original(weights_->config.layers);
@@ -22,6 +33,7 @@ class Adapter : public SmallModel {
 
  private:
   std::shared_ptr<const Weights> weights_;
+  std::string config_, tensors_;
 };
 
 }  // namespace
@@ -33,6 +45,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   shiftrt::WriteText(adapter.path() / (config ? shiftrt::kLoraConfig : shiftrt::kLoraTensors),
                      {reinterpret_cast<const char*>(data), size});
   shiftrt::Try([] { adapter.Use(); });
-  adapter.WriteAdapter(adapter.path());
+  adapter.Reset();
   return 0;
 }

@@ -248,6 +248,17 @@ TEST_F(Files, TheNextRunRemovesWhatAKilledOneLeft) {
   EXPECT_TRUE(fs::exists(other));
 }
 
+// Whoever may write to the directory of an output can guess the temporary name.
+TEST_F(Files, ALinkWithTheTemporaryNameIsNotFollowed) {
+  const fs::path output = directory_.path() / "out.json", other = directory_.path() / "other";
+  WriteFile(other, "keep");
+  fs::create_symlink(other, TemporaryName(output));
+  WriteFile(output, "text");
+  EXPECT_EQ(ReadFile(other), "keep");
+  EXPECT_EQ(ReadFile(output), "text");
+  EXPECT_FALSE(fs::is_symlink(output));
+}
+
 // A pipe that nobody reads would be waited for.
 TEST_F(Files, APipeThatNobodyReadsIsRefusedAtOnce) {
   const fs::path pipe = directory_.path() / "pipe";

@@ -47,6 +47,9 @@ class RanksCampaign : public ProcessesCli {
                                  << ReadFile(dir_ / "stderr");
     if (process > 0) ::kill(process, SIGKILL);
     ::kill(launcher, SIGTERM);
+    // mpirun of OpenMPI 4.1 has been seen to hang while it ended, with a lock of PMIx held and no process left.
+    for (int i = 0; i < 250 && !Ended(launcher); ++i) ::usleep(20'000);
+    if (!Ended(launcher)) ::kill(launcher, SIGKILL);
     Wait(launcher);
     for (int i = 0; i < 100 && !AllEnded(0); ++i) ::usleep(20'000);
     return seconds;
