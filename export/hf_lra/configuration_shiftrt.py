@@ -22,6 +22,7 @@ FAMILIES = {
     "olmo2": "Olmo2ForCausalLM",
     "olmo3": "Olmo3ForCausalLM",
     "granite": "GraniteForCausalLM",
+    "glm": "GlmForCausalLM",
     "glm4": "Glm4ForCausalLM",
     "seed_oss": "SeedOssForCausalLM",
     "exaone4": "Exaone4ForCausalLM",

@@ -217,7 +217,7 @@ TEST_F(GgufExport, WhatItCannotHoldIsRefused) {
   }
   const Model granite = Golden("granite4");
   EXPECT_NE(WriteRefusal("hf-lra", granite, granite.plan).find("family granite4"), std::string::npos);
-  EXPECT_NE(WriteRefusal("hf-lra", granite, granite.plan).find("Formats that can: hf"), std::string::npos);
+  EXPECT_NE(WriteRefusal("hf-lra", granite, granite.plan).find("Formats that can: hf, gguf"), std::string::npos);
   DepthPlan adapted = Pruned(llama, {1});
   adapted.stages.insert(adapted.stages.begin() + 1, AdapterStage{{1}, Adapter(llama, 4, 1)});
   expect_refused(llama, adapted, "it has 1 adapters");

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes tests/goldens/gradients: loss and gradients of tiny random models, by PyTorch's autograd in float64.
 
-    pip install torch==2.6.0 transformers==5.23.0 safetensors numpy
+    pip install torch==2.15.0 transformers==5.23.0 safetensors numpy
     python3 make_gradients.py gradients [NAME...]
 
 The weights are those of make_models.py (seed 1). A low-rank adapter stands behind block 0 and a full one behind block 1,
@@ -15,6 +15,7 @@ NAME/config.json and NAME/golden.safetensors with
     value.X                    adapters and factors: adapter.0.p, lora.0.self_attn.q_proj.weight.a
     gradient.X                 the gradient of the loss divided by the sum of the weights: of these, and of every tensor
                                but the embeddings by its name in the checkpoint
+    error.X                    the distance of PyTorch's gradient in float32 from that in float64, divided by its norm
 """
 import json
 import sys
@@ -34,7 +35,7 @@ CONFIGS = {  # and the weights of cross entropy and divergence
     "llama": ({**LLAMA}, 1.0, 0.0),
     "qwen2": ({**QWEN2, "tie_word_embeddings": True}, 1.0, 0.0),
     "qwen3": ({**QWEN3, **SHORT}, 0.25, 0.75),
-    "nemotron": ({**NEMOTRON, "num_attention_heads": 4, "num_key_value_heads": 1, "intermediate_size": 24}, 1.0, 0.0),
+    "nemotron": ({**NEMOTRON, "num_key_value_heads": 1, "intermediate_size": 24}, 1.0, 0.0),
     "cohere2": ({**COHERE2, "num_key_value_heads": 1, "num_hidden_layers": 2, "sliding_window": 4,
                  "sliding_window_pattern": 2}, 0.5, 0.5),
     "starcoder2": ({**STARCODER2, "num_key_value_heads": 1, "intermediate_size": 24, "sliding_window": 4}, 1.0, 0.0),
@@ -42,7 +43,7 @@ CONFIGS = {  # and the weights of cross entropy and divergence
     "gemma3": ({**GEMMA3, **SHORT, "num_key_value_heads": 1, "sliding_window": 4, "sliding_window_pattern": 2}, 1.0, 0.0),
     "ministral3": ({**MINISTRAL3, **SHORT, "num_key_value_heads": 1, "pad_token_id": 0}, 1.0, 0.0),
     "olmo2": ({**OLMO2, "num_key_value_heads": 1}, 1.0, 0.0),
-    "smollm3": ({**SMOLLM3, "num_attention_heads": 4, "num_key_value_heads": 1}, 1.0, 0.0),
+    "smollm3": ({**SMOLLM3, "num_key_value_heads": 1}, 1.0, 0.0),
     "granite": ({**GRANITE, "num_key_value_heads": 1}, 0.5, 0.5),
     "ernie4_5": ({**ERNIE, **SHORT, "num_key_value_heads": 1, "use_bias": True}, 1.0, 0.0),
 }
@@ -81,7 +82,7 @@ class Changed(torch.nn.Module):
         return self.base(x) + SCALE * (x @ self.a.T @ self.b.T)
 
 
-def load(folder, config):
+def load(folder, config, dtype):
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), attn_implementation="eager",
                                              torch_dtype=torch.float32).eval()
     tied = config["tie_word_embeddings"]
@@ -91,15 +92,15 @@ def load(folder, config):
     if tied:
         model.lm_head.weight = torch.nn.Parameter(model.model.embed_tokens.weight.detach().clone())
     model.config.tie_word_embeddings = False
-    return model.double()
+    return model.to(dtype)
 
 
-def changed(model):
+def changed(model, dtype):
     """Adapters behind the blocks and low-rank changes; returns them by their names in the golden."""
     torch.manual_seed(7)
     named = {}
     for i, layer in enumerate(model.model.layers):
-        adapter = Adapter(model.config.hidden_size, 0 if i else 3).double()
+        adapter = Adapter(model.config.hidden_size, 0 if i else 3).to(dtype)
         layer.register_forward_hook(lambda m, args, out, adapter=adapter: adapter(out))
         named.update({f"adapter.{i}.{k}": v for k, v in adapter.named_parameters()})
         for part, stored in PROJECTIONS.items():
@@ -107,10 +108,36 @@ def changed(model):
             name = next((name for name in stored if hasattr(parent, name)), None)
             if name is None:
                 continue
-            change = Changed(getattr(parent, name)).double()
+            change = Changed(getattr(parent, name)).to(dtype)
             setattr(parent, name, change)
             named.update({f"lora.{i}.{part}.weight.{k}": getattr(change, k) for k in "ab"})
     return named
+
+
+def gradients(folder, config, cross_entropy, divergence, dtype):
+    """The loss and the gradients, in one type throughout; the tokens, their weights, and the adapters and factors."""
+    teacher, model = load(folder, config, dtype), load(folder, config, dtype)
+    weights_of = {k: v for k, v in model.named_parameters() if k != "model.embed_tokens.weight"}
+    named = changed(model, dtype)
+
+    tokens = (torch.arange(sum(LENGTHS)) ** 2 * 7 + 3) % config["vocab_size"]
+    weights = torch.tensor([(1.0, 0.0, 0.5)[t * 5 % 3] for t in range(sum(LENGTHS))], dtype=dtype)
+    weights[[sum(LENGTHS[:i]) for i in range(len(LENGTHS))]] = 0  # nothing predicts the first token of a sequence
+    loss, begin = 0, 0
+    for length in LENGTHS:
+        part = slice(begin, begin + length)
+        logits = model(tokens[None, part], use_cache=False).logits[0, :-1]
+        log_p = torch.log_softmax(logits, -1)
+        with torch.no_grad():
+            log_t = torch.log_softmax(teacher(tokens[None, part], use_cache=False).logits[0, :-1], -1)
+        each = cross_entropy * -log_p.gather(1, tokens[part][1:, None])[:, 0]
+        each = each + divergence * (log_t.exp() * (log_t - log_p)).sum(-1)
+        loss = loss + (each * weights[part][1:]).sum()
+        begin += length
+    (loss / weights.sum()).backward()
+    golden = {"tokens": tokens, "lengths": torch.tensor(LENGTHS), "weights": weights, "loss": loss.detach()[None]}
+    golden.update({f"value.{k}": v.detach() for k, v in named.items()})
+    return golden, {k: v.grad for k, v in {**weights_of, **named}.items()}
 
 
 def main():
@@ -121,32 +148,15 @@ def main():
         folder = out / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-        teacher, model = load(folder, config), load(folder, config)
-        weights_of = {k: v for k, v in model.named_parameters() if k != "model.embed_tokens.weight"}
-        named = changed(model)
-
-        tokens = (torch.arange(sum(LENGTHS)) ** 2 * 7 + 3) % config["vocab_size"]
-        weights = torch.tensor([(1.0, 0.0, 0.5)[t * 5 % 3] for t in range(sum(LENGTHS))], dtype=torch.float64)
-        weights[[sum(LENGTHS[:i]) for i in range(len(LENGTHS))]] = 0  # nothing predicts the first token of a sequence
-        loss, begin = 0, 0
-        for length in LENGTHS:
-            part = slice(begin, begin + length)
-            logits = model(tokens[None, part], use_cache=False).logits[0, :-1]
-            log_p = torch.log_softmax(logits, -1)
-            with torch.no_grad():
-                log_t = torch.log_softmax(teacher(tokens[None, part], use_cache=False).logits[0, :-1], -1)
-            each = cross_entropy * -log_p.gather(1, tokens[part][1:, None])[:, 0]
-            each = each + divergence * (log_t.exp() * (log_t - log_p)).sum(-1)
-            loss = loss + (each * weights[part][1:]).sum()
-            begin += length
-        (loss / weights.sum()).backward()
-
-        golden = {"tokens": tokens, "lengths": torch.tensor(LENGTHS), "weights": weights, "loss": loss.detach()[None],
-                  "settings": torch.tensor([SCALE, cross_entropy, divergence])}
-        golden.update({f"value.{k}": v.detach() for k, v in named.items()})
-        golden.update({f"gradient.{k}": v.grad for k, v in {**weights_of, **named}.items()})
+        golden, exact = gradients(folder, config, cross_entropy, divergence, torch.float64)
+        _, rounded = gradients(folder, config, cross_entropy, divergence, torch.float32)
+        golden["settings"] = torch.tensor([SCALE, cross_entropy, divergence])
+        golden.update({f"gradient.{k}": v for k, v in exact.items()})
+        errors = {k: (rounded[k].double() - v).norm() / v.norm() for k, v in exact.items()}
+        golden.update({f"error.{k}": v[None] for k, v in errors.items()})
         save_file({k: v.float().contiguous() for k, v in golden.items()}, folder / "golden.safetensors")
-        print(name, f"{loss:.6f}", len(golden))
+        worst = max(errors, key=errors.get)
+        print(name, f"{golden['loss'].item():.6f}", len(golden), f"{errors[worst]:.1e} of {worst}")
 
 
 if __name__ == "__main__":

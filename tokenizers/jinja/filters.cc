@@ -171,25 +171,41 @@ Value Choose(Run& run, const Value& subject, Arguments arguments) {
   return run.MakeSequence(std::move(chosen), Sequence::Kind::kGenerator);
 }
 
+// The value by which `value` is sorted: a text in lower case, unless case counts.
+Value SortKey(Run& run, const char* filter, const Value& value, bool case_sensitive) {
+  const Text* text = AsText(value);
+  if (text == nullptr || case_sensitive) return value;
+  run.ChargeText(4 * text->text.size());
+  if (!HasSimpleCase(text->text)) run.Fail("{}: letters that are not ASCII are not supported", filter);
+  return run.MakeText(Lower(text->text));
+}
+
+template <typename Key>
+Value Sorted(Run& run, std::vector<Value> items, bool backwards, const Key& key) {
+  std::stable_sort(items.begin(), items.end(), [&](const Value& a, const Value& b) {
+    return backwards ? run.Less(key(b), key(a)) : run.Less(key(a), key(b));
+  });
+  return run.MakeSequence(std::move(items));
+}
+
+Value Sort(Run& run, const Value& subject, Arguments arguments) {
+  const bool case_sensitive = Flag(arguments[1]);
+  const bool by_attribute = arguments[2] && !Is<std::nullptr_t>(*arguments[2]);
+  return Sorted(run, run.Iterate(subject)->items, Flag(arguments[0]), [&](const Value& item) {
+    return SortKey(run, "sort", by_attribute ? AttributeByPath(run, item, *arguments[2], {}) : item, case_sensitive);
+  });
+}
+
 Value DictSort(Run& run, const Value& subject, Arguments arguments) {
   if (const auto* undefined = std::get_if<Undefined>(&subject)) run.Fail("dictsort: {}", *undefined->what);
   if (!AsMapping(subject)) run.Fail("dictsort: expected a dict, found {}", TypeName(subject));
   const bool case_sensitive = Flag(arguments[0]), backwards = Flag(arguments[2]);
   const std::string by = arguments[1] ? run.ExpectText(*arguments[1], "dictsort") : "key";
   if (by != "key" && by != "value") run.Fail("dictsort: sorts by \"key\" or \"value\", not by \"{}\"", Printable(by));
-  std::vector<Value> items = AsSequence(FindMappingMethod("items")->call(run, subject, {}))->items;
-  const auto key = [&](const Value& item) -> Value {
-    const Value& value = AsSequence(item)->items[by == "key" ? 0 : 1];
-    const Text* text = AsText(value);
-    if (text == nullptr || case_sensitive) return value;
-    run.ChargeText(4 * text->text.size());
-    if (!HasSimpleCase(text->text)) run.Fail("dictsort: letters that are not ASCII are not supported");
-    return run.MakeText(Lower(text->text));
-  };
-  std::stable_sort(items.begin(), items.end(), [&](const Value& a, const Value& b) {
-    return backwards ? run.Less(key(b), key(a)) : run.Less(key(a), key(b));
-  });
-  return run.MakeSequence(std::move(items));
+  return Sorted(run, AsSequence(FindMappingMethod("items")->call(run, subject, {}))->items, backwards,
+                [&](const Value& item) {
+                  return SortKey(run, "dictsort", AsSequence(item)->items[by == "key" ? 0 : 1], case_sensitive);
+                });
 }
 
 Value ToJson(Run& run, const Value& subject, Arguments arguments) {
@@ -290,6 +306,7 @@ const Builtin kFilters[] = {
     {"safe", {}, &Safe},
     {"select", {{"", ""}, 0}, &Choose<false, true>},
     {"selectattr", {{"", "", ""}, 1}, &Choose<true, true>},
+    {"sort", {{"reverse", "case_sensitive", "attribute"}, 0}, &Sort},
     {"string", {}, &ToString},
     {"title", {}, &ChangeCase<&TitleOfFilter>},
     {"tojson", {{"ensure_ascii", "indent", "separators", "sort_keys"}, 0}, &ToJson},
