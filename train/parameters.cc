@@ -174,7 +174,7 @@ void Parameters::AddLora(const ModelConfig& config, const DepthPlan& plan) {
     if (block == nullptr) continue;
     for (size_t row = 0; row < table.size(); ++row) {
       const BlockTensor& tensor = table[row];
-      const bool runs = tensor.half == Halves::kMlp ? RunsMlp(block->halves) : RunsAttention(block->halves);
+      const bool runs = Reads(block->halves, tensor) && !tensor.Shape(config).empty();
       if (!runs || std::none_of(lora.targets.begin(), lora.targets.end(),
                                 [&](const std::string& target) { return named(target)(tensor); }))
         continue;
