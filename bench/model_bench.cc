@@ -26,7 +26,7 @@ std::vector<int32_t> RandomTokens(int64_t count, int64_t vocab, Random& random) 
 
 }  // namespace
 
-ModelBenchResult BenchModel(const Context& context, std::shared_ptr<const Weights> weights,
+ModelBenchResult BenchModel(const Context& context, const std::shared_ptr<const Weights>& weights,
                             const ModelBenchOptions& options, Progress& progress) {
   const ModelConfig& config = weights->config;
   Check(std::max(options.prefill, options.context + options.decode) <= config.max_positions,
@@ -40,6 +40,7 @@ ModelBenchResult BenchModel(const Context& context, std::shared_ptr<const Weight
 
   KvCache decode_cache(config, decoder.plan(), options.context + options.decode);
   std::vector<KvCache> caches;
+  caches.reserve(static_cast<size_t>(options.sequences));
   for (int64_t s = 0; s < options.sequences; ++s) {
     caches.emplace_back(config, decoder.plan(), options.context + options.decode);
     decoder.Forward(past, caches.back());
@@ -47,6 +48,7 @@ ModelBenchResult BenchModel(const Context& context, std::shared_ptr<const Weight
   // Appends a token to every sequence and chooses the next.
   const auto step_together = [&](int64_t i) {
     std::vector<CachedTokens> step;
+    step.reserve(caches.size());
     for (KvCache& cache : caches) step.push_back({std::span(next).subspan(i, 1), &cache, CachedTokens::Choice()});
     decoder.NextTokens(step);
   };

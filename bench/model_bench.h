@@ -35,7 +35,7 @@ struct ModelBenchResult {
   double flops_per_token = 0;  // products of the blocks, without attention and head
 };
 
-ModelBenchResult BenchModel(const Context& context, std::shared_ptr<const Weights> weights,
+ModelBenchResult BenchModel(const Context& context, const std::shared_ptr<const Weights>& weights,
                             const ModelBenchOptions& options, Progress& progress);
 
 }  // namespace shiftrt
