@@ -2,6 +2,7 @@
 #include "train/parameters.h"
 
 #include "runtime/elements.h"
+#include "tests/models/fixtures.h"
 #include "tests/runtime/refusal.h"
 #include "tests/shift/small_model.h"
 
@@ -83,6 +84,15 @@ TEST_F(ParametersTest, LoraOfEveryProjectionOfEveryKeptBlock) {
   EXPECT_EQ(few.decaying(), few.count() - 2 * kWidth);  // the adapters' biases
   EXPECT_EQ(few.slices()[8].name, "adapters.0.P");
   EXPECT_EQ(few.slices().back().name, "adapters.1.b");
+}
+
+TEST_F(ParametersTest, LoraLeavesOutTheGateThatAModelLacks) {
+  const auto weights = GoldenWeights("nemotron");
+  TrainableOptions options;
+  options.lora.rank = 2;
+  const Parameters parameters(*weights, DepthPlan::Original(weights->config.layers), options);
+  EXPECT_EQ(std::ssize(parameters.slices()), weights->config.layers * 6 * 2);
+  for (const Slice& slice : parameters.slices()) EXPECT_EQ(slice.name.find("gate"), std::string::npos) << slice.name;
 }
 
 TEST_F(ParametersTest, PartialLayersKeepTheirValues) {
