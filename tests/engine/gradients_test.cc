@@ -187,9 +187,9 @@ std::string GoldenName(const ModelConfig& config, const std::string& name) {
   return name;
 }
 
-const std::vector<std::string> kGoldens = {"llama",      "qwen2",    "qwen3",   "gemma2",  "gemma3",
-                                           "ministral3", "olmo2",    "smollm3", "granite", "ernie4_5",
-                                           "starcoder2", "nemotron", "cohere2"};
+const std::vector<std::string> kGoldens = {"llama",    "qwen2",      "qwen3",    "gemma2",  "gemma3",   "ministral3",
+                                           "olmo2",    "olmo3",      "smollm3",  "granite", "seed_oss", "exaone4",
+                                           "ernie4_5", "starcoder2", "nemotron", "cohere2"};
 
 TEST(Gradients, LossAndEveryGradientAreThoseOfPyTorch) {
   for (const std::string& model : kGoldens) {

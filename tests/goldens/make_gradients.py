@@ -22,8 +22,8 @@ import sys
 from pathlib import Path
 
 import torch
-from make_models import (COHERE2, ERNIE, GEMMA2, GEMMA3, GRANITE, LLAMA, MINISTRAL3, NEMOTRON, OLMO2, QWEN2, QWEN3, SMOLLM3, STARCODER2,
-                         random_tensor)
+from make_models import (COHERE2, ERNIE, EXAONE4, GEMMA2, GEMMA3, GRANITE, LLAMA, MINISTRAL3, NEMOTRON, OLMO2, OLMO3, QWEN2, QWEN3,
+                         SEED_OSS, SMOLLM3, STARCODER2, random_tensor)
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -43,8 +43,12 @@ CONFIGS = {  # and the weights of cross entropy and divergence
     "gemma3": ({**GEMMA3, **SHORT, "num_key_value_heads": 1, "sliding_window": 4, "sliding_window_pattern": 2}, 1.0, 0.0),
     "ministral3": ({**MINISTRAL3, **SHORT, "num_key_value_heads": 1, "pad_token_id": 0}, 1.0, 0.0),
     "olmo2": ({**OLMO2, "num_key_value_heads": 1}, 1.0, 0.0),
+    "olmo3": ({**OLMO3, "num_key_value_heads": 1, "num_hidden_layers": 2, "sliding_window": 4,
+               "layer_types": ["sliding_attention", "full_attention"]}, 0.5, 0.5),
     "smollm3": ({**SMOLLM3, "num_key_value_heads": 1}, 1.0, 0.0),
     "granite": ({**GRANITE, "num_key_value_heads": 1}, 0.5, 0.5),
+    "seed_oss": ({**SEED_OSS, **SHORT, "num_key_value_heads": 1}, 1.0, 0.0),
+    "exaone4": ({**EXAONE4, **SHORT, "num_key_value_heads": 1, "sliding_window": 4, "sliding_window_pattern": 2}, 1.0, 0.0),
     "ernie4_5": ({**ERNIE, **SHORT, "num_key_value_heads": 1, "use_bias": True}, 1.0, 0.0),
 }
 # Our names, and those that families give them within their module.
