@@ -43,6 +43,11 @@ SHORT = [
     "{% if pairs['keys'] %}method{% endif %}", "{{ word.startswith('he') }} {{ word.endswith('lo') }} {{ text.strip() }}| {{ text.lstrip() }}| {{ text.rstrip() }}|", "{{ '--a-b--'.strip('-') }} {{ 'abcba'.lstrip('ab') }} {{ 'abcba'.rstrip('ab') }}",
     "{{ 'a,b,,c'.split(',') }} {{ 'a,b,c'.split(',', 1) }} {{ ' a  b '.split() }} {{ ' a  b c '.split(none, 1) }} {{ ''.split(',') }} {{ ''.split() }}", "{{ 'abcabc'.replace('b', 'XX') }} {{ 'aaa'.replace('a', 'b', 2) }}",
     "{{ 'hello WORLD'.title() }} {{ \"they're x1y\".title() }} {{ 'hELLO'.capitalize() }} {{ word.upper() }} {{ 'ABC'.lower() }}", "{{ text.find('\u4f60') }} {{ text.find('zz') }} {{ word.rfind('l') }}", "{{ ', '.join(['a', 'b']) }} {{ '-'.join('abc') }}", "{{ ', '.join([1]) }}", "{{ ''.split('') }}",
+    # Keys of dicts that are integers.
+    "{% set d = {0: 'z', 512: 128, -4: none, '512': 'text', n: 'seven'} %}{{ d }} {{ d[512] }} {{ d['512'] }} {{ d[-4] }} {{ d[7] }} {{ d[7.0] }} {{ d[1] }}| {{ d[false] }}",
+    "{% set d = {2048: 'b', 512: 'a', 1024: 'c'} %}{{ d | dictsort }} {{ d | list }} {{ d.items() | list }} {{ d.keys() | list }} {% for k, v in d | dictsort(reverse=true) %}{{ k + 1 }}={{ v }};{% endfor %}",
+    "{% set d = {1: 'a', 2: 'b'} %}{{ 1 in d }} {{ 3 in d }} {{ '1' in d }} {{ true in d }} {{ d.get(2) }} {{ d.get('2', 'no') }} {{ d == {2: 'b', 1.0 | int: 'a'} }} {{ {1: 0} == {'1': 0} }} {{ d | tojson }}",
+    "{{ {10: 1, 9: 2} | tojson(sort_keys=true) }} {{ {1: 'a', 1: 'b'} }} {{ {'a': 1, 1: 2} | length }}", "{{ {'a': 1, 1: 2} | dictsort }}", "{{ {1: 2}.1 }} {{ {1: 2}['x'] }}|",
     # Filters.
     "{{ text | trim }}| {{ word | upper }}", "{{ word | upper }} {{ 'A B' | lower }} {{ 'a-b c(d' | title }} {{ 'aB' | capitalize }}", "{{ word | length }} {{ text | length }} {{ pairs | length }} {{ list | count }} {{ undef | length }}", "{{ n | length }}",
     "{{ list | join }} {{ list | join(', ') }} {{ messages | join('/', attribute='role') }}", "{{ undef | default('d') }} {{ '' | default('d') }} {{ '' | default('d', true) }} {{ none | default('d') }} {{ undef | d(1) }} {{ undef | default }}|",

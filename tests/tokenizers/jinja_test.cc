@@ -115,7 +115,7 @@ TEST(Jinja, WhatCannotBeRenderedIsRefusedWithItsPlace) {
       {"{{ 'a'.__class__ }}", "'__class__' is not supported"},
       {"{{ 9223372036854775807 + 1 }}", "beyond 64 bits"},
       {"{{ '\xC3\xA9' | upper }}", "letters that are not ASCII"},
-      {"{{ {(1 + 1): 2} }}", "a key of a dict: expected a str, found int"},
+      {"{{ {(1 + 0.5): 2} }}", "a key of a dict: expected a str, found float"},
       {"{% set ns = namespace() %}{% set ns.a = ns %}", "a namespace cannot be an element"},
       {"{{ [namespace()] }}", "a namespace cannot be an element"},
       {"{{ [1] | map('string') }}", "make it a list"},

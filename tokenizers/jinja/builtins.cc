@@ -196,15 +196,15 @@ const Builtin kTextMethods[] = {
 
 Value GetMethod(Run& run, const Value& self, Arguments arguments) {
   const Mapping& mapping = *AsMapping(self);
-  const Text* key = AsText(*arguments[0]);
-  if (const Value* found = key != nullptr ? run.Find(mapping, key->text) : nullptr) return *found;
+  const std::optional<Key> key = Run::AsKey(*arguments[0]);
+  if (const Value* found = key ? run.Find(mapping, *key) : nullptr) return *found;
   return arguments[1] ? *arguments[1] : Value(nullptr);
 }
 
 Value ItemsMethod(Run& run, const Value& self, Arguments) {
   std::vector<Value> items;
   for (const auto& [key, value] : AsMapping(self)->entries)
-    items.push_back(run.MakeSequence({run.MakeText(key), value}, Sequence::Kind::kTuple));
+    items.push_back(run.MakeSequence({run.FromKey(key), value}, Sequence::Kind::kTuple));
   return run.MakeSequence(std::move(items), Sequence::Kind::kView);
 }
 

@@ -31,15 +31,14 @@ class Writer {
     } else if (const Sequence* sequence = AsSequence(value); sequence && sequence->kind <= Sequence::Kind::kTuple) {
       WriteAll('[', ']', sequence->items, [&](const Value& item) { Write(item); });
     } else if (const Mapping* mapping = AsMapping(value)) {
-      std::vector<const std::pair<std::string, Value>*> entries;
+      std::vector<const std::pair<Key, Value>*> entries;
       for (const auto& entry : mapping->entries) entries.push_back(&entry);
       if (style_.sort_keys)
         std::sort(entries.begin(), entries.end(), [&](const auto* a, const auto* b) {
-          run_.ChargeText(std::min(a->first.size(), b->first.size()));
-          return a->first < b->first;
+          return run_.Less(run_.FromKey(a->first), run_.FromKey(b->first));
         });
       WriteAll('{', '}', entries, [&](const auto* entry) {
-        WriteText(entry->first);
+        WriteText(entry->first.text);  // an integer in quotation marks too, as JSON has it
         Separate(style_.key_separator);
         Write(entry->second);
       });

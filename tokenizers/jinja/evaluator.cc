@@ -212,12 +212,12 @@ class Evaluator {
     if (space == nullptr)
       run_.Fail("'{}' is not a namespace, and only those have attributes to set", target.names.front());
     run_.CheckData(value);
-    Put((*space)->attributes, target.attribute, std::move(value));
+    Put((*space)->attributes, {target.attribute}, std::move(value));
   }
 
-  void Put(Mapping& mapping, const std::string& key, Value value) {
-    run_.ChargeText(key.size());
-    run_.ChargeMemory(key.size() + sizeof(mapping.entries[0]));
+  void Put(Mapping& mapping, const Key& key, Value value) {
+    run_.ChargeText(key.text.size());
+    run_.ChargeMemory(key.text.size() + sizeof(mapping.entries[0]));
     if (Value* held = run_.Find(mapping, key)) {
       *held = std::move(value);
       return;
@@ -259,7 +259,8 @@ class Evaluator {
     Mapping mapping;
     for (const auto& [key, value] : dict.entries) {
       const Value name = Part(key, at);
-      Put(mapping, run_.ExpectText(name, "a key of a dict"), Part(value, at));
+      if (!Is<int64_t>(name)) run_.ExpectText(name, "a key of a dict");
+      Put(mapping, *Run::AsKey(name), Part(value, at));
     }
     return run_.MakeMapping(std::move(mapping.entries));
   }
@@ -464,7 +465,7 @@ class Evaluator {
     for (size_t i = 0; i < arguments.values.size(); ++i) {
       const Value value = Part(arguments.values[i], at);
       run_.CheckData(value);
-      Put(space->attributes, arguments.keywords[i], value);
+      Put(space->attributes, {std::string(arguments.keywords[i])}, value);
     }
     return space;
   }

@@ -197,7 +197,7 @@ ExpressionPtr ExpressionParser::ParseDict(size_t at) {
     if (in_.TakeOperator("}")) break;
     ExpressionPtr key = ParseExpression();
     const auto* constant = std::get_if<Constant>(&key->form);
-    if (constant != nullptr && !AsText(constant->value))
+    if (constant != nullptr && !AsText(constant->value) && !Is<int64_t>(constant->value))
       in_.Fail(key->at, "a key of a dict that is a {} is not supported", TypeName(constant->value));
     in_.Expect(":");
     entries.emplace_back(std::move(key), ParseExpression());

@@ -2,6 +2,8 @@
 #include "tokenizers/jinja/run.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <compare>
 #include <nlohmann/json.hpp>
 
@@ -118,7 +120,7 @@ Value Run::MakeSequence(std::vector<Value> items, Sequence::Kind kind) {
   return std::shared_ptr<const Sequence>(std::move(sequence));
 }
 
-Value Run::MakeMapping(std::vector<std::pair<std::string, Value>> entries) {
+Value Run::MakeMapping(std::vector<std::pair<Key, Value>> entries) {
   Charge(1 + entries.size());
   ChargeMemory(sizeof(Mapping) + 16 + entries.size() * sizeof(entries[0]));
   auto mapping = std::make_shared<Mapping>();
@@ -148,8 +150,8 @@ Value Run::FromJson(const nlohmann::ordered_json& json) {
       return MakeSequence(std::move(items));
     }
     case Type::object: {
-      std::vector<std::pair<std::string, Value>> entries;
-      for (const auto& [key, value] : json.items()) entries.emplace_back(key, FromJson(value));
+      std::vector<std::pair<Key, Value>> entries;
+      for (const auto& [key, value] : json.items()) entries.emplace_back(Key{key}, FromJson(value));
       return MakeMapping(std::move(entries));
     }
     default: Fail("a value that is not JSON");
@@ -214,9 +216,10 @@ void Run::AppendRepr(const Value& value, std::string& out) {
     list("(", sequence->items.size() == 1 ? ",)" : ")", sequence->items, item);
   } else if (const Mapping* mapping = AsMapping(value)) {
     list("{", "}", mapping->entries, [&](const auto& entry) {
-      ChargeText(4 * entry.first.size());
-      ChargeMemory(entry.first.size());
-      out += Quote(entry.first) + ": ";
+      const auto& [key, integer] = entry.first;
+      ChargeText(4 * key.size());
+      ChargeMemory(key.size());
+      out += (integer ? key : Quote(key)) + ": ";
       AppendRepr(entry.second, out);
     });
   } else {
@@ -246,7 +249,7 @@ std::shared_ptr<const Sequence> Run::Iterate(const Value& value) {
     for (std::string_view left = text->text; !left.empty(); left.remove_prefix(FirstCharacter(left).length))
       items.push_back(MakeText(std::string(CharacterAt(left, 0))));
   } else if (const Mapping* mapping = AsMapping(value)) {
-    for (const auto& [key, element] : mapping->entries) items.push_back(MakeText(key));
+    for (const auto& [key, element] : mapping->entries) items.push_back(FromKey(key));
   } else if (!Is<Undefined>(value)) {
     Fail("a {} has no elements to loop over", TypeName(value));
   }
@@ -309,12 +312,29 @@ bool Run::Less(const Value& a, const Value& b) {
   Fail("a {} and a {} have no order here", TypeName(a), TypeName(b));
 }
 
-const Value* Run::Find(const Mapping& mapping, std::string_view key) {
+std::optional<Key> Run::AsKey(const Value& value) {
+  if (const Text* text = AsText(value)) return Key{text->text};
+  if (const auto integer = AsInteger(value)) return Key{std::to_string(*integer), /*integer=*/true};
+  const auto* number = std::get_if<double>(&value);
+  constexpr double kExact = 0x1p53;
+  if (number != nullptr && std::abs(*number) <= kExact && std::trunc(*number) == *number)
+    return Key{std::to_string(static_cast<int64_t>(*number)), /*integer=*/true};
+  return std::nullopt;
+}
+
+Value Run::FromKey(const Key& key) {
+  if (!key.integer) return MakeText(key.text);
+  int64_t integer = 0;
+  std::from_chars(key.text.data(), key.text.data() + key.text.size(), integer);
+  return integer;
+}
+
+const Value* Run::Find(const Mapping& mapping, const Key& key) {
   const auto& entries = mapping.entries;
   Charge(1 + entries.size());
   const auto found = std::find_if(entries.begin(), entries.end(), [&](const auto& entry) {
-    if (entry.first.size() != key.size()) return false;
-    Charge(key.size() / 16);
+    if (entry.first.text.size() != key.text.size()) return false;
+    Charge(key.text.size() / 16);
     return entry.first == key;
   });
   return found == entries.end() ? nullptr : &found->second;
@@ -329,8 +349,8 @@ bool Run::Contains(const Value& container, const Value& element) {
   }
   if (const Mapping* mapping = AsMapping(container)) {
     if (AsSequence(element) || AsMapping(element)) Fail("a {} cannot be a key", TypeName(element));
-    const Text* key = AsText(element);
-    return key != nullptr && Find(*mapping, key->text) != nullptr;
+    const std::optional<Key> key = AsKey(element);
+    return key && Find(*mapping, *key) != nullptr;
   }
   if (!AsSequence(container) && !Is<Undefined>(container)) Fail("a {} does not contain anything", TypeName(container));
   const auto items = Iterate(container);
@@ -377,13 +397,13 @@ Value Run::Attribute(const Value& value, std::string_view name) {
   Charge(1);
   if (const auto* undefined = std::get_if<Undefined>(&value)) Fail("{} (looking for its '{}')", *undefined->what, name);
   if (const auto* holder = std::get_if<std::shared_ptr<Namespace>>(&value)) {
-    if (const Value* found = Find((*holder)->attributes, name)) return *found;
+    if (const Value* found = Find((*holder)->attributes, Key{std::string(name)})) return *found;
     return MakeUndefined("the namespace has no attribute '{}'", Printable(name));
   }
   if (const auto* loop = std::get_if<const Loop*>(&value)) return LoopAttribute(**loop, name);
   if (const auto attribute = PythonAttribute(value, name)) return *attribute;
   if (const Mapping* mapping = AsMapping(value)) {
-    if (const Value* found = Find(*mapping, name)) return *found;
+    if (const Value* found = Find(*mapping, Key{std::string(name)})) return *found;
   } else if (IsOpaque(value)) {
     Fail("the attribute '{}' of a {} is not supported", name, TypeName(value));
   }
@@ -396,10 +416,11 @@ Value Run::Item(const Value& value, const Value& key) {
   const Text* const name = AsText(key);
   if (name != nullptr) ChargeText(name->text.size());
   if (Is<std::shared_ptr<Namespace>>(value) && name != nullptr) return Attribute(value, name->text);
+  if (const Mapping* mapping = AsMapping(value)) {
+    const std::optional<Key> found_by = AsKey(key);
+    if (const Value* found = found_by ? Find(*mapping, *found_by) : nullptr) return *found;
+  }
   if (name != nullptr) {
-    if (const Mapping* mapping = AsMapping(value)) {
-      if (const Value* found = Find(*mapping, name->text)) return *found;
-    }
     if (auto attribute = PythonAttribute(value, name->text)) return *attribute;
   }
   if (const auto integer = AsInteger(key)) {

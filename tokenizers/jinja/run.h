@@ -41,7 +41,7 @@ struct Run {
 
   Value MakeText(std::string text, bool safe = false);
   Value MakeSequence(std::vector<Value> items, Sequence::Kind kind = Sequence::Kind::kList);
-  Value MakeMapping(std::vector<std::pair<std::string, Value>> entries);
+  Value MakeMapping(std::vector<std::pair<Key, Value>> entries);
   // Throws unless `value` is data: a namespace, a function or a loop cannot be an element of anything.
   void CheckData(const Value& value) const;
   template <typename... Args>
@@ -64,9 +64,12 @@ struct Run {
   bool Less(const Value& a, const Value& b);  // throws for types without an order
   bool Contains(const Value& container, const Value& element);
 
+  // The key that a value is; no value if it is none that a dict has here. The value that a key is.
+  static std::optional<Key> AsKey(const Value& value);
+  Value FromKey(const Key& key);
   // The value of a key; null if there is none.
-  const Value* Find(const Mapping& mapping, std::string_view key);
-  Value* Find(Mapping& mapping, std::string_view key) { return const_cast<Value*>(Find(std::as_const(mapping), key)); }
+  const Value* Find(const Mapping& mapping, const Key& key);
+  Value* Find(Mapping& mapping, const Key& key) { return const_cast<Value*>(Find(std::as_const(mapping), key)); }
 
   // value.name and value[key], as Jinja's environment finds them: of an attribute and a key of one name, the first
   // finds the attribute, the second the key. Undefined where there is neither.

@@ -58,12 +58,20 @@ struct Sequence {
   mutable bool spent = false;
 };
 
+// A key of a dict. An integer is never equal to the text of its digits.
+struct Key {
+  std::string text;      // of an integer, its decimal digits
+  bool integer = false;  // as Python counts: true and 1.0 are the key 1
+
+  bool operator==(const Key&) const = default;
+};
+
 struct Mapping {
-  std::vector<std::pair<std::string, Value>> entries;  // in the order of insertion
+  std::vector<std::pair<Key, Value>> entries;  // in the order of insertion
   int depth = 1;
 };
 
-// The only value that changes: the attributes of namespace().
+// The only value that changes: the attributes of namespace(), whose keys are texts.
 struct Namespace {
   Mapping attributes;
 };
