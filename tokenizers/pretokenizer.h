@@ -17,6 +17,7 @@ namespace shiftrt {
 extern const char* const kGpt2Pattern;
 extern const char* const kQwen2Pattern;
 extern const char* const kLlama3Pattern;
+extern const char* const kTekkenPattern;  // Mistral Nemo and later
 
 class Normalizer {
  public:

@@ -12,6 +12,7 @@
 #include "tests/temporary_directory.h"
 #include "tests/test_directory.h"
 #include "tests/write_text.h"
+#include "tokenizers/pretokenizer.h"
 
 namespace shiftrt {
 namespace {
@@ -112,6 +113,54 @@ TEST_F(GgufTokenizer, Llama3) {
   EXPECT_FALSE(Load(bpe.File("llama3").Add("tokenizer.ggml.add_bos_token", false))->adds_bos());
 }
 
+// The pre-tokenizers of further families, each with the steps that the family's own tokenizer.json has.
+TEST_F(GgufTokenizer, OtherFamilies) {
+  struct Case {
+    const char *name, *pattern;
+    bool nfc, digits, whole_words, adds_bos;
+  };
+  for (const Case& c : {Case{"olmo", kGpt2Pattern, false, false, false, false},
+                        {"starcoder", kGpt2Pattern, false, true, false, false},
+                        {"refact", kGpt2Pattern, false, true, false, false},
+                        {"command-r", kGpt2Pattern, true, true, false, false},
+                        {"chatglm-bpe", kLlama3Pattern, false, false, false, false},
+                        {"glm4", kLlama3Pattern, false, false, true, false},
+                        {"tekken", kTekkenPattern, false, false, true, true}}) {
+    json root = ReadJson(kGoldens / "tokenizers/llama3-json/tokenizer.json");
+    json steps = json::array();
+    if (c.digits) steps.push_back({{"type", "Digits"}, {"individual_digits", true}});
+    steps.push_back(
+        {{"type", "Split"}, {"pattern", {{"Regex", c.pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
+    steps.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}});
+    root["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", steps}};
+    root["normalizer"] = c.nfc ? json{{"type", "NFC"}} : json();
+    root["model"]["ignore_merges"] = c.whole_words;
+    root["post_processor"] = nullptr;
+    const auto directory = directory_.path() / c.name;
+    std::filesystem::create_directory(directory);
+    WriteText(directory / "tokenizer.json", root.dump());
+    const auto expected = LoadTokenizer(directory);
+    Bpe bpe = ReadBpe("llama3-json");
+    const auto llama3 = LoadTokenizer(kGoldens / "tokenizers/llama3-json");
+    bpe.begin = llama3->bos_token();
+    bpe.end = llama3->eos_token();
+    const auto found = Load(bpe.File(c.name));
+    EXPECT_EQ(found->adds_bos(), c.adds_bos) << c.name;
+    const auto rewritten = Rewritten();
+    int compared = 0;
+    for (const std::string& text : Texts()) {
+      if (text.find("<mask>") != std::string::npos) continue;
+      EXPECT_EQ(found->Encode(text), expected->Encode(text)) << c.name << ": " << text;
+      EXPECT_EQ(rewritten->Encode(text), expected->Encode(text)) << c.name << ": " << text;
+      ++compared;
+    }
+    EXPECT_GT(compared, 30);
+    const GgufPreTokenizer* const row = FindGgufPreTokenizer(c.pattern, c.digits, c.whole_words);
+    ASSERT_NE(row, nullptr) << c.name;
+    EXPECT_EQ(row->name == std::string("tekken"), c.pattern == kTekkenPattern);
+  }
+}
+
 TEST_F(GgufTokenizer, Qwen2) {
   const auto directory = kGoldens / "tokenizers/qwen2";
   const auto expected = LoadTokenizer(directory);
@@ -171,7 +220,7 @@ TEST_F(GgufTokenizer, WhatIsWrongIsNamed) {
   const Bpe good = ReadBpe("gpt2-json");
   EXPECT_FALSE((WriteText(Path(), GgufBytes().Bytes()), HasTokenizer(Path())));
   ExpectRefused(GgufBytes().Add("tokenizer.ggml.model", "t5"), "t5 is not supported (known: gpt2, llama)");
-  ExpectRefused(good.File("tekken"), "tokenizer.ggml.pre tekken is not supported (known: llama-bpe");
+  ExpectRefused(good.File("viking"), "tokenizer.ggml.pre viking is not supported (known: llama-bpe");
   ExpectRefused(GgufBytes().Add("tokenizer.ggml.model", "gpt2"), "tokenizer.ggml.tokens is missing");
   ExpectRefused(good.File("gpt-2").Add("tokenizer.ggml.add_eos_token", true), "is not supported");
   ExpectRefused(good.File("gpt-2").Add("tokenizer.ggml.bos_token_id", 1u << 30), "expected 0 to");
