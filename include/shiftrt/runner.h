@@ -37,7 +37,7 @@ struct Generation {
   double decode_seconds = 0;    ///< time for all tokens after the first
 };
 
-/// What ModelRunner::GenerateMany has done.
+/// ModelRunner::GenerateMany counts and times all replies together.
 struct GenerationTotals {
   int64_t prompt_tokens = 0;  ///< tokens of all prompts
   int64_t tokens = 0;         ///< generated tokens of all replies

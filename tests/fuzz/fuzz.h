@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What fuzz targets share.
+// Fuzz targets share these helpers.
 #pragma once
 
 #include <algorithm>
