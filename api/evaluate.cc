@@ -120,7 +120,7 @@ SuiteEvaluation Evaluate(std::span<const ModelVariant> variants, const Suites& s
   const Model &first = variants.front().model.impl().model, &model = variants.back().model.impl().model;
   const bool apart = first.weights != model.weights;  // the first has weights of its own
   std::vector<Variant> all;
-  int64_t parameters = 0;  // of the largest
+  int64_t parameters = 0;  // the size of the largest correction
   for (const ModelVariant& variant : variants) {
     if (&variant != &variants.front() && variant.model.impl().model.weights != model.weights)
       FailUsage(Field("models"), "{} and {} do not share their weights", variant.model.Name(), model.name);

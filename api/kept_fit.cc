@@ -70,7 +70,7 @@ ShiftResult KeptFit::Get(const ShiftJob& job, const ShiftOptions& options) {
     if (first && tell) tell(message);
   };
   const std::string key = FitKey(job, options);
-  const bool wants_sums = !options.gram.save.empty() && !fs::exists(options.gram.save);  // which a fit also writes
+  const bool wants_sums = !options.gram.save.empty() && !fs::exists(options.gram.save);  // a fit also writes it
   if (processes.OfFirst(!wants_sums && fs::exists(directory / kReport))) {
     std::optional<ShiftResult> earlier;
     try {

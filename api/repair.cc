@@ -269,7 +269,7 @@ std::string RepairJob::Key() const {
 RepairResult RepairJob::Impl::Result(const ShiftResult& result) const {
   const Model& original = model.impl().model;
   const Provenance made = ProvenanceOf(original.name, options, text, result);
-  Provenance bare = made;  // of the model without its correction
+  Provenance bare = made;  // the provenance of the model without its correction
   bare.recipe = {.prune = made.recipe.prune, .correction = "none", .merge = "off"};
   RepairResult repair{.report = *made.repair,
                       .pruned = WithPlan(original, result.pruned, std::move(bare)),

@@ -15,7 +15,7 @@ struct ModelBenchOptions {
   int64_t prefill = 512;   // tokens of the prompt
   int64_t context = 128;   // positions already in the cache when decoding is timed
   int64_t decode = 16;     // tokens per timed round and sequence
-  int64_t sequences = 16;  // that are decoded together
+  int64_t sequences = 16;  // sequences decoded together
   int64_t rounds = 5;      // each runs the bandwidth probe, decoding of one sequence and of several, and prefill
 };
 

@@ -14,7 +14,7 @@ namespace shiftrt {
 
 struct TrainBenchOptions {
   int64_t length = 512, batch = 8;  // tokens of a sequence; sequences of a step
-  int64_t pass_tokens = 2048;       // that pass through the model together
+  int64_t pass_tokens = 2048;       // tokens that pass through the model together
   int64_t rank = 8;                 // the rank of LoRA on every projection
   std::string loss = "ce";          // as ParseLoss() takes it; "kl" runs the model a second time, as its own teacher
 };
@@ -27,7 +27,7 @@ struct TrainBenchResult {
   double tokens_per_second = 0;
   int64_t engine_bytes = 0;         // most that the engine's buffers took
   int64_t peak_resident_bytes = 0;  // the whole process's
-  int64_t parameters = 0;           // that are trained
+  int64_t parameters = 0;           // trained parameters
   int64_t kept_blocks = 0;          // blocks whose activations a step keeps
 };
 

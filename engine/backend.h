@@ -52,7 +52,7 @@ struct LayerCall {
 // Rows of a stream, and the token whose probability is asked of each.
 struct ScoredRows {
   const Rows& stream;
-  std::optional<std::span<const int64_t>> which;  // of its rows; all of them in order where there is no value
+  std::optional<std::span<const int64_t>> which;  // the rows of the stream; no value: all of them in order
   std::span<const int32_t> targets;
 };
 

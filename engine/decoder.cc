@@ -103,7 +103,7 @@ struct Decoder::Impl {
   std::shared_ptr<const Weights> weights;
   DepthPlan plan;
   TapSet taps;
-  std::unique_ptr<ModelPart> part;  // of a model that is split over processes
+  std::unique_ptr<ModelPart> part;  // null unless the model is split over processes
   std::unique_ptr<Backend> backend;
 
   Rows Run(const LayerCall& call) const {

@@ -22,7 +22,7 @@ namespace shiftrt {
 struct Batch {
   std::vector<int32_t> tokens;
   std::vector<int64_t> offsets = {0};
-  std::vector<int64_t> parents;  // of each sequence: an earlier one, or -1
+  std::vector<int64_t> parents;  // for each sequence an earlier one, or -1
 
   void Add(std::span<const int32_t> sequence, int64_t parent = -1);
   int64_t sequences() const { return static_cast<int64_t>(offsets.size()) - 1; }
@@ -33,11 +33,11 @@ struct Batch {
 // them.
 enum class TapPoint {
   kInput,       // residual stream before the block
-  kHeads,       // what the attention's heads give, (tokens, query_dim): the input of its output projection
+  kHeads,       // the output of the attention's heads, (tokens, query_dim), which its output projection reads
   kAttention,   // the attention's output before it is added
   kActivation,  // the gated activation of the MLP, (tokens, intermediate): the input of its down projection
   kMlp,         // the MLP's output before it is added
-  kUpdate,      // what the block adds: the sum of the outputs of those halves that run
+  kUpdate,      // the update of the block: the sum of the outputs of those halves that run
   kOutput,      // residual stream after the block; no final norm
 };
 

@@ -173,7 +173,7 @@ class ExchangedAdder : public RidgeAdder {
   }
 
   Processes& processes_;
-  RowExchange* const exchange_;  // of GPUs
+  RowExchange* const exchange_;  // null without GPUs
   const int channel_, owner_;
   RidgeCount count_;
   std::unique_ptr<DeviceRidgeSums> sums_;  // the owner's
@@ -181,7 +181,7 @@ class ExchangedAdder : public RidgeAdder {
   Bytes of_this_process_;  // the batch of a round that the owner itself has run
   KeptRows kept_inputs_, kept_delta_;
   Held held_;                   // the same of a GPU, on every process
-  std::vector<Held> received_;  // of all groups, in their order
+  std::vector<Held> received_;  // from all groups, in their order
 };
 
 // Stands for sums that another process of the only group has.

@@ -31,7 +31,7 @@ int64_t SumsMessageBytes(int64_t inputs, int64_t hidden);
 class RowExchange {
  public:
   virtual ~RowExchange() = default;
-  virtual void Send(int to, const Rows& rows) = 0;  // which stay as they are until Run() returns
+  virtual void Send(int to, const Rows& rows) = 0;  // the rows must not change until Run() returns
   // On this process's GPU. They are there once Run() has returned, until the next call of this.
   virtual Rows Receive(int from, int64_t count, int64_t hidden) = 0;
   // All processes call it. Throws as WithMemoryForBatch() does where one has no room for what it receives.

@@ -43,7 +43,7 @@ struct Reply {
   size_t prompt = 0;
   KvCache cache;
   Random random;
-  std::span<const int32_t> left;  // of the prompt
+  std::span<const int32_t> left;  // the rest of the prompt
   std::vector<int32_t> tokens = {};
 
   // The tokens that the next step appends.

@@ -15,7 +15,7 @@ namespace shiftrt {
 struct GenerationResult {
   std::vector<int32_t> tokens;  // generated ones, without the stop token
   double prefill_seconds = 0;
-  double decode_seconds = 0;  // of all steps after the first token
+  double decode_seconds = 0;  // the time of all steps after the first token
 };
 
 // Throws Error for a prompt of no tokens, and when prompt + max_tokens exceeds the model's context.
@@ -53,7 +53,7 @@ struct ManyRequest {
   std::function<bool(size_t prompt, int32_t token)> on_token = {};
 };
 struct ManyCounts {
-  int64_t prompt_tokens = 0, tokens = 0;  // of all prompts and all replies
+  int64_t prompt_tokens = 0, tokens = 0;  // sums over all prompts and all replies
   double seconds = 0;
 };
 // Replies to every prompt as Generate() does, several at once: a reply that ends makes room for the next prompt, whose

@@ -34,15 +34,15 @@ class GradientSum {
   void Finish();
 
   const Context context_;
-  Processes& processes_;  // of the context
+  Processes& processes_;  // those of the context
   Ops& ops_;
   const DeviceMemory gradients_;
   const int64_t count_;
   const int channel_;
   bool one_ = true;                // one pass, and one process
   bool empty_ = true;              // the sum: its first gradient is copied, which keeps the sign of a zero
-  DeviceMemory total_;             // where needed
-  std::vector<float> host_, sum_;  // of several processes: a gradient; this process's slice of the sum
+  DeviceMemory total_;             // empty unless needed
+  std::vector<float> host_, sum_;  // with several processes a gradient, and this process's slice of the sum
 };
 
 }  // namespace shiftrt

@@ -79,7 +79,7 @@ class LayerLoop {
   const LayerCall& call_;
   bool stops_;  // behind the last tap, which is not the stream behind all stages
   std::span<const Stage> stages_;
-  int64_t slot_ = 0;  // of the cache, for the next attention
+  int64_t slot_ = 0;  // the cache's slot for the next attention
 };
 
 }  // namespace

@@ -58,7 +58,7 @@ enum class Rotated : uint8_t { kQueries, kKeys };
 // One attention of the call in progress.
 struct AttentionActivations {
   int64_t layer = 0;            // decides the window
-  int64_t slot = 0;             // of the call's cache, if it has one
+  int64_t slot = 0;             // the slot in the call's cache, if it has one
   DeviceMatrix<float> q, k, v;  // rotated queries and keys, and values: (tokens, query_dim), (tokens, kv_dim) twice
   DeviceMatrix<float> out;      // (tokens, query_dim)
   DeviceMatrix<float> log_sums = {};  // (tokens, heads), which the gradient reads; empty: they are not computed

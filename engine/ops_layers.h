@@ -46,7 +46,7 @@ class OpsLayers : public Layers {
 
   // Makes `call` the one whose stages the layer loop runs next.
   struct Pass {
-    DeviceMatrix<float> stream;      // where the stream is (tokens, hidden)
+    DeviceMatrix<float> stream;      // memory of the stream (tokens, hidden)
     size_t first = 0;                // the index in the plan of the call's first stage
     bool dropout = false;            // with that of the trained parameters
     const Keeper* keeper = nullptr;  // null: nothing is kept, and the stream stays where it is

@@ -37,7 +37,7 @@ struct StageParameters {
 struct LoraSettings {
   float scale = 1;    // alpha / rank
   float dropout = 0;  // the probability that an element of x is dropped; others are divided by 1 - dropout
-  uint64_t seed = 0;  // which are dropped follows from seed, step, stage, projection and place alone
+  uint64_t seed = 0;  // seed, step, stage, projection and place alone decide which are dropped
   uint64_t step = 0;
 };
 

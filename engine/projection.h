@@ -20,7 +20,7 @@ class Projection {
   Projection(const StagePass& pass, const TrainedStage& stage, TensorView BlockWeights::*w,
              TensorView BlockWeights::*bias);
 
-  bool Trained() const;     // whether anything has a gradient
+  bool Trained() const;     // true if anything has a gradient
   bool ReadsInput() const;  // true if a gradient is computed from x, not from dy alone
   void Forward(DeviceMatrix<const float> x, const LoraScratch& scratch, DeviceMatrix<float> y) const;
   // Adds to the gradients, and writes or adds that of x to dx unless it is empty. x is not read unless ReadsInput().

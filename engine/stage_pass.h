@@ -23,7 +23,7 @@ class Arena {
     return view;
   }
   int64_t mark() const { return used_; }
-  void Rewind(int64_t mark) { used_ = mark; }  // what was handed out since then may be handed out again
+  void Rewind(int64_t mark) { used_ = mark; }  // memory handed out since then may be handed out again
   int64_t peak() const { return peak_; }       // floats
 
  private:

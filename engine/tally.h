@@ -92,7 +92,7 @@ class RidgeAdder {
 struct RidgeSite {
   RidgeMatrices& into;
   int64_t first_layer = 0, last_layer = 0;  // the blocks whose updates are added
-  std::string name;                         // of errors
+  std::string name;                         // names the site in errors
 };
 
 // Rows that a sink collects over several blocks of one batch. In a model that is split over processes, they follow the
@@ -110,7 +110,7 @@ class ExchangedNotes {
  public:
   virtual ~ExchangedNotes() = default;
   virtual void Hear(Unpacker notes) = 0;
-  Packer written;  // of the batch that runs
+  Packer written;  // the notes on the batch that runs
 };
 
 class Tally {

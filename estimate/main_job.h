@@ -46,7 +46,7 @@ struct StepFlops {
 struct JobOutline {
   int64_t units = 0;               // blocks, or halves of them, that would be removed
   bool halves = false;             // the units are halves
-  std::vector<BlockPart> removed;  // which units; empty if that depends on text or weights
+  std::vector<BlockPart> removed;  // the removed units; empty if they depend on text or weights
   // The mode that auto stands for if the model is not split. If it is split, sites are fitted independently.
   Calibration mode = Calibration::kIndependent;
   int64_t sites = 0;               // sites whose correction is fitted, at most
@@ -56,7 +56,7 @@ struct JobOutline {
   int64_t rank = 0;                // the rank of the adapters; 0: full maps, or none
   int64_t adapter_parameters = 0;  // parameters of all adapters together, at most
   bool selects = false;            // layers are selected by a pass over the calibration text
-  SelectionPass pass;              // what that pass does for the calibration, if one device does the job
+  SelectionPass pass;              // the work of that pass for the calibration, if one device does the job
   bool loads = false;              // sums come from files, so that no pass over text collects them
   CalibrationCounts calibration;
   Sequences fit, heldout, windows;

@@ -12,7 +12,7 @@ namespace shiftrt {
 namespace {
 
 constexpr int64_t kNumber = 8;         // bytes of a count
-constexpr int64_t kSplitChannels = 3;  // that Processes::Split() makes
+constexpr int64_t kSplitChannels = 3;  // Processes::Split() makes so many
 
 // Messages between all processes go up and down a binary tree, whose root is place 0.
 int64_t Children(int64_t place, int64_t size) {

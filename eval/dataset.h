@@ -18,7 +18,7 @@ struct Prompt {
 // One row, ready to be scored.
 struct Item {
   std::string where;    // "file:line"
-  std::string subject;  // of an examination question
+  std::string subject;  // the subject of an examination question
   std::vector<Prompt> prompts;
   int64_t gold = 0;
   // The divisors of scores: code points and bytes of each answer; of a document, its words (one value) and bytes.
@@ -31,8 +31,8 @@ struct Dataset {
   std::vector<std::filesystem::path> files;
   int64_t rows = 0;  // in the files; items may be fewer (limit)
   int64_t shots = 0;
-  std::string data_hash;      // of the rows' texts as they are in the files, shots included
-  std::string template_hash;  // of the prompts a fixed row gives
+  std::string data_hash;      // hash of the rows' texts as they are in the files, shots included
+  std::string template_hash;  // hash of the prompts made from a fixed row
 };
 
 struct DataOptions {

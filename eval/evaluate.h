@@ -23,7 +23,7 @@ struct EvalCost {
 
 struct EvalScores {
   EvalCost cost;
-  std::vector<std::vector<std::vector<Score>>> scores;  // of each variant, item and prompt
+  std::vector<std::vector<std::vector<Score>>> scores;  // by variant, item and prompt
   double seconds = 0;                                   // for all variants, without what was read from the journal
 
   // Puts the scores of other variants, of the same data set, before these, and adds their cost.

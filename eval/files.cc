@@ -87,7 +87,7 @@ std::vector<fs::path> FirstMatches(const Task& task, const std::vector<std::stri
 
 struct Found {
   std::vector<fs::path> files;
-  std::vector<fs::path> places;  // that were looked in
+  std::vector<fs::path> places;  // the places that were searched
 };
 
 Found Look(const Task& task, TaskRows rows, const std::vector<std::string>& data) {

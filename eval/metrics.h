@@ -15,7 +15,7 @@ namespace shiftrt {
 struct Metric {
   std::string name;
   Estimate estimate;
-  std::vector<double> values = {};  // of each item, where the estimate is their mean; empty for perplexities
+  std::vector<double> values = {};  // one per item, if the estimate is their mean; empty for perplexities
   bool counts = false;              // the values are 1 for a right answer and 0 for a wrong one
   int64_t correct = 0;              // right answers, where they are counted
 };

@@ -45,7 +45,7 @@ class PromptEncoder {
   bool adds_bos_;
   int64_t max_length_;
   std::string prefix_text_;  // the prefix token as a text may spell it
-  std::string context_;      // of the last call, whose choices share it
+  std::string context_;      // the last call's, which its choices share
   std::vector<int32_t> context_tokens_;
 };
 

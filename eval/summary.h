@@ -25,7 +25,7 @@ struct TaskSummary {
   const Dataset* dataset = nullptr;
   EvalCost cost;
   double seconds = 0;
-  std::vector<std::vector<MetricSummary>> variants;  // of each variant, its metrics in the order of Measure()
+  std::vector<std::vector<MetricSummary>> variants;  // for each variant its metrics in the order of Measure()
 
   // The metric that is quoted for the task.
   const MetricSummary& Quoted(size_t variant) const;

@@ -42,15 +42,15 @@ struct Task {
   TaskKind kind = TaskKind::kChoice;
   std::string metric;  // the one quoted (and mixed into the seven-task mean, as the paper does)
   std::vector<std::string> metrics;
-  int64_t rows = 0;        // of the whole split
-  std::string repository;  // of the data set on the Hugging Face hub
+  int64_t rows = 0;        // rows in the whole split
+  std::string repository;  // the name of the data set on the Hugging Face hub
   // CONFIGURATION/SPLIT there, with wildcards: the hub converts every data set to Parquet, in files
   // CONFIGURATION/SPLIT/0000.parquet of the revision kHubRevision.
   std::string hub_rows, hub_shot_rows = {};
   std::vector<std::string> files;
   Shots shots = Shots::kNone;
   std::vector<std::string> shot_files = {};
-  std::vector<std::string> columns = {};  // of a CSV file without a header
+  std::vector<std::string> columns = {};  // the columns of a CSV file without a header
   bool by_subject = false;                // one file per subject; the column `subject` is then the file's name
   Example (*read)(const Row&) = nullptr;
   std::string sample;  // a row, for the hash of the template and for people to look at

@@ -26,7 +26,7 @@ struct ExportOptions {
 struct ExportJob {
   const Context& context;
   const Model& model;
-  const DepthPlan& plan;  // of model.weights
+  const DepthPlan& plan;  // a plan over model.weights
   const Provenance& provenance;
   const ExportOptions& options;
   Progress& progress;

@@ -22,7 +22,7 @@ struct RemoteFile {
 };
 
 struct Listing {
-  std::string id;      // of the repository; it differs from the one asked for if the hub has renamed it
+  std::string id;      // the repository's name; it differs from the requested one if the hub has renamed it
   std::string commit;  // 40 hexadecimal digits
   std::vector<RemoteFile> files;
 };

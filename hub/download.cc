@@ -21,9 +21,9 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kMaxRestarts = 2;  // of one file whose contents were wrong
+constexpr int kMaxRestarts = 2;  // restarts of one file whose contents were wrong
 constexpr int kMaxOpenFiles = 8;
-constexpr int64_t kCheckBytes = int64_t{4} << 20;  // of a checksum between two looks at the network
+constexpr int64_t kCheckBytes = int64_t{4} << 20;  // bytes hashed between two looks at the network
 constexpr auto kWait = std::chrono::milliseconds(100);
 
 // "bytes 0-99/1000": first byte and size of the whole.

@@ -27,7 +27,7 @@ enum HttpStatus : int {
   kServer = 500,
 };
 
-constexpr int kMaxRedirects = 5;  // of one request, after which it fails
+constexpr int kMaxRedirects = 5;  // a request with more redirects fails
 
 // The reason why an exchange ended before its answer was complete.
 enum class Trouble {

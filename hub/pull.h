@@ -34,9 +34,9 @@ std::vector<RemoteFile> FilesOfModel(const std::vector<RemoteFile>& all, const s
 struct PullPlan {
   Repository repository;  // as the user named it; the cache uses this name
   std::string commit;
-  std::filesystem::path snapshot;        // where the files will be
+  std::filesystem::path snapshot;        // directory of the files
   std::vector<RemoteFile> files;         // the smallest first
-  int64_t bytes = 0, missing_bytes = 0;  // of all files; of what is still to come
+  int64_t bytes = 0, missing_bytes = 0;  // bytes of all files, and of those that are still missing
   // Files in the cache that differ from the hub's listing, with the reason, for people. Pull() fetches them again.
   struct Damaged {
     std::filesystem::path blob;

@@ -13,7 +13,7 @@ namespace shiftrt {
 
 struct Dropout {
   uint64_t key = 0;
-  float probability = 0;  // that an element is dropped, in [0, 1)
+  float probability = 0;  // the probability, in [0, 1), that an element is dropped
 
   // Element i is dropped if Bits(key, i) is below this.
   uint32_t Threshold() const { return static_cast<uint32_t>(static_cast<double>(probability) * 0x1p32); }

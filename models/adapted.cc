@@ -80,7 +80,7 @@ std::shared_ptr<const Lra> ReadLra(const SafetensorsFile& file, int64_t site, in
 struct AdaptedHeader {  // NOLINT(bugprone-exception-escape): JSON is moved without an exception
   std::string base, fingerprint;
   int version = kFirstVersion;
-  int64_t layers = 0;  // of the original model
+  int64_t layers = 0;  // layers of the original model
   std::vector<int64_t> removed;
   Json json;
 

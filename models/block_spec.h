@@ -19,7 +19,7 @@ struct BlockSpec {
   bool input_norms = true;     // each half begins with a norm of the stream of its own
   bool update_norms = false;   // each half norms its update before adding it
   bool qk_norm = false;        // norms of queries and keys before the rotation: of each head, or
-  bool qk_norm_whole = false;  // of all heads of a token together
+  bool qk_norm_whole = false;  // one norm for all heads of a token together
   float norm_offset = 0;       // added to the weights of all norms, the model's last one included
   bool layer_norm = false;     // all norms are LayerNorm (kernels/layernorm.h); false: RMSNorm
   bool norm_bias = false;      // with layer_norm: norms of the stream have a bias, the model's last one included
@@ -46,7 +46,7 @@ struct BlockSpec {
 
   // Computations before the first block and after the last.
   bool scaled_embeddings = false;  // times sqrt(hidden): Weights::EmbeddingScale()
-  float embedding_multiplier = 1;  // of embeddings that are not scaled by sqrt(hidden)
+  float embedding_multiplier = 1;  // multiplies embeddings that are not scaled by sqrt(hidden)
   float logit_scale = 1;           // multiplies the logits
   float logit_cap = 0;             // soft cap of the scaled logits; 0: none
 

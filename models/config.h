@@ -49,7 +49,7 @@ struct ModelConfig {
   int64_t head_dim = 0;
   int64_t vocab = 0;
   int64_t max_positions = 0;
-  double rms_eps = 1e-6;       // of all norms, LayerNorm too
+  double rms_eps = 1e-6;       // for all norms, LayerNorm too
   RopeSpec rope, second_rope;  // BlockSpec::ropes says which layers have the second
   BlockSpec block;
   bool tied_head = false;

@@ -38,7 +38,7 @@ struct Family {
   BlockSpec (*block)(const ConfigReader& config, const ModelConfig& model);  // sizes and RoPE of `model` are set
   const char* since = "0.2.0";                     // the first version of shiftrt that runs it
   const char* models = "";                         // well-known models, for the list of families
-  const char* defaults = "{}";                     // of settings that config.json does not have, as JSON
+  const char* defaults = "{}";                     // defaults of settings that config.json lacks, as JSON
   const char* intermediate = "intermediate_size";  // the key of the MLP's size
   const char* eps = "rms_norm_eps";                // the key of the norms' epsilon
   FamilyRope rope = {};
@@ -53,7 +53,7 @@ const Family* FindFamily(std::string_view architecture);
 // A tensor of a block as the checkpoints of a family hold it.
 struct CheckpointTensor {
   const char* name;            // relative to the block
-  std::vector<int64_t> shape;  // of all its parts together
+  std::vector<int64_t> shape;  // the shape of all its parts together
   std::vector<const BlockTensor*> parts;
 };
 // All tensors of a block of this configuration, in the order in which they are written.

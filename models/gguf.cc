@@ -21,7 +21,7 @@ using Json = nlohmann::json;
 using B = BlockWeights;
 
 constexpr int64_t kMaxNumber = int64_t{1} << 31;  // ParseConfig has the limit of each number
-constexpr int64_t kMostLayers = 10000;            // that of ParseConfig, because lists by layer are made before
+constexpr int64_t kMostLayers = 10000;            // as in ParseConfig, before which lists by layer are made
 
 // Reads the metadata of one architecture. Keys are given without its prefix, and each key that is read is recorded.
 class ArchitectureKeys {

@@ -68,7 +68,7 @@ std::map<std::string, TensorView> ReadAdapterTensors(const fs::path& directory,
     names.emplace_back("model.safetensors");
   } else {
     const Json json = ParseJson(ReadFile(index), index.string());
-    for (const auto& [tensor, shard] : json.at("weight_map").items())  // which LoadWeights has checked
+    for (const auto& [tensor, shard] : json.at("weight_map").items())  // LoadWeights has checked it
       if (std::find(names.begin(), names.end(), shard) == names.end()) names.push_back(shard);
   }
   std::map<std::string, TensorView> tensors;

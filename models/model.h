@@ -18,14 +18,14 @@ namespace shiftrt {
 
 struct Model {
   std::string name;
-  std::filesystem::path directory;  // of the base model, or its GGUF file
+  std::filesystem::path directory;  // the directory of the base model, or its GGUF file
   std::shared_ptr<const Weights> weights;
   std::shared_ptr<const Tokenizer> tokenizer;  // null where the directory has none; see RequireTokenizer()
   DepthPlan plan;                              // the saved one, or all blocks
   std::shared_ptr<const Lora> lora;            // LoRA factors of a saved model, which are merged into the plan
   std::optional<DepthPlan> unmerged;           // the plan without them, where they are
   std::vector<int64_t> removed;                // layers of the original model that the saved plan lacks
-  std::optional<Provenance> provenance;        // of a saved plan only
+  std::optional<Provenance> provenance;        // only a saved plan has one
 
   // The tokenizer, for code that reads or writes text. Throws Error naming the directory and the files looked for if
   // there is none.

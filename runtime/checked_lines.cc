@@ -14,7 +14,7 @@ namespace shiftrt {
 
 namespace {
 
-constexpr size_t kDigits = 16;  // of HashHex
+constexpr size_t kDigits = 16;  // the length of HashHex
 
 // The text of a line without its end; false if the checksum in front of it is not that of the text.
 bool Verify(std::string_view line, std::string_view& text) {

@@ -11,7 +11,7 @@
 namespace shiftrt {
 
 struct CheckedLines {
-  std::vector<std::string> texts;  // of the lines whose checksum is right
+  std::vector<std::string> texts;  // the texts of the lines whose checksum is right
   std::vector<std::string> bad;    // "FILE:LINE: its checksum is wrong", one for each other line
 };
 // A last line without an end was being written when the program was killed. It is left out and not called bad. Throws

@@ -37,7 +37,7 @@ struct Context {
   int threads = 1;
   Isa isa = Isa::kPortable;
   int64_t memory = 0;            // bytes of the host that sums or kept activations may take; 0: what is free
-  Device device = Device::kCpu;  // of decoders, and of what they tally (engine/tally.h)
+  Device device = Device::kCpu;  // runs decoders and their tallies (engine/tally.h)
   std::vector<int> gpus = {0};   // indices of GPUs; those after the first only share calibration passes
   // Solves large float64 problems on the first of `gpus` (runtime/linalg/solver.h). May be null: then the CPU does.
   std::shared_ptr<linalg::Solver> solver = nullptr;

@@ -109,7 +109,7 @@ class PiecesHash {
   PiecesHash();
   ~PiecesHash();
   void Add(std::string_view piece);
-  std::string Hex() const;  // of the pieces so far
+  std::string Hex() const;  // the hash of the pieces so far
 
  private:
   struct State;

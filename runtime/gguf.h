@@ -40,7 +40,7 @@ enum class GgufKind : uint32_t {
 struct GgufValue {
   GgufKind kind;                     // never kArray
   bool array;                        // true: an array of `kind`
-  uint64_t count;                    // of elements; 1 unless it is an array
+  uint64_t count;                    // number of elements; 1 unless it is an array
   std::span<const std::byte> bytes;  // strings with their lengths
 };
 
@@ -104,7 +104,7 @@ class GgufFile {
   explicit GgufFile(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return files_.front().path(); }
-  const GgufMetadata& metadata() const { return contents_.metadata; }  // of the first part
+  const GgufMetadata& metadata() const { return contents_.metadata; }  // the metadata of the first part
   const GgufContents& contents() const { return contents_; }
   const GgufTensors& tensors() const { return contents_.tensors; }
 

@@ -13,7 +13,7 @@ namespace shiftrt {
 namespace {
 
 constexpr size_t kMaxLevels = 16;
-constexpr size_t kMaxOrderedKeys = 4096;  // of one object: its keys are looked for one after the other
+constexpr size_t kMaxOrderedKeys = 4096;  // limit per object, because its keys are searched one after the other
 
 // Builds a value from the events of the parser. nlohmann's own parser can watch nesting and keys too, by a callback,
 // but then looks through all siblings after each object, which takes quadratic time.

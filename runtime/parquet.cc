@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 using namespace parquet;  // NOLINT: the parts of this reader
 
 constexpr uint64_t kMaxFooter = uint64_t{1} << 26;
-constexpr uint64_t kBytesPerField = 128;  // of a row, in memory, about
+constexpr uint64_t kBytesPerField = 128;  // approximate bytes in memory per field of a row
 
 // Assembles rows from the values of columns: definition levels say how deep a value exists, repetition levels at which
 // list an entry continues (Melnik et al., Dremel, 2010).

@@ -170,7 +170,7 @@ class Processes {
   void Split(int parts);
   int parts() const { return parts_; }
   bool split() const { return parts_ > 1; }
-  int part() const { return rank_ % parts_; }  // which part of the model this process holds
+  int part() const { return rank_ % parts_; }  // the part of the model that this process holds
   int group() const { return rank_ / parts_; }
   int groups() const { return size_ / parts_; }
   int RankOf(int group, int part) const { return group * parts_ + part; }
@@ -248,12 +248,12 @@ class Processes {
   int rank_ = 0, size_ = 1, parts_ = 1, sharers_ = 1, channel_ = 0;
   int stream_channel_ = 0, taken_channel_ = 0, result_channel_ = 0;  // within a group
   int passed_on_ = 0;                                                // streams that were not said to be taken over
-  uint64_t calls_ = 0;  // of Gather and Broadcast; a message of another one is an error
+  uint64_t calls_ = 0;  // counts Gather and Broadcast; a message of another call is an error
   std::vector<std::string> hosts_;
 };
 
 std::shared_ptr<Processes> OneProcess();
 
-std::string HostName();  // of this machine
+std::string HostName();  // the name of this machine
 
 }  // namespace shiftrt

@@ -8,7 +8,7 @@
 namespace shiftrt {
 
 struct Utf8Span {
-  size_t length;  // of the character; if invalid, of the longest prefix of a valid character
+  size_t length;  // bytes of the character; if invalid, of the longest prefix of a valid character
   bool valid;
 };
 

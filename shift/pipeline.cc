@@ -97,7 +97,7 @@ class Pipeline {
     result_.chosen_trial = fitted.chosen_trial;
     result_.untried = std::move(fitted.untried);
     result_.seconds += fitted.seconds;
-    if (options_.heal != Heal::kOff) Walk(DepthPlan(result_.corrected));  // which it replaces
+    if (options_.heal != Heal::kOff) Walk(DepthPlan(result_.corrected));  // the walk replaces result_.corrected
   }
 
   // Says where a correction explains nothing of held-out text. A mean update alone has R2 0 by definition.

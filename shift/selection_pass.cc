@@ -105,7 +105,7 @@ Selection SharedCalibration::Select(const ShiftJob& job, const ShiftOptions& opt
     streams_.emplace(pass.depths, std::ssize(job.calibration.fit));
     Probe* const beside[] = {&*streams_};
     return select(beside);
-  } catch (const OutOfMemory&) {  // of a GPU, which may have room without them
+  } catch (const OutOfMemory&) {  // a GPU may have room without them
     streams_.reset();
   }
   return select({});

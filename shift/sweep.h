@@ -50,9 +50,9 @@ struct SweepRow {
   int64_t samples = 0;
 
   std::vector<BlockPart> removed;
-  int64_t tokens = 0;                 // that were fitted; 0 if nothing is fitted
+  int64_t tokens = 0;                 // fitted tokens; 0 if nothing is fitted
   double r2_fit = 0, r2_heldout = 0;  // means over sites; NaN without
-  int64_t parameters = 0;             // of all adapters together
+  int64_t parameters = 0;             // parameters of all adapters together
   std::string chosen;                 // the recipe, where the correction chooses one
   Quality original, pruned, corrected;
 };

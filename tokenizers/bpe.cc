@@ -152,7 +152,7 @@ void BpeTokenizer::Merge(std::string_view word, std::vector<Symbol>& symbols) co
   struct Candidate {
     BpeMerge merge;
     int64_t left;
-    size_t length;  // of both symbols; symbols only grow, so an equal length means the same two symbols
+    size_t length;  // length of both symbols; symbols only grow, so an equal length means the same two symbols
     int32_t left_id, right_id;
   };
   const auto later = [](const Candidate& a, const Candidate& b) {

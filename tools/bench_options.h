@@ -16,7 +16,7 @@ namespace shiftrt {
 struct BenchOptions {
   CommonOptions common;
   std::string what = "cpu", config, save;
-  bool kernels_only = false;  // of `bench gpu`
+  bool kernels_only = false;  // set by `bench gpu`
   ModelBenchOptions bench;
   MainJobOptions job;
   CalibrationBenchOptions calibration;

@@ -158,7 +158,7 @@ std::vector<Training> Trainings(const FinetuneCommand& command, const LanguageMo
 
 // `error`: how much of the change by LoRA is lost by rounding to the type of the weights.
 void WarnOfRounding(double error, bool merged) {
-  constexpr double kMuch = 0.75;  // of bfloat16, 0.6 was seen to cost less than 0.3% of perplexity
+  constexpr double kMuch = 0.75;  // 0.6 of bfloat16 was seen to cost less than 0.3% of perplexity
   if (error <= kMuch) return;
   fmt::print(stderr,
              "shiftrt: rounding to the type of the weights errs by {:.0f}% of the change that was trained; {}\n",

@@ -24,7 +24,7 @@ struct InspectOptions {
   CommonOptions common;
   std::string prune;  // criteria, with or without an amount
   std::string calib;
-  bool table = false;  // of what each option goes with
+  bool table = false;  // print the table of options that go together
   bool devices = false;
   bool families = false;
 };

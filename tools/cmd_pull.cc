@@ -33,7 +33,7 @@ int Run(const PullCommand& command) {
     for (const PulledRepository& repository : LookUp(command.settings)) PrintFiles(repository);
     return 0;
   }
-  DownloadProgress show;  // of the repository that is being pulled
+  DownloadProgress show;  // shows the repository that is being pulled
   PullObserver observer;
   observer.begin = [&](const PulledRepository& repository) {
     Announce(repository, command.quiet);

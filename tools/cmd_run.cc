@@ -230,7 +230,7 @@ int Run(const RunOptions& options) {
   made.state = "fitted";  // a run that is killed leaves this, and the same command then completes it
   save();                 // before the evaluation, which may be interrupted
   if (!options.save.empty()) phases.Done("save");
-  std::vector<Section> sections;  // of the report
+  std::vector<Section> sections;  // the sections of the report
   Json recovery;
   fs::path checkpoint;
   if (!options.recover.empty()) {

@@ -189,7 +189,7 @@ std::vector<Candidate> Complete(const CLI::App& app, std::vector<std::string> wo
   }
   std::erase_if(found, [&](const Candidate& one) { return !one.word.starts_with(current); });
   for (Candidate& one : found) {
-    one.word = (prefix + one.word).substr(before);  // which `current`, with the prefix, has too
+    one.word = (prefix + one.word).substr(before);  // `current`, with the prefix, has it too
     if (one.group.empty()) one.group = group;
   }
   std::erase_if(found, [](const Candidate& one) { return one.word.empty(); });

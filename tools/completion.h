@@ -13,7 +13,7 @@ class App;
 namespace shiftrt {
 
 struct Candidate {
-  std::string word, group, summary;  // of an option: its group in --help-all, and its description
+  std::string word, group, summary;  // for an option its group in --help-all and its description
 };
 
 // Returns the words that the last of `words` may become. The first word is the program, and `app` is its parser. There

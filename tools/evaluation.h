@@ -38,14 +38,14 @@ struct EvaluationOptions {
 // The input of RunEvaluation(). It holds references; its maker keeps the objects alive.
 struct EvaluationJob {
   const std::vector<ModelVariant>& variants;  // as Evaluate() takes them
-  PaperSetting paper;                         // whose numbers are shown next to ours
+  PaperSetting paper;                         // its numbers are shown next to ours
   const Resources& resources;
   Progress& progress;
 };
 
 struct EvaluationResult {
   nlohmann::json json;
-  Section section;  // of a page
+  Section section;  // a section of a page
 };
 
 // Scores the suites by every variant, prints a table of each as it is done and the means at the end. An evaluation that

@@ -24,14 +24,14 @@ class TrainingDisplay {
   bool terminal_, timed_, drawn_ = false;  // timed: how many steps there will be is an estimate
   std::chrono::steady_clock::time_point last_;
   const char* validation_;  // the name of the validation loss
-  size_t validations_ = 0;  // that were shown
+  size_t validations_ = 0;  // the number of validations that were shown
 };
 
 struct TrainingShow {
   std::string name;       // "" where there is one training alone
   bool describes = true;  // the model and the text too
   bool quiet = false;
-  bool first = true;  // of the processes: the one that writes
+  bool first = true;  // true for the process that writes
 };
 // Finetune(), with what it does and how it goes on standard output, and on standard error from where an interrupted
 // training continues.
@@ -44,7 +44,7 @@ struct TrainingOutcome {
   TrainingHistory history;
   bool kept_best = false;
   int64_t parameters = 0, peak_bytes = 0, kept_blocks = 0;
-  double perplexity = 0;  // of the held-out text; 0: not measured
+  double perplexity = 0;  // perplexity of the held-out text; 0: not measured
 };
 
 // The mean training loss of up to `points` parts of the steps, each at its last step.

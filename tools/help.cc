@@ -58,7 +58,7 @@ constexpr GroupRow kGroups[] = {
 };
 
 constexpr const char* kOtherOptions = "Other options";
-constexpr size_t kExamples = 3;  // that the short help shows
+constexpr size_t kExamples = 3;  // the short help shows so many
 
 std::vector<std::string> Words(const char* text) {
   std::istringstream words(text);
@@ -160,7 +160,7 @@ class HelpForm : public CLI::Formatter {
 std::string InLines(const std::vector<std::string>& words) {
   constexpr size_t kWidth = 88;
   std::string text;
-  size_t begin = 0;  // of the last line
+  size_t begin = 0;  // beginning of the last line
   for (const std::string& word : words) {
     if (!text.empty()) text += text.size() - begin + word.size() > kWidth ? ",\n" : ", ";
     if (text.ends_with('\n')) begin = text.size();

@@ -265,7 +265,7 @@ int RunCommand(int argc, char** argv, const std::shared_ptr<shiftrt::Processes>&
     if (!processes->first()) return e.get_exit_code() == 0 ? 0 : kWrongUsage;
     return app.exit(e) == 0 ? 0 : kWrongUsage;
   } catch (const shiftrt::PeerFailed&) {
-    return kFailed;  // which has been reported
+    return kFailed;  // the error has been reported
   } catch (const shiftrt::Interrupted& e) {
     if (reserve == nullptr) return Fail(kNoMemory, kFailed, *processes);
     return Fail(e.what(), processes->failed() ? kFailed : kInterrupted, *processes);

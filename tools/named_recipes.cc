@@ -30,7 +30,7 @@ std::vector<CLI::Option*> TakeRecipe(CLI::App& app, const std::string& name) {
       continue;
     }
     const std::string given = fmt::format("{}", fmt::join(option->results(), ","));
-    if (given == value || field == std::string_view("prune")) continue;  // which layers go is another question
+    if (given == value || field == std::string_view("prune")) continue;  // a recipe does not choose the layers
     const bool flag = value == std::string_view("false");
     FailUsage("{}{}: --recipe {} has {}; leave out one of the two", option->get_name(), flag ? "" : " " + given, name,
               flag ? "none of it" : fmt::format("{} {}", option->get_name(), value));

@@ -77,12 +77,12 @@ class CpuBackend : public Backend, private OpsLayers {
   std::shared_ptr<const OutputWeights> plan_output_;  // keeps the tensors of output_ alive
   OutputWeights output_;
   const ModelConfig& config_;
-  int64_t slots_;  // of a cache
+  int64_t slots_;  // slots per cache
 
   Workspace residual_, normed_;
   Workspace gathered_;  // rows of a stream that are scored together
 
-  const Draw* draw_ = nullptr;  // of the call in progress
+  const Draw* draw_ = nullptr;  // that of the call in progress
   int32_t chosen_ = -1;
 };
 

@@ -288,7 +288,7 @@ class CpuOps : public Ops {
   std::vector<std::pair<CpuKv*, int64_t>> caches_;  // those that the sequences continue, and their lengths
   CallLayout layout_;
   std::vector<AttentionSequence> sequences_;   // Attention() sets their keys and values
-  Buffer<float> joined_keys_, joined_values_;  // of layout_.joined_rows
+  Buffer<float> joined_keys_, joined_values_;  // the rows in layout_.joined_rows
 };
 
 void CpuOps::Begin(const LayerCall& call) {

@@ -19,13 +19,13 @@ struct CudaKv : KvStorage {
   struct Slot {
     gpu::DeviceBuffer<std::byte> keys, values;  // (capacity, kv_dim)
   };
-  std::shared_ptr<const StreamRows> stream;  // that the memory goes back to
+  std::shared_ptr<const StreamRows> stream;  // the memory goes back to it
   std::vector<Slot> slots;                   // one per block whose attention runs, in plan order
 };
 
 // Arrays in device memory, and sizes.
 struct Step {
-  int64_t count = 0;  // of tokens, whose numbers the arrays have
+  int64_t count = 0;  // the number of tokens that the arrays describe
   // rotations: the rows of the tables of rotations, which are the positions unless a sequence has the long factors.
   const int32_t *tokens = nullptr, *rotations = nullptr, *cache_rows = nullptr, *first_row = nullptr,
                 *visible = nullptr;
@@ -79,7 +79,7 @@ class CudaCall {
   }
 
   const bool places_;
-  std::vector<GrowingRopeTable> ropes_;  // of ModelConfig::rope and, if a layer has it, second_rope
+  std::vector<GrowingRopeTable> ropes_;  // tables of ModelConfig::rope and, if a layer has it, second_rope
   gpu::DeviceBuffer<int32_t> numbers_;
   const CudaKv* cache_ = nullptr;
   Step step_;

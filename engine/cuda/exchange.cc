@@ -94,7 +94,7 @@ class GpuRowExchange : public RowExchange {
   std::shared_ptr<const StreamRows> rows_;
   std::unique_ptr<Carrier> carrier_;
   std::vector<Transfer> sent_, received_;
-  std::deque<DeviceBuffer<float>> buffers_;  // which keep their memory from round to round
+  std::deque<DeviceBuffer<float>> buffers_;  // they keep their memory from round to round
   size_t used_ = 0;
   std::optional<OutOfMemory> lacking_;
 };

@@ -45,7 +45,7 @@ class ManyTokens : public Layers {
   MatrixView<const float> WithBias(MatrixView<const float> update, const gpu::DeviceBuffer<float>& bias);
 
   CudaState& s_;
-  gpu::Pending pending_;  // what the stream still has to have added
+  gpu::Pending pending_;  // must still be added to the stream
 };
 
 }  // namespace shiftrt

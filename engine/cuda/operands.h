@@ -15,7 +15,7 @@ namespace shiftrt {
 // A vector in float32.
 struct DeviceVector {
   const float* data = nullptr;
-  bool offset_added = false;  // of a norm: whether the family's offset is in it
+  bool offset_added = false;  // true for a norm's weights to which the family's offset was added
 };
 
 class DeviceOperands {

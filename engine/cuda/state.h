@@ -24,7 +24,7 @@ struct DeviceLra {
 
 struct KeysValues {
   gpu::DeviceArray keys, values;
-  int64_t rows = 0;  // of each
+  int64_t rows = 0;  // rows of keys, and as many of values
 };
 
 // The arrays that every call uses again, each as large as the largest call needs.

@@ -51,9 +51,9 @@ class Gpus {
   gpu::Communicator& communicator() { return *communicator_; }
 
  private:
-  std::vector<std::shared_ptr<DeviceWeights>> weights_;  // which own the streams
+  std::vector<std::shared_ptr<DeviceWeights>> weights_;  // they own the streams
   std::vector<std::shared_ptr<linalg::Solver>> solvers_;
-  std::optional<gpu::Communicator> communicator_;  // of several
+  std::optional<gpu::Communicator> communicator_;  // none for one GPU
 };
 
 // On the first GPU what the matrices held, and what is added there; on the others what is added there. The first one's
@@ -80,7 +80,7 @@ class CudaRidgeSums : public DeviceRidgeSums {
     for (size_t i = stored_ ? 1 : 0; i < parts_.size(); ++i) {
       try {
         gpu::Synchronize(gpus_->stream(i));
-      } catch (const Error&) {  // which the next call on the stream reports
+      } catch (const Error&) {  // the next call on the stream reports it
       }
     }
   }

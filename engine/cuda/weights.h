@@ -65,7 +65,7 @@ class DeviceWeights {
   gpu::Stream stream() const { return rows_->stream(); }
   const gpu::DeviceInfo& info() const { return info_; }
   gpu::Products& products() { return products_; }
-  DType dtype() const { return dtype_; }  // of every matrix
+  DType dtype() const { return dtype_; }  // the type of every matrix
   gpu::ConstDeviceArray embedding() const { return {embedding_.data(), dtype_}; }
   gpu::ConstDeviceArray head() const { return {head_.size() > 0 ? head_.data() : embedding_.data(), dtype_}; }
   const DeviceNorm& final_norm() const { return final_norm_; }

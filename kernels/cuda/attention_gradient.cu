@@ -54,7 +54,7 @@ struct GradientKernel {
     const T *q, *keys, *values, *dout;
     const float *log_sums, *deltas;  // (tokens, heads)
     const PackedSequence* sequences;
-    float *dfirst, *dvalues;  // of queries and nothing, or of keys and values
+    float *dfirst, *dvalues;  // gradients of queries and nothing, or of keys and values
     int heads, kv_heads;
     int window;  // 0: none
     bool capped;
@@ -68,7 +68,7 @@ struct GradientKernel {
 
   struct Tiles {
     Shared<T> row_first, row_second, first, second;
-    Shared<float> log_sums, deltas;  // of the columns, where these are queries
+    Shared<float> log_sums, deltas;  // one per column, if the columns are queries
   };
   using Products = float[kColumnTiles][4];
   using Gradient = float[kOutTiles][4];

@@ -32,7 +32,7 @@ struct WarpgroupKernel {
     T* out;
     float* log_sums;  // may be null
     int heads, kv_heads;
-    float scale;  // of scores, to exponents of two
+    float scale;  // turns scores into exponents of two
   };
 
   struct Memory {

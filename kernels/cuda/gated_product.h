@@ -20,7 +20,7 @@ struct GatedProduct {
   const float* bias = nullptr;                       // (2 intermediate): bg, then bu; or null
   int64_t tokens = 0, hidden = 0, intermediate = 0;  // hidden: a multiple of 64; intermediate: a multiple of 8
   DeviceArray out;                                   // (tokens, intermediate), not x
-  int multiprocessors = 1;                           // of the device: there are at most as many blocks
+  int multiprocessors = 1;                           // those of the device; there are at most as many blocks
 };
 // With silu, and with the tanh form of gelu. Throw Error for what TakesGatedProduct() denies.
 void MultiplySwiGlu(Stream stream, const GatedProduct& call);

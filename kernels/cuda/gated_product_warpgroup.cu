@@ -30,7 +30,7 @@ struct GatedProductKernel {
     const float* bias;  // may be null
     T* out;
     int tokens, intermediate;
-    int steps;  // of a tile
+    int steps;  // steps per tile
     int token_tiles, column_tiles;
   };
 

@@ -9,9 +9,9 @@ namespace shiftrt::gpu {
 
 // The softmax of a token, and of its teacher, over the vocabulary processed so far.
 struct LossState {
-  double sum = 0;          // of exp(logit - maximum)
-  double teacher_sum = 0;  // of exp(teacher's logit - its maximum)
-  double between = 0;      // of exp(teacher's logit - its maximum) * (teacher's logit - logit)
+  double sum = 0;          // sum of exp(logit - maximum)
+  double teacher_sum = 0;  // sum of exp(teacher's logit - its maximum)
+  double between = 0;      // sum of exp(teacher's logit - its maximum) * (teacher's logit - logit)
   float maximum = 0, teacher_maximum = 0, target = 0;
 };
 

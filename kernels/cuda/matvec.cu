@@ -98,7 +98,7 @@ struct Nothing {};
 template <int kRows>
 struct Beside {
   float bias[kRows], addend[kRows];
-  float cosine, sine;  // of the rotation, with the factor on queries
+  float cosine, sine;  // the rotation, with the factor on queries
 };
 
 // A warp computes kRows rows of the product at a time: adjacent rows; a row of the gate projection and the same row of
@@ -219,7 +219,7 @@ struct MatVecKernel {
     const int half = to.head_dim / 2, head = item / half, pair = item % half;
     const int first = to.pairs.First(pair), second = to.pairs.Second(pair);
     const float low = sums[0], high = sums[1];
-    const int64_t cached = cache_row * to.kv_heads + (head - to.heads);  // of a key; values have kv_heads fewer
+    const int64_t cached = cache_row * to.kv_heads + (head - to.heads);  // a key's; a value's is kv_heads smaller
     if (head >= to.heads + to.kv_heads) {
       T* const value = to.values + (cached - to.kv_heads) * to.head_dim;
       value[first] = Narrow<T>(low);

@@ -9,7 +9,7 @@ namespace shiftrt::gpu {
 
 // The softmax of a token over the vocabulary processed so far.
 struct TokenScore {
-  double sum = 0;  // of exp(logit - maximum)
+  double sum = 0;  // sum of exp(logit - maximum)
   float maximum = 0, target = 0;
   int32_t best = 0;
 };

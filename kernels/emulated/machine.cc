@@ -65,7 +65,7 @@ struct PendingCopy {
 
 struct BlockState {
   gpu::Index3 index;
-  std::unique_ptr<std::byte[]> shared;  // of the exact size, so that AddressSanitizer finds an overrun
+  std::unique_ptr<std::byte[]> shared;  // has the exact size, so that AddressSanitizer finds an overrun
   std::unique_ptr<TileMemory> tiles;    // if the kernel uses it
 };
 

@@ -118,7 +118,7 @@ void WaitUntil(const Event& event, const Where& where);
 void WaitForEarlier(const Where& where);
 void AllowNext(const Where& where);
 void CountStreamed(int64_t bytes);
-int CurrentRank(const Where& where);  // of the block in its cluster
+int CurrentRank(const Where& where);  // the block's rank in its cluster
 void WaitCluster(const Where& where);
 // NaN until the store arrives at the mbarrier, which is as late as the kernel allows. Reports a store before all blocks
 // have started or to one that has ended, and one that nobody waits for.

@@ -383,7 +383,7 @@ void TileMemory::Multiply(std::span<const WarpgroupProduct* const> lanes, const 
 
 void TileMemory::FenceRegisters(std::span<const Participant> lanes, size_t count, bool accumulators) {
   Registers& registers = warps_[WarpOfThread()].registers[lanes[0].slot];
-  if (registers.products > 0) return;  // of products that go on, to which more are added
+  if (registers.products > 0) return;  // the products go on, and more are added to them
   registers.count = count;
   registers.fenced = accumulators;
   registers.values.resize(lanes.size() * count);

@@ -116,11 +116,11 @@ class TileMemory {
     std::array<void*, 32> lanes = {};
     size_t count = 0;  // words of each
     bool fenced = false;
-    int products = 0;              // that are not complete
+    int products = 0;              // incomplete products
     std::vector<uint32_t> values;  // (lanes, count); while products are not complete: before them
   };
   struct Operand {
-    std::vector<uint32_t> addresses;  // of 16-bit elements, none if in registers
+    std::vector<uint32_t> addresses;  // addresses of 16-bit elements; none if they are in registers
     std::vector<uint16_t> bits;
   };
   struct Product {

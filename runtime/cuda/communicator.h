@@ -33,7 +33,7 @@ class Communicator {
 
 // An array that goes to the GPU of another process, or comes from it.
 struct Transfer {
-  int rank = 0;  // of the other process
+  int rank = 0;  // the rank of the other process
   float* data = nullptr;
   int64_t count = 0;
 };

@@ -171,7 +171,7 @@ double ReciprocalCondition(const Context& context, MatrixView<const double> fact
 double SolveFromRight(const Context& context, MatrixView<double> a, MatrixView<double> b, double least) {
   Check(a.rows == a.cols && b.cols == a.rows, "({} x {}) to be solved for a right side of ({} x {})", a.rows, a.cols,
         b.rows, b.cols);
-  double norm = 0;  // of a', so the largest row
+  double norm = 0;  // the norm of a', so the largest row
   for (int64_t i = 0; i < a.rows; ++i) {
     double sum = 0;
     for (int64_t j = 0; j < a.cols; ++j) {

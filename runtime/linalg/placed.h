@@ -44,7 +44,7 @@ class PlacedMatrix {
  private:
   int64_t rows_ = 0, cols_ = 0;
   mutable std::optional<Matrix<double>> host_;
-  mutable std::shared_ptr<Solver> solver_;  // of there_
+  mutable std::shared_ptr<Solver> solver_;  // the solver that made there_
   mutable std::shared_ptr<const Array> there_;
 };
 

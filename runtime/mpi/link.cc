@@ -27,7 +27,7 @@ using std::chrono::seconds;
 // Tags of MPI messages. Every implementation allows tags up to 32767. Those of channels follow these.
 enum Tag { kAliveTag, kNoticeTag, kHeardTag, kFirstChannelTag };
 
-constexpr size_t kNoticeBytes = 1024;  // of a text about a process that has failed, zero-terminated
+constexpr size_t kNoticeBytes = 1024;  // size of the zero-terminated text about a process that has failed
 // The first character of such a text, before the rank of its sender: the sender itself has failed, or it reports that
 // another process has.
 constexpr char kOwn = 'o', kSeen = 's';

@@ -18,8 +18,8 @@ enum PhysicalType { kBoolean, kInt32, kInt64, kInt96, kFloat, kDouble, kByteArra
 struct SchemaNode {
   std::string name, path;  // "a.list.element"
   Repetition repetition = Repetition::kRequired;
-  int max_definition = 0, max_repetition = 0;  // of values at this node
-  int64_t type = -1;                           // of a leaf
+  int max_definition = 0, max_repetition = 0;  // levels of values at this node
+  int64_t type = -1;                           // the physical type of a leaf
   bool is_unsigned = false;                    // integers
   bool list = false;                           // a LIST: its repeated child holds the elements
   bool leaf = false;

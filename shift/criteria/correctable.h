@@ -48,7 +48,7 @@ class CorrectableProbe : public Probe {
     Site site;
   };
   std::vector<Part> parts_;
-  int64_t begin_ = 0;            // where the current group begins
+  int64_t begin_ = 0;            // the first site of the current group
   std::vector<RidgeSums> sums_;  // the sums of the current group
   std::optional<RidgeProbe> probe_;
   std::map<std::pair<Unit, int64_t>, std::vector<Correctable>> found_;  // results, by unit and rank

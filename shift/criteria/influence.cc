@@ -61,7 +61,7 @@ std::vector<Tap> InfluenceProbe::Taps() {
 // Notes every window that ends at `place`. Where a model is split, this process may hear the places from `device.first`
 // on. The process before it notes the window that ends there.
 void InfluenceProbe::Take(OnDevice& device, int64_t place, const Batch& batch) {
-  if (place <= device.last) device.first = place;  // of another batch
+  if (place <= device.last) device.first = place;  // a new batch has begun
   device.last = place;
   for (auto& [window, statistics] : heard_) {
     const int64_t step = Step(window.first), begin = place - window.second * step;

@@ -53,11 +53,11 @@ class InfluenceProbe : public Probe {
     Unit unit{};
     int64_t count = 0, first = 0;
     std::vector<RowProducts> products;
-    std::vector<int64_t> offsets;  // of the batch
+    std::vector<int64_t> offsets;  // the offsets in the batch
     friend auto FieldsOf(Note& n) { return std::tie(n.unit, n.count, n.first, n.products, n.offsets); }
   };
 
-  std::vector<int64_t> depths_;  // of the taps: in front of each block, and behind the last
+  std::vector<int64_t> depths_;  // the depths of the taps, which are in front of each block and behind the last
   Windows settled_, heard_;
   std::unique_ptr<PendingProducts> products_;
   std::optional<BatchNotes<Note>> notes_;

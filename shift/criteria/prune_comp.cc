@@ -32,7 +32,7 @@ Selection SelectByPruneComp(const CriterionTask& task) {
 
     const std::vector<double> scores = influence.Found(Unit::kBlock, 1).Scores();
     std::vector<double> free;
-    std::vector<size_t> index;  // of each of those among `kept`
+    std::vector<size_t> index;  // for each of them its index in `kept`
     for (size_t i = 0; i < kept.size(); ++i) {
       if (kept[i] < spec.keep_first || kept[i] >= layers - spec.keep_last) continue;
       selection.scores[kept[i]] = scores[i];

@@ -42,9 +42,9 @@ class Quota {
   Unit unit() const { return unit_; }
   int64_t units() const { return std::ssize(sizes_); }  // units of the model
   int64_t count() const { return count_; }              // RemovalCount()
-  int64_t first() const { return first_; }              // that is not protected by keep=
+  int64_t first() const { return first_; }              // the first unit that keep= does not protect
   int64_t end() const { return end_; }                  // behind the last such unit
-  bool by_size() const { return by_size_; }             // whether the amount is a size, and units differ in it
+  bool by_size() const { return by_size_; }             // true if the amount is a size, in which units differ
   // The cost per size of removing a unit with this score. If units are counted, it is the score itself.
   double CostPerSize(int64_t unit, double score) const { return score / static_cast<double>(sizes_[unit]); }
   bool Admits(int64_t unit) const;
@@ -54,7 +54,7 @@ class Quota {
  private:
   Unit unit_;
   int64_t count_, first_, end_;
-  std::vector<int64_t> sizes_;  // of units, in what limit_ counts
+  std::vector<int64_t> sizes_;  // sizes of units, in the unit of limit_
   int64_t limit_, size_ = 0;    // size_: of taken_
   bool by_size_ = false;
   bool reach_ = false;  // limit_ is the least, not the most

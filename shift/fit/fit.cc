@@ -131,7 +131,7 @@ FittedSites ReduceSites(const Context& context, const std::vector<const SiteSums
   const Stopwatch watch(fitted.seconds.factorize);
   const SharedItems items = WhereSumsAre(context, sites);
   std::vector<std::vector<double>> spectra(sites.size());
-  std::vector<linalg::Tridiagonal> squares(sites.size());  // of spectra that are completed later
+  std::vector<linalg::Tridiagonal> squares(sites.size());  // for spectra that are completed later
   if (RankNeedsSpectrum(options.rank)) {
     items.ForEach([&](int64_t i) {
       spectra[i] = SingularValues(context, sites[i]->fit, solved.solutions[i], options.factorization);

@@ -34,14 +34,14 @@ inline auto FieldsOf(Lra& lra) { return std::tie(lra.a, lra.p, lra.q, lra.b); }
 
 struct SiteReport {
   Site site;
-  std::string part;    // of a block that is healed: the projection that was fitted again, "o" or "down"
+  std::string part;    // the projection of a healed block that was fitted again, "o" or "down"
   int64_t tokens = 0;  // fitted
   double lambda = 0;
   int64_t rank = 0;
   // The share of what the blocks add to the stream that the correction explains as it runs, in the fit's token weights.
   // NaN without held-out text, and for a correction that scales the stream, which has no sums.
   double r2_fit = 0, r2_heldout = 0;
-  double condition = 0;  // of the regularised Gram
+  double condition = 0;  // condition number of the regularised Gram
   double effective_rank = 0;
   // The mean factor over the coordinates of a correction that scales the stream. NaN for other corrections.
   double scale = std::numeric_limits<double>::quiet_NaN();
@@ -78,7 +78,7 @@ struct FittedSites {
   std::optional<DepthPlan> plan;
   StepSeconds seconds;
 
-  FittedSites& operator+=(FittedSites more);  // of other sites
+  FittedSites& operator+=(FittedSites more);  // adds those of other sites
 };
 // The original plan of `layers` with `sites` corrected, or the plan that `fitted` has.
 DepthPlan CorrectedPlan(int64_t layers, std::span<const Site> sites, const FittedSites& fitted);

@@ -27,7 +27,7 @@ struct Trial {
   double loss = 0;         // on held-out text, nats per token
   double gain = 0;         // by which the loss is below that of the first trial
   double error = 0;        // standard error of `gain` over the held-out sequences; infinite for a single sequence
-  int64_t parameters = 0;  // of the adapters: what the recipe costs at run time
+  int64_t parameters = 0;  // parameters of the adapters, which the recipe costs at run time
 
   // The gain stands out of its error: it is not the luck of the held-out text.
   bool clear() const { return gain > 2 * error; }

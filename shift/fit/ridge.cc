@@ -161,7 +161,7 @@ class HoldoutScore {
   }
 
   double operator()(double lambda) const {
-    double change = 0;  // of the squared error, against no map at all
+    double change = 0;  // change of the squared error against no map at all
     for (int64_t i = spectrum_.first; i < spectrum_.size(); ++i) {
       double sum = -2 * linear_[i];
       for (int64_t j = spectrum_.first; j < spectrum_.size(); ++j)

@@ -24,7 +24,7 @@ struct RidgeSolution {
   linalg::PlacedMatrix a;  // (n, d), row-vector convention
   Matrix<double> b;        // (1, d)
   double lambda = 0;       // the absolute value used
-  double condition = 0;    // of the regularised Gram, estimated
+  double condition = 0;    // estimated condition number of the regularised Gram
   std::string warning;     // empty unless the solve had to fall back
 };
 

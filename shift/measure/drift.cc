@@ -106,7 +106,7 @@ class DriftProbe : public Probe {
   void Settle(int64_t) override {}
 
   std::vector<Seen> seen;                // by depth
-  std::vector<std::vector<float>> last;  // of every `every`th token, where the final norm reads
+  std::vector<std::vector<float>> last;  // the final norm's inputs at every `every`th token
 
  private:
   void Take(size_t d, const Rows& rows) {

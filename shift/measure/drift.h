@@ -15,7 +15,7 @@ namespace shiftrt {
 // The choice of the tokens that are shown as points.
 struct ShownTokens {
   int64_t count = 250;  // about, per plan
-  uint64_t seed = 0;    // of t-SNE
+  uint64_t seed = 0;    // the seed of t-SNE
 };
 
 // Runs every plan over `batches` (the first plan is the original). `components`: the stream at the end of every `n`th

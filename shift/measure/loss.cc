@@ -92,7 +92,7 @@ Losses LossesOfWholePlans(const Context& context, const std::shared_ptr<const We
 Losses LossesFromStreams(const Context& context, const std::shared_ptr<const Weights>& weights, const DepthPlan& plan,
                          const std::vector<Substitute>& substitutes, const std::vector<Batch>& batches,
                          Progress& progress) {
-  std::vector<double> losses(substitutes.size());  // of the batch that runs
+  std::vector<double> losses(substitutes.size());  // losses on the batch that runs
   int64_t shown = 0;                               // tokens that the progress has of the batches that run
   Decoder rest(context, weights, plan);  // a decoder of its own, so that the stream of the first one stays as it is
   std::vector<Tap> taps;

@@ -136,7 +136,7 @@ class Descent {
   const Context& context_;
   const int64_t n_;
   Matrix<double> p_, kernel_, y_, velocity_, gains_;
-  std::vector<double> sums_;  // of the rows of kernel_
+  std::vector<double> sums_;  // sums of the rows of kernel_
 };
 
 }  // namespace

@@ -12,8 +12,8 @@ namespace shiftrt {
 
 struct TsneOptions {
   double perplexity = 30;  // about how many neighbours a point has; at most a third of the points is used
-  int iterations = 500;    // of gradient descent; early exaggeration ends after a quarter of them
-  uint64_t seed = 0;       // of the first positions
+  int iterations = 500;    // steps of gradient descent; early exaggeration ends after a quarter of them
+  uint64_t seed = 0;       // the seed of the first positions
 };
 
 // The most points that Tsne takes: it is exact, with arrays of all pairs.

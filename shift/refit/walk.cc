@@ -34,7 +34,7 @@ struct Text {
 
 // The fits at a stage of the plan.
 struct Work {
-  std::optional<Site> run;  // that begins behind it, to be corrected by a change of this stage
+  std::optional<Site> run;  // the run that begins behind it, which a change of this stage corrects
   bool output = false, down = false;
 
   int64_t fits() const { return (output ? 1 : 0) + (down || run ? 1 : 0); }
@@ -171,7 +171,7 @@ class Walk {
 
   void Resume(const Batch& batch, KeptRows& stream, std::span<const Stage> stages) {
     stream.Set(decoder_.Resume(batch, stream.rows(), stages));
-    job_.progress.Advance(0);  // which may interrupt
+    job_.progress.Advance(0);  // this may interrupt the walk
   }
 
   // Takes the original stream to a place that it has not passed.
@@ -347,11 +347,11 @@ class Walk {
   const int64_t behind_;    // the place behind the first part that is removed
   std::vector<Site> bare_;  // the sites of adapters that stand alone
   size_t bare_done_ = 0;    // how many of them are fitted
-  int64_t at_ = 0;          // where the original stream stands
+  int64_t at_ = 0;          // the place that the original stream has reached
   const std::unique_ptr<Tally> tally_;
   Decoder decoder_;
   std::vector<Work> work_;      // by stage
-  std::vector<Stage> pending_;  // that the corrected stream has yet to run
+  std::vector<Stage> pending_;  // stages that the corrected stream has yet to run
   std::vector<Text> texts_;     // fitted, and held out
   WalkResult result_;
 };
@@ -421,7 +421,7 @@ DepthPlan Unhealed(const DepthPlan& healed, const DepthPlan& before, const std::
 FittedSites FitInSequence(const ShiftJob& job, const std::vector<Site>& sites, const SequenceOptions& options,
                           const SiteFit& fit, std::optional<StartStreams> start) {
   Check(options.mode != Calibration::kIndependent && !sites.empty(), "independent sites are fitted from one pass");
-  NoProgress quiet;  // of the single fits
+  NoProgress quiet;  // the single fits report no progress
   const SiteCorrection correction = {
       SiteInput::kStream, [&](const SiteSums& sums, const Projection*, const BlockPtr&) { return fit(sums, quiet); }};
   std::vector<BlockPart> removed;

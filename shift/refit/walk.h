@@ -28,11 +28,11 @@ struct SiteCorrection {
 };
 
 struct WalkOptions {
-  const SiteCorrection* correction = nullptr;  // of the parts that the plan leaves bare; null: it has its corrections
+  const SiteCorrection* correction = nullptr;  // for what the plan leaves bare; null: it has its corrections
   Heal heal = Heal::kOff;
-  RidgeOptions ridge;  // of what is healed
+  RidgeOptions ridge;  // for projections that are healed
   TokenWeighting weighting;
-  Calibration mode = Calibration::kDrift;  // of adapters: kSequential or kDrift
+  Calibration mode = Calibration::kDrift;  // how adapters are fitted: kSequential or kDrift
 };
 
 struct WalkResult {

@@ -17,7 +17,7 @@ namespace shiftrt {
 struct SumsOrigin {
   std::string model;                                      // fingerprint of the weights
   std::string dtype;                                      // the type they ran in
-  std::string settings;                                   // of the tokens and their weights
+  std::string settings;                                   // the settings of the tokens and their weights
   std::string source;                                     // a description of the source of the text
   std::vector<std::string> fit_samples, heldout_samples;  // hash of each sample's tokens, in order
 };

@@ -39,7 +39,7 @@ class MagnitudeProbe : public Probe {
 
  private:
   struct Means {
-    Matrix<double> sums;  // of ratios over sequences: one row per span
+    Matrix<double> sums;  // sums of ratios over sequences: one row per span
     int64_t sequences = 0;
 
     Means Clone() const { return {sums.Clone(), sequences}; }

@@ -50,7 +50,7 @@ class Pass::DeviceRun {
   }
 
  private:
-  std::deque<Decoder> decoders_;  // of the plans that are listened to
+  std::deque<Decoder> decoders_;  // decoders of the plans that have taps
   std::vector<Stage> stages_;     // from the block at which the pass begins
 };
 

@@ -48,8 +48,8 @@ class RidgeProbe : public Probe {
   std::vector<Entry> entries_;
   std::vector<RidgeSums> staged_;  // the sums of groups, until all groups are done
   int64_t begin_ = 0, end_ = 0, heard_ = 0;
-  std::vector<std::unique_ptr<RidgeAdder>> adders_;    // of the parts begin_ .. end_ - 1
-  std::vector<std::unique_ptr<RowCarrier>> carriers_;  // of the same
+  std::vector<std::unique_ptr<RidgeAdder>> adders_;    // one for each of the parts begin_ .. end_ - 1
+  std::vector<std::unique_ptr<RowCarrier>> carriers_;  // one for each of the same parts
   std::vector<std::shared_ptr<OnDevice>> devices_;
 };
 

@@ -20,15 +20,15 @@ namespace shiftrt {
 struct Site {
   int64_t layer = 0;             // the first block of which something is removed
   int64_t blocks = 1;            // how many blocks
-  bool from_mlp = false;         // of the first of them the attention stays
-  bool up_to_attention = false;  // of the last of them the MLP stays
+  bool from_mlp = false;         // the attention of the first layer stays
+  bool up_to_attention = false;  // the MLP of the last layer stays
 
   static Site Between(int64_t begin, int64_t end);  // places (models/plan.h)
   int64_t begin() const { return 2 * layer + (from_mlp ? 1 : 0); }
   int64_t end() const { return 2 * (layer + blocks) - (up_to_attention ? 1 : 0); }
   int64_t last() const { return layer + blocks - 1; }
   std::vector<BlockPart> Parts() const { return PartsBetween(begin(), end()); }
-  std::vector<int64_t> Layers() const;  // of which something is removed
+  std::vector<int64_t> Layers() const;  // the layers of which something is removed
   std::string Name() const;             // "3", "3-6", "3.attn", "3.mlp-6" or "3-6.attn"
 
   bool operator==(const Site&) const = default;
@@ -46,7 +46,7 @@ enum class SiteInput {
   kStream,     // the residual stream before the site: what an adapter reads
   kMlpBefore,  // the MLP's output of the block before the site: what ReplaceMe maps
   // The half before the site, on the corrected stream, gives the others:
-  kActivation,           // what its last projection reads: an MLP's gated activation, or what an attention's heads give
+  kActivation,  // the input of its last projection: an MLP's gated activation, or the output of an attention's heads
   kStreamAndActivation,  // [the stream behind it | that]
 };
 
@@ -55,7 +55,7 @@ struct SiteSums {
   Site site;
   SiteInput input = SiteInput::kStream;
   TokenWeighting weighting;
-  RidgeSums fit, heldout;  // of the fitted tokens, and of those held out (none: heldout.tokens() == 0)
+  RidgeSums fit, heldout;  // sums over the fitted tokens, and over those held out (none: heldout.tokens() == 0)
 
   static int64_t Bytes(int64_t hidden) { return 2 * RidgeSums::Bytes(hidden); }
   // Sums of no tokens.

@@ -15,7 +15,7 @@ namespace shiftrt {
 namespace {
 
 constexpr double kMassive = 1000;          // times the median
-constexpr double kSquareRounding = 1e-13;  // of a square that is a sum of three terms, relative to them
+constexpr double kSquareRounding = 1e-13;  // error of a square that is a sum of three terms, relative to them
 
 // True if the largest of `magnitudes`, which are reordered, is massive.
 bool Massive(std::vector<float>& magnitudes) {

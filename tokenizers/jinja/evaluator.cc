@@ -19,7 +19,7 @@ struct Closure {
 
 namespace {
 
-constexpr int kMaxDepth = 400;  // of nested evaluations
+constexpr int kMaxDepth = 400;  // limit of nested evaluations
 
 enum class Flow { kNext, kBreak, kContinue };
 
@@ -473,8 +473,8 @@ class Evaluator {
   Run& run_;
   Frame* frame_ = nullptr;
   std::string* out_ = nullptr;
-  Value block_;                   // of {% set x | filter %}
-  std::deque<Closure> closures_;  // which values point to
+  Value block_;                   // the text of {% set x | filter %}
+  std::deque<Closure> closures_;  // values point to them
 };
 
 }  // namespace

@@ -34,7 +34,7 @@ class Finder {
   size_t Extend(size_t matched, char byte) const;
 
   std::string_view part_;
-  std::vector<uint32_t> border_;  // of each prefix: the length of its longest proper prefix that also ends it
+  std::vector<uint32_t> border_;  // for each prefix the length of its longest proper prefix that also ends it
 };
 
 enum class Side { kLeft, kRight, kBoth };

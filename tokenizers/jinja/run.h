@@ -19,7 +19,7 @@ namespace shiftrt::jinja {
 // given back: the texts, lists and mappings of one rendering take less than kMaxMemory together.
 inline constexpr int64_t kMaxWork = int64_t{1} << 23;
 inline constexpr int64_t kMaxMemory = int64_t{1} << 28;  // bytes
-inline constexpr int kMaxNesting = 64;                   // of lists and mappings
+inline constexpr int kMaxNesting = 64;                   // limit of nested lists and mappings
 inline constexpr int kMaxRange = 100000;                 // elements, as in Jinja's sandbox
 
 struct Run {
@@ -28,7 +28,7 @@ struct Run {
   size_t at = 0;
   int64_t work = 0;
   int64_t memory = 0;  // bytes
-  int depth = 0;       // of nested evaluations
+  int depth = 0;       // number of nested evaluations
 
   // Both throw beyond the limits, and are called before the work is done.
   void Charge(size_t units);

@@ -11,7 +11,7 @@
 namespace shiftrt::jinja {
 
 struct Source {
-  std::string name;  // of the file, for errors
+  std::string name;  // the file's name, for errors
   std::string text;  // line ends are "\n"
 
   // Throws Error: "name:line:column: message". Lines and columns (in characters) are counted from 1; `at` is a byte.

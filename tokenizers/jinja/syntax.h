@@ -68,7 +68,7 @@ struct SliceOf {
 };
 struct CallArguments {
   std::vector<ExpressionPtr> values;  // positional ones first
-  std::vector<std::string> keywords;  // of the last values
+  std::vector<std::string> keywords;  // keywords of the last values
   size_t positional() const { return values.size() - keywords.size(); }
 };
 struct Call {
@@ -132,7 +132,7 @@ struct Macro {
   std::string name;
   Signature signature;  // its views point into `parameters`
   std::vector<std::string> parameters;
-  std::vector<ExpressionPtr> defaults;  // of each parameter; null where there is none
+  std::vector<ExpressionPtr> defaults;  // one per parameter; null if it has none
   Body body;
 };
 struct Scope {  // {% generation %}, which marks what the model writes

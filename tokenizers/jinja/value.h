@@ -49,18 +49,18 @@ struct Sequence {
     kList,
     kTuple,
     kRange,
-    kView,       // of dict.keys(), values() and items()
-    kGenerator,  // of map, select and their like: always true, without a length, and empty when it is read again
+    kView,       // result of dict.keys(), values() and items()
+    kGenerator,  // result of map, select and their like: always true, without a length, and empty when it is read again
   };
   Kind kind;
   std::vector<Value> items;
-  int depth = 1;  // of nested sequences and mappings
+  int depth = 1;  // levels of nested sequences and mappings
   mutable bool spent = false;
 };
 
 // A key of a dict. An integer is never equal to the text of its digits.
 struct Key {
-  std::string text;      // of an integer, its decimal digits
+  std::string text;      // for an integer its decimal digits
   bool integer = false;  // as Python counts: true and 1.0 are the key 1
 
   bool operator==(const Key&) const = default;

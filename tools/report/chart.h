@@ -14,12 +14,12 @@ struct Series {
   std::string name;  // in the legend; series without one are left out of it
   Mark mark = Mark::kLine;
   std::vector<double> x,
-      y;          // of the same length; points that are not finite (or not positive on a log axis) are left out
-  int color = 0;  // of the palette, modulo its size; past it lines are dashed
+      y;          // as long as x; points that are not finite (or not positive on a log axis) are left out
+  int color = 0;  // index into the palette, modulo its size; lines beyond it are dashed
 };
 
 struct Chart {
-  std::string name;  // of the file, without .svg
+  std::string name;  // the file's name without .svg
   std::string title, x_label, y_label;
   std::vector<Series> series;
   std::vector<std::string> x_names;  // categories 0, 1, ... in place of numbers
