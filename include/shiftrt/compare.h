@@ -59,13 +59,13 @@ int64_t WindowOf(const LanguageModel& model, const std::string& protocol);
 
 /// The measurements that Compare() makes of each variant.
 struct ComparisonSettings {
-  std::string protocol = "gptq";  ///< of the perplexity: "gptq" or "seq128"
+  std::string protocol = "gptq";  ///< protocol of the perplexity: "gptq" or "seq128"
   /// The text that each variant continues, UTF-8.
   std::string prompt = "It is a truth universally acknowledged, that";
   bool chat = false;        ///< the prompt is a user's message, written as the model's chat template says
   std::string system = {};  ///< with `chat`: the system's message; empty: none
   int64_t max_tokens = 40;  ///< tokens of the continuation at most
-  uint64_t seed = 0;        ///< of the choice of tokens
+  uint64_t seed = 0;        ///< seed of the choice of tokens
 };
 /// \param settings what is measured
 /// \return tokens that each variant decodes at most, one at a time, for its continuation and its speed
@@ -98,7 +98,7 @@ struct DriftPoint {
 };
 /// How far the residual streams of several models are from that of the first.
 struct DriftReport {
-  std::vector<std::vector<DriftPoint>> models = {};  ///< of each model, at the blocks that all of them run, and the end
+  std::vector<std::vector<DriftPoint>> models = {};  ///< for each model, at the blocks that all run, and at the end
   /// The points of some 250 tokens per model in a plane. A point is the stream that the final norm reads, scaled to a
   /// root mean square of 1 and projected on the two directions in which the tokens of all models together vary most.
   std::vector<std::vector<std::array<double, 2>>> components = {};

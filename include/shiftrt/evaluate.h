@@ -32,10 +32,10 @@ struct TextPerplexity {
   double mean_nll = 0;    ///< mean negative log-likelihood, nats per predicted token
   int64_t predicted = 0;  ///< tokens that were predicted
   int64_t window = 0;     ///< tokens per window
-  int64_t tokens = 0;     ///< of the text that were read; a remainder shorter than a window is not predicted
+  int64_t tokens = 0;     ///< tokens read from the text; a remainder shorter than a window is not predicted
   int64_t all = 0;        ///< tokens of the whole text
   std::string text = {};  ///< the name of its file
-  double seconds = 0;     ///< that the measurement took
+  double seconds = 0;     ///< time of the measurement
 };
 
 /// Measures perplexity over disjoint windows of a text; the first token of a window is not predicted, and what remains
@@ -70,7 +70,7 @@ struct SuiteSettings {
 struct SuiteName {
   std::string name = {};           ///< as it is given
   std::string title = {};          ///< as people write it
-  int64_t items = 0;               ///< of the whole data set
+  int64_t items = 0;               ///< items in the whole data set
   std::string quoted_metric = {};  ///< the metric that is quoted for it
 };
 /// \return all tasks
@@ -100,9 +100,9 @@ class Suites {
 
 /// A score less that of the first model on the same items.
 struct PairedScore {
-  double difference = 0;      ///< of the means
-  double standard_error = 0;  ///< of the difference
-  int64_t only_first = 0;     ///< of a metric that counts: items which only the first model has right
+  double difference = 0;      ///< difference of the means
+  double standard_error = 0;  ///< standard error of the difference
+  int64_t only_first = 0;     ///< for a metric that counts: items which only the first model has right
   int64_t only_this = 0;      ///< items which only this model has right
   double p = 1;               ///< McNemar's test, exact and two-sided, of only_first = only_this
 };
@@ -112,7 +112,7 @@ struct SuiteScore {
   /// "acc", "acc_norm", "perplexity"; "bits_per_byte" of the right answer, and its "margin" over the best wrong one
   std::string metric = {};
   double value = 0;                          ///< an accuracy is between 0 and 1
-  double standard_error = 0;                 ///< of the value over the items; NaN where there is none
+  double standard_error = 0;                 ///< standard error of the value over the items; NaN if there is none
   bool counts = false;                       ///< it counts right answers
   int64_t right = 0;                         ///< right answers, if it counts them
   int64_t items = 0;                         ///< items that the value is the mean of; 0 if it is no mean over items
@@ -124,15 +124,15 @@ struct SuiteResult {
   std::string task = {};                             ///< its name, as in SuiteSettings::tasks
   std::string quoted_metric = {};                    ///< the name of the metric that is quoted for the task
   int64_t items = 0;                                 ///< questions, or documents
-  double seconds = 0;                                ///< that the scoring took
-  std::vector<std::vector<SuiteScore>> scores = {};  ///< of each model, in the order given: its metrics
+  double seconds = 0;                                ///< time of the scoring
+  std::vector<std::vector<SuiteScore>> scores = {};  ///< for each model, in the order given, its metrics
   std::string title = {};                            ///< the name as people write it
   bool choices = false;                              ///< the answers are choices
   int64_t full_items = 0;                            ///< items of the whole data set
   int64_t shots = 0;                                 ///< solved examples before each question
-  std::vector<std::filesystem::path> files = {};     ///< that were read
-  std::string data_hash = {};                        ///< of the texts of the rows, shots included
-  std::string template_hash = {};                    ///< of the prompts that a fixed row gives
+  std::vector<std::filesystem::path> files = {};     ///< files that were read
+  std::string data_hash = {};                        ///< hash of the texts of the rows, shots included
+  std::string template_hash = {};                    ///< hash of the prompts made from a fixed row
   int64_t requests = 0;                              ///< sequences that were scored for each model
   int64_t tokens_requested = 0;                      ///< tokens of these sequences
   int64_t tokens_computed = 0;                       ///< tokens that passed through the blocks; less by what is shared
@@ -148,7 +148,7 @@ struct SuiteResult {
 /// The mean of one metric over tasks for one model.
 struct SuiteMean {
   double value = 0;                          ///< mean over the tasks
-  double standard_error = 0;                 ///< of the mean
+  double standard_error = 0;                 ///< standard error of the mean
   std::optional<PairedScore> to_first = {};  ///< difference and standard error; nothing for the first model
 };
 /// The means of one metric.
@@ -244,7 +244,7 @@ std::vector<ScoredSequence> EncodeDocument(const LanguageModel& model, const std
 /// How likely a model finds the scored tokens of a sequence.
 struct SequenceScore {
   double log_likelihood = 0;  ///< sum of the natural logarithms of their probabilities
-  bool greedy = false;        ///< whether each of them was the most likely token at its position
+  bool greedy = false;        ///< true if each of them was the most likely token at its position
 };
 
 /// Scores sequences of tokens. They are packed into batches in which a common beginning of several is computed once.

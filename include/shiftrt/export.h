@@ -17,7 +17,7 @@ namespace shiftrt {
 /// How Export() writes a model.
 struct ExportSettings {
   std::string format = "hf";            ///< a name that ExportFormatNames() lists
-  int64_t shard_bytes = 5'000'000'000;  ///< of tensors per file of weights, where the format has several
+  int64_t shard_bytes = 5'000'000'000;  ///< bytes of tensors per file of weights, where the format has several
   bool q8_0 = false;                    ///< matrices in GGUF's Q8_0; of "gguf" only
   std::string base_name = {};           ///< name of the original model for others, "org/name"; empty: as its files say
 };

@@ -33,7 +33,7 @@ Method ParseMethod(const std::string& name);
 /// Low-rank changes of projections.
 struct LoraOptions {
   std::vector<std::string> targets = {"q", "k", "v", "o", "gate", "up", "down"};  ///< projections that change
-  int64_t rank = 8;                                                               ///< of the changes
+  int64_t rank = 8;                                                               ///< rank of the changes
   double alpha = 16;   ///< the changes are multiplied by alpha / rank
   double dropout = 0;  ///< share of their input that is dropped in training
 };
@@ -75,12 +75,12 @@ struct TrainingHistory {
     double loss = 0;   ///< nats per token
   };
 
-  std::vector<double> losses = {};           ///< of each step, before it is taken: the mean over its tokens
-  std::vector<double> gradient_norms = {};   ///< of each step, before clipping
+  std::vector<double> losses = {};           ///< mean loss over the tokens of each step, before the step is taken
+  std::vector<double> gradient_norms = {};   ///< norm of the gradient at each step, before clipping
   std::vector<Validation> validations = {};  ///< ascending by step
-  int64_t tokens = 0;                        ///< that were passed both ways
-  double seconds = 0;                        ///< that the steps took, on whatever machines
-  double validation_seconds = 0;             ///< that the validations took
+  int64_t tokens = 0;                        ///< tokens that passed forwards and backwards
+  double seconds = 0;                        ///< time of the steps, on whatever machines
+  double validation_seconds = 0;             ///< time of the validations
   int64_t resumed = 0;                       ///< steps that came from a checkpoint
 
   /// \return steps done
@@ -95,8 +95,8 @@ struct TrainingHistory {
 
 /// How long a training takes: a time or a number of tokens.
 struct TrainingBudget {
-  double seconds = 0;  ///< of steps and validations; 0: there is no such limit
-  int64_t tokens = 0;  ///< that are passed both ways, rounded up to whole steps; 0: there is no such limit
+  double seconds = 0;  ///< limit on the time of steps and validations; 0: none
+  int64_t tokens = 0;  ///< limit on the tokens trained on, rounded up to whole steps; 0: none
 };
 /// \param text "90s", "30min", "2h" or "tokens=1M", with k, M and G for powers of 1000
 /// \return the budget
@@ -106,13 +106,13 @@ TrainingBudget ParseTrainingBudget(const std::string& text);
 /// How Finetune() trains.
 struct FinetuneSettings {
   Method method = Method::kLora;  ///< what is trained
-  LoraOptions lora = {};          ///< of kLora
+  LoraOptions lora = {};          ///< settings of kLora
   /// Of kPartial: the blocks, as "last:3", "first:2", "all" or layers of the original model ("3,5,8-10").
   std::string layers = "last:3";
   bool head = false;                                ///< train the head too
   bool adapters = false;                            ///< train the adapters too
   TrainingLoss loss = TrainingLoss::kCrossEntropy;  ///< not of kReplacement, which minimises the stream's error
-  Halves replacement = Halves::kBoth;               ///< of kReplacement: a whole block, or kMlp
+  Halves replacement = Halves::kBoth;               ///< for kReplacement: a whole block, or kMlp
   /// Of kReplacement: keeps the correction that stands for a run already, with the new block behind it.
   bool keep_correction = false;
 
@@ -138,13 +138,13 @@ struct FinetuneSettings {
   double rate = 0;               ///< learning rate of AdamW; 0: DefaultRate()
   Decay decay = Decay::kLinear;  ///< how it falls
   double warmup = 0.03;          ///< steps over which the rate rises; below 1: a share of the whole training
-  double weight_decay = 0.01;    ///< of matrices
+  double weight_decay = 0.01;    ///< weight decay of matrices
   double clip = 1;               ///< largest norm of the gradient; 0: no limit
   /// Steps between validations; below 1: a share of the whole training; 0: before the first and after the last only.
   double validate_every = 0;
   bool keep_best =
       false;          ///< the result is the state with the lowest validation loss, maybe that before the first step
-  uint64_t seed = 0;  ///< of sequences, their order, first values and dropout
+  uint64_t seed = 0;  ///< seed of sequences, their order, first values and dropout
 
   /// A file from which the same training continues after an interruption. It stays when the training is done: remove
   /// it once the result is saved. Empty: there is none.
@@ -186,8 +186,8 @@ struct FinetunedModel {
   LanguageModel model;      ///< the trained model; shares the weights that were not trained
   TrainingOutline outline;  ///< what was done
   TrainingHistory history;  ///< how it went
-  int64_t parameters = 0;   ///< that were trained
-  int64_t peak_bytes = 0;   ///< of the memory for gradients and activations
+  int64_t parameters = 0;   ///< trained parameters
+  int64_t peak_bytes = 0;   ///< peak of the memory for gradients and activations
   int64_t kept_blocks = 0;  ///< blocks whose activations were kept for the backward pass
   /// Of kLora: the error of rounding the changes to the type of the weights, as a share of the changes; else 0.
   double rounding = 0;

@@ -29,26 +29,26 @@ struct Selection {
 /// The text that a repair was fitted on.
 struct CalibrationReport {
   std::string source = {};     ///< its file, and samples x tokens
-  std::string hash = {};       ///< of the text; empty if the sums were read from files
-  int64_t tokens = 0;          ///< that were fitted
-  int64_t heldout_tokens = 0;  ///< that were held out
+  std::string hash = {};       ///< hash of the text; empty if the sums were read from files
+  int64_t tokens = 0;          ///< tokens that were fitted
+  int64_t heldout_tokens = 0;  ///< tokens that were held out
 };
 
 /// One fit: of what stands in the place of removed blocks, or of a projection that was fitted again.
 struct FitReport {
   std::vector<BlockPart> layers = {};  ///< ascending: the removed parts, or the block of the projection
-  std::string name = {};               ///< of these parts: "3", "3-6", "3.attn" or "3.mlp-6"
+  std::string name = {};               ///< name of these parts: "3", "3-6", "3.attn" or "3.mlp-6"
   std::string part = {};               ///< the projection that was fitted again, "o" or "down"; else empty
   double lambda = 0;                   ///< ridge penalty that was used
-  int64_t tokens = 0;                  ///< that were fitted
-  int64_t rank = 0;                    ///< of the adapter
-  double effective_rank = 0;           ///< of the full map, from its singular values
+  int64_t tokens = 0;                  ///< tokens that were fitted
+  int64_t rank = 0;                    ///< rank of the adapter
+  double effective_rank = 0;           ///< effective rank of the full map, from its singular values
   /// Mean factor of a correction that scales the stream; NaN for others.
   double scale = std::numeric_limits<double>::quiet_NaN();
   double r2_fit = 0;      ///< share of the update that is explained on the fitted text; at most 1, NaN if not measured
   double r2_heldout = 0;  ///< the same on text that was not fitted
-  double condition = 0;   ///< of the system that was solved; NaN if no matrix was formed
-  std::vector<double> singular_values = {};  ///< of the full map, descending
+  double condition = 0;   ///< condition number of the solved system; NaN if no matrix was formed
+  std::vector<double> singular_values = {};  ///< singular values of the full map, descending
   std::string warning = {};                  ///< empty, or what is doubtful about the fit, for people
 };
 
@@ -60,12 +60,12 @@ struct TrialReport {
   std::string factorization = {};  ///< Recipe::factorization
   std::string lambda = {};         ///< Recipe::lambda
   std::string recipe = {};         ///< all of it in one line
-  int64_t adapter_parameters = 0;  ///< what it adds to the model
-  int64_t tokens = 0;              ///< that were fitted
+  int64_t adapter_parameters = 0;  ///< parameters that it adds to the model
+  int64_t tokens = 0;              ///< tokens that were fitted
   double loss = 0;                 ///< on held-out text, nats per token
   double gain = 0;                 ///< by which the loss is below that of the first trial
   double gain_error = 0;           ///< standard error of the gain; infinite for a single sequence
-  bool chosen = false;             ///< whether the model has this one
+  bool chosen = false;             ///< true if the model has this one
 };
 
 /// Whether a correction stayed, by the loss on held-out text.
@@ -73,7 +73,7 @@ struct GateVerdict {
   std::vector<BlockPart> parts = {};  ///< those of an adapter, or the block with tensors of its own
   double with = 0;                    ///< loss with the correction, nats per token
   double without = 0;                 ///< loss without it
-  bool kept = true;                   ///< whether it stayed
+  bool kept = true;                   ///< true if it stayed
 };
 
 /// Where the time of a repair went, in seconds.
@@ -90,10 +90,10 @@ struct RepairReport {
   Selection selection = {};            ///< what was removed
   std::vector<FitReport> sites = {};   ///< fits in the place of removed blocks; empty if nothing was fitted
   std::vector<FitReport> healed = {};  ///< projections of kept blocks that were fitted again, in the order of the fits
-  std::optional<GateVerdict> healing = {};  ///< whether these stayed; nothing without healing or held-out text
+  std::optional<GateVerdict> healing = {};  ///< tells if these stayed; no value without healing or held-out text
   std::vector<FitReport> merged_runs = {};  ///< merged adapters, as far as they were measured
-  std::vector<TrialReport> trials = {};     ///< what the correction "auto" tried
-  std::vector<std::string> untried = {};    ///< what it could not try, with the reason
+  std::vector<TrialReport> trials = {};     ///< fits that the correction "auto" tried
+  std::vector<std::string> untried = {};    ///< fits that it could not try, with the reason
   std::vector<GateVerdict> gate = {};       ///< empty unless Recipe::gate
   RepairSeconds seconds = {};               ///< where the time went
 };
@@ -101,7 +101,7 @@ struct RepairReport {
 /// The text on which perplexities were measured, and how.
 struct HeldOutReport {
   std::string text = {};      ///< its name
-  int64_t tokens = 0;         ///< of it that were measured
+  int64_t tokens = 0;         ///< measured tokens of it
   std::string protocol = {};  ///< "gptq" or "seq128" (docs/evaluation.md)
   int64_t window = 0;         ///< tokens of a window; those of the text if it is shorter
 };
@@ -111,21 +111,21 @@ struct MeasuredVariant {
   std::string name = {};   ///< "original", "pruned", "merged" or the name of the correction
   std::string label = {};  ///< for tables, as "pruned + LRA 64"
   int64_t parameters = 0;  ///< adapters included
-  int64_t bytes = 0;       ///< of weights that decoding one token reads
+  int64_t bytes = 0;       ///< bytes of weights that decoding one token reads
   /// On held-out text; NaN without any.
   double perplexity = std::numeric_limits<double>::quiet_NaN();
   double tokens_per_second = 0;   ///< decoding one token at a time
-  std::string continuation = {};  ///< of a prompt
+  std::string continuation = {};  ///< continuation of a prompt
 };
 
 /// How a model was fine-tuned.
 struct FinetuneReport {
   std::vector<std::pair<std::string, std::string>> settings = {};  ///< everything that decides the result
-  std::string text = {};                                           ///< what was learnt from
+  std::string text = {};                                           ///< text that was learnt from
   std::string correction_before = {};   ///< RecipeText::correction of the model that training started from
   std::string merge_before = {};        ///< RecipeText::merge of that model
-  int64_t tokens = 0;                   ///< that were read
-  double loss = 0;                      ///< of the last step, nats per token
+  int64_t tokens = 0;                   ///< tokens that were read
+  double loss = 0;                      ///< loss of the last step, nats per token
   std::vector<double> validation = {};  ///< losses on held-out text, before the first step and of the result; or empty
 };
 

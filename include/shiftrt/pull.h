@@ -39,7 +39,7 @@ struct FileProgress {
   int64_t present = 0;            ///< bytes that are on the disk
   int64_t brought = 0;            ///< bytes of these that this call downloaded
   double seconds = 0;             ///< since the download of the file began
-  State state = State::kWaiting;  ///< what happens to it
+  State state = State::kWaiting;  ///< state of the file
   std::string note = {};          ///< the reason for waiting, or empty
 };
 
@@ -48,20 +48,20 @@ using DownloadProgress = std::function<void(std::span<const FileProgress>)>;
 
 /// What a download would bring.
 struct PulledRepository {
-  std::string name = {};                 ///< of the repository and its revision
-  std::string renamed_to = {};           ///< what the hub calls it, if that is another name; or empty
+  std::string name = {};                 ///< name of the repository and its revision
+  std::string renamed_to = {};           ///< the hub's name for it, if that is another one; or empty
   std::string commit = {};               ///< 40 hexadecimal digits
-  std::filesystem::path directory = {};  ///< where its files are, or will be
+  std::filesystem::path directory = {};  ///< directory of its files, present or to come
   /// A file of the repository.
   struct File {
     std::string path = {};      ///< in the repository
     int64_t size = 0;           ///< bytes
     std::string checksum = {};  ///< as the hub gives it
   };
-  std::vector<File> files = {};           ///< that were asked for, the smallest first
-  int64_t bytes = 0;                      ///< of all of them
-  int64_t missing_bytes = 0;              ///< of what is not on this machine
-  std::vector<std::string> damaged = {};  ///< what is wrong with files that are there and are downloaded again
+  std::vector<File> files = {};           ///< requested files, the smallest first
+  int64_t bytes = 0;                      ///< bytes of all of them
+  int64_t missing_bytes = 0;              ///< bytes that are not on this machine
+  std::vector<std::string> damaged = {};  ///< damage of files that are there and are downloaded again
 };
 
 /// Calls during a download. Any may be empty.

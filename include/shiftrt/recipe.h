@@ -21,7 +21,7 @@ namespace shiftrt {
 /// `bytes` and `layers`.
 struct PruneSpec {
   std::string criterion = {};          ///< a name that Criteria() lists, such as "bi"; "layers" with `layers`
-  Unit unit = Unit::kBlock;            ///< what is scored and removed
+  Unit unit = Unit::kBlock;            ///< the part that is scored and removed
   double ratio = 0;                    ///< removes floor(ratio * layers) blocks, or halves of as many bytes
   int64_t count = 0;                   ///< removes so many units
   int64_t parameters = 0;              ///< removes until no more parameters than these stay, adapters not counted
@@ -29,7 +29,7 @@ struct PruneSpec {
   std::vector<BlockPart> layers = {};  ///< removes these
   int64_t keep_first = 0;              ///< never removes the first so many blocks
   int64_t keep_last = 0;               ///< never removes the last so many blocks
-  std::map<std::string, int64_t, std::less<>> options = {};  ///< of the criterion alone: {"rank", 16}
+  std::map<std::string, int64_t, std::less<>> options = {};  ///< options of the criterion alone: {"rank", 16}
   std::string text = {};  ///< the words that ParsePrune() has read; empty: Format() writes them
 
   /// \param name an option that the criterion has
@@ -51,17 +51,17 @@ std::string Format(const PruneSpec& spec);
 
 /// How many directions an adapter keeps.
 struct RankSpec {
-  /// By what the rank is chosen.
+  /// The rule that chooses the rank.
   enum class Kind {
     kFull,    ///< no factorization: one full matrix
     kFixed,   ///< the same rank everywhere
     kEnergy,  ///< the least rank that keeps a share of the squared singular values
     kBudget,  ///< as many directions as a number of parameters has room for, the largest singular values first
   };
-  Kind kind = Kind::kFixed;  ///< by what the rank is chosen
-  int64_t rank = 64;         ///< of kFixed
-  double energy = 0;         ///< of kEnergy: the share, above 0 and at most 1
-  int64_t parameters = 0;    ///< of kBudget: of all adapters together, biases included
+  Kind kind = Kind::kFixed;  ///< the rule that chooses the rank
+  int64_t rank = 64;         ///< rank of kFixed
+  double energy = 0;         ///< for kEnergy: the share, above 0 and at most 1
+  int64_t parameters = 0;    ///< for kBudget: parameters of all adapters together, biases included
 
   /// \return full matrices
   static RankSpec Full() { return {Kind::kFull, 0, 0, 0}; }
@@ -80,15 +80,15 @@ std::string Format(const RankSpec& spec);
 
 /// The ridge penalty of a fit.
 struct LambdaSpec {
-  /// By what the penalty is chosen.
+  /// The rule that chooses the penalty.
   enum class Kind {
     kAbsolute,  ///< the value itself
     kRelative,  ///< the value times the mean diagonal of the Gram matrix
     kGcv,       ///< by generalised cross-validation, per site
     kHoldout,   ///< by the error on held-out text, per site
   };
-  Kind kind = Kind::kGcv;  ///< by what the penalty is chosen
-  double value = 0;        ///< of kAbsolute and kRelative
+  Kind kind = Kind::kGcv;  ///< the rule that chooses the penalty
+  double value = 0;        ///< value of kAbsolute and kRelative
 };
 /// \param text "1e-2", "1e-4rel", "gcv" or "holdout"
 /// \return the penalty
@@ -175,7 +175,7 @@ const char* Name(Merge merge);
 struct CalibrationSpec {
   std::string source = {};  ///< a file (.txt, .jsonl, .json, .parquet) or a known name such as "c4"
   int64_t samples = 256;    ///< an eighth of them is held out
-  int64_t tokens = 512;     ///< of a sample; at most the positions of the model
+  int64_t tokens = 512;     ///< tokens of a sample; at most the positions of the model
 };
 /// \param text "FILE", "FILE:SAMPLES" or "FILE:SAMPLESxTOKENS"
 /// \return the text
@@ -198,7 +198,7 @@ struct Recipe {
   /// What takes the place of the removed blocks: a name that Corrections() lists, such as "lra" (linear residual
   /// adapters), "refit", "joint", "none" or "auto".
   std::string correction = "lra";
-  RankSpec rank = {};                                         ///< of the adapters
+  RankSpec rank = {};                                         ///< rank of the adapters
   LambdaSpec lambda = {};                                     ///< ridge penalty
   bool penalize_bias = false;                                 ///< penalise the bias of the adapters too
   Factorization factorization = Factorization::kReducedRank;  ///< how an adapter of low rank is made
@@ -208,7 +208,7 @@ struct Recipe {
   bool gate = false;          ///< drop corrections without which the loss on held-out text is lower
   Heal heal = Heal::kOff;     ///< which projections of kept blocks are fitted again
   Merge merge = Merge::kOff;  ///< whether neighbouring adapters become one
-  uint64_t seed = 0;          ///< of the choice of samples, and of criteria that draw random numbers
+  uint64_t seed = 0;          ///< seed of the choice of samples, and of criteria that draw random numbers
   /// Calibration text; without a source the file calibration.txt beside the model.
   CalibrationSpec text = {};
   GramFiles gram = {};  ///< files of the sums over that text

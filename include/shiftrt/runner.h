@@ -22,7 +22,7 @@ struct GenerationSettings {
   double temperature = 0;   ///< 0: always the most likely token
   double top_p = 1;         ///< choose among the most likely tokens that have this probability together; 0 to 1
   int64_t top_k = 0;        ///< choose among this many of the most likely tokens; 0: among all
-  uint64_t seed = 0;        ///< of the random numbers; the same seed gives the same tokens
+  uint64_t seed = 0;        ///< seed of the random numbers; the same seed gives the same tokens
   bool stop_at_end = true;  ///< stop before an end-of-sequence token of the model
   /// Called with each piece of the generated text as soon as its characters are whole.
   std::function<void(std::string_view text)> on_text = {};
@@ -32,7 +32,7 @@ struct GenerationSettings {
 struct Generation {
   std::vector<int32_t> tokens;  ///< generated token ids, without the prompt
   int64_t prompt_tokens = 0;    ///< tokens of the prompt that were computed
-  std::string text;             ///< what they add to the text of the prompt, without special tokens
+  std::string text;             ///< text that they add to the prompt, without special tokens
   double prefill_seconds = 0;   ///< time for the prompt, the first token included
   double decode_seconds = 0;    ///< time for all tokens after the first
 };
