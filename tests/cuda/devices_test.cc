@@ -284,7 +284,7 @@ TEST_F(SeveralGpus, MemoryOfAnotherDeviceIsFoundOut) {
 
 #endif
 
-#ifndef SHIFTRT_EMULATED  // whose devices are for one thread; tests/emulated/processes_test.cc has processes
+#ifndef SHIFTRT_EMULATED  // emulated devices are for one thread; tests/emulated/processes_test.cc has processes
 
 // Threads stand for processes, each with a GPU of its own.
 class PeersOnGpu : public SeveralGpus {};

@@ -56,7 +56,7 @@ DepthPlan PlanOf(const Weights& weights) {
 }
 
 struct Trained {
-  bool tensors = false;  // of blocks, the last norm and the head; otherwise LoRA and adapters alone
+  bool tensors = false;  // trains blocks, the last norm and the head; otherwise LoRA and adapters alone
   float dropout = 0;
 };
 

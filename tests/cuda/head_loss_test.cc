@@ -9,7 +9,7 @@ namespace {
 class HeadLossOnGpu : public CudaTest {
  protected:
   struct Case {
-    double size = 1;  // of the logits
+    double size = 1;  // size of the logits
     float cross_entropy = 1, divergence = 0, soft_cap = 0;
   };
   struct Found {

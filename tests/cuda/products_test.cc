@@ -10,7 +10,7 @@ class ProductsOnGpu : public CudaTest {
   struct Form {
     bool x_transposed, w_transposed;
     int64_t gap = 0;     // elements between the rows of each array, which stay as they are
-    int64_t offset = 0;  // of the first element of each array
+    int64_t offset = 0;  // offset of the first element of each array
   };
   template <typename T>
   void Check(int64_t m, int64_t n, int64_t k, const Form& form, bool accumulate) {

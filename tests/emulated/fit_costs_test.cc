@@ -61,7 +61,7 @@ TEST_F(FitCosts, SumsOnTheDeviceAreCopiedNeitherWay) {
   struct Case {
     const char* lambda;
     RankSpec rank;
-    Bytes matrices;  // of the width's square that are copied
+    Bytes matrices;  // matrices of the width's square that are copied
   };
   const Case cases[] = {{"gcv", RankSpec::Fixed(kRank), {0, 0}},
                         {"holdout", RankSpec::Fixed(kRank), {0, 2}},  // quadratic forms in the diagonal

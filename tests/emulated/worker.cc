@@ -54,7 +54,7 @@ void Work(const CommonOptions& options, int64_t memory, int split) {
     const char *prune, *correction, *rank;
     Calibration mode = Calibration::kIndependent;
     bool norm = false;
-    bool split = false;  // whether a split model takes it
+    bool split = false;  // true if a split model takes it
     Merge merge =
         Merge::kOff;  // with it the sums are also of the run, which a split model has on both sides of a border
   };

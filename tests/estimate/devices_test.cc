@@ -107,7 +107,7 @@ TEST(Devices, DividePlacesForWhichMemoryHasNoRoom) {
   const JobOutline outline = OutlineOf(job);
   const Hardware& cpu = FindHardware("epyc-9654");
   const DevicePlan plan = DevicePlanner(job, outline, cpu).On(1);
-  EXPECT_EQ(plan.passes, 4);  // of 5
+  EXPECT_EQ(plan.passes, 4);  // in groups of five sites
   EXPECT_EQ(plan.memory.sums, 5 * SiteSums::Bytes(8192));
 }
 

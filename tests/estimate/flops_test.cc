@@ -41,7 +41,7 @@ TEST(Shapes, AreThoseOfTheFiles) {
   const TemporaryDirectory directory;
   WriteText(directory.path() / "shape.json", test::ConfigText({3, 32, 48, 4, 2, 64}));
   WriteRandomCheckpoint(directory.path() / "shape.json", DType::kFloat32, 1, directory.path() / "model");
-  const ModelShapes shapes = ShapesOfModel(directory.path() / "model");  // whose config.json says bfloat16
+  const ModelShapes shapes = ShapesOfModel(directory.path() / "model");  // its config.json says bfloat16
   const auto loaded = LoadWeights(directory.path() / "model");
   const DepthPlan plan = DepthPlan::Original(3);
   EXPECT_EQ(plan.Parameters(*shapes.weights), plan.Parameters(*loaded));
@@ -96,7 +96,7 @@ TEST(MainJob, IsOutlinedWithoutTextAndWeights) {
   EXPECT_EQ(outline.calibration.heldout_batches, 8);
   EXPECT_EQ(outline.window_batches(), 166);
   EXPECT_TRUE(outline.unplanned.empty());
-  const double pass = 126 * (6'375'342'080.0 * 512 + 65536.0 * 131'328);  // of a sample
+  const double pass = 126 * (6'375'342'080.0 * 512 + 65536.0 * 131'328);  // FLOP per sample
   EXPECT_DOUBLE_EQ(FlopsOf(job, outline, Step::kSelect).all(), 224 * pass);
   const StepFlops calibrate = FlopsOf(job, outline, Step::kCalibrate);
   EXPECT_DOUBLE_EQ(calibrate.model, 256 * pass);
@@ -122,10 +122,10 @@ TEST(MainJob, KnowsWhatIsRemovedWhereNoDataDecides) {
 
 TEST(MainJob, CountsTheSumsThatASelectionCollects) {
   MainJob job = JobFor(ShapesOf(kLlama70B));
-  job.machine.memory = 100 * RidgeSums::Bytes(8192);  // of 80 candidates, and of the held-out text of 20 sites
+  job.machine.memory = 100 * RidgeSums::Bytes(8192);  // sums of 80 candidates, and of the held-out text of 20 sites
   const JobOutline outline = OutlineOf(job);
   EXPECT_EQ(outline.pass.candidates, 80);
-  const double sums = 512 * 3.0 * 8192 * 8192;  // of a sample
+  const double sums = 512 * 3.0 * 8192 * 8192;  // FLOP per sample
   const double pass = FlopsOf(job, OutlineOf(JobFor(ShapesOf(kLlama70B))), Step::kSelect).all();
   EXPECT_DOUBLE_EQ(FlopsOf(job, outline, Step::kSelect).model, pass);
   EXPECT_DOUBLE_EQ(FlopsOf(job, outline, Step::kSelect).sums, 80 * 224 * sums);

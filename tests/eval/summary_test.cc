@@ -37,7 +37,7 @@ class Summaries : public ::testing::Test {
     return Means(tasks_, AveragedTasks(all, 2 * kSmallModel));
   }
 
-  std::deque<Dataset> datasets_;  // which stay where they are
+  std::deque<Dataset> datasets_;  // a deque's elements stay where they are
   std::vector<TaskSummary> tasks_;
 };
 

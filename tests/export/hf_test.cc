@@ -108,7 +108,7 @@ TEST_F(Hf, ShardsAreOfTheSizeAskedFor) {
   const Model model = Golden("llama2");
   const DepthPlan plan = Pruned(model, {1});
   const int64_t embedding = model.weights->embedding.bytes();
-  options_.shard_bytes = embedding - 1;  // which the embedding exceeds, so that it stands alone
+  options_.shard_bytes = embedding - 1;  // the embedding exceeds it, so that it stands alone
   Write("hf", model, plan);
   const Json index = ReadJson("model.safetensors.index.json");
   int64_t total = 0, shards = 0;

@@ -73,7 +73,7 @@ class TestHub {
 
   // The requests so far.
   std::vector<SeenRequest> Requests();
-  int64_t BodyBytes();  // of files, sent by both servers
+  int64_t BodyBytes();  // bytes of files that both servers sent
   bool Hangs();         // a body is held back for hang_after
 
  private:

@@ -157,7 +157,7 @@ TEST_P(ElementwiseTest, AddToIsFloatAddition) {
 }
 
 struct Unit {
-  double value, slope;  // of the activation, in float64
+  double value, slope;  // the activation and its derivative, in float64
 };
 
 Unit Silu(double x) {

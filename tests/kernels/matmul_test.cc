@@ -308,7 +308,7 @@ TEST_P(MatMulTest, RightAgreesWithFloat64) {
 
 TEST_P(MatMulTest, InputGradientAgreesWithFloat64) {
   for (const DType dtype : test::kStoredTypes) {
-    for (const auto& [m, n, k] : Shapes()) {  // of dy (m, k), W (k, n), and so dx (m, n)
+    for (const auto& [m, n, k] : Shapes()) {  // shapes of dy (m, k), W (k, n), and so dx (m, n)
       SCOPED_TRACE(fmt::format("{} m {} n {} k {}", Name(dtype), m, n, k));
       const Padded dy = Padded::Normal(m, k, 1), before = Padded::Normal(m, n, 4, 10), fresh(m, n), sum = before.Copy();
       const Stored w = Stored::Normal(dtype, {k, n}, 2);
@@ -348,7 +348,7 @@ TEST_P(MatMulTest, InputGradientHasTheBitsOfTheTransposedProduct) {
 }
 
 TEST_P(MatMulTest, WeightGradientAgreesWithFloat64) {
-  for (const auto& [n, k, m] : Shapes()) {  // of dy (m, n), x (m, k), and so dw (n, k)
+  for (const auto& [n, k, m] : Shapes()) {  // shapes of dy (m, n), x (m, k), and so dw (n, k)
     SCOPED_TRACE(fmt::format("m {} n {} k {}", m, n, k));
     const Padded dy = Padded::Normal(m, n, 1), x = Padded::Normal(m, k, 2), before = Padded::Normal(n, k, 4, 10),
                  dw = before.Copy(), threaded = before.Copy();

@@ -120,7 +120,7 @@ TEST_P(RopeTest, LayoutsRotateTheirPairs) {
       Rope(context_, out.view(), {kHeadDim, rotary, interleaved}, angles, scales);
       for (const int64_t head : {0, 1}) {
         const Padded pairs(tokens, rotary);
-        const auto place = [&](int64_t i) {  // of element i of the plain layout
+        const auto place = [&](int64_t i) {  // the place of element i of the plain layout
           return head * kHeadDim + (interleaved ? i % (rotary / 2) * 2 + i / (rotary / 2) : i);
         };
         for (int64_t t = 0; t < tokens; ++t)

@@ -42,7 +42,7 @@ TEST(Split, CutsByTheBytesOfBlocksAndHead) {
   EXPECT_EQ(cut(8, 1, 2), (Layers{0, 4}));
   EXPECT_EQ(cut(8, 1, 4), (Layers{0, 2, 4, 6}));
   EXPECT_EQ(cut(8, 82, 3), (Layers{0, 3, 6}));   // a head of one block: 3, 3, 2 + 1
-  EXPECT_EQ(cut(8, 738, 3), (Layers{0, 4, 8}));  // of nine: it stands alone, and the rest is even
+  EXPECT_EQ(cut(8, 738, 3), (Layers{0, 4, 8}));  // a head of nine blocks stands alone
 }
 
 TEST(Split, CoversTheModelInOrder) {

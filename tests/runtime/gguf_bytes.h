@@ -18,7 +18,7 @@ struct GgufHeader {
   std::string magic = "GGUF";
   uint32_t version = 3;
   std::optional<uint64_t> tensor_count = {}, value_count = {};
-  uint64_t alignment = 32;  // of the data; not written unless it is added
+  uint64_t alignment = 32;  // alignment of the data; not written unless it is added
 };
 
 class GgufBytes {

@@ -75,7 +75,7 @@ TEST(Factorize, ReducedRankIsNeverFartherThanSvdFromTheFullAdapterOnTheFittedTok
         tokens.delta(t, j) = static_cast<float>(update);
       }
     }
-    const double rounding = 1e-6;  // of updates rounded to float32
+    const double rounding = 1e-6;  // error of updates rounded to float32
     for (int64_t rank = 1; rank < test::kHidden; ++rank) {
       const LowRank svd = Factorize(Context(), sums, solution, rank, Factorization::kSvd);
       const LowRank rrr = Factorize(Context(), sums, solution, rank, Factorization::kReducedRank);

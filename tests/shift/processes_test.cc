@@ -42,7 +42,7 @@ class MethodInProcesses : public test::SmallModel {
   };
   static Found FoundBy(const ShiftResult& result) {
     Found found{result.corrected.Fingerprint(), result.selection.removed, result.selection.scores};
-    std::erase_if(found.numbers, [](double score) { return std::isnan(score); });  // of what is protected
+    std::erase_if(found.numbers, [](double score) { return std::isnan(score); });  // protected units have NaN
     for (const SiteReport& site : result.sites) {
       found.numbers.insert(found.numbers.end(), {site.r2_fit, site.lambda, site.condition, site.effective_rank});
       found.numbers.insert(found.numbers.end(), site.singular_values.begin(), site.singular_values.end());

@@ -23,7 +23,7 @@ inline std::vector<float> Floats(const TensorView& tensor) {
 class SmallFits : public SmallModel {
  protected:
   static constexpr double kLambda = 0.05;
-  static constexpr int64_t kTokens = 28 * 32;  // that are fitted
+  static constexpr int64_t kTokens = 28 * 32;  // fitted tokens
 
   // Full rank, and kLambda as it is.
   static ShiftOptions Options(const std::string& correction, const std::string& prune) {

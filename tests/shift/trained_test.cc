@@ -74,7 +74,7 @@ TEST_F(TrainedCorrections, OneBlock) {
       {2.395, 2.311, {{2.274, 2.290, 2.219, 2.215, 2.172}, {2.270, 2.287, 2.208, 2.211, 2.166}}},
       {2.399, 2.405, {{2.384, 2.378, 2.289, 2.292, 2.238}, {2.373, 2.369, 2.284, 2.287, 2.234}}},
   };
-  constexpr double kRounding = 6e-4;  // of three decimals, and a little for float32
+  constexpr double kRounding = 6e-4;  // error of three decimals, and a little for float32
   EXPECT_NEAR((*loss_)(DepthPlan::Original(Layers())), 1.495, kRounding);
   for (int64_t layer = 0; layer < Layers(); ++layer) {
     SCOPED_TRACE(layer);
@@ -118,7 +118,7 @@ TEST_F(TrainedCorrections, SeveralBlocks) {
       {{2, 4}, 3.347, {{2.9806, 2.9038, 3.0139}, {2.9750, 2.8969, 3.0069}}, 2.8967},
       {{1, 2, 4}, 4.910, {{3.9210, 3.6494, 3.9872}, {3.9119, 3.6429, 3.9792}}, 3.6379},
   };
-  constexpr double kRounding = 1.5e-4;  // of four decimals, and a little for float32
+  constexpr double kRounding = 1.5e-4;  // error of four decimals, and a little for float32
   FitOptions options;
   options.rank = RankSpec::Full();
   options.ridge.lambda = ParseLambda("1e-4rel");

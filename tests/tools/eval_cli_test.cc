@@ -45,7 +45,7 @@ TEST_F(Cli, EvalComparesTheVariantsOfASavedModel) {
     }
     EXPECT_GT(variant["metrics"]["bits_per_byte"]["value"], 0);
   }
-  EXPECT_EQ(json["mean"][2]["tasks"], 6);  // of a small model, without BoolQ
+  EXPECT_EQ(json["mean"][2]["tasks"], 6);  // the mean of a small model is without BoolQ
   EXPECT_TRUE(json["mean"][2]["bits_per_byte"]["to_first"]["difference"].is_number());
   EXPECT_TRUE(json["mean"][2]["to_first"]["standard_error"].is_number());
 
@@ -191,7 +191,7 @@ TEST_F(Cli, AKilledEvalGoesOnToTheSameBits) {
     return json.dump() + ReadFile(dir_ / (name + ".jsonl"));
   };
   const auto lines = [&] {
-    std::ifstream journal(dir_ / "journal");  // which the program may just have removed
+    std::ifstream journal(dir_ / "journal");  // the program may just have removed it
     return std::count(std::istreambuf_iterator<char>(journal), {}, '\n');
   };
   ASSERT_EQ(Call(arguments("whole")).status, 0);

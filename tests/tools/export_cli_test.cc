@@ -124,7 +124,7 @@ TEST_F(Cli, LoraIsMergedWhereItIsAskedFor) {
   WriteText(dir_ / "adapter/adapter_config.json", R"({"peft_type": "LORA", "r": 1, "lora_alpha": 2})");
   Json json = ReadJson("saved/shiftrt.json");
   json["version"] = 3;
-  json.erase("checksums");  // which know nothing of these factors
+  json.erase("checksums");  // the checksums do not cover these factors
   json["plan"][1]["lora"] = {"self_attn.q_proj.weight"};
   WriteText(dir_ / "saved/shiftrt.json", json.dump());
   fs::copy(dir_ / "adapter", dir_ / "saved/lora");

@@ -91,7 +91,7 @@ class Faults : public Jobs {
     }
   }
 
-  std::string place_;  // of the output, the journal and the cache below the directory of the test; ends with a slash
+  std::string place_;  // directory of the output, the journal and the cache, below that of the test; ends with a slash
   int64_t faults_ = 0, errors_ = 0;
 };
 

@@ -12,7 +12,7 @@
 namespace shiftrt {
 
 struct Launcher {
-  const char* name;      // of its program, which is looked for on the PATH
+  const char* name;      // name of its program, which is searched on the PATH
   const char* variable;  // with the rank of a process that it has started
 };
 

@@ -181,7 +181,7 @@ TEST_P(SplitCli, AnEvaluationGoesOnWithoutSplit) {
   std::vector<std::string> split = command("split.json");
   split.insert(split.end(), {"--split", "2"});
   const pid_t launcher = Start(Launched(4, split), dir_ / "stdout", dir_ / "stderr", launcher_);
-  const fs::path scores = dir_ / "journal.process1";  // of the last process of the first group
+  const fs::path scores = dir_ / "journal.process1";  // scores of the last process of the first group
   while ((!fs::exists(scores) || fs::file_size(scores) == 0) && !Ended(launcher)) ::usleep(1000);
   ASSERT_FALSE(Ended(launcher)) << "it ended too early: " << ReadFile(dir_ / "stderr");
   const pid_t process = ProcessOf(2);

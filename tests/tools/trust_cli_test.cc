@@ -145,7 +145,7 @@ TEST_F(Cli, LittleMemoryIsAnErrorAtEveryLimit) {
       ::setenv("LD_PRELOAD", SHIFTRT_FAILING_CALLS, 1);
       ::setenv("SHIFTRT_STARTED", Path("started").c_str(), 1);
       const rlimit memory = {megabytes * 1000000, megabytes * 1000000};
-      const rlimit seconds = {60, 60};  // of CPU time: a command that spins is killed
+      const rlimit seconds = {60, 60};  // CPU time: a command that spins is killed
       ::setrlimit(RLIMIT_CPU, &seconds);
       ::setrlimit(RLIMIT_AS, &memory);
     });
