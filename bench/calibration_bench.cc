@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "runtime/median.h"
 #include "runtime/random.h"
 #include "runtime/stopwatch.h"
 #include "shift/pipeline.h"
@@ -41,7 +40,6 @@ CalibrationBenchResult BenchCalibration(const Context& context, const Model& mod
   CalibrationBenchResult result;
   for (int64_t layer = config.layers - 1; layer >= 0; layer -= options.every)
     result.layers.insert(result.layers.begin(), layer);
-  std::vector<double> forward, collect, ratio;
   NoProgress quiet;
   progress.Begin("timing", options.rounds);
   for (int64_t round = 0; round < options.rounds; ++round) {
@@ -57,15 +55,12 @@ CalibrationBenchResult BenchCalibration(const Context& context, const Model& mod
       CalibrationSums sums = CalibrationSums::Empty(WholeBlocks(result.layers), config.hidden);
       Collect({context, model, text, quiet}, sums);
     }
-    forward.push_back(plain);
-    collect.push_back(tapped);
-    ratio.push_back(tapped / plain);
+    result.forward.rounds.push_back(plain);
+    result.collect.rounds.push_back(tapped);
+    result.ratio.rounds.push_back(tapped / plain);
     progress.Advance(1);
   }
   progress.End();
-  result.forward_seconds = Median(forward);
-  result.collect_seconds = Median(collect);
-  result.ratio = Median(ratio);
   return result;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "bench/record.h"
 #include "models/model.h"
 #include "runtime/context.h"
 #include "runtime/progress.h"
@@ -19,10 +20,11 @@ struct CalibrationBenchOptions {
   int64_t every = 4;     // one layer in this many is tapped, the last layer among them
 };
 
-// Medians over the rounds; `ratio` is the median of the ratios of the rounds.
 struct CalibrationBenchResult {
   std::vector<int64_t> layers;
-  double forward_seconds = 0, collect_seconds = 0, ratio = 0;
+  BenchFigure forward{"forward_seconds", BenchFigure::Better::kLower};
+  BenchFigure collect{"collect_seconds", BenchFigure::Better::kLower};
+  BenchFigure ratio{"ratio", BenchFigure::Better::kLower};  // of the second to the first, per round
 };
 CalibrationBenchResult BenchCalibration(const Context& context, const Model& model,
                                         const CalibrationBenchOptions& options, Progress& progress);

@@ -26,6 +26,11 @@ std::vector<int32_t> RandomTokens(int64_t count, int64_t vocab, Random& random) 
 
 }  // namespace
 
+std::vector<BenchFigure> ModelBenchResult::figures() const {
+  return {read_bandwidth, float32_peak, product_peak, prefill,       prefill_share,
+          decode,         decode_share, together,     together_share};
+}
+
 ModelBenchResult BenchModel(const Context& context, const std::shared_ptr<const Weights>& weights,
                             const ModelBenchOptions& options, Progress& progress) {
   const ModelConfig& config = weights->config;
@@ -58,57 +63,48 @@ ModelBenchResult BenchModel(const Context& context, const std::shared_ptr<const 
   decoder.Logits(decoder.Forward(std::span(next).first(1), decode_cache));  // loads the pages of the head too
   step_together(0);
 
-  ModelBenchResult result;
-  result.bytes_per_token = decoder.BytesPerToken();
-  result.flops_per_token = BlockFlopsPerToken(*weights);
+  ModelBenchResult r;
+  r.bytes_per_token = decoder.BytesPerToken();
+  r.flops_per_token = BlockFlopsPerToken(*weights);
   const DType stored = weights->blocks.front().down.dtype;
   const double flops_with_head =
-      result.flops_per_token + 2 * static_cast<double>(config.vocab) * static_cast<double>(config.hidden);
-  std::vector<double> bandwidth, peak, products, prefill, prefill_share, decode, decode_share, together, together_floor,
-      together_share;
+      r.flops_per_token + 2 * static_cast<double>(config.vocab) * static_cast<double>(config.hidden);
+  std::vector<double> together_floor;
   progress.Begin("measuring", options.rounds);
   for (int64_t round = 0; round < options.rounds; ++round) {
-    bandwidth.push_back(MeasureReadBandwidth(context));
-    peak.push_back(MeasureFloat32Peak(context));
-    products.push_back(MeasureProductPeak(context, stored));
+    r.read_bandwidth.rounds.push_back(MeasureReadBandwidth(context));
+    r.float32_peak.rounds.push_back(MeasureFloat32Peak(context));
+    r.product_peak.rounds.push_back(MeasureProductPeak(context, stored));
+    const double bandwidth = r.read_bandwidth.rounds.back(), products = r.product_peak.rounds.back();
 
     decode_cache.Truncate(options.context);
     auto start = Clock::now();
     for (int64_t i = 0; i < options.decode; ++i)
       decoder.Logits(decoder.Forward(std::span(next).subspan(i, 1), decode_cache));
-    decode.push_back(static_cast<double>(options.decode) / SecondsSince(start));
-    decode_share.push_back(decode.back() * static_cast<double>(result.bytes_per_token) / bandwidth.back());
+    r.decode.rounds.push_back(static_cast<double>(options.decode) / SecondsSince(start));
+    r.decode_share.rounds.push_back(r.decode.rounds.back() * static_cast<double>(r.bytes_per_token) / bandwidth);
 
     for (KvCache& cache : caches) cache.Truncate(options.context);
     start = Clock::now();
     for (int64_t i = 0; i < options.decode; ++i) step_together(i);
     const auto sequences = static_cast<double>(options.sequences);
-    together.push_back(sequences * static_cast<double>(options.decode) / SecondsSince(start));
-    together_floor.push_back(sequences / std::max(static_cast<double>(result.bytes_per_token) / bandwidth.back(),
-                                                  sequences * flops_with_head / products.back()));
-    together_share.push_back(together.back() / together_floor.back());
+    r.together.rounds.push_back(sequences * static_cast<double>(options.decode) / SecondsSince(start));
+    together_floor.push_back(sequences / std::max(static_cast<double>(r.bytes_per_token) / bandwidth,
+                                                  sequences * flops_with_head / products));
+    r.together_share.rounds.push_back(r.together.rounds.back() / together_floor.back());
 
     prefill_cache.Truncate(0);
     start = Clock::now();
     decoder.Logits(decoder.Forward(prompt, prefill_cache).Slice(options.prefill - 1, 1));
-    prefill.push_back(static_cast<double>(options.prefill) / SecondsSince(start));
-    prefill_share.push_back(prefill.back() * result.flops_per_token / products.back());
+    r.prefill.rounds.push_back(static_cast<double>(options.prefill) / SecondsSince(start));
+    r.prefill_share.rounds.push_back(r.prefill.rounds.back() * r.flops_per_token / products);
     progress.Advance(1);
   }
   progress.End();
-  result.read_bandwidth = Median(bandwidth);
-  result.prefill_tokens_per_second = Median(prefill);
-  result.float32_peak = Median(peak);
-  result.product_peak = Median(products);
-  result.prefill_floor = result.product_peak / result.flops_per_token;
-  result.prefill_share_of_peak = Median(prefill_share);
-  result.decode_tokens_per_second = Median(decode);
-  result.decode_floor = result.read_bandwidth / static_cast<double>(result.bytes_per_token);
-  result.decode_share_of_bandwidth = Median(decode_share);
-  result.together_tokens_per_second = Median(together);
-  result.together_floor = Median(together_floor);
-  result.together_share_of_floor = Median(together_share);
-  return result;
+  r.prefill_floor = r.product_peak.median() / r.flops_per_token;
+  r.decode_floor = r.read_bandwidth.median() / static_cast<double>(r.bytes_per_token);
+  r.together_floor = Median(together_floor);
+  return r;
 }
 
 }  // namespace shiftrt

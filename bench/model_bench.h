@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "bench/record.h"
 #include "engine/decoder.h"
 #include "runtime/progress.h"
 
@@ -24,15 +25,18 @@ struct ModelBenchOptions {
 // Both limits drift on a shared machine, so they are measured in every round. A share is the median of the shares of
 // the rounds.
 struct ModelBenchResult {
-  double read_bandwidth = 0;  // bytes per second
-  double float32_peak = 0;    // FLOP per second
-  double product_peak = 0;    // FLOP per second of products with the weights' type: MeasureProductPeak
-  double prefill_tokens_per_second = 0, prefill_floor = 0, prefill_share_of_peak = 0;
-  double decode_tokens_per_second = 0, decode_floor = 0, decode_share_of_bandwidth = 0;
+  BenchFigure read_bandwidth{"read_bandwidth"};  // bytes per second
+  BenchFigure float32_peak{"float32_peak"};      // FLOP per second
+  BenchFigure product_peak{"product_peak"};      // FLOP per second of products with the weights' type
+  BenchFigure prefill{"prefill_tokens_per_second"}, prefill_share{"prefill_share_of_peak"};
+  BenchFigure decode{"decode_tokens_per_second"}, decode_share{"decode_share_of_bandwidth"};
   // The rates of the sequences that are decoded together are those of all of them.
-  double together_tokens_per_second = 0, together_floor = 0, together_share_of_floor = 0;
+  BenchFigure together{"together_tokens_per_second"}, together_share{"together_share_of_floor"};
+  double prefill_floor = 0, decode_floor = 0, together_floor = 0;  // in tokens per second
   int64_t bytes_per_token = 0;
   double flops_per_token = 0;  // products of the blocks, without attention and head
+
+  std::vector<BenchFigure> figures() const;
 };
 
 ModelBenchResult BenchModel(const Context& context, const std::shared_ptr<const Weights>& weights,

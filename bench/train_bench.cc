@@ -13,7 +13,6 @@
 #include "bench/probe.h"
 #include "estimate/flops.h"
 #include "runtime/check.h"
-#include "runtime/median.h"
 #include "runtime/random.h"
 #include "train/finetune.h"
 
@@ -73,13 +72,13 @@ TrainBenchResult BenchTrain(const Context& context, std::shared_ptr<const Weight
   const std::filesystem::path checkpoint =
       std::filesystem::temp_directory_path() / fmt::format("shiftrt-bench-train-{}", ::getpid());
 
-  std::vector<double> seconds, peaks;
+  TrainBenchResult result;
   double before = 0;
   progress.Begin("training", rounds + 1);
   const auto observer = [&](const TrainingHistory& history, int64_t) {
     if (history.steps() > 1) {
-      seconds.push_back(history.seconds - before);
-      peaks.push_back(ProductPeak(context, weights->blocks.front().down.dtype));
+      result.seconds.rounds.push_back(history.seconds - before);
+      result.product_peak.rounds.push_back(ProductPeak(context, weights->blocks.front().down.dtype));
     }
     before = history.seconds;
     progress.Advance(1);
@@ -88,17 +87,14 @@ TrainBenchResult BenchTrain(const Context& context, std::shared_ptr<const Weight
   progress.End();
   std::filesystem::remove(checkpoint);
 
-  TrainBenchResult result;
   result.parameters = trained.parameters;
   result.engine_bytes = trained.peak_bytes;
   result.peak_resident_bytes = PeakResidentBytes();
   result.kept_blocks = trained.kept_blocks;
   const double recomputed = 1 - static_cast<double>(trained.kept_blocks) / static_cast<double>(config.layers);
   result.flops = TrainStepFlops(*weights, options, trained.parameters, recomputed);
-  result.product_peak = Median(peaks);
-  result.seconds = Median(seconds);
-  result.floor_seconds = result.flops / result.product_peak;
-  result.tokens_per_second = static_cast<double>(options.batch * options.length) / result.seconds;
+  result.floor_seconds = result.flops / result.product_peak.median();
+  result.tokens_per_second = static_cast<double>(options.batch * options.length) / result.seconds.median();
   return result;
 }
 

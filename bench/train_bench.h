@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "bench/record.h"
 #include "models/weights.h"
 #include "runtime/context.h"
 #include "runtime/progress.h"
@@ -20,10 +21,10 @@ struct TrainBenchOptions {
 };
 
 struct TrainBenchResult {
-  double product_peak = 0;   // measured on the device that trains, in FLOP per second
-  double flops = 0;          // FLOP of a step: TrainStepFlops
-  double seconds = 0;        // median of the steps
-  double floor_seconds = 0;  // flops at the peak
+  BenchFigure product_peak{"product_peak"};  // measured on the device that trains, in FLOP per second
+  BenchFigure seconds{"seconds", BenchFigure::Better::kLower};  // of a step
+  double flops = 0;                                             // FLOP of a step: TrainStepFlops
+  double floor_seconds = 0;                                     // flops at the peak
   double tokens_per_second = 0;
   int64_t engine_bytes = 0;         // most that the engine's buffers took
   int64_t peak_resident_bytes = 0;  // the whole process's

@@ -82,6 +82,10 @@ struct GradientEngine::Impl {
   const Weights& weights() const { return layers.weights(); }
   const ModelConfig& config() const { return weights().config; }
 
+  // The stages of the plan from there on.
+  LayerCall From(const Batch& batch, const PassStart& from) const {
+    return {.batch = batch, .stages = std::span(plan.stages).subspan(from.stage), .residual = from.rows};
+  }
   // Runs stages of the plan through the layer loop.
   void Run(const LayerCall& call, const OpsLayers::Pass& pass) {
     CheckLengths(config(), call.batch);
@@ -305,11 +309,14 @@ void GradientEngine::Set(TrainedParameters parameters) {
   check(impl_->trained.head, config.vocab, "head");
 }
 
-LossSum GradientEngine::Step(const Batch& batch, const TargetWeights& weights, double scale, const LossKind& kind) {
+LossSum GradientEngine::Step(const Batch& batch, const TargetWeights& weights, double scale, const LossKind& kind,
+                             const PassStart& from) {
   Impl& impl = *impl_;
   const Predicted predicted = PredictedRows(batch, weights);
   const size_t stages = plan().stages.size();
   const size_t lowest = impl.trained.LowestStage(stages);
+  Check(from.stage <= lowest && (from.rows != nullptr || from.stage == 0),
+        "a pass begins before stage {}, but stage {} has a gradient", from.stage, lowest);
   const int64_t tokens = batch.size();
   const size_t kept = stages - lowest + 1;  // the stream before each stage that is passed backwards, and the last
   const bool backwards = lowest < stages;
@@ -320,7 +327,7 @@ LossSum GradientEngine::Step(const Batch& batch, const TargetWeights& weights, d
   for (size_t stage = 0; stage < stages; ++stage)
     keeper.stages.push_back({stream(stage < lowest ? 0 : stage - lowest + 1)});
   impl.KeepActivations(lowest, tokens, keeper);
-  impl.Run({.batch = batch, .stages = plan().stages}, {.stream = stream(0), .dropout = true, .keeper = &keeper});
+  impl.Run(impl.From(batch, from), {.stream = stream(0), .first = from.stage, .dropout = true, .keeper = &keeper});
   const DeviceMatrix<float> gradient = backwards ? stream(kept) : DeviceMatrix<float>();
   const LossSum loss = impl.Head(batch, predicted, scale, stream(kept - 1), gradient, kind);
   if (!std::isfinite(loss.loss)) {
@@ -333,11 +340,12 @@ LossSum GradientEngine::Step(const Batch& batch, const TargetWeights& weights, d
   return loss;
 }
 
-LossSum GradientEngine::Loss(const Batch& batch, const TargetWeights& weights, const LossKind& kind) {
+LossSum GradientEngine::Loss(const Batch& batch, const TargetWeights& weights, const LossKind& kind,
+                             const PassStart& from) {
   Impl& impl = *impl_;
   const Predicted predicted = PredictedRows(batch, weights);
   const DeviceMatrix<float> h = impl.Streams(1, batch.size());
-  impl.Run({.batch = batch, .stages = plan().stages}, {.stream = h});
+  impl.Run(impl.From(batch, from), {.stream = h, .first = from.stage});
   const LossSum loss = kind.divergence == 0 ? impl.MeasuredHead(predicted, h)
                                             : impl.Head(batch, predicted, 0, h, {}, kind, /*measure_only=*/true);
   if (!std::isfinite(loss.loss)) impl.ExplainNotFinite(batch, loss.loss, /*dropout=*/false);

@@ -39,6 +39,13 @@ struct LossKind {
   const Rows* teacher = nullptr;  // its residual stream after the last stage, (tokens, hidden), before the final norm
 };
 
+// A pass begins before the stage `stage` of the plan, with the stream `rows` (tokens, hidden) of another pass that ran
+// the same stages up to there. Without rows it begins with the embeddings.
+struct PassStart {
+  size_t stage = 0;
+  const Rows* rows = nullptr;
+};
+
 // The engine for the gradients of one plan. For one thread at a time.
 class GradientEngine {
  public:
@@ -64,12 +71,14 @@ class GradientEngine {
 
   // Loss and gradients of one batch, both ways through all stages: adds the gradient of `scale` times the loss to every
   // parameter that has one, and returns the loss unscaled. No sequence of the batch may have a parent. Nothing below
-  // the lowest stage with a gradient is passed backwards. Throws Error for a loss that
-  // is not finite because of the model: it names the first stage behind which the stream is not, and the stored tensor
-  // that is not. Where only what is trained can be at fault, such a loss is returned, and no gradient is added.
-  LossSum Step(const Batch& batch, const TargetWeights& weights, double scale, const LossKind& kind = {});
+  // the lowest stage with a gradient is passed backwards, and the pass may begin at that stage at the latest. Throws
+  // Error for a loss that is not finite because of the model: it names the first stage behind which the stream is not,
+  // and the stored tensor that is not. Where only what is trained can be at fault, such a loss is returned, and no
+  // gradient is added.
+  LossSum Step(const Batch& batch, const TargetWeights& weights, double scale, const LossKind& kind = {},
+               const PassStart& from = {});
   // The loss alone, without dropout.
-  LossSum Loss(const Batch& batch, const TargetWeights& weights, const LossKind& kind = {});
+  LossSum Loss(const Batch& batch, const TargetWeights& weights, const LossKind& kind = {}, const PassStart& from = {});
 
   // A step in parts, for criteria that process the stages in another order, or that stop on the way.
   //

@@ -15,7 +15,7 @@ namespace shiftrt {
 
 struct BenchOptions {
   CommonOptions common;
-  std::string what = "cpu", config, save;
+  std::string what = "cpu", config, save, compare;
   bool kernels_only = false;  // set by `bench gpu`
   ModelBenchOptions bench;
   MainJobOptions job;

@@ -2,13 +2,16 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "bench/kernels_bench.h"
+#include "bench/record.h"
 #include "runtime/check.h"
 #include "tools/bench_options.h"
 #include "tools/options.h"
 #include "tools/pulling.h"
+#include "tools/table.h"
 
 namespace shiftrt {
 
@@ -36,6 +39,22 @@ class RandomModel {
   bool kept_;
 };
 
+void PrintComparison(const BenchComparison& comparison, const std::string& file) {
+  fmt::print("\ncompared with {}; a speedup above 1 is better\n", file);
+  for (const std::string& difference : comparison.machine) fmt::print("another machine: {}\n", difference);
+  Table table({"", "before", "now", "speedup", "error", ""});
+  for (const ComparedFigure& figure : comparison.figures) {
+    const bool known = std::isfinite(figure.error);
+    table.Add({figure.name, fmt::format("{:.4g}", figure.before), fmt::format("{:.4g}", figure.now),
+               fmt::format("{:.3f}", figure.speedup), known ? fmt::format("{:.3f}", figure.error) : "-",
+               !known               ? "too few rounds"
+               : !figure.differs    ? "no difference"
+               : figure.speedup > 1 ? "better"
+                                    : "worse"});
+  }
+  fmt::print("{}", table.Text());
+}
+
 }  // namespace
 
 // Removing the files leaves the mapping.
@@ -50,38 +69,57 @@ std::shared_ptr<const Weights> OpenWeights(const BenchOptions& options) {
 
 namespace {
 
+// One benchmark's way from its settings to its record.
+class Recorded {
+ public:
+  // Reads the record of --compare, so that one that does not go with these settings is refused before anything is
+  // measured.
+  Recorded(const BenchOptions& options, const Weights& weights, nlohmann::json settings)
+      : options_(options), settings_(std::move(settings)) {
+    settings_.update({{"model", weights.Fingerprint()}, {"rounds", options.bench.rounds}});
+    if (!options.compare.empty()) before_ = ReadBenchRecord(options.compare, options.what, settings_);
+  }
+  // Compares, and writes the record with `more` in it to the file of --json, which may be that of --compare.
+  void Finish(const Context& context, const std::vector<BenchFigure>& figures, const nlohmann::json& more) const {
+    nlohmann::json record = BenchRecord(options_.what, context, settings_, figures);
+    if (!before_.is_null()) PrintComparison(CompareRecords(before_, record), options_.compare);
+    record.update(more);
+    options_.common.WriteJson(record);
+  }
+
+ private:
+  const BenchOptions& options_;
+  nlohmann::json settings_, before_;
+};
+
 int BenchCpu(const BenchOptions& options) {
   Context context = options.common.MakeContext();
   context.device = Device::kCpu;
   const auto weights = OpenWeights(options);
   const auto progress = options.common.MakeProgress();
-  const ModelBenchResult r = BenchModel(context, weights, options.bench, *progress);
+  const ModelBenchOptions& bench = options.bench;
+  const Recorded recorded(options, *weights,
+                          {{"prefill", bench.prefill},
+                           {"context", bench.context},
+                           {"decode", bench.decode},
+                           {"sequences", bench.sequences}});
+  const ModelBenchResult r = BenchModel(context, weights, bench, *progress);
   fmt::print(
       "{} threads, {}; read bandwidth {:.1f} GB/s, float32 peak {:.0f} GFLOP/s, of the model's products {:.0f}\n",
-      context.threads, Name(context.isa), r.read_bandwidth / 1e9, r.float32_peak / 1e9, r.product_peak / 1e9);
-  fmt::print("prefill of {}: {:.1f} tokens/s, floor {:.1f}, {:.0f}% of the peak of its products\n",
-             options.bench.prefill, r.prefill_tokens_per_second, r.prefill_floor, 100 * r.prefill_share_of_peak);
-  fmt::print("decode at {}: {:.2f} tokens/s, floor {:.2f}, {:.0f}% of read bandwidth\n", options.bench.context,
-             r.decode_tokens_per_second, r.decode_floor, 100 * r.decode_share_of_bandwidth);
-  fmt::print("decode of {} sequences together: {:.1f} tokens/s, floor {:.1f}, {:.0f}% of it\n", options.bench.sequences,
-             r.together_tokens_per_second, r.together_floor, 100 * r.together_share_of_floor);
-  options.common.WriteJson({{"threads", context.threads},
-                            {"isa", Name(context.isa)},
-                            {"read_bandwidth", r.read_bandwidth},
-                            {"float32_peak", r.float32_peak},
-                            {"product_peak", r.product_peak},
-                            {"bytes_per_token", r.bytes_per_token},
-                            {"flops_per_token", r.flops_per_token},
-                            {"prefill_tokens_per_second", r.prefill_tokens_per_second},
-                            {"prefill_floor", r.prefill_floor},
-                            {"prefill_share_of_peak", r.prefill_share_of_peak},
-                            {"decode_tokens_per_second", r.decode_tokens_per_second},
-                            {"decode_floor", r.decode_floor},
-                            {"decode_share_of_bandwidth", r.decode_share_of_bandwidth},
-                            {"sequences", options.bench.sequences},
-                            {"together_tokens_per_second", r.together_tokens_per_second},
-                            {"together_floor", r.together_floor},
-                            {"together_share_of_floor", r.together_share_of_floor}});
+      context.threads, Name(context.isa), r.read_bandwidth.median() / 1e9, r.float32_peak.median() / 1e9,
+      r.product_peak.median() / 1e9);
+  fmt::print("prefill of {}: {:.1f} tokens/s, floor {:.1f}, {:.0f}% of the peak of its products\n", bench.prefill,
+             r.prefill.median(), r.prefill_floor, 100 * r.prefill_share.median());
+  fmt::print("decode at {}: {:.2f} tokens/s, floor {:.2f}, {:.0f}% of read bandwidth\n", bench.context,
+             r.decode.median(), r.decode_floor, 100 * r.decode_share.median());
+  fmt::print("decode of {} sequences together: {:.1f} tokens/s, floor {:.1f}, {:.0f}% of it\n", bench.sequences,
+             r.together.median(), r.together_floor, 100 * r.together_share.median());
+  recorded.Finish(context, r.figures(),
+                  {{"bytes_per_token", r.bytes_per_token},
+                   {"flops_per_token", r.flops_per_token},
+                   {"prefill_floor", r.prefill_floor},
+                   {"decode_floor", r.decode_floor},
+                   {"together_floor", r.together_floor}});
   return 0;
 }
 
@@ -91,46 +129,47 @@ int BenchCalibrate(const BenchOptions& options) {
   model.weights = OpenWeights(options);
   CalibrationBenchOptions bench = options.calibration;
   bench.rounds = options.bench.rounds;
+  const Recorded recorded(options, *model.weights,
+                          {{"batches", bench.batches}, {"tokens", bench.tokens}, {"every", bench.every}});
   const CalibrationBenchResult r = BenchCalibration(context, model, bench, *options.common.MakeProgress());
   fmt::print("{} threads; {} batches of 4 x {} tokens, layers {} tapped\n", context.threads, bench.batches,
              bench.tokens, fmt::join(r.layers, ", "));
-  fmt::print("forward {:.3f} s, collecting {:.3f} s: {:.2f} times the forward pass\n", r.forward_seconds,
-             r.collect_seconds, r.ratio);
-  options.common.WriteJson({{"threads", context.threads},
-                            {"isa", Name(context.isa)},
-                            {"layers", r.layers},
-                            {"forward_seconds", r.forward_seconds},
-                            {"collect_seconds", r.collect_seconds},
-                            {"ratio", r.ratio}});
+  fmt::print("forward {:.3f} s, collecting {:.3f} s: {:.2f} times the forward pass\n", r.forward.median(),
+             r.collect.median(), r.ratio.median());
+  recorded.Finish(context, {r.forward, r.collect, r.ratio}, {{"layers", r.layers}});
   return 0;
 }
 
 int BenchTrain(const BenchOptions& options) {
   const Context context = options.common.MakeContext();
-  const TrainBenchResult r =
-      BenchTrain(context, OpenWeights(options), options.train, options.bench.rounds, *options.common.MakeProgress());
+  const auto weights = OpenWeights(options);
+  const TrainBenchOptions& train = options.train;
+  const Recorded recorded(options, *weights,
+                          {{"device", context.device == Device::kCuda ? "cuda" : "cpu"},
+                           {"loss", train.loss},
+                           {"rank", train.rank},
+                           {"batch", train.batch},
+                           {"length", train.length},
+                           {"pass_tokens", train.pass_tokens}});
+  const TrainBenchResult r = BenchTrain(context, weights, train, options.bench.rounds, *options.common.MakeProgress());
   fmt::print("{}; LoRA of rank {} on every projection, {} parameters; loss {}, steps of {} x {} tokens\n",
              context.device == Device::kCuda ? "on the GPU"
                                              : fmt::format("{} threads, {}", context.threads, Name(context.isa)),
-             options.train.rank, r.parameters, options.train.loss, options.train.batch, options.train.length);
-  fmt::print("a step {:.3f} s, {:.1f} tokens/s; floor {:.3f} s, {:.0f}% of the peak of {:.0f} GFLOP/s\n", r.seconds,
-             r.tokens_per_second, r.floor_seconds, 100 * r.floor_seconds / r.seconds, r.product_peak / 1e9);
+             train.rank, r.parameters, train.loss, train.batch, train.length);
+  fmt::print("a step {:.3f} s, {:.1f} tokens/s; floor {:.3f} s, {:.0f}% of the peak of {:.0f} GFLOP/s\n",
+             r.seconds.median(), r.tokens_per_second, r.floor_seconds, 100 * r.floor_seconds / r.seconds.median(),
+             r.product_peak.median() / 1e9);
   fmt::print("memory: {:.0f} MB of the engine, {:.0f} MB resident at most; activations of {} blocks kept\n",
              static_cast<double>(r.engine_bytes) / 1e6, static_cast<double>(r.peak_resident_bytes) / 1e6,
              r.kept_blocks);
-  options.common.WriteJson({{"threads", context.threads},
-                            {"isa", Name(context.isa)},
-                            {"device", context.device == Device::kCuda ? "cuda" : "cpu"},
-                            {"loss", options.train.loss},
-                            {"parameters", r.parameters},
-                            {"flops", r.flops},
-                            {"product_peak", r.product_peak},
-                            {"seconds", r.seconds},
-                            {"floor_seconds", r.floor_seconds},
-                            {"tokens_per_second", r.tokens_per_second},
-                            {"kept_blocks", r.kept_blocks},
-                            {"engine_bytes", r.engine_bytes},
-                            {"peak_resident_bytes", r.peak_resident_bytes}});
+  recorded.Finish(context, {r.product_peak, r.seconds},
+                  {{"parameters", r.parameters},
+                   {"flops", r.flops},
+                   {"floor_seconds", r.floor_seconds},
+                   {"tokens_per_second", r.tokens_per_second},
+                   {"kept_blocks", r.kept_blocks},
+                   {"engine_bytes", r.engine_bytes},
+                   {"peak_resident_bytes", r.peak_resident_bytes}});
   return 0;
 }
 
@@ -138,8 +177,13 @@ int BenchJob(const BenchOptions& options) {
   const Context context = options.common.MakeContext();
   Model model;
   model.weights = OpenWeights(options);
+  const Recorded recorded(options, *model.weights, {{"samples", options.job.samples}, {"tokens", options.job.tokens}});
   const MainJobTimes times = BenchMainJob(context, model, options.job, *options.common.MakeProgress());
-  options.common.WriteJson(ReportMainJob(times));
+  const nlohmann::json report = ReportMainJob(times);
+  std::vector<BenchFigure> figures;
+  for (const char* step : {"select", "calibrate", "solve", "factorize", "total"})
+    figures.push_back({step, BenchFigure::Better::kLower, {report[step].get<double>()}});
+  recorded.Finish(context, figures, report);
   return 0;
 }
 
@@ -213,15 +257,24 @@ Command AddBench(CLI::App& app) {
                  "loss of train: cross entropy, or the divergence from the original model")
       ->check(CLI::IsMember({"ce", "kl", "both"}))
       ->capture_default_str();
+  app.add_option(
+         "--compare", options->compare,
+         "cpu, calibrate, job, train: compare with the file that an earlier run with the same settings wrote with\n"
+         "--json, best on the same machine")
+      ->check(CLI::ExistingFile);
   app.add_flag("--kernels-only", options->kernels_only, "gpu: the kernels alone, without a model and the job");
   app.allow_extras();
   app.footer(
       "Examples:\n  shiftrt bench cpu --config Qwen2-1.5B/config.json\n"
       "  shiftrt bench calibrate --config Qwen2-1.5B/config.json --batches 1 --rounds 3\n"
       "  shiftrt bench train --model SmolLM2-135M-Instruct --dtype float32 --rounds 2\n"
+      "  shiftrt bench cpu --model demo --json before.json\n"
+      "  shiftrt bench cpu --model demo --compare before.json   (after a change of the program or of the machine)\n"
       "  shiftrt bench kernels --benchmark_filter=matmul   (Google Benchmark's flags are passed on)");
   return [options, &app] {
     const std::vector<std::string> rest = app.remaining();
+    if (!options->compare.empty() && (options->what == "kernels" || options->what == "gpu"))
+      FailUsage("bench {}: --compare belongs to bench cpu, calibrate, job and train", options->what);
     if (options->what == "kernels") return BenchKernels(options->common.MakeContext(), rest);
     if (!rest.empty()) FailUsage("bench {}: unknown argument {}", options->what, rest[0]);
     if (options->what == "gpu") return BenchGpu(*options);

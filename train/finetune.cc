@@ -97,17 +97,18 @@ TrainingResult Finetune(const FinetuneJob& job) {
   if (job.context.device == Device::kCpu) engine.KeepActivations(UsableMemory(job.context));
   TrainingArrays arrays(engine.ops(), parameters.Initial(*weights, beginning.plan));
   const TrainedParameters views = parameters.Views(beginning.plan, arrays.values, arrays.gradients);
-  std::unique_ptr<Decoder> teacher;
+  TrainingResult result;
   std::unique_ptr<Objective> objective;
   if (options.trainable.method == Method::kReplacement) {
     engine.Set(views);
     objective = std::make_unique<ReplacementObjective>(job.context, weights, engine, beginning.runs);
   } else {
-    if (options.loss.divergence > 0) teacher = std::make_unique<Decoder>(job.context, weights, TeacherPlan(job.model));
-    objective = std::make_unique<LanguageObjective>(engine, views, options.loss, teacher.get());
+    const DepthPlan teacher = options.loss.divergence > 0 ? TeacherPlan(job.model) : DepthPlan();
+    auto language = std::make_unique<LanguageObjective>(job.context, weights, engine, views, options.loss, teacher);
+    result.shared_blocks = language->shared_blocks();
+    objective = std::move(language);
   }
 
-  TrainingResult result;
   const CheckpointFile checkpoint(job.checkpoint, SettingsOf(job));
   result.history =
       Train({job.texts, parameters, options.training, checkpoint, job.observer, job.context}, *objective, arrays);

@@ -40,6 +40,7 @@ struct TrainingResult {
   TrainingHistory history;
   int64_t parameters = 0, peak_bytes = 0;  // of what is trained; of the engine's buffers
   int64_t kept_blocks = 0;                 // whose activations the last step kept
+  size_t shared_blocks = 0;                // that ran once for the teacher and for the model that is trained
 };
 
 // Throws UsageError for options that the model does not go with, and what Train() throws. The checkpoint is left in

@@ -37,6 +37,18 @@ bool IsAdapter(const Stage& stage) {
   return stage.Visit([](const BlockStage&) { return false; }, [](const AdapterStage&) { return true; });
 }
 
+// Leading blocks of both plans that run with the same stored tensors, none of which is trained.
+size_t SharedBlocks(const DepthPlan& plan, const DepthPlan& teacher, const TrainedParameters& trained) {
+  const auto stored = [](const Stage& stage) { return !IsAdapter(stage) && stage.block().own == nullptr; };
+  const size_t most = std::min({trained.LowestStage(plan.stages.size()), plan.stages.size(), teacher.stages.size()});
+  size_t shared = 0;
+  while (shared < most && stored(plan.stages[shared]) && stored(teacher.stages[shared]) &&
+         plan.stages[shared].block().layer == teacher.stages[shared].block().layer &&
+         plan.stages[shared].block().halves == teacher.stages[shared].block().halves)
+    ++shared;
+  return shared;
+}
+
 // A copy of the layer, or a part of it, that adds nothing to the stream yet.
 BlockStage Silent(const Weights& weights, int64_t layer, Halves halves) {
   BlockStage stage{layer, halves};
@@ -83,10 +95,21 @@ LossMix ParseLoss(const std::string& name) {
   FailUsage(Field("loss"), "\"{}\" is not a loss; known: ce, kl, both", name);
 }
 
-LanguageObjective::LanguageObjective(GradientEngine& engine, TrainedParameters parameters, const LossMix& mix,
-                                     Decoder* teacher)
-    : engine_(engine), parameters_(std::move(parameters)), mix_(mix), teacher_(teacher) {
+LanguageObjective::LanguageObjective(const Context& context, const std::shared_ptr<const Weights>& weights,
+                                     GradientEngine& engine, TrainedParameters parameters, const LossMix& mix,
+                                     const DepthPlan& teacher)
+    : engine_(engine), parameters_(std::move(parameters)), mix_(mix) {
   engine_.Set(parameters_);
+  if (mix.divergence == 0) return;
+  shared_ = SharedBlocks(engine_.plan(), teacher, parameters_);
+  std::vector<Tap> taps;
+  if (shared_ > 0)
+    taps.push_back(
+        {teacher.stages[shared_ - 1].block().layer, TapPoint::kOutput, [this](const Rows& rows, const Batch&) {
+           shared_stream_.Set(rows);
+           shared_rows_ = shared_stream_.rows();
+         }});
+  teacher_ = std::make_unique<Decoder>(context, weights, teacher, std::move(taps));
 }
 
 LossSum LanguageObjective::Step(const TrainingBatch& batch, uint64_t pass, double scale) {
@@ -94,12 +117,14 @@ LossSum LanguageObjective::Step(const TrainingBatch& batch, uint64_t pass, doubl
     parameters_.lora.step = pass;
     engine_.Set(parameters_);
   }
-  return engine_.Step(batch.batch, batch.weights, scale, Taught(batch.batch, mix_));
+  const LossKind loss = Taught(batch.batch, mix_);
+  return engine_.Step(batch.batch, batch.weights, scale, loss, From());
 }
 
 LossSum LanguageObjective::Validate(const TrainingBatch& batch) {
   const LossMix measured = teacher_ == nullptr ? LossMix{1, 0} : LossMix{0, 1};
-  return engine_.Loss(batch.batch, batch.weights, Taught(batch.batch, measured));
+  const LossKind loss = Taught(batch.batch, measured);
+  return engine_.Loss(batch.batch, batch.weights, loss, From());
 }
 
 LossKind LanguageObjective::Taught(const Batch& batch, const LossMix& mix) {

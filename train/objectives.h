@@ -25,22 +25,30 @@ LossMix ParseLoss(const std::string& name);
 // entropy.
 class LanguageObjective : public Objective {
  public:
-  // `parameters`: where the engine finds values and adds gradients. `teacher` runs the original model over the same
-  // weights, and is null where the mix has no divergence. Both outlive the object.
-  LanguageObjective(GradientEngine& engine, TrainedParameters parameters, const LossMix& mix, Decoder* teacher);
+  // `parameters`: where the engine finds values and adds gradients; both outlive the object. A mix with a divergence
+  // needs the teacher's plan over the same weights. The teacher's pass also gives the stream behind the leading blocks
+  // that the engine's plan has in common with it and that are not trained, so that these run once.
+  LanguageObjective(const Context& context, const std::shared_ptr<const Weights>& weights, GradientEngine& engine,
+                    TrainedParameters parameters, const LossMix& mix, const DepthPlan& teacher);
+  // The number of these blocks; 0 without a teacher.
+  size_t shared_blocks() const { return shared_; }
 
   LossSum Step(const TrainingBatch& batch, uint64_t pass, double scale) override;
   LossSum Validate(const TrainingBatch& batch) override;
 
  private:
-  // The teacher's stream of the batch as part of a loss.
+  // Runs the teacher, if there is one: its stream becomes a part of the loss.
   LossKind Taught(const Batch& batch, const LossMix& mix);
+  PassStart From() const { return shared_ > 0 ? PassStart{shared_, &shared_rows_} : PassStart(); }
 
   GradientEngine& engine_;
   TrainedParameters parameters_;
   LossMix mix_;
-  Decoder* teacher_;
-  Rows taught_;  // the teacher's stream
+  size_t shared_ = 0;
+  KeptRows shared_stream_;            // behind the shared blocks
+  Rows shared_rows_;                  // of it
+  std::unique_ptr<Decoder> teacher_;  // its tap fills that
+  Rows taught_;                       // the teacher's stream
 };
 
 // The blocks that stand for runs of removed layers.

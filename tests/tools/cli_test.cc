@@ -8,6 +8,8 @@
 #include <cstring>
 #include <sstream>
 
+#include "runtime/median.h"
+
 namespace shiftrt {
 namespace {
 
@@ -135,6 +137,50 @@ TEST_F(Cli, BenchTimesTheMainJob) {
     parts += times[part].get<double>();
   }
   EXPECT_GE(times["total"].get<double>(), parts);
+}
+
+TEST_F(Cli, BenchComparesWithAnEarlierRun) {
+  if (Call({"bench", "--help"}).status != 0) GTEST_SKIP() << "built without the bench";
+  const std::vector<std::string> bench = {"bench",     "cpu", "--model",   Path("model"), "--prefill",   "32",
+                                          "--context", "8",   "--decode",  "2",           "--sequences", "2",
+                                          "--rounds",  "3",   "--threads", "1",           "--quiet"};
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), bench.begin(), bench.end());
+    return Call(more);
+  };
+  ASSERT_EQ(run({"--json", Path("before.json")}).status, 0);
+  Json record = ReadJson("before.json");
+  const auto write = [&] { WriteFile(Path("before.json"), record.dump()); };
+  const auto rounds = [&](const char* figure) -> Json& { return record["rounds"][figure]["values"]; };
+  ASSERT_EQ(rounds("prefill_tokens_per_second").size(), 3U);
+  EXPECT_EQ(record["prefill_tokens_per_second"], Json(Median(rounds("prefill_tokens_per_second"))));
+  // As if the earlier program had been a thousand times slower at one thing and faster at another.
+  for (Json& value : rounds("prefill_tokens_per_second")) value = 1e-3 * value.get<double>();
+  for (Json& value : rounds("decode_tokens_per_second")) value = 1e3 * value.get<double>();
+  record["machine"]["processor"] = "Z80";
+  write();
+  const Outcome outcome = run({"--compare", Path("before.json"), "--json", Path("now.json")});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  const auto line = [&](const std::string& name) {
+    const size_t begin = outcome.out.find("  " + name);
+    EXPECT_NE(begin, std::string::npos) << name << " in " << outcome.out;
+    return begin == std::string::npos ? "" : outcome.out.substr(begin, outcome.out.find('\n', begin) - begin);
+  };
+  EXPECT_NE(line("prefill_tokens_per_second").find("better"), std::string::npos) << outcome.out;
+  EXPECT_NE(line("decode_tokens_per_second").find("worse"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("another machine: processor: \"Z80\" before"), std::string::npos) << outcome.out;
+  EXPECT_EQ(ReadJson("now.json")["settings"], record["settings"]);
+
+  rounds("decode_tokens_per_second")[1] = 0;
+  write();
+  EXPECT_FAILS(run({"--compare", Path("before.json")}), 1,
+               "the rounds of \"decode_tokens_per_second\" are not numbers above 0");
+  record["settings"]["prefill"] = 64;
+  write();
+  EXPECT_FAILS(run({"--compare", Path("before.json")}), 1, "other settings: prefill: 64 before, 32 now");
+  WriteFile(Path("before.json"), "{}");
+  EXPECT_FAILS(run({"--compare", Path("before.json")}), 1, "before.json: it has no \"what\"");
+  EXPECT_FAILS(Call({"bench", "kernels", "--compare", Path("before.json")}), 2, "--compare belongs to bench cpu");
 }
 
 TEST_F(Cli, TextsMayBeCompressed) {

@@ -171,6 +171,30 @@ TEST_F(FinetuneTest, TheOriginalModelTeaches) {
   EXPECT_NE(Refusal([&] { Fresh(); }).find("lacks the removed layers"), std::string::npos);
 }
 
+// Blocks below the first difference run once if they are not trained, and the result has the bits of a plan whose first
+// block counts as another because it has tensors of its own, which are equal.
+TEST_F(FinetuneTest, BlocksThatTheTeacherHasTooRunOnce) {
+  options_.loss = ParseLoss("both");
+  options_.trainable.method = Method::kPartial;
+  options_.training.schedule.steps = 6;
+  for (const auto& [layers, shared] : {std::pair<const char*, size_t>{"last:1", 1}, {"first:1", 0}, {"2", 1}}) {
+    options_.trainable.layers = layers;
+    model_.plan = DepthPlan::Original(kLayers);
+    model_.plan.stages.erase(model_.plan.stages.begin() + 1);
+    const TrainingResult once = Fresh();
+    EXPECT_EQ(once.shared_blocks, shared) << layers;
+    BlockStage first = model_.plan.stages.front().block();
+    first.own = OwnBlock::Share(std::make_shared<OwnBlock>(*model_.weights, first));
+    model_.plan.stages.front() = first;
+    const TrainingResult twice = Fresh();
+    EXPECT_EQ(twice.shared_blocks, 0U) << layers;
+    EXPECT_EQ(once.history.losses, twice.history.losses) << layers;
+    EXPECT_EQ(once.history.gradient_norms, twice.history.gradient_norms) << layers;
+    for (size_t i = 0; i < once.history.validations.size(); ++i)
+      EXPECT_EQ(once.history.validations[i].loss, twice.history.validations[i].loss) << layers;
+  }
+}
+
 TEST_F(FinetuneTest, AReplacementComesCloserToTheStreamBehindTheRun) {
   options_.trainable.method = Method::kReplacement;
   options_.training.schedule = {Decay::kConstant, 0.003, 0, 60};
