@@ -44,8 +44,8 @@ double TrainStepFlops(const Weights& weights, const TrainBenchOptions& options, 
   const double lora = (6 + 2 * recomputed) * static_cast<double>(lora_parameters);
   const double pairs = 2 * static_cast<double>(options.length * config.query_dim() * config.layers);
   const double head = 2 * static_cast<double>(config.hidden * config.vocab);
-  const double teacher = ParseLoss(options.loss).divergence > 0 ? BlockFlopsPerToken(weights) + pairs + 2 * head : 0;
-  return tokens * (products + lora + (3.5 + recomputed) * pairs + 3 * head + teacher);
+  const double teacher = ParseLoss(options.loss).divergence > 0 ? BlockFlopsPerToken(weights) + pairs + head : 0;
+  return tokens * (products + lora + (3.5 + recomputed) * pairs + 2 * head + teacher);
 }
 
 TrainBenchResult BenchTrain(const Context& context, std::shared_ptr<const Weights> weights,

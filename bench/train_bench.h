@@ -35,9 +35,9 @@ struct TrainBenchResult {
 // FLOP of one step of LoRA on every projection, with T tokens in sequences of L, over W weights of the blocks'
 // products: 2 T W forwards, and 2 T W for the gradient of the products' inputs; 6 T for each of LoRA's parameters;
 // attention's products, 2 T L q per block (half of the scores exist) forwards and two and a half times that backwards,
-// q the width of the queries; what a block takes forwards again, for the share `recomputed` of the blocks; and 6 T d V
-// for the head, whose logits are computed twice and passed back once. A teacher adds a pass forwards: 2 T W, 2 T L q
-// per block, and 4 T d V for its logits, which are computed twice, too.
+// q the width of the queries; what a block takes forwards again, for the share `recomputed` of the blocks; and 4 T d V
+// for the head, forwards and backwards. A teacher adds a pass forwards: 2 T W, 2 T L q per block, and 2 T d V for its
+// logits. A GPU computes logits twice, which is not counted.
 double TrainStepFlops(const Weights& weights, const TrainBenchOptions& options, int64_t lora_parameters,
                       double recomputed);
 

@@ -177,8 +177,13 @@ LossSum GradientEngine::Impl::Head(const Batch& batch, const Predicted& predicte
     }
     std::vector<float> scales, losses(rows);
     for (const float weight : part(predicted.weights)) scales.push_back(static_cast<float>(scale * weight));
-    ops().HeadLossGradient({OutputHead(), normed, part(predicted.targets), kind.cross_entropy, kind.divergence, taught},
-                           scales, losses, dx, measure_only ? DeviceMatrix<float>() : trained.head.gradient);
+    const bool stops = gradient.empty() && !FinalNormTrained() && !HasGradient(trained.head);
+    const HeadRows head{OutputHead(), normed, part(predicted.targets), kind.cross_entropy, kind.divergence, taught};
+    if (measure_only || stops) {
+      ops().HeadLossGradient(head, scales, losses, {}, {});
+    } else {
+      ops().HeadLossGradient(head, scales, losses, dx, trained.head.gradient);
+    }
     for (int64_t i = 0; i < rows; ++i)
       sum += {static_cast<double>(part(predicted.weights)[i]) * losses[i], part(predicted.weights)[i]};
     if (measure_only || (gradient.empty() && !FinalNormTrained())) continue;

@@ -146,7 +146,7 @@ class Ops {
   virtual void Gather(std::span<const int64_t> rows, DeviceMatrix<const float> from, DeviceMatrix<float> to) = 0;
   virtual void Scatter(std::span<const int64_t> rows, DeviceMatrix<const float> from, DeviceMatrix<float> to) = 0;
 
-  // kernels/logprob.h's HeadLossGradient and TokenLogProbs.
+  // kernels/logprob.h's HeadLossGradient, with dx and dw empty or not, and TokenLogProbs.
   virtual void HeadLossGradient(const HeadRows& rows, std::span<const float> scales, std::span<float> losses,
                                 DeviceMatrix<float> dx, DeviceMatrix<float> dw) = 0;
   virtual void LogProbs(const HeadRows& rows, std::span<float> log_probs) = 0;

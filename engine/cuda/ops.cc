@@ -461,7 +461,7 @@ void CudaOps::HeadLossGradient(const HeadRows& rows, std::span<const float> scal
   for (int64_t first = 0; first < rows.x.rows; first += kLossRows) {
     pass.Begin(first);
     pass.Losses();
-    for (int64_t from = 0; from < pass.vocab; from += kLossColumns) {
+    for (int64_t from = 0; from < pass.vocab && !dx.empty(); from += kLossColumns) {
       const int64_t cols = pass.Columns(from), stride = (cols + kAligned - 1) / kAligned * kAligned;
       const DeviceArray dlogits = dlogits_.Get(stream_, pass.count * stride, type);
       gpu::LossGradient(stream_, pass.Chunk(from), pass.Terms(), pass.states, dlogits, stride);

@@ -17,8 +17,10 @@ namespace {
 
 constexpr int64_t kVocabBlock = 2048;
 constexpr int64_t kRowBlock = 512;
-constexpr int64_t kGradientRows = 1024;  // a head's gradient is read and written once per block of rows
-constexpr int64_t kPart = 256;           // logits of a row that become gradients at a time
+// A head's gradient is read and written once per block of rows, and its weights once per product.
+constexpr int64_t kGradientRows = 1024;
+constexpr int64_t kKeptLogits = int64_t{1} << 25;  // that a loss holds at once, with a teacher twice as many
+constexpr int64_t kPart = 256;                     // logits of a row that become gradients at a time
 
 struct RowState {
   float maximum = -std::numeric_limits<float>::infinity();
@@ -39,12 +41,6 @@ void CheckTargets(std::span<const int32_t> targets, int64_t rows, int64_t vocab)
     Check(target >= 0 && target < vocab, "target {} is outside the vocabulary of {}", target, vocab);
 }
 
-// The logits of x for part of the vocabulary, before the soft cap.
-void Logits(const Context& context, MatrixView<const float> x, const OutputHead& head, int64_t v0,
-            MatrixView<float> logits) {
-  MatMul(context, x, WeightRows(head, v0, logits.cols), {}, false, logits);
-}
-
 // The largest value, computed in lanes whose comparisons do not wait for one another. NaN is skipped.
 float Largest(const float* values, int64_t count) {
   constexpr int64_t kLanes = 16;
@@ -59,8 +55,10 @@ float Largest(const float* values, int64_t count) {
   return largest;
 }
 
-// Adds a block of logits to the row's state. Overwrites the logits.
-void Update(const SimdBody& body, RowState& state, float* logits, int64_t count, int64_t first, int32_t target) {
+// Adds a block of at most kVocabBlock logits to the row's state.
+void Update(const SimdBody& body, RowState& state, const float* logits, int64_t count, int64_t first, int32_t target) {
+  float exponentials[kVocabBlock];
+  std::copy_n(logits, count, exponentials);
   const float largest = Largest(logits, count);
   if (largest > state.maximum) {
     state.sum *= std::exp(static_cast<double>(state.maximum) - largest);
@@ -68,17 +66,20 @@ void Update(const SimdBody& body, RowState& state, float* logits, int64_t count,
     state.best = static_cast<int32_t>(first + (std::find(logits, logits + count, largest) - logits));
   }
   if (target >= first && target < first + count) state.target = logits[target - first];
-  state.sum += body.exponentiate(logits, count, state.maximum);
+  state.sum += body.exponentiate(exponentials, count, state.maximum);
 }
 
-// The states of all rows of x after the whole vocabulary. `logits` has room for a block of it.
+// The states of all rows of x after the whole vocabulary. `logits` is left with the capped logits: of the whole
+// vocabulary if it has so many columns, else of the last block of kVocabBlock.
 std::vector<RowState> RowStates(const Context& context, MatrixView<const float> x, const OutputHead& head,
-                                std::span<const int32_t> targets, const Buffer<float>& logits) {
+                                std::span<const int32_t> targets, MatrixView<float> logits) {
   const SimdBody& body = BodyFor(context.isa);
   std::vector<RowState> states(x.rows);
-  for (int64_t v0 = 0; v0 < head.w.rows(); v0 += kVocabBlock) {
-    const MatrixView<float> block(logits.data(), x.rows, std::min(kVocabBlock, head.w.rows() - v0));
-    Logits(context, x, head, v0, block);
+  const int64_t vocab = head.w.rows();
+  for (int64_t v0 = 0; v0 < vocab; v0 += kVocabBlock) {
+    const MatrixView<float> block =
+        logits.Rows(0, x.rows).Cols(logits.cols == vocab ? v0 : 0, std::min(kVocabBlock, vocab - v0));
+    MatMul(context, x, WeightRows(head, v0, block.cols), {}, false, block);
     ParallelFor(context, x.rows, 4, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         if (head.soft_cap > 0) body.soft_cap(block.row(i), block.cols, 1, head.soft_cap);
@@ -89,13 +90,25 @@ std::vector<RowState> RowStates(const Context& context, MatrixView<const float> 
   return states;
 }
 
-// Part of a row's logits as probabilities, and the capped logits that they were computed from.
-struct Probabilities {
-  float capped[kPart], values[kPart];
+// Logits of `rows` rows for the whole vocabulary. Rows are not a power of two apart, which would put them into the same
+// places of a cache.
+class KeptLogits {
+ public:
+  KeptLogits(int64_t rows, int64_t vocab)
+      : vocab_(vocab), stride_((vocab + 15) / 16 * 16 + 16), memory_(rows * stride_) {}
+  MatrixView<float> view(int64_t rows) const { return {memory_.data(), rows, vocab_, stride_}; }
 
-  void Set(const SimdBody& body, const float* logits, int64_t count, float soft_cap, const RowState& state) {
-    std::copy_n(logits, count, capped);
-    if (soft_cap > 0) body.soft_cap(capped, count, 1, soft_cap);
+ private:
+  int64_t vocab_, stride_;
+  Buffer<float> memory_;
+};
+
+// Part of a row's capped logits, and the probabilities that they stand for.
+struct Probabilities {
+  float logits[kPart], values[kPart];
+
+  void Set(const SimdBody& body, const float* capped, int64_t count, const RowState& state) {
+    std::copy_n(capped, count, logits);
     std::copy_n(capped, count, values);
     body.exponentiate(values, count, state.maximum);
     const auto inverse = static_cast<float>(1 / state.sum);
@@ -103,30 +116,44 @@ struct Probabilities {
   }
 };
 
-// The loss of one row, for a block of its logits, which are replaced by `scale` times the gradients of the loss.
+// The loss of one row, for a part of its capped logits.
 class RowLoss {
  public:
   RowLoss(const SimdBody& body, const HeadLoss& loss) : body_(body), loss_(loss) {}
 
-  // teacher_logits and teacher may be null. Returns the block's part of the divergence.
+  // The part's share of the divergence.
+  double Divergence(const RowState& state, const float* logits, const RowState& teacher, const float* teacher_logits,
+                    int64_t count) const {
+    Probabilities others;
+    double divergence = 0;
+    for (int64_t at = 0; at < count; at += kPart) {
+      const int64_t n = std::min(kPart, count - at);
+      others.Set(body_, teacher_logits + at, n, teacher);
+      divergence += Divergence(logits + at, state, others, teacher, n);
+    }
+    return divergence;
+  }
+
+  // The same, and the logits are replaced by `scale` times the gradients of the loss. teacher and teacher_logits may be
+  // null.
   double Gradient(float scale, const RowState& state, float* logits, const RowState* teacher,
                   const float* teacher_logits, int64_t count) const {
-    const float cap = loss_.head.soft_cap, both = loss_.cross_entropy + loss_.divergence;
+    const float both = loss_.cross_entropy + loss_.divergence;
     Probabilities own, others;
     double divergence = 0;
     for (int64_t at = 0; at < count; at += kPart) {
       const int64_t n = std::min(kPart, count - at);
       float* out = logits + at;
-      own.Set(body_, out, n, cap, state);
+      own.Set(body_, out, n, state);
       if (teacher != nullptr) {
-        others.Set(body_, teacher_logits + at, n, loss_.teacher_head->soft_cap, *teacher);
-        divergence += Divergence(own, state, others, *teacher, n);
+        others.Set(body_, teacher_logits + at, n, *teacher);
+        divergence += Divergence(own.logits, state, others, *teacher, n);
         for (int64_t j = 0; j < n; ++j) out[j] = scale * (both * own.values[j] - loss_.divergence * others.values[j]);
       } else {
         for (int64_t j = 0; j < n; ++j) out[j] = scale * loss_.cross_entropy * own.values[j];
       }
-      if (cap > 0)
-        for (int64_t j = 0; j < n; ++j) out[j] *= CapSlope(own.capped[j]);
+      if (loss_.head.soft_cap > 0)
+        for (int64_t j = 0; j < n; ++j) out[j] *= CapSlope(own.logits[j]);
     }
     return divergence;
   }
@@ -139,13 +166,13 @@ class RowLoss {
 
  private:
   // The sum of p log(p / q) over part of the vocabulary, with the teacher's probabilities p and the student's q.
-  static double Divergence(const Probabilities& own, const RowState& state, const Probabilities& others,
+  static double Divergence(const float* logits, const RowState& state, const Probabilities& others,
                            const RowState& teacher, int64_t n) {
     const double offset =
         (state.maximum - static_cast<double>(teacher.maximum)) + (std::log(state.sum) - std::log(teacher.sum));
     double sum = 0;
     for (int64_t j = 0; j < n; ++j)
-      sum += others.values[j] * (static_cast<double>(others.capped[j]) - own.capped[j] + offset);
+      sum += others.values[j] * (static_cast<double>(others.logits[j]) - logits[j] + offset);
     return sum;
   }
 
@@ -159,7 +186,8 @@ void CheckHeadLoss(MatrixView<const float> x, const HeadLoss& loss, std::span<co
   CheckTargets(loss.targets, x.rows, w.rows());
   Check(std::ssize(scales) == x.rows && std::ssize(losses) == x.rows, "{} scales and {} losses for {} rows",
         scales.size(), losses.size(), x.rows);
-  Check(dx.rows == x.rows && dx.cols == x.cols && w.cols() == x.cols &&
+  const bool measures = dx.data == nullptr && dw.data == nullptr;
+  Check(w.cols() == x.cols && (measures || (dx.rows == x.rows && dx.cols == x.cols)) &&
             (dw.data == nullptr || (dw.rows == w.rows() && dw.cols == x.cols)),
         "gradients ({}, {}) and ({}, {}) of a head [{}] do not fit rows ({}, {})", dx.rows, dx.cols, dw.rows, dw.cols,
         fmt::join(w.shape, ", "), x.rows, x.cols);
@@ -182,7 +210,8 @@ void TokenLogProbs(const Context& context, MatrixView<const float> x, const Outp
   Check(log_probs.size() == targets.size() && (argmax.empty() || argmax.size() == targets.size()),
         "{} log probabilities and {} most likely tokens of {} targets", log_probs.size(), argmax.size(),
         targets.size());
-  const Buffer<float> logits(std::min(kRowBlock, x.rows) * kVocabBlock);
+  const Buffer<float> memory(std::min(kRowBlock, x.rows) * kVocabBlock);
+  const MatrixView<float> logits(memory.data(), std::min(kRowBlock, x.rows), kVocabBlock);
   for (int64_t r0 = 0; r0 < x.rows; r0 += kRowBlock) {
     const int64_t rows = std::min(kRowBlock, x.rows - r0);
     const std::vector<RowState> states = RowStates(context, x.Rows(r0, rows), head, targets.subspan(r0, rows), logits);
@@ -198,35 +227,44 @@ void HeadLossGradient(const Context& context, MatrixView<const float> x, const H
                       std::span<const float> scales, std::span<float> losses, MatrixView<float> dx,
                       MatrixView<float> dw) {
   CheckHeadLoss(x, loss, scales, losses, dx, dw);
-  const int64_t vocab = loss.head.w.rows(), most_rows = std::min(kGradientRows, x.rows);
-  const bool taught = loss.divergence != 0;
-  const Buffer<float> logits(most_rows * kVocabBlock), teacher_logits(taught ? most_rows * kVocabBlock : 0);
+  if (x.rows == 0) return;
+  const bool taught = loss.divergence != 0, measures = dx.data == nullptr;
+  const int64_t vocab = loss.head.w.rows();
+  const int64_t most = std::clamp<int64_t>(kKeptLogits / vocab / 32 * 32, 32, kGradientRows);
+  const int64_t blocks = (x.rows + most - 1) / most, each = (x.rows + blocks - 1) / blocks;
+  const KeptLogits kept(each, vocab), kept_teacher(taught ? each : 0, vocab);
   const RowLoss row_loss(BodyFor(context.isa), loss);
-  for (int64_t r0 = 0; r0 < x.rows; r0 += kGradientRows) {
-    const int64_t rows = std::min(kGradientRows, x.rows - r0);
+  for (int64_t r0 = 0; r0 < x.rows; r0 += each) {
+    const int64_t rows = std::min(each, x.rows - r0);
     const MatrixView<const float> in = x.Rows(r0, rows);
-    const MatrixView<const float> teacher = taught ? loss.teacher.Rows(r0, rows) : MatrixView<const float>();
+    const MatrixView<float> logits = kept.view(rows), teacher_logits = kept_teacher.view(taught ? rows : 0);
     const std::span<const int32_t> targets = loss.targets.subspan(r0, rows);
     const std::vector<RowState> states = RowStates(context, in, loss.head, targets, logits);
     std::vector<RowState> teacher_states;
-    if (taught) teacher_states = RowStates(context, teacher, *loss.teacher_head, targets, teacher_logits);
+    if (taught)
+      teacher_states = RowStates(context, loss.teacher.Rows(r0, rows), *loss.teacher_head, targets, teacher_logits);
     std::vector<double> divergences(rows);
-    for (int64_t v0 = 0; v0 < vocab; v0 += kVocabBlock) {
+    // One part of the vocabulary after another, which the products find in a cache.
+    for (int64_t v0 = 0; v0 < vocab && (taught || !measures); v0 += kVocabBlock) {
       const int64_t cols = std::min(kVocabBlock, vocab - v0);
-      const MatrixView<float> block(logits.data(), rows, cols), teacher_block(teacher_logits.data(), rows, cols);
-      Logits(context, in, loss.head, v0, block);
-      if (taught) Logits(context, teacher, *loss.teacher_head, v0, teacher_block);
+      const MatrixView<float> block = logits.Cols(v0, cols);
       ParallelFor(context, rows, 4, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
+          const float* const others = taught ? teacher_logits.row(i) + v0 : nullptr;
+          if (measures) {
+            divergences[i] += row_loss.Divergence(states[i], block.row(i), teacher_states[i], others, cols);
+            continue;
+          }
           const float scale = scales[r0 + i];
-          divergences[i] += row_loss.Gradient(scale, states[i], block.row(i), taught ? &teacher_states[i] : nullptr,
-                                              taught ? teacher_block.row(i) : nullptr, cols);
+          divergences[i] +=
+              row_loss.Gradient(scale, states[i], block.row(i), taught ? &teacher_states[i] : nullptr, others, cols);
           const int64_t target = targets[i] - v0;
           if (target < 0 || target >= cols) continue;
           const float slope = loss.head.soft_cap > 0 ? row_loss.CapSlope(states[i].target) : 1.0f;
           block(i, target) -= scale * loss.cross_entropy * slope;
         }
       });
+      if (measures) continue;
       MatMulInputGradient(context, block, WeightRows(loss.head, v0, cols), v0 > 0, dx.Rows(r0, rows));
       if (dw.data != nullptr) MatMulWeightGradient(context, block, in, dw.Rows(v0, cols));
     }

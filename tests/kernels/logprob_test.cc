@@ -203,14 +203,17 @@ struct LossProblem {
     Padded dx, dw;
   };
   Found Compute(const Context& context, const Padded* before) const {
-    Found found{std::vector<float>(c.rows, test::kNan), Padded(c.rows, c.hidden),
-                before == nullptr ? Padded(0, c.hidden) : before->Copy()};
+    Found found{{}, Padded(c.rows, c.hidden), before == nullptr ? Padded(0, c.hidden) : before->Copy()};
+    found.losses = Losses(context, found.dx.view(), before == nullptr ? MatrixView<float>() : found.dw.view());
+    return found;
+  }
+  std::vector<float> Losses(const Context& context, MatrixView<float> dx, MatrixView<float> dw) const {
     const OutputHead head(w.view, c.soft_cap), teacher(teacher_w.view, c.teacher_cap);
     HeadLoss loss{head, targets, c.cross_entropy, c.divergence};
     if (c.divergence != 0) loss.teacher = taught.view(), loss.teacher_head = &teacher;
-    HeadLossGradient(context, x.view(), loss, scales, found.losses, found.dx.view(),
-                     before == nullptr ? MatrixView<float>() : found.dw.view());
-    return found;
+    std::vector<float> losses(c.rows, test::kNan);
+    HeadLossGradient(context, x.view(), loss, scales, losses, dx, dw);
+    return losses;
   }
 
   LossCase c;
@@ -267,6 +270,7 @@ TEST_P(TokenLogProbsTest, LossAndGradientAgreeWithFloat64) {
     EXPECT_TRUE(test::Identical(found.dx, threaded.dx) && test::Identical(found.dw, threaded.dw));
     EXPECT_EQ(found.losses, alone.losses);
     EXPECT_TRUE(test::Identical(found.dx, alone.dx));
+    EXPECT_EQ(found.losses, problem.Losses(context_, {}, {}));
   }
 }
 
@@ -285,21 +289,28 @@ TEST_P(TokenLogProbsTest, NoDivergenceFromItself) {
   }
 }
 
-// A batch of more rows than are processed at a time has the losses and gradients of its rows.
+// A batch of more rows than are processed at a time, of which a large vocabulary allows fewer, has the losses and
+// gradients of its rows.
 TEST_P(TokenLogProbsTest, GradientOfManyRows) {
-  const int64_t rows = 1030;
-  const LossProblem problem({rows, 7, 40});
-  const LossProblem::Found found = problem.Compute(context_, nullptr);
-  std::vector<float> log_probs(rows);
-  TokenLogProbs(context_, problem.x.view(), problem.w.view, problem.targets, log_probs, {});
-  for (int64_t t = 0; t < rows; ++t) ASSERT_NEAR(found.losses[t], -log_probs[t], 1e-6);
-  const OutputHead head(problem.w.view);
-  const Padded dx(6, 7);
-  std::vector<float> losses(6);
-  HeadLossGradient(context_, problem.x.view().Rows(1024, 6), {head, std::span(problem.targets).subspan(1024)},
-                   std::span(problem.scales).subspan(1024), losses, dx.view());
-  for (int64_t t = 0; t < 6; ++t)
-    for (int64_t k = 0; k < 7; ++k) ASSERT_EQ(dx(t, k), found.dx(1024 + t, k));
+  struct Case {
+    int64_t rows, vocab, from;
+  };
+  for (const auto& [rows, vocab, from] : {Case{1030, 40, 1024}, {110, 300'000, 90}}) {
+    const LossProblem problem({rows, 7, vocab});
+    const LossProblem::Found found = problem.Compute(context_, nullptr);
+    std::vector<float> log_probs(rows);
+    TokenLogProbs(context_, problem.x.view(), problem.w.view, problem.targets, log_probs, {});
+    for (int64_t t = 0; t < rows; ++t) ASSERT_NEAR(found.losses[t], -log_probs[t], 2e-6);
+    const OutputHead head(problem.w.view);
+    const Padded dx(6, 7);
+    std::vector<float> losses(6);
+    HeadLossGradient(context_, problem.x.view().Rows(from, 6), {head, std::span(problem.targets).subspan(from, 6)},
+                     std::span(problem.scales).subspan(from, 6), losses, dx.view());
+    for (int64_t t = 0; t < 6; ++t) {
+      EXPECT_EQ(losses[t], found.losses[from + t]);
+      for (int64_t k = 0; k < 7; ++k) ASSERT_EQ(dx(t, k), found.dx(from + t, k));
+    }
+  }
 }
 
 TEST_P(TokenLogProbsTest, GradientRefusesWhatDoesNotFit) {
