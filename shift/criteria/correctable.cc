@@ -5,7 +5,6 @@
 
 #include "runtime/host_memory.h"
 #include "runtime/shared_items.h"
-#include "shift/criteria/greedy.h"
 #include "shift/criteria/probes.h"
 #include "shift/fit/fit.h"
 
@@ -95,13 +94,12 @@ Selection SelectByResidual(const CriterionTask& task) {
   return selection;
 }
 
-Selection SelectByCorrectedLoss(const CriterionTask& task) {
-  const std::vector<Correctable>& corrections = Corrections(task);
-  const auto adapter = [&](const BlockPart& part) {
-    const int64_t unit = task.quota.unit() == Unit::kHalf ? part.begin() : part.layer;
-    return std::optional<Stage>(AdapterStage{{part}, corrections[unit].lra});
+StandIn CorrectedBy(const CriterionTask& task) {
+  return [&corrections = Corrections(task), unit = task.quota.unit()](const BlockPart& part) {
+    return std::optional<Stage>(AdapterStage{{part}, corrections[unit == Unit::kHalf ? part.begin() : part.layer].lra});
   };
-  return SelectGreedily(task, adapter);
 }
+
+Selection SelectByCorrectedLoss(const CriterionTask& task) { return SelectGreedily(task, CorrectedBy(task)); }
 
 }  // namespace shiftrt

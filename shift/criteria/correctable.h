@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "shift/criteria/criteria.h"
+#include "shift/criteria/greedy.h"
 #include "shift/sums/ridge_probe.h"
 
 namespace shiftrt {
@@ -53,5 +53,8 @@ class CorrectableProbe : public Probe {
   std::optional<RidgeProbe> probe_;
   std::map<std::pair<Unit, int64_t>, std::vector<Correctable>> found_;  // results, by unit and rank
 };
+
+// The adapters of the rank that the task's options say, after the pass. Plug PlugCorrections() before it.
+StandIn CorrectedBy(const CriterionTask& task);
 
 }  // namespace shiftrt

@@ -20,6 +20,9 @@ Select SelectByBlockInfluence, SelectByFrobenius, SelectByAngle, SelectByStreaml
 // correctable.cc
 Plug PlugCorrections;
 Select SelectByResidual, SelectByCorrectedLoss;
+// search.cc
+Plug PlugSearch;
+Select SelectBySearch;
 // perplexity.cc
 Select SelectByPerplexity, SelectByPerplexityGreedy;
 // prune_comp.cc
@@ -59,9 +62,9 @@ const std::vector<Criterion>& Criteria() {
   using enum Looks;
   constexpr SettingSet kAny = {Setting::kHalves, Setting::kSplit, Setting::kUpdateNorms},
                        kWhole = kAny - SettingSet{Setting::kSplit};  // needs the whole model in one process
-  static const std::vector<CriterionOption> none, rank = {{"rank", 64}}, tokens = {{"tokens", 0}},
-                                                  both = {{"rank", 64}, {"tokens", 0}},
-                                                  some_tokens = {{"tokens", 8192}};
+  static const std::vector<CriterionOption> none,
+      rank = {{"rank", 64}}, tokens = {{"tokens", 0}}, both = {{"rank", 64}, {"tokens", 0}},
+      some_tokens = {{"tokens", 8192}}, budget = {{"minutes", 10}, {"rounds", 0}, {"tokens", 4096}, {"rank", 64}};
   static const std::vector<Criterion> table = {
       // name, summary, options, looks_at, scores_stand_alone, accepts, plug, select
       {"bi", "block influence: 1 - mean cosine of a token's stream before and after the block", none, kPass, true, kAny,
@@ -76,6 +79,8 @@ const std::vector<Criterion>& Criteria() {
        kWhole, &PlugCorrections, &SelectByResidual},
       {"correctable-greedy", "lowest loss with adapters of rank=R in place, one block after another", both, kPasses,
        false, kWhole, &PlugCorrections, &SelectByCorrectedLoss},
+      {"search", "choices as wholes: lowest divergence with such adapters in place that minutes=N (10) of search find",
+       budget, kPasses, false, kWhole, &PlugSearch, &SelectBySearch},
       {"ppl", "perplexity with only this block removed (tokens=N bounds the text)", tokens, kPasses, false, kAny,
        nullptr, &SelectByPerplexity},
       {"ppl-greedy", "the same again on what is left after each removal (SLEB)", tokens, kPasses, false, kAny, nullptr,

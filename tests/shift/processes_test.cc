@@ -62,6 +62,7 @@ TEST_F(MethodInProcesses, FitsTheSameBits) {
        {Recipe{"bi:2", "lra", "4"}, Recipe{"angular:2", "lra", "energy:0.5"},
         Recipe{"ppl:2", "lra", "budget:300", Calibration::kIndependent, true, true},
         Recipe{"correctable:3,rank=2", "lra", "full", Calibration::kDrift, true},
+        Recipe{"search:2,rounds=2,rank=2", "lra", "2"},
         Recipe{"taylor:2,tokens=64", "refit", "full", Calibration::kIndependent, false, false, Heal::kAll},
         Recipe{"streamline:2", "auto", "2"}, Recipe{"layers=0,3", "joint", "2"},
         Recipe{"layers=1,3", "lra", "3", Calibration::kSequential, true}}) {

@@ -2,6 +2,7 @@
 // Criteria that look at text, against plain float64 loops over tapped streams and over logits, and against PyTorch's
 // gradients (tests/goldens/make_taylor.py).
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numbers>
 #include <numeric>
@@ -102,6 +103,46 @@ class SelectionFromText : public test::SmallModel {
       }
     }
     return sum / static_cast<double>(count);
+  }
+
+  // The adapters of this rank in place of each block.
+  std::vector<std::shared_ptr<const Lra>> Adapters(int64_t rank) {
+    NoProgress progress;
+    const CriterionInput input = {context_, model_.weights, &text_, 0};
+    CorrectableProbe probe(input, progress);
+    probe.Want(Unit::kBlock, rank);
+    Pass pass(context_, model_.weights);
+    pass.Add(probe);
+    pass.Run("", text_, progress);
+    std::vector<std::shared_ptr<const Lra>> adapters;
+    for (const Correctable& correctable : probe.Found(Unit::kBlock, rank)) adapters.push_back(correctable.lra);
+    return adapters;
+  }
+
+  // The probabilities of the tokens behind each token but the last of a sequence, from whole logits, as logarithms.
+  std::vector<Row> LogProbabilities(const DepthPlan& plan) {
+    Decoder decoder(context_, model_.weights, plan);
+    std::vector<Row> all;
+    for (const Batch& batch : text_) {
+      const Matrix<float> logits = decoder.Logits(decoder.Forward(batch));
+      for (int64_t s = 0; s < batch.sequences(); ++s) {
+        for (int64_t t = batch.offsets[s]; t + 1 < batch.offsets[s + 1]; ++t) {
+          Row& row = all.emplace_back(logits.row(t), logits.row(t) + kVocab);
+          double total = 0;
+          for (const double logit : row) total += std::exp(logit);
+          for (double& logit : row) logit -= std::log(total);
+        }
+      }
+    }
+    return all;
+  }
+  // KL(original || plan), summed over the first `tokens` predicted tokens.
+  double Divergence(const DepthPlan& plan, size_t tokens) {
+    const std::vector<Row> p = LogProbabilities(model_.plan), q = LogProbabilities(plan);
+    double sum = 0;
+    for (size_t t = 0; t < std::min(tokens, p.size()); ++t)
+      for (int64_t v = 0; v < kVocab; ++v) sum += std::exp(p[t][v]) * (p[t][v] - q[t][v]);
+    return sum;
   }
 
   std::vector<Batch> text_;
@@ -221,15 +262,7 @@ TEST_F(SelectionFromText, CorrectableIsWhatTheBestAdapterLeaves) {
 }
 
 TEST_F(SelectionFromText, CorrectableGreedyMeasuresTheLossWithAdaptersInPlace) {
-  NoProgress progress;
-  const CriterionInput input = {context_, model_.weights, &text_, 0};
-  CorrectableProbe probe(input, progress);
-  probe.Want(Unit::kBlock, 4);
-  Pass pass(context_, model_.weights);
-  pass.Add(probe);
-  pass.Run("", text_, progress);
-  std::vector<std::shared_ptr<const Lra>> adapters;
-  for (const Correctable& correctable : probe.Found(Unit::kBlock, 4)) adapters.push_back(correctable.lra);
+  const std::vector<std::shared_ptr<const Lra>> adapters = Adapters(4);
   Layers gone;
   Row scores(kLayers);
   for (int round = 0; round < 2; ++round) {
@@ -249,6 +282,33 @@ TEST_F(SelectionFromText, CorrectableGreedyMeasuresTheLossWithAdaptersInPlace) {
   std::sort(gone.begin(), gone.end());
   EXPECT_EQ(selection.removed, WholeBlocks(gone));
   for (int64_t l = 0; l < kLayers; ++l) EXPECT_NEAR(selection.scores[l], scores[l], 1e-5 * scores[l]);
+}
+
+TEST_F(SelectionFromText, SearchComparesWholeChoicesWithAdaptersInPlace) {
+  const std::vector<std::shared_ptr<const Lra>> adapters = Adapters(4);
+  const auto divergence = [&](const Layers& without, size_t tokens) {
+    std::vector<std::shared_ptr<const Lra>> in_place;
+    for (const int64_t layer : without) in_place.push_back(adapters[layer]);
+    return Divergence(DepthPlan::Corrected(kLayers, without, in_place), tokens);
+  };
+  std::map<double, Layers> all;
+  for (int64_t a = 0; a < kLayers; ++a)
+    for (int64_t b = a + 1; b < kLayers; ++b)
+      for (int64_t c = b + 1; c < kLayers; ++c) all[divergence({a, b, c}, 1000)] = {a, b, c};
+  const Selection selection = Select("search:3,rank=4,rounds=9");
+  EXPECT_EQ(selection.removed, WholeBlocks(all.begin()->second)) << all.begin()->first;
+  // The first sequence has 19 predicted tokens.
+  for (int64_t l = 0; l < kLayers; ++l) EXPECT_NEAR(selection.scores[l], divergence({l}, 19) / 19, 1e-5) << l;
+  // With a budget in minutes it ends when no choice is left.
+  EXPECT_EQ(Select("search:3,rank=4").removed, selection.removed);
+  const auto of = [&](const Selection& found) { return divergence(LayersOf(found.removed), 1000); };
+  EXPECT_LE(of(selection), of(Select("bi:3")));
+  const Layers kept = LayersOf(Select("search:2,rank=4,rounds=5,keep=first:2,last:1").removed);
+  EXPECT_TRUE(kept.size() == 2 && kept.front() >= 2 && kept.back() < kLayers - 1);
+  int64_t places = 0;
+  for (const BlockPart& part : Select("search:3,unit=half,rank=4,rounds=5").removed)
+    places += part.end() - part.begin();
+  EXPECT_EQ(places, 3);
 }
 
 // From the gradients of all blocks at once, over the text as one batch.
