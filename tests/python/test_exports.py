@@ -304,11 +304,16 @@ def test_mergekit(program, model, tmp_path, compared):
 
 @pytest.mark.skipif(not (shutil.which("llama-quantize") and shutil.which("llama-perplexity")), reason="needs llama.cpp in PATH")
 def test_llama_quantize(program, model, tmp_path):
-    """llama.cpp loads what the script makes of a GGUF file of the original."""
+    """The script makes the tensors of the program's own export of a GGUF file of the original, and llama.cpp loads them."""
+    from gguf import GGUFReader
     recipe = program.exported(model, "pruned", "mergekit")
-    program.run("export", "--model", model, "--format", "gguf", "--save", tmp_path / "original")
+    program.run("export", "--model", model, "--format", "gguf", "--save", tmp_path / "original", "--dtype", "float32")
     (original,) = (tmp_path / "original").rglob("*.gguf")
     subprocess.run(["sh", recipe / "llama-quantize.sh", original, tmp_path / "pruned.gguf"], check=True)
+    (ours,) = program.exported(model, "pruned", "gguf").rglob("*.gguf")
+    made, expected = ({tensor.name: tensor.data for tensor in GGUFReader(file).tensors} for file in (tmp_path / "pruned.gguf", ours))
+    assert made.keys() == expected.keys()
+    assert all((made[name] == expected[name]).all() for name in expected)
     shutil.copy(DEMO / "heldout.txt", tmp_path / "text")
     subprocess.run(["llama-perplexity", "-m", tmp_path / "pruned.gguf", "-f", tmp_path / "text", "-c", "128", "--chunks", "1"], check=True)
 
