@@ -12,45 +12,19 @@
 #include "eval/perplexity.h"
 #include "runtime/check.h"
 #include "runtime/random.h"
-#include "tests/engine/rows.h"
-#include "tests/models/fixtures.h"
+#include "tests/engine/golden.h"
 #include "tests/test_directory.h"
 
 namespace shiftrt {
 namespace {
 
 using test::Copied;
+using test::CorrectedPlan;
+using test::Golden;
+using test::LargestDifference;
+using test::OneSequence;
 
 const Context kContext = Context::Default();
-
-double LargestDifference(MatrixView<const float> a, MatrixView<const float> b) {
-  EXPECT_EQ(a.rows, b.rows);
-  EXPECT_EQ(a.cols, b.cols);
-  double worst = 0;
-  for (int64_t i = 0; i < a.rows; ++i)
-    for (int64_t j = 0; j < a.cols; ++j) {
-      const double difference = std::abs(static_cast<double>(a(i, j)) - b(i, j));
-      worst = std::isnan(difference) ? HUGE_VAL : std::max(worst, difference);
-    }
-  return worst;
-}
-
-class Golden {
- public:
-  explicit Golden(const std::string& name) : file_(GoldenModel(name) / "golden.safetensors") {
-    const auto tokens = (*this)["tokens"];
-    for (int64_t i = 0; i < tokens.rows; ++i) tokens_.push_back(static_cast<int32_t>(tokens(i, 0)));
-  }
-  const std::vector<int32_t>& tokens() const { return tokens_; }
-  MatrixView<const float> operator[](const std::string& name) const {
-    const TensorView& t = file_.tensors().at(name);
-    return {static_cast<const float*>(t.data), t.rows(), t.cols()};
-  }
-
- private:
-  SafetensorsFile file_;
-  std::vector<int32_t> tokens_;
-};
 
 std::vector<std::string> GoldenNames() {
   std::vector<std::string> names;
@@ -58,12 +32,6 @@ std::vector<std::string> GoldenNames() {
     names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
-}
-
-Batch OneSequence(std::span<const int32_t> tokens) {
-  Batch batch;
-  batch.Add(tokens);
-  return batch;
 }
 
 TEST(Goldens, CoverEveryFamily) { EXPECT_GE(GoldenNames().size(), 12u); }
@@ -117,24 +85,6 @@ TEST(Decoder, Bfloat16IsNoFurtherOffThanTwiceTheReferencesOwnBfloat16) {
     EXPECT_GT(theirs, 0);
     EXPECT_LE(LargestDifference(logits.view(), golden["logits"]), 2 * theirs) << name;
   }
-}
-
-std::shared_ptr<const Lra> SmallAdapter(int64_t d, int64_t rank, uint64_t seed) {
-  Random random(seed);
-  const auto fill = [&](int64_t rows, int64_t cols) {
-    Matrix<float> m(rows, cols);
-    for (float& x : m.span()) x = static_cast<float>(0.1 * (random.Uniform() - 0.5));
-    return m;
-  };
-  return std::make_shared<const Lra>(rank > 0 ? Lra{{}, fill(d, rank), fill(rank, d), fill(1, d)}
-                                              : Lra{fill(d, d), {}, {}, fill(1, d)});
-}
-
-DepthPlan CorrectedPlan(const Weights& weights) {
-  const std::vector<int64_t> removed = {0, 2};
-  const std::vector<std::shared_ptr<const Lra>> adapters = {SmallAdapter(weights.config.hidden, 4, 1),
-                                                            SmallAdapter(weights.config.hidden, 0, 2)};
-  return DepthPlan::Corrected(weights.config.layers, removed, adapters);
 }
 
 TEST(Decoder, PrefillTokenByTokenAndPackedScoringAgree) {
@@ -312,117 +262,6 @@ TEST(Decoder, TapsWhatTheProjectionsRead) {
   }
 }
 
-// The block's halves as two stages each.
-DepthPlan Split(int64_t layers) {
-  DepthPlan plan;
-  for (int64_t layer = 0; layer < layers; ++layer)
-    for (const Halves halves : {Halves::kAttention, Halves::kMlp}) plan.stages.push_back(BlockStage{layer, halves});
-  return plan;
-}
-
-// Block 1 with the output matrix of one half, and its bias, folded to zeros.
-DepthPlan Silenced(const Weights& weights, Halves half, const std::vector<float>& zeros) {
-  auto block = std::make_shared<BlockWeights>(weights.blocks[1]);
-  const bool attention = half == Halves::kAttention;
-  TensorView& matrix = attention ? block->o : block->down;
-  matrix = {zeros.data(), DType::kFloat32, matrix.shape};
-  (attention ? block->o_bias : block->down_bias) = {};
-  DepthPlan plan = DepthPlan::Original(weights.config.layers);
-  plan.stages[1] = BlockStage{1, Halves::kBoth, block};
-  return plan;
-}
-
-DepthPlan WithoutHalf(int64_t layers, int64_t layer, Halves left) {
-  DepthPlan plan = DepthPlan::Original(layers);
-  plan.stages[layer] = BlockStage{layer, left};
-  return plan;
-}
-
-TEST(Halves, TwoStagesAreTheWholeBlockAndOneIsTheBlockWithTheOtherSilent) {
-  for (const char* name : {"llama_bias", "qwen3"}) {
-    const auto weights = GoldenWeights(name);
-    const auto tokens = Golden(name).tokens();
-    const int64_t layers = weights->config.layers;
-    const std::vector<float> zeros(weights->blocks[1].down.elements() + weights->blocks[1].o.elements(), 0.0f);
-    const auto stream = [&](const DepthPlan& plan) {
-      Decoder decoder(kContext, weights, plan);
-      return Copied(decoder.Forward(OneSequence(tokens)));
-    };
-    EXPECT_EQ(LargestDifference(stream(Split(layers)).view(), stream(DepthPlan::Original(layers)).view()), 0);
-    EXPECT_EQ(LargestDifference(stream(WithoutHalf(layers, 1, Halves::kMlp)).view(),
-                                stream(Silenced(*weights, Halves::kAttention, zeros)).view()),
-              0);
-    EXPECT_EQ(LargestDifference(stream(WithoutHalf(layers, 1, Halves::kAttention)).view(),
-                                stream(Silenced(*weights, Halves::kMlp, zeros)).view()),
-              0);
-  }
-}
-
-TEST(Halves, KeepKeysAndValuesOfTheAttentionsThatRun) {
-  const auto weights = GoldenWeights("llama3_tied");
-  const auto tokens = Golden("llama3_tied").tokens();
-  const int64_t layers = weights->config.layers;
-  DepthPlan plan = WithoutHalf(layers, 0, Halves::kMlp);
-  plan.stages[1] = BlockStage{1, Halves::kAttention};
-  for (const DepthPlan& some : {plan, Split(layers)}) {
-    Decoder decoder(kContext, weights, some);
-    const Matrix<float> whole = Copied(decoder.Forward(OneSequence(tokens)));
-    KvCache cache(weights->config, some, std::ssize(tokens));
-    decoder.Forward(std::span(tokens).first(4), cache);
-    for (size_t t = 4; t < tokens.size(); ++t) {
-      const Rows h = decoder.Forward(std::span(tokens).subspan(t, 1), cache);
-      EXPECT_LE(LargestDifference(h.host(), whole.view().Rows(static_cast<int64_t>(t), 1)), 2e-5) << t;
-    }
-  }
-  Decoder decoder(kContext, weights, plan);
-  KvCache of_all(weights->config, DepthPlan::Original(layers), 8);
-  EXPECT_THROW(decoder.Forward(std::span(tokens).first(4), of_all), Error);
-}
-
-TEST(Halves, AreTappedWhereTheyRun) {
-  const auto weights = GoldenWeights("llama_bias");
-  const auto tokens = Golden("llama_bias").tokens();
-  const auto seen = [&](const DepthPlan& plan, TapPoint point) {
-    std::vector<Matrix<float>> heard;
-    Decoder decoder(kContext, weights, plan,
-                    {{1, point, [&](const Rows& h, const Batch&) { heard.push_back(Copied(h)); }}});
-    decoder.Forward(OneSequence(tokens), /*taps_only=*/true);
-    return heard;
-  };
-  const DepthPlan whole = DepthPlan::Original(3), attention_alone = WithoutHalf(3, 1, Halves::kAttention),
-                  mlp_alone = WithoutHalf(3, 1, Halves::kMlp);
-  const auto attention = seen(whole, TapPoint::kAttention), mlp = seen(whole, TapPoint::kMlp),
-             update = seen(whole, TapPoint::kUpdate);
-  ASSERT_EQ(attention.size(), 1u);
-  for (int64_t i = 0; i < update[0].size(); ++i)
-    EXPECT_EQ(attention[0].data()[i] + mlp[0].data()[i], update[0].data()[i]);
-  // The update of one half is that half's own.
-  EXPECT_EQ(LargestDifference(seen(attention_alone, TapPoint::kUpdate)[0].view(), attention[0].view()), 0);
-  EXPECT_EQ(LargestDifference(seen(mlp_alone, TapPoint::kUpdate)[0].view(), seen(mlp_alone, TapPoint::kMlp)[0].view()),
-            0);
-  // A tap sees each of two stages.
-  const auto split = seen(Split(3), TapPoint::kUpdate);
-  ASSERT_EQ(split.size(), 2u);
-  EXPECT_EQ(LargestDifference(split[0].view(), attention[0].view()), 0);
-  EXPECT_EQ(LargestDifference(split[1].view(), mlp[0].view()), 0);
-  EXPECT_EQ(seen(Split(3), TapPoint::kMlp).size(), 1u);
-
-  EXPECT_THROW(seen(attention_alone, TapPoint::kMlp), Error);
-  EXPECT_THROW(seen(mlp_alone, TapPoint::kAttention), Error);
-  Decoder decoder(kContext, weights, whole, {{1, TapPoint::kMlp, [](const Rows&, const Batch&) {}}});
-  const Matrix<float> h = Copied(decoder.Forward(OneSequence(tokens)));
-  EXPECT_THROW(decoder.Resume(OneSequence(tokens), h.view(), attention_alone.stages), Error);
-}
-
-TEST(Halves, StandInTheOrderOfTheModel) {
-  const auto weights = GoldenWeights("llama2");
-  for (const auto& [first, second] :
-       {std::pair(Halves::kMlp, Halves::kAttention), {Halves::kMlp, Halves::kMlp}, {Halves::kBoth, Halves::kMlp}}) {
-    const DepthPlan plan{{BlockStage{1, first}, BlockStage{1, second}}};
-    EXPECT_THROW(Decoder(kContext, weights, plan), Error);
-  }
-}
-
 TEST(Decoder, ResumesFromAKeptStreamBitForBit) {
   const auto weights = GoldenWeights("qwen3");
   const auto tokens = Golden("qwen3").tokens();
@@ -541,90 +380,6 @@ TEST(Decoder, WindowedPerplexityIsTheDirectSum) {
   EXPECT_EQ(shorter.predicted, 4);
   EXPECT_EQ(shorter.mean_nll, WindowedPerplexity(decoder, std::span(tokens).first(9), 5, "test", quiet).mean_nll);
   EXPECT_THROW(WindowedPerplexity(decoder, std::span(tokens).first(1), 6, "test", quiet), Error);
-}
-
-TEST(Generate, GreedyIsRepeatedArgmax) {
-  const auto weights = GoldenWeights("qwen3_tied");
-  std::vector<int32_t> text = {5, 17, 40};
-  Decoder decoder(kContext, weights, DepthPlan::Original(3));
-  const auto reply = Generate(decoder, text, 6, {}, 0, {});
-  ASSERT_EQ(reply.tokens.size(), 6u);
-  for (int32_t token : reply.tokens) {
-    const auto h = decoder.Forward(OneSequence(text));
-    const Matrix<float> logits = decoder.Logits(h.Slice(h.count() - 1, 1));
-    EXPECT_EQ(token, std::max_element(logits.row(0), logits.row(0) + logits.cols()) - logits.row(0));
-    text.push_back(token);
-  }
-}
-
-// Sequences that are continued together, of different lengths and at different places, choose what each chooses alone.
-TEST(Generate, ManyTogetherReplyAsEachDoesAlone) {
-  for (const char* name : {"llama3_tied", "phi3", "gemma2", "olmo3", "smollm3", "granite"}) {
-    const auto weights = GoldenWeights(name);
-    const auto tokens = Golden(name).tokens();
-    std::vector<std::vector<int32_t>> prompts;
-    for (const size_t length : {3u, 1u, 12u, 7u, 2u, 9u, 5u})
-      prompts.emplace_back(tokens.begin(), tokens.begin() + length);
-    for (const DepthPlan& plan : {DepthPlan::Original(weights->config.layers), CorrectedPlan(*weights)}) {
-      Decoder decoder(kContext, weights, plan);
-      for (const SamplingOptions& sampling : {SamplingOptions{}, {0.9, 0.95, 40}}) {
-        const std::vector<int32_t> stop = {Generate(decoder, prompts[2], 9, sampling, 13, {}).tokens[4]};
-        for (const int64_t batch : {1, 3, 16}) {
-          std::map<size_t, std::vector<int32_t>> replies;
-          const ManyCounts counts = GenerateMany(decoder, prompts, {9, sampling, 11, stop, batch},
-                                                 [&](size_t i, auto reply) { replies[i] = std::move(reply); });
-          ASSERT_EQ(replies.size(), prompts.size());
-          EXPECT_EQ(counts.prompt_tokens, 39);
-          int64_t generated = 0;
-          for (const auto& [i, reply] : replies) {
-            EXPECT_EQ(reply, Generate(decoder, prompts[i], 9, sampling, 11 + i, stop).tokens) << name << " " << i;
-            generated += std::ssize(reply);
-          }
-          EXPECT_EQ(counts.tokens, generated);
-          EXPECT_LT(replies[2].size(), 9u) << "it stops";
-        }
-      }
-    }
-  }
-}
-
-TEST(Generate, LongPromptsTakeSeveralStepsBesideOtherReplies) {
-  const auto weights = GoldenWeights("llama2");
-  Decoder decoder(kContext, weights, DepthPlan::Original(3));
-  Random random(5);
-  std::vector<std::vector<int32_t>> prompts(20, std::vector<int32_t>(240));  // more than one step takes
-  for (auto& prompt : prompts)
-    for (int32_t& token : prompt) token = static_cast<int32_t>(random.Below(97));
-  prompts[0].resize(2);
-  GenerateMany(decoder, prompts, {8, {}, 0, {}, 20}, [&](size_t i, const std::vector<int32_t>& reply) {
-    EXPECT_EQ(reply, Generate(decoder, prompts[i], 8, {}, i, {}).tokens) << i;
-  });
-  GenerateMany(decoder, prompts, {8, {}, 0, {}, 5, [](size_t i, int32_t) { return i != 3; }},
-               [&](size_t i, const std::vector<int32_t>& reply) { EXPECT_EQ(reply.size(), i == 3 ? 1u : 8u); });
-  int none = 0;
-  const auto empty = [&](size_t, const std::vector<int32_t>& reply) { none += reply.empty() ? 1 : 0; };
-  GenerateMany(decoder, prompts, {0, {}, 0, {}, 2}, empty);
-  EXPECT_EQ(none, 20);
-  GenerateMany(decoder, {}, {8, {}, 0, {}, 2}, empty);
-  EXPECT_EQ(none, 20);
-  EXPECT_THROW(GenerateMany(decoder, prompts, {20, {}, 0, {}, 2}, empty), Error) << "beyond the context";
-  EXPECT_THROW(GenerateMany(decoder, prompts, {8, {}, 0, {}, 0}, empty), Error);
-}
-
-TEST(Generate, SamplingFollowsTheDistributionAndItsCuts) {
-  const std::vector<float> logits = {0, std::log(2.0f), std::log(5.0f), -50};
-  Random random(3);
-  std::vector<int> counts(4, 0);
-  for (int i = 0; i < 8000; ++i) ++counts[SampleToken(logits, {1.0, 1.0, 0}, random.Uniform())];
-  EXPECT_NEAR(counts[0] / 8000.0, 0.125, 0.015);
-  EXPECT_NEAR(counts[2] / 8000.0, 0.625, 0.02);
-  for (int i = 0; i < 200; ++i) {
-    EXPECT_EQ(SampleToken(logits, {1.0, 1.0, 1}, random.Uniform()), 2);
-    EXPECT_EQ(SampleToken(logits, {1.0, 0.5, 0}, random.Uniform()), 2);
-    EXPECT_NE(SampleToken(logits, {1.0, 0.8, 0}, random.Uniform()), 0);
-  }
-  EXPECT_EQ(SampleToken(std::vector<float>{1, 3, 3}, {}, 0), 1);
-  EXPECT_THROW(SampleToken(std::vector<float>{1, NAN}, {}, 0), Error);
 }
 
 TEST(Decoder, BadRequestsAreErrors) {
