@@ -5,7 +5,6 @@
 #include <functional>
 
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/gated_product.h"
 #include "kernels/cuda/gram.h"
 #include "kernels/cuda/lra.h"
@@ -13,6 +12,7 @@
 #include "kernels/cuda/matvec.h"
 #include "kernels/cuda/rmsnorm.h"
 #include "kernels/cuda/rope.h"
+#include "kernels/cuda/rowwise.h"
 #include "kernels/cuda/sample.h"
 #include "kernels/cuda/scores.h"
 #include "runtime/cuda/dense.h"
@@ -158,6 +158,15 @@ class KernelBench {
 
 namespace {
 
+// out (tokens, intermediate) = silu(gate) * up of the joined product with both matrices.
+void ApplySwiGlu(Stream stream, const DeviceBuffer<BFloat16>& gate_up, const DeviceBuffer<BFloat16>& out) {
+  const auto half = [&](int64_t column) {
+    return gpu::ConstDeviceRows({gate_up.data() + column, DType::kBFloat16}, kTokens, kIntermediate, 2 * kIntermediate);
+  };
+  gpu::GateRows(stream, Activation::kSilu, {.gate = half(0), .up = half(kIntermediate)},
+                {Array(out), kTokens, kIntermediate});
+}
+
 void BenchElementwise(KernelBench& bench) {
   const Stream stream = bench.stream;
   const auto h = RandomOnDevice<float>(stream, kTokens * kHidden),
@@ -171,12 +180,14 @@ void BenchElementwise(KernelBench& bench) {
   bench.Time("gram", "block influence, 4096 tokens", 8 * elements, 0,
              [&] { gpu::ComputeRowProducts(stream, h.data(), more.data(), kTokens, kHidden, products.data()); });
   const auto gate_up = RandomOnDevice<BFloat16>(stream, kTokens * 2 * kIntermediate);
-  bench.Time("elementwise", "SwiGLU, 4096 tokens", 6.0 * static_cast<double>(kTokens * kIntermediate), 0,
-             [&] { gpu::SwiGlu(stream, Array(gate_up), nullptr, kTokens, kIntermediate, Array(out)); });
+  bench.Time("rowwise", "SwiGLU, 4096 tokens", 6.0 * static_cast<double>(kTokens * kIntermediate), 0,
+             [&] { ApplySwiGlu(stream, gate_up, out); });
   const std::vector<int32_t> ids(kTokens, 17);
   const DeviceBuffer<int32_t> tokens(stream, std::span<const int32_t>(ids), kBench);
-  bench.Time("elementwise", "embedding, 4096 tokens", 4 * elements, 0,
-             [&] { gpu::Embed(stream, tokens.data(), kTokens, Array(gate_up), kHidden, h.data()); });
+  bench.Time("rowwise", "embedding, 4096 tokens", 4 * elements, 0, [&] {
+    gpu::GatherRows(stream, tokens.data(), {Array(gate_up), kTokens, kHidden},
+                    MatrixView<float>(h.data(), kTokens, kHidden));
+  });
   constexpr int64_t kRows = 1024, kChunk = 8192;
   const auto logits = RandomOnDevice<float>(stream, kRows * kChunk);
   const DeviceBuffer<gpu::TokenScore> scores(stream, kRows, kBench);
@@ -287,7 +298,7 @@ void BenchGates(KernelBench& bench) {
     bench.Time("matmul_cublaslt", "gate and up, then SwiGLU, 4096 tokens", bytes, flops, [&] {
       products.MatMul(
           {.x = Array(x), .w = Array(w), .y = Array(gate_up), .m = kTokens, .n = 2 * kIntermediate, .k = kHidden});
-      gpu::SwiGlu(stream, Array(gate_up), nullptr, kTokens, kIntermediate, Array(out));
+      ApplySwiGlu(stream, gate_up, out);
     });
   }
   if (!gpu::TakesGatedProduct(stream.device, DType::kBFloat16, kHidden, kIntermediate)) return;

@@ -12,8 +12,8 @@
 #include "engine/cuda/many_tokens.h"
 #include "engine/cuda/one_token.h"
 #include "engine/cuda/state.h"
-#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/rmsnorm.h"
+#include "kernels/cuda/rowwise.h"
 #include "kernels/cuda/scores.h"
 #include "runtime/check.h"
 #include "runtime/cuda/upload.h"
@@ -78,13 +78,13 @@ class CudaBackend : public Backend {
   Rows LaunchBegun(const LayerCall& call, const std::function<void(Layers&)>& loop);
 
   CudaState s_;
-  int64_t slots_;  // of a cache
+  int64_t slots_;  // slots per cache
   ManyTokens many_{s_};
   OneToken one_{s_};
   // The properties, besides the plan, for which the recorded launches are valid.
   struct Recorded {
-    const CudaKv* cache = nullptr;  // that they write to
-    bool chooses = false;           // whether they end with a token's choice
+    const CudaKv* cache = nullptr;  // the cache that they write to
+    bool chooses = false;           // they end with a token's choice
     const float* from = nullptr;    // the stream that they begin with; null: the embedding of a token
     bool operator==(const Recorded&) const = default;
   } recorded_;
@@ -183,8 +183,9 @@ std::vector<float> CudaBackend::LogProbs(const ScoredRows& scored, std::span<int
     float* rows = const_cast<float*>(stream) + first * s_.hidden();
     if (scored.which) {
       rows = s_.Floats(CudaArray::kGathered, m * s_.hidden());
-      gpu::Gather(s_.stream(), which.data() + first, m, {stream, DType::kFloat32}, s_.hidden(),
-                  {rows, DType::kFloat32});
+      gpu::GatherRows(s_.stream(), which.data() + first,
+                      MatrixView<const float>(stream, scored.stream.count(), s_.hidden()),
+                      MatrixView<float>(rows, m, s_.hidden()));
     }
     const DeviceArray x = s_.Get(CudaArray::kNormed, m * s_.hidden(), s_.dtype());
     gpu::AddNorm(s_.stream(), {rows, m, s_.hidden()}, {}, s_.FinalNorm(), x);
@@ -194,7 +195,7 @@ std::vector<float> CudaBackend::LogProbs(const ScoredRows& scored, std::span<int
       const ConstDeviceArray w(head_bytes + v * s_.hidden() * static_cast<int64_t>(SizeOf(s_.dtype())), s_.dtype());
       s_.products().MatMul({.x = x, .w = w, .y = logits, .m = m, .n = n, .k = s_.hidden()});
       if (s_.spec().logit_cap > 0)
-        gpu::SoftCap(s_.stream(), s_.spec().logit_cap, m * n, static_cast<float*>(logits.data));
+        gpu::SoftCapRows(s_.stream(), s_.spec().logit_cap, {static_cast<float*>(logits.data), m, n});
       gpu::UpdateScores(s_.stream(), {static_cast<const float*>(logits.data), m, n, v, vocab}, wanted.data() + first,
                         scores.data(), log_probs.data() + first, best.data() + first);
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/cuda/many_tokens.h"
 
-#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/gated_product.h"
+#include "kernels/cuda/rowwise.h"
 
 namespace shiftrt {
 
@@ -85,8 +85,8 @@ void ManyTokens::JoinBranches(const KeysValues& kv) {
   const int64_t width = s_.config().kv_dim(),
                 behind = s_.step().count * width * static_cast<int64_t>(SizeOf(s_.dtype()));
   for (const DeviceArray& rows : {kv.keys, kv.values})
-    gpu::Gather(s_.stream(), s_.step().joined_rows, s_.step().joined_count, rows, width,
-                {static_cast<std::byte*>(rows.data) + behind, s_.dtype()});
+    gpu::GatherRows(s_.stream(), s_.step().joined_rows, {rows, s_.step().count, width},
+                    {{static_cast<std::byte*>(rows.data) + behind, s_.dtype()}, s_.step().joined_count, width});
 }
 
 void ManyTokens::Mlp(const BlockStage& block) {
@@ -117,15 +117,23 @@ void ManyTokens::Gate(const DeviceMlp& w, ConstDeviceArray x, DeviceArray activa
                                   .out = activation,
                                   .multiprocessors = s_.cores()});
   }
+  const float* const bias = w.gate_up_bias.data();
+  const gpu::DeviceRows out(activation, count, inter);
   if (!s_.spec().gated) {
     s_.products().MatMul({.x = x, .w = weights, .y = activation, .m = count, .n = inter, .k = s_.hidden()});
-    return gpu::Activate(s_.stream(), s_.spec().activation, activation, w.gate_up_bias.data(), count, inter,
-                         activation);
+    return gpu::GateRows(s_.stream(), s_.spec().activation, {.gate = {activation, count, inter}, .gate_bias = bias},
+                         out);
   }
   const DeviceArray gate_up = s_.Get(CudaArray::kGateUp, count * 2 * inter, s_.dtype());
   s_.products().MatMul({.x = x, .w = weights, .y = gate_up, .m = count, .n = 2 * inter, .k = s_.hidden()});
-  const auto gated = silu ? gpu::SwiGlu : gpu::GeGlu;
-  gated(s_.stream(), gate_up, w.gate_up_bias.data(), count, inter, activation);
+  const DeviceArray up{static_cast<std::byte*>(gate_up.data) + inter * static_cast<int64_t>(SizeOf(s_.dtype())),
+                       s_.dtype()};
+  gpu::GateRows(s_.stream(), s_.spec().activation,
+                {.gate = {gate_up, count, inter, 2 * inter},
+                 .up = {up, count, inter, 2 * inter},
+                 .gate_bias = bias,
+                 .up_bias = bias != nullptr ? bias + inter : nullptr},
+                out);
 }
 
 // Nothing taps what an adapter adds, so factors add it to the stream at once. A full map reads all of the stream.
@@ -156,7 +164,8 @@ void ManyTokens::Adapter(const AdapterStage& adapter) {
 
 MatrixView<float> ManyTokens::Settled() {
   const MatrixView<float> h = s_.Hidden(CudaArray::kResidual);
-  if (pending_.update != nullptr || pending_.bias != nullptr) gpu::AddPending(s_.stream(), h, pending_);
+  if (pending_.update != nullptr || pending_.bias != nullptr)
+    gpu::AddRows(s_.stream(), {pending_.update, h.rows, h.cols}, h, pending_.bias);
   pending_ = {};
   return h;
 }
@@ -168,7 +177,7 @@ MatrixView<const float> ManyTokens::WithBias(MatrixView<const float> update, con
   const MatrixView<float> biased = s_.Hidden(CudaArray::kDelta);
   gpu::CopyOnDevice(s_.stream(), biased.data, update.data,
                     update.rows * update.cols * static_cast<int64_t>(sizeof(float)));
-  gpu::AddPending(s_.stream(), biased, {nullptr, bias.data()});
+  gpu::AddRows(s_.stream(), {}, biased, bias.data());
   return biased;
 }
 
@@ -176,11 +185,11 @@ Rows ManyTokens::Update(const BlockStage& block, Halves halves) {
   const MatrixView<float> attention = s_.Hidden(CudaArray::kAttentionUpdate), mlp = s_.Hidden(CudaArray::kMlpUpdate);
   if (halves == Halves::kAttention) return s_.rows()->Of(WithBias(attention, s_.AttentionOf(block).o_bias));
   if (halves == Halves::kMlp) return s_.rows()->Of(WithBias(mlp, s_.MlpOf(block).down_bias));
-  const MatrixView<float> both = s_.Hidden(CudaArray::kDelta);
-  gpu::Add(s_.stream(), attention.data, mlp.data, both.rows * both.cols, both.data);
+  // The sum of both updates overwrites the attention's, which no later tap reads.
+  gpu::AddRows(s_.stream(), mlp, attention);
   for (const DeviceBuffer<float>* bias : {&s_.AttentionOf(block).o_bias, &s_.MlpOf(block).down_bias})
-    if (bias->size() > 0 && s_.spec().PlainUpdates()) gpu::AddPending(s_.stream(), both, {nullptr, bias->data()});
-  return s_.rows()->Of(both);
+    if (bias->size() > 0 && s_.spec().PlainUpdates()) gpu::AddRows(s_.stream(), {}, attention, bias->data());
+  return s_.rows()->Of(attention);
 }
 
 Rows ManyTokens::Widened(CudaArray rows, int64_t width) {
@@ -189,7 +198,7 @@ Rows ManyTokens::Widened(CudaArray rows, int64_t width) {
   auto* wide = static_cast<float*>(from.data);
   if (s_.dtype() != DType::kFloat32) {
     wide = s_.Floats(CudaArray::kWidened, count * width);
-    gpu::Widen(s_.stream(), from, count, width, wide, width);
+    gpu::CopyRows(s_.stream(), {from, count, width}, MatrixView<float>(wide, count, width));
   }
   return s_.rows()->Of({wide, count, width});
 }

@@ -3,9 +3,9 @@
 
 #include <utility>
 
-#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/lra.h"
 #include "kernels/cuda/matvec.h"
+#include "kernels/cuda/rowwise.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
@@ -99,8 +99,8 @@ void OneToken::Mlp(const BlockStage& block) {
     gated(s_.stream(), product, s_.cores());
   } else {
     gpu::MatVec(s_.stream(), product, s_.cores());
-    gpu::Activate(s_.stream(), s_.spec().activation, {activation, DType::kFloat32}, nullptr, 1, inter,
-                  {activation, DType::kFloat32});
+    const MatrixView<float> row(activation, 1, inter);
+    gpu::GateRows(s_.stream(), s_.spec().activation, {.gate = row}, row);
   }
   AddProduct({.w = {w.down.data(), s_.dtype()}, .rows = s_.hidden(), .cols = inter, .x = activation}, w.down_bias,
              w.update_norm);

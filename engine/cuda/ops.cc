@@ -11,9 +11,8 @@
 #include "engine/cuda/operands.h"
 #include "engine/cuda/rounded.h"
 #include "kernels/cuda/adamw.h"
-#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/head_loss.h"
-#include "kernels/cuda/rmsnorm_gradient.h"
+#include "kernels/cuda/rmsnorm.h"
 #include "kernels/cuda/rowwise.h"
 #include "runtime/check.h"
 
@@ -79,9 +78,8 @@ class CudaOps : public Ops {
 
   void Begin(const LayerCall& call) override;
   void Embed(DeviceMatrix<float> h) override {
-    Check(h.dense(), "embeddings go to dense rows, not to rows {} apart", h.stride);
-    gpu::Embed(stream_, call_.step().tokens, h.rows, device_->embedding(), h.cols, Written(h).data,
-               weights_->EmbeddingScale());
+    gpu::GatherRows(stream_, call_.step().tokens, {device_->embedding(), config_.vocab, h.cols}, Written(h),
+                    weights_->EmbeddingScale());
   }
   void Rope(int64_t layer, Rotated which, DeviceMatrix<float> x) override { Rotate(layer, which, x, /*back=*/false); }
   void RopeGradient(int64_t layer, Rotated which, DeviceMatrix<float> dx) override {
@@ -104,29 +102,28 @@ class CudaOps : public Ops {
 
   void Norm(DeviceMatrix<const float> x, const NormOperands& norm, DeviceMatrix<float> out) override {
     if (norm.weight.empty()) return Copy(x, out);
-    gpu::NormGroups(stream_, NormOf(x.cols, norm), x.on_gpu(), Out(out));
+    gpu::NormRows(stream_, NormOf(norm), x.on_gpu(), Out(out));
   }
   void RmsNormHeads(DeviceMatrix<float> x, const Operand& weight) override {
-    gpu::NormGroups(stream_, HeadNormOf(NormedTogether(x), weight), x.on_gpu(), Written(x));
+    gpu::NormRows(stream_, HeadNormOf(weight), x.on_gpu(), Written(x));
   }
   void NormGradient(DeviceMatrix<const float> x, const NormOperands& norm, DeviceMatrix<const float> dy,
                     bool accumulate, DeviceMatrix<float> dx, const NormGradients& gradients) override {
     if (norm.weight.empty()) return accumulate ? AddTo(dy, dx) : Copy(dy, dx);
     if (!gradients.bias.empty()) BiasGradient(dy, gradients.bias);  // before dx, which may replace dy
-    GroupsGradient(NormOf(x.cols, norm), x, dy, accumulate, dx, gradients.weight);
+    GroupsGradient(NormOf(norm), x, dy, accumulate, dx, gradients.weight);
   }
   void RmsNormHeadsGradient(DeviceMatrix<const float> x, const Operand& weight, DeviceMatrix<const float> dy,
                             DeviceMatrix<float> dx, DeviceMatrix<float> dweight) override {
-    GroupsGradient(HeadNormOf(NormedTogether(x), weight), x, dy, false, dx, dweight);
+    GroupsGradient(HeadNormOf(weight), x, dy, false, dx, dweight);
   }
 
   void GatedUnit(DeviceMatrix<float> gate, DeviceMatrix<const float> up) override {
-    if (up.empty()) return gpu::ActivateRows(stream_, spec_.activation, Out(gate));
-    gpu::GateRows(stream_, spec_.activation, Out(gate), up.on_gpu());
+    const gpu::WrittenRows out = Out(gate);
+    gpu::GateRows(stream_, spec_.activation, {.gate = out.rows, .up = up.on_gpu()}, out.rows, out.rounded);
   }
   void GatedUnitGradient(DeviceMatrix<const float> gate, DeviceMatrix<const float> up, DeviceMatrix<float> dgate,
                          DeviceMatrix<float> dup) override {
-    if (up.empty()) return gpu::ActivateRowsGradient(stream_, spec_.activation, gate.on_gpu(), Out(dgate));
     gpu::GateRowsGradient(stream_, spec_.activation, gate.on_gpu(), up.on_gpu(), Out(dgate), Out(dup));
   }
   void AddTo(DeviceMatrix<const float> x, DeviceMatrix<float> y) override {
@@ -135,7 +132,7 @@ class CudaOps : public Ops {
   void AddRow(const Operand& b, DeviceMatrix<float> y) override {
     const DeviceVector row = operands_.Vector(b);
     if (row.data == nullptr) return;
-    gpu::AddRows(stream_, {row.data, 1, y.cols, 0}, Written(y));
+    gpu::AddRows(stream_, {}, Written(y), row.data);
   }
   void Scale(float factor, DeviceMatrix<float> x) override { gpu::ScaleRows(stream_, factor, Written(x)); }
   void ApplyDropout(const Dropout& dropout, DeviceMatrix<const float> x, DeviceMatrix<float> out) override {
@@ -173,7 +170,7 @@ class CudaOps : public Ops {
   // Rows that a kernel writes and products read. Those that products read in 16 bits it also writes in 16 bits.
   gpu::WrittenRows Out(DeviceMatrix<float> rows) {
     const MatrixView<float> x = Written(rows);
-    if (!Narrows({x.cols})) return x;
+    if (rows.empty() || !Narrows({x.cols})) return x;
     return {x, static_cast<BFloat16*>(rounded_.For(stream_, x, dtype_).data)};
   }
   // Rows that the kernel launched next writes: no copy of them is valid behind it.
@@ -217,23 +214,27 @@ class CudaOps : public Ops {
     if (which == Rotated::kKeys) table.query_scale = nullptr;
     gpu::RotateRows(stream_, Out(x), config_.head_dim, table, call_.step().rotations, back);
   }
-  // The elements of a row of queries or keys that one norm has.
-  int64_t NormedTogether(DeviceMatrix<const float> x) const { return spec_.qk_norm_whole ? x.cols : config_.head_dim; }
-
-  gpu::GroupNorm HeadNormOf(int64_t n, const Operand& weight) {
+  // The norm of queries or keys: of each head, or of all together.
+  gpu::Norm HeadNormOf(const Operand& weight) {
     const DeviceVector vector = operands_.Vector(weight);
-    return {n, vector.data, vector.offset_added ? 0 : spec_.norm_offset, eps_};
+    return {.weight = vector.data,
+            .eps = eps_,
+            .offset = vector.offset_added ? 0 : spec_.norm_offset,
+            .n = spec_.qk_norm_whole ? 0 : config_.head_dim};
   }
-  gpu::GroupNorm NormOf(int64_t n, const NormOperands& norm) {
+  gpu::Norm NormOf(const NormOperands& norm) {
     const DeviceVector vector = operands_.Vector(norm.weight);
-    return {n,    vector.data,      vector.offset_added ? 0 : spec_.norm_offset,
-            eps_, spec_.layer_norm, operands_.Vector(norm.bias).data};
+    return {.weight = vector.data,
+            .eps = eps_,
+            .centred = spec_.layer_norm,
+            .bias = operands_.Vector(norm.bias).data,
+            .offset = vector.offset_added ? 0 : spec_.norm_offset};
   }
-  void GroupsGradient(const gpu::GroupNorm& norm, DeviceMatrix<const float> x, DeviceMatrix<const float> dy,
-                      bool accumulate, DeviceMatrix<float> dx, DeviceMatrix<float> dweight) {
-    float* const scales =
-        dweight.empty() ? nullptr : norm_scales_.Floats(stream_, (norm.centred ? 2 : 1) * x.rows * x.cols / norm.n);
-    gpu::NormGroupsGradient(stream_, norm, x.on_gpu(), dy.on_gpu(), accumulate, Out(dx), Written(dweight), scales);
+  void GroupsGradient(const gpu::Norm& norm, DeviceMatrix<const float> x, DeviceMatrix<const float> dy, bool accumulate,
+                      DeviceMatrix<float> dx, DeviceMatrix<float> dweight) {
+    const int64_t groups = x.rows * (norm.n == 0 ? 1 : x.cols / norm.n);
+    float* const scales = dweight.empty() ? nullptr : norm_scales_.Floats(stream_, (norm.centred ? 2 : 1) * groups);
+    gpu::NormRowsGradient(stream_, norm, x.on_gpu(), dy.on_gpu(), accumulate, Out(dx), Written(dweight), scales);
   }
 
   // Dense rows in the type that attention reads.
@@ -340,7 +341,7 @@ void CudaOps::Attention(const AttentionActivations& a) {
                               .rows = a.k.rows,
                               .out = out,
                               .log_sums = a.log_sums.on_gpu().data});
-  gpu::Widen(stream_, out, to.rows, to.cols, to.data, to.cols);
+  gpu::CopyRows(stream_, {out, to.rows, to.cols}, to);
 }
 
 void CudaOps::AttentionGradient(const AttentionActivations& a, DeviceMatrix<const float> dout, DeviceMatrix<float> dq,

@@ -31,7 +31,7 @@ gpu::ConstDeviceArray RoundedCopies::Of(gpu::Stream stream, MatrixView<const flo
     return copy.memory.Get(stream, rows.rows * rows.cols, type);
   }
   const gpu::DeviceArray rounded = For(stream, rows, type);
-  gpu::NarrowRows(stream, rows, rounded);
+  gpu::CopyRows(stream, rows, {rounded, rows.rows, rows.cols});
   return rounded;
 }
 

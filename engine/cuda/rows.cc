@@ -3,21 +3,19 @@
 
 #include <utility>
 
-#include "kernels/cuda/elementwise.h"
-#include "kernels/cuda/rmsnorm.h"
+#include "kernels/cuda/rowwise.h"
 
 namespace shiftrt {
 
 namespace {
 
-int64_t Size(const DeviceMatrix<const float>& x) { return x.rows * x.cols; }
-int64_t Bytes(const DeviceMatrix<const float>& x) { return Size(x) * static_cast<int64_t>(sizeof(float)); }
+int64_t Bytes(const DeviceMatrix<const float>& x) { return x.rows * x.cols * static_cast<int64_t>(sizeof(float)); }
 
 }  // namespace
 
 DeviceMemory StreamRows::Allocate(int64_t count) const {
   struct Held {
-    std::shared_ptr<const StreamRows> owner;  // of the stream that the memory goes back to
+    std::shared_ptr<const StreamRows> owner;  // owns the stream that the memory goes back to
     gpu::DeviceBuffer<float> buffer;
   };
   auto held = std::make_shared<Held>(Held{shared_from_this(), {stream(), count, "kept activations"}});
@@ -32,16 +30,14 @@ void StreamRows::CopyFromHost(const float* host, DeviceMatrix<float> to) const {
   gpu::CopyToDevice(stream(), to.on_gpu().data, host, Bytes(to));
 }
 void StreamRows::Copy(DeviceMatrix<const float> from, DeviceMatrix<float> to) const {
-  const MatrixView<const float> x = from.on_gpu();
-  const MatrixView<float> y = to.on_gpu();
-  if (to.dense()) return gpu::CopyOnDevice(stream(), y.data, x.data, Bytes(from));
-  gpu::Widen(stream(), {x.data, DType::kFloat32}, x.rows, x.cols, y.data, y.stride);
+  if (to.dense()) return gpu::CopyOnDevice(stream(), to.on_gpu().data, from.on_gpu().data, Bytes(from));
+  gpu::CopyRows(stream(), from.on_gpu(), to.on_gpu());
 }
 void StreamRows::Add(DeviceMatrix<const float> from, DeviceMatrix<float> to) const {
-  gpu::Add(stream(), to.on_gpu().data, from.on_gpu().data, Size(from), to.on_gpu().data);
+  gpu::AddRows(stream(), from.on_gpu(), to.on_gpu());
 }
 void StreamRows::Subtract(DeviceMatrix<const float> from, DeviceMatrix<float> to) const {
-  gpu::Subtract(stream(), to.on_gpu().data, from.on_gpu().data, Size(from), to.on_gpu().data);
+  gpu::AddRows(stream(), from.on_gpu(), to.on_gpu(), nullptr, -1);
 }
 
 }  // namespace shiftrt

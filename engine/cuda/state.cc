@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/gated_product.h"
+#include "kernels/cuda/rowwise.h"
 #include "runtime/check.h"
 
 namespace shiftrt {
@@ -90,7 +90,8 @@ void CudaState::Begin(const LayerCall& call) {
 }
 
 void CudaState::Embed(float* h) {
-  gpu::Embed(stream_, step().tokens, step().count, device_->embedding(), hidden(), h, weights_->EmbeddingScale());
+  gpu::GatherRows(stream_, step().tokens, {device_->embedding(), config().vocab, hidden()},
+                  MatrixView<float>(h, step().count, hidden()), weights_->EmbeddingScale());
 }
 
 KeysValues CudaState::Place(int64_t slot) {
@@ -185,7 +186,7 @@ void CudaState::Head(const float* row, float* logits) {
               OfNormed(const_cast<float*>(row), FinalNorm(), false,
                        {.w = HeadWeights(), .rows = config().vocab, .cols = hidden(), .y = logits}),
               cores());
-  if (spec().logit_cap > 0) gpu::SoftCap(stream_, spec().logit_cap, config().vocab, logits);
+  if (spec().logit_cap > 0) gpu::SoftCapRows(stream_, spec().logit_cap, {logits, 1, config().vocab});
 }
 
 void CudaState::Ask(const Draw& draw) {

@@ -61,9 +61,8 @@ class CudaState {
   int64_t hidden() const { return config().hidden; }
   float eps() const { return static_cast<float>(config().rms_eps); }
   gpu::Stream stream() const { return stream_; }
-  DType dtype() const {
-    return dtype_;
-  }  // of the weights, of cached keys and values, and of what products of many rows read
+  // The type of the weights, of cached keys and values, and of what products of many rows read.
+  DType dtype() const { return dtype_; }
   int cores() const { return device_->info().multiprocessors; }
   bool tapped() const { return tapped_; }                // some calls make rows of updates
   bool gates_at_once() const { return gates_at_once_; }  // for many tokens, the activation is part of the product

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/rope_pairs.cuh"
+#include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/rowwise.h"
 #include "kernels/cuda/warp.cuh"
 #include "kernels/dropout.h"
@@ -8,25 +9,6 @@
 namespace shiftrt::gpu {
 
 namespace {
-
-// Up to eight elements of a row. With kWide there are eight, and their address is a multiple of 16 bytes.
-template <bool kWide>
-SHIFTRT_DEVICE void Read(const float* from, int count, float (&values)[8]) {
-  if constexpr (kWide) {
-    Load8(from, values);
-  } else {
-    for (int j = 0; j < 8; ++j) values[j] = j < count ? from[j] : 0;
-  }
-}
-template <bool kWide, typename T>
-SHIFTRT_DEVICE void Write(T* to, int count, const float (&values)[8]) {
-  if constexpr (kWide) {
-    Store8(to, values);
-  } else {
-    for (int j = 0; j < 8; ++j)
-      if (j < count) to[j] = Narrow<T>(values[j]);
-  }
-}
 
 // A matrix as a kernel takes it.
 template <typename T>
@@ -71,11 +53,6 @@ struct RowsKernel {
   }
 };
 
-template <typename T>
-bool IsWide(const MatrixView<T>& view) {
-  return reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && view.stride * static_cast<int64_t>(sizeof(T)) % 16 == 0;
-}
-
 // `views` are all that the step reads and writes; the first tells how many rows and columns there are.
 template <typename Step, typename First, typename... Views>
 void LaunchRows(Stream stream, const Step& step, const First& first, const Views&... views) {
@@ -88,6 +65,23 @@ void LaunchRows(Stream stream, const Step& step, const First& first, const Views
   } else {
     Launch<RowsKernel<Step, false>>(stream, grid, {step, cols});
   }
+}
+
+// Calls body(From(), To()) with the types of a copy, of which one is float32 unless they are the same.
+template <typename Body>
+void WithTypes(const char* operation, DType from, DType to, Body&& body) {
+  Require(from == to || from == DType::kFloat32 || to == DType::kFloat32, operation,
+          "one type on both sides, or float32 on one, not bytes", static_cast<int64_t>(SizeOf(to)));
+  WithType(operation, from == DType::kFloat32 ? to : from, [&](auto type) {
+    if (from == to) return body(type, type);
+    if (from == DType::kFloat32) return body(float(), type);
+    body(type, float());
+  });
+}
+
+void RequireType(const char* operation, const ConstDeviceRows& rows, DType dtype) {
+  Require(rows.array.dtype == dtype, operation, "one type for input and output, not bytes",
+          static_cast<int64_t>(SizeOf(rows.array.dtype)));
 }
 
 template <typename A, typename B>
@@ -105,29 +99,39 @@ struct ZeroStep {
   }
 };
 
-template <typename T>
+template <typename From, typename To>
 struct CopyStep {
-  RowsOf<const float> from;
-  RowsOf<T> to;
+  RowsOf<const From> from;
+  RowsOf<To> to;
   const int32_t *from_rows, *to_rows;  // null: row by row
+  float scale;
   template <bool kWide>
   SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
     float values[8];
     Read<kWide>(from.At(from_rows != nullptr ? from_rows[row] : row, col), count, values);
+    for (int j = 0; j < 8; ++j) values[j] *= scale;
     Write<kWide>(to.At(to_rows != nullptr ? to_rows[row] : row, col), count, values);
   }
 };
 
 struct AddStep {
   RowsOf<const float> from;
+  const float* row;
   RowsOf<float> to;
+  float factor;
   template <bool kWide>
-  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
+  SHIFTRT_DEVICE void At(int64_t i, int col, int count) const {
     float values[8], more[8];
-    Read<kWide>(to.At(row, col), count, values);
-    Read<kWide>(from.At(row, col), count, more);
-    for (int j = 0; j < 8; ++j) values[j] += more[j];
-    Write<kWide>(to.At(row, col), count, values);
+    Read<kWide>(to.At(i, col), count, values);
+    if (from.data != nullptr) {
+      Read<kWide>(from.At(i, col), count, more);
+      for (int j = 0; j < 8; ++j) values[j] += factor * more[j];
+    }
+    if (row != nullptr) {
+      Read<kWide>(row + col, count, more);
+      for (int j = 0; j < 8; ++j) values[j] += more[j];
+    }
+    Write<kWide>(to.At(i, col), count, values);
   }
 };
 
@@ -139,6 +143,18 @@ struct ScaleStep {
     float values[8];
     Read<kWide>(x.At(row, col), count, values);
     for (int j = 0; j < 8; ++j) values[j] *= factor;
+    Write<kWide>(x.At(row, col), count, values);
+  }
+};
+
+struct SoftCapStep {
+  RowsOf<float> x;
+  float cap;
+  template <bool kWide>
+  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
+    float values[8];
+    Read<kWide>(x.At(row, col), count, values);
+    for (int j = 0; j < 8; ++j) values[j] = cap * Tanh(values[j] / cap);
     Write<kWide>(x.At(row, col), count, values);
   }
 };
@@ -160,63 +176,59 @@ struct DropStep {
   }
 };
 
-template <Activation kActivation>
+template <typename T, Activation kActivation>
 struct GateStep {
-  WrittenRowsOf gate;
-  RowsOf<const float> up;
+  RowsOf<const T> gate, up;  // up: null without gate
+  const float *gate_bias, *up_bias;
+  RowsOf<T> out;
+  BFloat16* rounded;
+  int64_t cols;
   template <bool kWide>
   SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
     float gates[8], ups[8];
-    Read<kWide>(gate.to.At(row, col), count, gates);
-    Read<kWide>(up.At(row, col), count, ups);
-    for (int j = 0; j < 8; ++j) gates[j] = Activate<kActivation>(gates[j]) * ups[j];
-    gate.template Write<kWide>(row, col, count, gates);
+    ReadBiased<kWide>(gate, gate_bias, row, col, count, gates);
+    for (int j = 0; j < 8; ++j) gates[j] = Activate<kActivation>(gates[j]);
+    if (up.data != nullptr) {
+      ReadBiased<kWide>(up, up_bias, row, col, count, ups);
+      for (int j = 0; j < 8; ++j) gates[j] *= ups[j];
+    }
+    Write<kWide>(out.At(row, col), count, gates);
+    if (rounded != nullptr) Write<kWide>(rounded + row * cols + col, count, gates);
+  }
+
+ private:
+  template <bool kWide>
+  static SHIFTRT_DEVICE void ReadBiased(const RowsOf<const T>& x, const float* bias, int64_t row, int col, int count,
+                                        float (&values)[8]) {
+    Read<kWide>(x.At(row, col), count, values);
+    if (bias == nullptr) return;
+    float more[8];
+    Read<kWide>(bias + col, count, more);
+    for (int j = 0; j < 8; ++j) values[j] += more[j];
   }
 };
 
 template <Activation kActivation>
 struct GateGradientStep {
-  RowsOf<const float> gate, up;
+  RowsOf<const float> gate, up;  // up: null without gate
   WrittenRowsOf dgate, dup;
   template <bool kWide>
   SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
-    float gates[8], ups[8], d[8], more[8];
+    float gates[8], d[8];
     Read<kWide>(gate.At(row, col), count, gates);
-    Read<kWide>(up.At(row, col), count, ups);
     Read<kWide>(dgate.to.At(row, col), count, d);
-    for (int j = 0; j < 8; ++j) {
-      const Activated activated = ActivateWithSlope<kActivation>(gates[j]);
-      more[j] = d[j] * activated.value;
-      d[j] *= ups[j] * activated.slope;
+    Activated activated[8];
+    for (int j = 0; j < 8; ++j) activated[j] = ActivateWithSlope<kActivation>(gates[j]);
+    if (up.data != nullptr) {
+      float ups[8], more[8];
+      Read<kWide>(up.At(row, col), count, ups);
+      for (int j = 0; j < 8; ++j) more[j] = d[j] * activated[j].value;
+      dup.template Write<kWide>(row, col, count, more);
+      for (int j = 0; j < 8; ++j) d[j] *= ups[j] * activated[j].slope;
+    } else {
+      for (int j = 0; j < 8; ++j) d[j] *= activated[j].slope;
     }
     dgate.template Write<kWide>(row, col, count, d);
-    dup.template Write<kWide>(row, col, count, more);
-  }
-};
-
-template <Activation kActivation>
-struct ActivateStep {
-  WrittenRowsOf x;
-  template <bool kWide>
-  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
-    float values[8];
-    Read<kWide>(x.to.At(row, col), count, values);
-    for (int j = 0; j < 8; ++j) values[j] = Activate<kActivation>(values[j]);
-    x.template Write<kWide>(row, col, count, values);
-  }
-};
-
-template <Activation kActivation>
-struct ActivateGradientStep {
-  RowsOf<const float> x;
-  WrittenRowsOf dx;
-  template <bool kWide>
-  SHIFTRT_DEVICE void At(int64_t row, int col, int count) const {
-    float values[8], d[8];
-    Read<kWide>(x.At(row, col), count, values);
-    Read<kWide>(dx.to.At(row, col), count, d);
-    for (int j = 0; j < 8; ++j) d[j] *= ActivateWithSlope<kActivation>(values[j]).slope;
-    dx.template Write<kWide>(row, col, count, d);
   }
 };
 
@@ -281,35 +293,36 @@ struct ColumnSumsKernel {
 
 void ZeroRows(Stream stream, MatrixView<float> x) { LaunchRows(stream, ZeroStep{Of(x)}, x); }
 
-void CopyRows(Stream stream, MatrixView<const float> from, MatrixView<float> to) {
-  RequireAlike("copying rows", to, from);
-  LaunchRows(stream, CopyStep<float>{Of(from), Of(to), nullptr, nullptr}, to, from);
+void CopyRows(Stream stream, const ConstDeviceRows& from, const DeviceRows& to) {
+  Require(from.rows == to.rows, "copying rows", "as many rows on both sides, not", from.rows);
+  GatherRows(stream, nullptr, from, to);
 }
 
-void GatherRows(Stream stream, const int32_t* rows, MatrixView<const float> from, MatrixView<float> to) {
-  Require(from.cols == to.cols, "gathering rows", "as many columns on both sides, not", from.cols);
-  LaunchRows(stream, CopyStep<float>{Of(from), Of(to), rows, nullptr}, to, from);
+void GatherRows(Stream stream, const int32_t* rows, const ConstDeviceRows& from, const DeviceRows& to, float scale) {
+  Require(from.cols == to.cols, "copying rows", "as many columns on both sides, not", from.cols);
+  WithTypes("copying rows", from.array.dtype, to.array.dtype, [&](auto one, auto other) {
+    const auto source = from.Of<decltype(one)>();
+    const auto target = to.Of<decltype(other)>();
+    LaunchRows(stream, CopyStep<decltype(one), decltype(other)>{Of(source), Of(target), rows, nullptr, scale}, target,
+               source);
+  });
 }
 
 void ScatterRows(Stream stream, const int32_t* rows, MatrixView<const float> from, MatrixView<float> to) {
   Require(from.cols == to.cols, "scattering rows", "as many columns on both sides, not", to.cols);
-  LaunchRows(stream, CopyStep<float>{Of(from), Of(to), nullptr, rows}, from, to);
+  LaunchRows(stream, CopyStep<float, float>{Of(from), Of(to), nullptr, rows, 1}, from, to);
 }
 
-void AddRows(Stream stream, MatrixView<const float> from, MatrixView<float> to) {
-  Require(from.cols == to.cols && (from.rows == to.rows || from.stride == 0), "adding rows",
-          "a matrix of the same shape, or one row of stride 0, not rows of", from.cols);
-  LaunchRows(stream, AddStep{Of(from), Of(to)}, to, from);
+void AddRows(Stream stream, MatrixView<const float> from, MatrixView<float> to, const float* row, float factor) {
+  if (from.data != nullptr) RequireAlike("adding rows", to, from);
+  LaunchRows(stream, AddStep{Of(from), row, Of(to), factor}, to, from, MatrixView<const float>(row, 1, to.cols, 0));
 }
 
 void ScaleRows(Stream stream, float factor, MatrixView<float> x) { LaunchRows(stream, ScaleStep{Of(x), factor}, x); }
 
-void NarrowRows(Stream stream, MatrixView<const float> from, DeviceArray to) {
-  WithType("narrowing rows", to.dtype, [&](auto type) {
-    using T = decltype(type);
-    const MatrixView<T> narrow(static_cast<T*>(to.data), from.rows, from.cols);
-    LaunchRows(stream, CopyStep<T>{Of(from), Of(narrow), nullptr, nullptr}, from, narrow);
-  });
+void SoftCapRows(Stream stream, float cap, MatrixView<float> x) {
+  Require(cap > 0, "soft cap", "a cap above 0", static_cast<int64_t>(cap));
+  LaunchRows(stream, SoftCapStep{Of(x), cap}, x);
 }
 
 void DropRows(Stream stream, const Dropped& dropped, MatrixView<const float> from, MatrixView<float> to) {
@@ -317,29 +330,35 @@ void DropRows(Stream stream, const Dropped& dropped, MatrixView<const float> fro
   LaunchRows(stream, DropStep{Of(from), Of(to), from.cols, dropped}, to, from);
 }
 
-void GateRows(Stream stream, Activation activation, const WrittenRows& gate, MatrixView<const float> up) {
-  RequireAlike("a gated unit", gate.rows, up);
-  WithActivation(activation, [&](auto kind) { LaunchRows(stream, GateStep<kind()>{Of(gate), Of(up)}, gate.rows, up); });
+void GateRows(Stream stream, Activation activation, const GateOperands& of, const DeviceRows& out, BFloat16* rounded) {
+  const DType dtype = out.array.dtype;
+  RequireAlike("a gated unit", of.gate, out);
+  RequireType("a gated unit", of.gate, dtype);
+  if (of.up.array.data != nullptr) {
+    RequireAlike("a gated unit", of.gate, of.up);
+    RequireType("a gated unit", of.up, dtype);
+  }
+  const auto row = [&](const float* bias) { return MatrixView<const float>(bias, 1, out.cols, 0); };
+  WithType("a gated unit", dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto gate = of.gate.Of<T>(), up = of.up.Of<T>();
+    const auto to = out.Of<T>();
+    WithActivation(activation, [&](auto kind) {
+      LaunchRows(stream, GateStep<T, kind()>{Of(gate), Of(up), of.gate_bias, of.up_bias, Of(to), rounded, out.cols}, to,
+                 gate, up, row(of.gate_bias), row(of.up_bias));
+    });
+  });
 }
 
 void GateRowsGradient(Stream stream, Activation activation, MatrixView<const float> gate, MatrixView<const float> up,
                       const WrittenRows& dgate, const WrittenRows& dup) {
-  RequireAlike("the gradient of a gated unit", gate, up);
   RequireAlike("the gradient of a gated unit", gate, dgate.rows);
-  RequireAlike("the gradient of a gated unit", gate, dup.rows);
+  if (up.data != nullptr) {
+    RequireAlike("the gradient of a gated unit", gate, up);
+    RequireAlike("the gradient of a gated unit", gate, dup.rows);
+  }
   WithActivation(activation, [&](auto kind) {
     LaunchRows(stream, GateGradientStep<kind()>{Of(gate), Of(up), Of(dgate), Of(dup)}, gate, up, dgate.rows, dup.rows);
-  });
-}
-
-void ActivateRows(Stream stream, Activation activation, const WrittenRows& x) {
-  WithActivation(activation, [&](auto kind) { LaunchRows(stream, ActivateStep<kind()>{Of(x)}, x.rows); });
-}
-
-void ActivateRowsGradient(Stream stream, Activation activation, MatrixView<const float> x, const WrittenRows& dx) {
-  RequireAlike("the gradient of an activation", x, dx.rows);
-  WithActivation(activation, [&](auto kind) {
-    LaunchRows(stream, ActivateGradientStep<kind()>{Of(x), Of(dx)}, x, dx.rows);
   });
 }
 

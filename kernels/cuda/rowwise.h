@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory-bound steps of gradients (kernels/elementwise.h, kernels/rope.h, kernels/matmul.h, kernels/dropout.h), on
-// float32 rows in device memory. Rows have any width and any stride. Cost of each: reads its inputs once and writes its
-// outputs once; one launch.
+// The memory-bound steps between products, and their gradients (kernels/elementwise.h, kernels/rope.h,
+// kernels/matmul.h, kernels/dropout.h), on rows in device memory. Rows have any width and any stride, and are float32
+// unless they say otherwise. Cost of each: reads its inputs once and writes its outputs once; one launch.
 #pragma once
 
 #include "kernels/cuda/grid.h"
@@ -13,18 +13,21 @@ namespace shiftrt::gpu {
 
 // x = 0.
 void ZeroRows(Stream stream, MatrixView<float> x);
-// to = from.
-void CopyRows(Stream stream, MatrixView<const float> from, MatrixView<float> to);
-// Row i of `to` = row rows[i] of `from`; rows (to.rows) in device memory.
-void GatherRows(Stream stream, const int32_t* rows, MatrixView<const float> from, MatrixView<float> to);
+// to = from, widened or rounded to the type of `to`. Both have one type, or one of them is float32.
+void CopyRows(Stream stream, const ConstDeviceRows& from, const DeviceRows& to);
+// Row i of `to` = row rows[i] of `from`, times `scale`; rows (to.rows) in device memory, each inside `from`, of which
+// `to` may be other rows. The types are those of CopyRows().
+void GatherRows(Stream stream, const int32_t* rows, const ConstDeviceRows& from, const DeviceRows& to, float scale = 1);
 // Row rows[i] of `to` = row i of `from`; rows (from.rows) in device memory, each only once.
 void ScatterRows(Stream stream, const int32_t* rows, MatrixView<const float> from, MatrixView<float> to);
-// to += from. A `from` whose stride is 0 is one row, which is added to every row.
-void AddRows(Stream stream, MatrixView<const float> from, MatrixView<float> to);
+// to += factor * from + row, where row (cols) is added to every row. Without data, `from` stands for zeros; `row` may
+// be null.
+void AddRows(Stream stream, MatrixView<const float> from, MatrixView<float> to, const float* row = nullptr,
+             float factor = 1);
 // x *= factor.
 void ScaleRows(Stream stream, float factor, MatrixView<float> x);
-// to, dense in its type, = from, rounded.
-void NarrowRows(Stream stream, MatrixView<const float> from, DeviceArray to);
+// x = cap * tanh(x / cap). cap > 0.
+void SoftCapRows(Stream stream, float cap, MatrixView<float> x);
 
 // Element (i, j) of `to` is 0 where the 32 bits that kernels/dropout.h draws for element i * cols + j with this key are
 // below the threshold, and otherwise that of `from` times `scale`. to may be from.
@@ -35,16 +38,20 @@ struct Dropped {
 };
 void DropRows(Stream stream, const Dropped& dropped, MatrixView<const float> from, MatrixView<float> to);
 
-// gate = activation(gate) * up, in place.
-void GateRows(Stream stream, Activation activation, const WrittenRows& gate, MatrixView<const float> up);
+// The operands of the unit between the projections of an MLP. Without gate, `up` has no data, and `gate` is the output
+// of the up projection. The biases (cols) may be null.
+struct GateOperands {
+  ConstDeviceRows gate, up = {};
+  const float *gate_bias = nullptr, *up_bias = nullptr;
+};
+// out = activation(gate + gate_bias) * (up + up_bias), without gate activation(gate + gate_bias). All have one type.
+// out may be gate. If `rounded` is not null, out is float32, and also written there, as WrittenRows says.
+void GateRows(Stream stream, Activation activation, const GateOperands& of, const DeviceRows& out,
+              BFloat16* rounded = nullptr);
 // In place of dgate, which holds the gradient of the result of GateRows when called, that of the gate; and dup. gate
-// and up are those before that call.
+// and up are those before that call, without biases. Without gate, up and dup have no data.
 void GateRowsGradient(Stream stream, Activation activation, MatrixView<const float> gate, MatrixView<const float> up,
                       const WrittenRows& dgate, const WrittenRows& dup);
-// x = activation(x), in place: the MLP without gate.
-void ActivateRows(Stream stream, Activation activation, const WrittenRows& x);
-// In place of dx, which holds the gradient of the result of ActivateRows when called, that of x, its input.
-void ActivateRowsGradient(Stream stream, Activation activation, MatrixView<const float> x, const WrittenRows& dx);
 
 // Rotates x (tokens, heads * head_dim) in place by the table's angles at positions (tokens), which are in device
 // memory; with `back`, by their opposites: the gradient. With the table's query_scale, multiplies each row by it too.

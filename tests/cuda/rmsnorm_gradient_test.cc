@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/rmsnorm_gradient.h"
-
+#include "kernels/cuda/rmsnorm.h"
 #include "tests/cuda/fixture.h"
 
 namespace shiftrt::gpu {
@@ -13,21 +12,21 @@ class RmsNormGradientOnGpu : public CudaTest {
   // Norms of groups of n columns of rows with gaps, and their gradients.
   void Check(int64_t rows, int64_t groups, int64_t n, double size, Into into, bool centred = false) {
     const int64_t cols = groups * n, stride = cols + 3;
-    const GroupNorm norm{.n = n, .offset = 1, .eps = 1e-5f, .centred = centred};
+    const Norm norm{.eps = 1e-5f, .centred = centred, .offset = 1, .n = n};
     const auto x = Input<float>::Normal(stream_, rows * stride, 1, size),
                dy = Input<float>::Normal(stream_, rows * cols, 2), weight = Input<float>::Normal(stream_, n, 3),
                dx = Input<float>::Normal(stream_, rows * cols, 4), dweight = Input<float>::Normal(stream_, n, 5),
                bias = Input<float>::Normal(stream_, n, 6);
     const Output<float> out(stream_, rows * cols), scales(stream_, (centred ? 2 : 1) * rows * groups);
-    GroupNorm call = norm;
+    Norm call = norm;
     call.weight = weight.data();
     if (centred) call.bias = bias.data();
     const MatrixView<const float> in(x.data(), rows, cols, stride);
     const Output<BFloat16> rounded(stream_, rows * cols), rounded_dx(stream_, rows * cols);
-    NormGroups(stream_, call, in, {{out.data(), rows, cols}, rounded.data()});
+    NormRows(stream_, call, in, {{out.data(), rows, cols}, rounded.data()});
     const Input<float>& to = into == Into::kDy ? dy : dx;
-    NormGroupsGradient(stream_, call, in, {dy.data(), rows, cols}, into == Into::kAccumulated,
-                       {{to.data(), rows, cols}, rounded_dx.data()}, {dweight.data(), 1, n}, scales.data());
+    NormRowsGradient(stream_, call, in, {dy.data(), rows, cols}, into == Into::kAccumulated,
+                     {{to.data(), rows, cols}, rounded_dx.data()}, {dweight.data(), 1, n}, scales.data());
     const std::vector<double> normed = out.Values(), found = Now(stream_, to), weights = Now(stream_, dweight);
     const std::vector<BFloat16> normed_too = rounded.Raw(), found_too = rounded_dx.Raw();
     for (int64_t i = 0; i < rows * cols; ++i) {
@@ -101,17 +100,17 @@ TEST_F(RmsNormGradientOnGpu, WithoutWeightGradientsTheGradientIsTheSame) {
   const auto x = Input<float>::Normal(stream_, rows * n, 1), dy = Input<float>::Normal(stream_, rows * n, 2),
              weight = Input<float>::Normal(stream_, n, 3), dweight = Input<float>::Normal(stream_, n, 4);
   const Output<float> with(stream_, rows * n), without(stream_, rows * n), scales(stream_, rows);
-  const GroupNorm norm{.n = n, .weight = weight.data(), .eps = 1e-6f};
-  NormGroupsGradient(stream_, norm, {x.data(), rows, n}, {dy.data(), rows, n}, false,
-                     MatrixView<float>(with.data(), rows, n), {dweight.data(), 1, n}, scales.data());
-  NormGroupsGradient(stream_, norm, {x.data(), rows, n}, {dy.data(), rows, n}, false,
-                     MatrixView<float>(without.data(), rows, n));
+  const Norm norm{.weight = weight.data(), .eps = 1e-6f};
+  NormRowsGradient(stream_, norm, {x.data(), rows, n}, {dy.data(), rows, n}, false,
+                   MatrixView<float>(with.data(), rows, n), {dweight.data(), 1, n}, scales.data());
+  NormRowsGradient(stream_, norm, {x.data(), rows, n}, {dy.data(), rows, n}, false,
+                   MatrixView<float>(without.data(), rows, n));
   EXPECT_EQ(with.Values(), without.Values());
 }
 
 TEST_F(RmsNormGradientOnGpu, RefusesGroupsThatDoNotDivideTheRow) {
   const Input<float> x(stream_, std::vector<double>(24, 1.0));
-  EXPECT_THROW(NormGroups(stream_, {.n = 5, .weight = x.data()}, {x.data(), 1, 24}, MatrixView<float>(x.data(), 1, 24)),
+  EXPECT_THROW(NormRows(stream_, {.weight = x.data(), .n = 5}, {x.data(), 1, 24}, MatrixView<float>(x.data(), 1, 24)),
                std::runtime_error);
 }
 

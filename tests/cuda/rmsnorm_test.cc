@@ -125,21 +125,6 @@ TEST_F(RmsNormOnGpu, NormsAnUpdateBeforeItIsAdded) {
   }
 }
 
-TEST_F(RmsNormOnGpu, AddsWhatIsPendingAlone) {
-  const int64_t tokens = 3, hidden = 1048;
-  const auto h = Input<float>::Normal(stream_, tokens * hidden, 1),
-             more = Input<float>::Normal(stream_, tokens * hidden, 2), row = Input<float>::Normal(stream_, hidden, 3);
-  const Output<float> sum(stream_, tokens * hidden);
-  Add(stream_, h.data(), more.data(), tokens * hidden, sum.data());
-  AddPending(stream_, {h.data(), tokens, hidden}, {more.data(), row.data()});
-  const std::vector<double> left = Now(stream_, h), sums = sum.Values();
-  for (int64_t at = 0; at < tokens * hidden; ++at) {
-    const float both = static_cast<float>(h[at]) + static_cast<float>(more[at]);
-    ASSERT_EQ(sums[at], static_cast<double>(both));
-    ASSERT_EQ(left[at], static_cast<double>(both + static_cast<float>(row[at % hidden])));
-  }
-}
-
 TEST_F(RmsNormOnGpu, NaNStaysInItsRow) {
   const auto h = Input<float>(stream_, std::vector<double>(16, 1.0));
   const Input<float> weight(stream_, std::vector<double>(8, 1.0));

@@ -51,6 +51,17 @@ class RowwiseOnGpu : public CudaTest {
         ASSERT_EQ(found[i * of.size.cols + j].bits, BFloat16(static_cast<float>(now[i * of.size.stride + j])).bits)
             << i << " " << j;
   }
+  // Gates the product with both matrices, gate_up (tokens, 2 n): gate, then up. bias (2 n) may be null.
+  template <typename T>
+  void GateJoined(Activation activation, const Input<T>& gate_up, const float* bias, int64_t tokens, int64_t n,
+                  const Output<T>& out) {
+    const auto half = [&](int64_t column) {
+      return ConstDeviceRows({gate_up.data() + column, DTypeOf<T>::value}, tokens, n, 2 * n);
+    };
+    GateRows(stream_, activation,
+             {.gate = half(0), .up = half(n), .gate_bias = bias, .up_bias = bias != nullptr ? bias + n : nullptr},
+             {out.array(), tokens, n});
+  }
   static double Rounded(double x) { return static_cast<double>(static_cast<float>(x)); }
 };
 
@@ -59,15 +70,17 @@ TEST_F(RowwiseOnGpu, CopiesAddsAndScales) {
     SCOPED_TRACE(size.cols);
     const Grid2 from(stream_, {size.rows, size.cols, size.stride + 5}, 1);
     const Grid2 copied(stream_, size, 2), added(stream_, size, 3), biased(stream_, size, 4), zeroed(stream_, size, 5),
-        scaled(stream_, size, 6);
+        scaled(stream_, size, 6), both(stream_, size, 7);
     CopyRows(stream_, from.view(), copied.view());
     AddRows(stream_, from.view(), added.view());
-    AddRows(stream_, {from.view().data, 1, size.cols, 0}, biased.view());
+    AddRows(stream_, {}, biased.view(), from.view().data);
+    AddRows(stream_, from.view(), both.view(), from.view().data, -1);
     ZeroRows(stream_, zeroed.view());
     ScaleRows(stream_, -0.25f, scaled.view());
     Expect(copied, from);
     Expect(added, [&](int64_t i, int64_t j) { return Rounded(added(i, j) + from(i, j)); });
     Expect(biased, [&](int64_t i, int64_t j) { return Rounded(biased(i, j) + from(0, j)); });
+    Expect(both, [&](int64_t i, int64_t j) { return Rounded(Rounded(both(i, j) - from(i, j)) + from(0, j)); });
     Expect(zeroed, [](int64_t, int64_t) { return 0.0; });
     Expect(scaled, [&](int64_t i, int64_t j) { return -0.25 * scaled(i, j); });
   }
@@ -94,11 +107,64 @@ TEST_F(RowwiseOnGpu, NarrowsToDenseRows) {
     for (const Size& size : kSizes) {
       const Grid2 from(stream_, size, 1);
       const Output<T> to(stream_, size.rows * size.cols);
-      NarrowRows(stream_, from.view(), to.array());
+      CopyRows(stream_, from.view(), {to.array(), size.rows, size.cols});
       const std::vector<double> found = to.Values();
       for (int64_t i = 0; i < size.rows; ++i)
         for (int64_t j = 0; j < size.cols; ++j)
           ASSERT_EQ(found[i * size.cols + j], Exact(T(static_cast<float>(from(i, j)))));
+    }
+  });
+}
+
+TEST_F(RowwiseOnGpu, GathersRowsOfEveryTypeInFloat32) {
+  ForEveryType([&](auto type) {
+    using T = decltype(type);
+    for (const int64_t hidden : {8, 1032}) {
+      const auto table = Input<T>::Normal(stream_, 5 * hidden, 1);
+      const std::vector<int32_t> ids = {4, 0, 2, 4};
+      const DeviceBuffer<int32_t> tokens(stream_, std::span<const int32_t>(ids), "a test");
+      const Output<float> out(stream_, 4 * hidden);
+      const MatrixView<float> to(out.data(), 4, hidden);
+      GatherRows(stream_, tokens.data(), {table.array(), 5, hidden}, to);
+      const std::vector<double> rows = out.Values();
+      for (int64_t i = 0; i < 4 * hidden; ++i) ASSERT_EQ(rows[i], table[ids[i / hidden] * hidden + i % hidden]);
+      GatherRows(stream_, tokens.data(), {table.array(), 5, hidden}, to, 6.9375f);
+      const std::vector<double> scaled = out.Values();
+      for (int64_t i = 0; i < 4 * hidden; ++i) ASSERT_EQ(scaled[i], static_cast<float>(rows[i]) * 6.9375f);
+    }
+  });
+}
+
+TEST_F(RowwiseOnGpu, GathersRowsOfEveryType) {
+  ForEveryType([&](auto type) {
+    using T = decltype(type);
+    for (const int64_t width : {8, 1032}) {
+      const auto from = Input<T>::Normal(stream_, 5 * width, 1);
+      const std::vector<int32_t> ids = {3, 3, 0};
+      const DeviceBuffer<int32_t> rows(stream_, std::span<const int32_t>(ids), "a test");
+      const Output<T> out(stream_, 3 * width);
+      GatherRows(stream_, rows.data(), {from.array(), 5, width}, {out.array(), 3, width});
+      const std::vector<double> found = out.Values();
+      for (int64_t i = 0; i < 3 * width; ++i) ASSERT_EQ(found[i], from[ids[i / width] * width + i % width]);
+    }
+  });
+}
+
+TEST_F(RowwiseOnGpu, WidensIntoTheFirstColumns) {
+  ForEveryType([&](auto type) {
+    using T = decltype(type);
+    for (const int64_t width : {8, 1032}) {
+      const int64_t stride = width + 16;
+      const auto from = Input<T>::Normal(stream_, 3 * width, 1);
+      const auto beside = Input<float>::Normal(stream_, 3 * stride, 2);
+      const Output<float> out(stream_, 3 * stride);
+      CopyRows(stream_, {beside.array(), 3, stride}, MatrixView<float>(out.data(), 3, stride));
+      CopyRows(stream_, {from.array(), 3, width}, MatrixView<float>(out.data(), 3, width, stride));
+      const std::vector<double> found = out.Values();
+      for (int64_t i = 0; i < 3 * stride; ++i) {
+        const int64_t column = i % stride;
+        ASSERT_EQ(found[i], column < width ? from[i / stride * width + column] : beside[i]);
+      }
     }
   });
 }
@@ -145,11 +211,11 @@ TEST_F(RowwiseOnGpu, GatedUnitsAndTheirGradientsAgreeWithFloat64) {
         const int64_t count = size.rows * size.cols;
         const Output<BFloat16> alones(stream_, count), dalones(stream_, count);
         const Output<BFloat16> results(stream_, count), dgates(stream_, count), dups(stream_, count);
-        GateRows(stream_, activation, {result.view(), results.data()}, up.view());
+        GateRows(stream_, activation, {.gate = result.view(), .up = up.view()}, result.view(), results.data());
         GateRowsGradient(stream_, activation, gate.view(), up.view(), {dgate.view(), dgates.data()},
                          {dup.view(), dups.data()});
-        ActivateRows(stream_, activation, {alone.view(), alones.data()});
-        ActivateRowsGradient(stream_, activation, gate.view(), {dalone.view(), dalones.data()});
+        GateRows(stream_, activation, {.gate = alone.view()}, alone.view(), alones.data());
+        GateRowsGradient(stream_, activation, gate.view(), {}, {dalone.view(), dalones.data()}, MatrixView<float>());
         ExpectRounded(alone, alones);
         ExpectRounded(dalone, dalones);
         ExpectRounded(result, results);
@@ -170,6 +236,120 @@ TEST_F(RowwiseOnGpu, GatedUnitsAndTheirGradientsAgreeWithFloat64) {
       }
     }
   }
+}
+
+TEST_F(RowwiseOnGpu, SwiGluAgreesWithFloat64) {
+  ForEveryType([&](auto type) {
+    using T = decltype(type);
+    for (const int64_t n : {8, 1000, 1032}) {
+      for (const bool biased : {false, true}) {
+        const int64_t tokens = 3;
+        const auto gate_up = Input<T>::Normal(stream_, tokens * 2 * n, 1, 4.0);
+        const auto bias = Input<float>::Normal(stream_, 2 * n, 2);
+        const Output<T> out(stream_, tokens * n);
+        GateJoined(Activation::kSilu, gate_up, biased ? bias.data() : nullptr, tokens, n, out);
+        const std::vector<double> found = out.Values();
+        for (int64_t t = 0; t < tokens; ++t) {
+          for (int64_t j = 0; j < n; ++j) {
+            const double gate = gate_up[t * 2 * n + j] + (biased ? bias[j] : 0);
+            const double up = gate_up[t * 2 * n + n + j] + (biased ? bias[n + j] : 0);
+            const double expected = gate / (1 + std::exp(-gate)) * up;
+            // The sum with the bias is rounded, and its terms may cancel. That error reaches the argument of the
+            // exponential.
+            const double slack = 8 * kUnit<float> * (1 + std::abs(gate)) * (std::abs(gate) + 1) * (std::abs(up) + 1);
+            EXPECT_CLOSE(found[t * n + j], expected, std::abs(expected) * kUnit<T> + slack + 0x1p-25, j);
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_F(RowwiseOnGpu, GeGluAgreesWithFloat64) {
+  ForEveryType([&](auto type) {
+    using T = decltype(type);
+    const int64_t tokens = 3, n = 1032;
+    const auto gate_up = Input<T>::Normal(stream_, tokens * 2 * n, 1, 4.0);
+    const auto bias = Input<float>::Normal(stream_, 2 * n, 2);
+    for (const bool biased : {false, true}) {
+      const Output<T> out(stream_, tokens * n);
+      GateJoined(Activation::kGeluTanh, gate_up, biased ? bias.data() : nullptr, tokens, n, out);
+      const std::vector<double> found = out.Values();
+      for (int64_t t = 0; t < tokens; ++t) {
+        for (int64_t j = 0; j < n; ++j) {
+          const double gate = gate_up[t * 2 * n + j] + (biased ? bias[j] : 0);
+          const double up = gate_up[t * 2 * n + n + j] + (biased ? bias[n + j] : 0);
+          const double u = std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate);
+          const double expected = gate / (1 + std::exp(-2 * u)) * up;
+          // The rounding of the gate's sum is multiplied by the slope of gelu, which is below 1.2. The other errors are
+          // those of the argument of the exponential.
+          const double slack = 8 * kUnit<float> * (std::abs(gate) + 1) * (std::abs(up) + 1);
+          EXPECT_CLOSE(found[t * n + j], expected,
+                       std::abs(expected) * (kUnit<T> + 12 * kUnit<float> * (1 + std::abs(u))) + slack + 0x1p-25, j);
+        }
+      }
+    }
+  });
+}
+
+TEST_F(RowwiseOnGpu, ActivationsWithoutGateAgreeWithFloat64) {
+  const auto exact = [](Activation activation, double x) {
+    switch (activation) {
+      case Activation::kSilu: return x / (1 + std::exp(-x));
+      case Activation::kGeluTanh: return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+      case Activation::kGelu: return x / 2 * (1 + std::erf(x / M_SQRT2));
+      default: return x < 0 ? 0 : x * x;
+    }
+  };
+  ForEveryType([&](auto type) {
+    using T = decltype(type);
+    for (const Activation activation :
+         {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu, Activation::kRelu2}) {
+      for (const bool biased : {false, true}) {
+        const int64_t tokens = 3, n = 1032;
+        const auto x = Input<T>::Normal(stream_, tokens * n, 1, 4.0);
+        const auto bias = Input<float>::Normal(stream_, n, 2);
+        const Output<T> out(stream_, tokens * n);
+        const ConstDeviceRows gate(x.array(), tokens, n);
+        GateRows(stream_, activation, {.gate = gate, .gate_bias = biased ? bias.data() : nullptr},
+                 {out.array(), tokens, n});
+        const std::vector<double> found = out.Values();
+        for (int64_t i = 0; i < tokens * n; ++i) {
+          const double sum = x[i] + (biased ? bias[i % n] : 0), expected = exact(activation, sum);
+          // The sum is rounded, and slopes are below 1.2 or, of relu2, 2 |x|.
+          const double slack = 8 * kUnit<float> * (std::abs(sum) + 1) * (std::abs(sum) + 1);
+          EXPECT_CLOSE(found[i], expected, std::abs(expected) * (kUnit<T> + 100 * kUnit<float>)+slack + 0x1p-25, i);
+        }
+      }
+    }
+  });
+}
+
+TEST_F(RowwiseOnGpu, SoftCapIsTanh) {
+  const int64_t n = 777;
+  for (const float cap : {0.5f, 30.0f}) {
+    auto x = Input<float>::Normal(stream_, n, 1, 2.0 * static_cast<double>(cap));
+    SoftCapRows(stream_, cap, {x.data(), 1, n});
+    const std::vector<double> found = Now(stream_, x);
+    for (int64_t i = 0; i < n; ++i) {
+      const double expected = static_cast<double>(cap) * std::tanh(x[i] / static_cast<double>(cap));
+      EXPECT_CLOSE(found[i], expected, 8 * kUnit<float> * std::abs(expected), i);
+    }
+  }
+  const Input<float> x(stream_, {1.0});
+  EXPECT_THROW(SoftCapRows(stream_, 0, {x.data(), 1, 1}), std::runtime_error);
+}
+
+TEST_F(RowwiseOnGpu, SwiGluSaturates) {
+  const Input<float> gate_up(stream_, {-1000, 1000, 0, -100, 100, 1, -1, 50, 2, 2, 2, 2, 2, 2, 2, 2});
+  const Output<float> out(stream_, 8);
+  GateJoined(Activation::kSilu, gate_up, nullptr, 1, 8, out);
+  const std::vector<double> found = out.Values();
+  EXPECT_EQ(std::abs(found[0]), 0.0);
+  EXPECT_EQ(found[1], 2000.0);
+  EXPECT_EQ(found[2], 0.0);
+  EXPECT_NEAR(found[3], 0.0, 1e-30);
+  EXPECT_EQ(found[4], 200.0);
 }
 
 TEST_F(RowwiseOnGpu, RotatesForwardsAndBack) {
@@ -221,7 +401,11 @@ TEST_F(RowwiseOnGpu, RefusesMatricesThatDoNotFit) {
   const Grid2 a(stream_, {3, 8, 8}, 1), b(stream_, {3, 16, 16}, 2), c(stream_, {2, 8, 8}, 3);
   EXPECT_THROW(CopyRows(stream_, a.view(), b.view()), std::runtime_error);
   EXPECT_THROW(AddRows(stream_, c.view(), a.view()), std::runtime_error);
-  EXPECT_THROW(GateRows(stream_, Activation::kSilu, a.view(), c.view()), std::runtime_error);
+  EXPECT_THROW(GateRows(stream_, Activation::kSilu, {.gate = a.view(), .up = c.view()}, a.view()), std::runtime_error);
+  const Output<Float16> half(stream_, 24);
+  const Output<BFloat16> other(stream_, 24);
+  EXPECT_THROW(GateRows(stream_, Activation::kSilu, {.gate = a.view()}, {half.array(), 3, 8}), std::runtime_error);
+  EXPECT_THROW(CopyRows(stream_, {half.array(), 3, 8}, {other.array(), 3, 8}), std::runtime_error);
   EXPECT_THROW(RotateRows(stream_, b.view(), 12, {}, nullptr, false), std::runtime_error);
 }
 
