@@ -24,7 +24,7 @@ struct CalibrationBenchResult {
   std::vector<int64_t> layers;
   BenchFigure forward{"forward_seconds", BenchFigure::Better::kLower};
   BenchFigure collect{"collect_seconds", BenchFigure::Better::kLower};
-  BenchFigure ratio{"ratio", BenchFigure::Better::kLower};  // of the second to the first, per round
+  BenchFigure ratio{"ratio", BenchFigure::Better::kLower};  // ratio of the second to the first, per round
 };
 CalibrationBenchResult BenchCalibration(const Context& context, const Model& model,
                                         const CalibrationBenchOptions& options, Progress& progress);

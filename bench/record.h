@@ -37,7 +37,7 @@ nlohmann::json ReadBenchRecord(const std::filesystem::path& file, const std::str
 struct ComparedFigure {
   std::string name;
   double before = 0, now = 0, speedup = 0;
-  double error = 0;  // of the speedup, relative; NaN where one record has too few rounds
+  double error = 0;  // relative error of the speedup; NaN if one record has too few rounds
   // The difference exceeds twice the error, and no round of one record is between two rounds of the other.
   bool differs = false;
 };

@@ -22,7 +22,7 @@ struct TrainBenchOptions {
 
 struct TrainBenchResult {
   BenchFigure product_peak{"product_peak"};  // measured on the device that trains, in FLOP per second
-  BenchFigure seconds{"seconds", BenchFigure::Better::kLower};  // of a step
+  BenchFigure seconds{"seconds", BenchFigure::Better::kLower};  // time of a step
   double flops = 0;                                             // FLOP of a step: TrainStepFlops
   double floor_seconds = 0;                                     // flops at the peak
   double tokens_per_second = 0;

@@ -206,8 +206,8 @@ struct Recipe {
   TokenWeights weighting = {};                                ///< how much each token counts
   bool span = false;          ///< one adapter for each run of neighbouring removed blocks
   bool gate = false;          ///< drop corrections without which the loss on held-out text is lower
-  Heal heal = Heal::kOff;     ///< which projections of kept blocks are fitted again
-  Merge merge = Merge::kOff;  ///< whether neighbouring adapters become one
+  Heal heal = Heal::kOff;     ///< the projections of kept blocks that are fitted again
+  Merge merge = Merge::kOff;  ///< how neighbouring adapters become one
   uint64_t seed = 0;          ///< seed of the choice of samples, and of criteria that draw random numbers
   /// Calibration text; without a source the file calibration.txt beside the model.
   CalibrationSpec text = {};

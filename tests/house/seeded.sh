@@ -62,6 +62,7 @@ echo '#pragma once' >runtime/unlicensed.h
 if found=$(SHIFTRT_HOUSE=$tree "$check"); then echo "check-house found nothing"; exit 1; fi
 expected='api/comments.h:11
 api/comments.h:4
+api/comments.h:5
 api/comments.h:6
 docs/environment.md:1
 docs/environment.md:1
