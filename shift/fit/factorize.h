@@ -35,8 +35,7 @@ void CompleteSpectrum(const linalg::Tridiagonal& squares, std::vector<double>& s
 // svd: the truncated SVD of A, b kept (paper eq. svd_truncation). svd-refit: b = mean(D) - mean(H) A_r instead. rrr:
 // minimises tr((A - A_r)' G_c (A - A_r)) over maps of rank r with the centred Gram G_c of `sums`, and refits b: on the
 // fitted tokens never farther than the others from what A computes, and so, but for what lambda leaves, from the
-// updates. Throws UsageError for a
-// rank below 1 or above d.
+// updates. Throws UsageError for a rank below 1 or above d.
 LowRank Factorize(const Context& context, const RidgeSums& sums, const RidgeSolution& solution, int64_t rank,
                   Factorization factorization);
 
