@@ -24,7 +24,7 @@ Select SelectByBlockInfluence, SelectByAngle, SelectByStreamline, SelectByResidu
 
 namespace {
 
-constexpr int64_t kOffspring = 8;  // of a round
+constexpr int64_t kOffspring = 8;  // offspring per round
 constexpr int64_t kMostSwaps = 3;  // between a choice and its offspring
 
 using Units = std::vector<int64_t>;  // ascending
