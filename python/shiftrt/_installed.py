@@ -4,8 +4,9 @@ import glob
 import os
 import sys
 
-# The library loads cuBLAS and cuSOLVER, and NCCL for several GPUs; those load the others.
-_LIBRARIES = ("libnvJitLink", "libcudart", "libcublasLt", "libcublas", "libcusparse", "libcusolver", "libnccl")
+# The library loads cuBLAS and cuSOLVER of CUDA 13, and NCCL for several GPUs; those load the others. Packages of another CUDA
+# version may be installed beside them, so the names have the versions that the library asks for.
+_LIBRARIES = ("libnvJitLink.so.13", "libcublasLt.so.13", "libcublas.so.13", "libcusparse.so.12", "libcusolver.so.12", "libnccl.so.2")
 
 
 def cuda_libraries(paths=None):
@@ -15,11 +16,9 @@ def cuda_libraries(paths=None):
     """
     found = []
     for name in _LIBRARIES:
-        for path in sys.path if paths is None else paths:
-            files = sorted(glob.glob(os.path.join(path, "nvidia", "*", "lib", name + ".so.*")))
-            if files:
-                found.append(files[-1])
-                break
+        files = [file for path in (sys.path if paths is None else paths)
+                 for file in sorted(glob.glob(os.path.join(glob.escape(path), "nvidia", "*", "lib", name)))]
+        found += files[:1]
     return found
 
 

@@ -40,8 +40,28 @@ class _Bar:
         print(f"\r{self.phase}: {self.done} of {self.total}", file=sys.stderr, flush=True)
 
 
+class _Calls:
+    """Hands the progress of a call to a function of (phase, done, total)."""
+
+    def __init__(self, function: Callable[[str, int, int], None]):
+        self.function = function
+
+    def begin(self, phase: str, total: int) -> None:
+        self.phase, self.total, self.done = phase, total, 0
+        self.function(phase, 0, total)
+
+    def advance(self, count: int) -> None:
+        self.done += count
+        self.function(self.phase, self.done, self.total)
+
+    def end(self) -> None:
+        pass
+
+
 def _listener(progress):
-    return _Bar() if progress is True else progress or None
+    if progress is True:
+        return _Bar()
+    return _Calls(progress) if callable(progress) else progress or None
 
 
 @contextlib.contextmanager
@@ -91,7 +111,8 @@ def open(name: str | os.PathLike, *, device: str = "cpu", threads: int = 0, memo
         weights: their type in memory: "as-stored", "float32", "float16" or "bfloat16".
         check_finite: read all weights and refuse infinities and NaN.
         lora: a directory with a LoRA adapter of peft for this model, which is merged into its weights.
-        progress: True shows the progress on stderr; an object with the methods begin(phase, total), advance(count) and end() receives it.
+        progress: True shows the progress on stderr; a function receives it as (phase, done, total), and an object by its methods
+            begin(phase, total), advance(count) and end().
 
     Raises:
         Error: nothing is found, or a file is malformed or not supported.
@@ -240,13 +261,13 @@ class Model:
         """
         return self._derived(self._handle.without([str(part) for part in parts]))
 
-    def repair(self, prune: str | None = None, *, recipe: str | None = None, text: Text | None = None, samples: int | None = None,
-               tokens: int | None = None, progress=None, keep: str | os.PathLike = "", **settings) -> Repair:
+    def repair(self, prune: str | Sequence[int | str] | None = None, *, recipe: str | None = None, text: Text | None = None,
+               samples: int | None = None, tokens: int | None = None, progress=None, keep: str | os.PathLike = "", **settings) -> Repair:
         """Removes blocks and repairs the model without training.
 
         Args:
-            prune: what is removed, in the words of the command line: "bi:0.25", "streamline:8", "layers=3.attn,5,8-10". By default as the
-                recipe says, or "bi:0.25".
+            prune: what is removed, in the words of the command line: "bi:0.25", "streamline:8", "layers=3.attn,5,8-10"; or a list of
+                layers and halves, [5, 8, "9.mlp"]. By default as the recipe says, or "bi:0.25".
             recipe: settings by name: "paper", "stock", "adapters" or "best". `shiftrt.recipes()` lists them.
             text: calibration text: the name of a file (.txt, .jsonl, .json, .parquet) or a known name such as "c4"; or a list of texts.
                 By default the file calibration.txt beside the model.
@@ -266,8 +287,10 @@ class Model:
             Error: the text is missing, malformed or too short, or a numerical failure.
         """
         words = {field.removesuffix("_"): _word(value) for field, value in settings.items()}
+        if isinstance(prune, (int, float)):
+            raise UsageError(f'prune: {prune} has no criterion; write "bi:{prune}", or a list of layers')
         if prune is not None:
-            words["prune"] = prune
+            words["prune"] = prune if isinstance(prune, str) else "layers=" + ",".join(map(str, prune))
         if text is None and (samples or tokens):
             text = os.path.join(self.directory, "calibration.txt")
         with _text_file(text, "jsonl") as file:
@@ -414,7 +437,8 @@ class Model:
         step = progress or None
         if progress is True:
             def step(done, steps, loss):
-                print(f"\rstep {done} of {steps}: loss {loss:.4f}", end="\n" if done == steps else "", file=sys.stderr, flush=True)
+                total = f" of {steps}" if steps else ""  # there is none of a training for a given time
+                print(f"\rstep {done}{total}: loss {loss:.4f}", end="\n" if done == steps else "", file=sys.stderr, flush=True)
         if preset not in ("", "recover"):
             raise UsageError(f'preset: "{preset}" is not "recover"')
         values = dict(settings) if method is None else {"method": method, **settings}

@@ -7,6 +7,7 @@ import os
 import signal
 import struct
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -148,8 +149,9 @@ def test_texts_may_be_given_themselves(model, heldout):
     text = Path(heldout).read_text()[:20000]
     assert model.perplexity([text], protocol="seq128").predicted > 0
     documents = [text[i:i + 2000] for i in range(0, 20000, 2000)]
-    repair = model.repair("layers=5", rank=4, text=documents, samples=8, tokens=64)
-    assert repair.corrected.removed_layers == [5] and "given-text.jsonl" in repair.report["calibration"]["source"]
+    repair = model.repair([5, "6.mlp"], rank=4, text=documents, samples=8, tokens=64)
+    assert repair.corrected.removed_layers == [5] and repair.corrected.blocks == 15
+    assert "given-text.jsonl" in repair.report["calibration"]["source"]
 
 
 def test_stops_and_pieces_of_text(model):
@@ -172,6 +174,12 @@ def test_finetune_learns_and_saves(repair, heldout, tmp_path):
     assert shiftrt.open(tmp_path / "tuned").generate(PROMPT, max_tokens=8).tokens == tuned.model.generate(PROMPT, max_tokens=8).tokens
 
 
+def test_a_function_receives_the_progress(model):
+    calls = []
+    model.repair("layers=5", rank=4, samples=8, tokens=64, progress=lambda phase, done, total: calls.append((phase, done, total)))
+    assert calls[0][1] == 0 < calls[-1][1] == calls[-1][2] and all(phase for phase, _, _ in calls)
+
+
 def test_exceptions_by_kind(model, repair, tmp_path):
     with pytest.raises(shiftrt.Error, match="/nowhere"):
         shiftrt.open("/nowhere")
@@ -187,6 +195,8 @@ def test_exceptions_by_kind(model, repair, tmp_path):
     with pytest.raises(shiftrt.UsageError) as refused:
         model.finetune(budget="soon")
     assert refused.value.field == "budget"
+    with pytest.raises(shiftrt.UsageError, match='prune.*"bi:0.25"'):
+        model.repair(0.25)
     with pytest.raises(shiftrt.UsageError, match="preset"):
         model.finetune(preset="best")
     with pytest.raises(shiftrt.UsageError, match="hf-lra"):
@@ -286,15 +296,17 @@ def test_stubs_and_docstrings():
 
 
 def test_cuda_libraries_of_pip_are_found(tmp_path, monkeypatch):
-    for name in ("cublas/lib/libcublas.so.13", "cublas/lib/libcublasLt.so.13", "cusolver/lib/libcusolver.so.12"):
+    # As the packages have them, and beside them those of CUDA 12, which other packages need.
+    for name in ("cu13/lib/libcublas.so.13", "cu13/lib/libcublasLt.so.13", "cu13/lib/libcusolver.so.12", "nccl/lib/libnccl.so.2",
+                 "cublas/lib/libcublas.so.12", "cublas/lib/libcublasLt.so.12", "cusolver/lib/libcusolver.so.11"):
         file = tmp_path / "nvidia" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     names = [os.path.basename(file) for file in _installed.cuda_libraries([str(tmp_path)])]
-    assert names == ["libcublasLt.so.13", "libcublas.so.13", "libcusolver.so.12"]
-    monkeypatch.syspath_prepend(str(tmp_path))
+    assert names == ["libcublasLt.so.13", "libcublas.so.13", "libcusolver.so.12", "libnccl.so.2"]
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])  # the environment may have these packages, too
     monkeypatch.setenv("LD_LIBRARY_PATH", "/before")
     monkeypatch.delenv("SHIFTRT_DEMO", raising=False)
     variables = _installed.environment("/package")
     assert variables["SHIFTRT_DEMO"] == "/package/demo"
-    assert variables["LD_LIBRARY_PATH"].split(":") == ["/before", f"{tmp_path}/nvidia/cublas/lib", f"{tmp_path}/nvidia/cusolver/lib"]
+    assert variables["LD_LIBRARY_PATH"].split(":") == ["/before", f"{tmp_path}/nvidia/cu13/lib", f"{tmp_path}/nvidia/nccl/lib"]
