@@ -115,7 +115,10 @@ Json Parse(std::string_view text, const std::string& name) {
 
 nlohmann::json ParseJson(std::string_view text, const std::string& name) { return Parse<nlohmann::json>(text, name); }
 
-std::string Shown(const nlohmann::json& value) { return Printable(value.dump()); }
+// A value that does not come from ParseJson() may have invalid UTF-8, which dump() alone would refuse.
+std::string Shown(const nlohmann::json& value) {
+  return Printable(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
 
 // "[json.exception.parse_error.101] parse error at ..."
 std::string JsonReason(const nlohmann::json::exception& error) {

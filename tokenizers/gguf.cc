@@ -123,7 +123,11 @@ json BpeJson(const GgufMetadata& metadata, const Tokens& tokens) {
                      {"special", special}});
   }
   json merges = json::array();
-  for (const std::string_view merge : metadata.Texts(kMerges)) merges.push_back(merge);
+  for (const std::string_view merge : metadata.Texts(kMerges)) {
+    Check(IsValidUtf8(merge), "{}: {}: merge {} is not valid UTF-8: {}", metadata.name(), kMerges, merges.size(),
+          Printable(merge));
+    merges.push_back(merge);
+  }
   const auto byte_level = [](bool use_regex) {
     return json{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", use_regex}};
   };

@@ -88,41 +88,46 @@ def make_sentencepiece():
 
 
 def make_model(architecture, pre, kind):
-    """A model of one block with hidden size 32; its tokenizer has the letters of a few words."""
+    """A model of one block with hidden size 32 and one head of size 2; its tokenizer has the letters of a few words. The file
+    has less than 4 KiB, the size up to which libFuzzer makes inputs of its own accord."""
     random = numpy.random.default_rng(16)
     writer = gguf.GGUFWriter(os.path.join(CORPUS, architecture), architecture)
     writer.add_context_length(64)
     writer.add_embedding_length(32)
     writer.add_block_count(1)
-    writer.add_feed_forward_length(32)
-    writer.add_head_count(2)
+    writer.add_feed_forward_length(2)
+    writer.add_head_count(1)
     writer.add_head_count_kv(1)
+    writer.add_key_length(2)
+    writer.add_value_length(2)
+    writer.add_rope_dimension_count(2)
     writer.add_rope_freq_base(10000.0)
     writer.add_layer_norm_rms_eps(1e-6)
-    tokens = ["<|end|>", *"abcdefghijklmnopqrstuvwxyz", "in", "th", "the"]
+    tokens = ["<|end|>", *"aehint", "in", "th", "the"]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
     writer.add_token_types([gguf.TokenType.CONTROL] + [gguf.TokenType.NORMAL] * (len(tokens) - 1))
     writer.add_token_merges(["i n", "t h", "th e"])
+    writer.add_bos_token_id(0)
     writer.add_eos_token_id(0)
     writer.add_chat_template("{{ messages[0].content }}")
 
-    def add(name, rows, quantised=True):
-        values = random.standard_normal((rows, 32) if rows else 32).astype(numpy.float32)
-        if quantised and rows:
+    def add(name, *shape):
+        values = random.standard_normal(shape).astype(numpy.float32)
+        if len(shape) == 2 and shape[1] == 32:
             writer.add_tensor(name, gguf.quantize(values, kind), raw_dtype=kind)
         else:
-            writer.add_tensor(name, values)
+            writer.add_tensor(name, values.astype(numpy.float16 if len(shape) == 2 else numpy.float32))
 
-    add("token_embd.weight", len(tokens))
-    for name, rows in [("attn_norm", 0), ("attn_q", 32), ("attn_k", 16), ("attn_v", 16), ("attn_output", 32), ("ffn_norm", 0),
-                       ("ffn_gate", 32), ("ffn_up", 32), ("ffn_down", 32)]:
-        add(f"blk.0.{name}.weight", rows)
+    add("token_embd.weight", len(tokens), 32)
+    for name, *shape in [("attn_norm", 32), ("attn_q", 2, 32), ("attn_k", 2, 32), ("attn_v", 2, 32), ("attn_output", 32, 2),
+                         ("ffn_norm", 32), ("ffn_gate", 2, 32), ("ffn_up", 2, 32), ("ffn_down", 32, 2)]:
+        add(f"blk.0.{name}.weight", *shape)
     if architecture == "qwen2":
-        for name, size in [("attn_q", 32), ("attn_k", 16), ("attn_v", 16)]:
-            writer.add_tensor(f"blk.0.{name}.bias", random.standard_normal(size).astype(numpy.float32))
-    add("output_norm.weight", 0)
+        for name in ["attn_q", "attn_k", "attn_v"]:
+            add(f"blk.0.{name}.bias", 2)
+    add("output_norm.weight", 32)
     write(writer)
 
 

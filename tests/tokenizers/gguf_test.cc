@@ -244,6 +244,8 @@ TEST_F(GgufTokenizer, WhatIsWrongIsNamed) {
   ExpectRefused(bad.File("gpt-2"), "is not in the vocabulary");
   bad.merges.back() = "one";
   ExpectRefused(bad.File("gpt-2"), "is not two pieces");
+  bad.merges.back() = "on\x90";
+  ExpectRefused(bad.File("gpt-2"), "is not valid UTF-8: on\\x90");
 }
 
 // Other readers take these for bytes without a check: "<0x41" cut short, invalid digits, numbers above 255.
