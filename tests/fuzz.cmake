@@ -1,11 +1,11 @@
 # shiftrt_fuzz(NAME [LIBRARY] [CORPUS directory] [SOURCES files]): fuzz/NAME_fuzz.cc and the sources, which use the
-# library (default: shiftrt_engine), with the corpus (default: fuzz/corpus/NAME) and the words of
+# library (default: shiftrt_models), with the corpus (default: fuzz/corpus/NAME) and the words of
 # fuzz/dictionaries/NAME.dict. With every compiler it becomes a test that replays the corpus, unchanged and damaged;
 # with clang also a libFuzzer target (scripts/fuzz).
 add_custom_target(fuzzers)
 function(shiftrt_fuzz name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "CORPUS" "SOURCES")
-  set(library ${arg_UNPARSED_ARGUMENTS} shiftrt_engine)
+  set(library ${arg_UNPARSED_ARGUMENTS} shiftrt_models)
   list(GET library 0 library)
   if(NOT arg_CORPUS)
     set(arg_CORPUS fuzz/corpus/${name})
@@ -24,8 +24,14 @@ function(shiftrt_fuzz name)
   endif()
 endfunction()
 
-foreach(name adapted chat config gguf hf_lra json lora parquet safetensors tokenizer)
+foreach(name adapted config gguf hf_lra lora)
   shiftrt_fuzz(${name})
+endforeach()
+foreach(name json parquet safetensors)
+  shiftrt_fuzz(${name} shiftrt_runtime)
+endforeach()
+foreach(name chat tokenizer)
+  shiftrt_fuzz(${name} shiftrt_tokenizers)
 endforeach()
 shiftrt_fuzz(text shiftrt_text)
 shiftrt_fuzz(checkpoint shiftrt_train)
@@ -35,4 +41,4 @@ shiftrt_fuzz(rows shiftrt_eval)
 shiftrt_fuzz(sums shiftrt_shift)
 shiftrt_fuzz(messages shiftrt_shift)
 shiftrt_fuzz(hub shiftrt_hub)
-shiftrt_fuzz(sentencepiece shiftrt_engine CORPUS goldens/tokenizers/sentencepiece)
+shiftrt_fuzz(sentencepiece shiftrt_tokenizers CORPUS goldens/tokenizers/sentencepiece)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzzes the journal of an evaluation: the bytes as the whole file, and then each line of them as the text of a line
-// whose checksum is right. The result must be an error or scores, and bad lines by name.
+// Fuzzes the journal of an evaluation: the first lines of the bytes as the whole file, and then each line of them as
+// the text of a line whose checksum is right. The result must be an error or scores, and bad lines by name.
 #include <cstdint>
 
 #include "eval/journal.h"
@@ -25,7 +25,7 @@ void Use(const std::filesystem::path& file) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const shiftrt::TemporaryDirectory directory;
   const std::filesystem::path file = directory.path() / "journal";
-  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  const std::string_view bytes = shiftrt::FirstLines({reinterpret_cast<const char*>(data), size});
   shiftrt::WriteText(file, bytes);
   shiftrt::Use(file);
   shiftrt::WriteCheckedLines(file, bytes);

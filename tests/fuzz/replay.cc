@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a fuzz target without libFuzzer: on every file of a corpus, unchanged and with seeded damage. SHIFTRT_DAMAGED is
-// the number of damaged inputs (default 1800).
+// the number of damaged inputs (default 1000).
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -21,7 +21,7 @@ namespace {
 // The number of damaged inputs of a corpus, of each of whose files there are as many versions, at least one.
 int64_t Damaged() {
   const char* const given = std::getenv("SHIFTRT_DAMAGED");
-  return given == nullptr ? 1800 : std::atoll(given);
+  return given == nullptr ? 1000 : std::atoll(given);
 }
 
 // clang-format off
