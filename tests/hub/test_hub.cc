@@ -110,6 +110,11 @@ int64_t TestHub::BodyBytes() {
   return body_bytes_;
 }
 
+int64_t TestHub::Cuts() {
+  const auto lock = Lock();
+  return cuts_;
+}
+
 bool TestHub::Hangs() {
   const auto lock = Lock();
   return hangs_;
@@ -266,10 +271,12 @@ TestHub::Answer TestHub::FileAnswer(const Request& request, const TestFile& file
     answer.body = answer.body.substr(first, last - first + 1);
     ++ranges_;
   }
-  if (request.method == "GET" && std::uniform_real_distribution<>()(random_) < behaviour.cut)
+  if (request.method == "GET" && std::uniform_real_distribution<>()(random_) < behaviour.cut) {
     // At least a byte arrives: five tries without one are rightly an error, and would be met here by chance.
     answer.cut =
         std::uniform_int_distribution<size_t>(std::min<size_t>(1, answer.body.size()), answer.body.size())(random_);
+    ++cuts_;
+  }
   return answer;
 }
 

@@ -74,6 +74,7 @@ class TestHub {
   // The requests so far.
   std::vector<SeenRequest> Requests();
   int64_t BodyBytes();  // bytes of files that both servers sent
+  int64_t Cuts();       // bodies that were cut so far
   bool Hangs();         // a body is held back for hang_after
 
  private:
@@ -90,7 +91,7 @@ class TestHub {
   std::map<std::string, TestRepository> repositories_;
   std::vector<SeenRequest> seen_;
   std::minstd_rand random_{7};
-  int64_t body_bytes_ = 0, large_bytes_ = 0;
+  int64_t body_bytes_ = 0, large_bytes_ = 0, cuts_ = 0;
   int ranges_ = 0;
   bool hangs_ = false;
   std::atomic<bool> stop_ = false;

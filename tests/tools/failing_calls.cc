@@ -4,6 +4,7 @@
 // line "KIND COUNT" each. With SHIFTRT_STARTED=FILE, main() adds a byte to FILE before anything else. The kinds of
 // reading and writing are about regular files other than the standard streams:
 //   memory       malloc returns null
+//   interrupt    SIGINT arrives when malloc is called, as from Ctrl-C
 //   open         open, openat and fopen fail with EIO
 //   read         read and pread fail with EIO
 //   short-read   read and pread return half of the bytes, which is allowed
@@ -21,6 +22,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -28,9 +30,9 @@
 
 namespace {
 
-enum Kind { kMemory, kOpen, kRead, kShortRead, kEnd, kWrite, kShortWrite, kRoom, kSync, kRename, kKinds };
-constexpr const char* kNames[kKinds] = {"memory", "open",        "read", "short-read", "end",
-                                        "write",  "short-write", "room", "sync",       "rename"};
+enum Kind { kMemory, kInterrupt, kOpen, kRead, kShortRead, kEnd, kWrite, kShortWrite, kRoom, kSync, kRename, kKinds };
+constexpr const char* kNames[kKinds] = {"memory", "interrupt",   "open", "read", "short-read", "end",
+                                        "write",  "short-write", "room", "sync", "rename"};
 std::atomic<bool> counting = false;
 std::atomic<long> calls[kKinds];
 long failing[kKinds];  // 0: none of this kind
@@ -114,7 +116,10 @@ extern "C" {
 
 void* __libc_malloc(size_t size);
 
-void* malloc(size_t size) { return Fails(kMemory, ENOMEM) ? nullptr : __libc_malloc(size); }
+void* malloc(size_t size) {
+  if (Fails(kInterrupt, 0)) std::raise(SIGINT);
+  return Fails(kMemory, ENOMEM) ? nullptr : __libc_malloc(size);
+}
 
 int open(const char* path, int flags, ...) {
   va_list more;

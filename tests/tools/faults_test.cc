@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call of the C library fails in a small job of each command (failing_calls.cc). The job then ends with an error
-// and status 1, or its result is right. It leaves no temporary file, and the same command without the fault gives the
-// same bits. SHIFTRT_FAULTS is the number of calls tried per kind and job, spread over all of them (default 1; 0: every
-// one), and SHIFTRT_FAULT_KIND names the one kind to try. scripts/fault-campaign sets both. The same is expected where
-// the output, the journal and the cache are on a file system that is too small.
+// One call of the C library fails in a small job of each command, or SIGINT arrives (failing_calls.cc). The job then
+// ends with an error and status 1 (130 if it was interrupted), or its result is right. It leaves no temporary file, and
+// the same command without the fault gives the same bits. SHIFTRT_FAULTS is the number of calls tried per kind and job,
+// spread over all of them (default 1; 0: every one), and SHIFTRT_FAULT_KIND names the one kind to try.
+// scripts/fault-campaign sets both. The same is expected where the output, the journal and the cache are on a file
+// system that is too small.
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <regex>
@@ -53,14 +55,14 @@ class Faults : public Jobs {
   }
 
   // Expects that a disturbed job has ended with an error, if one is `allowed`, or with the right result. After an
-  // error, calls `mend`, and the same command then gives the right result.
+  // error, whose status is `failed`, calls `mend`, and the same command then gives the right result.
   template <typename Mend>
   void Judge(const Job& job, const std::map<std::string, std::string>& right, const Ran& ran, bool allowed,
-             const std::string& where, const Mend& mend) {
+             const std::string& where, const Mend& mend, int failed = 1) {
     // An output that cannot be created is an error of the option that names it.
     const bool of_option =
         ran.status == 2 && ran.said.starts_with("--") && ran.said.find("cannot create") != std::string::npos;
-    ASSERT_TRUE(ran.status == 0 || ((ran.status == 1 || of_option) && allowed))
+    ASSERT_TRUE(ran.status == 0 || ((ran.status == failed || of_option) && allowed))
         << where << ": status " << ran.status << "\n"
         << ran.said;
     ExpectNoTemporaries(where);
@@ -87,7 +89,9 @@ class Faults : public Jobs {
       const int64_t n = 1 + (2 * i + 1) * count / (2 * tries);
       Clear();
       const Ran broken = With(job, "SHIFTRT_FAIL", fmt::format("{}:{}", kind, n));
-      Judge(job, right, broken, !allowed, fmt::format("{}, {} {} of {}", job[0], kind, n, count), [] {});
+      Judge(
+          job, right, broken, !allowed, fmt::format("{}, {} {} of {}", job[0], kind, n, count), [] {},
+          kind == "interrupt" ? 128 + SIGINT : 1);
     }
   }
 

@@ -6,6 +6,9 @@
 #include <random>
 #include <set>
 
+#include "runtime/random.h"
+#include "tests/tools/campaign.h"
+
 namespace shiftrt {
 namespace {
 
@@ -339,33 +342,62 @@ class AcrossHosts : public TrainingInProcesses {
     return std::system((fmt::format(fmt::runtime(command), name_) + " >/dev/null 2>&1").c_str()) == 0;
   }
 
+  // Starts a training of four processes on the two hosts. So many microseconds later, or later than the first
+  // checkpoint if it has `begun`, cuts the link, expects that every process ends within 40 s, and mends the link.
+  // Returns what was said.
+  std::string TrainAndCut(int64_t steps, bool begun, int64_t behind) const {
+    ::unsetenv("OMPI_MCA_plm");
+    std::vector<std::string> arguments = Split(fmt::format(
+        "netns exec {}a unshare --uts {} --mca plm rsh --mca plm_rsh_agent {} --mca btl tcp,self --mca pml ob1 --host "
+        "10.77.0.1:2,10.77.0.2:2 -x SHIFTRT_PEER_TIMEOUT=3 -n 4 {}",
+        name_, launcher_.string(), Path("agent"), SHIFTRT_TOOL));
+    const std::vector<std::string> training = Training("tuned", steps);
+    arguments.insert(arguments.end(), training.begin(), training.end());
+    const pid_t launcher = Start(arguments, dir_ / "stdout", dir_ / "stderr", "/usr/bin/ip");
+    while (begun && !fs::exists(dir_ / "tuned.checkpoint") && !Ended(launcher)) ::usleep(10'000);
+    for (int64_t waited = 0; waited < behind && !Ended(launcher); waited += 10'000) ::usleep(10'000);
+    EXPECT_TRUE(Do("ip -n {0}b link set vb down"));
+    // mpirun itself waits for its daemon behind the link; what counts is that the processes end.
+    const auto processes = [&] {
+      int64_t count = 0;
+      for (int rank = 0; rank < 4; ++rank) count += ProcessOf(rank) > 0 ? 1 : 0;
+      return count;
+    };
+    for (int i = 0; i < 400 && processes() > 0; ++i) ::usleep(100'000);
+    EXPECT_EQ(processes(), 0);
+    ::kill(launcher, SIGKILL);
+    Wait(launcher);
+    EXPECT_TRUE(Do("ip -n {0}b link set vb up"));
+    return ReadFile(dir_ / "stdout") + ReadFile(dir_ / "stderr");
+  }
+
   const std::string name_ = fmt::format("shiftrt{}", ::getpid());
 };
 
 TEST_P(AcrossHosts, ACutLinkIsNamed) {
-  ::unsetenv("OMPI_MCA_plm");
-  std::vector<std::string> arguments = Split(fmt::format(
-      "netns exec {}a unshare --uts {} --mca plm rsh --mca plm_rsh_agent {} --mca btl tcp,self --mca pml ob1 --host "
-      "10.77.0.1:2,10.77.0.2:2 -x SHIFTRT_PEER_TIMEOUT=3 -n 4 {}",
-      name_, launcher_.string(), Path("agent"), SHIFTRT_TOOL));
-  const std::vector<std::string> training = Training("tuned", 100'000);
-  arguments.insert(arguments.end(), training.begin(), training.end());
-  const pid_t launcher = Start(arguments, dir_ / "stdout", dir_ / "stderr", "/usr/bin/ip");
-  while (!fs::exists(dir_ / "tuned.checkpoint") && !Ended(launcher)) ::usleep(10'000);
-  EXPECT_TRUE(Do("ip -n {0}b link set vb down"));
-  // mpirun itself waits for its daemon behind the link; what counts is that the processes end.
-  const auto processes = [&] {
-    int64_t count = 0;
-    for (int rank = 0; rank < 4; ++rank) count += ProcessOf(rank) > 0 ? 1 : 0;
-    return count;
-  };
-  for (int i = 0; i < 400 && processes() > 0; ++i) ::usleep(100'000);
-  EXPECT_EQ(processes(), 0);
-  ::kill(launcher, SIGKILL);
-  Wait(launcher);
-  const std::string said = ReadFile(dir_ / "stdout") + ReadFile(dir_ / "stderr");
+  const std::string said = TrainAndCut(100'000, true, 0);
   EXPECT_NE(said.find("of 4 on host-b has not answered for 3 s"), std::string::npos) << said;
   EXPECT_TRUE(fs::exists(dir_ / "tuned.checkpoint"));
+}
+
+// All processes end, and one process goes on to the same bits. Every second cut is in the first four seconds, in which
+// the processes find each other; the others are in the training. SHIFTRT_KILLS is the number of cuts;
+// scripts/kill-campaign sets it.
+TEST_P(AcrossHosts, LinksCutAtRandomMomentsLoseNothing) {
+  constexpr int64_t kSteps = 150;
+  ASSERT_EQ(In(1, Training("whole", kSteps)).status, 0);
+  Random random(26);
+  int begun = 0;
+  for (int cut = 0; cut < Kills(2); ++cut) {
+    for (const char* file : {"tuned", "tuned.checkpoint", "tuned.json"}) fs::remove_all(dir_ / file);
+    const bool training = cut % 2 != 0;
+    const std::string said = TrainAndCut(kSteps, training, random.Below(training ? 500'000 : 4'000'000));
+    begun += fs::exists(dir_ / "tuned.checkpoint") ? 1 : 0;
+    const Outcome rest = In(1, Training("tuned", kSteps));
+    ASSERT_EQ(rest.status, 0) << "cut " << cut << ": " << said << rest.err;
+    EXPECT_EQ(fmt::format("{}", fmt::join(Differences("whole", "tuned"), ", ")), "") << "cut " << cut;
+  }
+  std::printf("%d links cut, %d of them between two steps\n", Kills(2), begun);
 }
 
 TEST_P(ProcessesCli, WhatDoesNotShareItsWorkIsRefused) {

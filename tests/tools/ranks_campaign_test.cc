@@ -78,12 +78,17 @@ class RanksCampaign : public ProcessesCli {
   }
 };
 
+// The suite disturbs each command under one of the launchers, the campaign under both.
 TEST_P(RanksCampaign, TheOthersEndAndTheSameCommandGivesTheSameBits) {
-  const std::string data = Piqa();
-  Expect("run", Arguments("run", Split("--prune bi:2 --lra 4 --prompt the --max-tokens 2")), "--save");
-  Expect("sums", Arguments("run", Split("--prune bi:1 --lra 4 --prompt the --max-tokens 2")), "--save-gram");
-  Expect("sweep", Arguments("sweep", {"--prune", "bi:2", "--lra", "2,4", "--journal", Path("journal")}), "--csv");
-  Expect("eval", Arguments("eval", {"--tasks", "piqa", "--data", data}), "--items");
+  const bool campaign = std::getenv("SHIFTRT_KILLS") != nullptr, openmpi = launcher_.extension() == ".openmpi";
+  if (campaign || openmpi) {
+    Expect("run", Arguments("run", Split("--prune bi:2 --lra 4 --prompt the --max-tokens 2")), "--save");
+    Expect("sweep", Arguments("sweep", {"--prune", "bi:2", "--lra", "2,4", "--journal", Path("journal")}), "--csv");
+  }
+  if (campaign || !openmpi) {
+    Expect("sums", Arguments("run", Split("--prune bi:1 --lra 4 --prompt the --max-tokens 2")), "--save-gram");
+    Expect("eval", Arguments("eval", {"--tasks", "piqa", "--data", Piqa()}), "--items");
+  }
 }
 
 // MPI_Init of the others waits for it.

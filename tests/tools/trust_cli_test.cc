@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <limits>
 
 #include "tests/tools/cli.h"
@@ -21,18 +22,26 @@ void OutputTo(const char* file) {
 }
 
 TEST_F(Cli, OutputThatIsLostIsAnError) {
-  const std::vector<std::vector<std::string>> commands = {
-      {"--help"},
-      {"--version"},
-      {"run", "--help"},
-      {"tokenize", "--model", Path("model"), "the sea"},
-      {"ppl", "--model", Path("model"), "--text", Path("heldout.txt"), "--quiet", "--threads", "1"}};
-  for (const std::vector<std::string>& command : commands) {
-    EXPECT_EQ(StatusOf(command, dir_ / "err", [] { OutputTo("/dev/null"); }), 0) << command[0];
-    EXPECT_EQ(StatusOf(command, dir_ / "err", [] { OutputTo("/dev/full"); }), 1) << command[0];
-    EXPECT_NE(ReadFile(dir_ / "err").find("standard output: No space left"), std::string::npos) << command[0];
-    EXPECT_EQ(StatusOf(command, dir_ / "err", [] { ::close(STDOUT_FILENO); }), 1) << command[0];
-    EXPECT_NE(ReadFile(dir_ / "err").find("standard output: Bad file descriptor"), std::string::npos) << command[0];
+  const std::string model = " --threads 1 --model " + Path("model"), text = " --text " + Path("heldout.txt");
+  const std::string calibration = " --calib " + Path("calibration.txt:4x16");
+  for (const std::string& command :
+       {std::string("--help"), std::string("--version"), std::string("run --help"),
+        "tokenize the --model " + Path("model"), "inspect --model " + Path("model"), "ppl" + model + text,
+        "generate --prompt the --max-tokens 2" + model, "eval --tasks piqa --data " + EvalData() + model,
+        "run --prune layers=1 --lra 2" + model + text + calibration,
+        "sweep --prune layers=1 --lra 2" + model + text + calibration,
+        "finetune --steps 1 --batch 2 --length 16 --validation 2 --save " + Path("out") + " --calib " +
+            Path("calibration.txt") + model,
+        "export --format hf --prune layers=1 --save " + Path("out") + model}) {
+    const auto status = [&](const std::function<void()>& prepare) {
+      fs::remove_all(dir_ / "out");
+      return StatusOf(Split(command), dir_ / "err", prepare);
+    };
+    EXPECT_EQ(status([] { OutputTo("/dev/null"); }), 0) << command << ReadFile(dir_ / "err");
+    EXPECT_EQ(status([] { OutputTo("/dev/full"); }), 1) << command;
+    EXPECT_NE(ReadFile(dir_ / "err").find("standard output: No space left"), std::string::npos) << command;
+    EXPECT_EQ(status([] { ::close(STDOUT_FILENO); }), 1) << command;
+    EXPECT_NE(ReadFile(dir_ / "err").find("standard output: Bad file descriptor"), std::string::npos) << command;
   }
 }
 
