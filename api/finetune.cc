@@ -187,7 +187,7 @@ FinetuneSettings RecoverySettings(const TrainingBudget& budget) {
   settings.decay = Decay::kCosine;
   settings.length = 256;
   settings.divide = true;
-  settings.batch = 16;
+  settings.batch = 4;
   settings.validation = 48;
   settings.validate_every = 0.1;
   settings.budget = budget;
