@@ -201,14 +201,15 @@ TEST_F(FinetuneCli, ARunRecoversAsThePresetDoes) {
     EXPECT_NE(whole.out.find(part), std::string::npos) << part << " in\n" << whole.out;
   const Json json = ReadJson("r.json"), validation = json["recovery"]["validation"];
   EXPECT_GE(json["recovery"]["tokens"], 20'000);
-  EXPECT_LT(json["recovery"]["tokens"], 20'000 + 16 * 128);
+  EXPECT_LT(json["recovery"]["tokens"], 20'000 + 4 * 128);
   EXPECT_EQ(validation[0]["step"], 0);
-  EXPECT_LT(validation.back()["loss"], validation[0]["loss"]);
-  const int64_t best = json["recovery"]["best_step"];
-  for (const Json& one : validation)
-    if (one["step"] == best) {
-      EXPECT_LE(one["loss"], validation.back()["loss"]);
-    }
+  // The predictions of a random model are of no use for its text, so that half of the loss leads away from them: the KL
+  // falls at first only.
+  const auto lowest = std::min_element(validation.begin(), validation.end(),
+                                       [](const Json& a, const Json& b) { return a["loss"] < b["loss"]; });
+  EXPECT_EQ((*lowest)["step"], json["recovery"]["best_step"]);
+  EXPECT_GT((*lowest)["step"], 0);
+  EXPECT_LT((*lowest)["loss"], validation[0]["loss"]);
   ASSERT_EQ(json["variants"].size(), size_t{4});
   EXPECT_EQ(json["variants"][3]["name"], "recovered");
   EXPECT_FALSE(fs::exists(dir_ / "whole.checkpoint"));
