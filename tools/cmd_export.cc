@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <CLI/CLI.hpp>
+#include <fmt/ranges.h>
 
+#include <CLI/CLI.hpp>
+#include <optional>
+
+#include "shiftrt/error.h"
 #include "shiftrt/export.h"
 #include "shiftrt/repair.h"
 #include "tools/export_options.h"
@@ -18,10 +22,20 @@ struct ExportCommand {
   bool without_lora = false;
 };
 
-// The model without what --prune names. Calibration text is opened only if the criterion reads it.
-LanguageModel Pruned(const ExportCommand& command, const LanguageModel& model, const Resources& resources,
-                     Progress& progress) {
-  Recipe recipe = {.prune = ParsePrune(command.prune), .correction = "none", .seed = command.common.seed};
+// Throws UsageError where the selection can leave half blocks, and the format has no place for them.
+void CheckHalves(const PruneSpec& prune, const std::string& format) {
+  if (!prune.halves() || FormatOf({format, ""}).half_blocks) return;
+  std::vector<std::string> others;
+  for (const ExportFormatName& one : ExportFormatNames())
+    if (one.half_blocks) others.push_back(one.name);
+  throw UsageError(fmt::format("--prune {} may leave half blocks, which {} has no place for; it works with --format {}",
+                               Format(prune), format, fmt::join(others, " or ")));
+}
+
+// The model without what is to be pruned. Calibration text is opened only if the criterion reads it.
+LanguageModel Pruned(const ExportCommand& command, const PruneSpec& prune, const LanguageModel& model,
+                     const Resources& resources, Progress& progress) {
+  Recipe recipe = {.prune = prune, .correction = "none", .seed = command.common.seed};
   if (ReadsText(recipe)) recipe.text = CalibrationFor(command.calib, model, command.common);
   RepairResult repair = Repair(model, recipe, resources, &progress);
   fmt::print("layers removed by {}: {}\n", recipe.prune.criterion, Names(repair.report.selection.removed));
@@ -30,13 +44,15 @@ LanguageModel Pruned(const ExportCommand& command, const LanguageModel& model, c
 
 int Run(ExportCommand command) {
   CheckExport(command.settings.format, command.output);
+  std::optional<PruneSpec> prune;
+  if (!command.prune.empty()) CheckHalves(prune.emplace(ParsePrune(command.prune)), command.settings.format);
   command.settings.q8_0 = command.common.dtype == "q8_0";
   if (command.settings.q8_0) command.common.dtype = "auto";
   command.common.merge_lora = !command.without_lora;
   const Resources resources = command.common.MakeResources();
   const auto progress = command.common.MakeProgress();
   LanguageModel model = command.common.OpenLanguageModel();
-  if (!command.prune.empty()) model = Pruned(command, model, resources, *progress);
+  if (prune) model = Pruned(command, *prune, model, resources, *progress);
   PrintExport({command.settings.format, command.output},
               Export(model, command.output, command.settings, resources, progress.get()));
   return 0;

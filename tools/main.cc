@@ -205,7 +205,7 @@ void CheckShared(const std::vector<std::string>& words, shiftrt::Processes& proc
 }
 
 int RunCommand(int argc, char** argv, const std::shared_ptr<shiftrt::Processes>& processes) {
-  CLI::App app("shiftrt makes large language models shallower and repairs them without training.");
+  CLI::App app("shiftrt makes large language models shallower and repairs them without training.", "shiftrt");
   app.set_version_flag("--version", SHIFTRT_VERSION);
   app.require_subcommand(1);
   shiftrt::ShapeHelp(app);
@@ -262,8 +262,10 @@ int RunCommand(int argc, char** argv, const std::shared_ptr<shiftrt::Processes>&
         return Fail(Unexpected(*command).c_str(), kWrongUsage, *processes);
     return Fail(e.what(), kWrongUsage, *processes);
   } catch (const CLI::ParseError& e) {
-    if (!processes->first()) return e.get_exit_code() == 0 ? 0 : kWrongUsage;
-    return app.exit(e) == 0 ? 0 : kWrongUsage;
+    if (e.get_exit_code() == 0) return processes->first() ? app.exit(e) : 0;  // --help or --version was asked for
+    std::string command = "shiftrt";
+    for (const CLI::App* parsed : app.get_subcommands()) command += " " + parsed->get_name();
+    return Fail(fmt::format("{}; see `{} --help`", e.what(), command).c_str(), kWrongUsage, *processes);
   } catch (const shiftrt::PeerFailed&) {
     return kFailed;  // the error has been reported
   } catch (const shiftrt::Interrupted& e) {

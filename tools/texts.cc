@@ -26,6 +26,21 @@ std::string TextBeside(const std::string& given, const std::filesystem::path& di
   return std::filesystem::exists(beside) ? beside.string() : "";
 }
 
+// Pulls a text that the user did not name, if it is not there. Where that fails, says why and returns false, because
+// the command may do without it.
+bool PullUnnamed(const std::string& name, const CommonOptions& common) {
+  return common.processes->FirstBeforeOthers([&] {
+    try {
+      return PullMissingText(name, common.offline, common.quiet);
+    } catch (const Interrupted&) {
+      throw;
+    } catch (const Error& error) {
+      fmt::print(stderr, "shiftrt: {}\n", error.what());
+      return false;
+    }
+  });
+}
+
 }  // namespace
 
 void PullMissingTexts(const std::string& list, const CommonOptions& common) {
@@ -39,14 +54,15 @@ void PullMissingTexts(const std::string& list, const CommonOptions& common) {
 CalibrationSpec CalibrationFor(const std::string& given, const LanguageModel& model, const CommonOptions& common) {
   const std::string text = TextBeside(given, model.Directory(), "calibration.txt");
   CalibrationSpec spec = ParseCalibration(text.empty() ? kCalibration : text);
-  const bool there =
-      common.processes->FirstBeforeOthers([&] { return PullMissingText(spec.source, common.offline, common.quiet); });
-  if (text.empty() && !there)
+  if (!text.empty()) {
+    common.processes->FirstBeforeOthers([&] { return PullMissingText(spec.source, common.offline, common.quiet); });
+  } else if (!PullUnnamed(kCalibration, common)) {
     FailUsage(
         "give calibration text with --calib NAME|FILE[:samples[xtokens]] (.txt, .jsonl, .json or .parquet); a few "
         "hundred "
         "samples of general text are enough. Without --calib it is C4's validation text: `shiftrt pull --dataset {}`",
         kCalibration);
+  }
   spec.tokens = std::min(spec.tokens, model.Shape().max_positions);
   return spec;
 }
@@ -54,12 +70,9 @@ CalibrationSpec CalibrationFor(const std::string& given, const LanguageModel& mo
 HeldOutText OpenHeldOut(const HeldOutChoice& choice, const LanguageModel& model, HeldOutText samples,
                         const CommonOptions& common) {
   std::string text = TextBeside(choice.given, model.Directory(), "heldout.txt");
-  const auto pull = [&](const std::string& name) {
-    return common.processes->FirstBeforeOthers([&] { return PullMissingText(name, common.offline, common.quiet); });
-  };
-  if (text.empty() && choice.wikitext && pull(kHeldOut)) text = kHeldOut;
+  if (text.empty() && choice.wikitext && PullUnnamed(kHeldOut, common)) text = kHeldOut;
   if (!text.empty()) {
-    pull(text);
+    common.processes->FirstBeforeOthers([&] { return PullMissingText(text, common.offline, common.quiet); });
     HeldOutText heldout = ReadHeldOutText(model, text);
     if (!heldout.Scored())  // said before the work, and not where the perplexity would be measured
       FailUsage("--text {}: a perplexity needs 2 tokens, and this text has {}", text, heldout.tokens.size());

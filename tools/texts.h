@@ -31,7 +31,7 @@ struct HeldOutChoice {
   bool wikitext = false;  // if nothing is given: WikiText-2's test text comes before samples of the calibration text
   bool required = true;   // false: the command goes on without a text if there is none
 };
-// The text that is named, or heldout.txt in the model's directory, or WikiText-2's test text where that is there or may
+// The text that is named, or heldout.txt in the model's directory, or WikiText-2's test text where that is there or can
 // be pulled, or else `samples` of the calibration text. If there is none of them, returns no tokens, or throws
 // UsageError if a text is required.
 HeldOutText OpenHeldOut(const HeldOutChoice& text, const LanguageModel& model, HeldOutText samples,

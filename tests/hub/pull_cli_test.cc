@@ -162,6 +162,26 @@ TEST_F(PullCli, CalibrationTextIsPulled) {
   EXPECT_FAILS(Run({"--calib", "alpaca"}), 1, "the text alpaca is not on this machine");
 }
 
+// The hub does not have the texts that a run takes if none is named. It measures on other text, or not at all.
+TEST_F(PullCli, ARunDoesWithoutTheTextsThatItCannotPull) {
+  const auto run = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"run", "--model", "org/tiny", "--quiet", "--threads", "1", "--prune", "layers=1",
+                               "--max-tokens", "2", "--prompt", "the"});
+    return Call(more);
+  };
+  const Outcome pruned = run({"--correction", "none", "--save", Path("pruned")});
+  EXPECT_EQ(pruned.status, 0) << pruned.err;
+  EXPECT_NE(pruned.err.find("the text wikitext2-test is not on this machine"), std::string::npos) << pruned.err;
+  EXPECT_NE(pruned.out.find("no perplexity, because there is no held-out text: run with --text FILE"),
+            std::string::npos)
+      << pruned.out;
+  EXPECT_TRUE(fs::exists(dir_ / "pruned/shiftrt.json"));
+  const Outcome fitted = run({"--lra", "2"});
+  EXPECT_NE(fitted.err.find("the text c4 is not on this machine"), std::string::npos) << fitted.err;
+  EXPECT_FAILS(fitted, 2, "give calibration text with --calib");
+  EXPECT_FAILS(run({"--correction", "none", "--text", "wikitext2-test"}), 1, "the text wikitext2-test");
+}
+
 TEST_F(PullCli, KnownDatasetsHaveNames) {
   TestRepository arc;
   arc.files = {{"ARC-Easy/test/0000.parquet", "P", true}, {"ARC-Easy/train/0000.parquet", "Q", true}};

@@ -56,6 +56,9 @@ TEST_F(Cli, HalfBlocksAreExported) {
   const std::string card = ReadFile(dir_ / "lra/README.md");
   EXPECT_NE(card.find("3 of 4 blocks, 2 of them half"), std::string::npos) << card;
   EXPECT_NE(card.find("| halves removed | 0.attn, 1.mlp |"), std::string::npos) << card;
+  // Before the criterion reads text, which this command is not given.
+  EXPECT_FAILS(Command("export", {"--prune", "bi:0.25,unit=half", "--format", "gguf", "--save", Path("gguf")}), 2,
+               "gguf has no place for; it works with --format hf-lra");
 }
 
 TEST_F(Cli, HalvesAreScoredByAnyCriterionAndCompared) {

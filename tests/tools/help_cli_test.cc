@@ -155,6 +155,19 @@ TEST_F(Completion, OffersOnlyWhatTheParserTakes) {
     EXPECT_EQ(Run({"--protocol", value}).status, 0) << value;
 }
 
+// Whatever the name under which the program was started.
+TEST_F(Cli, UsageNamesTheProgram) {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{}, {"--help"}})
+    EXPECT_NE(Call(words).out.find("Usage: shiftrt [OPTIONS] SUBCOMMAND"), std::string::npos) << Call(words).out;
+  EXPECT_NE(Call({"run", "--help"}).out.find("Usage: shiftrt run [OPTIONS]"), std::string::npos);
+}
+
+TEST_F(Cli, WhatTheParserRefusesNamesTheHelpOfTheCommand) {
+  const Outcome outcome = Call({"export", "--model", Path("model"), "--save", Path("out")});
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.err, "shiftrt: --format is required; see `shiftrt export --help`\n");
+}
+
 TEST_F(Cli, AModelThatIsNotThereIsSaidInOneLine) {
   for (const char* path : {"no/such/model", "./none", "../none"}) {
     const Outcome outcome = Call({"inspect", "--model", path});
