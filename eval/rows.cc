@@ -54,7 +54,7 @@ int64_t Row::Index(const char* column, int64_t count, int64_t first) const {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
     if (error != std::errc() || end != text.data() + text.size()) index = -1;
   }
-  Require(index >= first && index < first + count, "column {} is {}, expected {} to {}", column, value.dump(), first,
+  Require(index >= first && index < first + count, "column {} is {}, expected {} to {}", column, Shown(value), first,
           first + count - 1);
   return index - first;
 }

@@ -74,7 +74,7 @@ std::vector<double> ParseFactors(const ConfigReader& settings, const char* key, 
   std::vector<double> factors;
   for (const Json& value : settings[key]) {
     Check(value.is_number() && value.get<double>() > 0 && value.get<double>() < 1e6,
-          "{}: {} has {}, expected a number above 0", settings.file(), key, value.dump());
+          "{}: {} has {}, expected a number above 0", settings.file(), key, Shown(value));
     factors.push_back(value.get<double>());
   }
   return factors;

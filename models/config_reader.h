@@ -41,10 +41,10 @@ class ConfigReader {
   int64_t Integer(const char* key, int64_t low, int64_t high) const {
     Check(Has(key), "{}: {} is missing", file_, key);
     const nlohmann::json& value = object_[key];
-    Check(value.is_number_integer(), "{}: {} is {}, expected a whole number", file_, key, value.dump());
+    Check(value.is_number_integer(), "{}: {} is {}, expected a whole number", file_, key, Shown(value));
     const bool fits = value.is_number_unsigned() ? value.get<uint64_t>() <= INT64_MAX : true;
     Check(fits && value.get<int64_t>() >= low && value.get<int64_t>() <= high, "{}: {} is {}, expected {} to {}", file_,
-          key, value.dump(), low, high);
+          key, Shown(value), low, high);
     return value.get<int64_t>();
   }
   int64_t Integer(const char* key, int64_t low, int64_t high, int64_t otherwise) const {
@@ -53,7 +53,7 @@ class ConfigReader {
   double Number(const char* key, double low, double high) const {
     Check(Has(key), "{}: {} is missing", file_, key);
     const nlohmann::json& value = object_[key];
-    Check(value.is_number(), "{}: {} is {}, expected a number", file_, key, value.dump());
+    Check(value.is_number(), "{}: {} is {}, expected a number", file_, key, Shown(value));
     const double number = value.get<double>();
     Check(number >= low && number <= high, "{}: {} is {}, expected {} to {}", file_, key, number, low, high);
     return number;
@@ -63,12 +63,12 @@ class ConfigReader {
   }
   bool Flag(const char* key, bool otherwise) const {
     if (!Has(key)) return otherwise;
-    Check(object_[key].is_boolean(), "{}: {} is {}, expected true or false", file_, key, object_[key].dump());
+    Check(object_[key].is_boolean(), "{}: {} is {}, expected true or false", file_, key, Shown(object_[key]));
     return object_[key].get<bool>();
   }
   std::string Word(const char* key, const std::string& otherwise) const {
     if (!Has(key)) return otherwise;
-    Check(object_[key].is_string(), "{}: {} is {}, expected a string", file_, key, object_[key].dump());
+    Check(object_[key].is_string(), "{}: {} is {}, expected a string", file_, key, Shown(object_[key]));
     return object_[key].get<std::string>();
   }
 

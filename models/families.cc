@@ -48,7 +48,7 @@ std::vector<bool> SlidingLayers(const ConfigReader& config, const ModelConfig& m
   Check(types.is_array(), "{}: layer_types is not a list", config.file());
   for (const nlohmann::json& type : types) {
     Check(type == "full_attention" || type == "sliding_attention", "{}: layer type {} is not supported", config.file(),
-          type.dump());
+          Shown(type));
     slides.push_back(type == "sliding_attention");
   }
   Check(std::ssize(slides) == model.layers, "{}: layer_types has {} entries for {} layers", config.file(),
@@ -195,7 +195,7 @@ BlockSpec SmolLm3Block(const ConfigReader& config, const ModelConfig& model) {
     Check(list.is_array() && std::ssize(list) == model.layers, "{}: no_rope_layers is not a list of {} numbers",
           config.file(), model.layers);
     for (const nlohmann::json& value : list) {
-      Check(value == 0 || value == 1, "{}: no_rope_layers has {}, expected 0 or 1", config.file(), value.dump());
+      Check(value == 0 || value == 1, "{}: no_rope_layers has {}, expected 0 or 1", config.file(), Shown(value));
       rotates.push_back(value == 1);
     }
   } else {
@@ -267,7 +267,7 @@ BlockSpec Granite4Block(const ConfigReader& config, const ModelConfig& model) {
   Check(config.Has("layer_types"), "{}: layer_types is missing", config.file());
   for (const nlohmann::json& type : config["layer_types"])
     Check(type == "attention" || type == "full_attention", "{}: layers of type {} are not supported", config.file(),
-          type.dump());
+          Shown(type));
   const std::string positions = config.Word("position_embedding_type", "nope");
   Check(positions == "rope" || positions == "nope", "{}: position_embedding_type \"{}\" is not supported",
         config.file(), Printable(positions));

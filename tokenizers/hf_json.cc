@@ -217,7 +217,7 @@ class Reader {
     const bool with_bos = count == 2 && single[0].contains("SpecialToken");
     Check(single.is_array() && (count == 1 || with_bos) && single[count - 1].contains("Sequence"),
           "{}: the post_processor's template {} is not supported: only one token, before the text, can be added",
-          where_, single.dump());
+          where_, Shown(single));
     if (with_bos) bos_ = single[0]["SpecialToken"].at("id").get<std::string>();
   }
 

@@ -70,27 +70,32 @@ TEST(HostileModels, Safetensors) {
 TEST(HostileModels, Config) {
   static constexpr const char* kFile = "config.json";
   const auto set = [&](const char* pointer, const Json& value) { return Set(kFile, pointer, value); };
-  CheckReader(kCheckpoint,
-              {{"no JSON", Text(kFile, "hidden_size: 8"), {kFile, "JSON"}},
-               {"a key twice", Replaced(kFile, "{", "{\"hidden_size\": 8, "), {kFile, "duplicate key hidden_size"}},
-               {"a deep nest", Text(kFile, std::string(100000, '[')), {kFile, "nested"}},
-               {"another width", set("/hidden_size", 16), {"[24, 8]", "[24, 16]"}},
-               {"a width that heads do not divide", set("/num_attention_heads", 3), {kFile, "head"}},
-               {"one layer more than there are tensors", set("/num_hidden_layers", 4), {"model.layers.3"}},
-               {"one layer less than there are tensors", set("/num_hidden_layers", 2), {"model.layers.2"}},
-               {"2^62 layers", set("/num_hidden_layers", int64_t{1} << 62), {kFile, "num_hidden_layers"}},
-               {"a negative number", set("/vocab_size", -24), {kFile, "vocab_size"}},
-               {"a number as text", set("/intermediate_size", "12"), {kFile, "intermediate_size"}},
-               {"a fraction of a layer", set("/num_hidden_layers", 2.5), {kFile, "num_hidden_layers"}},
-               {"a rope base of zero", set("/rope_theta", 0), {kFile, "rope_theta"}},
-               {"an epsilon below zero", set("/rms_norm_eps", -1e-5), {kFile, "rms_norm_eps"}},
-               {"a number that overflows", Replaced(kFile, "1e-5", "1e999"), {kFile}},
-               {"another activation", set("/hidden_act", "gelu_new"), {kFile, "gelu_new"}},
-               {"another family", set("/architectures", {"GPT2LMHeadModel"}), {kFile, "GPT2LMHeadModel"}},
-               {"another RoPE", set("/rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}), {kFile, "dynamic"}},
-               {"a name that a terminal obeys", set("/architectures", {"\x1b[2Jx"}), {kFile, "\\x1b[2Jx"}},
-               {"a name of 10 MB", set("/architectures", {std::string(10'000'000, 'x')}), {kFile, "xxx"}},
-               {"a key without meaning", set("/transformers_version", "9.9"), {}}});
+  CheckReader(
+      kCheckpoint,
+      {{"no JSON", Text(kFile, "hidden_size: 8"), {kFile, "JSON"}},
+       {"a key twice", Replaced(kFile, "{", "{\"hidden_size\": 8, "), {kFile, "duplicate key hidden_size"}},
+       {"a deep nest", Text(kFile, std::string(100000, '[')), {kFile, "nested"}},
+       {"another width", set("/hidden_size", 16), {"[24, 8]", "[24, 16]"}},
+       {"a width that heads do not divide", set("/num_attention_heads", 3), {kFile, "head"}},
+       {"one layer more than there are tensors", set("/num_hidden_layers", 4), {"model.layers.3"}},
+       {"one layer less than there are tensors", set("/num_hidden_layers", 2), {"model.layers.2"}},
+       {"2^62 layers", set("/num_hidden_layers", int64_t{1} << 62), {kFile, "num_hidden_layers"}},
+       {"a negative number", set("/vocab_size", -24), {kFile, "vocab_size"}},
+       {"a number as text", set("/intermediate_size", "12"), {kFile, "intermediate_size"}},
+       {"a fraction of a layer", set("/num_hidden_layers", 2.5), {kFile, "num_hidden_layers"}},
+       {"a rope base of zero", set("/rope_theta", 0), {kFile, "rope_theta"}},
+       {"an epsilon below zero", set("/rms_norm_eps", -1e-5), {kFile, "rms_norm_eps"}},
+       {"a number that overflows", Replaced(kFile, "1e-5", "1e999"), {kFile}},
+       {"another activation", set("/hidden_act", "gelu_new"), {kFile, "gelu_new"}},
+       {"another family", set("/architectures", {"GPT2LMHeadModel"}), {kFile, "GPT2LMHeadModel"}},
+       {"another RoPE", set("/rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}), {kFile, "dynamic"}},
+       {"a name that a terminal obeys", set("/architectures", {"\x1b[2Jx"}), {kFile, "\\x1b[2Jx"}},
+       {"a name of 10 MB", set("/architectures", {std::string(10'000'000, 'x')}), {kFile, "xxx"}},
+       {"a number of 10 MB of text",
+        set("/intermediate_size", std::string(10'000'000, '9')),
+        {kFile, "intermediate_size is \"99", "expected a whole number"}},
+       {"an epsilon of 10 MB of text", set("/rms_norm_eps", std::string(10'000'000, '9')), {kFile, "rms_norm_eps"}},
+       {"a key without meaning", set("/transformers_version", "9.9"), {}}});
 }
 
 void MakeGguf(const fs::path& directory) { WriteText(directory / "model.gguf", GgufModel(*GoldenWeights("llama2"))); }
